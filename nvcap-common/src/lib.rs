@@ -1,0 +1,2 @@
+//! What crosses between the BPF programs and the user program.
+#![no_std]

@@ -1,0 +1,2 @@
+//! The `nvcap` program.
+fn main() {}

@@ -1,0 +1,2 @@
+//! The software GPU.
+fn main() {}
