@@ -20,7 +20,7 @@ pub struct Key {
 pub struct Entry {
     /// Its channel.
     pub key: Key,
-    /// Process and thread.
+    /// Process; 0 where the trace does not know it.
     pub pid: u32,
     /// Thread.
     pub tid: u32,
@@ -70,10 +70,8 @@ pub enum Item {
 struct Line<'a> {
     #[serde(rename = "type", borrow)]
     kind: Cow<'a, str>,
-    #[serde(default)]
-    pid: u32,
-    #[serde(default)]
-    tid: u32,
+    pid: Option<u32>,
+    tid: Option<u32>,
     token: Option<u32>,
     gpu: Option<u32>,
     #[serde(borrow)]
@@ -143,7 +141,7 @@ impl<R: BufRead> Reader<R> {
             gpu: if self.by_gpu { line.gpu } else { None },
             token: line.token,
         };
-        let (pid, tid) = (line.pid, line.tid);
+        let (pid, tid) = (line.pid.unwrap_or(0), line.tid.unwrap_or(0));
         Ok(match line.kind.as_ref() {
             "entry" => {
                 let raw = line.raw.context("an entry without `raw`")?;
