@@ -25,6 +25,12 @@ pub struct Profile {
 }
 
 impl Profile {
+    /// What is handed to users, to other machines and to the end-to-end tests.
+    pub const RELEASE: Self = Self {
+        release: true,
+        fixed: true,
+    };
+
     /// Where cargo puts programs of this profile.
     pub fn dir(self) -> PathBuf {
         let target = paths::target();
@@ -86,10 +92,18 @@ pub fn bpf() -> Result<PathBuf> {
     Ok(object)
 }
 
+/// The packages whose programs end-to-end tests and bundles start, as far as this checkout has them.
+pub fn programs() -> Vec<String> {
+    ["nvcap", "tests/softgpu", "tests/compare"]
+        .into_iter()
+        .filter_map(paths::package)
+        .collect()
+}
+
 /// Builds workspace packages and returns the folder that holds their programs.
 ///
 /// The BPF object is not touched: call [`bpf`] first where it must be fresh.
-pub fn packages(names: &[&str], profile: Profile) -> Result<PathBuf> {
+pub fn packages<S: AsRef<str>>(names: &[S], profile: Profile) -> Result<PathBuf> {
     if profile.fixed {
         need_static_libc()?;
     }
@@ -98,7 +112,7 @@ pub fn packages(names: &[&str], profile: Profile) -> Result<PathBuf> {
         .arg("--locked")
         .args(profile.release.then_some("--release"));
     for name in names {
-        cmd = cmd.args(["-p", name]);
+        cmd = cmd.args(["-p", name.as_ref()]);
     }
     if profile.fixed {
         cmd = cmd

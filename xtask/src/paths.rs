@@ -53,6 +53,20 @@ pub fn has_crate(dir: &str) -> bool {
     root().join(dir).join("Cargo.toml").is_file()
 }
 
+/// The package name of the crate in the workspace folder `dir`; none where this checkout lacks it.
+pub fn package(dir: &str) -> Option<String> {
+    let manifest = std::fs::read_to_string(root().join(dir).join("Cargo.toml")).ok()?;
+    package_of(&manifest)
+}
+
+/// The first `name` of a manifest, which is the package's.
+fn package_of(manifest: &str) -> Option<String> {
+    let value = manifest
+        .lines()
+        .find_map(|line| line.trim().strip_prefix("name")?.trim().strip_prefix('='))?;
+    Some(value.trim().trim_matches('"').to_owned())
+}
+
 /// The program `name` as the shell would find it.
 pub fn on_path(name: &str) -> Option<PathBuf> {
     let path = env::var_os("PATH")?;
@@ -66,4 +80,19 @@ pub fn is_executable(file: &Path) -> bool {
     use std::os::unix::fs::PermissionsExt;
     file.metadata()
         .is_ok_and(|meta| meta.is_file() && meta.permissions().mode() & 0o111 != 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_package_name_is_read_from_the_manifest() {
+        assert_eq!(
+            package_of("[package]\nname = \"softgpu\"\n[[bin]]\nname = \"x\"").as_deref(),
+            Some("softgpu")
+        );
+        assert_eq!(package_of("[workspace]\n"), None);
+        assert_eq!(package("xtask").as_deref(), Some("xtask"));
+    }
 }

@@ -54,23 +54,48 @@ pub struct Toolchain {
 impl Toolchain {
     /// `cargo SUBCOMMAND …` with this toolchain, for the BPF target, in the release profile.
     pub fn cargo(&self, subcommand: &str) -> Cmd {
-        self.compiler
-            .cargo()
-            .args([subcommand, "--release", "--target", "bpfel-unknown-none"])
-            .args(
-                self.compiler
-                    .build_std
-                    .then_some(["-Z", "build-std=core"])
-                    .iter()
-                    .flatten(),
-            )
-            .env(
-                "RUSTFLAGS",
-                format!(
-                    "-C target-cpu=v3 -C debuginfo=2 -C linker={} -C link-arg=--btf",
-                    self.linker.display()
-                ),
-            )
+        self.for_bpf(self.compiler.cargo(), subcommand)
+    }
+
+    /// clippy with this toolchain; none where its compiler came without one.
+    pub fn clippy(&self) -> Option<Cmd> {
+        match &self.compiler.rustup {
+            Some(toolchain) => {
+                Cmd::new("rustup")
+                    .args(["run", toolchain, "cargo-clippy", "--version"])
+                    .read()?;
+                Some(self.for_bpf(self.compiler.cargo(), "clippy"))
+            }
+            None => {
+                // cargo-clippy starts the clippy-driver beside itself, which must be of the compiler's own release.
+                let own = self.compiler.rustc.with_file_name("cargo-clippy");
+                paths::is_executable(&own).then_some(())?;
+                Some(self.for_bpf(self.compiler.with_own_rustc(Cmd::new(own)), "clippy"))
+            }
+        }
+    }
+
+    fn for_bpf(&self, cargo: Cmd, subcommand: &str) -> Cmd {
+        let build_std: &[&str] = if self.compiler.build_std {
+            &["-Z", "build-std=core"]
+        } else {
+            &[]
+        };
+        let flags = format!(
+            "-C target-cpu=v3 -C debuginfo=2 -C linker={} -C link-arg=--btf",
+            self.linker.display()
+        );
+        cargo
+            .args([
+                subcommand,
+                "--release",
+                "--target",
+                "bpfel-unknown-none",
+                "--target-dir",
+                "target",
+            ])
+            .args(build_std)
+            .env("RUSTFLAGS", flags)
     }
 
     /// What there is, installed where it may be, or an error that says what to type.
@@ -91,10 +116,18 @@ impl Toolchain {
 impl Compiler {
     /// cargo with this compiler, free of what the outer cargo set.
     fn cargo(&self) -> Cmd {
-        let cargo = match &self.rustup {
+        self.with_own_rustc(match &self.rustup {
             Some(toolchain) => Cmd::new("rustup").args(["run", toolchain, "cargo"]),
-            None => Cmd::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
-                .env("RUSTC", &self.rustc),
+            None => Cmd::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into())),
+        })
+    }
+
+    /// `cargo` told which compiler to use, and nothing that the outer cargo set.
+    fn with_own_rustc(&self, cargo: Cmd) -> Cmd {
+        let cargo = if self.rustup.is_none() {
+            cargo.env("RUSTC", &self.rustc)
+        } else {
+            cargo
         };
         let cargo = if self.bootstrap {
             cargo.env("RUSTC_BOOTSTRAP", "1")
@@ -403,6 +436,51 @@ pub fn llvm_strip() -> Option<PathBuf> {
             .or_else(|| paths::on_path(&format!("llvm-strip-{n}")))
     });
     versioned.or_else(|| paths::on_path("llvm-strip"))
+}
+
+/// cargo of rustup's nightly, which sanitizers and so cargo-fuzz want.
+pub fn nightly_cargo() -> Cmd {
+    Cmd::new("rustup")
+        .args(["run", "nightly", "cargo"])
+        .env("PATH", path_with_tools())
+        .other_toolchain()
+}
+
+fn path_with_tools() -> std::ffi::OsString {
+    let path = env::var_os("PATH").unwrap_or_default();
+    let all = std::iter::once(paths::tools().join("bin")).chain(env::split_paths(&path));
+    env::join_paths(all).unwrap_or(path)
+}
+
+/// Makes cargo-fuzz and a nightly available, installing them where that is possible.
+pub fn cargo_fuzz() -> Result<()> {
+    if nightly_cargo().arg("--version").read().is_none() {
+        eprintln!("installing rustup's nightly (fuzzing)");
+        let installed = paths::on_path("rustup").is_some()
+            && Cmd::new("rustup")
+                .args(["toolchain", "install", "nightly", "--profile", "minimal"])
+                .run()
+                .is_ok();
+        if !installed {
+            bail!(
+                "there is no nightly toolchain and rustup could not fetch one; type: rustup toolchain install nightly"
+            );
+        }
+    }
+    if nightly_cargo().args(["fuzz", "--version"]).read().is_none() {
+        eprintln!("installing cargo-fuzz into {}", paths::tools().display());
+        let installed = Cmd::new("cargo")
+            .args(["install", "cargo-fuzz", "--locked", "--root"])
+            .arg(paths::tools())
+            .other_toolchain()
+            .run();
+        if let Err(error) = installed {
+            bail!(
+                "cargo-fuzz could not be installed ({error:#}); type: cargo install cargo-fuzz --locked"
+            );
+        }
+    }
+    Ok(())
 }
 
 #[cfg(test)]
