@@ -34,13 +34,18 @@ pub fn run(part: &Part) -> Result<()> {
 
 fn lint(report: &mut Report) -> Result<()> {
     let cargo = build::host_cargo;
-    report.step("rustfmt", &cargo().args(["fmt", "--all", "--check"]))?;
+    report.step(
+        "rustfmt",
+        &cargo().args(["fmt", "--all", "--check", "--", "--color", "never"]),
+    )?;
     for outside in ["nvcap-ebpf", "fuzz"] {
         if paths::has_crate(outside) {
             let dir = paths::root().join(outside);
             report.step(
                 &format!("rustfmt of {outside}"),
-                &cargo().dir(dir).args(["fmt", "--check"]),
+                &cargo()
+                    .dir(dir)
+                    .args(["fmt", "--check", "--", "--color", "never"]),
             )?;
         }
     }

@@ -1,5 +1,6 @@
 //! What a developer of nvcap types: `cargo xtask COMMAND`. Dispatch and help; each command is a module.
 
+mod bench;
 mod build;
 mod bundle;
 mod ci;
@@ -11,6 +12,7 @@ mod setup;
 mod shell;
 mod test;
 mod toolchain;
+mod watchpoint;
 // PLACE for modules of their own: mod facts; mod facts_rm; mod vm;
 
 use std::{ffi::OsString, path::PathBuf, process::ExitCode};
@@ -93,6 +95,11 @@ used where they are present.")]
         /// The folder to fill; it is created
         dir: PathBuf,
     },
+    /// Measure what tracing costs, or how fast decoding is
+    Bench {
+        #[command(subcommand)]
+        what: bench::What,
+    },
     /// Parts of the gate, as .ci/run calls them
     CiHelpers {
         #[command(subcommand)]
@@ -125,6 +132,7 @@ fn dispatch() -> anyhow::Result<ExitCode> {
         Command::Run { args } => return run::run(&args),
         Command::Test { no_live, no_vm } => test::run(test::Options { no_live, no_vm })?,
         Command::GpuBundle { dir } => bundle::run(&dir)?,
+        Command::Bench { what } => bench::run(&what)?,
         Command::CiHelpers { part } => ci::run(&part)?,
     }
     Ok(ExitCode::SUCCESS)

@@ -14,8 +14,8 @@ use crate::{
     shell::Cmd,
 };
 
-/// Crates whose tests need root and a live kernel; the workspace's plain test run leaves them out.
-const LIVE: &str = "nvcap-live";
+/// The crate whose tests need root and a live kernel; the workspace's plain test run leaves it out.
+const LIVE: &str = "tests/live";
 
 /// What `cargo xtask test` leaves out.
 #[derive(Clone, Copy, Default)]
@@ -132,8 +132,8 @@ fn library(report: &mut Report) -> Result<()> {
 /// Unit, fixture and documentation tests of every crate of the workspace.
 fn workspace(report: &mut Report) -> Result<()> {
     let mut cmd = cargo_test().arg("--workspace");
-    if paths::has_crate("tests/live") {
-        cmd = cmd.args(["--exclude", LIVE]);
+    if let Some(live) = paths::package(LIVE) {
+        cmd = cmd.args(["--exclude", &live]);
     }
     report.step("unit and fixture tests", &cmd.args(SHOW))
 }
@@ -145,12 +145,12 @@ fn live(report: &mut Report, built: Option<&Path>) -> Result<()> {
         report.skip(NAME, "there is no built nvcap to test");
         return Ok(());
     };
-    if !paths::has_crate("tests/live") {
+    let Some(package) = paths::package(LIVE) else {
         report.skip(NAME, "tests/live/ is not in this checkout");
         return Ok(());
-    }
+    };
     let cmd = cargo_test()
-        .args(["-p", LIVE])
+        .args(["-p", &package])
         .env("NVCAP_BIN", built.join("nvcap"))
         .env("NVCAP_SOFTGPU", built.join("softgpu"));
     // Built by the user, run by root: cargo starts each test program through the runner.
