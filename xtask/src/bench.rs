@@ -93,12 +93,18 @@ fn cost(rounds: usize, launches: u64) -> Result<()> {
         bail!("--rounds and --launches must be at least 1");
     }
     let dir = Profile::RELEASE.dir();
-    if !dir.join("nvcap").is_file()
-        || !dir.join("softgpu").is_file()
-        || std::env::var_os("SUDO_UID").is_none()
-    {
+    if std::env::var_os("SUDO_UID").is_none() {
         build::bpf()?;
         build::packages(&build::programs(), Profile::RELEASE)?;
+    }
+    // Under sudo nothing is built: the checkout is a user's, and so must the files in it stay.
+    for name in ["nvcap", "softgpu"] {
+        if !dir.join(name).is_file() {
+            bail!(
+                "{} is not built; type as yourself: cargo xtask build --release",
+                dir.join(name).display()
+            );
+        }
     }
     let channels = paths::target().join("softgpu.channels");
     let described = Command::new(dir.join("softgpu"))

@@ -133,7 +133,12 @@ pub fn host_cargo() -> Cmd {
 /// `cargo xtask build`.
 pub fn run(profile: Profile) -> Result<()> {
     bpf()?;
-    let dir = packages(&["nvcap"], profile)?;
+    // A release is what tests and benchmarks are run with, as root and without building: they find all of it.
+    let dir = if profile.release {
+        packages(&programs(), profile)?
+    } else {
+        packages(&["nvcap"], profile)?
+    };
     let program = dir.join("nvcap");
     if profile.fixed {
         check_static(&program)?;

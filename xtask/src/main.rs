@@ -5,6 +5,8 @@ mod build;
 mod bundle;
 mod ci;
 mod install;
+#[cfg(test)]
+mod pages;
 mod paths;
 mod report;
 mod run;

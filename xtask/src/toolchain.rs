@@ -196,9 +196,16 @@ impl Compiler {
                 .iter()
                 .all(|package| install::apt_offers(package))
         {
-            install::apt(DEBIAN_RUSTC, "compiling the BPF programs")?;
-            if let Some(compiler) = Self::find() {
-                return Ok(compiler);
+            match (
+                install::apt(DEBIAN_RUSTC, "compiling the BPF programs"),
+                Self::find(),
+            ) {
+                (Ok(()), Some(compiler)) => return Ok(compiler),
+                (Ok(()), None) => {
+                    eprintln!("Debian's compiler is installed but too old; trying rustup")
+                }
+                // For one, apt refuses where the distribution's own rustc or rustup would have to go.
+                (Err(error), _) => eprintln!("{error:#}\ntrying rustup"),
             }
         }
         if paths::on_path("rustup").is_some() {
