@@ -1,0 +1,28 @@
+//! `nvcap explain`: what a number of the stream means.
+
+use std::process::ExitCode;
+
+use anyhow::bail;
+
+const EXAMPLES: &str = "\
+Examples:
+  nvcap explain c8b5 0300 00000182    a method write: class, method, data (all hex)
+  nvcap explain c8b5 0300             a method and its fields
+  nvcap explain c8b5                  a class
+  nvcap explain qmd FILE              a QMD of 256 or 384 bytes, binary; - for standard input
+  nvcap explain control 20801218      an RM control command
+  nvcap explain status 0x57           an RM status";
+
+/// What to explain.
+#[derive(clap::Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    /// CLASS [METHOD [DATA]], or `qmd FILE`, `control NUMBER`, `status NUMBER`
+    #[arg(required = true, num_args = 1..=3, value_name = "WHAT")]
+    pub what: Vec<String>,
+}
+
+/// Explains.
+pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    bail!("not built yet: {:?}", args.what)
+}
