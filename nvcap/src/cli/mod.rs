@@ -14,7 +14,7 @@ use anyhow::Context as _;
 use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
 
 use nvcap::ledger::{Ledger, STATUS_ERROR, STATUS_USAGE};
-use nvcap::output::filter::{Field, Filter};
+use nvcap::output::filter::Filter;
 use nvcap::output::phases::Phases;
 use nvcap::output::redact::Redactor;
 use nvcap::output::stats::{Form, Stats};
@@ -94,7 +94,7 @@ pub struct OutputArgs {
     ///
     /// Comparisons of a field and a value, joined by && and ||, negated by !, grouped by parentheses.
     /// Operators: = != < <= > >=, and ~ !~ for patterns with * and ?. Numbers are decimal or 0x, with K, M or G
-    /// for powers of 1024; `a,b` after = means either. `nvcap --help-filter` lists the fields.
+    /// for powers of 1024; `a,b` after = means either. `nvcap explain filter` lists the fields.
     ///
     /// Examples: op=launch, 'op=copy && bytes>1M', channel=0x10012, method=SEND_PCAS_A, 'grid.x>1 && kind=user'.
     /// The ledger counts everything whatever EXPR says.
@@ -259,28 +259,8 @@ fn reader_went_away(e: &anyhow::Error) -> bool {
         .any(|c| c.kind() == io::ErrorKind::BrokenPipe)
 }
 
-/// The fields of filter expressions, for `--help-filter`.
-fn filter_help() -> String {
-    let mut text = String::from("Fields of filter expressions (-e):\n");
-    for field in Field::all() {
-        text.push_str(&format!("  {:<11} {}", field.name(), field.about()));
-        if !field.choices().is_empty() {
-            text.push_str(&format!(": {}", field.choices().join(", ")));
-        }
-        text.push('\n');
-    }
-    text
-}
-
 /// Runs the command line.
 pub fn main() -> ExitCode {
-    if std::env::args_os()
-        .nth(1)
-        .is_some_and(|a| a == "--help-filter")
-    {
-        print!("{}", filter_help());
-        return ExitCode::SUCCESS;
-    }
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(e) => {
@@ -303,5 +283,15 @@ pub fn main() -> ExitCode {
             eprintln!("nvcap: {e:#}");
             ExitCode::from(STATUS_ERROR)
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        super::Cli::command().debug_assert();
     }
 }
