@@ -61,7 +61,12 @@ pub struct Args {
     pub output: OutputArgs,
 
     /// The command to run and trace, with its arguments
-    #[arg(last = true, value_name = "COMMAND", conflicts_with = "pid")]
+    #[arg(
+        last = true,
+        value_name = "COMMAND",
+        conflicts_with = "pid",
+        help_heading = "Tracing"
+    )]
     pub command: Vec<OsString>,
 }
 
