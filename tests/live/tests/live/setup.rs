@@ -260,7 +260,8 @@ pub fn the_verifier_finds_faults() -> Result<()> {
         .iter()
         .rposition(|l| l.contains("submission\""))
         .context("no submission")?;
-    let faults: [(&str, Box<dyn Fn(&mut Vec<String>)>); 8] = [
+    type Fault = Box<dyn Fn(&mut Vec<String>)>;
+    let faults: [(&str, Fault); 8] = [
         ("an entry missing", Box::new(move |l| drop(l.remove(at)))),
         (
             "an entry twice",
