@@ -43,6 +43,21 @@ wait_for() {
     return 1
 }
 
+# wait_armed PID: until the nvcap under this timeout has its breakpoints, or 20 s have passed.
+wait_armed() {
+    local i child
+    for i in $(seq 200); do
+        child=$(pgrep -P "$1" | head -n 1)
+        if [ -n "$child" ] && [ "$(ls -l "/proc/$child/fd" 2>/dev/null | grep -c 'perf_event')" -gt 0 ]; then
+            sleep 0.3
+            return 0
+        fi
+        kill -0 "$1" 2>/dev/null || return 1
+        sleep 0.1
+    done
+    return 1
+}
+
 echo "== building ($(date -u +%T))"
 ARCH=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | head -n 1 | tr -d .)
 for f in work vadd loop; do nvcc -O2 -arch=sm_"${ARCH:-90}" -o "$WORK/$f" "$HERE/$f.cu" & done
@@ -155,7 +170,7 @@ cost_one() { # KIND
     nvcap-ledger) timeout 60 "$NVCAP" -q -p "$pid" >"$WORK/tracer.log" 2>&1 & tracer=$! ;;
     nvcap-text) timeout 60 "$NVCAP" -o "$WORK/cost.txt" -p "$pid" >"$WORK/tracer.log" 2>&1 & tracer=$! ;;
     esac
-    case $kind in nvcap*) wait_for 'tracing ' "$WORK/tracer.log" "$tracer" ;; esac
+    case $kind in nvcap*) wait_armed "$tracer" ;; esac
     echo g >&8
     exec 8>&-
     while kill -0 "$pid" 2>/dev/null; do sleep 0.05; done
