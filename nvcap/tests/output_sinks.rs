@@ -6,7 +6,7 @@ use common::schema::Schema;
 use common::{Written, companion, context, copy, launch, method, operations, with_each};
 use nvcap::decode::event::{Body, Event, Operation};
 use nvcap::ledger::Ledger;
-use nvcap::output::filter::Filter;
+use nvcap::output::filter::{Field, Filter};
 use nvcap::output::redact::Redactor;
 use nvcap::output::stats::{Form, Stats};
 use nvcap::output::style::Color;
@@ -530,4 +530,21 @@ fn the_schema_refuses_what_is_wrong() {
     let mut bad = good.clone();
     bad.as_object_mut().unwrap().remove("tid");
     assert!(schema.check(&bad).is_err());
+}
+
+#[test]
+fn the_documentation_lists_every_field_and_every_word() {
+    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/filters.md");
+    let page = std::fs::read_to_string(path).unwrap();
+    for field in Field::all() {
+        let row = format!("| `{}` |", field.name());
+        let line = page
+            .lines()
+            .find(|l| l.starts_with(&row))
+            .unwrap_or_else(|| panic!("docs/filters.md lacks {row}"));
+        assert!(line.contains(field.about()), "{line}");
+        for word in field.choices() {
+            assert!(line.contains(&format!("`{word}`")), "{word} in {line}");
+        }
+    }
 }
