@@ -4,6 +4,7 @@
 //! - `memory`: rings and pushbuffers read through `/proc/PID/mem` (feature `trap`).
 //! - `file`: captures and logs.
 
+pub mod file;
 #[cfg(feature = "trap")]
 pub mod memory;
 #[cfg(feature = "trap")]
