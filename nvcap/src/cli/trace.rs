@@ -32,7 +32,7 @@ pub struct Args {
     #[arg(long, value_name = "ADDR", value_parser = parse_address)]
     pub doorbell: Vec<u64>,
 
-    /// Take the channels from FILE instead of finding them (docs/channels.md has the format)
+    /// Take the channels from FILE instead of finding them (docs/channels-file.md has the format)
     #[arg(long, value_name = "FILE")]
     pub channels: Option<PathBuf>,
 

@@ -115,7 +115,8 @@ impl Command {
         self.reap(libc::WNOHANG)
     }
 
-    fn wait(&mut self) -> Option<ExitStatus> {
+    /// Waits for its end.
+    pub fn wait(&mut self) -> Option<ExitStatus> {
         self.reap(0)
     }
 
