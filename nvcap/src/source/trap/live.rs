@@ -279,7 +279,13 @@ impl Reader {
         self.send(last);
         let way = session.way().0;
         Ok(Outcome {
-            child: command.as_mut().and_then(|c| if session.is_alive() { c.try_wait() } else { c.wait() }),
+            child: command.as_mut().and_then(|c| {
+                if session.is_alive() {
+                    c.try_wait()
+                } else {
+                    c.wait()
+                }
+            }),
             totals,
             way,
             refused,

@@ -111,10 +111,8 @@ impl Session {
             Err(e) => return Err(e),
         };
         let version = driver_version();
-        for request in 0..256 {
-            if let Some(size) = driver::uvm_argument_size(request, version) {
-                loaded.set_uvm_size(request, size as u32);
-            }
+        for (request, size) in driver::uvm_argument_sizes() {
+            loaded.set_uvm_size(request, size);
         }
         let mut session = Self {
             loaded,
@@ -380,6 +378,7 @@ impl Session {
                 self.retire(channel);
                 Ok(())
             }
+            Change::Translations { pid } => self.retranslate(pid),
             Change::DriverVersion(_) => Ok(()),
         }
     }
@@ -702,9 +701,26 @@ impl Session {
 
     /// Where GPU addresses are not the process's own (CUDA's are).
     fn translations(&self, pid: u32) -> Vec<driver::Translation> {
-        let mut list = self.model.translations(pid);
-        list.retain(|t| t.gpu.0 != t.cpu.0);
-        list
+        self.model.translations(pid)
+    }
+
+    /// Tells the BPF programs what has changed of them.
+    fn retranslate(&mut self, pid: u32) -> Result<()> {
+        let Some(space) = self.loaded.proc(pid).map(|p| p.space) else {
+            return Ok(());
+        };
+        if self.publish_ranges(pid, space)?
+            && let Some(state) = self.spaces.get(&space)
+        {
+            for index in state
+                .channels
+                .iter()
+                .filter(|i| self.channels[**i as usize].live)
+            {
+                self.loaded.shared.translate(*index);
+            }
+        }
+        Ok(())
     }
 
     // ---- records
