@@ -186,7 +186,7 @@ impl Loaded {
         }
         let shared = {
             let (Map::Array(channels), Map::Array(spaces)) =
-                (map(&mut bpf, "CHANNELS")?, map(&mut bpf, "SPACES")?)
+                (map(&bpf, "CHANNELS")?, map(&bpf, "SPACES")?)
             else {
                 return Err(Error::new(
                     "loading the BPF programs",
@@ -321,7 +321,7 @@ impl Loaded {
     }
 }
 
-fn map<'a>(bpf: &'a mut Ebpf, name: &str) -> Result<&'a Map> {
+fn map<'a>(bpf: &'a Ebpf, name: &str) -> Result<&'a Map> {
     bpf.map(name).ok_or_else(|| {
         Error::new(
             format!("finding map {name}"),

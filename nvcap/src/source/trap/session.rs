@@ -110,6 +110,7 @@ impl Session {
             Err(_) if options.discover.is_none() && !options.given.is_empty() => (None, Vec::new()),
             Err(e) => return Err(e),
         };
+        let version = driver_version();
         for (request, size) in driver::uvm_argument_sizes() {
             loaded.set_uvm_size(request, size);
         }
@@ -118,7 +119,9 @@ impl Session {
             options,
             way,
             refused,
-            model: driver::Model::new(driver::Options::default()),
+            model: driver::Model::new(driver::Options {
+                driver_version: version,
+            }),
             assembler: Assembler::default(),
             spaces: HashMap::new(),
             channels: Vec::new(),
@@ -375,7 +378,8 @@ impl Session {
                 self.retire(channel);
                 Ok(())
             }
-            _ => Ok(()),
+            Change::Translations { pid } => self.retranslate(pid),
+            Change::DriverVersion(_) => Ok(()),
         }
     }
 
@@ -675,7 +679,7 @@ impl Session {
 
     /// Sets the translation of GPU addresses that are not the process's own; true when there is one.
     fn publish_ranges(&mut self, pid: u32, space: u32) -> Result<bool> {
-        let list = self.model.translations(pid);
+        let list = self.translations(pid);
         if list.is_empty() {
             return Ok(false);
         }
@@ -693,6 +697,30 @@ impl Session {
         }
         self.loaded.set_ranges(space, ranges)?;
         Ok(true)
+    }
+
+    /// Where GPU addresses are not the process's own (CUDA's are).
+    fn translations(&self, pid: u32) -> Vec<driver::Translation> {
+        self.model.translations(pid)
+    }
+
+    /// Tells the BPF programs what has changed of them.
+    fn retranslate(&mut self, pid: u32) -> Result<()> {
+        let Some(space) = self.loaded.proc(pid).map(|p| p.space) else {
+            return Ok(());
+        };
+        if self.publish_ranges(pid, space)?
+            && let Some(state) = self.spaces.get(&space)
+        {
+            for index in state
+                .channels
+                .iter()
+                .filter(|i| self.channels[**i as usize].live)
+            {
+                self.loaded.shared.translate(*index);
+            }
+        }
+        Ok(())
     }
 
     // ---- records
@@ -1120,7 +1148,13 @@ impl Session {
             from += count;
         }
         let mut extended = state.extended;
-        let translate = |address| self.model.cpu_address(at.pid, address);
+        let ranges = self.translations(at.pid);
+        let translate = |address: u64| {
+            let range = ranges
+                .iter()
+                .find(|t| address >= t.gpu.0 && address - t.gpu.0 < t.len);
+            range.map_or(address, |t| address - t.gpu.0 + t.cpu.0)
+        };
         let on = ring::Ring {
             address: channel.ring,
             entries: channel.entries,
@@ -1203,6 +1237,12 @@ impl Session {
             kernel_hits: hits,
         }
     }
+}
+
+/// The release of the driver that is loaded.
+fn driver_version() -> Option<driver::Version> {
+    let text = std::fs::read_to_string("/sys/module/nvidia/version").ok()?;
+    text.trim().parse().ok()
 }
 
 /// The name of a thread.

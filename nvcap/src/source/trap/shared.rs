@@ -147,6 +147,11 @@ impl Shared {
         atomic!(self, index, live, AtomicU32).store(0, Ordering::SeqCst);
     }
 
+    /// Its addresses are to be translated.
+    pub fn translate(&self, index: u32) {
+        atomic!(self, index, live, AtomicU32).store(2, Ordering::SeqCst);
+    }
+
     /// Asks for the channel: true when it is the caller's, who must call [`Shared::served`] until that says so.
     pub fn claim(&self, index: u32) -> bool {
         atomic!(self, index, claim, AtomicU64).fetch_add(1, Ordering::SeqCst) == 0
