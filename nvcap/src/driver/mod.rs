@@ -18,6 +18,7 @@
 
 mod call;
 mod facts;
+pub mod fields;
 mod gpu;
 mod model;
 pub mod names;

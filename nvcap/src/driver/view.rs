@@ -7,7 +7,7 @@ use super::{
     model::Model,
     names,
     object::{Aperture, Caching, Channel, Kind, MemoryId, ObjectRef, Space},
-    process::Target,
+    process::{CpuMap, Target},
     space::Backing,
 };
 use crate::{
@@ -866,6 +866,12 @@ impl Model {
         place_of(&self.resolve_for(channel, va)?, gpu)
     }
 
+    /// The class of an object; 0 where it is known by handle only.
+    #[must_use]
+    pub fn class_of(&self, at: ObjectRef) -> Option<u32> {
+        self.object(at).map(|o| o.class)
+    }
+
     /// The mappings of a process, explained, by address.
     #[must_use]
     pub fn mappings(&self, pid: u32) -> Vec<MappingView> {
@@ -875,54 +881,63 @@ impl Model {
         process
             .maps
             .iter()
-            .map(|(start, map)| {
-                let range = *start..start.saturating_add(map.len);
-                let what = match map.target {
-                    Target::Doorbell { object, bar1 } => MappingWhat::Doorbell { object, bar1 },
-                    Target::Channel { id, .. } => MappingWhat::Channel(id),
-                    Target::Memory { id, object, offset } => {
-                        let memory = self.memory.get(&id);
-                        MappingWhat::Memory {
-                            object,
-                            class: memory.map_or(0, |m| m.class),
-                            offset,
-                            size: memory.and_then(|m| m.size),
-                            aperture: memory.and_then(|m| m.aperture),
-                            caching: memory.and_then(|m| m.caching),
-                        }
-                    }
-                    Target::Unknown if map.device == Device::Uvm => MappingWhat::Uvm,
-                    Target::Unknown => MappingWhat::Unknown,
-                };
-                let gpu = match map.target {
-                    Target::Memory { id, offset, .. } => self.gpu_of_memory(id, offset),
-                    _ => None,
-                };
-                let channels = self
-                    .channels
-                    .values()
-                    .filter(|c| c.pid == pid)
-                    .filter(|c| {
-                        [c.ring, c.userd]
-                            .into_iter()
-                            .flatten()
-                            .any(|a| range.contains(&a.0))
-                    })
-                    .map(|c| c.id)
-                    .collect();
-                MappingView {
-                    start: CpuVa(*start),
-                    len: map.len,
-                    device: map.device,
-                    read: map.read,
-                    write: map.write,
-                    found: map.found,
-                    what,
-                    gpu,
-                    channels,
-                }
-            })
+            .map(|(start, map)| self.mapping_view(pid, *start, map))
             .collect()
+    }
+
+    /// The mapping that holds an address of a process, explained.
+    #[must_use]
+    pub fn mapping_at(&self, pid: u32, at: CpuVa) -> Option<MappingView> {
+        let (start, map) = self.processes.get(&pid)?.at(at.0)?;
+        Some(self.mapping_view(pid, start, map))
+    }
+
+    fn mapping_view(&self, pid: u32, start: u64, map: &CpuMap) -> MappingView {
+        let range = start..start.saturating_add(map.len);
+        let what = match map.target {
+            Target::Doorbell { object, bar1 } => MappingWhat::Doorbell { object, bar1 },
+            Target::Channel { id, .. } => MappingWhat::Channel(id),
+            Target::Memory { id, object, offset } => {
+                let memory = self.memory.get(&id);
+                MappingWhat::Memory {
+                    object,
+                    class: memory.map_or(0, |m| m.class),
+                    offset,
+                    size: memory.and_then(|m| m.size),
+                    aperture: memory.and_then(|m| m.aperture),
+                    caching: memory.and_then(|m| m.caching),
+                }
+            }
+            Target::Unknown if map.device == Device::Uvm => MappingWhat::Uvm,
+            Target::Unknown => MappingWhat::Unknown,
+        };
+        let gpu = match map.target {
+            Target::Memory { id, offset, .. } => self.gpu_of_memory(id, offset),
+            _ => None,
+        };
+        let channels = self
+            .channels
+            .values()
+            .filter(|c| c.pid == pid)
+            .filter(|c| {
+                [c.ring, c.userd]
+                    .into_iter()
+                    .flatten()
+                    .any(|a| range.contains(&a.0))
+            })
+            .map(|c| c.id)
+            .collect();
+        MappingView {
+            start: CpuVa(start),
+            len: map.len,
+            device: map.device,
+            read: map.read,
+            write: map.write,
+            found: map.found,
+            what,
+            gpu,
+            channels,
+        }
     }
 
     fn gpu_of_memory(&self, id: MemoryId, offset: u64) -> Option<GpuVa> {
