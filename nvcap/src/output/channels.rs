@@ -362,7 +362,7 @@ pub fn maps_table(model: &Model, pid: u32) -> String {
         &["address", "size", "", "file", "GPU address", "what"],
         rows,
     );
-    let total: u64 = maps.iter().map(|m| m.len).sum();
+    let total = maps.iter().fold(0u64, |n, m| n.saturating_add(m.len));
     let _ = writeln!(text, "  {} mappings, {total} bytes", maps.len());
     text
 }
