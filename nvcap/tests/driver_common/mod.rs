@@ -248,6 +248,7 @@ impl Machine {
         self.ioctl(rm(pid, 0x58, arg, None));
     }
 
+    #[allow(clippy::too_many_arguments)] // As many as say where a channel's parts are.
     pub fn channel(
         &mut self,
         pid: u32,
