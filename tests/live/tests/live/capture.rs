@@ -283,6 +283,12 @@ pub fn lagging_get() -> Result<()> {
     Ok(())
 }
 
+/// Longer, from more threads than cores, at full speed.
+pub fn many_submissions() -> Result<()> {
+    whole(plan(17, 20_000), &["--threads=8"])?;
+    Ok(())
+}
+
 /// The operations that nvcap reads out of the words are those that the words were formed from.
 pub fn operations() -> Result<()> {
     let mut plan = plan(16, 600);
