@@ -25,6 +25,7 @@ mod model;
 pub mod names;
 mod object;
 mod process;
+pub mod report;
 mod resolve;
 mod rm;
 mod rm_control;
@@ -46,5 +47,5 @@ pub use process::is_doorbell_shape;
 pub use resolve::{Resolved, Translation};
 pub use version::{NotAVersion, Version};
 pub use view::{
-    BoundEngine, ChannelView, DoorbellView, GroupView, MappingView, MappingWhat, event_engine,
+    BoundEngine, ChannelView, DoorbellView, GroupView, MappingView, MappingWhat,
 };
