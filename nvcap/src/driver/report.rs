@@ -48,9 +48,11 @@ impl Runlist {
 /// How all channels alive are spread over GPUs, runlists and groups.
 #[must_use]
 pub fn spread(model: &Model) -> Vec<GpuReport> {
+    /// Channels by process and group.
     type Groups = BTreeMap<(u32, Option<u32>), Vec<ChannelId>>;
-    let mut all: BTreeMap<Option<u32>, BTreeMap<Option<u32>, (Vec<String>, Groups)>> =
-        BTreeMap::new();
+    /// Engines and groups by runlist.
+    type Runlists = BTreeMap<Option<u32>, (Vec<String>, Groups)>;
+    let mut all: BTreeMap<Option<u32>, Runlists> = BTreeMap::new();
     for c in model.channels() {
         let (engines, groups) = all
             .entry(c.gpu)
