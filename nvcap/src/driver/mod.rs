@@ -46,6 +46,4 @@ pub use object::{Aperture, Caching, ObjectRef, Space, attributes};
 pub use process::is_doorbell_shape;
 pub use resolve::{Resolved, Translation};
 pub use version::{NotAVersion, Version};
-pub use view::{
-    BoundEngine, ChannelView, DoorbellView, GroupView, MappingView, MappingWhat,
-};
+pub use view::{BoundEngine, ChannelView, DoorbellView, GroupView, MappingView, MappingWhat};
