@@ -47,3 +47,8 @@ pub use process::is_doorbell_shape;
 pub use resolve::{Resolved, Translation};
 pub use version::{NotAVersion, Version};
 pub use view::{BoundEngine, ChannelView, DoorbellView, GroupView, MappingView, MappingWhat};
+
+/// The page's example is compiled and run with the documentation tests.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/driver-model.md")]
+struct DocumentationPage;
