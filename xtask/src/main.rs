@@ -4,6 +4,7 @@ mod bench;
 mod build;
 mod bundle;
 mod ci;
+mod facts;
 mod facts_rm;
 mod install;
 #[cfg(test)]
@@ -16,7 +17,7 @@ mod shell;
 mod test;
 mod toolchain;
 mod watchpoint;
-// PLACE for modules of their own: mod facts; mod vm;
+// PLACE for a module of its own: mod vm;
 
 use std::{ffi::OsString, path::PathBuf, process::ExitCode};
 
@@ -142,7 +143,7 @@ fn dispatch() -> anyhow::Result<ExitCode> {
         Command::Test { no_live, no_vm } => test::run(test::Options { no_live, no_vm })?,
         Command::GpuBundle { dir } => bundle::run(&dir)?,
         Command::Facts { check } => {
-            // PLACE: facts::run(check)?;
+            facts::run(check)?;
             facts_rm::run(check)?;
         }
         Command::Bench { what } => bench::run(&what)?,
