@@ -182,7 +182,7 @@ fn bad_use_says_what_to_do_and_ends_with_1_or_2() {
         (vec!["-p", "0"], 2, "0 is not in"),
         (vec!["-p", "1", "--", "true"], 2, "cannot be used with"),
         (vec!["--buffer", "3M", "-p", "1"], 2, "power of two"),
-        (vec!["--duration", "-1", "-p", "1"], 2, "seconds above 0"),
+        (vec!["--duration", "0", "-p", "1"], 2, "seconds above 0"),
         (vec!["explain", "zzzz"], 1, "no hexadecimal number"),
         (vec!["explain", "1234"], 1, "no class 0x1234"),
         (vec!["explain", "c8b5", "FOO"], 1, "has no method"),
