@@ -220,7 +220,7 @@ section_refuse() {
     refuse "not root" sudo "${nobody[@]}" "$WORK/nvcap-nobody" -- /bin/true
     refuse "process of another user" sudo "${nobody[@]}" "$WORK/nvcap-nobody" -p "$pid"
     refuse "process gone" process "$NVCAP" -p "$gone"
-    refuse "doorbell not mapped" 'not mapped' "$NVCAP" --doorbell 0x1090 -p "$pid"
+    refuse "doorbell not mapped" 'mapped' "$NVCAP" --doorbell 0x1090 -p "$pid"
     mkfifo "$WORK/fifo4"
     "$WORK/bp" "$pid" fill <"$WORK/fifo4" >"$WORK/fill.out" 2>&1 &
     local filler=$!

@@ -4,6 +4,8 @@
 mod decode;
 mod doctor;
 mod explain;
+#[cfg(feature = "trap")]
+mod logger;
 mod trace;
 
 use std::io;
@@ -260,6 +262,8 @@ fn reader_went_away(e: &anyhow::Error) -> bool {
 
 /// Runs the command line.
 pub fn main() -> ExitCode {
+    #[cfg(feature = "trap")]
+    logger::init();
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(e) => {

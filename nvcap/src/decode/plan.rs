@@ -14,6 +14,8 @@ pub(super) enum Action {
     /// LAUNCH_DMA of a class that takes inline data.
     InlineLaunch,
     InlineData,
+    /// CALL_MME_DATA.
+    MacroData,
     ConstantData,
     /// LAUNCH_DMA of a copy class, or of m2mf.
     CopyLaunch,
@@ -366,6 +368,7 @@ fn action_of(family: Family, name: &str, counted: bool) -> (Action, &'static str
         Family::Compute | Family::Graphics3d | Family::Inline => match name {
             "LAUNCH_DMA" => (InlineLaunch, ""),
             "LOAD_INLINE_DATA" => (InlineData, ""),
+            "CALL_MME_DATA" => (MacroData, ""),
             "LOAD_CONSTANT_BUFFER" => (ConstantData, ""),
             "LOAD_INLINE_QMD_DATA" => (InlineQmd, ""),
             "SEND_SIGNALING_PCAS_B" => (Pcas, "pcas"),

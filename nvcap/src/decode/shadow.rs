@@ -11,7 +11,7 @@ use std::hash::{BuildHasherDefault, Hasher};
 /// Bytes of a page.
 pub const PAGE: usize = 4096;
 /// Memory one page costs, bookkeeping included (rounded up).
-pub const PAGE_COST: usize = PAGE + PAGE / 8 + EXTENTS * 8 + 64;
+pub const PAGE_COST: usize = PAGE + PAGE / 8 + EXTENTS * 24 + 64;
 /// Writes that a page remembers the extent of.
 const EXTENTS: usize = 64;
 
@@ -25,11 +25,20 @@ struct Page {
     data: [u8; PAGE],
     /// A bit a byte: it was written.
     valid: [u64; PAGE / 64],
-    /// Offset in the page and length of writes that began here, oldest first.
-    extents: Vec<(u16, u32)>,
+    /// Writes that began here, oldest first: offset in the page, and the write.
+    extents: Vec<(u16, Extent)>,
     /// Neighbours in the list by use.
     newer: u32,
     older: u32,
+}
+
+/// A write that was remembered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Extent {
+    /// Its bytes.
+    pub len: u32,
+    /// Its place in the order of all writes: a later one has a higher number.
+    pub order: u64,
 }
 
 /// Multiplies and folds: keys are page numbers, not an attacker's strings, and the map is on the hot path.
@@ -62,6 +71,7 @@ pub struct Shadow {
     oldest: u32,
     max_pages: usize,
     evicted: u64,
+    order: u64,
 }
 
 impl Shadow {
@@ -75,6 +85,7 @@ impl Shadow {
             oldest: NONE,
             max_pages: (bytes / PAGE_COST).clamp(1, NONE as usize - 1),
             evicted: 0,
+            order: 0,
         }
     }
 
@@ -110,7 +121,10 @@ impl Shadow {
             }
             set_bits(&mut page.valid, offset, now.len());
             if let Some(len) = extent.take() {
-                page.remember(offset as u16, u32::try_from(len).unwrap_or(u32::MAX));
+                self.order += 1;
+                let len = u32::try_from(len).unwrap_or(u32::MAX);
+                let order = self.order;
+                page.remember(offset as u16, Extent { len, order });
             }
             let Some(next) = address.checked_add(now.len() as u64) else {
                 return;
@@ -125,7 +139,9 @@ impl Shadow {
         if let Some(&index) = self.map.get(&(space, address / PAGE as u64))
             && let Some(page) = self.pages.get_mut(index as usize)
         {
-            page.remember((address % PAGE as u64) as u16, len);
+            self.order += 1;
+            let order = self.order;
+            page.remember((address % PAGE as u64) as u16, Extent { len, order });
         }
     }
 
@@ -183,8 +199,8 @@ impl Shadow {
         true
     }
 
-    /// Length of the last write that began exactly at `address`.
-    pub fn extent(&self, space: Space, address: u64) -> Option<u32> {
+    /// The last write that began exactly at `address`.
+    pub fn extent(&self, space: Space, address: u64) -> Option<Extent> {
         let page = self.find(space, address / PAGE as u64)?;
         let offset = (address % PAGE as u64) as u16;
         page.extents
@@ -334,12 +350,12 @@ impl Shadow {
 }
 
 impl Page {
-    fn remember(&mut self, offset: u16, len: u32) {
+    fn remember(&mut self, offset: u16, extent: Extent) {
         self.extents.retain(|e| e.0 != offset);
         if self.extents.len() >= EXTENTS {
             self.extents.remove(0);
         }
-        self.extents.push((offset, len));
+        self.extents.push((offset, extent));
     }
 }
 
@@ -394,7 +410,7 @@ mod tests {
         assert_eq!(shadow.known(7, at - 1, 64), 0);
         assert!(!shadow.read(7, at - 1, &mut out));
         assert!(!shadow.read(8, at, &mut out), "another process's memory");
-        assert_eq!(shadow.extent(7, at), Some(10_000));
+        assert_eq!(shadow.extent(7, at).map(|e| e.len), Some(10_000));
         assert_eq!(shadow.extent(7, at + 1), None);
     }
 

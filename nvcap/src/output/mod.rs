@@ -5,8 +5,10 @@
 //! [`stats`] in sums; [`filter`] chooses which events a sink gets, and [`redact`] hides users' data from it.
 //! [`writer`] owns the file: buffering, a full disk, a reader that went away.
 
+pub mod channels;
 mod describe;
 pub mod filter;
+pub mod ioctls;
 pub mod json;
 pub mod ledger;
 pub mod method;

@@ -12,6 +12,10 @@ use crate::decode::{
 
 /// Bytes of an inline operation's head.
 const HEAD: usize = 64;
+/// Most words that a macro is believed to write (libcuda takes a kernel from 8 KiB on).
+const MAX_FILL: u32 = 1 << 16;
+/// A NOP of Volta and later, without its scheduling bits.
+const NOP: [u8; 12] = [0x18, 0x79, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
 /// Longest write that is looked at for what it is, when it came in several runs.
 const MAX_LOOK: usize = 1 << 20;
 
@@ -90,6 +94,23 @@ impl Inline {
             word += words;
             rest = later;
         }
+    }
+
+    /// The driver's memset macro: CALL_MME_MACRO said `count` words and CALL_MME_DATA gives the word that it then sends
+    /// to LOAD_INLINE_DATA that often. True where that is what this transfer waits for.
+    pub(in crate::decode) fn fill(
+        &mut self,
+        count: u32,
+        pattern: u32,
+        shadow: &mut Shadow,
+        space: Space,
+    ) -> bool {
+        if self.taken != 0 || self.words != u64::from(count) || count == 0 || count > MAX_FILL {
+            return false;
+        }
+        let words = vec![pattern.to_le_bytes(); count as usize];
+        self.take(words.as_flattened(), shadow, space);
+        true
     }
 
     /// `words` data words could not be read.
@@ -186,10 +207,9 @@ fn is_qmd(class: u32, dst: u64, data: &[u8]) -> bool {
     };
     let listed = qmd::versions_of(class);
     let threads: u64 = view.block.iter().map(|&n| u64::from(n)).product();
-    let runs = view.program != 0 && view.grid.iter().all(|&n| n > 0);
-    (listed.is_empty() || listed.contains(&view.version))
-        && (1..=1024).contains(&threads)
-        && (runs || view.null)
+    // Short layouts are as long as much other data is: ask more of them.
+    let runs = data.len() == qmd::MAX_BYTES || (view.program != 0 && !view.grid.contains(&0));
+    (listed.is_empty() || listed.contains(&view.version)) && (1..=1024).contains(&threads) && runs
 }
 
 /// Begins with a block and a grid: six numbers that a launch can have.
@@ -202,19 +222,15 @@ fn is_geometry(data: &[u8]) -> bool {
     (1..=1024).contains(&threads) && (3..6).all(|i| word(i) > 0)
 }
 
-/// Volta and later: instructions of 16 bytes whose low 12 bits are the operation. Kernels have an EXIT (0x94d) and end
-/// with a branch to itself (BRA, 0x947) and padding (NOP, 0x918), in whole lines of 128 bytes.
+/// Volta and later: instructions of 16 bytes in whole lines of 128 bytes, with a NOP among them (every kernel is padded
+/// with some).
 fn is_code(data: &[u8]) -> bool {
-    if data.len() < 128 || !data.len().is_multiple_of(128) {
-        return false;
-    }
-    let operation = |i: usize| {
-        data.get(i * 16..)
-            .and_then(|b| b.first_chunk::<2>())
-            .map_or(0, |b| u16::from_le_bytes(*b) & 0xfff)
-    };
-    let count = data.len() / 16;
-    matches!(operation(count - 1), 0x918 | 0x947) && (0..count).any(|i| operation(i) == 0x94d)
+    data.len() >= 128 && data.len().is_multiple_of(128) && data.chunks_exact(16).any(is_nop)
+}
+
+/// A NOP, whatever its scheduling bits.
+fn is_nop(instruction: &[u8]) -> bool {
+    instruction.starts_with(&NOP)
 }
 
 /// A run of LOAD_CONSTANT_BUFFER: data words written to the selected constant buffer at its running offset.

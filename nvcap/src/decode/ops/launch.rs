@@ -141,32 +141,99 @@ fn of_qmd(
         dependent: view.dependents.first().copied(),
         ..unresolved(how, address)
     };
-    launch.kind = kind(&view, &launch);
+    launch.kind = kind(sub.plan.class, &view, launch.args.as_deref().unwrap_or(&[]));
     Some(launch)
 }
 
 /// Whose launch it is.
-fn kind(view: &View, _launch: &Launch) -> LaunchKind {
+///
+/// The driver's own kernels are told by two things together: their arguments, block and grid fit exactly, and they
+/// have no shared memory at all, where every kernel that nvcc compiles for Ampere and later has at least the 1 KiB
+/// that is reserved for the system. On older classes nothing was measured, so nothing is claimed.
+fn kind(class: u32, view: &View, args: &[u8]) -> LaunchKind {
     if view.null || view.grid.contains(&0) {
         return LaunchKind::Companion;
     }
-    LaunchKind::User
+    if class < 0xc6c0 || view.shared_bytes != 0 {
+        return LaunchKind::User;
+    }
+    driver_kernel(view.grid, view.block, args).unwrap_or(LaunchKind::User)
 }
 
-/// Bytes of the program that were seen being written: the length of the write that began at its address, else what is
-/// known from there on.
-fn program_bytes(program: u64, shadow: &Shadow, space: Space) -> Option<u64> {
-    if let Some(len) = shadow.extent(space, program) {
-        return Some(u64::from(len));
-    }
-    match shadow.known(space, program, MAX_PROGRAM) {
-        0 => None,
-        known => Some(known as u64),
+/// The shapes of libcuda's memset and copy kernels (CUDA 13.0, captures/h200-mixed).
+fn driver_kernel(grid: [u32; 3], block: [u32; 3], args: &[u8]) -> Option<LaunchKind> {
+    let word = |i: usize| -> u64 {
+        let bytes = args.get(i * 8..).and_then(|b| b.first_chunk::<8>());
+        bytes.map_or(0, |b| u64::from_le_bytes(*b))
+    };
+    let blocks = |work: u64, each: u64| u64::from(grid[0]) == work.div_ceil(each);
+    let address = |a: u64| (0x1_0000..1 << 57).contains(&a);
+    match args.len() {
+        // Memset: address, pattern (32 bits), elements, pitch; 1D: 512 threads of 4 elements, 2D: a row a block.
+        32 if address(word(0)) && word(1) >> 32 == 0 && word(2) > 0 => {
+            let fitting = u64::from(grid[0]) == (word(2) / 2048).max(1);
+            let one = word(3) == 0 && block == [512, 1, 1] && grid[1..] == [1, 1] && fitting;
+            let two = word(3) != 0
+                && block[1..] == [1, 1]
+                && block[0] <= 512
+                && grid[2] == 1
+                && grid[1] > 1;
+            (one || two).then_some(LaunchKind::DriverMemset)
+        }
+        // Copy: destination, source, elements; a thread an element.
+        24 if address(word(0)) && address(word(1)) && word(2) > 0 => {
+            let fits = block == [256, 1, 1] && grid[1..] == [1, 1] && blocks(word(2), 256);
+            fits.then_some(LaunchKind::DriverCopy)
+        }
+        // Copy of whole 4 KiB: destination and source.
+        16 if address(word(0)) && address(word(1)) => {
+            let fits = block == [256, 1, 1] && grid[1..] == [1, 1] && grid[0] >= 256;
+            fits.then_some(LaunchKind::DriverCopy)
+        }
+        _ => None,
     }
 }
 
-/// The arguments: what was last written at their place in constant bank 0. Where that was one write of its own its
-/// length is theirs; else they go on to the end of the write of the whole bank, or of the bank.
+/// A NOP of Volta and later, its low half.
+const NOP: u64 = 0x7918;
+/// Low 12 bits of BRA.
+const BRA: u64 = 0x947;
+
+/// Bytes of the program that were seen being written: the upload's length where it was uploaded by itself, else up to
+/// its end, which is a branch to itself with padding behind it.
+fn program_bytes(program: u64, shadow: &mut Shadow, space: Space) -> Option<u64> {
+    if let Some(upload) = shadow.extent(space, program) {
+        return Some(u64::from(upload.len));
+    }
+    let known = shadow.known(space, program, MAX_PROGRAM) & !15;
+    let mut line = [0u8; 128];
+    let mut last = 0;
+    let mut padded = false;
+    for at in (0..known).step_by(line.len()) {
+        let take = line.len().min(known - at);
+        let Some(line) = line.get_mut(..take) else {
+            break;
+        };
+        if !shadow.read(space, program.wrapping_add(at as u64), line) {
+            break;
+        }
+        for (i, instruction) in line.chunks_exact(16).enumerate() {
+            let low = instruction
+                .first_chunk::<8>()
+                .map_or(0, |b| u64::from_le_bytes(*b));
+            if padded && low != NOP {
+                return Some((at + i * 16) as u64);
+            }
+            padded = low == NOP && (padded || last & 0xfff == BRA);
+            last = low;
+        }
+    }
+    (known > 0).then_some(known as u64)
+}
+
+/// The arguments: what was last written at their place in constant bank 0, unless the launch geometry before them was
+/// written later (then this kernel has none). Where that was one write of its own its length is theirs; else they go on
+/// to the end of the write of the whole bank, or of the bank.
 fn arguments(
     class: u32,
     bank: u64,
@@ -177,11 +244,15 @@ fn arguments(
     let offset = arguments_at(class);
     let room = u64::from(size).saturating_sub(offset).min(MAX_ARGS as u64) as usize;
     let at = bank.checked_add(offset)?;
-    let written = shadow.extent(space, at).map(|n| n as usize).or_else(|| {
-        let whole = shadow.extent(space, bank)? as usize;
-        whole.checked_sub(offset as usize).filter(|n| *n > 0)
-    });
-    let len = shadow.known(space, at, written.unwrap_or(room).min(room));
+    let geometry = shadow.extent(space, bank);
+    let own = shadow.extent(space, at);
+    let written = match (own, geometry) {
+        (Some(own), Some(geometry)) if own.order > geometry.order => own.len as usize,
+        (Some(own), None) => own.len as usize,
+        (_, Some(geometry)) => (geometry.len as usize).saturating_sub(offset as usize),
+        (None, None) => room,
+    };
+    let len = shadow.known(space, at, written.min(room));
     if len == 0 {
         return None;
     }
@@ -190,7 +261,7 @@ fn arguments(
 }
 
 /// LAUNCH of Fermi: everything is in registers.
-pub(in crate::decode) fn fermi(sub: &Sub, shadow: &Shadow, space: Space) -> Launch {
+pub(in crate::decode) fn fermi(sub: &Sub, shadow: &mut Shadow, space: Space) -> Launch {
     let raster = sub.get(Reg::CtaRasterA);
     let threads = sub.get(Reg::CtaThreadA);
     let region = sub.address(Reg::ProgramRegionA, Reg::ProgramRegionB);

@@ -94,6 +94,37 @@ pub fn doorbell_flags() -> Result<()> {
     from_waiting(3, &["--threads=2"], &flags)
 }
 
+/// Two processes at once, with the same addresses and tokens, each with memory of its own.
+pub fn two_processes() -> Result<()> {
+    need_tracing()?;
+    let plans = [plan(24, 700), plan(25, 700)];
+    let folder = Folder::new()?;
+    let trace = folder.file("trace.json");
+    let mut gpus = plans
+        .iter()
+        .map(|plan| waiting(plan, &["--threads=2", "--before-wait=2"]))
+        .collect::<Result<Vec<_>>>()?;
+    let flags: Vec<OsString> = vec!["-p".into(), gpus[1].pid().to_string().into()];
+    let nvcap = attach(gpus[0].pid(), &trace, folder.channels()?, &flags)?;
+    for gpu in &mut gpus {
+        gpu.write(b"g")?;
+    }
+    let mut expected = Vec::new();
+    for (gpu, plan) in gpus.into_iter().zip(plans) {
+        let pid = gpu.pid();
+        let ended = gpu.end(LIMIT)?;
+        ended.expect_code(0)?;
+        expect_result(&ended.stdout, &plan)?;
+        expected.push(Expected {
+            pid: Some(pid),
+            plans: vec![plan],
+            extent: Extent::From(2),
+        });
+    }
+    nvcap.end(Duration::from_secs(20))?.expect_code(0)?;
+    verify(&trace, &expected)?.expect_complete()
+}
+
 /// Attached while it runs with all its threads: from some submission on, every one.
 pub fn running_process() -> Result<()> {
     need_tracing()?;
