@@ -1,2 +1,213 @@
-//! The software GPU.
-fn main() {}
+//! The software GPU's program: options in, a run out. See the library for what it does.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use clap::{Parser, ValueEnum};
+use softgpu::layout::{CHANNELS, Channel, GPUS, channels_file};
+use softgpu::plan::Plan;
+use softgpu::run::{How, bench, run};
+use softgpu::store::Site;
+use softgpu::stream::Shape;
+
+/// Submits as libcuda does, with no GPU: rings, pushbuffers and doorbells in shared memory at fixed addresses.
+///
+/// What is submitted follows from --seed, --image, --channels, --gpus, --submissions, --burst and --big alone; everything
+/// else is about who submits when. At its end it forms the plan again and compares it with what was in memory.
+///
+/// Example: softgpu --describe ch.txt; sudo nvcap --channels ch.txt -- softgpu --threads 8
+#[derive(Parser, Debug)]
+#[command(version, args_override_self = true)]
+struct Args {
+    /// Everything that is submitted follows from it
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Which program image of a run this is (set when it executes itself)
+    #[arg(long, default_value_t = 0, hide = true)]
+    image: u32,
+    /// GPUs
+    #[arg(long, default_value_t = GPUS, value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=GPUS as u64))]
+    gpus: usize,
+    /// Channels used, of all GPUs together
+    #[arg(long)]
+    channels: Option<usize>,
+    /// Submissions of all channels together
+    #[arg(long, default_value_t = 2000)]
+    submissions: u64,
+    /// Entries of a submission at most
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=512))]
+    burst: u32,
+    /// One submission in N carries an upload of about 1 MiB
+    #[arg(long, value_name = "N", num_args = 0..=1, default_missing_value = "10", default_value_t = 0)]
+    big: u64,
+    /// Threads of each process
+    #[arg(long, default_value_t = 4, value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=1024))]
+    threads: usize,
+    /// Threads end after N submissions each and others take their places
+    #[arg(long, value_name = "N", num_args = 0..=1, default_missing_value = "5", default_value_t = 0)]
+    churn: u64,
+    /// Children that submit to the same channels, in shared memory
+    #[arg(long, value_name = "N", num_args = 0..=1, default_missing_value = "1", default_value_t = 0)]
+    fork: usize,
+    /// Children that lay out memory of their own and carry out plans of their own
+    #[arg(long, value_name = "N", num_args = 0..=1, default_missing_value = "1", default_value_t = 0)]
+    fork_own: usize,
+    /// Execute itself N times, each time with memory and a plan of its own
+    #[arg(long, value_name = "N", num_args = 0..=1, default_missing_value = "1", default_value_t = 0)]
+    exec: u32,
+    /// With --exec: from a thread that is not the first
+    #[arg(long)]
+    exec_from_thread: bool,
+    /// Pause after each submission, microseconds
+    #[arg(long, value_name = "US", default_value_t = 0)]
+    sleep_us: u64,
+    /// Wait until this file exists before submitting
+    #[arg(long, value_name = "FILE")]
+    wait_file: Option<PathBuf>,
+    /// Wait for a byte on standard input before submitting
+    #[arg(long)]
+    wait_stdin: bool,
+    /// Submissions of each channel before the wait
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    before_wait: u64,
+    /// Stay this long after the last submission, milliseconds
+    #[arg(long, value_name = "MS", default_value_t = 0)]
+    linger_ms: u64,
+    /// Entries that GP_GET stays behind GP_PUT
+    #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u64).range(0..=500))]
+    lag: u64,
+    /// Which doorbell page is rung (Hopper rings the second of the two it maps)
+    #[arg(long, value_enum, default_value_t = Page::Second)]
+    page: Page,
+    /// Which doorbell store is used
+    #[arg(long, value_enum, default_value_t = Sites::Both)]
+    sites: Sites,
+    /// Ring after giving the channel up, so that another thread's doorbell may come first
+    #[arg(long)]
+    late_doorbell: bool,
+    /// Leave SIGTRAP alone: a stray trap then ends the program, as it would any other
+    #[arg(long)]
+    default_sigtrap: bool,
+    /// A launch loop of N launches, three times, printing ns a launch
+    #[arg(long, value_name = "N")]
+    bench: Option<u64>,
+    /// Write the channels file for nvcap to FILE (- for standard output) and end
+    #[arg(long, value_name = "FILE")]
+    describe: Option<PathBuf>,
+    /// Print what the plan amounts to, as a run's last line does, and end
+    #[arg(long)]
+    dry_run: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Page {
+    First,
+    Second,
+    Both,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Sites {
+    /// mov %ecx,(%rax)
+    Plain,
+    /// mov %edx,0x90(%r8)
+    Displaced,
+    Both,
+}
+
+impl Args {
+    fn plan(&self) -> Result<Plan> {
+        let all = CHANNELS * self.gpus;
+        let channels = self.channels.unwrap_or(all);
+        if channels == 0 || channels > all {
+            bail!(
+                "--channels {channels}: {} GPU(s) have 1 to {all} channels",
+                self.gpus
+            );
+        }
+        Ok(Plan {
+            shape: Shape {
+                seed: self.seed,
+                image: self.image,
+                burst: self.burst,
+                big_one_in: self.big,
+                launches_only: self.bench.is_some(),
+            },
+            channels: Channel::first(channels, self.gpus),
+            submissions: self.submissions,
+        })
+    }
+
+    fn how(&self) -> How {
+        How {
+            gpus: self.gpus,
+            threads: self.threads,
+            churn: self.churn,
+            fork: self.fork,
+            fork_own: self.fork_own,
+            exec: self.exec,
+            exec_from_thread: self.exec_from_thread,
+            sleep: Duration::from_micros(self.sleep_us),
+            wait_file: self.wait_file.clone(),
+            wait_stdin: self.wait_stdin,
+            before_wait: self.before_wait,
+            linger: Duration::from_millis(self.linger_ms),
+            lag: self.lag,
+            page: match self.page {
+                Page::First => Some(0),
+                Page::Second => Some(1),
+                Page::Both => None,
+            },
+            site: match self.sites {
+                Sites::Plain => Some(Site::Plain),
+                Sites::Displaced => Some(Site::Displaced),
+                Sites::Both => None,
+            },
+            late_doorbell: self.late_doorbell,
+            default_sigtrap: self.default_sigtrap,
+        }
+    }
+}
+
+fn body() -> Result<()> {
+    let args = Args::parse();
+    if let Some(file) = &args.describe {
+        let text = channels_file(args.gpus);
+        if file.as_os_str() == "-" {
+            print!("{text}");
+            return Ok(());
+        }
+        return std::fs::write(file, text)
+            .with_context(|| format!("cannot write {}", file.display()));
+    }
+    let plan = args.plan()?;
+    if args.dry_run {
+        let (mut submissions, mut entries, mut bytes) = (0, 0, 0);
+        for s in (0..plan.channels.len()).flat_map(|i| plan.stream(i)) {
+            submissions += 1;
+            entries += s.entries.len();
+            bytes += s.entries.iter().map(|e| e.bytes.len()).sum::<usize>();
+        }
+        println!(
+            "plan submissions={submissions} entries={entries} bytes={bytes} checksum={:#018x}",
+            plan.checksum()
+        );
+        return Ok(());
+    }
+    match args.bench {
+        Some(launches) => bench(&plan, &args.how(), launches, 3),
+        None => run(&plan, &args.how()),
+    }
+}
+
+fn main() -> ExitCode {
+    match body() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(e) => {
+            eprintln!("softgpu: {e:#}");
+            ExitCode::FAILURE
+        }
+    }
+}

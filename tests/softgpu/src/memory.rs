@@ -1,0 +1,267 @@
+//! The mappings, and all access to them: rings, USERD, pushbuffers, doorbells, and the counters that the processes of
+//! a run share. This is where the crate is unsafe.
+
+use std::io;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use anyhow::{Context, Result};
+
+use crate::layout::{
+    CHANNELS, CONTROL, CONTROL_LEN, Channel, DOORBELL_PAGE, ENTRIES, GP_GET, GPUS, PUSHBUFFERS_LEN,
+    RINGS_LEN, doorbell_page, pushbuffers, rings,
+};
+use crate::plan::{Cursor, Submission, checksum};
+use crate::store::{Site, ring};
+
+/// Everything mapped. There is one at most in a process: the addresses are fixed.
+#[derive(Debug)]
+pub struct Memory {
+    ranges: Vec<(u64, u64)>,
+}
+
+/// A channel's lock and counters, in memory that forks share.
+#[repr(C, align(64))]
+struct Shared {
+    lock: AtomicU32,
+    number: AtomicU64,
+    position: AtomicU64,
+    offset: AtomicU64,
+    sum: AtomicU64,
+    bytes: AtomicU64,
+}
+
+/// What a channel has done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct Done {
+    /// Where it stands.
+    pub cursor: Cursor,
+    /// Checksum of entries and bytes as read back from memory after each doorbell.
+    pub sum: u64,
+    /// Pushbuffer bytes.
+    pub bytes: u64,
+}
+
+impl Memory {
+    /// Maps all of `gpus` GPUs, zeroed and shared with forks.
+    pub fn map(gpus: usize) -> Result<Memory> {
+        let mut memory = Memory { ranges: Vec::new() };
+        let mut wanted = vec![(CONTROL, CONTROL_LEN)];
+        for gpu in 0..gpus {
+            wanted.push((rings(gpu), RINGS_LEN));
+            wanted.push((pushbuffers(gpu), PUSHBUFFERS_LEN));
+            wanted.push((doorbell_page(gpu, 0), DOORBELL_PAGE));
+            wanted.push((doorbell_page(gpu, 1), DOORBELL_PAGE));
+        }
+        for (start, len) in wanted {
+            map_at(start, len).with_context(|| {
+                format!("cannot map {len:#x} bytes at {start:#x}: something of this process is there, or memory is limited")
+            })?;
+            memory.ranges.push((start, len));
+        }
+        Ok(memory)
+    }
+
+    fn shared(&self, channel: Channel) -> &Shared {
+        const _: () = assert!(size_of::<Shared>() * CHANNELS * GPUS <= CONTROL_LEN as usize);
+        // SAFETY: the control mapping holds one for each channel, zeroed (a valid value), while `self` lives.
+        unsafe { &*(CONTROL as *const Shared).add(channel.number()) }
+    }
+
+    /// Takes the channel: no other thread or process submits to it meanwhile.
+    pub fn lock(&self, channel: Channel) -> Locked<'_> {
+        let shared = self.shared(channel);
+        while shared
+            .lock
+            .compare_exchange_weak(0, 1, Ordering::Acquire, Ordering::Relaxed)
+            .is_err()
+        {
+            std::thread::yield_now();
+        }
+        Locked {
+            memory: self,
+            shared,
+            channel,
+        }
+    }
+
+    /// Rings the doorbell for `channel`.
+    pub fn ring(&self, channel: Channel, page: usize, site: Site) {
+        // SAFETY: the page is mapped while `self` lives.
+        unsafe { ring(doorbell_page(channel.gpu, page), channel.token(), site) }
+    }
+
+    fn userd(&self, channel: Channel, word: u64) -> &AtomicU32 {
+        // SAFETY: USERD lies in the rings' mapping, aligned, while `self` lives; only atomics touch it.
+        unsafe { &*((channel.userd() + GP_GET + 4 * word) as *const AtomicU32) }
+    }
+
+    /// GP_PUT as it is in USERD.
+    pub fn gp_put(&self, channel: Channel) -> u32 {
+        self.userd(channel, 1).load(Ordering::Acquire)
+    }
+
+    /// GP_GET as it is in USERD.
+    pub fn gp_get(&self, channel: Channel) -> u32 {
+        self.userd(channel, 0).load(Ordering::Acquire)
+    }
+
+    fn entry(&self, channel: Channel, position: u64) -> &AtomicU64 {
+        let index = position % u64::from(ENTRIES);
+        // SAFETY: the index is inside the ring, which is mapped while `self` lives; only atomics touch it.
+        unsafe { &*((channel.ring() + 8 * index) as *const AtomicU64) }
+    }
+
+    /// Undoes the mappings in a forked child, which has a copy of `self` that must not be used any more.
+    pub fn forget_in_child(&self) {
+        for &(start, len) in &self.ranges {
+            // SAFETY: as in `drop`; the child calls this before it maps anew and uses no reference made before.
+            unsafe { libc::munmap(start as *mut libc::c_void, len as usize) };
+        }
+    }
+
+    /// Undoes all mappings. What was in them is gone unless another process shares them.
+    pub fn unmap(self) {
+        drop(self);
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        for &(start, len) in &self.ranges {
+            // SAFETY: these ranges were mapped by `map`, and no reference into them outlives `self`.
+            unsafe { libc::munmap(start as *mut libc::c_void, len as usize) };
+        }
+    }
+}
+
+/// A channel taken by this thread.
+#[derive(Debug)]
+pub struct Locked<'a> {
+    memory: &'a Memory,
+    shared: &'a Shared,
+    channel: Channel,
+}
+
+impl std::fmt::Debug for Shared {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Shared")
+            .field("number", &self.number)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Locked<'_> {
+    /// What the channel has done so far.
+    pub fn done(&self) -> Done {
+        let s = self.shared;
+        Done {
+            cursor: Cursor {
+                number: s.number.load(Ordering::Relaxed),
+                position: s.position.load(Ordering::Relaxed),
+                offset: s.offset.load(Ordering::Relaxed),
+            },
+            sum: s.sum.load(Ordering::Relaxed),
+            bytes: s.bytes.load(Ordering::Relaxed),
+        }
+    }
+
+    /// Writes the pushbuffer, then the ring entries, then GP_PUT: the order that the hardware asks for. The doorbell
+    /// is still to be rung.
+    pub fn write(&self, submission: &Submission, after: Cursor) {
+        for (k, entry) in submission.entries.iter().enumerate() {
+            if !entry.bytes.is_empty() {
+                self.copy_in(entry.raw & 0xff_ffff_fffc, &entry.bytes);
+            }
+            self.memory
+                .entry(self.channel, submission.position + k as u64)
+                .store(entry.raw, Ordering::Relaxed);
+        }
+        self.shared.number.store(after.number, Ordering::Relaxed);
+        self.shared
+            .position
+            .store(after.position, Ordering::Relaxed);
+        self.shared.offset.store(after.offset, Ordering::Relaxed);
+        let put = (after.position % u64::from(ENTRIES)) as u32;
+        self.memory
+            .userd(self.channel, 1)
+            .store(put, Ordering::Release);
+    }
+
+    fn copy_in(&self, address: u64, bytes: &[u8]) {
+        let start = self.channel.pushbuffer();
+        assert!(
+            address >= start && address + bytes.len() as u64 <= start + crate::layout::PUSHBUFFER
+        );
+        // SAFETY: inside this channel's pushbuffer memory, which is mapped and which only the lock's holder touches.
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), address as *mut u8, bytes.len()) }
+    }
+
+    /// What the GPU would do: reads the entries from `from` to `to` and their bytes back from memory into the
+    /// checksum, and moves GP_GET on to `lag` entries behind.
+    pub fn consume(&self, from: u64, to: u64, lag: u64) {
+        let mut sum = self.shared.sum.load(Ordering::Relaxed);
+        let mut count = 0;
+        for position in from..to {
+            let raw = self
+                .memory
+                .entry(self.channel, position)
+                .load(Ordering::Acquire);
+            let len = (raw >> 42 & 0x1f_ffff) * 4;
+            count += len;
+            let bytes: &[u8] = if len == 0 {
+                &[]
+            } else {
+                let address = raw & 0xff_ffff_fffc;
+                let start = self.channel.pushbuffer();
+                assert!(
+                    address >= start && address + len <= start + crate::layout::PUSHBUFFER,
+                    "ring entry {raw:#x}"
+                );
+                // SAFETY: inside this channel's pushbuffer memory, which only the lock's holder (this thread) writes.
+                unsafe { std::slice::from_raw_parts(address as *const u8, len as usize) }
+            };
+            sum = checksum(sum, raw, bytes);
+        }
+        self.shared.sum.store(sum, Ordering::Relaxed);
+        self.shared.bytes.fetch_add(count, Ordering::Relaxed);
+        self.advance(to, lag);
+    }
+
+    /// Moves GP_GET on to `lag` entries behind `to`.
+    pub fn advance(&self, to: u64, lag: u64) {
+        let get = (to.saturating_sub(lag) % u64::from(ENTRIES)) as u32;
+        self.memory
+            .userd(self.channel, 0)
+            .store(get, Ordering::Release);
+    }
+}
+
+impl Drop for Locked<'_> {
+    fn drop(&mut self) {
+        self.shared.lock.store(0, Ordering::Release);
+    }
+}
+
+fn map_at(start: u64, len: u64) -> io::Result<()> {
+    // SAFETY: MAP_FIXED_NOREPLACE takes no address that is in use; nothing is dereferenced here.
+    let got = unsafe {
+        libc::mmap(
+            start as *mut libc::c_void,
+            len as usize,
+            libc::PROT_READ | libc::PROT_WRITE,
+            libc::MAP_SHARED | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE,
+            -1,
+            0,
+        )
+    };
+    if got == libc::MAP_FAILED {
+        return Err(io::Error::last_os_error());
+    }
+    if got as u64 != start {
+        // A kernel before 4.17 takes the address as a hint only.
+        // SAFETY: `got` was just mapped and nothing refers to it.
+        unsafe { libc::munmap(got, len as usize) };
+        return Err(io::Error::from_raw_os_error(libc::EEXIST));
+    }
+    Ok(())
+}

@@ -1,0 +1,260 @@
+//! Who submits what: the complete expected content of every channel, from the options alone.
+//!
+//! A channel's sequence does not depend on which thread submits when, so a test can form it again and compare it with
+//! what a tracer saw: `plan.stream(i)` gives, submission by submission, each ring entry and the bytes it points to.
+
+use crate::encode::{control_entry, segment_entry};
+use crate::layout::{Channel, PUSHBUFFER};
+use crate::stream::{Op, Piece, Shape, Work, work};
+
+/// The plan of one program image.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Plan {
+    /// What the submissions look like.
+    pub shape: Shape,
+    /// The channels used.
+    pub channels: Vec<Channel>,
+    /// Submissions of all channels together.
+    pub submissions: u64,
+}
+
+/// A ring entry and what it points to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// The 8 bytes in the ring.
+    pub raw: u64,
+    /// The pushbuffer bytes; empty for a control entry.
+    pub bytes: Vec<u8>,
+}
+
+/// One submission as it is in memory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Submission {
+    /// Number in its channel, from 0.
+    pub number: u64,
+    /// Ring position of the first entry, counted without wrapping.
+    pub position: u64,
+    /// The entries.
+    pub entries: Vec<Entry>,
+    /// What it does.
+    pub ops: Vec<Op>,
+}
+
+/// How far a channel has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct Cursor {
+    /// Submissions made.
+    pub number: u64,
+    /// Entries written.
+    pub position: u64,
+    /// Pushbuffer bytes used of this round.
+    pub offset: u64,
+}
+
+impl Cursor {
+    /// As [`Cursor::place`], for work that is submitted again and again.
+    pub fn place_again(&mut self, channel: Channel, work: &Work) -> Submission {
+        self.place(channel, work.clone())
+    }
+
+    /// Gives the next submission of `channel` its places in pushbuffer memory, and moves on.
+    pub fn place(&mut self, channel: Channel, work: Work) -> Submission {
+        let position = self.position;
+        let entries: Vec<Entry> = work
+            .pieces
+            .into_iter()
+            .map(|piece| match piece {
+                Piece::Control { opcode, operand } => Entry {
+                    raw: control_entry(opcode, operand),
+                    bytes: Vec::new(),
+                },
+                Piece::Segment(bytes) => {
+                    let len = bytes.len() as u64;
+                    if self.offset + len > PUSHBUFFER {
+                        self.offset = 0;
+                    }
+                    let raw = segment_entry(channel.pushbuffer() + self.offset, bytes.len() as u32);
+                    self.offset += len;
+                    Entry { raw, bytes }
+                }
+            })
+            .collect();
+        let number = self.number;
+        self.number += 1;
+        self.position += entries.len() as u64;
+        Submission {
+            number,
+            position,
+            entries,
+            ops: work.ops,
+        }
+    }
+}
+
+/// Adds an entry and its bytes to a channel's checksum.
+pub fn checksum(mut sum: u64, raw: u64, bytes: &[u8]) -> u64 {
+    const PRIME: u64 = 0x100_0000_01b3;
+    sum = (sum ^ raw).wrapping_mul(PRIME).rotate_left(23);
+    for chunk in bytes.chunks(8) {
+        let mut word = [0; 8];
+        word[..chunk.len()].copy_from_slice(chunk);
+        sum = (sum ^ u64::from_le_bytes(word))
+            .wrapping_mul(PRIME)
+            .rotate_left(23);
+    }
+    sum
+}
+
+impl Plan {
+    /// How many submissions channel number `i` of [`Plan::channels`] makes.
+    pub fn quota(&self, i: usize) -> u64 {
+        let n = self.channels.len() as u64;
+        self.submissions / n + u64::from((i as u64) < self.submissions % n)
+    }
+
+    /// All submissions of channel number `i` of [`Plan::channels`].
+    pub fn stream(&self, i: usize) -> impl Iterator<Item = Submission> + '_ {
+        let channel = self.channels[i];
+        let mut cursor = Cursor::default();
+        (0..self.quota(i))
+            .map(move |number| cursor.place(channel, work(&self.shape, channel, number)))
+    }
+
+    /// Checksum of all channels, which a run prints at its end.
+    pub fn checksum(&self) -> u64 {
+        let sums = (0..self.channels.len()).map(|i| {
+            self.stream(i)
+                .flat_map(|s| s.entries)
+                .fold(0, |sum, e| checksum(sum, e.raw, &e.bytes))
+        });
+        total(sums)
+    }
+}
+
+/// The checksum of a run from those of its channels.
+pub fn total(channels: impl Iterator<Item = u64>) -> u64 {
+    channels.fold(0, |sum, c| checksum(sum, c, &[]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn plan(burst: u32, big_one_in: u64, submissions: u64) -> Plan {
+        Plan {
+            shape: Shape {
+                seed: 7,
+                image: 0,
+                burst,
+                big_one_in,
+                launches_only: false,
+            },
+            channels: Channel::first(6, 2),
+            submissions,
+        }
+    }
+
+    /// Reads words as a GPU would: `true` if every method's data is there and nothing is illegal.
+    fn parses(words: impl Iterator<Item = u32>) -> bool {
+        let mut data = 0;
+        for word in words {
+            if data > 0 {
+                data -= 1;
+                continue;
+            }
+            match word >> 29 {
+                _ if word == 0 => {}
+                1 | 3 | 5 => data = word >> 16 & 0x1fff,
+                4 => {}
+                _ => return false,
+            }
+        }
+        data == 0
+    }
+
+    #[test]
+    fn every_channel_parses_and_its_positions_are_contiguous() {
+        let plan = plan(7, 9, 300);
+        for i in 0..plan.channels.len() {
+            let mut position = 0;
+            let mut words = Vec::new();
+            for (number, s) in plan.stream(i).enumerate() {
+                assert_eq!(s.number, number as u64);
+                assert_eq!(s.position, position);
+                position += s.entries.len() as u64;
+                for e in &s.entries {
+                    let len = (e.raw >> 42 & 0x1f_ffff) * 4;
+                    assert_eq!(len, e.bytes.len() as u64);
+                    if len > 0 {
+                        let address = e.raw & 0xff_ffff_fffc;
+                        let c = plan.channels[i];
+                        assert!(
+                            address >= c.pushbuffer()
+                                && address + len <= c.pushbuffer() + PUSHBUFFER
+                        );
+                    }
+                    words.extend(
+                        e.bytes
+                            .chunks_exact(4)
+                            .map(|w| u32::from_le_bytes([w[0], w[1], w[2], w[3]])),
+                    );
+                }
+                let payload = plan.channels[i].token(); // any op list has the release last
+                assert!(
+                    matches!(s.ops.last(), Some(Op::Release { payload: p, .. }) if *p == number as u32 + 1),
+                    "{payload}"
+                );
+            }
+            assert!(parses(words.into_iter()), "channel {i}");
+        }
+    }
+
+    #[test]
+    fn a_plan_is_the_same_each_time_and_differs_by_seed_and_image() {
+        let a = plan(3, 0, 100);
+        let mut b = a.clone();
+        assert_eq!(a.checksum(), b.checksum());
+        b.shape.seed += 1;
+        assert_ne!(a.checksum(), b.checksum());
+        b = a.clone();
+        b.shape.image = 1;
+        assert_ne!(a.checksum(), b.checksum());
+    }
+
+    #[test]
+    fn a_launch_loop_differs_in_its_payload_alone() {
+        for index in [0, 8] {
+            let shape = Shape {
+                seed: 1,
+                image: 0,
+                burst: 1,
+                big_one_in: 0,
+                launches_only: true,
+            };
+            let channel = Channel { gpu: 0, index };
+            let mut again = work(&shape, channel, 0);
+            crate::stream::set_payload(&mut again, channel, 41);
+            assert_eq!(again.pieces, work(&shape, channel, 41).pieces);
+        }
+    }
+
+    #[test]
+    fn quotas_add_up() {
+        for n in [0, 1, 5, 6, 7, 1000] {
+            let p = plan(1, 0, n);
+            assert_eq!((0..6).map(|i| p.quota(i)).sum::<u64>(), n);
+        }
+    }
+
+    #[test]
+    fn big_submissions_are_of_one_mib_and_fit() {
+        let p = plan(1, 1, 6);
+        let s = p.stream(0).next().expect("one submission");
+        assert!(s.entries[0].bytes.len() > 1 << 20);
+        let bursts = plan(500, 1, 6);
+        for s in bursts.stream(0) {
+            assert!(s.entries.iter().map(|e| e.bytes.len() as u64).sum::<u64>() < PUSHBUFFER);
+            assert!(s.entries.len() <= 500);
+        }
+    }
+}

@@ -1,0 +1,403 @@
+//! The work: threads, forks and execs that carry a plan out, and the check that memory held what the plan says.
+
+use std::io::{Read, Write};
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+
+use crate::layout::{Channel, ENTRIES};
+use crate::memory::Memory;
+use crate::plan::{Plan, checksum, total};
+use crate::store::Site;
+use crate::stream::work;
+
+/// An image number's distance from that of the program it executes; below are the children with memory of their own.
+pub const EXEC_STRIDE: u32 = 100;
+
+/// How a plan is carried out. None of this changes what is submitted.
+#[derive(Clone, Debug)]
+pub struct How {
+    /// GPUs laid out.
+    pub gpus: usize,
+    /// Threads of each process.
+    pub threads: usize,
+    /// Each thread ends after this many submissions and another takes its place (0: they live to the end).
+    pub churn: u64,
+    /// Children that share the channels' memory and submit to them.
+    pub fork: usize,
+    /// Children that lay out memory of their own and carry out a plan of their own.
+    pub fork_own: usize,
+    /// Execute the program again this many times, each with a plan of its own.
+    pub exec: u32,
+    /// Execute from a thread that is not the first.
+    pub exec_from_thread: bool,
+    /// Pause after each submission.
+    pub sleep: Duration,
+    /// Wait, once memory is laid out, until this file exists.
+    pub wait_file: Option<PathBuf>,
+    /// Wait, once memory is laid out, for a byte on standard input.
+    pub wait_stdin: bool,
+    /// Submissions of each channel before the wait.
+    pub before_wait: u64,
+    /// Stay this long after the last submission.
+    pub linger: Duration,
+    /// GP_GET stays this many entries behind.
+    pub lag: u64,
+    /// Which doorbell page is rung; `None` for both in turn.
+    pub page: Option<usize>,
+    /// Which store rings; `None` for both.
+    pub site: Option<Site>,
+    /// Ring after the channel was given up, so that another thread may submit and ring in between.
+    pub late_doorbell: bool,
+    /// Leave SIGTRAP as it is, so that a stray trap ends the program.
+    pub default_sigtrap: bool,
+}
+
+static STRAY_TRAPS: AtomicU64 = AtomicU64::new(0);
+
+extern "C" fn on_trap(_signal: libc::c_int) {
+    STRAY_TRAPS.fetch_add(1, Ordering::Relaxed);
+}
+
+/// Some virtual machines deliver a rare breakpoint hit as a plain SIGTRAP: it is counted, not died of.
+fn count_traps() {
+    // SAFETY: the handler only adds to an atomic; the structure is zeroed, which is an empty mask and no flags.
+    unsafe {
+        let mut action: libc::sigaction = std::mem::zeroed();
+        action.sa_sigaction = on_trap as *const () as usize;
+        action.sa_flags = libc::SA_RESTART;
+        libc::sigaction(libc::SIGTRAP, &action, std::ptr::null_mut());
+    }
+}
+
+fn say(line: &str) {
+    let mut out = std::io::stdout().lock();
+    // A reader that went away is no reason to stop.
+    let _ = writeln!(out, "{line}");
+    let _ = out.flush();
+}
+
+/// Carries the plan out, with everything `how` asks for, and checks the result.
+pub fn run(plan: &Plan, how: &How) -> Result<()> {
+    if !how.default_sigtrap {
+        count_traps();
+    }
+    say(&format!("pid {}", std::process::id()));
+    let memory = Memory::map(how.gpus)?;
+    say("ready");
+    // As a context's creation does: the first submissions come from the first thread alone.
+    let first = if plan.shape.image >= EXEC_STRIDE {
+        1
+    } else {
+        how.before_wait
+    };
+    Worker {
+        plan,
+        how,
+        memory: &memory,
+        index: 0,
+        of: 1,
+    }
+    .work(first, u64::MAX);
+    if plan.shape.image < EXEC_STRIDE {
+        wait(how)?;
+    }
+    let children = fork_children(plan, how, &memory)?;
+    process(plan, how, &memory, 0);
+    for child in children {
+        reap(child)?;
+    }
+    finish(plan, &memory)?;
+    std::thread::sleep(how.linger);
+    if plan.shape.image / EXEC_STRIDE < how.exec {
+        memory.unmap();
+        return execute(plan, how);
+    }
+    Ok(())
+}
+
+fn wait(how: &How) -> Result<()> {
+    if how.wait_stdin {
+        let mut byte = [0];
+        std::io::stdin()
+            .read_exact(&mut byte)
+            .context("waiting for a byte on standard input")?;
+    }
+    if let Some(file) = &how.wait_file {
+        while !file.exists() {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+    Ok(())
+}
+
+/// Forks while there is one thread only. A shared child works with the parent; its exit is its own.
+fn fork_children(plan: &Plan, how: &How, memory: &Memory) -> Result<Vec<libc::pid_t>> {
+    let mut children = Vec::new();
+    for index in 0..how.fork + how.fork_own {
+        let _ = std::io::stdout().flush();
+        // SAFETY: no other thread of this process exists yet, so the child may do what it likes.
+        match unsafe { libc::fork() } {
+            -1 => bail!("fork: {}", std::io::Error::last_os_error()),
+            0 => {
+                let code = if index < how.fork {
+                    process(plan, how, memory, index + 1);
+                    0
+                } else {
+                    match own_child(plan, how, memory, index - how.fork) {
+                        Ok(()) => 0,
+                        Err(e) => {
+                            eprintln!("softgpu: child {index}: {e:#}");
+                            1
+                        }
+                    }
+                };
+                // SAFETY: ends the child without running what the parent registered to run at its own exit.
+                unsafe { libc::_exit(code) };
+            }
+            pid => {
+                let kind = if index < how.fork { "shared" } else { "own" };
+                say(&format!("child {index} pid {pid} {kind}"));
+                children.push(pid);
+            }
+        }
+    }
+    Ok(children)
+}
+
+/// A child with memory of its own: the parent's is given up and laid out anew at the same addresses.
+fn own_child(plan: &Plan, how: &How, parent: &Memory, index: usize) -> Result<()> {
+    parent.forget_in_child();
+    let memory = Memory::map(how.gpus)?;
+    let mut plan = plan.clone();
+    plan.shape.image += 1 + index as u32;
+    let how = How {
+        fork: 0,
+        fork_own: 0,
+        ..how.clone()
+    };
+    process(&plan, &how, &memory, 0);
+    finish(&plan, &memory)
+}
+
+fn reap(pid: libc::pid_t) -> Result<()> {
+    let mut status = 0;
+    loop {
+        // SAFETY: waits for a child of this process and writes only `status`.
+        let got = unsafe { libc::waitpid(pid, &mut status, 0) };
+        if got == pid {
+            break;
+        }
+        let error = std::io::Error::last_os_error();
+        if error.kind() != std::io::ErrorKind::Interrupted {
+            return Err(error).with_context(|| format!("waiting for child {pid}"));
+        }
+    }
+    if status != 0 {
+        bail!("child {pid} ended with wait status {status:#x}");
+    }
+    Ok(())
+}
+
+/// What one process does: its threads, to the end of the plan.
+fn process(plan: &Plan, how: &How, memory: &Memory, process: usize) {
+    let processes = 1 + how.fork;
+    std::thread::scope(|scope| {
+        for thread in 0..how.threads {
+            scope.spawn(move || {
+                let worker = Worker {
+                    plan,
+                    how,
+                    memory,
+                    index: process * how.threads + thread,
+                    of: processes * how.threads,
+                };
+                if how.churn == 0 {
+                    worker.work(u64::MAX, u64::MAX);
+                    return;
+                }
+                // A thread that only makes threads, one after the other: each inherits from its maker.
+                while !std::thread::scope(|inner| {
+                    inner
+                        .spawn(|| worker.work(u64::MAX, how.churn))
+                        .join()
+                        .unwrap_or(true)
+                }) {}
+            });
+        }
+    });
+}
+
+struct Worker<'a> {
+    plan: &'a Plan,
+    how: &'a How,
+    memory: &'a Memory,
+    index: usize,
+    of: usize,
+}
+
+impl Worker<'_> {
+    /// The channels this worker feeds: a share of them or, with more workers than channels, one with others.
+    fn channels(&self) -> Vec<usize> {
+        let n = self.plan.channels.len();
+        if self.of > n {
+            vec![self.index % n]
+        } else {
+            (self.index..n).step_by(self.of).collect()
+        }
+    }
+
+    /// Submits until each of its channels has made `until` submissions or all of its own; `true` when so, `false`
+    /// when it stopped after `most`.
+    fn work(&self, until: u64, most: u64) -> bool {
+        let mut channels = self.channels();
+        let mut made = 0;
+        while !channels.is_empty() {
+            let mut left = Vec::with_capacity(channels.len());
+            for &i in &channels {
+                if !self.submit(i, until) {
+                    continue;
+                }
+                left.push(i);
+                made += 1;
+                if !self.how.sleep.is_zero() {
+                    std::thread::sleep(self.how.sleep);
+                }
+                if made >= most {
+                    return false;
+                }
+            }
+            channels = left;
+        }
+        true
+    }
+
+    /// One submission to channel `i`, unless it has made `until` or its quota.
+    fn submit(&self, i: usize, until: u64) -> bool {
+        let channel = self.plan.channels[i];
+        let locked = self.memory.lock(channel);
+        let before = locked.done().cursor;
+        if before.number >= until.min(self.plan.quota(i)) {
+            return false;
+        }
+        let mut cursor = before;
+        let submission = cursor.place(channel, work(&self.plan.shape, channel, before.number));
+        let n = before.number + channel.number() as u64;
+        let page = self.how.page.unwrap_or((n % 2) as usize);
+        let site = self.how.site.unwrap_or(if n % 4 == 3 {
+            Site::Displaced
+        } else {
+            Site::Plain
+        });
+        locked.write(&submission, cursor);
+        if self.how.late_doorbell {
+            locked.consume(before.position, cursor.position, self.how.lag);
+            drop(locked);
+            self.memory.ring(channel, page, site);
+        } else {
+            self.memory.ring(channel, page, site);
+            locked.consume(before.position, cursor.position, self.how.lag);
+        }
+        true
+    }
+}
+
+/// Compares what memory held at each doorbell with the plan formed again, and says so.
+fn finish(plan: &Plan, memory: &Memory) -> Result<()> {
+    let (mut submissions, mut entries, mut bytes) = (0, 0, 0);
+    let mut sums = Vec::new();
+    for (i, &channel) in plan.channels.iter().enumerate() {
+        let done = memory.lock(channel).done();
+        let mut expected = 0;
+        for entry in plan.stream(i).flat_map(|s| s.entries) {
+            expected = checksum(expected, entry.raw, &entry.bytes);
+        }
+        let put = (done.cursor.position % u64::from(ENTRIES)) as u32;
+        if done.cursor.number != plan.quota(i)
+            || done.sum != expected
+            || memory.gp_put(channel) != put
+        {
+            bail!(
+                "GPU {} channel {:#x}: result wrong: {} of {} submissions, checksum {:#x} of {expected:#x}, GP_PUT {} of {put}",
+                channel.gpu,
+                channel.token(),
+                done.cursor.number,
+                plan.quota(i),
+                done.sum,
+                memory.gp_put(channel),
+            );
+        }
+        submissions += done.cursor.number;
+        entries += done.cursor.position;
+        bytes += done.bytes;
+        sums.push(done.sum);
+    }
+    say(&format!(
+        "done image={} pid={} submissions={submissions} entries={entries} bytes={bytes} checksum={:#018x} stray_traps={}",
+        plan.shape.image,
+        std::process::id(),
+        total(sums.into_iter()),
+        STRAY_TRAPS.load(Ordering::Relaxed),
+    ));
+    Ok(())
+}
+
+/// Becomes the next image of this program; returns only when that failed.
+fn execute(plan: &Plan, how: &How) -> Result<()> {
+    let image = plan.shape.image + EXEC_STRIDE;
+    let mut command = std::process::Command::new("/proc/self/exe");
+    command
+        .args(std::env::args_os().skip(1))
+        .arg("--image")
+        .arg(image.to_string());
+    let error = if how.exec_from_thread {
+        // The kernel ends all other threads, and the one that executes takes the process's id.
+        std::thread::spawn(move || command.exec()).join().ok()
+    } else {
+        Some(command.exec())
+    };
+    match error {
+        Some(e) => Err(e).context("cannot execute /proc/self/exe again"),
+        None => bail!("the thread that was to execute the program again panicked"),
+    }
+}
+
+/// A launch loop on the plan's first channel: `passes` times `launches`; prints the cost of each pass.
+pub fn bench(plan: &Plan, how: &How, launches: u64, passes: u32) -> Result<()> {
+    if !how.default_sigtrap {
+        count_traps();
+    }
+    say(&format!("pid {}", std::process::id()));
+    let memory = Memory::map(how.gpus)?;
+    say("ready");
+    wait(how)?;
+    let channel: Channel = plan.channels[0];
+    let locked = memory.lock(channel);
+    let (page, site) = (how.page.unwrap_or(1), how.site.unwrap_or(Site::Plain));
+    let mut work = work(&plan.shape, channel, 0);
+    let mut cursor = locked.done().cursor;
+    for pass in 0..passes {
+        let start = Instant::now();
+        for _ in 0..launches {
+            crate::stream::set_payload(&mut work, channel, cursor.number);
+            let submission = cursor.place_again(channel, &work);
+            locked.write(&submission, cursor);
+            memory.ring(channel, page, site);
+            locked.advance(cursor.position, how.lag);
+        }
+        let ns = start.elapsed().as_nanos() as f64 / launches.max(1) as f64;
+        say(&format!(
+            "bench pass={pass} launches={launches} ns_per_launch={ns:.1}"
+        ));
+    }
+    drop(locked);
+    say(&format!(
+        "stray_traps {}",
+        STRAY_TRAPS.load(Ordering::Relaxed)
+    ));
+    std::thread::sleep(how.linger);
+    Ok(())
+}
