@@ -19,9 +19,11 @@ static DECLARE_BITMAP(ids[STANDIN_MAX_GPUS], 4096);
 static bool paused;
 module_param(paused, bool, 0644);
 MODULE_PARM_DESC(paused, "the GPU fetches nothing: a hung one");
-static unsigned long entries_done, releases_done, bytes_done, faults;
+static unsigned long entries_done, releases_done, releases_unmapped, bytes_done, faults;
 module_param(entries_done, ulong, 0444);
 module_param(releases_done, ulong, 0444);
+module_param(releases_unmapped, ulong, 0444);
+MODULE_PARM_DESC(releases_unmapped, "releases to memory that the process gave no GPU address: synthetic streams have them");
 module_param(bytes_done, ulong, 0444);
 module_param(faults, ulong, 0444);
 MODULE_PARM_DESC(faults, "addresses the GPU could not reach: each a submission that a real one would fault on");
@@ -89,6 +91,10 @@ static void release(struct nvs_channel *ch, u64 va, u64 payload, bool wide, bool
 {
 	u64 words[2] = { payload, ktime_get_real_ns() };
 
+	if (!nvs_va_at(ch->client, va, stamp ? 16 : wide ? 8 : 4, NULL)) {
+		releases_unmapped++;
+		return;
+	}
 	if (!wide)
 		words[0] &= ~0u;
 	/* The payload last: who polls it may then read the time. */
@@ -112,8 +118,10 @@ static bool host_semaphore(struct nvs_channel *ch, u32 how)
 		release(ch, va, want, wide, how & 1 << 25);
 		return true;
 	}
-	if ((how & 7) == 6 || !gpu_copy(ch, va, &now, wide ? 8 : 4, false))
-		return true; /* reductions are not done; a fault does not hang the channel */
+	/* Reductions are not done, and what no process mapped no one can release: it does not hang the channel. */
+	if ((how & 7) == 6 || !nvs_va_at(ch->client, va, wide ? 8 : 4, NULL))
+		return true;
+	gpu_copy(ch, va, &now, wide ? 8 : 4, false);
 	switch (how & 7) {
 	case 0: return now == want;
 	case 2: return now >= want;

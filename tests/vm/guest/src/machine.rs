@@ -1,0 +1,289 @@
+//! The guest as a machine: file systems, modules, device files, child processes, power.
+
+use std::ffi::CString;
+use std::fs;
+use std::io::Read;
+use std::os::fd::{AsRawFd, FromRawFd};
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+
+use crate::job::Job;
+
+/// Seconds since the kernel started.
+pub fn uptime() -> f64 {
+    fs::read_to_string("/proc/uptime")
+        .ok()
+        .and_then(|t| t.split_whitespace().next()?.parse().ok())
+        .unwrap_or(0.0)
+}
+
+/// The kernel's release.
+pub fn kernel() -> String {
+    fs::read_to_string("/proc/sys/kernel/osrelease")
+        .unwrap_or_default()
+        .trim()
+        .to_string()
+}
+
+fn mount(kind: &str, at: &str) -> Result<()> {
+    fs::create_dir_all(at).with_context(|| format!("mkdir {at}"))?;
+    let (k, a) = (CString::new(kind)?, CString::new(at)?);
+    // SAFETY: three NUL-terminated strings and no data.
+    let rc = unsafe { libc::mount(k.as_ptr(), a.as_ptr(), k.as_ptr(), 0, std::ptr::null()) };
+    if rc != 0 {
+        let e = std::io::Error::last_os_error();
+        if e.raw_os_error() != Some(libc::EBUSY) {
+            return Err(e).with_context(|| format!("mounting {kind} at {at}"));
+        }
+    }
+    Ok(())
+}
+
+/// Everything a program may expect of a running Linux, and a console to speak on.
+pub fn mounts() -> Result<()> {
+    mount("proc", "/proc")?;
+    mount("sysfs", "/sys")?;
+    mount("devtmpfs", "/dev")?;
+    for (kind, at) in [
+        ("tmpfs", "/tmp"),
+        ("tmpfs", "/run"),
+        ("debugfs", "/sys/kernel/debug"),
+        ("tracefs", "/sys/kernel/tracing"),
+        ("securityfs", "/sys/kernel/security"),
+        ("bpf", "/sys/fs/bpf"),
+        ("cgroup2", "/sys/fs/cgroup"),
+    ] {
+        // A kernel may lack one of these; the test that needs it says so.
+        let _ = mount(kind, at);
+    }
+    let limit = libc::rlimit {
+        rlim_cur: libc::RLIM_INFINITY,
+        rlim_max: libc::RLIM_INFINITY,
+    };
+    // SAFETY: the structure is complete; the interface of the loopback device is left as it is.
+    unsafe { libc::setrlimit(libc::RLIMIT_MEMLOCK, &limit) };
+    fs::write(
+        "/etc/passwd",
+        "root:x:0:0:root:/:/bin/sh\nuser:x:1000:1000:user:/tmp:/bin/sh\n",
+    )?;
+    Ok(())
+}
+
+/// Loads a module file with parameters.
+pub fn insmod(file: &str, params: &str) -> Result<()> {
+    let f = fs::File::open(file).with_context(|| format!("opening {file}"))?;
+    let p = CString::new(params)?;
+    // SAFETY: an open file and a NUL-terminated string.
+    let rc = unsafe { libc::syscall(libc::SYS_finit_module, f.as_raw_fd(), p.as_ptr(), 0) };
+    if rc != 0 {
+        return Err(std::io::Error::last_os_error())
+            .with_context(|| format!("loading {file} {params}"));
+    }
+    Ok(())
+}
+
+/// Unloads a module, by its name.
+pub fn rmmod(name: &str) -> Result<()> {
+    let n = CString::new(name)?;
+    // SAFETY: a NUL-terminated string.
+    let rc = unsafe { libc::syscall(libc::SYS_delete_module, n.as_ptr(), libc::O_NONBLOCK) };
+    if rc != 0 {
+        return Err(std::io::Error::last_os_error()).with_context(|| format!("unloading {name}"));
+    }
+    Ok(())
+}
+
+fn mknod(path: &str, major: u32, minor: u32) -> Result<()> {
+    let _ = fs::remove_file(path);
+    let p = CString::new(path)?;
+    // SAFETY: a NUL-terminated string and numbers.
+    let rc = unsafe {
+        libc::mknod(
+            p.as_ptr(),
+            libc::S_IFCHR | 0o666,
+            libc::makedev(major, minor),
+        )
+    };
+    if rc != 0 {
+        return Err(std::io::Error::last_os_error()).with_context(|| format!("mknod {path}"));
+    }
+    // SAFETY: as above; the process's umask does not apply to chmod.
+    unsafe { libc::chmod(p.as_ptr(), 0o666) };
+    Ok(())
+}
+
+/// Loads the stand-in and makes its device files, as nvidia-modprobe does.
+pub fn load_driver(gpus: usize) -> Result<()> {
+    insmod("/nvidia.ko", &format!("gpus={gpus}"))?;
+    insmod("/nvidia-uvm.ko", "")?;
+    mknod("/dev/nvidiactl", 195, 255)?;
+    for gpu in 0..gpus as u32 {
+        mknod(&format!("/dev/nvidia{gpu}"), 195, gpu)?;
+    }
+    let devices = fs::read_to_string("/proc/devices")?;
+    let uvm = devices
+        .lines()
+        .find_map(|l| l.trim().strip_suffix(" nvidia-uvm")?.trim().parse().ok())
+        .context("/proc/devices does not name nvidia-uvm")?;
+    mknod("/dev/nvidia-uvm", uvm, 0)?;
+    mknod("/dev/nvidia-uvm-tools", uvm, 1)
+}
+
+/// Unloads it.
+pub fn unload_driver() -> Result<()> {
+    rmmod("nvidia_uvm")?;
+    rmmod("nvidia")
+}
+
+/// Makes the machine what the job wants.
+pub fn prepare(job: &Job) -> Result<()> {
+    load_driver(job.gpus)?;
+    if job.btf != fs::exists("/sys/kernel/btf/nvidia")? {
+        bail!(
+            "the kernel {} a BTF of the stand-in",
+            if job.btf { "took no" } else { "has" }
+        );
+    }
+    fs::write("/proc/sys/kernel/kptr_restrict", job.kptr.to_string())?;
+    if job.lockdown == "integrity" {
+        fs::write("/sys/kernel/security/lockdown", "integrity").context("raising lockdown")?;
+    }
+    Ok(())
+}
+
+/// A parameter of the stand-in module.
+pub fn param(name: &str) -> Result<u64> {
+    let path = format!("/sys/module/nvidia/parameters/{name}");
+    let text = fs::read_to_string(&path).with_context(|| format!("reading {path}"))?;
+    text.trim()
+        .parse()
+        .with_context(|| format!("{path}: {text:?}"))
+}
+
+/// How a child ended.
+#[derive(Debug)]
+pub struct Ended {
+    /// Exit status; none if it was killed.
+    pub status: Option<i32>,
+    /// In words, when it was killed.
+    pub how: String,
+    /// What it wrote, both streams.
+    pub said: String,
+}
+
+/// Runs this program again with `args`, in a process group of its own, to its end or to `limit`.
+pub fn run_self(args: &[&str], limit: Duration) -> Ended {
+    let mut command = Command::new("/proc/self/exe");
+    command.args(args).env("PATH", "/bin").env("HOME", "/tmp");
+    run(&mut command, limit)
+}
+
+/// Runs a command to its end or to `limit`, when its whole process group is killed.
+pub fn run(command: &mut Command, limit: Duration) -> Ended {
+    match try_run(command, limit) {
+        Ok(ended) => ended,
+        Err(e) => Ended {
+            status: None,
+            how: format!("{e:#}"),
+            said: String::new(),
+        },
+    }
+}
+
+fn try_run(command: &mut Command, limit: Duration) -> Result<Ended> {
+    let mut fds = [0; 2];
+    // SAFETY: two descriptors are written; each gets one owner below.
+    if unsafe { libc::pipe2(fds.as_mut_ptr(), libc::O_CLOEXEC) } != 0 {
+        return Err(std::io::Error::last_os_error()).context("pipe");
+    }
+    // SAFETY: just made, owned by nobody else.
+    let (mut reader, writer) =
+        unsafe { (fs::File::from_raw_fd(fds[0]), fs::File::from_raw_fd(fds[1])) };
+    let mut child = command
+        .stdin(Stdio::null())
+        .stdout(writer.try_clone()?)
+        .stderr(writer)
+        .process_group(0)
+        .spawn()
+        .with_context(|| format!("starting {:?}", command.get_program()))?;
+    // The command still holds the writing end; give it up so that the reader meets an end.
+    command.stdout(Stdio::null()).stderr(Stdio::null());
+    let said = std::thread::spawn(move || {
+        let mut text = Vec::new();
+        let _ = reader.read_to_end(&mut text);
+        String::from_utf8_lossy(&text).into_owned()
+    });
+    let start = Instant::now();
+    let mut how = String::new();
+    let status = loop {
+        if let Some(status) = child.try_wait()? {
+            break status;
+        }
+        if how.is_empty() && start.elapsed() > limit {
+            how = format!("ran past {} s", limit.as_secs());
+            // SAFETY: a signal to the group made above.
+            unsafe { libc::kill(-(child.id() as i32), libc::SIGKILL) };
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    };
+    // What it left behind goes too, and with it the pipe's writers.
+    // SAFETY: as above; a group that is gone is no matter.
+    unsafe { libc::kill(-(child.id() as i32), libc::SIGKILL) };
+    use std::os::unix::process::ExitStatusExt;
+    if how.is_empty()
+        && let Some(signal) = status.signal()
+    {
+        how = format!("killed by signal {signal}");
+    }
+    Ok(Ended {
+        status: if how.is_empty() { status.code() } else { None },
+        how,
+        said: said.join().unwrap_or_default(),
+    })
+}
+
+/// A warning or oops of the kernel, from its taint and its log.
+pub fn complaint() -> Option<String> {
+    const DIED: u64 = 1 << 7;
+    const WARNED: u64 = 1 << 9;
+    let tainted: u64 = fs::read_to_string("/proc/sys/kernel/tainted")
+        .ok()?
+        .trim()
+        .parse()
+        .ok()?;
+    if tainted & (DIED | WARNED) == 0 {
+        return None;
+    }
+    let mut log = vec![0u8; 1 << 20];
+    // SAFETY: SYSLOG_ACTION_READ_ALL (3) writes at most the length given.
+    let n = unsafe { libc::klogctl(3, log.as_mut_ptr().cast(), log.len() as i32) }.max(0) as usize;
+    let text = String::from_utf8_lossy(&log[..n]).into_owned();
+    let at = text
+        .find("------------[ cut here")
+        .or_else(|| text.find("BUG:"))
+        .unwrap_or(0);
+    for line in text[at..].lines().take(60) {
+        println!("  {line}");
+    }
+    Some(format!(
+        "tainted {tainted:#x}: it warned or died; see above"
+    ))
+}
+
+/// Leaves QEMU: its status becomes `code << 1 | 1` through the isa-debug-exit device.
+pub fn leave(code: u8) -> ! {
+    // SAFETY: flushing a descriptor; then one port write, which ends the machine.
+    unsafe {
+        libc::tcdrain(1);
+        if libc::ioperm(0xf4, 1, 1) == 0 {
+            core::arch::asm!("out dx, al", in("dx") 0xf4u16, in("al") code & 0x7f, options(nostack, nomem));
+        }
+        libc::reboot(libc::RB_POWER_OFF);
+    }
+    loop {
+        std::thread::sleep(Duration::from_secs(3600));
+    }
+}

@@ -1,0 +1,142 @@
+//! Which machines there are, and which tests each runs.
+
+use clap::ValueEnum;
+
+/// How nvcap finds mappings.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Way {
+    /// A kprobe on nvidia_mmap.
+    Kprobe,
+    /// fentry through the module's BTF.
+    Fentry,
+    /// Raw tracepoints of system calls.
+    Tracepoint,
+}
+
+impl Way {
+    /// As nvcap's `--discover` spells it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Way::Kprobe => "kprobe",
+            Way::Fentry => "fentry",
+            Way::Tracepoint => "tracepoint",
+        }
+    }
+}
+
+/// One machine.
+#[derive(Clone, Debug)]
+pub struct Cell {
+    /// Kernel series.
+    pub kernel: &'static str,
+    /// How nvcap finds mappings.
+    pub way: Way,
+    /// Driver branch of the stand-in.
+    pub branch: u32,
+    /// GPUs.
+    pub gpus: usize,
+    /// The modules have BTF.
+    pub btf: bool,
+    /// `none` or `integrity`.
+    pub lockdown: &'static str,
+    /// kptr_restrict.
+    pub kptr: u32,
+    /// nvcap runs as a user with capabilities.
+    pub user: bool,
+}
+
+/// The usual machine: one GPU, branch 580, BTF, nothing locked.
+const USUAL: Cell = Cell {
+    kernel: "",
+    way: Way::Kprobe,
+    branch: 580,
+    gpus: 1,
+    btf: true,
+    lockdown: "none",
+    kptr: 0,
+    user: false,
+};
+
+/// Proves the bed on each kernel.
+const BED: &[&str] = &[
+    "bed-life",
+    "bed-maps",
+    "bed-revoke",
+    "bed-kprobe",
+    "bed-hung",
+    "bed-reload",
+];
+
+impl Cell {
+    /// Its name: the kernel, the way, and in what it differs from the usual machine.
+    pub fn name(&self) -> String {
+        let mut name = format!("{}-{}", self.kernel, self.way.name());
+        if self.branch != USUAL.branch {
+            name.push_str(&format!("-{}", self.branch));
+        }
+        if self.gpus != USUAL.gpus {
+            name.push_str(&format!("-{}gpu", self.gpus));
+        }
+        if !self.btf && self.kernel != "5.10" {
+            name.push_str("-nobtf");
+        }
+        if self.lockdown != "none" {
+            name.push_str(&format!("-{}", self.lockdown));
+        }
+        if self.kptr != 0 {
+            name.push_str(&format!("-kptr{}", self.kptr));
+        }
+        if self.user {
+            name.push_str("-user");
+        }
+        name
+    }
+
+    /// The tests it runs.
+    pub fn tests(&self) -> Vec<&'static str> {
+        if self.gpus == 0 {
+            return vec!["bed-none"];
+        }
+        BED.to_vec()
+    }
+}
+
+/// Every machine of the matrix.
+pub fn all() -> Vec<Cell> {
+    let mut cells = Vec::new();
+    for kernel in ["6.12", "6.1"] {
+        for way in [Way::Kprobe, Way::Fentry, Way::Tracepoint] {
+            cells.push(Cell {
+                kernel,
+                way,
+                ..USUAL
+            });
+        }
+        for branch in [535, 550] {
+            cells.push(Cell {
+                kernel,
+                branch,
+                ..USUAL
+            });
+        }
+        for gpus in [0, 2] {
+            cells.push(Cell {
+                kernel,
+                gpus,
+                ..USUAL
+            });
+        }
+        cells.push(Cell {
+            kernel,
+            btf: false,
+            ..USUAL
+        });
+    }
+    // 5.10 knows no BTF of modules.
+    cells.push(Cell {
+        kernel: "5.10",
+        btf: false,
+        ..USUAL
+    });
+    cells
+}
