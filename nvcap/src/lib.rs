@@ -19,5 +19,6 @@ pub mod decode;
 pub mod driver;
 pub mod ledger;
 pub mod output;
+pub mod pipeline;
 pub mod record;
 pub mod source;

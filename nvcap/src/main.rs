@@ -1,2 +1,7 @@
-//! The `nvcap` program.
-fn main() {}
+//! The `nvcap` program: see `cli`.
+
+mod cli;
+
+fn main() -> std::process::ExitCode {
+    cli::main()
+}

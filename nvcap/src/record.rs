@@ -274,6 +274,8 @@ pub struct Submission {
     pub how: How,
     /// Entries that were committed before this doorbell but could not be captured at their own.
     pub late: bool,
+    /// Name of the thread that rang, where known.
+    pub thread: Option<std::sync::Arc<str>>,
     /// The entries.
     pub segments: Vec<Segment>,
 }

@@ -1,11 +1,38 @@
-//! Developer commands.
+//! What a developer of nvcap types: `cargo xtask COMMAND`. Dispatch and help; each command is a module.
 
+mod bench;
+mod build;
+mod bundle;
+mod ci;
+mod install;
+#[cfg(test)]
+mod pages;
+mod paths;
+mod report;
+mod run;
+mod setup;
+mod shell;
+mod test;
+mod toolchain;
 mod vm;
+mod watchpoint;
+// PLACE for modules of their own: mod facts; mod facts_rm;
+
+use std::{ffi::OsString, path::PathBuf, process::ExitCode};
 
 use clap::{Parser, Subcommand};
 
 #[derive(Parser)]
-#[command(bin_name = "cargo xtask", about = "Builds, runs and tests nvcap")]
+#[command(
+    bin_name = "cargo xtask",
+    about = "Builds, runs and tests nvcap",
+    disable_help_subcommand = true,
+    after_help = "Examples:
+  cargo xtask setup              install what a build needs, or say what to type
+  cargo xtask run                build, then trace the GPU process that runs here, or the software GPU
+  cargo xtask run -- -p 4711     build, then trace process 4711 (asks sudo for root)
+  cargo xtask test               all tests, with a list of those that could not run"
+)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -13,12 +40,106 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Test on other kernels, in virtual machines
+    /// Install the BPF compiler and linker if they are lacking
+    Setup {
+        /// Only look: status 1 if something is lacking
+        #[arg(long)]
+        check: bool,
+    },
+    /// Build the BPF programs and nvcap
+    #[command(after_help = "Examples:
+  cargo xtask build             development build: target/debug/nvcap
+  cargo xtask build --release   one static file for any distribution; its path is printed last")]
+    Build {
+        /// Optimised and, unless --dynamic is given, static
+        #[arg(long)]
+        release: bool,
+        /// Without shared libraries, in any profile
+        #[arg(long = "static", conflicts_with = "dynamic")]
+        fixed: bool,
+        /// Linked with this machine's glibc, in any profile
+        #[arg(long)]
+        dynamic: bool,
+    },
+    /// Build everything, become root by sudo, and trace
+    #[command(
+        after_help = "Without arguments a process that uses a GPU is traced for 10 seconds; where there is \
+none, the software GPU is, to its end. With arguments, they are nvcap's own. The exit status is nvcap's.
+
+Examples:
+  cargo xtask run
+  cargo xtask run -- -p 4711 --json
+  cargo xtask run -- -- python3 train.py"
+    )]
+    Run {
+        /// Arguments for nvcap, after `--`
+        #[arg(last = true)]
+        args: Vec<OsString>,
+    },
+    /// Run every test that this machine can run, and name those that it cannot
+    #[command(after_help = "Examples:
+  cargo xtask test
+  cargo xtask test --no-live --no-vm   without root and without QEMU
+
+The output of each step is kept in target/xtask-test/. Captures beside the checkout (../shared, or NVCAP_SHARED) are
+used where they are present.")]
+    Test {
+        /// Leave the live tests out (they need root)
+        #[arg(long)]
+        no_live: bool,
+        /// Leave the virtual machines out (they need QEMU)
+        #[arg(long)]
+        no_vm: bool,
+    },
+    /// Test on other kernels, in virtual machines, with a stand-in for nvidia.ko
     Vm(vm::Args),
+    /// Fill DIR with all that a GPU machine without Rust needs to run the GPU tests
+    #[command(after_help = "Example:
+  cargo xtask gpu-bundle /tmp/bundle && scp -r /tmp/bundle gpu: && ssh gpu sudo bash bundle/run.sh")]
+    GpuBundle {
+        /// The folder to fill; it is created
+        dir: PathBuf,
+    },
+    /// Measure what tracing costs, or how fast decoding is
+    Bench {
+        #[command(subcommand)]
+        what: bench::What,
+    },
+    /// Parts of the gate, as .ci/run calls them
+    CiHelpers {
+        #[command(subcommand)]
+        part: ci::Part,
+    },
 }
 
-fn main() -> anyhow::Result<()> {
-    match Cli::parse().command {
-        Command::Vm(args) => vm::run(args),
+fn main() -> ExitCode {
+    match dispatch() {
+        Ok(code) => code,
+        Err(error) => {
+            // One message, outermost first; a backtrace would bury what to type.
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
     }
+}
+
+fn dispatch() -> anyhow::Result<ExitCode> {
+    match Cli::parse().command {
+        Command::Setup { check } => setup::run(check)?,
+        Command::Build {
+            release,
+            fixed,
+            dynamic,
+        } => build::run(build::Profile {
+            release,
+            fixed: fixed || (release && !dynamic),
+        })?,
+        Command::Run { args } => return run::run(&args),
+        Command::Test { no_live, no_vm } => test::run(test::Options { no_live, no_vm })?,
+        Command::Vm(args) => vm::run(args)?,
+        Command::GpuBundle { dir } => bundle::run(&dir)?,
+        Command::Bench { what } => bench::run(&what)?,
+        Command::CiHelpers { part } => ci::run(&part)?,
+    }
+    Ok(ExitCode::SUCCESS)
 }

@@ -1,1 +1,44 @@
 //! The driver model: from ioctls and mappings to clients, memory objects, channels and engines. Pure.
+//!
+//! A [`Model`] consumes the [`Record`](crate::record::Record)s of one trace in order and answers with
+//! [`Change`]s: what a live tracer must act upon at once (a doorbell page was mapped, a channel's ring can be
+//! read, its token is known). Between records it can be asked who owns what, and where a GPU virtual address
+//! lies in the process.
+//!
+//! ```text
+//! Record ──> Model::record ──> Vec<Change>          (live: arm breakpoints, fill the channel table)
+//!                │
+//!                ├── channels(), gpus(), report()   (tables)
+//!                └── resolve(), translations(), place()
+//! ```
+//!
+//! It reads no file, no clock and no memory of the traced process; it never panics on any record, and what it
+//! keeps is bounded by what the traced processes hold open in the driver (and by fixed limits beyond that).
+//! How it works and what it rests on: docs/driver-model.md.
+
+mod call;
+mod facts;
+mod gpu;
+mod model;
+pub mod names;
+mod object;
+mod process;
+mod rm;
+mod space;
+mod uvm;
+mod version;
+mod view;
+
+pub use call::{
+    Call, Family, Structure, Subject, allocation_size, number, rm_request, uvm_argument_size,
+};
+pub use facts::{Field, Layout, Named, Range, layout, layouts};
+pub use gpu::{Gpu, chip};
+pub use model::{Change, Model, Options, Stats};
+pub use object::{Aperture, Caching, ObjectRef, Space, attributes};
+pub use process::is_doorbell_shape;
+pub use version::{NotAVersion, Version};
+pub use view::{
+    BoundEngine, ChannelView, DoorbellView, GroupView, MappingView, MappingWhat, Resolved,
+    Translation, event_engine,
+};

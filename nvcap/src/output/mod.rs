@@ -1,1 +1,89 @@
 //! Sinks: each shows the same events in its own way, and knows nothing of where they came from.
+//!
+//! A [`Sink`] takes [`Event`]s (what the decoder says) and [`Record`]s (what became known beside the streams:
+//! processes, channels, losses), and at the end the [`Ledger`]. [`text`] and [`json`] show them one by one,
+//! [`stats`] in sums; [`filter`] chooses which events a sink gets, and [`redact`] hides users' data from it.
+//! [`writer`] owns the file: buffering, a full disk, a reader that went away.
+
+mod describe;
+pub mod filter;
+pub mod json;
+pub mod ledger;
+pub mod method;
+pub mod names;
+pub mod phases;
+pub mod redact;
+pub mod stats;
+pub mod style;
+pub mod text;
+pub mod writer;
+
+use std::io;
+
+use crate::decode::event::Event;
+use crate::ledger::Ledger;
+use crate::record::Record;
+
+/// How much of each submission is shown, and so how much the decoder must say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub enum Detail {
+    /// Operations, one a line.
+    #[default]
+    Operations,
+    /// And every method write with its fields (`-v`).
+    Methods,
+    /// And every ring entry with its raw words (`-vv`).
+    Words,
+}
+
+impl Detail {
+    /// From how often `-v` was given.
+    #[must_use]
+    pub fn from_count(v: u8) -> Self {
+        match v {
+            0 => Self::Operations,
+            1 => Self::Methods,
+            _ => Self::Words,
+        }
+    }
+}
+
+/// Takes what is to be shown.
+///
+/// An error of kind [`io::ErrorKind::BrokenPipe`] means that nobody reads any more: the caller ends quietly.
+/// A full disk is no error here: the sink goes on, counts what it could not write, and says so through
+/// [`Sink::unshown`].
+pub trait Sink {
+    /// The finest detail this sink makes use of; `None` where it takes no events at all, so that nothing need be
+    /// decoded for it.
+    fn detail(&self) -> Option<Detail>;
+
+    /// One event, in stream order.
+    ///
+    /// # Errors
+    /// When the output can take no more.
+    fn event(&mut self, event: &Event<'_>) -> io::Result<()>;
+
+    /// One record, before the events it leads to. Every record comes by; a sink shows those it has a form for.
+    ///
+    /// # Errors
+    /// When the output can take no more.
+    fn record(&mut self, record: &Record) -> io::Result<()>;
+
+    /// Writes out what is buffered; called when a live trace has nothing to do.
+    ///
+    /// # Errors
+    /// When the output can take no more.
+    fn flush(&mut self) -> io::Result<()>;
+
+    /// Objects that could not be written so far, those still in the buffer not counted.
+    fn unshown(&self) -> u64 {
+        0
+    }
+
+    /// The end: shows the ledger and flushes.
+    ///
+    /// # Errors
+    /// When the output can take no more.
+    fn finish(&mut self, ledger: &Ledger) -> io::Result<()>;
+}

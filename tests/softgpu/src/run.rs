@@ -130,6 +130,9 @@ pub fn run(plan: &Plan, how: &How) -> Result<()> {
 }
 
 fn wait(how: &How) -> Result<()> {
+    if how.wait_stdin || how.wait_file.is_some() {
+        say("waiting");
+    }
     if how.wait_stdin {
         let mut byte = [0];
         std::io::stdin()

@@ -1,0 +1,500 @@
+//! Walks a channel's ring: new entries and their pushbuffer bytes go into the ring buffer.
+//!
+//! A walk is a small machine whose state lies in a per-processor map, so that it can go on over as many steps as the
+//! kernel allows in one program, and in further programs by tail call. Everything is written so that a walk which
+//! cannot go on (ring buffer full, too many entries for one trap) leaves the channel's `done` at the first entry that
+//! was not wholly reported: the next doorbell of the channel, or the user program, reports it again from there.
+
+use aya_ebpf::{cty::c_void, helpers::generated::bpf_probe_read_user, macros::map, maps::PerCpuArray};
+use nvcap_common::{
+    BATCH, CHUNK, CLASSES, Channel, Data, Gap, Header, NO_TOKEN, REGS, Scan, Submit, TokenKey, flag, kind,
+};
+
+use crate::maps::{
+    CHANNELS, NO_WAKEUP, SPACES, TOKENS, XLATE, count, discard, fetch_add, reserve, submit, wakeup_if_filling,
+};
+
+pub mod phase {
+    /// Take the next channel of the space.
+    pub const NEXT: u32 = 0;
+    /// Read GP_PUT.
+    pub const LOOK: u32 = 1;
+    /// Read a run of ring entries.
+    pub const BATCH: u32 = 2;
+    /// Begin with an entry.
+    pub const ENTRY: u32 = 3;
+    /// Translate its address.
+    pub const XLATE: u32 = 4;
+    /// Copy its bytes.
+    pub const DATA: u32 = 5;
+    /// Give the channel back.
+    pub const RELEASE: u32 = 6;
+    /// End.
+    pub const DONE: u32 = 7;
+}
+
+const PAGE: u64 = 4096;
+const LIVE_TRANSLATED: u32 = 2;
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct Walk {
+    pub header: Header,
+    pub ip: u64,
+    pub doorbell: u64,
+    pub comm: [u8; 16],
+    pub regs: [u64; REGS],
+    pub token: u32,
+    pub space: u32,
+    pub phase: u32,
+    /// Channel being walked.
+    pub channel: u32,
+    /// Index + 1 of the channel after it, when scanning.
+    pub next: u32,
+    /// Nonzero: looks at every channel of the space.
+    pub scanning: u32,
+    /// Nonzero: the token's channel was guessed.
+    pub guessed: u32,
+    /// Channels that had new entries.
+    pub advanced: u32,
+    pub last: u32,
+    pub rounds: u32,
+    /// The ring buffer was full.
+    pub deferred: u32,
+    pub get: u32,
+    pub put: u32,
+    pub count: u32,
+    pub index: u32,
+    pub left: u32,
+    pub offset: u32,
+    /// Page by page, because a larger read failed.
+    pub paged: u32,
+    pub range: u32,
+    pub pad: u32,
+    /// Claims served so far.
+    pub served: u64,
+    pub cursor: u64,
+    pub target: u64,
+    /// Entries before this were in the ring at an earlier look.
+    pub late_until: u64,
+    pub address: u64,
+    pub batch: [u64; BATCH],
+}
+
+#[map]
+static WALK: PerCpuArray<Walk> = PerCpuArray::with_max_entries(1, 0);
+
+/// This processor's walk.
+#[inline(always)]
+pub fn walk() -> Option<&'static mut Walk> {
+    // SAFETY: breakpoint programs do not nest on a processor, and nothing else uses this map.
+    WALK.get_ptr_mut(0).map(|w| unsafe { &mut *w })
+}
+
+#[inline(always)]
+fn channel(index: u32) -> Option<&'static mut Channel> {
+    // SAFETY: the claim makes this program the only one to write the owner's fields.
+    CHANNELS.get_ptr_mut(index).map(|c| unsafe { &mut *c })
+}
+
+/// Reads the process's memory; false where it cannot.
+#[inline(always)]
+fn read_user(to: *mut u8, len: u32, from: u64) -> bool {
+    // SAFETY: callers bound len by the size behind `to`; the helper checks `from`.
+    unsafe { bpf_probe_read_user(to.cast(), len, from as *const c_void) == 0 }
+}
+
+/// Starts with the channel the token names, or else with all of them.
+#[inline(always)]
+pub fn begin(w: &mut Walk) {
+    w.advanced = 0;
+    w.deferred = 0;
+    w.rounds = 0;
+    w.scanning = 0;
+    w.guessed = 0;
+    if w.token != NO_TOKEN {
+        let key = TokenKey { doorbell: w.doorbell, space: w.space, token: w.token };
+        if let Some(v) = TOKENS.get_ptr(key) {
+            // SAFETY: plain integers.
+            let v = unsafe { *v };
+            w.guessed = v.guessed;
+            w.channel = v.channel;
+            if let Some(c) = channel(v.channel) {
+                c.hits += 1;
+                take(w, c);
+                return;
+            }
+        }
+        count(|s| s.unknown_token += 1);
+    }
+    scan(w);
+}
+
+#[inline(always)]
+fn scan(w: &mut Walk) {
+    count(|s| s.scans += 1);
+    w.scanning = 1;
+    w.next = SPACES.get(w.space).map_or(0, |s| s.head);
+    w.phase = phase::NEXT;
+}
+
+/// Claims a channel, or leaves it to who has it.
+#[inline(always)]
+fn take(w: &mut Walk, c: &mut Channel) {
+    if fetch_add(&raw mut c.claim, 1) == 0 {
+        w.served = 1;
+        w.phase = phase::LOOK;
+    } else {
+        count(|s| s.contended += 1);
+        w.phase = if w.scanning != 0 { phase::NEXT } else { phase::DONE };
+    }
+}
+
+/// One step; false when the walk is at its end.
+#[inline(always)]
+pub fn step(w: &mut Walk) -> bool {
+    match w.phase {
+        phase::NEXT => next(w),
+        phase::LOOK => look(w),
+        phase::BATCH => batch(w),
+        phase::ENTRY => entry(w),
+        phase::XLATE => translate(w),
+        phase::DATA => data(w),
+        phase::RELEASE => release(w),
+        _ => {}
+    }
+    w.phase < phase::DONE
+}
+
+#[inline(always)]
+fn next(w: &mut Walk) {
+    if w.next == 0 {
+        w.phase = phase::DONE;
+        let p = reserve(size_of::<Scan>());
+        if p.is_null() {
+            return;
+        }
+        // SAFETY: p has room for a Scan.
+        unsafe {
+            p.cast::<Scan>().write(Scan {
+                header: Header { kind: kind::SCAN, flags: 0, len: 0, ..w.header },
+                token: w.token,
+                advanced: w.advanced,
+                channel: w.last,
+                space: w.space,
+                doorbell: w.doorbell,
+                ip: w.ip,
+            });
+        }
+        submit(p, crate::maps::WAKEUP);
+        return;
+    }
+    w.channel = w.next - 1;
+    let Some(c) = channel(w.channel) else {
+        w.next = 0;
+        return;
+    };
+    w.next = c.next;
+    if c.live != 0 && c.space == w.space {
+        take(w, c);
+    }
+}
+
+#[inline(always)]
+fn look(w: &mut Walk) {
+    w.phase = phase::RELEASE;
+    let Some(c) = channel(w.channel) else { return };
+    let mut pair = [0u32; 2];
+    let entries = u64::from(c.entries);
+    if c.live == 0 {
+        return;
+    }
+    if !read_user((&raw mut pair).cast(), 8, c.get_put) || u64::from(pair[1]) >= entries {
+        c.errors += 1;
+        return;
+    }
+    w.get = pair[0];
+    w.put = pair[1];
+    let seen = c.seen;
+    let target = seen + (u64::from(w.put).wrapping_sub(seen) & (entries - 1));
+    c.seen = target;
+    if c.done == target {
+        c.empty += 1;
+        return;
+    }
+    if target - c.done >= entries {
+        // Overwritten before anybody could read them: all but the last ring-full.
+        let missing = target - c.done - (entries - 1);
+        if !gap(w, c.done, missing) {
+            w.deferred = 1;
+            return;
+        }
+        c.done += missing;
+    }
+    w.advanced += 1;
+    w.last = w.channel;
+    w.late_until = seen;
+    w.cursor = c.done;
+    w.target = target;
+    w.phase = phase::BATCH;
+}
+
+#[inline(always)]
+fn gap(w: &Walk, position: u64, missing: u64) -> bool {
+    let p = reserve(size_of::<Gap>());
+    if p.is_null() {
+        return false;
+    }
+    // SAFETY: p has room for a Gap.
+    unsafe {
+        p.cast::<Gap>().write(Gap {
+            header: Header { kind: kind::GAP, flags: 0, len: 0, ..w.header },
+            position,
+            count: missing,
+            channel: w.channel,
+            pad: 0,
+        });
+    }
+    submit(p, NO_WAKEUP);
+    true
+}
+
+#[inline(always)]
+fn batch(w: &mut Walk) {
+    w.phase = phase::RELEASE;
+    let Some(c) = channel(w.channel) else { return };
+    if w.cursor == w.target {
+        return;
+    }
+    let entries = u64::from(c.entries);
+    let at = w.cursor & (entries - 1);
+    let mut n = w.target - w.cursor;
+    if n > entries - at {
+        n = entries - at;
+    }
+    if n > BATCH as u64 {
+        n = BATCH as u64;
+    }
+    if !read_user((&raw mut w.batch).cast(), n as u32 * 8, c.ring + 8 * at) {
+        c.errors += 1;
+        if gap(w, w.cursor, w.target - w.cursor) {
+            c.done = w.target;
+        }
+        return;
+    }
+    let p = reserve(size_of::<Submit>());
+    if p.is_null() {
+        w.deferred = 1;
+        return;
+    }
+    let late = if w.cursor < w.late_until { flag::LATE } else { 0 };
+    let scanned = if w.scanning != 0 { flag::SCANNED } else { 0 };
+    // SAFETY: p has room for a Submit.
+    unsafe {
+        p.cast::<Submit>().write(Submit {
+            header: Header { kind: kind::SUBMIT, flags: late | scanned, len: 0, ..w.header },
+            channel: w.channel,
+            token: w.token,
+            position: w.cursor,
+            get: w.get,
+            put: w.put,
+            count: n as u32,
+            space: w.space,
+            ip: w.ip,
+            doorbell: w.doorbell,
+            target: w.target,
+            comm: w.comm,
+            entries: w.batch,
+        });
+    }
+    submit(p, wakeup_if_filling());
+    w.count = n as u32;
+    w.index = 0;
+    w.phase = phase::ENTRY;
+}
+
+#[inline(always)]
+fn entry(w: &mut Walk) {
+    let Some(c) = channel(w.channel) else {
+        w.phase = phase::RELEASE;
+        return;
+    };
+    if w.index >= w.count {
+        w.cursor += u64::from(w.count);
+        w.index = 0;
+        w.count = 0;
+        c.done = w.cursor;
+        w.phase = phase::BATCH;
+        return;
+    }
+    let e = w.batch[(w.index & (BATCH as u32 - 1)) as usize];
+    let words = (e >> 42) as u32 & 0x1f_ffff;
+    if words == 0 {
+        // A control entry; opcode 4 sets address bits 56:40 (Hopper and later).
+        if (e >> 32) & 0xff == 4 {
+            c.extended = ((e >> 8) & 0x1_ffff) << 40;
+        }
+        w.index += 1;
+        return;
+    }
+    w.address = c.extended | (e & 0xff_ffff_fffc);
+    w.left = words * 4;
+    w.offset = 0;
+    w.paged = 0;
+    w.range = 0;
+    w.phase = if c.live == LIVE_TRANSLATED { phase::XLATE } else { phase::DATA };
+}
+
+/// Ranges looked at in one step.
+const RANGES_A_STEP: u32 = 8;
+
+#[inline(always)]
+fn translate(w: &mut Walk) {
+    let Some(x) = XLATE.get_ptr(w.space) else {
+        w.phase = phase::DATA;
+        return;
+    };
+    // SAFETY: plain integers; the user program replaces the value whole.
+    let x = unsafe { &*x };
+    for _ in 0..RANGES_A_STEP {
+        let r = x.ranges[w.range as usize & (nvcap_common::RANGES - 1)];
+        if u64::from(w.range) >= x.count || w.range as usize >= nvcap_common::RANGES {
+            w.phase = phase::DATA;
+            return;
+        }
+        if w.address >= r.gpu && w.address - r.gpu < r.len {
+            w.address = w.address - r.gpu + r.cpu;
+            w.phase = phase::DATA;
+            return;
+        }
+        w.range += 1;
+    }
+}
+
+#[inline(always)]
+fn data(w: &mut Walk) {
+    if w.left == 0 {
+        w.index += 1;
+        w.phase = phase::ENTRY;
+        return;
+    }
+    let to_page_end = (PAGE - (w.address & (PAGE - 1))) as u32;
+    let mut span = if w.left > CHUNK as u32 { CHUNK as u32 } else { w.left };
+    if w.paged != 0 && span > to_page_end {
+        span = to_page_end;
+    }
+    if span as usize <= CLASSES[0] {
+        chunk::<{ CLASSES[0] }>(w, span, to_page_end)
+    } else if span as usize <= CLASSES[1] {
+        chunk::<{ CLASSES[1] }>(w, span, to_page_end)
+    } else if span as usize <= CLASSES[2] {
+        chunk::<{ CLASSES[2] }>(w, span, to_page_end)
+    } else if span as usize <= CLASSES[3] {
+        chunk::<{ CLASSES[3] }>(w, span, to_page_end)
+    } else if span as usize <= CLASSES[4] {
+        chunk::<{ CLASSES[4] }>(w, span, to_page_end)
+    } else {
+        chunk::<{ CLASSES[5] }>(w, span, to_page_end)
+    }
+}
+
+/// Copies `span` bytes, at most SIZE.
+#[inline(always)]
+fn chunk<const SIZE: usize>(w: &mut Walk, span: u32, to_page_end: u32) {
+    let p = reserve(size_of::<Data>() + SIZE);
+    if p.is_null() {
+        w.deferred = 1;
+        w.phase = phase::RELEASE;
+        return;
+    }
+    if span as usize > SIZE {
+        discard(p);
+        return;
+    }
+    // SAFETY: SIZE bytes follow the fixed part, and span is no more.
+    let ok = read_user(unsafe { p.add(size_of::<Data>()) }, span, w.address);
+    if !ok && span > to_page_end {
+        // One page of it is not there; a read that fails says nothing of the others.
+        w.paged = 1;
+        discard(p);
+        return;
+    }
+    let (flags, len) = if ok { (0, span) } else { (flag::MISSING, 0) };
+    if !ok {
+        count(|s| s.unreadable += 1);
+    }
+    // SAFETY: p has room for a Data.
+    unsafe {
+        p.cast::<Data>().write(Data {
+            header: Header { kind: kind::DATA, flags, len, ..w.header },
+            position: w.cursor + u64::from(w.index),
+            channel: w.channel,
+            offset: w.offset,
+            span,
+            pad: 0,
+        });
+    }
+    submit(p, NO_WAKEUP);
+    w.offset += span;
+    w.left -= span;
+    w.address += u64::from(span);
+}
+
+/// What of the walk was wholly reported counts as done.
+#[inline(always)]
+fn settle(w: &Walk, c: &mut Channel) {
+    if w.count != 0 {
+        c.done = w.cursor + u64::from(w.index);
+    }
+}
+
+#[inline(always)]
+fn release(w: &mut Walk) {
+    w.phase = phase::DONE;
+    let Some(c) = channel(w.channel) else { return };
+    settle(w, c);
+    w.count = 0;
+    if w.deferred != 0 {
+        count(|s| s.deferred += 1);
+        give_up(w, c);
+    } else {
+        let left = fetch_add(&raw mut c.claim, w.served.wrapping_neg()) - w.served;
+        if left != 0 {
+            // Doorbells that came meanwhile left the channel to this walk.
+            w.served = left;
+            w.phase = phase::LOOK;
+            return;
+        }
+    }
+    if w.scanning != 0 {
+        w.phase = phase::NEXT;
+    } else if w.advanced == 0 && w.guessed != 0 && w.deferred == 0 {
+        scan(w);
+    }
+}
+
+/// Gives the channel back whatever came meanwhile: the next doorbell reports it.
+#[inline(always)]
+fn give_up(w: &mut Walk, c: &mut Channel) {
+    for _ in 0..16 {
+        let left = fetch_add(&raw mut c.claim, w.served.wrapping_neg()) - w.served;
+        w.served = left;
+        if left == 0 {
+            break;
+        }
+    }
+}
+
+/// Ends a walk that has used up what one trap may do.
+#[inline(always)]
+pub fn abandon(w: &mut Walk) {
+    count(|s| s.cut += 1);
+    if w.phase != phase::NEXT
+        && w.phase < phase::DONE
+        && let Some(c) = channel(w.channel)
+    {
+        settle(w, c);
+        give_up(w, c);
+    }
+    w.phase = phase::DONE;
+}

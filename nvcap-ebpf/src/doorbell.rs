@@ -1,0 +1,155 @@
+//! What a hit on a doorbell breakpoint starts: who rang, with what token, and then the walk.
+//!
+//! Two forms of the same program, chosen at load: with bpf_loop (Linux 5.17 and later), and with a bounded loop that
+//! goes on by tail call.
+
+use aya_ebpf::{
+    cty::c_void,
+    helpers::generated::{bpf_loop, bpf_probe_read_user},
+    macros::perf_event,
+    programs::PerfEventContext,
+};
+use nvcap_common::{CODE, NO_TOKEN, REGS, Site, SiteKey, kind};
+
+use crate::{
+    capture::{self, Walk, phase},
+    kernel,
+    maps::{MORE, SITES, WAKEUP, count, reserve, submit, traced},
+};
+
+/// Steps of one walk where bpf_loop does them.
+const STEPS: u32 = 1 << 17;
+/// Steps of one program, and programs in a row, where it does not.
+const STEPS_A_ROUND: u32 = 40;
+const ROUNDS: u32 = 32;
+
+#[perf_event]
+pub fn doorbell_loop(ctx: PerfEventContext) -> u32 {
+    let Some(w) = capture::walk() else { return 0 };
+    if !begin(&ctx, w) {
+        return 0;
+    }
+    let mut none = 0u64;
+    // SAFETY: the callback takes the index and the address of `none`.
+    unsafe { bpf_loop(STEPS, one_step as *mut c_void, (&raw mut none).cast(), 0) };
+    if w.phase < phase::DONE {
+        capture::abandon(w);
+    }
+    0
+}
+
+extern "C" fn one_step(_index: u64, _none: *mut c_void) -> i64 {
+    let Some(w) = capture::walk() else { return 1 };
+    i64::from(!capture::step(w))
+}
+
+#[perf_event]
+pub fn doorbell_tail(ctx: PerfEventContext) -> u32 {
+    let Some(w) = capture::walk() else { return 0 };
+    if begin(&ctx, w) {
+        go_on(&ctx, w);
+    }
+    0
+}
+
+#[perf_event]
+pub fn doorbell_more(ctx: PerfEventContext) -> u32 {
+    if let Some(w) = capture::walk() {
+        go_on(&ctx, w);
+    }
+    0
+}
+
+#[inline(always)]
+fn go_on(ctx: &PerfEventContext, w: &mut Walk) {
+    for _ in 0..STEPS_A_ROUND {
+        if !capture::step(w) {
+            return;
+        }
+    }
+    w.rounds += 1;
+    if w.rounds < ROUNDS {
+        // SAFETY: slot 0 holds doorbell_more; where it does not, the call returns.
+        unsafe { MORE.tail_call(ctx, 0) };
+    }
+    capture::abandon(w);
+}
+
+#[inline(always)]
+fn begin(ctx: &PerfEventContext, w: &mut Walk) -> bool {
+    let (pid, _) = kernel::ids();
+    let Some(proc) = traced(pid) else {
+        count(|s| s.foreign += 1);
+        return false;
+    };
+    count(|s| s.hits += 1);
+    w.header = kernel::header(kind::SUBMIT);
+    w.space = proc.space;
+    w.comm = kernel::comm();
+    registers(ctx, w);
+    let key = SiteKey { ip: w.ip, space: w.space, pad: 0 };
+    w.token = match SITES.get_ptr(key) {
+        // SAFETY: a plain integer.
+        Some(register) => match unsafe { *register } {
+            r if (r as usize) < REGS => w.regs[r as usize & (REGS - 1)] as u32,
+            _ => NO_TOKEN,
+        },
+        None => {
+            count(|s| s.unknown_site += 1);
+            site(w);
+            NO_TOKEN
+        }
+    };
+    capture::begin(w);
+    w.phase < phase::DONE
+}
+
+#[cfg(bpf_target_arch = "x86_64")]
+#[inline(always)]
+fn registers(ctx: &PerfEventContext, w: &mut Walk) {
+    // SAFETY: a BPF_PROG_TYPE_PERF_EVENT context: whole fields may be loaded.
+    let r = unsafe { &(*ctx.ctx).regs };
+    w.ip = r.rip;
+    // SAFETY: as above.
+    w.doorbell = unsafe { (*ctx.ctx).addr };
+    w.regs = [
+        r.rax, r.rcx, r.rdx, r.rbx, r.rsp, r.rbp, r.rsi, r.rdi, r.r8, r.r9, r.r10, r.r11, r.r12, r.r13, r.r14, r.r15,
+    ];
+}
+
+#[cfg(bpf_target_arch = "aarch64")]
+#[inline(always)]
+fn registers(ctx: &PerfEventContext, w: &mut Walk) {
+    // SAFETY: a BPF_PROG_TYPE_PERF_EVENT context: whole fields may be loaded.
+    let r = unsafe { &(*ctx.ctx).regs };
+    w.ip = r.pc;
+    // SAFETY: as above.
+    w.doorbell = unsafe { (*ctx.ctx).addr };
+    w.regs = [
+        r.regs[0], r.regs[1], r.regs[2], r.regs[3], r.regs[4], r.regs[5], r.regs[6], r.regs[7], r.regs[8], r.regs[9],
+        r.regs[10], r.regs[11], r.regs[12], r.regs[13], r.regs[14], r.regs[15],
+    ];
+}
+
+/// Sends what the user program needs to decode the store.
+#[inline(always)]
+fn site(w: &Walk) {
+    let p = reserve(size_of::<Site>()).cast::<Site>();
+    if p.is_null() {
+        return;
+    }
+    // SAFETY: p has room for a Site, and `code` for 2 * CODE bytes.
+    unsafe {
+        (&raw mut (*p).header).write(nvcap_common::Header { kind: kind::SITE, ..w.header });
+        (&raw mut (*p).ip).write(w.ip);
+        (&raw mut (*p).doorbell).write(w.doorbell);
+        (&raw mut (*p).space).write(w.space);
+        (&raw mut (*p).regs).write(w.regs);
+        let from = (w.ip - CODE as u64) as *const c_void;
+        let code = (&raw mut (*p).code).cast();
+        let rc = bpf_probe_read_user(code, 2 * CODE as u32, from);
+        (&raw mut (*p).code_error).write(rc as u32);
+    }
+    submit(p.cast(), WAKEUP);
+}
+

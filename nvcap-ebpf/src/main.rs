@@ -1,0 +1,31 @@
+//! nvcap's BPF programs, one file a concern:
+//!
+//! - `doorbell`: what a hit on the doorbell breakpoint starts.
+//! - `capture`: walks a channel's ring and copies entries and pushbuffer bytes.
+//! - `ioctl`, `mmap`, `process`: what the driver model is made from.
+//! - `kernel`: reading kernel structures by offsets found in BTF.
+//!
+//! Nothing here decides what a byte means. All state that outlives a program run is in the maps of `maps`.
+#![no_std]
+#![no_main]
+#![feature(core_intrinsics)]
+// Atomic addition has no stable form for this target (it has no compare-and-swap before BPF v3).
+#![allow(internal_features)]
+
+mod capture;
+mod doorbell;
+mod ioctl;
+mod kernel;
+mod maps;
+mod mmap;
+mod process;
+
+#[cfg(not(test))]
+#[panic_handler]
+fn panic(_info: &core::panic::PanicInfo<'_>) -> ! {
+    loop {}
+}
+
+#[unsafe(link_section = "license")]
+#[unsafe(no_mangle)]
+static LICENSE: [u8; 13] = *b"Dual MIT/GPL\0";

@@ -1,0 +1,100 @@
+//! The maps, and the few ways of touching them.
+
+use aya_ebpf::{
+    cty::c_void,
+    helpers::generated::{bpf_ringbuf_discard, bpf_ringbuf_query, bpf_ringbuf_reserve, bpf_ringbuf_submit},
+    macros::map,
+    maps::{Array, HashMap, PerCpuArray, ProgramArray, RingBuf},
+};
+use nvcap_common::{
+    Channel, Config, MAX_CHANNELS, MAX_SPACES, Proc, Ranges, SiteKey, Space, Stats, TokenKey, TokenValue,
+};
+
+/// Readable and writable by mmap from the user program.
+const BPF_F_MMAPABLE: u32 = 1 << 10;
+
+#[map]
+pub static RECORDS: RingBuf = RingBuf::with_byte_size(1 << 20, 0);
+#[map]
+pub static CONFIG: Array<Config> = Array::with_max_entries(1, 0);
+#[map]
+pub static STATS: PerCpuArray<Stats> = PerCpuArray::with_max_entries(1, 0);
+#[map]
+pub static PROCS: HashMap<u32, Proc> = HashMap::with_max_entries(MAX_SPACES, 0);
+#[map]
+pub static SPACES: Array<Space> = Array::with_max_entries(MAX_SPACES, BPF_F_MMAPABLE);
+#[map]
+pub static CHANNELS: Array<Channel> = Array::with_max_entries(MAX_CHANNELS, BPF_F_MMAPABLE);
+#[map]
+pub static TOKENS: HashMap<TokenKey, TokenValue> = HashMap::with_max_entries(4 * MAX_CHANNELS, 0);
+#[map]
+pub static SITES: HashMap<SiteKey, u32> = HashMap::with_max_entries(4096, 0);
+#[map]
+pub static XLATE: HashMap<u32, Ranges> = HashMap::with_max_entries(256, 0);
+/// Slot 0: the program that goes on with a walk (kernels without bpf_loop).
+#[map]
+pub static MORE: ProgramArray = ProgramArray::with_max_entries(1, 0);
+/// The number of the next address space: 0 stands for none, so counting starts at 1.
+#[map]
+pub static NEXT_SPACE: Array<u64> = Array::with_max_entries(1, BPF_F_MMAPABLE);
+
+/// Do not wake the reader: it looks by itself every millisecond or so.
+pub const NO_WAKEUP: u64 = 1;
+/// Wake the reader now.
+pub const WAKEUP: u64 = 2;
+const AVAIL_DATA: u64 = 0;
+const RING_SIZE: u64 = 1;
+
+fn records() -> *mut c_void {
+    (&raw const RECORDS).cast_mut().cast()
+}
+
+/// Adds and returns what was there before. Never relaxed: LLVM 22 then drops the fetch and returns the addend.
+#[inline(always)]
+pub fn fetch_add(p: *mut u64, v: u64) -> u64 {
+    // SAFETY: callers pass pointers into map values.
+    unsafe { core::intrinsics::atomic_xadd::<u64, u64, { core::intrinsics::AtomicOrdering::SeqCst }>(p, v) }
+}
+
+/// Room in the ring buffer: it must be submitted or discarded.
+#[inline(always)]
+pub fn reserve(size: usize) -> *mut u8 {
+    // SAFETY: the helper takes any size and answers null when it does not fit.
+    unsafe { bpf_ringbuf_reserve(records(), size as u64, 0).cast() }
+}
+
+#[inline(always)]
+pub fn submit(p: *mut u8, flags: u64) {
+    // SAFETY: p came from reserve and is given up here.
+    unsafe { bpf_ringbuf_submit(p.cast(), flags) }
+}
+
+#[inline(always)]
+pub fn discard(p: *mut u8) {
+    // SAFETY: p came from reserve and is given up here.
+    unsafe { bpf_ringbuf_discard(p.cast(), NO_WAKEUP) }
+}
+
+/// Wake the reader only when a quarter of the ring buffer waits for it.
+#[inline(always)]
+pub fn wakeup_if_filling() -> u64 {
+    // SAFETY: queries of a ring buffer have no effect.
+    let (waiting, size) = unsafe { (bpf_ringbuf_query(records(), AVAIL_DATA), bpf_ringbuf_query(records(), RING_SIZE)) };
+    if waiting > size / 4 { WAKEUP } else { NO_WAKEUP }
+}
+
+/// Changes this processor's counters.
+#[inline(always)]
+pub fn count(f: impl FnOnce(&mut Stats)) {
+    if let Some(s) = STATS.get_ptr_mut(0) {
+        // SAFETY: per-processor value, and nothing else runs on this processor meanwhile that writes the same field.
+        f(unsafe { &mut *s });
+    }
+}
+
+/// The traced process's entry, if it is traced.
+#[inline(always)]
+pub fn traced(pid: u32) -> Option<Proc> {
+    // SAFETY: values are plain integers; a torn read is impossible for 8 bytes.
+    PROCS.get_ptr(pid).map(|p| unsafe { *p })
+}

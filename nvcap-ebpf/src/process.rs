@@ -1,0 +1,90 @@
+//! Processes and threads: who becomes traced, who executes something else, who ends.
+//!
+//! Address spaces get their numbers here, at the moment they come to be, so that no doorbell of a child or of a newly
+//! executed program is ever taken for its parent's or predecessor's.
+
+use aya_ebpf::{
+    macros::{map, raw_tracepoint},
+    maps::LruHashMap,
+    programs::RawTracePointContext,
+};
+use nvcap_common::{Birth, Life, MAX_SPACES, Proc, kind, proc_flag};
+
+use crate::{
+    kernel,
+    maps::{NEXT_SPACE, PROCS, WAKEUP, count, fetch_add, reserve, submit, traced},
+};
+
+/// Who made a thread and when: so that arming a running process knows which threads inherited their breakpoints.
+#[map]
+static BIRTHS: LruHashMap<u32, Birth> = LruHashMap::with_max_entries(16384, 0);
+
+#[inline(always)]
+fn life(what: u16, child: u32, space: u32) {
+    let p = reserve(size_of::<Life>());
+    if p.is_null() {
+        count(|s| s.dropped += 1);
+        return;
+    }
+    // SAFETY: p has room for a Life.
+    unsafe { p.cast::<Life>().write(Life { header: kernel::header(what), child, space, comm: kernel::comm() }) };
+    submit(p, WAKEUP);
+}
+
+/// sched_process_fork(parent, child)
+#[raw_tracepoint(tracepoint = "sched_process_fork")]
+pub fn process_fork(ctx: RawTracePointContext) -> i32 {
+    let (pid, _) = kernel::ids();
+    let Some(proc) = traced(pid) else { return 0 };
+    let o = kernel::offsets();
+    let child: u64 = ctx.arg(1);
+    let child_pid = kernel::read32(child, o.task_tgid);
+    let child_tid = kernel::read32(child, o.task_pid);
+    if child_pid == pid {
+        let (_, parent) = kernel::ids();
+        let _ = BIRTHS.insert(child_tid, Birth { time_ns: kernel::now(), parent, pad: 0 }, 0);
+        life(kind::THREAD, child_tid, proc.space);
+    } else if proc.flags & proc_flag::FOLLOW != 0 {
+        // Shared mappings are shared with the child: its rings are its parent's until it executes something.
+        let _ = PROCS.insert(child_pid, proc, 0);
+        life(kind::FORK, child_pid, proc.space);
+    }
+    0
+}
+
+/// sched_process_exec(task, old pid, binary)
+#[raw_tracepoint(tracepoint = "sched_process_exec")]
+pub fn process_exec(_ctx: RawTracePointContext) -> i32 {
+    let (pid, _) = kernel::ids();
+    let Some(proc) = traced(pid) else { return 0 };
+    if proc.flags & proc_flag::KEEP != 0 {
+        // The command that nvcap itself starts: its space was prepared before it ran.
+        let _ = PROCS.insert(pid, Proc { flags: proc.flags & !proc_flag::KEEP, ..proc }, 0);
+        life(kind::EXEC, 1, proc.space);
+        return 0;
+    }
+    let space = match NEXT_SPACE.get_ptr_mut(0) {
+        Some(p) => fetch_add(p, 1) as u32 + 1,
+        None => 0,
+    };
+    // Space 0 has no channels: nothing is captured, and every doorbell is reported as unknown.
+    let space = if space < MAX_SPACES { space } else { 0 };
+    let _ = PROCS.insert(pid, Proc { space, ..proc }, 0);
+    life(kind::EXEC, 0, space);
+    0
+}
+
+/// sched_process_exit(task)
+#[raw_tracepoint(tracepoint = "sched_process_exit")]
+pub fn process_exit(ctx: RawTracePointContext) -> i32 {
+    let (pid, _) = kernel::ids();
+    let Some(proc) = traced(pid) else { return 0 };
+    let o = kernel::offsets();
+    let task: u64 = ctx.arg(0);
+    let last = kernel::read32(kernel::read64(task, o.task_signal), o.signal_live) == 0;
+    life(kind::EXIT, u32::from(last), proc.space);
+    if last {
+        let _ = PROCS.remove(pid);
+    }
+    0
+}

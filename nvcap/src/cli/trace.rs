@@ -1,0 +1,127 @@
+//! `nvcap -- COMMAND` and `nvcap -p PID`: the live trace.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::bail;
+use clap::ValueEnum;
+
+use super::OutputArgs;
+
+/// What to trace, and how.
+#[derive(clap::Args, Debug)]
+#[command(next_help_heading = "Tracing")]
+pub struct Args {
+    /// Trace the running process PID; may be given several times
+    #[arg(short, long = "pid", value_name = "PID", value_parser = clap::value_parser!(u32).range(1..))]
+    pub pid: Vec<u32>,
+
+    /// How mappings of the driver are found
+    ///
+    /// kprobe on nvidia.ko's mmap handler; fentry of the same, which needs the module's BTF; tracepoint: raw
+    /// tracepoints on mmap and munmap, which work everywhere and cost every mapping of the process a little. auto
+    /// takes the first that this machine allows, in that order. `nvcap doctor` says which those are.
+    #[arg(long, value_name = "WAY", value_enum, default_value_t)]
+    pub discover: Discover,
+
+    /// Leave out the children and execs of what is traced; they are followed otherwise
+    #[arg(long)]
+    pub no_follow: bool,
+
+    /// Watch the doorbell word at ADDR (hex) of the traced process instead of finding it; may be given several times
+    #[arg(long, value_name = "ADDR", value_parser = parse_address)]
+    pub doorbell: Vec<u64>,
+
+    /// Take the channels from FILE instead of finding them (docs/channels.md has the format)
+    #[arg(long, value_name = "FILE")]
+    pub channels: Option<PathBuf>,
+
+    /// End after SECONDS (fractions allowed); the traced processes run on
+    #[arg(long, value_name = "SECONDS", value_parser = parse_seconds)]
+    pub duration: Option<std::time::Duration>,
+
+    /// End after N submissions; the traced processes run on
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub max_submissions: Option<u64>,
+
+    /// Size of the ring buffer between kernel and nvcap, in bytes, with K, M or G; a power of two
+    ///
+    /// When nvcap falls behind by more than this, submissions are dropped and counted; the traced program never
+    /// waits.
+    #[arg(long, value_name = "SIZE", default_value = "64M", value_parser = parse_size)]
+    pub buffer: u64,
+
+    /// End with the status of COMMAND where the trace is complete
+    #[arg(long, requires = "command")]
+    pub exit_with_child: bool,
+
+    /// What is shown and where it goes.
+    #[command(flatten)]
+    pub output: OutputArgs,
+
+    /// The command to run and trace, with its arguments
+    #[arg(
+        last = true,
+        value_name = "COMMAND",
+        conflicts_with = "pid",
+        help_heading = "Tracing"
+    )]
+    pub command: Vec<OsString>,
+}
+
+/// `--discover`.
+#[derive(ValueEnum, Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Discover {
+    /// The first that works of kprobe, fentry, tracepoint
+    #[default]
+    Auto,
+    /// kprobe on nvidia_mmap
+    Kprobe,
+    /// fentry and fexit through the module's BTF
+    Fentry,
+    /// Raw tracepoints on mmap and munmap
+    Tracepoint,
+}
+
+fn parse_address(text: &str) -> Result<u64, String> {
+    let digits = text.strip_prefix("0x").unwrap_or(text);
+    u64::from_str_radix(digits, 16).map_err(|_| format!("'{text}' is no hexadecimal address"))
+}
+
+fn parse_seconds(text: &str) -> Result<std::time::Duration, String> {
+    text.parse::<f64>()
+        .ok()
+        .filter(|s| *s > 0.0)
+        .and_then(|s| std::time::Duration::try_from_secs_f64(s).ok())
+        .ok_or_else(|| format!("'{text}' is no time: give seconds above 0, such as 10 or 0.5"))
+}
+
+fn parse_size(text: &str) -> Result<u64, String> {
+    let (digits, shift) = match text.char_indices().last() {
+        Some((at, 'K' | 'k')) => (&text[..at], 10),
+        Some((at, 'M' | 'm')) => (&text[..at], 20),
+        Some((at, 'G' | 'g')) => (&text[..at], 30),
+        _ => (text, 0),
+    };
+    digits
+        .parse::<u64>()
+        .ok()
+        .and_then(|n| n.checked_mul(1 << shift))
+        .filter(|n| n.is_power_of_two() && *n >= 64 << 10 && *n <= 2 << 30)
+        .ok_or_else(|| {
+            format!("'{text}' is no buffer size: give a power of two from 64K to 2G, such as 64M")
+        })
+}
+
+/// Runs the trace.
+pub fn run(args: Args) -> anyhow::Result<ExitCode> {
+    if args.command.is_empty() && args.pid.is_empty() {
+        eprintln!(
+            "nvcap: nothing to trace: give a command after -- (nvcap -- ./vadd) or a process (nvcap -p PID); \
+             nvcap --help has more"
+        );
+        return Ok(ExitCode::from(nvcap::ledger::STATUS_USAGE));
+    }
+    bail!("live tracing is not built into this program; `nvcap decode` reads captures")
+}

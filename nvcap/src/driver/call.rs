@@ -1,0 +1,306 @@
+//! One ioctl read through the tables: what it is called, which structures it carries, whether it succeeded.
+//!
+//! Knows layouts, keeps no state. The model acts on a [`Call`]; the printer shows its fields.
+
+use super::{
+    facts::{self, Layout},
+    names,
+    version::Version,
+};
+use crate::record::{Bytes, Device, Ioctl};
+
+use std::borrow::Cow;
+
+/// RM ioctls are `_IOWR('F', nr, size)`.
+const RM_TYPE: u32 = b'F' as u32;
+
+/// Escape numbers (NV_ESC_*) that the model acts on.
+pub(crate) mod esc {
+    pub const ALLOC_MEMORY: u32 = 0x27;
+    pub const ALLOC_OBJECT: u32 = 0x28;
+    pub const FREE: u32 = 0x29;
+    pub const CONTROL: u32 = 0x2a;
+    pub const ALLOC: u32 = 0x2b;
+    pub const DUP_OBJECT: u32 = 0x34;
+    pub const VID_HEAP_CONTROL: u32 = 0x4a;
+    pub const MAP_MEMORY: u32 = 0x4e;
+    pub const UNMAP_MEMORY: u32 = 0x4f;
+    pub const MAP_MEMORY_DMA: u32 = 0x57;
+    pub const UNMAP_MEMORY_DMA: u32 = 0x58;
+    pub const CARD_INFO: u32 = 0xc8;
+    pub const CHECK_VERSION_STR: u32 = 0xd2;
+    pub const XFER_CMD: u32 = 0xd3;
+}
+
+/// UVM ioctl numbers that the model acts on.
+pub(crate) mod uvm {
+    pub const REGISTER_GPU_VASPACE: u32 = 0x19;
+    pub const UNREGISTER_GPU_VASPACE: u32 = 0x1a;
+    pub const MAP_EXTERNAL_ALLOCATION: u32 = 0x21;
+    pub const FREE: u32 = 0x22;
+    pub const UNMAP_EXTERNAL: u32 = 0x42;
+    pub const ALLOC_SEMAPHORE_POOL: u32 = 0x44;
+    pub const CREATE_EXTERNAL_RANGE: u32 = 0x49;
+}
+
+/// Whose request it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Family {
+    /// nvidia.ko.
+    Rm,
+    /// nvidia-uvm.ko.
+    Uvm,
+    /// A request of neither form.
+    Unknown,
+}
+
+/// A structure before and after the call, seen through its layout.
+#[derive(Clone, Copy, Debug)]
+pub struct Structure<'a> {
+    /// Its layout, where the tables have one.
+    pub layout: Option<Layout>,
+    /// Before the call.
+    pub input: &'a Bytes,
+    /// After the call.
+    pub output: &'a Bytes,
+}
+
+impl Structure<'_> {
+    /// A field of at most 8 bytes after the call (before it, where the bytes after it were not captured).
+    #[must_use]
+    pub fn get(&self, field: &str) -> Option<u64> {
+        let f = self.layout?.field(field)?;
+        number(&self.output.data, f.offset, f.size)
+            .or_else(|| number(&self.input.data, f.offset, f.size))
+    }
+
+    /// A field of at most 8 bytes before the call.
+    #[must_use]
+    pub fn get_input(&self, field: &str) -> Option<u64> {
+        let f = self.layout?.field(field)?;
+        number(&self.input.data, f.offset, f.size)
+    }
+
+    pub(crate) fn u32(&self, field: &str) -> Option<u32> {
+        self.get(field).map(low)
+    }
+
+    /// A number at a place that holds in all releases.
+    pub(crate) fn u32_at(&self, offset: usize) -> Option<u32> {
+        number(&self.output.data, offset, 4)
+            .or_else(|| number(&self.input.data, offset, 4))
+            .map(low)
+    }
+
+    /// Bytes of a field after the call.
+    pub(crate) fn bytes(&self, field: &str) -> Option<&[u8]> {
+        let f = self.layout?.field(field)?;
+        self.output
+            .data
+            .get(f.offset..f.offset.checked_add(f.size)?)
+    }
+}
+
+#[allow(clippy::cast_possible_truncation)] // Fields of four bytes are read as such.
+fn low(v: u64) -> u32 {
+    v as u32
+}
+
+/// A little-endian number of 1 to 8 bytes; `None` where the bytes end before it does.
+#[must_use]
+pub fn number(data: &[u8], offset: usize, size: usize) -> Option<u64> {
+    if size == 0 || size > 8 {
+        return None;
+    }
+    let bytes = data.get(offset..offset.checked_add(size)?)?;
+    Some(
+        bytes
+            .iter()
+            .rev()
+            .fold(0, |value, b| value << 8 | u64::from(*b)),
+    )
+}
+
+/// What the parameters that an ioctl points to belong to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Subject {
+    /// Nothing known.
+    None,
+    /// A control command.
+    Control(u32),
+    /// Allocation of an object of a class.
+    Class(u32),
+}
+
+/// An ioctl, read.
+#[derive(Clone, Debug)]
+pub struct Call<'a> {
+    /// The record.
+    pub ioctl: &'a Ioctl,
+    /// Whose request it is.
+    pub family: Family,
+    /// Escape number (RM) or request number (UVM).
+    pub nr: u32,
+    /// Its argument.
+    pub arg: Structure<'a>,
+    /// What it points to.
+    pub nested: Option<Structure<'a>>,
+    /// The command or class it is about.
+    pub subject: Subject,
+    /// NV_STATUS that the driver wrote back; `None` where the argument has none or it was not captured.
+    pub status: Option<u32>,
+}
+
+impl<'a> Call<'a> {
+    /// Reads an ioctl. Layouts are chosen by the sizes in it and by `version`, where that is known.
+    #[must_use]
+    pub fn read(ioctl: &'a Ioctl, version: Option<Version>) -> Self {
+        let (family, nr, size) = split(ioctl);
+        match family {
+            Family::Rm => Self::read_rm(ioctl, nr, size, version),
+            Family::Uvm | Family::Unknown => {
+                let named = facts::uvm(nr, version).filter(|_| family == Family::Uvm);
+                let layout = named.and_then(|n| facts::layout(n.structure, version, None));
+                let mut call = Self::bare(ioctl, family, nr);
+                call.arg.layout = layout;
+                call.status = call.arg.u32("rmStatus");
+                call
+            }
+        }
+    }
+
+    fn bare(ioctl: &'a Ioctl, family: Family, nr: u32) -> Self {
+        Self {
+            ioctl,
+            family,
+            nr,
+            arg: Structure {
+                layout: None,
+                input: &ioctl.input,
+                output: &ioctl.output,
+            },
+            nested: None,
+            subject: Subject::None,
+            status: None,
+        }
+    }
+
+    fn read_rm(ioctl: &'a Ioctl, nr: u32, size: usize, version: Option<Version>) -> Self {
+        let mut call = Self::bare(ioctl, Family::Rm, nr);
+        let (mut nr, mut size) = (nr, size);
+        let mut nested = ioctl.nested.as_ref();
+        if nr == esc::XFER_CMD
+            && let (Some(real), Some(len), Some(n)) =
+                (call.arg.u32_at(0), call.arg.u32_at(4), nested)
+        {
+            // The argument is elsewhere: what it points to is the real one.
+            (nr, size) = (real, len as usize);
+            call.nr = nr;
+            call.arg.input = &n.input;
+            call.arg.output = &n.output;
+            nested = None;
+        }
+        let structure = match (nr, size) {
+            (esc::ALLOC, 32) => "NVOS21_PARAMETERS",
+            (esc::ALLOC, _) => "NVOS64_PARAMETERS",
+            _ => facts::escape(nr, version).map_or("", |n| n.structure),
+        };
+        call.arg.layout = match structure.strip_suffix("[]") {
+            // An array: its elements are read by who knows how many there are.
+            Some(_) => None,
+            None => facts::layout(structure, version, Some(size)),
+        };
+        call.subject = match nr {
+            esc::CONTROL => call.arg.u32("cmd").map_or(Subject::None, Subject::Control),
+            esc::ALLOC | esc::ALLOC_MEMORY | esc::ALLOC_OBJECT => {
+                call.arg.u32("hClass").map_or(Subject::None, Subject::Class)
+            }
+            _ => Subject::None,
+        };
+        call.nested = nested.map(|n| Structure {
+            layout: nested_layout(call.subject, n.input.full_len, version),
+            input: &n.input,
+            output: &n.output,
+        });
+        call.status = call.read_status(structure, version);
+        call
+    }
+
+    /// NV_STATUS, whose place moved twice in NVOS21 and NVOS64 without a change of size.
+    fn read_status(&self, structure: &str, version: Option<Version>) -> Option<u32> {
+        let field = |l: &Layout| l.field("status").or_else(|| l.field("Status"));
+        let layout = self.arg.layout?;
+        if version.is_none() {
+            // Of the places it may be in, the one that the call changed.
+            let size = layout.size();
+            for other in facts::layouts(structure).filter(|l| l.size() == size) {
+                let Some(f) = field(&other) else { continue };
+                let after = number(&self.arg.output.data, f.offset, f.size);
+                if after.is_some() && after != number(&self.arg.input.data, f.offset, f.size) {
+                    return after.map(low);
+                }
+            }
+        }
+        let f = field(&layout)?;
+        number(&self.arg.output.data, f.offset, f.size).map(low)
+    }
+
+    /// The name of the escape or UVM ioctl.
+    #[must_use]
+    pub fn name(&self, version: Option<Version>) -> Cow<'static, str> {
+        match self.family {
+            Family::Rm => names::escape(self.nr, version),
+            Family::Uvm => names::uvm(self.nr, version),
+            Family::Unknown => format!("{:#x}", self.ioctl.request).into(),
+        }
+    }
+
+    /// Whether the driver did what was asked: the system call and the status say so, or were not seen.
+    #[must_use]
+    pub fn succeeded(&self) -> bool {
+        self.ioctl.result.is_none_or(|r| r >= 0) && self.status.is_none_or(|s| s == 0)
+    }
+}
+
+/// The layout of what an allocation or a control points to.
+fn nested_layout(subject: Subject, len: u64, version: Option<Version>) -> Option<Layout> {
+    let size = usize::try_from(len).ok();
+    match subject {
+        Subject::Control(command) => {
+            let named = facts::control(command, version)?;
+            facts::layout(named.structure, version, size)
+        }
+        Subject::Class(class) => facts::layout(facts::allocation(class, version)?, version, size),
+        Subject::None => None,
+    }
+}
+
+/// Family, number and size of a request.
+fn split(ioctl: &Ioctl) -> (Family, u32, usize) {
+    let request = ioctl.request;
+    let size = (request >> 16 & 0x3fff) as usize;
+    match ioctl.device {
+        Device::Uvm => (Family::Uvm, request, 0),
+        _ if request >> 8 & 0xff == RM_TYPE => (Family::Rm, request & 0xff, size),
+        _ => (Family::Unknown, request, size),
+    }
+}
+
+/// The request number of an RM escape, as a process passes it to ioctl(2).
+#[must_use]
+pub const fn rm_request(nr: u8, size: u16) -> u32 {
+    0xc000_0000 | (size as u32 & 0x3fff) << 16 | RM_TYPE << 8 | nr as u32
+}
+
+/// Bytes of a UVM ioctl's argument: UVM requests do not carry their size. `None` for an unknown request.
+#[must_use]
+pub fn uvm_argument_size(request: u32, version: Option<Version>) -> Option<usize> {
+    let named = facts::uvm(request, version)?;
+    facts::layout(named.structure, version, None).map(|l| l.size())
+}
+
+/// Bytes of the parameters that an allocation of `class` takes (RM takes this many whatever the caller says).
+#[must_use]
+pub fn allocation_size(class: u32, version: Option<Version>) -> Option<usize> {
+    facts::layout(facts::allocation(class, version)?, version, None).map(|l| l.size())
+}

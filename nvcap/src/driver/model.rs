@@ -1,0 +1,691 @@
+//! The model's state, and what records do to it that is not an ioctl: mappings, life and death of processes,
+//! channels named by other sources. The ioctls are in `rm` and `uvm`, the questions in `view`.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use super::{
+    call::{Call, Family},
+    gpu::Gpu,
+    object::{Channel, Client, Kind, Memory, MemoryId, Object, ObjectRef, Space},
+    process::{CpuMap, FileKey, Process, Target, is_doorbell_shape},
+    space::{AddressSpace, GpuMap},
+    version::Version,
+};
+use crate::record::{self, At, ChannelId, CpuVa, Device, Life, Mapping, Record, Unmapping};
+
+/// What the user or the machine says beforehand.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Options {
+    /// The driver's release, where known (`/proc/driver/nvidia/version`, a capture's head). Without it the model
+    /// takes the release from the ioctls that tell it, and chooses layouts by size until then.
+    pub driver_version: Option<Version>,
+}
+
+/// What a record changed that a live tracer must act upon, in the order it became true.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// A doorbell page became mapped.
+    DoorbellPage {
+        /// The process.
+        pid: u32,
+        /// Minor number of the GPU's device file.
+        gpu_minor: Option<u32>,
+        /// Its address in the process; the doorbell is the word at +0x90.
+        cpu_va: CpuVa,
+        /// Its length in bytes.
+        len: u64,
+        /// Mapped through BAR1 (`Some(false)`: through BAR0); `None` where the allocation was not seen.
+        bar1: Option<bool>,
+        /// The USERMODE object; `None` where only the shape of the mapping tells.
+        object: Option<ObjectRef>,
+    },
+    /// A doorbell page is no longer mapped, or its object is gone.
+    DoorbellGone {
+        /// The process.
+        pid: u32,
+        /// Its address in the process.
+        cpu_va: CpuVa,
+        /// Its length in bytes.
+        len: u64,
+    },
+    /// A channel's ring and USERD can be read in the process `at.pid`. Said again, with the same id, when they
+    /// have moved.
+    Channel(Box<record::Channel>),
+    /// A forked child has the channel's ring and USERD mapped too, at the same addresses.
+    ChannelShared {
+        /// The channel.
+        channel: ChannelId,
+        /// The child.
+        pid: u32,
+    },
+    /// A channel's work-submit token became known (also said right after [`Change::Channel`], where it is known
+    /// already by then, for whoever keeps tokens apart).
+    Token {
+        /// The channel.
+        channel: ChannelId,
+        /// The token.
+        token: u32,
+    },
+    /// A channel was freed, or its process is gone. Its id is not used again.
+    ChannelGone {
+        /// The channel.
+        channel: ChannelId,
+        /// The process it could be read in.
+        pid: u32,
+    },
+    /// The driver told its release.
+    DriverVersion(Version),
+}
+
+/// Counts of what the model was given.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Stats {
+    /// Ioctls given.
+    pub ioctls: u64,
+    /// Of these, failed ones: they change nothing.
+    pub failed: u64,
+    /// Mappings given.
+    pub mappings: u64,
+    /// Things not kept because a fixed limit was reached.
+    pub refused: u64,
+}
+
+// Beyond these the model keeps nothing more of a kind. A training job holds some 10^4 memory objects.
+pub(crate) const MAX_PROCESSES: usize = 1 << 15;
+pub(crate) const MAX_CLIENTS: usize = 1 << 14;
+pub(crate) const MAX_OBJECTS: usize = 1 << 18;
+pub(crate) const MAX_MAPS: usize = 1 << 17;
+pub(crate) const MAX_RANGES: usize = 1 << 18;
+pub(crate) const MAX_CHANNELS: usize = 1 << 15;
+pub(crate) const MAX_GPUS: usize = 64;
+
+/// The model of nvidia.ko's objects, as the traced processes built them. See the module's text.
+#[derive(Clone, Debug, Default)]
+pub struct Model {
+    pub(crate) told: Option<Version>,
+    pub(crate) seen: Option<Version>,
+    pub(crate) stats: Stats,
+    pub(crate) processes: BTreeMap<u32, Process>,
+    pub(crate) clients: HashMap<u32, Client>,
+    pub(crate) memory: HashMap<MemoryId, Memory>,
+    pub(crate) spaces: BTreeMap<Space, AddressSpace>,
+    pub(crate) channels: BTreeMap<ChannelId, Channel>,
+    /// By RM's gpuId.
+    pub(crate) gpus: BTreeMap<u32, Gpu>,
+    pub(crate) uvm_spaces: BTreeSet<ObjectRef>,
+    next_channel: u32,
+    next_memory: u64,
+    pub(crate) changes: Vec<Change>,
+}
+
+impl Model {
+    /// An empty model.
+    #[must_use]
+    pub fn new(options: Options) -> Self {
+        Self {
+            told: options.driver_version,
+            ..Self::default()
+        }
+    }
+
+    /// Takes the next record of the trace and says what it changed.
+    pub fn record(&mut self, record: &Record) -> Vec<Change> {
+        match record {
+            Record::Ioctl(ioctl) => {
+                self.stats.ioctls += 1;
+                let call = Call::read(ioctl, self.version());
+                if call.succeeded() {
+                    match call.family {
+                        Family::Rm => self.rm(&call),
+                        Family::Uvm => self.uvm(&call),
+                        Family::Unknown => {}
+                    }
+                } else {
+                    self.stats.failed += 1;
+                }
+            }
+            Record::Mapping(mapping) => self.mapping(mapping),
+            Record::Unmapping(unmapping) => self.unmapping(unmapping),
+            Record::Process(process) => self.life(process.at, &process.life),
+            Record::Channel(channel) => self.channel_record(channel),
+            Record::Submission(_) | Record::Loss(_) => {}
+        }
+        std::mem::take(&mut self.changes)
+    }
+
+    /// The driver's release: what the driver said, else what [`Options`] said.
+    #[must_use]
+    pub fn version(&self) -> Option<Version> {
+        self.seen.or(self.told)
+    }
+
+    /// Counts of what was given.
+    #[must_use]
+    pub fn stats(&self) -> Stats {
+        self.stats
+    }
+
+    /// A channel number that is not used in this trace, for a source that found a channel by itself.
+    pub fn reserve_channel_id(&mut self) -> ChannelId {
+        let id = ChannelId(self.next_channel);
+        self.next_channel = self.next_channel.saturating_add(1);
+        id
+    }
+
+    pub(crate) fn new_memory(&mut self, object: ObjectRef, class: u32) -> MemoryId {
+        let id = MemoryId(self.next_memory);
+        self.next_memory += 1;
+        self.memory.insert(
+            id,
+            Memory {
+                object,
+                class,
+                size: None,
+                aperture: None,
+                caching: None,
+                handles: BTreeSet::from([object]),
+                cpu: BTreeSet::new(),
+                gpu: BTreeSet::new(),
+                pinned: None,
+            },
+        );
+        id
+    }
+
+    pub(crate) fn process(&mut self, pid: u32) -> Option<&mut Process> {
+        if self.processes.len() >= MAX_PROCESSES && !self.processes.contains_key(&pid) {
+            self.stats.refused += 1;
+            return None;
+        }
+        Some(self.processes.entry(pid).or_default())
+    }
+
+    pub(crate) fn object(&self, at: ObjectRef) -> Option<&Object> {
+        self.clients.get(&at.client)?.objects.get(&at.handle)
+    }
+
+    /// The memory of an object, made known now if nothing was known of it yet: any object that is mapped is one.
+    pub(crate) fn memory_of(&mut self, at: ObjectRef) -> Option<MemoryId> {
+        let object = self.object(at)?;
+        match object.kind {
+            Kind::Memory(id) => Some(id),
+            Kind::Other => {
+                let class = object.class;
+                let id = self.new_memory(at, class);
+                let object = self
+                    .clients
+                    .get_mut(&at.client)?
+                    .objects
+                    .get_mut(&at.handle)?;
+                object.kind = Kind::Memory(id);
+                Some(id)
+            }
+            _ => None,
+        }
+    }
+
+    // ---- mappings ----
+
+    fn mapping(&mut self, mapping: &Mapping) {
+        self.stats.mappings += 1;
+        let pid = mapping.at.pid;
+        self.cut_maps(pid, mapping.start.0, mapping.len);
+        let Some(process) = self.process(pid) else {
+            return;
+        };
+        if process.maps.len() >= MAX_MAPS {
+            self.stats.refused += 1;
+            return;
+        }
+        let mut keys = Vec::new();
+        if mapping.file != 0 {
+            keys.push(FileKey::File(mapping.file));
+        }
+        keys.extend(mapping.fd.filter(|fd| *fd >= 0).map(FileKey::Fd));
+        let pending = (!mapping.found)
+            .then(|| process.fulfil(&keys, mapping.len))
+            .flatten();
+        let has_doorbell = process
+            .maps
+            .values()
+            .any(|m| m.device == mapping.device && matches!(m.target, Target::Doorbell { .. }));
+        let target = match pending {
+            Some(p) => self.target_of(p.object, p.offset),
+            // Write-only device memory has no other use; a readable page of that shape counts only while no
+            // better one of that GPU is known.
+            None if is_doorbell_shape(mapping)
+                && (!mapping.read || (mapping.found && !has_doorbell)) =>
+            {
+                Target::Doorbell {
+                    object: None,
+                    bar1: None,
+                }
+            }
+            None => Target::Unknown,
+        };
+        if let (Some(p), Device::Gpu(minor)) = (pending, mapping.device) {
+            self.learn_minor(p.object, minor);
+        }
+        let map = CpuMap {
+            len: mapping.len,
+            device: mapping.device,
+            read: mapping.read,
+            write: mapping.write,
+            found: mapping.found,
+            target,
+        };
+        self.put_map(pid, mapping.start.0, map);
+        self.settle(pid);
+    }
+
+    /// What a mapping of an object shows.
+    fn target_of(&mut self, at: ObjectRef, offset: u64) -> Target {
+        match self.object(at).map(|o| o.kind.clone()) {
+            Some(Kind::Usermode { bar1 }) => Target::Doorbell {
+                object: Some(at),
+                bar1,
+            },
+            Some(Kind::Channel(id)) => Target::Channel { id, object: at },
+            _ => match self.memory_of(at) {
+                Some(id) => Target::Memory {
+                    id,
+                    object: at,
+                    offset,
+                },
+                None => Target::Unknown,
+            },
+        }
+    }
+
+    fn learn_minor(&mut self, at: ObjectRef, minor: u32) {
+        let Some(client) = self.clients.get_mut(&at.client) else {
+            return;
+        };
+        if let Some(device) = client.device_of(at.handle)
+            && let Some(Object {
+                kind: Kind::Device { minor: known, .. },
+                ..
+            }) = client.objects.get_mut(&device)
+        {
+            *known = Some(minor);
+        }
+    }
+
+    fn put_map(&mut self, pid: u32, start: u64, map: CpuMap) {
+        match map.target {
+            Target::Doorbell { object, bar1 } => self.changes.push(Change::DoorbellPage {
+                pid,
+                gpu_minor: match map.device {
+                    Device::Gpu(minor) => Some(minor),
+                    _ => None,
+                },
+                cpu_va: CpuVa(start),
+                len: map.len,
+                bar1,
+                object,
+            }),
+            Target::Memory { id, .. } => {
+                if let Some(memory) = self.memory.get_mut(&id) {
+                    memory.cpu.insert((pid, start));
+                }
+            }
+            Target::Channel { .. } | Target::Unknown => {}
+        }
+        if let Some(process) = self.process(pid) {
+            process.maps.insert(start, map);
+        }
+    }
+
+    fn unmapping(&mut self, unmapping: &Unmapping) {
+        let pid = unmapping.at.pid;
+        if self.processes.contains_key(&pid) {
+            self.cut_maps(pid, unmapping.start.0, unmapping.len);
+        }
+    }
+
+    /// Takes a range of addresses out of a process.
+    fn cut_maps(&mut self, pid: u32, start: u64, len: u64) {
+        let Some(process) = self.processes.get_mut(&pid) else {
+            return;
+        };
+        let gone = process.cut(start, len);
+        if gone.is_empty() {
+            return;
+        }
+        let end = start.saturating_add(len);
+        for (s, map) in gone {
+            let left: Vec<u64> = [s, end]
+                .into_iter()
+                .filter(|at| {
+                    self.processes
+                        .get(&pid)
+                        .is_some_and(|p| p.maps.contains_key(at))
+                })
+                .collect();
+            match map.target {
+                Target::Doorbell { .. } => self.changes.push(Change::DoorbellGone {
+                    pid,
+                    cpu_va: CpuVa(s),
+                    len: map.len,
+                }),
+                Target::Memory { id, .. } => {
+                    if let Some(memory) = self.memory.get_mut(&id) {
+                        memory.cpu.remove(&(pid, s));
+                        memory.cpu.extend(left.into_iter().map(|at| (pid, at)));
+                    }
+                }
+                Target::Channel { .. } | Target::Unknown => {}
+            }
+        }
+        // A channel whose ring or USERD lay there has to be found again.
+        let lost: Vec<ChannelId> = self
+            .channels
+            .values()
+            .filter(|c| c.pid == pid)
+            .filter(|c| {
+                [c.ring, c.userd]
+                    .into_iter()
+                    .flatten()
+                    .any(|a| (start..end).contains(&a.0))
+            })
+            .map(|c| c.id)
+            .collect();
+        for id in lost {
+            if let Some(channel) = self.channels.get_mut(&id)
+                && channel.object.is_some()
+            {
+                channel.ring = None;
+                channel.userd = None;
+                if let Some(process) = self.processes.get_mut(&pid) {
+                    process.waiting.insert(id);
+                }
+            }
+        }
+    }
+
+    // ---- GPU address spaces ----
+
+    pub(crate) fn map_gpu(&mut self, space: Space, start: u64, map: GpuMap) {
+        self.cut_gpu(space, start, map.len);
+        let ranges = &mut self.spaces.entry(space).or_default().ranges;
+        if ranges.len() >= MAX_RANGES {
+            self.stats.refused += 1;
+            return;
+        }
+        if map.len == 0 {
+            return;
+        }
+        ranges.insert(start, map);
+        if let Some(memory) = map.memory.and_then(|b| self.memory.get_mut(&b.id)) {
+            memory.gpu.insert((space, start));
+        }
+    }
+
+    pub(crate) fn cut_gpu(&mut self, space: Space, start: u64, len: u64) {
+        let Some(address_space) = self.spaces.get_mut(&space) else {
+            return;
+        };
+        let gone = address_space.cut(start, len);
+        let end = start.saturating_add(len);
+        for (s, map) in gone {
+            let Some(backing) = map.memory else { continue };
+            let Some(memory) = self.memory.get_mut(&backing.id) else {
+                continue;
+            };
+            memory.gpu.remove(&(space, s));
+            for at in [s, end] {
+                let same = address_space
+                    .ranges
+                    .get(&at)
+                    .and_then(|m| m.memory)
+                    .is_some_and(|b| b.id == backing.id);
+                if same {
+                    memory.gpu.insert((space, at));
+                }
+            }
+        }
+    }
+
+    pub(crate) fn drop_space(&mut self, space: Space) {
+        for (start, map) in self.spaces.remove(&space).unwrap_or_default().ranges {
+            if let Some(memory) = map.memory.and_then(|b| self.memory.get_mut(&b.id)) {
+                memory.gpu.remove(&(space, start));
+            }
+        }
+    }
+
+    // ---- channels ----
+
+    pub(crate) fn add_channel(&mut self, channel: Channel) {
+        let (id, pid) = (channel.id, channel.pid);
+        self.channels.insert(id, channel);
+        if let Some(process) = self.process(pid) {
+            process.waiting.insert(id);
+        }
+        self.settle(pid);
+    }
+
+    /// Looks whether channels of a process that waited for a mapping can be read now.
+    pub(crate) fn settle(&mut self, pid: u32) {
+        let waiting: Vec<ChannelId> = match self.processes.get(&pid) {
+            Some(p) if !p.waiting.is_empty() => p.waiting.iter().copied().collect(),
+            _ => return,
+        };
+        for id in waiting {
+            let Some((ring, userd)) = self.locate(id) else {
+                continue;
+            };
+            let gpu = self.gpu_of_channel(id);
+            let Some(channel) = self.channels.get_mut(&id) else {
+                continue;
+            };
+            channel.gpu = channel.gpu.or(gpu);
+            if ring.is_some() {
+                channel.ring = ring;
+            }
+            if userd.is_some() {
+                channel.userd = userd;
+            }
+            let (Some(ring), Some(userd)) = (channel.ring, channel.userd) else {
+                continue;
+            };
+            let moved = channel.announced != Some((ring, userd));
+            channel.announced = Some((ring, userd));
+            let (said, token) = (channel.to_record(), channel.token);
+            if let Some(process) = self.processes.get_mut(&pid) {
+                process.waiting.remove(&id);
+            }
+            if moved {
+                self.changes.push(Change::Channel(Box::new(said)));
+                if let Some(token) = token {
+                    self.changes.push(Change::Token { channel: id, token });
+                }
+            }
+        }
+    }
+
+    pub(crate) fn set_token(&mut self, id: ChannelId, token: u32) {
+        if let Some(channel) = self.channels.get_mut(&id)
+            && channel.token != Some(token)
+        {
+            channel.token = Some(token);
+            self.changes.push(Change::Token { channel: id, token });
+        }
+    }
+
+    pub(crate) fn drop_channel(&mut self, id: ChannelId) {
+        if let Some(channel) = self.channels.remove(&id) {
+            if let Some(process) = self.processes.get_mut(&channel.pid) {
+                process.waiting.remove(&id);
+            }
+            self.changes.push(Change::ChannelGone {
+                channel: id,
+                pid: channel.pid,
+            });
+        }
+    }
+
+    /// A channel that a source names: found in memory, given by the user, or read from a capture (where the
+    /// model may know it from the capture's ioctls already, under its own number).
+    fn channel_record(&mut self, said: &record::Channel) {
+        self.next_channel = self.next_channel.max(said.id.0.saturating_add(1));
+        let object = said
+            .handle
+            .map(|(client, handle)| ObjectRef { client, handle });
+        let same = object.and_then(|at| match self.object(at).map(|o| &o.kind) {
+            Some(Kind::Channel(id)) => Some(*id),
+            _ => None,
+        });
+        if let Some(own) = same.filter(|own| *own != said.id) {
+            self.rename_channel(own, said.id);
+        }
+        if self.channels.len() >= MAX_CHANNELS && !self.channels.contains_key(&said.id) {
+            self.stats.refused += 1;
+            return;
+        }
+        let fresh = Channel::from_record(said, object);
+        let channel = self
+            .channels
+            .entry(said.id)
+            .or_insert_with(|| fresh.clone());
+        channel.learn(&fresh);
+        let pid = channel.pid;
+        let _ = self.process(pid);
+    }
+
+    fn rename_channel(&mut self, from: ChannelId, to: ChannelId) {
+        if self.channels.contains_key(&to) {
+            return;
+        }
+        let Some(mut channel) = self.channels.remove(&from) else {
+            return;
+        };
+        channel.id = to;
+        if let Some(process) = self.processes.get_mut(&channel.pid)
+            && process.waiting.remove(&from)
+        {
+            process.waiting.insert(to);
+        }
+        if let Some(at) = channel.object
+            && let Some(object) = self
+                .clients
+                .get_mut(&at.client)
+                .and_then(|c| c.objects.get_mut(&at.handle))
+        {
+            object.kind = Kind::Channel(to);
+        }
+        self.channels.insert(to, channel);
+    }
+
+    // ---- processes ----
+
+    fn life(&mut self, at: At, life: &Life) {
+        match life {
+            Life::Present { name } => {
+                if let Some(process) = self.process(at.pid) {
+                    process.name = Some(name.clone());
+                }
+            }
+            Life::Thread { .. } | Life::Exit { process: false } => {}
+            Life::Fork { child } => self.fork(at.pid, *child),
+            Life::Exec { name } => {
+                self.forget(at.pid);
+                if let Some(process) = self.process(at.pid) {
+                    process.name = Some(name.clone());
+                }
+            }
+            Life::Exit { process: true } => self.forget(at.pid),
+        }
+    }
+
+    /// A child has what its parent has mapped and open. (UVM does not follow a fork.)
+    fn fork(&mut self, parent: u32, child: u32) {
+        if parent == child {
+            return;
+        }
+        // The number was another process's: its end was not seen.
+        self.forget(child);
+        let Some(from) = self.processes.get(&parent) else {
+            return;
+        };
+        let (name, maps, clients) = (from.name.clone(), from.maps.clone(), from.clients.clone());
+        for client in &clients {
+            if let Some(client) = self.clients.get_mut(client) {
+                client.holders.insert(child);
+            }
+        }
+        let Some(process) = self.process(child) else {
+            return;
+        };
+        process.name = name;
+        process.clients = clients;
+        for (start, map) in maps {
+            self.put_map(child, start, map);
+        }
+        let shared: Vec<ChannelId> = self
+            .channels
+            .values()
+            .filter(|c| c.pid == parent && c.announced.is_some())
+            .map(|c| c.id)
+            .collect();
+        for channel in shared {
+            self.changes.push(Change::ChannelShared {
+                channel,
+                pid: child,
+            });
+        }
+    }
+
+    /// A process is gone, or is another program now: its mappings and its open files are.
+    fn forget(&mut self, pid: u32) {
+        let Some(process) = self.processes.remove(&pid) else {
+            return;
+        };
+        for (start, map) in process.maps {
+            match map.target {
+                Target::Doorbell { .. } => self.changes.push(Change::DoorbellGone {
+                    pid,
+                    cpu_va: CpuVa(start),
+                    len: map.len,
+                }),
+                Target::Memory { id, .. } => {
+                    if let Some(memory) = self.memory.get_mut(&id) {
+                        memory.cpu.remove(&(pid, start));
+                    }
+                }
+                Target::Channel { .. } | Target::Unknown => {}
+            }
+        }
+        for handle in process.clients {
+            let Some(client) = self.clients.get_mut(&handle) else {
+                continue;
+            };
+            client.holders.remove(&pid);
+            if client.holders.is_empty() {
+                self.free(ObjectRef {
+                    client: handle,
+                    handle,
+                });
+            }
+        }
+        self.drop_space(Space::Uvm { pid });
+        let rest: Vec<ChannelId> = self
+            .channels
+            .values()
+            .filter(|c| c.pid == pid)
+            .map(|c| c.id)
+            .collect();
+        for id in rest {
+            // A client that a forked child still holds keeps its channels: they are the child's now.
+            let heir = self
+                .channels
+                .get(&id)
+                .and_then(|c| c.object)
+                .and_then(|o| self.clients.get(&o.client)?.holders.first().copied());
+            match (heir, self.channels.get_mut(&id)) {
+                (Some(heir), Some(channel)) => channel.pid = heir,
+                _ => self.drop_channel(id),
+            }
+        }
+    }
+}

@@ -1,0 +1,136 @@
+//! What UVM ioctls do to the model: external ranges are how CUDA gives RM memory its GPU addresses.
+
+use super::{
+    call::{Call, uvm},
+    model::Model,
+    object::{MemoryId, ObjectRef, Space},
+    process::Target,
+    space::{Backing, GpuMap},
+};
+
+impl Model {
+    pub(crate) fn uvm(&mut self, call: &Call<'_>) {
+        let arg = &call.arg;
+        let pid = call.ioctl.at.pid;
+        let space = Space::Uvm { pid };
+        let range = || arg.get("base").zip(arg.get("length"));
+        match call.nr {
+            uvm::REGISTER_GPU_VASPACE | uvm::UNREGISTER_GPU_VASPACE => {
+                if let (Some(client), Some(handle)) = (arg.u32("hClient"), arg.u32("hVaSpace")) {
+                    self.uvm_spaces.insert(ObjectRef { client, handle });
+                }
+            }
+            uvm::CREATE_EXTERNAL_RANGE | uvm::ALLOC_SEMAPHORE_POOL => {
+                if let Some((base, len)) = range() {
+                    self.map_gpu(
+                        space,
+                        base,
+                        GpuMap {
+                            len,
+                            memory: None,
+                            through: 0,
+                        },
+                    );
+                }
+            }
+            uvm::MAP_EXTERNAL_ALLOCATION => {
+                let Some((base, len)) = range() else { return };
+                let offset = arg.get("offset").unwrap_or(0);
+                let memory = self.external_memory(call, base, len, offset);
+                self.map_gpu(
+                    space,
+                    base,
+                    GpuMap {
+                        len,
+                        memory,
+                        through: 0,
+                    },
+                );
+                self.settle(pid);
+            }
+            uvm::UNMAP_EXTERNAL => {
+                if let Some((base, len)) = range() {
+                    self.cut_gpu(space, base, len);
+                }
+            }
+            uvm::FREE => {
+                let Some(base) = arg.get("base") else { return };
+                // Since release 590 the length is not given: the range is the one that begins there.
+                let len = arg
+                    .get("length")
+                    .filter(|l| *l != 0)
+                    .or_else(|| self.spaces.get(&space)?.at(base).map(|(_, m)| m.len));
+                if let Some(len) = len {
+                    self.cut_gpu(space, base, len);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// The memory that an external range shows: the call names it, 9 KiB into its argument. Where the argument
+    /// was not captured that far, the memory mapped for the CPU at that address is it; else the newest memory of
+    /// the process that has no GPU address yet and may have that size.
+    fn external_memory(
+        &mut self,
+        call: &Call<'_>,
+        base: u64,
+        len: u64,
+        offset: u64,
+    ) -> Option<Backing> {
+        let pid = call.ioctl.at.pid;
+        let named = call
+            .arg
+            .u32("hClient")
+            .zip(call.arg.u32("hMemory"))
+            .map(|(client, handle)| ObjectRef { client, handle });
+        if let Some(object) = named {
+            let id = self.memory_of(object)?;
+            if let Some(memory) = self.memory.get_mut(&id) {
+                memory.size = memory.size.max(Some(offset.saturating_add(len)));
+            }
+            return Some(Backing {
+                id,
+                object,
+                offset,
+                stated: true,
+            });
+        }
+        let id = self
+            .mapped_at(pid, base)
+            .or_else(|| self.newest_unplaced(pid, len))?;
+        let memory = self.memory.get_mut(&id)?;
+        memory.size = memory.size.or(Some(offset.saturating_add(len)));
+        Some(Backing {
+            id,
+            object: memory.object,
+            offset,
+            stated: false,
+        })
+    }
+
+    fn mapped_at(&self, pid: u32, address: u64) -> Option<MemoryId> {
+        let process = self.processes.get(&pid)?;
+        if let Some((_, map)) = process.at(address)
+            && let Target::Memory { id, .. } = map.target
+        {
+            return Some(id);
+        }
+        self.newest(pid, |m| m.pinned == Some((pid, address)))
+    }
+
+    fn newest_unplaced(&self, pid: u32, len: u64) -> Option<MemoryId> {
+        self.newest(pid, |m| {
+            m.gpu.is_empty() && m.cpu.is_empty() && m.size.is_none_or(|s| s >= len)
+        })
+    }
+
+    fn newest(&self, pid: u32, which: impl Fn(&super::object::Memory) -> bool) -> Option<MemoryId> {
+        let process = self.processes.get(&pid)?;
+        self.memory
+            .iter()
+            .filter(|(_, m)| process.clients.contains(&m.object.client) && which(m))
+            .map(|(id, _)| *id)
+            .max()
+    }
+}

@@ -1,0 +1,295 @@
+//! One operation as a human wants to read it, on one line. Knows the words, not the columns before them.
+
+use crate::decode::event::{
+    Barrier, Context, Copy, Draw, HostOp, Inline, InlineContent, Launch, LaunchHow, LaunchKind,
+    Operation, Semaphore, SemaphoreAction, SemaphoreUnit, Video,
+};
+
+use super::method::class_name;
+use super::names::direction;
+use super::redact::Redactor;
+use super::style::{Formatter, Role};
+
+/// Writes one operation as a line, without ending it.
+pub fn describe(
+    f: &mut Formatter<'_>,
+    prefix: &str,
+    context: &Context,
+    op: &Operation,
+    redact: Option<&Redactor>,
+) {
+    let role = match op {
+        Operation::Launch(l) if is_driver(l.kind) => Some(Role::Dim),
+        _ => None,
+    };
+    f.line(prefix, 0, role);
+    match op {
+        Operation::Launch(l) => launch(f, l, redact),
+        Operation::Copy(c) => copy(f, c, redact),
+        Operation::Inline(i) => inline(f, i, redact),
+        Operation::Semaphore(s) => semaphore(f, s),
+        Operation::Barrier(b) => barrier(f, b),
+        Operation::Bind(b) => {
+            f.role(Role::Operation, format_args!("bind"));
+            f.text(format_args!(
+                " subchannel {} class {:#06x}",
+                b.subchannel, b.class
+            ));
+            if let Some(name) = class_name(b.class) {
+                f.text(format_args!(" {name}"));
+            }
+        }
+        Operation::Draw(d) => draw(f, d),
+        Operation::Video(v) => video(f, v),
+        Operation::Host(h) => host(f, h),
+    }
+    if context.late {
+        f.role(Role::Dim, format_args!(" (late)"));
+    }
+}
+
+fn is_driver(kind: LaunchKind) -> bool {
+    match kind {
+        LaunchKind::Companion | LaunchKind::DriverMemset | LaunchKind::DriverCopy => true,
+        LaunchKind::User | LaunchKind::Unresolved => false,
+    }
+}
+
+/// `AxBxC`.
+struct Dim([u32; 3]);
+
+impl std::fmt::Display for Dim {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}x{}x{}", self.0[0], self.0[1], self.0[2])
+    }
+}
+
+fn launch(f: &mut Formatter<'_>, l: &Launch, redact: Option<&Redactor>) {
+    f.role(Role::Operation, format_args!("launch"));
+    match l.kind {
+        LaunchKind::User => {}
+        LaunchKind::Companion => f.text(format_args!(" (driver: companion)")),
+        LaunchKind::DriverMemset => f.text(format_args!(" (driver: memset)")),
+        LaunchKind::DriverCopy => f.text(format_args!(" (driver: copy)")),
+        LaunchKind::Unresolved => f.text(format_args!(" (QMD not seen)")),
+    }
+    if let Some(grid) = l.grid {
+        f.text(format_args!(" grid {}", Dim(grid)));
+    }
+    if let Some(block) = l.block {
+        f.text(format_args!(" block {}", Dim(block)));
+    }
+    if let Some(cluster) = l.cluster {
+        f.text(format_args!(" cluster {}", Dim(cluster)));
+    }
+    for (name, value) in [
+        ("regs", l.registers),
+        ("smem", l.shared_bytes),
+        ("lmem", l.local_bytes.filter(|n| *n > 0)),
+        ("barriers", l.barriers.filter(|n| *n > 0)),
+    ] {
+        if let Some(value) = value {
+            f.text(format_args!(" {name} {value}"));
+        }
+    }
+    if let Some(program) = l.program {
+        f.text(format_args!(" prog "));
+        f.role(Role::Address, format_args!("{program:#x}"));
+        if let Some(bytes) = l.program_bytes {
+            f.text(format_args!(" ({bytes} B)"));
+        }
+    }
+    if let Some(args) = l.args.as_deref().filter(|a| !a.is_empty()) {
+        f.text(format_args!(" args "));
+        arguments(f, args, redact);
+    }
+    if let Some(qmd) = l.qmd {
+        f.text(format_args!(" qmd "));
+        f.role(Role::Address, format_args!("{qmd:#x}"));
+    }
+    match l.how {
+        LaunchHow::Pcas => {}
+        LaunchHow::InlineQmd => f.text(format_args!(" (inline QMD)")),
+        LaunchHow::Launch => f.text(format_args!(" (LAUNCH)")),
+    }
+    for r in &l.releases {
+        f.text(format_args!(
+            " then release {:#x} = {}",
+            r.address, r.payload
+        ));
+    }
+    if let Some(next) = l.dependent {
+        f.text(format_args!(" then qmd {next:#x}"));
+    }
+}
+
+/// Arguments as 8-byte words, with a last one of 4 bytes or less: where one argument ends and the next begins is
+/// not in the stream.
+fn arguments(f: &mut Formatter<'_>, args: &[u8], redact: Option<&Redactor>) {
+    if let Some(redact) = redact {
+        f.text(format_args!("{}", redact.hide(args)));
+        return;
+    }
+    /// More than this many words of arguments are summed up: a structure passed by value can be 4 KiB.
+    const SHOWN: usize = 16;
+    for (i, word) in args.chunks(8).take(SHOWN).enumerate() {
+        let mut value = [0; 8];
+        value[..word.len()].copy_from_slice(word);
+        let comma = if i == 0 { "" } else { "," };
+        f.text(format_args!("{comma}{:#x}", u64::from_le_bytes(value)));
+    }
+    if args.len() > SHOWN * 8 {
+        f.text(format_args!(",... ({} B)", args.len()));
+    }
+}
+
+fn copy(f: &mut Formatter<'_>, c: &Copy, redact: Option<&Redactor>) {
+    let fill = c.src.is_none() && c.dst.is_some();
+    f.role(
+        Role::Operation,
+        format_args!("{}", if fill { "fill" } else { "copy" }),
+    );
+    if let Some(d) = c.direction.filter(|_| !fill) {
+        f.text(format_args!(" {}", direction(d)));
+    }
+    f.text(format_args!(" {} B", c.bytes));
+    if let Some(pattern) = &c.pattern {
+        f.text(format_args!(" of "));
+        match redact {
+            Some(redact) => {
+                let bytes: Vec<u8> = pattern.iter().flat_map(|w| w.to_le_bytes()).collect();
+                f.text(format_args!("{}", redact.hide(&bytes)));
+            }
+            None => {
+                for (i, word) in pattern.iter().enumerate() {
+                    let comma = if i == 0 { "" } else { "," };
+                    f.text(format_args!("{comma}{word:#x}"));
+                }
+            }
+        }
+    }
+    let place = |f: &mut Formatter<'_>, address: u64, physical: bool| {
+        let physical = if physical { "phys " } else { "" };
+        f.role(Role::Address, format_args!("{physical}{address:#x}"));
+    };
+    if let Some(src) = c.src {
+        f.text(format_args!(" "));
+        place(f, src, c.physical.0);
+    }
+    if let Some(dst) = c.dst {
+        f.text(format_args!(" -> "));
+        place(f, dst, c.physical.1);
+    }
+    f.text(format_args!(" {} {}", c.engine, c.mode));
+    if c.lines > 1 {
+        f.text(format_args!(" {} lines of {} B", c.lines, c.line_bytes));
+        if let Some((from, to)) = c.pitch {
+            f.text(format_args!(" pitch {from} -> {to}"));
+        }
+    }
+    if let Some(s) = &c.semaphore {
+        f.text(format_args!(" then release "));
+        f.role(Role::Address, format_args!("{:#x}", s.address));
+        f.text(format_args!(" = {}", s.payload));
+        if s.timestamp {
+            f.text(format_args!(" timestamp"));
+        }
+    }
+}
+
+fn inline(f: &mut Formatter<'_>, i: &Inline, redact: Option<&Redactor>) {
+    f.role(Role::Operation, format_args!("inline"));
+    f.text(format_args!(
+        " {} {} B -> ",
+        direction(i.direction),
+        i.bytes
+    ));
+    f.role(Role::Address, format_args!("{:#x}", i.dst));
+    match i.content {
+        Some(InlineContent::Data) => f.text(format_args!(" data")),
+        Some(InlineContent::Code) => f.text(format_args!(" code")),
+        Some(InlineContent::ConstantBank) => f.text(format_args!(" constants")),
+        Some(InlineContent::Qmd) => f.text(format_args!(" qmd")),
+        None => {}
+    }
+    if i.lines > 1 {
+        f.text(format_args!(" {} lines of {} B", i.lines, i.line_bytes));
+    }
+    if let Some(redact) = redact {
+        f.text(format_args!(" {}", redact.hide(&i.head)));
+    } else if i.content == Some(InlineContent::Data) && !i.head.is_empty() {
+        f.text(format_args!(" "));
+        for b in i.head.iter().take(16) {
+            f.text(format_args!("{b:02x}"));
+        }
+        if i.bytes > 16 {
+            f.text(format_args!(".."));
+        }
+    }
+}
+
+fn semaphore(f: &mut Formatter<'_>, s: &Semaphore) {
+    f.role(Role::Operation, format_args!("semaphore"));
+    let (verb, sign) = match s.action {
+        SemaphoreAction::Release => ("release", "="),
+        SemaphoreAction::AcquireEqual => ("acquire", "=="),
+        SemaphoreAction::AcquireGreaterEqual => ("acquire", ">="),
+        SemaphoreAction::AcquireAnd => ("acquire", "&"),
+        SemaphoreAction::AcquireNor => ("acquire", "nor"),
+        SemaphoreAction::Reduction => (s.reduction.unwrap_or("reduction"), "with"),
+        SemaphoreAction::Other(_) => ("operation", "with"),
+    };
+    f.text(format_args!(" {verb}"));
+    if let SemaphoreAction::Other(n) = s.action {
+        f.text(format_args!(" {n:#x}"));
+    }
+    f.text(format_args!(" "));
+    f.role(Role::Address, format_args!("{:#x}", s.address));
+    f.text(format_args!(" {sign} {}", s.payload));
+    if s.timestamp {
+        f.text(format_args!(" timestamp"));
+    }
+    if s.wait_for_idle {
+        f.text(format_args!(" after idle"));
+    }
+    match s.unit {
+        SemaphoreUnit::Host => f.text(format_args!(" (host)")),
+        SemaphoreUnit::Engine => f.text(format_args!(" (engine)")),
+        SemaphoreUnit::Copy => f.text(format_args!(" (copy engine)")),
+    }
+}
+
+fn barrier(f: &mut Formatter<'_>, b: &Barrier) {
+    f.role(Role::Operation, format_args!("barrier"));
+    f.text(format_args!(" {}", b.what));
+    if let Some(address) = b.address {
+        f.text(format_args!(" "));
+        f.role(Role::Address, format_args!("{address:#x}"));
+    }
+    if b.data != 0 {
+        f.text(format_args!(" ({:#x})", b.data));
+    }
+}
+
+fn draw(f: &mut Formatter<'_>, d: &Draw) {
+    f.role(Role::Operation, format_args!("{}", d.what));
+    if let Some(n) = d.count {
+        f.text(format_args!(" count {n}"));
+    }
+    f.text(format_args!(
+        " class {:#06x} method {:#06x} = {:#x}",
+        d.class, d.method, d.data
+    ));
+}
+
+fn video(f: &mut Formatter<'_>, v: &Video) {
+    f.role(Role::Operation, format_args!("video {}", v.what));
+    f.text(format_args!(" class {:#06x} = {:#x}", v.class, v.data));
+}
+
+fn host(f: &mut Formatter<'_>, h: &HostOp) {
+    f.role(Role::Operation, format_args!("host {}", h.what));
+    if h.data != 0 {
+        f.text(format_args!(" = {:#x}", h.data));
+    }
+}

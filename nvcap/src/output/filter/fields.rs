@@ -1,0 +1,373 @@
+//! The fields an expression may name, what they may be compared with, and how each is read from an event.
+
+use crate::decode::event::{
+    Body, Context, Copy, EntryKind, Event, InlineContent, Operation, SemaphoreAction, SemaphoreUnit,
+};
+use crate::output::Detail;
+use crate::output::method::method_name;
+use crate::output::names::{EngineName, direction, launch_kind};
+use crate::record::How;
+
+macro_rules! fields {
+    ($($name:literal $variant:ident $kind:ident $doc:literal)*) => {
+        /// A field of an event.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub enum Field { $( #[doc = $doc] $variant ),* }
+
+        /// All fields by name.
+        const FIELDS: &[(&str, Field, Kind, &str)] = &[ $( ($name, Field::$variant, Kind::$kind, $doc) ),* ];
+    };
+}
+
+/// What a field holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// A number.
+    Number,
+    /// One of a few words.
+    Choice,
+    /// Any text.
+    Text,
+    /// A name that also has a number (a method).
+    Named,
+    /// Yes or no.
+    Flag,
+}
+
+fields! {
+    "type" Type Choice "kind of object: operation, submission, method, entry"
+    "op" Op Choice "operation"
+    "time_ns" Time Number "CLOCK_MONOTONIC of the traced machine, ns"
+    "pid" Pid Number "process id"
+    "tid" Tid Number "thread id"
+    "thread" Thread Text "thread or process name"
+    "gpu" Gpu Number "number N of /dev/nvidiaN"
+    "token" Token Number "work-submit token"
+    "channel" Channel Number "work-submit token of the channel (the same as token)"
+    "channel.id" ChannelId Number "the channel's number in this trace"
+    "engine" Engine Text "engine: gr, ce, ce2, nvdec0, ...; copy means any copy engine"
+    "serial" Serial Number "number of the submission in this trace"
+    "phase" Phase Text "labelled time range (--phases)"
+    "late" Late Flag "caught up later than its own doorbell"
+    "how" How Choice "how the submission was seen"
+    "bytes" Bytes Number "bytes copied, written inline or submitted"
+    "src" Src Number "source address"
+    "dst" Dst Number "destination address"
+    "address" Address Number "address of a semaphore, a barrier or an entry"
+    "payload" Payload Number "payload of a semaphore"
+    "lines" Lines Number "lines of a copy or inline write"
+    "mode" Mode Text "mode of a copy: linear, pitch, fill, ..."
+    "direction" Direction Choice "which way a copy or inline write goes"
+    "content" Content Choice "what an inline write is"
+    "kind" Kind Choice "whose launch it is"
+    "grid" Grid Number "blocks of a launch, all dimensions multiplied"
+    "grid.x" GridX Number "blocks in x"
+    "grid.y" GridY Number "blocks in y"
+    "grid.z" GridZ Number "blocks in z"
+    "block" Block Number "threads of a block, all dimensions multiplied"
+    "block.x" BlockX Number "threads in x"
+    "block.y" BlockY Number "threads in y"
+    "block.z" BlockZ Number "threads in z"
+    "regs" Registers Number "registers of a thread"
+    "smem" Shared Number "shared memory of a block, bytes"
+    "lmem" Local Number "local memory of a thread, bytes"
+    "program" Program Number "address of the program"
+    "qmd" Qmd Number "address of the QMD"
+    "unit" Unit Choice "which unit handles a semaphore"
+    "action" Action Choice "what a semaphore operation does"
+    "what" What Text "which barrier, draw, video or host operation"
+    "class" Class Number "class of a method, bind, barrier or draw"
+    "method" Method Named "method write, by name or byte address"
+    "subchannel" Subchannel Number "subchannel of a method write or bind"
+    "data" Data Number "data word of a method write"
+    "position" Position Number "ring position of a submission"
+    "entries" Entries Number "ring entries of a submission"
+    "missing" Missing Number "bytes of a submission that could not be read"
+}
+
+impl Field {
+    pub(super) fn by_name(name: &str) -> Option<Self> {
+        FIELDS
+            .iter()
+            .find(|f| f.0 == name)
+            .map(|f| f.1)
+            .or(match name {
+                "registers" => Some(Self::Registers),
+                "shared" => Some(Self::Shared),
+                "prog" => Some(Self::Program),
+                "name" => Some(Self::Thread),
+                _ => None,
+            })
+    }
+
+    fn row(self) -> &'static (&'static str, Field, Kind, &'static str) {
+        FIELDS.iter().find(|f| f.1 == self).unwrap_or(&FIELDS[0])
+    }
+
+    /// Its name in expressions.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        self.row().0
+    }
+
+    /// What it is, in a few words.
+    #[must_use]
+    pub fn about(self) -> &'static str {
+        self.row().3
+    }
+
+    /// All of them.
+    pub fn all() -> impl Iterator<Item = Self> {
+        FIELDS.iter().map(|f| f.1)
+    }
+
+    pub(super) fn kind(self) -> Kind {
+        self.row().2
+    }
+
+    /// The words a [`Kind::Choice`] may be compared with.
+    #[must_use]
+    pub fn choices(self) -> &'static [&'static str] {
+        match self {
+            Self::Type => &["operation", "submission", "method", "entry", "stop"],
+            Self::Op => &[
+                "launch",
+                "copy",
+                "inline",
+                "semaphore",
+                "barrier",
+                "bind",
+                "draw",
+                "video",
+                "host",
+            ],
+            Self::How => &["trapped", "observed", "recorded"],
+            Self::Direction => &["h2d", "d2h", "d2d", "h2h", "p2p"],
+            Self::Content => &["data", "code", "constant_bank", "qmd", "unknown"],
+            Self::Kind => &[
+                "user",
+                "companion",
+                "driver_memset",
+                "driver_copy",
+                "unresolved",
+                "driver",
+            ],
+            Self::Unit => &["host", "engine", "copy"],
+            Self::Action => &["release", "acquire", "reduction", "other"],
+            _ => &[],
+        }
+    }
+
+    pub(super) fn detail(self) -> Detail {
+        match self {
+            Self::Method | Self::Data => Detail::Methods,
+            _ => Detail::Operations,
+        }
+    }
+}
+
+/// What a field of an event holds.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Value<'a> {
+    Number(u64),
+    Word(std::borrow::Cow<'a, str>),
+    /// A name and its number.
+    Either(std::borrow::Cow<'a, str>, u64),
+}
+
+/// Whether a word of an expression means a word of an event. Letter case does not matter; some words mean more
+/// than one.
+pub(super) fn same_word(wanted: &str, is: &str) -> bool {
+    if wanted.eq_ignore_ascii_case(is) {
+        return true;
+    }
+    let lower = wanted.to_ascii_lowercase();
+    match lower.as_str() {
+        "copy" | "ce" => is.starts_with("ce"),
+        "graphics" | "compute" => is == "gr",
+        "driver" => matches!(is, "companion" | "driver_memset" | "driver_copy"),
+        "acquire" => is.starts_with("acquire"),
+        "nvdec" | "nvenc" | "nvjpg" | "ofa" => is.starts_with(&lower),
+        "unknown" => is == "?",
+        _ => false,
+    }
+}
+
+fn word(w: &str) -> Option<Value<'_>> {
+    Some(Value::Word(w.into()))
+}
+
+fn number(n: impl Into<u64>) -> Option<Value<'static>> {
+    Some(Value::Number(n.into()))
+}
+
+fn volume(d: [u32; 3]) -> u64 {
+    d.iter().fold(1, |n, d| n.saturating_mul(u64::from(*d)))
+}
+
+/// Reads a field; `None` where the event has none.
+pub(super) fn read<'a>(field: Field, event: &'a Event<'_>) -> Option<Value<'a>> {
+    let c: &Context = event.context;
+    match field {
+        Field::Type => word(match event.body {
+            Body::Submission(_) => "submission",
+            Body::Entry(_) => "entry",
+            Body::Method(_) => "method",
+            Body::Operation(_) => "operation",
+            Body::Stop(_) => "stop",
+        }),
+        Field::Time => number(c.at.time_ns),
+        Field::Pid => number(c.at.pid),
+        Field::Tid => number(c.at.tid),
+        Field::Thread => word(c.thread.as_deref()?),
+        Field::Gpu => number(c.gpu?),
+        Field::Token | Field::Channel => number(c.token?),
+        Field::ChannelId => number(c.channel.0),
+        Field::Engine => match &event.body {
+            Body::Operation(Operation::Copy(copy)) => word(&copy.engine),
+            _ => Some(Value::Word(EngineName(c.engine).to_string().into())),
+        },
+        Field::Serial => number(c.serial),
+        Field::Phase => word(c.phase.as_deref()?),
+        Field::Late => number(c.late),
+        Field::How => word(match c.how {
+            How::Trapped => "trapped",
+            How::Observed => "observed",
+            How::Recorded => "recorded",
+        }),
+        _ => match &event.body {
+            Body::Operation(op) => operation(field, op),
+            Body::Method(m) => match field {
+                Field::Method => {
+                    let name = method_name(m.class, m.method).unwrap_or_default();
+                    Some(Value::Either(name.into(), u64::from(m.method)))
+                }
+                Field::Class => number(m.class),
+                Field::Subchannel => number(m.subchannel),
+                Field::Data => number(m.data),
+                _ => None,
+            },
+            Body::Submission(s) => match field {
+                Field::Bytes => number(s.bytes),
+                Field::Missing => number(s.missing),
+                Field::Position => number(s.position),
+                Field::Entries => number(s.entries),
+                _ => None,
+            },
+            Body::Entry(e) => match (field, e.kind) {
+                (Field::Bytes, EntryKind::Segment { len, .. }) => number(len),
+                (Field::Address, EntryKind::Segment { address, .. }) => number(address.0),
+                _ => None,
+            },
+            Body::Stop(_) => None,
+        },
+    }
+}
+
+fn operation(field: Field, op: &Operation) -> Option<Value<'_>> {
+    if field == Field::Op {
+        return word(match op {
+            Operation::Launch(_) => "launch",
+            Operation::Copy(_) => "copy",
+            Operation::Inline(_) => "inline",
+            Operation::Semaphore(_) => "semaphore",
+            Operation::Barrier(_) => "barrier",
+            Operation::Bind(_) => "bind",
+            Operation::Draw(_) => "draw",
+            Operation::Video(_) => "video",
+            Operation::Host(_) => "host",
+        });
+    }
+    match op {
+        Operation::Launch(l) => match field {
+            Field::Kind => word(launch_kind(l.kind)),
+            Field::Grid => number(volume(l.grid?)),
+            Field::GridX => number(l.grid?[0]),
+            Field::GridY => number(l.grid?[1]),
+            Field::GridZ => number(l.grid?[2]),
+            Field::Block => number(volume(l.block?)),
+            Field::BlockX => number(l.block?[0]),
+            Field::BlockY => number(l.block?[1]),
+            Field::BlockZ => number(l.block?[2]),
+            Field::Registers => number(l.registers?),
+            Field::Shared => number(l.shared_bytes?),
+            Field::Local => number(l.local_bytes?),
+            Field::Program => number(l.program?),
+            Field::Qmd => number(l.qmd?),
+            _ => None,
+        },
+        Operation::Copy(c) => copy(field, c),
+        Operation::Inline(i) => match field {
+            Field::Bytes => number(i.bytes),
+            Field::Dst => number(i.dst),
+            Field::Lines => number(i.lines),
+            Field::Direction => word(direction(i.direction)),
+            Field::Content => word(match i.content {
+                Some(InlineContent::Data) => "data",
+                Some(InlineContent::Code) => "code",
+                Some(InlineContent::ConstantBank) => "constant_bank",
+                Some(InlineContent::Qmd) => "qmd",
+                None => "unknown",
+            }),
+            _ => None,
+        },
+        Operation::Semaphore(s) => match field {
+            Field::Address => number(s.address),
+            Field::Payload => number(s.payload),
+            Field::Unit => word(match s.unit {
+                SemaphoreUnit::Host => "host",
+                SemaphoreUnit::Engine => "engine",
+                SemaphoreUnit::Copy => "copy",
+            }),
+            Field::Action => word(match s.action {
+                SemaphoreAction::Release => "release",
+                SemaphoreAction::AcquireEqual
+                | SemaphoreAction::AcquireGreaterEqual
+                | SemaphoreAction::AcquireAnd
+                | SemaphoreAction::AcquireNor => "acquire",
+                SemaphoreAction::Reduction => "reduction",
+                SemaphoreAction::Other(_) => "other",
+            }),
+            _ => None,
+        },
+        Operation::Barrier(b) => match field {
+            Field::What => word(b.what),
+            Field::Class => number(b.class),
+            Field::Address => number(b.address?),
+            _ => None,
+        },
+        Operation::Bind(b) => match field {
+            Field::Class => number(b.class),
+            Field::Subchannel => number(b.subchannel),
+            _ => None,
+        },
+        Operation::Draw(d) => match field {
+            Field::What => word(d.what),
+            Field::Class => number(d.class),
+            _ => None,
+        },
+        Operation::Video(v) => match field {
+            Field::What => word(v.what),
+            Field::Class => number(v.class),
+            _ => None,
+        },
+        Operation::Host(h) => match field {
+            Field::What => word(h.what),
+            _ => None,
+        },
+    }
+}
+
+fn copy(field: Field, c: &Copy) -> Option<Value<'_>> {
+    match field {
+        Field::Bytes => number(c.bytes),
+        Field::Src => number(c.src?),
+        Field::Dst => number(c.dst?),
+        Field::Lines => number(c.lines),
+        Field::Mode => word(c.mode),
+        Field::Direction => word(direction(c.direction?)),
+        Field::Address => number(c.semaphore.as_ref()?.address),
+        Field::Payload => number(c.semaphore.as_ref()?.payload),
+        _ => None,
+    }
+}

@@ -1,0 +1,206 @@
+//! Filter expressions (`-e`): which events are shown. docs/filters.md is the users' description.
+//!
+//! An expression is tested on each event by itself; a comparison of a field that the event does not have is
+//! false (and its negation true). The ledger counts everything whatever the filter says.
+
+mod fields;
+mod parse;
+
+use crate::decode::event::{Body, Event};
+
+use super::Detail;
+pub use fields::Field;
+use fields::{Value, read};
+pub use parse::ParseError;
+
+/// A parsed expression.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Filter {
+    root: Node,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+enum Node {
+    And(Vec<Node>),
+    Or(Vec<Node>),
+    Not(Box<Node>),
+    Compare {
+        field: Field,
+        op: Compare,
+        wanted: Wanted,
+    },
+    /// A bare field: it is true, or not zero.
+    Is(Field),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Compare {
+    Equal,
+    NotEqual,
+    Less,
+    LessEqual,
+    Greater,
+    GreaterEqual,
+    Like,
+    NotLike,
+}
+
+/// The right side of a comparison.
+#[derive(Clone, Debug, PartialEq)]
+enum Wanted {
+    /// Any of these numbers.
+    Numbers(Vec<u64>),
+    /// Any of these words.
+    Words(Vec<String>),
+    /// A pattern with `*` and `?`.
+    Pattern(String),
+}
+
+impl Filter {
+    /// Parses an expression.
+    ///
+    /// # Errors
+    /// With the column and what would be allowed there.
+    pub fn parse(text: &str) -> Result<Self, ParseError> {
+        parse::parse(text).map(|root| Self { root })
+    }
+
+    /// The detail that the decoder must give for this filter to have what it asks for.
+    #[must_use]
+    pub fn detail(&self) -> Detail {
+        fn of(node: &Node) -> Detail {
+            match node {
+                Node::And(nodes) | Node::Or(nodes) => {
+                    nodes.iter().map(of).max().unwrap_or_default()
+                }
+                Node::Not(node) => of(node),
+                Node::Is(field) => field.detail(),
+                Node::Compare {
+                    field: Field::Type,
+                    wanted: Wanted::Words(words),
+                    ..
+                } => words
+                    .iter()
+                    .map(|w| match w.as_str() {
+                        "method" => Detail::Methods,
+                        "entry" => Detail::Words,
+                        _ => Detail::Operations,
+                    })
+                    .max()
+                    .unwrap_or_default(),
+                Node::Compare { field, .. } => field.detail(),
+            }
+        }
+        of(&self.root)
+    }
+
+    /// Whether the event is to be shown. Where decoding stopped is always shown: it is a loss.
+    #[must_use]
+    pub fn matches(&self, event: &Event<'_>) -> bool {
+        matches!(event.body, Body::Stop(_)) || test(&self.root, event)
+    }
+}
+
+fn test(node: &Node, event: &Event<'_>) -> bool {
+    match node {
+        Node::And(nodes) => nodes.iter().all(|n| test(n, event)),
+        Node::Or(nodes) => nodes.iter().any(|n| test(n, event)),
+        Node::Not(node) => !test(node, event),
+        Node::Is(field) => match read(*field, event) {
+            Some(Value::Number(n)) => n != 0,
+            Some(Value::Word(w)) => !w.is_empty(),
+            Some(Value::Either(..)) => true,
+            None => false,
+        },
+        Node::Compare { field, op, wanted } => match read(*field, event) {
+            Some(value) => compare(&value, *op, wanted),
+            None => false,
+        },
+    }
+}
+
+fn compare(value: &Value<'_>, op: Compare, wanted: &Wanted) -> bool {
+    match (value, wanted) {
+        (Value::Number(n) | Value::Either(_, n), Wanted::Numbers(wanted)) => {
+            let first = wanted.first().copied().unwrap_or(0);
+            match op {
+                Compare::Equal => wanted.contains(n),
+                Compare::NotEqual => !wanted.contains(n),
+                Compare::Less => *n < first,
+                Compare::LessEqual => *n <= first,
+                Compare::Greater => *n > first,
+                Compare::GreaterEqual => *n >= first,
+                Compare::Like | Compare::NotLike => false,
+            }
+        }
+        (Value::Word(w) | Value::Either(w, _), Wanted::Words(wanted)) => {
+            let among = wanted.iter().any(|want| fields::same_word(want, w));
+            match op {
+                Compare::Equal => among,
+                Compare::NotEqual => !among,
+                _ => false,
+            }
+        }
+        (Value::Word(w) | Value::Either(w, _), Wanted::Pattern(pattern)) => {
+            (op == Compare::Like) == like(pattern.as_bytes(), w.as_bytes())
+        }
+        (Value::Number(n), Wanted::Pattern(pattern)) => {
+            (op == Compare::Like) == like(pattern.as_bytes(), format!("{n:#x}").as_bytes())
+        }
+        (Value::Number(_), Wanted::Words(_)) | (Value::Word(_), Wanted::Numbers(_)) => false,
+    }
+}
+
+/// Whether all of `text` fits `pattern`: `*` any run, `?` any one character; letter case does not matter.
+fn like(pattern: &[u8], text: &[u8]) -> bool {
+    let (mut p, mut t) = (0, 0);
+    // The last star seen, and how far into the text it reaches.
+    let mut star: Option<(usize, usize)> = None;
+    while t < text.len() {
+        match pattern.get(p) {
+            Some(b'*') => {
+                star = Some((p, t));
+                p += 1;
+            }
+            Some(c) if *c == b'?' || c.eq_ignore_ascii_case(&text[t]) => {
+                p += 1;
+                t += 1;
+            }
+            _ => match star {
+                Some((at, reach)) => {
+                    star = Some((at, reach + 1));
+                    p = at + 1;
+                    t = reach + 1;
+                }
+                None => return false,
+            },
+        }
+    }
+    pattern[p..].iter().all(|c| *c == b'*')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::like;
+
+    #[test]
+    fn patterns() {
+        for (pattern, text, fits) in [
+            ("SEND_*", "SEND_PCAS_A", true),
+            ("*pcas*", "SEND_PCAS_A", true),
+            ("SEND_????_A", "SEND_PCAS_A", true),
+            ("SEND_???_A", "SEND_PCAS_A", false),
+            ("*", "", true),
+            ("", "", true),
+            ("", "a", false),
+            ("a*b*c", "aXbYbZc", true),
+            ("a*b*c", "aXbYbZ", false),
+        ] {
+            assert_eq!(
+                like(pattern.as_bytes(), text.as_bytes()),
+                fits,
+                "{pattern} {text}"
+            );
+        }
+    }
+}

@@ -1,0 +1,381 @@
+//! From the text of an expression to its tree.
+//!
+//! ```text
+//! expression := conjunction ( "||" conjunction )*
+//! conjunction := term ( "&&" term )*
+//! term := "!" term | "(" expression ")" | field | field operator value ( "," value )*
+//! operator := "=" | "==" | "!=" | "<" | "<=" | ">" | ">=" | "~" | "!~"
+//! value := number with an optional suffix K, M, G (powers of 1024) | word | "text" | 'text'
+//! ```
+
+use std::fmt;
+
+use super::fields::{Field, Kind};
+use super::{Compare, Node, Wanted};
+
+/// Expressions are typed by people; this is a stack guard, not a limit they meet.
+const MAX_DEPTH: usize = 64;
+
+/// Why an expression was not understood, and where.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ParseError {
+    /// The expression.
+    pub text: String,
+    /// Column of the trouble, characters, from 1.
+    pub column: usize,
+    /// What is wrong and what is allowed there.
+    pub message: String,
+}
+
+impl fmt::Display for ParseError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "column {}: {}", self.column, self.message)?;
+        writeln!(f, "  {}", self.text)?;
+        write!(f, "  {:>width$}", '^', width = self.column)
+    }
+}
+
+impl std::error::Error for ParseError {}
+
+struct Parser<'a> {
+    text: &'a str,
+    at: usize,
+    depth: usize,
+}
+
+pub(super) fn parse(text: &str) -> Result<Node, ParseError> {
+    let mut p = Parser {
+        text,
+        at: 0,
+        depth: 0,
+    };
+    let node = p.expression()?;
+    p.space();
+    if p.at < text.len() {
+        return Err(p.error(p.at, "expected && or || or the end".into()));
+    }
+    Ok(node)
+}
+
+impl Parser<'_> {
+    fn rest(&self) -> &str {
+        &self.text[self.at..]
+    }
+
+    fn space(&mut self) {
+        self.at = self.text.len() - self.rest().trim_start().len();
+    }
+
+    fn error(&self, at: usize, message: String) -> ParseError {
+        ParseError {
+            text: self.text.to_owned(),
+            column: self.text[..at].chars().count() + 1,
+            message,
+        }
+    }
+
+    fn eat(&mut self, token: &str) -> bool {
+        self.space();
+        if self.rest().starts_with(token) {
+            self.at += token.len();
+            return true;
+        }
+        false
+    }
+
+    fn expression(&mut self) -> Result<Node, ParseError> {
+        let mut nodes = vec![self.conjunction()?];
+        while self.eat("||") {
+            nodes.push(self.conjunction()?);
+        }
+        Ok(if nodes.len() == 1 {
+            nodes.remove(0)
+        } else {
+            Node::Or(nodes)
+        })
+    }
+
+    fn conjunction(&mut self) -> Result<Node, ParseError> {
+        let mut nodes = vec![self.term()?];
+        while self.eat("&&") {
+            nodes.push(self.term()?);
+        }
+        Ok(if nodes.len() == 1 {
+            nodes.remove(0)
+        } else {
+            Node::And(nodes)
+        })
+    }
+
+    fn term(&mut self) -> Result<Node, ParseError> {
+        self.depth += 1;
+        if self.depth > MAX_DEPTH {
+            return Err(self.error(self.at, format!("nested deeper than {MAX_DEPTH}")));
+        }
+        let node = if self.eat("!") {
+            Node::Not(Box::new(self.term()?))
+        } else if self.eat("(") {
+            let open = self.at - 1;
+            let node = self.expression()?;
+            if !self.eat(")") {
+                let column = self.text[..open].chars().count() + 1;
+                return Err(self.error(
+                    self.at,
+                    format!("expected ) for the ( at column {column}, or && or ||"),
+                ));
+            }
+            node
+        } else {
+            self.comparison()?
+        };
+        self.depth -= 1;
+        Ok(node)
+    }
+
+    fn comparison(&mut self) -> Result<Node, ParseError> {
+        self.space();
+        let start = self.at;
+        let len = self
+            .rest()
+            .find(|c: char| !(c.is_ascii_alphanumeric() || c == '_' || c == '.'))
+            .unwrap_or(self.rest().len());
+        let name = &self.text[start..start + len];
+        if name.is_empty() {
+            return Err(self.error(
+                start,
+                "expected a field (such as op, bytes, channel, method), ! or (".into(),
+            ));
+        }
+        let Some(field) = Field::by_name(name) else {
+            return Err(self.error(start, unknown_field(name)));
+        };
+        self.at += len;
+        let Some(op) = self.operator() else {
+            if matches!(field.kind(), Kind::Flag | Kind::Number) && self.at_end_of_term() {
+                return Ok(Node::Is(field));
+            }
+            return Err(self.error(
+                self.at,
+                format!("expected =, !=, <, <=, >, >=, ~ or !~ after {name}"),
+            ));
+        };
+        let wanted = self.values(field, op)?;
+        Ok(Node::Compare { field, op, wanted })
+    }
+
+    fn at_end_of_term(&mut self) -> bool {
+        self.space();
+        let rest = self.rest();
+        rest.is_empty() || rest.starts_with(')') || rest.starts_with("&&") || rest.starts_with("||")
+    }
+
+    fn operator(&mut self) -> Option<Compare> {
+        // Longer ones first.
+        const OPERATORS: [(&str, Compare); 9] = [
+            ("==", Compare::Equal),
+            ("!=", Compare::NotEqual),
+            ("!~", Compare::NotLike),
+            ("<=", Compare::LessEqual),
+            (">=", Compare::GreaterEqual),
+            ("=", Compare::Equal),
+            ("<", Compare::Less),
+            (">", Compare::Greater),
+            ("~", Compare::Like),
+        ];
+        OPERATORS
+            .into_iter()
+            .find(|(token, _)| self.eat(token))
+            .map(|(_, op)| op)
+    }
+
+    /// One value as text, and where it began.
+    fn value(&mut self) -> Result<(usize, String), ParseError> {
+        self.space();
+        let start = self.at;
+        let rest = self.rest();
+        if let Some(quote) = rest.chars().next().filter(|c| matches!(c, '"' | '\'')) {
+            let Some(len) = rest[1..].find(quote) else {
+                return Err(self.error(start, format!("no closing {quote}")));
+            };
+            let text = rest[1..=len].to_owned();
+            self.at += len + 2;
+            return Ok((start, text));
+        }
+        let len = rest
+            .find(|c: char| c.is_whitespace() || "()&|!=<>,".contains(c))
+            .unwrap_or(rest.len());
+        if len == 0 {
+            return Err(self.error(start, "expected a value".into()));
+        }
+        let text = rest[..len].to_owned();
+        self.at += len;
+        Ok((start, text))
+    }
+
+    fn values(&mut self, field: Field, op: Compare) -> Result<Wanted, ParseError> {
+        let name = field.name();
+        let (start, first) = self.value()?;
+        if matches!(op, Compare::Like | Compare::NotLike) {
+            return Ok(Wanted::Pattern(first));
+        }
+        let mut values = vec![(start, first)];
+        while self.eat(",") {
+            values.push(self.value()?);
+        }
+        let ordered = !matches!(op, Compare::Equal | Compare::NotEqual);
+        if ordered && values.len() > 1 {
+            return Err(self.error(values[1].0, "a list goes with = and != only".into()));
+        }
+        let as_numbers = |p: &Self| -> Result<Vec<u64>, ParseError> {
+            values
+                .iter()
+                .map(|(at, text)| {
+                    number(text).ok_or_else(|| {
+                        p.error(
+                            *at,
+                            format!(
+                                "'{text}' is no number; {name} ({}) takes decimal or 0x numbers, with K, M or G",
+                                field.about()
+                            ),
+                        )
+                    })
+                })
+                .collect()
+        };
+        match field.kind() {
+            Kind::Number => as_numbers(self).map(Wanted::Numbers),
+            Kind::Flag => {
+                let (at, text) = &values[0];
+                match text.as_str() {
+                    "true" | "yes" | "1" => Ok(Wanted::Numbers(vec![1])),
+                    "false" | "no" | "0" => Ok(Wanted::Numbers(vec![0])),
+                    _ => Err(self.error(*at, format!("{name} is true or false"))),
+                }
+            }
+            Kind::Named if ordered || values.iter().all(|(_, t)| number(t).is_some()) => {
+                as_numbers(self).map(Wanted::Numbers)
+            }
+            Kind::Choice | Kind::Text | Kind::Named => {
+                if ordered {
+                    return Err(self.error(
+                        start,
+                        format!("{name} is a word: compare it with =, !=, ~ or !~"),
+                    ));
+                }
+                let choices = field.choices();
+                if let Some((at, text)) = values
+                    .iter()
+                    .find(|(_, t)| !choices.is_empty() && !choices.contains(&t.as_str()))
+                {
+                    return Err(self.error(
+                        *at,
+                        format!("'{text}' is no {name}; allowed: {}", choices.join(", ")),
+                    ));
+                }
+                Ok(Wanted::Words(values.into_iter().map(|(_, t)| t).collect()))
+            }
+        }
+    }
+}
+
+fn unknown_field(name: &str) -> String {
+    let all: Vec<&str> = Field::all().map(Field::name).collect();
+    // The one that shares the longest beginning, where any does.
+    let close = all
+        .iter()
+        .map(|f| {
+            let same = f
+                .bytes()
+                .zip(name.bytes())
+                .take_while(|(a, b)| a == b)
+                .count();
+            (same, f)
+        })
+        .filter(|(same, _)| *same >= 2)
+        .max_by_key(|(same, f)| (*same, usize::MAX - f.len()));
+    let hint = close.map_or_else(String::new, |(_, f)| format!(" (did you mean {f}?)"));
+    format!(
+        "no field is called '{name}'{hint}; allowed: {}",
+        all.join(", ")
+    )
+}
+
+/// A decimal or 0x number with an optional suffix; underscores may part digits.
+fn number(text: &str) -> Option<u64> {
+    let text = text.replace('_', "");
+    if let Some(hex) = text.strip_prefix("0x").or_else(|| text.strip_prefix("0X")) {
+        return u64::from_str_radix(hex, 16).ok();
+    }
+    let (digits, shift) = match text.char_indices().last()? {
+        (at, 'K' | 'k') => (&text[..at], 10),
+        (at, 'M' | 'm') => (&text[..at], 20),
+        (at, 'G' | 'g') => (&text[..at], 30),
+        _ => (text.as_str(), 0),
+    };
+    if digits.is_empty() || !digits.bytes().all(|b| b.is_ascii_digit()) {
+        return None;
+    }
+    digits.parse::<u64>().ok()?.checked_mul(1 << shift)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers() {
+        for (text, n) in [
+            ("0", Some(0)),
+            ("1M", Some(1 << 20)),
+            ("2k", Some(2048)),
+            ("3G", Some(3 << 30)),
+            ("0x10012", Some(0x10012)),
+            ("1_000", Some(1000)),
+            ("K", None),
+            ("", None),
+            ("1.5M", None),
+            ("-1", None),
+            ("99999999999G", None),
+        ] {
+            assert_eq!(number(text), n, "{text}");
+        }
+    }
+
+    #[test]
+    fn errors_point_at_the_column() {
+        for (text, column, says) in [
+            ("", 1, "expected a field"),
+            ("op=lunch", 4, "allowed: launch, copy"),
+            ("op=launch &&", 13, "expected a field"),
+            ("bytes>big", 7, "is no number"),
+            ("(op=launch", 11, "expected ) for the ( at column 1"),
+            ("op=launch x", 11, "expected && or ||"),
+            ("grid.w>1", 1, "did you mean grid"),
+            ("mode>linear", 6, "is a word"),
+            ("thread='x", 8, "no closing '"),
+            ("bytes>1,2", 9, "= and != only"),
+            ("op", 3, "expected ="),
+            ("é=1", 1, "expected a field"),
+        ] {
+            let e = parse(text).unwrap_err();
+            assert_eq!(e.column, column, "{text}: {e}");
+            assert!(e.message.contains(says), "{text}: {e}");
+        }
+    }
+
+    #[test]
+    fn deep_nesting_is_refused_and_does_not_overflow() {
+        let text = "(".repeat(100_000);
+        assert!(parse(&text).unwrap_err().message.contains("deeper"));
+        let text = "!".repeat(100_000);
+        assert!(parse(&text).unwrap_err().message.contains("deeper"));
+    }
+
+    #[test]
+    fn and_binds_tighter_than_or() {
+        let Node::Or(nodes) = parse("op=copy || op=launch && pid=1").unwrap() else {
+            panic!("an or");
+        };
+        assert!(matches!(nodes[1], Node::And(_)));
+    }
+}

@@ -1,0 +1,532 @@
+//! The JSON output: one object a line. docs/output.md and docs/output.schema.json hold the schema.
+//!
+//! Every object begins with `type`, `time_ns`, `pid`, `tid` and `token`. These and the other members that all
+//! events of a submission share are formed once a submission and copied, which is what makes this sink fast.
+
+use std::io;
+
+use serde::Serialize;
+
+use crate::decode::event::{
+    Body, Context, EntryHead, EntryKind, Event, MethodWrite, Operation, Stop, StopReason,
+    SubmissionHead,
+};
+use crate::ledger::Ledger;
+use crate::record::{At, Channel, How, Life, Loss, Lost, Origin, Record, Submission};
+
+use super::method::Explainer;
+use super::names::{EngineName, engine_from_rm};
+use super::redact::Redactor;
+use super::writer::Output;
+use super::{Detail, Sink};
+
+/// What the JSON output shows.
+#[derive(Clone, Debug, Default)]
+pub struct Options {
+    /// How much.
+    pub detail: Detail,
+    /// The ledger alone.
+    pub quiet: bool,
+    /// Hide users' data.
+    pub redact: Option<Redactor>,
+}
+
+/// The JSON sink.
+pub struct Json {
+    out: Output,
+    options: Options,
+    explain: Explainer,
+    /// Members of the current submission, from `"time_ns"` on, without engine.
+    shared: Vec<u8>,
+    engine: Vec<u8>,
+    shared_of: Option<(u64, u64)>,
+    position: u64,
+    /// Bytes missing of each entry of the current submission.
+    missing: Vec<u64>,
+}
+
+/// Appends a number in decimal.
+pub(super) fn number(out: &mut Vec<u8>, mut n: u64) {
+    let mut digits = [0; 20];
+    let mut at = digits.len();
+    loop {
+        at -= 1;
+        digits[at] = b'0' + (n % 10) as u8;
+        n /= 10;
+        if n == 0 {
+            break;
+        }
+    }
+    out.extend_from_slice(&digits[at..]);
+}
+
+fn optional(out: &mut Vec<u8>, n: Option<u64>) {
+    match n {
+        Some(n) => number(out, n),
+        None => out.extend_from_slice(b"null"),
+    }
+}
+
+/// `,"name":number`, `name` needing no escapes.
+fn member(out: &mut Vec<u8>, name: &str, n: u64) {
+    key(out, name);
+    number(out, n);
+}
+
+fn key(out: &mut Vec<u8>, name: &str) {
+    out.extend_from_slice(b",\"");
+    out.extend_from_slice(name.as_bytes());
+    out.extend_from_slice(b"\":");
+}
+
+fn text(out: &mut Vec<u8>, name: &str, value: &str) {
+    key(out, name);
+    // Writing to a vector does not fail.
+    let _ = serde_json::to_writer(out, value);
+}
+
+fn hex(out: &mut Vec<u8>, bytes: &[u8]) {
+    const DIGITS: &[u8; 16] = b"0123456789abcdef";
+    out.reserve(bytes.len() * 2);
+    for b in bytes {
+        out.push(DIGITS[usize::from(b >> 4)]);
+        out.push(DIGITS[usize::from(b & 15)]);
+    }
+}
+
+fn known(n: u32) -> Option<u64> {
+    (n != 0).then_some(u64::from(n))
+}
+
+fn bool_member(out: &mut Vec<u8>, name: &str, value: bool) {
+    key(out, name);
+    out.extend_from_slice(if value { b"true" } else { b"false" });
+}
+
+/// The members that every object begins with, from `"time_ns"` on.
+fn begin(out: &mut Vec<u8>, at: At, token: Option<u32>) {
+    out.extend_from_slice(b"\"time_ns\":");
+    number(out, at.time_ns);
+    key(out, "pid");
+    optional(out, known(at.pid));
+    key(out, "tid");
+    optional(out, known(at.tid));
+    key(out, "token");
+    optional(out, token.map(u64::from));
+}
+
+impl Json {
+    /// Writes to `out`.
+    #[must_use]
+    pub fn new(out: Output, options: Options) -> Self {
+        Self {
+            out,
+            options,
+            explain: Explainer::default(),
+            shared: Vec::new(),
+            engine: Vec::new(),
+            shared_of: None,
+            position: 0,
+            missing: Vec::new(),
+        }
+    }
+
+    fn share(&mut self, c: &Context) {
+        let of = (c.serial, c.at.time_ns);
+        if self.shared_of == Some(of) {
+            return;
+        }
+        self.shared_of = Some(of);
+        let out = &mut self.shared;
+        out.clear();
+        begin(out, c.at, c.token);
+        member(out, "channel", u64::from(c.channel.0));
+        if let Some(gpu) = c.gpu {
+            member(out, "gpu", u64::from(gpu));
+        }
+        member(out, "serial", c.serial);
+        if let Some(thread) = &c.thread {
+            text(out, "thread", thread);
+        }
+        if let Some(phase) = &c.phase {
+            text(out, "phase", phase);
+        }
+        self.engine.clear();
+        if c.engine != crate::decode::event::Engine::Unknown {
+            text(
+                &mut self.engine,
+                "engine",
+                &EngineName(c.engine).to_string(),
+            );
+        }
+    }
+
+    /// Begins an object of the current submission.
+    fn object(&mut self, kind: &str, with_engine: bool) -> &mut Vec<u8> {
+        let out = self.out.object();
+        out.extend_from_slice(b"{\"type\":\"");
+        out.extend_from_slice(kind.as_bytes());
+        out.extend_from_slice(b"\",");
+        out.extend_from_slice(&self.shared);
+        if with_engine {
+            out.extend_from_slice(&self.engine);
+        }
+        out
+    }
+
+    fn end(&mut self) -> io::Result<()> {
+        self.out.object().extend_from_slice(b"}\n");
+        self.out.end_object()
+    }
+
+    /// An object that belongs to no submission.
+    fn note(
+        &mut self,
+        kind: &str,
+        at: At,
+        token: Option<u32>,
+        rest: impl FnOnce(&mut Vec<u8>),
+    ) -> io::Result<()> {
+        let out = self.out.object();
+        out.extend_from_slice(b"{\"type\":\"");
+        out.extend_from_slice(kind.as_bytes());
+        out.extend_from_slice(b"\",");
+        begin(out, at, token);
+        rest(out);
+        self.end()
+    }
+
+    fn submission(&mut self, c: &Context, s: &SubmissionHead) -> io::Result<()> {
+        self.position = s.position;
+        let out = self.object("submission", true);
+        member(out, "position", s.position);
+        key(out, "gp_get");
+        optional(out, s.gp_get.map(u64::from));
+        member(out, "prev_put", u64::from(s.prev_put));
+        member(out, "gp_put", u64::from(s.gp_put));
+        member(out, "entries", u64::from(s.entries));
+        member(out, "bytes", s.bytes);
+        member(out, "missing", s.missing);
+        bool_member(out, "late", c.late);
+        text(
+            out,
+            "how",
+            match c.how {
+                How::Trapped => "trapped",
+                How::Observed => "observed",
+                How::Recorded => "recorded",
+            },
+        );
+        if let Some(ip) = s.ip {
+            member(out, "ip", ip);
+        }
+        self.end()
+    }
+
+    fn entry(&mut self, e: &EntryHead<'_>) -> io::Result<()> {
+        let position = self.position + u64::from(e.index);
+        let missing = self.missing.get(e.index as usize).copied().unwrap_or(0);
+        let redact = self.options.redact.clone();
+        let out = self.object("entry", true);
+        member(out, "position", position);
+        member(out, "index", u64::from(e.index));
+        key(out, "raw");
+        out.extend_from_slice(b"\"0x");
+        hex(out, &e.raw.to_be_bytes());
+        out.push(b'"');
+        match e.kind {
+            EntryKind::Segment {
+                address,
+                len,
+                conditional,
+                subroutine,
+                sync,
+            } => {
+                text(out, "kind", "segment");
+                member(out, "address", address.0);
+                member(out, "len", u64::from(len));
+                bool_member(out, "conditional", conditional);
+                bool_member(out, "subroutine", subroutine);
+                bool_member(out, "sync", sync);
+            }
+            EntryKind::Control {
+                opcode,
+                operand,
+                sync,
+            } => {
+                text(out, "kind", "control");
+                member(out, "opcode", u64::from(opcode));
+                member(out, "operand", u64::from(operand));
+                bool_member(out, "sync", sync);
+                member(out, "len", 0);
+            }
+        }
+        member(out, "missing", missing);
+        key(out, "data");
+        match redact {
+            Some(redact) => {
+                let _ = serde_json::to_writer(&mut *out, &redact.hide(e.bytes));
+            }
+            None => {
+                out.push(b'"');
+                hex(out, e.bytes);
+                out.push(b'"');
+            }
+        }
+        self.end()
+    }
+
+    fn method(&mut self, m: &MethodWrite) -> io::Result<()> {
+        let out = self.object("method", true);
+        member(out, "entry", u64::from(m.entry));
+        member(out, "offset", u64::from(m.offset));
+        member(out, "subchannel", u64::from(m.subchannel));
+        member(out, "class", u64::from(m.class));
+        member(out, "method", u64::from(m.method));
+        if m.masked {
+            bool_member(out, "masked", true);
+        }
+        self.explain
+            .json(self.out.object(), m, self.options.redact.as_ref());
+        self.end()
+    }
+
+    fn operation(&mut self, op: &Operation) -> io::Result<()> {
+        // A copy names the engine that runs it, which is more than the channel's.
+        let with_engine = !matches!(op, Operation::Copy(_));
+        let redact = self.options.redact.clone();
+        let out = self.object("operation", with_engine);
+        let at = out.len();
+        match redact {
+            None => to_vec(out, op),
+            Some(redact) => to_vec(out, &hidden(op, &redact)),
+        }
+        // `{"op":...}` becomes `,"op":...`: its members join those before.
+        if out.get(at) == Some(&b'{') {
+            out[at] = b',';
+            out.pop();
+        }
+        self.end()
+    }
+
+    fn stop(&mut self, s: &Stop) -> io::Result<()> {
+        let out = self.object("stop", true);
+        member(out, "entry", u64::from(s.entry));
+        member(out, "offset", u64::from(s.offset));
+        match s.why {
+            StopReason::IllegalHeader(header) => {
+                text(out, "why", "illegal_header");
+                member(out, "header", u64::from(header));
+            }
+            StopReason::Missing { bytes } => {
+                text(out, "why", "missing");
+                member(out, "bytes", u64::from(bytes));
+            }
+            StopReason::Cut { needs } => {
+                text(out, "why", "cut");
+                member(out, "needs", u64::from(needs));
+            }
+            StopReason::Short { needs } => {
+                text(out, "why", "short");
+                member(out, "needs", u64::from(needs));
+            }
+        }
+        self.end()
+    }
+
+    fn channel(&mut self, c: &Channel) -> io::Result<()> {
+        self.note("channel", c.at, c.token, |out| {
+            member(out, "channel", u64::from(c.id.0));
+            if let Some(gpu) = c.gpu {
+                member(out, "gpu", u64::from(gpu));
+            }
+            if let Some(engine) = c.engine {
+                text(
+                    out,
+                    "engine",
+                    &EngineName(engine_from_rm(engine)).to_string(),
+                );
+                member(out, "engine_type", u64::from(engine));
+            }
+            if let Some(class) = c.class {
+                member(out, "class", u64::from(class));
+            }
+            if let Some((client, object)) = c.handle {
+                member(out, "client", u64::from(client));
+                member(out, "object", u64::from(object));
+            }
+            for (name, value) in [
+                ("ring_gpu", c.ring_gpu.map(|a| a.0)),
+                ("ring", c.ring.map(|a| a.0)),
+                ("ring_entries", c.entries.map(u64::from)),
+                ("userd", c.userd.map(|a| a.0)),
+            ] {
+                if let Some(value) = value {
+                    member(out, name, value);
+                }
+            }
+            text(
+                out,
+                "origin",
+                match c.origin {
+                    Origin::Allocated => "allocated",
+                    Origin::Found => "found",
+                    Origin::Given => "given",
+                    Origin::Recorded => "recorded",
+                },
+            );
+        })
+    }
+
+    fn process(&mut self, at: At, life: &Life) -> io::Result<()> {
+        self.note("process", at, None, |out| match life {
+            Life::Present { name } => {
+                text(out, "life", "present");
+                text(out, "name", name);
+            }
+            Life::Fork { child } => {
+                text(out, "life", "fork");
+                member(out, "child", u64::from(*child));
+            }
+            Life::Thread { child } => {
+                text(out, "life", "thread");
+                member(out, "child", u64::from(*child));
+            }
+            Life::Exec { name } => {
+                text(out, "life", "exec");
+                text(out, "name", name);
+            }
+            Life::Exit { process } => {
+                text(out, "life", "exit");
+                bool_member(out, "process", *process);
+            }
+        })
+    }
+
+    fn loss(&mut self, l: &Loss) -> io::Result<()> {
+        let token = match l.what {
+            Lost::UnknownChannel { token, .. } => token,
+            _ => None,
+        };
+        self.note("loss", l.at, token, |out| {
+            if let Some(channel) = l.channel {
+                member(out, "channel", u64::from(channel.0));
+            }
+            match &l.what {
+                Lost::Entries { position, count } => {
+                    text(out, "what", "entries");
+                    member(out, "position", *position);
+                    member(out, "count", *count);
+                }
+                Lost::Records { kind, count } => {
+                    text(out, "what", "records");
+                    text(out, "kind", kind);
+                    member(out, "count", *count);
+                }
+                Lost::UnknownChannel { count, .. } => {
+                    text(out, "what", "unknown_channel");
+                    member(out, "count", *count);
+                }
+                Lost::Blind { why } => {
+                    text(out, "what", "blind");
+                    text(out, "why", why);
+                }
+            }
+        })
+    }
+
+    fn note_missing(&mut self, s: &Submission) {
+        self.missing.clear();
+        self.missing.extend(s.segments.iter().map(|segment| {
+            let announced = ((segment.entry >> 42) & 0x1f_ffff) * 4;
+            let holes: u64 = segment.holes.iter().map(|h| u64::from(h.len)).sum();
+            announced.saturating_sub((segment.bytes.len() as u64).saturating_sub(holes))
+        }));
+    }
+}
+
+impl Sink for Json {
+    fn detail(&self) -> Option<Detail> {
+        (!self.options.quiet).then_some(self.options.detail)
+    }
+
+    fn event(&mut self, event: &Event<'_>) -> io::Result<()> {
+        if self.options.quiet {
+            return Ok(());
+        }
+        self.share(event.context);
+        match &event.body {
+            Body::Submission(s) => self.submission(event.context, s),
+            Body::Entry(e) if self.options.detail >= Detail::Words => self.entry(e),
+            Body::Method(m) if self.options.detail >= Detail::Methods => self.method(m),
+            Body::Operation(op) => self.operation(op),
+            Body::Stop(s) => self.stop(s),
+            Body::Entry(_) | Body::Method(_) => Ok(()),
+        }
+    }
+
+    fn record(&mut self, record: &Record) -> io::Result<()> {
+        if self.options.quiet {
+            return Ok(());
+        }
+        match record {
+            Record::Process(p) => self.process(p.at, &p.life),
+            Record::Channel(c) => self.channel(c),
+            Record::Loss(l) => self.loss(l),
+            Record::Submission(s) => {
+                if self.options.detail >= Detail::Words {
+                    self.note_missing(s);
+                }
+                Ok(())
+            }
+            Record::Ioctl(_) | Record::Mapping(_) | Record::Unmapping(_) => Ok(()),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.out.flush()
+    }
+
+    fn unshown(&self) -> u64 {
+        self.out.unshown()
+    }
+
+    fn finish(&mut self, ledger: &Ledger) -> io::Result<()> {
+        super::ledger::json(self.out.object(), ledger);
+        self.out.end_object()?;
+        self.out.flush()
+    }
+}
+
+fn to_vec<T: Serialize>(out: &mut Vec<u8>, value: &T) {
+    // Neither the vector nor these types (no maps with keys that are not text) can fail.
+    let _ = serde_json::to_writer(out, value);
+}
+
+/// An operation with users' data taken out.
+fn hidden(op: &Operation, redact: &Redactor) -> serde_json::Value {
+    let mut value = serde_json::to_value(op).unwrap_or(serde_json::Value::Null);
+    let mut replace = |name: &str, bytes: &[u8]| {
+        if let Some(slot) = value.get_mut(name)
+            && !slot.is_null()
+        {
+            *slot = serde_json::to_value(redact.hide(bytes)).unwrap_or(serde_json::Value::Null);
+        }
+    };
+    match op {
+        Operation::Launch(l) => replace("args", l.args.as_deref().unwrap_or(&[])),
+        Operation::Inline(i) => replace("head", &i.head),
+        Operation::Copy(c) => {
+            let pattern = c.pattern.as_deref().unwrap_or(&[]);
+            let bytes: Vec<u8> = pattern.iter().flat_map(|w| w.to_le_bytes()).collect();
+            replace("pattern", &bytes);
+        }
+        Operation::Semaphore(_)
+        | Operation::Barrier(_)
+        | Operation::Bind(_)
+        | Operation::Draw(_)
+        | Operation::Video(_)
+        | Operation::Host(_) => {}
+    }
+    value
+}

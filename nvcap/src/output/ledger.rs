@@ -1,0 +1,356 @@
+//! The ledger as a human reads it and as JSON. Knows how it is shown, not how it is counted.
+
+use std::fmt::Write as _;
+
+use serde_json::{Value, json};
+
+use crate::ledger::{ChannelLedger, Ledger};
+use crate::record::Origin;
+
+use super::names::{EngineName, engine_from_rm};
+use super::style::{Formatter, Plain, Role};
+
+fn plural(n: u64, one: &str, many: &str) -> String {
+    format!("{n} {}", if n == 1 { one } else { many })
+}
+
+/// The one line that says whether anything is missing, and what.
+#[must_use]
+pub fn verdict(ledger: &Ledger) -> String {
+    let t = ledger.totals();
+    let seen = format!(
+        "{} on {}, {}, {} B",
+        plural(t.submissions, "submission", "submissions"),
+        plural(t.channels, "channel", "channels"),
+        plural(t.entries, "entry", "entries"),
+        t.bytes
+    );
+    if ledger.is_complete() {
+        return format!("complete: {seen}, nothing missing");
+    }
+    let mut missing = Vec::new();
+    let tokens = |has: fn(&ChannelLedger) -> bool| {
+        let mut names: Vec<String> = ledger
+            .channels()
+            .filter(|(_, c)| has(c))
+            .map(|(id, c)| match c.token {
+                Some(t) => format!("{t:#07x}"),
+                None => format!("number {}", id.0),
+            })
+            .collect();
+        let more = names.len().saturating_sub(4);
+        names.truncate(4);
+        let mut text = names.join(", ");
+        if more > 0 {
+            let _ = write!(text, " and {more} more");
+        }
+        text
+    };
+    if t.gaps > 0 {
+        missing.push(format!(
+            "{} missing (channel {})",
+            plural(t.gaps, "entry", "entries"),
+            tokens(|c| c.gaps > 0)
+        ));
+    }
+    if t.unreadable > 0 {
+        missing.push(format!(
+            "{} B could not be read (channel {})",
+            t.unreadable,
+            tokens(|c| c.unreadable > 0)
+        ));
+    }
+    if t.repeated > 0 {
+        missing.push(format!(
+            "{} captured twice (channel {})",
+            plural(t.repeated, "entry", "entries"),
+            tokens(|c| c.repeated > 0)
+        ));
+    }
+    if t.contradictions > 0 {
+        missing.push(format!(
+            "{} whose GP_PUT contradicts the one before (channel {})",
+            plural(t.contradictions, "submission", "submissions"),
+            tokens(|c| c.contradictions > 0)
+        ));
+    }
+    for (kind, count) in ledger.dropped().filter(|(_, n)| *n > 0) {
+        missing.push(format!("{count} {kind} records dropped"));
+    }
+    let unknown: u64 = ledger.unknown_doorbells().map(|u| u.count).sum();
+    if unknown > 0 {
+        missing.push(format!(
+            "{} of unknown channels",
+            plural(unknown, "doorbell", "doorbells")
+        ));
+    }
+    if !ledger.blindness().is_empty() {
+        let first = &ledger.blindness()[0].why;
+        let more = ledger.blindness().len() - 1;
+        let more = if more > 0 {
+            format!(
+                " and {}",
+                plural(more as u64, "reason more", "reasons more")
+            )
+        } else {
+            String::new()
+        };
+        missing.push(format!("blind: {}{more}", Plain(first)));
+    }
+    if ledger.unshown() > 0 {
+        missing.push(format!(
+            "{} captured but not written out",
+            plural(ledger.unshown(), "object", "objects")
+        ));
+    }
+    format!("INCOMPLETE: {}; captured {seen}", missing.join("; "))
+}
+
+/// Appends the ledger as text: a table of the channels that submitted or lost something, and the verdict.
+pub fn text(out: &mut Vec<u8>, ledger: &Ledger, color: bool) {
+    let mut rows: Vec<(bool, Vec<String>)> = Vec::new();
+    let mut silent = 0;
+    for (id, c) in ledger.channels() {
+        if c.submissions == 0 && c.is_complete() {
+            silent += 1;
+            continue;
+        }
+        let name = c.process.as_deref().unwrap_or("?");
+        rows.push((
+            c.is_complete(),
+            vec![
+                id.0.to_string(),
+                format!("{}/{}", Plain(name), c.pid),
+                c.gpu.map_or_else(|| "?".into(), |g| g.to_string()),
+                c.token.map_or_else(|| "?".into(), |t| format!("{t:#07x}")),
+                EngineName(c.engine.map_or_else(Default::default, engine_from_rm)).to_string(),
+                c.submissions.to_string(),
+                c.entries.to_string(),
+                c.bytes.to_string(),
+                c.gaps.to_string(),
+                c.unreadable.to_string(),
+                c.late.to_string(),
+                started(c),
+            ],
+        ));
+    }
+    let t = ledger.totals();
+    let mut f = Formatter::new(out, color);
+    if !rows.is_empty() {
+        let header = [
+            "channel",
+            "process",
+            "gpu",
+            "token",
+            "engine",
+            "submissions",
+            "entries",
+            "bytes",
+            "gaps",
+            "unreadable",
+            "late",
+            "seen from",
+        ];
+        let total = [
+            "total".to_owned(),
+            String::new(),
+            String::new(),
+            String::new(),
+            String::new(),
+            t.submissions.to_string(),
+            t.entries.to_string(),
+            t.bytes.to_string(),
+            t.gaps.to_string(),
+            t.unreadable.to_string(),
+            t.late.to_string(),
+            String::new(),
+        ];
+        let mut widths = header.map(str::len);
+        for row in rows
+            .iter()
+            .map(|(_, r)| r.as_slice())
+            .chain([total.as_slice()])
+        {
+            for (w, cell) in widths.iter_mut().zip(row) {
+                *w = (*w).max(cell.chars().count());
+            }
+        }
+        row(&mut f, &header, &widths, Some(Role::Operation));
+        for (complete, cells) in &rows {
+            row(&mut f, cells, &widths, (!complete).then_some(Role::Alarm));
+        }
+        row(&mut f, &total, &widths, Some(Role::Operation));
+    }
+    if silent > 0 {
+        f.line("", 0, Some(Role::Dim));
+        f.text(format_args!(
+            "{} that submitted nothing",
+            plural(silent, "channel", "channels")
+        ));
+        f.end();
+    }
+    for (id, c) in ledger.channels().filter(|(_, c)| c.gaps > 0) {
+        f.line("", 0, Some(Role::Alarm));
+        f.text(format_args!("channel {} lacks positions", id.0));
+        for r in c.missing_ranges().iter().take(8) {
+            f.text(format_args!(" {}..{}", r.start, r.end));
+        }
+        if c.missing_ranges().len() > 8 {
+            f.text(format_args!(" and more"));
+        }
+        f.end();
+    }
+    for u in ledger.unknown_doorbells() {
+        f.line("", 0, Some(Role::Alarm));
+        let token = u
+            .token
+            .map_or_else(|| "unknown".into(), |t| format!("{t:#07x}"));
+        f.text(format_args!(
+            "{} of token {token} of process {}: no channel with it is known",
+            plural(u.count, "doorbell", "doorbells"),
+            u.pid
+        ));
+        f.end();
+    }
+    for b in ledger.blindness() {
+        f.line("", 0, Some(Role::Alarm));
+        f.text(format_args!("blind"));
+        if b.pid != 0 {
+            f.text(format_args!(" in process {}", b.pid));
+        }
+        f.text(format_args!(": {}", Plain(&b.why)));
+        if b.count > 1 {
+            f.text(format_args!(" ({} times)", b.count));
+        }
+        f.end();
+    }
+    f.line(
+        "",
+        0,
+        Some(if ledger.is_complete() {
+            Role::Good
+        } else {
+            Role::Alarm
+        }),
+    );
+    f.text(format_args!("{}", verdict(ledger)));
+    f.end();
+}
+
+fn started(c: &ChannelLedger) -> String {
+    match (c.from_start(), c.first) {
+        (true, _) => "its start".into(),
+        (false, Some(first)) => format!("position {first}"),
+        (false, None) => "-".into(),
+    }
+}
+
+/// One row; words to the left, figures to the right.
+fn row<S: AsRef<str>>(
+    f: &mut Formatter<'_>,
+    cells: &[S],
+    widths: &[usize; 12],
+    role: Option<Role>,
+) {
+    f.line("", 0, role);
+    for (i, (cell, width)) in cells.iter().zip(widths).enumerate() {
+        let cell = cell.as_ref();
+        let gap = if i == 0 { "" } else { "  " };
+        let figure = (5..=10).contains(&i) || i == 0;
+        if i + 1 == widths.len() {
+            f.text(format_args!("{gap}{cell}"));
+        } else if figure {
+            f.text(format_args!("{gap}{cell:>width$}"));
+        } else {
+            f.text(format_args!("{gap}{cell:<width$}"));
+        }
+    }
+    f.end();
+}
+
+/// Appends the ledger as one JSON object with its line end.
+pub fn json(out: &mut Vec<u8>, ledger: &Ledger) {
+    let value = json_value(ledger);
+    // `type` and the members all objects have come first, for those who read along.
+    let t = ledger.totals();
+    let _ = std::io::Write::write_fmt(
+        out,
+        format_args!(
+            "{{\"type\":\"ledger\",\"time_ns\":{},\"pid\":null,\"tid\":null,\"token\":null,\"complete\":{},\
+             \"verdict\":{},\"submissions\":{},\"entries\":{},\"bytes\":{},\"gaps\":{},\"unreadable_bytes\":{},\
+             \"late\":{},\"repeated\":{},\"contradictions\":{},\"unshown\":{}",
+            ledger.end_ns(),
+            ledger.is_complete(),
+            Value::String(verdict(ledger)),
+            t.submissions,
+            t.entries,
+            t.bytes,
+            t.gaps,
+            t.unreadable,
+            t.late,
+            t.repeated,
+            t.contradictions,
+            ledger.unshown(),
+        ),
+    );
+    for (name, value) in value {
+        let _ = std::io::Write::write_fmt(out, format_args!(",\"{name}\":{value}"));
+    }
+    out.extend_from_slice(b"}\n");
+}
+
+fn json_value(ledger: &Ledger) -> Vec<(&'static str, Value)> {
+    let channels: Vec<Value> = ledger
+        .channels()
+        .map(|(id, c)| {
+            json!({
+                "channel": id.0,
+                "pid": (c.pid != 0).then_some(c.pid),
+                "process": c.process,
+                "gpu": c.gpu,
+                "token": c.token,
+                "class": c.class,
+                "engine": c.engine.map(|e| EngineName(engine_from_rm(e)).to_string()),
+                "origin": c.origin.map(|o| match o {
+                    Origin::Allocated => "allocated",
+                    Origin::Found => "found",
+                    Origin::Given => "given",
+                    Origin::Recorded => "recorded",
+                }),
+                "complete": c.is_complete(),
+                "from_start": c.from_start(),
+                "first_position": c.first,
+                "first_ns": c.times.map(|t| t.0),
+                "last_ns": c.times.map(|t| t.1),
+                "submissions": c.submissions,
+                "entries": c.entries,
+                "bytes": c.bytes,
+                "gaps": c.gaps,
+                "missing": c.missing_ranges().iter().map(|r| json!([r.start, r.end])).collect::<Vec<_>>(),
+                "unreadable_bytes": c.unreadable,
+                "late": c.late,
+                "repeated": c.repeated,
+                "contradictions": c.contradictions,
+            })
+        })
+        .collect();
+    let dropped: serde_json::Map<String, Value> = ledger
+        .dropped()
+        .map(|(kind, n)| (kind.to_owned(), n.into()))
+        .collect();
+    let unknown: Vec<Value> = ledger
+        .unknown_doorbells()
+        .map(|u| json!({"pid": (u.pid != 0).then_some(u.pid), "token": u.token, "count": u.count}))
+        .collect();
+    let blind: Vec<Value> = ledger
+        .blindness()
+        .iter()
+        .map(|b| json!({"pid": (b.pid != 0).then_some(b.pid), "why": b.why, "count": b.count}))
+        .collect();
+    vec![
+        ("dropped_records", Value::Object(dropped)),
+        ("unknown_doorbells", unknown.into()),
+        ("blind", blind.into()),
+        ("channels", channels.into()),
+    ]
+}

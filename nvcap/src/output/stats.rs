@@ -1,0 +1,407 @@
+//! Statistics (`-s`): what was submitted, in sums; for the command streams what `strace -c` is for system calls.
+
+use std::collections::{BTreeMap, HashMap};
+use std::io;
+
+use serde_json::{Value, json};
+
+use crate::decode::event::{Body, Context, Event, LaunchKind, Operation, SemaphoreAction};
+use crate::ledger::Ledger;
+use crate::record::{ChannelId, Record};
+
+use super::method::{class_name, method_name};
+use super::names::{EngineName, direction};
+use super::style::{Formatter, Plain, Role};
+use super::writer::Output;
+use super::{Detail, Sink};
+
+/// How the statistics are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Form {
+    /// Tables.
+    Text {
+        /// In colour.
+        color: bool,
+    },
+    /// One JSON object of type `stats`.
+    Json,
+}
+
+/// How often, and how many bytes where bytes were moved.
+#[derive(Clone, Copy, Debug, Default)]
+struct Sum {
+    count: u64,
+    bytes: u64,
+}
+
+impl Sum {
+    fn add(&mut self, bytes: u64) {
+        self.count += 1;
+        self.bytes += bytes;
+    }
+}
+
+#[derive(Clone, Debug, Default)]
+struct Channel {
+    token: Option<u32>,
+    pid: u32,
+    engine: String,
+    submissions: Sum,
+    operations: u64,
+    first_ns: u64,
+    last_ns: u64,
+}
+
+/// The statistics sink. It shows nothing until the end.
+pub struct Stats {
+    out: Output,
+    form: Form,
+    detail: Detail,
+    operations: BTreeMap<(&'static str, &'static str), Sum>,
+    channels: BTreeMap<ChannelId, Channel>,
+    phases: BTreeMap<String, (Sum, u64)>,
+    methods: HashMap<(u32, u16), u64>,
+    method_writes: u64,
+    stops: u64,
+    /// Channel of the last event and its sums, for runs of events of one submission.
+    first_ns: Option<u64>,
+    last_ns: u64,
+}
+
+impl Stats {
+    /// Writes to `out` at the end. With [`Detail::Methods`] method writes are counted too.
+    #[must_use]
+    pub fn new(out: Output, form: Form, detail: Detail) -> Self {
+        Self {
+            out,
+            form,
+            detail: detail.min(Detail::Methods),
+            operations: BTreeMap::new(),
+            channels: BTreeMap::new(),
+            phases: BTreeMap::new(),
+            methods: HashMap::new(),
+            method_writes: 0,
+            stops: 0,
+            first_ns: None,
+            last_ns: 0,
+        }
+    }
+
+    fn channel(&mut self, c: &Context) -> &mut Channel {
+        let channel = self.channels.entry(c.channel).or_insert_with(|| Channel {
+            pid: c.at.pid,
+            first_ns: c.at.time_ns,
+            ..Channel::default()
+        });
+        channel.last_ns = c.at.time_ns;
+        if channel.token.is_none() {
+            channel.token = c.token;
+        }
+        channel
+    }
+
+    fn rate(&self, bytes: u64) -> f64 {
+        let span = self
+            .last_ns
+            .saturating_sub(self.first_ns.unwrap_or(self.last_ns));
+        if span == 0 {
+            0.0
+        } else {
+            bytes as f64 * 1000.0 / span as f64
+        }
+    }
+
+    /// Method writes, most frequent first.
+    fn frequent_methods(&self) -> Vec<((u32, u16), u64)> {
+        let mut methods: Vec<_> = self.methods.iter().map(|(k, n)| (*k, *n)).collect();
+        methods.sort_by_key(|(k, n)| (u64::MAX - n, *k));
+        methods
+    }
+
+    fn text(&mut self, color: bool) {
+        let frequent = self.frequent_methods();
+        let all: u64 = self.operations.values().map(|s| s.count).sum();
+        let span = self
+            .last_ns
+            .saturating_sub(self.first_ns.unwrap_or(self.last_ns));
+        let submitted: u64 = self.channels.values().map(|c| c.submissions.bytes).sum();
+        let rate = self.rate(submitted);
+        let mut f = Formatter::new(self.out.object(), color);
+        let mut line = |role: Option<Role>, args: std::fmt::Arguments<'_>| {
+            f.line("", 0, role);
+            f.text(args);
+            f.end();
+        };
+        line(
+            Some(Role::Operation),
+            format_args!(
+                "{:>10} {:>7} {:>16}  operation",
+                "count", "%", "bytes moved"
+            ),
+        );
+        let mut rows: Vec<_> = self.operations.iter().collect();
+        rows.sort_by_key(|(name, s)| (u64::MAX - s.count, **name));
+        for ((op, of), s) in rows {
+            let share = 100.0 * s.count as f64 / all.max(1) as f64;
+            line(
+                None,
+                format_args!("{:>10} {share:>7.2} {:>16}  {op} {of}", s.count, s.bytes),
+            );
+        }
+        line(
+            Some(Role::Operation),
+            format_args!("{all:>10} {:>7} {:>16}  total", "", ""),
+        );
+        line(
+            Some(Role::Operation),
+            format_args!(
+                "\n{:>11} {:>16} {:>10}  {:<7} {:<6} process",
+                "submissions", "bytes submitted", "operations", "token", "engine"
+            ),
+        );
+        for c in self.channels.values() {
+            let token = c
+                .token
+                .map_or_else(|| "?".to_owned(), |t| format!("{t:#07x}"));
+            line(
+                None,
+                format_args!(
+                    "{:>11} {:>16} {:>10}  {token:<7} {:<6} {}",
+                    c.submissions.count, c.submissions.bytes, c.operations, c.engine, c.pid
+                ),
+            );
+        }
+        let submissions: u64 = self.channels.values().map(|c| c.submissions.count).sum();
+        line(
+            Some(Role::Operation),
+            format_args!(
+                "{submissions:>11} {submitted:>16} {all:>10}  total in {}.{:09} s, {rate:.1} MB/s of command stream",
+                span / 1_000_000_000,
+                span % 1_000_000_000
+            ),
+        );
+        if !self.phases.is_empty() {
+            line(
+                Some(Role::Operation),
+                format_args!(
+                    "\n{:>11} {:>16} {:>10}  phase",
+                    "submissions", "bytes submitted", "operations"
+                ),
+            );
+            for (name, (s, operations)) in &self.phases {
+                line(
+                    None,
+                    format_args!(
+                        "{:>11} {:>16} {operations:>10}  {}",
+                        s.count,
+                        s.bytes,
+                        Plain(name)
+                    ),
+                );
+            }
+        }
+        if self.detail >= Detail::Methods {
+            line(
+                Some(Role::Operation),
+                format_args!("\n{:>10} {:>7}  method", "writes", "%"),
+            );
+            for ((class, method), n) in frequent {
+                let share = 100.0 * n as f64 / self.method_writes.max(1) as f64;
+                let class_text =
+                    class_name(class).map_or_else(|| format!("{class:#06x}"), ToOwned::to_owned);
+                let name = method_name(class, method).unwrap_or_default();
+                line(
+                    None,
+                    format_args!("{n:>10} {share:>7.2}  {class_text} {method:#06x} {name}"),
+                );
+            }
+            line(
+                Some(Role::Operation),
+                format_args!("{:>10} {:>7}  total", self.method_writes, ""),
+            );
+        }
+        if self.stops > 0 {
+            line(
+                Some(Role::Alarm),
+                format_args!("{} entries could not be decoded to their end", self.stops),
+            );
+        }
+        self.out.object().push(b'\n');
+    }
+
+    fn json(&mut self) {
+        let operations: Vec<Value> = self
+            .operations
+            .iter()
+            .map(|((op, of), s)| json!({"op": op, "of": of, "count": s.count, "bytes": s.bytes}))
+            .collect();
+        let channels: Vec<Value> = self
+            .channels
+            .iter()
+            .map(|(id, c)| {
+                json!({
+                    "channel": id.0, "token": c.token, "pid": (c.pid != 0).then_some(c.pid), "engine": c.engine,
+                    "submissions": c.submissions.count, "bytes": c.submissions.bytes, "operations": c.operations,
+                    "first_ns": c.first_ns, "last_ns": c.last_ns,
+                })
+            })
+            .collect();
+        let phases: serde_json::Map<String, Value> = self
+            .phases
+            .iter()
+            .map(|(name, (s, n))| {
+                let sums = json!({"submissions": s.count, "bytes": s.bytes, "operations": n});
+                (name.clone(), sums)
+            })
+            .collect();
+        let methods: Vec<Value> = self
+            .frequent_methods()
+            .into_iter()
+            .map(|((class, method), n)| {
+                json!({"class": class, "method": method, "name": method_name(class, method), "writes": n})
+            })
+            .collect();
+        let mut object = json!({
+            "type": "stats", "time_ns": self.last_ns, "pid": null, "tid": null, "token": null,
+            "first_ns": self.first_ns, "last_ns": self.last_ns,
+            "operations": operations, "channels": channels, "phases": phases, "stops": self.stops,
+        });
+        if self.detail >= Detail::Methods {
+            object["method_writes"] = self.method_writes.into();
+            object["methods"] = methods.into();
+        }
+        let out = self.out.object();
+        let _ = serde_json::to_writer(&mut *out, &object);
+        out.push(b'\n');
+    }
+}
+
+/// What an operation is counted under, and how many bytes it moves.
+fn class_of(op: &Operation) -> (&'static str, &'static str, u64) {
+    match op {
+        Operation::Launch(l) => {
+            let kind = match l.kind {
+                LaunchKind::User => "",
+                LaunchKind::Companion => "(driver: companion)",
+                LaunchKind::DriverMemset => "(driver: memset)",
+                LaunchKind::DriverCopy => "(driver: copy)",
+                LaunchKind::Unresolved => "(QMD not seen)",
+            };
+            ("launch", kind, 0)
+        }
+        Operation::Copy(c) => match (c.src, c.direction) {
+            (None, _) if c.pattern.is_some() => ("copy", "fill", c.bytes),
+            (_, Some(d)) => ("copy", direction(d), c.bytes),
+            (_, None) => ("copy", "", c.bytes),
+        },
+        Operation::Inline(i) => {
+            let content = match i.content {
+                Some(crate::decode::event::InlineContent::Data) => "data",
+                Some(crate::decode::event::InlineContent::Code) => "code",
+                Some(crate::decode::event::InlineContent::ConstantBank) => "constants",
+                Some(crate::decode::event::InlineContent::Qmd) => "qmd",
+                None => "",
+            };
+            ("inline", content, i.bytes)
+        }
+        Operation::Semaphore(s) => {
+            let action = match s.action {
+                SemaphoreAction::Release => "release",
+                SemaphoreAction::AcquireEqual
+                | SemaphoreAction::AcquireGreaterEqual
+                | SemaphoreAction::AcquireAnd
+                | SemaphoreAction::AcquireNor => "acquire",
+                SemaphoreAction::Reduction => "reduction",
+                SemaphoreAction::Other(_) => "other",
+            };
+            ("semaphore", action, 0)
+        }
+        Operation::Barrier(b) => ("barrier", b.what, 0),
+        Operation::Bind(_) => ("bind", "", 0),
+        Operation::Draw(d) => ("draw", d.what, 0),
+        Operation::Video(v) => ("video", v.what, 0),
+        Operation::Host(h) => ("host", h.what, 0),
+    }
+}
+
+impl Sink for Stats {
+    fn detail(&self) -> Option<Detail> {
+        Some(self.detail)
+    }
+
+    fn event(&mut self, event: &Event<'_>) -> io::Result<()> {
+        let c = event.context;
+        match &event.body {
+            Body::Method(m) => {
+                self.method_writes += 1;
+                *self.methods.entry((m.class, m.method)).or_default() += 1;
+            }
+            Body::Submission(s) => {
+                self.first_ns = Some(self.first_ns.map_or(c.at.time_ns, |t| t.min(c.at.time_ns)));
+                self.last_ns = self.last_ns.max(c.at.time_ns);
+                let channel = self.channel(c);
+                channel.submissions.add(s.bytes);
+                if channel.engine.is_empty() || channel.engine == "?" {
+                    channel.engine = EngineName(c.engine).to_string();
+                }
+                if let Some(phase) = &c.phase {
+                    match self.phases.get_mut(&**phase) {
+                        Some((sum, _)) => sum.add(s.bytes),
+                        None => {
+                            let first = Sum {
+                                count: 1,
+                                bytes: s.bytes,
+                            };
+                            self.phases.insert(phase.to_string(), (first, 0));
+                        }
+                    }
+                }
+            }
+            Body::Operation(op) => {
+                let (name, of, bytes) = class_of(op);
+                self.operations.entry((name, of)).or_default().add(bytes);
+                self.channel(c).operations += 1;
+                if let Some(phase) = &c.phase {
+                    match self.phases.get_mut(&**phase) {
+                        Some((_, operations)) => *operations += 1,
+                        None => {
+                            self.phases.insert(phase.to_string(), (Sum::default(), 1));
+                        }
+                    }
+                }
+            }
+            Body::Stop(_) => self.stops += 1,
+            Body::Entry(_) => {}
+        }
+        Ok(())
+    }
+
+    fn record(&mut self, _record: &Record) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.out.flush()
+    }
+
+    fn unshown(&self) -> u64 {
+        self.out.unshown()
+    }
+
+    fn finish(&mut self, ledger: &Ledger) -> io::Result<()> {
+        match self.form {
+            Form::Text { color } => {
+                self.text(color);
+                self.out.end_object()?;
+                super::ledger::text(self.out.object(), ledger, color);
+            }
+            Form::Json => {
+                self.json();
+                self.out.end_object()?;
+                super::ledger::json(self.out.object(), ledger);
+            }
+        }
+        self.out.end_object()?;
+        self.out.flush()
+    }
+}

@@ -1,0 +1,414 @@
+//! The text output: one line an operation; with `-v` the methods, with `-vv` the raw words.
+//!
+//! Every line has the same columns first: time, who (name/pid:tid), GPU, work-submit token, engine. What follows
+//! is the operation as [`describe`] words it. docs/output.md holds the format.
+
+use std::io;
+
+use crate::decode::event::{Body, Context, EntryKind, Event, Stop, StopReason, SubmissionHead};
+use crate::ledger::Ledger;
+use crate::record::{At, Channel, Life, Loss, Lost, Record};
+
+use super::describe::describe;
+use super::method::Explainer;
+use super::names::{EngineName, Who, engine_from_rm};
+use super::redact::Redactor;
+use super::style::{Color, Formatter, Plain, Role};
+use super::writer::Output;
+use super::{Detail, Sink};
+
+/// How times are shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Clock {
+    /// Seconds since the first line.
+    #[default]
+    Relative,
+    /// Seconds of the traced machine's `CLOCK_MONOTONIC`.
+    Monotonic,
+    /// Seconds since the line before.
+    Delta,
+}
+
+/// What the text output shows and how.
+#[derive(Clone, Debug, Default)]
+pub struct Options {
+    /// How much.
+    pub detail: Detail,
+    /// The ledger alone.
+    pub quiet: bool,
+    /// Colour.
+    pub color: Color,
+    /// Times.
+    pub clock: Clock,
+    /// Hide users' data.
+    pub redact: Option<Redactor>,
+}
+
+/// The text sink.
+pub struct Text {
+    out: Output,
+    options: Options,
+    color: bool,
+    explain: Explainer,
+    first_ns: Option<u64>,
+    last_ns: u64,
+    prefix: Prefix,
+    submission: Option<SubmissionHead>,
+}
+
+/// The columns of the current submission, made once.
+#[derive(Default)]
+struct Prefix {
+    serial: Option<(u64, u64)>,
+    text: String,
+}
+
+impl Text {
+    /// Writes to `out`.
+    #[must_use]
+    pub fn new(out: Output, options: Options) -> Self {
+        let color = options.color.enabled(out.is_terminal());
+        Self {
+            out,
+            options,
+            color,
+            explain: Explainer::default(),
+            first_ns: None,
+            last_ns: 0,
+            prefix: Prefix::default(),
+            submission: None,
+        }
+    }
+
+    fn time(&mut self, ns: u64) -> String {
+        let first = *self.first_ns.get_or_insert(ns);
+        let shown = match self.options.clock {
+            Clock::Monotonic => ns,
+            Clock::Relative => ns.saturating_sub(first),
+            Clock::Delta if self.last_ns == 0 => 0,
+            Clock::Delta => ns.saturating_sub(self.last_ns),
+        };
+        // Times of different CPUs' records may be out of order by a little.
+        let sign = if self.options.clock == Clock::Relative && ns < first {
+            "-"
+        } else {
+            ""
+        };
+        let shown = if sign.is_empty() { shown } else { first - ns };
+        self.last_ns = ns;
+        let text = format!(
+            "{sign}{}.{:09}",
+            shown / 1_000_000_000,
+            shown % 1_000_000_000
+        );
+        format!("{text:>14}")
+    }
+
+    fn columns(&mut self, c: &Context) {
+        // With deltas every line has a time of its own.
+        let key = (c.serial, c.at.time_ns);
+        if self.options.clock != Clock::Delta && self.prefix.serial == Some(key) {
+            return;
+        }
+        let time = self.time(c.at.time_ns);
+        let gpu = c
+            .gpu
+            .map_or_else(|| "gpu?".to_owned(), |g| format!("gpu{g}"));
+        let token = c
+            .token
+            .map_or_else(|| "?".to_owned(), |t| format!("{t:#07x}"));
+        let phase = match &c.phase {
+            Some(p) => format!("[{}] ", Plain(p)),
+            None => String::new(),
+        };
+        self.prefix.text = format!(
+            "{time} {:<20} {gpu} {token:<7} {:<4} {phase}",
+            Plain(&Who(c).to_string()),
+            EngineName(c.engine)
+        );
+        self.prefix.serial = Some(key);
+    }
+
+    /// A line that belongs to no submission.
+    fn note(&mut self, at: At, role: Role, text: std::fmt::Arguments<'_>) -> io::Result<()> {
+        let time = self.time(at.time_ns);
+        let pid = if at.pid == 0 {
+            "-".to_owned()
+        } else {
+            format!("pid {}", at.pid)
+        };
+        let prefix = format!("{time} {pid:<20} ");
+        self.prefix.serial = None;
+        let mut f = Formatter::new(self.out.object(), self.color);
+        f.line(&prefix, 0, Some(role));
+        f.text(text);
+        f.end();
+        self.out.end_object()
+    }
+
+    fn submission(&mut self, c: &Context, s: &SubmissionHead) -> io::Result<()> {
+        self.submission = Some(*s);
+        let incomplete = s.missing > 0;
+        if self.options.detail == Detail::Operations && !incomplete {
+            return Ok(());
+        }
+        self.columns(c);
+        let mut f = Formatter::new(self.out.object(), self.color);
+        f.line(
+            &self.prefix.text,
+            0,
+            Some(if incomplete { Role::Alarm } else { Role::Dim }),
+        );
+        f.text(format_args!(
+            "submission {} position {} put {} -> {}, {} {}, {} B",
+            c.serial,
+            s.position,
+            s.prev_put,
+            s.gp_put,
+            s.entries,
+            if s.entries == 1 { "entry" } else { "entries" },
+            s.bytes
+        ));
+        if let Some(get) = s.gp_get {
+            f.text(format_args!(", get {get}"));
+        }
+        if incomplete {
+            f.text(format_args!(", {} B could not be read", s.missing));
+        }
+        if c.late {
+            f.text(format_args!(", late"));
+        }
+        f.end();
+        self.out.end_object()
+    }
+
+    fn stop(&mut self, c: &Context, s: &Stop) -> io::Result<()> {
+        self.columns(c);
+        let mut f = Formatter::new(self.out.object(), self.color);
+        f.line(&self.prefix.text, 0, Some(Role::Alarm));
+        f.text(format_args!(
+            "stopped in entry {} at byte {}: ",
+            s.entry, s.offset
+        ));
+        match s.why {
+            StopReason::IllegalHeader(h) => {
+                f.text(format_args!("{h:#010x} is no method header"));
+            }
+            StopReason::Missing { bytes } => {
+                f.text(format_args!("{bytes} B from here on could not be read"));
+            }
+            StopReason::Cut { needs } => {
+                f.text(format_args!(
+                    "the entry ends inside a word, {needs} B short"
+                ));
+            }
+            StopReason::Short { needs } => {
+                f.text(format_args!("the entry announces {needs} B more"));
+            }
+        }
+        f.end();
+        self.out.end_object()
+    }
+
+    fn channel(&mut self, c: &Channel) -> io::Result<()> {
+        let token = c
+            .token
+            .map_or_else(|| "?".to_owned(), |t| format!("{t:#07x}"));
+        let engine = EngineName(c.engine.map_or_else(Default::default, engine_from_rm));
+        let class = c
+            .class
+            .map_or_else(|| "?".to_owned(), |n| format!("{n:#06x}"));
+        let gpu = c.gpu.map_or_else(|| "?".to_owned(), |n| n.to_string());
+        let ring = match (c.ring, c.ring_gpu) {
+            (Some(a), _) => format!("{a}"),
+            (None, Some(a)) => format!("gpu {a}"),
+            _ => "?".to_owned(),
+        };
+        let entries = c.entries.map_or_else(|| "?".to_owned(), |n| n.to_string());
+        self.note(
+            c.at,
+            Role::Dim,
+            format_args!(
+                "channel {} token {token} gpu {gpu} engine {engine} class {class} ring {ring} entries {entries}",
+                c.id.0
+            ),
+        )
+    }
+
+    fn life(&mut self, at: At, life: &Life) -> io::Result<()> {
+        let verbose = self.options.detail > Detail::Operations;
+        match life {
+            Life::Present { name } if verbose => {
+                self.note(at, Role::Dim, format_args!("traced: {}", Plain(name)))
+            }
+            Life::Fork { child } => {
+                self.note(at, Role::Dim, format_args!("forked process {child}"))
+            }
+            Life::Thread { child } if verbose => {
+                self.note(at, Role::Dim, format_args!("made thread {child}"))
+            }
+            Life::Exec { name } => {
+                self.note(at, Role::Dim, format_args!("executed {}", Plain(name)))
+            }
+            Life::Exit { process: true } => self.note(at, Role::Dim, format_args!("exited")),
+            Life::Exit { process: false } if verbose => {
+                self.note(at, Role::Dim, format_args!("thread {} exited", at.tid))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn loss(&mut self, l: &Loss) -> io::Result<()> {
+        let of = l
+            .channel
+            .map_or_else(String::new, |c| format!(" of channel {}", c.0));
+        match &l.what {
+            Lost::Entries { position, count } => self.note(
+                l.at,
+                Role::Alarm,
+                format_args!("LOST {count} entries{of} from position {position}: overwritten before they were read"),
+            ),
+            Lost::Records { kind, count } => self.note(
+                l.at,
+                Role::Alarm,
+                format_args!("LOST {count} {kind} records{of}: the buffer was full; try a larger --buffer"),
+            ),
+            Lost::UnknownChannel { token, count } => {
+                let token = token.map_or_else(|| "unknown".to_owned(), |t| format!("{t:#07x}"));
+                self.note(
+                    l.at,
+                    Role::Alarm,
+                    format_args!("LOST {count} doorbells of token {token}: no such channel is known"),
+                )
+            }
+            Lost::Blind { why } => self.note(l.at, Role::Alarm, format_args!("BLIND: {}", Plain(why))),
+        }
+    }
+}
+
+impl Sink for Text {
+    fn detail(&self) -> Option<Detail> {
+        (!self.options.quiet).then_some(self.options.detail)
+    }
+
+    fn event(&mut self, event: &Event<'_>) -> io::Result<()> {
+        if self.options.quiet {
+            return Ok(());
+        }
+        let c = event.context;
+        match &event.body {
+            Body::Submission(s) => return self.submission(c, s),
+            Body::Stop(s) => return self.stop(c, s),
+            Body::Entry(_) if self.options.detail < Detail::Words => return Ok(()),
+            Body::Method(_) if self.options.detail < Detail::Methods => return Ok(()),
+            Body::Entry(_) | Body::Method(_) | Body::Operation(_) => {}
+        }
+        self.columns(c);
+        let mut f = Formatter::new(self.out.object(), self.color);
+        let redact = self.options.redact.as_ref();
+        match &event.body {
+            Body::Operation(op) => {
+                describe(&mut f, &self.prefix.text, c, op, redact);
+                f.end();
+            }
+            Body::Method(m) => {
+                self.explain.text(&mut f, &self.prefix.text, m, redact);
+            }
+            Body::Entry(e) => {
+                f.line(&self.prefix.text, 1, Some(Role::Dim));
+                f.text(format_args!("entry {} {:#018x} ", e.index, e.raw));
+                match e.kind {
+                    EntryKind::Segment {
+                        address,
+                        len,
+                        conditional,
+                        subroutine,
+                        sync,
+                    } => {
+                        f.text(format_args!("at {address} {len} B"));
+                        for (set, name) in [
+                            (conditional, " conditional"),
+                            (subroutine, " subroutine"),
+                            (sync, " sync"),
+                        ] {
+                            if set {
+                                f.text(format_args!("{name}"));
+                            }
+                        }
+                    }
+                    EntryKind::Control {
+                        opcode,
+                        operand,
+                        sync,
+                    } => {
+                        f.text(format_args!("control opcode {opcode} operand {operand:#x}"));
+                        if sync {
+                            f.text(format_args!(" sync"));
+                        }
+                    }
+                }
+                f.end();
+                words(&mut f, &self.prefix.text, e.bytes, redact);
+            }
+            Body::Submission(_) | Body::Stop(_) => {}
+        }
+        self.out.end_object()
+    }
+
+    fn record(&mut self, record: &Record) -> io::Result<()> {
+        match record {
+            // Loss is shown even where only the ledger is asked for: it must not come as a surprise.
+            Record::Loss(l) if !self.options.quiet => self.loss(l),
+            Record::Process(p) if !self.options.quiet => self.life(p.at, &p.life),
+            Record::Channel(c)
+                if !self.options.quiet && self.options.detail > Detail::Operations =>
+            {
+                self.channel(c)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.out.flush()
+    }
+
+    fn unshown(&self) -> u64 {
+        self.out.unshown()
+    }
+
+    fn finish(&mut self, ledger: &Ledger) -> io::Result<()> {
+        super::ledger::text(self.out.object(), ledger, self.color);
+        self.out.end_object()?;
+        self.out.flush()
+    }
+}
+
+/// The raw words of an entry, eight a line, with their offset.
+fn words(f: &mut Formatter<'_>, prefix: &str, bytes: &[u8], redact: Option<&Redactor>) {
+    if bytes.is_empty() {
+        return;
+    }
+    if let Some(redact) = redact {
+        f.line(prefix, 2, Some(Role::Dim));
+        f.text(format_args!("{}", redact.hide(bytes)));
+        f.end();
+        return;
+    }
+    for (i, line) in bytes.chunks(32).enumerate() {
+        f.line(prefix, 2, Some(Role::Dim));
+        f.text(format_args!("{:06x}", i * 32));
+        for word in line.chunks(4) {
+            match <[u8; 4]>::try_from(word) {
+                Ok(word) => f.text(format_args!(" {:08x}", u32::from_le_bytes(word))),
+                Err(_) => {
+                    f.text(format_args!(" "));
+                    for b in word {
+                        f.text(format_args!("{b:02x}"));
+                    }
+                }
+            }
+        }
+        f.end();
+    }
+}

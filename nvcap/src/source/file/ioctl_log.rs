@@ -1,0 +1,395 @@
+//! Records from an ioctl log: the text form in which captures/h200-ioctl.log.gz holds every ioctl (argument
+//! before and after, nested parameters) and every mmap of one process. Knows that form, nothing of what the
+//! ioctls mean beyond where their parameters are.
+//!
+//! ```text
+//! IOCTL /dev/nvidiactl fd=8 nr=0x2a size=32
+//!  in[32] 1f00d0c1 1f00d0c1 ...            bytes in memory order, groups of four
+//!  CONTROL hClient=... cmd=... psize=40    (or ALLOC ...): said again from the argument, not read
+//!  pin[40] ...                             what the argument points to, before
+//!  ret=0 fd=8 nr=0x2a
+//!  out[32] ...
+//!  pout[40] ...                            and after
+//! MMAP /dev/nvidia0 fd=16 addr=0x7f.. len=0x10000 prot=2 flags=0x1 off=0x0
+//! ```
+//!
+//! There is no time, no process and no thread in it: times count up by one a record and the process is 0, unless
+//! [`Options`] says otherwise. The log holds 64 bytes of arguments whose size the request does not carry (UVM)
+//! and of allocation parameters; [`Bytes::full_len`] is then what the tables say.
+
+use std::{
+    fs::File,
+    io::{self, BufRead, BufReader, Read},
+    path::{Path, PathBuf},
+};
+
+use crate::{
+    driver::{Version, allocation_size, number, rm_request, uvm_argument_size},
+    record::{At, Bytes, CpuVa, Device, Ioctl, Mapping, Nested, Record},
+};
+
+/// What the log does not say.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Options {
+    /// Process and thread id to give the records.
+    pub pid: u32,
+    /// The driver's release, to tell the true sizes of structures of which the log has the start only.
+    pub driver_version: Option<Version>,
+}
+
+/// Why a log cannot be read.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The file cannot be opened or read.
+    #[error("{path}: {error}")]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        error: io::Error,
+    },
+    /// It is not an ioctl log.
+    #[error(
+        "{0}: no IOCTL or MMAP line: this is not an ioctl log (plain or gzip text as captures/h200-ioctl.log.gz)"
+    )]
+    NotALog(PathBuf),
+}
+
+/// A log, read whole.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Log {
+    /// Its records, in order.
+    pub records: Vec<Record>,
+    /// Lines that could not be understood, by number from 1 (the first thousand).
+    pub bad_lines: Vec<usize>,
+    /// Ioctls whose return the log does not have (it was cut there).
+    pub unfinished: usize,
+}
+
+/// Reads a log from a file, gzip or plain.
+///
+/// # Errors
+/// The file cannot be read, or has no line of an ioctl log.
+pub fn read_file(path: &Path, options: Options) -> Result<Log, Error> {
+    let failed = |error| Error::Read {
+        path: path.to_owned(),
+        error,
+    };
+    let file = File::open(path).map_err(failed)?;
+    let mut file = BufReader::new(file);
+    let gzip = file.fill_buf().map_err(failed)?.starts_with(&[0x1f, 0x8b]);
+    let log = if gzip {
+        read(flate2::read::MultiGzDecoder::new(file), options)
+    } else {
+        read(file, options)
+    }
+    .map_err(failed)?;
+    if log.records.is_empty() {
+        return Err(Error::NotALog(path.to_owned()));
+    }
+    Ok(log)
+}
+
+/// Reads a log's text. Lines that are not of the form are noted and passed over.
+///
+/// # Errors
+/// Those of the reader; a compressed log that ends early gives what is whole.
+pub fn read(reader: impl Read, options: Options) -> io::Result<Log> {
+    let mut reader = BufReader::new(reader);
+    let mut parser = Parser {
+        options,
+        log: Log::default(),
+        current: None,
+        time: 0,
+    };
+    let mut line = Vec::new();
+    let mut count = 0;
+    loop {
+        line.clear();
+        match reader.read_until(b'\n', &mut line) {
+            Ok(0) => break,
+            Ok(_) => {}
+            Err(e) if e.kind() == io::ErrorKind::UnexpectedEof && count > 0 => break,
+            Err(e) => return Err(e),
+        }
+        count += 1;
+        let text = String::from_utf8_lossy(&line);
+        let understood = parser.line(text.trim_end_matches(['\n', '\r']));
+        if understood.is_none() && parser.log.bad_lines.len() < 1000 {
+            parser.log.bad_lines.push(count);
+        }
+    }
+    parser.finish();
+    Ok(parser.log)
+}
+
+/// The ioctl whose lines are being read.
+struct Open {
+    ioctl: Ioctl,
+    nested_input: Option<Bytes>,
+    nested_output: Option<Bytes>,
+    /// Structure sizes that the log does not hold whole.
+    returned: bool,
+}
+
+struct Parser {
+    options: Options,
+    log: Log,
+    current: Option<Open>,
+    time: u64,
+}
+
+impl Parser {
+    fn at(&mut self) -> At {
+        self.time += 1;
+        At {
+            time_ns: self.time,
+            pid: self.options.pid,
+            tid: self.options.pid,
+        }
+    }
+
+    /// One line; `None` where it is not understood.
+    fn line(&mut self, line: &str) -> Option<()> {
+        if line.is_empty() {
+            return Some(());
+        }
+        if let Some(rest) = line.strip_prefix("IOCTL ") {
+            self.finish();
+            let open = self.begin(rest)?;
+            self.current = Some(open);
+            return Some(());
+        }
+        if let Some(rest) = line.strip_prefix("MMAP ") {
+            self.finish();
+            let mapping = self.mmap(rest)?;
+            self.log.records.push(Record::Mapping(mapping));
+            return Some(());
+        }
+        let rest = line.strip_prefix(' ')?;
+        if rest.starts_with("ALLOC ") || rest.starts_with("CONTROL ") {
+            return Some(());
+        }
+        let end = self.time + 1;
+        let open = self.current.as_mut()?;
+        if let Some(rest) = rest.strip_prefix("ret=") {
+            let result = rest.split(' ').next()?.parse().ok()?;
+            self.time = end;
+            open.ioctl.result = Some(result);
+            open.ioctl.end_ns = Some(end);
+            open.returned = true;
+            return Some(());
+        }
+        let (name, rest) = rest.split_once('[')?;
+        let (len, hex) = rest.split_once(']')?;
+        let len: usize = len.parse().ok()?;
+        let bytes = Bytes {
+            full_len: len as u64,
+            data: unhex(hex, len)?,
+        };
+        match name {
+            "in" => open.ioctl.input = bytes,
+            "out" => open.ioctl.output = bytes,
+            "pin" => open.nested_input = Some(bytes),
+            "pout" => open.nested_output = Some(bytes),
+            _ => return None,
+        }
+        Some(())
+    }
+
+    fn begin(&mut self, rest: &str) -> Option<Open> {
+        let mut words = rest.split(' ');
+        let device = device(words.next()?)?;
+        let (mut fd, mut nr, mut size) = (None, None, None);
+        for word in words {
+            match word.split_once('=')? {
+                ("fd", v) => fd = v.parse::<i32>().ok(),
+                ("nr", v) => nr = unsigned(v),
+                ("size", v) => size = v.parse::<u64>().ok(),
+                _ => {}
+            }
+        }
+        let (nr, size) = (u32::try_from(nr?).ok()?, u32::try_from(size?).ok()?);
+        // The log gives a request as the number and size that an RM request is made of; UVM requests are plain
+        // numbers (UVM_INITIALIZE is 0x30000001, "nr=0x1 size=12288").
+        let request = match device {
+            Device::Uvm => (size & 0x3fff) << 16 | nr,
+            _ => rm_request(u8::try_from(nr).ok()?, u16::try_from(size).ok()?),
+        };
+        let at = self.at();
+        Some(Open {
+            ioctl: Ioctl {
+                at,
+                end_ns: None,
+                device,
+                fd,
+                file: 0,
+                named_file: 0,
+                request,
+                result: None,
+                input: Bytes::default(),
+                output: Bytes::default(),
+                nested: None,
+            },
+            nested_input: None,
+            nested_output: None,
+            returned: false,
+        })
+    }
+
+    fn mmap(&mut self, rest: &str) -> Option<Mapping> {
+        let mut words = rest.split(' ');
+        let device = device(words.next()?)?;
+        let (mut fd, mut start, mut len, mut prot) = (None, None, None, 0);
+        for word in words {
+            match word.split_once('=')? {
+                ("fd", v) => fd = v.parse::<i32>().ok(),
+                ("addr", v) => start = unsigned(v),
+                ("len", v) => len = unsigned(v),
+                ("prot", v) => prot = v.parse::<u32>().ok()?,
+                _ => {}
+            }
+        }
+        Some(Mapping {
+            at: self.at(),
+            device,
+            fd,
+            file: 0,
+            start: CpuVa(start?),
+            len: len?,
+            read: prot & 1 != 0,
+            write: prot & 2 != 0,
+            found: false,
+        })
+    }
+
+    /// Completes the ioctl that was being read.
+    fn finish(&mut self) {
+        let Some(mut open) = self.current.take() else {
+            return;
+        };
+        if !open.returned {
+            self.log.unfinished += 1;
+        }
+        let ioctl = &mut open.ioctl;
+        let version = self.options.driver_version;
+        if ioctl.device == Device::Uvm
+            && let Some(size) = uvm_argument_size(ioctl.request, version)
+        {
+            for bytes in [&mut ioctl.input, &mut ioctl.output] {
+                set_full_len(bytes, size as u64);
+            }
+        }
+        if open.nested_input.is_some() || open.nested_output.is_some() {
+            let mut nested = Nested {
+                address: CpuVa(number(&ioctl.input.data, 16, 8).unwrap_or(0)),
+                input: open.nested_input.unwrap_or_default(),
+                output: open.nested_output.unwrap_or_default(),
+            };
+            if ioctl.request & 0xff == 0x2b {
+                let class = number(&ioctl.input.data, 12, 4).unwrap_or(0);
+                let size = u32::try_from(class)
+                    .ok()
+                    .and_then(|class| allocation_size(class, version));
+                if let Some(size) = size {
+                    set_full_len(&mut nested.input, size as u64);
+                    set_full_len(&mut nested.output, size as u64);
+                }
+            }
+            ioctl.nested = Some(nested);
+        }
+        self.log.records.push(Record::Ioctl(Box::new(open.ioctl)));
+    }
+}
+
+/// What was logged is the start of `size` bytes, or more than there were.
+fn set_full_len(bytes: &mut Bytes, size: u64) {
+    if bytes.data.is_empty() {
+        return;
+    }
+    bytes.full_len = size;
+    if let Ok(size) = usize::try_from(size) {
+        bytes.data.truncate(size);
+    }
+}
+
+fn device(path: &str) -> Option<Device> {
+    match path.strip_prefix("/dev/nvidia")? {
+        "ctl" => Some(Device::Control),
+        "-uvm" | "-uvm-tools" => Some(Device::Uvm),
+        minor => minor.parse().ok().map(Device::Gpu),
+    }
+}
+
+fn unsigned(text: &str) -> Option<u64> {
+    match text.strip_prefix("0x") {
+        Some(hex) => u64::from_str_radix(hex, 16).ok(),
+        None => text.parse().ok(),
+    }
+}
+
+/// Bytes in hex, with spaces anywhere; at most `len` of them.
+fn unhex(text: &str, len: usize) -> Option<Vec<u8>> {
+    let mut bytes = Vec::with_capacity(len.min(text.len() / 2));
+    let mut half: Option<u8> = None;
+    for c in text.bytes().filter(|c| *c != b' ') {
+        let digit = match c {
+            b'0'..=b'9' => c - b'0',
+            b'a'..=b'f' => c - b'a' + 10,
+            b'A'..=b'F' => c - b'A' + 10,
+            _ => return None,
+        };
+        half = match half {
+            None => Some(digit),
+            Some(high) => {
+                bytes.push(high << 4 | digit);
+                None
+            }
+        };
+    }
+    (half.is_none() && bytes.len() <= len).then_some(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(text: &str) -> Log {
+        read(text.as_bytes(), Options::default()).unwrap()
+    }
+
+    #[test]
+    fn one_ioctl_and_one_mapping() {
+        let log = parse(
+            "IOCTL /dev/nvidiactl fd=8 nr=0x29 size=16\n in[16] 2000d0c1 2000d0c1 0200005c 00000000\n \
+             ret=0 fd=8 nr=0x29\n out[16] 2000d0c1 2000d0c1 0200005c 00000000\n\
+             MMAP /dev/nvidia3 fd=16 addr=0x7fbc28cd4000 len=0x10000 prot=2 flags=0x1 off=0x0\n",
+        );
+        assert!(log.bad_lines.is_empty(), "{:?}", log.bad_lines);
+        assert_eq!(log.unfinished, 0);
+        let [Record::Ioctl(ioctl), Record::Mapping(mapping)] = &log.records[..] else {
+            panic!("{:?}", log.records);
+        };
+        assert_eq!(ioctl.request, 0xc010_4629);
+        assert_eq!(ioctl.input.data.len(), 16);
+        assert_eq!(number(&ioctl.output.data, 8, 4), Some(0x5c00_0002));
+        assert_eq!(ioctl.result, Some(0));
+        assert_eq!(mapping.device, Device::Gpu(3));
+        assert!(mapping.write && !mapping.read);
+    }
+
+    #[test]
+    fn what_is_not_of_the_form_is_noted_and_the_rest_read() {
+        let log = parse(
+            "hello\nIOCTL /dev/null fd=1\nIOCTL /dev/nvidia-uvm fd=10 nr=0x1 size=12288\n in[4] 0102\n \
+             in[1] 010203\n in[2] 01zz\n what[3] 00\nMMAP /dev/nvidia0 nonsense\n",
+        );
+        assert_eq!(log.bad_lines, [1, 2, 5, 6, 7, 8]);
+        assert_eq!(log.unfinished, 1);
+        let [Record::Ioctl(ioctl)] = &log.records[..] else {
+            panic!("{:?}", log.records);
+        };
+        assert_eq!(ioctl.request, 0x3000_0001);
+        assert_eq!(ioctl.result, None);
+    }
+}

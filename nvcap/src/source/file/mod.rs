@@ -1,0 +1,3 @@
+//! Records from files.
+
+pub mod ioctl_log;

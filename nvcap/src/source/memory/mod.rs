@@ -1,0 +1,6 @@
+//! Reading a traced process from outside: its mappings, its memory, its rings. No BPF, no stop.
+
+pub mod find;
+pub mod maps;
+pub mod process;
+pub mod ring;

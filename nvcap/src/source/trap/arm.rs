@@ -1,0 +1,104 @@
+//! Breakpoints on a process's doorbells: one event for each thread there is, inherited by those to come.
+
+use std::{
+    collections::{HashMap, HashSet},
+    fs, io,
+    os::fd::{BorrowedFd, OwnedFd},
+};
+
+use nvcap_common::Birth;
+
+use super::perf::{self, Life};
+
+/// A thread that came to be less than this before its maker was armed may have missed the inheritance.
+const MARGIN_NS: u64 = 20_000_000;
+
+/// One watched doorbell word of one process.
+#[derive(Debug)]
+pub struct Armed {
+    /// The watched address.
+    pub address: u64,
+    events: HashMap<u32, OwnedFd>,
+    since: HashMap<u32, u64>,
+}
+
+/// Threads of a process.
+///
+/// # Errors
+/// Those of reading `/proc/PID/task`.
+pub fn threads(pid: u32) -> io::Result<Vec<u32>> {
+    let mut all = Vec::new();
+    for entry in fs::read_dir(format!("/proc/{pid}/task"))? {
+        if let Some(tid) = entry?.file_name().to_str().and_then(|n| n.parse().ok()) {
+            all.push(tid);
+        }
+    }
+    Ok(all)
+}
+
+/// CLOCK_MONOTONIC, ns.
+pub fn now() -> u64 {
+    let mut t = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: t is a timespec.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut t) };
+    t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64
+}
+
+impl Armed {
+    /// Watches `address` in every thread of `pid`. `birth` tells who made a thread, where that was seen.
+    ///
+    /// # Errors
+    /// Those of perf_event_open(2) for the first thread that could not be watched; a thread that ended meanwhile is
+    /// no error.
+    pub fn new(
+        pid: u32,
+        address: u64,
+        life: Life,
+        program: BorrowedFd<'_>,
+        birth: impl Fn(u32) -> Option<Birth>,
+    ) -> io::Result<Self> {
+        let mut armed = Self { address, events: HashMap::new(), since: HashMap::new() };
+        let mut considered = HashSet::new();
+        loop {
+            let mut new = false;
+            for tid in threads(pid)? {
+                if !considered.insert(tid) {
+                    continue;
+                }
+                new = true;
+                if armed.inherited(birth(tid)) {
+                    armed.since.insert(tid, 0);
+                    continue;
+                }
+                match perf::watch(tid, address, life, program) {
+                    Ok(event) => {
+                        armed.events.insert(tid, event);
+                        armed.since.insert(tid, now());
+                    }
+                    Err(e) if e.raw_os_error() == Some(libc::ESRCH) => {}
+                    Err(e) => return Err(e),
+                }
+            }
+            if !new {
+                return Ok(armed);
+            }
+        }
+    }
+
+    /// A thread made by an armed thread has the breakpoint already; a second one would trap twice.
+    fn inherited(&self, birth: Option<Birth>) -> bool {
+        birth.is_some_and(|b| {
+            self.since.get(&b.parent).is_some_and(|armed| b.time_ns > armed.saturating_add(MARGIN_NS))
+        })
+    }
+
+    /// Hits counted by the kernel, with those that ran no program.
+    pub fn hits(&self) -> u64 {
+        self.events.values().filter_map(|e| perf::hits(e).ok()).sum()
+    }
+
+    /// Threads that have an event of their own.
+    pub fn threads(&self) -> usize {
+        self.events.len()
+    }
+}

@@ -1,0 +1,193 @@
+//! The kernel's type information: offsets of structure members, since Rust's BPF programs have no relocations for it.
+
+use std::{collections::HashMap, fs, io};
+
+use super::error::{Error, Result};
+
+const KIND_ARRAY: u32 = 3;
+const KIND_STRUCT: u32 = 4;
+const KIND_UNION: u32 = 5;
+const KIND_FUNC: u32 = 12;
+const MODIFIERS: [u32; 5] = [8, 9, 10, 11, 18];
+
+#[derive(Clone, Copy, Debug)]
+struct Type {
+    kind: u32,
+    members: u32,
+    bitfields: bool,
+    name: u32,
+    reference: u32,
+    at: usize,
+}
+
+/// Type information of the kernel, or of a module on top of the kernel's.
+#[derive(Debug)]
+pub struct Btf {
+    base: Option<Box<Btf>>,
+    data: Vec<u8>,
+    strings: std::ops::Range<usize>,
+    types: Vec<Type>,
+    names: HashMap<(u32, String), u32>,
+}
+
+impl Btf {
+    /// The running kernel's.
+    ///
+    /// # Errors
+    /// When the kernel has none, or it cannot be read.
+    pub fn kernel() -> Result<Self> {
+        Self::load("vmlinux", None)
+    }
+
+    /// A loaded module's.
+    ///
+    /// # Errors
+    /// When it has none (it was built where the kernel's was not at hand).
+    pub fn module(name: &str) -> Result<Self> {
+        Self::load(name, Some(Box::new(Self::kernel()?)))
+    }
+
+    fn load(name: &str, base: Option<Box<Btf>>) -> Result<Self> {
+        let path = format!("/sys/kernel/btf/{name}");
+        let wrong = |e: io::Error| {
+            Error::new(
+                format!("reading {path}"),
+                e,
+                "nvcap needs a kernel with CONFIG_DEBUG_INFO_BTF=y (any distribution's since 2021)",
+            )
+        };
+        let data = fs::read(&path).map_err(wrong)?;
+        Self::parse(data, base).ok_or_else(|| {
+            Error::new(format!("reading {path}"), "it is not BTF", "please report this kernel's version")
+        })
+    }
+
+    /// Parses raw BTF. `None` when it is not BTF or is cut.
+    pub fn parse(data: Vec<u8>, base: Option<Box<Btf>>) -> Option<Self> {
+        let word = |at: usize| Some(u32::from_le_bytes(data.get(at..at + 4)?.try_into().ok()?));
+        if word(0)? & 0xffff != 0xeb9f {
+            return None;
+        }
+        let header = word(4)? as usize;
+        let (mut at, end) = (header + word(8)? as usize, header + word(8)? as usize + word(12)? as usize);
+        let strings = header + word(16)? as usize..header + word(16)? as usize + word(20)? as usize;
+        data.get(strings.clone())?;
+        let mut types = Vec::new();
+        while at < end {
+            let (name, info, reference) = (word(at)?, word(at + 4)?, word(at + 8)?);
+            let (kind, members) = (info >> 24 & 31, info & 0xffff);
+            types.push(Type { kind, members, bitfields: info >> 31 != 0, name, reference, at: at + 12 });
+            let n = members as usize;
+            at += 12
+                + match kind {
+                    1 | 14 | 17 => 4,
+                    KIND_ARRAY => 12,
+                    KIND_STRUCT | KIND_UNION | 15 | 19 => 12 * n,
+                    6 | 13 => 8 * n,
+                    _ => 0,
+                };
+        }
+        let mut btf = Self { base, data, strings, types, names: HashMap::new() };
+        let first = btf.first();
+        let mut names = HashMap::new();
+        for (i, t) in btf.types.iter().enumerate() {
+            if matches!(t.kind, KIND_STRUCT | KIND_FUNC)
+                && let Some(name) = btf.string(t.name).filter(|n| !n.is_empty())
+            {
+                names.entry((t.kind, name.to_owned())).or_insert(first + i as u32);
+            }
+        }
+        btf.names = names;
+        Some(btf)
+    }
+
+    /// Id of the first type that is this one's own and not its base's.
+    fn first(&self) -> u32 {
+        self.base.as_ref().map_or(1, |b| b.first() + b.types.len() as u32)
+    }
+
+    fn string(&self, offset: u32) -> Option<&str> {
+        let base = self.base.as_ref().map_or(0, |b| b.strings.len() as u32);
+        if offset < base {
+            return self.base.as_ref()?.string(offset);
+        }
+        let text = self.data.get(self.strings.start + (offset - base) as usize..self.strings.end)?;
+        let len = text.iter().position(|c| *c == 0)?;
+        std::str::from_utf8(&text[..len]).ok()
+    }
+
+    fn named(&self, kind: u32, name: &str) -> Option<u32> {
+        let own = self.names.get(&(kind, name.to_owned())).copied();
+        own.or_else(|| self.base.as_ref()?.named(kind, name))
+    }
+
+    /// Type id of a function.
+    pub fn function(&self, name: &str) -> Option<u32> {
+        self.named(KIND_FUNC, name)
+    }
+
+    fn at(&self, id: u32) -> Option<(&Self, &Type)> {
+        match id.checked_sub(self.first()) {
+            Some(i) => Some((self, self.types.get(i as usize)?)),
+            None => self.base.as_ref()?.at(id),
+        }
+    }
+
+    /// Byte offset of a structure's member, anonymous members looked into.
+    ///
+    /// # Errors
+    /// When the kernel has no such member.
+    pub fn offset(&self, of: &str, member: &str) -> Result<u32> {
+        let bits = self.named(KIND_STRUCT, of).and_then(|id| self.member(id, member, 8));
+        bits.map(|b| b / 8).ok_or_else(|| {
+            Error::new(
+                format!("finding {of}.{member} in the kernel's BTF"),
+                "this kernel has no such member",
+                "please report this kernel's version",
+            )
+        })
+    }
+
+    fn member(&self, id: u32, wanted: &str, depth: u32) -> Option<u32> {
+        let (owner, t) = self.at(id)?;
+        for i in 0..t.members as usize {
+            let word = |o: usize| {
+                let at = t.at + 12 * i + o;
+                Some(u32::from_le_bytes(owner.data.get(at..at + 4)?.try_into().ok()?))
+            };
+            let (name, mut kind, mut offset) = (word(0)?, word(4)?, word(8)?);
+            if t.bitfields {
+                offset &= 0xff_ffff;
+            }
+            if name != 0 {
+                if owner.string(name) == Some(wanted) {
+                    return Some(offset);
+                }
+                continue;
+            }
+            while let Some((_, m)) = self.at(kind)
+                && MODIFIERS.contains(&m.kind)
+            {
+                kind = m.reference;
+            }
+            if depth > 0
+                && matches!(self.at(kind)?.1.kind, KIND_STRUCT | KIND_UNION)
+                && let Some(inner) = self.member(kind, wanted, depth - 1)
+            {
+                return Some(offset + inner);
+            }
+        }
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn garbage_is_refused() {
+        assert!(Btf::parse(vec![], None).is_none());
+        assert!(Btf::parse(vec![0x9f, 0xeb, 1, 0, 24, 0, 0, 0, 255, 255, 255, 255], None).is_none());
+    }
+}

@@ -1,0 +1,338 @@
+//! Loading the BPF object: offsets, maps, and the doorbell program that this kernel takes.
+
+use std::{
+    fs,
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
+};
+
+use aya::{
+    Ebpf, EbpfLoader, Pod,
+    maps::{Array, HashMap, Map, MapData, PerCpuArray, ProgramArray, RingBuf},
+    programs::PerfEvent,
+};
+use nvcap_common::{Birth, Config, Offsets, Proc, Ranges, SiteKey, Stats, TokenKey, TokenValue};
+
+use super::{
+    btf::Btf,
+    error::{Error, Result, remedy_for_refusal},
+    shared::Shared,
+};
+
+/// The object that `cargo xtask build` compiles; empty when this program was built without it.
+static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/nvcap.bpf.o"));
+
+/// Gives a plain type of `nvcap_common` the marker that aya asks for.
+macro_rules! pod {
+    ($($name:ident($inner:ty)),*) => { $(
+        #[repr(transparent)]
+        #[derive(Clone, Copy)]
+        struct $name($inner);
+        // SAFETY: the inner types are repr(C), without padding, valid for any bits.
+        unsafe impl Pod for $name {}
+    )* };
+}
+pod!(
+    PodBirth(Birth),
+    PodConfig(Config),
+    PodOffsets(Offsets),
+    PodProc(Proc),
+    PodRanges(Ranges),
+    PodSiteKey(SiteKey),
+    PodStats(Stats),
+    PodTokenKey(TokenKey),
+    PodTokenValue(TokenValue)
+);
+
+/// The loaded programs and their maps.
+pub struct Loaded {
+    /// For the discovery ways, which attach programs of it.
+    pub bpf: Ebpf,
+    /// The ring buffer.
+    pub records: RingBuf<MapData>,
+    /// Channels and address spaces.
+    pub shared: Shared,
+    /// `doorbell_loop` or `doorbell_tail`.
+    pub doorbell: OwnedFd,
+    /// Which of the two.
+    pub doorbell_name: &'static str,
+    /// Size of the ring buffer in bytes.
+    pub buffer: u32,
+    config: Array<MapData, PodConfig>,
+    stats: PerCpuArray<MapData, PodStats>,
+    procs: HashMap<MapData, u32, PodProc>,
+    tokens: HashMap<MapData, PodTokenKey, PodTokenValue>,
+    sites: HashMap<MapData, PodSiteKey, u32>,
+    xlate: HashMap<MapData, u32, PodRanges>,
+    births: HashMap<MapData, u32, PodBirth>,
+    next_space: Array<MapData, u64>,
+    uvm_sizes: Array<MapData, u32>,
+    _more: ProgramArray<MapData>,
+}
+
+/// How to load.
+#[derive(Clone, Copy, Debug)]
+pub struct LoadOptions {
+    /// Size of the ring buffer: a power of two, in bytes.
+    pub buffer: u32,
+    /// Do without bpf_loop even where the kernel has it.
+    pub no_bpf_loop: bool,
+}
+
+/// Offsets of everything the programs read, from the running kernel's BTF.
+///
+/// # Errors
+/// When the kernel has no BTF or lacks a member.
+pub fn offsets(btf: &Btf) -> Result<Offsets> {
+    let o = |of: &str, member: &str| btf.offset(of, member);
+    #[cfg(target_arch = "x86_64")]
+    let (regs, syscalls) = {
+        let r = |m: &str| btf.offset("pt_regs", m);
+        ([r("di")?, r("si")?, r("dx")?, r("r8")?, r("orig_ax")?], [16, 9, 11])
+    };
+    #[cfg(target_arch = "aarch64")]
+    let (regs, syscalls) = ([0, 8, 16, 32, btf.offset("pt_regs", "syscallno")?], [29, 222, 215]);
+    Ok(Offsets {
+        task_pid: o("task_struct", "pid")?,
+        task_tgid: o("task_struct", "tgid")?,
+        task_files: o("task_struct", "files")?,
+        task_signal: o("task_struct", "signal")?,
+        signal_live: o("signal_struct", "live")?,
+        files_fdt: o("files_struct", "fdt")?,
+        fdt_fd: o("fdtable", "fd")?,
+        fdt_max: o("fdtable", "max_fds")?,
+        file_inode: o("file", "f_inode")?,
+        inode_rdev: o("inode", "i_rdev")?,
+        vma_start: o("vm_area_struct", "vm_start")?,
+        vma_end: o("vm_area_struct", "vm_end")?,
+        vma_flags: o("vm_area_struct", "vm_flags")?,
+        vma_file: o("vm_area_struct", "vm_file")?,
+        regs,
+        syscalls,
+    })
+}
+
+/// The innermost cause, as a system error where it is one.
+fn cause(e: &(dyn std::error::Error + 'static)) -> String {
+    let mut text = e.to_string();
+    let mut at = e.source();
+    while let Some(inner) = at {
+        // The verifier's log is the whole story, but only its end is readable.
+        let inner_text = inner.to_string();
+        text = format!("{text}: {inner_text}");
+        at = inner.source();
+    }
+    let lines: Vec<&str> = text.lines().filter(|l| !l.trim().is_empty()).collect();
+    if lines.len() > 6 { lines[lines.len() - 6..].join(" | ") } else { lines.join(" | ") }
+}
+
+fn refused(e: &(dyn std::error::Error + 'static)) -> &'static str {
+    let mut at = Some(e);
+    while let Some(inner) = at {
+        if let Some(io) = inner.downcast_ref::<std::io::Error>() {
+            return remedy_for_refusal(io);
+        }
+        at = inner.source();
+    }
+    "`nvcap doctor` says what this machine allows"
+}
+
+/// An error of aya's, with what it was about.
+pub fn failed(what: &str, e: &(dyn std::error::Error + 'static)) -> Error {
+    Error::new(what, cause(e), refused(e))
+}
+
+impl Loaded {
+    /// Loads maps and doorbell program.
+    ///
+    /// # Errors
+    /// When the kernel refuses (rights, lockdown, too old), or this program was built without its BPF object.
+    pub fn new(options: LoadOptions) -> Result<Self> {
+        if OBJECT.is_empty() {
+            return Err(Error::new(
+                "loading the BPF programs",
+                "this nvcap was built without them",
+                "build it with `cargo xtask build`",
+            ));
+        }
+        let offsets = PodOffsets(offsets(&Btf::kernel()?)?);
+        let mut bpf = EbpfLoader::new()
+            .override_global("OFFSETS", &offsets, true)
+            .map_max_entries("RECORDS", options.buffer)
+            .load(OBJECT)
+            .map_err(|e| failed("loading the BPF programs", &e))?;
+
+        let (doorbell, doorbell_name) = doorbell(&mut bpf, options.no_bpf_loop)?;
+        let mut more: ProgramArray<MapData> = take(&mut bpf, "MORE")?;
+        if doorbell_name == "doorbell_tail" {
+            let program = perf_program(&mut bpf, "doorbell_more").map_err(|e| *e)?;
+            more.set(0, program.fd().map_err(|e| failed("loading doorbell_more", &e))?, 0)
+                .map_err(|e| failed("setting up the tail call", &e))?;
+        }
+        let shared = {
+            let (Map::Array(channels), Map::Array(spaces)) = (map(&mut bpf, "CHANNELS")?, map(&mut bpf, "SPACES")?)
+            else {
+                return Err(Error::new("loading the BPF programs", "CHANNELS is no array", "please report this"));
+            };
+            Shared::new(channels.fd().as_fd(), spaces.fd().as_fd())
+                .map_err(|e| Error::new("mapping the channel table", &e, remedy_for_refusal(&e)))?
+        };
+        Ok(Self {
+            records: take(&mut bpf, "RECORDS")?,
+            shared,
+            doorbell,
+            doorbell_name,
+            buffer: options.buffer,
+            config: take(&mut bpf, "CONFIG")?,
+            stats: take(&mut bpf, "STATS")?,
+            procs: take(&mut bpf, "PROCS")?,
+            tokens: take(&mut bpf, "TOKENS")?,
+            sites: take(&mut bpf, "SITES")?,
+            xlate: take(&mut bpf, "XLATE")?,
+            births: take(&mut bpf, "BIRTHS")?,
+            next_space: take(&mut bpf, "NEXT_SPACE")?,
+            uvm_sizes: take(&mut bpf, "UVM_SIZES")?,
+            _more: more,
+            bpf,
+        })
+    }
+
+    /// Descriptor of the doorbell program.
+    pub fn doorbell(&self) -> BorrowedFd<'_> {
+        self.doorbell.as_fd()
+    }
+
+    /// Sets major numbers and the secret.
+    pub fn set_config(&mut self, config: Config) -> Result<()> {
+        self.config.set(0, PodConfig(config), 0).map_err(|e| failed("writing CONFIG", &e))
+    }
+
+    /// Traces a process.
+    pub fn set_proc(&mut self, pid: u32, proc: Proc) -> Result<()> {
+        self.procs.insert(pid, PodProc(proc), 0).map_err(|e| failed("writing PROCS", &e))
+    }
+
+    /// The state of a traced process.
+    pub fn proc(&self, pid: u32) -> Option<Proc> {
+        self.procs.get(&pid, 0).ok().map(|p| p.0)
+    }
+
+    /// Takes a number for a new address space.
+    pub fn new_space(&mut self) -> Result<u32> {
+        let last = self.next_space.get(&0, 0).map_err(|e| failed("reading NEXT_SPACE", &e))?;
+        self.next_space.set(0, last + 1, 0).map_err(|e| failed("writing NEXT_SPACE", &e))?;
+        u32::try_from(last + 1)
+            .ok()
+            .filter(|s| *s < nvcap_common::MAX_SPACES)
+            .ok_or_else(|| Error::new("tracing a further process", "there have been too many", "start nvcap again"))
+    }
+
+    /// Tells which channel a token names.
+    pub fn set_token(&mut self, key: TokenKey, value: TokenValue) -> Result<()> {
+        self.tokens.insert(PodTokenKey(key), PodTokenValue(value), 0).map_err(|e| failed("writing TOKENS", &e))
+    }
+
+    /// Forgets a token.
+    pub fn forget_token(&mut self, key: TokenKey) {
+        // Not there is as good as removed.
+        let _ = self.tokens.remove(&PodTokenKey(key));
+    }
+
+    /// Tells which register holds the token at a store; [`u32::MAX`] for "none that can be told".
+    pub fn set_site(&mut self, key: SiteKey, register: u32) -> Result<()> {
+        self.sites.insert(PodSiteKey(key), register, 0).map_err(|e| failed("writing SITES", &e))
+    }
+
+    /// Sets the address translation of a space.
+    pub fn set_ranges(&mut self, space: u32, ranges: Ranges) -> Result<()> {
+        self.xlate.insert(space, PodRanges(ranges), 0).map_err(|e| failed("writing XLATE", &e))
+    }
+
+    /// Who made a thread.
+    pub fn birth(&self, tid: u32) -> Option<Birth> {
+        self.births.get(&tid, 0).ok().map(|b| b.0)
+    }
+
+    /// Sets the argument size of a UVM request.
+    pub fn set_uvm_size(&mut self, request: u32, size: u32) {
+        // Only the capture of its argument depends on it, and 256 bytes are the default.
+        let _ = self.uvm_sizes.set(request, size, 0);
+    }
+
+    /// The counters, summed over processors.
+    pub fn stats(&self) -> Stats {
+        let mut sum = Stats::default();
+        if let Ok(each) = self.stats.get(&0, 0) {
+            for PodStats(s) in each.iter() {
+                sum.hits += s.hits;
+                sum.foreign += s.foreign;
+                sum.unknown_site += s.unknown_site;
+                sum.unknown_token += s.unknown_token;
+                sum.scans += s.scans;
+                sum.deferred += s.deferred;
+                sum.cut += s.cut;
+                sum.dropped += s.dropped;
+                sum.unreadable += s.unreadable;
+                sum.contended += s.contended;
+            }
+        }
+        sum
+    }
+}
+
+fn map<'a>(bpf: &'a mut Ebpf, name: &str) -> Result<&'a Map> {
+    bpf.map(name).ok_or_else(|| Error::new(format!("finding map {name}"), "it is not in the object", "rebuild nvcap"))
+}
+
+fn take<M: TryFrom<Map>>(bpf: &mut Ebpf, name: &str) -> Result<M>
+where
+    M::Error: std::error::Error + 'static,
+{
+    let map = bpf
+        .take_map(name)
+        .ok_or_else(|| Error::new(format!("finding map {name}"), "it is not in the object", "rebuild nvcap"))?;
+    M::try_from(map).map_err(|e| failed(&format!("opening map {name}"), &e))
+}
+
+fn perf_program<'a>(bpf: &'a mut Ebpf, name: &str) -> std::result::Result<&'a mut PerfEvent, Box<Error>> {
+    let missing = || Error::new(format!("finding program {name}"), "it is not in the object", "rebuild nvcap");
+    let program: &mut PerfEvent =
+        bpf.program_mut(name).ok_or_else(missing)?.try_into().map_err(|_| Box::new(missing()))?;
+    program.load().map_err(|e| Box::new(failed(&format!("loading {name}"), &e)))?;
+    Ok(program)
+}
+
+fn doorbell(bpf: &mut Ebpf, no_bpf_loop: bool) -> Result<(OwnedFd, &'static str)> {
+    let mut names = ["doorbell_loop", "doorbell_tail"].as_slice();
+    if no_bpf_loop {
+        names = &names[1..];
+    }
+    let mut first_error = None;
+    for name in names {
+        match perf_program(bpf, name) {
+            Ok(program) => {
+                let fd = program.fd().map_err(|e| failed("opening the doorbell program", &e))?;
+                let fd = fd.as_fd().try_clone_to_owned();
+                let fd = fd.map_err(|e| Error::new("opening the doorbell program", &e, remedy_for_refusal(&e)))?;
+                return Ok((fd, name));
+            }
+            Err(e) => first_error = first_error.or(Some(*e)),
+        }
+    }
+    Err(first_error.expect("at least one name was tried"))
+}
+
+/// Major numbers of the driver's character devices: (nvidia, nvidia-uvm), 0 where not loaded.
+pub fn majors() -> (u32, u32) {
+    let devices = fs::read_to_string("/proc/devices").unwrap_or_default();
+    let (mut nvidia, mut uvm) = (0, 0);
+    for line in devices.lines() {
+        let mut words = line.split_whitespace();
+        match (words.next().and_then(|n| n.parse().ok()), words.next()) {
+            // "nvidia-frontend" up to 535, "nvidia" after.
+            (Some(n), Some("nvidia" | "nvidia-frontend" | "nvidiactl")) => nvidia = n,
+            (Some(n), Some("nvidia-uvm")) => uvm = n,
+            _ => {}
+        }
+    }
+    (nvidia, uvm)
+}

@@ -1,0 +1,24 @@
+//! The live trace: hardware breakpoints on the doorbells of running processes, and the BPF programs they start.
+//!
+//! - [`session`]: the trace as a whole; the rest serves it.
+//! - [`load`], [`btf`], [`fentry`], [`discover`]: BPF programs, kernel offsets, ways of learning the driver's calls.
+//! - [`arm`], [`perf`], [`site`]: breakpoints, and which register holds the token.
+//! - [`assemble`], [`shared`], [`space`]: what comes back, and the channel table.
+//! - [`live`], [`command`]: running it to its end, with the command it traces.
+//! - [`given`]: channels that the user names.
+
+pub mod arm;
+pub mod assemble;
+pub mod btf;
+pub mod command;
+pub mod discover;
+pub mod error;
+pub mod fentry;
+pub mod given;
+pub mod live;
+pub mod load;
+pub mod perf;
+pub mod session;
+pub mod shared;
+pub mod site;
+pub mod space;

@@ -1,0 +1,73 @@
+//! Hardware breakpoints as perf events, opened by hand: aya's own way gives no exclude_kernel, no remove_on_exec and
+//! no inherit_thread.
+
+use std::{
+    io,
+    os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd},
+};
+
+use perf_event_open_sys::{self as sys, bindings as b};
+
+/// How a breakpoint lives on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Life {
+    /// Children processes inherit it too (threads always do).
+    pub children: bool,
+    /// It goes when the process executes something else.
+    pub until_exec: bool,
+    /// It begins at the next exec.
+    pub from_exec: bool,
+}
+
+/// Opens a watchpoint on writes to the 4 bytes at `address` by thread `tid` in user mode, with `program` attached.
+/// It runs when this returns (or from the exec on).
+///
+/// # Errors
+/// Those of perf_event_open(2): ENOSPC when no debug register is left, ESRCH when the thread is gone, EPERM.
+pub fn watch(tid: u32, address: u64, life: Life, program: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+    let mut attr = b::perf_event_attr {
+        type_: b::PERF_TYPE_BREAKPOINT,
+        size: size_of::<b::perf_event_attr>() as u32,
+        bp_type: b::HW_BREAKPOINT_W,
+        ..Default::default()
+    };
+    attr.__bindgen_anon_1.sample_period = 1;
+    attr.__bindgen_anon_3.bp_addr = address;
+    attr.__bindgen_anon_4.bp_len = u64::from(b::HW_BREAKPOINT_LEN_4);
+    attr.set_exclude_kernel(1);
+    attr.set_exclude_hv(1);
+    attr.set_inherit(1);
+    attr.set_inherit_thread(u64::from(!life.children));
+    attr.set_remove_on_exec(u64::from(life.until_exec));
+    attr.set_enable_on_exec(u64::from(life.from_exec));
+    attr.set_disabled(1);
+    // SAFETY: attr is a whole perf_event_attr.
+    let fd = unsafe { sys::perf_event_open(&mut attr, tid as i32, -1, -1, b::PERF_FLAG_FD_CLOEXEC as u64) };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: a new descriptor that nobody else has.
+    let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+    // SAFETY: both descriptors are open.
+    check(unsafe { sys::ioctls::SET_BPF(fd.as_raw_fd(), program.as_raw_fd() as u32) })?;
+    if !life.from_exec {
+        // SAFETY: the descriptor is open.
+        check(unsafe { sys::ioctls::ENABLE(fd.as_raw_fd(), 0) })?;
+    }
+    Ok(fd)
+}
+
+/// How often the breakpoint was hit, by the threads that inherited it too.
+///
+/// # Errors
+/// Those of read(2).
+pub fn hits(event: &OwnedFd) -> io::Result<u64> {
+    let mut n = [0u8; 8];
+    // SAFETY: the buffer is 8 bytes.
+    let got = unsafe { libc::read(event.as_raw_fd(), n.as_mut_ptr().cast(), 8) };
+    if got == 8 { Ok(u64::from_ne_bytes(n)) } else { Err(io::Error::last_os_error()) }
+}
+
+fn check(rc: i32) -> io::Result<()> {
+    if rc < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}

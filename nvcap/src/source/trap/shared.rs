@@ -1,0 +1,129 @@
+//! The maps that the BPF programs and this program both write: channels and address spaces, by mmap.
+
+use std::{
+    io,
+    os::fd::{AsRawFd, BorrowedFd},
+    ptr::NonNull,
+    sync::atomic::{AtomicU32, AtomicU64, Ordering},
+};
+
+use nvcap_common::{Channel, Space};
+
+/// An array map's values, mapped.
+#[derive(Debug)]
+struct Mapped {
+    base: NonNull<u8>,
+    len: usize,
+}
+
+// SAFETY: the memory is shared with the kernel; all access goes through atomics or volatile accesses below.
+unsafe impl Send for Mapped {}
+
+impl Mapped {
+    fn new(map: BorrowedFd<'_>, bytes: usize) -> io::Result<Self> {
+        // SAFETY: sysconf has no preconditions.
+        let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) } as usize;
+        let len = bytes.next_multiple_of(page);
+        let access = libc::PROT_READ | libc::PROT_WRITE;
+        // SAFETY: a new mapping of the map's values.
+        let p = unsafe { libc::mmap(std::ptr::null_mut(), len, access, libc::MAP_SHARED, map.as_raw_fd(), 0) };
+        if p == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        let base = NonNull::new(p.cast()).ok_or_else(|| io::Error::other("mmap gave address 0"))?;
+        Ok(Self { base, len })
+    }
+}
+
+impl Drop for Mapped {
+    fn drop(&mut self) {
+        // SAFETY: mapped by new, and nothing borrows from it beyond self.
+        unsafe { libc::munmap(self.base.as_ptr().cast(), self.len) };
+    }
+}
+
+/// CHANNELS and SPACES.
+#[derive(Debug)]
+pub struct Shared {
+    channels: Mapped,
+    spaces: Mapped,
+    used: u32,
+}
+
+macro_rules! atomic {
+    ($self:ident, $index:expr, $field:ident, $t:ty) => {{
+        let p = $self.channel($index);
+        // SAFETY: a field of a live, aligned value; the kernel side uses atomics or exclusive access by claim.
+        unsafe { <$t>::from_ptr(&raw mut (*p).$field) }
+    }};
+}
+
+impl Shared {
+    /// Maps both.
+    ///
+    /// # Errors
+    /// Those of mmap(2).
+    pub fn new(channels: BorrowedFd<'_>, spaces: BorrowedFd<'_>) -> io::Result<Self> {
+        let size = |n: u32, one: usize| n as usize * one;
+        Ok(Self {
+            channels: Mapped::new(channels, size(nvcap_common::MAX_CHANNELS, size_of::<Channel>()))?,
+            spaces: Mapped::new(spaces, size(nvcap_common::MAX_SPACES, size_of::<Space>()))?,
+            used: 0,
+        })
+    }
+
+    fn channel(&self, index: u32) -> *mut Channel {
+        assert!(index < nvcap_common::MAX_CHANNELS, "channel index {index} is not one");
+        // SAFETY: index is in range.
+        unsafe { self.channels.base.as_ptr().cast::<Channel>().add(index as usize) }
+    }
+
+    fn head(&self, space: u32) -> &AtomicU32 {
+        assert!(space < nvcap_common::MAX_SPACES, "address space {space} is not one");
+        // SAFETY: in range, aligned, and only this program writes it.
+        unsafe { AtomicU32::from_ptr(&raw mut (*self.spaces.base.as_ptr().cast::<Space>().add(space as usize)).head) }
+    }
+
+    /// Makes a channel known to the BPF programs; `None` when there is no room for more.
+    pub fn add(&mut self, channel: Channel) -> Option<u32> {
+        if self.used == nvcap_common::MAX_CHANNELS {
+            return None;
+        }
+        let index = self.used;
+        self.used += 1;
+        let head = self.head(channel.space);
+        let channel = Channel { next: head.load(Ordering::SeqCst), ..channel };
+        // SAFETY: not linked yet, so nobody else looks at it.
+        unsafe { self.channel(index).write_volatile(channel) };
+        head.store(index + 1, Ordering::SeqCst);
+        Some(index)
+    }
+
+    /// A copy of a channel's state.
+    pub fn get(&self, index: u32) -> Channel {
+        // SAFETY: in range; a torn copy of counters is harmless.
+        unsafe { self.channel(index).read_volatile() }
+    }
+
+    /// Nothing more is captured of it.
+    pub fn retire(&self, index: u32) {
+        atomic!(self, index, live, AtomicU32).store(0, Ordering::SeqCst);
+    }
+
+    /// Asks for the channel: true when it is the caller's, who must call [`Shared::served`] until that says so.
+    pub fn claim(&self, index: u32) -> bool {
+        atomic!(self, index, claim, AtomicU64).fetch_add(1, Ordering::SeqCst) == 0
+    }
+
+    /// Gives the channel back after `served` requests: what came meanwhile, 0 when it is given back.
+    pub fn served(&self, index: u32, served: u64) -> u64 {
+        atomic!(self, index, claim, AtomicU64).fetch_sub(served, Ordering::SeqCst) - served
+    }
+
+    /// Writes the owner's fields. Only while the channel is claimed.
+    pub fn progress(&self, index: u32, done: u64, seen: u64, extended: u64) {
+        atomic!(self, index, extended, AtomicU64).store(extended, Ordering::SeqCst);
+        atomic!(self, index, seen, AtomicU64).store(seen, Ordering::SeqCst);
+        atomic!(self, index, done, AtomicU64).store(done, Ordering::SeqCst);
+    }
+}

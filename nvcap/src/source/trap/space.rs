@@ -1,0 +1,57 @@
+//! What the session knows of an address space and of a channel in it.
+
+use std::collections::BTreeSet;
+
+use crate::record::{ChannelId, CpuVa};
+
+/// An address space: a process between two execs, with the children that share its mappings.
+#[derive(Debug, Default)]
+pub struct SpaceState {
+    /// Processes in it.
+    pub pids: BTreeSet<u32>,
+    /// Doorbell words, with the GPU they belong to.
+    pub doorbells: Vec<(u64, u32)>,
+    /// Indexes of its channels.
+    pub channels: Vec<u32>,
+}
+
+/// A channel in the BPF programs' table.
+#[derive(Clone, Debug)]
+pub struct ChannelState {
+    /// Its number in the trace.
+    pub id: ChannelId,
+    /// Address space.
+    pub space: u32,
+    /// GPU.
+    pub gpu: Option<u32>,
+    /// Token, where known.
+    pub token: Option<u32>,
+    /// The driver told the token (else it was concluded).
+    pub token_told: bool,
+    /// Ring entries.
+    pub entries: u32,
+    /// Address of the ring.
+    pub ring: u64,
+    /// Address of GP_GET and GP_PUT.
+    pub get_put: u64,
+    /// What was announced of it, to announce changes.
+    pub announced: crate::record::Channel,
+    /// `done` and `seen` at the last patrol.
+    pub patrolled: (u64, u64),
+    /// GP_PUT that the last patrol found ahead of `seen`.
+    pub ahead: Option<u32>,
+    /// It lives.
+    pub live: bool,
+}
+
+impl ChannelState {
+    /// The index in the ring of a position.
+    pub fn index(&self, position: u64) -> u32 {
+        (position & (u64::from(self.entries) - 1)) as u32
+    }
+}
+
+/// Address of the doorbell in a USERMODE page.
+pub fn doorbell_of(page: CpuVa) -> u64 {
+    page.0 + 0x90
+}

@@ -1,0 +1,312 @@
+//! The ledger finds what is missing by itself, from ring positions and GP_PUT.
+
+use nvcap::ledger::Ledger;
+use nvcap::output::ledger::{json, text, verdict};
+use nvcap::record::{
+    At, Channel, ChannelId, GpuVa, Hole, How, Life, Loss, Lost, Origin, Process, Record, Segment,
+    Submission,
+};
+
+const RING: u32 = 8;
+
+fn at(time_ns: u64) -> At {
+    At {
+        time_ns,
+        pid: 4711,
+        tid: 4712,
+    }
+}
+
+fn channel(origin: Origin, ring: Option<u32>) -> Record {
+    Record::Channel(Box::new(Channel {
+        at: at(1),
+        id: ChannelId(0),
+        gpu: Some(0),
+        token: Some(0xa),
+        class: Some(0xc86f),
+        engine: Some(1),
+        handle: None,
+        ring_gpu: Some(GpuVa(0x2_0060_0000)),
+        ring: None,
+        entries: ring,
+        userd: None,
+        origin,
+    }))
+}
+
+fn segment(bytes: usize) -> Segment {
+    Segment {
+        entry: 0x2_0080_0000 | ((bytes as u64 / 4) << 42),
+        bytes: vec![0; bytes],
+        holes: Vec::new(),
+    }
+}
+
+/// `n` entries of 64 bytes each at `position`.
+fn submission(position: u64, n: u32) -> Submission {
+    Submission {
+        at: at(1000 + position),
+        channel: ChannelId(0),
+        token: Some(0xa),
+        position,
+        gp_get: None,
+        prev_put: (position % u64::from(RING)) as u32,
+        gp_put: ((position + u64::from(n)) % u64::from(RING)) as u32,
+        ip: None,
+        doorbell: None,
+        how: How::Trapped,
+        late: false,
+        segments: (0..n).map(|_| segment(64)).collect(),
+    }
+}
+
+fn lost(position: u64, count: u64) -> Record {
+    Record::Loss(Loss {
+        at: at(2),
+        channel: Some(ChannelId(0)),
+        what: Lost::Entries { position, count },
+    })
+}
+
+fn ledger(records: impl IntoIterator<Item = Record>) -> Ledger {
+    let mut l = Ledger::new();
+    l.record(&channel(Origin::Allocated, Some(RING)));
+    for r in records {
+        l.record(&r);
+    }
+    l
+}
+
+fn sub(position: u64, n: u32) -> Record {
+    Record::Submission(submission(position, n))
+}
+
+#[test]
+fn a_contiguous_stream_is_complete_over_the_wrap() {
+    let l = ledger((0..20).map(|i| sub(i * 3, 3)));
+    assert!(l.is_complete());
+    assert_eq!(l.exit_status(), 0);
+    let t = l.totals();
+    assert_eq!(
+        (t.submissions, t.entries, t.bytes, t.gaps),
+        (20, 60, 60 * 64, 0)
+    );
+    assert!(l.channel(ChannelId(0)).unwrap().from_start());
+    assert_eq!(
+        verdict(&l),
+        "complete: 20 submissions on 1 channel, 60 entries, 3840 B, nothing missing"
+    );
+}
+
+#[test]
+fn a_skipped_submission_is_a_gap_of_its_size() {
+    let l = ledger([sub(0, 2), sub(5, 1)]);
+    assert_eq!(l.totals().gaps, 3);
+    assert_eq!(l.exit_status(), 3);
+    assert!(verdict(&l).starts_with("INCOMPLETE: 3 entries missing (channel 0x0000a)"));
+    assert_eq!(l.channel(ChannelId(0)).unwrap().missing_ranges(), [2..5]);
+}
+
+#[test]
+fn what_the_source_confesses_is_not_counted_twice() {
+    for records in [
+        vec![sub(0, 2), lost(2, 3), sub(5, 1)],
+        vec![sub(0, 2), sub(5, 1), lost(2, 3)],
+        vec![lost(2, 3), sub(0, 2), sub(5, 1)],
+    ] {
+        let l = ledger(records);
+        assert_eq!(l.totals().gaps, 3);
+        assert_eq!(l.totals().contradictions, 0);
+    }
+}
+
+#[test]
+fn a_beginning_that_was_not_captured_is_missing_where_it_was_seen() {
+    assert_eq!(ledger([sub(4, 1)]).totals().gaps, 4);
+    let mut found = Ledger::new();
+    found.record(&channel(Origin::Found, Some(RING)));
+    found.record(&sub(4, 1));
+    assert!(found.is_complete());
+    assert!(!found.channel(ChannelId(0)).unwrap().from_start());
+}
+
+#[test]
+fn entries_that_gp_put_announces_and_the_record_lacks_are_missing_even_at_the_end() {
+    let mut s = submission(0, 4);
+    s.segments.truncate(1);
+    let l = ledger([Record::Submission(s)]);
+    assert_eq!(l.totals().gaps, 3);
+}
+
+#[test]
+fn a_gap_filled_late_is_no_gap() {
+    let l = ledger([sub(0, 2), sub(4, 1), sub(2, 2)]);
+    assert!(l.is_complete(), "{}", verdict(&l));
+    assert!(l.channel(ChannelId(0)).unwrap().missing_ranges().is_empty());
+}
+
+#[test]
+fn the_same_entries_twice_are_no_complete_trace() {
+    let l = ledger([sub(0, 2), sub(0, 2)]);
+    assert_eq!(l.totals().repeated, 2);
+    assert_eq!(l.exit_status(), 3);
+}
+
+#[test]
+fn gp_put_that_contradicts_the_position_is_noticed() {
+    let mut s = submission(2, 1);
+    s.prev_put = 4;
+    s.gp_put = 5;
+    let l = ledger([sub(0, 2), Record::Submission(s)]);
+    assert_eq!((l.totals().contradictions, l.totals().gaps), (1, 0));
+    assert!(!l.is_complete());
+}
+
+#[test]
+fn holes_and_short_segments_are_unreadable_bytes() {
+    let mut s = submission(0, 2);
+    s.segments[0].holes.push(Hole { offset: 8, len: 16 });
+    s.segments[1].bytes.truncate(60);
+    let l = ledger([Record::Submission(s)]);
+    assert_eq!((l.totals().unreadable, l.totals().bytes), (20, 128 - 20));
+    assert!(verdict(&l).contains("20 B could not be read"));
+}
+
+#[test]
+fn a_late_capture_is_counted_and_is_no_loss() {
+    let mut s = submission(0, 1);
+    s.late = true;
+    let l = ledger([Record::Submission(s)]);
+    assert_eq!(l.totals().late, 1);
+    assert!(l.is_complete());
+}
+
+#[test]
+fn every_other_kind_of_loss_makes_it_incomplete_and_is_named() {
+    for (what, words) in [
+        (
+            Lost::Records {
+                kind: "submission",
+                count: 7,
+            },
+            "7 submission records dropped",
+        ),
+        (
+            Lost::UnknownChannel {
+                token: Some(0xb),
+                count: 2,
+            },
+            "2 doorbells of unknown channels",
+        ),
+        (
+            Lost::Blind {
+                why: "no debug register left".into(),
+            },
+            "blind: no debug register left",
+        ),
+    ] {
+        let l = ledger([
+            sub(0, 1),
+            Record::Loss(Loss {
+                at: at(5),
+                channel: None,
+                what,
+            }),
+        ]);
+        assert_eq!(l.exit_status(), 3);
+        assert!(verdict(&l).contains(words), "{}", verdict(&l));
+    }
+    let mut l = ledger([sub(0, 1)]);
+    l.add_unshown(3);
+    assert_eq!(l.exit_status(), 3);
+    assert!(verdict(&l).contains("3 objects captured but not written out"));
+}
+
+#[test]
+fn an_unknown_ring_size_leaves_gaps_visible() {
+    let mut l = Ledger::new();
+    l.record(&channel(Origin::Allocated, None));
+    for r in [sub(0, 6), sub(6, 3), sub(12, 1), lost(13, 2), sub(15, 1)] {
+        l.record(&r);
+    }
+    assert_eq!((l.totals().gaps, l.totals().contradictions), (5, 0));
+}
+
+#[test]
+fn many_separate_gaps_are_all_counted_in_bounded_memory() {
+    let l = ledger((0..5000).map(|i| sub(i * 2, 1)));
+    assert_eq!(l.totals().gaps, 4999);
+    assert!(l.channel(ChannelId(0)).unwrap().missing_ranges().len() <= 1024);
+}
+
+#[test]
+fn hostile_positions_do_not_panic() {
+    let mut s = submission(0, 1);
+    s.position = u64::MAX;
+    s.prev_put = u32::MAX;
+    s.gp_put = 0;
+    let l = ledger([
+        sub(0, 1),
+        Record::Submission(s.clone()),
+        lost(u64::MAX, u64::MAX),
+        Record::Submission(s),
+        sub(1, 1),
+    ]);
+    assert!(!l.is_complete());
+}
+
+#[test]
+fn the_table_names_the_channel_and_the_process() {
+    let mut l = Ledger::new();
+    l.record(&Record::Process(Process {
+        at: at(0),
+        life: Life::Present {
+            name: "py\x1b[31mthon".into(),
+        },
+    }));
+    l.record(&channel(Origin::Allocated, Some(RING)));
+    l.record(&sub(0, 2));
+    let mut out = Vec::new();
+    text(&mut out, &l, false);
+    let out = String::from_utf8(out).unwrap();
+    let row = out.lines().nth(1).unwrap();
+    assert_eq!(
+        row.split_whitespace().collect::<Vec<_>>(),
+        [
+            "0",
+            "py?[31mthon/4711",
+            "0",
+            "0x0000a",
+            "gr",
+            "1",
+            "2",
+            "128",
+            "0",
+            "0",
+            "0",
+            "its",
+            "start"
+        ]
+    );
+    assert!(
+        out.lines()
+            .last()
+            .unwrap()
+            .starts_with("complete: 1 submission ")
+    );
+    assert!(!out.contains('\x1b'));
+}
+
+#[test]
+fn the_json_ledger_says_the_same() {
+    let l = ledger([sub(0, 2), sub(5, 1)]);
+    let mut out = Vec::new();
+    json(&mut out, &l);
+    let v: serde_json::Value = serde_json::from_slice(&out).unwrap();
+    assert_eq!(v["type"], "ledger");
+    assert_eq!(v["complete"], false);
+    assert_eq!(v["gaps"], 3);
+    assert_eq!(v["channels"][0]["missing"], serde_json::json!([[2, 5]]));
+    assert_eq!(v["channels"][0]["token"], 10);
+    assert_eq!(v["time_ns"], 1005);
+}

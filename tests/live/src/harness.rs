@@ -1,0 +1,121 @@
+//! A test runner with a third outcome: a test that could not run says so and is counted apart.
+//!
+//! Tests run one after the other: breakpoints are dear on virtual machines, and timing is part of what is tested.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::process::ExitCode;
+use std::time::Instant;
+
+use anyhow::Result;
+
+/// One test.
+#[derive(Clone, Copy)]
+pub struct Test {
+    /// Its name, `group::what`.
+    pub name: &'static str,
+    /// The test. An error or a panic is a failure, unless it is a [`NotRun`].
+    pub run: fn() -> Result<()>,
+}
+
+/// The reason why a test could not run, as an error.
+#[derive(Debug)]
+pub struct NotRun(pub String);
+
+impl std::fmt::Display for NotRun {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for NotRun {}
+
+/// Ends a test as not run.
+pub fn not_run<T>(why: impl Into<String>) -> Result<T> {
+    Err(NotRun(why.into()).into())
+}
+
+/// Runs those of `tests` that the command line asks for, as `cargo test` calls a test binary: names or parts of
+/// names, `--exact`, `--skip NAME`, `--list`.
+pub fn main(tests: &[Test]) -> ExitCode {
+    let mut names = Vec::new();
+    let mut skip = Vec::new();
+    let (mut exact, mut list, mut ignored) = (false, false, false);
+    let mut args = std::env::args().skip(1);
+    while let Some(arg) = args.next() {
+        match arg.as_str() {
+            "--exact" => exact = true,
+            "--list" => list = true,
+            "--ignored" => ignored = true,
+            "--skip" => skip.extend(args.next()),
+            "--test-threads" | "--format" | "--color" | "--logfile" | "-Z" => drop(args.next()),
+            flag if flag.starts_with('-') => {} // of libtest, with no meaning here
+            name => names.push(name.to_owned()),
+        }
+    }
+    let wanted = |name: &str| {
+        let fits = |n: &String| {
+            if exact {
+                name == n
+            } else {
+                name.contains(n.as_str())
+            }
+        };
+        (names.is_empty() || names.iter().any(fits))
+            && !skip.iter().any(|s| name.contains(s.as_str()))
+    };
+    let chosen: Vec<&Test> = tests
+        .iter()
+        .filter(|t| !ignored && wanted(t.name))
+        .collect();
+    if list {
+        for test in chosen {
+            println!("{}: test", test.name);
+        }
+        return ExitCode::SUCCESS;
+    }
+    println!("\nrunning {} tests", chosen.len());
+    let (mut passed, mut failed, mut skipped) = (0, Vec::new(), 0);
+    let begin = Instant::now();
+    for test in &chosen {
+        let start = Instant::now();
+        let result = catch_unwind(AssertUnwindSafe(test.run));
+        let took = start.elapsed().as_secs_f64();
+        match result {
+            Ok(Ok(())) => {
+                println!("test {} ... ok ({took:.1} s)", test.name);
+                passed += 1;
+            }
+            Ok(Err(e)) => match e.downcast_ref::<NotRun>() {
+                Some(why) => {
+                    println!("test {} ... NOT RUN: {why}", test.name);
+                    skipped += 1;
+                }
+                None => {
+                    println!(
+                        "test {} ... FAILED ({took:.1} s)\n    {}",
+                        test.name,
+                        format!("{e:#}").replace('\n', "\n    ")
+                    );
+                    failed.push(test.name);
+                }
+            },
+            Err(_) => {
+                println!("test {} ... FAILED (panicked, {took:.1} s)", test.name);
+                failed.push(test.name);
+            }
+        }
+    }
+    for name in &failed {
+        println!("failed: {name}");
+    }
+    println!(
+        "\n{passed} passed, {} failed, {skipped} skipped in {:.1} s",
+        failed.len(),
+        begin.elapsed().as_secs_f64()
+    );
+    if failed.is_empty() {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    }
+}

@@ -1,0 +1,357 @@
+//! The programs under test: where they are, how they are started, what they said and how they ended.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::{Arc, Mutex, OnceLock};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+
+use crate::harness::not_run;
+
+fn workspace() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+/// The nvcap under test: `NVCAP_BIN`, or the newest one built in this workspace.
+pub fn nvcap() -> Result<PathBuf> {
+    if let Some(path) = std::env::var_os("NVCAP_BIN") {
+        return Ok(path.into());
+    }
+    let target = std::env::var_os("CARGO_TARGET_DIR")
+        .map_or_else(|| workspace().join("target"), PathBuf::from);
+    let mut found: Vec<(std::time::SystemTime, PathBuf)> = Vec::new();
+    for pattern in [target.clone()].into_iter().chain(
+        std::fs::read_dir(&target)
+            .into_iter()
+            .flatten()
+            .flatten()
+            .map(|e| e.path()),
+    ) {
+        for profile in ["release", "debug"] {
+            let path = pattern.join(profile).join("nvcap");
+            if let Ok(time) = path.metadata().and_then(|m| m.modified()) {
+                found.push((time, path));
+            }
+        }
+    }
+    match found.into_iter().max() {
+        Some((_, path)) => Ok(path.canonicalize()?),
+        None => not_run(format!(
+            "no nvcap binary in {}: run `cargo xtask build`, or set NVCAP_BIN",
+            target.display()
+        )),
+    }
+}
+
+/// The software GPU: `SOFTGPU_BIN`, or built now.
+pub fn softgpu() -> Result<PathBuf> {
+    static BUILT: OnceLock<Result<PathBuf, String>> = OnceLock::new();
+    if let Some(path) = std::env::var_os("SOFTGPU_BIN") {
+        return Ok(path.into());
+    }
+    let built = BUILT.get_or_init(|| {
+        let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+        let output = Command::new(cargo)
+            .args(["build", "--quiet", "-p", "softgpu", "--message-format=json"])
+            .current_dir(workspace())
+            .output()
+            .map_err(|e| format!("cargo build -p softgpu: {e}"))?;
+        if !output.status.success() {
+            return Err(format!(
+                "cargo build -p softgpu: {}",
+                String::from_utf8_lossy(&output.stderr)
+            ));
+        }
+        String::from_utf8_lossy(&output.stdout)
+            .lines()
+            .filter_map(|l| serde_json::from_str::<serde_json::Value>(l).ok())
+            .filter(|v| v["target"]["name"] == "softgpu")
+            .find_map(|v| v["executable"].as_str().map(PathBuf::from))
+            .ok_or_else(|| "cargo build -p softgpu named no executable".to_owned())
+    });
+    built.clone().map_err(anyhow::Error::msg)
+}
+
+/// A folder of a test's own, removed at its end. Readable by every user: some tests run as nobody.
+#[derive(Debug)]
+pub struct Folder(PathBuf);
+
+impl Folder {
+    /// Makes one.
+    pub fn new() -> Result<Folder> {
+        use std::os::unix::fs::PermissionsExt;
+        use std::sync::atomic::{AtomicU32, Ordering};
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let n = NEXT.fetch_add(1, Ordering::Relaxed);
+        let path = std::env::temp_dir().join(format!("nvcap-live-{}-{n}", std::process::id()));
+        std::fs::create_dir_all(&path).with_context(|| path.display().to_string())?;
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755))?;
+        Ok(Folder(path))
+    }
+
+    /// A path in it.
+    pub fn file(&self, name: &str) -> PathBuf {
+        self.0.join(name)
+    }
+
+    /// The channels file of both GPUs, written here.
+    pub fn channels(&self) -> Result<PathBuf> {
+        let path = self.file("channels.txt");
+        std::fs::write(&path, softgpu::layout::channels_file(2))?;
+        Ok(path)
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        if std::env::var_os("NVCAP_LIVE_KEEP").is_none() {
+            let _ = std::fs::remove_dir_all(&self.0);
+        }
+    }
+}
+
+/// How a program ended, and what it said.
+#[derive(Clone, Debug)]
+pub struct Ended {
+    /// Its status.
+    pub status: ExitStatus,
+    /// Standard output.
+    pub stdout: String,
+    /// Standard error.
+    pub stderr: String,
+}
+
+impl Ended {
+    /// Exit code; an error names the signal where there is none.
+    pub fn code(&self) -> Result<i32> {
+        self.status.code().with_context(|| {
+            format!(
+                "ended by signal {:?}\nstderr: {}",
+                self.status.signal(),
+                self.stderr
+            )
+        })
+    }
+
+    /// An error unless the exit code is this.
+    pub fn expect_code(&self, code: i32) -> Result<()> {
+        let got = self.code()?;
+        if got != code {
+            bail!(
+                "exit status {got} instead of {code}\nstderr: {}\nstdout: {}",
+                self.stderr,
+                self.stdout
+            );
+        }
+        Ok(())
+    }
+}
+
+/// A running program; killed when dropped.
+#[derive(Debug)]
+pub struct Running {
+    child: Child,
+    name: String,
+    stdout: Arc<Mutex<String>>,
+    stderr: Arc<Mutex<String>>,
+    readers: Vec<JoinHandle<()>>,
+}
+
+fn collect(from: impl Read + Send + 'static, into: Arc<Mutex<String>>) -> JoinHandle<()> {
+    std::thread::spawn(move || {
+        let mut reader = BufReader::new(from);
+        let mut line = Vec::new();
+        while reader.read_until(b'\n', &mut line).is_ok_and(|n| n > 0) {
+            if let Ok(mut text) = into.lock() {
+                text.push_str(&String::from_utf8_lossy(&line));
+            }
+            line.clear();
+        }
+    })
+}
+
+impl Running {
+    /// Starts `program` with `args`. Standard input is a pipe that stays open.
+    pub fn start<S: AsRef<std::ffi::OsStr>>(
+        program: &Path,
+        args: impl IntoIterator<Item = S>,
+    ) -> Result<Running> {
+        Running::start_as(program, args, None)
+    }
+
+    /// As [`Running::start`], as another user (and group) where one is named.
+    pub fn start_as<S: AsRef<std::ffi::OsStr>>(
+        program: &Path,
+        args: impl IntoIterator<Item = S>,
+        user: Option<u32>,
+    ) -> Result<Running> {
+        let mut command = Command::new(program);
+        command
+            .args(args)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        if let Some(id) = user {
+            command.uid(id).gid(id).current_dir("/");
+        }
+        let mut child = command
+            .spawn()
+            .with_context(|| format!("cannot start {}", program.display()))?;
+        let (stdout, stderr) = (Arc::default(), Arc::default());
+        let mut readers = Vec::new();
+        if let Some(out) = child.stdout.take() {
+            readers.push(collect(out, Arc::clone(&stdout)));
+        }
+        if let Some(err) = child.stderr.take() {
+            readers.push(collect(err, Arc::clone(&stderr)));
+        }
+        Ok(Running {
+            child,
+            name: program.display().to_string(),
+            stdout,
+            stderr,
+            readers,
+        })
+    }
+
+    /// Process id.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// What it wrote to standard output so far.
+    pub fn stdout(&self) -> String {
+        self.stdout.lock().map(|t| t.clone()).unwrap_or_default()
+    }
+
+    /// What it wrote to standard error so far.
+    pub fn stderr(&self) -> String {
+        self.stderr.lock().map(|t| t.clone()).unwrap_or_default()
+    }
+
+    /// Writes to its standard input.
+    pub fn write(&mut self, bytes: &[u8]) -> Result<()> {
+        let stdin = self.child.stdin.as_mut().context("no standard input")?;
+        stdin.write_all(bytes)?;
+        stdin.flush()?;
+        Ok(())
+    }
+
+    /// Sends a signal.
+    pub fn signal(&self, signal: i32) -> Result<()> {
+        // SAFETY: the process is our child and not reaped yet, so its id is still its own.
+        if unsafe { libc::kill(self.pid() as libc::pid_t, signal) } != 0 {
+            bail!("kill {}: {}", self.name, std::io::Error::last_os_error());
+        }
+        Ok(())
+    }
+
+    /// True while it runs.
+    pub fn runs(&mut self) -> bool {
+        matches!(self.child.try_wait(), Ok(None))
+    }
+
+    /// Waits until `done` says so of this program, for `limit` at most, and while it runs.
+    pub fn wait_until(
+        &mut self,
+        what: &str,
+        limit: Duration,
+        mut done: impl FnMut(&Running) -> bool,
+    ) -> Result<()> {
+        let start = Instant::now();
+        loop {
+            if done(self) {
+                return Ok(());
+            }
+            if !self.runs() {
+                std::thread::sleep(Duration::from_millis(50));
+                if done(self) {
+                    return Ok(());
+                }
+                bail!(
+                    "{} ended before {what}\nstderr: {}\nstdout: {}",
+                    self.name,
+                    self.stderr(),
+                    self.stdout()
+                );
+            }
+            if start.elapsed() > limit {
+                bail!(
+                    "{}: not {what} after {limit:?}\nstderr: {}\nstdout: {}",
+                    self.name,
+                    self.stderr(),
+                    self.stdout()
+                );
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    /// Waits until something (of its own or of what it started) said this on standard output, itself running or not.
+    pub fn wait_until_said(&mut self, text: &str, limit: Duration) -> Result<()> {
+        let start = Instant::now();
+        while !self.stdout().contains(text) {
+            if start.elapsed() > limit {
+                bail!(
+                    "nobody said {text:?} within {limit:?}\nstdout: {}",
+                    self.stdout()
+                );
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        Ok(())
+    }
+
+    /// Waits for a line on standard output.
+    pub fn wait_for_line(&mut self, line: &str) -> Result<()> {
+        self.wait_until(&format!("saying {line:?}"), Duration::from_secs(20), |r| {
+            r.stdout().lines().any(|l| l == line)
+        })
+    }
+
+    /// Waits for the end, for `limit` at most; then it is killed, which is an error.
+    pub fn end(mut self, limit: Duration) -> Result<Ended> {
+        drop(self.child.stdin.take());
+        let start = Instant::now();
+        let status = loop {
+            if let Some(status) = self.child.try_wait()? {
+                break status;
+            }
+            if start.elapsed() > limit {
+                let _ = self.child.kill();
+                let _ = self.child.wait();
+                bail!(
+                    "{} did not end within {limit:?}\nstderr: {}\nstdout: {}",
+                    self.name,
+                    self.stderr(),
+                    self.stdout()
+                );
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        };
+        // A grandchild that outlives it may hold the pipes: what it says later is not waited for.
+        let readers = std::mem::take(&mut self.readers);
+        let wait = Instant::now();
+        while readers.iter().any(|r| !r.is_finished()) && wait.elapsed() < Duration::from_secs(1) {
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        Ok(Ended {
+            status,
+            stdout: self.stdout(),
+            stderr: self.stderr(),
+        })
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        if self.runs() {
+            let _ = self.child.kill();
+        }
+        let _ = self.child.wait();
+    }
+}

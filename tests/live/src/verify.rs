@@ -1,0 +1,322 @@
+//! A trace against the plan: what nvcap wrote must be what the software GPU's plan says, entry by entry.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
+use std::io::BufReader;
+use std::path::Path;
+
+use anyhow::{Context, Result, bail, ensure};
+use compare::read::{Item, Key, Reader, Submission};
+use softgpu::layout::Channel;
+use softgpu::plan::{Entry, Plan};
+
+/// How much of the plan must be there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Extent {
+    /// All of it.
+    Whole,
+    /// From the beginning to anywhere: the traced program was ended.
+    Prefix,
+    /// All but this many submissions of each channel at its beginning: attached while it waited there.
+    From(u64),
+    /// From anywhere to the end: attached while it ran.
+    Suffix,
+    /// One run of it: attached while it ran, ended before it.
+    Part,
+}
+
+/// What one or several processes must have submitted.
+#[derive(Clone, Debug)]
+pub struct Expected {
+    /// The processes (with memory they share); `None` for all of the trace.
+    pub pid: Option<u32>,
+    /// The plans of their program images, one after the other.
+    pub plans: Vec<Plan>,
+    /// How much of them.
+    pub extent: Extent,
+}
+
+impl Expected {
+    /// The whole of one plan, whoever submits it.
+    pub fn whole(plan: Plan) -> Vec<Expected> {
+        Expected::part(plan, Extent::Whole)
+    }
+
+    /// A part of one plan, whoever submits it.
+    pub fn part(plan: Plan, extent: Extent) -> Vec<Expected> {
+        vec![Expected {
+            pid: None,
+            plans: vec![plan],
+            extent,
+        }]
+    }
+}
+
+/// What was in the trace.
+#[derive(Debug, Default)]
+pub struct Report {
+    /// Submission lines.
+    pub submissions: u64,
+    /// Entries, each compared.
+    pub entries: u64,
+    /// Bytes, each compared.
+    pub bytes: u64,
+    /// Submissions marked late.
+    pub late: u64,
+    /// Threads that submitted.
+    pub threads: BTreeSet<u32>,
+    /// Processes that submitted.
+    pub processes: BTreeSet<u32>,
+    /// Lines by `type`.
+    pub types: BTreeMap<String, u64>,
+    /// The ledger.
+    pub ledger: Option<serde_json::Value>,
+}
+
+impl Report {
+    /// An error unless the ledger is there, says that nothing was lost, and counts what the trace holds.
+    pub fn expect_complete(&self) -> Result<()> {
+        let ledger = self.ledger.as_ref().context("the trace has no ledger")?;
+        ensure!(
+            ledger["complete"] == true,
+            "the ledger does not say `complete: true`: {ledger}"
+        );
+        for (name, value) in [
+            ("submissions", self.submissions),
+            ("entries", self.entries),
+            ("bytes", self.bytes),
+        ] {
+            if let Some(n) = ledger.get(name).and_then(serde_json::Value::as_u64) {
+                ensure!(
+                    n == value,
+                    "the ledger counts {n} {name}, the trace has {value}"
+                );
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The expected entries of one channel, and how far the trace has come in them.
+struct Stream {
+    group: usize,
+    channel: Channel,
+    entries: Box<dyn Iterator<Item = Entry>>,
+    extent: Extent,
+    begun: bool,
+    compared: u64,
+    next_position: Option<u64>,
+}
+
+fn stream(group: usize, expected: &Expected, channel: Channel) -> Stream {
+    let skip = match expected.extent {
+        Extent::From(n) => n as usize,
+        _ => 0,
+    };
+    let plans = expected.plans.clone();
+    // The iterator must own what it reads, so each image's entries are formed when the one before is through.
+    let entries = plans
+        .into_iter()
+        .enumerate()
+        .flat_map(move |(image, plan)| {
+            let skip = if image == 0 { skip } else { 0 };
+            let i = plan.channels.iter().position(|c| *c == channel);
+            i.map(|i| {
+                plan.stream(i)
+                    .skip(skip)
+                    .flat_map(|s| s.entries)
+                    .collect::<Vec<Entry>>()
+            })
+            .unwrap_or_default()
+        });
+    Stream {
+        group,
+        channel,
+        entries: Box::new(entries),
+        extent: expected.extent,
+        begun: false,
+        compared: 0,
+        next_position: None,
+    }
+}
+
+impl Stream {
+    fn entry(&mut self, got: &compare::read::Entry) -> Result<()> {
+        let late_start = matches!(self.extent, Extent::Suffix | Extent::Part);
+        loop {
+            let Some(want) = self.entries.next() else {
+                bail!(
+                    "entry {:#018x} after the {} expected ones",
+                    got.raw,
+                    self.compared
+                );
+            };
+            let same = want.raw == got.raw && want.bytes == got.data;
+            if same {
+                ensure!(
+                    got.missing == 0,
+                    "entry {:#018x}: {} bytes were not read",
+                    got.raw,
+                    got.missing
+                );
+                self.begun = true;
+                self.compared += 1;
+                return Ok(());
+            }
+            // Not yet begun, one with a semaphore payload is unique: earlier ones are passed over.
+            if late_start && !self.begun {
+                continue;
+            }
+            if want.raw == got.raw {
+                let at = want
+                    .bytes
+                    .iter()
+                    .zip(&got.data)
+                    .position(|(a, b)| a != b)
+                    .unwrap_or(0);
+                bail!(
+                    "entry {} ({:#018x}): bytes differ from offset {at:#x} on",
+                    self.compared,
+                    got.raw
+                );
+            }
+            bail!(
+                "entry {} is {:#018x}, expected {:#018x}",
+                self.compared,
+                got.raw,
+                want.raw
+            );
+        }
+    }
+
+    fn submission(&mut self, s: &Submission) -> Result<()> {
+        if let Some(position) = self.next_position {
+            // 0 again after an exec: the entries themselves are compared, so nothing can hide behind it.
+            ensure!(
+                s.position == position || s.position == 0,
+                "a submission at ring position {}, the one before ended at {position}",
+                s.position
+            );
+        }
+        ensure!(
+            s.entries > 0,
+            "a submission without entries at ring position {}",
+            s.position
+        );
+        let put = (u64::from(s.prev_put) + s.entries) % u64::from(softgpu::layout::ENTRIES);
+        ensure!(
+            u64::from(s.gp_put) == put,
+            "a submission of {} entries from GP_PUT {} to {}",
+            s.entries,
+            s.prev_put,
+            s.gp_put
+        );
+        self.next_position = Some(s.position + s.entries);
+        Ok(())
+    }
+
+    fn end(&mut self) -> Result<()> {
+        if matches!(
+            self.extent,
+            Extent::Whole | Extent::From(_) | Extent::Suffix
+        ) {
+            // Nothing seen at all of a channel may be right when attached late: all of it may have been before.
+            let left = if self.extent == Extent::Suffix && !self.begun {
+                0
+            } else {
+                self.entries.by_ref().count()
+            };
+            ensure!(
+                left == 0,
+                "the last {left} entries are missing ({} were right)",
+                self.compared
+            );
+        }
+        Ok(())
+    }
+}
+
+/// Compares the trace in `path` with what is expected, to the last byte.
+pub fn verify(path: &Path, expected: &[Expected]) -> Result<Report> {
+    let file = File::open(path).with_context(|| format!("no trace at {}", path.display()))?;
+    let mut reader = Reader::new(BufReader::with_capacity(1 << 20, file), true);
+    let mut streams: BTreeMap<(usize, Key), Stream> = BTreeMap::new();
+    for (group, e) in expected.iter().enumerate() {
+        for channel in e.plans.iter().flat_map(|p| &p.channels) {
+            let key = Key {
+                gpu: Some(channel.gpu as u32),
+                token: Some(channel.token()),
+            };
+            streams
+                .entry((group, key))
+                .or_insert_with(|| stream(group, e, *channel));
+        }
+    }
+    let group_of = |pid: u32| {
+        expected
+            .iter()
+            .position(|e| e.pid == Some(pid))
+            .or_else(|| expected.iter().position(|e| e.pid.is_none()))
+            .with_context(|| {
+                format!("a submission of process {pid}, which is not one of those traced")
+            })
+    };
+    let mut report = Report::default();
+    let mut entries_due = 0;
+    while let Some(item) = reader
+        .next_item()
+        .with_context(|| path.display().to_string())?
+    {
+        match item {
+            Item::Submission(s) => {
+                ensure!(
+                    entries_due == 0,
+                    "a submission begins {entries_due} entries before the end of the last"
+                );
+                entries_due = s.entries;
+                let stream = streams
+                    .get_mut(&(group_of(s.pid)?, s.key))
+                    .with_context(|| {
+                        format!(
+                            "a submission to an unexpected channel: {}",
+                            reader.raw_line()
+                        )
+                    })?;
+                stream.submission(&s).with_context(|| describe(stream))?;
+                report.submissions += 1;
+                report.late += u64::from(s.late);
+                report.threads.insert(s.tid);
+                report.processes.insert(s.pid);
+            }
+            Item::Entry(e) => {
+                ensure!(
+                    entries_due > 0,
+                    "an entry that belongs to no submission: {:#018x}",
+                    e.raw
+                );
+                entries_due -= 1;
+                let stream = streams
+                    .get_mut(&(group_of(e.pid)?, e.key))
+                    .context("an entry of an unexpected channel")?;
+                stream.entry(&e).with_context(|| describe(stream))?;
+                report.entries += 1;
+                report.bytes += e.data.len() as u64;
+            }
+            Item::Ledger(l) => report.ledger = Some(l),
+            Item::Other(kind) => *report.types.entry(kind).or_default() += 1,
+        }
+    }
+    for stream in streams.values_mut() {
+        stream.end().with_context(|| describe(stream))?;
+    }
+    Ok(report)
+}
+
+fn describe(stream: &Stream) -> String {
+    format!(
+        "group {}, GPU {}, channel {:#x}",
+        stream.group,
+        stream.channel.gpu,
+        stream.channel.token()
+    )
+}

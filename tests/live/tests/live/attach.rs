@@ -1,0 +1,144 @@
+//! `nvcap -p PID` on a process that was there before.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use live::programs::{Folder, Running, nvcap, softgpu};
+use live::verify::{Expected, Extent, verify};
+use softgpu::layout::{DOORBELL, doorbell_page};
+use softgpu::plan::Plan;
+
+use crate::setup::{LIMIT, expect_result, need_tracing, plan, plan_args};
+
+/// Attaches to `pid` with these flags, and comes back when it watches.
+pub fn attach(pid: u32, trace: &Path, channels: PathBuf, flags: &[OsString]) -> Result<Running> {
+    let mut args: Vec<OsString> = vec![
+        "--json".into(),
+        "-vv".into(),
+        "-e".into(),
+        "type=submission,entry".into(),
+        "-o".into(),
+        trace.into(),
+    ];
+    args.extend([
+        "-p".into(),
+        pid.to_string().into(),
+        "--channels".into(),
+        channels.into(),
+    ]);
+    args.extend_from_slice(flags);
+    let mut nvcap = Running::start(&nvcap()?, args)?;
+    nvcap.wait_until("tracing", Duration::from_secs(20), |r| {
+        r.stderr().contains("tracing ")
+    })?;
+    Ok(nvcap)
+}
+
+/// Starts the software GPU and comes back when it waits.
+pub fn waiting(plan: &Plan, args: &[&str]) -> Result<Running> {
+    let args = plan_args(plan)
+        .into_iter()
+        .chain(args.iter().map(|s| (*s).to_owned()))
+        .chain(["--wait-stdin".to_owned()]);
+    let mut gpu = Running::start(&softgpu()?, args)?;
+    gpu.wait_for_line("waiting")?;
+    Ok(gpu)
+}
+
+fn from_waiting(before: u64, args: &[&str], flags: &[OsString]) -> Result<()> {
+    need_tracing()?;
+    let plan = plan(21, 1200);
+    let folder = Folder::new()?;
+    let trace = folder.file("trace.json");
+    let before_wait = format!("--before-wait={before}");
+    let mut gpu = waiting(&plan, &[args, &[before_wait.as_str()]].concat())?;
+    let nvcap = attach(gpu.pid(), &trace, folder.channels()?, flags)?;
+    gpu.write(b"g")?;
+    let gpu = gpu.end(LIMIT)?;
+    gpu.expect_code(0)?;
+    expect_result(&gpu.stdout, &plan)?;
+    // The traced process has ended: so does the trace.
+    nvcap.end(Duration::from_secs(20))?.expect_code(0)?;
+    verify(&trace, &Expected::part(plan, Extent::From(before)))?.expect_complete()
+}
+
+/// Attached while it waits in the middle: from the next submission on, every one.
+pub fn waiting_process() -> Result<()> {
+    from_waiting(7, &["--threads=4"], &[])
+}
+
+/// Attached before its first submission: all of them.
+pub fn first_submissions() -> Result<()> {
+    from_waiting(0, &["--threads=4"], &[])
+}
+
+/// With the doorbells named by flags too.
+pub fn doorbell_flags() -> Result<()> {
+    let flags: Vec<OsString> = [doorbell_page(0, 1), doorbell_page(1, 1)]
+        .iter()
+        .flat_map(|page| {
+            [
+                "--doorbell".into(),
+                format!("{:#x}", page + DOORBELL).into(),
+            ]
+        })
+        .collect();
+    from_waiting(3, &["--threads=2"], &flags)
+}
+
+/// Attached while it runs with all its threads: from some submission on, every one.
+pub fn running_process() -> Result<()> {
+    need_tracing()?;
+    let plan = plan(22, 8000);
+    let folder = Folder::new()?;
+    let trace = folder.file("trace.json");
+    let mut gpu = waiting(&plan, &["--threads=6", "--sleep-us=1500"])?;
+    gpu.write(b"g")?;
+    std::thread::sleep(Duration::from_millis(300));
+    let nvcap = attach(gpu.pid(), &trace, folder.channels()?, &[])?;
+    ensure!(
+        gpu.runs(),
+        "the software GPU ended before nvcap was attached: the test needs more submissions"
+    );
+    let gpu = gpu.end(LIMIT)?;
+    gpu.expect_code(0)?;
+    expect_result(&gpu.stdout, &plan)?;
+    nvcap.end(Duration::from_secs(20))?.expect_code(0)?;
+    let report = verify(&trace, &Expected::part(plan, Extent::Suffix))?;
+    ensure!(
+        report.submissions > 500,
+        "only {} submissions were left to trace",
+        report.submissions
+    );
+    report.expect_complete()
+}
+
+/// It ends before it ever submits: nothing, and no error.
+pub fn exits_meanwhile() -> Result<()> {
+    need_tracing()?;
+    let folder = Folder::new()?;
+    let trace = folder.file("trace.json");
+    let gpu = waiting(&plan(23, 40), &["--before-wait=1"])?;
+    let nvcap = attach(gpu.pid(), &trace, folder.channels()?, &[])?;
+    gpu.signal(libc::SIGTERM)?;
+    drop(gpu);
+    nvcap.end(Duration::from_secs(20))?.expect_code(0)?;
+    let report = verify(
+        &trace,
+        &Expected::part(plan(23, 40), Extent::From(1))
+            .iter()
+            .map(|e| Expected {
+                extent: Extent::Part,
+                ..e.clone()
+            })
+            .collect::<Vec<_>>(),
+    )?;
+    ensure!(
+        report.submissions == 0,
+        "{} submissions",
+        report.submissions
+    );
+    report.expect_complete()
+}

@@ -1,0 +1,292 @@
+//! `nvcap -- CMD`: everything from the first doorbell on, whatever the threads and processes do.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use anyhow::{Context, Result, ensure};
+use live::programs::{Ended, Folder, Running, nvcap, softgpu};
+use live::verify::{Expected, Extent, Report, verify};
+use softgpu::layout::Channel;
+use softgpu::plan::Plan;
+use softgpu::run::EXEC_STRIDE;
+
+use crate::setup::{LIMIT, expect_result, need_tracing, plan, plan_args};
+
+/// A trace that was taken: how nvcap ended, and where the trace is.
+struct Traced {
+    ended: Ended,
+    trace: PathBuf,
+    _folder: Folder,
+}
+
+fn trace(plan: &Plan, args: &[&str]) -> Result<Traced> {
+    // Of method writes there would be gigabytes.
+    trace_only("type=submission,entry", plan, args)
+}
+
+fn trace_only(filter: &str, plan: &Plan, args: &[&str]) -> Result<Traced> {
+    need_tracing()?;
+    let folder = Folder::new()?;
+    let trace = folder.file("trace.json");
+    let mut command: Vec<OsString> = vec![
+        "--json".into(),
+        "-vv".into(),
+        "-o".into(),
+        trace.clone().into(),
+    ];
+    command.extend(["-e".into(), filter.into()]);
+    command.extend([
+        "--channels".into(),
+        folder.channels()?.into(),
+        "--".into(),
+        softgpu()?.into(),
+    ]);
+    command.extend(plan_args(plan).into_iter().map(OsString::from));
+    command.extend(args.iter().map(OsString::from));
+    let ended = Running::start(&nvcap()?, command)?.end(LIMIT)?;
+    ended.expect_code(0)?;
+    Ok(Traced {
+        ended,
+        trace,
+        _folder: folder,
+    })
+}
+
+fn whole(plan: Plan, args: &[&str]) -> Result<Report> {
+    let traced = trace(&plan, args)?;
+    expect_result(&traced.ended.stdout, &plan)?;
+    let submissions = plan.submissions;
+    let report = verify(&traced.trace, &Expected::whole(plan))?;
+    report.expect_complete()?;
+    // Doorbells may be caught up by a later one on a machine that loses hits, never more than there were.
+    ensure!(
+        report.submissions <= submissions,
+        "{} submissions of {submissions}",
+        report.submissions
+    );
+    Ok(report)
+}
+
+pub fn one_thread() -> Result<()> {
+    let report = whole(plan(1, 800), &["--threads=1"])?;
+    // The first thread rings each channel once, then the one worker rings the rest.
+    ensure!(report.threads.len() == 2, "threads {:?}", report.threads);
+    Ok(())
+}
+
+pub fn eight_threads() -> Result<()> {
+    let report = whole(plan(2, 1600), &["--threads=8"])?;
+    ensure!(report.threads.len() == 9, "threads {:?}", report.threads);
+    Ok(())
+}
+
+/// Several times around one ring of 1024.
+pub fn ring_wrap() -> Result<()> {
+    let mut plan = plan(3, 3500);
+    plan.channels = Channel::first(1, 2);
+    whole(plan, &["--threads=1"])?;
+    Ok(())
+}
+
+pub fn big_entries() -> Result<()> {
+    let mut plan = plan(4, 120);
+    plan.shape.big_one_in = 4;
+    let report = whole(plan, &["--threads=4"])?;
+    ensure!(report.bytes > 10 << 20, "only {} bytes", report.bytes);
+    Ok(())
+}
+
+/// Several entries a doorbell, with control entries, methods split over entries, and wraps inside a burst.
+pub fn bursts() -> Result<()> {
+    let mut plan = plan(5, 600);
+    plan.shape.burst = 12;
+    plan.channels = Channel::first(4, 2);
+    let report = whole(plan, &["--threads=4"])?;
+    ensure!(
+        report.entries > 2 * report.submissions,
+        "{} entries",
+        report.entries
+    );
+    Ok(())
+}
+
+/// More entries a doorbell than any single read takes.
+pub fn wide_bursts() -> Result<()> {
+    let mut plan = plan(6, 60);
+    plan.shape.burst = 500;
+    plan.channels = Channel::first(3, 2);
+    whole(plan, &["--threads=2"])?;
+    Ok(())
+}
+
+/// Threads of three submissions each, made by threads that were made after the trace began.
+pub fn thread_churn() -> Result<()> {
+    let report = whole(plan(7, 900), &["--threads=6", "--churn=3"])?;
+    ensure!(
+        report.threads.len() > 200,
+        "only {} threads",
+        report.threads.len()
+    );
+    Ok(())
+}
+
+/// More threads than channels: every channel is fed by several.
+pub fn shared_channels() -> Result<()> {
+    let mut plan = plan(8, 1200);
+    plan.channels = Channel::first(3, 2);
+    whole(plan, &["--threads=12"])?;
+    Ok(())
+}
+
+/// Doorbells that come after another thread has already submitted more to the channel and rung.
+pub fn late_doorbells() -> Result<()> {
+    let mut plan = plan(9, 1200);
+    plan.channels = Channel::first(2, 2);
+    whole(plan, &["--threads=8", "--late-doorbell"])?;
+    Ok(())
+}
+
+/// Both doorbell pages of a GPU rung: neither may be given up.
+pub fn both_pages() -> Result<()> {
+    whole(plan(10, 800), &["--threads=4", "--page=both"])?;
+    Ok(())
+}
+
+/// Children that submit to the same rings.
+pub fn fork_shared() -> Result<()> {
+    let report = whole(plan(11, 1000), &["--threads=2", "--fork=2"])?;
+    ensure!(
+        report.processes.len() == 3,
+        "processes {:?}",
+        report.processes
+    );
+    Ok(())
+}
+
+fn child_pids(stdout: &str) -> Vec<u32> {
+    stdout
+        .lines()
+        .filter(|l| l.starts_with("child "))
+        .filter_map(|l| l.split_whitespace().nth(3).and_then(|p| p.parse().ok()))
+        .collect()
+}
+
+fn pid(stdout: &str) -> Result<u32> {
+    let line = stdout
+        .lines()
+        .find_map(|l| l.strip_prefix("pid "))
+        .context("no `pid` line")?;
+    Ok(line.parse()?)
+}
+
+fn image(plan: &Plan, image: u32) -> Plan {
+    let mut plan = plan.clone();
+    plan.shape.image = image;
+    plan
+}
+
+/// Children with memory, channels and plans of their own at the same addresses.
+pub fn fork_own() -> Result<()> {
+    let plan = plan(12, 500);
+    let traced = trace(&plan, &["--threads=2", "--fork-own=2"])?;
+    let stdout = &traced.ended.stdout;
+    let mut expected = vec![Expected {
+        pid: Some(pid(stdout)?),
+        plans: vec![plan.clone()],
+        extent: Extent::Whole,
+    }];
+    for (n, child) in child_pids(stdout).into_iter().enumerate() {
+        let plan = image(&plan, 1 + n as u32);
+        expect_result(stdout, &plan)?;
+        expected.push(Expected {
+            pid: Some(child),
+            plans: vec![plan],
+            extent: Extent::Whole,
+        });
+    }
+    ensure!(expected.len() == 3, "{stdout}");
+    let report = verify(&traced.trace, &expected)?;
+    report.expect_complete()?;
+    ensure!(
+        report.processes.len() == 3,
+        "processes {:?}",
+        report.processes
+    );
+    Ok(())
+}
+
+fn execs(args: &[&str]) -> Result<()> {
+    let plan = plan(13, 500);
+    let traced = trace(&plan, args)?;
+    let plans: Vec<Plan> = (0..3).map(|n| image(&plan, n * EXEC_STRIDE)).collect();
+    for plan in &plans {
+        expect_result(&traced.ended.stdout, plan)?;
+    }
+    let report = verify(
+        &traced.trace,
+        &[Expected {
+            pid: None,
+            plans,
+            extent: Extent::Whole,
+        }],
+    )?;
+    report.expect_complete()?;
+    ensure!(
+        report.processes.len() == 1,
+        "processes {:?}",
+        report.processes
+    );
+    Ok(())
+}
+
+/// Two execs: memory gone and laid out anew, rings from position 0.
+pub fn exec() -> Result<()> {
+    execs(&["--threads=3", "--exec=2"])
+}
+
+/// The same, from a thread that is not the first: the process's id moves to it.
+pub fn exec_from_thread() -> Result<()> {
+    execs(&["--threads=3", "--exec=2", "--exec-from-thread"])
+}
+
+/// All at once: forks with memory of their own, each with churning threads and bursts.
+pub fn many_events() -> Result<()> {
+    let mut plan = plan(14, 400);
+    plan.shape.burst = 5;
+    let traced = trace(
+        &plan,
+        &["--threads=4", "--churn=4", "--fork-own=1", "--exec=1"],
+    )?;
+    let stdout = &traced.ended.stdout;
+    let children = child_pids(stdout);
+    ensure!(children.len() == 2, "{stdout}");
+    let mut expected = vec![Expected {
+        pid: Some(pid(stdout)?),
+        plans: vec![plan.clone(), image(&plan, EXEC_STRIDE)],
+        extent: Extent::Whole,
+    }];
+    for (child, n) in children.into_iter().zip([1, EXEC_STRIDE + 1]) {
+        expected.push(Expected {
+            pid: Some(child),
+            plans: vec![image(&plan, n)],
+            extent: Extent::Whole,
+        });
+    }
+    verify(&traced.trace, &expected)?.expect_complete()
+}
+
+/// GP_GET far behind GP_PUT, as on a busy GPU.
+pub fn lagging_get() -> Result<()> {
+    let mut plan = plan(15, 1500);
+    plan.channels = Channel::first(1, 2);
+    whole(plan, &["--threads=1", "--lag=400"])?;
+    Ok(())
+}
+
+/// The operations that nvcap reads out of the words are those that the words were formed from.
+pub fn operations() -> Result<()> {
+    let mut plan = plan(16, 600);
+    plan.channels = Channel::first(6, 2);
+    let traced = trace_only("type=operation", &plan, &["--threads=2"])?;
+    live::operations::verify(&traced.trace, &plan)
+}

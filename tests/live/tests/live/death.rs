@@ -1,0 +1,160 @@
+//! Ends that nobody wished for: of nvcap, of the traced program, in the middle.
+
+use std::ffi::OsString;
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use live::programs::{Folder, Running, nvcap, softgpu};
+use live::verify::{Expected, Extent, verify};
+
+use crate::attach::{attach, waiting};
+use crate::setup::{LIMIT, expect_result, need_tracing, plan, plan_args};
+
+const SLOW: &str = "--sleep-us=1000";
+
+/// kill -9 of an attached nvcap: the program goes on, unharmed, and its results are right.
+pub fn kill_nvcap_attached() -> Result<()> {
+    need_tracing()?;
+    let plan = plan(31, 4000);
+    let folder = Folder::new()?;
+    let trace = folder.file("trace.json");
+    let mut gpu = waiting(&plan, &["--threads=4", SLOW])?;
+    let nvcap = attach(gpu.pid(), &trace, folder.channels()?, &[])?;
+    gpu.write(b"g")?;
+    std::thread::sleep(Duration::from_millis(300));
+    ensure!(gpu.runs(), "the software GPU ended too early for this test");
+    nvcap.signal(libc::SIGKILL)?;
+    drop(nvcap);
+    let gpu = gpu.end(LIMIT)?;
+    gpu.expect_code(0)?;
+    expect_result(&gpu.stdout, &plan)?;
+    // What was written is right as far as it goes.
+    verify(&trace, &Expected::part(plan, Extent::Part))?;
+    Ok(())
+}
+
+/// kill -9 of an nvcap that started the program itself.
+pub fn kill_nvcap_parent() -> Result<()> {
+    need_tracing()?;
+    let plan = plan(32, 3000);
+    let folder = Folder::new()?;
+    let trace = folder.file("trace.json");
+    let mut args: Vec<OsString> = vec![
+        "--json".into(),
+        "-vv".into(),
+        "-e".into(),
+        "type=submission,entry".into(),
+        "-o".into(),
+        trace.clone().into(),
+    ];
+    args.extend([
+        "--channels".into(),
+        folder.channels()?.into(),
+        "--".into(),
+        softgpu()?.into(),
+    ]);
+    args.extend(plan_args(&plan).into_iter().map(OsString::from));
+    args.extend(["--threads=4".into(), SLOW.into()]);
+    let mut nvcap = Running::start(&nvcap()?, args)?;
+    nvcap.wait_for_line("ready")?;
+    std::thread::sleep(Duration::from_millis(300));
+    nvcap.signal(libc::SIGKILL)?;
+    nvcap.wait_until_said("done image=0", LIMIT)?;
+    expect_result(&nvcap.stdout(), &plan)?;
+    verify(&trace, &Expected::part(plan, Extent::Prefix))?;
+    Ok(())
+}
+
+/// kill -9 of the program: what was captured is whole, and the ledger says so or names what is missing.
+pub fn kill_target() -> Result<()> {
+    need_tracing()?;
+    let plan = plan(33, 4000);
+    let folder = Folder::new()?;
+    let trace = folder.file("trace.json");
+    let mut gpu = waiting(&plan, &["--threads=4", SLOW, "--before-wait=0"])?;
+    let nvcap = attach(gpu.pid(), &trace, folder.channels()?, &[])?;
+    gpu.write(b"g")?;
+    std::thread::sleep(Duration::from_millis(400));
+    ensure!(gpu.runs(), "the software GPU ended too early for this test");
+    gpu.signal(libc::SIGKILL)?;
+    drop(gpu);
+    let ended = nvcap.end(Duration::from_secs(20))?;
+    let code = ended.code()?;
+    ensure!(
+        code == 0 || code == 3,
+        "exit status {code}\n{}",
+        ended.stderr
+    );
+    let report = verify(&trace, &Expected::part(plan, Extent::Prefix))?;
+    ensure!(
+        report.submissions > 100,
+        "only {} submissions",
+        report.submissions
+    );
+    match code {
+        0 => report.expect_complete(),
+        _ => {
+            ensure!(
+                report.ledger.is_some_and(|l| l["complete"] == false),
+                "status 3, but the ledger is complete"
+            );
+            Ok(())
+        }
+    }
+}
+
+fn stop_nvcap(signal: i32) -> Result<()> {
+    need_tracing()?;
+    let plan = plan(34, 4000);
+    let folder = Folder::new()?;
+    let trace = folder.file("trace.json");
+    let mut gpu = waiting(&plan, &["--threads=4", SLOW])?;
+    let nvcap = attach(gpu.pid(), &trace, folder.channels()?, &[])?;
+    gpu.write(b"g")?;
+    std::thread::sleep(Duration::from_millis(400));
+    ensure!(gpu.runs(), "the software GPU ended too early for this test");
+    nvcap.signal(signal)?;
+    let ended = nvcap.end(Duration::from_secs(20))?;
+    ended.expect_code(0)?;
+    let gpu = gpu.end(LIMIT)?;
+    gpu.expect_code(0)?;
+    expect_result(&gpu.stdout, &plan)?;
+    let report = verify(&trace, &Expected::part(plan, Extent::Part))?;
+    ensure!(
+        report.submissions > 100,
+        "only {} submissions",
+        report.submissions
+    );
+    report.expect_complete()
+}
+
+/// Ctrl-C: an orderly end with its ledger; the program goes on.
+pub fn interrupt_nvcap() -> Result<()> {
+    stop_nvcap(libc::SIGINT)
+}
+
+/// The same on SIGTERM.
+pub fn terminate_nvcap() -> Result<()> {
+    stop_nvcap(libc::SIGTERM)
+}
+
+/// nvcap's status is the ledger's; with --exit-with-child it is the program's.
+pub fn child_status() -> Result<()> {
+    need_tracing()?;
+    let folder = Folder::new()?;
+    for (flags, code) in [(&[][..], 0), (&["--exit-with-child"][..], 1)] {
+        let mut args: Vec<OsString> =
+            vec!["-q".into(), "--channels".into(), folder.channels()?.into()];
+        args.extend(flags.iter().map(OsString::from));
+        // 0 channels is an error of the software GPU's: status 1.
+        args.extend(["--".into(), softgpu()?.into(), "--channels=0".into()]);
+        let ended = Running::start(&nvcap()?, args)?.end(LIMIT)?;
+        ended.expect_code(code)?;
+        ensure!(
+            ended.stderr.contains("status 1"),
+            "the child's status is not reported: {}",
+            ended.stderr
+        );
+    }
+    Ok(())
+}

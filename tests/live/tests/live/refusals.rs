@@ -1,0 +1,199 @@
+//! Bad use: each is one line that says what failed and what to do, and a status that is not 0.
+
+use std::ffi::OsString;
+use std::os::unix::fs::PermissionsExt;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use live::harness::not_run;
+use live::perf::Breakpoint;
+use live::programs::{Ended, Folder, Running, nvcap, softgpu};
+
+use crate::attach::waiting;
+use crate::setup::{need_breakpoints, need_tracing, plan};
+
+const NOBODY: u32 = 65534;
+
+/// It must have ended with this status, and said one line on standard error that has all of `words`.
+fn refused(ended: &Ended, code: i32, words: &[&str]) -> Result<()> {
+    ended.expect_code(code)?;
+    let lines: Vec<&str> = ended
+        .stderr
+        .lines()
+        .filter(|l| !l.trim().is_empty())
+        .collect();
+    ensure!(
+        lines.len() == 1,
+        "{} lines instead of one:\n{}",
+        lines.len(),
+        ended.stderr
+    );
+    for word in words {
+        ensure!(
+            lines[0].to_lowercase().contains(&word.to_lowercase()),
+            "no {word:?} in: {}",
+            lines[0]
+        );
+    }
+    Ok(())
+}
+
+fn run(args: Vec<OsString>) -> Result<Ended> {
+    Running::start(&nvcap()?, args)?.end(Duration::from_secs(20))
+}
+
+/// Runs a copy of nvcap that everyone may execute, as nobody.
+fn run_as_nobody(folder: &Folder, args: Vec<OsString>) -> Result<Ended> {
+    // SAFETY: reads an id.
+    if unsafe { libc::geteuid() } != 0 {
+        return not_run("not root, so no other user can be taken");
+    }
+    let copy = folder.file("nvcap");
+    std::fs::copy(nvcap()?, &copy)?;
+    std::fs::set_permissions(&copy, std::fs::Permissions::from_mode(0o755))?;
+    Running::start_as(&copy, args, Some(NOBODY))?.end(Duration::from_secs(20))
+}
+
+pub fn not_root() -> Result<()> {
+    let folder = Folder::new()?;
+    let channels = folder.channels()?;
+    let ended = run_as_nobody(
+        &folder,
+        vec![
+            "--channels".into(),
+            channels.into(),
+            "--".into(),
+            "/bin/true".into(),
+        ],
+    )?;
+    refused(&ended, 1, &["sudo"])
+}
+
+/// PID of another user, without root.
+pub fn not_root_other_process() -> Result<()> {
+    let folder = Folder::new()?;
+    let pid = std::process::id().to_string();
+    let ended = run_as_nobody(&folder, vec!["-p".into(), pid.into()])?;
+    refused(&ended, 1, &["sudo"])
+}
+
+pub fn process_gone() -> Result<()> {
+    need_breakpoints()?;
+    let folder = Folder::new()?;
+    let mut child = std::process::Command::new("/bin/true").spawn()?;
+    let pid = child.id();
+    child.wait()?;
+    let ended = run(vec![
+        "--channels".into(),
+        folder.channels()?.into(),
+        "-p".into(),
+        pid.to_string().into(),
+    ])?;
+    refused(&ended, 1, &["process", &pid.to_string()])
+}
+
+/// All four debug registers of the target's thread are taken before nvcap comes.
+pub fn no_debug_register() -> Result<()> {
+    need_tracing()?;
+    let folder = Folder::new()?;
+    let gpu = waiting(&plan(41, 40), &["--threads=1"])?;
+    let word = [0u32; 8];
+    let taken = (0..4)
+        .map(|i| Breakpoint::watch(gpu.pid(), &raw const word[i] as u64, false))
+        .collect::<std::io::Result<Vec<_>>>()
+        .context("the test's own breakpoints")?;
+    let ended = run(vec![
+        "--channels".into(),
+        folder.channels()?.into(),
+        "-p".into(),
+        gpu.pid().to_string().into(),
+    ])?;
+    drop(taken);
+    refused(&ended, 1, &["debug register"])
+}
+
+pub fn doorbell_not_mapped() -> Result<()> {
+    need_tracing()?;
+    let gpu = waiting(&plan(42, 40), &["--threads=1"])?;
+    let folder = Folder::new()?;
+    let ended = run(vec![
+        "--channels".into(),
+        folder.channels()?.into(),
+        "--doorbell".into(),
+        "0x1090".into(),
+        "-p".into(),
+        gpu.pid().to_string().into(),
+    ])?;
+    refused(&ended, 1, &["0x1090", "not mapped"])
+}
+
+/// The file and the line are named.
+pub fn bad_channels_file() -> Result<()> {
+    need_breakpoints()?;
+    let folder = Folder::new()?;
+    for (text, line) in [
+        (
+            "doorbell addr=0x1090\nchannel token=zzz ring=0x1000 entries=1024 userd=0x2000\n",
+            "2",
+        ),
+        ("# fine\n\nchanel token=1\n", "3"),
+        (
+            "channel token=1 ring=0x1000 entries=1000 userd=0x2000\n",
+            "1",
+        ),
+        ("channel token=1 ring=0x1000 entries=1024\n", "1"),
+        ("doorbell gpu=0\n", "1"),
+    ] {
+        let file = folder.file("bad.txt");
+        std::fs::write(&file, text)?;
+        let ended = run(vec![
+            "--channels".into(),
+            file.clone().into(),
+            "--".into(),
+            "/bin/true".into(),
+        ])?;
+        refused(&ended, 1, &["bad.txt", line]).with_context(|| format!("file:\n{text}"))?;
+    }
+    Ok(())
+}
+
+pub fn missing_channels_file() -> Result<()> {
+    need_breakpoints()?;
+    let ended = run(vec![
+        "--channels".into(),
+        "/nonexistent/channels.txt".into(),
+        "--".into(),
+        "/bin/true".into(),
+    ])?;
+    refused(&ended, 1, &["/nonexistent/channels.txt"])
+}
+
+/// No NVIDIA driver, and no flag that says where the doorbells are.
+pub fn no_driver() -> Result<()> {
+    need_breakpoints()?;
+    if std::path::Path::new("/dev/nvidiactl").exists() {
+        return not_run("this machine has an NVIDIA driver");
+    }
+    let ended = run(vec!["--".into(), "/bin/true".into()])?;
+    refused(&ended, 1, &["driver"])
+}
+
+/// Neither a command nor a PID: a usage error.
+pub fn no_target() -> Result<()> {
+    let ended = run(vec!["--json".into()])?;
+    ended.expect_code(2)
+}
+
+pub fn missing_command() -> Result<()> {
+    need_tracing()?;
+    let folder = Folder::new()?;
+    let ended = run(vec![
+        "--channels".into(),
+        folder.channels()?.into(),
+        "--".into(),
+        "/nonexistent/program".into(),
+    ])?;
+    refused(&ended, 1, &["/nonexistent/program"])?;
+    ensure!(softgpu().is_ok());
+    Ok(())
+}

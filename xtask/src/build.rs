@@ -1,0 +1,249 @@
+//! `cargo xtask build`: the BPF object first, then the programs that carry it.
+//!
+//! Knows which crates there are and how their artefacts are named; the BPF compiler is `toolchain`'s.
+
+use std::{
+    env, fs,
+    path::{Path, PathBuf},
+};
+
+use anyhow::{Context, Result, bail};
+
+use crate::{install, paths, shell::Cmd, toolchain};
+
+/// The target of every program that is meant to be carried to another machine.
+const GNU: &str = "x86_64-unknown-linux-gnu";
+const MUSL: &str = "x86_64-unknown-linux-musl";
+
+/// How the programs are built.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Profile {
+    /// Optimised; else the development profile.
+    pub release: bool,
+    /// One file that needs no shared library, for any distribution.
+    pub fixed: bool,
+}
+
+impl Profile {
+    /// What is handed to users, to other machines and to the end-to-end tests.
+    pub const RELEASE: Self = Self {
+        release: true,
+        fixed: true,
+    };
+
+    /// Where cargo puts programs of this profile.
+    pub fn dir(self) -> PathBuf {
+        let target = paths::target();
+        let base = if self.fixed {
+            target.join(static_target())
+        } else {
+            target
+        };
+        base.join(if self.release { "release" } else { "debug" })
+    }
+}
+
+/// Compiles the BPF programs to `target/bpf/nvcap.bpf.o` and returns that path.
+pub fn bpf() -> Result<PathBuf> {
+    let dir = paths::ebpf_crate();
+    if !paths::has_crate("nvcap-ebpf") {
+        bail!(
+            "{} is not in this checkout, so nothing can be traced live with what is built here; \
+             `git status` and `git log -- nvcap-ebpf` say where it went",
+            dir.display()
+        );
+    }
+    let toolchain = toolchain::Toolchain::get()?;
+    let locked = dir.join("Cargo.lock").is_file().then_some("--locked");
+    toolchain.cargo("build").args(locked).dir(&dir).run().with_context(|| {
+        format!(
+            "the BPF programs were not built (compiler: {}; linker: {}).\nIf the message above is the linker's and \
+             speaks of bitcode or of an unknown attribute, its LLVM is older than the compiler's: remove it from PATH \
+             and run `cargo xtask setup`, or name another in BPF_LINKER",
+            toolchain.compiler.name,
+            toolchain.linker.display()
+        )
+    })?;
+    let built = dir.join("target/bpfel-unknown-none/release/nvcap-ebpf");
+    let object = paths::bpf_object();
+    fs::create_dir_all(object.parent().expect("it has a folder"))?;
+    let fresh = object.with_extension("new");
+    fs::copy(&built, &fresh).with_context(|| {
+        format!(
+            "{} is missing: is the binary of nvcap-ebpf still called nvcap-ebpf?",
+            built.display()
+        )
+    })?;
+    if let Some(strip) = toolchain::llvm_strip() {
+        // DWARF goes, BTF stays: the verifier's messages and the loader need the latter alone.
+        Cmd::new(strip)
+            .args(["--strip-debug", "--"])
+            .arg(&fresh)
+            .run()?;
+    }
+    // An unchanged object keeps its time stamp, and the programs that carry it are not built again.
+    let bytes = fs::read(&fresh)?;
+    if fs::read(&object).is_ok_and(|old| old == bytes) {
+        fs::remove_file(&fresh)?;
+    } else {
+        fs::rename(&fresh, &object)?;
+    }
+    eprintln!("BPF object: {} ({} bytes)", object.display(), bytes.len());
+    Ok(object)
+}
+
+/// The packages whose programs end-to-end tests and bundles start, as far as this checkout has them.
+pub fn programs() -> Vec<String> {
+    ["nvcap", "tests/softgpu", "tests/compare"]
+        .into_iter()
+        .filter_map(paths::package)
+        .collect()
+}
+
+/// Builds workspace packages and returns the folder that holds their programs.
+///
+/// The BPF object is not touched: call [`bpf`] first where it must be fresh.
+pub fn packages<S: AsRef<str>>(names: &[S], profile: Profile) -> Result<PathBuf> {
+    if profile.fixed {
+        need_static_libc()?;
+    }
+    let mut cmd = host_cargo()
+        .arg("build")
+        .arg("--locked")
+        .args(profile.release.then_some("--release"));
+    for name in names {
+        cmd = cmd.args(["-p", name.as_ref()]);
+    }
+    if profile.fixed {
+        cmd = cmd
+            .args(["--target", static_target()])
+            .env("RUSTFLAGS", static_flags());
+    }
+    cmd.run()?;
+    Ok(profile.dir())
+}
+
+/// The cargo that runs xtask, in the workspace, with the BPF object named for `nvcap/build.rs`.
+pub fn host_cargo() -> Cmd {
+    Cmd::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
+        .dir(paths::root())
+        .env("NVCAP_BPF_OBJECT", paths::bpf_object())
+}
+
+/// `cargo xtask build`.
+pub fn run(profile: Profile) -> Result<()> {
+    bpf()?;
+    // A release is what tests and benchmarks are run with, as root and without building: they find all of it.
+    let dir = if profile.release {
+        packages(&programs(), profile)?
+    } else {
+        packages(&["nvcap"], profile)?
+    };
+    let program = dir.join("nvcap");
+    if profile.fixed {
+        check_static(&program)?;
+    }
+    eprintln!("nvcap: {}", program.display());
+    Ok(())
+}
+
+/// Fails unless `program` needs no shared library.
+pub fn check_static(program: &Path) -> Result<()> {
+    let bytes = fs::read(program).with_context(|| format!("cannot read {}", program.display()))?;
+    match needs_interpreter(&bytes) {
+        Some(false) => Ok(()),
+        Some(true) => bail!(
+            "{} asks for a dynamic loader although it was built to be static; a build script or a flag in \
+             .cargo/config.toml has overridden target-feature=+crt-static",
+            program.display()
+        ),
+        None => bail!("{} is not a 64-bit ELF program", program.display()),
+    }
+}
+
+/// Whether a 64-bit little-endian ELF file has a PT_INTERP segment; none where it is no such file.
+fn needs_interpreter(elf: &[u8]) -> Option<bool> {
+    const PT_INTERP: u32 = 3;
+    let u16_at = |at: usize| Some(u16::from_le_bytes(elf.get(at..at + 2)?.try_into().ok()?));
+    if elf.get(..6)? != b"\x7fELF\x02\x01" {
+        return None;
+    }
+    let table = usize::try_from(u64::from_le_bytes(elf.get(0x20..0x28)?.try_into().ok()?)).ok()?;
+    let (size, count) = (usize::from(u16_at(0x36)?), usize::from(u16_at(0x38)?));
+    for n in 0..count {
+        let at = table.checked_add(n * size)?;
+        if elf.get(at..at.checked_add(4)?)? == PT_INTERP.to_le_bytes() {
+            return Some(true);
+        }
+    }
+    Some(false)
+}
+
+/// glibc where its static library is here, else musl where rustup has it.
+fn static_target() -> &'static str {
+    if has_static_glibc() || !has_musl() {
+        GNU
+    } else {
+        MUSL
+    }
+}
+
+fn static_flags() -> &'static str {
+    "-C target-feature=+crt-static"
+}
+
+fn has_static_glibc() -> bool {
+    // gcc prints the bare name back where it finds no such file.
+    Cmd::new("cc")
+        .arg("-print-file-name=libc.a")
+        .read()
+        .is_some_and(|path| path.starts_with('/'))
+}
+
+fn has_musl() -> bool {
+    Cmd::new("rustup")
+        .args(["target", "list", "--installed"])
+        .read()
+        .is_some_and(|list| list.lines().any(|line| line == MUSL))
+}
+
+fn need_static_libc() -> Result<()> {
+    if has_static_glibc() || has_musl() {
+        return Ok(());
+    }
+    if install::apt_allowed() {
+        return install::apt(&["libc6-dev"], "linking a static program");
+    }
+    bail!(
+        "a static program needs glibc's static library or Rust's musl target. Type one of:\n  \
+         rustup target add {MUSL}\n  sudo apt-get install libc6-dev   (Debian, Ubuntu)\n  \
+         sudo dnf install glibc-static   (Fedora, RHEL)\n\
+         or leave --static and --release out"
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn elf(kinds: &[u32]) -> Vec<u8> {
+        let mut file = vec![0u8; 64 + 56 * kinds.len()];
+        file[..6].copy_from_slice(b"\x7fELF\x02\x01");
+        file[0x20] = 64;
+        file[0x36] = 56;
+        file[0x38] = u8::try_from(kinds.len()).expect("few");
+        for (n, kind) in kinds.iter().enumerate() {
+            file[64 + 56 * n..][..4].copy_from_slice(&kind.to_le_bytes());
+        }
+        file
+    }
+
+    #[test]
+    fn a_dynamic_program_is_told_from_a_static_one() {
+        assert_eq!(needs_interpreter(&elf(&[6, 3, 1])), Some(true));
+        assert_eq!(needs_interpreter(&elf(&[1, 1])), Some(false));
+        assert_eq!(needs_interpreter(b"#!/bin/sh\n"), None);
+        let cut = &elf(&[1, 1])[..70];
+        assert_eq!(needs_interpreter(cut), None);
+    }
+}

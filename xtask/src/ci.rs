@@ -1,0 +1,146 @@
+//! `cargo xtask ci-helpers`: the parts of the gate that need to know crates and toolchains; `.ci/run` calls them.
+//!
+//! Each part ends with its own `N passed, N failed, N skipped`, which `.ci/run` adds up.
+
+use std::fs;
+
+use anyhow::{Context, Result};
+use clap::Subcommand;
+
+use crate::{build, paths, report::Report, shell::Cmd, toolchain};
+
+/// A part of the gate.
+#[derive(Subcommand)]
+pub enum Part {
+    /// rustfmt, clippy and the library's documentation, all without a warning
+    Lint,
+    /// Every fuzz target for a short while
+    Fuzz {
+        /// Seconds for each target
+        #[arg(long, default_value_t = 20)]
+        seconds: u32,
+    },
+}
+
+/// Runs one part.
+pub fn run(part: &Part) -> Result<()> {
+    let mut report = Report::default();
+    match part {
+        Part::Lint => lint(&mut report)?,
+        Part::Fuzz { seconds } => fuzz(&mut report, *seconds)?,
+    }
+    report.close()
+}
+
+fn lint(report: &mut Report) -> Result<()> {
+    let cargo = build::host_cargo;
+    report.step(
+        "rustfmt",
+        &cargo().args(["fmt", "--all", "--check", "--", "--color", "never"]),
+    )?;
+    for outside in ["nvcap-ebpf", "fuzz"] {
+        if paths::has_crate(outside) {
+            let dir = paths::root().join(outside);
+            report.step(
+                &format!("rustfmt of {outside}"),
+                &cargo()
+                    .dir(dir)
+                    .args(["fmt", "--check", "--", "--color", "never"]),
+            )?;
+        }
+    }
+    let deny = ["--", "-D", "warnings"];
+    report.step(
+        "clippy",
+        &cargo()
+            .args(["clippy", "--workspace", "--all-targets", "--locked"])
+            .args(deny),
+    )?;
+    report.step(
+        "clippy without default features",
+        &cargo()
+            .args([
+                "clippy",
+                "-p",
+                "nvcap",
+                "--lib",
+                "--no-default-features",
+                "--locked",
+            ])
+            .args(deny),
+    )?;
+    report.step(
+        "documentation",
+        &cargo()
+            .args(["doc", "-p", "nvcap", "--no-deps", "--lib", "--locked"])
+            .env("RUSTDOCFLAGS", "-D warnings"),
+    )?;
+    lint_bpf(report)
+}
+
+/// clippy for the BPF crate, where the compiler that builds it has a clippy of its own.
+fn lint_bpf(report: &mut Report) -> Result<()> {
+    const NAME: &str = "clippy of nvcap-ebpf";
+    if !paths::has_crate("nvcap-ebpf") {
+        report.skip(NAME, "nvcap-ebpf/ is not in this checkout");
+        return Ok(());
+    }
+    match toolchain::Toolchain::get()?.clippy() {
+        Some(cmd) => report.step(
+            NAME,
+            &cmd.dir(paths::ebpf_crate()).args(["--", "-D", "warnings"]),
+        ),
+        None => {
+            report.skip(NAME, "the compiler that builds it has no clippy here (Debian: apt-get install rust-web-clippy)");
+            Ok(())
+        }
+    }
+}
+
+fn fuzz(report: &mut Report, seconds: u32) -> Result<()> {
+    let folder = paths::root().join("fuzz/fuzz_targets");
+    if !folder.is_dir() {
+        report.skip("fuzz", "fuzz/ is not in this checkout");
+        return Ok(());
+    }
+    if let Err(error) = toolchain::cargo_fuzz() {
+        report.skip("fuzz", &format!("{error:#}"));
+        return Ok(());
+    }
+    let mut targets: Vec<String> = fs::read_dir(&folder)
+        .with_context(|| format!("cannot read {}", folder.display()))?
+        .flatten()
+        .filter_map(|entry| {
+            entry
+                .file_name()
+                .to_str()?
+                .strip_suffix(".rs")
+                .map(str::to_owned)
+        })
+        .collect();
+    targets.sort();
+    for target in targets {
+        let corpus = paths::root().join("fuzz/corpus").join(&target);
+        fs::create_dir_all(&corpus)?;
+        // New inputs go to the first folder; seeds that are committed are read beside it.
+        let seeds =
+            ["seeds", "seed"].map(|name| paths::root().join("fuzz").join(name).join(&target));
+        report.step(
+            &format!("fuzz {target}"),
+            &fuzz_cmd()
+                .args(["run", &target])
+                .arg(&corpus)
+                .args(seeds.iter().filter(|dir| dir.is_dir()))
+                .args([
+                    "--",
+                    &format!("-max_total_time={seconds}"),
+                    "-rss_limit_mb=4096",
+                ]),
+        )?;
+    }
+    Ok(())
+}
+
+fn fuzz_cmd() -> Cmd {
+    toolchain::nightly_cargo().arg("fuzz").dir(paths::root())
+}

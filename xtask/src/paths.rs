@@ -1,0 +1,98 @@
+//! Where things lie in the checkout. Knows folder names, runs nothing.
+
+use std::{
+    env,
+    path::{Path, PathBuf},
+};
+
+/// The workspace root: the folder above `xtask/`.
+pub fn root() -> PathBuf {
+    // Cargo sets the variable for `cargo run`; the compiled-in value serves a binary that is started by hand.
+    let manifest = env::var_os("CARGO_MANIFEST_DIR")
+        .map(PathBuf::from)
+        .filter(|dir| dir.ends_with("xtask"))
+        .unwrap_or_else(|| PathBuf::from(env!("CARGO_MANIFEST_DIR")));
+    manifest
+        .parent()
+        .map_or(manifest.clone(), Path::to_path_buf)
+}
+
+/// Cargo's target folder of the workspace.
+pub fn target() -> PathBuf {
+    match env::var_os("CARGO_TARGET_DIR") {
+        Some(dir) => root().join(dir),
+        None => root().join("target"),
+    }
+}
+
+/// Tools that xtask installs for this checkout alone, as `cargo install --root` lays them out.
+pub fn tools() -> PathBuf {
+    target().join("tools")
+}
+
+/// The crate of the BPF programs: outside the workspace, for another target.
+pub fn ebpf_crate() -> PathBuf {
+    root().join("nvcap-ebpf")
+}
+
+/// Where the finished BPF object lies; `nvcap/build.rs` looks here too.
+pub fn bpf_object() -> PathBuf {
+    target().join("bpf/nvcap.bpf.o")
+}
+
+/// The facts and captures beside the checkout, where they are present: `NVCAP_SHARED`, else `../shared`.
+pub fn shared() -> Option<PathBuf> {
+    let dir = env::var_os("NVCAP_SHARED")
+        .map(PathBuf::from)
+        .unwrap_or_else(|| root().join("../shared"));
+    dir.is_dir().then_some(dir)
+}
+
+/// Whether the workspace folder `dir` holds a crate in this checkout.
+pub fn has_crate(dir: &str) -> bool {
+    root().join(dir).join("Cargo.toml").is_file()
+}
+
+/// The package name of the crate in the workspace folder `dir`; none where this checkout lacks it.
+pub fn package(dir: &str) -> Option<String> {
+    let manifest = std::fs::read_to_string(root().join(dir).join("Cargo.toml")).ok()?;
+    package_of(&manifest)
+}
+
+/// The first `name` of a manifest, which is the package's.
+fn package_of(manifest: &str) -> Option<String> {
+    let value = manifest
+        .lines()
+        .find_map(|line| line.trim().strip_prefix("name")?.trim().strip_prefix('='))?;
+    Some(value.trim().trim_matches('"').to_owned())
+}
+
+/// The program `name` as the shell would find it.
+pub fn on_path(name: &str) -> Option<PathBuf> {
+    let path = env::var_os("PATH")?;
+    env::split_paths(&path)
+        .map(|dir| dir.join(name))
+        .find(|file| is_executable(file))
+}
+
+/// Whether `file` is a regular file that somebody may execute.
+pub fn is_executable(file: &Path) -> bool {
+    use std::os::unix::fs::PermissionsExt;
+    file.metadata()
+        .is_ok_and(|meta| meta.is_file() && meta.permissions().mode() & 0o111 != 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_package_name_is_read_from_the_manifest() {
+        assert_eq!(
+            package_of("[package]\nname = \"softgpu\"\n[[bin]]\nname = \"x\"").as_deref(),
+            Some("softgpu")
+        );
+        assert_eq!(package_of("[workspace]\n"), None);
+        assert_eq!(package("xtask").as_deref(), Some("xtask"));
+    }
+}

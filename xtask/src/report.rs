@@ -1,0 +1,310 @@
+//! What ran, what failed, what did not run and why; and the closing line.
+//!
+//! Reads the words of the test programs (Rust's test harness, and this project's `NOT RUN name: why`), knows no test.
+
+use std::{
+    fs::{self, File},
+    io::{BufRead, BufReader, Write},
+    path::PathBuf,
+    time::Instant,
+};
+
+use anyhow::{Context, Result, bail};
+
+use crate::{paths, shell::Cmd};
+
+/// The tally of a whole run.
+#[derive(Default)]
+pub struct Report {
+    counts: Counts,
+    not_run: Vec<String>,
+    failed: Vec<String>,
+}
+
+#[derive(Default, Clone, Copy, Debug, PartialEq, Eq)]
+struct Counts {
+    passed: usize,
+    failed: usize,
+    skipped: usize,
+}
+
+/// What one line of a test program's output says.
+#[derive(Debug, PartialEq, Eq)]
+enum Said {
+    /// The harness's totals: passed, failed, ignored.
+    Totals(usize, usize, usize),
+    /// A test that the harness left out, with the reason that its attribute gives.
+    Ignored(String),
+    /// A test that says itself that it did not run.
+    NotRun(String),
+    /// A test that failed.
+    Failed(String),
+    /// Which test program follows.
+    Running(String),
+}
+
+impl Report {
+    /// Runs a command that tests something, counts what its output says, and keeps the output in a log.
+    ///
+    /// A command whose output holds no totals counts as one test by its exit status.
+    pub fn step(&mut self, name: &str, cmd: &Cmd) -> Result<()> {
+        let log = log_file(name)?;
+        eprintln!("== {name}\n+ {}", cmd.line());
+        let started = Instant::now();
+        let (mut counts, mut totals, mut tail) = (Counts::default(), false, Vec::new());
+        let mut unrun = 0;
+        let mut program = String::new();
+        let status = stream(cmd, &log, |line| {
+            match said(line) {
+                Some(Said::Totals(passed, failed, ignored)) => {
+                    totals = true;
+                    counts.passed += passed;
+                    counts.failed += failed;
+                    counts.skipped += ignored;
+                }
+                Some(Said::Ignored(what)) => self.not_run.push(format!("{name}: {what}")),
+                Some(Said::NotRun(what)) => {
+                    unrun += 1;
+                    self.not_run.push(format!("{name}: {what}"));
+                }
+                Some(Said::Failed(what)) => {
+                    eprintln!("   FAILED {program} {what}");
+                    self.failed.push(format!("{name}: {what}"));
+                }
+                Some(Said::Running(what)) => program = what,
+                None => {}
+            }
+            tail.push(line.to_owned());
+            if tail.len() > 200 {
+                tail.drain(..100);
+            }
+        })?;
+        // The harness has counted them as passed, in totals that come before or after the tests' own words.
+        counts.skipped += unrun;
+        counts.passed = counts.passed.saturating_sub(unrun);
+        if !status.success() && counts.failed == 0 {
+            counts.failed = 1;
+            self.failed.push(format!("{name}: {status}"));
+        } else if !totals && counts.failed == 0 {
+            counts.passed += 1;
+        }
+        if counts.failed > 0 {
+            let from = tail.len().saturating_sub(60);
+            eprintln!("   the end of its output (all of it: {}):", log.display());
+            tail[from..]
+                .iter()
+                .for_each(|line| eprintln!("   | {line}"));
+        }
+        eprintln!(
+            "   {} passed, {} failed, {} skipped ({:.0} s)",
+            counts.passed,
+            counts.failed,
+            counts.skipped,
+            started.elapsed().as_secs_f64()
+        );
+        self.add(counts);
+        Ok(())
+    }
+
+    /// Counts a check that is made here and not by a test program.
+    pub fn check(&mut self, name: &str, result: Result<()>) {
+        match result {
+            Ok(()) => {
+                eprintln!("== {name}: ok");
+                self.add(Counts {
+                    passed: 1,
+                    ..Counts::default()
+                });
+            }
+            Err(error) => {
+                eprintln!("== {name}: FAILED: {error:#}");
+                self.failed.push(format!("{name}: {error:#}"));
+                self.add(Counts {
+                    failed: 1,
+                    ..Counts::default()
+                });
+            }
+        }
+    }
+
+    /// Counts what cannot run here.
+    pub fn skip(&mut self, name: &str, why: &str) {
+        eprintln!("== {name}: NOT RUN: {why}");
+        self.not_run.push(format!("{name}: {why}"));
+        self.add(Counts {
+            skipped: 1,
+            ..Counts::default()
+        });
+    }
+
+    fn add(&mut self, more: Counts) {
+        self.counts.passed += more.passed;
+        self.counts.failed += more.failed;
+        self.counts.skipped += more.skipped;
+    }
+
+    /// Prints what did not run, what failed and the totals; an error where anything failed.
+    pub fn close(self) -> Result<()> {
+        let Counts {
+            passed,
+            failed,
+            skipped,
+        } = self.counts;
+        if !self.not_run.is_empty() {
+            println!("Did not run:");
+            self.not_run.iter().for_each(|line| println!("  {line}"));
+        }
+        if !self.failed.is_empty() {
+            println!("Failed:");
+            self.failed.iter().for_each(|line| println!("  {line}"));
+        }
+        println!("{passed} passed, {failed} failed, {skipped} skipped");
+        if failed > 0 {
+            bail!("{failed} failed; the logs are in {}", logs().display());
+        }
+        Ok(())
+    }
+}
+
+fn logs() -> PathBuf {
+    paths::target().join("xtask-test")
+}
+
+fn log_file(name: &str) -> Result<PathBuf> {
+    let dir = logs();
+    fs::create_dir_all(&dir).with_context(|| format!("cannot create {}", dir.display()))?;
+    let word: String = name
+        .chars()
+        .map(|c| if c.is_ascii_alphanumeric() { c } else { '-' })
+        .collect();
+    Ok(dir.join(format!("{word}.log")))
+}
+
+/// Runs `cmd` with both output streams in one pipe: to the log, and line by line to `each`.
+fn stream(
+    cmd: &Cmd,
+    log: &PathBuf,
+    mut each: impl FnMut(&str),
+) -> Result<std::process::ExitStatus> {
+    let mut log = File::create(log).with_context(|| format!("cannot write {}", log.display()))?;
+    let (reader, writer) = std::io::pipe()?;
+    let mut command = cmd.command();
+    command
+        .stdin(std::process::Stdio::null())
+        .stdout(writer.try_clone()?)
+        .stderr(writer);
+    let mut child = command
+        .spawn()
+        .with_context(|| format!("could not start: {}", cmd.line()))?;
+    drop(command); // it holds the writing ends, and the pipe must end with the child
+    let mut reader = BufReader::new(reader);
+    let mut line = Vec::new();
+    while reader.read_until(b'\n', &mut line)? > 0 {
+        log.write_all(&line)?;
+        each(String::from_utf8_lossy(&line).trim_end());
+        line.clear();
+    }
+    Ok(child.wait()?)
+}
+
+/// Reads one line of a test program.
+fn said(line: &str) -> Option<Said> {
+    let line = line.trim();
+    if let Some(totals) = line.strip_prefix("test result: ") {
+        let number = |word: &str| {
+            let before = totals.split(word).next()?;
+            before.split_whitespace().next_back()?.parse().ok()
+        };
+        return Some(Said::Totals(
+            number(" passed")?,
+            number(" failed")?,
+            number(" ignored")?,
+        ));
+    }
+    if let Some(test) = line.strip_prefix("test ") {
+        let (name, verdict) = test.rsplit_once(" ... ")?;
+        return match verdict.split_once(", ").unwrap_or((verdict, "")) {
+            ("FAILED" | "failed", _) => Some(Said::Failed(name.to_owned())),
+            ("ignored", "") => Some(Said::Ignored(format!("{name}: ignored, without a reason"))),
+            ("ignored", why) => Some(Said::Ignored(format!("{name}: {why}"))),
+            _ => None,
+        };
+    }
+    if let Some(program) = line.strip_prefix("Running ") {
+        return Some(Said::Running(
+            program.split(" (").next().unwrap_or(program).to_owned(),
+        ));
+    }
+    let lower = line.to_ascii_lowercase();
+    let rest = ["not run: ", "not run "]
+        .iter()
+        .find_map(|start| lower.strip_prefix(start))?;
+    Some(Said::NotRun(line[line.len() - rest.len()..].to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_harness_is_understood() {
+        let totals = "test result: FAILED. 12 passed; 1 failed; 2 ignored; 0 measured; 0 filtered out; finished in 0.02s";
+        assert_eq!(said(totals), Some(Said::Totals(12, 1, 2)));
+        assert_eq!(said("test a::b ... ok"), None);
+        assert_eq!(
+            said("test a::b ... FAILED"),
+            Some(Said::Failed("a::b".into()))
+        );
+        assert_eq!(
+            said("test a::b ... ignored, needs two GPUs"),
+            Some(Said::Ignored("a::b: needs two GPUs".into()))
+        );
+        assert_eq!(
+            said("     Running unittests src/lib.rs (target/x)"),
+            Some(Said::Running("unittests src/lib.rs".into()))
+        );
+    }
+
+    #[test]
+    fn a_test_may_say_itself_that_it_did_not_run() {
+        let line = "NOT RUN capture_of_work: no ../shared";
+        assert_eq!(
+            said(line),
+            Some(Said::NotRun("capture_of_work: no ../shared".into()))
+        );
+        assert_eq!(said("this line is not run: of interest"), None);
+    }
+
+    #[test]
+    fn a_step_is_counted_by_its_output_and_its_status() {
+        let mut report = Report::default();
+        let script = "echo 'test x ... ok'; echo 'NOT RUN x: no GPU'; \
+                      echo 'test result: ok. 3 passed; 0 failed; 1 ignored; 0 measured'";
+        report
+            .step("unit test a", &Cmd::new("sh").args(["-c", script]))
+            .expect("it starts");
+        assert_eq!(
+            report.counts,
+            Counts {
+                passed: 2,
+                failed: 0,
+                skipped: 2
+            }
+        );
+        report
+            .step("unit test b", &Cmd::new("true"))
+            .expect("it starts");
+        report
+            .step("unit test c", &Cmd::new("false"))
+            .expect("it starts");
+        assert_eq!(
+            report.counts,
+            Counts {
+                passed: 3,
+                failed: 1,
+                skipped: 2
+            }
+        );
+        assert!(report.close().is_err());
+    }
+}

@@ -1,0 +1,168 @@
+//! `cargo xtask run`: build everything, become root, trace.
+//!
+//! Knows which of nvcap's commands need root, how a GPU process is recognised, and the bundled software GPU.
+
+use std::{
+    ffi::{OsStr, OsString},
+    path::Path,
+    process::ExitCode,
+};
+
+use anyhow::{Result, bail};
+
+use crate::{
+    build::{self, Profile},
+    install::{self, Root},
+    paths,
+    shell::Cmd,
+};
+
+/// Seconds for which a process that was found by itself is watched.
+const LOOK_SECONDS: &str = "10";
+
+/// Commands of nvcap that read files or talk about themselves; all others look into other processes.
+const WITHOUT_ROOT: &[&str] = &[
+    "decode",
+    "explain",
+    "help",
+    "--help",
+    "-h",
+    "--version",
+    "-V",
+];
+
+/// Builds, then runs `nvcap ARGS`, or traces what there is to trace. The status is nvcap's own.
+pub fn run(args: &[OsString]) -> Result<ExitCode> {
+    if args.is_empty() {
+        return look_around();
+    }
+    build::bpf()?;
+    let dir = build::packages(&["nvcap"], Profile::RELEASE)?;
+    start(&nvcap(&dir, args)?)
+}
+
+/// No arguments: a process that uses a GPU now, else the software GPU.
+fn look_around() -> Result<ExitCode> {
+    build::bpf()?;
+    let dir = build::packages(&build::programs(), Profile::RELEASE)?;
+    if let Some(pid) = gpu_process() {
+        eprintln!(
+            "process {pid} uses a GPU: tracing it for {LOOK_SECONDS} s. Another: cargo xtask run -- -p PID"
+        );
+        let args = ["-p", &pid, "--duration", LOOK_SECONDS].map(OsString::from);
+        return start(&nvcap(&dir, &args)?);
+    }
+    let softgpu = dir.join("softgpu");
+    if !softgpu.is_file() {
+        bail!(
+            "no process uses a GPU here, and the software GPU (tests/softgpu) is not in this checkout. Name a command \
+             or a process:\n  cargo xtask run -- -- CMD\n  cargo xtask run -- -p PID"
+        );
+    }
+    eprintln!(
+        "no process uses a GPU here: tracing the software GPU. Your own: cargo xtask run -- -- CMD"
+    );
+    start(&software_gpu(&dir, &[])?)
+}
+
+/// nvcap on the software GPU, with `extra` arguments for nvcap.
+pub fn software_gpu(dir: &Path, extra: &[&str]) -> Result<Cmd> {
+    let softgpu = dir.join("softgpu");
+    let channels = paths::target().join("softgpu.channels");
+    Cmd::new(&softgpu).arg("--describe").arg(&channels).run()?;
+    let mut args: Vec<OsString> = extra.iter().map(OsString::from).collect();
+    args.extend(
+        [
+            OsStr::new("--channels"),
+            channels.as_os_str(),
+            OsStr::new("--"),
+            softgpu.as_os_str(),
+        ]
+        .map(OsString::from),
+    );
+    nvcap(dir, &args)
+}
+
+/// The built nvcap with `args`, as root where it must be.
+fn nvcap(dir: &Path, args: &[OsString]) -> Result<Cmd> {
+    let program = dir.join("nvcap");
+    if !needs_root(args) {
+        return Ok(Cmd::new(program).args(args));
+    }
+    if install::root() == Root::No {
+        bail!(
+            "tracing needs root, and there is no sudo here. Type as root:\n  {}",
+            Cmd::new(program).args(args).line()
+        );
+    }
+    Ok(install::as_root(program).args(args))
+}
+
+/// Whether nvcap looks into another process with these arguments.
+fn needs_root(args: &[OsString]) -> bool {
+    let own = args.iter().take_while(|arg| *arg != "--");
+    let first = args
+        .first()
+        .and_then(|arg| arg.to_str())
+        .unwrap_or_default();
+    !WITHOUT_ROOT.contains(&first)
+        && !own
+            .into_iter()
+            .any(|arg| arg == "--from" || arg == "--help" || arg == "-h")
+}
+
+fn start(cmd: &Cmd) -> Result<ExitCode> {
+    let status = cmd.status()?;
+    // Ended by a signal: as a shell reports it.
+    let code = status.code().unwrap_or_else(|| {
+        use std::os::unix::process::ExitStatusExt;
+        128 + status.signal().unwrap_or(0)
+    });
+    Ok(ExitCode::from(u8::try_from(code).unwrap_or(1)))
+}
+
+/// A process that has a GPU's memory mapped.
+fn gpu_process() -> Option<String> {
+    if !Path::new("/dev/nvidia0").exists() && !Path::new("/dev/nvidiactl").exists() {
+        return None;
+    }
+    // Other users' maps are root's to read. Processes end meanwhile: grep's own status says nothing.
+    let list = install::as_root("sh")
+        .args(["-c", "grep -lsE '/dev/nvidia[0-9]' /proc/[0-9]*/maps; true"])
+        .read()?;
+    newest(&list)
+}
+
+/// The process with the highest id among `/proc/PID/maps` lines.
+fn newest(list: &str) -> Option<String> {
+    let pid = |line: &str| line.split('/').nth(2)?.parse::<u32>().ok();
+    list.lines()
+        .filter_map(pid)
+        .max()
+        .map(|pid| pid.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_newest_gpu_process_is_taken() {
+        assert_eq!(
+            newest("/proc/812/maps\n/proc/4711/maps\n/proc/99/maps\n").as_deref(),
+            Some("4711")
+        );
+        assert_eq!(newest(""), None);
+    }
+
+    #[test]
+    fn only_looking_into_processes_needs_root() {
+        let args = |text: &str| text.split(' ').map(OsString::from).collect::<Vec<_>>();
+        assert!(needs_root(&args("-p 4711")));
+        assert!(needs_root(&args("-- ./app --from x")));
+        assert!(needs_root(&args("channels -p 4711")));
+        assert!(!needs_root(&args("decode --from orc x.orc.xz")));
+        assert!(!needs_root(&args("channels --from ioctl-log x.gz --json")));
+        assert!(!needs_root(&args("ioctls --help")));
+    }
+}

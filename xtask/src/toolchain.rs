@@ -1,0 +1,530 @@
+//! The compiler and the linker for `bpfel-unknown-none`: found, or installed.
+//!
+//! Two ways were proven (docs/building.md): a rustup toolchain with the sources of core (`-Z build-std`), and Debian's
+//! `rustc-web`, which comes with core built for BPF. What is already there is taken; only a machine with neither gets
+//! one installed. Knows nothing of the crate that is built with them.
+
+use std::{
+    env,
+    path::{Path, PathBuf},
+};
+
+use anyhow::{Result, bail};
+
+use crate::{install, paths, shell::Cmd};
+
+/// The bpf-linker that is installed where none fits.
+const LINKER_VERSION: &str = "0.13.0";
+/// The LLVM releases that bpf-linker can be built for.
+const LINKER_LLVMS: std::ops::RangeInclusive<u32> = 21..=23;
+/// The oldest bpf-linker known to write the BTF that the programs need.
+const LINKER_OLDEST: (u32, u32) = (0, 9);
+/// The oldest rustc that the programs build with (Rust 2024 edition and the bpf fixes of its LLVM).
+const RUSTC_OLDEST: (u32, u32) = (1, 88);
+
+/// Debian's compiler and its core for BPF.
+const DEBIAN_RUSTC: &[&str] = &["rustc-web", "libstd-rust-web-dev-bpf"];
+
+/// A compiler that can make BPF code.
+#[derive(Clone, Debug)]
+pub struct Compiler {
+    /// In words, for `setup` and for errors.
+    pub name: String,
+    /// The rustup toolchain whose cargo and rustc are used; none: `rustc` with the cargo that runs xtask.
+    rustup: Option<String>,
+    /// The compiler itself.
+    pub rustc: PathBuf,
+    /// Major version of the LLVM whose bitcode it writes.
+    pub llvm: u32,
+    /// core is compiled from its sources because no built one is there.
+    build_std: bool,
+    /// A stable compiler, to be told that unstable options are meant.
+    bootstrap: bool,
+}
+
+/// A compiler and a linker that fit together.
+#[derive(Clone, Debug)]
+pub struct Toolchain {
+    /// Makes bitcode.
+    pub compiler: Compiler,
+    /// Makes the BPF object of it.
+    pub linker: PathBuf,
+}
+
+impl Toolchain {
+    /// `cargo SUBCOMMAND …` with this toolchain, for the BPF target, in the release profile.
+    pub fn cargo(&self, subcommand: &str) -> Cmd {
+        self.for_bpf(self.compiler.cargo(), subcommand)
+    }
+
+    /// clippy with this toolchain; none where its compiler came without one.
+    pub fn clippy(&self) -> Option<Cmd> {
+        match &self.compiler.rustup {
+            Some(toolchain) => {
+                Cmd::new("rustup")
+                    .args(["run", toolchain, "cargo-clippy", "--version"])
+                    .read()?;
+                Some(self.for_bpf(self.compiler.cargo(), "clippy"))
+            }
+            None => {
+                // cargo-clippy starts the clippy-driver beside itself, which must be of the compiler's own release.
+                let own = self.compiler.rustc.with_file_name("cargo-clippy");
+                paths::is_executable(&own).then_some(())?;
+                Some(self.for_bpf(self.compiler.with_own_rustc(Cmd::new(own)), "clippy"))
+            }
+        }
+    }
+
+    fn for_bpf(&self, cargo: Cmd, subcommand: &str) -> Cmd {
+        let build_std: &[&str] = if self.compiler.build_std {
+            &["-Z", "build-std=core"]
+        } else {
+            &[]
+        };
+        let flags = format!(
+            "-C target-cpu=v3 -C debuginfo=2 -C linker={} -C link-arg=--btf",
+            self.linker.display()
+        );
+        cargo
+            .args([
+                subcommand,
+                "--release",
+                "--target",
+                "bpfel-unknown-none",
+                "--target-dir",
+                "target",
+            ])
+            .args(build_std)
+            .env("RUSTFLAGS", flags)
+    }
+
+    /// What there is, installed where it may be, or an error that says what to type.
+    pub fn get() -> Result<Self> {
+        let compiler = Compiler::find().map_or_else(Compiler::install, Ok)?;
+        let linker = find_linker(compiler.llvm).map_or_else(|| install_linker(&compiler), Ok)?;
+        Ok(Self { compiler, linker })
+    }
+
+    /// What there is, and nothing installed.
+    pub fn find() -> Option<Self> {
+        let compiler = Compiler::find()?;
+        let linker = find_linker(compiler.llvm)?;
+        Some(Self { compiler, linker })
+    }
+}
+
+impl Compiler {
+    /// cargo with this compiler, free of what the outer cargo set.
+    fn cargo(&self) -> Cmd {
+        self.with_own_rustc(match &self.rustup {
+            Some(toolchain) => Cmd::new("rustup").args(["run", toolchain, "cargo"]),
+            None => Cmd::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into())),
+        })
+    }
+
+    /// `cargo` told which compiler to use, and nothing that the outer cargo set.
+    fn with_own_rustc(&self, cargo: Cmd) -> Cmd {
+        let cargo = if self.rustup.is_none() {
+            cargo.env("RUSTC", &self.rustc)
+        } else {
+            cargo
+        };
+        let cargo = if self.bootstrap {
+            cargo.env("RUSTC_BOOTSTRAP", "1")
+        } else {
+            cargo
+        };
+        cargo.other_toolchain()
+    }
+
+    /// The first compiler of this machine that has core for BPF, built or as sources.
+    fn find() -> Option<Self> {
+        Self::of_rustup("nightly")
+            .filter(|c| c.build_std)
+            .or_else(|| Self::of(Path::new("/usr/bin/rustc"), "the system's rustc", None))
+            .or_else(|| Self::of_rustup("stable"))
+    }
+
+    /// A rustup toolchain, where it is installed with core for BPF.
+    fn of_rustup(toolchain: &str) -> Option<Self> {
+        let rustc = Cmd::new("rustup")
+            .args(["which", "--toolchain", toolchain, "rustc"])
+            .read()?;
+        Self::of(
+            Path::new(&rustc),
+            &format!("rustup's {toolchain}"),
+            Some(toolchain),
+        )
+    }
+
+    /// The compiler `rustc`, where it is new enough and has core for BPF.
+    fn of(rustc: &Path, name: &str, rustup: Option<&str>) -> Option<Self> {
+        let about = Cmd::new(rustc).arg("-vV").other_toolchain().read()?;
+        let about = About::parse(&about)?;
+        if about.version < RUSTC_OLDEST {
+            return None;
+        }
+        let sysroot = Cmd::new(rustc)
+            .args(["--print", "sysroot"])
+            .other_toolchain()
+            .read()?;
+        let rustlib = Path::new(&sysroot).join("lib/rustlib");
+        let built = has_built_core(&rustlib.join("bpfel-unknown-none/lib"));
+        if !built && !rustlib.join("src/rust/library/core/Cargo.toml").is_file() {
+            return None;
+        }
+        let core = if built {
+            "core built for BPF"
+        } else {
+            "core from its sources"
+        };
+        Some(Self {
+            name: format!("{name} {} (LLVM {}, {core})", about.release, about.llvm),
+            rustup: rustup.map(str::to_owned),
+            rustc: rustc.to_path_buf(),
+            llvm: about.llvm,
+            build_std: !built,
+            bootstrap: !about.release.contains("nightly"),
+        })
+    }
+
+    /// Installs one of the two ways. Debian's first, because its compiler and its LLVM match by construction.
+    fn install() -> Result<Self> {
+        eprintln!("no Rust compiler here has core for bpfel-unknown-none");
+        if install::apt_allowed()
+            && DEBIAN_RUSTC
+                .iter()
+                .all(|package| install::apt_offers(package))
+        {
+            match (
+                install::apt(DEBIAN_RUSTC, "compiling the BPF programs"),
+                Self::find(),
+            ) {
+                (Ok(()), Some(compiler)) => return Ok(compiler),
+                (Ok(()), None) => {
+                    eprintln!("Debian's compiler is installed but too old; trying rustup")
+                }
+                // For one, apt refuses where the distribution's own rustc or rustup would have to go.
+                (Err(error), _) => eprintln!("{error:#}\ntrying rustup"),
+            }
+        }
+        if paths::on_path("rustup").is_some() {
+            let installed = Cmd::new("rustup")
+                .args(["which", "--toolchain", "nightly", "rustc"])
+                .read()
+                .is_some();
+            eprintln!("installing rustup's nightly with rust-src (compiling the BPF programs)");
+            let cmd = if installed {
+                // Adding the sources alone leaves the user's nightly at the day it is of.
+                Cmd::new("rustup").args(["component", "add", "--toolchain", "nightly", "rust-src"])
+            } else {
+                Cmd::new("rustup").args(RUSTUP_NIGHTLY)
+            };
+            if cmd.run().is_ok()
+                && let Some(compiler) = Self::find()
+            {
+                return Ok(compiler);
+            }
+        }
+        bail!(
+            "the BPF programs need a Rust compiler with core for bpfel-unknown-none. Type one of:\n  \
+             rustup {}\n  \
+             sudo apt-get update && sudo apt-get install --no-install-recommends {}   (Debian 12 or later)\n\
+             then run this again; docs/building.md has both ways in full",
+            RUSTUP_NIGHTLY.join(" "),
+            DEBIAN_RUSTC.join(" "),
+        )
+    }
+}
+
+const RUSTUP_NIGHTLY: &[&str] = &[
+    "toolchain",
+    "install",
+    "nightly",
+    "--profile",
+    "minimal",
+    "--component",
+    "rust-src",
+];
+
+/// Whether a folder of built libraries holds core.
+fn has_built_core(dir: &Path) -> bool {
+    std::fs::read_dir(dir).is_ok_and(|entries| {
+        entries.flatten().any(|e| {
+            let name = e.file_name();
+            let name = name.to_string_lossy();
+            name.starts_with("libcore-") && name.ends_with(".rlib")
+        })
+    })
+}
+
+/// What `rustc -vV` says.
+#[derive(Debug, PartialEq, Eq)]
+struct About {
+    release: String,
+    version: (u32, u32),
+    llvm: u32,
+}
+
+impl About {
+    fn parse(text: &str) -> Option<Self> {
+        let value = |key: &str| {
+            text.lines()
+                .find_map(|line| line.strip_prefix(key))
+                .map(str::trim)
+        };
+        let release = value("release:")?;
+        Some(Self {
+            release: release.to_owned(),
+            version: version(release)?,
+            llvm: version(value("LLVM version:")?)?.0,
+        })
+    }
+}
+
+/// Major and minor of `1.96.0-nightly` and the like.
+fn version(text: &str) -> Option<(u32, u32)> {
+    let mut numbers = text
+        .split('.')
+        .map(|n| n.trim_end_matches(|c: char| !c.is_ascii_digit()));
+    Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
+}
+
+/// The first bpf-linker that reads bitcode of LLVM `llvm`: `BPF_LINKER`, this checkout's, the one on PATH.
+fn find_linker(llvm: u32) -> Option<PathBuf> {
+    let named = env::var_os("BPF_LINKER").map(PathBuf::from);
+    let own = paths::tools().join("bin/bpf-linker");
+    let candidates = [named, Some(own), paths::on_path("bpf-linker")];
+    candidates
+        .into_iter()
+        .flatten()
+        .find(|linker| linker_fits(linker, llvm))
+}
+
+/// An LLVM reads the bitcode of its own release and of older ones, not of newer ones.
+fn linker_fits(linker: &Path, llvm: u32) -> bool {
+    let Some(about) = Cmd::new(linker).arg("--version").read() else {
+        return false; // absent, or its libLLVM is gone
+    };
+    let new_enough = about
+        .split_whitespace()
+        .find_map(version)
+        .is_some_and(|version| version >= LINKER_OLDEST);
+    // A linker with LLVM inside (a downloaded one) does not say which: it is tried.
+    let libraries = Cmd::new("ldd").arg(linker).read().unwrap_or_default();
+    new_enough && llvm_of_libraries(&libraries).is_none_or(|its| its >= llvm)
+}
+
+/// The major version of the libLLVM that `ldd` lists.
+fn llvm_of_libraries(ldd: &str) -> Option<u32> {
+    let after = &ldd[ldd.find("libLLVM")? + "libLLVM".len()..];
+    let digits = after.trim_start_matches(|c: char| !c.is_ascii_digit());
+    let end = digits
+        .find(|c: char| !c.is_ascii_digit())
+        .unwrap_or(digits.len());
+    digits[..end].parse().ok()
+}
+
+/// Builds bpf-linker into this checkout's tools, against the LLVM of the compiler or the next newer one.
+fn install_linker(compiler: &Compiler) -> Result<PathBuf> {
+    let wanted = compiler.llvm.max(*LINKER_LLVMS.start())..=*LINKER_LLVMS.end();
+    if wanted.is_empty() {
+        bail!(
+            "{} writes bitcode of LLVM {}, newer than bpf-linker {LINKER_VERSION} can be built for (LLVM {}..{}).\n\
+             Get a ready-made linker: cargo binstall bpf-linker   (and name it in BPF_LINKER if it is not on PATH)",
+            compiler.name,
+            compiler.llvm,
+            LINKER_LLVMS.start(),
+            LINKER_LLVMS.end()
+        );
+    }
+    eprintln!("no bpf-linker here reads bitcode of LLVM {}", compiler.llvm);
+    let llvm = wanted
+        .clone()
+        .find_map(|n| llvm_prefix(n).map(|prefix| (n, prefix)));
+    let llvm = match llvm {
+        Some(found) => {
+            if paths::on_path("g++").is_none() {
+                install::apt(&["g++"], "building bpf-linker")?;
+            }
+            Some(found)
+        }
+        None => {
+            let offered = wanted
+                .clone()
+                .find(|n| install::apt_offers(&format!("llvm-{n}-dev")));
+            if let Some(n) = offered {
+                install::apt(&[&format!("llvm-{n}-dev"), "g++"], "building bpf-linker")?;
+            }
+            offered.and_then(|n| llvm_prefix(n).map(|prefix| (n, prefix)))
+        }
+    };
+    match llvm {
+        Some((n, prefix)) => {
+            eprintln!(
+                "installing bpf-linker {LINKER_VERSION} into {} (2 to 4 minutes)",
+                paths::tools().display()
+            );
+            cargo_install_linker(n, &prefix).run()?;
+        }
+        None if paths::on_path("cargo-binstall").is_some() => {
+            Cmd::new("cargo")
+                .args(["binstall", "--no-confirm", "--root"])
+                .arg(paths::tools())
+                .arg("bpf-linker")
+                .other_toolchain()
+                .run()?;
+        }
+        None => {
+            let n = wanted.start();
+            bail!(
+                "the BPF programs need a bpf-linker with LLVM {n} or newer, and this machine has no LLVM {n} to build \
+                 one with. Type one of:\n  \
+                 cargo install cargo-binstall && cargo binstall bpf-linker   (ready-made, any distribution)\n  \
+                 sudo apt-get install llvm-{n}-dev g++ && cargo xtask setup    (where apt offers it)\n\
+                 or name a bpf-linker of your own in the environment variable BPF_LINKER"
+            );
+        }
+    }
+    find_linker(compiler.llvm).ok_or_else(|| {
+        anyhow::anyhow!(
+            "the bpf-linker just installed does not start; try: {}/bin/bpf-linker --version",
+            paths::tools().display()
+        )
+    })
+}
+
+/// The `cargo install` that makes the linker with the LLVM `n` at `prefix`.
+fn cargo_install_linker(n: u32, prefix: &Path) -> Cmd {
+    Cmd::new("cargo")
+        .args([
+            "install",
+            "bpf-linker",
+            "--version",
+            LINKER_VERSION,
+            "--locked",
+            "--no-default-features",
+        ])
+        .args(["--features", &format!("llvm-{n}"), "--root"])
+        .arg(paths::tools())
+        // Without it an older llvm-config on PATH is taken, and the link fails.
+        .env("LLVM_PREFIX", prefix)
+        .other_toolchain()
+}
+
+/// Where LLVM `n` is installed with what is needed to link with it.
+fn llvm_prefix(n: u32) -> Option<PathBuf> {
+    let debian = PathBuf::from(format!("/usr/lib/llvm-{n}"));
+    if debian.join("include/llvm-c/Core.h").exists() {
+        return Some(debian);
+    }
+    [
+        format!("llvm-config-{n}"),
+        format!("llvm-config{n}"),
+        "llvm-config".to_owned(),
+    ]
+    .into_iter()
+    .find(|config| {
+        let found = Cmd::new(config).arg("--version").read();
+        found
+            .and_then(|text| version(&text))
+            .is_some_and(|found| found.0 == n)
+    })
+    .and_then(|config| Cmd::new(config).arg("--prefix").read())
+    .map(PathBuf::from)
+}
+
+/// An `llvm-strip` that knows BPF; without one the object keeps its DWARF, which does no harm.
+pub fn llvm_strip() -> Option<PathBuf> {
+    let versioned = LINKER_LLVMS.rev().find_map(|n| {
+        let inside = PathBuf::from(format!("/usr/lib/llvm-{n}/bin/llvm-strip"));
+        paths::is_executable(&inside)
+            .then_some(inside)
+            .or_else(|| paths::on_path(&format!("llvm-strip-{n}")))
+    });
+    versioned.or_else(|| paths::on_path("llvm-strip"))
+}
+
+/// cargo of rustup's nightly, which sanitizers and so cargo-fuzz want.
+pub fn nightly_cargo() -> Cmd {
+    Cmd::new("rustup")
+        .args(["run", "nightly", "cargo"])
+        .env("PATH", path_with_tools())
+        .other_toolchain()
+}
+
+fn path_with_tools() -> std::ffi::OsString {
+    let path = env::var_os("PATH").unwrap_or_default();
+    let all = std::iter::once(paths::tools().join("bin")).chain(env::split_paths(&path));
+    env::join_paths(all).unwrap_or(path)
+}
+
+/// Makes cargo-fuzz and a nightly available, installing them where that is possible.
+pub fn cargo_fuzz() -> Result<()> {
+    if nightly_cargo().arg("--version").read().is_none() {
+        eprintln!("installing rustup's nightly (fuzzing)");
+        let installed = paths::on_path("rustup").is_some()
+            && Cmd::new("rustup")
+                .args(["toolchain", "install", "nightly", "--profile", "minimal"])
+                .run()
+                .is_ok();
+        if !installed {
+            bail!(
+                "there is no nightly toolchain and rustup could not fetch one; type: rustup toolchain install nightly"
+            );
+        }
+    }
+    if nightly_cargo().args(["fuzz", "--version"]).read().is_none() {
+        eprintln!("installing cargo-fuzz into {}", paths::tools().display());
+        let installed = Cmd::new("cargo")
+            .args(["install", "cargo-fuzz", "--locked", "--root"])
+            .arg(paths::tools())
+            .other_toolchain()
+            .run();
+        if let Err(error) = installed {
+            bail!(
+                "cargo-fuzz could not be installed ({error:#}); type: cargo install cargo-fuzz --locked"
+            );
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_compiler_is_read_from_its_own_words() {
+        let text = "rustc 1.97.0-nightly (e50aa6fba 2026-05-19)\nbinary: rustc\nhost: x86_64-unknown-linux-gnu\n\
+                    release: 1.97.0-nightly\nLLVM version: 22.1.4";
+        let about = About::parse(text).expect("it is whole");
+        assert_eq!(
+            about,
+            About {
+                release: "1.97.0-nightly".into(),
+                version: (1, 97),
+                llvm: 22
+            }
+        );
+        assert_eq!(About::parse("release: 1.97.0"), None);
+    }
+
+    #[test]
+    fn the_linkers_llvm_is_read_from_its_libraries() {
+        let debian = "\tlibLLVM.so.22.1 => /usr/lib/llvm-22/lib/libLLVM.so.22.1 (0x00007f)";
+        assert_eq!(llvm_of_libraries(debian), Some(22));
+        assert_eq!(
+            llvm_of_libraries("\tlibLLVM-17.so.1 => /usr/lib/libLLVM-17.so.1"),
+            Some(17)
+        );
+        assert_eq!(llvm_of_libraries("\tlibc.so.6 => /lib/libc.so.6"), None);
+    }
+
+    #[test]
+    fn versions_are_read_with_and_without_suffix() {
+        assert_eq!(version("0.13.0"), Some((0, 13)));
+        assert_eq!(version("22.1.8-rc1"), Some((22, 1)));
+        assert_eq!(version("bpf-linker"), None);
+    }
+}
