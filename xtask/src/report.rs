@@ -33,9 +33,9 @@ struct Counts {
 enum Said {
     /// The harness's totals: passed, failed, ignored.
     Totals(usize, usize, usize),
-    /// A test that the harness left out, with the reason that its attribute gives.
+    /// A test that the harness left out and counts apart, with the reason.
     Ignored(String),
-    /// A test that says itself that it did not run.
+    /// A test that says itself that it did not run, and that the harness counts as passed.
     NotRun(String),
     /// A test that failed.
     Failed(String),
@@ -145,24 +145,31 @@ impl Report {
 
     /// Prints what did not run, what failed and the totals; an error where anything failed.
     pub fn close(self) -> Result<()> {
+        println!("{}", self.summary());
+        match self.counts.failed {
+            0 => Ok(()),
+            failed => bail!("{failed} failed; the logs are in {}", logs().display()),
+        }
+    }
+
+    /// What `close` prints: its last line is the totals.
+    fn summary(&self) -> String {
+        let mut lines = Vec::new();
+        for (title, list) in [("Did not run:", &self.not_run), ("Failed:", &self.failed)] {
+            if !list.is_empty() {
+                lines.push(title.to_owned());
+                lines.extend(list.iter().map(|what| format!("  {what}")));
+            }
+        }
         let Counts {
             passed,
             failed,
             skipped,
         } = self.counts;
-        if !self.not_run.is_empty() {
-            println!("Did not run:");
-            self.not_run.iter().for_each(|line| println!("  {line}"));
-        }
-        if !self.failed.is_empty() {
-            println!("Failed:");
-            self.failed.iter().for_each(|line| println!("  {line}"));
-        }
-        println!("{passed} passed, {failed} failed, {skipped} skipped");
-        if failed > 0 {
-            bail!("{failed} failed; the logs are in {}", logs().display());
-        }
-        Ok(())
+        lines.push(format!(
+            "{passed} passed, {failed} failed, {skipped} skipped"
+        ));
+        lines.join("\n")
     }
 }
 
@@ -209,6 +216,9 @@ fn stream(
 
 /// Reads one line of a test program.
 fn said(line: &str) -> Option<Said> {
+    if line.starts_with(|c: char| c.is_ascii_digit()) {
+        return closing_line(line);
+    }
     let line = line.trim();
     if let Some(totals) = line.strip_prefix("test result: ") {
         let number = |word: &str| {
@@ -222,12 +232,14 @@ fn said(line: &str) -> Option<Said> {
         ));
     }
     if let Some(test) = line.strip_prefix("test ") {
-        let (name, verdict) = test.rsplit_once(" ... ")?;
-        return match verdict.split_once(", ").unwrap_or((verdict, "")) {
-            ("FAILED" | "failed", _) => Some(Said::Failed(name.to_owned())),
-            ("ignored", "") => Some(Said::Ignored(format!("{name}: ignored, without a reason"))),
-            ("ignored", why) => Some(Said::Ignored(format!("{name}: {why}"))),
-            _ => None,
+        let (name, verdict) = test.split_once(" ... ")?;
+        return match verdict {
+            "ignored" => Some(Said::Ignored(format!("{name}: ignored, without a reason"))),
+            _ if verdict.starts_with("FAILED") => Some(Said::Failed(name.to_owned())),
+            _ => ["ignored, ", "NOT RUN: "]
+                .iter()
+                .find_map(|start| verdict.strip_prefix(start))
+                .map(|why| Said::Ignored(format!("{name}: {why}"))),
         };
     }
     if let Some(program) = line.strip_prefix("Running ") {
@@ -240,6 +252,21 @@ fn said(line: &str) -> Option<Said> {
         .iter()
         .find_map(|start| lower.strip_prefix(start))?;
     Some(Said::NotRun(line[line.len() - rest.len()..].to_owned()))
+}
+
+/// `N passed, N failed, N skipped`, as this project's own runners end, with or without a time.
+fn closing_line(line: &str) -> Option<Said> {
+    let mut parts = line.splitn(3, ", ");
+    let mut number = |word: &str| {
+        let (number, rest) = parts.next()?.split_once(' ')?;
+        (rest == word || rest.strip_prefix(word)?.starts_with(' ')).then_some(())?;
+        number.parse().ok()
+    };
+    Some(Said::Totals(
+        number("passed")?,
+        number("failed")?,
+        number("skipped")?,
+    ))
 }
 
 #[cfg(test)]
@@ -305,6 +332,10 @@ mod tests {
                 skipped: 2
             }
         );
-        assert!(report.close().is_err());
+        assert!(
+            report
+                .summary()
+                .ends_with("Failed:\n  unit test c: exit status: 1\n3 passed, 1 failed, 2 skipped")
+        );
     }
 }

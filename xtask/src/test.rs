@@ -152,7 +152,7 @@ fn live(report: &mut Report, built: Option<&Path>) -> Result<()> {
     let cmd = cargo_test()
         .args(["-p", &package])
         .env("NVCAP_BIN", built.join("nvcap"))
-        .env("NVCAP_SOFTGPU", built.join("softgpu"));
+        .env("SOFTGPU_BIN", built.join("softgpu"));
     // Built by the user, run by root: cargo starts each test program through the runner.
     let cmd = match install::root() {
         Root::Already => cmd,

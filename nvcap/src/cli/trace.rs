@@ -4,7 +4,6 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use anyhow::bail;
 use clap::ValueEnum;
 
 use super::OutputArgs;
@@ -33,7 +32,7 @@ pub struct Args {
     #[arg(long, value_name = "ADDR", value_parser = parse_address)]
     pub doorbell: Vec<u64>,
 
-    /// Take the channels from FILE instead of finding them (docs/channels.md has the format)
+    /// Take the channels from FILE instead of finding them (docs/channels-file.md has the format)
     #[arg(long, value_name = "FILE")]
     pub channels: Option<PathBuf>,
 
@@ -115,7 +114,18 @@ fn parse_size(text: &str) -> Result<u64, String> {
 }
 
 /// Runs the trace.
+#[cfg(not(feature = "trap"))]
+pub fn run(_args: Args) -> anyhow::Result<ExitCode> {
+    anyhow::bail!("live tracing is not built into this program; `nvcap decode` reads captures")
+}
+
+/// Runs the trace.
+#[cfg(feature = "trap")]
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
+    use std::cell::RefCell;
+
+    use nvcap::source::trap::{discover::Way, live, session};
+
     if args.command.is_empty() && args.pid.is_empty() {
         eprintln!(
             "nvcap: nothing to trace: give a command after -- (nvcap -- ./vadd) or a process (nvcap -p PID); \
@@ -123,5 +133,77 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         );
         return Ok(ExitCode::from(nvcap::ledger::STATUS_USAGE));
     }
-    bail!("live tracing is not built into this program; `nvcap decode` reads captures")
+    let options = session::Options {
+        discover: match args.discover {
+            Discover::Auto => None,
+            Discover::Kprobe => Some(Way::Kprobe),
+            Discover::Fentry => Some(Way::Fentry),
+            Discover::Tracepoint => Some(Way::Tracepoint),
+        },
+        follow: !args.no_follow,
+        given: given(&args)?,
+        buffer: u32::try_from(args.buffer).unwrap_or(1 << 31),
+        no_bpf_loop: std::env::var_os("NVCAP_NO_BPF_LOOP").is_some(),
+    };
+    let limits = live::Limits {
+        duration: args.duration,
+        max_submissions: args.max_submissions,
+    };
+    let target = if args.command.is_empty() {
+        live::Target::Pids(args.pid.clone())
+    } else {
+        live::Target::Command(args.command.clone())
+    };
+    let pipeline = RefCell::new(args.output.pipeline()?);
+    let outcome = live::run(
+        options,
+        target,
+        limits,
+        |record| pipeline.borrow_mut().record(record),
+        || pipeline.borrow_mut().flush(),
+    )?;
+    log::info!("{:?}", outcome.totals);
+    let ledger = args.output.conclude(pipeline.into_inner())?;
+    Ok(end(&args, &outcome, ledger.exit_status()))
+}
+
+#[cfg(feature = "trap")]
+fn given(args: &Args) -> anyhow::Result<nvcap::source::trap::given::Given> {
+    use nvcap::source::trap::given::{Given, GivenDoorbell};
+
+    let mut given = match &args.channels {
+        Some(path) => Given::read(path)?,
+        None => Given::default(),
+    };
+    for address in &args.doorbell {
+        if !given.doorbells.iter().any(|d| d.address == *address) {
+            given.doorbells.push(GivenDoorbell {
+                address: *address,
+                gpu: 0,
+            });
+        }
+    }
+    Ok(given)
+}
+
+/// The exit status, after the command's own has been told.
+#[cfg(feature = "trap")]
+fn end(args: &Args, outcome: &nvcap::source::trap::live::Outcome, status: u8) -> ExitCode {
+    use std::os::unix::process::ExitStatusExt;
+
+    let Some(child) = outcome.child else {
+        return ExitCode::from(status);
+    };
+    if !child.success() {
+        eprintln!("nvcap: the command ended with {child}");
+    }
+    if args.exit_with_child && status == 0 {
+        // As a shell tells it: 128 and the signal's number.
+        let code = child
+            .code()
+            .or(child.signal().map(|s| 128 + s))
+            .unwrap_or(1);
+        return ExitCode::from(u8::try_from(code).unwrap_or(1));
+    }
+    ExitCode::from(status)
 }

@@ -163,7 +163,9 @@ impl<'a> Call<'a> {
                 let layout = named.and_then(|n| facts::layout(n.structure, version, None));
                 let mut call = Self::bare(ioctl, family, nr);
                 call.arg.layout = layout;
-                call.status = call.arg.u32("rmStatus");
+                if version.is_some() || layout.is_some_and(|l| l.is_only()) {
+                    call.status = call.arg.u32("rmStatus");
+                }
                 call
             }
         }
@@ -297,6 +299,17 @@ pub const fn rm_request(nr: u8, size: u16) -> u32 {
 pub fn uvm_argument_size(request: u32, version: Option<Version>) -> Option<usize> {
     let named = facts::uvm(request, version)?;
     facts::layout(named.structure, version, None).map(|l| l.size())
+}
+
+/// Request numbers of the UVM ioctls that have an argument, with its size in bytes in the newest release (no
+/// release has a larger one, but for three of the tools interface).
+pub fn uvm_argument_sizes() -> impl Iterator<Item = (u32, u32)> {
+    facts::uvm_requests().filter_map(|request| {
+        Some((
+            request,
+            u32::try_from(uvm_argument_size(request, None)?).ok()?,
+        ))
+    })
 }
 
 /// Bytes of the parameters that an allocation of `class` takes (RM takes this many whatever the caller says).

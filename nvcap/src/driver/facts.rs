@@ -218,6 +218,14 @@ pub(crate) fn uvm(request: u32, version: Option<Version>) -> Option<Named> {
     numbered(Section::Uvm, request, version)
 }
 
+/// All UVM request numbers of the tables, each once.
+pub(crate) fn uvm_requests() -> impl Iterator<Item = u32> {
+    let mut last = None;
+    (0..Section::Uvm.len())
+        .map(|i| Section::Uvm.row(i).u32(0))
+        .filter(move |n| last.replace(*n) != Some(*n))
+}
+
 pub(crate) fn class(class: u32) -> Option<&'static str> {
     // The first row holds the name of RM's own resource list, where it has one.
     Section::Classes.equal(class).next().map(|r| r.text(4))
@@ -282,6 +290,12 @@ impl Layout {
     #[must_use]
     pub fn range(&self) -> Range {
         self.row.range(14)
+    }
+
+    /// Whether no release lays the structure out otherwise.
+    #[must_use]
+    pub fn is_only(&self) -> bool {
+        layouts(self.name()).count() == 1
     }
 
     /// Its fields, in order of offset but for unions.

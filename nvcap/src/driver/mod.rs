@@ -31,6 +31,7 @@ mod view;
 
 pub use call::{
     Call, Family, Structure, Subject, allocation_size, number, rm_request, uvm_argument_size,
+    uvm_argument_sizes,
 };
 pub use facts::{Field, Layout, Named, Range, layout, layouts};
 pub use gpu::{Gpu, chip};

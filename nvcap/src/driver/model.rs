@@ -73,6 +73,11 @@ pub enum Change {
         /// The process it could be read in.
         pid: u32,
     },
+    /// What lies at other addresses for the GPU than in the process has changed: see [`Model::translations`].
+    Translations {
+        /// The process.
+        pid: u32,
+    },
     /// The driver told its release.
     DriverVersion(Version),
 }
@@ -334,6 +339,9 @@ impl Model {
         if let Some(process) = self.process(pid) {
             process.maps.insert(start, map);
         }
+        if let Target::Memory { id, .. } = map.target {
+            self.note_translation(id);
+        }
     }
 
     fn unmapping(&mut self, unmapping: &Unmapping) {
@@ -416,8 +424,28 @@ impl Model {
             return;
         }
         ranges.insert(start, map);
-        if let Some(memory) = map.memory.and_then(|b| self.memory.get_mut(&b.id)) {
+        if let Some(backing) = map.memory
+            && let Some(memory) = self.memory.get_mut(&backing.id)
+        {
             memory.gpu.insert((space, start));
+            self.note_translation(backing.id);
+        }
+    }
+
+    /// Says that translations changed, where memory is mapped at different addresses on the two sides.
+    fn note_translation(&mut self, id: MemoryId) {
+        let Some(memory) = self.memory.get(&id) else {
+            return;
+        };
+        if !memory.gpu.iter().any(|(s, _)| matches!(s, Space::Rm(_))) {
+            return;
+        }
+        let pids: BTreeSet<u32> = memory.cpu.iter().map(|(pid, _)| *pid).collect();
+        for pid in pids {
+            let change = Change::Translations { pid };
+            if self.changes.last() != Some(&change) {
+                self.changes.push(change);
+            }
         }
     }
 

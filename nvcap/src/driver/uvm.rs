@@ -1,7 +1,8 @@
 //! What UVM ioctls do to the model: external ranges are how CUDA gives RM memory its GPU addresses.
 
 use super::{
-    call::{Call, uvm},
+    call::{Call, Structure, uvm},
+    facts,
     model::Model,
     object::{MemoryId, ObjectRef, Space},
     process::Target,
@@ -79,12 +80,7 @@ impl Model {
         offset: u64,
     ) -> Option<Backing> {
         let pid = call.ioctl.at.pid;
-        let named = call
-            .arg
-            .u32("hClient")
-            .zip(call.arg.u32("hMemory"))
-            .map(|(client, handle)| ObjectRef { client, handle });
-        if let Some(object) = named {
+        if let Some(object) = self.external_object(call) {
             let id = self.memory_of(object)?;
             if let Some(memory) = self.memory.get_mut(&id) {
                 memory.size = memory.size.max(Some(offset.saturating_add(len)));
@@ -107,6 +103,26 @@ impl Model {
             offset,
             stated: false,
         })
+    }
+
+    /// The object that the argument names. Its place moved by 8 KiB in release 550: of the layouts the one that
+    /// names an object which exists, the version's own first.
+    fn external_object(&self, call: &Call<'_>) -> Option<ObjectRef> {
+        let name = call.arg.layout?.name();
+        let others = facts::layouts(name);
+        call.arg
+            .layout
+            .into_iter()
+            .chain(others)
+            .find_map(|layout| {
+                let arg = Structure {
+                    layout: Some(layout),
+                    ..call.arg
+                };
+                let (client, handle) = arg.u32("hClient").zip(arg.u32("hMemory"))?;
+                let at = ObjectRef { client, handle };
+                self.object(at).map(|_| at)
+            })
     }
 
     fn mapped_at(&self, pid: u32, address: u64) -> Option<MemoryId> {

@@ -708,10 +708,43 @@ impl Model {
         Some(found)
     }
 
+    /// The address in the process of a GPU virtual address: translated where it is known to lie elsewhere, else
+    /// the same number.
+    #[must_use]
+    pub fn cpu_address(&self, pid: u32, address: u64) -> u64 {
+        self.resolve(pid, GpuVa(address))
+            .and_then(|r| r.cpu)
+            .map_or(address, |cpu| cpu.0)
+    }
+
+    /// The ranges of a process that lie at other addresses for the GPU than in the process, by GPU address;
+    /// what is not among them is at its own address, if anywhere. [`Change::Translations`] says when to look again.
+    ///
+    /// [`Change::Translations`]: super::Change::Translations
+    #[must_use]
+    pub fn translations(&self, pid: u32) -> Vec<Translation> {
+        let mut all = self.all_translations(pid);
+        all.retain(|t| t.gpu.0 != t.cpu.0);
+        all
+    }
+
+    /// The translations of [`Model::translations`] that hold in a channel's address space.
+    #[must_use]
+    pub fn translations_for(&self, channel: ChannelId) -> Vec<Translation> {
+        let Some(channel) = self.channels.get(&channel) else {
+            return Vec::new();
+        };
+        let mut all = self.translations(channel.pid);
+        all.retain(|t| {
+            channel.space.is_none_or(|s| s == t.space) || matches!(t.space, Space::Uvm { .. })
+        });
+        all
+    }
+
     /// Every range of a process that is mapped both for the GPU and in the process, by GPU address. Ranges of
     /// UVM are at the same address in both; [`Space`] tells the address space where that matters.
     #[must_use]
-    pub fn translations(&self, pid: u32) -> Vec<Translation> {
+    pub fn all_translations(&self, pid: u32) -> Vec<Translation> {
         let mut all = Vec::new();
         let Some(process) = self.processes.get(&pid) else {
             return all;
@@ -728,8 +761,23 @@ impl Model {
                 self.translate_range(pid, *space, *start, map.len, map.memory, &mut all);
             }
         }
-        all.sort_unstable();
-        all
+        all.sort_unstable_by_key(|t| (t.space, t.gpu, t.cpu));
+        // Neighbours on both sides are one range.
+        let mut merged: Vec<Translation> = Vec::with_capacity(all.len());
+        for t in all {
+            match merged.last_mut() {
+                Some(last)
+                    if last.space == t.space
+                        && last.gpu.0.checked_add(last.len) == Some(t.gpu.0)
+                        && last.cpu.0.checked_add(last.len) == Some(t.cpu.0) =>
+                {
+                    last.len = last.len.saturating_add(t.len);
+                }
+                _ => merged.push(t),
+            }
+        }
+        merged.sort_unstable();
+        merged
     }
 
     /// The CPU ranges that a GPU range is mapped at, piece by piece.

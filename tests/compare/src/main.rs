@@ -111,13 +111,17 @@ fn body() -> Result<bool> {
     }
     println!(
         "{}: {} and {} entries, {} and {} bytes; {same} equal entries",
-        if equal { "EQUAL" } else { "DIFFERENT" },
+        match (equal, same) {
+            (false, _) => "DIFFERENT",
+            // Two empty files are equal, and prove nothing.
+            (true, 0) => "NOTHING TO COMPARE",
+            (true, _) => "EQUAL",
+        },
         entries[0],
         entries[1],
         bytes[0],
         bytes[1],
     );
-    // Two empty files are equal, and prove nothing.
     Ok(equal && same > 0)
 }
 

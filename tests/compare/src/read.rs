@@ -84,7 +84,7 @@ struct Line<'a> {
     prev_put: Option<u32>,
     gp_put: Option<u32>,
     entries: Option<serde_json::Value>,
-    late: Option<bool>,
+    late: Option<serde_json::Value>,
 }
 
 /// Reads the lines of a trace.
@@ -175,7 +175,11 @@ impl<R: BufRead> Reader<R> {
                     .entries
                     .and_then(|v| v.as_u64())
                     .context("a submission without `entries`")?,
-                late: line.late.unwrap_or(false),
+                late: line
+                    .late
+                    .as_ref()
+                    .and_then(serde_json::Value::as_bool)
+                    .unwrap_or(false),
             }),
             "ledger" => Item::Ledger(serde_json::from_slice(&self.line)?),
             other => Item::Other(other.to_owned()),

@@ -241,6 +241,19 @@ impl Running {
         Ok(())
     }
 
+    /// How many perf events it has open.
+    pub fn perf_events(&self) -> usize {
+        std::fs::read_dir(format!("/proc/{}/fd", self.pid()))
+            .into_iter()
+            .flatten()
+            .flatten()
+            .filter(|fd| {
+                std::fs::read_link(fd.path())
+                    .is_ok_and(|to| to.as_os_str() == "anon_inode:[perf_event]")
+            })
+            .count()
+    }
+
     /// Sends a signal.
     pub fn signal(&self, signal: i32) -> Result<()> {
         // SAFETY: the process is our child and not reaped yet, so its id is still its own.

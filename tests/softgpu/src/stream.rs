@@ -300,7 +300,8 @@ impl Maker {
             };
         }
         match self.rng.below(16) {
-            0..7 => self.launch(pb),
+            0..6 => self.launch(pb),
+            6 => self.graph(pb),
             7..11 => {
                 let size = self
                     .rng
@@ -403,6 +404,18 @@ impl Maker {
         let constants = 0x7f4f_4e20_0000 + 0x1000 * self.rng.below(256);
         self.write_kernel(pb, qmd, constants);
         self.send(pb, qmd);
+    }
+
+    /// A small graph: its kernels written first, then all launched by the addresses of their QMDs.
+    fn graph(&mut self, pb: &mut Pushbuffer) {
+        let (qmds, constants) = (0x2_04c0_0000, 0x7f4f_4800_0000);
+        let nodes = 2 + self.rng.below(6);
+        for node in 0..nodes {
+            self.write_kernel(pb, qmds + 0x400 * node, constants + 0x1000 * node);
+        }
+        for node in 0..nodes {
+            self.send(pb, qmds + 0x400 * node);
+        }
     }
 
     /// What an upload of a graph of several hundred kernels is: constant banks and QMDs, about 1 MiB, then a launch of

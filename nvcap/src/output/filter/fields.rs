@@ -35,7 +35,7 @@ pub(super) enum Kind {
 }
 
 fields! {
-    "type" Type Choice "kind of object: operation, submission, method, entry"
+    "type" Type Choice "kind of object"
     "op" Op Choice "operation"
     "time_ns" Time Number "CLOCK_MONOTONIC of the traced machine, ns"
     "pid" Pid Number "process id"

@@ -42,8 +42,14 @@ pub struct Found {
 pub fn rings(memory: &Memory, areas: &[Area]) -> Vec<Found> {
     let mut all = Vec::new();
     for area in areas {
-        let Some(Device::Gpu(gpu)) = area.device() else { continue };
-        if area.read && area.write && area.end - area.start >= SLOT && area.end - area.start <= 64 << 20 {
+        let Some(Device::Gpu(gpu)) = area.device() else {
+            continue;
+        };
+        if area.read
+            && area.write
+            && area.end - area.start >= SLOT
+            && area.end - area.start <= 64 << 20
+        {
             all.extend(rings_of(memory, areas, area, gpu));
         }
     }
@@ -62,7 +68,15 @@ fn rings_of(memory: &Memory, areas: &[Area], area: &Area, gpu: u32) -> Vec<Found
             let used = last_entry_is_plausible(memory, areas, at, put);
             let zero = get == 0 && put == 0 && !used;
             if used || zero {
-                found.push(Found { gpu, ring: at, entries: ENTRIES, userd: at + USERD, get, put, used });
+                found.push(Found {
+                    gpu,
+                    ring: at,
+                    entries: ENTRIES,
+                    userd: at + USERD,
+                    get,
+                    put,
+                    used,
+                });
                 unused = if used { 0 } else { unused + 1 };
             } else {
                 unused += 1;
@@ -72,7 +86,11 @@ fn rings_of(memory: &Memory, areas: &[Area], area: &Area, gpu: u32) -> Vec<Found
         }
         at += SLOT;
     }
-    if found.iter().any(|f| f.used) { found } else { Vec::new() }
+    if found.iter().any(|f| f.used) {
+        found
+    } else {
+        Vec::new()
+    }
 }
 
 /// The entry before GP_PUT is a segment in readable memory.
@@ -85,5 +103,8 @@ fn last_entry_is_plausible(memory: &Memory, areas: &[Area], ring: u64, put: u32)
     let entry = u64::from_le_bytes(b);
     let address = entry & 0xff_ffff_fffc;
     let len = ((entry >> 42) & 0x1f_ffff) * 4;
-    len != 0 && areas.iter().any(|a| a.read && a.start <= address && address + len <= a.end)
+    len != 0
+        && areas
+            .iter()
+            .any(|a| a.read && a.start <= address && address + len <= a.end)
 }

@@ -72,7 +72,10 @@ pub fn device_of_path(path: &str) -> Option<Device> {
 /// # Errors
 /// Those of reading `/proc/PID/maps`: no such process, or not the right to read it.
 pub fn areas(pid: u32) -> io::Result<Vec<Area>> {
-    Ok(fs::read_to_string(format!("/proc/{pid}/maps"))?.lines().filter_map(parse).collect())
+    Ok(fs::read_to_string(format!("/proc/{pid}/maps"))?
+        .lines()
+        .filter_map(parse)
+        .collect())
 }
 
 fn parse(line: &str) -> Option<Area> {
@@ -97,7 +100,10 @@ mod tests {
 
     #[test]
     fn a_doorbell_line() {
-        let a = parse("7fbc28cd4000-7fbc28ce4000 -w-s 00000000 00:05 512                        /dev/nvidia0").unwrap();
+        let a = parse(
+            "7fbc28cd4000-7fbc28ce4000 -w-s 00000000 00:05 512                        /dev/nvidia0",
+        )
+        .unwrap();
         assert_eq!((a.start, a.end), (0x7fbc_28cd_4000, 0x7fbc_28ce_4000));
         assert!(a.is_doorbell_shape() && !a.read);
         assert_eq!(a.device(), Some(Device::Gpu(0)));
@@ -108,11 +114,29 @@ mod tests {
         let ring = parse("200600000-200800000 rw-s 00000000 00:05 512 /dev/nvidia13").unwrap();
         assert_eq!(ring.device(), Some(Device::Gpu(13)));
         assert!(!ring.is_doorbell_shape());
-        assert_eq!(parse("7f00-7f10 rw-s 0 00:05 1 /dev/nvidiactl").unwrap().device(), Some(Device::Control));
-        assert_eq!(parse("7f00-7f10 rw-s 0 00:05 1 /dev/nvidia-uvm").unwrap().device(), Some(Device::Uvm));
+        assert_eq!(
+            parse("7f00-7f10 rw-s 0 00:05 1 /dev/nvidiactl")
+                .unwrap()
+                .device(),
+            Some(Device::Control)
+        );
+        assert_eq!(
+            parse("7f00-7f10 rw-s 0 00:05 1 /dev/nvidia-uvm")
+                .unwrap()
+                .device(),
+            Some(Device::Uvm)
+        );
         assert_eq!(parse("7f00-7f10 rw-p 0 00:00 0 ").unwrap().device(), None);
-        assert_eq!(parse("7f00-7f10 r-xp 0 00:05 1 /usr/lib/libnvidia-ml.so.1").unwrap().device(), None);
-        assert_eq!(parse("7f00-7f10 rw-p 0 00:05 1 [heap]").unwrap().device(), None);
+        assert_eq!(
+            parse("7f00-7f10 r-xp 0 00:05 1 /usr/lib/libnvidia-ml.so.1")
+                .unwrap()
+                .device(),
+            None
+        );
+        assert_eq!(
+            parse("7f00-7f10 rw-p 0 00:05 1 [heap]").unwrap().device(),
+            None
+        );
         assert!(parse("nonsense").is_none());
     }
 }

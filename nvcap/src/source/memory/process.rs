@@ -1,11 +1,7 @@
 //! The memory of a process through `/proc/PID/mem`, which also reads BAR mappings (nvidia.ko's vm_operations have
 //! `.access`). Never point it at a doorbell page: those registers are write-only.
 
-use std::{
-    fs::File,
-    io,
-    os::unix::fs::FileExt,
-};
+use std::{fs::File, io, os::unix::fs::FileExt};
 
 use crate::record::Hole;
 
@@ -23,7 +19,9 @@ impl Memory {
     /// # Errors
     /// Those of opening `/proc/PID/mem`: no such process, or not the right to read it (ptrace access).
     pub fn open(pid: u32) -> io::Result<Self> {
-        Ok(Self { file: File::open(format!("/proc/{pid}/mem"))? })
+        Ok(Self {
+            file: File::open(format!("/proc/{pid}/mem"))?,
+        })
     }
 
     /// Reads exactly `to.len()` bytes.
@@ -56,9 +54,15 @@ impl Memory {
         while offset < len {
             let to_page_end = (PAGE - ((at + offset as u64) & (PAGE - 1))) as usize;
             let n = to_page_end.min(len - offset);
-            if self.read(at + offset as u64, &mut bytes[offset..offset + n]).is_err() {
+            if self
+                .read(at + offset as u64, &mut bytes[offset..offset + n])
+                .is_err()
+            {
                 bytes[offset..offset + n].fill(0);
-                holes.push(Hole { offset: offset as u32, len: n as u32 });
+                holes.push(Hole {
+                    offset: offset as u32,
+                    len: n as u32,
+                });
             }
             offset += n;
         }

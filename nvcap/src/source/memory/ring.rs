@@ -29,7 +29,9 @@ pub fn read(
     let mask = u64::from(ring.entries) - 1;
     let mut at = position;
     while at < end {
-        let run = (end - at).min(u64::from(ring.entries) - (at & mask)).min(512);
+        let run = (end - at)
+            .min(u64::from(ring.entries) - (at & mask))
+            .min(512);
         let mut raw = vec![0; run as usize * 8];
         memory.read(ring.address + 8 * (at & mask), &mut raw).ok()?;
         for entry in raw.as_chunks::<8>().0 {
@@ -39,12 +41,19 @@ pub fn read(
                 if (entry >> 32) & 0xff == 4 {
                     *extended = ((entry >> 8) & 0x1_ffff) << 40;
                 }
-                segments.push(Segment { entry, ..Segment::default() });
+                segments.push(Segment {
+                    entry,
+                    ..Segment::default()
+                });
                 continue;
             }
             let address = translate(*extended | (entry & 0xff_ffff_fffc));
             let (bytes, holes) = memory.read_lax(address, len);
-            segments.push(Segment { entry, bytes, holes });
+            segments.push(Segment {
+                entry,
+                bytes,
+                holes,
+            });
         }
         at += run;
     }

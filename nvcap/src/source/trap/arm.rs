@@ -38,7 +38,10 @@ pub fn threads(pid: u32) -> io::Result<Vec<u32>> {
 
 /// CLOCK_MONOTONIC, ns.
 pub fn now() -> u64 {
-    let mut t = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    let mut t = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
     // SAFETY: t is a timespec.
     unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut t) };
     t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64
@@ -57,7 +60,11 @@ impl Armed {
         program: BorrowedFd<'_>,
         birth: impl Fn(u32) -> Option<Birth>,
     ) -> io::Result<Self> {
-        let mut armed = Self { address, events: HashMap::new(), since: HashMap::new() };
+        let mut armed = Self {
+            address,
+            events: HashMap::new(),
+            since: HashMap::new(),
+        };
         let mut considered = HashSet::new();
         loop {
             let mut new = false;
@@ -88,13 +95,18 @@ impl Armed {
     /// A thread made by an armed thread has the breakpoint already; a second one would trap twice.
     fn inherited(&self, birth: Option<Birth>) -> bool {
         birth.is_some_and(|b| {
-            self.since.get(&b.parent).is_some_and(|armed| b.time_ns > armed.saturating_add(MARGIN_NS))
+            self.since
+                .get(&b.parent)
+                .is_some_and(|armed| b.time_ns > armed.saturating_add(MARGIN_NS))
         })
     }
 
     /// Hits counted by the kernel, with those that ran no program.
     pub fn hits(&self) -> u64 {
-        self.events.values().filter_map(|e| perf::hits(e).ok()).sum()
+        self.events
+            .values()
+            .filter_map(|e| perf::hits(e).ok())
+            .sum()
     }
 
     /// Threads that have an event of their own.

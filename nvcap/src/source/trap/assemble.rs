@@ -67,14 +67,20 @@ pub fn parse(bytes: &[u8]) -> Option<Raw<'_>> {
         kind::NESTED => with_payload!(Nested),
         kind::MMAP => split(bytes).map(|(r, _)| Raw::Mmap(r)),
         kind::MUNMAP => split(bytes).map(|(r, _)| Raw::Munmap(r)),
-        kind::FORK | kind::THREAD | kind::EXEC | kind::EXIT => split(bytes).map(|(r, _)| Raw::Life(r)),
+        kind::FORK | kind::THREAD | kind::EXEC | kind::EXIT => {
+            split(bytes).map(|(r, _)| Raw::Life(r))
+        }
         _ => None,
     }
 }
 
 /// When and where, from a header.
 pub fn at(h: &c::Header) -> At {
-    At { time_ns: h.time_ns, pid: h.pid, tid: h.tid }
+    At {
+        time_ns: h.time_ns,
+        pid: h.pid,
+        tid: h.tid,
+    }
 }
 
 /// A NUL-padded name.
@@ -102,20 +108,33 @@ fn len_of(entry: u64) -> u32 {
 
 impl Gathered {
     fn new(head: c::Submit) -> Self {
-        let mut new = Self { head, segments: Vec::new(), whole: 0, got: 0 };
+        let mut new = Self {
+            head,
+            segments: Vec::new(),
+            whole: 0,
+            got: 0,
+        };
         new.extend(&head);
         new
     }
 
     fn extend(&mut self, submit: &c::Submit) {
         let count = (submit.count as usize).min(c::BATCH);
-        self.segments.extend(submit.entries[..count].iter().map(|e| Segment { entry: *e, ..Segment::default() }));
+        self.segments
+            .extend(submit.entries[..count].iter().map(|e| Segment {
+                entry: *e,
+                ..Segment::default()
+            }));
         self.pass_control_entries();
     }
 
     /// Entries without bytes are whole as they are.
     fn pass_control_entries(&mut self) {
-        while self.segments.get(self.whole).is_some_and(|s| len_of(s.entry) == 0) {
+        while self
+            .segments
+            .get(self.whole)
+            .is_some_and(|s| len_of(s.entry) == 0)
+        {
             self.whole += 1;
         }
     }
@@ -130,7 +149,9 @@ impl Gathered {
     }
 
     fn data(&mut self, data: &c::Data, bytes: &[u8]) {
-        let Some(segment) = self.segments.get_mut(self.whole) else { return };
+        let Some(segment) = self.segments.get_mut(self.whole) else {
+            return;
+        };
         if data.position != self.head.position + self.whole as u64 || data.offset != self.got {
             return;
         }
@@ -140,10 +161,15 @@ impl Gathered {
         }
         let span = data.span.min(len - self.got);
         if data.header.flags & flag::MISSING != 0 {
-            segment.holes.push(Hole { offset: data.offset, len: span });
+            segment.holes.push(Hole {
+                offset: data.offset,
+                len: span,
+            });
             segment.bytes.resize((self.got + span) as usize, 0);
         } else {
-            segment.bytes.extend_from_slice(&bytes[..bytes.len().min(span as usize)]);
+            segment
+                .bytes
+                .extend_from_slice(&bytes[..bytes.len().min(span as usize)]);
         }
         self.got += span;
         if self.got >= len {
@@ -235,11 +261,21 @@ impl Assembler {
             named_file: r.named_file,
             request: r.request,
             result: None,
-            input: Bytes { data: bytes.to_vec(), full_len: r.full_len.into() },
+            input: Bytes {
+                data: bytes.to_vec(),
+                full_len: r.full_len.into(),
+            },
             output: Bytes::default(),
             nested: None,
         };
-        self.ioctls.insert(r.header.tid, PendingIoctl { ioctl, dev: r.dev, returned: false });
+        self.ioctls.insert(
+            r.header.tid,
+            PendingIoctl {
+                ioctl,
+                dev: r.dev,
+                returned: false,
+            },
+        );
         before
     }
 
@@ -248,7 +284,10 @@ impl Assembler {
         let pending = self.ioctls.get_mut(&r.header.tid)?;
         pending.ioctl.end_ns = Some(r.header.time_ns);
         pending.ioctl.result = Some(r.result);
-        pending.ioctl.output = Bytes { data: bytes.to_vec(), full_len: r.full_len.into() };
+        pending.ioctl.output = Bytes {
+            data: bytes.to_vec(),
+            full_len: r.full_len.into(),
+        };
         pending.returned = true;
         if pending.ioctl.nested.is_some() {
             // Its parameters follow.
@@ -260,10 +299,17 @@ impl Assembler {
     /// Parameters of an ioctl, before or after it.
     pub fn nested(&mut self, r: &c::Nested, bytes: &[u8]) -> Option<(Ioctl, u32)> {
         let pending = self.ioctls.get_mut(&r.header.tid)?;
-        let bytes = Bytes { data: bytes.to_vec(), full_len: r.full_len };
+        let bytes = Bytes {
+            data: bytes.to_vec(),
+            full_len: r.full_len,
+        };
         if r.header.flags & flag::AFTER == 0 {
             let address = CpuVa(r.address);
-            pending.ioctl.nested = Some(Nested { address, input: bytes, output: Bytes::default() });
+            pending.ioctl.nested = Some(Nested {
+                address,
+                input: bytes,
+                output: Bytes::default(),
+            });
             return None;
         }
         if let Some(nested) = &mut pending.ioctl.nested {
@@ -291,7 +337,11 @@ mod tests {
             *e = u64::from(*len) / 4 << 42 | 0x1000;
         }
         c::Submit {
-            header: c::Header { kind: kind::SUBMIT, time_ns, ..Default::default() },
+            header: c::Header {
+                kind: kind::SUBMIT,
+                time_ns,
+                ..Default::default()
+            },
             channel: 3,
             token: 0xa,
             position,
@@ -309,7 +359,12 @@ mod tests {
 
     fn data(position: u64, offset: u32, span: u32, flags: u16) -> c::Data {
         c::Data {
-            header: c::Header { kind: kind::DATA, flags, len: span, ..Default::default() },
+            header: c::Header {
+                kind: kind::DATA,
+                flags,
+                len: span,
+                ..Default::default()
+            },
             position,
             channel: 3,
             offset,

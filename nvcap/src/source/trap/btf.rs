@@ -58,7 +58,11 @@ impl Btf {
         };
         let data = fs::read(&path).map_err(wrong)?;
         Self::parse(data, base).ok_or_else(|| {
-            Error::new(format!("reading {path}"), "it is not BTF", "please report this kernel's version")
+            Error::new(
+                format!("reading {path}"),
+                "it is not BTF",
+                "please report this kernel's version",
+            )
         })
     }
 
@@ -69,14 +73,24 @@ impl Btf {
             return None;
         }
         let header = word(4)? as usize;
-        let (mut at, end) = (header + word(8)? as usize, header + word(8)? as usize + word(12)? as usize);
+        let (mut at, end) = (
+            header + word(8)? as usize,
+            header + word(8)? as usize + word(12)? as usize,
+        );
         let strings = header + word(16)? as usize..header + word(16)? as usize + word(20)? as usize;
         data.get(strings.clone())?;
         let mut types = Vec::new();
         while at < end {
             let (name, info, reference) = (word(at)?, word(at + 4)?, word(at + 8)?);
             let (kind, members) = (info >> 24 & 31, info & 0xffff);
-            types.push(Type { kind, members, bitfields: info >> 31 != 0, name, reference, at: at + 12 });
+            types.push(Type {
+                kind,
+                members,
+                bitfields: info >> 31 != 0,
+                name,
+                reference,
+                at: at + 12,
+            });
             let n = members as usize;
             at += 12
                 + match kind {
@@ -87,14 +101,22 @@ impl Btf {
                     _ => 0,
                 };
         }
-        let mut btf = Self { base, data, strings, types, names: HashMap::new() };
+        let mut btf = Self {
+            base,
+            data,
+            strings,
+            types,
+            names: HashMap::new(),
+        };
         let first = btf.first();
         let mut names = HashMap::new();
         for (i, t) in btf.types.iter().enumerate() {
             if matches!(t.kind, KIND_STRUCT | KIND_FUNC)
                 && let Some(name) = btf.string(t.name).filter(|n| !n.is_empty())
             {
-                names.entry((t.kind, name.to_owned())).or_insert(first + i as u32);
+                names
+                    .entry((t.kind, name.to_owned()))
+                    .or_insert(first + i as u32);
             }
         }
         btf.names = names;
@@ -103,7 +125,9 @@ impl Btf {
 
     /// Id of the first type that is this one's own and not its base's.
     fn first(&self) -> u32 {
-        self.base.as_ref().map_or(1, |b| b.first() + b.types.len() as u32)
+        self.base
+            .as_ref()
+            .map_or(1, |b| b.first() + b.types.len() as u32)
     }
 
     fn string(&self, offset: u32) -> Option<&str> {
@@ -111,7 +135,9 @@ impl Btf {
         if offset < base {
             return self.base.as_ref()?.string(offset);
         }
-        let text = self.data.get(self.strings.start + (offset - base) as usize..self.strings.end)?;
+        let text = self
+            .data
+            .get(self.strings.start + (offset - base) as usize..self.strings.end)?;
         let len = text.iter().position(|c| *c == 0)?;
         std::str::from_utf8(&text[..len]).ok()
     }
@@ -138,7 +164,9 @@ impl Btf {
     /// # Errors
     /// When the kernel has no such member.
     pub fn offset(&self, of: &str, member: &str) -> Result<u32> {
-        let bits = self.named(KIND_STRUCT, of).and_then(|id| self.member(id, member, 8));
+        let bits = self
+            .named(KIND_STRUCT, of)
+            .and_then(|id| self.member(id, member, 8));
         bits.map(|b| b / 8).ok_or_else(|| {
             Error::new(
                 format!("finding {of}.{member} in the kernel's BTF"),
@@ -153,7 +181,9 @@ impl Btf {
         for i in 0..t.members as usize {
             let word = |o: usize| {
                 let at = t.at + 12 * i + o;
-                Some(u32::from_le_bytes(owner.data.get(at..at + 4)?.try_into().ok()?))
+                Some(u32::from_le_bytes(
+                    owner.data.get(at..at + 4)?.try_into().ok()?,
+                ))
             };
             let (name, mut kind, mut offset) = (word(0)?, word(4)?, word(8)?);
             if t.bitfields {
@@ -188,6 +218,12 @@ mod tests {
     #[test]
     fn garbage_is_refused() {
         assert!(Btf::parse(vec![], None).is_none());
-        assert!(Btf::parse(vec![0x9f, 0xeb, 1, 0, 24, 0, 0, 0, 255, 255, 255, 255], None).is_none());
+        assert!(
+            Btf::parse(
+                vec![0x9f, 0xeb, 1, 0, 24, 0, 0, 0, 255, 255, 255, 255],
+                None
+            )
+            .is_none()
+        );
     }
 }

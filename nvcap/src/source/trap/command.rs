@@ -39,9 +39,16 @@ impl Command {
     /// # Errors
     /// When there can be no further process, or an argument holds a NUL.
     pub fn prepare(argv: &[OsString]) -> Result<Self> {
-        let name = argv.first().map(|a| a.to_string_lossy().into_owned()).unwrap_or_default();
+        let name = argv
+            .first()
+            .map(|a| a.to_string_lossy().into_owned())
+            .unwrap_or_default();
         let wrong = |why: &dyn std::fmt::Display| {
-            Error::new(format!("running {name}"), why, "check the command behind --")
+            Error::new(
+                format!("running {name}"),
+                why,
+                "check the command behind --",
+            )
         };
         let args: Vec<CString> = argv
             .iter()
@@ -59,10 +66,23 @@ impl Command {
         }
         if pid == 0 {
             // SAFETY: as above; the pointers live in this frame.
-            unsafe { child(go_read.as_raw_fd(), go_write.as_raw_fd(), failure_write.as_raw_fd(), &pointers) }
+            unsafe {
+                child(
+                    go_read.as_raw_fd(),
+                    go_write.as_raw_fd(),
+                    failure_write.as_raw_fd(),
+                    &pointers,
+                )
+            }
         }
         drop((go_read, failure_write));
-        Ok(Self { pid: pid as u32, name, go: Some(go_write), failure: failure_read.into(), status: None })
+        Ok(Self {
+            pid: pid as u32,
+            name,
+            go: Some(go_write),
+            failure: failure_read.into(),
+            status: None,
+        })
     }
 
     /// Lets it execute its command.
@@ -70,7 +90,9 @@ impl Command {
     /// # Errors
     /// When the command cannot be executed.
     pub fn go(&mut self) -> Result<()> {
-        let Some(go) = self.go.take() else { return Ok(()) };
+        let Some(go) = self.go.take() else {
+            return Ok(());
+        };
         // SAFETY: one byte of a static.
         unsafe { libc::write(go.as_raw_fd(), b"g".as_ptr().cast(), 1) };
         drop(go);
@@ -79,7 +101,11 @@ impl Command {
         if self.failure.read_exact(&mut errno).is_ok() {
             let e = io::Error::from_raw_os_error(i32::from_ne_bytes(errno));
             self.wait();
-            return Err(Error::new(format!("running {}", self.name), e, "check the command's name and its rights"));
+            return Err(Error::new(
+                format!("running {}", self.name),
+                e,
+                "check the command's name and its rights",
+            ));
         }
         Ok(())
     }
@@ -89,7 +115,8 @@ impl Command {
         self.reap(libc::WNOHANG)
     }
 
-    fn wait(&mut self) -> Option<ExitStatus> {
+    /// Waits for its end.
+    pub fn wait(&mut self) -> Option<ExitStatus> {
         self.reap(0)
     }
 

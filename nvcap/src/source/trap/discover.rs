@@ -84,7 +84,11 @@ pub fn attach(bpf: &mut Ebpf, asked: Option<Way>) -> Result<(Way, Vec<(Way, Erro
         }
     }
     let why: Vec<String> = refused.iter().map(|(w, e)| format!("{w}: {e}")).collect();
-    Err(Error::new("following the driver's mappings and ioctls", why.join(" / "), "see `nvcap doctor`"))
+    Err(Error::new(
+        "following the driver's mappings and ioctls",
+        why.join(" / "),
+        "see `nvcap doctor`",
+    ))
 }
 
 /// Attaches one way.
@@ -106,11 +110,21 @@ fn raw_tracepoint(bpf: &mut Ebpf, name: &str, tracepoint: &str) -> Result<()> {
     let program: &mut RawTracePoint = bpf
         .program_mut(name)
         .and_then(|p| p.try_into().ok())
-        .ok_or_else(|| Error::new(format!("finding program {name}"), "it is not in the object", "rebuild nvcap"))?;
+        .ok_or_else(|| {
+            Error::new(
+                format!("finding program {name}"),
+                "it is not in the object",
+                "rebuild nvcap",
+            )
+        })?;
     if program.fd().is_err() {
-        program.load().map_err(|e| failed(&format!("loading {name}"), &e))?;
+        program
+            .load()
+            .map_err(|e| failed(&format!("loading {name}"), &e))?;
     }
-    program.attach(tracepoint).map_err(|e| failed(&format!("attaching to tracepoint {tracepoint}"), &e))?;
+    program
+        .attach(tracepoint)
+        .map_err(|e| failed(&format!("attaching to tracepoint {tracepoint}"), &e))?;
     Ok(())
 }
 
@@ -156,16 +170,30 @@ fn kprobe(bpf: &mut Ebpf, name: &str, function: &str) -> Result<()> {
     let program: &mut KProbe = bpf
         .program_mut(name)
         .and_then(|p| p.try_into().ok())
-        .ok_or_else(|| Error::new(format!("finding program {name}"), "it is not in the object", "rebuild nvcap"))?;
+        .ok_or_else(|| {
+            Error::new(
+                format!("finding program {name}"),
+                "it is not in the object",
+                "rebuild nvcap",
+            )
+        })?;
     if program.fd().is_err() {
-        program.load().map_err(|e| failed(&format!("loading {name}"), &e))?;
+        program
+            .load()
+            .map_err(|e| failed(&format!("loading {name}"), &e))?;
     }
-    program.attach(function, 0).map_err(|e| failed(&format!("attaching a kprobe to {function}"), &e))?;
+    program
+        .attach(function, 0)
+        .map_err(|e| failed(&format!("attaching a kprobe to {function}"), &e))?;
     Ok(())
 }
 
 /// The kernel or a module has this function.
 pub fn has_symbol(name: &str) -> bool {
-    let Ok(symbols) = fs::read_to_string("/proc/kallsyms") else { return false };
-    symbols.lines().any(|l| l.split_whitespace().nth(2) == Some(name))
+    let Ok(symbols) = fs::read_to_string("/proc/kallsyms") else {
+        return false;
+    };
+    symbols
+        .lines()
+        .any(|l| l.split_whitespace().nth(2) == Some(name))
 }

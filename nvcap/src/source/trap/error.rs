@@ -13,7 +13,11 @@ pub struct Error {
 impl Error {
     /// What failed, why, and what to do about it.
     pub fn new(what: impl Into<String>, why: impl fmt::Display, next: impl Into<String>) -> Self {
-        Self { what: what.into(), why: why.to_string(), next: next.into() }
+        Self {
+            what: what.into(),
+            why: why.to_string(),
+            next: next.into(),
+        }
     }
 }
 

@@ -14,5 +14,9 @@ use super::{
 /// When the module has no BTF or the kernel refuses.
 pub fn attach(_bpf: &mut Ebpf) -> Result<()> {
     let _btf = Btf::module("nvidia")?;
-    Err(Error::new("using fentry", "not built yet", "use --discover kprobe or tracepoint"))
+    Err(Error::new(
+        "using fentry",
+        "not built yet",
+        "use --discover kprobe or tracepoint",
+    ))
 }

@@ -53,10 +53,15 @@ impl Given {
     /// With the line that is wrong and what it should be.
     pub fn read(path: &Path) -> Result<Self> {
         let what = || format!("reading {}", path.display());
-        let text = fs::read_to_string(path)
-            .map_err(|e| Error::new(what(), e, "give a readable file, see docs/channels-file.md"))?;
+        let text = fs::read_to_string(path).map_err(|e| {
+            Error::new(what(), e, "give a readable file, see docs/channels-file.md")
+        })?;
         Self::parse(&text).map_err(|(line, why)| {
-            Error::new(format!("{}, line {line}", what()), why, "see docs/channels-file.md for the form of a line")
+            Error::new(
+                format!("{}, line {line}", what()),
+                why,
+                "see docs/channels-file.md for the form of a line",
+            )
         })
     }
 
@@ -80,16 +85,25 @@ impl Given {
         let what = words.next().unwrap_or_default();
         let mut pairs = Vec::new();
         for word in words {
-            let (key, value) = word.split_once('=').ok_or_else(|| format!("{word:?} is not KEY=VALUE"))?;
-            pairs.push((key, number(value).ok_or_else(|| format!("{value:?} is not a number"))?));
+            let (key, value) = word
+                .split_once('=')
+                .ok_or_else(|| format!("{word:?} is not KEY=VALUE"))?;
+            pairs.push((
+                key,
+                number(value).ok_or_else(|| format!("{value:?} is not a number"))?,
+            ));
         }
         let get = |key: &str| pairs.iter().find(|(k, _)| *k == key).map(|(_, v)| *v);
         let need = |key: &str| get(key).ok_or_else(|| format!("{what} needs {key}="));
-        let small = |key: &str, v: u64| u32::try_from(v).map_err(|_| format!("{key} does not fit into 32 bits"));
+        let small = |key: &str, v: u64| {
+            u32::try_from(v).map_err(|_| format!("{key} does not fit into 32 bits"))
+        };
         let optional = |key: &str| get(key).map(|v| small(key, v)).transpose();
         let known: &[&str] = match what {
             "doorbell" => &["addr", "gpu"],
-            "channel" => &["gpu", "token", "class", "engine", "ring", "entries", "userd"],
+            "channel" => &[
+                "gpu", "token", "class", "engine", "ring", "entries", "userd",
+            ],
             _ => return Err(format!("{what:?} is neither doorbell nor channel")),
         };
         if let Some((key, _)) = pairs.iter().find(|(k, _)| !known.contains(k)) {
@@ -138,7 +152,13 @@ mod tests {
         let text = "# softgpu\ndoorbell addr=0x7000090 gpu=1\n\
                     channel gpu=1 token=0xa class=0xc86f engine=1 ring=0x200600000 entries=1024 userd=0x200602000 # first\n";
         let g = Given::parse(text).unwrap();
-        assert_eq!(g.doorbells, [GivenDoorbell { address: 0x700_0090, gpu: 1 }]);
+        assert_eq!(
+            g.doorbells,
+            [GivenDoorbell {
+                address: 0x700_0090,
+                gpu: 1
+            }]
+        );
         assert_eq!(g.channels[0].token, Some(10));
         assert_eq!(g.channels[0].userd, 0x2_0060_2000);
     }

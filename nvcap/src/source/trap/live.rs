@@ -70,7 +70,12 @@ extern "C" fn on_signal(signal: i32) {
 fn catch_signals() {
     for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
         // SAFETY: the handler only stores to an atomic.
-        unsafe { libc::signal(signal, on_signal as extern "C" fn(i32) as libc::sighandler_t) };
+        unsafe {
+            libc::signal(
+                signal,
+                on_signal as extern "C" fn(i32) as libc::sighandler_t,
+            )
+        };
     }
 }
 
@@ -114,14 +119,29 @@ pub fn run(
         thread::Builder::new()
             .name("nvcap-reader".into())
             .spawn(move || {
-                let mut reader = Reader { to, queued, stop, submissions: 0 };
+                let mut reader = Reader {
+                    to,
+                    queued,
+                    stop,
+                    submissions: 0,
+                };
                 let outcome = reader.run(options, target, limits, command);
                 let _ = reader.to.send(Message::End(Box::new(outcome)));
             })
-            .map_err(|e| Error::new("starting a thread", e, "raise the limit on processes (ulimit -u)"))?
+            .map_err(|e| {
+                Error::new(
+                    "starting a thread",
+                    e,
+                    "raise the limit on processes (ulimit -u)",
+                )
+            })?
     };
     let mut failed = None;
-    let mut outcome = Err(Error::new("tracing", "the reader ended", "please report this"));
+    let mut outcome = Err(Error::new(
+        "tracing",
+        "the reader ended",
+        "please report this",
+    ));
     for message in from {
         match message {
             Message::Records(records, bytes) => {
@@ -152,7 +172,11 @@ pub fn run(
     let _ = reader.join();
     match failed {
         Some(e) if e.kind() == io::ErrorKind::BrokenPipe => outcome,
-        Some(e) => Err(Error::new("writing the output", e, "name another file with -o, or make room")),
+        Some(e) => Err(Error::new(
+            "writing the output",
+            e,
+            "name another file with -o, or make room",
+        )),
         None => outcome,
     }
 }
@@ -178,7 +202,10 @@ impl Reader {
         for line in &refused {
             log::info!("not used: {line}");
         }
-        log::info!("discovery: {way:?}; doorbell program: {}", session.doorbell_program());
+        log::info!(
+            "discovery: {way:?}; doorbell program: {}",
+            session.doorbell_program()
+        );
         if let Some(command) = &mut command {
             session.expect_exec(command.pid)?;
             command.go()?;
@@ -194,7 +221,11 @@ impl Reader {
         loop {
             let mut batch = Vec::new();
             // Records are committed without a wake-up each: look again soon while there are any.
-            let wait = if quiet < 64 { Duration::from_millis(1) } else { Duration::from_millis(20) };
+            let wait = if quiet < 64 {
+                Duration::from_millis(1)
+            } else {
+                Duration::from_millis(20)
+            };
             session.step(wait, &mut batch)?;
             if batch.is_empty() {
                 quiet = quiet.saturating_add(1);
@@ -211,7 +242,9 @@ impl Reader {
             }
             if self.stop.load(Ordering::SeqCst) != 0
                 || limits.duration.is_some_and(|d| started.elapsed() >= d)
-                || limits.max_submissions.is_some_and(|n| self.submissions >= n)
+                || limits
+                    .max_submissions
+                    .is_some_and(|n| self.submissions >= n)
             {
                 break;
             }
@@ -235,7 +268,9 @@ impl Reader {
                 // Let some gather: fewer, larger batches.
                 thread::sleep(Duration::from_micros(300));
             }
-            while self.queued.load(Ordering::SeqCst) > QUEUE && self.stop.load(Ordering::SeqCst) == 0 {
+            while self.queued.load(Ordering::SeqCst) > QUEUE
+                && self.stop.load(Ordering::SeqCst) == 0
+            {
                 thread::sleep(Duration::from_millis(2));
             }
         }
@@ -243,11 +278,25 @@ impl Reader {
         let totals = session.finish(&mut last);
         self.send(last);
         let way = session.way().0;
-        Ok(Outcome { child: command.as_mut().and_then(Command::try_wait), totals, way, refused })
+        Ok(Outcome {
+            child: command.as_mut().and_then(|c| {
+                if session.is_alive() {
+                    c.try_wait()
+                } else {
+                    c.wait()
+                }
+            }),
+            totals,
+            way,
+            refused,
+        })
     }
 
     fn send(&mut self, records: Vec<Record>) {
-        self.submissions += records.iter().filter(|r| matches!(r, Record::Submission(_))).count() as u64;
+        self.submissions += records
+            .iter()
+            .filter(|r| matches!(r, Record::Submission(_)))
+            .count() as u64;
         let bytes = records.iter().map(size_of_record).sum();
         self.queued.fetch_add(bytes, Ordering::SeqCst);
         // The other side only goes away with the whole program.

@@ -87,10 +87,16 @@ pub fn offsets(btf: &Btf) -> Result<Offsets> {
     #[cfg(target_arch = "x86_64")]
     let (regs, syscalls) = {
         let r = |m: &str| btf.offset("pt_regs", m);
-        ([r("di")?, r("si")?, r("dx")?, r("r8")?, r("orig_ax")?], [16, 9, 11])
+        (
+            [r("di")?, r("si")?, r("dx")?, r("r8")?, r("orig_ax")?],
+            [16, 9, 11],
+        )
     };
     #[cfg(target_arch = "aarch64")]
-    let (regs, syscalls) = ([0, 8, 16, 32, btf.offset("pt_regs", "syscallno")?], [29, 222, 215]);
+    let (regs, syscalls) = (
+        [0, 8, 16, 32, btf.offset("pt_regs", "syscallno")?],
+        [29, 222, 215],
+    );
     Ok(Offsets {
         task_pid: o("task_struct", "pid")?,
         task_tgid: o("task_struct", "tgid")?,
@@ -122,7 +128,11 @@ fn cause(e: &(dyn std::error::Error + 'static)) -> String {
         at = inner.source();
     }
     let lines: Vec<&str> = text.lines().filter(|l| !l.trim().is_empty()).collect();
-    if lines.len() > 6 { lines[lines.len() - 6..].join(" | ") } else { lines.join(" | ") }
+    if lines.len() > 6 {
+        lines[lines.len() - 6..].join(" | ")
+    } else {
+        lines.join(" | ")
+    }
 }
 
 fn refused(e: &(dyn std::error::Error + 'static)) -> &'static str {
@@ -165,13 +175,24 @@ impl Loaded {
         let mut more: ProgramArray<MapData> = take(&mut bpf, "MORE")?;
         if doorbell_name == "doorbell_tail" {
             let program = perf_program(&mut bpf, "doorbell_more").map_err(|e| *e)?;
-            more.set(0, program.fd().map_err(|e| failed("loading doorbell_more", &e))?, 0)
-                .map_err(|e| failed("setting up the tail call", &e))?;
+            more.set(
+                0,
+                program
+                    .fd()
+                    .map_err(|e| failed("loading doorbell_more", &e))?,
+                0,
+            )
+            .map_err(|e| failed("setting up the tail call", &e))?;
         }
         let shared = {
-            let (Map::Array(channels), Map::Array(spaces)) = (map(&mut bpf, "CHANNELS")?, map(&mut bpf, "SPACES")?)
+            let (Map::Array(channels), Map::Array(spaces)) =
+                (map(&bpf, "CHANNELS")?, map(&bpf, "SPACES")?)
             else {
-                return Err(Error::new("loading the BPF programs", "CHANNELS is no array", "please report this"));
+                return Err(Error::new(
+                    "loading the BPF programs",
+                    "CHANNELS is no array",
+                    "please report this",
+                ));
             };
             Shared::new(channels.fd().as_fd(), spaces.fd().as_fd())
                 .map_err(|e| Error::new("mapping the channel table", &e, remedy_for_refusal(&e)))?
@@ -203,12 +224,16 @@ impl Loaded {
 
     /// Sets major numbers and the secret.
     pub fn set_config(&mut self, config: Config) -> Result<()> {
-        self.config.set(0, PodConfig(config), 0).map_err(|e| failed("writing CONFIG", &e))
+        self.config
+            .set(0, PodConfig(config), 0)
+            .map_err(|e| failed("writing CONFIG", &e))
     }
 
     /// Traces a process.
     pub fn set_proc(&mut self, pid: u32, proc: Proc) -> Result<()> {
-        self.procs.insert(pid, PodProc(proc), 0).map_err(|e| failed("writing PROCS", &e))
+        self.procs
+            .insert(pid, PodProc(proc), 0)
+            .map_err(|e| failed("writing PROCS", &e))
     }
 
     /// The state of a traced process.
@@ -218,17 +243,30 @@ impl Loaded {
 
     /// Takes a number for a new address space.
     pub fn new_space(&mut self) -> Result<u32> {
-        let last = self.next_space.get(&0, 0).map_err(|e| failed("reading NEXT_SPACE", &e))?;
-        self.next_space.set(0, last + 1, 0).map_err(|e| failed("writing NEXT_SPACE", &e))?;
+        let last = self
+            .next_space
+            .get(&0, 0)
+            .map_err(|e| failed("reading NEXT_SPACE", &e))?;
+        self.next_space
+            .set(0, last + 1, 0)
+            .map_err(|e| failed("writing NEXT_SPACE", &e))?;
         u32::try_from(last + 1)
             .ok()
             .filter(|s| *s < nvcap_common::MAX_SPACES)
-            .ok_or_else(|| Error::new("tracing a further process", "there have been too many", "start nvcap again"))
+            .ok_or_else(|| {
+                Error::new(
+                    "tracing a further process",
+                    "there have been too many",
+                    "start nvcap again",
+                )
+            })
     }
 
     /// Tells which channel a token names.
     pub fn set_token(&mut self, key: TokenKey, value: TokenValue) -> Result<()> {
-        self.tokens.insert(PodTokenKey(key), PodTokenValue(value), 0).map_err(|e| failed("writing TOKENS", &e))
+        self.tokens
+            .insert(PodTokenKey(key), PodTokenValue(value), 0)
+            .map_err(|e| failed("writing TOKENS", &e))
     }
 
     /// Forgets a token.
@@ -239,12 +277,16 @@ impl Loaded {
 
     /// Tells which register holds the token at a store; [`u32::MAX`] for "none that can be told".
     pub fn set_site(&mut self, key: SiteKey, register: u32) -> Result<()> {
-        self.sites.insert(PodSiteKey(key), register, 0).map_err(|e| failed("writing SITES", &e))
+        self.sites
+            .insert(PodSiteKey(key), register, 0)
+            .map_err(|e| failed("writing SITES", &e))
     }
 
     /// Sets the address translation of a space.
     pub fn set_ranges(&mut self, space: u32, ranges: Ranges) -> Result<()> {
-        self.xlate.insert(space, PodRanges(ranges), 0).map_err(|e| failed("writing XLATE", &e))
+        self.xlate
+            .insert(space, PodRanges(ranges), 0)
+            .map_err(|e| failed("writing XLATE", &e))
     }
 
     /// Who made a thread.
@@ -279,25 +321,49 @@ impl Loaded {
     }
 }
 
-fn map<'a>(bpf: &'a mut Ebpf, name: &str) -> Result<&'a Map> {
-    bpf.map(name).ok_or_else(|| Error::new(format!("finding map {name}"), "it is not in the object", "rebuild nvcap"))
+fn map<'a>(bpf: &'a Ebpf, name: &str) -> Result<&'a Map> {
+    bpf.map(name).ok_or_else(|| {
+        Error::new(
+            format!("finding map {name}"),
+            "it is not in the object",
+            "rebuild nvcap",
+        )
+    })
 }
 
 fn take<M: TryFrom<Map>>(bpf: &mut Ebpf, name: &str) -> Result<M>
 where
     M::Error: std::error::Error + 'static,
 {
-    let map = bpf
-        .take_map(name)
-        .ok_or_else(|| Error::new(format!("finding map {name}"), "it is not in the object", "rebuild nvcap"))?;
+    let map = bpf.take_map(name).ok_or_else(|| {
+        Error::new(
+            format!("finding map {name}"),
+            "it is not in the object",
+            "rebuild nvcap",
+        )
+    })?;
     M::try_from(map).map_err(|e| failed(&format!("opening map {name}"), &e))
 }
 
-fn perf_program<'a>(bpf: &'a mut Ebpf, name: &str) -> std::result::Result<&'a mut PerfEvent, Box<Error>> {
-    let missing = || Error::new(format!("finding program {name}"), "it is not in the object", "rebuild nvcap");
-    let program: &mut PerfEvent =
-        bpf.program_mut(name).ok_or_else(missing)?.try_into().map_err(|_| Box::new(missing()))?;
-    program.load().map_err(|e| Box::new(failed(&format!("loading {name}"), &e)))?;
+fn perf_program<'a>(
+    bpf: &'a mut Ebpf,
+    name: &str,
+) -> std::result::Result<&'a mut PerfEvent, Box<Error>> {
+    let missing = || {
+        Error::new(
+            format!("finding program {name}"),
+            "it is not in the object",
+            "rebuild nvcap",
+        )
+    };
+    let program: &mut PerfEvent = bpf
+        .program_mut(name)
+        .ok_or_else(missing)?
+        .try_into()
+        .map_err(|_| Box::new(missing()))?;
+    program
+        .load()
+        .map_err(|e| Box::new(failed(&format!("loading {name}"), &e)))?;
     Ok(program)
 }
 
@@ -310,9 +376,13 @@ fn doorbell(bpf: &mut Ebpf, no_bpf_loop: bool) -> Result<(OwnedFd, &'static str)
     for name in names {
         match perf_program(bpf, name) {
             Ok(program) => {
-                let fd = program.fd().map_err(|e| failed("opening the doorbell program", &e))?;
+                let fd = program
+                    .fd()
+                    .map_err(|e| failed("opening the doorbell program", &e))?;
                 let fd = fd.as_fd().try_clone_to_owned();
-                let fd = fd.map_err(|e| Error::new("opening the doorbell program", &e, remedy_for_refusal(&e)))?;
+                let fd = fd.map_err(|e| {
+                    Error::new("opening the doorbell program", &e, remedy_for_refusal(&e))
+                })?;
                 return Ok((fd, name));
             }
             Err(e) => first_error = first_error.or(Some(*e)),

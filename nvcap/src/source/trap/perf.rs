@@ -42,7 +42,15 @@ pub fn watch(tid: u32, address: u64, life: Life, program: BorrowedFd<'_>) -> io:
     attr.set_enable_on_exec(u64::from(life.from_exec));
     attr.set_disabled(1);
     // SAFETY: attr is a whole perf_event_attr.
-    let fd = unsafe { sys::perf_event_open(&mut attr, tid as i32, -1, -1, b::PERF_FLAG_FD_CLOEXEC as u64) };
+    let fd = unsafe {
+        sys::perf_event_open(
+            &mut attr,
+            tid as i32,
+            -1,
+            -1,
+            b::PERF_FLAG_FD_CLOEXEC as u64,
+        )
+    };
     if fd < 0 {
         return Err(io::Error::last_os_error());
     }
@@ -65,9 +73,17 @@ pub fn hits(event: &OwnedFd) -> io::Result<u64> {
     let mut n = [0u8; 8];
     // SAFETY: the buffer is 8 bytes.
     let got = unsafe { libc::read(event.as_raw_fd(), n.as_mut_ptr().cast(), 8) };
-    if got == 8 { Ok(u64::from_ne_bytes(n)) } else { Err(io::Error::last_os_error()) }
+    if got == 8 {
+        Ok(u64::from_ne_bytes(n))
+    } else {
+        Err(io::Error::last_os_error())
+    }
 }
 
 fn check(rc: i32) -> io::Result<()> {
-    if rc < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    if rc < 0 {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(())
+    }
 }

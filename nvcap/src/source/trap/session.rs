@@ -29,8 +29,8 @@ use super::{
 use crate::{
     driver::{self, Change},
     record::{
-        At, Channel, ChannelId, CpuVa, Device, How, Ioctl, Loss, Lost, Mapping, Origin, Process, Record, Submission,
-        Unmapping,
+        At, Channel, ChannelId, CpuVa, Device, How, Ioctl, Loss, Lost, Mapping, Origin, Process,
+        Record, Submission, Unmapping,
     },
     source::memory::{find, maps, process::Memory, ring},
 };
@@ -99,8 +99,10 @@ impl Session {
     /// # Errors
     /// When the kernel refuses, with the remedy.
     pub fn new(options: Options) -> Result<Self> {
-        let mut loaded =
-            Loaded::new(LoadOptions { buffer: options.buffer, no_bpf_loop: options.no_bpf_loop })?;
+        let mut loaded = Loaded::new(LoadOptions {
+            buffer: options.buffer,
+            no_bpf_loop: options.no_bpf_loop,
+        })?;
         discover::attach_process(&mut loaded.bpf)?;
         // What the user names needs no discovery, but more channels may come; then a refusal is no failure.
         let (way, refused) = match discover::attach(&mut loaded.bpf, options.discover) {
@@ -108,6 +110,7 @@ impl Session {
             Err(_) if options.discover.is_none() && !options.given.is_empty() => (None, Vec::new()),
             Err(e) => return Err(e),
         };
+        let version = driver_version();
         for (request, size) in driver::uvm_argument_sizes() {
             loaded.set_uvm_size(request, size);
         }
@@ -116,7 +119,9 @@ impl Session {
             options,
             way,
             refused,
-            model: driver::Model::new(driver::Options::default()),
+            model: driver::Model::new(driver::Options {
+                driver_version: version,
+            }),
             assembler: Assembler::default(),
             spaces: HashMap::new(),
             channels: Vec::new(),
@@ -156,7 +161,11 @@ impl Session {
         if (nvidia, uvm) != (self.nvidia_major, self.uvm_major) {
             let first = self.nvidia_major == 0;
             (self.nvidia_major, self.uvm_major) = (nvidia, uvm);
-            self.loaded.set_config(Config { uvm_major: uvm, nvidia_major: nvidia, secret: self.secret })?;
+            self.loaded.set_config(Config {
+                uvm_major: uvm,
+                nvidia_major: nvidia,
+                secret: self.secret,
+            })?;
             if !first && uvm != 0 && self.way == Some(Way::Kprobe) {
                 discover::attach_uvm_kprobes(&mut self.loaded.bpf)?;
             }
@@ -165,7 +174,12 @@ impl Session {
     }
 
     fn flags(&self) -> u32 {
-        proc_flag::IOCTLS | if self.options.follow { proc_flag::FOLLOW } else { 0 }
+        proc_flag::IOCTLS
+            | if self.options.follow {
+                proc_flag::FOLLOW
+            } else {
+                0
+            }
     }
 
     /// Traces a command that is about to be executed by `pid`, which waits to be let go.
@@ -175,11 +189,26 @@ impl Session {
     pub fn expect_exec(&mut self, pid: u32) -> Result<()> {
         let space = self.loaded.new_space()?;
         self.join_space(pid, space);
-        self.loaded.set_proc(pid, Proc { space, flags: self.flags() | proc_flag::KEEP })?;
+        self.loaded.set_proc(
+            pid,
+            Proc {
+                space,
+                flags: self.flags() | proc_flag::KEEP,
+            },
+        )?;
         self.install_given(space, pid, None)?;
         for i in 0..self.options.given.doorbells.len() {
             let d = self.options.given.doorbells[i];
-            self.arm(pid, d.address, Some(d.gpu), Life { children: self.options.follow, until_exec: false, from_exec: true })?;
+            self.arm(
+                pid,
+                d.address,
+                Some(d.gpu),
+                Life {
+                    children: self.options.follow,
+                    until_exec: false,
+                    from_exec: true,
+                },
+            )?;
         }
         Ok(())
     }
@@ -191,7 +220,9 @@ impl Session {
     pub fn attach(&mut self, pid: u32) -> Result<()> {
         let cannot = |e: &io::Error| {
             let next = match e.raw_os_error() {
-                Some(libc::ENOENT | libc::ESRCH) => "there is no such process; check the process id",
+                Some(libc::ENOENT | libc::ESRCH) => {
+                    "there is no such process; check the process id"
+                }
                 Some(libc::EACCES | libc::EPERM) => {
                     "it is not yours: run nvcap as root (sudo nvcap ...) or as its owner with cap_sys_ptrace"
                 }
@@ -203,17 +234,35 @@ impl Session {
         let name = comm_of(pid, pid).unwrap_or_default();
         let space = self.loaded.new_space()?;
         self.join_space(pid, space);
-        let at = At { time_ns: arm::now(), pid, tid: pid };
-        self.emit(Record::Process(Process { at, life: crate::record::Life::Present { name } }));
+        let at = At {
+            time_ns: arm::now(),
+            pid,
+            tid: pid,
+        };
+        self.emit(Record::Process(Process {
+            at,
+            life: crate::record::Life::Present { name },
+        }));
         // From here on what it does is recorded, so nothing falls between this look and the breakpoints.
-        self.loaded.set_proc(pid, Proc { space, flags: self.flags() })?;
+        self.loaded.set_proc(
+            pid,
+            Proc {
+                space,
+                flags: self.flags(),
+            },
+        )?;
         let areas = maps::areas(pid).map_err(|e| cannot(&e))?;
         for d in &self.options.given.doorbells {
-            if !areas.iter().any(|a| a.start <= d.address && d.address < a.end) {
+            if !areas
+                .iter()
+                .any(|a| a.start <= d.address && d.address < a.end)
+            {
                 return Err(Error::new(
                     format!("watching {:#x} in process {pid}", d.address),
                     "nothing is mapped there",
-                    format!("take the address of a doorbell word from /proc/{pid}/maps (page + 0x90)"),
+                    format!(
+                        "take the address of a doorbell word from /proc/{pid}/maps (page + 0x90)"
+                    ),
                 ));
             }
         }
@@ -250,7 +299,11 @@ impl Session {
     }
 
     fn life(&self) -> Life {
-        Life { children: self.options.follow, until_exec: true, from_exec: false }
+        Life {
+            children: self.options.follow,
+            until_exec: true,
+            from_exec: false,
+        }
     }
 
     fn join_space(&mut self, pid: u32, space: u32) {
@@ -273,15 +326,34 @@ impl Session {
     }
 
     fn blind(&mut self, pid: u32, why: &Error) {
-        let at = At { time_ns: arm::now(), pid, tid: 0 };
-        self.out.push(Record::Loss(Loss { at, channel: None, what: Lost::Blind { why: why.to_string() } }));
+        let at = At {
+            time_ns: arm::now(),
+            pid,
+            tid: 0,
+        };
+        self.out.push(Record::Loss(Loss {
+            at,
+            channel: None,
+            what: Lost::Blind {
+                why: why.to_string(),
+            },
+        }));
     }
 
     fn apply(&mut self, change: Change) -> Result<()> {
         match change {
-            Change::DoorbellPage { pid, gpu_minor, cpu_va, .. } => {
+            Change::DoorbellPage {
+                pid,
+                gpu_minor,
+                cpu_va,
+                ..
+            } => {
                 let address = doorbell_of(cpu_va);
-                if self.armed.get(&pid).is_some_and(|a| a.iter().any(|a| a.address == address)) {
+                if self
+                    .armed
+                    .get(&pid)
+                    .is_some_and(|a| a.iter().any(|a| a.address == address))
+                {
                     return Ok(());
                 }
                 match self.arm(pid, address, gpu_minor, self.life()) {
@@ -306,7 +378,8 @@ impl Session {
                 self.retire(channel);
                 Ok(())
             }
-            _ => Ok(()),
+            Change::Translations { pid } => self.retranslate(pid),
+            Change::DriverVersion(_) => Ok(()),
         }
     }
 
@@ -327,7 +400,9 @@ impl Session {
             }
         })?;
         self.armed.entry(pid).or_default().push(armed);
-        let Some(space) = self.loaded.proc(pid).map(|p| p.space) else { return Ok(()) };
+        let Some(space) = self.loaded.proc(pid).map(|p| p.space) else {
+            return Ok(());
+        };
         let state = self.spaces.entry(space).or_default();
         let gpu = gpu.unwrap_or(0);
         if !state.doorbells.contains(&(address, gpu)) {
@@ -341,15 +416,23 @@ impl Session {
 
     fn disarm(&mut self, pid: u32, address: u64) {
         if let Some(list) = self.armed.get_mut(&pid) {
-            self.closed_hits += list.iter().filter(|a| a.address == address).map(Armed::hits).sum::<u64>();
+            self.closed_hits += list
+                .iter()
+                .filter(|a| a.address == address)
+                .map(Armed::hits)
+                .sum::<u64>();
             list.retain(|a| a.address != address);
         }
     }
 
     /// Gives up the doorbell page of a GPU that is never rung, once the other has been.
     fn drop_dead_page(&mut self, pid: u32, space: u32, rung: u64) {
-        let Some(state) = self.spaces.get(&space) else { return };
-        let Some((_, gpu)) = state.doorbells.iter().find(|d| d.0 == rung) else { return };
+        let Some(state) = self.spaces.get(&space) else {
+            return;
+        };
+        let Some((_, gpu)) = state.doorbells.iter().find(|d| d.0 == rung) else {
+            return;
+        };
         let dead: Vec<u64> = state
             .doorbells
             .iter()
@@ -366,7 +449,9 @@ impl Session {
     // ---- channels
 
     fn add_channel(&mut self, space: u32, channel: Channel, start: u64) -> Result<Option<u32>> {
-        let (Some(ring), Some(entries), Some(userd)) = (channel.ring, channel.entries, channel.userd) else {
+        let (Some(ring), Some(entries), Some(userd)) =
+            (channel.ring, channel.entries, channel.userd)
+        else {
             return Ok(None);
         };
         if !entries.is_power_of_two() || self.by_id.contains_key(&channel.id) {
@@ -385,7 +470,11 @@ impl Session {
             ..c::Channel::default()
         };
         let index = self.loaded.shared.add(entry).ok_or_else(|| {
-            Error::new("following a further channel", "there have been too many in this trace", "start nvcap again")
+            Error::new(
+                "following a further channel",
+                "there have been too many in this trace",
+                "start nvcap again",
+            )
         })?;
         self.channels.push(ChannelState {
             id: channel.id,
@@ -409,7 +498,9 @@ impl Session {
     }
 
     fn install_told(&mut self, channel: Channel) -> Result<()> {
-        let Some(space) = self.loaded.proc(channel.at.pid).map(|p| p.space) else { return Ok(()) };
+        let Some(space) = self.loaded.proc(channel.at.pid).map(|p| p.space) else {
+            return Ok(());
+        };
         // Its ring begins at 0 and nothing of it has been missed, however late this is.
         self.add_channel(space, channel, 0)?;
         Ok(())
@@ -422,14 +513,20 @@ impl Session {
 
     fn install_found(&mut self, space: u32, pid: u32, found: &find::Found) -> Result<()> {
         let known = self.spaces.get(&space).is_some_and(|s| {
-            s.channels.iter().any(|i| self.channels[*i as usize].ring == found.ring)
+            s.channels
+                .iter()
+                .any(|i| self.channels[*i as usize].ring == found.ring)
         });
         if known {
             return Ok(());
         }
         let id = self.own_id();
         let channel = Channel {
-            at: At { time_ns: arm::now(), pid, tid: 0 },
+            at: At {
+                time_ns: arm::now(),
+                pid,
+                tid: 0,
+            },
             id,
             gpu: Some(found.gpu),
             token: None,
@@ -450,9 +547,15 @@ impl Session {
     fn install_given(&mut self, space: u32, pid: u32, memory: Option<&Memory>) -> Result<()> {
         for given in self.options.given.channels.clone() {
             let id = self.own_id();
-            let start = memory.and_then(|m| m.get_put(given.userd + find::GP_GET).ok()).map_or(0, |gp| gp.1);
+            let start = memory
+                .and_then(|m| m.get_put(given.userd + find::GP_GET).ok())
+                .map_or(0, |gp| gp.1);
             let channel = Channel {
-                at: At { time_ns: arm::now(), pid, tid: 0 },
+                at: At {
+                    time_ns: arm::now(),
+                    pid,
+                    tid: 0,
+                },
                 id,
                 gpu: Some(given.gpu),
                 token: given.token,
@@ -480,7 +583,9 @@ impl Session {
     }
 
     fn retire(&mut self, id: ChannelId) {
-        let Some(index) = self.by_id.get(&id).copied() else { return };
+        let Some(index) = self.by_id.get(&id).copied() else {
+            return;
+        };
         let channel = &self.channels[index as usize];
         if !channel.live {
             return;
@@ -500,17 +605,38 @@ impl Session {
         let state = self.loaded.shared.get(index);
         let channel = &self.channels[index as usize];
         if state.seen > state.done {
-            let at = At { time_ns: arm::now(), pid: channel.announced.at.pid, tid: 0 };
-            let what = Lost::Entries { position: state.done, count: state.seen - state.done };
-            self.out.push(Record::Loss(Loss { at, channel: Some(channel.id), what }));
+            let at = At {
+                time_ns: arm::now(),
+                pid: channel.announced.at.pid,
+                tid: 0,
+            };
+            let what = Lost::Entries {
+                position: state.done,
+                count: state.seen - state.done,
+            };
+            self.out.push(Record::Loss(Loss {
+                at,
+                channel: Some(channel.id),
+                what,
+            }));
         }
     }
 
     fn token_keys(&self, index: u32) -> Vec<TokenKey> {
         let channel = &self.channels[index as usize];
-        let (Some(token), Some(space)) = (channel.token, self.spaces.get(&channel.space)) else { return Vec::new() };
-        let mine = space.doorbells.iter().filter(|d| channel.gpu.is_none_or(|g| g == d.1));
-        mine.map(|d| TokenKey { doorbell: d.0, space: channel.space, token }).collect()
+        let (Some(token), Some(space)) = (channel.token, self.spaces.get(&channel.space)) else {
+            return Vec::new();
+        };
+        let mine = space
+            .doorbells
+            .iter()
+            .filter(|d| channel.gpu.is_none_or(|g| g == d.1));
+        mine.map(|d| TokenKey {
+            doorbell: d.0,
+            space: channel.space,
+            token,
+        })
+        .collect()
     }
 
     fn publish_token(&mut self, index: u32) -> Result<()> {
@@ -519,14 +645,22 @@ impl Session {
             return Ok(());
         }
         for key in self.token_keys(index) {
-            self.loaded.set_token(key, TokenValue { channel: index, guessed })?;
+            self.loaded.set_token(
+                key,
+                TokenValue {
+                    channel: index,
+                    guessed,
+                },
+            )?;
         }
         Ok(())
     }
 
     fn learn_token(&mut self, index: u32, token: u32, told: bool) -> Result<()> {
         let channel = &mut self.channels[index as usize];
-        if channel.token == Some(token) && (channel.token_told || !told) || channel.token_told && !told {
+        if channel.token == Some(token) && (channel.token_told || !told)
+            || channel.token_told && !told
+        {
             return Ok(());
         }
         let old = self.token_keys(index);
@@ -545,17 +679,48 @@ impl Session {
 
     /// Sets the translation of GPU addresses that are not the process's own; true when there is one.
     fn publish_ranges(&mut self, pid: u32, space: u32) -> Result<bool> {
-        let list = self.model.translations(pid);
+        let list = self.translations(pid);
         if list.is_empty() {
             return Ok(false);
         }
-        let mut ranges = c::Ranges { count: 0, ranges: [c::Range::default(); c::RANGES] };
+        let mut ranges = c::Ranges {
+            count: 0,
+            ranges: [c::Range::default(); c::RANGES],
+        };
         for (slot, t) in ranges.ranges.iter_mut().zip(list.iter()) {
-            *slot = c::Range { gpu: t.gpu.0, len: t.len, cpu: t.cpu.0 };
+            *slot = c::Range {
+                gpu: t.gpu.0,
+                len: t.len,
+                cpu: t.cpu.0,
+            };
             ranges.count += 1;
         }
         self.loaded.set_ranges(space, ranges)?;
         Ok(true)
+    }
+
+    /// Where GPU addresses are not the process's own (CUDA's are).
+    fn translations(&self, pid: u32) -> Vec<driver::Translation> {
+        self.model.translations(pid)
+    }
+
+    /// Tells the BPF programs what has changed of them.
+    fn retranslate(&mut self, pid: u32) -> Result<()> {
+        let Some(space) = self.loaded.proc(pid).map(|p| p.space) else {
+            return Ok(());
+        };
+        if self.publish_ranges(pid, space)?
+            && let Some(state) = self.spaces.get(&space)
+        {
+            for index in state
+                .channels
+                .iter()
+                .filter(|i| self.channels[**i as usize].live)
+            {
+                self.loaded.shared.translate(*index);
+            }
+        }
+        Ok(())
     }
 
     // ---- records
@@ -567,8 +732,11 @@ impl Session {
     pub fn step(&mut self, wait: Duration, to: &mut Vec<Record>) -> Result<()> {
         let got = self.drain()?;
         if got == 0 {
-            let mut poll =
-                libc::pollfd { fd: self.loaded.records.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+            let mut poll = libc::pollfd {
+                fd: self.loaded.records.as_raw_fd(),
+                events: libc::POLLIN,
+                revents: 0,
+            };
             // SAFETY: one pollfd.
             unsafe { libc::poll(&mut poll, 1, wait.as_millis() as i32) };
             self.drain()?;
@@ -605,7 +773,9 @@ impl Session {
         }
         loop {
             let todo = {
-                let Some(item) = self.loaded.records.next() else { break };
+                let Some(item) = self.loaded.records.next() else {
+                    break;
+                };
                 n += 1;
                 match assemble::parse(&item) {
                     Some(Raw::Submit(r)) => {
@@ -656,7 +826,11 @@ impl Session {
                 }
                 Todo::Munmap(r) => {
                     let at = assemble::at(&r.header);
-                    self.emit(Record::Unmapping(Unmapping { at, start: CpuVa(r.start), len: r.size }));
+                    self.emit(Record::Unmapping(Unmapping {
+                        at,
+                        start: CpuVa(r.start),
+                        len: r.size,
+                    }));
                 }
                 Todo::Life(r) => self.life_event(&r)?,
             }
@@ -675,14 +849,20 @@ impl Session {
     }
 
     fn submission(&mut self, g: Gathered) {
-        let Some(channel) = self.channels.get(g.head.channel as usize) else { return };
+        let Some(channel) = self.channels.get(g.head.channel as usize) else {
+            return;
+        };
         let head = &g.head;
         let entries = g.segments.len() as u64;
         let (id, space) = (channel.id, head.space);
         let token = (head.token != c::NO_TOKEN).then_some(head.token);
         // A scan finds entries of other channels than the one that was rung.
         let scanned = head.header.flags & flag::SCANNED != 0;
-        let token = if scanned { channel.token.or(token.filter(|_| channel.token.is_none())) } else { token };
+        let token = if scanned {
+            channel.token.or(token.filter(|_| channel.token.is_none()))
+        } else {
+            token
+        };
         let record = Submission {
             at: assemble::at(&head.header),
             channel: id,
@@ -708,7 +888,11 @@ impl Session {
     }
 
     fn site(&mut self, r: &c::Site) -> Result<()> {
-        let key = SiteKey { ip: r.ip, space: r.space, pad: 0 };
+        let key = SiteKey {
+            ip: r.ip,
+            space: r.space,
+            pad: 0,
+        };
         if r.code_error != 0 {
             return Ok(());
         }
@@ -719,9 +903,15 @@ impl Session {
             .filter_map(|ch| ch.token)
             .collect();
         let store = site::decode(r.ip, &r.code, &r.regs, r.doorbell, |t| tokens.contains(&t));
-        log::debug!("store at {:#x} in space {}: {store:?}, code {:x?}", r.ip, r.space, &r.code[..c::CODE]);
+        log::debug!(
+            "store at {:#x} in space {}: {store:?}, code {:x?}",
+            r.ip,
+            r.space,
+            &r.code[..c::CODE]
+        );
         // Where it cannot be told, every doorbell of this site looks at all channels: slower, nothing lost.
-        self.loaded.set_site(key, store.map_or(u32::MAX, |s| s.register))
+        self.loaded
+            .set_site(key, store.map_or(u32::MAX, |s| s.register))
     }
 
     fn scanned(&mut self, r: &c::Scan) -> Result<()> {
@@ -731,7 +921,11 @@ impl Session {
         if r.advanced == 1 && (r.channel as usize) < self.channels.len() {
             let channel = &self.channels[r.channel as usize];
             let taken = self.channels.iter().any(|o| {
-                o.space == r.space && o.token == Some(r.token) && o.token_told && o.live && o.gpu == channel.gpu
+                o.space == r.space
+                    && o.token == Some(r.token)
+                    && o.token_told
+                    && o.live
+                    && o.gpu == channel.gpu
             });
             if !taken && channel.space == r.space {
                 log::debug!("token {:#x} rings channel {:?}", r.token, channel.id);
@@ -756,9 +950,18 @@ impl Session {
     }
 
     fn gap(&mut self, r: &c::Gap) {
-        let Some(channel) = self.channels.get(r.channel as usize) else { return };
-        let what = Lost::Entries { position: r.position, count: r.count };
-        self.out.push(Record::Loss(Loss { at: assemble::at(&r.header), channel: Some(channel.id), what }));
+        let Some(channel) = self.channels.get(r.channel as usize) else {
+            return;
+        };
+        let what = Lost::Entries {
+            position: r.position,
+            count: r.count,
+        };
+        self.out.push(Record::Loss(Loss {
+            at: assemble::at(&r.header),
+            channel: Some(channel.id),
+            what,
+        }));
     }
 
     fn life_event(&mut self, r: &c::Life) -> Result<()> {
@@ -766,10 +969,16 @@ impl Session {
         let name = assemble::name(&r.comm);
         use crate::record::Life as L;
         match r.header.kind {
-            kind::THREAD => self.emit(Record::Process(Process { at, life: L::Thread { child: r.child } })),
+            kind::THREAD => self.emit(Record::Process(Process {
+                at,
+                life: L::Thread { child: r.child },
+            })),
             kind::FORK => {
                 self.join_space(r.child, r.space);
-                self.emit(Record::Process(Process { at, life: L::Fork { child: r.child } }));
+                self.emit(Record::Process(Process {
+                    at,
+                    life: L::Fork { child: r.child },
+                }));
             }
             kind::EXEC => {
                 for state in self.spaces.values_mut() {
@@ -777,7 +986,10 @@ impl Session {
                 }
                 self.memories.remove(&at.pid);
                 self.join_space(at.pid, r.space);
-                self.emit(Record::Process(Process { at, life: L::Exec { name } }));
+                self.emit(Record::Process(Process {
+                    at,
+                    life: L::Exec { name },
+                }));
                 if r.child == 0 {
                     self.install_given(r.space, at.pid, None)?;
                 }
@@ -788,7 +1000,10 @@ impl Session {
                     self.emit(Record::Ioctl(Box::new(Ioctl { device, ..ioctl })));
                 }
                 let process = r.child == 1;
-                self.emit(Record::Process(Process { at, life: L::Exit { process } }));
+                self.emit(Record::Process(Process {
+                    at,
+                    life: L::Exit { process },
+                }));
                 if process {
                     self.process_gone(at.pid);
                 }
@@ -829,7 +1044,10 @@ impl Session {
             let state = self.loaded.shared.get(index);
             let channel = &self.channels[index as usize];
             let unmoved = channel.patrolled == (state.done, state.seen);
-            let put = self.memory_of(channel.space).and_then(|m| m.get_put(channel.get_put).ok()).map(|gp| gp.1);
+            let put = self
+                .memory_of(channel.space)
+                .and_then(|m| m.get_put(channel.get_put).ok())
+                .map(|gp| gp.1);
             let channel = &mut self.channels[index as usize];
             let ahead = put.filter(|p| *p < channel.entries && *p != channel.index(state.done));
             let still = ahead.is_some() && channel.ahead.is_some() && unmoved;
@@ -842,9 +1060,20 @@ impl Session {
         let now = self.loaded.stats();
         if now.dropped > self.reported.dropped {
             let count = now.dropped - self.reported.dropped;
-            let what = Lost::Records { kind: "driver (ioctls, mappings, processes)", count };
-            let at = At { time_ns: arm::now(), pid: 0, tid: 0 };
-            self.out.push(Record::Loss(Loss { at, channel: None, what }));
+            let what = Lost::Records {
+                kind: "driver (ioctls, mappings, processes)",
+                count,
+            };
+            let at = At {
+                time_ns: arm::now(),
+                pid: 0,
+                tid: 0,
+            };
+            self.out.push(Record::Loss(Loss {
+                at,
+                channel: None,
+                what,
+            }));
         }
         self.reported = now;
     }
@@ -855,7 +1084,9 @@ impl Session {
     }
 
     fn open_memory(&mut self, space: u32) {
-        let Some(state) = self.spaces.get(&space) else { return };
+        let Some(state) = self.spaces.get(&space) else {
+            return;
+        };
         if state.pids.iter().any(|pid| self.memories.contains_key(pid)) {
             return;
         }
@@ -901,17 +1132,33 @@ impl Session {
         }
         let size = u64::from(channel.entries);
         let target = state.seen + (u64::from(put).wrapping_sub(state.seen) & (size - 1));
-        let at = At { time_ns: arm::now(), pid: channel.announced.at.pid, tid: 0 };
+        let at = At {
+            time_ns: arm::now(),
+            pid: channel.announced.at.pid,
+            tid: 0,
+        };
         let mut from = state.done;
         let mut lost = None;
         if target - from >= size {
             let count = target - from - (size - 1);
-            lost = Some(Lost::Entries { position: from, count });
+            lost = Some(Lost::Entries {
+                position: from,
+                count,
+            });
             from += count;
         }
         let mut extended = state.extended;
-        let translate = |address| self.model.cpu_address(at.pid, address);
-        let on = ring::Ring { address: channel.ring, entries: channel.entries };
+        let ranges = self.translations(at.pid);
+        let translate = |address: u64| {
+            let range = ranges
+                .iter()
+                .find(|t| address >= t.gpu.0 && address - t.gpu.0 < t.len);
+            range.map_or(address, |t| address - t.gpu.0 + t.cpu.0)
+        };
+        let on = ring::Ring {
+            address: channel.ring,
+            entries: channel.entries,
+        };
         let segments = ring::read(memory, on, from, target, &mut extended, translate)?;
         let record = (!segments.is_empty()).then(|| Submission {
             at,
@@ -930,7 +1177,11 @@ impl Session {
         });
         let id = channel.id;
         if let Some(what) = lost {
-            self.out.push(Record::Loss(Loss { at, channel: Some(id), what }));
+            self.out.push(Record::Loss(Loss {
+                at,
+                channel: Some(id),
+                what,
+            }));
         }
         self.out.extend(record.map(Record::Submission));
         self.loaded.shared.progress(index, target, target, extended);
@@ -959,16 +1210,39 @@ impl Session {
         self.patrol();
         for ((space, token), count) in std::mem::take(&mut self.orphans) {
             // Where the channel became known later, it was walked from its beginning.
-            let known = self.channels.iter().any(|ch| ch.space == space && ch.token == Some(token));
+            let known = self
+                .channels
+                .iter()
+                .any(|ch| ch.space == space && ch.token == Some(token));
             if !known {
-                let at = At { time_ns: arm::now(), pid: 0, tid: 0 };
-                let what = Lost::UnknownChannel { token: Some(token), count };
-                self.out.push(Record::Loss(Loss { at, channel: None, what }));
+                let at = At {
+                    time_ns: arm::now(),
+                    pid: 0,
+                    tid: 0,
+                };
+                let what = Lost::UnknownChannel {
+                    token: Some(token),
+                    count,
+                };
+                self.out.push(Record::Loss(Loss {
+                    at,
+                    channel: None,
+                    what,
+                }));
             }
         }
         to.append(&mut self.out);
-        Totals { stats: self.loaded.stats(), kernel_hits: hits }
+        Totals {
+            stats: self.loaded.stats(),
+            kernel_hits: hits,
+        }
     }
+}
+
+/// The release of the driver that is loaded.
+fn driver_version() -> Option<driver::Version> {
+    let text = std::fs::read_to_string("/sys/module/nvidia/version").ok()?;
+    text.trim().parse().ok()
 }
 
 /// The name of a thread.
@@ -982,5 +1256,9 @@ fn secret() -> u64 {
     let mut b = [0u8; 8];
     // SAFETY: the buffer is 8 bytes.
     let n = unsafe { libc::getrandom(b.as_mut_ptr().cast(), 8, 0) };
-    if n == 8 { u64::from_ne_bytes(b) } else { arm::now().wrapping_mul(0x9e37_79b9_7f4a_7c15) }
+    if n == 8 {
+        u64::from_ne_bytes(b)
+    } else {
+        arm::now().wrapping_mul(0x9e37_79b9_7f4a_7c15)
+    }
 }

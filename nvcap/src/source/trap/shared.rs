@@ -26,7 +26,16 @@ impl Mapped {
         let len = bytes.next_multiple_of(page);
         let access = libc::PROT_READ | libc::PROT_WRITE;
         // SAFETY: a new mapping of the map's values.
-        let p = unsafe { libc::mmap(std::ptr::null_mut(), len, access, libc::MAP_SHARED, map.as_raw_fd(), 0) };
+        let p = unsafe {
+            libc::mmap(
+                std::ptr::null_mut(),
+                len,
+                access,
+                libc::MAP_SHARED,
+                map.as_raw_fd(),
+                0,
+            )
+        };
         if p == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
         }
@@ -66,22 +75,47 @@ impl Shared {
     pub fn new(channels: BorrowedFd<'_>, spaces: BorrowedFd<'_>) -> io::Result<Self> {
         let size = |n: u32, one: usize| n as usize * one;
         Ok(Self {
-            channels: Mapped::new(channels, size(nvcap_common::MAX_CHANNELS, size_of::<Channel>()))?,
+            channels: Mapped::new(
+                channels,
+                size(nvcap_common::MAX_CHANNELS, size_of::<Channel>()),
+            )?,
             spaces: Mapped::new(spaces, size(nvcap_common::MAX_SPACES, size_of::<Space>()))?,
             used: 0,
         })
     }
 
     fn channel(&self, index: u32) -> *mut Channel {
-        assert!(index < nvcap_common::MAX_CHANNELS, "channel index {index} is not one");
+        assert!(
+            index < nvcap_common::MAX_CHANNELS,
+            "channel index {index} is not one"
+        );
         // SAFETY: index is in range.
-        unsafe { self.channels.base.as_ptr().cast::<Channel>().add(index as usize) }
+        unsafe {
+            self.channels
+                .base
+                .as_ptr()
+                .cast::<Channel>()
+                .add(index as usize)
+        }
     }
 
     fn head(&self, space: u32) -> &AtomicU32 {
-        assert!(space < nvcap_common::MAX_SPACES, "address space {space} is not one");
+        assert!(
+            space < nvcap_common::MAX_SPACES,
+            "address space {space} is not one"
+        );
         // SAFETY: in range, aligned, and only this program writes it.
-        unsafe { AtomicU32::from_ptr(&raw mut (*self.spaces.base.as_ptr().cast::<Space>().add(space as usize)).head) }
+        unsafe {
+            AtomicU32::from_ptr(
+                &raw mut (*self
+                    .spaces
+                    .base
+                    .as_ptr()
+                    .cast::<Space>()
+                    .add(space as usize))
+                .head,
+            )
+        }
     }
 
     /// Makes a channel known to the BPF programs; `None` when there is no room for more.
@@ -92,7 +126,10 @@ impl Shared {
         let index = self.used;
         self.used += 1;
         let head = self.head(channel.space);
-        let channel = Channel { next: head.load(Ordering::SeqCst), ..channel };
+        let channel = Channel {
+            next: head.load(Ordering::SeqCst),
+            ..channel
+        };
         // SAFETY: not linked yet, so nobody else looks at it.
         unsafe { self.channel(index).write_volatile(channel) };
         head.store(index + 1, Ordering::SeqCst);
@@ -108,6 +145,11 @@ impl Shared {
     /// Nothing more is captured of it.
     pub fn retire(&self, index: u32) {
         atomic!(self, index, live, AtomicU32).store(0, Ordering::SeqCst);
+    }
+
+    /// Its addresses are to be translated.
+    pub fn translate(&self, index: u32) {
+        atomic!(self, index, live, AtomicU32).store(2, Ordering::SeqCst);
     }
 
     /// Asks for the channel: true when it is the caller's, who must call [`Shared::served`] until that says so.

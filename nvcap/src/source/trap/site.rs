@@ -32,7 +32,12 @@ pub fn decode(
 
     let before = &code[..CODE];
     let decode_at = |start: usize| -> Option<Instruction> {
-        let mut decoder = Decoder::with_ip(64, &before[start..], ip - (CODE - start) as u64, DecoderOptions::NONE);
+        let mut decoder = Decoder::with_ip(
+            64,
+            &before[start..],
+            ip - (CODE - start) as u64,
+            DecoderOptions::NONE,
+        );
         let i = decoder.decode();
         (!i.is_invalid()).then_some(i)
     };
@@ -58,9 +63,18 @@ pub fn decode(
         if i.len() != len {
             continue;
         }
-        let Some(register) = token_register(&i, regs, doorbell) else { continue };
+        let Some(register) = token_register(&i, regs, doorbell) else {
+            continue;
+        };
         let is_known = known(regs[register as usize] as u32);
-        let candidate = (is_known, paths(start), Store { register, len: len as u32 });
+        let candidate = (
+            is_known,
+            paths(start),
+            Store {
+                register,
+                len: len as u32,
+            },
+        );
         if best.is_none_or(|b| (candidate.0, candidate.1) >= (b.0, b.1)) {
             best = Some(candidate);
         }
@@ -84,7 +98,10 @@ pub fn decode(
 fn token_register(i: &iced_x86::Instruction, regs: &[u64; REGS], doorbell: u64) -> Option<u32> {
     use iced_x86::{Code, OpKind, Register};
 
-    if i.code() != Code::Mov_rm32_r32 || i.op0_kind() != OpKind::Memory || i.segment_prefix() != Register::None {
+    if i.code() != Code::Mov_rm32_r32
+        || i.op0_kind() != OpKind::Memory
+        || i.segment_prefix() != Register::None
+    {
         return None;
     }
     let address = i.virtual_address(0, 0, |register, _, _| match register {
@@ -117,24 +134,61 @@ mod tests {
 
     #[test]
     fn the_store_of_cuda_13() {
-        assert_eq!(case(&[0x89, 0x08], &[(0, DOORBELL), (1, 0x10012)]), Some(Store { register: 1, len: 2 }));
+        assert_eq!(
+            case(&[0x89, 0x08], &[(0, DOORBELL), (1, 0x10012)]),
+            Some(Store {
+                register: 1,
+                len: 2
+            })
+        );
     }
 
     #[test]
     fn other_published_encodings() {
-        assert_eq!(case(&[0x89, 0x10], &[(0, DOORBELL), (2, 0xa)]).unwrap().register, 2);
-        assert_eq!(case(&[0x89, 0x0a], &[(2, DOORBELL), (1, 0xa)]).unwrap().register, 1);
-        assert_eq!(case(&[0x89, 0x01], &[(1, DOORBELL), (0, 0xa)]).unwrap().register, 0);
+        assert_eq!(
+            case(&[0x89, 0x10], &[(0, DOORBELL), (2, 0xa)])
+                .unwrap()
+                .register,
+            2
+        );
+        assert_eq!(
+            case(&[0x89, 0x0a], &[(2, DOORBELL), (1, 0xa)])
+                .unwrap()
+                .register,
+            1
+        );
+        assert_eq!(
+            case(&[0x89, 0x01], &[(1, DOORBELL), (0, 0xa)])
+                .unwrap()
+                .register,
+            0
+        );
     }
 
     #[test]
     fn displacement_and_high_registers() {
         // mov %edx,0x90(%r8)
-        let store = case(&[0x41, 0x89, 0x90, 0x90, 0, 0, 0], &[(8, DOORBELL - 0x90), (2, 0x10012)]).unwrap();
-        assert_eq!(store, Store { register: 2, len: 7 });
+        let store = case(
+            &[0x41, 0x89, 0x90, 0x90, 0, 0, 0],
+            &[(8, DOORBELL - 0x90), (2, 0x10012)],
+        )
+        .unwrap();
+        assert_eq!(
+            store,
+            Store {
+                register: 2,
+                len: 7
+            }
+        );
         // mov %r9d,(%rax): the last two bytes alone read as mov %ecx,(%rax).
         let store = case(&[0x44, 0x89, 0x08], &[(0, DOORBELL), (9, 0x10012), (1, 7)]).unwrap();
-        assert_eq!(store, Store { register: 9, len: 3 });
+        assert_eq!(
+            store,
+            Store {
+                register: 9,
+                len: 3
+            }
+        );
         // The same with no known token: more decodings run into the longer one.
         let store = case(&[0x44, 0x89, 0x08], &[(0, DOORBELL), (9, 1), (1, 7)]).unwrap();
         assert_eq!(store.register, 9);
@@ -142,7 +196,10 @@ mod tests {
 
     #[test]
     fn what_is_no_store_to_the_doorbell() {
-        assert_eq!(case(&[0x89, 0x08], &[(0, DOORBELL + 4), (1, 0x10012)]), None);
+        assert_eq!(
+            case(&[0x89, 0x08], &[(0, DOORBELL + 4), (1, 0x10012)]),
+            None
+        );
         assert_eq!(case(&[0x8b, 0x08], &[(0, DOORBELL)]), None);
         assert_eq!(case(&[0xff, 0xff, 0xff], &[]), None);
     }

@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 use live::programs::{Folder, Running, nvcap, softgpu};
@@ -30,8 +30,14 @@ pub fn attach(pid: u32, trace: &Path, channels: PathBuf, flags: &[OsString]) -> 
     ]);
     args.extend_from_slice(flags);
     let mut nvcap = Running::start(&nvcap()?, args)?;
-    nvcap.wait_until("tracing", Duration::from_secs(20), |r| {
-        r.stderr().contains("tracing ")
+    // It watches once it has its breakpoints; a thread's may come a little after another's.
+    let (mut last, mut since) = (0, Instant::now());
+    nvcap.wait_until("watching", Duration::from_secs(20), |r| {
+        let now = r.perf_events();
+        if now != last {
+            (last, since) = (now, Instant::now());
+        }
+        now > 0 && since.elapsed() > Duration::from_millis(300)
     })?;
     Ok(nvcap)
 }
@@ -86,6 +92,37 @@ pub fn doorbell_flags() -> Result<()> {
         })
         .collect();
     from_waiting(3, &["--threads=2"], &flags)
+}
+
+/// Two processes at once, with the same addresses and tokens, each with memory of its own.
+pub fn two_processes() -> Result<()> {
+    need_tracing()?;
+    let plans = [plan(24, 700), plan(25, 700)];
+    let folder = Folder::new()?;
+    let trace = folder.file("trace.json");
+    let mut gpus = plans
+        .iter()
+        .map(|plan| waiting(plan, &["--threads=2", "--before-wait=2"]))
+        .collect::<Result<Vec<_>>>()?;
+    let flags: Vec<OsString> = vec!["-p".into(), gpus[1].pid().to_string().into()];
+    let nvcap = attach(gpus[0].pid(), &trace, folder.channels()?, &flags)?;
+    for gpu in &mut gpus {
+        gpu.write(b"g")?;
+    }
+    let mut expected = Vec::new();
+    for (gpu, plan) in gpus.into_iter().zip(plans) {
+        let pid = gpu.pid();
+        let ended = gpu.end(LIMIT)?;
+        ended.expect_code(0)?;
+        expect_result(&ended.stdout, &plan)?;
+        expected.push(Expected {
+            pid: Some(pid),
+            plans: vec![plan],
+            extent: Extent::From(2),
+        });
+    }
+    nvcap.end(Duration::from_secs(20))?.expect_code(0)?;
+    verify(&trace, &expected)?.expect_complete()
 }
 
 /// Attached while it runs with all its threads: from some submission on, every one.

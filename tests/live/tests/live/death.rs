@@ -151,7 +151,7 @@ pub fn child_status() -> Result<()> {
         let ended = Running::start(&nvcap()?, args)?.end(LIMIT)?;
         ended.expect_code(code)?;
         ensure!(
-            ended.stderr.contains("status 1"),
+            ended.stderr.contains("status: 1"),
             "the child's status is not reported: {}",
             ended.stderr
         );

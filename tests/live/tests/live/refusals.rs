@@ -124,7 +124,7 @@ pub fn doorbell_not_mapped() -> Result<()> {
         "-p".into(),
         gpu.pid().to_string().into(),
     ])?;
-    refused(&ended, 1, &["0x1090", "not mapped"])
+    refused(&ended, 1, &["0x1090", "mapped"])
 }
 
 /// The file and the line are named.

@@ -6,6 +6,7 @@ use anyhow::{Context, Result, ensure};
 use live::harness::not_run;
 use live::perf::{Breakpoint, unavailable};
 use live::programs::{Ended, Folder, Running, nvcap, softgpu};
+use live::verify::{Expected, Extent, verify};
 use softgpu::layout::{CHANNELS, Channel, DOORBELL, GPUS, doorbell_page};
 use softgpu::plan::Plan;
 use softgpu::stream::Shape;
@@ -189,6 +190,121 @@ pub fn the_plan_is_what_memory_held() -> Result<()> {
         let ended = Running::start(&softgpu()?, plan_args(&plan))?.end(LIMIT)?;
         ended.expect_code(0)?;
         expect_result(&ended.stdout, &plan)?;
+    }
+    Ok(())
+}
+
+/// A trace of `plan` as nvcap would write it, one submission a doorbell, channel after channel.
+fn written(plan: &Plan) -> Vec<String> {
+    let mut lines = Vec::new();
+    let (mut submissions, mut entries, mut bytes) = (0, 0, 0);
+    for (i, channel) in plan.channels.iter().enumerate() {
+        for s in plan.stream(i) {
+            let head = format!(
+                "\"time_ns\":1,\"pid\":7,\"tid\":8,\"token\":{},\"channel\":{i},\"gpu\":{}",
+                channel.token(),
+                channel.gpu
+            );
+            let n = s.entries.len() as u64;
+            let put = |position: u64| position % u64::from(softgpu::layout::ENTRIES);
+            lines.push(format!(
+                "{{\"type\":\"submission\",{head},\"position\":{},\"prev_put\":{},\"gp_put\":{},\"entries\":{n},\"late\":false}}",
+                s.position,
+                put(s.position),
+                put(s.position + n)
+            ));
+            for e in &s.entries {
+                let data: String = e.bytes.iter().map(|b| format!("{b:02x}")).collect();
+                lines.push(format!(
+                    "{{\"type\":\"entry\",{head},\"raw\":\"{:#018x}\",\"len\":{},\"missing\":0,\"data\":\"{data}\"}}",
+                    e.raw,
+                    e.bytes.len()
+                ));
+                bytes += e.bytes.len();
+            }
+            submissions += 1;
+            entries += n;
+        }
+    }
+    lines.push(format!(
+        "{{\"type\":\"ledger\",\"complete\":true,\"submissions\":{submissions},\"entries\":{entries},\"bytes\":{bytes}}}"
+    ));
+    lines
+}
+
+/// The comparison that the other tests rest on accepts the plan itself and nothing that differs from it.
+pub fn the_verifier_finds_faults() -> Result<()> {
+    let mut plan = plan(17, 60);
+    plan.channels.truncate(3);
+    plan.shape.burst = 3;
+    let right = written(&plan);
+    let folder = Folder::new()?;
+    let path = folder.file("trace.json");
+    let try_it = |lines: &[String], extent: Extent| -> Result<()> {
+        std::fs::write(&path, lines.join("\n") + "\n")?;
+        verify(&path, &Expected::part(plan.clone(), extent))?.expect_complete()
+    };
+    try_it(&right, Extent::Whole)?;
+    try_it(&right, Extent::Prefix)?;
+    try_it(&right, Extent::Suffix)?;
+    let entry = |n: usize| {
+        right
+            .iter()
+            .enumerate()
+            .filter(|(_, l)| l.contains("\"len\":") && !l.contains("\"len\":0"))
+            .nth(n)
+            .map(|(i, _)| i)
+    };
+    let at = entry(20).context("no entry")?;
+    let head = right
+        .iter()
+        .rposition(|l| l.contains("submission\""))
+        .context("no submission")?;
+    type Fault = Box<dyn Fn(&mut Vec<String>)>;
+    let faults: [(&str, Fault); 8] = [
+        ("an entry missing", Box::new(move |l| drop(l.remove(at)))),
+        (
+            "an entry twice",
+            Box::new(move |l| l.insert(at, l[at].clone())),
+        ),
+        (
+            "a byte changed",
+            Box::new(move |l| {
+                let end = l[at].len() - 3;
+                let other = if l[at].as_bytes()[end] == b'0' {
+                    "1"
+                } else {
+                    "0"
+                };
+                l[at].replace_range(end..=end, other);
+            }),
+        ),
+        (
+            "a byte not read",
+            Box::new(move |l| l[at] = l[at].replace("\"missing\":0", "\"missing\":1")),
+        ),
+        (
+            "the last submission missing",
+            Box::new(move |l| drop(l.drain(head..l.len() - 1))),
+        ),
+        (
+            "a foreign channel",
+            Box::new(move |l| l[head] = l[head].replace("\"gpu\":", "\"gpu\":1")),
+        ),
+        ("the ledger missing", Box::new(|l| drop(l.pop()))),
+        (
+            "the ledger incomplete",
+            Box::new(|l| {
+                let last = l.len() - 1;
+                l[last] = l[last].replace("true", "false");
+            }),
+        ),
+    ];
+    for (what, fault) in faults {
+        let mut wrong = right.clone();
+        fault(&mut wrong);
+        ensure!(wrong != right, "{what}: the fault was not made");
+        ensure!(try_it(&wrong, Extent::Whole).is_err(), "{what}: not found");
     }
     Ok(())
 }

@@ -1,0 +1,267 @@
+//! Hand-made events for the tests of the sinks, and a writer whose content can be read back.
+#![allow(dead_code, reason = "each test binary uses a part")]
+
+pub mod schema;
+
+use std::io::{self, Write};
+use std::sync::{Arc, Mutex};
+
+use nvcap::decode::event::{
+    Barrier, Bind, Body, ConstantBank, Context, Copy, Direction, Engine, EntryHead, EntryKind,
+    Event, Evidence, HostOp, Inline, InlineContent, Launch, LaunchHow, LaunchKind, MethodWrite,
+    Operation, QmdRelease, Semaphore, SemaphoreAction, SemaphoreUnit, SemaphoreWrite, Stop,
+    StopReason, SubmissionHead,
+};
+use nvcap::output::writer::Output;
+use nvcap::record::{At, ChannelId, GpuVa, How};
+
+/// What a sink wrote.
+#[derive(Clone, Default)]
+pub struct Written(Arc<Mutex<Vec<u8>>>);
+
+impl Written {
+    pub fn output(&self) -> Output {
+        Output::to(Box::new(self.clone()))
+    }
+
+    pub fn text(&self) -> String {
+        String::from_utf8(self.0.lock().unwrap().clone()).unwrap()
+    }
+}
+
+impl Write for Written {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.lock().unwrap().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+pub fn context(serial: u64) -> Context {
+    Context {
+        at: At {
+            time_ns: 1_000_000_000 + serial * 1_234_567,
+            pid: 4711,
+            tid: 4712,
+        },
+        thread: Some("py\"thon".into()),
+        gpu: Some(0),
+        channel: ChannelId(3),
+        token: Some(0xa),
+        class: Some(0xc86f),
+        engine: Engine::Graphics,
+        serial,
+        how: How::Trapped,
+        late: false,
+        phase: Some("warm up".into()),
+    }
+}
+
+pub fn launch() -> Operation {
+    Operation::Launch(Box::new(Launch {
+        kind: LaunchKind::User,
+        how: LaunchHow::Pcas,
+        qmd: Some(0x2_0100_0100),
+        qmd_version: Some((4, 0)),
+        grid: Some([4096, 1, 1]),
+        block: Some([256, 1, 1]),
+        cluster: None,
+        registers: Some(16),
+        shared_bytes: Some(0),
+        local_bytes: Some(0),
+        barriers: Some(0),
+        program: Some(0x7f00_0000_1000),
+        program_bytes: Some(640),
+        args: Some(vec![
+            0, 0, 0xa0, 0, 0x7f, 0, 0, 0, 0, 0, 0xc0, 0, 0x7f, 0, 0, 0, 0, 0, 0x10, 0,
+        ]),
+        constant_banks: vec![ConstantBank {
+            index: 0,
+            address: 0x2_0300_0000,
+            size: 0x240,
+        }],
+        releases: vec![QmdRelease {
+            address: 0x2_0400_0000,
+            payload: 5,
+        }],
+        dependent: None,
+    }))
+}
+
+pub fn companion() -> Operation {
+    let Operation::Launch(mut l) = launch() else {
+        unreachable!()
+    };
+    l.kind = LaunchKind::Companion;
+    l.grid = Some([0, 0, 0]);
+    l.args = None;
+    Operation::Launch(l)
+}
+
+pub fn copy() -> Operation {
+    Operation::Copy(Box::new(Copy {
+        bytes: 1 << 20,
+        src: Some(0x7f00_0020_0000),
+        dst: Some(0x7f00_00a0_0000),
+        physical: (false, false),
+        mode: "linear",
+        engine: "ce2".into(),
+        direction: Some(Direction::HostToDevice),
+        direction_from: Some(Evidence::Habit),
+        line_bytes: 1 << 20,
+        lines: 1,
+        pitch: None,
+        pattern: None,
+        semaphore: Some(SemaphoreWrite {
+            address: 0x2_0400_0010,
+            payload: 9,
+            timestamp: true,
+        }),
+        launch_dma: 0x182,
+    }))
+}
+
+pub fn fill() -> Operation {
+    let Operation::Copy(mut c) = copy() else {
+        unreachable!()
+    };
+    c.src = None;
+    c.mode = "fill";
+    c.direction = None;
+    c.pattern = Some(vec![0xdead_beef]);
+    c.semaphore = None;
+    Operation::Copy(c)
+}
+
+pub fn inline() -> Operation {
+    Operation::Inline(Inline {
+        dst: 0x7f00_00b0_0000,
+        bytes: 5,
+        line_bytes: 5,
+        lines: 1,
+        content: Some(InlineContent::Data),
+        direction: Direction::HostToDevice,
+        head: b"hello".to_vec(),
+    })
+}
+
+pub fn semaphore() -> Operation {
+    Operation::Semaphore(Semaphore {
+        unit: SemaphoreUnit::Host,
+        action: SemaphoreAction::AcquireGreaterEqual,
+        address: 0x2_0400_0020,
+        payload: 77,
+        wide: true,
+        timestamp: false,
+        reduction: None,
+        wait_for_idle: false,
+        execute: 0x3,
+    })
+}
+
+pub fn operations() -> Vec<Operation> {
+    vec![
+        launch(),
+        companion(),
+        copy(),
+        fill(),
+        inline(),
+        semaphore(),
+        Operation::Barrier(Barrier {
+            what: "wfi",
+            class: 0xc86f,
+            method: 0x78,
+            data: 0,
+            address: None,
+        }),
+        Operation::Bind(Bind {
+            subchannel: 1,
+            class: 0xcbc0,
+        }),
+        Operation::Host(HostOp {
+            what: "yield",
+            data: 0,
+        }),
+    ]
+}
+
+pub fn head() -> Body<'static> {
+    Body::Submission(SubmissionHead {
+        position: 41,
+        gp_get: Some(40),
+        prev_put: 41,
+        gp_put: 42,
+        entries: 1,
+        bytes: 12,
+        missing: 0,
+        ip: Some(0x7f12_3456),
+    })
+}
+
+pub const RAW: u64 = 0x2_0080_0000 | (3 << 42);
+
+pub fn entry(bytes: &[u8]) -> Body<'_> {
+    Body::Entry(EntryHead {
+        index: 0,
+        raw: RAW,
+        kind: EntryKind::Segment {
+            address: GpuVa(0x2_0080_0000),
+            len: 12,
+            conditional: false,
+            subroutine: false,
+            sync: true,
+        },
+        bytes,
+    })
+}
+
+pub fn method() -> Body<'static> {
+    Body::Method(MethodWrite {
+        entry: 0,
+        offset: 4,
+        subchannel: 4,
+        class: 0xc8b5,
+        method: 0x300,
+        data: 0x182,
+        masked: false,
+    })
+}
+
+pub fn inline_method() -> Body<'static> {
+    Body::Method(MethodWrite {
+        entry: 0,
+        offset: 8,
+        subchannel: 1,
+        class: 0xcbc0,
+        method: 0x1b4,
+        data: 0x6c6c_6568,
+        masked: false,
+    })
+}
+
+pub fn stop() -> Body<'static> {
+    Body::Stop(Stop {
+        entry: 0,
+        offset: 8,
+        why: StopReason::Cut { needs: 3 },
+    })
+}
+
+/// Every body there is, in stream order.
+pub fn with_each(mut f: impl FnMut(Event<'_>)) {
+    let context = context(0);
+    let operations = operations();
+    let bytes = [0x11; 12];
+    let mut bodies = vec![head(), entry(&bytes), method(), inline_method()];
+    bodies.extend(operations.iter().map(Body::Operation));
+    bodies.push(stop());
+    for body in bodies {
+        f(Event {
+            context: &context,
+            body,
+        });
+    }
+}

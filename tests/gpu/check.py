@@ -1,0 +1,118 @@
+#!/usr/bin/env python3
+"""Checks of nvcap's JSON lines that run.sh asks for. Each prints what it found; status 0 when it is as it should be."""
+import json
+import sys
+
+
+def lines(path):
+    with open(path) as f:
+        for line in f:
+            yield json.loads(line)
+
+
+def ledger_of(path):
+    last = None
+    for o in lines(path):
+        if o["type"] == "ledger":
+            last = o
+    return last
+
+
+def ledger(path, least):
+    """Complete, and one channel has at least so many submissions in one run."""
+    o = ledger_of(path)
+    if o is None:
+        print("no ledger")
+        return False
+    best = max(o["channels"], key=lambda c: c["submissions"], default=None)
+    most = best["submissions"] if best else 0
+    print(
+        f"complete={o['complete']} submissions={o['submissions']} entries={o['entries']} bytes={o['bytes']} "
+        f"gaps={o['gaps']} late={o['late']}; busiest channel {best['token']:#x}: {most} consecutive" if best else o["verdict"]
+    )
+    return o["complete"] is True and o["gaps"] == 0 and most >= int(least)
+
+
+def contiguous(path, least):
+    """Ring positions and semaphore payloads of every channel grow without a hole: counted from the lines themselves."""
+    position, payload, count, breaks, payload_steps = {}, {}, 0, 0, 0
+    for o in lines(path):
+        key = (o.get("pid"), o.get("gpu"), o.get("channel"))
+        if o["type"] == "submission":
+            if key in position and position[key] != o["position"]:
+                breaks += 1
+            position[key] = o["position"] + o["entries"]
+            count += 1
+        elif o["type"] == "entry" and o.get("kind") == "segment":
+            words = bytes.fromhex(o["data"])
+            if len(words) >= 20:
+                # A compute channel's segment ends with SET_REPORT_SEMAPHORE_A..D: the payload is the third word.
+                header = int.from_bytes(words[-20:-16], "little")
+                if header & 0x1FFF == 0x1B00 >> 2 and header >> 29 == 1:
+                    value = int.from_bytes(words[-8:-4], "little")
+                    if key in payload and value != (payload[key] + 1) & 0xFFFFFFFF:
+                        breaks += 1
+                    payload[key] = value
+                    payload_steps += 1
+    print(f"{count} submissions, {payload_steps} semaphore payloads followed, {breaks} breaks")
+    return breaks == 0 and count >= int(least)
+
+
+def vadd(path):
+    """Reads as a human would want: code, launch with its geometry and arguments, three copies of 4 MiB."""
+    launches, copies, code, inline = [], [], 0, 0
+    for o in lines(path):
+        if o["type"] != "operation":
+            continue
+        if o["op"] == "launch" and o.get("kind") == "user":
+            launches.append(o)
+        elif o["op"] == "copy" and o["bytes"]:
+            copies.append(o)
+        elif o["op"] == "inline":
+            inline += 1
+            code += o.get("content") == "code"
+    ok = True
+    mine = [o for o in launches if o["grid"] == [4096, 1, 1] and o["block"] == [256, 1, 1]]
+    if len(mine) != 1:
+        print(f"{len(mine)} launches with grid 4096x1x1 and block 256x1x1, of {len(launches)}")
+        return False
+    args = bytes.fromhex(mine[0]["args"])
+    pointers = [int.from_bytes(args[8 * i : 8 * i + 8], "little") for i in range(3)]
+    n = int.from_bytes(args[24:28], "little")
+    print(
+        f"launch grid {mine[0]['grid']} block {mine[0]['block']} registers {mine[0]['registers']} "
+        f"program bytes {mine[0].get('program_bytes')} args {[hex(p) for p in pointers]} n={n}"
+    )
+    ok &= n == 1 << 20
+    total = {}
+    for o in copies:
+        total[o["direction"]] = total.get(o["direction"], 0) + o["bytes"]
+        print(f"copy {o['direction']} {o['bytes']} B engine {o['engine']} mode {o['mode']}")
+    ok &= total.get("h2d") == 8 << 20 and total.get("d2h") == 4 << 20
+    ok &= bool(mine[0].get("program_bytes")) or code > 0
+    h2d = [o["dst"] for o in copies if o["direction"] == "h2d" and o["bytes"] == 4 << 20]
+    if h2d:
+        ok &= h2d == pointers[:2]
+    d2h = [o["src"] for o in copies if o["direction"] == "d2h" and o["bytes"] == 4 << 20]
+    if d2h:
+        ok &= d2h == pointers[2:]
+    return ok
+
+
+def costs(path):
+    """Medians of `KIND issue_ns` lines and their ratios to the watchpoint without BPF."""
+    kinds = {}
+    for line in open(path):
+        kind, value = line.split()
+        kinds.setdefault(kind, []).append(float(value))
+    median = {k: sorted(v)[len(v) // 2] for k, v in kinds.items()}
+    floor = median.get("watchpoint")
+    for kind, value in median.items():
+        ratio = f"{value / floor:.2f} of the watchpoint" if floor else ""
+        print(f"{kind:<22} {value:9.1f} ns a launch ({len(kinds[kind])} passes) {ratio}")
+    return bool(floor) and all(v / floor < 1.6 for k, v in median.items() if k.startswith("nvcap"))
+
+
+if __name__ == "__main__":
+    checks = {f.__name__: f for f in (ledger, contiguous, vadd, costs)}
+    sys.exit(0 if checks[sys.argv[1]](*sys.argv[2:]) else 1)

@@ -1,0 +1,248 @@
+#!/bin/bash
+# Everything that nvcap must show on a GPU, in one script for a machine without Rust.
+#
+#   run.sh [SECTION...]     sections: oracle vadd train cost refuse (default: all of them, in this order)
+#
+# Needs: nvcc, gcc, python3 with torch (for train), root, and bin/{nvcap,compare} beside this script or one folder up
+# (or BIN=FOLDER). Writes a summary and what it is based on to $OUT when that is set, else to ./gpu-results.
+set -u
+HERE=$(cd "$(dirname "$0")" && pwd)
+BIN=${BIN:-$HERE/bin}
+[ -x "$BIN/nvcap" ] || BIN=$HERE/../bin
+NVCAP=$(readlink -f "$BIN/nvcap") COMPARE=$(readlink -f "$BIN/compare")
+OUT=${OUT:-$PWD/gpu-results}
+WORK=$(mktemp -d)
+mkdir -p "$OUT"
+[ $# -gt 0 ] || set -- oracle vadd train cost refuse
+[ -x "$NVCAP" ] || { echo "run.sh: no nvcap in $HERE/bin or $HERE/../bin: make the bundle with cargo xtask gpu-bundle" >&2; exit 2; }
+SUMMARY=$OUT/summary.txt
+: >"$SUMMARY"
+passed=0 failed=0 skipped=0
+
+# row RESULT WHAT DETAIL
+row() {
+    case $1 in ok) passed=$((passed + 1)) ;; FAIL) failed=$((failed + 1)) ;; *) skipped=$((skipped + 1)) ;; esac
+    printf '%-8s %-34s %s\n' "$1" "$2" "$3" | tee -a "$SUMMARY"
+}
+# check WHAT COMMAND...: a row by the command's status, with the last line it printed.
+check() {
+    local what=$1 text status
+    shift
+    text=$("$@" 2>&1) && status=ok || status=FAIL
+    [ -z "$text" ] || printf '%s\n' "$text" >>"$OUT/checks.txt"
+    row $status "$what" "$(printf '%s\n' "$text" | tail -n 1 | cut -c1-180)"
+}
+# wait_for PATTERN FILE PID: until the file has the pattern, the process is gone, or 30 s have passed.
+wait_for() {
+    local i
+    for i in $(seq 600); do
+        grep -q "$1" "$2" 2>/dev/null && return 0
+        kill -0 "$3" 2>/dev/null || return 1
+        sleep 0.05
+    done
+    return 1
+}
+
+# wait_armed PID: until the nvcap under this timeout has its breakpoints, or 20 s have passed.
+wait_armed() {
+    local i child
+    for i in $(seq 200); do
+        child=$(pgrep -P "$1" | head -n 1)
+        if [ -n "$child" ] && [ "$(ls -l "/proc/$child/fd" 2>/dev/null | grep -c 'perf_event')" -gt 0 ]; then
+            sleep 0.3
+            return 0
+        fi
+        kill -0 "$1" 2>/dev/null || return 1
+        sleep 0.1
+    done
+    return 1
+}
+
+echo "== building ($(date -u +%T))"
+ARCH=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | head -n 1 | tr -d .)
+for f in work vadd loop; do nvcc -O2 -arch=sm_"${ARCH:-90}" -o "$WORK/$f" "$HERE/$f.cu" & done
+gcc -O2 -shared -fPIC -o "$WORK/oracle.so" "$HERE/oracle.c" -ldl -lpthread 2>"$WORK/oracle.log" || cat "$WORK/oracle.log"
+gcc -O2 -Wall -o "$WORK/bp" "$HERE/bp.c"
+wait
+{
+    date -u
+    uname -sr
+    nvidia-smi --query-gpu=name,driver_version,pci.bus_id --format=csv,noheader
+    nvcc --version | tail -n 2
+    "$NVCAP" --version
+    timeout 30 "$NVCAP" doctor
+} >"$OUT/machine.txt" 2>&1
+cat "$OUT/machine.txt"
+
+# The oracle captures in the process itself, nvcap from outside: the same process, both at once.
+oracle_run() { # NAME ARGS...
+    local name=$1 status
+    shift
+    timeout 120 "$NVCAP" --json -vv -e type=submission,entry -o "$WORK/$name.json" -- \
+        env LD_PRELOAD="$WORK/oracle.so" ORACLE_OUT="$WORK/$name.orc" "$WORK/work" "$@" >"$WORK/$name.out" 2>"$WORK/$name.err"
+    status=$?
+    grep -v '^\[oracle\] \(bp\|channel\|token\)' "$WORK/$name.err" | tail -n 4 | cut -c1-300
+    if [ $status -eq 0 ]; then row ok "oracle $name: nvcap's status" "0, complete"; else row FAIL "oracle $name: nvcap's status" "$status"; fi
+    if ! "$NVCAP" decode --from orc "$WORK/$name.orc" --json -vv -e type=submission,entry -o "$WORK/$name.orc.json" 2>"$WORK/$name.dec"; then
+        row FAIL "oracle $name: decode --from orc" "$(tail -n 1 "$WORK/$name.dec")"
+    fi
+    "$COMPARE" "$WORK/$name.json" "$WORK/$name.orc.json" >"$OUT/compare-$name.txt" 2>&1
+    status=$?
+    cat "$OUT/compare-$name.txt"
+    if [ $status -eq 0 ]; then row ok "oracle $name: byte for byte" "$(tail -n 1 "$OUT/compare-$name.txt")"
+    else row FAIL "oracle $name: byte for byte" "$(tail -n 1 "$OUT/compare-$name.txt")"; fi
+}
+section_oracle() {
+    oracle_run all all
+    oracle_run rate rate 10000
+}
+
+section_vadd() {
+    local mode
+    timeout 60 "$NVCAP" -- "$WORK/vadd" >"$OUT/vadd.txt" 2>&1
+    local status=$?
+    if [ $status -eq 0 ]; then row ok "vadd as text" "$(wc -l <"$OUT/vadd.txt") lines"; else row FAIL "vadd as text" "status $status"; fi
+    grep -E 'launch|copy' "$OUT/vadd.txt" | head -n 12
+    for mode in pinned pageable; do
+        timeout 60 "$NVCAP" --json -e type=operation -o "$WORK/vadd-$mode.json" -- "$WORK/vadd" $mode >"$WORK/vadd.out" 2>&1 ||
+            row FAIL "vadd $mode: trace" "$(tail -n 1 "$WORK/vadd.out")"
+        check "vadd $mode: right results" grep ' 0 wrong' "$WORK/vadd.out"
+        check "vadd $mode: launch and copies" python3 "$HERE/check.py" vadd "$WORK/vadd-$mode.json"
+    done
+}
+
+section_train() {
+    local steps=${TRAIN_STEPS:-3000} reference traced pid tracer status
+    python3 -c 'import torch, sys; sys.exit(not torch.cuda.is_available())' 2>/dev/null || { row "NOT RUN" "train" "no torch with CUDA here"; return; }
+    reference=$(timeout 120 python3 "$HERE/train.py" --steps "$steps" | tail -n 1)
+    timeout 170 python3 "$HERE/train.py" --steps "$steps" >"$WORK/train.out" 2>&1 &
+    pid=$!
+    # The process that has the GPU, not the timeout around it.
+    wait_for '^training' "$WORK/train.out" $pid || row FAIL "train" "it did not start"
+    traced=$(sed -n 's/^pid //p' "$WORK/train.out")
+    timeout 170 "$NVCAP" --json -e type=submission -o "$WORK/train.json" -p "$traced" >"$WORK/train.log" 2>&1 &
+    tracer=$!
+    wait $pid
+    wait $tracer
+    status=$?
+    tail -n 2 "$WORK/train.log" | cut -c1-300
+    echo "untraced: $reference"
+    echo "traced:   $(tail -n 1 "$WORK/train.out")"
+    if [ $status -eq 0 ]; then row ok "train: nvcap's status" "0, complete"; else row FAIL "train: nvcap's status" "$status"; fi
+    check "train: 100,000 without a gap" python3 "$HERE/check.py" ledger "$WORK/train.json" 100000
+    check "train: positions contiguous" python3 "$HERE/check.py" contiguous "$WORK/train.json" 100000
+    if [ -n "$reference" ] && [ "${reference##*checksum=}" = "$(sed -n 's/.*checksum=//p' "$WORK/train.out")" ]; then
+        row ok "train: results unchanged" "${reference##*loss=}"
+    else
+        row FAIL "train: results unchanged" "untraced ${reference##*loss=}, traced $(tail -n 1 "$WORK/train.out")"
+    fi
+    { echo "untraced: $reference"; tail -n 1 "$WORK/train.out"; tail -n 1 "$WORK/train.json" | cut -c1-4000; } >"$OUT/train.txt"
+
+    # Again with every word, for as long as 30,000 submissions: the payloads of the semaphores follow too.
+    timeout 170 python3 "$HERE/train.py" --steps "$steps" >"$WORK/train2.out" 2>&1 &
+    pid=$!
+    wait_for '^training' "$WORK/train2.out" $pid
+    timeout 100 "$NVCAP" --json -vv -e type=submission,entry --max-submissions 30000 -o "$WORK/train2.json" \
+        -p "$(sed -n 's/^pid //p' "$WORK/train2.out")" >"$WORK/train2.log" 2>&1
+    wait $pid
+    check "train: payloads contiguous" python3 "$HERE/check.py" contiguous "$WORK/train2.json" 29000
+    rm -f "$WORK"/train*.json
+}
+
+# Median ns a launch of a loop: untraced, with the bare watchpoint, under nvcap, in turn and several times.
+cost_one() { # KIND
+    local kind=$1 pid tracer
+    rm -f "$WORK/fifo" "$WORK/fifo2"
+    mkfifo "$WORK/fifo" "$WORK/fifo2"
+    timeout 60 "$WORK/loop" "${COST_LAUNCHES:-30000}" 3 wait <"$WORK/fifo" >"$WORK/loop.out" 2>&1 &
+    exec 8>"$WORK/fifo"
+    wait_for '^ready' "$WORK/loop.out" $! || return
+    pid=$(sed -n 's/^pid //p' "$WORK/loop.out")
+    : >"$WORK/tracer.log"
+    tracer=
+    case $kind in
+    watchpoint)
+        timeout 60 "$WORK/bp" "$pid" <"$WORK/fifo2" >"$WORK/tracer.log" 2>&1 &
+        tracer=$!
+        exec 9>"$WORK/fifo2"
+        wait_for '^armed' "$WORK/tracer.log" $tracer
+        ;;
+    nvcap-ledger) timeout 60 "$NVCAP" -q -p "$pid" >"$WORK/tracer.log" 2>&1 & tracer=$! ;;
+    nvcap-text) timeout 60 "$NVCAP" -o "$WORK/cost.txt" -p "$pid" >"$WORK/tracer.log" 2>&1 & tracer=$! ;;
+    esac
+    case $kind in nvcap*) wait_armed "$tracer" ;; esac
+    echo g >&8
+    exec 8>&-
+    while kill -0 "$pid" 2>/dev/null; do sleep 0.05; done
+    exec 9>&-
+    [ -z "$tracer" ] || wait "$tracer"
+    local status=$?
+    sed -n "s/^loop pass=.* issue_ns=\([0-9.]*\) .*/$kind \1/p" "$WORK/loop.out" >>"$OUT/costs.txt"
+    case $kind in nvcap*) [ $status -eq 0 ] || row FAIL "cost: $kind complete" "status $status: $(tail -n 1 "$WORK/tracer.log" | cut -c1-160)" ;; esac
+    grep -h '^hits' "$WORK/tracer.log"
+    wait
+}
+section_cost() {
+    local i kind
+    : >"$OUT/costs.txt"
+    for i in $(seq "${COST_ROUNDS:-3}"); do
+        for kind in untraced watchpoint nvcap-ledger nvcap-text; do cost_one $kind; done
+    done
+    check "cost: below 1.6 watchpoints" python3 "$HERE/check.py" costs "$OUT/costs.txt"
+    python3 "$HERE/check.py" costs "$OUT/costs.txt" | tee -a "$SUMMARY"
+}
+
+# refuse WHAT WORD COMMAND...: status 1 and one line on standard error that has the word.
+refuse() {
+    local what=$1 word=$2 status
+    shift 2
+    timeout 20 "$@" >"$WORK/refuse.out" 2>"$WORK/refuse.err"
+    status=$?
+    if [ $status -eq 1 ] && [ "$(grep -c . "$WORK/refuse.err")" -eq 1 ] && grep -qi -- "$word" "$WORK/refuse.err"; then
+        row ok "refuse: $what" "$(cut -c1-180 "$WORK/refuse.err")"
+    else
+        row FAIL "refuse: $what" "status $status: $(head -n 3 "$WORK/refuse.err" | tr '\n' '|' | cut -c1-250)"
+    fi
+}
+section_refuse() {
+    local pid gone
+    chmod 755 "$WORK"
+    cp "$NVCAP" "$WORK/nvcap-nobody"
+    chmod 755 "$WORK/nvcap-nobody"
+    mkfifo "$WORK/fifo3"
+    timeout 100 "$WORK/loop" 10 1 wait <"$WORK/fifo3" >"$WORK/loop3.out" 2>&1 &
+    exec 7>"$WORK/fifo3"
+    wait_for '^ready' "$WORK/loop3.out" $!
+    pid=$(sed -n 's/^pid //p' "$WORK/loop3.out")
+    (exit 0) & gone=$!
+    wait $gone
+    local nobody=(setpriv --reuid=65534 --regid=65534 --clear-groups)
+    refuse "not root" sudo "${nobody[@]}" "$WORK/nvcap-nobody" -- /bin/true
+    refuse "process of another user" sudo "${nobody[@]}" "$WORK/nvcap-nobody" -p "$pid"
+    refuse "process gone" process "$NVCAP" -p "$gone"
+    refuse "doorbell not mapped" 'mapped' "$NVCAP" --doorbell 0x1090 -p "$pid"
+    mkfifo "$WORK/fifo4"
+    "$WORK/bp" "$pid" fill <"$WORK/fifo4" >"$WORK/fill.out" 2>&1 &
+    local filler=$!
+    exec 6>"$WORK/fifo4"
+    if wait_for '^armed' "$WORK/fill.out" $filler; then
+        refuse "no debug register left" 'debug register' "$NVCAP" -p "$pid"
+    else
+        row FAIL "refuse: no debug register left" "bp could not take them: $(tail -n 1 "$WORK/fill.out")"
+    fi
+    exec 6>&-
+    echo g >&7
+    exec 7>&-
+    wait
+    grep -q '^loop pass=0' "$WORK/loop3.out" && row ok "refuse: target unharmed" "$(tail -n 1 "$WORK/loop3.out")" || row FAIL "refuse: target unharmed" ""
+}
+
+for section in "$@"; do
+    echo "== $section ($(date -u +%T))"
+    "section_$section"
+done
+echo "$passed passed, $failed failed, $skipped skipped ($(date -u +%T))" | tee -a "$SUMMARY"
+echo
+cat "$SUMMARY"
+rm -rf "$WORK"
+[ "$failed" -eq 0 ]

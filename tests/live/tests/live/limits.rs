@@ -1,0 +1,149 @@
+//! Ends that the user asked for, and what is left out on request.
+
+use std::ffi::OsString;
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, ensure};
+use live::programs::{Folder, Running, nvcap, softgpu};
+use live::verify::{Expected, Extent, Report, verify};
+
+use crate::attach::{attach, waiting};
+use crate::setup::{LIMIT, expect_result, need_tracing, plan, plan_args};
+
+/// Attaches with a limit to a program that goes on beyond it, unharmed.
+fn limited(flags: &[&str]) -> Result<Report> {
+    need_tracing()?;
+    let plan = plan(51, 4000);
+    let folder = Folder::new()?;
+    let trace = folder.file("trace.json");
+    let mut gpu = waiting(&plan, &["--threads=3", "--sleep-us=1000"])?;
+    let flags: Vec<OsString> = flags.iter().map(OsString::from).collect();
+    let nvcap = attach(gpu.pid(), &trace, folder.channels()?, &flags)?;
+    gpu.write(b"g")?;
+    nvcap.end(Duration::from_secs(20))?.expect_code(0)?;
+    ensure!(gpu.runs(), "the software GPU ended too early for this test");
+    let ended = gpu.end(LIMIT)?;
+    ended.expect_code(0)?;
+    expect_result(&ended.stdout, &plan)?;
+    let report = verify(&trace, &Expected::part(plan, Extent::Part))?;
+    report.expect_complete()?;
+    Ok(report)
+}
+
+/// `--max-submissions N`: N, and no more.
+pub fn max_submissions() -> Result<()> {
+    let report = limited(&["--max-submissions=200"])?;
+    ensure!(
+        report.submissions == 200,
+        "{} submissions",
+        report.submissions
+    );
+    Ok(())
+}
+
+/// `--duration S`.
+pub fn duration() -> Result<()> {
+    let start = Instant::now();
+    let report = limited(&["--duration=1.5"])?;
+    ensure!(
+        report.submissions > 50,
+        "{} submissions",
+        report.submissions
+    );
+    ensure!(
+        start.elapsed() > Duration::from_millis(1500),
+        "over after {:?}",
+        start.elapsed()
+    );
+    Ok(())
+}
+
+fn run(flags: &[&str], gpu_args: &[&str], folder: &Folder) -> Result<live::programs::Ended> {
+    let mut args: Vec<OsString> = flags.iter().map(OsString::from).collect();
+    args.extend([
+        "--channels".into(),
+        folder.channels()?.into(),
+        "--".into(),
+        softgpu()?.into(),
+    ]);
+    args.extend(gpu_args.iter().map(OsString::from));
+    Running::start(&nvcap()?, args)?.end(LIMIT)
+}
+
+/// `--no-follow`: the children's submissions are not in the trace, the parent's all are.
+pub fn no_follow() -> Result<()> {
+    need_tracing()?;
+    let plan = plan(52, 300);
+    let folder = Folder::new()?;
+    let trace = folder.file("trace.json");
+    let out = trace.display().to_string();
+    let mut args = plan_args(&plan);
+    args.extend(["--threads=2".to_owned(), "--fork-own=1".to_owned()]);
+    let args: Vec<&str> = args.iter().map(String::as_str).collect();
+    let flags = [
+        "--json",
+        "-vv",
+        "-e",
+        "type=submission,entry",
+        "-o",
+        &out,
+        "--no-follow",
+    ];
+    let ended = run(&flags, &args, &folder)?;
+    ended.expect_code(0)?;
+    let report = verify(&trace, &Expected::whole(plan))?;
+    ensure!(
+        report.processes.len() == 1,
+        "processes {:?}",
+        report.processes
+    );
+    report.expect_complete()
+}
+
+/// `-q`: the ledger and nothing else.
+pub fn quiet() -> Result<()> {
+    need_tracing()?;
+    let folder = Folder::new()?;
+    let trace = folder.file("trace.json");
+    let out = trace.display().to_string();
+    let ended = run(
+        &["-q", "--json", "-o", &out],
+        &["--submissions=200", "--threads=2"],
+        &folder,
+    )?;
+    ended.expect_code(0)?;
+    let text = std::fs::read_to_string(&trace)?;
+    ensure!(text.lines().count() == 1, "{} lines", text.lines().count());
+    let ledger: serde_json::Value = serde_json::from_str(&text)?;
+    ensure!(
+        ledger["type"] == "ledger" && ledger["complete"] == true,
+        "{text}"
+    );
+    ensure!(ledger["submissions"] == 200, "{text}");
+    Ok(())
+}
+
+/// Text, as a human reads it: one line an operation, and the ledger at the end, which says that it is complete.
+pub fn text() -> Result<()> {
+    need_tracing()?;
+    let folder = Folder::new()?;
+    let trace = folder.file("trace.txt");
+    let out = trace.display().to_string();
+    let ended = run(
+        &["-o", &out],
+        &["--submissions=200", "--threads=2"],
+        &folder,
+    )?;
+    ended.expect_code(0)?;
+    let text = std::fs::read_to_string(&trace)?;
+    ensure!(
+        text.lines().filter(|l| l.contains("launch")).count() > 20,
+        "few launches:\n{text}"
+    );
+    ensure!(
+        text.contains("complete: 200 submissions"),
+        "no verdict in:\n{text}"
+    );
+    ensure!(!text.contains('\u{1b}'), "colour in a file");
+    Ok(())
+}
