@@ -21,6 +21,7 @@ use std::time::Instant;
 
 use anyhow::{Result, bail};
 
+use guest::Programs;
 use matrix::{Cell, Way};
 use report::{Outcome, Report};
 
@@ -51,9 +52,12 @@ pub struct Args {
     /// Virtual machines at a time [default: one a processor]
     #[arg(long, value_name = "N")]
     jobs: Option<usize>,
-    /// The nvcap to test (static) [default: the release build of this checkout]
+    /// The nvcap to test (static) [default: built from this checkout]
     #[arg(long, value_name = "FILE")]
     nvcap: Option<PathBuf>,
+    /// Only the bed's own tests, without nvcap
+    #[arg(long)]
+    bed: bool,
     /// Print all of each guest's console
     #[arg(long, short)]
     verbose: bool,
@@ -72,46 +76,21 @@ pub fn run(args: Args) -> Result<()> {
         }
         return Ok(());
     }
-    shell::need(qemu::NEEDS)?;
-    let programs = guest::build(args.nvcap.as_deref())?;
-    let mut machines = VecDeque::new();
-    for cell in cells {
-        let tests: Vec<String> = if args.tests.is_empty() {
-            cell.tests().iter().map(|t| t.to_string()).collect()
-        } else {
-            args.tests.clone()
-        };
-        let prepared = fetch::kernel(cell.kernel).and_then(|kernel| {
-            let modules = module::build(&kernel, cell.branch, cell.btf)?;
-            Ok((kernel, modules))
-        });
-        machines.push_back((cell, tests, prepared));
-    }
-    println!(
-        "vm: all prepared after {:.1} s",
-        start.elapsed().as_secs_f64()
-    );
-
+    shell::need(qemu::NEEDS, "the test VM")?;
+    let programs = guest::build(args.nvcap.as_deref(), args.bed)?;
     let jobs = args
         .jobs
         .unwrap_or_else(|| std::thread::available_parallelism().map_or(1, |n| n.get()));
-    let queue = Mutex::new(machines);
+    let queue = Mutex::new(VecDeque::from(cells));
     let reports = Mutex::new(Vec::new());
     std::thread::scope(|scope| {
         for _ in 0..jobs.max(1) {
             scope.spawn(|| {
                 loop {
-                    let Some((cell, tests, prepared)) =
-                        queue.lock().ok().and_then(|mut q| q.pop_front())
-                    else {
+                    let Some(cell) = queue.lock().ok().and_then(|mut q| q.pop_front()) else {
                         return;
                     };
-                    let report = match prepared.and_then(|(kernel, modules)| {
-                        qemu::boot(&cell, &kernel, &modules, &programs, &tests, args.verbose)
-                    }) {
-                        Ok(report) => report,
-                        Err(e) => Report::died(&cell, &tests, format!("{e:#}")),
-                    };
+                    let report = machine(&cell, &programs, &args);
                     report.print();
                     if let Ok(mut all) = reports.lock() {
                         all.push(report);
@@ -139,17 +118,37 @@ pub fn run(args: Args) -> Result<()> {
     };
     let failed = count(&|o| matches!(o, Outcome::Failed(_)))
         + reports.iter().filter(|r| r.machine.is_some()).count();
+    // In the words of Rust's test harness, which `cargo xtask test` reads.
     println!(
-        "vm: {} machines, {} tests ok, {} not run, {failed} failed; {:.1} s",
-        reports.len(),
+        "test result: {}. {} passed; {failed} failed; {} ignored; {} machines in {:.1} s",
+        if failed == 0 { "ok" } else { "FAILED" },
         count(&|o| matches!(o, Outcome::Ok)),
         count(&|o| matches!(o, Outcome::NotRun(_))),
+        reports.len(),
         start.elapsed().as_secs_f64()
     );
     if failed > 0 {
         bail!("{failed} failed: run one again with `cargo xtask vm --cell CELL -- TEST`");
     }
     Ok(())
+}
+
+/// One machine from its kernel to its report.
+fn machine(cell: &Cell, programs: &Programs, args: &Args) -> Report {
+    let mut tests: Vec<String> = if args.tests.is_empty() {
+        cell.tests().iter().map(|t| t.to_string()).collect()
+    } else {
+        args.tests.clone()
+    };
+    if programs.nvcap.is_none() {
+        tests.retain(|t| t.starts_with("bed-"));
+    }
+    let boot = || {
+        let kernel = fetch::kernel(cell.kernel)?;
+        let modules = module::build(&kernel, cell.branch, cell.btf)?;
+        qemu::boot(cell, &kernel, &modules, programs, &tests, args.verbose)
+    };
+    boot().unwrap_or_else(|e| Report::died(cell, &tests, format!("{e:#}")))
 }
 
 fn chosen(args: &Args) -> Result<Vec<Cell>> {

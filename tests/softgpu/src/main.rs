@@ -27,7 +27,8 @@ struct Args {
     /// Which program image of a run this is (set when it executes itself)
     #[arg(long, default_value_t = 0, hide = true)]
     image: u32,
-    /// Ask the driver for memory, doorbells and channels as a CUDA process does (the stand-in module of tests/vm only)
+    /// Ask the driver for memory, doorbells and channels as a CUDA process does (the stand-in module of tests/vm only);
+    /// SOFTGPU_DEVICE=1 says the same
     #[arg(long)]
     device: bool,
     /// GPUs
@@ -145,7 +146,7 @@ impl Args {
 
     fn how(&self) -> How {
         How {
-            device: self.device,
+            device: self.device || std::env::var_os("SOFTGPU_DEVICE").is_some(),
             gpus: self.gpus,
             threads: self.threads,
             churn: self.churn,

@@ -57,6 +57,7 @@ pub fn extract(image: &Path, out: &Path) -> Result<()> {
     } else {
         &payload[..payload.len().saturating_sub(4)]
     };
+    super::shell::need(&[(command[0], package)], "unpacking a kernel")?;
     let mut child = Command::new(command[0])
         .args(&command[1..])
         .stdin(Stdio::piped())

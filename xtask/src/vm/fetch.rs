@@ -5,6 +5,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::{Mutex, PoisonError};
 
 use anyhow::{Context, Result, bail};
 
@@ -22,6 +23,8 @@ pub struct Series {
     kbuild: &'static str,
     /// The package that pins the compiler, where there is one.
     compiler: Option<&'static str>,
+    /// It takes BTF of modules (since 5.11).
+    module_btf: bool,
 }
 
 /// All of them.
@@ -32,6 +35,7 @@ pub const SERIES: &[Series] = &[
         meta: "linux-image-cloud-amd64",
         kbuild: "linux-kbuild-5.10",
         compiler: Some("linux-compiler-gcc-10-x86"),
+        module_btf: false,
     },
     Series {
         name: "6.1",
@@ -39,6 +43,7 @@ pub const SERIES: &[Series] = &[
         meta: "linux-image-cloud-amd64",
         kbuild: "linux-kbuild-6.1",
         compiler: Some("linux-compiler-gcc-12-x86"),
+        module_btf: true,
     },
     Series {
         name: "6.12",
@@ -46,6 +51,7 @@ pub const SERIES: &[Series] = &[
         meta: "linux-image-6.12-cloud-amd64",
         kbuild: "linux-kbuild-{}",
         compiler: None,
+        module_btf: true,
     },
 ];
 
@@ -56,6 +62,8 @@ pub struct Kernel {
     pub dir: PathBuf,
     /// Its release, as uname -r says.
     pub release: String,
+    /// It takes BTF of modules.
+    pub module_btf: bool,
 }
 
 impl Kernel {
@@ -77,6 +85,9 @@ impl Kernel {
     }
 }
 
+/// One fetch at a time: several machines of the matrix want the same kernel.
+static FETCHING: Mutex<()> = Mutex::new(());
+
 /// The kernel of `series`: from the cache, or fetched.
 pub fn kernel(series: &str) -> Result<Kernel> {
     let series = SERIES.iter().find(|s| s.name == series).with_context(|| {
@@ -86,25 +97,34 @@ pub fn kernel(series: &str) -> Result<Kernel> {
             names.join(", ")
         )
     })?;
+    let _one = FETCHING.lock().unwrap_or_else(PoisonError::into_inner);
     let dir = shell::cache().join("kernels").join(series.name);
     let kver = dir.join("kver");
     if let Ok(release) = fs::read_to_string(&kver) {
         return Ok(Kernel {
             dir,
             release: release.trim().into(),
+            module_btf: series.module_btf,
         });
     }
-    shell::need(&[
-        ("apt-get", "apt"),
-        ("apt-cache", "apt"),
-        ("dpkg-deb", "dpkg"),
-    ])?;
+    shell::need(
+        &[
+            ("apt-get", "apt"),
+            ("apt-cache", "apt"),
+            ("dpkg-deb", "dpkg"),
+        ],
+        "fetching a kernel",
+    )?;
     println!("vm: fetching kernel {} (once)", series.name);
     fs::remove_dir_all(&dir).ok();
     let release =
         fetch(series, &dir).with_context(|| format!("fetching kernel {}", series.name))?;
     fs::write(kver, &release)?;
-    Ok(Kernel { dir, release })
+    Ok(Kernel {
+        dir,
+        release,
+        module_btf: series.module_btf,
+    })
 }
 
 /// Where the host's Debian archive and security archive are, or Debian's own.

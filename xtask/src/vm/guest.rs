@@ -1,11 +1,10 @@
-//! The programs that go into the guest: its init with the tests, softgpu, nvcap. All static.
+//! The programs that go into the guest: its init with the bed's tests, the end-to-end tests, softgpu, nvcap. All static.
 
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 
-use super::shell;
+use crate::build::{self, Profile};
 
 /// Where they are on the host.
 pub struct Programs {
@@ -13,47 +12,28 @@ pub struct Programs {
     pub init: PathBuf,
     /// The traced program.
     pub softgpu: PathBuf,
-    /// The tracer, where there is one.
-    pub nvcap: Option<PathBuf>,
+    /// The tracer and its end-to-end tests; none when only the bed is tested.
+    pub nvcap: Option<(PathBuf, PathBuf)>,
 }
 
-const TARGET: &str = "x86_64-unknown-linux-gnu";
-
-/// Builds them; `nvcap` is taken as it is, or from this checkout's release build where that is present.
-pub fn build(nvcap: Option<&Path>) -> Result<Programs> {
-    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    shell::quiet(
-        Command::new(cargo)
-            .args([
-                "build",
-                "--quiet",
-                "--release",
-                "-p",
-                "vm-guest",
-                "-p",
-                "softgpu",
-                "--target",
-                TARGET,
-            ])
-            .env("RUSTFLAGS", "-C target-feature=+crt-static")
-            .current_dir(shell::root()),
-    )?;
-    let cache = shell::cache();
-    let dir = cache
-        .parent()
-        .unwrap_or(&cache)
-        .join(TARGET)
-        .join("release");
+/// Builds them; `nvcap` is taken as it is where it is named. With `bed`, neither it nor its tests are wanted.
+pub fn build(nvcap: Option<&Path>, bed: bool) -> Result<Programs> {
+    let mut wanted = vec!["vm-guest", "softgpu"];
+    if nvcap.is_none() && !bed {
+        build::bpf().context("without nvcap, `cargo xtask vm --bed` runs the bed's own tests")?;
+        wanted.push("nvcap");
+    }
+    let dir = build::packages(&wanted, Profile::RELEASE)?;
     let nvcap = match nvcap {
+        _ if bed => None,
         Some(file) if !file.is_file() => bail!("{} is not there", file.display()),
         Some(file) => Some(file.to_path_buf()),
-        None => Some(dir.join("nvcap")).filter(|f| f.is_file()),
+        None => Some(dir.join("nvcap")),
     };
-    if nvcap.is_none() {
-        println!(
-            "vm: no nvcap here (cargo xtask build --release makes it): only the bed's own tests run"
-        );
-    }
+    let nvcap = match nvcap {
+        Some(nvcap) => Some((nvcap, build::test_program("live", Profile::RELEASE)?)),
+        None => None,
+    };
     Ok(Programs {
         init: dir.join("vm-init"),
         softgpu: dir.join("softgpu"),

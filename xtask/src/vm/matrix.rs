@@ -45,12 +45,12 @@ pub struct Cell {
     pub user: bool,
 }
 
-/// The usual machine: one GPU, branch 580, BTF, nothing locked.
+/// The usual machine: two GPUs, branch 580, BTF, nothing locked.
 const USUAL: Cell = Cell {
     kernel: "",
     way: Way::Kprobe,
     branch: 580,
-    gpus: 1,
+    gpus: 2,
     btf: true,
     lockdown: "none",
     kptr: 0,
@@ -65,6 +65,44 @@ const BED: &[&str] = &[
     "bed-kprobe",
     "bed-hung",
     "bed-reload",
+];
+
+/// Every end-to-end test of the live trace (tests/live), the refusals that are the same everywhere left out.
+const ALL: &[&str] = &[
+    "capture::one_thread",
+    "capture::eight_threads",
+    "capture::ring_wrap",
+    "capture::big_entries",
+    "capture::bursts",
+    "capture::wide_bursts",
+    "capture::thread_churn",
+    "capture::shared_channels",
+    "capture::late_doorbells",
+    "capture::both_pages",
+    "capture::fork_shared",
+    "capture::fork_own",
+    "capture::exec",
+    "capture::exec_from_thread",
+    "capture::many_events",
+    "capture::operations",
+    "attach::waiting_process",
+    "attach::running_process",
+    "attach::first_submissions",
+    "attach::exits_meanwhile",
+    "death::kill_nvcap_attached",
+    "death::kill_nvcap_parent",
+    "death::kill_target",
+    "death::interrupt_nvcap",
+    "death::terminate_nvcap",
+];
+
+/// One of each kind: what a cell that differs in one thing runs.
+const FEW: &[&str] = &[
+    "capture::one_thread",
+    "capture::fork_own",
+    "capture::exec",
+    "attach::waiting_process",
+    "attach::running_process",
 ];
 
 impl Cell {
@@ -92,26 +130,47 @@ impl Cell {
         name
     }
 
+    /// True when it differs from the usual machine in its kernel and its way alone.
+    fn usual(&self) -> bool {
+        self.branch == USUAL.branch
+            && self.gpus == USUAL.gpus
+            && self.btf
+            && self.lockdown == "none"
+            && self.kptr == 0
+            && !self.user
+    }
+
     /// The tests it runs.
     pub fn tests(&self) -> Vec<&'static str> {
+        let mut tests = Vec::new();
         if self.gpus == 0 {
             return vec!["bed-none"];
         }
-        BED.to_vec()
+        if self.way == Way::Kprobe {
+            tests.extend(BED);
+        }
+        if self.usual() && matches!(self.way, Way::Kprobe | Way::Fentry) {
+            tests.extend(ALL);
+        } else if self.gpus == USUAL.gpus {
+            tests.extend(FEW);
+        }
+        tests
     }
 }
 
-/// Every machine of the matrix.
+/// Every machine of the matrix, the longest first so that the last ones end together.
 pub fn all() -> Vec<Cell> {
     let mut cells = Vec::new();
-    for kernel in ["6.12", "6.1"] {
-        for way in [Way::Kprobe, Way::Fentry, Way::Tracepoint] {
+    for way in [Way::Kprobe, Way::Fentry, Way::Tracepoint] {
+        for kernel in ["6.12", "6.1"] {
             cells.push(Cell {
                 kernel,
                 way,
                 ..USUAL
             });
         }
+    }
+    for kernel in ["6.12", "6.1"] {
         for branch in [535, 550] {
             cells.push(Cell {
                 kernel,
@@ -119,7 +178,7 @@ pub fn all() -> Vec<Cell> {
                 ..USUAL
             });
         }
-        for gpus in [0, 2] {
+        for gpus in [0, 1] {
             cells.push(Cell {
                 kernel,
                 gpus,

@@ -4,25 +4,25 @@ use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::{Mutex, PoisonError};
 
 use anyhow::{Context, Result, bail};
 
 use super::fetch::Kernel;
 use super::shell;
+use crate::paths;
 
 /// What the build starts, with its packages.
-const NEEDS: &[shell::Need] = &[
-    ("make", "make"),
-    ("gcc", "gcc"),
-    ("strip", "binutils"),
-    ("objcopy", "binutils"),
-];
+const NEEDS: &[shell::Need] = &[("make", "make"), ("gcc", "gcc"), ("objcopy", "binutils")];
 
 /// The built files.
 pub const FILES: [&str; 2] = ["nvidia.ko", "nvidia-uvm.ko"];
 
+/// One build at a time: two machines of the matrix often want the same modules.
+static BUILDING: Mutex<()> = Mutex::new(());
+
 fn sources() -> PathBuf {
-    shell::root().join("tests/vm/nvidia")
+    paths::root().join("tests/vm/nvidia")
 }
 
 /// A number that changes with any source.
@@ -41,18 +41,19 @@ fn fingerprint() -> Result<u64> {
     Ok(hasher.finish())
 }
 
-/// Builds the modules for `kernel` in the layouts of `branch`; returns the folder with [`FILES`].
+/// The modules for `kernel` in the layouts of `branch`, with BTF or without: the folder that holds [`FILES`].
 pub fn build(kernel: &Kernel, branch: u32, btf: bool) -> Result<PathBuf> {
-    let kind = if btf { "btf" } else { "plain" };
-    let name = format!("{}-{branch}-{kind}-{:016x}", kernel.release, fingerprint()?);
+    let _one = BUILDING.lock().unwrap_or_else(PoisonError::into_inner);
+    let name = format!("{}-{branch}-{:016x}", kernel.release, fingerprint()?);
     let out = shell::cache().join("modules").join(name);
-    if FILES.iter().all(|f| out.join(f).is_file()) {
-        return Ok(out);
+    let kind = out.join(if btf { "btf" } else { "plain" });
+    if FILES.iter().all(|f| kind.join(f).is_file()) {
+        return Ok(kind);
     }
-    shell::need(NEEDS)?;
+    shell::need(NEEDS, "building the stand-in kernel module")?;
     let work = shell::cache()
         .join("build")
-        .join(format!("{}-{branch}-{kind}", kernel.release));
+        .join(format!("{}-{branch}", kernel.release));
     fs::remove_dir_all(&work).ok();
     fs::create_dir_all(&work)?;
     for source in fs::read_dir(sources())? {
@@ -61,23 +62,31 @@ pub fn build(kernel: &Kernel, branch: u32, btf: bool) -> Result<PathBuf> {
     }
     make(kernel, branch, &work)
         .with_context(|| format!("building the stand-in for {}", kernel.release))?;
-    fs::create_dir_all(&out)?;
-    for file in FILES {
-        let built = work.join(file);
-        if btf {
-            add_btf(kernel, &work, file)?;
+    for (kind, btf) in [("plain", false), ("btf", true)] {
+        if btf && !kernel.module_btf {
+            continue;
         }
-        let ready = work.join(format!("{file}.ready"));
-        let mut strip = Command::new("objcopy");
-        strip.arg("--strip-debug");
-        if !btf {
-            strip.args(["-R", ".BTF", "-R", ".BTF.base"]);
+        let ready = work.join(kind);
+        fs::create_dir_all(&ready)?;
+        for file in FILES {
+            let mut strip = Command::new("objcopy");
+            strip.arg("--strip-debug");
+            if btf {
+                add_btf(kernel, &work, file)?;
+            } else {
+                strip.args(["-R", ".BTF", "-R", ".BTF.base"]);
+            }
+            shell::quiet(strip.arg(work.join(file)).arg(ready.join(file)))?;
         }
-        shell::quiet(strip.arg(&built).arg(&ready))?;
-        fs::rename(&ready, out.join(file))?;
+        fs::create_dir_all(&out)?;
+        fs::remove_dir_all(out.join(kind)).ok();
+        fs::rename(&ready, out.join(kind))?;
     }
     fs::remove_dir_all(&work).ok();
-    Ok(out)
+    if !kind.is_dir() {
+        bail!("kernel {} knows no BTF of modules", kernel.release);
+    }
+    Ok(kind)
 }
 
 /// The environment in which the fetched build programs find each other and their libraries.
@@ -98,6 +107,18 @@ fn make(kernel: &Kernel, branch: u32, work: &Path) -> Result<()> {
         .arg(kernel.headers())
         .arg(format!("M={}", work.display()));
     make.arg(format!("NV_BRANCH={branch}")).arg("modules");
+    // The headers ask for the compiler of the kernel's own release; another does for this little.
+    let asked = fs::read_to_string(kernel.headers().join(".kernelvariables")).unwrap_or_default();
+    let compiler = asked.lines().find_map(|l| {
+        Some(
+            &l[l.rfind("$(CROSS_COMPILE)gcc-")
+                .filter(|_| l.starts_with("CC"))?
+                + 16..],
+        )
+    });
+    if compiler.is_some_and(|c| paths::on_path(c).is_none()) {
+        make.arg("CC=gcc");
+    }
     let said = shell::quiet(&mut make)?;
     for line in said.lines().filter(|l| l.contains("warning")) {
         println!("{line}");

@@ -9,6 +9,7 @@ use anyhow::{Context, Result};
 
 use super::matrix::{self, Cell};
 use super::shell;
+use crate::paths;
 
 /// How a test ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -76,19 +77,23 @@ impl Report {
 
     /// Prints it, at once so that machines do not mix.
     pub fn print(&self) {
-        let mut text = format!("{} ({}), {:.1} s\n", self.cell, self.release, self.seconds);
+        let mut text = format!(
+            "Running {} on {} ({:.1} s)\n",
+            self.cell, self.release, self.seconds
+        );
         for test in &self.tests {
+            let name = format!("{} {}", self.cell, test.name);
             let _ = match &test.outcome {
-                Outcome::Ok => writeln!(text, "  ok      {:<24} {:.2} s", test.name, test.seconds),
-                Outcome::Failed(why) => writeln!(text, "  FAILED  {:<24} {why}", test.name),
-                Outcome::NotRun(why) => writeln!(text, "  not run {:<24} {why}", test.name),
+                Outcome::Ok => writeln!(text, "test {name} ... ok ({:.2} s)", test.seconds),
+                Outcome::Failed(why) => writeln!(text, "test {name} ... FAILED\n    {why}"),
+                Outcome::NotRun(why) => writeln!(text, "test {name} ... ignored, {why}"),
             };
         }
         for line in &self.console {
             let _ = writeln!(text, "    | {line}");
         }
         if let Some(why) = &self.machine {
-            let _ = writeln!(text, "  MACHINE {why}");
+            let _ = writeln!(text, "test {} machine ... FAILED\n    {why}", self.cell);
         }
         print!("{text}");
     }
@@ -142,7 +147,7 @@ pub fn table() -> Result<()> {
             .collect();
         let _ = writeln!(table, "| {cell} | {release} | {} |", words.join(" | "));
     }
-    let path = shell::root().join("docs/kernels.md");
+    let path = paths::root().join("docs/kernels.md");
     let old = fs::read_to_string(&path).unwrap_or_default();
     let head = old.split(BEGIN).next().unwrap_or_default();
     fs::create_dir_all(path.parent().context("a folder")?)?;

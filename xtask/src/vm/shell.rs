@@ -1,54 +1,36 @@
-//! Other programs: run with an error that shows the command, and looked for before they are needed.
+//! Other programs: looked for, and installed where that is allowed, before they are needed; and run with an error that
+//! shows the command.
 
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail};
 
+use crate::{install, paths};
+
 /// A program, and the Debian package that has it.
 pub type Need = (&'static str, &'static str);
 
-/// The workspace's root.
-pub fn root() -> PathBuf {
-    let xtask = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
-    xtask.parent().map_or(xtask.clone(), PathBuf::from)
-}
-
 /// Where everything of the VM is kept between runs.
 pub fn cache() -> PathBuf {
-    std::env::var_os("CARGO_TARGET_DIR")
-        .map_or_else(|| root().join("target"), PathBuf::from)
-        .join("vm")
+    paths::target().join("vm")
 }
 
-fn found(program: &str) -> bool {
-    std::env::var_os("PATH")
-        .is_some_and(|path| std::env::split_paths(&path).any(|dir| dir.join(program).is_file()))
-}
-
-/// Fails with the command to type when a program is lacking.
-pub fn need(programs: &[Need]) -> Result<()> {
-    let lacking: Vec<_> = programs
+/// Installs what is lacking of `programs`, or fails with what to type.
+pub fn need(programs: &[Need], purpose: &str) -> Result<()> {
+    let mut packages: Vec<&str> = programs
         .iter()
-        .filter(|(program, _)| !found(program))
+        .filter(|(program, _)| paths::on_path(program).is_none())
+        .map(|(_, package)| *package)
         .collect();
-    if lacking.is_empty() {
+    packages.dedup();
+    if packages.is_empty() {
         return Ok(());
     }
-    let mut packages: Vec<_> = lacking.iter().map(|(_, package)| *package).collect();
-    packages.dedup();
-    bail!(
-        "the test VM needs {}; type: sudo apt-get install {}",
-        lacking
-            .iter()
-            .map(|(program, _)| *program)
-            .collect::<Vec<_>>()
-            .join(", "),
-        packages.join(" ")
-    )
+    install::apt(&packages, purpose)
 }
 
-/// Runs a command, showing its output only when it fails.
+/// Runs a command, showing its output only when it fails; returns its standard output.
 pub fn quiet(command: &mut Command) -> Result<String> {
     let shown = format!("{command:?}");
     let out = command

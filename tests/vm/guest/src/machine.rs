@@ -2,10 +2,11 @@
 
 use std::ffi::CString;
 use std::fs;
-use std::io::Read;
-use std::os::fd::{AsRawFd, FromRawFd};
-use std::os::unix::process::CommandExt;
+use std::io::{BufRead, BufReader};
+use std::os::fd::AsRawFd;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Command, Stdio};
+use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
@@ -183,25 +184,26 @@ pub fn run_self(args: &[&str], limit: Duration) -> Ended {
 
 /// Runs a command to its end or to `limit`, when its whole process group is killed.
 pub fn run(command: &mut Command, limit: Duration) -> Ended {
-    match try_run(command, limit) {
-        Ok(ended) => ended,
-        Err(e) => Ended {
-            status: None,
-            how: format!("{e:#}"),
-            said: String::new(),
-        },
-    }
+    let mut said = String::new();
+    let mut ended = stream(command, limit, |line| {
+        said.push_str(line);
+        said.push('\n');
+    });
+    ended.said = said;
+    ended
 }
 
-fn try_run(command: &mut Command, limit: Duration) -> Result<Ended> {
-    let mut fds = [0; 2];
-    // SAFETY: two descriptors are written; each gets one owner below.
-    if unsafe { libc::pipe2(fds.as_mut_ptr(), libc::O_CLOEXEC) } != 0 {
-        return Err(std::io::Error::last_os_error()).context("pipe");
-    }
-    // SAFETY: just made, owned by nobody else.
-    let (mut reader, writer) =
-        unsafe { (fs::File::from_raw_fd(fds[0]), fs::File::from_raw_fd(fds[1])) };
+/// The same, but each line that it says is given to `each` at once.
+pub fn stream(command: &mut Command, limit: Duration, mut each: impl FnMut(&str)) -> Ended {
+    try_stream(command, limit, &mut each).unwrap_or_else(|e| Ended {
+        status: None,
+        how: format!("{e:#}"),
+        said: String::new(),
+    })
+}
+
+fn try_stream(command: &mut Command, limit: Duration, each: &mut dyn FnMut(&str)) -> Result<Ended> {
+    let (reader, writer) = std::io::pipe()?;
     let mut child = command
         .stdin(Stdio::null())
         .stdout(writer.try_clone()?)
@@ -209,30 +211,42 @@ fn try_run(command: &mut Command, limit: Duration) -> Result<Ended> {
         .process_group(0)
         .spawn()
         .with_context(|| format!("starting {:?}", command.get_program()))?;
-    // The command still holds the writing end; give it up so that the reader meets an end.
+    // The command still holds the writing ends; give them up so that the reader meets an end.
     command.stdout(Stdio::null()).stderr(Stdio::null());
-    let said = std::thread::spawn(move || {
-        let mut text = Vec::new();
-        let _ = reader.read_to_end(&mut text);
-        String::from_utf8_lossy(&text).into_owned()
+    let (sender, lines) = mpsc::channel();
+    std::thread::spawn(move || {
+        for line in BufReader::new(reader).split(b'\n') {
+            let Ok(line) = line else { return };
+            if sender
+                .send(String::from_utf8_lossy(&line).trim_end().to_string())
+                .is_err()
+            {
+                return;
+            }
+        }
     });
+    let kill = |pid: u32| {
+        // SAFETY: a signal to the group made above; one that is gone is no matter.
+        unsafe { libc::kill(-(pid as i32), libc::SIGKILL) };
+    };
     let start = Instant::now();
     let mut how = String::new();
     let status = loop {
-        if let Some(status) = child.try_wait()? {
+        if let Ok(line) = lines.recv_timeout(Duration::from_millis(5)) {
+            each(&line);
+        } else if let Some(status) = child.try_wait()? {
             break status;
         }
         if how.is_empty() && start.elapsed() > limit {
             how = format!("ran past {} s", limit.as_secs());
-            // SAFETY: a signal to the group made above.
-            unsafe { libc::kill(-(child.id() as i32), libc::SIGKILL) };
+            kill(child.id());
         }
-        std::thread::sleep(Duration::from_millis(2));
     };
     // What it left behind goes too, and with it the pipe's writers.
-    // SAFETY: as above; a group that is gone is no matter.
-    unsafe { libc::kill(-(child.id() as i32), libc::SIGKILL) };
-    use std::os::unix::process::ExitStatusExt;
+    kill(child.id());
+    while let Ok(line) = lines.recv_timeout(Duration::from_millis(500)) {
+        each(&line);
+    }
     if how.is_empty()
         && let Some(signal) = status.signal()
     {
@@ -241,7 +255,7 @@ fn try_run(command: &mut Command, limit: Duration) -> Result<Ended> {
     Ok(Ended {
         status: if how.is_empty() { status.code() } else { None },
         how,
-        said: said.join().unwrap_or_default(),
+        said: String::new(),
     })
 }
 

@@ -6,9 +6,10 @@
 
 mod job;
 mod machine;
+mod other_names;
 mod tests;
 
-use std::process::ExitCode;
+use std::process::{Command, ExitCode};
 use std::time::Duration;
 
 use crate::job::Job;
@@ -19,6 +20,9 @@ const BAD_MACHINE: u8 = 90;
 const KERNEL_COMPLAINED: u8 = 94;
 
 fn main() -> ExitCode {
+    if let Some(code) = other_names::run() {
+        return code;
+    }
     let mut args = std::env::args().skip(1);
     if let (Some("test"), Some(name)) = (args.next().as_deref(), args.next()) {
         return one(&name);
@@ -74,7 +78,16 @@ fn all() -> u8 {
     }
     println!("vm: ready {:.2} {}", machine::uptime(), machine::kernel());
     let mut failed = 0;
-    for name in &job.tests {
+    let mut tests = job.tests.as_slice();
+    while let Some(name) = tests.first() {
+        if is_live(name) {
+            // As many as follow each other share one run, which finds out only once what this machine can do.
+            let n = tests.iter().take_while(|t| is_live(t)).count();
+            failed += live(&job, &tests[..n]);
+            tests = &tests[n..];
+            continue;
+        }
+        tests = &tests[1..];
         let start = machine::uptime();
         let ended = machine::run_self(&["test", name], Duration::from_secs(job.limit));
         let seconds = machine::uptime() - start;
@@ -98,6 +111,52 @@ fn all() -> u8 {
     if let Some(what) = machine::complaint() {
         println!("vm: kernel: {what}");
         return KERNEL_COMPLAINED;
+    }
+    failed
+}
+
+/// The end-to-end tests that run natively too are named `group::what`.
+fn is_live(name: &str) -> bool {
+    name.contains("::")
+}
+
+/// Runs end-to-end tests by their own program, on this machine's driver; returns how many failed.
+fn live(job: &Job, names: &[String]) -> u8 {
+    let mut command = Command::new("/bin/live");
+    command.arg("--exact").args(names);
+    command.env("PATH", "/bin").env("HOME", "/tmp");
+    command
+        .env("NVCAP_BIN", "/bin/nvcap-here")
+        .env("VM_WAY", &job.way);
+    command
+        .env("SOFTGPU_BIN", "/bin/softgpu")
+        .env("SOFTGPU_DEVICE", "1");
+    let mut failed = 0;
+    let limit = Duration::from_secs(job.limit * names.len() as u64);
+    let ended = machine::stream(&mut command, limit, |line| {
+        let verdict = line
+            .strip_prefix("test ")
+            .and_then(|l| l.split_once(" ... "));
+        let Some((name, verdict)) = verdict else {
+            println!("  {line}");
+            return;
+        };
+        let seconds = verdict
+            .rsplit_once('(')
+            .and_then(|(_, s)| s.strip_suffix(" s)"))
+            .unwrap_or("0");
+        if let Some(why) = verdict.strip_prefix("NOT RUN: ") {
+            println!("vm: test {name} not-run 0 {why}");
+        } else if verdict.starts_with("ok") {
+            println!("vm: test {name} ok {seconds}");
+        } else {
+            failed += 1;
+            println!("vm: test {name} FAILED {seconds} its own words follow on the console");
+        }
+    });
+    // The runner counts a test that was never named as failed.
+    if ended.status.is_none() {
+        println!("  the end-to-end tests: {}", ended.how);
     }
     failed
 }
