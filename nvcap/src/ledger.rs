@@ -9,6 +9,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 
+use crate::decode::{engine_of, event::Engine};
 use crate::record::{Channel, ChannelId, Life, Loss, Lost, Origin, Record, Submission};
 
 /// Exit status of a trace that is complete.
@@ -38,8 +39,8 @@ pub struct ChannelLedger {
     pub gpu: Option<u32>,
     /// Work-submit token, where known.
     pub token: Option<u32>,
-    /// NV2080_ENGINE_TYPE, where known.
-    pub engine: Option<u32>,
+    /// What it feeds, where known.
+    pub engine: Engine,
     /// Channel class, where known.
     pub class: Option<u32>,
     /// How the channel was learnt, where it was announced.
@@ -245,7 +246,9 @@ impl ChannelLedger {
         self.process = name.cloned().or_else(|| self.process.take());
         self.gpu = c.gpu.or(self.gpu);
         self.token = c.token.or(self.token);
-        self.engine = c.engine.or(self.engine);
+        if let Some(engine) = c.engine.map(engine_of).filter(|e| *e != Engine::Unknown) {
+            self.engine = engine;
+        }
         self.class = c.class.or(self.class);
         self.ring_entries = c.entries.or(self.ring_entries);
         // A channel announced again (its token became known) keeps how it was learnt first.
@@ -386,6 +389,14 @@ impl Ledger {
                     count,
                 }),
             }
+        }
+    }
+
+    /// Adds which engine a channel feeds, where its record did not say and the stream tells.
+    pub fn learn_engine(&mut self, id: ChannelId, engine: Engine) {
+        let channel = self.channels.entry(id).or_default();
+        if channel.engine == Engine::Unknown {
+            channel.engine = engine;
         }
     }
 

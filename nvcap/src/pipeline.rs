@@ -1,20 +1,24 @@
 //! From records to sinks: the one path that the live trace and every other source share.
 //!
-//! A record goes to the ledger, then to the sinks as it is, then, if it is a submission, through the decoder, whose
-//! events go through the filter to the sinks. The pipeline adds what the decoder cannot know: thread names, GPU,
-//! token, engine, serial number and phase. It knows no source.
+//! A record goes to the ledger and the driver model, then to the sinks as it is, then, if it is a submission, through
+//! the decoder, whose events go through the filter to the sinks. The pipeline adds what the decoder cannot know:
+//! thread names, GPU, token, engine, serial number and phase. It knows no source.
 
 use std::collections::HashMap;
 use std::io;
 use std::sync::Arc;
 
-use crate::decode::event::{Body, Context, Engine, Event, SubmissionHead};
+use crate::decode::classes::{self, Family};
+use crate::decode::entry;
+use crate::decode::event::{Context, Engine, EntryKind, Event, Place};
+use crate::decode::stream::{Item, Stream};
+use crate::decode::{self, Decoder, Places, Wants};
+use crate::driver::{self, Model};
 use crate::ledger::Ledger;
 use crate::output::filter::Filter;
-use crate::output::names::engine_from_rm;
 use crate::output::phases::Phases;
-use crate::output::{Detail, Sink};
-use crate::record::{Channel, ChannelId, Life, Process, Record, Submission};
+use crate::output::{Detail, Sink, Summary};
+use crate::record::{Channel, ChannelId, GpuVa, Life, Process, Record, Submission};
 
 /// What a pipeline does beside decoding.
 #[derive(Debug, Default)]
@@ -32,49 +36,67 @@ struct Known {
     token: Option<u32>,
     class: Option<u32>,
     engine: Engine,
+    /// Submissions searched for what engine it is.
+    searched: u8,
 }
+
+/// How many submissions of a channel of unknown engine are searched for the classes they bind: libcuda binds them in
+/// a channel's first one.
+const SEARCHED: u8 = 16;
 
 /// Takes records, decodes them and hands the events to the sinks.
 pub struct Pipeline {
     options: Options,
     ledger: Ledger,
+    model: Model,
+    decoder: Decoder,
     sinks: Vec<Box<dyn Sink>>,
-    /// The finest detail any sink wants; `None` where none wants events.
-    detail: Option<Detail>,
+    /// No sink takes events: nothing is decoded.
+    deaf: bool,
     names: HashMap<u32, Arc<str>>,
     channels: HashMap<ChannelId, Known>,
     serial: u64,
 }
 
 impl Pipeline {
-    /// A pipeline with no sink yet: it keeps the ledger.
+    /// A pipeline into `sinks`, which all see the same events. With none it keeps the ledger.
     #[must_use]
-    pub fn new(options: Options) -> Self {
+    pub fn new(options: Options, sinks: Vec<Box<dyn Sink>>) -> Self {
+        let shown = sinks.iter().filter_map(|s| s.detail()).max();
+        let detail = match (&options.filter, shown) {
+            (Some(filter), Some(shown)) => Some(shown.max(filter.detail())),
+            (_, shown) => shown,
+        };
         Self {
-            options,
             ledger: Ledger::new(),
-            sinks: Vec::new(),
-            detail: None,
+            model: Model::new(driver::Options::default()),
+            decoder: Decoder::new(decode::Options {
+                wants: Wants {
+                    entries: detail >= Some(Detail::Words),
+                    methods: detail >= Some(Detail::Methods),
+                    operations: detail.is_some(),
+                },
+                ..decode::Options::default()
+            }),
+            options,
+            sinks,
+            deaf: detail.is_none(),
             names: HashMap::new(),
             channels: HashMap::new(),
             serial: 0,
         }
     }
 
-    /// Adds a sink; all see the same events.
-    pub fn add_sink(&mut self, sink: Box<dyn Sink>) {
-        let mut wanted = sink.detail();
-        if let (Some(wanted), Some(filter)) = (&mut wanted, &self.options.filter) {
-            *wanted = (*wanted).max(filter.detail());
-        }
-        self.detail = self.detail.max(wanted);
-        self.sinks.push(sink);
-    }
-
     /// The ledger so far.
     #[must_use]
     pub fn ledger(&self) -> &Ledger {
         &self.ledger
+    }
+
+    /// The driver model as the records so far have built it.
+    #[must_use]
+    pub fn model(&self) -> &Model {
+        &self.model
     }
 
     /// Takes the next record.
@@ -84,6 +106,7 @@ impl Pipeline {
     /// trace's: the caller stops and ends quietly.
     pub fn record(&mut self, record: Record) -> io::Result<()> {
         self.ledger.record(&record);
+        self.model.record(&record);
         match &record {
             Record::Process(p) => self.life(p),
             Record::Channel(c) => self.channel(c),
@@ -106,6 +129,9 @@ impl Pipeline {
                 self.names
                     .entry(p.at.pid)
                     .or_insert_with(|| name.as_str().into());
+                if matches!(p.life, Life::Exec { .. }) {
+                    self.decoder.forget_process(p.at.pid);
+                }
             }
             // A child bears its parent's name until it says otherwise.
             Life::Fork { child } | Life::Thread { child } => {
@@ -117,6 +143,7 @@ impl Pipeline {
                 self.names.remove(&p.at.tid);
                 if *process {
                     self.names.remove(&p.at.pid);
+                    self.decoder.forget_process(p.at.pid);
                 }
             }
         }
@@ -130,11 +157,12 @@ impl Pipeline {
     }
 
     fn channel(&mut self, c: &Channel) {
+        self.decoder.channel(c);
         let known = self.channels.entry(c.id).or_default();
         known.gpu = c.gpu.or(known.gpu);
         known.token = c.token.or(known.token);
         known.class = c.class.or(known.class);
-        if let Some(engine) = c.engine.map(engine_from_rm)
+        if let Some(engine) = c.engine.map(decode::engine_of)
             && engine != Engine::Unknown
         {
             known.engine = engine;
@@ -144,8 +172,11 @@ impl Pipeline {
     fn context(&mut self, s: &Submission) -> Context {
         let thread = self.name(s.at.tid, s.at.pid);
         let known = self.channels.entry(s.channel).or_default();
-        if known.token.is_none() {
-            known.token = s.token;
+        known.token = known.token.or(s.token);
+        if known.engine == Engine::Unknown && known.searched < SEARCHED {
+            known.searched += 1;
+            known.engine = engine_by_binding(s);
+            self.ledger.learn_engine(s.channel, known.engine);
         }
         let serial = self.serial;
         self.serial += 1;
@@ -170,15 +201,19 @@ impl Pipeline {
     }
 
     fn submission(&mut self, s: &Submission) -> io::Result<()> {
-        let context = self.context(s);
-        if self.detail.is_none() {
+        if self.deaf {
             return Ok(());
         }
-        let event = Event {
-            context: &context,
-            body: Body::Submission(head(s)),
-        };
-        emit(&mut self.sinks, self.options.filter.as_ref(), &event)
+        let context = self.context(s);
+        let mut outcome = Ok(());
+        let (sinks, filter) = (&mut self.sinks, self.options.filter.as_ref());
+        let places = ByModel(&self.model);
+        self.decoder.submission(s, &context, &places, &mut |event| {
+            if outcome.is_ok() && filter.is_none_or(|f| f.matches(event)) {
+                outcome = emit(sinks, event);
+            }
+        });
+        outcome
     }
 
     /// Writes out what the sinks have buffered: for a live trace that has nothing to do for a while.
@@ -196,7 +231,12 @@ impl Pipeline {
     pub fn finish(mut self) -> io::Result<Ledger> {
         // What is still buffered may not fit any more, and the ledger must know before it is shown.
         self.flush()?;
+        let summary = Summary {
+            counts: self.decoder.counts(),
+            methods: self.decoder.method_counts(),
+        };
         for sink in &mut self.sinks {
+            sink.summary(&summary);
             let mut ledger = self.ledger.clone();
             ledger.add_unshown(sink.unshown());
             sink.finish(&ledger)?;
@@ -207,31 +247,40 @@ impl Pipeline {
     }
 }
 
-fn emit(sinks: &mut [Box<dyn Sink>], filter: Option<&Filter>, event: &Event<'_>) -> io::Result<()> {
-    if filter.is_some_and(|f| !f.matches(event)) {
-        return Ok(());
-    }
+fn emit(sinks: &mut [Box<dyn Sink>], event: &Event<'_>) -> io::Result<()> {
     sinks.iter_mut().try_for_each(|s| s.event(event))
 }
 
-fn head(s: &Submission) -> SubmissionHead {
-    let mut bytes = 0;
-    let mut missing = 0;
+/// Where addresses lie, by the driver model.
+struct ByModel<'a>(&'a Model);
+
+impl Places for ByModel<'_> {
+    fn place(&self, pid: u32, va: GpuVa) -> Option<Place> {
+        self.0.place(pid, va)
+    }
+}
+
+/// The engine of a channel nothing is known of, by the classes the submission binds: a compute or 3D class needs
+/// the graphics engine; a channel that binds a copy class and neither of those feeds a copy engine.
+fn engine_by_binding(s: &Submission) -> Engine {
+    const SET_OBJECT: u16 = 0;
+    let mut stream = Stream::default();
+    let mut engine = Engine::Unknown;
     for segment in &s.segments {
-        let announced = ((segment.entry >> 42) & 0x1f_ffff) * 4;
-        let holes: u64 = segment.holes.iter().map(|h| u64::from(h.len)).sum();
-        let have = (segment.bytes.len() as u64).saturating_sub(holes);
-        bytes += announced.max(segment.bytes.len() as u64);
-        missing += announced.saturating_sub(have);
+        let EntryKind::Segment { len, .. } = entry::read(segment.entry, 0) else {
+            continue;
+        };
+        for item in stream.runs(&segment.bytes, len, &segment.holes) {
+            let Item::Run(run) = item else { continue };
+            if run.address != SET_OBJECT || run.is_empty() {
+                continue;
+            }
+            match classes::family(run.word(0).unwrap_or(0) & 0xffff) {
+                Family::Compute | Family::Graphics3d => return Engine::Graphics,
+                Family::Copy => engine = Engine::Copy(None),
+                _ => {}
+            }
+        }
     }
-    SubmissionHead {
-        position: s.position,
-        gp_get: s.gp_get,
-        prev_put: s.prev_put,
-        gp_put: s.gp_put,
-        entries: u32::try_from(s.segments.len()).unwrap_or(u32::MAX),
-        bytes,
-        missing,
-        ip: s.ip,
-    }
+    engine
 }

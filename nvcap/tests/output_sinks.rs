@@ -372,7 +372,7 @@ fn a_filter_that_names_methods_asks_for_them() {
 #[test]
 fn statistics_add_up() {
     let written = Written::default();
-    let mut sink = Stats::new(written.output(), Form::Json, Detail::Methods);
+    let mut sink = Stats::new(written.output(), Form::Json, Detail::Methods, true);
     with_each(|e| sink.event(&e).unwrap());
     with_each(|e| sink.event(&e).unwrap());
     sink.finish(&Ledger::new()).unwrap();
@@ -400,6 +400,7 @@ fn statistics_add_up() {
         written.output(),
         Form::Text { color: false },
         Detail::Operations,
+        true,
     );
     with_each(|e| sink.event(&e).unwrap());
     sink.finish(&Ledger::new()).unwrap();
@@ -490,7 +491,7 @@ fn everything_in_json_fits_the_schema() {
                 ..json::Options::default()
             },
         );
-        let mut stats = Stats::new(written.output(), Form::Json, Detail::Methods);
+        let mut stats = Stats::new(written.output(), Form::Json, Detail::Methods, true);
         let mut ledger = Ledger::new();
         for r in records() {
             ledger.record(&r);

@@ -118,28 +118,33 @@ fn cost(rounds: usize, launches: u64) -> Result<()> {
         );
     }
     let doorbells = doorbells(&fs::read_to_string(&channels)?)?;
-    let mut samples: [Vec<f64>; 3] = Default::default();
+    let mut turns = Vec::new();
     for round in 0..rounds {
+        let mut medians = [0.0; WAYS.len()];
         for (n, (way, name)) in WAYS.iter().enumerate() {
             let passes = turn(*way, &dir, &channels, &doorbells, launches)
                 .with_context(|| format!("turn {name}"))?;
             eprintln!("round {}: {name}: {passes:.0?} ns a launch", round + 1);
-            samples[n].extend(passes);
+            medians[n] = median(passes);
         }
+        turns.push(medians);
     }
-    let medians = samples.map(median);
     println!(
-        "{:<24} {:>12} {:>10} {:>16}",
+        "{:<24} {:>12} {:>12} {:>14}",
         "", "ns a launch", "x untraced", "x watchpoint"
     );
-    for ((_, name), ns) in WAYS.iter().zip(medians) {
+    for (n, (_, name)) in WAYS.iter().enumerate() {
+        let of = |value: &dyn Fn(&[f64; 3]) -> f64| median(turns.iter().map(value).collect());
         println!(
-            "{name:<24} {ns:>12.0} {:>10.2} {:>16.2}",
-            ns / medians[0],
-            ns / medians[1]
+            "{name:<24} {:>12.0} {:>12.2} {:>14.2}",
+            of(&|turn| turn[n]),
+            of(&|turn| turn[n] / turn[0]),
+            of(&|turn| turn[n] / turn[1])
         );
     }
-    println!("(medians of {rounds} turns of 3 passes of {launches} launches)");
+    println!(
+        "(medians over {rounds} rounds; a ratio is of one round's turns; a turn is 3 passes of {launches} launches)"
+    );
     Ok(())
 }
 

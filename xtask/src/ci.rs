@@ -7,7 +7,7 @@ use std::fs;
 use anyhow::{Context, Result};
 use clap::Subcommand;
 
-use crate::{build, paths, report::Report, shell::Cmd, toolchain};
+use crate::{build, install, paths, report::Report, shell::Cmd, toolchain};
 
 /// A part of the gate.
 #[derive(Subcommand)]
@@ -85,17 +85,30 @@ fn lint_bpf(report: &mut Report) -> Result<()> {
         report.skip(NAME, "nvcap-ebpf/ is not in this checkout");
         return Ok(());
     }
-    match toolchain::Toolchain::get()?.clippy() {
+    let toolchain = toolchain::Toolchain::get()?;
+    if toolchain.clippy().is_none() && install::apt_allowed() && install::apt_offers(DEBIAN_CLIPPY)
+    {
+        // Not installing it is no error: the step below says that it did not run.
+        let _ = install::apt(&[DEBIAN_CLIPPY], NAME);
+    }
+    match toolchain.clippy() {
         Some(cmd) => report.step(
             NAME,
             &cmd.dir(paths::ebpf_crate()).args(["--", "-D", "warnings"]),
         ),
         None => {
-            report.skip(NAME, "the compiler that builds it has no clippy here (Debian: apt-get install rust-web-clippy)");
+            report.skip(
+                NAME,
+                "the compiler that builds it has no clippy here; type: rustup component add --toolchain nightly clippy, \
+                 or with Debian's compiler: sudo apt-get install rust-web-clippy",
+            );
             Ok(())
         }
     }
 }
+
+/// The clippy of Debian's compiler, which must be of its release.
+const DEBIAN_CLIPPY: &str = "rust-web-clippy";
 
 fn fuzz(report: &mut Report, seconds: u32) -> Result<()> {
     let folder = paths::root().join("fuzz/fuzz_targets");

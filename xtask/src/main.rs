@@ -4,6 +4,7 @@ mod bench;
 mod build;
 mod bundle;
 mod ci;
+mod facts_rm;
 mod install;
 #[cfg(test)]
 mod pages;
@@ -16,7 +17,7 @@ mod test;
 mod toolchain;
 mod vm;
 mod watchpoint;
-// PLACE for modules of their own: mod facts; mod facts_rm;
+// PLACE for modules of their own: mod facts;
 
 use std::{ffi::OsString, path::PathBuf, process::ExitCode};
 
@@ -100,6 +101,12 @@ used where they are present.")]
         /// The folder to fill; it is created
         dir: PathBuf,
     },
+    /// Write the tables in nvcap/facts/ from ../shared/facts (or NVCAP_FACTS)
+    Facts {
+        /// Only compare: status 1 where a committed table is not what the facts give
+        #[arg(long)]
+        check: bool,
+    },
     /// Measure what tracing costs, or how fast decoding is
     Bench {
         #[command(subcommand)]
@@ -138,6 +145,10 @@ fn dispatch() -> anyhow::Result<ExitCode> {
         Command::Test { no_live, no_vm } => test::run(test::Options { no_live, no_vm })?,
         Command::Vm(args) => vm::run(args)?,
         Command::GpuBundle { dir } => bundle::run(&dir)?,
+        Command::Facts { check } => {
+            // PLACE: facts::run(check)?;
+            facts_rm::run(check)?;
+        }
         Command::Bench { what } => bench::run(&what)?,
         Command::CiHelpers { part } => ci::run(&part)?,
     }

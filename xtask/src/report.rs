@@ -28,14 +28,24 @@ struct Counts {
     skipped: usize,
 }
 
+impl Counts {
+    fn add(&mut self, more: Self) {
+        self.passed += more.passed;
+        self.failed += more.failed;
+        self.skipped += more.skipped;
+    }
+}
+
 /// What one line of a test program's output says.
 #[derive(Debug, PartialEq, Eq)]
 enum Said {
-    /// The harness's totals: passed, failed, ignored.
-    Totals(usize, usize, usize),
+    /// The totals of Rust's harness: passed, failed, ignored. What says itself that it did not run is in the first.
+    Harness(usize, usize, usize),
+    /// The closing line of one of this project's runners: passed, failed, skipped.
+    Closing(usize, usize, usize),
     /// A test that the harness left out and counts apart, with the reason.
     Ignored(String),
-    /// A test that says itself that it did not run, and that the harness counts as passed.
+    /// A test that says itself that it did not run.
     NotRun(String),
     /// A test that failed.
     Failed(String),
@@ -56,22 +66,34 @@ impl Report {
         let mut program = String::new();
         let status = stream(cmd, &log, |line| {
             match said(line) {
-                Some(Said::Totals(passed, failed, ignored)) => {
+                Some(Said::Closing(passed, failed, skipped)) => {
                     totals = true;
-                    counts.passed += passed;
-                    counts.failed += failed;
-                    counts.skipped += ignored;
+                    unrun = 0;
+                    counts.add(Counts {
+                        passed,
+                        failed,
+                        skipped,
+                    });
+                }
+                Some(Said::Harness(passed, failed, ignored)) => {
+                    totals = true;
+                    let unrun = std::mem::take(&mut unrun);
+                    counts.add(Counts {
+                        passed: passed.saturating_sub(unrun),
+                        failed,
+                        skipped: ignored + unrun,
+                    });
                 }
                 Some(Said::Ignored(what)) => self.not_run.push(format!("{name}: {what}")),
                 Some(Said::NotRun(what)) => {
                     unrun += 1;
-                    self.not_run.push(format!("{name}: {what}"));
+                    self.not_run.push(format!("{name}: {program}{what}"));
                 }
                 Some(Said::Failed(what)) => {
-                    eprintln!("   FAILED {program} {what}");
-                    self.failed.push(format!("{name}: {what}"));
+                    eprintln!("   FAILED {program}{what}");
+                    self.failed.push(format!("{name}: {program}{what}"));
                 }
-                Some(Said::Running(what)) => program = what,
+                Some(Said::Running(what)) => program = what + ": ",
                 None => {}
             }
             tail.push(line.to_owned());
@@ -79,14 +101,12 @@ impl Report {
                 tail.drain(..100);
             }
         })?;
-        // The harness has counted them as passed, in totals that come before or after the tests' own words.
         counts.skipped += unrun;
-        counts.passed = counts.passed.saturating_sub(unrun);
         if !status.success() && counts.failed == 0 {
             counts.failed = 1;
             self.failed.push(format!("{name}: {status}"));
-        } else if !totals && counts.failed == 0 {
-            counts.passed += 1;
+        } else if !totals && counts.failed == 0 && unrun == 0 {
+            counts.passed = 1;
         }
         if counts.failed > 0 {
             let from = tail.len().saturating_sub(60);
@@ -102,7 +122,7 @@ impl Report {
             counts.skipped,
             started.elapsed().as_secs_f64()
         );
-        self.add(counts);
+        self.counts.add(counts);
         Ok(())
     }
 
@@ -111,7 +131,7 @@ impl Report {
         match result {
             Ok(()) => {
                 eprintln!("== {name}: ok");
-                self.add(Counts {
+                self.counts.add(Counts {
                     passed: 1,
                     ..Counts::default()
                 });
@@ -119,7 +139,7 @@ impl Report {
             Err(error) => {
                 eprintln!("== {name}: FAILED: {error:#}");
                 self.failed.push(format!("{name}: {error:#}"));
-                self.add(Counts {
+                self.counts.add(Counts {
                     failed: 1,
                     ..Counts::default()
                 });
@@ -131,16 +151,10 @@ impl Report {
     pub fn skip(&mut self, name: &str, why: &str) {
         eprintln!("== {name}: NOT RUN: {why}");
         self.not_run.push(format!("{name}: {why}"));
-        self.add(Counts {
+        self.counts.add(Counts {
             skipped: 1,
             ..Counts::default()
         });
-    }
-
-    fn add(&mut self, more: Counts) {
-        self.counts.passed += more.passed;
-        self.counts.failed += more.failed;
-        self.counts.skipped += more.skipped;
     }
 
     /// Prints what did not run, what failed and the totals; an error where anything failed.
@@ -225,7 +239,7 @@ fn said(line: &str) -> Option<Said> {
             let before = totals.split(word).next()?;
             before.split_whitespace().next_back()?.parse().ok()
         };
-        return Some(Said::Totals(
+        return Some(Said::Harness(
             number(" passed")?,
             number(" failed")?,
             number(" ignored")?,
@@ -247,6 +261,14 @@ fn said(line: &str) -> Option<Said> {
             program.split(" (").next().unwrap_or(program).to_owned(),
         ));
     }
+    if let Some(test) = line.strip_prefix("FAILED ") {
+        return Some(Said::Failed(test.trim().to_owned()));
+    }
+    if let Some(machine) = line.strip_prefix("machine ") {
+        return Some(Said::Running(
+            machine.split(' ').next().unwrap_or(machine).to_owned(),
+        ));
+    }
     let lower = line.to_ascii_lowercase();
     let rest = ["not run: ", "not run "]
         .iter()
@@ -262,7 +284,7 @@ fn closing_line(line: &str) -> Option<Said> {
         (rest == word || rest.strip_prefix(word)?.starts_with(' ')).then_some(())?;
         number.parse().ok()
     };
-    Some(Said::Totals(
+    Some(Said::Closing(
         number("passed")?,
         number("failed")?,
         number("skipped")?,
@@ -276,7 +298,7 @@ mod tests {
     #[test]
     fn the_harness_is_understood() {
         let totals = "test result: FAILED. 12 passed; 1 failed; 2 ignored; 0 measured; 0 filtered out; finished in 0.02s";
-        assert_eq!(said(totals), Some(Said::Totals(12, 1, 2)));
+        assert_eq!(said(totals), Some(Said::Harness(12, 1, 2)));
         assert_eq!(said("test a::b ... ok"), None);
         assert_eq!(
             said("test a::b ... FAILED"),

@@ -1,10 +1,13 @@
 //! `nvcap decode`: a capture through the same pipeline as the live trace.
 
-use std::path::PathBuf;
+use std::io::Read;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use anyhow::bail;
+use anyhow::Context as _;
 use clap::ValueEnum;
+use nvcap::record::{At, Loss, Lost, Record};
+use nvcap::source::file::orc::{Channels, Error, Orc};
 
 use super::OutputArgs;
 
@@ -26,8 +29,12 @@ pub struct Args {
     #[arg(long, value_name = "FORMAT", value_enum)]
     pub from: Format,
 
-    /// The capture; compressed where it ends in .xz or begins as xz does; - for standard input
+    /// The capture, compressed by xz or not; - for standard input
     pub file: PathBuf,
+
+    /// What the oracle printed of the channels (its standard error): their classes, rings and USERDs
+    #[arg(long, value_name = "FILE")]
+    pub channels: Option<PathBuf>,
 
     /// What is shown and where it goes.
     #[command(flatten)]
@@ -43,7 +50,51 @@ pub enum Format {
 
 /// Decodes.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let pipeline = args.output.pipeline()?;
-    let _ = args.output.conclude(pipeline)?;
-    bail!("not built yet: {:?} {}", args.from, args.file.display())
+    let Format::Orc = args.from;
+    let capture = open(&args.file)
+        .with_context(|| format!("cannot read the capture {}", args.file.display()))?;
+    let capture = match &args.channels {
+        None => capture,
+        Some(path) => {
+            let text = std::fs::read_to_string(path)
+                .with_context(|| format!("cannot read the channels in {}", path.display()))?;
+            capture.with_channels(Channels::parse(&text))
+        }
+    };
+    let mut pipeline = args.output.pipeline()?;
+    let mut at = At::default();
+    for record in capture {
+        match record {
+            Ok(record) => {
+                if let Record::Submission(s) = &record {
+                    at = s.at;
+                }
+                pipeline.record(record)?;
+            }
+            // The rest is read on, or is not there: what is missing makes the ledger incomplete.
+            Err(error) => {
+                if let Error::Io { .. } = error {
+                    eprintln!("nvcap: {}: {error}", args.file.display());
+                }
+                let what = Lost::Blind {
+                    why: error.to_string(),
+                };
+                pipeline.record(Record::Loss(Loss {
+                    at,
+                    channel: None,
+                    what,
+                }))?;
+            }
+        }
+    }
+    let ledger = args.output.conclude(pipeline)?;
+    Ok(ExitCode::from(ledger.exit_status()))
+}
+
+fn open(path: &Path) -> Result<Orc<Box<dyn Read>>, Error> {
+    if path.as_os_str() == "-" {
+        Orc::plain_or_compressed(Box::new(std::io::stdin()))
+    } else {
+        Orc::open(path)
+    }
 }

@@ -1,47 +1,245 @@
 //! `nvcap explain`: what a number of the stream means.
 
+use std::fmt::Write as _;
+use std::io::{Read, Write as _};
 use std::process::ExitCode;
 
-use anyhow::bail;
-use nvcap::output::filter::Field;
+use anyhow::{Context as _, bail};
+use nvcap::decode::classes::{self, Class};
+use nvcap::decode::explain::{self, Field};
+use nvcap::driver::names;
+use nvcap::output::filter;
 
 const EXAMPLES: &str = "\
 Examples:
-  nvcap explain c8b5 0300 00000182    a method write: class, method, data (all hex)
-  nvcap explain c8b5 0300             a method and its fields
-  nvcap explain c8b5                  a class
+  nvcap explain c8b5 0300 00000182    a method write: class, method, data
+  nvcap explain c8b5 0300             a method, its fields and their values
+  nvcap explain c8b5 LAUNCH           the methods of a class with this in their name
+  nvcap explain c8b5                  a class and all its methods
   nvcap explain qmd FILE              a QMD of 256 or 384 bytes, binary; - for standard input
+  nvcap explain qmd FILE cbc0         the same, of a class: tells layouts apart that share a version
   nvcap explain control 20801218      an RM control command
   nvcap explain status 0x57           an RM status
-  nvcap explain filter                the fields of filter expressions (-e)";
+  nvcap explain filter                the fields of filter expressions (-e)
+
+Numbers are hexadecimal, with or without 0x.";
 
 /// What to explain.
 #[derive(clap::Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// CLASS [METHOD [DATA]], or `qmd FILE`, `control NUMBER`, `status NUMBER`, `filter`
+    /// CLASS [METHOD [DATA]], or `qmd FILE [CLASS]`, `control NUMBER`, `status NUMBER`, `filter`
     #[arg(required = true, num_args = 1..=3, value_name = "WHAT")]
     pub what: Vec<String>,
+
+    /// As one JSON object (a method write, a QMD, a control command, a status)
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Explains.
+pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let words: Vec<&str> = args.what.iter().map(String::as_str).collect();
+    let text = match words.as_slice() {
+        ["filter"] => filter_help(),
+        ["filter", ..] => bail!("`nvcap explain filter` takes nothing more"),
+        ["qmd"] => bail!("name the file that holds the QMD: nvcap explain qmd FILE"),
+        ["qmd", file] => qmd(file, 0, args.json)?,
+        ["qmd", file, class] => qmd(file, hex(class)?, args.json)?,
+        ["control" | "status"] => bail!("give the number too: nvcap explain {} NUMBER", words[0]),
+        [what @ ("control" | "status"), number] => rm(what, hex(number)?, args.json)?,
+        [class] => class_text(hex(class)?)?,
+        [class, method] => method_text(hex(class)?, method)?,
+        [class, method, data] => write_text(hex(class)?, hex(method)?, hex(data)?, args.json)?,
+        _ => bail!("nothing to explain; see nvcap explain --help"),
+    };
+    std::io::stdout().write_all(text.as_bytes())?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn hex(text: &str) -> anyhow::Result<u32> {
+    let digits = text
+        .strip_prefix("0x")
+        .or_else(|| text.strip_prefix("0X"))
+        .unwrap_or(text);
+    u32::from_str_radix(digits, 16).with_context(|| {
+        format!("'{text}' is no hexadecimal number of 32 bits; nvcap explain --help has examples")
+    })
+}
+
+fn known_class(number: u32) -> anyhow::Result<Class> {
+    classes::class(number).with_context(|| {
+        format!("no class {number:#06x} in the tables; `nvcap explain c8b5` shows one that is")
+    })
+}
+
+fn class_text(number: u32) -> anyhow::Result<String> {
+    let class = known_class(number)?;
+    let mut out = format!(
+        "class {number:#06x} {} ({})\n",
+        class.name(),
+        class.family().name()
+    );
+    if let Some(parent) = class.parent() {
+        let name = classes::ClassId(parent.class);
+        let _ = writeln!(
+            out,
+            "what its public header lacks comes from {:#06x} {name} ({}, confidence {})",
+            parent.class, parent.relation, parent.confidence
+        );
+    }
+    for method in explain::search(number, "") {
+        method_line(&mut out, method);
+    }
+    Ok(out)
+}
+
+fn method_line(out: &mut String, method: classes::Method) {
+    let _ = write!(out, "  {:#06x} {}", method.base(), method.name());
+    if let Some(array) = method.array() {
+        let [i, j] = array.count;
+        let upto = if array.bound { "up to " } else { "" };
+        if array.stride[1] == 0 {
+            let _ = write!(out, "({upto}{i}, every {:#x})", array.stride[0]);
+        } else {
+            let _ = write!(out, "({upto}{i}x{j})");
+        }
+    }
+    out.push('\n');
+}
+
+fn method_text(class: u32, method: &str) -> anyhow::Result<String> {
+    let known = known_class(class)?;
+    let by_address = hex(method).ok().and_then(|n| u16::try_from(n).ok());
+    if let Some(method) = by_address.and_then(|address| known.method(address)) {
+        let mut out = format!(
+            "class {class:#06x} {}\nmethod {:#06x} {method}\n",
+            known.name(),
+            method.address()
+        );
+        for field in method.fields() {
+            let _ = writeln!(
+                out,
+                "  {:>2}:{:<2} {}",
+                field.high(),
+                field.low(),
+                field.name()
+            );
+            for (name, value) in field.names().iter() {
+                let _ = writeln!(out, "        {value:#x} {name}");
+            }
+        }
+        return Ok(out);
+    }
+    let found = explain::search(class, method);
+    if found.is_empty() {
+        bail!(
+            "{} ({class:#06x}) has no method at {method} and none with {method} in its name; \
+             `nvcap explain {class:x}` lists them",
+            known.name()
+        );
+    }
+    let mut out = String::new();
+    for method in found {
+        method_line(&mut out, method);
+    }
+    Ok(out)
+}
+
+fn write_text(class: u32, method: u32, data: u32, json: bool) -> anyhow::Result<String> {
+    let known = known_class(class)?;
+    let address = u16::try_from(method).ok();
+    let Some(write) = address.and_then(|a| explain::method(class, a, data)) else {
+        bail!(
+            "{} ({class:#06x}) has no method at {method:#06x}; `nvcap explain {class:x}` lists them",
+            known.name()
+        );
+    };
+    if json {
+        return Ok(serde_json::to_string(&write)? + "\n");
+    }
+    let mut out = format!("class {class:#06x} {}\n", write.class_name);
+    let _ = write!(out, "method {:#06x} {}", write.address, write.name);
+    if write.from_class != class {
+        let _ = write!(out, " (from {})", classes::ClassId(write.from_class));
+    }
+    let _ = writeln!(out, " = {data:#010x}");
+    fields(&mut out, &write.fields);
+    if write.stray != 0 {
+        let _ = writeln!(out, "  bits {:#010x} belong to no field", write.stray);
+    }
+    Ok(out)
+}
+
+fn fields(out: &mut String, fields: &[Field]) {
+    let width = fields.iter().map(|f| f.name.len()).max().unwrap_or(0);
+    for f in fields {
+        let _ = write!(
+            out,
+            "  {:>4}:{:<4} {:width$} {:#x}",
+            f.high, f.low, f.name, f.value
+        );
+        match f.value_name {
+            Some(name) => {
+                let _ = writeln!(out, " {name}");
+            }
+            None if f.value > 9 => {
+                let _ = writeln!(out, " ({})", f.value);
+            }
+            None => out.push('\n'),
+        }
+    }
+}
+
+fn qmd(file: &str, class: u32, json: bool) -> anyhow::Result<String> {
+    /// The largest layout is 384 bytes.
+    const MOST: u64 = 4096;
+    let mut bytes = Vec::new();
+    if file == "-" {
+        std::io::stdin().take(MOST).read_to_end(&mut bytes)?;
+    } else {
+        std::fs::File::open(file)
+            .and_then(|f| f.take(MOST).read_to_end(&mut bytes))
+            .with_context(|| format!("cannot read the QMD in {file}"))?;
+    }
+    let Some(qmd) = explain::qmd(class, &bytes) else {
+        bail!(
+            "the {} bytes of {file} are no QMD of a known version: a QMD is 256 bytes (384 from Hopper on), \
+             binary; say the compute class too where you know it (nvcap explain qmd FILE cbc0)",
+            bytes.len()
+        );
+    };
+    if json {
+        return Ok(serde_json::to_string(&qmd)? + "\n");
+    }
+    let (major, minor) = qmd.version;
+    let mut out = format!("QMD version {major:02x}_{minor:02x}, {} bytes\n", qmd.bytes);
+    fields(&mut out, &qmd.fields);
+    Ok(out)
+}
+
+fn rm(what: &str, number: u32, json: bool) -> anyhow::Result<String> {
+    let name = if what == "control" {
+        names::control(number, None)
+    } else {
+        names::status(number)
+    };
+    if json {
+        let object = serde_json::json!({ what: number, "name": name });
+        return Ok(format!("{object}\n"));
+    }
+    Ok(format!("{what} {number:#x} {name}\n"))
 }
 
 /// The fields of filter expressions, with what each is.
 fn filter_help() -> String {
     let mut text = String::from("Fields of filter expressions (-e):\n");
-    for field in Field::all() {
-        text.push_str(&format!("  {:<11} {}", field.name(), field.about()));
+    for field in filter::Field::all() {
+        let _ = write!(text, "  {:<11} {}", field.name(), field.about());
         if !field.choices().is_empty() {
-            text.push_str(&format!(": {}", field.choices().join(", ")));
+            let _ = write!(text, ": {}", field.choices().join(", "));
         }
         text.push('\n');
     }
     text
-}
-
-/// Explains.
-pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    if args.what.as_slice() == ["filter"] {
-        print!("{}", filter_help());
-        return Ok(ExitCode::SUCCESS);
-    }
-    bail!("not built yet: {:?}", args.what)
 }

@@ -4,6 +4,8 @@
 mod decode;
 mod doctor;
 mod explain;
+#[cfg(feature = "trap")]
+mod logger;
 mod trace;
 
 use std::io;
@@ -187,7 +189,7 @@ impl OutputArgs {
                         color: self.color().enabled(out.is_terminal()),
                     }
                 };
-                Box::new(Stats::new(out, form, self.detail()))
+                Box::new(Stats::new(out, form, self.detail(), self.filter.is_some()))
             }
             (false, true) => Box::new(json::Json::new(
                 out,
@@ -230,12 +232,11 @@ impl OutputArgs {
                 Some(phases)
             }
         };
-        let mut pipeline = Pipeline::new(Options {
+        let options = Options {
             filter: self.filter.clone(),
             phases,
-        });
-        pipeline.add_sink(self.sink()?);
-        Ok(pipeline)
+        };
+        Ok(Pipeline::new(options, vec![self.sink()?]))
     }
 
     /// Ends a command: every sink shows the ledger, and its exit status becomes the command's.
@@ -261,6 +262,8 @@ fn reader_went_away(e: &anyhow::Error) -> bool {
 
 /// Runs the command line.
 pub fn main() -> ExitCode {
+    #[cfg(feature = "trap")]
+    logger::init();
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(e) => {

@@ -165,6 +165,16 @@ pub struct MethodWrite {
     pub masked: bool,
 }
 
+impl MethodWrite {
+    /// Class and address, printing as the method's name.
+    pub fn id(&self) -> super::classes::MethodId {
+        super::classes::MethodId {
+            class: self.class,
+            address: self.method,
+        }
+    }
+}
+
 /// Where and why the decoding of an entry stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Stop {

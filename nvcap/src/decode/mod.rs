@@ -1,3 +1,68 @@
 //! The decoder: bytes in, values out. No I/O, no clock, no kernel, no panic on any input.
+//!
+//! From the bottom up, each usable by itself:
+//!
+//! - [`entry`]: GPFIFO entries.
+//! - [`stream`]: method headers and their data, with the state that survives an entry's end.
+//! - [`classes`]: what every method of every engine class is called and what its bits mean.
+//! - [`qmd`], [`view`]: the structure a grid launch is described by, and the launch it describes.
+//! - [`shadow`]: what was seen being written to GPU memory.
+//! - [`Decoder`]: all of it together, from submissions to [`event::Event`]s.
+//! - [`explain`]: one method write or one QMD, named in full.
+//!
+//! ```
+//! use nvcap::decode::{Decoder, Options, event::Body};
+//! use nvcap::record::{At, ChannelId, How, Segment, Submission};
+//!
+//! // SET_OBJECT HOPPER_DMA_COPY_A on subchannel 4, then LAUNCH_DMA as immediate data.
+//! let words: [u32; 3] = [0x2001_8000, 0xc8b5, 0x8182_80c0];
+//! let segment = Segment {
+//!     entry: nvcap::decode::entry::segment(nvcap::record::GpuVa(0x2_0080_0000), 12, false, false, false),
+//!     bytes: words.iter().flat_map(|w| w.to_le_bytes()).collect(),
+//!     holes: Vec::new(),
+//! };
+//! let submission = Submission {
+//!     at: At { time_ns: 1, pid: 2, tid: 3 },
+//!     channel: ChannelId(0),
+//!     token: Some(0x10012),
+//!     position: 0,
+//!     gp_get: None,
+//!     prev_put: 0,
+//!     gp_put: 1,
+//!     ip: None,
+//!     doorbell: None,
+//!     how: How::Trapped,
+//!     late: false,
+//!     thread: None,
+//!     segments: vec![segment],
+//! };
+//! let mut decoder = Decoder::new(Options::default());
+//! let context = decoder.context(&submission, 0);
+//! let mut names = Vec::new();
+//! decoder.submission(&submission, &context, &(), &mut |event| {
+//!     if let Body::Method(write) = event.body {
+//!         names.push(write.id().to_string());
+//!     }
+//! });
+//! assert_eq!(names, ["SET_OBJECT", "LAUNCH_DMA"]);
+//! ```
 
+pub mod classes;
+mod decoder;
+pub mod defaults;
+pub mod entry;
 pub mod event;
+pub mod explain;
+mod ops;
+mod plan;
+pub mod qmd;
+pub mod shadow;
+mod state;
+pub mod stream;
+mod table;
+mod unit;
+pub mod view;
+
+pub use decoder::{Counts, Decoder, Options, Places, SHADOW_BYTES, Wants};
+pub use state::engine_of;
+pub use table::Names;

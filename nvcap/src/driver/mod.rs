@@ -17,13 +17,18 @@
 //! How it works and what it rests on: docs/driver-model.md.
 
 mod call;
+mod channel;
 mod facts;
+pub mod fields;
 mod gpu;
 mod model;
 pub mod names;
 mod object;
 mod process;
+mod resolve;
 mod rm;
+mod rm_control;
+mod rm_map;
 mod space;
 mod uvm;
 mod version;
@@ -38,8 +43,8 @@ pub use gpu::{Gpu, chip};
 pub use model::{Change, Model, Options, Stats};
 pub use object::{Aperture, Caching, ObjectRef, Space, attributes};
 pub use process::is_doorbell_shape;
+pub use resolve::{Resolved, Translation};
 pub use version::{NotAVersion, Version};
 pub use view::{
-    BoundEngine, ChannelView, DoorbellView, GroupView, MappingView, MappingWhat, Resolved,
-    Translation, event_engine,
+    BoundEngine, ChannelView, DoorbellView, GroupView, MappingView, MappingWhat, event_engine,
 };

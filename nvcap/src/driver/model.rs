@@ -118,7 +118,7 @@ pub struct Model {
     /// By RM's gpuId.
     pub(crate) gpus: BTreeMap<u32, Gpu>,
     pub(crate) uvm_spaces: BTreeSet<ObjectRef>,
-    next_channel: u32,
+    pub(crate) next_channel: u32,
     next_memory: u64,
     pub(crate) changes: Vec<Change>,
 }
@@ -480,129 +480,6 @@ impl Model {
                 memory.gpu.remove(&(space, start));
             }
         }
-    }
-
-    // ---- channels ----
-
-    pub(crate) fn add_channel(&mut self, channel: Channel) {
-        let (id, pid) = (channel.id, channel.pid);
-        self.channels.insert(id, channel);
-        if let Some(process) = self.process(pid) {
-            process.waiting.insert(id);
-        }
-        self.settle(pid);
-    }
-
-    /// Looks whether channels of a process that waited for a mapping can be read now.
-    pub(crate) fn settle(&mut self, pid: u32) {
-        let waiting: Vec<ChannelId> = match self.processes.get(&pid) {
-            Some(p) if !p.waiting.is_empty() => p.waiting.iter().copied().collect(),
-            _ => return,
-        };
-        for id in waiting {
-            let Some((ring, userd)) = self.locate(id) else {
-                continue;
-            };
-            let gpu = self.gpu_of_channel(id);
-            let Some(channel) = self.channels.get_mut(&id) else {
-                continue;
-            };
-            channel.gpu = channel.gpu.or(gpu);
-            if ring.is_some() {
-                channel.ring = ring;
-            }
-            if userd.is_some() {
-                channel.userd = userd;
-            }
-            let (Some(ring), Some(userd)) = (channel.ring, channel.userd) else {
-                continue;
-            };
-            let moved = channel.announced != Some((ring, userd));
-            channel.announced = Some((ring, userd));
-            let (said, token) = (channel.to_record(), channel.token);
-            if let Some(process) = self.processes.get_mut(&pid) {
-                process.waiting.remove(&id);
-            }
-            if moved {
-                self.changes.push(Change::Channel(Box::new(said)));
-                if let Some(token) = token {
-                    self.changes.push(Change::Token { channel: id, token });
-                }
-            }
-        }
-    }
-
-    pub(crate) fn set_token(&mut self, id: ChannelId, token: u32) {
-        if let Some(channel) = self.channels.get_mut(&id)
-            && channel.token != Some(token)
-        {
-            channel.token = Some(token);
-            self.changes.push(Change::Token { channel: id, token });
-        }
-    }
-
-    pub(crate) fn drop_channel(&mut self, id: ChannelId) {
-        if let Some(channel) = self.channels.remove(&id) {
-            if let Some(process) = self.processes.get_mut(&channel.pid) {
-                process.waiting.remove(&id);
-            }
-            self.changes.push(Change::ChannelGone {
-                channel: id,
-                pid: channel.pid,
-            });
-        }
-    }
-
-    /// A channel that a source names: found in memory, given by the user, or read from a capture (where the
-    /// model may know it from the capture's ioctls already, under its own number).
-    fn channel_record(&mut self, said: &record::Channel) {
-        self.next_channel = self.next_channel.max(said.id.0.saturating_add(1));
-        let object = said
-            .handle
-            .map(|(client, handle)| ObjectRef { client, handle });
-        let same = object.and_then(|at| match self.object(at).map(|o| &o.kind) {
-            Some(Kind::Channel(id)) => Some(*id),
-            _ => None,
-        });
-        if let Some(own) = same.filter(|own| *own != said.id) {
-            self.rename_channel(own, said.id);
-        }
-        if self.channels.len() >= MAX_CHANNELS && !self.channels.contains_key(&said.id) {
-            self.stats.refused += 1;
-            return;
-        }
-        let fresh = Channel::from_record(said, object);
-        let channel = self
-            .channels
-            .entry(said.id)
-            .or_insert_with(|| fresh.clone());
-        channel.learn(&fresh);
-        let pid = channel.pid;
-        let _ = self.process(pid);
-    }
-
-    fn rename_channel(&mut self, from: ChannelId, to: ChannelId) {
-        if self.channels.contains_key(&to) {
-            return;
-        }
-        let Some(mut channel) = self.channels.remove(&from) else {
-            return;
-        };
-        channel.id = to;
-        if let Some(process) = self.processes.get_mut(&channel.pid)
-            && process.waiting.remove(&from)
-        {
-            process.waiting.insert(to);
-        }
-        if let Some(at) = channel.object
-            && let Some(object) = self
-                .clients
-                .get_mut(&at.client)
-                .and_then(|c| c.objects.get_mut(&at.handle))
-        {
-            object.kind = Kind::Channel(to);
-        }
-        self.channels.insert(to, channel);
     }
 
     // ---- processes ----

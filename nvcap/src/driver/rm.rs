@@ -1,15 +1,12 @@
-//! What RM ioctls do to the model.
+//! What RM ioctls do to the model: objects allocated, duplicated and freed.
 
 use super::{
-    call::{Call, Structure, Subject, esc, number},
-    gpu::Gpu,
-    model::{Change, MAX_CHANNELS, MAX_CLIENTS, MAX_GPUS, MAX_OBJECTS, Model},
+    call::{Call, Subject, esc, number},
+    model::{Change, MAX_CHANNELS, MAX_CLIENTS, MAX_OBJECTS, Model},
     object::{
         Aperture, Caching, Channel, Client, Kind, MemoryId, Object, ObjectRef, Space, attributes,
     },
-    process::{FileKey, Pending, Target},
-    space::{Backing, GpuMap},
-    version::Version,
+    process::Target,
 };
 use crate::record::{CpuVa, GpuVa, Origin};
 
@@ -44,22 +41,6 @@ pub(crate) fn is_usermode(class: u32) -> bool {
     class & 0xff == 0x61 && (class::FIRST_USERMODE..=0xffff).contains(&class)
 }
 
-/// Control commands that the model learns from.
-mod control {
-    pub const GPU_GET_ID_INFO: u32 = 0x0000_0202;
-    pub const GPU_GET_ID_INFO_V2: u32 = 0x0000_0205;
-    pub const GPU_GET_UUID_FROM_GPU_ID: u32 = 0x0000_0275;
-    pub const GPU_GET_GID_INFO: u32 = 0x2080_014a;
-    pub const MC_GET_ARCH_INFO: u32 = 0x2080_1701;
-    pub const GSP_GET_FEATURES: u32 = 0x2080_3601;
-    /// GET_CLASS_ENGINEID; the command has an alias for each channel class.
-    pub const GET_CLASS_ENGINE_ID: u32 = 0x0101;
-    pub const GPFIFO_GET_WORK_SUBMIT_TOKEN: u32 = 0x0108;
-    pub const GPFIFO_SET_WORK_SUBMIT_TOKEN_NOTIF_INDEX: u32 = 0x010a;
-    /// NVA06F_CTRL_CMD_BIND.
-    pub const BIND: u32 = 0x0104;
-}
-
 /// The notifier record that holds the token unless the client asks for another
 /// (NV_CHANNELGPFIFO_NOTIFICATION_TYPE_WORK_SUBMIT_TOKEN).
 const TOKEN_INDEX: u32 = 1;
@@ -92,25 +73,11 @@ impl Model {
         }
     }
 
-    fn learn_version(&mut self, text: &[u8]) {
-        let text = text.split(|b| *b == 0).next().unwrap_or_default();
-        let Some(version) = std::str::from_utf8(text)
-            .ok()
-            .and_then(|t| t.parse::<Version>().ok())
-        else {
-            return;
-        };
-        if self.seen != Some(version) {
-            self.seen = Some(version);
-            self.changes.push(Change::DriverVersion(version));
-        }
-    }
-
     // ---- objects ----
 
     /// The client an object lives in, held by the calling process; one whose allocation was not seen is made
     /// known now.
-    fn client(&mut self, handle: u32, pid: u32) -> Option<&mut Client> {
+    pub(crate) fn client(&mut self, handle: u32, pid: u32) -> Option<&mut Client> {
         if self.clients.len() >= MAX_CLIENTS && !self.clients.contains_key(&handle) {
             self.stats.refused += 1;
             return None;
@@ -135,7 +102,14 @@ impl Model {
     }
 
     /// Puts an object into its client; one of the same handle there is gone (its free was not seen).
-    fn insert(&mut self, pid: u32, at: ObjectRef, parent: u32, class: u32, kind: Kind) -> bool {
+    pub(crate) fn insert(
+        &mut self,
+        pid: u32,
+        at: ObjectRef,
+        parent: u32,
+        class: u32,
+        kind: Kind,
+    ) -> bool {
         if self.object(at).is_some() && at.client != at.handle {
             self.free(at);
         }
@@ -170,7 +144,7 @@ impl Model {
         !refused
     }
 
-    fn rm_alloc(&mut self, call: &Call<'_>) {
+    pub(crate) fn rm_alloc(&mut self, call: &Call<'_>) {
         let arg = &call.arg;
         let pid = call.ioctl.at.pid;
         let root = arg.u32("hRoot");
@@ -244,11 +218,11 @@ impl Model {
         self.insert(pid, at, parent, class, kind);
     }
 
-    fn object_kind_is_channel(&self, at: ObjectRef) -> bool {
+    pub(crate) fn object_kind_is_channel(&self, at: ObjectRef) -> bool {
         matches!(self.object(at).map(|o| &o.kind), Some(Kind::Channel(_)))
     }
 
-    fn alloc_memory(&mut self, call: &Call<'_>, at: ObjectRef, parent: u32, class: u32) {
+    pub(crate) fn alloc_memory(&mut self, call: &Call<'_>, at: ObjectRef, parent: u32, class: u32) {
         let pid = call.ioctl.at.pid;
         let id = self.new_memory(at, class);
         if !self.insert(pid, at, parent, class, Kind::Memory(id)) {
@@ -291,7 +265,7 @@ impl Model {
         }
     }
 
-    fn describe(
+    pub(crate) fn describe(
         &mut self,
         id: MemoryId,
         size: Option<u64>,
@@ -305,7 +279,13 @@ impl Model {
         }
     }
 
-    fn alloc_channel(&mut self, call: &Call<'_>, at: ObjectRef, parent: u32, class: u32) {
+    pub(crate) fn alloc_channel(
+        &mut self,
+        call: &Call<'_>,
+        at: ObjectRef,
+        parent: u32,
+        class: u32,
+    ) {
         let pid = call.ioctl.at.pid;
         if self.channels.len() >= MAX_CHANNELS {
             self.stats.refused += 1;
@@ -381,7 +361,7 @@ impl Model {
     }
 
     /// The address space of a channel: its own, its context share's, its group's, or its device's default one.
-    fn space_of_channel(
+    pub(crate) fn space_of_channel(
         &self,
         at: ObjectRef,
         own: Option<u32>,
@@ -436,7 +416,7 @@ impl Model {
         }
     }
 
-    fn free_one(&mut self, at: ObjectRef) {
+    pub(crate) fn free_one(&mut self, at: ObjectRef) {
         let Some(client) = self.clients.get_mut(&at.client) else {
             return;
         };
@@ -487,7 +467,7 @@ impl Model {
     }
 
     /// Mappings of a process that show what `which` says show nothing known any more.
-    fn retarget(&mut self, pid: u32, which: impl Fn(&Target) -> bool) {
+    pub(crate) fn retarget(&mut self, pid: u32, which: impl Fn(&Target) -> bool) {
         let Some(process) = self.processes.get_mut(&pid) else {
             return;
         };
@@ -506,7 +486,7 @@ impl Model {
     }
 
     /// A handle to memory is gone; with the last one its mappings are.
-    fn release(&mut self, id: MemoryId, at: ObjectRef) {
+    pub(crate) fn release(&mut self, id: MemoryId, at: ObjectRef) {
         let Some(memory) = self.memory.get_mut(&id) else {
             return;
         };
@@ -534,7 +514,7 @@ impl Model {
         }
     }
 
-    fn rm_dup(&mut self, call: &Call<'_>) {
+    pub(crate) fn rm_dup(&mut self, call: &Call<'_>) {
         let arg = &call.arg;
         let (Some(client), Some(parent), Some(handle), Some(from), Some(source)) = (
             arg.u32("hClient"),
@@ -565,358 +545,6 @@ impl Model {
             && let Some(memory) = memory.and_then(|id| self.memory.get_mut(&id))
         {
             memory.handles.insert(at);
-        }
-    }
-
-    // ---- mappings ----
-
-    /// A mapping of an object is about to be made through an open file.
-    fn expect(
-        &mut self,
-        call: &Call<'_>,
-        fd: Option<u32>,
-        object: ObjectRef,
-        offset: u64,
-        len: u64,
-    ) {
-        let fd = fd.map(u32::cast_signed).filter(|fd| *fd >= 0);
-        let key = match (call.ioctl.named_file, fd) {
-            (0, Some(fd)) => FileKey::Fd(fd),
-            (0, None) => return,
-            (file, _) => FileKey::File(file),
-        };
-        let pending = Pending {
-            object,
-            offset,
-            len,
-        };
-        if let Some(process) = self.process(call.ioctl.at.pid) {
-            process.expect(key, pending);
-        }
-    }
-
-    fn rm_map(&mut self, call: &Call<'_>) {
-        let arg = &call.arg;
-        let (Some(client), Some(handle)) = (arg.u32("hClient"), arg.u32("hMemory")) else {
-            return;
-        };
-        let at = ObjectRef { client, handle };
-        let offset = arg.get("offset").unwrap_or(0);
-        let len = arg.get("length").unwrap_or(0);
-        if self.object(at).is_none() {
-            // Allocated before the trace began: its device is known at least.
-            let parent = arg.u32("hDevice").unwrap_or(client);
-            self.insert(call.ioctl.at.pid, at, parent, 0, Kind::Other);
-        }
-        if let Some(id) = self.memory_of(at)
-            && let Some(memory) = self.memory.get_mut(&id)
-        {
-            let end = offset.saturating_add(len);
-            if memory.size.is_none_or(|s| s < end) {
-                memory.size = Some(end);
-            }
-        }
-        self.expect(call, arg.u32("fd"), at, offset, len);
-    }
-
-    /// NV_ESC_RM_UNMAP_MEMORY: the munmap that goes with it tells the range; here only a doorbell ends.
-    fn rm_unmap(&mut self, call: &Call<'_>) {
-        let arg = &call.arg;
-        if let (Some(client), Some(handle)) = (arg.u32("hClient"), arg.u32("hMemory")) {
-            let at = ObjectRef { client, handle };
-            if matches!(
-                self.object(at).map(|o| &o.kind),
-                Some(Kind::Usermode { .. })
-            ) {
-                self.retarget(
-                    call.ioctl.at.pid,
-                    |t| matches!(t, Target::Doorbell { object: Some(of), .. } if *of == at),
-                );
-            }
-        }
-    }
-
-    /// The address space that virtual memory belongs to.
-    fn space_of_dma(&self, client: u32, kind: &Kind, parent: u32) -> Option<Space> {
-        let handle = match kind {
-            Kind::Virtual { space: Some(space) } => *space,
-            Kind::Virtual { space: None } => self.clients.get(&client)?.device_of(parent)?,
-            _ => return None,
-        };
-        Some(Space::Rm(ObjectRef { client, handle }))
-    }
-
-    fn dma_space(&self, client: u32, device: u32, dma: u32) -> Space {
-        let at = ObjectRef {
-            client,
-            handle: dma,
-        };
-        let known = self.object(at).and_then(|o| match o.kind {
-            Kind::VaSpace => Some(Space::Rm(at)),
-            _ => self.space_of_dma(client, &o.kind, o.parent),
-        });
-        // Virtual memory that was not seen being allocated: taken for the device's own space.
-        known.unwrap_or(Space::Rm(ObjectRef {
-            client,
-            handle: device,
-        }))
-    }
-
-    fn rm_map_dma(&mut self, call: &Call<'_>) {
-        let arg = &call.arg;
-        let (Some(client), Some(device), Some(dma), Some(handle)) = (
-            arg.u32("hClient"),
-            arg.u32("hDevice"),
-            arg.u32("hDma"),
-            arg.u32("hMemory"),
-        ) else {
-            return;
-        };
-        let (Some(start), Some(len)) = (arg.get("dmaOffset"), arg.get("length")) else {
-            return;
-        };
-        let at = ObjectRef { client, handle };
-        if self.object(at).is_none() {
-            self.insert(call.ioctl.at.pid, at, device, 0, Kind::Other);
-        }
-        let offset = arg.get("offset").unwrap_or(0);
-        let memory = self.memory_of(at).map(|id| Backing {
-            id,
-            object: at,
-            offset,
-            stated: true,
-        });
-        let space = self.dma_space(client, device, dma);
-        self.map_gpu(
-            space,
-            start,
-            GpuMap {
-                len,
-                memory,
-                through: dma,
-            },
-        );
-        self.settle(call.ioctl.at.pid);
-    }
-
-    fn rm_unmap_dma(&mut self, call: &Call<'_>) {
-        let arg = &call.arg;
-        let (Some(client), Some(device), Some(dma), Some(start)) = (
-            arg.u32("hClient"),
-            arg.u32("hDevice"),
-            arg.u32("hDma"),
-            arg.get("dmaOffset"),
-        ) else {
-            return;
-        };
-        let space = self.dma_space(client, device, dma);
-        // Before release 550 there is no size, and 0 means the whole mapping.
-        let len = arg.get("size").filter(|s| *s != 0).or_else(|| {
-            let (s, map) = self.spaces.get(&space)?.at(start)?;
-            Some(map.len - (start - s))
-        });
-        if let Some(len) = len {
-            self.cut_gpu(space, start, len);
-        }
-    }
-
-    /// NVOS32: memory from a heap, as graphics drivers allocate it. All allocating functions put the new handle
-    /// at the same place.
-    fn rm_heap(&mut self, call: &Call<'_>) {
-        // NVOS32_FUNCTION_*: 1, 2, 3, 5, 6 and 14 of nvos.h. Offsets of NVOS32_PARAMETERS.data, same in all
-        // releases.
-        const ALLOC_DEPTH_WIDTH_HEIGHT: u32 = 1;
-        const ALLOC_SIZE: u32 = 2;
-        const FREE: u32 = 3;
-        const ALLOC_TILED_PITCH_HEIGHT: u32 = 6;
-        const ALLOC_SIZE_RANGE: u32 = 14;
-        const VIRTUAL: u32 = 1 << 19;
-        let arg = &call.arg;
-        let (Some(client), Some(parent), Some(function)) =
-            (arg.u32_at(0), arg.u32_at(4), arg.u32_at(8))
-        else {
-            return;
-        };
-        let Some(handle) = arg.u32_at(44) else { return };
-        let at = ObjectRef { client, handle };
-        let part = match function {
-            ALLOC_DEPTH_WIDTH_HEIGHT => "data.AllocDepthWidthHeight",
-            ALLOC_SIZE => "data.AllocSize",
-            ALLOC_TILED_PITCH_HEIGHT => "data.AllocTiledPitchHeight",
-            ALLOC_SIZE_RANGE => "data.AllocSizeRange",
-            FREE => {
-                self.free(at);
-                return;
-            }
-            _ => return,
-        };
-        let flags = arg.get_input(&format!("{part}.flags")).unwrap_or(0);
-        let size = arg.get(&format!("{part}.size"));
-        let attr = arg.u32(&format!("{part}.attr"));
-        let pid = call.ioctl.at.pid;
-        if flags & u64::from(VIRTUAL) != 0 {
-            let space = arg.u32("hVASpace").filter(|h| *h != 0);
-            self.insert(
-                pid,
-                at,
-                parent,
-                class::NV50_MEMORY_VIRTUAL,
-                Kind::Virtual { space },
-            );
-            return;
-        }
-        let (aperture, caching) = attr.map(attributes).unwrap_or_default();
-        let class = match aperture {
-            Some(Aperture::System) => class::MEMORY_SYSTEM,
-            _ => class::MEMORY_LOCAL_USER,
-        };
-        let id = self.new_memory(at, class);
-        if self.insert(pid, at, parent, class, Kind::Memory(id)) {
-            self.describe(id, size, aperture, caching);
-        } else {
-            self.memory.remove(&id);
-        }
-    }
-
-    // ---- what controls tell ----
-
-    fn rm_control(&mut self, call: &Call<'_>) {
-        let Subject::Control(command) = call.subject else {
-            return;
-        };
-        let (Some(client), Some(handle)) = (call.arg.u32("hClient"), call.arg.u32("hObject"))
-        else {
-            return;
-        };
-        let at = ObjectRef { client, handle };
-        let Some(params) = &call.nested else { return };
-        match command {
-            control::GPU_GET_ID_INFO | control::GPU_GET_ID_INFO_V2 => self.gpu_ids(command, params),
-            control::GPU_GET_UUID_FROM_GPU_ID => {
-                // gpuId, flags, 256 bytes of UUID (NV0000_CTRL_GPU_GET_UUID_FROM_GPU_ID_PARAMS).
-                if let Some(id) = params.u32_at(0) {
-                    let uuid = params.output.data.get(8..).and_then(read_uuid);
-                    self.gpu_by_id(id, |g| g.uuid = uuid.or(g.uuid));
-                }
-            }
-            control::GPU_GET_GID_INFO => {
-                let uuid = params.bytes("data").and_then(read_uuid);
-                self.gpu_by_object(at, |g| g.uuid = uuid.or(g.uuid));
-            }
-            control::MC_GET_ARCH_INFO => {
-                let arch = params.u32("architecture").zip(params.u32("implementation"));
-                self.gpu_by_object(at, |g| g.arch = arch.or(g.arch));
-            }
-            control::GSP_GET_FEATURES => {
-                // gspFeatures, bValid, bDefaultGspRmGpu, firmwareVersion[64]
-                if let Some(text) = params.output.data.get(6..) {
-                    self.learn_version(text);
-                }
-            }
-            _ => self.channel_control(command, at, params),
-        }
-    }
-
-    fn channel_control(&mut self, command: u32, at: ObjectRef, params: &Structure<'_>) {
-        if !is_channel(command >> 16) && command >> 16 != class::CHANNEL_GROUP {
-            return;
-        }
-        let channel = match self.object(at).map(|o| &o.kind) {
-            Some(Kind::Channel(id)) => Some(*id),
-            _ => None,
-        };
-        match (command & 0xffff, channel) {
-            (control::GPFIFO_GET_WORK_SUBMIT_TOKEN, Some(id)) => {
-                if let Some(token) = params.u32_at(0) {
-                    self.set_token(id, token);
-                }
-            }
-            (control::GPFIFO_SET_WORK_SUBMIT_TOKEN_NOTIF_INDEX, Some(id)) => {
-                if let (Some(index), Some(channel)) = (params.u32_at(0), self.channels.get_mut(&id))
-                {
-                    channel.token_index = index;
-                }
-            }
-            (control::GET_CLASS_ENGINE_ID, Some(_)) => {
-                let (handle, engine) = (params.u32("hObject"), params.u32("engineID"));
-                if let (Some(handle), Some(engine)) = (handle, engine)
-                    && let Some(Object {
-                        kind: Kind::Engine { engine: known },
-                        ..
-                    }) = self
-                        .clients
-                        .get_mut(&at.client)
-                        .and_then(|c| c.objects.get_mut(&handle))
-                {
-                    *known = Some(engine);
-                }
-            }
-            (control::BIND, Some(id)) if command >> 16 != class::CHANNEL_GROUP => {
-                if let (Some(engine), Some(channel)) =
-                    (params.u32_at(0), self.channels.get_mut(&id))
-                {
-                    channel.engine = Some(engine);
-                }
-            }
-            _ => {}
-        }
-    }
-
-    fn gpu_ids(&mut self, command: u32, params: &Structure<'_>) {
-        // The two structures begin alike: gpuId, gpuFlags, deviceInstance, subDeviceInstance.
-        let (Some(id), Some(instance)) = (params.u32_at(0), params.u32_at(8)) else {
-            return;
-        };
-        // ID_INFO has pointers of names after subDeviceInstance; what is read here lies before them.
-        let _ = command;
-        self.gpu_by_id(id, |g| g.instance = Some(instance));
-    }
-
-    fn gpu_by_id(&mut self, id: u32, change: impl FnOnce(&mut Gpu)) {
-        if self.gpus.len() >= MAX_GPUS && !self.gpus.contains_key(&id) {
-            self.stats.refused += 1;
-            return;
-        }
-        change(self.gpus.entry(id).or_insert_with(|| Gpu::new(id)));
-    }
-
-    fn gpu_by_object(&mut self, at: ObjectRef, change: impl FnOnce(&mut Gpu)) {
-        if let Some(gpu) = self.gpu_id_of(at).and_then(|id| self.gpus.get_mut(&id)) {
-            change(gpu);
-        }
-    }
-
-    fn rm_cards(&mut self, call: &Call<'_>) {
-        let Some(layout) = super::facts::layout("nv_ioctl_card_info_t", self.version(), None)
-        else {
-            return;
-        };
-        let data = &call.arg.output.data;
-        for card in data.chunks_exact(layout.size().max(1)).take(MAX_GPUS) {
-            let get = |name: &str| {
-                let f = layout.field(name)?;
-                number(card, f.offset, f.size)
-            };
-            if get("valid") != Some(1) {
-                continue;
-            }
-            let Some(id) = get("gpu_id").and_then(|v| u32::try_from(v).ok()) else {
-                continue;
-            };
-            let narrow = |name: &str| get(name).and_then(|v| u32::try_from(v).ok());
-            self.gpu_by_id(id, |g| {
-                g.minor = narrow("minor_number").or(g.minor);
-                g.pci = (|| {
-                    Some((
-                        narrow("pci_info.domain")?,
-                        narrow("pci_info.bus")?,
-                        narrow("pci_info.slot")?,
-                        narrow("pci_info.function")?,
-                    ))
-                })()
-                .or(g.pci);
-                g.device_id = narrow("pci_info.device_id").or(g.device_id);
-            });
         }
     }
 }
@@ -967,10 +595,4 @@ fn engine_of_object(call: &Call<'_>) -> Option<u32> {
         1 => Some(number),
         _ => None,
     }
-}
-
-/// A binary UUID at the start of a buffer; one of zeros, or text ("GPU-..."), is none.
-fn read_uuid(data: &[u8]) -> Option<[u8; 16]> {
-    let bytes: [u8; 16] = data.get(..16)?.try_into().ok()?;
-    (bytes != [0; 16] && !bytes.starts_with(b"GPU-")).then_some(bytes)
 }

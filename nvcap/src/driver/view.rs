@@ -7,12 +7,11 @@ use super::{
     model::Model,
     names,
     object::{Aperture, Caching, Channel, Kind, MemoryId, ObjectRef, Space},
-    process::Target,
-    space::Backing,
+    process::{CpuMap, Target},
 };
 use crate::{
-    decode::event::{Engine, Place},
-    record::{self, ChannelId, CpuVa, Device, GpuVa, Origin},
+    decode::event::Engine,
+    record::{ChannelId, CpuVa, Device, GpuVa, Origin},
 };
 
 /// An engine object bound to a channel.
@@ -135,44 +134,6 @@ fn hex_cpu<S: serde::Serializer>(at: &CpuVa, s: S) -> Result<S::Ok, S::Error> {
     s.collect_str(at)
 }
 
-/// What lies at a GPU virtual address.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Resolved {
-    /// The memory object; `None` where only a mapping of the process is known.
-    pub object: Option<ObjectRef>,
-    /// Its class.
-    pub class: Option<u32>,
-    /// Its size in bytes.
-    pub size: Option<u64>,
-    /// Offset of the address in it.
-    pub offset: u64,
-    /// Where its bytes are.
-    pub aperture: Option<Aperture>,
-    /// How the CPU caches it.
-    pub caching: Option<Caching>,
-    /// The same byte in the process, where it is mapped there.
-    pub cpu: Option<CpuVa>,
-    /// Bytes from the address on that are certain to lie in the same mapping.
-    pub len: u64,
-    /// A call named the object; otherwise it was concluded (from addresses, sizes and order).
-    pub stated: bool,
-    /// Minor number of the GPU that the object belongs to.
-    pub gpu: Option<u32>,
-}
-
-/// A range that lies at one address for the GPU and at another (or the same) in the process.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Translation {
-    /// First address for the GPU.
-    pub gpu: GpuVa,
-    /// Length in bytes.
-    pub len: u64,
-    /// First address in the process.
-    pub cpu: CpuVa,
-    /// The GPU address space.
-    pub space: Space,
-}
-
 /// A mapping of a device file in a process, explained.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MappingView {
@@ -227,67 +188,6 @@ pub enum MappingWhat {
     Channel(ChannelId),
     /// Managed memory or a semaphore pool of UVM.
     Uvm,
-}
-
-impl Channel {
-    pub(crate) fn to_record(&self) -> record::Channel {
-        record::Channel {
-            at: record::At {
-                pid: self.pid,
-                ..self.at
-            },
-            id: self.id,
-            gpu: self.gpu,
-            token: self.token,
-            class: self.class,
-            engine: self.engine,
-            handle: self.object.map(|o| (o.client, o.handle)),
-            ring_gpu: self.ring_gpu,
-            ring: self.ring,
-            entries: self.entries,
-            userd: self.userd,
-            origin: self.origin,
-        }
-    }
-
-    pub(crate) fn from_record(said: &record::Channel, object: Option<ObjectRef>) -> Self {
-        Self {
-            at: said.at,
-            id: said.id,
-            pid: said.at.pid,
-            object,
-            class: said.class,
-            tsg: None,
-            context_share: None,
-            space: None,
-            engine: said.engine,
-            gpu: said.gpu,
-            token: said.token,
-            ring_gpu: said.ring_gpu,
-            entries: said.entries,
-            userd_at: None,
-            notifier: None,
-            token_index: 1,
-            ring: said.ring,
-            userd: said.userd,
-            origin: said.origin,
-            announced: said.ring.zip(said.userd),
-        }
-    }
-
-    /// Takes over what another description of the same channel says.
-    pub(crate) fn learn(&mut self, other: &Self) {
-        self.object = other.object.or(self.object);
-        self.class = other.class.or(self.class);
-        self.engine = other.engine.or(self.engine);
-        self.gpu = other.gpu.or(self.gpu);
-        self.token = other.token.or(self.token);
-        self.ring_gpu = other.ring_gpu.or(self.ring_gpu);
-        self.entries = other.entries.or(self.entries);
-        self.ring = other.ring.or(self.ring);
-        self.userd = other.userd.or(self.userd);
-        self.announced = self.ring.zip(self.userd);
-    }
 }
 
 impl Model {
@@ -510,360 +410,10 @@ impl Model {
             })
     }
 
-    // ---- addresses ----
-
-    /// Where a channel's ring and USERD lie in its process, each where it is mapped.
-    pub(crate) fn locate(&self, id: ChannelId) -> Option<(Option<CpuVa>, Option<CpuVa>)> {
-        let channel = self.channels.get(&id)?;
-        let ring = channel
-            .ring_gpu
-            .and_then(|va| self.resolve_in(channel.pid, channel.space, va)?.cpu);
-        let userd = match (channel.userd_at, channel.object) {
-            (Some((handle, offset)), Some(object)) => {
-                let at = ObjectRef {
-                    client: object.client,
-                    handle,
-                };
-                match self.object(at).map(|o| &o.kind) {
-                    Some(Kind::Memory(memory)) => self
-                        .cpu_of(*memory, offset, channel.pid, None)
-                        .map(|(cpu, _)| cpu),
-                    _ => None,
-                }
-            }
-            // USERD that RM allocated is seen by mapping the channel itself.
-            _ => self.processes.get(&channel.pid).and_then(|p| {
-                p.maps.iter().find_map(|(start, map)| match map.target {
-                    Target::Channel { id: of, .. } if of == id => Some(CpuVa(*start)),
-                    _ => None,
-                })
-            }),
-        };
-        Some((ring, userd))
-    }
-
-    /// A byte of memory in a process, and how many bytes from it on are in the same mapping; at `prefer`, where
-    /// it is mapped there among other places.
-    pub(crate) fn cpu_of(
-        &self,
-        id: MemoryId,
-        offset: u64,
-        pid: u32,
-        prefer: Option<u64>,
-    ) -> Option<(CpuVa, u64)> {
-        let memory = self.memory.get(&id)?;
-        let process = self.processes.get(&pid);
-        let mut best: Option<(CpuVa, u64)> = None;
-        if let Some((owner, start)) = memory.pinned
-            && owner == pid
-            && memory.size.is_none_or(|s| offset < s)
-        {
-            let left = memory.size.map_or(1, |s| s - offset);
-            best = Some((CpuVa(start.saturating_add(offset)), left));
-        }
-        for (_, start) in memory.cpu.range((pid, 0)..=(pid, u64::MAX)) {
-            let Some(map) = process.and_then(|p| p.maps.get(start)) else {
-                continue;
-            };
-            let Target::Memory {
-                offset: first,
-                id: of,
-                ..
-            } = map.target
-            else {
-                continue;
-            };
-            let Some(inside) = offset.checked_sub(first).filter(|i| *i < map.len) else {
-                continue;
-            };
-            if of != id {
-                continue;
-            }
-            let found = (CpuVa(start.saturating_add(inside)), map.len - inside);
-            if prefer == Some(found.0.0) {
-                return Some(found);
-            }
-            best = best.or(Some(found));
-        }
-        best
-    }
-
-    /// What lies at a GPU virtual address of a process. Where several of its address spaces have something
-    /// there, UVM's comes first; [`Model::resolve_for`] knows which one a channel uses.
+    /// The class of an object; 0 where it is known by handle only.
     #[must_use]
-    pub fn resolve(&self, pid: u32, va: GpuVa) -> Option<Resolved> {
-        self.resolve_in(pid, None, va)
-    }
-
-    /// What lies at a GPU virtual address in a channel's address space.
-    #[must_use]
-    pub fn resolve_for(&self, channel: ChannelId, va: GpuVa) -> Option<Resolved> {
-        let channel = self.channels.get(&channel)?;
-        self.resolve_in(channel.pid, channel.space, va)
-    }
-
-    fn resolve_in(&self, pid: u32, space: Option<Space>, va: GpuVa) -> Option<Resolved> {
-        let in_space = |space: Space| {
-            let (start, map) = self.spaces.get(&space)?.at(va.0)?;
-            Some((start, *map))
-        };
-        // What RM mapped in the channel's own space, or in any of the process.
-        let rm = match space {
-            Some(space) => in_space(space),
-            None => None,
-        };
-        let uvm = in_space(Space::Uvm { pid });
-        let any = || {
-            let clients = &self.processes.get(&pid)?.clients;
-            clients.iter().find_map(|client| {
-                let from = Space::Rm(ObjectRef {
-                    client: *client,
-                    handle: 0,
-                });
-                let to = Space::Rm(ObjectRef {
-                    client: *client,
-                    handle: u32::MAX,
-                });
-                self.spaces
-                    .range(from..=to)
-                    .find_map(|(_, s)| s.at(va.0))
-                    .map(|(start, map)| (start, *map))
-            })
-        };
-        let ranges = [rm, uvm, if space.is_none() { any() } else { None }];
-        let stated = ranges
-            .iter()
-            .flatten()
-            .find(|(_, m)| m.memory.is_some_and(|b| b.stated));
-        if let Some((start, map)) = stated {
-            return self.resolve_range(pid, va, *start, map.len, map.memory?);
-        }
-        // Where CPU and GPU share addresses (CUDA), the process's own mapping of that address is it.
-        if let Some(found) = self.resolve_identity(pid, va) {
-            return Some(found);
-        }
-        let (start, map) = ranges.iter().flatten().find(|(_, m)| m.memory.is_some())?;
-        self.resolve_range(pid, va, *start, map.len, map.memory?)
-    }
-
-    fn resolve_range(
-        &self,
-        pid: u32,
-        va: GpuVa,
-        start: u64,
-        len: u64,
-        backing: Backing,
-    ) -> Option<Resolved> {
-        let memory = self.memory.get(&backing.id)?;
-        let inside = va.0.checked_sub(start)?;
-        let offset = backing.offset.saturating_add(inside);
-        let left = len.saturating_sub(inside);
-        let cpu = self.cpu_of(backing.id, offset, pid, Some(va.0));
-        Some(Resolved {
-            object: Some(backing.object),
-            class: Some(memory.class),
-            size: memory.size,
-            offset,
-            aperture: memory.aperture,
-            caching: memory.caching,
-            cpu: cpu.map(|(cpu, _)| cpu),
-            len: cpu.map_or(left, |(_, in_map)| left.min(in_map)),
-            stated: backing.stated,
-            gpu: self.minor_of(backing.object),
-        })
-    }
-
-    fn resolve_identity(&self, pid: u32, va: GpuVa) -> Option<Resolved> {
-        let (start, map) = self.processes.get(&pid)?.at(va.0)?;
-        let inside = va.0 - start;
-        let mut found = Resolved {
-            object: None,
-            class: None,
-            size: None,
-            offset: inside,
-            aperture: aperture_of_device(map.device),
-            caching: None,
-            cpu: Some(CpuVa(va.0)),
-            len: map.len - inside,
-            stated: false,
-            gpu: match map.device {
-                Device::Gpu(minor) => Some(minor),
-                _ => None,
-            },
-        };
-        match map.target {
-            Target::Memory { id, object, offset } => {
-                let memory = self.memory.get(&id)?;
-                found.object = Some(object);
-                found.class = Some(memory.class);
-                found.size = memory.size;
-                found.offset = offset.saturating_add(inside);
-                found.aperture = memory.aperture.or(found.aperture);
-                found.caching = memory.caching;
-                found.gpu = found.gpu.or_else(|| self.minor_of(object));
-            }
-            Target::Unknown => {}
-            Target::Doorbell { .. } | Target::Channel { .. } => return None,
-        }
-        Some(found)
-    }
-
-    /// The address in the process of a GPU virtual address: translated where it is known to lie elsewhere, else
-    /// the same number.
-    #[must_use]
-    pub fn cpu_address(&self, pid: u32, address: u64) -> u64 {
-        self.resolve(pid, GpuVa(address))
-            .and_then(|r| r.cpu)
-            .map_or(address, |cpu| cpu.0)
-    }
-
-    /// The ranges of a process that lie at other addresses for the GPU than in the process, by GPU address;
-    /// what is not among them is at its own address, if anywhere. [`Change::Translations`] says when to look again.
-    ///
-    /// [`Change::Translations`]: super::Change::Translations
-    #[must_use]
-    pub fn translations(&self, pid: u32) -> Vec<Translation> {
-        let mut all = self.all_translations(pid);
-        all.retain(|t| t.gpu.0 != t.cpu.0);
-        all
-    }
-
-    /// The translations of [`Model::translations`] that hold in a channel's address space.
-    #[must_use]
-    pub fn translations_for(&self, channel: ChannelId) -> Vec<Translation> {
-        let Some(channel) = self.channels.get(&channel) else {
-            return Vec::new();
-        };
-        let mut all = self.translations(channel.pid);
-        all.retain(|t| {
-            channel.space.is_none_or(|s| s == t.space) || matches!(t.space, Space::Uvm { .. })
-        });
-        all
-    }
-
-    /// Every range of a process that is mapped both for the GPU and in the process, by GPU address. Ranges of
-    /// UVM are at the same address in both; [`Space`] tells the address space where that matters.
-    #[must_use]
-    pub fn all_translations(&self, pid: u32) -> Vec<Translation> {
-        let mut all = Vec::new();
-        let Some(process) = self.processes.get(&pid) else {
-            return all;
-        };
-        for (space, address_space) in &self.spaces {
-            let mine = match space {
-                Space::Uvm { pid: of } => *of == pid,
-                Space::Rm(object) => process.clients.contains(&object.client),
-            };
-            if !mine {
-                continue;
-            }
-            for (start, map) in &address_space.ranges {
-                self.translate_range(pid, *space, *start, map.len, map.memory, &mut all);
-            }
-        }
-        all.sort_unstable_by_key(|t| (t.space, t.gpu, t.cpu));
-        // Neighbours on both sides are one range.
-        let mut merged: Vec<Translation> = Vec::with_capacity(all.len());
-        for t in all {
-            match merged.last_mut() {
-                Some(last)
-                    if last.space == t.space
-                        && last.gpu.0.checked_add(last.len) == Some(t.gpu.0)
-                        && last.cpu.0.checked_add(last.len) == Some(t.cpu.0) =>
-                {
-                    last.len = last.len.saturating_add(t.len);
-                }
-                _ => merged.push(t),
-            }
-        }
-        merged.sort_unstable();
-        merged
-    }
-
-    /// The CPU ranges that a GPU range is mapped at, piece by piece.
-    fn translate_range(
-        &self,
-        pid: u32,
-        space: Space,
-        start: u64,
-        len: u64,
-        memory: Option<Backing>,
-        all: &mut Vec<Translation>,
-    ) {
-        let mut push = |gpu: u64, len: u64, cpu: u64| {
-            all.push(Translation {
-                gpu: GpuVa(gpu),
-                len,
-                cpu: CpuVa(cpu),
-                space,
-            });
-        };
-        let stated = memory.filter(|b| b.stated);
-        let Some(backing) = stated else {
-            // Not certain which memory it is: the process's own mapping of these addresses, if any.
-            let end = start.saturating_add(len);
-            let Some(process) = self.processes.get(&pid) else {
-                return;
-            };
-            let first = process.at(start).map_or(start, |(s, _)| s);
-            for (s, map) in process.maps.range(first..end) {
-                let (from, to) = (start.max(*s), end.min(s.saturating_add(map.len)));
-                if from < to && !matches!(map.target, Target::Doorbell { .. }) {
-                    push(from, to - from, from);
-                }
-            }
-            return;
-        };
-        let mut at = 0;
-        while at < len {
-            let offset = backing.offset.saturating_add(at);
-            let Some(gpu) = start.checked_add(at) else {
-                break;
-            };
-            match self.cpu_of(backing.id, offset, pid, Some(gpu)) {
-                Some((cpu, in_map)) => {
-                    let piece = in_map.min(len - at).max(1);
-                    push(gpu, piece, cpu.0);
-                    at += piece;
-                }
-                None => {
-                    // On to the next mapping of that memory, if there is one.
-                    let next = self.next_mapped(backing.id, offset, pid);
-                    match next {
-                        Some(next) => at += next - offset,
-                        None => break,
-                    }
-                }
-            }
-        }
-    }
-
-    fn next_mapped(&self, id: MemoryId, offset: u64, pid: u32) -> Option<u64> {
-        let memory = self.memory.get(&id)?;
-        let process = self.processes.get(&pid)?;
-        memory
-            .cpu
-            .range((pid, 0)..=(pid, u64::MAX))
-            .filter_map(|(_, start)| match process.maps.get(start)?.target {
-                Target::Memory { offset: first, .. } => Some(first),
-                _ => None,
-            })
-            .filter(|first| *first > offset)
-            .min()
-    }
-
-    /// Where the memory at a GPU virtual address of a process is, seen from the GPU that its memory belongs to;
-    /// `None` where nothing is known of it, and for managed memory, which moves.
-    #[must_use]
-    pub fn place(&self, pid: u32, va: GpuVa) -> Option<Place> {
-        place_of(&self.resolve(pid, va)?, None)
-    }
-
-    /// Where the memory at a GPU virtual address of a channel is, seen from the channel's GPU.
-    #[must_use]
-    pub fn place_for(&self, channel: ChannelId, va: GpuVa) -> Option<Place> {
-        let gpu = self.gpu_of_channel(channel);
-        place_of(&self.resolve_for(channel, va)?, gpu)
+    pub fn class_of(&self, at: ObjectRef) -> Option<u32> {
+        self.object(at).map(|o| o.class)
     }
 
     /// The mappings of a process, explained, by address.
@@ -875,54 +425,63 @@ impl Model {
         process
             .maps
             .iter()
-            .map(|(start, map)| {
-                let range = *start..start.saturating_add(map.len);
-                let what = match map.target {
-                    Target::Doorbell { object, bar1 } => MappingWhat::Doorbell { object, bar1 },
-                    Target::Channel { id, .. } => MappingWhat::Channel(id),
-                    Target::Memory { id, object, offset } => {
-                        let memory = self.memory.get(&id);
-                        MappingWhat::Memory {
-                            object,
-                            class: memory.map_or(0, |m| m.class),
-                            offset,
-                            size: memory.and_then(|m| m.size),
-                            aperture: memory.and_then(|m| m.aperture),
-                            caching: memory.and_then(|m| m.caching),
-                        }
-                    }
-                    Target::Unknown if map.device == Device::Uvm => MappingWhat::Uvm,
-                    Target::Unknown => MappingWhat::Unknown,
-                };
-                let gpu = match map.target {
-                    Target::Memory { id, offset, .. } => self.gpu_of_memory(id, offset),
-                    _ => None,
-                };
-                let channels = self
-                    .channels
-                    .values()
-                    .filter(|c| c.pid == pid)
-                    .filter(|c| {
-                        [c.ring, c.userd]
-                            .into_iter()
-                            .flatten()
-                            .any(|a| range.contains(&a.0))
-                    })
-                    .map(|c| c.id)
-                    .collect();
-                MappingView {
-                    start: CpuVa(*start),
-                    len: map.len,
-                    device: map.device,
-                    read: map.read,
-                    write: map.write,
-                    found: map.found,
-                    what,
-                    gpu,
-                    channels,
-                }
-            })
+            .map(|(start, map)| self.mapping_view(pid, *start, map))
             .collect()
+    }
+
+    /// The mapping that holds an address of a process, explained.
+    #[must_use]
+    pub fn mapping_at(&self, pid: u32, at: CpuVa) -> Option<MappingView> {
+        let (start, map) = self.processes.get(&pid)?.at(at.0)?;
+        Some(self.mapping_view(pid, start, map))
+    }
+
+    fn mapping_view(&self, pid: u32, start: u64, map: &CpuMap) -> MappingView {
+        let range = start..start.saturating_add(map.len);
+        let what = match map.target {
+            Target::Doorbell { object, bar1 } => MappingWhat::Doorbell { object, bar1 },
+            Target::Channel { id, .. } => MappingWhat::Channel(id),
+            Target::Memory { id, object, offset } => {
+                let memory = self.memory.get(&id);
+                MappingWhat::Memory {
+                    object,
+                    class: memory.map_or(0, |m| m.class),
+                    offset,
+                    size: memory.and_then(|m| m.size),
+                    aperture: memory.and_then(|m| m.aperture),
+                    caching: memory.and_then(|m| m.caching),
+                }
+            }
+            Target::Unknown if map.device == Device::Uvm => MappingWhat::Uvm,
+            Target::Unknown => MappingWhat::Unknown,
+        };
+        let gpu = match map.target {
+            Target::Memory { id, offset, .. } => self.gpu_of_memory(id, offset),
+            _ => None,
+        };
+        let channels = self
+            .channels
+            .values()
+            .filter(|c| c.pid == pid)
+            .filter(|c| {
+                [c.ring, c.userd]
+                    .into_iter()
+                    .flatten()
+                    .any(|a| range.contains(&a.0))
+            })
+            .map(|c| c.id)
+            .collect();
+        MappingView {
+            start: CpuVa(start),
+            len: map.len,
+            device: map.device,
+            read: map.read,
+            write: map.write,
+            found: map.found,
+            what,
+            gpu,
+            channels,
+        }
     }
 
     fn gpu_of_memory(&self, id: MemoryId, offset: u64) -> Option<GpuVa> {
@@ -951,24 +510,5 @@ pub fn event_engine(number: Option<u32>) -> Engine {
         Some(0x3e) => Engine::Ofa(1),
         Some(0x26) => Engine::Sec2,
         Some(n) => Engine::Other(n),
-    }
-}
-
-fn aperture_of_device(device: Device) -> Option<Aperture> {
-    match device {
-        Device::Gpu(_) => Some(Aperture::Video),
-        Device::Control => Some(Aperture::System),
-        Device::Uvm | Device::Other(..) => None,
-    }
-}
-
-fn place_of(found: &Resolved, gpu: Option<u32>) -> Option<Place> {
-    match found.aperture? {
-        Aperture::System => Some(Place::Host),
-        Aperture::Video => match (found.gpu, gpu) {
-            (Some(of), Some(seen_from)) if of != seen_from => Some(Place::Peer),
-            _ => Some(Place::Device),
-        },
-        Aperture::Registers => None,
     }
 }

@@ -7,6 +7,7 @@ use std::io;
 
 use serde::Serialize;
 
+use crate::decode::engine_of;
 use crate::decode::event::{
     Body, Context, EntryHead, EntryKind, Event, MethodWrite, Operation, Stop, StopReason,
     SubmissionHead,
@@ -15,7 +16,7 @@ use crate::ledger::Ledger;
 use crate::record::{At, Channel, How, Life, Loss, Lost, Origin, Record, Submission};
 
 use super::method::Explainer;
-use super::names::{EngineName, engine_from_rm};
+use super::names::EngineName;
 use super::redact::Redactor;
 use super::writer::Output;
 use super::{Detail, Sink};
@@ -341,11 +342,7 @@ impl Json {
                 member(out, "gpu", u64::from(gpu));
             }
             if let Some(engine) = c.engine {
-                text(
-                    out,
-                    "engine",
-                    &EngineName(engine_from_rm(engine)).to_string(),
-                );
+                text(out, "engine", &EngineName(engine_of(engine)).to_string());
                 member(out, "engine_type", u64::from(engine));
             }
             if let Some(class) = c.class {

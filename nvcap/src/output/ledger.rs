@@ -4,10 +4,11 @@ use std::fmt::Write as _;
 
 use serde_json::{Value, json};
 
+use crate::decode::event::Engine;
 use crate::ledger::{ChannelLedger, Ledger};
 use crate::record::Origin;
 
-use super::names::{EngineName, engine_from_rm};
+use super::names::EngineName;
 use super::style::{Formatter, Plain, Role};
 
 fn plural(n: u64, one: &str, many: &str) -> String {
@@ -123,7 +124,7 @@ pub fn text(out: &mut Vec<u8>, ledger: &Ledger, color: bool) {
                 format!("{}/{}", Plain(name), c.pid),
                 c.gpu.map_or_else(|| "?".into(), |g| g.to_string()),
                 c.token.map_or_else(|| "?".into(), |t| format!("{t:#07x}")),
-                EngineName(c.engine.map_or_else(Default::default, engine_from_rm)).to_string(),
+                EngineName(c.engine).to_string(),
                 c.submissions.to_string(),
                 c.entries.to_string(),
                 c.bytes.to_string(),
@@ -310,7 +311,7 @@ fn json_value(ledger: &Ledger) -> Vec<(&'static str, Value)> {
                 "gpu": c.gpu,
                 "token": c.token,
                 "class": c.class,
-                "engine": c.engine.map(|e| EngineName(engine_from_rm(e)).to_string()),
+                "engine": (c.engine != Engine::Unknown).then(|| EngineName(c.engine).to_string()),
                 "origin": c.origin.map(|o| match o {
                     Origin::Allocated => "allocated",
                     Origin::Found => "found",

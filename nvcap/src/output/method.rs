@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 
+use crate::decode::classes::{self, Field};
 use crate::decode::event::MethodWrite;
 
 use super::redact::{Redactor, carries_data};
@@ -9,46 +10,63 @@ use super::style::{Formatter, Role};
 
 /// The name of a class, where the tables have it.
 #[must_use]
-pub fn class_name(_class: u32) -> Option<&'static str> {
-    None
+pub fn class_name(class: u32) -> Option<&'static str> {
+    classes::class(class).map(classes::Class::name)
 }
 
-/// The name of a method of a class, where the tables have it.
+/// The name of a method of a class, with its index where it is of an array; `None` where the tables do not have it.
 #[must_use]
-pub fn method_name(_class: u32, _method: u16) -> Option<String> {
-    None
+pub fn method_name(class: u32, method: u16) -> Option<String> {
+    classes::method(class, method).map(|m| m.to_string())
 }
 
-/// Explains method writes, remembering the names it has made.
+/// Explains method writes, remembering the names it has looked up.
 #[derive(Debug, Default)]
 pub struct Explainer {
+    /// Bounded: 2^14 methods of the classes that occur.
     names: HashMap<(u32, u16), Named>,
 }
 
-/// A method's name, made once.
+/// A method's name and fields, looked up once.
 #[derive(Debug)]
 struct Named {
     /// As the public headers spell it; the address in hex where they do not.
     name: String,
     known: bool,
     carries_data: bool,
+    fields: Vec<Field>,
+    /// One field that is the whole word and has no names: its value is the data word.
+    plain: bool,
+}
+
+impl Named {
+    fn look_up(class: u32, address: u16) -> Self {
+        let method = classes::method(class, address);
+        let name = method.map_or_else(|| format!("{address:#06x}"), |m| m.to_string());
+        let fields: Vec<Field> = method.map_or_else(Vec::new, |m| m.fields().collect());
+        let plain = match fields.as_slice() {
+            [] => true,
+            [f] => f.low() == 0 && f.high() == 31 && f.names().is_empty(),
+            _ => false,
+        };
+        Self {
+            carries_data: carries_data(&name),
+            known: method.is_some(),
+            name,
+            fields,
+            plain,
+        }
+    }
 }
 
 impl Explainer {
     fn named(&mut self, class: u32, method: u16) -> &Named {
-        self.names.entry((class, method)).or_insert_with(|| {
-            let name = method_name(class, method);
-            let known = name.is_some();
-            let name = name.unwrap_or_else(|| format!("{method:#06x}"));
-            Named {
-                carries_data: carries_data(&name),
-                name,
-                known,
-            }
-        })
+        self.names
+            .entry((class, method))
+            .or_insert_with(|| Named::look_up(class, method))
     }
 
-    /// One line (and one a field where there are several) in the text output.
+    /// One line of the text output.
     pub fn text(
         &mut self,
         f: &mut Formatter<'_>,
@@ -67,7 +85,18 @@ impl Explainer {
             Some(redact) if named.carries_data || !named.known => {
                 f.text(format_args!(" = {}", redact.hide(&m.data.to_le_bytes())));
             }
-            _ => f.text(format_args!(" = {:#x}", m.data)),
+            _ => {
+                f.text(format_args!(" = {:#x}", m.data));
+                if !named.plain {
+                    for field in &named.fields {
+                        let value = field.value(m.data);
+                        match field.names().name_of(value) {
+                            Some(name) => f.text(format_args!(" {}={name}", field.name())),
+                            None => f.text(format_args!(" {}={value:#x}", field.name())),
+                        }
+                    }
+                }
+            }
         }
         if m.masked {
             f.text(format_args!(" (skipped by the subdevice mask)"));
@@ -80,21 +109,45 @@ impl Explainer {
         let named = self.named(m.class, m.method);
         out.extend_from_slice(b",\"name\":");
         if named.known {
-            // Names of the headers need no escaping, but nothing here shall depend on that.
-            let _ = serde_json::to_writer(&mut *out, &named.name);
+            string(out, &named.name);
         } else {
             out.extend_from_slice(b"null");
         }
         out.extend_from_slice(b",\"data\":");
-        match redact {
-            Some(redact) if named.carries_data || !named.known => {
-                let _ = serde_json::to_writer(&mut *out, &redact.hide(&m.data.to_le_bytes()));
-                out.extend_from_slice(b",\"fields\":{}");
+        if let Some(redact) = redact
+            && (named.carries_data || !named.known)
+        {
+            // Writing to a vector does not fail.
+            let _ = serde_json::to_writer(&mut *out, &redact.hide(&m.data.to_le_bytes()));
+            out.extend_from_slice(b",\"fields\":{}");
+            return;
+        }
+        super::json::number(out, u64::from(m.data));
+        out.extend_from_slice(b",\"fields\":{");
+        for (i, field) in named.fields.iter().enumerate() {
+            if i > 0 {
+                out.push(b',');
             }
-            _ => {
-                super::json::number(out, u64::from(m.data));
-                out.extend_from_slice(b",\"fields\":{}");
+            string(out, field.name());
+            out.push(b':');
+            let value = field.value(m.data);
+            match field.names().name_of(value) {
+                Some(name) => string(out, name),
+                None => super::json::number(out, u64::from(value)),
             }
         }
+        out.push(b'}');
     }
+}
+
+/// A name of the tables: letters, digits, underscores and parentheses, which need no escaping.
+fn string(out: &mut Vec<u8>, text: &str) {
+    debug_assert!(
+        text.bytes()
+            .all(|b| b.is_ascii_graphic() && b != b'"' && b != b'\\'),
+        "{text}"
+    );
+    out.push(b'"');
+    out.extend_from_slice(text.as_bytes());
+    out.push(b'"');
 }

@@ -5,8 +5,10 @@
 //! [`stats`] in sums; [`filter`] chooses which events a sink gets, and [`redact`] hides users' data from it.
 //! [`writer`] owns the file: buffering, a full disk, a reader that went away.
 
+pub mod channels;
 mod describe;
 pub mod filter;
+pub mod ioctls;
 pub mod json;
 pub mod ledger;
 pub mod method;
@@ -20,6 +22,7 @@ pub mod writer;
 
 use std::io;
 
+use crate::decode::Counts;
 use crate::decode::event::Event;
 use crate::ledger::Ledger;
 use crate::record::Record;
@@ -46,6 +49,15 @@ impl Detail {
             _ => Self::Words,
         }
     }
+}
+
+/// What the decoder counted over a whole trace.
+#[derive(Clone, Debug, Default)]
+pub struct Summary {
+    /// Submissions, entries, method writes, ...
+    pub counts: Counts,
+    /// How often each method was written: class, byte address, writes.
+    pub methods: Vec<(u32, u16, u64)>,
 }
 
 /// Takes what is to be shown.
@@ -80,6 +92,9 @@ pub trait Sink {
     fn unshown(&self) -> u64 {
         0
     }
+
+    /// What the decoder counted in all, before [`Sink::finish`]. Filters have no part in it.
+    fn summary(&mut self, _summary: &Summary) {}
 
     /// The end: shows the ledger and flushes.
     ///

@@ -25,38 +25,27 @@ impl fmt::Display for EngineName {
     }
 }
 
-/// The engine of a channel from the NV2080_ENGINE_TYPE number it was allocated for
-/// (cl2080_notification.h of the open kernel module).
-#[must_use]
-pub fn engine_from_rm(number: u32) -> Engine {
-    match number {
-        0 => Engine::Unknown,
-        0x01..=0x08 => Engine::Graphics,
-        0x09..=0x12 => Engine::Copy(Some(number - 0x09)),
-        0x13..=0x1a => Engine::Nvdec(number - 0x13),
-        0x1b..=0x1d => Engine::Nvenc(number - 0x1b),
-        0x26 => Engine::Sec2,
-        0x2b..=0x32 => Engine::Nvjpg(number - 0x2b),
-        0x33 => Engine::Ofa(0),
-        0x34..=0x3d => Engine::Copy(Some(number - 0x34 + 10)),
-        0x3e => Engine::Ofa(1),
-        0x3f => Engine::Nvenc(3),
-        other => Engine::Other(other),
-    }
-}
-
-/// `name/pid`, `name/pid:tid`: who submitted. The thread is left out where it is the first one or unknown.
+/// `name/pid:tid`: who submitted. The thread id is left out where it is the process's first thread or not known, the
+/// name and the process id where they are not known.
 pub struct Who<'a>(pub &'a Context);
 
 impl fmt::Display for Who<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let name = self.0.thread.as_deref().unwrap_or("?");
         let at = self.0.at;
-        if at.tid == 0 || at.tid == at.pid {
-            f.pad(&format!("{name}/{}", at.pid))
-        } else {
-            f.pad(&format!("{name}/{}:{}", at.pid, at.tid))
+        let mut text = String::new();
+        if let Some(name) = &self.0.thread {
+            text.push_str(name);
+            text.push('/');
         }
+        match at.pid {
+            0 => text.push('?'),
+            pid => text.push_str(&pid.to_string()),
+        }
+        if at.tid != 0 && at.tid != at.pid {
+            text.push(':');
+            text.push_str(&at.tid.to_string());
+        }
+        f.pad(&text)
     }
 }
 

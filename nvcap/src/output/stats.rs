@@ -13,7 +13,7 @@ use super::method::{class_name, method_name};
 use super::names::{EngineName, direction};
 use super::style::{Formatter, Plain, Role};
 use super::writer::Output;
-use super::{Detail, Sink};
+use super::{Detail, Sink, Summary};
 
 /// How the statistics are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,15 +63,18 @@ pub struct Stats {
     methods: HashMap<(u32, u16), u64>,
     method_writes: u64,
     stops: u64,
-    /// Channel of the last event and its sums, for runs of events of one submission.
+    /// What the decoder counted; `None` where a filter makes that another thing.
+    summary: Option<Summary>,
+    filtered: bool,
     first_ns: Option<u64>,
     last_ns: u64,
 }
 
 impl Stats {
-    /// Writes to `out` at the end. With [`Detail::Methods`] method writes are counted too.
+    /// Writes to `out` at the end. With [`Detail::Methods`] method writes are shown too. `filtered` says that not
+    /// all events come.
     #[must_use]
-    pub fn new(out: Output, form: Form, detail: Detail) -> Self {
+    pub fn new(out: Output, form: Form, detail: Detail, filtered: bool) -> Self {
         Self {
             out,
             form,
@@ -82,6 +85,8 @@ impl Stats {
             methods: HashMap::new(),
             method_writes: 0,
             stops: 0,
+            summary: None,
+            filtered,
             first_ns: None,
             last_ns: 0,
         }
@@ -113,7 +118,10 @@ impl Stats {
 
     /// Method writes, most frequent first.
     fn frequent_methods(&self) -> Vec<((u32, u16), u64)> {
-        let mut methods: Vec<_> = self.methods.iter().map(|(k, n)| (*k, *n)).collect();
+        let mut methods: Vec<_> = match &self.summary {
+            Some(s) => s.methods.iter().map(|&(c, m, n)| ((c, m), n)).collect(),
+            None => self.methods.iter().map(|(k, n)| (*k, *n)).collect(),
+        };
         methods.sort_by_key(|(k, n)| (u64::MAX - n, *k));
         methods
     }
@@ -326,7 +334,12 @@ fn class_of(op: &Operation) -> (&'static str, &'static str, u64) {
 
 impl Sink for Stats {
     fn detail(&self) -> Option<Detail> {
-        Some(self.detail)
+        // Without a filter the decoder's own counts of method writes serve, and cost nothing.
+        Some(if self.filtered {
+            self.detail
+        } else {
+            Detail::Operations
+        })
     }
 
     fn event(&mut self, event: &Event<'_>) -> io::Result<()> {
@@ -378,6 +391,13 @@ impl Sink for Stats {
 
     fn record(&mut self, _record: &Record) -> io::Result<()> {
         Ok(())
+    }
+
+    fn summary(&mut self, summary: &Summary) {
+        if !self.filtered {
+            self.method_writes = summary.counts.methods;
+            self.summary = Some(summary.clone());
+        }
     }
 
     fn flush(&mut self) -> io::Result<()> {

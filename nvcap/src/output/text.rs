@@ -5,13 +5,14 @@
 
 use std::io;
 
+use crate::decode::engine_of;
 use crate::decode::event::{Body, Context, EntryKind, Event, Stop, StopReason, SubmissionHead};
 use crate::ledger::Ledger;
 use crate::record::{At, Channel, Life, Loss, Lost, Record};
 
 use super::describe::describe;
 use super::method::Explainer;
-use super::names::{EngineName, Who, engine_from_rm};
+use super::names::{EngineName, Who};
 use super::redact::Redactor;
 use super::style::{Color, Formatter, Plain, Role};
 use super::writer::Output;
@@ -214,7 +215,7 @@ impl Text {
         let token = c
             .token
             .map_or_else(|| "?".to_owned(), |t| format!("{t:#07x}"));
-        let engine = EngineName(c.engine.map_or_else(Default::default, engine_from_rm));
+        let engine = EngineName(c.engine.map_or_else(Default::default, engine_of));
         let class = c
             .class
             .map_or_else(|| "?".to_owned(), |n| format!("{n:#06x}"));

@@ -13,8 +13,8 @@
 //! MMAP /dev/nvidia0 fd=16 addr=0x7f.. len=0x10000 prot=2 flags=0x1 off=0x0
 //! ```
 //!
-//! There is no time, no process and no thread in it: times count up by one a record and the process is 0, unless
-//! [`Options`] says otherwise. The log holds 64 bytes of arguments whose size the request does not carry (UVM)
+//! There is no time, no process and no thread in it: times count up by one a record, calls have no end, and the
+//! process is 0 unless [`Options`] says otherwise. The log holds 64 bytes of arguments whose size the request does not carry (UVM)
 //! and of allocation parameters; [`Bytes::full_len`] is then what the tables say.
 
 use std::{
@@ -128,7 +128,7 @@ struct Open {
     ioctl: Ioctl,
     nested_input: Option<Bytes>,
     nested_output: Option<Bytes>,
-    /// Structure sizes that the log does not hold whole.
+    /// Its return was logged.
     returned: bool,
 }
 
@@ -170,13 +170,10 @@ impl Parser {
         if rest.starts_with("ALLOC ") || rest.starts_with("CONTROL ") {
             return Some(());
         }
-        let end = self.time + 1;
         let open = self.current.as_mut()?;
         if let Some(rest) = rest.strip_prefix("ret=") {
             let result = rest.split(' ').next()?.parse().ok()?;
-            self.time = end;
             open.ioctl.result = Some(result);
-            open.ioctl.end_ns = Some(end);
             open.returned = true;
             return Some(());
         }

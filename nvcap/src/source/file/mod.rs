@@ -1,3 +1,4 @@
 //! Records from files.
 
 pub mod ioctl_log;
+pub mod orc;

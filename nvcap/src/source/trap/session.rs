@@ -259,7 +259,7 @@ impl Session {
             {
                 return Err(Error::new(
                     format!("watching {:#x} in process {pid}", d.address),
-                    "nothing is mapped there",
+                    "it is not mapped",
                     format!(
                         "take the address of a doorbell word from /proc/{pid}/maps (page + 0x90)"
                     ),

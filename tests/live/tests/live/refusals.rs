@@ -55,6 +55,7 @@ fn run_as_nobody(folder: &Folder, args: Vec<OsString>) -> Result<Ended> {
 }
 
 pub fn not_root() -> Result<()> {
+    need_tracing()?;
     let folder = Folder::new()?;
     let channels = folder.channels()?;
     let ended = run_as_nobody(
@@ -71,6 +72,7 @@ pub fn not_root() -> Result<()> {
 
 /// PID of another user, without root.
 pub fn not_root_other_process() -> Result<()> {
+    need_tracing()?;
     let folder = Folder::new()?;
     let pid = std::process::id().to_string();
     let ended = run_as_nobody(&folder, vec!["-p".into(), pid.into()])?;
@@ -78,7 +80,7 @@ pub fn not_root_other_process() -> Result<()> {
 }
 
 pub fn process_gone() -> Result<()> {
-    need_breakpoints()?;
+    need_tracing()?;
     let folder = Folder::new()?;
     let mut child = std::process::Command::new("/bin/true").spawn()?;
     let pid = child.id();
@@ -170,7 +172,7 @@ pub fn missing_channels_file() -> Result<()> {
 
 /// No NVIDIA driver, and no flag that says where the doorbells are.
 pub fn no_driver() -> Result<()> {
-    need_breakpoints()?;
+    need_tracing()?;
     if std::path::Path::new("/dev/nvidiactl").exists() {
         return not_run("this machine has an NVIDIA driver");
     }

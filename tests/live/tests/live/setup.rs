@@ -81,7 +81,7 @@ pub fn need_tracing() -> Result<()> {
         };
         match try_it() {
             // Only what says that it cannot run here: anything else is for the tests to find.
-            Ok(e) if e.stderr.contains("without its BPF") => Some(e.stderr.trim().to_owned()),
+            Ok(e) if e.stderr.contains("built without") => Some(e.stderr.trim().to_owned()),
             Ok(e) if e.stderr.contains("BPF is not allowed") => Some(e.stderr.trim().to_owned()),
             _ => None,
         }

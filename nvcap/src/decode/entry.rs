@@ -1,0 +1,143 @@
+//! GPFIFO entries: 8 bytes of a channel's ring, each a run of pushbuffer words or a control.
+//!
+//! Layout of the host classes 906f to ca6f: an address of 40 bits and a length in dwords; length 0 makes it a
+//! control entry. From Hopper on (c86f) addresses have 57 bits: bits 56:40 come from the last
+//! SET_PB_SEGMENT_EXTENDED_BASE entry of the channel.
+
+use std::fmt;
+
+use super::event::EntryKind;
+use crate::record::GpuVa;
+
+/// Opcode of a control entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Opcode(pub u8);
+
+impl Opcode {
+    /// Nothing.
+    pub const NOP: Self = Self(0);
+    /// Raises an error.
+    pub const ILLEGAL: Self = Self(1);
+    /// Checks the CRC of ring entries.
+    pub const GP_CRC: Self = Self(2);
+    /// Checks the CRC of pushbuffer words.
+    pub const PB_CRC: Self = Self(3);
+    /// Sets bits 56:40 of the addresses that follow (c86f and later).
+    pub const SET_PB_SEGMENT_EXTENDED_BASE: Self = Self(4);
+}
+
+impl fmt::Display for Opcode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self.0 {
+            0 => "NOP",
+            1 => "ILLEGAL",
+            2 => "GP_CRC",
+            3 => "PB_CRC",
+            4 => "SET_PB_SEGMENT_EXTENDED_BASE",
+            other => return write!(f, "{other:#x}"),
+        })
+    }
+}
+
+/// Bits 39:2 of an address in an entry.
+const ADDRESS: u64 = 0xff_ffff_fffc;
+
+/// Reads a ring entry; `base` is the channel's extended base (bits 56:40 of addresses, already in place; 0 before
+/// Hopper).
+pub fn read(raw: u64, base: u64) -> EntryKind {
+    let high = (raw >> 32) as u32;
+    let dwords = (high >> 10) & 0x1f_ffff;
+    let sync = high >> 31 != 0;
+    if dwords == 0 {
+        return EntryKind::Control {
+            opcode: high as u8,
+            operand: raw as u32,
+            sync,
+        };
+    }
+    EntryKind::Segment {
+        address: GpuVa(base | (raw & ADDRESS)),
+        len: dwords * 4,
+        conditional: raw & 1 != 0,
+        subroutine: high & 1 << 9 != 0,
+        sync,
+    }
+}
+
+/// The extended base that a control entry's operand (bits 24:8) sets.
+pub fn extended_base(operand: u32) -> u64 {
+    u64::from(operand >> 8 & 0x1_ffff) << 40
+}
+
+/// A segment entry: the inverse of [`read`]. `len` is cut to whole dwords and to 21 bits of them.
+pub fn segment(address: GpuVa, len: u32, conditional: bool, subroutine: bool, sync: bool) -> u64 {
+    let dwords = u64::from(len >> 2 & 0x1f_ffff);
+    (address.0 & ADDRESS)
+        | u64::from(conditional)
+        | u64::from(subroutine) << 41
+        | dwords << 42
+        | u64::from(sync) << 63
+}
+
+/// A control entry: the inverse of [`read`].
+pub fn control(opcode: Opcode, operand: u32, sync: bool) -> u64 {
+    u64::from(operand) | u64::from(opcode.0) << 32 | u64::from(sync) << 63
+}
+
+/// Entries of a piece of ring memory.
+pub fn iter(ring: &[u8]) -> impl Iterator<Item = u64> {
+    ring.chunks_exact(8)
+        .map(|e| u64::from_le_bytes(e.try_into().unwrap_or_default()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn real_entry() {
+        // From captures/h200-mixed: the launch of vadd_4096x256.
+        let kind = read(0x0006_1a02_0089_0cc8, 0);
+        let EntryKind::Segment {
+            address,
+            len,
+            conditional,
+            subroutine,
+            sync,
+        } = kind
+        else {
+            panic!("{kind:?}")
+        };
+        assert_eq!((address, len), (GpuVa(0x2_0089_0cc8), 0x618));
+        // CUDA sets LEVEL (subroutine) in every entry of that capture.
+        assert!(!conditional && subroutine && !sync);
+        assert_eq!(
+            segment(address, len, conditional, subroutine, sync),
+            0x0006_1a02_0089_0cc8
+        );
+    }
+
+    #[test]
+    fn extended() {
+        let raw = control(Opcode::SET_PB_SEGMENT_EXTENDED_BASE, 0x1_2345 << 8, true);
+        let EntryKind::Control {
+            opcode: 4,
+            operand,
+            sync: true,
+        } = read(raw, 0)
+        else {
+            panic!()
+        };
+        assert_eq!(extended_base(operand), 0x1_2345 << 40);
+        let raw = segment(GpuVa(0x1000), 8, true, false, false);
+        let EntryKind::Segment {
+            address,
+            conditional: true,
+            ..
+        } = read(raw, extended_base(operand))
+        else {
+            panic!()
+        };
+        assert_eq!(address, GpuVa(0x1_2345 << 40 | 0x1000));
+    }
+}

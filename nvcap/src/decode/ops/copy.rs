@@ -1,0 +1,219 @@
+//! Copy-engine transfers: LAUNCH_DMA of the copy classes, and of Fermi's memory to memory format.
+
+use crate::decode::{
+    classes::Family,
+    event::{
+        Copy, Direction, Engine, Evidence, Operation, Place, Semaphore, SemaphoreAction,
+        SemaphoreUnit, SemaphoreWrite,
+    },
+    plan::{Bits, Plan, Reg},
+    state::Sub,
+};
+
+/// Names of the reductions of a copy class, by value.
+const REDUCTIONS: [&str; 16] = [
+    "imin", "imax", "ixor", "iand", "ior", "iadd", "inc", "dec", "invalid", "invalid", "fadd",
+    "fmin", "fmax", "invalid", "invalid", "invalid",
+];
+
+/// What LAUNCH_DMA with `data` does: a transfer, a semaphore of its own, or nothing that moves bytes.
+pub(in crate::decode) fn launch(sub: &Sub, data: u32, engine: Engine) -> Operation {
+    let plan = &*sub.plan;
+    let m2mf = plan.family == Family::MemoryToMemory;
+    let semaphore = if m2mf {
+        m2mf_semaphore(sub, data)
+    } else {
+        semaphore(sub, data)
+    };
+    let transfers = m2mf || plan.bits(Bits::DmaTransfer, data) != 0;
+    if !transfers && let Some(write) = semaphore {
+        let reduction = plan.bits(Bits::DmaReductionEnable, data) != 0;
+        return Operation::Semaphore(Semaphore {
+            unit: SemaphoreUnit::Copy,
+            action: if reduction {
+                SemaphoreAction::Reduction
+            } else {
+                SemaphoreAction::Release
+            },
+            address: write.address,
+            payload: write.payload,
+            wide: plan.bits(Bits::DmaSemaphorePayloadSize, data) != 0,
+            timestamp: write.timestamp,
+            reduction: reduction.then(|| reduction_name(plan, data)),
+            wait_for_idle: false,
+            execute: data,
+        });
+    }
+    Operation::Copy(Box::new(transfer(sub, data, engine, transfers, semaphore)))
+}
+
+fn reduction_name(plan: &Plan, data: u32) -> &'static str {
+    REDUCTIONS
+        .get(plan.bits(Bits::DmaReduction, data) as usize)
+        .copied()
+        .unwrap_or("invalid")
+}
+
+fn semaphore(sub: &Sub, data: u32) -> Option<SemaphoreWrite> {
+    let plan = &*sub.plan;
+    let kind = plan.bits(Bits::DmaSemaphoreType, data);
+    let wide = plan.bits(Bits::DmaSemaphorePayloadSize, data) != 0;
+    let upper = if wide {
+        sub.get(Reg::DmaPayloadUpper)
+    } else {
+        0
+    };
+    (kind != 0).then(|| SemaphoreWrite {
+        address: sub.address(Reg::DmaSemaphoreUpper, Reg::DmaSemaphore),
+        payload: u64::from(sub.get(Reg::DmaPayload)) | u64::from(upper) << 32,
+        timestamp: kind == 2,
+    })
+}
+
+fn m2mf_semaphore(sub: &Sub, data: u32) -> Option<SemaphoreWrite> {
+    (sub.plan.bits(Bits::DmaCompletion, data) == 2).then(|| SemaphoreWrite {
+        address: sub.address(Reg::DmaSemaphoreUpper, Reg::DmaSemaphore),
+        payload: u64::from(sub.get(Reg::DmaPayload)),
+        timestamp: sub.plan.bits(Bits::DmaStructSize, data) == 0,
+    })
+}
+
+fn transfer(
+    sub: &Sub,
+    data: u32,
+    engine: Engine,
+    transfers: bool,
+    semaphore: Option<SemaphoreWrite>,
+) -> Copy {
+    let plan = &*sub.plan;
+    let multi = plan.family == Family::MemoryToMemory || plan.bits(Bits::DmaMultiLine, data) != 0;
+    let lines = if multi { sub.get(Reg::LineCount) } else { 1 };
+    let remap = (plan.bits(Bits::DmaRemap, data) != 0).then(|| Remap::of(sub));
+    // With remapping LINE_LENGTH_IN counts elements.
+    let element = remap.as_ref().map_or(1, |r| r.dst_bytes);
+    let line_bytes = sub.get(Reg::LineLength).saturating_mul(element);
+    let pitch_of = |bits| plan.bits(bits, data) != 0;
+    let (src_pitch, dst_pitch) = (pitch_of(Bits::DmaSrcPitch), pitch_of(Bits::DmaDstPitch));
+    let fill = remap.as_ref().is_some_and(|r| r.constant);
+    let mode = match () {
+        () if !transfers => "none",
+        () if plan.bits(Bits::DmaScrub, data) != 0 => "scrub",
+        () if plan.bits(Bits::DmaCompress, data) != 0 => match sub.get(Reg::Compression) & 1 {
+            0 => "decompress",
+            _ => "compress",
+        },
+        () if plan.bits(Bits::DmaCopyType, data) == 1 => match sub.get(Reg::SecureCopy) & 1 {
+            0 => "encrypt",
+            _ => "decrypt",
+        },
+        () if fill && dst_pitch => "fill",
+        () if fill => "fill_block_linear",
+        () if !src_pitch && !dst_pitch => "block_linear",
+        () if !src_pitch => "block_linear_to_pitch",
+        () if !dst_pitch => "pitch_to_block_linear",
+        () if remap.is_some() => "remap",
+        () if multi => "pitch",
+        () => "linear",
+    };
+    let no_source = fill || mode == "scrub" || mode == "none";
+    Copy {
+        bytes: if transfers {
+            u64::from(line_bytes) * u64::from(lines)
+        } else {
+            0
+        },
+        src: (!no_source).then(|| sub.address(Reg::InUpper, Reg::In)),
+        dst: transfers.then(|| sub.address(Reg::OutUpper, Reg::Out)),
+        physical: (
+            plan.bits(Bits::DmaSrcPhysical, data) != 0,
+            plan.bits(Bits::DmaDstPhysical, data) != 0,
+        ),
+        mode,
+        engine: engine_name(engine),
+        direction: None,
+        direction_from: None,
+        line_bytes,
+        lines,
+        pitch: multi.then(|| (sub.get(Reg::PitchIn) as i32, sub.get(Reg::PitchOut) as i32)),
+        pattern: remap.filter(|_| fill).map(|r| r.pattern),
+        semaphore,
+        launch_dma: data,
+    }
+}
+
+fn engine_name(engine: Engine) -> String {
+    match engine {
+        Engine::Copy(Some(n)) => format!("ce{n}"),
+        Engine::Graphics => "grce".to_owned(),
+        _ => "ce".to_owned(),
+    }
+}
+
+/// SET_REMAP_COMPONENTS, read.
+struct Remap {
+    /// Bytes of a destination element.
+    dst_bytes: u32,
+    /// Nothing is taken from the source.
+    constant: bool,
+    /// What a constant element holds, component by component.
+    pattern: Vec<u32>,
+}
+
+impl Remap {
+    fn of(sub: &Sub) -> Self {
+        // One layout in every copy class: DST_X..W in 2:0, 6:4, 10:8, 14:12; COMPONENT_SIZE 17:16; NUM_DST 25:24.
+        let word = sub.get(Reg::RemapComponents);
+        let components = (word >> 24 & 3) + 1;
+        let size = (word >> 16 & 3) + 1;
+        let mut constant = true;
+        let mut pattern = Vec::new();
+        for i in 0..components {
+            match word >> (4 * i) & 7 {
+                4 => pattern.push(sub.get(Reg::RemapA)),
+                5 => pattern.push(sub.get(Reg::RemapB)),
+                6 => {}
+                _ => constant = false,
+            }
+        }
+        Self {
+            dst_bytes: size * components,
+            constant,
+            pattern,
+        }
+    }
+}
+
+/// Which way a transfer goes, from where its addresses lie.
+pub(in crate::decode) fn direction(src: Option<Place>, dst: Option<Place>) -> Option<Direction> {
+    use Place::{Device, Host, Peer};
+    Some(match (src?, dst?) {
+        (Peer, _) | (_, Peer) => Direction::PeerToPeer,
+        (Host, Device) => Direction::HostToDevice,
+        (Device, Host) => Direction::DeviceToHost,
+        (Device, Device) => Direction::DeviceToDevice,
+        (Host, Host) => Direction::HostToHost,
+    })
+}
+
+/// Fills in the direction: from the places where both are known; else, for a transfer with a source, from the runlist
+/// in the token, as libcuda uses them on an H200 (docs/decoding.md).
+pub(in crate::decode) fn conclude(
+    copy: &mut Copy,
+    src: Option<Place>,
+    dst: Option<Place>,
+    token: Option<u32>,
+) {
+    if let Some(way) = direction(src, dst) {
+        (copy.direction, copy.direction_from) = (Some(way), Some(Evidence::Mappings));
+        return;
+    }
+    if copy.src.is_none() {
+        return;
+    }
+    let habit = match token.map(|t| t >> 16 & 0x7f) {
+        Some(1) => Direction::HostToDevice,
+        Some(3) => Direction::DeviceToHost,
+        _ => return,
+    };
+    (copy.direction, copy.direction_from) = (Some(habit), Some(Evidence::Habit));
+}

@@ -1,0 +1,259 @@
+//! Data carried in the pushbuffer: LAUNCH_DMA and LOAD_INLINE_DATA, and LOAD_CONSTANT_BUFFER.
+
+use crate::decode::{
+    classes::Family,
+    event::{self, Direction, InlineContent},
+    plan::{Bits, Reg},
+    qmd,
+    shadow::{Shadow, Space},
+    state::{Inline, Sub},
+    view::View,
+};
+
+/// Bytes of an inline operation's head.
+const HEAD: usize = 64;
+/// Most words that a macro is believed to write (libcuda takes a kernel from 8 KiB on).
+const MAX_FILL: u32 = 1 << 16;
+/// A NOP of Volta and later, without its scheduling bits.
+const NOP: [u8; 12] = [0x18, 0x79, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+/// Longest write that is looked at for what it is, when it came in several runs.
+const MAX_LOOK: usize = 1 << 20;
+
+/// LAUNCH_DMA of a class that takes inline data.
+pub(in crate::decode) fn begin(sub: &Sub, data: u32) -> Inline {
+    let line_bytes = sub.get(Reg::LineLength);
+    let lines = sub.get(Reg::LineCount);
+    Inline {
+        dst: sub.address(Reg::OutUpper, Reg::Out),
+        line_bytes,
+        lines,
+        pitch: sub.get(Reg::PitchOut),
+        linear: sub.plan.bits(Bits::DmaDstPitch, data) != 0,
+        // Every line begins with a word of its own.
+        words: u64::from(line_bytes.div_ceil(4)) * u64::from(lines),
+        taken: 0,
+        missing: 0,
+        head: Vec::new(),
+        launch: data,
+    }
+}
+
+impl Inline {
+    /// Takes data words (a whole number of them); what is past the announced end is not taken.
+    pub(in crate::decode) fn take(&mut self, data: &[u8], shadow: &mut Shadow, space: Space) {
+        let left = self.words.saturating_sub(self.taken).saturating_mul(4);
+        let data = data
+            .get(..usize::try_from(left).unwrap_or(usize::MAX))
+            .unwrap_or(data);
+        if self.linear && self.lines == 1 {
+            let at = self.taken * 4;
+            let len = u64::from(self.line_bytes)
+                .saturating_sub(at)
+                .min(data.len() as u64) as usize;
+            let bytes = data.get(..len).unwrap_or(data);
+            shadow.write_part(space, self.dst.wrapping_add(at), bytes, self.taken == 0);
+            self.look(bytes);
+        } else {
+            self.take_lines(data, shadow, space);
+        }
+        self.taken += data.len() as u64 / 4;
+    }
+
+    fn look(&mut self, bytes: &[u8]) {
+        let room = HEAD.saturating_sub(self.head.len()).min(bytes.len());
+        if room > 0 {
+            self.head
+                .extend_from_slice(bytes.get(..room).unwrap_or(bytes));
+        }
+    }
+
+    fn take_lines(&mut self, data: &[u8], shadow: &mut Shadow, space: Space) {
+        let line_words = u64::from(self.line_bytes.div_ceil(4)).max(1);
+        let mut word = self.taken;
+        let mut rest = data;
+        while !rest.is_empty() {
+            let (line, in_line) = (word / line_words, word % line_words);
+            let words = (line_words - in_line).min(rest.len() as u64 / 4);
+            if words == 0 {
+                return;
+            }
+            let (now, later) = rest.split_at((words as usize * 4).min(rest.len()));
+            let at = in_line * 4;
+            let len = u64::from(self.line_bytes)
+                .saturating_sub(at)
+                .min(now.len() as u64) as usize;
+            let bytes = now.get(..len).unwrap_or(now);
+            // A block-linear destination is not where its address says, byte by byte.
+            if self.linear {
+                let line_at = self
+                    .dst
+                    .wrapping_add(line.wrapping_mul(u64::from(self.pitch)));
+                shadow.write_part(space, line_at.wrapping_add(at), bytes, at == 0);
+            }
+            self.look(bytes);
+            word += words;
+            rest = later;
+        }
+    }
+
+    /// The driver's memset macro: CALL_MME_MACRO said `count` words and CALL_MME_DATA gives the word that it then sends
+    /// to LOAD_INLINE_DATA that often. True where that is what this transfer waits for.
+    pub(in crate::decode) fn fill(
+        &mut self,
+        count: u32,
+        pattern: u32,
+        shadow: &mut Shadow,
+        space: Space,
+    ) -> bool {
+        if self.taken != 0 || self.words != u64::from(count) || count == 0 || count > MAX_FILL {
+            return false;
+        }
+        let words = vec![pattern.to_le_bytes(); count as usize];
+        self.take(words.as_flattened(), shadow, space);
+        true
+    }
+
+    /// `words` data words could not be read.
+    pub(in crate::decode) fn skip(&mut self, words: u32) {
+        self.missing += u64::from(words);
+        self.taken += u64::from(words);
+    }
+
+    /// All announced data has come.
+    pub(in crate::decode) fn complete(&self) -> bool {
+        self.taken >= self.words
+    }
+
+    /// Bytes that were written, the missing ones included.
+    fn bytes(&self) -> u64 {
+        if self.complete() {
+            u64::from(self.line_bytes) * u64::from(self.lines)
+        } else {
+            self.taken * 4
+        }
+    }
+
+    /// The operation. `whole` is the data, where it came in one run.
+    pub(in crate::decode) fn finish(
+        self,
+        sub: &mut Sub,
+        whole: Option<&[u8]>,
+        alone: bool,
+        shadow: &mut Shadow,
+        space: Space,
+    ) -> event::Inline {
+        let bytes = self.bytes();
+        let mut content = None;
+        if self.linear && self.lines == 1 && self.missing == 0 && self.complete() {
+            let len = self.line_bytes as usize;
+            content = match whole {
+                Some(data) => classify(sub, self.dst, data.get(..len).unwrap_or(data), alone),
+                None => {
+                    shadow.set_extent(space, self.dst, self.line_bytes);
+                    let mut data = vec![0; len.min(MAX_LOOK)];
+                    let read = shadow.read(space, self.dst, &mut data);
+                    if read && len <= MAX_LOOK {
+                        classify(sub, self.dst, &data, alone)
+                    } else {
+                        None
+                    }
+                }
+            };
+        }
+        event::Inline {
+            dst: self.dst,
+            bytes,
+            line_bytes: self.line_bytes,
+            lines: self.lines,
+            content,
+            direction: Direction::HostToDevice,
+            head: self.head,
+        }
+    }
+}
+
+/// What inline data is, by its form; docs/decoding.md gives the rules and what they were found on.
+fn classify(sub: &mut Sub, dst: u64, data: &[u8], alone: bool) -> Option<InlineContent> {
+    let compute = if sub.plan.family == Family::Compute {
+        sub.plan.class
+    } else {
+        0
+    };
+    let bank_end = std::mem::take(&mut sub.bank_end);
+    if is_qmd(compute, dst, data) {
+        return Some(InlineContent::Qmd);
+    }
+    let arguments = super::launch::arguments_at(compute);
+    if data.len() as u64 == arguments && is_geometry(data) {
+        sub.bank_end = dst.wrapping_add(arguments);
+        return Some(InlineContent::ConstantBank);
+    }
+    if bank_end != 0 && bank_end == dst {
+        return Some(InlineContent::ConstantBank);
+    }
+    if is_code(data) {
+        return Some(InlineContent::Code);
+    }
+    alone.then_some(InlineContent::Data)
+}
+
+/// 256-byte aligned, of a QMD's size, with version bits that its class can have and dimensions a grid can have.
+fn is_qmd(class: u32, dst: u64, data: &[u8]) -> bool {
+    if !dst.is_multiple_of(256) || (data.len() != 256 && data.len() != qmd::MAX_BYTES) {
+        return false;
+    }
+    let Some(view) = View::of(class, data) else {
+        return false;
+    };
+    let listed = qmd::versions_of(class);
+    let threads: u64 = view.block.iter().map(|&n| u64::from(n)).product();
+    // Short layouts are as long as much other data is: ask more of them.
+    let runs = data.len() == qmd::MAX_BYTES || (view.program != 0 && !view.grid.contains(&0));
+    (listed.is_empty() || listed.contains(&view.version)) && (1..=1024).contains(&threads) && runs
+}
+
+/// Begins with a block and a grid: six numbers that a launch can have.
+fn is_geometry(data: &[u8]) -> bool {
+    let word = |i: usize| {
+        let bytes = data.get(i * 4..).and_then(|b| b.first_chunk::<4>());
+        bytes.map_or(0, |b| u64::from(u32::from_le_bytes(*b)))
+    };
+    let threads = word(0).saturating_mul(word(1)).saturating_mul(word(2));
+    (1..=1024).contains(&threads) && (3..6).all(|i| word(i) > 0)
+}
+
+/// Volta and later: instructions of 16 bytes in whole lines of 128 bytes, with a NOP among them (every kernel is padded
+/// with some).
+fn is_code(data: &[u8]) -> bool {
+    data.len() >= 128 && data.len().is_multiple_of(128) && data.chunks_exact(16).any(is_nop)
+}
+
+/// A NOP, whatever its scheduling bits.
+fn is_nop(instruction: &[u8]) -> bool {
+    instruction.starts_with(&NOP)
+}
+
+/// A run of LOAD_CONSTANT_BUFFER: data words written to the selected constant buffer at its running offset.
+pub(in crate::decode) fn constants(
+    sub: &mut Sub,
+    data: &[u8],
+    shadow: &mut Shadow,
+    space: Space,
+) -> event::Inline {
+    let offset = sub.get(Reg::ConstantOffset);
+    let dst = sub
+        .address(Reg::ConstantUpper, Reg::ConstantLower)
+        .wrapping_add(u64::from(offset));
+    shadow.write(space, dst, data);
+    let len = u32::try_from(data.len()).unwrap_or(u32::MAX);
+    sub.set(sub.plan.reg(Reg::ConstantOffset), offset.wrapping_add(len));
+    event::Inline {
+        dst,
+        bytes: data.len() as u64,
+        line_bytes: len,
+        lines: 1,
+        content: Some(InlineContent::ConstantBank),
+        direction: Direction::HostToDevice,
+        head: data.get(..HEAD).unwrap_or(data).to_vec(),
+    }
+}

@@ -1,0 +1,181 @@
+//! Semaphores: of the channel itself, of compute and 3D, of inline transfers and of the Falcon engines.
+
+use crate::decode::{
+    event::{Semaphore, SemaphoreAction, SemaphoreUnit},
+    plan::{Bits, Reg},
+    state::Sub,
+};
+
+/// REDUCTION of SEM_EXECUTE, by value.
+const HOST_REDUCTIONS: [&str; 8] = ["imin", "imax", "ixor", "iand", "ior", "iadd", "inc", "dec"];
+/// REDUCTION of SEMAPHORED, by value.
+const OLD_HOST_REDUCTIONS: [&str; 8] = ["min", "max", "xor", "and", "or", "add", "inc", "dec"];
+/// RED_* of the report semaphores, by value.
+const ENGINE_REDUCTIONS: [&str; 8] = ["add", "min", "max", "inc", "dec", "and", "or", "xor"];
+
+fn name(names: &[&'static str; 8], value: u32) -> &'static str {
+    names.get(value as usize).copied().unwrap_or("invalid")
+}
+
+/// SEM_EXECUTE (Volta and later).
+pub(in crate::decode) fn host(sub: &Sub, data: u32) -> Semaphore {
+    let action = match data & 7 {
+        0 => SemaphoreAction::AcquireEqual,
+        1 => SemaphoreAction::Release,
+        // Strictly greater or equal, and its circular form, which wraps.
+        2 | 3 => SemaphoreAction::AcquireGreaterEqual,
+        4 => SemaphoreAction::AcquireAnd,
+        5 => SemaphoreAction::AcquireNor,
+        6 => SemaphoreAction::Reduction,
+        other => SemaphoreAction::Other(other),
+    };
+    let wide = data >> 24 & 1 != 0;
+    let high = if wide { sub.get(Reg::SemPayloadHi) } else { 0 };
+    let release = action == SemaphoreAction::Release;
+    Semaphore {
+        unit: SemaphoreUnit::Host,
+        action,
+        address: sub.address(Reg::SemHi, Reg::SemLo) & !3,
+        payload: u64::from(sub.get(Reg::SemPayloadLo)) | u64::from(high) << 32,
+        wide,
+        timestamp: release && data >> 25 & 1 != 0,
+        reduction: (action == SemaphoreAction::Reduction)
+            .then(|| name(&HOST_REDUCTIONS, data >> 27 & 15)),
+        wait_for_idle: release && data >> 20 & 1 != 0,
+        execute: data,
+    }
+}
+
+/// SEMAPHORED (before Volta; still named up to Hopper).
+pub(in crate::decode) fn old_host(sub: &Sub, data: u32) -> Semaphore {
+    let action = match data & 0x1f {
+        0x01 => SemaphoreAction::AcquireEqual,
+        0x02 => SemaphoreAction::Release,
+        0x04 => SemaphoreAction::AcquireGreaterEqual,
+        0x08 => SemaphoreAction::AcquireAnd,
+        0x10 => SemaphoreAction::Reduction,
+        other => SemaphoreAction::Other(other),
+    };
+    let release = action == SemaphoreAction::Release;
+    Semaphore {
+        unit: SemaphoreUnit::Host,
+        action,
+        address: u64::from(sub.get(Reg::SemaphoreA) & 0xff) << 32
+            | u64::from(sub.get(Reg::SemaphoreB) & !3),
+        payload: u64::from(sub.get(Reg::SemaphoreC)),
+        wide: false,
+        // A release of 16 bytes carries the time.
+        timestamp: release && data >> 24 & 1 == 0,
+        reduction: (action == SemaphoreAction::Reduction)
+            .then(|| name(&OLD_HOST_REDUCTIONS, data >> 27 & 15)),
+        // RELEASE_WFI: EN is 0 here.
+        wait_for_idle: release && data >> 20 & 1 == 0,
+        execute: data,
+    }
+}
+
+/// OPERATION of the report semaphores; `greater` is COMPARISON GE.
+fn report_action(operation: u32, reduction: bool, greater: bool) -> SemaphoreAction {
+    match operation {
+        0 if reduction => SemaphoreAction::Reduction,
+        0 => SemaphoreAction::Release,
+        1 if greater => SemaphoreAction::AcquireGreaterEqual,
+        1 => SemaphoreAction::AcquireEqual,
+        other => SemaphoreAction::Other(other),
+    }
+}
+
+/// SET_REPORT_SEMAPHORE_D of compute and 3D.
+pub(in crate::decode) fn report(sub: &Sub, data: u32) -> Semaphore {
+    let plan = &*sub.plan;
+    let reduction = plan.bits(Bits::ReportReduction, data) != 0;
+    let greater = plan.bits(Bits::ReportComparison, data) != 0;
+    let action = report_action(plan.bits(Bits::ReportOperation, data), reduction, greater);
+    Semaphore {
+        unit: SemaphoreUnit::Engine,
+        action,
+        address: sub.address(Reg::ReportUpper, Reg::ReportLower),
+        payload: u64::from(sub.get(Reg::ReportPayload)),
+        wide: false,
+        timestamp: action == SemaphoreAction::Release
+            && plan.bits(Bits::ReportStructSize, data) == 0,
+        reduction: (action == SemaphoreAction::Reduction)
+            .then(|| name(&ENGINE_REDUCTIONS, plan.bits(Bits::ReportReductionOp, data))),
+        wait_for_idle: false,
+        execute: data,
+    }
+}
+
+/// REPORT_SEMAPHORE_EXECUTE of compute and 3D (Ampere and later).
+pub(in crate::decode) fn report_execute(sub: &Sub, data: u32) -> Semaphore {
+    let plan = &*sub.plan;
+    let reduction = plan.bits(Bits::ExecuteReduction, data) != 0;
+    let action = report_action(plan.bits(Bits::ExecuteOperation, data), reduction, false);
+    let wide = plan.bits(Bits::ExecutePayload64, data) != 0;
+    let high = if wide {
+        sub.get(Reg::ReportPayloadUpper)
+    } else {
+        0
+    };
+    Semaphore {
+        unit: SemaphoreUnit::Engine,
+        action,
+        address: sub.address(Reg::ReportAddressUpper, Reg::ReportAddressLower),
+        payload: u64::from(sub.get(Reg::ReportPayloadLower)) | u64::from(high) << 32,
+        wide,
+        timestamp: action == SemaphoreAction::Release
+            && plan.bits(Bits::ExecuteStructSize, data) == 0,
+        reduction: (action == SemaphoreAction::Reduction).then(|| {
+            name(
+                &ENGINE_REDUCTIONS,
+                plan.bits(Bits::ExecuteReductionOp, data),
+            )
+        }),
+        wait_for_idle: false,
+        execute: data,
+    }
+}
+
+/// SEMAPHORE_D of the Falcon engines (video, SEC2).
+pub(in crate::decode) fn falcon(sub: &Sub, data: u32) -> Semaphore {
+    let plan = &*sub.plan;
+    let wide = plan.bits(Bits::FalconPayload64, data) != 0;
+    let high = if wide {
+        sub.get(Reg::DmaPayloadUpper)
+    } else {
+        0
+    };
+    let action = match plan.bits(Bits::FalconOperation, data) {
+        0 => SemaphoreAction::Release,
+        other => SemaphoreAction::Other(other),
+    };
+    Semaphore {
+        unit: SemaphoreUnit::Engine,
+        action,
+        address: sub.address(Reg::DmaSemaphoreUpper, Reg::DmaSemaphore),
+        payload: u64::from(sub.get(Reg::DmaPayload)) | u64::from(high) << 32,
+        wide,
+        // Video classes: a structure of four words (FOUR = 1) carries the time; SEC2 has a bit for it.
+        timestamp: plan.bits(Bits::FalconTimestamp, data) != 0
+            || plan.bits(Bits::FalconStructSize, data) == 1,
+        reduction: None,
+        wait_for_idle: false,
+        execute: data,
+    }
+}
+
+/// The semaphore that an inline transfer releases when it is done (COMPLETION_TYPE RELEASE_SEMAPHORE).
+pub(in crate::decode) fn inline(sub: &Sub, launch: u32) -> Option<Semaphore> {
+    let plan = &*sub.plan;
+    (plan.bits(Bits::DmaCompletion, launch) == 2).then(|| Semaphore {
+        unit: SemaphoreUnit::Engine,
+        action: SemaphoreAction::Release,
+        address: sub.address(Reg::DmaSemaphoreUpper, Reg::DmaSemaphore),
+        payload: u64::from(sub.get(Reg::DmaPayload)),
+        wide: false,
+        timestamp: plan.bits(Bits::DmaStructSize, launch) == 0,
+        reduction: None,
+        wait_for_idle: false,
+        execute: launch,
+    })
+}

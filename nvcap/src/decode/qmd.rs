@@ -1,0 +1,339 @@
+//! QMD (queue meta data): the structure that describes a grid launch, layouts 00_06 to 05_01.
+//!
+//! The layout of a QMD is chosen by its class and by the version bits inside it ([`version_of`]); the fields come
+//! from `nvcap/facts/qmd.bin`. [`super::view::View`] is the launch in units one can
+//! read, whatever the layout.
+
+use std::{fmt, sync::OnceLock};
+
+use super::table::{Names, Packed, Row, Rows};
+
+static PACKED: Packed = Packed::new(include_bytes!("../../facts/qmd.bin"));
+const WIDTHS: [usize; 5] = [12, 32, 8, 2, 1];
+
+/// Bytes of the largest QMD.
+pub const MAX_BYTES: usize = 384;
+
+struct Tables {
+    versions: Rows,
+    fields: Rows,
+    enums: Rows,
+    classes: Rows,
+    strings: Rows,
+}
+
+fn tables() -> &'static Tables {
+    static TABLES: OnceLock<Tables> = OnceLock::new();
+    TABLES.get_or_init(|| {
+        let s = |i| PACKED.section(i, &WIDTHS);
+        Tables {
+            versions: s(0),
+            fields: s(1),
+            enums: s(2),
+            classes: s(3),
+            strings: s(4),
+        }
+    })
+}
+
+/// A QMD layout.
+#[derive(Clone, Copy)]
+pub struct Layout {
+    row: Row,
+}
+
+/// Every layout, by version.
+pub fn all() -> impl Iterator<Item = Layout> {
+    let rows = tables().versions;
+    (0..rows.len()).map(move |i| Layout { row: rows.row(i) })
+}
+
+/// The layout of a version, major and minor.
+pub fn layout(version: (u8, u8)) -> Option<Layout> {
+    all().find(|l| l.version() == version)
+}
+
+impl Layout {
+    /// Major and minor version.
+    pub fn version(self) -> (u8, u8) {
+        (self.row.u8(0), self.row.u8(1))
+    }
+
+    /// Size in bytes.
+    pub fn bytes(self) -> usize {
+        usize::from(self.row.u16(2))
+    }
+
+    /// Its fields, by bit; arrays once.
+    pub fn fields(self) -> impl Iterator<Item = Field> {
+        let first = self.row.u32(4) as usize;
+        (0..self.row.u32(8) as usize).map(move |i| Field {
+            row: tables().fields.row(first + i),
+        })
+    }
+
+    /// The field with this name, as `class` lists it where classes differ.
+    pub fn field(self, name: &str, class: Option<u32>) -> Option<Field> {
+        let named = || self.fields().filter(|f| f.name() == name);
+        class
+            .and_then(|c| named().find(|f| f.classes().any(|x| x == c)))
+            .or_else(|| named().next())
+    }
+}
+
+impl fmt::Debug for Layout {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (major, minor) = self.version();
+        write!(f, "{major:02x}_{minor:02x}")
+    }
+}
+
+/// A field of a layout.
+#[derive(Clone, Copy)]
+pub struct Field {
+    row: Row,
+}
+
+impl Field {
+    /// The name of the public header.
+    pub fn name(self) -> &'static str {
+        tables().strings.string(self.row.u32(0))
+    }
+
+    /// Highest bit of element 0, counted from the QMD's start.
+    pub fn high(self) -> u16 {
+        self.row.u16(4)
+    }
+
+    /// Lowest bit of element 0.
+    pub fn low(self) -> u16 {
+        self.row.u16(6)
+    }
+
+    /// Elements of each index (1, 1 for a single field). An upper bound where [`Field::bound`].
+    pub fn count(self) -> [u16; 2] {
+        [self.row.u16(8), self.row.u16(10)]
+    }
+
+    /// Bits between elements of each index.
+    pub fn stride(self) -> [u16; 2] {
+        [self.row.u16(12), self.row.u16(14)]
+    }
+
+    /// It is an array.
+    pub fn is_array(self) -> bool {
+        self.row.u8(18) & 1 != 0
+    }
+
+    /// The array's count is only an upper bound.
+    pub fn bound(self) -> bool {
+        self.row.u8(18) & 2 != 0
+    }
+
+    /// The named values.
+    pub fn names(self) -> Names {
+        let t = tables();
+        Names::new(t.enums, t.strings, self.row.u32(20), self.row.u16(16))
+    }
+
+    /// The compute classes whose header lists it.
+    pub fn classes(self) -> impl Iterator<Item = u32> {
+        let first = self.row.u32(24) as usize;
+        let count = usize::from(self.row.u16(28));
+        (0..count).map(move |i| u32::from(tables().classes.row(first + i).u16(0)))
+    }
+
+    /// Lowest bit and width of element `(i, j)`.
+    fn place(self, i: u16, j: u16) -> (usize, usize) {
+        let [a, b] = self.stride();
+        let low = usize::from(self.low())
+            + usize::from(i) * usize::from(a)
+            + usize::from(j) * usize::from(b);
+        (low, usize::from(self.high().saturating_sub(self.low())) + 1)
+    }
+
+    /// Element `(i, j)` in a QMD; `None` where the bytes end before it.
+    pub fn value(self, qmd: &[u8], i: u16, j: u16) -> Option<u64> {
+        let (low, width) = self.place(i, j);
+        bits(qmd, low, width)
+    }
+
+    /// Sets element `(i, j)`; false where it does not fit the bytes. A value too wide is cut.
+    pub fn set(self, qmd: &mut [u8], i: u16, j: u16, value: u64) -> bool {
+        let (low, width) = self.place(i, j);
+        if low + width > qmd.len() * 8 {
+            return false;
+        }
+        for bit in 0..width {
+            let at = low + bit;
+            let mask = 1u8 << (at % 8);
+            let Some(byte) = qmd.get_mut(at / 8) else {
+                return false;
+            };
+            if bit < 64 && value >> bit & 1 != 0 {
+                *byte |= mask
+            } else {
+                *byte &= !mask
+            }
+        }
+        true
+    }
+
+    /// Every element: its indexes as a suffix to print (empty for a single field) and its value.
+    pub fn values(self, qmd: &[u8]) -> impl Iterator<Item = (Index, u64)> {
+        let [n, m] = self.count();
+        let two = self.stride()[1] != 0;
+        let array = self.is_array();
+        (0..n)
+            .flat_map(move |i| (0..m).map(move |j| (i, j)))
+            .filter_map(move |(i, j)| {
+                let index = match (array, two) {
+                    (false, _) => Index::None,
+                    (true, false) => Index::One(i),
+                    (true, true) => Index::Two(i, j),
+                };
+                Some((index, self.value(qmd, i, j)?))
+            })
+    }
+}
+
+/// Index of an element, printing as `(i)` or `(i,j)`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Index {
+    /// Not an array.
+    None,
+    /// One index.
+    One(u16),
+    /// Two indexes.
+    Two(u16, u16),
+}
+
+impl fmt::Display for Index {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::None => Ok(()),
+            Self::One(i) => write!(f, "({i})"),
+            Self::Two(i, j) => write!(f, "({i},{j})"),
+        }
+    }
+}
+
+/// `width` bits (at most 64) from bit `low`.
+pub(super) fn bits(bytes: &[u8], low: usize, width: usize) -> Option<u64> {
+    if width == 0 || low + width > bytes.len() * 8 {
+        return None;
+    }
+    let first = low / 8;
+    let mut window = [0u8; 16];
+    let take = bytes.get(first..)?;
+    let n = take.len().min(16);
+    window.get_mut(..n)?.copy_from_slice(take.get(..n)?);
+    let value = u128::from_le_bytes(window) >> (low % 8);
+    let mask = if width >= 64 {
+        u64::MAX
+    } else {
+        (1 << width) - 1
+    };
+    Some(value as u64 & mask)
+}
+
+/// The layouts that headers list for a compute class, the likeliest first.
+///
+/// Classes without a header of their own (c4c0) are listed by that of their parent.
+pub fn versions_of(class: u32) -> &'static [(u8, u8)] {
+    match class {
+        0xa0c0 => &[(0, 6), (1, 7), (1, 6)],
+        0xa1c0 | 0xb0c0 | 0xb1c0 => &[(1, 7), (0, 6)],
+        0xc0c0 | 0xc1c0 => &[(2, 1), (2, 0), (1, 7)],
+        0xc3c0 | 0xc4c0 => &[(2, 2)],
+        0xc5c0 => &[(2, 3)],
+        0xc6c0 | 0xc7c0 => &[(3, 0), (2, 4), (2, 3)],
+        0xc9c0 => &[(3, 0), (2, 4)],
+        0xcbc0 => &[(4, 0), (3, 0)],
+        0xcdc0 | 0xcec0 => &[(5, 0), (5, 1), (4, 1)],
+        _ => &[],
+    }
+}
+
+/// The version that a QMD says it has: the version bits lie at one place up to 04_01 and at another from 05_00 on,
+/// so the class is asked first; without a class (0) both places are tried.
+pub fn version_of(class: u32, qmd: &[u8]) -> Option<(u8, u8)> {
+    let read = |low: usize| {
+        let both = bits(qmd, low, 8)? as u8;
+        Some((both >> 4, both & 15))
+    };
+    let late = read(464).filter(|v| v.0 >= 5);
+    let early = read(576).filter(|v| v.0 < 5);
+    let candidates = [late, early].into_iter().flatten();
+    let listed = versions_of(class);
+    let fits = |v: &(u8, u8)| layout(*v).is_some_and(|l| qmd.len() >= l.bytes());
+    if listed.is_empty() {
+        return candidates.into_iter().find(fits);
+    }
+    let mut known = candidates.clone().filter(|v| listed.contains(v) && fits(v));
+    // A version that the headers do not list for the class is still believed when its place is certain.
+    known.next().or_else(|| {
+        candidates
+            .into_iter()
+            .find(|v| (v.0 >= 5) == (listed[0].0 >= 5) && fits(v))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn layouts() {
+        let versions: Vec<_> = all().map(Layout::version).collect();
+        assert_eq!(versions.len(), 13);
+        assert!(versions.is_sorted());
+        for layout in all() {
+            for field in layout.fields() {
+                assert!(
+                    usize::from(field.high()) < layout.bytes() * 8,
+                    "{layout:?} {}",
+                    field.name()
+                );
+                assert!(field.high() >= field.low() && field.high() - field.low() < 64);
+                assert!(field.classes().count() > 0);
+            }
+        }
+    }
+
+    #[test]
+    fn set_and_read_back() {
+        let layout = layout((4, 0)).expect("Hopper");
+        let mut qmd = vec![0xa5; layout.bytes()];
+        for (name, i, value) in [
+            ("GRID_WIDTH", 0, 4096),
+            ("CONSTANT_BUFFER_VALID", 7, 1),
+            ("REGISTER_COUNT", 0, 0x155),
+        ] {
+            let field = layout.field(name, Some(0xcbc0)).expect("named");
+            assert!(field.set(&mut qmd, i, 0, value));
+            assert_eq!(field.value(&qmd, i, 0), Some(value));
+        }
+        assert_eq!(
+            layout
+                .field("OUTER_GET", None)
+                .expect("named")
+                .value(&qmd[..100], 0, 0),
+            None
+        );
+    }
+
+    #[test]
+    fn version_by_class() {
+        let mut qmd = [0u8; 384];
+        qmd[576 / 8] = 0x40;
+        assert_eq!(version_of(0xcbc0, &qmd), Some((4, 0)));
+        assert_eq!(version_of(0, &qmd), Some((4, 0)));
+        // Too short for the layout it says it has.
+        assert_eq!(version_of(0xcbc0, &qmd[..256]), None);
+        qmd[464 / 8] = 0x50;
+        assert_eq!(version_of(0xcdc0, &qmd), Some((5, 0)));
+        assert_eq!(version_of(0xcbc0, &qmd), Some((4, 0)));
+        assert_eq!(version_of(0xcbc0, &[]), None);
+    }
+}

@@ -1,0 +1,465 @@
+//! The shadow: what was seen being written to GPU memory, so that an address met later (of a QMD, a constant bank, a
+//! program) can be read.
+//!
+//! Kept per address space (one a process), in pages of 4 KiB, up to a bound; past it the page that was used longest
+//! ago goes out. A page also remembers the last writes that began in it, because where one write ended is the only
+//! thing that tells a kernel's arguments from older bytes behind them.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
+
+/// Bytes of a page.
+pub const PAGE: usize = 4096;
+/// Memory one page costs, bookkeeping included (rounded up).
+pub const PAGE_COST: usize = PAGE + PAGE / 8 + EXTENTS * 24 + 64;
+/// Writes that a page remembers the extent of.
+const EXTENTS: usize = 64;
+
+/// One address space: a process id in a live trace.
+pub type Space = u32;
+
+const NONE: u32 = u32::MAX;
+
+struct Page {
+    key: (Space, u64),
+    data: [u8; PAGE],
+    /// A bit a byte: it was written.
+    valid: [u64; PAGE / 64],
+    /// Writes that began here, oldest first: offset in the page, and the write.
+    extents: Vec<(u16, Extent)>,
+    /// Neighbours in the list by use.
+    newer: u32,
+    older: u32,
+}
+
+/// A write that was remembered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Extent {
+    /// Its bytes.
+    pub len: u32,
+    /// Its place in the order of all writes: a later one has a higher number.
+    pub order: u64,
+}
+
+/// Multiplies and folds: keys are page numbers, not an attacker's strings, and the map is on the hot path.
+#[derive(Default)]
+struct PageHasher(u64);
+
+impl Hasher for PageHasher {
+    fn finish(&self) -> u64 {
+        self.0 ^ self.0 >> 29
+    }
+    fn write(&mut self, bytes: &[u8]) {
+        for &b in bytes {
+            self.write_u64(u64::from(b));
+        }
+    }
+    fn write_u32(&mut self, n: u32) {
+        self.write_u64(u64::from(n));
+    }
+    fn write_u64(&mut self, n: u64) {
+        self.0 = (self.0.rotate_left(21) ^ n).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    }
+}
+
+/// What was written, bounded.
+pub struct Shadow {
+    pages: Vec<Box<Page>>,
+    free: Vec<u32>,
+    map: HashMap<(Space, u64), u32, BuildHasherDefault<PageHasher>>,
+    newest: u32,
+    oldest: u32,
+    max_pages: usize,
+    evicted: u64,
+    order: u64,
+}
+
+impl Shadow {
+    /// A shadow of at most `bytes` of memory, bookkeeping included (one page at least).
+    pub fn new(bytes: usize) -> Self {
+        Self {
+            pages: Vec::new(),
+            free: Vec::new(),
+            map: HashMap::default(),
+            newest: NONE,
+            oldest: NONE,
+            max_pages: (bytes / PAGE_COST).clamp(1, NONE as usize - 1),
+            evicted: 0,
+            order: 0,
+        }
+    }
+
+    /// Pages held now.
+    pub fn pages(&self) -> usize {
+        self.map.len()
+    }
+
+    /// Pages that had to go out for the bound.
+    pub fn evicted(&self) -> u64 {
+        self.evicted
+    }
+
+    /// Remembers `bytes` at `address`.
+    pub fn write(&mut self, space: Space, address: u64, bytes: &[u8]) {
+        self.write_part(space, address, bytes, true);
+    }
+
+    /// As [`Shadow::write`]; with `begins` false it goes on with a write begun before, and is no extent of its own.
+    pub fn write_part(&mut self, space: Space, address: u64, bytes: &[u8], begins: bool) {
+        let mut address = address;
+        let mut rest = bytes;
+        let mut extent = begins.then_some(bytes.len());
+        while !rest.is_empty() {
+            let offset = address as usize % PAGE;
+            let (now, later) = rest.split_at(rest.len().min(PAGE - offset));
+            let index = self.page_for(space, address / PAGE as u64);
+            let Some(page) = self.pages.get_mut(index as usize) else {
+                return;
+            };
+            if let Some(slot) = page.data.get_mut(offset..offset + now.len()) {
+                slot.copy_from_slice(now);
+            }
+            set_bits(&mut page.valid, offset, now.len());
+            if let Some(len) = extent.take() {
+                self.order += 1;
+                let len = u32::try_from(len).unwrap_or(u32::MAX);
+                let order = self.order;
+                page.remember(offset as u16, Extent { len, order });
+            }
+            let Some(next) = address.checked_add(now.len() as u64) else {
+                return;
+            };
+            address = next;
+            rest = later;
+        }
+    }
+
+    /// Corrects the length of the write that began at `address` (data that came in several runs).
+    pub fn set_extent(&mut self, space: Space, address: u64, len: u32) {
+        if let Some(&index) = self.map.get(&(space, address / PAGE as u64))
+            && let Some(page) = self.pages.get_mut(index as usize)
+        {
+            self.order += 1;
+            let order = self.order;
+            page.remember((address % PAGE as u64) as u16, Extent { len, order });
+        }
+    }
+
+    /// How many bytes from `address` on are known, up to `max`.
+    pub fn known(&self, space: Space, address: u64, max: usize) -> usize {
+        let mut total = 0;
+        let mut address = address;
+        while total < max {
+            let offset = address as usize % PAGE;
+            let Some(page) = self.find(space, address / PAGE as u64) else {
+                break;
+            };
+            let run = ones_from(&page.valid, offset);
+            total += run;
+            if offset + run < PAGE {
+                break;
+            }
+            let Some(next) = address.checked_add(run as u64) else {
+                break;
+            };
+            address = next;
+        }
+        total.min(max)
+    }
+
+    /// Reads `out.len()` bytes at `address`; false (and `out` in no particular state) unless all are known. Counts as
+    /// a use.
+    pub fn read(&mut self, space: Space, address: u64, out: &mut [u8]) -> bool {
+        let mut address = address;
+        let mut rest = out;
+        while !rest.is_empty() {
+            let offset = address as usize % PAGE;
+            let take = rest.len().min(PAGE - offset);
+            let (now, later) = rest.split_at_mut(take);
+            let Some(&index) = self.map.get(&(space, address / PAGE as u64)) else {
+                return false;
+            };
+            let Some(page) = self.pages.get(index as usize) else {
+                return false;
+            };
+            if ones_from(&page.valid, offset) < take {
+                return false;
+            }
+            match page.data.get(offset..offset + take) {
+                Some(bytes) => now.copy_from_slice(bytes),
+                None => return false,
+            }
+            self.touch(index);
+            address = match address.checked_add(take as u64) {
+                Some(next) => next,
+                None => return later.is_empty(),
+            };
+            rest = later;
+        }
+        true
+    }
+
+    /// The last write that began exactly at `address`.
+    pub fn extent(&self, space: Space, address: u64) -> Option<Extent> {
+        let page = self.find(space, address / PAGE as u64)?;
+        let offset = (address % PAGE as u64) as u16;
+        page.extents
+            .iter()
+            .rev()
+            .find(|e| e.0 == offset)
+            .map(|e| e.1)
+    }
+
+    /// Forgets what was written to `len` bytes at `address`: something that is not known was written there.
+    pub fn forget_range(&mut self, space: Space, address: u64, len: u64) {
+        let Some(last) = len.checked_sub(1) else {
+            return;
+        };
+        let last = address.saturating_add(last);
+        let (first_page, last_page) = (address / PAGE as u64, last / PAGE as u64);
+        // A big range over a small shadow: ask the shadow, not the range.
+        let touched: Vec<(u64, u32)> = if last_page - first_page >= self.map.len() as u64 {
+            let inside = |k: &(Space, u64)| k.0 == space && (first_page..=last_page).contains(&k.1);
+            self.map
+                .iter()
+                .filter(|(k, _)| inside(k))
+                .map(|(k, &i)| (k.1, i))
+                .collect()
+        } else {
+            (first_page..=last_page)
+                .filter_map(|n| Some((n, *self.map.get(&(space, n))?)))
+                .collect()
+        };
+        for (number, index) in touched {
+            let from = if number == first_page {
+                address as usize % PAGE
+            } else {
+                0
+            };
+            let to = if number == last_page {
+                last as usize % PAGE
+            } else {
+                PAGE - 1
+            };
+            if from == 0 && to == PAGE - 1 {
+                self.remove(index);
+            } else if let Some(page) = self.pages.get_mut(index as usize) {
+                for at in from..=to {
+                    if let Some(word) = page.valid.get_mut(at / 64) {
+                        *word &= !(1 << (at % 64));
+                    }
+                }
+                page.extents
+                    .retain(|e| !(from..=to).contains(&usize::from(e.0)));
+            }
+        }
+    }
+
+    /// Forgets a whole address space (its process is gone or executes another program).
+    pub fn forget(&mut self, space: Space) {
+        let gone: Vec<u32> = self
+            .map
+            .iter()
+            .filter(|(k, _)| k.0 == space)
+            .map(|(_, &i)| i)
+            .collect();
+        for index in gone {
+            self.remove(index);
+        }
+    }
+
+    fn find(&self, space: Space, number: u64) -> Option<&Page> {
+        let &index = self.map.get(&(space, number))?;
+        self.pages.get(index as usize).map(|p| &**p)
+    }
+
+    fn page_for(&mut self, space: Space, number: u64) -> u32 {
+        if let Some(&index) = self.map.get(&(space, number)) {
+            self.touch(index);
+            return index;
+        }
+        if self.map.len() >= self.max_pages {
+            self.remove(self.oldest);
+            self.evicted += 1;
+        }
+        let index = match self.free.pop() {
+            Some(index) => index,
+            None => {
+                self.pages.push(Box::new(Page {
+                    key: (0, 0),
+                    data: [0; PAGE],
+                    valid: [0; PAGE / 64],
+                    extents: Vec::new(),
+                    newer: NONE,
+                    older: NONE,
+                }));
+                (self.pages.len() - 1) as u32
+            }
+        };
+        if let Some(page) = self.pages.get_mut(index as usize) {
+            page.key = (space, number);
+            page.valid = [0; PAGE / 64];
+            page.extents.clear();
+        }
+        self.map.insert((space, number), index);
+        self.link(index);
+        index
+    }
+
+    fn touch(&mut self, index: u32) {
+        if self.newest != index {
+            self.unlink(index);
+            self.link(index);
+        }
+    }
+
+    fn link(&mut self, index: u32) {
+        let old = self.newest;
+        if let Some(page) = self.pages.get_mut(index as usize) {
+            (page.newer, page.older) = (NONE, old);
+        }
+        match self.pages.get_mut(old as usize) {
+            Some(page) => page.newer = index,
+            None => self.oldest = index,
+        }
+        self.newest = index;
+    }
+
+    fn unlink(&mut self, index: u32) {
+        let Some(page) = self.pages.get(index as usize) else {
+            return;
+        };
+        let (newer, older) = (page.newer, page.older);
+        match self.pages.get_mut(newer as usize) {
+            Some(page) => page.older = older,
+            None => self.newest = older,
+        }
+        match self.pages.get_mut(older as usize) {
+            Some(page) => page.newer = newer,
+            None => self.oldest = newer,
+        }
+    }
+
+    fn remove(&mut self, index: u32) {
+        self.unlink(index);
+        if let Some(page) = self.pages.get(index as usize) {
+            self.map.remove(&page.key);
+            self.free.push(index);
+        }
+    }
+}
+
+impl Page {
+    fn remember(&mut self, offset: u16, extent: Extent) {
+        self.extents.retain(|e| e.0 != offset);
+        if self.extents.len() >= EXTENTS {
+            self.extents.remove(0);
+        }
+        self.extents.push((offset, extent));
+    }
+}
+
+fn set_bits(words: &mut [u64; PAGE / 64], from: usize, len: usize) {
+    let mut at = from;
+    let end = (from + len).min(PAGE);
+    while at < end {
+        let bit = at % 64;
+        let n = (64 - bit).min(end - at);
+        let mask = if n == 64 {
+            u64::MAX
+        } else {
+            ((1 << n) - 1) << bit
+        };
+        if let Some(word) = words.get_mut(at / 64) {
+            *word |= mask;
+        }
+        at += n;
+    }
+}
+
+/// How many bits from `from` on are set, to the end of the page at most.
+fn ones_from(words: &[u64; PAGE / 64], from: usize) -> usize {
+    let mut at = from;
+    while at < PAGE {
+        let word = words.get(at / 64).copied().unwrap_or(0) >> (at % 64);
+        let ones = word.trailing_ones() as usize;
+        at += ones;
+        // A shift brings zeros in from above: only a run that reaches the word's end goes on.
+        if ones == 0 || !at.is_multiple_of(64) {
+            break;
+        }
+    }
+    at.min(PAGE) - from
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_written_is_read_back_over_page_borders() {
+        let mut shadow = Shadow::new(1 << 20);
+        let bytes: Vec<u8> = (0..10_000).map(|i| i as u8).collect();
+        let at = 0x7fff_f000_0ff1;
+        shadow.write(7, at, &bytes);
+        let mut out = vec![0; bytes.len()];
+        assert!(shadow.read(7, at, &mut out));
+        assert_eq!(out, bytes);
+        assert_eq!(shadow.known(7, at, usize::MAX), 10_000);
+        assert_eq!(shadow.known(7, at + 9_999, 64), 1);
+        assert_eq!(shadow.known(7, at - 1, 64), 0);
+        assert!(!shadow.read(7, at - 1, &mut out));
+        assert!(!shadow.read(8, at, &mut out), "another process's memory");
+        assert_eq!(shadow.extent(7, at).map(|e| e.len), Some(10_000));
+        assert_eq!(shadow.extent(7, at + 1), None);
+    }
+
+    #[test]
+    fn the_bound_holds_and_the_least_recently_used_goes() {
+        let mut shadow = Shadow::new(PAGE_COST * 3);
+        for page in 0..3u64 {
+            shadow.write(1, page * PAGE as u64, b"abcd");
+        }
+        let mut out = [0; 4];
+        assert!(shadow.read(1, 0, &mut out));
+        shadow.write(1, 3 * PAGE as u64, b"abcd");
+        assert_eq!((shadow.pages(), shadow.evicted()), (3, 1));
+        assert!(shadow.read(1, 0, &mut out), "used just now");
+        assert!(!shadow.read(1, PAGE as u64, &mut out), "used longest ago");
+        for page in 0..1000u64 {
+            shadow.write(1, page * PAGE as u64, b"abcd");
+        }
+        assert_eq!(shadow.pages(), 3);
+        assert!(shadow.pages.len() <= 3);
+        shadow.forget(1);
+        assert_eq!(shadow.pages(), 0);
+    }
+
+    #[test]
+    fn a_range_is_forgotten() {
+        for spread in [1u64, 100] {
+            let mut shadow = Shadow::new(1 << 22);
+            for page in 0..4 * spread {
+                shadow.write(1, page * PAGE as u64, &[7; PAGE]);
+            }
+            shadow.forget_range(1, 100, 2 * PAGE as u64);
+            assert_eq!(shadow.known(1, 0, PAGE), 100);
+            assert_eq!(shadow.known(1, PAGE as u64, PAGE), 0);
+            assert_eq!(shadow.known(1, 2 * PAGE as u64, PAGE), 0);
+            assert_eq!(
+                shadow.known(1, 2 * PAGE as u64 + 100, 2 * PAGE - 100),
+                2 * PAGE - 100
+            );
+            shadow.forget_range(1, 0, u64::MAX);
+            assert_eq!(shadow.known(1, 3 * PAGE as u64, PAGE), 0);
+        }
+    }
+
+    #[test]
+    fn the_end_of_the_address_space_is_no_panic() {
+        let mut shadow = Shadow::new(1 << 20);
+        shadow.write(0, u64::MAX - 2, b"abcdefgh");
+        assert_eq!(shadow.known(0, u64::MAX - 2, 8), 3);
+        assert!(!shadow.read(0, u64::MAX - 2, &mut [0; 8]));
+    }
+}

@@ -1,0 +1,137 @@
+//! What is kept of a channel between submissions: its stream, the classes of its subchannels and the last value of
+//! every method.
+
+use std::sync::Arc;
+
+use super::{
+    event::Engine,
+    plan::{Plan, Reg},
+    shadow::Space,
+    stream::Stream,
+};
+
+/// Values of the methods of one subchannel, and what is being put together from them.
+pub(super) struct Sub {
+    /// Class bound by SET_OBJECT; 0 where none was seen.
+    pub bound: u32,
+    /// The plan in force (of the bound class, else of the default one).
+    pub plan: Arc<Plan>,
+    /// Index of the plan's counters.
+    pub counter: usize,
+    regs: Box<[u32]>,
+    /// Inline data on its way.
+    pub inline: Option<Inline>,
+    /// Words of an inline QMD that have come, a bit each.
+    pub qmd_words: u128,
+    /// End of the launch geometry that was written last (the arguments begin there); 0 for none.
+    pub bank_end: u64,
+}
+
+impl Sub {
+    pub(super) fn new(plan: Arc<Plan>, counter: usize) -> Self {
+        Self {
+            bound: 0,
+            plan,
+            counter,
+            regs: Box::default(),
+            inline: None,
+            qmd_words: 0,
+            bank_end: 0,
+        }
+    }
+
+    /// Puts another class into force: what was stored belongs to the old one.
+    pub(super) fn switch(&mut self, plan: Arc<Plan>, counter: usize) {
+        let bound = self.bound;
+        *self = Self {
+            bound,
+            ..Self::new(plan, counter)
+        };
+    }
+
+    /// Stores a method's data word.
+    pub(super) fn set(&mut self, address: u16, data: u32) {
+        if self.regs.is_empty() {
+            // 16 KiB: only for a subchannel that is used.
+            self.regs = vec![0; 0x1000].into_boxed_slice();
+        }
+        if let Some(slot) = self.regs.get_mut(usize::from(address >> 2)) {
+            *slot = data;
+        }
+    }
+
+    /// Last value of a method; 0 where none was seen.
+    pub(super) fn at(&self, address: u16) -> u32 {
+        self.regs
+            .get(usize::from(address >> 2))
+            .copied()
+            .unwrap_or(0)
+    }
+
+    /// Last value of an operand; 0 where none was seen or the class does not have it.
+    pub(super) fn get(&self, reg: Reg) -> u32 {
+        self.at(self.plan.reg(reg))
+    }
+
+    /// An address of two operands (57 bits).
+    pub(super) fn address(&self, upper: Reg, lower: Reg) -> u64 {
+        u64::from(self.get(upper) & 0x1ff_ffff) << 32 | u64::from(self.get(lower))
+    }
+}
+
+/// An inline transfer on its way.
+#[derive(Clone, Debug)]
+pub(super) struct Inline {
+    pub dst: u64,
+    pub line_bytes: u32,
+    pub lines: u32,
+    pub pitch: u32,
+    /// The destination is linear memory.
+    pub linear: bool,
+    /// Data words that were announced.
+    pub words: u64,
+    /// Data words that have come, missing ones included.
+    pub taken: u64,
+    /// Of those, words that could not be read.
+    pub missing: u64,
+    /// The first bytes.
+    pub head: Vec<u8>,
+    /// LAUNCH_DMA's data word.
+    pub launch: u32,
+}
+
+/// See the module.
+pub(super) struct Channel {
+    pub space: Space,
+    pub gpu: Option<u32>,
+    pub token: Option<u32>,
+    /// Class of the channel; `None` until known.
+    pub class: Option<u32>,
+    pub engine: Engine,
+    pub stream: Stream,
+    /// Bits 56:40 of pushbuffer addresses.
+    pub base: u64,
+    /// Methods below 0x100.
+    pub host: Sub,
+    pub subs: [Sub; 8],
+    /// Ring position that the next submission has to begin at.
+    pub next_position: Option<u64>,
+}
+
+/// The engine of an NV2080_ENGINE_TYPE.
+pub fn engine_of(engine_type: u32) -> Engine {
+    match engine_type {
+        0x01..=0x08 => Engine::Graphics,
+        0x09..=0x12 => Engine::Copy(Some(engine_type - 0x09)),
+        0x13..=0x1a => Engine::Nvdec(engine_type - 0x13),
+        0x1b..=0x1d => Engine::Nvenc(engine_type - 0x1b),
+        0x26 => Engine::Sec2,
+        0x2b..=0x32 => Engine::Nvjpg(engine_type - 0x2b),
+        0x33 => Engine::Ofa(0),
+        0x34..=0x3d => Engine::Copy(Some(engine_type - 0x34 + 10)),
+        0x3e => Engine::Ofa(1),
+        0x3f => Engine::Nvenc(3),
+        0 => Engine::Unknown,
+        other => Engine::Other(other),
+    }
+}

@@ -1,0 +1,331 @@
+//! The launch that a QMD describes, in bytes, blocks and threads, whatever the layout calls and scales it.
+//!
+//! Every layout names its fields a little differently and some hold a value shifted down by n bits, which the name
+//! then says (`..._SHIFTEDn`). A plan (bit, width, shift of each field) is made once a layout.
+
+use std::sync::OnceLock;
+
+use super::qmd::{self, Layout, bits};
+
+/// A launch as a QMD describes it.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct View {
+    /// Version of the layout.
+    pub version: (u8, u8),
+    /// It launches nothing (QMD_TYPE is GRID_NULL).
+    pub null: bool,
+    /// It is a queue, not a grid.
+    pub queue: bool,
+    /// Blocks in x, y, z. In 05_01, where a QMD holds several grids, these and the fields below are the first's.
+    pub grid: [u32; 3],
+    /// Threads of a block in x, y, z.
+    pub block: [u32; 3],
+    /// Blocks of a cluster (GPC_CGA) in x, y, z, where the layout has clusters and one is set.
+    pub cluster: Option<[u32; 3]>,
+    /// Registers of a thread.
+    pub registers: u32,
+    /// Shared memory of a block, bytes.
+    pub shared_bytes: u32,
+    /// Local memory of a thread, bytes (the low part: what the compiler asked for; the high part is the driver's).
+    pub local_bytes: u32,
+    /// Barriers of a block.
+    pub barriers: u32,
+    /// GPU address of the program.
+    pub program: u64,
+    /// `program` is an offset from SET_PROGRAM_REGION (layouts before 02_02).
+    pub program_relative: bool,
+    /// The valid constant banks: number, GPU address, bytes.
+    pub constant_banks: Vec<(u32, u64, u32)>,
+    /// The enabled semaphore releases: GPU address, payload.
+    pub releases: Vec<(u64, u64)>,
+    /// GPU addresses of the enabled dependent QMDs.
+    pub dependents: Vec<u64>,
+}
+
+/// Where a field lies, with what its name says of its scale.
+#[derive(Clone, Copy, Default)]
+struct Slot {
+    low: u32,
+    /// 0: the layout does not have it.
+    width: u32,
+    stride: u32,
+    count: u32,
+    shift: u32,
+}
+
+impl Slot {
+    fn get(self, qmd: &[u8]) -> u64 {
+        self.at(qmd, 0)
+    }
+
+    fn at(self, qmd: &[u8], i: u32) -> u64 {
+        let low = self.low + i * self.stride;
+        bits(qmd, low as usize, self.width as usize).unwrap_or(0) << self.shift
+    }
+}
+
+/// The lower and upper half of an address or payload.
+#[derive(Clone, Copy, Default)]
+struct Pair {
+    low: Slot,
+    high: Slot,
+}
+
+impl Pair {
+    /// The halves are two parts of one shifted value: joined first, shifted then.
+    fn at(self, qmd: &[u8], i: u32) -> u64 {
+        let raw =
+            |s: Slot| bits(qmd, (s.low + i * s.stride) as usize, s.width as usize).unwrap_or(0);
+        (raw(self.low) | raw(self.high) << 32) << self.low.shift
+    }
+}
+
+#[derive(Default)]
+struct Release {
+    enable: Slot,
+    element: u32,
+    address: Pair,
+    payload: Pair,
+}
+
+#[derive(Default)]
+struct Plan {
+    kind: Slot,
+    is_queue: Slot,
+    grid: [Slot; 3],
+    block: [Slot; 3],
+    cluster: [Slot; 3],
+    registers: Slot,
+    shared: Slot,
+    local: Slot,
+    barriers: Slot,
+    program: Pair,
+    program_relative: bool,
+    bank_valid: Slot,
+    bank_address: Pair,
+    bank_size: Slot,
+    releases: [Release; 3],
+    dependents: [(Slot, u32, Slot, u32); 2],
+}
+
+impl Plan {
+    fn new(layout: Layout) -> Self {
+        // The newest spelling first; the task's own field before the array over all tasks.
+        let field = |names: &[&str]| -> Slot {
+            let found = names
+                .iter()
+                .find_map(|name| layout.fields().find(|f| f.name() == *name));
+            let Some(f) = found else {
+                return Slot::default();
+            };
+            // Over the tasks of 05_01 the first index is the task: its elements are those of the second.
+            let second = f.stride()[1] != 0;
+            let shift = f
+                .name()
+                .rsplit_once("_SHIFTED")
+                .and_then(|(_, n)| n.parse().ok());
+            Slot {
+                low: u32::from(f.low()),
+                width: u32::from(f.high() - f.low()) + 1,
+                stride: u32::from(f.stride()[usize::from(second)]),
+                count: u32::from(f.count()[usize::from(second)]),
+                shift: shift.unwrap_or(0),
+            }
+        };
+        let text = |a: &str, b: &str| -> Slot { field(&[a, b]) };
+        let axis = |i: usize| {
+            let new = ["GRID_WIDTH", "GRID_HEIGHT", "GRID_DEPTH"][i];
+            let old = ["CTA_RASTER_WIDTH", "CTA_RASTER_HEIGHT", "CTA_RASTER_DEPTH"][i];
+            field(&[new, old, &format!("SUB_TASK_{new}")])
+        };
+        let thread = |i: usize| {
+            let name = format!("CTA_THREAD_DIMENSION{i}");
+            text(&name, &format!("SUB_TASK_{name}"))
+        };
+        let program = |part: &str| {
+            let name = format!("PROGRAM_ADDRESS_{part}");
+            field(&[
+                &name,
+                &format!("{name}_SHIFTED4"),
+                &format!("SUB_TASK_{name}_SHIFTED4"),
+            ])
+        };
+        let bank = |what: &str| {
+            let buffer = format!("CONSTANT_BUFFER_{what}");
+            let task = format!("SUB_TASK_CONSTANT_BANK_{what}");
+            field(&[
+                &buffer,
+                &format!("{buffer}_SHIFTED4"),
+                &format!("{buffer}_SHIFTED6"),
+                &task,
+                &format!("{task}_SHIFTED4"),
+                &format!("{task}_SHIFTED6"),
+            ])
+        };
+        let release = |i: usize| {
+            let part = |what: &str, old: &str, half: &str| {
+                let new = format!("RELEASE_SEMAPHORE{i}_{what}_{half}");
+                let old = format!("RELEASE{i}_{old}");
+                // The oldest layouts have a payload of 32 bits only, with no half in its name.
+                let whole = if half == "LOWER" { old.as_str() } else { "" };
+                field(&[&new, &format!("{old}_{half}"), whole])
+            };
+            let pair = |what: &str, old: &str| Pair {
+                low: part(what, old, "LOWER"),
+                high: part(what, old, "UPPER"),
+            };
+            let own = text(
+                &format!("RELEASE{i}_ENABLE"),
+                &format!("SEMAPHORE_RELEASE_ENABLE{i}"),
+            );
+            let array = field(&["RELEASE_ENABLE"]);
+            let (enable, element) = if own.width != 0 {
+                (own, 0)
+            } else {
+                (array, i as u32)
+            };
+            Release {
+                enable,
+                element,
+                address: pair("ADDR", "ADDRESS"),
+                payload: pair("PAYLOAD", "PAYLOAD"),
+            }
+        };
+        let dependent = |i: usize| {
+            let choose = |own: Slot, array: Slot| match (own.width, array.count as usize) {
+                (0, n) if i < n => (array, i as u32),
+                (0, _) => (Slot::default(), 0),
+                _ => (own, 0),
+            };
+            let enable = choose(
+                field(&[&format!("DEPENDENT_QMD{i}_ENABLE")]),
+                text("DEPENDENT_QMD_ENABLE", "DEPENDENT_QMD_SCHEDULE_ENABLE"),
+            );
+            let pointer = choose(
+                field(&[&format!("DEPENDENT_QMD{i}_POINTER")]),
+                field(&["DEPENDENT_QMD_POINTER"]),
+            );
+            (enable.0, enable.1, pointer.0, pointer.1)
+        };
+        let program = Pair {
+            low: program("LOWER"),
+            high: program("UPPER"),
+        };
+        let relative = program.low.width == 0;
+        Self {
+            kind: field(&["QMD_TYPE"]),
+            is_queue: field(&["IS_QUEUE"]),
+            grid: [axis(0), axis(1), axis(2)],
+            block: [thread(0), thread(1), thread(2)],
+            cluster: [
+                field(&["GPC_CGA_WIDTH"]),
+                field(&["GPC_CGA_HEIGHT"]),
+                field(&["GPC_CGA_DEPTH"]),
+            ],
+            registers: field(&[
+                "REGISTER_COUNT_V",
+                "REGISTER_COUNT",
+                "SUB_TASK_REGISTER_COUNT",
+            ]),
+            shared: field(&[
+                "SHARED_MEMORY_SIZE",
+                "SHARED_MEMORY_SIZE_SHIFTED7",
+                "SUB_TASK_SHARED_MEMORY_SIZE_SHIFTED7",
+            ]),
+            local: {
+                let name = "SHADER_LOCAL_MEMORY_LOW_SIZE";
+                field(&[
+                    name,
+                    &format!("{name}_SHIFTED4"),
+                    &format!("SUB_TASK_{name}_SHIFTED4"),
+                ])
+            },
+            barriers: text("BARRIER_COUNT", "SUB_TASK_BARRIER_COUNT"),
+            program: if relative {
+                Pair {
+                    low: field(&["PROGRAM_OFFSET"]),
+                    high: Slot::default(),
+                }
+            } else {
+                program
+            },
+            program_relative: relative,
+            bank_valid: bank("VALID"),
+            bank_address: Pair {
+                low: bank("ADDR_LOWER"),
+                high: bank("ADDR_UPPER"),
+            },
+            bank_size: bank("SIZE"),
+            releases: [release(0), release(1), release(2)],
+            dependents: [dependent(0), dependent(1)],
+        }
+    }
+}
+
+/// The plan of each version, made when first needed.
+fn plan(version: (u8, u8)) -> Option<&'static Plan> {
+    static PLANS: OnceLock<Vec<((u8, u8), Plan)>> = OnceLock::new();
+    let plans = PLANS.get_or_init(|| qmd::all().map(|l| (l.version(), Plan::new(l))).collect());
+    plans
+        .iter()
+        .find(|(v, _)| *v == version)
+        .map(|(_, plan)| plan)
+}
+
+/// QMD_TYPE as 04_00 and later have it.
+const TYPE_QUEUE: u64 = 0;
+const TYPE_GRID_NULL: u64 = 1;
+
+impl View {
+    /// The launch that `qmd` describes for `class` (0 where unknown); `None` where no layout fits its version bits and
+    /// its length.
+    pub fn of(class: u32, qmd: &[u8]) -> Option<Self> {
+        let version = qmd::version_of(class, qmd)?;
+        let p = plan(version)?;
+        let three = |slots: &[Slot; 3]| slots.map(|s| s.get(qmd) as u32);
+        let typed = p.kind.width != 0;
+        let kind = p.kind.get(qmd);
+        let cluster = three(&p.cluster);
+        let mut view = Self {
+            version,
+            null: typed && kind == TYPE_GRID_NULL,
+            queue: if typed {
+                kind == TYPE_QUEUE
+            } else {
+                p.is_queue.get(qmd) != 0
+            },
+            grid: three(&p.grid),
+            block: three(&p.block),
+            cluster: cluster.iter().any(|&n| n > 1).then_some(cluster),
+            registers: p.registers.get(qmd) as u32,
+            shared_bytes: p.shared.get(qmd) as u32,
+            local_bytes: p.local.get(qmd) as u32,
+            barriers: p.barriers.get(qmd) as u32,
+            program: p.program.at(qmd, 0),
+            program_relative: p.program_relative,
+            ..Self::default()
+        };
+        for i in 0..p.bank_valid.count {
+            if p.bank_valid.at(qmd, i) != 0 {
+                view.constant_banks.push((
+                    i,
+                    p.bank_address.at(qmd, i),
+                    p.bank_size.at(qmd, i) as u32,
+                ));
+            }
+        }
+        for r in &p.releases {
+            if r.enable.width != 0 && r.address.low.width != 0 && r.enable.at(qmd, r.element) != 0 {
+                view.releases
+                    .push((r.address.at(qmd, 0), r.payload.at(qmd, 0)));
+            }
+        }
+        for &(enable, i, pointer, j) in &p.dependents {
+            if enable.width != 0 && pointer.width != 0 && enable.at(qmd, i) != 0 {
+                // The pointer is an address shifted down by 8, as in SEND_PCAS_A.
+                view.dependents.push(pointer.at(qmd, j) << 8);
+            }
+        }
+        Some(view)
+    }
+}

@@ -1,0 +1,532 @@
+//! The captures of the independent oracle (`oracle.c`), read as [`Record`]s. Knows no decoder and no driver model.
+//!
+//! A capture is a row of records, little-endian, with no header and no padding:
+//!
+//! ```text
+//! u32 magic "ORC1", u32 tid, u64 time ns, u64 watched address, u32 token, u32 previous GP_PUT, u32 GP_PUT, u32 n, u64 rip
+//! n times: u64 GPFIFO entry, u32 length in bytes, the bytes
+//! ```
+//!
+//! A length with bit 31 set says that the bytes could not be read; none follow then. The process id, the ring sizes
+//! and the channels' classes are not in the file; the oracle prints them to its standard error, and [`Channels`]
+//! reads that.
+//!
+//! Any bytes are taken: a cut file gives every whole record, then an error that says where it was cut; between
+//! records that make no sense the reader looks for the next magic and says how many bytes it passed over.
+
+use std::{collections::HashMap, fs::File, io, io::Read, path::Path};
+
+use crate::decode::{entry, event::EntryKind};
+use crate::record::{
+    At, Channel, ChannelId, CpuVa, GpuVa, Hole, How, Origin, Record, Segment, Submission,
+};
+
+const MAGIC: [u8; 4] = *b"ORC1";
+const HEAD: usize = 48;
+const ENTRY_HEAD: usize = 12;
+/// Length bit that says that the bytes are not there.
+const UNREADABLE: u32 = 0x8000_0000;
+/// No ring of the hardware is larger (the field is a log2 of 5 bits, and drivers use 1024 to 32768).
+const MAX_ENTRIES: u32 = 1 << 20;
+/// Bytes asked of the reader at a time.
+const CHUNK: usize = 1 << 20;
+const XZ_MAGIC: [u8; 6] = [0xfd, b'7', b'z', b'X', b'Z', 0];
+
+/// What is wrong with a capture.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The file could not be opened or read.
+    #[error("reading the capture failed at byte {offset}: {source}")]
+    Io {
+        /// Offset in the (decompressed) capture.
+        offset: u64,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// The file is compressed and this build cannot read that.
+    #[error(
+        "the capture is compressed by xz and this build has no xz: decompress it with `xz -dk FILE`"
+    )]
+    NoXz,
+    /// The last record is cut off.
+    #[error(
+        "the capture ends within a record: {have} of at least {needs} bytes of the record at byte {offset} are there"
+    )]
+    Cut {
+        /// Where that record begins.
+        offset: u64,
+        /// Bytes that are there.
+        have: u64,
+        /// Bytes that it is known to need.
+        needs: u64,
+    },
+    /// Something that is no record lies between records.
+    #[error("{skipped} bytes at byte {offset} are no record ({why}); reading goes on behind them")]
+    Damaged {
+        /// Where.
+        offset: u64,
+        /// How many bytes were passed over.
+        skipped: u64,
+        /// What did not fit.
+        why: Damage,
+    },
+}
+
+/// What did not fit in a damaged capture.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Damage {
+    /// No magic.
+    #[error("no magic")]
+    Magic,
+    /// More entries than a ring can have.
+    #[error("{0} entries")]
+    Entries(u32),
+    /// A length that is not the one of its GPFIFO entry.
+    #[error("an entry of {announced} bytes with {recorded} recorded")]
+    Length {
+        /// What the entry says.
+        announced: u32,
+        /// What the record says.
+        recorded: u32,
+    },
+}
+
+/// The records of an oracle capture.
+///
+/// ```no_run
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use nvcap::source::file::orc::Orc;
+/// for record in Orc::open("capture.orc.xz".as_ref())? {
+///     match record {
+///         Ok(record) => println!("{record:?}"),
+///         Err(damage) => eprintln!("{damage}"),
+///     }
+/// }
+/// # Ok(())
+/// # }
+/// ```
+pub struct Orc<R> {
+    reader: R,
+    buffer: Vec<u8>,
+    /// Where the next record begins in `buffer`.
+    at: usize,
+    /// Offset of `buffer[0]` in the capture.
+    offset: u64,
+    ended: bool,
+    done: bool,
+    pid: u32,
+    known: Channels,
+    rings: Vec<Ring>,
+    by_token: HashMap<u32, Vec<usize>>,
+    /// A submission whose channel had to be announced first.
+    next: Option<Submission>,
+}
+
+/// What is kept of a channel.
+struct Ring {
+    last_put: u32,
+    position: u64,
+    entries: Option<u32>,
+}
+
+impl Orc<Box<dyn Read>> {
+    /// Opens a capture, compressed by xz or not (the content tells).
+    ///
+    /// # Errors
+    /// When the file cannot be opened, or is compressed and this build has no xz.
+    pub fn open(path: &Path) -> Result<Self, Error> {
+        let file = File::open(path).map_err(|source| Error::Io { offset: 0, source })?;
+        Self::plain_or_compressed(Box::new(file))
+    }
+
+    /// A capture from any reader, compressed by xz or not (the content tells).
+    ///
+    /// # Errors
+    /// When the reader fails, or the content is compressed and this build has no xz.
+    pub fn plain_or_compressed(mut reader: Box<dyn Read>) -> Result<Self, Error> {
+        let mut head = Vec::new();
+        let magic = XZ_MAGIC.len() as u64;
+        let read = reader.by_ref().take(magic).read_to_end(&mut head);
+        read.map_err(|source| Error::Io { offset: 0, source })?;
+        let compressed = head == XZ_MAGIC;
+        let whole: Box<dyn Read> = Box::new(io::Cursor::new(head).chain(reader));
+        Ok(Self::new(if compressed {
+            decompress(whole)?
+        } else {
+            whole
+        }))
+    }
+}
+
+#[cfg(feature = "xz")]
+fn decompress(reader: Box<dyn Read>) -> Result<Box<dyn Read>, Error> {
+    Ok(Box::new(lzma_rust2::XzReader::new(reader, true)))
+}
+
+#[cfg(not(feature = "xz"))]
+fn decompress(_: Box<dyn Read>) -> Result<Box<dyn Read>, Error> {
+    Err(Error::NoXz)
+}
+
+enum Parsed {
+    Whole(Submission, u32, usize),
+    /// At least this many bytes from the record's start.
+    Needs(usize),
+    Damaged(Damage),
+}
+
+impl<R: Read> Orc<R> {
+    /// A capture that is not compressed.
+    pub fn new(reader: R) -> Self {
+        Self {
+            reader,
+            buffer: Vec::new(),
+            at: 0,
+            offset: 0,
+            ended: false,
+            done: false,
+            pid: 0,
+            known: Channels::default(),
+            rings: Vec::new(),
+            by_token: HashMap::new(),
+            next: None,
+        }
+    }
+
+    /// Adds what the oracle printed of the channels: their records then say class, ring and USERD.
+    #[must_use]
+    pub fn with_channels(mut self, channels: Channels) -> Self {
+        self.known = channels;
+        self
+    }
+
+    /// The process that was captured; the file does not say (0 then).
+    #[must_use]
+    pub fn with_pid(mut self, pid: u32) -> Self {
+        self.pid = pid;
+        self
+    }
+
+    /// Has at least `wanted` bytes from `at` on, unless the capture ends before.
+    fn fill(&mut self, wanted: usize) -> Result<bool, Error> {
+        while self.buffer.len() - self.at < wanted && !self.ended {
+            // What was read is behind us: keep the buffer as large as a record needs.
+            if self.at > 0 {
+                self.buffer.drain(..self.at);
+                self.offset += self.at as u64;
+                self.at = 0;
+            }
+            let have = self.buffer.len();
+            let more = (wanted - have).max(CHUNK) as u64;
+            match self
+                .reader
+                .by_ref()
+                .take(more)
+                .read_to_end(&mut self.buffer)
+            {
+                Ok(0) => self.ended = true,
+                Ok(_) => {}
+                Err(source) => {
+                    self.ended = true;
+                    // What came before the error is still read.
+                    let offset = self.offset + self.buffer.len() as u64;
+                    return Err(Error::Io { offset, source });
+                }
+            }
+        }
+        Ok(self.buffer.len() - self.at >= wanted)
+    }
+
+    fn parse(&self) -> Parsed {
+        let b = self.buffer.get(self.at..).unwrap_or(&[]);
+        if b.len() < HEAD {
+            return if b.len() >= 4 && !b.starts_with(&MAGIC) {
+                Parsed::Damaged(Damage::Magic)
+            } else {
+                Parsed::Needs(HEAD)
+            };
+        }
+        if !b.starts_with(&MAGIC) {
+            return Parsed::Damaged(Damage::Magic);
+        }
+        let (token, prev_put, gp_put, n) =
+            (u32_at(b, 24), u32_at(b, 28), u32_at(b, 32), u32_at(b, 36));
+        if n > MAX_ENTRIES {
+            return Parsed::Damaged(Damage::Entries(n));
+        }
+        let mut segments = Vec::new();
+        let mut at = HEAD;
+        for _ in 0..n {
+            let Some(head) = b.get(at..at + ENTRY_HEAD) else {
+                return Parsed::Needs(at + ENTRY_HEAD);
+            };
+            let raw = u64_at(head, 0);
+            let recorded = u32_at(head, 8);
+            let announced = match entry::read(raw, 0) {
+                EntryKind::Segment { len, .. } => len,
+                EntryKind::Control { .. } => 0,
+            };
+            if recorded & !UNREADABLE != announced {
+                return Parsed::Damaged(Damage::Length {
+                    announced,
+                    recorded,
+                });
+            }
+            at += ENTRY_HEAD;
+            let len = announced as usize;
+            if recorded & UNREADABLE != 0 {
+                let holes = if len > 0 {
+                    vec![Hole {
+                        offset: 0,
+                        len: announced,
+                    }]
+                } else {
+                    Vec::new()
+                };
+                segments.push(Segment {
+                    entry: raw,
+                    bytes: vec![0; len],
+                    holes,
+                });
+                continue;
+            }
+            let Some(bytes) = b.get(at..at + len) else {
+                return Parsed::Needs(at + len);
+            };
+            segments.push(Segment {
+                entry: raw,
+                bytes: bytes.to_vec(),
+                holes: Vec::new(),
+            });
+            at += len;
+        }
+        let submission = Submission {
+            at: At {
+                time_ns: u64_at(b, 8),
+                pid: self.pid,
+                tid: u32_at(b, 4),
+            },
+            channel: ChannelId(0),
+            token: Some(token),
+            position: 0,
+            gp_get: None,
+            prev_put,
+            gp_put,
+            ip: Some(u64_at(b, 40)),
+            doorbell: Some(CpuVa(u64_at(b, 16))),
+            how: How::Recorded,
+            late: false,
+            thread: None,
+            segments,
+        };
+        Parsed::Whole(submission, token, at)
+    }
+
+    /// Gives a submission its channel and position; announces a channel that is new.
+    fn place(&mut self, mut s: Submission, token: u32) -> Record {
+        let n = s.segments.len() as u64;
+        let listed = self.by_token.entry(token).or_default();
+        // Two GPUs of one process may have channels with equal tokens; where GP_PUT was tells them apart.
+        let fits = |i: &&usize| {
+            self.rings
+                .get(**i)
+                .is_some_and(|r| r.last_put == s.prev_put)
+        };
+        let found = listed.iter().find(fits).copied();
+        let found = found.or_else(|| listed.first().copied().filter(|_| s.prev_put != 0));
+        if let Some(index) = found {
+            s.channel = ChannelId(index as u32);
+            if let Some(ring) = self.rings.get_mut(index) {
+                let entries = ring.entries.or_else(|| ring_entries(&s)).unwrap_or(1024);
+                let missing = s.prev_put.wrapping_sub(ring.last_put) & entries.saturating_sub(1);
+                s.position = ring.position.saturating_add(u64::from(missing));
+                ring.entries = ring.entries.or_else(|| ring_entries(&s));
+                ring.position = s.position.saturating_add(n);
+                ring.last_put = s.gp_put;
+            }
+            return Record::Submission(s);
+        }
+        let index = self.rings.len();
+        listed.push(index);
+        s.channel = ChannelId(index as u32);
+        s.position = u64::from(s.prev_put);
+        let mut channel = self.known.of(token, s.at);
+        channel.id = s.channel;
+        let entries = channel.entries.or_else(|| ring_entries(&s));
+        self.rings.push(Ring {
+            last_put: s.gp_put,
+            position: s.position.saturating_add(n),
+            entries,
+        });
+        self.next = Some(s);
+        Record::Channel(Box::new(channel))
+    }
+
+    /// Passes over what is no record, to the next magic.
+    fn resynchronise(&mut self, why: Damage) -> Error {
+        let offset = self.offset + self.at as u64;
+        let mut skipped = 0;
+        self.at += 1;
+        skipped += 1;
+        loop {
+            let rest = self.buffer.get(self.at..).unwrap_or(&[]);
+            if let Some(found) = rest.windows(4).position(|w| w == MAGIC) {
+                self.at += found;
+                return Error::Damaged {
+                    offset,
+                    skipped: skipped + found as u64,
+                    why,
+                };
+            }
+            let passed = rest.len().saturating_sub(3);
+            self.at += passed;
+            skipped += passed as u64;
+            match self.fill(CHUNK) {
+                Ok(true) => {}
+                // The last bytes: too few for a magic, or looked through once more.
+                Ok(false) | Err(_) => {
+                    let rest = self.buffer.get(self.at..).unwrap_or(&[]);
+                    let found = rest
+                        .windows(4)
+                        .position(|w| w == MAGIC)
+                        .unwrap_or(rest.len());
+                    self.at += found;
+                    return Error::Damaged {
+                        offset,
+                        skipped: skipped + found as u64,
+                        why,
+                    };
+                }
+            }
+        }
+    }
+}
+
+/// Entries of the ring, which a submission tells that goes over its end.
+fn ring_entries(s: &Submission) -> Option<u32> {
+    let n = u32::try_from(s.segments.len()).ok()?;
+    let entries = s.prev_put.checked_add(n)?.checked_sub(s.gp_put)?;
+    (entries.is_power_of_two() && entries > 1).then_some(entries)
+}
+
+impl<R: Read> Iterator for Orc<R> {
+    type Item = Result<Record, Error>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if let Some(submission) = self.next.take() {
+            return Some(Ok(Record::Submission(submission)));
+        }
+        if self.done {
+            return None;
+        }
+        let mut wanted = HEAD;
+        loop {
+            match self.fill(wanted) {
+                Err(error) => return Some(Err(error)),
+                Ok(enough) => match self.parse() {
+                    Parsed::Whole(submission, token, used) => {
+                        self.at += used;
+                        return Some(Ok(self.place(submission, token)));
+                    }
+                    Parsed::Damaged(why) => return Some(Err(self.resynchronise(why))),
+                    Parsed::Needs(needs) if enough => wanted = needs,
+                    Parsed::Needs(needs) => {
+                        self.done = true;
+                        let have = (self.buffer.len() - self.at) as u64;
+                        let offset = self.offset + self.at as u64;
+                        return (have > 0).then_some(Err(Error::Cut {
+                            offset,
+                            have,
+                            needs: needs as u64,
+                        }));
+                    }
+                },
+            }
+        }
+    }
+}
+
+/// What the oracle prints of the channels to its standard error (`[oracle] channel ...`, `[oracle] token ...`).
+#[derive(Clone, Debug, Default)]
+pub struct Channels {
+    list: Vec<(u32, Channel)>,
+}
+
+impl Channels {
+    /// Reads the lines that are known; others are passed over.
+    #[must_use]
+    pub fn parse(text: &str) -> Self {
+        let mut by_handle: HashMap<u64, Channel> = HashMap::new();
+        let mut list = Vec::new();
+        for line in text.lines() {
+            let words: Vec<&str> = line.split_whitespace().collect();
+            let hex = |s: &&str| u64::from_str_radix(s.trim_start_matches("0x"), 16).ok();
+            let after = |name: &str| {
+                let at = words.iter().position(|w| *w == name)?;
+                words.get(at + 1)
+            };
+            match words.as_slice() {
+                ["[oracle]", "channel", handle, ..] => {
+                    let Some(handle) = hex(handle) else { continue };
+                    let mut channel = unknown(At::default());
+                    channel.class = after("cls").and_then(hex).map(|n| n as u32);
+                    channel.ring_gpu = after("gpfifo").and_then(hex).map(GpuVa);
+                    channel.entries = after("entries").and_then(|n| n.parse().ok());
+                    let put = after("put").and_then(hex);
+                    channel.userd = put.and_then(|p| p.checked_sub(0x8c)).map(CpuVa);
+                    by_handle.insert(handle, channel);
+                }
+                ["[oracle]", "token", "ch", handle, "=", token] => {
+                    let (Some(handle), Some(token)) = (hex(handle), hex(token)) else {
+                        continue;
+                    };
+                    if let Some(channel) = by_handle.get(&handle) {
+                        list.push((token as u32, channel.clone()));
+                    }
+                }
+                _ => {}
+            }
+        }
+        Self { list }
+    }
+
+    fn of(&self, token: u32, at: At) -> Channel {
+        let known = self.list.iter().find(|(t, _)| *t == token);
+        let channel = known.map_or_else(|| unknown(at), |(_, c)| c.clone());
+        Channel {
+            at,
+            token: Some(token),
+            ..channel
+        }
+    }
+}
+
+fn unknown(at: At) -> Channel {
+    Channel {
+        at,
+        id: ChannelId(0),
+        gpu: None,
+        token: None,
+        class: None,
+        engine: None,
+        handle: None,
+        ring_gpu: None,
+        ring: None,
+        entries: None,
+        userd: None,
+        origin: Origin::Recorded,
+    }
+}
+
+fn u32_at(b: &[u8], at: usize) -> u32 {
+    b.get(at..)
+        .and_then(|b| b.first_chunk::<4>())
+        .map_or(0, |w| u32::from_le_bytes(*w))
+}
+
+fn u64_at(b: &[u8], at: usize) -> u64 {
+    b.get(at..)
+        .and_then(|b| b.first_chunk::<8>())
+        .map_or(0, |w| u64::from_le_bytes(*w))
+}
