@@ -39,6 +39,7 @@ fn by_hand(line: &str) -> Result<Outcome> {
             ("sleep", Some(seconds)) => {
                 std::thread::sleep(Duration::from_secs_f64(seconds.parse()?))
             }
+            ("write", Some(file)) => std::fs::write(file, args[1..].join(" ")).with_context(|| file.clone())?,
             ("cat", Some(file)) => eprintln!("{}", String::from_utf8_lossy(&std::fs::read(file)?)),
             _ => {
                 let mut child = Command::new(program)
