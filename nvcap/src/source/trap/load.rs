@@ -67,6 +67,7 @@ pub struct Loaded {
     next_space: Array<MapData, u64>,
     uvm_sizes: Array<MapData, u32>,
     _more: ProgramArray<MapData>,
+    log: Option<aya_log::EbpfLogger<&'static dyn log::Log>>,
 }
 
 /// How to load.
@@ -197,7 +198,14 @@ impl Loaded {
             Shared::new(channels.fd().as_fd(), spaces.fd().as_fd())
                 .map_err(|e| Error::new("mapping the channel table", &e, remedy_for_refusal(&e)))?
         };
+        // What the programs have to say beside records; nobody listens unless NVCAP_LOG asks.
+        let log = if log::max_level() >= log::Level::Warn {
+            aya_log::EbpfLogger::init(&mut bpf).ok()
+        } else {
+            None
+        };
         Ok(Self {
+            log,
             records: take(&mut bpf, "RECORDS")?,
             shared,
             doorbell,
@@ -215,6 +223,13 @@ impl Loaded {
             _more: more,
             bpf,
         })
+    }
+
+    /// Passes on what the programs logged.
+    pub fn flush_log(&mut self) {
+        if let Some(log) = &mut self.log {
+            log.flush();
+        }
     }
 
     /// Descriptor of the doorbell program.

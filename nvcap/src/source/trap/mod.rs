@@ -12,6 +12,7 @@ pub mod assemble;
 pub mod btf;
 pub mod command;
 pub mod discover;
+pub mod doctor;
 pub mod error;
 pub mod fentry;
 pub mod given;

@@ -80,6 +80,8 @@ pub struct Session {
     nvidia_major: u32,
     secret: u64,
     out: Vec<Record>,
+    /// Breakpoints that an exec has ended. They stay open: closing them would end those that children inherited.
+    ended: Vec<Armed>,
     /// Hits of breakpoints that were closed.
     closed_hits: u64,
 }
@@ -138,6 +140,7 @@ impl Session {
             nvidia_major: 0,
             secret: secret(),
             out: Vec::new(),
+            ended: Vec::new(),
             closed_hits: 0,
         };
         session.refresh_majors()?;
@@ -349,13 +352,6 @@ impl Session {
                 ..
             } => {
                 let address = doorbell_of(cpu_va);
-                if self
-                    .armed
-                    .get(&pid)
-                    .is_some_and(|a| a.iter().any(|a| a.address == address))
-                {
-                    return Ok(());
-                }
                 match self.arm(pid, address, gpu_minor, self.life()) {
                     // The process may be gone by now.
                     Err(_) if arm::threads(pid).is_err() => Ok(()),
@@ -386,6 +382,11 @@ impl Session {
     // ---- breakpoints
 
     fn arm(&mut self, pid: u32, address: u64, gpu: Option<u32>, life: Life) -> Result<()> {
+        let list = self.armed.entry(pid).or_default();
+        if list.iter().any(|a| a.address == address) {
+            // Two events would trap twice.
+            return Ok(());
+        }
         let loaded = &self.loaded;
         let armed = Armed::new(pid, address, life, loaded.doorbell(), |tid| loaded.birth(tid)).map_err(|e| {
             let what = format!("watching the doorbell {address:#x} of process {pid}");
@@ -745,6 +746,7 @@ impl Session {
         if now >= self.next_patrol {
             self.next_patrol = now + PATROL_NS;
             self.refresh_majors()?;
+            self.loaded.flush_log();
             self.patrol();
         }
         to.append(&mut self.out);
@@ -986,6 +988,9 @@ impl Session {
                 }
                 self.memories.remove(&at.pid);
                 self.join_space(at.pid, r.space);
+                if let Some(list) = self.armed.get_mut(&at.pid) {
+                    self.ended.extend(list.extract_if(.., |a| a.until_exec));
+                }
                 self.emit(Record::Process(Process {
                     at,
                     life: L::Exec { name },
@@ -1190,7 +1195,8 @@ impl Session {
 
     /// Ends the trace: disarms, takes what is left, and looks at every ring for the last time.
     pub fn finish(&mut self, to: &mut Vec<Record>) -> Totals {
-        let armed: Vec<Armed> = self.armed.drain().flat_map(|(_, list)| list).collect();
+        let mut armed: Vec<Armed> = self.armed.drain().flat_map(|(_, list)| list).collect();
+        armed.append(&mut self.ended);
         let hits = armed.iter().map(Armed::hits).sum::<u64>() + self.closed_hits;
         drop(armed);
         let _ = self.drain();
