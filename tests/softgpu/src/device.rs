@@ -147,6 +147,21 @@ impl Device {
         self.tokens[channel.number()]
     }
 
+    /// What a test must know of this process: its tokens by GPU and channel, where they are not those of the layout
+    /// (another process has those).
+    pub fn unusual_tokens(&self) -> Option<String> {
+        let all = (0..self.tokens.len() / CHANNELS)
+            .flat_map(|gpu| (0..CHANNELS).map(move |index| Channel { gpu, index }));
+        if all.clone().all(|c| self.token(c) == c.token()) {
+            return None;
+        }
+        let mut text = format!("tokens pid={}", std::process::id());
+        for c in all {
+            text.push_str(&format!(" {}:{:#x}={:#x}", c.gpu, c.token(), self.token(c)));
+        }
+        Some(text)
+    }
+
     fn handle(&mut self) -> u32 {
         self.next += 1;
         self.next - 1

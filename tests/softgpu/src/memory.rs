@@ -87,6 +87,11 @@ impl Memory {
         }
     }
 
+    /// As [`Device::unusual_tokens`].
+    pub fn unusual_tokens(&self) -> Option<String> {
+        self.device.as_ref()?.unusual_tokens()
+    }
+
     /// Waits until the device has fetched all of a channel's entries and released its tracking semaphore with `number`
     /// and a time; an error after ten seconds. With no device there is nothing to wait for.
     pub fn settle(&self, channel: Channel, number: u64) -> Result<()> {

@@ -84,7 +84,11 @@ fn say(line: &str) {
 
 fn lay_out(how: &How) -> Result<Memory> {
     if how.device {
-        Memory::map_device(how.gpus)
+        let memory = Memory::map_device(how.gpus)?;
+        if let Some(line) = memory.unusual_tokens() {
+            say(&line);
+        }
+        Ok(memory)
     } else {
         Memory::map(how.gpus)
     }

@@ -77,8 +77,9 @@ pub fn boot(
         cpio.file("bin/nvcap", nvcap)?;
         cpio.file("bin/live", live)?;
         // The init under other names: see its head.
-        cpio.file("bin/nvcap-here", &programs.init)?;
-        cpio.file("bin/true", &programs.init)?;
+        for name in ["nvcap-here", "true", "contained", "lives"] {
+            cpio.file(&format!("bin/{name}"), &programs.init)?;
+        }
     }
     for file in module::FILES {
         cpio.file(file, &modules.join(file))?;

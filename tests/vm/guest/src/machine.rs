@@ -259,6 +259,86 @@ fn try_stream(command: &mut Command, limit: Duration, each: &mut dyn FnMut(&str)
     })
 }
 
+/// Makes a command run as an ordinary user who keeps the capabilities that nvcap asks for, across the exec. What it
+/// writes with -o must be writable for that user, so that folder is opened for all.
+pub fn as_user(command: &mut Command) -> std::io::Result<()> {
+    // CAP_DAC_READ_SEARCH, CAP_SYS_PTRACE, CAP_PERFMON, CAP_BPF; the last two need kernel 5.8.
+    const KEPT: [u32; 4] = [2, 19, 38, 39];
+    let folder = command
+        .get_args()
+        .skip_while(|a| *a != "-o")
+        .nth(1)
+        .and_then(|f| std::path::Path::new(f).parent());
+    if let Some(folder) = folder {
+        use std::os::unix::fs::PermissionsExt;
+        fs::set_permissions(folder, fs::Permissions::from_mode(0o777))?;
+    }
+    let check = |rc: i64| {
+        if rc == 0 {
+            Ok(())
+        } else {
+            Err(std::io::Error::last_os_error())
+        }
+    };
+    let mask = KEPT.iter().fold(0u64, |m, c| m | 1 << c);
+    let halves = [mask as u32, (mask >> 32) as u32];
+    // struct __user_cap_header_struct { version 3, pid 0 } and two __user_cap_data_struct { effective, permitted,
+    // inheritable }.
+    let header = [0x2008_0522u32, 0];
+    let data = [
+        halves[0], halves[0], halves[0], halves[1], halves[1], halves[1],
+    ];
+    // SAFETY: plain numbers, and two arrays of the sizes that capset(2) reads for version 3.
+    unsafe {
+        check(libc::prctl(libc::PR_SET_KEEPCAPS, 1, 0, 0, 0).into())?;
+        check(libc::setgroups(0, std::ptr::null()).into())?;
+        check(libc::setresgid(1000, 1000, 1000).into())?;
+        check(libc::setresuid(1000, 1000, 1000).into())?;
+        check(libc::syscall(
+            libc::SYS_capset,
+            header.as_ptr(),
+            data.as_ptr(),
+        ))?;
+        for cap in KEPT {
+            check(libc::prctl(libc::PR_CAP_AMBIENT, libc::PR_CAP_AMBIENT_RAISE, cap, 0, 0).into())?;
+        }
+    }
+    Ok(())
+}
+
+/// Runs a command as PID 1 of a PID namespace of its own, with its own /proc, and returns its exit code.
+pub fn contained(words: Vec<String>) -> Result<std::process::ExitCode> {
+    let (program, args) = words.split_first().context("what is to run?")?;
+    // SAFETY: only flags; this process has one thread.
+    if unsafe { libc::unshare(libc::CLONE_NEWPID | libc::CLONE_NEWNS) } != 0 {
+        return Err(std::io::Error::last_os_error()).context("unshare");
+    }
+    let mut command = Command::new(program);
+    command.args(args);
+    // SAFETY: two mounts between fork and exec, of NUL-terminated strings; nothing is allocated.
+    unsafe {
+        command.pre_exec(|| {
+            let (none, proc_, slash) = (std::ptr::null(), c"proc".as_ptr(), c"/".as_ptr());
+            if libc::mount(
+                none,
+                slash,
+                none,
+                libc::MS_REC | libc::MS_PRIVATE,
+                none.cast(),
+            ) != 0
+                || libc::mount(proc_, c"/proc".as_ptr(), proc_, 0, none.cast()) != 0
+            {
+                return Err(std::io::Error::last_os_error());
+            }
+            Ok(())
+        });
+    }
+    let status = command.status().with_context(|| program.clone())?;
+    Ok(std::process::ExitCode::from(
+        status.code().unwrap_or(128) as u8
+    ))
+}
+
 /// A warning or oops of the kernel, from its taint and its log.
 pub fn complaint() -> Option<String> {
     const DIED: u64 = 1 << 7;

@@ -2,9 +2,13 @@
 //!
 //! `true` is what it says. `nvcap-here` stands between the end-to-end tests and nvcap: those tests name the software
 //! GPU's channels in a file, and here nvcap must learn them from the driver, by the way under test and no other flag.
+//! `contained` runs its arguments in a PID and mount namespace of their own; `lives` runs its arguments once for each
+//! time that its parent writes a line.
 
 use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode};
+
+use crate::machine;
 
 /// The name under which this was started, if it is one of those.
 pub fn run() -> Option<ExitCode> {
@@ -14,13 +18,46 @@ pub fn run() -> Option<ExitCode> {
         "true" => Some(ExitCode::SUCCESS),
         "nvcap-here" => {
             let way = std::env::var("VM_WAY").unwrap_or_default();
-            let error = Command::new("/bin/nvcap")
-                .args(translate(args.collect(), &way))
-                .exec();
+            let mut command = Command::new("/bin/nvcap");
+            command.args(translate(args.collect(), &way));
+            let error = match std::env::var_os("VM_USER") {
+                Some(_) => machine::as_user(&mut command)
+                    .err()
+                    .unwrap_or_else(|| command.exec()),
+                None => command.exec(),
+            };
             eprintln!("nvcap-here: /bin/nvcap: {error}");
             Some(ExitCode::from(127))
         }
+        "contained" => match machine::contained(args.collect()) {
+            Ok(code) => Some(code),
+            Err(e) => {
+                eprintln!("contained: {e:#}");
+                Some(ExitCode::from(127))
+            }
+        },
+        "lives" => Some(lives(args.collect())),
         _ => None,
+    }
+}
+
+/// Runs a command once for each line on standard input, and says `lived` after each.
+fn lives(words: Vec<String>) -> ExitCode {
+    let mut failed = false;
+    for line in std::io::stdin().lines() {
+        if line.is_err() {
+            break;
+        }
+        let status = words
+            .split_first()
+            .map(|(program, args)| Command::new(program).args(args).status());
+        failed |= !matches!(status, Some(Ok(s)) if s.success());
+        println!("lived");
+    }
+    if failed {
+        ExitCode::FAILURE
+    } else {
+        ExitCode::SUCCESS
     }
 }
 

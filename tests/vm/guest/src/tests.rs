@@ -2,6 +2,7 @@
 
 mod bed;
 mod target;
+mod traced;
 
 use std::process::Command;
 use std::time::Duration;
@@ -39,7 +40,9 @@ fn by_hand(line: &str) -> Result<Outcome> {
             ("sleep", Some(seconds)) => {
                 std::thread::sleep(Duration::from_secs_f64(seconds.parse()?))
             }
-            ("write", Some(file)) => std::fs::write(file, args[1..].join(" ")).with_context(|| file.clone())?,
+            ("write", Some(file)) => {
+                std::fs::write(file, args[1..].join(" ")).with_context(|| file.clone())?
+            }
             ("cat", Some(file)) => eprintln!("{}", String::from_utf8_lossy(&std::fs::read(file)?)),
             _ => {
                 let mut child = Command::new(program)
@@ -67,6 +70,13 @@ pub fn run(name: &str, job: &Job) -> Result<Outcome> {
         "bed-hung" => bed::hung(job),
         "bed-reload" => bed::reload(job),
         "bed-none" => bed::none(job),
+        "trace" => traced::whole(job),
+        "no-gpu" => traced::no_gpu(job),
+        "reload" => traced::reload(job),
+        "container" => traced::container(job),
+        "in-container" => traced::in_container(job),
+        "revoked" => traced::revoked(job),
+        "no-peeks" => traced::no_peeks(job),
         _ if name.starts_with("run:") => by_hand(&name[4..]),
         _ => bail!("there is no test {name:?}"),
     }

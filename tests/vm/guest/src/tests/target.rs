@@ -102,8 +102,12 @@ pub struct Target {
 impl Target {
     /// Starts it and returns once it says `ready`: everything is mapped.
     pub fn start(want: &Want) -> Result<Target> {
-        let mut child = want
-            .command()
+        Target::start_as(&mut want.command())
+    }
+
+    /// The same with a command that ends up as softgpu.
+    pub fn start_as(command: &mut Command) -> Result<Target> {
+        let mut child = command
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .spawn()
