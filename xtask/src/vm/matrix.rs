@@ -96,6 +96,16 @@ const ALL: &[&str] = &[
     "death::terminate_nvcap",
 ];
 
+/// What only the stand-in allows.
+const STAND_IN: &[&str] = &[
+    "trace",
+    "revoked",
+    "no-peeks",
+    "container",
+    "in-container",
+    "reload",
+];
+
 /// One of each kind: what a cell that differs in one thing runs.
 const FEW: &[&str] = &[
     "capture::one_thread",
@@ -144,15 +154,19 @@ impl Cell {
     pub fn tests(&self) -> Vec<&'static str> {
         let mut tests = Vec::new();
         if self.gpus == 0 {
-            return vec!["bed-none"];
+            return vec!["bed-none", "no-gpu"];
         }
-        if self.way == Way::Kprobe {
+        // The bed differs by kernel and by what the module is, not by how nvcap looks at it.
+        if self.way == Way::Kprobe && self.lockdown == "none" && self.kptr == 0 && !self.user {
             tests.extend(BED);
         }
         if self.usual() && matches!(self.way, Way::Kprobe | Way::Fentry) {
             tests.extend(ALL);
+            tests.extend(STAND_IN);
         } else if self.gpus == USUAL.gpus {
             tests.extend(FEW);
+        } else {
+            tests.extend(["trace", "revoked", "no-peeks"]);
         }
         tests
     }
@@ -188,6 +202,26 @@ pub fn all() -> Vec<Cell> {
         cells.push(Cell {
             kernel,
             btf: false,
+            ..USUAL
+        });
+    }
+    for way in [Way::Kprobe, Way::Fentry] {
+        cells.push(Cell {
+            kernel: "6.12",
+            way,
+            lockdown: "integrity",
+            ..USUAL
+        });
+        cells.push(Cell {
+            kernel: "6.12",
+            way,
+            kptr: 2,
+            ..USUAL
+        });
+        cells.push(Cell {
+            kernel: "6.12",
+            way,
+            user: true,
             ..USUAL
         });
     }
