@@ -235,7 +235,7 @@ impl Reader {
                 }
             } else {
                 quiet = 0;
-                self.send(batch);
+                self.send(batch, limits.max_submissions);
             }
             let child = command.as_mut().and_then(Command::try_wait);
             if !session.is_alive() {
@@ -277,7 +277,7 @@ impl Reader {
         }
         let mut last = Vec::new();
         let totals = session.finish(&mut last);
-        self.send(last);
+        self.send(last, limits.max_submissions);
         let way = session.way().0;
         Ok(Outcome {
             child: command.as_mut().and_then(|c| {
@@ -293,11 +293,17 @@ impl Reader {
         })
     }
 
-    fn send(&mut self, records: Vec<Record>) {
-        self.submissions += records
-            .iter()
-            .filter(|r| matches!(r, Record::Submission(_)))
-            .count() as u64;
+    fn send(&mut self, mut records: Vec<Record>, most: Option<u64>) {
+        let most = most.unwrap_or(u64::MAX);
+        records.retain(|r| match r {
+            Record::Submission(_) => {
+                self.submissions += 1;
+                self.submissions <= most
+            }
+            // What is missing after the end that was asked for is not missing from the trace.
+            Record::Loss(_) => self.submissions < most,
+            _ => true,
+        });
         let bytes = records.iter().map(size_of_record).sum();
         self.queued.fetch_add(bytes, Ordering::SeqCst);
         // The other side only goes away with the whole program.
