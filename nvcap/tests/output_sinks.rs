@@ -4,7 +4,7 @@ mod common;
 
 use common::schema::Schema;
 use common::{Written, companion, context, copy, launch, method, operations, with_each};
-use nvcap::decode::event::{Body, Event, Operation};
+use nvcap::decode::event::{Body, Context, Event, MethodWrite, Operation};
 use nvcap::ledger::Ledger;
 use nvcap::output::filter::{Field, Filter};
 use nvcap::output::redact::Redactor;
@@ -587,4 +587,53 @@ fn operations_in_json_are_what_serde_makes_of_them() {
             assert_eq!(&shown[name], value, "{name} of {op:?}");
         }
     }
+}
+
+#[test]
+fn data_words_of_one_method_are_one_line_of_text() {
+    let written = Written::default();
+    let mut sink = Text::new(
+        written.output(),
+        text::Options {
+            detail: Detail::Methods,
+            ..text::Options::default()
+        },
+    );
+    let (first, second) = (context(0), context(1));
+    let Body::Method(word) = common::inline_method() else {
+        unreachable!()
+    };
+    let mut put = |context: &Context, offset, data| {
+        let body = Body::Method(MethodWrite {
+            offset,
+            data,
+            ..word
+        });
+        sink.event(&Event { context, body }).unwrap();
+    };
+    put(&first, 8, 1);
+    put(&first, 12, 2);
+    put(&first, 16, 3);
+    put(&first, 24, 4);
+    put(&second, 28, 5);
+    sink.flush().unwrap();
+    let text = written.text();
+    let lines: Vec<&str> = text.lines().collect();
+    assert_eq!(lines.len(), 3, "{text}");
+    assert!(
+        lines[0].ends_with("LOAD_INLINE_DATA x3 = 00000001 00000002 00000003"),
+        "{text}"
+    );
+    assert!(
+        lines[1].ends_with("LOAD_INLINE_DATA = 00000004"),
+        "a header lies between"
+    );
+    assert!(
+        lines[2].ends_with("LOAD_INLINE_DATA = 00000005"),
+        "another submission"
+    );
+    assert!(
+        lines[2].starts_with("   0.001234567"),
+        "with its own columns"
+    );
 }

@@ -121,7 +121,10 @@ pub fn text(out: &mut Vec<u8>, ledger: &Ledger, color: bool) {
             c.is_complete(),
             vec![
                 id.0.to_string(),
-                format!("{}/{}", Plain(name), c.pid),
+                match c.pid {
+                    0 => name.to_owned(),
+                    pid => format!("{}/{pid}", Plain(name)),
+                },
                 c.gpu.map_or_else(|| "?".into(), |g| g.to_string()),
                 c.token.map_or_else(|| "?".into(), |t| format!("{t:#07x}")),
                 EngineName(c.engine).to_string(),
