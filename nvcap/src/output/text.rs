@@ -37,6 +37,8 @@ pub enum Clock {
 pub struct Options {
     /// How much.
     pub detail: Detail,
+    /// Also what surrounds the streams: channels that become known, threads.
+    pub verbose: bool,
     /// The ledger alone.
     pub quiet: bool,
     /// Colour.
@@ -281,7 +283,7 @@ impl Text {
     }
 
     fn life(&mut self, at: At, life: &Life) -> io::Result<()> {
-        let verbose = self.options.detail > Detail::Operations;
+        let verbose = self.options.verbose;
         match life {
             Life::Present { name } if verbose => {
                 self.note(at, Role::Dim, format_args!("traced: {}", Plain(name)))
@@ -418,11 +420,7 @@ impl Sink for Text {
             // Loss is shown even where only the ledger is asked for: it must not come as a surprise.
             Record::Loss(l) if !self.options.quiet => self.loss(l),
             Record::Process(p) if !self.options.quiet => self.life(p.at, &p.life),
-            Record::Channel(c)
-                if !self.options.quiet && self.options.detail > Detail::Operations =>
-            {
-                self.channel(c)
-            }
+            Record::Channel(c) if !self.options.quiet && self.options.verbose => self.channel(c),
             _ => Ok(()),
         }
     }
