@@ -96,25 +96,23 @@ fn phases() -> Option<Vec<(String, u64, u64)>> {
 }
 
 fn launches(operations: &[Operation]) -> Vec<&Launch> {
-    let launch = |o| {
-        if let &Operation::Launch(ref l) = o {
-            Some(&**l)
-        } else {
-            None
+    let mut found = Vec::new();
+    for operation in operations {
+        if let Operation::Launch(launch) = operation {
+            found.push(&**launch);
         }
-    };
-    operations.iter().filter_map(launch).collect()
+    }
+    found
 }
 
 fn copies(operations: &[Operation]) -> Vec<&Copy> {
-    let copy = |o| {
-        if let &Operation::Copy(ref c) = o {
-            Some(&**c)
-        } else {
-            None
+    let mut found = Vec::new();
+    for operation in operations {
+        if let Operation::Copy(copy) = operation {
+            found.push(&**copy);
         }
-    };
-    operations.iter().filter_map(copy).collect()
+    }
+    found
 }
 
 /// The only launch of the user's among these.

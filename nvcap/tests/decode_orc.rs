@@ -144,7 +144,7 @@ fn damage_is_passed_over() {
 #[test]
 fn unreadable_bytes_are_a_hole() {
     let mut bytes = fixture()[..48].to_vec();
-    bytes.extend_from_slice(&(32u64 / 4 << 42 | 0x2_0000_0000).to_le_bytes());
+    bytes.extend_from_slice(&(((32u64 / 4) << 42) | 0x2_0000_0000).to_le_bytes());
     bytes.extend_from_slice(&(0x8000_0000u32 | 32).to_le_bytes());
     let (submissions, errors) = read(&bytes);
     assert!(errors.is_empty());

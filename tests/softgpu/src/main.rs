@@ -27,6 +27,10 @@ struct Args {
     /// Which program image of a run this is (set when it executes itself)
     #[arg(long, default_value_t = 0, hide = true)]
     image: u32,
+    /// Ask the driver for memory, doorbells and channels as a CUDA process does (the stand-in module of tests/vm only);
+    /// SOFTGPU_DEVICE=1 says the same
+    #[arg(long)]
+    device: bool,
     /// GPUs
     #[arg(long, default_value_t = GPUS, value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=GPUS as u64))]
     gpus: usize,
@@ -54,6 +58,15 @@ struct Args {
     /// Children that lay out memory of their own and carry out plans of their own
     #[arg(long, value_name = "N", num_args = 0..=1, default_missing_value = "1", default_value_t = 0)]
     fork_own: usize,
+    /// Children that execute the program anew, each with a plan of its own
+    #[arg(
+        long,
+        value_name = "N",
+        num_args = 0..=1,
+        default_missing_value = "1",
+        default_value_t = 0
+    )]
+    spawn: usize,
     /// Execute itself N times, each time with memory and a plan of its own
     #[arg(long, value_name = "N", num_args = 0..=1, default_missing_value = "1", default_value_t = 0)]
     exec: u32,
@@ -142,11 +155,13 @@ impl Args {
 
     fn how(&self) -> How {
         How {
+            device: self.device || std::env::var_os("SOFTGPU_DEVICE").is_some(),
             gpus: self.gpus,
             threads: self.threads,
             churn: self.churn,
             fork: self.fork,
             fork_own: self.fork_own,
+            spawn: self.spawn,
             exec: self.exec,
             exec_from_thread: self.exec_from_thread,
             sleep: Duration::from_micros(self.sleep_us),
