@@ -35,7 +35,7 @@ struct Named {
     known: bool,
     carries_data: bool,
     fields: Vec<Field>,
-    /// One field that is the whole word and has no names: its value is the data word.
+    /// One field that begins at bit 0 and has no names: its value is the data word.
     plain: bool,
 }
 
@@ -46,7 +46,7 @@ impl Named {
         let fields: Vec<Field> = method.map_or_else(Vec::new, |m| m.fields().collect());
         let plain = match fields.as_slice() {
             [] => true,
-            [f] => f.low() == 0 && f.high() == 31 && f.names().is_empty(),
+            [f] => f.low() == 0 && f.names().is_empty(),
             _ => false,
         };
         Self {
@@ -92,6 +92,8 @@ impl Explainer {
                         let value = field.value(m.data);
                         match field.names().name_of(value) {
                             Some(name) => f.text(format_args!(" {}={name}", field.name())),
+                            // A number that is nothing says nothing.
+                            None if value == 0 => {}
                             None => f.text(format_args!(" {}={value:#x}", field.name())),
                         }
                     }
@@ -100,6 +102,47 @@ impl Explainer {
         }
         if m.masked {
             f.text(format_args!(" (skipped by the subdevice mask)"));
+        }
+        f.end();
+    }
+
+    /// Whether a method's data word is users' data or a piece of it.
+    pub fn carries_data(&mut self, m: &MethodWrite) -> bool {
+        self.named(m.class, m.method).carries_data
+    }
+
+    /// One line of the text output for consecutive data words of one method.
+    pub fn data(
+        &mut self,
+        f: &mut Formatter<'_>,
+        prefix: &str,
+        m: &MethodWrite,
+        data: &[u8],
+        redact: Option<&Redactor>,
+    ) {
+        /// More words than these are left to `-vv`.
+        const SHOWN: usize = 8;
+        let named = self.named(m.class, m.method);
+        f.line(prefix, 1, m.masked.then_some(Role::Dim));
+        f.text(format_args!(
+            "{}+{:#06x} sub {} {:04x}:{:04x} ",
+            m.entry, m.offset, m.subchannel, m.class, m.method
+        ));
+        f.role(Role::Name, format_args!("{}", named.name));
+        let words = data.len() / 4;
+        if words > 1 {
+            f.text(format_args!(" x{words}"));
+        }
+        f.text(format_args!(" ="));
+        if let Some(redact) = redact {
+            f.text(format_args!(" {}", redact.hide(data)));
+        } else {
+            for word in data.as_chunks::<4>().0.iter().take(SHOWN) {
+                f.text(format_args!(" {:08x}", u32::from_le_bytes(*word)));
+            }
+            if words > SHOWN {
+                f.text(format_args!(" .."));
+            }
         }
         f.end();
     }
