@@ -105,7 +105,7 @@ impl Session {
         })?;
         discover::attach_process(&mut loaded.bpf)?;
         // What the user names needs no discovery, but more channels may come; then a refusal is no failure.
-        let (way, refused) = match discover::attach(&mut loaded.bpf, options.discover) {
+        let (way, refused) = match discover::attach(&mut loaded, options.discover) {
             Ok((way, refused)) => (Some(way), refused),
             Err(_) if options.discover.is_none() && !options.given.is_empty() => (None, Vec::new()),
             Err(e) => return Err(e),
@@ -166,8 +166,11 @@ impl Session {
                 nvidia_major: nvidia,
                 secret: self.secret,
             })?;
-            if !first && uvm != 0 && self.way == Some(Way::Kprobe) {
-                discover::attach_uvm_kprobes(&mut self.loaded.bpf)?;
+            if !first
+                && uvm != 0
+                && let Some(way) = self.way
+            {
+                discover::attach_uvm(&mut self.loaded, way)?;
             }
         }
         Ok(())
