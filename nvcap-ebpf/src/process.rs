@@ -8,6 +8,7 @@ use aya_ebpf::{
     maps::LruHashMap,
     programs::RawTracePointContext,
 };
+use aya_log_ebpf::{debug, warn};
 use nvcap_common::{Birth, Life, MAX_SPACES, Proc, kind, proc_flag};
 
 use crate::{
@@ -46,7 +47,9 @@ pub fn process_fork(ctx: RawTracePointContext) -> i32 {
         life(kind::THREAD, child_tid, proc.space);
     } else if proc.flags & proc_flag::FOLLOW != 0 {
         // Shared mappings are shared with the child: its rings are its parent's until it executes something.
-        let _ = PROCS.insert(child_pid, proc, 0);
+        if PROCS.insert(child_pid, proc, 0).is_err() {
+            warn!(&ctx, "child {} of process {} is not followed: too many processes", child_pid, pid);
+        }
         life(kind::FORK, child_pid, proc.space);
     }
     0
@@ -54,7 +57,7 @@ pub fn process_fork(ctx: RawTracePointContext) -> i32 {
 
 /// sched_process_exec(task, old pid, binary)
 #[raw_tracepoint(tracepoint = "sched_process_exec")]
-pub fn process_exec(_ctx: RawTracePointContext) -> i32 {
+pub fn process_exec(ctx: RawTracePointContext) -> i32 {
     let (pid, _) = kernel::ids();
     let Some(proc) = traced(pid) else { return 0 };
     if proc.flags & proc_flag::KEEP != 0 {
@@ -69,6 +72,11 @@ pub fn process_exec(_ctx: RawTracePointContext) -> i32 {
     };
     // Space 0 has no channels: nothing is captured, and every doorbell is reported as unknown.
     let space = if space < MAX_SPACES { space } else { 0 };
+    if space == 0 {
+        warn!(&ctx, "process {} executes something else, but there is no address space number left", pid);
+    } else {
+        debug!(&ctx, "process {} executes something else: address space {}", pid, space);
+    }
     let _ = PROCS.insert(pid, Proc { space, ..proc }, 0);
     life(kind::EXEC, 0, space);
     0

@@ -123,6 +123,32 @@ pub fn packages<S: AsRef<str>>(names: &[S], profile: Profile) -> Result<PathBuf>
     Ok(profile.dir())
 }
 
+/// Builds a package's only test program without running it, and returns where it is.
+pub fn test_program(package: &str, profile: Profile) -> Result<PathBuf> {
+    let mut cmd = host_cargo()
+        .args([
+            "test", "--no-run", "--locked", "-p", package, "--test", package,
+        ])
+        .args(profile.release.then_some("--release"))
+        .args(["--message-format=json-render-diagnostics"]);
+    if profile.fixed {
+        need_static_libc()?;
+        cmd = cmd
+            .args(["--target", static_target()])
+            .env("RUSTFLAGS", static_flags());
+    }
+    let messages = cmd
+        .read()
+        .with_context(|| format!("not built; look with: {}", cmd.line()))?;
+    // One message a line; the program's path is the only "executable" of the one test target asked for.
+    messages
+        .lines()
+        .filter_map(|line| line.split_once("\"executable\":\"")?.1.split('"').next())
+        .map(PathBuf::from)
+        .next_back()
+        .with_context(|| format!("cargo named no program for the tests of {package}"))
+}
+
 /// The cargo that runs xtask, in the workspace, with the BPF object named for `nvcap/build.rs`.
 pub fn host_cargo() -> Cmd {
     Cmd::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))

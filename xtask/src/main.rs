@@ -15,8 +15,9 @@ mod setup;
 mod shell;
 mod test;
 mod toolchain;
+mod vm;
 mod watchpoint;
-// PLACE for modules of their own: mod facts; mod vm;
+// PLACE for modules of their own: mod facts;
 
 use std::{ffi::OsString, path::PathBuf, process::ExitCode};
 
@@ -91,6 +92,8 @@ used where they are present.")]
         #[arg(long)]
         no_vm: bool,
     },
+    /// Test on other kernels, in virtual machines, with a stand-in for nvidia.ko
+    Vm(vm::Args),
     /// Fill DIR with all that a GPU machine without Rust needs to run the GPU tests
     #[command(after_help = "Example:
   cargo xtask gpu-bundle /tmp/bundle && scp -r /tmp/bundle gpu: && ssh gpu sudo bash bundle/run.sh")]
@@ -140,6 +143,7 @@ fn dispatch() -> anyhow::Result<ExitCode> {
         })?,
         Command::Run { args } => return run::run(&args),
         Command::Test { no_live, no_vm } => test::run(test::Options { no_live, no_vm })?,
+        Command::Vm(args) => vm::run(args)?,
         Command::GpuBundle { dir } => bundle::run(&dir)?,
         Command::Facts { check } => {
             // PLACE: facts::run(check)?;

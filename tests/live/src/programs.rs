@@ -166,8 +166,10 @@ fn collect(from: impl Read + Send + 'static, into: Arc<Mutex<String>>) -> JoinHa
         let mut reader = BufReader::new(from);
         let mut line = Vec::new();
         while reader.read_until(b'\n', &mut line).is_ok_and(|n| n > 0) {
+            let words = String::from_utf8_lossy(&line);
+            crate::verify::learn_tokens(words.trim_end());
             if let Ok(mut text) = into.lock() {
-                text.push_str(&String::from_utf8_lossy(&line));
+                text.push_str(&words);
             }
             line.clear();
         }

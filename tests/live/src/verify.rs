@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::BufReader;
 use std::path::Path;
+use std::sync::Mutex;
 
 use anyhow::{Context, Result, bail, ensure};
 use compare::read::{Item, Key, Reader, Submission};
@@ -236,6 +237,46 @@ impl Stream {
     }
 }
 
+/// Tokens that a driver gave to a process of the software GPU's, where they are not those of its layout:
+/// (pid, GPU, given) to the layout's.
+static GIVEN_TOKENS: Mutex<BTreeMap<(u32, u32, u32), u32>> = Mutex::new(BTreeMap::new());
+
+/// Reads a line of the software GPU's output that names such tokens: `tokens pid=N GPU:LAYOUT=GIVEN...`.
+pub fn learn_tokens(line: &str) {
+    let number = |text: &str| u32::from_str_radix(text.trim_start_matches("0x"), 16).ok();
+    let Some((pid, tokens)) = line
+        .strip_prefix("tokens pid=")
+        .and_then(|l| l.split_once(' '))
+    else {
+        return;
+    };
+    let (Ok(pid), Ok(mut given)) = (pid.parse(), GIVEN_TOKENS.lock()) else {
+        return;
+    };
+    for word in tokens.split_whitespace() {
+        let parts = word
+            .split_once(':')
+            .and_then(|(gpu, rest)| Some((gpu.parse().ok()?, rest.split_once('=')?)));
+        if let Some((gpu, (layout, got))) = parts
+            && let (Some(layout), Some(got)) = (number(layout), number(got))
+        {
+            given.insert((pid, gpu, got), layout);
+        }
+    }
+}
+
+/// The layout's name of a channel that a process of this id submitted to.
+fn by_layout(pid: u32, key: Key) -> Key {
+    let known = match (key.gpu, key.token, GIVEN_TOKENS.lock()) {
+        (Some(gpu), Some(token), Ok(given)) => given.get(&(pid, gpu, token)).copied(),
+        _ => None,
+    };
+    Key {
+        token: known.or(key.token),
+        ..key
+    }
+}
+
 /// Compares the trace in `path` with what is expected, to the last byte.
 pub fn verify(path: &Path, expected: &[Expected]) -> Result<Report> {
     let file = File::open(path).with_context(|| format!("no trace at {}", path.display()))?;
@@ -275,7 +316,7 @@ pub fn verify(path: &Path, expected: &[Expected]) -> Result<Report> {
                 );
                 entries_due = s.entries;
                 let stream = streams
-                    .get_mut(&(group_of(s.pid)?, s.key))
+                    .get_mut(&(group_of(s.pid)?, by_layout(s.pid, s.key)))
                     .with_context(|| {
                         format!(
                             "a submission to an unexpected channel: {}",
@@ -296,7 +337,7 @@ pub fn verify(path: &Path, expected: &[Expected]) -> Result<Report> {
                 );
                 entries_due -= 1;
                 let stream = streams
-                    .get_mut(&(group_of(e.pid)?, e.key))
+                    .get_mut(&(group_of(e.pid)?, by_layout(e.pid, e.key)))
                     .context("an entry of an unexpected channel")?;
                 stream.entry(&e).with_context(|| describe(stream))?;
                 report.entries += 1;

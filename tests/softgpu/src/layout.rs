@@ -41,9 +41,9 @@ pub const fn rings(gpu: usize) -> u64 {
     0x2_0060_0000 + gpu as u64 * GPU_STRIDE
 }
 
-/// First address of a GPU's pushbuffers.
+/// First address of a GPU's pushbuffers: clear of the QMDs and semaphores that the submissions name.
 pub const fn pushbuffers(gpu: usize) -> u64 {
-    0x2_0080_0000 + gpu as u64 * GPU_STRIDE
+    0x2_1200_0000 + gpu as u64 * GPU_STRIDE
 }
 
 /// First address of a GPU's doorbell page: 0 is the one that is mapped and, as on Hopper, not rung; 1 the one that is.

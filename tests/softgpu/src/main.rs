@@ -27,6 +27,10 @@ struct Args {
     /// Which program image of a run this is (set when it executes itself)
     #[arg(long, default_value_t = 0, hide = true)]
     image: u32,
+    /// Ask the driver for memory, doorbells and channels as a CUDA process does (the stand-in module of tests/vm only);
+    /// SOFTGPU_DEVICE=1 says the same
+    #[arg(long)]
+    device: bool,
     /// GPUs
     #[arg(long, default_value_t = GPUS, value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=GPUS as u64))]
     gpus: usize,
@@ -142,6 +146,7 @@ impl Args {
 
     fn how(&self) -> How {
         How {
+            device: self.device || std::env::var_os("SOFTGPU_DEVICE").is_some(),
             gpus: self.gpus,
             threads: self.threads,
             churn: self.churn,

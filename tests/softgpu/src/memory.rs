@@ -6,17 +6,20 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use anyhow::{Context, Result};
 
+use crate::device::Device;
 use crate::layout::{
     CHANNELS, CONTROL, CONTROL_LEN, Channel, DOORBELL_PAGE, ENTRIES, GP_GET, GPUS, PUSHBUFFERS_LEN,
     RINGS_LEN, doorbell_page, pushbuffers, rings,
 };
 use crate::plan::{Cursor, Submission, checksum};
 use crate::store::{Site, ring};
+use crate::stream::semaphore;
 
 /// Everything mapped. There is one at most in a process: the addresses are fixed.
 #[derive(Debug)]
 pub struct Memory {
     ranges: Vec<(u64, u64)>,
+    device: Option<Device>,
 }
 
 /// A channel's lock and counters, in memory that forks share.
@@ -44,7 +47,10 @@ pub struct Done {
 impl Memory {
     /// Maps all of `gpus` GPUs, zeroed and shared with forks.
     pub fn map(gpus: usize) -> Result<Memory> {
-        let mut memory = Memory { ranges: Vec::new() };
+        let mut memory = Memory {
+            ranges: Vec::new(),
+            device: None,
+        };
         let mut wanted = vec![(CONTROL, CONTROL_LEN)];
         for gpu in 0..gpus {
             wanted.push((rings(gpu), RINGS_LEN));
@@ -59,6 +65,59 @@ impl Memory {
             memory.ranges.push((start, len));
         }
         Ok(memory)
+    }
+
+    /// The same, but all that a GPU would have comes from the driver (the stand-in of tests/vm), which also consumes.
+    pub fn map_device(gpus: usize) -> Result<Memory> {
+        let mut memory = Memory {
+            ranges: Vec::new(),
+            device: None,
+        };
+        map_at(CONTROL, CONTROL_LEN).context("cannot map the counters")?;
+        memory.ranges.push((CONTROL, CONTROL_LEN));
+        memory.device = Some(Device::open(gpus, &mut memory.ranges)?);
+        Ok(memory)
+    }
+
+    /// The work-submit token: the driver's where there is one.
+    pub fn token(&self, channel: Channel) -> u32 {
+        match &self.device {
+            Some(device) => device.token(channel),
+            None => channel.token(),
+        }
+    }
+
+    /// As [`Device::unusual_tokens`].
+    pub fn unusual_tokens(&self) -> Option<String> {
+        self.device.as_ref()?.unusual_tokens()
+    }
+
+    /// Waits until the device has fetched all of a channel's entries and released its tracking semaphore with `number`
+    /// and a time; an error after ten seconds. With no device there is nothing to wait for.
+    pub fn settle(&self, channel: Channel, number: u64) -> Result<()> {
+        if self.device.is_none() || number == 0 {
+            return Ok(());
+        }
+        let at = semaphore(channel);
+        // SAFETY: the tracking semaphores are mapped by the device while `self` lives; the device writes them.
+        let (payload, time) =
+            unsafe { (&*(at as *const AtomicU32), &*((at + 8) as *const AtomicU64)) };
+        for _ in 0..10_000 {
+            if self.gp_get(channel) == self.gp_put(channel)
+                && payload.load(Ordering::Acquire) == number as u32
+                && time.load(Ordering::Relaxed) != 0
+            {
+                return Ok(());
+            }
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
+        anyhow::bail!(
+            "channel {:#x}: after 10 s GP_GET is {} of {} and the semaphore {} of {number}",
+            self.token(channel),
+            self.gp_get(channel),
+            self.gp_put(channel),
+            payload.load(Ordering::Acquire),
+        )
     }
 
     fn shared(&self, channel: Channel) -> &Shared {
@@ -87,7 +146,7 @@ impl Memory {
     /// Rings the doorbell for `channel`.
     pub fn ring(&self, channel: Channel, page: usize, site: Site) {
         // SAFETY: the page is mapped while `self` lives.
-        unsafe { ring(doorbell_page(channel.gpu, page), channel.token(), site) }
+        unsafe { ring(doorbell_page(channel.gpu, page), self.token(channel), site) }
     }
 
     fn userd(&self, channel: Channel, word: u64) -> &AtomicU32 {
@@ -168,6 +227,7 @@ impl Locked<'_> {
     /// Writes the pushbuffer, then the ring entries, then GP_PUT: the order that the hardware asks for. The doorbell
     /// is still to be rung.
     pub fn write(&self, submission: &Submission, after: Cursor) {
+        self.make_room(submission);
         for (k, entry) in submission.entries.iter().enumerate() {
             if !entry.bytes.is_empty() {
                 self.copy_in(entry.raw & 0xff_ffff_fffc, &entry.bytes);
@@ -185,6 +245,33 @@ impl Locked<'_> {
         self.memory
             .userd(self.channel, 1)
             .store(put, Ordering::Release);
+    }
+
+    /// A device fetches in its own time: nothing it has not fetched may be overwritten. Waiting for all of it whenever
+    /// a ring's or a pushbuffer's half is passed is more than enough.
+    fn make_room(&self, submission: &Submission) {
+        if self.memory.device.is_none() {
+            return;
+        }
+        let entries = submission.entries.len() as u32;
+        let bytes: u64 = submission
+            .entries
+            .iter()
+            .map(|e| e.bytes.len() as u64)
+            .sum();
+        let (get, put) = (
+            self.memory.gp_get(self.channel),
+            self.memory.gp_put(self.channel),
+        );
+        let waiting = put.wrapping_sub(get) % ENTRIES;
+        let half = crate::layout::PUSHBUFFER / 2;
+        let offset = self.shared.offset.load(Ordering::Relaxed);
+        if waiting + entries < ENTRIES / 2 && offset / half == (offset + bytes) / half {
+            return;
+        }
+        while self.memory.gp_get(self.channel) != self.memory.gp_put(self.channel) {
+            std::thread::sleep(std::time::Duration::from_micros(100));
+        }
     }
 
     fn copy_in(&self, address: u64, bytes: &[u8]) {
@@ -229,6 +316,9 @@ impl Locked<'_> {
 
     /// Moves GP_GET on to `lag` entries behind `to`.
     pub fn advance(&self, to: u64, lag: u64) {
+        if self.memory.device.is_some() {
+            return; // the device does
+        }
         let get = (to.saturating_sub(lag) % u64::from(ENTRIES)) as u32;
         self.memory
             .userd(self.channel, 0)

@@ -20,6 +20,8 @@ pub const EXEC_STRIDE: u32 = 100;
 /// How a plan is carried out. None of this changes what is submitted.
 #[derive(Clone, Debug)]
 pub struct How {
+    /// Everything comes from the driver's device files.
+    pub device: bool,
     /// GPUs laid out.
     pub gpus: usize,
     /// Threads of each process.
@@ -80,13 +82,25 @@ fn say(line: &str) {
     let _ = out.flush();
 }
 
+fn lay_out(how: &How) -> Result<Memory> {
+    if how.device {
+        let memory = Memory::map_device(how.gpus)?;
+        if let Some(line) = memory.unusual_tokens() {
+            say(&line);
+        }
+        Ok(memory)
+    } else {
+        Memory::map(how.gpus)
+    }
+}
+
 /// Carries the plan out, with everything `how` asks for, and checks the result.
 pub fn run(plan: &Plan, how: &How) -> Result<()> {
     if !how.default_sigtrap {
         count_traps();
     }
     say(&format!("pid {}", std::process::id()));
-    let memory = Memory::map(how.gpus)?;
+    let memory = lay_out(how)?;
     say("ready");
     // As a context's creation does: the first submissions come from the first thread alone.
     let first = if plan.shape.image >= EXEC_STRIDE {
@@ -174,7 +188,7 @@ fn fork_children(plan: &Plan, how: &How, memory: &Memory) -> Result<Vec<libc::pi
 /// A child with memory of its own: the parent's is given up and laid out anew at the same addresses.
 fn own_child(plan: &Plan, how: &How, parent: &Memory, index: usize) -> Result<()> {
     parent.forget_in_child();
-    let memory = Memory::map(how.gpus)?;
+    let memory = lay_out(how)?;
     let mut plan = plan.clone();
     plan.shape.image += 1 + index as u32;
     let how = How {
@@ -314,6 +328,7 @@ fn finish(plan: &Plan, memory: &Memory) -> Result<()> {
     let mut sums = Vec::new();
     for (i, &channel) in plan.channels.iter().enumerate() {
         let done = memory.lock(channel).done();
+        memory.settle(channel, done.cursor.number)?;
         let mut expected = 0;
         for entry in plan.stream(i).flat_map(|s| s.entries) {
             expected = checksum(expected, entry.raw, &entry.bytes);
@@ -374,7 +389,7 @@ pub fn bench(plan: &Plan, how: &How, launches: u64, passes: u32) -> Result<()> {
         count_traps();
     }
     say(&format!("pid {}", std::process::id()));
-    let memory = Memory::map(how.gpus)?;
+    let memory = lay_out(how)?;
     say("ready");
     wait(how)?;
     let channel: Channel = plan.channels[0];

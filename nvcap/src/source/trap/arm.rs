@@ -18,6 +18,8 @@ const MARGIN_NS: u64 = 20_000_000;
 pub struct Armed {
     /// The watched address.
     pub address: u64,
+    /// The next exec ends it.
+    pub until_exec: bool,
     events: HashMap<u32, OwnedFd>,
     since: HashMap<u32, u64>,
 }
@@ -62,6 +64,7 @@ impl Armed {
     ) -> io::Result<Self> {
         let mut armed = Self {
             address,
+            until_exec: life.until_exec,
             events: HashMap::new(),
             since: HashMap::new(),
         };

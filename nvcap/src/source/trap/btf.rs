@@ -249,7 +249,10 @@ mod tests {
         let f = [5, 12 << 24 | 1, 2];
         let kernel = raw(b"\0int\0f\0", &[&int[..], &prototype, &f].concat());
         let kernel = Btf::parse(kernel, None).unwrap();
-        let ours = Function { id: 3, arguments: 2 };
+        let ours = Function {
+            id: 3,
+            arguments: 2,
+        };
         assert_eq!(kernel.function("f"), Some(ours));
         assert_eq!(kernel.function("g"), None);
         // int g(int), its types counted on from the kernel's 3, its strings from the kernel's 7 bytes.
@@ -257,7 +260,10 @@ mod tests {
         let g = [7, 12 << 24 | 1, 4];
         let module = raw(b"g\0", &[&prototype[..], &g].concat());
         let module = Btf::parse(module, Some(Box::new(kernel))).unwrap();
-        let ours = Function { id: 5, arguments: 1 };
+        let ours = Function {
+            id: 5,
+            arguments: 1,
+        };
         assert_eq!(module.function("g"), Some(ours));
         assert_eq!(module.function("f"), None);
     }

@@ -168,7 +168,9 @@ impl Fentry {
                 }
                 return Err(Error::new(
                     format!("using {probe}"),
-                    format!("it is not in the BTF of {module}.ko (the compiler may have changed it)"),
+                    format!(
+                        "it is not in the BTF of {module}.ko (the compiler may have changed it)"
+                    ),
                     OTHER_WAYS,
                 ));
             };
@@ -226,7 +228,9 @@ fn types(module: &str) -> Result<Btf> {
 fn no_btf(module: &str) -> Error {
     Error::new(
         "using fentry",
-        format!("{module}.ko is loaded but has no BTF (built without the kernel's vmlinux at hand, or kernel before 5.11)"),
+        format!(
+            "{module}.ko is loaded but has no BTF (built without the kernel's vmlinux at hand, or kernel before 5.11)"
+        ),
         OTHER_WAYS,
     )
 }
@@ -240,7 +244,9 @@ fn refused(what: &str, e: &io::Error, log: &str) -> Error {
             "this kernel cannot (it needs CONFIG_DYNAMIC_FTRACE_WITH_DIRECT_CALLS and the BPF JIT)"
                 .to_owned()
         }
-        Some(libc::EBUSY) => format!("the function cannot be patched, or another tracer has it ({e})"),
+        Some(libc::EBUSY) => {
+            format!("the function cannot be patched, or another tracer has it ({e})")
+        }
         _ => e.to_string(),
     };
     let said: Vec<&str> = log
@@ -258,15 +264,17 @@ fn refused(what: &str, e: &io::Error, log: &str) -> Error {
 fn code(object: &[u8], maps: &[(String, OwnedFd)]) -> Result<HashMap<String, Vec<bpf_insn>>> {
     let wrong = |e: &dyn fmt::Display| Error::new("reading the BPF object", e, "rebuild nvcap");
     let mut object = Object::parse(object).map_err(|e| wrong(&e))?;
-    let text: HashSet<usize> = object.functions.keys().map(|(section, _)| *section).collect();
+    let text: HashSet<usize> = object
+        .functions
+        .keys()
+        .map(|(section, _)| *section)
+        .collect();
     let definitions = mem::take(&mut object.maps);
     let tied = maps.iter().filter_map(|(name, fd)| {
         let definition = definitions.get(name)?;
         Some((name.as_str(), fd.as_raw_fd(), definition))
     });
-    object
-        .relocate_maps(tied, &text)
-        .map_err(|e| wrong(&e))?;
+    object.relocate_maps(tied, &text).map_err(|e| wrong(&e))?;
     object.relocate_calls(&text).map_err(|e| wrong(&e))?;
     let wanted = NVIDIA.iter().chain(&UVM);
     let found = wanted.filter_map(|p| {

@@ -72,6 +72,7 @@ pub struct Loaded {
     next_space: Array<MapData, u64>,
     uvm_sizes: Array<MapData, u32>,
     _more: ProgramArray<MapData>,
+    log: Option<aya_log::EbpfLogger<&'static dyn log::Log>>,
 }
 
 /// How to load.
@@ -204,9 +205,16 @@ impl Loaded {
             Shared::new(channels.fd().as_fd(), spaces.fd().as_fd())
                 .map_err(|e| Error::new("mapping the channel table", &e, remedy_for_refusal(&e)))?
         };
+        // What the programs have to say beside records; nobody listens unless NVCAP_LOG asks.
+        let log = if log::max_level() >= log::Level::Warn {
+            aya_log::EbpfLogger::init(&mut bpf).ok()
+        } else {
+            None
+        };
         Ok(Self {
             fentry: None,
             maps,
+            log,
             records: take(&mut bpf, "RECORDS")?,
             shared,
             doorbell,
@@ -224,6 +232,13 @@ impl Loaded {
             _more: more,
             bpf,
         })
+    }
+
+    /// Passes on what the programs logged.
+    pub fn flush_log(&mut self) {
+        if let Some(log) = &mut self.log {
+            log.flush();
+        }
     }
 
     /// Descriptor of the doorbell program.
@@ -307,6 +322,11 @@ impl Loaded {
     pub fn set_uvm_size(&mut self, request: u32, size: u32) {
         // Only the capture of its argument depends on it, and 256 bytes are the default.
         let _ = self.uvm_sizes.set(request, size, 0);
+    }
+
+    /// Calls of the driver that the kernel let pass unseen ([`Fentry::left_out`]).
+    pub fn left_out(&self) -> u64 {
+        self.fentry.as_ref().map_or(0, Fentry::left_out)
     }
 
     /// The counters, summed over processors.

@@ -13,6 +13,7 @@ pub mod bpf;
 pub mod btf;
 pub mod command;
 pub mod discover;
+pub mod doctor;
 pub mod error;
 pub mod fentry;
 pub mod given;

@@ -76,10 +76,13 @@ pub struct Session {
     own_ids: u32,
     next_patrol: u64,
     reported: c::Stats,
+    reported_left_out: u64,
     uvm_major: u32,
     nvidia_major: u32,
     secret: u64,
     out: Vec<Record>,
+    /// Breakpoints that an exec has ended. They stay open: closing them would end those that children inherited.
+    ended: Vec<Armed>,
     /// Hits of breakpoints that were closed.
     closed_hits: u64,
 }
@@ -134,10 +137,12 @@ impl Session {
             own_ids: OWN_IDS,
             next_patrol: 0,
             reported: c::Stats::default(),
+            reported_left_out: 0,
             uvm_major: 0,
             nvidia_major: 0,
             secret: secret(),
             out: Vec::new(),
+            ended: Vec::new(),
             closed_hits: 0,
         };
         session.refresh_majors()?;
@@ -352,13 +357,6 @@ impl Session {
                 ..
             } => {
                 let address = doorbell_of(cpu_va);
-                if self
-                    .armed
-                    .get(&pid)
-                    .is_some_and(|a| a.iter().any(|a| a.address == address))
-                {
-                    return Ok(());
-                }
                 match self.arm(pid, address, gpu_minor, self.life()) {
                     // The process may be gone by now.
                     Err(_) if arm::threads(pid).is_err() => Ok(()),
@@ -389,6 +387,11 @@ impl Session {
     // ---- breakpoints
 
     fn arm(&mut self, pid: u32, address: u64, gpu: Option<u32>, life: Life) -> Result<()> {
+        let list = self.armed.entry(pid).or_default();
+        if list.iter().any(|a| a.address == address) {
+            // Two events would trap twice.
+            return Ok(());
+        }
         let loaded = &self.loaded;
         let armed = Armed::new(pid, address, life, loaded.doorbell(), |tid| loaded.birth(tid)).map_err(|e| {
             let what = format!("watching the doorbell {address:#x} of process {pid}");
@@ -748,6 +751,7 @@ impl Session {
         if now >= self.next_patrol {
             self.next_patrol = now + PATROL_NS;
             self.refresh_majors()?;
+            self.loaded.flush_log();
             self.patrol();
         }
         to.append(&mut self.out);
@@ -989,6 +993,9 @@ impl Session {
                 }
                 self.memories.remove(&at.pid);
                 self.join_space(at.pid, r.space);
+                if let Some(list) = self.armed.get_mut(&at.pid) {
+                    self.ended.extend(list.extract_if(.., |a| a.until_exec));
+                }
                 self.emit(Record::Process(Process {
                     at,
                     life: L::Exec { name },
@@ -1061,12 +1068,21 @@ impl Session {
             }
         }
         let now = self.loaded.stats();
-        if now.dropped > self.reported.dropped {
-            let count = now.dropped - self.reported.dropped;
-            let what = Lost::Records {
-                kind: "driver (ioctls, mappings, processes)",
-                count,
-            };
+        self.lost_records(
+            "driver (ioctls, mappings, processes)",
+            now.dropped.saturating_sub(self.reported.dropped),
+        );
+        self.reported = now;
+        let left_out = self.loaded.left_out();
+        self.lost_records(
+            "driver (calls during which a fentry program was preempted)",
+            left_out.saturating_sub(self.reported_left_out),
+        );
+        self.reported_left_out = left_out;
+    }
+
+    fn lost_records(&mut self, kind: &'static str, count: u64) {
+        if count > 0 {
             let at = At {
                 time_ns: arm::now(),
                 pid: 0,
@@ -1075,10 +1091,9 @@ impl Session {
             self.out.push(Record::Loss(Loss {
                 at,
                 channel: None,
-                what,
+                what: Lost::Records { kind, count },
             }));
         }
-        self.reported = now;
     }
 
     fn memory_of(&self, space: u32) -> Option<&Memory> {
@@ -1193,7 +1208,8 @@ impl Session {
 
     /// Ends the trace: disarms, takes what is left, and looks at every ring for the last time.
     pub fn finish(&mut self, to: &mut Vec<Record>) -> Totals {
-        let armed: Vec<Armed> = self.armed.drain().flat_map(|(_, list)| list).collect();
+        let mut armed: Vec<Armed> = self.armed.drain().flat_map(|(_, list)| list).collect();
+        armed.append(&mut self.ended);
         let hits = armed.iter().map(Armed::hits).sum::<u64>() + self.closed_hits;
         drop(armed);
         let _ = self.drain();

@@ -1,0 +1,383 @@
+//! The guest as a machine: file systems, modules, device files, child processes, power.
+
+use std::ffi::CString;
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::os::fd::AsRawFd;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::process::{Command, Stdio};
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+
+use crate::job::Job;
+
+/// Seconds since the kernel started.
+pub fn uptime() -> f64 {
+    fs::read_to_string("/proc/uptime")
+        .ok()
+        .and_then(|t| t.split_whitespace().next()?.parse().ok())
+        .unwrap_or(0.0)
+}
+
+/// The kernel's release.
+pub fn kernel() -> String {
+    fs::read_to_string("/proc/sys/kernel/osrelease")
+        .unwrap_or_default()
+        .trim()
+        .to_string()
+}
+
+fn mount(kind: &str, at: &str) -> Result<()> {
+    fs::create_dir_all(at).with_context(|| format!("mkdir {at}"))?;
+    let (k, a) = (CString::new(kind)?, CString::new(at)?);
+    // SAFETY: three NUL-terminated strings and no data.
+    let rc = unsafe { libc::mount(k.as_ptr(), a.as_ptr(), k.as_ptr(), 0, std::ptr::null()) };
+    if rc != 0 {
+        let e = std::io::Error::last_os_error();
+        if e.raw_os_error() != Some(libc::EBUSY) {
+            return Err(e).with_context(|| format!("mounting {kind} at {at}"));
+        }
+    }
+    Ok(())
+}
+
+/// Everything a program may expect of a running Linux, and a console to speak on.
+pub fn mounts() -> Result<()> {
+    mount("proc", "/proc")?;
+    mount("sysfs", "/sys")?;
+    mount("devtmpfs", "/dev")?;
+    for (kind, at) in [
+        ("tmpfs", "/tmp"),
+        ("tmpfs", "/run"),
+        ("debugfs", "/sys/kernel/debug"),
+        ("tracefs", "/sys/kernel/tracing"),
+        ("securityfs", "/sys/kernel/security"),
+        ("bpf", "/sys/fs/bpf"),
+        ("cgroup2", "/sys/fs/cgroup"),
+    ] {
+        // A kernel may lack one of these; the test that needs it says so.
+        let _ = mount(kind, at);
+    }
+    let limit = libc::rlimit {
+        rlim_cur: libc::RLIM_INFINITY,
+        rlim_max: libc::RLIM_INFINITY,
+    };
+    // SAFETY: the structure is complete; the interface of the loopback device is left as it is.
+    unsafe { libc::setrlimit(libc::RLIMIT_MEMLOCK, &limit) };
+    fs::write(
+        "/etc/passwd",
+        "root:x:0:0:root:/:/bin/sh\nuser:x:1000:1000:user:/tmp:/bin/sh\n",
+    )?;
+    Ok(())
+}
+
+/// Loads a module file with parameters.
+pub fn insmod(file: &str, params: &str) -> Result<()> {
+    let f = fs::File::open(file).with_context(|| format!("opening {file}"))?;
+    let p = CString::new(params)?;
+    // SAFETY: an open file and a NUL-terminated string.
+    let rc = unsafe { libc::syscall(libc::SYS_finit_module, f.as_raw_fd(), p.as_ptr(), 0) };
+    if rc != 0 {
+        return Err(std::io::Error::last_os_error())
+            .with_context(|| format!("loading {file} {params}"));
+    }
+    Ok(())
+}
+
+/// Unloads a module, by its name.
+pub fn rmmod(name: &str) -> Result<()> {
+    let n = CString::new(name)?;
+    // SAFETY: a NUL-terminated string.
+    let rc = unsafe { libc::syscall(libc::SYS_delete_module, n.as_ptr(), libc::O_NONBLOCK) };
+    if rc != 0 {
+        return Err(std::io::Error::last_os_error()).with_context(|| format!("unloading {name}"));
+    }
+    Ok(())
+}
+
+fn mknod(path: &str, major: u32, minor: u32) -> Result<()> {
+    let _ = fs::remove_file(path);
+    let p = CString::new(path)?;
+    // SAFETY: a NUL-terminated string and numbers.
+    let rc = unsafe {
+        libc::mknod(
+            p.as_ptr(),
+            libc::S_IFCHR | 0o666,
+            libc::makedev(major, minor),
+        )
+    };
+    if rc != 0 {
+        return Err(std::io::Error::last_os_error()).with_context(|| format!("mknod {path}"));
+    }
+    // SAFETY: as above; the process's umask does not apply to chmod.
+    unsafe { libc::chmod(p.as_ptr(), 0o666) };
+    Ok(())
+}
+
+/// Loads the stand-in and makes its device files, as nvidia-modprobe does.
+pub fn load_driver(gpus: usize) -> Result<()> {
+    insmod("/nvidia.ko", &format!("gpus={gpus}"))?;
+    insmod("/nvidia-uvm.ko", "")?;
+    mknod("/dev/nvidiactl", 195, 255)?;
+    for gpu in 0..gpus as u32 {
+        mknod(&format!("/dev/nvidia{gpu}"), 195, gpu)?;
+    }
+    let devices = fs::read_to_string("/proc/devices")?;
+    let uvm = devices
+        .lines()
+        .find_map(|l| l.trim().strip_suffix(" nvidia-uvm")?.trim().parse().ok())
+        .context("/proc/devices does not name nvidia-uvm")?;
+    mknod("/dev/nvidia-uvm", uvm, 0)?;
+    mknod("/dev/nvidia-uvm-tools", uvm, 1)
+}
+
+/// Unloads it.
+pub fn unload_driver() -> Result<()> {
+    rmmod("nvidia_uvm")?;
+    rmmod("nvidia")
+}
+
+/// Makes the machine what the job wants.
+pub fn prepare(job: &Job) -> Result<()> {
+    load_driver(job.gpus)?;
+    if job.btf != fs::exists("/sys/kernel/btf/nvidia")? {
+        bail!(
+            "the kernel {} a BTF of the stand-in",
+            if job.btf { "took no" } else { "has" }
+        );
+    }
+    fs::write("/proc/sys/kernel/kptr_restrict", job.kptr.to_string())?;
+    if job.lockdown == "integrity" {
+        fs::write("/sys/kernel/security/lockdown", "integrity").context("raising lockdown")?;
+    }
+    Ok(())
+}
+
+/// A parameter of the stand-in module.
+pub fn param(name: &str) -> Result<u64> {
+    let path = format!("/sys/module/nvidia/parameters/{name}");
+    let text = fs::read_to_string(&path).with_context(|| format!("reading {path}"))?;
+    text.trim()
+        .parse()
+        .with_context(|| format!("{path}: {text:?}"))
+}
+
+/// How a child ended.
+#[derive(Debug)]
+pub struct Ended {
+    /// Exit status; none if it was killed.
+    pub status: Option<i32>,
+    /// In words, when it was killed.
+    pub how: String,
+    /// What it wrote, both streams.
+    pub said: String,
+}
+
+/// Runs this program again with `args`, in a process group of its own, to its end or to `limit`.
+pub fn run_self(args: &[&str], limit: Duration) -> Ended {
+    let mut command = Command::new("/proc/self/exe");
+    command.args(args).env("PATH", "/bin").env("HOME", "/tmp");
+    run(&mut command, limit)
+}
+
+/// Runs a command to its end or to `limit`, when its whole process group is killed.
+pub fn run(command: &mut Command, limit: Duration) -> Ended {
+    let mut said = String::new();
+    let mut ended = stream(command, limit, |line| {
+        said.push_str(line);
+        said.push('\n');
+    });
+    ended.said = said;
+    ended
+}
+
+/// The same, but each line that it says is given to `each` at once.
+pub fn stream(command: &mut Command, limit: Duration, mut each: impl FnMut(&str)) -> Ended {
+    try_stream(command, limit, &mut each).unwrap_or_else(|e| Ended {
+        status: None,
+        how: format!("{e:#}"),
+        said: String::new(),
+    })
+}
+
+fn try_stream(command: &mut Command, limit: Duration, each: &mut dyn FnMut(&str)) -> Result<Ended> {
+    let (reader, writer) = std::io::pipe()?;
+    let mut child = command
+        .stdin(Stdio::null())
+        .stdout(writer.try_clone()?)
+        .stderr(writer)
+        .process_group(0)
+        .spawn()
+        .with_context(|| format!("starting {:?}", command.get_program()))?;
+    // The command still holds the writing ends; give them up so that the reader meets an end.
+    command.stdout(Stdio::null()).stderr(Stdio::null());
+    let (sender, lines) = mpsc::channel();
+    std::thread::spawn(move || {
+        for line in BufReader::new(reader).split(b'\n') {
+            let Ok(line) = line else { return };
+            if sender
+                .send(String::from_utf8_lossy(&line).trim_end().to_string())
+                .is_err()
+            {
+                return;
+            }
+        }
+    });
+    let kill = |pid: u32| {
+        // SAFETY: a signal to the group made above; one that is gone is no matter.
+        unsafe { libc::kill(-(pid as i32), libc::SIGKILL) };
+    };
+    let start = Instant::now();
+    let mut how = String::new();
+    let status = loop {
+        if let Ok(line) = lines.recv_timeout(Duration::from_millis(5)) {
+            each(&line);
+        } else if let Some(status) = child.try_wait()? {
+            break status;
+        }
+        if how.is_empty() && start.elapsed() > limit {
+            how = format!("ran past {} s", limit.as_secs());
+            kill(child.id());
+        }
+    };
+    // What it left behind goes too, and with it the pipe's writers.
+    kill(child.id());
+    while let Ok(line) = lines.recv_timeout(Duration::from_millis(500)) {
+        each(&line);
+    }
+    if how.is_empty()
+        && let Some(signal) = status.signal()
+    {
+        how = format!("killed by signal {signal}");
+    }
+    Ok(Ended {
+        status: if how.is_empty() { status.code() } else { None },
+        how,
+        said: String::new(),
+    })
+}
+
+/// Makes a command run as an ordinary user who keeps the capabilities that nvcap asks for, across the exec. What it
+/// writes with -o must be writable for that user, so that folder is opened for all.
+pub fn as_user(command: &mut Command) -> std::io::Result<()> {
+    // CAP_DAC_READ_SEARCH, CAP_SYS_PTRACE, CAP_PERFMON, CAP_BPF; the last two need kernel 5.8.
+    const KEPT: [u32; 4] = [2, 19, 38, 39];
+    let folder = command
+        .get_args()
+        .skip_while(|a| *a != "-o")
+        .nth(1)
+        .and_then(|f| std::path::Path::new(f).parent());
+    if let Some(folder) = folder {
+        use std::os::unix::fs::PermissionsExt;
+        fs::set_permissions(folder, fs::Permissions::from_mode(0o777))?;
+    }
+    let check = |rc: i64| {
+        if rc == 0 {
+            Ok(())
+        } else {
+            Err(std::io::Error::last_os_error())
+        }
+    };
+    let mask = KEPT.iter().fold(0u64, |m, c| m | 1 << c);
+    let halves = [mask as u32, (mask >> 32) as u32];
+    // struct __user_cap_header_struct { version 3, pid 0 } and two __user_cap_data_struct { effective, permitted,
+    // inheritable }.
+    let header = [0x2008_0522u32, 0];
+    let data = [
+        halves[0], halves[0], halves[0], halves[1], halves[1], halves[1],
+    ];
+    // SAFETY: plain numbers, and two arrays of the sizes that capset(2) reads for version 3.
+    unsafe {
+        check(libc::prctl(libc::PR_SET_KEEPCAPS, 1, 0, 0, 0).into())?;
+        check(libc::setgroups(0, std::ptr::null()).into())?;
+        check(libc::setresgid(1000, 1000, 1000).into())?;
+        check(libc::setresuid(1000, 1000, 1000).into())?;
+        check(libc::syscall(
+            libc::SYS_capset,
+            header.as_ptr(),
+            data.as_ptr(),
+        ))?;
+        for cap in KEPT {
+            check(libc::prctl(libc::PR_CAP_AMBIENT, libc::PR_CAP_AMBIENT_RAISE, cap, 0, 0).into())?;
+        }
+    }
+    Ok(())
+}
+
+/// Runs a command as PID 1 of a PID namespace of its own, with its own /proc, and returns its exit code.
+pub fn contained(words: Vec<String>) -> Result<std::process::ExitCode> {
+    let (program, args) = words.split_first().context("what is to run?")?;
+    // SAFETY: only flags; this process has one thread.
+    if unsafe { libc::unshare(libc::CLONE_NEWPID | libc::CLONE_NEWNS) } != 0 {
+        return Err(std::io::Error::last_os_error()).context("unshare");
+    }
+    let mut command = Command::new(program);
+    command.args(args);
+    // SAFETY: two mounts between fork and exec, of NUL-terminated strings; nothing is allocated.
+    unsafe {
+        command.pre_exec(|| {
+            let (none, proc_, slash) = (std::ptr::null(), c"proc".as_ptr(), c"/".as_ptr());
+            if libc::mount(
+                none,
+                slash,
+                none,
+                libc::MS_REC | libc::MS_PRIVATE,
+                none.cast(),
+            ) != 0
+                || libc::mount(proc_, c"/proc".as_ptr(), proc_, 0, none.cast()) != 0
+            {
+                return Err(std::io::Error::last_os_error());
+            }
+            Ok(())
+        });
+    }
+    let status = command.status().with_context(|| program.clone())?;
+    Ok(std::process::ExitCode::from(
+        status.code().unwrap_or(128) as u8
+    ))
+}
+
+/// A warning or oops of the kernel, from its taint and its log.
+pub fn complaint() -> Option<String> {
+    const DIED: u64 = 1 << 7;
+    const WARNED: u64 = 1 << 9;
+    let tainted: u64 = fs::read_to_string("/proc/sys/kernel/tainted")
+        .ok()?
+        .trim()
+        .parse()
+        .ok()?;
+    if tainted & (DIED | WARNED) == 0 {
+        return None;
+    }
+    let mut log = vec![0u8; 1 << 20];
+    // SAFETY: SYSLOG_ACTION_READ_ALL (3) writes at most the length given.
+    let n = unsafe { libc::klogctl(3, log.as_mut_ptr().cast(), log.len() as i32) }.max(0) as usize;
+    let text = String::from_utf8_lossy(&log[..n]).into_owned();
+    let at = text
+        .find("------------[ cut here")
+        .or_else(|| text.find("BUG:"))
+        .unwrap_or(0);
+    for line in text[at..].lines().take(60) {
+        println!("  {line}");
+    }
+    Some(format!(
+        "tainted {tainted:#x}: it warned or died; see above"
+    ))
+}
+
+/// Leaves QEMU: its status becomes `code << 1 | 1` through the isa-debug-exit device.
+pub fn leave(code: u8) -> ! {
+    // SAFETY: flushing a descriptor; then one port write, which ends the machine.
+    unsafe {
+        libc::tcdrain(1);
+        if libc::ioperm(0xf4, 1, 1) == 0 {
+            core::arch::asm!("out dx, al", in("dx") 0xf4u16, in("al") code & 0x7f, options(nostack, nomem));
+        }
+        libc::reboot(libc::RB_POWER_OFF);
+    }
+    loop {
+        std::thread::sleep(Duration::from_secs(3600));
+    }
+}

@@ -1,0 +1,166 @@
+//! PID 1 of the test VM: prepares the machine that the job file describes, runs the tests it names one after another,
+//! each in a process of its own with a time limit, says how each ended, and leaves QEMU with a status.
+//!
+//! The console is the only way out. A line that begins with `vm: ` is for the runner (xtask vm):
+//! `vm: test NAME ok|FAILED|not-run SECONDS [WHY]` for each test, `vm: exit=N` last of all.
+
+mod job;
+mod machine;
+mod other_names;
+mod tests;
+
+use std::process::{Command, ExitCode};
+use std::time::Duration;
+
+use crate::job::Job;
+use crate::tests::Outcome;
+
+/// Statuses of the VM itself, above any that says how many tests failed.
+const BAD_MACHINE: u8 = 90;
+const KERNEL_COMPLAINED: u8 = 94;
+
+fn main() -> ExitCode {
+    if let Some(code) = other_names::run() {
+        return code;
+    }
+    let mut args = std::env::args().skip(1);
+    if let (Some("test"), Some(name)) = (args.next().as_deref(), args.next()) {
+        return one(&name);
+    }
+    if std::process::id() != 1 {
+        eprintln!(
+            "vm-init is the init of a test VM: it runs as PID 1, or as `vm-init test NAME` there"
+        );
+        return ExitCode::FAILURE;
+    }
+    let code = all();
+    println!("vm: exit={code} up={:.2}", machine::uptime());
+    machine::leave(code)
+}
+
+/// Runs one test in this process. Status 0 passed, 1 failed, 2 could not run; why is on standard error.
+fn one(name: &str) -> ExitCode {
+    let job = match Job::read() {
+        Ok(job) => job,
+        Err(e) => {
+            eprintln!("{e:#}");
+            return ExitCode::from(1);
+        }
+    };
+    match tests::run(name, &job) {
+        Ok(Outcome::Passed) => ExitCode::SUCCESS,
+        Ok(Outcome::NotRun(why)) => {
+            eprintln!("{why}");
+            ExitCode::from(2)
+        }
+        Err(e) => {
+            eprintln!("{e:#}");
+            ExitCode::from(1)
+        }
+    }
+}
+
+fn all() -> u8 {
+    if let Err(e) = machine::mounts() {
+        println!("vm: machine: {e:#}");
+        return BAD_MACHINE;
+    }
+    let job = match Job::read() {
+        Ok(job) => job,
+        Err(e) => {
+            println!("vm: machine: {e:#}");
+            return BAD_MACHINE;
+        }
+    };
+    if let Err(e) = machine::prepare(&job) {
+        println!("vm: machine: {e:#}");
+        return BAD_MACHINE;
+    }
+    println!("vm: ready {:.2} {}", machine::uptime(), machine::kernel());
+    let mut failed = 0;
+    let mut tests = job.tests.as_slice();
+    while let Some(name) = tests.first() {
+        if is_live(name) {
+            // As many as follow each other share one run, which finds out only once what this machine can do.
+            let n = tests.iter().take_while(|t| is_live(t)).count();
+            failed += live(&job, &tests[..n]);
+            tests = &tests[n..];
+            continue;
+        }
+        tests = &tests[1..];
+        let (start, words) = (machine::uptime(), name.as_str());
+        let name = words.split_whitespace().next().unwrap_or(words);
+        let ended = machine::run_self(&["test", words], Duration::from_secs(job.limit));
+        let seconds = machine::uptime() - start;
+        let why = ended.said.lines().last().unwrap_or_default();
+        if name.starts_with("run:") {
+            ended.said.lines().for_each(|line| println!("  {line}"));
+        }
+        match ended.status {
+            Some(0) => println!("vm: test {name} ok {seconds:.2}"),
+            Some(2) => println!("vm: test {name} not-run {seconds:.2} {why}"),
+            status => {
+                failed += 1;
+                for line in ended.said.lines() {
+                    println!("  {line}");
+                }
+                let how = match status {
+                    Some(_) => why.to_string(),
+                    None => ended.how,
+                };
+                println!("vm: test {name} FAILED {seconds:.2} {how}");
+            }
+        }
+    }
+    if let Some(what) = machine::complaint() {
+        println!("vm: kernel: {what}");
+        return KERNEL_COMPLAINED;
+    }
+    failed
+}
+
+/// The end-to-end tests that run natively too are named `group::what`.
+fn is_live(name: &str) -> bool {
+    name.contains("::") && !name.starts_with("run:")
+}
+
+/// Runs end-to-end tests by their own program, on this machine's driver; returns how many failed.
+fn live(job: &Job, names: &[String]) -> u8 {
+    let mut command = Command::new("/bin/live");
+    command.arg("--exact").args(names);
+    command.env("PATH", "/bin").env("HOME", "/tmp");
+    command
+        .env("NVCAP_BIN", "/bin/nvcap-here")
+        .env("VM_WAY", &job.way);
+    command
+        .env("SOFTGPU_BIN", "/bin/softgpu")
+        .env("SOFTGPU_DEVICE", "1");
+    let mut failed = 0;
+    let limit = Duration::from_secs(job.limit * names.len() as u64);
+    let ended = machine::stream(&mut command, limit, |line| {
+        let verdict = line
+            .strip_prefix("test ")
+            .and_then(|l| l.split_once(" ... "));
+        let Some((name, verdict)) = verdict else {
+            println!("  {line}");
+            return;
+        };
+        let seconds = verdict
+            .rsplit_once('(')
+            .and_then(|(_, s)| s.strip_suffix(" s)"))
+            .unwrap_or("0");
+        if let Some(why) = verdict.strip_prefix("NOT RUN: ") {
+            println!("vm: test {name} not-run 0 {why}");
+        } else if verdict.starts_with("ok") {
+            println!("vm: test {name} ok {seconds}");
+        } else {
+            failed += 1;
+            println!("vm: test {name} FAILED {seconds} its own words follow on the console");
+        }
+    });
+    // The runner counts a test that was never named as failed.
+    if ended.status.is_none() {
+        println!("  the end-to-end tests: {}", ended.how);
+    }
+    failed
+}

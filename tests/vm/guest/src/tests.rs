@@ -1,0 +1,83 @@
+//! The tests, by name. Those whose names begin with `bed-` prove the bed itself and need no nvcap.
+
+mod bed;
+mod target;
+mod traced;
+
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+
+use crate::job::Job;
+
+/// How a test ended that did not fail.
+#[derive(Debug)]
+pub enum Outcome {
+    /// It ran and everything held.
+    Passed,
+    /// It could not run here, and why.
+    NotRun(String),
+}
+
+/// `run:A & B ; C`: commands as a developer types them, to look at something in the guest by hand. What ends in ` &`
+/// goes on in the background; `$!` is its process id. What they say is shown, and nothing is judged.
+fn by_hand(line: &str) -> Result<Outcome> {
+    let mut background: Option<std::process::Child> = None;
+    for step in line.split(" ; ") {
+        let (step, stays) = match step.trim().strip_suffix(" &") {
+            Some(step) => (step, true),
+            None => (step.trim(), false),
+        };
+        let pid = background.as_ref().map_or(0, |c| c.id()).to_string();
+        let words: Vec<String> = step
+            .split_whitespace()
+            .map(|w| w.replace("$!", &pid))
+            .collect();
+        let (program, args) = words.split_first().context("an empty command")?;
+        eprintln!("$ {}", words.join(" "));
+        match (program.as_str(), args.first()) {
+            ("sleep", Some(seconds)) => {
+                std::thread::sleep(Duration::from_secs_f64(seconds.parse()?))
+            }
+            ("write", Some(file)) => {
+                std::fs::write(file, args[1..].join(" ")).with_context(|| file.clone())?
+            }
+            ("cat", Some(file)) => eprintln!("{}", String::from_utf8_lossy(&std::fs::read(file)?)),
+            _ => {
+                let mut child = Command::new(program)
+                    .args(args)
+                    .spawn()
+                    .with_context(|| program.clone())?;
+                if stays {
+                    background = Some(child);
+                } else {
+                    eprintln!("{}", child.wait()?);
+                }
+            }
+        }
+    }
+    Ok(Outcome::Passed)
+}
+
+/// Runs the test with this name.
+pub fn run(name: &str, job: &Job) -> Result<Outcome> {
+    match name {
+        "bed-life" => bed::life(job),
+        "bed-maps" => bed::maps(job),
+        "bed-revoke" => bed::revoke(job),
+        "bed-kprobe" => bed::kprobe(job),
+        "bed-hung" => bed::hung(job),
+        "bed-reload" => bed::reload(job),
+        "bed-none" => bed::none(job),
+        "trace" => traced::whole(job),
+        "no-gpu" => traced::no_gpu(job),
+        "reload" => traced::reload(job),
+        "container" => traced::container(job),
+        "in-container" => traced::in_container(job),
+        "revoked" => traced::revoked(job),
+        "no-peeks" => traced::no_peeks(job),
+        _ if name.starts_with("run:") => by_hand(&name[4..]),
+        _ => bail!("there is no test {name:?}"),
+    }
+}

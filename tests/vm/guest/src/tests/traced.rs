@@ -1,0 +1,316 @@
+//! Tests of nvcap that only a machine with the stand-in can run; those that run natively too are in tests/live.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::os::fd::AsRawFd;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use live::verify::{Expected, Extent, Report, verify};
+
+use super::Outcome;
+use super::target::{SOFTGPU, Target, Want, go, wait_for};
+use crate::job::Job;
+use crate::machine::{load_driver, param, run, unload_driver};
+
+const LIMIT: Duration = Duration::from_secs(50);
+
+/// A trace's file, one a test (each test has the machine to itself).
+fn trace_file(name: &str) -> PathBuf {
+    PathBuf::from(format!("/tmp/{name}.json"))
+}
+
+/// nvcap with the job's way, writing submissions and entries to `trace`.
+fn nvcap(job: &Job, trace: &Path) -> Command {
+    let mut command = Command::new("/bin/nvcap");
+    command
+        .args([
+            "--discover",
+            &job.way,
+            "--json",
+            "-vv",
+            "-e",
+            "type=submission,entry",
+            "-o",
+        ])
+        .arg(trace);
+    command
+}
+
+fn whole_report(trace: &Path, want: &Want) -> Result<Report> {
+    let report = verify(trace, &Expected::whole(want.plan(0)))?;
+    report.expect_complete()?;
+    Ok(report)
+}
+
+/// A running nvcap; killed when dropped.
+struct Attached(Child);
+
+impl Attached {
+    /// Starts it on these processes and returns once it says that it traces.
+    fn start(mut command: Command, pid: u32) -> Result<Attached> {
+        let mut child = command
+            .arg("-p")
+            .arg(pid.to_string())
+            .stdin(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()?;
+        let mut lines = BufReader::new(child.stderr.take().context("its standard error")?);
+        let attached = Attached(child);
+        let mut said = String::new();
+        while !said.contains("tracing ") {
+            ensure!(lines.read_line(&mut said)? > 0, "nvcap ended: {said}");
+        }
+        // What else it says must not block it.
+        std::thread::spawn(move || {
+            lines
+                .lines()
+                .map_while(Result::ok)
+                .for_each(|l| eprintln!("nvcap: {l}"))
+        });
+        Ok(attached)
+    }
+
+    fn end(mut self) -> Result<()> {
+        let status = self.0.wait()?;
+        ensure!(status.code() == Some(0), "nvcap: {status}");
+        Ok(())
+    }
+}
+
+impl Drop for Attached {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// A command from its first submission to its end, on as many GPUs as there are.
+pub fn whole(job: &Job) -> Result<Outcome> {
+    let trace = trace_file("trace");
+    let want = Want::new(job.gpus, 300).how(&["--threads", "3"]);
+    let mut command = nvcap(job, &trace);
+    command.arg("--").arg(SOFTGPU).args(want.args());
+    let ended = run(&mut command, LIMIT);
+    ensure!(
+        ended.status == Some(0),
+        "nvcap: {:?} {}\n{}",
+        ended.status,
+        ended.how,
+        ended.said
+    );
+    let report = whole_report(&trace, &want)?;
+    ensure!(
+        report.submissions == 300,
+        "{} submissions",
+        report.submissions
+    );
+    Ok(Outcome::Passed)
+}
+
+/// A driver that shows no GPU: the program fails, nvcap does not, and has nothing to report.
+pub fn no_gpu(job: &Job) -> Result<Outcome> {
+    let trace = trace_file("no-gpu");
+    let mut command = nvcap(job, &trace);
+    command.arg("--").arg(SOFTGPU).args(Want::new(1, 10).args());
+    let ended = run(&mut command, LIMIT);
+    ensure!(
+        ended.status == Some(0),
+        "nvcap: {:?} {}\n{}",
+        ended.status,
+        ended.how,
+        ended.said
+    );
+    ensure!(
+        ended.said.contains("the driver shows 0 GPU(s)"),
+        "softgpu did not say why it ended:\n{}",
+        ended.said
+    );
+    let report = verify(&trace, &[])?;
+    report.expect_complete()?;
+    Ok(Outcome::Passed)
+}
+
+/// The modules are unloaded and loaded again between two processes of one trace: both are seen whole.
+pub fn reload(job: &Job) -> Result<Outcome> {
+    if job.lockdown == "integrity" {
+        return Ok(Outcome::NotRun("lockdown refuses unsigned modules".into()));
+    }
+    let trace = trace_file("reload");
+    let want = Want::new(job.gpus, 100);
+    let mut command = nvcap(job, &trace);
+    command
+        .args(["--", "/bin/lives", SOFTGPU])
+        .args(want.args());
+    let mut child = command
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()?;
+    let mut lines = BufReader::new(child.stdout.take().context("its output")?).lines();
+    let mut go = child.stdin.take().context("its input")?;
+    let mut attached = Attached(child);
+    let mut pids = Vec::new();
+    for life in 0..2 {
+        go.write_all(b"go\n")?;
+        loop {
+            let line = lines.next().context("nvcap ended too early")??;
+            live::verify::learn_tokens(&line);
+            if let Some(pid) = line.strip_prefix("pid ") {
+                pids.push(pid.parse()?);
+            }
+            if line == "lived" {
+                break;
+            }
+        }
+        if life == 0 {
+            wait_for("unloading the driver", || Ok(unload_driver().is_ok())).context(
+                "something still holds the module: fentry programs do, by the kernel's own rule",
+            )?;
+            load_driver(job.gpus)?;
+        }
+    }
+    drop(go);
+    let status = attached.0.wait()?;
+    ensure!(status.code() == Some(0), "nvcap: {status}");
+    let expected: Vec<_> = pids
+        .into_iter()
+        .map(|pid| Expected {
+            pid: Some(pid),
+            plans: vec![want.plan(0)],
+            extent: Extent::Whole,
+        })
+        .collect();
+    ensure!(expected.len() == 2, "{} processes", expected.len());
+    verify(&trace, &expected)?.expect_complete()?;
+    Ok(Outcome::Passed)
+}
+
+/// The process in the innermost namespace that `pid` leads to: its only descendant's pid as this machine sees it.
+fn inner(pid: u32) -> Result<u32> {
+    let mut at = pid;
+    for _ in 0..4 {
+        let children = fs::read_to_string(format!("/proc/{at}/task/{at}/children"))?;
+        match children.split_whitespace().next() {
+            Some(child) => at = child.parse()?,
+            None => break,
+        }
+    }
+    Ok(at)
+}
+
+/// A target in a container: nvcap outside names it by the pid that it sees there.
+pub fn container(job: &Job) -> Result<Outcome> {
+    let trace = trace_file("container");
+    let want =
+        Want::new(job.gpus, 200).how(&["--wait-file", "/tmp/container-go", "--before-wait", "0"]);
+    let mut command = Command::new("/bin/contained");
+    command.arg(SOFTGPU).args(want.args());
+    let mut target = Target::start_as(&mut command)?;
+    let pid = inner(target.pid())?;
+    ensure!(pid != target.pid(), "the container's process was not found");
+    let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
+    ensure!(
+        status
+            .lines()
+            .any(|l| l.starts_with("NSpid:") && l.ends_with("\t1")),
+        "not PID 1 inside:\n{status}"
+    );
+    let nvcap = Attached::start(nvcap(job, &trace), pid)?;
+    go("/tmp/container-go")?;
+    target.until("done")?;
+    nvcap.end()?;
+    target.end()?;
+    let report = whole_report(&trace, &want)?;
+    ensure!(
+        report.processes.iter().eq([&pid]),
+        "processes {:?}, not {pid}",
+        report.processes
+    );
+    Ok(Outcome::Passed)
+}
+
+/// nvcap in the container too: pids are those of its own namespace.
+pub fn in_container(job: &Job) -> Result<Outcome> {
+    let trace = trace_file("in-container");
+    let want = Want::new(job.gpus, 200);
+    let inside = nvcap(job, &trace);
+    let mut command = Command::new("/bin/contained");
+    command
+        .arg(inside.get_program())
+        .args(inside.get_args())
+        .arg("--")
+        .arg(SOFTGPU)
+        .args(want.args());
+    let ended = run(&mut command, LIMIT);
+    ensure!(
+        ended.status == Some(0),
+        "nvcap: {:?} {}\n{}",
+        ended.status,
+        ended.how,
+        ended.said
+    );
+    let pid: u32 = ended
+        .said
+        .lines()
+        .find_map(|l| l.strip_prefix("pid "))
+        .context("softgpu did not say its pid")?
+        .parse()?;
+    let report = whole_report(&trace, &want)?;
+    ensure!(
+        report.processes.iter().eq([&pid]),
+        "processes {:?}, inside it is {pid}",
+        report.processes
+    );
+    Ok(Outcome::Passed)
+}
+
+/// The driver takes page table entries away all the time: what cannot be read in the trap is read afterwards, or said
+/// to be missing; nothing is wrong.
+pub fn revoked(job: &Job) -> Result<Outcome> {
+    let trace = trace_file("revoked");
+    let want = Want::new(job.gpus, 400).how(&[
+        "--wait-file",
+        "/tmp/revoked-go",
+        "--before-wait",
+        "0",
+        "--sleep-us",
+        "500",
+    ]);
+    let mut target = Target::start(&want)?;
+    let nvcap = Attached::start(nvcap(job, &trace), target.pid())?;
+    go("/tmp/revoked-go")?;
+    let device = fs::OpenOptions::new()
+        .read(true)
+        .write(true)
+        .open("/dev/nvidia0")?;
+    for _ in 0..20 {
+        // SAFETY: the stand-in's own request (_IO('S', 1)), which takes no argument.
+        let rc = unsafe { libc::ioctl(device.as_raw_fd(), 0x5301 as _) };
+        ensure!(rc == 0, "revoking: {}", std::io::Error::last_os_error());
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    target.until("done")?;
+    nvcap.end()?;
+    target.end()?;
+    whole_report(&trace, &want)?;
+    Ok(Outcome::Passed)
+}
+
+/// nvcap never reads a doorbell page through /proc/PID/mem, where a real one takes 4 ms and says nothing.
+pub fn no_peeks(job: &Job) -> Result<Outcome> {
+    let before = param("doorbell_peeks")?;
+    let trace = trace_file("no-peeks");
+    let want = Want::new(job.gpus, 60).how(&["--wait-file", "/tmp/peeks-go"]);
+    let mut target = Target::start(&want)?;
+    let nvcap = Attached::start(nvcap(job, &trace), target.pid())?;
+    go("/tmp/peeks-go")?;
+    target.until("done")?;
+    nvcap.end()?;
+    target.end()?;
+    verify(&trace, &Expected::part(want.plan(0), Extent::Suffix))?.expect_complete()?;
+    let peeks = param("doorbell_peeks")? - before;
+    ensure!(peeks == 0, "{peeks} reads of doorbell pages");
+    Ok(Outcome::Passed)
+}

@@ -1,0 +1,165 @@
+//! `cargo xtask vm`: the tests on stock Debian kernels under QEMU, with the stand-in for nvidia.ko.
+//!
+//! Boots once for each cell of the matrix (see `matrix`), two at a time where there are two processors. Everything
+//! fetched and built lies in target/vm; a second run needs no network. Nothing is installed on the host, and nothing
+//! of it is changed. Knows what is run in which order; each step is a module.
+
+mod bzimage;
+mod cpio;
+mod fetch;
+mod guest;
+mod matrix;
+mod module;
+mod qemu;
+mod report;
+mod shell;
+
+use std::collections::VecDeque;
+use std::path::PathBuf;
+use std::sync::Mutex;
+use std::time::Instant;
+
+use anyhow::{Result, bail};
+
+use guest::Programs;
+use matrix::{Cell, Way};
+use report::{Outcome, Report};
+
+/// What is to be run where.
+#[derive(clap::Args, Debug)]
+#[command(after_help = "Examples:\n  \
+    cargo xtask vm                                      the whole matrix\n  \
+    cargo xtask vm --kernel 6.1 --way fentry            one kernel, one way of discovery\n  \
+    cargo xtask vm --kernel 6.12 --way kprobe -- fork   one test there\n  \
+    cargo xtask vm --cell 6.12-kprobe-550               one cell by its name (--list names them)\n  \
+    cargo xtask vm --table                              the whole matrix, then docs/kernels.md")]
+pub struct Args {
+    /// Only these kernel series
+    #[arg(long, value_name = "SERIES")]
+    kernel: Vec<String>,
+    /// Only these ways of discovery
+    #[arg(long, value_enum)]
+    way: Vec<Way>,
+    /// Only the cells with these names
+    #[arg(long, value_name = "NAME")]
+    cell: Vec<String>,
+    /// Name the cells and their tests, and end
+    #[arg(long)]
+    list: bool,
+    /// Write docs/kernels.md from the results when done
+    #[arg(long)]
+    table: bool,
+    /// Virtual machines at a time [default: one a processor]
+    #[arg(long, value_name = "N")]
+    jobs: Option<usize>,
+    /// The nvcap to test (static) [default: built from this checkout]
+    #[arg(long, value_name = "FILE")]
+    nvcap: Option<PathBuf>,
+    /// Only the bed's own tests, without nvcap
+    #[arg(long)]
+    bed: bool,
+    /// Print all of each guest's console
+    #[arg(long, short)]
+    verbose: bool,
+    /// Only these tests
+    #[arg(last = true, value_name = "TEST")]
+    tests: Vec<String>,
+}
+
+/// Runs what `args` says; an error when a test failed or a machine died.
+pub fn run(args: Args) -> Result<()> {
+    let start = Instant::now();
+    let cells = chosen(&args)?;
+    if args.list {
+        for cell in &cells {
+            println!("{}: {}", cell.name(), cell.tests().join(" "));
+        }
+        return Ok(());
+    }
+    shell::need(qemu::NEEDS, "the test VM")?;
+    let programs = guest::build(args.nvcap.as_deref(), args.bed)?;
+    let jobs = args
+        .jobs
+        .unwrap_or_else(|| std::thread::available_parallelism().map_or(1, |n| n.get()));
+    let queue = Mutex::new(VecDeque::from(cells));
+    let reports = Mutex::new(Vec::new());
+    std::thread::scope(|scope| {
+        for _ in 0..jobs.max(1) {
+            scope.spawn(|| {
+                loop {
+                    let Some(cell) = queue.lock().ok().and_then(|mut q| q.pop_front()) else {
+                        return;
+                    };
+                    let report = machine(&cell, &programs, &args);
+                    report.print();
+                    if let Ok(mut all) = reports.lock() {
+                        all.push(report);
+                    }
+                }
+            });
+        }
+    });
+    let reports = reports.into_inner().unwrap_or_default();
+    // A part of a cell's tests says nothing of the cell.
+    if args.tests.is_empty() {
+        for report in &reports {
+            report.store()?;
+        }
+    }
+    if args.table {
+        report::table()?;
+    }
+    let count = |wanted: &dyn Fn(&Outcome) -> bool| -> usize {
+        reports
+            .iter()
+            .flat_map(|r| &r.tests)
+            .filter(|t| wanted(&t.outcome))
+            .count()
+    };
+    let failed = count(&|o| matches!(o, Outcome::Failed(_)))
+        + reports.iter().filter(|r| r.machine.is_some()).count();
+    // In the words of Rust's test harness, which `cargo xtask test` reads.
+    println!(
+        "test result: {}. {} passed; {failed} failed; {} ignored; {} machines in {:.1} s",
+        if failed == 0 { "ok" } else { "FAILED" },
+        count(&|o| matches!(o, Outcome::Ok)),
+        count(&|o| matches!(o, Outcome::NotRun(_))),
+        reports.len(),
+        start.elapsed().as_secs_f64()
+    );
+    if failed > 0 {
+        bail!("{failed} failed: run one again with `cargo xtask vm --cell CELL -- TEST`");
+    }
+    Ok(())
+}
+
+/// One machine from its kernel to its report.
+fn machine(cell: &Cell, programs: &Programs, args: &Args) -> Report {
+    let mut tests: Vec<String> = if args.tests.is_empty() {
+        cell.tests().iter().map(|t| t.to_string()).collect()
+    } else {
+        args.tests.clone()
+    };
+    if programs.nvcap.is_none() {
+        tests.retain(|t| t.starts_with("bed-"));
+    }
+    let boot = || {
+        let kernel = fetch::kernel(cell.kernel)?;
+        let modules = module::build(&kernel, cell.branch, cell.btf)?;
+        qemu::boot(cell, &kernel, &modules, programs, &tests, args.verbose)
+    };
+    boot().unwrap_or_else(|e| Report::died(cell, &tests, format!("{e:#}")))
+}
+
+fn chosen(args: &Args) -> Result<Vec<Cell>> {
+    let mut cells = matrix::all();
+    cells.retain(|cell| {
+        (args.kernel.is_empty() || args.kernel.iter().any(|k| k == cell.kernel))
+            && (args.way.is_empty() || args.way.contains(&cell.way))
+            && (args.cell.is_empty() || args.cell.contains(&cell.name()))
+    });
+    if cells.is_empty() {
+        bail!("no cell of the matrix is that: `cargo xtask vm --list` names them all");
+    }
+    Ok(cells)
+}

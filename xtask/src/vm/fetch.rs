@@ -1,0 +1,263 @@
+//! Stock Debian kernels with their headers, fetched into target/vm/kernels/SERIES by a private apt state.
+//!
+//! The host's own sources are read for where its archive is; nothing of the host's is written, and nothing is installed.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::{Mutex, PoisonError};
+
+use anyhow::{Context, Result, bail};
+
+use super::{bzimage, shell};
+
+/// A kernel series that Debian packages.
+pub struct Series {
+    /// What it is called here.
+    pub name: &'static str,
+    /// Suites of the main archive and of the security archive.
+    suites: [&'static str; 2],
+    /// The package whose dependency names the newest kernel.
+    meta: &'static str,
+    /// The package with the kernel's build programs; `{}` stands for the version.
+    kbuild: &'static str,
+    /// The package that pins the compiler, where there is one.
+    compiler: Option<&'static str>,
+    /// It takes BTF of modules (since 5.11).
+    module_btf: bool,
+}
+
+/// All of them.
+pub const SERIES: &[Series] = &[
+    Series {
+        name: "5.10",
+        suites: ["bullseye", "bullseye-security"],
+        meta: "linux-image-cloud-amd64",
+        kbuild: "linux-kbuild-5.10",
+        compiler: Some("linux-compiler-gcc-10-x86"),
+        module_btf: false,
+    },
+    Series {
+        name: "6.1",
+        suites: ["bookworm bookworm-updates", "bookworm-security"],
+        meta: "linux-image-cloud-amd64",
+        kbuild: "linux-kbuild-6.1",
+        compiler: Some("linux-compiler-gcc-12-x86"),
+        module_btf: true,
+    },
+    Series {
+        name: "6.12",
+        suites: ["bookworm bookworm-updates", "bookworm-security"],
+        meta: "linux-image-6.12-cloud-amd64",
+        kbuild: "linux-kbuild-{}",
+        compiler: None,
+        module_btf: true,
+    },
+];
+
+/// A kernel that is here.
+#[derive(Clone, Debug)]
+pub struct Kernel {
+    /// Its folder.
+    pub dir: PathBuf,
+    /// Its release, as uname -r says.
+    pub release: String,
+    /// It takes BTF of modules.
+    pub module_btf: bool,
+}
+
+impl Kernel {
+    /// The ELF kernel.
+    pub fn image(&self) -> PathBuf {
+        self.dir.join("vmlinux")
+    }
+
+    /// Its headers.
+    pub fn headers(&self) -> PathBuf {
+        self.dir
+            .join("root/usr/src")
+            .join(format!("linux-headers-{}", self.release))
+    }
+
+    /// Where the packages were unpacked.
+    pub fn root(&self) -> PathBuf {
+        self.dir.join("root")
+    }
+}
+
+/// One fetch at a time: several machines of the matrix want the same kernel.
+static FETCHING: Mutex<()> = Mutex::new(());
+
+/// The kernel of `series`: from the cache, or fetched.
+pub fn kernel(series: &str) -> Result<Kernel> {
+    let series = SERIES.iter().find(|s| s.name == series).with_context(|| {
+        let names: Vec<_> = SERIES.iter().map(|s| s.name).collect();
+        format!(
+            "there is no kernel series {series}; there are {}",
+            names.join(", ")
+        )
+    })?;
+    let _one = FETCHING.lock().unwrap_or_else(PoisonError::into_inner);
+    let dir = shell::cache().join("kernels").join(series.name);
+    let kver = dir.join("kver");
+    if let Ok(release) = fs::read_to_string(&kver) {
+        return Ok(Kernel {
+            dir,
+            release: release.trim().into(),
+            module_btf: series.module_btf,
+        });
+    }
+    shell::need(
+        &[
+            ("apt-get", "apt"),
+            ("apt-cache", "apt"),
+            ("dpkg-deb", "dpkg"),
+        ],
+        "fetching a kernel",
+    )?;
+    println!("vm: fetching kernel {} (once)", series.name);
+    fs::remove_dir_all(&dir).ok();
+    let release =
+        fetch(series, &dir).with_context(|| format!("fetching kernel {}", series.name))?;
+    fs::write(kver, &release)?;
+    Ok(Kernel {
+        dir,
+        release,
+        module_btf: series.module_btf,
+    })
+}
+
+/// Where the host's Debian archive and security archive are, or Debian's own.
+fn archives() -> [String; 2] {
+    let mut found = [
+        "http://deb.debian.org/debian".to_string(),
+        "http://deb.debian.org/debian-security".to_string(),
+    ];
+    let text = fs::read_to_string("/etc/apt/sources.list.d/debian.sources").unwrap_or_default();
+    for uri in text
+        .lines()
+        .filter_map(|l| l.strip_prefix("URIs:"))
+        .flat_map(str::split_whitespace)
+    {
+        if uri.trim_end_matches('/').ends_with("debian-security") {
+            found[1] = uri.into();
+        } else if uri.trim_end_matches('/').ends_with("debian") {
+            found[0] = uri.into();
+        }
+    }
+    found
+}
+
+/// A private apt: its own lists, cache and sources.
+struct Apt {
+    config: PathBuf,
+}
+
+impl Apt {
+    fn new(dir: &Path, suites: [&str; 2]) -> Result<Apt> {
+        let apt = dir.join("apt");
+        fs::create_dir_all(apt.join("lists/partial"))?;
+        fs::create_dir_all(apt.join("cache/archives/partial"))?;
+        let mut sources = String::new();
+        for (uri, suite) in archives().iter().zip(suites) {
+            sources.push_str(&format!(
+                "Types: deb\nURIs: {uri}\nSuites: {suite}\nComponents: main\n\
+                 Signed-By: /usr/share/keyrings/debian-archive-keyring.gpg\n\n"
+            ));
+        }
+        fs::write(apt.join("vm.sources"), sources)?;
+        let config = apt.join("apt.conf");
+        fs::write(
+            &config,
+            format!(
+                "Dir::State::lists \"{0}/lists\";\nDir::Cache \"{0}/cache\";\nDir::Etc::sourcelist \"{0}/vm.sources\";\n\
+                 Dir::Etc::sourceparts \"-\";\nAPT::Sandbox::User \"root\";\nAcquire::Languages \"none\";\n\
+                 Acquire::IndexTargets::deb::DEP-11::DefaultEnabled \"false\";\n",
+                apt.display()
+            ),
+        )?;
+        let apt = Apt { config };
+        shell::quiet(apt.command("apt-get").args(["-qq", "update"]))?;
+        Ok(apt)
+    }
+
+    fn command(&self, program: &str) -> Command {
+        let mut command = Command::new(program);
+        command.env("APT_CONFIG", &self.config);
+        command
+    }
+
+    /// Downloads packages and unpacks them into `root`.
+    fn unpack(&self, packages: &[String], debs: &Path, root: &Path) -> Result<()> {
+        fs::create_dir_all(debs)?;
+        fs::create_dir_all(root)?;
+        shell::quiet(
+            self.command("apt-get")
+                .args(["-qq", "download"])
+                .args(packages)
+                .current_dir(debs),
+        )?;
+        for deb in fs::read_dir(debs)? {
+            shell::quiet(
+                Command::new("dpkg-deb")
+                    .arg("-x")
+                    .arg(deb?.path())
+                    .arg(root),
+            )?;
+        }
+        Ok(())
+    }
+}
+
+fn fetch(series: &Series, dir: &Path) -> Result<String> {
+    fs::create_dir_all(dir)?;
+    let apt = Apt::new(dir, series.suites)?;
+    let depends = shell::quiet(apt.command("apt-cache").args(["depends", series.meta]))?;
+    let Some(release) = depends.lines().find_map(|line| {
+        let image = line.trim().strip_prefix("Depends: linux-image-")?;
+        image.ends_with("-cloud-amd64").then(|| image.to_string())
+    }) else {
+        bail!("{} depends on no kernel:\n{depends}", series.meta);
+    };
+    let version = release.trim_end_matches("-cloud-amd64");
+    let mut packages = vec![
+        format!("linux-image-{release}"),
+        format!("linux-headers-{release}"),
+        format!("linux-headers-{version}-common"),
+        series.kbuild.replace("{}", version),
+    ];
+    packages.extend(series.compiler.map(String::from));
+    let root = dir.join("root");
+    apt.unpack(&packages, &dir.join("debs"), &root)?;
+    // The host's own release has a pahole that runs here; the kernel's own may not.
+    let host = Apt::new(&dir.join("host"), ["bookworm", "bookworm-security"])?;
+    host.unpack(
+        &["pahole".into(), "libbpf1".into()],
+        &dir.join("host/debs"),
+        &root,
+    )?;
+    bzimage::extract(
+        &root.join(format!("boot/vmlinuz-{release}")),
+        &dir.join("vmlinux"),
+    )?;
+    absolute_path(&root, &release)?;
+    for spent in ["apt", "debs", "host"] {
+        fs::remove_dir_all(dir.join(spent))?;
+    }
+    Ok(release)
+}
+
+/// The headers' Makefile includes the common headers' by the path they would be installed at.
+fn absolute_path(root: &Path, release: &str) -> Result<()> {
+    let makefile = root
+        .join("usr/src")
+        .join(format!("linux-headers-{release}"))
+        .join("Makefile");
+    let text = fs::read_to_string(&makefile)?;
+    let here = text.replace(
+        "include /usr/src",
+        &format!("include {}/usr/src", root.display()),
+    );
+    fs::write(&makefile, here)?;
+    Ok(())
+}

@@ -1,0 +1,42 @@
+//! The programs that go into the guest: its init with the bed's tests, the end-to-end tests, softgpu, nvcap. All static.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+
+use crate::build::{self, Profile};
+
+/// Where they are on the host.
+pub struct Programs {
+    /// PID 1.
+    pub init: PathBuf,
+    /// The traced program.
+    pub softgpu: PathBuf,
+    /// The tracer and its end-to-end tests; none when only the bed is tested.
+    pub nvcap: Option<(PathBuf, PathBuf)>,
+}
+
+/// Builds them; `nvcap` is taken as it is where it is named. With `bed`, neither it nor its tests are wanted.
+pub fn build(nvcap: Option<&Path>, bed: bool) -> Result<Programs> {
+    let mut wanted = vec!["vm-guest", "softgpu"];
+    if nvcap.is_none() && !bed {
+        build::bpf().context("without nvcap, `cargo xtask vm --bed` runs the bed's own tests")?;
+        wanted.push("nvcap");
+    }
+    let dir = build::packages(&wanted, Profile::RELEASE)?;
+    let nvcap = match nvcap {
+        _ if bed => None,
+        Some(file) if !file.is_file() => bail!("{} is not there", file.display()),
+        Some(file) => Some(file.to_path_buf()),
+        None => Some(dir.join("nvcap")),
+    };
+    let nvcap = match nvcap {
+        Some(nvcap) => Some((nvcap, build::test_program("live", Profile::RELEASE)?)),
+        None => None,
+    };
+    Ok(Programs {
+        init: dir.join("vm-init"),
+        softgpu: dir.join("softgpu"),
+        nvcap,
+    })
+}

@@ -1,0 +1,235 @@
+//! Which machines there are, and which tests each runs.
+
+use clap::ValueEnum;
+
+/// How nvcap finds mappings.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Way {
+    /// A kprobe on nvidia_mmap.
+    Kprobe,
+    /// fentry through the module's BTF.
+    Fentry,
+    /// Raw tracepoints of system calls.
+    Tracepoint,
+}
+
+impl Way {
+    /// As nvcap's `--discover` spells it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Way::Kprobe => "kprobe",
+            Way::Fentry => "fentry",
+            Way::Tracepoint => "tracepoint",
+        }
+    }
+}
+
+/// One machine.
+#[derive(Clone, Debug)]
+pub struct Cell {
+    /// Kernel series.
+    pub kernel: &'static str,
+    /// How nvcap finds mappings.
+    pub way: Way,
+    /// Driver branch of the stand-in.
+    pub branch: u32,
+    /// GPUs.
+    pub gpus: usize,
+    /// The modules have BTF.
+    pub btf: bool,
+    /// `none` or `integrity`.
+    pub lockdown: &'static str,
+    /// kptr_restrict.
+    pub kptr: u32,
+    /// nvcap runs as a user with capabilities.
+    pub user: bool,
+}
+
+/// The usual machine: two GPUs, branch 580, BTF, nothing locked.
+const USUAL: Cell = Cell {
+    kernel: "",
+    way: Way::Kprobe,
+    branch: 580,
+    gpus: 2,
+    btf: true,
+    lockdown: "none",
+    kptr: 0,
+    user: false,
+};
+
+/// Proves the bed on each kernel.
+const BED: &[&str] = &[
+    "bed-life",
+    "bed-maps",
+    "bed-revoke",
+    "bed-kprobe",
+    "bed-hung",
+    "bed-reload",
+];
+
+/// Every end-to-end test of the live trace (tests/live), the refusals that are the same everywhere left out.
+const ALL: &[&str] = &[
+    "capture::one_thread",
+    "capture::eight_threads",
+    "capture::ring_wrap",
+    "capture::big_entries",
+    "capture::bursts",
+    "capture::wide_bursts",
+    "capture::thread_churn",
+    "capture::shared_channels",
+    "capture::late_doorbells",
+    "capture::both_pages",
+    "capture::fork_shared",
+    "capture::fork_own",
+    "capture::exec",
+    "capture::exec_from_thread",
+    "capture::many_events",
+    "capture::operations",
+    "attach::waiting_process",
+    "attach::running_process",
+    "attach::first_submissions",
+    "attach::exits_meanwhile",
+    "death::kill_nvcap_attached",
+    "death::kill_nvcap_parent",
+    "death::kill_target",
+    "death::interrupt_nvcap",
+    "death::terminate_nvcap",
+];
+
+/// What only the stand-in allows.
+const STAND_IN: &[&str] = &[
+    "trace",
+    "revoked",
+    "no-peeks",
+    "container",
+    "in-container",
+    "reload",
+];
+
+/// One of each kind: what a cell that differs in one thing runs.
+const FEW: &[&str] = &[
+    "capture::one_thread",
+    "capture::fork_own",
+    "capture::exec",
+    "attach::waiting_process",
+    "attach::running_process",
+];
+
+impl Cell {
+    /// Its name: the kernel, the way, and in what it differs from the usual machine.
+    pub fn name(&self) -> String {
+        let mut name = format!("{}-{}", self.kernel, self.way.name());
+        if self.branch != USUAL.branch {
+            name.push_str(&format!("-{}", self.branch));
+        }
+        if self.gpus != USUAL.gpus {
+            name.push_str(&format!("-{}gpu", self.gpus));
+        }
+        if !self.btf && self.kernel != "5.10" {
+            name.push_str("-nobtf");
+        }
+        if self.lockdown != "none" {
+            name.push_str(&format!("-{}", self.lockdown));
+        }
+        if self.kptr != 0 {
+            name.push_str(&format!("-kptr{}", self.kptr));
+        }
+        if self.user {
+            name.push_str("-user");
+        }
+        name
+    }
+
+    /// True when it differs from the usual machine in its kernel and its way alone.
+    fn usual(&self) -> bool {
+        self.branch == USUAL.branch
+            && self.gpus == USUAL.gpus
+            && self.btf
+            && self.lockdown == "none"
+            && self.kptr == 0
+            && !self.user
+    }
+
+    /// The tests it runs.
+    pub fn tests(&self) -> Vec<&'static str> {
+        let mut tests = Vec::new();
+        if self.gpus == 0 {
+            return vec!["bed-none", "no-gpu"];
+        }
+        // The bed differs by kernel and by what the module is, not by how nvcap looks at it.
+        if self.way == Way::Kprobe && self.lockdown == "none" && self.kptr == 0 && !self.user {
+            tests.extend(BED);
+        }
+        if self.usual() && matches!(self.way, Way::Kprobe | Way::Fentry) {
+            tests.extend(ALL);
+            tests.extend(STAND_IN);
+        } else if self.gpus == USUAL.gpus {
+            tests.extend(FEW);
+        } else {
+            tests.extend(["trace", "revoked", "no-peeks"]);
+        }
+        tests
+    }
+}
+
+/// Every machine of the matrix, the longest first so that the last ones end together.
+pub fn all() -> Vec<Cell> {
+    let mut cells = Vec::new();
+    for way in [Way::Kprobe, Way::Fentry, Way::Tracepoint] {
+        for kernel in ["6.12", "6.1"] {
+            cells.push(Cell {
+                kernel,
+                way,
+                ..USUAL
+            });
+        }
+    }
+    for kernel in ["6.12", "6.1"] {
+        for branch in [535, 550] {
+            cells.push(Cell {
+                kernel,
+                branch,
+                ..USUAL
+            });
+        }
+        for gpus in [0, 1] {
+            cells.push(Cell {
+                kernel,
+                gpus,
+                ..USUAL
+            });
+        }
+        cells.push(Cell {
+            kernel,
+            btf: false,
+            ..USUAL
+        });
+    }
+    for way in [Way::Kprobe, Way::Fentry] {
+        cells.push(Cell {
+            kernel: "6.12",
+            way,
+            lockdown: "integrity",
+            ..USUAL
+        });
+        cells.push(Cell {
+            kernel: "6.12",
+            way,
+            kptr: 2,
+            ..USUAL
+        });
+        cells.push(Cell {
+            kernel: "6.12",
+            way,
+            user: true,
+            ..USUAL
+        });
+    }
+    // 5.10 knows no BTF of modules.
+    cells.push(Cell {
+        kernel: "5.10",
+        btf: false,
+        ..USUAL
+    });
+    cells
+}

@@ -1,0 +1,300 @@
+//! One machine's life: initramfs, QEMU, its console read line by line, its end judged.
+//!
+//! TCG with one thread for both processors: under several, live text patching of the guest kernel races. The machine
+//! type is microvm, which calibrates its clock against an emulated timer and now and then hangs at it, so the clock's
+//! rate is given.
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+
+use super::cpio::Cpio;
+use super::fetch::Kernel;
+use super::guest::Programs;
+use super::matrix::Cell;
+use super::report::{Outcome, Report, Test};
+use super::{module, shell};
+
+/// What must be on the host.
+pub const NEEDS: &[shell::Need] = &[("qemu-system-x86_64", "qemu-system-x86")];
+
+/// Seconds for one test, and for the machine beside its tests.
+const TEST_LIMIT: u64 = 60;
+const BOOT_LIMIT: u64 = 60;
+const MEMORY_MIB: u32 = 1536;
+
+/// TCG's time stamp counter is the host's; its rate is twice what bogomips says, in thousands.
+fn tsc_khz() -> u64 {
+    let info = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let bogomips = info
+        .lines()
+        .find_map(|l| {
+            l.strip_prefix("bogomips")?
+                .trim_start_matches([' ', '\t', ':'])
+                .parse::<f64>()
+                .ok()
+        })
+        .unwrap_or(4000.0);
+    (bogomips * 500.0) as u64
+}
+
+fn job(cell: &Cell, programs: &Programs, tests: &[String]) -> String {
+    let mut text = format!(
+        "way {}\ngpus {}\nbranch {}\nbtf {}\nlockdown {}\nkptr {}\nuser {}\nnvcap {}\nlimit {TEST_LIMIT}\n",
+        cell.way.name(),
+        cell.gpus,
+        cell.branch,
+        u8::from(cell.btf),
+        cell.lockdown,
+        cell.kptr,
+        u8::from(cell.user),
+        u8::from(programs.nvcap.is_some()),
+    );
+    for test in tests {
+        text.push_str(&format!("test {test}\n"));
+    }
+    text
+}
+
+/// Boots the cell's machine, runs `tests` in it, and tells how they ended.
+pub fn boot(
+    cell: &Cell,
+    kernel: &Kernel,
+    modules: &std::path::Path,
+    programs: &Programs,
+    tests: &[String],
+    verbose: bool,
+) -> Result<Report> {
+    let mut cpio = Cpio::new();
+    cpio.file("init", &programs.init)?;
+    cpio.file("bin/softgpu", &programs.softgpu)?;
+    if let Some((nvcap, live)) = &programs.nvcap {
+        cpio.file("bin/nvcap", nvcap)?;
+        cpio.file("bin/live", live)?;
+        // The init under other names: see its head.
+        for name in ["nvcap-here", "true", "contained", "lives"] {
+            cpio.file(&format!("bin/{name}"), &programs.init)?;
+        }
+    }
+    for file in module::FILES {
+        cpio.file(file, &modules.join(file))?;
+    }
+    cpio.bytes("job", job(cell, programs, tests).as_bytes(), 0o644);
+    let dir = shell::cache().join("run");
+    fs::create_dir_all(&dir)?;
+    let initrd = dir.join(format!("{}.{}.cpio", cell.name(), std::process::id()));
+    fs::write(&initrd, cpio.finish())?;
+    let report = live(cell, kernel, &initrd, tests, verbose);
+    fs::remove_file(&initrd).ok();
+    report
+}
+
+fn live(
+    cell: &Cell,
+    kernel: &Kernel,
+    initrd: &std::path::Path,
+    tests: &[String],
+    verbose: bool,
+) -> Result<Report> {
+    let khz = tsc_khz();
+    let append = format!(
+        "console=ttyS0 quiet panic=-1 oops=panic nokaslr mitigations=off cryptomgr.notests random.trust_cpu=on \
+         tsc_early_khz={khz} tsc=reliable lpj={}",
+        khz * 1000 / 250
+    );
+    let start = Instant::now();
+    let mut qemu = Command::new("qemu-system-x86_64")
+        .args([
+            "-accel",
+            "tcg,thread=single",
+            "-M",
+            "microvm,rtc=on",
+            "-cpu",
+            "max",
+            "-smp",
+            "2",
+        ])
+        .args([
+            "-m",
+            &MEMORY_MIB.to_string(),
+            "-nodefaults",
+            "-no-user-config",
+            "-display",
+            "none",
+            "-no-reboot",
+        ])
+        .args([
+            "-serial",
+            "stdio",
+            "-device",
+            "isa-debug-exit,iobase=0xf4,iosize=4",
+        ])
+        .arg("-kernel")
+        .arg(kernel.image())
+        .arg("-initrd")
+        .arg(initrd)
+        .arg("-append")
+        .arg(append)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::inherit())
+        .spawn()
+        .context("cannot start qemu-system-x86_64")?;
+    let console = BufReader::new(qemu.stdout.take().context("its console")?);
+    let limit = Duration::from_secs(BOOT_LIMIT + TEST_LIMIT * tests.len() as u64);
+    let (ended, late) = (
+        Arc::new(AtomicBool::new(false)),
+        Arc::new(AtomicBool::new(false)),
+    );
+    let watch = {
+        let (ended, late, id) = (ended.clone(), late.clone(), qemu.id());
+        std::thread::spawn(move || {
+            while !ended.load(Ordering::Relaxed) {
+                if start.elapsed() > limit {
+                    late.store(true, Ordering::Relaxed);
+                    // By the id of a child that has not been waited for, so it can be no other's.
+                    let _ = Command::new("kill").args(["-9", &id.to_string()]).status();
+                    return;
+                }
+                std::thread::sleep(Duration::from_millis(50));
+            }
+        })
+    };
+    let mut heard = Heard::default();
+    for line in console.split(b'\n') {
+        let Ok(line) = line else { break };
+        let line = String::from_utf8_lossy(&line).trim_end().to_string();
+        if verbose {
+            println!("{}: {line}", cell.name());
+        }
+        heard.line(line);
+    }
+    ended.store(true, Ordering::Relaxed);
+    watch.join().ok();
+    let status = qemu.wait()?;
+    // Two witnesses must agree. A panic reboots, which -no-reboot makes QEMU's own success.
+    let machine = match heard.exit {
+        _ if late.load(Ordering::Relaxed) => {
+            Some(format!("ran past {} s and was killed", limit.as_secs()))
+        }
+        Some(code) if status.code() == Some(code << 1 | 1) => match code {
+            90 => Some("the machine could not be made what the job wants; see its console".into()),
+            94 => Some("the kernel warned or died; see its console".into()),
+            _ => None,
+        },
+        _ => Some(format!("the kernel died or was reset (QEMU {status})")),
+    };
+    Ok(heard.report(cell, tests, machine, start.elapsed().as_secs_f64()))
+}
+
+/// What a console has said so far.
+#[derive(Default)]
+struct Heard {
+    release: String,
+    tests: Vec<Test>,
+    exit: Option<i32>,
+    console: Vec<String>,
+}
+
+impl Heard {
+    fn line(&mut self, line: String) {
+        let Some(said) = line.strip_prefix("vm: ") else {
+            self.console.push(line);
+            return;
+        };
+        let mut words = said.splitn(5, ' ');
+        match words.next() {
+            Some("ready") => self.release = words.nth(1).unwrap_or_default().into(),
+            Some("test") => {
+                let name = words.next().unwrap_or_default().to_string();
+                let how = words.next().unwrap_or_default();
+                let seconds = words.next().and_then(|s| s.parse().ok()).unwrap_or(0.0);
+                let why = words.next().unwrap_or_default().to_string();
+                let outcome = match how {
+                    "ok" => Outcome::Ok,
+                    "not-run" => Outcome::NotRun(why),
+                    _ => Outcome::Failed(why),
+                };
+                self.tests.push(Test {
+                    name,
+                    outcome,
+                    seconds,
+                });
+            }
+            Some(word) if word.starts_with("exit=") => self.exit = word[5..].parse().ok(),
+            _ => self.console.push(line),
+        }
+    }
+
+    fn report(
+        mut self,
+        cell: &Cell,
+        tests: &[String],
+        machine: Option<String>,
+        seconds: f64,
+    ) -> Report {
+        for name in tests {
+            if !self.tests.iter().any(|t| &t.name == name) {
+                self.tests.push(Test {
+                    name: name.clone(),
+                    outcome: Outcome::Failed("the machine ended before it".into()),
+                    seconds: 0.0,
+                });
+            }
+        }
+        let failed = machine.is_some()
+            || self
+                .tests
+                .iter()
+                .any(|t| matches!(t.outcome, Outcome::Failed(_)));
+        if !failed {
+            self.console.clear();
+        }
+        let keep = self.console.len().saturating_sub(120);
+        Report {
+            cell: cell.name(),
+            release: self.release,
+            tests: self.tests,
+            machine,
+            seconds,
+            console: self.console.split_off(keep),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_console_is_understood() {
+        let mut heard = Heard::default();
+        for line in [
+            "[    0.1] something of the kernel's",
+            "vm: ready 1.90 6.12.1-cloud-amd64",
+            "vm: test one ok 0.20",
+            "  why it failed",
+            "vm: test two FAILED 1.00 it is wrong",
+            "vm: test three not-run 0.01 no such thing here",
+            "vm: exit=1 up=3.00",
+        ] {
+            heard.line(line.into());
+        }
+        assert_eq!(heard.exit, Some(1));
+        assert_eq!(heard.release, "6.12.1-cloud-amd64");
+        let cell = super::super::matrix::all().remove(0);
+        let names = ["one", "two", "three", "four"].map(String::from);
+        let report = heard.report(&cell, &names, None, 3.0);
+        let outcomes: Vec<_> = report.tests.iter().map(|t| t.outcome.clone()).collect();
+        assert_eq!(outcomes[0], Outcome::Ok);
+        assert_eq!(outcomes[1], Outcome::Failed("it is wrong".into()));
+        assert_eq!(outcomes[2], Outcome::NotRun("no such thing here".into()));
+        assert!(matches!(outcomes[3], Outcome::Failed(_)));
+        assert_eq!(report.console.len(), 2);
+    }
+}

@@ -1,0 +1,50 @@
+//! Other programs: looked for, and installed where that is allowed, before they are needed; and run with an error that
+//! shows the command.
+
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result, bail};
+
+use crate::{install, paths};
+
+/// A program, and the Debian package that has it.
+pub type Need = (&'static str, &'static str);
+
+/// Where everything of the VM is kept between runs.
+pub fn cache() -> PathBuf {
+    paths::target().join("vm")
+}
+
+/// Installs what is lacking of `programs`, or fails with what to type.
+pub fn need(programs: &[Need], purpose: &str) -> Result<()> {
+    let mut packages: Vec<&str> = programs
+        .iter()
+        .filter(|(program, _)| paths::on_path(program).is_none())
+        .map(|(_, package)| *package)
+        .collect();
+    packages.dedup();
+    if packages.is_empty() {
+        return Ok(());
+    }
+    install::apt(&packages, purpose)
+}
+
+/// Runs a command, showing its output only when it fails; returns its standard output.
+pub fn quiet(command: &mut Command) -> Result<String> {
+    let shown = format!("{command:?}");
+    let out = command
+        .stdin(Stdio::null())
+        .output()
+        .with_context(|| format!("cannot start {shown}"))?;
+    let text = String::from_utf8_lossy(&out.stdout).into_owned();
+    if !out.status.success() {
+        bail!(
+            "{shown}: {}\n{}{}",
+            out.status,
+            text,
+            String::from_utf8_lossy(&out.stderr)
+        );
+    }
+    Ok(text)
+}
