@@ -9,7 +9,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use super::{model::Model, names};
+use super::model::Model;
 use crate::{
     decode::event::{Body, Engine, Event, Operation, SemaphoreAction},
     record::{Channel, ChannelId},
