@@ -4,6 +4,7 @@ use std::collections::HashMap;
 
 use crate::decode::classes::{self, Field};
 use crate::decode::event::MethodWrite;
+use crate::decode::explain;
 
 use super::redact::{Redactor, carries_data};
 use super::style::{Formatter, Role};
@@ -35,6 +36,8 @@ struct Named {
     known: bool,
     carries_data: bool,
     fields: Vec<Field>,
+    /// Fields that share bits: which of them apply depends on the data word.
+    overlap: bool,
     /// One field that begins at bit 0 and has no names: its value is the data word.
     plain: bool,
 }
@@ -49,13 +52,30 @@ impl Named {
             [f] => f.low() == 0 && f.names().is_empty(),
             _ => false,
         };
+        let mut taken = 0;
+        let mut overlap = false;
+        for f in &fields {
+            let bits = f.encode(u32::MAX);
+            overlap |= taken & bits != 0;
+            taken |= bits;
+        }
         Self {
+            overlap,
             carries_data: carries_data(&name),
             known: method.is_some(),
             name,
             fields,
             plain,
         }
+    }
+}
+
+impl Named {
+    /// Whether a field of this method applies to a data word.
+    fn applies(&self, m: &MethodWrite, field: Field) -> bool {
+        !self.overlap
+            || explain::method(m.class, m.method, m.data)
+                .is_none_or(|write| write.fields.iter().any(|f| f.name == field.name()))
     }
 }
 
@@ -88,7 +108,7 @@ impl Explainer {
             _ => {
                 f.text(format_args!(" = {:#x}", m.data));
                 if !named.plain {
-                    for field in &named.fields {
+                    for field in named.fields.iter().filter(|f| named.applies(m, **f)) {
                         let value = field.value(m.data);
                         match field.names().name_of(value) {
                             Some(name) => f.text(format_args!(" {}={name}", field.name())),
@@ -167,7 +187,8 @@ impl Explainer {
         }
         super::json::number(out, u64::from(m.data));
         out.extend_from_slice(b",\"fields\":{");
-        for (i, field) in named.fields.iter().enumerate() {
+        let fields = named.fields.iter().filter(|f| named.applies(m, **f));
+        for (i, field) in fields.enumerate() {
             if i > 0 {
                 out.push(b',');
             }
