@@ -160,7 +160,8 @@ impl Cell {
         if self.way == Way::Kprobe && self.lockdown == "none" && self.kptr == 0 && !self.user {
             tests.extend(BED);
         }
-        if self.usual() && matches!(self.way, Way::Kprobe | Way::Fentry) {
+        let long_term = matches!(self.kernel, "6.1" | "6.12");
+        if self.usual() && long_term && self.way != Way::Tracepoint {
             tests.extend(ALL);
             tests.extend(STAND_IN);
         } else if self.gpus == USUAL.gpus {
@@ -222,6 +223,13 @@ pub fn all() -> Vec<Cell> {
             kernel: "6.12",
             way,
             user: true,
+            ..USUAL
+        });
+    }
+    for way in [Way::Kprobe, Way::Fentry, Way::Tracepoint] {
+        cells.push(Cell {
+            kernel: "backports",
+            way,
             ..USUAL
         });
     }
