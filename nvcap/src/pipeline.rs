@@ -170,7 +170,7 @@ impl Pipeline {
     }
 
     fn context(&mut self, s: &Submission) -> Context {
-        let thread = self.name(s.at.tid, s.at.pid);
+        let thread = s.thread.clone().or_else(|| self.name(s.at.tid, s.at.pid));
         let known = self.channels.entry(s.channel).or_default();
         known.token = known.token.or(s.token);
         if known.engine == Engine::Unknown && known.searched < SEARCHED {

@@ -52,6 +52,7 @@ fn submission(position: u64, n: u32) -> Submission {
         gp_get: None,
         prev_put: (position % u64::from(RING)) as u32,
         gp_put: ((position + u64::from(n)) % u64::from(RING)) as u32,
+        thread: None,
         ip: None,
         doorbell: None,
         how: How::Trapped,

@@ -549,3 +549,42 @@ fn the_documentation_lists_every_field_and_every_word() {
         }
     }
 }
+
+#[test]
+fn operations_in_json_are_what_serde_makes_of_them() {
+    let objects = json_of(json::Options::default());
+    let shown: Vec<&Value> = objects
+        .iter()
+        .filter(|o| o["type"] == "operation")
+        .collect();
+    assert_eq!(shown.len(), operations().len());
+    let mut bare = launch();
+    if let Operation::Launch(l) = &mut bare {
+        (l.qmd_version, l.grid, l.args) = (None, None, None);
+        l.cluster = Some([2, 1, 1]);
+        l.constant_banks.push(l.constant_banks[0].clone());
+        l.releases.clear();
+    }
+    let written = Written::default();
+    let mut sink = json::Json::new(written.output(), json::Options::default());
+    let context = context(0);
+    let body = Body::Operation(&bare);
+    sink.event(&Event {
+        context: &context,
+        body,
+    })
+    .unwrap();
+    sink.flush().unwrap();
+    let more: Value = serde_json::from_str(&written.text()).unwrap();
+    let all = operations();
+    for (shown, op) in shown
+        .into_iter()
+        .chain([&more])
+        .zip(all.iter().chain([&bare]))
+    {
+        let expected = serde_json::to_value(op).unwrap();
+        for (name, value) in expected.as_object().unwrap() {
+            assert_eq!(&shown[name], value, "{name} of {op:?}");
+        }
+    }
+}

@@ -191,6 +191,15 @@ fn given(args: &Args) -> anyhow::Result<nvcap::source::trap::given::Given> {
 fn end(args: &Args, outcome: &nvcap::source::trap::live::Outcome, status: u8) -> ExitCode {
     use std::os::unix::process::ExitStatusExt;
 
+    let ran = outcome.totals.stats.hits + outcome.totals.stats.foreign;
+    if outcome.totals.kernel_hits > ran {
+        eprintln!(
+            "nvcap: {} of {} breakpoint hits ran no BPF program (another one was running); what they rang for was \
+             fetched from the rings later",
+            outcome.totals.kernel_hits - ran,
+            outcome.totals.kernel_hits
+        );
+    }
     let Some(child) = outcome.child else {
         return ExitCode::from(status);
     };

@@ -6,6 +6,9 @@ use super::{
 };
 use crate::record::{self, ChannelId};
 
+/// From here on channel numbers are those of sources that do not ask the model for one.
+const FOREIGN_IDS: u32 = 1 << 24;
+
 impl Channel {
     pub(crate) fn to_record(&self) -> record::Channel {
         record::Channel {
@@ -140,7 +143,10 @@ impl Model {
     /// A channel that a source names: found in memory, given by the user, or read from a capture (where the
     /// model may know it from the capture's ioctls already, under its own number).
     pub(crate) fn channel_record(&mut self, said: &record::Channel) {
-        self.next_channel = self.next_channel.max(said.id.0.saturating_add(1));
+        // A source that gives numbers of its own takes them from far away; what a capture recorded continues here.
+        if said.id.0 < FOREIGN_IDS {
+            self.next_channel = self.next_channel.max(said.id.0 + 1);
+        }
         let object = said
             .handle
             .map(|(client, handle)| ObjectRef { client, handle });

@@ -25,6 +25,7 @@ mod model;
 pub mod names;
 mod object;
 mod process;
+pub mod report;
 mod resolve;
 mod rm;
 mod rm_control;
@@ -45,6 +46,9 @@ pub use object::{Aperture, Caching, ObjectRef, Space, attributes};
 pub use process::is_doorbell_shape;
 pub use resolve::{Resolved, Translation};
 pub use version::{NotAVersion, Version};
-pub use view::{
-    BoundEngine, ChannelView, DoorbellView, GroupView, MappingView, MappingWhat, event_engine,
-};
+pub use view::{BoundEngine, ChannelView, DoorbellView, GroupView, MappingView, MappingWhat};
+
+/// The page's example is compiled and run with the documentation tests.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/driver-model.md")]
+struct DocumentationPage;

@@ -8,6 +8,7 @@ use super::{
     gpu::Gpu,
     object::{Channel, Client, Kind, Memory, MemoryId, Object, ObjectRef, Space},
     process::{CpuMap, FileKey, Process, Target, is_doorbell_shape},
+    rm::aperture_of_class,
     space::{AddressSpace, GpuMap},
     version::Version,
 };
@@ -117,7 +118,6 @@ pub struct Model {
     pub(crate) channels: BTreeMap<ChannelId, Channel>,
     /// By RM's gpuId.
     pub(crate) gpus: BTreeMap<u32, Gpu>,
-    pub(crate) uvm_spaces: BTreeSet<ObjectRef>,
     pub(crate) next_channel: u32,
     next_memory: u64,
     pub(crate) changes: Vec<Change>,
@@ -172,8 +172,11 @@ impl Model {
 
     /// A channel number that is not used in this trace, for a source that found a channel by itself.
     pub fn reserve_channel_id(&mut self) -> ChannelId {
+        while self.channels.contains_key(&ChannelId(self.next_channel)) {
+            self.next_channel = self.next_channel.wrapping_add(1);
+        }
         let id = ChannelId(self.next_channel);
-        self.next_channel = self.next_channel.saturating_add(1);
+        self.next_channel = self.next_channel.wrapping_add(1);
         id
     }
 
@@ -186,7 +189,7 @@ impl Model {
                 object,
                 class,
                 size: None,
-                aperture: None,
+                aperture: aperture_of_class(class),
                 caching: None,
                 handles: BTreeSet::from([object]),
                 cpu: BTreeSet::new(),
@@ -250,16 +253,13 @@ impl Model {
         let pending = (!mapping.found)
             .then(|| process.fulfil(&keys, mapping.len))
             .flatten();
-        let has_doorbell = process
-            .maps
-            .values()
-            .any(|m| m.device == mapping.device && matches!(m.target, Target::Doorbell { .. }));
         let target = match pending {
             Some(p) => self.target_of(p.object, p.offset),
             // Write-only device memory has no other use; a readable page of that shape counts only while no
             // better one of that GPU is known.
             None if is_doorbell_shape(mapping)
-                && (!mapping.read || (mapping.found && !has_doorbell)) =>
+                && (!mapping.read
+                    || (mapping.found && !self.has_doorbell(pid, mapping.device))) =>
             {
                 Target::Doorbell {
                     object: None,
@@ -281,6 +281,14 @@ impl Model {
         };
         self.put_map(pid, mapping.start.0, map);
         self.settle(pid);
+    }
+
+    fn has_doorbell(&self, pid: u32, device: Device) -> bool {
+        self.processes.get(&pid).is_some_and(|p| {
+            p.maps
+                .values()
+                .any(|m| m.device == device && matches!(m.target, Target::Doorbell { .. }))
+        })
     }
 
     /// What a mapping of an object shows.

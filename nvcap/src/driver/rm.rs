@@ -22,6 +22,8 @@ pub(crate) mod class {
     pub const MEMORY_VIRTUAL: u32 = 0x0070;
     pub const MEMORY_OS_DESCRIPTOR: u32 = 0x0071;
     pub const DEVICE: u32 = 0x0080;
+    pub const MEMORY_LIST_SYSTEM: u32 = 0x0081;
+    pub const MEMORY_LIST_FBMEM: u32 = 0x0082;
     pub const NV50_MEMORY_VIRTUAL: u32 = 0x50a0;
     pub const CONTEXT_SHARE: u32 = 0x9067;
     pub const VASPACE: u32 = 0x90f1;
@@ -445,7 +447,6 @@ impl Model {
             }
             Kind::VaSpace | Kind::Device { .. } => {
                 self.drop_space(Space::Rm(at));
-                self.uvm_spaces.remove(&at);
             }
             Kind::Virtual { .. } => {
                 if let Some(space) = self.space_of_dma(at.client, &object.kind, object.parent) {
@@ -572,10 +573,14 @@ fn is_memory(class: u32) -> bool {
     )
 }
 
-fn aperture_of_class(class: u32) -> Option<Aperture> {
+pub(crate) fn aperture_of_class(class: u32) -> Option<Aperture> {
     match class {
-        class::MEMORY_SYSTEM | class::MEMORY_OS_DESCRIPTOR => Some(Aperture::System),
-        class::MEMORY_LOCAL_USER | class::MEMORY_EXTENDED_USER => Some(Aperture::Video),
+        class::MEMORY_SYSTEM | class::MEMORY_OS_DESCRIPTOR | class::MEMORY_LIST_SYSTEM => {
+            Some(Aperture::System)
+        }
+        class::MEMORY_LOCAL_USER | class::MEMORY_EXTENDED_USER | class::MEMORY_LIST_FBMEM => {
+            Some(Aperture::Video)
+        }
         class::MEMORY_LOCAL_PRIVILEGED => Some(Aperture::Registers),
         _ => None,
     }

@@ -9,10 +9,7 @@ use super::{
     object::{Aperture, Caching, Channel, Kind, MemoryId, ObjectRef, Space},
     process::{CpuMap, Target},
 };
-use crate::{
-    decode::event::Engine,
-    record::{ChannelId, CpuVa, Device, GpuVa, Origin},
-};
+use crate::record::{ChannelId, CpuVa, Device, GpuVa, Origin};
 
 /// An engine object bound to a channel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -491,24 +488,5 @@ impl Model {
             let inside = offset.checked_sub(map.memory?.offset)?;
             (inside < map.len).then(|| GpuVa(start.saturating_add(inside)))
         })
-    }
-}
-
-/// The engine of the decoder's events that an NV2080_ENGINE_TYPE is.
-#[must_use]
-pub fn event_engine(number: Option<u32>) -> Engine {
-    match number {
-        None | Some(0) => Engine::Unknown,
-        Some(0x01..=0x08) => Engine::Graphics,
-        Some(n @ 0x09..=0x12) => Engine::Copy(Some(n - 0x09)),
-        Some(n @ 0x34..=0x3d) => Engine::Copy(Some(n - 0x34 + 10)),
-        Some(n @ 0x13..=0x1a) => Engine::Nvdec(n - 0x13),
-        Some(n @ 0x1b..=0x1d) => Engine::Nvenc(n - 0x1b),
-        Some(0x3f) => Engine::Nvenc(3),
-        Some(n @ 0x2b..=0x32) => Engine::Nvjpg(n - 0x2b),
-        Some(0x33) => Engine::Ofa(0),
-        Some(0x3e) => Engine::Ofa(1),
-        Some(0x26) => Engine::Sec2,
-        Some(n) => Engine::Other(n),
     }
 }

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, fmt::Write as _};
 use serde_json::{Map, Value as Json, json};
 
 use crate::{
-    driver::{Aperture, Caching, ChannelView, Gpu, MappingView, MappingWhat, Model, names},
+    driver::{Aperture, Caching, ChannelView, Gpu, MappingView, MappingWhat, Model, names, report},
     record::{ChannelId, Device, Origin},
 };
 
@@ -101,6 +101,9 @@ pub fn table(model: &Model, pid: Option<u32>, live: &BTreeMap<ChannelId, Live>) 
             .iter()
             .map(|c| row(model, c, live.get(&c.id).copied().unwrap_or_default()));
         text.push_str(&columns(&HEAD, rows.collect()));
+    }
+    if !text.is_empty() {
+        text.push_str(&super::streams::spread_text(&report::spread(model)));
     }
     text
 }
@@ -249,6 +252,12 @@ fn channel_json(model: &Model, c: &ChannelView, live: Live) -> Json {
         .into(),
     );
     object.into()
+}
+
+/// `gpu0`, `gpu?`.
+#[must_use]
+pub fn gpu_name(minor: Option<u32>) -> String {
+    minor.map_or_else(|| "gpu?".to_owned(), |m| format!("gpu{m}"))
 }
 
 /// A size in bytes as people write it: `56 MiB`, `64 KiB`, `2608 B`.

@@ -274,8 +274,10 @@ impl Stats {
             "first_ns": self.first_ns, "last_ns": self.last_ns,
             "operations": operations, "channels": channels, "phases": phases, "stops": self.stops,
         });
-        if self.detail >= Detail::Methods {
+        if self.summary.is_some() || self.detail >= Detail::Methods {
             object["method_writes"] = self.method_writes.into();
+        }
+        if self.detail >= Detail::Methods {
             object["methods"] = methods.into();
         }
         let out = self.out.object();

@@ -105,6 +105,7 @@ pub fn run(
     mut each: impl FnMut(Record) -> io::Result<()>,
     mut idle: impl FnMut() -> io::Result<()>,
 ) -> Result<Outcome> {
+    super::precheck::check(&target, !options.given.is_empty())?;
     // Forked before there are threads.
     let command = match &target {
         Target::Command(argv) => Some(Command::prepare(argv)?),
