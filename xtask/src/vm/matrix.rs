@@ -60,6 +60,7 @@ const USUAL: Cell = Cell {
 /// Proves the bed on each kernel.
 const BED: &[&str] = &[
     "bed-life",
+    "bed-escapes",
     "bed-maps",
     "bed-revoke",
     "bed-kprobe",
