@@ -366,6 +366,7 @@ fn maps(bpf: &Ebpf) -> Result<Maps> {
         .map(|(name, map)| {
             let (Map::Array(data)
             | Map::HashMap(data)
+            | Map::LruHashMap(data)
             | Map::PerCpuArray(data)
             | Map::ProgramArray(data)
             | Map::RingBuf(data)) = map
