@@ -11,7 +11,7 @@ use nvcap_common::Birth;
 use super::perf::{self, Life};
 
 /// A thread that came to be less than this before its maker was armed may have missed the inheritance.
-const MARGIN_NS: u64 = 20_000_000;
+const MARGIN_NS: u64 = 4_000_000;
 
 /// One watched doorbell word of one process.
 #[derive(Debug)]
@@ -50,7 +50,8 @@ pub fn now() -> u64 {
 }
 
 impl Armed {
-    /// Watches `address` in every thread of `pid`. `birth` tells who made a thread, where that was seen.
+    /// Watches `address` in every thread of `pid`. `birth` tells who made a thread, where that was seen; `relieve` frees
+    /// registers of a thread that came while the process was being armed and holds more than it needs.
     ///
     /// # Errors
     /// Those of perf_event_open(2) for the first thread that could not be watched; a thread that ended meanwhile is
@@ -61,6 +62,7 @@ impl Armed {
         life: Life,
         program: BorrowedFd<'_>,
         birth: impl Fn(u32) -> Option<Birth>,
+        mut relieve: impl FnMut(u32) -> bool,
     ) -> io::Result<Self> {
         let mut armed = Self {
             address,
@@ -69,7 +71,6 @@ impl Armed {
             since: HashMap::new(),
         };
         let mut considered = HashSet::new();
-        let mut first_look = true;
         loop {
             let mut new = false;
             for tid in threads(pid)? {
@@ -77,18 +78,25 @@ impl Armed {
                     continue;
                 }
                 new = true;
-                if armed.inherited(birth(tid)) {
+                let born = birth(tid);
+                if armed.inherited(born) {
                     armed.since.insert(tid, 0);
                     continue;
                 }
-                match perf::watch(tid, address, life, program) {
+                let no_register =
+                    |e: &io::Error| e.raw_os_error() == Some(libc::ENOSPC) && born.is_some();
+                let mut watched = perf::watch(tid, address, life, program);
+                if watched.as_ref().is_err_and(no_register) && relieve(tid) {
+                    watched = perf::watch(tid, address, life, program);
+                }
+                match watched {
                     Ok(event) => {
                         armed.events.insert(tid, event);
                         armed.since.insert(tid, now());
                     }
                     Err(e) if e.raw_os_error() == Some(libc::ESRCH) => {}
-                    // A thread that came while its maker was being armed: its registers hold what it inherited.
-                    Err(e) if !first_look && e.raw_os_error() == Some(libc::ENOSPC) => {
+                    // Its registers hold what it inherited while its maker was being armed.
+                    Err(e) if no_register(&e) => {
                         armed.since.insert(tid, 0);
                     }
                     Err(e) => return Err(e),
@@ -97,8 +105,12 @@ impl Armed {
             if !new {
                 return Ok(armed);
             }
-            first_look = false;
         }
+    }
+
+    /// Closes the event that a thread has of its own, beside the one that it inherited.
+    pub fn release(&mut self, tid: u32) -> bool {
+        self.events.remove(&tid).is_some()
     }
 
     /// A thread made by an armed thread has the breakpoint already; a second one would trap twice.

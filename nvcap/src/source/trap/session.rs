@@ -398,7 +398,15 @@ impl Session {
             return Ok(());
         }
         let loaded = &self.loaded;
-        let armed = Armed::new(pid, address, life, loaded.doorbell(), |tid| loaded.birth(tid)).map_err(|e| {
+        let armed = Armed::new(
+            pid,
+            address,
+            life,
+            loaded.doorbell(),
+            |tid| loaded.birth(tid),
+            |tid| list.iter_mut().fold(false, |any, a| a.release(tid) || any),
+        )
+        .map_err(|e| {
             let what = format!("watching the doorbell {address:#x} of process {pid}");
             match e.raw_os_error() {
                 Some(libc::ENOSPC) => Error::new(
