@@ -59,7 +59,11 @@ fn measure(name: &str, bytes: u64, mut run: impl FnMut() -> u64) {
         let (wall, cpu) = (Instant::now(), on_cpu());
         events = black_box(run());
         let spent = on_cpu().saturating_sub(cpu);
-        best = best.min(if spent.is_zero() { wall.elapsed() } else { spent });
+        best = best.min(if spent.is_zero() {
+            wall.elapsed()
+        } else {
+            spent
+        });
     }
     let rate = bytes as f64 / best.as_secs_f64() / 1e6;
     println!(

@@ -5,12 +5,10 @@
 
 use std::io;
 
-use serde::Serialize;
-
 use crate::decode::engine_of;
 use crate::decode::event::{
-    Body, Context, EntryHead, EntryKind, Event, Inline, Launch, MethodWrite, Operation, Stop,
-    StopReason, SubmissionHead,
+    Body, Context, EntryHead, EntryKind, Event, MethodWrite, Operation, Stop, StopReason,
+    SubmissionHead,
 };
 use crate::ledger::Ledger;
 use crate::record::{At, Channel, How, Life, Loss, Lost, Origin, Record, Submission};
@@ -20,6 +18,12 @@ use super::names::EngineName;
 use super::redact::Redactor;
 use super::writer::Output;
 use super::{Detail, Sink};
+
+mod form;
+mod operation;
+
+pub(super) use form::number;
+use form::{bool_member, hex, key, known, member, optional, text};
 
 /// What the JSON output shows.
 #[derive(Clone, Debug, Default)]
@@ -44,64 +48,6 @@ pub struct Json {
     position: u64,
     /// Bytes missing of each entry of the current submission.
     missing: Vec<u64>,
-}
-
-/// Appends a number in decimal.
-pub(super) fn number(out: &mut Vec<u8>, mut n: u64) {
-    let mut digits = [0; 20];
-    let mut at = digits.len();
-    loop {
-        at -= 1;
-        digits[at] = b'0' + (n % 10) as u8;
-        n /= 10;
-        if n == 0 {
-            break;
-        }
-    }
-    out.extend_from_slice(&digits[at..]);
-}
-
-fn optional(out: &mut Vec<u8>, n: Option<u64>) {
-    match n {
-        Some(n) => number(out, n),
-        None => out.extend_from_slice(b"null"),
-    }
-}
-
-/// `,"name":number`, `name` needing no escapes.
-fn member(out: &mut Vec<u8>, name: &str, n: u64) {
-    key(out, name);
-    number(out, n);
-}
-
-fn key(out: &mut Vec<u8>, name: &str) {
-    out.extend_from_slice(b",\"");
-    out.extend_from_slice(name.as_bytes());
-    out.extend_from_slice(b"\":");
-}
-
-fn text(out: &mut Vec<u8>, name: &str, value: &str) {
-    key(out, name);
-    // Writing to a vector does not fail.
-    let _ = serde_json::to_writer(out, value);
-}
-
-fn hex(out: &mut Vec<u8>, bytes: &[u8]) {
-    const DIGITS: &[u8; 16] = b"0123456789abcdef";
-    out.extend(
-        bytes
-            .iter()
-            .flat_map(|b| [DIGITS[usize::from(b >> 4)], DIGITS[usize::from(b & 15)]]),
-    );
-}
-
-fn known(n: u32) -> Option<u64> {
-    (n != 0).then_some(u64::from(n))
-}
-
-fn bool_member(out: &mut Vec<u8>, name: &str, value: bool) {
-    key(out, name);
-    out.extend_from_slice(if value { b"true" } else { b"false" });
 }
 
 /// The members that every object begins with, from `"time_ns"` on.
@@ -298,12 +244,7 @@ impl Json {
         let redact = self.options.redact.clone();
         let out = self.object("operation", with_engine);
         let at = out.len();
-        match (redact, op) {
-            (None, Operation::Launch(l)) => launch(out, l),
-            (None, Operation::Inline(i)) => inline(out, i),
-            (None, op) => to_vec(out, op),
-            (Some(redact), op) => to_vec(out, &hidden(op, &redact)),
-        }
+        operation::operation(out, op, redact.as_ref());
         // `{"op":...}` becomes `,"op":...`: its members join those before.
         if out.get(at) == Some(&b'{') {
             out[at] = b',';
@@ -495,131 +436,4 @@ impl Sink for Json {
         self.out.end_object()?;
         self.out.flush()
     }
-}
-
-fn to_vec<T: Serialize>(out: &mut Vec<u8>, value: &T) {
-    // Neither the vector nor these types (no maps with keys that are not text) can fail.
-    let _ = serde_json::to_writer(out, value);
-}
-
-fn hex_member(out: &mut Vec<u8>, name: &str, bytes: &[u8]) {
-    key(out, name);
-    out.push(b'"');
-    hex(out, bytes);
-    out.push(b'"');
-}
-
-fn optional_member(out: &mut Vec<u8>, name: &str, n: Option<impl Into<u64>>) {
-    key(out, name);
-    optional(out, n.map(Into::into));
-}
-
-fn numbers(out: &mut Vec<u8>, name: &str, list: Option<&[u32]>) {
-    key(out, name);
-    let Some(list) = list else {
-        out.extend_from_slice(b"null");
-        return;
-    };
-    out.push(b'[');
-    for (i, n) in list.iter().enumerate() {
-        if i > 0 {
-            out.push(b',');
-        }
-        number(out, u64::from(*n));
-    }
-    out.push(b']');
-}
-
-/// What serde makes of a launch, several times as fast: launches and inline writes are most of what there is.
-fn launch(out: &mut Vec<u8>, l: &Launch) {
-    out.extend_from_slice(b"{\"op\":\"launch\"");
-    key(out, "kind");
-    to_vec(out, &l.kind);
-    key(out, "how");
-    to_vec(out, &l.how);
-    optional_member(out, "qmd", l.qmd);
-    let version = l.qmd_version.map(|(a, b)| [u32::from(a), u32::from(b)]);
-    numbers(
-        out,
-        "qmd_version",
-        version.as_ref().map(<[u32; 2]>::as_slice),
-    );
-    for (name, dimensions) in [
-        ("grid", &l.grid),
-        ("block", &l.block),
-        ("cluster", &l.cluster),
-    ] {
-        numbers(out, name, dimensions.as_ref().map(<[u32; 3]>::as_slice));
-    }
-    optional_member(out, "registers", l.registers);
-    optional_member(out, "shared_bytes", l.shared_bytes);
-    optional_member(out, "local_bytes", l.local_bytes);
-    optional_member(out, "barriers", l.barriers);
-    optional_member(out, "program", l.program);
-    optional_member(out, "program_bytes", l.program_bytes);
-    match &l.args {
-        Some(args) => hex_member(out, "args", args),
-        None => out.extend_from_slice(b",\"args\":null"),
-    }
-    key(out, "constant_banks");
-    out.push(b'[');
-    for (i, bank) in l.constant_banks.iter().enumerate() {
-        out.extend_from_slice(if i > 0 {
-            b",{\"index\":"
-        } else {
-            b"{\"index\":"
-        });
-        number(out, u64::from(bank.index));
-        member(out, "address", bank.address);
-        member(out, "size", u64::from(bank.size));
-        out.push(b'}');
-    }
-    out.push(b']');
-    key(out, "releases");
-    to_vec(out, &l.releases);
-    optional_member(out, "dependent", l.dependent);
-    out.push(b'}');
-}
-
-/// As [`launch`], of an inline write.
-fn inline(out: &mut Vec<u8>, i: &Inline) {
-    out.extend_from_slice(b"{\"op\":\"inline\"");
-    member(out, "dst", i.dst);
-    member(out, "bytes", i.bytes);
-    member(out, "line_bytes", u64::from(i.line_bytes));
-    member(out, "lines", u64::from(i.lines));
-    key(out, "content");
-    to_vec(out, &i.content);
-    key(out, "direction");
-    to_vec(out, &i.direction);
-    hex_member(out, "head", &i.head);
-    out.push(b'}');
-}
-
-/// An operation with users' data taken out.
-fn hidden(op: &Operation, redact: &Redactor) -> serde_json::Value {
-    let mut value = serde_json::to_value(op).unwrap_or(serde_json::Value::Null);
-    let mut replace = |name: &str, bytes: &[u8]| {
-        if let Some(slot) = value.get_mut(name)
-            && !slot.is_null()
-        {
-            *slot = serde_json::to_value(redact.hide(bytes)).unwrap_or(serde_json::Value::Null);
-        }
-    };
-    match op {
-        Operation::Launch(l) => replace("args", l.args.as_deref().unwrap_or(&[])),
-        Operation::Inline(i) => replace("head", &i.head),
-        Operation::Copy(c) => {
-            let pattern = c.pattern.as_deref().unwrap_or(&[]);
-            let bytes: Vec<u8> = pattern.iter().flat_map(|w| w.to_le_bytes()).collect();
-            replace("pattern", &bytes);
-        }
-        Operation::Semaphore(_)
-        | Operation::Barrier(_)
-        | Operation::Bind(_)
-        | Operation::Draw(_)
-        | Operation::Video(_)
-        | Operation::Host(_) => {}
-    }
-    value
 }
