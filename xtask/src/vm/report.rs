@@ -1,6 +1,5 @@
 //! What each machine said: printed, kept in target/vm/results, and made into docs/kernels.md.
 
-use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::fs;
 use std::path::PathBuf;
@@ -112,55 +111,170 @@ impl Report {
         fs::create_dir_all(results())?;
         let mut text = format!("{}\n", self.release);
         for test in &self.tests {
-            let word = match &test.outcome {
-                Outcome::Ok => "ok",
-                Outcome::Failed(_) => "FAILED",
-                Outcome::NotRun(_) => "not run",
+            let (word, why) = match &test.outcome {
+                Outcome::Ok => ("ok", ""),
+                Outcome::Failed(why) => ("FAILED", why.as_str()),
+                Outcome::NotRun(why) => ("not run", why.as_str()),
             };
-            let _ = writeln!(text, "{}\t{word}", test.name);
+            let _ = writeln!(text, "{}\t{word}\t{why}", test.name);
+        }
+        if let Some(why) = &self.machine {
+            let _ = writeln!(
+                text,
+                "machine\tFAILED\t{}",
+                why.lines().next().unwrap_or_default()
+            );
         }
         fs::write(results().join(&self.cell), text).context("keeping the result")
     }
 }
 
-/// Writes docs/kernels.md's table from the results that are kept: rows are machines, columns tests.
+/// What tests of these names show, in the order of the columns.
+const FEATURES: &[(&str, &[&str])] = &[
+    ("bed", &["bed-"]),
+    (
+        "fork, exec",
+        &["capture::fork", "capture::exec", "capture::many_events"],
+    ),
+    ("capture", &["capture::", "trace", "no-gpu"]),
+    ("attach", &["attach::"]),
+    ("kill, signals", &["death::"]),
+    ("reload", &["reload"]),
+    ("containers", &["container", "in-container"]),
+    ("revocation", &["revoked", "no-peeks"]),
+];
+
+fn feature(test: &str) -> Option<usize> {
+    FEATURES
+        .iter()
+        .position(|(_, names)| names.iter().any(|n| test.starts_with(n)))
+}
+
+/// One machine's kept result: its kernel, and each test's name, outcome and reason.
+struct Kept {
+    cell: String,
+    release: String,
+    tests: Vec<[String; 3]>,
+}
+
+fn kept() -> Vec<Kept> {
+    matrix::all()
+        .iter()
+        .map(|cell| {
+            let text = fs::read_to_string(results().join(cell.name())).unwrap_or_default();
+            let mut lines = text.lines();
+            let release = lines.next().unwrap_or("not run yet").to_string();
+            let tests = lines
+                .map(|l| {
+                    let mut words = l.splitn(3, '\t').map(str::to_string);
+                    [(); 3].map(|()| words.next().unwrap_or_default())
+                })
+                .collect();
+            Kept {
+                cell: cell.name(),
+                release,
+                tests,
+            }
+        })
+        .collect()
+}
+
+/// The tables: machines by features, then what did not pass and why.
+fn render(kept: &[Kept]) -> String {
+    let heads: Vec<_> = FEATURES.iter().map(|(name, _)| *name).collect();
+    let mut text = format!(
+        "| machine | kernel | {} |\n| --- | --- |{}\n",
+        heads.join(" | "),
+        " --- |".repeat(heads.len())
+    );
+    let mut rest = String::new();
+    for row in kept {
+        let mut counts = vec![(0, 0); FEATURES.len()];
+        for [name, word, why] in &row.tests {
+            if let Some(i) = feature(name) {
+                counts[i].1 += 1;
+                counts[i].0 += usize::from(word == "ok");
+            }
+            if word != "ok" {
+                let why = why.replace('|', "\\|");
+                let _ = writeln!(rest, "| {} | {name} | {word} | {why} |", row.cell);
+            }
+        }
+        let words: Vec<_> = counts
+            .iter()
+            .map(|&(ok, of)| {
+                if of == 0 {
+                    String::new()
+                } else {
+                    format!("{ok} of {of}")
+                }
+            })
+            .collect();
+        let _ = writeln!(
+            text,
+            "| {} | {} | {} |",
+            row.cell,
+            row.release,
+            words.join(" | ")
+        );
+    }
+    if rest.is_empty() {
+        text.push_str("\nAll of them passed.\n");
+    } else {
+        text.push_str(
+            "\n## What did not pass\n\n| machine | test | how | why |\n| --- | --- | --- | --- |\n",
+        );
+        text.push_str(&rest);
+    }
+    text
+}
+
+/// Writes docs/kernels.md's tables from the results that are kept; what is above them stays.
 pub fn table() -> Result<()> {
     const BEGIN: &str = "<!-- made by `cargo xtask vm --table`: do not edit below -->";
-    let mut columns: Vec<String> = Vec::new();
-    let mut rows: Vec<(String, String, BTreeMap<String, String>)> = Vec::new();
-    for cell in matrix::all() {
-        let Ok(text) = fs::read_to_string(results().join(cell.name())) else {
-            rows.push((cell.name(), "-".into(), BTreeMap::new()));
-            continue;
-        };
-        let mut lines = text.lines();
-        let release = lines.next().unwrap_or_default().to_string();
-        let mut row = BTreeMap::new();
-        for (name, word) in lines.filter_map(|l| l.split_once('\t')) {
-            if !columns.iter().any(|c| c == name) {
-                columns.push(name.into());
-            }
-            row.insert(name.to_string(), word.to_string());
-        }
-        rows.push((cell.name(), release, row));
-    }
-    let mut table = format!(
-        "{BEGIN}\n\n| machine | kernel | {} |\n",
-        columns.join(" | ")
-    );
-    let _ = writeln!(table, "| --- | --- |{}", " --- |".repeat(columns.len()));
-    for (cell, release, row) in rows {
-        let words: Vec<_> = columns
-            .iter()
-            .map(|c| row.get(c).map_or("", String::as_str))
-            .collect();
-        let _ = writeln!(table, "| {cell} | {release} | {} |", words.join(" | "));
-    }
     let path = paths::root().join("docs/kernels.md");
     let old = fs::read_to_string(&path).unwrap_or_default();
     let head = old.split(BEGIN).next().unwrap_or_default();
-    fs::create_dir_all(path.parent().context("a folder")?)?;
-    fs::write(&path, format!("{head}{table}"))?;
+    fs::write(&path, format!("{head}{BEGIN}\n\n{}", render(&kept())))
+        .context("writing docs/kernels.md")?;
     println!("vm: wrote {}", path.display());
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn results_become_tables() {
+        let test = |name: &str, word: &str, why: &str| [name, word, why].map(String::from);
+        let kept = [Kept {
+            cell: "6.1-kprobe".into(),
+            release: "6.1.0".into(),
+            tests: vec![
+                test("bed-life", "ok", ""),
+                test("capture::exec", "ok", ""),
+                test("capture::fork_own", "FAILED", "a | b"),
+                test("capture::one_thread", "ok", ""),
+            ],
+        }];
+        let text = render(&kept);
+        assert!(
+            text.contains("| 6.1-kprobe | 6.1.0 | 1 of 1 | 1 of 2 | 1 of 1 |  |"),
+            "{text}"
+        );
+        assert!(
+            text.contains("| 6.1-kprobe | capture::fork_own | FAILED | a \\| b |"),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn every_test_of_the_matrix_has_a_column() {
+        for cell in matrix::all() {
+            for test in cell.tests() {
+                assert!(feature(test).is_some(), "{test}");
+            }
+        }
+    }
 }

@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use live::programs::{Folder, Running, nvcap, softgpu};
@@ -31,14 +31,9 @@ pub fn attach(pid: u32, trace: &Path, channels: PathBuf, flags: &[OsString]) -> 
     ]);
     args.extend_from_slice(flags);
     let mut nvcap = Running::start(&nvcap()?, args)?;
-    // It watches once it has its breakpoints; a thread's may come a little after another's.
-    let (mut last, mut since) = (0, Instant::now());
+    // It says so once it has its breakpoints. Their number says less: kprobes are perf events too.
     nvcap.wait_until("watching", Duration::from_secs(20), |r| {
-        let now = r.perf_events();
-        if now != last {
-            (last, since) = (now, Instant::now());
-        }
-        now > 0 && since.elapsed() > Duration::from_millis(300)
+        r.stderr().contains("attached")
     })?;
     Ok(nvcap)
 }

@@ -226,12 +226,25 @@ fn own_children(kind: &str) -> Result<()> {
 pub fn fork_own() -> Result<()> {
     let plan = plan(12, 500);
     let filter = "type=submission,entry";
-    let traced = trace_with(&["--no-follow"], filter, &plan, &["--threads=2", "--fork-own=2"])?;
+    let traced = trace_with(
+        &["--no-follow"],
+        filter,
+        &plan,
+        &["--threads=2", "--fork-own=2"],
+    )?;
     expect_result(&traced.ended.stdout, &plan)?;
-    ensure!(child_pids(&traced.ended.stdout).len() == 2, "{}", traced.ended.stdout);
+    ensure!(
+        child_pids(&traced.ended.stdout).len() == 2,
+        "{}",
+        traced.ended.stdout
+    );
     let report = verify(&traced.trace, &Expected::whole(plan))?;
     report.expect_complete()?;
-    ensure!(report.processes.len() == 1, "processes {:?}", report.processes);
+    ensure!(
+        report.processes.len() == 1,
+        "processes {:?}",
+        report.processes
+    );
     Ok(())
 }
 

@@ -135,16 +135,46 @@ fn live(job: &Job, names: &[String]) -> u8 {
     command
         .env("SOFTGPU_BIN", "/bin/softgpu")
         .env("SOFTGPU_DEVICE", "1");
-    let mut failed = 0;
+    let mut said = Said::default();
     let limit = Duration::from_secs(job.limit * names.len() as u64);
-    let ended = machine::stream(&mut command, limit, |line| {
+    let ended = machine::stream(&mut command, limit, |line| said.line(line));
+    said.flush();
+    // The runner counts a test that was never named as failed.
+    if ended.status.is_none() {
+        println!("  the end-to-end tests: {}", ended.how);
+    }
+    said.failed
+}
+
+/// What the end-to-end tests' program says, line by line. A failed test's own words follow its verdict.
+#[derive(Default)]
+struct Said {
+    failed: u8,
+    waiting: Option<(String, String, Vec<String>)>,
+}
+
+impl Said {
+    fn flush(&mut self) {
+        if let Some((name, seconds, why)) = self.waiting.take() {
+            println!("vm: test {name} FAILED {seconds} {}", why.join(" "));
+        }
+    }
+
+    fn line(&mut self, line: &str) {
         let verdict = line
             .strip_prefix("test ")
             .and_then(|l| l.split_once(" ... "));
         let Some((name, verdict)) = verdict else {
             println!("  {line}");
+            let words = self.waiting.as_mut().filter(|w| w.2.len() < 2);
+            if let Some((_, _, why)) = words
+                && line.starts_with(' ')
+            {
+                why.push(line.trim().to_string());
+            }
             return;
         };
+        self.flush();
         let seconds = verdict
             .rsplit_once('(')
             .and_then(|(_, s)| s.strip_suffix(" s)"))
@@ -154,13 +184,8 @@ fn live(job: &Job, names: &[String]) -> u8 {
         } else if verdict.starts_with("ok") {
             println!("vm: test {name} ok {seconds}");
         } else {
-            failed += 1;
-            println!("vm: test {name} FAILED {seconds} its own words follow on the console");
+            self.failed += 1;
+            self.waiting = Some((name.into(), seconds.into(), Vec::new()));
         }
-    });
-    // The runner counts a test that was never named as failed.
-    if ended.status.is_none() {
-        println!("  the end-to-end tests: {}", ended.how);
     }
-    failed
 }

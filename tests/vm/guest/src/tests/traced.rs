@@ -1,13 +1,14 @@
 //! Tests of nvcap that only a machine with the stand-in can run; those that run natively too are in tests/live.
 
+use std::ffi::OsString;
 use std::fs;
-use std::io::{BufRead, BufReader, Write};
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use live::programs::Running;
 use live::verify::{Expected, Extent, Report, verify};
 
 use super::Outcome;
@@ -45,46 +46,29 @@ fn whole_report(trace: &Path, want: &Want) -> Result<Report> {
     Ok(report)
 }
 
-/// A running nvcap; killed when dropped.
-struct Attached(Child);
-
-impl Attached {
-    /// Starts it on these processes and returns once it says that it traces.
-    fn start(mut command: Command, pid: u32) -> Result<Attached> {
-        let mut child = command
-            .arg("-p")
-            .arg(pid.to_string())
-            .stdin(Stdio::null())
-            .stderr(Stdio::piped())
-            .spawn()?;
-        let mut lines = BufReader::new(child.stderr.take().context("its standard error")?);
-        let attached = Attached(child);
-        let mut said = String::new();
-        while !said.contains("tracing ") {
-            ensure!(lines.read_line(&mut said)? > 0, "nvcap ended: {said}");
-        }
-        // What else it says must not block it.
-        std::thread::spawn(move || {
-            lines
-                .lines()
-                .map_while(Result::ok)
-                .for_each(|l| eprintln!("nvcap: {l}"))
-        });
-        Ok(attached)
-    }
-
-    fn end(mut self) -> Result<()> {
-        let status = self.0.wait()?;
-        ensure!(status.code() == Some(0), "nvcap: {status}");
-        Ok(())
-    }
+/// The same for a trace that began when each channel had made its first submission.
+fn later_report(trace: &Path, want: &Want) -> Result<Report> {
+    let report = verify(trace, &Expected::part(want.plan(0), Extent::From(1)))?;
+    report.expect_complete()?;
+    Ok(report)
 }
 
-impl Drop for Attached {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
+/// Starts nvcap on a process and returns once it says that it is attached.
+fn attach(job: &Job, trace: &Path, pid: u32) -> Result<Running> {
+    let command = nvcap(job, trace);
+    let args = command
+        .get_args()
+        .map(OsString::from)
+        .chain(["-p".into(), pid.to_string().into()]);
+    let mut nvcap = Running::start(Path::new(command.get_program()), args)?;
+    nvcap.wait_until("watching", Duration::from_secs(30), |r| {
+        r.stderr().contains("attached")
+    })?;
+    Ok(nvcap)
+}
+
+fn end(nvcap: Running) -> Result<()> {
+    nvcap.end(Duration::from_secs(20))?.expect_code(0)
 }
 
 /// A command from its first submission to its end, on as many GPUs as there are.
@@ -144,36 +128,27 @@ pub fn reload(job: &Job) -> Result<Outcome> {
     command
         .args(["--", "/bin/lives", SOFTGPU])
         .args(want.args());
-    let mut child = command
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()?;
-    let mut lines = BufReader::new(child.stdout.take().context("its output")?).lines();
-    let mut go = child.stdin.take().context("its input")?;
-    let mut attached = Attached(child);
-    let mut pids = Vec::new();
-    for life in 0..2 {
-        go.write_all(b"go\n")?;
-        loop {
-            let line = lines.next().context("nvcap ended too early")??;
-            live::verify::learn_tokens(&line);
-            if let Some(pid) = line.strip_prefix("pid ") {
-                pids.push(pid.parse()?);
-            }
-            if line == "lived" {
-                break;
-            }
-        }
-        if life == 0 {
+    let args: Vec<_> = command.get_args().map(OsString::from).collect();
+    let mut nvcap = Running::start(Path::new("/bin/nvcap"), args)?;
+    for life in 1..=2 {
+        nvcap.write(b"go\n")?;
+        nvcap.wait_until("a life", Duration::from_secs(30), |r| {
+            r.stdout().lines().filter(|l| *l == "lived").count() == life
+        })?;
+        if life == 1 {
             wait_for("unloading the driver", || Ok(unload_driver().is_ok())).context(
                 "something still holds the module: fentry programs do, by the kernel's own rule",
             )?;
             load_driver(job.gpus)?;
         }
     }
-    drop(go);
-    let status = attached.0.wait()?;
-    ensure!(status.code() == Some(0), "nvcap: {status}");
+    let ended = nvcap.end(Duration::from_secs(20))?;
+    ended.expect_code(0)?;
+    let pids: Vec<u32> = ended
+        .stdout
+        .lines()
+        .filter_map(|l| l.strip_prefix("pid ")?.parse().ok())
+        .collect();
     let expected: Vec<_> = pids
         .into_iter()
         .map(|pid| Expected {
@@ -204,7 +179,7 @@ fn inner(pid: u32) -> Result<u32> {
 pub fn container(job: &Job) -> Result<Outcome> {
     let trace = trace_file("container");
     let want =
-        Want::new(job.gpus, 200).how(&["--wait-file", "/tmp/container-go", "--before-wait", "0"]);
+        Want::new(job.gpus, 200).how(&["--wait-file", "/tmp/container-go", "--before-wait", "1"]);
     let mut command = Command::new("/bin/contained");
     command.arg(SOFTGPU).args(want.args());
     let mut target = Target::start_as(&mut command)?;
@@ -217,12 +192,12 @@ pub fn container(job: &Job) -> Result<Outcome> {
             .any(|l| l.starts_with("NSpid:") && l.ends_with("\t1")),
         "not PID 1 inside:\n{status}"
     );
-    let nvcap = Attached::start(nvcap(job, &trace), pid)?;
+    let nvcap = attach(job, &trace, pid)?;
     go("/tmp/container-go")?;
     target.until("done")?;
-    nvcap.end()?;
+    end(nvcap)?;
     target.end()?;
-    let report = whole_report(&trace, &want)?;
+    let report = later_report(&trace, &want)?;
     ensure!(
         report.processes.iter().eq([&pid]),
         "processes {:?}, not {pid}",
@@ -274,12 +249,12 @@ pub fn revoked(job: &Job) -> Result<Outcome> {
         "--wait-file",
         "/tmp/revoked-go",
         "--before-wait",
-        "0",
+        "1",
         "--sleep-us",
         "500",
     ]);
     let mut target = Target::start(&want)?;
-    let nvcap = Attached::start(nvcap(job, &trace), target.pid())?;
+    let nvcap = attach(job, &trace, target.pid())?;
     go("/tmp/revoked-go")?;
     let device = fs::OpenOptions::new()
         .read(true)
@@ -292,9 +267,9 @@ pub fn revoked(job: &Job) -> Result<Outcome> {
         std::thread::sleep(Duration::from_millis(10));
     }
     target.until("done")?;
-    nvcap.end()?;
+    end(nvcap)?;
     target.end()?;
-    whole_report(&trace, &want)?;
+    later_report(&trace, &want)?;
     Ok(Outcome::Passed)
 }
 
@@ -304,10 +279,10 @@ pub fn no_peeks(job: &Job) -> Result<Outcome> {
     let trace = trace_file("no-peeks");
     let want = Want::new(job.gpus, 60).how(&["--wait-file", "/tmp/peeks-go"]);
     let mut target = Target::start(&want)?;
-    let nvcap = Attached::start(nvcap(job, &trace), target.pid())?;
+    let nvcap = attach(job, &trace, target.pid())?;
     go("/tmp/peeks-go")?;
     target.until("done")?;
-    nvcap.end()?;
+    end(nvcap)?;
     target.end()?;
     verify(&trace, &Expected::part(want.plan(0), Extent::Suffix))?.expect_complete()?;
     let peeks = param("doorbell_peeks")? - before;
