@@ -3,6 +3,7 @@
 //! - `doorbell`: what a hit on the doorbell breakpoint starts.
 //! - `capture`: walks a channel's ring and copies entries and pushbuffer bytes.
 //! - `ioctl`, `mmap`, `process`: what the driver model is made from.
+//! - `fentry`: another way into `ioctl` and `mmap`.
 //! - `kernel`: reading kernel structures by offsets found in BTF.
 //!
 //! Nothing here decides what a byte means. All state that outlives a program run is in the maps of `maps`.
@@ -14,6 +15,7 @@
 
 mod capture;
 mod doorbell;
+mod fentry;
 mod ioctl;
 mod kernel;
 mod maps;

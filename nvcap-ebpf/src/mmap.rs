@@ -61,15 +61,28 @@ fn thread() -> u64 {
     u64::from(pid) << 32 | u64::from(tid)
 }
 
-/// Records a mapping from the kernel's own description of it.
+/// Records a mapping of a traced process from the kernel's own description of it.
 #[inline(always)]
-fn mapped_vma(proc: Proc, file: u64, vma: u64) {
+pub fn mapped_by(file: u64, vma: u64) {
+    let (pid, _) = kernel::ids();
+    let Some(proc) = traced(pid) else { return };
     let o = kernel::offsets();
     let start = kernel::read64(vma, o.vma_start);
     let end = kernel::read64(vma, o.vma_end);
     // VM_READ and VM_WRITE are 1 and 2, as PROT_READ and PROT_WRITE are.
     let prot = kernel::read64(vma, o.vma_flags) as u32 & 3;
     mapped(proc, file, -1, start, end - start, prot);
+}
+
+/// Records that the driver lets go of a mapping of a traced process.
+#[inline(always)]
+pub fn released(vma: u64) {
+    let (pid, _) = kernel::ids();
+    if traced(pid).is_some() {
+        let o = kernel::offsets();
+        let start = kernel::read64(vma, o.vma_start);
+        unmapped(start, kernel::read64(vma, o.vma_end) - start);
+    }
 }
 
 /// nvidia_mmap(struct file *, struct vm_area_struct *)
@@ -90,11 +103,8 @@ pub fn kretprobe_mmap(ctx: RetProbeContext) -> u32 {
     // SAFETY: plain integers.
     let [file, vma] = unsafe { *m };
     let _ = MAPPING.remove(key);
-    let (pid, _) = kernel::ids();
-    if ctx.ret::<i32>() == 0
-        && let Some(proc) = traced(pid)
-    {
-        mapped_vma(proc, file, vma);
+    if ctx.ret::<i32>() == 0 {
+        mapped_by(file, vma);
     }
     0
 }
@@ -102,12 +112,8 @@ pub fn kretprobe_mmap(ctx: RetProbeContext) -> u32 {
 /// nvidia_vma_release(struct vm_area_struct *)
 #[kprobe]
 pub fn kprobe_unmap(ctx: ProbeContext) -> u32 {
-    let (pid, _) = kernel::ids();
-    let Some(vma) = ctx.arg::<u64>(0) else { return 0 };
-    if traced(pid).is_some() {
-        let o = kernel::offsets();
-        let start = kernel::read64(vma, o.vma_start);
-        unmapped(start, kernel::read64(vma, o.vma_end) - start);
+    if let Some(vma) = ctx.arg::<u64>(0) {
+        released(vma);
     }
     0
 }

@@ -154,6 +154,13 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     } else {
         live::Target::Command(args.command.clone())
     };
+    // As strace does: on standard error, so that output stays what was asked for.
+    let (pids, quiet) = (args.pid.clone(), args.output.quiet);
+    let attached = move || {
+        for pid in pids.iter().filter(|_| !quiet) {
+            eprintln!("nvcap: process {pid} attached");
+        }
+    };
     let pipeline = RefCell::new(args.output.pipeline()?);
     let outcome = live::run(
         options,
@@ -161,6 +168,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         limits,
         |record| pipeline.borrow_mut().record(record),
         || pipeline.borrow_mut().flush(),
+        attached,
     )?;
     log::info!("{:?}", outcome.totals);
     let ledger = args.output.conclude(pipeline.into_inner())?;

@@ -4,7 +4,7 @@ use super::{
     model::{Change, MAX_CHANNELS, Model},
     object::{Channel, Kind, ObjectRef},
 };
-use crate::record::{self, ChannelId};
+use crate::record::{self, ChannelId, Submission};
 
 /// From here on channel numbers are those of sources that do not ask the model for one.
 const FOREIGN_IDS: u32 = 1 << 24;
@@ -52,6 +52,9 @@ impl Channel {
             userd: said.userd,
             origin: said.origin,
             announced: said.ring.zip(said.userd),
+            submissions: 0,
+            gp_get: None,
+            gp_put: None,
         }
     }
 
@@ -116,6 +119,22 @@ impl Model {
                     self.changes.push(Change::Token { channel: id, token });
                 }
             }
+        }
+    }
+
+    /// Keeps count of what goes through a channel and over which doorbell page.
+    pub(crate) fn submission(&mut self, said: &Submission) {
+        if let Some(channel) = self.channels.get_mut(&said.channel) {
+            channel.submissions += 1;
+            channel.gp_get = said.gp_get.or(channel.gp_get);
+            channel.gp_put = Some(said.gp_put);
+        }
+        if let Some(at) = said.doorbell
+            && let Some(process) = self.processes.get_mut(&said.at.pid)
+            && let Some((start, map)) = process.maps.range_mut(..=at.0).next_back()
+            && at.0 - start < map.len
+        {
+            map.rung += 1;
         }
     }
 

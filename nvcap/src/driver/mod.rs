@@ -18,9 +18,11 @@
 
 mod call;
 mod channel;
+mod class;
 mod facts;
 pub mod fields;
 mod gpu;
+mod life;
 mod model;
 pub mod names;
 mod object;
@@ -46,7 +48,9 @@ pub use object::{Aperture, Caching, ObjectRef, Space, attributes};
 pub use process::is_doorbell_shape;
 pub use resolve::{Resolved, Translation};
 pub use version::{NotAVersion, Version};
-pub use view::{BoundEngine, ChannelView, DoorbellView, GroupView, MappingView, MappingWhat};
+pub use view::{
+    BoundEngine, ChannelView, DoorbellView, GroupView, MappingView, MappingWhat, ObjectView,
+};
 
 /// The page's example is compiled and run with the documentation tests.
 #[cfg(doctest)]

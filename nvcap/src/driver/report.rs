@@ -9,9 +9,9 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use super::{model::Model, names};
+use super::model::Model;
 use crate::{
-    decode::event::{Body, Event, Operation, SemaphoreAction},
+    decode::event::{Body, Engine, Event, Operation, SemaphoreAction},
     record::{Channel, ChannelId},
 };
 
@@ -124,8 +124,12 @@ pub struct Shared {
     pub token: Option<u32>,
     /// NV2080_ENGINE_TYPE.
     pub engine: Option<u32>,
+    /// The engine as the decoder's context has it, where the number is not known.
+    pub runs_on: Engine,
     /// Entries of the ring.
     pub entries: Option<u32>,
+    /// GP_GET was read with at least one submission: only then can it be told what stood behind a wait.
+    pub get_known: bool,
     /// Submissions.
     pub submissions: u64,
     /// Submissions by thread. Beyond [`MAX_THREADS`] threads the rest counts as thread 0.
@@ -189,7 +193,12 @@ impl Sharing {
             Body::Submission(head) => {
                 shared.pid = context.at.pid;
                 shared.token = context.token.or(shared.token);
+                shared.gpu = context.gpu.or(shared.gpu);
+                if context.engine != Engine::Unknown {
+                    shared.runs_on = context.engine;
+                }
                 shared.submissions += 1;
+                shared.get_known |= head.gp_get.is_some();
                 let tid = match shared.threads.len() {
                     n if n >= MAX_THREADS && !shared.threads.contains_key(&context.at.tid) => 0,
                     _ => context.at.tid,
@@ -231,11 +240,10 @@ impl Sharing {
 }
 
 impl Shared {
-    /// The engine's name.
+    /// Threads that are known to have submitted into it.
     #[must_use]
-    pub fn engine_name(&self) -> String {
-        self.engine
-            .map_or_else(|| "?".to_owned(), |e| names::engine(e).into_owned())
+    pub fn known_threads(&self) -> usize {
+        self.threads.keys().filter(|tid| **tid != 0).count()
     }
 
     /// More was committed at `position`, while GP_GET was `get` and GP_PUT `put`.
@@ -271,7 +279,7 @@ impl Shared {
 mod tests {
     use super::*;
     use crate::{
-        decode::event::{Context, Engine, Semaphore, SemaphoreUnit, SubmissionHead},
+        decode::event::{Context, Semaphore, SemaphoreUnit, SubmissionHead},
         record::{At, How},
     };
 

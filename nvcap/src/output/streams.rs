@@ -5,9 +5,12 @@ use std::{collections::BTreeMap, fmt::Write as _, io};
 
 use serde_json::{Value as Json, json};
 
-use super::{Detail, Sink, channels::gpu_name, writer::Output};
+use super::{Detail, Sink, channels::gpu_name, names::EngineName, writer::Output};
 use crate::{
-    decode::event::{Event, SemaphoreAction},
+    decode::{
+        engine_of as engine_of_number,
+        event::{Event, SemaphoreAction},
+    },
     driver::{
         Model, Options,
         report::{self, GpuReport, Shared, Sharing},
@@ -118,13 +121,15 @@ pub fn spread_text(spread: &[GpuReport]) -> String {
     let mut text = String::new();
     for gpu in spread {
         let channels: usize = gpu.runlists.iter().map(report::Runlist::channels).sum();
-        let groups: usize = gpu.runlists.iter().map(|r| r.groups.len()).sum();
+        let groups: usize = gpu.runlists.iter().map(groups_of).sum();
         let _ = writeln!(
             text,
-            "  {}{}: {channels} channels in {groups} groups on {} runlists",
+            "  {}{}: {}{} on {}",
             gpu_name(gpu.gpu),
             gpu.chip.as_ref().map_or(String::new(), |c| format!(" {c}")),
-            gpu.runlists.len()
+            count(channels, "channel"),
+            in_groups(groups),
+            count(gpu.runlists.len(), "runlist")
         );
         for runlist in &gpu.runlists {
             let number = runlist
@@ -136,13 +141,39 @@ pub fn spread_text(spread: &[GpuReport]) -> String {
             };
             let _ = writeln!(
                 text,
-                "    runlist {number:<3} {engines:<12} {} channels in {} groups",
-                runlist.channels(),
-                runlist.groups.len()
+                "    runlist {number:<3} {engines:<12} {}{}",
+                count(runlist.channels(), "channel"),
+                in_groups(groups_of(runlist))
             );
         }
     }
     text
+}
+
+/// Groups that are known as such.
+fn groups_of(runlist: &report::Runlist) -> usize {
+    runlist
+        .groups
+        .iter()
+        .filter(|(_, g, _)| g.is_some())
+        .count()
+}
+
+fn in_groups(groups: usize) -> String {
+    match groups {
+        0 => String::new(),
+        n => format!(" in {}", count(n, "group")),
+    }
+}
+
+fn count(n: usize, what: &str) -> String {
+    format!("{n} {what}{}", if n == 1 { "" } else { "s" })
+}
+
+/// The engine's name.
+fn engine_of(shared: &Shared) -> String {
+    let engine = shared.engine.map_or(shared.runs_on, engine_of_number);
+    EngineName(engine).to_string()
 }
 
 fn name_of(id: ChannelId, shared: &Shared) -> String {
@@ -165,78 +196,105 @@ fn compares(action: SemaphoreAction) -> &'static str {
 fn to_text(spread: &[GpuReport], sharing: &Sharing) -> String {
     let mut text = String::from("streams: who shared which channel\n");
     text.push_str(&spread_text(spread));
-    let mut serialised = false;
-    let mut shown = 0;
-    for (id, shared) in sharing.channels().filter(|(_, s)| s.submissions != 0) {
-        shown += 1;
-        let _ = write!(
-            text,
-            "  channel {} ({} {}, pid {}): {} submissions",
-            name_of(id, shared),
-            gpu_name(shared.gpu),
-            shared.engine_name(),
-            shared.pid,
-            shared.submissions
-        );
-        let known: Vec<(&u32, &u64)> = shared.threads.iter().filter(|(t, _)| **t != 0).collect();
-        if known.len() > 1 {
-            let mut by_count = known.clone();
-            by_count.sort_by_key(|(_, n)| std::cmp::Reverse(**n));
-            let list: Vec<String> = by_count
-                .iter()
-                .take(6)
-                .map(|(tid, n)| format!("{tid} ({n})"))
-                .collect();
-            let _ = write!(text, " of {} threads: {}", known.len(), list.join(", "));
-            if known.len() > 6 {
-                text.push_str(", ...");
-            }
-        }
-        let _ = writeln!(text, "; {} waits", shared.waits);
-        if shared.behind != 0 {
-            serialised = true;
-            let _ = write!(
-                text,
-                "    {} were committed while the GPU had not passed an earlier wait of this channel",
-                shared.behind
-            );
-            if shared.behind_other_thread != 0 {
-                let _ = write!(
-                    text,
-                    ", {} of them another thread's",
-                    shared.behind_other_thread
-                );
-            }
-            text.push('\n');
-            if let Some(b) = shared.example {
-                let _ = writeln!(
-                    text,
-                    "    such as #{} (thread {}) behind #{} (thread {}), which waits for {:#x} {} {:#x}",
-                    b.serial,
-                    b.tid,
-                    b.wait.serial,
-                    b.wait.tid,
-                    b.wait.address,
-                    compares(b.wait.action),
-                    b.wait.payload
-                );
-            }
-        }
+    let mut all: Vec<(ChannelId, &Shared)> = sharing
+        .channels()
+        .filter(|(_, s)| s.submissions != 0)
+        .collect();
+    all.sort_by_key(|(id, s)| (s.pid, s.gpu, s.token, *id));
+    for (id, shared) in &all {
+        channel_text(&mut text, *id, shared);
     }
-    if shown == 0 {
+    if all.is_empty() {
         text.push_str("  no submissions\n");
         return text;
     }
-    if serialised {
+    let among = all.iter().filter(|(_, s)| s.known_threads() > 1).count();
+    let behind: u64 = all.iter().map(|(_, s)| s.behind).sum();
+    if among != 0 {
+        let _ = writeln!(
+            text,
+            "  {} took work of several threads: it runs in the order in which it was committed, one after another.",
+            count(among, "channel")
+        );
+    }
+    if behind != 0 {
         text.push_str(
             "  A channel's entries are executed in order: what is behind a wait starts only when the wait is over,\n  \
              also where it belongs to another stream. More channels (CUDA_DEVICE_MAX_CONNECTIONS, up to 32) or fewer\n  \
              streams with waits part them.\n",
         );
-    } else {
+    } else if all.iter().any(|(_, s)| s.get_known) {
         text.push_str("  No submission was seen to stand behind a wait of its own channel.\n");
+    } else {
+        text.push_str(
+            "  GP_GET was not captured, so it cannot be told what stood behind a wait of its own channel.\n",
+        );
     }
     text
+}
+
+fn channel_text(text: &mut String, id: ChannelId, shared: &Shared) {
+    let _ = write!(
+        text,
+        "  channel {:<8} {} {:<5} pid {}: {} submission{}",
+        name_of(id, shared),
+        gpu_name(shared.gpu),
+        engine_of(shared),
+        shared.pid,
+        shared.submissions,
+        if shared.submissions == 1 { "" } else { "s" }
+    );
+    if shared.known_threads() > 1 {
+        let mut by_count: Vec<(&u32, &u64)> =
+            shared.threads.iter().filter(|(t, _)| **t != 0).collect();
+        by_count.sort_by_key(|(_, n)| std::cmp::Reverse(**n));
+        let list: Vec<String> = by_count
+            .iter()
+            .take(6)
+            .map(|(tid, n)| format!("{tid} ({n})"))
+            .collect();
+        let more = if by_count.len() > 6 { ", ..." } else { "" };
+        let _ = write!(
+            text,
+            " of {} threads: {}{more}",
+            by_count.len(),
+            list.join(", ")
+        );
+    }
+    if shared.waits != 0 {
+        let waits = usize::try_from(shared.waits).unwrap_or(usize::MAX);
+        let _ = write!(text, "; {}", count(waits, "wait"));
+    }
+    text.push('\n');
+    if shared.behind == 0 {
+        return;
+    }
+    let _ = write!(
+        text,
+        "    {} committed while the GPU had not passed an earlier wait of this channel",
+        shared.behind
+    );
+    if shared.behind_other_thread != 0 {
+        let _ = write!(
+            text,
+            ", {} of them behind another thread's",
+            shared.behind_other_thread
+        );
+    }
+    text.push('\n');
+    if let Some(b) = shared.example {
+        let _ = writeln!(
+            text,
+            "    such as #{} (thread {}) behind #{} (thread {}), which waits for {:#x} {} {:#x}",
+            b.serial,
+            b.tid,
+            b.wait.serial,
+            b.wait.tid,
+            b.wait.address,
+            compares(b.wait.action),
+            b.wait.payload
+        );
+    }
 }
 
 fn to_json(spread: &[GpuReport], sharing: &Sharing) -> Json {
@@ -272,7 +330,8 @@ fn to_json(spread: &[GpuReport], sharing: &Sharing) -> Json {
                 "pid": s.pid,
                 "gpu": s.gpu,
                 "token": s.token,
-                "engine": s.engine_name(),
+                "engine": engine_of(s),
+                "gp_get_known": s.get_known,
                 "submissions": s.submissions,
                 "threads": threads,
                 "waits": s.waits,

@@ -1,7 +1,7 @@
 //! The text output: one line an operation; with `-v` the methods, with `-vv` the raw words.
 //!
 //! Every line has the same columns first: time, who (name/pid:tid), GPU, work-submit token, engine. What follows
-//! is the operation as [`describe`] words it. docs/output.md holds the format.
+//! is the operation as `describe` words it. docs/output.md holds the format.
 
 use std::io;
 

@@ -8,6 +8,7 @@ const KIND_ARRAY: u32 = 3;
 const KIND_STRUCT: u32 = 4;
 const KIND_UNION: u32 = 5;
 const KIND_FUNC: u32 = 12;
+const KIND_FUNC_PROTO: u32 = 13;
 const MODIFIERS: [u32; 5] = [8, 9, 10, 11, 18];
 
 #[derive(Clone, Copy, Debug)]
@@ -18,6 +19,15 @@ struct Type {
     name: u32,
     reference: u32,
     at: usize,
+}
+
+/// A function.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Function {
+    /// Its number among the types.
+    pub id: u32,
+    /// How many arguments it takes.
+    pub arguments: u32,
 }
 
 /// Type information of the kernel, or of a module on top of the kernel's.
@@ -97,7 +107,7 @@ impl Btf {
                     1 | 14 | 17 => 4,
                     KIND_ARRAY => 12,
                     KIND_STRUCT | KIND_UNION | 15 | 19 => 12 * n,
-                    6 | 13 => 8 * n,
+                    6 | KIND_FUNC_PROTO => 8 * n,
                     _ => 0,
                 };
         }
@@ -147,9 +157,14 @@ impl Btf {
         own.or_else(|| self.base.as_ref()?.named(kind, name))
     }
 
-    /// Type id of a function.
-    pub fn function(&self, name: &str) -> Option<u32> {
-        self.named(KIND_FUNC, name)
+    /// A function of this module (or kernel) itself, not of its base.
+    pub fn function(&self, name: &str) -> Option<Function> {
+        let id = *self.names.get(&(KIND_FUNC, name.to_owned()))?;
+        let (_, prototype) = self.at(self.at(id)?.1.reference)?;
+        (prototype.kind == KIND_FUNC_PROTO).then_some(Function {
+            id,
+            arguments: prototype.members,
+        })
     }
 
     fn at(&self, id: u32) -> Option<(&Self, &Type)> {
@@ -214,6 +229,44 @@ impl Btf {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Type information of the strings and of the words of its types.
+    fn raw(strings: &[u8], types: &[u32]) -> Vec<u8> {
+        let len = 4 * types.len() as u32;
+        let mut data = vec![0x9f, 0xeb, 1, 0];
+        for word in [24, 0, len, len, strings.len() as u32].iter().chain(types) {
+            data.extend(word.to_le_bytes());
+        }
+        data.extend(strings);
+        data
+    }
+
+    #[test]
+    fn a_modules_function_is_not_its_bases() {
+        let int = [1, 1 << 24, 4, 32];
+        // int f(int, int), as the kernel's.
+        let prototype = [0, 13 << 24 | 2, 1, 0, 1, 0, 1];
+        let f = [5, 12 << 24 | 1, 2];
+        let kernel = raw(b"\0int\0f\0", &[&int[..], &prototype, &f].concat());
+        let kernel = Btf::parse(kernel, None).unwrap();
+        let ours = Function {
+            id: 3,
+            arguments: 2,
+        };
+        assert_eq!(kernel.function("f"), Some(ours));
+        assert_eq!(kernel.function("g"), None);
+        // int g(int), its types counted on from the kernel's 3, its strings from the kernel's 7 bytes.
+        let prototype = [0, 13 << 24 | 1, 1, 0, 1];
+        let g = [7, 12 << 24 | 1, 4];
+        let module = raw(b"g\0", &[&prototype[..], &g].concat());
+        let module = Btf::parse(module, Some(Box::new(kernel))).unwrap();
+        let ours = Function {
+            id: 5,
+            arguments: 1,
+        };
+        assert_eq!(module.function("g"), Some(ours));
+        assert_eq!(module.function("f"), None);
+    }
 
     #[test]
     fn garbage_is_refused() {

@@ -15,7 +15,8 @@ use aya::{
 
 use super::{
     error::{Error, Result},
-    load::failed,
+    fentry::Fentry,
+    load::{Loaded, OBJECT, failed},
 };
 
 /// A way.
@@ -74,11 +75,11 @@ pub fn attach_process(bpf: &mut Ebpf) -> Result<()> {
 ///
 /// # Errors
 /// When none works: with every refusal.
-pub fn attach(bpf: &mut Ebpf, asked: Option<Way>) -> Result<(Way, Vec<(Way, Error)>)> {
+pub fn attach(loaded: &mut Loaded, asked: Option<Way>) -> Result<(Way, Vec<(Way, Error)>)> {
     let ways = asked.map_or(WAYS.to_vec(), |w| vec![w]);
     let mut refused = Vec::new();
     for way in ways {
-        match attach_way(bpf, way) {
+        match attach_way(loaded, way) {
             Ok(()) => return Ok((way, refused)),
             Err(e) => refused.push((way, e)),
         }
@@ -95,13 +96,16 @@ pub fn attach(bpf: &mut Ebpf, asked: Option<Way>) -> Result<(Way, Vec<(Way, Erro
 ///
 /// # Errors
 /// When the kernel refuses or lacks it; nothing of it stays attached then.
-pub fn attach_way(bpf: &mut Ebpf, way: Way) -> Result<()> {
+pub fn attach_way(loaded: &mut Loaded, way: Way) -> Result<()> {
     match way {
-        Way::Kprobe => attach_kprobes(bpf),
-        Way::Fentry => super::fentry::attach(bpf),
+        Way::Kprobe => attach_kprobes(&mut loaded.bpf),
+        Way::Fentry => {
+            loaded.fentry = Some(Fentry::new(OBJECT, loaded.maps.clone())?);
+            Ok(())
+        }
         Way::Tracepoint => {
-            raw_tracepoint(bpf, "syscall_exit", "sys_exit")?;
-            raw_tracepoint(bpf, "syscall_enter", "sys_enter")
+            raw_tracepoint(&mut loaded.bpf, "syscall_exit", "sys_exit")?;
+            raw_tracepoint(&mut loaded.bpf, "syscall_enter", "sys_enter")
         }
     }
 }
@@ -154,11 +158,20 @@ fn attach_kprobes(bpf: &mut Ebpf) -> Result<()> {
     attach_uvm_kprobes(bpf)
 }
 
-/// UVM's ioctl entry, once nvidia-uvm.ko is loaded.
+/// UVM's ioctl entry, once nvidia-uvm.ko is loaded, by the way in use.
 ///
 /// # Errors
 /// When the kernel refuses; that it is not loaded is no error.
-pub fn attach_uvm_kprobes(bpf: &mut Ebpf) -> Result<()> {
+pub fn attach_uvm(loaded: &mut Loaded, way: Way) -> Result<()> {
+    match way {
+        Way::Kprobe => attach_uvm_kprobes(&mut loaded.bpf),
+        Way::Fentry => loaded.fentry.as_mut().map_or(Ok(()), Fentry::attach_uvm),
+        // It sees every file's calls.
+        Way::Tracepoint => Ok(()),
+    }
+}
+
+fn attach_uvm_kprobes(bpf: &mut Ebpf) -> Result<()> {
     if has_symbol("uvm_unlocked_ioctl_entry") {
         kprobe(bpf, "kretprobe_ioctl", "uvm_unlocked_ioctl_entry")?;
         kprobe(bpf, "kprobe_uvm", "uvm_unlocked_ioctl_entry")?;

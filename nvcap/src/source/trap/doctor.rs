@@ -79,7 +79,7 @@ pub fn examine() -> Vec<Finding> {
                     buffer: 1 << 16,
                     no_bpf_loop: false,
                 })
-                .and_then(|mut l| discover::attach_way(&mut l.bpf, way).map(drop));
+                .and_then(|mut l| discover::attach_way(&mut l, way));
                 let name = match way {
                     discover::Way::Kprobe => "discovery by kprobe",
                     discover::Way::Fentry => "discovery by fentry",

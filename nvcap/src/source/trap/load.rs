@@ -15,11 +15,12 @@ use nvcap_common::{Birth, Config, Offsets, Proc, Ranges, SiteKey, Stats, TokenKe
 use super::{
     btf::Btf,
     error::{Error, Result, remedy_for_refusal},
+    fentry::{Fentry, Maps},
     shared::Shared,
 };
 
 /// The object that `cargo xtask build` compiles; empty when this program was built without it.
-static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/nvcap.bpf.o"));
+pub static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/nvcap.bpf.o"));
 
 /// Gives a plain type of `nvcap_common` the marker that aya asks for.
 macro_rules! pod {
@@ -47,6 +48,10 @@ pod!(
 pub struct Loaded {
     /// For the discovery ways, which attach programs of it.
     pub bpf: Ebpf,
+    /// What the fentry way attached.
+    pub fentry: Option<Fentry>,
+    /// For programs that aya cannot load.
+    pub maps: Maps,
     /// The ring buffer.
     pub records: RingBuf<MapData>,
     /// Channels and address spaces.
@@ -172,6 +177,8 @@ impl Loaded {
             .load(OBJECT)
             .map_err(|e| failed("loading the BPF programs", &e))?;
 
+        // Before the first is taken out.
+        let maps = maps(&bpf)?;
         let (doorbell, doorbell_name) = doorbell(&mut bpf, options.no_bpf_loop)?;
         let mut more: ProgramArray<MapData> = take(&mut bpf, "MORE")?;
         if doorbell_name == "doorbell_tail" {
@@ -205,6 +212,8 @@ impl Loaded {
             None
         };
         Ok(Self {
+            fentry: None,
+            maps,
             log,
             records: take(&mut bpf, "RECORDS")?,
             shared,
@@ -315,6 +324,11 @@ impl Loaded {
         let _ = self.uvm_sizes.set(request, size, 0);
     }
 
+    /// Calls of the driver that the kernel let pass unseen ([`Fentry::left_out`]).
+    pub fn left_out(&self) -> u64 {
+        self.fentry.as_ref().map_or(0, Fentry::left_out)
+    }
+
     /// The counters, summed over processors.
     pub fn stats(&self) -> Stats {
         let mut sum = Stats::default();
@@ -344,6 +358,30 @@ fn map<'a>(bpf: &'a Ebpf, name: &str) -> Result<&'a Map> {
             "rebuild nvcap",
         )
     })
+}
+
+/// Every map of the object, of the kinds there are in it.
+fn maps(bpf: &Ebpf) -> Result<Maps> {
+    bpf.maps()
+        .map(|(name, map)| {
+            let (Map::Array(data)
+            | Map::HashMap(data)
+            | Map::PerCpuArray(data)
+            | Map::ProgramArray(data)
+            | Map::RingBuf(data)) = map
+            else {
+                return Err(Error::new(
+                    format!("finding map {name}"),
+                    "it is of another kind than all others",
+                    "please report this",
+                ));
+            };
+            let fd = data.fd().as_fd().try_clone_to_owned().map_err(|e| {
+                Error::new(format!("opening map {name}"), &e, remedy_for_refusal(&e))
+            })?;
+            Ok((name.to_owned(), fd))
+        })
+        .collect()
 }
 
 fn take<M: TryFrom<Map>>(bpf: &mut Ebpf, name: &str) -> Result<M>

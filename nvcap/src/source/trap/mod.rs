@@ -1,7 +1,7 @@
 //! The live trace: hardware breakpoints on the doorbells of running processes, and the BPF programs they start.
 //!
 //! - [`session`]: the trace as a whole; the rest serves it.
-//! - [`load`], [`btf`], [`fentry`], [`discover`]: BPF programs, kernel offsets, ways of learning the driver's calls.
+//! - [`load`], [`btf`], [`bpf`], [`fentry`], [`discover`]: BPF programs, kernel offsets, ways of learning the driver's calls.
 //! - [`arm`], [`perf`], [`site`]: breakpoints, and which register holds the token.
 //! - [`assemble`], [`shared`], [`space`]: what comes back, and the channel table.
 //! - [`live`], [`command`]: running it to its end, with the command it traces.
@@ -9,6 +9,7 @@
 
 pub mod arm;
 pub mod assemble;
+pub mod bpf;
 pub mod btf;
 pub mod command;
 pub mod discover;

@@ -76,6 +76,7 @@ pub struct Session {
     own_ids: u32,
     next_patrol: u64,
     reported: c::Stats,
+    reported_left_out: u64,
     uvm_major: u32,
     nvidia_major: u32,
     secret: u64,
@@ -107,7 +108,7 @@ impl Session {
         })?;
         discover::attach_process(&mut loaded.bpf)?;
         // What the user names needs no discovery, but more channels may come; then a refusal is no failure.
-        let (way, refused) = match discover::attach(&mut loaded.bpf, options.discover) {
+        let (way, refused) = match discover::attach(&mut loaded, options.discover) {
             Ok((way, refused)) => (Some(way), refused),
             Err(_) if options.discover.is_none() && !options.given.is_empty() => (None, Vec::new()),
             Err(e) => return Err(e),
@@ -136,6 +137,7 @@ impl Session {
             own_ids: OWN_IDS,
             next_patrol: 0,
             reported: c::Stats::default(),
+            reported_left_out: 0,
             uvm_major: 0,
             nvidia_major: 0,
             secret: secret(),
@@ -169,8 +171,11 @@ impl Session {
                 nvidia_major: nvidia,
                 secret: self.secret,
             })?;
-            if !first && uvm != 0 && self.way == Some(Way::Kprobe) {
-                discover::attach_uvm_kprobes(&mut self.loaded.bpf)?;
+            if !first
+                && uvm != 0
+                && let Some(way) = self.way
+            {
+                discover::attach_uvm(&mut self.loaded, way)?;
             }
         }
         Ok(())
@@ -286,9 +291,14 @@ impl Session {
         }
         self.memories.insert(pid, memory);
         let life = self.life();
+        // What the user names holds for every program that the process executes.
+        let named = Life {
+            until_exec: false,
+            ..life
+        };
         for i in 0..self.options.given.doorbells.len() {
             let d = self.options.given.doorbells[i];
-            self.arm(pid, d.address, Some(d.gpu), life)?;
+            self.arm(pid, d.address, Some(d.gpu), named)?;
         }
         for (n, (page, gpu, _)) in pages.iter().enumerate() {
             match self.arm(pid, doorbell_of(*page), Some(*gpu), life) {
@@ -1063,12 +1073,21 @@ impl Session {
             }
         }
         let now = self.loaded.stats();
-        if now.dropped > self.reported.dropped {
-            let count = now.dropped - self.reported.dropped;
-            let what = Lost::Records {
-                kind: "driver (ioctls, mappings, processes)",
-                count,
-            };
+        self.lost_records(
+            "driver (ioctls, mappings, processes)",
+            now.dropped.saturating_sub(self.reported.dropped),
+        );
+        self.reported = now;
+        let left_out = self.loaded.left_out();
+        self.lost_records(
+            "driver (calls during which a fentry program was preempted)",
+            left_out.saturating_sub(self.reported_left_out),
+        );
+        self.reported_left_out = left_out;
+    }
+
+    fn lost_records(&mut self, kind: &'static str, count: u64) {
+        if count > 0 {
             let at = At {
                 time_ns: arm::now(),
                 pid: 0,
@@ -1077,10 +1096,9 @@ impl Session {
             self.out.push(Record::Loss(Loss {
                 at,
                 channel: None,
-                what,
+                what: Lost::Records { kind, count },
             }));
         }
-        self.reported = now;
     }
 
     fn memory_of(&self, space: u32) -> Option<&Memory> {

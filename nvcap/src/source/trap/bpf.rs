@@ -1,0 +1,173 @@
+//! bpf(2) by hand, for what aya gives no way to: programs on a module's functions. Knows the system call only.
+
+use std::{
+    ffi::{CStr, CString},
+    io, mem,
+    os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd},
+    ptr,
+};
+
+use aya_obj::generated::{
+    bpf_attach_type, bpf_attr, bpf_btf_info, bpf_cmd, bpf_insn, bpf_prog_info, bpf_prog_type,
+};
+
+/// Room for what the verifier says; only its end is of interest.
+const LOG: usize = 1 << 20;
+
+fn bpf(cmd: bpf_cmd, attr: &mut bpf_attr) -> io::Result<i32> {
+    // SAFETY: attr is a whole bpf_attr, and the callers' pointers in it outlive the call.
+    let rc = unsafe {
+        libc::syscall(
+            libc::SYS_bpf,
+            cmd as libc::c_long,
+            ptr::from_mut(attr),
+            size_of::<bpf_attr>(),
+        )
+    };
+    if rc < 0 {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(rc as i32)
+    }
+}
+
+/// bpf(2) of a command that makes a descriptor.
+fn open(cmd: bpf_cmd, attr: &mut bpf_attr) -> io::Result<OwnedFd> {
+    let fd = bpf(cmd, attr)?;
+    // SAFETY: a new descriptor that nobody else has.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+fn attr() -> bpf_attr {
+    // SAFETY: a union of plain integers and arrays of them.
+    unsafe { mem::zeroed() }
+}
+
+/// Information on an object. `T` is the structure for that kind of object.
+fn info<T: Copy>(object: BorrowedFd<'_>, info: &mut T) -> io::Result<()> {
+    let mut attr = attr();
+    attr.info.bpf_fd = object.as_raw_fd() as u32;
+    attr.info.info_len = size_of::<T>() as u32;
+    attr.info.info = ptr::from_mut(info) as u64;
+    bpf(bpf_cmd::BPF_OBJ_GET_INFO_BY_FD, &mut attr).map(drop)
+}
+
+/// The kernel's type information of a module (or of `vmlinux`), which programs on its functions refer to.
+/// `None` when there is none of that name.
+///
+/// # Errors
+/// Those of bpf(2): EPERM without CAP_SYS_ADMIN, which the walk over all type information asks for.
+pub fn module_btf(module: &str) -> io::Result<Option<OwnedFd>> {
+    let mut last = 0;
+    loop {
+        let mut next = attr();
+        next.__bindgen_anon_6.__bindgen_anon_1.start_id = last;
+        match bpf(bpf_cmd::BPF_BTF_GET_NEXT_ID, &mut next) {
+            Err(e) if e.raw_os_error() == Some(libc::ENOENT) => return Ok(None),
+            done => done?,
+        };
+        // SAFETY: the kernel wrote it.
+        last = unsafe { next.__bindgen_anon_6.next_id };
+        let mut by_id = attr();
+        by_id.__bindgen_anon_6.__bindgen_anon_1.btf_id = last;
+        let btf = match open(bpf_cmd::BPF_BTF_GET_FD_BY_ID, &mut by_id) {
+            // It went away meanwhile.
+            Err(e) if e.raw_os_error() == Some(libc::ENOENT) => continue,
+            opened => opened?,
+        };
+        let mut name = [0u8; 64];
+        // SAFETY: plain integers.
+        let mut about: bpf_btf_info = unsafe { mem::zeroed() };
+        about.name = name.as_mut_ptr() as u64;
+        about.name_len = name.len() as u32;
+        match info(btf.as_fd(), &mut about) {
+            // A name longer than a module's can be.
+            Err(e) if e.raw_os_error() == Some(libc::ENOSPC) => continue,
+            done => done?,
+        }
+        let name = CStr::from_bytes_until_nul(&name).unwrap_or_default();
+        if about.kernel_btf == 1 && name.to_bytes() == module.as_bytes() {
+            return Ok(Some(btf));
+        }
+    }
+}
+
+/// A program on a kernel function, to be loaded.
+#[derive(Clone, Copy, Debug)]
+pub struct Tracing<'a> {
+    /// Its name.
+    pub name: &'a str,
+    /// Its instructions.
+    pub code: &'a [bpf_insn],
+    /// At the function's return, else at its entry.
+    pub exit: bool,
+    /// The type information that has the function.
+    pub btf: BorrowedFd<'a>,
+    /// The function's number in it.
+    pub function: u32,
+}
+
+/// Loads a program; what the verifier said comes with the error.
+///
+/// # Errors
+/// Those of bpf(2).
+pub fn load(program: &Tracing<'_>) -> Result<OwnedFd, (io::Error, String)> {
+    load_with(program, &mut []).or_else(|e| {
+        // The verifier speaks only when asked, since its log makes loading slower.
+        let mut log = vec![0u8; LOG];
+        load_with(program, &mut log).map_err(|_| {
+            let text = CStr::from_bytes_until_nul(&log).unwrap_or_default();
+            (e, text.to_string_lossy().into_owned())
+        })
+    })
+}
+
+fn load_with(program: &Tracing<'_>, log: &mut [u8]) -> io::Result<OwnedFd> {
+    let license = c"Dual MIT/GPL";
+    let mut attr = attr();
+    // SAFETY: a view of the union that is all plain integers.
+    let load = unsafe { &mut attr.__bindgen_anon_3 };
+    load.prog_type = bpf_prog_type::BPF_PROG_TYPE_TRACING as u32;
+    load.expected_attach_type = if program.exit {
+        bpf_attach_type::BPF_TRACE_FEXIT
+    } else {
+        bpf_attach_type::BPF_TRACE_FENTRY
+    } as u32;
+    load.insns = program.code.as_ptr() as u64;
+    load.insn_cnt = program.code.len() as u32;
+    load.license = license.as_ptr() as u64;
+    load.attach_btf_id = program.function;
+    load.__bindgen_anon_1.attach_btf_obj_fd = program.btf.as_raw_fd() as u32;
+    let name = CString::new(program.name).unwrap_or_default();
+    for (to, from) in load.prog_name[..15].iter_mut().zip(name.as_bytes()) {
+        *to = *from as _;
+    }
+    if !log.is_empty() {
+        load.log_level = 1;
+        load.log_buf = log.as_mut_ptr() as u64;
+        load.log_size = log.len() as u32;
+    }
+    open(bpf_cmd::BPF_PROG_LOAD, &mut attr)
+}
+
+/// Lets a loaded program run, until the returned link is closed.
+///
+/// # Errors
+/// Those of bpf(2).
+pub fn attach(program: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+    let mut attr = attr();
+    attr.raw_tracepoint.prog_fd = program.as_raw_fd() as u32;
+    open(bpf_cmd::BPF_RAW_TRACEPOINT_OPEN, &mut attr)
+}
+
+/// How often the kernel left the program out, because it was in the middle of it on that processor already.
+/// Kernels before 5.12 do not count it.
+///
+/// # Errors
+/// Those of bpf(2).
+pub fn left_out(program: BorrowedFd<'_>) -> io::Result<u64> {
+    // SAFETY: plain integers.
+    let mut about: bpf_prog_info = unsafe { mem::zeroed() };
+    info(program, &mut about)?;
+    Ok(about.recursion_misses)
+}
