@@ -109,7 +109,9 @@ def costs(path):
     for kind, value in median.items():
         ratio = f"{value / floor:.2f} of the watchpoint" if floor else ""
         print(f"{kind:<22} {value:9.1f} ns a launch ({len(kinds[kind])} passes) {ratio}")
-    return bool(floor) and all(v / floor < 1.6 for k, v in median.items() if k.startswith("nvcap"))
+    ratios = [v / floor for k, v in median.items() if k.startswith("nvcap")] if floor else []
+    # Less than the bare trap would mean that nothing was traced.
+    return len(ratios) == 2 and all(1 < r < 1.6 for r in ratios)
 
 
 if __name__ == "__main__":

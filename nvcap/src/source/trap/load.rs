@@ -362,24 +362,25 @@ fn map<'a>(bpf: &'a Ebpf, name: &str) -> Result<&'a Map> {
 
 /// Every map of the object, of the kinds there are in it.
 fn maps(bpf: &Ebpf) -> Result<Maps> {
+    let descriptor = |map: &Map| match map {
+        Map::Array(data)
+        | Map::HashMap(data)
+        | Map::LruHashMap(data)
+        | Map::PerCpuArray(data)
+        | Map::ProgramArray(data)
+        | Map::RingBuf(data) => Some(data.fd().as_fd().try_clone_to_owned()),
+        // The programs that use it are not to be had in the fentry way, which then says so.
+        _ => None,
+    };
     bpf.maps()
-        .map(|(name, map)| {
-            let (Map::Array(data)
-            | Map::HashMap(data)
-            | Map::PerCpuArray(data)
-            | Map::ProgramArray(data)
-            | Map::RingBuf(data)) = map
-            else {
-                return Err(Error::new(
-                    format!("finding map {name}"),
-                    "it is of another kind than all others",
-                    "please report this",
-                ));
-            };
-            let fd = data.fd().as_fd().try_clone_to_owned().map_err(|e| {
-                Error::new(format!("opening map {name}"), &e, remedy_for_refusal(&e))
-            })?;
-            Ok((name.to_owned(), fd))
+        .filter_map(|(name, map)| Some((name, descriptor(map)?)))
+        .map(|(name, fd)| match fd {
+            Ok(fd) => Ok((name.to_owned(), fd)),
+            Err(e) => Err(Error::new(
+                format!("opening map {name}"),
+                &e,
+                remedy_for_refusal(&e),
+            )),
         })
         .collect()
 }
