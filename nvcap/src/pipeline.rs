@@ -40,8 +40,8 @@ struct Known {
     searched: u8,
 }
 
-/// How many submissions of a channel of unknown engine are searched for the classes they bind: libcuda binds them in
-/// a channel's first one.
+/// How many submissions of a channel of unknown engine are searched for what it is: libcuda binds the classes in a
+/// channel's first one, and a later one uses them.
 const SEARCHED: u8 = 16;
 
 /// Takes records, decodes them and hands the events to the sinks.
@@ -200,7 +200,8 @@ impl Pipeline {
         let known = self.channels.entry(s.channel).or_default();
         if known.engine == Engine::Unknown && known.searched < SEARCHED {
             known.searched += 1;
-            known.engine = engine_by_binding(s);
+            known.token = known.token.or(s.token);
+            known.engine = engine_by_stream(s, known.token);
             self.ledger.learn_engine(s.channel, known.engine);
         }
     }
@@ -266,27 +267,49 @@ impl Places for ByModel<'_> {
     }
 }
 
-/// The engine of a channel nothing is known of, by the classes the submission binds: a compute or 3D class needs
-/// the graphics engine; a channel that binds a copy class and neither of those feeds a copy engine.
-fn engine_by_binding(s: &Submission) -> Engine {
+/// The engine of a channel nothing is known of, by what the submission does.
+///
+/// The classes it binds tell: a compute or 3D class needs the graphics engine; a channel that binds a copy class and
+/// neither of those feeds a copy engine. Where it binds nothing (its beginning was not seen) the fixed subchannels
+/// tell: 0 to 3 exist on a graphics runlist alone, and elsewhere libcuda uses 4 for copy engines; what writes
+/// SET_APPLICATION_ID there is a video engine, which one is not known. Graphics is runlist 0.
+fn engine_by_stream(s: &Submission, token: Option<u32>) -> Engine {
     const SET_OBJECT: u16 = 0;
+    const FIRST_OF_ENGINE: u16 = 0x100;
+    const SET_APPLICATION_ID: u16 = 0x200;
+    let runlist = token.map(|t| (t >> 16) & 0x7f);
     let mut stream = Stream::default();
-    let mut engine = Engine::Unknown;
+    let (mut bound, mut used, mut video) = (Engine::Unknown, Engine::Unknown, false);
     for segment in &s.segments {
         let EntryKind::Segment { len, .. } = entry::read(segment.entry, 0) else {
             continue;
         };
         for item in stream.runs(&segment.bytes, len, &segment.holes) {
             let Item::Run(run) = item else { continue };
-            if run.address != SET_OBJECT || run.is_empty() {
+            if run.is_empty() {
                 continue;
             }
-            match classes::family(run.word(0).unwrap_or(0) & 0xffff) {
-                Family::Compute | Family::Graphics3d => return Engine::Graphics,
-                Family::Copy => engine = Engine::Copy(None),
+            match (run.address, run.subchannel) {
+                (SET_OBJECT, _) => match classes::family(run.word(0).unwrap_or(0) & 0xffff) {
+                    Family::Compute | Family::Graphics3d => return Engine::Graphics,
+                    Family::Copy => bound = Engine::Copy(None),
+                    _ => {}
+                },
+                (FIRST_OF_ENGINE.., 0..=3) if runlist.is_none_or(|r| r == 0) => {
+                    used = Engine::Graphics;
+                }
+                (SET_APPLICATION_ID, 4) => video = true,
+                (FIRST_OF_ENGINE.., 4)
+                    if used == Engine::Unknown && runlist.is_some_and(|r| r != 0) =>
+                {
+                    used = Engine::Copy(None);
+                }
                 _ => {}
             }
         }
     }
-    engine
+    match bound {
+        Engine::Unknown if !video => used,
+        bound => bound,
+    }
 }

@@ -447,3 +447,65 @@ fn statistics_of_the_h200_capture() {
         .sum();
     assert_eq!(launches, 2833);
 }
+
+/// The bytes of the QMD of the first user launch of the capture whose grid is 4096 blocks wide.
+#[cfg(feature = "xz")]
+fn a_qmd() -> Option<Vec<u8>> {
+    use nvcap::decode::event::{Body, LaunchKind, Operation};
+    use nvcap::decode::{Decoder, Options};
+    use nvcap::record::Record;
+    use nvcap::source::file::orc::Orc;
+
+    let mut decoder = Decoder::new(Options::default());
+    for record in Orc::open(shared("h200-mixed.orc.xz")?.as_ref()).unwrap() {
+        let Record::Submission(s) = record.unwrap() else {
+            continue;
+        };
+        let context = decoder.context(&s, 0);
+        let mut found = None;
+        decoder.submission(&s, &context, &(), &mut |event| {
+            if let Body::Operation(Operation::Launch(l)) = &event.body
+                && l.kind == LaunchKind::User
+                && l.grid == Some([4096, 1, 1])
+            {
+                found = found.or(l.qmd);
+            }
+        });
+        if let Some(address) = found {
+            let mut qmd = vec![0; 384];
+            assert!(decoder.shadow().read(s.at.pid, address, &mut qmd));
+            return Some(qmd);
+        }
+    }
+    panic!("the capture has such a launch");
+}
+
+#[cfg(feature = "xz")]
+#[test]
+fn explain_reads_a_real_qmd() {
+    let Some(qmd) = a_qmd() else { return };
+    let folder = Folder::new("qmd");
+    let file = folder.path("qmd");
+    fs::write(&file, &qmd).unwrap();
+    for args in [
+        &["explain", "qmd", &file][..],
+        &["explain", "qmd", &file, "cbc0"],
+    ] {
+        let out = text(&nvcap(args).stdout);
+        assert!(out.starts_with("QMD version 04_00, 384 bytes\n"), "{out}");
+        for (field, value) in [
+            ("GRID_WIDTH", "0x1000 (4096)"),
+            ("CTA_THREAD_DIMENSION0", "0x100 (256)"),
+        ] {
+            let fits = |l: &&str| l.contains(&format!(" {field} ")) && l.ends_with(value);
+            assert!(out.lines().any(|l| fits(&l)), "{field} {value} in {out}");
+        }
+    }
+    let json: Value =
+        serde_json::from_slice(&nvcap(&["explain", "--json", "qmd", &file]).stdout).unwrap();
+    assert_eq!(json["version"], serde_json::json!([4, 0]));
+    fs::write(&file, &qmd[..100]).unwrap();
+    let out = nvcap(&["explain", "qmd", &file]);
+    assert_eq!(out.status.code(), Some(1));
+    assert!(text(&out.stderr).contains("the 100 bytes of"));
+}

@@ -187,6 +187,49 @@ fn the_engine_of_an_unknown_channel_is_told_by_what_it_binds() {
     );
 }
 
+/// One entry with one method write on channel `id` with this token.
+fn write(id: u32, token: u32, sub: u32, method: u32) -> Record {
+    let Record::Submission(mut s) = bind(id, 0, 1, 1, sub, 0) else {
+        unreachable!()
+    };
+    s.token = Some(token);
+    s.segments[0].bytes[..4]
+        .copy_from_slice(&(0x2001_0000 | (sub << 13) | (method >> 2)).to_le_bytes());
+    Record::Submission(s)
+}
+
+#[test]
+fn where_nothing_is_bound_the_subchannels_tell_the_engine() {
+    let (keep, _) = run(
+        Options::default(),
+        vec![
+            write(0, 0xa, 1, 0x1b0),
+            write(1, 0x10012, 4, 0x418),
+            write(2, 0x10012, 1, 0x10),
+            write(3, 0xa, 4, 0x418),
+            write(4, 0xa001a, 4, 0x200),
+        ],
+    );
+    let engines: Vec<Engine> = keep
+        .0
+        .lock()
+        .unwrap()
+        .contexts
+        .iter()
+        .map(|c| c.engine)
+        .collect();
+    assert_eq!(
+        engines,
+        [
+            Engine::Graphics,
+            Engine::Copy(None),
+            Engine::Unknown,
+            Engine::Unknown,
+            Engine::Unknown
+        ]
+    );
+}
+
 #[test]
 fn phases_and_filters_apply() {
     let (keep, ledger) = run(

@@ -53,7 +53,9 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         [class, method, data] => write_text(hex(class)?, hex(method)?, hex(data)?, args.json)?,
         _ => bail!("nothing to explain; see nvcap explain --help"),
     };
-    std::io::stdout().write_all(text.as_bytes())?;
+    std::io::stdout()
+        .write_all(text.as_bytes())
+        .context("cannot write to standard output")?;
     Ok(ExitCode::SUCCESS)
 }
 
