@@ -99,7 +99,7 @@ pub struct Submit {
     pub channel: u32,
     /// Token written to the doorbell, or [`NO_TOKEN`].
     pub token: u32,
-    /// Ring position of `entries[0]`, counted without wrapping.
+    /// Ring position of the first valid entry, counted without wrapping.
     pub position: u64,
     /// GP_GET as read with GP_PUT.
     pub get: u32,
@@ -117,6 +117,10 @@ pub struct Submit {
     pub target: u64,
     /// Thread name, NUL padded.
     pub comm: [u8; 16],
+    /// Index of the first valid entry in `entries` (reads begin at a multiple of 16 bytes).
+    pub first: u32,
+    /// Unused, 0.
+    pub pad: u32,
     /// The entries.
     pub entries: [u64; BATCH],
 }
@@ -349,7 +353,8 @@ pub struct Channel {
     pub seen: u64,
     /// Address bits 56:40 of segments, from the last control entry that set them, already shifted.
     pub extended: u64,
-    /// Address of the eight bytes GP_GET, GP_PUT in the process (USERD + 0x88).
+    /// Address of the eight bytes GP_GET, GP_PUT in the process (USERD + 0x88). Where it is 8 modulo 16, the 16 bytes
+    /// from 8 before it are read, which is much the cheaper on video memory.
     pub get_put: u64,
     /// Address of the ring in the process.
     pub ring: u64,

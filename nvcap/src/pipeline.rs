@@ -170,14 +170,9 @@ impl Pipeline {
     }
 
     fn context(&mut self, s: &Submission) -> Context {
-        let thread = self.name(s.at.tid, s.at.pid);
+        let thread = s.thread.clone().or_else(|| self.name(s.at.tid, s.at.pid));
         let known = self.channels.entry(s.channel).or_default();
         known.token = known.token.or(s.token);
-        if known.engine == Engine::Unknown && known.searched < SEARCHED {
-            known.searched += 1;
-            known.engine = engine_by_binding(s);
-            self.ledger.learn_engine(s.channel, known.engine);
-        }
         let serial = self.serial;
         self.serial += 1;
         Context {
@@ -200,7 +195,18 @@ impl Pipeline {
         }
     }
 
+    /// Finds out what a channel of unknown engine feeds.
+    fn search_engine(&mut self, s: &Submission) {
+        let known = self.channels.entry(s.channel).or_default();
+        if known.engine == Engine::Unknown && known.searched < SEARCHED {
+            known.searched += 1;
+            known.engine = engine_by_binding(s);
+            self.ledger.learn_engine(s.channel, known.engine);
+        }
+    }
+
     fn submission(&mut self, s: &Submission) -> io::Result<()> {
+        self.search_engine(s);
         if self.deaf {
             return Ok(());
         }

@@ -8,7 +8,7 @@ use driver_common::{
 use nvcap::{
     decode::event::Place,
     driver::{Aperture, Change, ObjectRef, is_doorbell_shape},
-    record::{Channel, ChannelId, CpuVa, Device, GpuVa, Life, Origin, Record},
+    record::{Channel, ChannelId, CpuVa, Device, GpuVa, How, Life, Origin, Record, Submission},
 };
 
 const PID: u32 = 100;
@@ -689,4 +689,159 @@ fn what_is_kept_does_not_grow_with_time() {
     let kept = format!("{:?}", m.model).len();
     assert!(kept < 2_000_000, "{kept}");
     assert_eq!(m.model.stats().refused, 0);
+}
+
+#[test]
+fn an_object_that_does_not_begin_at_a_page_lies_inside_its_mapping() {
+    // USERD that RM allocated: 512 bytes of a BAR1 page; the address that RM gives back says where.
+    let mut m = machine();
+    m.client(PID, C, 0);
+    m.memory(PID, C, 10, 0x40, 0x20_0000);
+    m.map(PID, C, 10, Device::Gpu(0), BASE, 0x20_0000);
+    m.channel(PID, C, 1, 12, BASE, (0, 0), &[]);
+    let request = |m: &mut Machine, handle: u64, offset: u64, linear: u64, len: u64| {
+        let arg = m.fill(
+            "nv_ioctl_nvos33_parameters_with_fd",
+            &[
+                ("hClient", C),
+                ("hDevice", 1),
+                ("hMemory", handle),
+                ("offset", offset),
+                ("length", len),
+                ("pLinearAddress", linear),
+                ("fd", 40),
+            ],
+        );
+        m.ioctl(rm(PID, 0x4e, arg, None));
+    };
+    request(&mut m, 12, 0, 0x1000_4321_0a00, 0x200);
+    m.give(&Record::Mapping(mmap(
+        PID,
+        Device::Gpu(0),
+        40,
+        0x6000_0000,
+        0x1000,
+    )));
+    assert_eq!(announced(&m.said()), [0]);
+    assert_eq!(
+        m.model.channels().next().unwrap().userd,
+        Some(CpuVa(0x6000_0a00))
+    );
+    // A part of an object from the middle of a page on.
+    m.memory(PID, C, 20, 0x3e, 0x4000);
+    m.map_dma(PID, C, 1, 20, 0x40_0000, 0x4000);
+    request(&mut m, 20, 0x1200, 0x1_6000_1200, 0x1000);
+    m.give(&Record::Mapping(mmap(
+        PID,
+        Device::Control,
+        40,
+        0x7000_0000,
+        0x2000,
+    )));
+    assert_eq!(m.model.cpu_address(PID, 0x40_1200), 0x7000_0200);
+    assert_eq!(m.model.cpu_address(PID, 0x40_1fff), 0x7000_0fff);
+    m.give(&munmap(PID, 0x7000_0000, 0x1000));
+    assert_eq!(m.model.cpu_address(PID, 0x40_2000), 0x7000_1000);
+}
+
+#[test]
+fn another_handle_for_the_device_s_address_space_is_the_same_space() {
+    let mut m = machine();
+    m.client(PID, C, 0);
+    m.alloc(
+        PID,
+        C,
+        1,
+        9,
+        0x90f1,
+        Some(("NV_VASPACE_ALLOCATION_PARAMETERS", &[("index", 3)])),
+    );
+    m.memory(PID, C, 30, 0x3e, 0x1_0000);
+    m.map(PID, C, 30, Device::Control, 0x7000_0000, 0x1_0000);
+    // Mapped through the device's default space, used by a channel of the named one.
+    m.map_dma(PID, C, 1, 30, 0x40_0000, 0x1_0000);
+    m.channel(PID, C, 1, 40, 0x40_0000, (30, 0x8000), &[("hVASpace", 9)]);
+    assert_eq!(announced(&m.said()), [0]);
+    let c = m.model.channels().next().unwrap();
+    let found = m.model.resolve_for(c.id, GpuVa(0x40_0000)).unwrap();
+    assert!(found.stated);
+    assert_eq!(m.model.translations_for(c.id).len(), 1);
+    // The other handle's end is not the space's.
+    m.free(PID, C, 1, 9);
+    assert!(m.model.resolve_for(c.id, GpuVa(0x40_0000)).is_some());
+}
+
+#[test]
+fn submissions_are_counted_by_channel_and_doorbell_page() {
+    let mut m = machine();
+    m.cuda(PID, C, 0, 0, BASE);
+    for put in 1..=3 {
+        m.give(&Record::Submission(Submission {
+            at: at(PID),
+            channel: ChannelId(0),
+            token: None,
+            position: u64::from(put) - 1,
+            gp_get: Some(put - 1),
+            prev_put: put - 1,
+            gp_put: put,
+            ip: None,
+            doorbell: Some(CpuVa(DOORBELL + 0x90)),
+            how: How::Trapped,
+            late: false,
+            thread: None,
+            segments: Vec::new(),
+        }));
+    }
+    let c = m.model.channels().next().unwrap();
+    assert_eq!((c.submissions, c.gp_get, c.gp_put), (3, Some(2), Some(3)));
+    assert_eq!(m.model.doorbells().next().unwrap().rung, 3);
+}
+
+#[test]
+fn all_objects_of_a_process_can_be_listed() {
+    let mut m = machine();
+    m.cuda(PID, C, 0, 0, BASE);
+    let all: Vec<_> = m
+        .model
+        .objects(PID)
+        .iter()
+        .map(|o| (o.object.handle, o.parent, o.class))
+        .collect();
+    let client = C as u32;
+    assert_eq!(all[0], (client, client, 0x41));
+    for (handle, parent, class) in [
+        (1, client, 0x80),
+        (2, 1, 0x2080),
+        (5, 2, 0xc661),
+        (10, 1, 0x40),
+        (11, 1, 0xa06c),
+        (12, 11, 0xc86f),
+    ] {
+        let at = all.iter().position(|o| *o == (handle, parent, class));
+        let above = all.iter().position(|o| o.0 == parent);
+        assert!(at > above, "{handle:#x} in {all:x?}");
+    }
+    assert_eq!(all.len(), 7);
+}
+
+#[test]
+fn memory_imported_from_elsewhere_has_its_addresses() {
+    let mut m = machine();
+    m.client(PID, C, 0);
+    // No allocation of 99 was seen: it came through a file descriptor.
+    m.uvm(
+        PID,
+        0x21,
+        "UVM_MAP_EXTERNAL_ALLOCATION_PARAMS",
+        &[
+            ("base", 0x7000_0000_0000),
+            ("length", 0x20_0000),
+            ("hClient", C),
+            ("hMemory", 99),
+            ("gpuAttributesCount", 1),
+        ],
+    );
+    let found = m.model.resolve(PID, GpuVa(0x7000_0000_0000)).unwrap();
+    assert_eq!(found.object.unwrap().handle, 99);
+    assert_eq!(found.size, Some(0x20_0000));
 }

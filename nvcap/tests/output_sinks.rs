@@ -3,10 +3,9 @@
 mod common;
 
 use common::schema::Schema;
-use common::{Written, companion, context, copy, launch, method, operations, with_each};
-use nvcap::decode::event::{Body, Event, Operation};
+use common::{Written, context, launch, operations, with_each};
+use nvcap::decode::event::{Body, Context, Event, MethodWrite, Operation};
 use nvcap::ledger::Ledger;
-use nvcap::output::filter::{Field, Filter};
 use nvcap::output::redact::Redactor;
 use nvcap::output::stats::{Form, Stats};
 use nvcap::output::style::Color;
@@ -283,92 +282,6 @@ fn redaction_leaves_no_user_data() {
     );
 }
 
-fn passes(expression: &str, body: &Body<'_>) -> bool {
-    let context = context(7);
-    Filter::parse(expression)
-        .unwrap_or_else(|e| panic!("{e}"))
-        .matches(&Event {
-            context: &context,
-            body: body.clone(),
-        })
-}
-
-#[test]
-fn filters_say_yes_and_no() {
-    let (launch, copy, companion) = (launch(), copy(), companion());
-    let (launch, copy, companion) = (
-        Body::Operation(&launch),
-        Body::Operation(&copy),
-        Body::Operation(&companion),
-    );
-    for (expression, body, expected) in [
-        ("op=launch", &launch, true),
-        ("op=launch", &copy, false),
-        ("op=launch,copy", &copy, true),
-        ("op!=launch", &copy, true),
-        ("op=copy && bytes>1M", &copy, false),
-        ("op=copy && bytes>=1M", &copy, true),
-        ("op=copy&&bytes>1023K", &copy, true),
-        ("bytes>0", &launch, false),
-        ("!(bytes>0)", &launch, true),
-        ("channel=0xa", &launch, true),
-        ("token=10", &launch, true),
-        ("channel=0xb", &launch, false),
-        ("channel.id=3", &launch, true),
-        ("tid=4712 && pid=4711", &launch, true),
-        ("gpu=1 || gpu=0", &launch, true),
-        ("engine=copy", &copy, true),
-        ("engine=ce2", &copy, true),
-        ("engine=ce1", &copy, false),
-        ("engine=copy", &launch, false),
-        ("engine=gr", &launch, true),
-        ("engine=compute", &launch, true),
-        ("grid.x>1", &launch, true),
-        ("grid.x>4096", &launch, false),
-        ("block=256", &launch, true),
-        ("kind=user", &launch, true),
-        ("kind=driver", &launch, false),
-        ("kind=driver", &companion, true),
-        ("kind=companion", &companion, true),
-        ("phase='warm up'", &launch, true),
-        ("phase~warm*", &launch, true),
-        ("phase!~warm*", &launch, false),
-        ("thread~py*on", &launch, true),
-        ("direction=h2d", &copy, true),
-        ("late", &copy, false),
-        ("!late", &copy, true),
-        ("qmd=0x201000100", &launch, true),
-        ("mode=linear && dst>0x7f0000000000", &copy, true),
-        ("method=0x300", &launch, false),
-        ("type=operation", &launch, true),
-    ] {
-        assert_eq!(passes(expression, body), expected, "{expression}");
-    }
-    assert!(passes("method=0x300", &method()));
-    assert!(passes("class=0xc8b5 && data=0x182", &method()));
-    assert!(!passes("op=launch", &method()));
-    assert!(
-        passes("op=launch", &common::stop()),
-        "where decoding stopped is always shown"
-    );
-}
-
-#[test]
-fn a_filter_that_names_methods_asks_for_them() {
-    for (expression, detail) in [
-        ("op=launch", Detail::Operations),
-        ("op=launch || method=SEND_PCAS_A", Detail::Methods),
-        ("!(data=0)", Detail::Methods),
-        ("type=entry", Detail::Words),
-    ] {
-        assert_eq!(
-            Filter::parse(expression).unwrap().detail(),
-            detail,
-            "{expression}"
-        );
-    }
-}
-
 #[test]
 fn statistics_add_up() {
     let written = Written::default();
@@ -534,18 +447,89 @@ fn the_schema_refuses_what_is_wrong() {
 }
 
 #[test]
-fn the_documentation_lists_every_field_and_every_word() {
-    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/filters.md");
-    let page = std::fs::read_to_string(path).unwrap();
-    for field in Field::all() {
-        let row = format!("| `{}` |", field.name());
-        let line = page
-            .lines()
-            .find(|l| l.starts_with(&row))
-            .unwrap_or_else(|| panic!("docs/filters.md lacks {row}"));
-        assert!(line.contains(field.about()), "{line}");
-        for word in field.choices() {
-            assert!(line.contains(&format!("`{word}`")), "{word} in {line}");
+fn operations_in_json_are_what_serde_makes_of_them() {
+    let objects = json_of(json::Options::default());
+    let shown: Vec<&Value> = objects
+        .iter()
+        .filter(|o| o["type"] == "operation")
+        .collect();
+    assert_eq!(shown.len(), operations().len());
+    let mut bare = launch();
+    if let Operation::Launch(l) = &mut bare {
+        (l.qmd_version, l.grid, l.args) = (None, None, None);
+        l.cluster = Some([2, 1, 1]);
+        l.constant_banks.push(l.constant_banks[0].clone());
+        l.releases.clear();
+    }
+    let written = Written::default();
+    let mut sink = json::Json::new(written.output(), json::Options::default());
+    let context = context(0);
+    let body = Body::Operation(&bare);
+    sink.event(&Event {
+        context: &context,
+        body,
+    })
+    .unwrap();
+    sink.flush().unwrap();
+    let more: Value = serde_json::from_str(&written.text()).unwrap();
+    let all = operations();
+    for (shown, op) in shown
+        .into_iter()
+        .chain([&more])
+        .zip(all.iter().chain([&bare]))
+    {
+        let expected = serde_json::to_value(op).unwrap();
+        for (name, value) in expected.as_object().unwrap() {
+            assert_eq!(&shown[name], value, "{name} of {op:?}");
         }
     }
+}
+
+#[test]
+fn data_words_of_one_method_are_one_line_of_text() {
+    let written = Written::default();
+    let mut sink = Text::new(
+        written.output(),
+        text::Options {
+            detail: Detail::Methods,
+            ..text::Options::default()
+        },
+    );
+    let (first, second) = (context(0), context(1));
+    let Body::Method(word) = common::inline_method() else {
+        unreachable!()
+    };
+    let mut put = |context: &Context, offset, data| {
+        let body = Body::Method(MethodWrite {
+            offset,
+            data,
+            ..word
+        });
+        sink.event(&Event { context, body }).unwrap();
+    };
+    put(&first, 8, 1);
+    put(&first, 12, 2);
+    put(&first, 16, 3);
+    put(&first, 24, 4);
+    put(&second, 28, 5);
+    sink.flush().unwrap();
+    let text = written.text();
+    let lines: Vec<&str> = text.lines().collect();
+    assert_eq!(lines.len(), 3, "{text}");
+    assert!(
+        lines[0].ends_with("LOAD_INLINE_DATA x3 = 00000001 00000002 00000003"),
+        "{text}"
+    );
+    assert!(
+        lines[1].ends_with("LOAD_INLINE_DATA = 00000004"),
+        "a header lies between"
+    );
+    assert!(
+        lines[2].ends_with("LOAD_INLINE_DATA = 00000005"),
+        "another submission"
+    );
+    assert!(
+        lines[2].starts_with("   0.001234567"),
+        "with its own columns"
+    );
 }

@@ -177,7 +177,8 @@ cost_one() { # KIND
     exec 9>&-
     [ -z "$tracer" ] || wait "$tracer"
     local status=$?
-    sed -n "s/^loop pass=.* issue_ns=\([0-9.]*\) .*/$kind \1/p" "$WORK/loop.out" >>"$OUT/costs.txt"
+    # What a failed tracer did not trace is no cost.
+    [ $status -ne 0 ] || sed -n "s/^loop pass=.* issue_ns=\([0-9.]*\) .*/$kind \1/p" "$WORK/loop.out" >>"$OUT/costs.txt"
     case $kind in nvcap*) [ $status -eq 0 ] || row FAIL "cost: $kind complete" "status $status: $(tail -n 1 "$WORK/tracer.log" | cut -c1-160)" ;; esac
     grep -h '^hits' "$WORK/tracer.log"
     wait

@@ -54,7 +54,7 @@ pub fn run(dir: &Path) -> Result<()> {
         );
     }
     println!(
-        "{total:>9}  bytes in all. On the GPU machine, as root: bash {}/run.sh",
+        "{total:>9}  bytes in all. Copy {} to the GPU machine, and run there as root: bash run.sh",
         dir.display()
     );
     Ok(())

@@ -4,6 +4,7 @@ mod bench;
 mod build;
 mod bundle;
 mod ci;
+mod facts;
 mod facts_rm;
 mod install;
 #[cfg(test)]
@@ -17,7 +18,6 @@ mod test;
 mod toolchain;
 mod vm;
 mod watchpoint;
-// PLACE for modules of their own: mod facts;
 
 use std::{ffi::OsString, path::PathBuf, process::ExitCode};
 
@@ -146,7 +146,7 @@ fn dispatch() -> anyhow::Result<ExitCode> {
         Command::Vm(args) => vm::run(args)?,
         Command::GpuBundle { dir } => bundle::run(&dir)?,
         Command::Facts { check } => {
-            // PLACE: facts::run(check)?;
+            facts::run(check)?;
             facts_rm::run(check)?;
         }
         Command::Bench { what } => bench::run(&what)?,

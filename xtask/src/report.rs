@@ -261,14 +261,6 @@ fn said(line: &str) -> Option<Said> {
             program.split(" (").next().unwrap_or(program).to_owned(),
         ));
     }
-    if let Some(test) = line.strip_prefix("FAILED ") {
-        return Some(Said::Failed(test.trim().to_owned()));
-    }
-    if let Some(machine) = line.strip_prefix("machine ") {
-        return Some(Said::Running(
-            machine.split(' ').next().unwrap_or(machine).to_owned(),
-        ));
-    }
     let lower = line.to_ascii_lowercase();
     let rest = ["not run: ", "not run "]
         .iter()

@@ -85,7 +85,7 @@ impl Cmd {
         if let Some(dir) = &self.dir {
             words.push(format!("cd {} &&", quote(dir.as_os_str())));
         }
-        for (name, value) in &self.env {
+        for (name, value) in self.env.iter().filter(|(name, _)| name != "PATH") {
             words.push(format!("{}={}", name.to_string_lossy(), quote(value)));
         }
         words.push(quote(&self.program));

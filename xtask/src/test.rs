@@ -149,19 +149,33 @@ fn live(report: &mut Report, built: Option<&Path>) -> Result<()> {
         report.skip(NAME, "tests/live/ is not in this checkout");
         return Ok(());
     };
-    let cmd = cargo_test()
-        .args(["-p", &package])
-        .env("NVCAP_BIN", built.join("nvcap"))
-        .env("SOFTGPU_BIN", built.join("softgpu"));
-    // Built by the user, run by root: cargo starts each test program through the runner.
-    let cmd = match install::root() {
-        Root::Already => cmd,
-        Root::Sudo => cmd.env("CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER", "sudo -n -E"),
+    let programs = [
+        ("NVCAP_BIN", built.join("nvcap")),
+        ("SOFTGPU_BIN", built.join("softgpu")),
+    ];
+    let mut cmd = cargo_test().args(["-p", &package]);
+    match install::root() {
+        Root::Already => {
+            for (name, path) in programs {
+                cmd = cmd.env(name, path);
+            }
+        }
+        // Built by the user, run by root: cargo starts each test program through the runner. sudo drops the
+        // environment, so that env sets it again.
+        Root::Sudo => {
+            let programs = programs
+                .map(|(name, path)| format!("{name}={}", path.display()))
+                .join(" ");
+            cmd = cmd.env(
+                "CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER",
+                format!("sudo -n env {programs}"),
+            );
+        }
         Root::Asking | Root::No => {
             report.skip(NAME, "they need root; type: sudo -v && cargo xtask test");
             return Ok(());
         }
-    };
+    }
     // One at a time: a thread has four debug registers, and timing tests want the machine to themselves.
     report.step(NAME, &cmd.args(["--", "--show-output", "--test-threads=1"]))
 }

@@ -100,16 +100,20 @@ impl Toolchain {
 
     /// What there is, installed where it may be, or an error that says what to type.
     pub fn get() -> Result<Self> {
-        let compiler = Compiler::find().map_or_else(Compiler::install, Ok)?;
+        if let Some(complete) = Self::find() {
+            return Ok(complete);
+        }
+        let compiler = Compiler::all().next().map_or_else(Compiler::install, Ok)?;
         let linker = find_linker(compiler.llvm).map_or_else(|| install_linker(&compiler), Ok)?;
         Ok(Self { compiler, linker })
     }
 
-    /// What there is, and nothing installed.
+    /// The first compiler that has a fitting linker, and nothing installed.
     pub fn find() -> Option<Self> {
-        let compiler = Compiler::find()?;
-        let linker = find_linker(compiler.llvm)?;
-        Some(Self { compiler, linker })
+        Compiler::all().find_map(|compiler| {
+            let linker = find_linker(compiler.llvm)?;
+            Some(Self { compiler, linker })
+        })
     }
 }
 
@@ -137,12 +141,14 @@ impl Compiler {
         cargo.other_toolchain()
     }
 
-    /// The first compiler of this machine that has core for BPF, built or as sources.
-    fn find() -> Option<Self> {
-        Self::of_rustup("nightly")
-            .filter(|c| c.build_std)
-            .or_else(|| Self::of(Path::new("/usr/bin/rustc"), "the system's rustc", None))
-            .or_else(|| Self::of_rustup("stable"))
+    /// This machine's compilers that have core for BPF, built or as sources.
+    fn all() -> impl Iterator<Item = Self> {
+        let candidates: [fn() -> Option<Self>; 3] = [
+            || Self::of_rustup("nightly"),
+            || Self::of(Path::new("/usr/bin/rustc"), "the system's rustc", None),
+            || Self::of_rustup("stable"),
+        ];
+        candidates.into_iter().filter_map(|look| look())
     }
 
     /// A rustup toolchain, where it is installed with core for BPF.
@@ -198,7 +204,7 @@ impl Compiler {
         {
             match (
                 install::apt(DEBIAN_RUSTC, "compiling the BPF programs"),
-                Self::find(),
+                Self::all().next(),
             ) {
                 (Ok(()), Some(compiler)) => return Ok(compiler),
                 (Ok(()), None) => {
@@ -221,7 +227,7 @@ impl Compiler {
                 Cmd::new("rustup").args(RUSTUP_NIGHTLY)
             };
             if cmd.run().is_ok()
-                && let Some(compiler) = Self::find()
+                && let Some(compiler) = Self::all().next()
             {
                 return Ok(compiler);
             }

@@ -203,6 +203,7 @@ impl OutputArgs {
                 out,
                 text::Options {
                     detail: self.detail(),
+                    verbose: self.verbose > 0,
                     quiet: self.quiet,
                     color: self.color(),
                     clock: match self.time {

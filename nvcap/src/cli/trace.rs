@@ -154,6 +154,13 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     } else {
         live::Target::Command(args.command.clone())
     };
+    // As strace does: on standard error, so that output stays what was asked for.
+    let (pids, quiet) = (args.pid.clone(), args.output.quiet);
+    let attached = move || {
+        for pid in pids.iter().filter(|_| !quiet) {
+            eprintln!("nvcap: process {pid} attached");
+        }
+    };
     let pipeline = RefCell::new(args.output.pipeline()?);
     let outcome = live::run(
         options,
@@ -161,6 +168,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         limits,
         |record| pipeline.borrow_mut().record(record),
         || pipeline.borrow_mut().flush(),
+        attached,
     )?;
     log::info!("{:?}", outcome.totals);
     let ledger = args.output.conclude(pipeline.into_inner())?;
@@ -191,6 +199,15 @@ fn given(args: &Args) -> anyhow::Result<nvcap::source::trap::given::Given> {
 fn end(args: &Args, outcome: &nvcap::source::trap::live::Outcome, status: u8) -> ExitCode {
     use std::os::unix::process::ExitStatusExt;
 
+    let ran = outcome.totals.stats.hits + outcome.totals.stats.foreign;
+    if outcome.totals.kernel_hits > ran {
+        eprintln!(
+            "nvcap: {} of {} breakpoint hits ran no BPF program (another one was running); what they rang for was \
+             fetched from the rings later",
+            outcome.totals.kernel_hits - ran,
+            outcome.totals.kernel_hits
+        );
+    }
     let Some(child) = outcome.child else {
         return ExitCode::from(status);
     };

@@ -8,6 +8,7 @@
 //! - [`qmd`], [`view`]: the structure a grid launch is described by, and the launch it describes.
 //! - [`shadow`]: what was seen being written to GPU memory.
 //! - [`Decoder`]: all of it together, from submissions to [`event::Event`]s.
+//! - [`encode`]: the inverse, for tests and for programs that submit without a GPU.
 //! - [`explain`]: one method write or one QMD, named in full.
 //!
 //! ```
@@ -50,6 +51,7 @@
 pub mod classes;
 mod decoder;
 pub mod defaults;
+pub mod encode;
 pub mod entry;
 pub mod event;
 pub mod explain;

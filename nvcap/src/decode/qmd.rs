@@ -256,27 +256,50 @@ pub fn versions_of(class: u32) -> &'static [(u8, u8)] {
 }
 
 /// The version that a QMD says it has: the version bits lie at one place up to 04_01 and at another from 05_00 on,
-/// so the class is asked first; without a class (0) both places are tried.
+/// so the class is asked first; without a class (0) both places are tried. Where both say something that can be, the
+/// one whose block a grid can have is believed.
 pub fn version_of(class: u32, qmd: &[u8]) -> Option<(u8, u8)> {
     let read = |low: usize| {
         let both = bits(qmd, low, 8)? as u8;
         Some((both >> 4, both & 15))
     };
-    let late = read(464).filter(|v| v.0 >= 5);
-    let early = read(576).filter(|v| v.0 < 5);
-    let candidates = [late, early].into_iter().flatten();
-    let listed = versions_of(class);
     let fits = |v: &(u8, u8)| layout(*v).is_some_and(|l| qmd.len() >= l.bytes());
-    if listed.is_empty() {
-        return candidates.into_iter().find(fits);
+    let late = read(464).filter(|v| v.0 >= 5).filter(fits);
+    let early = read(576).filter(|v| v.0 < 5).filter(fits);
+    let listed = versions_of(class);
+    let (late, early) = match listed.first() {
+        None => (late, early),
+        Some(first) => {
+            let known = |v: Option<(u8, u8)>| v.filter(|v| listed.contains(v));
+            match (known(late), known(early)) {
+                // A version that the headers do not list is still believed when its place is certain.
+                (None, None) if first.0 >= 5 => (late, None),
+                (None, None) => (None, early),
+                found => found,
+            }
+        }
+    };
+    match (late, early) {
+        (Some(late), Some(early)) if !block_fits(late, qmd) && block_fits(early, qmd) => {
+            Some(early)
+        }
+        (late, early) => late.or(early),
     }
-    let mut known = candidates.clone().filter(|v| listed.contains(v) && fits(v));
-    // A version that the headers do not list for the class is still believed when its place is certain.
-    known.next().or_else(|| {
-        candidates
-            .into_iter()
-            .find(|v| (v.0 >= 5) == (listed[0].0 >= 5) && fits(v))
-    })
+}
+
+/// The block has 1 to 1024 threads, as `version` reads it.
+fn block_fits(version: (u8, u8), qmd: &[u8]) -> bool {
+    let Some(layout) = layout(version) else {
+        return false;
+    };
+    let dimension = |name: String| {
+        let field = layout.fields().find(|f| f.name().ends_with(&name))?;
+        field.value(qmd, 0, 0)
+    };
+    let threads = (0..3)
+        .map(|i| dimension(format!("CTA_THREAD_DIMENSION{i}")).unwrap_or(0))
+        .product::<u64>();
+    (1..=1024).contains(&threads)
 }
 
 #[cfg(test)]

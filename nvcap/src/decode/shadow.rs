@@ -25,9 +25,14 @@ struct Page {
     data: [u8; PAGE],
     /// A bit a byte: it was written.
     valid: [u64; PAGE / 64],
-    /// Writes that began here, oldest first: offset in the page, and the write.
-    extents: Vec<(u16, Extent)>,
-    /// Neighbours in the list by use.
+    /// Offsets in the page where remembered writes began, and those writes, side by side.
+    offsets: Vec<u16>,
+    extents: Vec<Extent>,
+}
+
+/// Neighbours of a page in the list by use. Apart from the pages, for the list is walked without them.
+#[derive(Clone, Copy)]
+struct Link {
     newer: u32,
     older: u32,
 }
@@ -65,6 +70,7 @@ impl Hasher for PageHasher {
 /// What was written, bounded.
 pub struct Shadow {
     pages: Vec<Box<Page>>,
+    links: Vec<Link>,
     free: Vec<u32>,
     map: HashMap<(Space, u64), u32, BuildHasherDefault<PageHasher>>,
     newest: u32,
@@ -79,6 +85,7 @@ impl Shadow {
     pub fn new(bytes: usize) -> Self {
         Self {
             pages: Vec::new(),
+            links: Vec::new(),
             free: Vec::new(),
             map: HashMap::default(),
             newest: NONE,
@@ -203,11 +210,8 @@ impl Shadow {
     pub fn extent(&self, space: Space, address: u64) -> Option<Extent> {
         let page = self.find(space, address / PAGE as u64)?;
         let offset = (address % PAGE as u64) as u16;
-        page.extents
-            .iter()
-            .rev()
-            .find(|e| e.0 == offset)
-            .map(|e| e.1)
+        let at = page.offsets.iter().position(|o| *o == offset)?;
+        page.extents.get(at).copied()
     }
 
     /// Forgets what was written to `len` bytes at `address`: something that is not known was written there.
@@ -244,13 +248,7 @@ impl Shadow {
             if from == 0 && to == PAGE - 1 {
                 self.remove(index);
             } else if let Some(page) = self.pages.get_mut(index as usize) {
-                for at in from..=to {
-                    if let Some(word) = page.valid.get_mut(at / 64) {
-                        *word &= !(1 << (at % 64));
-                    }
-                }
-                page.extents
-                    .retain(|e| !(from..=to).contains(&usize::from(e.0)));
+                page.forget(from, to);
             }
         }
     }
@@ -289,16 +287,20 @@ impl Shadow {
                     key: (0, 0),
                     data: [0; PAGE],
                     valid: [0; PAGE / 64],
+                    offsets: Vec::new(),
                     extents: Vec::new(),
+                }));
+                self.links.push(Link {
                     newer: NONE,
                     older: NONE,
-                }));
+                });
                 (self.pages.len() - 1) as u32
             }
         };
         if let Some(page) = self.pages.get_mut(index as usize) {
             page.key = (space, number);
             page.valid = [0; PAGE / 64];
+            page.offsets.clear();
             page.extents.clear();
         }
         self.map.insert((space, number), index);
@@ -315,27 +317,29 @@ impl Shadow {
 
     fn link(&mut self, index: u32) {
         let old = self.newest;
-        if let Some(page) = self.pages.get_mut(index as usize) {
-            (page.newer, page.older) = (NONE, old);
+        if let Some(link) = self.links.get_mut(index as usize) {
+            *link = Link {
+                newer: NONE,
+                older: old,
+            };
         }
-        match self.pages.get_mut(old as usize) {
-            Some(page) => page.newer = index,
+        match self.links.get_mut(old as usize) {
+            Some(link) => link.newer = index,
             None => self.oldest = index,
         }
         self.newest = index;
     }
 
     fn unlink(&mut self, index: u32) {
-        let Some(page) = self.pages.get(index as usize) else {
+        let Some(&Link { newer, older }) = self.links.get(index as usize) else {
             return;
         };
-        let (newer, older) = (page.newer, page.older);
-        match self.pages.get_mut(newer as usize) {
-            Some(page) => page.older = older,
+        match self.links.get_mut(newer as usize) {
+            Some(link) => link.older = older,
             None => self.newest = older,
         }
-        match self.pages.get_mut(older as usize) {
-            Some(page) => page.newer = newer,
+        match self.links.get_mut(older as usize) {
+            Some(link) => link.newer = newer,
             None => self.oldest = newer,
         }
     }
@@ -351,11 +355,41 @@ impl Shadow {
 
 impl Page {
     fn remember(&mut self, offset: u16, extent: Extent) {
-        self.extents.retain(|e| e.0 != offset);
-        if self.extents.len() >= EXTENTS {
-            self.extents.remove(0);
+        let known = self.offsets.iter().position(|o| *o == offset);
+        let at = match known {
+            Some(at) => at,
+            None if self.offsets.len() < EXTENTS => {
+                self.offsets.push(offset);
+                self.extents.push(extent);
+                return;
+            }
+            // The oldest goes out.
+            None => {
+                let oldest = self.extents.iter().enumerate().min_by_key(|(_, e)| e.order);
+                oldest.map_or(0, |(at, _)| at)
+            }
+        };
+        if let (Some(o), Some(e)) = (self.offsets.get_mut(at), self.extents.get_mut(at)) {
+            (*o, *e) = (offset, extent);
         }
-        self.extents.push((offset, extent));
+    }
+
+    /// Forgets the bytes `from..=to` and the writes that began there.
+    fn forget(&mut self, from: usize, to: usize) {
+        for at in from..=to {
+            if let Some(word) = self.valid.get_mut(at / 64) {
+                *word &= !(1 << (at % 64));
+            }
+        }
+        let mut at = 0;
+        while let Some(&offset) = self.offsets.get(at) {
+            if (from..=to).contains(&usize::from(offset)) {
+                self.offsets.swap_remove(at);
+                self.extents.swap_remove(at);
+            } else {
+                at += 1;
+            }
+        }
     }
 }
 

@@ -187,6 +187,7 @@ impl Stream {
             holes,
             at: 0,
             gap: None,
+            told: None,
             state: State::Words,
         }
     }
@@ -305,6 +306,8 @@ pub struct Runs<'a> {
     at: u32,
     /// The first hole at or after `at`, once looked up.
     gap: Option<(u32, u32)>,
+    /// Start of the last hole that a stop was given for.
+    told: Option<u32>,
     state: State,
 }
 
@@ -366,6 +369,7 @@ impl<'a> Runs<'a> {
                         return self.tail();
                     }
                     self.state = State::Skip(words);
+                    self.told = Some(gap);
                     return Some(Item::Stop(self.at, self.why(self.at, end)));
                 }
                 let room = (gap.min(self.have()).saturating_sub(self.at)) / 4;
@@ -393,6 +397,11 @@ impl<'a> Runs<'a> {
                 return None;
             }
             if self.at >= gap {
+                // A header lies in the hole. Where data before it did too, that was told already.
+                if self.told == Some(gap) {
+                    self.state = State::Done;
+                    return None;
+                }
                 let why = self.why(self.at, gap_end);
                 return self.stop(why);
             }

@@ -276,6 +276,23 @@ fn plan(version: (u8, u8)) -> Option<&'static Plan> {
 const TYPE_QUEUE: u64 = 0;
 const TYPE_GRID_NULL: u64 = 1;
 
+/// Whether `qmd` can be a QMD of `class` (0 where unknown): version bits that the class can have and a block that a
+/// grid can have. Cheaper than [`View::of`].
+pub(super) fn plausible(class: u32, qmd: &[u8]) -> bool {
+    let Some(version) = qmd::version_of(class, qmd) else {
+        return false;
+    };
+    let listed = qmd::versions_of(class);
+    if !listed.is_empty() && !listed.contains(&version) {
+        return false;
+    }
+    let Some(p) = plan(version) else { return false };
+    let threads: u64 = p.block.iter().map(|s| s.get(qmd)).product();
+    // Short layouts are as long as much other data is: ask more of them.
+    let runs = || p.program.at(qmd, 0) != 0 && p.grid.iter().all(|s| s.get(qmd) != 0);
+    (1..=1024).contains(&threads) && (qmd.len() == qmd::MAX_BYTES || runs())
+}
+
 impl View {
     /// The launch that `qmd` describes for `class` (0 where unknown); `None` where no layout fits its version bits and
     /// its length.

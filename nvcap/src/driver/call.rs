@@ -34,8 +34,6 @@ pub(crate) mod esc {
 
 /// UVM ioctl numbers that the model acts on.
 pub(crate) mod uvm {
-    pub const REGISTER_GPU_VASPACE: u32 = 0x19;
-    pub const UNREGISTER_GPU_VASPACE: u32 = 0x1a;
     pub const MAP_EXTERNAL_ALLOCATION: u32 = 0x21;
     pub const FREE: u32 = 0x22;
     pub const UNMAP_EXTERNAL: u32 = 0x42;

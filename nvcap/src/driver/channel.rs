@@ -4,7 +4,10 @@ use super::{
     model::{Change, MAX_CHANNELS, Model},
     object::{Channel, Kind, ObjectRef},
 };
-use crate::record::{self, ChannelId};
+use crate::record::{self, ChannelId, Submission};
+
+/// From here on channel numbers are those of sources that do not ask the model for one.
+const FOREIGN_IDS: u32 = 1 << 24;
 
 impl Channel {
     pub(crate) fn to_record(&self) -> record::Channel {
@@ -49,6 +52,9 @@ impl Channel {
             userd: said.userd,
             origin: said.origin,
             announced: said.ring.zip(said.userd),
+            submissions: 0,
+            gp_get: None,
+            gp_put: None,
         }
     }
 
@@ -116,6 +122,22 @@ impl Model {
         }
     }
 
+    /// Keeps count of what goes through a channel and over which doorbell page.
+    pub(crate) fn submission(&mut self, said: &Submission) {
+        if let Some(channel) = self.channels.get_mut(&said.channel) {
+            channel.submissions += 1;
+            channel.gp_get = said.gp_get.or(channel.gp_get);
+            channel.gp_put = Some(said.gp_put);
+        }
+        if let Some(at) = said.doorbell
+            && let Some(process) = self.processes.get_mut(&said.at.pid)
+            && let Some((start, map)) = process.maps.range_mut(..=at.0).next_back()
+            && at.0 - start < map.len
+        {
+            map.rung += 1;
+        }
+    }
+
     pub(crate) fn set_token(&mut self, id: ChannelId, token: u32) {
         if let Some(channel) = self.channels.get_mut(&id)
             && channel.token != Some(token)
@@ -140,7 +162,10 @@ impl Model {
     /// A channel that a source names: found in memory, given by the user, or read from a capture (where the
     /// model may know it from the capture's ioctls already, under its own number).
     pub(crate) fn channel_record(&mut self, said: &record::Channel) {
-        self.next_channel = self.next_channel.max(said.id.0.saturating_add(1));
+        // A source that gives numbers of its own takes them from far away; what a capture recorded continues here.
+        if said.id.0 < FOREIGN_IDS {
+            self.next_channel = self.next_channel.max(said.id.0 + 1);
+        }
         let object = said
             .handle
             .map(|(client, handle)| ObjectRef { client, handle });

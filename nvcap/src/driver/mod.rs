@@ -18,13 +18,16 @@
 
 mod call;
 mod channel;
+mod class;
 mod facts;
 pub mod fields;
 mod gpu;
+mod life;
 mod model;
 pub mod names;
 mod object;
 mod process;
+pub mod report;
 mod resolve;
 mod rm;
 mod rm_control;
@@ -46,5 +49,10 @@ pub use process::is_doorbell_shape;
 pub use resolve::{Resolved, Translation};
 pub use version::{NotAVersion, Version};
 pub use view::{
-    BoundEngine, ChannelView, DoorbellView, GroupView, MappingView, MappingWhat, event_engine,
+    BoundEngine, ChannelView, DoorbellView, GroupView, MappingView, MappingWhat, ObjectView,
 };
+
+/// The page's example is compiled and run with the documentation tests.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/driver-model.md")]
+struct DocumentationPage;

@@ -5,13 +5,14 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use super::{
     call::{Call, Family},
+    class::aperture_of_class,
     gpu::Gpu,
     object::{Channel, Client, Kind, Memory, MemoryId, Object, ObjectRef, Space},
     process::{CpuMap, FileKey, Process, Target, is_doorbell_shape},
     space::{AddressSpace, GpuMap},
     version::Version,
 };
-use crate::record::{self, At, ChannelId, CpuVa, Device, Life, Mapping, Record, Unmapping};
+use crate::record::{self, ChannelId, CpuVa, Device, Mapping, Record, Unmapping};
 
 /// What the user or the machine says beforehand.
 #[derive(Clone, Copy, Debug, Default)]
@@ -117,7 +118,6 @@ pub struct Model {
     pub(crate) channels: BTreeMap<ChannelId, Channel>,
     /// By RM's gpuId.
     pub(crate) gpus: BTreeMap<u32, Gpu>,
-    pub(crate) uvm_spaces: BTreeSet<ObjectRef>,
     pub(crate) next_channel: u32,
     next_memory: u64,
     pub(crate) changes: Vec<Change>,
@@ -153,7 +153,8 @@ impl Model {
             Record::Unmapping(unmapping) => self.unmapping(unmapping),
             Record::Process(process) => self.life(process.at, &process.life),
             Record::Channel(channel) => self.channel_record(channel),
-            Record::Submission(_) | Record::Loss(_) => {}
+            Record::Submission(submission) => self.submission(submission),
+            Record::Loss(_) => {}
         }
         std::mem::take(&mut self.changes)
     }
@@ -172,8 +173,11 @@ impl Model {
 
     /// A channel number that is not used in this trace, for a source that found a channel by itself.
     pub fn reserve_channel_id(&mut self) -> ChannelId {
+        while self.channels.contains_key(&ChannelId(self.next_channel)) {
+            self.next_channel = self.next_channel.wrapping_add(1);
+        }
         let id = ChannelId(self.next_channel);
-        self.next_channel = self.next_channel.saturating_add(1);
+        self.next_channel = self.next_channel.wrapping_add(1);
         id
     }
 
@@ -186,7 +190,7 @@ impl Model {
                 object,
                 class,
                 size: None,
-                aperture: None,
+                aperture: aperture_of_class(class),
                 caching: None,
                 handles: BTreeSet::from([object]),
                 cpu: BTreeSet::new(),
@@ -250,16 +254,13 @@ impl Model {
         let pending = (!mapping.found)
             .then(|| process.fulfil(&keys, mapping.len))
             .flatten();
-        let has_doorbell = process
-            .maps
-            .values()
-            .any(|m| m.device == mapping.device && matches!(m.target, Target::Doorbell { .. }));
         let target = match pending {
             Some(p) => self.target_of(p.object, p.offset),
             // Write-only device memory has no other use; a readable page of that shape counts only while no
             // better one of that GPU is known.
             None if is_doorbell_shape(mapping)
-                && (!mapping.read || (mapping.found && !has_doorbell)) =>
+                && (!mapping.read
+                    || (mapping.found && !self.has_doorbell(pid, mapping.device))) =>
             {
                 Target::Doorbell {
                     object: None,
@@ -278,9 +279,19 @@ impl Model {
             write: mapping.write,
             found: mapping.found,
             target,
+            skip: pending.map_or(0, |p| p.in_page),
+            rung: 0,
         };
         self.put_map(pid, mapping.start.0, map);
         self.settle(pid);
+    }
+
+    fn has_doorbell(&self, pid: u32, device: Device) -> bool {
+        self.processes.get(&pid).is_some_and(|p| {
+            p.maps
+                .values()
+                .any(|m| m.device == device && matches!(m.target, Target::Doorbell { .. }))
+        })
     }
 
     /// What a mapping of an object shows.
@@ -316,7 +327,7 @@ impl Model {
         }
     }
 
-    fn put_map(&mut self, pid: u32, start: u64, map: CpuMap) {
+    pub(crate) fn put_map(&mut self, pid: u32, start: u64, map: CpuMap) {
         match map.target {
             Target::Doorbell { object, bar1 } => self.changes.push(Change::DoorbellPage {
                 pid,
@@ -478,118 +489,6 @@ impl Model {
         for (start, map) in self.spaces.remove(&space).unwrap_or_default().ranges {
             if let Some(memory) = map.memory.and_then(|b| self.memory.get_mut(&b.id)) {
                 memory.gpu.remove(&(space, start));
-            }
-        }
-    }
-
-    // ---- processes ----
-
-    fn life(&mut self, at: At, life: &Life) {
-        match life {
-            Life::Present { name } => {
-                if let Some(process) = self.process(at.pid) {
-                    process.name = Some(name.clone());
-                }
-            }
-            Life::Thread { .. } | Life::Exit { process: false } => {}
-            Life::Fork { child } => self.fork(at.pid, *child),
-            Life::Exec { name } => {
-                self.forget(at.pid);
-                if let Some(process) = self.process(at.pid) {
-                    process.name = Some(name.clone());
-                }
-            }
-            Life::Exit { process: true } => self.forget(at.pid),
-        }
-    }
-
-    /// A child has what its parent has mapped and open. (UVM does not follow a fork.)
-    fn fork(&mut self, parent: u32, child: u32) {
-        if parent == child {
-            return;
-        }
-        // The number was another process's: its end was not seen.
-        self.forget(child);
-        let Some(from) = self.processes.get(&parent) else {
-            return;
-        };
-        let (name, maps, clients) = (from.name.clone(), from.maps.clone(), from.clients.clone());
-        for client in &clients {
-            if let Some(client) = self.clients.get_mut(client) {
-                client.holders.insert(child);
-            }
-        }
-        let Some(process) = self.process(child) else {
-            return;
-        };
-        process.name = name;
-        process.clients = clients;
-        for (start, map) in maps {
-            self.put_map(child, start, map);
-        }
-        let shared: Vec<ChannelId> = self
-            .channels
-            .values()
-            .filter(|c| c.pid == parent && c.announced.is_some())
-            .map(|c| c.id)
-            .collect();
-        for channel in shared {
-            self.changes.push(Change::ChannelShared {
-                channel,
-                pid: child,
-            });
-        }
-    }
-
-    /// A process is gone, or is another program now: its mappings and its open files are.
-    fn forget(&mut self, pid: u32) {
-        let Some(process) = self.processes.remove(&pid) else {
-            return;
-        };
-        for (start, map) in process.maps {
-            match map.target {
-                Target::Doorbell { .. } => self.changes.push(Change::DoorbellGone {
-                    pid,
-                    cpu_va: CpuVa(start),
-                    len: map.len,
-                }),
-                Target::Memory { id, .. } => {
-                    if let Some(memory) = self.memory.get_mut(&id) {
-                        memory.cpu.remove(&(pid, start));
-                    }
-                }
-                Target::Channel { .. } | Target::Unknown => {}
-            }
-        }
-        for handle in process.clients {
-            let Some(client) = self.clients.get_mut(&handle) else {
-                continue;
-            };
-            client.holders.remove(&pid);
-            if client.holders.is_empty() {
-                self.free(ObjectRef {
-                    client: handle,
-                    handle,
-                });
-            }
-        }
-        self.drop_space(Space::Uvm { pid });
-        let rest: Vec<ChannelId> = self
-            .channels
-            .values()
-            .filter(|c| c.pid == pid)
-            .map(|c| c.id)
-            .collect();
-        for id in rest {
-            // A client that a forked child still holds keeps its channels: they are the child's now.
-            let heir = self
-                .channels
-                .get(&id)
-                .and_then(|c| c.object)
-                .and_then(|o| self.clients.get(&o.client)?.holders.first().copied());
-            match (heir, self.channels.get_mut(&id)) {
-                (Some(heir), Some(channel)) => channel.pid = heir,
-                _ => self.drop_channel(id),
             }
         }
     }

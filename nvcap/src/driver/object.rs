@@ -111,7 +111,10 @@ pub(crate) enum Kind {
         /// The device file's minor number, learnt from a mapping or from the GPU list.
         minor: Option<u32>,
     },
-    VaSpace,
+    VaSpace {
+        /// It is another handle for its device's default address space.
+        of_device: bool,
+    },
     /// Virtual memory: addresses of an address space (`None`: the device's default one).
     Virtual {
         space: Option<u32>,
@@ -220,6 +223,9 @@ pub(crate) struct Channel {
     pub origin: Origin,
     /// It was announced with this ring and this USERD.
     pub announced: Option<(CpuVa, CpuVa)>,
+    pub submissions: u64,
+    pub gp_get: Option<u32>,
+    pub gp_put: Option<u32>,
 }
 
 #[cfg(test)]

@@ -46,6 +46,24 @@ pub(crate) struct CpuMap {
     pub write: bool,
     pub found: bool,
     pub target: Target,
+    /// Bytes at the mapping's start that lie before what the target says: a mapping begins at a page, the object
+    /// (or the part of it that was asked for) may not.
+    pub skip: u64,
+    /// Doorbells seen on it.
+    pub rung: u64,
+}
+
+impl CpuMap {
+    /// The address, relative to the mapping's start, of a byte of the memory that it shows.
+    pub(crate) fn place_of(&self, first: u64, offset: u64) -> Option<u64> {
+        let at = offset.checked_sub(first)?.checked_add(self.skip)?;
+        (at < self.len).then_some(at)
+    }
+
+    /// The offset in the memory of a byte of the mapping.
+    pub(crate) fn offset_of(&self, first: u64, at: u64) -> Option<u64> {
+        at.checked_sub(self.skip)?.checked_add(first)
+    }
 }
 
 /// A map request (NV_ESC_RM_MAP_MEMORY) whose mmap is yet to come.
@@ -54,6 +72,8 @@ pub(crate) struct Pending {
     pub object: ObjectRef,
     pub offset: u64,
     pub len: u64,
+    /// Offset in its first page of the first byte asked for.
+    pub in_page: u64,
 }
 
 /// The open file that a map request names and the mmap comes from.
@@ -146,12 +166,14 @@ impl Process {
                 );
             }
             if map_end > end && splittable {
+                let cut = end - s;
                 let mut rest = CpuMap {
                     len: map_end - end,
+                    skip: map.skip.saturating_sub(cut),
                     ..map
                 };
                 if let Target::Memory { offset, .. } = &mut rest.target {
-                    *offset = offset.saturating_add(end - s);
+                    *offset = offset.saturating_add(cut.saturating_sub(map.skip));
                 }
                 self.maps.insert(end, rest);
             }

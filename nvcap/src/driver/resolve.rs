@@ -72,7 +72,9 @@ impl Model {
             // USERD that RM allocated is seen by mapping the channel itself.
             _ => self.processes.get(&channel.pid).and_then(|p| {
                 p.maps.iter().find_map(|(start, map)| match map.target {
-                    Target::Channel { id: of, .. } if of == id => Some(CpuVa(*start)),
+                    Target::Channel { id: of, .. } if of == id => {
+                        Some(CpuVa(start.saturating_add(map.skip)))
+                    }
                     _ => None,
                 })
             }),
@@ -111,7 +113,7 @@ impl Model {
             else {
                 continue;
             };
-            let Some(inside) = offset.checked_sub(first).filter(|i| *i < map.len) else {
+            let Some(inside) = map.place_of(first, offset) else {
                 continue;
             };
             if of != id {
@@ -168,7 +170,8 @@ impl Model {
                     .map(|(start, map)| (start, *map))
             })
         };
-        let ranges = [rm, uvm, if space.is_none() { any() } else { None }];
+        let others = if space.is_none() { any() } else { None };
+        let ranges = [rm, uvm, others];
         let stated = ranges
             .iter()
             .flatten()
@@ -180,8 +183,15 @@ impl Model {
         if let Some(found) = self.resolve_identity(pid, va) {
             return Some(found);
         }
-        let (start, map) = ranges.iter().flatten().find(|(_, m)| m.memory.is_some())?;
-        self.resolve_range(pid, va, *start, map.len, map.memory?)
+        let concluded = ranges.iter().flatten().find(|(_, m)| m.memory.is_some());
+        if let Some((start, map)) = concluded {
+            return self.resolve_range(pid, va, *start, map.len, map.memory?);
+        }
+        // Nothing in the space that the channel was taken to use: another of the process has it, perhaps.
+        let (start, map) = any()?;
+        let mut found = self.resolve_range(pid, va, start, map.len, map.memory?)?;
+        found.stated = false;
+        Some(found)
     }
 
     fn resolve_range(
@@ -235,7 +245,7 @@ impl Model {
                 found.object = Some(object);
                 found.class = Some(memory.class);
                 found.size = memory.size;
-                found.offset = offset.saturating_add(inside);
+                found.offset = map.offset_of(offset, inside)?;
                 found.aperture = memory.aperture.or(found.aperture);
                 found.caching = memory.caching;
                 found.gpu = found.gpu.or_else(|| self.minor_of(object));

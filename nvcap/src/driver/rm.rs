@@ -2,6 +2,7 @@
 
 use super::{
     call::{Call, Subject, esc, number},
+    class::{self, aperture_of_class, is_channel, is_memory, is_usermode},
     model::{Change, MAX_CHANNELS, MAX_CLIENTS, MAX_OBJECTS, Model},
     object::{
         Aperture, Caching, Channel, Client, Kind, MemoryId, Object, ObjectRef, Space, attributes,
@@ -10,36 +11,8 @@ use super::{
 };
 use crate::record::{CpuVa, GpuVa, Origin};
 
-/// Classes (rm/classes.tsv) whose objects the model tells apart.
-pub(crate) mod class {
-    pub const ROOT: u32 = 0x0000;
-    pub const ROOT_NON_PRIV: u32 = 0x0001;
-    pub const MEMORY_SYSTEM: u32 = 0x003e;
-    pub const MEMORY_LOCAL_PRIVILEGED: u32 = 0x003f;
-    pub const MEMORY_LOCAL_USER: u32 = 0x0040;
-    pub const ROOT_CLIENT: u32 = 0x0041;
-    pub const MEMORY_EXTENDED_USER: u32 = 0x0042;
-    pub const MEMORY_VIRTUAL: u32 = 0x0070;
-    pub const MEMORY_OS_DESCRIPTOR: u32 = 0x0071;
-    pub const DEVICE: u32 = 0x0080;
-    pub const NV50_MEMORY_VIRTUAL: u32 = 0x50a0;
-    pub const CONTEXT_SHARE: u32 = 0x9067;
-    pub const VASPACE: u32 = 0x90f1;
-    pub const CHANNEL_GROUP: u32 = 0xa06c;
-    pub const FIRST_GPFIFO: u32 = 0x906f;
-    pub const FIRST_USERMODE: u32 = 0xc361;
-    pub const HOPPER_USERMODE: u32 = 0xc661;
-}
-
-/// Whether objects of a class are GPFIFO channels (906f, a06f, ... c86f, c96f, ca6f).
-pub(crate) fn is_channel(class: u32) -> bool {
-    class & 0xff == 0x6f && (class::FIRST_GPFIFO..=0xffff).contains(&class)
-}
-
-/// Whether objects of a class are doorbell pages (c361, c461, c561, c661, c761).
-pub(crate) fn is_usermode(class: u32) -> bool {
-    class & 0xff == 0x61 && (class::FIRST_USERMODE..=0xffff).contains(&class)
-}
+/// NV_VASPACE_ALLOCATION_INDEX_GPU_DEVICE (nvos.h): no new address space, the device's own.
+const INDEX_GPU_DEVICE: u32 = 3;
 
 /// The notifier record that holds the token unless the client asks for another
 /// (NV_CHANNELGPFIFO_NOTIFICATION_TYPE_WORK_SUBMIT_TOKEN).
@@ -181,7 +154,9 @@ impl Model {
                 instance: field("deviceId"),
                 minor: None,
             },
-            class::VASPACE => Kind::VaSpace,
+            class::VASPACE => Kind::VaSpace {
+                of_device: field("index") == Some(INDEX_GPU_DEVICE),
+            },
             class::MEMORY_VIRTUAL | class::NV50_MEMORY_VIRTUAL => Kind::Virtual {
                 space: nonzero("hVASpace"),
             },
@@ -357,6 +332,9 @@ impl Model {
             userd: None,
             origin: Origin::Allocated,
             announced: None,
+            submissions: 0,
+            gp_get: None,
+            gp_put: None,
         });
     }
 
@@ -383,7 +361,19 @@ impl Model {
         own.or_else(shared)
             .or_else(grouped)
             .or_else(|| self.clients.get(&at.client)?.device_of(at.handle))
-            .map(|handle| Space::Rm(of(handle)))
+            .map(|handle| self.space(of(handle)))
+    }
+
+    /// The address space that a handle names: its own, or its device's where it is another name of that.
+    pub(crate) fn space(&self, at: ObjectRef) -> Space {
+        let device = || match self.object(at)?.kind {
+            Kind::VaSpace { of_device: true } => self.clients.get(&at.client)?.device_of(at.handle),
+            _ => None,
+        };
+        Space::Rm(ObjectRef {
+            handle: device().unwrap_or(at.handle),
+            ..at
+        })
     }
 
     /// Frees an object and all below it.
@@ -443,9 +433,8 @@ impl Model {
                     );
                 }
             }
-            Kind::VaSpace | Kind::Device { .. } => {
+            Kind::VaSpace { of_device: false } | Kind::Device { .. } => {
                 self.drop_space(Space::Rm(at));
-                self.uvm_spaces.remove(&at);
             }
             Kind::Virtual { .. } => {
                 if let Some(space) = self.space_of_dma(at.client, &object.kind, object.parent) {
@@ -558,26 +547,6 @@ fn bar1_of(call: &Call<'_>, class: u32) -> Option<bool> {
         Some(params) => number(&params.input.data, 0, 1).map(|b| b != 0),
         // No parameters means the BAR0 form; parameters that were not captured mean nothing.
         None => (call.arg.get_input("pAllocParms")? == 0).then_some(false),
-    }
-}
-
-fn is_memory(class: u32) -> bool {
-    matches!(
-        class,
-        class::MEMORY_SYSTEM
-            | class::MEMORY_LOCAL_PRIVILEGED
-            | class::MEMORY_LOCAL_USER
-            | class::MEMORY_EXTENDED_USER
-            | class::MEMORY_OS_DESCRIPTOR
-    )
-}
-
-fn aperture_of_class(class: u32) -> Option<Aperture> {
-    match class {
-        class::MEMORY_SYSTEM | class::MEMORY_OS_DESCRIPTOR => Some(Aperture::System),
-        class::MEMORY_LOCAL_USER | class::MEMORY_EXTENDED_USER => Some(Aperture::Video),
-        class::MEMORY_LOCAL_PRIVILEGED => Some(Aperture::Registers),
-        _ => None,
     }
 }
 

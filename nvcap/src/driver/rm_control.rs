@@ -2,10 +2,10 @@
 
 use super::{
     call::{Call, Structure, Subject, number},
+    class::{self, is_channel},
     gpu::Gpu,
     model::{Change, MAX_GPUS, Model},
     object::{Kind, Object, ObjectRef},
-    rm::{class, is_channel},
     version::Version,
 };
 

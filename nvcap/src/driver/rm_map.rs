@@ -3,10 +3,10 @@
 
 use super::{
     call::Call,
+    class,
     model::Model,
     object::{Aperture, Kind, ObjectRef, Space, attributes},
     process::{FileKey, Pending, Target},
-    rm::class,
     space::{Backing, GpuMap},
 };
 
@@ -20,6 +20,8 @@ impl Model {
         offset: u64,
         len: u64,
     ) {
+        // The address that RM gives back is that of the first byte; the mapping begins at its page.
+        let in_page = call.arg.get("pLinearAddress").unwrap_or(offset) & 0xfff;
         let fd = fd.map(u32::cast_signed).filter(|fd| *fd >= 0);
         let key = match (call.ioctl.named_file, fd) {
             (0, Some(fd)) => FileKey::Fd(fd),
@@ -30,6 +32,7 @@ impl Model {
             object,
             offset,
             len,
+            in_page,
         };
         if let Some(process) = self.process(call.ioctl.at.pid) {
             process.expect(key, pending);
@@ -84,7 +87,7 @@ impl Model {
             Kind::Virtual { space: None } => self.clients.get(&client)?.device_of(parent)?,
             _ => return None,
         };
-        Some(Space::Rm(ObjectRef { client, handle }))
+        Some(self.space(ObjectRef { client, handle }))
     }
 
     pub(crate) fn dma_space(&self, client: u32, device: u32, dma: u32) -> Space {
@@ -93,7 +96,7 @@ impl Model {
             handle: dma,
         };
         let known = self.object(at).and_then(|o| match o.kind {
-            Kind::VaSpace => Some(Space::Rm(at)),
+            Kind::VaSpace { .. } => Some(self.space(at)),
             _ => self.space_of_dma(client, &o.kind, o.parent),
         });
         // Virtual memory that was not seen being allocated: taken for the device's own space.

@@ -4,7 +4,7 @@ use super::{
     call::{Call, Structure, uvm},
     facts,
     model::Model,
-    object::{MemoryId, ObjectRef, Space},
+    object::{Kind, MemoryId, ObjectRef, Space},
     process::Target,
     space::{Backing, GpuMap},
 };
@@ -16,11 +16,6 @@ impl Model {
         let space = Space::Uvm { pid };
         let range = || arg.get("base").zip(arg.get("length"));
         match call.nr {
-            uvm::REGISTER_GPU_VASPACE | uvm::UNREGISTER_GPU_VASPACE => {
-                if let (Some(client), Some(handle)) = (arg.u32("hClient"), arg.u32("hVaSpace")) {
-                    self.uvm_spaces.insert(ObjectRef { client, handle });
-                }
-            }
             uvm::CREATE_EXTERNAL_RANGE | uvm::ALLOC_SEMAPHORE_POOL => {
                 if let Some((base, len)) = range() {
                     self.map_gpu(
@@ -107,22 +102,35 @@ impl Model {
 
     /// The object that the argument names. Its place moved by 8 KiB in release 550: of the layouts the one that
     /// names an object which exists, the version's own first.
-    fn external_object(&self, call: &Call<'_>) -> Option<ObjectRef> {
+    fn external_object(&mut self, call: &Call<'_>) -> Option<ObjectRef> {
         let name = call.arg.layout?.name();
         let others = facts::layouts(name);
-        call.arg
+        let named = |layout| {
+            let arg = Structure {
+                layout: Some(layout),
+                ..call.arg
+            };
+            let (client, handle) = arg.u32("hClient").zip(arg.u32("hMemory"))?;
+            Some(ObjectRef { client, handle })
+        };
+        let known = call
+            .arg
             .layout
             .into_iter()
             .chain(others)
-            .find_map(|layout| {
-                let arg = Structure {
-                    layout: Some(layout),
-                    ..call.arg
-                };
-                let (client, handle) = arg.u32("hClient").zip(arg.u32("hMemory"))?;
-                let at = ObjectRef { client, handle };
-                self.object(at).map(|_| at)
-            })
+            .filter_map(named)
+            .find(|at| self.object(*at).is_some());
+        if known.is_some() {
+            return known;
+        }
+        // One that no allocation was seen of (imported from a descriptor): its client at least is known.
+        let at = call
+            .arg
+            .layout
+            .and_then(named)
+            .filter(|at| at.handle != 0 && self.clients.contains_key(&at.client))?;
+        self.insert(call.ioctl.at.pid, at, at.client, 0, Kind::Other);
+        Some(at)
     }
 
     fn mapped_at(&self, pid: u32, address: u64) -> Option<MemoryId> {

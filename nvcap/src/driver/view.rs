@@ -9,10 +9,7 @@ use super::{
     object::{Aperture, Caching, Channel, Kind, MemoryId, ObjectRef, Space},
     process::{CpuMap, Target},
 };
-use crate::{
-    decode::event::Engine,
-    record::{ChannelId, CpuVa, Device, GpuVa, Origin},
-};
+use crate::record::{ChannelId, CpuVa, Device, GpuVa, Origin};
 
 /// An engine object bound to a channel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -64,6 +61,12 @@ pub struct ChannelView {
     pub token_at: Option<CpuVa>,
     /// How it was learnt.
     pub origin: Origin,
+    /// Submissions that the model was given.
+    pub submissions: u64,
+    /// GP_GET with the last of them that had it.
+    pub gp_get: Option<u32>,
+    /// GP_PUT after the last of them.
+    pub gp_put: Option<u32>,
 }
 
 impl ChannelView {
@@ -112,6 +115,17 @@ pub struct GroupView {
     pub context_shares: Vec<(u32, Option<u32>)>,
 }
 
+/// An RM object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct ObjectView {
+    /// Its client and handle.
+    pub object: ObjectRef,
+    /// Handle of its parent; its own for a client.
+    pub parent: u32,
+    /// Its class; 0 where only its handle is known.
+    pub class: u32,
+}
+
 /// A doorbell page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct DoorbellView {
@@ -128,6 +142,8 @@ pub struct DoorbellView {
     pub bar1: Option<bool>,
     /// Its object; `None`: only the mapping's shape says so.
     pub object: Option<ObjectRef>,
+    /// Submissions that the model was given and that were rung on it.
+    pub rung: u64,
 }
 
 fn hex_cpu<S: serde::Serializer>(at: &CpuVa, s: S) -> Result<S::Ok, S::Error> {
@@ -155,6 +171,8 @@ pub struct MappingView {
     pub gpu: Option<GpuVa>,
     /// Channels whose ring or USERD lies in it.
     pub channels: Vec<ChannelId>,
+    /// Submissions that the model was given and that were rung on it.
+    pub rung: u64,
 }
 
 /// What a mapping shows.
@@ -257,6 +275,9 @@ impl Model {
             notifier: channel.notifier,
             token_at: self.token_at(channel),
             origin: channel.origin,
+            submissions: channel.submissions,
+            gp_get: channel.gp_get,
+            gp_put: channel.gp_put,
         }
     }
 
@@ -338,6 +359,7 @@ impl Model {
                     len: map.len,
                     bar1,
                     object,
+                    rung: map.rung,
                 })
             })
         })
@@ -410,6 +432,35 @@ impl Model {
             })
     }
 
+    /// All objects of the clients that a process holds: each with its parent and class, clients first, parents
+    /// before their children.
+    #[must_use]
+    pub fn objects(&self, pid: u32) -> Vec<ObjectView> {
+        let mut all = Vec::new();
+        let Some(process) = self.processes.get(&pid) else {
+            return all;
+        };
+        for handle in &process.clients {
+            let Some(client) = self.clients.get(handle) else {
+                continue;
+            };
+            let mut order = client.subtree(*handle);
+            order.reverse();
+            all.extend(order.into_iter().filter_map(|h| {
+                let object = client.objects.get(&h)?;
+                Some(ObjectView {
+                    object: ObjectRef {
+                        client: *handle,
+                        handle: h,
+                    },
+                    parent: object.parent,
+                    class: object.class,
+                })
+            }));
+        }
+        all
+    }
+
     /// The class of an object; 0 where it is known by handle only.
     #[must_use]
     pub fn class_of(&self, at: ObjectRef) -> Option<u32> {
@@ -456,7 +507,10 @@ impl Model {
             Target::Unknown => MappingWhat::Unknown,
         };
         let gpu = match map.target {
-            Target::Memory { id, offset, .. } => self.gpu_of_memory(id, offset),
+            Target::Memory { id, offset, .. } => self
+                .gpu_of_memory(id, offset)
+                .and_then(|gpu| gpu.0.checked_sub(map.skip))
+                .map(GpuVa),
             _ => None,
         };
         let channels = self
@@ -481,6 +535,7 @@ impl Model {
             what,
             gpu,
             channels,
+            rung: map.rung,
         }
     }
 
@@ -491,24 +546,5 @@ impl Model {
             let inside = offset.checked_sub(map.memory?.offset)?;
             (inside < map.len).then(|| GpuVa(start.saturating_add(inside)))
         })
-    }
-}
-
-/// The engine of the decoder's events that an NV2080_ENGINE_TYPE is.
-#[must_use]
-pub fn event_engine(number: Option<u32>) -> Engine {
-    match number {
-        None | Some(0) => Engine::Unknown,
-        Some(0x01..=0x08) => Engine::Graphics,
-        Some(n @ 0x09..=0x12) => Engine::Copy(Some(n - 0x09)),
-        Some(n @ 0x34..=0x3d) => Engine::Copy(Some(n - 0x34 + 10)),
-        Some(n @ 0x13..=0x1a) => Engine::Nvdec(n - 0x13),
-        Some(n @ 0x1b..=0x1d) => Engine::Nvenc(n - 0x1b),
-        Some(0x3f) => Engine::Nvenc(3),
-        Some(n @ 0x2b..=0x32) => Engine::Nvjpg(n - 0x2b),
-        Some(0x33) => Engine::Ofa(0),
-        Some(0x3e) => Engine::Ofa(1),
-        Some(0x26) => Engine::Sec2,
-        Some(n) => Engine::Other(n),
     }
 }

@@ -5,13 +5,13 @@ use std::{collections::BTreeMap, fmt::Write as _};
 use serde_json::{Map, Value as Json, json};
 
 use crate::{
-    driver::{Aperture, Caching, ChannelView, Gpu, MappingView, MappingWhat, Model, names},
+    driver::{Aperture, Caching, ChannelView, Gpu, MappingView, MappingWhat, Model, names, report},
     record::{ChannelId, Device, Origin},
 };
 
 use super::style::Plain;
 
-/// What a source knows of a channel beyond the model, now.
+/// What a source knows of a channel now, where it is more than the model was given.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Live {
     /// GP_GET, as read from USERD.
@@ -102,6 +102,9 @@ pub fn table(model: &Model, pid: Option<u32>, live: &BTreeMap<ChannelId, Live>) 
             .map(|c| row(model, c, live.get(&c.id).copied().unwrap_or_default()));
         text.push_str(&columns(&HEAD, rows.collect()));
     }
+    if !text.is_empty() {
+        text.push_str(&super::streams::spread_text(&report::spread(model)));
+    }
     text
 }
 
@@ -136,12 +139,15 @@ fn row(model: &Model, c: &ChannelView, live: Live) -> Vec<String> {
         hex(c.ring.map(|r| r.0)),
         number(c.entries.map(u64::from)),
         hex(c.userd.map(|u| u.0)),
-        match (live.gp_get, live.gp_put) {
+        match (live.gp_get.or(c.gp_get), live.gp_put.or(c.gp_put)) {
             (Some(get), Some(put)) => format!("{get}/{put}"),
+            (None, Some(put)) => format!("?/{put}"),
             _ => "-".into(),
         },
-        live.submissions
-            .map_or_else(|| "-".into(), |n| n.to_string()),
+        match live.submissions.unwrap_or(c.submissions) {
+            0 => "-".into(),
+            n => n.to_string(),
+        },
         likely_use(model, c).into(),
     ]
 }
@@ -234,9 +240,12 @@ fn channel_json(model: &Model, c: &ChannelView, live: Live) -> Json {
     put("entries", c.entries.into());
     put("userd", c.userd.map(|u| u.0).into());
     put("token_at", c.token_at.map(|t| t.0).into());
-    put("gp_get", live.gp_get.into());
-    put("gp_put", live.gp_put.into());
-    put("submissions", live.submissions.into());
+    put("gp_get", live.gp_get.or(c.gp_get).into());
+    put("gp_put", live.gp_put.or(c.gp_put).into());
+    put(
+        "submissions",
+        live.submissions.unwrap_or(c.submissions).into(),
+    );
     put("use", likely_use(model, c).into());
     put(
         "origin",
@@ -249,6 +258,12 @@ fn channel_json(model: &Model, c: &ChannelView, live: Live) -> Json {
         .into(),
     );
     object.into()
+}
+
+/// `gpu0`, `gpu?`.
+#[must_use]
+pub fn gpu_name(minor: Option<u32>) -> String {
+    minor.map_or_else(|| "gpu?".to_owned(), |m| format!("gpu{m}"))
 }
 
 /// A size in bytes as people write it: `56 MiB`, `64 KiB`, `2608 B`.
@@ -317,11 +332,15 @@ pub fn explain(mapping: &MappingView) -> String {
 }
 
 fn use_of(mapping: &MappingView) -> String {
-    match mapping.channels.len() {
+    let mut text = match mapping.channels.len() {
         0 => String::new(),
         1 => "; ring or USERD of 1 channel".into(),
         n => format!("; rings or USERD of {n} channels"),
+    };
+    if mapping.rung != 0 {
+        let _ = write!(text, "; rung {} times", mapping.rung);
     }
+    text
 }
 
 fn device(device: Device) -> String {
@@ -393,6 +412,7 @@ pub fn maps_json(model: &Model, pid: u32) -> Json {
                 "class": class,
                 "what": explain(m),
                 "channels": m.channels.iter().map(|c| c.0).collect::<Vec<_>>(),
+                "rung": m.rung,
             })
         })
         .collect()

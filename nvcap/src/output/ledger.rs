@@ -121,7 +121,10 @@ pub fn text(out: &mut Vec<u8>, ledger: &Ledger, color: bool) {
             c.is_complete(),
             vec![
                 id.0.to_string(),
-                format!("{}/{}", Plain(name), c.pid),
+                match c.pid {
+                    0 => name.to_owned(),
+                    pid => format!("{}/{pid}", Plain(name)),
+                },
                 c.gpu.map_or_else(|| "?".into(), |g| g.to_string()),
                 c.token.map_or_else(|| "?".into(), |t| format!("{t:#07x}")),
                 EngineName(c.engine).to_string(),
@@ -253,19 +256,19 @@ fn row<S: AsRef<str>>(
     widths: &[usize; 12],
     role: Option<Role>,
 ) {
-    f.line("", 0, role);
+    let mut line = String::new();
     for (i, (cell, width)) in cells.iter().zip(widths).enumerate() {
         let cell = cell.as_ref();
         let gap = if i == 0 { "" } else { "  " };
-        let figure = (5..=10).contains(&i) || i == 0;
-        if i + 1 == widths.len() {
-            f.text(format_args!("{gap}{cell}"));
-        } else if figure {
-            f.text(format_args!("{gap}{cell:>width$}"));
+        // Writing to a string does not fail.
+        let _ = if i == 0 || (5..=10).contains(&i) {
+            write!(line, "{gap}{cell:>width$}")
         } else {
-            f.text(format_args!("{gap}{cell:<width$}"));
-        }
+            write!(line, "{gap}{cell:<width$}")
+        };
     }
+    f.line("", 0, role);
+    f.text(format_args!("{}", line.trim_end()));
     f.end();
 }
 

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 
 use crate::decode::classes::{self, Field};
 use crate::decode::event::MethodWrite;
+use crate::decode::explain;
 
 use super::redact::{Redactor, carries_data};
 use super::style::{Formatter, Role};
@@ -35,7 +36,9 @@ struct Named {
     known: bool,
     carries_data: bool,
     fields: Vec<Field>,
-    /// One field that is the whole word and has no names: its value is the data word.
+    /// Fields that share bits: which of them apply depends on the data word.
+    overlap: bool,
+    /// One field that begins at bit 0 and has no names: its value is the data word.
     plain: bool,
 }
 
@@ -46,16 +49,33 @@ impl Named {
         let fields: Vec<Field> = method.map_or_else(Vec::new, |m| m.fields().collect());
         let plain = match fields.as_slice() {
             [] => true,
-            [f] => f.low() == 0 && f.high() == 31 && f.names().is_empty(),
+            [f] => f.low() == 0 && f.names().is_empty(),
             _ => false,
         };
+        let mut taken = 0;
+        let mut overlap = false;
+        for f in &fields {
+            let bits = f.encode(u32::MAX);
+            overlap |= taken & bits != 0;
+            taken |= bits;
+        }
         Self {
+            overlap,
             carries_data: carries_data(&name),
             known: method.is_some(),
             name,
             fields,
             plain,
         }
+    }
+}
+
+impl Named {
+    /// Whether a field of this method applies to a data word.
+    fn applies(&self, m: &MethodWrite, field: Field) -> bool {
+        !self.overlap
+            || explain::method(m.class, m.method, m.data)
+                .is_none_or(|write| write.fields.iter().any(|f| f.name == field.name()))
     }
 }
 
@@ -88,10 +108,12 @@ impl Explainer {
             _ => {
                 f.text(format_args!(" = {:#x}", m.data));
                 if !named.plain {
-                    for field in &named.fields {
+                    for field in named.fields.iter().filter(|f| named.applies(m, **f)) {
                         let value = field.value(m.data);
                         match field.names().name_of(value) {
                             Some(name) => f.text(format_args!(" {}={name}", field.name())),
+                            // A number that is nothing says nothing.
+                            None if value == 0 => {}
                             None => f.text(format_args!(" {}={value:#x}", field.name())),
                         }
                     }
@@ -100,6 +122,47 @@ impl Explainer {
         }
         if m.masked {
             f.text(format_args!(" (skipped by the subdevice mask)"));
+        }
+        f.end();
+    }
+
+    /// Whether a method's data word is users' data or a piece of it.
+    pub fn carries_data(&mut self, m: &MethodWrite) -> bool {
+        self.named(m.class, m.method).carries_data
+    }
+
+    /// One line of the text output for consecutive data words of one method.
+    pub fn data(
+        &mut self,
+        f: &mut Formatter<'_>,
+        prefix: &str,
+        m: &MethodWrite,
+        data: &[u8],
+        redact: Option<&Redactor>,
+    ) {
+        /// More words than these are left to `-vv`.
+        const SHOWN: usize = 8;
+        let named = self.named(m.class, m.method);
+        f.line(prefix, 1, m.masked.then_some(Role::Dim));
+        f.text(format_args!(
+            "{}+{:#06x} sub {} {:04x}:{:04x} ",
+            m.entry, m.offset, m.subchannel, m.class, m.method
+        ));
+        f.role(Role::Name, format_args!("{}", named.name));
+        let words = data.len() / 4;
+        if words > 1 {
+            f.text(format_args!(" x{words}"));
+        }
+        f.text(format_args!(" ="));
+        if let Some(redact) = redact {
+            f.text(format_args!(" {}", redact.hide(data)));
+        } else {
+            for word in data.as_chunks::<4>().0.iter().take(SHOWN) {
+                f.text(format_args!(" {:08x}", u32::from_le_bytes(*word)));
+            }
+            if words > SHOWN {
+                f.text(format_args!(" .."));
+            }
         }
         f.end();
     }
@@ -124,7 +187,8 @@ impl Explainer {
         }
         super::json::number(out, u64::from(m.data));
         out.extend_from_slice(b",\"fields\":{");
-        for (i, field) in named.fields.iter().enumerate() {
+        let fields = named.fields.iter().filter(|f| named.applies(m, **f));
+        for (i, field) in fields.enumerate() {
             if i > 0 {
                 out.push(b',');
             }

@@ -16,6 +16,7 @@ pub mod names;
 pub mod phases;
 pub mod redact;
 pub mod stats;
+pub mod streams;
 pub mod style;
 pub mod text;
 pub mod writer;

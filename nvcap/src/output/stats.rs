@@ -134,6 +134,10 @@ impl Stats {
             .saturating_sub(self.first_ns.unwrap_or(self.last_ns));
         let submitted: u64 = self.channels.values().map(|c| c.submissions.bytes).sum();
         let rate = self.rate(submitted);
+        let writes = match self.method_writes {
+            0 => String::new(),
+            n => format!(", {n} method writes"),
+        };
         let mut f = Formatter::new(self.out.object(), color);
         let mut line = |role: Option<Role>, args: std::fmt::Arguments<'_>| {
             f.line("", 0, role);
@@ -153,7 +157,12 @@ impl Stats {
             let share = 100.0 * s.count as f64 / all.max(1) as f64;
             line(
                 None,
-                format_args!("{:>10} {share:>7.2} {:>16}  {op} {of}", s.count, s.bytes),
+                format_args!(
+                    "{:>10} {share:>7.2} {:>16}  {}",
+                    s.count,
+                    s.bytes,
+                    format!("{op} {of}").trim_end()
+                ),
             );
         }
         line(
@@ -183,7 +192,7 @@ impl Stats {
         line(
             Some(Role::Operation),
             format_args!(
-                "{submissions:>11} {submitted:>16} {all:>10}  total in {}.{:09} s, {rate:.1} MB/s of command stream",
+                "{submissions:>11} {submitted:>16} {all:>10}  total in {}.{:09} s, {rate:.1} MB/s of command stream{writes}",
                 span / 1_000_000_000,
                 span % 1_000_000_000
             ),
@@ -274,8 +283,10 @@ impl Stats {
             "first_ns": self.first_ns, "last_ns": self.last_ns,
             "operations": operations, "channels": channels, "phases": phases, "stops": self.stops,
         });
-        if self.detail >= Detail::Methods {
+        if self.summary.is_some() || self.detail >= Detail::Methods {
             object["method_writes"] = self.method_writes.into();
+        }
+        if self.detail >= Detail::Methods {
             object["methods"] = methods.into();
         }
         let out = self.out.object();

@@ -1,12 +1,14 @@
 //! The text output: one line an operation; with `-v` the methods, with `-vv` the raw words.
 //!
 //! Every line has the same columns first: time, who (name/pid:tid), GPU, work-submit token, engine. What follows
-//! is the operation as [`describe`] words it. docs/output.md holds the format.
+//! is the operation as `describe` words it. docs/output.md holds the format.
 
 use std::io;
 
 use crate::decode::engine_of;
-use crate::decode::event::{Body, Context, EntryKind, Event, Stop, StopReason, SubmissionHead};
+use crate::decode::event::{
+    Body, Context, EntryKind, Event, MethodWrite, Stop, StopReason, SubmissionHead,
+};
 use crate::ledger::Ledger;
 use crate::record::{At, Channel, Life, Loss, Lost, Record};
 
@@ -35,6 +37,8 @@ pub enum Clock {
 pub struct Options {
     /// How much.
     pub detail: Detail,
+    /// Also what surrounds the streams: channels that become known, threads.
+    pub verbose: bool,
     /// The ledger alone.
     pub quiet: bool,
     /// Colour.
@@ -54,7 +58,8 @@ pub struct Text {
     first_ns: Option<u64>,
     last_ns: u64,
     prefix: Prefix,
-    submission: Option<SubmissionHead>,
+    /// Data words of a method that carries data, gathered into one line.
+    run: DataRun,
 }
 
 /// The columns of the current submission, made once.
@@ -62,6 +67,39 @@ pub struct Text {
 struct Prefix {
     serial: Option<(u64, u64)>,
     text: String,
+}
+
+/// Consecutive data words to one method.
+#[derive(Default)]
+struct DataRun {
+    serial: u64,
+    first: Option<MethodWrite>,
+    data: Vec<u8>,
+}
+
+impl DataRun {
+    /// Whether a write goes on where the run is.
+    fn takes(&self, c: &Context, m: &MethodWrite) -> bool {
+        /// A run is in memory until it ends: a line of one MiB is enough.
+        const MOST: usize = 1 << 20;
+        self.data.len() < MOST
+            && self.serial == c.serial
+            && self.first.is_some_and(|f| {
+                (f.class, f.method, f.subchannel, f.masked)
+                    == (m.class, m.method, m.subchannel, m.masked)
+                    && f.entry == m.entry
+                    && m.offset == f.offset.wrapping_add(self.data.len() as u32)
+            })
+    }
+
+    fn take(&mut self, c: &Context, m: &MethodWrite) {
+        if self.first.is_none() {
+            self.first = Some(*m);
+            self.serial = c.serial;
+            self.data.clear();
+        }
+        self.data.extend_from_slice(&m.data.to_le_bytes());
+    }
 }
 
 impl Text {
@@ -77,7 +115,7 @@ impl Text {
             first_ns: None,
             last_ns: 0,
             prefix: Prefix::default(),
-            submission: None,
+            run: DataRun::default(),
         }
     }
 
@@ -148,7 +186,6 @@ impl Text {
     }
 
     fn submission(&mut self, c: &Context, s: &SubmissionHead) -> io::Result<()> {
-        self.submission = Some(*s);
         let incomplete = s.missing > 0;
         if self.options.detail == Detail::Operations && !incomplete {
             return Ok(());
@@ -183,6 +220,19 @@ impl Text {
         self.out.end_object()
     }
 
+    fn end_run(&mut self) -> io::Result<()> {
+        let Some(first) = self.run.first.take() else {
+            return Ok(());
+        };
+        let mut f = Formatter::new(self.out.object(), self.color);
+        let redact = self.options.redact.as_ref();
+        let data = &self.run.data;
+        self.explain
+            .data(&mut f, &self.prefix.text, &first, data, redact);
+        self.run.data.clear();
+        self.out.end_object()
+    }
+
     fn stop(&mut self, c: &Context, s: &Stop) -> io::Result<()> {
         self.columns(c);
         let mut f = Formatter::new(self.out.object(), self.color);
@@ -212,32 +262,28 @@ impl Text {
     }
 
     fn channel(&mut self, c: &Channel) -> io::Result<()> {
-        let token = c
-            .token
-            .map_or_else(|| "?".to_owned(), |t| format!("{t:#07x}"));
-        let engine = EngineName(c.engine.map_or_else(Default::default, engine_of));
-        let class = c
-            .class
-            .map_or_else(|| "?".to_owned(), |n| format!("{n:#06x}"));
-        let gpu = c.gpu.map_or_else(|| "?".to_owned(), |n| n.to_string());
-        let ring = match (c.ring, c.ring_gpu) {
-            (Some(a), _) => format!("{a}"),
-            (None, Some(a)) => format!("gpu {a}"),
-            _ => "?".to_owned(),
+        let mut text = format!("channel {}", c.id.0);
+        let mut add = |name: &str, value: Option<String>| {
+            if let Some(value) = value {
+                text.push_str(&format!(" {name} {value}"));
+            }
         };
-        let entries = c.entries.map_or_else(|| "?".to_owned(), |n| n.to_string());
-        self.note(
-            c.at,
-            Role::Dim,
-            format_args!(
-                "channel {} token {token} gpu {gpu} engine {engine} class {class} ring {ring} entries {entries}",
-                c.id.0
-            ),
-        )
+        add("token", c.token.map(|t| format!("{t:#07x}")));
+        add("gpu", c.gpu.map(|n| n.to_string()));
+        add(
+            "engine",
+            c.engine.map(|e| EngineName(engine_of(e)).to_string()),
+        );
+        add("class", c.class.map(|n| format!("{n:#06x}")));
+        add("ring", c.ring.map(|a| a.to_string()));
+        add("ring for the GPU", c.ring_gpu.map(|a| a.to_string()));
+        add("entries", c.entries.map(|n| n.to_string()));
+        add("userd", c.userd.map(|a| a.to_string()));
+        self.note(c.at, Role::Dim, format_args!("{text}"))
     }
 
     fn life(&mut self, at: At, life: &Life) -> io::Result<()> {
-        let verbose = self.options.detail > Detail::Operations;
+        let verbose = self.options.verbose;
         match life {
             Life::Present { name } if verbose => {
                 self.note(at, Role::Dim, format_args!("traced: {}", Plain(name)))
@@ -297,6 +343,18 @@ impl Sink for Text {
             return Ok(());
         }
         let c = event.context;
+        if let Body::Method(m) = &event.body
+            && self.options.detail >= Detail::Methods
+            && self.explain.carries_data(m)
+        {
+            if !self.run.takes(c, m) {
+                self.end_run()?;
+                self.columns(c);
+            }
+            self.run.take(c, m);
+            return Ok(());
+        }
+        self.end_run()?;
         match &event.body {
             Body::Submission(s) => return self.submission(c, s),
             Body::Stop(s) => return self.stop(c, s),
@@ -357,20 +415,18 @@ impl Sink for Text {
     }
 
     fn record(&mut self, record: &Record) -> io::Result<()> {
+        self.end_run()?;
         match record {
             // Loss is shown even where only the ledger is asked for: it must not come as a surprise.
             Record::Loss(l) if !self.options.quiet => self.loss(l),
             Record::Process(p) if !self.options.quiet => self.life(p.at, &p.life),
-            Record::Channel(c)
-                if !self.options.quiet && self.options.detail > Detail::Operations =>
-            {
-                self.channel(c)
-            }
+            Record::Channel(c) if !self.options.quiet && self.options.verbose => self.channel(c),
             _ => Ok(()),
         }
     }
 
     fn flush(&mut self) -> io::Result<()> {
+        self.end_run()?;
         self.out.flush()
     }
 
@@ -379,6 +435,7 @@ impl Sink for Text {
     }
 
     fn finish(&mut self, ledger: &Ledger) -> io::Result<()> {
+        self.end_run()?;
         super::ledger::text(self.out.object(), ledger, self.color);
         self.out.end_object()?;
         self.out.flush()

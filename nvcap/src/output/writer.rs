@@ -272,15 +272,22 @@ mod tests {
         }
     }
 
-    fn small(room: usize, kind: io::ErrorKind) -> (Output, Arc<Mutex<Vec<u8>>>, Arc<Mutex<usize>>) {
-        let taken = Arc::new(Mutex::new(Vec::new()));
-        let room = Arc::new(Mutex::new(room));
+    struct Ends {
+        taken: Arc<Mutex<Vec<u8>>>,
+        room: Arc<Mutex<usize>>,
+    }
+
+    fn small(room: usize, kind: io::ErrorKind) -> (Output, Ends) {
+        let ends = Ends {
+            taken: Arc::default(),
+            room: Arc::new(Mutex::new(room)),
+        };
         let writer = Small {
-            taken: taken.clone(),
-            room: room.clone(),
+            taken: ends.taken.clone(),
+            room: ends.room.clone(),
             kind,
         };
-        (Output::to(Box::new(writer)), taken, room)
+        (Output::to(Box::new(writer)), ends)
     }
 
     fn put(o: &mut Output, text: &str) {
@@ -290,23 +297,26 @@ mod tests {
 
     #[test]
     fn a_full_disk_is_counted_and_writing_goes_on_after_it() {
-        let (mut o, taken, room) = small(10, io::ErrorKind::StorageFull);
+        let (mut o, ends) = small(10, io::ErrorKind::StorageFull);
         o.told = true;
         put(&mut o, "12345\n");
         put(&mut o, "67890\n");
         put(&mut o, "abcde\n");
         o.flush().unwrap();
         assert_eq!(o.unshown(), 2, "the second is torn, the third is lost");
-        *room.lock().unwrap() = 100;
+        *ends.room.lock().unwrap() = 100;
         put(&mut o, "after\n");
         o.flush().unwrap();
         assert_eq!(o.unshown(), 2);
-        assert_eq!(taken.lock().unwrap().as_slice(), b"12345\n6789\nafter\n");
+        assert_eq!(
+            ends.taken.lock().unwrap().as_slice(),
+            b"12345\n6789\nafter\n"
+        );
     }
 
     #[test]
     fn a_reader_that_went_away_is_an_error() {
-        let (mut o, _, _) = small(3, io::ErrorKind::BrokenPipe);
+        let (mut o, _) = small(3, io::ErrorKind::BrokenPipe);
         put(&mut o, "12345\n");
         assert_eq!(o.flush().unwrap_err().kind(), io::ErrorKind::BrokenPipe);
         assert!(o.flush().is_ok(), "and is told once");

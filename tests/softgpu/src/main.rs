@@ -58,6 +58,15 @@ struct Args {
     /// Children that lay out memory of their own and carry out plans of their own
     #[arg(long, value_name = "N", num_args = 0..=1, default_missing_value = "1", default_value_t = 0)]
     fork_own: usize,
+    /// Children that execute the program anew, each with a plan of its own
+    #[arg(
+        long,
+        value_name = "N",
+        num_args = 0..=1,
+        default_missing_value = "1",
+        default_value_t = 0
+    )]
+    spawn: usize,
     /// Execute itself N times, each time with memory and a plan of its own
     #[arg(long, value_name = "N", num_args = 0..=1, default_missing_value = "1", default_value_t = 0)]
     exec: u32,
@@ -152,6 +161,7 @@ impl Args {
             churn: self.churn,
             fork: self.fork,
             fork_own: self.fork_own,
+            spawn: self.spawn,
             exec: self.exec,
             exec_from_thread: self.exec_from_thread,
             sleep: Duration::from_micros(self.sleep_us),

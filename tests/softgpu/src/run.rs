@@ -32,6 +32,8 @@ pub struct How {
     pub fork: usize,
     /// Children that lay out memory of their own and carry out a plan of their own.
     pub fork_own: usize,
+    /// Children that execute the program anew, each with a plan of its own.
+    pub spawn: usize,
     /// Execute the program again this many times, each with a plan of its own.
     pub exec: u32,
     /// Execute from a thread that is not the first.
@@ -103,7 +105,7 @@ pub fn run(plan: &Plan, how: &How) -> Result<()> {
     let memory = lay_out(how)?;
     say("ready");
     // As a context's creation does: the first submissions come from the first thread alone.
-    let first = if plan.shape.image >= EXEC_STRIDE {
+    let first = if plan.shape.image != 0 {
         1
     } else {
         how.before_wait
@@ -116,7 +118,7 @@ pub fn run(plan: &Plan, how: &How) -> Result<()> {
         of: 1,
     }
     .work(first, u64::MAX);
-    if plan.shape.image < EXEC_STRIDE {
+    if plan.shape.image == 0 {
         wait(how)?;
     }
     let children = fork_children(plan, how, &memory)?;
@@ -154,29 +156,48 @@ fn wait(how: &How) -> Result<()> {
 /// Forks while there is one thread only. A shared child works with the parent; its exit is its own.
 fn fork_children(plan: &Plan, how: &How, memory: &Memory) -> Result<Vec<libc::pid_t>> {
     let mut children = Vec::new();
-    for index in 0..how.fork + how.fork_own {
+    for index in 0..how.fork + how.fork_own + how.spawn {
         let _ = std::io::stdout().flush();
         // SAFETY: no other thread of this process exists yet, so the child may do what it likes.
         match unsafe { libc::fork() } {
             -1 => bail!("fork: {}", std::io::Error::last_os_error()),
             0 => {
-                let code = if index < how.fork {
+                let own = index.saturating_sub(how.fork);
+                let result = if index < how.fork {
                     process(plan, how, memory, index + 1);
-                    0
+                    Ok(())
+                } else if own < how.fork_own {
+                    own_child(plan, how, memory, own)
                 } else {
-                    match own_child(plan, how, memory, index - how.fork) {
-                        Ok(()) => 0,
-                        Err(e) => {
-                            eprintln!("softgpu: child {index}: {e:#}");
-                            1
-                        }
+                    // The image numbers of both kinds of children do not meet.
+                    let image = plan.shape.image + 1 + own as u32;
+                    Err(again(image)
+                        .args([
+                            "--fork=0",
+                            "--fork-own=0",
+                            "--spawn=0",
+                            "--exec=0",
+                            "--linger-ms=0",
+                        ])
+                        .exec()
+                        .into())
+                };
+                let code = match result {
+                    Ok(()) => 0,
+                    Err(e) => {
+                        eprintln!("softgpu: child {index}: {e:#}");
+                        1
                     }
                 };
                 // SAFETY: ends the child without running what the parent registered to run at its own exit.
                 unsafe { libc::_exit(code) };
             }
             pid => {
-                let kind = if index < how.fork { "shared" } else { "own" };
+                let kind = match index {
+                    i if i < how.fork => "shared",
+                    i if i < how.fork + how.fork_own => "own",
+                    _ => "spawned",
+                };
                 say(&format!("child {index} pid {pid} {kind}"));
                 children.push(pid);
             }
@@ -194,6 +215,7 @@ fn own_child(plan: &Plan, how: &How, parent: &Memory, index: usize) -> Result<()
     let how = How {
         fork: 0,
         fork_own: 0,
+        spawn: 0,
         ..how.clone()
     };
     process(&plan, &how, &memory, 0);
@@ -363,14 +385,19 @@ fn finish(plan: &Plan, memory: &Memory) -> Result<()> {
     Ok(())
 }
 
-/// Becomes the next image of this program; returns only when that failed.
-fn execute(plan: &Plan, how: &How) -> Result<()> {
-    let image = plan.shape.image + EXEC_STRIDE;
+/// This program with the same options, as another image.
+fn again(image: u32) -> std::process::Command {
     let mut command = std::process::Command::new("/proc/self/exe");
     command
         .args(std::env::args_os().skip(1))
-        .arg("--image")
-        .arg(image.to_string());
+        .arg(format!("--image={image}"));
+    command
+}
+
+/// Becomes the next image of this program; returns only when that failed.
+fn execute(plan: &Plan, how: &How) -> Result<()> {
+    let image = plan.shape.image + EXEC_STRIDE;
+    let mut command = again(image);
     let error = if how.exec_from_thread {
         // The kernel ends all other threads, and the one that executes takes the process's id.
         std::thread::spawn(move || command.exec()).join().ok()

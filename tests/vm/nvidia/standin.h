@@ -98,6 +98,8 @@ struct nvs_client *nvs_client_find(u32 handle);
 struct nvs_object *nvs_object_find(struct nvs_client *client, u32 handle);
 long nvs_escape(struct file *file, unsigned int nr, void *arg, unsigned int size);
 void nvs_file_gone(struct nvs_file *nf);
+int nvs_uvm_map(u32 hclient, u32 hmemory, struct nvs_mem *own, u64 base, u64 len, u64 offset, u32 *status);
+void nvs_uvm_unmap(u32 hclient, u64 base, u64 len);
 
 /* rm-control.c */
 u32 nvs_control(struct nvs_client *client, u32 object, u32 cmd, u64 user, u32 size);

@@ -9,9 +9,6 @@
 #include <linux/uaccess.h>
 #include "standin.h"
 
-int nvs_uvm_map(u32 hclient, u32 hmemory, struct nvs_mem *own, u64 base, u64 len, u64 offset, u32 *status);
-void nvs_uvm_unmap(u32 hclient, u64 base, u64 len);
-
 struct uvm_range {
 	struct list_head link;
 	u64 base, len;

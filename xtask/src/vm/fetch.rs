@@ -10,6 +10,7 @@ use std::sync::{Mutex, PoisonError};
 use anyhow::{Context, Result, bail};
 
 use super::{bzimage, shell};
+use crate::paths;
 
 /// A kernel series that Debian packages.
 pub struct Series {
@@ -21,11 +22,27 @@ pub struct Series {
     meta: &'static str,
     /// The package with the kernel's build programs; `{}` stands for the version.
     kbuild: &'static str,
-    /// The package that pins the compiler, where there is one.
-    compiler: Option<&'static str>,
+    /// Further packages; `{}` stands for the release.
+    more: &'static [&'static str],
     /// It takes BTF of modules (since 5.11).
     module_btf: bool,
+    /// Where pahole and the libraries of the build programs come from.
+    tools: Tools,
 }
+
+/// The build programs' surroundings.
+struct Tools {
+    suites: [&'static str; 2],
+    packages: &'static [&'static str],
+    /// The programs are of a newer release than a host may be: they run with the libc that is among `packages`.
+    wrapped: bool,
+}
+
+const BOOKWORM: Tools = Tools {
+    suites: ["bookworm", "bookworm-security"],
+    packages: &["pahole", "libbpf1", "libdw1", "libelf1"],
+    wrapped: false,
+};
 
 /// All of them.
 pub const SERIES: &[Series] = &[
@@ -34,24 +51,52 @@ pub const SERIES: &[Series] = &[
         suites: ["bullseye", "bullseye-security"],
         meta: "linux-image-cloud-amd64",
         kbuild: "linux-kbuild-5.10",
-        compiler: Some("linux-compiler-gcc-10-x86"),
+        more: &["linux-compiler-gcc-10-x86"],
         module_btf: false,
+        tools: BOOKWORM,
     },
     Series {
         name: "6.1",
         suites: ["bookworm bookworm-updates", "bookworm-security"],
         meta: "linux-image-cloud-amd64",
         kbuild: "linux-kbuild-6.1",
-        compiler: Some("linux-compiler-gcc-12-x86"),
+        more: &["linux-compiler-gcc-12-x86"],
         module_btf: true,
+        tools: BOOKWORM,
     },
     Series {
         name: "6.12",
         suites: ["bookworm bookworm-updates", "bookworm-security"],
         meta: "linux-image-6.12-cloud-amd64",
         kbuild: "linux-kbuild-{}",
-        compiler: None,
+        more: &[],
         module_btf: true,
+        tools: BOOKWORM,
+    },
+    // The newest that Debian's backports have: 7.2 when this was written.
+    Series {
+        name: "backports",
+        suites: ["trixie-backports", ""],
+        meta: "linux-image-cloud-amd64",
+        kbuild: "linux-kbuild-{}",
+        more: &["linux-binary-{}"],
+        module_btf: true,
+        tools: Tools {
+            suites: ["trixie", "trixie-security"],
+            packages: &[
+                "libc6",
+                "libelf1t64",
+                "libdw1t64",
+                "libzstd1",
+                "zlib1g",
+                "liblzma5",
+                "libbz2-1.0",
+                "libssl3t64",
+                "pahole",
+                "libbpf1",
+            ],
+            wrapped: true,
+        },
     },
 ];
 
@@ -159,7 +204,11 @@ impl Apt {
         fs::create_dir_all(apt.join("lists/partial"))?;
         fs::create_dir_all(apt.join("cache/archives/partial"))?;
         let mut sources = String::new();
-        for (uri, suite) in archives().iter().zip(suites) {
+        for (uri, suite) in archives()
+            .iter()
+            .zip(suites)
+            .filter(|(_, suite)| !suite.is_empty())
+        {
             sources.push_str(&format!(
                 "Types: deb\nURIs: {uri}\nSuites: {suite}\nComponents: main\n\
                  Signed-By: /usr/share/keyrings/debian-archive-keyring.gpg\n\n"
@@ -226,38 +275,103 @@ fn fetch(series: &Series, dir: &Path) -> Result<String> {
         format!("linux-headers-{version}-common"),
         series.kbuild.replace("{}", version),
     ];
-    packages.extend(series.compiler.map(String::from));
+    packages.extend(series.more.iter().map(|p| p.replace("{}", &release)));
     let root = dir.join("root");
     apt.unpack(&packages, &dir.join("debs"), &root)?;
-    // The host's own release has a pahole that runs here; the kernel's own may not.
-    let host = Apt::new(&dir.join("host"), ["bookworm", "bookworm-security"])?;
-    host.unpack(
-        &["pahole".into(), "libbpf1".into()],
-        &dir.join("host/debs"),
-        &root,
-    )?;
-    bzimage::extract(
-        &root.join(format!("boot/vmlinuz-{release}")),
-        &dir.join("vmlinux"),
-    )?;
-    absolute_path(&root, &release)?;
-    for spent in ["apt", "debs", "host"] {
+    if series.tools.wrapped {
+        // Before the tools' own programs and libraries come beside them.
+        wrap(
+            &root
+                .join("usr/lib")
+                .join(series.kbuild.replace("{}", version)),
+            &root,
+        )?;
+    }
+    let tools = Apt::new(&dir.join("tools"), series.tools.suites)?;
+    let names: Vec<String> = series
+        .tools
+        .packages
+        .iter()
+        .map(|p| p.to_string())
+        .collect();
+    tools.unpack(&names, &dir.join("tools/debs"), &root)?;
+    if series.tools.wrapped {
+        wrap_one(&root.join("usr/bin/pahole"), &root)?;
+    }
+    let image = [
+        format!("boot/vmlinuz-{release}"),
+        format!("usr/lib/modules/{release}/vmlinuz"),
+    ]
+    .iter()
+    .map(|at| root.join(at))
+    .find(|at| at.is_file())
+    .context("the packages hold no vmlinuz")?;
+    bzimage::extract(&image, &dir.join("vmlinux"))?;
+    absolute_paths(&root, &release)?;
+    compiler(dir)?;
+    for spent in ["apt", "debs", "tools"] {
         fs::remove_dir_all(dir.join(spent))?;
     }
     Ok(release)
 }
 
-/// The headers' Makefile includes the common headers' by the path they would be installed at.
-fn absolute_path(root: &Path, release: &str) -> Result<()> {
+/// The headers' Makefile names other headers by the paths they would be installed at.
+fn absolute_paths(root: &Path, release: &str) -> Result<()> {
     let makefile = root
         .join("usr/src")
         .join(format!("linux-headers-{release}"))
         .join("Makefile");
     let text = fs::read_to_string(&makefile)?;
-    let here = text.replace(
-        "include /usr/src",
-        &format!("include {}/usr/src", root.display()),
-    );
+    let here = text.replace("/usr/src", &format!("{}/usr/src", root.display()));
     fs::write(&makefile, here)?;
+    Ok(())
+}
+
+fn script(at: &Path, text: &str) -> Result<()> {
+    use std::os::unix::fs::PermissionsExt;
+    fs::write(at, text).with_context(|| format!("cannot write {}", at.display()))?;
+    fs::set_permissions(at, fs::Permissions::from_mode(0o755))?;
+    Ok(())
+}
+
+/// A compiler in place of the kernel's own, where that is not on the host: without the options that only the other knows.
+fn compiler(dir: &Path) -> Result<()> {
+    script(
+        &dir.join("cc"),
+        "#!/bin/sh\nfor arg; do\n  shift\n  case $arg in\n    \
+         -fmin-function-alignment=*|-fzero-init-padding-bits=*) ;;\n    *) set -- \"$@\" \"$arg\" ;;\n  esac\ndone\n\
+         exec gcc \"$@\"\n",
+    )
+}
+
+/// Puts a script in the place of a program, which runs it with the libraries in `root` instead of the host's.
+fn wrap_one(program: &Path, root: &Path) -> Result<()> {
+    let libraries = root.join("usr/lib/x86_64-linux-gnu");
+    let mut moved = program.as_os_str().to_owned();
+    moved.push(".elf");
+    fs::rename(program, &moved)?;
+    script(
+        program,
+        &format!(
+            "#!/bin/sh\nexec {0}/ld-linux-x86-64.so.2 --library-path {0} --argv0 \"$0\" \"$0.elf\" \"$@\"\n",
+            libraries.display()
+        ),
+    )
+}
+
+/// Does so with every program in a folder.
+fn wrap(folder: &Path, root: &Path) -> Result<()> {
+    for entry in fs::read_dir(folder).with_context(|| folder.display().to_string())? {
+        let entry = entry?;
+        let (path, kind) = (entry.path(), entry.file_type()?);
+        if kind.is_dir() {
+            wrap(&path, root)?;
+        } else if kind.is_file()
+            && paths::is_executable(&path)
+            && fs::read(&path)?.starts_with(b"\x7fELF")
+        {
+            wrap_one(&path, root)?;
+        }
+    }
     Ok(())
 }

@@ -94,7 +94,11 @@ fn tools(kernel: &Kernel, command: &mut Command) {
     let root = kernel.root();
     let path = std::env::var("PATH").unwrap_or_default();
     command.env("PATH", format!("{}:{path}", root.join("usr/bin").display()));
-    command.env("LD_LIBRARY_PATH", root.join("usr/lib/x86_64-linux-gnu"));
+    // Wrapped programs find their own; the host's must not take another release's libc.
+    let libraries = root.join("usr/lib/x86_64-linux-gnu");
+    if !libraries.join("libc.so.6").exists() {
+        command.env("LD_LIBRARY_PATH", libraries);
+    }
 }
 
 fn make(kernel: &Kernel, branch: u32, work: &Path) -> Result<()> {
@@ -117,7 +121,7 @@ fn make(kernel: &Kernel, branch: u32, work: &Path) -> Result<()> {
         )
     });
     if compiler.is_some_and(|c| paths::on_path(c).is_none()) {
-        make.arg("CC=gcc");
+        make.arg(format!("CC={}", kernel.dir.join("cc").display()));
     }
     let said = shell::quiet(&mut make)?;
     for line in said.lines().filter(|l| l.contains("warning")) {

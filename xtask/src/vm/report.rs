@@ -46,12 +46,26 @@ pub struct Report {
     pub machine: Option<String>,
     /// Wall time of the machine, seconds.
     pub seconds: f64,
+    /// Processor time of the machine, seconds.
+    pub cpu: f64,
     /// What it printed around a failure.
     pub console: Vec<String>,
 }
 
 fn results() -> PathBuf {
     shell::cache().join("results")
+}
+
+impl Test {
+    /// Prints it in the words of Rust's test harness.
+    pub fn print(&self, cell: &str) {
+        let name = format!("{cell} {}", self.name);
+        match &self.outcome {
+            Outcome::Ok => println!("test {name} ... ok ({:.2} s)", self.seconds),
+            Outcome::Failed(why) => println!("test {name} ... FAILED\n    {why}"),
+            Outcome::NotRun(why) => println!("test {name} ... ignored, {why}"),
+        }
+    }
 }
 
 impl Report {
@@ -71,30 +85,25 @@ impl Report {
             tests,
             machine: Some(why),
             seconds: 0.0,
+            cpu: 0.0,
             console: Vec::new(),
         }
     }
 
-    /// Prints it, at once so that machines do not mix.
+    /// Prints what its tests did not say themselves: the machine's own failure, and the console around failures.
     pub fn print(&self) {
-        let mut text = format!(
-            "Running {} on {} ({:.1} s)\n",
-            self.cell, self.release, self.seconds
-        );
-        for test in &self.tests {
-            let name = format!("{} {}", self.cell, test.name);
-            let _ = match &test.outcome {
-                Outcome::Ok => writeln!(text, "test {name} ... ok ({:.2} s)", test.seconds),
-                Outcome::Failed(why) => writeln!(text, "test {name} ... FAILED\n    {why}"),
-                Outcome::NotRun(why) => writeln!(text, "test {name} ... ignored, {why}"),
-            };
-        }
+        let mut text = String::new();
         for line in &self.console {
-            let _ = writeln!(text, "    | {line}");
+            let _ = writeln!(text, "    {} | {line}", self.cell);
         }
         if let Some(why) = &self.machine {
             let _ = writeln!(text, "test {} machine ... FAILED\n    {why}", self.cell);
         }
+        let _ = writeln!(
+            text,
+            "machine {} ({}) ended after {:.1} s, {:.1} s of processor time",
+            self.cell, self.release, self.seconds, self.cpu
+        );
         print!("{text}");
     }
 

@@ -7,7 +7,7 @@ use crate::decode::{
     qmd,
     shadow::{Shadow, Space},
     state::{Inline, Sub},
-    view::View,
+    view::plausible,
 };
 
 /// Bytes of an inline operation's head.
@@ -202,14 +202,7 @@ fn is_qmd(class: u32, dst: u64, data: &[u8]) -> bool {
     if !dst.is_multiple_of(256) || (data.len() != 256 && data.len() != qmd::MAX_BYTES) {
         return false;
     }
-    let Some(view) = View::of(class, data) else {
-        return false;
-    };
-    let listed = qmd::versions_of(class);
-    let threads: u64 = view.block.iter().map(|&n| u64::from(n)).product();
-    // Short layouts are as long as much other data is: ask more of them.
-    let runs = data.len() == qmd::MAX_BYTES || (view.program != 0 && !view.grid.contains(&0));
-    (listed.is_empty() || listed.contains(&view.version)) && (1..=1024).contains(&threads) && runs
+    plausible(class, data)
 }
 
 /// Begins with a block and a grid: six numbers that a launch can have.

@@ -140,10 +140,11 @@ pub(in crate::decode) fn report_execute(sub: &Sub, data: u32) -> Semaphore {
 pub(in crate::decode) fn falcon(sub: &Sub, data: u32) -> Semaphore {
     let plan = &*sub.plan;
     let wide = plan.bits(Bits::FalconPayload64, data) != 0;
-    let high = if wide {
-        sub.get(Reg::DmaPayloadUpper)
-    } else {
-        0
+    // A payload of 32 bits is SEMAPHORE_C's, where the class has that.
+    let (low, high) = match (wide, plan.reg(Reg::FalconC)) {
+        (true, _) => (sub.get(Reg::DmaPayload), sub.get(Reg::DmaPayloadUpper)),
+        (false, u16::MAX) => (sub.get(Reg::DmaPayload), 0),
+        (false, c) => (sub.at(c), 0),
     };
     let action = match plan.bits(Bits::FalconOperation, data) {
         0 => SemaphoreAction::Release,
@@ -153,7 +154,7 @@ pub(in crate::decode) fn falcon(sub: &Sub, data: u32) -> Semaphore {
         unit: SemaphoreUnit::Engine,
         action,
         address: sub.address(Reg::DmaSemaphoreUpper, Reg::DmaSemaphore),
-        payload: u64::from(sub.get(Reg::DmaPayload)) | u64::from(high) << 32,
+        payload: u64::from(low) | u64::from(high) << 32,
         wide,
         // Video classes: a structure of four words (FOUR = 1) carries the time; SEC2 has a bit for it.
         timestamp: plan.bits(Bits::FalconTimestamp, data) != 0

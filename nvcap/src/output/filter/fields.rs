@@ -125,7 +125,7 @@ impl Field {
         self.row().2
     }
 
-    /// The words a [`Kind::Choice`] may be compared with.
+    /// The words a `Kind::Choice` may be compared with.
     #[must_use]
     pub fn choices(self) -> &'static [&'static str] {
         match self {

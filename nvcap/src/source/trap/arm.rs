@@ -69,6 +69,7 @@ impl Armed {
             since: HashMap::new(),
         };
         let mut considered = HashSet::new();
+        let mut first_look = true;
         loop {
             let mut new = false;
             for tid in threads(pid)? {
@@ -86,12 +87,17 @@ impl Armed {
                         armed.since.insert(tid, now());
                     }
                     Err(e) if e.raw_os_error() == Some(libc::ESRCH) => {}
+                    // A thread that came while its maker was being armed: its registers hold what it inherited.
+                    Err(e) if !first_look && e.raw_os_error() == Some(libc::ENOSPC) => {
+                        armed.since.insert(tid, 0);
+                    }
                     Err(e) => return Err(e),
                 }
             }
             if !new {
                 return Ok(armed);
             }
+            first_look = false;
         }
     }
 

@@ -119,12 +119,16 @@ impl Gathered {
     }
 
     fn extend(&mut self, submit: &c::Submit) {
-        let count = (submit.count as usize).min(c::BATCH);
-        self.segments
-            .extend(submit.entries[..count].iter().map(|e| Segment {
-                entry: *e,
-                ..Segment::default()
-            }));
+        let first = (submit.first as usize).min(c::BATCH);
+        let count = (submit.count as usize).min(c::BATCH - first);
+        self.segments.extend(
+            submit.entries[first..first + count]
+                .iter()
+                .map(|e| Segment {
+                    entry: *e,
+                    ..Segment::default()
+                }),
+        );
         self.pass_control_entries();
     }
 
@@ -353,6 +357,8 @@ mod tests {
             doorbell: 0,
             target,
             comm: [0; 16],
+            first: 0,
+            pad: 0,
             entries,
         }
     }

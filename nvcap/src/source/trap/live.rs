@@ -94,7 +94,7 @@ enum Message {
 }
 
 /// Traces until the target ends, a limit is reached or a signal comes. `each` takes the records in order; `idle` is
-/// called when there is nothing to do for a moment.
+/// called when there is nothing to do for a moment; `attached` when every running process has its breakpoints.
 ///
 /// # Errors
 /// When the trace cannot be made, or `each` can take no more.
@@ -104,7 +104,9 @@ pub fn run(
     limits: Limits,
     mut each: impl FnMut(Record) -> io::Result<()>,
     mut idle: impl FnMut() -> io::Result<()>,
+    attached: impl FnOnce() + Send + 'static,
 ) -> Result<Outcome> {
+    super::precheck::check(&target, !options.given.is_empty())?;
     // Forked before there are threads.
     let command = match &target {
         Target::Command(argv) => Some(Command::prepare(argv)?),
@@ -125,7 +127,7 @@ pub fn run(
                     stop,
                     submissions: 0,
                 };
-                let outcome = reader.run(options, target, limits, command);
+                let outcome = reader.run(options, target, limits, command, attached);
                 let _ = reader.to.send(Message::End(Box::new(outcome)));
             })
             .map_err(|e| {
@@ -195,6 +197,7 @@ impl Reader {
         target: Target,
         limits: Limits,
         mut command: Option<Command>,
+        attached: impl FnOnce(),
     ) -> Result<Outcome> {
         let mut session = Session::new(options)?;
         let (way, refused) = session.way();
@@ -214,6 +217,7 @@ impl Reader {
             for pid in pids {
                 session.attach(*pid)?;
             }
+            attached();
         }
         let started = Instant::now();
         let mut stopping: Option<Instant> = None;
@@ -234,7 +238,7 @@ impl Reader {
                 }
             } else {
                 quiet = 0;
-                self.send(batch);
+                self.send(batch, limits.max_submissions);
             }
             let child = command.as_mut().and_then(Command::try_wait);
             if !session.is_alive() {
@@ -276,7 +280,7 @@ impl Reader {
         }
         let mut last = Vec::new();
         let totals = session.finish(&mut last);
-        self.send(last);
+        self.send(last, limits.max_submissions);
         let way = session.way().0;
         Ok(Outcome {
             child: command.as_mut().and_then(|c| {
@@ -292,11 +296,17 @@ impl Reader {
         })
     }
 
-    fn send(&mut self, records: Vec<Record>) {
-        self.submissions += records
-            .iter()
-            .filter(|r| matches!(r, Record::Submission(_)))
-            .count() as u64;
+    fn send(&mut self, mut records: Vec<Record>, most: Option<u64>) {
+        let most = most.unwrap_or(u64::MAX);
+        records.retain(|r| match r {
+            Record::Submission(_) => {
+                self.submissions += 1;
+                self.submissions <= most
+            }
+            // What is missing after the end that was asked for is not missing from the trace.
+            Record::Loss(_) => self.submissions < most,
+            _ => true,
+        });
         let bytes = records.iter().map(size_of_record).sum();
         self.queued.fetch_add(bytes, Ordering::SeqCst);
         // The other side only goes away with the whole program.

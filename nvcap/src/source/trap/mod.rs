@@ -20,6 +20,7 @@ pub mod given;
 pub mod live;
 pub mod load;
 pub mod perf;
+pub mod precheck;
 pub mod session;
 pub mod shared;
 pub mod site;

@@ -291,9 +291,14 @@ impl Session {
         }
         self.memories.insert(pid, memory);
         let life = self.life();
+        // What the user names holds for every program that the process executes.
+        let named = Life {
+            until_exec: false,
+            ..life
+        };
         for i in 0..self.options.given.doorbells.len() {
             let d = self.options.given.doorbells[i];
-            self.arm(pid, d.address, Some(d.gpu), life)?;
+            self.arm(pid, d.address, Some(d.gpu), named)?;
         }
         for (n, (page, gpu, _)) in pages.iter().enumerate() {
             match self.arm(pid, doorbell_of(*page), Some(*gpu), life) {

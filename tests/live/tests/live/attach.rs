@@ -9,6 +9,7 @@ use live::programs::{Folder, Running, nvcap, softgpu};
 use live::verify::{Expected, Extent, verify};
 use softgpu::layout::{DOORBELL, doorbell_page};
 use softgpu::plan::Plan;
+use softgpu::run::EXEC_STRIDE;
 
 use crate::setup::{LIMIT, expect_result, need_tracing, plan, plan_args};
 
@@ -123,6 +124,82 @@ pub fn two_processes() -> Result<()> {
     }
     nvcap.end(Duration::from_secs(20))?.expect_code(0)?;
     verify(&trace, &expected)?.expect_complete()
+}
+
+/// It executes another program image after nvcap was attached.
+pub fn exec_afterwards() -> Result<()> {
+    need_tracing()?;
+    let plan = plan(26, 500);
+    let folder = Folder::new()?;
+    let trace = folder.file("trace.json");
+    let mut gpu = waiting(&plan, &["--threads=3", "--exec=1"])?;
+    let nvcap = attach(gpu.pid(), &trace, folder.channels()?, &[])?;
+    gpu.write(b"g")?;
+    let gpu = gpu.end(LIMIT)?;
+    gpu.expect_code(0)?;
+    let mut next = plan.clone();
+    next.shape.image = EXEC_STRIDE;
+    expect_result(&gpu.stdout, &plan)?;
+    expect_result(&gpu.stdout, &next)?;
+    nvcap.end(Duration::from_secs(20))?.expect_code(0)?;
+    let expected = Expected {
+        pid: None,
+        plans: vec![plan, next],
+        extent: Extent::From(1),
+    };
+    verify(&trace, &[expected])?.expect_complete()
+}
+
+/// It forks after nvcap was attached, and parent and children submit to the same channels.
+pub fn fork_afterwards() -> Result<()> {
+    need_tracing()?;
+    let plan = plan(27, 800);
+    let folder = Folder::new()?;
+    let trace = folder.file("trace.json");
+    let mut gpu = waiting(&plan, &["--threads=2", "--fork=2"])?;
+    let nvcap = attach(gpu.pid(), &trace, folder.channels()?, &[])?;
+    gpu.write(b"g")?;
+    let gpu = gpu.end(LIMIT)?;
+    gpu.expect_code(0)?;
+    expect_result(&gpu.stdout, &plan)?;
+    nvcap.end(Duration::from_secs(20))?.expect_code(0)?;
+    let report = verify(&trace, &Expected::part(plan, Extent::From(1)))?;
+    ensure!(
+        report.processes.len() == 3,
+        "processes {:?}",
+        report.processes
+    );
+    report.expect_complete()
+}
+
+/// Attached while threads come and go all the time: none may be missed between listing and arming.
+pub fn churning_process() -> Result<()> {
+    need_tracing()?;
+    for round in 0..3 {
+        let plan = plan(28 + round, 4000);
+        let folder = Folder::new()?;
+        let trace = folder.file("trace.json");
+        let mut gpu = waiting(&plan, &["--threads=8", "--churn=2", "--sleep-us=800"])?;
+        gpu.write(b"g")?;
+        std::thread::sleep(Duration::from_millis(100));
+        let nvcap = attach(gpu.pid(), &trace, folder.channels()?, &[])?;
+        ensure!(
+            gpu.runs(),
+            "the software GPU ended before nvcap was attached: the test needs more submissions"
+        );
+        let gpu = gpu.end(LIMIT)?;
+        gpu.expect_code(0)?;
+        expect_result(&gpu.stdout, &plan)?;
+        nvcap.end(Duration::from_secs(20))?.expect_code(0)?;
+        let report = verify(&trace, &Expected::part(plan, Extent::Suffix))?;
+        ensure!(
+            report.threads.len() > 100,
+            "only {} threads were left to trace",
+            report.threads.len()
+        );
+        report.expect_complete()?;
+    }
+    Ok(())
 }
 
 /// Attached while it runs with all its threads: from some submission on, every one.

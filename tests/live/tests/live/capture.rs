@@ -25,6 +25,11 @@ fn trace(plan: &Plan, args: &[&str]) -> Result<Traced> {
 }
 
 fn trace_only(filter: &str, plan: &Plan, args: &[&str]) -> Result<Traced> {
+    trace_with(&[], filter, plan, args)
+}
+
+/// `options` are nvcap's, `args` the software GPU's.
+fn trace_with(options: &[&str], filter: &str, plan: &Plan, args: &[&str]) -> Result<Traced> {
     need_tracing()?;
     let folder = Folder::new()?;
     let trace = folder.file("trace.json");
@@ -35,6 +40,7 @@ fn trace_only(filter: &str, plan: &Plan, args: &[&str]) -> Result<Traced> {
         trace.clone().into(),
     ];
     command.extend(["-e".into(), filter.into()]);
+    command.extend(options.iter().map(OsString::from));
     command.extend([
         "--channels".into(),
         folder.channels()?.into(),
@@ -171,7 +177,8 @@ fn child_pids(stdout: &str) -> Vec<u32> {
         .collect()
 }
 
-fn pid(stdout: &str) -> Result<u32> {
+/// The process that softgpu started as: a child that executes says its own id too, later.
+fn first_pid(stdout: &str) -> Result<u32> {
     let line = stdout
         .lines()
         .find_map(|l| l.strip_prefix("pid "))
@@ -186,12 +193,12 @@ fn image(plan: &Plan, image: u32) -> Plan {
 }
 
 /// Children with memory, channels and plans of their own at the same addresses.
-pub fn fork_own() -> Result<()> {
+fn own_children(kind: &str) -> Result<()> {
     let plan = plan(12, 500);
-    let traced = trace(&plan, &["--threads=2", "--fork-own=2"])?;
+    let traced = trace(&plan, &["--threads=2", kind])?;
     let stdout = &traced.ended.stdout;
     let mut expected = vec![Expected {
-        pid: Some(pid(stdout)?),
+        pid: Some(first_pid(stdout)?),
         plans: vec![plan.clone()],
         extent: Extent::Whole,
     }];
@@ -213,6 +220,24 @@ pub fn fork_own() -> Result<()> {
         report.processes
     );
     Ok(())
+}
+
+/// They unmap what they inherited and map anew: docs/channels-file.md says to leave such children out.
+pub fn fork_own() -> Result<()> {
+    let plan = plan(12, 500);
+    let filter = "type=submission,entry";
+    let traced = trace_with(&["--no-follow"], filter, &plan, &["--threads=2", "--fork-own=2"])?;
+    expect_result(&traced.ended.stdout, &plan)?;
+    ensure!(child_pids(&traced.ended.stdout).len() == 2, "{}", traced.ended.stdout);
+    let report = verify(&traced.trace, &Expected::whole(plan))?;
+    report.expect_complete()?;
+    ensure!(report.processes.len() == 1, "processes {:?}", report.processes);
+    Ok(())
+}
+
+/// They execute the program, as a shell or a job launcher would.
+pub fn fork_and_exec() -> Result<()> {
+    own_children("--spawn=2")
 }
 
 fn execs(args: &[&str]) -> Result<()> {
@@ -249,19 +274,19 @@ pub fn exec_from_thread() -> Result<()> {
     execs(&["--threads=3", "--exec=2", "--exec-from-thread"])
 }
 
-/// All at once: forks with memory of their own, each with churning threads and bursts.
+/// All at once: children that execute, an exec of the first process, churning threads and bursts in each.
 pub fn many_events() -> Result<()> {
     let mut plan = plan(14, 400);
     plan.shape.burst = 5;
     let traced = trace(
         &plan,
-        &["--threads=4", "--churn=4", "--fork-own=1", "--exec=1"],
+        &["--threads=4", "--churn=4", "--spawn=1", "--exec=1"],
     )?;
     let stdout = &traced.ended.stdout;
     let children = child_pids(stdout);
     ensure!(children.len() == 2, "{stdout}");
     let mut expected = vec![Expected {
-        pid: Some(pid(stdout)?),
+        pid: Some(first_pid(stdout)?),
         plans: vec![plan.clone(), image(&plan, EXEC_STRIDE)],
         extent: Extent::Whole,
     }];
@@ -280,6 +305,12 @@ pub fn lagging_get() -> Result<()> {
     let mut plan = plan(15, 1500);
     plan.channels = Channel::first(1, 2);
     whole(plan, &["--threads=1", "--lag=400"])?;
+    Ok(())
+}
+
+/// Longer, from more threads than cores, at full speed.
+pub fn many_submissions() -> Result<()> {
+    whole(plan(17, 20_000), &["--threads=8"])?;
     Ok(())
 }
 

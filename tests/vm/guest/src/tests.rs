@@ -1,6 +1,7 @@
 //! The tests, by name. Those whose names begin with `bed-` prove the bed itself and need no nvcap.
 
 mod bed;
+mod escapes;
 mod target;
 mod traced;
 
@@ -64,6 +65,7 @@ fn by_hand(line: &str) -> Result<Outcome> {
 pub fn run(name: &str, job: &Job) -> Result<Outcome> {
     match name {
         "bed-life" => bed::life(job),
+        "bed-escapes" => escapes::escapes(job),
         "bed-maps" => bed::maps(job),
         "bed-revoke" => bed::revoke(job),
         "bed-kprobe" => bed::kprobe(job),

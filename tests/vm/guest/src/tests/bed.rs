@@ -212,14 +212,14 @@ pub fn hung(job: &Job) -> Result<Outcome> {
 
 /// The modules go and come back, and everything is as before.
 pub fn reload(job: &Job) -> Result<Outcome> {
+    if job.lockdown == "integrity" {
+        return Ok(Outcome::NotRun("lockdown refuses unsigned modules".into()));
+    }
     unload_driver()?;
     ensure!(
         !fs::exists("/proc/driver/nvidia/version")?,
         "the driver's files are still there"
     );
-    if job.lockdown == "integrity" {
-        return Ok(Outcome::NotRun("lockdown refuses unsigned modules".into()));
-    }
     load_driver(job.gpus)?;
     life(job)
 }

@@ -5,8 +5,6 @@
 
 use std::io;
 
-use serde::Serialize;
-
 use crate::decode::engine_of;
 use crate::decode::event::{
     Body, Context, EntryHead, EntryKind, Event, MethodWrite, Operation, Stop, StopReason,
@@ -20,6 +18,12 @@ use super::names::EngineName;
 use super::redact::Redactor;
 use super::writer::Output;
 use super::{Detail, Sink};
+
+mod form;
+mod operation;
+
+pub(super) use form::number;
+use form::{bool_member, hex, key, known, member, optional, text};
 
 /// What the JSON output shows.
 #[derive(Clone, Debug, Default)]
@@ -44,64 +48,6 @@ pub struct Json {
     position: u64,
     /// Bytes missing of each entry of the current submission.
     missing: Vec<u64>,
-}
-
-/// Appends a number in decimal.
-pub(super) fn number(out: &mut Vec<u8>, mut n: u64) {
-    let mut digits = [0; 20];
-    let mut at = digits.len();
-    loop {
-        at -= 1;
-        digits[at] = b'0' + (n % 10) as u8;
-        n /= 10;
-        if n == 0 {
-            break;
-        }
-    }
-    out.extend_from_slice(&digits[at..]);
-}
-
-fn optional(out: &mut Vec<u8>, n: Option<u64>) {
-    match n {
-        Some(n) => number(out, n),
-        None => out.extend_from_slice(b"null"),
-    }
-}
-
-/// `,"name":number`, `name` needing no escapes.
-fn member(out: &mut Vec<u8>, name: &str, n: u64) {
-    key(out, name);
-    number(out, n);
-}
-
-fn key(out: &mut Vec<u8>, name: &str) {
-    out.extend_from_slice(b",\"");
-    out.extend_from_slice(name.as_bytes());
-    out.extend_from_slice(b"\":");
-}
-
-fn text(out: &mut Vec<u8>, name: &str, value: &str) {
-    key(out, name);
-    // Writing to a vector does not fail.
-    let _ = serde_json::to_writer(out, value);
-}
-
-fn hex(out: &mut Vec<u8>, bytes: &[u8]) {
-    const DIGITS: &[u8; 16] = b"0123456789abcdef";
-    out.reserve(bytes.len() * 2);
-    for b in bytes {
-        out.push(DIGITS[usize::from(b >> 4)]);
-        out.push(DIGITS[usize::from(b & 15)]);
-    }
-}
-
-fn known(n: u32) -> Option<u64> {
-    (n != 0).then_some(u64::from(n))
-}
-
-fn bool_member(out: &mut Vec<u8>, name: &str, value: bool) {
-    key(out, name);
-    out.extend_from_slice(if value { b"true" } else { b"false" });
 }
 
 /// The members that every object begins with, from `"time_ns"` on.
@@ -298,10 +244,7 @@ impl Json {
         let redact = self.options.redact.clone();
         let out = self.object("operation", with_engine);
         let at = out.len();
-        match redact {
-            None => to_vec(out, op),
-            Some(redact) => to_vec(out, &hidden(op, &redact)),
-        }
+        operation::operation(out, op, redact.as_ref());
         // `{"op":...}` becomes `,"op":...`: its members join those before.
         if out.get(at) == Some(&b'{') {
             out[at] = b',';
@@ -493,37 +436,4 @@ impl Sink for Json {
         self.out.end_object()?;
         self.out.flush()
     }
-}
-
-fn to_vec<T: Serialize>(out: &mut Vec<u8>, value: &T) {
-    // Neither the vector nor these types (no maps with keys that are not text) can fail.
-    let _ = serde_json::to_writer(out, value);
-}
-
-/// An operation with users' data taken out.
-fn hidden(op: &Operation, redact: &Redactor) -> serde_json::Value {
-    let mut value = serde_json::to_value(op).unwrap_or(serde_json::Value::Null);
-    let mut replace = |name: &str, bytes: &[u8]| {
-        if let Some(slot) = value.get_mut(name)
-            && !slot.is_null()
-        {
-            *slot = serde_json::to_value(redact.hide(bytes)).unwrap_or(serde_json::Value::Null);
-        }
-    };
-    match op {
-        Operation::Launch(l) => replace("args", l.args.as_deref().unwrap_or(&[])),
-        Operation::Inline(i) => replace("head", &i.head),
-        Operation::Copy(c) => {
-            let pattern = c.pattern.as_deref().unwrap_or(&[]);
-            let bytes: Vec<u8> = pattern.iter().flat_map(|w| w.to_le_bytes()).collect();
-            replace("pattern", &bytes);
-        }
-        Operation::Semaphore(_)
-        | Operation::Barrier(_)
-        | Operation::Bind(_)
-        | Operation::Draw(_)
-        | Operation::Video(_)
-        | Operation::Host(_) => {}
-    }
-    value
 }

@@ -1,0 +1,352 @@
+//! `--explain-streams`: at the end of a trace, which channels were shared by what, and which submissions stood
+//! behind another's wait. A section of text, or one JSON object.
+
+use std::{collections::BTreeMap, fmt::Write as _, io};
+
+use serde_json::{Value as Json, json};
+
+use super::{Detail, Sink, channels::gpu_name, names::EngineName, writer::Output};
+use crate::{
+    decode::{
+        engine_of as engine_of_number,
+        event::{Event, SemaphoreAction},
+    },
+    driver::{
+        Model, Options,
+        report::{self, GpuReport, Shared, Sharing},
+    },
+    ledger::Ledger,
+    record::{ChannelId, Life, Record},
+};
+
+/// The sink.
+pub struct Streams {
+    out: Output,
+    json: bool,
+    model: Model,
+    sharing: Sharing,
+    /// Channels at their most: those of processes that end are gone by the end of the trace.
+    spread: Vec<GpuReport>,
+    most: usize,
+}
+
+impl Streams {
+    /// Text at the end of the trace.
+    #[must_use]
+    pub fn text(out: Output) -> Self {
+        Self::new(out, false)
+    }
+
+    /// One JSON object (`type` = `streams`) at the end of the trace.
+    #[must_use]
+    pub fn json(out: Output) -> Self {
+        Self::new(out, true)
+    }
+
+    fn new(out: Output, json: bool) -> Self {
+        Self {
+            out,
+            json,
+            model: Model::new(Options::default()),
+            sharing: Sharing::default(),
+            spread: Vec::new(),
+            most: 0,
+        }
+    }
+
+    /// How channels are spread, when there were most of them.
+    fn look(&mut self) {
+        let now = self.model.channels().count();
+        if now >= self.most && now != 0 {
+            self.most = now;
+            self.spread = report::spread(&self.model);
+        }
+    }
+}
+
+impl Sink for Streams {
+    fn detail(&self) -> Option<Detail> {
+        Some(Detail::Operations)
+    }
+
+    fn event(&mut self, event: &Event<'_>) -> io::Result<()> {
+        self.sharing.event(event);
+        Ok(())
+    }
+
+    fn record(&mut self, record: &Record) -> io::Result<()> {
+        match record {
+            Record::Submission(_) | Record::Loss(_) => return Ok(()),
+            Record::Channel(c) => self.sharing.channel(c),
+            // Before channels go.
+            Record::Process(p) if matches!(p.life, Life::Exit { .. } | Life::Exec { .. }) => {
+                self.look();
+            }
+            _ => {}
+        }
+        let _ = self.model.record(record);
+        Ok(())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.out.flush()
+    }
+
+    fn unshown(&self) -> u64 {
+        self.out.unshown()
+    }
+
+    fn finish(&mut self, _: &Ledger) -> io::Result<()> {
+        self.look();
+        let out = self.out.object();
+        if self.json {
+            let mut object = to_json(&self.spread, &self.sharing);
+            if let Some(map) = object.as_object_mut() {
+                map.insert("type".into(), "streams".into());
+            }
+            // Writing to a vector does not fail.
+            let _ = serde_json::to_writer(&mut *out, &object);
+            out.push(b'\n');
+        } else {
+            out.extend_from_slice(to_text(&self.spread, &self.sharing).as_bytes());
+        }
+        self.out.end_object()?;
+        self.out.flush()
+    }
+}
+
+/// How channels are spread over runlists, in words.
+#[must_use]
+pub fn spread_text(spread: &[GpuReport]) -> String {
+    let mut text = String::new();
+    for gpu in spread {
+        let channels: usize = gpu.runlists.iter().map(report::Runlist::channels).sum();
+        let groups: usize = gpu.runlists.iter().map(groups_of).sum();
+        let _ = writeln!(
+            text,
+            "  {}{}: {}{} on {}",
+            gpu_name(gpu.gpu),
+            gpu.chip.as_ref().map_or(String::new(), |c| format!(" {c}")),
+            count(channels, "channel"),
+            in_groups(groups),
+            count(gpu.runlists.len(), "runlist")
+        );
+        for runlist in &gpu.runlists {
+            let number = runlist
+                .number
+                .map_or_else(|| "?".to_owned(), |n| n.to_string());
+            let engines = match runlist.engines.is_empty() {
+                true => "?".to_owned(),
+                false => runlist.engines.join("+"),
+            };
+            let _ = writeln!(
+                text,
+                "    runlist {number:<3} {engines:<12} {}{}",
+                count(runlist.channels(), "channel"),
+                in_groups(groups_of(runlist))
+            );
+        }
+    }
+    text
+}
+
+/// Groups that are known as such.
+fn groups_of(runlist: &report::Runlist) -> usize {
+    runlist
+        .groups
+        .iter()
+        .filter(|(_, g, _)| g.is_some())
+        .count()
+}
+
+fn in_groups(groups: usize) -> String {
+    match groups {
+        0 => String::new(),
+        n => format!(" in {}", count(n, "group")),
+    }
+}
+
+fn count(n: usize, what: &str) -> String {
+    format!("{n} {what}{}", if n == 1 { "" } else { "s" })
+}
+
+/// The engine's name.
+fn engine_of(shared: &Shared) -> String {
+    let engine = shared.engine.map_or(shared.runs_on, engine_of_number);
+    EngineName(engine).to_string()
+}
+
+fn name_of(id: ChannelId, shared: &Shared) -> String {
+    match shared.token {
+        Some(token) => format!("{token:#x}"),
+        None => format!("#{}", id.0),
+    }
+}
+
+fn compares(action: SemaphoreAction) -> &'static str {
+    match action {
+        SemaphoreAction::AcquireEqual => "==",
+        SemaphoreAction::AcquireGreaterEqual => ">=",
+        SemaphoreAction::AcquireAnd => "&",
+        SemaphoreAction::AcquireNor => "nor",
+        SemaphoreAction::Release | SemaphoreAction::Reduction | SemaphoreAction::Other(_) => "?",
+    }
+}
+
+fn to_text(spread: &[GpuReport], sharing: &Sharing) -> String {
+    let mut text = String::from("streams: who shared which channel\n");
+    text.push_str(&spread_text(spread));
+    let mut all: Vec<(ChannelId, &Shared)> = sharing
+        .channels()
+        .filter(|(_, s)| s.submissions != 0)
+        .collect();
+    all.sort_by_key(|(id, s)| (s.pid, s.gpu, s.token, *id));
+    for (id, shared) in &all {
+        channel_text(&mut text, *id, shared);
+    }
+    if all.is_empty() {
+        text.push_str("  no submissions\n");
+        return text;
+    }
+    let among = all.iter().filter(|(_, s)| s.known_threads() > 1).count();
+    let behind: u64 = all.iter().map(|(_, s)| s.behind).sum();
+    if among != 0 {
+        let _ = writeln!(
+            text,
+            "  {} took work of several threads: it runs in the order in which it was committed, one after another.",
+            count(among, "channel")
+        );
+    }
+    if behind != 0 {
+        text.push_str(
+            "  A channel's entries are executed in order: what is behind a wait starts only when the wait is over,\n  \
+             also where it belongs to another stream. More channels (CUDA_DEVICE_MAX_CONNECTIONS, up to 32) or fewer\n  \
+             streams with waits part them.\n",
+        );
+    } else if all.iter().any(|(_, s)| s.get_known) {
+        text.push_str("  No submission was seen to stand behind a wait of its own channel.\n");
+    } else {
+        text.push_str(
+            "  GP_GET was not captured, so it cannot be told what stood behind a wait of its own channel.\n",
+        );
+    }
+    text
+}
+
+fn channel_text(text: &mut String, id: ChannelId, shared: &Shared) {
+    let _ = write!(
+        text,
+        "  channel {:<8} {} {:<5} pid {}: {} submission{}",
+        name_of(id, shared),
+        gpu_name(shared.gpu),
+        engine_of(shared),
+        shared.pid,
+        shared.submissions,
+        if shared.submissions == 1 { "" } else { "s" }
+    );
+    if shared.known_threads() > 1 {
+        let mut by_count: Vec<(&u32, &u64)> =
+            shared.threads.iter().filter(|(t, _)| **t != 0).collect();
+        by_count.sort_by_key(|(_, n)| std::cmp::Reverse(**n));
+        let list: Vec<String> = by_count
+            .iter()
+            .take(6)
+            .map(|(tid, n)| format!("{tid} ({n})"))
+            .collect();
+        let more = if by_count.len() > 6 { ", ..." } else { "" };
+        let _ = write!(
+            text,
+            " of {} threads: {}{more}",
+            by_count.len(),
+            list.join(", ")
+        );
+    }
+    if shared.waits != 0 {
+        let waits = usize::try_from(shared.waits).unwrap_or(usize::MAX);
+        let _ = write!(text, "; {}", count(waits, "wait"));
+    }
+    text.push('\n');
+    if shared.behind == 0 {
+        return;
+    }
+    let _ = write!(
+        text,
+        "    {} committed while the GPU had not passed an earlier wait of this channel",
+        shared.behind
+    );
+    if shared.behind_other_thread != 0 {
+        let _ = write!(
+            text,
+            ", {} of them behind another thread's",
+            shared.behind_other_thread
+        );
+    }
+    text.push('\n');
+    if let Some(b) = shared.example {
+        let _ = writeln!(
+            text,
+            "    such as #{} (thread {}) behind #{} (thread {}), which waits for {:#x} {} {:#x}",
+            b.serial,
+            b.tid,
+            b.wait.serial,
+            b.wait.tid,
+            b.wait.address,
+            compares(b.wait.action),
+            b.wait.payload
+        );
+    }
+}
+
+fn to_json(spread: &[GpuReport], sharing: &Sharing) -> Json {
+    let gpus: Vec<Json> = spread
+        .iter()
+        .map(|g| {
+            let runlists: Vec<Json> = g
+                .runlists
+                .iter()
+                .map(|r| {
+                    let groups: Vec<Json> = r
+                        .groups
+                        .iter()
+                        .map(|(pid, tsg, channels)| {
+                            let ids: Vec<u32> = channels.iter().map(|c| c.0).collect();
+                            json!({ "pid": pid, "tsg": tsg, "channels": ids })
+                        })
+                        .collect();
+                    json!({ "runlist": r.number, "engines": r.engines, "groups": groups })
+                })
+                .collect();
+            json!({ "gpu": g.gpu, "chip": g.chip, "runlists": runlists })
+        })
+        .collect();
+    let channels: Vec<Json> = sharing
+        .channels()
+        .filter(|(_, s)| s.submissions != 0)
+        .map(|(id, s)| {
+            let threads: BTreeMap<String, u64> =
+                s.threads.iter().map(|(t, n)| (t.to_string(), *n)).collect();
+            json!({
+                "channel": id.0,
+                "pid": s.pid,
+                "gpu": s.gpu,
+                "token": s.token,
+                "engine": engine_of(s),
+                "gp_get_known": s.get_known,
+                "submissions": s.submissions,
+                "threads": threads,
+                "waits": s.waits,
+                "behind_a_wait": s.behind,
+                "behind_another_threads_wait": s.behind_other_thread,
+                "example": s.example.map(|b| json!({
+                    "serial": b.serial,
+                    "tid": b.tid,
+                    "wait_serial": b.wait.serial,
+                    "wait_tid": b.wait.tid,
+                    "address": b.wait.address,
+                    "payload": b.wait.payload,
+                })),
+            })
+        })
+        .collect();
+    json!({ "gpus": gpus, "channels": channels })
+}

@@ -1,0 +1,244 @@
+//! The oracle's capture format: cut at every byte, damaged at many, and the records that remain.
+
+use std::{io, path::PathBuf};
+
+use nvcap::{
+    record::{Hole, How, Record, Submission},
+    source::file::orc::{Damage, Error, Orc},
+};
+
+fn fixture() -> Vec<u8> {
+    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures/h200-cut.orc");
+    std::fs::read(path).expect("in the repository")
+}
+
+fn read(bytes: &[u8]) -> (Vec<Submission>, Vec<Error>) {
+    let mut submissions = Vec::new();
+    let mut errors = Vec::new();
+    for record in Orc::new(bytes) {
+        match record {
+            Ok(Record::Submission(s)) => submissions.push(s),
+            Ok(Record::Channel(_)) => {}
+            Ok(other) => panic!("{other:?}"),
+            Err(error) => errors.push(error),
+        }
+    }
+    (submissions, errors)
+}
+
+#[test]
+fn whole() {
+    let (submissions, errors) = read(&fixture());
+    assert!(errors.is_empty());
+    assert_eq!(submissions.len(), 42);
+    let first = &submissions[0];
+    assert_eq!(
+        (first.token, first.prev_put, first.gp_put, first.how),
+        (Some(0x30016), 0, 1, How::Recorded)
+    );
+    assert_eq!(first.segments[0].bytes.len(), 32);
+}
+
+#[test]
+fn cut_anywhere() {
+    let bytes = fixture();
+    let (all, _) = read(&bytes);
+    let mut ends = vec![0];
+    for s in &all {
+        let len: usize = 48 + s.segments.iter().map(|s| 12 + s.bytes.len()).sum::<usize>();
+        ends.push(ends.last().expect("one") + len);
+    }
+    assert_eq!(*ends.last().expect("one"), bytes.len());
+    for cut in (0..bytes.len()).step_by(7).chain(ends.iter().copied()) {
+        let (submissions, errors) = read(&bytes[..cut]);
+        let whole = ends.iter().filter(|e| **e <= cut).count() - 1;
+        assert_eq!(submissions.len(), whole, "cut at {cut}");
+        assert_eq!(submissions[..], all[..whole]);
+        if cut == ends[whole] {
+            assert!(errors.is_empty(), "{errors:?}");
+            continue;
+        }
+        let [
+            Error::Cut {
+                offset,
+                have,
+                needs,
+            },
+        ] = errors[..]
+        else {
+            panic!("{errors:?}")
+        };
+        assert_eq!(
+            (offset, have),
+            (ends[whole] as u64, (cut - ends[whole]) as u64)
+        );
+        assert!(needs > have && offset + needs <= ends[whole + 1] as u64);
+    }
+}
+
+/// Equal but for the channels' numbers, which are given in the order of their first records.
+fn assert_same(found: &[Submission], expected: &[Submission]) {
+    let bare = |s: &Submission| (s.at, s.token, s.prev_put, s.gp_put, s.segments.clone());
+    assert_eq!(
+        found.iter().map(bare).collect::<Vec<_>>(),
+        expected.iter().map(bare).collect::<Vec<_>>()
+    );
+}
+
+#[test]
+fn damage_is_passed_over() {
+    let bytes = fixture();
+    let (all, _) = read(&bytes);
+    let mut damaged = b"something else".to_vec();
+    damaged.extend_from_slice(&bytes);
+    let (submissions, errors) = read(&damaged);
+    assert_eq!(submissions, all);
+    assert!(
+        matches!(
+            errors[..],
+            [Error::Damaged {
+                offset: 0,
+                skipped: 14,
+                why: Damage::Magic
+            }]
+        ),
+        "{errors:?}"
+    );
+
+    // A length that is not its entry's: that record is lost, the others are not.
+    let mut damaged = bytes.clone();
+    damaged[48 + 8] ^= 4;
+    let (submissions, errors) = read(&damaged);
+    assert_same(&submissions, &all[1..]);
+    let [
+        Error::Damaged {
+            offset: 0,
+            why:
+                Damage::Length {
+                    announced: 32,
+                    recorded: 36,
+                },
+            ..
+        },
+    ] = errors[..]
+    else {
+        panic!("{errors:?}")
+    };
+
+    let mut damaged = bytes;
+    damaged[36..40].copy_from_slice(&u32::MAX.to_le_bytes());
+    let (submissions, errors) = read(&damaged);
+    assert_same(&submissions, &all[1..]);
+    assert!(
+        matches!(
+            errors[..],
+            [Error::Damaged {
+                why: Damage::Entries(u32::MAX),
+                ..
+            }]
+        ),
+        "{errors:?}"
+    );
+}
+
+#[test]
+fn unreadable_bytes_are_a_hole() {
+    let mut bytes = fixture()[..48].to_vec();
+    bytes.extend_from_slice(&(((32u64 / 4) << 42) | 0x2_0000_0000).to_le_bytes());
+    bytes.extend_from_slice(&(0x8000_0000u32 | 32).to_le_bytes());
+    let (submissions, errors) = read(&bytes);
+    assert!(errors.is_empty());
+    let segment = &submissions[0].segments[0];
+    assert_eq!(segment.bytes, vec![0; 32]);
+    assert_eq!(segment.holes, [Hole { offset: 0, len: 32 }]);
+}
+
+#[test]
+fn positions_go_on_over_gaps_and_round_the_ring() {
+    let record = |prev: u32, put: u32, n: u32| {
+        let mut r = fixture()[..48].to_vec();
+        r[28..32].copy_from_slice(&prev.to_le_bytes());
+        r[32..36].copy_from_slice(&put.to_le_bytes());
+        r[36..40].copy_from_slice(&n.to_le_bytes());
+        for _ in 0..n {
+            r.extend_from_slice(&[0; 12]);
+        }
+        r
+    };
+    let bytes = [
+        record(0, 1, 1),
+        record(1, 1023, 1022),
+        record(1023, 2, 3),
+        record(5, 6, 1),
+        record(2, 3, 1),
+    ]
+    .concat();
+    let (submissions, _) = read(&bytes);
+    let positions: Vec<_> = submissions
+        .iter()
+        .map(|s| (s.channel.0, s.position))
+        .collect();
+    // Three entries are missing before the fourth; the fifth goes back, which is 1020 entries on.
+    assert_eq!(positions, [(0, 0), (0, 1), (0, 1023), (0, 1029), (0, 2050)]);
+}
+
+#[test]
+fn equal_tokens_on_two_gpus() {
+    let bytes = fixture();
+    let first = &bytes[..48 + 12 + 32];
+    // The same token begins at 0 again: another channel.
+    let (submissions, _) = read(&[first, first].concat());
+    assert_eq!(
+        submissions.iter().map(|s| s.channel.0).collect::<Vec<_>>(),
+        [0, 1]
+    );
+}
+
+#[test]
+fn a_failing_reader_says_where() {
+    struct Fails(io::Cursor<Vec<u8>>);
+    impl io::Read for Fails {
+        fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
+            match self.0.read(out)? {
+                0 => Err(io::Error::other("the disk is gone")),
+                n => Ok(n),
+            }
+        }
+    }
+    let bytes = fixture();
+    let len = bytes.len() as u64;
+    let records: Vec<_> = Orc::new(Fails(io::Cursor::new(bytes))).collect();
+    let errors: Vec<_> = records.iter().filter_map(|r| r.as_ref().err()).collect();
+    assert!(
+        matches!(errors[..], [Error::Io { offset, .. }] if *offset == len),
+        "{errors:?}"
+    );
+    assert_eq!(records.len(), 42 + 8 + 1);
+}
+
+#[cfg(feature = "xz")]
+#[test]
+fn a_cut_compressed_capture() {
+    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures/h200-cut.orc.xz");
+    let whole = std::fs::read(path).expect("in the repository");
+    let (all, _) = read(&fixture());
+    for cut in [0, 3, 12, 100, whole.len() / 2, whole.len() - 1] {
+        let reader = Box::new(io::Cursor::new(whole[..cut].to_vec()));
+        let records: Vec<_> = Orc::plain_or_compressed(reader).expect("reads").collect();
+        let submissions: Vec<_> = records
+            .iter()
+            .filter_map(|r| match r {
+                Ok(Record::Submission(s)) => Some(s.clone()),
+                _ => None,
+            })
+            .collect();
+        assert_eq!(submissions[..], all[..submissions.len()]);
+        if cut > 0 {
+            assert!(
+                records.iter().any(Result::is_err),
+                "cut at {cut} of {}",
+                whole.len()
+            );
+        }
+    }
+}

@@ -1,0 +1,111 @@
+//! Filter expressions, on hand-made events.
+
+mod common;
+
+use common::{companion, context, copy, launch, method};
+use nvcap::decode::event::{Body, Event};
+use nvcap::output::Detail;
+use nvcap::output::filter::{Field, Filter};
+
+fn passes(expression: &str, body: &Body<'_>) -> bool {
+    let context = context(7);
+    Filter::parse(expression)
+        .unwrap_or_else(|e| panic!("{e}"))
+        .matches(&Event {
+            context: &context,
+            body: body.clone(),
+        })
+}
+
+#[test]
+fn filters_say_yes_and_no() {
+    let (launch, copy, companion) = (launch(), copy(), companion());
+    let (launch, copy, companion) = (
+        Body::Operation(&launch),
+        Body::Operation(&copy),
+        Body::Operation(&companion),
+    );
+    for (expression, body, expected) in [
+        ("op=launch", &launch, true),
+        ("op=launch", &copy, false),
+        ("op=launch,copy", &copy, true),
+        ("op!=launch", &copy, true),
+        ("op=copy && bytes>1M", &copy, false),
+        ("op=copy && bytes>=1M", &copy, true),
+        ("op=copy&&bytes>1023K", &copy, true),
+        ("bytes>0", &launch, false),
+        ("!(bytes>0)", &launch, true),
+        ("channel=0xa", &launch, true),
+        ("token=10", &launch, true),
+        ("channel=0xb", &launch, false),
+        ("channel.id=3", &launch, true),
+        ("tid=4712 && pid=4711", &launch, true),
+        ("gpu=1 || gpu=0", &launch, true),
+        ("engine=copy", &copy, true),
+        ("engine=ce2", &copy, true),
+        ("engine=ce1", &copy, false),
+        ("engine=copy", &launch, false),
+        ("engine=gr", &launch, true),
+        ("engine=compute", &launch, true),
+        ("grid.x>1", &launch, true),
+        ("grid.x>4096", &launch, false),
+        ("block=256", &launch, true),
+        ("kind=user", &launch, true),
+        ("kind=driver", &launch, false),
+        ("kind=driver", &companion, true),
+        ("kind=companion", &companion, true),
+        ("phase='warm up'", &launch, true),
+        ("phase~warm*", &launch, true),
+        ("phase!~warm*", &launch, false),
+        ("thread~py*on", &launch, true),
+        ("direction=h2d", &copy, true),
+        ("late", &copy, false),
+        ("!late", &copy, true),
+        ("qmd=0x201000100", &launch, true),
+        ("mode=linear && dst>0x7f0000000000", &copy, true),
+        ("method=0x300", &launch, false),
+        ("type=operation", &launch, true),
+    ] {
+        assert_eq!(passes(expression, body), expected, "{expression}");
+    }
+    assert!(passes("method=0x300", &method()));
+    assert!(passes("class=0xc8b5 && data=0x182", &method()));
+    assert!(!passes("op=launch", &method()));
+    assert!(
+        passes("op=launch", &common::stop()),
+        "where decoding stopped is always shown"
+    );
+}
+
+#[test]
+fn a_filter_that_names_methods_asks_for_them() {
+    for (expression, detail) in [
+        ("op=launch", Detail::Operations),
+        ("op=launch || method=SEND_PCAS_A", Detail::Methods),
+        ("!(data=0)", Detail::Methods),
+        ("type=entry", Detail::Words),
+    ] {
+        assert_eq!(
+            Filter::parse(expression).unwrap().detail(),
+            detail,
+            "{expression}"
+        );
+    }
+}
+
+#[test]
+fn the_documentation_lists_every_field_and_every_word() {
+    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/filters.md");
+    let page = std::fs::read_to_string(path).unwrap();
+    for field in Field::all() {
+        let row = format!("| `{}` |", field.name());
+        let line = page
+            .lines()
+            .find(|l| l.starts_with(&row))
+            .unwrap_or_else(|| panic!("docs/filters.md lacks {row}"));
+        assert!(line.contains(field.about()), "{line}");
+        for word in field.choices() {
+            assert!(line.contains(&format!("`{word}`")), "{word} in {line}");
+        }
+    }
+}
