@@ -284,3 +284,86 @@ fn code(object: &[u8], maps: &[(String, OwnedFd)]) -> Result<HashMap<String, Vec
     });
     Ok(found.collect())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::source::trap::load::{LoadOptions, Loaded, OBJECT};
+
+    /// The programs and their maps, where this machine lets them be loaded.
+    fn loaded() -> Option<Loaded> {
+        let loaded = Loaded::new(LoadOptions {
+            buffer: 1 << 16,
+            no_bpf_loop: true,
+        });
+        loaded.map_err(|e| println!("did not run: {e}")).ok()
+    }
+
+    #[test]
+    fn every_program_is_in_the_object() {
+        if OBJECT.is_empty() {
+            println!("did not run: built without the BPF object");
+            return;
+        }
+        let object = Object::parse(OBJECT).unwrap();
+        for probe in NVIDIA.iter().chain(&UVM) {
+            assert!(object.programs.contains_key(probe.program), "{probe:?}");
+        }
+    }
+
+    /// A function of the kernel of the shape of `nvidia_mmap`: it attaches where the kernel allows fentry at all.
+    #[test]
+    fn attaches_or_says_why() {
+        let Some(loaded) = loaded() else { return };
+        let mut fentry = Fentry::ready(OBJECT, loaded.maps.clone()).unwrap();
+        let probe = Probe::exit("fexit_mmap", "generic_file_mmap", 2);
+        match fentry.attach("vmlinux", &[probe]) {
+            Ok(()) => assert_eq!((fentry.attached.len(), fentry.left_out()), (1, 0)),
+            Err(e) => {
+                let text = e.to_string();
+                assert!(text.contains("fexit on generic_file_mmap: "), "{text}");
+                assert!(text.ends_with(OTHER_WAYS), "{text}");
+                assert!(!text.contains("R1"), "not the verifier: {text}");
+                println!("refused here: {text}");
+            }
+        }
+    }
+
+    #[test]
+    fn another_shape_is_refused() {
+        let Some(loaded) = loaded() else { return };
+        let mut fentry = Fentry::ready(OBJECT, loaded.maps.clone()).unwrap();
+        for (probe, why) in [
+            (
+                Probe::exit("fexit_ioctl", "generic_file_mmap", 4),
+                "it takes 2 arguments",
+            ),
+            (
+                Probe::exit("fexit_ioctl", "no_such_function", 4),
+                "not in the BTF",
+            ),
+        ] {
+            let e = fentry.attach("vmlinux", &[probe]).unwrap_err().to_string();
+            assert!(e.contains(why), "{e}");
+        }
+        assert!(fentry.attached.is_empty());
+    }
+
+    #[test]
+    fn what_is_said_when_refused() {
+        let said = |code, log| refused("loading x", &io::Error::from_raw_os_error(code), log);
+        for (code, log, why) in [
+            (libc::EPERM, "", "the kernel does not allow it"),
+            (ENOTSUPP, "", "this kernel cannot"),
+            (libc::EBUSY, "", "another tracer has it"),
+            (
+                libc::EACCES,
+                "0: r1\nR2 bad\nprocessed 2 insns\n",
+                "(os error 13): 0: r1 | R2 bad; ",
+            ),
+        ] {
+            let text = said(code, log).to_string();
+            assert!(text.contains(why), "{text}");
+        }
+    }
+}
