@@ -273,7 +273,9 @@ fn illegal_headers_stop_their_entry_only() {
 fn data_goes_on_over_entries_and_submissions_but_not_over_gaps() {
     let split = |words: &[u32]| {
         let mut p = Pushbuffer::new();
-        words.iter().for_each(|w| drop(p.raw(*w)));
+        for &word in words {
+            p.raw(word);
+        }
         p.segment(CODE)
     };
     // ONE_INC of four words to 0x300 on subchannel 4.
