@@ -88,7 +88,8 @@ macro_rules! sized {
             count(|s| s.dropped += 1);
         } else {
             let mut record: $t = $record;
-            let len: u64 = $len;
+            // As in capture::chunk: a check that the compiler cannot drop, where the verifier of Linux 6.1 can follow it.
+            let len: u64 = core::hint::black_box($len);
             if len > $size as u64 {
                 discard(p);
             } else {
