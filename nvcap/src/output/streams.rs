@@ -69,6 +69,10 @@ impl Sink for Streams {
         Some(Detail::Operations)
     }
 
+    fn sees_all(&self) -> bool {
+        true
+    }
+
     fn event(&mut self, event: &Event<'_>) -> io::Result<()> {
         self.sharing.event(event);
         Ok(())
