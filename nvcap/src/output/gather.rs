@@ -152,7 +152,7 @@ impl Gather {
             }
             let name = model.process_name(pid);
             let name = name.map_or_else(String::new, |n| format!(" {}", super::style::Plain(n)));
-            text.push_str(&format!("process {pid}{name}\n"));
+            text.push_str(&format!("process {}{name}\n", channels::pid_name(pid)));
             text.push_str(&channels::maps_table(model, pid));
         }
         text
