@@ -242,9 +242,13 @@ fn any_class(number: u32, json: bool) -> anyhow::Result<String> {
     if known.is_none() && !names::is_known_class(number) {
         bail!("no class {number:#06x} in the tables; `nvcap explain class 2080` shows one that is");
     }
-    let name = known.map_or_else(|| names::class(number).to_string(), |c| c.name().to_string());
+    let name = known.map_or_else(
+        || names::class(number).to_string(),
+        |c| c.name().to_string(),
+    );
     if json {
-        let object = serde_json::json!({ "class": number, "name": name, "methods": known.is_some() });
+        let object =
+            serde_json::json!({ "class": number, "name": name, "methods": known.is_some() });
         return Ok(format!("{object}\n"));
     }
     match known {
