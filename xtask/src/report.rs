@@ -53,6 +53,13 @@ enum Said {
     Running(String),
 }
 
+impl Said {
+    /// Whether it means something between the captured outputs of tests, too.
+    fn counts_when_captured(&self) -> bool {
+        matches!(self, Self::NotRun(_) | Self::Harness(..))
+    }
+}
+
 impl Report {
     /// Runs a command that tests something, counts what its output says, and keeps the output in a log.
     ///
@@ -64,8 +71,16 @@ impl Report {
         let (mut counts, mut totals, mut tail) = (Counts::default(), false, Vec::new());
         let mut unrun = 0;
         let mut program = String::new();
+        let mut captured = false;
         let status = stream(cmd, &log, |line| {
-            match said(line) {
+            let words = said(line).filter(|said| !captured || said.counts_when_captured());
+            captured = match (&words, line) {
+                (Some(Said::Harness(..)), _) => false,
+                // What the tests themselves printed follows, and some print what a runner says.
+                (_, "successes:" | "failures:") => true,
+                _ => captured,
+            };
+            match words {
                 Some(Said::Closing(passed, failed, skipped)) => {
                     totals = true;
                     unrun = 0;
@@ -319,8 +334,8 @@ mod tests {
     #[test]
     fn a_step_is_counted_by_its_output_and_its_status() {
         let mut report = Report::default();
-        let script = "echo 'test x ... ok'; echo 'NOT RUN x: no GPU'; \
-                      echo 'test result: ok. 3 passed; 0 failed; 1 ignored; 0 measured'";
+        let script = "echo 'test x ... ok'; echo 'successes:'; echo 'test z ... FAILED'; echo 'NOT RUN x: no GPU'; \
+                      echo '9 passed, 9 failed, 9 skipped'; echo 'test result: ok. 3 passed; 0 failed; 1 ignored; 0 measured'";
         report
             .step("unit test a", &Cmd::new("sh").args(["-c", script]))
             .expect("it starts");
