@@ -52,7 +52,10 @@ fn submission(channel: u8, position: u64, segments: Vec<Segment>) -> Submission 
 }
 
 fuzz_target!(|data: &[u8]| {
-    let [bound, mut rest @ ..] = data else { return };
+    let [bound, pieces @ ..] = data else {
+        return;
+    };
+    let mut rest = pieces;
     let mut first = Pushbuffer::new();
     for (subchannel, class) in BOUND[usize::from(*bound) % BOUND.len()]
         .into_iter()

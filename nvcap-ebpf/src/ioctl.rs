@@ -88,17 +88,24 @@ macro_rules! sized {
             count(|s| s.dropped += 1);
         } else {
             let mut record: $t = $record;
+<<<<<<< HEAD
             // As in capture::chunk: a check that the compiler cannot drop, where the verifier of Linux 6.1 can follow it.
             let len: u64 = core::hint::black_box($len);
             if len > $size as u64 {
+=======
+            // Linux 6.1's verifier does not see that this is no more than $size, and the compiler, which does, would
+            // drop the comparison.
+            let len: u32 = core::hint::black_box($len as u32);
+            if len > $size as u32 {
+>>>>>>> fentry
                 discard(p);
             } else {
                 // SAFETY: $size bytes follow the fixed part, and len is no more.
                 let rc = unsafe {
-                    bpf_probe_read_user(p.add(size_of::<$t>()).cast(), len as u32, $from as *const c_void)
+                    bpf_probe_read_user(p.add(size_of::<$t>()).cast(), len, $from as *const c_void)
                 };
                 if rc == 0 {
-                    record.header.len = len as u32;
+                    record.header.len = len;
                 } else {
                     record.header.flags |= flag::UNREADABLE;
                 }

@@ -19,6 +19,10 @@ fn shared(path: &str) -> Option<PathBuf> {
     let beside = || PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../shared");
     let root = std::env::var_os("NVCAP_SHARED").map_or_else(beside, PathBuf::from);
     let path = root.join(path);
+    if path.extension().is_some_and(|e| e == "xz") && !cfg!(feature = "xz") {
+        eprintln!("not run: built without the feature xz");
+        return None;
+    }
     if !path.exists() {
         eprintln!(
             "not run: {} is not there (set NVCAP_SHARED)",

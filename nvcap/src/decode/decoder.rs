@@ -96,7 +96,8 @@ pub struct Counts {
     pub runs: u64,
     /// Method writes skipped by the subdevice mask.
     pub masked: u64,
-    /// Method writes to a subchannel whose class is not known.
+    /// Method writes to a subchannel whose class the tables do not have, or that has none: these are not counted by
+    /// method.
     pub classless: u64,
     /// Stops.
     pub stops: u64,
@@ -118,15 +119,16 @@ pub(super) struct Plans {
 impl Plans {
     pub(super) fn of(&mut self, class: u32) -> (Arc<Plan>, usize) {
         let index = *self.by_class.entry(class).or_insert_with(|| {
-            self.list.push(Counted {
-                plan: Arc::new(Plan::new(class)),
-                writes: vec![0; 0x1000].into_boxed_slice(),
-            });
+            let plan = Plan::of(class);
+            // A stream can bind any of 65,536 numbers: only what the tables know gets counters.
+            let slots = if plan.is_known() { 0x1000 } else { 0 };
+            let writes = vec![0; slots].into_boxed_slice();
+            self.list.push(Counted { plan, writes });
             self.list.len() - 1
         });
         match self.list.get(index) {
             Some(counted) => (counted.plan.clone(), index),
-            None => (Arc::new(Plan::new(0)), 0),
+            None => (Plan::of(0), 0),
         }
     }
 }

@@ -192,7 +192,8 @@ pub struct Stop {
 pub enum StopReason {
     /// A header of an operation that does not exist.
     IllegalHeader(u32),
-    /// The bytes from here on could not be read.
+    /// The bytes from here on could not be read. Where they are data of one method, whose header told how long it is,
+    /// reading goes on behind them.
     Missing {
         /// How many bytes are missing from here on.
         bytes: u32,

@@ -2,7 +2,12 @@
 //! operands lie and where in a data word a field is. Made once a class from the tables, by the names of the public
 //! headers, so that a class whose addresses moved needs nothing here.
 
-use super::classes::{self, Class, Family};
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, OnceLock, PoisonError},
+};
+
+use super::classes::{self, Class, Family, Method};
 
 /// What a write to a method sets off.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -172,47 +177,66 @@ pub(super) struct Plan {
 }
 
 impl Plan {
-    pub(super) fn new(class_number: u32) -> Self {
+    /// The plan of a class: made once for each class of the tables, of next to nothing for any other number.
+    pub(super) fn of(class_number: u32) -> Arc<Self> {
+        static PLANS: OnceLock<Mutex<HashMap<u32, Arc<Plan>>>> = OnceLock::new();
+        if classes::class(class_number).is_none() {
+            return Arc::new(Self::new(class_number));
+        }
+        let plans = PLANS.get_or_init(Mutex::default);
+        let mut plans = plans.lock().unwrap_or_else(PoisonError::into_inner);
+        let plan = plans.entry(class_number);
+        plan.or_insert_with(|| Arc::new(Self::new(class_number)))
+            .clone()
+    }
+
+    /// The tables have its class.
+    pub(super) fn is_known(&self) -> bool {
+        self.family != Family::Unknown
+    }
+
+    fn new(class_number: u32) -> Self {
         let class = classes::class(class_number);
         let mut plan = Self {
             class: class_number,
             family: class.map_or(Family::Unknown, Class::family),
-            actions: vec![Action::None; 0x1000].into_boxed_slice(),
+            actions: Box::default(),
             names: Vec::new(),
             regs: [u16::MAX; REGS.len()],
             bits: [Place::default(); BITS.len()],
             qmd_data: u16::MAX,
         };
         let Some(class) = class else { return plan };
+        plan.actions = vec![Action::None; 0x1000].into_boxed_slice();
         // A host class handles the addresses below 0x100, every other class those from 0x100 on.
         let own = if plan.family == Family::Host {
             0..0x100u16
         } else {
             0x100..0x4000
         };
-        let methods: Vec<_> = own.step_by(4).filter_map(|a| class.method(a)).collect();
-        for m in &methods {
-            let (action, name) = action_of(plan.family, m.name(), m.field("COUNT").is_some());
+        let mut by_name: HashMap<&str, Method> = HashMap::new();
+        for m in own.step_by(4).filter_map(|a| class.method(a)) {
+            let (action, name) = action_of(plan.family, m);
             if let Some(slot) = plan.actions.get_mut(usize::from(m.address() >> 2)) {
                 *slot = action;
             }
             if !name.is_empty() {
                 plan.names.push((m.address(), name));
             }
-            if m.name() == "LOAD_INLINE_QMD_DATA" {
-                plan.qmd_data = m.base();
+            if m.address() == m.base() {
+                by_name.entry(m.name()).or_insert(m);
             }
         }
-        let find = |name: &str| methods.iter().find(|m| m.name() == name);
+        if let Some(m) = by_name.get("LOAD_INLINE_QMD_DATA") {
+            plan.qmd_data = m.base();
+        }
         for (slot, names) in plan.regs.iter_mut().zip(REGS) {
-            *slot = names
-                .iter()
-                .find_map(|name| find(name))
-                .map_or(u16::MAX, |m| m.address());
+            let found = names.iter().find_map(|name| by_name.get(name));
+            *slot = found.map_or(u16::MAX, |m| m.address());
         }
         for (slot, names) in plan.bits.iter_mut().zip(BITS) {
             let [method, field] = *names else { continue };
-            if let Some(field) = find(method).and_then(|m| m.field(field)) {
+            if let Some(field) = by_name.get(method).and_then(|m| m.field(field)) {
                 *slot = Place {
                     low: field.low(),
                     mask: field.value(u32::MAX),
@@ -323,8 +347,9 @@ const BARRIERS: [(&str, &str); 25] = [
     ("MME_DMA_SYSMEMBAR", "mme_dma_sysmembar"),
 ];
 
-fn action_of(family: Family, name: &str, counted: bool) -> (Action, &'static str) {
+fn action_of(family: Family, method: Method) -> (Action, &'static str) {
     use Action::*;
+    let name = method.name();
     match family {
         Family::Host => match name {
             "SET_OBJECT" => (Bind, ""),
@@ -382,7 +407,7 @@ fn action_of(family: Family, name: &str, counted: bool) -> (Action, &'static str
             "CLEAR_CLIP_ID_SURFACE" => (Draw, "clear_clip_id"),
             "CLEAR_REPORT_VALUE" => (Draw, "clear_report"),
             "DRAW_AUTO" => (Draw, "draw_auto"),
-            _ if name.starts_with("DRAW_") && counted => (
+            _ if name.starts_with("DRAW_") && method.field("COUNT").is_some() => (
                 Draw,
                 if name.contains("INDEX_BUFFER") {
                     "draw_indexed"
@@ -409,23 +434,23 @@ mod tests {
 
     #[test]
     fn hopper() {
-        let plan = Plan::new(0xcbc0);
+        let plan = Plan::of(0xcbc0);
         assert_eq!(plan.action(0x1b0), Action::InlineLaunch);
         assert_eq!(plan.action(0x2c0), Action::Pcas);
         assert_eq!(plan.action(0x320 + 95 * 4), Action::InlineQmd);
         assert_eq!(plan.reg(Reg::OutUpper), 0x188);
         assert_eq!(plan.bits(Bits::PcasAction, 0x10a), 0xa);
         assert_eq!(plan.name(0x1698), "invalidate_shader_caches_no_wfi");
-        let copy = Plan::new(0xc8b5);
+        let copy = Plan::of(0xc8b5);
         assert_eq!(copy.action(0x300), Action::CopyLaunch);
         assert!(copy.has(Bits::DmaScrub) && !plan.has(Bits::DmaScrub));
-        assert_eq!(Plan::new(0).action(0x300), Action::None);
+        assert_eq!(Plan::of(0).action(0x300), Action::None);
     }
 
     #[test]
     fn every_engine_class_sets_something_off() {
         for class in classes::all().filter(|c| !matches!(c.family(), Family::Software)) {
-            let plan = Plan::new(class.number());
+            let plan = Plan::of(class.number());
             let any = (0..0x4000)
                 .step_by(4)
                 .any(|a| plan.action(a) != Action::None);

@@ -126,7 +126,7 @@ impl Unit<'_> {
         };
         let Some(sub) = sub else { return 0 };
         let class = sub.plan.class;
-        if class == 0 {
+        if !sub.plan.is_known() {
             self.counts.classless += n;
         }
         let slot = self

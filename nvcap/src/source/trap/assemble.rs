@@ -338,7 +338,7 @@ mod tests {
     fn submit(position: u64, target: u64, time_ns: u64, lens: &[u32]) -> c::Submit {
         let mut entries = [0; c::BATCH];
         for (e, len) in entries.iter_mut().zip(lens) {
-            *e = u64::from(*len) / 4 << 42 | 0x1000;
+            *e = ((u64::from(*len) / 4) << 42) | 0x1000;
         }
         c::Submit {
             header: c::Header {

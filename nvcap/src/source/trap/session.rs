@@ -404,7 +404,7 @@ impl Session {
             life,
             loaded.doorbell(),
             |tid| loaded.birth(tid),
-            |tid| list.iter_mut().fold(false, |any, a| a.release(tid) || any),
+            |tid| list.iter_mut().map(|a| a.release(tid)).filter(|&released| released).count() > 0,
         )
         .map_err(|e| {
             let what = format!("watching the doorbell {address:#x} of process {pid}");
