@@ -454,20 +454,13 @@ fn chunk<const SIZE: usize>(w: &mut Walk, span: u32, to_page_end: u32) {
         w.phase = phase::RELEASE;
         return;
     }
-<<<<<<< HEAD
-    // The compiler knows the bound from the choice of SIZE and would drop this check; the verifier of Linux 6.1 does not
-    // carry it that far ("R2 unbounded memory access"). So it is asked of a value that the compiler cannot see through.
-    let bounded = core::hint::black_box(span);
-    if bounded as usize > SIZE {
-=======
     let span = core::hint::black_box(span);
     if span as usize > SIZE {
->>>>>>> fentry
         discard(p);
         return;
     }
-    // SAFETY: SIZE bytes follow the fixed part, and it is no more.
-    let ok = read_user(unsafe { p.add(size_of::<Data>()) }, bounded, w.address);
+    // SAFETY: SIZE bytes follow the fixed part, and span is no more.
+    let ok = read_user(unsafe { p.add(size_of::<Data>()) }, span, w.address);
     if !ok && span > to_page_end {
         // One page of it is not there; a read that fails says nothing of the others.
         w.paged = 1;

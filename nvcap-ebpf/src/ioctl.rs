@@ -88,16 +88,10 @@ macro_rules! sized {
             count(|s| s.dropped += 1);
         } else {
             let mut record: $t = $record;
-<<<<<<< HEAD
-            // As in capture::chunk: a check that the compiler cannot drop, where the verifier of Linux 6.1 can follow it.
-            let len: u64 = core::hint::black_box($len);
-            if len > $size as u64 {
-=======
             // Linux 6.1's verifier does not see that this is no more than $size, and the compiler, which does, would
             // drop the comparison.
             let len: u32 = core::hint::black_box($len as u32);
             if len > $size as u32 {
->>>>>>> fentry
                 discard(p);
             } else {
                 // SAFETY: $size bytes follow the fixed part, and len is no more.
