@@ -5,13 +5,17 @@
 //! cannot go on (ring buffer full, too many entries for one trap) leaves the channel's `done` at the first entry that
 //! was not wholly reported: the next doorbell of the channel, or the user program, reports it again from there.
 
-use aya_ebpf::{cty::c_void, helpers::generated::bpf_probe_read_user, macros::map, maps::PerCpuArray};
+use aya_ebpf::{
+    cty::c_void, helpers::generated::bpf_probe_read_user, macros::map, maps::PerCpuArray,
+};
 use nvcap_common::{
-    BATCH, CHUNK, CLASSES, Channel, Data, Gap, Header, NO_TOKEN, REGS, Scan, Submit, TokenKey, flag, kind,
+    BATCH, CHUNK, CLASSES, Channel, Data, Gap, Header, NO_TOKEN, REGS, Scan, Submit, TokenKey,
+    flag, kind,
 };
 
 use crate::maps::{
-    CHANNELS, NO_WAKEUP, SPACES, TOKENS, XLATE, count, discard, fetch_add, reserve, submit, wakeup_if_filling,
+    CHANNELS, NO_WAKEUP, SPACES, TOKENS, XLATE, count, discard, fetch_add, reserve, submit,
+    wakeup_if_filling,
 };
 
 pub mod phase {
@@ -122,7 +126,11 @@ pub fn begin(w: &mut Walk) {
     w.scanning = 0;
     w.guessed = 0;
     if w.token != NO_TOKEN {
-        let key = TokenKey { doorbell: w.doorbell, space: w.space, token: w.token };
+        let key = TokenKey {
+            doorbell: w.doorbell,
+            space: w.space,
+            token: w.token,
+        };
         if let Some(v) = TOKENS.get_ptr(key) {
             // SAFETY: plain integers.
             let v = unsafe { *v };
@@ -155,7 +163,11 @@ fn take(w: &mut Walk, c: &mut Channel) {
         w.phase = phase::LOOK;
     } else {
         count(|s| s.contended += 1);
-        w.phase = if w.scanning != 0 { phase::NEXT } else { phase::DONE };
+        w.phase = if w.scanning != 0 {
+            phase::NEXT
+        } else {
+            phase::DONE
+        };
     }
 }
 
@@ -186,7 +198,12 @@ fn next(w: &mut Walk) {
         // SAFETY: p has room for a Scan.
         unsafe {
             p.cast::<Scan>().write(Scan {
-                header: Header { kind: kind::SCAN, flags: 0, len: 0, ..w.header },
+                header: Header {
+                    kind: kind::SCAN,
+                    flags: 0,
+                    len: 0,
+                    ..w.header
+                },
                 token: w.token,
                 advanced: w.advanced,
                 channel: w.last,
@@ -281,7 +298,12 @@ fn gap(w: &Walk, position: u64, missing: u64) -> bool {
     // SAFETY: p has room for a Gap.
     unsafe {
         p.cast::<Gap>().write(Gap {
-            header: Header { kind: kind::GAP, flags: 0, len: 0, ..w.header },
+            header: Header {
+                kind: kind::GAP,
+                flags: 0,
+                len: 0,
+                ..w.header
+            },
             position,
             count: missing,
             channel: w.channel,
@@ -319,7 +341,11 @@ fn batch(w: &mut Walk) {
         span = BATCH as u64;
     }
     let len = span as u32 * 8;
-    if !read_user((&raw mut w.batch).cast(), bounded::<{ 8 * BATCH as u32 }>(len), c.ring + 8 * (at - first)) {
+    if !read_user(
+        (&raw mut w.batch).cast(),
+        bounded::<{ 8 * BATCH as u32 }>(len),
+        c.ring + 8 * (at - first),
+    ) {
         c.errors += 1;
         if gap(w, w.cursor, w.target - w.cursor) {
             c.done = w.target;
@@ -331,12 +357,21 @@ fn batch(w: &mut Walk) {
         w.deferred = 1;
         return;
     }
-    let late = if w.cursor < w.late_until { flag::LATE } else { 0 };
+    let late = if w.cursor < w.late_until {
+        flag::LATE
+    } else {
+        0
+    };
     let scanned = if w.scanning != 0 { flag::SCANNED } else { 0 };
     // SAFETY: p has room for a Submit.
     unsafe {
         p.cast::<Submit>().write(Submit {
-            header: Header { kind: kind::SUBMIT, flags: late | scanned, len: 0, ..w.header },
+            header: Header {
+                kind: kind::SUBMIT,
+                flags: late | scanned,
+                len: 0,
+                ..w.header
+            },
             channel: w.channel,
             token: w.token,
             position: w.cursor,
@@ -389,7 +424,11 @@ fn entry(w: &mut Walk) {
     w.offset = 0;
     w.paged = 0;
     w.range = 0;
-    w.phase = if c.live == LIVE_TRANSLATED { phase::XLATE } else { phase::DATA };
+    w.phase = if c.live == LIVE_TRANSLATED {
+        phase::XLATE
+    } else {
+        phase::DATA
+    };
 }
 
 /// Ranges looked at in one step.
@@ -426,7 +465,11 @@ fn data(w: &mut Walk) {
         return;
     }
     let to_page_end = (PAGE - (w.address & (PAGE - 1))) as u32;
-    let mut span = if w.left > CHUNK as u32 { CHUNK as u32 } else { w.left };
+    let mut span = if w.left > CHUNK as u32 {
+        CHUNK as u32
+    } else {
+        w.left
+    };
     if w.paged != 0 && span > to_page_end {
         span = to_page_end;
     }
@@ -454,13 +497,15 @@ fn chunk<const SIZE: usize>(w: &mut Walk, span: u32, to_page_end: u32) {
         w.phase = phase::RELEASE;
         return;
     }
-    let span = core::hint::black_box(span);
-    if span as usize > SIZE {
+    // The compiler knows the bound from the choice of SIZE and would drop this check; the verifier of Linux 6.1 does not
+    // carry it that far ("R2 unbounded memory access"). So it is asked of a value that the compiler cannot see through.
+    let bounded = core::hint::black_box(span);
+    if bounded as usize > SIZE {
         discard(p);
         return;
     }
-    // SAFETY: SIZE bytes follow the fixed part, and span is no more.
-    let ok = read_user(unsafe { p.add(size_of::<Data>()) }, span, w.address);
+    // SAFETY: SIZE bytes follow the fixed part, and it is no more.
+    let ok = read_user(unsafe { p.add(size_of::<Data>()) }, bounded, w.address);
     if !ok && span > to_page_end {
         // One page of it is not there; a read that fails says nothing of the others.
         w.paged = 1;
@@ -474,7 +519,12 @@ fn chunk<const SIZE: usize>(w: &mut Walk, span: u32, to_page_end: u32) {
     // SAFETY: p has room for a Data.
     unsafe {
         p.cast::<Data>().write(Data {
-            header: Header { kind: kind::DATA, flags, len, ..w.header },
+            header: Header {
+                kind: kind::DATA,
+                flags,
+                len,
+                ..w.header
+            },
             position: w.cursor + u64::from(w.index),
             channel: w.channel,
             offset: w.offset,

@@ -87,7 +87,11 @@ fn begin(ctx: &PerfEventContext, w: &mut Walk) -> bool {
     w.space = proc.space;
     w.comm = kernel::comm();
     registers(ctx, w);
-    let key = SiteKey { ip: w.ip, space: w.space, pad: 0 };
+    let key = SiteKey {
+        ip: w.ip,
+        space: w.space,
+        pad: 0,
+    };
     w.token = match SITES.get_ptr(key) {
         // SAFETY: a plain integer.
         Some(register) => match unsafe { *register } {
@@ -113,7 +117,8 @@ fn registers(ctx: &PerfEventContext, w: &mut Walk) {
     // SAFETY: as above.
     w.doorbell = unsafe { (*ctx.ctx).addr };
     w.regs = [
-        r.rax, r.rcx, r.rdx, r.rbx, r.rsp, r.rbp, r.rsi, r.rdi, r.r8, r.r9, r.r10, r.r11, r.r12, r.r13, r.r14, r.r15,
+        r.rax, r.rcx, r.rdx, r.rbx, r.rsp, r.rbp, r.rsi, r.rdi, r.r8, r.r9, r.r10, r.r11, r.r12,
+        r.r13, r.r14, r.r15,
     ];
 }
 
@@ -126,8 +131,9 @@ fn registers(ctx: &PerfEventContext, w: &mut Walk) {
     // SAFETY: as above.
     w.doorbell = unsafe { (*ctx.ctx).addr };
     w.regs = [
-        r.regs[0], r.regs[1], r.regs[2], r.regs[3], r.regs[4], r.regs[5], r.regs[6], r.regs[7], r.regs[8], r.regs[9],
-        r.regs[10], r.regs[11], r.regs[12], r.regs[13], r.regs[14], r.regs[15],
+        r.regs[0], r.regs[1], r.regs[2], r.regs[3], r.regs[4], r.regs[5], r.regs[6], r.regs[7],
+        r.regs[8], r.regs[9], r.regs[10], r.regs[11], r.regs[12], r.regs[13], r.regs[14],
+        r.regs[15],
     ];
 }
 
@@ -140,7 +146,10 @@ fn site(w: &Walk) {
     }
     // SAFETY: p has room for a Site, and `code` for 2 * CODE bytes.
     unsafe {
-        (&raw mut (*p).header).write(nvcap_common::Header { kind: kind::SITE, ..w.header });
+        (&raw mut (*p).header).write(nvcap_common::Header {
+            kind: kind::SITE,
+            ..w.header
+        });
         (&raw mut (*p).ip).write(w.ip);
         (&raw mut (*p).doorbell).write(w.doorbell);
         (&raw mut (*p).space).write(w.space);
@@ -152,4 +161,3 @@ fn site(w: &Walk) {
     }
     submit(p.cast(), WAKEUP);
 }
-

@@ -62,7 +62,11 @@ fn thread() -> u64 {
 #[inline(always)]
 fn size_of_argument(request: u32, uvm: bool) -> u32 {
     if uvm {
-        UVM_SIZES.get(request & 0xff).copied().filter(|s| *s != 0).unwrap_or(256)
+        UVM_SIZES
+            .get(request & 0xff)
+            .copied()
+            .filter(|s| *s != 0)
+            .unwrap_or(256)
     } else {
         (request >> 16) & 0x3fff
     }
@@ -77,7 +81,18 @@ macro_rules! with_bytes {
         } else if len <= 2048 {
             sized!(2048, $record, $t, len, $from, $wake)
         } else {
-            sized!(MAX_NESTED, $record, $t, if len > MAX_NESTED as u64 { MAX_NESTED as u64 } else { len }, $from, $wake)
+            sized!(
+                MAX_NESTED,
+                $record,
+                $t,
+                if len > MAX_NESTED as u64 {
+                    MAX_NESTED as u64
+                } else {
+                    len
+                },
+                $from,
+                $wake
+            )
         }
     }};
 }
@@ -117,7 +132,11 @@ fn nested(address: u64, full_len: u64, flags: u16, wake: u64) {
         {
             let mut header = kernel::header(kind::NESTED);
             header.flags = flags;
-            Nested { header, address, full_len }
+            Nested {
+                header,
+                address,
+                full_len,
+            }
         },
         Nested,
         full_len,
@@ -129,7 +148,9 @@ fn nested(address: u64, full_len: u64, flags: u16, wake: u64) {
 /// An ioctl on one of the driver's files begins.
 #[inline(always)]
 fn enter(file: u64, fd: i32, request: u32, arg: u64) {
-    let Some(dev) = kernel::nvidia_device(file) else { return };
+    let Some(dev) = kernel::nvidia_device(file) else {
+        return;
+    };
     let uvm = CONFIG.get(0).is_some_and(|c| dev >> 20 == c.uvm_major);
     let full_len = size_of_argument(request, uvm);
     let mut pending = Pending {
@@ -205,7 +226,11 @@ fn exit(pending: &Pending, result: i64) {
         IoctlExit,
         pending.size,
         pending.arg,
-        if pending.nested == 0 { WAKEUP } else { NO_WAKEUP }
+        if pending.nested == 0 {
+            WAKEUP
+        } else {
+            NO_WAKEUP
+        }
     );
     if pending.nested != 0 {
         nested(pending.nested, pending.nested_len, flag::AFTER, WAKEUP);
@@ -239,7 +264,12 @@ pub fn syscall_enter(ctx: RawTracePointContext) -> i32 {
     let third = kernel::read64(regs, o.regs[2]);
     if call == CALL_IOCTL {
         if wants(proc) {
-            enter(kernel::file_of(first as i32), first as i32, second as u32, third);
+            enter(
+                kernel::file_of(first as i32),
+                first as i32,
+                second as u32,
+                third,
+            );
         }
         return 0;
     }
@@ -274,7 +304,9 @@ pub fn syscall_exit(ctx: RawTracePointContext) -> i32 {
     let (pid, _) = kernel::ids();
     let Some(proc) = traced(pid) else { return 0 };
     let key = thread();
-    let Some(p) = PENDING.get_ptr(key) else { return 0 };
+    let Some(p) = PENDING.get_ptr(key) else {
+        return 0;
+    };
     // SAFETY: only this thread writes its entry.
     let pending = unsafe { *p };
     let _ = PENDING.remove(key);
@@ -283,7 +315,14 @@ pub fn syscall_exit(ctx: RawTracePointContext) -> i32 {
         CALL_IOCTL => exit(&pending, result),
         // Errors are -1 .. -4095.
         CALL_MMAP if !(-4095..0).contains(&result) => {
-            mmap::mapped(proc, pending.file, pending.fd, result as u64, pending.size, pending.prot);
+            mmap::mapped(
+                proc,
+                pending.file,
+                pending.fd,
+                result as u64,
+                pending.size,
+                pending.prot,
+            );
         }
         CALL_MUNMAP if result == 0 => mmap::unmapped(pending.arg, pending.size),
         _ => {}
@@ -294,7 +333,9 @@ pub fn syscall_exit(ctx: RawTracePointContext) -> i32 {
 /// nvidia_ioctl(struct inode *, struct file *, unsigned int cmd, unsigned long arg)
 #[kprobe]
 pub fn kprobe_ioctl(ctx: ProbeContext) -> u32 {
-    let (Some(file), Some(request), Some(arg)) = (ctx.arg::<u64>(1), ctx.arg::<u64>(2), ctx.arg::<u64>(3)) else {
+    let (Some(file), Some(request), Some(arg)) =
+        (ctx.arg::<u64>(1), ctx.arg::<u64>(2), ctx.arg::<u64>(3))
+    else {
         return 0;
     };
     begin(file, request as u32, arg);
@@ -304,7 +345,9 @@ pub fn kprobe_ioctl(ctx: ProbeContext) -> u32 {
 /// uvm_unlocked_ioctl_entry(struct file *, unsigned int cmd, unsigned long arg)
 #[kprobe]
 pub fn kprobe_uvm(ctx: ProbeContext) -> u32 {
-    let (Some(file), Some(request), Some(arg)) = (ctx.arg::<u64>(0), ctx.arg::<u64>(1), ctx.arg::<u64>(2)) else {
+    let (Some(file), Some(request), Some(arg)) =
+        (ctx.arg::<u64>(0), ctx.arg::<u64>(1), ctx.arg::<u64>(2))
+    else {
         return 0;
     };
     begin(file, request as u32, arg);
@@ -330,7 +373,9 @@ pub fn begin(file: u64, request: u32, arg: u64) {
 #[inline(always)]
 pub fn end(result: i64) {
     let key = thread();
-    let Some(p) = PENDING.get_ptr(key) else { return };
+    let Some(p) = PENDING.get_ptr(key) else {
+        return;
+    };
     // SAFETY: only this thread writes its entry.
     let pending = unsafe { *p };
     let _ = PENDING.remove(key);

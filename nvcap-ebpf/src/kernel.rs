@@ -5,7 +5,9 @@ use aya_ebpf::{
     cty::c_void,
     helpers::{
         bpf_get_current_pid_tgid, bpf_ktime_get_ns,
-        generated::{bpf_get_current_comm, bpf_get_current_task, bpf_probe_read_kernel, bpf_probe_read_user},
+        generated::{
+            bpf_get_current_comm, bpf_get_current_task, bpf_probe_read_kernel, bpf_probe_read_user,
+        },
     },
 };
 use nvcap_common::{Header, Offsets};
@@ -43,7 +45,13 @@ pub fn offsets() -> Offsets {
 pub fn read64(base: u64, offset: u32) -> u64 {
     let mut v = 0u64;
     // SAFETY: the helper checks the address; the destination is 8 bytes of ours.
-    unsafe { bpf_probe_read_kernel((&raw mut v).cast(), 8, (base + u64::from(offset)) as *const c_void) };
+    unsafe {
+        bpf_probe_read_kernel(
+            (&raw mut v).cast(),
+            8,
+            (base + u64::from(offset)) as *const c_void,
+        )
+    };
     v
 }
 
@@ -52,7 +60,13 @@ pub fn read64(base: u64, offset: u32) -> u64 {
 pub fn read32(base: u64, offset: u32) -> u32 {
     let mut v = 0u32;
     // SAFETY: as above, 4 bytes.
-    unsafe { bpf_probe_read_kernel((&raw mut v).cast(), 4, (base + u64::from(offset)) as *const c_void) };
+    unsafe {
+        bpf_probe_read_kernel(
+            (&raw mut v).cast(),
+            4,
+            (base + u64::from(offset)) as *const c_void,
+        )
+    };
     v
 }
 
@@ -98,7 +112,14 @@ pub fn comm() -> [u8; 16] {
 #[inline(always)]
 pub fn header(kind: u16) -> Header {
     let (pid, tid) = ids();
-    Header { kind, flags: 0, len: 0, time_ns: now(), pid, tid }
+    Header {
+        kind,
+        flags: 0,
+        len: 0,
+        time_ns: now(),
+        pid,
+        tid,
+    }
 }
 
 /// The open file behind a descriptor of the current process, 0 where there is none.

@@ -2,12 +2,15 @@
 
 use aya_ebpf::{
     cty::c_void,
-    helpers::generated::{bpf_ringbuf_discard, bpf_ringbuf_query, bpf_ringbuf_reserve, bpf_ringbuf_submit},
+    helpers::generated::{
+        bpf_ringbuf_discard, bpf_ringbuf_query, bpf_ringbuf_reserve, bpf_ringbuf_submit,
+    },
     macros::map,
     maps::{Array, HashMap, PerCpuArray, ProgramArray, RingBuf},
 };
 use nvcap_common::{
-    Channel, Config, MAX_CHANNELS, MAX_SPACES, Proc, Ranges, SiteKey, Space, Stats, TokenKey, TokenValue,
+    Channel, Config, MAX_CHANNELS, MAX_SPACES, Proc, Ranges, SiteKey, Space, Stats, TokenKey,
+    TokenValue,
 };
 
 /// Readable and writable by mmap from the user program.
@@ -53,7 +56,11 @@ fn records() -> *mut c_void {
 #[inline(always)]
 pub fn fetch_add(p: *mut u64, v: u64) -> u64 {
     // SAFETY: callers pass pointers into map values.
-    unsafe { core::intrinsics::atomic_xadd::<u64, u64, { core::intrinsics::AtomicOrdering::SeqCst }>(p, v) }
+    unsafe {
+        core::intrinsics::atomic_xadd::<u64, u64, { core::intrinsics::AtomicOrdering::SeqCst }>(
+            p, v,
+        )
+    }
 }
 
 /// Room in the ring buffer: it must be submitted or discarded.
@@ -79,8 +86,17 @@ pub fn discard(p: *mut u8) {
 #[inline(always)]
 pub fn wakeup_if_filling() -> u64 {
     // SAFETY: queries of a ring buffer have no effect.
-    let (waiting, size) = unsafe { (bpf_ringbuf_query(records(), AVAIL_DATA), bpf_ringbuf_query(records(), RING_SIZE)) };
-    if waiting > size / 4 { WAKEUP } else { NO_WAKEUP }
+    let (waiting, size) = unsafe {
+        (
+            bpf_ringbuf_query(records(), AVAIL_DATA),
+            bpf_ringbuf_query(records(), RING_SIZE),
+        )
+    };
+    if waiting > size / 4 {
+        WAKEUP
+    } else {
+        NO_WAKEUP
+    }
 }
 
 /// Changes this processor's counters.

@@ -22,7 +22,9 @@ static MAPPING: HashMap<u64, [u64; 2]> = HashMap::with_max_entries(4096, 0);
 /// The raw tracepoint way calls this at the return of mmap.
 #[inline(always)]
 pub fn mapped(proc: Proc, file: u64, fd: i32, start: u64, size: u64, prot: u32) {
-    let Some(dev) = kernel::nvidia_device(file) else { return };
+    let Some(dev) = kernel::nvidia_device(file) else {
+        return;
+    };
     let p = reserve(size_of::<Mmap>());
     if p.is_null() {
         count(|s| s.dropped += 1);
@@ -52,7 +54,13 @@ pub fn unmapped(start: u64, size: u64) {
         return;
     }
     // SAFETY: p has room for a Munmap.
-    unsafe { p.cast::<Munmap>().write(Munmap { header: kernel::header(kind::MUNMAP), start, size }) };
+    unsafe {
+        p.cast::<Munmap>().write(Munmap {
+            header: kernel::header(kind::MUNMAP),
+            start,
+            size,
+        })
+    };
     submit(p, crate::maps::NO_WAKEUP);
 }
 
@@ -88,7 +96,9 @@ pub fn released(vma: u64) {
 /// nvidia_mmap(struct file *, struct vm_area_struct *)
 #[kprobe]
 pub fn kprobe_mmap(ctx: ProbeContext) -> u32 {
-    let (Some(file), Some(vma)) = (ctx.arg::<u64>(0), ctx.arg::<u64>(1)) else { return 0 };
+    let (Some(file), Some(vma)) = (ctx.arg::<u64>(0), ctx.arg::<u64>(1)) else {
+        return 0;
+    };
     let (pid, _) = kernel::ids();
     if traced(pid).is_some() {
         let _ = MAPPING.insert(thread(), [file, vma], 0);
@@ -99,7 +109,9 @@ pub fn kprobe_mmap(ctx: ProbeContext) -> u32 {
 #[kretprobe]
 pub fn kretprobe_mmap(ctx: RetProbeContext) -> u32 {
     let key = thread();
-    let Some(m) = MAPPING.get_ptr(key) else { return 0 };
+    let Some(m) = MAPPING.get_ptr(key) else {
+        return 0;
+    };
     // SAFETY: plain integers.
     let [file, vma] = unsafe { *m };
     let _ = MAPPING.remove(key);

@@ -28,7 +28,14 @@ fn life(what: u16, child: u32, space: u32) {
         return;
     }
     // SAFETY: p has room for a Life.
-    unsafe { p.cast::<Life>().write(Life { header: kernel::header(what), child, space, comm: kernel::comm() }) };
+    unsafe {
+        p.cast::<Life>().write(Life {
+            header: kernel::header(what),
+            child,
+            space,
+            comm: kernel::comm(),
+        })
+    };
     submit(p, WAKEUP);
 }
 
@@ -43,12 +50,23 @@ pub fn process_fork(ctx: RawTracePointContext) -> i32 {
     let child_tid = kernel::read32(child, o.task_pid);
     if child_pid == pid {
         let (_, parent) = kernel::ids();
-        let _ = BIRTHS.insert(child_tid, Birth { time_ns: kernel::now(), parent, pad: 0 }, 0);
+        let _ = BIRTHS.insert(
+            child_tid,
+            Birth {
+                time_ns: kernel::now(),
+                parent,
+                pad: 0,
+            },
+            0,
+        );
         life(kind::THREAD, child_tid, proc.space);
     } else if proc.flags & proc_flag::FOLLOW != 0 {
         // Shared mappings are shared with the child: its rings are its parent's until it executes something.
         if PROCS.insert(child_pid, proc, 0).is_err() {
-            warn!(&ctx, "child {} of process {} is not followed: too many processes", child_pid, pid);
+            warn!(
+                &ctx,
+                "child {} of process {} is not followed: too many processes", child_pid, pid
+            );
         }
         life(kind::FORK, child_pid, proc.space);
     }
@@ -62,7 +80,14 @@ pub fn process_exec(ctx: RawTracePointContext) -> i32 {
     let Some(proc) = traced(pid) else { return 0 };
     if proc.flags & proc_flag::KEEP != 0 {
         // The command that nvcap itself starts: its space was prepared before it ran.
-        let _ = PROCS.insert(pid, Proc { flags: proc.flags & !proc_flag::KEEP, ..proc }, 0);
+        let _ = PROCS.insert(
+            pid,
+            Proc {
+                flags: proc.flags & !proc_flag::KEEP,
+                ..proc
+            },
+            0,
+        );
         life(kind::EXEC, 1, proc.space);
         return 0;
     }
@@ -73,9 +98,15 @@ pub fn process_exec(ctx: RawTracePointContext) -> i32 {
     // Space 0 has no channels: nothing is captured, and every doorbell is reported as unknown.
     let space = if space < MAX_SPACES { space } else { 0 };
     if space == 0 {
-        warn!(&ctx, "process {} executes something else, but there is no address space number left", pid);
+        warn!(
+            &ctx,
+            "process {} executes something else, but there is no address space number left", pid
+        );
     } else {
-        debug!(&ctx, "process {} executes something else: address space {}", pid, space);
+        debug!(
+            &ctx,
+            "process {} executes something else: address space {}", pid, space
+        );
     }
     let _ = PROCS.insert(pid, Proc { space, ..proc }, 0);
     life(kind::EXEC, 0, space);

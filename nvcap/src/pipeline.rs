@@ -216,8 +216,8 @@ impl Pipeline {
         let (sinks, filter) = (&mut self.sinks, self.options.filter.as_ref());
         let places = ByModel(&self.model);
         self.decoder.submission(s, &context, &places, &mut |event| {
-            if outcome.is_ok() && filter.is_none_or(|f| f.matches(event)) {
-                outcome = emit(sinks, event);
+            if outcome.is_ok() {
+                outcome = emit(sinks, event, filter.is_none_or(|f| f.matches(event)));
             }
         });
         outcome
@@ -254,8 +254,12 @@ impl Pipeline {
     }
 }
 
-fn emit(sinks: &mut [Box<dyn Sink>], event: &Event<'_>) -> io::Result<()> {
-    sinks.iter_mut().try_for_each(|s| s.event(event))
+/// `matches`: the filter lets the event through.
+fn emit(sinks: &mut [Box<dyn Sink>], event: &Event<'_>, matches: bool) -> io::Result<()> {
+    sinks
+        .iter_mut()
+        .filter(|s| matches || s.sees_all())
+        .try_for_each(|s| s.event(event))
 }
 
 /// Where addresses lie, by the driver model.

@@ -20,6 +20,7 @@ Examples:
   nvcap explain qmd FILE cbc0         the same, of a class: tells layouts apart that share a version
   nvcap explain control 20801218      an RM control command
   nvcap explain status 0x57           an RM status
+  nvcap explain class 2080            any class that RM can allocate
   nvcap explain filter                the fields of filter expressions (-e)
 
 Numbers are hexadecimal, with or without 0x.";
@@ -28,11 +29,11 @@ Numbers are hexadecimal, with or without 0x.";
 #[derive(clap::Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// CLASS [METHOD [DATA]], or `qmd FILE [CLASS]`, `control NUMBER`, `status NUMBER`, `filter`
+    /// CLASS [METHOD [DATA]], or `qmd FILE [CLASS]`, `control NUMBER`, `status NUMBER`, `class NUMBER`, `filter`
     #[arg(required = true, num_args = 1..=3, value_name = "WHAT")]
     pub what: Vec<String>,
 
-    /// As one JSON object (a method write, a QMD, a control command, a status)
+    /// As one JSON object (a method write, a QMD, a control command, a status, `class NUMBER`)
     #[arg(long)]
     pub json: bool,
 }
@@ -46,6 +47,8 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         ["qmd"] => bail!("name the file that holds the QMD: nvcap explain qmd FILE"),
         ["qmd", file] => qmd(file, 0, args.json)?,
         ["qmd", file, class] => qmd(file, hex(class)?, args.json)?,
+        ["class"] => bail!("give the number too: nvcap explain class NUMBER"),
+        ["class", number] => any_class(hex(number)?, args.json)?,
         ["control" | "status"] => bail!("give the number too: nvcap explain {} NUMBER", words[0]),
         [what @ ("control" | "status"), number] => rm(what, hex(number)?, args.json)?,
         [class] => class_text(hex(class)?)?,
@@ -231,6 +234,27 @@ fn rm(what: &str, number: u32, json: bool) -> anyhow::Result<String> {
         return Ok(format!("{object}\n"));
     }
     Ok(format!("{what} {number:#x} {name}\n"))
+}
+
+/// A class of either kind: with methods, or of an object that RM keeps and no method reaches.
+fn any_class(number: u32, json: bool) -> anyhow::Result<String> {
+    let known = classes::class(number);
+    if known.is_none() && !names::is_known_class(number) {
+        bail!("no class {number:#06x} in the tables; `nvcap explain class 2080` shows one that is");
+    }
+    let name = known.map_or_else(
+        || names::class(number).to_string(),
+        |c| c.name().to_string(),
+    );
+    if json {
+        let object =
+            serde_json::json!({ "class": number, "name": name, "methods": known.is_some() });
+        return Ok(format!("{object}\n"));
+    }
+    match known {
+        Some(_) => class_text(number),
+        None => Ok(format!("class {number:#06x} {name}\n")),
+    }
 }
 
 /// The fields of filter expressions, with what each is.

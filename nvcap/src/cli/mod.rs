@@ -1,12 +1,17 @@
 //! The command line: one file a command, no logic beyond wiring. What all commands share is here: the options
 //! that say what is shown and where it goes, and the way a command ends.
 
+mod channels;
 mod decode;
 mod doctor;
 mod explain;
+mod ioctls;
 #[cfg(feature = "trap")]
 mod logger;
+mod maps;
+mod target;
 mod trace;
+mod whole;
 
 use std::io;
 use std::path::PathBuf;
@@ -20,6 +25,7 @@ use nvcap::output::filter::Filter;
 use nvcap::output::phases::Phases;
 use nvcap::output::redact::Redactor;
 use nvcap::output::stats::{Form, Stats};
+use nvcap::output::streams::Streams;
 use nvcap::output::style::Color;
 use nvcap::output::text::{Clock, Text};
 use nvcap::output::writer::Output;
@@ -33,6 +39,8 @@ Examples:
   sudo nvcap -e op=launch -- ./vadd        kernel launches alone
   sudo nvcap --json -o out.jsonl -p 4711   one JSON object a line into a file
   sudo nvcap -q --duration 10 -p 4711      ten seconds; only the ledger
+  sudo nvcap ioctls -- ./vadd              what a command asks of the driver
+  sudo nvcap channels -p 4711              a running process's channels
   nvcap decode --from orc run.orc.xz -s    statistics of a capture made elsewhere
   nvcap explain c8b5 0300 182              what a method write means
 
@@ -66,6 +74,12 @@ struct Cli {
 enum Command {
     /// Decode a capture instead of a live process
     Decode(decode::Args),
+    /// Show every ioctl on the driver's files, named and with its fields
+    Ioctls(ioctls::Args),
+    /// Show the channels of a process: token, engine, ring, how far it is
+    Channels(channels::Args),
+    /// Show a process's mappings of the driver's files, explained
+    Maps(maps::Args),
     /// Say what a method write, a QMD, a control command or a status means
     Explain(explain::Args),
     /// Say what this machine allows: discovery ways, breakpoints, rights, and why not
@@ -119,6 +133,10 @@ pub struct OutputArgs {
     #[arg(long)]
     pub redact: bool,
 
+    /// After the ledger, say which channels were shared, by whom, and what stood behind another's wait
+    #[arg(long)]
+    pub explain_streams: bool,
+
     /// Label events by the time ranges in FILE, one `PHASE name t0 t1` a line, ns of CLOCK_MONOTONIC
     #[arg(long, value_name = "FILE")]
     pub phases: Option<PathBuf>,
@@ -170,15 +188,7 @@ impl OutputArgs {
     }
 
     fn sink(&self) -> anyhow::Result<Box<dyn Sink>> {
-        let out = match &self.output {
-            Some(path) => Output::file(path).with_context(|| {
-                format!(
-                    "cannot write to {}: name a file in a directory you may write to",
-                    path.display()
-                )
-            })?,
-            None => Output::stdout(),
-        };
+        let out = target::open(self.output.as_deref())?;
         let redact = self.redact.then(Redactor::default);
         Ok(match (self.stats, self.json) {
             (true, json) => {
@@ -217,6 +227,25 @@ impl OutputArgs {
         })
     }
 
+    /// The section of `--explain-streams`: into the same output, which its own sink has opened and, by the time of
+    /// the ledger, written out.
+    fn streams(&self) -> anyhow::Result<Box<dyn Sink>> {
+        let out = match &self.output {
+            None => Output::stdout(),
+            Some(path) => {
+                let file = std::fs::OpenOptions::new().append(true).open(path);
+                let file =
+                    file.with_context(|| format!("cannot write to {} twice", path.display()))?;
+                Output::to(Box::new(file))
+            }
+        };
+        Ok(Box::new(if self.json {
+            Streams::json(out)
+        } else {
+            Streams::text(out)
+        }))
+    }
+
     /// The pipeline that these options ask for, its output file opened.
     ///
     /// # Errors
@@ -237,7 +266,11 @@ impl OutputArgs {
             filter: self.filter.clone(),
             phases,
         };
-        Ok(Pipeline::new(options, vec![self.sink()?]))
+        let mut sinks = vec![self.sink()?];
+        if self.explain_streams {
+            sinks.push(self.streams()?);
+        }
+        Ok(Pipeline::new(options, sinks))
     }
 
     /// Ends a command: every sink shows the ledger, and its exit status becomes the command's.
@@ -277,6 +310,9 @@ pub fn main() -> ExitCode {
     let result = match cli.command {
         None => trace::run(cli.trace),
         Some(Command::Decode(args)) => decode::run(&args),
+        Some(Command::Ioctls(args)) => ioctls::run(&args),
+        Some(Command::Channels(args)) => channels::run(&args),
+        Some(Command::Maps(args)) => maps::run(&args),
         Some(Command::Explain(args)) => explain::run(&args),
         Some(Command::Doctor(args)) => doctor::run(&args),
     };

@@ -83,12 +83,27 @@ pub enum Discover {
     Tracepoint,
 }
 
+#[cfg(feature = "trap")]
+impl Discover {
+    /// The way; none for all in turn.
+    pub fn way(self) -> Option<nvcap::source::trap::discover::Way> {
+        use nvcap::source::trap::discover::Way;
+
+        match self {
+            Discover::Auto => None,
+            Discover::Kprobe => Some(Way::Kprobe),
+            Discover::Fentry => Some(Way::Fentry),
+            Discover::Tracepoint => Some(Way::Tracepoint),
+        }
+    }
+}
+
 fn parse_address(text: &str) -> Result<u64, String> {
     let digits = text.strip_prefix("0x").unwrap_or(text);
     u64::from_str_radix(digits, 16).map_err(|_| format!("'{text}' is no hexadecimal address"))
 }
 
-fn parse_seconds(text: &str) -> Result<std::time::Duration, String> {
+pub fn parse_seconds(text: &str) -> Result<std::time::Duration, String> {
     text.parse::<f64>()
         .ok()
         .filter(|s| *s > 0.0)
@@ -96,7 +111,7 @@ fn parse_seconds(text: &str) -> Result<std::time::Duration, String> {
         .ok_or_else(|| format!("'{text}' is no time: give seconds above 0, such as 10 or 0.5"))
 }
 
-fn parse_size(text: &str) -> Result<u64, String> {
+pub fn parse_size(text: &str) -> Result<u64, String> {
     let (digits, shift) = match text.char_indices().last() {
         Some((at, 'K' | 'k')) => (&text[..at], 10),
         Some((at, 'M' | 'm')) => (&text[..at], 20),
@@ -124,7 +139,7 @@ pub fn run(_args: Args) -> anyhow::Result<ExitCode> {
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     use std::cell::RefCell;
 
-    use nvcap::source::trap::{discover::Way, live, session};
+    use nvcap::source::trap::{live, session};
 
     if args.command.is_empty() && args.pid.is_empty() {
         eprintln!(
@@ -134,13 +149,9 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         return Ok(ExitCode::from(nvcap::ledger::STATUS_USAGE));
     }
     let options = session::Options {
-        discover: match args.discover {
-            Discover::Auto => None,
-            Discover::Kprobe => Some(Way::Kprobe),
-            Discover::Fentry => Some(Way::Fentry),
-            Discover::Tracepoint => Some(Way::Tracepoint),
-        },
+        discover: args.discover.way(),
         follow: !args.no_follow,
+        watch: true,
         given: given(&args)?,
         buffer: u32::try_from(args.buffer).unwrap_or(1 << 31),
         no_bpf_loop: std::env::var_os("NVCAP_NO_BPF_LOOP").is_some(),

@@ -86,7 +86,8 @@ pub fn table(model: &Model, pid: Option<u32>, live: &BTreeMap<ChannelId, Live>) 
         let name = model.process_name(of).map(|n| format!(" {}", Plain(n)));
         let _ = writeln!(
             text,
-            "process {of}{}: {} channels{}",
+            "process {}{}: {} channels{}",
+            pid_name(of),
             name.unwrap_or_default(),
             channels.len(),
             match model.version() {
@@ -219,7 +220,7 @@ fn channel_json(model: &Model, c: &ChannelView, live: Live) -> Json {
         object.insert(name.into(), value);
     };
     put("id", c.id.0.into());
-    put("pid", c.pid.into());
+    put("pid", known_pid(c.pid).into());
     put("gpu", c.gpu.into());
     put("pci", gpu.and_then(Gpu::pci_address).into());
     put("chip", gpu.and_then(Gpu::chip).into());
@@ -260,6 +261,18 @@ fn channel_json(model: &Model, c: &ChannelView, live: Live) -> Json {
     object.into()
 }
 
+/// A process id, unless it is 0: that is how records say that their source does not know it.
+#[must_use]
+pub fn known_pid(pid: u32) -> Option<u32> {
+    (pid != 0).then_some(pid)
+}
+
+/// A process id as text: `4711`, `?`.
+#[must_use]
+pub fn pid_name(pid: u32) -> String {
+    known_pid(pid).map_or_else(|| "?".to_owned(), |p| p.to_string())
+}
+
 /// `gpu0`, `gpu?`.
 #[must_use]
 pub fn gpu_name(minor: Option<u32>) -> String {
@@ -281,7 +294,12 @@ pub fn size(bytes: u64) -> String {
 #[must_use]
 pub fn explain(mapping: &MappingView) -> String {
     match mapping.what {
-        MappingWhat::Unknown if mapping.found => "there before the trace".into(),
+        // nvidia.ko maps BARs from a GPU's own file and system memory from the control file, never the other way.
+        MappingWhat::Unknown if mapping.found => match mapping.device {
+            Device::Gpu(_) => "video memory or registers (there before the trace)".into(),
+            Device::Control => "system memory for the GPU (there before the trace)".into(),
+            _ => "there before the trace".into(),
+        },
         MappingWhat::Unknown => "unknown".into(),
         MappingWhat::Doorbell { object, bar1 } => {
             let way = match bar1 {
@@ -399,7 +417,7 @@ pub fn maps_json(model: &Model, pid: u32) -> Json {
                 _ => (None, None),
             };
             json!({
-                "pid": pid,
+                "pid": known_pid(pid),
                 "start": m.start.0,
                 "len": m.len,
                 "read": m.read,

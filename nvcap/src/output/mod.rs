@@ -8,6 +8,7 @@
 pub mod channels;
 mod describe;
 pub mod filter;
+pub mod gather;
 pub mod ioctls;
 pub mod json;
 pub mod ledger;
@@ -70,6 +71,12 @@ pub trait Sink {
     /// The finest detail this sink makes use of; `None` where it takes no events at all, so that nothing need be
     /// decoded for it.
     fn detail(&self) -> Option<Detail>;
+
+    /// Whether it takes every event, also those that a filter keeps from what is shown: for a sink that must have
+    /// seen all to say anything true.
+    fn sees_all(&self) -> bool {
+        false
+    }
 
     /// One event, in stream order.
     ///

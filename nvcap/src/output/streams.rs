@@ -5,7 +5,12 @@ use std::{collections::BTreeMap, fmt::Write as _, io};
 
 use serde_json::{Value as Json, json};
 
-use super::{Detail, Sink, channels::gpu_name, names::EngineName, writer::Output};
+use super::{
+    Detail, Sink,
+    channels::{gpu_name, known_pid},
+    names::EngineName,
+    writer::Output,
+};
 use crate::{
     decode::{
         engine_of as engine_of_number,
@@ -69,6 +74,10 @@ impl Sink for Streams {
         Some(Detail::Operations)
     }
 
+    fn sees_all(&self) -> bool {
+        true
+    }
+
     fn event(&mut self, event: &Event<'_>) -> io::Result<()> {
         self.sharing.event(event);
         Ok(())
@@ -96,13 +105,17 @@ impl Sink for Streams {
         self.out.unshown()
     }
 
-    fn finish(&mut self, _: &Ledger) -> io::Result<()> {
+    fn finish(&mut self, ledger: &Ledger) -> io::Result<()> {
         self.look();
         let out = self.out.object();
         if self.json {
             let mut object = to_json(&self.spread, &self.sharing);
             if let Some(map) = object.as_object_mut() {
                 map.insert("type".into(), "streams".into());
+                map.insert("time_ns".into(), ledger.end_ns().into());
+                for nobodys in ["pid", "tid", "token"] {
+                    map.insert(nobodys.into(), Json::Null);
+                }
             }
             // Writing to a vector does not fail.
             let _ = serde_json::to_writer(&mut *out, &object);
@@ -240,7 +253,7 @@ fn channel_text(text: &mut String, id: ChannelId, shared: &Shared) {
         name_of(id, shared),
         gpu_name(shared.gpu),
         engine_of(shared),
-        shared.pid,
+        super::channels::pid_name(shared.pid),
         shared.submissions,
         if shared.submissions == 1 { "" } else { "s" }
     );
@@ -310,7 +323,7 @@ fn to_json(spread: &[GpuReport], sharing: &Sharing) -> Json {
                         .iter()
                         .map(|(pid, tsg, channels)| {
                             let ids: Vec<u32> = channels.iter().map(|c| c.0).collect();
-                            json!({ "pid": pid, "tsg": tsg, "channels": ids })
+                            json!({ "pid": known_pid(*pid), "tsg": tsg, "channels": ids })
                         })
                         .collect();
                     json!({ "runlist": r.number, "engines": r.engines, "groups": groups })
@@ -327,7 +340,7 @@ fn to_json(spread: &[GpuReport], sharing: &Sharing) -> Json {
                 s.threads.iter().map(|(t, n)| (t.to_string(), *n)).collect();
             json!({
                 "channel": id.0,
-                "pid": s.pid,
+                "pid": known_pid(s.pid),
                 "gpu": s.gpu,
                 "token": s.token,
                 "engine": engine_of(s),

@@ -102,6 +102,7 @@ const STAND_IN: &[&str] = &[
     "trace",
     "revoked",
     "no-peeks",
+    "driver-commands",
     "container",
     "in-container",
     "reload",

@@ -1,6 +1,7 @@
 //! Reading a traced process from outside: its mappings, its memory, its rings. No BPF, no stop.
 
 pub mod find;
+pub mod look;
 pub mod maps;
 pub mod process;
 pub mod ring;

@@ -49,6 +49,9 @@ pub struct Options {
     pub discover: Option<Way>,
     /// Children are traced too.
     pub follow: bool,
+    /// Doorbells are watched. Without it no breakpoint is set and no ring is read: what is left are ioctls, mappings
+    /// and processes.
+    pub watch: bool,
     /// What the user names.
     pub given: Given,
     /// Ring buffer size, bytes (a power of two).
@@ -392,6 +395,9 @@ impl Session {
     // ---- breakpoints
 
     fn arm(&mut self, pid: u32, address: u64, gpu: Option<u32>, life: Life) -> Result<()> {
+        if !self.options.watch {
+            return Ok(());
+        }
         let list = self.armed.entry(pid).or_default();
         if list.iter().any(|a| a.address == address) {
             // Two events would trap twice.
@@ -1060,7 +1066,12 @@ impl Session {
 
     /// Looks at every channel for what no doorbell fetched.
     fn patrol(&mut self) {
-        for index in 0..self.channels.len() as u32 {
+        let watched = if self.options.watch {
+            self.channels.len() as u32
+        } else {
+            0
+        };
+        for index in 0..watched {
             if !self.channels[index as usize].live {
                 continue;
             }
@@ -1132,6 +1143,9 @@ impl Session {
     /// Fetches what is in a channel's ring and was not captured. The channel is claimed meanwhile, and everything
     /// captured before is taken out of the ring buffer first, so that the order stays the ring's.
     fn catch_up(&mut self, index: u32) -> Option<()> {
+        if !self.options.watch {
+            return None;
+        }
         let space = self.channels[index as usize].space;
         self.open_memory(space);
         self.memory_of(space)?;

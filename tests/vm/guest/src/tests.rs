@@ -79,6 +79,7 @@ pub fn run(name: &str, job: &Job) -> Result<Outcome> {
         "in-container" => traced::in_container(job),
         "revoked" => traced::revoked(job),
         "no-peeks" => traced::no_peeks(job),
+        "driver-commands" => traced::driver_commands(job),
         _ if name.starts_with("run:") => by_hand(&name[4..]),
         _ => bail!("there is no test {name:?}"),
     }

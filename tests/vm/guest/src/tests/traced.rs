@@ -296,3 +296,93 @@ pub fn no_peeks(job: &Job) -> Result<Outcome> {
     ensure!(peeks == 0, "{peeks} reads of doorbell pages");
     Ok(Outcome::Passed)
 }
+
+/// `nvcap ioctls` and `nvcap channels` of a whole command, then one look at a running one: each channel with its token
+/// and as many submissions as were made.
+pub fn driver_commands(job: &Job) -> Result<Outcome> {
+    let want = Want::new(job.gpus, 120);
+    let view = |name: &str, file: &Path, target: &[String]| -> Result<Vec<serde_json::Value>> {
+        let mut command = Command::new("/bin/nvcap");
+        command.args([name, "--json", "-o"]).arg(file);
+        if target[0] == "--" {
+            command.args(["--discover", &job.way]);
+        }
+        let ended = run(command.args(target), LIMIT);
+        ensure!(
+            ended.status == Some(0),
+            "nvcap {name}: {:?} {}\n{}",
+            ended.status,
+            ended.how,
+            ended.said
+        );
+        let text = fs::read_to_string(file)?;
+        Ok(if name == "ioctls" {
+            text.lines()
+                .map(serde_json::from_str)
+                .collect::<Result<_, _>>()?
+        } else {
+            serde_json::from_str(&text)?
+        })
+    };
+    let mut command = vec!["--".to_string(), SOFTGPU.to_string()];
+    command.extend(want.args());
+
+    let calls = view("ioctls", Path::new("/tmp/ioctls.json"), &command)?;
+    let named = |what: &str| {
+        let has = |c: &&serde_json::Value| c["name"].as_str().is_some_and(|n| n.contains(what));
+        calls.iter().filter(has).count()
+    };
+    let maps = calls.iter().filter(|c| c["type"] == "mapping").count();
+    ensure!(
+        named("RM_ALLOC") > want.channels && named("RM_CONTROL") >= want.channels && maps > 0,
+        "{} allocations, {} controls, {maps} mappings",
+        named("RM_ALLOC"),
+        named("RM_CONTROL")
+    );
+    ensure!(
+        calls.iter().all(|c| c["type"] != "loss"),
+        "something was lost"
+    );
+
+    let count = |channels: &[serde_json::Value], member: &str| {
+        channels
+            .iter()
+            .filter_map(|c| c[member].as_u64())
+            .sum::<u64>()
+    };
+    let channels = view("channels", Path::new("/tmp/channels.json"), &command)?;
+    ensure!(
+        channels.len() == want.channels && channels.iter().all(|c| c["token"].is_u64()),
+        "channels {channels:?}"
+    );
+    ensure!(
+        count(&channels, "submissions") == want.submissions,
+        "{} submissions",
+        count(&channels, "submissions")
+    );
+
+    let waiting = want.clone().how(&["--wait-file", "/tmp/look-go"]);
+    let mut target = Target::start(&waiting)?;
+    let pid = ["-p".to_string(), target.pid().to_string()];
+    let seen = view("channels", Path::new("/tmp/look.json"), &pid);
+    let maps = view("maps", Path::new("/tmp/maps.json"), &pid);
+    go("/tmp/look-go")?;
+    target.until("done")?;
+    target.end()?;
+    let (seen, maps) = (seen?, maps?);
+    ensure!(
+        !seen.is_empty()
+            && seen
+                .iter()
+                .all(|c| c["gp_put"].is_u64() && c["origin"] == "found"),
+        "one look: {seen:?}"
+    );
+    ensure!(count(&seen, "gp_put") > 0, "no channel has moved: {seen:?}");
+    let doorbells = maps.iter().filter(|m| {
+        m["what"]
+            .as_str()
+            .is_some_and(|w| w.starts_with("doorbell"))
+    });
+    ensure!(doorbells.count() >= job.gpus, "mappings: {maps:?}");
+    Ok(Outcome::Passed)
+}

@@ -1,0 +1,41 @@
+//! `nvcap maps`: a process's mappings of the driver's files, and what they show.
+
+use std::process::ExitCode;
+
+use super::target::{Show, Target, usage};
+use super::whole;
+
+const EXAMPLES: &str = "\
+Examples:
+  sudo nvcap maps -p 4711                 the mappings of a running process
+  sudo nvcap maps -- ./vadd               a command, traced to its end: each mapping with its object
+  nvcap maps --from ioctl-log run.log.gz  those that a log tells of
+
+Exit status: 0 complete, 1 error, 2 usage, 3 something was lost (said on standard error).";
+
+/// What to show.
+#[derive(clap::Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    /// Where it goes.
+    #[command(flatten)]
+    pub show: Show,
+
+    /// What to look at.
+    #[command(flatten)]
+    pub target: Target,
+}
+
+/// Shows them.
+pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    if !args.target.is_named("maps") {
+        return Ok(usage());
+    }
+    let mut whole = whole::gather(&args.target)?;
+    let objects = whole.gather.maps_json();
+    args.show.write(&whole.gather.maps_text(), &objects)?;
+    if objects.is_empty() {
+        eprintln!("nvcap: no file of the NVIDIA driver is mapped: no GPU is in use");
+    }
+    Ok(whole.end())
+}

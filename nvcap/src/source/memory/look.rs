@@ -1,0 +1,77 @@
+//! One look at a running process: its mappings of the driver's files and the rings in them, as records. Stops
+//! nothing and changes nothing in it.
+
+use std::{fs, io};
+
+use super::{find, maps, process::Memory};
+use crate::record::{At, Channel, ChannelId, CpuVa, Life, Origin, Process, Record};
+
+/// What was seen.
+#[derive(Clone, Debug, Default)]
+pub struct Look {
+    /// The process, its mappings, its channels.
+    pub records: Vec<Record>,
+    /// GP_GET and GP_PUT of each channel.
+    pub positions: Vec<(ChannelId, u32, u32)>,
+    /// Slots behind the last used ring that are all zero: channels that were never used, or nothing.
+    pub unused: usize,
+}
+
+/// Looks. Channels are numbered from `first`.
+///
+/// # Errors
+/// Those of reading `/proc/PID/maps` and of opening `/proc/PID/mem`: no such process, or not the right to.
+pub fn look(pid: u32, first: u32) -> io::Result<Look> {
+    let memory = Memory::open(pid)?;
+    let areas = maps::areas(pid)?;
+    let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+    let at = At {
+        time_ns: 0,
+        pid,
+        tid: 0,
+    };
+    let mut look = Look::default();
+    let name = name.trim_end().to_owned();
+    look.records.push(Record::Process(Process {
+        at,
+        life: Life::Present { name },
+    }));
+    let mapped = areas.iter().filter_map(|a| a.record(at));
+    look.records.extend(mapped.map(Record::Mapping));
+    let mut found = find::rings(&memory, &areas);
+    // Of slots that are all zero those before a used one are channels; of those behind nothing can be said.
+    let all = found.len();
+    let area_of = |f: &find::Found| {
+        let area = areas.iter().find(|a| a.start <= f.ring && f.ring < a.end);
+        area.map(|a| a.start)
+    };
+    let used: Vec<(Option<u64>, u64)> = found
+        .iter()
+        .filter(|f| f.used)
+        .map(|f| (area_of(f), f.ring))
+        .collect();
+    found.retain(|f| {
+        used.iter()
+            .any(|(area, ring)| *area == area_of(f) && *ring >= f.ring)
+    });
+    look.unused = all - found.len();
+    for (f, number) in found.iter().zip(first..) {
+        let id = ChannelId(number);
+        look.positions.push((id, f.get, f.put));
+        look.records.push(Record::Channel(Box::new(Channel {
+            at,
+            id,
+            gpu: Some(f.gpu),
+            token: None,
+            class: None,
+            engine: None,
+            handle: None,
+            ring_gpu: None,
+            ring: Some(CpuVa(f.ring)),
+            entries: Some(f.entries),
+            userd: Some(CpuVa(f.userd)),
+            origin: Origin::Found,
+        })));
+    }
+    Ok(look)
+}
