@@ -74,6 +74,7 @@ struct Line<'a> {
     tid: Option<u32>,
     token: Option<u32>,
     gpu: Option<u32>,
+    channel: Option<u64>,
     #[serde(borrow)]
     raw: Option<Cow<'a, str>>,
     #[serde(borrow)]
@@ -94,6 +95,7 @@ pub struct Reader<R> {
     line: Vec<u8>,
     number: u64,
     by_gpu: bool,
+    channel: Option<u64>,
 }
 
 impl<R: BufRead> Reader<R> {
@@ -104,7 +106,14 @@ impl<R: BufRead> Reader<R> {
             line: Vec::new(),
             number: 0,
             by_gpu,
+            channel: None,
         }
+    }
+
+    /// The trace's own number of the channel that the last item is of, where the line has one. It is known before the
+    /// token of a channel that was found in memory is.
+    pub fn channel(&self) -> Option<u64> {
+        self.channel
     }
 
     /// The line read last, counted from 1, as text.
@@ -127,14 +136,13 @@ impl<R: BufRead> Reader<R> {
             if self.line.iter().all(u8::is_ascii_whitespace) {
                 continue;
             }
-            return self
-                .item()
-                .with_context(|| format!("line {number}"))
-                .map(Some);
+            let (item, channel) = self.item().with_context(|| format!("line {number}"))?;
+            self.channel = channel;
+            return Ok(Some(item));
         }
     }
 
-    fn item(&self) -> Result<Item> {
+    fn item(&self) -> Result<(Item, Option<u64>)> {
         let line: Line<'_> =
             serde_json::from_slice(&self.line).context("not a JSON object of nvcap's")?;
         let key = Key {
@@ -142,7 +150,8 @@ impl<R: BufRead> Reader<R> {
             token: line.token,
         };
         let (pid, tid) = (line.pid.unwrap_or(0), line.tid.unwrap_or(0));
-        Ok(match line.kind.as_ref() {
+        let channel = line.channel;
+        let item = match line.kind.as_ref() {
             "entry" => {
                 let raw = line.raw.context("an entry without `raw`")?;
                 let raw = u64::from_str_radix(raw.strip_prefix("0x").unwrap_or(&raw), 16)
@@ -183,7 +192,8 @@ impl<R: BufRead> Reader<R> {
             }),
             "ledger" => Item::Ledger(serde_json::from_slice(&self.line)?),
             other => Item::Other(other.to_owned()),
-        })
+        };
+        Ok((item, channel))
     }
 }
 

@@ -277,8 +277,45 @@ fn by_layout(pid: u32, key: Key) -> Key {
     }
 }
 
+/// The tokens of a trace's channels by their numbers in it. A channel that was found in memory has no token until its
+/// doorbell's store is understood; from then on it must have one.
+fn tokens_of_channels(path: &Path) -> Result<BTreeMap<u64, Key>> {
+    let file = File::open(path).with_context(|| format!("no trace at {}", path.display()))?;
+    let mut reader = Reader::new(BufReader::with_capacity(1 << 20, file), true);
+    let mut known = BTreeMap::new();
+    while let Some(item) = reader
+        .next_item()
+        .with_context(|| path.display().to_string())?
+    {
+        let key = match &item {
+            Item::Submission(s) => s.key,
+            Item::Entry(e) => e.key,
+            Item::Ledger(_) | Item::Other(_) => continue,
+        };
+        let Some(channel) = reader.channel() else {
+            continue;
+        };
+        if key.token.is_some() {
+            known.insert(channel, key);
+        } else {
+            ensure!(
+                !known.contains_key(&channel),
+                "a token that was known is not any more: {}",
+                reader.raw_line()
+            );
+        }
+    }
+    Ok(known)
+}
+
 /// Compares the trace in `path` with what is expected, to the last byte.
 pub fn verify(path: &Path, expected: &[Expected]) -> Result<Report> {
+    let tokens = tokens_of_channels(path)?;
+    let named =
+        |key: Key, channel: Option<u64>| match (key.token, channel.and_then(|c| tokens.get(&c))) {
+            (None, Some(known)) => *known,
+            _ => key,
+        };
     let file = File::open(path).with_context(|| format!("no trace at {}", path.display()))?;
     let mut reader = Reader::new(BufReader::with_capacity(1 << 20, file), true);
     let mut streams: BTreeMap<(usize, Key), Stream> = BTreeMap::new();
@@ -316,7 +353,10 @@ pub fn verify(path: &Path, expected: &[Expected]) -> Result<Report> {
                 );
                 entries_due = s.entries;
                 let stream = streams
-                    .get_mut(&(group_of(s.pid)?, by_layout(s.pid, s.key)))
+                    .get_mut(&(
+                        group_of(s.pid)?,
+                        by_layout(s.pid, named(s.key, reader.channel())),
+                    ))
                     .with_context(|| {
                         format!(
                             "a submission to an unexpected channel: {}",
@@ -337,7 +377,10 @@ pub fn verify(path: &Path, expected: &[Expected]) -> Result<Report> {
                 );
                 entries_due -= 1;
                 let stream = streams
-                    .get_mut(&(group_of(e.pid)?, by_layout(e.pid, e.key)))
+                    .get_mut(&(
+                        group_of(e.pid)?,
+                        by_layout(e.pid, named(e.key, reader.channel())),
+                    ))
                     .context("an entry of an unexpected channel")?;
                 stream.entry(&e).with_context(|| describe(stream))?;
                 report.entries += 1;

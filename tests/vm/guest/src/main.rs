@@ -54,7 +54,15 @@ fn one(name: &str) -> ExitCode {
             ExitCode::from(2)
         }
         Err(e) => {
-            eprintln!("{e:#}");
+            let text = format!("{e:#}");
+            eprintln!("{text}");
+            // The last line is what the table says.
+            let head: Vec<&str> = text
+                .lines()
+                .filter(|l| !l.trim().is_empty())
+                .take(2)
+                .collect();
+            eprintln!("{}", head.join(" "));
             ExitCode::from(1)
         }
     }

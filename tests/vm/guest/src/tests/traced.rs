@@ -14,7 +14,7 @@ use live::verify::{Expected, Extent, Report, verify};
 use super::Outcome;
 use super::target::{SOFTGPU, Target, Want, go, wait_for};
 use crate::job::Job;
-use crate::machine::{load_driver, param, run, unload_driver};
+use crate::machine::{load_driver, param, reload_uvm, run, unload_driver};
 
 const LIMIT: Duration = Duration::from_secs(50);
 
@@ -117,7 +117,8 @@ pub fn no_gpu(job: &Job) -> Result<Outcome> {
     Ok(Outcome::Passed)
 }
 
-/// The modules are unloaded and loaded again between two processes of one trace: both are seen whole.
+/// The modules are unloaded and loaded again between two processes of one trace, or, by fentry, refuse to be: both
+/// processes are seen whole.
 pub fn reload(job: &Job) -> Result<Outcome> {
     if job.lockdown == "integrity" {
         return Ok(Outcome::NotRun("lockdown refuses unsigned modules".into()));
@@ -135,10 +136,16 @@ pub fn reload(job: &Job) -> Result<Outcome> {
         nvcap.wait_until("a life", Duration::from_secs(30), |r| {
             r.stdout().lines().filter(|l| *l == "lived").count() == life
         })?;
-        if life == 1 {
-            wait_for("unloading the driver", || Ok(unload_driver().is_ok())).context(
-                "something still holds the module: fentry programs do, by the kernel's own rule",
-            )?;
+        if life == 1 && job.way == "fentry" {
+            // The kernel's own rule: a program attached to a module's function holds the module.
+            ensure!(
+                unload_driver().is_err(),
+                "a module was unloaded under fentry programs"
+            );
+            // The half that nothing held is gone.
+            reload_uvm()?;
+        } else if life == 1 {
+            wait_for("unloading the driver", || Ok(unload_driver().is_ok()))?;
             load_driver(job.gpus)?;
         }
     }
