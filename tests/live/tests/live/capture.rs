@@ -10,7 +10,7 @@ use softgpu::layout::Channel;
 use softgpu::plan::Plan;
 use softgpu::run::EXEC_STRIDE;
 
-use crate::setup::{LIMIT, expect_result, need_tracing, plan, plan_args};
+use crate::setup::{LIMIT, expect_result, gpus, need_tracing, plan, plan_args};
 
 /// A trace that was taken: how nvcap ended, and where the trace is.
 struct Traced {
@@ -89,7 +89,7 @@ pub fn eight_threads() -> Result<()> {
 /// Several times around one ring of 1024.
 pub fn ring_wrap() -> Result<()> {
     let mut plan = plan(3, 3500);
-    plan.channels = Channel::first(1, 2);
+    plan.channels = Channel::first(1, gpus());
     whole(plan, &["--threads=1"])?;
     Ok(())
 }
@@ -106,7 +106,7 @@ pub fn big_entries() -> Result<()> {
 pub fn bursts() -> Result<()> {
     let mut plan = plan(5, 600);
     plan.shape.burst = 12;
-    plan.channels = Channel::first(4, 2);
+    plan.channels = Channel::first(4, gpus());
     let report = whole(plan, &["--threads=4"])?;
     ensure!(
         report.entries > 2 * report.submissions,
@@ -120,7 +120,7 @@ pub fn bursts() -> Result<()> {
 pub fn wide_bursts() -> Result<()> {
     let mut plan = plan(6, 60);
     plan.shape.burst = 500;
-    plan.channels = Channel::first(3, 2);
+    plan.channels = Channel::first(3, gpus());
     whole(plan, &["--threads=2"])?;
     Ok(())
 }
@@ -139,7 +139,7 @@ pub fn thread_churn() -> Result<()> {
 /// More threads than channels: every channel is fed by several.
 pub fn shared_channels() -> Result<()> {
     let mut plan = plan(8, 1200);
-    plan.channels = Channel::first(3, 2);
+    plan.channels = Channel::first(3, gpus());
     whole(plan, &["--threads=12"])?;
     Ok(())
 }
@@ -147,7 +147,7 @@ pub fn shared_channels() -> Result<()> {
 /// Doorbells that come after another thread has already submitted more to the channel and rung.
 pub fn late_doorbells() -> Result<()> {
     let mut plan = plan(9, 1200);
-    plan.channels = Channel::first(2, 2);
+    plan.channels = Channel::first(2, gpus());
     whole(plan, &["--threads=8", "--late-doorbell"])?;
     Ok(())
 }
@@ -316,7 +316,7 @@ pub fn many_events() -> Result<()> {
 /// GP_GET far behind GP_PUT, as on a busy GPU.
 pub fn lagging_get() -> Result<()> {
     let mut plan = plan(15, 1500);
-    plan.channels = Channel::first(1, 2);
+    plan.channels = Channel::first(1, gpus());
     whole(plan, &["--threads=1", "--lag=400"])?;
     Ok(())
 }
@@ -330,7 +330,7 @@ pub fn many_submissions() -> Result<()> {
 /// The operations that nvcap reads out of the words are those that the words were formed from.
 pub fn operations() -> Result<()> {
     let mut plan = plan(16, 600);
-    plan.channels = Channel::first(6, 2);
+    plan.channels = Channel::first(6, gpus());
     let traced = trace_only("type=operation", &plan, &["--threads=2"])?;
     live::operations::verify(&traced.trace, &plan)
 }

@@ -142,7 +142,8 @@ fn live(job: &Job, names: &[String]) -> u8 {
         .env("VM_WAY", &job.way);
     command
         .env("SOFTGPU_BIN", "/bin/softgpu")
-        .env("SOFTGPU_DEVICE", "1");
+        .env("SOFTGPU_DEVICE", "1")
+        .env("NVCAP_LIVE_GPUS", job.gpus.to_string());
     let mut said = Said::default();
     let limit = Duration::from_secs(job.limit * names.len() as u64);
     let ended = machine::stream(&mut command, limit, |line| said.line(line));
