@@ -372,6 +372,8 @@ pub struct Channel {
     pub empty: u64,
     /// Reads of USERD that failed.
     pub errors: u64,
+    /// Reads of USERD that did not.
+    pub looks: u64,
 }
 
 /// Key of TOKENS.

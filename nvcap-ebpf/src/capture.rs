@@ -265,6 +265,7 @@ fn look(w: &mut Walk) {
     }
     w.get = get;
     w.put = put;
+    c.looks += 1;
     let seen = c.seen;
     let target = seen + (u64::from(w.put).wrapping_sub(seen) & (entries - 1));
     c.seen = target;
@@ -284,6 +285,10 @@ fn look(w: &mut Walk) {
     w.advanced += 1;
     w.last = w.channel;
     w.late_until = seen;
+    if c.looks == 1 && target - c.done > 1 {
+        // Nobody looked before: what was there before the newest may have been rung for earlier.
+        w.late_until = target - 1;
+    }
     w.cursor = c.done;
     w.target = target;
     w.phase = phase::BATCH;

@@ -84,6 +84,10 @@ pub struct Session {
     nvidia_major: u32,
     secret: u64,
     out: Vec<Record>,
+    /// Submissions found by a look at all channels, by thread, until its end tells whose doorbell it was.
+    held: HashMap<u32, Vec<Gathered>>,
+    /// The token of a thread's newest trap at a store that was not known then, with the trap's time.
+    tokens_at: HashMap<u32, (u64, u32)>,
     /// Breakpoints that an exec has ended. They stay open: closing them would end those that children inherited.
     ended: Vec<Armed>,
     /// Hits of breakpoints that were closed.
@@ -145,6 +149,8 @@ impl Session {
             nvidia_major: 0,
             secret: secret(),
             out: Vec::new(),
+            held: HashMap::new(),
+            tokens_at: HashMap::new(),
             ended: Vec::new(),
             closed_hits: 0,
         };
@@ -771,6 +777,8 @@ impl Session {
             self.next_patrol = now + PATROL_NS;
             self.refresh_majors()?;
             self.loaded.flush_log();
+            // Longer than any walk takes: its end was not told, because the ring buffer was full.
+            self.release_held(|g| now.saturating_sub(g.head.header.time_ns) > PATROL_NS);
             self.patrol();
         }
         to.append(&mut self.out);
@@ -825,7 +833,7 @@ impl Session {
                 }
             };
             for gathered in done.drain(..) {
-                self.submission(gathered);
+                self.gathered(gathered);
             }
             match todo {
                 Todo::Nothing | Todo::Ioctl(None) => {}
@@ -871,6 +879,41 @@ impl Session {
             (m, 255) if m == self.nvidia_major => Device::Control,
             (m, n) if m == self.nvidia_major && n < 247 => Device::Gpu(n),
             _ => Device::Other(major, minor),
+        }
+    }
+
+    /// Passes a submission on, or holds it back until it is known whose doorbell found it. Per channel the order stays
+    /// the ring's: whatever is held back of a channel goes before what comes later.
+    fn gathered(&mut self, g: Gathered) {
+        let index = g.head.channel;
+        let held = self
+            .held
+            .values()
+            .flatten()
+            .any(|h| h.head.channel == index);
+        let scanned = g.head.header.flags & flag::SCANNED != 0;
+        if held {
+            self.release_held(|h| h.head.channel == index);
+        }
+        let known = self
+            .channels
+            .get(index as usize)
+            .is_none_or(|c| c.token.is_some());
+        if scanned && !known {
+            self.held.entry(g.head.header.tid).or_default().push(g);
+        } else {
+            self.submission(g);
+        }
+    }
+
+    fn release_held(&mut self, which: impl Fn(&Gathered) -> bool) {
+        let mut ready = Vec::new();
+        for list in self.held.values_mut() {
+            ready.extend(list.extract_if(.., |g| which(g)));
+        }
+        self.held.retain(|_, list| !list.is_empty());
+        for g in ready {
+            self.submission(g);
         }
     }
 
@@ -935,15 +978,37 @@ impl Session {
             r.space,
             &r.code[..c::CODE]
         );
+        if let Some(store) = store {
+            let token = r.regs[store.register as usize % c::REGS] as u32;
+            self.tokens_at
+                .insert(r.header.tid, (r.header.time_ns, token));
+        }
         // Where it cannot be told, every doorbell of this site looks at all channels: slower, nothing lost.
         self.loaded
             .set_site(key, store.map_or(u32::MAX, |s| s.register))
     }
 
     fn scanned(&mut self, r: &c::Scan) -> Result<()> {
-        if r.token == c::NO_TOKEN {
+        let tid = r.header.tid;
+        let learnt = self.learn_from_scan(r);
+        self.release_held(|g| g.head.header.tid == tid);
+        learnt
+    }
+
+    fn learn_from_scan(&mut self, r: &c::Scan) -> Result<()> {
+        let told = self
+            .tokens_at
+            .get(&r.header.tid)
+            .filter(|t| t.0 == r.header.time_ns);
+        let token = if r.token == c::NO_TOKEN {
+            told.map(|t| t.1)
+        } else {
+            Some(r.token)
+        };
+        let Some(token) = token else {
             return Ok(());
-        }
+        };
+        let r = &c::Scan { token, ..*r };
         if r.advanced == 1 && (r.channel as usize) < self.channels.len() {
             let channel = &self.channels[r.channel as usize];
             let taken = self.channels.iter().any(|o| {
@@ -1159,8 +1224,9 @@ impl Session {
             let mut done = Vec::new();
             self.assembler.flush(index, &mut done);
             for gathered in done {
-                self.submission(gathered);
+                self.gathered(gathered);
             }
+            self.release_held(|g| g.head.channel == index);
             self.fetch(index);
             served = self.loaded.shared.served(index, served);
         }
@@ -1245,8 +1311,9 @@ impl Session {
             self.assembler.flush(index, &mut done);
         }
         for gathered in done {
-            self.submission(gathered);
+            self.gathered(gathered);
         }
+        self.release_held(|_| true);
         for index in 0..self.channels.len() as u32 {
             if self.channels[index as usize].live {
                 self.catch_up(index);
