@@ -8,7 +8,7 @@ use std::sync::Mutex;
 
 use anyhow::{Context, Result, bail, ensure};
 use compare::read::{Item, Key, Reader, Submission};
-use softgpu::layout::Channel;
+use softgpu::layout::{CHANNELS, Channel, GPUS, PUSHBUFFER, pushbuffers};
 use softgpu::plan::{Entry, Plan};
 
 /// How much of the plan must be there.
@@ -277,42 +277,60 @@ fn by_layout(pid: u32, key: Key) -> Key {
     }
 }
 
-/// The tokens of a trace's channels by their numbers in it. A channel that was found in memory has no token until its
-/// doorbell's store is understood; from then on it must have one.
-fn tokens_of_channels(path: &Path) -> Result<BTreeMap<u64, Key>> {
+/// The channel whose pushbuffer memory this ring entry points to.
+fn channel_of_entry(raw: u64) -> Option<Channel> {
+    let address = raw & 0xff_ffff_fffc;
+    (0..GPUS).find_map(|gpu| {
+        let index = address.checked_sub(pushbuffers(gpu))? / PUSHBUFFER;
+        (index < CHANNELS as u64).then_some(Channel {
+            gpu,
+            index: index as usize,
+        })
+    })
+}
+
+/// The names of a trace's channels by their numbers in it. A channel that was found in memory has no token until its
+/// doorbell's store is understood, which a short trace may not live to see; from then on it must have one. Without a
+/// token, the memory that its entries point to tells which one it is.
+fn names_of_channels(path: &Path) -> Result<BTreeMap<u64, Key>> {
     let file = File::open(path).with_context(|| format!("no trace at {}", path.display()))?;
     let mut reader = Reader::new(BufReader::with_capacity(1 << 20, file), true);
-    let mut known = BTreeMap::new();
+    let (mut told, mut guessed) = (BTreeMap::new(), BTreeMap::new());
     while let Some(item) = reader
         .next_item()
         .with_context(|| path.display().to_string())?
     {
-        let key = match &item {
-            Item::Submission(s) => s.key,
-            Item::Entry(e) => e.key,
+        let (key, raw) = match &item {
+            Item::Submission(s) => (s.key, None),
+            Item::Entry(e) => (e.key, Some(e.raw)),
             Item::Ledger(_) | Item::Other(_) => continue,
         };
         let Some(channel) = reader.channel() else {
             continue;
         };
         if key.token.is_some() {
-            known.insert(channel, key);
-        } else {
-            ensure!(
-                !known.contains_key(&channel),
-                "a token that was known is not any more: {}",
-                reader.raw_line()
-            );
+            told.insert(channel, key);
+            continue;
+        }
+        ensure!(
+            !told.contains_key(&channel),
+            "a token that was known is not any more: {}",
+            reader.raw_line()
+        );
+        if let Some(c) = raw.filter(|r| r >> 42 != 0).and_then(channel_of_entry) {
+            let token = Some(c.token());
+            guessed.entry(channel).or_insert(Key { token, ..key });
         }
     }
-    Ok(known)
+    guessed.extend(told);
+    Ok(guessed)
 }
 
 /// Compares the trace in `path` with what is expected, to the last byte.
 pub fn verify(path: &Path, expected: &[Expected]) -> Result<Report> {
-    let tokens = tokens_of_channels(path)?;
+    let names = names_of_channels(path)?;
     let named =
-        |key: Key, channel: Option<u64>| match (key.token, channel.and_then(|c| tokens.get(&c))) {
+        |key: Key, channel: Option<u64>| match (key.token, channel.and_then(|c| names.get(&c))) {
             (None, Some(known)) => *known,
             _ => key,
         };
