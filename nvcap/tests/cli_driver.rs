@@ -201,6 +201,60 @@ fn channels_of_a_log() {
 }
 
 #[test]
+fn a_process_that_tidied_up_is_shown_as_it_was() {
+    use nvcap::driver::Options;
+    use nvcap::output::gather::Gather;
+    use nvcap::record::{At, CpuVa, Life, Process, Record, Unmapping};
+    use nvcap::source::file::ioctl_log;
+
+    let options = ioctl_log::Options {
+        pid: 77,
+        driver_version: None,
+    };
+    let log = ioctl_log::read_file(Path::new(&part()), options).unwrap();
+    let shown = |also: Vec<Record>| {
+        let mut gather = Gather::new(Options::default(), true);
+        for record in log.records.iter().chain(&also) {
+            gather.record(record);
+        }
+        (gather.channels_json(), gather.maps_json())
+    };
+    let at = At {
+        time_ns: 1 << 40,
+        pid: 77,
+        tid: 77,
+    };
+    // The ring's mapping, then every channel's client, then the process.
+    let mut freed: Vec<Record> = vec![Record::Unmapping(Unmapping {
+        at,
+        start: CpuVa(0x2_0060_0000),
+        len: 2 << 20,
+    })];
+    let free = |r: &&Record| matches!(r, Record::Ioctl(i) if i.request & 0xff == 0x29);
+    let Some(Record::Ioctl(free)) = log.records.iter().find(free) else {
+        panic!("the log has a free");
+    };
+    let (before, maps) = shown(Vec::new());
+    assert_eq!(before.len(), 8);
+    let client = u32::try_from(before[0]["client"].as_u64().unwrap()).unwrap();
+    let mut free = free.clone();
+    free.at = at;
+    for bytes in [&mut free.input.data, &mut free.output.data] {
+        for word in [0, 4, 8] {
+            bytes[word..word + 4].copy_from_slice(&client.to_le_bytes());
+        }
+    }
+    freed.push(Record::Ioctl(free));
+    freed.push(Record::Process(Process {
+        at,
+        life: Life::Exit { process: true },
+    }));
+    let (after, maps_after) = shown(freed);
+    assert_eq!(before, after);
+    assert_eq!(maps, maps_after);
+}
+
+#[test]
 fn maps_of_a_log() {
     let maps = array(&stdout(&["maps", "--json", "--from", "ioctl-log", &part()]));
     assert_eq!(maps.len(), 31);

@@ -52,6 +52,15 @@ impl Gather {
                 _ => {}
             },
             Record::Ioctl(i) if self.takes_channels(i) => self.keep(i.at.pid),
+            // Of a ring or USERD: a process that tidies up gives those up first.
+            Record::Unmapping(u)
+                if self
+                    .model
+                    .mapping_at(u.at.pid, u.start)
+                    .is_some_and(|m| !m.channels.is_empty()) =>
+            {
+                self.keep(u.at.pid);
+            }
             Record::Submission(s) => self.submission(s),
             _ => {}
         }
