@@ -300,7 +300,8 @@ pub fn no_peeks(job: &Job) -> Result<Outcome> {
 /// `nvcap ioctls` and `nvcap channels` of a whole command, each channel with all that it was although the program frees
 /// and unmaps everything before it ends; then one look at a running one.
 pub fn driver_commands(job: &Job) -> Result<Outcome> {
-    let want = Want::new(job.gpus, 120);
+    // A while for what the machine's watchpoints miss to be caught up.
+    let want = Want::new(job.gpus, 120).how(&["--linger-ms", "1000"]);
     let view = |name: &str, file: &Path, target: &[String]| -> Result<Vec<serde_json::Value>> {
         let mut command = Command::new("/bin/nvcap");
         command.args([name, "--json", "-o"]).arg(file);
