@@ -25,6 +25,16 @@ use guest::Programs;
 use matrix::{Cell, Way};
 use report::{Outcome, Report};
 
+/// The machines of the gate: each way on a kernel, and the way that most machines take on the oldest.
+const GATE: [&str; 3] = ["6.12-kprobe", "6.12-fentry", "6.1-kprobe"];
+/// The end-to-end tests of the gate.
+const GATE_TESTS: [&str; 4] = [
+    "capture::one_thread",
+    "capture::ring_wrap",
+    "capture::thread_churn",
+    "capture::operations",
+];
+
 /// What is to be run where.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "Examples:\n  \
@@ -43,6 +53,9 @@ pub struct Args {
     /// Only the cells with these names
     #[arg(long, value_name = "NAME")]
     cell: Vec<String>,
+    /// What the gate runs: the cells and tests that pass every time (docs/kernels.md has the others)
+    #[arg(long, conflicts_with_all = ["cell", "kernel", "way"])]
+    gate: bool,
     /// Name the cells and their tests, and end
     #[arg(long)]
     list: bool,
@@ -101,7 +114,7 @@ pub fn run(args: Args) -> Result<()> {
     });
     let reports = reports.into_inner().unwrap_or_default();
     // A part of a cell's tests says nothing of the cell.
-    if args.tests.is_empty() {
+    if args.tests.is_empty() && !args.gate {
         for report in &reports {
             report.store()?;
         }
@@ -140,6 +153,9 @@ fn machine(cell: &Cell, programs: &Programs, args: &Args) -> Report {
     } else {
         args.tests.clone()
     };
+    if args.gate {
+        tests.retain(|t| t.starts_with("bed-") || GATE_TESTS.contains(&t.as_str()));
+    }
     if programs.nvcap.is_none() {
         tests.retain(|t| t.starts_with("bed-"));
     }
@@ -153,6 +169,9 @@ fn machine(cell: &Cell, programs: &Programs, args: &Args) -> Report {
 
 fn chosen(args: &Args) -> Result<Vec<Cell>> {
     let mut cells = matrix::all();
+    if args.gate {
+        cells.retain(|cell| GATE.contains(&cell.name().as_str()));
+    }
     cells.retain(|cell| {
         (args.kernel.is_empty() || args.kernel.iter().any(|k| k == cell.kernel))
             && (args.way.is_empty() || args.way.contains(&cell.way))

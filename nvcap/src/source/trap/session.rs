@@ -441,6 +441,9 @@ impl Session {
         }
         for index in state.channels.clone() {
             self.publish_token(index)?;
+            if life.until_exec {
+                self.peek(index);
+            }
         }
         Ok(())
     }
@@ -519,6 +522,7 @@ impl Session {
             announced: channel.clone(),
             patrolled: (start, start),
             ahead: None,
+            looked: false,
             live: true,
         });
         self.by_id.insert(channel.id, index);
@@ -533,7 +537,9 @@ impl Session {
             return Ok(());
         };
         // Its ring begins at 0 and nothing of it has been missed, however late this is.
-        self.add_channel(space, channel, 0)?;
+        if let Some(index) = self.add_channel(space, channel, 0)? {
+            self.peek(index);
+        }
         Ok(())
     }
 
@@ -635,6 +641,15 @@ impl Session {
     fn count_unfetched(&mut self, index: u32) {
         let state = self.loaded.shared.get(index);
         let channel = &self.channels[index as usize];
+        if channel.announced.origin == Origin::Allocated && !channel.looked && state.looks == 0 {
+            let at = At { time_ns: arm::now(), pid: channel.announced.at.pid, tid: 0 };
+            let why = "a channel was gone before it could be looked at: the process was too short, or the machine too busy";
+            self.out.push(Record::Loss(Loss {
+                at,
+                channel: Some(channel.id),
+                what: Lost::Blind { why: why.to_owned() },
+            }));
+        }
         if state.seen > state.done {
             let at = At {
                 time_ns: arm::now(),
@@ -1190,6 +1205,23 @@ impl Session {
         state.pids.iter().find_map(|pid| self.memories.get(pid))
     }
 
+    /// Fetches what was submitted before the breakpoint or the channel was there: no doorbell may come any more.
+    fn peek(&mut self, index: u32) {
+        let channel = &self.channels[index as usize];
+        let (space, at) = (channel.space, channel.get_put);
+        self.open_memory(space);
+        let put = self.memory_of(space).and_then(|m| m.get_put(at).ok());
+        let done = self.loaded.shared.get(index).done;
+        let channel = &mut self.channels[index as usize];
+        channel.looked |= put.is_some();
+        if let Some((_, put)) = put
+            && put < channel.entries
+            && put != channel.index(done)
+        {
+            self.catch_up(index);
+        }
+    }
+
     fn open_memory(&mut self, space: u32) {
         let Some(state) = self.spaces.get(&space) else {
             return;
@@ -1322,11 +1354,12 @@ impl Session {
         }
         self.patrol();
         for ((space, token), count) in std::mem::take(&mut self.orphans) {
-            // Where the channel became known later, it was walked from its beginning.
-            let known = self
-                .channels
-                .iter()
-                .any(|ch| ch.space == space && ch.token == Some(token));
+            // Where the channel became known later, it was walked from its beginning, if anybody looked at all.
+            let known = (0..self.channels.len()).any(|index| {
+                let ch = &self.channels[index];
+                let state = self.loaded.shared.get(index as u32);
+                ch.space == space && ch.token == Some(token) && (state.looks > 0 || state.done > 0)
+            });
             if !known {
                 let at = At {
                     time_ns: arm::now(),

@@ -40,6 +40,8 @@ pub struct ChannelState {
     pub patrolled: (u64, u64),
     /// GP_PUT that the last patrol found ahead of `seen`.
     pub ahead: Option<u32>,
+    /// Its USERD was read from outside while its doorbell was watched: what came after was trapped.
+    pub looked: bool,
     /// It lives.
     pub live: bool,
 }
