@@ -642,12 +642,18 @@ impl Session {
         let state = self.loaded.shared.get(index);
         let channel = &self.channels[index as usize];
         if channel.announced.origin == Origin::Allocated && !channel.looked && state.looks == 0 {
-            let at = At { time_ns: arm::now(), pid: channel.announced.at.pid, tid: 0 };
+            let at = At {
+                time_ns: arm::now(),
+                pid: channel.announced.at.pid,
+                tid: 0,
+            };
             let why = "a channel was gone before it could be looked at: the process was too short, or the machine too busy";
             self.out.push(Record::Loss(Loss {
                 at,
                 channel: Some(channel.id),
-                what: Lost::Blind { why: why.to_owned() },
+                what: Lost::Blind {
+                    why: why.to_owned(),
+                },
             }));
         }
         if state.seen > state.done {
