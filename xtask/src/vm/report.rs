@@ -142,6 +142,7 @@ const FEATURES: &[(&str, &[&str])] = &[
     ("reload", &["reload"]),
     ("containers", &["container", "in-container"]),
     ("revocation", &["revoked", "no-peeks"]),
+    ("ioctls, channels, maps", &["driver-commands"]),
 ];
 
 fn feature(test: &str) -> Option<usize> {
