@@ -938,7 +938,41 @@ impl Session {
         }
     }
 
-    fn submission(&mut self, g: Gathered) {
+    /// Reads from outside what the BPF programs could not: they cannot fault in a page that the process has mapped but
+    /// never touched (a forked child's shared memory). True when something was filled.
+    fn fill_holes(&mut self, g: &mut Gathered) -> bool {
+        if g.segments.iter().all(|s| s.holes.is_empty()) {
+            return false;
+        }
+        let space = g.head.space;
+        let extended = self.loaded.shared.get(g.head.channel).extended;
+        self.open_memory(space);
+        let ranges = self.translations(g.head.header.pid);
+        let Some(memory) = self.memory_of(space) else {
+            return false;
+        };
+        let mut filled = false;
+        for segment in &mut g.segments {
+            let gpu = extended | (segment.entry & 0xff_ffff_fffc);
+            let range = ranges
+                .iter()
+                .find(|t| gpu >= t.gpu.0 && gpu - t.gpu.0 < t.len);
+            let address = range.map_or(gpu, |t| gpu - t.gpu.0 + t.cpu.0);
+            let bytes = &mut segment.bytes;
+            segment.holes.retain(|hole| {
+                let span = hole.offset as usize..(hole.offset + hole.len) as usize;
+                let read = bytes
+                    .get_mut(span)
+                    .is_some_and(|to| memory.read(address + u64::from(hole.offset), to).is_ok());
+                filled |= read;
+                !read
+            });
+        }
+        filled
+    }
+
+    fn submission(&mut self, mut g: Gathered) {
+        let filled = self.fill_holes(&mut g);
         let Some(channel) = self.channels.get(g.head.channel as usize) else {
             return;
         };
@@ -964,7 +998,7 @@ impl Session {
             ip: Some(head.ip),
             doorbell: Some(CpuVa(head.doorbell)),
             how: How::Trapped,
-            late: head.header.flags & flag::LATE != 0,
+            late: filled || head.header.flags & flag::LATE != 0,
             thread: Some(assemble::name(&head.comm).into()),
             segments: g.segments,
         };
