@@ -140,12 +140,7 @@ const RIGHTS: [(&str, u32); 4] = [
 ];
 
 fn rights() -> Finding {
-    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let effective = status
-        .lines()
-        .find_map(|l| l.strip_prefix("CapEff:"))
-        .and_then(|v| u64::from_str_radix(v.trim(), 16).ok())
-        .unwrap_or(0);
+    let effective = super::precheck::capabilities();
     let has = |bit: u32| effective >> bit & 1 == 1;
     let names = |wanted: bool| {
         let list: Vec<&str> = RIGHTS

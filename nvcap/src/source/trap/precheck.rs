@@ -13,7 +13,8 @@ const CAP_SYS_ADMIN: u32 = 21;
 const CAP_PERFMON: u32 = 38;
 const CAP_BPF: u32 = 39;
 
-fn capabilities() -> u64 {
+/// The effective capabilities of this process, a bit each.
+pub fn capabilities() -> u64 {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|l| l.strip_prefix("CapEff:"));
     line.and_then(|v| u64::from_str_radix(v.trim(), 16).ok())

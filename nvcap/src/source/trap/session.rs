@@ -954,10 +954,7 @@ impl Session {
         let mut filled = false;
         for segment in &mut g.segments {
             let gpu = extended | (segment.entry & 0xff_ffff_fffc);
-            let range = ranges
-                .iter()
-                .find(|t| gpu >= t.gpu.0 && gpu - t.gpu.0 < t.len);
-            let address = range.map_or(gpu, |t| gpu - t.gpu.0 + t.cpu.0);
+            let address = in_process(&ranges, gpu);
             let bytes = &mut segment.bytes;
             segment.holes.retain(|hole| {
                 let span = hole.offset as usize..(hole.offset + hole.len) as usize;
@@ -1332,12 +1329,7 @@ impl Session {
         }
         let mut extended = state.extended;
         let ranges = self.translations(at.pid);
-        let translate = |address: u64| {
-            let range = ranges
-                .iter()
-                .find(|t| address >= t.gpu.0 && address - t.gpu.0 < t.len);
-            range.map_or(address, |t| address - t.gpu.0 + t.cpu.0)
-        };
+        let translate = |address: u64| in_process(&ranges, address);
         let on = ring::Ring {
             address: channel.ring,
             entries: channel.entries,
@@ -1423,6 +1415,14 @@ impl Session {
             kernel_hits: hits,
         }
     }
+}
+
+/// The process's address of a GPU address: the same, unless a translation says otherwise.
+fn in_process(ranges: &[driver::Translation], gpu: u64) -> u64 {
+    let range = ranges
+        .iter()
+        .find(|t| gpu >= t.gpu.0 && gpu - t.gpu.0 < t.len);
+    range.map_or(gpu, |t| gpu - t.gpu.0 + t.cpu.0)
 }
 
 /// The release of the driver that is loaded.
