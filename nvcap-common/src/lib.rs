@@ -25,6 +25,11 @@ pub const CODE: usize = 32;
 /// "No token": the store's register is not known yet.
 pub const NO_TOKEN: u32 = u32::MAX;
 
+/// GP_GET is read at every so many looks at a channel (a power of two): see `capture.rs`, `look`.
+pub const GET_EVERY: u64 = 16;
+/// "Not read": in [`Submit::get`].
+pub const NO_GET: u32 = u32::MAX;
+
 /// Kinds of record, in [`Header::kind`].
 pub mod kind {
     /// [`super::Submit`].
@@ -101,7 +106,7 @@ pub struct Submit {
     pub token: u32,
     /// Ring position of the first valid entry, counted without wrapping.
     pub position: u64,
-    /// GP_GET as read with GP_PUT.
+    /// GP_GET as read with GP_PUT, or [`NO_GET`].
     pub get: u32,
     /// GP_PUT.
     pub put: u32,
@@ -117,7 +122,7 @@ pub struct Submit {
     pub target: u64,
     /// Thread name, NUL padded.
     pub comm: [u8; 16],
-    /// Index of the first valid entry in `entries` (reads begin at a multiple of 16 bytes).
+    /// Index of the first valid entry in `entries` (reads begin at a multiple of 64 bytes).
     pub first: u32,
     /// Unused, 0.
     pub pad: u32,
@@ -353,8 +358,7 @@ pub struct Channel {
     pub seen: u64,
     /// Address bits 56:40 of segments, from the last control entry that set them, already shifted.
     pub extended: u64,
-    /// Address of the eight bytes GP_GET, GP_PUT in the process (USERD + 0x88). Where it is 8 modulo 16, the 16 bytes
-    /// from 8 before it are read, which is much the cheaper on video memory.
+    /// Address of the eight bytes GP_GET, GP_PUT in the process (USERD + 0x88).
     pub get_put: u64,
     /// Address of the ring in the process.
     pub ring: u64,
@@ -472,6 +476,10 @@ pub struct Config {
     pub nvidia_major: u32,
     /// Mixed into opaque file numbers so that no kernel address leaves the kernel.
     pub secret: u64,
+    /// Nonzero: GP_GET is read at every doorbell, not at every [`GET_EVERY`]th.
+    pub gp_get: u32,
+    /// Unused, 0.
+    pub pad: u32,
 }
 
 /// Kernel structure offsets, from BTF, in bytes: set before the programs are loaded.

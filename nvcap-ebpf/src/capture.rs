@@ -6,15 +6,15 @@
 //! was not wholly reported: the next doorbell of the channel, or the user program, reports it again from there.
 
 use aya_ebpf::{
-    cty::c_void, helpers::generated::bpf_probe_read_user, macros::map, maps::PerCpuArray,
+    cty::c_void, helpers::generated::{bpf_probe_read_user, bpf_probe_read_user_str}, macros::map, maps::PerCpuArray,
 };
 use nvcap_common::{
-    BATCH, CHUNK, CLASSES, Channel, Data, Gap, Header, NO_TOKEN, REGS, Scan, Submit, TokenKey,
+    BATCH, CHUNK, CLASSES, Channel, Data, GET_EVERY, Gap, Header, NO_GET, NO_TOKEN, REGS, Scan, Submit, TokenKey,
     flag, kind,
 };
 
 use crate::maps::{
-    CHANNELS, NO_WAKEUP, SPACES, TOKENS, XLATE, count, discard, fetch_add, reserve, submit,
+    CHANNELS, CONFIG, NO_WAKEUP, SPACES, TOKENS, XLATE, count, discard, fetch_add, reserve, submit,
     wakeup_if_filling,
 };
 
@@ -228,12 +228,13 @@ fn next(w: &mut Walk) {
 
 /// GP_GET and GP_PUT.
 ///
-/// The kernel copies user memory with `rep movsb`, which takes video memory apart into single reads of PCIe unless the
-/// address is a multiple of 16: 16 aligned bytes cost half of what 8 bytes at 8 modulo 16 cost (docs/verification.md).
+/// The kernel copies user memory with `rep movsb`, whose cost on video memory is that of whole reads over PCIe: two when
+/// the address is a multiple of 64, four when it is not, whatever the length up to 128 (docs/verification.md).
 #[inline(always)]
 fn get_put(at: u64) -> Option<(u32, u32)> {
     let mut words = [0u64; 2];
-    let pair = if at & 15 == 8 {
+    // USERD is aligned: GP_GET lies 8 behind a multiple of 64.
+    let pair = if at & 63 == 8 {
         if !read_user((&raw mut words).cast(), 16, at - 8) {
             return None;
         }
@@ -247,6 +248,53 @@ fn get_put(at: u64) -> Option<(u32, u32)> {
     Some((pair as u32, (pair >> 32) as u32))
 }
 
+/// GP_PUT by one read over PCIe, where that can tell it.
+///
+/// The helper for strings loads whole words, as a plain `mov`, and gives what lies before the first zero byte. Of a
+/// GP_PUT below 65536 that is all but for its zero bytes, unless its lowest byte is one: then nothing is known.
+#[cfg(bpf_target_arch = "x86_64")]
+#[inline(always)]
+fn put_alone(at: u64, entries: u64) -> Option<u32> {
+    if entries > 1 << 16 {
+        return None;
+    }
+    let mut word = 0u64;
+    // SAFETY: 8 bytes of ours; the helper checks the address.
+    let n = unsafe {
+        bpf_probe_read_user_str((&raw mut word).cast(), 8, (at + 4) as *const c_void)
+    };
+    match n {
+        2 => Some(word as u32 & 0xff),
+        3 => Some(word as u32 & 0xffff),
+        _ => None,
+    }
+}
+
+/// Elsewhere the helper may read byte by byte.
+#[cfg(not(bpf_target_arch = "x86_64"))]
+#[inline(always)]
+fn put_alone(_at: u64, _entries: u64) -> Option<u32> {
+    None
+}
+
+/// More new entries than this in one look are believed of a full read only.
+const FEW: u64 = 64;
+
+/// GP_PUT, and GP_GET every now and then.
+#[inline(always)]
+fn positions(c: &Channel) -> Option<(u32, u32)> {
+    let always = CONFIG.get(0).is_none_or(|f| f.gp_get != 0);
+    let entries = u64::from(c.entries);
+    if !always
+        && c.looks & (GET_EVERY - 1) != 0
+        && let Some(put) = put_alone(c.get_put, entries)
+        && u64::from(put).wrapping_sub(c.seen) & (entries - 1) <= FEW
+    {
+        return Some((NO_GET, put));
+    }
+    get_put(c.get_put)
+}
+
 #[inline(always)]
 fn look(w: &mut Walk) {
     w.phase = phase::RELEASE;
@@ -255,7 +303,7 @@ fn look(w: &mut Walk) {
     if c.live == 0 {
         return;
     }
-    let Some((get, put)) = get_put(c.get_put) else {
+    let Some((get, put)) = positions(c) else {
         c.errors += 1;
         return;
     };
@@ -332,16 +380,12 @@ fn batch(w: &mut Walk) {
     if n > entries - at {
         n = entries - at;
     }
-    // From a multiple of 16 bytes to a multiple of 16 bytes: see get_put.
-    let aligned = c.ring & 15 == 0;
-    let first = if aligned { at & 1 } else { 0 };
+    // From a multiple of 64 bytes: see get_put.
+    let first = if c.ring & 63 == 0 { at & 7 } else { 0 };
     if n > BATCH as u64 - first {
         n = BATCH as u64 - first;
     }
     let mut span = first + n;
-    if aligned && entries > 1 {
-        span = (span + 1) & !1;
-    }
     if span > BATCH as u64 {
         span = BATCH as u64;
     }

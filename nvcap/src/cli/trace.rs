@@ -155,6 +155,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         given: given(&args)?,
         buffer: u32::try_from(args.buffer).unwrap_or(1 << 31),
         no_bpf_loop: std::env::var_os("NVCAP_NO_BPF_LOOP").is_some(),
+        gp_get: args.output.explain_streams,
     };
     let limits = live::Limits {
         duration: args.duration,

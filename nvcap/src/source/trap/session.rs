@@ -58,6 +58,8 @@ pub struct Options {
     pub buffer: u32,
     /// Do without bpf_loop.
     pub no_bpf_loop: bool,
+    /// GP_GET is read at every doorbell, which costs a further read over PCIe, not at every 16th of a channel.
+    pub gp_get: bool,
 }
 
 /// A live trace.
@@ -179,6 +181,8 @@ impl Session {
                 uvm_major: uvm,
                 nvidia_major: nvidia,
                 secret: self.secret,
+                gp_get: u32::from(self.options.gp_get),
+                pad: 0,
             })?;
             if !first
                 && uvm != 0
@@ -989,7 +993,7 @@ impl Session {
             channel: id,
             token: if scanned { channel.token } else { token },
             position: head.position,
-            gp_get: Some(head.get),
+            gp_get: (head.get != c::NO_GET).then_some(head.get),
             prev_put: channel.index(head.position),
             gp_put: channel.index(head.position + entries),
             ip: Some(head.ip),
