@@ -1,0 +1,327 @@
+//! The channel table that the BPF programs walk: channels added, given tokens and translations, and retired.
+
+use nvcap_common::{self as c, TokenKey, TokenValue};
+
+use super::{
+    super::{
+        arm,
+        error::{Error, Result},
+        space::ChannelState,
+    },
+    Session,
+};
+use crate::{
+    driver,
+    record::{At, Channel, ChannelId, CpuVa, Loss, Lost, Origin, Record},
+    source::memory::{find, process::Memory},
+};
+
+impl Session {
+    pub(super) fn add_channel(
+        &mut self,
+        space: u32,
+        channel: Channel,
+        start: u64,
+    ) -> Result<Option<u32>> {
+        let (Some(ring), Some(entries), Some(userd)) =
+            (channel.ring, channel.entries, channel.userd)
+        else {
+            return Ok(None);
+        };
+        if !entries.is_power_of_two() || self.by_id.contains_key(&channel.id) {
+            return Ok(None);
+        }
+        let get_put = userd.0 + find::GP_GET;
+        let translated = self.publish_ranges(channel.at.pid, space)?;
+        let entry = c::Channel {
+            done: start,
+            seen: start,
+            get_put,
+            ring: ring.0,
+            entries,
+            live: if translated { 2 } else { 1 },
+            space,
+            ..c::Channel::default()
+        };
+        let index = self.loaded.shared.add(entry).ok_or_else(|| {
+            Error::new(
+                "following a further channel",
+                "there have been too many in this trace",
+                "start nvcap again",
+            )
+        })?;
+        self.channels.push(ChannelState {
+            id: channel.id,
+            space,
+            gpu: channel.gpu,
+            token: channel.token,
+            token_told: channel.token.is_some(),
+            entries,
+            ring: ring.0,
+            get_put,
+            announced: channel.clone(),
+            patrolled: (start, start),
+            ahead: None,
+            looked: false,
+            live: true,
+        });
+        self.by_id.insert(channel.id, index);
+        self.spaces.entry(space).or_default().channels.push(index);
+        self.out.push(Record::Channel(Box::new(channel)));
+        self.publish_token(index)?;
+        Ok(Some(index))
+    }
+
+    pub(super) fn install_told(&mut self, channel: Channel) -> Result<()> {
+        let Some(space) = self.loaded.proc(channel.at.pid).map(|p| p.space) else {
+            return Ok(());
+        };
+        // Its ring begins at 0 and nothing of it has been missed, however late this is.
+        if let Some(index) = self.add_channel(space, channel, 0)? {
+            self.peek(index);
+        }
+        Ok(())
+    }
+
+    pub(super) fn own_id(&mut self) -> ChannelId {
+        self.own_ids += 1;
+        ChannelId(self.own_ids - 1)
+    }
+
+    pub(super) fn install_found(
+        &mut self,
+        space: u32,
+        pid: u32,
+        found: &find::Found,
+    ) -> Result<()> {
+        let known = self.spaces.get(&space).is_some_and(|s| {
+            s.channels
+                .iter()
+                .any(|i| self.channels[*i as usize].ring == found.ring)
+        });
+        if known {
+            return Ok(());
+        }
+        let id = self.own_id();
+        let channel = Channel {
+            at: At {
+                time_ns: arm::now(),
+                pid,
+                tid: 0,
+            },
+            id,
+            gpu: Some(found.gpu),
+            token: None,
+            class: None,
+            engine: None,
+            handle: None,
+            ring_gpu: None,
+            ring: Some(CpuVa(found.ring)),
+            entries: Some(found.entries),
+            userd: Some(CpuVa(found.userd)),
+            origin: Origin::Found,
+        };
+        self.add_channel(space, channel, u64::from(found.put))?;
+        Ok(())
+    }
+
+    /// `memory`: of a process that already runs; its channels begin where they are now.
+    pub(super) fn install_given(
+        &mut self,
+        space: u32,
+        pid: u32,
+        memory: Option<&Memory>,
+    ) -> Result<()> {
+        for given in self.options.given.channels.clone() {
+            let id = self.own_id();
+            let start = memory
+                .and_then(|m| m.get_put(given.userd + find::GP_GET).ok())
+                .map_or(0, |gp| gp.1);
+            let channel = Channel {
+                at: At {
+                    time_ns: arm::now(),
+                    pid,
+                    tid: 0,
+                },
+                id,
+                gpu: Some(given.gpu),
+                token: given.token,
+                class: given.class,
+                engine: given.engine,
+                handle: None,
+                ring_gpu: None,
+                ring: Some(CpuVa(given.ring)),
+                entries: Some(given.entries),
+                userd: Some(CpuVa(given.userd)),
+                origin: Origin::Given,
+            };
+            self.add_channel(space, channel, u64::from(start & (given.entries - 1)))?;
+        }
+        let state = self.spaces.entry(space).or_default();
+        for d in &self.options.given.doorbells {
+            if !state.doorbells.contains(&(d.address, d.gpu)) {
+                state.doorbells.push((d.address, d.gpu));
+            }
+        }
+        for index in state.channels.clone() {
+            self.publish_token(index)?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn retire(&mut self, id: ChannelId) {
+        let Some(index) = self.by_id.get(&id).copied() else {
+            return;
+        };
+        let channel = &self.channels[index as usize];
+        if !channel.live {
+            return;
+        }
+        // Last look, while its memory may still be there.
+        let _ = self.catch_up(index);
+        self.loaded.shared.retire(index);
+        self.channels[index as usize].live = false;
+        for key in self.token_keys(index) {
+            self.loaded.forget_token(key);
+        }
+        self.count_unfetched(index);
+    }
+
+    /// What was seen in the ring but never fetched is lost now.
+    pub(super) fn count_unfetched(&mut self, index: u32) {
+        let state = self.loaded.shared.get(index);
+        let channel = &self.channels[index as usize];
+        if channel.announced.origin == Origin::Allocated && !channel.looked && state.looks == 0 {
+            let at = At {
+                time_ns: arm::now(),
+                pid: channel.announced.at.pid,
+                tid: 0,
+            };
+            let why = "a channel was gone before it could be looked at: the process was too short, or the machine too busy";
+            self.out.push(Record::Loss(Loss {
+                at,
+                channel: Some(channel.id),
+                what: Lost::Blind {
+                    why: why.to_owned(),
+                },
+            }));
+        }
+        if state.seen > state.done {
+            let at = At {
+                time_ns: arm::now(),
+                pid: channel.announced.at.pid,
+                tid: 0,
+            };
+            let what = Lost::Entries {
+                position: state.done,
+                count: state.seen - state.done,
+            };
+            self.out.push(Record::Loss(Loss {
+                at,
+                channel: Some(channel.id),
+                what,
+            }));
+        }
+    }
+
+    pub(super) fn token_keys(&self, index: u32) -> Vec<TokenKey> {
+        let channel = &self.channels[index as usize];
+        let (Some(token), Some(space)) = (channel.token, self.spaces.get(&channel.space)) else {
+            return Vec::new();
+        };
+        let mine = space
+            .doorbells
+            .iter()
+            .filter(|d| channel.gpu.is_none_or(|g| g == d.1));
+        mine.map(|d| TokenKey {
+            doorbell: d.0,
+            space: channel.space,
+            token,
+        })
+        .collect()
+    }
+
+    pub(super) fn publish_token(&mut self, index: u32) -> Result<()> {
+        let guessed = u32::from(!self.channels[index as usize].token_told);
+        if !self.channels[index as usize].live {
+            return Ok(());
+        }
+        for key in self.token_keys(index) {
+            self.loaded.set_token(
+                key,
+                TokenValue {
+                    channel: index,
+                    guessed,
+                },
+            )?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn learn_token(&mut self, index: u32, token: u32, told: bool) -> Result<()> {
+        let channel = &mut self.channels[index as usize];
+        if channel.token == Some(token) && (channel.token_told || !told)
+            || channel.token_told && !told
+        {
+            return Ok(());
+        }
+        let old = self.token_keys(index);
+        for key in old {
+            self.loaded.forget_token(key);
+        }
+        let channel = &mut self.channels[index as usize];
+        channel.token = Some(token);
+        channel.token_told = told;
+        channel.announced.token = Some(token);
+        channel.announced.at.time_ns = arm::now();
+        let again = channel.announced.clone();
+        self.out.push(Record::Channel(Box::new(again)));
+        self.publish_token(index)
+    }
+
+    /// Sets the translation of GPU addresses that are not the process's own; true when there is one.
+    pub(super) fn publish_ranges(&mut self, pid: u32, space: u32) -> Result<bool> {
+        let list = self.translations(pid);
+        if list.is_empty() {
+            return Ok(false);
+        }
+        let mut ranges = c::Ranges {
+            count: 0,
+            ranges: [c::Range::default(); c::RANGES],
+        };
+        for (slot, t) in ranges.ranges.iter_mut().zip(list.iter()) {
+            *slot = c::Range {
+                gpu: t.gpu.0,
+                len: t.len,
+                cpu: t.cpu.0,
+            };
+            ranges.count += 1;
+        }
+        self.loaded.set_ranges(space, ranges)?;
+        Ok(true)
+    }
+
+    /// Where GPU addresses are not the process's own (CUDA's are).
+    pub(super) fn translations(&self, pid: u32) -> Vec<driver::Translation> {
+        self.model.translations(pid)
+    }
+
+    /// Tells the BPF programs what has changed of them.
+    pub(super) fn retranslate(&mut self, pid: u32) -> Result<()> {
+        let Some(space) = self.loaded.proc(pid).map(|p| p.space) else {
+            return Ok(());
+        };
+        if self.publish_ranges(pid, space)?
+            && let Some(state) = self.spaces.get(&space)
+        {
+            for index in state
+                .channels
+                .iter()
+                .filter(|i| self.channels[**i as usize].live)
+            {
+                self.loaded.shared.translate(*index);
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,234 @@
+//! Fetching from outside, through the process's memory file, what no doorbell fetched: what was submitted before the
+//! breakpoint was there, what a full ring buffer or a lost hit left, pages that the BPF programs could not fault in.
+
+use super::{
+    super::{arm, assemble::Gathered},
+    Session,
+};
+use crate::{
+    driver,
+    record::{At, How, Loss, Lost, Record, Submission},
+    source::memory::{process::Memory, ring},
+};
+
+impl Session {
+    /// Reads from outside what the BPF programs could not: they cannot fault in a page that the process has mapped but
+    /// never touched (a forked child's shared memory). True when something was filled.
+    pub(super) fn fill_holes(&mut self, g: &mut Gathered) -> bool {
+        if g.segments.iter().all(|s| s.holes.is_empty()) {
+            return false;
+        }
+        let space = g.head.space;
+        let extended = self.loaded.shared.get(g.head.channel).extended;
+        self.open_memory(space);
+        let ranges = self.translations(g.head.header.pid);
+        let Some(memory) = self.memory_of(space) else {
+            return false;
+        };
+        let mut filled = false;
+        for segment in &mut g.segments {
+            let gpu = extended | (segment.entry & 0xff_ffff_fffc);
+            let address = in_process(&ranges, gpu);
+            let bytes = &mut segment.bytes;
+            segment.holes.retain(|hole| {
+                let span = hole.offset as usize..(hole.offset + hole.len) as usize;
+                let read = bytes
+                    .get_mut(span)
+                    .is_some_and(|to| memory.read(address + u64::from(hole.offset), to).is_ok());
+                filled |= read;
+                !read
+            });
+        }
+        filled
+    }
+
+    /// Looks at every channel for what no doorbell fetched.
+    pub(super) fn patrol(&mut self) {
+        let watched = if self.options.watch {
+            self.channels.len() as u32
+        } else {
+            0
+        };
+        for index in 0..watched {
+            if !self.channels[index as usize].live {
+                continue;
+            }
+            let state = self.loaded.shared.get(index);
+            let channel = &self.channels[index as usize];
+            let unmoved = channel.patrolled == (state.done, state.seen);
+            let put = self
+                .memory_of(channel.space)
+                .and_then(|m| m.get_put(channel.get_put).ok())
+                .map(|gp| gp.1);
+            let channel = &mut self.channels[index as usize];
+            let ahead = put.filter(|p| *p < channel.entries && *p != channel.index(state.done));
+            let still = ahead.is_some() && channel.ahead.is_some() && unmoved;
+            channel.patrolled = (state.done, state.seen);
+            channel.ahead = ahead;
+            if still {
+                self.catch_up(index);
+            }
+        }
+        let now = self.loaded.stats();
+        self.lost_records(
+            "driver (ioctls, mappings, processes)",
+            now.dropped.saturating_sub(self.reported.dropped),
+        );
+        self.reported = now;
+        let left_out = self.loaded.left_out();
+        self.lost_records(
+            "driver (calls during which a fentry program was preempted)",
+            left_out.saturating_sub(self.reported_left_out),
+        );
+        self.reported_left_out = left_out;
+    }
+
+    pub(super) fn lost_records(&mut self, kind: &'static str, count: u64) {
+        if count > 0 {
+            let at = At {
+                time_ns: arm::now(),
+                pid: 0,
+                tid: 0,
+            };
+            self.out.push(Record::Loss(Loss {
+                at,
+                channel: None,
+                what: Lost::Records { kind, count },
+            }));
+        }
+    }
+
+    pub(super) fn memory_of(&self, space: u32) -> Option<&Memory> {
+        let state = self.spaces.get(&space)?;
+        state.pids.iter().find_map(|pid| self.memories.get(pid))
+    }
+
+    /// Fetches what was submitted before the breakpoint or the channel was there: no doorbell may come any more.
+    pub(super) fn peek(&mut self, index: u32) {
+        let channel = &self.channels[index as usize];
+        let (space, at) = (channel.space, channel.get_put);
+        self.open_memory(space);
+        let put = self.memory_of(space).and_then(|m| m.get_put(at).ok());
+        let done = self.loaded.shared.get(index).done;
+        let channel = &mut self.channels[index as usize];
+        channel.looked |= put.is_some();
+        if let Some((_, put)) = put
+            && put < channel.entries
+            && put != channel.index(done)
+        {
+            self.catch_up(index);
+        }
+    }
+
+    pub(super) fn open_memory(&mut self, space: u32) {
+        let Some(state) = self.spaces.get(&space) else {
+            return;
+        };
+        if state.pids.iter().any(|pid| self.memories.contains_key(pid)) {
+            return;
+        }
+        for pid in &state.pids {
+            if let Ok(memory) = Memory::open(*pid) {
+                self.memories.insert(*pid, memory);
+                return;
+            }
+        }
+    }
+
+    /// Fetches what is in a channel's ring and was not captured. The channel is claimed meanwhile, and everything
+    /// captured before is taken out of the ring buffer first, so that the order stays the ring's.
+    pub(super) fn catch_up(&mut self, index: u32) -> Option<()> {
+        if !self.options.watch {
+            return None;
+        }
+        let space = self.channels[index as usize].space;
+        self.open_memory(space);
+        self.memory_of(space)?;
+        if !self.loaded.shared.claim(index) {
+            return None;
+        }
+        let mut served = 1;
+        while served != 0 {
+            // An error here shows again at the next drain.
+            let _ = self.drain();
+            let mut done = Vec::new();
+            self.assembler.flush(index, &mut done);
+            for gathered in done {
+                self.gathered(gathered);
+            }
+            self.release_held(|g| g.head.channel == index);
+            self.fetch(index);
+            served = self.loaded.shared.served(index, served);
+        }
+        Some(())
+    }
+
+    pub(super) fn fetch(&mut self, index: u32) -> Option<()> {
+        let state = self.loaded.shared.get(index);
+        let channel = &self.channels[index as usize];
+        let memory = self.memory_of(channel.space)?;
+        let (get, put) = memory.get_put(channel.get_put).ok()?;
+        if put >= channel.entries {
+            return None;
+        }
+        let size = u64::from(channel.entries);
+        let target = state.seen + (u64::from(put).wrapping_sub(state.seen) & (size - 1));
+        let at = At {
+            time_ns: arm::now(),
+            pid: channel.announced.at.pid,
+            tid: 0,
+        };
+        let mut from = state.done;
+        let mut lost = None;
+        if target - from >= size {
+            let count = target - from - (size - 1);
+            lost = Some(Lost::Entries {
+                position: from,
+                count,
+            });
+            from += count;
+        }
+        let mut extended = state.extended;
+        let ranges = self.translations(at.pid);
+        let translate = |address: u64| in_process(&ranges, address);
+        let on = ring::Ring {
+            address: channel.ring,
+            entries: channel.entries,
+        };
+        let segments = ring::read(memory, on, from, target, &mut extended, translate)?;
+        let record = (!segments.is_empty()).then(|| Submission {
+            at,
+            channel: channel.id,
+            token: channel.token,
+            position: from,
+            gp_get: Some(get),
+            prev_put: channel.index(from),
+            gp_put: put,
+            ip: None,
+            doorbell: None,
+            how: How::Observed,
+            late: true,
+            thread: None,
+            segments,
+        });
+        let id = channel.id;
+        if let Some(what) = lost {
+            self.out.push(Record::Loss(Loss {
+                at,
+                channel: Some(id),
+                what,
+            }));
+        }
+        self.out.extend(record.map(Record::Submission));
+        self.loaded.shared.progress(index, target, target, extended);
+        Some(())
+    }
+}
+
+/// The process's address of a GPU address: the same, unless a translation says otherwise.
+fn in_process(ranges: &[driver::Translation], gpu: u64) -> u64 {
+    let range = ranges
+        .iter()
+        .find(|t| gpu >= t.gpu.0 && gpu - t.gpu.0 < t.len);
+    range.map_or(gpu, |t| gpu - t.gpu.0 + t.cpu.0)
+}

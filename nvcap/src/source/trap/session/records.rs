@@ -1,0 +1,360 @@
+//! What comes out of the ring buffer, record by record, and what is learnt from it: stores, tokens, processes.
+
+use std::collections::BTreeSet;
+
+use nvcap_common::{self as c, SiteKey, flag, kind};
+
+use super::{
+    super::{
+        assemble::{self, Gathered, Raw},
+        error::Result,
+        site,
+    },
+    Session,
+};
+use crate::record::{
+    CpuVa, Device, How, Ioctl, Loss, Lost, Mapping, Process, Record, Submission, Unmapping,
+};
+
+/// Hits on one doorbell page of a GPU after which another that was never hit is given up.
+const DEAD_AFTER: u64 = 256;
+
+impl Session {
+    /// Takes everything that is in the ring buffer.
+    pub(super) fn drain(&mut self) -> Result<usize> {
+        let mut n = 0;
+        let mut done = Vec::new();
+        // Data are appended in place; only the rest needs this program's other parts.
+        enum Todo {
+            Site(c::Site),
+            Scan(c::Scan),
+            Gap(c::Gap),
+            Ioctl(Option<(Ioctl, u32)>),
+            Mmap(c::Mmap),
+            Munmap(c::Munmap),
+            Life(c::Life),
+            Nothing,
+        }
+        loop {
+            let todo = {
+                let Some(item) = self.loaded.records.next() else {
+                    break;
+                };
+                n += 1;
+                match assemble::parse(&item) {
+                    Some(Raw::Submit(r)) => {
+                        self.assembler.submit(&r, &mut done);
+                        Todo::Nothing
+                    }
+                    Some(Raw::Data(r, bytes)) => {
+                        self.assembler.data(&r, bytes, &mut done);
+                        Todo::Nothing
+                    }
+                    Some(Raw::Site(r)) => Todo::Site(r),
+                    Some(Raw::Scan(r)) => Todo::Scan(r),
+                    Some(Raw::Gap(r)) => Todo::Gap(r),
+                    Some(Raw::IoctlEnter(r, b)) => Todo::Ioctl(self.assembler.enter(&r, b)),
+                    Some(Raw::IoctlExit(r, b)) => Todo::Ioctl(self.assembler.exit(&r, b)),
+                    Some(Raw::Nested(r, b)) => Todo::Ioctl(self.assembler.nested(&r, b)),
+                    Some(Raw::Mmap(r)) => Todo::Mmap(r),
+                    Some(Raw::Munmap(r)) => Todo::Munmap(r),
+                    Some(Raw::Life(r)) => Todo::Life(r),
+                    None => Todo::Nothing,
+                }
+            };
+            for gathered in done.drain(..) {
+                self.gathered(gathered);
+            }
+            match todo {
+                Todo::Nothing | Todo::Ioctl(None) => {}
+                Todo::Site(r) => self.site(&r)?,
+                Todo::Scan(r) => self.scanned(&r)?,
+                Todo::Gap(r) => self.gap(&r),
+                Todo::Ioctl(Some((ioctl, dev))) => {
+                    let device = self.device(dev);
+                    self.emit(Record::Ioctl(Box::new(Ioctl { device, ..ioctl })));
+                }
+                Todo::Mmap(r) => {
+                    let mapping = Mapping {
+                        at: assemble::at(&r.header),
+                        device: self.device(r.dev),
+                        fd: (r.fd >= 0).then_some(r.fd),
+                        file: r.file,
+                        start: CpuVa(r.start),
+                        len: r.size,
+                        read: r.prot & 1 != 0,
+                        write: r.prot & 2 != 0,
+                        found: false,
+                    };
+                    self.emit(Record::Mapping(mapping));
+                }
+                Todo::Munmap(r) => {
+                    let at = assemble::at(&r.header);
+                    self.emit(Record::Unmapping(Unmapping {
+                        at,
+                        start: CpuVa(r.start),
+                        len: r.size,
+                    }));
+                }
+                Todo::Life(r) => self.life_event(&r)?,
+            }
+        }
+        Ok(n)
+    }
+
+    pub(super) fn device(&self, dev: u32) -> Device {
+        let (major, minor) = (dev >> 20, dev & 0xf_ffff);
+        match (major, minor) {
+            (m, _) if m == self.uvm_major => Device::Uvm,
+            (m, 255) if m == self.nvidia_major => Device::Control,
+            (m, n) if m == self.nvidia_major && n < 247 => Device::Gpu(n),
+            _ => Device::Other(major, minor),
+        }
+    }
+
+    /// Passes a submission on, or holds it back until it is known whose doorbell found it. Per channel the order stays
+    /// the ring's: whatever is held back of a channel goes before what comes later.
+    pub(super) fn gathered(&mut self, g: Gathered) {
+        let index = g.head.channel;
+        let held = self
+            .held
+            .values()
+            .flatten()
+            .any(|h| h.head.channel == index);
+        let scanned = g.head.header.flags & flag::SCANNED != 0;
+        if held {
+            self.release_held(|h| h.head.channel == index);
+        }
+        let known = self
+            .channels
+            .get(index as usize)
+            .is_none_or(|c| c.token.is_some());
+        if scanned && !known {
+            self.held.entry(g.head.header.tid).or_default().push(g);
+        } else {
+            self.submission(g);
+        }
+    }
+
+    pub(super) fn release_held(&mut self, which: impl Fn(&Gathered) -> bool) {
+        let mut ready = Vec::new();
+        for list in self.held.values_mut() {
+            ready.extend(list.extract_if(.., |g| which(g)));
+        }
+        self.held.retain(|_, list| !list.is_empty());
+        for g in ready {
+            self.submission(g);
+        }
+    }
+
+    pub(super) fn submission(&mut self, mut g: Gathered) {
+        let filled = self.fill_holes(&mut g);
+        let Some(channel) = self.channels.get(g.head.channel as usize) else {
+            return;
+        };
+        let head = &g.head;
+        let entries = g.segments.len() as u64;
+        let (id, space) = (channel.id, head.space);
+        let token = (head.token != c::NO_TOKEN).then_some(head.token);
+        // A scan finds entries of other channels than the one that was rung.
+        let scanned = head.header.flags & flag::SCANNED != 0;
+        let token = if scanned {
+            channel.token.or(token.filter(|_| channel.token.is_none()))
+        } else {
+            token
+        };
+        let record = Submission {
+            at: assemble::at(&head.header),
+            channel: id,
+            token: if scanned { channel.token } else { token },
+            position: head.position,
+            gp_get: (head.get != c::NO_GET).then_some(head.get),
+            prev_put: channel.index(head.position),
+            gp_put: channel.index(head.position + entries),
+            ip: Some(head.ip),
+            doorbell: Some(CpuVa(head.doorbell)),
+            how: How::Trapped,
+            late: filled || head.header.flags & flag::LATE != 0,
+            thread: Some(assemble::name(&head.comm).into()),
+            segments: g.segments,
+        };
+        let (pid, doorbell) = (head.header.pid, head.doorbell);
+        self.out.push(Record::Submission(record));
+        let hits = self.hits.entry((space, doorbell)).or_default();
+        *hits += 1;
+        if *hits == DEAD_AFTER {
+            self.drop_dead_page(pid, space, doorbell);
+        }
+    }
+
+    pub(super) fn site(&mut self, r: &c::Site) -> Result<()> {
+        let key = SiteKey {
+            ip: r.ip,
+            space: r.space,
+            pad: 0,
+        };
+        if r.code_error != 0 {
+            return Ok(());
+        }
+        let tokens: BTreeSet<u32> = self
+            .channels
+            .iter()
+            .filter(|ch| ch.space == r.space && ch.live)
+            .filter_map(|ch| ch.token)
+            .collect();
+        let store = site::decode(r.ip, &r.code, &r.regs, r.doorbell, |t| tokens.contains(&t));
+        log::debug!(
+            "store at {:#x} in space {}: {store:?}, code {:x?}",
+            r.ip,
+            r.space,
+            &r.code[..c::CODE]
+        );
+        if let Some(store) = store {
+            let token = r.regs[store.register as usize % c::REGS] as u32;
+            self.tokens_at
+                .insert(r.header.tid, (r.header.time_ns, token));
+        }
+        // Where it cannot be told, every doorbell of this site looks at all channels: slower, nothing lost.
+        self.loaded
+            .set_site(key, store.map_or(u32::MAX, |s| s.register))
+    }
+
+    pub(super) fn scanned(&mut self, r: &c::Scan) -> Result<()> {
+        let tid = r.header.tid;
+        let learnt = self.learn_from_scan(r);
+        self.release_held(|g| g.head.header.tid == tid);
+        learnt
+    }
+
+    pub(super) fn learn_from_scan(&mut self, r: &c::Scan) -> Result<()> {
+        let told = self
+            .tokens_at
+            .get(&r.header.tid)
+            .filter(|t| t.0 == r.header.time_ns);
+        let token = if r.token == c::NO_TOKEN {
+            told.map(|t| t.1)
+        } else {
+            Some(r.token)
+        };
+        let Some(token) = token else {
+            return Ok(());
+        };
+        let r = &c::Scan { token, ..*r };
+        if r.advanced == 1 && (r.channel as usize) < self.channels.len() {
+            let channel = &self.channels[r.channel as usize];
+            let taken = self.channels.iter().any(|o| {
+                o.space == r.space
+                    && o.token == Some(r.token)
+                    && o.token_told
+                    && o.live
+                    && o.gpu == channel.gpu
+            });
+            if !taken && channel.space == r.space {
+                log::debug!("token {:#x} rings channel {:?}", r.token, channel.id);
+                for i in 0..self.channels.len() {
+                    let o = &self.channels[i];
+                    let same_gpu = o.gpu == self.channels[r.channel as usize].gpu;
+                    if i != r.channel as usize
+                        && o.space == r.space
+                        && o.token == Some(r.token)
+                        && !o.token_told
+                        && same_gpu
+                    {
+                        self.channels[i].token = None;
+                    }
+                }
+                self.learn_token(r.channel, r.token, false)?;
+            }
+        } else if r.advanced == 0 {
+            *self.orphans.entry((r.space, r.token)).or_default() += 1;
+        }
+        Ok(())
+    }
+
+    pub(super) fn gap(&mut self, r: &c::Gap) {
+        let Some(channel) = self.channels.get(r.channel as usize) else {
+            return;
+        };
+        let what = Lost::Entries {
+            position: r.position,
+            count: r.count,
+        };
+        self.out.push(Record::Loss(Loss {
+            at: assemble::at(&r.header),
+            channel: Some(channel.id),
+            what,
+        }));
+    }
+
+    pub(super) fn life_event(&mut self, r: &c::Life) -> Result<()> {
+        let at = assemble::at(&r.header);
+        let name = assemble::name(&r.comm);
+        use crate::record::Life as L;
+        match r.header.kind {
+            kind::THREAD => self.emit(Record::Process(Process {
+                at,
+                life: L::Thread { child: r.child },
+            })),
+            kind::FORK => {
+                self.join_space(r.child, r.space);
+                self.emit(Record::Process(Process {
+                    at,
+                    life: L::Fork { child: r.child },
+                }));
+            }
+            kind::EXEC => {
+                for state in self.spaces.values_mut() {
+                    state.pids.remove(&at.pid);
+                }
+                self.memories.remove(&at.pid);
+                self.join_space(at.pid, r.space);
+                if let Some(list) = self.armed.get_mut(&at.pid) {
+                    self.ended.extend(list.extract_if(.., |a| a.until_exec));
+                }
+                self.emit(Record::Process(Process {
+                    at,
+                    life: L::Exec { name },
+                }));
+                if r.child == 0 {
+                    self.install_given(r.space, at.pid, None)?;
+                }
+            }
+            _ => {
+                if let Some((ioctl, dev)) = self.assembler.gone(at.tid) {
+                    let device = self.device(dev);
+                    self.emit(Record::Ioctl(Box::new(Ioctl { device, ..ioctl })));
+                }
+                let process = r.child == 1;
+                self.emit(Record::Process(Process {
+                    at,
+                    life: L::Exit { process },
+                }));
+                if process {
+                    self.process_gone(at.pid);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn process_gone(&mut self, pid: u32) {
+        self.processes.remove(&pid);
+        self.memories.remove(&pid);
+        for armed in self.armed.remove(&pid).unwrap_or_default() {
+            self.closed_hits += armed.hits();
+        }
+        let mut ended = Vec::new();
+        for state in self.spaces.values_mut() {
+            if state.pids.remove(&pid) && state.pids.is_empty() {
+                ended.append(&mut state.channels);
+            }
+        }
+        for index in ended {
+            if self.channels[index as usize].live {
+                self.loaded.shared.retire(index);
+                self.channels[index as usize].live = false;
+                self.count_unfetched(index);
+            }
+        }
+    }
+}
