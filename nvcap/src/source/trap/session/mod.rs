@@ -89,6 +89,8 @@ pub struct Session {
     held: HashMap<u32, Vec<Gathered>>,
     /// The token of a thread's newest trap at a store that was not known then, with the trap's time.
     tokens_at: HashMap<u32, (u64, u32)>,
+    /// Traps at a store, by space and address, that could not be decoded.
+    undecoded: HashMap<(u32, u64), u32>,
     /// Breakpoints that an exec has ended. They stay open: closing them would end those that children inherited.
     ended: Vec<Armed>,
     /// Hits of breakpoints that were closed.
@@ -152,6 +154,7 @@ impl Session {
             out: Vec::new(),
             held: HashMap::new(),
             tokens_at: HashMap::new(),
+            undecoded: HashMap::new(),
             ended: Vec::new(),
             closed_hits: 0,
         };

@@ -18,6 +18,8 @@ use crate::record::{
 
 /// Hits on one doorbell page of a GPU after which another that was never hit is given up.
 const DEAD_AFTER: u64 = 256;
+/// Traps at a store that are decoded before it is given up.
+const SITE_TRIES: u32 = 16;
 
 impl Session {
     /// Takes everything that is in the ring buffer.
@@ -214,9 +216,20 @@ impl Session {
             self.tokens_at
                 .insert(r.header.tid, (r.header.time_ns, token));
         }
-        // Where it cannot be told, every doorbell of this site looks at all channels: slower, nothing lost.
-        self.loaded
-            .set_site(key, store.map_or(u32::MAX, |s| s.register))
+        // Where it cannot be told, every doorbell of this site looks at all channels: slower, nothing lost. One trap that
+        // was reported with another's address must not decide that.
+        let register = match store {
+            Some(store) => store.register,
+            None => {
+                let tries = self.undecoded.entry((r.space, r.ip)).or_default();
+                *tries += 1;
+                if *tries < SITE_TRIES {
+                    return Ok(());
+                }
+                u32::MAX
+            }
+        };
+        self.loaded.set_site(key, register)
     }
 
     pub(super) fn scanned(&mut self, r: &c::Scan) -> Result<()> {
