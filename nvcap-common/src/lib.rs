@@ -120,6 +120,8 @@ pub struct Submit {
     pub doorbell: u64,
     /// Ring position behind the last entry that this walk will report.
     pub target: u64,
+    /// Address bits 56:40 that hold for the first valid entry, already shifted.
+    pub extended: u64,
     /// Thread name, NUL padded.
     pub comm: [u8; 16],
     /// Index of the first valid entry in `entries` (reads begin at a multiple of 64 bytes).

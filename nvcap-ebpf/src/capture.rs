@@ -431,6 +431,7 @@ fn batch(w: &mut Walk) {
             ip: w.ip,
             doorbell: w.doorbell,
             target: w.target,
+            extended: c.extended,
             comm: w.comm,
             first: first as u32,
             pad: 0,
