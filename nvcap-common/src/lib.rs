@@ -25,7 +25,7 @@ pub const CODE: usize = 32;
 /// "No token": the store's register is not known yet.
 pub const NO_TOKEN: u32 = u32::MAX;
 
-/// GP_GET is read at every so many looks at a channel (a power of two): see `capture.rs`, `look`.
+/// GP_GET is read at every so many looks at a channel (a power of two): see `read.rs`, `positions`.
 pub const GET_EVERY: u64 = 16;
 /// "Not read": in [`Submit::get`].
 pub const NO_GET: u32 = u32::MAX;
