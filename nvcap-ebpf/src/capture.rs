@@ -362,6 +362,20 @@ fn batch(w: &mut Walk) {
     w.phase = phase::ENTRY;
 }
 
+/// An entry of the batch.
+#[inline(always)]
+fn nth(w: &Walk, index: u32) -> u64 {
+    w.batch[((w.first + index) & (BATCH as u32 - 1)) as usize]
+}
+
+/// A control entry; opcode 4 sets address bits 56:40 (Hopper and later).
+#[inline(always)]
+fn control(c: &mut Channel, e: u64) {
+    if (e >> 32) & 0xff == 4 {
+        c.extended = ((e >> 8) & 0x1_ffff) << 40;
+    }
+}
+
 #[inline(always)]
 fn entry(w: &mut Walk) {
     let Some(c) = channel(w.channel) else {
@@ -376,13 +390,10 @@ fn entry(w: &mut Walk) {
         w.phase = phase::BATCH;
         return;
     }
-    let e = w.batch[((w.first + w.index) & (BATCH as u32 - 1)) as usize];
+    let e = nth(w, w.index);
     let words = (e >> 42) as u32 & 0x1f_ffff;
     if words == 0 {
-        // A control entry; opcode 4 sets address bits 56:40 (Hopper and later).
-        if (e >> 32) & 0xff == 4 {
-            c.extended = ((e >> 8) & 0x1_ffff) << 40;
-        }
+        control(c, e);
         w.index += 1;
         return;
     }
@@ -426,11 +437,6 @@ fn translate(w: &mut Walk) {
 
 #[inline(always)]
 fn data(w: &mut Walk) {
-    if w.left == 0 {
-        w.index += 1;
-        w.phase = phase::ENTRY;
-        return;
-    }
     let to_page_end = (PAGE - (w.address & (PAGE - 1))) as u32;
     let mut span = if w.left > CHUNK as u32 {
         CHUNK as u32
@@ -503,14 +509,28 @@ fn chunk<const SIZE: usize>(w: &mut Walk, span: u32, to_page_end: u32) {
     w.offset += span;
     w.left -= span;
     w.address += u64::from(span);
+    if w.left == 0 {
+        w.index += 1;
+        w.phase = phase::ENTRY;
+    }
 }
 
-/// What of the walk was wholly reported counts as done.
+/// What of the walk was wholly reported counts as done: control entries, which have no bytes, with their batch.
 #[inline(always)]
 fn settle(w: &Walk, c: &mut Channel) {
-    if w.count != 0 {
-        c.done = w.cursor + u64::from(w.index);
+    if w.count == 0 {
+        return;
     }
+    let mut index = w.index;
+    for _ in 0..BATCH {
+        let e = nth(w, index);
+        if index >= w.count || (e >> 42) & 0x1f_ffff != 0 {
+            break;
+        }
+        control(c, e);
+        index += 1;
+    }
+    c.done = w.cursor + u64::from(index);
 }
 
 #[inline(always)]
