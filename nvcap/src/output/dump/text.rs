@@ -55,7 +55,7 @@ fn head(f: &mut Formatter<'_>, shown: &Shown<'_>, process: &ProcessLook) {
     let verdict = verdict(shown, process);
     let role = match verdict.word {
         "hang" | "error" => Role::Alarm,
-        "idle" | "slow" => Role::Good,
+        "idle" | "moving" => Role::Good,
         _ => Role::Operation,
     };
     f.line("", 0, Some(role));

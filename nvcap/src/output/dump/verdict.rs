@@ -14,7 +14,7 @@ use super::Shown;
 /// What is to be said of one process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Verdict {
-    /// One word: `hang`, `slow`, `busy`, `idle`, `error`, `unknown`.
+    /// One word: `hang`, `moving`, `busy`, `idle`, `error`, `unknown`.
     pub word: &'static str,
     /// The sentence beside it.
     pub head: String,
@@ -188,7 +188,7 @@ fn rates(look: &Look, m: &Movement, own: &Movement) -> Vec<String> {
         .filter(|c| c.is_still() && c.busy)
         .map(|c| name(look, c.channel))
         .collect();
-    if !stuck.is_empty() && stuck.len() < own.channels.len() {
+    if !stuck.is_empty() && !own.is_hang() {
         lines.push(format!(
             "not moving, with work that is not done: {}",
             stuck.join(", ")
