@@ -23,6 +23,10 @@ use crate::record::{
 
 /// Pushbuffer bytes of one channel that are read: rings of garbage could announce gigabytes.
 const MOST_BYTES: u64 = 256 << 20;
+/// No process submits faster than an entry in this time, ns: a store to video memory and a doorbell take longer.
+const FASTEST_NS: u64 = 300;
+/// Ring entries read at once.
+const PIECE: u32 = 128;
 /// Entries at a ring's beginning that are looked at for the classes.
 const FIRST: usize = 3;
 
@@ -299,26 +303,11 @@ fn read_ring(
     let pending = (put + entries - get) % entries;
     // One slot of a ring is never used; and the entry before GP_GET may be what the GPU is at.
     let want = last.max(pending + 1).min(entries - 1);
-    let mut raw = vec![0; want as usize * 8];
     let around = want.saturating_sub(put);
-    let (older, newer) = raw.split_at_mut(around as usize * 8);
-    if !older.is_empty() {
-        memory.peek(seen.found.ring + 8 * u64::from(entries - around), older)?;
-    }
-    if !newer.is_empty() {
-        memory.peek(
-            seen.found.ring + 8 * u64::from(put - (want - around)),
-            newer,
-        )?;
-    }
-    let raw: Vec<u64> = crate::decode::entry::iter(&raw).collect();
-    // What was written since went where the oldest entries were.
-    let (_, later) = find::get_put(memory, seen.found.userd)?;
-    let written = (later % entries + entries - put) % entries;
-    let kept = (entries - 1).saturating_sub(written).min(want);
-    seen.overwritten = want - kept;
+    let (raw, overwritten) = read_entries(memory, &seen.found, put, want)?;
+    seen.overwritten = overwritten;
     // Slots that were never used are zero: the oldest ones, and all of them.
-    let first = (want - kept) as usize;
+    let first = overwritten as usize;
     let unused = raw
         .get(first..)
         .unwrap_or_default()
@@ -357,6 +346,45 @@ fn read_ring(
     }
     give_up_recycled(seen);
     Ok(())
+}
+
+/// The `want` entries before `put`, oldest first, and how many of the oldest may have been written over while they were
+/// read.
+fn read_entries(
+    memory: &impl Peek,
+    found: &Found,
+    put: u32,
+    want: u32,
+) -> io::Result<(Vec<u64>, u32)> {
+    let entries = found.entries.max(1);
+    let mut raw = vec![0; want as usize * 8];
+    // What the process has written since went where the oldest entries were; one slot of a ring is always free.
+    let (mut overwritten, mut written, mut last) = (0, 0_u32, put);
+    // Oldest first, for these are written over first; a piece at a time, for a read of GPU memory takes long, and
+    // after each piece it is asked how far the process has come.
+    let mut at = 0;
+    while at < want {
+        let begin = Instant::now();
+        let index = (put + entries - want + at) % entries;
+        let run = PIECE.min(want - at).min(entries - index);
+        let Some(piece) = raw.get_mut(at as usize * 8..(at + run) as usize * 8) else {
+            break;
+        };
+        memory.peek(found.ring + 8 * u64::from(index), piece)?;
+        at += run;
+        let (_, later) = find::get_put(memory, found.userd)?;
+        let moved = (later % entries + entries - last) % entries;
+        // Positions are known modulo the ring: in a pause this long it may have gone round.
+        let slow = begin.elapsed() > Duration::from_nanos(FASTEST_NS) * entries;
+        written += if moved != 0 && slow { entries } else { moved };
+        last = later % entries;
+        let lost = (want + written).saturating_sub(entries - 1);
+        // What was read before that was whole when it was read.
+        if lost > at - run {
+            overwritten = overwritten.max(lost.min(at));
+        }
+    }
+    Ok((crate::decode::entry::iter(&raw).collect(), overwritten))
 }
 
 /// Entries from `position` on, a submission each.
@@ -521,4 +549,200 @@ fn graphics(seen: &Seen) -> Option<bool> {
         }
     }
     None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::made_up::{MadeUp, Ring};
+    use super::*;
+    use std::cell::Cell;
+
+    fn taken(memory: &impl Peek, areas: &[Area], last: u32) -> Snapshot {
+        let options = Options {
+            last,
+            effort: Effort::Usual,
+            given: &[],
+        };
+        of(
+            memory,
+            7,
+            "made up".to_owned(),
+            areas.to_vec(),
+            0,
+            options,
+            Instant::now(),
+        )
+    }
+
+    fn payloads(seen: &Seen) -> Vec<u32> {
+        let payload = |s: &Submission| {
+            let b = s.segments.first()?.bytes.get(12..16)?;
+            Some(u32::from_le_bytes([b[0], b[1], b[2], b[3]]))
+        };
+        seen.submissions.iter().filter_map(payload).collect()
+    }
+
+    #[test]
+    fn the_newest_entries_over_the_rings_end() {
+        for (count, last, first) in [
+            (5u64, 20u32, 1u32),
+            (1023, 1000, 24),
+            (1024, 1000, 25),
+            (1030, 20, 1011),
+            (5000, 1000, 4001),
+            (5000, 5000, 3978),
+        ] {
+            let mut memory = MadeUp::cuda();
+            memory.submit_many(Ring::slot(0), 9);
+            memory.submit_many(Ring::slot(2), count);
+            let snapshot = taken(&memory, memory.areas(), last);
+            let seen = &snapshot.channels[1];
+            let expected: Vec<u32> = (first..=count as u32).collect();
+            assert_eq!(payloads(seen), expected, "{count} {last}");
+            assert_eq!(
+                (seen.overwritten, seen.recycled, seen.unreadable),
+                (0, 0, 0)
+            );
+            let positions: Vec<u64> = seen.submissions.iter().map(|s| s.position).collect();
+            assert!(positions.windows(2).all(|w| w[1] == w[0] + 1));
+            assert_eq!(positions.last().map(|p| (p + 1) % 1024), Some(count % 1024));
+            assert_eq!(
+                seen.first.len(),
+                if count < 1024 && last < count as u32 {
+                    3
+                } else {
+                    0
+                }
+            );
+        }
+    }
+
+    #[test]
+    fn what_is_not_fetched_is_read_whatever_was_asked_for() {
+        let mut memory = MadeUp::cuda();
+        for n in 0..100 {
+            memory.submit(Ring::slot(0), n, &[0x2001_8000, 0xc8b5], n.min(40));
+        }
+        let snapshot = taken(&memory, memory.areas(), 3);
+        // The 40 that are not fetched, and the one before.
+        assert_eq!(snapshot.channels[0].submissions.len(), 41);
+        assert_eq!(snapshot.channels[0].get, 60);
+    }
+
+    #[test]
+    fn a_pushbuffer_used_again_is_not_shown_as_what_was_submitted() {
+        let mut memory = MadeUp::cuda();
+        // Two MiB of made-up pushbuffer: 60 entries of 64 KiB go round it.
+        let mut words = vec![0u32; 0x4000];
+        words[0] = 0x2001_8000;
+        for n in 0..60 {
+            words[1] = n as u32;
+            memory.submit(Ring::slot(0), n, &words, 0);
+        }
+        let snapshot = taken(&memory, memory.areas(), 1000);
+        let seen = &snapshot.channels[0];
+        assert_eq!((seen.submissions.len(), seen.recycled), (60, 28));
+        for (n, s) in seen.submissions.iter().enumerate() {
+            let bytes = &s.segments[0].bytes;
+            if n < 28 {
+                assert!(bytes.is_empty());
+            } else {
+                assert_eq!(bytes[4..8], (n as u32).to_le_bytes());
+            }
+        }
+    }
+
+    #[test]
+    fn a_ring_or_a_process_that_goes_away_meanwhile_is_told() {
+        let mut memory = MadeUp::cuda();
+        for slot in 0..4 {
+            memory.submit_many(Ring::slot(slot), 700);
+        }
+        let mut gone = 0;
+        for reads in (0..4000).step_by(7) {
+            memory.fail_after(reads);
+            let snapshot = taken(&memory, memory.areas(), 1000);
+            for seen in &snapshot.channels {
+                let all: u64 = seen
+                    .submissions
+                    .iter()
+                    .map(|s| 20 * u64::from(s.segments[0].bytes.len() == 20))
+                    .sum();
+                let holes: u64 = seen
+                    .submissions
+                    .iter()
+                    .flat_map(|s| &s.segments[0].holes)
+                    .map(|h| u64::from(h.len))
+                    .sum();
+                assert_eq!(holes, seen.unreadable);
+                gone += u32::from(seen.ring_gone || seen.unreadable > 0);
+                assert!(seen.ring_gone || all == 14_000);
+            }
+        }
+        assert!(gone > 100);
+        // Only one ring is unmapped, in the middle of the look.
+        for reads in (0..3000).step_by(11) {
+            memory.fail_after(u64::MAX);
+            memory.unmap_after(reads, Ring::slot(1).ring, 0x3000);
+            let snapshot = taken(&memory, memory.areas(), 1000);
+            for seen in &snapshot.channels {
+                if seen.found.ring == Ring::slot(1).ring && seen.ring_gone {
+                    assert!(seen.submissions.is_empty());
+                } else {
+                    assert_eq!(payloads(seen), (1..=700).collect::<Vec<_>>());
+                }
+            }
+        }
+    }
+
+    /// Memory whose ring moves on with every read of GP_PUT.
+    struct Moving {
+        memory: std::cell::RefCell<MadeUp>,
+        position: Cell<u64>,
+        step: u64,
+    }
+
+    impl Peek for Moving {
+        fn peek(&self, at: u64, to: &mut [u8]) -> io::Result<()> {
+            let ring = Ring::slot(0);
+            if at == ring.userd + 0x88 {
+                for _ in 0..self.step {
+                    let n = self.position.get();
+                    let words = [0x2004_36c0, 2, 0x460_fff0, n as u32 + 1, 0];
+                    self.memory.borrow_mut().submit(ring, n, &words, 0);
+                    self.position.set(n + 1);
+                }
+            }
+            self.memory.borrow().peek(at, to)
+        }
+    }
+
+    #[test]
+    fn a_ring_that_is_written_while_it_is_read() {
+        for step in [1, 5, 20, 40, 130, 300] {
+            let mut memory = MadeUp::cuda();
+            memory.submit_many(Ring::slot(0), 3000);
+            let areas = memory.areas().to_vec();
+            let moving = Moving {
+                memory: std::cell::RefCell::new(memory),
+                position: Cell::new(3000),
+                step,
+            };
+            let snapshot = taken(&moving, &areas, 1023);
+            let seen = &snapshot.channels[0];
+            let shown = payloads(seen);
+            assert!(seen.found.proof.moved);
+            // Whatever was lost, what is shown is a run without a gap that ends where GP_PUT was.
+            assert!(shown.windows(2).all(|w| w[1] == w[0] + 1), "{step}");
+            // Faster than it is read, none is left: 130 entries in the 40 us that a piece takes.
+            let newest = (step < 130).then_some(seen.put);
+            assert_eq!(shown.last().map(|p| p % 1024), newest, "{step}");
+            assert_eq!(shown.len() as u32 + seen.overwritten, 1023, "{step}");
+            assert!(
+                step > 100 || seen.overwritten < 200,
+                "{step}: {}",
+                seen.overwritten
+            );
+        }
+    }
 }
