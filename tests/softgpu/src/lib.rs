@@ -7,6 +7,7 @@
 
 pub mod device;
 pub mod encode;
+pub mod hang;
 pub mod layout;
 pub mod memory;
 pub mod plan;

@@ -5,6 +5,58 @@ use std::{fs::File, io, os::unix::fs::FileExt};
 
 use crate::record::Hole;
 
+/// Memory of a process, to be read at its own addresses: what the finding of channels stands on, so that it can be
+/// tested on memory that is made up, and its reads be counted.
+pub trait Peek {
+    /// Reads exactly `to.len()` bytes.
+    ///
+    /// # Errors
+    /// When not all of them can be read: unmapped, or the process is gone.
+    fn peek(&self, at: u64, to: &mut [u8]) -> io::Result<()>;
+
+    /// The aligned 8 bytes at `at`.
+    ///
+    /// # Errors
+    /// As [`Peek::peek`].
+    fn word(&self, at: u64) -> io::Result<u64> {
+        let mut b = [0; 8];
+        self.peek(at, &mut b)?;
+        Ok(u64::from_le_bytes(b))
+    }
+
+    /// Reads `len` bytes; pages that cannot be read are zero and named.
+    fn peek_lax(&self, at: u64, len: usize) -> (Vec<u8>, Vec<Hole>) {
+        let mut bytes = vec![0; len];
+        let mut holes = Vec::new();
+        if self.peek(at, &mut bytes).is_ok() {
+            return (bytes, holes);
+        }
+        let mut offset = 0;
+        while offset < len {
+            let to_page_end = (PAGE - ((at + offset as u64) & (PAGE - 1))) as usize;
+            let n = to_page_end.min(len - offset);
+            let Some(piece) = bytes.get_mut(offset..offset + n) else {
+                break;
+            };
+            if self.peek(at + offset as u64, piece).is_err() {
+                piece.fill(0);
+                holes.push(Hole {
+                    offset: offset as u32,
+                    len: n as u32,
+                });
+            }
+            offset += n;
+        }
+        (bytes, holes)
+    }
+}
+
+impl Peek for Memory {
+    fn peek(&self, at: u64, to: &mut [u8]) -> io::Result<()> {
+        self.read(at, to)
+    }
+}
+
 /// An open `/proc/PID/mem`.
 #[derive(Debug)]
 pub struct Memory {
@@ -45,27 +97,6 @@ impl Memory {
 
     /// Reads `len` bytes; pages that cannot be read are zero and named.
     pub fn read_lax(&self, at: u64, len: usize) -> (Vec<u8>, Vec<Hole>) {
-        let mut bytes = vec![0; len];
-        let mut holes = Vec::new();
-        if self.read(at, &mut bytes).is_ok() {
-            return (bytes, holes);
-        }
-        let mut offset = 0;
-        while offset < len {
-            let to_page_end = (PAGE - ((at + offset as u64) & (PAGE - 1))) as usize;
-            let n = to_page_end.min(len - offset);
-            if self
-                .read(at + offset as u64, &mut bytes[offset..offset + n])
-                .is_err()
-            {
-                bytes[offset..offset + n].fill(0);
-                holes.push(Hole {
-                    offset: offset as u32,
-                    len: n as u32,
-                });
-            }
-            offset += n;
-        }
-        (bytes, holes)
+        self.peek_lax(at, len)
     }
 }
