@@ -7,7 +7,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 
-use crate::encode::{Pushbuffer, Qmd};
+use nvcap::decode::encode::Pushbuffer;
+use nvcap::decode::view::View;
+
+use crate::form::{self, acquire};
 use crate::layout::{Channel, EVENTS, Unit};
 use crate::memory::Memory;
 use crate::plan::Plan;
@@ -45,55 +48,22 @@ pub const ORPHAN_PAYLOAD: u32 = 0x7777_0001;
 
 /// A kernel's launch, its constant bank and QMD written inline before it.
 fn launch(pb: &mut Pushbuffer, number: u64) {
-    const COMPUTE: u32 = 1;
     let qmd = 0x2_04f0_0000 + 0x800 * (number % 64);
     let constants = 0x7f4f_4e30_0000 + 0x1000 * (number % 64);
-    let fields = Qmd {
+    let fields = View {
+        version: (4, 0),
         grid: GRID,
         block: BLOCK,
         registers: 24,
-        shared: 1024,
+        shared_bytes: 1024,
         barriers: 1,
         program: PROGRAM + 0x100 * number,
-        constants,
-        constants_size: 0x300,
+        constant_banks: vec![(0, constants, 0x300)],
+        ..View::default()
     };
-    let mut bank = vec![0; 0x210];
-    for (i, value) in fields.block.iter().chain(&fields.grid).enumerate() {
-        bank[4 * i..4 * i + 4].copy_from_slice(&value.to_le_bytes());
-    }
-    pb.inline_write(COMPUTE, constants, &bank);
-    pb.inline_write(COMPUTE, constants + 0x210, &number.to_le_bytes());
-    let qmd_bytes: Vec<u8> = fields
-        .to_words()
-        .iter()
-        .flat_map(|w| w.to_le_bytes())
-        .collect();
-    pb.inline_write(COMPUTE, qmd, &qmd_bytes);
-    pb.inc(COMPUTE, 0x02b4, &[(qmd >> 8) as u32]);
-    pb.inc(COMPUTE, 0x02c0, &[0xa]);
-}
-
-fn acquire(pb: &mut Pushbuffer, address: u64, payload: u32) {
-    // SEM_ADDR_LO.. SEM_EXECUTE: ACQ_STRICT_GEQ, ACQUIRE_SWITCH_TSG.
-    pb.inc(
-        0,
-        0x005c,
-        &[address as u32, (address >> 32) as u32, payload, 0, 0x1002],
-    );
-}
-
-/// The channel's own release, by its class.
-fn release(pb: &mut Pushbuffer, channel: Channel, payload: u32) {
-    let address = semaphore(channel);
-    let words = [(address >> 32) as u32, address as u32, payload];
-    match channel.unit() {
-        Unit::Compute => pb.inc(1, 0x1b00, &[words[0], words[1], words[2], 0]),
-        Unit::Copy => {
-            pb.inc(4, 0x0240, &words);
-            pb.inc(4, 0x0300, &[0x14]);
-        }
-    }
+    let mut bank = [0; form::ARGUMENTS as usize];
+    form::kernel(pb, qmd, &fields, &mut bank, &number.to_le_bytes());
+    form::send(pb, qmd);
 }
 
 /// Submits one entry; it is fetched if `fetched`. Returns the payload of its release and its ring position.
@@ -101,17 +71,17 @@ fn submit(
     memory: &Memory,
     channel: Channel,
     fetched: bool,
-    form: impl FnOnce(&mut Pushbuffer, u32),
+    words: impl FnOnce(&mut Pushbuffer, u32),
 ) -> (u32, u64) {
     let locked = memory.lock(channel);
     let mut cursor = locked.done().cursor;
     let position = cursor.position;
     let payload = (cursor.number + 1) as u32;
     let mut pb = Pushbuffer::new();
-    form(&mut pb, payload);
-    release(&mut pb, channel, payload);
+    words(&mut pb, payload);
+    form::release(&mut pb, channel.unit(), semaphore(channel), payload);
     let work = Work {
-        pieces: vec![Piece::Segment(pb.into_bytes())],
+        pieces: vec![Piece::Segment(pb.bytes())],
         ops: vec![Op::Release {
             address: semaphore(channel),
             payload,
