@@ -2,6 +2,9 @@
 
 pub mod find;
 pub mod look;
+#[cfg(test)]
+mod made_up;
 pub mod maps;
 pub mod process;
 pub mod ring;
+mod seek;

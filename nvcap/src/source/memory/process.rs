@@ -5,6 +5,32 @@ use std::{fs::File, io, os::unix::fs::FileExt};
 
 use crate::record::Hole;
 
+/// Memory of a process, to be read at its own addresses: what the finding of channels stands on, so that it can be
+/// tested on memory that is made up, and its reads be counted.
+pub trait Peek {
+    /// Reads exactly `to.len()` bytes.
+    ///
+    /// # Errors
+    /// When not all of them can be read: unmapped, or the process is gone.
+    fn peek(&self, at: u64, to: &mut [u8]) -> io::Result<()>;
+
+    /// The aligned 8 bytes at `at`.
+    ///
+    /// # Errors
+    /// As [`Peek::peek`].
+    fn word(&self, at: u64) -> io::Result<u64> {
+        let mut b = [0; 8];
+        self.peek(at, &mut b)?;
+        Ok(u64::from_le_bytes(b))
+    }
+}
+
+impl Peek for Memory {
+    fn peek(&self, at: u64, to: &mut [u8]) -> io::Result<()> {
+        self.read(at, to)
+    }
+}
+
 /// An open `/proc/PID/mem`.
 #[derive(Debug)]
 pub struct Memory {
