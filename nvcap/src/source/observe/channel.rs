@@ -5,8 +5,8 @@ use std::io;
 
 use super::{
     fetch,
-    pace::Pace,
-    proof::{self, Chain, Keeper, Kept, Release, Verdict, Words},
+    pace::{LONGEST_NS, Pace},
+    proof::{self, Allocator, Chain, Keeper, Kept, Release, Verdict, Words},
 };
 use crate::record::{At, Channel, How, Loss, Lost, Record, Segment, Submission};
 use crate::source::memory::{find::GP_GET, process::Peek};
@@ -69,6 +69,7 @@ pub struct Follower {
     /// Entries since payloads were first followed, and those of them whose payload followed: an entry each?
     links: (u64, u64),
     words: Words,
+    allocator: Allocator,
     extended: u64,
 }
 
@@ -111,6 +112,7 @@ impl Follower {
             chain: Chain::default(),
             links: (0, 0),
             words: Words::default(),
+            allocator: Allocator::default(),
             extended: 0,
         };
         match begin {
@@ -154,17 +156,18 @@ impl Follower {
         }
     }
 
-    /// Looks at the channel: what is new goes `to` the records, what is wrong is counted.
+    /// Looks at the channel: what is new goes `to` the records, what is wrong is counted. `clock` gives ns.
     ///
     /// # Errors
     /// When the ring cannot be read any more: the process is gone, or has unmapped it.
     pub fn look(
         &mut self,
         memory: &impl Peek,
-        now: u64,
+        clock: &impl Fn() -> u64,
         to: &mut Vec<Record>,
         faults: &mut Faults,
     ) -> io::Result<Looked> {
+        let now = clock();
         let (get, put) = self.get_put(memory)?;
         let fresh = u64::from(put).wrapping_sub(self.done) & self.mask();
         let elapsed = now.saturating_sub(self.looked);
@@ -174,19 +177,31 @@ impl Follower {
             self.read_fresh(memory, fresh)?
         };
         let fresh = match read {
-            Reading::Still => 0,
-            Reading::Lapped => self.resync(memory, now, to, faults)?,
+            Reading::Still => Ok(0),
+            Reading::Lapped => Err(Lap::Certain),
             Reading::Fresh(entries, doubt) => {
                 let mut extended = self.extended;
                 let segments = fetch::segments(memory, &entries, &mut extended);
-                if doubt == Doubt::Yes && !self.continues(&segments) {
-                    self.resync(memory, now, to, faults)?
+                let releases = || segments.iter().map(|s| proof::release(&s.bytes));
+                if doubt == Doubt::Yes && !self.chain.continues(&releases().collect::<Vec<_>>()) {
+                    Err(Lap::Possible)
                 } else {
-                    self.extended = extended;
-                    self.deliver(memory, now, Some(get), segments, to, faults)?;
-                    fresh
+                    let begun = Begun {
+                        now,
+                        get: Some(get),
+                        extended,
+                    };
+                    if self.deliver(memory, clock, begun, segments, to, faults)? {
+                        Ok(fresh)
+                    } else {
+                        Err(Lap::Possible)
+                    }
                 }
             }
+        };
+        let fresh = match fresh {
+            Ok(fresh) => fresh,
+            Err(lap) => self.resync(memory, clock, lap, to, faults)?,
         };
         let looked = Looked { fresh, elapsed };
         self.looked = now;
@@ -198,8 +213,10 @@ impl Follower {
 
     /// GP_PUT is where it was: nothing came, or exactly as many as the ring holds.
     fn look_at_still(&mut self, memory: &impl Peek, now: u64) -> io::Result<Reading> {
-        // Not even the fastest program fills the ring in this time.
-        if now.saturating_sub(self.kept) < self.pace.lap_time() / 4 {
+        // Not even the fastest program fills the ring in this time. Were one faster, the keeper would tell later.
+        if now.saturating_sub(self.looked) < self.pace.lap_time()
+            && now.saturating_sub(self.kept) < LONGEST_NS
+        {
             return Ok(Reading::Still);
         }
         let slot = self.done.wrapping_sub(1) & self.mask();
@@ -255,33 +272,67 @@ impl Follower {
         Ok(fetch::entries(memory, self.ring, self.size, last, last + 1)?[0] != 0)
     }
 
-    /// Delivers what stands of new entries whose bytes were read just now.
+    /// Delivers what stands of new entries whose bytes were read just now. False: by their payloads the ring has gone
+    /// round, and nothing was delivered.
     fn deliver(
         &mut self,
         memory: &impl Peek,
-        now: u64,
-        get: Option<u32>,
+        clock: &impl Fn() -> u64,
+        begun: Begun,
         segments: Vec<Segment>,
         to: &mut Vec<Record>,
         faults: &mut Faults,
-    ) -> io::Result<()> {
+    ) -> io::Result<bool> {
+        let Begun { now, get, extended } = begun;
         let entries: Vec<u64> = segments.iter().map(|s| s.entry).collect();
         let releases: Vec<Option<Release>> =
             segments.iter().map(|s| proof::release(&s.bytes)).collect();
+        let end = self.done + entries.len() as u64;
+        // What was committed meanwhile may have been written over what was read.
+        let (_, put) = self.get_put(memory)?;
+        let more = u64::from(put).wrapping_sub(end) & self.mask();
+        let since = fetch::entries(memory, self.ring, self.size, end, end + more)?;
         // The second look: the first entry stands, so all of them do, and their bytes were read in time.
         let again = fetch::entries(memory, self.ring, self.size, self.done, self.done + 1)?;
-        let gone = if again[0] == entries[0] {
+        // Where entries look alike from round to round, that one stands proves little: then it is the time that tells
+        // and, where that was long (another program had the processor), the payload.
+        let in_time = clock().saturating_sub(now) < self.pace.lap_time() / 2;
+        let gone = if in_time && again[0] == entries[0] {
             0
         } else {
-            let end = self.done + entries.len() as u64;
             let second = fetch::entries(memory, self.ring, self.size, self.done, end)?;
-            proof::overwritten(&entries, &second)
+            match proof::overwritten(&entries, &second) {
+                0 => 0,
+                _ if !in_time => entries.len(),
+                some => some,
+            }
         };
-        faults.overwritten += gone as u64;
-        let reused = proof::reused(&entries);
-        let verdicts = self.chain.judge(&releases);
+        // The same by position, for entries that look alike from round to round; one more may be half written.
+        let round_before = (end + more + 1).saturating_sub(u64::from(self.size));
+        let gone = gone.max(round_before.saturating_sub(self.done) as usize);
+        let gone = gone.min(entries.len());
+        let mut chain = self.chain.clone();
+        let verdicts = chain.judge(&releases);
+        let round = |v: &Verdict| match v {
+            Verdict::Jumped { from, to } => to.wrapping_sub(*from) >= self.size,
+            _ => false,
+        };
+        if verdicts.iter().any(round) {
+            return Ok(false);
+        }
+        self.chain = chain;
+        self.extended = extended;
         self.links.0 += verdicts.iter().filter(|v| **v == Verdict::Proven).count() as u64;
         self.links.1 += verdicts.len() as u64;
+        for entry in &entries {
+            self.allocator.take(*entry);
+        }
+        let mut allocator = self.allocator.clone();
+        for entry in &since {
+            allocator.take(*entry);
+        }
+        let reused = proof::reused(&entries, &since, &allocator);
+        faults.overwritten += gone as u64;
         // Where part of it was overwritten meanwhile, the newest stands still, or the next look finds it gone.
         let keeper = segments.last().map(|s| Keeper::of(s, self.extended));
         let mut lost: Option<(u64, u64)> = None;
@@ -290,9 +341,10 @@ impl Follower {
             let position = self.done + i as u64;
             let stands = if i < gone {
                 false
-            } else if verdicts[i] == Verdict::Wrong
-                || verdicts[i] != Verdict::Proven && reused.binary_search(&i).is_ok()
-            {
+            } else if !in_time && verdicts[i] != Verdict::Proven {
+                faults.overwritten += 1;
+                false
+            } else if verdicts[i] == Verdict::Wrong || reused.binary_search(&i).is_ok() {
                 faults.reused += 1;
                 false
             } else if !self.words.take(&segment) {
@@ -321,62 +373,85 @@ impl Follower {
         self.done += count as u64;
         self.keeper = keeper;
         self.kept = now;
-        Ok(())
+        Ok(true)
     }
 
-    /// The payloads of these entries go on from the last one.
-    fn continues(&self, segments: &[Segment]) -> bool {
-        let Some(due) = self.chain.due() else {
-            return false;
-        };
-        let mut releases = segments.iter().filter_map(|s| proof::release(&s.bytes));
-        releases
-            .find(|r| r.address == due.address)
-            .is_some_and(|r| r.payload == due.payload)
+    /// Each entry of this channel ends with a payload that follows the one before.
+    fn bears_payloads(&self) -> bool {
+        self.links.0 > 16 && self.links.0 + 4 >= self.links.1
     }
 
-    /// The ring went round at least once since the last look: counts what is gone and goes on with the newest half,
-    /// which will stand while it is read. Gives how far the position moved.
+    /// The ring went round since the last look, or cannot be shown not to have: counts what is gone and goes on with
+    /// the newest half, which will stand while it is read. Gives how far the position moved.
     fn resync(
         &mut self,
         memory: &impl Peek,
-        now: u64,
+        clock: &impl Fn() -> u64,
+        lap: Lap,
         to: &mut Vec<Record>,
         faults: &mut Faults,
     ) -> io::Result<u64> {
         faults.laps += 1;
         let size = u64::from(self.size);
-        let (_, put) = self.get_put(memory)?;
-        let seen = u64::from(put).wrapping_sub(self.done) & self.mask();
         let half = size / 2;
-        // The slots of the newest half; their positions follow once it is known how often the ring went round.
-        let from_slot = u64::from(put) + size - half;
-        let entries = fetch::entries(memory, self.ring, self.size, from_slot, from_slot + half)?;
-        let segments = fetch::segments(memory, &entries, &mut self.extended);
+        let every = self.bears_payloads();
         let own = self.chain.own();
-        let every = self.links.0 > 16 && self.links.0 + 2 >= self.links.1;
         let before = self.chain.cut();
-        // Where each entry bears a payload, they tell how many passed.
-        let newest = segments.last().and_then(|s| proof::release(&s.bytes));
-        let passed = match (before, newest) {
-            (Some(before), Some(newest)) if every && Some(newest.address) == own => {
-                Some(u64::from(newest.payload.wrapping_sub(before)))
-            }
-            _ => None,
-        };
-        // With one slot left the keeper's own may be in the middle of being written: then it went round by its whole
-        // size less one, which only the payloads tell from more.
-        let certain = u64::from(seen + 1 < size);
-        let rounds = proof::rounds(size, seen, certain, passed);
-        let end = self.done + seen + rounds * size;
-        let from = end - half;
-        let moved = end - self.done;
-        self.lose(now, Some((self.done, from - self.done)), to);
         self.words.cut();
-        self.done = from;
-        self.keeper = None;
-        self.deliver(memory, now, None, segments, to, faults)?;
-        Ok(moved)
+        for attempt in 1.. {
+            let now = clock();
+            let (_, put) = self.get_put(memory)?;
+            let seen = u64::from(put).wrapping_sub(self.done) & self.mask();
+            // The slots of the newest half; their positions follow once it is known how often the ring went round.
+            let half = if lap == Lap::Certain {
+                half
+            } else {
+                half.min(seen)
+            };
+            let from_slot = u64::from(put) + size - half;
+            let entries =
+                fetch::entries(memory, self.ring, self.size, from_slot, from_slot + half)?;
+            let mut extended = self.extended;
+            let segments = fetch::segments(memory, &entries, &mut extended);
+            // Where each entry bears a payload, they tell how many passed.
+            let passed = match (before, own) {
+                (Some(before), Some(own)) if every => {
+                    let releases = segments.iter().map(|s| proof::release(&s.bytes));
+                    proof::payload_behind(releases, own)
+                        .map(|behind| u64::from(behind.wrapping_sub(before).wrapping_sub(1)))
+                }
+                _ => None,
+            };
+            // What was read is the half before GP_PUT only if the ring did not go on by as much meanwhile.
+            let in_time = clock().saturating_sub(now) < self.pace.lap_time() / 4;
+            if !in_time && attempt < 4 {
+                continue;
+            }
+            // With one slot left the keeper's own may be in the middle of being written: then it went round by its
+            // whole size less one, which only the payloads tell from more.
+            let certain = u64::from(lap == Lap::Certain && seen + 1 < size);
+            let passed = passed.filter(|_| in_time);
+            let end = self.done + seen + proof::rounds(size, seen, certain, passed) * size;
+            let moved = end - self.done;
+            self.keeper = None;
+            let from = if in_time { end - half } else { end };
+            self.lose(now, Some((self.done, from - self.done)), to);
+            self.done = from;
+            let begun = Begun {
+                now,
+                get: None,
+                extended,
+            };
+            if !in_time || half == 0 || !self.deliver(memory, clock, begun, segments, to, faults)? {
+                // Too slow even for that: what comes next is read from here on, and is not what the payload before
+                // it speaks of.
+                self.lose(now, Some((from, end - from)), to);
+                self.stand_at(memory, end)?;
+                self.chain.cut();
+            }
+            return Ok(moved);
+        }
+        Ok(0)
     }
 
     fn at(&self, now: u64) -> At {
@@ -444,6 +519,15 @@ impl Follower {
     }
 }
 
+/// When and with what a reading began.
+#[derive(Clone, Copy, Debug)]
+struct Begun {
+    now: u64,
+    get: Option<u32>,
+    /// The address bits that its last entry left in force.
+    extended: u64,
+}
+
 /// What reading a ring gave.
 #[derive(Debug, PartialEq, Eq)]
 enum Reading {
@@ -453,6 +537,15 @@ enum Reading {
     Fresh(Vec<u64>, Doubt),
     /// The ring has gone round.
     Lapped,
+}
+
+/// Why reading begins anew.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Lap {
+    /// The ring went round.
+    Certain,
+    /// It cannot be shown that it did not.
+    Possible,
 }
 
 /// Whether the ring may have gone round by entries that look alike.

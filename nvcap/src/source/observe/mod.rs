@@ -16,3 +16,5 @@ pub mod pace;
 pub mod process;
 pub mod proof;
 pub mod session;
+#[cfg(test)]
+mod simulated;

@@ -87,6 +87,9 @@ pub struct Chain {
     /// The channel's own semaphore, once two releases of it followed each other.
     own: Option<u64>,
     last: Option<Release>,
+    /// Entries since that one that end with no release of the channel's own: each may have had one that was not
+    /// recognised (in its middle, or cut in two by the entry's end).
+    between: u32,
     /// The last payload that did not follow.
     suspect: Option<u32>,
 }
@@ -102,6 +105,8 @@ impl Chain {
     }
 
     fn one(&mut self, release: Option<Release>, behind: &[Option<Release>]) -> Verdict {
+        let between = self.between;
+        self.between = between.saturating_add(1);
         let Some(release) = release else {
             return Verdict::Unproven;
         };
@@ -119,6 +124,7 @@ impl Chain {
         if release.address != own {
             return Verdict::Unproven;
         }
+        self.between = 0;
         let Some(last) = self.last.filter(|l| l.address == own) else {
             self.last = Some(release);
             return Verdict::Unproven;
@@ -128,8 +134,8 @@ impl Chain {
         let take = |chain: &mut Self, payload: u32| {
             chain.last = Some(Release { payload, ..release });
         };
-        if release.payload == due {
-            take(self, due);
+        if release.payload.wrapping_sub(due) <= between {
+            take(self, release.payload);
             return Verdict::Proven;
         }
         let next = behind.iter().flatten().find(|r| r.address == own);
@@ -152,17 +158,21 @@ impl Chain {
     /// Entries are missing: the next release may bear any payload. Gives the last one seen of the channel's own.
     pub fn cut(&mut self) -> Option<u32> {
         self.suspect = None;
+        self.between = 0;
         let last = self.last.take()?;
         (Some(last.address) == self.own).then_some(last.payload)
     }
 
-    /// The payload that must come next, where that is known.
-    pub fn due(&self) -> Option<Release> {
-        let last = self.last?;
-        (Some(last.address) == self.own).then(|| Release {
-            payload: last.payload.wrapping_add(1),
-            ..last
-        })
+    /// Whether these releases, of entries that follow in the ring, go on from the last one; false where nothing is
+    /// known.
+    pub fn continues(&self, releases: &[Option<Release>]) -> bool {
+        let Some(last) = self.last.filter(|l| Some(l.address) == self.own) else {
+            return false;
+        };
+        let due = last.payload.wrapping_add(1);
+        let mut with = releases.iter().enumerate();
+        with.find_map(|(i, r)| r.filter(|r| r.address == last.address).map(|r| (i, r)))
+            .is_some_and(|(i, r)| r.payload.wrapping_sub(due) <= self.between + i as u32)
     }
 
     /// The channel's own semaphore, once known.
@@ -176,8 +186,26 @@ impl Chain {
 /// bears one: then the answer is exact.
 pub fn rounds(size: u64, seen: u64, at_least: u64, payloads: Option<u64>) -> u64 {
     payloads
-        .filter(|p| *p >= seen && (p - seen) % size == 0)
+        .filter(|p| *p >= seen && (p - seen).is_multiple_of(size))
         .map_or(at_least, |p| ((p - seen) / size).max(at_least))
+}
+
+/// The payload that the entry behind these must bear, where each bears one: what most of them say, for the memory of
+/// some may have been used again.
+pub fn payload_behind(
+    releases: impl ExactSizeIterator<Item = Option<Release>>,
+    own: u64,
+) -> Option<u32> {
+    let count = releases.len() as u32;
+    let own = |(i, r): (usize, Option<Release>)| {
+        let r = r.filter(|r| r.address == own)?;
+        Some(r.payload.wrapping_add(count - i as u32))
+    };
+    let mut all: Vec<u32> = releases.enumerate().filter_map(own).collect();
+    all.sort_unstable();
+    let middle = *all.get(all.len() / 2)?;
+    let agree = all.iter().filter(|p| **p == middle).count();
+    (2 * agree > count as usize).then_some(middle)
 }
 
 /// The newest entry of the last look, by which a lap is known.
@@ -233,40 +261,77 @@ pub fn overwritten(first: &[u64], second: &[u64]) -> usize {
     last.map_or(0, |i| i + 1)
 }
 
-/// Entries whose memory a later one of the same reading uses too: what was read of them is the later one's.
-pub fn reused(entries: &[u64]) -> Vec<usize> {
-    let range = |e: u64| {
-        let start = e & 0xff_ffff_fffc;
-        (start, start + length(e) as u64)
-    };
-    let segments = || {
-        let all = entries.iter().enumerate();
-        all.filter(|(_, e)| length(**e) != 0)
-            .map(|(i, e)| (i, range(*e)))
-    };
-    // Almost always each begins where the one before ends, or behind it.
-    let mut end = 0;
-    let ascending = segments().all(|(_, (start, stop))| {
-        let fits = start >= end;
-        end = stop;
+fn range(entry: u64) -> (u64, u64) {
+    let start = entry & 0xff_ffff_fffc;
+    (start, start + length(entry) as u64)
+}
+
+/// Where a channel's pushbuffer memory is written next, as far as its entries tell: behind the newest one, and, where
+/// that came near the place from which they jumped back before, at the place to which they did.
+#[derive(Clone, Debug, Default)]
+pub struct Allocator {
+    /// End of the newest segment.
+    end: u64,
+    /// Size of the largest.
+    largest: u64,
+    /// Where segments jumped from last, and where to.
+    jump: Option<(u64, u64)>,
+}
+
+/// What may be written ahead at the least, bytes.
+const AHEAD: u64 = 1024;
+
+impl Allocator {
+    /// Takes an entry's place into account.
+    pub fn take(&mut self, entry: u64) {
+        let (start, end) = range(entry);
+        if start == end {
+            return;
+        }
+        if start < self.end {
+            self.jump = Some((self.end, start));
+        }
+        self.end = end;
+        self.largest = self.largest.max(end - start);
+    }
+
+    /// Ranges that a submission not committed yet may be writing to.
+    pub fn ahead(&self) -> [(u64, u64); 2] {
+        let most = (2 * self.largest).max(AHEAD);
+        let jumped = match self.jump {
+            Some((from, to)) if self.end + most > from => (to, to + most),
+            _ => (0, 0),
+        };
+        [(self.end, self.end + most), jumped]
+    }
+}
+
+/// Entries of a reading whose memory was, or may have been, written again before it was read: by a later one of the
+/// same reading, by one of those `since` that were committed while it was read, or by one not committed yet.
+pub fn reused(entries: &[u64], since: &[u64], allocator: &Allocator) -> Vec<usize> {
+    let all = || entries.iter().chain(since).map(|e| range(*e));
+    let ahead = allocator.ahead();
+    // Almost always each begins where the one before ends, or behind it, and what comes next lies behind all.
+    let mut last = 0;
+    let ascending = all().filter(|r| r.0 != r.1).all(|(start, end)| {
+        let fits = start >= last;
+        last = end;
         fits
     });
-    if ascending {
+    if ascending && ahead[0].0 >= last && ahead[1] == (0, 0) {
         return Vec::new();
     }
-    let mut all: Vec<(usize, (u64, u64))> = segments().collect();
-    all.sort_by_key(|s| s.1.0);
+    let mut later: Vec<(u64, u64)> = ahead.to_vec();
+    later.extend(since.iter().map(|e| range(*e)));
     let mut hit = Vec::new();
-    for (n, (i, (_, stop))) in all.iter().enumerate() {
-        for (j, (start, _)) in &all[n + 1..] {
-            if start >= stop {
-                break;
-            }
-            hit.push(*i.min(j));
+    for (i, entry) in entries.iter().enumerate().rev() {
+        let (start, end) = range(*entry);
+        if start != end && later.iter().any(|l| l.0 < end && start < l.1) {
+            hit.push(i);
         }
+        later.push((start, end));
     }
-    hit.sort_unstable();
-    hit.dedup();
+    hit.reverse();
     hit
 }
 
@@ -309,5 +374,183 @@ impl Words {
         let judged = self.synced;
         self.cut();
         !judged
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const OWN: u64 = 0x2_0460_fff0;
+
+    fn own(payload: u32) -> Option<Release> {
+        Some(Release {
+            address: OWN,
+            payload,
+        })
+    }
+
+    fn bytes(words: &[u32]) -> Vec<u8> {
+        words.iter().flat_map(|w| w.to_le_bytes()).collect()
+    }
+
+    #[test]
+    fn releases_at_a_segment_s_end() {
+        let compute = bytes(&[7, 0x2004_26c0, 2, 0x0460_fff0, 9, 0]);
+        assert_eq!(release(&compute), own(9));
+        let copy = bytes(&[0x2003_8090, 2, 0x0460_fff0, 9, 0x2001_80c0, 0x14]);
+        assert_eq!(release(&copy), own(9));
+        for cut in 0..compute.len() - 1 {
+            assert_eq!(release(&compute[..cut]), None, "{cut}");
+        }
+        assert_eq!(release(&bytes(&[0; 12])), None);
+        assert_eq!(release(&[]), None);
+    }
+
+    #[test]
+    fn payloads_that_follow_are_proven() {
+        let mut chain = Chain::default();
+        let verdicts = chain.judge(&[own(4), own(5), None, own(6), own(7)]);
+        use Verdict::*;
+        assert_eq!(verdicts, [Unproven, Proven, Unproven, Proven, Proven]);
+        // A release in the middle of an entry, or cut in two, is not recognised.
+        assert_eq!(chain.judge(&[None, own(9)]), [Unproven, Proven]);
+        let wrap = chain.judge(&[own(10)]);
+        assert_eq!(wrap, [Proven]);
+    }
+
+    #[test]
+    fn one_entry_with_another_payload_is_wrong_and_the_next_goes_on() {
+        let mut chain = Chain::default();
+        chain.judge(&[own(1), own(2)]);
+        use Verdict::*;
+        assert_eq!(
+            chain.judge(&[own(3), own(700), own(5), own(6)]),
+            [Proven, Wrong, Proven, Proven]
+        );
+        // The newest of a reading, with nothing behind it to tell yet.
+        assert_eq!(chain.judge(&[own(800)]), [Wrong]);
+        assert_eq!(chain.judge(&[own(8)]), [Proven]);
+    }
+
+    #[test]
+    fn payloads_that_go_on_from_another_one_have_jumped() {
+        use Verdict::*;
+        let jumped = Jumped { from: 3, to: 40 };
+        let mut chain = Chain::default();
+        chain.judge(&[own(1), own(2), own(3)]);
+        assert_eq!(
+            chain.judge(&[own(40), own(41), own(42)]),
+            [jumped, Proven, Proven]
+        );
+        // Seen one by one, the first is taken for wrong.
+        let mut chain = Chain::default();
+        chain.judge(&[own(1), own(2), own(3)]);
+        assert_eq!(chain.judge(&[own(40)]), [Wrong]);
+        assert_eq!(chain.judge(&[own(41)]), [Jumped { from: 4, to: 41 }]);
+        assert_eq!(chain.judge(&[own(42)]), [Proven]);
+    }
+
+    #[test]
+    fn how_often_a_ring_went_round() {
+        assert_eq!(rounds(1024, 10, 1, None), 1);
+        assert_eq!(rounds(1024, 10, 1, Some(10 + 5 * 1024)), 5);
+        // Payloads that do not fit the position tell nothing.
+        assert_eq!(rounds(1024, 10, 1, Some(5000)), 1);
+        assert_eq!(rounds(1024, 10, 1, Some(3)), 1);
+        assert_eq!(rounds(1024, 1023, 0, Some(1023)), 0);
+    }
+
+    #[test]
+    fn most_payloads_tell_the_next_one() {
+        let all = |payloads: &[Option<Release>]| payload_behind(payloads.iter().copied(), OWN);
+        assert_eq!(all(&[own(5), own(6), own(7)]), Some(8));
+        assert_eq!(all(&[own(5), own(900), own(7)]), Some(8));
+        assert_eq!(all(&[own(5), None, None]), None);
+        assert_eq!(all(&[own(5), own(900)]), None);
+        assert_eq!(all(&[]), None);
+    }
+
+    #[test]
+    fn a_keeper_knows_itself_again() {
+        let segment = Segment {
+            entry: 4 << 42 | 0x1000,
+            bytes: bytes(&[1, 2, 3, 4]),
+            holes: Vec::new(),
+        };
+        let keeper = Keeper::of(&segment, 5 << 40);
+        assert_eq!(keeper.tail_at, 5 << 40 | 0x1000);
+        assert_eq!(keeper.compare(segment.entry, None), Kept::Yes);
+        assert_eq!(
+            keeper.compare(segment.entry, Some(&segment.bytes)),
+            Kept::Yes
+        );
+        assert_eq!(
+            keeper.compare(segment.entry, Some(&[0; 16])),
+            Kept::Doubtful
+        );
+        assert_eq!(keeper.compare(segment.entry + 4, None), Kept::No);
+    }
+
+    #[test]
+    fn what_was_overwritten_and_what_was_used_again() {
+        assert_eq!(overwritten(&[1, 2, 3], &[1, 2, 3]), 0);
+        assert_eq!(overwritten(&[1, 2, 3], &[9, 2, 3]), 1);
+        // An entry that looks as before among overwritten ones is overwritten too.
+        assert_eq!(overwritten(&[1, 2, 3], &[9, 2, 9]), 3);
+        let at = |address: u64, words: u64| words << 42 | address;
+        let taken = |entries: &[u64]| {
+            let mut allocator = Allocator::default();
+            entries.iter().for_each(|e| allocator.take(*e));
+            allocator
+        };
+        let reused = |entries: &[u64], since: &[u64]| {
+            let all: Vec<u64> = entries.iter().chain(since).copied().collect();
+            reused(entries, since, &taken(&all))
+        };
+        let row = [at(0x1000, 4), at(0x1010, 4), 0, at(0x1020, 8)];
+        assert_eq!(reused(&row, &[]), [0; 0]);
+        assert_eq!(reused(&row, &[at(0x1040, 4)]), [0; 0]);
+        // A later one in the middle of an earlier one.
+        assert_eq!(
+            reused(&[at(0x1000, 16), at(0x9000, 4), at(0x1010, 4)], &[]),
+            [0]
+        );
+        // One that was committed while the others were read, and what comes behind it.
+        assert_eq!(
+            reused(
+                &[at(0x1000, 4), at(0x4000, 4), at(0x8000, 4)],
+                &[at(0x4000, 4)]
+            ),
+            [1]
+        );
+        // What is not committed yet is written behind the newest.
+        assert_eq!(
+            reused(&[at(0x1100, 4), at(0x9000, 4), at(0x1000, 4)], &[]),
+            [0]
+        );
+        // Or, once that comes near where it jumped from before, at where it jumped to.
+        let mut allocator = taken(&[at(0x8000, 4), at(0x1000, 4), at(0x7f00, 4)]);
+        assert_eq!(super::reused(&[at(0x1000, 4)], &[], &allocator), [0]);
+        allocator.take(at(0x2000, 4));
+        assert_eq!(super::reused(&[at(0x1000, 4)], &[], &allocator), [0; 0]);
+    }
+
+    #[test]
+    fn words_are_judged_once_a_beginning_was_seen() {
+        let segment = |words: &[u32]| Segment {
+            entry: (words.len() as u64) << 42,
+            bytes: bytes(words),
+            holes: Vec::new(),
+        };
+        let illegal = segment(&[0xc000_0000]);
+        let mut words = Words::default();
+        // In the middle of a method, nothing is illegal.
+        assert!(words.take(&illegal));
+        assert!(words.take(&segment(&[0x2001_0000, 1])));
+        assert!(!words.take(&illegal));
+        assert!(words.take(&illegal));
+        words.begin();
+        assert!(!words.take(&illegal));
     }
 }

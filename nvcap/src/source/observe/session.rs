@@ -21,9 +21,9 @@ use crate::source::{
 };
 
 /// Time between two looks at a channel that never moved, ns: its process has just begun, or has not.
-const UNMOVED_NS: [u64; 2] = [2_000_000, 20_000_000];
+const UNMOVED_NS: [u64; 2] = [2_000_000, 10_000_000];
 /// A process is new for this time after its first channel was found, ns.
-const NEW_NS: u64 = 5_000_000_000;
+const NEW_NS: u64 = 2_000_000_000;
 
 /// How to observe.
 #[derive(Clone, Debug, Default)]
@@ -95,7 +95,7 @@ fn at(pid: u32, tid: u32) -> At {
 impl Session {
     /// Observes nothing yet.
     pub fn new(options: Options) -> Self {
-        process::sleep_precisely();
+        process::be_on_time();
         Self {
             budget: options.cpu.map(Budget::new),
             options,
@@ -188,7 +188,7 @@ impl Session {
             let memory = self.watched.get(&pid).and_then(|w| w.process.as_ref());
             let looked = memory.map(|p| {
                 f.follower
-                    .look(&p.memory, begun, &mut self.out, &mut self.faults)
+                    .look(&p.memory, &now, &mut self.out, &mut self.faults)
             });
             if let Some(Ok(looked)) = looked {
                 self.sums.looks += 1;
@@ -439,9 +439,16 @@ impl Source for Session {
         if let Some(budget) = &mut self.budget
             && let Some(ns) = budget.spend(now(), process::own_cpu())
         {
-            let pause = Duration::from_nanos(ns).min(wait);
-            std::thread::sleep(pause);
-            self.sums.throttled_ns += pause.as_nanos() as u64;
+            let begun = now();
+            // Of an end it is told at no cost: nothing can be read any more, and waiting for it would be in vain.
+            let ended = process::wait_for_end(
+                self.watched.values().filter_map(|w| w.process.as_ref()),
+                Duration::from_nanos(ns).min(wait),
+            );
+            self.sums.throttled_ns += now() - begun;
+            for pid in ended {
+                self.look_after(pid);
+            }
             to.append(&mut self.out);
             return Ok(());
         }
