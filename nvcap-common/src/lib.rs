@@ -25,7 +25,7 @@ pub const CODE: usize = 32;
 /// "No token": the store's register is not known yet.
 pub const NO_TOKEN: u32 = u32::MAX;
 
-/// GP_GET is read at every so many looks at a channel (a power of two): see `capture.rs`, `look`.
+/// GP_GET is read at every so many looks at a channel (a power of two): see `read.rs`, `positions`.
 pub const GET_EVERY: u64 = 16;
 /// "Not read": in [`Submit::get`].
 pub const NO_GET: u32 = u32::MAX;
@@ -120,6 +120,8 @@ pub struct Submit {
     pub doorbell: u64,
     /// Ring position behind the last entry that this walk will report.
     pub target: u64,
+    /// Address bits 56:40 that hold for the first valid entry, already shifted.
+    pub extended: u64,
     /// Thread name, NUL padded.
     pub comm: [u8; 16],
     /// Index of the first valid entry in `entries` (reads begin at a multiple of 64 bytes).

@@ -5,17 +5,18 @@
 //! cannot go on (ring buffer full, too many entries for one trap) leaves the channel's `done` at the first entry that
 //! was not wholly reported: the next doorbell of the channel, or the user program, reports it again from there.
 
-use aya_ebpf::{
-    cty::c_void, helpers::generated::{bpf_probe_read_user, bpf_probe_read_user_str}, macros::map, maps::PerCpuArray,
-};
+use aya_ebpf::{macros::map, maps::PerCpuArray};
 use nvcap_common::{
-    BATCH, CHUNK, CLASSES, Channel, Data, GET_EVERY, Gap, Header, NO_GET, NO_TOKEN, REGS, Scan, Submit, TokenKey,
+    BATCH, CHUNK, CLASSES, Channel, Data, Gap, Header, NO_TOKEN, REGS, Scan, Submit, TokenKey,
     flag, kind,
 };
 
-use crate::maps::{
-    CHANNELS, CONFIG, NO_WAKEUP, SPACES, TOKENS, XLATE, count, discard, fetch_add, reserve, submit,
-    wakeup_if_filling,
+use crate::{
+    maps::{
+        CHANNELS, NO_WAKEUP, SPACES, TOKENS, XLATE, count, discard, fetch_add, reserve, submit,
+        wakeup_if_filling,
+    },
+    read::{bounded, positions, read_user},
 };
 
 pub mod phase {
@@ -100,21 +101,6 @@ pub fn walk() -> Option<&'static mut Walk> {
 fn channel(index: u32) -> Option<&'static mut Channel> {
     // SAFETY: the claim makes this program the only one to write the owner's fields.
     CHANNELS.get_ptr_mut(index).map(|c| unsafe { &mut *c })
-}
-
-/// Reads the process's memory; false where it cannot.
-#[inline(always)]
-fn read_user(to: *mut u8, len: u32, from: u64) -> bool {
-    // SAFETY: callers bound len by the size behind `to`; the helper checks `from`.
-    unsafe { bpf_probe_read_user(to.cast(), len, from as *const c_void) == 0 }
-}
-
-/// What is never more than `MAX`, in a form that the verifier sees, too: Linux 6.1's forgets what it learnt of a value
-/// by the time it is shifted and shortened, and the compiler knows better than to compare twice unless it is blinded.
-#[inline(always)]
-fn bounded<const MAX: u32>(len: u32) -> u32 {
-    let len = core::hint::black_box(len);
-    if len > MAX { MAX } else { len }
 }
 
 /// Starts with the channel the token names, or else with all of them.
@@ -224,75 +210,6 @@ fn next(w: &mut Walk) {
     if c.live != 0 && c.space == w.space {
         take(w, c);
     }
-}
-
-/// GP_GET and GP_PUT.
-///
-/// The kernel copies user memory with `rep movsb`, whose cost on video memory is that of whole reads over PCIe: two when
-/// the address is a multiple of 64, four when it is not, whatever the length up to 128 (docs/verification.md).
-#[inline(always)]
-fn get_put(at: u64) -> Option<(u32, u32)> {
-    let mut words = [0u64; 2];
-    // USERD is aligned: GP_GET lies 8 behind a multiple of 64.
-    let pair = if at & 63 == 8 {
-        if !read_user((&raw mut words).cast(), 16, at - 8) {
-            return None;
-        }
-        words[1]
-    } else {
-        if !read_user((&raw mut words).cast(), 8, at) {
-            return None;
-        }
-        words[0]
-    };
-    Some((pair as u32, (pair >> 32) as u32))
-}
-
-/// GP_PUT by one read over PCIe, where that can tell it.
-///
-/// The helper for strings loads whole words, as a plain `mov`, and gives what lies before the first zero byte. Of a
-/// GP_PUT below 65536 that is all but for its zero bytes, unless its lowest byte is one: then nothing is known.
-#[cfg(bpf_target_arch = "x86_64")]
-#[inline(always)]
-fn put_alone(at: u64, entries: u64) -> Option<u32> {
-    if entries > 1 << 16 {
-        return None;
-    }
-    let mut word = 0u64;
-    // SAFETY: 8 bytes of ours; the helper checks the address.
-    let n = unsafe {
-        bpf_probe_read_user_str((&raw mut word).cast(), 8, (at + 4) as *const c_void)
-    };
-    match n {
-        2 => Some(word as u32 & 0xff),
-        3 => Some(word as u32 & 0xffff),
-        _ => None,
-    }
-}
-
-/// Elsewhere the helper may read byte by byte.
-#[cfg(not(bpf_target_arch = "x86_64"))]
-#[inline(always)]
-fn put_alone(_at: u64, _entries: u64) -> Option<u32> {
-    None
-}
-
-/// More new entries than this in one look are believed of a full read only.
-const FEW: u64 = 64;
-
-/// GP_PUT, and GP_GET every now and then.
-#[inline(always)]
-fn positions(c: &Channel) -> Option<(u32, u32)> {
-    let always = CONFIG.get(0).is_none_or(|f| f.gp_get != 0);
-    let entries = u64::from(c.entries);
-    if !always
-        && c.looks & (GET_EVERY - 1) != 0
-        && let Some(put) = put_alone(c.get_put, entries)
-        && u64::from(put).wrapping_sub(c.seen) & (entries - 1) <= FEW
-    {
-        return Some((NO_GET, put));
-    }
-    get_put(c.get_put)
 }
 
 #[inline(always)]
@@ -431,6 +348,7 @@ fn batch(w: &mut Walk) {
             ip: w.ip,
             doorbell: w.doorbell,
             target: w.target,
+            extended: c.extended,
             comm: w.comm,
             first: first as u32,
             pad: 0,
@@ -442,6 +360,20 @@ fn batch(w: &mut Walk) {
     w.first = first as u32;
     w.index = 0;
     w.phase = phase::ENTRY;
+}
+
+/// An entry of the batch.
+#[inline(always)]
+fn nth(w: &Walk, index: u32) -> u64 {
+    w.batch[((w.first + index) & (BATCH as u32 - 1)) as usize]
+}
+
+/// A control entry; opcode 4 sets address bits 56:40 (Hopper and later).
+#[inline(always)]
+fn control(c: &mut Channel, e: u64) {
+    if (e >> 32) & 0xff == 4 {
+        c.extended = ((e >> 8) & 0x1_ffff) << 40;
+    }
 }
 
 #[inline(always)]
@@ -458,13 +390,10 @@ fn entry(w: &mut Walk) {
         w.phase = phase::BATCH;
         return;
     }
-    let e = w.batch[((w.first + w.index) & (BATCH as u32 - 1)) as usize];
+    let e = nth(w, w.index);
     let words = (e >> 42) as u32 & 0x1f_ffff;
     if words == 0 {
-        // A control entry; opcode 4 sets address bits 56:40 (Hopper and later).
-        if (e >> 32) & 0xff == 4 {
-            c.extended = ((e >> 8) & 0x1_ffff) << 40;
-        }
+        control(c, e);
         w.index += 1;
         return;
     }
@@ -508,11 +437,6 @@ fn translate(w: &mut Walk) {
 
 #[inline(always)]
 fn data(w: &mut Walk) {
-    if w.left == 0 {
-        w.index += 1;
-        w.phase = phase::ENTRY;
-        return;
-    }
     let to_page_end = (PAGE - (w.address & (PAGE - 1))) as u32;
     let mut span = if w.left > CHUNK as u32 {
         CHUNK as u32
@@ -585,14 +509,28 @@ fn chunk<const SIZE: usize>(w: &mut Walk, span: u32, to_page_end: u32) {
     w.offset += span;
     w.left -= span;
     w.address += u64::from(span);
+    if w.left == 0 {
+        w.index += 1;
+        w.phase = phase::ENTRY;
+    }
 }
 
-/// What of the walk was wholly reported counts as done.
+/// What of the walk was wholly reported counts as done: control entries, which have no bytes, with their batch.
 #[inline(always)]
 fn settle(w: &Walk, c: &mut Channel) {
-    if w.count != 0 {
-        c.done = w.cursor + u64::from(w.index);
+    if w.count == 0 {
+        return;
     }
+    let mut index = w.index;
+    for _ in 0..BATCH {
+        let e = nth(w, index);
+        if index >= w.count || (e >> 42) & 0x1f_ffff != 0 {
+            break;
+        }
+        control(c, e);
+        index += 1;
+    }
+    c.done = w.cursor + u64::from(index);
 }
 
 #[inline(always)]

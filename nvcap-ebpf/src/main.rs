@@ -4,6 +4,7 @@
 //! - `capture`: walks a channel's ring and copies entries and pushbuffer bytes.
 //! - `ioctl`, `mmap`, `process`: what the driver model is made from.
 //! - `fentry`: another way into `ioctl` and `mmap`.
+//! - `read`: reading the traced process's memory, video memory above all.
 //! - `kernel`: reading kernel structures by offsets found in BTF.
 //!
 //! Nothing here decides what a byte means. All state that outlives a program run is in the maps of `maps`.
@@ -21,6 +22,7 @@ mod kernel;
 mod maps;
 mod mmap;
 mod process;
+mod read;
 
 #[cfg(not(test))]
 #[panic_handler]

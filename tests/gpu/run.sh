@@ -1,7 +1,7 @@
 #!/bin/bash
 # Everything that nvcap must show on a GPU, in one script for a machine without Rust.
 #
-#   run.sh [SECTION...]     sections: oracle vadd train cost refuse (default: all of them, in this order)
+#   run.sh [SECTION...]     sections: oracle vadd train cost reads refuse (default: all of them, in this order)
 #
 # Needs: nvcc, gcc, python3 with torch (for train), root, and bin/{nvcap,compare} beside this script or one folder up
 # (or BIN=FOLDER). Writes a summary and what it is based on to $OUT when that is set, else to ./gpu-results.
@@ -13,7 +13,7 @@ NVCAP=$(readlink -f "$BIN/nvcap") COMPARE=$(readlink -f "$BIN/compare")
 OUT=${OUT:-$PWD/gpu-results}
 WORK=$(mktemp -d)
 mkdir -p "$OUT"
-[ $# -gt 0 ] || set -- oracle vadd train cost refuse
+[ $# -gt 0 ] || set -- oracle vadd train cost reads refuse
 [ -x "$NVCAP" ] || { echo "run.sh: no nvcap in $HERE/bin or $HERE/../bin: make the bundle with cargo xtask gpu-bundle" >&2; exit 2; }
 SUMMARY=$OUT/summary.txt
 : >"$SUMMARY"
@@ -60,7 +60,7 @@ wait_armed() {
 
 echo "== building ($(date -u +%T))"
 ARCH=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | head -n 1 | tr -d .)
-for f in work vadd loop; do nvcc -O2 -arch=sm_"${ARCH:-90}" -o "$WORK/$f" "$HERE/$f.cu" & done
+for f in work vadd loop reads; do nvcc -O2 -arch=sm_"${ARCH:-90}" -o "$WORK/$f" "$HERE/$f.cu" & done
 gcc -O2 -shared -fPIC -o "$WORK/oracle.so" "$HERE/oracle.c" -ldl -lpthread 2>"$WORK/oracle.log" || cat "$WORK/oracle.log"
 gcc -O2 -Wall -o "$WORK/bp" "$HERE/bp.c"
 wait
@@ -191,6 +191,11 @@ section_cost() {
     done
     check "cost: below 1.6 watchpoints" python3 "$HERE/check.py" costs "$OUT/costs.txt"
     python3 "$HERE/check.py" costs "$OUT/costs.txt" | tee -a "$SUMMARY"
+}
+
+# What the reads cost that the doorbell program makes: no check, the figures of docs/verification.md.
+section_reads() {
+    "$WORK/reads" | tee "$OUT/reads.txt"
 }
 
 # refuse WHAT WORD COMMAND...: status 1 and one line on standard error that has the word.

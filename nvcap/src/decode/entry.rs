@@ -69,6 +69,22 @@ pub fn extended_base(operand: u32) -> u64 {
     u64::from(operand >> 8 & 0x1_ffff) << 40
 }
 
+/// Goes past an entry of a channel whose extended base is `base`: the address and length in bytes of a segment, or
+/// `None` for a control entry, which may change `base`.
+pub fn pass(raw: u64, base: &mut u64) -> Option<(GpuVa, u32)> {
+    match read(raw, *base) {
+        EntryKind::Segment { address, len, .. } => Some((address, len)),
+        EntryKind::Control {
+            opcode, operand, ..
+        } => {
+            if opcode == Opcode::SET_PB_SEGMENT_EXTENDED_BASE.0 {
+                *base = extended_base(operand);
+            }
+            None
+        }
+    }
+}
+
 /// A segment entry: the inverse of [`read`]. `len` is cut to whole dwords and to 21 bits of them.
 pub fn segment(address: GpuVa, len: u32, conditional: bool, subroutine: bool, sync: bool) -> u64 {
     let dwords = u64::from(len >> 2 & 0x1f_ffff);
@@ -139,5 +155,18 @@ mod tests {
             panic!()
         };
         assert_eq!(address, GpuVa(0x1_2345 << 40 | 0x1000));
+    }
+
+    #[test]
+    fn passing_entries_keeps_the_base() {
+        let mut base = 0;
+        let raw = control(Opcode::SET_PB_SEGMENT_EXTENDED_BASE, 0x1_2345 << 8, true);
+        assert_eq!(pass(raw, &mut base), None);
+        assert_eq!(pass(control(Opcode::NOP, 7 << 8, false), &mut base), None);
+        let raw = segment(GpuVa(0x1000), 8, true, false, false);
+        assert_eq!(
+            pass(raw, &mut base),
+            Some((GpuVa(0x1_2345 << 40 | 0x1000), 8))
+        );
     }
 }

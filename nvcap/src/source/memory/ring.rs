@@ -1,6 +1,6 @@
 //! Reading new entries of a ring and their pushbuffer bytes from outside.
 
-use crate::record::Segment;
+use crate::{decode::entry, record::Segment};
 
 use super::process::Memory;
 
@@ -36,19 +36,15 @@ pub fn read(
         memory.read(ring.address + 8 * (at & mask), &mut raw).ok()?;
         for entry in raw.as_chunks::<8>().0 {
             let entry = u64::from_le_bytes(*entry);
-            let len = ((entry >> 42) as usize & 0x1f_ffff) * 4;
-            if len == 0 {
-                if (entry >> 32) & 0xff == 4 {
-                    *extended = ((entry >> 8) & 0x1_ffff) << 40;
-                }
+            let Some((address, len)) = entry::pass(entry, extended) else {
                 segments.push(Segment {
                     entry,
                     ..Segment::default()
                 });
                 continue;
-            }
-            let address = translate(*extended | (entry & 0xff_ffff_fffc));
-            let (bytes, holes) = memory.read_lax(address, len);
+            };
+            let address = translate(address.0);
+            let (bytes, holes) = memory.read_lax(address, len as usize);
             segments.push(Segment {
                 entry,
                 bytes,

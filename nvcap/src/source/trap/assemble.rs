@@ -356,6 +356,7 @@ mod tests {
             ip: 0,
             doorbell: 0,
             target,
+            extended: 0,
             comm: [0; 16],
             first: 0,
             pad: 0,

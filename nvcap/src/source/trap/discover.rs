@@ -10,7 +10,7 @@ use std::{fmt, fs, str::FromStr};
 
 use aya::{
     Ebpf,
-    programs::{KProbe, RawTracePoint},
+    programs::{KProbe, Program, RawTracePoint},
 };
 
 use super::{
@@ -110,9 +110,12 @@ pub fn attach_way(loaded: &mut Loaded, way: Way) -> Result<()> {
     }
 }
 
-fn raw_tracepoint(bpf: &mut Ebpf, name: &str, tracepoint: &str) -> Result<()> {
-    let program: &mut RawTracePoint = bpf
-        .program_mut(name)
+/// A program of the object by its name, of the type that is asked for.
+fn find<'a, P>(bpf: &'a mut Ebpf, name: &str) -> Result<&'a mut P>
+where
+    &'a mut P: TryFrom<&'a mut Program>,
+{
+    bpf.program_mut(name)
         .and_then(|p| p.try_into().ok())
         .ok_or_else(|| {
             Error::new(
@@ -120,7 +123,11 @@ fn raw_tracepoint(bpf: &mut Ebpf, name: &str, tracepoint: &str) -> Result<()> {
                 "it is not in the object",
                 "rebuild nvcap",
             )
-        })?;
+        })
+}
+
+fn raw_tracepoint(bpf: &mut Ebpf, name: &str, tracepoint: &str) -> Result<()> {
+    let program: &mut RawTracePoint = find(bpf, name)?;
     if program.fd().is_err() {
         program
             .load()
@@ -180,16 +187,7 @@ fn attach_uvm_kprobes(bpf: &mut Ebpf) -> Result<()> {
 }
 
 fn kprobe(bpf: &mut Ebpf, name: &str, function: &str) -> Result<()> {
-    let program: &mut KProbe = bpf
-        .program_mut(name)
-        .and_then(|p| p.try_into().ok())
-        .ok_or_else(|| {
-            Error::new(
-                format!("finding program {name}"),
-                "it is not in the object",
-                "rebuild nvcap",
-            )
-        })?;
+    let program: &mut KProbe = find(bpf, name)?;
     if program.fd().is_err() {
         program
             .load()

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use live::programs::{Folder, Running, nvcap, softgpu};
-use live::verify::{Expected, Extent, verify};
+use live::verify::{Expected, Extent, Report, verify};
 use softgpu::layout::{DOORBELL, doorbell_page};
 use softgpu::plan::Plan;
 use softgpu::run::EXEC_STRIDE;
@@ -167,26 +167,35 @@ pub fn fork_afterwards() -> Result<()> {
     report.expect_complete()
 }
 
+/// Lets the software GPU run for `before`, attaches, and verifies what was traced to its end.
+fn attached_to_running(plan: &Plan, options: &[&str], before: Duration) -> Result<Report> {
+    let folder = Folder::new()?;
+    let trace = folder.file("trace.json");
+    let mut gpu = waiting(plan, options)?;
+    gpu.write(b"g")?;
+    std::thread::sleep(before);
+    let nvcap = attach(gpu.pid(), &trace, folder.channels()?, &[])?;
+    ensure!(
+        gpu.runs(),
+        "the software GPU ended before nvcap was attached: the test needs more submissions"
+    );
+    let gpu = gpu.end(LIMIT)?;
+    gpu.expect_code(0)?;
+    expect_result(&gpu.stdout, plan)?;
+    nvcap.end(Duration::from_secs(20))?.expect_code(0)?;
+    verify(&trace, &Expected::part(plan.clone(), Extent::Suffix))
+}
+
 /// Attached while threads come and go all the time: none may be missed between listing and arming.
 pub fn churning_process() -> Result<()> {
     need_tracing()?;
     for round in 0..3 {
         let plan = plan(28 + round, 4000);
-        let folder = Folder::new()?;
-        let trace = folder.file("trace.json");
-        let mut gpu = waiting(&plan, &["--threads=8", "--churn=2", "--sleep-us=800"])?;
-        gpu.write(b"g")?;
-        std::thread::sleep(Duration::from_millis(100));
-        let nvcap = attach(gpu.pid(), &trace, folder.channels()?, &[])?;
-        ensure!(
-            gpu.runs(),
-            "the software GPU ended before nvcap was attached: the test needs more submissions"
-        );
-        let gpu = gpu.end(LIMIT)?;
-        gpu.expect_code(0)?;
-        expect_result(&gpu.stdout, &plan)?;
-        nvcap.end(Duration::from_secs(20))?.expect_code(0)?;
-        let report = verify(&trace, &Expected::part(plan, Extent::Suffix))?;
+        let report = attached_to_running(
+            &plan,
+            &["--threads=8", "--churn=2", "--sleep-us=800"],
+            Duration::from_millis(100),
+        )?;
         ensure!(
             report.threads.len() > 100,
             "only {} threads were left to trace",
@@ -200,22 +209,11 @@ pub fn churning_process() -> Result<()> {
 /// Attached while it runs with all its threads: from some submission on, every one.
 pub fn running_process() -> Result<()> {
     need_tracing()?;
-    let plan = plan(22, 8000);
-    let folder = Folder::new()?;
-    let trace = folder.file("trace.json");
-    let mut gpu = waiting(&plan, &["--threads=6", "--sleep-us=1500"])?;
-    gpu.write(b"g")?;
-    std::thread::sleep(Duration::from_millis(300));
-    let nvcap = attach(gpu.pid(), &trace, folder.channels()?, &[])?;
-    ensure!(
-        gpu.runs(),
-        "the software GPU ended before nvcap was attached: the test needs more submissions"
-    );
-    let gpu = gpu.end(LIMIT)?;
-    gpu.expect_code(0)?;
-    expect_result(&gpu.stdout, &plan)?;
-    nvcap.end(Duration::from_secs(20))?.expect_code(0)?;
-    let report = verify(&trace, &Expected::part(plan, Extent::Suffix))?;
+    let report = attached_to_running(
+        &plan(22, 8000),
+        &["--threads=6", "--sleep-us=1500"],
+        Duration::from_millis(300),
+    )?;
     ensure!(
         report.submissions > 100,
         "only {} submissions were left to trace",

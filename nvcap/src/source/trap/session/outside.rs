@@ -6,6 +6,7 @@ use super::{
     Session,
 };
 use crate::{
+    decode::entry,
     driver,
     record::{At, How, Loss, Lost, Record, Submission},
     source::memory::{process::Memory, ring},
@@ -19,7 +20,7 @@ impl Session {
             return false;
         }
         let space = g.head.space;
-        let extended = self.loaded.shared.get(g.head.channel).extended;
+        let mut extended = g.head.extended;
         self.open_memory(space);
         let ranges = self.translations(g.head.header.pid);
         let Some(memory) = self.memory_of(space) else {
@@ -27,8 +28,10 @@ impl Session {
         };
         let mut filled = false;
         for segment in &mut g.segments {
-            let gpu = extended | (segment.entry & 0xff_ffff_fffc);
-            let address = in_process(&ranges, gpu);
+            let Some((gpu, _)) = entry::pass(segment.entry, &mut extended) else {
+                continue;
+            };
+            let address = in_process(&ranges, gpu.0);
             let bytes = &mut segment.bytes;
             segment.holes.retain(|hole| {
                 let span = hole.offset as usize..(hole.offset + hole.len) as usize;

@@ -1,0 +1,92 @@
+//! Reads of the traced process's memory in the doorbell program, made so that video memory costs as little as it can.
+
+use aya_ebpf::{
+    cty::c_void,
+    helpers::generated::{bpf_probe_read_user, bpf_probe_read_user_str},
+};
+use nvcap_common::{Channel, GET_EVERY, NO_GET};
+
+use crate::maps::CONFIG;
+
+/// Reads the process's memory; false where it cannot.
+#[inline(always)]
+pub fn read_user(to: *mut u8, len: u32, from: u64) -> bool {
+    // SAFETY: callers bound len by the size behind `to`; the helper checks `from`.
+    unsafe { bpf_probe_read_user(to.cast(), len, from as *const c_void) == 0 }
+}
+
+/// What is never more than `MAX`, in a form that the verifier sees, too: Linux 6.1's forgets what it learnt of a value
+/// by the time it is shifted and shortened, and the compiler knows better than to compare twice unless it is blinded.
+#[inline(always)]
+pub fn bounded<const MAX: u32>(len: u32) -> u32 {
+    let len = core::hint::black_box(len);
+    if len > MAX { MAX } else { len }
+}
+
+/// GP_GET and GP_PUT.
+///
+/// The kernel copies user memory with `rep movsb`, whose cost on video memory is that of whole reads over PCIe: two when
+/// the address is a multiple of 64, four when it is not, whatever the length up to 128 (docs/verification.md).
+#[inline(always)]
+fn get_put(at: u64) -> Option<(u32, u32)> {
+    let mut words = [0u64; 2];
+    // USERD is aligned: GP_GET lies 8 behind a multiple of 64.
+    let pair = if at & 63 == 8 {
+        if !read_user((&raw mut words).cast(), 16, at - 8) {
+            return None;
+        }
+        words[1]
+    } else {
+        if !read_user((&raw mut words).cast(), 8, at) {
+            return None;
+        }
+        words[0]
+    };
+    Some((pair as u32, (pair >> 32) as u32))
+}
+
+/// GP_PUT by one read over PCIe, where that can tell it.
+///
+/// The helper for strings loads whole words, as a plain `mov`, and gives what lies before the first zero byte. Of a
+/// GP_PUT below 65536 that is all but for its zero bytes, unless its lowest byte is one: then nothing is known.
+#[cfg(bpf_target_arch = "x86_64")]
+#[inline(always)]
+fn put_alone(at: u64, entries: u64) -> Option<u32> {
+    if entries > 1 << 16 {
+        return None;
+    }
+    let mut word = 0u64;
+    // SAFETY: 8 bytes of ours; the helper checks the address.
+    let n =
+        unsafe { bpf_probe_read_user_str((&raw mut word).cast(), 8, (at + 4) as *const c_void) };
+    match n {
+        2 => Some(word as u32 & 0xff),
+        3 => Some(word as u32 & 0xffff),
+        _ => None,
+    }
+}
+
+/// Elsewhere the helper may read byte by byte.
+#[cfg(not(bpf_target_arch = "x86_64"))]
+#[inline(always)]
+fn put_alone(_at: u64, _entries: u64) -> Option<u32> {
+    None
+}
+
+/// More new entries than this in one look are believed of a full read only.
+const FEW: u64 = 64;
+
+/// GP_PUT, and GP_GET every now and then.
+#[inline(always)]
+pub fn positions(c: &Channel) -> Option<(u32, u32)> {
+    let always = CONFIG.get(0).is_none_or(|f| f.gp_get != 0);
+    let entries = u64::from(c.entries);
+    if !always
+        && c.looks & (GET_EVERY - 1) != 0
+        && let Some(put) = put_alone(c.get_put, entries)
+        && u64::from(put).wrapping_sub(c.seen) & (entries - 1) <= FEW
+    {
+        return Some((NO_GET, put));
+    }
+    get_put(c.get_put)
+}
