@@ -14,7 +14,7 @@ use crate::decode::event::{Context, Engine, EntryKind, Event, Place};
 use crate::decode::stream::{Item, Stream};
 use crate::decode::{self, Decoder, Places, Wants};
 use crate::driver::{self, Model};
-use crate::ledger::Ledger;
+use crate::ledger::{Ledger, Observed};
 use crate::output::filter::Filter;
 use crate::output::phases::Phases;
 use crate::output::{Detail, Sink, Summary};
@@ -221,6 +221,11 @@ impl Pipeline {
             }
         });
         outcome
+    }
+
+    /// Takes how observing went, which the ledger states.
+    pub fn observed(&mut self, observed: Observed) {
+        self.ledger.add_observed(observed);
     }
 
     /// Writes out what the sinks have buffered: for a live trace that has nothing to do for a while.
