@@ -222,13 +222,17 @@ def client(path, *wants):
     return ok
 
 
-def shape(path, other):
-    """Two runs of one program: the same channels, with entries of the same lengths in the same order."""
-    both = []
+def shape(path, other, engine):
+    """Two runs of one program: on the channels of this engine, entries of the same lengths in the same order. Only the
+    first trace may know which engine a channel feeds."""
+    both, wanted = [], set()
+    for o in lines(path):
+        if o["type"] == "entry" and (o.get("engine") or "").startswith(engine):
+            wanted.add(o["token"])
     for p in (path, other):
         entries = {}
         for o in lines(p):
-            if o["type"] == "entry":
+            if o["type"] == "entry" and o["token"] in wanted:
                 entries.setdefault(o["token"], []).append(o.get("len") if o["kind"] == "segment" else o["kind"])
         both.append(entries)
     a, b = both

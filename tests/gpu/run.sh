@@ -317,8 +317,8 @@ client() { # NAME WANTS COMMAND...
     if [ "$name" = nvdec ]; then
         LD_PRELOAD="$WORK/oracle.so" ORACLE_OUT="$WORK/$name.orc" timeout 100 "$@" >"$WORK/$name-both.out" 2>&1
         "$NVCAP" decode --from orc "$WORK/$name.orc" --json -vv -e type=submission,entry -o "$WORK/$name.orc.json" 2>/dev/null
-        check "$name: entries as the oracle's" python3 "$HERE/check.py" shape "$WORK/$name.json" "$WORK/$name.orc.json"
-        python3 "$HERE/check.py" shape "$WORK/$name.json" "$WORK/$name.orc.json"
+        check "$name: entries as the oracle's" python3 "$HERE/check.py" shape "$WORK/$name.json" "$WORK/$name.orc.json" nvdec
+        python3 "$HERE/check.py" shape "$WORK/$name.json" "$WORK/$name.orc.json" nvdec
         rm -f "$WORK/$name.orc.json"
         ioctls_of "$name" "$@"
         return
