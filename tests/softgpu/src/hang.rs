@@ -6,13 +6,17 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
+use nvcap::decode::encode::Pushbuffer;
+use nvcap::decode::stream::Step;
+use nvcap::decode::view::View;
 
-use crate::encode::{Pushbuffer, Qmd};
 use crate::layout::{Channel, EVENTS, Unit};
 use crate::memory::Memory;
 use crate::plan::Plan;
 use crate::store::Site;
-use crate::stream::{Op, Piece, Work, semaphore};
+use crate::stream::{
+    COMPUTE, COMPUTE_CLASS, COPY, COPY_CLASS, Op, Piece, Work, inline, put, qmd, semaphore,
+};
 
 /// How to hang.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,42 +49,40 @@ pub const ORPHAN_PAYLOAD: u32 = 0x7777_0001;
 
 /// A kernel's launch, its constant bank and QMD written inline before it.
 fn launch(pb: &mut Pushbuffer, number: u64) {
-    const COMPUTE: u32 = 1;
-    let qmd = 0x2_04f0_0000 + 0x800 * (number % 64);
+    let at = 0x2_04f0_0000 + 0x800 * (number % 64);
     let constants = 0x7f4f_4e30_0000 + 0x1000 * (number % 64);
-    let fields = Qmd {
+    let fields = View {
+        version: (4, 0),
         grid: GRID,
         block: BLOCK,
         registers: 24,
-        shared: 1024,
+        shared_bytes: 1024,
         barriers: 1,
         program: PROGRAM + 0x100 * number,
-        constants,
-        constants_size: 0x300,
+        constant_banks: vec![(0, constants, 0x300)],
+        ..View::default()
     };
     let mut bank = vec![0; 0x210];
     for (i, value) in fields.block.iter().chain(&fields.grid).enumerate() {
         bank[4 * i..4 * i + 4].copy_from_slice(&value.to_le_bytes());
     }
-    pb.inline_write(COMPUTE, constants, &bank);
-    pb.inline_write(COMPUTE, constants + 0x210, &number.to_le_bytes());
-    let qmd_bytes: Vec<u8> = fields
-        .to_words()
-        .iter()
-        .flat_map(|w| w.to_le_bytes())
-        .collect();
-    pb.inline_write(COMPUTE, qmd, &qmd_bytes);
-    pb.inc(COMPUTE, 0x02b4, &[(qmd >> 8) as u32]);
-    pb.inc(COMPUTE, 0x02c0, &[0xa]);
+    inline(pb, constants, &bank);
+    inline(pb, constants + 0x210, &number.to_le_bytes());
+    inline(pb, at, qmd(&fields).bytes());
+    put(
+        pb,
+        COMPUTE,
+        COMPUTE_CLASS,
+        "SEND_PCAS_A",
+        &[(at >> 8) as u32],
+    );
+    put(pb, COMPUTE, COMPUTE_CLASS, "SEND_SIGNALING_PCAS2_B", &[0xa]);
 }
 
 fn acquire(pb: &mut Pushbuffer, address: u64, payload: u32) {
     // SEM_ADDR_LO.. SEM_EXECUTE: ACQ_STRICT_GEQ, ACQUIRE_SWITCH_TSG.
-    pb.inc(
-        0,
-        0x005c,
-        &[address as u32, (address >> 32) as u32, payload, 0, 0x1002],
-    );
+    let words = [address as u32, (address >> 32) as u32, payload, 0, 0x1002];
+    pb.method(Step::Increment, 0, 0x005c, &words);
 }
 
 /// The channel's own release, by its class.
@@ -88,10 +90,13 @@ fn release(pb: &mut Pushbuffer, channel: Channel, payload: u32) {
     let address = semaphore(channel);
     let words = [(address >> 32) as u32, address as u32, payload];
     match channel.unit() {
-        Unit::Compute => pb.inc(1, 0x1b00, &[words[0], words[1], words[2], 0]),
+        Unit::Compute => {
+            let words = [words[0], words[1], words[2], 0];
+            put(pb, COMPUTE, COMPUTE_CLASS, "SET_REPORT_SEMAPHORE_A", &words);
+        }
         Unit::Copy => {
-            pb.inc(4, 0x0240, &words);
-            pb.inc(4, 0x0300, &[0x14]);
+            put(pb, COPY, COPY_CLASS, "SET_SEMAPHORE_A", &words);
+            put(pb, COPY, COPY_CLASS, "LAUNCH_DMA", &[0x14]);
         }
     }
 }
@@ -111,7 +116,7 @@ fn submit(
     form(&mut pb, payload);
     release(&mut pb, channel, payload);
     let work = Work {
-        pieces: vec![Piece::Segment(pb.into_bytes())],
+        pieces: vec![Piece::Segment(pb.bytes())],
         ops: vec![Op::Release {
             address: semaphore(channel),
             payload,
