@@ -278,6 +278,40 @@ pub struct Blindness {
     pub count: u64,
 }
 
+/// How observing went: what a source without a trap tells of its own work. None of it is a loss by itself; what was
+/// lost is told as such, and this says why.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Observed {
+    /// Looks at rings.
+    pub looks: u64,
+    /// Longest time between two looks at a channel between which something came, ns.
+    pub longest_ns: u64,
+    /// Largest part of a ring that passed between two looks; 1 and more is a lap.
+    pub largest_part: f64,
+    /// Longest time from the last look at a ring to when it was found gone, ns.
+    pub tail_ns: u64,
+    /// Length of the trace, ns.
+    pub wall_ns: u64,
+    /// CPU time that the whole program used, ns.
+    pub cpu_ns: u64,
+    /// CPU time of it that looking took, ns.
+    pub reader_ns: u64,
+    /// Share of one core that might be used, where one was given.
+    pub budget: Option<f64>,
+    /// Time for which nothing was looked at because that share was used up, ns.
+    pub throttled_ns: u64,
+    /// Times that a ring went round between two looks.
+    pub laps: u64,
+    /// Entries that were overwritten while they were read.
+    pub overwritten: u64,
+    /// Entries whose pushbuffer memory was used again before it was read.
+    pub reused: u64,
+    /// Entries whose words no client writes.
+    pub unparsable: u64,
+    /// Times that a channel's payloads went on from another one with no ring position missing.
+    pub jumps: u64,
+}
+
 /// The sums over all channels.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[allow(
@@ -306,6 +340,7 @@ pub struct Ledger {
     unshown: u64,
     names: HashMap<u32, String>,
     end_ns: u64,
+    observed: Option<Observed>,
 }
 
 impl Ledger {
@@ -409,6 +444,17 @@ impl Ledger {
     #[must_use]
     pub fn unshown(&self) -> u64 {
         self.unshown
+    }
+
+    /// Adds how observing went, at its end.
+    pub fn add_observed(&mut self, observed: Observed) {
+        self.observed = Some(observed);
+    }
+
+    /// How observing went; `None` where nothing was observed.
+    #[must_use]
+    pub fn observed(&self) -> Option<&Observed> {
+        self.observed.as_ref()
     }
 
     /// The channels by their number in this trace.

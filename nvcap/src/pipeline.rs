@@ -9,12 +9,13 @@ use std::io;
 use std::sync::Arc;
 
 use crate::decode::classes::{self, Family};
+use crate::decode::defaults::Chip;
 use crate::decode::entry;
 use crate::decode::event::{Context, Engine, EntryKind, Event, Place};
 use crate::decode::stream::{Item, Stream};
 use crate::decode::{self, Decoder, Places, Wants};
 use crate::driver::{self, Model};
-use crate::ledger::Ledger;
+use crate::ledger::{Ledger, Observed};
 use crate::output::filter::Filter;
 use crate::output::phases::Phases;
 use crate::output::{Detail, Sink, Summary};
@@ -97,6 +98,11 @@ impl Pipeline {
     #[must_use]
     pub fn model(&self) -> &Model {
         &self.model
+    }
+
+    /// Says which chip a GPU is, where the source knows it: for the classes of subchannels that nothing was seen bound to.
+    pub fn chip(&mut self, gpu: Option<u32>, chip: &'static Chip) {
+        self.decoder.chip(gpu, chip);
     }
 
     /// Takes the next record.
@@ -221,6 +227,11 @@ impl Pipeline {
             }
         });
         outcome
+    }
+
+    /// Takes how observing went, which the ledger states.
+    pub fn observed(&mut self, observed: Observed) {
+        self.ledger.add_observed(observed);
     }
 
     /// Writes out what the sinks have buffered: for a live trace that has nothing to do for a while.

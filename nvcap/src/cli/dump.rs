@@ -12,11 +12,10 @@ use nvcap::hang::{self, Look, Movement};
 use nvcap::ledger::{STATUS_ERROR, STATUS_LOST};
 use nvcap::output::dump::{self, Shown};
 use nvcap::output::redact::Redactor;
-use nvcap::output::style::Color;
 use nvcap::output::writer::Output;
-use nvcap::source::memory::{dump as source, find::Effort, snapshot::Given};
+use nvcap::source::memory::{chip, dump as source, find::Effort, snapshot::Given};
 
-use super::When;
+use super::OutputArgs;
 use super::target::{self, usage};
 use super::trace::parse_seconds;
 
@@ -72,25 +71,16 @@ pub struct Args {
     #[arg(long, value_name = "NAME", value_parser = parse_chip)]
     chip: Option<&'static Chip>,
 
-    /// Show every operation, and what was assumed and what proven of each channel
-    #[arg(short, long)]
-    verbose: bool,
+    /// Show the entries as a trace would: the same lines, JSON objects, filters and ledger, and no verdict
+    ///
+    /// -e, -s, -q, --time, --phases and --explain-streams need it.
+    #[arg(long, conflicts_with = "watch")]
+    stream: bool,
 
-    /// JSON instead of text: one object a look
-    #[arg(long)]
-    json: bool,
-
-    /// Write to FILE instead of standard output; it is made readable by its owner alone
-    #[arg(short, long, value_name = "FILE")]
-    output: Option<PathBuf>,
-
-    /// When to colour: NO_COLOR is heeded by auto
-    #[arg(long, value_name = "WHEN", value_enum, default_value_t)]
-    color: When,
-
-    /// Replace users' data (inline bytes, kernel arguments, fill patterns) by length and a short hash
-    #[arg(long)]
-    redact: bool,
+    /// How and where. Without --stream, -v shows every operation, and what was assumed and what proven of each channel;
+    /// --json is one object a look.
+    #[command(flatten)]
+    output: OutputArgs,
 }
 
 fn parse_number(text: &str) -> Result<u32, String> {
@@ -126,17 +116,27 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         chip: args.chip,
         given: given(args)?,
     };
-    let mut out = target::open(args.output.as_deref())?;
+    if args.stream {
+        return stream(args, &options);
+    }
+    let output = &args.output;
+    if output.filter.is_some()
+        || output.stats
+        || output.quiet
+        || output.phases.is_some()
+        || output.explain_streams
+    {
+        eprintln!(
+            "nvcap: -e, -s, -q, --phases and --explain-streams show a stream of events: add --stream"
+        );
+        return Ok(usage());
+    }
+    let mut out = target::open(output.output.as_deref())?;
     let show = dump::Options {
         last: args.last,
-        verbose: args.verbose,
-        color: match args.color {
-            When::Auto => Color::Auto,
-            When::Always => Color::Always,
-            When::Never => Color::Never,
-        }
-        .enabled(out.is_terminal()),
-        redact: args.redact.then(Redactor::default),
+        verbose: output.verbose > 0,
+        color: output.color().enabled(out.is_terminal()),
+        redact: output.redact.then(Redactor::default),
         channels: args.channel.clone(),
     };
     let mut status = 0;
@@ -145,7 +145,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let Some(pause) = args.watch else {
         write(
             &mut out,
-            args.json,
+            output.json,
             Shown {
                 look: &before,
                 moved: None,
@@ -162,7 +162,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         let moved = compare(&before, &now, start.duration_since(began));
         write(
             &mut out,
-            args.json,
+            output.json,
             Shown {
                 look: &now,
                 moved: Some(&moved),
@@ -203,7 +203,29 @@ fn given(args: &Args) -> anyhow::Result<Vec<Given>> {
     )
 }
 
-fn look(args: &Args, options: &source::Options, status: &mut u8) -> anyhow::Result<Look> {
+/// The same records as any other source's, through the same pipeline.
+fn stream(args: &Args, options: &source::Options) -> anyhow::Result<ExitCode> {
+    let mut pipeline = args.output.pipeline()?;
+    match options.chip {
+        Some(chip) => pipeline.chip(None, chip),
+        None => {
+            for (minor, chip) in chip::chips() {
+                pipeline.chip(Some(minor), chip);
+            }
+        }
+    }
+    let mut status = 0;
+    let pids = pids(args)?;
+    let (records, refused) = source::records(&pids, options);
+    told(args, &refused, refused.len() == pids.len(), &mut status)?;
+    for record in records {
+        pipeline.record(record)?;
+    }
+    let ledger = args.output.conclude(pipeline)?;
+    Ok(ExitCode::from(status.max(ledger.exit_status())))
+}
+
+fn pids(args: &Args) -> anyhow::Result<Vec<u32>> {
     let pids = if args.all {
         source::gpu_processes()
     } else {
@@ -215,21 +237,34 @@ fn look(args: &Args, options: &source::Options, status: &mut u8) -> anyhow::Resu
              nothing uses a GPU"
         );
     }
-    let (look, refused) = source::look(&pids, options);
-    // Of many, one that has ended meanwhile is no failure.
-    for (pid, error) in &refused {
+    Ok(pids)
+}
+
+fn look(args: &Args, options: &source::Options, status: &mut u8) -> anyhow::Result<Look> {
+    let (look, refused) = source::look(&pids(args)?, options);
+    told(args, &refused, look.processes.is_empty(), status)?;
+    Ok(look)
+}
+
+/// Says which processes could not be looked at: an error where `none` could.
+fn told(
+    args: &Args,
+    refused: &[(u32, io::Error)],
+    none: bool,
+    status: &mut u8,
+) -> anyhow::Result<()> {
+    for (pid, error) in refused {
+        // Of all processes, one that has ended meanwhile is no failure.
         if args.all && gone(*pid, error) {
             continue;
         }
-        if look.processes.is_empty() {
-            return Err(
-                anyhow::Error::new(io::Error::from(error.kind())).context(cannot(*pid, error))
-            );
+        if none {
+            bail!("{}", cannot(*pid, error));
         }
         eprintln!("nvcap: {}", cannot(*pid, error));
         *status = STATUS_ERROR;
     }
-    Ok(look)
+    Ok(())
 }
 
 fn gone(pid: u32, error: &io::Error) -> bool {
@@ -266,10 +301,7 @@ fn write(
     options: &dump::Options,
 ) -> anyhow::Result<()> {
     if json {
-        let object = dump::json(&shown, options);
-        let to = out.object();
-        serde_json::to_writer(&mut *to, &object)?;
-        to.push(b'\n');
+        dump::json(out.object(), &shown, options);
     } else {
         dump::text(out.object(), &shown, options);
     }

@@ -16,6 +16,23 @@ pub struct Args {
     #[arg(short, long = "pid", value_name = "PID", value_parser = clap::value_parser!(u32).range(1..))]
     pub pid: Vec<u32>,
 
+    /// How submissions are seen
+    ///
+    /// trap: a hardware breakpoint on the doorbell and BPF programs; every submission at the moment of its commit,
+    /// with its thread; each costs the traced program a trap. observe: no trap, no BPF, no root for one's own
+    /// processes; the rings are polled through /proc/PID/mem, the program runs as fast as untraced, times are those
+    /// of the look and the thread is unknown. auto takes the trap where it may be used, else observes and says why.
+    /// docs/observe.md has more.
+    #[arg(long, value_name = "HOW", value_enum, default_value_t)]
+    pub how: HowArg,
+
+    /// CPU that observing may use, in percent of one core, such as 5%; without it what following takes
+    ///
+    /// All of nvcap counts, decoding and output too. Where the budget does not suffice to follow a channel, what
+    /// its ring overwrote meanwhile is counted as lost and the ledger says why.
+    #[arg(long, value_name = "PERCENT", value_parser = parse_share)]
+    pub observe_cpu: Option<f64>,
+
     /// How mappings of the driver are found
     ///
     /// kprobe on nvidia.ko's mmap handler; fentry of the same, which needs the module's BTF; tracepoint: raw
@@ -69,6 +86,18 @@ pub struct Args {
     pub command: Vec<OsString>,
 }
 
+/// `--how`.
+#[derive(ValueEnum, Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum HowArg {
+    /// The trap where it may be used, else observe
+    Auto,
+    /// A breakpoint on the doorbell: what is refused is an error
+    #[default]
+    Trap,
+    /// Polling, without a trap
+    Observe,
+}
+
 /// `--discover`.
 #[derive(ValueEnum, Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Discover {
@@ -101,6 +130,18 @@ impl Discover {
 fn parse_address(text: &str) -> Result<u64, String> {
     let digits = text.strip_prefix("0x").unwrap_or(text);
     u64::from_str_radix(digits, 16).map_err(|_| format!("'{text}' is no hexadecimal address"))
+}
+
+fn parse_share(text: &str) -> Result<f64, String> {
+    let digits = text.strip_suffix('%').unwrap_or(text);
+    digits
+        .parse::<f64>()
+        .ok()
+        .filter(|p| (0.01..=10_000.0).contains(p))
+        .map(|p| p / 100.0)
+        .ok_or_else(|| {
+            format!("'{text}' is no share of a core: give percent from 0.01 on, such as 5%")
+        })
 }
 
 pub fn parse_seconds(text: &str) -> Result<std::time::Duration, String> {
@@ -139,7 +180,7 @@ pub fn run(_args: Args) -> anyhow::Result<ExitCode> {
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     use std::cell::RefCell;
 
-    use nvcap::source::trap::{live, session};
+    use nvcap::source::{how, observe, run, trap::session};
 
     if args.command.is_empty() && args.pid.is_empty() {
         eprintln!(
@@ -148,23 +189,36 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         );
         return Ok(ExitCode::from(nvcap::ledger::STATUS_USAGE));
     }
-    let options = session::Options {
-        discover: args.discover.way(),
-        follow: !args.no_follow,
-        watch: true,
-        given: given(&args)?,
-        buffer: u32::try_from(args.buffer).unwrap_or(1 << 31),
-        no_bpf_loop: std::env::var_os("NVCAP_NO_BPF_LOOP").is_some(),
-        gp_get: args.output.explain_streams,
+    let given = given(&args)?;
+    let options = how::Options {
+        how: match args.how {
+            HowArg::Auto => how::How::Auto,
+            HowArg::Trap => how::How::Trap,
+            HowArg::Observe => how::How::Observe,
+        },
+        trap: session::Options {
+            discover: args.discover.way(),
+            follow: !args.no_follow,
+            watch: true,
+            given: given.clone(),
+            buffer: u32::try_from(args.buffer).unwrap_or(1 << 31),
+            no_bpf_loop: std::env::var_os("NVCAP_NO_BPF_LOOP").is_some(),
+            gp_get: args.output.explain_streams,
+        },
+        observe: observe::session::Options {
+            follow: !args.no_follow,
+            given,
+            cpu: args.observe_cpu,
+        },
     };
-    let limits = live::Limits {
+    let limits = run::Limits {
         duration: args.duration,
         max_submissions: args.max_submissions,
     };
     let target = if args.command.is_empty() {
-        live::Target::Pids(args.pid.clone())
+        run::Target::Pids(args.pid.clone())
     } else {
-        live::Target::Command(args.command.clone())
+        run::Target::Command(args.command.clone())
     };
     // As strace does: on standard error, so that output stays what was asked for.
     let (pids, quiet) = (args.pid.clone(), args.output.quiet);
@@ -174,17 +228,33 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         }
     };
     let pipeline = RefCell::new(args.output.pipeline()?);
-    let outcome = live::run(
-        options,
+    let (chosen, why) = how::choose(&options, &target)?;
+    if let Some(why) = why {
+        observing(&why);
+    }
+    let outcome = run::run(
+        move || how::make(chosen, options, observing),
         target,
         limits,
         |record| pipeline.borrow_mut().record(record),
         || pipeline.borrow_mut().flush(),
         attached,
     )?;
-    log::info!("{:?}", outcome.totals);
-    let ledger = args.output.conclude(pipeline.into_inner())?;
-    Ok(end(&args, &outcome, ledger.exit_status()))
+    let mut pipeline = pipeline.into_inner();
+    match &outcome.end {
+        how::End::Trap(end) => tell_hits(end),
+        how::End::Observe(observed) => pipeline.observed(*observed),
+    }
+    let ledger = args.output.conclude(pipeline)?;
+    Ok(end(&args, outcome.child, ledger.exit_status()))
+}
+
+/// Says why `--how auto` does not trap.
+#[cfg(feature = "trap")]
+fn observing(why: &str) {
+    eprintln!(
+        "nvcap: observing without a trap, because: {why} (docs/observe.md says what that gives; --how trap insists)"
+    );
 }
 
 #[cfg(feature = "trap")]
@@ -206,21 +276,27 @@ fn given(args: &Args) -> anyhow::Result<nvcap::source::trap::given::Given> {
     Ok(given)
 }
 
-/// The exit status, after the command's own has been told.
+/// Says which hits of breakpoints ran no program.
 #[cfg(feature = "trap")]
-fn end(args: &Args, outcome: &nvcap::source::trap::live::Outcome, status: u8) -> ExitCode {
-    use std::os::unix::process::ExitStatusExt;
-
-    let ran = outcome.totals.stats.hits + outcome.totals.stats.foreign;
-    if outcome.totals.kernel_hits > ran {
+fn tell_hits(end: &nvcap::source::trap::live::End) {
+    log::info!("{:?}", end.totals);
+    let ran = end.totals.stats.hits + end.totals.stats.foreign;
+    if end.totals.kernel_hits > ran {
         eprintln!(
             "nvcap: {} of {} breakpoint hits ran no BPF program (another one was running); what they rang for was \
              fetched from the rings later",
-            outcome.totals.kernel_hits - ran,
-            outcome.totals.kernel_hits
+            end.totals.kernel_hits - ran,
+            end.totals.kernel_hits
         );
     }
-    let Some(child) = outcome.child else {
+}
+
+/// The exit status, after the command's own has been told.
+#[cfg(feature = "trap")]
+fn end(args: &Args, child: Option<std::process::ExitStatus>, status: u8) -> ExitCode {
+    use std::os::unix::process::ExitStatusExt;
+
+    let Some(child) = child else {
         return ExitCode::from(status);
     };
     if !child.success() {

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use serde_json::{Value, json};
 
 use crate::decode::event::Engine;
-use crate::ledger::{ChannelLedger, Ledger};
+use crate::ledger::{ChannelLedger, Ledger, Observed, Totals};
 use crate::record::Origin;
 
 use super::names::EngineName;
@@ -204,6 +204,9 @@ pub fn text(out: &mut Vec<u8>, ledger: &Ledger, color: bool) {
         }
         f.end();
     }
+    if let Some(o) = ledger.observed() {
+        observed(&mut f, &t, o);
+    }
     for u in ledger.unknown_doorbells() {
         f.line("", 0, Some(Role::Alarm));
         let token = u
@@ -239,6 +242,77 @@ pub fn text(out: &mut Vec<u8>, ledger: &Ledger, color: bool) {
     );
     f.text(format_args!("{}", verdict(ledger)));
     f.end();
+}
+
+/// How observing went: the margin it had, what it cost, and why what is missing is missing.
+fn observed(f: &mut Formatter<'_>, t: &Totals, o: &Observed) {
+    let ms = |ns: u64| ns as f64 / 1e6;
+    let share = |ns: u64| 100.0 * ns as f64 / o.wall_ns.max(1) as f64;
+    f.line("", 0, Some(Role::Dim));
+    f.text(format_args!(
+        "observed {} on {} without a trap in {}: at most {:.1} ms and {:.1} % of a ring passed between two",
+        plural(t.submissions, "submission", "submissions"),
+        plural(t.channels, "channel", "channels"),
+        plural(o.looks, "look", "looks"),
+        ms(o.longest_ns),
+        100.0 * o.largest_part
+    ));
+    f.end();
+    f.line("", 0, Some(Role::Dim));
+    f.text(format_args!(
+        "CPU used: {:.1} % of one core, {:.1} % to look",
+        share(o.cpu_ns),
+        share(o.reader_ns)
+    ));
+    if let Some(budget) = o.budget {
+        f.text(format_args!(" (budget {} %", 100.0 * budget));
+        if o.throttled_ns > 0 {
+            f.text(format_args!(
+                ", used up for {:.1} ms in all",
+                ms(o.throttled_ns)
+            ));
+        }
+        f.text(format_args!(")"));
+    }
+    if o.tail_ns > 0 {
+        f.text(format_args!(
+            "; the last look at a ring that went away was {:.1} ms before that was seen",
+            ms(o.tail_ns)
+        ));
+    }
+    f.end();
+    for why in reasons(o) {
+        f.line("", 0, Some(Role::Alarm));
+        f.text(format_args!("{why}"));
+        f.end();
+    }
+}
+
+/// Why observed entries are missing.
+fn reasons(o: &Observed) -> Vec<String> {
+    let mut all = Vec::new();
+    if o.laps > 0 {
+        let why = match o.budget {
+            Some(_) if o.throttled_ns > 0 => "the CPU budget was used up: raise --observe-cpu",
+            _ => {
+                "nvcap came too late: another program had the processor, or the channel was faster than it can read"
+            }
+        };
+        all.push(format!(
+            "a ring went round between two looks {}: {why}",
+            plural(o.laps, "time", "times")
+        ));
+    }
+    for (count, what) in [
+        (o.overwritten, "overwritten while being read"),
+        (o.reused, "whose memory was used again before it was read"),
+        (o.unparsable, "whose words no client writes"),
+    ] {
+        if count > 0 {
+            all.push(format!("{} {what}", plural(count, "entry", "entries")));
+        }
+    }
+    all
 }
 
 fn started(c: &ChannelLedger) -> String {
@@ -355,6 +429,30 @@ fn json_value(ledger: &Ledger) -> Vec<(&'static str, Value)> {
         ("dropped_records", Value::Object(dropped)),
         ("unknown_doorbells", unknown.into()),
         ("blind", blind.into()),
+        ("observed", observed_json(ledger)),
         ("channels", channels.into()),
     ]
+}
+
+fn observed_json(ledger: &Ledger) -> Value {
+    let Some(o) = ledger.observed() else {
+        return Value::Null;
+    };
+    json!({
+        "looks": o.looks,
+        "longest_ns": o.longest_ns,
+        "largest_part": o.largest_part,
+        "tail_ns": o.tail_ns,
+        "wall_ns": o.wall_ns,
+        "cpu_ns": o.cpu_ns,
+        "reader_ns": o.reader_ns,
+        "budget": o.budget,
+        "throttled_ns": o.throttled_ns,
+        "laps": o.laps,
+        "overwritten": o.overwritten,
+        "reused": o.reused,
+        "unparsable": o.unparsable,
+        "jumps": o.jumps,
+        "reasons": reasons(o),
+    })
 }

@@ -24,6 +24,8 @@ pub enum Extent {
     Suffix,
     /// One run of it: attached while it ran, ended before it.
     Part,
+    /// Any of it, in its order: what is missing is the ledger's to say.
+    Holes,
 }
 
 /// What one or several processes must have submitted.
@@ -165,7 +167,7 @@ impl Stream {
                 return Ok(());
             }
             // Not yet begun, one with a semaphore payload is unique: earlier ones are passed over.
-            if late_start && !self.begun {
+            if late_start && !self.begun || self.extent == Extent::Holes {
                 continue;
             }
             if want.raw == got.raw {
@@ -193,8 +195,9 @@ impl Stream {
     fn submission(&mut self, s: &Submission) -> Result<()> {
         if let Some(position) = self.next_position {
             // 0 again after an exec: the entries themselves are compared, so nothing can hide behind it.
+            let behind = self.extent == Extent::Holes && s.position > position;
             ensure!(
-                s.position == position || s.position == 0,
+                s.position == position || s.position == 0 || behind,
                 "a submission at ring position {}, the one before ended at {position}",
                 s.position
             );

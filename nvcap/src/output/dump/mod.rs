@@ -9,7 +9,7 @@ pub use text::text;
 pub use verdict::{Verdict, verdict};
 
 use super::redact::Redactor;
-use crate::hang::{Look, Movement};
+use crate::hang::{ChannelScene, Look, Movement, Step};
 
 /// What to show.
 #[derive(Clone, Debug, Default)]
@@ -33,4 +33,17 @@ pub struct Shown<'a> {
     pub look: &'a Look,
     /// Since the one before.
     pub moved: Option<&'a Movement>,
+}
+
+impl Options {
+    /// The steps of a channel that are shown: none of a channel that was not asked for, and else the newest, with all
+    /// that is not fetched and the one before.
+    fn steps<'a>(&self, c: &'a ChannelScene) -> &'a [Step] {
+        let wanted = self.channels.is_empty()
+            || self.channels.contains(&c.id.0)
+            || c.token.is_some_and(|t| self.channels.contains(&t));
+        let shown = (self.last as usize).max(c.pending() as usize + 1);
+        let from = c.steps.len().saturating_sub(shown);
+        c.steps.get(from..).filter(|_| wanted).unwrap_or_default()
+    }
 }

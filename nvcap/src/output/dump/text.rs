@@ -19,10 +19,7 @@ pub fn text(out: &mut Vec<u8>, shown: &Shown<'_>, options: &Options) {
         head(&mut f, shown, process);
         table(&mut f, shown, process);
         for channel in of(shown, process) {
-            if options.channels.is_empty()
-                || options.channels.contains(&channel.id.0)
-                || channel.token.is_some_and(|t| options.channels.contains(&t))
-            {
+            if !options.steps(channel).is_empty() {
                 entries(&mut f, shown, channel, options);
             }
         }
@@ -186,11 +183,7 @@ fn entries(f: &mut Formatter<'_>, shown: &Shown<'_>, c: &ChannelScene, options: 
     for class in &c.classes {
         f.text(format_args!(" {}", class_name(*class).unwrap_or("?")));
     }
-    let shown_steps = (options.last as usize).max(c.pending() as usize + 1);
-    let steps = c
-        .steps
-        .get(c.steps.len().saturating_sub(shown_steps)..)
-        .unwrap_or_default();
+    let steps = options.steps(c);
     f.text(format_args!(
         ", newest {} of {} entries",
         steps.len(),

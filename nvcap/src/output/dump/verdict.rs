@@ -153,7 +153,7 @@ fn with_time(
         )
     } else if moving > 0 {
         (
-            "slow",
+            "moving",
             format!(
                 "{moving} of {channels} channels moved in {seconds:.1} s: it is at work, not stuck"
             ),

@@ -17,7 +17,7 @@ use crate::decode::{
     stream::{Item, Stream},
 };
 use crate::hang::{self, ChannelFacts, ChannelScene, Look, ProcessLook, Values};
-use crate::record::{ChannelId, Device, GpuVa};
+use crate::record::{ChannelId, Device, GpuVa, Record};
 
 /// Semaphores whose value is read at most: one look stays one look.
 const MOST_SEMAPHORES: usize = 65_536;
@@ -33,6 +33,16 @@ pub struct Options {
     pub chip: Option<&'static Chip>,
     /// Channels that the user names.
     pub given: Vec<snapshot::Given>,
+}
+
+impl Options {
+    fn of_process(&self) -> snapshot::Options<'_> {
+        snapshot::Options {
+            last: self.last,
+            effort: self.effort,
+            given: &self.given,
+        }
+    }
 }
 
 /// Processes that map a GPU's device file, by id. Those that may not be looked at are left out.
@@ -63,7 +73,7 @@ pub fn gpu_processes() -> Vec<u32> {
 pub fn look(pids: &[u32], options: &Options) -> (Look, Vec<(u32, io::Error)>) {
     let start = Instant::now();
     let mut look = Look {
-        time_ns: now_ns(),
+        time_ns: snapshot::now_ns(),
         ..Look::default()
     };
     let mut refused = Vec::new();
@@ -84,12 +94,7 @@ pub fn look(pids: &[u32], options: &Options) -> (Look, Vec<(u32, io::Error)>) {
     let mut memories = Vec::new();
     let mut next = 0;
     for pid in pids {
-        let take = snapshot::Options {
-            last: options.last,
-            effort: options.effort,
-            given: &options.given,
-        };
-        match snapshot::take(*pid, next, take) {
+        match snapshot::take(*pid, next, options.of_process()) {
             Ok((memory, snapshot)) => {
                 next += snapshot.channels.len() as u32;
                 look.scene.channels.extend(decoded(&mut decoder, &snapshot));
@@ -106,12 +111,20 @@ pub fn look(pids: &[u32], options: &Options) -> (Look, Vec<(u32, io::Error)>) {
     (look, refused)
 }
 
-fn now_ns() -> u64 {
-    // Seconds since the boot, as the kernel's own clock shows them: there is no clock_gettime without libc.
-    fs::read_to_string("/proc/uptime")
-        .ok()
-        .and_then(|t| t.split_whitespace().next()?.parse::<f64>().ok())
-        .map_or(0, |s| (s * 1e9) as u64)
+/// The same look as records, for the pipeline that every other source feeds.
+#[must_use]
+pub fn records(pids: &[u32], options: &Options) -> (Vec<Record>, Vec<(u32, io::Error)>) {
+    let (mut records, mut refused, mut next) = (Vec::new(), Vec::new(), 0);
+    for pid in pids {
+        match snapshot::take(*pid, next, options.of_process()) {
+            Ok((_, snapshot)) => {
+                next += snapshot.channels.len() as u32;
+                records.extend(snapshot.records());
+            }
+            Err(e) => refused.push((*pid, e)),
+        }
+    }
+    (records, refused)
 }
 
 /// Where addresses lie, by the mappings alone.

@@ -91,6 +91,8 @@ pub struct Seen {
 pub struct Snapshot {
     /// The process.
     pub pid: u32,
+    /// When, ns since the machine's start.
+    pub time_ns: u64,
     /// Its name.
     pub name: String,
     /// Its mappings.
@@ -121,6 +123,15 @@ pub fn take(pid: u32, first: u32, options: Options<'_>) -> io::Result<(Memory, S
     Ok((memory, snapshot))
 }
 
+/// Nanoseconds since the machine's start, as /proc/uptime shows them, in steps of 10 ms. (Without libc, which the library
+/// does without where it traces nothing, there is no other clock that agrees with the tracer's.)
+pub(super) fn now_ns() -> u64 {
+    fs::read_to_string("/proc/uptime")
+        .ok()
+        .and_then(|t| t.split_whitespace().next()?.parse::<f64>().ok())
+        .map_or(0, |s| (s * 1e9) as u64)
+}
+
 /// As [`take`], on any memory.
 pub(super) fn of(
     memory: &impl Peek,
@@ -135,12 +146,17 @@ pub(super) fn of(
     add_given(memory, options.given, &mut search.found);
     let finding = start.elapsed();
     let places = Places::new(&areas);
+    let at = At {
+        time_ns: now_ns(),
+        pid,
+        tid: 0,
+    };
     let mut channels: Vec<Seen> = search
         .found
         .iter()
         .filter(|f| f.used)
         .zip(first..)
-        .map(|(f, number)| see(memory, &places, pid, ChannelId(number), *f, options.last))
+        .map(|(f, number)| see(memory, &places, at, ChannelId(number), *f, options.last))
         .collect();
     let reading = start.elapsed().saturating_sub(finding);
     name_tokens(memory, &areas, &search.found, &mut channels);
@@ -154,6 +170,7 @@ pub(super) fn of(
     }
     Snapshot {
         pid,
+        time_ns: at.time_ns,
         name,
         unused: search.found.len() - channels.len(),
         channels,
@@ -201,7 +218,7 @@ impl Snapshot {
     /// What was seen, as a source's records: the process, its mappings, its channels, their submissions.
     pub fn records(&self) -> impl Iterator<Item = Record> + '_ {
         let at = At {
-            time_ns: 0,
+            time_ns: self.time_ns,
             pid: self.pid,
             tid: 0,
         };
@@ -245,16 +262,11 @@ pub(super) fn read_semaphore(memory: &impl Peek, places: &Places<'_>, address: u
 fn see(
     memory: &impl Peek,
     places: &Places<'_>,
-    pid: u32,
+    at: At,
     id: ChannelId,
     found: Found,
     last: u32,
 ) -> Seen {
-    let at = At {
-        time_ns: 0,
-        pid,
-        tid: 0,
-    };
     let mut seen = Seen {
         channel: Channel {
             at,

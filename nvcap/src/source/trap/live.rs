@@ -1,47 +1,19 @@
-//! Running a live trace to its end: one thread reads the ring buffer and follows the processes, the caller's decodes
-//! and shows.
+//! The trap as a live source: what `source::run` drives.
 //!
-//! Between them lies a queue bounded in bytes. When it is full the reader waits, the ring buffer fills, and the BPF
-//! programs put captures off; the traced program never waits.
+//! When the queue behind it is full the ring buffer fills, and the BPF programs put captures off; the traced program
+//! never waits.
 
-use std::{
-    ffi::OsString,
-    io,
-    process::ExitStatus,
-    sync::{
-        Arc,
-        atomic::{AtomicI32, AtomicUsize, Ordering},
-        mpsc,
-    },
-    thread,
-    time::{Duration, Instant},
-};
+use std::{io, process::ExitStatus, time::Duration};
 
 use super::{
-    command::Command,
     discover::Way,
-    error::{Error, Result},
+    error::Result,
     session::{Options, Session, Totals},
 };
 use crate::record::Record;
+use crate::source::run::{self, Source};
 
-/// What to trace.
-#[derive(Clone, Debug)]
-pub enum Target {
-    /// A command, from its first submission.
-    Command(Vec<OsString>),
-    /// Running processes.
-    Pids(Vec<u32>),
-}
-
-/// When to stop by itself.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Limits {
-    /// After this time.
-    pub duration: Option<Duration>,
-    /// After this many submissions.
-    pub max_submissions: Option<u64>,
-}
+pub use crate::source::run::{Limits, Target};
 
 /// How it went.
 #[derive(Debug)]
@@ -56,45 +28,77 @@ pub struct Outcome {
     pub refused: Vec<String>,
 }
 
-/// Bytes of records that may wait to be decoded.
-const QUEUE: usize = 512 << 20;
-/// How long a command may go on after Ctrl-C before nvcap leaves it.
-const GRACE: Duration = Duration::from_secs(2);
-
-static SIGNAL: AtomicI32 = AtomicI32::new(0);
-
-extern "C" fn on_signal(signal: i32) {
-    SIGNAL.store(signal, Ordering::SeqCst);
+/// What the trap tells at its end.
+#[derive(Debug)]
+pub struct End {
+    /// Counters.
+    pub totals: Totals,
+    /// The discovery way that was used.
+    pub way: Option<Way>,
+    /// Why others were not: one line for each.
+    pub refused: Vec<String>,
 }
 
-fn catch_signals() {
-    for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
-        // SAFETY: the handler only stores to an atomic.
-        unsafe {
-            libc::signal(
-                signal,
-                on_signal as extern "C" fn(i32) as libc::sighandler_t,
-            )
-        };
+/// A session that `source::run` can drive.
+pub struct Trap(Session);
+
+impl Trap {
+    /// Loads everything and attaches the discovery way.
+    ///
+    /// # Errors
+    /// When the kernel refuses, with the remedy.
+    pub fn new(options: Options) -> Result<Self> {
+        let session = Session::new(options)?;
+        for line in refusals(&session) {
+            log::info!("not used: {line}");
+        }
+        log::info!(
+            "discovery: {:?}; doorbell program: {}",
+            session.way().0,
+            session.doorbell_program()
+        );
+        Ok(Self(session))
     }
 }
 
-fn size_of_record(record: &Record) -> usize {
-    match record {
-        Record::Submission(s) => 256 + s.segments.iter().map(|g| g.bytes.len() + 64).sum::<usize>(),
-        Record::Ioctl(i) => 512 + i.input.data.len() + i.output.data.len(),
-        _ => 256,
+fn refusals(session: &Session) -> Vec<String> {
+    let refused = session.way().1;
+    refused.iter().map(|(w, e)| format!("{w}: {e}")).collect()
+}
+
+impl Source for Trap {
+    type End = End;
+
+    fn expect(&mut self, pid: u32) -> Result<()> {
+        self.0.expect_exec(pid)
+    }
+
+    fn attach(&mut self, pid: u32) -> Result<()> {
+        self.0.attach(pid)
+    }
+
+    fn step(&mut self, wait: Duration, to: &mut Vec<Record>) -> Result<()> {
+        self.0.step(wait, to)
+    }
+
+    fn gather(&self) -> Duration {
+        Duration::from_micros(300)
+    }
+
+    fn is_alive(&self) -> bool {
+        self.0.is_alive()
+    }
+
+    fn finish(mut self, to: &mut Vec<Record>) -> End {
+        End {
+            totals: self.0.finish(to),
+            way: self.0.way().0,
+            refused: refusals(&self.0),
+        }
     }
 }
 
-enum Message {
-    Records(Vec<Record>, usize),
-    Idle,
-    End(Box<Result<Outcome>>),
-}
-
-/// Traces until the target ends, a limit is reached or a signal comes. `each` takes the records in order; `idle` is
-/// called when there is nothing to do for a moment; `attached` when every running process has its breakpoints.
+/// Traces until the target ends, a limit is reached or a signal comes: see [`run::run`].
 ///
 /// # Errors
 /// When the trace cannot be made, or `each` can take no more.
@@ -102,214 +106,17 @@ pub fn run(
     options: Options,
     target: Target,
     limits: Limits,
-    mut each: impl FnMut(Record) -> io::Result<()>,
-    mut idle: impl FnMut() -> io::Result<()>,
+    each: impl FnMut(Record) -> io::Result<()>,
+    idle: impl FnMut() -> io::Result<()>,
     attached: impl FnOnce() + Send + 'static,
 ) -> Result<Outcome> {
     super::precheck::check(&target, !options.given.is_empty())?;
-    // Forked before there are threads.
-    let command = match &target {
-        Target::Command(argv) => Some(Command::prepare(argv)?),
-        Target::Pids(_) => None,
-    };
-    catch_signals();
-    let queued = Arc::new(AtomicUsize::new(0));
-    let stop = Arc::new(AtomicI32::new(0));
-    let (to, from) = mpsc::channel();
-    let reader = {
-        let (queued, stop) = (queued.clone(), stop.clone());
-        thread::Builder::new()
-            .name("nvcap-reader".into())
-            .spawn(move || {
-                let mut reader = Reader {
-                    to,
-                    queued,
-                    stop,
-                    submissions: 0,
-                };
-                let outcome = reader.run(options, target, limits, command, attached);
-                let _ = reader.to.send(Message::End(Box::new(outcome)));
-            })
-            .map_err(|e| {
-                Error::new(
-                    "starting a thread",
-                    e,
-                    "raise the limit on processes (ulimit -u)",
-                )
-            })?
-    };
-    let mut failed = None;
-    let mut outcome = Err(Error::new(
-        "tracing",
-        "the reader ended",
-        "please report this",
-    ));
-    for message in from {
-        match message {
-            Message::Records(records, bytes) => {
-                for record in records {
-                    if failed.is_none()
-                        && let Err(e) = each(record)
-                    {
-                        failed = Some(e);
-                        stop.store(1, Ordering::SeqCst);
-                    }
-                }
-                queued.fetch_sub(bytes, Ordering::SeqCst);
-            }
-            Message::Idle => {
-                if failed.is_none()
-                    && let Err(e) = idle()
-                {
-                    failed = Some(e);
-                    stop.store(1, Ordering::SeqCst);
-                }
-            }
-            Message::End(end) => {
-                outcome = *end;
-                break;
-            }
-        }
-    }
-    let _ = reader.join();
-    match failed {
-        Some(e) if e.kind() == io::ErrorKind::BrokenPipe => outcome,
-        Some(e) => Err(Error::new(
-            "writing the output",
-            e,
-            "name another file with -o, or make room",
-        )),
-        None => outcome,
-    }
-}
-
-struct Reader {
-    to: mpsc::Sender<Message>,
-    queued: Arc<AtomicUsize>,
-    stop: Arc<AtomicI32>,
-    submissions: u64,
-}
-
-impl Reader {
-    fn run(
-        &mut self,
-        options: Options,
-        target: Target,
-        limits: Limits,
-        mut command: Option<Command>,
-        attached: impl FnOnce(),
-    ) -> Result<Outcome> {
-        let mut session = Session::new(options)?;
-        let (way, refused) = session.way();
-        let refused: Vec<String> = refused.iter().map(|(w, e)| format!("{w}: {e}")).collect();
-        for line in &refused {
-            log::info!("not used: {line}");
-        }
-        log::info!(
-            "discovery: {way:?}; doorbell program: {}",
-            session.doorbell_program()
-        );
-        if let Some(command) = &mut command {
-            session.expect_exec(command.pid)?;
-            command.go()?;
-        }
-        if let Target::Pids(pids) = &target {
-            for pid in pids {
-                session.attach(*pid)?;
-            }
-            attached();
-        }
-        let started = Instant::now();
-        let mut stopping: Option<Instant> = None;
-        let mut quiet = 0u32;
-        loop {
-            let mut batch = Vec::new();
-            // Records are committed without a wake-up each: look again soon while there are any.
-            let wait = if quiet < 64 {
-                Duration::from_millis(1)
-            } else {
-                Duration::from_millis(20)
-            };
-            session.step(wait, &mut batch)?;
-            if batch.is_empty() {
-                quiet = quiet.saturating_add(1);
-                if quiet == 8 {
-                    let _ = self.to.send(Message::Idle);
-                }
-            } else {
-                quiet = 0;
-                self.send(batch, limits.max_submissions);
-            }
-            let child = command.as_mut().and_then(Command::try_wait);
-            if !session.is_alive() {
-                break;
-            }
-            if self.stop.load(Ordering::SeqCst) != 0
-                || limits.duration.is_some_and(|d| started.elapsed() >= d)
-                || limits
-                    .max_submissions
-                    .is_some_and(|n| self.submissions >= n)
-            {
-                break;
-            }
-            match SIGNAL.swap(0, Ordering::SeqCst) {
-                0 => {}
-                signal => match (&mut command, stopping) {
-                    // A command in the foreground got Ctrl-C itself; give it time to end, and trace its end.
-                    (Some(command), None) if child.is_none() => {
-                        if signal != libc::SIGINT {
-                            command.signal(signal);
-                        }
-                        stopping = Some(Instant::now());
-                    }
-                    _ => break,
-                },
-            }
-            if stopping.is_some_and(|s| s.elapsed() >= GRACE) {
-                break;
-            }
-            if quiet == 0 {
-                // Let some gather: fewer, larger batches.
-                thread::sleep(Duration::from_micros(300));
-            }
-            while self.queued.load(Ordering::SeqCst) > QUEUE
-                && self.stop.load(Ordering::SeqCst) == 0
-            {
-                thread::sleep(Duration::from_millis(2));
-            }
-        }
-        let mut last = Vec::new();
-        let totals = session.finish(&mut last);
-        self.send(last, limits.max_submissions);
-        let way = session.way().0;
-        Ok(Outcome {
-            child: command.as_mut().and_then(|c| {
-                if session.is_alive() {
-                    c.try_wait()
-                } else {
-                    c.wait()
-                }
-            }),
-            totals,
-            way,
-            refused,
-        })
-    }
-
-    fn send(&mut self, mut records: Vec<Record>, most: Option<u64>) {
-        let most = most.unwrap_or(u64::MAX);
-        records.retain(|r| match r {
-            Record::Submission(_) => {
-                self.submissions += 1;
-                self.submissions <= most
-            }
-            // What is missing after the end that was asked for is not missing from the trace.
-            Record::Loss(_) => self.submissions < most,
-            _ => true,
-        });
-        let bytes = records.iter().map(size_of_record).sum();
-        self.queued.fetch_add(bytes, Ordering::SeqCst);
-        // The other side only goes away with the whole program.
-        let _ = self.to.send(Message::Records(records, bytes));
-    }
+    let make = move || Trap::new(options);
+    let outcome = run::run(make, target, limits, each, idle, attached)?;
+    Ok(Outcome {
+        child: outcome.child,
+        totals: outcome.end.totals,
+        way: outcome.end.way,
+        refused: outcome.end.refused,
+    })
 }

@@ -4,19 +4,15 @@
 //! - [`load`], [`btf`], [`bpf`], [`fentry`], [`discover`]: BPF programs, kernel offsets, ways of learning the driver's calls.
 //! - [`arm`], [`perf`], [`site`]: breakpoints, and which register holds the token.
 //! - [`assemble`], [`shared`], [`space`]: what comes back, and the channel table.
-//! - [`live`], [`command`]: running it to its end, with the command it traces.
-//! - [`given`]: channels that the user names.
+//! - [`live`]: running it to its end.
 
 pub mod arm;
 pub mod assemble;
 pub mod bpf;
 pub mod btf;
-pub mod command;
 pub mod discover;
 pub mod doctor;
-pub mod error;
 pub mod fentry;
-pub mod given;
 pub mod live;
 pub mod load;
 pub mod perf;
@@ -25,3 +21,5 @@ pub mod session;
 pub mod shared;
 pub mod site;
 pub mod space;
+
+pub use super::{error, given};

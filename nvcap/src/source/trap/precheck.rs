@@ -21,6 +21,31 @@ pub fn capabilities() -> u64 {
         .unwrap_or(0)
 }
 
+/// Whether BPF programs may be loaded and read memory.
+///
+/// # Errors
+/// What is lacking, with its remedy.
+pub fn rights() -> Result<()> {
+    let has = |bit: u32| capabilities() >> bit & 1 == 1;
+    if !(has(CAP_SYS_ADMIN) || has(CAP_BPF) && has(CAP_PERFMON)) {
+        return Err(Error::new(
+            "tracing",
+            "this user may not load BPF programs",
+            "run it as root (sudo nvcap ...) or give it cap_bpf,cap_perfmon,cap_sys_ptrace+ep (setcap); \
+             --how observe needs neither for your own processes",
+        ));
+    }
+    let lockdown = fs::read_to_string("/sys/kernel/security/lockdown").unwrap_or_default();
+    if lockdown.contains("[confidentiality]") {
+        return Err(Error::new(
+            "tracing",
+            "kernel lockdown (confidentiality): BPF programs may not read memory",
+            "boot without lockdown=confidentiality, or use --how observe",
+        ));
+    }
+    Ok(())
+}
+
 /// Looks for what would make a trace fail. `given`: the user names doorbells or channels, so no driver is needed.
 ///
 /// # Errors
@@ -38,13 +63,7 @@ pub fn check(target: &Target, given: bool) -> Result<()> {
         }
     }
     let has = |bit: u32| capabilities() >> bit & 1 == 1;
-    if !(has(CAP_SYS_ADMIN) || has(CAP_BPF) && has(CAP_PERFMON)) {
-        return Err(Error::new(
-            "tracing",
-            "this user may not load BPF programs",
-            "run it as root (sudo nvcap ...) or give it cap_bpf,cap_perfmon,cap_sys_ptrace+ep (setcap)",
-        ));
-    }
+    rights()?;
     if let Target::Pids(pids) = target {
         for pid in pids {
             if let Err(e) = fs::File::open(format!("/proc/{pid}/mem"))

@@ -3,7 +3,9 @@
 mod attach;
 mod capture;
 mod death;
+mod dump;
 mod limits;
+mod observe;
 mod refusals;
 mod setup;
 
@@ -24,8 +26,14 @@ fn main() -> ExitCode {
         attach: waiting_process running_process first_submissions two_processes churning_process
             exec_afterwards fork_afterwards exits_meanwhile doorbell_flags;
         death: kill_nvcap_attached kill_nvcap_parent kill_target interrupt_nvcap terminate_nvcap child_status;
+        dump: whole_history last_thousand last_few bursts channels_and_tokens spinning_kernel lost_kernel orphaned_wait cycle
+            slow_kernels running_process killed_meanwhile unmapped_meanwhile all_processes refusals;
         limits: max_submissions duration no_follow quiet text;
         refusals: not_root not_root_other_process process_gone no_debug_register doorbell_not_mapped
             bad_channels_file missing_channels_file no_driver no_target missing_command;
+        observe: rates ring_wrap bursts big_entries lagging_get many_threads fork_shared fork_and_exec exec fork_own
+            waiting_process first_submissions running_process kill_target kill_nvcap interrupt_nvcap limits
+            laps_are_counted the_budget_is_kept own_process_without_root other_process_without_root auto_without_root
+            nothing_to_observe;
     })
 }

@@ -15,7 +15,7 @@ use crate::setup::{need_breakpoints, need_tracing, plan};
 const NOBODY: u32 = 65534;
 
 /// It must have ended with this status, and said one line on standard error that has all of `words`.
-fn refused(ended: &Ended, code: i32, words: &[&str]) -> Result<()> {
+pub fn refused(ended: &Ended, code: i32, words: &[&str]) -> Result<()> {
     ended.expect_code(code)?;
     let lines: Vec<&str> = ended
         .stderr
@@ -43,7 +43,7 @@ fn run(args: Vec<OsString>) -> Result<Ended> {
 }
 
 /// Runs a copy of nvcap that everyone may execute, as nobody.
-fn run_as_nobody(folder: &Folder, args: Vec<OsString>) -> Result<Ended> {
+pub fn run_as_nobody(folder: &Folder, args: Vec<OsString>) -> Result<Ended> {
     // SAFETY: reads an id.
     if unsafe { libc::geteuid() } != 0 {
         return not_run("not root, so no other user can be taken");
@@ -61,6 +61,7 @@ pub fn not_root() -> Result<()> {
     let ended = run_as_nobody(
         &folder,
         vec![
+            "--how=trap".into(),
             "--channels".into(),
             channels.into(),
             "--".into(),

@@ -77,6 +77,8 @@ pub fn need_tracing() -> Result<()> {
             let channels = folder.channels()?;
             let mut args = vec![
                 "-q".into(),
+                "--how".into(),
+                "trap".into(),
                 "--channels".into(),
                 channels.into_os_string(),
                 "--".into(),

@@ -1,4 +1,4 @@
-//! What can go wrong when tracing: each says what failed, why, and what to do.
+//! What can go wrong when tracing live: each says what failed, why, and what to do.
 
 use std::{fmt, io};
 
@@ -21,6 +21,13 @@ impl Error {
     }
 }
 
+impl Error {
+    /// Why, without what failed and what to do.
+    pub fn reason(&self) -> &str {
+        &self.why
+    }
+}
+
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { what, why, next } = self;
@@ -30,7 +37,7 @@ impl fmt::Display for Error {
 
 impl std::error::Error for Error {}
 
-/// Result of the trap source.
+/// Result of a live source.
 pub type Result<T> = std::result::Result<T, Error>;
 
 /// What to do about a refused bpf(2), perf_event_open(2) or file of /proc.

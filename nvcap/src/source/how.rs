@@ -1,0 +1,144 @@
+//! Which live source is used: the trap where it may be, observing where not.
+
+use std::time::Duration;
+
+use super::{
+    error::Result,
+    observe::session as observe,
+    run::{Source, Target},
+    trap::{live, load, precheck, session as trap},
+};
+use crate::ledger::Observed;
+use crate::record::Record;
+
+/// `--how`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum How {
+    /// The trap where it may be used, else observing.
+    #[default]
+    Auto,
+    /// The trap or nothing.
+    Trap,
+    /// No trap.
+    Observe,
+}
+
+/// What both sources are asked for.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Which source.
+    pub how: How,
+    /// Of the trap.
+    pub trap: trap::Options,
+    /// Of observing.
+    pub observe: observe::Options,
+}
+
+/// A live source of either kind.
+pub enum Either {
+    /// Breakpoints and BPF programs.
+    Trap(Box<live::Trap>),
+    /// Polling.
+    Observe(Box<observe::Session>),
+}
+
+/// What it tells at its end.
+#[derive(Debug)]
+pub enum End {
+    /// The trap.
+    Trap(live::End),
+    /// Observing.
+    Observe(Observed),
+}
+
+/// Why the trap cannot be used here, as far as that can be told without trying; `None` where nothing speaks
+/// against it.
+pub fn trap_refused() -> Option<String> {
+    if load::OBJECT.is_empty() {
+        return Some("this nvcap was built without its BPF programs".into());
+    }
+    precheck::rights().err().map(|e| e.reason().to_owned())
+}
+
+/// Looks for what would make a trace fail, and says which source to begin with. `Some`: why it is not the trap.
+///
+/// # Errors
+/// The first mistake found, with its remedy.
+pub fn choose(options: &Options, target: &Target) -> Result<(How, Option<String>)> {
+    let refused = match options.how {
+        How::Auto => trap_refused(),
+        How::Trap | How::Observe => None,
+    };
+    if options.how == How::Observe || refused.is_some() {
+        observe::check(target)?;
+        return Ok((How::Observe, refused));
+    }
+    precheck::check(target, !options.trap.given.is_empty())?;
+    Ok((options.how, None))
+}
+
+/// Makes the source that was chosen. With [`How::Auto`] the trap is tried; where that fails it is observing, and
+/// `instead` is told why.
+///
+/// # Errors
+/// When the trap was asked for and cannot be had.
+pub fn make(chosen: How, options: Options, instead: impl FnOnce(&str)) -> Result<Either> {
+    let observe = |o: observe::Options| Either::Observe(Box::new(observe::Session::new(o)));
+    if chosen == How::Observe {
+        return Ok(observe(options.observe));
+    }
+    match live::Trap::new(options.trap) {
+        Ok(trap) => Ok(Either::Trap(Box::new(trap))),
+        Err(e) if chosen == How::Auto => {
+            instead(&e.to_string());
+            Ok(observe(options.observe))
+        }
+        Err(e) => Err(e),
+    }
+}
+
+impl Source for Either {
+    type End = End;
+
+    fn expect(&mut self, pid: u32) -> Result<()> {
+        match self {
+            Self::Trap(s) => s.expect(pid),
+            Self::Observe(s) => s.expect(pid),
+        }
+    }
+
+    fn attach(&mut self, pid: u32) -> Result<()> {
+        match self {
+            Self::Trap(s) => s.attach(pid),
+            Self::Observe(s) => s.attach(pid),
+        }
+    }
+
+    fn step(&mut self, wait: Duration, to: &mut Vec<Record>) -> Result<()> {
+        match self {
+            Self::Trap(s) => s.step(wait, to),
+            Self::Observe(s) => s.step(wait, to),
+        }
+    }
+
+    fn gather(&self) -> Duration {
+        match self {
+            Self::Trap(s) => s.gather(),
+            Self::Observe(s) => s.gather(),
+        }
+    }
+
+    fn is_alive(&self) -> bool {
+        match self {
+            Self::Trap(s) => s.is_alive(),
+            Self::Observe(s) => s.is_alive(),
+        }
+    }
+
+    fn finish(self, to: &mut Vec<Record>) -> End {
+        match self {
+            Self::Trap(s) => End::Trap(s.finish(to)),
+            Self::Observe(s) => End::Observe(s.finish(to)),
+        }
+    }
+}

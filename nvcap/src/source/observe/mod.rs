@@ -1,0 +1,20 @@
+//! The live trace without a trap: every channel's ring followed from outside, by polling through `/proc/PID/mem`.
+//!
+//! No BPF, no breakpoint, no stop: the traced program runs as fast as untraced, and what this needs is the right to
+//! read its memory. In exchange the thread is not known and times are those of the look.
+//!
+//! - [`pace`]: when to look at a channel, and what CPU that may cost. Pure.
+//! - [`proof`]: whether what was read is what was submitted. Pure.
+//! - [`channel`], [`fetch`]: one ring, followed.
+//! - [`process`], [`discover`]: one process: whether it lives and runs, its memory, its mappings, its rings, its children.
+//! - [`session`]: all of them, as a source that `source::run` drives.
+
+pub mod channel;
+pub mod discover;
+pub mod fetch;
+pub mod pace;
+pub mod process;
+pub mod proof;
+pub mod session;
+#[cfg(test)]
+mod simulated;

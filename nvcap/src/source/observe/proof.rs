@@ -1,0 +1,556 @@
+//! Whether what was read from a ring is what was submitted. Pure: what was read comes in, verdicts go out.
+//!
+//! Three things can be wrong with an entry that was read from outside, and none can be seen from GP_PUT alone:
+//! - the ring went round once or more between two looks (GP_PUT counts modulo the ring's size);
+//! - the entry was overwritten while it was being read;
+//! - its pushbuffer memory was used again before it was read.
+//!
+//! What tells:
+//! - The *keeper*: the newest entry of the last look. Its slot is written again exactly when the ring has gone round,
+//!   so it must be found as it was left; and, where all entries of a program look alike, the end of its pushbuffer
+//!   segment too.
+//! - The *payload* of the semaphore release that a segment ends with: CUDA's grows by one from each segment of a
+//!   channel to the next (600 of 600 in a capture of an H200, 30,000 of 30,000 of a training).
+//! - The second look at the first entry of what was read: rings are written in order, so where it stands, all stand.
+//! - The segment's words: an illegal header is no submission.
+
+use crate::decode::event::StopReason;
+use crate::decode::stream::{Item, Stream};
+use crate::record::Segment;
+
+/// How much of a segment's end is kept to know it again: a release and its neighbours.
+pub const TAIL: usize = 64;
+
+/// Bytes that a ring entry points to; 0 for a control entry.
+pub fn length(entry: u64) -> usize {
+    ((entry >> 42) as usize & 0x1f_ffff) * 4
+}
+
+/// The semaphore release that a segment ends with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Release {
+    /// GPU address of the semaphore.
+    pub address: u64,
+    /// What is written there.
+    pub payload: u32,
+}
+
+/// Reads the release at a segment's end, as CUDA puts it there: SET_REPORT_SEMAPHORE_A..D of a compute channel, or
+/// SET_SEMAPHORE_A..PAYLOAD and LAUNCH_DMA of a copy channel.
+pub fn release(bytes: &[u8]) -> Option<Release> {
+    let (tail, _) = bytes.as_chunks::<4>();
+    let word = |from_end: usize| {
+        let at = tail.len().checked_sub(from_end)?;
+        Some(u32::from_le_bytes(tail[at]))
+    };
+    // INC_METHOD with this count and method, on any subchannel.
+    let header = |w: u32, count: u32, method: u32| {
+        w >> 29 == 1 && w >> 16 & 0x1fff == count && w & 0xfff == method >> 2
+    };
+    let at = |first: usize| {
+        let (high, low) = (word(first)?, word(first - 1)?);
+        Some(Release {
+            address: u64::from(high) << 32 | u64::from(low),
+            payload: word(first - 2)?,
+        })
+    };
+    if header(word(5)?, 4, 0x1b00) {
+        return at(4);
+    }
+    if header(word(2)?, 1, 0x300) && header(word(6)?, 3, 0x240) {
+        return at(5);
+    }
+    None
+}
+
+/// What became of an entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// The payload follows the one before.
+    Proven,
+    /// It ends with no release of the channel's own semaphore, or that is not known yet.
+    Unproven,
+    /// The payload is not what must be there: memory that was used again.
+    Wrong,
+    /// The payloads go on from another one than before, and no ring position is missing.
+    Jumped {
+        /// Payload before.
+        from: u32,
+        /// Payload from which they go on.
+        to: u32,
+    },
+}
+
+/// The payloads of a channel's own semaphore, one after the other.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Chain {
+    /// The channel's own semaphore, once two releases of it followed each other.
+    own: Option<u64>,
+    last: Option<Release>,
+    /// Entries since that one that end with no release of the channel's own: each may have had one that was not
+    /// recognised (in its middle, or cut in two by the entry's end).
+    between: u32,
+    /// The last payload that did not follow.
+    suspect: Option<u32>,
+}
+
+impl Chain {
+    /// Judges the releases of entries that follow each other in the ring.
+    pub fn judge(&mut self, releases: &[Option<Release>]) -> Vec<Verdict> {
+        let mut verdicts = Vec::with_capacity(releases.len());
+        for (i, release) in releases.iter().enumerate() {
+            verdicts.push(self.one(*release, &releases[i + 1..]));
+        }
+        verdicts
+    }
+
+    fn one(&mut self, release: Option<Release>, behind: &[Option<Release>]) -> Verdict {
+        let between = self.between;
+        self.between = between.saturating_add(1);
+        let Some(release) = release else {
+            return Verdict::Unproven;
+        };
+        let Some(own) = self.own else {
+            let follows = self.last.is_some_and(|l| {
+                l.address == release.address && l.payload.wrapping_add(1) == release.payload
+            });
+            self.last = Some(release);
+            if follows {
+                self.own = Some(release.address);
+                return Verdict::Proven;
+            }
+            return Verdict::Unproven;
+        };
+        if release.address != own {
+            return Verdict::Unproven;
+        }
+        self.between = 0;
+        let Some(last) = self.last.filter(|l| l.address == own) else {
+            self.last = Some(release);
+            return Verdict::Unproven;
+        };
+        let suspect = self.suspect.take();
+        let due = last.payload.wrapping_add(1);
+        let take = |chain: &mut Self, payload: u32| {
+            chain.last = Some(Release { payload, ..release });
+        };
+        if release.payload.wrapping_sub(due) <= between {
+            take(self, release.payload);
+            return Verdict::Proven;
+        }
+        let next = behind.iter().flatten().find(|r| r.address == own);
+        let goes_on = next.is_some_and(|n| n.payload == release.payload.wrapping_add(1))
+            || next.is_none_or(|n| n.payload != due.wrapping_add(1))
+                && suspect.is_some_and(|s| s.wrapping_add(1) == release.payload);
+        if goes_on {
+            take(self, release.payload);
+            return Verdict::Jumped {
+                from: last.payload,
+                to: release.payload,
+            };
+        }
+        // The entry is there, its bytes are not: the next one must bear the payload after it.
+        take(self, due);
+        self.suspect = Some(release.payload);
+        Verdict::Wrong
+    }
+
+    /// Entries are missing: the next release may bear any payload. Gives the last one seen of the channel's own.
+    pub fn cut(&mut self) -> Option<u32> {
+        self.suspect = None;
+        self.between = 0;
+        let last = self.last.take()?;
+        (Some(last.address) == self.own).then_some(last.payload)
+    }
+
+    /// Whether these releases, of entries that follow in the ring, go on from the last one; false where nothing is
+    /// known.
+    pub fn continues(&self, releases: &[Option<Release>]) -> bool {
+        let Some(last) = self.last.filter(|l| Some(l.address) == self.own) else {
+            return false;
+        };
+        let due = last.payload.wrapping_add(1);
+        let mut with = releases.iter().enumerate();
+        with.find_map(|(i, r)| r.filter(|r| r.address == last.address).map(|r| (i, r)))
+            .is_some_and(|(i, r)| r.payload.wrapping_sub(due) <= self.between + i as u32)
+    }
+
+    /// The channel's own semaphore, once known.
+    pub fn own(&self) -> Option<u64> {
+        self.own
+    }
+}
+
+/// How many times a ring of `size` entries went round, where `seen` is how far the position moved modulo the size and
+/// `at_least` rounds are certain. `payloads` is how far the payloads moved over the same entries, where each entry
+/// bears one: then the answer is exact.
+pub fn rounds(size: u64, seen: u64, at_least: u64, payloads: Option<u64>) -> u64 {
+    payloads
+        .filter(|p| *p >= seen && (p - seen).is_multiple_of(size))
+        .map_or(at_least, |p| ((p - seen) / size).max(at_least))
+}
+
+/// The payload that the entry behind these must bear, where each bears one: what most of them say, for the memory of
+/// some may have been used again.
+pub fn payload_behind(
+    releases: impl ExactSizeIterator<Item = Option<Release>>,
+    own: u64,
+) -> Option<u32> {
+    let count = releases.len() as u32;
+    let own = |(i, r): (usize, Option<Release>)| {
+        let r = r.filter(|r| r.address == own)?;
+        Some(r.payload.wrapping_add(count - i as u32))
+    };
+    let mut all: Vec<u32> = releases.enumerate().filter_map(own).collect();
+    all.sort_unstable();
+    let middle = *all.get(all.len() / 2)?;
+    let agree = all.iter().filter(|p| **p == middle).count();
+    (2 * agree > count as usize).then_some(middle)
+}
+
+/// The newest entry of the last look, by which a lap is known.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Keeper {
+    /// The ring entry.
+    pub entry: u64,
+    /// The end of its segment; empty for a control entry or where it could not be read.
+    pub tail: Vec<u8>,
+    /// Where that lies.
+    pub tail_at: u64,
+}
+
+/// What a second look at the keeper says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kept {
+    /// As it was left: the ring has not gone round.
+    Yes,
+    /// Another entry: the ring has gone round.
+    No,
+    /// The entry stands, its memory was used again: a lap by entries that look alike, or a small pushbuffer.
+    Doubtful,
+}
+
+impl Keeper {
+    /// Of a segment as it was read; `extended` are the address bits that its entry has from those before it.
+    pub fn of(segment: &Segment, extended: u64) -> Self {
+        let from = segment.bytes.len().saturating_sub(TAIL);
+        let whole = segment.holes.is_empty();
+        let tail = if whole { &segment.bytes[from..] } else { &[] };
+        Self {
+            entry: segment.entry,
+            tail: tail.to_vec(),
+            tail_at: (extended | (segment.entry & 0xff_ffff_fffc)) + from as u64,
+        }
+    }
+
+    /// Compares it with what is there now; `tail` is `None` where it was not read again.
+    pub fn compare(&self, entry: u64, tail: Option<&[u8]>) -> Kept {
+        if entry != self.entry {
+            Kept::No
+        } else if tail.is_some_and(|t| t != self.tail) {
+            Kept::Doubtful
+        } else {
+            Kept::Yes
+        }
+    }
+}
+
+/// Which of the entries stand in a second reading: the ring is written in order, so those that do not are the first.
+pub fn overwritten(first: &[u64], second: &[u64]) -> usize {
+    let last = first.iter().zip(second).rposition(|(a, b)| a != b);
+    last.map_or(0, |i| i + 1)
+}
+
+fn range(entry: u64) -> (u64, u64) {
+    let start = entry & 0xff_ffff_fffc;
+    (start, start + length(entry) as u64)
+}
+
+/// Where a channel's pushbuffer memory is written next, as far as its entries tell: behind the newest one, and, where
+/// that came near the place from which they jumped back before, at the place to which they did.
+#[derive(Clone, Debug, Default)]
+pub struct Allocator {
+    /// End of the newest segment.
+    end: u64,
+    /// Size of the largest.
+    largest: u64,
+    /// Where segments jumped from last, and where to.
+    jump: Option<(u64, u64)>,
+}
+
+/// What may be written ahead at the least, bytes.
+const AHEAD: u64 = 1024;
+
+impl Allocator {
+    /// Takes an entry's place into account.
+    pub fn take(&mut self, entry: u64) {
+        let (start, end) = range(entry);
+        if start == end {
+            return;
+        }
+        if start < self.end {
+            self.jump = Some((self.end, start));
+        }
+        self.end = end;
+        self.largest = self.largest.max(end - start);
+    }
+
+    /// Ranges that a submission not committed yet may be writing to.
+    pub fn ahead(&self) -> [(u64, u64); 2] {
+        let most = (2 * self.largest).max(AHEAD);
+        let jumped = match self.jump {
+            Some((from, to)) if self.end + most > from => (to, to + most),
+            _ => (0, 0),
+        };
+        [(self.end, self.end + most), jumped]
+    }
+}
+
+/// Entries of a reading whose memory was, or may have been, written again before it was read: by a later one of the
+/// same reading, by one of those `since` that were committed while it was read, or by one not committed yet.
+pub fn reused(entries: &[u64], since: &[u64], allocator: &Allocator) -> Vec<usize> {
+    let all = || entries.iter().chain(since).map(|e| range(*e));
+    let ahead = allocator.ahead();
+    // Almost always each begins where the one before ends, or behind it, and what comes next lies behind all.
+    let mut last = 0;
+    let ascending = all().filter(|r| r.0 != r.1).all(|(start, end)| {
+        let fits = start >= last;
+        last = end;
+        fits
+    });
+    if ascending && ahead[0].0 >= last && ahead[1] == (0, 0) {
+        return Vec::new();
+    }
+    let mut later: Vec<(u64, u64)> = ahead.to_vec();
+    later.extend(since.iter().map(|e| range(*e)));
+    let mut hit = Vec::new();
+    for (i, entry) in entries.iter().enumerate().rev() {
+        let (start, end) = range(*entry);
+        if start != end && later.iter().any(|l| l.0 < end && start < l.1) {
+            hit.push(i);
+        }
+        later.push((start, end));
+    }
+    hit.reverse();
+    hit
+}
+
+/// Reads a channel's words, to find those that no client writes.
+#[derive(Clone, Debug, Default)]
+pub struct Words {
+    stream: Stream,
+    /// The stream is known to stand between methods, or in one that was seen to begin.
+    synced: bool,
+}
+
+impl Words {
+    /// Entries are missing: a method may be in progress that nobody saw begin.
+    pub fn cut(&mut self) {
+        self.stream.reset();
+        self.synced = false;
+    }
+
+    /// The stream begins here.
+    pub fn begin(&mut self) {
+        self.stream.reset();
+        self.synced = true;
+    }
+
+    /// Takes a segment; false where it holds an illegal header and none can be there.
+    pub fn take(&mut self, segment: &Segment) -> bool {
+        if segment.bytes.is_empty() {
+            return true;
+        }
+        let announced = segment.bytes.len() as u32;
+        let illegal = self
+            .stream
+            .runs(&segment.bytes, announced, &segment.holes)
+            .any(|item| matches!(item, Item::Stop(_, StopReason::IllegalHeader(_))));
+        if !illegal {
+            // A whole segment was read from its first header on.
+            self.synced |= self.stream.pending() == 0;
+            return true;
+        }
+        let judged = self.synced;
+        self.cut();
+        !judged
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const OWN: u64 = 0x2_0460_fff0;
+
+    fn own(payload: u32) -> Option<Release> {
+        Some(Release {
+            address: OWN,
+            payload,
+        })
+    }
+
+    fn bytes(words: &[u32]) -> Vec<u8> {
+        words.iter().flat_map(|w| w.to_le_bytes()).collect()
+    }
+
+    #[test]
+    fn releases_at_a_segment_s_end() {
+        let compute = bytes(&[7, 0x2004_26c0, 2, 0x0460_fff0, 9, 0]);
+        assert_eq!(release(&compute), own(9));
+        let copy = bytes(&[0x2003_8090, 2, 0x0460_fff0, 9, 0x2001_80c0, 0x14]);
+        assert_eq!(release(&copy), own(9));
+        for cut in 0..compute.len() - 1 {
+            assert_eq!(release(&compute[..cut]), None, "{cut}");
+        }
+        assert_eq!(release(&bytes(&[0; 12])), None);
+        assert_eq!(release(&[]), None);
+    }
+
+    #[test]
+    fn payloads_that_follow_are_proven() {
+        let mut chain = Chain::default();
+        let verdicts = chain.judge(&[own(4), own(5), None, own(6), own(7)]);
+        use Verdict::*;
+        assert_eq!(verdicts, [Unproven, Proven, Unproven, Proven, Proven]);
+        // A release in the middle of an entry, or cut in two, is not recognised.
+        assert_eq!(chain.judge(&[None, own(9)]), [Unproven, Proven]);
+        let wrap = chain.judge(&[own(10)]);
+        assert_eq!(wrap, [Proven]);
+    }
+
+    #[test]
+    fn one_entry_with_another_payload_is_wrong_and_the_next_goes_on() {
+        let mut chain = Chain::default();
+        chain.judge(&[own(1), own(2)]);
+        use Verdict::*;
+        assert_eq!(
+            chain.judge(&[own(3), own(700), own(5), own(6)]),
+            [Proven, Wrong, Proven, Proven]
+        );
+        // The newest of a reading, with nothing behind it to tell yet.
+        assert_eq!(chain.judge(&[own(800)]), [Wrong]);
+        assert_eq!(chain.judge(&[own(8)]), [Proven]);
+    }
+
+    #[test]
+    fn payloads_that_go_on_from_another_one_have_jumped() {
+        use Verdict::*;
+        let jumped = Jumped { from: 3, to: 40 };
+        let mut chain = Chain::default();
+        chain.judge(&[own(1), own(2), own(3)]);
+        assert_eq!(
+            chain.judge(&[own(40), own(41), own(42)]),
+            [jumped, Proven, Proven]
+        );
+        // Seen one by one, the first is taken for wrong.
+        let mut chain = Chain::default();
+        chain.judge(&[own(1), own(2), own(3)]);
+        assert_eq!(chain.judge(&[own(40)]), [Wrong]);
+        assert_eq!(chain.judge(&[own(41)]), [Jumped { from: 4, to: 41 }]);
+        assert_eq!(chain.judge(&[own(42)]), [Proven]);
+    }
+
+    #[test]
+    fn how_often_a_ring_went_round() {
+        assert_eq!(rounds(1024, 10, 1, None), 1);
+        assert_eq!(rounds(1024, 10, 1, Some(10 + 5 * 1024)), 5);
+        // Payloads that do not fit the position tell nothing.
+        assert_eq!(rounds(1024, 10, 1, Some(5000)), 1);
+        assert_eq!(rounds(1024, 10, 1, Some(3)), 1);
+        assert_eq!(rounds(1024, 1023, 0, Some(1023)), 0);
+    }
+
+    #[test]
+    fn most_payloads_tell_the_next_one() {
+        let all = |payloads: &[Option<Release>]| payload_behind(payloads.iter().copied(), OWN);
+        assert_eq!(all(&[own(5), own(6), own(7)]), Some(8));
+        assert_eq!(all(&[own(5), own(900), own(7)]), Some(8));
+        assert_eq!(all(&[own(5), None, None]), None);
+        assert_eq!(all(&[own(5), own(900)]), None);
+        assert_eq!(all(&[]), None);
+    }
+
+    #[test]
+    fn a_keeper_knows_itself_again() {
+        let segment = Segment {
+            entry: 4 << 42 | 0x1000,
+            bytes: bytes(&[1, 2, 3, 4]),
+            holes: Vec::new(),
+        };
+        let keeper = Keeper::of(&segment, 5 << 40);
+        assert_eq!(keeper.tail_at, 5 << 40 | 0x1000);
+        assert_eq!(keeper.compare(segment.entry, None), Kept::Yes);
+        assert_eq!(
+            keeper.compare(segment.entry, Some(&segment.bytes)),
+            Kept::Yes
+        );
+        assert_eq!(
+            keeper.compare(segment.entry, Some(&[0; 16])),
+            Kept::Doubtful
+        );
+        assert_eq!(keeper.compare(segment.entry + 4, None), Kept::No);
+    }
+
+    #[test]
+    fn what_was_overwritten_and_what_was_used_again() {
+        assert_eq!(overwritten(&[1, 2, 3], &[1, 2, 3]), 0);
+        assert_eq!(overwritten(&[1, 2, 3], &[9, 2, 3]), 1);
+        // An entry that looks as before among overwritten ones is overwritten too.
+        assert_eq!(overwritten(&[1, 2, 3], &[9, 2, 9]), 3);
+        let at = |address: u64, words: u64| words << 42 | address;
+        let taken = |entries: &[u64]| {
+            let mut allocator = Allocator::default();
+            entries.iter().for_each(|e| allocator.take(*e));
+            allocator
+        };
+        let reused = |entries: &[u64], since: &[u64]| {
+            let all: Vec<u64> = entries.iter().chain(since).copied().collect();
+            reused(entries, since, &taken(&all))
+        };
+        let row = [at(0x1000, 4), at(0x1010, 4), 0, at(0x1020, 8)];
+        assert_eq!(reused(&row, &[]), [0; 0]);
+        assert_eq!(reused(&row, &[at(0x1040, 4)]), [0; 0]);
+        // A later one in the middle of an earlier one.
+        assert_eq!(
+            reused(&[at(0x1000, 16), at(0x9000, 4), at(0x1010, 4)], &[]),
+            [0]
+        );
+        // One that was committed while the others were read, and what comes behind it.
+        assert_eq!(
+            reused(
+                &[at(0x1000, 4), at(0x4000, 4), at(0x8000, 4)],
+                &[at(0x4000, 4)]
+            ),
+            [1]
+        );
+        // What is not committed yet is written behind the newest.
+        assert_eq!(
+            reused(&[at(0x1100, 4), at(0x9000, 4), at(0x1000, 4)], &[]),
+            [0]
+        );
+        // Or, once that comes near where it jumped from before, at where it jumped to.
+        let mut allocator = taken(&[at(0x8000, 4), at(0x1000, 4), at(0x7f00, 4)]);
+        assert_eq!(super::reused(&[at(0x1000, 4)], &[], &allocator), [0]);
+        allocator.take(at(0x2000, 4));
+        assert_eq!(super::reused(&[at(0x1000, 4)], &[], &allocator), [0; 0]);
+    }
+
+    #[test]
+    fn words_are_judged_once_a_beginning_was_seen() {
+        let segment = |words: &[u32]| Segment {
+            entry: (words.len() as u64) << 42,
+            bytes: bytes(words),
+            holes: Vec::new(),
+        };
+        let illegal = segment(&[0xc000_0000]);
+        let mut words = Words::default();
+        // In the middle of a method, nothing is illegal.
+        assert!(words.take(&illegal));
+        assert!(words.take(&segment(&[0x2001_0000, 1])));
+        assert!(!words.take(&illegal));
+        assert!(words.take(&illegal));
+        words.begin();
+        assert!(!words.take(&illegal));
+    }
+}

@@ -1,0 +1,488 @@
+//! All channels of all processes that are observed: each looked at when its pace says so, within the CPU that may be
+//! used; and the looks that find new processes, mappings and channels.
+
+use std::{
+    collections::BTreeMap,
+    time::{Duration, Instant},
+};
+
+use super::{
+    channel::{Begin, Faults, Follower},
+    discover::{self, Watched},
+    pace::{self, Budget},
+    process::{self, now},
+};
+use crate::ledger::Observed;
+use crate::record::{At, Channel, ChannelId, Life, Loss, Lost, Process, Record};
+use crate::source::{
+    error::{Error, Result},
+    given::Given,
+    run::{Source, Target},
+};
+
+/// Time between two looks at a channel that never moved, ns: its process has just begun, or has not.
+const UNMOVED_NS: [u64; 2] = [2_000_000, 10_000_000];
+/// A process is new for this time after its first channel was found, ns.
+const NEW_NS: u64 = 2_000_000_000;
+
+/// How to observe.
+#[derive(Clone, Debug, Default)]
+pub struct Options {
+    /// Children are observed too.
+    pub follow: bool,
+    /// What the user names; its doorbells are not needed.
+    pub given: Given,
+    /// Share of one core that this program may use; no limit where there is none.
+    pub cpu: Option<f64>,
+}
+
+/// A channel, and which processes have it.
+#[derive(Debug)]
+struct Followed {
+    follower: Follower,
+    holders: Vec<u32>,
+    due: u64,
+    /// CPU time of its holders at the last look.
+    cpu: u64,
+    /// Until when its process counts as new.
+    new_until: u64,
+    live: bool,
+}
+
+/// A live trace without a trap.
+#[derive(Debug)]
+pub struct Session {
+    options: Options,
+    watched: BTreeMap<u32, Watched>,
+    followed: Vec<Followed>,
+    budget: Option<Budget>,
+    out: Vec<Record>,
+    faults: Faults,
+    sums: Observed,
+    started: (u64, u64),
+    next_id: u32,
+}
+
+/// What can be told before anything is looked at.
+///
+/// # Errors
+/// The first mistake found, with its remedy.
+pub fn check(target: &Target) -> Result<()> {
+    let Target::Pids(pids) = target else {
+        return Ok(());
+    };
+    for pid in pids {
+        if !process::state(*pid).lives {
+            return Err(Error::new(
+                format!("observing process {pid}"),
+                "there is no such process",
+                "check the process id (pgrep, nvidia-smi)",
+            ));
+        }
+        process::Process::open(*pid).map_err(|e| process::refusal(*pid, &e))?;
+    }
+    Ok(())
+}
+
+fn at(pid: u32, tid: u32) -> At {
+    At {
+        time_ns: now(),
+        pid,
+        tid,
+    }
+}
+
+impl Session {
+    /// Observes nothing yet.
+    pub fn new(options: Options) -> Self {
+        process::be_on_time();
+        Self {
+            budget: options.cpu.map(Budget::new),
+            options,
+            watched: BTreeMap::new(),
+            followed: Vec::new(),
+            out: Vec::new(),
+            faults: Faults::default(),
+            sums: Observed::default(),
+            started: (now(), process::own_cpu()),
+            next_id: 0,
+        }
+    }
+
+    fn blind(&mut self, pid: u32, why: String) {
+        self.out.push(Record::Loss(Loss {
+            at: at(pid, 0),
+            channel: None,
+            what: Lost::Blind { why },
+        }));
+    }
+
+    fn life(&mut self, pid: u32, life: Life) {
+        self.out.push(Record::Process(Process {
+            at: at(pid, pid),
+            life,
+        }));
+    }
+
+    // ---- looking at channels
+
+    /// Looks at every channel that is due. Gives the time of the next look.
+    fn look_at_due(&mut self) -> u64 {
+        let mut next = u64::MAX;
+        let mut cpu: BTreeMap<u32, Option<u64>> = BTreeMap::new();
+        for i in 0..self.followed.len() {
+            let begun = now();
+            let f = &self.followed[i];
+            if !f.live {
+                continue;
+            }
+            if f.due > begun {
+                next = next.min(f.due);
+                continue;
+            }
+            // The CPU time of all that can submit to it; `None`: one of them is gone.
+            let used: Option<u64> = f
+                .holders
+                .iter()
+                .map(|pid| {
+                    *cpu.entry(*pid)
+                        .or_insert_with(|| self.watched.get(pid).and_then(Watched::cpu))
+                })
+                .sum();
+            let f = &mut self.followed[i];
+            let size = f.follower.announced.entries.unwrap_or(1);
+            let interval = if f.follower.moved {
+                f.follower.pace.interval()
+            } else {
+                UNMOVED_NS[usize::from(begun > f.new_until)]
+            };
+            let idle = used.is_some_and(|u| pace::idle_proof(u.saturating_sub(f.cpu), size));
+            let waited = begun.saturating_sub(f.follower.looked);
+            if idle && !f.follower.hot && waited < pace::LONGEST_NS {
+                f.due = begun + interval;
+                next = next.min(f.due);
+                continue;
+            }
+            self.look(i, used);
+            let f = &mut self.followed[i];
+            let interval = if f.follower.moved {
+                f.follower.pace.interval()
+            } else {
+                interval
+            };
+            f.due = begun + interval;
+            if f.live {
+                next = next.min(f.due);
+            }
+        }
+        next
+    }
+
+    /// Looks at one channel now.
+    fn look(&mut self, i: usize, used: Option<u64>) {
+        let begun = now();
+        let f = &mut self.followed[i];
+        let mut refused = true;
+        let was = f.follower.looked;
+        while let Some(pid) = f.holders.first().copied() {
+            let memory = self.watched.get(&pid).and_then(|w| w.process.as_ref());
+            let looked = memory.map(|p| {
+                f.follower
+                    .look(&p.memory, &now, &mut self.out, &mut self.faults)
+            });
+            if let Some(Ok(looked)) = looked {
+                self.sums.looks += 1;
+                if looked.fresh > 0 {
+                    let part =
+                        looked.fresh as f64 / f64::from(f.follower.announced.entries.unwrap_or(1));
+                    self.sums.longest_ns = self.sums.longest_ns.max(looked.elapsed);
+                    self.sums.largest_part = self.sums.largest_part.max(part);
+                }
+                refused = false;
+                break;
+            }
+            // Gone, executing another program, or without this mapping: another process may have it still.
+            f.holders.remove(0);
+            if let Some(w) = self.watched.get_mut(&pid) {
+                w.suspect = true;
+            }
+        }
+        f.cpu = used.unwrap_or(0);
+        if refused {
+            f.live = false;
+            self.sums.tail_ns = self.sums.tail_ns.max(begun.saturating_sub(was));
+            let gone = f.follower.gone(begun);
+            self.out.extend(gone);
+        }
+    }
+
+    // ---- processes and channels that come and go
+
+    fn adopt(&mut self, pid: u32, begin: Begin) -> std::io::Result<()> {
+        let watched = Watched::open(pid, begin)?;
+        self.watched.insert(pid, watched);
+        Ok(())
+    }
+
+    /// Looks after every process that is due. Gives the time of the next look.
+    fn look_after_processes(&mut self) -> u64 {
+        let mut next = u64::MAX;
+        let due: Vec<u32> = self
+            .watched
+            .iter()
+            .filter(|(_, w)| w.suspect || w.due <= now())
+            .map(|(pid, _)| *pid)
+            .collect();
+        for pid in due {
+            self.look_after(pid);
+        }
+        for w in self.watched.values() {
+            next = next.min(w.due);
+        }
+        next
+    }
+
+    fn look_after(&mut self, pid: u32) {
+        let begun = Instant::now();
+        // Before it is found dead: a child that was born in between would be nobody's.
+        let children = if self.options.follow {
+            process::children(pid)
+        } else {
+            Vec::new()
+        };
+        let state = process::state(pid);
+        for child in children {
+            if !self.watched.contains_key(&child) {
+                self.child(pid, child);
+            }
+        }
+        if !state.lives {
+            self.process_gone(pid);
+            return;
+        }
+        if state.forked {
+            self.check_shared(pid);
+        }
+        let Some(watched) = self.watched.get_mut(&pid) else {
+            return;
+        };
+        let seen = watched.look(&self.options.given);
+        if let Some(name) = seen.executes {
+            self.leave(pid);
+            self.life(pid, Life::Exec { name });
+        }
+        self.out.extend(seen.records);
+        for channel in seen.channels {
+            self.channel(pid, channel, state.forked);
+        }
+        let cost = begun.elapsed();
+        if let Some(watched) = self.watched.get_mut(&pid) {
+            watched.pause(cost);
+        }
+    }
+
+    fn child(&mut self, parent: u32, child: u32) {
+        self.life(parent, Life::Fork { child });
+        match self.adopt(child, Begin::First) {
+            Ok(()) => {
+                if let Some(w) = self.watched.get_mut(&child) {
+                    w.parent = Some(parent);
+                }
+                self.look_after(child);
+            }
+            // Already gone is no refusal: it lived too short to submit anything.
+            Err(_) if !process::state(child).lives => {}
+            Err(e) => self.blind(child, process::refusal(child, &e).to_string()),
+        }
+    }
+
+    /// A channel of a process: new, or one that it has from its parent.
+    fn channel(&mut self, pid: u32, channel: discover::Seen, forked: bool) {
+        let Some(watched) = self.watched.get(&pid) else {
+            return;
+        };
+        let ring = channel.channel.ring;
+        if forked {
+            let mut parent = watched.parent;
+            while let Some(p) = parent {
+                let theirs = self.followed.iter_mut().find(|f| {
+                    f.live && f.follower.announced.ring == ring && f.holders.contains(&p)
+                });
+                if let Some(f) = theirs
+                    && discover::same_memory(p, pid, &f.follower.announced)
+                {
+                    if !f.holders.contains(&pid) {
+                        f.holders.push(pid);
+                    }
+                    return;
+                }
+                parent = self.watched.get(&p).and_then(|w| w.parent);
+            }
+        }
+        let Some(process) = &watched.process else {
+            return;
+        };
+        let announced = Channel {
+            id: ChannelId(self.next_id),
+            ..channel.channel
+        };
+        let now = now();
+        match Follower::new(announced.clone(), channel.begin, &process.memory, now) {
+            Ok(Some(follower)) => {
+                log::debug!(
+                    "channel {} of process {pid}: {:?}, ring of {} entries at {:?}",
+                    self.next_id,
+                    channel.begin,
+                    announced.entries.unwrap_or(0),
+                    announced.ring
+                );
+                self.next_id += 1;
+                self.out.push(Record::Channel(Box::new(announced)));
+                let cpu = process.cpu().unwrap_or(0);
+                self.followed.push(Followed {
+                    follower,
+                    holders: vec![pid],
+                    due: now,
+                    cpu,
+                    new_until: now + NEW_NS,
+                    live: true,
+                });
+                if channel.begin == Begin::First {
+                    // What came before it was found is in its ring still.
+                    self.look(self.followed.len() - 1, Some(cpu));
+                }
+            }
+            Ok(None) => {}
+            Err(e) => log::debug!("process {pid}: {ring:?} cannot be read: {e}"),
+        }
+    }
+
+    /// A forked child may have given its parent's rings up and mapped others at their addresses.
+    fn check_shared(&mut self, pid: u32) {
+        let shared = |f: &Followed| f.live && f.holders.len() > 1 && f.holders.contains(&pid);
+        let Some(f) = self.followed.iter().find(|f| shared(f)) else {
+            return;
+        };
+        let other = f.holders.iter().find(|h| **h != pid);
+        if other.is_some_and(|o| discover::same_memory(*o, pid, &f.follower.announced)) {
+            return;
+        }
+        for f in &mut self.followed {
+            if f.holders.len() > 1 {
+                f.holders.retain(|h| *h != pid);
+            }
+        }
+        if let Some(w) = self.watched.get_mut(&pid) {
+            w.forget_rings();
+        }
+    }
+
+    /// A process has other memory now, or none: its channels go on in those who share them, or end.
+    fn leave(&mut self, pid: u32) {
+        for i in 0..self.followed.len() {
+            if self.followed[i].live && self.followed[i].holders.contains(&pid) {
+                self.look(i, None);
+                let f = &mut self.followed[i];
+                f.holders.retain(|h| *h != pid);
+                if f.live && f.holders.is_empty() {
+                    f.live = false;
+                    let gone = f.follower.gone(now());
+                    self.out.extend(gone);
+                }
+            }
+        }
+    }
+
+    fn process_gone(&mut self, pid: u32) {
+        self.leave(pid);
+        let Some(watched) = self.watched.remove(&pid) else {
+            return;
+        };
+        if watched.unseen() {
+            self.blind(
+                pid,
+                "it mapped a doorbell and ended before any of its channels was found".into(),
+            );
+        }
+        self.life(pid, Life::Exit { process: true });
+    }
+
+    fn sleep(&self, until: u64, most: Duration) {
+        let ns = until.saturating_sub(now()).min(most.as_nanos() as u64);
+        if ns > 0 {
+            std::thread::sleep(Duration::from_nanos(ns));
+        }
+    }
+}
+
+impl Source for Session {
+    type End = Observed;
+
+    fn expect(&mut self, pid: u32) -> Result<()> {
+        self.adopt(pid, Begin::First)
+            .map_err(|e| process::refusal(pid, &e))?;
+        let name = process::name(pid);
+        self.life(pid, Life::Present { name });
+        Ok(())
+    }
+
+    fn attach(&mut self, pid: u32) -> Result<()> {
+        self.adopt(pid, Begin::Here)
+            .map_err(|e| process::refusal(pid, &e))?;
+        let name = process::name(pid);
+        self.life(pid, Life::Present { name });
+        self.look_after(pid);
+        Ok(())
+    }
+
+    fn step(&mut self, wait: Duration, to: &mut Vec<Record>) -> Result<()> {
+        if let Some(budget) = &mut self.budget
+            && let Some(ns) = budget.spend(now(), process::own_cpu())
+        {
+            let begun = now();
+            // Of an end it is told at no cost: nothing can be read any more, and waiting for it would be in vain.
+            let ended = process::wait_for_end(
+                self.watched.values().filter_map(|w| w.process.as_ref()),
+                Duration::from_nanos(ns).min(wait),
+            );
+            self.sums.throttled_ns += now() - begun;
+            for pid in ended {
+                self.look_after(pid);
+            }
+            to.append(&mut self.out);
+            return Ok(());
+        }
+        let next = self.look_at_due().min(self.look_after_processes());
+        if self.out.is_empty() {
+            self.sleep(next, wait);
+        }
+        to.append(&mut self.out);
+        Ok(())
+    }
+
+    fn is_alive(&self) -> bool {
+        !self.watched.is_empty()
+    }
+
+    fn finish(mut self, to: &mut Vec<Record>) -> Observed {
+        for i in 0..self.followed.len() {
+            if self.followed[i].live {
+                self.look(i, None);
+            }
+        }
+        to.append(&mut self.out);
+        let (wall, cpu) = self.started;
+        Observed {
+            wall_ns: now() - wall,
+            cpu_ns: process::own_cpu() - cpu,
+            reader_ns: process::thread_cpu(),
+            budget: self.options.cpu,
+            laps: self.faults.laps,
+            overwritten: self.faults.overwritten,
+            reused: self.faults.reused,
+            unparsable: self.faults.unparsable,
+            jumps: self.faults.jumps,
+            ..self.sums
+        }
+    }
+}

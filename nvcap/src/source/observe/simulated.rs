@@ -1,0 +1,334 @@
+//! A channel that is fed while it is read: between any two reads of a follower's, and in the middle of writing an
+//! entry, the program goes on. Whatever it does, what is delivered must be what was submitted, and the rest be
+//! counted.
+
+use std::{cell::RefCell, io};
+
+use super::{
+    channel::{Begin, Faults, Follower},
+    pace::FASTEST_NS,
+};
+use crate::ledger::Ledger;
+use crate::record::{At, Channel, ChannelId, CpuVa, Lost, Origin, Record};
+use crate::source::memory::{find::GP_GET, process::Peek};
+
+const RING: u64 = 0x2_0060_0000;
+const USERD: u64 = 0x2_0060_2000;
+const PUSHBUFFER: u64 = 0x2_0080_0000;
+
+/// What the program does between two reads.
+#[derive(Clone, Copy)]
+struct Program {
+    /// Entries at most.
+    most: u64,
+    /// One in so many times; else nothing.
+    one_in: u64,
+    /// Bytes of pushbuffer memory, which is used again and again.
+    memory: u64,
+    /// Entries look alike from round to round: their memory goes round with the ring.
+    alike: bool,
+    /// Words of an entry at most.
+    words: u64,
+    /// Each entry ends with a release of the channel's semaphore.
+    releases: bool,
+}
+
+struct Inner {
+    ring: Vec<u64>,
+    put: u64,
+    memory: Vec<u8>,
+    offset: u64,
+    truth: Vec<(u64, Vec<u8>)>,
+    random: u64,
+    reads: u64,
+    fails_after: u64,
+    program: Program,
+    /// An entry whose words and slot are written and which is not committed.
+    written: bool,
+    /// ns.
+    time: u64,
+}
+
+struct Simulated(RefCell<Inner>);
+
+impl Inner {
+    fn random(&mut self, below: u64) -> u64 {
+        self.random ^= self.random << 13;
+        self.random ^= self.random >> 7;
+        self.random ^= self.random << 17;
+        self.random % below.max(1)
+    }
+
+    fn words(&mut self) -> Vec<u8> {
+        let payload = self.truth.len() as u32 + 1;
+        let inline = self.random(self.program.words) as u32;
+        let mut words = vec![0x6000_006d | (inline << 16)];
+        words.extend((0..inline).map(|i| payload.wrapping_mul(0x9e37_79b9).wrapping_add(i)));
+        if self.program.releases {
+            words.extend([0x2004_26c0, 2, 0x0460_fff0, payload, 0]);
+        }
+        words.iter().flat_map(|w| w.to_le_bytes()).collect()
+    }
+
+    /// Half a submission: first its bytes and its entry, then GP_PUT.
+    fn half(&mut self) {
+        if std::mem::take(&mut self.written) {
+            self.put += 1;
+            self.time += FASTEST_NS;
+            return;
+        }
+        let bytes = self.words();
+        let len = bytes.len() as u64;
+        let slots = self.ring.len() as u64;
+        let position = self.truth.len() as u64;
+        if self.program.alike {
+            self.offset = position % slots * (self.program.memory / slots);
+        } else if self.offset + len > self.program.memory {
+            self.offset = 0;
+        }
+        let at = self.offset as usize;
+        self.memory[at..at + bytes.len()].copy_from_slice(&bytes);
+        let entry = (PUSHBUFFER + self.offset) | (len / 4) << 42;
+        self.offset += len;
+        self.ring[(position % slots) as usize] = entry;
+        self.truth.push((entry, bytes));
+        self.written = true;
+    }
+
+    fn run(&mut self) {
+        if self.random(self.program.one_in) != 0 {
+            return;
+        }
+        for _ in 0..2 * self.random(self.program.most) + self.random(2) {
+            self.half();
+        }
+    }
+}
+
+impl Peek for Simulated {
+    fn peek(&self, at: u64, to: &mut [u8]) -> io::Result<()> {
+        let mut s = self.0.borrow_mut();
+        s.reads += 1;
+        if s.reads > s.fails_after {
+            return Err(io::Error::from_raw_os_error(libc::EIO));
+        }
+        s.time += 1_000;
+        s.run();
+        let slots = s.ring.len() as u64;
+        let userd = (((s.put % slots) << 32) | (s.put % slots)).to_le_bytes();
+        let ring: Vec<u8> = s.ring.iter().flat_map(|e| e.to_le_bytes()).collect();
+        for (base, bytes) in [
+            (RING, &ring[..]),
+            (USERD + GP_GET, &userd[..]),
+            (PUSHBUFFER, &s.memory[..]),
+        ] {
+            if at >= base && at + to.len() as u64 <= base + bytes.len() as u64 {
+                let from = (at - base) as usize;
+                to.copy_from_slice(&bytes[from..from + to.len()]);
+                return Ok(());
+            }
+        }
+        Err(io::Error::from_raw_os_error(libc::EIO))
+    }
+}
+
+/// What following gave.
+#[derive(Default)]
+struct Sum {
+    delivered: u64,
+    lost: u64,
+    faults: Faults,
+}
+
+/// Follows a program for `looks` looks, and compares all that is delivered with what was submitted.
+fn follow(
+    seed: u64,
+    entries: u32,
+    begin: Begin,
+    program: Program,
+    looks: u32,
+    fails_after: u64,
+) -> Sum {
+    let memory = Simulated(RefCell::new(Inner {
+        ring: vec![0; entries as usize],
+        put: 0,
+        memory: vec![0; program.memory as usize],
+        offset: 0,
+        truth: Vec::new(),
+        random: seed * 2 + 1,
+        reads: 0,
+        fails_after: u64::MAX,
+        program,
+        written: false,
+        time: 1_000,
+    }));
+    if begin == Begin::Here {
+        for _ in 0..2 * (seed % 3000) {
+            memory.0.borrow_mut().half();
+        }
+    }
+    let channel = Channel {
+        at: At::default(),
+        id: ChannelId(3),
+        gpu: None,
+        token: None,
+        class: None,
+        engine: None,
+        handle: None,
+        ring_gpu: None,
+        ring: Some(CpuVa(RING)),
+        entries: Some(entries),
+        userd: Some(CpuVa(USERD)),
+        origin: Origin::Given,
+    };
+    let clock = || memory.0.borrow().time;
+    let mut follower = Follower::new(channel.clone(), begin, &memory, clock())
+        .unwrap()
+        .unwrap();
+    // Positions that the follower counts are the truth's modulo the ring when it did not see the beginning.
+    let mut offset = None;
+    memory.0.borrow_mut().fails_after = fails_after;
+    let (mut records, mut sum) = (vec![Record::Channel(Box::new(channel))], Sum::default());
+    for _ in 0..looks {
+        memory.0.borrow_mut().time += FASTEST_NS * u64::from(entries) / 2;
+        if follower
+            .look(&memory, &clock, &mut records, &mut sum.faults)
+            .is_err()
+        {
+            break;
+        }
+    }
+    let truth = memory.0.into_inner().truth;
+    let mut ledger = Ledger::new();
+    for record in &records {
+        ledger.record(record);
+        match record {
+            Record::Submission(s) => {
+                let segment = &s.segments[0];
+                // A round that was not counted is a loss too few, not a submission too many.
+                let found = (s.position..truth.len() as u64)
+                    .step_by(entries as usize)
+                    .find(|p| {
+                        let t = &truth[*p as usize];
+                        t.0 == segment.entry && t.1 == segment.bytes
+                    });
+                let position = found.unwrap_or_else(|| {
+                    panic!(
+                        "seed {seed}: position {} was never submitted so",
+                        s.position
+                    )
+                });
+                let rounds = position - s.position;
+                assert!(
+                    offset.is_none_or(|o| o <= rounds),
+                    "seed {seed}: back by a round at position {}",
+                    s.position
+                );
+                offset = Some(rounds);
+                sum.delivered += 1;
+            }
+            Record::Loss(l) => {
+                if let Lost::Entries { count, .. } = l.what {
+                    sum.lost += count;
+                }
+            }
+            _ => {}
+        }
+    }
+    let of = ledger.channel(ChannelId(3)).unwrap();
+    assert_eq!((of.repeated, of.contradictions), (0, 0), "seed {seed}");
+    assert_eq!(
+        of.gaps, sum.lost,
+        "seed {seed}: gaps are told by the source"
+    );
+    sum
+}
+
+const SLOW: Program = Program {
+    most: 5,
+    one_in: 1,
+    memory: 1 << 20,
+    alike: false,
+    words: 40,
+    releases: true,
+};
+
+#[test]
+fn a_program_that_can_be_followed_loses_nothing() {
+    for seed in 0..60 {
+        for begin in [Begin::First, Begin::Here] {
+            let sum = follow(seed, 128, begin, SLOW, 300, u64::MAX);
+            assert!(sum.delivered > 1000, "{}", sum.delivered);
+            assert_eq!(
+                (sum.lost, sum.faults),
+                (0, Faults::default()),
+                "seed {seed}"
+            );
+        }
+    }
+}
+
+#[test]
+fn a_program_that_is_too_fast_is_shown_in_part_and_the_rest_counted() {
+    let fast = Program {
+        most: 400,
+        one_in: 3,
+        ..SLOW
+    };
+    let mut laps = 0;
+    for seed in 0..150 {
+        for begin in [Begin::First, Begin::Here] {
+            let sum = follow(seed, 128, begin, fast, 60, u64::MAX);
+            laps += sum.faults.laps;
+            assert!(sum.lost > 0, "seed {seed}");
+        }
+    }
+    assert!(laps > 1000, "{laps}");
+}
+
+#[test]
+fn entries_that_look_alike_round_after_round_are_told_apart_by_their_payload() {
+    let fast = Program {
+        most: 400,
+        one_in: 3,
+        memory: 128 * 256,
+        alike: true,
+        words: 30,
+        releases: true,
+    };
+    let mut laps = 0;
+    for seed in 0..150 {
+        laps += follow(seed, 128, Begin::First, fast, 60, u64::MAX)
+            .faults
+            .laps;
+        laps += follow(seed, 128, Begin::Here, fast, 60, u64::MAX)
+            .faults
+            .laps;
+    }
+    assert!(laps > 1000, "{laps}");
+}
+
+#[test]
+fn memory_used_again_before_it_was_read_is_never_shown() {
+    // Room for about forty entries behind a ring of 128.
+    let small = Program {
+        most: 90,
+        one_in: 4,
+        memory: 4 << 10,
+        ..SLOW
+    };
+    let mut reused = 0;
+    for seed in 0..150 {
+        reused += follow(seed, 128, Begin::First, small, 100, u64::MAX)
+            .faults
+            .reused;
+    }
+    assert!(reused > 1000, "{reused}");
+}
+
+#[test]
+fn a_ring_that_goes_away_at_any_moment_is_an_end_and_no_panic() {
+    for reads in 0..400 {
+        follow(7, 128, Begin::First, SLOW, 300, reads);
+    }
+}

@@ -1,0 +1,325 @@
+//! Running a live source to its end: one thread reads and follows the processes, the caller's decodes and shows.
+//!
+//! Between them lies a queue bounded in bytes. When it is full the reader waits: what a source cannot hold back
+//! meanwhile it counts as lost. The traced program never waits. This module knows no source, only what all live
+//! ones can do ([`Source`]).
+
+use std::{
+    ffi::OsString,
+    io,
+    process::ExitStatus,
+    sync::{
+        Arc,
+        atomic::{AtomicI32, AtomicUsize, Ordering},
+        mpsc,
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use super::{
+    command::Command,
+    error::{Error, Result},
+};
+use crate::record::Record;
+
+/// What to trace.
+#[derive(Clone, Debug)]
+pub enum Target {
+    /// A command, from its first submission.
+    Command(Vec<OsString>),
+    /// Running processes.
+    Pids(Vec<u32>),
+}
+
+/// When to stop by itself.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Limits {
+    /// After this time.
+    pub duration: Option<Duration>,
+    /// After this many submissions.
+    pub max_submissions: Option<u64>,
+}
+
+/// A live source. One thread makes it, drives it and ends it.
+pub trait Source: Sized {
+    /// What it tells at its end beside the records.
+    type End: Send + 'static;
+
+    /// A command will be executed by `pid`, which waits to be let go.
+    ///
+    /// # Errors
+    /// When it cannot be traced.
+    fn expect(&mut self, pid: u32) -> Result<()>;
+
+    /// Takes on a running process.
+    ///
+    /// # Errors
+    /// When it is gone or cannot be traced.
+    fn attach(&mut self, pid: u32) -> Result<()>;
+
+    /// Gives the records that have come; waits for some for `wait` at most.
+    ///
+    /// # Errors
+    /// When the trace cannot go on.
+    fn step(&mut self, wait: Duration, to: &mut Vec<Record>) -> Result<()>;
+
+    /// How long to let records gather after a step that gave some: fewer, larger batches.
+    fn gather(&self) -> Duration {
+        Duration::ZERO
+    }
+
+    /// True while a traced process lives.
+    fn is_alive(&self) -> bool;
+
+    /// The last records, and the end.
+    fn finish(self, to: &mut Vec<Record>) -> Self::End;
+}
+
+/// How it went.
+#[derive(Debug)]
+pub struct Outcome<E> {
+    /// Status of the command, if it has ended.
+    pub child: Option<ExitStatus>,
+    /// What the source tells.
+    pub end: E,
+}
+
+/// Bytes of records that may wait to be decoded.
+const QUEUE: usize = 512 << 20;
+/// How long a command may go on after Ctrl-C before nvcap leaves it.
+const GRACE: Duration = Duration::from_secs(2);
+
+static SIGNAL: AtomicI32 = AtomicI32::new(0);
+
+extern "C" fn on_signal(signal: i32) {
+    SIGNAL.store(signal, Ordering::SeqCst);
+}
+
+fn catch_signals() {
+    for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
+        // SAFETY: the handler only stores to an atomic.
+        unsafe {
+            libc::signal(
+                signal,
+                on_signal as extern "C" fn(i32) as libc::sighandler_t,
+            )
+        };
+    }
+}
+
+fn size_of_record(record: &Record) -> usize {
+    match record {
+        Record::Submission(s) => 256 + s.segments.iter().map(|g| g.bytes.len() + 64).sum::<usize>(),
+        Record::Ioctl(i) => 512 + i.input.data.len() + i.output.data.len(),
+        _ => 256,
+    }
+}
+
+enum Message<E> {
+    Records(Vec<Record>, usize),
+    Idle,
+    End(Box<Result<Outcome<E>>>),
+}
+
+/// Traces with the source that `make` makes until the target ends, a limit is reached or a signal comes. `each`
+/// takes the records in order; `idle` is called when there is nothing to do for a moment; `attached` when every
+/// running process is followed.
+///
+/// # Errors
+/// When the trace cannot be made, or `each` can take no more.
+pub fn run<S: Source>(
+    make: impl FnOnce() -> Result<S> + Send + 'static,
+    target: Target,
+    limits: Limits,
+    mut each: impl FnMut(Record) -> io::Result<()>,
+    mut idle: impl FnMut() -> io::Result<()>,
+    attached: impl FnOnce() + Send + 'static,
+) -> Result<Outcome<S::End>> {
+    // Forked before there are threads.
+    let command = match &target {
+        Target::Command(argv) => Some(Command::prepare(argv)?),
+        Target::Pids(_) => None,
+    };
+    catch_signals();
+    let queued = Arc::new(AtomicUsize::new(0));
+    let stop = Arc::new(AtomicI32::new(0));
+    let (to, from) = mpsc::channel();
+    let reader = {
+        let (queued, stop) = (queued.clone(), stop.clone());
+        thread::Builder::new()
+            .name("nvcap-reader".into())
+            .spawn(move || {
+                let mut reader = Reader {
+                    to,
+                    queued,
+                    stop,
+                    submissions: 0,
+                };
+                let outcome = make().and_then(|s| reader.run(s, target, limits, command, attached));
+                let _ = reader.to.send(Message::End(Box::new(outcome)));
+            })
+            .map_err(|e| {
+                Error::new(
+                    "starting a thread",
+                    e,
+                    "raise the limit on processes (ulimit -u)",
+                )
+            })?
+    };
+    let mut failed = None;
+    let mut outcome = Err(Error::new(
+        "tracing",
+        "the reader ended",
+        "please report this",
+    ));
+    for message in from {
+        match message {
+            Message::Records(records, bytes) => {
+                for record in records {
+                    if failed.is_none()
+                        && let Err(e) = each(record)
+                    {
+                        failed = Some(e);
+                        stop.store(1, Ordering::SeqCst);
+                    }
+                }
+                queued.fetch_sub(bytes, Ordering::SeqCst);
+            }
+            Message::Idle => {
+                if failed.is_none()
+                    && let Err(e) = idle()
+                {
+                    failed = Some(e);
+                    stop.store(1, Ordering::SeqCst);
+                }
+            }
+            Message::End(end) => {
+                outcome = *end;
+                break;
+            }
+        }
+    }
+    let _ = reader.join();
+    match failed {
+        Some(e) if e.kind() == io::ErrorKind::BrokenPipe => outcome,
+        Some(e) => Err(Error::new(
+            "writing the output",
+            e,
+            "name another file with -o, or make room",
+        )),
+        None => outcome,
+    }
+}
+
+struct Reader<E> {
+    to: mpsc::Sender<Message<E>>,
+    queued: Arc<AtomicUsize>,
+    stop: Arc<AtomicI32>,
+    submissions: u64,
+}
+
+impl<E> Reader<E> {
+    fn run<S: Source<End = E>>(
+        &mut self,
+        mut source: S,
+        target: Target,
+        limits: Limits,
+        mut command: Option<Command>,
+        attached: impl FnOnce(),
+    ) -> Result<Outcome<E>> {
+        if let Some(command) = &mut command {
+            source.expect(command.pid)?;
+            command.go()?;
+        }
+        if let Target::Pids(pids) = &target {
+            for pid in pids {
+                source.attach(*pid)?;
+            }
+            attached();
+        }
+        let started = Instant::now();
+        let mut stopping: Option<Instant> = None;
+        let mut quiet = 0u32;
+        loop {
+            let mut batch = Vec::new();
+            // Records may be committed without a wake-up each: look again soon while there are any.
+            let wait = if quiet < 64 {
+                Duration::from_millis(1)
+            } else {
+                Duration::from_millis(20)
+            };
+            source.step(wait, &mut batch)?;
+            if batch.is_empty() {
+                quiet = quiet.saturating_add(1);
+                if quiet == 8 {
+                    let _ = self.to.send(Message::Idle);
+                }
+            } else {
+                quiet = 0;
+                self.send(batch, limits.max_submissions);
+            }
+            let child = command.as_mut().and_then(Command::try_wait);
+            if !source.is_alive() {
+                break;
+            }
+            if self.stop.load(Ordering::SeqCst) != 0
+                || limits.duration.is_some_and(|d| started.elapsed() >= d)
+                || limits
+                    .max_submissions
+                    .is_some_and(|n| self.submissions >= n)
+            {
+                break;
+            }
+            match SIGNAL.swap(0, Ordering::SeqCst) {
+                0 => {}
+                signal => match (&mut command, stopping) {
+                    // A command in the foreground got Ctrl-C itself; give it time to end, and trace its end.
+                    (Some(command), None) if child.is_none() => {
+                        if signal != libc::SIGINT {
+                            command.signal(signal);
+                        }
+                        stopping = Some(Instant::now());
+                    }
+                    _ => break,
+                },
+            }
+            if stopping.is_some_and(|s| s.elapsed() >= GRACE) {
+                break;
+            }
+            if quiet == 0 && !source.gather().is_zero() {
+                thread::sleep(source.gather());
+            }
+            while self.queued.load(Ordering::SeqCst) > QUEUE
+                && self.stop.load(Ordering::SeqCst) == 0
+            {
+                thread::sleep(Duration::from_millis(2));
+            }
+        }
+        let mut last = Vec::new();
+        let alive = source.is_alive();
+        let end = source.finish(&mut last);
+        self.send(last, limits.max_submissions);
+        let child = command
+            .as_mut()
+            .and_then(|c| if alive { c.try_wait() } else { c.wait() });
+        Ok(Outcome { child, end })
+    }
+
+    fn send(&mut self, mut records: Vec<Record>, most: Option<u64>) {
+        let most = most.unwrap_or(u64::MAX);
+        records.retain(|r| match r {
+            Record::Submission(_) => {
+                self.submissions += 1;
+                self.submissions <= most
+            }
+            // What is missing after the end that was asked for is not missing from the trace.
+            Record::Loss(_) => self.submissions < most,
+            _ => true,
+        });
+        let bytes = records.iter().map(size_of_record).sum();
+        self.queued.fetch_add(bytes, Ordering::SeqCst);
+        // The other side only goes away with the whole program.
+        let _ = self.to.send(Message::Records(records, bytes));
+    }
+}

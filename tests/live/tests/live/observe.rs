@@ -1,0 +1,557 @@
+//! `nvcap --how observe`: the same software GPU, followed by polling. Needs neither root nor breakpoints.
+//!
+//! What is shown must be the plan to the last byte, as with the trap. What cannot be followed must be counted: those
+//! tests check that every submission shown is one of the plan's in its order, and that the ledger owns up to the rest.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use live::harness::not_run;
+use live::programs::{Ended, Folder, Running, nvcap, softgpu};
+use live::verify::{Expected, Extent, Report, verify};
+use softgpu::layout::Channel;
+use softgpu::plan::Plan;
+use softgpu::run::EXEC_STRIDE;
+
+use crate::attach::waiting;
+use crate::refusals::{refused, run_as_nobody};
+use crate::setup::{LIMIT, expect_result, gpus, plan, plan_args};
+
+/// A process lives on for a while after its last submission, as one that destroys a CUDA context does.
+const LINGER: &str = "--linger-ms=150";
+
+fn options(trace: &Path, channels: PathBuf, flags: &[&str]) -> Vec<OsString> {
+    let mut args: Vec<OsString> = [
+        "--how=observe",
+        "--json",
+        "-vv",
+        "-e",
+        "type=submission,entry",
+        "-o",
+    ]
+    .map(OsString::from)
+    .to_vec();
+    args.extend([trace.into(), "--channels".into(), channels.into()]);
+    args.extend(flags.iter().map(OsString::from));
+    args
+}
+
+struct Observed {
+    ended: Ended,
+    trace: PathBuf,
+    _folder: Folder,
+}
+
+/// Runs the plan under `nvcap --how observe`.
+fn observe(plan: &Plan, args: &[&str], flags: &[&str]) -> Result<Observed> {
+    let folder = Folder::new()?;
+    let trace = folder.file("trace.json");
+    let mut command = options(&trace, folder.channels()?, flags);
+    command.extend(["--".into(), softgpu()?.into()]);
+    command.extend(plan_args(plan).into_iter().map(OsString::from));
+    command.push(LINGER.into());
+    command.extend(args.iter().map(OsString::from));
+    let ended = Running::start(&nvcap()?, command)?.end(LIMIT)?;
+    Ok(Observed {
+        ended,
+        trace,
+        _folder: folder,
+    })
+}
+
+/// All of the plan, and nothing of it missing. Where another program had the processor for so long that a ring
+/// lapped, which no timing can rule out, the run is repeated; it must have been counted.
+fn whole(plan: Plan, args: &[&str]) -> Result<Report> {
+    for _ in 0..4 {
+        let observed = observe(&plan, args, &[])?;
+        expect_result(&observed.ended.stdout, &plan)?;
+        if observed.ended.code()? == 3 {
+            counted(&observed, plan.clone())?;
+            continue;
+        }
+        observed.ended.expect_code(0)?;
+        let report = verify(&observed.trace, &Expected::whole(plan.clone()))?;
+        report.expect_complete()?;
+        // Doorbells are not seen: each ring entry is a submission of its own.
+        ensure!(
+            report.submissions == report.entries,
+            "{} submissions of {} entries",
+            report.submissions,
+            report.entries
+        );
+        let ledger = report.ledger.as_ref().context("no ledger")?;
+        ensure!(
+            ledger["observed"]["largest_part"]
+                .as_f64()
+                .is_some_and(|p| p > 0.0 && p < 1.0),
+            "{ledger}"
+        );
+        return Ok(report);
+    }
+    anyhow::bail!("four times in a row a ring lapped: the machine is too busy for this test")
+}
+
+/// A trace with losses: every submission shown is right, and those missing are counted.
+fn counted(observed: &Observed, plan: Plan) -> Result<Report> {
+    let all: u64 = (0..plan.channels.len())
+        .flat_map(|i| plan.stream(i))
+        .map(|s| s.entries.len() as u64)
+        .sum();
+    let report = verify(&observed.trace, &Expected::part(plan, Extent::Holes))?;
+    let ledger = report.ledger.as_ref().context("no ledger")?;
+    ensure!(ledger["complete"] == false, "{ledger}");
+    let gaps = ledger["gaps"].as_u64().unwrap_or(0);
+    let blind = ledger["blind"].as_array().is_some_and(|b| !b.is_empty());
+    ensure!(gaps > 0 || blind, "nothing is said to be missing: {ledger}");
+    ensure!(
+        report.entries + gaps <= all,
+        "{} shown and {gaps} missing of {all}",
+        report.entries
+    );
+    // What came after the last look is the only thing that is not counted, and is then said.
+    ensure!(
+        report.entries + gaps == all || blind,
+        "{} shown and {gaps} missing of {all}, and nothing is said of the rest: {ledger}",
+        report.entries
+    );
+    Ok(report)
+}
+
+/// From one submission a millisecond to as many as a channel's writer makes with a nap of a few microseconds.
+pub fn rates() -> Result<()> {
+    for (sleep, submissions) in [
+        (1000, 400),
+        (300, 1500),
+        (100, 4000),
+        (30, 8000),
+        (5, 12000),
+    ] {
+        let mut plan = plan(61 + sleep, submissions);
+        plan.channels = Channel::first(2, gpus());
+        let nap = format!("--sleep-us={sleep}");
+        let report = whole(plan, &["--threads=2", &nap])
+            .with_context(|| format!("a submission every {sleep} us and more"))?;
+        ensure!(
+            report.submissions == submissions,
+            "{} submissions",
+            report.submissions
+        );
+    }
+    Ok(())
+}
+
+pub fn ring_wrap() -> Result<()> {
+    let mut plan = plan(3, 6000);
+    plan.channels = Channel::first(1, gpus());
+    whole(plan, &["--threads=1", "--sleep-us=30"])?;
+    Ok(())
+}
+
+/// Several entries at once, control entries, methods and releases that go over an entry's end.
+pub fn bursts() -> Result<()> {
+    let mut plan = plan(5, 1200);
+    plan.shape.burst = 12;
+    plan.channels = Channel::first(4, gpus());
+    let report = whole(plan, &["--threads=4", "--sleep-us=500"])?;
+    ensure!(report.entries > 3000, "{} entries", report.entries);
+    Ok(())
+}
+
+/// Uploads of about 1 MiB; a channel's pushbuffer memory of 4 MiB is used again after a few of them.
+pub fn big_entries() -> Result<()> {
+    let mut plan = plan(4, 400);
+    plan.shape.big_one_in = 4;
+    let report = whole(plan, &["--threads=2", "--sleep-us=5000"])?;
+    ensure!(report.bytes > 40 << 20, "only {} bytes", report.bytes);
+    Ok(())
+}
+
+pub fn lagging_get() -> Result<()> {
+    whole(
+        plan(16, 2000),
+        &["--threads=2", "--lag=300", "--sleep-us=100"],
+    )?;
+    Ok(())
+}
+
+pub fn many_threads() -> Result<()> {
+    whole(
+        plan(7, 3000),
+        &["--threads=16", "--churn=3", "--sleep-us=1000"],
+    )?;
+    Ok(())
+}
+
+/// Children that submit to the same rings: the rings are followed once, and go on when a child lives longer.
+pub fn fork_shared() -> Result<()> {
+    let report = whole(
+        plan(11, 2000),
+        &["--threads=2", "--fork=2", "--sleep-us=300"],
+    )?;
+    ensure!(
+        report.processes.len() == 1,
+        "processes {:?}",
+        report.processes
+    );
+    Ok(())
+}
+
+fn child_pids(stdout: &str) -> Vec<u32> {
+    let children = stdout.lines().filter(|l| l.starts_with("child "));
+    children
+        .filter_map(|l| l.split_whitespace().nth(3).and_then(|p| p.parse().ok()))
+        .collect()
+}
+
+fn image(plan: &Plan, image: u32) -> Plan {
+    let mut plan = plan.clone();
+    plan.shape.image = image;
+    plan
+}
+
+/// Children with memory, channels and plans of their own at the same addresses.
+fn own_children(kind: &str) -> Result<()> {
+    let plan = plan(12, 1200);
+    let observed = observe(&plan, &["--threads=2", "--sleep-us=300", kind], &[])?;
+    let stdout = &observed.ended.stdout;
+    let first = stdout
+        .lines()
+        .find_map(|l| l.strip_prefix("pid "))
+        .context("no pid")?;
+    let children = child_pids(stdout);
+    ensure!(children.len() == 2, "{stdout}");
+    let mut expected = vec![(first.parse()?, plan.clone())];
+    for (n, child) in children.into_iter().enumerate() {
+        expected.push((child, image(&plan, 1 + n as u32)));
+    }
+    let expected: Vec<Expected> = expected
+        .into_iter()
+        .map(|(pid, plan)| Expected {
+            pid: Some(pid),
+            plans: vec![plan],
+            extent: Extent::Whole,
+        })
+        .collect();
+    observed.ended.expect_code(0)?;
+    let report = verify(&observed.trace, &expected)?;
+    report.expect_complete()?;
+    ensure!(
+        report.processes.len() == 3,
+        "processes {:?}",
+        report.processes
+    );
+    Ok(())
+}
+
+pub fn fork_and_exec() -> Result<()> {
+    own_children("--spawn=2")
+}
+
+/// They unmap what they inherited and map anew at the same addresses.
+pub fn fork_own() -> Result<()> {
+    own_children("--fork-own=2")
+}
+
+/// The rings are unmapped while they are read, and others lie at their addresses soon after.
+pub fn exec() -> Result<()> {
+    let plan = plan(13, 1500);
+    let observed = observe(&plan, &["--threads=2", "--sleep-us=200", "--exec=2"], &[])?;
+    observed.ended.expect_code(0)?;
+    let plans: Vec<Plan> = (0..3).map(|n| image(&plan, n * EXEC_STRIDE)).collect();
+    for plan in &plans {
+        expect_result(&observed.ended.stdout, plan)?;
+    }
+    let expected = Expected {
+        pid: None,
+        plans,
+        extent: Extent::Whole,
+    };
+    verify(&observed.trace, &[expected])?.expect_complete()
+}
+
+/// Attaches to a software GPU; comes back when nvcap follows it.
+fn attach(gpu: &Running, trace: &Path, folder: &Folder, flags: &[&str]) -> Result<Running> {
+    let mut args = options(trace, folder.channels()?, flags);
+    args.extend(["-p".into(), gpu.pid().to_string().into()]);
+    let mut nvcap = Running::start(&nvcap()?, args)?;
+    nvcap.wait_until("observing", Duration::from_secs(20), |r| {
+        r.stderr().contains("attached")
+    })?;
+    Ok(nvcap)
+}
+
+fn from_waiting(before: u64) -> Result<()> {
+    let plan = plan(21, 3000);
+    let folder = Folder::new()?;
+    let trace = folder.file("trace.json");
+    let before_wait = format!("--before-wait={before}");
+    let args = ["--threads=4", "--sleep-us=200", LINGER, &before_wait];
+    let mut gpu = waiting(&plan, &args)?;
+    let nvcap = attach(&gpu, &trace, &folder, &[])?;
+    gpu.write(b"g")?;
+    let gpu = gpu.end(LIMIT)?;
+    gpu.expect_code(0)?;
+    expect_result(&gpu.stdout, &plan)?;
+    nvcap.end(Duration::from_secs(20))?.expect_code(0)?;
+    verify(&trace, &Expected::part(plan, Extent::From(before)))?.expect_complete()
+}
+
+/// Attached while it waits in the middle: from the next submission on, every one.
+pub fn waiting_process() -> Result<()> {
+    from_waiting(7)
+}
+
+pub fn first_submissions() -> Result<()> {
+    from_waiting(0)
+}
+
+/// Attached while it runs: from some submission on, every one.
+pub fn running_process() -> Result<()> {
+    let plan = plan(22, 8000);
+    let folder = Folder::new()?;
+    let trace = folder.file("trace.json");
+    let mut gpu = waiting(&plan, &["--threads=4", "--sleep-us=500", LINGER])?;
+    gpu.write(b"g")?;
+    std::thread::sleep(Duration::from_millis(200));
+    let nvcap = attach(&gpu, &trace, &folder, &[])?;
+    ensure!(gpu.runs(), "the software GPU ended too early for this test");
+    gpu.end(LIMIT)?.expect_code(0)?;
+    nvcap.end(Duration::from_secs(20))?.expect_code(0)?;
+    let report = verify(&trace, &Expected::part(plan, Extent::Suffix))?;
+    ensure!(
+        report.submissions > 500,
+        "only {} submissions",
+        report.submissions
+    );
+    report.expect_complete()
+}
+
+/// kill -9 in the middle: all that was read is delivered and right, and the trace does not claim to be complete.
+pub fn kill_target() -> Result<()> {
+    let plan = plan(33, 40_000);
+    let folder = Folder::new()?;
+    let trace = folder.file("trace.json");
+    let mut gpu = waiting(&plan, &["--threads=4", "--sleep-us=100", "--before-wait=0"])?;
+    let nvcap = attach(&gpu, &trace, &folder, &[])?;
+    gpu.write(b"g")?;
+    std::thread::sleep(Duration::from_millis(500));
+    ensure!(gpu.runs(), "the software GPU ended too early for this test");
+    gpu.signal(libc::SIGKILL)?;
+    drop(gpu);
+    let ended = nvcap.end(Duration::from_secs(20))?;
+    ended.expect_code(3)?;
+    let report = verify(&trace, &Expected::part(plan, Extent::Prefix))?;
+    ensure!(
+        report.submissions > 500,
+        "only {} submissions",
+        report.submissions
+    );
+    let ledger = report.ledger.context("no ledger")?;
+    let why = ledger["blind"][0]["why"].as_str().unwrap_or_default();
+    ensure!(
+        ledger["complete"] == false && why.contains("ring went away"),
+        "{ledger}"
+    );
+    Ok(())
+}
+
+/// kill -9 of nvcap: the program does not notice.
+pub fn kill_nvcap() -> Result<()> {
+    let plan = plan(31, 4000);
+    let folder = Folder::new()?;
+    let trace = folder.file("trace.json");
+    let mut gpu = waiting(&plan, &["--threads=4", "--sleep-us=500"])?;
+    let nvcap = attach(&gpu, &trace, &folder, &[])?;
+    gpu.write(b"g")?;
+    std::thread::sleep(Duration::from_millis(200));
+    ensure!(gpu.runs(), "the software GPU ended too early for this test");
+    nvcap.signal(libc::SIGKILL)?;
+    drop(nvcap);
+    let gpu = gpu.end(LIMIT)?;
+    gpu.expect_code(0)?;
+    expect_result(&gpu.stdout, &plan)?;
+    verify(&trace, &Expected::part(plan, Extent::Part))?;
+    Ok(())
+}
+
+/// Ctrl-C: an orderly end with its ledger; the program goes on.
+pub fn interrupt_nvcap() -> Result<()> {
+    let plan = plan(34, 6000);
+    let folder = Folder::new()?;
+    let trace = folder.file("trace.json");
+    let mut gpu = waiting(&plan, &["--threads=4", "--sleep-us=500"])?;
+    let nvcap = attach(&gpu, &trace, &folder, &[])?;
+    gpu.write(b"g")?;
+    std::thread::sleep(Duration::from_millis(300));
+    ensure!(gpu.runs(), "the software GPU ended too early for this test");
+    nvcap.signal(libc::SIGINT)?;
+    nvcap.end(Duration::from_secs(20))?.expect_code(0)?;
+    let gpu = gpu.end(LIMIT)?;
+    gpu.expect_code(0)?;
+    expect_result(&gpu.stdout, &plan)?;
+    let report = verify(&trace, &Expected::part(plan, Extent::Part))?;
+    ensure!(
+        report.submissions > 100,
+        "only {} submissions",
+        report.submissions
+    );
+    report.expect_complete()
+}
+
+/// `--max-submissions` and `--duration`.
+pub fn limits() -> Result<()> {
+    for (flag, least, most) in [
+        ("--max-submissions=200", 200, 200),
+        ("--duration=0.7", 100, 100_000),
+    ] {
+        let plan = plan(51, 6000);
+        let folder = Folder::new()?;
+        let trace = folder.file("trace.json");
+        let mut gpu = waiting(&plan, &["--threads=3", "--sleep-us=700"])?;
+        let nvcap = attach(&gpu, &trace, &folder, &[flag])?;
+        gpu.write(b"g")?;
+        nvcap.end(Duration::from_secs(20))?.expect_code(0)?;
+        ensure!(gpu.runs(), "the software GPU ended too early for this test");
+        gpu.end(LIMIT)?.expect_code(0)?;
+        let report = verify(&trace, &Expected::part(plan, Extent::Part))?;
+        ensure!(
+            (least..=most).contains(&report.submissions),
+            "{flag}: {} submissions",
+            report.submissions
+        );
+        report.expect_complete()?;
+    }
+    Ok(())
+}
+
+/// A budget far below what following takes: rings lap, which is counted and explained, and what is shown is right.
+pub fn laps_are_counted() -> Result<()> {
+    let mut plan = plan(71, 40_000);
+    plan.channels = Channel::first(2, gpus());
+    let args = ["--threads=2", "--sleep-us=5"];
+    let observed = observe(&plan, &args, &["--observe-cpu=1%"])?;
+    observed.ended.expect_code(3)?;
+    ensure!(
+        observed.ended.stderr.contains("INCOMPLETE"),
+        "{}",
+        observed.ended.stderr
+    );
+    let report = counted(&observed, plan)?;
+    ensure!(
+        report.submissions > 50,
+        "only {} submissions",
+        report.submissions
+    );
+    let ledger = report.ledger.context("no ledger")?;
+    let seen = &ledger["observed"];
+    ensure!(seen["laps"].as_u64().is_some_and(|n| n > 0), "{ledger}");
+    ensure!(
+        seen["largest_part"].as_f64().is_some_and(|p| p >= 1.0),
+        "{ledger}"
+    );
+    let reasons = seen["reasons"].to_string();
+    ensure!(reasons.contains("--observe-cpu"), "{reasons}");
+    Ok(())
+}
+
+/// What the budget says is what is used, over seconds, by all of nvcap.
+pub fn the_budget_is_kept() -> Result<()> {
+    let mut plan = plan(72, 12_000);
+    plan.channels = Channel::first(4, gpus());
+    let args = ["--threads=2", "--sleep-us=400"];
+    let observed = observe(&plan, &args, &["--observe-cpu=2%"])?;
+    let report = match observed.ended.code()? {
+        0 => verify(&observed.trace, &Expected::whole(plan))?,
+        _ => counted(&observed, plan)?,
+    };
+    let ledger = report.ledger.context("no ledger")?;
+    let ns = |name: &str| ledger["observed"][name].as_f64().unwrap_or(f64::NAN);
+    let used = ns("cpu_ns") / ns("wall_ns");
+    ensure!(ns("wall_ns") > 2e9, "{ledger}");
+    // A second's worth may be saved up, and is there at the beginning.
+    let most = 0.02 * (1.0 + 1e9 / ns("wall_ns")) * 1.25 + 0.01;
+    ensure!(used < most, "{used} of a core instead of 0.02: {ledger}");
+    Ok(())
+}
+
+/// nvcap and the program run as the same user, who is not root.
+pub fn own_process_without_root() -> Result<()> {
+    let plan = plan(81, 1500);
+    let folder = Folder::new()?;
+    let program = folder.file("softgpu");
+    std::fs::copy(softgpu()?, &program)?;
+    let mut args: Vec<OsString> = ["--how=observe", "-q", "--json", "--channels"]
+        .map(OsString::from)
+        .to_vec();
+    args.extend([folder.channels()?.into(), "--".into(), program.into()]);
+    args.extend(plan_args(&plan).into_iter().map(OsString::from));
+    args.extend(["--sleep-us=200".into(), LINGER.into()]);
+    let ended = run_as_nobody(&folder, args)?;
+    ended.expect_code(0)?;
+    expect_result(&ended.stdout, &plan)?;
+    let last = ended
+        .stdout
+        .lines()
+        .find(|l| l.starts_with('{'))
+        .context("no ledger")?;
+    let ledger: serde_json::Value = serde_json::from_str(last)?;
+    ensure!(
+        ledger["complete"] == true && ledger["submissions"] == plan.submissions,
+        "{ledger}"
+    );
+    Ok(())
+}
+
+/// Another user's process: one line that says what to do.
+pub fn other_process_without_root() -> Result<()> {
+    let folder = Folder::new()?;
+    let pid = std::process::id().to_string();
+    let ended = run_as_nobody(
+        &folder,
+        vec!["--how=observe".into(), "-p".into(), pid.into()],
+    )?;
+    refused(&ended, 1, &["sudo"])
+}
+
+/// `--how auto` of a user who may not load BPF programs: it observes, and says so in one line.
+pub fn auto_without_root() -> Result<()> {
+    let folder = Folder::new()?;
+    let ended = run_as_nobody(&folder, vec!["-q".into(), "--".into(), "/bin/true".into()])?;
+    ended.expect_code(0)?;
+    let lines: Vec<&str> = ended.stderr.lines().collect();
+    ensure!(
+        lines.len() == 1 && lines[0].contains("observing without a trap, because"),
+        "{}",
+        ended.stderr
+    );
+    Ok(())
+}
+
+/// Programs that never touch a GPU, and one that is gone: no error, nothing seen.
+pub fn nothing_to_observe() -> Result<()> {
+    let started = Instant::now();
+    let folder = Folder::new()?;
+    let trace = folder.file("trace.json");
+    let mut args = options(&trace, folder.channels()?, &[]);
+    args.extend(["--".into(), "/bin/sh".into(), "-c".into()]);
+    args.push("for i in 1 2 3 4 5; do /bin/true; done; exit 7".into());
+    let ended = Running::start(&nvcap()?, args)?.end(LIMIT)?;
+    ended.expect_code(0)?;
+    ensure!(ended.stderr.contains("status: 7"), "{}", ended.stderr);
+    let report = verify(&trace, &Expected::part(plan(1, 1), Extent::Part))?;
+    report.expect_complete()?;
+    ensure!(
+        started.elapsed() < Duration::from_secs(5),
+        "{:?}",
+        started.elapsed()
+    );
+    if std::path::Path::new("/proc/4194305").exists() {
+        return not_run("there is a process 4194305");
+    }
+    let mut args = options(&trace, folder.channels()?, &[]);
+    args.extend(["-p".into(), "4194305".into()]);
+    let ended = Running::start(&nvcap()?, args)?.end(LIMIT)?;
+    refused(&ended, 1, &["no such process", "4194305"])
+}
