@@ -116,15 +116,36 @@ fn a_complete_capture_ends_with_0_and_one_with_a_gap_with_3() {
         .lines()
         .map(|l| serde_json::from_str(l).unwrap())
         .collect();
+    let missing: Vec<_> = lines
+        .iter()
+        .filter(|l| l["type"] == "submission")
+        .map(|l| l["missing"].as_u64().unwrap())
+        .collect();
     assert_eq!(
-        lines.iter().filter(|l| l["type"] == "submission").count(),
-        1,
-        "all that is whole"
+        missing,
+        [0, 3],
+        "all that is whole, and the cut one's beginning"
+    );
+    let stop = lines.iter().find(|l| l["type"] == "stop").unwrap();
+    assert_eq!(
+        (&stop["entry"], &stop["why"]),
+        (&0.into(), &"missing".into())
     );
     assert_eq!(lines.last().unwrap()["complete"], false);
     assert!(lines.iter().any(
         |l| l["type"] == "loss" && l["why"].as_str().unwrap().contains("ends within a record")
     ));
+
+    let out = nvcap(&["decode", "--from", "orc", &cut, "--strict", "--json"]);
+    assert_eq!(out.status.code(), Some(1));
+    let error = text(&out.stderr);
+    assert!(
+        error.contains("not whole") && error.contains("entry 0 at byte"),
+        "{error}"
+    );
+    assert!(text(&out.stdout).contains("\"type\":\"submission\""));
+    let out = nvcap(&["decode", "--from", "orc", &whole, "--strict", "-q"]);
+    assert_eq!(out.status.code(), Some(0), "{}", text(&out.stderr));
 }
 
 #[test]

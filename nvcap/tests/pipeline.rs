@@ -236,6 +236,7 @@ fn phases_and_filters_apply() {
         Options {
             filter: Some(Filter::parse("phase=second").unwrap()),
             phases: Some(Phases::parse("PHASE first 0 9\nPHASE second 10 19").unwrap()),
+            ..Options::default()
         },
         vec![
             bind(0, 0, 1, 5, 1, 0xcbc0),
@@ -257,7 +258,7 @@ fn a_filter_that_asks_for_methods_gets_them() {
     assert_eq!(keep.0.lock().unwrap().methods, 0);
     let options = Options {
         filter: Some(Filter::parse("method=SET_OBJECT").unwrap()),
-        phases: None,
+        ..Options::default()
     };
     let (keep, _) = run(options, records());
     assert_eq!(keep.0.lock().unwrap().methods, 1);
@@ -308,4 +309,45 @@ fn with_quiet_sinks_nothing_is_decoded_and_the_ledger_is_whole() {
     let ledger = pipeline.finish().unwrap();
     assert_eq!(ledger.totals().submissions, 10);
     assert_eq!(written.text().lines().count(), 1, "{}", written.text());
+}
+
+#[test]
+fn strict_ends_at_what_is_not_whole() {
+    let damaged = || {
+        let mut record = bind(0, 1, 1, 2, 1, 0xcbc0);
+        if let Record::Submission(s) = &mut record {
+            s.segments[0].bytes[..4].copy_from_slice(&0xc000_0000u32.to_le_bytes());
+        }
+        record
+    };
+    let (keep, ledger) = run(
+        Options::default(),
+        vec![
+            bind(0, 0, 1, 1, 1, 0xcbc0),
+            damaged(),
+            bind(0, 2, 1, 3, 4, 0xc8b5),
+        ],
+    );
+    // Lax: the others are whole.
+    assert_eq!(keep.0.lock().unwrap().operations.len(), 2);
+    assert_eq!(ledger.totals().submissions, 3);
+
+    let strict = Options {
+        strict: true,
+        ..Options::default()
+    };
+    let keep = Keep::default();
+    let mut pipeline = Pipeline::new(strict, vec![Box::new(keep.clone())]);
+    pipeline.record(bind(0, 0, 1, 1, 1, 0xcbc0)).unwrap();
+    let error = pipeline.record(damaged()).unwrap_err();
+    assert_eq!(error.kind(), io::ErrorKind::InvalidData);
+    let text = error.to_string();
+    for part in [
+        "submission 1 ",
+        "entry 0 at byte 0",
+        "0xc0000000 is no method header",
+    ] {
+        assert!(text.contains(part), "{text}");
+    }
+    assert_eq!(keep.0.lock().unwrap().operations.len(), 1);
 }

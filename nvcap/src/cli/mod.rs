@@ -255,6 +255,14 @@ impl OutputArgs {
     /// # Errors
     /// When a file cannot be read, understood or made.
     pub fn pipeline(&self) -> anyhow::Result<Pipeline> {
+        self.pipeline_of(false)
+    }
+
+    /// As [`OutputArgs::pipeline`]; `strict` ends at the first thing that is not whole.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn pipeline_of(&self, strict: bool) -> anyhow::Result<Pipeline> {
         let phases = match &self.phases {
             None => None,
             Some(path) => {
@@ -269,6 +277,7 @@ impl OutputArgs {
         let options = Options {
             filter: self.filter.clone(),
             phases,
+            strict,
         };
         let mut sinks = vec![self.sink()?];
         if self.explain_streams {

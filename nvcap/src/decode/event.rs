@@ -210,6 +210,27 @@ pub enum StopReason {
     },
 }
 
+impl std::fmt::Display for StopReason {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::IllegalHeader(h) => write!(f, "{h:#010x} is no method header"),
+            Self::Missing { bytes } => write!(f, "{bytes} B from here on could not be read"),
+            Self::Cut { needs } => write!(f, "the entry ends inside a word, {needs} B short"),
+            Self::Short { needs } => write!(f, "the entry announces {needs} B more"),
+        }
+    }
+}
+
+impl std::fmt::Display for Stop {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(
+            f,
+            "stopped in entry {} at byte {}: {}",
+            self.entry, self.offset, self.why
+        )
+    }
+}
+
 /// Something the GPU is told to do, put together from method writes.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(tag = "op", rename_all = "snake_case")]
