@@ -1,10 +1,10 @@
 //! The model against the log of a vector-add process on an H200: captures/h200-ioctl.log.gz, every ioctl and every
 //! mmap of it. The log lies outside the repository; a part of it is in tests/fixtures (see `driver_fixture.rs`).
 
-use std::{
-    collections::BTreeSet,
-    path::{Path, PathBuf},
-};
+#[path = "common/shared.rs"]
+mod shared;
+
+use std::collections::BTreeSet;
 
 use nvcap::{
     decode::event::Place,
@@ -12,19 +12,7 @@ use nvcap::{
     record::{CpuVa, Device, GpuVa, Record},
     source::file::ioctl_log,
 };
-
-fn shared(file: &str) -> Option<PathBuf> {
-    let root = std::env::var_os("NVCAP_SHARED").map_or_else(
-        || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared"),
-        PathBuf::from,
-    );
-    let path = root.join(file);
-    if !path.exists() {
-        println!("not run: {} is absent (NVCAP_SHARED)", path.display());
-        return None;
-    }
-    Some(path)
-}
+use shared::shared;
 
 const PID: u32 = 4242;
 

@@ -1,7 +1,10 @@
 //! Hand-made events for the tests of the sinks, and a writer whose content can be read back.
 #![allow(dead_code, reason = "each test binary uses a part")]
 
+#[cfg(feature = "cli")]
+pub mod cli;
 pub mod schema;
+pub mod shared;
 
 use std::io::{self, Write};
 use std::sync::{Arc, Mutex};
