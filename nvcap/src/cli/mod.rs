@@ -79,11 +79,13 @@ enum Command {
     /// Show every ioctl on the driver's files, named and with its fields
     Ioctls(ioctls::Args),
     /// Show the channels of a process: token, engine, ring, how far it is
-    Channels(channels::Args),
+    #[command(after_help = channels::EXAMPLES)]
+    Channels(whole::Args),
     /// Look once at a hung or slow process: what its channels are at, what they wait for, their last submissions
     Dump(dump::Args),
     /// Show a process's mappings of the driver's files, explained
-    Maps(maps::Args),
+    #[command(after_help = maps::EXAMPLES)]
+    Maps(whole::Args),
     /// Say what a method write, a QMD, a control command or a status means
     Explain(explain::Args),
     /// Say what this machine allows: discovery ways, breakpoints, rights, and why not
