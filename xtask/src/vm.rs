@@ -21,6 +21,7 @@ use std::time::Instant;
 
 use anyhow::{Result, bail};
 
+use crate::build::Profile;
 use guest::Programs;
 use matrix::{Cell, Way};
 use report::{Outcome, Report};
@@ -62,6 +63,9 @@ pub struct Args {
     /// The nvcap to test (static) [default: built from this checkout]
     #[arg(long, value_name = "FILE")]
     nvcap: Option<PathBuf>,
+    /// Build the programs by the development profile: sooner after a change, slower in the machine
+    #[arg(long)]
+    dev: bool,
     /// Only the bed's own tests, without nvcap
     #[arg(long)]
     bed: bool,
@@ -84,7 +88,11 @@ pub fn run(args: Args) -> Result<()> {
         return Ok(());
     }
     shell::need(qemu::NEEDS, "the test VM")?;
-    let programs = guest::build(args.nvcap.as_deref(), args.bed)?;
+    let profile = Profile {
+        release: !args.dev,
+        ..Profile::RELEASE
+    };
+    let programs = guest::build(args.nvcap.as_deref(), args.bed, profile)?;
     let jobs = args
         .jobs
         .unwrap_or_else(|| std::thread::available_parallelism().map_or(1, |n| n.get()));
