@@ -72,7 +72,10 @@ pub struct Args {
     /// Print all of each guest's console
     #[arg(long, short)]
     verbose: bool,
-    /// Only these tests
+    /// Each machine so many times: does it pass every time?
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    times: usize,
+    /// Only these tests; `capture::` stands for all of the cell's whose names begin so
     #[arg(last = true, value_name = "TEST")]
     tests: Vec<String>,
 }
@@ -96,7 +99,9 @@ pub fn run(args: Args) -> Result<()> {
     let jobs = args
         .jobs
         .unwrap_or_else(|| std::thread::available_parallelism().map_or(1, |n| n.get()));
-    let queue = Mutex::new(VecDeque::from(cells));
+    let all = cells.iter().cloned().cycle();
+    let queue: VecDeque<Cell> = all.take(cells.len() * args.times).collect();
+    let queue = Mutex::new(queue);
     let reports = Mutex::new(Vec::new());
     std::thread::scope(|scope| {
         for _ in 0..jobs.max(1) {
@@ -153,7 +158,14 @@ fn machine(cell: &Cell, programs: &Programs, args: &Args) -> Report {
     let mut tests: Vec<String> = if args.tests.is_empty() {
         cell.tests().iter().map(|t| t.to_string()).collect()
     } else {
-        args.tests.clone()
+        let group = |t: &String| {
+            let all = cell.tests().into_iter().map(String::from);
+            match t.ends_with("::") {
+                true => all.filter(|n| n.starts_with(t.as_str())).collect(),
+                false => vec![t.clone()],
+            }
+        };
+        args.tests.iter().flat_map(group).collect()
     };
     if args.gate {
         tests.retain(|t| t.starts_with("bed-"));

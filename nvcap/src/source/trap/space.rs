@@ -36,6 +36,8 @@ pub struct ChannelState {
     pub get_put: u64,
     /// What was announced of it, to announce changes.
     pub announced: crate::record::Channel,
+    /// Position behind the last entry that was passed on or is known to be lost.
+    pub taken: u64,
     /// `done` and `seen` at the last patrol.
     pub patrolled: (u64, u64),
     /// GP_PUT that the last patrol found ahead of `seen`.

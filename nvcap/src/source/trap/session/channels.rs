@@ -62,6 +62,7 @@ impl Session {
             ring: ring.0,
             get_put,
             announced: channel.clone(),
+            taken: start,
             patrolled: (start, start),
             ahead: None,
             looked: false,

@@ -12,7 +12,7 @@ mod records;
 mod watch;
 
 use std::{
-    collections::{BTreeSet, HashMap},
+    collections::{BTreeSet, HashMap, VecDeque},
     io,
     os::fd::AsRawFd,
     time::Duration,
@@ -85,6 +85,8 @@ pub struct Session {
     nvidia_major: u32,
     secret: u64,
     out: Vec<Record>,
+    /// What was taken out of the ring buffer and is still to be acted on.
+    pending: VecDeque<records::Todo>,
     /// Submissions found by a look at all channels, by thread, until its end tells whose doorbell it was.
     held: HashMap<u32, Vec<Gathered>>,
     /// The token of a thread's newest trap at a store that was not known then, with the trap's time.
@@ -154,6 +156,7 @@ impl Session {
             nvidia_major: 0,
             secret: secret(),
             out: Vec::new(),
+            pending: VecDeque::new(),
             held: HashMap::new(),
             tokens_at: HashMap::new(),
             undecoded: HashMap::new(),

@@ -157,8 +157,7 @@ impl Session {
         }
         let mut served = 1;
         while served != 0 {
-            // An error here shows again at the next drain.
-            let _ = self.drain();
+            self.take_captured(index);
             let mut done = Vec::new();
             self.assembler.flush(index, &mut done);
             for gathered in done {
@@ -186,7 +185,8 @@ impl Session {
             pid: channel.announced.at.pid,
             tid: 0,
         };
-        let mut from = state.done;
+        // What was captured and has not come to light is fetched again.
+        let mut from = state.done.min(channel.taken);
         let mut lost = None;
         if target - from >= size {
             let count = target - from - (size - 1);
@@ -229,6 +229,7 @@ impl Session {
             }));
         }
         self.out.extend(record.map(Record::Submission));
+        self.channels[index as usize].taken = target;
         self.loaded.shared.progress(index, target, target, extended);
         Some(())
     }
