@@ -27,6 +27,9 @@ pub struct How {
     pub files: bool,
     /// At the end, hang this way.
     pub hang: Option<Hang>,
+    /// Time between the last call that makes the context and the first submission. A tracer in an emulated machine is
+    /// slowed down as the calls are; the rest of what CUDA does meanwhile is not done here at all.
+    pub context: Duration,
     /// GPUs laid out.
     pub gpus: usize,
     /// Threads of each process.
@@ -92,6 +95,7 @@ fn say(line: &str) {
 fn lay_out(how: &How) -> Result<Memory> {
     if how.device {
         let memory = Memory::map_device(how.gpus)?;
+        std::thread::sleep(how.context);
         if let Some(line) = memory.unusual_tokens() {
             say(&line);
         }

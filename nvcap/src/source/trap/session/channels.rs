@@ -14,8 +14,11 @@ use super::{
 };
 use crate::{
     record::{At, Channel, ChannelId, CpuVa, Loss, Lost, Origin, Record},
-    source::memory::{find, process::Memory},
+    source::memory::{find, maps, process::Memory},
 };
+
+/// Least and greatest time between two searches of a process's memory, which cost it nothing but nvcap some ms.
+pub(super) const SEARCH_PAUSE_NS: (u64, u64) = (2_000_000, 500_000_000);
 
 impl Session {
     pub(super) fn add_channel(
@@ -79,11 +82,36 @@ impl Session {
         let Some(space) = self.loaded.proc(channel.at.pid).map(|p| p.space) else {
             return Ok(());
         };
+        // A ring that was found in memory before it was in use: it is followed already.
+        let found = self.spaces.get(&space).and_then(|s| {
+            let mut all = s.channels.iter().copied();
+            all.find(|i| {
+                let c = &self.channels[*i as usize];
+                c.live && c.announced.origin == Origin::Found && Some(CpuVa(c.ring)) == channel.ring
+            })
+        });
+        if let Some(index) = found {
+            self.by_id.insert(channel.id, index);
+            return match channel.token {
+                Some(token) => self.learn_token(index, token, true),
+                None => Ok(()),
+            };
+        }
         // Its ring begins at 0 and nothing of it has been missed, however late this is.
         if let Some(index) = self.add_channel(space, channel, 0)? {
-            self.peek(index);
+            // The driver tells its token before anything can be submitted to it: what is there has a token then.
+            self.unpeeked.push(index);
         }
         Ok(())
+    }
+
+    /// Looks at the channels whose tokens were not told soon after they were made.
+    pub(super) fn peek_rest(&mut self) {
+        for index in std::mem::take(&mut self.unpeeked) {
+            if self.channels[index as usize].live {
+                self.peek(index);
+            }
+        }
     }
 
     pub(super) fn own_id(&mut self) -> ChannelId {
@@ -91,19 +119,21 @@ impl Session {
         ChannelId(self.own_ids - 1)
     }
 
+    /// `start`: the ring position that it is followed from.
     pub(super) fn install_found(
         &mut self,
         space: u32,
         pid: u32,
         found: &find::Found,
-    ) -> Result<()> {
+        start: u32,
+    ) -> Result<Option<u32>> {
         let known = self.spaces.get(&space).is_some_and(|s| {
             s.channels
                 .iter()
                 .any(|i| self.channels[*i as usize].ring == found.ring)
         });
         if known {
-            return Ok(());
+            return Ok(None);
         }
         let id = self.own_id();
         let channel = Channel {
@@ -124,7 +154,38 @@ impl Session {
             userd: Some(CpuVa(found.userd)),
             origin: Origin::Found,
         };
-        self.add_channel(space, channel, u64::from(found.put))?;
+        self.add_channel(space, channel, u64::from(start))
+    }
+
+    /// A doorbell was rung for a channel that nobody knows. In a process that was attached to, channels may have been
+    /// used for the first time since: its memory is searched again. What was not a ring in use then begins at 0.
+    pub(super) fn search_again(&mut self, space: u32) -> Result<()> {
+        let now = arm::now();
+        let Some(state) = self.spaces.get_mut(&space) else {
+            return Ok(());
+        };
+        let Some(search) = state.search.as_mut().filter(|s| now >= s.next) else {
+            return Ok(());
+        };
+        search.pause = (2 * search.pause).min(SEARCH_PAUSE_NS.1);
+        search.next = now + search.pause;
+        let Some(pid) = state.pids.first().copied() else {
+            return Ok(());
+        };
+        self.open_memory(space);
+        let Some(memory) = self.memory_of(space) else {
+            return Ok(());
+        };
+        let Ok(areas) = maps::areas(pid) else {
+            return Ok(());
+        };
+        let found = find::rings(memory, &areas);
+        log::debug!("searched process {pid} again: {} rings", found.len());
+        for found in found {
+            if let Some(index) = self.install_found(space, pid, &found, 0)? {
+                self.peek(index);
+            }
+        }
         Ok(())
     }
 

@@ -28,7 +28,7 @@ use super::{
     given::Given,
     load::{LoadOptions, Loaded, majors},
     perf::Life,
-    space::{ChannelState, SpaceState, doorbell_of},
+    space::{ChannelState, Search, SpaceState, doorbell_of},
 };
 use crate::{
     driver::{self, Change},
@@ -87,6 +87,8 @@ pub struct Session {
     out: Vec<Record>,
     /// What was taken out of the ring buffer and is still to be acted on.
     pending: VecDeque<records::Todo>,
+    /// Channels that were never looked at from outside.
+    unpeeked: Vec<u32>,
     /// Submissions found by a look at all channels, by thread, until its end tells whose doorbell it was.
     held: HashMap<u32, Vec<Gathered>>,
     /// The token of a thread's newest trap at a store that was not known then, with the trap's time.
@@ -157,6 +159,7 @@ impl Session {
             secret: secret(),
             out: Vec::new(),
             pending: VecDeque::new(),
+            unpeeked: Vec::new(),
             held: HashMap::new(),
             tokens_at: HashMap::new(),
             undecoded: HashMap::new(),
@@ -308,8 +311,12 @@ impl Session {
         // Write-only pages first (CUDA's); they are the ones rung where both kinds are there.
         pages.sort_by_key(|p| p.2);
         for found in find::rings(&memory, &areas) {
-            self.install_found(space, pid, &found)?;
+            self.install_found(space, pid, &found, found.put)?;
         }
+        self.spaces.entry(space).or_default().search = Some(Search {
+            next: 0,
+            pause: channels::SEARCH_PAUSE_NS.0,
+        });
         self.memories.insert(pid, memory);
         let life = self.life();
         // What the user names holds for every program that the process executes.
@@ -390,6 +397,11 @@ impl Session {
             Change::Token { channel, token } => {
                 if let Some(&index) = self.by_id.get(&channel) {
                     self.learn_token(index, token, true)?;
+                    let before = self.unpeeked.len();
+                    self.unpeeked.retain(|i| *i != index);
+                    if self.unpeeked.len() < before {
+                        self.peek(index);
+                    }
                 }
                 Ok(())
             }

@@ -50,7 +50,11 @@ impl Session {
             let todo = match self.pending.pop_front() {
                 Some(todo) => todo,
                 None => match self.take() {
-                    None => return Ok(n),
+                    None if self.unpeeked.is_empty() => return Ok(n),
+                    None => {
+                        self.peek_rest();
+                        continue;
+                    }
                     Some(todo) => {
                         n += 1;
                         todo
@@ -339,6 +343,7 @@ impl Session {
             }
         } else if r.advanced == 0 {
             *self.orphans.entry((r.space, r.token)).or_default() += 1;
+            self.search_again(r.space)?;
         }
         Ok(())
     }
