@@ -39,7 +39,8 @@ struct Args {
     /// With --files: after the last submission, hang this way and say "hung" and what hangs
     #[arg(long, value_enum, requires = "files")]
     hang: Option<HangArg>,
-    /// With --device: how long making a context takes beside its calls, milliseconds (CUDA's takes 200 and more)
+    /// With --device: how long making a context takes beside its calls, and ending it, milliseconds (making CUDA's
+    /// takes 200 and more)
     #[arg(long, value_name = "MS", default_value_t = 250)]
     context_ms: u64,
     /// GPUs

@@ -106,6 +106,7 @@ const STAND_IN: &[&str] = &[
     "container",
     "in-container",
     "reload",
+    "reload-at-once",
 ];
 
 /// One of each kind: what a cell that differs in one thing runs.
@@ -167,6 +168,8 @@ impl Cell {
             if self.kernel == "6.12" {
                 tests.extend(STAND_IN);
             }
+        } else if self.kernel == "5.10" {
+            tests.push("old-kernel");
         } else if self.gpus == USUAL.gpus {
             tests.extend(FEW);
         } else {

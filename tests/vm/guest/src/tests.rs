@@ -82,6 +82,8 @@ pub fn run(name: &str, job: &Job) -> Result<Outcome> {
         "trace" => traced::whole(job),
         "no-gpu" => traced::no_gpu(job),
         "reload" => traced::reload(job),
+        "reload-at-once" => traced::reload_at_once(job),
+        "old-kernel" => traced::old_kernel(job),
         "container" => traced::container(job),
         "in-container" => traced::in_container(job),
         "revoked" => traced::revoked(job),

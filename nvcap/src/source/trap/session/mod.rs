@@ -7,6 +7,7 @@
 //! order of records is the order of the ring.
 
 mod channels;
+mod modules;
 mod outside;
 mod records;
 mod watch;
@@ -18,7 +19,7 @@ use std::{
     time::Duration,
 };
 
-use nvcap_common::{self as c, Config, Proc, proc_flag};
+use nvcap_common::{self as c, Proc, proc_flag};
 
 use super::{
     arm::{self, Armed},
@@ -26,7 +27,7 @@ use super::{
     discover::{self, Way},
     error::{Error, Result, remedy_for_refusal},
     given::Given,
-    load::{LoadOptions, Loaded, majors},
+    load::{LoadOptions, Loaded},
     perf::Life,
     space::{ChannelState, Search, SpaceState, doorbell_of},
 };
@@ -57,6 +58,8 @@ pub struct Options {
     pub buffer: u32,
     /// Do without bpf_loop.
     pub no_bpf_loop: bool,
+    /// Tells the user of something that is no record.
+    pub notice: fn(&str),
     /// GP_GET is read at every doorbell, which costs a further read over PCIe, not at every 16th of a channel.
     pub gp_get: bool,
 }
@@ -81,6 +84,9 @@ pub struct Session {
     next_patrol: u64,
     reported: c::Stats,
     reported_left_out: u64,
+    /// When the modules were last looked at, and from when to when another driver was loaded that nobody watched.
+    looked_at_modules: u64,
+    unwatched: Option<(u64, u64)>,
     uvm_major: u32,
     nvidia_major: u32,
     secret: u64,
@@ -93,6 +99,8 @@ pub struct Session {
     held: HashMap<u32, Vec<Gathered>>,
     /// The token of a thread's newest trap at a store that was not known then, with the trap's time.
     tokens_at: HashMap<u32, (u64, u32)>,
+    /// The channel that was last found moved at a token's doorbell, by space and doorbell, and how often in a row.
+    guesses: HashMap<(u32, u64, u32), (u32, u32)>,
     /// Traps at a store, by space and address, that could not be decoded.
     undecoded: HashMap<(u32, u64), u32>,
     /// Keys in XLATE, by address space in the process and for the GPU.
@@ -123,6 +131,7 @@ impl Session {
             no_bpf_loop: options.no_bpf_loop,
         })?;
         discover::attach_process(&mut loaded.bpf)?;
+        discover::attach_module_load(&mut loaded.bpf);
         // What the user names needs no discovery, but more channels may come; then a refusal is no failure.
         let (way, refused) = match discover::attach(&mut loaded, options.discover) {
             Ok((way, refused)) => (Some(way), refused),
@@ -154,6 +163,8 @@ impl Session {
             next_patrol: 0,
             reported: c::Stats::default(),
             reported_left_out: 0,
+            looked_at_modules: 0,
+            unwatched: None,
             uvm_major: 0,
             nvidia_major: 0,
             secret: secret(),
@@ -162,6 +173,7 @@ impl Session {
             unpeeked: Vec::new(),
             held: HashMap::new(),
             tokens_at: HashMap::new(),
+            guesses: HashMap::new(),
             undecoded: HashMap::new(),
             xlates: HashMap::new(),
             ended: Vec::new(),
@@ -179,30 +191,6 @@ impl Session {
     /// Which doorbell program runs.
     pub fn doorbell_program(&self) -> &'static str {
         self.loaded.doorbell_name
-    }
-
-    fn refresh_majors(&mut self) -> Result<()> {
-        let (nvidia, uvm) = majors();
-        // nvidia.ko's number is fixed; it may be loaded after us.
-        let nvidia = if nvidia == 0 { 195 } else { nvidia };
-        if (nvidia, uvm) != (self.nvidia_major, self.uvm_major) {
-            let first = self.nvidia_major == 0;
-            (self.nvidia_major, self.uvm_major) = (nvidia, uvm);
-            self.loaded.set_config(Config {
-                uvm_major: uvm,
-                nvidia_major: nvidia,
-                secret: self.secret,
-                gp_get: u32::from(self.options.gp_get),
-                pad: 0,
-            })?;
-            if !first
-                && uvm != 0
-                && let Some(way) = self.way
-            {
-                discover::attach_uvm(&mut self.loaded, way)?;
-            }
-        }
-        Ok(())
     }
 
     fn flags(&self) -> u32 {
@@ -433,7 +421,7 @@ impl Session {
         let now = arm::now();
         if now >= self.next_patrol {
             self.next_patrol = now + PATROL_NS;
-            self.refresh_majors()?;
+            self.modules(self.looked_at_modules)?;
             self.loaded.flush_log();
             // Longer than any walk takes: its end was not told, because the ring buffer was full.
             self.release_held(|g| now.saturating_sub(g.head.header.time_ns) > PATROL_NS);

@@ -30,6 +30,7 @@ pub(super) enum Todo {
     Mmap(c::Mmap),
     Munmap(c::Munmap),
     Life(c::Life),
+    Module(c::Header),
     Nothing,
 }
 
@@ -108,6 +109,7 @@ impl Session {
                 Some(Raw::Mmap(r)) => Todo::Mmap(r),
                 Some(Raw::Munmap(r)) => Todo::Munmap(r),
                 Some(Raw::Life(r)) => Todo::Life(r),
+                Some(Raw::Module(h)) => Todo::Module(h),
                 None => Todo::Nothing,
             }
         };
@@ -155,6 +157,7 @@ impl Session {
                 }));
             }
             Todo::Life(r) => self.life_event(&r)?,
+            Todo::Module(h) => self.modules(h.time_ns)?,
         }
         Ok(())
     }
@@ -325,8 +328,8 @@ impl Session {
                     && o.live
                     && o.gpu == channel.gpu
             });
-            if !taken && channel.space == r.space {
-                log::debug!("token {:#x} rings channel {:?}", r.token, channel.id);
+            if !taken && channel.space == r.space && self.confirmed(r) {
+                log::debug!("token {:#x} rings channel {}", r.token, r.channel);
                 for i in 0..self.channels.len() {
                     let o = &self.channels[i];
                     let same_gpu = o.gpu == self.channels[r.channel as usize].gpu;
@@ -346,6 +349,21 @@ impl Session {
             self.search_again(r.space)?;
         }
         Ok(())
+    }
+
+    /// What a look at all channels found moved is what was rung: not so when another thread has moved one and not rung
+    /// yet, and what was rung was fetched before. Two looks that agree are believed; with one thread, one is.
+    fn confirmed(&mut self, r: &c::Scan) -> bool {
+        let guess = self
+            .guesses
+            .entry((r.space, r.doorbell, r.token))
+            .or_default();
+        *guess = if guess.0 == r.channel {
+            (r.channel, guess.1 + 1)
+        } else {
+            (r.channel, 1)
+        };
+        guess.1 > 1 || super::super::arm::threads(r.header.pid).is_ok_and(|t| t.len() == 1)
     }
 
     pub(super) fn gap(&mut self, r: &c::Gap) {
@@ -407,6 +425,7 @@ impl Session {
                     life: L::Exit { process },
                 }));
                 if process {
+                    self.unseen_end(at);
                     self.process_gone(at.pid);
                 }
             }
