@@ -47,6 +47,8 @@ pub struct ChannelState {
     pub get_put: u64,
     /// What was announced of it, to announce changes.
     pub announced: crate::record::Channel,
+    /// Position from which it is followed.
+    pub start: u64,
     /// Position behind the last entry that was passed on or is known to be lost.
     pub taken: u64,
     /// `done` and `seen` at the last patrol.

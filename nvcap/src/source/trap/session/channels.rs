@@ -1,6 +1,6 @@
 //! The channel table that the BPF programs walk: channels added, given tokens and translations, and retired.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use nvcap_common::{self as c, TokenKey, TokenValue};
 
@@ -65,6 +65,7 @@ impl Session {
             ring: ring.0,
             get_put,
             announced: channel.clone(),
+            start,
             taken: start,
             patrolled: (start, start),
             ahead: None,
@@ -285,6 +286,59 @@ impl Session {
                 channel: Some(channel.id),
                 what,
             }));
+        }
+    }
+
+    /// Tells of doorbells whose channel never became known, at the end of the trace.
+    pub(super) fn unknown_channels(&mut self) {
+        let mut unknown: BTreeMap<u32, Vec<(u32, u64)>> = BTreeMap::new();
+        for ((space, doorbell, token), count) in std::mem::take(&mut self.orphans) {
+            let gpu = self.spaces.get(&space).and_then(|s| {
+                let mut all = s.doorbells.iter();
+                all.find(|d| d.0 == doorbell).map(|d| d.1)
+            });
+            // Where the channel became known later, it was walked from its beginning, if anybody looked at all.
+            let known = (0..self.channels.len()).any(|index| {
+                let ch = &self.channels[index];
+                let state = self.loaded.shared.get(index as u32);
+                ch.space == space
+                    && ch.token == Some(token)
+                    && (ch.gpu.is_none() || gpu.is_none() || ch.gpu == gpu)
+                    && (state.looks > 0 || state.done > 0)
+            });
+            if !known && !self.guesses.contains_key(&(space, doorbell, token)) {
+                unknown.entry(space).or_default().push((token, count));
+            }
+        }
+        for (space, tokens) in unknown {
+            // Of a program that was soon over: each token is one channel's, and if as many rings were found and
+            // followed from their beginning as there are tokens, they are theirs, whichever is whose.
+            let guessed: BTreeSet<u32> = self.guesses.values().map(|g| g.0).collect();
+            let nameless = self.channels.iter().zip(0..).filter(|(ch, index)| {
+                ch.space == space
+                    && ch.token.is_none()
+                    && !guessed.contains(index)
+                    && self.loaded.shared.get(*index).done != ch.start
+            });
+            if nameless.count() >= tokens.len() {
+                continue;
+            }
+            for (token, count) in tokens {
+                let at = At {
+                    time_ns: arm::now(),
+                    pid: 0,
+                    tid: 0,
+                };
+                let what = Lost::UnknownChannel {
+                    token: Some(token),
+                    count,
+                };
+                self.out.push(Record::Loss(Loss {
+                    at,
+                    channel: None,
+                    what,
+                }));
+            }
         }
     }
 

@@ -77,7 +77,8 @@ pub struct Session {
     by_id: HashMap<ChannelId, u32>,
     armed: HashMap<u32, Vec<Armed>>,
     hits: HashMap<(u32, u64), u64>,
-    orphans: HashMap<(u32, u32), u64>,
+    /// Doorbells that nothing new was found for, by space, doorbell and token.
+    orphans: HashMap<(u32, u64, u32), u64>,
     memories: HashMap<u32, Memory>,
     processes: BTreeSet<u32>,
     own_ids: u32,
@@ -101,6 +102,8 @@ pub struct Session {
     tokens_at: HashMap<u32, (u64, u32)>,
     /// The channel that was last found moved at a token's doorbell, by space and doorbell, and how often in a row.
     guesses: HashMap<(u32, u64, u32), (u32, u32)>,
+    /// The register that holds the token at a store, by space and address.
+    sites: HashMap<(u32, u64), u32>,
     /// Traps at a store, by space and address, that could not be decoded.
     undecoded: HashMap<(u32, u64), u32>,
     /// Keys in XLATE, by address space in the process and for the GPU.
@@ -174,6 +177,7 @@ impl Session {
             held: HashMap::new(),
             tokens_at: HashMap::new(),
             guesses: HashMap::new(),
+            sites: HashMap::new(),
             undecoded: HashMap::new(),
             xlates: HashMap::new(),
             ended: Vec::new(),
@@ -458,30 +462,7 @@ impl Session {
             }
         }
         self.patrol();
-        for ((space, token), count) in std::mem::take(&mut self.orphans) {
-            // Where the channel became known later, it was walked from its beginning, if anybody looked at all.
-            let known = (0..self.channels.len()).any(|index| {
-                let ch = &self.channels[index];
-                let state = self.loaded.shared.get(index as u32);
-                ch.space == space && ch.token == Some(token) && (state.looks > 0 || state.done > 0)
-            });
-            if !known {
-                let at = At {
-                    time_ns: arm::now(),
-                    pid: 0,
-                    tid: 0,
-                };
-                let what = Lost::UnknownChannel {
-                    token: Some(token),
-                    count,
-                };
-                self.out.push(Record::Loss(Loss {
-                    at,
-                    channel: None,
-                    what,
-                }));
-            }
-        }
+        self.unknown_channels();
         to.append(&mut self.out);
         Totals {
             stats: self.loaded.stats(),

@@ -261,6 +261,13 @@ impl Session {
             space: r.space,
             pad: 0,
         };
+        if let Some(register) = self.sites.get(&(r.space, r.ip)) {
+            // A trap from before the BPF programs were told.
+            let token = r.regs[*register as usize % c::REGS] as u32;
+            self.tokens_at
+                .insert(r.header.tid, (r.header.time_ns, token));
+            return Ok(());
+        }
         if r.code_error != 0 {
             return Ok(());
         }
@@ -285,7 +292,10 @@ impl Session {
         // Where it cannot be told, every doorbell of this site looks at all channels: slower, nothing lost. One trap that
         // was reported with another's address must not decide that.
         let register = match store {
-            Some(store) => store.register,
+            Some(store) => {
+                self.sites.insert((r.space, r.ip), store.register);
+                store.register
+            }
             None => {
                 let tries = self.undecoded.entry((r.space, r.ip)).or_default();
                 *tries += 1;
@@ -345,7 +355,10 @@ impl Session {
                 self.learn_token(r.channel, r.token, false)?;
             }
         } else if r.advanced == 0 {
-            *self.orphans.entry((r.space, r.token)).or_default() += 1;
+            *self
+                .orphans
+                .entry((r.space, r.doorbell, r.token))
+                .or_default() += 1;
             self.search_again(r.space)?;
         }
         Ok(())
