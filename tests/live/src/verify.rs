@@ -146,11 +146,14 @@ fn stream(group: usize, expected: &Expected, channel: Channel) -> Stream {
 impl Stream {
     fn entry(&mut self, got: &compare::read::Entry) -> Result<()> {
         let late_start = matches!(self.extent, Extent::Suffix | Extent::Part);
+        let mut nearly = String::new();
         loop {
             let Some(want) = self.entries.next() else {
                 bail!(
-                    "entry {:#018x} after the {} expected ones",
+                    "entry {:#018x} ({} bytes, {} not read) after the {} expected ones{nearly}",
                     got.raw,
+                    got.data.len(),
+                    got.missing,
                     self.compared
                 );
             };
@@ -168,6 +171,14 @@ impl Stream {
             }
             // Not yet begun, one with a semaphore payload is unique: earlier ones are passed over.
             if late_start && !self.begun || self.extent == Extent::Holes {
+                if want.raw == got.raw {
+                    let same = want.bytes.iter().zip(&got.data).filter(|(a, b)| a == b);
+                    nearly = format!(
+                        "; one of them points there too, with {} of {} bytes the same",
+                        same.count(),
+                        want.bytes.len()
+                    );
+                }
                 continue;
             }
             if want.raw == got.raw {
