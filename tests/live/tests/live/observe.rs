@@ -518,7 +518,15 @@ pub fn other_process_without_root() -> Result<()> {
 /// `--how auto` of a user who may not load BPF programs: it observes, and says so in one line.
 pub fn auto_without_root() -> Result<()> {
     let folder = Folder::new()?;
-    let ended = run_as_nobody(&folder, vec!["-q".into(), "--".into(), "/bin/true".into()])?;
+    let ended = run_as_nobody(
+        &folder,
+        vec![
+            "--how=auto".into(),
+            "-q".into(),
+            "--".into(),
+            "/bin/true".into(),
+        ],
+    )?;
     ended.expect_code(0)?;
     let lines: Vec<&str> = ended.stderr.lines().collect();
     ensure!(
