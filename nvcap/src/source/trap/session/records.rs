@@ -174,12 +174,16 @@ impl Session {
 
     /// Passes a submission on, or holds it back until it is known whose doorbell found it. Per channel the order stays
     /// the ring's: whatever is held back of a channel goes before what comes later.
-    pub(super) fn gathered(&mut self, g: Gathered) {
+    pub(super) fn gathered(&mut self, mut g: Gathered) {
         let index = g.head.channel;
         if let Some(channel) = self.channels.get_mut(index as usize) {
-            if g.head.position < channel.taken {
-                // It was fetched from outside, because this did not come to light in time.
+            // What was fetched from outside, because this did not come to light in time, is not told again.
+            let again = channel.taken.saturating_sub(g.head.position);
+            if again > 0 {
                 log::debug!("{:?}: position {} again", channel.id, g.head.position);
+                g.skip(again);
+            }
+            if g.segments.is_empty() {
                 return;
             }
             channel.taken = g.head.position + g.segments.len() as u64;
