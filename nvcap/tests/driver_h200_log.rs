@@ -85,7 +85,7 @@ fn every_control_and_every_allocation_is_named() {
                 controls += 1;
                 let name = names::control(command, version);
                 assert!(name.contains("_CTRL_"), "{name}");
-                assert!(!name.starts_with("NV_CTRL_"), "{name}");
+                assert!(!name.starts_with("NVXXXX_CTRL_CMD(0x"), "{name}");
                 if names::known_control(command, version).is_none() {
                     unlisted.insert(name);
                 }
@@ -105,10 +105,10 @@ fn every_control_and_every_allocation_is_named() {
     assert_eq!(
         unlisted,
         [
-            "NV2080_CTRL_GSS_LEGACY_0x8159",
-            "NV2080_CTRL_GSS_LEGACY_0x8162",
-            "NV2080_CTRL_GSS_LEGACY_0x9038",
-            "NV2081_CTRL_0x0108",
+            "NV2080_CTRL_CMD(CLK_LEGACY_NON_PRIVILEGED, 0x38)",
+            "NV2080_CTRL_CMD(GPU_LEGACY_NON_PRIVILEGED, 0x59)",
+            "NV2080_CTRL_CMD(GPU_LEGACY_NON_PRIVILEGED, 0x62)",
+            "NVXXXX_CTRL_CMD(NV2081_BINAPI, 0x01, 0x08)",
         ]
     );
 }

@@ -6,17 +6,16 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
+
 use nvcap::decode::encode::Pushbuffer;
-use nvcap::decode::stream::Step;
 use nvcap::decode::view::View;
 
+use crate::form::{self, acquire};
 use crate::layout::{Channel, EVENTS, Unit};
 use crate::memory::Memory;
 use crate::plan::Plan;
 use crate::store::Site;
-use crate::stream::{
-    COMPUTE, COMPUTE_CLASS, COPY, COPY_CLASS, Op, Piece, Work, inline, put, qmd, semaphore,
-};
+use crate::stream::{Op, Piece, Work, semaphore};
 
 /// How to hang.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,7 +48,7 @@ pub const ORPHAN_PAYLOAD: u32 = 0x7777_0001;
 
 /// A kernel's launch, its constant bank and QMD written inline before it.
 fn launch(pb: &mut Pushbuffer, number: u64) {
-    let at = 0x2_04f0_0000 + 0x800 * (number % 64);
+    let qmd = 0x2_04f0_0000 + 0x800 * (number % 64);
     let constants = 0x7f4f_4e30_0000 + 0x1000 * (number % 64);
     let fields = View {
         version: (4, 0),
@@ -62,43 +61,9 @@ fn launch(pb: &mut Pushbuffer, number: u64) {
         constant_banks: vec![(0, constants, 0x300)],
         ..View::default()
     };
-    let mut bank = vec![0; 0x210];
-    for (i, value) in fields.block.iter().chain(&fields.grid).enumerate() {
-        bank[4 * i..4 * i + 4].copy_from_slice(&value.to_le_bytes());
-    }
-    inline(pb, constants, &bank);
-    inline(pb, constants + 0x210, &number.to_le_bytes());
-    inline(pb, at, qmd(&fields).bytes());
-    put(
-        pb,
-        COMPUTE,
-        COMPUTE_CLASS,
-        "SEND_PCAS_A",
-        &[(at >> 8) as u32],
-    );
-    put(pb, COMPUTE, COMPUTE_CLASS, "SEND_SIGNALING_PCAS2_B", &[0xa]);
-}
-
-fn acquire(pb: &mut Pushbuffer, address: u64, payload: u32) {
-    // SEM_ADDR_LO.. SEM_EXECUTE: ACQ_STRICT_GEQ, ACQUIRE_SWITCH_TSG.
-    let words = [address as u32, (address >> 32) as u32, payload, 0, 0x1002];
-    pb.method(Step::Increment, 0, 0x005c, &words);
-}
-
-/// The channel's own release, by its class.
-fn release(pb: &mut Pushbuffer, channel: Channel, payload: u32) {
-    let address = semaphore(channel);
-    let words = [(address >> 32) as u32, address as u32, payload];
-    match channel.unit() {
-        Unit::Compute => {
-            let words = [words[0], words[1], words[2], 0];
-            put(pb, COMPUTE, COMPUTE_CLASS, "SET_REPORT_SEMAPHORE_A", &words);
-        }
-        Unit::Copy => {
-            put(pb, COPY, COPY_CLASS, "SET_SEMAPHORE_A", &words);
-            put(pb, COPY, COPY_CLASS, "LAUNCH_DMA", &[0x14]);
-        }
-    }
+    let mut bank = [0; form::ARGUMENTS as usize];
+    form::kernel(pb, qmd, &fields, &mut bank, &number.to_le_bytes());
+    form::send(pb, qmd);
 }
 
 /// Submits one entry; it is fetched if `fetched`. Returns the payload of its release and its ring position.
@@ -106,15 +71,15 @@ fn submit(
     memory: &Memory,
     channel: Channel,
     fetched: bool,
-    form: impl FnOnce(&mut Pushbuffer, u32),
+    words: impl FnOnce(&mut Pushbuffer, u32),
 ) -> (u32, u64) {
     let locked = memory.lock(channel);
     let mut cursor = locked.done().cursor;
     let position = cursor.position;
     let payload = (cursor.number + 1) as u32;
     let mut pb = Pushbuffer::new();
-    form(&mut pb, payload);
-    release(&mut pb, channel, payload);
+    words(&mut pb, payload);
+    form::release(&mut pb, channel.unit(), semaphore(channel), payload);
     let work = Work {
         pieces: vec![Piece::Segment(pb.bytes())],
         ops: vec![Op::Release {
