@@ -115,7 +115,7 @@ impl Peek for Simulated {
         s.time += 1_000;
         s.run();
         let slots = s.ring.len() as u64;
-        let userd = ((s.put % slots) << 32 | s.put % slots).to_le_bytes();
+        let userd = (((s.put % slots) << 32) | (s.put % slots)).to_le_bytes();
         let ring: Vec<u8> = s.ring.iter().flat_map(|e| e.to_le_bytes()).collect();
         for (base, bytes) in [
             (RING, &ring[..]),
