@@ -21,9 +21,12 @@ const SHORTEST_NS: u64 = 10_000_000;
 /// Longest, ns.
 const LONGEST_NS: u64 = 1_000_000_000;
 /// What looking after a process may cost: one part in so many of a core.
-const PART: u64 = 40;
-/// Time between two searches for rings in mappings that have not changed, ns: none was found yet, or some were.
-const SEARCH_NS: [u64; 2] = [10_000_000, 2_000_000_000];
+const PART: u64 = 100;
+/// Time between two searches for rings in mappings that have not changed, ns: while none was found, or some were
+/// just now; and later, if the process has run at all.
+const SEARCH_NS: [u64; 2] = [10_000_000, 50_000_000];
+/// How long channels are expected to appear, from the first on, ns.
+const APPEAR_NS: u64 = 2_000_000_000;
 
 /// A channel that was seen, and where following it begins.
 #[derive(Debug)]
@@ -63,6 +66,9 @@ pub struct Watched {
     rings: BTreeSet<u64>,
     next_maps: u64,
     next_search: u64,
+    /// CPU time it had used at the last search, ns.
+    searched_at: u64,
+    appear_until: u64,
     doorbell: bool,
     /// Rings that could not be read and were forgotten.
     forgotten: u32,
@@ -100,6 +106,8 @@ impl Watched {
             rings: BTreeSet::new(),
             next_maps: 0,
             next_search: 0,
+            searched_at: 0,
+            appear_until: 0,
             doorbell: false,
             forgotten: 0,
             moved: 0,
@@ -264,12 +272,31 @@ impl Watched {
         if now < self.next_search || !self.areas.iter().any(gpu) {
             return;
         }
+        let run = process.cpu().unwrap_or(0);
+        if !self.rings.is_empty() && run.saturating_sub(self.searched_at) < 1_000_000 {
+            self.next_search = now + SEARCH_NS[1];
+            return;
+        }
+        self.searched_at = run;
         // The thorough way once, where the cheap one finds nothing in a process that was there before.
         let first = self.begin == Begin::Here && self.rings.is_empty();
         let effort = if first { Effort::Usual } else { Effort::Habit };
         let cpu = process::thread_cpu();
-        let found = find::search(&process.memory, &self.areas, effort).found;
+        let mut found = find::search(&process.memory, &self.areas, effort).found;
         let cost = process::thread_cpu().saturating_sub(cpu);
+        // Slots that are all zero are channels where a used one lies behind them; elsewhere they are nothing, or will
+        // be found once they are used.
+        let used: Vec<(u32, u64)> = found
+            .iter()
+            .filter(|f| f.used)
+            .map(|f| (f.gpu, f.ring))
+            .collect();
+        found.retain(|f| {
+            f.used
+                || used
+                    .iter()
+                    .any(|(gpu, ring)| *gpu == f.gpu && *ring > f.ring && ring - f.ring < 1 << 21)
+        });
         let begin = self.begin;
         for f in found {
             if !self.rings.insert(f.ring) {
@@ -293,8 +320,11 @@ impl Watched {
                 begin,
             });
         }
-        let least = SEARCH_NS[usize::from(!self.rings.is_empty())];
-        self.next_search = now + least.max(cost * PART);
+        if self.rings.is_empty() {
+            self.appear_until = now + APPEAR_NS;
+        }
+        let least = SEARCH_NS[usize::from(now > self.appear_until)];
+        self.next_search = now + least.max(cost * PART / 2);
         // What appears from now on appears under observation.
         if !self.rings.is_empty() {
             self.begin = Begin::First;
