@@ -380,6 +380,10 @@ pub struct Channel {
     pub errors: u64,
     /// Reads of USERD that did not.
     pub looks: u64,
+    /// Key in XLATE of what its GPU addresses are in the process; 0: the same.
+    pub xlate: u32,
+    /// Unused, 0.
+    pub pad: u32,
 }
 
 /// Key of TOKENS.
@@ -423,22 +427,24 @@ pub struct SiteKey {
 pub struct Range {
     /// First GPU address.
     pub gpu: u64,
-    /// Bytes; 0 ends the list.
+    /// Bytes.
     pub len: u64,
     /// The process's address of the first byte.
     pub cpu: u64,
 }
 
-/// Ranges an address space may have in XLATE.
-pub const RANGES: usize = 64;
+/// Ranges a GPU address space may have in XLATE, a power of two.
+pub const RANGES: usize = 256;
 
-/// Value of XLATE, by address space.
+/// Value of XLATE: what a GPU address space's addresses are in the process.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Ranges {
     /// Valid ranges.
-    pub count: u64,
-    /// Newest first.
+    pub count: u32,
+    /// Nonzero: what no range has is not mapped in the process; else it is at the same address there.
+    pub complete: u32,
+    /// By GPU address, not overlapping.
     pub ranges: [Range; RANGES],
 }
 

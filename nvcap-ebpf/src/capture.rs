@@ -7,8 +7,8 @@
 
 use aya_ebpf::{macros::map, maps::PerCpuArray};
 use nvcap_common::{
-    BATCH, CHUNK, CLASSES, Channel, Data, Gap, Header, NO_TOKEN, REGS, Scan, Submit, TokenKey,
-    flag, kind,
+    BATCH, CHUNK, CLASSES, Channel, Data, Gap, Header, NO_TOKEN, RANGES, REGS, Scan, Submit,
+    TokenKey, flag, kind,
 };
 
 use crate::{
@@ -39,7 +39,6 @@ pub mod phase {
 }
 
 const PAGE: u64 = 4096;
-const LIVE_TRANSLATED: u32 = 2;
 
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -74,7 +73,9 @@ pub struct Walk {
     pub offset: u32,
     /// Page by page, because a larger read failed.
     pub paged: u32,
-    pub range: u32,
+    /// Bounds of the search in XLATE.
+    pub low: u32,
+    pub high: u32,
     /// Index of the first valid entry in `batch`.
     pub first: u32,
     /// Claims served so far.
@@ -84,6 +85,10 @@ pub struct Walk {
     /// Entries before this were in the ring at an earlier look.
     pub late_until: u64,
     pub address: u64,
+    /// Bytes from `address` on that lie in one range of XLATE.
+    pub room: u64,
+    /// GPU address of the byte behind them.
+    pub beyond: u64,
     pub batch: [u64; BATCH],
 }
 
@@ -401,37 +406,60 @@ fn entry(w: &mut Walk) {
     w.left = words * 4;
     w.offset = 0;
     w.paged = 0;
-    w.range = 0;
-    w.phase = if c.live == LIVE_TRANSLATED {
+    whereabouts(w, c);
+}
+
+/// Goes on with finding out where `address` lies in the process.
+#[inline(always)]
+fn whereabouts(w: &mut Walk, c: &Channel) {
+    w.room = u64::MAX;
+    w.low = 0;
+    w.high = RANGES as u32;
+    w.phase = if c.xlate != 0 {
         phase::XLATE
     } else {
         phase::DATA
     };
 }
 
-/// Ranges looked at in one step.
-const RANGES_A_STEP: u32 = 8;
+/// Nothing can be read there.
+const NOWHERE: u64 = 1 << 63;
 
+/// One step of a search among the channel's ranges: each step is verified once, however long the search.
 #[inline(always)]
 fn translate(w: &mut Walk) {
-    let Some(x) = XLATE.get_ptr(w.space) else {
+    let Some(c) = channel(w.channel) else {
+        w.phase = phase::RELEASE;
+        return;
+    };
+    let Some(x) = XLATE.get_ptr(c.xlate) else {
         w.phase = phase::DATA;
         return;
     };
     // SAFETY: plain integers; the user program replaces the value whole.
     let x = unsafe { &*x };
-    for _ in 0..RANGES_A_STEP {
-        let r = x.ranges[w.range as usize & (nvcap_common::RANGES - 1)];
-        if u64::from(w.range) >= x.count || w.range as usize >= nvcap_common::RANGES {
-            w.phase = phase::DATA;
-            return;
+    if w.high > x.count {
+        w.high = x.count;
+    }
+    if w.low < w.high {
+        let middle = (w.low + w.high) / 2;
+        if x.ranges[middle as usize & (RANGES - 1)].gpu <= w.address {
+            w.low = middle + 1;
+        } else {
+            w.high = middle;
         }
-        if w.address >= r.gpu && w.address - r.gpu < r.len {
-            w.address = w.address - r.gpu + r.cpu;
-            w.phase = phase::DATA;
-            return;
-        }
-        w.range += 1;
+        return;
+    }
+    w.phase = phase::DATA;
+    // The last range that begins at the address or before it.
+    let r = x.ranges[w.low.wrapping_sub(1) as usize & (RANGES - 1)];
+    let offset = w.address.wrapping_sub(r.gpu);
+    if w.low != 0 && offset < r.len {
+        w.room = r.len - offset;
+        w.beyond = r.gpu + r.len;
+        w.address = r.cpu + offset;
+    } else if x.complete != 0 {
+        w.address = NOWHERE;
     }
 }
 
@@ -445,6 +473,9 @@ fn data(w: &mut Walk) {
     };
     if w.paged != 0 && span > to_page_end {
         span = to_page_end;
+    }
+    if u64::from(span) > w.room {
+        span = w.room as u32;
     }
     if span as usize <= CLASSES[0] {
         chunk::<{ CLASSES[0] }>(w, span, to_page_end)
@@ -508,10 +539,16 @@ fn chunk<const SIZE: usize>(w: &mut Walk, span: u32, to_page_end: u32) {
     submit(p, NO_WAKEUP);
     w.offset += span;
     w.left -= span;
-    w.address += u64::from(span);
+    w.address = w.address.wrapping_add(u64::from(span));
+    w.room -= u64::from(span);
     if w.left == 0 {
         w.index += 1;
         w.phase = phase::ENTRY;
+    } else if w.room == 0
+        && let Some(c) = channel(w.channel)
+    {
+        w.address = w.beyond;
+        whereabouts(w, c);
     }
 }
 

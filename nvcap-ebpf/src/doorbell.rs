@@ -20,7 +20,7 @@ use crate::{
 /// Steps of one walk where bpf_loop does them.
 const STEPS: u32 = 1 << 17;
 /// Steps of one program, and programs in a row, where it does not.
-const STEPS_A_ROUND: u32 = 40;
+const STEPS_A_ROUND: u32 = 128;
 const ROUNDS: u32 = 32;
 
 #[perf_event]

@@ -9,6 +9,7 @@
 //! - [`record`]: the raw facts a source delivers; the only thing a capture file holds.
 //! - [`driver`]: from records to clients, memory objects, channels and engines. Pure.
 //! - [`decode`]: from bytes to methods, launches, copies, semaphores. Pure: no I/O, no clock, no panic.
+//! - [`hang`]: what a GPU process waits for, from one look at its rings. Pure.
 //! - [`ledger`]: what was captured and what is known to be missing.
 //! - [`output`]: text, JSON and the other ways to show an [`decode::event::Event`].
 //! - `source::trap` (feature `trap`): BPF programs and hardware breakpoints.
@@ -17,6 +18,7 @@
 
 pub mod decode;
 pub mod driver;
+pub mod hang;
 pub mod ledger;
 pub mod output;
 pub mod pipeline;

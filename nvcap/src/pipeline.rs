@@ -9,6 +9,7 @@ use std::io;
 use std::sync::Arc;
 
 use crate::decode::classes::{self, Family};
+use crate::decode::defaults::Chip;
 use crate::decode::entry;
 use crate::decode::event::{Context, Engine, EntryKind, Event, Place};
 use crate::decode::stream::{Item, Stream};
@@ -97,6 +98,11 @@ impl Pipeline {
     #[must_use]
     pub fn model(&self) -> &Model {
         &self.model
+    }
+
+    /// Says which chip a GPU is, where the source knows it: for the classes of subchannels that nothing was seen bound to.
+    pub fn chip(&mut self, gpu: Option<u32>, chip: &'static Chip) {
+        self.decoder.chip(gpu, chip);
     }
 
     /// Takes the next record.

@@ -173,7 +173,7 @@ pub struct Process {
 }
 
 /// A channel's number in this trace: given by whoever made the channel known, never reused in a trace.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default, serde::Serialize)]
 pub struct ChannelId(pub u32);
 
 /// A channel that became known to the source: everything after it may name the channel by `id`.

@@ -486,17 +486,23 @@ mod look {
         let rw = libc::PROT_READ | libc::PROT_WRITE;
         let rings = Mapped::new(&gpu, 0, 2 << 20, rw);
         let doorbell = Mapped::new(&gpu, 0, 0x10000, libc::PROT_WRITE);
-        let pushbuffers = Mapped::new(&control, 0x2_0080_0000, 0x10000, rw);
+        let pushbuffers = Mapped::new(&control, 0x2_0080_0000, 0x20000, rw);
         // Where libcuda has them: a ring entry has 40 bits for an address.
         assert_eq!(pushbuffers.0 as u64 >> 40, 0, "{:p}", pushbuffers.0);
-        // Channels 0 and 2 have been used, 1 not yet; entries are 8 words of the pushbuffer.
+        // Channels 0 and 2 have been used, 1 not yet; entries are 8 words of the pushbuffer: one header, seven data.
+        pushbuffers.put(
+            0,
+            &(1u32 << 29 | 7 << 16 | 1 << 13 | 0x1b4 >> 2).to_le_bytes(),
+        );
         let entry = (pushbuffers.0 as u64) & 0xff_ffff_fffc | 8 << 42;
         for (slot, get, put) in [(0, 5u32, 7u32), (2, 1023, 0)] {
             let userd = slot * SLOT + 0x2000;
             rings.put(userd + 0x88, &get.to_le_bytes());
             rings.put(userd + 0x8c, &put.to_le_bytes());
-            let last = (put as usize).wrapping_sub(1) & 1023;
-            rings.put(slot * SLOT + 8 * last, &entry.to_le_bytes());
+            // The ring of the last has been filled to its end.
+            for at in 0..if put == 0 { 1024 } else { put as usize } {
+                rings.put(slot * SLOT + 8 * at, &entry.to_le_bytes());
+            }
         }
         let pid = std::process::id().to_string();
         let out = nvcap(&["channels", "--json", "-p", &pid]);

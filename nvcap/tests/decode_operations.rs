@@ -9,6 +9,7 @@ use nvcap::{
         encode::{Pushbuffer, Qmd},
         event::{Direction, Draw, Evidence, InlineContent, LaunchHow, Operation, Place},
         stream::Step,
+        view::View,
     },
     record::GpuVa,
 };
@@ -54,6 +55,105 @@ fn inline_qmds() {
         );
         assert_eq!(launch.grid.map(|g| g[0]), Some(9));
     }
+}
+
+/// The first 64 words of Hopper's QMD: what graphics drivers send of it.
+fn short_qmd(grid: [u32; 3]) -> Vec<u32> {
+    let view = View {
+        version: (4, 0),
+        grid,
+        block: [64, 1, 1],
+        registers: 16,
+        program: 0xde_fdfe_ba00,
+        ..View::default()
+    };
+    let qmd = Qmd::of(&view).expect("a layout");
+    let words = qmd.bytes().as_chunks::<4>().0;
+    words[..64].iter().map(|w| u32::from_le_bytes(*w)).collect()
+}
+
+#[test]
+fn a_qmd_of_which_64_words_are_sent() {
+    let mut b = Bench::new();
+    b.words(|p| {
+        p.bind(1, 0xcbc0);
+        named(p, 1, 0xcbc0, &[("SET_INLINE_QMD_ADDRESS_B", 0x4_5a00)]);
+        p.named(1, 0xcbc0, "LOAD_INLINE_QMD_DATA", &short_qmd([5, 3, 1]))
+            .expect("named");
+    });
+    let Operation::Launch(launch) = b.one() else {
+        panic!()
+    };
+    assert_eq!(launch.how, LaunchHow::InlineQmd);
+    assert_eq!(
+        (launch.qmd, launch.grid),
+        (Some(0x45a_0000), Some([5, 3, 1]))
+    );
+    assert_eq!(launch.registers, Some(16));
+}
+
+#[test]
+fn a_qmd_handed_to_a_macro() {
+    // As Vulkan dispatches on Hopper: the macro gets its argument, two addresses and 64 words of a QMD.
+    const MACRO: u16 = 0x3bc0;
+    let call = |p: &mut Pushbuffer, grid, cut: Option<usize>| {
+        let mut words = vec![0, 0x55d_ea08, 0x5_5deb];
+        words.extend(short_qmd(grid));
+        words.truncate(cut.unwrap_or(usize::MAX));
+        p.method(Step::Once, 1, MACRO, &words);
+    };
+    let mut b = Bench::new();
+    b.words(|p| {
+        p.bind(1, 0xcbc0);
+        call(p, [5, 3, 2], None);
+        // One word less is no QMD, and the next call begins anew.
+        call(p, [7, 1, 1], Some(66));
+        call(p, [9, 1, 1], None);
+    });
+    let launches: Vec<_> = b
+        .told()
+        .into_iter()
+        .map(|o| match o {
+            Operation::Launch(l) => (l.how, l.qmd, l.grid, l.block),
+            other => panic!("{other:?}"),
+        })
+        .collect();
+    let launch = |grid| {
+        (
+            LaunchHow::Macro,
+            Some(0x55d_eb00),
+            Some(grid),
+            Some([64, 1, 1]),
+        )
+    };
+    assert_eq!(launches, [launch([5, 3, 2]), launch([9, 1, 1])]);
+
+    // Cut between two entries, as pushbuffers of graphics are.
+    let mut whole = Pushbuffer::new();
+    call(&mut whole, [2, 2, 2], None);
+    let (first, second) = whole.words().split_at(30);
+    let segments = [first, second].map(|words| {
+        let mut p = Pushbuffer::new();
+        for word in words {
+            p.raw(*word);
+        }
+        p.segment(GpuVa(0x1000))
+    });
+    b.submit(segments.into());
+    let Operation::Launch(l) = b.one() else {
+        panic!()
+    };
+    assert_eq!(l.grid, Some([2, 2, 2]));
+
+    // Words that are no QMD, and a class that has no QMDs, launch nothing.
+    b.words(|p| {
+        p.method(Step::Once, 1, MACRO, &[0x40; 140]);
+        p.bind(0, 0xcb97);
+        let mut words = vec![0, 1, 2];
+        words.extend(short_qmd([1, 1, 1]));
+        p.method(Step::Once, 0, MACRO, &words);
+    });
+    assert_eq!(b.told(), []);
 }
 
 #[test]

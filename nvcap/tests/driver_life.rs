@@ -268,6 +268,13 @@ fn a_graphics_client_has_its_ring_at_another_address_than_the_gpu() {
     assert_eq!(found.size, Some(0x4_0000));
     assert!(found.stated);
 
+    let map = m.model.address_map(c.id);
+    assert!(map.complete);
+    assert_eq!(map.at(0x402_1234), Some((0x7f00_1000_1234, 0x3_edcc)));
+    // A number that happens to be an address of the process, too, is not its memory.
+    assert_eq!(map.at(0x40_0000), None);
+    assert_eq!((map.at(0x401_ffff), map.at(0x406_0000)), (None, None));
+
     m.unmap_dma(PID, C, 20, 0x402_0000);
     assert!(m.model.translations(PID).is_empty());
     // Freeing the virtual memory takes its mappings too.
@@ -742,6 +749,40 @@ fn an_object_that_does_not_begin_at_a_page_lies_inside_its_mapping() {
     assert_eq!(m.model.cpu_address(PID, 0x40_1fff), 0x7000_0fff);
     m.give(&munmap(PID, 0x7000_0000, 0x1000));
     assert_eq!(m.model.cpu_address(PID, 0x40_2000), 0x7000_1000);
+}
+
+#[test]
+fn two_address_spaces_of_a_process_use_the_same_numbers() {
+    let mut m = machine();
+    const D: u64 = 0xc1d0_0077;
+    for (client, at) in [(C, 0x7000_0000), (D, 0x7800_0000)] {
+        m.client(PID, client, 0);
+        m.alloc(PID, client, 1, 9, 0x90f1, None);
+        m.memory(PID, client, 30, 0x3e, 0x1_0000);
+        m.map(PID, client, 30, Device::Control, at, 0x1_0000);
+        m.map_dma(PID, client, 9, 30, 0x40_0000, 0x1_0000);
+        m.channel(
+            PID,
+            client,
+            1,
+            40,
+            0x40_0000,
+            (30, 0x8000),
+            &[("hVASpace", 9)],
+        );
+    }
+    // And something that only the second has.
+    m.memory(PID, D, 31, 0x3e, 0x1000);
+    m.map(PID, D, 31, Device::Control, 0x7900_0000, 0x1000);
+    m.map_dma(PID, D, 9, 31, 0x60_0000, 0x1000);
+    let ids: Vec<ChannelId> = m.model.channels().map(|c| c.id).collect();
+    let maps: Vec<_> = ids.iter().map(|id| m.model.address_map(*id)).collect();
+    assert_eq!(maps[0].at(0x40_0010), Some((0x7000_0010, 0xfff0)));
+    assert_eq!(maps[1].at(0x40_0010), Some((0x7800_0010, 0xfff0)));
+    assert_eq!(maps[0].at(0x60_0000), Some((0x7900_0000, 0x1000)));
+    for map in maps {
+        assert!(map.complete && map.at(0x70_0000).is_none());
+    }
 }
 
 #[test]

@@ -114,6 +114,182 @@ def costs(path):
     return len(ratios) == 2 and all(1 < r < 1.6 for r in ratios)
 
 
+def log_of(path):
+    """The calls and mappings of a log of ioctl_log.c, in order, by thread."""
+    calls, maps, call = {}, {}, None
+    for line in open(path):
+        word, _, rest = line.rstrip("\n").partition(" ")
+        if word in ("IOCTL", "MMAP"):
+            pairs = dict(p.split("=", 1) for p in rest.split(" ")[1:])
+            thread = int(pairs["pid"]), int(pairs["tid"])
+            if word == "MMAP":
+                maps.setdefault(thread, []).append((int(pairs["addr"], 16), int(pairs["len"], 16), int(pairs["prot"]) & 3))
+                continue
+            call = {"request": int(pairs["req"], 16) & 0xFFFFFFFF, "fd": int(pairs["fd"]), "ret": None}
+            calls.setdefault(thread, []).append(call)
+        elif rest.startswith("ret="):
+            call["ret"] = int(rest[4:].split(" ")[0])
+        else:
+            name, _, data = rest.partition("[")
+            call[name] = bytes.fromhex(data.partition("]")[2])
+    return calls, maps
+
+
+def ioctls(trace, log):
+    """`nvcap ioctls --json -vv` and the log of the same run from within: the same calls, in the same order in each
+    thread, with the same bytes before and after."""
+    calls, maps = log_of(log)
+    seen, mapped, bad, compared, cut = {}, {}, [], 0, 0
+    for o in lines(trace):
+        thread = o["pid"], o["tid"]
+        if o["type"] == "ioctl":
+            seen.setdefault(thread, []).append(o)
+        elif o["type"] == "mapping" and not o["found"]:
+            mapped.setdefault(thread, []).append((o["start"], o["len"], o["read"] | o["write"] << 1))
+        elif o["type"] == "loss":
+            bad.append(f"lost: {o['what']}")
+    for thread in sorted(set(calls) | set(seen)):
+        a, b = seen.get(thread, []), calls.get(thread, [])
+        if len(a) != len(b):
+            bad.append(f"thread {thread}: nvcap has {len(a)} calls, the log {len(b)}")
+        for i, (x, y) in enumerate(zip(a, b)):
+            what = f"thread {thread} call {i} {x['name']} {x.get('command_name') or x.get('class_name') or ''}"
+            if (x["request"], x["fd"], x["result"]) != (y["request"], y["fd"], y["ret"]):
+                bad.append(f"{what}: {x['request']:#x} fd {x['fd']} = {x['result']}, log {y['request']:#x} fd {y['fd']} = {y['ret']}")
+                break
+            for part, before, after in (("args", "in", "out"), ("params", "pin", "pout")):
+                structure = x.get(part)
+                if structure is None:
+                    if y.get(before):
+                        bad.append(f"{what}: no {part}")
+                    continue
+                for side, name in (("in_hex", before), ("out_hex", after)):
+                    mine, its = bytes.fromhex(structure[side]), y.get(name, b"")
+                    # All of a structure, up to what one record of nvcap holds; the log may have more than there is.
+                    if len(mine) < min(structure["size"], 16384):
+                        # The end of a structure of guessed size may not be there.
+                        if len(its) > len(mine):
+                            bad.append(f"{what}: {part} {side} has {len(mine)} of {structure['size']} bytes")
+                    cut += len(mine) < structure["size"]
+                    if mine != its[: len(mine)] or len(its) < len(mine):
+                        at = next((i for i, (p, q) in enumerate(zip(mine, its)) if p != q), min(len(mine), len(its)))
+                        bad.append(f"{what}: {part} {side} differs at byte {at} of {len(mine)} (log has {len(its)})")
+                    compared += len(mine)
+    if mapped != maps:
+        bad.append(f"mappings differ: {sum(map(len, mapped.values()))} and {sum(map(len, maps.values()))}")
+    for line in bad[:20]:
+        print(line)
+    total = sum(map(len, calls.values()))
+    print(
+        f"{sum(map(len, seen.values()))} ioctls and {total} in the log, of {len(calls)} threads; {compared} bytes equal or told, "
+        f"{cut} structures longer than a record, {sum(map(len, maps.values()))} mappings; {len(bad)} differences"
+    )
+    return not bad and total > 0
+
+
+def client(path, *wants):
+    """`--json -vv` of a graphics or video program: nothing lost, every pushbuffer readable and decoded to its end, every
+    method named; and at least so many operations of each kind in `wants` (draw>=8)."""
+    operations, methods, unnamed, stops, classes = {}, 0, {}, [], set()
+    for o in lines(path):
+        if o["type"] == "operation":
+            what = o["op"] + (f" {o['what']}" if "what" in o else f" {o.get('kind') or o.get('mode') or ''}".rstrip())
+            operations[what] = operations.get(what, 0) + 1
+            if o["op"] == "bind":
+                classes.add(o["class"])
+        elif o["type"] == "method":
+            methods += 1
+            if o.get("name") is None:
+                key = f"{o['class']:#x}:{o['method']:#x}" if o.get("class") is not None else f"subchannel {o['subchannel']}:{o['method']:#x}"
+                unnamed[key] = unnamed.get(key, 0) + 1
+        elif o["type"] == "stop":
+            stops.append({k: v for k, v in o.items() if k not in ("type", "time_ns", "pid", "tid")})
+    end = ledger_of(path)
+    print(", ".join(f"{v} {k}" for k, v in sorted(operations.items())))
+    print("classes bound: " + " ".join(f"{c:#06x}" for c in sorted(classes)))
+    if unnamed:
+        print(f"{sum(unnamed.values())} methods without a name: " + ", ".join(f"{v} {k}" for k, v in sorted(unnamed.items(), key=lambda i: -i[1])[:20]))
+    for stop in stops[:5]:
+        print("stop", stop)
+    ok = end is not None and end["complete"] and end["unreadable_bytes"] == 0 and not stops
+    for want in wants:
+        op, _, least = want.partition(">=")
+        count = sum(v for k, v in operations.items() if k.split(" ")[0] == op or k == op)
+        if count < int(least):
+            print(f"{count} {op}, wanted {least}")
+            ok = False
+    print(f"{methods} methods, {sum(unnamed.values())} without a name, {len(stops)} stops, {sum(operations.values())} operations; {end['verdict'] if end else 'no ledger'}")
+    return ok
+
+
+def shape(path, other, engine):
+    """Two runs of one program: on the channels of this engine, entries of the same lengths in the same order. Only the
+    first trace may know which engine a channel feeds."""
+    both, wanted = [], set()
+    for o in lines(path):
+        if o["type"] == "entry" and (o.get("engine") or "").startswith(engine):
+            wanted.add(o["token"])
+    for p in (path, other):
+        entries = {}
+        for o in lines(p):
+            if o["type"] == "entry" and o["token"] in wanted:
+                entries.setdefault(o["token"], []).append(o.get("len") if o["kind"] == "segment" else o["kind"])
+        both.append(entries)
+    a, b = both
+    different = [t for t in sorted(set(a) | set(b)) if a.get(t) != b.get(t)]
+    for t in different:
+        x, y = a.get(t, []), b.get(t, [])
+        at = next((i for i, (p, q) in enumerate(zip(x, y)) if p != q), min(len(x), len(y)))
+        print(f"token {t:#x}: {len(x)} and {len(y)} entries, equal up to entry {at}")
+    print(f"{len(a)} and {len(b)} channels, {sum(map(len, a.values()))} and {sum(map(len, b.values()))} entries; {len(different)} channels differ")
+    return not different and bool(a)
+
+
+def two(path, channels_path, said_path):
+    """Work of one process on several GPUs: each launch and copy on the GPU that the program says it gave it to."""
+    channels = json.load(open(channels_path))
+    minors = {c["pci"].lower()[-12:]: c["gpu"] for c in channels if c["pci"]}
+    ok = True
+    for pci, minor in sorted(minors.items()):
+        own = [c for c in channels if c["gpu"] == minor]
+        rung = [c for c in own if c["submissions"]]
+        print(f"/dev/nvidia{minor} {pci} {own[0]['uuid']}: {len(own)} channels, {len(rung)} with submissions, tokens {len({c['token'] for c in own})}")
+        ok &= len(own) >= 8 and len(rung) > 0 and all(c["token"] is not None for c in own)
+    gpus = []
+    for line in open(said_path):
+        word = line.split()
+        if line.startswith("gpu ") and "pci" in word:
+            said = dict(zip(word[0::2], word[1::2]))
+            said["minor"] = minors.get(said["pci"].lower()[-12:])
+            gpus.append(said)
+    found = [{"launches": 0, "elsewhere": 0, "h2d": 0, "d2h": 0} for _ in gpus]
+    # What goes from the first to the second GPU goes through the host where they cannot reach each other.
+    peer = [int(line.split()[2]) for line in open(said_path) if line.startswith("peer bytes")]
+    staged = {(0, "d2h"): peer[0] if peer else 0, (1, "h2d"): peer[0] if peer else 0}
+    for o in lines(path):
+        if o["type"] != "operation":
+            continue
+        for g, f in zip(gpus, found):
+            device, size = int(g["device"], 16), int(g["bytes"])
+            if o["op"] == "launch" and o.get("kind") == "user" and o["args"]:
+                if int.from_bytes(bytes.fromhex(o["args"])[:8], "little") == device and o["grid"][0] == int(g["blocks"]):
+                    f["launches" if o.get("gpu") == g["minor"] else "elsewhere"] += 1
+            elif o["op"] == "copy" and o["bytes"]:
+                for way, at in (("h2d", o["dst"]), ("d2h", o["src"])):
+                    if o["direction"] == way and device <= at < device + size:
+                        f[way] += o["bytes"] if o.get("gpu") == g["minor"] else 0
+                        f["elsewhere"] += o.get("gpu") != g["minor"]
+    for g, f in zip(gpus, found):
+        print(f"CUDA device {g['gpu']} is /dev/nvidia{g['minor']}: {f} of {g['launches']} launches, {2 * int(g['bytes'])} B each way")
+        ok &= f["launches"] == int(g["launches"]) and f["elsewhere"] == 0
+        for way in ("h2d", "d2h"):
+            own = 2 * int(g["bytes"])
+            ok &= f[way] in (own, own + staged.get((int(g["gpu"]), way), 0))
+    end = ledger_of(path)
+    print(f"{len(gpus)} GPUs of {len(minors)}; {end['verdict'] if end else 'no ledger'}")
+    return ok and len(gpus) >= 2 and len({g["minor"] for g in gpus}) == len(gpus) and end is not None and end["complete"]
+
+
 if __name__ == "__main__":
-    checks = {f.__name__: f for f in (ledger, contiguous, vadd, costs)}
+    checks = {f.__name__: f for f in (ledger, contiguous, vadd, costs, ioctls, client, shape, two)}
     sys.exit(0 if checks[sys.argv[1]](*sys.argv[2:]) else 1)

@@ -1,10 +1,12 @@
 #!/bin/bash
 # Everything that nvcap must show on a GPU, in one script for a machine without Rust.
 #
-#   run.sh [SECTION...]     sections: oracle vadd train cost reads refuse (default: all of them, in this order)
+#   run.sh [SECTION...]     sections: oracle vadd train cost reads refuse ioctls egl vulkan nvdec (default: all, in this
+#                           order), two (several GPUs), and keep: what the sections before it recorded, in one file
 #
 # Needs: nvcc, gcc, python3 with torch (for train), root, and bin/{nvcap,compare} beside this script or one folder up
-# (or BIN=FOLDER). Writes a summary and what it is based on to $OUT when that is set, else to ./gpu-results.
+# (or BIN=FOLDER). egl and vulkan need their loaders, or packages of them in debs/ beside this script. Writes a summary
+# and what it is based on to $OUT when that is set, else to ./gpu-results.
 set -u
 HERE=$(cd "$(dirname "$0")" && pwd)
 BIN=${BIN:-$HERE/bin}
@@ -13,7 +15,7 @@ NVCAP=$(readlink -f "$BIN/nvcap") COMPARE=$(readlink -f "$BIN/compare")
 OUT=${OUT:-$PWD/gpu-results}
 WORK=$(mktemp -d)
 mkdir -p "$OUT"
-[ $# -gt 0 ] || set -- oracle vadd train cost reads refuse
+[ $# -gt 0 ] || set -- oracle vadd train cost reads refuse ioctls egl vulkan nvdec
 [ -x "$NVCAP" ] || { echo "run.sh: no nvcap in $HERE/bin or $HERE/../bin: make the bundle with cargo xtask gpu-bundle" >&2; exit 2; }
 SUMMARY=$OUT/summary.txt
 : >"$SUMMARY"
@@ -60,9 +62,23 @@ wait_armed() {
 
 echo "== building ($(date -u +%T))"
 ARCH=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | head -n 1 | tr -d .)
-for f in work vadd loop reads; do nvcc -O2 -arch=sm_"${ARCH:-90}" -o "$WORK/$f" "$HERE/$f.cu" & done
+# needs NAME SECTION...: one of the sections will run.
+needs() {
+    local name=$1 section
+    shift
+    for section in "$@"; do case " $SECTIONS " in *" $section "*) return 0 ;; esac done
+    return 1
+}
+SECTIONS="$*"
+cuda() { needs "$@" && nvcc -O2 -arch=sm_"${ARCH:-90}" -o "$WORK/$1" "$HERE/$1.cu" & }
+cuda work oracle
+cuda vadd vadd ioctls
+cuda loop cost refuse
+cuda reads reads
+cuda two_gpus two
 gcc -O2 -shared -fPIC -o "$WORK/oracle.so" "$HERE/oracle.c" -ldl -lpthread 2>"$WORK/oracle.log" || cat "$WORK/oracle.log"
-gcc -O2 -Wall -o "$WORK/bp" "$HERE/bp.c"
+gcc -O2 -shared -fPIC -o "$WORK/ioctl_log.so" "$HERE/ioctl_log.c" -ldl
+for f in bp egl vulkan nvdec; do gcc -O2 -Wall -o "$WORK/$f" "$HERE/$f.c" -ldl; done
 wait
 {
     date -u
@@ -241,6 +257,116 @@ section_refuse() {
     exec 7>&-
     wait
     grep -q '^loop pass=0' "$WORK/loop3.out" && row ok "refuse: target unharmed" "$(tail -n 1 "$WORK/loop3.out")" || row FAIL "refuse: target unharmed" ""
+}
+
+# The same process seen from without and from within (ioctl_log.c): every ioctl, its order, its bytes.
+ioctls_of() { # NAME COMMAND...
+    local name=$1
+    shift
+    timeout 90 "$NVCAP" ioctls --json -vv -o "$WORK/$name-ioctls.json" -- \
+        env LD_PRELOAD="$WORK/ioctl_log.so" IOCTL_LOG="$WORK/$name-ioctl.log" "$@" >"$WORK/$name-ioctls.out" 2>&1
+    local status=$?
+    if [ $status -eq 0 ]; then row ok "$name: nvcap ioctls' status" "$(tail -n 1 "$WORK/$name-ioctls.out" | cut -c1-120)"
+    else row FAIL "$name: nvcap ioctls' status" "$status: $(tail -n 1 "$WORK/$name-ioctls.out" | cut -c1-160)"; fi
+    check "$name: ioctls equal the log" python3 "$HERE/check.py" ioctls "$WORK/$name-ioctls.json" "$WORK/$name-ioctl.log"
+    "$NVCAP" channels --from ioctl-log "$WORK/$name-ioctl.log" >"$OUT/$name-channels-of-log.txt" 2>&1
+}
+section_ioctls() {
+    ioctls_of vadd "$WORK/vadd"
+    ioctls_of vadd-pageable "$WORK/vadd" pageable
+}
+
+# Loaders from debs/, where the machine has none, and the driver's own files where it keeps them elsewhere.
+loaders() {
+    local f root=$WORK/loaders
+    [ -z "${LOADERS:-}" ] || return 0
+    LOADERS=done
+    if ! ldconfig -p | grep -q libvulkan.so.1 || ! ldconfig -p | grep -q libEGL.so.1; then
+        for f in "$HERE"/debs/*.deb; do [ -e "$f" ] && dpkg -x "$f" "$root"; done
+        [ ! -d "$root" ] || export LD_LIBRARY_PATH="$root/usr/lib/x86_64-linux-gnu${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
+    fi
+    local share=/usr/local/nvidia/share
+    [ ! -d /usr/local/nvidia/lib64 ] || export LD_LIBRARY_PATH="${LD_LIBRARY_PATH:+$LD_LIBRARY_PATH:}/usr/local/nvidia/lib64"
+    [ ! -e $share/vulkan/icd.d/nvidia_icd.json ] || export VK_DRIVER_FILES=$share/vulkan/icd.d/nvidia_icd.json
+    [ ! -e $share/glvnd/egl_vendor.d/10_nvidia.json ] || export __EGL_VENDOR_LIBRARY_FILENAMES=$share/glvnd/egl_vendor.d/10_nvidia.json
+}
+
+# A program that is not CUDA's alone: it runs right untraced and traced, and all it submits is read and decoded.
+client() { # NAME WANTS COMMAND...
+    local name=$1 wants=$2 status
+    shift 2
+    if ! timeout 60 "$@" >"$WORK/$name.plain" 2>&1; then
+        row "NOT RUN" "$name" "untraced it fails: $(tail -n 1 "$WORK/$name.plain" | cut -c1-160)"
+        return
+    fi
+    cat "$WORK/$name.plain"
+    timeout 100 "$NVCAP" --json -vv -o "$WORK/$name.json" -- "$@" >"$WORK/$name.out" 2>&1
+    status=$?
+    if [ $status -eq 0 ]; then row ok "$name: nvcap's status" "0, complete"
+    else row FAIL "$name: nvcap's status" "$status: $(grep -a nvcap "$WORK/$name.out" | tail -n 1 | cut -c1-200)"; fi
+    grep wrong "$WORK/$name.plain" >"$WORK/$name.right"
+    grep wrong "$WORK/$name.out" | cmp -s - "$WORK/$name.right" && row ok "$name: results unchanged" "$(tail -n 1 "$WORK/$name.right")" ||
+        row FAIL "$name: results unchanged" "$(grep wrong "$WORK/$name.out" | tail -n 1)"
+    # shellcheck disable=SC2086
+    check "$name: decoded, nothing lost" python3 "$HERE/check.py" client "$WORK/$name.json" $wants
+    python3 "$HERE/check.py" client "$WORK/$name.json" | cut -c1-1500
+    timeout 60 "$NVCAP" channels -o "$OUT/$name-channels.txt" -- "$@" >/dev/null 2>&1
+    cat "$OUT/$name-channels.txt"
+    # With the capture from within: byte for byte of one run. CUDA and NVDEC have three doorbell pages, and two tracers
+    # would need six of the four debug registers; so of two runs, entry by entry as long as they are.
+    if [ "$name" = nvdec ]; then
+        LD_PRELOAD="$WORK/oracle.so" ORACLE_OUT="$WORK/$name.orc" timeout 100 "$@" >"$WORK/$name-both.out" 2>&1
+        "$NVCAP" decode --from orc "$WORK/$name.orc" --json -vv -e type=submission,entry -o "$WORK/$name.orc.json" 2>/dev/null
+        check "$name: entries as the oracle's" python3 "$HERE/check.py" shape "$WORK/$name.json" "$WORK/$name.orc.json" nvdec
+        python3 "$HERE/check.py" shape "$WORK/$name.json" "$WORK/$name.orc.json" nvdec
+        rm -f "$WORK/$name.orc.json"
+        ioctls_of "$name" "$@"
+        return
+    fi
+    timeout 100 "$NVCAP" --json -vv -e type=submission,entry -o "$WORK/$name-both.json" -- \
+        env LD_PRELOAD="$WORK/oracle.so" ORACLE_OUT="$WORK/$name.orc" "$@" >"$WORK/$name-both.out" 2>&1
+    "$NVCAP" decode --from orc "$WORK/$name.orc" --json -vv -e type=submission,entry -o "$WORK/$name.orc.json" 2>/dev/null
+    check "$name: byte for byte" "$COMPARE" "$WORK/$name-both.json" "$WORK/$name.orc.json"
+    "$COMPARE" "$WORK/$name-both.json" "$WORK/$name.orc.json" >"$OUT/compare-$name.txt" 2>&1
+    grep '^\[oracle\] hits' "$WORK/$name-both.out"
+    rm -f "$WORK/$name.orc.json" "$WORK/$name-both.json"
+    ioctls_of "$name" "$@"
+}
+section_egl() { loaders && client egl "draw>=8" "$WORK/egl"; }
+section_vulkan() { loaders && client vulkan "launch>=3" "$WORK/vulkan"; }
+section_nvdec() {
+    python3 "$HERE/stream.py" 128 64 8 >"$WORK/s.h264"
+    client nvdec "video>=8" "$WORK/nvdec" "$WORK/s.h264"
+}
+
+section_two() {
+    local gpus
+    gpus=$(nvidia-smi --query-gpu=name --format=csv,noheader | wc -l)
+    [ "$gpus" -ge 2 ] || { row "NOT RUN" "two" "$gpus GPU here"; return; }
+    timeout 100 "$NVCAP" --json -e type=operation -o "$WORK/two.json" -- "$WORK/two_gpus" >"$WORK/two.out" 2>&1
+    local status=$?
+    cat "$WORK/two.out"
+    if [ $status -eq 0 ]; then row ok "two: nvcap's status" "0, complete"; else row FAIL "two: nvcap's status" "$status"; fi
+    grep -q 'wrong 0$' "$WORK/two.out" && row ok "two: right results" "$(grep 'wrong' "$WORK/two.out")" || row FAIL "two: right results" ""
+    timeout 100 "$NVCAP" channels --json -o "$WORK/two-channels.json" -- "$WORK/two_gpus" >"$WORK/two-channels.out" 2>&1
+    timeout 100 "$NVCAP" channels -o "$OUT/two-channels.txt" -- "$WORK/two_gpus" >/dev/null 2>&1
+    cat "$OUT/two-channels.txt"
+    # The channels are of another run than the operations: what GPU is which is the same.
+    check "two: each submission on its GPU" python3 "$HERE/check.py" two "$WORK/two.json" "$WORK/two-channels.json" "$WORK/two.out"
+    python3 "$HERE/check.py" two "$WORK/two.json" "$WORK/two-channels.json" "$WORK/two.out"
+}
+
+# What was recorded of other clients, for work on the decoder elsewhere.
+section_keep() {
+    (cd "$WORK" && python3 - "$OUT/kept.tar.xz" <<'PYTHON'
+import glob, sys, tarfile
+with tarfile.open(sys.argv[1], "w:xz", preset=2) as tar:
+    for pattern in ("*.json", "*.orc", "*-ioctl.log", "*.out", "*.plain"):
+        for name in sorted(glob.glob(pattern)):
+            tar.add(name)
+PYTHON
+    )
+    row ok "keep" "$(stat -c %s "$OUT/kept.tar.xz") bytes"
 }
 
 for section in "$@"; do

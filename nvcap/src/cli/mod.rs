@@ -4,6 +4,7 @@
 mod channels;
 mod decode;
 mod doctor;
+mod dump;
 mod explain;
 mod ioctls;
 #[cfg(feature = "trap")]
@@ -42,6 +43,7 @@ Examples:
   sudo nvcap -q --duration 10 -p 4711      ten seconds; only the ledger
   sudo nvcap ioctls -- ./vadd              what a command asks of the driver
   sudo nvcap channels -p 4711              a running process's channels
+  sudo nvcap dump -p 4711                  what a hung or slow process waits for, with nothing prepared
   nvcap decode --from orc run.orc.xz -s    statistics of a capture made elsewhere
   nvcap explain c8b5 0300 182              what a method write means
 
@@ -79,6 +81,8 @@ enum Command {
     Ioctls(ioctls::Args),
     /// Show the channels of a process: token, engine, ring, how far it is
     Channels(channels::Args),
+    /// Look once at a hung or slow process: what its channels are at, what they wait for, their last submissions
+    Dump(dump::Args),
     /// Show a process's mappings of the driver's files, explained
     Maps(maps::Args),
     /// Say what a method write, a QMD, a control command or a status means
@@ -313,6 +317,7 @@ pub fn main() -> ExitCode {
         Some(Command::Decode(args)) => decode::run(&args),
         Some(Command::Ioctls(args)) => ioctls::run(&args),
         Some(Command::Channels(args)) => channels::run(&args),
+        Some(Command::Dump(args)) => dump::run(&args),
         Some(Command::Maps(args)) => maps::run(&args),
         Some(Command::Explain(args)) => explain::run(&args),
         Some(Command::Doctor(args)) => doctor::run(&args),

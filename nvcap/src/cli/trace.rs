@@ -21,7 +21,7 @@ pub struct Args {
     /// trap: a hardware breakpoint on the doorbell and BPF programs; every submission at the moment of its commit,
     /// with its thread; each costs the traced program a trap. observe: no trap, no BPF, no root for one's own
     /// processes; the rings are polled through /proc/PID/mem, the program runs as fast as untraced, times are those
-    /// of the look and the thread is unknown. auto takes the trap where it may be used and says so where not.
+    /// of the look and the thread is unknown. auto takes the trap where it may be used, else observes and says why.
     /// docs/observe.md has more.
     #[arg(long, value_name = "HOW", value_enum, default_value_t)]
     pub how: HowArg,
@@ -90,9 +90,9 @@ pub struct Args {
 #[derive(ValueEnum, Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum HowArg {
     /// The trap where it may be used, else observe
-    #[default]
     Auto,
-    /// A breakpoint on the doorbell
+    /// A breakpoint on the doorbell: what is refused is an error
+    #[default]
     Trap,
     /// Polling, without a trap
     Observe,

@@ -83,6 +83,37 @@ impl Chip {
         CHIPS.iter().find(|c| c.host == class)
     }
 
+    /// The chip of a PCI device id (vendor 10de), by the ranges that the public PCI id list gives each chip.
+    pub fn with_pci_device(id: u16) -> Option<&'static Self> {
+        Self::named(match id {
+            0x1d80..=0x1dff => "GV100",
+            0x1e00..=0x1e7f => "TU102",
+            0x1e80..=0x1eff => "TU104",
+            0x1f00..=0x1f7f => "TU106",
+            0x1f80..=0x1fff => "TU117",
+            0x2080..=0x20ff => "GA100",
+            0x2180..=0x21ff => "TU116",
+            0x2200..=0x227f => "GA102",
+            0x2300..=0x23ff => "GH100",
+            0x2400..=0x247f => "GA103",
+            0x2480..=0x24ff => "GA104",
+            0x2500..=0x257f => "GA106",
+            0x2580..=0x25ff => "GA107",
+            0x2680..=0x26ff => "AD102",
+            0x2700..=0x277f => "AD103",
+            0x2780..=0x27ff => "AD104",
+            0x2800..=0x287f => "AD106",
+            0x2880..=0x28ff => "AD107",
+            0x2900..=0x29ff => "GB100",
+            0x2b80..=0x2bff => "GB202",
+            0x2c00..=0x2c7f => "GB203",
+            0x2d00..=0x2d7f => "GB206",
+            0x2d80..=0x2dff => "GB207",
+            0x2f00..=0x2f7f => "GB205",
+            _ => return None,
+        })
+    }
+
     /// The class that `subchannel` of a channel on `engine` has by convention; 0 where there is none.
     pub fn subchannel(&self, engine: Engine, subchannel: u8) -> u32 {
         match engine {
@@ -125,5 +156,10 @@ mod tests {
             Some(0xc8b5)
         );
         assert_eq!(Chip::with_class(0xa140), None);
+        // NVIDIA H200, A100 SXM4, T4.
+        for (id, name) in [(0x2335, "GH100"), (0x20b0, "GA100"), (0x1eb8, "TU104")] {
+            assert_eq!(Chip::with_pci_device(id), Chip::named(name));
+        }
+        assert_eq!(Chip::with_pci_device(0x0fff), None);
     }
 }

@@ -13,6 +13,8 @@
 //! assert_eq!(p.words().len(), 11);
 //! ```
 
+use std::{cell::RefCell, collections::HashMap};
+
 use super::{
     classes, entry, qmd,
     stream::{Header, Step},
@@ -267,19 +269,51 @@ impl Pushbuffer {
     }
 }
 
+/// Where the methods of a class begin, by name.
+type Names = HashMap<&'static str, u16>;
+
+thread_local! {
+    // The tables are sorted by address: what submits all the time must not look through them for each name.
+    static NAMES: RefCell<HashMap<u32, Names>> = RefCell::default();
+}
+
 fn address_of(class: u32, name: &str) -> Result<u16, Unnamed> {
-    let unnamed = || Unnamed {
+    let found = NAMES.with_borrow_mut(|all| {
+        let names = all.entry(class).or_insert_with(|| names_of(class));
+        names.get(name).copied()
+    });
+    found.ok_or_else(|| Unnamed {
         class,
         name: name.to_owned(),
-    };
-    let mut next = Some(classes::class(class).ok_or_else(unnamed)?);
+    })
+}
+
+/// The names of a class and, where it has none of its own, its parents'.
+fn names_of(class: u32) -> Names {
+    let mut names = Names::new();
+    let mut next = classes::class(class);
     while let Some(class) = next {
-        if let Some(method) = class.methods().find(|m| m.name() == name) {
-            return Ok(method.base());
+        for method in class.methods() {
+            names.entry(method.name()).or_insert(method.base());
         }
         next = class.parent().and_then(|p| classes::class(p.class));
     }
-    Err(unnamed())
+    names
+}
+
+/// The fields of a layout, by name.
+type Fields = HashMap<&'static str, qmd::Field>;
+
+thread_local! {
+    static FIELDS: RefCell<HashMap<(u8, u8), Fields>> = RefCell::default();
+}
+
+fn fields_of(version: (u8, u8)) -> Fields {
+    let mut fields = Fields::new();
+    for field in qmd::layout(version).into_iter().flat_map(|l| l.fields()) {
+        fields.entry(field.name()).or_insert(field);
+    }
+    fields
 }
 
 /// A QMD in the making.
@@ -374,11 +408,13 @@ impl Qmd {
             class: version,
             name: name.to_owned(),
         };
-        let layout = qmd::layout(self.version).ok_or_else(unnamed)?;
-        let field = layout
-            .field(name, None)
-            .filter(|f| i < f.count()[0])
-            .ok_or_else(unnamed)?;
+        let field = FIELDS.with_borrow_mut(|all| {
+            let fields = all
+                .entry(self.version)
+                .or_insert_with(|| fields_of(self.version));
+            fields.get(name).copied()
+        });
+        let field = field.filter(|f| i < f.count()[0]).ok_or_else(unnamed)?;
         if field.set(&mut self.bytes, i, 0, value) {
             Ok(())
         } else {

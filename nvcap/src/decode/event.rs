@@ -242,6 +242,8 @@ pub enum LaunchHow {
     InlineQmd,
     /// By SEND_PCAS_A and SEND_SIGNALING_PCAS (or _B): the QMD lies in GPU memory.
     Pcas,
+    /// QMD handed to a macro (CALL_MME_DATA), as graphics drivers do.
+    Macro,
     /// By LAUNCH (Fermi).
     Launch,
 }

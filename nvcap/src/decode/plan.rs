@@ -21,6 +21,8 @@ pub(super) enum Action {
     InlineData,
     /// CALL_MME_DATA.
     MacroData,
+    /// A macro is called: what it is handed follows.
+    MacroCall,
     ConstantData,
     /// LAUNCH_DMA of a copy class, or of m2mf.
     CopyLaunch,
@@ -394,6 +396,7 @@ fn action_of(family: Family, method: Method) -> (Action, &'static str) {
         Family::Compute | Family::Graphics3d | Family::Inline => match name {
             "LAUNCH_DMA" => (InlineLaunch, ""),
             "LOAD_INLINE_DATA" => (InlineData, ""),
+            "CALL_MME_MACRO" if family == Family::Compute => (MacroCall, ""),
             "CALL_MME_DATA" => (MacroData, ""),
             "LOAD_CONSTANT_BUFFER" => (ConstantData, ""),
             "LOAD_INLINE_QMD_DATA" => (InlineQmd, ""),

@@ -23,6 +23,8 @@ pub(super) struct Sub {
     pub inline: Option<Inline>,
     /// Words of an inline QMD that have come, a bit each.
     pub qmd_words: u128,
+    /// Words handed to the macro that was called last.
+    pub macro_words: Vec<u32>,
     /// End of the launch geometry that was written last (the arguments begin there); 0 for none.
     pub bank_end: u64,
 }
@@ -36,6 +38,7 @@ impl Sub {
             regs: Box::default(),
             inline: None,
             qmd_words: 0,
+            macro_words: Vec::new(),
             bank_end: 0,
         }
     }

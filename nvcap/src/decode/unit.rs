@@ -315,6 +315,7 @@ impl Unit<'_> {
             Action::InlineLaunch => return self.inline_launch(subchannel, data),
             Action::InlineData => return self.inline_data(subchannel, offset, &data.to_le_bytes()),
             Action::ConstantData => return self.constants(subchannel, &data.to_le_bytes()),
+            Action::MacroCall => return sub.macro_words.clear(),
             Action::MacroData => return self.macro_data(subchannel, address, offset, data),
             Action::CopyLaunch if sub.plan.bits(Bits::DmaSrcInline, data) != 0 => {
                 return self.inline_launch(subchannel, data);
@@ -386,19 +387,24 @@ impl Unit<'_> {
         }
     }
 
-    /// Data of a macro: only that of the driver's memset is understood (docs/decoding.md).
+    /// Data of a macro: only that of the driver's memset, and QMDs, are understood (docs/decoding.md).
     fn macro_data(&mut self, subchannel: u8, address: u16, offset: u32, data: u32) {
         let Some(sub) = self.subs.get_mut(usize::from(subchannel)) else {
             return;
         };
         // CALL_MME_MACRO(i) lies before CALL_MME_DATA(i).
         let count = sub.at(address.wrapping_sub(4));
-        let Some(inline) = &mut sub.inline else {
+        if let Some(inline) = &mut sub.inline {
+            if inline.fill(count, data, self.shadow, self.space) {
+                let alone =
+                    self.only_inline && self.semaphore_or_end(subchannel, offset as usize + 4);
+                self.finish_inline(subchannel, None, alone);
+            }
             return;
-        };
-        if inline.fill(count, data, self.shadow, self.space) {
-            let alone = self.only_inline && self.semaphore_or_end(subchannel, offset as usize + 4);
-            self.finish_inline(subchannel, None, alone);
+        }
+        if let Some(launch) = launch::by_macro(sub, data, self.shadow, self.space) {
+            self.only_inline = false;
+            self.operation(&Operation::Launch(Box::new(launch)));
         }
     }
 

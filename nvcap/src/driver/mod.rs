@@ -46,7 +46,7 @@ pub use gpu::{Gpu, chip};
 pub use model::{Change, Model, Options, Stats};
 pub use object::{Aperture, Caching, ObjectRef, Space, attributes};
 pub use process::is_doorbell_shape;
-pub use resolve::{Resolved, Translation};
+pub use resolve::{AddressMap, Resolved, Translation};
 pub use version::{NotAVersion, Version};
 pub use view::{
     BoundEngine, ChannelView, DoorbellView, GroupView, MappingView, MappingWhat, ObjectView,

@@ -49,6 +49,53 @@ pub struct Translation {
     pub space: Space,
 }
 
+/// What the GPU addresses of a channel are in its process.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct AddressMap {
+    /// By GPU address, not overlapping.
+    pub ranges: Vec<Translation>,
+    /// What no range has is not mapped in the process. Otherwise it is, if anywhere, at the same address.
+    pub complete: bool,
+}
+
+impl AddressMap {
+    /// Adds ranges where there is none yet.
+    fn add(&mut self, more: Vec<Translation>) {
+        let known = self.ranges.len();
+        for t in more {
+            let end = t.gpu.0.saturating_add(t.len);
+            let next = self.ranges[..known].partition_point(|k| k.gpu.0 < end);
+            let clear = next == 0 || {
+                let k = &self.ranges[next - 1];
+                k.gpu.0.saturating_add(k.len) <= t.gpu.0
+            };
+            // Among themselves they are in order, of one space after the other.
+            let last = self.ranges[known..].iter().max_by_key(|l| l.gpu);
+            if clear && last.is_none_or(|l| l.gpu.0.saturating_add(l.len) <= t.gpu.0) {
+                self.ranges.push(t);
+            }
+        }
+        self.ranges.sort_unstable();
+    }
+
+    /// The process's address of a byte, and how many bytes from there on lie in the same range; `None` where there is
+    /// none.
+    #[must_use]
+    pub fn at(&self, gpu: u64) -> Option<(u64, u64)> {
+        let before = self.ranges.partition_point(|t| t.gpu.0 <= gpu);
+        let found = before
+            .checked_sub(1)
+            .and_then(|i| self.ranges.get(i))
+            .map(|t| (t, gpu - t.gpu.0))
+            .filter(|(t, offset)| *offset < t.len);
+        match found {
+            Some((t, offset)) => Some((t.cpu.0.saturating_add(offset), t.len - offset)),
+            None if self.complete => None,
+            None => Some((gpu, u64::MAX)),
+        }
+    }
+}
+
 impl Model {
     /// Where a channel's ring and USERD lie in its process, each where it is mapped.
     pub(crate) fn locate(&self, id: ChannelId) -> Option<(Option<CpuVa>, Option<CpuVa>)> {
@@ -289,15 +336,46 @@ impl Model {
         all
     }
 
+    /// The GPU address space that a channel was allocated in; `None` where that is not known.
+    #[must_use]
+    pub fn space_of(&self, channel: ChannelId) -> Option<Space> {
+        self.channels.get(&channel)?.space
+    }
+
+    /// What the GPU addresses of a channel are in its process. A channel that the model does not know, and one in
+    /// whose address space everything lies at the process's own addresses (CUDA's), has an empty map.
+    #[must_use]
+    pub fn address_map(&self, channel: ChannelId) -> AddressMap {
+        let Some(channel) = self.channels.get(&channel) else {
+            return AddressMap::default();
+        };
+        let (pid, own) = (channel.pid, channel.space);
+        let mut map = AddressMap::default();
+        map.add(self.translations_where(pid, |s| Some(*s) == own));
+        // Where RM chose addresses in the channel's own space, none is the process's by itself.
+        map.complete = map.ranges.iter().any(|t| t.gpu.0 != t.cpu.0);
+        // As in a look-up: UVM's, then whatever other space of the process has something there.
+        map.add(self.translations_where(pid, |s| *s == Space::Uvm { pid } && Some(*s) != own));
+        map.add(self.translations_where(pid, |s| matches!(s, Space::Rm(_)) && Some(*s) != own));
+        if !map.complete {
+            map.ranges.retain(|t| t.gpu.0 != t.cpu.0);
+        }
+        map
+    }
+
     /// Every range of a process that is mapped both for the GPU and in the process, by GPU address. Ranges of
     /// UVM are at the same address in both; [`Space`] tells the address space where that matters.
     #[must_use]
     pub fn all_translations(&self, pid: u32) -> Vec<Translation> {
+        self.translations_where(pid, |_| true)
+    }
+
+    fn translations_where(&self, pid: u32, wanted: impl Fn(&Space) -> bool) -> Vec<Translation> {
         let mut all = Vec::new();
         let Some(process) = self.processes.get(&pid) else {
             return all;
         };
-        for (space, address_space) in &self.spaces {
+        for (space, address_space) in self.spaces.iter().filter(|(s, _)| wanted(s)) {
             let mine = match space {
                 Space::Uvm { pid: of } => *of == pid,
                 Space::Rm(object) => process.clients.contains(&object.client),

@@ -110,6 +110,7 @@ fn launch(f: &mut Formatter<'_>, l: &Launch, redact: Option<&Redactor>) {
     match l.how {
         LaunchHow::Pcas => {}
         LaunchHow::InlineQmd => f.text(format_args!(" (inline QMD)")),
+        LaunchHow::Macro => f.text(format_args!(" (QMD by macro)")),
         LaunchHow::Launch => f.text(format_args!(" (LAUNCH)")),
     }
     for r in &l.releases {

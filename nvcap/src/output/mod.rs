@@ -7,6 +7,7 @@
 
 pub mod channels;
 mod describe;
+pub mod dump;
 pub mod filter;
 pub mod gather;
 pub mod ioctls;

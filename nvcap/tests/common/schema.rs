@@ -15,7 +15,13 @@ type Outcome = Result<HashSet<String>, String>;
 
 impl Schema {
     pub fn of_output() -> Self {
-        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/output.schema.json");
+        Self::of("output")
+    }
+
+    /// That of docs/NAME.schema.json.
+    pub fn of(name: &str) -> Self {
+        let path =
+            Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../docs/{name}.schema.json"));
         let text =
             std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
         Self {

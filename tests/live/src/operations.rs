@@ -43,9 +43,9 @@ fn check(want: &Op, got: &Value) -> Result<()> {
                 fields.registers
             );
             ensure!(
-                number(got, "shared_bytes")? == u64::from(fields.shared),
+                number(got, "shared_bytes")? == u64::from(fields.shared_bytes),
                 "shared {}",
-                fields.shared
+                fields.shared_bytes
             );
             ensure!(
                 number(got, "program")? == fields.program,

@@ -54,6 +54,18 @@ pub const fn doorbell_page(gpu: usize, page: usize) -> u64 {
 /// Address of the locks and counters that the processes of a run share. No GPU would have these.
 pub const CONTROL: u64 = 0x2_1100_0000;
 
+/// Bytes of a page.
+pub const PAGE: u64 = 0x1000;
+/// First address of the semaphores that events release and waits acquire.
+pub const EVENTS: u64 = 0x2_0480_f000;
+/// Bytes of them.
+pub const EVENTS_LEN: u64 = PAGE;
+
+/// Address of a channel's error notifier: a page each, in the order of the channels.
+pub const fn notifier(channel: Channel) -> u64 {
+    0x7fba_165d_e000 + PAGE * (channel.gpu * CHANNELS + channel.index) as u64
+}
+
 /// What a channel is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Unit {

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use clap::{Parser, ValueEnum};
+use softgpu::hang::Hang;
 use softgpu::layout::{CHANNELS, Channel, GPUS, channels_file};
 use softgpu::plan::Plan;
 use softgpu::run::{How, bench, run};
@@ -31,6 +32,13 @@ struct Args {
     /// SOFTGPU_DEVICE=1 says the same
     #[arg(long)]
     device: bool,
+    /// Map everything from files that bear the names of the driver's device files, semaphores and error notifiers too:
+    /// from outside the process looks as a CUDA process does
+    #[arg(long, conflicts_with = "device")]
+    files: bool,
+    /// With --files: after the last submission, hang this way and say "hung" and what hangs
+    #[arg(long, value_enum, requires = "files")]
+    hang: Option<HangArg>,
     /// GPUs
     #[arg(long, default_value_t = GPUS, value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=GPUS as u64))]
     gpus: usize,
@@ -122,6 +130,32 @@ enum Page {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum HangArg {
+    /// A kernel that does not end, with launches queued behind it and channels that wait for it
+    Spin,
+    /// A kernel that does not end, fetched and alone
+    Lost,
+    /// A wait for a semaphore that nobody releases
+    Wait,
+    /// Two channels that wait for each other
+    Cycle,
+    /// No hang: a kernel that takes 50 ms, again and again
+    Slow,
+}
+
+impl HangArg {
+    fn kind(self) -> Hang {
+        match self {
+            HangArg::Spin => Hang::Spin,
+            HangArg::Lost => Hang::Lost,
+            HangArg::Wait => Hang::Wait,
+            HangArg::Cycle => Hang::Cycle,
+            HangArg::Slow => Hang::Slow,
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Sites {
     /// mov %ecx,(%rax)
     Plain,
@@ -156,6 +190,8 @@ impl Args {
     fn how(&self) -> How {
         How {
             device: self.device || std::env::var_os("SOFTGPU_DEVICE").is_some(),
+            files: self.files,
+            hang: self.hang.map(HangArg::kind),
             gpus: self.gpus,
             threads: self.threads,
             churn: self.churn,

@@ -2,14 +2,15 @@
 //! a run share. This is where the crate is unsafe.
 
 use std::io;
+use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use anyhow::{Context, Result};
 
-use crate::device::Device;
+use crate::device::{Device, SEMAPHORES_LEN};
 use crate::layout::{
-    CHANNELS, CONTROL, CONTROL_LEN, Channel, DOORBELL_PAGE, ENTRIES, GP_GET, GPUS, PUSHBUFFERS_LEN,
-    RINGS_LEN, doorbell_page, pushbuffers, rings,
+    CHANNELS, CONTROL, CONTROL_LEN, Channel, DOORBELL_PAGE, ENTRIES, EVENTS, EVENTS_LEN, GP_GET,
+    GPUS, PAGE, PUSHBUFFERS_LEN, RINGS_LEN, doorbell_page, notifier, pushbuffers, rings,
 };
 use crate::plan::{Cursor, Submission, checksum};
 use crate::store::{Site, ring};
@@ -20,6 +21,8 @@ use crate::stream::semaphore;
 pub struct Memory {
     ranges: Vec<(u64, u64)>,
     device: Option<Device>,
+    /// Tracking semaphores and notifiers are mapped too, and are written as a GPU and its driver would.
+    whole: bool,
 }
 
 /// A channel's lock and counters, in memory that forks share.
@@ -50,6 +53,7 @@ impl Memory {
         let mut memory = Memory {
             ranges: Vec::new(),
             device: None,
+            whole: false,
         };
         let mut wanted = vec![(CONTROL, CONTROL_LEN)];
         for gpu in 0..gpus {
@@ -72,11 +76,75 @@ impl Memory {
         let mut memory = Memory {
             ranges: Vec::new(),
             device: None,
+            whole: false,
         };
         map_at(CONTROL, CONTROL_LEN).context("cannot map the counters")?;
         memory.ranges.push((CONTROL, CONTROL_LEN));
         memory.device = Some(Device::open(gpus, &mut memory.ranges)?);
         Ok(memory)
+    }
+
+    /// The same in files that bear the names of the driver's device files, so that the process looks from outside as a
+    /// CUDA process does: rings and doorbells of each GPU in one, all else in another. Semaphores and error notifiers
+    /// are there too. The files are removed as soon as they are mapped.
+    pub fn map_files(gpus: usize) -> Result<Memory> {
+        let mut memory = Memory {
+            ranges: Vec::new(),
+            device: None,
+            whole: true,
+        };
+        map_at(CONTROL, CONTROL_LEN).context("cannot map the counters")?;
+        memory.ranges.push((CONTROL, CONTROL_LEN));
+        let folder = Files::new()?;
+        let write = libc::PROT_WRITE;
+        let both = libc::PROT_READ | write;
+        let mut system = vec![(EVENTS, EVENTS_LEN, both)];
+        for gpu in 0..gpus {
+            let own = [
+                (rings(gpu), RINGS_LEN, both),
+                (doorbell_page(gpu, 0), DOORBELL_PAGE, write),
+                (doorbell_page(gpu, 1), DOORBELL_PAGE, write),
+            ];
+            folder.map(&format!("nvidia{gpu}"), &own, &mut memory.ranges)?;
+            let at = semaphore(Channel { gpu, index: 0 }) & !(SEMAPHORES_LEN - 1);
+            system.push((pushbuffers(gpu), PUSHBUFFERS_LEN, both));
+            system.push((at, SEMAPHORES_LEN, both));
+            for index in 0..CHANNELS {
+                system.push((notifier(Channel { gpu, index }), PAGE, both));
+            }
+        }
+        folder.map("nvidiactl", &system, &mut memory.ranges)?;
+        for channel in
+            (0..gpus).flat_map(|gpu| (0..CHANNELS).map(move |index| Channel { gpu, index }))
+        {
+            memory.notify(channel);
+        }
+        Ok(memory)
+    }
+
+    /// What the driver leaves in a channel's error notifier: notification 1 holds the token, marked as in progress.
+    fn notify(&self, channel: Channel) {
+        let at = notifier(channel) + 16;
+        // SAFETY: the notifier's page is mapped while `self` lives, and nothing else refers to it.
+        unsafe {
+            (*((at + 8) as *const AtomicU32)).store(channel.token(), Ordering::Relaxed);
+            (*((at + 12) as *const AtomicU32)).store(0xffff_0000, Ordering::Relaxed);
+        }
+    }
+
+    /// Moves GP_GET on to `to`, as a GPU does that has fetched what is before it.
+    pub fn fetch(&self, channel: Channel, to: u64) {
+        let get = (to % u64::from(ENTRIES)) as u32;
+        self.userd(channel, 0).store(get, Ordering::Release);
+    }
+
+    /// Writes a semaphore, as a GPU would at a release.
+    pub fn release(&self, address: u64, payload: u32) {
+        let inside = |r: &&(u64, u64)| r.0 <= address && address + 16 <= r.0 + r.1;
+        if self.whole && self.ranges.iter().any(|r| inside(&r)) {
+            // SAFETY: inside a mapping that lives while `self` does; only atomics touch it.
+            unsafe { (*(address as *const AtomicU32)).store(payload, Ordering::Release) };
+        }
     }
 
     /// The work-submit token: the driver's where there is one.
@@ -319,6 +387,10 @@ impl Locked<'_> {
         if self.memory.device.is_some() {
             return; // the device does
         }
+        if lag == 0 {
+            let done = self.shared.number.load(Ordering::Relaxed);
+            self.memory.release(semaphore(self.channel), done as u32);
+        }
         let get = (to.saturating_sub(lag) % u64::from(ENTRIES)) as u32;
         self.memory
             .userd(self.channel, 0)
@@ -332,16 +404,70 @@ impl Drop for Locked<'_> {
     }
 }
 
+/// Files that are mapped in place of the driver's, in a folder of memory that is gone once they are mapped.
+struct Files(std::path::PathBuf);
+
+impl Files {
+    fn new() -> Result<Files> {
+        let path = std::path::PathBuf::from(format!("/dev/shm/softgpu.{}", std::process::id()));
+        std::fs::create_dir_all(&path)
+            .with_context(|| format!("cannot make {}", path.display()))?;
+        Ok(Files(path))
+    }
+
+    fn map(
+        &self,
+        name: &str,
+        wanted: &[(u64, u64, i32)],
+        ranges: &mut Vec<(u64, u64)>,
+    ) -> Result<()> {
+        let path = self.0.join(name);
+        let file = std::fs::OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create_new(true)
+            .open(&path)
+            .with_context(|| format!("cannot make {}", path.display()))?;
+        file.set_len(wanted.iter().map(|w| w.1 + PAGE).sum())?;
+        let mut offset = 0;
+        for &(start, len, prot) in wanted {
+            map_as(start, len, prot, libc::MAP_SHARED, Some((&file, offset)))
+                .with_context(|| format!("cannot map {len:#x} bytes of {name} at {start:#x}"))?;
+            ranges.push((start, len));
+            // A hole between any two, so that neighbours stay mappings of their own, as the driver's are.
+            offset += len + PAGE;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Files {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
 fn map_at(start: u64, len: u64) -> io::Result<()> {
+    let flags = libc::MAP_SHARED | libc::MAP_ANONYMOUS;
+    map_as(start, len, libc::PROT_READ | libc::PROT_WRITE, flags, None)
+}
+
+fn map_as(
+    start: u64,
+    len: u64,
+    prot: i32,
+    flags: i32,
+    file: Option<(&std::fs::File, u64)>,
+) -> io::Result<()> {
     // SAFETY: MAP_FIXED_NOREPLACE takes no address that is in use; nothing is dereferenced here.
     let got = unsafe {
         libc::mmap(
             start as *mut libc::c_void,
             len as usize,
-            libc::PROT_READ | libc::PROT_WRITE,
-            libc::MAP_SHARED | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE,
-            -1,
-            0,
+            prot,
+            flags | libc::MAP_FIXED_NOREPLACE,
+            file.map_or(-1, |f| f.0.as_raw_fd()),
+            file.map_or(0, |f| f.1) as libc::off_t,
         )
     };
     if got == libc::MAP_FAILED {

@@ -3,7 +3,9 @@
 //! A channel's sequence does not depend on which thread submits when, so a test can form it again and compare it with
 //! what a tracer saw: `plan.stream(i)` gives, submission by submission, each ring entry and the bytes it points to.
 
-use crate::encode::{control_entry, segment_entry};
+use nvcap::decode::entry;
+use nvcap::record::GpuVa;
+
 use crate::layout::{Channel, PUSHBUFFER};
 use crate::stream::{Op, Piece, Shape, Work, work};
 
@@ -65,7 +67,7 @@ impl Cursor {
             .into_iter()
             .map(|piece| match piece {
                 Piece::Control { opcode, operand } => Entry {
-                    raw: control_entry(opcode, operand),
+                    raw: entry::control(opcode, operand, false),
                     bytes: Vec::new(),
                 },
                 Piece::Segment(bytes) => {
@@ -73,7 +75,9 @@ impl Cursor {
                     if self.offset + len > PUSHBUFFER {
                         self.offset = 0;
                     }
-                    let raw = segment_entry(channel.pushbuffer() + self.offset, bytes.len() as u32);
+                    // libcuda marks its segments as subroutines.
+                    let at = GpuVa(channel.pushbuffer() + self.offset);
+                    let raw = entry::segment(at, bytes.len() as u32, false, true, false);
                     self.offset += len;
                     Entry { raw, bytes }
                 }

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
+use crate::hang::{Hang, hang};
 use crate::layout::{Channel, ENTRIES};
 use crate::memory::Memory;
 use crate::plan::{Plan, checksum, total};
@@ -22,6 +23,10 @@ pub const EXEC_STRIDE: u32 = 100;
 pub struct How {
     /// Everything comes from the driver's device files.
     pub device: bool,
+    /// All is mapped from files with the names of the driver's device files, semaphores and notifiers too.
+    pub files: bool,
+    /// At the end, hang this way.
+    pub hang: Option<Hang>,
     /// GPUs laid out.
     pub gpus: usize,
     /// Threads of each process.
@@ -91,6 +96,8 @@ fn lay_out(how: &How) -> Result<Memory> {
             say(&line);
         }
         Ok(memory)
+    } else if how.files {
+        Memory::map_files(how.gpus)
     } else {
         Memory::map(how.gpus)
     }
@@ -127,6 +134,9 @@ pub fn run(plan: &Plan, how: &How) -> Result<()> {
         reap(child)?;
     }
     finish(plan, &memory)?;
+    if let Some(kind) = how.hang {
+        say(&hang(plan, &memory, kind)?);
+    }
     std::thread::sleep(how.linger);
     if plan.shape.image / EXEC_STRIDE < how.exec {
         memory.unmap();

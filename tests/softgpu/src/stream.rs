@@ -4,18 +4,24 @@
 //! whose payload is the submission's number plus one. Knows no addresses of rings or pushbuffers: [`crate::plan`]
 //! places the pieces.
 
-use crate::encode::{CONTROL_EXTENDED_BASE, CONTROL_NOP, Pushbuffer, Qmd};
+use nvcap::decode::encode::{Pushbuffer, Qmd};
+use nvcap::decode::entry::Opcode;
+use nvcap::decode::stream::Step;
+use nvcap::decode::view::View;
+
 use crate::layout::{Channel, Unit};
 use crate::rng::Rng;
 
 /// Subchannel of the compute class.
-const COMPUTE: u32 = 1;
+pub(crate) const COMPUTE: u8 = 1;
 /// Subchannel of the copy class.
-const COPY: u32 = 4;
+pub(crate) const COPY: u8 = 4;
 /// Compute class of Hopper.
 pub const COMPUTE_CLASS: u32 = 0xcbc0;
 /// Copy class of Hopper.
 pub const COPY_CLASS: u32 = 0xc8b5;
+/// Host class of Hopper.
+pub const HOST_CLASS: u32 = 0xc86f;
 
 /// What shapes the submissions.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -40,7 +46,7 @@ pub enum Op {
         /// GPU address of the QMD.
         qmd: u64,
         /// What the QMD says.
-        fields: Qmd,
+        fields: Box<View>,
         /// The kernel's arguments.
         args: Vec<u8>,
     },
@@ -95,7 +101,7 @@ pub enum Piece {
     /// A control entry.
     Control {
         /// Opcode.
-        opcode: u8,
+        opcode: Opcode,
         /// Operand.
         operand: u32,
     },
@@ -191,6 +197,31 @@ pub fn set_payload(work: &mut Work, channel: Channel, number: u64) {
 /// A submission that has more bytes than this is brought to its end.
 const MAX_BYTES: u64 = 2 << 20;
 
+/// Methods of a class, by the name of the first.
+pub(crate) fn put(pb: &mut Pushbuffer, subchannel: u8, class: u32, name: &str, data: &[u32]) {
+    pb.named(subchannel, class, name, data)
+        .expect("the tables of this build have the method");
+}
+
+/// Data written inline.
+pub(crate) fn inline(pb: &mut Pushbuffer, dst: u64, data: &[u8]) {
+    pb.inline(COMPUTE, COMPUTE_CLASS, dst, data)
+        .expect("the compute class takes inline data");
+}
+
+/// The QMD of a launch, with what libcuda sets besides.
+pub(crate) fn qmd(fields: &View) -> Qmd {
+    let mut qmd = Qmd::of(fields).expect("a layout of this version");
+    for (name, value) in [
+        ("CONSTANT_BUFFER_INVALIDATE", 1),
+        ("SASS_VERSION", 0x90),
+        ("API_VISIBLE_CALL_LIMIT", 1),
+    ] {
+        qmd.set(name, 0, value).expect("a field of this version");
+    }
+    qmd
+}
+
 struct Maker {
     rng: Rng,
     channel: Channel,
@@ -205,12 +236,12 @@ impl Maker {
         // The last entry carries the release, so it is never a control entry.
         if left > 1 && self.rng.one_in(6) {
             let opcode = if self.rng.one_in(3) {
-                CONTROL_EXTENDED_BASE
+                Opcode::SET_PB_SEGMENT_EXTENDED_BASE
             } else {
-                CONTROL_NOP
+                Opcode::NOP
             };
             // The extended base stays 0: addresses of the run are below 2^40.
-            let operand = if opcode == CONTROL_NOP {
+            let operand = if opcode == Opcode::NOP {
                 self.rng.next() as u32
             } else {
                 0
@@ -240,7 +271,7 @@ impl Maker {
     }
 
     fn push(&mut self, pb: Pushbuffer, split: bool) {
-        let mut bytes = pb.into_bytes();
+        let mut bytes = pb.bytes();
         if split && bytes.len() >= 8 {
             let at = 4 * (1 + self.rng.below(bytes.len() as u64 / 4 - 1)) as usize;
             let tail = bytes.split_off(at);
@@ -256,19 +287,23 @@ impl Maker {
         let payload = (self.number + 1) as u32;
         match self.channel.unit() {
             Unit::Compute => {
-                pb.inc(
+                put(
+                    &mut pb,
                     COMPUTE,
-                    0x1b00,
+                    COMPUTE_CLASS,
+                    "SET_REPORT_SEMAPHORE_A",
                     &[(address >> 32) as u32, address as u32, payload, 0],
                 );
             }
             Unit::Copy => {
-                pb.inc(
+                put(
+                    &mut pb,
                     COPY,
-                    0x0240,
+                    COPY_CLASS,
+                    "SET_SEMAPHORE_A",
                     &[(address >> 32) as u32, address as u32, payload],
                 );
-                pb.inc(COPY, 0x0300, &[0x14]);
+                put(&mut pb, COPY, COPY_CLASS, "LAUNCH_DMA", &[0x14]);
             }
         }
         self.work.ops.push(Op::Release { address, payload });
@@ -279,15 +314,23 @@ impl Maker {
     fn setup(&mut self, pb: &mut Pushbuffer) {
         match self.channel.unit() {
             Unit::Compute => {
-                pb.inc(COMPUTE, 0x0000, &[COMPUTE_CLASS]);
-                pb.inc(COMPUTE, 0x0100, &[0]);
-                pb.inc(COMPUTE, 0x0310, &[0x900]); // SET_SPA_VERSION
-                pb.inc(COMPUTE, 0x0288, &[0x1_0040]); // SET_QMD_VERSION
+                pb.bind(COMPUTE, COMPUTE_CLASS);
+                put(pb, COMPUTE, COMPUTE_CLASS, "NO_OPERATION", &[0]);
+                put(pb, COMPUTE, COMPUTE_CLASS, "SET_SPA_VERSION", &[0x900]);
+                put(pb, COMPUTE, COMPUTE_CLASS, "SET_QMD_VERSION", &[0x1_0040]);
                 for reference in (0..64).rev() {
-                    pb.inc(COMPUTE, 0x0248, &[0x21_0000 | reference]); // SET_CWD_REF_COUNTER
+                    put(
+                        pb,
+                        COMPUTE,
+                        COMPUTE_CLASS,
+                        "SET_CWD_REF_COUNTER",
+                        &[0x21_0000 | reference],
+                    );
                 }
             }
-            Unit::Copy => pb.inc(COPY, 0x0000, &[COPY_CLASS]),
+            Unit::Copy => {
+                pb.bind(COPY, COPY_CLASS);
+            }
         }
     }
 
@@ -315,9 +358,9 @@ impl Maker {
             _ => {
                 // Padding and immediate data, as other clients of the driver have them.
                 for _ in 0..self.rng.below(6) {
-                    pb.nop();
+                    pb.raw(0);
                 }
-                pb.immediate(COMPUTE, 0x1698, 0x1000);
+                pb.method(Step::Immediate, COMPUTE, 0x1698, &[0x1000]);
                 let size = self.rng.pick(&[4u32, 16]);
                 self.inline_data(pb, size);
             }
@@ -337,7 +380,7 @@ impl Maker {
         bytes
     }
 
-    fn qmd(&mut self, constants: u64, constants_size: u32) -> Qmd {
+    fn launch_of(&mut self, constants: u64, constants_size: u32) -> View {
         let threads = self.rng.pick(&[
             [1, 1, 1],
             [32, 1, 1],
@@ -355,15 +398,16 @@ impl Maker {
         } else {
             [1 + self.rng.below(70_000) as u32, 1, 1]
         };
-        Qmd {
+        View {
+            version: (4, 0),
             grid,
             block: threads,
             registers: 16 + self.rng.below(240) as u32,
-            shared: 1024 * (1 + self.rng.below(48) as u32),
+            shared_bytes: 1024 * (1 + self.rng.below(48) as u32),
             barriers: 1 + self.rng.below(4) as u32,
             program: 0x7f4f_4f7a_0000 + 0x100 * self.rng.below(4096),
-            constants,
-            constants_size,
+            constant_banks: vec![(0, constants, constants_size)],
+            ..View::default()
         }
     }
 
@@ -371,7 +415,7 @@ impl Maker {
     fn write_kernel(&mut self, pb: &mut Pushbuffer, qmd_address: u64, constants: u64) {
         let words = 2 * (1 + self.rng.below(8) as usize);
         let args = self.bytes(4 * words);
-        let fields = self.qmd(
+        let fields = self.launch_of(
             constants,
             (0x210 + args.len() as u32).next_multiple_of(0x100),
         );
@@ -379,24 +423,25 @@ impl Maker {
         for (i, value) in fields.block.iter().chain(&fields.grid).enumerate() {
             bank[4 * i..4 * i + 4].copy_from_slice(&value.to_le_bytes());
         }
-        pb.inline_write(COMPUTE, constants, &bank);
-        pb.inline_write(COMPUTE, constants + 0x210, &args);
-        let qmd: Vec<u8> = fields
-            .to_words()
-            .iter()
-            .flat_map(|w| w.to_le_bytes())
-            .collect();
-        pb.inline_write(COMPUTE, qmd_address, &qmd);
+        inline(pb, constants, &bank);
+        inline(pb, constants + 0x210, &args);
+        inline(pb, qmd_address, qmd(&fields).bytes());
         self.work.ops.push(Op::Launch {
             qmd: qmd_address,
-            fields,
+            fields: Box::new(fields),
             args,
         });
     }
 
     fn send(&mut self, pb: &mut Pushbuffer, qmd_address: u64) {
-        pb.inc(COMPUTE, 0x02b4, &[(qmd_address >> 8) as u32]); // SEND_PCAS_A
-        pb.inc(COMPUTE, 0x02c0, &[0xa]); // SEND_SIGNALING_PCAS2_B = INVALIDATE_PREFETCH_COPY_SCHEDULE
+        put(
+            pb,
+            COMPUTE,
+            COMPUTE_CLASS,
+            "SEND_PCAS_A",
+            &[(qmd_address >> 8) as u32],
+        );
+        put(pb, COMPUTE, COMPUTE_CLASS, "SEND_SIGNALING_PCAS2_B", &[0xa]); // INVALIDATE_PREFETCH_COPY_SCHEDULE
     }
 
     fn launch(&mut self, pb: &mut Pushbuffer) {
@@ -424,7 +469,7 @@ impl Maker {
         let (qmds, constants) = (0x2_0500_0000, 0x7f4f_5000_0000);
         let from = self.work.ops.len();
         let mut node = 0;
-        while pb.len() < 1 << 20 {
+        while pb.words().len() < 1 << 18 {
             self.write_kernel(pb, qmds + 0x400 * node, constants + 0x1000 * node);
             node += 1;
         }
@@ -436,7 +481,7 @@ impl Maker {
     fn inline_data(&mut self, pb: &mut Pushbuffer, size: u32) {
         let dst = self.device_address(256);
         let data = self.bytes(size as usize);
-        pb.inline_write(COMPUTE, dst, &data);
+        inline(pb, dst, &data);
         self.work.ops.push(Op::Inline { dst, bytes: size });
     }
 
@@ -444,8 +489,14 @@ impl Maker {
         let dst = 0x7f4f_4f7a_0000 + 0x100 * self.rng.below(4096);
         let len = 128 * (1 + self.rng.below(20) as usize);
         let code = self.bytes(len);
-        pb.inline_write(COMPUTE, dst, &code);
-        pb.inc(COMPUTE, 0x1698, &[1]); // INVALIDATE_SHADER_CACHES_NO_WFI: instructions
+        inline(pb, dst, &code);
+        put(
+            pb,
+            COMPUTE,
+            COMPUTE_CLASS,
+            "INVALIDATE_SHADER_CACHES_NO_WFI",
+            &[1],
+        ); // instructions
         self.work.ops.push(Op::Inline {
             dst,
             bytes: len as u32,
@@ -455,9 +506,11 @@ impl Maker {
     fn event(&mut self, pb: &mut Pushbuffer) {
         let address = 0x2_0480_ff00 + 16 * self.rng.below(15);
         let payload = self.rng.below(1 << 20) as u32;
-        pb.inc(
+        put(
+            pb,
             COMPUTE,
-            0x1b00,
+            COMPUTE_CLASS,
+            "SET_REPORT_SEMAPHORE_A",
             &[(address >> 32) as u32, address as u32, payload, 0],
         );
         self.work.ops.push(Op::Release { address, payload });
@@ -467,9 +520,11 @@ impl Maker {
         let address = 0x2_0480_ff00 + 16 * self.rng.below(15);
         let payload = self.rng.below(1 << 20) as u32;
         // SEM_ADDR_LO.. SEM_EXECUTE: ACQ_STRICT_GEQ, ACQUIRE_SWITCH_TSG.
-        pb.inc(
+        put(
+            pb,
             0,
-            0x005c,
+            HOST_CLASS,
+            "SEM_ADDR_LO",
             &[address as u32, (address >> 32) as u32, payload, 0, 0x1002],
         );
         self.work.ops.push(Op::Acquire { address, payload });
@@ -477,15 +532,23 @@ impl Maker {
 
     fn invalidate(&mut self, pb: &mut Pushbuffer) {
         let what = self.rng.pick(&[1, 0x1000, 0x1001]);
-        pb.inc(COMPUTE, 0x1698, &[what]);
+        put(
+            pb,
+            COMPUTE,
+            COMPUTE_CLASS,
+            "INVALIDATE_SHADER_CACHES_NO_WFI",
+            &[what],
+        );
     }
 
     fn copy(&mut self, pb: &mut Pushbuffer) {
         let (src, dst) = (self.device_address(4), self.device_address(4));
         let bytes = 1 + self.rng.below(16 << 20) as u32;
-        pb.inc(
+        put(
+            pb,
             COPY,
-            0x0400,
+            COPY_CLASS,
+            "OFFSET_IN_UPPER",
             &[
                 (src >> 32) as u32,
                 src as u32,
@@ -493,8 +556,8 @@ impl Maker {
                 dst as u32,
             ],
         );
-        pb.inc(COPY, 0x0418, &[bytes]);
-        pb.inc(COPY, 0x0300, &[0x182]);
+        put(pb, COPY, COPY_CLASS, "LINE_LENGTH_IN", &[bytes]);
+        put(pb, COPY, COPY_CLASS, "LAUNCH_DMA", &[0x182]);
         self.work.ops.push(Op::Copy {
             src,
             dst,
@@ -511,9 +574,11 @@ impl Maker {
             4096 + 256 * self.rng.below(16) as u32,
             4096 + 256 * self.rng.below(16) as u32,
         ];
-        pb.inc(
+        put(
+            pb,
             COPY,
-            0x0400,
+            COPY_CLASS,
+            "OFFSET_IN_UPPER",
             &[
                 (src >> 32) as u32,
                 src as u32,
@@ -521,8 +586,14 @@ impl Maker {
                 dst as u32,
             ],
         );
-        pb.inc(COPY, 0x0410, &[pitches[0], pitches[1], bytes, lines]);
-        pb.inc(COPY, 0x0300, &[0x382]); // MULTI_LINE_ENABLE
+        put(
+            pb,
+            COPY,
+            COPY_CLASS,
+            "PITCH_IN",
+            &[pitches[0], pitches[1], bytes, lines],
+        );
+        put(pb, COPY, COPY_CLASS, "LAUNCH_DMA", &[0x382]); // MULTI_LINE_ENABLE
         self.work.ops.push(Op::Copy {
             src,
             dst,
@@ -535,11 +606,17 @@ impl Maker {
         let dst = self.device_address(4);
         let words = 1 + self.rng.below(1 << 20) as u32;
         let pattern = self.rng.next() as u32;
-        pb.inc(COPY, 0x0700, &[pattern]); // SET_REMAP_CONST_A
-        pb.inc(COPY, 0x0708, &[0x0003_0004]); // SET_REMAP_COMPONENTS: DST_X = CONST_A, COMPONENT_SIZE = FOUR
-        pb.inc(COPY, 0x0408, &[(dst >> 32) as u32, dst as u32]);
-        pb.inc(COPY, 0x0418, &[words]);
-        pb.inc(COPY, 0x0300, &[0x582]); // REMAP_ENABLE
+        put(pb, COPY, COPY_CLASS, "SET_REMAP_CONST_A", &[pattern]);
+        put(pb, COPY, COPY_CLASS, "SET_REMAP_COMPONENTS", &[0x0003_0004]); // DST_X = CONST_A, COMPONENT_SIZE = FOUR
+        put(
+            pb,
+            COPY,
+            COPY_CLASS,
+            "OFFSET_OUT_UPPER",
+            &[(dst >> 32) as u32, dst as u32],
+        );
+        put(pb, COPY, COPY_CLASS, "LINE_LENGTH_IN", &[words]);
+        put(pb, COPY, COPY_CLASS, "LAUNCH_DMA", &[0x582]); // REMAP_ENABLE
         self.work.ops.push(Op::Fill {
             dst,
             pattern,

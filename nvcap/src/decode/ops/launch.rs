@@ -3,12 +3,13 @@
 //! docs/decoding.md.
 
 use crate::decode::{
+    classes::Family,
     event::{ConstantBank, Launch, LaunchHow, LaunchKind, QmdRelease},
     plan::Reg,
     qmd,
     shadow::{Shadow, Space},
     state::Sub,
-    view::View,
+    view::{View, plausible},
 };
 
 /// Most bytes of arguments a kernel can have (32,764 since CUDA 12.1).
@@ -82,16 +83,63 @@ pub(in crate::decode) fn inline(
     for i in 0..words {
         bytes.extend(sub.at(sub.plan.qmd_data.wrapping_add(i * 4)).to_le_bytes());
     }
+    let how = LaunchHow::InlineQmd;
+    carried(sub, how, address, bytes, shadow, space)
+        .unwrap_or_else(|| unresolved(how, Some(address)))
+}
+
+/// A launch by a QMD that the pushbuffer carries. Of the 384 bytes that a QMD has since Hopper, 256 may be sent: the
+/// others are for the hardware.
+fn carried(
+    sub: &Sub,
+    how: LaunchHow,
+    address: u64,
+    mut bytes: Vec<u8>,
+    shadow: &mut Shadow,
+    space: Space,
+) -> Option<Launch> {
     shadow.write(space, address, &bytes);
-    of_qmd(
-        sub,
-        LaunchHow::InlineQmd,
-        Some(address),
-        &bytes,
-        shadow,
-        space,
-    )
-    .unwrap_or_else(|| unresolved(LaunchHow::InlineQmd, Some(address)))
+    if qmd::version_of(sub.plan.class, &bytes).is_none() {
+        bytes.resize(qmd::MAX_BYTES, 0);
+    }
+    of_qmd(sub, how, Some(address), &bytes, shadow, space)
+}
+
+/// Most words of a macro call that a launch is looked for in.
+const MAX_MACRO: usize = 160;
+
+/// A further word for a macro: a launch, where the words end with a QMD and its address before it. Drivers of graphics
+/// have such macros; the macro itself is not run, so the form must say it all.
+pub(in crate::decode) fn by_macro(
+    sub: &mut Sub,
+    data: u32,
+    shadow: &mut Shadow,
+    space: Space,
+) -> Option<Launch> {
+    let class = sub.plan.class;
+    if sub.plan.family != Family::Compute || sub.macro_words.len() >= MAX_MACRO {
+        return None;
+    }
+    sub.macro_words.push(data);
+    let late = qmd::versions_of(class).first().is_some_and(|v| v.0 >= 5);
+    let words = if late { 96 } else { 64 };
+    let first = sub.macro_words.len().checked_sub(words)?;
+    let address = u64::from(*sub.macro_words.get(first.checked_sub(1)?)?) << 8;
+    let sent = sub.macro_words.get(first..)?;
+    let bytes: Vec<u8> = sent.iter().flat_map(|w| w.to_le_bytes()).collect();
+    let mut whole = bytes.clone();
+    if qmd::version_of(class, &whole).is_none() {
+        whole.resize(qmd::MAX_BYTES, 0);
+    }
+    if address == 0 || !plausible(class, &whole) {
+        return None;
+    }
+    let view = View::of(class, &whole)?;
+    if view.program == 0 || view.grid.contains(&0) {
+        return None;
+    }
+    sub.macro_words.clear();
+    carried(sub, LaunchHow::Macro, address, bytes, shadow, space)
 }
 
 fn of_qmd(

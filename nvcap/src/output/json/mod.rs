@@ -22,6 +22,8 @@ use super::{Detail, Sink};
 mod form;
 mod operation;
 
+pub(in crate::output) use operation::value as operation_value;
+
 pub(super) use form::number;
 use form::{bool_member, hex, key, known, member, optional, text};
 

@@ -15,6 +15,14 @@ pub(super) fn operation(out: &mut Vec<u8>, op: &Operation, redact: Option<&Redac
     }
 }
 
+/// An operation as a value, for an output that is no stream.
+pub(in crate::output) fn value(op: &Operation, redact: Option<&Redactor>) -> serde_json::Value {
+    match redact {
+        Some(redact) => hidden(op, redact),
+        None => serde_json::to_value(op).unwrap_or(serde_json::Value::Null),
+    }
+}
+
 /// What serde makes of a launch, several times as fast: launches and inline writes are most of what there is.
 fn launch(out: &mut Vec<u8>, l: &Launch) {
     out.extend_from_slice(b"{\"op\":\"launch\"");

@@ -13,9 +13,10 @@
 //! MMAP /dev/nvidia0 fd=16 addr=0x7f.. len=0x10000 prot=2 flags=0x1 off=0x0
 //! ```
 //!
-//! There is no time, no process and no thread in it: times count up by one a record, calls have no end, and the
-//! process is 0 unless [`Options`] says otherwise. The log holds 64 bytes of arguments whose size the request does not carry (UVM)
-//! and of allocation parameters; [`Bytes::full_len`] is then what the tables say.
+//! There is no time in it: times count up by one a record, and calls have no end. Process and thread are what `pid=` and
+//! `tid=` at the end of an IOCTL or MMAP line say (tests/gpu/ioctl_log.c writes them), else 0 unless [`Options`] says
+//! otherwise. The log may hold fewer bytes of arguments whose size the request does not carry (UVM) and of allocation
+//! parameters than there were, or more; [`Bytes::full_len`] is then what the tables say.
 
 use std::{
     fs::File,
@@ -140,12 +141,20 @@ struct Parser {
 }
 
 impl Parser {
-    fn at(&mut self) -> At {
+    /// The next record's place, by the words of its first line.
+    fn at(&mut self, rest: &str) -> At {
         self.time += 1;
+        let id = |name: &str| {
+            let mut values = rest
+                .split(' ')
+                .filter_map(|w| w.strip_prefix(name)?.parse().ok());
+            values.next()
+        };
+        let pid = id("pid=").unwrap_or(self.options.pid);
         At {
             time_ns: self.time,
-            pid: self.options.pid,
-            tid: self.options.pid,
+            pid,
+            tid: id("tid=").unwrap_or(pid),
         }
     }
 
@@ -213,7 +222,7 @@ impl Parser {
             Device::Uvm => (size & 0x3fff) << 16 | nr,
             _ => rm_request(u8::try_from(nr).ok()?, u16::try_from(size).ok()?),
         };
-        let at = self.at();
+        let at = self.at(rest);
         Some(Open {
             ioctl: Ioctl {
                 at,
@@ -248,7 +257,7 @@ impl Parser {
             }
         }
         Some(Mapping {
-            at: self.at(),
+            at: self.at(rest),
             device,
             fd,
             file: 0,
@@ -373,6 +382,22 @@ mod tests {
         assert_eq!(ioctl.result, Some(0));
         assert_eq!(mapping.device, Device::Gpu(3));
         assert!(mapping.write && !mapping.read);
+    }
+
+    #[test]
+    fn process_and_thread_are_read_where_they_are_told() {
+        let log = parse(
+            "IOCTL /dev/nvidiactl fd=8 nr=0x29 size=16 pid=70 tid=71 req=0xc0104629\n in[4] 00000000\n ret=-22 fd=8 nr=0x29\n\
+             MMAP /dev/nvidia0 fd=9 addr=0x1000 len=0x1000 prot=1 flags=0x1 off=0x0 pid=70 tid=70\n",
+        );
+        let [Record::Ioctl(ioctl), Record::Mapping(mapping)] = &log.records[..] else {
+            panic!("{:?}", log.records);
+        };
+        assert_eq!(
+            (ioctl.at.pid, ioctl.at.tid, ioctl.result),
+            (70, 71, Some(-22))
+        );
+        assert_eq!((mapping.at.pid, mapping.at.tid), (70, 70));
     }
 
     #[test]

@@ -69,6 +69,8 @@ pub enum Place {
     Alike,
     /// Searched for.
     Sought,
+    /// The user named it.
+    Given,
 }
 
 /// How a ring's size was known.

@@ -1,10 +1,16 @@
 //! Reading a traced process from outside: its mappings, its memory, its rings. No BPF, no stop.
 
+pub mod chip;
+pub mod dump;
+pub mod elsewhere;
 pub mod find;
 pub mod look;
 #[cfg(test)]
 mod made_up;
 pub mod maps;
+pub mod notifier;
 pub mod process;
 pub mod ring;
 mod seek;
+pub mod snapshot;
+pub mod tasks;

@@ -23,6 +23,32 @@ pub trait Peek {
         self.peek(at, &mut b)?;
         Ok(u64::from_le_bytes(b))
     }
+
+    /// Reads `len` bytes; pages that cannot be read are zero and named.
+    fn peek_lax(&self, at: u64, len: usize) -> (Vec<u8>, Vec<Hole>) {
+        let mut bytes = vec![0; len];
+        let mut holes = Vec::new();
+        if self.peek(at, &mut bytes).is_ok() {
+            return (bytes, holes);
+        }
+        let mut offset = 0;
+        while offset < len {
+            let to_page_end = (PAGE - ((at + offset as u64) & (PAGE - 1))) as usize;
+            let n = to_page_end.min(len - offset);
+            let Some(piece) = bytes.get_mut(offset..offset + n) else {
+                break;
+            };
+            if self.peek(at + offset as u64, piece).is_err() {
+                piece.fill(0);
+                holes.push(Hole {
+                    offset: offset as u32,
+                    len: n as u32,
+                });
+            }
+            offset += n;
+        }
+        (bytes, holes)
+    }
 }
 
 impl Peek for Memory {
@@ -71,27 +97,6 @@ impl Memory {
 
     /// Reads `len` bytes; pages that cannot be read are zero and named.
     pub fn read_lax(&self, at: u64, len: usize) -> (Vec<u8>, Vec<Hole>) {
-        let mut bytes = vec![0; len];
-        let mut holes = Vec::new();
-        if self.read(at, &mut bytes).is_ok() {
-            return (bytes, holes);
-        }
-        let mut offset = 0;
-        while offset < len {
-            let to_page_end = (PAGE - ((at + offset as u64) & (PAGE - 1))) as usize;
-            let n = to_page_end.min(len - offset);
-            if self
-                .read(at + offset as u64, &mut bytes[offset..offset + n])
-                .is_err()
-            {
-                bytes[offset..offset + n].fill(0);
-                holes.push(Hole {
-                    offset: offset as u32,
-                    len: n as u32,
-                });
-            }
-            offset += n;
-        }
-        (bytes, holes)
+        self.peek_lax(at, len)
     }
 }

@@ -306,10 +306,10 @@ impl Loaded {
             .map_err(|e| failed("writing SITES", &e))
     }
 
-    /// Sets the address translation of a space.
-    pub fn set_ranges(&mut self, space: u32, ranges: Ranges) -> Result<()> {
+    /// Sets the address translation with this key.
+    pub fn set_ranges(&mut self, key: u32, ranges: Ranges) -> Result<()> {
         self.xlate
-            .insert(space, PodRanges(ranges), 0)
+            .insert(key, PodRanges(ranges), 0)
             .map_err(|e| failed("writing XLATE", &e))
     }
 

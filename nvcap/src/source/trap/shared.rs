@@ -147,9 +147,9 @@ impl Shared {
         atomic!(self, index, live, AtomicU32).store(0, Ordering::SeqCst);
     }
 
-    /// Its addresses are to be translated.
-    pub fn translate(&self, index: u32) {
-        atomic!(self, index, live, AtomicU32).store(2, Ordering::SeqCst);
+    /// Its addresses are to be translated by XLATE's value of this key.
+    pub fn translate(&self, index: u32, key: u32) {
+        atomic!(self, index, xlate, AtomicU32).store(key, Ordering::SeqCst);
     }
 
     /// Asks for the channel: true when it is the caller's, who must call [`Shared::served`] until that says so.

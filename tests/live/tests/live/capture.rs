@@ -1,7 +1,7 @@
 //! `nvcap -- CMD`: everything from the first doorbell on, whatever the threads and processes do.
 
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
 use live::programs::{Ended, Folder, Running, nvcap, softgpu};
@@ -30,15 +30,28 @@ fn trace_only(filter: &str, plan: &Plan, args: &[&str]) -> Result<Traced> {
 
 /// `options` are nvcap's, `args` the software GPU's.
 fn trace_with(options: &[&str], filter: &str, plan: &Plan, args: &[&str]) -> Result<Traced> {
+    trace_as(&[], options, filter, plan, args)
+}
+
+/// With these `NAME=VALUE` in the environment, too.
+fn trace_as(
+    environment: &[&str],
+    options: &[&str],
+    filter: &str,
+    plan: &Plan,
+    args: &[&str],
+) -> Result<Traced> {
     need_tracing()?;
     let folder = Folder::new()?;
     let trace = folder.file("trace.json");
-    let mut command: Vec<OsString> = vec![
+    let mut command: Vec<OsString> = environment.iter().map(OsString::from).collect();
+    command.extend([
+        nvcap()?.into(),
         "--json".into(),
         "-vv".into(),
         "-o".into(),
         trace.clone().into(),
-    ];
+    ]);
     command.extend(["-e".into(), filter.into()]);
     command.extend(options.iter().map(OsString::from));
     command.extend([
@@ -49,7 +62,7 @@ fn trace_with(options: &[&str], filter: &str, plan: &Plan, args: &[&str]) -> Res
     ]);
     command.extend(plan_args(plan).into_iter().map(OsString::from));
     command.extend(args.iter().map(OsString::from));
-    let ended = Running::start(&nvcap()?, command)?.end(LIMIT)?;
+    let ended = Running::start(Path::new("env"), command)?.end(LIMIT)?;
     ended.expect_code(0)?;
     Ok(Traced {
         ended,
@@ -60,6 +73,10 @@ fn trace_with(options: &[&str], filter: &str, plan: &Plan, args: &[&str]) -> Res
 
 fn whole(plan: Plan, args: &[&str]) -> Result<Report> {
     let traced = trace(&plan, args)?;
+    expect_whole(traced, plan)
+}
+
+fn expect_whole(traced: Traced, plan: Plan) -> Result<Report> {
     expect_result(&traced.ended.stdout, &plan)?;
     let submissions = plan.submissions;
     let report = verify(&traced.trace, &Expected::whole(plan))?;
@@ -122,6 +139,32 @@ pub fn wide_bursts() -> Result<()> {
     plan.shape.burst = 500;
     plan.channels = Channel::first(3, gpus());
     whole(plan, &["--threads=2"])?;
+    Ok(())
+}
+
+/// The form of the doorbell program for kernels before 5.17: a loop of its own that goes on by tail call, and gives up
+/// where one doorbell commits more than that can do.
+pub fn without_bpf_loop() -> Result<()> {
+    let mut wide = plan(36, 40);
+    wide.shape.burst = 500;
+    wide.channels = Channel::first(2, gpus());
+    let mut big = plan(37, 80);
+    big.shape.big_one_in = 4;
+    for (plan, threads) in [
+        (plan(35, 800), "--threads=8"),
+        (wide, "--threads=2"),
+        (big, "--threads=4"),
+    ] {
+        let environment = ["NVCAP_NO_BPF_LOOP=1"];
+        let traced = trace_as(
+            &environment,
+            &[],
+            "type=submission,entry",
+            &plan,
+            &[threads],
+        )?;
+        expect_whole(traced, plan)?;
+    }
     Ok(())
 }
 

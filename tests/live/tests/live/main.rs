@@ -3,6 +3,7 @@
 mod attach;
 mod capture;
 mod death;
+mod dump;
 mod limits;
 mod observe;
 mod refusals;
@@ -20,11 +21,13 @@ fn main() -> ExitCode {
     }
     run(&tests! {
         setup: the_verifier_finds_faults stores_trap stores_trap_in_heirs the_plan_is_what_memory_held;
-        capture: one_thread eight_threads ring_wrap big_entries bursts wide_bursts thread_churn shared_channels
+        capture: one_thread eight_threads ring_wrap big_entries bursts wide_bursts without_bpf_loop thread_churn shared_channels
             late_doorbells both_pages fork_shared fork_own fork_and_exec exec exec_from_thread many_events lagging_get many_submissions operations;
         attach: waiting_process running_process first_submissions two_processes churning_process
             exec_afterwards fork_afterwards exits_meanwhile doorbell_flags;
         death: kill_nvcap_attached kill_nvcap_parent kill_target interrupt_nvcap terminate_nvcap child_status;
+        dump: whole_history last_thousand last_few bursts channels_and_tokens spinning_kernel lost_kernel orphaned_wait cycle
+            slow_kernels running_process killed_meanwhile unmapped_meanwhile all_processes refusals;
         limits: max_submissions duration no_follow quiet text;
         refusals: not_root not_root_other_process process_gone no_debug_register doorbell_not_mapped
             bad_channels_file missing_channels_file no_driver no_target missing_command;

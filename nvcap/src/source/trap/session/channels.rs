@@ -1,5 +1,7 @@
 //! The channel table that the BPF programs walk: channels added, given tokens and translations, and retired.
 
+use std::collections::HashMap;
+
 use nvcap_common::{self as c, TokenKey, TokenValue};
 
 use super::{
@@ -11,7 +13,6 @@ use super::{
     Session,
 };
 use crate::{
-    driver,
     record::{At, Channel, ChannelId, CpuVa, Loss, Lost, Origin, Record},
     source::memory::{find, process::Memory},
 };
@@ -32,15 +33,16 @@ impl Session {
             return Ok(None);
         }
         let get_put = userd.0 + find::GP_GET;
-        let translated = self.publish_ranges(channel.at.pid, space)?;
+        let xlate = self.publish_ranges(channel.id, space)?;
         let entry = c::Channel {
             done: start,
             seen: start,
             get_put,
             ring: ring.0,
             entries,
-            live: if translated { 2 } else { 1 },
+            live: 1,
             space,
+            xlate,
             ..c::Channel::default()
         };
         let index = self.loaded.shared.add(entry).ok_or_else(|| {
@@ -279,47 +281,61 @@ impl Session {
         self.publish_token(index)
     }
 
-    /// Sets the translation of GPU addresses that are not the process's own; true when there is one.
-    pub(super) fn publish_ranges(&mut self, pid: u32, space: u32) -> Result<bool> {
-        let list = self.translations(pid);
-        if list.is_empty() {
-            return Ok(false);
+    /// Tells the BPF programs what a channel's GPU addresses are in the process; returns the key of it, 0 where they are
+    /// the same.
+    fn publish_ranges(&mut self, id: ChannelId, space: u32) -> Result<u32> {
+        let mut map = self.model.address_map(id);
+        let key = (space, self.model.space_of(id));
+        let known = self.xlates.get(&key).copied();
+        if map.ranges.is_empty() && known.is_none() {
+            return Ok(0);
+        }
+        if map.ranges.len() > c::RANGES {
+            // What does not fit is fetched from outside, later.
+            map.ranges.retain(|t| t.gpu.0 != t.cpu.0);
+            map.ranges.truncate(c::RANGES);
         }
         let mut ranges = c::Ranges {
-            count: 0,
+            count: map.ranges.len() as u32,
+            complete: map.complete.into(),
             ranges: [c::Range::default(); c::RANGES],
         };
-        for (slot, t) in ranges.ranges.iter_mut().zip(list.iter()) {
+        for (slot, t) in ranges.ranges.iter_mut().zip(&map.ranges) {
             *slot = c::Range {
                 gpu: t.gpu.0,
                 len: t.len,
                 cpu: t.cpu.0,
             };
-            ranges.count += 1;
         }
-        self.loaded.set_ranges(space, ranges)?;
-        Ok(true)
+        let number = known.unwrap_or(self.xlates.len() as u32 + 1);
+        self.loaded.set_ranges(number, ranges)?;
+        self.xlates.insert(key, number);
+        Ok(number)
     }
 
-    /// Where GPU addresses are not the process's own (CUDA's are).
-    pub(super) fn translations(&self, pid: u32) -> Vec<driver::Translation> {
-        self.model.translations(pid)
-    }
-
-    /// Tells the BPF programs what has changed of them.
+    /// Tells the BPF programs what has changed of a process's addresses.
     pub(super) fn retranslate(&mut self, pid: u32) -> Result<()> {
         let Some(space) = self.loaded.proc(pid).map(|p| p.space) else {
             return Ok(());
         };
-        if self.publish_ranges(pid, space)?
-            && let Some(state) = self.spaces.get(&space)
-        {
-            for index in state
-                .channels
-                .iter()
-                .filter(|i| self.channels[**i as usize].live)
-            {
-                self.loaded.shared.translate(*index);
+        let Some(state) = self.spaces.get(&space) else {
+            return Ok(());
+        };
+        let mut done = HashMap::new();
+        for index in state.channels.clone() {
+            let channel = &self.channels[index as usize];
+            if !channel.live {
+                continue;
+            }
+            let id = channel.id;
+            let of = self.model.space_of(id);
+            let number = match done.get(&of) {
+                Some(number) => *number,
+                None => self.publish_ranges(id, space)?,
+            };
+            done.insert(of, number);
+            if number != 0 {
+                self.loaded.shared.translate(index, number);
             }
         }
         Ok(())

@@ -91,6 +91,8 @@ pub struct Session {
     tokens_at: HashMap<u32, (u64, u32)>,
     /// Traps at a store, by space and address, that could not be decoded.
     undecoded: HashMap<(u32, u64), u32>,
+    /// Keys in XLATE, by address space in the process and for the GPU.
+    xlates: HashMap<(u32, Option<driver::Space>), u32>,
     /// Breakpoints that an exec has ended. They stay open: closing them would end those that children inherited.
     ended: Vec<Armed>,
     /// Hits of breakpoints that were closed.
@@ -155,6 +157,7 @@ impl Session {
             held: HashMap::new(),
             tokens_at: HashMap::new(),
             undecoded: HashMap::new(),
+            xlates: HashMap::new(),
             ended: Vec::new(),
             closed_hits: 0,
         };

@@ -7,7 +7,6 @@ use super::{
 };
 use crate::{
     decode::entry,
-    driver,
     record::{At, How, Loss, Lost, Record, Submission},
     source::memory::{process::Memory, ring},
 };
@@ -22,7 +21,10 @@ impl Session {
         let space = g.head.space;
         let mut extended = g.head.extended;
         self.open_memory(space);
-        let ranges = self.translations(g.head.header.pid);
+        let Some(channel) = self.channels.get(g.head.channel as usize) else {
+            return false;
+        };
+        let map = self.model.address_map(channel.id);
         let Some(memory) = self.memory_of(space) else {
             return false;
         };
@@ -31,13 +33,16 @@ impl Session {
             let Some((gpu, _)) = entry::pass(segment.entry, &mut extended) else {
                 continue;
             };
-            let address = in_process(&ranges, gpu.0);
             let bytes = &mut segment.bytes;
             segment.holes.retain(|hole| {
                 let span = hole.offset as usize..(hole.offset + hole.len) as usize;
-                let read = bytes
-                    .get_mut(span)
-                    .is_some_and(|to| memory.read(address + u64::from(hole.offset), to).is_ok());
+                let at = map.at(gpu.0 + u64::from(hole.offset));
+                let read = match (at, bytes.get_mut(span)) {
+                    (Some((cpu, room)), Some(to)) => {
+                        room >= u64::from(hole.len) && memory.read(cpu, to).is_ok()
+                    }
+                    _ => false,
+                };
                 filled |= read;
                 !read
             });
@@ -192,8 +197,9 @@ impl Session {
             from += count;
         }
         let mut extended = state.extended;
-        let ranges = self.translations(at.pid);
-        let translate = |address: u64| in_process(&ranges, address);
+        let map = self.model.address_map(channel.id);
+        // No file has that offset: what is nowhere becomes a hole.
+        let translate = |address: u64| map.at(address).map_or(1 << 63, |(cpu, _)| cpu);
         let on = ring::Ring {
             address: channel.ring,
             entries: channel.entries,
@@ -226,12 +232,4 @@ impl Session {
         self.loaded.shared.progress(index, target, target, extended);
         Some(())
     }
-}
-
-/// The process's address of a GPU address: the same, unless a translation says otherwise.
-fn in_process(ranges: &[driver::Translation], gpu: u64) -> u64 {
-    let range = ranges
-        .iter()
-        .find(|t| gpu >= t.gpu.0 && gpu - t.gpu.0 < t.len);
-    range.map_or(gpu, |t| gpu - t.gpu.0 + t.cpu.0)
 }

@@ -1,0 +1,573 @@
+//! Which step is done, what runs, what waits and for whom. The rules are in the module above.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+
+use super::scene::{Acquire, ChannelScene, Scene, Step, Values, acquire, releases};
+use crate::decode::event::{Copy, Launch, LaunchKind, Operation, SemaphoreAction};
+use crate::record::ChannelId;
+
+/// A channel's own semaphore, by which its steps are told done or not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Line {
+    /// Its GPU address.
+    pub address: u64,
+    /// Its value now; `None` where its memory could not be read.
+    pub value: Option<u64>,
+    /// Payload of the newest step that releases it.
+    pub newest: u64,
+    /// Ring position of the newest step that is done, of those that were read.
+    pub done: Option<u64>,
+}
+
+/// What a channel is at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum State {
+    /// Everything submitted is fetched, and done as far as can be told.
+    Idle,
+    /// Fetched work is not done, and nothing is waited for.
+    Running,
+    /// It waits for a semaphore.
+    Waiting,
+    /// It waits for a semaphore, with work before that which is not done.
+    RunningAndWaiting,
+    /// Entries are not fetched, and what it is at cannot be told.
+    Queued,
+}
+
+/// What kind of work is not done.
+#[derive(Clone, Debug, PartialEq)]
+pub enum WorkKind {
+    /// A kernel.
+    Kernel(Box<Launch>),
+    /// A copy.
+    Copy(Box<Copy>),
+    /// Neither: what it is the step's operations say.
+    Other,
+}
+
+/// The first work that is fetched and not done.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Work {
+    /// Ring position of its step.
+    pub position: u64,
+    /// Index of its entry in the ring.
+    pub index: u32,
+    /// What it is.
+    pub kind: WorkKind,
+    /// Kernels or copies in its step that may be meant instead.
+    pub others: u32,
+    /// Steps of the channel behind it that are not done either.
+    pub behind: u64,
+    /// The channel's semaphore proves that it is not done; else it is only the newest fetched.
+    pub certain: bool,
+}
+
+/// A release that a wait looks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Releaser {
+    /// Channel that does it.
+    pub channel: ChannelId,
+    /// Ring position of its step.
+    pub position: u64,
+    /// Index of its entry in the ring.
+    pub index: u32,
+    /// What it writes.
+    pub payload: u64,
+    /// It is done.
+    pub done: bool,
+    /// Its entry is fetched.
+    pub fetched: bool,
+}
+
+/// A wait at the head of a channel.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Wait {
+    /// Ring position of its step.
+    pub position: u64,
+    /// Index of its entry in the ring.
+    pub index: u32,
+    /// GPU address of the semaphore.
+    pub address: u64,
+    /// Payload that is waited for.
+    pub payload: u64,
+    /// `==`, `>=`, `&` or `nor`.
+    pub mode: &'static str,
+    /// 64-bit payload.
+    pub wide: bool,
+    /// The semaphore's value now; `None` where its memory could not be read, and then the wait is a possible one only.
+    pub value: Option<u64>,
+    /// Releases that would let it pass and are not done.
+    pub releasers: Vec<Releaser>,
+    /// Releases that would have let it pass and are done: something overwrote them.
+    pub overwritten: Vec<Releaser>,
+    /// The newest release of that address with another payload.
+    pub last: Option<Releaser>,
+    /// The channel whose own semaphore it is.
+    pub owner: Option<ChannelId>,
+}
+
+/// One channel, judged.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Judged {
+    /// The channel.
+    pub id: ChannelId,
+    /// What it is at.
+    pub state: State,
+    /// Its own semaphore.
+    pub line: Option<Line>,
+    /// Entries that are not fetched.
+    pub pending: u32,
+    /// Fetched work that is not done.
+    pub running: Option<Work>,
+    /// What it waits for.
+    pub wait: Option<Wait>,
+}
+
+/// What a waiting channel waits for in the end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum Root {
+    /// Work of that channel which is not done.
+    Work {
+        /// The channel.
+        channel: ChannelId,
+    },
+    /// The wait of that channel, which nothing submitted releases.
+    NobodyReleases {
+        /// The channel.
+        channel: ChannelId,
+    },
+    /// A cycle, by its index.
+    Cycle {
+        /// In [`Analysis::cycles`].
+        index: usize,
+    },
+    /// That channel has the release ahead of it and nothing in its way that can be seen.
+    AboutTo {
+        /// The channel.
+        channel: ChannelId,
+    },
+    /// The semaphore's value could not be read: whether it waits at all is not known.
+    Unknown,
+}
+
+/// A waiting channel and its end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Blocked {
+    /// The channel.
+    pub channel: ChannelId,
+    /// What it waits for in the end.
+    pub root: Root,
+}
+
+/// Channels that wait for one another.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Cycle {
+    /// Each waits for the next, the last for the first.
+    pub channels: Vec<ChannelId>,
+}
+
+/// What [`analyse`] found.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Analysis {
+    /// Every channel, in the scene's order.
+    pub channels: Vec<Judged>,
+    /// Who waits, and for what in the end.
+    pub blocked: Vec<Blocked>,
+    /// The cycles.
+    pub cycles: Vec<Cycle>,
+}
+
+impl Analysis {
+    /// A channel's judgement.
+    #[must_use]
+    pub fn of(&self, id: ChannelId) -> Option<&Judged> {
+        self.channels.iter().find(|j| j.id == id)
+    }
+}
+
+/// Judges every channel and follows every wait to its end.
+#[must_use]
+pub fn analyse(scene: &Scene, values: &Values) -> Analysis {
+    let progress: Vec<Progress> = scene
+        .channels
+        .iter()
+        .map(|c| Progress::of(c, values))
+        .collect();
+    let all = All { scene, progress };
+    let mut analysis = Analysis {
+        channels: (0..scene.channels.len())
+            .map(|at| all.judge(at, values))
+            .collect(),
+        ..Analysis::default()
+    };
+    for at in 0..analysis.channels.len() {
+        if let Some(root) = follow(&mut analysis, at) {
+            let channel = analysis.channels[at].id;
+            analysis.blocked.push(Blocked { channel, root });
+        }
+    }
+    analysis
+}
+
+/// How far a channel is.
+struct Progress {
+    line: Option<Line>,
+    /// Position of the first step that is not done; `None` where nothing tells, or all is done.
+    first: Option<u64>,
+    /// The semaphore tells it, not GP_GET.
+    certain: bool,
+}
+
+/// The last release of `address` in a step.
+fn payload_of(step: &Step, address: u64) -> Option<u64> {
+    step.operations
+        .iter()
+        .flat_map(releases)
+        .filter(|r| r.address == address)
+        .map(|r| r.payload)
+        .next_back()
+}
+
+/// Whether the value has come to a payload that grows by one each time.
+fn reached(value: u64, payload: u64) -> bool {
+    (value as u32).wrapping_sub(payload as u32) as i32 >= 0
+}
+
+impl Progress {
+    fn of(channel: &ChannelScene, values: &Values) -> Self {
+        let mut count: BTreeMap<u64, (u32, u64)> = BTreeMap::new();
+        for step in &channel.steps {
+            // A step's last release by the channel or its class is the one that tells its end.
+            let last = step.operations.iter().rev().find_map(|op| match op {
+                Operation::Semaphore(_) | Operation::Copy(_) => releases(op).pop(),
+                _ => None,
+            });
+            if let Some(r) = last {
+                let slot = count.entry(r.address).or_default();
+                *slot = (slot.0 + 1, step.position);
+            }
+        }
+        let line = count
+            .iter()
+            .max_by_key(|(_, rank)| **rank)
+            .and_then(|(&address, _)| {
+                let mut told = channel
+                    .steps
+                    .iter()
+                    .filter_map(|s| Some((s.position, payload_of(s, address)?)));
+                let value = values.get(channel.pid, address, false);
+                let newest = told.clone().next_back()?.1;
+                let done = value.and_then(|v| {
+                    told.rfind(|(_, payload)| reached(v, *payload))
+                        .map(|(position, _)| position)
+                });
+                Some(Line {
+                    address,
+                    value,
+                    newest,
+                    done,
+                })
+            });
+        let pending = channel.steps.iter().find(|s| s.pending).map(|s| s.position);
+        let Some(line) = line.filter(|l| l.value.is_some()) else {
+            return Self {
+                line,
+                first: pending,
+                certain: false,
+            };
+        };
+        // The first step behind the last done one, if there is a release to come.
+        let waiting = channel
+            .steps
+            .iter()
+            .filter(|s| line.done.is_none_or(|d| s.position > d));
+        let open = waiting
+            .clone()
+            .any(|s| payload_of(s, line.address).is_some());
+        let first = waiting.clone().map(|s| s.position).next();
+        Self {
+            first: if open { first } else { pending },
+            certain: open,
+            line: Some(line),
+        }
+    }
+
+    fn is_done(&self, position: u64) -> bool {
+        match self.line.and_then(|l| l.done) {
+            Some(done) if position <= done => true,
+            _ => self.first.is_none_or(|first| position < first),
+        }
+    }
+}
+
+struct All<'a> {
+    scene: &'a Scene,
+    progress: Vec<Progress>,
+}
+
+impl All<'_> {
+    fn judge(&self, at: usize, values: &Values) -> Judged {
+        let channel = &self.scene.channels[at];
+        let progress = &self.progress[at];
+        let running = running(channel, progress, values);
+        let wait = self.wait(at, values);
+        let state = match (&running, &wait) {
+            (Some(r), Some(w)) if r.position < w.position => State::RunningAndWaiting,
+            (_, Some(_)) => State::Waiting,
+            (Some(_), None) => State::Running,
+            (None, None) if channel.pending() > 0 => State::Queued,
+            (None, None) => State::Idle,
+        };
+        Judged {
+            id: channel.id,
+            state,
+            line: progress.line,
+            pending: channel.pending(),
+            // What comes behind the wait is not reached.
+            running: running.filter(|_| state != State::Waiting),
+            wait,
+        }
+    }
+
+    /// The first acquire that is not met, up to the step at GP_GET.
+    fn wait(&self, at: usize, values: &Values) -> Option<Wait> {
+        let channel = &self.scene.channels[at];
+        let progress = &self.progress[at];
+        let head = channel.steps.iter().position(|s| s.pending);
+        // Where nothing tells what is done, the step before GP_GET may still be at its acquire.
+        let first = if progress.certain {
+            channel
+                .steps
+                .iter()
+                .position(|s| Some(s.position) >= progress.first)?
+        } else {
+            head?.saturating_sub(1)
+        };
+        let last = head.unwrap_or(channel.steps.len().checked_sub(1)?);
+        let mut possible = None;
+        for step in channel.steps.get(first..=last)? {
+            for wanted in step.operations.iter().filter_map(acquire) {
+                let value = values.get(channel.pid, wanted.address, wanted.wide);
+                match value {
+                    Some(v) if wanted.is_met_by(v) => {}
+                    Some(_) => return Some(self.wait_for(channel, step, wanted, value)),
+                    None => {
+                        possible.get_or_insert_with(|| self.wait_for(channel, step, wanted, None));
+                    }
+                }
+            }
+        }
+        possible
+    }
+
+    fn wait_for(
+        &self,
+        channel: &ChannelScene,
+        step: &Step,
+        wanted: Acquire,
+        value: Option<u64>,
+    ) -> Wait {
+        let mut wait = Wait {
+            position: step.position,
+            index: step.index,
+            address: wanted.address,
+            payload: wanted.payload,
+            mode: match wanted.action {
+                SemaphoreAction::AcquireEqual => "==",
+                SemaphoreAction::AcquireGreaterEqual => ">=",
+                SemaphoreAction::AcquireAnd => "&",
+                _ => "nor",
+            },
+            wide: wanted.wide,
+            value,
+            releasers: Vec::new(),
+            overwritten: Vec::new(),
+            last: None,
+            owner: None,
+        };
+        for (other, progress) in self.scene.channels.iter().zip(&self.progress) {
+            if other.pid != channel.pid {
+                continue;
+            }
+            if progress.line.is_some_and(|l| l.address == wanted.address) {
+                wait.owner = Some(other.id);
+            }
+            for (s, r) in other
+                .steps
+                .iter()
+                .flat_map(|s| s.operations.iter().flat_map(releases).map(move |r| (s, r)))
+            {
+                if r.address != wanted.address {
+                    continue;
+                }
+                let releaser = Releaser {
+                    channel: other.id,
+                    position: s.position,
+                    index: s.index,
+                    payload: r.payload,
+                    done: progress.is_done(s.position),
+                    fetched: !s.pending,
+                };
+                if !wanted.is_met_by(r.payload) {
+                    wait.last = Some(releaser);
+                } else if releaser.done {
+                    wait.overwritten.push(releaser);
+                } else {
+                    wait.releasers.push(releaser);
+                }
+            }
+        }
+        wait
+    }
+}
+
+/// The first work that is fetched and not done.
+fn running(channel: &ChannelScene, progress: &Progress, values: &Values) -> Option<Work> {
+    let fetched: Vec<&Step> = channel
+        .steps
+        .iter()
+        .filter(|s| !s.pending && progress.certain && Some(s.position) >= progress.first)
+        .collect();
+    // GP_GET alone: the newest fetched step may be done or not, and is at fault where others wait behind it.
+    let (steps, certain) = if progress.certain {
+        // GP_GET may stand at the very entry whose work runs.
+        let head = channel.steps.iter().find(|s| s.pending);
+        let head = head.filter(|_| fetched.is_empty());
+        (fetched.into_iter().chain(head).collect::<Vec<_>>(), true)
+    } else if channel.pending() > 0 && progress.line.is_none_or(|l| l.value.is_none()) {
+        let newest = channel.steps.iter().rfind(|s| !s.pending);
+        (newest.into_iter().collect(), false)
+    } else {
+        return None;
+    };
+    let first = *steps.first()?;
+    let behind = channel
+        .steps
+        .last()
+        .map_or(0, |last| last.position - first.position);
+    let work = |step: &Step, kind, others| Work {
+        position: step.position,
+        index: step.index,
+        kind,
+        others,
+        behind,
+        certain,
+    };
+    for step in &steps {
+        let open: Vec<&Operation> = step
+            .operations
+            .iter()
+            .filter(|op| is_open(op, channel.pid, values))
+            .collect();
+        let count = open.len() as u32;
+        // The program's own before the driver's.
+        let launch = open
+            .iter()
+            .find(|op| matches!(op, Operation::Launch(l) if l.kind != LaunchKind::Companion));
+        match launch.or(open.first()) {
+            Some(Operation::Launch(l)) => {
+                return Some(work(step, WorkKind::Kernel(l.clone()), count - 1));
+            }
+            Some(Operation::Copy(c)) => {
+                return Some(work(step, WorkKind::Copy(c.clone()), count - 1));
+            }
+            _ => {}
+        }
+    }
+    Some(work(first, WorkKind::Other, 0))
+}
+
+/// A launch (not the driver's companion of one) or a copy that has not released what it releases at its end.
+fn is_open(op: &Operation, pid: u32, values: &Values) -> bool {
+    let done = || {
+        let mut all = releases(op).into_iter();
+        all.any(|r| {
+            values
+                .get(pid, r.address, false)
+                .is_some_and(|v| reached(v, r.payload))
+        })
+    };
+    match op {
+        Operation::Launch(l) => l.kind != LaunchKind::Companion && !done(),
+        Operation::Copy(c) => c.bytes > 0 && !done(),
+        _ => false,
+    }
+}
+
+/// Follows the wait of channel number `at` to its end.
+fn follow(analysis: &mut Analysis, at: usize) -> Option<Root> {
+    analysis.channels.get(at)?.wait.as_ref()?;
+    let mut path: Vec<usize> = Vec::new();
+    let mut now = at;
+    loop {
+        let judged = &analysis.channels[now];
+        let Some(wait) = &judged.wait else {
+            return Some(Root::AboutTo { channel: judged.id });
+        };
+        if wait.value.is_none() {
+            return Some(Root::Unknown);
+        }
+        if let Some(from) = path.iter().position(|n| *n == now) {
+            let channels = path[from..].iter().map(|n| analysis.channels[*n].id);
+            return Some(Root::Cycle {
+                index: cycle(&mut analysis.cycles, channels.collect()),
+            });
+        }
+        path.push(now);
+        let waiter = judged.id;
+        // Any releaser will do: one that nothing holds up is taken before one that waits itself.
+        let mut best = None;
+        for r in &wait.releasers {
+            let Some(next) = analysis.channels.iter().position(|j| j.id == r.channel) else {
+                continue;
+            };
+            let its = &analysis.channels[next];
+            let waits = its.wait.as_ref().is_some_and(|w| w.position <= r.position);
+            let runs = its
+                .running
+                .as_ref()
+                .is_some_and(|w| w.position <= r.position);
+            let rank = match (runs, waits) {
+                (false, false) => 0,
+                (true, _) => 1,
+                (false, true) => 2,
+            };
+            if best.is_none_or(|(b, _)| rank < b) {
+                best = Some((rank, next));
+            }
+        }
+        match best {
+            None => return Some(Root::NobodyReleases { channel: waiter }),
+            Some((0, next)) => {
+                return Some(Root::AboutTo {
+                    channel: analysis.channels[next].id,
+                });
+            }
+            Some((1, next)) => {
+                return Some(Root::Work {
+                    channel: analysis.channels[next].id,
+                });
+            }
+            Some((_, next)) => now = next,
+        }
+    }
+}
+
+/// The index of a cycle, which is the same wherever one begins to go around it.
+fn cycle(cycles: &mut Vec<Cycle>, mut channels: Vec<ChannelId>) -> usize {
+    let least = channels.iter().enumerate().min_by_key(|(_, c)| **c);
+    let least = least.map_or(0, |(at, _)| at);
+    channels.rotate_left(least);
+    let cycle = Cycle { channels };
+    match cycles.iter().position(|c| *c == cycle) {
+        Some(index) => index,
+        None => {
+            cycles.push(cycle);
+            cycles.len() - 1
+        }
+    }
+}

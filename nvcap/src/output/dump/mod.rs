@@ -1,0 +1,49 @@
+//! `nvcap dump`: one look at processes, as text for an incident or as one JSON object. Knows no source.
+
+mod json;
+mod text;
+mod verdict;
+
+pub use json::json;
+pub use text::text;
+pub use verdict::{Verdict, verdict};
+
+use super::redact::Redactor;
+use crate::hang::{ChannelScene, Look, Movement, Step};
+
+/// What to show.
+#[derive(Clone, Debug, Default)]
+pub struct Options {
+    /// Entries of each channel that are shown, beside those that are not fetched.
+    pub last: u32,
+    /// What was assumed and what proven; every operation.
+    pub verbose: bool,
+    /// Colour.
+    pub color: bool,
+    /// Hide users' data.
+    pub redact: Option<Redactor>,
+    /// Only these channels' entries, by number or token; all where empty.
+    pub channels: Vec<u32>,
+}
+
+/// A look and, where there was one before it, what moved since.
+#[derive(Clone, Copy, Debug)]
+pub struct Shown<'a> {
+    /// The look.
+    pub look: &'a Look,
+    /// Since the one before.
+    pub moved: Option<&'a Movement>,
+}
+
+impl Options {
+    /// The steps of a channel that are shown: none of a channel that was not asked for, and else the newest, with all
+    /// that is not fetched and the one before.
+    fn steps<'a>(&self, c: &'a ChannelScene) -> &'a [Step] {
+        let wanted = self.channels.is_empty()
+            || self.channels.contains(&c.id.0)
+            || c.token.is_some_and(|t| self.channels.contains(&t));
+        let shown = (self.last as usize).max(c.pending() as usize + 1);
+        let from = c.steps.len().saturating_sub(shown);
+        c.steps.get(from..).filter(|_| wanted).unwrap_or_default()
+    }
+}

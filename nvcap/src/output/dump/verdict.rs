@@ -1,0 +1,377 @@
+//! What a look comes to, in a few sentences: the first thing that is read in an incident.
+
+use std::fmt::Write as _;
+
+use crate::decode::event::{Copy, Launch};
+use crate::hang::{
+    ChannelScene, Judged, Look, Movement, ProcessLook, Root, State, Thread, Wait, Work, WorkKind,
+};
+use crate::output::names::EngineName;
+use crate::record::ChannelId;
+
+use super::Shown;
+
+/// What is to be said of one process.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Verdict {
+    /// One word: `hang`, `moving`, `busy`, `idle`, `error`, `unknown`.
+    pub word: &'static str,
+    /// The sentence beside it.
+    pub head: String,
+    /// What follows from it, channel by channel.
+    pub lines: Vec<String>,
+}
+
+/// Judges one process of a look.
+#[must_use]
+pub fn verdict(shown: &Shown<'_>, process: &ProcessLook) -> Verdict {
+    let look = shown.look;
+    let mine: Vec<(&ChannelScene, &Judged)> = look
+        .scene
+        .channels
+        .iter()
+        .filter(|c| c.pid == process.pid)
+        .filter_map(|c| Some((c, look.analysis.of(c.id)?)))
+        .collect();
+    let at_work = mine.iter().filter(|(_, j)| j.state != State::Idle).count();
+    let mut lines = Vec::new();
+    for facts in process.channels.iter().filter(|f| f.error.is_some()) {
+        let code = facts.error.unwrap_or_default();
+        lines.push(format!(
+            "{}: the driver has stopped it after an error: {}",
+            name(look, facts.channel),
+            xid(code)
+        ));
+    }
+    let errors = lines.len();
+    let mut running: Vec<&(&ChannelScene, &Judged)> =
+        mine.iter().filter(|(_, j)| j.running.is_some()).collect();
+    // The one that holds up most comes first.
+    running.sort_by_key(|(_, j)| {
+        let held = look.analysis.blocked.iter();
+        let held = held.filter(|b| b.root == Root::Work { channel: j.id });
+        std::cmp::Reverse((held.count(), j.running.as_ref().map(|w| w.behind)))
+    });
+    lines.extend(running.iter().filter_map(|(c, j)| {
+        Some(format!(
+            "{}: {}",
+            name(look, c.id),
+            work(j.running.as_ref()?)
+        ))
+    }));
+    for (c, j) in &mine {
+        if let Some(wait) = &j.wait {
+            lines.push(format!("{}: {}", name(look, c.id), waits(look, c.id, wait)));
+        }
+    }
+    for cycle in &look.analysis.cycles {
+        if cycle
+            .channels
+            .iter()
+            .any(|c| mine.iter().any(|(m, _)| m.id == *c))
+        {
+            lines.push(cycle_of(look, &cycle.channels));
+        }
+    }
+    for (c, j) in mine.iter().filter(|(_, j)| j.state == State::Queued) {
+        lines.push(format!(
+            "{}: {} entries are not fetched; what it is at cannot be told from here",
+            name(look, c.id),
+            j.pending
+        ));
+    }
+    let moved = shown.moved.map(|m| (m, of_process(look, process, m)));
+    let (word, head) = match moved {
+        _ if mine.is_empty() => ("unknown", nothing_found(process)),
+        Some((m, ref own)) => with_time(m, own, at_work, mine.len()),
+        None if at_work == 0 => ("idle", idle(mine.len())),
+        None => (
+            "busy",
+            format!(
+                "{at_work} of {} channels have work that is not done; one look cannot tell slow from stuck (--watch 2 does)",
+                mine.len()
+            ),
+        ),
+    };
+    if word == "idle" && !mine.is_empty() {
+        lines.extend(cpu(&process.threads));
+    }
+    if let Some((m, own)) = &moved {
+        lines.extend(rates(look, m, own));
+    }
+    Verdict {
+        word: if errors > 0 { "error" } else { word },
+        head,
+        lines,
+    }
+}
+
+fn idle(channels: usize) -> String {
+    format!(
+        "the GPU has done all that was submitted on {channels} channels: whatever is waited for, it is not in a ring"
+    )
+}
+
+fn nothing_found(process: &ProcessLook) -> String {
+    if process.notes.is_empty() {
+        "no channel was found: it has not submitted work by a ring that is mapped into it"
+            .to_owned()
+    } else {
+        "no channel was found that could be read; the notes below say what is there".to_owned()
+    }
+}
+
+/// Movement of one process's channels.
+fn of_process(look: &Look, process: &ProcessLook, movement: &Movement) -> Movement {
+    let mut own = movement.clone();
+    let pid_of = |id| {
+        look.scene
+            .channels
+            .iter()
+            .find(|c| c.id == id)
+            .map(|c| c.pid)
+    };
+    own.channels
+        .retain(|c| pid_of(c.channel) == Some(process.pid));
+    own
+}
+
+fn with_time(
+    m: &Movement,
+    own: &Movement,
+    at_work: usize,
+    channels: usize,
+) -> (&'static str, String) {
+    let seconds = m.ns as f64 / 1e9;
+    let moving = own.channels.iter().filter(|c| !c.is_still()).count();
+    if own.is_hang() {
+        (
+            "hang",
+            format!(
+                "nothing moved in {seconds:.1} s, and {at_work} of {channels} channels have work that is not done"
+            ),
+        )
+    } else if moving > 0 {
+        (
+            "moving",
+            format!(
+                "{moving} of {channels} channels moved in {seconds:.1} s: it is at work, not stuck"
+            ),
+        )
+    } else {
+        (
+            "idle",
+            format!("{} (and nothing moved in {seconds:.1} s)", idle(channels)),
+        )
+    }
+}
+
+/// How fast what moves does.
+fn rates(look: &Look, m: &Movement, own: &Movement) -> Vec<String> {
+    let seconds = m.ns as f64 / 1e9;
+    let mut lines = Vec::new();
+    for c in own.channels.iter().filter(|c| !c.is_still()) {
+        let mut line = format!(
+            "{}: {} entries submitted, {} fetched",
+            name(look, c.channel),
+            c.submitted,
+            c.fetched
+        );
+        if let Some(done) = c.done {
+            let _ = write!(line, ", {done} done ({:.1}/s)", done as f64 / seconds);
+        }
+        lines.push(line);
+    }
+    let stuck: Vec<String> = own
+        .channels
+        .iter()
+        .filter(|c| c.is_still() && c.busy)
+        .map(|c| name(look, c.channel))
+        .collect();
+    if !stuck.is_empty() && !own.is_hang() {
+        lines.push(format!(
+            "not moving, with work that is not done: {}",
+            stuck.join(", ")
+        ));
+    }
+    lines
+}
+
+/// `channel 3 (gpu0 0x0000d gr)`.
+pub(super) fn name(look: &Look, id: ChannelId) -> String {
+    let mut text = format!("channel {}", id.0);
+    if let Some(c) = look.scene.channels.iter().find(|c| c.id == id) {
+        text.push_str(" (");
+        if let Some(gpu) = c.gpu {
+            let _ = write!(text, "gpu{gpu} ");
+        }
+        if let Some(token) = c.token {
+            let _ = write!(text, "{token:#07x} ");
+        }
+        let _ = write!(text, "{})", EngineName(c.engine));
+    }
+    text
+}
+
+fn work(work: &Work) -> String {
+    let mut text = match &work.kind {
+        WorkKind::Kernel(l) => format!("a kernel has not ended: {}", kernel(l)),
+        WorkKind::Copy(c) => format!("a copy has not ended: {}", copy(c)),
+        WorkKind::Other => {
+            "what it fetched is not done, and is neither a kernel nor a copy that could be read"
+                .to_owned()
+        }
+    };
+    let _ = write!(text, " (entry {})", work.index);
+    if work.others > 0 {
+        let _ = write!(text, ", or one of {} more in that entry", work.others);
+    }
+    if work.behind > 0 {
+        let _ = write!(text, "; {} submissions behind it", work.behind);
+    }
+    if !work.certain {
+        text.push_str("; by GP_GET alone, its semaphore cannot be read");
+    }
+    text
+}
+
+/// Grid, block and program of a launch.
+pub(super) fn kernel(l: &Launch) -> String {
+    let of = |d: Option<[u32; 3]>| {
+        d.map_or_else(|| "?".to_owned(), |d| format!("{}x{}x{}", d[0], d[1], d[2]))
+    };
+    let mut text = format!("grid {} block {}", of(l.grid), of(l.block));
+    match (l.program, l.qmd) {
+        (Some(program), _) => {
+            let _ = write!(text, " prog {program:#x}");
+        }
+        (None, Some(qmd)) => {
+            let _ = write!(text, " qmd {qmd:#x} (its contents were not seen)");
+        }
+        (None, None) => {}
+    }
+    text
+}
+
+fn copy(c: &Copy) -> String {
+    let end = |a: Option<u64>| a.map_or_else(|| "?".to_owned(), |a| format!("{a:#x}"));
+    format!("{} B {} -> {}", c.bytes, end(c.src), end(c.dst))
+}
+
+/// `semaphore 0x20460fff0 >= 956 (now 955)`.
+pub(super) fn semaphore(wait: &Wait) -> String {
+    let value = match wait.value {
+        Some(value) => format!("now {value}"),
+        None => "its value cannot be read".to_owned(),
+    };
+    format!(
+        "semaphore {:#x} {} {} ({value})",
+        wait.address, wait.mode, wait.payload
+    )
+}
+
+fn waits(look: &Look, id: ChannelId, wait: &Wait) -> String {
+    let mut text = format!(
+        "{} {}",
+        if wait.value.is_some() {
+            "waits for"
+        } else {
+            "may wait for"
+        },
+        semaphore(wait)
+    );
+    let _ = write!(text, " at entry {}", wait.index);
+    if let Some(r) = wait.releasers.first() {
+        let who = if r.channel == id {
+            "itself".to_owned()
+        } else {
+            name(look, r.channel)
+        };
+        let _ = write!(text, "; released by {who}, entry {}", r.index);
+        if wait.releasers.len() > 1 {
+            let _ = write!(text, " (and {} more)", wait.releasers.len() - 1);
+        }
+    } else if let Some(r) = wait.overwritten.last() {
+        let _ = write!(
+            text,
+            "; {} had released it (entry {}), and something has written over it since",
+            name(look, r.channel),
+            r.index
+        );
+    } else {
+        text.push_str("; nothing that this process has submitted releases it");
+        if let Some(r) = wait.last {
+            let _ = write!(
+                text,
+                ": the last to write there is {}, entry {}, with {}",
+                name(look, r.channel),
+                r.index,
+                r.payload
+            );
+        } else {
+            text.push_str(": the CPU, another process or another GPU must");
+        }
+    }
+    let root = look.analysis.blocked.iter().find(|b| b.channel == id);
+    match root.map(|b| b.root) {
+        Some(Root::Work { channel }) => {
+            let _ = write!(text, "; held up by the work of channel {}", channel.0);
+        }
+        Some(Root::NobodyReleases { channel }) if channel != id => {
+            let _ = write!(text, "; in the end by the wait of channel {}", channel.0);
+        }
+        Some(Root::Cycle { index }) => {
+            let _ = write!(text, "; a cycle ({})", index + 1);
+        }
+        _ => {}
+    }
+    text
+}
+
+fn cycle_of(look: &Look, channels: &[ChannelId]) -> String {
+    let names: Vec<String> = channels.iter().map(|c| name(look, *c)).collect();
+    match names.as_slice() {
+        [one] => format!("DEADLOCK: {one} waits for what it is itself to release later"),
+        [first, rest @ ..] => format!(
+            "DEADLOCK: {first} waits for {}, which waits for the first",
+            rest.join(", which waits for ")
+        ),
+        [] => String::new(),
+    }
+}
+
+/// What the threads are at, summed up.
+fn cpu(threads: &[Thread]) -> Option<String> {
+    if threads.is_empty() {
+        return None;
+    }
+    let count = |state: char| threads.iter().filter(|t| t.state == state).count();
+    let mut text = format!("{} threads: {} running", threads.len(), count('R'));
+    for (state, words) in [
+        ('S', "sleeping"),
+        ('D', "in the kernel, not to be woken by signals"),
+        ('T', "stopped"),
+    ] {
+        if count(state) > 0 {
+            let _ = write!(text, ", {} {words}", count(state));
+        }
+    }
+    Some(text)
+}
+
+/// The error's code with its meaning, where it is a usual one.
+fn xid(code: u32) -> String {
+    let words = match code {
+        8 => "the channel stopped (idle timeout)",
+        13 => "an exception of the graphics engine",
+        31 => "a fault of the memory management unit",
+        32 => "an invalid pushbuffer",
+        43 => "a reset by the driver",
+        45 => "removed because of another channel's error",
+        62 => "an internal halt of the microcontroller",
+        69 => "a class error of the graphics engine",
+        109 => "a context switch timeout",
+        _ => "see the driver's log (dmesg)",
+    };
+    format!("Xid {code}, {words}")
+}

@@ -1,0 +1,833 @@
+//! One look at a running process that goes as far back as its rings do: every channel's newest entries with their
+//! pushbuffer bytes, its tokens, its threads. No history, no BPF, no stop.
+//!
+//! What is read may be used again meanwhile. So GP_PUT is read before and after: entries whose slots the process may
+//! have written since are given up. And a pushbuffer range that a newer entry points to again holds the newer bytes:
+//! the older entry's are a hole. Both are counted; neither is shown as what was submitted.
+
+use std::{
+    collections::BTreeMap,
+    fs, io,
+    time::{Duration, Instant},
+};
+
+use super::{
+    elsewhere::{self, Window},
+    find::{self, Effort, Found, Places},
+    maps::{self, Area},
+    notifier::{self, Notifier},
+    process::{Memory, Peek},
+};
+use crate::record::{
+    At, Channel, ChannelId, CpuVa, Device, How, Life, Origin, Process, Record, Segment, Submission,
+};
+
+/// Pushbuffer bytes of one channel that are read: rings of garbage could announce gigabytes.
+const MOST_BYTES: u64 = 256 << 20;
+/// No process submits faster than an entry in this time, ns: a store to video memory and a doorbell take longer.
+const FASTEST_NS: u64 = 300;
+/// Ring entries read at once.
+const PIECE: u32 = 128;
+/// Entries at a ring's beginning that are looked at for the classes.
+const FIRST: usize = 3;
+
+/// How far to look.
+#[derive(Clone, Copy, Debug)]
+pub struct Options<'a> {
+    /// Entries of each channel, beside those that are not fetched.
+    pub last: u32,
+    /// How much is searched.
+    pub effort: Effort,
+    /// Channels that the user names.
+    pub given: &'a [Given],
+}
+
+/// A channel that the user names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Given {
+    /// GPU by device file minor number.
+    pub gpu: u32,
+    /// Address of the ring.
+    pub ring: u64,
+    /// Entries, a power of two.
+    pub entries: u32,
+    /// Address of USERD.
+    pub userd: u64,
+    /// Work-submit token.
+    pub token: Option<u32>,
+}
+
+/// A channel and what was read of it.
+#[derive(Clone, Debug)]
+pub struct Seen {
+    /// As a record, with what is known.
+    pub channel: Channel,
+    /// How it was found.
+    pub found: Found,
+    /// GP_GET when its ring was read.
+    pub get: u32,
+    /// GP_PUT when its ring was read: entries go up to it.
+    pub put: u32,
+    /// Its newest entries, oldest first, a submission each: where doorbells were rung is not known.
+    pub submissions: Vec<Submission>,
+    /// The ring's first entries, where they are not among the newest and the ring has not gone round: there libcuda
+    /// says which classes the subchannels have.
+    pub first: Vec<Submission>,
+    /// Entries given up because their slots may have been written again while they were read.
+    pub overwritten: u32,
+    /// Entries whose pushbuffer bytes were used again by newer ones.
+    pub recycled: u32,
+    /// Pushbuffer bytes that could not be read.
+    pub unreadable: u64,
+    /// Entries that point to memory the process does not map at that address.
+    pub elsewhere: u32,
+    /// The ring could not be read (any more).
+    pub ring_gone: bool,
+    /// Its error notifier, by the order of channels.
+    pub notifier: Option<Notifier>,
+}
+
+/// What was seen of a process.
+#[derive(Clone, Debug)]
+pub struct Snapshot {
+    /// The process.
+    pub pid: u32,
+    /// When, ns since the machine's start.
+    pub time_ns: u64,
+    /// Its name.
+    pub name: String,
+    /// Its mappings.
+    pub areas: Vec<Area>,
+    /// Channels that were used, by GPU and USERD.
+    pub channels: Vec<Seen>,
+    /// Slots that are all zero: channels that were never used, or nothing.
+    pub unused: usize,
+    /// What was left out, in words.
+    pub notes: Vec<String>,
+    /// Where the process has what its pushbuffers' addresses mean to the GPU, where the two differ.
+    pub windows: Vec<Window>,
+    /// Time for the mappings and finding the channels.
+    pub finding: Duration,
+    /// Time for rings and pushbuffers.
+    pub reading: Duration,
+}
+
+/// Looks. Channels are numbered from `first`.
+///
+/// # Errors
+/// Those of reading `/proc/PID/maps` and of opening `/proc/PID/mem`: no such process, or not the right to.
+pub fn take(pid: u32, first: u32, options: Options<'_>) -> io::Result<(Memory, Snapshot)> {
+    let memory = Memory::open(pid)?;
+    let start = Instant::now();
+    let areas = maps::areas(pid)?;
+    let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+    let name = name.trim_end().to_owned();
+    let snapshot = of(&memory, pid, name, areas, first, options, start);
+    Ok((memory, snapshot))
+}
+
+/// Nanoseconds since the machine's start, as /proc/uptime shows them, in steps of 10 ms. (Without libc, which the library
+/// does without where it traces nothing, there is no other clock that agrees with the tracer's.)
+pub(super) fn now_ns() -> u64 {
+    fs::read_to_string("/proc/uptime")
+        .ok()
+        .and_then(|t| t.split_whitespace().next()?.parse::<f64>().ok())
+        .map_or(0, |s| (s * 1e9) as u64)
+}
+
+/// As [`take`], on any memory.
+pub(super) fn of(
+    memory: &impl Peek,
+    pid: u32,
+    name: String,
+    areas: Vec<Area>,
+    first: u32,
+    options: Options<'_>,
+    start: Instant,
+) -> Snapshot {
+    let mut search = find::search(memory, &areas, options.effort);
+    add_given(memory, options.given, &mut search.found);
+    let finding = start.elapsed();
+    let places = Places::new(&areas);
+    let at = At {
+        time_ns: now_ns(),
+        pid,
+        tid: 0,
+    };
+    let mut channels: Vec<Seen> = search
+        .found
+        .iter()
+        .filter(|f| f.used)
+        .zip(first..)
+        .map(|(f, number)| see(memory, &places, at, ChannelId(number), *f, options.last))
+        .collect();
+    let windows = resolve(memory, &places, &mut channels);
+    let reading = start.elapsed().saturating_sub(finding);
+    name_tokens(memory, &areas, &search.found, &mut channels);
+    for seen in &mut channels {
+        let given = options.given.iter().find(|g| g.userd == seen.found.userd);
+        seen.channel.token = given.and_then(|g| g.token).or(seen.channel.token);
+    }
+    for seen in &mut channels {
+        let now = find::get_put(memory, seen.found.userd).ok();
+        seen.found.proof.moved = now.is_some_and(|n| n != (seen.found.get, seen.found.put));
+    }
+    Snapshot {
+        pid,
+        time_ns: at.time_ns,
+        name,
+        unused: search.found.len() - channels.len(),
+        channels,
+        notes: search.notes,
+        windows,
+        areas,
+        finding,
+        reading,
+    }
+}
+
+/// Reads entries whose addresses are the GPU's alone, where their place in the process can be found.
+fn resolve(memory: &impl Peek, places: &Places<'_>, channels: &mut [Seen]) -> Vec<Window> {
+    use crate::decode::{entry::read, event::EntryKind};
+    let mut windows: Vec<Window> = Vec::new();
+    for seen in channels.iter_mut().filter(|s| s.elsewhere > 0) {
+        // A pushbuffer may lie in several pieces of memory: one at a time, newest first.
+        for _ in 0..4 {
+            let left: Vec<(u64, u32)> = seen
+                .submissions
+                .iter()
+                .flat_map(|s| &s.segments)
+                .filter(|s| s.bytes.is_empty())
+                .filter_map(|s| match read(s.entry, 0) {
+                    EntryKind::Segment { address, len, .. } => Some((address.0, len)),
+                    EntryKind::Control { .. } => None,
+                })
+                .collect();
+            let known = |windows: &[Window]| {
+                let newest = left.last().copied();
+                newest.is_some_and(|(a, n)| {
+                    windows.iter().any(|w| w.cpu_of(a, u64::from(n)).is_some())
+                })
+            };
+            if !known(&windows) {
+                match elsewhere::window(memory, places, &left) {
+                    Some(window) => windows.push(window),
+                    None => break,
+                }
+            }
+            let mut filled = 0;
+            let all = seen.first.iter_mut().chain(&mut seen.submissions);
+            for segment in all.flat_map(|s| &mut s.segments) {
+                let EntryKind::Segment { address, len, .. } = read(segment.entry, 0) else {
+                    continue;
+                };
+                let cpu = windows
+                    .iter()
+                    .find_map(|w| w.cpu_of(address.0, u64::from(len)));
+                if let (true, Some(cpu)) = (segment.bytes.is_empty(), cpu) {
+                    (segment.bytes, segment.holes) = memory.peek_lax(cpu, len as usize);
+                    filled += 1;
+                }
+            }
+            seen.elsewhere = seen.elsewhere.saturating_sub(filled);
+            if filled == 0 || seen.elsewhere == 0 {
+                break;
+            }
+        }
+        give_up_recycled(seen);
+    }
+    windows
+}
+
+/// What the user names is believed, as far as it is there.
+fn add_given(memory: &impl Peek, given: &[Given], found: &mut Vec<Found>) {
+    for g in given {
+        let Ok((get, put)) = find::get_put(memory, g.userd) else {
+            continue;
+        };
+        let same = |f: &&mut Found| f.userd == g.userd;
+        match found.iter_mut().find(same) {
+            Some(f) if f.used => {}
+            slot => {
+                let it = Found {
+                    gpu: g.gpu,
+                    ring: g.ring,
+                    entries: g.entries,
+                    userd: g.userd,
+                    get,
+                    put,
+                    used: (get, put) != (0, 0),
+                    proof: find::Proof {
+                        place: find::Place::Given,
+                        ..find::Proof::default()
+                    },
+                };
+                match slot {
+                    Some(f) => *f = it,
+                    None => found.push(it),
+                }
+            }
+        }
+    }
+    found.sort_by_key(|f| (f.gpu, f.userd));
+}
+
+impl Snapshot {
+    /// What was seen, as a source's records: the process, its mappings, its channels, their submissions.
+    pub fn records(&self) -> impl Iterator<Item = Record> + '_ {
+        let at = At {
+            time_ns: self.time_ns,
+            pid: self.pid,
+            tid: 0,
+        };
+        let life = Life::Present {
+            name: self.name.clone(),
+        };
+        let process = Record::Process(Process { at, life });
+        let mapped = self
+            .areas
+            .iter()
+            .filter_map(move |a| a.record(at).map(Record::Mapping));
+        let channels = self
+            .channels
+            .iter()
+            .map(|s| Record::Channel(Box::new(s.channel.clone())));
+        let submissions = self
+            .channels
+            .iter()
+            .flat_map(|s| s.submissions.iter().cloned().map(Record::Submission));
+        std::iter::once(process)
+            .chain(mapped)
+            .chain(channels)
+            .chain(submissions)
+    }
+}
+
+/// The 8 (or, at the end of a mapping, 4) bytes at an address that a semaphore has: `None` where it is not the process's,
+/// or lies in managed memory, which a read from outside would move away from the GPU.
+pub(super) fn read_semaphore(memory: &impl Peek, places: &Places<'_>, address: u64) -> Option<u64> {
+    let area = places.at(address)?;
+    if area.device() == Some(Device::Uvm) {
+        return None;
+    }
+    let mut b = [0; 8];
+    let len = if address + 8 <= area.end { 8 } else { 4 };
+    memory.peek(address, b.get_mut(..len)?).ok()?;
+    Some(u64::from_le_bytes(b))
+}
+
+/// Reads a channel's newest entries.
+fn see(
+    memory: &impl Peek,
+    places: &Places<'_>,
+    at: At,
+    id: ChannelId,
+    found: Found,
+    last: u32,
+) -> Seen {
+    let mut seen = Seen {
+        channel: Channel {
+            at,
+            id,
+            gpu: Some(found.gpu),
+            token: None,
+            class: None,
+            engine: None,
+            handle: None,
+            ring_gpu: None,
+            ring: Some(CpuVa(found.ring)),
+            entries: Some(found.entries),
+            userd: Some(CpuVa(found.userd)),
+            origin: Origin::Found,
+        },
+        found,
+        get: found.get,
+        put: found.put,
+        submissions: Vec::new(),
+        first: Vec::new(),
+        overwritten: 0,
+        recycled: 0,
+        unreadable: 0,
+        elsewhere: 0,
+        ring_gone: false,
+        notifier: None,
+    };
+    if read_ring(memory, places, &mut seen, last).is_err() {
+        seen.ring_gone = true;
+    }
+    seen
+}
+
+fn read_ring(
+    memory: &impl Peek,
+    places: &Places<'_>,
+    seen: &mut Seen,
+    last: u32,
+) -> io::Result<()> {
+    let entries = seen.found.entries.max(1);
+    let (get, put) = find::get_put(memory, seen.found.userd)?;
+    if get >= entries || put >= entries {
+        return Err(io::Error::from(io::ErrorKind::InvalidData));
+    }
+    (seen.get, seen.put) = (get, put);
+    let pending = (put + entries - get) % entries;
+    // One slot of a ring is never used; and the entry before GP_GET may be what the GPU is at.
+    let want = last.max(pending + 1).min(entries - 1);
+    let around = want.saturating_sub(put);
+    let (raw, overwritten) = read_entries(memory, &seen.found, put, want)?;
+    seen.overwritten = overwritten;
+    // Slots that were never used are zero: the oldest ones, and all of them.
+    let first = overwritten as usize;
+    let unused = raw
+        .get(first..)
+        .unwrap_or_default()
+        .iter()
+        .take_while(|e| **e == 0)
+        .count();
+    let begin = first + unused;
+    // Has the ring gone round, positions count from the lap before.
+    let lap = if (begin as u32) < around {
+        u64::from(entries)
+    } else {
+        0
+    };
+    let end = lap + u64::from(put);
+    let count = raw.len() - begin;
+    let newest = raw.get(begin..).unwrap_or_default();
+    let mut budget = MOST_BYTES;
+    seen.submissions = submissions(
+        memory,
+        places,
+        seen,
+        newest,
+        end - count as u64,
+        &mut budget,
+    );
+    // Further back than was asked for, if its beginning is still there.
+    if around == 0 && u64::from(put) > count as u64 {
+        let mut raw = [0; 8 * FIRST];
+        let n = FIRST.min(put as usize - count);
+        let oldest = memory.word(seen.found.ring + 8 * u64::from(put))?;
+        if let Some(raw) = raw.get_mut(..8 * n).filter(|_| oldest == 0) {
+            memory.peek(seen.found.ring, raw)?;
+            let raw: Vec<u64> = crate::decode::entry::iter(raw).collect();
+            seen.first = submissions(memory, places, seen, &raw, 0, &mut budget);
+        }
+    }
+    give_up_recycled(seen);
+    Ok(())
+}
+
+/// The `want` entries before `put`, oldest first, and how many of the oldest may have been written over while they were
+/// read.
+fn read_entries(
+    memory: &impl Peek,
+    found: &Found,
+    put: u32,
+    want: u32,
+) -> io::Result<(Vec<u64>, u32)> {
+    let entries = found.entries.max(1);
+    let mut raw = vec![0; want as usize * 8];
+    // What the process has written since went where the oldest entries were; one slot of a ring is always free.
+    let (mut overwritten, mut written, mut last) = (0, 0_u32, put);
+    // Oldest first, for these are written over first; a piece at a time, for a read of GPU memory takes long, and
+    // after each piece it is asked how far the process has come.
+    let mut at = 0;
+    while at < want {
+        let begin = Instant::now();
+        let index = (put + entries - want + at) % entries;
+        let run = PIECE.min(want - at).min(entries - index);
+        let Some(piece) = raw.get_mut(at as usize * 8..(at + run) as usize * 8) else {
+            break;
+        };
+        memory.peek(found.ring + 8 * u64::from(index), piece)?;
+        at += run;
+        let (_, later) = find::get_put(memory, found.userd)?;
+        let moved = (later % entries + entries - last) % entries;
+        // Positions are known modulo the ring: in a pause this long it may have gone round.
+        let slow = begin.elapsed() > Duration::from_nanos(FASTEST_NS) * entries;
+        written += if moved != 0 && slow { entries } else { moved };
+        last = later % entries;
+        let lost = (want + written).saturating_sub(entries - 1);
+        // What was read before that was whole when it was read.
+        if lost > at - run {
+            overwritten = overwritten.max(lost.min(at));
+        }
+    }
+    Ok((crate::decode::entry::iter(&raw).collect(), overwritten))
+}
+
+/// Entries from `position` on, a submission each.
+fn submissions(
+    memory: &impl Peek,
+    places: &Places<'_>,
+    seen: &mut Seen,
+    entries: &[u64],
+    position: u64,
+    budget: &mut u64,
+) -> Vec<Submission> {
+    let size = seen.found.entries.max(1);
+    let mut extended = 0;
+    let mut all = Vec::with_capacity(entries.len());
+    for (raw, position) in entries.iter().zip(position..) {
+        let segment = segment(memory, places, *raw, &mut extended, seen, budget);
+        let index = (position % u64::from(size)) as u32;
+        all.push(Submission {
+            at: seen.channel.at,
+            channel: seen.channel.id,
+            token: None,
+            position,
+            gp_get: Some(seen.get),
+            prev_put: index,
+            gp_put: (index + 1) % size,
+            ip: None,
+            doorbell: None,
+            how: How::Observed,
+            late: false,
+            thread: None,
+            segments: vec![segment],
+        });
+    }
+    all
+}
+
+/// An entry and the bytes it points to.
+fn segment(
+    memory: &impl Peek,
+    places: &Places<'_>,
+    entry: u64,
+    extended: &mut u64,
+    seen: &mut Seen,
+    budget: &mut u64,
+) -> Segment {
+    use crate::decode::{
+        entry::{Opcode, extended_base, read},
+        event::EntryKind,
+    };
+    let (address, len) = match read(entry, *extended) {
+        EntryKind::Control {
+            opcode, operand, ..
+        } => {
+            if Opcode(opcode) == Opcode::SET_PB_SEGMENT_EXTENDED_BASE {
+                *extended = extended_base(operand);
+            }
+            return Segment {
+                entry,
+                ..Segment::default()
+            };
+        }
+        EntryKind::Segment { address, len, .. } => (address.0, len),
+    };
+    // Without bytes the decoder is told by the entry how many there would be.
+    if !places.holds(address, u64::from(len)) {
+        seen.elsewhere += 1;
+        return Segment {
+            entry,
+            ..Segment::default()
+        };
+    }
+    let Some(left) = budget.checked_sub(u64::from(len)) else {
+        seen.unreadable += u64::from(len);
+        return Segment {
+            entry,
+            ..Segment::default()
+        };
+    };
+    *budget = left;
+    let (bytes, holes) = memory.peek_lax(address, len as usize);
+    seen.unreadable += holes.iter().map(|h| u64::from(h.len)).sum::<u64>();
+    Segment {
+        entry,
+        bytes,
+        holes,
+    }
+}
+
+/// Makes holes of what newer entries have written over: from the newest back, each byte is taken once. Also where an
+/// entry points to the very range of a newer one: only the newer one's bytes are known to be what was submitted.
+fn give_up_recycled(seen: &mut Seen) {
+    use crate::decode::{entry::read, event::EntryKind};
+    // Disjoint ranges that newer entries point to, start to end.
+    let mut taken: BTreeMap<u64, u64> = BTreeMap::new();
+    let all = seen.first.iter_mut().chain(&mut seen.submissions);
+    for segment in all.rev().flat_map(|s| s.segments.iter_mut().rev()) {
+        let EntryKind::Segment { address, len, .. } = read(segment.entry, 0) else {
+            continue;
+        };
+        let (mut start, mut end) = (address.0, address.0 + u64::from(len));
+        let mut over = false;
+        while let Some((&its, &its_end)) =
+            taken.range(..end).next_back().filter(|(_, e)| **e > start)
+        {
+            over = true;
+            (start, end) = (start.min(its), end.max(its_end));
+            taken.remove(&its);
+        }
+        taken.insert(start, end);
+        if over && !segment.bytes.is_empty() {
+            segment.bytes.clear();
+            segment.holes.clear();
+            seen.recycled += 1;
+        }
+    }
+}
+
+/// Gives channels their tokens where the order of their slots and notifiers tells them.
+fn name_tokens(memory: &impl Peek, areas: &[Area], found: &[Found], channels: &mut [Seen]) {
+    let gpus: std::collections::BTreeSet<u32> = found.iter().map(|f| f.gpu).collect();
+    // Notifiers do not say whose GPU they are.
+    if gpus.len() != 1
+        || channels
+            .iter()
+            .any(|c| c.found.proof.place != find::Place::Habit)
+    {
+        return;
+    }
+    let Some(first) = found.iter().map(|f| f.ring).min() else {
+        return;
+    };
+    let slots: Vec<(usize, Option<bool>)> = channels
+        .iter()
+        .map(|c| (((c.found.ring - first) / find::SLOT) as usize, graphics(c)))
+        .collect();
+    let notifiers = notifier::notifiers(memory, areas);
+    for (seen, notifier) in channels.iter_mut().zip(notifier::pair(&notifiers, &slots)) {
+        seen.notifier = notifier;
+        seen.channel.token = notifier.map(|n| n.token);
+        for s in &mut seen.submissions {
+            s.token = seen.channel.token;
+        }
+    }
+}
+
+/// Whether a channel feeds the graphics engine, by the subchannel that its newest entries use.
+fn graphics(seen: &Seen) -> Option<bool> {
+    use crate::decode::stream::{Item, Stream};
+    for s in seen.submissions.iter().rev().take(8) {
+        for segment in &s.segments {
+            if !segment.holes.is_empty() {
+                continue;
+            }
+            let mut stream = Stream::default();
+            for item in stream.runs(&segment.bytes, segment.bytes.len() as u32, &[]) {
+                if let Item::Run(run) = item
+                    && run.address >= 0x100
+                {
+                    return Some(run.subchannel < 4);
+                }
+            }
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::made_up::{MadeUp, Ring};
+    use super::*;
+    use std::cell::Cell;
+
+    fn taken(memory: &impl Peek, areas: &[Area], last: u32) -> Snapshot {
+        let options = Options {
+            last,
+            effort: Effort::Usual,
+            given: &[],
+        };
+        of(
+            memory,
+            7,
+            "made up".to_owned(),
+            areas.to_vec(),
+            0,
+            options,
+            Instant::now(),
+        )
+    }
+
+    fn payloads(seen: &Seen) -> Vec<u32> {
+        let payload = |s: &Submission| {
+            let b = s.segments.first()?.bytes.get(12..16)?;
+            Some(u32::from_le_bytes([b[0], b[1], b[2], b[3]]))
+        };
+        seen.submissions.iter().filter_map(payload).collect()
+    }
+
+    #[test]
+    fn the_newest_entries_over_the_rings_end() {
+        for (count, last, first) in [
+            (5u64, 20u32, 1u32),
+            (1023, 1000, 24),
+            (1024, 1000, 25),
+            (1030, 20, 1011),
+            (5000, 1000, 4001),
+            (5000, 5000, 3978),
+        ] {
+            let mut memory = MadeUp::cuda();
+            memory.submit_many(Ring::slot(0), 9);
+            memory.submit_many(Ring::slot(2), count);
+            let snapshot = taken(&memory, memory.areas(), last);
+            let seen = &snapshot.channels[1];
+            let expected: Vec<u32> = (first..=count as u32).collect();
+            assert_eq!(payloads(seen), expected, "{count} {last}");
+            assert_eq!(
+                (seen.overwritten, seen.recycled, seen.unreadable),
+                (0, 0, 0)
+            );
+            let positions: Vec<u64> = seen.submissions.iter().map(|s| s.position).collect();
+            assert!(positions.windows(2).all(|w| w[1] == w[0] + 1));
+            assert_eq!(positions.last().map(|p| (p + 1) % 1024), Some(count % 1024));
+            assert_eq!(
+                seen.first.len(),
+                if count < 1024 && last < count as u32 {
+                    3
+                } else {
+                    0
+                }
+            );
+        }
+    }
+
+    #[test]
+    fn what_is_not_fetched_is_read_whatever_was_asked_for() {
+        let mut memory = MadeUp::cuda();
+        for n in 0..100 {
+            memory.submit(Ring::slot(0), n, &[0x2001_8000, 0xc8b5], n.min(40));
+        }
+        let snapshot = taken(&memory, memory.areas(), 3);
+        // The 40 that are not fetched, and the one before.
+        assert_eq!(snapshot.channels[0].submissions.len(), 41);
+        assert_eq!(snapshot.channels[0].get, 60);
+    }
+
+    #[test]
+    fn a_pushbuffer_used_again_is_not_shown_as_what_was_submitted() {
+        let mut memory = MadeUp::cuda();
+        // Two MiB of made-up pushbuffer: 60 entries of 64 KiB go round it.
+        let mut words = vec![0u32; 0x4000];
+        words[0] = 0x2001_8000;
+        for n in 0..60 {
+            words[1] = n as u32;
+            memory.submit(Ring::slot(0), n, &words, 0);
+        }
+        let snapshot = taken(&memory, memory.areas(), 1000);
+        let seen = &snapshot.channels[0];
+        assert_eq!((seen.submissions.len(), seen.recycled), (60, 28));
+        for (n, s) in seen.submissions.iter().enumerate() {
+            let bytes = &s.segments[0].bytes;
+            if n < 28 {
+                assert!(bytes.is_empty());
+            } else {
+                assert_eq!(bytes[4..8], (n as u32).to_le_bytes());
+            }
+        }
+    }
+
+    #[test]
+    fn a_graphics_clients_entries_are_read_where_the_process_has_them() {
+        let mut memory = MadeUp::graphics();
+        let rings = memory.graphics_rings(2);
+        for ring in &rings {
+            memory.submit_many(*ring, 60);
+        }
+        let snapshot = taken(&memory, memory.areas(), 30);
+        assert_eq!((snapshot.channels.len(), snapshot.windows.len()), (2, 1));
+        for seen in &snapshot.channels {
+            assert_eq!((seen.elsewhere, seen.recycled), (0, 0));
+            assert_eq!(payloads(seen), (31..=60).collect::<Vec<_>>());
+        }
+    }
+
+    #[test]
+    fn a_ring_or_a_process_that_goes_away_meanwhile_is_told() {
+        let mut memory = MadeUp::cuda();
+        for slot in 0..4 {
+            memory.submit_many(Ring::slot(slot), 700);
+        }
+        let mut gone = 0;
+        for reads in (0..4000).step_by(7) {
+            memory.fail_after(reads);
+            let snapshot = taken(&memory, memory.areas(), 1000);
+            for seen in &snapshot.channels {
+                let all: u64 = seen
+                    .submissions
+                    .iter()
+                    .map(|s| 20 * u64::from(s.segments[0].bytes.len() == 20))
+                    .sum();
+                let holes: u64 = seen
+                    .submissions
+                    .iter()
+                    .flat_map(|s| &s.segments[0].holes)
+                    .map(|h| u64::from(h.len))
+                    .sum();
+                assert_eq!(holes, seen.unreadable);
+                gone += u32::from(seen.ring_gone || seen.unreadable > 0);
+                assert!(seen.ring_gone || all == 14_000);
+            }
+        }
+        assert!(gone > 100);
+        // Only one ring is unmapped, in the middle of the look.
+        for reads in (0..3000).step_by(11) {
+            memory.fail_after(u64::MAX);
+            memory.unmap_after(reads, Ring::slot(1).ring, 0x3000);
+            let snapshot = taken(&memory, memory.areas(), 1000);
+            for seen in &snapshot.channels {
+                if seen.found.ring == Ring::slot(1).ring && seen.ring_gone {
+                    assert!(seen.submissions.is_empty());
+                } else {
+                    assert_eq!(payloads(seen), (1..=700).collect::<Vec<_>>());
+                }
+            }
+        }
+    }
+
+    /// Memory whose ring moves on with every read of GP_PUT.
+    struct Moving {
+        memory: std::cell::RefCell<MadeUp>,
+        position: Cell<u64>,
+        step: u64,
+    }
+
+    impl Peek for Moving {
+        fn peek(&self, at: u64, to: &mut [u8]) -> io::Result<()> {
+            let ring = Ring::slot(0);
+            if at == ring.userd + 0x88 {
+                for _ in 0..self.step {
+                    let n = self.position.get();
+                    let words = [0x2004_36c0, 2, 0x460_fff0, n as u32 + 1, 0];
+                    self.memory.borrow_mut().submit(ring, n, &words, 0);
+                    self.position.set(n + 1);
+                }
+            }
+            self.memory.borrow().peek(at, to)
+        }
+    }
+
+    #[test]
+    fn a_ring_that_is_written_while_it_is_read() {
+        for step in [1, 5, 20, 40, 130, 300] {
+            let mut memory = MadeUp::cuda();
+            memory.submit_many(Ring::slot(0), 3000);
+            let areas = memory.areas().to_vec();
+            let moving = Moving {
+                memory: std::cell::RefCell::new(memory),
+                position: Cell::new(3000),
+                step,
+            };
+            let snapshot = taken(&moving, &areas, 1023);
+            let seen = &snapshot.channels[0];
+            let shown = payloads(seen);
+            assert!(seen.found.proof.moved);
+            // Whatever was lost, what is shown is a run without a gap that ends where GP_PUT was.
+            assert!(shown.windows(2).all(|w| w[1] == w[0] + 1), "{step}");
+            // Faster than it is read, none is left: 130 entries in the 40 us that a piece takes.
+            let newest = (step < 130).then_some(seen.put);
+            assert_eq!(shown.last().map(|p| p % 1024), newest, "{step}");
+            assert_eq!(shown.len() as u32 + seen.overwritten, 1023, "{step}");
+            assert!(
+                step > 100 || seen.overwritten < 200,
+                "{step}: {}",
+                seen.overwritten
+            );
+        }
+    }
+}

@@ -1,0 +1,380 @@
+//! `nvcap dump`: one look at a process that nothing was prepared in. No breakpoint and no BPF, so these run wherever a
+//! process's memory may be read.
+
+use std::ffi::OsString;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use live::harness::not_run;
+use live::programs::{Ended, Folder, Running, nvcap, softgpu};
+use live::verify::{Expected, Extent, verify};
+use serde_json::Value;
+use softgpu::hang::{BLOCK, GRID, ORPHAN, ORPHAN_PAYLOAD, PROGRAM, QUEUED};
+use softgpu::layout::{CHANNELS, Channel, ENTRIES};
+use softgpu::plan::Plan;
+use softgpu::stream::{Shape, semaphore};
+
+const LIMIT: Duration = Duration::from_secs(60);
+
+fn plan(seed: u64, channels: usize, submissions: u64) -> Plan {
+    Plan {
+        shape: Shape {
+            seed,
+            image: 0,
+            burst: 1,
+            big_one_in: 0,
+            launches_only: false,
+        },
+        channels: Channel::first(channels, 1),
+        submissions,
+    }
+}
+
+/// The software GPU, looking like a CUDA process, with its work done or on its way.
+fn start(plan: &Plan, args: &[&str]) -> Result<Running> {
+    // SAFETY: reads an id.
+    if unsafe { libc::geteuid() } != 0 {
+        return not_run("not root: another process's memory may not be readable");
+    }
+    let mut all = vec![
+        "--files".to_owned(),
+        "--gpus=1".to_owned(),
+        format!("--seed={}", plan.shape.seed),
+        format!("--submissions={}", plan.submissions),
+        format!("--channels={}", plan.channels.len()),
+        format!("--burst={}", plan.shape.burst),
+    ];
+    all.extend(args.iter().map(|a| (*a).to_owned()));
+    Running::start(&softgpu()?, all)
+}
+
+fn dump(gpu: &Running, args: &[&str]) -> Result<Ended> {
+    let mut all: Vec<OsString> = vec!["dump".into(), "-p".into(), gpu.pid().to_string().into()];
+    all.extend(args.iter().map(Into::into));
+    Running::start(&nvcap()?, all)?.end(LIMIT)
+}
+
+fn one_look(gpu: &Running, args: &[&str]) -> Result<Value> {
+    let ended = dump(gpu, &[&["--json"], args].concat())?;
+    ended.expect_code(0)?;
+    let look: Value = serde_json::from_str(&ended.stdout).context("the dump is no JSON")?;
+    Ok(look["processes"][0].clone())
+}
+
+fn channel(process: &Value, token: u32) -> Result<&Value> {
+    let all = process["channels"].as_array().context("no channels")?;
+    all.iter()
+        .find(|c| c["token"] == token)
+        .with_context(|| format!("no channel with token {token:#x} among {}", all.len()))
+}
+
+fn last_of(plan: Plan, last: u32, args: &[&str]) -> Result<()> {
+    let mut gpu = start(&plan, &[args, &["--linger-ms=60000"]].concat())?;
+    gpu.wait_until("done", LIMIT, |r| r.stdout().contains("done image=0"))?;
+    let folder = Folder::new()?;
+    let trace = folder.file("trace.json");
+    let mut command: Vec<OsString> = vec![
+        "dump".into(),
+        "-p".into(),
+        gpu.pid().to_string().into(),
+        "--stream".into(),
+        "--json".into(),
+        "-vv".into(),
+        "-e".into(),
+        "type=submission,entry".into(),
+        format!("--last={last}").into(),
+        "-o".into(),
+    ];
+    command.push(trace.clone().into());
+    let ended = Running::start(&nvcap()?, command)?.end(LIMIT)?;
+    ended.expect_code(0)?;
+    let expected: u64 = (0..plan.channels.len())
+        .map(|i| {
+            let entries: usize = plan.stream(i).map(|s| s.entries.len()).sum();
+            (entries as u64).min(u64::from(last.min(ENTRIES - 1)))
+        })
+        .sum();
+    let report = verify(&trace, &Expected::part(plan, Extent::Suffix))?;
+    ensure!(
+        report.entries == expected,
+        "{} entries instead of {expected}",
+        report.entries
+    );
+    report.expect_complete()
+}
+
+/// Rings that have not gone round: everything, to the last byte, with nothing prepared.
+pub fn whole_history() -> Result<()> {
+    last_of(plan(61, CHANNELS, 8000), 1000, &[])
+}
+
+/// Rings that have gone round several times: the newest thousand of each.
+pub fn last_thousand() -> Result<()> {
+    last_of(plan(62, 4, 20_000), 1000, &[])?;
+    last_of(plan(63, 3, 12_345), 5000, &[])
+}
+
+/// As many as the user asks for.
+pub fn last_few() -> Result<()> {
+    last_of(plan(64, CHANNELS, 30_000), 7, &[])
+}
+
+/// Submissions of several entries, methods that go on over entries, control entries.
+pub fn bursts() -> Result<()> {
+    let mut plan = plan(65, 6, 3000);
+    plan.shape.burst = 9;
+    last_of(plan, 1000, &[])
+}
+
+/// Channels, tokens and what was proven of them.
+pub fn channels_and_tokens() -> Result<()> {
+    let plan = plan(66, CHANNELS, 25_000);
+    let mut gpu = start(&plan, &["--linger-ms=60000"])?;
+    gpu.wait_until("done", LIMIT, |r| r.stdout().contains("done image=0"))?;
+    // No ring is left that shows its beginning, and this machine has no GPU that tells its chip.
+    let process = one_look(&gpu, &["--chip=GH100"])?;
+    ensure!(process["verdict"] == "idle", "{}", process["verdict"]);
+    for (i, c) in plan.channels.iter().enumerate() {
+        let seen = channel(&process, c.token())?;
+        let put = plan.quota(i) % u64::from(ENTRIES);
+        ensure!(seen["gp_put"] == put && seen["gp_get"] == put, "{seen}");
+        ensure!(seen["found"]["ring"] == c.ring() && seen["found"]["userd"] == c.userd());
+        ensure!(seen["found"]["target"] == "parses", "{}", seen["found"]);
+        ensure!(seen["semaphore"]["address"] == semaphore(*c));
+        ensure!(seen["semaphore"]["value"] == plan.quota(i));
+        let engine = if c.runlist() == 0 { "gr" } else { "ce" };
+        ensure!(seen["engine"] == engine, "{}", seen["engine"]);
+    }
+    Ok(())
+}
+
+/// The program hangs in its own way; the dump must say which.
+fn hung(kind: &str) -> Result<(Running, Value)> {
+    let mut gpu = start(&plan(70, 8, 4000), &["--hang", kind, "--linger-ms=60000"])?;
+    gpu.wait_until("hung", LIMIT, |r| r.stdout().contains("hung "))?;
+    let process = one_look(&gpu, &["--watch=0.3", "--last=40"])?;
+    ensure!(process["verdict"] == "hang", "{}", process["says"]);
+    Ok((gpu, process))
+}
+
+fn expect_kernel(c: &Value) -> Result<()> {
+    let running = &c["running"];
+    let launch = &running["operation"];
+    ensure!(
+        running["kind"] == "kernel" && running["certain"] == true,
+        "{running}"
+    );
+    ensure!(launch["grid"] == serde_json::json!(GRID), "{launch}");
+    ensure!(launch["block"] == serde_json::json!(BLOCK), "{launch}");
+    ensure!(launch["program"] == PROGRAM, "{launch}");
+    Ok(())
+}
+
+/// A kernel that does not end: its grid and program, what is queued, who waits, and that the chain ends at it.
+pub fn spinning_kernel() -> Result<()> {
+    let (_gpu, process) = hung("spin")?;
+    let a = channel(&process, 0xa)?;
+    expect_kernel(a)?;
+    ensure!(
+        a["pending"] == QUEUED && a["running"]["behind"] == QUEUED,
+        "{a}"
+    );
+    for (token, on) in [(0xb, 0xa), (0x1_0012, 0xb)] {
+        let waiter = channel(&process, token)?;
+        let releaser = channel(&process, on)?;
+        ensure!(waiter["state"] == "waiting", "{}", waiter["state"]);
+        ensure!(waiter["wait"]["address"] == releaser["semaphore"]["address"]);
+        ensure!(
+            waiter["wait"]["payload"] == 501 && waiter["wait"]["value"] == 500,
+            "{}",
+            waiter["wait"]
+        );
+        ensure!(waiter["wait"]["releasers"][0]["channel"] == releaser["channel"]);
+        ensure!(
+            waiter["root"] == serde_json::json!({"kind": "work", "channel": a["channel"]}),
+            "{}",
+            waiter["root"]
+        );
+    }
+    Ok(())
+}
+
+/// Nothing is queued and GP_GET stands at GP_PUT: the semaphore alone tells that the kernel has not ended.
+pub fn lost_kernel() -> Result<()> {
+    let (_gpu, process) = hung("lost")?;
+    let a = channel(&process, 0xa)?;
+    ensure!(a["gp_get"] == a["gp_put"] && a["state"] == "running", "{a}");
+    expect_kernel(a)
+}
+
+/// A wait for what nobody releases.
+pub fn orphaned_wait() -> Result<()> {
+    let (_gpu, process) = hung("wait")?;
+    let a = channel(&process, 0xa)?;
+    ensure!(
+        a["wait"]["address"] == ORPHAN && a["wait"]["payload"] == ORPHAN_PAYLOAD,
+        "{}",
+        a["wait"]
+    );
+    ensure!(a["wait"]["releasers"] == serde_json::json!([]));
+    ensure!(a["root"]["kind"] == "nobody_releases", "{}", a["root"]);
+    Ok(())
+}
+
+/// Two channels that wait for each other.
+pub fn cycle() -> Result<()> {
+    let (gpu, process) = hung("cycle")?;
+    for token in [0xa, 0xb] {
+        let c = channel(&process, token)?;
+        ensure!(c["root"]["kind"] == "cycle", "{}", c["root"]);
+    }
+    let text = dump(&gpu, &[])?;
+    ensure!(text.stdout.contains("DEADLOCK"), "{}", text.stdout);
+    Ok(())
+}
+
+/// Slow is not stuck: what moves, and how fast.
+pub fn slow_kernels() -> Result<()> {
+    let mut gpu = start(&plan(71, 8, 4000), &["--hang=slow", "--linger-ms=60000"])?;
+    gpu.wait_until("done", LIMIT, |r| r.stdout().contains("done image=0"))?;
+    let ended = dump(&gpu, &["--json", "--watch=1"])?;
+    ended.expect_code(0)?;
+    let look: Value = serde_json::from_str(&ended.stdout)?;
+    let process = &look["processes"][0];
+    ensure!(process["verdict"] == "moving", "{}", process["says"]);
+    let number = &channel(process, 0xa)?["channel"];
+    let moves = look["moved"]["channels"]
+        .as_array()
+        .context("no movement")?;
+    let a = moves
+        .iter()
+        .find(|m| m["channel"] == *number)
+        .context("not there")?;
+    // One each 50 ms; a starved machine may be slower.
+    let done = a["done"].as_u64().unwrap_or(0);
+    ensure!((3..=25).contains(&done), "{a}");
+    Ok(())
+}
+
+/// The process runs at full speed, and is looked at again and again: what is shown is what was submitted, or is counted
+/// as written over.
+pub fn running_process() -> Result<()> {
+    let plan = plan(72, 6, 400_000);
+    let gpu = start(&plan, &["--threads=2", "--linger-ms=60000"])?;
+    std::thread::sleep(Duration::from_millis(300));
+    let folder = Folder::new()?;
+    let mut whole = 0;
+    for n in 0..5 {
+        let trace = folder.file(&format!("{n}.json"));
+        let command: Vec<OsString> = [
+            "dump",
+            "--stream",
+            "--json",
+            "-vv",
+            "--last=300",
+            "-e",
+            "type=submission,entry",
+            "-p",
+        ]
+        .iter()
+        .map(Into::into)
+        .chain([
+            gpu.pid().to_string().into(),
+            "-o".into(),
+            trace.clone().into(),
+        ])
+        .collect();
+        let ended = Running::start(&nvcap()?, command)?.end(LIMIT)?;
+        if ended.code()? == 0 {
+            whole += 1;
+            let report = verify(&trace, &Expected::part(plan.clone(), Extent::Part))?;
+            ensure!(report.entries > 0, "nothing was seen");
+        }
+    }
+    ensure!(whole > 0, "no look of five was whole");
+    Ok(())
+}
+
+/// It is killed while it is being looked at: a whole look, a partial one that says so, or one line; never a crash.
+pub fn killed_meanwhile() -> Result<()> {
+    let mut seen = std::collections::BTreeSet::new();
+    for n in 0..12 {
+        let gpu = start(
+            &plan(73, CHANNELS, 20_000),
+            &["--linger-ms=60000", "--threads=2"],
+        )?;
+        std::thread::sleep(Duration::from_millis(150));
+        let args: Vec<OsString> = vec![
+            "dump".into(),
+            "--last=1000".into(),
+            "--json".into(),
+            "-p".into(),
+            gpu.pid().to_string().into(),
+        ];
+        let nvcap = Running::start(&nvcap()?, args)?;
+        let start = Instant::now();
+        while start.elapsed() < Duration::from_micros(1200 * n) {
+            std::thread::yield_now();
+        }
+        gpu.signal(libc::SIGKILL)?;
+        let ended = nvcap.end(LIMIT)?;
+        let code = ended.code()?;
+        ensure!(matches!(code, 0 | 1 | 3), "status {code}\n{}", ended.stderr);
+        ensure!(!ended.stderr.contains("panicked"), "{}", ended.stderr);
+        if code == 1 {
+            ensure!(ended.stderr.lines().count() == 1, "{}", ended.stderr);
+        } else {
+            serde_json::from_str::<Value>(&ended.stdout)?;
+        }
+        seen.insert(code);
+    }
+    ensure!(!seen.is_empty());
+    Ok(())
+}
+
+/// Rings are unmapped and mapped anew (an exec) while it is looked at in a loop.
+pub fn unmapped_meanwhile() -> Result<()> {
+    let mut gpu = start(&plan(74, 6, 300), &["--exec=12", "--linger-ms=30"])?;
+    let mut looks = 0;
+    while gpu.runs() {
+        let ended = dump(&gpu, &["--last=100", "--json"])?;
+        let code = ended.code()?;
+        ensure!(matches!(code, 0 | 1 | 3), "status {code}\n{}", ended.stderr);
+        ensure!(!ended.stderr.contains("panicked"), "{}", ended.stderr);
+        looks += 1;
+    }
+    gpu.end(LIMIT)?.expect_code(0)?;
+    ensure!(looks > 5, "only {looks} looks");
+    Ok(())
+}
+
+/// All processes: this one's is among them.
+pub fn all_processes() -> Result<()> {
+    let mut gpu = start(&plan(75, 4, 100), &["--linger-ms=60000"])?;
+    gpu.wait_until("done", LIMIT, |r| r.stdout().contains("done image=0"))?;
+    let ended = Running::start(&nvcap()?, ["dump", "-a", "--json"])?.end(LIMIT)?;
+    let look: Value = serde_json::from_str(&ended.stdout)?;
+    let pids = look["processes"].as_array().context("no processes")?;
+    ensure!(pids.iter().any(|p| p["pid"] == gpu.pid()), "{pids:?}");
+    Ok(())
+}
+
+/// One line that says what to do.
+pub fn refusals() -> Result<()> {
+    let gpu = start(&plan(76, 4, 100), &["--linger-ms=60000"])?;
+    let folder = Folder::new()?;
+    let copy = folder.file("nvcap");
+    std::fs::copy(nvcap()?, &copy)?;
+    let pid = gpu.pid().to_string();
+    for (user, pid, word) in [
+        (Some(65534), pid.as_str(), "sudo"),
+        (None, "4194304", "no such process"),
+    ] {
+        let ended = Running::start_as(&copy, ["dump", "-p", pid], user)?.end(LIMIT)?;
+        ended.expect_code(1)?;
+        ensure!(ended.stderr.lines().count() == 1, "{}", ended.stderr);
+        ensure!(ended.stderr.contains(word), "{}", ended.stderr);
+    }
+    let nothing = Running::start(&nvcap()?, ["dump"])?.end(LIMIT)?;
+    nothing.expect_code(2)
+}
