@@ -60,6 +60,8 @@ pub mod kind {
     pub const EXEC: u16 = 13;
     /// [`super::Life`]: a thread ended; `child` is 1 when the process did.
     pub const EXIT: u16 = 14;
+    /// [`super::Header`] alone: a module of the kernel is being loaded.
+    pub const MODULE: u16 = 15;
 }
 
 /// Flags in [`Header::flags`].

@@ -36,6 +36,8 @@ pub enum Raw<'a> {
     Munmap(c::Munmap),
     /// A process event.
     Life(c::Life),
+    /// A module is being loaded.
+    Module(c::Header),
 }
 
 /// Reads a record; `None` for one that this program does not know or that is too short.
@@ -70,6 +72,7 @@ pub fn parse(bytes: &[u8]) -> Option<Raw<'_>> {
         kind::FORK | kind::THREAD | kind::EXEC | kind::EXIT => {
             split(bytes).map(|(r, _)| Raw::Life(r))
         }
+        kind::MODULE => header(bytes).map(Raw::Module),
         _ => None,
     }
 }
