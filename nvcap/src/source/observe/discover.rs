@@ -79,6 +79,8 @@ pub struct Watched {
     dropped: Vec<(bool, Record)>,
     /// There is no memory of its program any more.
     gone: bool,
+    /// Some of its channels were found.
+    found: bool,
 }
 
 /// A process in whose rings nothing came for this time before the last look is taken to have been done with them, ns.
@@ -114,6 +116,7 @@ impl Watched {
             looked: 0,
             dropped: Vec::new(),
             gone: false,
+            found: false,
         })
     }
 
@@ -124,7 +127,7 @@ impl Watched {
 
     /// It could submit, and nobody saw whether it did.
     pub fn unseen(&self) -> bool {
-        self.doorbell && self.rings.is_empty()
+        self.doorbell && !self.found
     }
 
     /// Its rings are others than were seen: all are to be found anew, from their beginning.
@@ -328,6 +331,7 @@ impl Watched {
         // What appears from now on appears under observation.
         if !self.rings.is_empty() {
             self.begin = Begin::First;
+            self.found = true;
         }
     }
 
@@ -362,6 +366,7 @@ impl Watched {
         }
         if !self.rings.is_empty() {
             self.begin = Begin::First;
+            self.found = true;
         }
     }
 }
