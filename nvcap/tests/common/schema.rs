@@ -79,6 +79,7 @@ impl Schema {
                         "null" => value.is_null(),
                         "boolean" => value.is_boolean(),
                         "integer" => value.is_u64() || value.is_i64(),
+                        "number" => value.is_number(),
                         "string" => value.is_string(),
                         "array" => value.is_array(),
                         "object" => value.is_object(),
