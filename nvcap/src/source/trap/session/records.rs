@@ -320,6 +320,10 @@ impl Session {
     }
 
     pub(super) fn learn_from_scan(&mut self, r: &c::Scan) -> Result<()> {
+        if r.header.flags & flag::CONTENDED != 0 {
+            // The channel that was rung may be the one that was passed over.
+            return Ok(());
+        }
         let told = self
             .tokens_at
             .get(&r.header.tid)
