@@ -60,6 +60,8 @@ pub mod kind {
     pub const EXEC: u16 = 13;
     /// [`super::Life`]: a thread ended; `child` is 1 when the process did.
     pub const EXIT: u16 = 14;
+    /// [`super::Header`] alone: a module of the kernel is being loaded.
+    pub const MODULE: u16 = 15;
 }
 
 /// Flags in [`Header::flags`].
@@ -74,6 +76,8 @@ pub mod flag {
     pub const AFTER: u16 = 8;
     /// Ioctl records: the argument could not be read.
     pub const UNREADABLE: u16 = 16;
+    /// Scan: a channel was passed over, because somebody else was looking at it.
+    pub const CONTENDED: u16 = 32;
 }
 
 /// First in every record.

@@ -9,7 +9,7 @@ use aya_ebpf::{
     programs::RawTracePointContext,
 };
 use aya_log_ebpf::{debug, warn};
-use nvcap_common::{Birth, Life, MAX_SPACES, Proc, kind, proc_flag};
+use nvcap_common::{Birth, Header, Life, MAX_SPACES, Proc, kind, proc_flag};
 
 use crate::{
     kernel,
@@ -125,5 +125,19 @@ pub fn process_exit(ctx: RawTracePointContext) -> i32 {
     if last {
         let _ = PROCS.remove(pid);
     }
+    0
+}
+
+/// module_load(module): its functions can be probed from here on.
+#[raw_tracepoint(tracepoint = "module_load")]
+pub fn module_load(_ctx: RawTracePointContext) -> i32 {
+    let p = reserve(size_of::<Header>());
+    if p.is_null() {
+        // The modules are looked at now and then.
+        return 0;
+    }
+    // SAFETY: p has room for a Header.
+    unsafe { p.cast::<Header>().write(kernel::header(kind::MODULE)) };
+    submit(p, WAKEUP);
     0
 }

@@ -1,6 +1,9 @@
 //! The ledger finds what is missing by itself, from ring positions and GP_PUT.
 
-use nvcap::ledger::Ledger;
+mod common;
+
+use common::schema::Schema;
+use nvcap::ledger::{Ledger, Observed};
 use nvcap::output::ledger::{json, text, verdict};
 use nvcap::record::{
     At, Channel, ChannelId, GpuVa, Hole, How, Life, Loss, Lost, Origin, Process, Record, Segment,
@@ -311,4 +314,64 @@ fn the_json_ledger_says_the_same() {
     assert_eq!(v["channels"][0]["missing"], serde_json::json!([[2, 5]]));
     assert_eq!(v["channels"][0]["token"], 10);
     assert_eq!(v["time_ns"], 1005);
+}
+
+/// What observing states of itself: the margin, the cost, and why what is missing is missing.
+#[test]
+fn observing_states_its_margin_and_its_cost() {
+    let mut ledger = Ledger::new();
+    ledger.record(&channel(Origin::Found, Some(RING)));
+    ledger.record(&Record::Submission(submission(0, 3)));
+    let shown = |ledger: &Ledger| {
+        let (mut words, mut object) = (Vec::new(), Vec::new());
+        text(&mut words, ledger, false);
+        json(&mut object, ledger);
+        let object: serde_json::Value = serde_json::from_slice(&object).unwrap();
+        let schema = Schema::of_output();
+        assert!(schema.check(&object).is_ok(), "{}", schema.explain(&object));
+        (String::from_utf8(words).unwrap(), object)
+    };
+    let (words, object) = shown(&ledger);
+    assert!(!words.contains("observed") && object["observed"].is_null());
+
+    let good = Observed {
+        looks: 12,
+        longest_ns: 1_500_000,
+        largest_part: 0.375,
+        wall_ns: 1_000_000_000,
+        cpu_ns: 250_000_000,
+        reader_ns: 200_000_000,
+        ..Observed::default()
+    };
+    ledger.add_observed(good);
+    let (words, object) = shown(&ledger);
+    for part in [
+        "observed 1 submission on 1 channel without a trap in 12 looks",
+        "at most 1.5 ms and 37.5 % of a ring",
+        "CPU used: 25.0 % of one core, 20.0 % to look",
+        "complete: 1 submission",
+    ] {
+        assert!(words.contains(part), "no {part:?} in\n{words}");
+    }
+    assert_eq!(object["observed"]["largest_part"], 0.375);
+    assert_eq!(object["observed"]["reasons"], serde_json::json!([]));
+
+    // The reason names the remedy, and is not the budget's fault where none was given.
+    let lapped = Observed { laps: 2, ..good };
+    for (budget, throttled_ns, why) in [
+        (Some(0.05), 9_000_000, "raise --observe-cpu"),
+        (None, 0, "nvcap came too late"),
+    ] {
+        ledger.add_observed(Observed {
+            budget,
+            throttled_ns,
+            reused: 1,
+            ..lapped
+        });
+        let (words, object) = shown(&ledger);
+        assert!(words.contains("a ring went round between two looks 2 times"));
+        assert!(words.contains(why), "{words}");
+        assert!(words.contains("1 entry whose memory was used again"));
+        assert_eq!(object["observed"]["reasons"].as_array().unwrap().len(), 2);
+    }
 }

@@ -21,6 +21,7 @@ use std::time::Instant;
 
 use anyhow::{Result, bail};
 
+use crate::build::Profile;
 use guest::Programs;
 use matrix::{Cell, Way};
 use report::{Outcome, Report};
@@ -62,13 +63,19 @@ pub struct Args {
     /// The nvcap to test (static) [default: built from this checkout]
     #[arg(long, value_name = "FILE")]
     nvcap: Option<PathBuf>,
+    /// Build the programs by the development profile: sooner after a change, slower in the machine
+    #[arg(long)]
+    dev: bool,
     /// Only the bed's own tests, without nvcap
     #[arg(long)]
     bed: bool,
     /// Print all of each guest's console
     #[arg(long, short)]
     verbose: bool,
-    /// Only these tests
+    /// Each machine so many times: does it pass every time?
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    times: usize,
+    /// Only these tests; `capture::` stands for all of the cell's whose names begin so
     #[arg(last = true, value_name = "TEST")]
     tests: Vec<String>,
 }
@@ -84,11 +91,17 @@ pub fn run(args: Args) -> Result<()> {
         return Ok(());
     }
     shell::need(qemu::NEEDS, "the test VM")?;
-    let programs = guest::build(args.nvcap.as_deref(), args.bed)?;
+    let profile = Profile {
+        release: !args.dev,
+        ..Profile::RELEASE
+    };
+    let programs = guest::build(args.nvcap.as_deref(), args.bed, profile)?;
     let jobs = args
         .jobs
         .unwrap_or_else(|| std::thread::available_parallelism().map_or(1, |n| n.get()));
-    let queue = Mutex::new(VecDeque::from(cells));
+    let all = cells.iter().cloned().cycle();
+    let queue: VecDeque<Cell> = all.take(cells.len() * args.times).collect();
+    let queue = Mutex::new(queue);
     let reports = Mutex::new(Vec::new());
     std::thread::scope(|scope| {
         for _ in 0..jobs.max(1) {
@@ -145,7 +158,14 @@ fn machine(cell: &Cell, programs: &Programs, args: &Args) -> Report {
     let mut tests: Vec<String> = if args.tests.is_empty() {
         cell.tests().iter().map(|t| t.to_string()).collect()
     } else {
-        args.tests.clone()
+        let group = |t: &String| {
+            let all = cell.tests().into_iter().map(String::from);
+            match t.ends_with("::") {
+                true => all.filter(|n| n.starts_with(t.as_str())).collect(),
+                false => vec![t.clone()],
+            }
+        };
+        args.tests.iter().flat_map(group).collect()
     };
     if args.gate {
         tests.retain(|t| t.starts_with("bed-"));

@@ -9,6 +9,7 @@ pub struct Args {}
 /// Looks and reports: status 0 when a live trace can be made.
 #[cfg(feature = "trap")]
 pub fn run(_args: &Args) -> anyhow::Result<ExitCode> {
+    use nvcap::source::how;
     use nvcap::source::trap::doctor::{Verdict, examine};
 
     let mut can = true;
@@ -27,9 +28,13 @@ pub fn run(_args: &Args) -> anyhow::Result<ExitCode> {
     let verdict = if can {
         "live tracing works here"
     } else {
-        "live tracing does not work here: see the lines with NO"
+        "live tracing by the trap does not work here: see the lines with NO"
     };
     println!("\n{verdict}");
+    match how::trap_refused() {
+        None => println!("--how auto takes the trap"),
+        Some(why) => println!("--how auto observes without a trap, because: {why}"),
+    }
     Ok(ExitCode::from(if can {
         0
     } else {

@@ -37,6 +37,7 @@ const EXAMPLES: &str = "\
 Examples:
   sudo nvcap -- python train.py            trace a command from its first submission
   sudo nvcap -p 4711                       trace a running process until it ends, or Ctrl-C
+  nvcap --how observe -- python train.py   the same without a trap: as fast as untraced, no root
   sudo nvcap -e op=launch -- ./vadd        kernel launches alone
   sudo nvcap --json -o out.jsonl -p 4711   one JSON object a line into a file
   sudo nvcap -q --duration 10 -p 4711      ten seconds; only the ledger

@@ -226,6 +226,7 @@ impl Target {
             given: Given::default(),
             buffer: u32::try_from(self.buffer).unwrap_or(1 << 31),
             no_bpf_loop: std::env::var_os("NVCAP_NO_BPF_LOOP").is_some(),
+            notice: |line| eprintln!("nvcap: {line}"),
             gp_get: watch,
         };
         let limits = live::Limits {

@@ -203,6 +203,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
             given: given.clone(),
             buffer: u32::try_from(args.buffer).unwrap_or(1 << 31),
             no_bpf_loop: std::env::var_os("NVCAP_NO_BPF_LOOP").is_some(),
+            notice: |line| eprintln!("nvcap: {line}"),
             gp_get: args.output.explain_streams,
         },
         observe: observe::session::Options {

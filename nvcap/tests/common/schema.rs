@@ -15,7 +15,13 @@ type Outcome = Result<HashSet<String>, String>;
 
 impl Schema {
     pub fn of_output() -> Self {
-        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/output.schema.json");
+        Self::of("output")
+    }
+
+    /// That of docs/NAME.schema.json.
+    pub fn of(name: &str) -> Self {
+        let path =
+            Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../docs/{name}.schema.json"));
         let text =
             std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
         Self {
@@ -73,6 +79,7 @@ impl Schema {
                         "null" => value.is_null(),
                         "boolean" => value.is_boolean(),
                         "integer" => value.is_u64() || value.is_i64(),
+                        "number" => value.is_number(),
                         "string" => value.is_string(),
                         "array" => value.is_array(),
                         "object" => value.is_object(),

@@ -146,11 +146,14 @@ fn stream(group: usize, expected: &Expected, channel: Channel) -> Stream {
 impl Stream {
     fn entry(&mut self, got: &compare::read::Entry) -> Result<()> {
         let late_start = matches!(self.extent, Extent::Suffix | Extent::Part);
+        let mut nearly = String::new();
         loop {
             let Some(want) = self.entries.next() else {
                 bail!(
-                    "entry {:#018x} after the {} expected ones",
+                    "entry {:#018x} ({} bytes, {} not read) after the {} expected ones{nearly}",
                     got.raw,
+                    got.data.len(),
+                    got.missing,
                     self.compared
                 );
             };
@@ -168,6 +171,14 @@ impl Stream {
             }
             // Not yet begun, one with a semaphore payload is unique: earlier ones are passed over.
             if late_start && !self.begun || self.extent == Extent::Holes {
+                if want.raw == got.raw {
+                    let same = want.bytes.iter().zip(&got.data).filter(|(a, b)| a == b);
+                    nearly = format!(
+                        "; one of them points there too, with {} of {} bytes the same",
+                        same.count(),
+                        want.bytes.len()
+                    );
+                }
                 continue;
             }
             if want.raw == got.raw {
@@ -303,16 +314,16 @@ fn names_of_channels(path: &Path) -> Result<BTreeMap<u64, Key>> {
         .next_item()
         .with_context(|| path.display().to_string())?
     {
-        let (key, raw) = match &item {
-            Item::Submission(s) => (s.key, None),
-            Item::Entry(e) => (e.key, Some(e.raw)),
+        let (pid, key, raw) = match &item {
+            Item::Submission(s) => (s.pid, s.key, None),
+            Item::Entry(e) => (e.pid, e.key, Some(e.raw)),
             Item::Ledger(_) | Item::Other(_) => continue,
         };
         let Some(channel) = reader.channel() else {
             continue;
         };
         if key.token.is_some() {
-            told.insert(channel, key);
+            told.insert(channel, by_layout(pid, key));
             continue;
         }
         ensure!(
@@ -332,11 +343,13 @@ fn names_of_channels(path: &Path) -> Result<BTreeMap<u64, Key>> {
 /// Compares the trace in `path` with what is expected, to the last byte.
 pub fn verify(path: &Path, expected: &[Expected]) -> Result<Report> {
     let names = names_of_channels(path)?;
-    let named =
-        |key: Key, channel: Option<u64>| match (key.token, channel.and_then(|c| names.get(&c))) {
-            (None, Some(known)) => *known,
-            _ => key,
-        };
+    let named = |pid: u32, key: Key, channel: Option<u64>| {
+        let known = channel.and_then(|c| names.get(&c));
+        match known.filter(|_| key.token.is_none()) {
+            Some(known) => *known,
+            None => by_layout(pid, key),
+        }
+    };
     let file = File::open(path).with_context(|| format!("no trace at {}", path.display()))?;
     let mut reader = Reader::new(BufReader::with_capacity(1 << 20, file), true);
     let mut streams: BTreeMap<(usize, Key), Stream> = BTreeMap::new();
@@ -374,10 +387,7 @@ pub fn verify(path: &Path, expected: &[Expected]) -> Result<Report> {
                 );
                 entries_due = s.entries;
                 let stream = streams
-                    .get_mut(&(
-                        group_of(s.pid)?,
-                        by_layout(s.pid, named(s.key, reader.channel())),
-                    ))
+                    .get_mut(&(group_of(s.pid)?, named(s.pid, s.key, reader.channel())))
                     .with_context(|| {
                         format!(
                             "a submission to an unexpected channel: {}",
@@ -398,10 +408,7 @@ pub fn verify(path: &Path, expected: &[Expected]) -> Result<Report> {
                 );
                 entries_due -= 1;
                 let stream = streams
-                    .get_mut(&(
-                        group_of(e.pid)?,
-                        by_layout(e.pid, named(e.key, reader.channel())),
-                    ))
+                    .get_mut(&(group_of(e.pid)?, named(e.pid, e.key, reader.channel())))
                     .context("an entry of an unexpected channel")?;
                 stream.entry(&e).with_context(|| describe(stream))?;
                 report.entries += 1;

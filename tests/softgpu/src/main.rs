@@ -39,6 +39,10 @@ struct Args {
     /// With --files: after the last submission, hang this way and say "hung" and what hangs
     #[arg(long, value_enum, requires = "files")]
     hang: Option<HangArg>,
+    /// With --device: how long making a context takes beside its calls, and ending it, milliseconds (making CUDA's
+    /// takes 200 and more)
+    #[arg(long, value_name = "MS", default_value_t = 250)]
+    context_ms: u64,
     /// GPUs
     #[arg(long, default_value_t = GPUS, value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=GPUS as u64))]
     gpus: usize,
@@ -192,6 +196,7 @@ impl Args {
             device: self.device || std::env::var_os("SOFTGPU_DEVICE").is_some(),
             files: self.files,
             hang: self.hang.map(HangArg::kind),
+            context: Duration::from_millis(self.context_ms),
             gpus: self.gpus,
             threads: self.threads,
             churn: self.churn,

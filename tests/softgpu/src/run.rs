@@ -27,6 +27,10 @@ pub struct How {
     pub files: bool,
     /// At the end, hang this way.
     pub hang: Option<Hang>,
+    /// Time between the last call that makes the context and the first submission, and again between the last
+    /// submission and the context's end. A tracer in an emulated machine is
+    /// slowed down as the calls are; the rest of what CUDA does meanwhile is not done here at all.
+    pub context: Duration,
     /// GPUs laid out.
     pub gpus: usize,
     /// Threads of each process.
@@ -92,6 +96,7 @@ fn say(line: &str) {
 fn lay_out(how: &How) -> Result<Memory> {
     if how.device {
         let memory = Memory::map_device(how.gpus)?;
+        std::thread::sleep(how.context);
         if let Some(line) = memory.unusual_tokens() {
             say(&line);
         }
@@ -100,6 +105,13 @@ fn lay_out(how: &How) -> Result<Memory> {
         Memory::map_files(how.gpus)
     } else {
         Memory::map(how.gpus)
+    }
+}
+
+/// Ending a context takes its time, too.
+fn give_up(how: &How) {
+    if how.device {
+        std::thread::sleep(how.context);
     }
 }
 
@@ -138,6 +150,7 @@ pub fn run(plan: &Plan, how: &How) -> Result<()> {
         say(&hang(plan, &memory, kind)?);
     }
     std::thread::sleep(how.linger);
+    give_up(how);
     if plan.shape.image / EXEC_STRIDE < how.exec {
         memory.unmap();
         return execute(plan, how);
@@ -229,7 +242,9 @@ fn own_child(plan: &Plan, how: &How, parent: &Memory, index: usize) -> Result<()
         ..how.clone()
     };
     process(&plan, &how, &memory, 0);
-    finish(&plan, &memory)
+    finish(&plan, &memory)?;
+    give_up(&how);
+    Ok(())
 }
 
 fn reap(pid: libc::pid_t) -> Result<()> {

@@ -17,13 +17,13 @@ pub struct Programs {
 }
 
 /// Builds them; `nvcap` is taken as it is where it is named. With `bed`, neither it nor its tests are wanted.
-pub fn build(nvcap: Option<&Path>, bed: bool) -> Result<Programs> {
+pub fn build(nvcap: Option<&Path>, bed: bool, profile: Profile) -> Result<Programs> {
     let mut wanted = vec!["vm-guest", "softgpu"];
     if nvcap.is_none() && !bed {
         build::bpf().context("without nvcap, `cargo xtask vm --bed` runs the bed's own tests")?;
         wanted.push("nvcap");
     }
-    let dir = build::packages(&wanted, Profile::RELEASE)?;
+    let dir = build::packages(&wanted, profile)?;
     let nvcap = match nvcap {
         _ if bed => None,
         Some(file) if !file.is_file() => bail!("{} is not there", file.display()),
@@ -31,7 +31,7 @@ pub fn build(nvcap: Option<&Path>, bed: bool) -> Result<Programs> {
         None => Some(dir.join("nvcap")),
     };
     let nvcap = match nvcap {
-        Some(nvcap) => Some((nvcap, build::test_program("live", Profile::RELEASE)?)),
+        Some(nvcap) => Some((nvcap, build::test_program("live", profile)?)),
         None => None,
     };
     Ok(Programs {

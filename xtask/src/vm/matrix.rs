@@ -76,12 +76,14 @@ const ALL: &[&str] = &[
     "capture::big_entries",
     "capture::bursts",
     "capture::wide_bursts",
+    "capture::without_bpf_loop",
     "capture::thread_churn",
     "capture::shared_channels",
     "capture::late_doorbells",
     "capture::both_pages",
     "capture::fork_shared",
     "capture::fork_own",
+    "capture::fork_and_exec",
     "capture::exec",
     "capture::exec_from_thread",
     "capture::many_events",
@@ -89,6 +91,9 @@ const ALL: &[&str] = &[
     "attach::waiting_process",
     "attach::running_process",
     "attach::first_submissions",
+    "attach::exec_afterwards",
+    "attach::fork_afterwards",
+    "attach::two_processes",
     "attach::exits_meanwhile",
     "death::kill_nvcap_attached",
     "death::kill_nvcap_parent",
@@ -106,6 +111,7 @@ const STAND_IN: &[&str] = &[
     "container",
     "in-container",
     "reload",
+    "reload-at-once",
 ];
 
 /// One of each kind: what a cell that differs in one thing runs.
@@ -167,6 +173,8 @@ impl Cell {
             if self.kernel == "6.12" {
                 tests.extend(STAND_IN);
             }
+        } else if self.kernel == "5.10" {
+            tests.push("old-kernel");
         } else if self.gpus == USUAL.gpus {
             tests.extend(FEW);
         } else {

@@ -77,7 +77,7 @@ pub fn boot(
         cpio.file("bin/nvcap", nvcap)?;
         cpio.file("bin/live", live)?;
         // The init under other names: see its head.
-        for name in ["nvcap-here", "true", "contained", "lives"] {
+        for name in ["nvcap-here", "true", "env", "contained", "lives"] {
             cpio.file(&format!("bin/{name}"), &programs.init)?;
         }
     }
@@ -117,7 +117,7 @@ fn live(
             "-cpu",
             "max",
             "-smp",
-            "2",
+            "1",
         ])
         .args([
             "-m",

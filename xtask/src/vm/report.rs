@@ -139,7 +139,7 @@ const FEATURES: &[(&str, &[&str])] = &[
     ("capture", &["capture::", "trace", "no-gpu"]),
     ("attach", &["attach::"]),
     ("kill, signals", &["death::"]),
-    ("reload", &["reload"]),
+    ("reload", &["reload", "reload-at-once"]),
     ("containers", &["container", "in-container"]),
     ("revocation", &["revoked", "no-peeks"]),
     ("ioctls, channels, maps", &["driver-commands"]),

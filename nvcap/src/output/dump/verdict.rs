@@ -227,7 +227,8 @@ fn work(work: &Work) -> String {
         let _ = write!(text, ", or one of {} more in that entry", work.others);
     }
     if work.behind > 0 {
-        let _ = write!(text, "; {} submissions behind it", work.behind);
+        let s = if work.behind == 1 { "" } else { "s" };
+        let _ = write!(text, "; {} submission{s} behind it", work.behind);
     }
     if !work.certain {
         text.push_str("; by GP_GET alone, its semaphore cannot be read");

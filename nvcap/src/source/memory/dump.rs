@@ -209,13 +209,20 @@ fn engine(seen: &Seen) -> Engine {
 }
 
 fn process(snapshot: &Snapshot, threads: Vec<hang::Thread>) -> ProcessLook {
+    let windows = snapshot.windows.iter().map(|w| {
+        format!(
+            "pushbuffers at {:#x} for the GPU were read at {:#x} of the process: the only place where what the newest entries \
+             point to is filled by methods",
+            w.gpu, w.cpu
+        )
+    });
     ProcessLook {
         pid: snapshot.pid,
         name: snapshot.name.clone(),
         threads,
         channels: snapshot.channels.iter().map(facts).collect(),
         unused: snapshot.unused,
-        notes: snapshot.notes.clone(),
+        notes: snapshot.notes.iter().cloned().chain(windows).collect(),
         finding_ns: snapshot.finding.as_nanos() as u64,
         reading_ns: snapshot.reading.as_nanos() as u64,
     }

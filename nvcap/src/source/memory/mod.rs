@@ -2,6 +2,7 @@
 
 pub mod chip;
 pub mod dump;
+pub mod elsewhere;
 pub mod find;
 pub mod look;
 #[cfg(test)]

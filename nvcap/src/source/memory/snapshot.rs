@@ -12,6 +12,7 @@ use std::{
 };
 
 use super::{
+    elsewhere::{self, Window},
     find::{self, Effort, Found, Places},
     maps::{self, Area},
     notifier::{self, Notifier},
@@ -103,6 +104,8 @@ pub struct Snapshot {
     pub unused: usize,
     /// What was left out, in words.
     pub notes: Vec<String>,
+    /// Where the process has what its pushbuffers' addresses mean to the GPU, where the two differ.
+    pub windows: Vec<Window>,
     /// Time for the mappings and finding the channels.
     pub finding: Duration,
     /// Time for rings and pushbuffers.
@@ -158,6 +161,7 @@ pub(super) fn of(
         .zip(first..)
         .map(|(f, number)| see(memory, &places, at, ChannelId(number), *f, options.last))
         .collect();
+    let windows = resolve(memory, &places, &mut channels);
     let reading = start.elapsed().saturating_sub(finding);
     name_tokens(memory, &areas, &search.found, &mut channels);
     for seen in &mut channels {
@@ -175,10 +179,64 @@ pub(super) fn of(
         unused: search.found.len() - channels.len(),
         channels,
         notes: search.notes,
+        windows,
         areas,
         finding,
         reading,
     }
+}
+
+/// Reads entries whose addresses are the GPU's alone, where their place in the process can be found.
+fn resolve(memory: &impl Peek, places: &Places<'_>, channels: &mut [Seen]) -> Vec<Window> {
+    use crate::decode::{entry::read, event::EntryKind};
+    let mut windows: Vec<Window> = Vec::new();
+    for seen in channels.iter_mut().filter(|s| s.elsewhere > 0) {
+        // A pushbuffer may lie in several pieces of memory: one at a time, newest first.
+        for _ in 0..4 {
+            let left: Vec<(u64, u32)> = seen
+                .submissions
+                .iter()
+                .flat_map(|s| &s.segments)
+                .filter(|s| s.bytes.is_empty())
+                .filter_map(|s| match read(s.entry, 0) {
+                    EntryKind::Segment { address, len, .. } => Some((address.0, len)),
+                    EntryKind::Control { .. } => None,
+                })
+                .collect();
+            let known = |windows: &[Window]| {
+                let newest = left.last().copied();
+                newest.is_some_and(|(a, n)| {
+                    windows.iter().any(|w| w.cpu_of(a, u64::from(n)).is_some())
+                })
+            };
+            if !known(&windows) {
+                match elsewhere::window(memory, places, &left) {
+                    Some(window) => windows.push(window),
+                    None => break,
+                }
+            }
+            let mut filled = 0;
+            let all = seen.first.iter_mut().chain(&mut seen.submissions);
+            for segment in all.flat_map(|s| &mut s.segments) {
+                let EntryKind::Segment { address, len, .. } = read(segment.entry, 0) else {
+                    continue;
+                };
+                let cpu = windows
+                    .iter()
+                    .find_map(|w| w.cpu_of(address.0, u64::from(len)));
+                if let (true, Some(cpu)) = (segment.bytes.is_empty(), cpu) {
+                    (segment.bytes, segment.holes) = memory.peek_lax(cpu, len as usize);
+                    filled += 1;
+                }
+            }
+            seen.elsewhere = seen.elsewhere.saturating_sub(filled);
+            if filled == 0 || seen.elsewhere == 0 {
+                break;
+            }
+        }
+        give_up_recycled(seen);
+    }
+    windows
 }
 
 /// What the user names is believed, as far as it is there.
@@ -661,6 +719,21 @@ mod tests {
             } else {
                 assert_eq!(bytes[4..8], (n as u32).to_le_bytes());
             }
+        }
+    }
+
+    #[test]
+    fn a_graphics_clients_entries_are_read_where_the_process_has_them() {
+        let mut memory = MadeUp::graphics();
+        let rings = memory.graphics_rings(2);
+        for ring in &rings {
+            memory.submit_many(*ring, 60);
+        }
+        let snapshot = taken(&memory, memory.areas(), 30);
+        assert_eq!((snapshot.channels.len(), snapshot.windows.len()), (2, 1));
+        for seen in &snapshot.channels {
+            assert_eq!((seen.elsewhere, seen.recycled), (0, 0));
+            assert_eq!(payloads(seen), (31..=60).collect::<Vec<_>>());
         }
     }
 

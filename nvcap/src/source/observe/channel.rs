@@ -294,15 +294,15 @@ impl Follower {
         let since = fetch::entries(memory, self.ring, self.size, end, end + more)?;
         // The second look: the first entry stands, so all of them do, and their bytes were read in time.
         let again = fetch::entries(memory, self.ring, self.size, self.done, self.done + 1)?;
-        // Where entries look alike from round to round, that one stands proves little: then it is the time that tells
-        // and, where that was long (another program had the processor), the payload.
+        // Where entries look alike from round to round, that one stands proves little. Then it is the time that tells
+        // and, where that was long (another program had the processor), whether the bytes stand too.
         let in_time = clock().saturating_sub(now) < self.pace.lap_time() / 2;
         let gone = if in_time && again[0] == entries[0] {
             0
         } else {
             let second = fetch::entries(memory, self.ring, self.size, self.done, end)?;
             match proof::overwritten(&entries, &second) {
-                0 => 0,
+                0 if in_time || self.bytes_stand(memory, &segments, extended) => 0,
                 _ if !in_time => entries.len(),
                 some => some,
             }
@@ -341,9 +341,6 @@ impl Follower {
             let position = self.done + i as u64;
             let stands = if i < gone {
                 false
-            } else if !in_time && verdicts[i] != Verdict::Proven {
-                faults.overwritten += 1;
-                false
             } else if verdicts[i] == Verdict::Wrong || reused.binary_search(&i).is_ok() {
                 faults.reused += 1;
                 false
@@ -374,6 +371,15 @@ impl Follower {
         self.keeper = keeper;
         self.kept = now;
         Ok(true)
+    }
+
+    /// The end of the first segment is as it was read: it is written anew before any of the others.
+    fn bytes_stand(&self, memory: &impl Peek, segments: &[Segment], extended: u64) -> bool {
+        let first = segments.iter().find(|s| !s.bytes.is_empty());
+        first.is_none_or(|s| {
+            let keeper = Keeper::of(s, extended);
+            self.compare(memory, &keeper, s.entry) == Kept::Yes
+        })
     }
 
     /// Each entry of this channel ends with a payload that follows the one before.
@@ -508,14 +514,14 @@ impl Follower {
         to.push(self.loss(now, Lost::Blind { why }));
     }
 
-    /// What is to be said when its ring is gone: what may have come after the last look.
-    pub fn gone(&self, now: u64) -> Option<Record> {
+    /// What is to be said where its ring is gone and its process lives: what may have come after the last look.
+    pub fn gone(&self, now: u64) -> Record {
         let why = format!(
-            "channel {} was busy when its ring went away: what came in the last {:.1} ms is not known",
+            "channel {} was busy when its ring was unmapped: what came in the last {:.1} ms is not known",
             self.announced.id.0,
             now.saturating_sub(self.looked) as f64 / 1e6
         );
-        self.hot.then(|| self.loss(now, Lost::Blind { why }))
+        self.loss(now, Lost::Blind { why })
     }
 }
 

@@ -1,6 +1,6 @@
 //! A process that is observed: what of it may have changed since the last look, found cheaply.
 
-use std::{collections::BTreeSet, fs, io, time::Duration};
+use std::{collections::BTreeSet, fs, io};
 
 use super::{
     channel::Begin,
@@ -21,9 +21,12 @@ const SHORTEST_NS: u64 = 10_000_000;
 /// Longest, ns.
 const LONGEST_NS: u64 = 1_000_000_000;
 /// What looking after a process may cost: one part in so many of a core.
-const PART: u32 = 40;
-/// Time between two searches for rings in mappings that have not changed, ns: none was found yet, or some were.
-const SEARCH_NS: [u64; 2] = [10_000_000, 2_000_000_000];
+const PART: u64 = 100;
+/// Time between two searches for rings in mappings that have not changed, ns: while none was found, or some were
+/// just now; and later, if the process has run at all.
+const SEARCH_NS: [u64; 2] = [10_000_000, 50_000_000];
+/// How long channels are expected to appear, from the first on, ns.
+const APPEAR_NS: u64 = 2_000_000_000;
 
 /// A channel that was seen, and where following it begins.
 #[derive(Debug)]
@@ -37,8 +40,6 @@ pub struct Seen {
 /// What a look after a process found.
 #[derive(Debug, Default)]
 pub struct Changes {
-    /// It executes another program, of this name.
-    pub executes: Option<String>,
     /// Mappings made and given up.
     pub records: Vec<Record>,
     /// Channels that were not there before.
@@ -65,8 +66,28 @@ pub struct Watched {
     rings: BTreeSet<u64>,
     next_maps: u64,
     next_search: u64,
+    /// CPU time it had used at the last search, ns.
+    searched_at: u64,
+    appear_until: u64,
     doorbell: bool,
+    /// Rings that could not be read and were forgotten.
+    forgotten: u32,
+    /// When something was last found in one of its rings, and when one was last read, ns.
+    moved: u64,
+    looked: u64,
+    /// What is to be said of its channels that nobody has any more, if it lives on.
+    dropped: Vec<(bool, Record)>,
+    /// There is no memory of its program any more.
+    gone: bool,
+    /// Some of its channels were found.
+    found: bool,
 }
+
+/// A process in whose rings nothing came for this time before the last look is taken to have been done with them, ns.
+pub const QUIET_NS: u64 = 20_000_000;
+
+/// How often a ring that could not be read is looked for again, all rings of a process together.
+const AGAIN: u32 = 200;
 
 impl Watched {
     /// Opens a process.
@@ -87,7 +108,15 @@ impl Watched {
             rings: BTreeSet::new(),
             next_maps: 0,
             next_search: 0,
+            searched_at: 0,
+            appear_until: 0,
             doorbell: false,
+            forgotten: 0,
+            moved: 0,
+            looked: 0,
+            dropped: Vec::new(),
+            gone: false,
+            found: false,
         })
     }
 
@@ -98,7 +127,7 @@ impl Watched {
 
     /// It could submit, and nobody saw whether it did.
     pub fn unseen(&self) -> bool {
-        self.doorbell && self.rings.is_empty()
+        self.doorbell && !self.found
     }
 
     /// Its rings are others than were seen: all are to be found anew, from their beginning.
@@ -110,28 +139,85 @@ impl Watched {
         (self.next_maps, self.next_search) = (0, 0);
     }
 
-    /// Looks for another program image, other mappings, new rings.
+    /// One of its rings was read.
+    pub fn was_read(&mut self, now: u64, fresh: bool) {
+        self.looked = now;
+        if fresh {
+            self.moved = now;
+        }
+    }
+
+    /// Nobody has one of its channels any more: `said` is what that means if it has merely been unmapped.
+    /// `hot`: the last look at it found something.
+    pub fn drop_channel(&mut self, hot: bool, said: Record) {
+        self.dropped.push((hot, said));
+    }
+
+    /// It lives on without the channels that were dropped.
+    pub fn unmapped(&mut self) -> Vec<Record> {
+        if self.gone {
+            // It is ending, or executing another program: the next look tells which.
+            return Vec::new();
+        }
+        let dropped = std::mem::take(&mut self.dropped);
+        dropped.into_iter().filter(|d| d.0).map(|d| d.1).collect()
+    }
+
+    /// All its memory is gone. `Some`: it was submitting then, and so many ns have passed since the last look.
+    pub fn ended_busy(&mut self, now: u64) -> Option<u64> {
+        let dropped = !std::mem::take(&mut self.dropped).is_empty();
+        let quiet = self.looked.saturating_sub(self.moved);
+        (dropped && quiet < QUIET_NS).then(|| now.saturating_sub(self.looked))
+    }
+
+    /// It executes another program than the one that was looked at: its name.
+    pub fn executes(&mut self) -> Option<String> {
+        if !self.suspect && !self.gone && process::pages(self.pid) == self.pages {
+            return None;
+        }
+        let image = image(self.pid);
+        if image == self.image || image.is_empty() {
+            return None;
+        }
+        self.image = image;
+        // Of the old program nothing can be read, and what is at its addresses is not its.
+        self.process = None;
+        Some(process::name(self.pid))
+    }
+
+    /// Begins with the program that it executes now.
+    pub fn begin_anew(&mut self) {
+        self.process = Process::open(self.pid).ok();
+        self.dropped.clear();
+        self.gone = false;
+        self.forget_rings();
+    }
+
+    /// A ring could not be read: it was unmapped, and another may be mapped in its place.
+    pub fn forget(&mut self, ring: Option<CpuVa>, why: io::ErrorKind) {
+        self.suspect = true;
+        // The kernel's way of saying that there is no memory of that program any more.
+        self.gone |= why == io::ErrorKind::UnexpectedEof;
+        self.forgotten += 1;
+        if let (Some(ring), true) = (ring, self.forgotten < AGAIN) {
+            self.rings.remove(&ring.0);
+            self.begin = Begin::First;
+            self.next_search = 0;
+        }
+    }
+
+    /// Looks for other mappings and new rings.
     pub fn look(&mut self, given: &Given) -> Changes {
         let mut changes = Changes::default();
         let now = now();
         let pages = process::pages(self.pid);
         let changed = std::mem::take(&mut self.suspect) || pages != self.pages;
-        if changed {
-            let image = image(self.pid);
-            if image != self.image && !image.is_empty() {
-                changes.executes = Some(process::name(self.pid));
-                self.image = image;
-                self.process = Process::open(self.pid).ok();
-                self.begin = Begin::First;
-                self.areas.clear();
-                self.rings.clear();
-            }
-        }
         if changed && now >= self.next_maps || now >= self.next_maps + LONGEST_NS {
             self.pages = pages;
+            let begun = process::thread_cpu();
             self.read_maps(now, &mut changes);
-            let cost = process::now() - now;
-            self.next_maps = now + (cost * u64::from(PART)).clamp(SHORTEST_NS, LONGEST_NS);
+            let cost = process::thread_cpu().saturating_sub(begun);
+            self.next_maps = now + (cost * PART).clamp(SHORTEST_NS, LONGEST_NS);
         }
         if given.channels.is_empty() {
             self.search(now, &mut changes);
@@ -142,9 +228,8 @@ impl Watched {
     }
 
     /// Sets the next look by what this one cost.
-    pub fn pause(&mut self, cost: Duration) {
-        let ns = (cost * PART).as_nanos() as u64;
-        self.due = now() + ns.clamp(SHORTEST_NS, LONGEST_NS);
+    pub fn pause(&mut self, cost_ns: u64) {
+        self.due = now() + (cost_ns * PART).clamp(SHORTEST_NS, LONGEST_NS);
     }
 
     fn at(&self, now: u64) -> At {
@@ -190,11 +275,31 @@ impl Watched {
         if now < self.next_search || !self.areas.iter().any(gpu) {
             return;
         }
+        let run = process.cpu().unwrap_or(0);
+        if !self.rings.is_empty() && run.saturating_sub(self.searched_at) < 1_000_000 {
+            self.next_search = now + SEARCH_NS[1];
+            return;
+        }
+        self.searched_at = run;
         // The thorough way once, where the cheap one finds nothing in a process that was there before.
         let first = self.begin == Begin::Here && self.rings.is_empty();
         let effort = if first { Effort::Usual } else { Effort::Habit };
-        let found = find::search(&process.memory, &self.areas, effort).found;
-        let cost = process::now() - now;
+        let cpu = process::thread_cpu();
+        let mut found = find::search(&process.memory, &self.areas, effort).found;
+        let cost = process::thread_cpu().saturating_sub(cpu);
+        // Slots that are all zero are channels where a used one lies behind them; elsewhere they are nothing, or will
+        // be found once they are used.
+        let used: Vec<(u32, u64)> = found
+            .iter()
+            .filter(|f| f.used)
+            .map(|f| (f.gpu, f.ring))
+            .collect();
+        found.retain(|f| {
+            f.used
+                || used
+                    .iter()
+                    .any(|(gpu, ring)| *gpu == f.gpu && *ring > f.ring && ring - f.ring < 1 << 21)
+        });
         let begin = self.begin;
         for f in found {
             if !self.rings.insert(f.ring) {
@@ -218,11 +323,15 @@ impl Watched {
                 begin,
             });
         }
-        let least = SEARCH_NS[usize::from(!self.rings.is_empty())];
-        self.next_search = now + least.max(cost * u64::from(PART));
+        if self.rings.is_empty() {
+            self.appear_until = now + APPEAR_NS;
+        }
+        let least = SEARCH_NS[usize::from(now > self.appear_until)];
+        self.next_search = now + least.max(cost * PART / 2);
         // What appears from now on appears under observation.
         if !self.rings.is_empty() {
             self.begin = Begin::First;
+            self.found = true;
         }
     }
 
@@ -257,6 +366,7 @@ impl Watched {
         }
         if !self.rings.is_empty() {
             self.begin = Begin::First;
+            self.found = true;
         }
     }
 }

@@ -297,7 +297,7 @@ impl Allocator {
 
     /// Ranges that a submission not committed yet may be writing to.
     pub fn ahead(&self) -> [(u64, u64); 2] {
-        let most = (2 * self.largest).max(AHEAD);
+        let most = self.largest.max(AHEAD);
         let jumped = match self.jump {
             Some((from, to)) if self.end + most > from => (to, to + most),
             _ => (0, 0),

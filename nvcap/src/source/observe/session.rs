@@ -1,10 +1,7 @@
 //! All channels of all processes that are observed: each looked at when its pace says so, within the CPU that may be
 //! used; and the looks that find new processes, mappings and channels.
 
-use std::{
-    collections::BTreeMap,
-    time::{Duration, Instant},
-};
+use std::{collections::BTreeMap, time::Duration};
 
 use super::{
     channel::{Begin, Faults, Follower},
@@ -190,29 +187,37 @@ impl Session {
                 f.follower
                     .look(&p.memory, &now, &mut self.out, &mut self.faults)
             });
-            if let Some(Ok(looked)) = looked {
-                self.sums.looks += 1;
-                if looked.fresh > 0 {
-                    let part =
-                        looked.fresh as f64 / f64::from(f.follower.announced.entries.unwrap_or(1));
-                    self.sums.longest_ns = self.sums.longest_ns.max(looked.elapsed);
-                    self.sums.largest_part = self.sums.largest_part.max(part);
+            let why = match looked {
+                None => std::io::ErrorKind::UnexpectedEof,
+                Some(Err(e)) => e.kind(),
+                Some(Ok(looked)) => {
+                    self.sums.looks += 1;
+                    if looked.fresh > 0 {
+                        let part = looked.fresh as f64
+                            / f64::from(f.follower.announced.entries.unwrap_or(1));
+                        self.sums.longest_ns = self.sums.longest_ns.max(looked.elapsed);
+                        self.sums.largest_part = self.sums.largest_part.max(part);
+                    }
+                    if let Some(w) = self.watched.get_mut(&pid) {
+                        w.was_read(begun, looked.fresh > 0);
+                    }
+                    refused = false;
+                    break;
                 }
-                refused = false;
-                break;
-            }
+            };
             // Gone, executing another program, or without this mapping: another process may have it still.
             f.holders.remove(0);
             if let Some(w) = self.watched.get_mut(&pid) {
-                w.suspect = true;
+                w.forget(f.follower.announced.ring, why);
+                if f.holders.is_empty() && f.follower.moved {
+                    w.drop_channel(f.follower.hot, f.follower.gone(begun));
+                }
             }
         }
         f.cpu = used.unwrap_or(0);
         if refused {
             f.live = false;
             self.sums.tail_ns = self.sums.tail_ns.max(begun.saturating_sub(was));
-            let gone = f.follower.gone(begun);
-            self.out.extend(gone);
         }
     }
 
@@ -243,7 +248,7 @@ impl Session {
     }
 
     fn look_after(&mut self, pid: u32) {
-        let begun = Instant::now();
+        let begun = process::thread_cpu();
         // Before it is found dead: a child that was born in between would be nobody's.
         let children = if self.options.follow {
             process::children(pid)
@@ -266,16 +271,24 @@ impl Session {
         let Some(watched) = self.watched.get_mut(&pid) else {
             return;
         };
-        let seen = watched.look(&self.options.given);
-        if let Some(name) = seen.executes {
+        if let Some(name) = watched.executes() {
             self.leave(pid);
+            self.ended(pid);
             self.life(pid, Life::Exec { name });
+            if let Some(watched) = self.watched.get_mut(&pid) {
+                watched.begin_anew();
+            }
         }
+        let Some(watched) = self.watched.get_mut(&pid) else {
+            return;
+        };
+        let seen = watched.look(&self.options.given);
+        self.out.extend(watched.unmapped());
         self.out.extend(seen.records);
         for channel in seen.channels {
             self.channel(pid, channel, state.forked);
         }
-        let cost = begun.elapsed();
+        let cost = process::thread_cpu().saturating_sub(begun);
         if let Some(watched) = self.watched.get_mut(&pid) {
             watched.pause(cost);
         }
@@ -386,15 +399,29 @@ impl Session {
                 f.holders.retain(|h| *h != pid);
                 if f.live && f.holders.is_empty() {
                     f.live = false;
-                    let gone = f.follower.gone(now());
-                    self.out.extend(gone);
+                    if let Some(w) = self.watched.get_mut(&pid) {
+                        w.drop_channel(f.follower.hot, f.follower.gone(now()));
+                    }
                 }
             }
         }
     }
 
+    /// A process's memory is gone, with its end or with another program: says what may have been missed.
+    fn ended(&mut self, pid: u32) {
+        let watched = self.watched.get_mut(&pid);
+        if let Some(ns) = watched.and_then(|w| w.ended_busy(now())) {
+            let ms = ns as f64 / 1e6;
+            self.blind(
+                pid,
+                format!("it ended while it was submitting: what came in its last {ms:.1} ms is not known"),
+            );
+        }
+    }
+
     fn process_gone(&mut self, pid: u32) {
         self.leave(pid);
+        self.ended(pid);
         let Some(watched) = self.watched.remove(&pid) else {
             return;
         };

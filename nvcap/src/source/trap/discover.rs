@@ -6,16 +6,17 @@
 //!
 //! Each gives the same records.
 
-use std::{fmt, fs, str::FromStr};
+use std::{fmt, str::FromStr};
 
 use aya::{
     Ebpf,
-    programs::{KProbe, Program, RawTracePoint},
+    programs::{Program, RawTracePoint},
 };
 
 use super::{
     error::{Error, Result},
     fentry::Fentry,
+    kprobes::{Change, Kprobes},
     load::{Loaded, OBJECT, failed},
 };
 
@@ -98,7 +99,10 @@ pub fn attach(loaded: &mut Loaded, asked: Option<Way>) -> Result<(Way, Vec<(Way,
 /// When the kernel refuses or lacks it; nothing of it stays attached then.
 pub fn attach_way(loaded: &mut Loaded, way: Way) -> Result<()> {
     match way {
-        Way::Kprobe => attach_kprobes(&mut loaded.bpf),
+        Way::Kprobe => {
+            loaded.kprobes = Some(Kprobes::new(&mut loaded.bpf)?);
+            Ok(())
+        }
         Way::Fentry => {
             loaded.fentry = Some(Fentry::new(OBJECT, loaded.maps.clone())?);
             Ok(())
@@ -111,7 +115,7 @@ pub fn attach_way(loaded: &mut Loaded, way: Way) -> Result<()> {
 }
 
 /// A program of the object by its name, of the type that is asked for.
-fn find<'a, P>(bpf: &'a mut Ebpf, name: &str) -> Result<&'a mut P>
+pub(super) fn find<'a, P>(bpf: &'a mut Ebpf, name: &str) -> Result<&'a mut P>
 where
     &'a mut P: TryFrom<&'a mut Program>,
 {
@@ -139,72 +143,23 @@ fn raw_tracepoint(bpf: &mut Ebpf, name: &str, tracepoint: &str) -> Result<()> {
     Ok(())
 }
 
-fn attach_kprobes(bpf: &mut Ebpf) -> Result<()> {
-    if fs::metadata("/sys/bus/event_source/devices/kprobe").is_err() {
-        return Err(Error::new(
-            "using kprobes",
-            "this kernel is built without them (CONFIG_KPROBES)",
-            "the other ways are tried by themselves (--discover auto)",
-        ));
-    }
-    if !has_symbol("nvidia_mmap") {
-        return Err(Error::new(
-            "using kprobes",
-            "nvidia_mmap is not in /proc/kallsyms: nvidia.ko is not loaded",
-            "load it (modprobe nvidia) or use --discover tracepoint",
-        ));
-    }
-    kprobe(bpf, "kretprobe_mmap", "nvidia_mmap")?;
-    kprobe(bpf, "kprobe_mmap", "nvidia_mmap")?;
-    kprobe(bpf, "kretprobe_ioctl", "nvidia_ioctl")?;
-    kprobe(bpf, "kprobe_ioctl", "nvidia_ioctl")?;
-    // Without these some records are missing, but no submission.
-    if has_symbol("nvidia_vma_release") {
-        kprobe(bpf, "kprobe_unmap", "nvidia_vma_release")?;
-    }
-    attach_uvm_kprobes(bpf)
-}
-
-/// UVM's ioctl entry, once nvidia-uvm.ko is loaded, by the way in use.
+/// Attaches to modules of the driver that were loaded since the last time, by the way in use.
 ///
 /// # Errors
-/// When the kernel refuses; that it is not loaded is no error.
-pub fn attach_uvm(loaded: &mut Loaded, way: Way) -> Result<()> {
-    match way {
-        Way::Kprobe => attach_uvm_kprobes(&mut loaded.bpf),
-        Way::Fentry => loaded.fentry.as_mut().map_or(Ok(()), Fentry::attach_uvm),
+/// When the kernel refuses; that a module is not loaded is no error.
+pub fn refresh(loaded: &mut Loaded, way: Way) -> Result<Change> {
+    match (way, &mut loaded.kprobes, &mut loaded.fentry) {
+        (Way::Kprobe, Some(kprobes), _) => kprobes.refresh(&mut loaded.bpf),
+        // The kernel does not unload a module with such programs on it.
+        (Way::Fentry, _, Some(fentry)) => fentry.attach_uvm().map(|()| Change::None),
         // It sees every file's calls.
-        Way::Tracepoint => Ok(()),
+        _ => Ok(Change::None),
     }
 }
 
-fn attach_uvm_kprobes(bpf: &mut Ebpf) -> Result<()> {
-    if has_symbol("uvm_unlocked_ioctl_entry") {
-        kprobe(bpf, "kretprobe_ioctl", "uvm_unlocked_ioctl_entry")?;
-        kprobe(bpf, "kprobe_uvm", "uvm_unlocked_ioctl_entry")?;
+/// A program whose only purpose is to wake nvcap when a module is loaded. Without it nvcap looks now and then.
+pub fn attach_module_load(bpf: &mut Ebpf) {
+    if let Err(e) = raw_tracepoint(bpf, "module_load", "module_load") {
+        log::info!("modules are looked for now and then: {e}");
     }
-    Ok(())
-}
-
-fn kprobe(bpf: &mut Ebpf, name: &str, function: &str) -> Result<()> {
-    let program: &mut KProbe = find(bpf, name)?;
-    if program.fd().is_err() {
-        program
-            .load()
-            .map_err(|e| failed(&format!("loading {name}"), &e))?;
-    }
-    program
-        .attach(function, 0)
-        .map_err(|e| failed(&format!("attaching a kprobe to {function}"), &e))?;
-    Ok(())
-}
-
-/// The kernel or a module has this function.
-pub fn has_symbol(name: &str) -> bool {
-    let Ok(symbols) = fs::read_to_string("/proc/kallsyms") else {
-        return false;
-    };
-    symbols
-        .lines()
-        .any(|l| l.split_whitespace().nth(2) == Some(name))
 }

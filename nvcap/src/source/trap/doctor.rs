@@ -107,6 +107,7 @@ pub fn examine() -> Vec<Finding> {
         }
         Err(e) => all.push(finding("BPF programs", Verdict::Missing, e.to_string())),
     }
+    all.push(observing());
     all.push(driver());
     all.push(processes());
     all.extend(lost_hits());
@@ -183,6 +184,28 @@ fn lockdown() -> Finding {
             "confidentiality: BPF programs may not read memory; boot without lockdown=confidentiality",
         ),
         _ => finding("kernel lockdown", Verdict::Works, mode),
+    }
+}
+
+/// Whose memory may be read: what `--how observe` and `nvcap dump` need, and no more.
+fn observing() -> Finding {
+    let what = "observing without a trap";
+    if super::precheck::capabilities() >> 19 & 1 == 1 {
+        return finding(what, Verdict::Works, "--how observe: any process");
+    }
+    let yama = fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").unwrap_or_default();
+    match yama.trim() {
+        "1" => finding(
+            what,
+            Verdict::Works,
+            "--how observe -- COMMAND; -p PID needs cap_sys_ptrace (kernel.yama.ptrace_scope = 1)",
+        ),
+        "2" | "3" => finding(
+            what,
+            Verdict::Refused,
+            format!("kernel.yama.ptrace_scope = {}: run it as root", yama.trim()),
+        ),
+        _ => finding(what, Verdict::Works, "--how observe: your own processes"),
     }
 }
 

@@ -16,6 +16,7 @@ use super::{
     btf::Btf,
     error::{Error, Result, remedy_for_refusal},
     fentry::{Fentry, Maps},
+    kprobes::Kprobes,
     shared::Shared,
 };
 
@@ -48,6 +49,8 @@ pod!(
 pub struct Loaded {
     /// For the discovery ways, which attach programs of it.
     pub bpf: Ebpf,
+    /// What the kprobe way attached.
+    pub kprobes: Option<Kprobes>,
     /// What the fentry way attached.
     pub fentry: Option<Fentry>,
     /// For programs that aya cannot load.
@@ -212,6 +215,7 @@ impl Loaded {
             None
         };
         Ok(Self {
+            kprobes: None,
             fentry: None,
             maps,
             log,

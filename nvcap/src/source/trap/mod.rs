@@ -1,7 +1,7 @@
 //! The live trace: hardware breakpoints on the doorbells of running processes, and the BPF programs they start.
 //!
 //! - [`session`]: the trace as a whole; the rest serves it.
-//! - [`load`], [`btf`], [`bpf`], [`fentry`], [`discover`]: BPF programs, kernel offsets, ways of learning the driver's calls.
+//! - [`load`], [`btf`], [`bpf`], [`kprobes`], [`fentry`], [`discover`]: BPF programs, kernel offsets, ways of learning the driver's calls.
 //! - [`arm`], [`perf`], [`site`]: breakpoints, and which register holds the token.
 //! - [`assemble`], [`shared`], [`space`]: what comes back, and the channel table.
 //! - [`live`]: running it to its end.
@@ -13,6 +13,7 @@ pub mod btf;
 pub mod discover;
 pub mod doctor;
 pub mod fentry;
+pub mod kprobes;
 pub mod live;
 pub mod load;
 pub mod perf;

@@ -21,11 +21,14 @@ pub fn capabilities() -> u64 {
         .unwrap_or(0)
 }
 
-/// Whether BPF programs may be loaded and read memory.
+/// Whether BPF programs may be loaded and read memory, on a kernel that has what they need, and are told ids that this
+/// program knows.
 ///
 /// # Errors
 /// What is lacking, with its remedy.
 pub fn rights() -> Result<()> {
+    kernel()?;
+    namespace()?;
     let has = |bit: u32| capabilities() >> bit & 1 == 1;
     if !(has(CAP_SYS_ADMIN) || has(CAP_BPF) && has(CAP_PERFMON)) {
         return Err(Error::new(
@@ -90,4 +93,57 @@ pub fn check(target: &Target, given: bool) -> Result<()> {
         ));
     }
     Ok(())
+}
+
+/// Below this nothing is tried: what is asked of BPF is not there. RHEL 9's 5.14 has what came with 5.15.
+const OLDEST: (u32, u32) = (5, 14);
+
+/// The numbers that a kernel's release begins with.
+pub fn version(release: &str) -> (u32, u32) {
+    let mut parts = release
+        .split(['.', '-'])
+        .map_while(|p| p.parse::<u32>().ok());
+    (parts.next().unwrap_or(0), parts.next().unwrap_or(0))
+}
+
+fn kernel() -> Result<()> {
+    let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    let release = release.trim();
+    // An unreadable release is no reason to refuse.
+    if release.is_empty() || version(release) >= OLDEST {
+        return Ok(());
+    }
+    Err(Error::new(
+        "tracing",
+        format!("this kernel is Linux {release}, and nvcap needs 5.15 or later (or RHEL 9's 5.14)"),
+        "start a newer kernel (distributions of that age have one in their backports), or use --how observe",
+    ))
+}
+
+/// The PID namespace that the machine starts with has this inode number in every Linux.
+const INITIAL_PID_NAMESPACE: u64 = 0xeffffffc;
+
+/// BPF programs are told process ids as the machine's first PID namespace has them.
+fn namespace() -> Result<()> {
+    use std::os::unix::fs::MetadataExt;
+    match fs::metadata("/proc/self/ns/pid") {
+        Ok(m) if m.ino() != INITIAL_PID_NAMESPACE => Err(Error::new(
+            "tracing",
+            "nvcap runs in a container (a PID namespace), and the kernel tells it process ids of the host",
+            "run nvcap on the host, where `-p` takes the host's process id, start the container with --pid=host, or use --how observe",
+        )),
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn releases_are_told_apart() {
+        assert!(version("5.10.0-46-cloud-amd64") < OLDEST);
+        assert!(version("5.14.0-427.el9.x86_64") >= OLDEST);
+        assert!(version("6.1.0-56") >= OLDEST && version("7.2.12+deb13") >= OLDEST);
+    }
 }

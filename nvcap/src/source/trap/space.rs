@@ -13,6 +13,17 @@ pub struct SpaceState {
     pub doorbells: Vec<(u64, u32)>,
     /// Indexes of its channels.
     pub channels: Vec<u32>,
+    /// When its memory may be searched for rings again; none where all of its life was seen.
+    pub search: Option<Search>,
+}
+
+/// When memory may be searched for rings again.
+#[derive(Clone, Copy, Debug)]
+pub struct Search {
+    /// Not before this time, ns.
+    pub next: u64,
+    /// Time between the last search and that one, ns.
+    pub pause: u64,
 }
 
 /// A channel in the BPF programs' table.
@@ -36,6 +47,10 @@ pub struct ChannelState {
     pub get_put: u64,
     /// What was announced of it, to announce changes.
     pub announced: crate::record::Channel,
+    /// Position from which it is followed.
+    pub start: u64,
+    /// Position behind the last entry that was passed on or is known to be lost.
+    pub taken: u64,
     /// `done` and `seen` at the last patrol.
     pub patrolled: (u64, u64),
     /// GP_PUT that the last patrol found ahead of `seen`.

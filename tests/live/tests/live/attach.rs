@@ -215,9 +215,9 @@ pub fn running_process() -> Result<()> {
         Duration::from_millis(300),
     )?;
     ensure!(
-        report.submissions > 100,
-        "only {} submissions were left to trace",
-        report.submissions
+        report.entries > 100,
+        "only {} entries were left to trace",
+        report.entries
     );
     report.expect_complete()
 }

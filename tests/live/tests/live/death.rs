@@ -86,11 +86,8 @@ pub fn kill_target() -> Result<()> {
         ended.stderr
     );
     let report = verify(&trace, &Expected::part(plan, Extent::Prefix))?;
-    ensure!(
-        report.submissions > 100,
-        "only {} submissions",
-        report.submissions
-    );
+    // Each is one entry; what is found in the ring afterwards comes as one submission.
+    ensure!(report.entries > 100, "only {} entries", report.entries);
     match code {
         0 => report.expect_complete(),
         _ => {
@@ -120,11 +117,8 @@ fn stop_nvcap(signal: i32) -> Result<()> {
     gpu.expect_code(0)?;
     expect_result(&gpu.stdout, &plan)?;
     let report = verify(&trace, &Expected::part(plan, Extent::Part))?;
-    ensure!(
-        report.submissions > 100,
-        "only {} submissions",
-        report.submissions
-    );
+    // Each is one entry; what is found in the ring afterwards comes as one submission.
+    ensure!(report.entries > 100, "only {} entries", report.entries);
     report.expect_complete()
 }
 

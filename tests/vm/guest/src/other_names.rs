@@ -1,6 +1,6 @@
 //! What the init does when it is started under another name.
 //!
-//! `true` is what it says. `nvcap-here` stands between the end-to-end tests and nvcap: those tests name the software
+//! `true` and `env` are what they say. `nvcap-here` stands between the end-to-end tests and nvcap: those tests name the software
 //! GPU's channels in a file, and here nvcap must learn them from the driver, by the way under test and no other flag.
 //! `contained` runs its arguments in a PID and mount namespace of their own; `lives` runs its arguments once for each
 //! time that its parent writes a line.
@@ -37,8 +37,21 @@ pub fn run() -> Option<ExitCode> {
             }
         },
         "lives" => Some(lives(args.collect())),
+        "env" => Some(env(args.collect())),
         _ => None,
     }
+}
+
+/// `NAME=VALUE... COMMAND`: the command with these in its environment.
+fn env(words: Vec<String>) -> ExitCode {
+    let set = words.iter().map_while(|w| w.split_once('='));
+    let mut rest = words.iter().skip(set.clone().count());
+    let error = match rest.next() {
+        Some(program) => Command::new(program).args(rest).envs(set).exec(),
+        None => std::io::Error::other("no command"),
+    };
+    eprintln!("env: {error}");
+    ExitCode::from(127)
 }
 
 /// Runs a command once for each line on standard input, and says `lived` after each.

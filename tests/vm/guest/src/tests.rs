@@ -22,9 +22,11 @@ pub enum Outcome {
 }
 
 /// `run:A & B ; C`: commands as a developer types them, to look at something in the guest by hand. What ends in ` &`
-/// goes on in the background; `$!` is its process id. What they say is shown, and nothing is judged.
+/// goes on in the background; `$!` is its process id; `NAME=VALUE` alone is in the environment of what follows. What
+/// they say is shown, and nothing is judged.
 fn by_hand(line: &str) -> Result<Outcome> {
     let mut background: Option<std::process::Child> = None;
+    let mut environment: Vec<(String, String)> = Vec::new();
     for step in line.split(" ; ") {
         let (step, stays) = match step.trim().strip_suffix(" &") {
             Some(step) => (step, true),
@@ -37,6 +39,10 @@ fn by_hand(line: &str) -> Result<Outcome> {
             .collect();
         let (program, args) = words.split_first().context("an empty command")?;
         eprintln!("$ {}", words.join(" "));
+        if let (Some((name, value)), true) = (program.split_once('='), args.is_empty()) {
+            environment.push((name.into(), value.into()));
+            continue;
+        }
         match (program.as_str(), args.first()) {
             ("sleep", Some(seconds)) => {
                 std::thread::sleep(Duration::from_secs_f64(seconds.parse()?))
@@ -48,6 +54,7 @@ fn by_hand(line: &str) -> Result<Outcome> {
             _ => {
                 let mut child = Command::new(program)
                     .args(args)
+                    .envs(environment.iter().cloned())
                     .spawn()
                     .with_context(|| program.clone())?;
                 if stays {
@@ -75,6 +82,8 @@ pub fn run(name: &str, job: &Job) -> Result<Outcome> {
         "trace" => traced::whole(job),
         "no-gpu" => traced::no_gpu(job),
         "reload" => traced::reload(job),
+        "reload-at-once" => traced::reload_at_once(job),
+        "old-kernel" => traced::old_kernel(job),
         "container" => traced::container(job),
         "in-container" => traced::in_container(job),
         "revoked" => traced::revoked(job),

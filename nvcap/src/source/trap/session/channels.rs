@@ -1,6 +1,6 @@
 //! The channel table that the BPF programs walk: channels added, given tokens and translations, and retired.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use nvcap_common::{self as c, TokenKey, TokenValue};
 
@@ -14,8 +14,11 @@ use super::{
 };
 use crate::{
     record::{At, Channel, ChannelId, CpuVa, Loss, Lost, Origin, Record},
-    source::memory::{find, process::Memory},
+    source::memory::{find, maps, process::Memory},
 };
+
+/// Least and greatest time between two searches of a process's memory, which cost it nothing but nvcap some ms.
+pub(super) const SEARCH_PAUSE_NS: (u64, u64) = (2_000_000, 500_000_000);
 
 impl Session {
     pub(super) fn add_channel(
@@ -62,6 +65,8 @@ impl Session {
             ring: ring.0,
             get_put,
             announced: channel.clone(),
+            start,
+            taken: start,
             patrolled: (start, start),
             ahead: None,
             looked: false,
@@ -78,11 +83,36 @@ impl Session {
         let Some(space) = self.loaded.proc(channel.at.pid).map(|p| p.space) else {
             return Ok(());
         };
+        // A ring that was found in memory before it was in use: it is followed already.
+        let found = self.spaces.get(&space).and_then(|s| {
+            let mut all = s.channels.iter().copied();
+            all.find(|i| {
+                let c = &self.channels[*i as usize];
+                c.live && c.announced.origin == Origin::Found && Some(CpuVa(c.ring)) == channel.ring
+            })
+        });
+        if let Some(index) = found {
+            self.by_id.insert(channel.id, index);
+            return match channel.token {
+                Some(token) => self.learn_token(index, token, true),
+                None => Ok(()),
+            };
+        }
         // Its ring begins at 0 and nothing of it has been missed, however late this is.
         if let Some(index) = self.add_channel(space, channel, 0)? {
-            self.peek(index);
+            // The driver tells its token before anything can be submitted to it: what is there has a token then.
+            self.unpeeked.push(index);
         }
         Ok(())
+    }
+
+    /// Looks at the channels whose tokens were not told soon after they were made.
+    pub(super) fn peek_rest(&mut self) {
+        for index in std::mem::take(&mut self.unpeeked) {
+            if self.channels[index as usize].live {
+                self.peek(index);
+            }
+        }
     }
 
     pub(super) fn own_id(&mut self) -> ChannelId {
@@ -90,19 +120,21 @@ impl Session {
         ChannelId(self.own_ids - 1)
     }
 
+    /// `start`: the ring position that it is followed from.
     pub(super) fn install_found(
         &mut self,
         space: u32,
         pid: u32,
         found: &find::Found,
-    ) -> Result<()> {
+        start: u32,
+    ) -> Result<Option<u32>> {
         let known = self.spaces.get(&space).is_some_and(|s| {
             s.channels
                 .iter()
                 .any(|i| self.channels[*i as usize].ring == found.ring)
         });
         if known {
-            return Ok(());
+            return Ok(None);
         }
         let id = self.own_id();
         let channel = Channel {
@@ -123,7 +155,38 @@ impl Session {
             userd: Some(CpuVa(found.userd)),
             origin: Origin::Found,
         };
-        self.add_channel(space, channel, u64::from(found.put))?;
+        self.add_channel(space, channel, u64::from(start))
+    }
+
+    /// A doorbell was rung for a channel that nobody knows. In a process that was attached to, channels may have been
+    /// used for the first time since: its memory is searched again. What was not a ring in use then begins at 0.
+    pub(super) fn search_again(&mut self, space: u32) -> Result<()> {
+        let now = arm::now();
+        let Some(state) = self.spaces.get_mut(&space) else {
+            return Ok(());
+        };
+        let Some(search) = state.search.as_mut().filter(|s| now >= s.next) else {
+            return Ok(());
+        };
+        search.pause = (2 * search.pause).min(SEARCH_PAUSE_NS.1);
+        search.next = now + search.pause;
+        let Some(pid) = state.pids.first().copied() else {
+            return Ok(());
+        };
+        self.open_memory(space);
+        let Some(memory) = self.memory_of(space) else {
+            return Ok(());
+        };
+        let Ok(areas) = maps::areas(pid) else {
+            return Ok(());
+        };
+        let found = find::rings(memory, &areas);
+        log::debug!("searched process {pid} again: {} rings", found.len());
+        for found in found {
+            if let Some(index) = self.install_found(space, pid, &found, 0)? {
+                self.peek(index);
+            }
+        }
         Ok(())
     }
 
@@ -223,6 +286,59 @@ impl Session {
                 channel: Some(channel.id),
                 what,
             }));
+        }
+    }
+
+    /// Tells of doorbells whose channel never became known, at the end of the trace.
+    pub(super) fn unknown_channels(&mut self) {
+        let mut unknown: BTreeMap<u32, Vec<(u32, u64)>> = BTreeMap::new();
+        for ((space, doorbell, token), count) in std::mem::take(&mut self.orphans) {
+            let gpu = self.spaces.get(&space).and_then(|s| {
+                let mut all = s.doorbells.iter();
+                all.find(|d| d.0 == doorbell).map(|d| d.1)
+            });
+            // Where the channel became known later, it was walked from its beginning, if anybody looked at all.
+            let known = (0..self.channels.len()).any(|index| {
+                let ch = &self.channels[index];
+                let state = self.loaded.shared.get(index as u32);
+                ch.space == space
+                    && ch.token == Some(token)
+                    && (ch.gpu.is_none() || gpu.is_none() || ch.gpu == gpu)
+                    && (state.looks > 0 || state.done > 0)
+            });
+            if !known && !self.guesses.contains_key(&(space, doorbell, token)) {
+                unknown.entry(space).or_default().push((token, count));
+            }
+        }
+        for (space, tokens) in unknown {
+            // Of a program that was soon over: each token is one channel's, and if as many rings were found and
+            // followed from their beginning as there are tokens, they are theirs, whichever is whose.
+            let guessed: BTreeSet<u32> = self.guesses.values().map(|g| g.0).collect();
+            let nameless = self.channels.iter().zip(0..).filter(|(ch, index)| {
+                ch.space == space
+                    && ch.token.is_none()
+                    && !guessed.contains(index)
+                    && self.loaded.shared.get(*index).done != ch.start
+            });
+            if nameless.count() >= tokens.len() {
+                continue;
+            }
+            for (token, count) in tokens {
+                let at = At {
+                    time_ns: arm::now(),
+                    pid: 0,
+                    tid: 0,
+                };
+                let what = Lost::UnknownChannel {
+                    token: Some(token),
+                    count,
+                };
+                self.out.push(Record::Loss(Loss {
+                    at,
+                    channel: None,
+                    what,
+                }));
+            }
         }
     }
 

@@ -7,18 +7,19 @@
 //! order of records is the order of the ring.
 
 mod channels;
+mod modules;
 mod outside;
 mod records;
 mod watch;
 
 use std::{
-    collections::{BTreeSet, HashMap},
+    collections::{BTreeSet, HashMap, VecDeque},
     io,
     os::fd::AsRawFd,
     time::Duration,
 };
 
-use nvcap_common::{self as c, Config, Proc, proc_flag};
+use nvcap_common::{self as c, Proc, proc_flag};
 
 use super::{
     arm::{self, Armed},
@@ -26,9 +27,9 @@ use super::{
     discover::{self, Way},
     error::{Error, Result, remedy_for_refusal},
     given::Given,
-    load::{LoadOptions, Loaded, majors},
+    load::{LoadOptions, Loaded},
     perf::Life,
-    space::{ChannelState, SpaceState, doorbell_of},
+    space::{ChannelState, Search, SpaceState, doorbell_of},
 };
 use crate::{
     driver::{self, Change},
@@ -57,6 +58,8 @@ pub struct Options {
     pub buffer: u32,
     /// Do without bpf_loop.
     pub no_bpf_loop: bool,
+    /// Tells the user of something that is no record.
+    pub notice: fn(&str),
     /// GP_GET is read at every doorbell, which costs a further read over PCIe, not at every 16th of a channel.
     pub gp_get: bool,
 }
@@ -74,21 +77,33 @@ pub struct Session {
     by_id: HashMap<ChannelId, u32>,
     armed: HashMap<u32, Vec<Armed>>,
     hits: HashMap<(u32, u64), u64>,
-    orphans: HashMap<(u32, u32), u64>,
+    /// Doorbells that nothing new was found for, by space, doorbell and token.
+    orphans: HashMap<(u32, u64, u32), u64>,
     memories: HashMap<u32, Memory>,
     processes: BTreeSet<u32>,
     own_ids: u32,
     next_patrol: u64,
     reported: c::Stats,
     reported_left_out: u64,
+    /// When the modules were last looked at, and from when to when another driver was loaded that nobody watched.
+    looked_at_modules: u64,
+    unwatched: Option<(u64, u64)>,
     uvm_major: u32,
     nvidia_major: u32,
     secret: u64,
     out: Vec<Record>,
+    /// What was taken out of the ring buffer and is still to be acted on.
+    pending: VecDeque<records::Todo>,
+    /// Channels that were never looked at from outside.
+    unpeeked: Vec<u32>,
     /// Submissions found by a look at all channels, by thread, until its end tells whose doorbell it was.
     held: HashMap<u32, Vec<Gathered>>,
     /// The token of a thread's newest trap at a store that was not known then, with the trap's time.
     tokens_at: HashMap<u32, (u64, u32)>,
+    /// The channel that was last found moved at a token's doorbell, by space and doorbell, and how often in a row.
+    guesses: HashMap<(u32, u64, u32), (u32, u32)>,
+    /// The register that holds the token at a store, by space and address.
+    sites: HashMap<(u32, u64), u32>,
     /// Traps at a store, by space and address, that could not be decoded.
     undecoded: HashMap<(u32, u64), u32>,
     /// Keys in XLATE, by address space in the process and for the GPU.
@@ -119,6 +134,7 @@ impl Session {
             no_bpf_loop: options.no_bpf_loop,
         })?;
         discover::attach_process(&mut loaded.bpf)?;
+        discover::attach_module_load(&mut loaded.bpf);
         // What the user names needs no discovery, but more channels may come; then a refusal is no failure.
         let (way, refused) = match discover::attach(&mut loaded, options.discover) {
             Ok((way, refused)) => (Some(way), refused),
@@ -150,12 +166,18 @@ impl Session {
             next_patrol: 0,
             reported: c::Stats::default(),
             reported_left_out: 0,
+            looked_at_modules: 0,
+            unwatched: None,
             uvm_major: 0,
             nvidia_major: 0,
             secret: secret(),
             out: Vec::new(),
+            pending: VecDeque::new(),
+            unpeeked: Vec::new(),
             held: HashMap::new(),
             tokens_at: HashMap::new(),
+            guesses: HashMap::new(),
+            sites: HashMap::new(),
             undecoded: HashMap::new(),
             xlates: HashMap::new(),
             ended: Vec::new(),
@@ -173,30 +195,6 @@ impl Session {
     /// Which doorbell program runs.
     pub fn doorbell_program(&self) -> &'static str {
         self.loaded.doorbell_name
-    }
-
-    fn refresh_majors(&mut self) -> Result<()> {
-        let (nvidia, uvm) = majors();
-        // nvidia.ko's number is fixed; it may be loaded after us.
-        let nvidia = if nvidia == 0 { 195 } else { nvidia };
-        if (nvidia, uvm) != (self.nvidia_major, self.uvm_major) {
-            let first = self.nvidia_major == 0;
-            (self.nvidia_major, self.uvm_major) = (nvidia, uvm);
-            self.loaded.set_config(Config {
-                uvm_major: uvm,
-                nvidia_major: nvidia,
-                secret: self.secret,
-                gp_get: u32::from(self.options.gp_get),
-                pad: 0,
-            })?;
-            if !first
-                && uvm != 0
-                && let Some(way) = self.way
-            {
-                discover::attach_uvm(&mut self.loaded, way)?;
-            }
-        }
-        Ok(())
     }
 
     fn flags(&self) -> u32 {
@@ -305,8 +303,12 @@ impl Session {
         // Write-only pages first (CUDA's); they are the ones rung where both kinds are there.
         pages.sort_by_key(|p| p.2);
         for found in find::rings(&memory, &areas) {
-            self.install_found(space, pid, &found)?;
+            self.install_found(space, pid, &found, found.put)?;
         }
+        self.spaces.entry(space).or_default().search = Some(Search {
+            next: 0,
+            pause: channels::SEARCH_PAUSE_NS.0,
+        });
         self.memories.insert(pid, memory);
         let life = self.life();
         // What the user names holds for every program that the process executes.
@@ -387,6 +389,11 @@ impl Session {
             Change::Token { channel, token } => {
                 if let Some(&index) = self.by_id.get(&channel) {
                     self.learn_token(index, token, true)?;
+                    let before = self.unpeeked.len();
+                    self.unpeeked.retain(|i| *i != index);
+                    if self.unpeeked.len() < before {
+                        self.peek(index);
+                    }
                 }
                 Ok(())
             }
@@ -418,7 +425,7 @@ impl Session {
         let now = arm::now();
         if now >= self.next_patrol {
             self.next_patrol = now + PATROL_NS;
-            self.refresh_majors()?;
+            self.modules(self.looked_at_modules)?;
             self.loaded.flush_log();
             // Longer than any walk takes: its end was not told, because the ring buffer was full.
             self.release_held(|g| now.saturating_sub(g.head.header.time_ns) > PATROL_NS);
@@ -455,30 +462,7 @@ impl Session {
             }
         }
         self.patrol();
-        for ((space, token), count) in std::mem::take(&mut self.orphans) {
-            // Where the channel became known later, it was walked from its beginning, if anybody looked at all.
-            let known = (0..self.channels.len()).any(|index| {
-                let ch = &self.channels[index];
-                let state = self.loaded.shared.get(index as u32);
-                ch.space == space && ch.token == Some(token) && (state.looks > 0 || state.done > 0)
-            });
-            if !known {
-                let at = At {
-                    time_ns: arm::now(),
-                    pid: 0,
-                    tid: 0,
-                };
-                let what = Lost::UnknownChannel {
-                    token: Some(token),
-                    count,
-                };
-                self.out.push(Record::Loss(Loss {
-                    at,
-                    channel: None,
-                    what,
-                }));
-            }
-        }
+        self.unknown_channels();
         to.append(&mut self.out);
         Totals {
             stats: self.loaded.stats(),

@@ -29,6 +29,9 @@ impl Session {
             return false;
         };
         let mut filled = false;
+        if self.is_ending(space) {
+            return false;
+        }
         for segment in &mut g.segments {
             let Some((gpu, _)) = entry::pass(segment.entry, &mut extended) else {
                 continue;
@@ -128,6 +131,16 @@ impl Session {
         }
     }
 
+    /// The process whose memory is read for this space is ending. The driver then gives up what it had mapped while the
+    /// memory itself can still be read: what is read is not what was submitted.
+    fn is_ending(&self, space: u32) -> bool {
+        let reader = self.spaces.get(&space).and_then(|s| {
+            let mut pids = s.pids.iter();
+            pids.find(|pid| self.memories.contains_key(pid))
+        });
+        reader.is_none_or(|pid| is_ending(*pid))
+    }
+
     pub(super) fn open_memory(&mut self, space: u32) {
         let Some(state) = self.spaces.get(&space) else {
             return;
@@ -157,8 +170,7 @@ impl Session {
         }
         let mut served = 1;
         while served != 0 {
-            // An error here shows again at the next drain.
-            let _ = self.drain();
+            self.take_captured(index);
             let mut done = Vec::new();
             self.assembler.flush(index, &mut done);
             for gathered in done {
@@ -186,7 +198,8 @@ impl Session {
             pid: channel.announced.at.pid,
             tid: 0,
         };
-        let mut from = state.done;
+        // What was captured and has not come to light is fetched again.
+        let mut from = state.done.min(channel.taken);
         let mut lost = None;
         if target - from >= size {
             let count = target - from - (size - 1);
@@ -204,7 +217,14 @@ impl Session {
             address: channel.ring,
             entries: channel.entries,
         };
-        let segments = ring::read(memory, on, from, target, &mut extended, translate)?;
+        let mut segments = ring::read(memory, on, from, target, &mut extended, translate)?;
+        if !segments.is_empty() && self.is_ending(channel.space) {
+            segments.clear();
+            lost = Some(Lost::Entries {
+                position: state.done.min(channel.taken),
+                count: target - state.done.min(channel.taken),
+            });
+        }
         let record = (!segments.is_empty()).then(|| Submission {
             at,
             channel: channel.id,
@@ -229,7 +249,47 @@ impl Session {
             }));
         }
         self.out.extend(record.map(Record::Submission));
+        self.channels[index as usize].taken = target;
         self.loaded.shared.progress(index, target, target, extended);
         Some(())
+    }
+}
+
+/// All threads of the process are on their way out (PF_EXITING), or it is gone.
+fn is_ending(pid: u32) -> bool {
+    let exiting = |stat: &str| {
+        // After the name in parentheses: state is field 3, the flags are field 9.
+        let after = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
+        let flags = after.split_whitespace().nth(6).and_then(|f| f.parse().ok());
+        flags.is_none_or(|f: u64| f & 4 != 0)
+    };
+    let read = |path: String| std::fs::read_to_string(path).unwrap_or_default();
+    // The first thread may have ended before the others.
+    exiting(&read(format!("/proc/{pid}/stat")))
+        && !arm::threads(pid).is_ok_and(|all| {
+            let mut stats = all
+                .iter()
+                .map(|tid| read(format!("/proc/{pid}/task/{tid}/stat")));
+            stats.any(|stat| !exiting(&stat))
+        })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_runs_is_not_ending() {
+        assert!(!is_ending(std::process::id()));
+    }
+
+    #[test]
+    fn who_has_ended_is() {
+        let mut child = std::process::Command::new("true").spawn().unwrap();
+        let pid = child.id();
+        while !is_ending(pid) {
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
+        child.wait().unwrap();
     }
 }

@@ -1,6 +1,6 @@
 //! What comes out of the ring buffer, record by record, and what is learnt from it: stores, tokens, processes.
 
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, time::Duration};
 
 use nvcap_common::{self as c, SiteKey, flag, kind};
 
@@ -21,87 +21,145 @@ const DEAD_AFTER: u64 = 256;
 /// Traps at a store that are decoded before it is given up.
 const SITE_TRIES: u32 = 16;
 
+/// A record of the ring buffer that is no capture: it must be acted on, in order.
+pub(super) enum Todo {
+    Site(c::Site),
+    Scan(c::Scan),
+    Gap(c::Gap),
+    Ioctl(Box<Ioctl>, u32),
+    Mmap(c::Mmap),
+    Munmap(c::Munmap),
+    Life(c::Life),
+    Module(c::Header),
+    Nothing,
+}
+
+impl Todo {
+    fn ioctl(whole: Option<(Ioctl, u32)>) -> Self {
+        whole.map_or(Todo::Nothing, |(ioctl, dev)| {
+            Todo::Ioctl(Box::new(ioctl), dev)
+        })
+    }
+}
+
 impl Session {
-    /// Takes everything that is in the ring buffer.
+    /// Takes everything that is in the ring buffer, and acts on it.
     pub(super) fn drain(&mut self) -> Result<usize> {
         let mut n = 0;
-        let mut done = Vec::new();
-        // Data are appended in place; only the rest needs this program's other parts.
-        enum Todo {
-            Site(c::Site),
-            Scan(c::Scan),
-            Gap(c::Gap),
-            Ioctl(Option<(Ioctl, u32)>),
-            Mmap(c::Mmap),
-            Munmap(c::Munmap),
-            Life(c::Life),
-            Nothing,
-        }
         loop {
-            let todo = {
-                let Some(item) = self.loaded.records.next() else {
-                    break;
-                };
-                n += 1;
-                match assemble::parse(&item) {
-                    Some(Raw::Submit(r)) => {
-                        self.assembler.submit(&r, &mut done);
-                        Todo::Nothing
+            // What a look at a channel set aside came before what is still in the ring buffer.
+            let todo = match self.pending.pop_front() {
+                Some(todo) => todo,
+                None => match self.take() {
+                    None if self.unpeeked.is_empty() => return Ok(n),
+                    None => {
+                        self.peek_rest();
+                        continue;
                     }
-                    Some(Raw::Data(r, bytes)) => {
-                        self.assembler.data(&r, bytes, &mut done);
-                        Todo::Nothing
+                    Some(todo) => {
+                        n += 1;
+                        todo
                     }
-                    Some(Raw::Site(r)) => Todo::Site(r),
-                    Some(Raw::Scan(r)) => Todo::Scan(r),
-                    Some(Raw::Gap(r)) => Todo::Gap(r),
-                    Some(Raw::IoctlEnter(r, b)) => Todo::Ioctl(self.assembler.enter(&r, b)),
-                    Some(Raw::IoctlExit(r, b)) => Todo::Ioctl(self.assembler.exit(&r, b)),
-                    Some(Raw::Nested(r, b)) => Todo::Ioctl(self.assembler.nested(&r, b)),
-                    Some(Raw::Mmap(r)) => Todo::Mmap(r),
-                    Some(Raw::Munmap(r)) => Todo::Munmap(r),
-                    Some(Raw::Life(r)) => Todo::Life(r),
-                    None => Todo::Nothing,
-                }
+                },
             };
-            for gathered in done.drain(..) {
-                self.gathered(gathered);
-            }
-            match todo {
-                Todo::Nothing | Todo::Ioctl(None) => {}
-                Todo::Site(r) => self.site(&r)?,
-                Todo::Scan(r) => self.scanned(&r)?,
-                Todo::Gap(r) => self.gap(&r),
-                Todo::Ioctl(Some((ioctl, dev))) => {
-                    let device = self.device(dev);
-                    self.emit(Record::Ioctl(Box::new(Ioctl { device, ..ioctl })));
+            self.act(todo)?;
+        }
+    }
+
+    /// Takes captures out of the ring buffer until all of a channel's are out, and sets aside what is not a capture:
+    /// the channel is claimed meanwhile, which must not last.
+    pub(super) fn take_captured(&mut self, index: u32) {
+        let done = self.loaded.shared.get(index).done;
+        let mut patience = 20;
+        while self.channels[index as usize].taken < done {
+            match self.take() {
+                Some(Todo::Nothing) => {}
+                Some(todo) => self.pending.push_back(todo),
+                // Another processor is in the middle of writing something that lies before it.
+                None if patience > 0 => {
+                    patience -= 1;
+                    std::thread::sleep(Duration::from_micros(20));
                 }
-                Todo::Mmap(r) => {
-                    let mapping = Mapping {
-                        at: assemble::at(&r.header),
-                        device: self.device(r.dev),
-                        fd: (r.fd >= 0).then_some(r.fd),
-                        file: r.file,
-                        start: CpuVa(r.start),
-                        len: r.size,
-                        read: r.prot & 1 != 0,
-                        write: r.prot & 2 != 0,
-                        found: false,
-                    };
-                    self.emit(Record::Mapping(mapping));
-                }
-                Todo::Munmap(r) => {
-                    let at = assemble::at(&r.header);
-                    self.emit(Record::Unmapping(Unmapping {
-                        at,
-                        start: CpuVa(r.start),
-                        len: r.size,
-                    }));
-                }
-                Todo::Life(r) => self.life_event(&r)?,
+                None => return,
             }
         }
-        Ok(n)
+    }
+
+    /// The next record of the ring buffer, with captures already passed on; `None` when there is none.
+    fn take(&mut self) -> Option<Todo> {
+        let mut done = Vec::new();
+        let todo = {
+            let item = self.loaded.records.next()?;
+            // Data are appended in place; only the rest needs this program's other parts.
+            match assemble::parse(&item) {
+                Some(Raw::Submit(r)) => {
+                    self.assembler.submit(&r, &mut done);
+                    Todo::Nothing
+                }
+                Some(Raw::Data(r, bytes)) => {
+                    self.assembler.data(&r, bytes, &mut done);
+                    Todo::Nothing
+                }
+                Some(Raw::Site(r)) => Todo::Site(r),
+                Some(Raw::Scan(r)) => Todo::Scan(r),
+                Some(Raw::Gap(r)) => Todo::Gap(r),
+                Some(Raw::IoctlEnter(r, b)) => Todo::ioctl(self.assembler.enter(&r, b)),
+                Some(Raw::IoctlExit(r, b)) => Todo::ioctl(self.assembler.exit(&r, b)),
+                Some(Raw::Nested(r, b)) => Todo::ioctl(self.assembler.nested(&r, b)),
+                Some(Raw::Mmap(r)) => Todo::Mmap(r),
+                Some(Raw::Munmap(r)) => Todo::Munmap(r),
+                Some(Raw::Life(r)) => Todo::Life(r),
+                Some(Raw::Module(h)) => Todo::Module(h),
+                None => Todo::Nothing,
+            }
+        };
+        for gathered in done {
+            self.gathered(gathered);
+        }
+        if let Todo::Gap(r) = &todo
+            && let Some(channel) = self.channels.get_mut(r.channel as usize)
+        {
+            channel.taken = channel.taken.max(r.position + r.count);
+        }
+        Some(todo)
+    }
+
+    fn act(&mut self, todo: Todo) -> Result<()> {
+        match todo {
+            Todo::Nothing => {}
+            Todo::Site(r) => self.site(&r)?,
+            Todo::Scan(r) => self.scanned(&r)?,
+            Todo::Gap(r) => self.gap(&r),
+            Todo::Ioctl(ioctl, dev) => {
+                let device = self.device(dev);
+                self.emit(Record::Ioctl(Box::new(Ioctl { device, ..*ioctl })));
+            }
+            Todo::Mmap(r) => {
+                let mapping = Mapping {
+                    at: assemble::at(&r.header),
+                    device: self.device(r.dev),
+                    fd: (r.fd >= 0).then_some(r.fd),
+                    file: r.file,
+                    start: CpuVa(r.start),
+                    len: r.size,
+                    read: r.prot & 1 != 0,
+                    write: r.prot & 2 != 0,
+                    found: false,
+                };
+                self.emit(Record::Mapping(mapping));
+            }
+            Todo::Munmap(r) => {
+                let at = assemble::at(&r.header);
+                self.emit(Record::Unmapping(Unmapping {
+                    at,
+                    start: CpuVa(r.start),
+                    len: r.size,
+                }));
+            }
+            Todo::Life(r) => self.life_event(&r)?,
+            Todo::Module(h) => self.modules(h.time_ns)?,
+        }
+        Ok(())
     }
 
     pub(super) fn device(&self, dev: u32) -> Device {
@@ -116,8 +174,20 @@ impl Session {
 
     /// Passes a submission on, or holds it back until it is known whose doorbell found it. Per channel the order stays
     /// the ring's: whatever is held back of a channel goes before what comes later.
-    pub(super) fn gathered(&mut self, g: Gathered) {
+    pub(super) fn gathered(&mut self, mut g: Gathered) {
         let index = g.head.channel;
+        if let Some(channel) = self.channels.get_mut(index as usize) {
+            // What was fetched from outside, because this did not come to light in time, is not told again.
+            let again = channel.taken.saturating_sub(g.head.position);
+            if again > 0 {
+                log::debug!("{:?}: position {} again", channel.id, g.head.position);
+                g.skip(again);
+            }
+            if g.segments.is_empty() {
+                return;
+            }
+            channel.taken = g.head.position + g.segments.len() as u64;
+        }
         let held = self
             .held
             .values()
@@ -195,6 +265,13 @@ impl Session {
             space: r.space,
             pad: 0,
         };
+        if let Some(register) = self.sites.get(&(r.space, r.ip)) {
+            // A trap from before the BPF programs were told.
+            let token = r.regs[*register as usize % c::REGS] as u32;
+            self.tokens_at
+                .insert(r.header.tid, (r.header.time_ns, token));
+            return Ok(());
+        }
         if r.code_error != 0 {
             return Ok(());
         }
@@ -219,7 +296,10 @@ impl Session {
         // Where it cannot be told, every doorbell of this site looks at all channels: slower, nothing lost. One trap that
         // was reported with another's address must not decide that.
         let register = match store {
-            Some(store) => store.register,
+            Some(store) => {
+                self.sites.insert((r.space, r.ip), store.register);
+                store.register
+            }
             None => {
                 let tries = self.undecoded.entry((r.space, r.ip)).or_default();
                 *tries += 1;
@@ -240,6 +320,10 @@ impl Session {
     }
 
     pub(super) fn learn_from_scan(&mut self, r: &c::Scan) -> Result<()> {
+        if r.header.flags & flag::CONTENDED != 0 {
+            // The channel that was rung may be the one that was passed over.
+            return Ok(());
+        }
         let told = self
             .tokens_at
             .get(&r.header.tid)
@@ -262,8 +346,8 @@ impl Session {
                     && o.live
                     && o.gpu == channel.gpu
             });
-            if !taken && channel.space == r.space {
-                log::debug!("token {:#x} rings channel {:?}", r.token, channel.id);
+            if !taken && channel.space == r.space && self.confirmed(r) {
+                log::debug!("token {:#x} rings channel {}", r.token, r.channel);
                 for i in 0..self.channels.len() {
                     let o = &self.channels[i];
                     let same_gpu = o.gpu == self.channels[r.channel as usize].gpu;
@@ -279,9 +363,28 @@ impl Session {
                 self.learn_token(r.channel, r.token, false)?;
             }
         } else if r.advanced == 0 {
-            *self.orphans.entry((r.space, r.token)).or_default() += 1;
+            *self
+                .orphans
+                .entry((r.space, r.doorbell, r.token))
+                .or_default() += 1;
+            self.search_again(r.space)?;
         }
         Ok(())
+    }
+
+    /// What a look at all channels found moved is what was rung: not so when another thread has moved one and not rung
+    /// yet, and what was rung was fetched before. Two looks that agree are believed; with one thread, one is.
+    fn confirmed(&mut self, r: &c::Scan) -> bool {
+        let guess = self
+            .guesses
+            .entry((r.space, r.doorbell, r.token))
+            .or_default();
+        *guess = if guess.0 == r.channel {
+            (r.channel, guess.1 + 1)
+        } else {
+            (r.channel, 1)
+        };
+        guess.1 > 1 || super::super::arm::threads(r.header.pid).is_ok_and(|t| t.len() == 1)
     }
 
     pub(super) fn gap(&mut self, r: &c::Gap) {
@@ -343,6 +446,7 @@ impl Session {
                     life: L::Exit { process },
                 }));
                 if process {
+                    self.unseen_end(at);
                     self.process_gone(at.pid);
                 }
             }

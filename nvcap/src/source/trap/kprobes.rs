@@ -1,0 +1,156 @@
+//! kprobes on the driver's functions, and on those of the driver that is loaded after it has been unloaded.
+//!
+//! The kernel lets a module go although kprobes are on its functions, and does not put them back when it is loaded
+//! again. So each module's instance is known by the inode of its folder in /sys/module, which every loading makes anew.
+//! Knows nothing of processes.
+
+use std::{fs, os::unix::fs::MetadataExt};
+
+use aya::{
+    Ebpf,
+    programs::{
+        KProbe,
+        kprobe::{KProbeLink, KProbeLinkId},
+    },
+};
+
+use super::{
+    discover::find,
+    error::{Error, Result},
+    load::failed,
+};
+
+/// Program and function, returns before entries, so that no call is seen to begin whose end is not.
+const NVIDIA: [(&str, &str); 4] = [
+    ("kretprobe_mmap", "nvidia_mmap"),
+    ("kprobe_mmap", "nvidia_mmap"),
+    ("kretprobe_ioctl", "nvidia_ioctl"),
+    ("kprobe_ioctl", "nvidia_ioctl"),
+];
+/// Without it some records are missing, but no submission.
+const OPTIONAL: (&str, &str) = ("kprobe_unmap", "nvidia_vma_release");
+const UVM: [(&str, &str); 2] = [
+    ("kretprobe_ioctl", "uvm_unlocked_ioctl_entry"),
+    ("kprobe_uvm", "uvm_unlocked_ioctl_entry"),
+];
+
+/// The kprobes on what is loaded.
+#[derive(Debug, Default)]
+pub struct Kprobes {
+    nvidia: Probed,
+    uvm: Probed,
+}
+
+/// A module's kprobes.
+#[derive(Debug, Default)]
+struct Probed {
+    /// The module that they are on; 0 while it is not loaded.
+    instance: u64,
+    _links: Vec<KProbeLink>,
+}
+
+/// What a look at the modules found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// All is as it was, as far as nvidia.ko goes.
+    None,
+    /// nvidia.ko is no longer loaded.
+    Gone,
+    /// Another nvidia.ko is loaded, and there are kprobes on it now.
+    Attached,
+}
+
+fn instance(module: &str) -> u64 {
+    fs::metadata(format!("/sys/module/{module}")).map_or(0, |m| m.ino())
+}
+
+impl Kprobes {
+    /// Puts kprobes on what is loaded.
+    ///
+    /// # Errors
+    /// When nvidia.ko is not loaded, or the kernel refuses.
+    pub fn new(bpf: &mut Ebpf) -> Result<Self> {
+        if fs::metadata("/sys/bus/event_source/devices/kprobe").is_err() {
+            return Err(Error::new(
+                "using kprobes",
+                "this kernel is built without them (CONFIG_KPROBES)",
+                "the other ways are tried by themselves (--discover auto)",
+            ));
+        }
+        let mut new = Self::default();
+        if new.refresh(bpf)? == Change::None {
+            return Err(Error::new(
+                "using kprobes",
+                "nvidia.ko is not loaded",
+                "load it (modprobe nvidia) or use --discover tracepoint",
+            ));
+        }
+        Ok(new)
+    }
+
+    /// Puts kprobes on what was loaded since the last time. A module on which they were refused is not tried again.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    pub fn refresh(&mut self, bpf: &mut Ebpf) -> Result<Change> {
+        let mut change = Change::None;
+        let now = instance("nvidia");
+        if now != self.nvidia.instance {
+            self.nvidia = Probed {
+                instance: now,
+                ..Probed::default()
+            };
+            change = Change::Gone;
+            if now != 0 {
+                let mut links = attach(bpf, &NVIDIA)?;
+                links.extend(attach(bpf, &[OPTIONAL]).into_iter().flatten());
+                self.nvidia._links = links;
+                change = Change::Attached;
+            }
+        }
+        let now = instance("nvidia_uvm");
+        if now != self.uvm.instance {
+            self.uvm = Probed {
+                instance: now,
+                ..Probed::default()
+            };
+            if now != 0 {
+                self.uvm._links = attach(bpf, &UVM)?;
+            }
+        }
+        Ok(change)
+    }
+}
+
+fn attach(bpf: &mut Ebpf, probes: &[(&str, &str)]) -> Result<Vec<KProbeLink>> {
+    let one = |(name, function): &(&str, &str)| {
+        let program: &mut KProbe = find(bpf, name)?;
+        if program.fd().is_err() {
+            program
+                .load()
+                .map_err(|e| failed(&format!("loading {name}"), &e))?;
+        }
+        let what = format!("attaching a kprobe to {function}");
+        let id: KProbeLinkId = program.attach(function, 0).map_err(|e| {
+            if is_not_there(&e) {
+                let why = "the driver that is loaded has no function of that name";
+                return Error::new(&what, why, "use --discover tracepoint");
+            }
+            failed(&what, &e)
+        })?;
+        program.take_link(id).map_err(|e| failed(&what, &e))
+    };
+    probes.iter().map(one).collect()
+}
+
+/// The kernel found no such function.
+fn is_not_there(e: &(dyn std::error::Error + 'static)) -> bool {
+    let mut at = Some(e);
+    while let Some(inner) = at {
+        if let Some(io) = inner.downcast_ref::<std::io::Error>() {
+            return io.raw_os_error() == Some(libc::ENOENT);
+        }
+        at = inner.source();
+    }
+    false
+}

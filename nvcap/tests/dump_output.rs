@@ -1,0 +1,323 @@
+//! What `nvcap dump` shows of a look that is put together by hand: JSON that fits its schema, text that says it all.
+
+mod common;
+
+use common::schema::Schema;
+use nvcap::decode::event::{
+    Copy, Inline, InlineContent, Launch, LaunchHow, LaunchKind, Operation, Semaphore,
+    SemaphoreAction, SemaphoreUnit, Stop, StopReason,
+};
+use nvcap::hang::{
+    ChannelFacts, ChannelScene, Look, ProcessLook, Scene, Step, Thread, Values, analyse, compare,
+};
+use nvcap::output::dump::{Options, Shown, json, text};
+use nvcap::output::redact::Redactor;
+use nvcap::record::ChannelId;
+
+const PID: u32 = 4711;
+
+fn semaphore(action: SemaphoreAction, address: u64, payload: u64) -> Operation {
+    Operation::Semaphore(Semaphore {
+        unit: SemaphoreUnit::Engine,
+        action,
+        address,
+        payload,
+        wide: false,
+        timestamp: true,
+        reduction: None,
+        wait_for_idle: false,
+        execute: 0,
+    })
+}
+
+fn launch() -> Operation {
+    Operation::Launch(Box::new(Launch {
+        kind: LaunchKind::User,
+        how: LaunchHow::Pcas,
+        qmd: Some(0x2_04e1_0000),
+        qmd_version: Some((4, 0)),
+        grid: Some([3, 2, 1]),
+        block: Some([64, 2, 1]),
+        cluster: None,
+        registers: Some(16),
+        shared_bytes: Some(1024),
+        local_bytes: Some(0),
+        barriers: Some(1),
+        program: Some(0x7f4f_4f7a_0a00),
+        program_bytes: Some(640),
+        args: Some(b"secret42".to_vec()),
+        constant_banks: Vec::new(),
+        releases: Vec::new(),
+        dependent: None,
+    }))
+}
+
+fn copy() -> Operation {
+    let copy: Copy = Copy {
+        bytes: 4096,
+        src: Some(0x1000),
+        dst: Some(0x2000),
+        physical: (false, false),
+        mode: "linear",
+        engine: "ce".to_owned(),
+        direction: None,
+        direction_from: None,
+        line_bytes: 4096,
+        lines: 1,
+        pitch: None,
+        pattern: None,
+        semaphore: None,
+        launch_dma: 0x182,
+    };
+    Operation::Copy(copy.into())
+}
+
+fn inline() -> Operation {
+    Operation::Inline(Inline {
+        dst: 0x3000,
+        bytes: 384,
+        line_bytes: 384,
+        lines: 1,
+        content: Some(InlineContent::Qmd),
+        direction: nvcap::decode::event::Direction::HostToDevice,
+        head: vec![1; 64],
+    })
+}
+
+fn channel(id: u32, get: u32, steps: Vec<Vec<Operation>>) -> ChannelScene {
+    let mut c = ChannelScene::new(ChannelId(id), PID, get, steps.len() as u32, 1024);
+    c.gpu = Some(0);
+    c.token = (id == 0).then_some(0xa);
+    for (n, operations) in steps.into_iter().enumerate() {
+        c.steps.push(Step {
+            position: n as u64,
+            index: n as u32,
+            pending: n as u32 >= get,
+            operations,
+            stop: None,
+            bytes: 1560,
+            missing: 0,
+        });
+    }
+    c
+}
+
+/// A kernel that runs, a copy behind another channel's wait, a wait that nobody releases, an entry cut short.
+fn look(done: u64) -> Look {
+    use SemaphoreAction::{AcquireGreaterEqual, Release};
+    let mut cut = channel(3, 1, vec![vec![]]);
+    cut.steps[0].missing = 12;
+    cut.steps[0].stop = Some(Stop {
+        entry: 0,
+        offset: 4,
+        why: StopReason::Missing { bytes: 12 },
+    });
+    let scene = Scene {
+        channels: vec![
+            channel(
+                0,
+                2,
+                vec![
+                    vec![launch(), semaphore(Release, 0x5000, 7)],
+                    vec![inline(), launch(), semaphore(Release, 0x5000, 8)],
+                    vec![launch(), semaphore(Release, 0x5000, 9)],
+                ],
+            ),
+            channel(
+                1,
+                0,
+                vec![vec![
+                    semaphore(AcquireGreaterEqual, 0x5000, 8),
+                    copy(),
+                    semaphore(Release, 0x5010, 1),
+                ]],
+            ),
+            channel(
+                2,
+                0,
+                vec![vec![
+                    semaphore(AcquireGreaterEqual, 0x6000, 77),
+                    semaphore(Release, 0x5020, 1),
+                ]],
+            ),
+            cut,
+        ],
+    };
+    let mut values = Values::default();
+    for (address, value) in [(0x5000, done), (0x5010, 0), (0x5020, 0), (0x6000, 3)] {
+        values.set(PID, address, value);
+    }
+    let analysis = analyse(&scene, &values);
+    let facts = |n: u32| ChannelFacts {
+        channel: ChannelId(n),
+        ring: 0x2_0060_0000 + 0x3000 * u64::from(n),
+        userd: 0x2_0060_2000 + 0x3000 * u64::from(n),
+        place: "habit",
+        size: "habit",
+        target: "parses",
+        token_from: (n == 0).then_some("notifier"),
+        recycled: n,
+        error: (n == 2).then_some(31),
+        ..ChannelFacts::default()
+    };
+    Look {
+        time_ns: 1,
+        took_ns: 2_000_000,
+        processes: vec![ProcessLook {
+            pid: PID,
+            name: "python\u{1b}[31m".to_owned(),
+            threads: vec![Thread {
+                tid: PID,
+                name: "main".to_owned(),
+                state: 'R',
+                ticks: 250,
+                wchan: None,
+                syscall: Some(202),
+                call: Some("futex"),
+                argument: Some(0x7f00),
+            }],
+            channels: (0..4).map(facts).collect(),
+            unused: 16,
+            notes: vec!["a note".to_owned()],
+            finding_ns: 1,
+            reading_ns: 2,
+        }],
+        scene,
+        analysis,
+    }
+}
+
+fn shown(look: &Look, before: Option<&Look>, options: &Options, as_json: bool) -> String {
+    let moved = before.map(|b| {
+        let (was, is) = ((&b.scene, &b.analysis), (&look.scene, &look.analysis));
+        compare(was, is, 2_000_000_000, |b, n| b == n)
+    });
+    let shown = Shown {
+        look,
+        moved: moved.as_ref(),
+    };
+    let mut out = Vec::new();
+    if as_json {
+        json(&mut out, &shown, options);
+    } else {
+        text(&mut out, &shown, options);
+    }
+    String::from_utf8(out).unwrap()
+}
+
+#[test]
+fn json_fits_its_schema() {
+    let schema = Schema::of("dump");
+    let (first, second) = (look(7), look(7));
+    for before in [None, Some(&first)] {
+        for redact in [None, Some(Redactor::default())] {
+            let options = Options {
+                last: 20,
+                redact: redact.clone(),
+                ..Options::default()
+            };
+            let line = shown(&second, before, &options, true);
+            assert_eq!(line.matches('\n').count(), 1);
+            let value: serde_json::Value = serde_json::from_str(&line).unwrap();
+            schema.check(&value).unwrap();
+            assert_eq!(
+                line.contains("7365637265743432"),
+                redact.is_none(),
+                "kernel arguments"
+            );
+        }
+    }
+    // An empty look fits too.
+    let line = shown(&Look::default(), None, &Options::default(), true);
+    schema.check(&serde_json::from_str(&line).unwrap()).unwrap();
+}
+
+#[test]
+fn json_names_what_hangs() {
+    let (first, second) = (look(7), look(7));
+    let options = Options {
+        last: 20,
+        ..Options::default()
+    };
+    let line = shown(&second, Some(&first), &options, true);
+    let value: serde_json::Value = serde_json::from_str(&line).unwrap();
+    let process = &value["processes"][0];
+    assert_eq!(process["verdict"], "error", "an error outranks a hang");
+    let c = &process["channels"][0];
+    assert_eq!(
+        c["running"]["operation"]["grid"],
+        serde_json::json!([3, 2, 1])
+    );
+    assert_eq!(c["running"]["index"], 1);
+    assert_eq!(c["last"][0]["done"], true);
+    assert_eq!(
+        process["channels"][1]["root"],
+        serde_json::json!({"kind": "work", "channel": 0})
+    );
+    assert_eq!(
+        process["channels"][2]["root"],
+        serde_json::json!({"kind": "nobody_releases", "channel": 2})
+    );
+    // One channel alone: the others' entries are left out, not the others.
+    let options = Options {
+        last: 20,
+        channels: vec![0xa],
+        ..Options::default()
+    };
+    let value: serde_json::Value =
+        serde_json::from_str(&shown(&second, None, &options, true)).unwrap();
+    let lengths: Vec<usize> = (0..4)
+        .map(|n| {
+            value["processes"][0]["channels"][n]["last"]
+                .as_array()
+                .unwrap()
+                .len()
+        })
+        .collect();
+    assert_eq!(lengths, [3, 0, 0, 0]);
+}
+
+#[test]
+fn text_says_it_at_the_top() {
+    let (first, second) = (look(7), look(7));
+    let options = Options {
+        last: 20,
+        verbose: true,
+        ..Options::default()
+    };
+    let text = shown(&second, Some(&first), &options, false);
+    let lines: Vec<&str> = text.lines().collect();
+    assert!(
+        lines[0].starts_with("process 4711 python?[31m: ERROR: nothing moved in 2.0 s"),
+        "{}",
+        lines[0]
+    );
+    for wanted in [
+        "Xid 31, a fault of the memory management unit",
+        "a kernel has not ended: grid 3x2x1 block 64x2x1 prog 0x7f4f4f7a0a00 (entry 1); 1 submission behind it",
+        "waits for semaphore 0x5000 >= 8 (now 7) at entry 0; released by channel 0 (gpu0 0x0000a ?), entry 1",
+        "waits for semaphore 0x6000 >= 77 (now 3) at entry 0; nothing that this process has submitted releases it",
+        "held up by the work of channel 0",
+        "12 of 1560 B could not be read",
+        "note: a note",
+        "from its error notifier, by the order of channels",
+        "futex(0x7f00, ...)",
+    ] {
+        assert!(text.contains(wanted), "no {wanted:?} in\n{text}");
+    }
+    assert!(!text.contains('\u{1b}'), "control characters of a name");
+}
+
+#[test]
+fn what_moves_is_no_hang() {
+    let (first, second) = (look(7), look(8));
+    let options = Options {
+        last: 20,
+        ..Options::default()
+    };
+    let text = shown(&second, Some(&first), &options, false);
+    assert!(
+        text.contains("0 entries submitted, 0 fetched, 1 done (0.5/s)"),
+        "{text}"
+    );
+}

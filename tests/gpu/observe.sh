@@ -1,0 +1,148 @@
+#!/bin/bash
+# What `nvcap --how observe` must show on a GPU: nothing lost, nothing changed, nothing slowed down.
+#
+#   observe.sh [SECTION...]     sections: cost same equal train (default: all of them, in this order)
+#
+# Needs: nvcc, gcc, python3 with torch (for train), root for `equal` alone (it compares with the trap), and
+# bin/nvcap beside this script or one folder up (or BIN=FOLDER). Writes to $OUT, else to ./gpu-results.
+set -u
+HERE=$(cd "$(dirname "$0")" && pwd)
+BIN=${BIN:-$HERE/bin}
+[ -x "$BIN/nvcap" ] || BIN=$HERE/../bin
+NVCAP=$(readlink -f "$BIN/nvcap")
+OUT=${OUT:-$PWD/gpu-results}
+WORK=$(mktemp -d)
+mkdir -p "$OUT"
+[ $# -gt 0 ] || set -- cost same equal train
+SUMMARY=$OUT/summary.txt
+: >"$SUMMARY"
+failed=0
+
+row() { # RESULT WHAT DETAIL
+    [ "$1" = PASS ] || [ "$1" = "NOT RUN" ] || failed=$((failed + 1))
+    printf '%-8s %-34s %s\n' "$1" "$2" "$3" | tee -a "$SUMMARY"
+}
+check() { # WHAT COMMAND...: a row by the command's status, with the last line it printed.
+    local what=$1 text status
+    shift
+    text=$("$@" 2>&1) && status=PASS || status=FAIL
+    row $status "$what" "$(printf '%s\n' "$text" | tail -n 1 | cut -c1-420)"
+}
+wait_for() { # PATTERN FILE PID
+    local i
+    for i in $(seq 1200); do
+        grep -q "$1" "$2" 2>/dev/null && return 0
+        kill -0 "$3" 2>/dev/null || return 1
+        sleep 0.05
+    done
+    return 1
+}
+
+echo "== building ($(date -u +%T))"
+ARCH=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | head -n 1 | tr -d .)
+for f in work loop; do nvcc -O2 -arch=sm_"${ARCH:-90}" -o "$WORK/$f" "$HERE/$f.cu" & done
+gcc -O2 -shared -fPIC -o "$WORK/oracle.so" "$HERE/oracle.c" -ldl -lpthread 2>"$WORK/oracle.log" || cat "$WORK/oracle.log"
+wait
+{ date -u; uname -sr; nvidia-smi --query-gpu=name,driver_version --format=csv,noheader; "$NVCAP" --version; timeout 30 "$NVCAP" doctor; } >"$OUT/machine.txt" 2>&1
+
+# One launch loop: untraced, or attached to before it begins.
+loop_one() { # KIND NUMBER
+    local pid tracer= status
+    rm -f "$WORK/fifo"
+    mkfifo "$WORK/fifo"
+    timeout 60 "$WORK/loop" "${LAUNCHES:-300000}" 1 wait <"$WORK/fifo" >"$WORK/loop.out" 2>&1 &
+    exec 8>"$WORK/fifo"
+    wait_for '^ready' "$WORK/loop.out" $! || return
+    pid=$(sed -n 's/^pid //p' "$WORK/loop.out")
+    if [ "$1" = observed ]; then
+        timeout 60 "$NVCAP" --how observe --json -o "$WORK/loop-$2.json" -q -p "$pid" 2>"$WORK/tracer.log" &
+        tracer=$!
+        # With -q it does not say that it is attached.
+        sleep 0.3
+    fi
+    echo g >&8
+    exec 8>&-
+    while kill -0 "$pid" 2>/dev/null; do sleep 0.05; done
+    [ -z "$tracer" ] || wait "$tracer"
+    status=$?
+    sed -n "s/^loop pass=.* issue_ns=\([0-9.]*\) .*/$1 \1/p" "$WORK/loop.out" >>"$OUT/pairs.txt"
+    wait
+    if [ "$1" = observed ] && [ $status -ne 0 ]; then
+        row FAIL "loop $2: nvcap's status" "$status: $(tail -n 1 "$WORK/tracer.log" | cut -c1-300)"
+    fi
+}
+section_cost() {
+    local i
+    : >"$OUT/pairs.txt"
+    for i in $(seq "${PAIRS:-10}"); do
+        if [ $((i % 2)) = 1 ]; then loop_one untraced "$i"; loop_one observed "$i"
+        else loop_one observed "$i"; loop_one untraced "$i"; fi
+    done
+    check "loop: ns a launch, ratio <= 1.01" python3 "$HERE/observe.py" pairs "$OUT/pairs.txt"
+    for i in $(seq "${PAIRS:-10}"); do
+        check "loop $i: all ${LAUNCHES:-300000}, nothing lost" python3 "$HERE/observe.py" ledger "$WORK/loop-$i.json" "${LAUNCHES:-300000}"
+    done
+    tail -n 1 "$WORK/loop-1.json" | cut -c1-3000 >"$OUT/loop-1.json"
+}
+
+# The oracle captures in the process itself, nvcap observes it from outside: the same process, both at once.
+section_same() {
+    local args name
+    for args in "all" "rate 10000"; do
+        name=${args%% *}
+        # shellcheck disable=SC2086
+        timeout 120 "$NVCAP" --how observe --json -vv -e type=submission,entry -o "$WORK/$name.json" -- \
+            env LD_PRELOAD="$WORK/oracle.so" ORACLE_OUT="$WORK/$name.orc" "$WORK/work" $args >"$WORK/$name.out" 2>"$WORK/$name.err"
+        row "$([ $? -eq 0 ] && echo PASS || echo FAIL)" "oracle $name: nvcap's status" "$(tail -n 1 "$WORK/$name.err" | cut -c1-300)"
+        "$NVCAP" decode --from orc "$WORK/$name.orc" --json -vv -e type=submission,entry -o "$WORK/$name.orc.json" 2>"$WORK/$name.dec"
+        check "oracle $name: byte for byte" python3 "$HERE/observe.py" same "$WORK/$name.json" "$WORK/$name.orc.json"
+        check "oracle $name: ledger" python3 "$HERE/observe.py" ledger "$WORK/$name.json" 100
+        rm -f "$WORK/$name".*json "$WORK/$name.orc"
+    done
+}
+
+# Three equal runs of the loop: observed at full speed, trapped, and captured by the oracle.
+section_equal() {
+    local n=${EQUAL_LAUNCHES:-100000}
+    timeout 60 "$NVCAP" --how observe --json -vv -e type=submission,entry -o "$WORK/observed.json" -- "$WORK/loop" "$n" 1 >/dev/null 2>"$WORK/observed.err"
+    row "$([ $? -eq 0 ] && echo PASS || echo FAIL)" "equal: observed from the start" "$(tail -n 1 "$WORK/observed.err" | cut -c1-300)"
+    check "equal: observed ledger" python3 "$HERE/observe.py" ledger "$WORK/observed.json" "$n"
+    timeout 60 "$NVCAP" --how trap --json -vv -e type=submission,entry -o "$WORK/trapped.json" -- "$WORK/loop" "$n" 1 >/dev/null 2>"$WORK/trapped.err"
+    check "equal: observed against trapped" python3 "$HERE/observe.py" equal "$WORK/observed.json" "$WORK/trapped.json" "$n"
+    rm -f "$WORK/trapped.json"
+    LD_PRELOAD="$WORK/oracle.so" ORACLE_OUT="$WORK/loop.orc" timeout 100 "$WORK/loop" "$n" 1 >/dev/null 2>"$WORK/oracle.err"
+    "$NVCAP" decode --from orc "$WORK/loop.orc" --json -vv -e type=submission,entry -o "$WORK/oracle.json" 2>"$WORK/oracle.dec"
+    check "equal: observed against oracle" python3 "$HERE/observe.py" equal "$WORK/observed.json" "$WORK/oracle.json" "$n"
+    rm -f "$WORK/oracle.json" "$WORK/observed.json" "$WORK/loop.orc"
+}
+
+section_train() {
+    local first steps reference observed pid tracer a b
+    python3 -c 'import torch, sys; sys.exit(not torch.cuda.is_available())' 2>/dev/null || { row "NOT RUN" "train" "no torch with CUDA here"; return; }
+    first=$(timeout 60 python3 "$HERE/train.py" --steps 400 | sed -n 's/.*us_per_step=\([0-9]*\).*/\1/p')
+    steps=$((${TRAIN_SECONDS:-60} * 1000000 / ${first:-5000}))
+    reference=$(timeout 170 python3 "$HERE/train.py" --steps "$steps" | tail -n 1)
+    timeout 170 python3 "$HERE/train.py" --steps "$steps" >"$WORK/train.out" 2>&1 &
+    pid=$!
+    wait_for '^training' "$WORK/train.out" $pid || row FAIL "train" "it did not start"
+    timeout 170 "$NVCAP" --how observe --json -q -o "$WORK/train.json" -p "$(sed -n 's/^pid //p' "$WORK/train.out")" 2>"$WORK/train.log" &
+    tracer=$!
+    wait $pid
+    wait $tracer
+    row "$([ $? -eq 0 ] && echo PASS || echo FAIL)" "train: nvcap's status" "$(tail -n 1 "$WORK/train.log" | cut -c1-300)"
+    observed=$(tail -n 1 "$WORK/train.out")
+    check "train: nothing lost" python3 "$HERE/observe.py" ledger "$WORK/train.json" 100000
+    if [ -n "$reference" ] && [ "${reference##*checksum=}" = "${observed##*checksum=}" ]; then row PASS "train: results unchanged" "${reference##*loss=}"
+    else row FAIL "train: results unchanged" "$reference / $observed"; fi
+    a=$(sed 's/.*us_per_step=\([0-9.]*\).*/\1/' <<<"$reference") b=$(sed 's/.*us_per_step=\([0-9.]*\).*/\1/' <<<"$observed")
+    check "train: us a step, $a and $b" python3 -c "import sys; r = $b / $a; print(f'ratio {r:.4f} over $steps steps'); sys.exit(r > 1.03)"
+    tail -n 1 "$WORK/train.json" | cut -c1-3000 >"$OUT/train.json"
+}
+
+for section in "$@"; do
+    echo "== $section ($(date -u +%T))"
+    "section_$section"
+done
+echo "$failed failed ($(date -u +%T))" | tee -a "$SUMMARY"
+rm -rf "$WORK"
+[ "$failed" -eq 0 ]
