@@ -41,6 +41,8 @@ struct Followed {
     due: u64,
     /// CPU time of its holders at the last look.
     cpu: u64,
+    /// When something was last found in it, ns.
+    moved: u64,
     /// Until when its process counts as new.
     new_until: u64,
     live: bool,
@@ -198,8 +200,8 @@ impl Session {
                         self.sums.longest_ns = self.sums.longest_ns.max(looked.elapsed);
                         self.sums.largest_part = self.sums.largest_part.max(part);
                     }
-                    if let Some(w) = self.watched.get_mut(&pid) {
-                        w.was_read(begun, looked.fresh > 0);
+                    if looked.fresh > 0 {
+                        f.moved = begun;
                     }
                     refused = false;
                     break;
@@ -210,7 +212,7 @@ impl Session {
             if let Some(w) = self.watched.get_mut(&pid) {
                 w.forget(f.follower.announced.ring, why);
                 if f.holders.is_empty() && f.follower.moved {
-                    w.drop_channel(f.follower.hot, f.follower.gone(begun));
+                    w.drop_channel(f.follower.hot, f.follower.gone(begun), f.moved, was);
                 }
             }
         }
@@ -376,6 +378,7 @@ impl Session {
                     holders: vec![pid],
                     due: now,
                     cpu,
+                    moved: 0,
                     new_until: now + NEW_NS,
                     live: true,
                 });
@@ -419,7 +422,12 @@ impl Session {
                 if f.live && f.holders.is_empty() {
                     f.live = false;
                     if let Some(w) = self.watched.get_mut(&pid) {
-                        w.drop_channel(f.follower.hot, f.follower.gone(now()));
+                        w.drop_channel(
+                            f.follower.hot,
+                            f.follower.gone(now()),
+                            f.moved,
+                            f.follower.looked,
+                        );
                     }
                 }
             }
