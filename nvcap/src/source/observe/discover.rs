@@ -72,7 +72,7 @@ pub struct Watched {
     doorbell: bool,
     /// Rings that could not be read and were forgotten.
     forgotten: u32,
-    /// When something was last found in one of its rings, and when one was last read, ns.
+    /// When something was last found in a ring that it had and nobody has any more, and when one was last read, ns.
     moved: u64,
     looked: u64,
     /// What is to be said of its channels that nobody has any more, if it lives on.
@@ -139,18 +139,13 @@ impl Watched {
         (self.next_maps, self.next_search) = (0, 0);
     }
 
-    /// One of its rings was read.
-    pub fn was_read(&mut self, now: u64, fresh: bool) {
-        self.looked = now;
-        if fresh {
-            self.moved = now;
-        }
-    }
-
     /// Nobody has one of its channels any more: `said` is what that means if it has merely been unmapped.
-    /// `hot`: the last look at it found something.
-    pub fn drop_channel(&mut self, hot: bool, said: Record) {
+    /// `hot`: the last look at it found something; `moved` and `looked` are when something was last found in it, and
+    /// when it was last read.
+    pub fn drop_channel(&mut self, hot: bool, said: Record, moved: u64, looked: u64) {
         self.dropped.push((hot, said));
+        self.moved = self.moved.max(moved);
+        self.looked = self.looked.max(looked);
     }
 
     /// It lives on without the channels that were dropped.

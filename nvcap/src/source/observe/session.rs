@@ -41,6 +41,8 @@ struct Followed {
     due: u64,
     /// CPU time of its holders at the last look.
     cpu: u64,
+    /// When something was last found in it, ns.
+    moved: u64,
     /// Until when its process counts as new.
     new_until: u64,
     live: bool,
@@ -198,8 +200,8 @@ impl Session {
                         self.sums.longest_ns = self.sums.longest_ns.max(looked.elapsed);
                         self.sums.largest_part = self.sums.largest_part.max(part);
                     }
-                    if let Some(w) = self.watched.get_mut(&pid) {
-                        w.was_read(begun, looked.fresh > 0);
+                    if looked.fresh > 0 {
+                        f.moved = begun;
                     }
                     refused = false;
                     break;
@@ -210,7 +212,7 @@ impl Session {
             if let Some(w) = self.watched.get_mut(&pid) {
                 w.forget(f.follower.announced.ring, why);
                 if f.holders.is_empty() && f.follower.moved {
-                    w.drop_channel(f.follower.hot, f.follower.gone(begun));
+                    w.drop_channel(f.follower.hot, f.follower.gone(begun), f.moved, was);
                 }
             }
         }
@@ -256,6 +258,10 @@ impl Session {
             Vec::new()
         };
         let state = process::state(pid);
+        if state.lives {
+            self.look_after_living(pid, state.forked);
+        }
+        // After its own channels: a forked child has them from it.
         for child in children {
             if !self.watched.contains_key(&child) {
                 self.child(pid, child);
@@ -265,7 +271,14 @@ impl Session {
             self.process_gone(pid);
             return;
         }
-        if state.forked {
+        let cost = process::thread_cpu().saturating_sub(begun);
+        if let Some(watched) = self.watched.get_mut(&pid) {
+            watched.pause(cost);
+        }
+    }
+
+    fn look_after_living(&mut self, pid: u32, forked: bool) {
+        if forked {
             self.check_shared(pid);
         }
         let Some(watched) = self.watched.get_mut(&pid) else {
@@ -286,11 +299,7 @@ impl Session {
         self.out.extend(watched.unmapped());
         self.out.extend(seen.records);
         for channel in seen.channels {
-            self.channel(pid, channel, state.forked);
-        }
-        let cost = process::thread_cpu().saturating_sub(begun);
-        if let Some(watched) = self.watched.get_mut(&pid) {
-            watched.pause(cost);
+            self.channel(pid, channel);
         }
     }
 
@@ -309,29 +318,41 @@ impl Session {
         }
     }
 
-    /// A channel of a process: new, or one that it has from its parent.
-    fn channel(&mut self, pid: u32, channel: discover::Seen, forked: bool) {
+    /// Whether one of the two is the other's forebear.
+    fn related(&self, a: u32, b: u32) -> bool {
+        let descends = |mut from: u32, to: u32| {
+            while let Some(parent) = self.watched.get(&from).and_then(|w| w.parent) {
+                if parent == to {
+                    return true;
+                }
+                from = parent;
+            }
+            false
+        };
+        descends(a, b) || descends(b, a)
+    }
+
+    /// A channel of a process: new, or one that it shares with a process that forked it, or that it forked.
+    fn channel(&mut self, pid: u32, channel: discover::Seen) {
+        let ring = channel.channel.ring;
+        let shared = self.followed.iter().position(|f| {
+            f.live
+                && f.follower.announced.ring == ring
+                && f.holders.iter().any(|h| {
+                    *h != pid
+                        && self.related(*h, pid)
+                        && discover::same_memory(*h, pid, &f.follower.announced)
+                })
+        });
+        if let Some(i) = shared {
+            if !self.followed[i].holders.contains(&pid) {
+                self.followed[i].holders.push(pid);
+            }
+            return;
+        }
         let Some(watched) = self.watched.get(&pid) else {
             return;
         };
-        let ring = channel.channel.ring;
-        if forked {
-            let mut parent = watched.parent;
-            while let Some(p) = parent {
-                let theirs = self.followed.iter_mut().find(|f| {
-                    f.live && f.follower.announced.ring == ring && f.holders.contains(&p)
-                });
-                if let Some(f) = theirs
-                    && discover::same_memory(p, pid, &f.follower.announced)
-                {
-                    if !f.holders.contains(&pid) {
-                        f.holders.push(pid);
-                    }
-                    return;
-                }
-                parent = self.watched.get(&p).and_then(|w| w.parent);
-            }
-        }
         let Some(process) = &watched.process else {
             return;
         };
@@ -357,6 +378,7 @@ impl Session {
                     holders: vec![pid],
                     due: now,
                     cpu,
+                    moved: 0,
                     new_until: now + NEW_NS,
                     live: true,
                 });
@@ -400,7 +422,12 @@ impl Session {
                 if f.live && f.holders.is_empty() {
                     f.live = false;
                     if let Some(w) = self.watched.get_mut(&pid) {
-                        w.drop_channel(f.follower.hot, f.follower.gone(now()));
+                        w.drop_channel(
+                            f.follower.hot,
+                            f.follower.gone(now()),
+                            f.moved,
+                            f.follower.looked,
+                        );
                     }
                 }
             }

@@ -22,8 +22,12 @@ use crate::setup::{LIMIT, expect_result, gpus, plan, plan_args};
 /// A process lives on for a while after its last submission, as one that destroys a CUDA context does.
 const LINGER: &str = "--linger-ms=150";
 
-fn options(trace: &Path, channels: PathBuf, flags: &[&str]) -> Vec<OsString> {
-    let mut args: Vec<OsString> = [
+/// Where a software GPU looks as a CUDA process does from outside: its channels are found, not named.
+const FILES: &str = "--files";
+
+/// nvcap's options; `args` are the software GPU's.
+fn options(trace: &Path, folder: &Folder, args: &[&str], flags: &[&str]) -> Result<Vec<OsString>> {
+    let mut options: Vec<OsString> = [
         "--how=observe",
         "--json",
         "-vv",
@@ -33,9 +37,12 @@ fn options(trace: &Path, channels: PathBuf, flags: &[&str]) -> Vec<OsString> {
     ]
     .map(OsString::from)
     .to_vec();
-    args.extend([trace.into(), "--channels".into(), channels.into()]);
-    args.extend(flags.iter().map(OsString::from));
-    args
+    options.push(trace.into());
+    if !args.contains(&FILES) {
+        options.extend(["--channels".into(), folder.channels()?.into()]);
+    }
+    options.extend(flags.iter().map(OsString::from));
+    Ok(options)
 }
 
 struct Observed {
@@ -48,7 +55,7 @@ struct Observed {
 fn observe(plan: &Plan, args: &[&str], flags: &[&str]) -> Result<Observed> {
     let folder = Folder::new()?;
     let trace = folder.file("trace.json");
-    let mut command = options(&trace, folder.channels()?, flags);
+    let mut command = options(&trace, &folder, args, flags)?;
     command.extend(["--".into(), softgpu()?.into()]);
     command.extend(plan_args(plan).into_iter().map(OsString::from));
     command.push(LINGER.into());
@@ -214,8 +221,13 @@ fn image(plan: &Plan, image: u32) -> Plan {
 
 /// Children with memory, channels and plans of their own at the same addresses.
 fn own_children(kind: &str) -> Result<()> {
+    own_children_of(&[kind])
+}
+
+fn own_children_of(kind: &[&str]) -> Result<()> {
     let plan = plan(12, 1200);
-    let observed = observe(&plan, &["--threads=2", "--sleep-us=1000", kind], &[])?;
+    let args = [&["--threads=2", "--sleep-us=1000"], kind].concat();
+    let observed = observe(&plan, &args, &[])?;
     let stdout = &observed.ended.stdout;
     let first = stdout
         .lines()
@@ -304,7 +316,18 @@ pub fn exec() -> Result<()> {
 
 /// Attaches to a software GPU; comes back when nvcap follows it.
 fn attach(gpu: &Running, trace: &Path, folder: &Folder, flags: &[&str]) -> Result<Running> {
-    let mut args = options(trace, folder.channels()?, flags);
+    attach_to(gpu, trace, folder, &[], flags)
+}
+
+/// As [`attach`]; `args` are the software GPU's.
+fn attach_to(
+    gpu: &Running,
+    trace: &Path,
+    folder: &Folder,
+    args: &[&str],
+    flags: &[&str],
+) -> Result<Running> {
+    let mut args = options(trace, folder, args, flags)?;
     args.extend(["-p".into(), gpu.pid().to_string().into()]);
     let mut nvcap = Running::start(&nvcap()?, args)?;
     nvcap.wait_until("observing", Duration::from_secs(20), |r| {
@@ -327,6 +350,49 @@ fn from_waiting(before: u64) -> Result<()> {
     expect_result(&gpu.stdout, &plan)?;
     nvcap.end(Duration::from_secs(20))?.expect_code(0)?;
     verify(&trace, &Expected::part(plan, Extent::From(before)))?.expect_complete()
+}
+
+/// Channels that nobody names are found by their structure, soon enough that all of them is in their rings still: of
+/// the command, of the programs that it executes, and of its children.
+pub fn found_channels() -> Result<()> {
+    let report = whole(plan(91, 4000), &["--threads=2", "--sleep-us=300", FILES])?;
+    ensure!(
+        report.submissions == 4000,
+        "{} submissions",
+        report.submissions
+    );
+    let plan = plan(92, 3000);
+    let args = ["--threads=2", "--sleep-us=300", "--exec=1", FILES];
+    let observed = observe(&plan, &args, &[])?;
+    observed.ended.expect_code(0)?;
+    let expected = Expected {
+        pid: None,
+        plans: vec![image(&plan, 0), image(&plan, EXEC_STRIDE)],
+        extent: Extent::Whole,
+    };
+    verify(&observed.trace, &[expected])?.expect_complete()?;
+    own_children_of(&["--spawn=2", FILES])
+}
+
+/// And of a process that was there before.
+pub fn found_when_attached() -> Result<()> {
+    let plan = plan(93, 8000);
+    let folder = Folder::new()?;
+    let trace = folder.file("trace.json");
+    let mut gpu = waiting(&plan, &["--threads=4", "--sleep-us=500", LINGER, FILES])?;
+    gpu.write(b"g")?;
+    std::thread::sleep(Duration::from_millis(200));
+    let nvcap = attach_to(&gpu, &trace, &folder, &[FILES], &[])?;
+    ensure!(gpu.runs(), "the software GPU ended too early for this test");
+    gpu.end(LIMIT)?.expect_code(0)?;
+    nvcap.end(Duration::from_secs(20))?.expect_code(0)?;
+    let report = verify(&trace, &Expected::part(plan, Extent::Suffix))?;
+    ensure!(
+        report.submissions > 500,
+        "only {} submissions",
+        report.submissions
+    );
+    report.expect_complete()
 }
 
 /// Attached while it waits in the middle: from the next submission on, every one.
@@ -573,7 +639,7 @@ pub fn nothing_to_observe() -> Result<()> {
     let started = Instant::now();
     let folder = Folder::new()?;
     let trace = folder.file("trace.json");
-    let mut args = options(&trace, folder.channels()?, &[]);
+    let mut args = options(&trace, &folder, &[], &[])?;
     args.extend(["--".into(), "/bin/sh".into(), "-c".into()]);
     args.push("for i in 1 2 3 4 5; do /bin/true; done; exit 7".into());
     let ended = Running::start(&nvcap()?, args)?.end(LIMIT)?;
@@ -589,7 +655,7 @@ pub fn nothing_to_observe() -> Result<()> {
     if std::path::Path::new("/proc/4194305").exists() {
         return not_run("there is a process 4194305");
     }
-    let mut args = options(&trace, folder.channels()?, &[]);
+    let mut args = options(&trace, &folder, &[], &[])?;
     args.extend(["-p".into(), "4194305".into()]);
     let ended = Running::start(&nvcap()?, args)?.end(LIMIT)?;
     refused(&ended, 1, &["no such process", "4194305"])
