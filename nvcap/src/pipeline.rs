@@ -11,7 +11,7 @@ use std::sync::Arc;
 use crate::decode::classes::{self, Family};
 use crate::decode::defaults::Chip;
 use crate::decode::entry;
-use crate::decode::event::{Body, Context, Engine, EntryKind, Event, Place};
+use crate::decode::event::{Body, Context, Engine, EntryKind, Event, Memory, Place};
 use crate::decode::stream::{Item, Stream};
 use crate::decode::{self, Decoder, Places, Wants};
 use crate::driver::{self, Model};
@@ -308,6 +308,23 @@ impl Places for ByModel<'_> {
         self.model
             .place_for(self.channel, va)
             .or_else(|| self.model.place(pid, va))
+    }
+
+    fn memory(&self, pid: u32, va: GpuVa) -> Option<Memory> {
+        let found = self
+            .model
+            .resolve_for(self.channel, va)
+            .or_else(|| self.model.resolve(pid, va))?;
+        let object = found.object?;
+        Some(Memory {
+            place: self.place(pid, va),
+            client: object.client,
+            handle: object.handle,
+            class: found.class?,
+            size: found.size,
+            offset: found.offset,
+            cpu: found.cpu.map(|cpu| cpu.0),
+        })
     }
 }
 

@@ -68,6 +68,8 @@ fn copy() -> Operation {
         pattern: None,
         semaphore: None,
         launch_dma: 0x182,
+        src_memory: None,
+        dst_memory: None,
     };
     Operation::Copy(copy.into())
 }
@@ -81,6 +83,7 @@ fn inline() -> Operation {
         content: Some(InlineContent::Qmd),
         direction: nvcap::decode::event::Direction::HostToDevice,
         head: vec![1; 64],
+        dst_memory: None,
     })
 }
 

@@ -5,14 +5,16 @@ mod common;
 use std::io;
 use std::sync::{Arc, Mutex};
 
-use common::Written;
-use nvcap::decode::event::{Body, Context, Engine, Event, Operation};
+use common::{Written, shared};
+use nvcap::decode::encode::Pushbuffer;
+use nvcap::decode::event::{Body, Context, Direction, Engine, Event, Operation, Place};
 use nvcap::ledger::Ledger;
 use nvcap::output::filter::Filter;
 use nvcap::output::phases::Phases;
 use nvcap::output::{Detail, Sink, json};
 use nvcap::pipeline::{Options, Pipeline};
-use nvcap::record::{At, ChannelId, How, Life, Process, Record, Segment, Submission};
+use nvcap::record::{At, ChannelId, GpuVa, How, Life, Process, Record, Segment, Submission};
+use nvcap::source::file::ioctl_log;
 
 /// Keeps what comes.
 #[derive(Clone, Default)]
@@ -350,4 +352,46 @@ fn strict_ends_at_what_is_not_whole() {
         assert!(text.contains(part), "{text}");
     }
     assert_eq!(keep.0.lock().unwrap().operations.len(), 1);
+}
+
+#[test]
+fn a_copy_says_what_memory_its_addresses_are() {
+    let log = shared::fixture("h200-ioctl-part.log.gz");
+    let options = ioctl_log::Options {
+        pid: 10,
+        driver_version: None,
+    };
+    let mut records = ioctl_log::read_file(&log, options).unwrap().records;
+    let mut copy = Pushbuffer::new();
+    copy.bind(4, 0xc8b5);
+    copy.copy(4, 0xc8b5, 0x2_0080_1234, 0x2_0060_3000, 4096)
+        .unwrap();
+    copy.copy(4, 0xc8b5, 0x1234_5678, 0x2_0080_0000, 16)
+        .unwrap();
+    let mut submission = bind(0, 0, 10, 5, 4, 0xc8b5);
+    if let Record::Submission(s) = &mut submission {
+        s.segments = vec![copy.segment(GpuVa(0x2_0080_0000))];
+    }
+    records.push(submission);
+    let (keep, _) = run(Options::default(), records);
+    let kept = keep.0.lock().unwrap();
+    let copies: Vec<_> = kept
+        .operations
+        .iter()
+        .filter_map(|o| match o {
+            Operation::Copy(c) => Some((c.src_memory, c.dst_memory, c.direction)),
+            _ => None,
+        })
+        .collect();
+    let [(Some(src), Some(dst), direction), (None, Some(again), _)] = copies[..] else {
+        panic!("{copies:?}")
+    };
+    // Pushbuffers are 56 MiB of system memory, rings 2 MiB of video memory.
+    assert_eq!((src.place, src.handle), (Some(Place::Host), 0x5c00_0019));
+    assert_eq!((src.size, src.offset), (Some(56 << 20), 0x1234));
+    assert_eq!(src.cpu, Some(0x2_0080_1234));
+    assert_eq!((dst.place, dst.handle), (Some(Place::Device), 0x5c00_0017));
+    assert_eq!((dst.size, dst.offset), (Some(2 << 20), 0x3000));
+    assert_eq!((again.handle, again.offset), (0x5c00_0019, 0));
+    assert_eq!(direction, Some(Direction::HostToDevice));
 }
