@@ -362,7 +362,7 @@ impl Session {
                 }
                 self.learn_token(r.channel, r.token, false)?;
             }
-        } else if r.advanced == 0 {
+        } else if r.advanced == 0 && !self.is_known(r) {
             *self
                 .orphans
                 .entry((r.space, r.doorbell, r.token))
@@ -370,6 +370,19 @@ impl Session {
             self.search_again(r.space)?;
         }
         Ok(())
+    }
+
+    /// The token that was rung is a channel's.
+    fn is_known(&self, r: &c::Scan) -> bool {
+        let Some(space) = self.spaces.get(&r.space) else {
+            return false;
+        };
+        let gpu = space.doorbells.iter().find(|d| d.0 == r.doorbell);
+        space.channels.iter().any(|i| {
+            let ch = &self.channels[*i as usize];
+            let same_gpu = ch.gpu.is_none() || gpu.is_none_or(|d| Some(d.1) == ch.gpu);
+            ch.live && ch.token == Some(r.token) && same_gpu
+        })
     }
 
     /// What a look at all channels found moved is what was rung: not so when another thread has moved one and not rung
