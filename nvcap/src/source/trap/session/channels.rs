@@ -187,6 +187,9 @@ impl Session {
                 self.peek(index);
             }
         }
+        if let Some(state) = self.spaces.get_mut(&space) {
+            state.searched = arm::now();
+        }
         Ok(())
     }
 

@@ -337,7 +337,12 @@ impl Session {
             return Ok(());
         };
         let r = &c::Scan { token, ..*r };
-        if r.advanced == 1 && (r.channel as usize) < self.channels.len() {
+        // A look from before all of the process's rings were in the table says nothing of those that were not.
+        let complete = self
+            .spaces
+            .get(&r.space)
+            .is_some_and(|s| r.header.time_ns > s.searched);
+        if r.advanced == 1 && complete && (r.channel as usize) < self.channels.len() {
             let channel = &self.channels[r.channel as usize];
             let taken = self.channels.iter().any(|o| {
                 o.space == r.space
@@ -386,7 +391,7 @@ impl Session {
     }
 
     /// What a look at all channels found moved is what was rung: not so when another thread has moved one and not rung
-    /// yet, and what was rung was fetched before. Two looks that agree are believed; with one thread, one is.
+    /// yet, and what was rung was fetched before. Two looks that agree are believed.
     fn confirmed(&mut self, r: &c::Scan) -> bool {
         let guess = self
             .guesses
@@ -397,7 +402,7 @@ impl Session {
         } else {
             (r.channel, 1)
         };
-        guess.1 > 1 || super::super::arm::threads(r.header.pid).is_ok_and(|t| t.len() == 1)
+        guess.1 > 1
     }
 
     pub(super) fn gap(&mut self, r: &c::Gap) {
