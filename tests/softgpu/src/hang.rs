@@ -1,7 +1,7 @@
 //! Hangs made by hand, as they look in memory: what is fetched, what is not, and what the semaphores hold.
 //!
-//! A GPU runs what its host fetches; here nothing runs, so a kernel "that does not end" is one whose release never
-//! comes. Only with [`Memory::map_files`] are there semaphores to see it by.
+//! A GPU runs what its host fetches; here nothing runs, so a kernel "that does not end" is one whose release at its end
+//! never comes. Only with [`Memory::map_files`] are there semaphores to see it by.
 
 use std::time::{Duration, Instant};
 
@@ -46,8 +46,14 @@ pub const ORPHAN: u64 = EVENTS + 0xf00;
 /// What is waited for there.
 pub const ORPHAN_PAYLOAD: u32 = 0x7777_0001;
 
-/// A kernel's launch, its constant bank and QMD written inline before it.
-fn launch(pb: &mut Pushbuffer, number: u64) {
+/// The semaphore that kernel number `n` of a hang releases at its end, and what it writes there; before that it holds
+/// one less. As CUDA has it: the channel's own semaphore is released as soon as the launch is behind the front end.
+pub const fn end_of(n: u64) -> (u64, u32) {
+    (EVENTS + 0xe00 + 8 * n, 6)
+}
+
+/// A kernel's launch, its constant bank and QMD written inline before it. It releases `end` at its end.
+fn launch(pb: &mut Pushbuffer, number: u64, end: Option<(u64, u32)>) {
     let qmd = 0x2_04f0_0000 + 0x800 * (number % 64);
     let constants = 0x7f4f_4e30_0000 + 0x1000 * (number % 64);
     let fields = View {
@@ -59,6 +65,7 @@ fn launch(pb: &mut Pushbuffer, number: u64) {
         barriers: 1,
         program: PROGRAM + 0x100 * number,
         constant_banks: vec![(0, constants, 0x300)],
+        releases: end.iter().map(|e| (e.0, u64::from(e.1))).collect(),
         ..View::default()
     };
     let mut bank = [0; form::ARGUMENTS as usize];
@@ -111,18 +118,26 @@ pub fn hang(plan: &Plan, memory: &Memory, kind: Hang) -> Result<String> {
     let (a, b) = (of(Unit::Compute, 0)?, of(Unit::Compute, 1)?);
     let text = match kind {
         Hang::Spin | Hang::Lost => {
-            let (payload, position) = submit(memory, a, true, |pb, _| launch(pb, 0));
+            let (end, ended) = end_of(0);
+            for n in 0..=QUEUED {
+                memory.release(end_of(n).0, ended - 1);
+            }
+            let (payload, position) =
+                submit(memory, a, true, |pb, _| launch(pb, 0, Some(end_of(0))));
+            memory.release(semaphore(a), payload);
             let mut text = format!(
-                "hung channel={:#x} position={position} semaphore={:#x} payload={payload}",
+                "hung channel={:#x} position={position} semaphore={end:#x} payload={ended}",
                 a.token(),
-                semaphore(a)
             );
             if kind == Hang::Spin {
-                for number in 1..=QUEUED {
-                    submit(memory, a, false, |pb, _| launch(pb, number));
+                // The first of them is fetched, and waits; each waits for the end of the one before.
+                for n in 1..=QUEUED {
+                    submit(memory, a, n == 1, |pb, _| {
+                        acquire(pb, end_of(n - 1).0, ended);
+                        launch(pb, n, Some(end_of(n)));
+                    });
                 }
-                let (next, _) =
-                    submit(memory, b, false, |pb, _| acquire(pb, semaphore(a), payload));
+                let (next, _) = submit(memory, b, true, |pb, _| acquire(pb, end, ended));
                 let c = of(Unit::Copy, 0)?;
                 submit(memory, c, false, |pb, _| acquire(pb, semaphore(b), next));
                 text.push_str(&format!(" waits={:#x},{:#x}", b.token(), c.token()));
@@ -148,7 +163,7 @@ pub fn hang(plan: &Plan, memory: &Memory, kind: Hang) -> Result<String> {
         Hang::Slow => {
             let start = Instant::now();
             while start.elapsed() < Duration::from_secs(20) {
-                let (payload, _) = submit(memory, a, true, |pb, n| launch(pb, u64::from(n)));
+                let (payload, _) = submit(memory, a, true, |pb, n| launch(pb, u64::from(n), None));
                 std::thread::sleep(Duration::from_millis(50));
                 memory.release(semaphore(a), payload);
             }

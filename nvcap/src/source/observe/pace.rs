@@ -69,10 +69,10 @@ impl Pace {
     }
 }
 
-/// A process that used so little CPU since the last look cannot have filled half of a ring of so many entries, so
-/// the look can wait.
+/// A process that used so little CPU since the last look cannot have filled an eighth of a ring of so many entries, so
+/// the look can wait for the next time.
 pub fn idle_proof(cpu_used_ns: u64, ring: u32) -> bool {
-    cpu_used_ns / CHEAPEST_NS < u64::from(ring) / 2
+    cpu_used_ns / CHEAPEST_NS < u64::from(ring) / 8
 }
 
 /// CPU time that may be used: a share of one core, kept over any stretch of about a second.
@@ -170,8 +170,8 @@ mod tests {
     #[test]
     fn a_process_that_did_not_run_submitted_nothing() {
         assert!(idle_proof(0, 1024));
-        assert!(idle_proof(200_000, 1024));
-        assert!(!idle_proof(400_000, 1024));
+        assert!(idle_proof(60_000, 1024));
+        assert!(!idle_proof(70_000, 1024));
         assert!(!idle_proof(0, 1));
     }
 

@@ -17,10 +17,13 @@ use crate::source::{
     run::{Source, Target},
 };
 
-/// Time between two looks at a channel that never moved, ns: its process has just begun, or has not.
-const UNMOVED_NS: [u64; 2] = [2_000_000, 10_000_000];
-/// A process is new for this time after its first channel was found, ns.
-const NEW_NS: u64 = 2_000_000_000;
+/// Time between two looks at a channel that never moved or has not moved for long, ns: a launch loop that begins there
+/// fills its ring in half a millisecond more.
+const COLD_NS: u64 = 3_000_000;
+/// The same while its process is new, ns.
+const NEW_NS: u64 = 2_000_000;
+/// A channel is new, or warm still, for this time after it was found or last moved, ns.
+const WARM_NS: u64 = 2_000_000_000;
 
 /// How to observe.
 #[derive(Clone, Debug, Default)]
@@ -43,9 +46,28 @@ struct Followed {
     cpu: u64,
     /// When something was last found in it, ns.
     moved: u64,
-    /// Until when its process counts as new.
-    new_until: u64,
+    /// When it was found, ns.
+    found: u64,
     live: bool,
+}
+
+impl Followed {
+    /// Time to the next look, ns.
+    fn interval(&self, now: u64) -> u64 {
+        let size = self.follower.announced.entries.unwrap_or(1);
+        // Of a smaller ring less.
+        let most = u64::from(size) * COLD_NS / 1024;
+        let cold = if now < self.found + WARM_NS {
+            NEW_NS
+        } else {
+            COLD_NS
+        };
+        if self.moved > 0 && now < self.moved + WARM_NS {
+            self.follower.pace.interval()
+        } else {
+            cold.min(most).max(self.follower.pace.interval())
+        }
+    }
 }
 
 /// A live trace without a trap.
@@ -150,11 +172,7 @@ impl Session {
                 .sum();
             let f = &mut self.followed[i];
             let size = f.follower.announced.entries.unwrap_or(1);
-            let interval = if f.follower.moved {
-                f.follower.pace.interval()
-            } else {
-                UNMOVED_NS[usize::from(begun > f.new_until)]
-            };
+            let interval = f.interval(begun);
             let idle = used.is_some_and(|u| pace::idle_proof(u.saturating_sub(f.cpu), size));
             let waited = begun.saturating_sub(f.follower.looked);
             if idle && !f.follower.hot && waited < pace::LONGEST_NS {
@@ -164,12 +182,7 @@ impl Session {
             }
             self.look(i, used);
             let f = &mut self.followed[i];
-            let interval = if f.follower.moved {
-                f.follower.pace.interval()
-            } else {
-                interval
-            };
-            f.due = begun + interval;
+            f.due = begun + f.interval(begun);
             if f.live {
                 next = next.min(f.due);
             }
@@ -379,7 +392,7 @@ impl Session {
                     due: now,
                     cpu,
                     moved: 0,
-                    new_until: now + NEW_NS,
+                    found: now,
                     live: true,
                 });
                 if channel.begin == Begin::First {

@@ -327,6 +327,14 @@ fn attach_to(
     args: &[&str],
     flags: &[&str],
 ) -> Result<Running> {
+    // SAFETY: reads an id.
+    let root = unsafe { libc::geteuid() } == 0;
+    let scope = std::fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").unwrap_or_default();
+    if !root && !matches!(scope.trim(), "" | "0") {
+        return not_run(
+            "not root, and kernel.yama.ptrace_scope keeps processes from looking at others",
+        );
+    }
     let mut args = options(trace, folder, args, flags)?;
     args.extend(["-p".into(), gpu.pid().to_string().into()]);
     let mut nvcap = Running::start(&nvcap()?, args)?;
