@@ -26,6 +26,10 @@ use crate::record::{How, Segment, Submission};
 const MOST_BYTES: u64 = 256 << 20;
 /// No process submits faster than an entry in this time, ns: a store to video memory and a doorbell take longer.
 const FASTEST_NS: u64 = 300;
+/// Bytes behind the newest entry's that the process may be writing for the next one: a few launches' worth.
+const BEING_WRITTEN: u32 = 16 << 10;
+/// Pushbuffer bytes read at once where entries' bytes lie side by side: a read costs by the page it touches.
+const RUN: u64 = 256 << 10;
 /// Ring entries read at once.
 const PIECE: u32 = 128;
 /// Entries at a ring's beginning that are looked at for the classes.
@@ -37,6 +41,7 @@ pub(super) fn read_ring(
     places: &Places<'_>,
     seen: &mut Seen,
     last: u32,
+    before: u32,
 ) -> io::Result<()> {
     let entries = seen.found.entries.max(1);
     let (get, put) = find::get_put(memory, seen.found.userd)?;
@@ -46,7 +51,9 @@ pub(super) fn read_ring(
     (seen.get, seen.put) = (get, put);
     let pending = (put + entries - get) % entries;
     // One slot of a ring is never used; and the entry before GP_GET may be what the GPU is at.
-    let want = last.max(pending + 1).min(entries - 1);
+    let want = last
+        .max((pending + 1).saturating_add(before))
+        .min(entries - 1);
     let around = want.saturating_sub(put);
     let (raw, overwritten) = read_entries(memory, &seen.found, put, want)?;
     seen.overwritten = overwritten;
@@ -88,8 +95,28 @@ pub(super) fn read_ring(
             seen.first = submissions(memory, places, seen, &raw, 0, &mut budget);
         }
     }
-    give_up_recycled(seen);
+    let since = submitted_since(memory, &seen.found, put);
+    give_up_recycled(seen, &since);
     Ok(())
+}
+
+/// What was submitted while pushbuffers were read: entries from `put` on. Their pushbuffers may lie where older ones did.
+fn submitted_since(memory: &impl Peek, found: &Found, put: u32) -> Vec<u64> {
+    let entries = found.entries.max(1);
+    let Ok((_, now)) = find::get_put(memory, found.userd) else {
+        return Vec::new();
+    };
+    let count = (now % entries + entries - put) % entries;
+    let mut raw = vec![0; count as usize * 8];
+    let first = count.min(entries - put) as usize * 8;
+    let (head, tail) = raw.split_at_mut(first);
+    let at = found.ring + 8 * u64::from(put);
+    if (!head.is_empty() && memory.peek(at, head).is_err())
+        || (!tail.is_empty() && memory.peek(found.ring, tail).is_err())
+    {
+        return Vec::new();
+    }
+    entry::iter(&raw).collect()
 }
 
 /// The `want` entries before `put`, oldest first, and how many of the oldest may have been written over while they were
@@ -143,8 +170,17 @@ fn submissions(
     let size = seen.found.entries.max(1);
     let mut extended = 0;
     let mut all = Vec::with_capacity(entries.len());
-    for (raw, position) in entries.iter().zip(position..) {
-        let segment = segment(memory, places, *raw, &mut extended, seen, budget);
+    let mut run = Run::default();
+    for (n, (raw, position)) in entries.iter().zip(position..).enumerate() {
+        if !run.holds(*raw, extended) {
+            run = Run::read(
+                memory,
+                places,
+                entries.get(n..).unwrap_or_default(),
+                extended,
+            );
+        }
+        let segment = segment(memory, places, *raw, &mut extended, seen, budget, &run);
         let index = (position % u64::from(size)) as u32;
         all.push(Submission {
             at: seen.channel.at,
@@ -165,6 +201,51 @@ fn submissions(
     all
 }
 
+/// Bytes of several entries, read at once.
+#[derive(Default)]
+struct Run {
+    start: u64,
+    bytes: Vec<u8>,
+}
+
+impl Run {
+    /// From the first of `entries` on, as far as one lies behind the other. Empty where they do not, or cannot be read.
+    fn read(memory: &impl Peek, places: &Places<'_>, entries: &[u64], base: u64) -> Self {
+        let mut run: Option<(u64, u64)> = None;
+        for raw in entries {
+            let EntryKind::Segment { address, len, .. } = entry::read(*raw, base) else {
+                break;
+            };
+            let (start, end) = run.unwrap_or((address.0, address.0));
+            let to = address.0 + u64::from(len);
+            if address.0 < end || address.0 - end > 256 || to - start > RUN {
+                break;
+            }
+            run = Some((start, to));
+        }
+        let Some((start, end)) = run.filter(|r| places.holds(r.0, r.1 - r.0)) else {
+            return Self::default();
+        };
+        let mut bytes = vec![0; (end - start) as usize];
+        match memory.peek(start, &mut bytes) {
+            Ok(()) => Self { start, bytes },
+            Err(_) => Self::default(),
+        }
+    }
+
+    fn of(&self, address: u64, len: u32) -> Option<&[u8]> {
+        let from = usize::try_from(address.checked_sub(self.start)?).ok()?;
+        self.bytes.get(from..from.checked_add(len as usize)?)
+    }
+
+    fn holds(&self, raw: u64, base: u64) -> bool {
+        match entry::read(raw, base) {
+            EntryKind::Segment { address, len, .. } => self.of(address.0, len).is_some(),
+            EntryKind::Control { .. } => true,
+        }
+    }
+}
+
 /// An entry and the bytes it points to.
 fn segment(
     memory: &impl Peek,
@@ -173,6 +254,7 @@ fn segment(
     extended: &mut u64,
     seen: &mut Seen,
     budget: &mut u64,
+    run: &Run,
 ) -> Segment {
     let (address, len) = match entry::read(entry, *extended) {
         EntryKind::Control {
@@ -204,7 +286,10 @@ fn segment(
         };
     };
     *budget = left;
-    let (bytes, holes) = memory.peek_lax(address, len as usize);
+    let (bytes, holes) = match run.of(address, len) {
+        Some(bytes) => (bytes.to_vec(), Vec::new()),
+        None => memory.peek_lax(address, len as usize),
+    };
     seen.unreadable += holes.iter().map(|h| u64::from(h.len)).sum::<u64>();
     Segment {
         entry,
@@ -215,15 +300,11 @@ fn segment(
 
 /// Makes holes of what newer entries have written over: from the newest back, each byte is taken once. Also where an
 /// entry points to the very range of a newer one: only the newer one's bytes are known to be what was submitted.
-fn give_up_recycled(seen: &mut Seen) {
+fn give_up_recycled(seen: &mut Seen, since: &[u64]) {
     // Disjoint ranges that newer entries point to, start to end.
     let mut taken: BTreeMap<u64, u64> = BTreeMap::new();
-    let all = seen.first.iter_mut().chain(&mut seen.submissions);
-    for segment in all.rev().flat_map(|s| s.segments.iter_mut().rev()) {
-        let EntryKind::Segment { address, len, .. } = entry::read(segment.entry, 0) else {
-            continue;
-        };
-        let (mut start, mut end) = (address.0, address.0 + u64::from(len));
+    let mut take = |address: u64, len: u32| {
+        let (mut start, mut end) = (address, address + u64::from(len));
         let mut over = false;
         while let Some((&its, &its_end)) =
             taken.range(..end).next_back().filter(|(_, e)| **e > start)
@@ -233,6 +314,25 @@ fn give_up_recycled(seen: &mut Seen) {
             taken.remove(&its);
         }
         taken.insert(start, end);
+        over
+    };
+    for (n, raw) in since.iter().enumerate() {
+        if let EntryKind::Segment { address, len, .. } = entry::read(*raw, 0) {
+            // And what the process is writing now, right behind the newest.
+            let more = if n + 1 == since.len() {
+                BEING_WRITTEN
+            } else {
+                0
+            };
+            take(address.0, len + more);
+        }
+    }
+    let all = seen.first.iter_mut().chain(&mut seen.submissions);
+    for segment in all.rev().flat_map(|s| s.segments.iter_mut().rev()) {
+        let EntryKind::Segment { address, len, .. } = entry::read(segment.entry, 0) else {
+            continue;
+        };
+        let over = take(address.0, len);
         if over && !segment.bytes.is_empty() {
             segment.bytes.clear();
             segment.holes.clear();
@@ -292,7 +392,7 @@ pub(super) fn resolve(
                 break;
             }
         }
-        give_up_recycled(seen);
+        give_up_recycled(seen, &[]);
     }
     windows
 }

@@ -23,6 +23,8 @@ use crate::record::{
 pub struct Options<'a> {
     /// Entries of each channel, beside those that are not fetched.
     pub last: u32,
+    /// Entries of each channel before those that are not fetched, if that is more: what runs is among them.
+    pub before: u32,
     /// How much is searched.
     pub effort: Effort,
     /// Channels that the user names.
@@ -146,7 +148,7 @@ pub(super) fn of(
         .iter()
         .filter(|f| f.used)
         .zip(first..)
-        .map(|(f, number)| see(memory, &places, at, ChannelId(number), *f, options.last))
+        .map(|(f, number)| see(memory, &places, at, ChannelId(number), *f, options))
         .collect();
     let windows = resolve(memory, &places, &mut channels);
     let reading = start.elapsed().saturating_sub(finding);
@@ -257,7 +259,7 @@ fn see(
     at: At,
     id: ChannelId,
     found: Found,
-    last: u32,
+    options: Options<'_>,
 ) -> Seen {
     let mut seen = Seen {
         channel: Channel {
@@ -286,7 +288,7 @@ fn see(
         ring_gone: false,
         notifier: None,
     };
-    if read_ring(memory, places, &mut seen, last).is_err() {
+    if read_ring(memory, places, &mut seen, options.last, options.before).is_err() {
         seen.ring_gone = true;
     }
     seen
@@ -361,6 +363,7 @@ mod tests {
     fn taken(memory: &impl Peek, areas: &[Area], last: u32) -> Snapshot {
         let options = Options {
             last,
+            before: 0,
             effort: Effort::Usual,
             given: &[],
         };
