@@ -279,7 +279,7 @@ fn only_tails(report: &Report) -> Result<()> {
     let tail = |b: &serde_json::Value| {
         b["why"]
             .as_str()
-            .is_some_and(|w| w.contains("ended while it was") || w.contains("was unmapped"))
+            .is_some_and(|w| w.contains("were not seen") || w.contains("was unmapped"))
     };
     ensure!(
         ledger["gaps"] == 0 && !blind.is_empty() && blind.iter().all(tail),
@@ -290,11 +290,6 @@ fn only_tails(report: &Report) -> Result<()> {
 
 pub fn fork_and_exec() -> Result<()> {
     own_children("--spawn=2")
-}
-
-/// They unmap what they inherited and map anew at the same addresses.
-pub fn fork_own() -> Result<()> {
-    own_children("--fork-own=2")
 }
 
 /// The rings are unmapped while they are read, and others lie at their addresses soon after.
@@ -456,7 +451,7 @@ pub fn kill_target() -> Result<()> {
     let ledger = report.ledger.context("no ledger")?;
     let why = ledger["blind"][0]["why"].as_str().unwrap_or_default();
     ensure!(
-        ledger["complete"] == false && why.contains("ended while it was submitting"),
+        ledger["complete"] == false && why.contains("were not seen"),
         "{ledger}"
     );
     Ok(())
