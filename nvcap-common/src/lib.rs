@@ -76,6 +76,8 @@ pub mod flag {
     pub const AFTER: u16 = 8;
     /// Ioctl records: the argument could not be read.
     pub const UNREADABLE: u16 = 16;
+    /// Scan: a channel was passed over, because somebody else was looking at it.
+    pub const CONTENDED: u16 = 32;
 }
 
 /// First in every record.

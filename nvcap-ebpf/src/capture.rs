@@ -65,6 +65,8 @@ pub struct Walk {
     pub rounds: u32,
     /// The ring buffer was full.
     pub deferred: u32,
+    /// A channel was somebody else's meanwhile.
+    pub contended: u32,
     pub get: u32,
     pub put: u32,
     pub count: u32,
@@ -113,6 +115,7 @@ fn channel(index: u32) -> Option<&'static mut Channel> {
 pub fn begin(w: &mut Walk) {
     w.advanced = 0;
     w.deferred = 0;
+    w.contended = 0;
     w.rounds = 0;
     w.scanning = 0;
     w.guessed = 0;
@@ -154,6 +157,7 @@ fn take(w: &mut Walk, c: &mut Channel) {
         w.phase = phase::LOOK;
     } else {
         count(|s| s.contended += 1);
+        w.contended = 1;
         w.phase = if w.scanning != 0 {
             phase::NEXT
         } else {
@@ -186,12 +190,13 @@ fn next(w: &mut Walk) {
         if p.is_null() {
             return;
         }
+        let flags = if w.contended != 0 { flag::CONTENDED } else { 0 };
         // SAFETY: p has room for a Scan.
         unsafe {
             p.cast::<Scan>().write(Scan {
                 header: Header {
                     kind: kind::SCAN,
-                    flags: 0,
+                    flags,
                     len: 0,
                     ..w.header
                 },

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use crate::decode::classes::{self, Family};
 use crate::decode::defaults::Chip;
 use crate::decode::entry;
-use crate::decode::event::{Context, Engine, EntryKind, Event, Place};
+use crate::decode::event::{Body, Context, Engine, EntryKind, Event, Memory, Place};
 use crate::decode::stream::{Item, Stream};
 use crate::decode::{self, Decoder, Places, Wants};
 use crate::driver::{self, Model};
@@ -19,7 +19,7 @@ use crate::ledger::{Ledger, Observed};
 use crate::output::filter::Filter;
 use crate::output::phases::Phases;
 use crate::output::{Detail, Sink, Summary};
-use crate::record::{Channel, ChannelId, GpuVa, Life, Process, Record, Submission};
+use crate::record::{Channel, ChannelId, GpuVa, Life, Lost, Process, Record, Submission};
 
 /// What a pipeline does beside decoding.
 #[derive(Debug, Default)]
@@ -28,6 +28,9 @@ pub struct Options {
     pub filter: Option<Filter>,
     /// Labelled time ranges.
     pub phases: Option<Phases>,
+    /// The first thing that is missing or cannot be decoded ends it, with an error ([`Pipeline::record`]). Without
+    /// it all that is whole is shown, and what is not is told.
+    pub strict: bool,
 }
 
 /// What is known of a channel beside its stream.
@@ -79,9 +82,9 @@ impl Pipeline {
                 },
                 ..decode::Options::default()
             }),
+            deaf: detail.is_none() && !options.strict,
             options,
             sinks,
-            deaf: detail.is_none(),
             names: HashMap::new(),
             channels: HashMap::new(),
             serial: 0,
@@ -109,7 +112,8 @@ impl Pipeline {
     ///
     /// # Errors
     /// When a sink can take no more; of kind `BrokenPipe` when its reader went away, which is no error of the
-    /// trace's: the caller stops and ends quietly.
+    /// trace's: the caller stops and ends quietly. Of kind `InvalidData` where [`Options::strict`] is asked for and
+    /// something is not whole.
     pub fn record(&mut self, record: Record) -> io::Result<()> {
         self.ledger.record(&record);
         self.model.record(&record);
@@ -123,6 +127,13 @@ impl Pipeline {
         }
         match &record {
             Record::Submission(s) => self.submission(s),
+            Record::Loss(loss) if self.options.strict => {
+                let what = match &loss.what {
+                    Lost::Blind { why } => why.clone(),
+                    what => format!("lost: {what:?}"),
+                };
+                Err(io::Error::new(io::ErrorKind::InvalidData, what))
+            }
             _ => Ok(()),
         }
     }
@@ -220,10 +231,23 @@ impl Pipeline {
         let context = self.context(s);
         let mut outcome = Ok(());
         let (sinks, filter) = (&mut self.sinks, self.options.filter.as_ref());
-        let places = ByModel(&self.model);
+        let places = ByModel {
+            model: &self.model,
+            channel: s.channel,
+        };
+        let strict = self.options.strict;
         self.decoder.submission(s, &context, &places, &mut |event| {
-            if outcome.is_ok() {
-                outcome = emit(sinks, event, filter.is_none_or(|f| f.matches(event)));
+            if outcome.is_err() {
+                return;
+            }
+            outcome = emit(sinks, event, filter.is_none_or(|f| f.matches(event)));
+            if let (true, Ok(()), Body::Stop(stop)) = (strict, &outcome, &event.body) {
+                let token = context.token.unwrap_or_default();
+                let what = format!(
+                    "submission {} (token {token:#x}, position {}): {stop}",
+                    context.serial, s.position
+                );
+                outcome = Err(io::Error::new(io::ErrorKind::InvalidData, what));
             }
         });
         outcome
@@ -273,12 +297,34 @@ fn emit(sinks: &mut [Box<dyn Sink>], event: &Event<'_>, matches: bool) -> io::Re
         .try_for_each(|s| s.event(event))
 }
 
-/// Where addresses lie, by the driver model.
-struct ByModel<'a>(&'a Model);
+/// Where addresses lie, by the driver model: in the channel's own address space.
+struct ByModel<'a> {
+    model: &'a Model,
+    channel: ChannelId,
+}
 
 impl Places for ByModel<'_> {
     fn place(&self, pid: u32, va: GpuVa) -> Option<Place> {
-        self.0.place(pid, va)
+        self.model
+            .place_for(self.channel, va)
+            .or_else(|| self.model.place(pid, va))
+    }
+
+    fn memory(&self, pid: u32, va: GpuVa) -> Option<Memory> {
+        let found = self
+            .model
+            .resolve_for(self.channel, va)
+            .or_else(|| self.model.resolve(pid, va))?;
+        let object = found.object?;
+        Some(Memory {
+            place: self.place(pid, va),
+            client: object.client,
+            handle: object.handle,
+            class: found.class?,
+            size: found.size,
+            offset: found.offset,
+            cpu: found.cpu.map(|cpu| cpu.0),
+        })
     }
 }
 

@@ -6,23 +6,13 @@ mod common;
 
 use std::collections::HashMap;
 use std::fs;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::path::Path;
+use std::process::Command;
 
+use common::cli::{Folder, argument, nvcap, text};
 use common::schema::Schema;
+use common::shared::{fixture, shared};
 use serde_json::Value;
-
-fn nvcap(args: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_nvcap"))
-        .args(args)
-        .env_remove("NO_COLOR")
-        .output()
-        .unwrap()
-}
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8(bytes.to_vec()).unwrap()
-}
 
 /// What it wrote, when it ended with 0.
 fn stdout(args: &[&str]) -> String {
@@ -40,49 +30,13 @@ fn array(text: &str) -> Vec<Value> {
     serde_json::from_str(text).unwrap_or_else(|e| panic!("{e}: {text}"))
 }
 
-fn fixture(name: &str) -> String {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures");
-    path.join(name).to_str().unwrap().to_owned()
-}
-
 fn part() -> String {
-    fixture("h200-ioctl-part.log.gz")
+    argument(fixture("h200-ioctl-part.log.gz"))
 }
 
 /// The whole log, where it is present.
 fn whole() -> Option<String> {
-    let root = std::env::var_os("NVCAP_SHARED").map_or_else(
-        || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared"),
-        PathBuf::from,
-    );
-    let path = root.join("captures/h200-ioctl.log.gz");
-    if !path.exists() {
-        println!("not run: {} is absent (NVCAP_SHARED)", path.display());
-        return None;
-    }
-    Some(path.to_str().unwrap().to_owned())
-}
-
-/// A folder of this test's own, removed when done.
-struct Folder(PathBuf);
-
-impl Folder {
-    fn new(name: &str) -> Self {
-        let path =
-            Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}-{}", std::process::id()));
-        fs::create_dir_all(&path).unwrap();
-        Self(path)
-    }
-
-    fn path(&self, name: &str) -> String {
-        self.0.join(name).to_str().unwrap().to_owned()
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
+    shared("captures/h200-ioctl.log.gz").map(argument)
 }
 
 /// Objects by type.
@@ -366,7 +320,7 @@ fn explain_names_classes_controls_and_statuses() {
 
 #[test]
 fn streams_come_after_the_ledger_and_a_filter_changes_nothing_in_them() {
-    let capture = fixture("h200-cut.orc");
+    let capture = argument(fixture("h200-cut.orc"));
     let shown = nvcap(&[
         "decode",
         "--from",

@@ -1,68 +1,26 @@
 //! The decoder on a real capture: `captures/h200-mixed.orc.xz` of the shared folder (`NVCAP_SHARED`, or `../shared`
 //! beside the repository) where that is present, and what was cut from it into `tests/fixtures` always.
 
-use std::{collections::BTreeMap, path::PathBuf};
+#[path = "decode_common/capture.rs"]
+mod capture;
+#[path = "common/shared.rs"]
+mod shared;
 
+use std::collections::BTreeMap;
+
+use capture::decode;
 use nvcap::{
     decode::{
-        Counts, Decoder, Options, Wants, classes,
+        Counts, Wants, classes,
         event::{
-            Body, Context, Copy, Direction, EntryKind, Event, Evidence, InlineContent, Launch,
-            LaunchKind, Operation, SemaphoreAction, SemaphoreUnit,
+            Body, Copy, Direction, EntryKind, Evidence, InlineContent, Launch, LaunchKind,
+            Operation, SemaphoreAction, SemaphoreUnit,
         },
     },
-    record::{Record, Submission},
+    record::Record,
     source::file::orc::{Channels, Orc},
 };
-
-fn shared(path: &str) -> Option<PathBuf> {
-    let beside = || PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../shared");
-    let root = std::env::var_os("NVCAP_SHARED").map_or_else(beside, PathBuf::from);
-    let path = root.join(path);
-    if path.extension().is_some_and(|e| e == "xz") && !cfg!(feature = "xz") {
-        eprintln!("not run: built without the feature xz");
-        return None;
-    }
-    if !path.exists() {
-        eprintln!(
-            "not run: {} is not there (set NVCAP_SHARED)",
-            path.display()
-        );
-        return None;
-    }
-    Some(path)
-}
-
-fn fixture(name: &str) -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR"))
-        .join("../tests/fixtures")
-        .join(name)
-}
-
-/// Every submission of a capture, decoded; `seen` gets the submission and what the decoder says of it.
-fn decode(
-    orc: Orc<Box<dyn std::io::Read>>,
-    wants: Wants,
-    mut seen: impl FnMut(&Submission, &Event<'_>),
-) -> Decoder {
-    let mut decoder = Decoder::new(Options {
-        wants,
-        ..Options::default()
-    });
-    let mut serial = 0;
-    for record in orc {
-        match record.expect("a whole record") {
-            Record::Channel(c) => decoder.channel(&c),
-            Record::Submission(s) => {
-                let context: Context = decoder.context(&s, serial);
-                serial += 1;
-                decoder.submission(&s, &context, &(), &mut |e| seen(&s, e));
-            }
-            other => panic!("an oracle capture has no {other:?}"),
-        }
-    }
-    decoder
-}
+use shared::{fixture, shared};
 
 /// Operations by the name of the phase they fall into.
 fn by_phase(
@@ -142,7 +100,7 @@ fn the_whole_capture_in_numbers() {
     let decoder = decode(
         Orc::open(&path).expect("opens"),
         Wants::default(),
-        |_, e| match &e.body {
+        |_, e| match e.body {
             Body::Submission(_) => *operations.entry("submission").or_default() += 1,
             Body::Entry(head) => {
                 entries += 1;

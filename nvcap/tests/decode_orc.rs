@@ -52,11 +52,30 @@ fn cut_anywhere() {
     for cut in (0..bytes.len()).step_by(7).chain(ends.iter().copied()) {
         let (submissions, errors) = read(&bytes[..cut]);
         let whole = ends.iter().filter(|e| **e <= cut).count() - 1;
-        assert_eq!(submissions.len(), whole, "cut at {cut}");
-        assert_eq!(submissions[..], all[..whole]);
+        assert_eq!(submissions[..whole], all[..whole]);
         if cut == ends[whole] {
+            assert_eq!(submissions.len(), whole, "cut at {cut}");
             assert!(errors.is_empty(), "{errors:?}");
             continue;
+        }
+        // What is there of the next: whole entries, and the beginning of one.
+        let part = &submissions[whole..];
+        let there = cut - ends[whole];
+        assert_eq!(part.len(), usize::from(there >= 48 + 12), "cut at {cut}");
+        for (got, of) in part
+            .iter()
+            .flat_map(|s| &s.segments)
+            .zip(&all[whole].segments)
+        {
+            let hole = got
+                .holes
+                .first()
+                .map_or(of.bytes.len(), |h| h.offset as usize);
+            assert_eq!((got.entry, got.bytes.len()), (of.entry, of.bytes.len()));
+            assert_eq!(got.bytes[..hole], of.bytes[..hole]);
+            assert!(got.bytes[hole..].iter().all(|b| *b == 0));
+            let missing: u32 = got.holes.iter().map(|h| h.len).sum();
+            assert_eq!(hole + missing as usize, of.bytes.len());
         }
         let [
             Error::Cut {

@@ -2,6 +2,9 @@
 //! `NVCAP_SHARED`, or `../shared` beside the repository), where those are present. The TSV files are read here by
 //! other code than `cargo xtask facts` has.
 
+#[path = "common/shared.rs"]
+mod shared;
+
 use std::{fs, path::PathBuf};
 
 use nvcap::decode::{
@@ -11,17 +14,7 @@ use nvcap::decode::{
 };
 
 fn facts(path: &str) -> Option<PathBuf> {
-    let beside = || PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../shared");
-    let root = std::env::var_os("NVCAP_SHARED").map_or_else(beside, PathBuf::from);
-    let path = root.join("facts").join(path);
-    if !path.exists() {
-        eprintln!(
-            "not run: {} is not there (set NVCAP_SHARED)",
-            path.display()
-        );
-        return None;
-    }
-    Some(path)
+    shared::shared(&format!("facts/{path}"))
 }
 
 /// Rows of a TSV file without its header.

@@ -208,7 +208,7 @@ fn ioctls_read_as_a_human_would_want() {
     has("NV_ESC_RM_FREE(hRoot=0xc1d0001f");
     has("engineID=NULL -> COPY2");
     // An unknown command, whole.
-    has("cmd=NV2081_CTRL_0x0108, params={00*992}, paramsSize=992");
+    has("cmd=NVXXXX_CTRL_CMD(NV2081_BINAPI, 0x01, 0x08), params={00*992}, paramsSize=992");
     let lines = text.lines().count();
     assert_eq!(lines, log().records.len());
 }

@@ -68,6 +68,8 @@ fn copy() -> Operation {
         pattern: None,
         semaphore: None,
         launch_dma: 0x182,
+        src_memory: None,
+        dst_memory: None,
     };
     Operation::Copy(copy.into())
 }
@@ -81,6 +83,7 @@ fn inline() -> Operation {
         content: Some(InlineContent::Qmd),
         direction: nvcap::decode::event::Direction::HostToDevice,
         head: vec![1; 64],
+        dst_memory: None,
     })
 }
 
@@ -294,7 +297,7 @@ fn text_says_it_at_the_top() {
     );
     for wanted in [
         "Xid 31, a fault of the memory management unit",
-        "a kernel has not ended: grid 3x2x1 block 64x2x1 prog 0x7f4f4f7a0a00 (entry 1); 1 submissions behind it",
+        "a kernel has not ended: grid 3x2x1 block 64x2x1 prog 0x7f4f4f7a0a00 (entry 1); 1 submission behind it",
         "waits for semaphore 0x5000 >= 8 (now 7) at entry 0; released by channel 0 (gpu0 0x0000a ?), entry 1",
         "waits for semaphore 0x6000 >= 77 (now 3) at entry 0; nothing that this process has submitted releases it",
         "held up by the work of channel 0",

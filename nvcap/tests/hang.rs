@@ -168,6 +168,61 @@ fn of_several_kernels_in_a_step_those_that_have_released_are_left_out() {
     assert_eq!((l.grid, work.others), (Some([2, 1, 1]), 1));
 }
 
+/// As CUDA 13.0 does it on an H200: the channel's own semaphore is released while the kernel still runs, and the next
+/// launch of the stream waits for the one that the kernel releases at its end.
+#[test]
+fn a_kernel_that_the_front_end_has_left_behind() {
+    let ends = |address, payload| vec![QmdRelease { address, payload }];
+    let (first, second) = (0x2_0463_7aac, 0x2_0463_7aa4);
+    let steps = [
+        vec![kernel(1, ends(first, 2))],
+        vec![kernel(9, ends(first, 6))],
+        vec![acquire(first, 6), kernel(2, ends(second, 6))],
+        vec![acquire(second, 6), kernel(3, ends(first, 10))],
+    ];
+    // GP_GET is behind the entry that waits.
+    let channels = |get| {
+        vec![
+            channel(0, get, steps[..if get == 2 { 2 } else { 4 }].to_vec()),
+            channel(1, 1, vec![vec![acquire(first, 6)], vec![]]),
+        ]
+    };
+    let a = judged(
+        channels(3),
+        &[(line(0), 2), (line(1), 0), (first, 5), (second, 5)],
+    );
+    let work = a.channels[0].running.as_ref().unwrap();
+    let WorkKind::Kernel(l) = &work.kind else {
+        panic!()
+    };
+    assert_eq!(
+        (l.grid, work.position, work.behind, work.certain),
+        (Some([9, 1, 1]), 1, 2, true)
+    );
+    assert_eq!(a.channels[0].state, State::RunningAndWaiting);
+    for n in 0..2 {
+        let wait = a.channels[n].wait.as_ref().unwrap();
+        assert_eq!((wait.address, wait.value), (first, Some(5)));
+        let r = wait.releasers[0];
+        assert_eq!(
+            (r.channel, r.position, r.kernel, r.done),
+            (ChannelId(0), 1, true, false)
+        );
+        assert_eq!(
+            root(&a, n as u32),
+            Some(Root::Work {
+                channel: ChannelId(0)
+            })
+        );
+    }
+    assert!(a.cycles.is_empty());
+    // Nothing behind it, and everything fetched and "done": only the kernel's own semaphore tells.
+    let a = judged(channels(2), &[(line(0), 2), (line(1), 2), (first, 5)]);
+    assert_eq!(a.channels[0].state, State::Running);
+    let a = judged(channels(2), &[(line(0), 2), (line(1), 2), (first, 6)]);
+    assert_eq!(a.channels[0].state, State::Idle);
+}
+
 #[test]
 fn a_chain_of_waits_ends_at_the_kernel() {
     let channels = vec![

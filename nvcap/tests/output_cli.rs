@@ -6,45 +6,12 @@ mod common;
 use std::collections::HashSet;
 use std::fs;
 use std::io::{Read, Write};
-use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::{Command, Stdio};
 
+use common::cli::{Folder, argument, nvcap, text};
 use common::schema::Schema;
+use common::shared::shared;
 use serde_json::Value;
-
-fn nvcap(args: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_nvcap"))
-        .args(args)
-        .env_remove("NO_COLOR")
-        .output()
-        .unwrap()
-}
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8(bytes.to_vec()).unwrap()
-}
-
-/// A folder of this test's own, removed when done.
-struct Folder(PathBuf);
-
-impl Folder {
-    fn new(name: &str) -> Self {
-        let path =
-            Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}-{}", std::process::id()));
-        fs::create_dir_all(&path).unwrap();
-        Self(path)
-    }
-
-    fn path(&self, name: &str) -> String {
-        self.0.join(name).to_str().unwrap().to_owned()
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
-}
 
 /// Two submissions of one channel: SET_OBJECT and a semaphore release of a copy class; and a host WFI.
 fn small_capture(second_prev_put: u32) -> Vec<u8> {
@@ -116,15 +83,36 @@ fn a_complete_capture_ends_with_0_and_one_with_a_gap_with_3() {
         .lines()
         .map(|l| serde_json::from_str(l).unwrap())
         .collect();
+    let missing: Vec<_> = lines
+        .iter()
+        .filter(|l| l["type"] == "submission")
+        .map(|l| l["missing"].as_u64().unwrap())
+        .collect();
     assert_eq!(
-        lines.iter().filter(|l| l["type"] == "submission").count(),
-        1,
-        "all that is whole"
+        missing,
+        [0, 3],
+        "all that is whole, and the cut one's beginning"
+    );
+    let stop = lines.iter().find(|l| l["type"] == "stop").unwrap();
+    assert_eq!(
+        (&stop["entry"], &stop["why"]),
+        (&0.into(), &"missing".into())
     );
     assert_eq!(lines.last().unwrap()["complete"], false);
     assert!(lines.iter().any(
         |l| l["type"] == "loss" && l["why"].as_str().unwrap().contains("ends within a record")
     ));
+
+    let out = nvcap(&["decode", "--from", "orc", &cut, "--strict", "--json"]);
+    assert_eq!(out.status.code(), Some(1));
+    let error = text(&out.stderr);
+    assert!(
+        error.contains("not whole") && error.contains("entry 0 at byte"),
+        "{error}"
+    );
+    assert!(text(&out.stdout).contains("\"type\":\"submission\""));
+    let out = nvcap(&["decode", "--from", "orc", &whole, "--strict", "-q"]);
+    assert_eq!(out.status.code(), Some(0), "{}", text(&out.stderr));
 }
 
 #[test]
@@ -322,25 +310,16 @@ fn a_reader_that_goes_away_ends_it_quietly() {
     assert_eq!(out.status.code(), Some(0));
 }
 
-/// The capture of the real machine lies beside the repository, not in it.
-fn shared(name: &str) -> Option<String> {
-    let root = std::env::var_os("NVCAP_SHARED").map_or_else(
-        || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared"),
-        PathBuf::from,
-    );
-    let path = root.join("captures").join(name);
-    if !path.exists() {
-        eprintln!("NOT RUN: {} is not there", path.display());
-        return None;
-    }
-    Some(path.to_str().unwrap().to_owned())
+/// A capture of the real machine, as an argument.
+fn capture(name: &str) -> Option<String> {
+    shared(&format!("captures/{name}")).map(argument)
 }
 
 fn lines(args: &[&str]) -> Option<String> {
-    let capture = shared("h200-mixed.orc.xz")?;
-    let phases = shared("h200-mixed.phases")?;
+    let orc = capture("h200-mixed.orc.xz")?;
+    let phases = capture("h200-mixed.phases")?;
     let mut all = vec![
-        "decode", "--from", "orc", &capture, "--json", "--phases", &phases,
+        "decode", "--from", "orc", &orc, "--json", "--phases", &phases,
     ];
     all.extend(args);
     let out = nvcap(&all);
@@ -457,7 +436,7 @@ fn a_qmd() -> Option<Vec<u8>> {
     use nvcap::source::file::orc::Orc;
 
     let mut decoder = Decoder::new(Options::default());
-    for record in Orc::open(shared("h200-mixed.orc.xz")?.as_ref()).unwrap() {
+    for record in Orc::open(&shared("captures/h200-mixed.orc.xz")?).unwrap() {
         let Record::Submission(s) = record.unwrap() else {
             continue;
         };

@@ -57,7 +57,7 @@ fn one_line_an_operation_with_all_columns() {
              args 0x7f00a00000,0x7f00c00000,0x100000 qmd 0x201000100 then release 0x204000000 = 5",
             "launch (driver: companion) grid 0x0x0 block 256x1x1 regs 16 smem 0 prog 0x7f0000001000 (640 B) \
              qmd 0x201000100 then release 0x204000000 = 5",
-            "copy h2d 1048576 B 0x7f0000200000 -> 0x7f0000a00000 ce2 linear then release 0x204000010 = 9 timestamp",
+            "copy h2d 1048576 B 0x7f0000200000 (pinned host memory, object 0x5c000019 of 56 MiB) -> 0x7f0000a00000 ce2 linear then release 0x204000010 = 9 timestamp",
             "fill 1048576 B of 0xdeadbeef -> 0x7f0000a00000 ce2 fill",
             "inline h2d 5 B -> 0x7f0000b00000 data 68656c6c6f",
             "semaphore acquire 0x204000020 >= 77 (host)",

@@ -5,14 +5,16 @@ mod common;
 use std::io;
 use std::sync::{Arc, Mutex};
 
-use common::Written;
-use nvcap::decode::event::{Body, Context, Engine, Event, Operation};
+use common::{Written, shared};
+use nvcap::decode::encode::Pushbuffer;
+use nvcap::decode::event::{Body, Context, Direction, Engine, Event, Operation, Place};
 use nvcap::ledger::Ledger;
 use nvcap::output::filter::Filter;
 use nvcap::output::phases::Phases;
 use nvcap::output::{Detail, Sink, json};
 use nvcap::pipeline::{Options, Pipeline};
-use nvcap::record::{At, ChannelId, How, Life, Process, Record, Segment, Submission};
+use nvcap::record::{At, ChannelId, GpuVa, How, Life, Process, Record, Segment, Submission};
+use nvcap::source::file::ioctl_log;
 
 /// Keeps what comes.
 #[derive(Clone, Default)]
@@ -236,6 +238,7 @@ fn phases_and_filters_apply() {
         Options {
             filter: Some(Filter::parse("phase=second").unwrap()),
             phases: Some(Phases::parse("PHASE first 0 9\nPHASE second 10 19").unwrap()),
+            ..Options::default()
         },
         vec![
             bind(0, 0, 1, 5, 1, 0xcbc0),
@@ -257,7 +260,7 @@ fn a_filter_that_asks_for_methods_gets_them() {
     assert_eq!(keep.0.lock().unwrap().methods, 0);
     let options = Options {
         filter: Some(Filter::parse("method=SET_OBJECT").unwrap()),
-        phases: None,
+        ..Options::default()
     };
     let (keep, _) = run(options, records());
     assert_eq!(keep.0.lock().unwrap().methods, 1);
@@ -308,4 +311,87 @@ fn with_quiet_sinks_nothing_is_decoded_and_the_ledger_is_whole() {
     let ledger = pipeline.finish().unwrap();
     assert_eq!(ledger.totals().submissions, 10);
     assert_eq!(written.text().lines().count(), 1, "{}", written.text());
+}
+
+#[test]
+fn strict_ends_at_what_is_not_whole() {
+    let damaged = || {
+        let mut record = bind(0, 1, 1, 2, 1, 0xcbc0);
+        if let Record::Submission(s) = &mut record {
+            s.segments[0].bytes[..4].copy_from_slice(&0xc000_0000u32.to_le_bytes());
+        }
+        record
+    };
+    let (keep, ledger) = run(
+        Options::default(),
+        vec![
+            bind(0, 0, 1, 1, 1, 0xcbc0),
+            damaged(),
+            bind(0, 2, 1, 3, 4, 0xc8b5),
+        ],
+    );
+    // Lax: the others are whole.
+    assert_eq!(keep.0.lock().unwrap().operations.len(), 2);
+    assert_eq!(ledger.totals().submissions, 3);
+
+    let strict = Options {
+        strict: true,
+        ..Options::default()
+    };
+    let keep = Keep::default();
+    let mut pipeline = Pipeline::new(strict, vec![Box::new(keep.clone())]);
+    pipeline.record(bind(0, 0, 1, 1, 1, 0xcbc0)).unwrap();
+    let error = pipeline.record(damaged()).unwrap_err();
+    assert_eq!(error.kind(), io::ErrorKind::InvalidData);
+    let text = error.to_string();
+    for part in [
+        "submission 1 ",
+        "entry 0 at byte 0",
+        "0xc0000000 is no method header",
+    ] {
+        assert!(text.contains(part), "{text}");
+    }
+    assert_eq!(keep.0.lock().unwrap().operations.len(), 1);
+}
+
+#[test]
+fn a_copy_says_what_memory_its_addresses_are() {
+    let log = shared::fixture("h200-ioctl-part.log.gz");
+    let options = ioctl_log::Options {
+        pid: 10,
+        driver_version: None,
+    };
+    let mut records = ioctl_log::read_file(&log, options).unwrap().records;
+    let mut copy = Pushbuffer::new();
+    copy.bind(4, 0xc8b5);
+    copy.copy(4, 0xc8b5, 0x2_0080_1234, 0x2_0060_3000, 4096)
+        .unwrap();
+    copy.copy(4, 0xc8b5, 0x1234_5678, 0x2_0080_0000, 16)
+        .unwrap();
+    let mut submission = bind(0, 0, 10, 5, 4, 0xc8b5);
+    if let Record::Submission(s) = &mut submission {
+        s.segments = vec![copy.segment(GpuVa(0x2_0080_0000))];
+    }
+    records.push(submission);
+    let (keep, _) = run(Options::default(), records);
+    let kept = keep.0.lock().unwrap();
+    let copies: Vec<_> = kept
+        .operations
+        .iter()
+        .filter_map(|o| match o {
+            Operation::Copy(c) => Some((c.src_memory, c.dst_memory, c.direction)),
+            _ => None,
+        })
+        .collect();
+    let [(Some(src), Some(dst), direction), (None, Some(again), _)] = copies[..] else {
+        panic!("{copies:?}")
+    };
+    // Pushbuffers are 56 MiB of system memory, rings 2 MiB of video memory.
+    assert_eq!((src.place, src.handle), (Some(Place::Host), 0x5c00_0019));
+    assert_eq!((src.size, src.offset), (Some(56 << 20), 0x1234));
+    assert_eq!(src.cpu, Some(0x2_0080_1234));
+    assert_eq!((dst.place, dst.handle), (Some(Place::Device), 0x5c00_0017));
+    assert_eq!((dst.size, dst.offset), (Some(2 << 20), 0x3000));
+    assert_eq!((again.handle, again.offset), (0x5c00_0019, 0));
+    assert_eq!(direction, Some(Direction::HostToDevice));
 }

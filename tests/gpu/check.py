@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Checks of nvcap's JSON lines that run.sh asks for. Each prints what it found; status 0 when it is as it should be."""
 import json
+import re
 import sys
 
 
@@ -222,27 +223,28 @@ def client(path, *wants):
     return ok
 
 
-def shape(path, other, engine):
-    """Two runs of one program: on the channels of this engine, entries of the same lengths in the same order. Only the
-    first trace may know which engine a channel feeds."""
-    both, wanted = [], set()
+def doorbells(path, said):
+    """Of a video program, against the oracle in another run of it: as many submissions as the oracle's breakpoints had
+    hits (it does not find the rings of video channels, but it watches their doorbell). And from within: the semaphore
+    that hands the pictures from engine to engine has every payload once, in order, one for each job."""
+    jobs, releases = [], {}
     for o in lines(path):
-        if o["type"] == "entry" and (o.get("engine") or "").startswith(engine):
-            wanted.add(o["token"])
-    for p in (path, other):
-        entries = {}
-        for o in lines(p):
-            if o["type"] == "entry" and o["token"] in wanted:
-                entries.setdefault(o["token"], []).append(o.get("len") if o["kind"] == "segment" else o["kind"])
-        both.append(entries)
-    a, b = both
-    different = [t for t in sorted(set(a) | set(b)) if a.get(t) != b.get(t)]
-    for t in different:
-        x, y = a.get(t, []), b.get(t, [])
-        at = next((i for i, (p, q) in enumerate(zip(x, y)) if p != q), min(len(x), len(y)))
-        print(f"token {t:#x}: {len(x)} and {len(y)} entries, equal up to entry {at}")
-    print(f"{len(a)} and {len(b)} channels, {sum(map(len, a.values()))} and {sum(map(len, b.values()))} entries; {len(different)} channels differ")
-    return not different and bool(a)
+        if o["type"] != "operation" or not (o.get("engine") or "").startswith("nvdec"):
+            continue
+        if o["op"] == "video":
+            jobs.append(o["engine"])
+        elif o["op"] == "semaphore" and o["action"] == "release":
+            releases.setdefault(o["address"], []).append((o["engine"], o["payload"]))
+    end = ledger_of(path)
+    hits = re.search(r"\[oracle\] hits (\d+)", open(said, errors="replace").read())
+    hits = int(hits[1]) if hits else None
+    chain = max(releases.items(), key=lambda r: len({e for e, _ in r[1]}), default=(0, []))
+    payloads = [p for _, p in chain[1]]
+    print(
+        f"{end['submissions']} submissions, {hits} doorbells in the oracle's run; {len(jobs)} jobs on {len(set(jobs))} engines, "
+        f"payloads {payloads} at {chain[0]:#x}"
+    )
+    return end["complete"] and end["submissions"] == hits and len(jobs) > 0 and payloads == list(range(1, len(jobs) + 1))
 
 
 def two(path, channels_path, said_path):
@@ -291,5 +293,5 @@ def two(path, channels_path, said_path):
 
 
 if __name__ == "__main__":
-    checks = {f.__name__: f for f in (ledger, contiguous, vadd, costs, ioctls, client, shape, two)}
+    checks = {f.__name__: f for f in (ledger, contiguous, vadd, costs, ioctls, client, doorbells, two)}
     sys.exit(0 if checks[sys.argv[1]](*sys.argv[2:]) else 1)

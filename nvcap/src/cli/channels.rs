@@ -2,10 +2,11 @@
 
 use std::process::ExitCode;
 
-use super::target::{Show, Target, usage};
+use super::target::usage;
 use super::whole;
 
-const EXAMPLES: &str = "\
+/// The end of its help.
+pub const EXAMPLES: &str = "\
 Examples:
   sudo nvcap channels -p 4711                 one look: rings, GP_GET and GP_PUT as they are now
   sudo nvcap channels -p 4711 --duration 5    traced for five seconds: tokens and submissions too
@@ -16,21 +17,8 @@ One look neither stops nor slows the process and needs no BPF; what only the all
 TSG) is unknown then and shown as ?.
 Exit status: 0 complete, 1 error, 2 usage, 3 something was lost (said on standard error).";
 
-/// What to show.
-#[derive(clap::Args, Debug)]
-#[command(after_help = EXAMPLES)]
-pub struct Args {
-    /// Where it goes.
-    #[command(flatten)]
-    pub show: Show,
-
-    /// What to look at.
-    #[command(flatten)]
-    pub target: Target,
-}
-
 /// Shows them.
-pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
+pub fn run(args: &whole::Args) -> anyhow::Result<ExitCode> {
     if !args.target.is_named("channels") {
         return Ok(usage());
     }

@@ -1,11 +1,12 @@
 //! `nvcap decode`: a capture through the same pipeline as the live trace.
 
-use std::io::Read;
+use std::io::{self, ErrorKind, Read};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::Context as _;
 use clap::ValueEnum;
+use nvcap::pipeline::Pipeline;
 use nvcap::record::{At, Loss, Lost, Record};
 use nvcap::source::file::orc::{Channels, Error, Orc};
 
@@ -36,6 +37,11 @@ pub struct Args {
     #[arg(long, value_name = "FILE")]
     pub channels: Option<PathBuf>,
 
+    /// End with an error at the first thing that is missing or cannot be decoded; else what is whole is shown, what is not
+    /// is told, and reading goes on behind it
+    #[arg(long)]
+    pub strict: bool,
+
     /// What is shown and where it goes.
     #[command(flatten)]
     pub output: OutputArgs,
@@ -61,7 +67,22 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
             capture.with_channels(Channels::parse(&text))
         }
     };
-    let mut pipeline = args.output.pipeline()?;
+    let mut pipeline = args.output.pipeline_of(args.strict)?;
+    if let Err(error) = read(args, capture, &mut pipeline) {
+        // Up to there it has been shown.
+        pipeline.flush()?;
+        let damaged = error.kind() == ErrorKind::InvalidData;
+        return Err(anyhow::Error::new(error).context(if damaged {
+            format!("{} is not whole (--strict)", args.file.display())
+        } else {
+            "cannot write the output".to_owned()
+        }));
+    }
+    let ledger = args.output.conclude(pipeline)?;
+    Ok(ExitCode::from(ledger.exit_status()))
+}
+
+fn read(args: &Args, capture: Orc<Box<dyn Read>>, pipeline: &mut Pipeline) -> io::Result<()> {
     let mut at = At::default();
     for record in capture {
         match record {
@@ -87,8 +108,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
             }
         }
     }
-    let ledger = args.output.conclude(pipeline)?;
-    Ok(ExitCode::from(ledger.exit_status()))
+    Ok(())
 }
 
 fn open(path: &Path) -> Result<Orc<Box<dyn Read>>, Error> {

@@ -2,10 +2,11 @@
 
 use std::process::ExitCode;
 
-use super::target::{Show, Target, usage};
+use super::target::usage;
 use super::whole;
 
-const EXAMPLES: &str = "\
+/// The end of its help.
+pub const EXAMPLES: &str = "\
 Examples:
   sudo nvcap maps -p 4711                 the mappings of a running process
   sudo nvcap maps -- ./vadd               a command, traced to its end: each mapping with its object
@@ -13,21 +14,8 @@ Examples:
 
 Exit status: 0 complete, 1 error, 2 usage, 3 something was lost (said on standard error).";
 
-/// What to show.
-#[derive(clap::Args, Debug)]
-#[command(after_help = EXAMPLES)]
-pub struct Args {
-    /// Where it goes.
-    #[command(flatten)]
-    pub show: Show,
-
-    /// What to look at.
-    #[command(flatten)]
-    pub target: Target,
-}
-
 /// Shows them.
-pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
+pub fn run(args: &whole::Args) -> anyhow::Result<ExitCode> {
     if !args.target.is_named("maps") {
         return Ok(usage());
     }

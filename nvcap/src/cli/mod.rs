@@ -80,11 +80,13 @@ enum Command {
     /// Show every ioctl on the driver's files, named and with its fields
     Ioctls(ioctls::Args),
     /// Show the channels of a process: token, engine, ring, how far it is
-    Channels(channels::Args),
+    #[command(after_help = channels::EXAMPLES)]
+    Channels(whole::Args),
     /// Look once at a hung or slow process: what its channels are at, what they wait for, their last submissions
     Dump(dump::Args),
     /// Show a process's mappings of the driver's files, explained
-    Maps(maps::Args),
+    #[command(after_help = maps::EXAMPLES)]
+    Maps(whole::Args),
     /// Say what a method write, a QMD, a control command or a status means
     Explain(explain::Args),
     /// Say what this machine allows: discovery ways, breakpoints, rights, and why not
@@ -256,6 +258,14 @@ impl OutputArgs {
     /// # Errors
     /// When a file cannot be read, understood or made.
     pub fn pipeline(&self) -> anyhow::Result<Pipeline> {
+        self.pipeline_of(false)
+    }
+
+    /// As [`OutputArgs::pipeline`]; `strict` ends at the first thing that is not whole.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn pipeline_of(&self, strict: bool) -> anyhow::Result<Pipeline> {
         let phases = match &self.phases {
             None => None,
             Some(path) => {
@@ -270,6 +280,7 @@ impl OutputArgs {
         let options = Options {
             filter: self.filter.clone(),
             phases,
+            strict,
         };
         let mut sinks = vec![self.sink()?];
         if self.explain_streams {

@@ -243,7 +243,12 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     )?;
     let mut pipeline = pipeline.into_inner();
     match &outcome.end {
-        how::End::Trap(end) => tell_hits(end),
+        how::End::Trap(end) => {
+            tell_hits(end);
+            if let Some(record) = lost_trap(&outcome.child, end) {
+                pipeline.record(record)?;
+            }
+        }
         how::End::Observe(observed) => pipeline.observed(*observed),
     }
     let ledger = args.output.conclude(pipeline)?;
@@ -290,6 +295,31 @@ fn tell_hits(end: &nvcap::source::trap::live::End) {
             end.totals.kernel_hits
         );
     }
+}
+
+/// A command that a SIGTRAP has ended while its doorbells were watched: some hypervisors lose a hit, and the program
+/// gets the trap instead (see `nvcap doctor`).
+#[cfg(feature = "trap")]
+fn lost_trap(
+    child: &Option<std::process::ExitStatus>,
+    end: &nvcap::source::trap::live::End,
+) -> Option<nvcap::record::Record> {
+    use std::os::unix::process::ExitStatusExt;
+
+    use nvcap::record::{At, Loss, Lost, Record};
+
+    let trapped = child.is_some_and(|c| c.signal() == Some(libc::SIGTRAP));
+    (trapped && end.totals.kernel_hits > 0).then(|| {
+        Record::Loss(Loss {
+            at: At::default(),
+            channel: None,
+            what: Lost::Blind {
+                why: "the command was ended by SIGTRAP: this machine may have lost a hit of nvcap's breakpoint (nvcap doctor), \
+                      and with it the command's last submission; --how observe sets no breakpoint"
+                    .to_owned(),
+            },
+        })
+    })
 }
 
 /// The exit status, after the command's own has been told.

@@ -8,7 +8,19 @@ use nvcap::ledger::Ledger;
 use nvcap::output::gather::Gather;
 use nvcap::source::memory::look;
 
-use super::target::Target;
+use super::target::{Show, Target};
+
+/// What to look at and where it goes.
+#[derive(clap::Args, Debug)]
+pub struct Args {
+    /// Where it goes.
+    #[command(flatten)]
+    pub show: Show,
+
+    /// What to look at.
+    #[command(flatten)]
+    pub target: Target,
+}
 
 /// What was gathered.
 pub struct Whole {

@@ -6,7 +6,9 @@ use std::sync::Arc;
 use super::{
     defaults::Chip,
     entry,
-    event::{Body, Context, Engine, EntryHead, EntryKind, Event, Place, Stop, SubmissionHead},
+    event::{
+        Body, Context, Engine, EntryHead, EntryKind, Event, Memory, Place, Stop, SubmissionHead,
+    },
     plan::Plan,
     shadow::{Shadow, Space},
     state::{Channel, Sub, engine_of},
@@ -70,6 +72,11 @@ impl Default for Wants {
 pub trait Places {
     /// Where the memory at `va` of process `pid` lies; `None` where that is not known.
     fn place(&self, pid: u32, va: GpuVa) -> Option<Place>;
+
+    /// What memory that is; `None` where that is not known.
+    fn memory(&self, _pid: u32, _va: GpuVa) -> Option<Memory> {
+        None
+    }
 }
 
 /// Nothing is known.

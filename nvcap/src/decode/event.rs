@@ -210,6 +210,27 @@ pub enum StopReason {
     },
 }
 
+impl std::fmt::Display for StopReason {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::IllegalHeader(h) => write!(f, "{h:#010x} is no method header"),
+            Self::Missing { bytes } => write!(f, "{bytes} B from here on could not be read"),
+            Self::Cut { needs } => write!(f, "the entry ends inside a word, {needs} B short"),
+            Self::Short { needs } => write!(f, "the entry announces {needs} B more"),
+        }
+    }
+}
+
+impl std::fmt::Display for Stop {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(
+            f,
+            "stopped in entry {} at byte {}: {}",
+            self.entry, self.offset, self.why
+        )
+    }
+}
+
 /// Something the GPU is told to do, put together from method writes.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(tag = "op", rename_all = "snake_case")]
@@ -336,6 +357,25 @@ pub enum Place {
     Peer,
 }
 
+/// The memory that an address lies in, as the driver model knows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Memory {
+    /// Where its bytes are.
+    pub place: Option<Place>,
+    /// RM client of the object.
+    pub client: u32,
+    /// Its handle there.
+    pub handle: u32,
+    /// Its class.
+    pub class: u32,
+    /// Its size in bytes.
+    pub size: Option<u64>,
+    /// Offset of the address in it.
+    pub offset: u64,
+    /// The same byte in the process, where it is mapped there.
+    pub cpu: Option<u64>,
+}
+
 /// Which way a copy goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 pub enum Direction {
@@ -399,6 +439,12 @@ pub struct Copy {
     pub semaphore: Option<SemaphoreWrite>,
     /// The data word of LAUNCH_DMA.
     pub launch_dma: u32,
+    /// What the source lies in, where known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub src_memory: Option<Memory>,
+    /// What the destination lies in, where known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub dst_memory: Option<Memory>,
 }
 
 /// What is written to a semaphore.
@@ -444,6 +490,9 @@ pub struct Inline {
     /// The first bytes (at most 64).
     #[serde(serialize_with = "hex")]
     pub head: Vec<u8>,
+    /// What the destination lies in, where known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub dst_memory: Option<Memory>,
 }
 
 /// Which unit handles a semaphore.

@@ -431,7 +431,8 @@ impl Unit<'_> {
             return;
         };
         let launch = inline.launch;
-        let operation = inline.finish(sub, whole, alone, self.shadow, self.space);
+        let mut operation = inline.finish(sub, whole, alone, self.shadow, self.space);
+        operation.dst_memory = self.places.memory(self.space, GpuVa(operation.dst));
         let released = match sub.plan.family {
             Family::MemoryToMemory => None,
             _ => semaphore::inline(sub, launch),
@@ -446,7 +447,8 @@ impl Unit<'_> {
         let Some(sub) = self.subs.get_mut(usize::from(subchannel)) else {
             return;
         };
-        let operation = inline::constants(sub, data, self.shadow, self.space);
+        let mut operation = inline::constants(sub, data, self.shadow, self.space);
+        operation.dst_memory = self.places.memory(self.space, GpuVa(operation.dst));
         self.only_inline = false;
         self.operation(&Operation::Inline(operation));
     }
@@ -485,6 +487,12 @@ impl Unit<'_> {
             let src = place(copy.physical.0, src_mode, copy.src);
             let dst = place(copy.physical.1, dst_mode, copy.dst);
             copy::conclude(copy, src, dst, self.token);
+            let memory = |physical: bool, va: Option<u64>| match physical {
+                true => None,
+                false => self.places.memory(self.space, GpuVa(va?)),
+            };
+            copy.src_memory = memory(copy.physical.0, copy.src);
+            copy.dst_memory = memory(copy.physical.1, copy.dst);
             if copy.physical == (true, true) && copy.direction.is_some() {
                 copy.direction_from = Some(Evidence::Stated);
             }

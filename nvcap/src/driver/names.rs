@@ -51,28 +51,89 @@ pub fn known_control(command: u32, version: Option<Version>) -> Option<&'static 
         })
 }
 
-/// Bit of a command number: the command goes to the GSP firmware unread by the open module, which has no
-/// definition of it (`RMCTRL` GSS legacy commands: src/nvidia/src/kernel/gpu/gss_legacy).
-const GSS_LEGACY: u32 = 0x8000;
+/// Categories of NV20_SUBDEVICE_0's commands, without `NV2080_CTRL_` (ctrl/ctrl2080/ctrl2080base.h). The LEGACY ones, with bit
+/// 15 of the command set, go to the GSP firmware unread by the open module: their commands have a number and no
+/// definition in any public source.
+const SUBDEVICE_CATEGORIES: [(u8, &str); 56] = [
+    (0x01, "GPU"),
+    (0x02, "FUSE"),
+    (0x03, "EVENT"),
+    (0x04, "TIMER"),
+    (0x05, "THERMAL"),
+    (0x06, "I2C"),
+    (0x07, "EXTI2C"),
+    (0x08, "BIOS"),
+    (0x09, "CIPHER"),
+    (0x0a, "INTERNAL"),
+    (0x10, "CLK"),
+    (0x11, "FIFO"),
+    (0x12, "GR"),
+    (0x13, "FB"),
+    (0x17, "MC"),
+    (0x18, "BUS"),
+    (0x20, "PERF"),
+    (0x21, "NVIF"),
+    (0x22, "RC"),
+    (0x23, "GPIO"),
+    (0x24, "NVD"),
+    (0x25, "DMA"),
+    (0x26, "PMGR"),
+    (0x27, "POWER"),
+    (0x28, "LPWR"),
+    (0x29, "ACR"),
+    (0x2a, "CE"),
+    (0x2b, "SPI"),
+    (0x30, "NVLINK"),
+    (0x31, "FLCN"),
+    (0x32, "VOLT"),
+    (0x33, "FAS"),
+    (0x34, "ECC"),
+    (0x35, "FLA"),
+    (0x36, "GSP"),
+    (0x37, "NNE"),
+    (0x38, "GRMGR"),
+    (0x39, "UCODE_FUZZER"),
+    (0x3a, "DMABUF"),
+    (0x3d, "OS_UNIX"),
+    (0x81, "GPU_LEGACY_NON_PRIVILEGED"),
+    (0x82, "FUSE_LEGACY_NON_PRIVILEGED"),
+    (0x85, "THERMAL_LEGACY_NON_PRIVILEGED"),
+    (0x90, "CLK_LEGACY_NON_PRIVILEGED"),
+    (0xa0, "PERF_LEGACY_NON_PRIVILEGED"),
+    (0xa3, "GPIO_LEGACY_NON_PRIVILEGED"),
+    (0xa6, "PMGR_LEGACY_NON_PRIVILEGED"),
+    (0xa7, "POWER_LEGACY_NON_PRIVILEGED"),
+    (0xa8, "LPWR_LEGACY_NON_PRIVILEGED"),
+    (0xb2, "VOLT_LEGACY_NON_PRIVILEGED"),
+    (0xb4, "ECC_NON_PRIVILEGED"),
+    (0xc5, "THERMAL_LEGACY_PRIVILEGED"),
+    (0xd0, "CLK_LEGACY_PRIVILEGED"),
+    (0xe0, "PERF_LEGACY_PRIVILEGED"),
+    (0xe6, "PMGR_LEGACY_PRIVILEGED"),
+    (0xe8, "LPWR_LEGACY_PRIVILEGED"),
+];
 
 /// Control command by its number.
 ///
-/// A command is a class (upper 16 bits), a category and an index. One that no public source defines is given as
-/// its class and its lower half in hex, and said to be a GSS legacy command where its bit says so: such names
-/// have a `0x` in them, which no header name has.
+/// A command is a class (upper 16 bits), a category and an index. One that no public source defines is given as the
+/// headers' macros would form it, by names as far as there are any: `NV2080_CTRL_CMD(GPU_LEGACY_NON_PRIVILEGED, 0x59)`,
+/// `NVXXXX_CTRL_CMD(NV2081_BINAPI, 0x01, 0x08)`.
 #[must_use]
 pub fn control(command: u32, version: Option<Version>) -> Cow<'static, str> {
     if let Some(name) = known_control(command, version) {
         return name.into();
     }
-    let (class, low) = (command >> 16, command & 0xffff);
-    if facts::class(class).is_none() && class != 0 {
-        return format!("NV_CTRL_{command:#010x}").into();
-    }
-    if command & GSS_LEGACY != 0 {
-        format!("NV{class:04X}_CTRL_GSS_LEGACY_{low:#06x}").into()
-    } else {
-        format!("NV{class:04X}_CTRL_{low:#06x}").into()
+    let [index, category, ..] = command.to_le_bytes();
+    let class = command >> 16;
+    let named = SUBDEVICE_CATEGORIES.iter().find(|c| c.0 == category);
+    match (class, named) {
+        (0x2080, Some((_, category))) => {
+            format!("NV2080_CTRL_CMD({category}, {index:#04x})").into()
+        }
+        _ => {
+            let class = self::class(class);
+            format!("NVXXXX_CTRL_CMD({class}, {category:#04x}, {index:#04x})").into()
+        }
     }
 }
 
@@ -183,9 +244,18 @@ mod tests {
     fn unknown_numbers_print_in_hex() {
         assert_eq!(escape(0x7f, None), "NV_ESC_0x7f");
         assert_eq!(class(0xfff0), "0xfff0");
-        assert_eq!(control(0x2080_8159, None), "NV2080_CTRL_GSS_LEGACY_0x8159");
-        assert_eq!(control(0x2081_0108, None), "NV2081_CTRL_0x0108");
-        assert_eq!(control(0xfff0_0108, None), "NV_CTRL_0xfff00108");
+        assert_eq!(
+            control(0x2080_8159, None),
+            "NV2080_CTRL_CMD(GPU_LEGACY_NON_PRIVILEGED, 0x59)"
+        );
+        assert_eq!(
+            control(0x2081_0108, None),
+            "NVXXXX_CTRL_CMD(NV2081_BINAPI, 0x01, 0x08)"
+        );
+        assert_eq!(
+            control(0xfff0_0108, None),
+            "NVXXXX_CTRL_CMD(0xfff0, 0x01, 0x08)"
+        );
         assert_eq!(engine(0x60), "ENGINE_0x60");
         assert_eq!(status(0x1234), "NV_STATUS_0x1234");
     }

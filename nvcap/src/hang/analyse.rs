@@ -80,6 +80,8 @@ pub struct Releaser {
     pub done: bool,
     /// Its entry is fetched.
     pub fetched: bool,
+    /// A kernel does it, at its end.
+    pub kernel: bool,
 }
 
 /// A wait at the head of a channel.
@@ -313,11 +315,13 @@ impl All<'_> {
     fn judge(&self, at: usize, values: &Values) -> Judged {
         let channel = &self.scene.channels[at];
         let progress = &self.progress[at];
-        let running = running(channel, progress, values);
         let wait = self.wait(at, values);
+        // What comes behind a wait is not reached.
+        let until = wait.as_ref().filter(|w| w.value.is_some());
+        let running = running(channel, progress, values, until.map(|w| w.position));
         let state = match (&running, &wait) {
-            (Some(r), Some(w)) if r.position < w.position => State::RunningAndWaiting,
-            (_, Some(_)) => State::Waiting,
+            (Some(_), Some(_)) => State::RunningAndWaiting,
+            (None, Some(_)) => State::Waiting,
             (Some(_), None) => State::Running,
             (None, None) if channel.pending() > 0 => State::Queued,
             (None, None) => State::Idle,
@@ -327,8 +331,7 @@ impl All<'_> {
             state,
             line: progress.line,
             pending: channel.pending(),
-            // What comes behind the wait is not reached.
-            running: running.filter(|_| state != State::Waiting),
+            running,
             wait,
         }
     }
@@ -396,11 +399,12 @@ impl All<'_> {
             if progress.line.is_some_and(|l| l.address == wanted.address) {
                 wait.owner = Some(other.id);
             }
-            for (s, r) in other
+            let all = other
                 .steps
                 .iter()
-                .flat_map(|s| s.operations.iter().flat_map(releases).map(move |r| (s, r)))
-            {
+                .flat_map(|s| s.operations.iter().map(move |op| (s, op)))
+                .flat_map(|(s, op)| releases(op).into_iter().map(move |r| (s, op, r)));
+            for (s, op, r) in all {
                 if r.address != wanted.address {
                     continue;
                 }
@@ -409,8 +413,13 @@ impl All<'_> {
                     position: s.position,
                     index: s.index,
                     payload: r.payload,
-                    done: progress.is_done(s.position),
+                    // A kernel's own release comes when it ends, not when the GPU has gone past its launch.
+                    done: match (op, value) {
+                        (Operation::Launch(_), Some(v)) => !s.pending && reached(v, r.payload),
+                        _ => progress.is_done(s.position),
+                    },
                     fetched: !s.pending,
+                    kernel: matches!(op, Operation::Launch(_)),
                 };
                 if !wanted.is_met_by(r.payload) {
                     wait.last = Some(releaser);
@@ -425,36 +434,68 @@ impl All<'_> {
     }
 }
 
-/// The first work that is fetched and not done.
-fn running(channel: &ChannelScene, progress: &Progress, values: &Values) -> Option<Work> {
+/// The first work that is fetched, not behind the wait at `until`, and not done.
+fn running(
+    channel: &ChannelScene,
+    progress: &Progress,
+    values: &Values,
+    until: Option<u64>,
+) -> Option<Work> {
+    let reachable = |s: &&Step| until.is_none_or(|w| s.position < w);
+    let behind = |position: u64| {
+        channel
+            .steps
+            .last()
+            .map_or(0, |last| last.position - position)
+    };
+    // A kernel that releases a semaphore at its end tells of itself; the GPU goes on to the next entry meanwhile.
+    for (n, step) in channel.steps.iter().enumerate() {
+        if step.pending || !reachable(&step) {
+            break;
+        }
+        let later = channel.steps.get(n + 1..).unwrap_or_default();
+        let open = |op: &&Operation| match op {
+            Operation::Launch(l) => is_running(l, channel.pid, values, later),
+            _ => false,
+        };
+        let mut all = step.operations.iter().filter(open);
+        if let Some(Operation::Launch(l)) = all.next() {
+            let unproven = |op: &&Operation| is_open(op, channel.pid, values);
+            return Some(Work {
+                position: step.position,
+                index: step.index,
+                kind: WorkKind::Kernel(l.clone()),
+                others: (step.operations.iter().filter(unproven).count() as u32).saturating_sub(1),
+                behind: behind(step.position),
+                certain: true,
+            });
+        }
+    }
     let fetched: Vec<&Step> = channel
         .steps
         .iter()
         .filter(|s| !s.pending && progress.certain && Some(s.position) >= progress.first)
+        .filter(reachable)
         .collect();
     // GP_GET alone: the newest fetched step may be done or not, and is at fault where others wait behind it.
     let (steps, certain) = if progress.certain {
         // GP_GET may stand at the very entry whose work runs.
-        let head = channel.steps.iter().find(|s| s.pending);
+        let head = channel.steps.iter().find(|s| s.pending).filter(reachable);
         let head = head.filter(|_| fetched.is_empty());
         (fetched.into_iter().chain(head).collect::<Vec<_>>(), true)
     } else if channel.pending() > 0 && progress.line.is_none_or(|l| l.value.is_none()) {
-        let newest = channel.steps.iter().rfind(|s| !s.pending);
+        let newest = channel.steps.iter().rfind(|s| !s.pending).filter(reachable);
         (newest.into_iter().collect(), false)
     } else {
         return None;
     };
     let first = *steps.first()?;
-    let behind = channel
-        .steps
-        .last()
-        .map_or(0, |last| last.position - first.position);
     let work = |step: &Step, kind, others| Work {
         position: step.position,
         index: step.index,
         kind,
         others,
-        behind,
+        behind: behind(first.position),
         certain,
     };
     for step in &steps {
@@ -464,11 +505,7 @@ fn running(channel: &ChannelScene, progress: &Progress, values: &Values) -> Opti
             .filter(|op| is_open(op, channel.pid, values))
             .collect();
         let count = open.len() as u32;
-        // The program's own before the driver's.
-        let launch = open
-            .iter()
-            .find(|op| matches!(op, Operation::Launch(l) if l.kind != LaunchKind::Companion));
-        match launch.or(open.first()) {
+        match open.first() {
             Some(Operation::Launch(l)) => {
                 return Some(work(step, WorkKind::Kernel(l.clone()), count - 1));
             }
@@ -479,6 +516,20 @@ fn running(channel: &ChannelScene, progress: &Progress, values: &Values) -> Opti
         }
     }
     Some(work(first, WorkKind::Other, 0))
+}
+
+/// Whether a launch that was fetched has not released what it releases at its end, though no later step of its channel
+/// uses that semaphore anew.
+fn is_running(launch: &Launch, pid: u32, values: &Values, later: &[Step]) -> bool {
+    launch.kind != LaunchKind::Companion
+        && launch.releases.iter().any(|r| {
+            let value = values.get(pid, r.address, false);
+            value.is_some_and(|v| !reached(v, r.payload))
+                && !later.iter().any(|s| {
+                    let mut all = s.operations.iter().flat_map(releases);
+                    !s.pending && all.any(|l| l.address == r.address)
+                })
+        })
 }
 
 /// A launch (not the driver's companion of one) or a copy that has not released what it releases at its end.
@@ -532,9 +583,9 @@ fn follow(analysis: &mut Analysis, at: usize) -> Option<Root> {
                 .as_ref()
                 .is_some_and(|w| w.position <= r.position);
             let rank = match (runs, waits) {
+                (_, true) => 2,
+                (true, false) => 1,
                 (false, false) => 0,
-                (true, _) => 1,
-                (false, true) => 2,
             };
             if best.is_none_or(|(b, _)| rank < b) {
                 best = Some((rank, next));

@@ -8,9 +8,11 @@
 //! The rules, and what each rests on:
 //!
 //! - *Done*: CUDA ends each submission with a release of its channel's own semaphore, whose payload grows by one. A step
-//!   whose payload the semaphore's value has reached is done, and so is every step before it. Where no such semaphore
-//!   can be read, what lies before GP_GET counts as fetched, and no more is said.
-//! - *Running*: the first step that is fetched and not done. Its launch is what the GPU is at, or hangs in.
+//!   whose payload the semaphore's value has reached is behind the GPU's front end, and so is every step before it. Where
+//!   no such semaphore can be read, what lies before GP_GET counts as fetched, and no more is said.
+//! - *Running*: a kernel goes on after that. CUDA's launches release a semaphore of their own at their end; the first that
+//!   was fetched and has not released it is what the GPU is at, or hangs in. Without such launches it is the first step
+//!   that is fetched and not done.
 //! - *Waiting*: the first acquire in the steps that are not done, up to the one at GP_GET, whose condition the value in
 //!   memory does not meet. An acquire in a step behind GP_GET is not reached yet.
 //! - *Releaser*: any release of that address in any channel of the process, by host, compute or copy class or by a

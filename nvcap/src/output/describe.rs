@@ -2,7 +2,7 @@
 
 use crate::decode::event::{
     Barrier, Context, Copy, Draw, HostOp, Inline, InlineContent, Launch, LaunchHow, LaunchKind,
-    Operation, Semaphore, SemaphoreAction, SemaphoreUnit, Video,
+    Memory, Operation, Place, Semaphore, SemaphoreAction, SemaphoreUnit, Video,
 };
 
 use super::method::class_name;
@@ -144,6 +144,22 @@ fn arguments(f: &mut Formatter<'_>, args: &[u8], redact: Option<&Redactor>) {
     }
 }
 
+/// What an address lies in: `(pinned host memory, object 0x5c000019 of 56 MiB)`.
+fn memory(f: &mut Formatter<'_>, memory: Option<&Memory>) {
+    let Some(m) = memory else { return };
+    let what = match m.place {
+        Some(Place::Host) => "pinned host memory",
+        Some(Place::Device) => "video memory",
+        Some(Place::Peer) => "another GPU's memory",
+        None => "memory",
+    };
+    f.text(format_args!(" ({what}, object {:#x}", m.handle));
+    if let Some(size) = m.size {
+        f.text(format_args!(" of {}", super::channels::size(size)));
+    }
+    f.text(format_args!(")"));
+}
+
 fn copy(f: &mut Formatter<'_>, c: &Copy, redact: Option<&Redactor>) {
     let fill = c.src.is_none() && c.dst.is_some();
     f.role(
@@ -176,10 +192,12 @@ fn copy(f: &mut Formatter<'_>, c: &Copy, redact: Option<&Redactor>) {
     if let Some(src) = c.src {
         f.text(format_args!(" "));
         place(f, src, c.physical.0);
+        memory(f, c.src_memory.as_ref());
     }
     if let Some(dst) = c.dst {
         f.text(format_args!(" -> "));
         place(f, dst, c.physical.1);
+        memory(f, c.dst_memory.as_ref());
     }
     f.text(format_args!(" {} {}", c.engine, c.mode));
     if c.lines > 1 {

@@ -6,9 +6,7 @@
 use std::io;
 
 use crate::decode::engine_of;
-use crate::decode::event::{
-    Body, Context, EntryKind, Event, MethodWrite, Stop, StopReason, SubmissionHead,
-};
+use crate::decode::event::{Body, Context, EntryKind, Event, MethodWrite, Stop, SubmissionHead};
 use crate::ledger::Ledger;
 use crate::record::{At, Channel, Life, Loss, Lost, Record};
 
@@ -237,26 +235,7 @@ impl Text {
         self.columns(c);
         let mut f = Formatter::new(self.out.object(), self.color);
         f.line(&self.prefix.text, 0, Some(Role::Alarm));
-        f.text(format_args!(
-            "stopped in entry {} at byte {}: ",
-            s.entry, s.offset
-        ));
-        match s.why {
-            StopReason::IllegalHeader(h) => {
-                f.text(format_args!("{h:#010x} is no method header"));
-            }
-            StopReason::Missing { bytes } => {
-                f.text(format_args!("{bytes} B from here on could not be read"));
-            }
-            StopReason::Cut { needs } => {
-                f.text(format_args!(
-                    "the entry ends inside a word, {needs} B short"
-                ));
-            }
-            StopReason::Short { needs } => {
-                f.text(format_args!("the entry announces {needs} B more"));
-            }
-        }
+        f.text(format_args!("{s}"));
         f.end();
         self.out.end_object()
     }

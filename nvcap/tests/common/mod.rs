@@ -1,16 +1,19 @@
 //! Hand-made events for the tests of the sinks, and a writer whose content can be read back.
 #![allow(dead_code, reason = "each test binary uses a part")]
 
+#[cfg(feature = "cli")]
+pub mod cli;
 pub mod schema;
+pub mod shared;
 
 use std::io::{self, Write};
 use std::sync::{Arc, Mutex};
 
 use nvcap::decode::event::{
     Barrier, Bind, Body, ConstantBank, Context, Copy, Direction, Engine, EntryHead, EntryKind,
-    Event, Evidence, HostOp, Inline, InlineContent, Launch, LaunchHow, LaunchKind, MethodWrite,
-    Operation, QmdRelease, Semaphore, SemaphoreAction, SemaphoreUnit, SemaphoreWrite, Stop,
-    StopReason, SubmissionHead,
+    Event, Evidence, HostOp, Inline, InlineContent, Launch, LaunchHow, LaunchKind, Memory,
+    MethodWrite, Operation, Place, QmdRelease, Semaphore, SemaphoreAction, SemaphoreUnit,
+    SemaphoreWrite, Stop, StopReason, SubmissionHead,
 };
 use nvcap::output::writer::Output;
 use nvcap::record::{At, ChannelId, GpuVa, How};
@@ -121,6 +124,16 @@ pub fn copy() -> Operation {
             timestamp: true,
         }),
         launch_dma: 0x182,
+        src_memory: Some(Memory {
+            place: Some(Place::Host),
+            client: 0xc1d0_0020,
+            handle: 0x5c00_0019,
+            class: 0x3e,
+            size: Some(56 << 20),
+            offset: 0x1234,
+            cpu: Some(0x7f00_0020_0000),
+        }),
+        dst_memory: None,
     }))
 }
 
@@ -145,6 +158,7 @@ pub fn inline() -> Operation {
         content: Some(InlineContent::Data),
         direction: Direction::HostToDevice,
         head: b"hello".to_vec(),
+        dst_memory: None,
     })
 }
 

@@ -11,11 +11,12 @@ use std::os::fd::AsRawFd;
 
 use anyhow::{Context, Result, bail};
 
+use crate::form::{COMPUTE_CLASS, COPY_CLASS};
 use crate::layout::{
     CHANNELS, Channel, DOORBELL_PAGE, ENTRIES, HOST_CLASS, PUSHBUFFERS_LEN, RINGS_LEN, Unit,
     doorbell_page, pushbuffers, rings,
 };
-use crate::stream::{COMPUTE_CLASS, COPY_CLASS, semaphore};
+use crate::stream::semaphore;
 
 const ESC_FREE: u8 = 0x29;
 const ESC_CONTROL: u8 = 0x2a;

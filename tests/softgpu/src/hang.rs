@@ -1,22 +1,21 @@
 //! Hangs made by hand, as they look in memory: what is fetched, what is not, and what the semaphores hold.
 //!
-//! A GPU runs what its host fetches; here nothing runs, so a kernel "that does not end" is one whose release never
-//! comes. Only with [`Memory::map_files`] are there semaphores to see it by.
+//! A GPU runs what its host fetches; here nothing runs, so a kernel "that does not end" is one whose release at its end
+//! never comes. Only with [`Memory::map_files`] are there semaphores to see it by.
 
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
+
 use nvcap::decode::encode::Pushbuffer;
-use nvcap::decode::stream::Step;
 use nvcap::decode::view::View;
 
+use crate::form::{self, acquire};
 use crate::layout::{Channel, EVENTS, Unit};
 use crate::memory::Memory;
 use crate::plan::Plan;
 use crate::store::Site;
-use crate::stream::{
-    COMPUTE, COMPUTE_CLASS, COPY, COPY_CLASS, Op, Piece, Work, inline, put, qmd, semaphore,
-};
+use crate::stream::{Op, Piece, Work, semaphore};
 
 /// How to hang.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,9 +46,15 @@ pub const ORPHAN: u64 = EVENTS + 0xf00;
 /// What is waited for there.
 pub const ORPHAN_PAYLOAD: u32 = 0x7777_0001;
 
-/// A kernel's launch, its constant bank and QMD written inline before it.
-fn launch(pb: &mut Pushbuffer, number: u64) {
-    let at = 0x2_04f0_0000 + 0x800 * (number % 64);
+/// The semaphore that kernel number `n` of a hang releases at its end, and what it writes there; before that it holds
+/// one less. As CUDA has it: the channel's own semaphore is released as soon as the launch is behind the front end.
+pub const fn end_of(n: u64) -> (u64, u32) {
+    (EVENTS + 0xe00 + 8 * n, 6)
+}
+
+/// A kernel's launch, its constant bank and QMD written inline before it. It releases `end` at its end.
+fn launch(pb: &mut Pushbuffer, number: u64, end: Option<(u64, u32)>) {
+    let qmd = 0x2_04f0_0000 + 0x800 * (number % 64);
     let constants = 0x7f4f_4e30_0000 + 0x1000 * (number % 64);
     let fields = View {
         version: (4, 0),
@@ -60,45 +65,12 @@ fn launch(pb: &mut Pushbuffer, number: u64) {
         barriers: 1,
         program: PROGRAM + 0x100 * number,
         constant_banks: vec![(0, constants, 0x300)],
+        releases: end.iter().map(|e| (e.0, u64::from(e.1))).collect(),
         ..View::default()
     };
-    let mut bank = vec![0; 0x210];
-    for (i, value) in fields.block.iter().chain(&fields.grid).enumerate() {
-        bank[4 * i..4 * i + 4].copy_from_slice(&value.to_le_bytes());
-    }
-    inline(pb, constants, &bank);
-    inline(pb, constants + 0x210, &number.to_le_bytes());
-    inline(pb, at, qmd(&fields).bytes());
-    put(
-        pb,
-        COMPUTE,
-        COMPUTE_CLASS,
-        "SEND_PCAS_A",
-        &[(at >> 8) as u32],
-    );
-    put(pb, COMPUTE, COMPUTE_CLASS, "SEND_SIGNALING_PCAS2_B", &[0xa]);
-}
-
-fn acquire(pb: &mut Pushbuffer, address: u64, payload: u32) {
-    // SEM_ADDR_LO.. SEM_EXECUTE: ACQ_STRICT_GEQ, ACQUIRE_SWITCH_TSG.
-    let words = [address as u32, (address >> 32) as u32, payload, 0, 0x1002];
-    pb.method(Step::Increment, 0, 0x005c, &words);
-}
-
-/// The channel's own release, by its class.
-fn release(pb: &mut Pushbuffer, channel: Channel, payload: u32) {
-    let address = semaphore(channel);
-    let words = [(address >> 32) as u32, address as u32, payload];
-    match channel.unit() {
-        Unit::Compute => {
-            let words = [words[0], words[1], words[2], 0];
-            put(pb, COMPUTE, COMPUTE_CLASS, "SET_REPORT_SEMAPHORE_A", &words);
-        }
-        Unit::Copy => {
-            put(pb, COPY, COPY_CLASS, "SET_SEMAPHORE_A", &words);
-            put(pb, COPY, COPY_CLASS, "LAUNCH_DMA", &[0x14]);
-        }
-    }
+    let mut bank = [0; form::ARGUMENTS as usize];
+    form::kernel(pb, qmd, &fields, &mut bank, &number.to_le_bytes());
+    form::send(pb, qmd);
 }
 
 /// Submits one entry; it is fetched if `fetched`. Returns the payload of its release and its ring position.
@@ -106,15 +78,15 @@ fn submit(
     memory: &Memory,
     channel: Channel,
     fetched: bool,
-    form: impl FnOnce(&mut Pushbuffer, u32),
+    words: impl FnOnce(&mut Pushbuffer, u32),
 ) -> (u32, u64) {
     let locked = memory.lock(channel);
     let mut cursor = locked.done().cursor;
     let position = cursor.position;
     let payload = (cursor.number + 1) as u32;
     let mut pb = Pushbuffer::new();
-    form(&mut pb, payload);
-    release(&mut pb, channel, payload);
+    words(&mut pb, payload);
+    form::release(&mut pb, channel.unit(), semaphore(channel), payload);
     let work = Work {
         pieces: vec![Piece::Segment(pb.bytes())],
         ops: vec![Op::Release {
@@ -146,18 +118,26 @@ pub fn hang(plan: &Plan, memory: &Memory, kind: Hang) -> Result<String> {
     let (a, b) = (of(Unit::Compute, 0)?, of(Unit::Compute, 1)?);
     let text = match kind {
         Hang::Spin | Hang::Lost => {
-            let (payload, position) = submit(memory, a, true, |pb, _| launch(pb, 0));
+            let (end, ended) = end_of(0);
+            for n in 0..=QUEUED {
+                memory.release(end_of(n).0, ended - 1);
+            }
+            let (payload, position) =
+                submit(memory, a, true, |pb, _| launch(pb, 0, Some(end_of(0))));
+            memory.release(semaphore(a), payload);
             let mut text = format!(
-                "hung channel={:#x} position={position} semaphore={:#x} payload={payload}",
+                "hung channel={:#x} position={position} semaphore={end:#x} payload={ended}",
                 a.token(),
-                semaphore(a)
             );
             if kind == Hang::Spin {
-                for number in 1..=QUEUED {
-                    submit(memory, a, false, |pb, _| launch(pb, number));
+                // The first of them is fetched, and waits; each waits for the end of the one before.
+                for n in 1..=QUEUED {
+                    submit(memory, a, n == 1, |pb, _| {
+                        acquire(pb, end_of(n - 1).0, ended);
+                        launch(pb, n, Some(end_of(n)));
+                    });
                 }
-                let (next, _) =
-                    submit(memory, b, false, |pb, _| acquire(pb, semaphore(a), payload));
+                let (next, _) = submit(memory, b, true, |pb, _| acquire(pb, end, ended));
                 let c = of(Unit::Copy, 0)?;
                 submit(memory, c, false, |pb, _| acquire(pb, semaphore(b), next));
                 text.push_str(&format!(" waits={:#x},{:#x}", b.token(), c.token()));
@@ -183,7 +163,7 @@ pub fn hang(plan: &Plan, memory: &Memory, kind: Hang) -> Result<String> {
         Hang::Slow => {
             let start = Instant::now();
             while start.elapsed() < Duration::from_secs(20) {
-                let (payload, _) = submit(memory, a, true, |pb, n| launch(pb, u64::from(n)));
+                let (payload, _) = submit(memory, a, true, |pb, n| launch(pb, u64::from(n), None));
                 std::thread::sleep(Duration::from_millis(50));
                 memory.release(semaphore(a), payload);
             }

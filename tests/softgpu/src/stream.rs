@@ -4,24 +4,17 @@
 //! whose payload is the submission's number plus one. Knows no addresses of rings or pushbuffers: [`crate::plan`]
 //! places the pieces.
 
-use nvcap::decode::encode::{Pushbuffer, Qmd};
+use nvcap::decode::encode::Pushbuffer;
 use nvcap::decode::entry::Opcode;
 use nvcap::decode::stream::Step;
 use nvcap::decode::view::View;
 
-use crate::layout::{Channel, Unit};
+use crate::form::{
+    ARGUMENTS, COMPUTE, COMPUTE_CLASS, COPY, COPY_CLASS, acquire, compute, copy, halves, inline,
+    kernel, release, send,
+};
+use crate::layout::{Channel, EVENTS, Unit};
 use crate::rng::Rng;
-
-/// Subchannel of the compute class.
-pub(crate) const COMPUTE: u8 = 1;
-/// Subchannel of the copy class.
-pub(crate) const COPY: u8 = 4;
-/// Compute class of Hopper.
-pub const COMPUTE_CLASS: u32 = 0xcbc0;
-/// Copy class of Hopper.
-pub const COPY_CLASS: u32 = 0xc8b5;
-/// Host class of Hopper.
-pub const HOST_CLASS: u32 = 0xc86f;
 
 /// What shapes the submissions.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -197,31 +190,6 @@ pub fn set_payload(work: &mut Work, channel: Channel, number: u64) {
 /// A submission that has more bytes than this is brought to its end.
 const MAX_BYTES: u64 = 2 << 20;
 
-/// Methods of a class, by the name of the first.
-pub(crate) fn put(pb: &mut Pushbuffer, subchannel: u8, class: u32, name: &str, data: &[u32]) {
-    pb.named(subchannel, class, name, data)
-        .expect("the tables of this build have the method");
-}
-
-/// Data written inline.
-pub(crate) fn inline(pb: &mut Pushbuffer, dst: u64, data: &[u8]) {
-    pb.inline(COMPUTE, COMPUTE_CLASS, dst, data)
-        .expect("the compute class takes inline data");
-}
-
-/// The QMD of a launch, with what libcuda sets besides.
-pub(crate) fn qmd(fields: &View) -> Qmd {
-    let mut qmd = Qmd::of(fields).expect("a layout of this version");
-    for (name, value) in [
-        ("CONSTANT_BUFFER_INVALIDATE", 1),
-        ("SASS_VERSION", 0x90),
-        ("API_VISIBLE_CALL_LIMIT", 1),
-    ] {
-        qmd.set(name, 0, value).expect("a field of this version");
-    }
-    qmd
-}
-
 struct Maker {
     rng: Rng,
     channel: Channel,
@@ -285,27 +253,7 @@ impl Maker {
     fn finish(&mut self, mut pb: Pushbuffer, split: bool) {
         let address = semaphore(self.channel);
         let payload = (self.number + 1) as u32;
-        match self.channel.unit() {
-            Unit::Compute => {
-                put(
-                    &mut pb,
-                    COMPUTE,
-                    COMPUTE_CLASS,
-                    "SET_REPORT_SEMAPHORE_A",
-                    &[(address >> 32) as u32, address as u32, payload, 0],
-                );
-            }
-            Unit::Copy => {
-                put(
-                    &mut pb,
-                    COPY,
-                    COPY_CLASS,
-                    "SET_SEMAPHORE_A",
-                    &[(address >> 32) as u32, address as u32, payload],
-                );
-                put(&mut pb, COPY, COPY_CLASS, "LAUNCH_DMA", &[0x14]);
-            }
-        }
+        release(&mut pb, self.channel.unit(), address, payload);
         self.work.ops.push(Op::Release { address, payload });
         self.push(pb, split);
     }
@@ -315,17 +263,11 @@ impl Maker {
         match self.channel.unit() {
             Unit::Compute => {
                 pb.bind(COMPUTE, COMPUTE_CLASS);
-                put(pb, COMPUTE, COMPUTE_CLASS, "NO_OPERATION", &[0]);
-                put(pb, COMPUTE, COMPUTE_CLASS, "SET_SPA_VERSION", &[0x900]);
-                put(pb, COMPUTE, COMPUTE_CLASS, "SET_QMD_VERSION", &[0x1_0040]);
+                compute(pb, "NO_OPERATION", &[0]);
+                compute(pb, "SET_SPA_VERSION", &[0x900]);
+                compute(pb, "SET_QMD_VERSION", &[0x1_0040]);
                 for reference in (0..64).rev() {
-                    put(
-                        pb,
-                        COMPUTE,
-                        COMPUTE_CLASS,
-                        "SET_CWD_REF_COUNTER",
-                        &[0x21_0000 | reference],
-                    );
+                    compute(pb, "SET_CWD_REF_COUNTER", &[0x21_0000 | reference]);
                 }
             }
             Unit::Copy => {
@@ -417,15 +359,10 @@ impl Maker {
         let args = self.bytes(4 * words);
         let fields = self.launch_of(
             constants,
-            (0x210 + args.len() as u32).next_multiple_of(0x100),
+            (ARGUMENTS as u32 + args.len() as u32).next_multiple_of(0x100),
         );
-        let mut bank = self.bytes(0x210);
-        for (i, value) in fields.block.iter().chain(&fields.grid).enumerate() {
-            bank[4 * i..4 * i + 4].copy_from_slice(&value.to_le_bytes());
-        }
-        inline(pb, constants, &bank);
-        inline(pb, constants + 0x210, &args);
-        inline(pb, qmd_address, qmd(&fields).bytes());
+        let mut bank = self.bytes(ARGUMENTS as usize);
+        kernel(pb, qmd_address, &fields, &mut bank, &args);
         self.work.ops.push(Op::Launch {
             qmd: qmd_address,
             fields: Box::new(fields),
@@ -433,22 +370,11 @@ impl Maker {
         });
     }
 
-    fn send(&mut self, pb: &mut Pushbuffer, qmd_address: u64) {
-        put(
-            pb,
-            COMPUTE,
-            COMPUTE_CLASS,
-            "SEND_PCAS_A",
-            &[(qmd_address >> 8) as u32],
-        );
-        put(pb, COMPUTE, COMPUTE_CLASS, "SEND_SIGNALING_PCAS2_B", &[0xa]); // INVALIDATE_PREFETCH_COPY_SCHEDULE
-    }
-
     fn launch(&mut self, pb: &mut Pushbuffer) {
         let qmd = 0x2_04e1_0000 + 0x800 * self.rng.below(512);
         let constants = 0x7f4f_4e20_0000 + 0x1000 * self.rng.below(256);
         self.write_kernel(pb, qmd, constants);
-        self.send(pb, qmd);
+        send(pb, qmd);
     }
 
     /// A small graph: its kernels written first, then all launched by the addresses of their QMDs.
@@ -459,7 +385,7 @@ impl Maker {
             self.write_kernel(pb, qmds + 0x400 * node, constants + 0x1000 * node);
         }
         for node in 0..nodes {
-            self.send(pb, qmds + 0x400 * node);
+            send(pb, qmds + 0x400 * node);
         }
     }
 
@@ -475,7 +401,7 @@ impl Maker {
         }
         // Only the first is launched here.
         self.work.ops.truncate(from + 1);
-        self.send(pb, qmds);
+        send(pb, qmds);
     }
 
     fn inline_data(&mut self, pb: &mut Pushbuffer, size: u32) {
@@ -490,13 +416,7 @@ impl Maker {
         let len = 128 * (1 + self.rng.below(20) as usize);
         let code = self.bytes(len);
         inline(pb, dst, &code);
-        put(
-            pb,
-            COMPUTE,
-            COMPUTE_CLASS,
-            "INVALIDATE_SHADER_CACHES_NO_WFI",
-            &[1],
-        ); // instructions
+        compute(pb, "INVALIDATE_SHADER_CACHES_NO_WFI", &[1]); // instructions
         self.work.ops.push(Op::Inline {
             dst,
             bytes: len as u32,
@@ -504,60 +424,30 @@ impl Maker {
     }
 
     fn event(&mut self, pb: &mut Pushbuffer) {
-        let address = 0x2_0480_ff00 + 16 * self.rng.below(15);
+        let address = EVENTS + 0xf00 + 16 * self.rng.below(15);
         let payload = self.rng.below(1 << 20) as u32;
-        put(
-            pb,
-            COMPUTE,
-            COMPUTE_CLASS,
-            "SET_REPORT_SEMAPHORE_A",
-            &[(address >> 32) as u32, address as u32, payload, 0],
-        );
+        release(pb, Unit::Compute, address, payload);
         self.work.ops.push(Op::Release { address, payload });
     }
 
     fn wait(&mut self, pb: &mut Pushbuffer) {
-        let address = 0x2_0480_ff00 + 16 * self.rng.below(15);
+        let address = EVENTS + 0xf00 + 16 * self.rng.below(15);
         let payload = self.rng.below(1 << 20) as u32;
-        // SEM_ADDR_LO.. SEM_EXECUTE: ACQ_STRICT_GEQ, ACQUIRE_SWITCH_TSG.
-        put(
-            pb,
-            0,
-            HOST_CLASS,
-            "SEM_ADDR_LO",
-            &[address as u32, (address >> 32) as u32, payload, 0, 0x1002],
-        );
+        acquire(pb, address, payload);
         self.work.ops.push(Op::Acquire { address, payload });
     }
 
     fn invalidate(&mut self, pb: &mut Pushbuffer) {
         let what = self.rng.pick(&[1, 0x1000, 0x1001]);
-        put(
-            pb,
-            COMPUTE,
-            COMPUTE_CLASS,
-            "INVALIDATE_SHADER_CACHES_NO_WFI",
-            &[what],
-        );
+        compute(pb, "INVALIDATE_SHADER_CACHES_NO_WFI", &[what]);
     }
 
     fn copy(&mut self, pb: &mut Pushbuffer) {
         let (src, dst) = (self.device_address(4), self.device_address(4));
         let bytes = 1 + self.rng.below(16 << 20) as u32;
-        put(
-            pb,
-            COPY,
-            COPY_CLASS,
-            "OFFSET_IN_UPPER",
-            &[
-                (src >> 32) as u32,
-                src as u32,
-                (dst >> 32) as u32,
-                dst as u32,
-            ],
-        );
-        put(pb, COPY, COPY_CLASS, "LINE_LENGTH_IN", &[bytes]);
-        put(pb, COPY, COPY_CLASS, "LAUNCH_DMA", &[0x182]);
+        copy(pb, "OFFSET_IN_UPPER", &[halves(src), halves(dst)].concat());
+        copy(pb, "LINE_LENGTH_IN", &[bytes]);
+        copy(pb, "LAUNCH_DMA", &[0x182]);
         self.work.ops.push(Op::Copy {
             src,
             dst,
@@ -574,26 +464,9 @@ impl Maker {
             4096 + 256 * self.rng.below(16) as u32,
             4096 + 256 * self.rng.below(16) as u32,
         ];
-        put(
-            pb,
-            COPY,
-            COPY_CLASS,
-            "OFFSET_IN_UPPER",
-            &[
-                (src >> 32) as u32,
-                src as u32,
-                (dst >> 32) as u32,
-                dst as u32,
-            ],
-        );
-        put(
-            pb,
-            COPY,
-            COPY_CLASS,
-            "PITCH_IN",
-            &[pitches[0], pitches[1], bytes, lines],
-        );
-        put(pb, COPY, COPY_CLASS, "LAUNCH_DMA", &[0x382]); // MULTI_LINE_ENABLE
+        copy(pb, "OFFSET_IN_UPPER", &[halves(src), halves(dst)].concat());
+        copy(pb, "PITCH_IN", &[pitches[0], pitches[1], bytes, lines]);
+        copy(pb, "LAUNCH_DMA", &[0x382]); // MULTI_LINE_ENABLE
         self.work.ops.push(Op::Copy {
             src,
             dst,
@@ -606,17 +479,11 @@ impl Maker {
         let dst = self.device_address(4);
         let words = 1 + self.rng.below(1 << 20) as u32;
         let pattern = self.rng.next() as u32;
-        put(pb, COPY, COPY_CLASS, "SET_REMAP_CONST_A", &[pattern]);
-        put(pb, COPY, COPY_CLASS, "SET_REMAP_COMPONENTS", &[0x0003_0004]); // DST_X = CONST_A, COMPONENT_SIZE = FOUR
-        put(
-            pb,
-            COPY,
-            COPY_CLASS,
-            "OFFSET_OUT_UPPER",
-            &[(dst >> 32) as u32, dst as u32],
-        );
-        put(pb, COPY, COPY_CLASS, "LINE_LENGTH_IN", &[words]);
-        put(pb, COPY, COPY_CLASS, "LAUNCH_DMA", &[0x582]); // REMAP_ENABLE
+        copy(pb, "SET_REMAP_CONST_A", &[pattern]);
+        copy(pb, "SET_REMAP_COMPONENTS", &[0x0003_0004]); // DST_X = CONST_A, COMPONENT_SIZE = FOUR
+        copy(pb, "OFFSET_OUT_UPPER", &halves(dst));
+        copy(pb, "LINE_LENGTH_IN", &[words]);
+        copy(pb, "LAUNCH_DMA", &[0x582]); // REMAP_ENABLE
         self.work.ops.push(Op::Fill {
             dst,
             pattern,

@@ -1,6 +1,7 @@
 //! One machine's life: initramfs, QEMU, its console read line by line, its end judged.
 //!
-//! TCG with one thread for both processors: under several, live text patching of the guest kernel races. The machine
+//! One processor: TCG with a thread for each races at live text patching of the guest kernel, and with one thread for
+//! all gives each a tenth of a second at a time, while the others wait for its interrupts. The machine
 //! type is microvm, which calibrates its clock against an emulated timer and now and then hangs at it, so the clock's
 //! rate is given.
 

@@ -138,6 +138,8 @@ fn transfer(
         pattern: remap.filter(|_| fill).map(|r| r.pattern),
         semaphore,
         launch_dma: data,
+        src_memory: None,
+        dst_memory: None,
     }
 }
 

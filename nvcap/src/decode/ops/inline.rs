@@ -168,6 +168,7 @@ impl Inline {
             content,
             direction: Direction::HostToDevice,
             head: self.head,
+            dst_memory: None,
         }
     }
 }
@@ -248,5 +249,6 @@ pub(in crate::decode) fn constants(
         content: Some(InlineContent::ConstantBank),
         direction: Direction::HostToDevice,
         head: data.get(..HEAD).unwrap_or(data).to_vec(),
+        dst_memory: None,
     }
 }

@@ -119,7 +119,8 @@ fn table(f: &mut Formatter<'_>, shown: &Shown<'_>, process: &ProcessLook) {
             c.put,
             c.pending(),
             optional(line.and_then(|l| l.value)),
-            optional(line.map(|l| l.newest)),
+            // Of a channel that moves the value is newer than the ring's entries are.
+            optional(line.map(|l| l.value.filter(|v| *v > l.newest).unwrap_or(l.newest))),
         ));
         if let Some(j) = judged {
             let role = match j.state {

@@ -178,6 +178,10 @@ fn rates(look: &Look, m: &Movement, own: &Movement) -> Vec<String> {
             c.fetched
         );
         if let Some(done) = c.done {
+            // More than a ring holds: GP_GET and GP_PUT have gone round, and do not say how often.
+            if done > c.submitted.max(c.fetched) + 1 {
+                line = name(look, c.channel) + ": the ring has gone round";
+            }
             let _ = write!(line, ", {done} done ({:.1}/s)", done as f64 / seconds);
         }
         lines.push(line);
@@ -227,7 +231,8 @@ fn work(work: &Work) -> String {
         let _ = write!(text, ", or one of {} more in that entry", work.others);
     }
     if work.behind > 0 {
-        let _ = write!(text, "; {} submissions behind it", work.behind);
+        let s = if work.behind == 1 { "" } else { "s" };
+        let _ = write!(text, "; {} submission{s} behind it", work.behind);
     }
     if !work.certain {
         text.push_str("; by GP_GET alone, its semaphore cannot be read");
@@ -283,11 +288,16 @@ fn waits(look: &Look, id: ChannelId, wait: &Wait) -> String {
     let _ = write!(text, " at entry {}", wait.index);
     if let Some(r) = wait.releasers.first() {
         let who = if r.channel == id {
-            "itself".to_owned()
+            "this channel".to_owned()
         } else {
             name(look, r.channel)
         };
-        let _ = write!(text, "; released by {who}, entry {}", r.index);
+        let how = if r.kernel {
+            "at its end by the kernel of"
+        } else {
+            "by"
+        };
+        let _ = write!(text, "; released {how} {who}, entry {}", r.index);
         if wait.releasers.len() > 1 {
             let _ = write!(text, " (and {} more)", wait.releasers.len() - 1);
         }
@@ -314,7 +324,9 @@ fn waits(look: &Look, id: ChannelId, wait: &Wait) -> String {
     }
     let root = look.analysis.blocked.iter().find(|b| b.channel == id);
     match root.map(|b| b.root) {
-        Some(Root::Work { channel }) => {
+        Some(Root::Work { channel })
+            if channel != id || wait.releasers.first().is_some_and(|r| !r.kernel) =>
+        {
             let _ = write!(text, "; held up by the work of channel {}", channel.0);
         }
         Some(Root::NobodyReleases { channel }) if channel != id => {

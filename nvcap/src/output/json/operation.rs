@@ -86,6 +86,10 @@ fn inline(out: &mut Vec<u8>, i: &Inline) {
     key(out, "direction");
     to_vec(out, &i.direction);
     hex_member(out, "head", &i.head);
+    if let Some(memory) = &i.dst_memory {
+        key(out, "dst_memory");
+        to_vec(out, memory);
+    }
     out.push(b'}');
 }
 

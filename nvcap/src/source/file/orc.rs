@@ -11,8 +11,9 @@
 //! and the channels' classes are not in the file; the oracle prints them to its standard error, and [`Channels`]
 //! reads that.
 //!
-//! Any bytes are taken: a cut file gives every whole record, then an error that says where it was cut; between
-//! records that make no sense the reader looks for the next magic and says how many bytes it passed over.
+//! Any bytes are taken: a cut file gives every whole record, then what is there of the last (its missing bytes are a
+//! hole), then an error that says where it was cut; between records that make no sense the reader looks for the next
+//! magic and says how many bytes it passed over.
 
 use std::{collections::HashMap, fs::File, io, io::Read, path::Path};
 
@@ -121,6 +122,8 @@ pub struct Orc<R> {
     by_token: HashMap<u32, Vec<usize>>,
     /// A submission whose channel had to be announced first.
     next: Option<Submission>,
+    /// What is to be said after the part that is there of a cut record.
+    end: Option<Error>,
 }
 
 /// What is kept of a channel.
@@ -171,8 +174,8 @@ fn decompress(_: Box<dyn Read>) -> Result<Box<dyn Read>, Error> {
 
 enum Parsed {
     Whole(Submission, u32, usize),
-    /// At least this many bytes from the record's start.
-    Needs(usize),
+    /// At least this many bytes from the record's start; with what is there of it, where that was asked for.
+    Needs(usize, Option<(Submission, u32)>),
     Damaged(Damage),
 }
 
@@ -191,6 +194,7 @@ impl<R: Read> Orc<R> {
             rings: Vec::new(),
             by_token: HashMap::new(),
             next: None,
+            end: None,
         }
     }
 
@@ -238,13 +242,14 @@ impl<R: Read> Orc<R> {
         Ok(self.buffer.len() - self.at >= wanted)
     }
 
-    fn parse(&self) -> Parsed {
+    /// Reads the record at `at`. `last`: no more bytes will come, so what is there of its entries is given.
+    fn parse(&self, last: bool) -> Parsed {
         let b = self.buffer.get(self.at..).unwrap_or(&[]);
         if b.len() < HEAD {
             return if b.len() >= 4 && !b.starts_with(&MAGIC) {
                 Parsed::Damaged(Damage::Magic)
             } else {
-                Parsed::Needs(HEAD)
+                Parsed::Needs(HEAD, None)
             };
         }
         if !b.starts_with(&MAGIC) {
@@ -257,9 +262,11 @@ impl<R: Read> Orc<R> {
         }
         let mut segments = Vec::new();
         let mut at = HEAD;
+        let mut needs = None;
         for _ in 0..n {
             let Some(head) = b.get(at..at + ENTRY_HEAD) else {
-                return Parsed::Needs(at + ENTRY_HEAD);
+                needs = Some(at + ENTRY_HEAD);
+                break;
             };
             let raw = u64_at(head, 0);
             let recorded = u32_at(head, 8);
@@ -292,7 +299,21 @@ impl<R: Read> Orc<R> {
                 continue;
             }
             let Some(bytes) = b.get(at..at + len) else {
-                return Parsed::Needs(at + len);
+                needs = Some(at + len);
+                if last {
+                    let mut bytes = b.get(at..).unwrap_or(&[]).to_vec();
+                    let hole = Hole {
+                        offset: bytes.len() as u32,
+                        len: announced - bytes.len() as u32,
+                    };
+                    bytes.resize(len, 0);
+                    segments.push(Segment {
+                        entry: raw,
+                        bytes,
+                        holes: vec![hole],
+                    });
+                }
+                break;
             };
             segments.push(Segment {
                 entry: raw,
@@ -300,6 +321,11 @@ impl<R: Read> Orc<R> {
                 holes: Vec::new(),
             });
             at += len;
+        }
+        if let Some(needs) = needs
+            && (!last || segments.is_empty())
+        {
+            return Parsed::Needs(needs, None);
         }
         let submission = Submission {
             at: At {
@@ -320,7 +346,10 @@ impl<R: Read> Orc<R> {
             thread: None,
             segments,
         };
-        Parsed::Whole(submission, token, at)
+        match needs {
+            Some(needs) => Parsed::Needs(needs, Some((submission, token))),
+            None => Parsed::Whole(submission, token, at),
+        }
     }
 
     /// Gives a submission its channel and position; announces a channel that is new.
@@ -418,28 +447,33 @@ impl<R: Read> Iterator for Orc<R> {
             return Some(Ok(Record::Submission(submission)));
         }
         if self.done {
-            return None;
+            return self.end.take().map(Err);
         }
         let mut wanted = HEAD;
         loop {
             match self.fill(wanted) {
                 Err(error) => return Some(Err(error)),
-                Ok(enough) => match self.parse() {
+                Ok(enough) => match self.parse(!enough) {
                     Parsed::Whole(submission, token, used) => {
                         self.at += used;
                         return Some(Ok(self.place(submission, token)));
                     }
                     Parsed::Damaged(why) => return Some(Err(self.resynchronise(why))),
-                    Parsed::Needs(needs) if enough => wanted = needs,
-                    Parsed::Needs(needs) => {
+                    Parsed::Needs(needs, _) if enough => wanted = needs,
+                    Parsed::Needs(needs, part) => {
                         self.done = true;
                         let have = (self.buffer.len() - self.at) as u64;
                         let offset = self.offset + self.at as u64;
-                        return (have > 0).then_some(Err(Error::Cut {
+                        let cut = Error::Cut {
                             offset,
                             have,
                             needs: needs as u64,
-                        }));
+                        };
+                        let Some((submission, token)) = part else {
+                            return (have > 0).then_some(Err(cut));
+                        };
+                        self.end = Some(cut);
+                        return Some(Ok(self.place(submission, token)));
                     }
                 },
             }

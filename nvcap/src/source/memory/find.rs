@@ -223,6 +223,13 @@ fn habitual(memory: &impl Peek, places: &Places<'_>, area: &Area, gpu: u32) -> V
         }) {
             let used = match fit {
                 Fit::Yes(target) if target != Target::Elsewhere => Some(target),
+                // A process that was stopped between writing an entry and committing it; or a pushbuffer that has just
+                // room for the ring's entries, so that the oldest lies behind the newest. No ring goes on before this one.
+                Fit::Continues(target)
+                    if target != Target::Elsewhere && begins_here(memory, places, at) =>
+                {
+                    Some(target)
+                }
                 _ => None,
             };
             if used.is_some() || (get, put) == (0, 0) {
@@ -265,9 +272,9 @@ pub(super) fn get_put(memory: &impl Peek, userd: u64) -> std::io::Result<(u32, u
 pub(super) enum Fit {
     /// It does; what it points to.
     Yes(Target),
-    /// The entry behind the newest one continues it: written just now and not committed yet, or this is a piece out of
-    /// the middle of a ring.
-    Continues,
+    /// As `Yes`, but the entry behind the newest one continues it: written just now and not committed yet, or this is a
+    /// piece out of the middle of a ring.
+    Continues(Target),
     /// It does not.
     No,
 }
@@ -279,19 +286,20 @@ pub(super) fn settled(
     mut fit: impl FnMut(u32, u32) -> Fit,
 ) -> Option<(u32, u32, Fit)> {
     let (mut get, mut put) = get_put(memory, userd).ok()?;
+    let mut last = Fit::No;
     for _ in 0..4 {
-        let fits = fit(get, put);
-        if fits != Fit::Continues {
-            return Some((get, put, fits));
+        last = fit(get, put);
+        if !matches!(last, Fit::Continues(_)) {
+            break;
         }
-        // Idle, it is no ring; busy, it has moved on by the time of another read.
+        // Busy, it has moved on by the time of another read.
         let now = get_put(memory, userd).ok()?;
         if now == (get, put) {
             break;
         }
         (get, put) = now;
     }
-    Some((get, put, Fit::Continues))
+    Some((get, put, last))
 }
 
 /// Whether a ring of `entries` at `ring` has, before GP_PUT, what a ring has there; and what it points to.
@@ -343,25 +351,39 @@ pub(super) fn check(
         (false, 0) => memory.word(ring).ok(),
         (false, _) => None,
     };
-    if behind
-        .and_then(Extent::of)
-        .is_some_and(|b| newest.is_followed_by(b))
-    {
-        return Fit::Continues;
-    }
-    if mapped == segments {
-        let parses = parses(memory, newest.address, newest.len as u32);
-        return Fit::Yes(if parses {
+    let target = if mapped == segments {
+        if parses(memory, newest.address, newest.len as u32) {
             Target::Parses
         } else {
             Target::Readable
-        });
-    }
-    // Nothing of it is mapped: three that follow one another are no accident.
-    if mapped == 0 && row >= 2 {
-        Fit::Yes(Target::Elsewhere)
+        }
+    } else if mapped == 0 && row >= 2 {
+        // Nothing of it is mapped: three that follow one another are no accident.
+        Target::Elsewhere
     } else {
-        Fit::No
+        return Fit::No;
+    };
+    let goes_on = behind.and_then(Extent::of);
+    if goes_on.is_some_and(|b| newest.is_followed_by(b)) {
+        Fit::Continues(target)
+    } else {
+        Fit::Yes(target)
+    }
+}
+
+/// Whether what lies before a ring is no entry that its first one continues.
+pub(super) fn begins_here(memory: &impl Peek, places: &Places<'_>, ring: u64) -> bool {
+    let Some(before) = ring.checked_sub(8).filter(|b| places.holds(*b, 16)) else {
+        return true;
+    };
+    let mut b = [0; 16];
+    if memory.peek(before, &mut b).is_err() {
+        return false;
+    }
+    let mut both = entry::iter(&b).map(Extent::of);
+    match (both.next().flatten(), both.next().flatten()) {
+        (Some(before), Some(first)) => !before.is_followed_by(first),
+        _ => true,
     }
 }
 
@@ -499,6 +521,36 @@ mod tests {
             );
             assert!(found[0].entries >= entries);
         }
+    }
+
+    #[test]
+    fn a_pushbuffer_that_just_holds_the_rings_entries_is_no_reason_to_doubt() {
+        // 2 MiB of pushbuffer and entries of 2048 bytes: the oldest entry's bytes lie right behind the newest's.
+        let mut memory = MadeUp::cuda();
+        memory.submit_many(Ring::slot(0), 2);
+        let mut words = vec![0x2001_8000, 0xc8b5];
+        words.resize(512, 0);
+        for position in 0..3000 {
+            memory.submit(Ring::slot(1), position, &words, 0);
+        }
+        let found = searched(&memory, Effort::Usual).found;
+        let used: Vec<u64> = found.iter().filter(|f| f.used).map(|f| f.ring).collect();
+        assert_eq!(used, [Ring::slot(0).ring, Ring::slot(1).ring]);
+    }
+
+    #[test]
+    fn a_process_stopped_before_it_committed_an_entry() {
+        let mut memory = MadeUp::cuda();
+        memory.submit_many(Ring::slot(0), 700);
+        memory.submit_many(Ring::slot(1), 2000);
+        for slot in 0..2 {
+            let ring = Ring::slot(slot);
+            let last = memory.word(ring.userd + GP_GET).unwrap() >> 32;
+            let newest = memory.word(ring.ring + 8 * (last - 1)).unwrap();
+            memory.put_word(ring.ring + 8 * last, newest + 20);
+        }
+        let found = searched(&memory, Effort::Usual).found;
+        assert_eq!(found.iter().filter(|f| f.used).count(), 2);
     }
 
     #[test]

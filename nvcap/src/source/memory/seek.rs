@@ -10,8 +10,8 @@
 
 use super::{
     find::{
-        Effort, Extent, Fit, Found, Place, Places, Proof, SLOT, Search, Size, Target, USERD, check,
-        get_put, settled,
+        Effort, Extent, Fit, Found, Place, Places, Proof, SLOT, Search, Size, Target, USERD,
+        begins_here, check, get_put, settled,
     },
     maps::Area,
     process::Peek,
@@ -276,12 +276,19 @@ impl Candidate {
         word(memory, ring + 8 * u64::from(self.put - 1)).and_then(Extent::of)?;
         let fits = |_: u32, put: u32| {
             if put == 0 || put >= room {
-                return Fit::Continues;
+                return Fit::No;
             }
             check(memory, places, ring, room, put)
         };
-        let (get, put, Fit::Yes(target)) = settled(memory, self.userd, fits)? else {
-            return None;
+        let (get, put, target) = match settled(memory, self.userd, fits)? {
+            (get, put, Fit::Yes(target)) => (get, put, target),
+            // Where another channel's ring lies as far from its USERD, this is one too.
+            (get, put, Fit::Continues(target))
+                if place == Place::Alike && begins_here(memory, places, ring) =>
+            {
+                (get, put, target)
+            }
+            _ => return None,
         };
         // One entry that only points to memory proves little.
         if target == Target::Readable && put < 3 {

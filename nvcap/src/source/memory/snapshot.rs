@@ -583,12 +583,23 @@ fn name_tokens(memory: &impl Peek, areas: &[Area], found: &[Found], channels: &m
     {
         return;
     }
-    let Some(first) = found.iter().map(|f| f.ring).min() else {
+    let places = Places::new(areas);
+    let Some(first) = channels.first().and_then(|c| places.at(c.found.ring)) else {
         return;
     };
+    // Slots of one mapping: of several nobody knows which came first.
+    if channels
+        .iter()
+        .any(|c| !(first.start..first.end).contains(&c.found.ring))
+    {
+        return;
+    }
     let slots: Vec<(usize, Option<bool>)> = channels
         .iter()
-        .map(|c| (((c.found.ring - first) / find::SLOT) as usize, graphics(c)))
+        .map(|c| {
+            let slot = (c.found.ring - first.start) / find::SLOT;
+            (slot as usize, graphics(c))
+        })
         .collect();
     let notifiers = notifier::notifiers(memory, areas);
     for (seen, notifier) in channels.iter_mut().zip(notifier::pair(&notifiers, &slots)) {

@@ -9,7 +9,10 @@ use std::collections::HashMap;
 
 use nvcap_common::{self as c, flag, kind};
 
-use crate::record::{At, Bytes, CpuVa, Hole, Ioctl, Nested, Segment};
+use crate::{
+    decode::entry,
+    record::{At, Bytes, CpuVa, Hole, Ioctl, Nested, Segment},
+};
 
 /// A ring-buffer record, typed.
 #[derive(Debug)]
@@ -184,6 +187,15 @@ impl Gathered {
             self.whole += 1;
             self.pass_control_entries();
         }
+    }
+
+    /// Leaves out the first `n` entries.
+    pub fn skip(&mut self, n: u64) {
+        let n = n.min(self.segments.len() as u64);
+        for segment in self.segments.drain(..n as usize) {
+            entry::pass(segment.entry, &mut self.head.extended);
+        }
+        self.head.position += n;
     }
 
     /// What is whole, if anything.
@@ -414,6 +426,19 @@ mod tests {
         assert_eq!((out[1].head.position, out[1].segments.len()), (1, 2));
         assert_eq!(out[1].segments[0].bytes, [3; 8]);
         assert!(a.unfinished().is_empty());
+    }
+
+    #[test]
+    fn what_is_left_out_still_sets_the_base() {
+        let base = entry::control(entry::Opcode::SET_PB_SEGMENT_EXTENDED_BASE, 5 << 8, false);
+        let mut s = submit(5, 8, 1, &[0, 4, 8]);
+        s.entries[0] = base;
+        let mut g = Gathered::new(s);
+        g.skip(2);
+        assert_eq!((g.head.position, g.segments.len()), (7, 1));
+        assert_eq!(g.head.extended, 5 << 40);
+        g.skip(9);
+        assert_eq!((g.head.position, g.segments.len()), (8, 0));
     }
 
     #[test]

@@ -53,6 +53,10 @@ fn result(what: &'static str, result: Result<String, Error>, otherwise: Verdict)
 /// Looks at everything.
 pub fn examine() -> Vec<Finding> {
     let mut all = vec![kernel(), rights(), lockdown()];
+    // Nothing to say where nvcap is not in a container.
+    if let Err(e) = super::precheck::namespace() {
+        all.push(finding("process ids", Verdict::Missing, e.to_string()));
+    }
     all.push(result(
         "kernel type information",
         Btf::kernel().map(|_| "/sys/kernel/btf/vmlinux".into()),
@@ -117,10 +121,7 @@ pub fn examine() -> Vec<Finding> {
 fn kernel() -> Finding {
     let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     let release = release.trim();
-    let mut parts = release
-        .split(['.', '-'])
-        .map_while(|p| p.parse::<u32>().ok());
-    let version = (parts.next().unwrap_or(0), parts.next().unwrap_or(0));
+    let version = super::precheck::version(release);
     if version >= (5, 15) {
         finding("kernel", Verdict::Works, release)
     } else {

@@ -124,7 +124,10 @@ fn kernel() -> Result<()> {
 const INITIAL_PID_NAMESPACE: u64 = 0xeffffffc;
 
 /// BPF programs are told process ids as the machine's first PID namespace has them.
-fn namespace() -> Result<()> {
+///
+/// # Errors
+/// In any other namespace.
+pub fn namespace() -> Result<()> {
     use std::os::unix::fs::MetadataExt;
     match fs::metadata("/proc/self/ns/pid") {
         Ok(m) if m.ino() != INITIAL_PID_NAMESPACE => Err(Error::new(

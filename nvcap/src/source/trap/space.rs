@@ -13,6 +13,8 @@ pub struct SpaceState {
     pub doorbells: Vec<(u64, u32)>,
     /// Indexes of its channels.
     pub channels: Vec<u32>,
+    /// When it was last searched for rings and all of them were followed, ns.
+    pub searched: u64,
     /// When its memory may be searched for rings again; none where all of its life was seen.
     pub search: Option<Search>,
 }

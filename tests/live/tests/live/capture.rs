@@ -10,7 +10,7 @@ use softgpu::layout::Channel;
 use softgpu::plan::Plan;
 use softgpu::run::EXEC_STRIDE;
 
-use crate::setup::{LIMIT, expect_result, gpus, need_tracing, plan, plan_args};
+use crate::setup::{LIMIT, expect_result, gpus, need_tracing, plan, plan_args, sized};
 
 /// A trace that was taken: how nvcap ended, and where the trace is.
 struct Traced {
@@ -105,14 +105,14 @@ pub fn eight_threads() -> Result<()> {
 
 /// Several times around one ring of 1024.
 pub fn ring_wrap() -> Result<()> {
-    let mut plan = plan(3, 3500);
+    let mut plan = plan(3, sized(3500, 2200));
     plan.channels = Channel::first(1, gpus());
     whole(plan, &["--threads=1"])?;
     Ok(())
 }
 
 pub fn big_entries() -> Result<()> {
-    let mut plan = plan(4, 120);
+    let mut plan = plan(4, sized(120, 60));
     plan.shape.big_one_in = 4;
     let report = whole(plan, &["--threads=4"])?;
     ensure!(report.bytes > 10 << 20, "only {} bytes", report.bytes);
@@ -135,7 +135,7 @@ pub fn bursts() -> Result<()> {
 
 /// More entries a doorbell than any single read takes.
 pub fn wide_bursts() -> Result<()> {
-    let mut plan = plan(6, 60);
+    let mut plan = plan(6, sized(60, 24));
     plan.shape.burst = 500;
     plan.channels = Channel::first(3, gpus());
     whole(plan, &["--threads=2"])?;
@@ -145,13 +145,13 @@ pub fn wide_bursts() -> Result<()> {
 /// The form of the doorbell program for kernels before 5.17: a loop of its own that goes on by tail call, and gives up
 /// where one doorbell commits more than that can do.
 pub fn without_bpf_loop() -> Result<()> {
-    let mut wide = plan(36, 40);
+    let mut wide = plan(36, sized(40, 16));
     wide.shape.burst = 500;
     wide.channels = Channel::first(2, gpus());
-    let mut big = plan(37, 80);
+    let mut big = plan(37, sized(80, 24));
     big.shape.big_one_in = 4;
     for (plan, threads) in [
-        (plan(35, 800), "--threads=8"),
+        (plan(35, sized(800, 300)), "--threads=8"),
         (wide, "--threads=2"),
         (big, "--threads=4"),
     ] {

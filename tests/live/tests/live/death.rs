@@ -152,3 +152,21 @@ pub fn child_status() -> Result<()> {
     }
     Ok(())
 }
+
+/// A command that ends by SIGTRAP while it was watched may have been ended by a lost hit: not called complete.
+pub fn trap_signal() -> Result<()> {
+    need_tracing()?;
+    let folder = Folder::new()?;
+    let gpu = softgpu()?;
+    let script = format!("{} --submissions=50; kill -TRAP $$", gpu.display());
+    let mut args: Vec<OsString> = vec!["-q".into(), "--channels".into(), folder.channels()?.into()];
+    args.extend(["--".into(), "/bin/sh".into(), "-c".into(), script.into()]);
+    let ended = Running::start(&nvcap()?, args)?.end(LIMIT)?;
+    ended.expect_code(3)?;
+    ensure!(
+        ended.stderr.contains("ended by SIGTRAP"),
+        "{}",
+        ended.stderr
+    );
+    Ok(())
+}

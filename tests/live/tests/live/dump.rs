@@ -9,7 +9,7 @@ use live::harness::not_run;
 use live::programs::{Ended, Folder, Running, nvcap, softgpu};
 use live::verify::{Expected, Extent, verify};
 use serde_json::Value;
-use softgpu::hang::{BLOCK, GRID, ORPHAN, ORPHAN_PAYLOAD, PROGRAM, QUEUED};
+use softgpu::hang::{BLOCK, GRID, ORPHAN, ORPHAN_PAYLOAD, PROGRAM, QUEUED, end_of};
 use softgpu::layout::{CHANNELS, Channel, ENTRIES};
 use softgpu::plan::Plan;
 use softgpu::stream::{Shape, semaphore};
@@ -175,31 +175,37 @@ pub fn spinning_kernel() -> Result<()> {
     let (_gpu, process) = hung("spin")?;
     let a = channel(&process, 0xa)?;
     expect_kernel(a)?;
+    // The first of those behind it is fetched and waits for the kernel's end.
     ensure!(
-        a["pending"] == QUEUED && a["running"]["behind"] == QUEUED,
+        a["pending"] == QUEUED - 1 && a["running"]["behind"] == QUEUED,
         "{a}"
     );
-    for (token, on) in [(0xb, 0xa), (0x1_0012, 0xb)] {
+    ensure!(a["state"] == "running_and_waiting", "{}", a["state"]);
+    let root = serde_json::json!({"kind": "work", "channel": a["channel"]});
+    let (end, ended) = end_of(0);
+    let own = &channel(&process, 0xb)?["semaphore"]["address"];
+    for (token, address, payload, now, on) in [
+        (0xa, &Value::from(end), ended, ended - 1, 0xa),
+        (0xb, &Value::from(end), ended, ended - 1, 0xa),
+        (0x1_0012, own, 501, 500, 0xb),
+    ] {
         let waiter = channel(&process, token)?;
-        let releaser = channel(&process, on)?;
-        ensure!(waiter["state"] == "waiting", "{}", waiter["state"]);
-        ensure!(waiter["wait"]["address"] == releaser["semaphore"]["address"]);
+        let wait = &waiter["wait"];
+        ensure!(wait["address"] == *address, "{wait}");
+        ensure!(wait["payload"] == payload && wait["value"] == now, "{wait}");
+        let releaser = &wait["releasers"][0];
         ensure!(
-            waiter["wait"]["payload"] == 501 && waiter["wait"]["value"] == 500,
-            "{}",
-            waiter["wait"]
+            releaser["channel"] == channel(&process, on)?["channel"],
+            "{wait}"
         );
-        ensure!(waiter["wait"]["releasers"][0]["channel"] == releaser["channel"]);
-        ensure!(
-            waiter["root"] == serde_json::json!({"kind": "work", "channel": a["channel"]}),
-            "{}",
-            waiter["root"]
-        );
+        ensure!(releaser["kernel"] == (on == 0xa), "{wait}");
+        ensure!(waiter["root"] == root, "{}", waiter["root"]);
     }
     Ok(())
 }
 
-/// Nothing is queued and GP_GET stands at GP_PUT: the semaphore alone tells that the kernel has not ended.
+/// Nothing is queued, GP_GET stands at GP_PUT and the channel's own semaphore is released: only the one that the kernel
+/// is to release at its end tells that it has not ended.
 pub fn lost_kernel() -> Result<()> {
     let (_gpu, process) = hung("lost")?;
     let a = channel(&process, 0xa)?;

@@ -25,7 +25,7 @@ fn main() -> ExitCode {
             late_doorbells both_pages fork_shared fork_own fork_and_exec exec exec_from_thread many_events lagging_get many_submissions operations;
         attach: waiting_process running_process first_submissions two_processes churning_process
             exec_afterwards fork_afterwards exits_meanwhile doorbell_flags;
-        death: kill_nvcap_attached kill_nvcap_parent kill_target interrupt_nvcap terminate_nvcap child_status;
+        death: kill_nvcap_attached kill_nvcap_parent kill_target interrupt_nvcap terminate_nvcap child_status trap_signal;
         dump: whole_history last_thousand last_few bursts channels_and_tokens spinning_kernel lost_kernel orphaned_wait cycle
             slow_kernels running_process killed_meanwhile unmapped_meanwhile all_processes refusals;
         limits: max_submissions duration no_follow quiet text;

@@ -23,6 +23,14 @@ pub fn gpus() -> usize {
     asked.unwrap_or(GPUS).clamp(1, GPUS)
 }
 
+/// How many submissions: `emulated` of them where the machine is emulated, enough for what the test is about.
+pub fn sized(native: u64, emulated: u64) -> u64 {
+    match std::env::var_os("SOFTGPU_DEVICE") {
+        Some(_) => emulated,
+        None => native,
+    }
+}
+
 /// A plan on all channels of all GPUs, one entry a submission.
 pub fn plan(seed: u64, submissions: u64) -> Plan {
     Plan {

@@ -187,6 +187,9 @@ impl Session {
                 self.peek(index);
             }
         }
+        if let Some(state) = self.spaces.get_mut(&space) {
+            state.searched = arm::now();
+        }
         Ok(())
     }
 
@@ -298,15 +301,17 @@ impl Session {
                 all.find(|d| d.0 == doorbell).map(|d| d.1)
             });
             // Where the channel became known later, it was walked from its beginning, if anybody looked at all.
-            let known = (0..self.channels.len()).any(|index| {
-                let ch = &self.channels[index];
-                let state = self.loaded.shared.get(index as u32);
+            let known = (0..self.channels.len() as u32).find(|index| {
+                let ch = &self.channels[*index as usize];
+                let state = self.loaded.shared.get(*index);
                 ch.space == space
                     && ch.token == Some(token)
                     && (ch.gpu.is_none() || gpu.is_none() || ch.gpu == gpu)
                     && (state.looks > 0 || state.done > 0)
             });
-            if !known && !self.guesses.contains_key(&(space, doorbell, token)) {
+            if let Some(index) = known {
+                self.lapped(index, count);
+            } else if !self.guesses.contains_key(&(space, doorbell, token)) {
                 unknown.entry(space).or_default().push((token, count));
             }
         }

@@ -168,8 +168,9 @@ impl Session {
         if !self.loaded.shared.claim(index) {
             return None;
         }
-        let mut served = 1;
+        let (mut served, mut passed) = (1, 0);
         while served != 0 {
+            passed += served - 1;
             self.take_captured(index);
             let mut done = Vec::new();
             self.assembler.flush(index, &mut done);
@@ -180,7 +181,31 @@ impl Session {
             self.fetch(index);
             served = self.loaded.shared.served(index, served);
         }
+        self.lapped(index, passed);
         Some(())
+    }
+
+    /// GP_PUT tells a position within the ring alone. Where as many doorbells came between two looks as the ring has
+    /// entries, it may have gone round, and what was read may not be what was submitted.
+    pub(super) fn lapped(&mut self, index: u32, doorbells: u64) {
+        let channel = &self.channels[index as usize];
+        if doorbells < u64::from(channel.entries) {
+            return;
+        }
+        let at = At {
+            time_ns: arm::now(),
+            pid: channel.announced.at.pid,
+            tid: 0,
+        };
+        let why = format!(
+            "{doorbells} doorbells came before a ring of {} entries could be looked at: it may have gone round",
+            channel.entries
+        );
+        self.out.push(Record::Loss(Loss {
+            at,
+            channel: Some(channel.id),
+            what: Lost::Blind { why },
+        }));
     }
 
     pub(super) fn fetch(&mut self, index: u32) -> Option<()> {

@@ -174,12 +174,16 @@ impl Session {
 
     /// Passes a submission on, or holds it back until it is known whose doorbell found it. Per channel the order stays
     /// the ring's: whatever is held back of a channel goes before what comes later.
-    pub(super) fn gathered(&mut self, g: Gathered) {
+    pub(super) fn gathered(&mut self, mut g: Gathered) {
         let index = g.head.channel;
         if let Some(channel) = self.channels.get_mut(index as usize) {
-            if g.head.position < channel.taken {
-                // It was fetched from outside, because this did not come to light in time.
+            // What was fetched from outside, because this did not come to light in time, is not told again.
+            let again = channel.taken.saturating_sub(g.head.position);
+            if again > 0 {
                 log::debug!("{:?}: position {} again", channel.id, g.head.position);
+                g.skip(again);
+            }
+            if g.segments.is_empty() {
                 return;
             }
             channel.taken = g.head.position + g.segments.len() as u64;
@@ -316,6 +320,10 @@ impl Session {
     }
 
     pub(super) fn learn_from_scan(&mut self, r: &c::Scan) -> Result<()> {
+        if r.header.flags & flag::CONTENDED != 0 {
+            // The channel that was rung may be the one that was passed over.
+            return Ok(());
+        }
         let told = self
             .tokens_at
             .get(&r.header.tid)
@@ -329,7 +337,12 @@ impl Session {
             return Ok(());
         };
         let r = &c::Scan { token, ..*r };
-        if r.advanced == 1 && (r.channel as usize) < self.channels.len() {
+        // A look from before all of the process's rings were in the table says nothing of those that were not.
+        let complete = self
+            .spaces
+            .get(&r.space)
+            .is_some_and(|s| r.header.time_ns > s.searched);
+        if r.advanced == 1 && complete && (r.channel as usize) < self.channels.len() {
             let channel = &self.channels[r.channel as usize];
             let taken = self.channels.iter().any(|o| {
                 o.space == r.space
@@ -354,7 +367,7 @@ impl Session {
                 }
                 self.learn_token(r.channel, r.token, false)?;
             }
-        } else if r.advanced == 0 {
+        } else if r.advanced == 0 && !self.is_known(r) {
             *self
                 .orphans
                 .entry((r.space, r.doorbell, r.token))
@@ -364,8 +377,21 @@ impl Session {
         Ok(())
     }
 
+    /// The token that was rung is a channel's.
+    fn is_known(&self, r: &c::Scan) -> bool {
+        let Some(space) = self.spaces.get(&r.space) else {
+            return false;
+        };
+        let gpu = space.doorbells.iter().find(|d| d.0 == r.doorbell);
+        space.channels.iter().any(|i| {
+            let ch = &self.channels[*i as usize];
+            let same_gpu = ch.gpu.is_none() || gpu.is_none_or(|d| Some(d.1) == ch.gpu);
+            ch.live && ch.token == Some(r.token) && same_gpu
+        })
+    }
+
     /// What a look at all channels found moved is what was rung: not so when another thread has moved one and not rung
-    /// yet, and what was rung was fetched before. Two looks that agree are believed; with one thread, one is.
+    /// yet, and what was rung was fetched before. Two looks that agree are believed.
     fn confirmed(&mut self, r: &c::Scan) -> bool {
         let guess = self
             .guesses
@@ -376,7 +402,7 @@ impl Session {
         } else {
             (r.channel, 1)
         };
-        guess.1 > 1 || super::super::arm::threads(r.header.pid).is_ok_and(|t| t.len() == 1)
+        guess.1 > 1
     }
 
     pub(super) fn gap(&mut self, r: &c::Gap) {
