@@ -179,7 +179,7 @@ fn live(report: &mut Report, built: Option<&Path>) -> Result<()> {
             // Observing needs the right to read a process of one's own, and no more.
             return report.step(
                 "live tests that need no root",
-                &cmd.args(["--", "--show-output", "observe::"]),
+                &cmd.args(["--", "--show-output", "observe"]),
             );
         }
     }

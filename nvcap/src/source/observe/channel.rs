@@ -57,6 +57,12 @@ pub struct Follower {
     pub hot: bool,
     /// Time of the last look, ns.
     pub looked: u64,
+    /// The last look left new entries behind: look again at once.
+    pub behind: bool,
+    /// Position up to which entries were known to have come at the last look.
+    seen: u64,
+    /// Until when its process is known not to have run, ns.
+    idle: u64,
     ring: u64,
     size: u32,
     userd: u64,
@@ -103,6 +109,9 @@ impl Follower {
             moved: false,
             hot: false,
             looked: now,
+            behind: false,
+            seen: 0,
+            idle: 0,
             ring: ring.0,
             size,
             userd: userd.0,
@@ -128,6 +137,7 @@ impl Follower {
     /// Follows from `position` on, which is GP_PUT's: everything before it is left out.
     fn stand_at(&mut self, memory: &impl Peek, position: u64) -> io::Result<()> {
         self.done = position;
+        self.seen = self.seen.max(position);
         let slot = position.wrapping_sub(1) & self.mask();
         let newest = fetch::entries(memory, self.ring, self.size, slot, slot + 1)?[0];
         self.moved = position != 0 || newest != 0;
@@ -136,6 +146,11 @@ impl Follower {
         self.chain.judge(&[proof::release(&segment.bytes)]);
         self.words.cut();
         Ok(())
+    }
+
+    /// Its process had not run until now.
+    pub fn was_idle(&mut self, now: u64) {
+        self.idle = now;
     }
 
     fn mask(&self) -> u64 {
@@ -170,7 +185,10 @@ impl Follower {
         let now = clock();
         let (get, put) = self.get_put(memory)?;
         let fresh = u64::from(put).wrapping_sub(self.done) & self.mask();
-        let elapsed = now.saturating_sub(self.looked);
+        let elapsed = now.saturating_sub(self.looked.max(self.idle));
+        let passed = fresh;
+        // A long row in pieces: while the first is read, the next need not wait to be overwritten.
+        let fresh = fresh.min(PIECE);
         let read = if fresh == 0 {
             self.look_at_still(memory, now)?
         } else {
@@ -199,15 +217,20 @@ impl Follower {
                 }
             }
         };
-        let fresh = match fresh {
-            Ok(fresh) => fresh,
-            Err(lap) => self.resync(memory, clock, lap, to, faults)?,
+        let (fresh, left) = match fresh {
+            Ok(fresh) => (passed, passed - fresh),
+            Err(lap) => (self.resync(memory, clock, lap, to, faults)?, 0),
         };
+        self.behind = left > 0;
+        // What was left behind last time did not come since.
+        let end = self.done + left;
+        let came = end.saturating_sub(self.seen);
+        self.seen = end;
         let looked = Looked { fresh, elapsed };
         self.looked = now;
         self.hot = looked.fresh > 0;
         self.moved |= self.hot;
-        self.pace.looked(looked.fresh, elapsed);
+        self.pace.looked(came, elapsed);
         Ok(looked)
     }
 
@@ -291,7 +314,14 @@ impl Follower {
         // What was committed meanwhile may have been written over what was read.
         let (_, put) = self.get_put(memory)?;
         let more = u64::from(put).wrapping_sub(end) & self.mask();
-        let since = fetch::entries(memory, self.ring, self.size, end, end + more)?;
+        let newest = end + more;
+        let since = fetch::entries(
+            memory,
+            self.ring,
+            self.size,
+            newest - more.min(SINCE),
+            newest,
+        )?;
         // The second look: the first entry stands, so all of them do, and their bytes were read in time.
         let again = fetch::entries(memory, self.ring, self.size, self.done, self.done + 1)?;
         // Where entries look alike from round to round, that one stands proves little. Then it is the time that tells
@@ -544,6 +574,11 @@ enum Reading {
     /// The ring has gone round.
     Lapped,
 }
+
+/// Entries that are read in one piece.
+const PIECE: u64 = 256;
+/// Entries, the newest, that came while others were read and are compared with them.
+const SINCE: u64 = 64;
 
 /// Why reading begins anew.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,6 +1,9 @@
 //! A process that is observed: what of it may have changed since the last look, found cheaply.
 
-use std::{collections::BTreeSet, fs, io};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs, io,
+};
 
 use super::{
     channel::Begin,
@@ -10,23 +13,23 @@ use crate::record::{At, Channel, ChannelId, CpuVa, Device, Origin, Record, Unmap
 use crate::source::{
     given::Given,
     memory::{
-        find::{self, Effort},
+        find::{self, Effort, Found, Places},
         maps::{self, Area},
         process::Peek,
     },
 };
 
 /// Shortest time between two looks after a process, ns.
-const SHORTEST_NS: u64 = 10_000_000;
+const SHORTEST_NS: u64 = 3_000_000;
 /// Longest, ns.
 const LONGEST_NS: u64 = 1_000_000_000;
 /// What looking after a process may cost: one part in so many of a core.
 const PART: u64 = 100;
 /// Time between two searches for rings in mappings that have not changed, ns: while none was found, or some were
 /// just now; and later, if the process has run at all.
-const SEARCH_NS: [u64; 2] = [10_000_000, 50_000_000];
+const SEARCH_NS: [u64; 2] = [3_000_000, 50_000_000];
 /// How long channels are expected to appear, from the first on, ns.
-const APPEAR_NS: u64 = 2_000_000_000;
+const APPEAR_NS: u64 = 5_000_000_000;
 
 /// A channel that was seen, and where following it begins.
 #[derive(Debug)]
@@ -68,7 +71,12 @@ pub struct Watched {
     next_search: u64,
     /// CPU time it had used at the last search, ns.
     searched_at: u64,
+    /// Until when channels are expected to appear.
     appear_until: u64,
+    /// When the search by structure may be made again.
+    next_thorough: u64,
+    /// USERDs of slots whose ring was not believed: GP_PUT seen there, whether it moved, and the ring.
+    unresolved: BTreeMap<u64, (u32, bool, u64)>,
     doorbell: bool,
     /// Rings that could not be read and were forgotten.
     forgotten: u32,
@@ -84,7 +92,7 @@ pub struct Watched {
 }
 
 /// A process in whose rings nothing came for this time before the last look is taken to have been done with them, ns.
-pub const QUIET_NS: u64 = 20_000_000;
+pub const QUIET_NS: u64 = 5_000_000;
 
 /// How often a ring that could not be read is looked for again, all rings of a process together.
 const AGAIN: u32 = 200;
@@ -109,7 +117,9 @@ impl Watched {
             next_maps: 0,
             next_search: 0,
             searched_at: 0,
-            appear_until: 0,
+            appear_until: now() + APPEAR_NS,
+            next_thorough: 0,
+            unresolved: BTreeMap::new(),
             doorbell: false,
             forgotten: 0,
             moved: 0,
@@ -201,6 +211,21 @@ impl Watched {
         }
     }
 
+    /// What looking may cost now: more while channels are about to appear and nothing of them may be missed.
+    fn part(&self) -> u64 {
+        if self.begin == Begin::First && now() < self.appear_until {
+            PART / 10
+        } else {
+            PART
+        }
+    }
+
+    /// Places that look like a channel's and could not be resolved: submissions to them would not have been seen.
+    pub fn unresolved(&self) -> usize {
+        let moved = self.unresolved.values().filter(|u| u.1);
+        moved.filter(|u| !self.rings.contains(&u.2)).count()
+    }
+
     /// Looks for other mappings and new rings.
     pub fn look(&mut self, given: &Given) -> Changes {
         let mut changes = Changes::default();
@@ -212,7 +237,7 @@ impl Watched {
             let begun = process::thread_cpu();
             self.read_maps(now, &mut changes);
             let cost = process::thread_cpu().saturating_sub(begun);
-            self.next_maps = now + (cost * PART).clamp(SHORTEST_NS, LONGEST_NS);
+            self.next_maps = now + (cost * self.part()).clamp(SHORTEST_NS, LONGEST_NS);
         }
         if given.channels.is_empty() {
             self.search(now, &mut changes);
@@ -224,7 +249,7 @@ impl Watched {
 
     /// Sets the next look by what this one cost.
     pub fn pause(&mut self, cost_ns: u64) {
-        self.due = now() + (cost_ns * PART).clamp(SHORTEST_NS, LONGEST_NS);
+        self.due = now() + (cost_ns * self.part()).clamp(SHORTEST_NS, LONGEST_NS);
     }
 
     fn at(&self, now: u64) -> At {
@@ -276,25 +301,16 @@ impl Watched {
             return;
         }
         self.searched_at = run;
-        // The thorough way once, where the cheap one finds nothing in a process that was there before.
-        let first = self.begin == Begin::Here && self.rings.is_empty();
-        let effort = if first { Effort::Usual } else { Effort::Habit };
         let cpu = process::thread_cpu();
-        let mut found = find::search(&process.memory, &self.areas, effort).found;
+        let mut found = slots(&process.memory, &self.areas, &mut self.unresolved);
+        if found.is_empty() && self.rings.is_empty() && now >= self.next_thorough {
+            // Not laid out as libcuda does: by structure, which costs more.
+            found = find::search(&process.memory, &self.areas, Effort::Usual).found;
+            found.retain(|f| f.used);
+            let cost = process::thread_cpu().saturating_sub(cpu);
+            self.next_thorough = now + (cost * PART).max(SEARCH_NS[1]);
+        }
         let cost = process::thread_cpu().saturating_sub(cpu);
-        // Slots that are all zero are channels where a used one lies behind them; elsewhere they are nothing, or will
-        // be found once they are used.
-        let used: Vec<(u32, u64)> = found
-            .iter()
-            .filter(|f| f.used)
-            .map(|f| (f.gpu, f.ring))
-            .collect();
-        found.retain(|f| {
-            f.used
-                || used
-                    .iter()
-                    .any(|(gpu, ring)| *gpu == f.gpu && *ring > f.ring && ring - f.ring < 1 << 21)
-        });
         let begin = self.begin;
         for f in found {
             if !self.rings.insert(f.ring) {
@@ -322,7 +338,7 @@ impl Watched {
             self.appear_until = now + APPEAR_NS;
         }
         let least = SEARCH_NS[usize::from(now > self.appear_until)];
-        self.next_search = now + least.max(cost * PART / 2);
+        self.next_search = now + least.max(cost * self.part());
         // What appears from now on appears under observation.
         if !self.rings.is_empty() {
             self.begin = Begin::First;
@@ -364,6 +380,76 @@ impl Watched {
             self.found = true;
         }
     }
+}
+
+/// Slots behind the last used one that are looked at.
+const UNUSED: u32 = 24;
+
+/// The channels that lie as libcuda lays them out, however fast they move: the entry before GP_PUT is a segment in
+/// mapped memory, which stays so whatever comes behind it. Slots that are all zero are channels where a used one lies
+/// behind them; what looks like a USERD and has no such entry is `unresolved`.
+fn slots(
+    memory: &impl Peek,
+    areas: &[Area],
+    unresolved: &mut BTreeMap<u64, (u32, bool, u64)>,
+) -> Vec<Found> {
+    let places = Places::new(areas);
+    let mut all = Vec::new();
+    for area in areas {
+        let Some(Device::Gpu(gpu)) = area.device() else {
+            continue;
+        };
+        let fits = (find::SLOT..=64 << 20).contains(&(area.end - area.start));
+        if !area.read || !area.write || !fits || area.is_doorbell_shape() {
+            continue;
+        }
+        let mut zero = Vec::new();
+        let mut unused = 0;
+        let mut ring = area.start;
+        while ring + find::SLOT <= area.end && unused < UNUSED {
+            let userd = ring + find::USERD;
+            unused += 1;
+            if let Some((get, put, used)) = slot(memory, &places, ring) {
+                let found = Found {
+                    gpu,
+                    ring,
+                    entries: find::ENTRIES,
+                    userd,
+                    get,
+                    put,
+                    used,
+                    proof: find::Proof::default(),
+                };
+                if used {
+                    unused = 0;
+                    all.append(&mut zero);
+                    all.push(found);
+                    unresolved.remove(&userd);
+                } else if (get, put) == (0, 0) {
+                    zero.push(found);
+                } else {
+                    let seen = unresolved.entry(userd).or_insert((put, false, ring));
+                    seen.1 |= seen.0 != put;
+                }
+            }
+            ring += find::SLOT;
+        }
+    }
+    all
+}
+
+/// GP_GET and GP_PUT of a slot where both are possible, and whether the entry before GP_PUT is one.
+fn slot(memory: &impl Peek, places: &Places<'_>, ring: u64) -> Option<(u32, u32, bool)> {
+    let both = memory.word(ring + find::USERD + find::GP_GET).ok()?;
+    let (get, put) = (both as u32, (both >> 32) as u32);
+    if get >= find::ENTRIES || put >= find::ENTRIES {
+        return None;
+    }
+    let newest = u64::from(put.wrapping_sub(1) % find::ENTRIES);
+    // An unused slot's is not worth a read: it has gone round exactly, or is all zero.
+    let entry = memory.word(ring + 8 * newest).ok()?;
+    let (address, len) = (entry & 0xff_ffff_fffc, super::proof::length(entry) as u64);
+    Some((get, put, len != 0 && places.holds(address, len)))
 }
 
 /// What the kernel told a program image when it began: where its loader and its random bytes lie.

@@ -18,11 +18,9 @@ use crate::source::{
 };
 
 /// Time between two looks at a channel that never moved or has not moved for long, ns: a launch loop that begins there
-/// fills its ring in half a millisecond more.
-const COLD_NS: u64 = 3_000_000;
-/// The same while its process is new, ns.
-const NEW_NS: u64 = 2_000_000;
-/// A channel is new, or warm still, for this time after it was found or last moved, ns.
+/// fills its ring in 3.5 ms.
+const COLD_NS: u64 = 2_000_000;
+/// A channel is warm still for this time after it last moved, ns.
 const WARM_NS: u64 = 2_000_000_000;
 
 /// How to observe.
@@ -46,8 +44,6 @@ struct Followed {
     cpu: u64,
     /// When something was last found in it, ns.
     moved: u64,
-    /// When it was found, ns.
-    found: u64,
     live: bool,
 }
 
@@ -57,15 +53,10 @@ impl Followed {
         let size = self.follower.announced.entries.unwrap_or(1);
         // Of a smaller ring less.
         let most = u64::from(size) * COLD_NS / 1024;
-        let cold = if now < self.found + WARM_NS {
-            NEW_NS
-        } else {
-            COLD_NS
-        };
         if self.moved > 0 && now < self.moved + WARM_NS {
             self.follower.pace.interval()
         } else {
-            cold.min(most).max(self.follower.pace.interval())
+            most.max(self.follower.pace.interval())
         }
     }
 }
@@ -176,13 +167,18 @@ impl Session {
             let idle = used.is_some_and(|u| pace::idle_proof(u.saturating_sub(f.cpu), size));
             let waited = begun.saturating_sub(f.follower.looked);
             if idle && !f.follower.hot && waited < pace::LONGEST_NS {
+                f.follower.was_idle(begun);
                 f.due = begun + interval;
                 next = next.min(f.due);
                 continue;
             }
             self.look(i, used);
             let f = &mut self.followed[i];
-            f.due = begun + f.interval(begun);
+            f.due = if f.follower.behind {
+                begun
+            } else {
+                begun + f.interval(begun)
+            };
             if f.live {
                 next = next.min(f.due);
             }
@@ -392,7 +388,6 @@ impl Session {
                     due: now,
                     cpu,
                     moved: 0,
-                    found: now,
                     live: true,
                 });
                 if channel.begin == Begin::First {
@@ -454,7 +449,7 @@ impl Session {
             let ms = ns as f64 / 1e6;
             self.blind(
                 pid,
-                format!("it ended while it was submitting: what came in its last {ms:.1} ms is not known"),
+                format!("its last {ms:.1} ms were not seen: it had submitted just before"),
             );
         }
     }
@@ -465,6 +460,13 @@ impl Session {
         let Some(watched) = self.watched.remove(&pid) else {
             return;
         };
+        let unresolved = watched.unresolved();
+        if unresolved > 0 {
+            self.blind(
+                pid,
+                format!("{unresolved} places of its memory moved as a channel's GP_PUT does, and no ring was found that belongs to them"),
+            );
+        }
         if watched.unseen() {
             self.blind(
                 pid,
@@ -533,9 +535,18 @@ impl Source for Session {
 
     fn finish(mut self, to: &mut Vec<Record>) -> Observed {
         for i in 0..self.followed.len() {
-            if self.followed[i].live {
+            self.followed[i].follower.behind = true;
+            while self.followed[i].live && self.followed[i].follower.behind {
                 self.look(i, None);
             }
+        }
+        let unresolved: Vec<(u32, usize)> = self
+            .watched
+            .iter()
+            .map(|(pid, w)| (*pid, w.unresolved()))
+            .collect();
+        for (pid, count) in unresolved.into_iter().filter(|u| u.1 > 0) {
+            self.blind(pid, format!("{count} places of its memory moved as a channel's GP_PUT does, and no ring was found that belongs to them"));
         }
         to.append(&mut self.out);
         let (wall, cpu) = self.started;

@@ -5,7 +5,7 @@
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use live::harness::not_run;
@@ -16,17 +16,21 @@ use softgpu::plan::Plan;
 use softgpu::run::EXEC_STRIDE;
 
 use crate::attach::waiting;
-use crate::refusals::{refused, run_as_nobody};
 use crate::setup::{LIMIT, expect_result, gpus, plan, plan_args};
 
 /// A process lives on for a while after its last submission, as one that destroys a CUDA context does.
-const LINGER: &str = "--linger-ms=150";
+pub const LINGER: &str = "--linger-ms=150";
 
 /// Where a software GPU looks as a CUDA process does from outside: its channels are found, not named.
 const FILES: &str = "--files";
 
 /// nvcap's options; `args` are the software GPU's.
-fn options(trace: &Path, folder: &Folder, args: &[&str], flags: &[&str]) -> Result<Vec<OsString>> {
+pub fn options(
+    trace: &Path,
+    folder: &Folder,
+    args: &[&str],
+    flags: &[&str],
+) -> Result<Vec<OsString>> {
     let mut options: Vec<OsString> = [
         "--how=observe",
         "--json",
@@ -279,7 +283,7 @@ fn only_tails(report: &Report) -> Result<()> {
     let tail = |b: &serde_json::Value| {
         b["why"]
             .as_str()
-            .is_some_and(|w| w.contains("ended while it was") || w.contains("was unmapped"))
+            .is_some_and(|w| w.contains("were not seen") || w.contains("was unmapped"))
     };
     ensure!(
         ledger["gaps"] == 0 && !blind.is_empty() && blind.iter().all(tail),
@@ -290,11 +294,6 @@ fn only_tails(report: &Report) -> Result<()> {
 
 pub fn fork_and_exec() -> Result<()> {
     own_children("--spawn=2")
-}
-
-/// They unmap what they inherited and map anew at the same addresses.
-pub fn fork_own() -> Result<()> {
-    own_children("--fork-own=2")
 }
 
 /// The rings are unmapped while they are read, and others lie at their addresses soon after.
@@ -456,7 +455,7 @@ pub fn kill_target() -> Result<()> {
     let ledger = report.ledger.context("no ledger")?;
     let why = ledger["blind"][0]["why"].as_str().unwrap_or_default();
     ensure!(
-        ledger["complete"] == false && why.contains("ended while it was submitting"),
+        ledger["complete"] == false && why.contains("were not seen"),
         "{ledger}"
     );
     Ok(())
@@ -579,92 +578,4 @@ pub fn the_budget_is_kept() -> Result<()> {
     let most = 0.02 * (1.0 + 1e9 / ns("wall_ns")) * 1.25 + 0.01;
     ensure!(used < most, "{used} of a core instead of 0.02: {ledger}");
     Ok(())
-}
-
-/// nvcap and the program run as the same user, who is not root.
-pub fn own_process_without_root() -> Result<()> {
-    let plan = plan(81, 1500);
-    let folder = Folder::new()?;
-    let program = folder.file("softgpu");
-    std::fs::copy(softgpu()?, &program)?;
-    let mut args: Vec<OsString> = ["--how=observe", "-q", "--json", "--channels"]
-        .map(OsString::from)
-        .to_vec();
-    args.extend([folder.channels()?.into(), "--".into(), program.into()]);
-    args.extend(plan_args(&plan).into_iter().map(OsString::from));
-    args.extend(["--sleep-us=200".into(), LINGER.into()]);
-    let ended = run_as_nobody(&folder, args)?;
-    ended.expect_code(0)?;
-    expect_result(&ended.stdout, &plan)?;
-    let last = ended
-        .stdout
-        .lines()
-        .find(|l| l.starts_with('{'))
-        .context("no ledger")?;
-    let ledger: serde_json::Value = serde_json::from_str(last)?;
-    ensure!(
-        ledger["complete"] == true && ledger["submissions"] == plan.submissions,
-        "{ledger}"
-    );
-    Ok(())
-}
-
-/// Another user's process: one line that says what to do.
-pub fn other_process_without_root() -> Result<()> {
-    let folder = Folder::new()?;
-    let pid = std::process::id().to_string();
-    let ended = run_as_nobody(
-        &folder,
-        vec!["--how=observe".into(), "-p".into(), pid.into()],
-    )?;
-    refused(&ended, 1, &["sudo"])
-}
-
-/// `--how auto` of a user who may not load BPF programs: it observes, and says so in one line.
-pub fn auto_without_root() -> Result<()> {
-    let folder = Folder::new()?;
-    let ended = run_as_nobody(
-        &folder,
-        vec![
-            "--how=auto".into(),
-            "-q".into(),
-            "--".into(),
-            "/bin/true".into(),
-        ],
-    )?;
-    ended.expect_code(0)?;
-    let lines: Vec<&str> = ended.stderr.lines().collect();
-    ensure!(
-        lines.len() == 1 && lines[0].contains("observing without a trap, because"),
-        "{}",
-        ended.stderr
-    );
-    Ok(())
-}
-
-/// Programs that never touch a GPU, and one that is gone: no error, nothing seen.
-pub fn nothing_to_observe() -> Result<()> {
-    let started = Instant::now();
-    let folder = Folder::new()?;
-    let trace = folder.file("trace.json");
-    let mut args = options(&trace, &folder, &[], &[])?;
-    args.extend(["--".into(), "/bin/sh".into(), "-c".into()]);
-    args.push("for i in 1 2 3 4 5; do /bin/true; done; exit 7".into());
-    let ended = Running::start(&nvcap()?, args)?.end(LIMIT)?;
-    ended.expect_code(0)?;
-    ensure!(ended.stderr.contains("status: 7"), "{}", ended.stderr);
-    let report = verify(&trace, &Expected::part(plan(1, 1), Extent::Part))?;
-    report.expect_complete()?;
-    ensure!(
-        started.elapsed() < Duration::from_secs(5),
-        "{:?}",
-        started.elapsed()
-    );
-    if std::path::Path::new("/proc/4194305").exists() {
-        return not_run("there is a process 4194305");
-    }
-    let mut args = options(&trace, &folder, &[], &[])?;
-    args.extend(["-p".into(), "4194305".into()]);
-    let ended = Running::start(&nvcap()?, args)?.end(LIMIT)?;
-    refused(&ended, 1, &["no such process", "4194305"])
 }

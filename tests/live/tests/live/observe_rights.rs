@@ -1,0 +1,101 @@
+//! `nvcap --how observe` by users who are not root, and on programs that have nothing to observe.
+
+use std::ffi::OsString;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use live::harness::not_run;
+use live::programs::{Folder, Running, nvcap, softgpu};
+use live::verify::{Expected, Extent, verify};
+
+use crate::observe::{LINGER, options};
+use crate::refusals::{refused, run_as_nobody};
+use crate::setup::{LIMIT, expect_result, plan, plan_args};
+
+/// nvcap and the program run as the same user, who is not root.
+pub fn own_process_without_root() -> Result<()> {
+    let plan = plan(81, 1500);
+    let folder = Folder::new()?;
+    let program = folder.file("softgpu");
+    std::fs::copy(softgpu()?, &program)?;
+    let mut args: Vec<OsString> = ["--how=observe", "-q", "--json", "--channels"]
+        .map(OsString::from)
+        .to_vec();
+    args.extend([folder.channels()?.into(), "--".into(), program.into()]);
+    args.extend(plan_args(&plan).into_iter().map(OsString::from));
+    args.extend(["--sleep-us=200".into(), LINGER.into()]);
+    let ended = run_as_nobody(&folder, args)?;
+    ended.expect_code(0)?;
+    expect_result(&ended.stdout, &plan)?;
+    let last = ended
+        .stdout
+        .lines()
+        .find(|l| l.starts_with('{'))
+        .context("no ledger")?;
+    let ledger: serde_json::Value = serde_json::from_str(last)?;
+    ensure!(
+        ledger["complete"] == true && ledger["submissions"] == plan.submissions,
+        "{ledger}"
+    );
+    Ok(())
+}
+
+/// Another user's process: one line that says what to do.
+pub fn other_process_without_root() -> Result<()> {
+    let folder = Folder::new()?;
+    let pid = std::process::id().to_string();
+    let ended = run_as_nobody(
+        &folder,
+        vec!["--how=observe".into(), "-p".into(), pid.into()],
+    )?;
+    refused(&ended, 1, &["sudo"])
+}
+
+/// `--how auto` of a user who may not load BPF programs: it observes, and says so in one line.
+pub fn auto_without_root() -> Result<()> {
+    let folder = Folder::new()?;
+    let ended = run_as_nobody(
+        &folder,
+        vec![
+            "--how=auto".into(),
+            "-q".into(),
+            "--".into(),
+            "/bin/true".into(),
+        ],
+    )?;
+    ended.expect_code(0)?;
+    let lines: Vec<&str> = ended.stderr.lines().collect();
+    ensure!(
+        lines.len() == 1 && lines[0].contains("observing without a trap, because"),
+        "{}",
+        ended.stderr
+    );
+    Ok(())
+}
+
+/// Programs that never touch a GPU, and one that is gone: no error, nothing seen.
+pub fn nothing_to_observe() -> Result<()> {
+    let started = Instant::now();
+    let folder = Folder::new()?;
+    let trace = folder.file("trace.json");
+    let mut args = options(&trace, &folder, &[], &[])?;
+    args.extend(["--".into(), "/bin/sh".into(), "-c".into()]);
+    args.push("for i in 1 2 3 4 5; do /bin/true; done; exit 7".into());
+    let ended = Running::start(&nvcap()?, args)?.end(LIMIT)?;
+    ended.expect_code(0)?;
+    ensure!(ended.stderr.contains("status: 7"), "{}", ended.stderr);
+    let report = verify(&trace, &Expected::part(plan(1, 1), Extent::Part))?;
+    report.expect_complete()?;
+    ensure!(
+        started.elapsed() < Duration::from_secs(5),
+        "{:?}",
+        started.elapsed()
+    );
+    if std::path::Path::new("/proc/4194305").exists() {
+        return not_run("there is a process 4194305");
+    }
+    let mut args = options(&trace, &folder, &[], &[])?;
+    args.extend(["-p".into(), "4194305".into()]);
+    let ended = Running::start(&nvcap()?, args)?.end(LIMIT)?;
+    refused(&ended, 1, &["no such process", "4194305"])
+}
