@@ -20,6 +20,7 @@
 //!   was overwritten; where there is none, the CPU, another process or memory outside the rings has to do it.
 
 mod analyse;
+mod graph;
 mod look;
 mod moved;
 mod scene;

@@ -172,7 +172,7 @@ fn channel<'a>(shown: &Shown<'a>, c: &'a ChannelScene, options: &'a Options) -> 
             .map(|b| b.root),
         found: look.facts(c.id),
         last: options
-            .steps(c)
+            .steps(c, judged)
             .iter()
             .map(|s| entry(s, judged, options))
             .collect(),

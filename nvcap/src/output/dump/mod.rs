@@ -9,7 +9,7 @@ pub use text::text;
 pub use verdict::{Verdict, verdict};
 
 use super::redact::Redactor;
-use crate::hang::{ChannelScene, Look, Movement, Step};
+use crate::hang::{ChannelScene, Judged, Look, Movement, Step};
 
 /// What to show.
 #[derive(Clone, Debug, Default)]
@@ -37,13 +37,17 @@ pub struct Shown<'a> {
 
 impl Options {
     /// The steps of a channel that are shown: none of a channel that was not asked for, and else the newest, with all
-    /// that is not fetched and the one before.
-    fn steps<'a>(&self, c: &'a ChannelScene) -> &'a [Step] {
+    /// that is not fetched and what runs.
+    fn steps<'a>(&self, c: &'a ChannelScene, judged: Option<&Judged>) -> &'a [Step] {
         let wanted = self.channels.is_empty()
             || self.channels.contains(&c.id.0)
             || c.token.is_some_and(|t| self.channels.contains(&t));
         let shown = (self.last as usize).max(c.pending() as usize + 1);
         let from = c.steps.len().saturating_sub(shown);
+        // What runs is shown however much is queued behind it.
+        let running = judged.and_then(|j| j.running.as_ref());
+        let runs = running.and_then(|w| c.steps.iter().position(|s| s.position == w.position));
+        let from = from.min(runs.unwrap_or(from));
         c.steps.get(from..).filter(|_| wanted).unwrap_or_default()
     }
 }

@@ -19,7 +19,7 @@ pub fn text(out: &mut Vec<u8>, shown: &Shown<'_>, options: &Options) {
         head(&mut f, shown, process);
         table(&mut f, shown, process);
         for channel in of(shown, process) {
-            if !options.steps(channel).is_empty() {
+            if !options.steps(channel, None).is_empty() {
                 entries(&mut f, shown, channel, options);
             }
         }
@@ -184,7 +184,7 @@ fn entries(f: &mut Formatter<'_>, shown: &Shown<'_>, c: &ChannelScene, options: 
     for class in &c.classes {
         f.text(format_args!(" {}", class_name(*class).unwrap_or("?")));
     }
-    let steps = options.steps(c);
+    let steps = options.steps(c, judged);
     f.text(format_args!(
         ", newest {} of {} entries",
         steps.len(),

@@ -16,11 +16,14 @@ use crate::decode::{
     event::{Engine, Place},
     stream::{Item, Stream},
 };
-use crate::hang::{self, ChannelFacts, ChannelScene, Look, ProcessLook, Values};
+use crate::hang::{self, ChannelFacts, ChannelScene, Look, ProcessLook, Root, Values};
 use crate::record::{ChannelId, Device, GpuVa, Record};
 
 /// Semaphores whose value is read at most: one look stays one look.
 const MOST_SEMAPHORES: usize = 65_536;
+
+/// Entries read before those that are not fetched, for what runs is among them.
+const BEFORE: u32 = 64;
 
 /// What to look at and how.
 #[derive(Clone, Debug)]
@@ -36,9 +39,10 @@ pub struct Options {
 }
 
 impl Options {
-    fn of_process(&self) -> snapshot::Options<'_> {
+    fn of_process(&self, before: u32) -> snapshot::Options<'_> {
         snapshot::Options {
             last: self.last,
+            before,
             effort: self.effort,
             given: &self.given,
         }
@@ -72,6 +76,20 @@ pub fn gpu_processes() -> Vec<u32> {
 /// For each process that could not be looked at: its id and why. Those that could are in the look.
 pub fn look(pids: &[u32], options: &Options) -> (Look, Vec<(u32, io::Error)>) {
     let start = Instant::now();
+    let (mut look, mut refused) = look_back(pids, options, BEFORE);
+    // Who releases what is waited for may stand further back: nothing is said to be missing before all was read.
+    let blocked = &look.analysis.blocked;
+    if blocked
+        .iter()
+        .any(|b| !matches!(b.root, Root::Work { .. } | Root::Unknown))
+    {
+        (look, refused) = look_back(pids, options, u32::MAX);
+    }
+    look.took_ns = start.elapsed().as_nanos() as u64;
+    (look, refused)
+}
+
+fn look_back(pids: &[u32], options: &Options, before: u32) -> (Look, Vec<(u32, io::Error)>) {
     let mut look = Look {
         time_ns: snapshot::now_ns(),
         ..Look::default()
@@ -94,7 +112,7 @@ pub fn look(pids: &[u32], options: &Options) -> (Look, Vec<(u32, io::Error)>) {
     let mut memories = Vec::new();
     let mut next = 0;
     for pid in pids {
-        match snapshot::take(*pid, next, options.of_process()) {
+        match snapshot::take(*pid, next, options.of_process(before)) {
             Ok((memory, snapshot)) => {
                 next += snapshot.channels.len() as u32;
                 look.scene.channels.extend(decoded(&mut decoder, &snapshot));
@@ -107,7 +125,6 @@ pub fn look(pids: &[u32], options: &Options) -> (Look, Vec<(u32, io::Error)>) {
     }
     let values = values(&look.scene, &memories);
     look.analysis = hang::analyse(&look.scene, &values);
-    look.took_ns = start.elapsed().as_nanos() as u64;
     (look, refused)
 }
 
@@ -116,7 +133,7 @@ pub fn look(pids: &[u32], options: &Options) -> (Look, Vec<(u32, io::Error)>) {
 pub fn records(pids: &[u32], options: &Options) -> (Vec<Record>, Vec<(u32, io::Error)>) {
     let (mut records, mut refused, mut next) = (Vec::new(), Vec::new(), 0);
     for pid in pids {
-        match snapshot::take(*pid, next, options.of_process()) {
+        match snapshot::take(*pid, next, options.of_process(0)) {
             Ok((_, snapshot)) => {
                 next += snapshot.channels.len() as u32;
                 records.extend(snapshot.records());

@@ -4,11 +4,13 @@ pub mod chip;
 pub mod dump;
 pub mod elsewhere;
 pub mod find;
+mod history;
 pub mod look;
 #[cfg(test)]
 mod made_up;
 pub mod maps;
 pub mod notifier;
+pub mod places;
 pub mod process;
 pub mod ring;
 mod seek;

@@ -1,41 +1,30 @@
 //! One look at a running process that goes as far back as its rings do: every channel's newest entries with their
 //! pushbuffer bytes, its tokens, its threads. No history, no BPF, no stop.
-//!
-//! What is read may be used again meanwhile. So GP_PUT is read before and after: entries whose slots the process may
-//! have written since are given up. And a pushbuffer range that a newer entry points to again holds the newer bytes:
-//! the older entry's are a hole. Both are counted; neither is shown as what was submitted.
 
 use std::{
-    collections::BTreeMap,
     fs, io,
     time::{Duration, Instant},
 };
 
 use super::{
-    elsewhere::{self, Window},
+    elsewhere::Window,
     find::{self, Effort, Found, Places},
+    history::{read_ring, resolve},
     maps::{self, Area},
     notifier::{self, Notifier},
     process::{Memory, Peek},
 };
 use crate::record::{
-    At, Channel, ChannelId, CpuVa, Device, How, Life, Origin, Process, Record, Segment, Submission,
+    At, Channel, ChannelId, CpuVa, Device, Life, Origin, Process, Record, Submission,
 };
-
-/// Pushbuffer bytes of one channel that are read: rings of garbage could announce gigabytes.
-const MOST_BYTES: u64 = 256 << 20;
-/// No process submits faster than an entry in this time, ns: a store to video memory and a doorbell take longer.
-const FASTEST_NS: u64 = 300;
-/// Ring entries read at once.
-const PIECE: u32 = 128;
-/// Entries at a ring's beginning that are looked at for the classes.
-const FIRST: usize = 3;
 
 /// How far to look.
 #[derive(Clone, Copy, Debug)]
 pub struct Options<'a> {
     /// Entries of each channel, beside those that are not fetched.
     pub last: u32,
+    /// Entries of each channel before those that are not fetched, if that is more: what runs is among them.
+    pub before: u32,
     /// How much is searched.
     pub effort: Effort,
     /// Channels that the user names.
@@ -159,7 +148,7 @@ pub(super) fn of(
         .iter()
         .filter(|f| f.used)
         .zip(first..)
-        .map(|(f, number)| see(memory, &places, at, ChannelId(number), *f, options.last))
+        .map(|(f, number)| see(memory, &places, at, ChannelId(number), *f, options))
         .collect();
     let windows = resolve(memory, &places, &mut channels);
     let reading = start.elapsed().saturating_sub(finding);
@@ -184,59 +173,6 @@ pub(super) fn of(
         finding,
         reading,
     }
-}
-
-/// Reads entries whose addresses are the GPU's alone, where their place in the process can be found.
-fn resolve(memory: &impl Peek, places: &Places<'_>, channels: &mut [Seen]) -> Vec<Window> {
-    use crate::decode::{entry::read, event::EntryKind};
-    let mut windows: Vec<Window> = Vec::new();
-    for seen in channels.iter_mut().filter(|s| s.elsewhere > 0) {
-        // A pushbuffer may lie in several pieces of memory: one at a time, newest first.
-        for _ in 0..4 {
-            let left: Vec<(u64, u32)> = seen
-                .submissions
-                .iter()
-                .flat_map(|s| &s.segments)
-                .filter(|s| s.bytes.is_empty())
-                .filter_map(|s| match read(s.entry, 0) {
-                    EntryKind::Segment { address, len, .. } => Some((address.0, len)),
-                    EntryKind::Control { .. } => None,
-                })
-                .collect();
-            let known = |windows: &[Window]| {
-                let newest = left.last().copied();
-                newest.is_some_and(|(a, n)| {
-                    windows.iter().any(|w| w.cpu_of(a, u64::from(n)).is_some())
-                })
-            };
-            if !known(&windows) {
-                match elsewhere::window(memory, places, &left) {
-                    Some(window) => windows.push(window),
-                    None => break,
-                }
-            }
-            let mut filled = 0;
-            let all = seen.first.iter_mut().chain(&mut seen.submissions);
-            for segment in all.flat_map(|s| &mut s.segments) {
-                let EntryKind::Segment { address, len, .. } = read(segment.entry, 0) else {
-                    continue;
-                };
-                let cpu = windows
-                    .iter()
-                    .find_map(|w| w.cpu_of(address.0, u64::from(len)));
-                if let (true, Some(cpu)) = (segment.bytes.is_empty(), cpu) {
-                    (segment.bytes, segment.holes) = memory.peek_lax(cpu, len as usize);
-                    filled += 1;
-                }
-            }
-            seen.elsewhere = seen.elsewhere.saturating_sub(filled);
-            if filled == 0 || seen.elsewhere == 0 {
-                break;
-            }
-        }
-        give_up_recycled(seen);
-    }
-    windows
 }
 
 /// What the user names is believed, as far as it is there.
@@ -323,7 +259,7 @@ fn see(
     at: At,
     id: ChannelId,
     found: Found,
-    last: u32,
+    options: Options<'_>,
 ) -> Seen {
     let mut seen = Seen {
         channel: Channel {
@@ -352,224 +288,10 @@ fn see(
         ring_gone: false,
         notifier: None,
     };
-    if read_ring(memory, places, &mut seen, last).is_err() {
+    if read_ring(memory, places, &mut seen, options.last, options.before).is_err() {
         seen.ring_gone = true;
     }
     seen
-}
-
-fn read_ring(
-    memory: &impl Peek,
-    places: &Places<'_>,
-    seen: &mut Seen,
-    last: u32,
-) -> io::Result<()> {
-    let entries = seen.found.entries.max(1);
-    let (get, put) = find::get_put(memory, seen.found.userd)?;
-    if get >= entries || put >= entries {
-        return Err(io::Error::from(io::ErrorKind::InvalidData));
-    }
-    (seen.get, seen.put) = (get, put);
-    let pending = (put + entries - get) % entries;
-    // One slot of a ring is never used; and the entry before GP_GET may be what the GPU is at.
-    let want = last.max(pending + 1).min(entries - 1);
-    let around = want.saturating_sub(put);
-    let (raw, overwritten) = read_entries(memory, &seen.found, put, want)?;
-    seen.overwritten = overwritten;
-    // Slots that were never used are zero: the oldest ones, and all of them.
-    let first = overwritten as usize;
-    let unused = raw
-        .get(first..)
-        .unwrap_or_default()
-        .iter()
-        .take_while(|e| **e == 0)
-        .count();
-    let begin = first + unused;
-    // Has the ring gone round, positions count from the lap before.
-    let lap = if (begin as u32) < around {
-        u64::from(entries)
-    } else {
-        0
-    };
-    let end = lap + u64::from(put);
-    let count = raw.len() - begin;
-    let newest = raw.get(begin..).unwrap_or_default();
-    let mut budget = MOST_BYTES;
-    seen.submissions = submissions(
-        memory,
-        places,
-        seen,
-        newest,
-        end - count as u64,
-        &mut budget,
-    );
-    // Further back than was asked for, if its beginning is still there.
-    if around == 0 && u64::from(put) > count as u64 {
-        let mut raw = [0; 8 * FIRST];
-        let n = FIRST.min(put as usize - count);
-        let oldest = memory.word(seen.found.ring + 8 * u64::from(put))?;
-        if let Some(raw) = raw.get_mut(..8 * n).filter(|_| oldest == 0) {
-            memory.peek(seen.found.ring, raw)?;
-            let raw: Vec<u64> = crate::decode::entry::iter(raw).collect();
-            seen.first = submissions(memory, places, seen, &raw, 0, &mut budget);
-        }
-    }
-    give_up_recycled(seen);
-    Ok(())
-}
-
-/// The `want` entries before `put`, oldest first, and how many of the oldest may have been written over while they were
-/// read.
-fn read_entries(
-    memory: &impl Peek,
-    found: &Found,
-    put: u32,
-    want: u32,
-) -> io::Result<(Vec<u64>, u32)> {
-    let entries = found.entries.max(1);
-    let mut raw = vec![0; want as usize * 8];
-    // What the process has written since went where the oldest entries were; one slot of a ring is always free.
-    let (mut overwritten, mut written, mut last) = (0, 0_u32, put);
-    // Oldest first, for these are written over first; a piece at a time, for a read of GPU memory takes long, and
-    // after each piece it is asked how far the process has come.
-    let mut at = 0;
-    while at < want {
-        let begin = Instant::now();
-        let index = (put + entries - want + at) % entries;
-        let run = PIECE.min(want - at).min(entries - index);
-        let Some(piece) = raw.get_mut(at as usize * 8..(at + run) as usize * 8) else {
-            break;
-        };
-        memory.peek(found.ring + 8 * u64::from(index), piece)?;
-        at += run;
-        let (_, later) = find::get_put(memory, found.userd)?;
-        let moved = (later % entries + entries - last) % entries;
-        // Positions are known modulo the ring: in a pause this long it may have gone round.
-        let slow = begin.elapsed() > Duration::from_nanos(FASTEST_NS) * entries;
-        written += if moved != 0 && slow { entries } else { moved };
-        last = later % entries;
-        let lost = (want + written).saturating_sub(entries - 1);
-        // What was read before that was whole when it was read.
-        if lost > at - run {
-            overwritten = overwritten.max(lost.min(at));
-        }
-    }
-    Ok((crate::decode::entry::iter(&raw).collect(), overwritten))
-}
-
-/// Entries from `position` on, a submission each.
-fn submissions(
-    memory: &impl Peek,
-    places: &Places<'_>,
-    seen: &mut Seen,
-    entries: &[u64],
-    position: u64,
-    budget: &mut u64,
-) -> Vec<Submission> {
-    let size = seen.found.entries.max(1);
-    let mut extended = 0;
-    let mut all = Vec::with_capacity(entries.len());
-    for (raw, position) in entries.iter().zip(position..) {
-        let segment = segment(memory, places, *raw, &mut extended, seen, budget);
-        let index = (position % u64::from(size)) as u32;
-        all.push(Submission {
-            at: seen.channel.at,
-            channel: seen.channel.id,
-            token: None,
-            position,
-            gp_get: Some(seen.get),
-            prev_put: index,
-            gp_put: (index + 1) % size,
-            ip: None,
-            doorbell: None,
-            how: How::Observed,
-            late: false,
-            thread: None,
-            segments: vec![segment],
-        });
-    }
-    all
-}
-
-/// An entry and the bytes it points to.
-fn segment(
-    memory: &impl Peek,
-    places: &Places<'_>,
-    entry: u64,
-    extended: &mut u64,
-    seen: &mut Seen,
-    budget: &mut u64,
-) -> Segment {
-    use crate::decode::{
-        entry::{Opcode, extended_base, read},
-        event::EntryKind,
-    };
-    let (address, len) = match read(entry, *extended) {
-        EntryKind::Control {
-            opcode, operand, ..
-        } => {
-            if Opcode(opcode) == Opcode::SET_PB_SEGMENT_EXTENDED_BASE {
-                *extended = extended_base(operand);
-            }
-            return Segment {
-                entry,
-                ..Segment::default()
-            };
-        }
-        EntryKind::Segment { address, len, .. } => (address.0, len),
-    };
-    // Without bytes the decoder is told by the entry how many there would be.
-    if !places.holds(address, u64::from(len)) {
-        seen.elsewhere += 1;
-        return Segment {
-            entry,
-            ..Segment::default()
-        };
-    }
-    let Some(left) = budget.checked_sub(u64::from(len)) else {
-        seen.unreadable += u64::from(len);
-        return Segment {
-            entry,
-            ..Segment::default()
-        };
-    };
-    *budget = left;
-    let (bytes, holes) = memory.peek_lax(address, len as usize);
-    seen.unreadable += holes.iter().map(|h| u64::from(h.len)).sum::<u64>();
-    Segment {
-        entry,
-        bytes,
-        holes,
-    }
-}
-
-/// Makes holes of what newer entries have written over: from the newest back, each byte is taken once. Also where an
-/// entry points to the very range of a newer one: only the newer one's bytes are known to be what was submitted.
-fn give_up_recycled(seen: &mut Seen) {
-    use crate::decode::{entry::read, event::EntryKind};
-    // Disjoint ranges that newer entries point to, start to end.
-    let mut taken: BTreeMap<u64, u64> = BTreeMap::new();
-    let all = seen.first.iter_mut().chain(&mut seen.submissions);
-    for segment in all.rev().flat_map(|s| s.segments.iter_mut().rev()) {
-        let EntryKind::Segment { address, len, .. } = read(segment.entry, 0) else {
-            continue;
-        };
-        let (mut start, mut end) = (address.0, address.0 + u64::from(len));
-        let mut over = false;
-        while let Some((&its, &its_end)) =
-            taken.range(..end).next_back().filter(|(_, e)| **e > start)
-        {
-            over = true;
-            (start, end) = (start.min(its), end.max(its_end));
-            taken.remove(&its);
-        }
-        taken.insert(start, end);
-        if over && !segment.bytes.is_empty() {
-            segment.bytes.clear();
-            segment.holes.clear();
-            seen.recycled += 1;
-        }
-    }
 }
 
 /// Gives channels their tokens where the order of their slots and notifiers tells them.
@@ -641,6 +363,7 @@ mod tests {
     fn taken(memory: &impl Peek, areas: &[Area], last: u32) -> Snapshot {
         let options = Options {
             last,
+            before: 0,
             effort: Effort::Usual,
             given: &[],
         };

@@ -163,10 +163,7 @@ pub fn trap_signal() -> Result<()> {
     args.extend(["--".into(), "/bin/sh".into(), "-c".into(), script.into()]);
     let ended = Running::start(&nvcap()?, args)?.end(LIMIT)?;
     ended.expect_code(3)?;
-    ensure!(
-        ended.stderr.contains("ended by SIGTRAP"),
-        "{}",
-        ended.stderr
-    );
+    let said = format!("{}{}", ended.stdout, ended.stderr);
+    ensure!(said.contains("ended by SIGTRAP"), "{said}");
     Ok(())
 }

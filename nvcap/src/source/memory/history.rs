@@ -1,0 +1,398 @@
+//! A ring read backwards in time: its newest entries with their pushbuffer bytes, and what of them cannot be believed.
+//!
+//! What is read may be used again meanwhile. So GP_PUT is asked for again while a ring is read: entries whose slots the
+//! process may have written since are given up. And a pushbuffer range that a newer entry points to again holds the
+//! newer bytes: the older entry's are given up. Both are counted; neither is shown as what was submitted.
+
+use std::{
+    collections::BTreeMap,
+    io,
+    time::{Duration, Instant},
+};
+
+use super::{
+    elsewhere::{self, Window},
+    find::{self, Found, Places},
+    process::Peek,
+    snapshot::Seen,
+};
+use crate::decode::{
+    entry::{self, Opcode},
+    event::EntryKind,
+};
+use crate::record::{How, Segment, Submission};
+
+/// Pushbuffer bytes of one channel that are read: rings of garbage could announce gigabytes.
+const MOST_BYTES: u64 = 256 << 20;
+/// No process submits faster than an entry in this time, ns: a store to video memory and a doorbell take longer.
+const FASTEST_NS: u64 = 300;
+/// Bytes behind the newest entry's that the process may be writing for the next one: a few launches' worth.
+const BEING_WRITTEN: u32 = 16 << 10;
+/// Pushbuffer bytes read at once where entries' bytes lie side by side: a read costs by the page it touches.
+const RUN: u64 = 256 << 10;
+/// Ring entries read at once.
+const PIECE: u32 = 128;
+/// Entries at a ring's beginning that are looked at for the classes.
+const FIRST: usize = 3;
+
+/// Reads a channel's newest entries into it.
+pub(super) fn read_ring(
+    memory: &impl Peek,
+    places: &Places<'_>,
+    seen: &mut Seen,
+    last: u32,
+    before: u32,
+) -> io::Result<()> {
+    let entries = seen.found.entries.max(1);
+    let (get, put) = find::get_put(memory, seen.found.userd)?;
+    if get >= entries || put >= entries {
+        return Err(io::Error::from(io::ErrorKind::InvalidData));
+    }
+    (seen.get, seen.put) = (get, put);
+    let pending = (put + entries - get) % entries;
+    // One slot of a ring is never used; and the entry before GP_GET may be what the GPU is at.
+    let want = last
+        .max((pending + 1).saturating_add(before))
+        .min(entries - 1);
+    let around = want.saturating_sub(put);
+    let (raw, overwritten) = read_entries(memory, &seen.found, put, want)?;
+    seen.overwritten = overwritten;
+    // Slots that were never used are zero: the oldest ones, and all of them.
+    let first = overwritten as usize;
+    let unused = raw
+        .get(first..)
+        .unwrap_or_default()
+        .iter()
+        .take_while(|e| **e == 0)
+        .count();
+    let begin = first + unused;
+    // Has the ring gone round, positions count from the lap before.
+    let lap = if (begin as u32) < around {
+        u64::from(entries)
+    } else {
+        0
+    };
+    let end = lap + u64::from(put);
+    let count = raw.len() - begin;
+    let newest = raw.get(begin..).unwrap_or_default();
+    let mut budget = MOST_BYTES;
+    seen.submissions = submissions(
+        memory,
+        places,
+        seen,
+        newest,
+        end - count as u64,
+        &mut budget,
+    );
+    // Further back than was asked for, if its beginning is still there.
+    if around == 0 && u64::from(put) > count as u64 {
+        let mut raw = [0; 8 * FIRST];
+        let n = FIRST.min(put as usize - count);
+        let oldest = memory.word(seen.found.ring + 8 * u64::from(put))?;
+        if let Some(raw) = raw.get_mut(..8 * n).filter(|_| oldest == 0) {
+            memory.peek(seen.found.ring, raw)?;
+            let raw: Vec<u64> = entry::iter(raw).collect();
+            seen.first = submissions(memory, places, seen, &raw, 0, &mut budget);
+        }
+    }
+    let since = submitted_since(memory, &seen.found, put);
+    give_up_recycled(seen, &since);
+    Ok(())
+}
+
+/// What was submitted while pushbuffers were read: entries from `put` on. Their pushbuffers may lie where older ones did.
+fn submitted_since(memory: &impl Peek, found: &Found, put: u32) -> Vec<u64> {
+    let entries = found.entries.max(1);
+    let Ok((_, now)) = find::get_put(memory, found.userd) else {
+        return Vec::new();
+    };
+    let count = (now % entries + entries - put) % entries;
+    let mut raw = vec![0; count as usize * 8];
+    let first = count.min(entries - put) as usize * 8;
+    let (head, tail) = raw.split_at_mut(first);
+    let at = found.ring + 8 * u64::from(put);
+    if (!head.is_empty() && memory.peek(at, head).is_err())
+        || (!tail.is_empty() && memory.peek(found.ring, tail).is_err())
+    {
+        return Vec::new();
+    }
+    entry::iter(&raw).collect()
+}
+
+/// The `want` entries before `put`, oldest first, and how many of the oldest may have been written over while they were
+/// read.
+fn read_entries(
+    memory: &impl Peek,
+    found: &Found,
+    put: u32,
+    want: u32,
+) -> io::Result<(Vec<u64>, u32)> {
+    let entries = found.entries.max(1);
+    let mut raw = vec![0; want as usize * 8];
+    // What the process has written since went where the oldest entries were; one slot of a ring is always free.
+    let (mut overwritten, mut written, mut last) = (0, 0_u32, put);
+    // Oldest first, for these are written over first; a piece at a time, for a read of GPU memory takes long, and
+    // after each piece it is asked how far the process has come.
+    let mut at = 0;
+    while at < want {
+        let begin = Instant::now();
+        let index = (put + entries - want + at) % entries;
+        let run = PIECE.min(want - at).min(entries - index);
+        let Some(piece) = raw.get_mut(at as usize * 8..(at + run) as usize * 8) else {
+            break;
+        };
+        memory.peek(found.ring + 8 * u64::from(index), piece)?;
+        at += run;
+        let (_, later) = find::get_put(memory, found.userd)?;
+        let moved = (later % entries + entries - last) % entries;
+        // Positions are known modulo the ring: in a pause this long it may have gone round.
+        let slow = begin.elapsed() > Duration::from_nanos(FASTEST_NS) * entries;
+        written += if moved != 0 && slow { entries } else { moved };
+        last = later % entries;
+        let lost = (want + written).saturating_sub(entries - 1);
+        // What was read before that was whole when it was read.
+        if lost > at - run {
+            overwritten = overwritten.max(lost.min(at));
+        }
+    }
+    Ok((entry::iter(&raw).collect(), overwritten))
+}
+
+/// Entries from `position` on, a submission each.
+fn submissions(
+    memory: &impl Peek,
+    places: &Places<'_>,
+    seen: &mut Seen,
+    entries: &[u64],
+    position: u64,
+    budget: &mut u64,
+) -> Vec<Submission> {
+    let size = seen.found.entries.max(1);
+    let mut extended = 0;
+    let mut all = Vec::with_capacity(entries.len());
+    let mut run = Run::default();
+    for (n, (raw, position)) in entries.iter().zip(position..).enumerate() {
+        if !run.holds(*raw, extended) {
+            run = Run::read(
+                memory,
+                places,
+                entries.get(n..).unwrap_or_default(),
+                extended,
+            );
+        }
+        let segment = segment(memory, places, *raw, &mut extended, seen, budget, &run);
+        let index = (position % u64::from(size)) as u32;
+        all.push(Submission {
+            at: seen.channel.at,
+            channel: seen.channel.id,
+            token: None,
+            position,
+            gp_get: Some(seen.get),
+            prev_put: index,
+            gp_put: (index + 1) % size,
+            ip: None,
+            doorbell: None,
+            how: How::Observed,
+            late: false,
+            thread: None,
+            segments: vec![segment],
+        });
+    }
+    all
+}
+
+/// Bytes of several entries, read at once.
+#[derive(Default)]
+struct Run {
+    start: u64,
+    bytes: Vec<u8>,
+}
+
+impl Run {
+    /// From the first of `entries` on, as far as one lies behind the other. Empty where they do not, or cannot be read.
+    fn read(memory: &impl Peek, places: &Places<'_>, entries: &[u64], base: u64) -> Self {
+        let mut run: Option<(u64, u64)> = None;
+        for raw in entries {
+            let EntryKind::Segment { address, len, .. } = entry::read(*raw, base) else {
+                break;
+            };
+            let (start, end) = run.unwrap_or((address.0, address.0));
+            let to = address.0 + u64::from(len);
+            if address.0 < end || address.0 - end > 256 || to - start > RUN {
+                break;
+            }
+            run = Some((start, to));
+        }
+        let Some((start, end)) = run.filter(|r| places.holds(r.0, r.1 - r.0)) else {
+            return Self::default();
+        };
+        let mut bytes = vec![0; (end - start) as usize];
+        match memory.peek(start, &mut bytes) {
+            Ok(()) => Self { start, bytes },
+            Err(_) => Self::default(),
+        }
+    }
+
+    fn of(&self, address: u64, len: u32) -> Option<&[u8]> {
+        let from = usize::try_from(address.checked_sub(self.start)?).ok()?;
+        self.bytes.get(from..from.checked_add(len as usize)?)
+    }
+
+    fn holds(&self, raw: u64, base: u64) -> bool {
+        match entry::read(raw, base) {
+            EntryKind::Segment { address, len, .. } => self.of(address.0, len).is_some(),
+            EntryKind::Control { .. } => true,
+        }
+    }
+}
+
+/// An entry and the bytes it points to.
+fn segment(
+    memory: &impl Peek,
+    places: &Places<'_>,
+    entry: u64,
+    extended: &mut u64,
+    seen: &mut Seen,
+    budget: &mut u64,
+    run: &Run,
+) -> Segment {
+    let (address, len) = match entry::read(entry, *extended) {
+        EntryKind::Control {
+            opcode, operand, ..
+        } => {
+            if Opcode(opcode) == Opcode::SET_PB_SEGMENT_EXTENDED_BASE {
+                *extended = entry::extended_base(operand);
+            }
+            return Segment {
+                entry,
+                ..Segment::default()
+            };
+        }
+        EntryKind::Segment { address, len, .. } => (address.0, len),
+    };
+    // Without bytes the decoder is told by the entry how many there would be.
+    if !places.holds(address, u64::from(len)) {
+        seen.elsewhere += 1;
+        return Segment {
+            entry,
+            ..Segment::default()
+        };
+    }
+    let Some(left) = budget.checked_sub(u64::from(len)) else {
+        seen.unreadable += u64::from(len);
+        return Segment {
+            entry,
+            ..Segment::default()
+        };
+    };
+    *budget = left;
+    let (bytes, holes) = match run.of(address, len) {
+        Some(bytes) => (bytes.to_vec(), Vec::new()),
+        None => memory.peek_lax(address, len as usize),
+    };
+    seen.unreadable += holes.iter().map(|h| u64::from(h.len)).sum::<u64>();
+    Segment {
+        entry,
+        bytes,
+        holes,
+    }
+}
+
+/// Makes holes of what newer entries have written over: from the newest back, each byte is taken once. Also where an
+/// entry points to the very range of a newer one: only the newer one's bytes are known to be what was submitted.
+fn give_up_recycled(seen: &mut Seen, since: &[u64]) {
+    // Disjoint ranges that newer entries point to, start to end.
+    let mut taken: BTreeMap<u64, u64> = BTreeMap::new();
+    let mut take = |address: u64, len: u32| {
+        let (mut start, mut end) = (address, address + u64::from(len));
+        let mut over = false;
+        while let Some((&its, &its_end)) =
+            taken.range(..end).next_back().filter(|(_, e)| **e > start)
+        {
+            over = true;
+            (start, end) = (start.min(its), end.max(its_end));
+            taken.remove(&its);
+        }
+        taken.insert(start, end);
+        over
+    };
+    for (n, raw) in since.iter().enumerate() {
+        if let EntryKind::Segment { address, len, .. } = entry::read(*raw, 0) {
+            // And what the process is writing now, right behind the newest.
+            let more = if n + 1 == since.len() {
+                BEING_WRITTEN
+            } else {
+                0
+            };
+            take(address.0, len + more);
+        }
+    }
+    let all = seen.first.iter_mut().chain(&mut seen.submissions);
+    for segment in all.rev().flat_map(|s| s.segments.iter_mut().rev()) {
+        let EntryKind::Segment { address, len, .. } = entry::read(segment.entry, 0) else {
+            continue;
+        };
+        let over = take(address.0, len);
+        if over && !segment.bytes.is_empty() {
+            segment.bytes.clear();
+            segment.holes.clear();
+            seen.recycled += 1;
+        }
+    }
+}
+
+/// Reads entries whose addresses are the GPU's alone, where their place in the process can be found.
+pub(super) fn resolve(
+    memory: &impl Peek,
+    places: &Places<'_>,
+    channels: &mut [Seen],
+) -> Vec<Window> {
+    let mut windows: Vec<Window> = Vec::new();
+    for seen in channels.iter_mut().filter(|s| s.elsewhere > 0) {
+        // A pushbuffer may lie in several pieces of memory: one at a time, newest first.
+        for _ in 0..4 {
+            let left: Vec<(u64, u32)> = seen
+                .submissions
+                .iter()
+                .flat_map(|s| &s.segments)
+                .filter(|s| s.bytes.is_empty())
+                .filter_map(|s| match entry::read(s.entry, 0) {
+                    EntryKind::Segment { address, len, .. } => Some((address.0, len)),
+                    EntryKind::Control { .. } => None,
+                })
+                .collect();
+            let known = |windows: &[Window]| {
+                let newest = left.last().copied();
+                newest.is_some_and(|(a, n)| {
+                    windows.iter().any(|w| w.cpu_of(a, u64::from(n)).is_some())
+                })
+            };
+            if !known(&windows) {
+                match elsewhere::window(memory, places, &left) {
+                    Some(window) => windows.push(window),
+                    None => break,
+                }
+            }
+            let mut filled = 0;
+            let all = seen.first.iter_mut().chain(&mut seen.submissions);
+            for segment in all.flat_map(|s| &mut s.segments) {
+                let EntryKind::Segment { address, len, .. } = entry::read(segment.entry, 0) else {
+                    continue;
+                };
+                let cpu = windows
+                    .iter()
+                    .find_map(|w| w.cpu_of(address.0, u64::from(len)));
+                if let (true, Some(cpu)) = (segment.bytes.is_empty(), cpu) {
+                    (segment.bytes, segment.holes) = memory.peek_lax(cpu, len as usize);
+                    filled += 1;
+                }
+            }
+            seen.elsewhere = seen.elsewhere.saturating_sub(filled);
+            if filled == 0 || seen.elsewhere == 0 {
+                break;
+            }
+        }
+        give_up_recycled(seen, &[]);
+    }
+    windows
+}
