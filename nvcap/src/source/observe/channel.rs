@@ -53,6 +53,8 @@ pub struct Follower {
     pub pace: Pace,
     /// Something has been submitted to it, ever.
     pub moved: bool,
+    /// It is used for more than what the driver submits when it makes a channel.
+    pub used: bool,
     /// The last look found something new.
     pub hot: bool,
     /// Time of the last look, ns.
@@ -107,6 +109,7 @@ impl Follower {
             announced,
             pace: Pace::new(size),
             moved: false,
+            used: false,
             hot: false,
             looked: now,
             behind: false,
@@ -141,6 +144,7 @@ impl Follower {
         let slot = position.wrapping_sub(1) & self.mask();
         let newest = fetch::entries(memory, self.ring, self.size, slot, slot + 1)?[0];
         self.moved = position != 0 || newest != 0;
+        self.used |= position > MAKING || self.went_round(memory)?;
         let segment = fetch::segments(memory, &[newest], &mut self.extended).swap_remove(0);
         self.keeper = Some(Keeper::of(&segment, self.extended));
         self.chain.judge(&[proof::release(&segment.bytes)]);
@@ -230,6 +234,7 @@ impl Follower {
         self.looked = now;
         self.hot = looked.fresh > 0;
         self.moved |= self.hot;
+        self.used |= self.done > MAKING;
         self.pace.looked(came, elapsed);
         Ok(looked)
     }
@@ -575,6 +580,8 @@ enum Reading {
     Lapped,
 }
 
+/// Entries that a channel has at most when nobody but the driver has used it yet.
+const MAKING: u64 = 8;
 /// Entries that are read in one piece.
 const PIECE: u64 = 256;
 /// Entries, the newest, that came while others were read and are compared with them.

@@ -2,7 +2,7 @@
 //!
 //! A ring laps unseen when more entries pass between two looks than it holds. The rate of a channel is known only
 //! for the past, so two bounds hold at once: an eighth of the ring at the rate that was last seen (or was seen not
-//! long ago), and three quarters of it at the fastest rate that a program is taken to be able to jump to
+//! long ago), and a quarter of it at the fastest rate that a program is taken to be able to jump to
 //! ([`FASTEST_NS`]). A program that is faster than that from one look to the next can lap a ring; `proof` then finds
 //! it, and it is counted.
 //!
@@ -53,9 +53,9 @@ impl Pace {
         part.min(jump).max(SHORTEST_NS)
     }
 
-    /// Three quarters of the ring at the fastest rate there is.
+    /// A quarter of the ring at the fastest rate there is.
     fn jump_interval(&self) -> u64 {
-        (self.ring * FASTEST_NS * 3 / 4).clamp(SHORTEST_NS, LONGEST_NS)
+        (self.ring * FASTEST_NS / 4).clamp(SHORTEST_NS, LONGEST_NS)
     }
 
     /// The time in which the fastest program fills the ring once, ns.
@@ -145,7 +145,7 @@ mod tests {
         let mut pace = Pace::new(1024);
         pace.looked(0, 1_500_000);
         let idle = pace.interval();
-        pace.looked(700, 1_500_000);
+        pace.looked(1000, 500_000);
         let fast = pace.interval();
         assert!(fast < idle / 2, "{fast} {idle}");
         pace.looked(0, fast);

@@ -17,11 +17,9 @@ use crate::source::{
     run::{Source, Target},
 };
 
-/// Time between two looks at a channel that never moved or has not moved for long, ns: a launch loop that begins there
-/// fills its ring in 3.5 ms.
-const COLD_NS: u64 = 2_000_000;
-/// A channel is warm still for this time after it last moved, ns.
-const WARM_NS: u64 = 2_000_000_000;
+/// Time between two looks at a channel of 1024 entries that only its making has used so far, ns: a launch loop that
+/// begins there fills its ring in 3.5 ms.
+const UNUSED_NS: u64 = 2_000_000;
 
 /// How to observe.
 #[derive(Clone, Debug, Default)]
@@ -49,15 +47,12 @@ struct Followed {
 
 impl Followed {
     /// Time to the next look, ns.
-    fn interval(&self, now: u64) -> u64 {
-        let size = self.follower.announced.entries.unwrap_or(1);
-        // Of a smaller ring less.
-        let most = u64::from(size) * COLD_NS / 1024;
-        if self.moved > 0 && now < self.moved + WARM_NS {
-            self.follower.pace.interval()
-        } else {
-            most.max(self.follower.pace.interval())
+    fn interval(&self) -> u64 {
+        if self.follower.used {
+            return self.follower.pace.interval();
         }
+        let size = self.follower.announced.entries.unwrap_or(1);
+        (u64::from(size) * UNUSED_NS / 1024).clamp(pace::SHORTEST_NS, pace::LONGEST_NS)
     }
 }
 
@@ -163,7 +158,7 @@ impl Session {
                 .sum();
             let f = &mut self.followed[i];
             let size = f.follower.announced.entries.unwrap_or(1);
-            let interval = f.interval(begun);
+            let interval = f.interval();
             let idle = used.is_some_and(|u| pace::idle_proof(u.saturating_sub(f.cpu), size));
             let waited = begun.saturating_sub(f.follower.looked);
             if idle && !f.follower.hot && waited < pace::LONGEST_NS {
@@ -177,7 +172,7 @@ impl Session {
             f.due = if f.follower.behind {
                 begun
             } else {
-                begun + f.interval(begun)
+                begun + f.interval()
             };
             if f.live {
                 next = next.min(f.due);
