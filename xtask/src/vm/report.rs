@@ -141,6 +141,7 @@ const FEATURES: &[(&str, &[&str])] = &[
     ("kill, signals", &["death::"]),
     ("reload", &["reload", "reload-at-once"]),
     ("containers", &["container", "in-container"]),
+    ("old kernel refused", &["old-kernel"]),
     ("revocation", &["revoked", "no-peeks"]),
     ("ioctls, channels, maps", &["driver-commands"]),
 ];

@@ -8,7 +8,7 @@ use live::programs::{Folder, Running, nvcap, softgpu};
 use live::verify::{Expected, Extent, verify};
 
 use crate::attach::{attach, waiting};
-use crate::setup::{LIMIT, expect_result, need_tracing, plan, plan_args};
+use crate::setup::{LIMIT, expect_result, need_tracing, plan, plan_args, sized};
 
 const SLOW: &str = "--sleep-us=1000";
 
@@ -71,10 +71,12 @@ pub fn kill_target() -> Result<()> {
     let plan = plan(33, 4000);
     let folder = Folder::new()?;
     let trace = folder.file("trace.json");
-    let mut gpu = waiting(&plan, &["--threads=4", SLOW, "--before-wait=0"])?;
+    // nvcap has yet to find the rings, which takes an emulated machine longer.
+    let pace = format!("--sleep-us={}", sized(1000, 5000));
+    let mut gpu = waiting(&plan, &["--threads=4", &pace, "--before-wait=0"])?;
     let nvcap = attach(gpu.pid(), &trace, folder.channels()?, &[])?;
     gpu.write(b"g")?;
-    std::thread::sleep(Duration::from_millis(400));
+    std::thread::sleep(Duration::from_millis(sized(400, 2500)));
     ensure!(gpu.runs(), "the software GPU ended too early for this test");
     gpu.signal(libc::SIGKILL)?;
     drop(gpu);
