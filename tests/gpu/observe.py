@@ -88,7 +88,8 @@ def methods(words):
     while at < len(words):
         header = words[at]
         count = 0 if header >> 29 == 4 else header >> 16 & 0x1FFF
-        out.append(header)
+        # Immediate data is carried in the header.
+        out.append(header & ~0x1FFF0000 if header >> 29 == 4 else header)
         at += 1 + (count if header >> 29 in (1, 3, 5) else 0)
     return tuple(out)
 

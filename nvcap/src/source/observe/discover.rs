@@ -232,7 +232,7 @@ impl Watched {
         let now = now();
         let pages = process::pages(self.pid);
         let changed = std::mem::take(&mut self.suspect) || pages != self.pages;
-        if changed && now >= self.next_maps || now >= self.next_maps + LONGEST_NS {
+        if changed && now >= self.next_maps || now >= self.next_maps + 10 * LONGEST_NS {
             self.pages = pages;
             let begun = process::thread_cpu();
             self.read_maps(now, &mut changes);
@@ -302,7 +302,12 @@ impl Watched {
         }
         self.searched_at = run;
         let cpu = process::thread_cpu();
-        let mut found = slots(&process.memory, &self.areas, &mut self.unresolved);
+        let mut found = slots(
+            &process.memory,
+            &self.areas,
+            &self.rings,
+            &mut self.unresolved,
+        );
         if found.is_empty() && self.rings.is_empty() && now >= self.next_thorough {
             // Not laid out as libcuda does: by structure, which costs more.
             found = find::search(&process.memory, &self.areas, Effort::Usual).found;
@@ -387,10 +392,12 @@ const UNUSED: u32 = 24;
 
 /// The channels that lie as libcuda lays them out, however fast they move: the entry before GP_PUT is a segment in
 /// mapped memory, which stays so whatever comes behind it. Slots that are all zero are channels where a used one lies
-/// behind them; what looks like a USERD and has no such entry is `unresolved`.
+/// behind them; what looks like a USERD and has no such entry is `unresolved`. Slots that are `known` are not read again:
+/// while this looks, nothing is followed.
 fn slots(
     memory: &impl Peek,
     areas: &[Area],
+    known: &BTreeSet<u64>,
     unresolved: &mut BTreeMap<u64, (u32, bool, u64)>,
 ) -> Vec<Found> {
     let places = Places::new(areas);
@@ -409,7 +416,10 @@ fn slots(
         while ring + find::SLOT <= area.end && unused < UNUSED {
             let userd = ring + find::USERD;
             unused += 1;
-            if let Some((get, put, used)) = slot(memory, &places, ring) {
+            if known.contains(&ring) {
+                unused = 0;
+                all.append(&mut zero);
+            } else if let Some((get, put, used)) = slot(memory, &places, ring, known.is_empty()) {
                 let found = Found {
                     gpu,
                     ring,
@@ -439,14 +449,22 @@ fn slots(
 }
 
 /// GP_GET and GP_PUT of a slot where both are possible, and whether the entry before GP_PUT is one.
-fn slot(memory: &impl Peek, places: &Places<'_>, ring: u64) -> Option<(u32, u32, bool)> {
+fn slot(
+    memory: &impl Peek,
+    places: &Places<'_>,
+    ring: u64,
+    thorough: bool,
+) -> Option<(u32, u32, bool)> {
     let both = memory.word(ring + find::USERD + find::GP_GET).ok()?;
     let (get, put) = (both as u32, (both >> 32) as u32);
     if get >= find::ENTRIES || put >= find::ENTRIES {
         return None;
     }
     let newest = u64::from(put.wrapping_sub(1) % find::ENTRIES);
-    // An unused slot's is not worth a read: it has gone round exactly, or is all zero.
+    // All zero, most likely: only where nothing is known yet it may have gone round exactly.
+    if (get, put) == (0, 0) && !thorough {
+        return Some((0, 0, false));
+    }
     let entry = memory.word(ring + 8 * newest).ok()?;
     let (address, len) = (entry & 0xff_ffff_fffc, super::proof::length(entry) as u64);
     Some((get, put, len != 0 && places.holds(address, len)))

@@ -9,9 +9,9 @@
 //! What need not be polled is not: a process that has not used the CPU since the last look has submitted nothing
 //! ([`idle_proof`]).
 
-/// The fastest that one channel is taken to be fed, ns an entry: on an H200 a launch takes libcuda 3.4 us, a graph
-/// launch 1.9 us.
-pub const FASTEST_NS: u64 = 2_000;
+/// The fastest that one channel is taken to be fed, ns an entry: on an H200 a launch takes libcuda 3.4 us in the long
+/// run and 1.2 us in the first thousand of a loop.
+pub const FASTEST_NS: u64 = 1_000;
 /// CPU time that submitting an entry takes at the least, ns: a fraction of the fastest ever seen.
 const CHEAPEST_NS: u64 = 500;
 /// Shortest time between two looks at a channel, ns.
@@ -128,7 +128,7 @@ mod tests {
         // The launch loop of an H200: 3.5 us a launch.
         pace.looked(286, 1_001_000);
         let passed = pace.interval() as f64 / 3_500.0;
-        assert!((100.0..=129.0).contains(&passed), "{passed}");
+        assert!((50.0..=129.0).contains(&passed), "{passed}");
     }
 
     #[test]

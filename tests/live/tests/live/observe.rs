@@ -532,10 +532,10 @@ pub fn limits() -> Result<()> {
 
 /// A budget far below what following takes: rings lap, which is counted and explained, and what is shown is right.
 pub fn laps_are_counted() -> Result<()> {
-    let mut plan = plan(71, 40_000);
+    let mut plan = plan(71, 120_000);
     plan.channels = Channel::first(2, gpus());
-    let args = ["--threads=2", "--sleep-us=5"];
-    let observed = observe(&plan, &args, &["--observe-cpu=1%"])?;
+    let args = ["--threads=2", "--sleep-us=20"];
+    let observed = observe(&plan, &args, &["--observe-cpu=3%"])?;
     observed.ended.expect_code(3)?;
     ensure!(
         observed.ended.stderr.contains("INCOMPLETE"),
