@@ -166,18 +166,30 @@ fn take(w: &mut Walk, c: &mut Channel) {
     }
 }
 
-/// One step; false when the walk is at its end.
+/// One step; false when the walk is at its end. A step goes through the phases in their order, as far as one leads to
+/// the next: a doorbell with one entry takes two.
 #[inline(always)]
 pub fn step(w: &mut Walk) -> bool {
-    match w.phase {
-        phase::NEXT => next(w),
-        phase::LOOK => look(w),
-        phase::BATCH => batch(w),
-        phase::ENTRY => entry(w),
-        phase::XLATE => translate(w),
-        phase::DATA => data(w),
-        phase::RELEASE => release(w),
-        _ => {}
+    if w.phase == phase::NEXT {
+        next(w);
+    }
+    if w.phase == phase::LOOK {
+        look(w);
+    }
+    if w.phase == phase::BATCH {
+        batch(w);
+    }
+    if w.phase == phase::ENTRY {
+        entry(w);
+    }
+    if w.phase == phase::XLATE {
+        translate(w);
+    }
+    if w.phase == phase::DATA {
+        data(w);
+    }
+    if w.phase == phase::RELEASE {
+        release(w);
     }
     w.phase < phase::DONE
 }
@@ -397,7 +409,11 @@ fn entry(w: &mut Walk) {
         w.index = 0;
         w.count = 0;
         c.done = w.cursor;
-        w.phase = phase::BATCH;
+        w.phase = if w.cursor == w.target {
+            phase::RELEASE
+        } else {
+            phase::BATCH
+        };
         return;
     }
     let e = nth(w, w.index);
