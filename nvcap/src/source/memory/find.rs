@@ -4,7 +4,7 @@
 //! pushbuffer segments: in mapped memory, parsing as methods; or, where a GPU address is not the process's (graphics
 //! clients), following one another as segments of a pushbuffer do. What was proven of each and what assumed is in its
 //! [`Proof`]. Where to look, in order: libcuda's habit (slots of 0x3000 bytes in a mapping of /dev/nvidiaN, the ring
-//! of 1024 entries at +0, USERD at +0x2000), then every place where a USERD can lie ([`super::seek`]).
+//! of 1024 entries at +0, USERD at +0x2000), then every place where a USERD can lie (`seek`).
 //!
 //! A read of GPU memory through /proc/PID/mem costs microseconds whatever its size, and more by the byte: so one
 //! aligned read of 8 bytes a candidate, and never a page. Doorbell pages are never read: any mapping that could be one

@@ -30,6 +30,8 @@ const FASTEST_NS: u64 = 300;
 const BEING_WRITTEN: u32 = 16 << 10;
 /// Pushbuffer bytes read at once where entries' bytes lie side by side: a read costs by the page it touches.
 const RUN: u64 = 256 << 10;
+/// Entries whose bytes are read one by one, before GP_PUT is asked for again.
+const BETWEEN: usize = 16;
 /// Ring entries read at once.
 const PIECE: u32 = 128;
 /// Entries at a ring's beginning that are looked at for the classes.
@@ -76,7 +78,7 @@ pub(super) fn read_ring(
     let count = raw.len() - begin;
     let newest = raw.get(begin..).unwrap_or_default();
     let mut budget = MOST_BYTES;
-    seen.submissions = submissions(
+    let (all, until) = submissions(
         memory,
         places,
         seen,
@@ -84,6 +86,7 @@ pub(super) fn read_ring(
         end - count as u64,
         &mut budget,
     );
+    seen.submissions = all;
     // Further back than was asked for, if its beginning is still there.
     if around == 0 && u64::from(put) > count as u64 {
         let mut raw = [0; 8 * FIRST];
@@ -92,11 +95,15 @@ pub(super) fn read_ring(
         if let Some(raw) = raw.get_mut(..8 * n).filter(|_| oldest == 0) {
             memory.peek(seen.found.ring, raw)?;
             let raw: Vec<u64> = entry::iter(raw).collect();
-            seen.first = submissions(memory, places, seen, &raw, 0, &mut budget);
+            seen.first = submissions(memory, places, seen, &raw, 0, &mut budget).0;
         }
     }
     let since = submitted_since(memory, &seen.found, put);
-    give_up_recycled(seen, &since);
+    let until: Vec<usize> = until
+        .iter()
+        .map(|put| ((put % entries + entries - seen.put) % entries) as usize)
+        .collect();
+    give_up_recycled(seen, &since, &until);
     Ok(())
 }
 
@@ -158,7 +165,7 @@ fn read_entries(
     Ok((entry::iter(&raw).collect(), overwritten))
 }
 
-/// Entries from `position` on, a submission each.
+/// Entries from `position` on, a submission each, and GP_PUT after each one's bytes were read.
 fn submissions(
     memory: &impl Peek,
     places: &Places<'_>,
@@ -166,11 +173,13 @@ fn submissions(
     entries: &[u64],
     position: u64,
     budget: &mut u64,
-) -> Vec<Submission> {
+) -> (Vec<Submission>, Vec<u32>) {
     let size = seen.found.entries.max(1);
     let mut extended = 0;
     let mut all = Vec::with_capacity(entries.len());
+    let mut until: Vec<u32> = Vec::with_capacity(entries.len());
     let mut run = Run::default();
+    let now = |seen: &Seen| find::get_put(memory, seen.found.userd).map_or(seen.put, |gp| gp.1);
     for (n, (raw, position)) in entries.iter().zip(position..).enumerate() {
         if !run.holds(*raw, extended) {
             run = Run::read(
@@ -179,6 +188,7 @@ fn submissions(
                 entries.get(n..).unwrap_or_default(),
                 extended,
             );
+            run.until = now(seen);
         }
         let segment = segment(memory, places, *raw, &mut extended, seen, budget, &run);
         let index = (position % u64::from(size)) as u32;
@@ -197,8 +207,13 @@ fn submissions(
             thread: None,
             segments: vec![segment],
         });
+        if run.holds(*raw, extended) {
+            until.resize(all.len(), run.until);
+        } else if all.len() - until.len() >= BETWEEN || all.len() == entries.len() {
+            until.resize(all.len(), now(seen));
+        }
     }
-    all
+    (all, until)
 }
 
 /// Bytes of several entries, read at once.
@@ -206,6 +221,8 @@ fn submissions(
 struct Run {
     start: u64,
     bytes: Vec<u8>,
+    /// GP_PUT afterwards.
+    until: u32,
 }
 
 impl Run {
@@ -228,7 +245,11 @@ impl Run {
         };
         let mut bytes = vec![0; (end - start) as usize];
         match memory.peek(start, &mut bytes) {
-            Ok(()) => Self { start, bytes },
+            Ok(()) => Self {
+                start,
+                bytes,
+                until: 0,
+            },
             Err(_) => Self::default(),
         }
     }
@@ -298,47 +319,108 @@ fn segment(
     }
 }
 
-/// Makes holes of what newer entries have written over: from the newest back, each byte is taken once. Also where an
-/// entry points to the very range of a newer one: only the newer one's bytes are known to be what was submitted.
-fn give_up_recycled(seen: &mut Seen, since: &[u64]) {
-    // Disjoint ranges that newer entries point to, start to end.
-    let mut taken: BTreeMap<u64, u64> = BTreeMap::new();
-    let mut take = |address: u64, len: u32| {
+/// Ranges of memory, disjoint: start to end.
+#[derive(Default)]
+struct Taken(BTreeMap<u64, u64>);
+
+impl Taken {
+    fn overlaps(&self, address: u64, len: u32) -> bool {
+        let before = self.0.range(..address + u64::from(len)).next_back();
+        before.is_some_and(|(_, end)| *end > address)
+    }
+
+    /// True if something of it was taken before.
+    fn take(&mut self, address: u64, len: u32) -> bool {
         let (mut start, mut end) = (address, address + u64::from(len));
         let mut over = false;
         while let Some((&its, &its_end)) =
-            taken.range(..end).next_back().filter(|(_, e)| **e > start)
+            self.0.range(..end).next_back().filter(|(_, e)| **e > start)
         {
             over = true;
             (start, end) = (start.min(its), end.max(its_end));
-            taken.remove(&its);
+            self.0.remove(&its);
         }
-        taken.insert(start, end);
+        self.0.insert(start, end);
         over
-    };
-    for (n, raw) in since.iter().enumerate() {
-        if let EntryKind::Segment { address, len, .. } = entry::read(*raw, 0) {
-            // And what the process is writing now, right behind the newest.
-            let more = if n + 1 == since.len() {
-                BEING_WRITTEN
-            } else {
-                0
+    }
+}
+
+fn range_of(raw: u64) -> Option<(u64, u32)> {
+    match entry::read(raw, 0) {
+        EntryKind::Segment { address, len, .. } => Some((address.0, len)),
+        EntryKind::Control { .. } => None,
+    }
+}
+
+fn give_up(segment: &mut Segment, recycled: &mut u32) {
+    if !segment.bytes.is_empty() {
+        segment.bytes.clear();
+        segment.holes.clear();
+        *recycled += 1;
+    }
+}
+
+/// Gives up the bytes of entries whose range a newer entry points to again: only the newer one's are known to be what
+/// was submitted. `since` are entries that came while bytes were read, `until` how many of them had come when those of
+/// each submission had been read.
+fn give_up_recycled(seen: &mut Seen, since: &[u64], until: &[usize]) {
+    let mut recycled = 0;
+    // Oldest first: what came meanwhile grows.
+    let (mut meanwhile, mut came) = (Taken::default(), 0);
+    for (n, submission) in seen.submissions.iter_mut().enumerate() {
+        let now = until
+            .get(n)
+            .copied()
+            .unwrap_or(since.len())
+            .min(since.len());
+        for raw in since.get(came..now).unwrap_or_default() {
+            if let Some((address, len)) = range_of(*raw) {
+                meanwhile.take(address, len);
+            }
+        }
+        came = came.max(now);
+        // What the process was writing then, right behind the newest.
+        let newest = came.checked_sub(1).and_then(|n| since.get(n)).copied();
+        let writing = newest.and_then(range_of).map(|(a, len)| a + u64::from(len));
+        for segment in &mut submission.segments {
+            let Some((address, len)) = range_of(segment.entry) else {
+                continue;
             };
-            take(address.0, len + more);
+            let being_written = writing.is_some_and(|w| {
+                address < w + u64::from(BEING_WRITTEN) && w < address + u64::from(len)
+            });
+            if being_written || meanwhile.overlaps(address, len) {
+                give_up(segment, &mut recycled);
+            }
         }
     }
-    let all = seen.first.iter_mut().chain(&mut seen.submissions);
-    for segment in all.rev().flat_map(|s| s.segments.iter_mut().rev()) {
-        let EntryKind::Segment { address, len, .. } = entry::read(segment.entry, 0) else {
+    // Newest first: what later entries took.
+    let mut taken = Taken::default();
+    for raw in since {
+        if let Some((address, len)) = range_of(*raw) {
+            taken.take(address, len);
+        }
+    }
+    let mut later = Taken::default();
+    let ours = seen.submissions.iter_mut().rev();
+    for segment in ours.flat_map(|s| s.segments.iter_mut().rev()) {
+        let Some((address, len)) = range_of(segment.entry) else {
             continue;
         };
-        let over = take(address.0, len);
-        if over && !segment.bytes.is_empty() {
-            segment.bytes.clear();
-            segment.holes.clear();
-            seen.recycled += 1;
+        taken.take(address, len);
+        if later.take(address, len) {
+            give_up(segment, &mut recycled);
         }
     }
+    // The ring's beginning was read last of all.
+    for segment in seen.first.iter_mut().flat_map(|s| s.segments.iter_mut()) {
+        if let Some((address, len)) = range_of(segment.entry)
+            && taken.overlaps(address, len)
+        {
+            give_up(segment, &mut recycled);
+        }
+    }
+    seen.recycled += recycled;
 }
 
 /// Reads entries whose addresses are the GPU's alone, where their place in the process can be found.
@@ -392,7 +474,7 @@ pub(super) fn resolve(
                 break;
             }
         }
-        give_up_recycled(seen, &[]);
+        give_up_recycled(seen, &[], &[]);
     }
     windows
 }

@@ -358,7 +358,7 @@ fn graphics(seen: &Seen) -> Option<bool> {
 mod tests {
     use super::super::made_up::{MadeUp, Ring};
     use super::*;
-    use std::cell::Cell;
+    use std::cell::{Cell, RefCell};
 
     fn taken(memory: &impl Peek, areas: &[Area], last: u32) -> Snapshot {
         let options = Options {
@@ -431,6 +431,66 @@ mod tests {
         // The 40 that are not fetched, and the one before.
         assert_eq!(snapshot.channels[0].submissions.len(), 41);
         assert_eq!(snapshot.channels[0].get, 60);
+    }
+
+    /// Submits further entries when the second run of pushbuffer bytes is about to be read.
+    struct Going {
+        memory: RefCell<MadeUp>,
+        runs: Cell<u32>,
+        left: Cell<u64>,
+    }
+
+    impl Peek for Going {
+        fn peek(&self, at: u64, to: &mut [u8]) -> io::Result<()> {
+            if to.len() >= 0x1_0000 {
+                self.runs.set(self.runs.get() + 1);
+                if self.runs.get() == 2 {
+                    for n in 0..self.left.get() {
+                        let words = words(31 + n);
+                        let mut memory = self.memory.borrow_mut();
+                        memory.submit(Ring::slot(0), 31 + n, &words, 0);
+                    }
+                }
+            }
+            self.memory.borrow().peek(at, to)
+        }
+    }
+
+    /// 64 KiB, so that 32 go round the made-up pushbuffer.
+    fn words(n: u64) -> Vec<u32> {
+        let mut words = vec![0u32; 0x4000];
+        words[0] = 0x2001_8000;
+        words[1] = n as u32;
+        words
+    }
+
+    #[test]
+    fn what_was_read_before_its_memory_was_used_again_is_believed() {
+        let mut memory = MadeUp::cuda();
+        for n in 0..31 {
+            memory.submit(Ring::slot(0), n, &words(n), 0);
+        }
+        let areas = memory.areas().to_vec();
+        let going = Going {
+            memory: RefCell::new(memory),
+            runs: Cell::new(0),
+            // One more fits, then come the places of entries 0 to 9: a run is four entries.
+            left: Cell::new(11),
+        };
+        let snapshot = taken(&going, &areas, 1000);
+        let seen = &snapshot.channels[0];
+        assert_eq!(seen.submissions.len(), 31);
+        assert!(going.runs.get() > 1);
+        let whole: Vec<u64> = (0..31)
+            .filter(|n| {
+                let bytes = &seen.submissions[*n as usize].segments[0].bytes;
+                assert!(bytes.is_empty() || bytes[4..8] == (*n as u32).to_le_bytes());
+                !bytes.is_empty()
+            })
+            .collect();
+        // 4 to 9 are the newer ones' by the time they are read, and 10 is what would be written next.
+        let believed: Vec<u64> = (0..31).filter(|n| !(4..=10).contains(n)).collect();
+        assert_eq!(whole, believed, "recycled {}", seen.recycled);
     }
 
     #[test]
