@@ -285,6 +285,10 @@ impl Follower {
         // Positions of one round less have the same slots.
         let before = self.done + u64::from(self.size) - 1;
         let mut entries = fetch::entries(memory, self.ring, self.size, before, before + 1 + fresh)?;
+        if entries[0] == 0 && keeper.entry != 0 && self.index(end) == 0 {
+            // Its owner has given it up: all zero, GP_PUT too.
+            return Err(io::Error::other("the ring was cleared"));
+        }
         let kept = self.compare(memory, keeper, entries[0]);
         entries.remove(0);
         Ok(match kept {

@@ -149,6 +149,13 @@ impl Watched {
         (self.next_maps, self.next_search) = (0, 0);
     }
 
+    /// A ring is not to be followed yet: it is looked for again.
+    pub fn unsee(&mut self, ring: Option<CpuVa>) {
+        if let Some(ring) = ring {
+            self.rings.remove(&ring.0);
+        }
+    }
+
     /// Nobody has one of its channels any more: `said` is what that means if it has merely been unmapped.
     /// `hot`: the last look at it found something; `moved` and `looked` are when something was last found in it, and
     /// when it was last read.
@@ -184,7 +191,13 @@ impl Watched {
         if image == self.image || image.is_empty() {
             return None;
         }
+        let first = self.image.is_empty();
         self.image = image;
+        if first && !self.gone {
+            // It was taken on in the middle of an exec: which of the two memories was opened is not known.
+            self.process = Process::open(self.pid).ok();
+            return None;
+        }
         // Of the old program nothing can be read, and what is at its addresses is not its.
         self.process = None;
         Some(process::name(self.pid))
@@ -470,9 +483,15 @@ fn slot(
     Some((get, put, len != 0 && places.holds(address, len)))
 }
 
-/// What the kernel told a program image when it began: where its loader and its random bytes lie.
+/// What the kernel told a program image when it began: where its loader and its random bytes lie. Empty while that is
+/// being put together.
 fn image(pid: u32) -> Vec<u8> {
-    fs::read(format!("/proc/{pid}/auxv")).unwrap_or_default()
+    const LEAST: usize = 128;
+    let mut image = fs::read(format!("/proc/{pid}/auxv")).unwrap_or_default();
+    if image.len() < LEAST {
+        image.clear();
+    }
+    image
 }
 
 /// Whether a forked child's ring is its parent's, by the mapping's identity or, for device memory, by what is in it.
@@ -492,14 +511,22 @@ pub fn same_memory(parent: u32, child: u32, channel: &Channel) -> bool {
     let (Ok(parent), Ok(child)) = (Process::open(parent), Process::open(child)) else {
         return false;
     };
-    // A submission may come between two reads: three times is no accident.
-    (0..3).any(|_| {
-        let put = |p: &Process| p.memory.word(userd.0 + find::GP_GET).ok();
-        let newest = |p: &Process| {
-            let mut b = [0; 512];
-            p.memory.peek(ring.0, &mut b).ok().map(|()| b)
-        };
-        put(&parent).is_some_and(|p| Some(p) == put(&child))
-            && newest(&parent).is_some_and(|n| Some(n) == newest(&child))
-    })
+    let mask = channel.entries.unwrap_or(1).saturating_sub(1);
+    let put = |p: &Process| {
+        let both = p.memory.word(userd.0 + find::GP_GET).ok();
+        both.map(|b| (b >> 32) as u32)
+    };
+    let same = || {
+        // However fast it moves: the child's GP_PUT lies between the parent's before and after it, and the entry
+        // before it is one and the same.
+        let (before, theirs, after) = (put(&parent)?, put(&child)?, put(&parent)?);
+        let newest = ring.0 + 8 * u64::from(theirs.wrapping_sub(1) & mask);
+        let (mine, its) = (
+            parent.memory.word(newest).ok()?,
+            child.memory.word(newest).ok()?,
+        );
+        let between = theirs.wrapping_sub(before) & mask <= after.wrapping_sub(before) & mask;
+        Some(between && mine == its)
+    };
+    (0..3).any(|_| same() == Some(true))
 }

@@ -354,6 +354,17 @@ impl Session {
             }
             return;
         }
+        // One that a forked child has from a forebear whose own was not found yet is the forebear's.
+        let mut forebear = self.watched.get(&pid).and_then(|w| w.parent);
+        while let Some(p) = forebear {
+            if process::state(pid).forked && discover::same_memory(p, pid, &channel.channel) {
+                if let Some(w) = self.watched.get_mut(&pid) {
+                    w.unsee(ring);
+                }
+                return;
+            }
+            forebear = self.watched.get(&p).and_then(|w| w.parent);
+        }
         let Some(watched) = self.watched.get(&pid) else {
             return;
         };
