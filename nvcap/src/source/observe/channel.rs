@@ -152,11 +152,6 @@ impl Follower {
         Ok(())
     }
 
-    /// Its process had not run until now.
-    pub fn was_idle(&mut self, now: u64) {
-        self.idle = now;
-    }
-
     fn mask(&self) -> u64 {
         u64::from(self.size) - 1
     }

@@ -38,8 +38,6 @@ struct Followed {
     follower: Follower,
     holders: Vec<u32>,
     due: u64,
-    /// CPU time of its holders at the last look.
-    cpu: u64,
     /// When something was last found in it, ns.
     moved: u64,
     live: bool,
@@ -136,7 +134,6 @@ impl Session {
     /// Looks at every channel that is due. Gives the time of the next look.
     fn look_at_due(&mut self) -> u64 {
         let mut next = u64::MAX;
-        let mut cpu: BTreeMap<u32, Option<u64>> = BTreeMap::new();
         for i in 0..self.followed.len() {
             let begun = now();
             let f = &self.followed[i];
@@ -147,27 +144,7 @@ impl Session {
                 next = next.min(f.due);
                 continue;
             }
-            // The CPU time of all that can submit to it; `None`: one of them is gone.
-            let used: Option<u64> = f
-                .holders
-                .iter()
-                .map(|pid| {
-                    *cpu.entry(*pid)
-                        .or_insert_with(|| self.watched.get(pid).and_then(Watched::cpu))
-                })
-                .sum();
-            let f = &mut self.followed[i];
-            let size = f.follower.announced.entries.unwrap_or(1);
-            let interval = f.interval();
-            let idle = used.is_some_and(|u| pace::idle_proof(u.saturating_sub(f.cpu), size));
-            let waited = begun.saturating_sub(f.follower.looked);
-            if idle && !f.follower.hot && waited < pace::LONGEST_NS {
-                f.follower.was_idle(begun);
-                f.due = begun + interval;
-                next = next.min(f.due);
-                continue;
-            }
-            self.look(i, used);
+            self.look(i);
             let f = &mut self.followed[i];
             f.due = if f.follower.behind {
                 begun
@@ -182,7 +159,7 @@ impl Session {
     }
 
     /// Looks at one channel now.
-    fn look(&mut self, i: usize, used: Option<u64>) {
+    fn look(&mut self, i: usize) {
         let begun = now();
         let f = &mut self.followed[i];
         let mut refused = true;
@@ -220,7 +197,6 @@ impl Session {
                 }
             }
         }
-        f.cpu = used.unwrap_or(0);
         if refused {
             f.live = false;
             self.sums.tail_ns = self.sums.tail_ns.max(begun.saturating_sub(was));
@@ -387,18 +363,16 @@ impl Session {
                 );
                 self.next_id += 1;
                 self.out.push(Record::Channel(Box::new(announced)));
-                let cpu = process.cpu().unwrap_or(0);
                 self.followed.push(Followed {
                     follower,
                     holders: vec![pid],
                     due: now,
-                    cpu,
                     moved: 0,
                     live: true,
                 });
                 if channel.begin == Begin::First {
                     // What came before it was found is in its ring still.
-                    self.look(self.followed.len() - 1, Some(cpu));
+                    self.look(self.followed.len() - 1);
                 }
             }
             Ok(None) => {}
@@ -430,7 +404,7 @@ impl Session {
     fn leave(&mut self, pid: u32) {
         for i in 0..self.followed.len() {
             if self.followed[i].live && self.followed[i].holders.contains(&pid) {
-                self.look(i, None);
+                self.look(i);
                 let f = &mut self.followed[i];
                 f.holders.retain(|h| *h != pid);
                 if f.live && f.holders.is_empty() {
@@ -543,7 +517,7 @@ impl Source for Session {
         for i in 0..self.followed.len() {
             self.followed[i].follower.behind = true;
             while self.followed[i].live && self.followed[i].follower.behind {
-                self.look(i, None);
+                self.look(i);
             }
         }
         let unresolved: Vec<(u32, usize)> = self
