@@ -319,7 +319,7 @@ fn batch(w: &mut Walk) {
     if n > entries - at {
         n = entries - at;
     }
-    // From a multiple of 64 bytes: see get_put.
+    // From a multiple of 64 bytes: see `read.rs`.
     let first = if c.ring & 63 == 0 { at & 7 } else { 0 };
     if n > BATCH as u64 - first {
         n = BATCH as u64 - first;

@@ -3,6 +3,7 @@
 use std::{fs, path::Path};
 
 use super::error::{Error, Result};
+use crate::record::{At, Channel, ChannelId, CpuVa, Origin};
 
 /// A doorbell word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,6 +31,27 @@ pub struct GivenChannel {
     pub entries: u32,
     /// Address of USERD in the process.
     pub userd: u64,
+}
+
+impl GivenChannel {
+    /// As a channel of the trace.
+    #[must_use]
+    pub fn channel(&self, at: At, id: ChannelId) -> Channel {
+        Channel {
+            at,
+            id,
+            gpu: Some(self.gpu),
+            token: self.token,
+            class: self.class,
+            engine: self.engine,
+            handle: None,
+            ring_gpu: None,
+            ring: Some(CpuVa(self.ring)),
+            entries: Some(self.entries),
+            userd: Some(CpuVa(self.userd)),
+            origin: Origin::Given,
+        }
+    }
 }
 
 /// What the user gave.

@@ -20,7 +20,7 @@ use crate::decode::{
     event::EntryKind,
     stream::{Item, Stream},
 };
-use crate::record::Device;
+use crate::record::{At, Channel, ChannelId, CpuVa, Device, Origin};
 
 pub use super::places::Places;
 
@@ -58,6 +58,27 @@ pub struct Found {
     pub used: bool,
     /// What stands behind it.
     pub proof: Proof,
+}
+
+impl Found {
+    /// As a channel: what is known of it.
+    #[must_use]
+    pub fn channel(&self, at: At, id: ChannelId) -> Channel {
+        Channel {
+            at,
+            id,
+            gpu: Some(self.gpu),
+            token: None,
+            class: None,
+            engine: None,
+            handle: None,
+            ring_gpu: None,
+            ring: Some(CpuVa(self.ring)),
+            entries: Some(self.entries),
+            userd: Some(CpuVa(self.userd)),
+            origin: Origin::Found,
+        }
+    }
 }
 
 /// How a ring's place relative to its USERD was known.

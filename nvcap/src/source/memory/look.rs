@@ -4,7 +4,7 @@
 use std::{fs, io};
 
 use super::{find, maps, process::Memory};
-use crate::record::{At, Channel, ChannelId, CpuVa, Life, Origin, Process, Record};
+use crate::record::{At, ChannelId, Life, Process, Record};
 
 /// What was seen.
 #[derive(Clone, Debug, Default)]
@@ -58,20 +58,8 @@ pub fn look(pid: u32, first: u32) -> io::Result<Look> {
     for (f, number) in found.iter().zip(first..) {
         let id = ChannelId(number);
         look.positions.push((id, f.get, f.put));
-        look.records.push(Record::Channel(Box::new(Channel {
-            at,
-            id,
-            gpu: Some(f.gpu),
-            token: None,
-            class: None,
-            engine: None,
-            handle: None,
-            ring_gpu: None,
-            ring: Some(CpuVa(f.ring)),
-            entries: Some(f.entries),
-            userd: Some(CpuVa(f.userd)),
-            origin: Origin::Found,
-        })));
+        look.records
+            .push(Record::Channel(Box::new(f.channel(at, id))));
     }
     Ok(look)
 }

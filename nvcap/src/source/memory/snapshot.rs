@@ -14,9 +14,7 @@ use super::{
     notifier::{self, Notifier},
     process::{Memory, Peek},
 };
-use crate::record::{
-    At, Channel, ChannelId, CpuVa, Device, Life, Origin, Process, Record, Submission,
-};
+use crate::record::{At, Channel, ChannelId, Device, Life, Process, Record, Submission};
 
 /// How far to look.
 #[derive(Clone, Copy, Debug)]
@@ -262,20 +260,7 @@ fn see(
     options: Options<'_>,
 ) -> Seen {
     let mut seen = Seen {
-        channel: Channel {
-            at,
-            id,
-            gpu: Some(found.gpu),
-            token: None,
-            class: None,
-            engine: None,
-            handle: None,
-            ring_gpu: None,
-            ring: Some(CpuVa(found.ring)),
-            entries: Some(found.entries),
-            userd: Some(CpuVa(found.userd)),
-            origin: Origin::Found,
-        },
+        channel: found.channel(at, id),
         found,
         get: found.get,
         put: found.put,

@@ -63,8 +63,6 @@ pub struct Follower {
     pub behind: bool,
     /// Position up to which entries were known to have come at the last look.
     seen: u64,
-    /// Until when its process is known not to have run, ns.
-    idle: u64,
     ring: u64,
     size: u32,
     userd: u64,
@@ -114,7 +112,6 @@ impl Follower {
             looked: now,
             behind: false,
             seen: 0,
-            idle: 0,
             ring: ring.0,
             size,
             userd: userd.0,
@@ -184,7 +181,7 @@ impl Follower {
         let now = clock();
         let (get, put) = self.get_put(memory)?;
         let fresh = u64::from(put).wrapping_sub(self.done) & self.mask();
-        let elapsed = now.saturating_sub(self.looked.max(self.idle));
+        let elapsed = now.saturating_sub(self.looked);
         let passed = fresh;
         // A long row in pieces: while the first is read, the next need not wait to be overwritten.
         let fresh = fresh.min(PIECE);

@@ -9,7 +9,7 @@ use super::{
     channel::Begin,
     process::{self, Process, now},
 };
-use crate::record::{At, Channel, ChannelId, CpuVa, Device, Origin, Record, Unmapping};
+use crate::record::{At, Channel, ChannelId, CpuVa, Device, Record, Unmapping};
 use crate::source::{
     given::Given,
     memory::{
@@ -128,11 +128,6 @@ impl Watched {
             gone: false,
             found: false,
         })
-    }
-
-    /// CPU time it has used, ns; `None` when it is gone.
-    pub fn cpu(&self) -> Option<u64> {
-        self.process.as_ref()?.cpu()
     }
 
     /// It could submit, and nobody saw whether it did.
@@ -335,20 +330,7 @@ impl Watched {
                 continue;
             }
             changes.channels.push(Seen {
-                channel: Channel {
-                    at: self.at(now),
-                    id: ChannelId(0),
-                    gpu: Some(f.gpu),
-                    token: None,
-                    class: None,
-                    engine: None,
-                    handle: None,
-                    ring_gpu: None,
-                    ring: Some(CpuVa(f.ring)),
-                    entries: Some(f.entries),
-                    userd: Some(CpuVa(f.userd)),
-                    origin: Origin::Found,
-                },
+                channel: f.channel(self.at(now), ChannelId(0)),
                 begin,
             });
         }
@@ -376,20 +358,7 @@ impl Watched {
                 continue;
             }
             changes.channels.push(Seen {
-                channel: Channel {
-                    at: self.at(now),
-                    id: ChannelId(0),
-                    gpu: Some(c.gpu),
-                    token: c.token,
-                    class: c.class,
-                    engine: c.engine,
-                    handle: None,
-                    ring_gpu: None,
-                    ring: Some(CpuVa(c.ring)),
-                    entries: Some(c.entries),
-                    userd: Some(CpuVa(c.userd)),
-                    origin: Origin::Given,
-                },
+                channel: c.channel(self.at(now), ChannelId(0)),
                 begin: self.begin,
             });
         }

@@ -180,8 +180,6 @@ impl Session {
                             / f64::from(f.follower.announced.entries.unwrap_or(1));
                         self.sums.longest_ns = self.sums.longest_ns.max(looked.elapsed);
                         self.sums.largest_part = self.sums.largest_part.max(part);
-                    }
-                    if looked.fresh > 0 {
                         f.moved = begun;
                     }
                     refused = false;
@@ -434,19 +432,19 @@ impl Session {
         }
     }
 
+    fn tell_unresolved(&mut self, pid: u32, count: usize) {
+        if count > 0 {
+            self.blind(pid, format!("{count} places of its memory moved as a channel's GP_PUT does, and no ring was found that belongs to them"));
+        }
+    }
+
     fn process_gone(&mut self, pid: u32) {
         self.leave(pid);
         self.ended(pid);
         let Some(watched) = self.watched.remove(&pid) else {
             return;
         };
-        let unresolved = watched.unresolved();
-        if unresolved > 0 {
-            self.blind(
-                pid,
-                format!("{unresolved} places of its memory moved as a channel's GP_PUT does, and no ring was found that belongs to them"),
-            );
-        }
+        self.tell_unresolved(pid, watched.unresolved());
         if watched.unseen() {
             self.blind(
                 pid,
@@ -525,8 +523,8 @@ impl Source for Session {
             .iter()
             .map(|(pid, w)| (*pid, w.unresolved()))
             .collect();
-        for (pid, count) in unresolved.into_iter().filter(|u| u.1 > 0) {
-            self.blind(pid, format!("{count} places of its memory moved as a channel's GP_PUT does, and no ring was found that belongs to them"));
+        for (pid, count) in unresolved {
+            self.tell_unresolved(pid, count);
         }
         to.append(&mut self.out);
         let (wall, cpu) = self.started;

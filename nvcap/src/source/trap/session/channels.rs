@@ -10,10 +10,10 @@ use super::{
         error::{Error, Result},
         space::ChannelState,
     },
-    Session,
+    Session, seen_now,
 };
 use crate::{
-    record::{At, Channel, ChannelId, CpuVa, Loss, Lost, Origin, Record},
+    record::{Channel, ChannelId, CpuVa, Lost, Origin, Record},
     source::memory::{find, maps, process::Memory},
 };
 
@@ -137,24 +137,7 @@ impl Session {
             return Ok(None);
         }
         let id = self.own_id();
-        let channel = Channel {
-            at: At {
-                time_ns: arm::now(),
-                pid,
-                tid: 0,
-            },
-            id,
-            gpu: Some(found.gpu),
-            token: None,
-            class: None,
-            engine: None,
-            handle: None,
-            ring_gpu: None,
-            ring: Some(CpuVa(found.ring)),
-            entries: Some(found.entries),
-            userd: Some(CpuVa(found.userd)),
-            origin: Origin::Found,
-        };
+        let channel = found.channel(seen_now(pid), id);
         self.add_channel(space, channel, u64::from(start))
     }
 
@@ -205,24 +188,7 @@ impl Session {
             let start = memory
                 .and_then(|m| m.get_put(given.userd + find::GP_GET).ok())
                 .map_or(0, |gp| gp.1);
-            let channel = Channel {
-                at: At {
-                    time_ns: arm::now(),
-                    pid,
-                    tid: 0,
-                },
-                id,
-                gpu: Some(given.gpu),
-                token: given.token,
-                class: given.class,
-                engine: given.engine,
-                handle: None,
-                ring_gpu: None,
-                ring: Some(CpuVa(given.ring)),
-                entries: Some(given.entries),
-                userd: Some(CpuVa(given.userd)),
-                origin: Origin::Given,
-            };
+            let channel = given.channel(seen_now(pid), id);
             self.add_channel(space, channel, u64::from(start & (given.entries - 1)))?;
         }
         let state = self.spaces.entry(space).or_default();
@@ -259,36 +225,18 @@ impl Session {
     pub(super) fn count_unfetched(&mut self, index: u32) {
         let state = self.loaded.shared.get(index);
         let channel = &self.channels[index as usize];
+        let (id, pid) = (channel.id, channel.announced.at.pid);
         if channel.announced.origin == Origin::Allocated && !channel.looked && state.looks == 0 {
-            let at = At {
-                time_ns: arm::now(),
-                pid: channel.announced.at.pid,
-                tid: 0,
-            };
             let why = "a channel was gone before it could be looked at: the process was too short, or the machine too busy";
-            self.out.push(Record::Loss(Loss {
-                at,
-                channel: Some(channel.id),
-                what: Lost::Blind {
-                    why: why.to_owned(),
-                },
-            }));
+            let why = why.to_owned();
+            self.lost(pid, Some(id), Lost::Blind { why });
         }
         if state.seen > state.done {
-            let at = At {
-                time_ns: arm::now(),
-                pid: channel.announced.at.pid,
-                tid: 0,
-            };
             let what = Lost::Entries {
                 position: state.done,
                 count: state.seen - state.done,
             };
-            self.out.push(Record::Loss(Loss {
-                at,
-                channel: Some(channel.id),
-                what,
-            }));
+            self.lost(pid, Some(id), what);
         }
     }
 
@@ -329,20 +277,11 @@ impl Session {
                 continue;
             }
             for (token, count) in tokens {
-                let at = At {
-                    time_ns: arm::now(),
-                    pid: 0,
-                    tid: 0,
-                };
                 let what = Lost::UnknownChannel {
                     token: Some(token),
                     count,
                 };
-                self.out.push(Record::Loss(Loss {
-                    at,
-                    channel: None,
-                    what,
-                }));
+                self.lost(0, None, what);
             }
         }
     }

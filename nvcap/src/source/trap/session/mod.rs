@@ -351,18 +351,14 @@ impl Session {
     }
 
     fn blind(&mut self, pid: u32, why: &Error) {
-        let at = At {
-            time_ns: arm::now(),
-            pid,
-            tid: 0,
-        };
-        self.out.push(Record::Loss(Loss {
-            at,
-            channel: None,
-            what: Lost::Blind {
-                why: why.to_string(),
-            },
-        }));
+        let why = why.to_string();
+        self.lost(pid, None, Lost::Blind { why });
+    }
+
+    /// Tells that something is missing, as of now.
+    fn lost(&mut self, pid: u32, channel: Option<ChannelId>, what: Lost) {
+        let at = seen_now(pid);
+        self.out.push(Record::Loss(Loss { at, channel, what }));
     }
 
     fn apply(&mut self, change: Change) -> Result<()> {
@@ -468,6 +464,15 @@ impl Session {
             stats: self.loaded.stats(),
             kernel_hits: hits,
         }
+    }
+}
+
+/// Now, of a process and none of its threads: what this program sees by itself.
+fn seen_now(pid: u32) -> At {
+    At {
+        time_ns: arm::now(),
+        pid,
+        tid: 0,
     }
 }
 

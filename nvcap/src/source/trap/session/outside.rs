@@ -3,11 +3,11 @@
 
 use super::{
     super::{arm, assemble::Gathered},
-    Session,
+    Session, seen_now,
 };
 use crate::{
     decode::entry,
-    record::{At, How, Loss, Lost, Record, Submission},
+    record::{How, Lost, Record, Submission},
     source::memory::{process::Memory, ring},
 };
 
@@ -96,16 +96,7 @@ impl Session {
 
     pub(super) fn lost_records(&mut self, kind: &'static str, count: u64) {
         if count > 0 {
-            let at = At {
-                time_ns: arm::now(),
-                pid: 0,
-                tid: 0,
-            };
-            self.out.push(Record::Loss(Loss {
-                at,
-                channel: None,
-                what: Lost::Records { kind, count },
-            }));
+            self.lost(0, None, Lost::Records { kind, count });
         }
     }
 
@@ -192,20 +183,12 @@ impl Session {
         if doorbells < u64::from(channel.entries) {
             return;
         }
-        let at = At {
-            time_ns: arm::now(),
-            pid: channel.announced.at.pid,
-            tid: 0,
-        };
+        let (id, pid) = (channel.id, channel.announced.at.pid);
         let why = format!(
             "{doorbells} doorbells came before a ring of {} entries could be looked at: it may have gone round",
             channel.entries
         );
-        self.out.push(Record::Loss(Loss {
-            at,
-            channel: Some(channel.id),
-            what: Lost::Blind { why },
-        }));
+        self.lost(pid, Some(id), Lost::Blind { why });
     }
 
     pub(super) fn fetch(&mut self, index: u32) -> Option<()> {
@@ -218,11 +201,7 @@ impl Session {
         }
         let size = u64::from(channel.entries);
         let target = state.seen + (u64::from(put).wrapping_sub(state.seen) & (size - 1));
-        let at = At {
-            time_ns: arm::now(),
-            pid: channel.announced.at.pid,
-            tid: 0,
-        };
+        let at = seen_now(channel.announced.at.pid);
         // What was captured and has not come to light is fetched again.
         let mut from = state.done.min(channel.taken);
         let mut lost = None;
@@ -267,11 +246,7 @@ impl Session {
         });
         let id = channel.id;
         if let Some(what) = lost {
-            self.out.push(Record::Loss(Loss {
-                at,
-                channel: Some(id),
-                what,
-            }));
+            self.lost(at.pid, Some(id), what);
         }
         self.out.extend(record.map(Record::Submission));
         self.channels[index as usize].taken = target;
