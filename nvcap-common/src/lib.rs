@@ -30,6 +30,19 @@ pub const GET_EVERY: u64 = 16;
 /// "Not read": in [`Submit::get`].
 pub const NO_GET: u32 = u32::MAX;
 
+/// Words that a [`Windows`] shows of the memory around each register, and how many of them lie before it.
+pub const WINDOW: usize = 128;
+/// As [`WINDOW`]: those before the register's address.
+pub const WINDOW_BEFORE: usize = 16;
+/// [`Windows`] that one channel sends at most.
+pub const MAX_WINDOWS: u32 = 24;
+/// Reads of GP_PUT in a row that must have found what the process's own copy said before that copy is believed.
+pub const AGREED: u32 = 16;
+/// In [`Channel::agreed`]: the copy was wrong once and is never believed again.
+pub const NEVER: u32 = u32::MAX;
+/// In [`SiteValue::own`]: not known where the process keeps its own copy of GP_PUT.
+pub const NO_OWN: u32 = u32::MAX;
+
 /// Kinds of record, in [`Header::kind`].
 pub mod kind {
     /// [`super::Submit`].
@@ -62,6 +75,8 @@ pub mod kind {
     pub const EXIT: u16 = 14;
     /// [`super::Header`] alone: a module of the kernel is being loaded.
     pub const MODULE: u16 = 15;
+    /// [`super::Windows`].
+    pub const WINDOWS: u16 = 16;
 }
 
 /// Flags in [`Header::flags`].
@@ -172,6 +187,32 @@ pub struct Site {
     pub regs: [u64; REGS],
     /// Bytes from `ip - CODE` to `ip + CODE`.
     pub code: [u8; 2 * CODE],
+}
+
+/// The memory around each register at a trap, for finding where the process keeps its own copy of GP_PUT.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Windows {
+    /// Header; `len` is 0.
+    pub header: Header,
+    /// Instruction pointer at the trap.
+    pub ip: u64,
+    /// Address space.
+    pub space: u32,
+    /// Index of the channel.
+    pub channel: u32,
+    /// GP_PUT as read from USERD.
+    pub put: u32,
+    /// Bit r: the window of register r could be read.
+    pub readable: u32,
+    /// Words from [`window_start`] of each register on.
+    pub words: [[u32; WINDOW]; REGS],
+}
+
+/// Address of a register's first word in [`Windows`].
+#[inline(always)]
+pub const fn window_start(register: u64) -> u64 {
+    (register & !3).wrapping_sub(4 * WINDOW_BEFORE as u64)
 }
 
 /// End of a look at every channel of a process.
@@ -386,6 +427,10 @@ pub struct Channel {
     pub looks: u64,
     /// Key in XLATE of what its GPU addresses are in the process; 0: the same.
     pub xlate: u32,
+    /// Reads of GP_PUT in a row that found what the process's own copy said, or [`NEVER`]. The owner's.
+    pub agreed: u32,
+    /// [`Windows`] sent. The owner's.
+    pub windows: u32,
     /// Unused, 0.
     pub pad: u32,
 }
@@ -423,6 +468,20 @@ pub struct SiteKey {
     pub space: u32,
     /// Unused, 0.
     pub pad: u32,
+}
+
+/// Value of SITES: what is known of a store to a doorbell.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SiteValue {
+    /// The register that holds the token, or [`u32::MAX`] where that cannot be told.
+    pub register: u32,
+    /// The register near whose address the process keeps its own copy of GP_PUT, or [`NO_OWN`].
+    pub own: u32,
+    /// Index of the copy among the words of that register's window.
+    pub word: u32,
+    /// Nonzero: [`Windows`] are asked for.
+    pub learn: u32,
 }
 
 /// Translation of GPU addresses that are not the process's own, in XLATE.
@@ -476,6 +535,10 @@ pub struct Stats {
     pub unreadable: u64,
     /// Traps that left the work to another processor that was already walking the channel.
     pub contended: u64,
+    /// Looks at a channel that took GP_PUT from the process's own copy.
+    pub own_put: u64,
+    /// Channels whose process's copy of GP_PUT was found to be ahead of GP_PUT.
+    pub own_put_wrong: u64,
 }
 
 /// What the user program tells the BPF programs, in CONFIG[0].

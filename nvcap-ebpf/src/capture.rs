@@ -7,8 +7,8 @@
 
 use aya_ebpf::{macros::map, maps::PerCpuArray};
 use nvcap_common::{
-    BATCH, CHUNK, CLASSES, Channel, Data, Gap, Header, NO_TOKEN, RANGES, REGS, Scan, Submit,
-    TokenKey, flag, kind,
+    AGREED, BATCH, CHUNK, CLASSES, Channel, Data, Gap, Header, NEVER, NO_OWN, NO_TOKEN, RANGES, REGS, Scan,
+    Submit, TokenKey, flag, kind,
 };
 
 use crate::{
@@ -16,7 +16,8 @@ use crate::{
         CHANNELS, NO_WAKEUP, SPACES, TOKENS, XLATE, count, discard, fetch_add, reserve, submit,
         wakeup_if_filling,
     },
-    read::{bounded, positions, read_user},
+    own,
+    read::{FEW, bounded, read_user},
 };
 
 pub mod phase {
@@ -80,6 +81,10 @@ pub struct Walk {
     pub high: u32,
     /// Index of the first valid entry in `batch`.
     pub first: u32,
+    /// The process's own copy of GP_PUT at the trap, or NO_OWN.
+    pub own: u32,
+    /// Nonzero: windows are asked for.
+    pub learn: u32,
     /// Claims served so far.
     pub served: u64,
     pub cursor: u64,
@@ -242,7 +247,7 @@ fn look(w: &mut Walk) {
     if c.live == 0 {
         return;
     }
-    let Some((get, put)) = positions(c) else {
+    let Some((get, put)) = own::positions(w, c) else {
         c.errors += 1;
         return;
     };
@@ -253,6 +258,13 @@ fn look(w: &mut Walk) {
     w.get = get;
     w.put = put;
     c.looks += 1;
+    if own::is_ahead(w, c) && !step_back(w, c) {
+        w.deferred = 1;
+        return;
+    }
+    // The registers are those of one trap, for one look.
+    w.own = NO_OWN;
+    w.learn = 0;
     let seen = c.seen;
     let target = seen + (u64::from(w.put).wrapping_sub(seen) & (entries - 1));
     c.seen = target;
@@ -279,6 +291,27 @@ fn look(w: &mut Walk) {
     w.cursor = c.done;
     w.target = target;
     w.phase = phase::BATCH;
+}
+
+/// Gives up the process's own copy of GP_PUT. What was captured beyond GP_PUT by it was not what was submitted: it counts
+/// as lost, and is captured again in its time.
+#[inline(always)]
+fn step_back(w: &Walk, c: &mut Channel) -> bool {
+    if c.agreed >= AGREED {
+        let beyond = c.seen.wrapping_sub(u64::from(w.put)) & (u64::from(c.entries) - 1);
+        if beyond != 0 && beyond <= FEW {
+            if !gap(w, c.seen - beyond, beyond) {
+                return false;
+            }
+            c.seen -= beyond;
+            if c.done > c.seen {
+                c.done = c.seen;
+            }
+        }
+        count(|s| s.own_put_wrong += 1);
+    }
+    c.agreed = NEVER;
+    true
 }
 
 #[inline(always)]

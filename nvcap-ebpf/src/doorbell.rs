@@ -9,12 +9,13 @@ use aya_ebpf::{
     macros::perf_event,
     programs::PerfEventContext,
 };
-use nvcap_common::{CODE, NO_TOKEN, REGS, Site, SiteKey, kind};
+use nvcap_common::{CODE, NO_OWN, NO_TOKEN, REGS, Site, SiteKey, kind};
 
 use crate::{
     capture::{self, Walk, phase},
     kernel,
     maps::{MORE, SITES, WAKEUP, count, reserve, submit, traced},
+    own,
 };
 
 /// Steps of one walk where bpf_loop does them.
@@ -101,12 +102,18 @@ fn begin(ctx: &PerfEventContext, w: &mut Walk) -> bool {
         space: w.space,
         pad: 0,
     };
+    w.own = NO_OWN;
+    w.learn = 0;
     w.token = match SITES.get_ptr(key) {
-        // SAFETY: a plain integer.
-        Some(register) => match unsafe { *register } {
-            r if (r as usize) < REGS => w.regs[r as usize & (REGS - 1)] as u32,
-            _ => NO_TOKEN,
-        },
+        Some(value) => {
+            // SAFETY: plain integers; the user program replaces the value whole.
+            let value = unsafe { *value };
+            own::prepare(w, value);
+            match value.register as usize {
+                r if r < REGS => w.regs[r & (REGS - 1)] as u32,
+                _ => NO_TOKEN,
+            }
+        }
         None => {
             count(|s| s.unknown_site += 1);
             site(w);

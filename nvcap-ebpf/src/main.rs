@@ -5,6 +5,7 @@
 //! - `ioctl`, `mmap`, `process`: what the driver model is made from.
 //! - `fentry`: another way into `ioctl` and `mmap`.
 //! - `read`: reading the traced process's memory, video memory above all.
+//! - `own`: the process's own copy of GP_PUT, which costs less to read.
 //! - `kernel`: reading kernel structures by offsets found in BTF.
 //!
 //! Nothing here decides what a byte means. All state that outlives a program run is in the maps of `maps`.
@@ -21,6 +22,7 @@ mod ioctl;
 mod kernel;
 mod maps;
 mod mmap;
+mod own;
 mod process;
 mod read;
 

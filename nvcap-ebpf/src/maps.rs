@@ -9,7 +9,7 @@ use aya_ebpf::{
     maps::{Array, HashMap, PerCpuArray, ProgramArray, RingBuf},
 };
 use nvcap_common::{
-    Channel, Config, MAX_CHANNELS, MAX_SPACES, Proc, Ranges, SiteKey, Space, Stats, TokenKey,
+    Channel, Config, MAX_CHANNELS, MAX_SPACES, Proc, Ranges, SiteKey, SiteValue, Space, Stats, TokenKey,
     TokenValue,
 };
 
@@ -31,7 +31,7 @@ pub static CHANNELS: Array<Channel> = Array::with_max_entries(MAX_CHANNELS, BPF_
 #[map]
 pub static TOKENS: HashMap<TokenKey, TokenValue> = HashMap::with_max_entries(4 * MAX_CHANNELS, 0);
 #[map]
-pub static SITES: HashMap<SiteKey, u32> = HashMap::with_max_entries(4096, 0);
+pub static SITES: HashMap<SiteKey, SiteValue> = HashMap::with_max_entries(4096, 0);
 #[map]
 pub static XLATE: HashMap<u32, Ranges> = HashMap::with_max_entries(256, 0);
 /// Slot 0: the program that goes on with a walk (kernels without bpf_loop).

@@ -74,15 +74,19 @@ fn put_alone(_at: u64, _entries: u64) -> Option<u32> {
 }
 
 /// More new entries than this in one look are believed of a full read only.
-const FEW: u64 = 64;
+pub const FEW: u64 = 64;
+
+/// GP_GET and GP_PUT are to be read together at this look.
+#[inline(always)]
+pub fn is_full(c: &Channel) -> bool {
+    CONFIG.get(0).is_none_or(|f| f.gp_get != 0) || c.looks & (GET_EVERY - 1) == 0
+}
 
 /// GP_PUT, and GP_GET every now and then.
 #[inline(always)]
 pub fn positions(c: &Channel) -> Option<(u32, u32)> {
-    let always = CONFIG.get(0).is_none_or(|f| f.gp_get != 0);
     let entries = u64::from(c.entries);
-    if !always
-        && c.looks & (GET_EVERY - 1) != 0
+    if !is_full(c)
         && let Some(put) = put_alone(c.get_put, entries)
         && u64::from(put).wrapping_sub(c.seen) & (entries - 1) <= FEW
     {

@@ -228,6 +228,7 @@ impl Target {
             no_bpf_loop: std::env::var_os("NVCAP_NO_BPF_LOOP").is_some(),
             notice: |line| eprintln!("nvcap: {line}"),
             gp_get: watch,
+            no_own_put: true,
         };
         let limits = live::Limits {
             duration: self.duration,

@@ -205,6 +205,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
             no_bpf_loop: std::env::var_os("NVCAP_NO_BPF_LOOP").is_some(),
             notice: |line| eprintln!("nvcap: {line}"),
             gp_get: args.output.explain_streams,
+            no_own_put: std::env::var_os("NVCAP_NO_OWN_PUT").is_some(),
         },
         observe: observe::session::Options {
             follow: !args.no_follow,

@@ -8,6 +8,7 @@ use anyhow::{Context, Result, bail};
 use clap::{Parser, ValueEnum};
 use softgpu::hang::Hang;
 use softgpu::layout::{CHANNELS, Channel, GPUS, channels_file};
+use softgpu::memory::OwnPut;
 use softgpu::plan::Plan;
 use softgpu::run::{How, bench, run};
 use softgpu::store::Site;
@@ -112,6 +113,12 @@ struct Args {
     /// Ring after giving the channel up, so that another thread's doorbell may come first
     #[arg(long)]
     late_doorbell: bool,
+    /// Its own copy of GP_PUT stops being kept after N submissions of a channel
+    #[arg(long, value_name = "N", conflicts_with = "own_put_ahead")]
+    own_put_stuck: Option<u64>,
+    /// Its own copy of GP_PUT is one ahead after N submissions of a channel
+    #[arg(long, value_name = "N")]
+    own_put_ahead: Option<u64>,
     /// Leave SIGTRAP alone: a stray trap then ends the program, as it would any other
     #[arg(long)]
     default_sigtrap: bool,
@@ -222,6 +229,11 @@ impl Args {
                 Sites::Both => None,
             },
             late_doorbell: self.late_doorbell,
+            own_put: match (self.own_put_stuck, self.own_put_ahead) {
+                (Some(n), _) => OwnPut::Stuck(n),
+                (_, Some(n)) => OwnPut::Ahead(n),
+                _ => OwnPut::Right,
+            },
             default_sigtrap: self.default_sigtrap,
         }
     }

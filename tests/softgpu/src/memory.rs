@@ -23,6 +23,20 @@ pub struct Memory {
     device: Option<Device>,
     /// Tracking semaphores and notifiers are mapped too, and are written as a GPU and its driver would.
     whole: bool,
+    /// What the program's own copies of GP_PUT are like.
+    pub own_put: OwnPut,
+}
+
+/// What a program's own copy of GP_PUT is like, for tracers that look at it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OwnPut {
+    /// Equal to GP_PUT when a doorbell is rung.
+    #[default]
+    Right,
+    /// It stays where it is after this many submissions of a channel.
+    Stuck(u64),
+    /// It is one ahead after this many submissions of a channel.
+    Ahead(u64),
 }
 
 /// A channel's lock and counters, in memory that forks share.
@@ -54,6 +68,7 @@ impl Memory {
             ranges: Vec::new(),
             device: None,
             whole: false,
+            own_put: OwnPut::Right,
         };
         let mut wanted = vec![(CONTROL, CONTROL_LEN)];
         for gpu in 0..gpus {
@@ -77,6 +92,7 @@ impl Memory {
             ranges: Vec::new(),
             device: None,
             whole: false,
+            own_put: OwnPut::Right,
         };
         map_at(CONTROL, CONTROL_LEN).context("cannot map the counters")?;
         memory.ranges.push((CONTROL, CONTROL_LEN));
@@ -92,6 +108,7 @@ impl Memory {
             ranges: Vec::new(),
             device: None,
             whole: true,
+            own_put: OwnPut::Right,
         };
         map_at(CONTROL, CONTROL_LEN).context("cannot map the counters")?;
         memory.ranges.push((CONTROL, CONTROL_LEN));
@@ -194,6 +211,16 @@ impl Memory {
         unsafe { &*(CONTROL as *const Shared).add(channel.number()) }
     }
 
+    /// The program's own copy of GP_PUT: far from all else that counts submissions.
+    fn own_put(&self, channel: Channel) -> &AtomicU32 {
+        const APART: u64 = 1024;
+        const FIRST: u64 = CONTROL_LEN - APART * (CHANNELS * GPUS) as u64;
+        const _: () = assert!(FIRST >= (size_of::<Shared>() * CHANNELS * GPUS) as u64 + APART);
+        let at = CONTROL + FIRST + APART * channel.number() as u64 + APART / 2;
+        // SAFETY: inside the control mapping, behind what `shared` gives, while `self` lives; only atomics touch it.
+        unsafe { &*(at as *const AtomicU32) }
+    }
+
     /// Takes the channel: no other thread or process submits to it meanwhile.
     pub fn lock(&self, channel: Channel) -> Locked<'_> {
         let shared = self.shared(channel);
@@ -213,8 +240,16 @@ impl Memory {
 
     /// Rings the doorbell for `channel`.
     pub fn ring(&self, channel: Channel, page: usize, site: Site) {
+        let own = self.own_put(channel).as_ptr() as u64;
         // SAFETY: the page is mapped while `self` lives.
-        unsafe { ring(doorbell_page(channel.gpu, page), self.token(channel), site) }
+        unsafe {
+            ring(
+                doorbell_page(channel.gpu, page),
+                self.token(channel),
+                site,
+                own,
+            )
+        }
     }
 
     fn userd(&self, channel: Channel, word: u64) -> &AtomicU32 {
@@ -313,6 +348,14 @@ impl Locked<'_> {
         self.memory
             .userd(self.channel, 1)
             .store(put, Ordering::Release);
+        let own = match self.memory.own_put {
+            OwnPut::Stuck(n) if after.number > n => return,
+            OwnPut::Ahead(n) if after.number > n => (put + 1) % ENTRIES,
+            _ => put,
+        };
+        self.memory
+            .own_put(self.channel)
+            .store(own, Ordering::Release);
     }
 
     /// A device fetches in its own time: nothing it has not fetched may be overwritten. Waiting for all of it whenever

@@ -10,7 +10,7 @@ use anyhow::{Context, Result, bail};
 
 use crate::hang::{Hang, hang};
 use crate::layout::{Channel, ENTRIES};
-use crate::memory::Memory;
+use crate::memory::{Memory, OwnPut};
 use crate::plan::{Plan, checksum, total};
 use crate::store::Site;
 use crate::stream::work;
@@ -65,6 +65,8 @@ pub struct How {
     pub site: Option<Site>,
     /// Ring after the channel was given up, so that another thread may submit and ring in between.
     pub late_doorbell: bool,
+    /// What the program's own copy of GP_PUT is like.
+    pub own_put: OwnPut,
     /// Leave SIGTRAP as it is, so that a stray trap ends the program.
     pub default_sigtrap: bool,
 }
@@ -94,6 +96,12 @@ fn say(line: &str) {
 }
 
 fn lay_out(how: &How) -> Result<Memory> {
+    let mut memory = map(how)?;
+    memory.own_put = how.own_put;
+    Ok(memory)
+}
+
+fn map(how: &How) -> Result<Memory> {
     if how.device {
         let memory = Memory::map_device(how.gpus)?;
         std::thread::sleep(how.context);

@@ -23,6 +23,8 @@ pub enum Raw<'a> {
     Data(c::Data, &'a [u8]),
     /// An unknown store.
     Site(c::Site),
+    /// Memory around the registers at a trap.
+    Windows(Box<c::Windows>),
     /// All channels were looked at.
     Scan(c::Scan),
     /// Entries are gone.
@@ -65,6 +67,7 @@ pub fn parse(bytes: &[u8]) -> Option<Raw<'_>> {
         kind::SUBMIT => split(bytes).map(|(r, _)| Raw::Submit(r)),
         kind::DATA => with_payload!(Data),
         kind::SITE => split(bytes).map(|(r, _)| Raw::Site(r)),
+        kind::WINDOWS => split(bytes).map(|(r, _)| Raw::Windows(Box::new(r))),
         kind::SCAN => split(bytes).map(|(r, _)| Raw::Scan(r)),
         kind::GAP => split(bytes).map(|(r, _)| Raw::Gap(r)),
         kind::IOCTL_ENTER => with_payload!(IoctlEnter),

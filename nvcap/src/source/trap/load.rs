@@ -10,7 +10,9 @@ use aya::{
     maps::{Array, HashMap, Map, MapData, PerCpuArray, ProgramArray, RingBuf},
     programs::PerfEvent,
 };
-use nvcap_common::{Birth, Config, Offsets, Proc, Ranges, SiteKey, Stats, TokenKey, TokenValue};
+use nvcap_common::{
+    Birth, Config, Offsets, Proc, Ranges, SiteKey, SiteValue, Stats, TokenKey, TokenValue,
+};
 
 use super::{
     btf::Btf,
@@ -40,6 +42,7 @@ pod!(
     PodProc(Proc),
     PodRanges(Ranges),
     PodSiteKey(SiteKey),
+    PodSiteValue(SiteValue),
     PodStats(Stats),
     PodTokenKey(TokenKey),
     PodTokenValue(TokenValue)
@@ -69,7 +72,7 @@ pub struct Loaded {
     stats: PerCpuArray<MapData, PodStats>,
     procs: HashMap<MapData, u32, PodProc>,
     tokens: HashMap<MapData, PodTokenKey, PodTokenValue>,
-    sites: HashMap<MapData, PodSiteKey, u32>,
+    sites: HashMap<MapData, PodSiteKey, PodSiteValue>,
     xlate: HashMap<MapData, u32, PodRanges>,
     births: HashMap<MapData, u32, PodBirth>,
     next_space: Array<MapData, u64>,
@@ -303,10 +306,10 @@ impl Loaded {
         let _ = self.tokens.remove(&PodTokenKey(key));
     }
 
-    /// Tells which register holds the token at a store; [`u32::MAX`] for "none that can be told".
-    pub fn set_site(&mut self, key: SiteKey, register: u32) -> Result<()> {
+    /// Tells what is known of a store to a doorbell.
+    pub fn set_site(&mut self, key: SiteKey, value: SiteValue) -> Result<()> {
         self.sites
-            .insert(PodSiteKey(key), register, 0)
+            .insert(PodSiteKey(key), PodSiteValue(value), 0)
             .map_err(|e| failed("writing SITES", &e))
     }
 
@@ -348,6 +351,8 @@ impl Loaded {
                 sum.dropped += s.dropped;
                 sum.unreadable += s.unreadable;
                 sum.contended += s.contended;
+                sum.own_put += s.own_put;
+                sum.own_put_wrong += s.own_put_wrong;
             }
         }
         sum

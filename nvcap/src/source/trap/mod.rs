@@ -2,7 +2,8 @@
 //!
 //! - [`session`]: the trace as a whole; the rest serves it.
 //! - [`load`], [`btf`], [`bpf`], [`kprobes`], [`fentry`], [`discover`]: BPF programs, kernel offsets, ways of learning the driver's calls.
-//! - [`arm`], [`perf`], [`site`]: breakpoints, and which register holds the token.
+//! - [`arm`], [`perf`]: breakpoints.
+//! - [`site`], [`own_put`]: which register holds the token, and where the process keeps its own copy of GP_PUT.
 //! - [`assemble`], [`shared`], [`space`]: what comes back, and the channel table.
 //! - [`live`]: running it to its end.
 
@@ -16,6 +17,7 @@ pub mod fentry;
 pub mod kprobes;
 pub mod live;
 pub mod load;
+pub mod own_put;
 pub mod perf;
 pub mod precheck;
 pub mod session;

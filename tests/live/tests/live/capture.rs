@@ -41,6 +41,19 @@ fn trace_as(
     plan: &Plan,
     args: &[&str],
 ) -> Result<Traced> {
+    let traced = take(environment, options, filter, plan, args)?;
+    traced.ended.expect_code(0)?;
+    Ok(traced)
+}
+
+/// However it ends.
+fn take(
+    environment: &[&str],
+    options: &[&str],
+    filter: &str,
+    plan: &Plan,
+    args: &[&str],
+) -> Result<Traced> {
     need_tracing()?;
     let folder = Folder::new()?;
     let trace = folder.file("trace.json");
@@ -63,7 +76,6 @@ fn trace_as(
     command.extend(plan_args(plan).into_iter().map(OsString::from));
     command.extend(args.iter().map(OsString::from));
     let ended = Running::start(Path::new("env"), command)?.end(LIMIT)?;
-    ended.expect_code(0)?;
     Ok(Traced {
         ended,
         trace,
@@ -165,6 +177,58 @@ pub fn without_bpf_loop() -> Result<()> {
         )?;
         expect_whole(traced, plan)?;
     }
+    Ok(())
+}
+
+/// GP_PUT is taken from where the program keeps its own copy, once that was found and has proven right.
+pub fn own_put() -> Result<()> {
+    let log = ["NVCAP_LOG=debug"];
+    let args = ["--threads=2", "--sites=plain"];
+    let mut own = plan(40, sized(1600, 600));
+    own.channels = Channel::first(2, gpus());
+    let submissions = own.submissions;
+    let traced = trace_as(&log, &[], "type=submission,entry", &own, &args)?;
+    let looks = own_looks(&traced.ended.stderr)?;
+    expect_whole(traced, own)?;
+    // All but those that it takes to find and to prove it, and each 16th.
+    ensure!(looks > submissions / 2, "{looks} looks of {submissions}");
+    Ok(())
+}
+
+/// Looks that took GP_PUT from the program's own copy.
+fn own_looks(stderr: &str) -> Result<u64> {
+    let line = stderr
+        .lines()
+        .find_map(|l| l.split_once("own copy of GP_PUT at ")?.1.split_once(' '))
+        .context("no line of how often the own copy was taken")?;
+    Ok(line.0.parse()?)
+}
+
+/// A copy that is not kept any more: whoever believes it for good misses what comes.
+pub fn own_put_stuck() -> Result<()> {
+    let log = ["NVCAP_LOG=debug"];
+    let args = ["--threads=2", "--sites=plain", "--own-put-stuck=200"];
+    let mut own = plan(41, sized(1600, 600));
+    own.channels = Channel::first(2, gpus());
+    let traced = trace_as(&log, &[], "type=submission,entry", &own, &args)?;
+    let looks = own_looks(&traced.ended.stderr)?;
+    expect_whole(traced, own)?;
+    ensure!((100..=400).contains(&looks), "{looks} looks");
+    Ok(())
+}
+
+/// A copy that runs ahead of GP_PUT: what was captured too early is told as lost.
+pub fn own_put_ahead() -> Result<()> {
+    let args = ["--threads=2", "--sites=plain", "--own-put-ahead=200"];
+    let mut own = plan(42, sized(1600, 600));
+    own.channels = Channel::first(2, gpus());
+    let traced = take(&[], &[], "type=submission,entry", &own, &args)?;
+    traced.ended.expect_code(3)?;
+    ensure!(
+        traced.ended.stderr.contains("ahead of GP_PUT"),
+        "{}",
+        traced.ended.stderr
+    );
     Ok(())
 }
 

@@ -23,7 +23,7 @@ fn main() -> ExitCode {
     run(&tests! {
         setup: the_verifier_finds_faults stores_trap stores_trap_in_heirs the_plan_is_what_memory_held;
         capture: one_thread eight_threads ring_wrap big_entries bursts wide_bursts without_bpf_loop thread_churn shared_channels
-            late_doorbells both_pages fork_shared fork_own fork_and_exec exec exec_from_thread many_events lagging_get many_submissions operations;
+            late_doorbells own_put own_put_stuck own_put_ahead both_pages fork_shared fork_own fork_and_exec exec exec_from_thread many_events lagging_get many_submissions operations;
         attach: waiting_process running_process first_submissions two_processes churning_process
             exec_afterwards fork_afterwards exits_meanwhile doorbell_flags;
         death: kill_nvcap_attached kill_nvcap_parent kill_target interrupt_nvcap terminate_nvcap child_status trap_signal;

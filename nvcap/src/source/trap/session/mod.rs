@@ -28,6 +28,7 @@ use super::{
     error::{Error, Result, remedy_for_refusal},
     given::Given,
     load::{LoadOptions, Loaded},
+    own_put::OwnPut,
     perf::Life,
     space::{ChannelState, Search, SpaceState, doorbell_of},
 };
@@ -62,6 +63,8 @@ pub struct Options {
     pub notice: fn(&str),
     /// GP_GET is read at every doorbell, which costs a further read over PCIe, not at every 16th of a channel.
     pub gp_get: bool,
+    /// GP_PUT is always read from USERD, never taken from the process's own copy of it.
+    pub no_own_put: bool,
 }
 
 /// A live trace.
@@ -104,6 +107,8 @@ pub struct Session {
     guesses: HashMap<(u32, u64, u32), (u32, u32)>,
     /// The register that holds the token at a store, by space and address.
     sites: HashMap<(u32, u64), u32>,
+    /// What was seen around the registers at a store, by space and address, until that has told enough.
+    own_puts: HashMap<(u32, u64), OwnPut>,
     /// Traps at a store, by space and address, that could not be decoded.
     undecoded: HashMap<(u32, u64), u32>,
     /// Keys in XLATE, by address space in the process and for the GPU.
@@ -178,6 +183,7 @@ impl Session {
             tokens_at: HashMap::new(),
             guesses: HashMap::new(),
             sites: HashMap::new(),
+            own_puts: HashMap::new(),
             undecoded: HashMap::new(),
             xlates: HashMap::new(),
             ended: Vec::new(),
@@ -460,8 +466,14 @@ impl Session {
         self.patrol();
         self.unknown_channels();
         to.append(&mut self.out);
+        let stats = self.loaded.stats();
+        log::debug!(
+            "GP_PUT was taken from the process's own copy of GP_PUT at {} looks of {} doorbells",
+            stats.own_put,
+            stats.hits
+        );
         Totals {
-            stats: self.loaded.stats(),
+            stats,
             kernel_hits: hits,
         }
     }

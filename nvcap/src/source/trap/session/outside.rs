@@ -1,6 +1,8 @@
 //! Fetching from outside, through the process's memory file, what no doorbell fetched: what was submitted before the
 //! breakpoint was there, what a full ring buffer or a lost hit left, pages that the BPF programs could not fault in.
 
+use nvcap_common as c;
+
 use super::{
     super::{arm, assemble::Gathered},
     Session, seen_now,
@@ -85,6 +87,14 @@ impl Session {
             "driver (ioctls, mappings, processes)",
             now.dropped.saturating_sub(self.reported.dropped),
         );
+        let wrong = now.own_put_wrong - self.reported.own_put_wrong;
+        if wrong > 0 {
+            let why = format!(
+                "the process's own copy of GP_PUT was found ahead of GP_PUT on {wrong} channels: up to {} submissions of each before that may not be as they were submitted; set NVCAP_NO_OWN_PUT=1 to do without that copy",
+                c::GET_EVERY
+            );
+            self.lost(0, None, Lost::Blind { why });
+        }
         self.reported = now;
         let left_out = self.loaded.left_out();
         self.lost_records(

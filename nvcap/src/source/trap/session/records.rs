@@ -2,12 +2,13 @@
 
 use std::{collections::BTreeSet, time::Duration};
 
-use nvcap_common::{self as c, SiteKey, flag, kind};
+use nvcap_common::{self as c, SiteKey, SiteValue, flag, kind};
 
 use super::{
     super::{
         assemble::{self, Gathered, Raw},
         error::Result,
+        own_put::Verdict,
         site,
     },
     Session,
@@ -24,6 +25,7 @@ const SITE_TRIES: u32 = 16;
 /// A record of the ring buffer that is no capture: it must be acted on, in order.
 pub(super) enum Todo {
     Site(c::Site),
+    Windows(Box<c::Windows>),
     Scan(c::Scan),
     Gap(c::Gap),
     Ioctl(Box<Ioctl>, u32),
@@ -101,6 +103,7 @@ impl Session {
                     Todo::Nothing
                 }
                 Some(Raw::Site(r)) => Todo::Site(r),
+                Some(Raw::Windows(r)) => Todo::Windows(r),
                 Some(Raw::Scan(r)) => Todo::Scan(r),
                 Some(Raw::Gap(r)) => Todo::Gap(r),
                 Some(Raw::IoctlEnter(r, b)) => Todo::ioctl(self.assembler.enter(&r, b)),
@@ -128,6 +131,7 @@ impl Session {
         match todo {
             Todo::Nothing => {}
             Todo::Site(r) => self.site(&r)?,
+            Todo::Windows(r) => self.windows(&r)?,
             Todo::Scan(r) => self.scanned(&r)?,
             Todo::Gap(r) => self.gap(&r),
             Todo::Ioctl(ioctl, dev) => {
@@ -309,7 +313,42 @@ impl Session {
                 u32::MAX
             }
         };
-        self.loaded.set_site(key, register)
+        let value = SiteValue {
+            register,
+            own: c::NO_OWN,
+            word: 0,
+            learn: u32::from(register != u32::MAX && !self.options.no_own_put),
+        };
+        self.loaded.set_site(key, value)
+    }
+
+    /// Learns from what is around the registers at a store where the process keeps its own copy of GP_PUT.
+    fn windows(&mut self, r: &c::Windows) -> Result<()> {
+        let Some(register) = self.sites.get(&(r.space, r.ip)).copied() else {
+            return Ok(());
+        };
+        let copy = match self.own_puts.entry((r.space, r.ip)).or_default().see(r) {
+            Verdict::More | Verdict::Told => return Ok(()),
+            Verdict::Nowhere => None,
+            Verdict::At(copy) => Some(copy),
+        };
+        log::debug!(
+            "store at {:#x} in space {}: own copy of GP_PUT: {copy:?}",
+            r.ip,
+            r.space
+        );
+        let key = SiteKey {
+            ip: r.ip,
+            space: r.space,
+            pad: 0,
+        };
+        let value = SiteValue {
+            register,
+            own: copy.map_or(c::NO_OWN, |c| c.register),
+            word: copy.map_or(0, |c| c.word),
+            learn: 0,
+        };
+        self.loaded.set_site(key, value)
     }
 
     pub(super) fn scanned(&mut self, r: &c::Scan) -> Result<()> {
