@@ -13,6 +13,11 @@ pub struct Ring {
     pub entries: u32,
 }
 
+/// GP_PUT, or another index of a ring with so many entries, as a position: the first from `seen` on that has it.
+pub fn position(put: u32, seen: u64, entries: u32) -> u64 {
+    seen + (u64::from(put).wrapping_sub(seen) & (u64::from(entries) - 1))
+}
+
 /// Reads the entries from `position` (counted without wrapping) up to `end`, with their bytes.
 ///
 /// `extended` carries address bits 56:40 from entry to entry; `translate` turns a GPU address into the process's.
@@ -54,4 +59,23 @@ pub fn read(
         at += run;
     }
     Some(segments)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn gp_put_as_a_position() {
+        for (put, seen, expected) in [
+            (0, 0, 0),
+            (5, 3, 5),
+            (3, 1023, 1027),
+            (1023, 1024, 2047),
+            (7, 4096 + 7, 4096 + 7),
+            (6, 4096 + 7, 5120 + 6),
+        ] {
+            assert_eq!(position(put, seen, 1024), expected, "{put} from {seen}");
+        }
+    }
 }

@@ -2,7 +2,10 @@
 
 use std::collections::BTreeSet;
 
-use crate::record::{ChannelId, CpuVa};
+use crate::{
+    record::{ChannelId, CpuVa},
+    source::memory::ring,
+};
 
 /// An address space: a process between two execs, with the children that share its mappings.
 #[derive(Debug, Default)]
@@ -67,6 +70,11 @@ impl ChannelState {
     /// The index in the ring of a position.
     pub fn index(&self, position: u64) -> u32 {
         (position & (u64::from(self.entries) - 1)) as u32
+    }
+
+    /// The first position from `seen` on that has this index: GP_PUT as a position.
+    pub fn position(&self, put: u32, seen: u64) -> u64 {
+        ring::position(put, seen, self.entries)
     }
 }
 

@@ -226,15 +226,20 @@ impl Session {
         let state = self.loaded.shared.get(index);
         let channel = &self.channels[index as usize];
         let (id, pid) = (channel.id, channel.announced.at.pid);
+        // What the last patrol saw counts, too, even where no doorbell came any more.
+        let patrolled = channel
+            .ahead
+            .map(|put| channel.position(put, channel.patrolled.1));
+        let seen = state.seen.max(patrolled.unwrap_or(0));
         if channel.announced.origin == Origin::Allocated && !channel.looked && state.looks == 0 {
             let why = "a channel was gone before it could be looked at: the process was too short, or the machine too busy";
             let why = why.to_owned();
             self.lost(pid, Some(id), Lost::Blind { why });
         }
-        if state.seen > state.done {
+        if seen > state.done {
             let what = Lost::Entries {
                 position: state.done,
-                count: state.seen - state.done,
+                count: seen - state.done,
             };
             self.lost(pid, Some(id), what);
         }

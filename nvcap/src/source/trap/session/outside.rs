@@ -73,8 +73,11 @@ impl Session {
                 .memory_of(channel.space)
                 .and_then(|m| m.get_put(channel.get_put).ok())
                 .map(|gp| gp.1);
+            let space = channel.space;
+            let ahead = put
+                .filter(|p| *p < channel.entries && *p != channel.index(state.done))
+                .filter(|_| !self.is_ending(space));
             let channel = &mut self.channels[index as usize];
-            let ahead = put.filter(|p| *p < channel.entries && *p != channel.index(state.done));
             let still = ahead.is_some() && channel.ahead.is_some() && unmoved;
             channel.patrolled = (state.done, state.seen);
             channel.ahead = ahead;
@@ -210,7 +213,7 @@ impl Session {
             return None;
         }
         let size = u64::from(channel.entries);
-        let target = state.seen + (u64::from(put).wrapping_sub(state.seen) & (size - 1));
+        let target = channel.position(put, state.seen);
         let at = seen_now(channel.announced.at.pid);
         // What was captured and has not come to light is fetched again.
         let mut from = state.done.min(channel.taken);
@@ -231,7 +234,13 @@ impl Session {
             address: channel.ring,
             entries: channel.entries,
         };
-        let mut segments = ring::read(memory, on, from, target, &mut extended, translate)?;
+        let Some(mut segments) = ring::read(memory, on, from, target, &mut extended, translate)
+        else {
+            // Known to be there: what is not fetched later is counted as lost.
+            let shared = &self.loaded.shared;
+            shared.progress(index, state.done, target, state.extended);
+            return None;
+        };
         if !segments.is_empty() && self.is_ending(channel.space) {
             segments.clear();
             lost = Some(Lost::Entries {
