@@ -52,7 +52,12 @@ Exit status:
   1  error: the trace could not be made
   2  usage: the command line is not understood
   3  something was lost: the ledger says what and how much
-With --exit-with-child the traced command's own status is passed on where the trace is complete.";
+With --exit-with-child the traced command's own status is passed on where the trace is complete.
+
+Environment:
+  NVCAP_LOG=debug      nvcap's own diagnostics on standard error (error, warn, info, debug, trace)
+  NVCAP_NO_OWN_PUT=1   always read GP_PUT from video memory, never from the process's own copy of it
+  NVCAP_NO_BPF_LOOP=1  the BPF programs for kernels before 5.17";
 
 /// Shows the command streams that NVIDIA's userspace driver submits to the GPU, live and complete.
 ///
