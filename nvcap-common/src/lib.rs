@@ -203,8 +203,10 @@ pub struct Windows {
     pub channel: u32,
     /// GP_PUT as read from USERD.
     pub put: u32,
-    /// Bit r: the window of register r could be read.
-    pub readable: u32,
+    /// Unused, 0.
+    pub pad: u32,
+    /// By register: 0 where its window could be read.
+    pub errors: [i32; REGS],
     /// Words from [`window_start`] of each register on.
     pub words: [[u32; WINDOW]; REGS],
 }

@@ -136,6 +136,8 @@ fn add_btf(kernel: &Kernel, work: &Path, file: &str) -> Result<()> {
         let mut pahole = Command::new("pahole");
         tools(kernel, &mut pahole);
         pahole
+            // Older ones take LLVM's unless told; binutils' does as well, and is there.
+            .env("LLVM_OBJCOPY", "objcopy")
             .args(["-J", "--btf_gen_floats", "--btf_base"])
             .arg(kernel.image())
             .arg(work.join(file));

@@ -68,9 +68,10 @@ impl OwnPut {
             return Verdict::Told;
         }
         self.values.insert(w.put);
-        for (r, (left, words)) in self.candidates.iter_mut().zip(&w.words).enumerate() {
+        let shown = w.words.iter().zip(&w.errors);
+        for (left, (words, error)) in self.candidates.iter_mut().zip(shown) {
             let mut equal = 0;
-            if w.readable >> r & 1 != 0 {
+            if *error == 0 {
                 for (i, word) in words.iter().enumerate() {
                     equal |= u128::from(*word == w.put) << i;
                 }
@@ -116,7 +117,8 @@ mod tests {
             space: 0,
             channel: 0,
             put,
-            readable: 0xffff,
+            pad: 0,
+            errors: [0; REGS],
             words,
         }
     }
@@ -158,7 +160,7 @@ mod tests {
         let mut search = OwnPut::default();
         let mut w = windows(5);
         w.words[3][0] = 5;
-        w.readable = !(1 << 3);
+        w.errors[3] = -14;
         assert_eq!(search.see(&w), Verdict::Nowhere);
     }
 

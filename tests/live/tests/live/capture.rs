@@ -190,8 +190,9 @@ pub fn own_put() -> Result<()> {
     let traced = trace_as(&log, &[], "type=submission,entry", &own, &args)?;
     let looks = own_looks(&traced.ended.stderr)?;
     expect_whole(traced, own)?;
-    // All but those that it takes to find and to prove it, and each 16th.
-    ensure!(looks > submissions / 2, "{looks} looks of {submissions}");
+    // All but those that it takes to find and to prove it (a slow machine is slower at that), and each 16th.
+    let least = sized(submissions / 2, 50);
+    ensure!(looks >= least, "{looks} looks of {submissions}");
     Ok(())
 }
 
