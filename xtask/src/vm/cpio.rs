@@ -10,6 +10,7 @@ use anyhow::{Context, Result};
 const DIRECTORY: u32 = 0o040_000;
 const CHARACTER_DEVICE: u32 = 0o020_000;
 const REGULAR: u32 = 0o100_000;
+const LINK: u32 = 0o120_000;
 
 /// An archive under construction.
 pub struct Cpio {
@@ -87,6 +88,11 @@ impl Cpio {
         self.record(name, REGULAR | mode, data, (0, 0));
     }
 
+    /// Adds a symbolic link.
+    pub fn link(&mut self, name: &str, to: &str) {
+        self.record(name, LINK | 0o777, to.as_bytes(), (0, 0));
+    }
+
     /// Adds a copy of a host's file with its permissions.
     pub fn file(&mut self, name: &str, from: &Path) -> Result<()> {
         let data = fs::read(from).with_context(|| format!("cannot read {}", from.display()))?;
@@ -142,5 +148,13 @@ mod tests {
         assert_eq!(names[position("a/b/c")].1, b"seven!!");
         assert_eq!(names.iter().filter(|(n, _)| n == "a/b").count(), 1);
         position("dev/console");
+    }
+
+    #[test]
+    fn a_link_holds_the_name_it_leads_to() {
+        let mut cpio = Cpio::new();
+        cpio.link("bin/other", "/init");
+        let found = read(&cpio.finish());
+        assert!(found.contains(&("bin/other".into(), b"/init".to_vec())));
     }
 }

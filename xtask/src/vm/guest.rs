@@ -1,9 +1,12 @@
 //! The programs that go into the guest: its init with the bed's tests, the end-to-end tests, softgpu, nvcap. All static.
 
+use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 
+use super::shell;
 use crate::build::{self, Profile};
 
 /// Where they are on the host.
@@ -31,12 +34,33 @@ pub fn build(nvcap: Option<&Path>, bed: bool, profile: Profile) -> Result<Progra
         None => Some(dir.join("nvcap")),
     };
     let nvcap = match nvcap {
-        Some(nvcap) => Some((nvcap, build::test_program("live", profile)?)),
+        Some(nvcap) => {
+            let live = build::test_program("live", profile)?;
+            Some((stripped("nvcap", nvcap)?, stripped("live", live)?))
+        }
         None => None,
     };
     Ok(Programs {
-        init: dir.join("vm-init"),
-        softgpu: dir.join("softgpu"),
+        init: stripped("vm-init", dir.join("vm-init"))?,
+        softgpu: stripped("softgpu", dir.join("softgpu"))?,
         nvcap,
     })
+}
+
+/// A copy without debugging information, which is most of a program and which every machine would have to unpack; the
+/// program itself where there is no objcopy.
+fn stripped(name: &str, program: PathBuf) -> Result<PathBuf> {
+    let dir = shell::cache().join("programs");
+    fs::create_dir_all(&dir)?;
+    let (new, to) = (
+        dir.join(format!("{name}.{}", std::process::id())),
+        dir.join(name),
+    );
+    let mut strip = Command::new("objcopy");
+    strip.arg("--strip-all").arg(&program).arg(&new);
+    if !strip.output().is_ok_and(|o| o.status.success()) {
+        return Ok(program);
+    }
+    fs::rename(&new, &to)?;
+    Ok(to)
 }

@@ -79,7 +79,7 @@ pub fn boot(
         cpio.file("bin/live", live)?;
         // The init under other names: see its head.
         for name in ["nvcap-here", "true", "env", "contained", "lives"] {
-            cpio.file(&format!("bin/{name}"), &programs.init)?;
+            cpio.link(&format!("bin/{name}"), "/init");
         }
     }
     for file in module::FILES {

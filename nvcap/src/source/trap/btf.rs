@@ -1,6 +1,6 @@
 //! The kernel's type information: offsets of structure members, since Rust's BPF programs have no relocations for it.
 
-use std::{collections::HashMap, fs, io};
+use std::{fs, io};
 
 use super::error::{Error, Result};
 
@@ -21,6 +21,38 @@ struct Type {
     at: usize,
 }
 
+fn word(data: &[u8], at: usize) -> Option<u32> {
+    Some(u32::from_le_bytes(data.get(at..at + 4)?.try_into().ok()?))
+}
+
+impl Type {
+    /// The one that begins at `at`.
+    fn read(data: &[u8], at: usize) -> Option<Type> {
+        let info = word(data, at + 4)?;
+        Some(Type {
+            kind: info >> 24 & 31,
+            members: info & 0xffff,
+            bitfields: info >> 31 != 0,
+            name: word(data, at)?,
+            reference: word(data, at + 8)?,
+            at: at + 12,
+        })
+    }
+
+    /// Where the next one begins.
+    fn end(&self) -> usize {
+        let n = self.members as usize;
+        self.at
+            + match self.kind {
+                1 | 14 | 17 => 4,
+                KIND_ARRAY => 12,
+                KIND_STRUCT | KIND_UNION | 15 | 19 => 12 * n,
+                6 | KIND_FUNC_PROTO => 8 * n,
+                _ => 0,
+            }
+    }
+}
+
 /// A function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Function {
@@ -36,8 +68,11 @@ pub struct Btf {
     base: Option<Box<Btf>>,
     data: Vec<u8>,
     strings: std::ops::Range<usize>,
-    types: Vec<Type>,
-    names: HashMap<(u32, String), u32>,
+    /// Where each begins. There are some 150,000, of which a trace asks for a dozen: no more is kept of them, and names are
+    /// compared when one is asked for.
+    types: Vec<u32>,
+    /// Which of them are structures.
+    structures: Vec<u32>,
 }
 
 impl Btf {
@@ -78,7 +113,7 @@ impl Btf {
 
     /// Parses raw BTF. `None` when it is not BTF or is cut.
     pub fn parse(data: Vec<u8>, base: Option<Box<Btf>>) -> Option<Self> {
-        let word = |at: usize| Some(u32::from_le_bytes(data.get(at..at + 4)?.try_into().ok()?));
+        let word = |at: usize| word(&data, at);
         if word(0)? & 0xffff != 0xeb9f {
             return None;
         }
@@ -89,48 +124,24 @@ impl Btf {
         );
         let strings = header + word(16)? as usize..header + word(16)? as usize + word(20)? as usize;
         data.get(strings.clone())?;
-        let mut types = Vec::new();
+        // A type takes some 20 bytes; those of a header that lies are not reserved.
+        let mut types = Vec::with_capacity(data.len() / 20);
+        let mut structures = Vec::new();
         while at < end {
-            let (name, info, reference) = (word(at)?, word(at + 4)?, word(at + 8)?);
-            let (kind, members) = (info >> 24 & 31, info & 0xffff);
-            types.push(Type {
-                kind,
-                members,
-                bitfields: info >> 31 != 0,
-                name,
-                reference,
-                at: at + 12,
-            });
-            let n = members as usize;
-            at += 12
-                + match kind {
-                    1 | 14 | 17 => 4,
-                    KIND_ARRAY => 12,
-                    KIND_STRUCT | KIND_UNION | 15 | 19 => 12 * n,
-                    6 | KIND_FUNC_PROTO => 8 * n,
-                    _ => 0,
-                };
+            let t = Type::read(&data, at)?;
+            if t.kind == KIND_STRUCT {
+                structures.push(types.len() as u32);
+            }
+            types.push(u32::try_from(at).ok()?);
+            at = t.end();
         }
-        let mut btf = Self {
+        Some(Self {
             base,
             data,
             strings,
             types,
-            names: HashMap::new(),
-        };
-        let first = btf.first();
-        let mut names = HashMap::new();
-        for (i, t) in btf.types.iter().enumerate() {
-            if matches!(t.kind, KIND_STRUCT | KIND_FUNC)
-                && let Some(name) = btf.string(t.name).filter(|n| !n.is_empty())
-            {
-                names
-                    .entry((t.kind, name.to_owned()))
-                    .or_insert(first + i as u32);
-            }
-        }
-        btf.names = names;
-        Some(btf)
+            structures,
+        })
     }
 
     /// Id of the first type that is this one's own and not its base's.
@@ -140,36 +151,47 @@ impl Btf {
             .map_or(1, |b| b.first() + b.types.len() as u32)
     }
 
-    fn string(&self, offset: u32) -> Option<&str> {
+    /// True when the string at `offset` is `text`.
+    fn is(&self, offset: u32, text: &str) -> bool {
         let base = self.base.as_ref().map_or(0, |b| b.strings.len() as u32);
-        if offset < base {
-            return self.base.as_ref()?.string(offset);
+        if let (Some(b), true) = (&self.base, offset < base) {
+            return b.is(offset, text);
         }
-        let text = self
-            .data
-            .get(self.strings.start + (offset - base) as usize..self.strings.end)?;
-        let len = text.iter().position(|c| *c == 0)?;
-        std::str::from_utf8(&text[..len]).ok()
+        let at = self.strings.start + (offset - base) as usize;
+        let rest = self.data.get(at..self.strings.end).unwrap_or_default();
+        rest.strip_prefix(text.as_bytes())
+            .is_some_and(|r| r.first() == Some(&0))
     }
 
-    fn named(&self, kind: u32, name: &str) -> Option<u32> {
-        let own = self.names.get(&(kind, name.to_owned())).copied();
-        own.or_else(|| self.base.as_ref()?.named(kind, name))
+    fn structure(&self, name: &str) -> Option<u32> {
+        let is = |i: &&u32| {
+            let t = self.own(**i);
+            t.is_some_and(|t| self.is(t.name, name))
+        };
+        let own = self.structures.iter().find(is).map(|i| self.first() + i);
+        own.or_else(|| self.base.as_ref()?.structure(name))
     }
 
     /// A function of this module (or kernel) itself, not of its base.
     pub fn function(&self, name: &str) -> Option<Function> {
-        let id = *self.names.get(&(KIND_FUNC, name.to_owned()))?;
-        let (_, prototype) = self.at(self.at(id)?.1.reference)?;
+        let (i, f) = (0..self.types.len() as u32)
+            .filter_map(|i| Some((i, self.own(i)?)))
+            .find(|(_, t)| t.kind == KIND_FUNC && self.is(t.name, name))?;
+        let (_, prototype) = self.at(f.reference)?;
         (prototype.kind == KIND_FUNC_PROTO).then_some(Function {
-            id,
+            id: self.first() + i,
             arguments: prototype.members,
         })
     }
 
-    fn at(&self, id: u32) -> Option<(&Self, &Type)> {
+    /// The type with this number among its own.
+    fn own(&self, i: u32) -> Option<Type> {
+        Type::read(&self.data, *self.types.get(i as usize)? as usize)
+    }
+
+    fn at(&self, id: u32) -> Option<(&Self, Type)> {
         match id.checked_sub(self.first()) {
-            Some(i) => Some((self, self.types.get(i as usize)?)),
+            Some(i) => Some((self, self.own(i)?)),
             None => self.base.as_ref()?.at(id),
         }
     }
@@ -179,9 +201,7 @@ impl Btf {
     /// # Errors
     /// When the kernel has no such member.
     pub fn offset(&self, of: &str, member: &str) -> Result<u32> {
-        let bits = self
-            .named(KIND_STRUCT, of)
-            .and_then(|id| self.member(id, member, 8));
+        let bits = self.structure(of).and_then(|id| self.member(id, member, 8));
         bits.map(|b| b / 8).ok_or_else(|| {
             Error::new(
                 format!("finding {of}.{member} in the kernel's BTF"),
@@ -194,18 +214,13 @@ impl Btf {
     fn member(&self, id: u32, wanted: &str, depth: u32) -> Option<u32> {
         let (owner, t) = self.at(id)?;
         for i in 0..t.members as usize {
-            let word = |o: usize| {
-                let at = t.at + 12 * i + o;
-                Some(u32::from_le_bytes(
-                    owner.data.get(at..at + 4)?.try_into().ok()?,
-                ))
-            };
+            let word = |o: usize| word(&owner.data, t.at + 12 * i + o);
             let (name, mut kind, mut offset) = (word(0)?, word(4)?, word(8)?);
             if t.bitfields {
                 offset &= 0xff_ffff;
             }
             if name != 0 {
-                if owner.string(name) == Some(wanted) {
+                if owner.is(name, wanted) {
                     return Some(offset);
                 }
                 continue;

@@ -6,7 +6,7 @@ use std::{
 };
 
 use aya::{
-    Ebpf, EbpfLoader, Pod,
+    Ebpf, Pod,
     maps::{Array, HashMap, Map, MapData, PerCpuArray, ProgramArray, RingBuf},
     programs::PerfEvent,
 };
@@ -19,6 +19,7 @@ use super::{
     error::{Error, Result, remedy_for_refusal},
     fentry::{Fentry, Maps},
     kprobes::Kprobes,
+    loader::loader,
     shared::Shared,
 };
 
@@ -177,7 +178,7 @@ impl Loaded {
             ));
         }
         let offsets = PodOffsets(offsets(&Btf::kernel()?)?);
-        let mut bpf = EbpfLoader::new()
+        let mut bpf = loader()
             .override_global("OFFSETS", &offsets, true)
             .map_max_entries("RECORDS", options.buffer)
             .load(OBJECT)

@@ -17,6 +17,7 @@ pub mod fentry;
 pub mod kprobes;
 pub mod live;
 pub mod load;
+mod loader;
 pub mod own_put;
 pub mod perf;
 pub mod precheck;
