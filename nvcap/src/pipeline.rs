@@ -71,14 +71,17 @@ impl Pipeline {
             (Some(filter), Some(shown)) => Some(shown.max(filter.detail())),
             (_, shown) => shown,
         };
+        let all = sinks.iter().any(|s| s.sees_all() || s.shows_summary());
+        let filter = options.filter.as_ref();
+        let wanted = |kind| all || filter.is_none_or(|f| f.may_match(kind));
         Self {
             ledger: Ledger::new(),
             model: Model::new(driver::Options::default()),
             decoder: Decoder::new(decode::Options {
                 wants: Wants {
                     entries: detail >= Some(Detail::Words),
-                    methods: detail >= Some(Detail::Methods),
-                    operations: detail.is_some(),
+                    methods: detail >= Some(Detail::Methods) && wanted("method"),
+                    operations: detail.is_some() && wanted("operation"),
                 },
                 ..decode::Options::default()
             }),

@@ -133,12 +133,13 @@ pub fn run(args: Args) -> Result<()> {
         + reports.iter().filter(|r| r.machine.is_some()).count();
     // In the words of Rust's test harness, which `cargo xtask test` reads.
     println!(
-        "test result: {}. {} passed; {failed} failed; {} ignored; {} machines in {:.1} s",
+        "test result: {}. {} passed; {failed} failed; {} ignored; {} machines in {:.1} s, {:.0} s of processor time",
         if failed == 0 { "ok" } else { "FAILED" },
         count(&|o| matches!(o, Outcome::Ok)),
         count(&|o| matches!(o, Outcome::NotRun(_))),
         reports.len(),
-        start.elapsed().as_secs_f64()
+        start.elapsed().as_secs_f64(),
+        reports.iter().map(|r| r.cpu).sum::<f64>()
     );
     if failed > 0 {
         bail!("{failed} failed: run one again with `cargo xtask vm --cell CELL -- TEST`");

@@ -79,6 +79,11 @@ pub trait Sink {
         false
     }
 
+    /// Whether it shows what [`Sink::summary`] tells: then everything must be decoded, whatever the filter shows.
+    fn shows_summary(&self) -> bool {
+        false
+    }
+
     /// One event, in stream order.
     ///
     /// # Errors

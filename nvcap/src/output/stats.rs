@@ -404,6 +404,10 @@ impl Sink for Stats {
         Ok(())
     }
 
+    fn shows_summary(&self) -> bool {
+        true
+    }
+
     fn summary(&mut self, summary: &Summary) {
         if !self.filtered {
             self.method_writes = summary.counts.methods;

@@ -197,24 +197,34 @@ impl<R: BufRead> Reader<R> {
     }
 }
 
-fn unhex(text: &[u8]) -> Result<Vec<u8>> {
-    fn digit(c: u8) -> Option<u8> {
-        match c {
-            b'0'..=b'9' => Some(c - b'0'),
-            b'a'..=b'f' => Some(c - b'a' + 10),
-            b'A'..=b'F' => Some(c - b'A' + 10),
-            _ => None,
-        }
+/// What each character is as a digit; 0xff: none.
+const DIGITS: [u8; 256] = {
+    let mut digits = [0xff; 256];
+    let mut i = 0;
+    while i < 16 {
+        digits[b"0123456789abcdef"[i] as usize] = i as u8;
+        digits[b"0123456789ABCDEF"[i] as usize] = i as u8;
+        i += 1;
     }
+    digits
+};
+
+fn unhex(text: &[u8]) -> Result<Vec<u8>> {
     let (pairs, rest) = text.as_chunks::<2>();
     if !rest.is_empty() {
         bail!("`data` has an odd number of digits");
     }
-    pairs
-        .iter()
-        .map(|&[a, b]| Some(digit(a)? << 4 | digit(b)?))
-        .collect::<Option<_>>()
-        .context("`data` is not hex")
+    let mut wrong = 0;
+    let bytes = pairs.iter().map(|&[a, b]| {
+        let (a, b) = (DIGITS[a as usize], DIGITS[b as usize]);
+        wrong |= a | b;
+        a << 4 | b
+    });
+    let bytes = bytes.collect();
+    if wrong > 0xf {
+        bail!("`data` is not hex");
+    }
+    Ok(bytes)
 }
 
 #[cfg(test)]
@@ -257,5 +267,13 @@ mod tests {
     fn an_entry_shorter_than_it_says_is_an_error() {
         let text = "{\"type\":\"entry\",\"token\":1,\"raw\":\"0x00000a0200800000\",\"data\":\"01000000\"}\n";
         assert!(Reader::new(text.as_bytes(), false).next_item().is_err());
+    }
+
+    #[test]
+    fn hex_is_read_and_what_is_not_hex_refused() {
+        assert_eq!(unhex(b"00fFa9").unwrap(), [0, 0xff, 0xa9]);
+        for wrong in ["0", "0g", "g0", "0x", " 1", "1\u{e9}"] {
+            assert!(unhex(wrong.as_bytes()).is_err(), "{wrong}");
+        }
     }
 }

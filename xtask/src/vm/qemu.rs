@@ -112,11 +112,11 @@ fn live(
     let mut qemu = Command::new("qemu-system-x86_64")
         .args([
             "-accel",
-            "tcg,thread=single",
+            &std::env::var("VMACC").unwrap_or("tcg,thread=single".into()),
             "-M",
             "microvm,rtc=on",
             "-cpu",
-            "max",
+            &std::env::var("VMCPU").unwrap_or("max".into()),
             "-smp",
             "1",
         ])
@@ -167,13 +167,21 @@ fn live(
         })
     };
     let mut heard = Heard::default();
+    let mut used = 0.0;
     for line in console.split(b'\n') {
         let Ok(line) = line else { break };
         let line = String::from_utf8_lossy(&line).trim_end().to_string();
         if verbose {
             println!("{}: {line}", cell.name());
         }
+        // The machine's start is nobody's.
+        let now = cpu_seconds(qemu.id());
+        if line.starts_with("vm: ready") {
+            used = now;
+        }
         if let Some(test) = heard.line(line) {
+            test.cpu = now - used;
+            used = now;
             test.print(&cell.name());
         }
     }
@@ -223,7 +231,7 @@ struct Heard {
 
 impl Heard {
     /// Takes a line; the test that it told of.
-    fn line(&mut self, line: String) -> Option<&Test> {
+    fn line(&mut self, line: String) -> Option<&mut Test> {
         let Some(said) = line.strip_prefix("vm: ") else {
             self.console.push(line);
             return None;
@@ -245,8 +253,9 @@ impl Heard {
                     name,
                     outcome,
                     seconds,
+                    cpu: 0.0,
                 });
-                return self.tests.last();
+                return self.tests.last_mut();
             }
             Some(word) if word.starts_with("exit=") => self.exit = word[5..].parse().ok(),
             _ => self.console.push(line),
@@ -267,6 +276,7 @@ impl Heard {
                     name: name.clone(),
                     outcome: Outcome::Failed("the machine ended before it".into()),
                     seconds: 0.0,
+                    cpu: 0.0,
                 };
                 test.print(&cell.name());
                 self.tests.push(test);

@@ -30,6 +30,8 @@ pub struct Test {
     pub outcome: Outcome,
     /// Seconds.
     pub seconds: f64,
+    /// Processor time of the machine, seconds.
+    pub cpu: f64,
 }
 
 /// One machine's.
@@ -60,7 +62,10 @@ impl Test {
     pub fn print(&self, cell: &str) {
         let name = format!("{cell} {}", self.name);
         match &self.outcome {
-            Outcome::Ok => println!("test {name} ... ok ({:.2} s)", self.seconds),
+            Outcome::Ok => println!(
+                "test {name} ... ok ({:.2} s, {:.2} s of processor time)",
+                self.seconds, self.cpu
+            ),
             Outcome::Failed(why) => println!("test {name} ... FAILED\n    {why}"),
             Outcome::NotRun(why) => println!("test {name} ... ignored, {why}"),
         }
@@ -76,6 +81,7 @@ impl Report {
                 name: name.clone(),
                 outcome: Outcome::NotRun("the machine did not start".into()),
                 seconds: 0.0,
+                cpu: 0.0,
             })
             .collect();
         Report {

@@ -94,10 +94,45 @@ impl Filter {
         of(&self.root)
     }
 
+    /// Whether there may be events of this `type` that it lets through: what it never does need not be decoded.
+    #[must_use]
+    pub fn may_match(&self, kind: &str) -> bool {
+        can(&self.root, kind).0
+    }
+
     /// Whether the event is to be shown. Where decoding stopped is always shown: it is a loss.
     #[must_use]
     pub fn matches(&self, event: &Event<'_>) -> bool {
         matches!(event.body, Body::Stop(_)) || test(&self.root, event)
+    }
+}
+
+/// Whether the expression can be true, and whether it can be false, of an event of which the type alone is known.
+fn can(node: &Node, kind: &str) -> (bool, bool) {
+    let each =
+        |nodes: &[Node]| -> Vec<(bool, bool)> { nodes.iter().map(|n| can(n, kind)).collect() };
+    match node {
+        Node::And(nodes) => {
+            let each = each(nodes);
+            (each.iter().all(|n| n.0), each.iter().any(|n| n.1))
+        }
+        Node::Or(nodes) => {
+            let each = each(nodes);
+            (each.iter().any(|n| n.0), each.iter().all(|n| n.1))
+        }
+        Node::Not(node) => {
+            let (is, is_not) = can(node, kind);
+            (is_not, is)
+        }
+        Node::Compare {
+            field: Field::Type,
+            op,
+            wanted,
+        } => {
+            let is = compare(&Value::Word(kind.into()), *op, wanted);
+            (is, !is)
+        }
+        Node::Is(_) | Node::Compare { .. } => (true, true),
     }
 }
 
@@ -181,7 +216,26 @@ fn like(pattern: &[u8], text: &[u8]) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::like;
+    use super::{Filter, like};
+
+    #[test]
+    fn what_a_filter_never_shows_is_known() {
+        for (text, method, operation, entry) in [
+            ("type=submission,entry", false, false, true),
+            ("type!=method", false, true, true),
+            ("!(type=method)", false, true, true),
+            ("type=method && class=0xcbc0", true, false, false),
+            ("type=entry || pid=7", true, true, true),
+            ("type=entry && pid=7", false, false, true),
+            ("!(type=entry && pid=7)", true, true, true),
+            ("type~\"*o*\"", true, true, false),
+            ("bytes>100", true, true, true),
+        ] {
+            let filter = Filter::parse(text).unwrap_or_else(|e| panic!("{text}: {e}"));
+            let may = ["method", "operation", "entry"].map(|kind| filter.may_match(kind));
+            assert_eq!(may, [method, operation, entry], "{text}");
+        }
+    }
 
     #[test]
     fn patterns() {

@@ -16,9 +16,7 @@ pub fn loader() -> EbpfLoader<'static> {
         }
         EbpfLoader::new()
     });
-    made.ok()
-        .and_then(|t| t.join().ok())
-        .unwrap_or_default()
+    made.ok().and_then(|t| t.join().ok()).unwrap_or_default()
 }
 
 /// From now on this thread, and no other, is told that no file is there.

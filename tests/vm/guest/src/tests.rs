@@ -23,7 +23,7 @@ pub enum Outcome {
 
 /// `run:A & B ; C`: commands as a developer types them, to look at something in the guest by hand. What ends in ` &`
 /// goes on in the background; `$!` is its process id; `NAME=VALUE` alone is in the environment of what follows. What
-/// they say is shown, and nothing is judged.
+/// they say is shown with the machine's seconds, and nothing is judged.
 fn by_hand(line: &str) -> Result<Outcome> {
     let mut background: Option<std::process::Child> = None;
     let mut environment: Vec<(String, String)> = Vec::new();
@@ -38,7 +38,7 @@ fn by_hand(line: &str) -> Result<Outcome> {
             .map(|w| w.replace("$!", &pid))
             .collect();
         let (program, args) = words.split_first().context("an empty command")?;
-        eprintln!("$ {}", words.join(" "));
+        eprintln!("{:.2} $ {}", crate::machine::uptime(), words.join(" "));
         if let (Some((name, value)), true) = (program.split_once('='), args.is_empty()) {
             environment.push((name.into(), value.into()));
             continue;
@@ -65,6 +65,7 @@ fn by_hand(line: &str) -> Result<Outcome> {
             }
         }
     }
+    eprintln!("{:.2}", crate::machine::uptime());
     Ok(Outcome::Passed)
 }
 
