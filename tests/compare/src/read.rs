@@ -95,6 +95,7 @@ pub struct Reader<R> {
     line: Vec<u8>,
     number: u64,
     by_gpu: bool,
+    heads: bool,
     channel: Option<u64>,
 }
 
@@ -106,7 +107,16 @@ impl<R: BufRead> Reader<R> {
             line: Vec::new(),
             number: 0,
             by_gpu,
+            heads: false,
             channel: None,
+        }
+    }
+
+    /// The same, but entries come without their bytes.
+    pub fn heads(self) -> Self {
+        Reader {
+            heads: true,
+            ..self
         }
     }
 
@@ -156,10 +166,12 @@ impl<R: BufRead> Reader<R> {
                 let raw = line.raw.context("an entry without `raw`")?;
                 let raw = u64::from_str_radix(raw.strip_prefix("0x").unwrap_or(&raw), 16)
                     .with_context(|| format!("`raw` is {raw:?}"))?;
-                let data = unhex(line.data.as_deref().unwrap_or("").as_bytes())?;
+                let hex = line.data.as_deref().unwrap_or("").as_bytes();
+                let data = unhex(if self.heads { &[] } else { hex })?;
                 let len = (raw >> 42 & 0x1f_ffff) * 4;
-                if data.len() as u64 != len {
-                    bail!("entry {raw:#x} says {len} bytes, `data` has {}", data.len());
+                if hex.len() as u64 != 2 * len {
+                    let has = hex.len() as f64 / 2.0;
+                    bail!("entry {raw:#x} says {len} bytes, `data` has {has}");
                 }
                 if line.len.is_some_and(|n| n != len) {
                     bail!("entry {raw:#x} says {len} bytes, `len` is {:?}", line.len);

@@ -11,7 +11,7 @@ use softgpu::layout::{DOORBELL, doorbell_page};
 use softgpu::plan::Plan;
 use softgpu::run::EXEC_STRIDE;
 
-use crate::setup::{LIMIT, expect_result, need_tracing, plan, plan_args};
+use crate::setup::{LIMIT, expect_result, need_tracing, plan, plan_args, sized};
 
 /// Attaches to `pid` with these flags, and comes back when it watches.
 pub fn attach(pid: u32, trace: &Path, channels: PathBuf, flags: &[OsString]) -> Result<Running> {
@@ -51,7 +51,7 @@ pub fn waiting(plan: &Plan, args: &[&str]) -> Result<Running> {
 
 fn from_waiting(before: u64, args: &[&str], flags: &[OsString]) -> Result<()> {
     need_tracing()?;
-    let plan = plan(21, 1200);
+    let plan = plan(21, sized(1200, 480));
     let folder = Folder::new()?;
     let trace = folder.file("trace.json");
     let before_wait = format!("--before-wait={before}");
@@ -93,7 +93,7 @@ pub fn doorbell_flags() -> Result<()> {
 /// Two processes at once, with the same addresses and tokens, each with memory of its own.
 pub fn two_processes() -> Result<()> {
     need_tracing()?;
-    let plans = [plan(24, 700), plan(25, 700)];
+    let plans = [plan(24, sized(700, 300)), plan(25, sized(700, 300))];
     let folder = Folder::new()?;
     let trace = folder.file("trace.json");
     let mut gpus = plans
@@ -124,7 +124,7 @@ pub fn two_processes() -> Result<()> {
 /// It executes another program image after nvcap was attached.
 pub fn exec_afterwards() -> Result<()> {
     need_tracing()?;
-    let plan = plan(26, 500);
+    let plan = plan(26, sized(500, 240));
     let folder = Folder::new()?;
     let trace = folder.file("trace.json");
     let mut gpu = waiting(&plan, &["--threads=3", "--exec=1"])?;
@@ -148,7 +148,7 @@ pub fn exec_afterwards() -> Result<()> {
 /// It forks after nvcap was attached, and parent and children submit to the same channels.
 pub fn fork_afterwards() -> Result<()> {
     need_tracing()?;
-    let plan = plan(27, 800);
+    let plan = plan(27, sized(800, 400));
     let folder = Folder::new()?;
     let trace = folder.file("trace.json");
     let mut gpu = waiting(&plan, &["--threads=2", "--fork=2"])?;
@@ -226,7 +226,7 @@ pub fn running_process() -> Result<()> {
 
 /// Pauses of `pace` us between submissions; false when too little was left to trace.
 fn running_at(pace: u64) -> Result<bool> {
-    let plan = plan(22, 6000);
+    let plan = plan(22, sized(6000, 2400));
     let folder = Folder::new()?;
     let trace = folder.file("trace.json");
     let pace = format!("--sleep-us={pace}");

@@ -103,37 +103,41 @@ fn expect_whole(traced: Traced, plan: Plan) -> Result<Report> {
 }
 
 pub fn one_thread() -> Result<()> {
-    let report = whole(plan(1, 800), &["--threads=1"])?;
+    let report = whole(plan(1, sized(800, 400)), &["--threads=1"])?;
     // The first thread rings each channel once, then the one worker rings the rest.
     ensure!(report.threads.len() == 2, "threads {:?}", report.threads);
     Ok(())
 }
 
 pub fn eight_threads() -> Result<()> {
-    let report = whole(plan(2, 1600), &["--threads=8"])?;
+    let report = whole(plan(2, sized(1600, 600)), &["--threads=8"])?;
     ensure!(report.threads.len() == 9, "threads {:?}", report.threads);
     Ok(())
 }
 
 /// Several times around one ring of 1024.
 pub fn ring_wrap() -> Result<()> {
-    let mut plan = plan(3, sized(3500, 2200));
+    let mut plan = plan(3, sized(3500, 2100));
     plan.channels = Channel::first(1, gpus());
     whole(plan, &["--threads=1"])?;
     Ok(())
 }
 
 pub fn big_entries() -> Result<()> {
-    let mut plan = plan(4, sized(120, 60));
+    let mut plan = plan(4, sized(120, 24));
     plan.shape.big_one_in = 4;
     let report = whole(plan, &["--threads=4"])?;
-    ensure!(report.bytes > 10 << 20, "only {} bytes", report.bytes);
+    ensure!(
+        report.bytes > sized(10, 2) << 20,
+        "only {} bytes",
+        report.bytes
+    );
     Ok(())
 }
 
 /// Several entries a doorbell, with control entries, methods split over entries, and wraps inside a burst.
 pub fn bursts() -> Result<()> {
-    let mut plan = plan(5, 600);
+    let mut plan = plan(5, sized(600, 240));
     plan.shape.burst = 12;
     plan.channels = Channel::first(4, gpus());
     let report = whole(plan, &["--threads=4"])?;
@@ -147,7 +151,7 @@ pub fn bursts() -> Result<()> {
 
 /// More entries a doorbell than any single read takes.
 pub fn wide_bursts() -> Result<()> {
-    let mut plan = plan(6, sized(60, 24));
+    let mut plan = plan(6, sized(60, 15));
     plan.shape.burst = 500;
     plan.channels = Channel::first(3, gpus());
     whole(plan, &["--threads=2"])?;
@@ -157,13 +161,13 @@ pub fn wide_bursts() -> Result<()> {
 /// The form of the doorbell program for kernels before 5.17: a loop of its own that goes on by tail call, and gives up
 /// where one doorbell commits more than that can do.
 pub fn without_bpf_loop() -> Result<()> {
-    let mut wide = plan(36, sized(40, 16));
+    let mut wide = plan(36, sized(40, 10));
     wide.shape.burst = 500;
     wide.channels = Channel::first(2, gpus());
-    let mut big = plan(37, sized(80, 24));
+    let mut big = plan(37, sized(80, 12));
     big.shape.big_one_in = 4;
     for (plan, threads) in [
-        (plan(35, sized(800, 300)), "--threads=8"),
+        (plan(35, sized(800, 200)), "--threads=8"),
         (wide, "--threads=2"),
         (big, "--threads=4"),
     ] {
@@ -235,9 +239,9 @@ pub fn own_put_ahead() -> Result<()> {
 
 /// Threads of three submissions each, made by threads that were made after the trace began.
 pub fn thread_churn() -> Result<()> {
-    let report = whole(plan(7, 900), &["--threads=6", "--churn=3"])?;
+    let report = whole(plan(7, sized(900, 400)), &["--threads=6", "--churn=3"])?;
     ensure!(
-        report.threads.len() > 200,
+        report.threads.len() as u64 > sized(200, 100),
         "only {} threads",
         report.threads.len()
     );
@@ -246,7 +250,7 @@ pub fn thread_churn() -> Result<()> {
 
 /// More threads than channels: every channel is fed by several.
 pub fn shared_channels() -> Result<()> {
-    let mut plan = plan(8, 1200);
+    let mut plan = plan(8, sized(1200, 400));
     plan.channels = Channel::first(3, gpus());
     whole(plan, &["--threads=12"])?;
     Ok(())
@@ -254,7 +258,7 @@ pub fn shared_channels() -> Result<()> {
 
 /// Doorbells that come after another thread has already submitted more to the channel and rung.
 pub fn late_doorbells() -> Result<()> {
-    let mut plan = plan(9, 1200);
+    let mut plan = plan(9, sized(1200, 400));
     plan.channels = Channel::first(2, gpus());
     whole(plan, &["--threads=8", "--late-doorbell"])?;
     Ok(())
@@ -262,13 +266,13 @@ pub fn late_doorbells() -> Result<()> {
 
 /// Both doorbell pages of a GPU rung: neither may be given up.
 pub fn both_pages() -> Result<()> {
-    whole(plan(10, 800), &["--threads=4", "--page=both"])?;
+    whole(plan(10, sized(800, 400)), &["--threads=4", "--page=both"])?;
     Ok(())
 }
 
 /// Children that submit to the same rings.
 pub fn fork_shared() -> Result<()> {
-    let report = whole(plan(11, 1000), &["--threads=2", "--fork=2"])?;
+    let report = whole(plan(11, sized(1000, 450)), &["--threads=2", "--fork=2"])?;
     ensure!(
         report.processes.len() == 3,
         "processes {:?}",
@@ -302,7 +306,7 @@ fn image(plan: &Plan, image: u32) -> Plan {
 
 /// Children with memory, channels and plans of their own at the same addresses.
 fn own_children(kind: &str) -> Result<()> {
-    let plan = plan(12, 500);
+    let plan = plan(12, sized(500, 240));
     let traced = trace(&plan, &["--threads=2", kind])?;
     let stdout = &traced.ended.stdout;
     let mut expected = vec![Expected {
@@ -332,7 +336,7 @@ fn own_children(kind: &str) -> Result<()> {
 
 /// They unmap what they inherited and map anew: docs/channels-file.md says to leave such children out.
 pub fn fork_own() -> Result<()> {
-    let plan = plan(12, 500);
+    let plan = plan(12, sized(500, 240));
     let filter = "type=submission,entry";
     let traced = trace_with(
         &["--no-follow"],
@@ -362,7 +366,7 @@ pub fn fork_and_exec() -> Result<()> {
 }
 
 fn execs(args: &[&str]) -> Result<()> {
-    let plan = plan(13, 500);
+    let plan = plan(13, sized(500, 240));
     let traced = trace(&plan, args)?;
     let plans: Vec<Plan> = (0..3).map(|n| image(&plan, n * EXEC_STRIDE)).collect();
     for plan in &plans {
@@ -397,7 +401,7 @@ pub fn exec_from_thread() -> Result<()> {
 
 /// All at once: children that execute, an exec of the first process, churning threads and bursts in each.
 pub fn many_events() -> Result<()> {
-    let mut plan = plan(14, 400);
+    let mut plan = plan(14, sized(400, 160));
     plan.shape.burst = 5;
     let traced = trace(
         &plan,
@@ -437,7 +441,7 @@ pub fn many_submissions() -> Result<()> {
 
 /// The operations that nvcap reads out of the words are those that the words were formed from.
 pub fn operations() -> Result<()> {
-    let mut plan = plan(16, 600);
+    let mut plan = plan(16, sized(600, 300));
     plan.channels = Channel::first(6, gpus());
     let traced = trace_only("type=operation", &plan, &["--threads=2"])?;
     live::operations::verify(&traced.trace, &plan)

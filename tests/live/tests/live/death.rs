@@ -15,7 +15,7 @@ const SLOW: &str = "--sleep-us=1000";
 /// kill -9 of an attached nvcap: the program goes on, unharmed, and its results are right.
 pub fn kill_nvcap_attached() -> Result<()> {
     need_tracing()?;
-    let plan = plan(31, 4000);
+    let plan = plan(31, sized(4000, 2000));
     let folder = Folder::new()?;
     let trace = folder.file("trace.json");
     let mut gpu = waiting(&plan, &["--threads=4", SLOW])?;
@@ -36,7 +36,7 @@ pub fn kill_nvcap_attached() -> Result<()> {
 /// kill -9 of an nvcap that started the program itself.
 pub fn kill_nvcap_parent() -> Result<()> {
     need_tracing()?;
-    let plan = plan(32, 3000);
+    let plan = plan(32, sized(3000, 1500));
     let folder = Folder::new()?;
     let trace = folder.file("trace.json");
     let mut args: Vec<OsString> = vec![
@@ -104,7 +104,7 @@ pub fn kill_target() -> Result<()> {
 
 fn stop_nvcap(signal: i32) -> Result<()> {
     need_tracing()?;
-    let plan = plan(34, 4000);
+    let plan = plan(34, sized(4000, 2000));
     let folder = Folder::new()?;
     let trace = folder.file("trace.json");
     let mut gpu = waiting(&plan, &["--threads=4", SLOW])?;

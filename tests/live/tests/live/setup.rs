@@ -6,7 +6,7 @@ use anyhow::{Context, Result, ensure};
 use live::harness::not_run;
 use live::perf::{Breakpoint, unavailable};
 use live::programs::{Ended, Folder, Running, nvcap, softgpu};
-use live::verify::{Expected, Extent, verify};
+use live::verify::{Expected, Extent, checksum_of, verify};
 use softgpu::layout::{CHANNELS, Channel, DOORBELL, GPUS, doorbell_page};
 use softgpu::plan::Plan;
 use softgpu::stream::Shape;
@@ -114,7 +114,7 @@ pub fn need_tracing() -> Result<()> {
 
 /// The last line of a run that ended well must have the plan's checksum.
 pub fn expect_result(ended_stdout: &str, plan: &Plan) -> Result<()> {
-    let wanted = format!("checksum={:#018x}", plan.checksum());
+    let wanted = format!("checksum={:#018x}", checksum_of(plan));
     let image = format!("done image={} ", plan.shape.image);
     ensure!(
         ended_stdout
