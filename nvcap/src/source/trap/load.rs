@@ -6,7 +6,7 @@ use std::{
 };
 
 use aya::{
-    Ebpf, Pod,
+    Ebpf, EbpfLoader, Pod,
     maps::{Array, HashMap, Map, MapData, PerCpuArray, ProgramArray, RingBuf},
     programs::PerfEvent,
 };
@@ -19,7 +19,6 @@ use super::{
     error::{Error, Result, remedy_for_refusal},
     fentry::{Fentry, Maps},
     kprobes::Kprobes,
-    loader::loader,
     shared::Shared,
 };
 
@@ -178,7 +177,7 @@ impl Loaded {
             ));
         }
         let offsets = PodOffsets(offsets(&Btf::kernel()?)?);
-        let mut bpf = loader()
+        let mut bpf = EbpfLoader::new()
             .override_global("OFFSETS", &offsets, true)
             .map_max_entries("RECORDS", options.buffer)
             .load(OBJECT)

@@ -17,7 +17,6 @@ pub mod fentry;
 pub mod kprobes;
 pub mod live;
 pub mod load;
-mod loader;
 pub mod own_put;
 pub mod perf;
 pub mod precheck;
