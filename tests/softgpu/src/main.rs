@@ -42,7 +42,7 @@ struct Args {
     hang: Option<HangArg>,
     /// With --device: how long making a context takes beside its calls, and ending it, milliseconds (making CUDA's
     /// takes 200 and more)
-    #[arg(long, value_name = "MS", default_value_t = 250)]
+    #[arg(long, value_name = "MS", default_value_t = 400)]
     context_ms: u64,
     /// GPUs
     #[arg(long, default_value_t = GPUS, value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=GPUS as u64))]

@@ -187,7 +187,9 @@ pub fn without_bpf_loop() -> Result<()> {
 /// GP_PUT is taken from where the program keeps its own copy, once that was found and has proven right.
 pub fn own_put() -> Result<()> {
     let log = ["NVCAP_LOG=debug"];
-    let args = ["--threads=2", "--sites=plain"];
+    // nvcap looks for it while the program goes on, for which an emulated machine must leave it the processor.
+    let pace = format!("--sleep-us={}", sized(0, 3000));
+    let args = ["--threads=2", "--sites=plain", &pace];
     let mut own = plan(40, sized(1600, 600));
     own.channels = Channel::first(2, gpus());
     let submissions = own.submissions;
