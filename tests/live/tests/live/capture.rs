@@ -102,16 +102,22 @@ fn expect_whole(traced: Traced, plan: Plan) -> Result<Report> {
     Ok(report)
 }
 
+/// Threads whose doorbells were seen. What a lost hit left in a ring to its end is found there, rung by nobody (0).
+fn ringing(report: &Report) -> usize {
+    report.threads.iter().filter(|tid| **tid != 0).count()
+}
+
 pub fn one_thread() -> Result<()> {
     let report = whole(plan(1, sized(800, 400)), &["--threads=1"])?;
     // The first thread rings each channel once, then the one worker rings the rest.
-    ensure!(report.threads.len() == 2, "threads {:?}", report.threads);
+    let threads = ringing(&report);
+    ensure!(threads == 2, "threads {:?}", report.threads);
     Ok(())
 }
 
 pub fn eight_threads() -> Result<()> {
     let report = whole(plan(2, sized(1600, 600)), &["--threads=8"])?;
-    ensure!(report.threads.len() == 9, "threads {:?}", report.threads);
+    ensure!(ringing(&report) == 9, "threads {:?}", report.threads);
     Ok(())
 }
 
