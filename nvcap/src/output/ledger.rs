@@ -244,6 +244,34 @@ pub fn text(out: &mut Vec<u8>, ledger: &Ledger, color: bool) {
     f.end();
 }
 
+/// How near observing came to missing something, channel by channel. Nothing where nothing was observed.
+pub fn margins(out: &mut Vec<u8>, ledger: &Ledger, color: bool) {
+    let Some(o) = ledger.observed() else {
+        return;
+    };
+    let mut f = Formatter::new(out, color);
+    let ms = |ns: u64| ns as f64 / 1e6;
+    for m in &o.margins {
+        f.line("", 0, Some(Role::Dim));
+        f.text(format_args!(
+            "channel {}: {}, at most {:.1} % of its ring and {:.2} ms between two",
+            m.channel.0,
+            plural(m.looks, "look", "looks"),
+            100.0 * m.largest_part,
+            ms(m.longest_ns)
+        ));
+        f.end();
+    }
+    f.line("", 0, Some(Role::Dim));
+    f.text(format_args!(
+        "a look came at most {:.2} ms late and took at most {:.2} ms; a search beside them at most {:.2} ms",
+        ms(o.latest_ns),
+        ms(o.longest_look_ns),
+        ms(o.longest_search_ns)
+    ));
+    f.end();
+}
+
 /// How observing went: the margin it had, what it cost, and why what is missing is missing.
 fn observed(f: &mut Formatter<'_>, t: &Totals, o: &Observed) {
     let ms = |ns: u64| ns as f64 / 1e6;
@@ -301,6 +329,12 @@ fn reasons(o: &Observed) -> Vec<String> {
         all.push(format!(
             "a ring went round between two looks {}: {why}",
             plural(o.laps, "time", "times")
+        ));
+    }
+    if o.rounds_unseen > 0 {
+        all.push(format!(
+            "after {} of them it may have gone round more often than was counted: GP_PUT does not tell, and no payloads did",
+            o.rounds_unseen
         ));
     }
     for (count, what) in [
@@ -392,6 +426,7 @@ fn json_value(ledger: &Ledger) -> Vec<(&'static str, Value)> {
                 "origin": c.origin.map(|o| match o {
                     Origin::Allocated => "allocated",
                     Origin::Found => "found",
+                    Origin::Notified => "notified",
                     Origin::Given => "given",
                     Origin::Recorded => "recorded",
                 }),
@@ -442,6 +477,9 @@ fn observed_json(ledger: &Ledger) -> Value {
         "looks": o.looks,
         "longest_ns": o.longest_ns,
         "largest_part": o.largest_part,
+        "latest_ns": o.latest_ns,
+        "longest_look_ns": o.longest_look_ns,
+        "longest_search_ns": o.longest_search_ns,
         "tail_ns": o.tail_ns,
         "wall_ns": o.wall_ns,
         "cpu_ns": o.cpu_ns,
@@ -449,10 +487,17 @@ fn observed_json(ledger: &Ledger) -> Value {
         "budget": o.budget,
         "throttled_ns": o.throttled_ns,
         "laps": o.laps,
+        "rounds_unseen": o.rounds_unseen,
         "overwritten": o.overwritten,
         "reused": o.reused,
         "unparsable": o.unparsable,
         "jumps": o.jumps,
         "reasons": reasons(o),
+        "margins": o.margins.iter().map(|m| json!({
+            "channel": m.channel.0,
+            "looks": m.looks,
+            "largest_part": m.largest_part,
+            "longest_ns": m.longest_ns,
+        })).collect::<Vec<_>>(),
     })
 }

@@ -5,10 +5,10 @@ use std::io;
 
 use super::{
     fetch,
-    pace::{LONGEST_NS, Pace},
+    pace::{FASTEST_NS, LONGEST_NS, Pace},
     proof::{self, Allocator, Chain, Keeper, Kept, Release, Verdict, Words},
 };
-use crate::record::{At, Channel, How, Loss, Lost, Record, Segment, Submission};
+use crate::record::{Channel, Record, Segment};
 use crate::source::memory::{find::GP_GET, process::Peek};
 
 /// What observing found wrong, each counted where it is found.
@@ -24,6 +24,8 @@ pub struct Faults {
     pub unparsable: u64,
     /// Times that payloads went on from another one with no ring position missing.
     pub jumps: u64,
+    /// Times that a ring may have gone round more often than was counted.
+    pub rounds_unseen: u64,
 }
 
 /// What a look gave.
@@ -77,6 +79,8 @@ pub struct Follower {
     words: Words,
     allocator: Allocator,
     extended: u64,
+    /// Room for bytes that are being read.
+    buffer: Vec<u8>,
 }
 
 /// A ring that can be read and is none.
@@ -123,12 +127,14 @@ impl Follower {
             words: Words::default(),
             allocator: Allocator::default(),
             extended: 0,
+            buffer: Vec::new(),
         };
         match begin {
             Begin::First => new.words.begin(),
             Begin::Here => {
                 let (_, put) = new.get_put(memory)?;
                 new.stand_at(memory, u64::from(put))?;
+                new.learn_payloads(memory)?;
             }
         }
         Ok(Some(new))
@@ -142,10 +148,38 @@ impl Follower {
         let newest = fetch::entries(memory, self.ring, self.size, slot, slot + 1)?[0];
         self.moved = position != 0 || newest != 0;
         self.used |= position > MAKING || self.went_round(memory)?;
-        let segment = fetch::segments(memory, &[newest], &mut self.extended).swap_remove(0);
+        let segment =
+            fetch::segments(memory, &[newest], &mut self.extended, &mut self.buffer).swap_remove(0);
         self.keeper = Some(Keeper::of(&segment, self.extended));
         self.chain.judge(&[proof::release(&segment.bytes)]);
         self.words.cut();
+        Ok(())
+    }
+
+    /// Learns from the entries before the first one that is followed whether each bears a payload: then it is known
+    /// from the first one on how many are missing, if any are.
+    fn learn_payloads(&mut self, memory: &impl Peek) -> io::Result<()> {
+        let size = u64::from(self.size);
+        let most = if self.went_round(memory)? {
+            size / 4
+        } else {
+            self.done
+        };
+        let count = most.min(LEARNT);
+        let from = self.done + size - count;
+        let entries = fetch::entries(memory, self.ring, self.size, from, from + count)?;
+        let mut extended = self.extended;
+        let segments = fetch::segments(memory, &entries, &mut extended, &mut self.buffer);
+        let releases: Vec<Option<Release>> =
+            segments.iter().map(|s| proof::release(&s.bytes)).collect();
+        let mut chain = Chain::default();
+        let verdicts = chain.judge(&releases);
+        // The newest as it was read before: a busy ring may have gone on, or its memory been used again.
+        if chain.same_newest(&self.chain) {
+            let proven = verdicts.iter().filter(|v| **v == Verdict::Proven).count();
+            self.links = (proven as u64, count);
+            self.chain = chain;
+        }
         Ok(())
     }
 
@@ -153,7 +187,7 @@ impl Follower {
         u64::from(self.size) - 1
     }
 
-    fn index(&self, position: u64) -> u32 {
+    pub(super) fn index(&self, position: u64) -> u32 {
         (position & self.mask()) as u32
     }
 
@@ -195,7 +229,7 @@ impl Follower {
             Reading::Lapped => Err(Lap::Certain),
             Reading::Fresh(entries, doubt) => {
                 let mut extended = self.extended;
-                let segments = fetch::segments(memory, &entries, &mut extended);
+                let segments = fetch::segments(memory, &entries, &mut extended, &mut self.buffer);
                 let releases = || segments.iter().map(|s| proof::release(&s.bytes));
                 if doubt == Doubt::Yes && !self.chain.continues(&releases().collect::<Vec<_>>()) {
                     Err(Lap::Possible)
@@ -316,24 +350,24 @@ impl Follower {
         let (_, put) = self.get_put(memory)?;
         let more = u64::from(put).wrapping_sub(end) & self.mask();
         let newest = end + more;
-        let since = fetch::entries(
-            memory,
-            self.ring,
-            self.size,
-            newest - more.min(SINCE),
-            newest,
-        )?;
+        // Late: another program had the processor meanwhile. Then all that came is compared, not the newest alone.
+        let in_time = clock().saturating_sub(now) < self.pace.lap_time() / 2;
+        let compared = if in_time { more.min(SINCE) } else { more };
+        let since = fetch::entries(memory, self.ring, self.size, newest - compared, newest)?;
         // The second look: the first entry stands, so all of them do, and their bytes were read in time.
         let again = fetch::entries(memory, self.ring, self.size, self.done, self.done + 1)?;
         // Where entries look alike from round to round, that one stands proves little. Then it is the time that tells
         // and, where that was long (another program had the processor), whether the bytes stand too.
-        let in_time = clock().saturating_sub(now) < self.pace.lap_time() / 2;
+        let mut chain = self.chain.clone();
+        let verdicts = chain.judge(&releases);
+        // A payload that follows was there when it was read, and no other round's has that number.
+        let proven = verdicts.iter().all(|v| *v == Verdict::Proven);
         let gone = if in_time && again[0] == entries[0] {
             0
         } else {
             let second = fetch::entries(memory, self.ring, self.size, self.done, end)?;
             match proof::overwritten(&entries, &second) {
-                0 if in_time || self.bytes_stand(memory, &segments, extended) => 0,
+                0 if in_time || proven || self.bytes_stand(memory, &segments, extended) => 0,
                 _ if !in_time => entries.len(),
                 some => some,
             }
@@ -342,8 +376,6 @@ impl Follower {
         let round_before = (end + more + 1).saturating_sub(u64::from(self.size));
         let gone = gone.max(round_before.saturating_sub(self.done) as usize);
         let gone = gone.min(entries.len());
-        let mut chain = self.chain.clone();
-        let verdicts = chain.judge(&releases);
         let round = |v: &Verdict| match v {
             Verdict::Jumped { from, to } => to.wrapping_sub(*from) >= self.size,
             _ => false,
@@ -364,6 +396,16 @@ impl Follower {
         }
         let reused = proof::reused(&entries, &since, &allocator);
         faults.overwritten += gone as u64;
+        if gone + reused.len() > 0 {
+            log::debug!(
+                "channel {}: of {} entries from {} on {gone} overwritten, {} reused; {more} came meanwhile, in {} us; payloads follow: {proven}",
+                self.announced.id.0,
+                entries.len(),
+                self.done,
+                reused.len(),
+                clock().saturating_sub(now) / 1000
+            );
+        }
         // Where part of it was overwritten meanwhile, the newest stands still, or the next look finds it gone.
         let keeper = segments.last().map(|s| Keeper::of(s, self.extended));
         let mut lost: Option<(u64, u64)> = None;
@@ -449,7 +491,7 @@ impl Follower {
             let entries =
                 fetch::entries(memory, self.ring, self.size, from_slot, from_slot + half)?;
             let mut extended = self.extended;
-            let segments = fetch::segments(memory, &entries, &mut extended);
+            let segments = fetch::segments(memory, &entries, &mut extended, &mut self.buffer);
             // Where each entry bears a payload, they tell how many passed.
             let passed = match (before, own) {
                 (Some(before), Some(own)) if every => {
@@ -468,7 +510,15 @@ impl Follower {
             // whole size less one, which only the payloads tell from more.
             let certain = u64::from(lap == Lap::Certain && seen + 1 < size);
             let passed = passed.filter(|_| in_time);
-            let end = self.done + seen + proof::rounds(size, seen, certain, passed) * size;
+            let rounds = proof::rounds(size, seen, certain, passed);
+            let end = self.done + seen + rounds * size;
+            // Or no more can have passed since it was last seen not to have gone round.
+            let most = now.saturating_sub(self.kept) / (FASTEST_NS / 2);
+            let known = passed == Some(end - self.done) || seen + (rounds + 1) * size > most;
+            if !known {
+                faults.rounds_unseen += 1;
+                self.tell_rounds(now, to);
+            }
             let moved = end - self.done;
             self.keeper = None;
             let from = if in_time { end - half } else { end };
@@ -489,70 +539,6 @@ impl Follower {
             return Ok(moved);
         }
         Ok(0)
-    }
-
-    fn at(&self, now: u64) -> At {
-        At {
-            time_ns: now,
-            pid: self.announced.at.pid,
-            tid: 0,
-        }
-    }
-
-    fn submission(
-        &self,
-        now: u64,
-        position: u64,
-        get: Option<u32>,
-        segment: Segment,
-    ) -> Submission {
-        Submission {
-            at: self.at(now),
-            channel: self.announced.id,
-            token: self.announced.token,
-            position,
-            gp_get: get,
-            prev_put: self.index(position),
-            gp_put: self.index(position + 1),
-            ip: None,
-            doorbell: None,
-            how: How::Observed,
-            late: false,
-            thread: None,
-            segments: vec![segment],
-        }
-    }
-
-    fn loss(&self, now: u64, what: Lost) -> Record {
-        Record::Loss(Loss {
-            at: self.at(now),
-            channel: Some(self.announced.id),
-            what,
-        })
-    }
-
-    fn lose(&self, now: u64, range: Option<(u64, u64)>, to: &mut Vec<Record>) {
-        if let Some((position, count)) = range.filter(|r| r.1 > 0) {
-            to.push(self.loss(now, Lost::Entries { position, count }));
-        }
-    }
-
-    fn tell_jump(&self, now: u64, from: u32, payload: u32, to: &mut Vec<Record>) {
-        let why = format!(
-            "channel {}: its semaphore went on from {payload:#x} after {from:#x}, and no ring position is missing",
-            self.announced.id.0
-        );
-        to.push(self.loss(now, Lost::Blind { why }));
-    }
-
-    /// What is to be said where its ring is gone and its process lives: what may have come after the last look.
-    pub fn gone(&self, now: u64) -> Record {
-        let why = format!(
-            "channel {} was busy when its ring was unmapped: what came in the last {:.1} ms is not known",
-            self.announced.id.0,
-            now.saturating_sub(self.looked) as f64 / 1e6
-        );
-        self.loss(now, Lost::Blind { why })
     }
 }
 
@@ -578,6 +564,8 @@ enum Reading {
 
 /// Entries that a channel has at most when nobody but the driver has used it yet.
 const MAKING: u64 = 8;
+/// Entries before the first one that is followed from which it is learnt whether they bear payloads.
+const LEARNT: u64 = 32;
 /// Entries that are read in one piece.
 const PIECE: u64 = 256;
 /// Entries, the newest, that came while others were read and are compared with them.

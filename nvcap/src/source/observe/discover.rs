@@ -1,8 +1,10 @@
 //! A process that is observed: what of it may have changed since the last look, found cheaply.
 
 use std::{
+    cell::RefCell,
     collections::{BTreeMap, BTreeSet},
     fs, io,
+    sync::Arc,
 };
 
 use super::{
@@ -16,6 +18,7 @@ use crate::source::{
         find::{self, Effort, Found, Places},
         maps::{self, Area},
         process::Peek,
+        tokens,
     },
 };
 
@@ -30,6 +33,9 @@ const PART: u64 = 100;
 const SEARCH_NS: [u64; 2] = [3_000_000, 50_000_000];
 /// How long channels are expected to appear, from the first on, ns.
 const APPEAR_NS: u64 = 5_000_000_000;
+
+/// How long no channel must have appeared before tokens are looked for, ns.
+const TOKENS_NS: u64 = 250_000_000;
 
 /// A channel that was seen, and where following it begins.
 #[derive(Debug)]
@@ -47,13 +53,15 @@ pub struct Changes {
     pub records: Vec<Record>,
     /// Channels that were not there before.
     pub channels: Vec<Seen>,
+    /// Tokens that are known now, by ring.
+    pub tokens: Vec<(u64, u32)>,
 }
 
 /// A process that is observed.
 #[derive(Debug)]
 pub struct Watched {
     /// Its memory and clock; `None` while it cannot be read.
-    pub process: Option<Process>,
+    pub process: Option<Arc<Process>>,
     /// Who made it, where that is observed too.
     pub parent: Option<u32>,
     /// Something of it could not be read: look after it at once.
@@ -75,24 +83,41 @@ pub struct Watched {
     appear_until: u64,
     /// When the search by structure may be made again.
     next_thorough: u64,
+    /// When tokens are looked for, and how often that may be done again.
+    next_tokens: u64,
+    token_tries: u32,
     /// USERDs of slots whose ring was not believed: GP_PUT seen there, whether it moved, and the ring.
     unresolved: BTreeMap<u64, (u32, bool, u64)>,
     doorbell: bool,
     /// Rings that could not be read and were forgotten.
     forgotten: u32,
-    /// When something was last found in a ring that it had and nobody has any more, and when one was last read, ns.
-    moved: u64,
-    looked: u64,
-    /// What is to be said of its channels that nobody has any more, if it lives on.
-    dropped: Vec<(bool, Record)>,
+    /// Its channels that nobody has any more.
+    dropped: Vec<Dropped>,
     /// There is no memory of its program any more.
     gone: bool,
     /// Some of its channels were found.
     found: bool,
 }
 
-/// A process in whose rings nothing came for this time before the last look is taken to have been done with them, ns.
-pub const QUIET_NS: u64 = 5_000_000;
+/// A channel that nobody has any more.
+#[derive(Debug)]
+pub struct Dropped {
+    /// The last look at it found something.
+    pub hot: bool,
+    /// What is to be said if it has merely been unmapped.
+    pub said: Record,
+    /// When it was last read, ns.
+    pub looked: u64,
+    /// Something had come shortly before: more may have come since.
+    pub busy: bool,
+}
+
+/// For how long nothing must have come before the last look, ns, so that a process that ends is taken to have been
+/// done with a channel: twice as long as it has paused of late (`pause`), for it may have been about to go on; 20 ms at
+/// least, for a pause may be nothing but another program's time on the processor; and 100 ms at most.
+pub fn quiet(pause: u64) -> u64 {
+    (2 * pause).clamp(20_000_000, 100_000_000)
+}
 
 /// How often a ring that could not be read is looked for again, all rings of a process together.
 const AGAIN: u32 = 200;
@@ -104,7 +129,7 @@ impl Watched {
     /// Those of opening its memory.
     pub fn open(pid: u32, begin: Begin) -> io::Result<Self> {
         Ok(Self {
-            process: Some(Process::open(pid)?),
+            process: Some(Arc::new(Process::open(pid)?)),
             parent: None,
             suspect: false,
             due: 0,
@@ -119,11 +144,11 @@ impl Watched {
             searched_at: 0,
             appear_until: now() + APPEAR_NS,
             next_thorough: 0,
+            next_tokens: u64::MAX,
+            token_tries: 0,
             unresolved: BTreeMap::new(),
             doorbell: false,
             forgotten: 0,
-            moved: 0,
-            looked: 0,
             dropped: Vec::new(),
             gone: false,
             found: false,
@@ -151,13 +176,9 @@ impl Watched {
         }
     }
 
-    /// Nobody has one of its channels any more: `said` is what that means if it has merely been unmapped.
-    /// `hot`: the last look at it found something; `moved` and `looked` are when something was last found in it, and
-    /// when it was last read.
-    pub fn drop_channel(&mut self, hot: bool, said: Record, moved: u64, looked: u64) {
-        self.dropped.push((hot, said));
-        self.moved = self.moved.max(moved);
-        self.looked = self.looked.max(looked);
+    /// Nobody has one of its channels any more.
+    pub fn drop_channel(&mut self, dropped: Dropped) {
+        self.dropped.push(dropped);
     }
 
     /// It lives on without the channels that were dropped.
@@ -167,14 +188,19 @@ impl Watched {
             return Vec::new();
         }
         let dropped = std::mem::take(&mut self.dropped);
-        dropped.into_iter().filter(|d| d.0).map(|d| d.1).collect()
+        dropped
+            .into_iter()
+            .filter(|d| d.hot)
+            .map(|d| d.said)
+            .collect()
     }
 
     /// All its memory is gone. `Some`: it was submitting then, and so many ns have passed since the last look.
     pub fn ended_busy(&mut self, now: u64) -> Option<u64> {
-        let dropped = !std::mem::take(&mut self.dropped).is_empty();
-        let quiet = self.looked.saturating_sub(self.moved);
-        (dropped && quiet < QUIET_NS).then(|| now.saturating_sub(self.looked))
+        let dropped = std::mem::take(&mut self.dropped);
+        let last = dropped.iter().map(|d| d.looked).max()?;
+        let busy = dropped.iter().any(|d| d.busy);
+        busy.then(|| now.saturating_sub(last))
     }
 
     /// It executes another program than the one that was looked at: its name.
@@ -190,7 +216,7 @@ impl Watched {
         self.image = image;
         if first && !self.gone {
             // It was taken on in the middle of an exec: which of the two memories was opened is not known.
-            self.process = Process::open(self.pid).ok();
+            self.process = Process::open(self.pid).ok().map(Arc::new);
             return None;
         }
         // Of the old program nothing can be read, and what is at its addresses is not its.
@@ -200,7 +226,7 @@ impl Watched {
 
     /// Begins with the program that it executes now.
     pub fn begin_anew(&mut self) {
-        self.process = Process::open(self.pid).ok();
+        self.process = Process::open(self.pid).ok().map(Arc::new);
         self.dropped.clear();
         self.gone = false;
         self.forget_rings();
@@ -234,8 +260,9 @@ impl Watched {
         moved.filter(|u| !self.rings.contains(&u.2)).count()
     }
 
-    /// Looks for other mappings and new rings.
-    pub fn look(&mut self, given: &Given) -> Changes {
+    /// Looks for other mappings and new rings, and calls `between` after each small piece of that: rings that are known
+    /// must be looked at meanwhile.
+    pub fn look(&mut self, given: &Given, between: &mut dyn FnMut()) -> Changes {
         let mut changes = Changes::default();
         let now = now();
         let pages = process::pages(self.pid);
@@ -243,16 +270,41 @@ impl Watched {
         if changed && now >= self.next_maps || now >= self.next_maps + 10 * LONGEST_NS {
             self.pages = pages;
             let begun = process::thread_cpu();
-            self.read_maps(now, &mut changes);
+            self.read_maps(now, &mut changes, between);
             let cost = process::thread_cpu().saturating_sub(begun);
             self.next_maps = now + (cost * self.part()).clamp(SHORTEST_NS, LONGEST_NS);
         }
         if given.channels.is_empty() {
-            self.search(now, &mut changes);
+            self.search(now, &mut changes, between);
         } else {
             self.take_given(given, &mut changes);
         }
+        self.find_tokens(now, &mut changes, between);
         changes
+    }
+
+    /// Finds tokens once no more channels have appeared for a while: which token is whose follows from the order in which
+    /// all of them were made.
+    fn find_tokens(&mut self, now: u64, changes: &mut Changes, between: &mut dyn FnMut()) {
+        if now < self.next_tokens {
+            return;
+        }
+        let Some(process) = self.process.clone() else {
+            return;
+        };
+        let memory = Polite {
+            memory: &process.memory,
+            between: RefCell::new(between),
+        };
+        changes.tokens = tokens::tokens(&memory, &self.areas);
+        // A busy ring may have moved too fast to be judged.
+        let all = changes.tokens.len() >= self.rings.len();
+        self.token_tries = self.token_tries.saturating_sub(1);
+        self.next_tokens = if all || self.token_tries == 0 {
+            u64::MAX
+        } else {
+            now + 4 * TOKENS_NS
+        };
     }
 
     /// Sets the next look by what this one cost.
@@ -268,8 +320,8 @@ impl Watched {
         }
     }
 
-    fn read_maps(&mut self, now: u64, changes: &mut Changes) {
-        let Ok(areas) = maps::areas(self.pid) else {
+    fn read_maps(&mut self, now: u64, changes: &mut Changes, between: &mut dyn FnMut()) {
+        let Ok(areas) = maps::areas_in_pieces(self.pid, between) else {
             return;
         };
         let at = self.at(now);
@@ -282,7 +334,13 @@ impl Watched {
                 }));
                 self.next_search = 0;
             }
-            self.rings.retain(|r| !(gone.start..gone.end).contains(r));
+            // Not where it has merely become part of a larger mapping, or been split.
+            let still = |r: &u64| {
+                let mut at = areas.iter().filter(|a| (a.start..a.end).contains(r));
+                at.any(|a| a.path == gone.path)
+            };
+            self.rings
+                .retain(|r| !(gone.start..gone.end).contains(r) || still(r));
         }
         for new in areas.iter().filter(|a| !self.areas.contains(a)) {
             if let Some(mapping) = new.record(at) {
@@ -295,9 +353,13 @@ impl Watched {
     }
 
     /// Finds rings by their structure: where the mappings have changed, and now and then.
-    fn search(&mut self, now: u64, changes: &mut Changes) {
-        let Some(process) = &self.process else {
+    fn search(&mut self, now: u64, changes: &mut Changes, between: &mut dyn FnMut()) {
+        let Some(process) = self.process.clone() else {
             return;
+        };
+        let memory = Polite {
+            memory: &process.memory,
+            between: RefCell::new(between),
         };
         let gpu = |a: &Area| a.read && a.write && matches!(a.device(), Some(Device::Gpu(_)));
         if now < self.next_search || !self.areas.iter().any(gpu) {
@@ -310,15 +372,10 @@ impl Watched {
         }
         self.searched_at = run;
         let cpu = process::thread_cpu();
-        let mut found = slots(
-            &process.memory,
-            &self.areas,
-            &self.rings,
-            &mut self.unresolved,
-        );
+        let mut found = slots(&memory, &self.areas, &self.rings, &mut self.unresolved);
         if found.is_empty() && self.rings.is_empty() && now >= self.next_thorough {
             // Not laid out as libcuda does: by structure, which costs more.
-            found = find::search(&process.memory, &self.areas, Effort::Usual).found;
+            found = find::search(&memory, &self.areas, Effort::Usual).found;
             found.retain(|f| f.used);
             let cost = process::thread_cpu().saturating_sub(cpu);
             self.next_thorough = now + (cost * PART).max(SEARCH_NS[1]);
@@ -329,6 +386,8 @@ impl Watched {
             if !self.rings.insert(f.ring) {
                 continue;
             }
+            let soon = if begin == Begin::Here { 0 } else { TOKENS_NS };
+            (self.next_tokens, self.token_tries) = (now + soon, 5);
             changes.channels.push(Seen {
                 channel: f.channel(self.at(now), ChannelId(0)),
                 begin,
@@ -366,6 +425,19 @@ impl Watched {
             self.begin = Begin::First;
             self.found = true;
         }
+    }
+}
+
+/// Memory that is searched while something else must go on: called between any two reads.
+struct Polite<'a, P> {
+    memory: &'a P,
+    between: RefCell<&'a mut dyn FnMut()>,
+}
+
+impl<P: Peek> Peek for Polite<'_, P> {
+    fn peek(&self, at: u64, to: &mut [u8]) -> io::Result<()> {
+        (self.between.borrow_mut())();
+        self.memory.peek(at, to)
     }
 }
 

@@ -1,25 +1,22 @@
 //! All channels of all processes that are observed: each looked at when its pace says so, within the CPU that may be
 //! used; and the looks that find new processes, mappings and channels.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
+pub use super::process::check;
 use super::{
     channel::{Begin, Faults, Follower},
     discover::{self, Watched},
-    pace::{self, Budget},
-    process::{self, now},
+    followed::Followed,
+    pace::Budget,
+    process::{self, Process as Seen, now},
 };
-use crate::ledger::Observed;
-use crate::record::{At, Channel, ChannelId, Life, Loss, Lost, Process, Record};
-use crate::source::{
-    error::{Error, Result},
-    given::Given,
-    run::{Source, Target},
-};
+use crate::ledger::{Margin, Observed};
+use crate::record::{At, Channel, ChannelId, CpuVa, Life, Loss, Lost, Origin, Process, Record};
+use crate::source::{error::Result, given::Given, run::Source};
 
-/// Time between two looks at a channel of 1024 entries that only its making has used so far, ns: a launch loop that
-/// begins there fills its ring in 3.5 ms.
-const UNUSED_NS: u64 = 2_000_000;
+/// How long channels that are overdue are looked at without passing on what was found, ns.
+const ROUND_NS: u64 = 2_000_000;
 
 /// How to observe.
 #[derive(Clone, Debug, Default)]
@@ -32,61 +29,24 @@ pub struct Options {
     pub cpu: Option<f64>,
 }
 
-/// A channel, and which processes have it.
-#[derive(Debug)]
-struct Followed {
-    follower: Follower,
-    holders: Vec<u32>,
-    due: u64,
-    /// When something was last found in it, ns.
-    moved: u64,
-    live: bool,
-}
-
-impl Followed {
-    /// Time to the next look, ns.
-    fn interval(&self) -> u64 {
-        if self.follower.used {
-            return self.follower.pace.interval();
-        }
-        let size = self.follower.announced.entries.unwrap_or(1);
-        (u64::from(size) * UNUSED_NS / 1024).clamp(pace::SHORTEST_NS, pace::LONGEST_NS)
-    }
-}
-
 /// A live trace without a trap.
 #[derive(Debug)]
 pub struct Session {
     options: Options,
     watched: BTreeMap<u32, Watched>,
     followed: Vec<Followed>,
+    /// When the next channel is to be looked at, ns.
+    next: u64,
+    /// A process that is being searched while channels are looked at.
+    searched: Option<(u32, Option<Arc<Seen>>)>,
     budget: Option<Budget>,
     out: Vec<Record>,
     faults: Faults,
     sums: Observed,
+    /// Of channels that are followed no longer.
+    margins: Vec<Margin>,
     started: (u64, u64),
     next_id: u32,
-}
-
-/// What can be told before anything is looked at.
-///
-/// # Errors
-/// The first mistake found, with its remedy.
-pub fn check(target: &Target) -> Result<()> {
-    let Target::Pids(pids) = target else {
-        return Ok(());
-    };
-    for pid in pids {
-        if !process::state(*pid).lives {
-            return Err(Error::new(
-                format!("observing process {pid}"),
-                "there is no such process",
-                "check the process id (pgrep, nvidia-smi)",
-            ));
-        }
-        process::Process::open(*pid).map_err(|e| process::refusal(*pid, &e))?;
-    }
-    Ok(())
 }
 
 fn at(pid: u32, tid: u32) -> At {
@@ -106,9 +66,12 @@ impl Session {
             options,
             watched: BTreeMap::new(),
             followed: Vec::new(),
+            next: 0,
+            searched: None,
             out: Vec::new(),
             faults: Faults::default(),
             sums: Observed::default(),
+            margins: Vec::new(),
             started: (now(), process::own_cpu()),
             next_id: 0,
         }
@@ -131,31 +94,55 @@ impl Session {
 
     // ---- looking at channels
 
-    /// Looks at every channel that is due. Gives the time of the next look.
+    /// Looks at the channels that are due, the one that has waited longest first. Gives the time of the next look.
     fn look_at_due(&mut self) -> u64 {
-        let mut next = u64::MAX;
-        for i in 0..self.followed.len() {
+        let until = now() + ROUND_NS;
+        loop {
+            let live = self.followed.iter().enumerate().filter(|(_, f)| f.live);
+            let Some((i, due)) = live.map(|(i, f)| (i, f.due)).min_by_key(|(_, due)| *due) else {
+                self.next = u64::MAX;
+                return self.next;
+            };
             let begun = now();
+            if due > begun || begun > until {
+                self.next = due;
+                return self.next;
+            }
             let f = &self.followed[i];
-            if !f.live {
-                continue;
+            if f.follower.used && due > 0 && begun - due > self.sums.latest_ns {
+                self.sums.latest_ns = begun - due;
+                log::debug!("the latest look so far: {} us", self.sums.latest_ns / 1000);
             }
-            if f.due > begun {
-                next = next.min(f.due);
-                continue;
-            }
+            let before = log::log_enabled!(log::Level::Debug).then(process::disturbances);
             self.look(i);
+            let took = now() - begun;
+            if let Some(before) = before
+                && took > self.sums.longest_look_ns
+            {
+                let now = process::disturbances();
+                let [faults, waits, preempted] = std::array::from_fn(|i| now[i] - before[i]);
+                log::debug!(
+                    "the longest look so far: {} us, begun {} us late; {faults} page faults, waited {waits} times, {preempted} times preempted",
+                    took / 1000,
+                    (begun - due) / 1000
+                );
+            }
             let f = &mut self.followed[i];
+            // Counted from the beginning of this look: else a channel that takes long to read is looked at seldom.
             f.due = if f.follower.behind {
                 begun
             } else {
                 begun + f.interval()
             };
-            if f.live {
-                next = next.min(f.due);
-            }
+            self.sums.longest_look_ns = self.sums.longest_look_ns.max(took);
         }
-        next
+    }
+
+    /// Called again and again while something else is done that takes long.
+    fn meanwhile(&mut self) {
+        if self.next <= now() {
+            self.look_at_due();
+        }
     }
 
     /// Looks at one channel now.
@@ -165,8 +152,12 @@ impl Session {
         let mut refused = true;
         let was = f.follower.looked;
         while let Some(pid) = f.holders.first().copied() {
-            let memory = self.watched.get(&pid).and_then(|w| w.process.as_ref());
-            let looked = memory.map(|p| {
+            let searched = self.searched.as_ref().filter(|s| s.0 == pid);
+            let process = match searched {
+                Some((_, process)) => process.as_ref(),
+                None => self.watched.get(&pid).and_then(|w| w.process.as_ref()),
+            };
+            let looked = process.map(|p| {
                 f.follower
                     .look(&p.memory, &now, &mut self.out, &mut self.faults)
             });
@@ -174,24 +165,21 @@ impl Session {
                 None => std::io::ErrorKind::UnexpectedEof,
                 Some(Err(e)) => e.kind(),
                 Some(Ok(looked)) => {
-                    self.sums.looks += 1;
-                    if looked.fresh > 0 {
-                        let part = looked.fresh as f64
-                            / f64::from(f.follower.announced.entries.unwrap_or(1));
-                        self.sums.longest_ns = self.sums.longest_ns.max(looked.elapsed);
-                        self.sums.largest_part = self.sums.largest_part.max(part);
-                        f.moved = begun;
-                    }
+                    f.take(looked, begun);
                     refused = false;
                     break;
                 }
             };
+            if self.searched.is_some() {
+                // What that means is judged when the search is over, and its result known.
+                return;
+            }
             // Gone, executing another program, or without this mapping: another process may have it still.
             f.holders.remove(0);
             if let Some(w) = self.watched.get_mut(&pid) {
                 w.forget(f.follower.announced.ring, why);
                 if f.holders.is_empty() && f.follower.moved {
-                    w.drop_channel(f.follower.hot, f.follower.gone(begun), f.moved, was);
+                    w.drop_channel(f.dropped(begun));
                 }
             }
         }
@@ -219,6 +207,7 @@ impl Session {
             .map(|(pid, _)| *pid)
             .collect();
         for pid in due {
+            self.meanwhile();
             self.look_after(pid);
         }
         for w in self.watched.values() {
@@ -231,7 +220,7 @@ impl Session {
         let begun = process::thread_cpu();
         // Before it is found dead: a child that was born in between would be nobody's.
         let children = if self.options.follow {
-            process::children(pid)
+            process::children(pid, &mut || self.meanwhile())
         } else {
             Vec::new()
         };
@@ -270,14 +259,23 @@ impl Session {
                 watched.begin_anew();
             }
         }
-        let Some(watched) = self.watched.get_mut(&pid) else {
+        let Some(mut watched) = self.watched.remove(&pid) else {
             return;
         };
-        let seen = watched.look(&self.options.given);
+        // Its memory stays within reach: its channels are looked at between any two steps of the search.
+        self.searched = Some((pid, watched.process.clone()));
+        let given = std::mem::take(&mut self.options.given);
+        let seen = watched.look(&given, &mut || self.meanwhile());
+        self.options.given = given;
+        self.searched = None;
         self.out.extend(watched.unmapped());
+        self.watched.insert(pid, watched);
         self.out.extend(seen.records);
         for channel in seen.channels {
             self.channel(pid, channel);
+        }
+        for (ring, token) in seen.tokens {
+            self.token(pid, CpuVa(ring), token);
         }
     }
 
@@ -313,6 +311,12 @@ impl Session {
     /// A channel of a process: new, or one that it shares with a process that forked it, or that it forked.
     fn channel(&mut self, pid: u32, channel: discover::Seen) {
         let ring = channel.channel.ring;
+        let followed =
+            |f: &Followed| f.live && f.follower.announced.ring == ring && f.holders.contains(&pid);
+        if self.followed.iter().any(followed) {
+            // Found anew while it is followed: once is enough.
+            return;
+        }
         let shared = self.followed.iter().position(|f| {
             f.live
                 && f.follower.announced.ring == ring
@@ -360,14 +364,9 @@ impl Session {
                     announced.ring
                 );
                 self.next_id += 1;
+                self.next = 0;
                 self.out.push(Record::Channel(Box::new(announced)));
-                self.followed.push(Followed {
-                    follower,
-                    holders: vec![pid],
-                    due: now,
-                    moved: 0,
-                    live: true,
-                });
+                self.followed.push(Followed::new(follower, pid));
                 if channel.begin == Begin::First {
                     // What came before it was found is in its ring still.
                     self.look(self.followed.len() - 1);
@@ -375,6 +374,27 @@ impl Session {
             }
             Ok(None) => {}
             Err(e) => log::debug!("process {pid}: {ring:?} cannot be read: {e}"),
+        }
+    }
+
+    /// A channel's token became known.
+    fn token(&mut self, pid: u32, ring: CpuVa, token: u32) {
+        let its = |f: &&mut Followed| {
+            f.live && f.follower.announced.ring == Some(ring) && f.holders.contains(&pid)
+        };
+        let Some(f) = self.followed.iter_mut().find(its) else {
+            return;
+        };
+        let announced = &mut f.follower.announced;
+        if announced.token != Some(token) {
+            announced.token = Some(token);
+            announced.origin = Origin::Notified;
+            let at = at(announced.at.pid, 0);
+            let again = Channel {
+                at,
+                ..announced.clone()
+            };
+            self.out.push(Record::Channel(Box::new(again)));
         }
     }
 
@@ -408,12 +428,7 @@ impl Session {
                 if f.live && f.holders.is_empty() {
                     f.live = false;
                     if let Some(w) = self.watched.get_mut(&pid) {
-                        w.drop_channel(
-                            f.follower.hot,
-                            f.follower.gone(now()),
-                            f.moved,
-                            f.follower.looked,
-                        );
+                        w.drop_channel(f.dropped(now()));
                     }
                 }
             }
@@ -454,6 +469,16 @@ impl Session {
         self.life(pid, Life::Exit { process: true });
     }
 
+    /// Forgets channels that are followed no longer, but for their margins.
+    fn bury(&mut self) {
+        if self.followed.iter().all(|f| f.live) {
+            return;
+        }
+        let dead = self.followed.iter().filter(|f| !f.live);
+        self.margins.extend(dead.map(|f| f.margin));
+        self.followed.retain(|f| f.live);
+    }
+
     fn sleep(&self, until: u64, most: Duration) {
         let ns = until.saturating_sub(now()).min(most.as_nanos() as u64);
         if ns > 0 {
@@ -464,6 +489,10 @@ impl Session {
 
 impl Source for Session {
     type End = Observed;
+
+    fn shown_by(&mut self, thread: i32) {
+        process::keep_apart(thread);
+    }
 
     fn expect(&mut self, pid: u32) -> Result<()> {
         self.adopt(pid, Begin::First)
@@ -489,7 +518,7 @@ impl Source for Session {
             let begun = now();
             // Of an end it is told at no cost: nothing can be read any more, and waiting for it would be in vain.
             let ended = process::wait_for_end(
-                self.watched.values().filter_map(|w| w.process.as_ref()),
+                self.watched.values().filter_map(|w| w.process.as_deref()),
                 Duration::from_nanos(ns).min(wait),
             );
             self.sums.throttled_ns += now() - begun;
@@ -499,7 +528,14 @@ impl Source for Session {
             to.append(&mut self.out);
             return Ok(());
         }
-        let next = self.look_at_due().min(self.look_after_processes());
+        self.look_at_due();
+        let begun = now();
+        let next = self.look_after_processes();
+        self.bury();
+        // Looked at meanwhile, and due again since.
+        let next = next.min(self.next);
+        let done = now();
+        self.sums.longest_search_ns = self.sums.longest_search_ns.max(done - begun);
         if self.out.is_empty() {
             self.sleep(next, wait);
         }
@@ -527,6 +563,14 @@ impl Source for Session {
             self.tell_unresolved(pid, count);
         }
         to.append(&mut self.out);
+        let mut margins = std::mem::take(&mut self.margins);
+        margins.extend(self.followed.iter().map(|f| f.margin));
+        margins.sort_by_key(|m| m.channel);
+        for m in &margins {
+            self.sums.looks += m.looks;
+            self.sums.longest_ns = self.sums.longest_ns.max(m.longest_ns);
+            self.sums.largest_part = self.sums.largest_part.max(m.largest_part);
+        }
         let (wall, cpu) = self.started;
         Observed {
             wall_ns: now() - wall,
@@ -538,6 +582,8 @@ impl Source for Session {
             reused: self.faults.reused,
             unparsable: self.faults.unparsable,
             jumps: self.faults.jumps,
+            rounds_unseen: self.faults.rounds_unseen,
+            margins,
             ..self.sums
         }
     }
