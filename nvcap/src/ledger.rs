@@ -278,9 +278,22 @@ pub struct Blindness {
     pub count: u64,
 }
 
+/// How near observing came to missing something of one channel.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Margin {
+    /// The channel.
+    pub channel: ChannelId,
+    /// Looks at its ring.
+    pub looks: u64,
+    /// Longest time between two looks between which something came, ns.
+    pub longest_ns: u64,
+    /// Largest part of the ring that passed between two looks; 1 and more is a lap.
+    pub largest_part: f64,
+}
+
 /// How observing went: what a source without a trap tells of its own work. None of it is a loss by itself; what was
 /// lost is told as such, and this says why.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Observed {
     /// Looks at rings.
     pub looks: u64,
@@ -288,6 +301,14 @@ pub struct Observed {
     pub longest_ns: u64,
     /// Largest part of a ring that passed between two looks; 1 and more is a lap.
     pub largest_part: f64,
+    /// Longest time by which a look at a used channel came later than was aimed at, ns.
+    pub latest_ns: u64,
+    /// Longest time that one look took, ns.
+    pub longest_look_ns: u64,
+    /// Longest time that looking after processes and mappings took in one go, looks at rings in between included, ns.
+    pub longest_search_ns: u64,
+    /// The margin of each channel.
+    pub margins: Vec<Margin>,
     /// Longest time from the last look at a ring to when it was found gone, ns.
     pub tail_ns: u64,
     /// Length of the trace, ns.
@@ -302,6 +323,8 @@ pub struct Observed {
     pub throttled_ns: u64,
     /// Times that a ring went round between two looks.
     pub laps: u64,
+    /// Times of them that the ring may have gone round more often than was counted.
+    pub rounds_unseen: u64,
     /// Entries that were overwritten while they were read.
     pub overwritten: u64,
     /// Entries whose pushbuffer memory was used again before it was read.

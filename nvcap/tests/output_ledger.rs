@@ -343,7 +343,7 @@ fn observing_states_its_margin_and_its_cost() {
         reader_ns: 200_000_000,
         ..Observed::default()
     };
-    ledger.add_observed(good);
+    ledger.add_observed(good.clone());
     let (words, object) = shown(&ledger);
     for part in [
         "observed 1 submission on 1 channel without a trap in 12 looks",
@@ -366,7 +366,7 @@ fn observing_states_its_margin_and_its_cost() {
             budget,
             throttled_ns,
             reused: 1,
-            ..lapped
+            ..lapped.clone()
         });
         let (words, object) = shown(&ledger);
         assert!(words.contains("a ring went round between two looks 2 times"));

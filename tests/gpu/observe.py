@@ -36,6 +36,8 @@ def ledger(path, least):
     print(
         f"complete={o['complete']} submissions={o['submissions']} busiest={most} bytes={o['bytes']} gaps={o['gaps']} "
         f"laps={seen.get('laps')} largest_part={seen.get('largest_part', 0):.3f} longest_ms={seen.get('longest_ns', 0) / 1e6:.2f} "
+        f"late_ms={seen.get('latest_ns', 0) / 1e6:.2f} look_ms={seen.get('longest_look_ns', 0) / 1e6:.2f} "
+        f"search_ms={seen.get('longest_search_ns', 0) / 1e6:.2f} "
         f"looks={seen.get('looks')} cpu={100 * seen.get('cpu_ns', 0) / wall:.1f}% looking={100 * seen.get('reader_ns', 0) / wall:.1f}% "
         f"{'' if o['complete'] else o['verdict'][:300]}"
     )

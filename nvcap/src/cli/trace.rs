@@ -250,7 +250,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
                 pipeline.record(record)?;
             }
         }
-        how::End::Observe(observed) => pipeline.observed(*observed),
+        how::End::Observe(observed) => pipeline.observed(observed.clone()),
     }
     let ledger = args.output.conclude(pipeline)?;
     Ok(end(&args, outcome.child, ledger.exit_status()))

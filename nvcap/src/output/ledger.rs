@@ -303,6 +303,12 @@ fn reasons(o: &Observed) -> Vec<String> {
             plural(o.laps, "time", "times")
         ));
     }
+    if o.rounds_unseen > 0 {
+        all.push(format!(
+            "after {} of them it may have gone round more often than was counted: GP_PUT does not tell, and no payloads did",
+            o.rounds_unseen
+        ));
+    }
     for (count, what) in [
         (o.overwritten, "overwritten while being read"),
         (o.reused, "whose memory was used again before it was read"),
@@ -442,6 +448,9 @@ fn observed_json(ledger: &Ledger) -> Value {
         "looks": o.looks,
         "longest_ns": o.longest_ns,
         "largest_part": o.largest_part,
+        "latest_ns": o.latest_ns,
+        "longest_look_ns": o.longest_look_ns,
+        "longest_search_ns": o.longest_search_ns,
         "tail_ns": o.tail_ns,
         "wall_ns": o.wall_ns,
         "cpu_ns": o.cpu_ns,
@@ -449,10 +458,17 @@ fn observed_json(ledger: &Ledger) -> Value {
         "budget": o.budget,
         "throttled_ns": o.throttled_ns,
         "laps": o.laps,
+        "rounds_unseen": o.rounds_unseen,
         "overwritten": o.overwritten,
         "reused": o.reused,
         "unparsable": o.unparsable,
         "jumps": o.jumps,
         "reasons": reasons(o),
+        "margins": o.margins.iter().map(|m| json!({
+            "channel": m.channel.0,
+            "looks": m.looks,
+            "largest_part": m.largest_part,
+            "longest_ns": m.longest_ns,
+        })).collect::<Vec<_>>(),
     })
 }

@@ -5,7 +5,7 @@ use std::io;
 
 use super::{
     fetch,
-    pace::{LONGEST_NS, Pace},
+    pace::{FASTEST_NS, LONGEST_NS, Pace},
     proof::{self, Allocator, Chain, Keeper, Kept, Release, Verdict, Words},
 };
 use crate::record::{At, Channel, How, Loss, Lost, Record, Segment, Submission};
@@ -24,6 +24,8 @@ pub struct Faults {
     pub unparsable: u64,
     /// Times that payloads went on from another one with no ring position missing.
     pub jumps: u64,
+    /// Times that a ring may have gone round more often than was counted.
+    pub rounds_unseen: u64,
 }
 
 /// What a look gave.
@@ -77,6 +79,8 @@ pub struct Follower {
     words: Words,
     allocator: Allocator,
     extended: u64,
+    /// Room for bytes that are being read.
+    buffer: Vec<u8>,
 }
 
 /// A ring that can be read and is none.
@@ -123,6 +127,7 @@ impl Follower {
             words: Words::default(),
             allocator: Allocator::default(),
             extended: 0,
+            buffer: Vec::new(),
         };
         match begin {
             Begin::First => new.words.begin(),
@@ -142,7 +147,8 @@ impl Follower {
         let newest = fetch::entries(memory, self.ring, self.size, slot, slot + 1)?[0];
         self.moved = position != 0 || newest != 0;
         self.used |= position > MAKING || self.went_round(memory)?;
-        let segment = fetch::segments(memory, &[newest], &mut self.extended).swap_remove(0);
+        let segment =
+            fetch::segments(memory, &[newest], &mut self.extended, &mut self.buffer).swap_remove(0);
         self.keeper = Some(Keeper::of(&segment, self.extended));
         self.chain.judge(&[proof::release(&segment.bytes)]);
         self.words.cut();
@@ -195,7 +201,7 @@ impl Follower {
             Reading::Lapped => Err(Lap::Certain),
             Reading::Fresh(entries, doubt) => {
                 let mut extended = self.extended;
-                let segments = fetch::segments(memory, &entries, &mut extended);
+                let segments = fetch::segments(memory, &entries, &mut extended, &mut self.buffer);
                 let releases = || segments.iter().map(|s| proof::release(&s.bytes));
                 if doubt == Doubt::Yes && !self.chain.continues(&releases().collect::<Vec<_>>()) {
                     Err(Lap::Possible)
@@ -449,7 +455,7 @@ impl Follower {
             let entries =
                 fetch::entries(memory, self.ring, self.size, from_slot, from_slot + half)?;
             let mut extended = self.extended;
-            let segments = fetch::segments(memory, &entries, &mut extended);
+            let segments = fetch::segments(memory, &entries, &mut extended, &mut self.buffer);
             // Where each entry bears a payload, they tell how many passed.
             let passed = match (before, own) {
                 (Some(before), Some(own)) if every => {
@@ -468,7 +474,15 @@ impl Follower {
             // whole size less one, which only the payloads tell from more.
             let certain = u64::from(lap == Lap::Certain && seen + 1 < size);
             let passed = passed.filter(|_| in_time);
-            let end = self.done + seen + proof::rounds(size, seen, certain, passed) * size;
+            let rounds = proof::rounds(size, seen, certain, passed);
+            let end = self.done + seen + rounds * size;
+            // Or no more can have passed since it was last seen not to have gone round.
+            let most = now.saturating_sub(self.kept) / (FASTEST_NS / 2);
+            let known = passed == Some(end - self.done) || seen + (rounds + 1) * size > most;
+            if !known {
+                faults.rounds_unseen += 1;
+                self.tell_rounds(now, to);
+            }
             let moved = end - self.done;
             self.keeper = None;
             let from = if in_time { end - half } else { end };
@@ -535,6 +549,16 @@ impl Follower {
         if let Some((position, count)) = range.filter(|r| r.1 > 0) {
             to.push(self.loss(now, Lost::Entries { position, count }));
         }
+    }
+
+    /// How often the ring went round is not known.
+    fn tell_rounds(&self, now: u64, to: &mut Vec<Record>) {
+        let why = format!(
+            "channel {}: its ring may have gone round more often than was seen: the entries counted as missing are the \
+             least that it can be",
+            self.announced.id.0
+        );
+        to.push(self.loss(now, Lost::Blind { why }));
     }
 
     fn tell_jump(&self, now: u64, from: u32, payload: u32, to: &mut Vec<Record>) {

@@ -1,8 +1,10 @@
 //! A process that is observed: what of it may have changed since the last look, found cheaply.
 
 use std::{
+    cell::RefCell,
     collections::{BTreeMap, BTreeSet},
     fs, io,
+    sync::Arc,
 };
 
 use super::{
@@ -53,7 +55,7 @@ pub struct Changes {
 #[derive(Debug)]
 pub struct Watched {
     /// Its memory and clock; `None` while it cannot be read.
-    pub process: Option<Process>,
+    pub process: Option<Arc<Process>>,
     /// Who made it, where that is observed too.
     pub parent: Option<u32>,
     /// Something of it could not be read: look after it at once.
@@ -80,19 +82,33 @@ pub struct Watched {
     doorbell: bool,
     /// Rings that could not be read and were forgotten.
     forgotten: u32,
-    /// When something was last found in a ring that it had and nobody has any more, and when one was last read, ns.
-    moved: u64,
-    looked: u64,
-    /// What is to be said of its channels that nobody has any more, if it lives on.
-    dropped: Vec<(bool, Record)>,
+    /// Its channels that nobody has any more.
+    dropped: Vec<Dropped>,
     /// There is no memory of its program any more.
     gone: bool,
     /// Some of its channels were found.
     found: bool,
 }
 
-/// A process in whose rings nothing came for this time before the last look is taken to have been done with them, ns.
-pub const QUIET_NS: u64 = 5_000_000;
+/// A channel that nobody has any more.
+#[derive(Debug)]
+pub struct Dropped {
+    /// The last look at it found something.
+    pub hot: bool,
+    /// What is to be said if it has merely been unmapped.
+    pub said: Record,
+    /// When it was last read, ns.
+    pub looked: u64,
+    /// Something had come shortly before: more may have come since.
+    pub busy: bool,
+}
+
+/// For how long nothing must have come before the last look, ns, so that a process that ends is taken to have been
+/// done with a channel: twice as long as it has paused of late (`pause`), for it may have been about to go on; 20 ms at
+/// least, for a pause may be nothing but another program's time on the processor; and 100 ms at most.
+pub fn quiet(pause: u64) -> u64 {
+    (2 * pause).clamp(20_000_000, 100_000_000)
+}
 
 /// How often a ring that could not be read is looked for again, all rings of a process together.
 const AGAIN: u32 = 200;
@@ -104,7 +120,7 @@ impl Watched {
     /// Those of opening its memory.
     pub fn open(pid: u32, begin: Begin) -> io::Result<Self> {
         Ok(Self {
-            process: Some(Process::open(pid)?),
+            process: Some(Arc::new(Process::open(pid)?)),
             parent: None,
             suspect: false,
             due: 0,
@@ -122,8 +138,6 @@ impl Watched {
             unresolved: BTreeMap::new(),
             doorbell: false,
             forgotten: 0,
-            moved: 0,
-            looked: 0,
             dropped: Vec::new(),
             gone: false,
             found: false,
@@ -151,13 +165,9 @@ impl Watched {
         }
     }
 
-    /// Nobody has one of its channels any more: `said` is what that means if it has merely been unmapped.
-    /// `hot`: the last look at it found something; `moved` and `looked` are when something was last found in it, and
-    /// when it was last read.
-    pub fn drop_channel(&mut self, hot: bool, said: Record, moved: u64, looked: u64) {
-        self.dropped.push((hot, said));
-        self.moved = self.moved.max(moved);
-        self.looked = self.looked.max(looked);
+    /// Nobody has one of its channels any more.
+    pub fn drop_channel(&mut self, dropped: Dropped) {
+        self.dropped.push(dropped);
     }
 
     /// It lives on without the channels that were dropped.
@@ -167,14 +177,19 @@ impl Watched {
             return Vec::new();
         }
         let dropped = std::mem::take(&mut self.dropped);
-        dropped.into_iter().filter(|d| d.0).map(|d| d.1).collect()
+        dropped
+            .into_iter()
+            .filter(|d| d.hot)
+            .map(|d| d.said)
+            .collect()
     }
 
     /// All its memory is gone. `Some`: it was submitting then, and so many ns have passed since the last look.
     pub fn ended_busy(&mut self, now: u64) -> Option<u64> {
-        let dropped = !std::mem::take(&mut self.dropped).is_empty();
-        let quiet = self.looked.saturating_sub(self.moved);
-        (dropped && quiet < QUIET_NS).then(|| now.saturating_sub(self.looked))
+        let dropped = std::mem::take(&mut self.dropped);
+        let last = dropped.iter().map(|d| d.looked).max()?;
+        let busy = dropped.iter().any(|d| d.busy);
+        busy.then(|| now.saturating_sub(last))
     }
 
     /// It executes another program than the one that was looked at: its name.
@@ -190,7 +205,7 @@ impl Watched {
         self.image = image;
         if first && !self.gone {
             // It was taken on in the middle of an exec: which of the two memories was opened is not known.
-            self.process = Process::open(self.pid).ok();
+            self.process = Process::open(self.pid).ok().map(Arc::new);
             return None;
         }
         // Of the old program nothing can be read, and what is at its addresses is not its.
@@ -200,7 +215,7 @@ impl Watched {
 
     /// Begins with the program that it executes now.
     pub fn begin_anew(&mut self) {
-        self.process = Process::open(self.pid).ok();
+        self.process = Process::open(self.pid).ok().map(Arc::new);
         self.dropped.clear();
         self.gone = false;
         self.forget_rings();
@@ -234,8 +249,9 @@ impl Watched {
         moved.filter(|u| !self.rings.contains(&u.2)).count()
     }
 
-    /// Looks for other mappings and new rings.
-    pub fn look(&mut self, given: &Given) -> Changes {
+    /// Looks for other mappings and new rings, and calls `between` after each small piece of that: rings that are known
+    /// must be looked at meanwhile.
+    pub fn look(&mut self, given: &Given, between: &mut dyn FnMut()) -> Changes {
         let mut changes = Changes::default();
         let now = now();
         let pages = process::pages(self.pid);
@@ -243,12 +259,12 @@ impl Watched {
         if changed && now >= self.next_maps || now >= self.next_maps + 10 * LONGEST_NS {
             self.pages = pages;
             let begun = process::thread_cpu();
-            self.read_maps(now, &mut changes);
+            self.read_maps(now, &mut changes, between);
             let cost = process::thread_cpu().saturating_sub(begun);
             self.next_maps = now + (cost * self.part()).clamp(SHORTEST_NS, LONGEST_NS);
         }
         if given.channels.is_empty() {
-            self.search(now, &mut changes);
+            self.search(now, &mut changes, between);
         } else {
             self.take_given(given, &mut changes);
         }
@@ -268,8 +284,8 @@ impl Watched {
         }
     }
 
-    fn read_maps(&mut self, now: u64, changes: &mut Changes) {
-        let Ok(areas) = maps::areas(self.pid) else {
+    fn read_maps(&mut self, now: u64, changes: &mut Changes, between: &mut dyn FnMut()) {
+        let Ok(areas) = maps::areas_in_pieces(self.pid, between) else {
             return;
         };
         let at = self.at(now);
@@ -295,9 +311,13 @@ impl Watched {
     }
 
     /// Finds rings by their structure: where the mappings have changed, and now and then.
-    fn search(&mut self, now: u64, changes: &mut Changes) {
-        let Some(process) = &self.process else {
+    fn search(&mut self, now: u64, changes: &mut Changes, between: &mut dyn FnMut()) {
+        let Some(process) = self.process.clone() else {
             return;
+        };
+        let memory = Polite {
+            memory: &process.memory,
+            between: RefCell::new(between),
         };
         let gpu = |a: &Area| a.read && a.write && matches!(a.device(), Some(Device::Gpu(_)));
         if now < self.next_search || !self.areas.iter().any(gpu) {
@@ -310,15 +330,10 @@ impl Watched {
         }
         self.searched_at = run;
         let cpu = process::thread_cpu();
-        let mut found = slots(
-            &process.memory,
-            &self.areas,
-            &self.rings,
-            &mut self.unresolved,
-        );
+        let mut found = slots(&memory, &self.areas, &self.rings, &mut self.unresolved);
         if found.is_empty() && self.rings.is_empty() && now >= self.next_thorough {
             // Not laid out as libcuda does: by structure, which costs more.
-            found = find::search(&process.memory, &self.areas, Effort::Usual).found;
+            found = find::search(&memory, &self.areas, Effort::Usual).found;
             found.retain(|f| f.used);
             let cost = process::thread_cpu().saturating_sub(cpu);
             self.next_thorough = now + (cost * PART).max(SEARCH_NS[1]);
@@ -366,6 +381,19 @@ impl Watched {
             self.begin = Begin::First;
             self.found = true;
         }
+    }
+}
+
+/// Memory that is searched while something else must go on: called between any two reads.
+struct Polite<'a, P> {
+    memory: &'a P,
+    between: RefCell<&'a mut dyn FnMut()>,
+}
+
+impl<P: Peek> Peek for Polite<'_, P> {
+    fn peek(&self, at: u64, to: &mut [u8]) -> io::Result<()> {
+        (self.between.borrow_mut())();
+        self.memory.peek(at, to)
     }
 }
 

@@ -56,8 +56,14 @@ fn addresses(entries: &[u64], extended: &mut u64) -> Vec<u64> {
     entries.iter().map(address).collect()
 }
 
-/// The entries with their bytes; what cannot be read is zero and named.
-pub fn segments(memory: &impl Peek, entries: &[u64], extended: &mut u64) -> Vec<Segment> {
+/// The entries with their bytes; what cannot be read is zero and named. `buffer` is room that is kept from one call to
+/// the next: memory that is new to this program costs a page fault every 4 KiB, as much as reading into it.
+pub fn segments(
+    memory: &impl Peek,
+    entries: &[u64],
+    extended: &mut u64,
+    buffer: &mut Vec<u8>,
+) -> Vec<Segment> {
     let addresses = addresses(entries, extended);
     let mut segments: Vec<Segment> = entries
         .iter()
@@ -66,7 +72,6 @@ pub fn segments(memory: &impl Peek, entries: &[u64], extended: &mut u64) -> Vec<
             ..Segment::default()
         })
         .collect();
-    let mut buffer = Vec::new();
     let mut first = 0;
     while first < entries.len() {
         let (next, start, end) = joint(entries, &addresses, first);
@@ -76,8 +81,11 @@ pub fn segments(memory: &impl Peek, entries: &[u64], extended: &mut u64) -> Vec<
         } else {
             start
         };
-        buffer.resize((end - from) as usize, 0);
-        let whole = end > start && memory.peek(from, &mut buffer).is_ok();
+        let size = (end - from) as usize;
+        if buffer.len() < size {
+            buffer.resize(size, 0);
+        }
+        let whole = end > start && memory.peek(from, &mut buffer[..size]).is_ok();
         for i in first..next {
             let len = length(entries[i]);
             if len == 0 {

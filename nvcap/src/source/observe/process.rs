@@ -93,8 +93,8 @@ pub fn pages(pid: u32) -> u64 {
     first.and_then(|w| w.parse().ok()).unwrap_or(0)
 }
 
-/// The processes that it has made and that live.
-pub fn children(pid: u32) -> Vec<u32> {
+/// The processes that it has made and that live. `between` is called after each of its threads.
+pub fn children(pid: u32, between: &mut dyn FnMut()) -> Vec<u32> {
     let mut all = Vec::new();
     for task in fs::read_dir(format!("/proc/{pid}/task"))
         .into_iter()
@@ -106,6 +106,7 @@ pub fn children(pid: u32) -> Vec<u32> {
             text.split_whitespace()
                 .filter_map(|w| w.parse::<u32>().ok()),
         );
+        between();
     }
     all
 }

@@ -1,15 +1,15 @@
 //! All channels of all processes that are observed: each looked at when its pace says so, within the CPU that may be
 //! used; and the looks that find new processes, mappings and channels.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use super::{
-    channel::{Begin, Faults, Follower},
-    discover::{self, Watched},
+    channel::{Begin, Faults, Follower, Looked},
+    discover::{self, Dropped, Watched},
     pace::{self, Budget},
-    process::{self, now},
+    process::{self, Process as Seen, now},
 };
-use crate::ledger::Observed;
+use crate::ledger::{Margin, Observed};
 use crate::record::{At, Channel, ChannelId, Life, Loss, Lost, Process, Record};
 use crate::source::{
     error::{Error, Result},
@@ -20,6 +20,9 @@ use crate::source::{
 /// Time between two looks at a channel of 1024 entries that only its making has used so far, ns: a launch loop that
 /// begins there fills its ring in 3.5 ms.
 const UNUSED_NS: u64 = 2_000_000;
+
+/// How long channels that are overdue are looked at without passing on what was found, ns.
+const ROUND_NS: u64 = 2_000_000;
 
 /// How to observe.
 #[derive(Clone, Debug, Default)]
@@ -40,10 +43,39 @@ struct Followed {
     due: u64,
     /// When something was last found in it, ns.
     moved: u64,
+    /// The longest time in which nothing came, ns, of late: a long one is forgotten little by little.
+    pause: u64,
+    margin: Margin,
     live: bool,
 }
 
 impl Followed {
+    /// Takes what a look at `begun` gave.
+    fn take(&mut self, looked: Looked, begun: u64) {
+        self.margin.looks += 1;
+        if looked.fresh == 0 {
+            return;
+        }
+        let part = looked.fresh as f64 / f64::from(self.follower.announced.entries.unwrap_or(1));
+        self.margin.largest_part = self.margin.largest_part.max(part);
+        self.margin.longest_ns = self.margin.longest_ns.max(looked.elapsed);
+        if self.moved > 0 {
+            self.pause = (begun - self.moved).max(self.pause - self.pause / 16);
+        }
+        self.moved = begun;
+    }
+
+    /// What is to be said when nobody has it any more.
+    fn dropped(&self, now: u64) -> Dropped {
+        let looked = self.follower.looked;
+        Dropped {
+            hot: self.follower.hot,
+            said: self.follower.gone(now),
+            looked,
+            busy: looked.saturating_sub(self.moved) < discover::quiet(self.pause),
+        }
+    }
+
     /// Time to the next look, ns.
     fn interval(&self) -> u64 {
         if self.follower.used {
@@ -60,10 +92,16 @@ pub struct Session {
     options: Options,
     watched: BTreeMap<u32, Watched>,
     followed: Vec<Followed>,
+    /// When the next channel is to be looked at, ns.
+    next: u64,
+    /// A process that is being searched while channels are looked at.
+    searched: Option<(u32, Option<Arc<Seen>>)>,
     budget: Option<Budget>,
     out: Vec<Record>,
     faults: Faults,
     sums: Observed,
+    /// Of channels that are followed no longer.
+    margins: Vec<Margin>,
     started: (u64, u64),
     next_id: u32,
 }
@@ -106,9 +144,12 @@ impl Session {
             options,
             watched: BTreeMap::new(),
             followed: Vec::new(),
+            next: 0,
+            searched: None,
             out: Vec::new(),
             faults: Faults::default(),
             sums: Observed::default(),
+            margins: Vec::new(),
             started: (now(), process::own_cpu()),
             next_id: 0,
         }
@@ -131,31 +172,41 @@ impl Session {
 
     // ---- looking at channels
 
-    /// Looks at every channel that is due. Gives the time of the next look.
+    /// Looks at the channels that are due, the one that has waited longest first. Gives the time of the next look.
     fn look_at_due(&mut self) -> u64 {
-        let mut next = u64::MAX;
-        for i in 0..self.followed.len() {
+        let until = now() + ROUND_NS;
+        loop {
+            let live = self.followed.iter().enumerate().filter(|(_, f)| f.live);
+            let Some((i, due)) = live.map(|(i, f)| (i, f.due)).min_by_key(|(_, due)| *due) else {
+                self.next = u64::MAX;
+                return self.next;
+            };
             let begun = now();
-            let f = &self.followed[i];
-            if !f.live {
-                continue;
+            if due > begun || begun > until {
+                self.next = due;
+                return self.next;
             }
-            if f.due > begun {
-                next = next.min(f.due);
-                continue;
+            let f = &self.followed[i];
+            if f.follower.used && f.due > 0 {
+                self.sums.latest_ns = self.sums.latest_ns.max(begun - due);
             }
             self.look(i);
             let f = &mut self.followed[i];
+            // Counted from the beginning of this look: else a channel that takes long to read is looked at seldom.
             f.due = if f.follower.behind {
                 begun
             } else {
                 begun + f.interval()
             };
-            if f.live {
-                next = next.min(f.due);
-            }
+            self.sums.longest_look_ns = self.sums.longest_look_ns.max(now() - begun);
         }
-        next
+    }
+
+    /// Called again and again while something else is done that takes long.
+    fn meanwhile(&mut self) {
+        if self.next <= now() {
+            self.look_at_due();
+        }
     }
 
     /// Looks at one channel now.
@@ -165,8 +216,12 @@ impl Session {
         let mut refused = true;
         let was = f.follower.looked;
         while let Some(pid) = f.holders.first().copied() {
-            let memory = self.watched.get(&pid).and_then(|w| w.process.as_ref());
-            let looked = memory.map(|p| {
+            let searched = self.searched.as_ref().filter(|s| s.0 == pid);
+            let process = match searched {
+                Some((_, process)) => process.as_ref(),
+                None => self.watched.get(&pid).and_then(|w| w.process.as_ref()),
+            };
+            let looked = process.map(|p| {
                 f.follower
                     .look(&p.memory, &now, &mut self.out, &mut self.faults)
             });
@@ -174,24 +229,21 @@ impl Session {
                 None => std::io::ErrorKind::UnexpectedEof,
                 Some(Err(e)) => e.kind(),
                 Some(Ok(looked)) => {
-                    self.sums.looks += 1;
-                    if looked.fresh > 0 {
-                        let part = looked.fresh as f64
-                            / f64::from(f.follower.announced.entries.unwrap_or(1));
-                        self.sums.longest_ns = self.sums.longest_ns.max(looked.elapsed);
-                        self.sums.largest_part = self.sums.largest_part.max(part);
-                        f.moved = begun;
-                    }
+                    f.take(looked, begun);
                     refused = false;
                     break;
                 }
             };
+            if self.searched.is_some() {
+                // What that means is judged when the search is over, and its result known.
+                return;
+            }
             // Gone, executing another program, or without this mapping: another process may have it still.
             f.holders.remove(0);
             if let Some(w) = self.watched.get_mut(&pid) {
                 w.forget(f.follower.announced.ring, why);
                 if f.holders.is_empty() && f.follower.moved {
-                    w.drop_channel(f.follower.hot, f.follower.gone(begun), f.moved, was);
+                    w.drop_channel(f.dropped(begun));
                 }
             }
         }
@@ -219,6 +271,7 @@ impl Session {
             .map(|(pid, _)| *pid)
             .collect();
         for pid in due {
+            self.meanwhile();
             self.look_after(pid);
         }
         for w in self.watched.values() {
@@ -231,7 +284,7 @@ impl Session {
         let begun = process::thread_cpu();
         // Before it is found dead: a child that was born in between would be nobody's.
         let children = if self.options.follow {
-            process::children(pid)
+            process::children(pid, &mut || self.meanwhile())
         } else {
             Vec::new()
         };
@@ -270,11 +323,17 @@ impl Session {
                 watched.begin_anew();
             }
         }
-        let Some(watched) = self.watched.get_mut(&pid) else {
+        let Some(mut watched) = self.watched.remove(&pid) else {
             return;
         };
-        let seen = watched.look(&self.options.given);
+        // Its memory stays within reach: its channels are looked at between any two steps of the search.
+        self.searched = Some((pid, watched.process.clone()));
+        let given = std::mem::take(&mut self.options.given);
+        let seen = watched.look(&given, &mut || self.meanwhile());
+        self.options.given = given;
+        self.searched = None;
         self.out.extend(watched.unmapped());
+        self.watched.insert(pid, watched);
         self.out.extend(seen.records);
         for channel in seen.channels {
             self.channel(pid, channel);
@@ -360,12 +419,18 @@ impl Session {
                     announced.ring
                 );
                 self.next_id += 1;
+                self.next = 0;
                 self.out.push(Record::Channel(Box::new(announced)));
                 self.followed.push(Followed {
                     follower,
                     holders: vec![pid],
-                    due: now,
+                    due: 0,
                     moved: 0,
+                    pause: 0,
+                    margin: Margin {
+                        channel: ChannelId(self.next_id - 1),
+                        ..Margin::default()
+                    },
                     live: true,
                 });
                 if channel.begin == Begin::First {
@@ -408,12 +473,7 @@ impl Session {
                 if f.live && f.holders.is_empty() {
                     f.live = false;
                     if let Some(w) = self.watched.get_mut(&pid) {
-                        w.drop_channel(
-                            f.follower.hot,
-                            f.follower.gone(now()),
-                            f.moved,
-                            f.follower.looked,
-                        );
+                        w.drop_channel(f.dropped(now()));
                     }
                 }
             }
@@ -454,6 +514,16 @@ impl Session {
         self.life(pid, Life::Exit { process: true });
     }
 
+    /// Forgets channels that are followed no longer, but for their margins.
+    fn bury(&mut self) {
+        if self.followed.iter().all(|f| f.live) {
+            return;
+        }
+        let dead = self.followed.iter().filter(|f| !f.live);
+        self.margins.extend(dead.map(|f| f.margin));
+        self.followed.retain(|f| f.live);
+    }
+
     fn sleep(&self, until: u64, most: Duration) {
         let ns = until.saturating_sub(now()).min(most.as_nanos() as u64);
         if ns > 0 {
@@ -489,7 +559,7 @@ impl Source for Session {
             let begun = now();
             // Of an end it is told at no cost: nothing can be read any more, and waiting for it would be in vain.
             let ended = process::wait_for_end(
-                self.watched.values().filter_map(|w| w.process.as_ref()),
+                self.watched.values().filter_map(|w| w.process.as_deref()),
                 Duration::from_nanos(ns).min(wait),
             );
             self.sums.throttled_ns += now() - begun;
@@ -499,7 +569,14 @@ impl Source for Session {
             to.append(&mut self.out);
             return Ok(());
         }
-        let next = self.look_at_due().min(self.look_after_processes());
+        self.look_at_due();
+        let begun = now();
+        let next = self.look_after_processes();
+        self.bury();
+        // Looked at meanwhile, and due again since.
+        let next = next.min(self.next);
+        let done = now();
+        self.sums.longest_search_ns = self.sums.longest_search_ns.max(done - begun);
         if self.out.is_empty() {
             self.sleep(next, wait);
         }
@@ -527,6 +604,14 @@ impl Source for Session {
             self.tell_unresolved(pid, count);
         }
         to.append(&mut self.out);
+        let mut margins = std::mem::take(&mut self.margins);
+        margins.extend(self.followed.iter().map(|f| f.margin));
+        margins.sort_by_key(|m| m.channel);
+        for m in &margins {
+            self.sums.looks += m.looks;
+            self.sums.longest_ns = self.sums.longest_ns.max(m.longest_ns);
+            self.sums.largest_part = self.sums.largest_part.max(m.largest_part);
+        }
         let (wall, cpu) = self.started;
         Observed {
             wall_ns: now() - wall,
@@ -538,6 +623,8 @@ impl Source for Session {
             reused: self.faults.reused,
             unparsable: self.faults.unparsable,
             jumps: self.faults.jumps,
+            rounds_unseen: self.faults.rounds_unseen,
+            margins,
             ..self.sums
         }
     }
