@@ -212,6 +212,9 @@ pub enum Origin {
     Allocated,
     /// It was found in the memory of a process that was already running.
     Found,
+    /// So was it, and its token is that of the error notifier at its place in the order of channels: nothing that the
+    /// process did has shown it.
+    Notified,
     /// The user named it (`--channels FILE`).
     Given,
     /// A capture names it.

@@ -56,7 +56,7 @@ pass() { # KIND NUMBER PID
     local tracer= before status=0
     before=$(grep -c '^loop pass' "$WORK/loop.out")
     if [ "$1" = observed ]; then
-        (pin 8,9 "$NVCAP" --how observe --json -o "$WORK/loop-$2.json" -q -p "$3" 2>"$WORK/tracer.log") &
+        (pin 4-15 "$NVCAP" --how observe --json -o "$WORK/loop-$2.json" -q -p "$3" 2>"${KEEP:-$WORK}/tracer-$2.log") &
         tracer=$!
         # With -q it does not say that it is attached.
         sleep 0.3
@@ -70,7 +70,7 @@ pass() { # KIND NUMBER PID
         status=$?
     fi
     sed -n "s/^loop pass=.* issue_ns=\([0-9.]*\) .*/$1 \1/p" "$WORK/loop.out" | tail -n 1 >>"$OUT/pairs.txt"
-    if [ $status -ne 0 ]; then row FAIL "loop $2: nvcap's status" "$status: $(tail -n 1 "$WORK/tracer.log" | cut -c1-300)"; fi
+    if [ $status -ne 0 ]; then row FAIL "loop $2: nvcap's status" "$status: $(tail -n 1 "${KEEP:-$WORK}/tracer-$2.log" | cut -c1-300)"; fi
 }
 section_cost() {
     local i pid pairs=${PAIRS:-10}

@@ -253,6 +253,7 @@ fn channel_json(model: &Model, c: &ChannelView, live: Live) -> Json {
         match c.origin {
             Origin::Allocated => "allocated",
             Origin::Found => "found",
+            Origin::Notified => "notified",
             Origin::Given => "given",
             Origin::Recorded => "recorded",
         }

@@ -244,6 +244,34 @@ pub fn text(out: &mut Vec<u8>, ledger: &Ledger, color: bool) {
     f.end();
 }
 
+/// How near observing came to missing something, channel by channel. Nothing where nothing was observed.
+pub fn margins(out: &mut Vec<u8>, ledger: &Ledger, color: bool) {
+    let Some(o) = ledger.observed() else {
+        return;
+    };
+    let mut f = Formatter::new(out, color);
+    let ms = |ns: u64| ns as f64 / 1e6;
+    for m in &o.margins {
+        f.line("", 0, Some(Role::Dim));
+        f.text(format_args!(
+            "channel {}: {}, at most {:.1} % of its ring and {:.2} ms between two",
+            m.channel.0,
+            plural(m.looks, "look", "looks"),
+            100.0 * m.largest_part,
+            ms(m.longest_ns)
+        ));
+        f.end();
+    }
+    f.line("", 0, Some(Role::Dim));
+    f.text(format_args!(
+        "a look came at most {:.2} ms late and took at most {:.2} ms; a search beside them at most {:.2} ms",
+        ms(o.latest_ns),
+        ms(o.longest_look_ns),
+        ms(o.longest_search_ns)
+    ));
+    f.end();
+}
+
 /// How observing went: the margin it had, what it cost, and why what is missing is missing.
 fn observed(f: &mut Formatter<'_>, t: &Totals, o: &Observed) {
     let ms = |ns: u64| ns as f64 / 1e6;
@@ -398,6 +426,7 @@ fn json_value(ledger: &Ledger) -> Vec<(&'static str, Value)> {
                 "origin": c.origin.map(|o| match o {
                     Origin::Allocated => "allocated",
                     Origin::Found => "found",
+                    Origin::Notified => "notified",
                     Origin::Given => "given",
                     Origin::Recorded => "recorded",
                 }),

@@ -8,7 +8,7 @@ use std::io;
 use crate::decode::engine_of;
 use crate::decode::event::{Body, Context, EntryKind, Event, MethodWrite, Stop, SubmissionHead};
 use crate::ledger::Ledger;
-use crate::record::{At, Channel, Life, Loss, Lost, Record};
+use crate::record::{At, Channel, Life, Loss, Lost, Origin, Record};
 
 use super::describe::describe;
 use super::method::Explainer;
@@ -258,6 +258,9 @@ impl Text {
         add("ring for the GPU", c.ring_gpu.map(|a| a.to_string()));
         add("entries", c.entries.map(|n| n.to_string()));
         add("userd", c.userd.map(|a| a.to_string()));
+        if c.origin == Origin::Notified {
+            text.push_str(" (token: of the error notifier at its place in their order)");
+        }
         self.note(c.at, Role::Dim, format_args!("{text}"))
     }
 
@@ -415,6 +418,9 @@ impl Sink for Text {
 
     fn finish(&mut self, ledger: &Ledger) -> io::Result<()> {
         self.end_run()?;
+        if self.options.verbose {
+            super::ledger::margins(self.out.object(), ledger, self.color);
+        }
         super::ledger::text(self.out.object(), ledger, self.color);
         self.out.end_object()?;
         self.out.flush()

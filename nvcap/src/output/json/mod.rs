@@ -313,6 +313,7 @@ impl Json {
                 match c.origin {
                     Origin::Allocated => "allocated",
                     Origin::Found => "found",
+                    Origin::Notified => "notified",
                     Origin::Given => "given",
                     Origin::Recorded => "recorded",
                 },

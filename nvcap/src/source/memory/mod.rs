@@ -16,3 +16,4 @@ pub mod ring;
 mod seek;
 pub mod snapshot;
 pub mod tasks;
+pub mod tokens;

@@ -8,7 +8,7 @@ use super::{
     pace::{FASTEST_NS, LONGEST_NS, Pace},
     proof::{self, Allocator, Chain, Keeper, Kept, Release, Verdict, Words},
 };
-use crate::record::{At, Channel, How, Loss, Lost, Record, Segment, Submission};
+use crate::record::{Channel, Record, Segment};
 use crate::source::memory::{find::GP_GET, process::Peek};
 
 /// What observing found wrong, each counted where it is found.
@@ -134,6 +134,7 @@ impl Follower {
             Begin::Here => {
                 let (_, put) = new.get_put(memory)?;
                 new.stand_at(memory, u64::from(put))?;
+                new.learn_payloads(memory)?;
             }
         }
         Ok(Some(new))
@@ -155,11 +156,38 @@ impl Follower {
         Ok(())
     }
 
+    /// Learns from the entries before the first one that is followed whether each bears a payload: then it is known
+    /// from the first one on how many are missing, if any are.
+    fn learn_payloads(&mut self, memory: &impl Peek) -> io::Result<()> {
+        let size = u64::from(self.size);
+        let most = if self.went_round(memory)? {
+            size / 4
+        } else {
+            self.done
+        };
+        let count = most.min(LEARNT);
+        let from = self.done + size - count;
+        let entries = fetch::entries(memory, self.ring, self.size, from, from + count)?;
+        let mut extended = self.extended;
+        let segments = fetch::segments(memory, &entries, &mut extended, &mut self.buffer);
+        let releases: Vec<Option<Release>> =
+            segments.iter().map(|s| proof::release(&s.bytes)).collect();
+        let mut chain = Chain::default();
+        let verdicts = chain.judge(&releases);
+        // The newest as it was read before: a busy ring may have gone on, or its memory been used again.
+        if chain.same_newest(&self.chain) {
+            let proven = verdicts.iter().filter(|v| **v == Verdict::Proven).count();
+            self.links = (proven as u64, count);
+            self.chain = chain;
+        }
+        Ok(())
+    }
+
     fn mask(&self) -> u64 {
         u64::from(self.size) - 1
     }
 
-    fn index(&self, position: u64) -> u32 {
+    pub(super) fn index(&self, position: u64) -> u32 {
         (position & self.mask()) as u32
     }
 
@@ -504,80 +532,6 @@ impl Follower {
         }
         Ok(0)
     }
-
-    fn at(&self, now: u64) -> At {
-        At {
-            time_ns: now,
-            pid: self.announced.at.pid,
-            tid: 0,
-        }
-    }
-
-    fn submission(
-        &self,
-        now: u64,
-        position: u64,
-        get: Option<u32>,
-        segment: Segment,
-    ) -> Submission {
-        Submission {
-            at: self.at(now),
-            channel: self.announced.id,
-            token: self.announced.token,
-            position,
-            gp_get: get,
-            prev_put: self.index(position),
-            gp_put: self.index(position + 1),
-            ip: None,
-            doorbell: None,
-            how: How::Observed,
-            late: false,
-            thread: None,
-            segments: vec![segment],
-        }
-    }
-
-    fn loss(&self, now: u64, what: Lost) -> Record {
-        Record::Loss(Loss {
-            at: self.at(now),
-            channel: Some(self.announced.id),
-            what,
-        })
-    }
-
-    fn lose(&self, now: u64, range: Option<(u64, u64)>, to: &mut Vec<Record>) {
-        if let Some((position, count)) = range.filter(|r| r.1 > 0) {
-            to.push(self.loss(now, Lost::Entries { position, count }));
-        }
-    }
-
-    /// How often the ring went round is not known.
-    fn tell_rounds(&self, now: u64, to: &mut Vec<Record>) {
-        let why = format!(
-            "channel {}: its ring may have gone round more often than was seen: the entries counted as missing are the \
-             least that it can be",
-            self.announced.id.0
-        );
-        to.push(self.loss(now, Lost::Blind { why }));
-    }
-
-    fn tell_jump(&self, now: u64, from: u32, payload: u32, to: &mut Vec<Record>) {
-        let why = format!(
-            "channel {}: its semaphore went on from {payload:#x} after {from:#x}, and no ring position is missing",
-            self.announced.id.0
-        );
-        to.push(self.loss(now, Lost::Blind { why }));
-    }
-
-    /// What is to be said where its ring is gone and its process lives: what may have come after the last look.
-    pub fn gone(&self, now: u64) -> Record {
-        let why = format!(
-            "channel {} was busy when its ring was unmapped: what came in the last {:.1} ms is not known",
-            self.announced.id.0,
-            now.saturating_sub(self.looked) as f64 / 1e6
-        );
-        self.loss(now, Lost::Blind { why })
-    }
 }
 
 /// When and with what a reading began.
@@ -602,6 +556,8 @@ enum Reading {
 
 /// Entries that a channel has at most when nobody but the driver has used it yet.
 const MAKING: u64 = 8;
+/// Entries before the first one that is followed from which it is learnt whether they bear payloads.
+const LEARNT: u64 = 32;
 /// Entries that are read in one piece.
 const PIECE: u64 = 256;
 /// Entries, the newest, that came while others were read and are compared with them.

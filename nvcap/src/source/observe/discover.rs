@@ -18,6 +18,7 @@ use crate::source::{
         find::{self, Effort, Found, Places},
         maps::{self, Area},
         process::Peek,
+        tokens,
     },
 };
 
@@ -32,6 +33,9 @@ const PART: u64 = 100;
 const SEARCH_NS: [u64; 2] = [3_000_000, 50_000_000];
 /// How long channels are expected to appear, from the first on, ns.
 const APPEAR_NS: u64 = 5_000_000_000;
+
+/// How long no channel must have appeared before tokens are looked for, ns.
+const TOKENS_NS: u64 = 250_000_000;
 
 /// A channel that was seen, and where following it begins.
 #[derive(Debug)]
@@ -49,6 +53,8 @@ pub struct Changes {
     pub records: Vec<Record>,
     /// Channels that were not there before.
     pub channels: Vec<Seen>,
+    /// Tokens that are known now, by ring.
+    pub tokens: Vec<(u64, u32)>,
 }
 
 /// A process that is observed.
@@ -77,6 +83,9 @@ pub struct Watched {
     appear_until: u64,
     /// When the search by structure may be made again.
     next_thorough: u64,
+    /// When tokens are looked for, and how often that may be done again.
+    next_tokens: u64,
+    token_tries: u32,
     /// USERDs of slots whose ring was not believed: GP_PUT seen there, whether it moved, and the ring.
     unresolved: BTreeMap<u64, (u32, bool, u64)>,
     doorbell: bool,
@@ -135,6 +144,8 @@ impl Watched {
             searched_at: 0,
             appear_until: now() + APPEAR_NS,
             next_thorough: 0,
+            next_tokens: u64::MAX,
+            token_tries: 0,
             unresolved: BTreeMap::new(),
             doorbell: false,
             forgotten: 0,
@@ -268,7 +279,32 @@ impl Watched {
         } else {
             self.take_given(given, &mut changes);
         }
+        self.find_tokens(now, &mut changes, between);
         changes
+    }
+
+    /// Finds tokens once no more channels have appeared for a while: which token is whose follows from the order in which
+    /// all of them were made.
+    fn find_tokens(&mut self, now: u64, changes: &mut Changes, between: &mut dyn FnMut()) {
+        if now < self.next_tokens {
+            return;
+        }
+        let Some(process) = self.process.clone() else {
+            return;
+        };
+        let memory = Polite {
+            memory: &process.memory,
+            between: RefCell::new(between),
+        };
+        changes.tokens = tokens::tokens(&memory, &self.areas);
+        // A busy ring may have moved too fast to be judged.
+        let all = changes.tokens.len() >= self.rings.len();
+        self.token_tries = self.token_tries.saturating_sub(1);
+        self.next_tokens = if all || self.token_tries == 0 {
+            u64::MAX
+        } else {
+            now + 4 * TOKENS_NS
+        };
     }
 
     /// Sets the next look by what this one cost.
@@ -344,6 +380,8 @@ impl Watched {
             if !self.rings.insert(f.ring) {
                 continue;
             }
+            let soon = if begin == Begin::Here { 0 } else { TOKENS_NS };
+            (self.next_tokens, self.token_tries) = (now + soon, 5);
             changes.channels.push(Seen {
                 channel: f.channel(self.at(now), ChannelId(0)),
                 begin,

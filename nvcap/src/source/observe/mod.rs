@@ -5,16 +5,19 @@
 //!
 //! - [`pace`]: when to look at a channel, and what CPU that may cost. Pure.
 //! - [`proof`]: whether what was read is what was submitted. Pure.
-//! - [`channel`], [`fetch`]: one ring, followed.
+//! - [`channel`], [`fetch`], [`followed`]: one ring, followed, and its place among the others.
+//! - `told`: what is said of it.
 //! - [`process`], [`discover`]: one process: whether it lives and runs, its memory, its mappings, its rings, its children.
 //! - [`session`]: all of them, as a source that `source::run` drives.
 
 pub mod channel;
 pub mod discover;
 pub mod fetch;
+pub mod followed;
 pub mod pace;
 pub mod process;
 pub mod proof;
 pub mod session;
 #[cfg(test)]
 mod simulated;
+mod told;

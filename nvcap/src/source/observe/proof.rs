@@ -175,6 +175,11 @@ impl Chain {
             .is_some_and(|(i, r)| r.payload.wrapping_sub(due) <= self.between + i as u32)
     }
 
+    /// Whether both have the same release as their newest, and there is one.
+    pub fn same_newest(&self, other: &Self) -> bool {
+        self.last.is_some() && self.last == other.last && self.between == other.between
+    }
+
     /// The channel's own semaphore, once known.
     pub fn own(&self) -> Option<u64> {
         self.own

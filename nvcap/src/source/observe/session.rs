@@ -4,22 +4,19 @@
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use super::{
-    channel::{Begin, Faults, Follower, Looked},
-    discover::{self, Dropped, Watched},
-    pace::{self, Budget},
+    channel::{Begin, Faults, Follower},
+    discover::{self, Watched},
+    followed::Followed,
+    pace::Budget,
     process::{self, Process as Seen, now},
 };
 use crate::ledger::{Margin, Observed};
-use crate::record::{At, Channel, ChannelId, Life, Loss, Lost, Process, Record};
+use crate::record::{At, Channel, ChannelId, CpuVa, Life, Loss, Lost, Origin, Process, Record};
 use crate::source::{
     error::{Error, Result},
     given::Given,
     run::{Source, Target},
 };
-
-/// Time between two looks at a channel of 1024 entries that only its making has used so far, ns: a launch loop that
-/// begins there fills its ring in 3.5 ms.
-const UNUSED_NS: u64 = 2_000_000;
 
 /// How long channels that are overdue are looked at without passing on what was found, ns.
 const ROUND_NS: u64 = 2_000_000;
@@ -33,57 +30,6 @@ pub struct Options {
     pub given: Given,
     /// Share of one core that this program may use; no limit where there is none.
     pub cpu: Option<f64>,
-}
-
-/// A channel, and which processes have it.
-#[derive(Debug)]
-struct Followed {
-    follower: Follower,
-    holders: Vec<u32>,
-    due: u64,
-    /// When something was last found in it, ns.
-    moved: u64,
-    /// The longest time in which nothing came, ns, of late: a long one is forgotten little by little.
-    pause: u64,
-    margin: Margin,
-    live: bool,
-}
-
-impl Followed {
-    /// Takes what a look at `begun` gave.
-    fn take(&mut self, looked: Looked, begun: u64) {
-        self.margin.looks += 1;
-        if looked.fresh == 0 {
-            return;
-        }
-        let part = looked.fresh as f64 / f64::from(self.follower.announced.entries.unwrap_or(1));
-        self.margin.largest_part = self.margin.largest_part.max(part);
-        self.margin.longest_ns = self.margin.longest_ns.max(looked.elapsed);
-        if self.moved > 0 {
-            self.pause = (begun - self.moved).max(self.pause - self.pause / 16);
-        }
-        self.moved = begun;
-    }
-
-    /// What is to be said when nobody has it any more.
-    fn dropped(&self, now: u64) -> Dropped {
-        let looked = self.follower.looked;
-        Dropped {
-            hot: self.follower.hot,
-            said: self.follower.gone(now),
-            looked,
-            busy: looked.saturating_sub(self.moved) < discover::quiet(self.pause),
-        }
-    }
-
-    /// Time to the next look, ns.
-    fn interval(&self) -> u64 {
-        if self.follower.used {
-            return self.follower.pace.interval();
-        }
-        let size = self.follower.announced.entries.unwrap_or(1);
-        (u64::from(size) * UNUSED_NS / 1024).clamp(pace::SHORTEST_NS, pace::LONGEST_NS)
-    }
 }
 
 /// A live trace without a trap.
@@ -187,10 +133,24 @@ impl Session {
                 return self.next;
             }
             let f = &self.followed[i];
-            if f.follower.used && f.due > 0 {
-                self.sums.latest_ns = self.sums.latest_ns.max(begun - due);
+            if f.follower.used && due > 0 && begun - due > self.sums.latest_ns {
+                self.sums.latest_ns = begun - due;
+                log::debug!("the latest look so far: {} us", self.sums.latest_ns / 1000);
             }
+            let before = log::log_enabled!(log::Level::Debug).then(process::disturbances);
             self.look(i);
+            let took = now() - begun;
+            if let Some(before) = before
+                && took > self.sums.longest_look_ns
+            {
+                let now = process::disturbances();
+                let [faults, waits, preempted] = std::array::from_fn(|i| now[i] - before[i]);
+                log::debug!(
+                    "the longest look so far: {} us, begun {} us late; {faults} page faults, waited {waits} times, {preempted} times preempted",
+                    took / 1000,
+                    (begun - due) / 1000
+                );
+            }
             let f = &mut self.followed[i];
             // Counted from the beginning of this look: else a channel that takes long to read is looked at seldom.
             f.due = if f.follower.behind {
@@ -198,7 +158,7 @@ impl Session {
             } else {
                 begun + f.interval()
             };
-            self.sums.longest_look_ns = self.sums.longest_look_ns.max(now() - begun);
+            self.sums.longest_look_ns = self.sums.longest_look_ns.max(took);
         }
     }
 
@@ -338,6 +298,9 @@ impl Session {
         for channel in seen.channels {
             self.channel(pid, channel);
         }
+        for (ring, token) in seen.tokens {
+            self.token(pid, CpuVa(ring), token);
+        }
     }
 
     fn child(&mut self, parent: u32, child: u32) {
@@ -421,18 +384,7 @@ impl Session {
                 self.next_id += 1;
                 self.next = 0;
                 self.out.push(Record::Channel(Box::new(announced)));
-                self.followed.push(Followed {
-                    follower,
-                    holders: vec![pid],
-                    due: 0,
-                    moved: 0,
-                    pause: 0,
-                    margin: Margin {
-                        channel: ChannelId(self.next_id - 1),
-                        ..Margin::default()
-                    },
-                    live: true,
-                });
+                self.followed.push(Followed::new(follower, pid));
                 if channel.begin == Begin::First {
                     // What came before it was found is in its ring still.
                     self.look(self.followed.len() - 1);
@@ -440,6 +392,27 @@ impl Session {
             }
             Ok(None) => {}
             Err(e) => log::debug!("process {pid}: {ring:?} cannot be read: {e}"),
+        }
+    }
+
+    /// A channel's token became known.
+    fn token(&mut self, pid: u32, ring: CpuVa, token: u32) {
+        let its = |f: &&mut Followed| {
+            f.live && f.follower.announced.ring == Some(ring) && f.holders.contains(&pid)
+        };
+        let Some(f) = self.followed.iter_mut().find(its) else {
+            return;
+        };
+        let announced = &mut f.follower.announced;
+        if announced.token != Some(token) {
+            announced.token = Some(token);
+            announced.origin = Origin::Notified;
+            let at = at(announced.at.pid, 0);
+            let again = Channel {
+                at,
+                ..announced.clone()
+            };
+            self.out.push(Record::Channel(Box::new(again)));
         }
     }
 
