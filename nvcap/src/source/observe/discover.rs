@@ -334,7 +334,13 @@ impl Watched {
                 }));
                 self.next_search = 0;
             }
-            self.rings.retain(|r| !(gone.start..gone.end).contains(r));
+            // Not where it has merely become part of a larger mapping, or been split.
+            let still = |r: &u64| {
+                let mut at = areas.iter().filter(|a| (a.start..a.end).contains(r));
+                at.any(|a| a.path == gone.path)
+            };
+            self.rings
+                .retain(|r| !(gone.start..gone.end).contains(r) || still(r));
         }
         for new in areas.iter().filter(|a| !self.areas.contains(a)) {
             if let Some(mapping) = new.record(at) {

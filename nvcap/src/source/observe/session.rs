@@ -335,6 +335,12 @@ impl Session {
     /// A channel of a process: new, or one that it shares with a process that forked it, or that it forked.
     fn channel(&mut self, pid: u32, channel: discover::Seen) {
         let ring = channel.channel.ring;
+        let followed =
+            |f: &Followed| f.live && f.follower.announced.ring == ring && f.holders.contains(&pid);
+        if self.followed.iter().any(followed) {
+            // Found anew while it is followed: once is enough.
+            return;
+        }
         let shared = self.followed.iter().position(|f| {
             f.live
                 && f.follower.announced.ring == ring

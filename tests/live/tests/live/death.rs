@@ -1,6 +1,7 @@
 //! Ends that nobody wished for: of nvcap, of the traced program, in the middle.
 
 use std::ffi::OsString;
+use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
@@ -12,14 +13,20 @@ use crate::setup::{LIMIT, expect_result, need_tracing, plan, plan_args, sized};
 
 const SLOW: &str = "--sleep-us=1000";
 
+/// Attaches an nvcap of some kind; comes back when it follows the process.
+pub type Attach = fn(&Running, &Path, &Folder) -> Result<Running>;
+
+fn by_trap(gpu: &Running, trace: &Path, folder: &Folder) -> Result<Running> {
+    attach(gpu.pid(), trace, folder.channels()?, &[])
+}
+
 /// kill -9 of an attached nvcap: the program goes on, unharmed, and its results are right.
-pub fn kill_nvcap_attached() -> Result<()> {
-    need_tracing()?;
+pub fn kill_attached(attach: Attach) -> Result<()> {
     let plan = plan(31, sized(4000, 2000));
     let folder = Folder::new()?;
     let trace = folder.file("trace.json");
     let mut gpu = waiting(&plan, &["--threads=4", SLOW])?;
-    let nvcap = attach(gpu.pid(), &trace, folder.channels()?, &[])?;
+    let nvcap = attach(&gpu, &trace, &folder)?;
     gpu.write(b"g")?;
     std::thread::sleep(Duration::from_millis(300));
     ensure!(gpu.runs(), "the software GPU ended too early for this test");
@@ -31,6 +38,11 @@ pub fn kill_nvcap_attached() -> Result<()> {
     // What was written is right as far as it goes.
     verify(&trace, &Expected::part(plan, Extent::Part))?;
     Ok(())
+}
+
+pub fn kill_nvcap_attached() -> Result<()> {
+    need_tracing()?;
+    kill_attached(by_trap)
 }
 
 /// kill -9 of an nvcap that started the program itself.
@@ -102,13 +114,13 @@ pub fn kill_target() -> Result<()> {
     }
 }
 
-fn stop_nvcap(signal: i32) -> Result<()> {
-    need_tracing()?;
+/// A signal to an attached nvcap: an orderly end with its ledger; the program goes on.
+pub fn stop_attached(attach: Attach, signal: i32) -> Result<()> {
     let plan = plan(34, sized(4000, 2000));
     let folder = Folder::new()?;
     let trace = folder.file("trace.json");
     let mut gpu = waiting(&plan, &["--threads=4", SLOW])?;
-    let nvcap = attach(gpu.pid(), &trace, folder.channels()?, &[])?;
+    let nvcap = attach(&gpu, &trace, &folder)?;
     gpu.write(b"g")?;
     std::thread::sleep(Duration::from_millis(400));
     ensure!(gpu.runs(), "the software GPU ended too early for this test");
@@ -124,14 +136,16 @@ fn stop_nvcap(signal: i32) -> Result<()> {
     report.expect_complete()
 }
 
-/// Ctrl-C: an orderly end with its ledger; the program goes on.
+/// Ctrl-C.
 pub fn interrupt_nvcap() -> Result<()> {
-    stop_nvcap(libc::SIGINT)
+    need_tracing()?;
+    stop_attached(by_trap, libc::SIGINT)
 }
 
 /// The same on SIGTERM.
 pub fn terminate_nvcap() -> Result<()> {
-    stop_nvcap(libc::SIGTERM)
+    need_tracing()?;
+    stop_attached(by_trap, libc::SIGTERM)
 }
 
 /// nvcap's status is the ledger's; with --exit-with-child it is the program's.

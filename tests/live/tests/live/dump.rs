@@ -16,7 +16,8 @@ use softgpu::stream::{Shape, semaphore};
 
 const LIMIT: Duration = Duration::from_secs(60);
 
-fn plan(seed: u64, channels: usize, submissions: u64) -> Plan {
+/// A plan on channels of one GPU.
+pub fn plan(seed: u64, channels: usize, submissions: u64) -> Plan {
     Plan {
         shape: Shape {
             seed,
@@ -31,7 +32,7 @@ fn plan(seed: u64, channels: usize, submissions: u64) -> Plan {
 }
 
 /// The software GPU, looking like a CUDA process, with its work done or on its way.
-fn start(plan: &Plan, args: &[&str]) -> Result<Running> {
+pub fn start(plan: &Plan, args: &[&str]) -> Result<Running> {
     // SAFETY: reads an id.
     if unsafe { libc::geteuid() } != 0 {
         return not_run("not root: another process's memory may not be readable");

@@ -16,6 +16,8 @@ use softgpu::plan::Plan;
 use softgpu::run::EXEC_STRIDE;
 
 use crate::attach::waiting;
+use crate::death::{kill_attached, stop_attached};
+use crate::dump;
 use crate::setup::{LIMIT, expect_result, gpus, plan, plan_args};
 
 /// A process lives on for a while after its last submission, as one that destroys a CUDA context does.
@@ -461,47 +463,57 @@ pub fn kill_target() -> Result<()> {
     Ok(())
 }
 
+fn by_looking(gpu: &Running, trace: &Path, folder: &Folder) -> Result<Running> {
+    attach(gpu, trace, folder, &[])
+}
+
 /// kill -9 of nvcap: the program does not notice.
 pub fn kill_nvcap() -> Result<()> {
-    let plan = plan(31, 4000);
-    let folder = Folder::new()?;
-    let trace = folder.file("trace.json");
-    let mut gpu = waiting(&plan, &["--threads=4", "--sleep-us=500"])?;
-    let nvcap = attach(&gpu, &trace, &folder, &[])?;
-    gpu.write(b"g")?;
-    std::thread::sleep(Duration::from_millis(200));
-    ensure!(gpu.runs(), "the software GPU ended too early for this test");
-    nvcap.signal(libc::SIGKILL)?;
-    drop(nvcap);
-    let gpu = gpu.end(LIMIT)?;
-    gpu.expect_code(0)?;
-    expect_result(&gpu.stdout, &plan)?;
-    verify(&trace, &Expected::part(plan, Extent::Part))?;
-    Ok(())
+    kill_attached(by_looking)
 }
 
 /// Ctrl-C: an orderly end with its ledger; the program goes on.
 pub fn interrupt_nvcap() -> Result<()> {
-    let plan = plan(34, 6000);
+    stop_attached(by_looking, libc::SIGINT)
+}
+
+/// The tokens of channels that nobody names, from their error notifiers; said where they come from.
+pub fn tokens_of_found_channels() -> Result<()> {
+    // Notifiers do not say whose GPU they are: of one GPU alone.
+    let plan = dump::plan(94, 8, 4000);
     let folder = Folder::new()?;
     let trace = folder.file("trace.json");
-    let mut gpu = waiting(&plan, &["--threads=4", "--sleep-us=500"])?;
-    let nvcap = attach(&gpu, &trace, &folder, &[])?;
+    let args = ["--threads=2", "--sleep-us=500", LINGER, "--wait-stdin"];
+    let mut gpu = dump::start(&plan, &args)?;
+    gpu.wait_for_line("waiting")?;
+    let nvcap = attach_to(&gpu, &trace, &folder, &[FILES], &[])?;
     gpu.write(b"g")?;
-    std::thread::sleep(Duration::from_millis(300));
-    ensure!(gpu.runs(), "the software GPU ended too early for this test");
-    nvcap.signal(libc::SIGINT)?;
+    gpu.end(LIMIT)?.expect_code(0)?;
     nvcap.end(Duration::from_secs(20))?.expect_code(0)?;
-    let gpu = gpu.end(LIMIT)?;
-    gpu.expect_code(0)?;
-    expect_result(&gpu.stdout, &plan)?;
-    let report = verify(&trace, &Expected::part(plan, Extent::Part))?;
-    ensure!(
-        report.submissions > 100,
-        "only {} submissions",
-        report.submissions
-    );
-    report.expect_complete()
+    let text = std::fs::read_to_string(&trace)?;
+    let said: Vec<serde_json::Value> = text
+        .lines()
+        .filter(|l| l.starts_with("{\"type\":\"channel\""))
+        .map(serde_json::from_str)
+        .collect::<Result<_, _>>()?;
+    for c in &plan.channels {
+        let named = said
+            .iter()
+            .any(|s| s["ring"] == c.ring() && s["token"] == c.token() && s["origin"] == "notified");
+        ensure!(
+            named,
+            "no token {:#x} for {:#x} in {said:?}",
+            c.token(),
+            c.ring()
+        );
+    }
+    let wrong = |s: &&serde_json::Value| {
+        let its = |c: &&Channel| s["ring"] == c.ring();
+        let token = plan.channels.iter().find(its).map(|c| c.token());
+        s["token"].is_u64() && token.is_none_or(|t| s["token"] != t)
+    };
+    ensure!(!said.iter().any(|s| wrong(&s)), "{said:?}");
+    Ok(())
 }
 
 /// `--max-submissions` and `--duration`.
