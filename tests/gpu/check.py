@@ -4,19 +4,7 @@ import json
 import re
 import sys
 
-
-def lines(path):
-    with open(path) as f:
-        for line in f:
-            yield json.loads(line)
-
-
-def ledger_of(path):
-    last = None
-    for o in lines(path):
-        if o["type"] == "ledger":
-            last = o
-    return last
+from lines import ledger_of, lines
 
 
 def ledger(path, least):

@@ -1,27 +1,9 @@
 #!/usr/bin/env python3
 """Checks of `nvcap --how observe` that observe.sh asks for. Each prints what it found; status 0 when it is as it should be."""
-import json
 import statistics
 import sys
-from array import array
 
-
-def lines(path):
-    with open(path) as f:
-        for line in f:
-            yield json.loads(line)
-
-
-def ledger_of(path):
-    last = None
-    with open(path, "rb") as f:
-        # The ledger is the last object; what lies before it may be a gigabyte.
-        f.seek(0, 2)
-        f.seek(max(0, f.tell() - (4 << 20)))
-        for line in f.read().splitlines():
-            if line.startswith(b'{"type":"ledger"'):
-                last = json.loads(line)
-    return last
+from lines import ledger_of, lines
 
 
 def ledger(path, least):
@@ -64,80 +46,6 @@ def pairs(path):
     return median <= 1.01 and len(ratios) >= 10
 
 
-def segments(path):
-    """The busiest channel's entries: the words of each, in ring order."""
-    counts = {c["channel"]: c["entries"] for c in ledger_of(path)["channels"]}
-    busiest = max(counts, key=counts.get)
-    with open(path) as f:
-        for line in f:
-            if '"type":"entry"' not in line or f'"channel":{busiest},' not in line:
-                continue
-            o = json.loads(line)
-            if o["channel"] == busiest and o.get("data"):
-                yield array("I", bytes.fromhex(o["data"]))
-
-
-def payload(words):
-    n = len(words)
-    if n >= 5 and words[n - 5] & 0x1FFF == 0x1B00 >> 2 and words[n - 5] >> 29 == 1:
-        return words[n - 2]
-    return None
-
-
-def methods(words):
-    """The headers of a segment: which methods are written, with how many words each; and where their data lies."""
-    at, out = 0, []
-    while at < len(words):
-        header = words[at]
-        count = 0 if header >> 29 == 4 else header >> 16 & 0x1FFF
-        # Immediate data is carried in the header.
-        out.append(header & ~0x1FFF0000 if header >> 29 == 4 else header)
-        at += 1 + (count if header >> 29 in (1, 3, 5) else 0)
-    return tuple(out)
-
-
-def classes(path):
-    """Of the busiest channel: the entries by the methods that they write, each class in ring order."""
-    out, count, before, breaks = {}, 0, None, 0
-    for words in segments(path):
-        count += 1
-        p = payload(words)
-        if p is not None:
-            breaks += before is not None and p != before + 1
-            before = p
-        out.setdefault(methods(words), []).append(words)
-    return out, count, breaks
-
-
-def equal(one, other, least):
-    """Two runs of the same program, seen by two means: as many entries, writing the same methods as often; and entry by
-    entry of each kind the same data, but for words that hold addresses and payloads, which differ by the same amount
-    again and again."""
-    (mine, count, breaks), (theirs, others, _) = classes(one), classes(other)
-    unlike = sum(abs(len(mine.get(k, ())) - len(theirs.get(k, ()))) for k in mine.keys() | theirs.keys())
-    compared = identical = 0
-    amounts = {}
-    for key in mine.keys() & theirs.keys():
-        for a, b in zip(mine[key], theirs[key]):
-            compared += len(a)
-            if a == b:
-                identical += 1
-                continue
-            for i, (x, y) in enumerate(zip(a, b)):
-                if x != y:
-                    k = (key, i, (y - x) & 0xFFFFFFFF)
-                    amounts[k] = amounts.get(k, 0) + 1
-    places = {k[:2] for k in amounts}
-    rare = sum(n for n in amounts.values() if n < 3)
-    common = sorted(((len(v), len(k)) for k, v in mine.items()), reverse=True)[:4]
-    print(
-        f"{count} and {others} entries of {len(mine)} and {len(theirs)} kinds (most: {common}), {unlike} of one side alone, "
-        f"{breaks} breaks of payloads; {4 * compared} bytes compared, {identical} entries identical, the others differ in "
-        f"{len(places)} places by {len(amounts)} amounts ({rare} words by an amount seen less than three times)"
-    )
-    return count >= int(least) and breaks == 0 and abs(count - others) <= 16 and unlike <= count // 100
-
-
 def by_channel(path):
     all_of = {}
     for o in lines(path):
@@ -168,5 +76,5 @@ def same(one, other):
 
 
 if __name__ == "__main__":
-    checks = {f.__name__: f for f in (ledger, pairs, equal, same)}
+    checks = {f.__name__: f for f in (ledger, pairs, same)}
     sys.exit(0 if checks[sys.argv[1]](*sys.argv[2:]) else 1)

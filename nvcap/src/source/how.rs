@@ -100,6 +100,13 @@ pub fn make(chosen: How, options: Options, instead: impl FnOnce(&str)) -> Result
 impl Source for Either {
     type End = End;
 
+    fn shown_by(&mut self, thread: i32) {
+        match self {
+            Self::Trap(s) => s.shown_by(thread),
+            Self::Observe(s) => s.shown_by(thread),
+        }
+    }
+
     fn expect(&mut self, pid: u32) -> Result<()> {
         match self {
             Self::Trap(s) => s.expect(pid),

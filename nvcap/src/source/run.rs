@@ -46,6 +46,10 @@ pub trait Source: Sized {
     /// What it tells at its end beside the records.
     type End: Send + 'static;
 
+    /// Told before anything else: the thread (by its id) that decodes and shows, so that the two need not compete for
+    /// one processor.
+    fn shown_by(&mut self, _thread: i32) {}
+
     /// A command will be executed by `pid`, which waits to be let go.
     ///
     /// # Errors
@@ -145,6 +149,8 @@ pub fn run<S: Source>(
     let queued = Arc::new(AtomicUsize::new(0));
     let stop = Arc::new(AtomicI32::new(0));
     let (to, from) = mpsc::channel();
+    // SAFETY: reads an id.
+    let shows = unsafe { libc::gettid() };
     let reader = {
         let (queued, stop) = (queued.clone(), stop.clone());
         thread::Builder::new()
@@ -156,7 +162,10 @@ pub fn run<S: Source>(
                     stop,
                     submissions: 0,
                 };
-                let outcome = make().and_then(|s| reader.run(s, target, limits, command, attached));
+                let outcome = make().and_then(|mut s| {
+                    s.shown_by(shows);
+                    reader.run(s, target, limits, command, attached)
+                });
                 let _ = reader.to.send(Message::End(Box::new(outcome)));
             })
             .map_err(|e| {

@@ -514,6 +514,10 @@ impl Session {
 impl Source for Session {
     type End = Observed;
 
+    fn shown_by(&mut self, thread: i32) {
+        process::keep_apart(thread);
+    }
+
     fn expect(&mut self, pid: u32) -> Result<()> {
         self.adopt(pid, Begin::First)
             .map_err(|e| process::refusal(pid, &e))?;
