@@ -7,39 +7,11 @@
 # bin/nvcap beside this script or one folder up (or BIN=FOLDER). Writes to $OUT, else to ./gpu-results.
 set -u
 HERE=$(cd "$(dirname "$0")" && pwd)
-BIN=${BIN:-$HERE/bin}
-[ -x "$BIN/nvcap" ] || BIN=$HERE/../bin
-NVCAP=$(readlink -f "$BIN/nvcap")
-OUT=${OUT:-$PWD/gpu-results}
-WORK=$(mktemp -d)
-mkdir -p "$OUT"
+. "$HERE/common.sh"
+WIDTH=420
 [ $# -gt 0 ] || set -- cost same equal train
-SUMMARY=$OUT/summary.txt
-: >"$SUMMARY"
-failed=0
-
-row() { # RESULT WHAT DETAIL
-    [ "$1" = PASS ] || [ "$1" = "NOT RUN" ] || failed=$((failed + 1))
-    printf '%-8s %-34s %s\n' "$1" "$2" "$3" | tee -a "$SUMMARY"
-}
-check() { # WHAT COMMAND...: a row by the command's status, with the last line it printed.
-    local what=$1 text status
-    shift
-    text=$("$@" 2>&1) && status=PASS || status=FAIL
-    row $status "$what" "$(printf '%s\n' "$text" | tail -n 1 | cut -c1-420)"
-}
-wait_for() { # PATTERN FILE PID
-    local i
-    for i in $(seq 1200); do
-        grep -q "$1" "$2" 2>/dev/null && return 0
-        kill -0 "$3" 2>/dev/null || return 1
-        sleep 0.05
-    done
-    return 1
-}
 
 echo "== building ($(date -u +%T))"
-ARCH=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | head -n 1 | tr -d .)
 for f in work loop; do nvcc -O2 -arch=sm_"${ARCH:-90}" -o "$WORK/$f" "$HERE/$f.cu" & done
 gcc -O2 -shared -fPIC -o "$WORK/oracle.so" "$HERE/oracle.c" -ldl -lpthread 2>"$WORK/oracle.log" || cat "$WORK/oracle.log"
 wait
@@ -102,7 +74,7 @@ section_same() {
         timeout 120 "$NVCAP" --how observe --json -vv -e type=submission,entry -o "$WORK/$name.json" -- \
             env LD_PRELOAD="$WORK/oracle.so" ORACLE_OUT="$WORK/$name.orc" "$WORK/work" $args >"$WORK/$name.out" 2>"$WORK/$name.err"
         # 3 where the last moments alone were not seen: the program ends at once.
-        row "$([ $? -eq 0 ] || grep -q 'blind: its last [0-9.]* ms were not seen: it had submitted just before; captured' "$WORK/$name.err" && echo PASS || echo FAIL)" "oracle $name: nvcap's status" "$(tail -n 1 "$WORK/$name.err" | cut -c1-300)"
+        row "$([ $? -eq 0 ] || grep -q 'blind: its last [0-9.]* ms were not seen: it had submitted just before; captured' "$WORK/$name.err" && echo ok || echo FAIL)" "oracle $name: nvcap's status" "$(tail -n 1 "$WORK/$name.err" | cut -c1-300)"
         "$NVCAP" decode --from orc "$WORK/$name.orc" --json -vv -e type=submission,entry -o "$WORK/$name.orc.json" 2>"$WORK/$name.dec"
         check "oracle $name: byte for byte" python3 "$HERE/observe.py" same "$WORK/$name.json" "$WORK/$name.orc.json"
         rm -f "$WORK/$name".*json "$WORK/$name.orc"
@@ -118,11 +90,11 @@ section_equal() {
     check "equal: the check can fail" python3 "$HERE/equal.py" self-test
     # shellcheck disable=SC2086
     timeout 60 "$NVCAP" --how observe $run -o "$WORK/observed.json" -- $fixed "$WORK/loop" "$n" 1 >/dev/null 2>"$WORK/observed.err"
-    row "$([ $? -eq 0 ] && echo PASS || echo FAIL)" "equal: observed from the start" "$(tail -n 1 "$WORK/observed.err" | cut -c1-300)"
+    status_row $? "equal: observed from the start" "$(tail -n 1 "$WORK/observed.err" | cut -c1-300)"
     check "equal: observed ledger" python3 "$HERE/observe.py" ledger "$WORK/observed.json" "$n"
     # shellcheck disable=SC2086
     timeout 60 "$NVCAP" --how trap $run -o "$WORK/trapped.json" -- $fixed "$WORK/loop" "$n" 1 >/dev/null 2>"$WORK/trapped.err"
-    row "$([ $? -eq 0 ] && echo PASS || echo FAIL)" "equal: trapped" "$(tail -n 1 "$WORK/trapped.err" | cut -c1-300)"
+    status_row $? "equal: trapped" "$(tail -n 1 "$WORK/trapped.err" | cut -c1-300)"
     # shellcheck disable=SC2086
     LD_PRELOAD="$WORK/oracle.so" ORACLE_OUT="$WORK/loop.orc" timeout 100 $fixed "$WORK/loop" "$n" 1 >/dev/null 2>"$WORK/oracle.err"
     # shellcheck disable=SC2086
@@ -133,9 +105,9 @@ section_equal() {
     local flipped=$!
     check "equal: observed against trapped" python3 "$HERE/equal.py" "$WORK/observed.json" "$WORK/trapped.json" "$n"
     wait $compared
-    row "$([ $? -eq 0 ] && echo PASS || echo FAIL)" "equal: observed against oracle" "$(tail -n 1 "$WORK/equal.oracle" | cut -c1-420)"
+    status_row $? "equal: observed against oracle" "$(tail -n 1 "$WORK/equal.oracle" | cut -c1-420)"
     wait $flipped
-    row "$([ $? -eq 0 ] && echo PASS || echo FAIL)" "equal: bits flipped are noticed" "$(tail -n 1 "$WORK/flips" | cut -c1-300)"
+    status_row $? "equal: bits flipped are noticed" "$(tail -n 1 "$WORK/flips" | cut -c1-300)"
     rm -f "$WORK"/{observed,trapped,oracle}.json "$WORK/loop.orc"
 }
 
@@ -152,20 +124,16 @@ section_train() {
     tracer=$!
     wait $pid
     wait $tracer
-    row "$([ $? -eq 0 ] && echo PASS || echo FAIL)" "train: nvcap's status" "$(tail -n 1 "$WORK/train.log" | cut -c1-300)"
+    status_row $? "train: nvcap's status" "$(tail -n 1 "$WORK/train.log" | cut -c1-300)"
     observed=$(tail -n 1 "$WORK/train.out")
     check "train: nothing lost" python3 "$HERE/observe.py" ledger "$WORK/train.json" 100000
-    if [ -n "$reference" ] && [ "${reference##*checksum=}" = "${observed##*checksum=}" ]; then row PASS "train: results unchanged" "${reference##*loss=}"
+    if [ -n "$reference" ] && [ "${reference##*checksum=}" = "${observed##*checksum=}" ]; then row ok "train: results unchanged" "${reference##*loss=}"
     else row FAIL "train: results unchanged" "$reference / $observed"; fi
     a=$(sed 's/.*us_per_step=\([0-9.]*\).*/\1/' <<<"$reference") b=$(sed 's/.*us_per_step=\([0-9.]*\).*/\1/' <<<"$observed")
     check "train: us a step, $a and $b" python3 -c "import sys; r = $b / $a; print(f'ratio {r:.4f} over $steps steps'); sys.exit(r > 1.03)"
     tail -n 1 "$WORK/train.json" | cut -c1-3000 >"$OUT/train.json"
 }
 
-for section in "$@"; do
-    echo "== $section ($(date -u +%T))"
-    "section_$section"
-done
-echo "$failed failed ($(date -u +%T))" | tee -a "$SUMMARY"
+sections "$@"
 rm -rf "$WORK"
 [ "$failed" -eq 0 ]

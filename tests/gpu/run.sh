@@ -9,42 +9,9 @@
 # and what it is based on to $OUT when that is set, else to ./gpu-results.
 set -u
 HERE=$(cd "$(dirname "$0")" && pwd)
-BIN=${BIN:-$HERE/bin}
-[ -x "$BIN/nvcap" ] || BIN=$HERE/../bin
-NVCAP=$(readlink -f "$BIN/nvcap") COMPARE=$(readlink -f "$BIN/compare")
-OUT=${OUT:-$PWD/gpu-results}
-WORK=$(mktemp -d)
-mkdir -p "$OUT"
+. "$HERE/common.sh"
+COMPARE=$(readlink -f "$BIN/compare")
 [ $# -gt 0 ] || set -- oracle vadd train cost reads refuse ioctls egl vulkan nvdec
-[ -x "$NVCAP" ] || { echo "run.sh: no nvcap in $HERE/bin or $HERE/../bin: make the bundle with cargo xtask gpu-bundle" >&2; exit 2; }
-SUMMARY=$OUT/summary.txt
-: >"$SUMMARY"
-passed=0 failed=0 skipped=0
-
-# row RESULT WHAT DETAIL
-row() {
-    case $1 in ok) passed=$((passed + 1)) ;; FAIL) failed=$((failed + 1)) ;; *) skipped=$((skipped + 1)) ;; esac
-    printf '%-8s %-34s %s\n' "$1" "$2" "$3" | tee -a "$SUMMARY"
-}
-# check WHAT COMMAND...: a row by the command's status, with the last line it printed.
-check() {
-    local what=$1 text status
-    shift
-    text=$("$@" 2>&1) && status=ok || status=FAIL
-    [ -z "$text" ] || printf '%s\n' "$text" >>"$OUT/checks.txt"
-    row $status "$what" "$(printf '%s\n' "$text" | tail -n 1 | cut -c1-180)"
-}
-# wait_for PATTERN FILE PID: until the file has the pattern, the process is gone, or 30 s have passed.
-wait_for() {
-    local i
-    for i in $(seq 600); do
-        grep -q "$1" "$2" 2>/dev/null && return 0
-        kill -0 "$3" 2>/dev/null || return 1
-        sleep 0.05
-    done
-    return 1
-}
-
 # wait_armed PID: until the nvcap under this timeout has its breakpoints, or 20 s have passed.
 wait_armed() {
     local i child
@@ -61,7 +28,6 @@ wait_armed() {
 }
 
 echo "== building ($(date -u +%T))"
-ARCH=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | head -n 1 | tr -d .)
 # needs NAME SECTION...: one of the sections will run.
 needs() {
     local name=$1 section
@@ -366,11 +332,7 @@ PYTHON
     row ok "keep" "$(stat -c %s "$OUT/kept.tar.xz") bytes"
 }
 
-for section in "$@"; do
-    echo "== $section ($(date -u +%T))"
-    "section_$section"
-done
-echo "$passed passed, $failed failed, $skipped skipped ($(date -u +%T))" | tee -a "$SUMMARY"
+sections "$@"
 echo
 cat "$SUMMARY"
 rm -rf "$WORK"
