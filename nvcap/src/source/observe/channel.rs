@@ -350,24 +350,24 @@ impl Follower {
         let (_, put) = self.get_put(memory)?;
         let more = u64::from(put).wrapping_sub(end) & self.mask();
         let newest = end + more;
-        let since = fetch::entries(
-            memory,
-            self.ring,
-            self.size,
-            newest - more.min(SINCE),
-            newest,
-        )?;
+        // Late: another program had the processor meanwhile. Then all that came is compared, not the newest alone.
+        let in_time = clock().saturating_sub(now) < self.pace.lap_time() / 2;
+        let compared = if in_time { more.min(SINCE) } else { more };
+        let since = fetch::entries(memory, self.ring, self.size, newest - compared, newest)?;
         // The second look: the first entry stands, so all of them do, and their bytes were read in time.
         let again = fetch::entries(memory, self.ring, self.size, self.done, self.done + 1)?;
         // Where entries look alike from round to round, that one stands proves little. Then it is the time that tells
         // and, where that was long (another program had the processor), whether the bytes stand too.
-        let in_time = clock().saturating_sub(now) < self.pace.lap_time() / 2;
+        let mut chain = self.chain.clone();
+        let verdicts = chain.judge(&releases);
+        // A payload that follows was there when it was read, and no other round's has that number.
+        let proven = verdicts.iter().all(|v| *v == Verdict::Proven);
         let gone = if in_time && again[0] == entries[0] {
             0
         } else {
             let second = fetch::entries(memory, self.ring, self.size, self.done, end)?;
             match proof::overwritten(&entries, &second) {
-                0 if in_time || self.bytes_stand(memory, &segments, extended) => 0,
+                0 if in_time || proven || self.bytes_stand(memory, &segments, extended) => 0,
                 _ if !in_time => entries.len(),
                 some => some,
             }
@@ -376,8 +376,6 @@ impl Follower {
         let round_before = (end + more + 1).saturating_sub(u64::from(self.size));
         let gone = gone.max(round_before.saturating_sub(self.done) as usize);
         let gone = gone.min(entries.len());
-        let mut chain = self.chain.clone();
-        let verdicts = chain.judge(&releases);
         let round = |v: &Verdict| match v {
             Verdict::Jumped { from, to } => to.wrapping_sub(*from) >= self.size,
             _ => false,
@@ -398,6 +396,16 @@ impl Follower {
         }
         let reused = proof::reused(&entries, &since, &allocator);
         faults.overwritten += gone as u64;
+        if gone + reused.len() > 0 {
+            log::debug!(
+                "channel {}: of {} entries from {} on {gone} overwritten, {} reused; {more} came meanwhile, in {} us; payloads follow: {proven}",
+                self.announced.id.0,
+                entries.len(),
+                self.done,
+                reused.len(),
+                clock().saturating_sub(now) / 1000
+            );
+        }
         // Where part of it was overwritten meanwhile, the newest stands still, or the next look finds it gone.
         let keeper = segments.last().map(|s| Keeper::of(s, self.extended));
         let mut lost: Option<(u64, u64)> = None;

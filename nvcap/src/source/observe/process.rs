@@ -80,6 +80,11 @@ struct Scheduling {
 pub fn be_on_time() {
     // SAFETY: sets this thread's timer slack, 1 us.
     unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1_000, 0, 0, 0) };
+    make_memory_ready();
+    // SAFETY: reads this thread's own policy. Another one than usual was asked for (`chrt`).
+    if unsafe { libc::sched_getscheduler(0) } != libc::SCHED_OTHER {
+        return;
+    }
     // SAFETY: reads this thread's own niceness.
     let nice = unsafe { libc::getpriority(libc::PRIO_PROCESS, libc::gettid() as u32) };
     for nice in [nice.min(-10), nice] {
@@ -98,7 +103,6 @@ pub fn be_on_time() {
             break;
         }
     }
-    make_memory_ready();
 }
 
 /// Keeps another thread of this program's from taking the processor from this one, as it did for 1.4 to 2.5 ms at a time
