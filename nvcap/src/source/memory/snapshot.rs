@@ -11,8 +11,9 @@ use super::{
     find::{self, Effort, Found, Places},
     history::{read_ring, resolve},
     maps::{self, Area},
-    notifier::{self, Notifier},
+    notifier::Notifier,
     process::{Memory, Peek},
+    tokens::name_tokens,
 };
 use crate::record::{At, Channel, ChannelId, Device, Life, Process, Record, Submission};
 
@@ -277,66 +278,6 @@ fn see(
         seen.ring_gone = true;
     }
     seen
-}
-
-/// Gives channels their tokens where the order of their slots and notifiers tells them.
-fn name_tokens(memory: &impl Peek, areas: &[Area], found: &[Found], channels: &mut [Seen]) {
-    let gpus: std::collections::BTreeSet<u32> = found.iter().map(|f| f.gpu).collect();
-    // Notifiers do not say whose GPU they are.
-    if gpus.len() != 1
-        || channels
-            .iter()
-            .any(|c| c.found.proof.place != find::Place::Habit)
-    {
-        return;
-    }
-    let places = Places::new(areas);
-    let Some(first) = channels.first().and_then(|c| places.at(c.found.ring)) else {
-        return;
-    };
-    // Slots of one mapping: of several nobody knows which came first.
-    if channels
-        .iter()
-        .any(|c| !(first.start..first.end).contains(&c.found.ring))
-    {
-        return;
-    }
-    let slots: Vec<(usize, Option<bool>)> = channels
-        .iter()
-        .map(|c| {
-            let slot = (c.found.ring - first.start) / find::SLOT;
-            (slot as usize, graphics(c))
-        })
-        .collect();
-    let notifiers = notifier::notifiers(memory, areas);
-    for (seen, notifier) in channels.iter_mut().zip(notifier::pair(&notifiers, &slots)) {
-        seen.notifier = notifier;
-        seen.channel.token = notifier.map(|n| n.token);
-        for s in &mut seen.submissions {
-            s.token = seen.channel.token;
-        }
-    }
-}
-
-/// Whether a channel feeds the graphics engine, by the subchannel that its newest entries use.
-fn graphics(seen: &Seen) -> Option<bool> {
-    use crate::decode::stream::{Item, Stream};
-    for s in seen.submissions.iter().rev().take(8) {
-        for segment in &s.segments {
-            if !segment.holes.is_empty() {
-                continue;
-            }
-            let mut stream = Stream::default();
-            for item in stream.runs(&segment.bytes, segment.bytes.len() as u32, &[]) {
-                if let Item::Run(run) = item
-                    && run.address >= 0x100
-                {
-                    return Some(run.subchannel < 4);
-                }
-            }
-        }
-    }
-    None
 }
 
 #[cfg(test)]

@@ -7,7 +7,10 @@ use std::{
     time::Duration,
 };
 
-use super::super::error::Error;
+use super::super::{
+    error::{Error, Result},
+    run::Target,
+};
 use crate::source::memory::{maps, process::Memory};
 
 /// PF_FORKNOEXEC of `/proc/PID/stat`: it was forked and runs its parent's program still.
@@ -274,6 +277,27 @@ impl Process {
     pub fn cpu(&self) -> Option<u64> {
         clock(self.clock?)
     }
+}
+
+/// What can be told before anything is looked at.
+///
+/// # Errors
+/// The first mistake found, with its remedy.
+pub fn check(target: &Target) -> Result<()> {
+    let Target::Pids(pids) = target else {
+        return Ok(());
+    };
+    for pid in pids {
+        if !state(*pid).lives {
+            return Err(Error::new(
+                format!("observing process {pid}"),
+                "there is no such process",
+                "check the process id (pgrep, nvidia-smi)",
+            ));
+        }
+        Process::open(*pid).map_err(|e| refusal(*pid, &e))?;
+    }
+    Ok(())
 }
 
 /// Why a process cannot be observed, and what to do.

@@ -3,6 +3,7 @@
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
+pub use super::process::check;
 use super::{
     channel::{Begin, Faults, Follower},
     discover::{self, Watched},
@@ -12,11 +13,7 @@ use super::{
 };
 use crate::ledger::{Margin, Observed};
 use crate::record::{At, Channel, ChannelId, CpuVa, Life, Loss, Lost, Origin, Process, Record};
-use crate::source::{
-    error::{Error, Result},
-    given::Given,
-    run::{Source, Target},
-};
+use crate::source::{error::Result, given::Given, run::Source};
 
 /// How long channels that are overdue are looked at without passing on what was found, ns.
 const ROUND_NS: u64 = 2_000_000;
@@ -50,27 +47,6 @@ pub struct Session {
     margins: Vec<Margin>,
     started: (u64, u64),
     next_id: u32,
-}
-
-/// What can be told before anything is looked at.
-///
-/// # Errors
-/// The first mistake found, with its remedy.
-pub fn check(target: &Target) -> Result<()> {
-    let Target::Pids(pids) = target else {
-        return Ok(());
-    };
-    for pid in pids {
-        if !process::state(*pid).lives {
-            return Err(Error::new(
-                format!("observing process {pid}"),
-                "there is no such process",
-                "check the process id (pgrep, nvidia-smi)",
-            ));
-        }
-        process::Process::open(*pid).map_err(|e| process::refusal(*pid, &e))?;
-    }
-    Ok(())
 }
 
 fn at(pid: u32, tid: u32) -> At {
