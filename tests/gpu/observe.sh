@@ -1,7 +1,8 @@
 #!/bin/bash
 # What `nvcap --how observe` must show on a GPU: nothing lost, nothing changed, nothing slowed down.
 #
-#   observe.sh [SECTION...]     sections: cost same equal train (default: all of them, in this order)
+#   observe.sh [SECTION...]     sections: cost same equal train (default: all of them, in this order), and reads: what
+#                               reading another process's memory costs
 #
 # Needs: nvcc, gcc, python3 with torch (for train), root for `equal` alone (it compares with the trap), and
 # bin/nvcap beside this script or one folder up (or BIN=FOLDER). Writes to $OUT, else to ./gpu-results.
@@ -111,6 +112,24 @@ section_equal() {
     wait $flipped
     status_row $? "equal: bits flipped are noticed" "$(tail -n 1 "$WORK/flips" | cut -c1-300)"
     rm -f "$WORK"/{observed,trapped,oracle}.json "$WORK/loop.orc"
+}
+
+# Of video memory and of the heap: what polling is made of.
+section_reads() {
+    local pid kind
+    gcc -O2 -o "$WORK/outside" "$HERE/outside.c"
+    mkfifo "$WORK/still"
+    "$WORK/loop" 1000 1 wait <"$WORK/still" >"$WORK/still.out" 2>&1 &
+    pid=$!
+    exec 9>"$WORK/still"
+    wait_for '^ready' "$WORK/still.out" $pid
+    for kind in device heap; do
+        "$WORK/outside" "$pid" 200000 $kind >"$OUT/reads-$kind.txt" 2>&1
+        status_row $? "reads: $kind" "$(tail -n 1 "$OUT/reads-$kind.txt"), $(grep -c '^read' "$OUT/reads-$kind.txt") longer than 0.3 ms"
+        head -n 12 "$OUT/reads-$kind.txt"
+    done
+    exec 9>&-
+    wait $pid
 }
 
 section_train() {

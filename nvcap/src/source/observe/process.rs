@@ -108,10 +108,9 @@ pub fn be_on_time() {
     }
 }
 
-/// Keeps another thread of this program's from taking the processor from this one, as it did for 1.4 to 2.5 ms at a time
-/// on an H200's machine with 14 idle processors: when this thread wakes it up, the kernel may let it run at once and
-/// here. It is given a policy that does not preempt, and, where there are four processors or more, this thread gets the
-/// first half of them and the other one the second.
+/// Keeps another thread of this program's from taking the processor from this one: when this thread wakes it up, the
+/// kernel may let it run at once and here. It is given a policy that does not preempt, and, where there are four
+/// processors or more, this thread gets the first half of them and the other one the second.
 pub fn keep_apart(other: i32) {
     let none = libc::sched_param { sched_priority: 0 };
     // SAFETY: changes one thread of this process; a refusal changes nothing.
