@@ -4,6 +4,8 @@ use std::{
     collections::{HashMap, HashSet},
     fs, io,
     os::fd::{BorrowedFd, OwnedFd},
+    thread,
+    time::Duration,
 };
 
 use nvcap_common::Birth;
@@ -12,6 +14,8 @@ use super::perf::{self, Life};
 
 /// A thread that came to be less than this before its maker was armed may have missed the inheritance.
 const MARGIN_NS: u64 = 4_000_000;
+/// A thread's birth is told within this time of its being seen.
+const BIRTH_IS_TOLD: Duration = Duration::from_millis(2);
 
 /// One watched doorbell word of one process.
 #[derive(Debug)]
@@ -78,14 +82,19 @@ impl Armed {
                     continue;
                 }
                 new = true;
-                let born = birth(tid);
+                let mut born = birth(tid);
                 if armed.inherited(born) {
                     armed.since.insert(tid, 0);
                     continue;
                 }
-                let no_register =
-                    |e: &io::Error| e.raw_os_error() == Some(libc::ENOSPC) && born.is_some();
                 let mut watched = perf::watch(tid, address, life, program);
+                let full = |e: &io::Error| e.raw_os_error() == Some(libc::ENOSPC);
+                if born.is_none() && watched.as_ref().is_err_and(full) {
+                    // A thread is in /proc, with what it inherited, a moment before its birth is told.
+                    thread::sleep(BIRTH_IS_TOLD);
+                    born = birth(tid);
+                }
+                let no_register = |e: &io::Error| full(e) && born.is_some();
                 if watched.as_ref().is_err_and(no_register) && relieve(tid) {
                     watched = perf::watch(tid, address, life, program);
                 }
