@@ -7,8 +7,8 @@
 
 use aya_ebpf::{macros::map, maps::PerCpuArray};
 use nvcap_common::{
-    AGREED, BATCH, CHUNK, CLASSES, Channel, Data, Gap, Header, NEVER, NO_OWN, NO_TOKEN, RANGES, REGS, Scan,
-    Submit, TokenKey, flag, kind,
+    AGREED, BATCH, CHUNK, CLASSES, Channel, Data, Gap, Header, NEVER, NO_OWN, NO_TOKEN, RANGES,
+    REGS, Scan, Submit, TokenKey, flag, kind,
 };
 
 use crate::{

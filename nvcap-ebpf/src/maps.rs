@@ -9,8 +9,8 @@ use aya_ebpf::{
     maps::{Array, HashMap, PerCpuArray, ProgramArray, RingBuf},
 };
 use nvcap_common::{
-    Channel, Config, MAX_CHANNELS, MAX_SPACES, Proc, Ranges, SiteKey, SiteValue, Space, Stats, TokenKey,
-    TokenValue,
+    Channel, Config, MAX_CHANNELS, MAX_SPACES, Proc, Ranges, SiteKey, SiteValue, Space, Stats,
+    TokenKey, TokenValue,
 };
 
 /// Readable and writable by mmap from the user program.

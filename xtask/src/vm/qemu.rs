@@ -9,7 +9,7 @@ use std::fs;
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
@@ -90,7 +90,11 @@ pub fn boot(
     cpio.bytes("job", job(cell, programs, tests).as_bytes(), 0o644);
     let dir = shell::cache().join("run");
     fs::create_dir_all(&dir)?;
-    let initrd = dir.join(format!("{}.{}.cpio", cell.name(), std::process::id()));
+    // The same machine may be running several times.
+    static NUMBER: AtomicU32 = AtomicU32::new(0);
+    let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+    let name = format!("{}.{}.{number}.cpio", cell.name(), std::process::id());
+    let initrd = dir.join(name);
     fs::write(&initrd, cpio.finish())?;
     let report = live(cell, kernel, &initrd, tests, verbose);
     fs::remove_file(&initrd).ok();

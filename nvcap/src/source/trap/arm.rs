@@ -24,8 +24,12 @@ pub struct Armed {
     pub address: u64,
     /// The next exec ends it.
     pub until_exec: bool,
+    /// A child inherited it: the events are this process's, and end when they are closed there.
+    pub of: Option<u32>,
     events: HashMap<u32, OwnedFd>,
     since: HashMap<u32, u64>,
+    /// When all threads that there were had it, ns.
+    pub complete: u64,
 }
 
 /// Threads of a process.
@@ -71,8 +75,10 @@ impl Armed {
         let mut armed = Self {
             address,
             until_exec: life.until_exec,
+            of: None,
             events: HashMap::new(),
             since: HashMap::new(),
+            complete: 0,
         };
         let mut considered = HashSet::new();
         loop {
@@ -112,9 +118,25 @@ impl Armed {
                 }
             }
             if !new {
+                armed.complete = now();
                 return Ok(armed);
             }
         }
+    }
+
+    /// What a child has of it that thread `tid` of process `pid` forked at `time_ns`; none where the thread may not have had
+    /// it itself yet.
+    pub fn of_child(&self, pid: u32, tid: u32, time_ns: u64) -> Option<Self> {
+        // A thread that is not known came later, and inherited it.
+        let armed = self.since.get(&tid).copied().unwrap_or(self.complete);
+        (time_ns > armed.saturating_add(MARGIN_NS)).then(|| Self {
+            address: self.address,
+            until_exec: self.until_exec,
+            of: self.of.or(Some(pid)),
+            events: HashMap::new(),
+            since: HashMap::new(),
+            complete: 0,
+        })
     }
 
     /// Closes the event that a thread has of its own, beside the one that it inherited.

@@ -113,7 +113,8 @@ pub struct Session {
     undecoded: HashMap<(u32, u64), u32>,
     /// Keys in XLATE, by address space in the process and for the GPU.
     xlates: HashMap<(u32, Option<driver::Space>), u32>,
-    /// Breakpoints that an exec has ended. They stay open: closing them would end those that children inherited.
+    /// Breakpoints that an exec or their process's end has ended. They stay open: closing them would end those that
+    /// children inherited.
     ended: Vec<Armed>,
     /// Hits of breakpoints that were closed.
     closed_hits: u64,

@@ -470,6 +470,7 @@ impl Session {
             })),
             kind::FORK => {
                 self.join_space(r.child, r.space);
+                self.inherit(at, r.child);
                 self.emit(Record::Process(Process {
                     at,
                     life: L::Fork { child: r.child },
@@ -481,9 +482,7 @@ impl Session {
                 }
                 self.memories.remove(&at.pid);
                 self.join_space(at.pid, r.space);
-                if let Some(list) = self.armed.get_mut(&at.pid) {
-                    self.ended.extend(list.extract_if(.., |a| a.until_exec));
-                }
+                self.exec_ends(at);
                 self.emit(Record::Process(Process {
                     at,
                     life: L::Exec { name },
@@ -514,9 +513,7 @@ impl Session {
     pub(super) fn process_gone(&mut self, pid: u32) {
         self.processes.remove(&pid);
         self.memories.remove(&pid);
-        for armed in self.armed.remove(&pid).unwrap_or_default() {
-            self.closed_hits += armed.hits();
-        }
+        self.close(pid);
         let mut ended = Vec::new();
         for state in self.spaces.values_mut() {
             if state.pids.remove(&pid) && state.pids.is_empty() {

@@ -8,6 +8,7 @@ use super::{
     },
     Session,
 };
+use crate::record::At;
 
 impl Session {
     pub(super) fn life(&self) -> Life {
@@ -72,6 +73,47 @@ impl Session {
         Ok(())
     }
 
+    /// A child has the breakpoints of the thread that forked it: others of its own would trap twice, and there may be no
+    /// registers for them.
+    pub(super) fn inherit(&mut self, at: At, child: u32) {
+        let list = self.armed.get(&at.pid);
+        let inherited: Vec<Armed> = list
+            .into_iter()
+            .flatten()
+            .filter_map(|a| a.of_child(at.pid, at.tid, at.time_ns))
+            .collect();
+        if !inherited.is_empty() {
+            self.armed.entry(child).or_default().extend(inherited);
+        }
+    }
+
+    /// An exec has ended breakpoints. What was set after it, before this program heard of it, holds registers of the new
+    /// program for addresses of the old one.
+    pub(super) fn exec_ends(&mut self, at: At) {
+        let Some(list) = self.armed.get_mut(&at.pid) else {
+            return;
+        };
+        for armed in list.extract_if(.., |a| a.until_exec) {
+            if armed.complete > at.time_ns {
+                self.closed_hits += armed.hits();
+            } else {
+                self.ended.push(armed);
+            }
+        }
+    }
+
+    /// A process has ended: its breakpoints are given up, but for those that children have of it.
+    pub(super) fn close(&mut self, pid: u32) {
+        for armed in self.armed.remove(&pid).unwrap_or_default() {
+            let mut all = self.armed.values().flatten();
+            if all.any(|a| a.of == Some(pid) && a.address == armed.address) {
+                self.ended.push(armed);
+            } else {
+                self.closed_hits += armed.hits();
+            }
+        }
+    }
+
     pub(super) fn disarm(&mut self, pid: u32, address: u64) {
         if let Some(list) = self.armed.get_mut(&pid) {
             self.closed_hits += list
@@ -80,6 +122,10 @@ impl Session {
                 .map(Armed::hits)
                 .sum::<u64>();
             list.retain(|a| a.address != address);
+        }
+        // With them go those that children inherited.
+        for list in self.armed.values_mut() {
+            list.retain(|a| a.of != Some(pid) || a.address != address);
         }
     }
 
