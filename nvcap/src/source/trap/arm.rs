@@ -29,7 +29,7 @@ pub struct Armed {
     events: HashMap<u32, OwnedFd>,
     since: HashMap<u32, u64>,
     /// When all threads that there were had it, ns.
-    pub complete: u64,
+    complete: u64,
 }
 
 /// Threads of a process.

@@ -482,7 +482,7 @@ impl Session {
                 }
                 self.memories.remove(&at.pid);
                 self.join_space(at.pid, r.space);
-                self.exec_ends(at);
+                self.exec_ends(at.pid);
                 self.emit(Record::Process(Process {
                     at,
                     life: L::Exec { name },

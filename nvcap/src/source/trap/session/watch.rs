@@ -87,24 +87,24 @@ impl Session {
         }
     }
 
-    /// An exec has ended breakpoints. What was set after it, before this program heard of it, holds registers of the new
-    /// program for addresses of the old one.
-    pub(super) fn exec_ends(&mut self, at: At) {
-        let Some(list) = self.armed.get_mut(&at.pid) else {
-            return;
-        };
-        for armed in list.extract_if(.., |a| a.until_exec) {
-            if armed.complete > at.time_ns {
-                self.closed_hits += armed.hits();
-            } else {
-                self.ended.push(armed);
-            }
-        }
+    /// A process has executed something else, which ends its breakpoints. What was set after that, before this program heard
+    /// of it, would hold registers of the new program for addresses of the old one.
+    pub(super) fn exec_ends(&mut self, pid: u32) {
+        let list = self.armed.get_mut(&pid).into_iter();
+        let over = list.flat_map(|l| l.extract_if(.., |a| a.until_exec));
+        let over: Vec<Armed> = over.collect();
+        self.give_up(pid, over);
     }
 
-    /// A process has ended: its breakpoints are given up, but for those that children have of it.
+    /// A process has ended.
     pub(super) fn close(&mut self, pid: u32) {
-        for armed in self.armed.remove(&pid).unwrap_or_default() {
+        let over = self.armed.remove(&pid).unwrap_or_default();
+        self.give_up(pid, over);
+    }
+
+    /// Closes breakpoints of a process, but for those that children have of it.
+    fn give_up(&mut self, pid: u32, over: Vec<Armed>) {
+        for armed in over {
             let mut all = self.armed.values().flatten();
             if all.any(|a| a.of == Some(pid) && a.address == armed.address) {
                 self.ended.push(armed);
