@@ -317,6 +317,10 @@ section_two() {
     # The channels are of another run than the operations: what GPU is which is the same.
     check "two: each submission on its GPU" python3 "$HERE/check.py" two "$WORK/two.json" "$WORK/two-channels.json" "$WORK/two.out"
     python3 "$HERE/check.py" two "$WORK/two.json" "$WORK/two-channels.json" "$WORK/two.out"
+    python3 -c 'import torch, sys; sys.exit(not torch.cuda.is_available())' 2>/dev/null || { row "NOT RUN" "two: children" "no torch with CUDA here"; return; }
+    timeout 100 "$NVCAP" -q -- python3 "$HERE/fork.py" >"$WORK/fork.out" 2>&1
+    status_row $? "two: children forked and executed" "$(tail -n 1 "$WORK/fork.out" | cut -c1-160)"
+    check "two: their results" grep -E '^parent( 2801\.0)+$' "$WORK/fork.out"
 }
 
 # What was recorded of other clients, for work on the decoder elsewhere.
