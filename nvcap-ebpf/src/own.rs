@@ -2,8 +2,8 @@
 //!
 //! GP_PUT lies in video memory, and a read over PCIe costs a microsecond. Who writes it keeps a copy in its own memory,
 //! near an address that is in a register at the doorbell's store. Where that is, the user program finds out from what
-//! [`show`] sends (`put.rs` there); nothing here knows a version of libcuda. The copy is believed of a channel only
-//! after it was found equal to GP_PUT [`AGREED`] times in a row, it is compared again at every full read, and it is
+//! [`show`] sends (`own_put.rs` there); nothing here knows a version of libcuda. The copy is believed of a channel only
+//! after it was found equal to GP_PUT [`AGREED`] times in a row, it is compared again whenever GP_PUT is read, and it is
 //! never believed again once it was ahead of GP_PUT: then what was captured too early counts as lost. A copy that lags
 //! costs nothing but time: what is not new is read from USERD.
 

@@ -1,4 +1,4 @@
-//! Reading new entries of a ring and their pushbuffer bytes from outside.
+//! Rings from outside: positions in them, and reading new entries with their pushbuffer bytes.
 
 use crate::{decode::entry, record::Segment};
 

@@ -8,7 +8,7 @@ use super::{
     super::{
         assemble::{self, Gathered, Raw},
         error::Result,
-        own_put::Verdict,
+        own_put::{Place, Verdict},
         site,
     },
     Session,
@@ -264,11 +264,6 @@ impl Session {
     }
 
     pub(super) fn site(&mut self, r: &c::Site) -> Result<()> {
-        let key = SiteKey {
-            ip: r.ip,
-            space: r.space,
-            pad: 0,
-        };
         if let Some(register) = self.sites.get(&(r.space, r.ip)) {
             // A trap from before the BPF programs were told.
             let token = r.regs[*register as usize % c::REGS] as u32;
@@ -313,11 +308,25 @@ impl Session {
                 u32::MAX
             }
         };
+        let learn = register != u32::MAX && !self.options.no_own_put;
+        self.tell_site(r.space, r.ip, register, None, learn)
+    }
+
+    /// Tells the BPF programs what is known of a store.
+    fn tell_site(
+        &mut self,
+        space: u32,
+        ip: u64,
+        register: u32,
+        copy: Option<Place>,
+        learn: bool,
+    ) -> Result<()> {
+        let key = SiteKey { ip, space, pad: 0 };
         let value = SiteValue {
             register,
-            own: c::NO_OWN,
-            word: 0,
-            learn: u32::from(register != u32::MAX && !self.options.no_own_put),
+            own: copy.map_or(c::NO_OWN, |c| c.register),
+            word: copy.map_or(0, |c| c.word),
+            learn: learn.into(),
         };
         self.loaded.set_site(key, value)
     }
@@ -337,18 +346,7 @@ impl Session {
             r.ip,
             r.space
         );
-        let key = SiteKey {
-            ip: r.ip,
-            space: r.space,
-            pad: 0,
-        };
-        let value = SiteValue {
-            register,
-            own: copy.map_or(c::NO_OWN, |c| c.register),
-            word: copy.map_or(0, |c| c.word),
-            learn: 0,
-        };
-        self.loaded.set_site(key, value)
+        self.tell_site(r.space, r.ip, register, copy, false)
     }
 
     pub(super) fn scanned(&mut self, r: &c::Scan) -> Result<()> {
