@@ -285,6 +285,8 @@ pub struct Margin {
     pub channel: ChannelId,
     /// Looks at its ring.
     pub looks: u64,
+    /// Times that its semaphore alone was looked at: the GPU was not past what had been read.
+    pub glances: u64,
     /// Longest time between two looks between which something came, ns.
     pub longest_ns: u64,
     /// Largest part of the ring that passed between two looks; 1 and more is a lap.
@@ -297,6 +299,8 @@ pub struct Margin {
 pub struct Observed {
     /// Looks at rings.
     pub looks: u64,
+    /// Times that a semaphore alone was looked at.
+    pub glances: u64,
     /// Longest time between two looks at a channel between which something came, ns.
     pub longest_ns: u64,
     /// Largest part of a ring that passed between two looks; 1 and more is a lap.

@@ -336,6 +336,7 @@ fn observing_states_its_margin_and_its_cost() {
 
     let good = Observed {
         looks: 12,
+        glances: 40,
         longest_ns: 1_500_000,
         largest_part: 0.375,
         wall_ns: 1_000_000_000,
@@ -354,6 +355,7 @@ fn observing_states_its_margin_and_its_cost() {
         assert!(words.contains(part), "no {part:?} in\n{words}");
     }
     assert_eq!(object["observed"]["largest_part"], 0.375);
+    assert_eq!(object["observed"]["glances"], 40);
     assert_eq!(object["observed"]["reasons"], serde_json::json!([]));
 
     // The reason names the remedy, and is not the budget's fault where none was given.

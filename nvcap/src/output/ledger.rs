@@ -254,9 +254,10 @@ pub fn margins(out: &mut Vec<u8>, ledger: &Ledger, color: bool) {
     for m in &o.margins {
         f.line("", 0, Some(Role::Dim));
         f.text(format_args!(
-            "channel {}: {}, at most {:.1} % of its ring and {:.2} ms between two",
+            "channel {}: {} and {}, at most {:.1} % of its ring and {:.2} ms between two looks",
             m.channel.0,
             plural(m.looks, "look", "looks"),
+            plural(m.glances, "glance", "glances"),
             100.0 * m.largest_part,
             ms(m.longest_ns)
         ));
@@ -475,6 +476,7 @@ fn observed_json(ledger: &Ledger) -> Value {
     };
     json!({
         "looks": o.looks,
+        "glances": o.glances,
         "longest_ns": o.longest_ns,
         "largest_part": o.largest_part,
         "latest_ns": o.latest_ns,
@@ -496,6 +498,7 @@ fn observed_json(ledger: &Ledger) -> Value {
         "margins": o.margins.iter().map(|m| json!({
             "channel": m.channel.0,
             "looks": m.looks,
+            "glances": m.glances,
             "largest_part": m.largest_part,
             "longest_ns": m.longest_ns,
         })).collect::<Vec<_>>(),

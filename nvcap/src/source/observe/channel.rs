@@ -5,10 +5,12 @@ use std::io;
 
 use super::{
     fetch,
-    pace::{FASTEST_NS, LONGEST_NS, Pace},
-    proof::{self, Allocator, Chain, Keeper, Kept, Release, Verdict, Words},
+    glance::{Glance, Glimpse},
+    pace::{LONGEST_NS, Pace, SHORTEST_NS},
+    proof::{self, Chain, Keeper, Kept, Release, Verdict, Words},
+    reuse::Allocator,
 };
-use crate::record::{Channel, Record, Segment};
+use crate::record::{Channel, Record};
 use crate::source::memory::{find::GP_GET, process::Peek};
 
 /// What observing found wrong, each counted where it is found.
@@ -35,6 +37,8 @@ pub struct Looked {
     pub fresh: u64,
     /// Time since the look before, ns.
     pub elapsed: u64,
+    /// The ring was not read: the GPU is not past what was read of it.
+    pub glanced: bool,
 }
 
 /// Where following begins.
@@ -64,23 +68,24 @@ pub struct Follower {
     /// The last look left new entries behind: look again at once.
     pub behind: bool,
     /// Position up to which entries were known to have come at the last look.
-    seen: u64,
-    ring: u64,
-    size: u32,
-    userd: u64,
+    pub(super) seen: u64,
+    pub(super) ring: u64,
+    pub(super) size: u32,
+    pub(super) userd: u64,
     /// Position of the next entry to read, counted without wrapping.
-    done: u64,
-    keeper: Option<Keeper>,
+    pub(super) done: u64,
+    pub(super) keeper: Option<Keeper>,
     /// When the keeper was last seen standing, ns.
-    kept: u64,
-    chain: Chain,
+    pub(super) kept: u64,
+    pub(super) chain: Chain,
     /// Entries since payloads were first followed, and those of them whose payload followed: an entry each?
-    links: (u64, u64),
-    words: Words,
-    allocator: Allocator,
-    extended: u64,
+    pub(super) links: (u64, u64),
+    pub(super) words: Words,
+    pub(super) allocator: Allocator,
+    glance: Glance,
+    pub(super) extended: u64,
     /// Room for bytes that are being read.
-    buffer: Vec<u8>,
+    pub(super) buffer: Vec<u8>,
 }
 
 /// A ring that can be read and is none.
@@ -126,6 +131,7 @@ impl Follower {
             links: (0, 0),
             words: Words::default(),
             allocator: Allocator::default(),
+            glance: Glance::default(),
             extended: 0,
             buffer: Vec::new(),
         };
@@ -141,7 +147,7 @@ impl Follower {
     }
 
     /// Follows from `position` on, which is GP_PUT's: everything before it is left out.
-    fn stand_at(&mut self, memory: &impl Peek, position: u64) -> io::Result<()> {
+    pub(super) fn stand_at(&mut self, memory: &impl Peek, position: u64) -> io::Result<()> {
         self.done = position;
         self.seen = self.seen.max(position);
         let slot = position.wrapping_sub(1) & self.mask();
@@ -151,6 +157,7 @@ impl Follower {
         let segment =
             fetch::segments(memory, &[newest], &mut self.extended, &mut self.buffer).swap_remove(0);
         self.keeper = Some(Keeper::of(&segment, self.extended));
+        self.allocator.take(newest);
         self.chain.judge(&[proof::release(&segment.bytes)]);
         self.words.cut();
         Ok(())
@@ -183,7 +190,7 @@ impl Follower {
         Ok(())
     }
 
-    fn mask(&self) -> u64 {
+    pub(super) fn mask(&self) -> u64 {
         u64::from(self.size) - 1
     }
 
@@ -191,7 +198,7 @@ impl Follower {
         (position & self.mask()) as u32
     }
 
-    fn get_put(&self, memory: &impl Peek) -> io::Result<(u32, u32)> {
+    pub(super) fn get_put(&self, memory: &impl Peek) -> io::Result<(u32, u32)> {
         let both = memory.word(self.userd + GP_GET)?;
         let (get, put) = (both as u32, (both >> 32) as u32);
         if put < self.size {
@@ -199,6 +206,73 @@ impl Follower {
         } else {
             Err(no_ring(put, self.size))
         }
+    }
+
+    /// Most looks at it need not read its ring.
+    pub fn glances(&self) -> bool {
+        self.glance.trusted()
+    }
+
+    /// Time from one look or glance to the next, ns.
+    pub fn interval(&self) -> u64 {
+        if !self.used {
+            let of_1024 = if self.unused_release().is_some() {
+                UNUSED_GLANCE_NS
+            } else {
+                UNUSED_NS
+            };
+            (u64::from(self.size) * of_1024 / 1024).clamp(SHORTEST_NS, LONGEST_NS)
+        } else if self.hot && self.glances() {
+            if self.allocator.turns() {
+                TURN_NS
+            } else {
+                HOT_NS
+            }
+        } else {
+            self.pace.interval()
+        }
+    }
+
+    /// The release of a channel that nothing but its making has used.
+    fn unused_release(&self) -> Option<Release> {
+        self.chain.last().filter(|_| !self.used)
+    }
+
+    /// How far the GPU is, by the semaphore that each entry of this channel releases.
+    pub(super) fn done_by_gpu(&self, memory: &impl Peek) -> Option<u32> {
+        let own = self.chain.own().filter(|_| self.bears_payloads());
+        let at = own.or(self.unused_release().map(|r| r.address))?;
+        let mut number = [0; 4];
+        memory.peek(at, &mut number).ok()?;
+        Some(u32::from_le_bytes(number))
+    }
+
+    /// The ring need not be read now.
+    fn can_wait(&self, number: Option<u32>, now: u64) -> bool {
+        let since = now.saturating_sub(self.looked);
+        let Some(number) = number.filter(|_| !self.behind) else {
+            return false;
+        };
+        if let Some(release) = self.unused_release() {
+            return since < UNUSED_LOOK_NS && number == release.payload;
+        }
+        let Some(last) = self.chain.newest() else {
+            return false;
+        };
+        let ahead = number.wrapping_sub(last.payload);
+        // Where the GPU is behind, a whole ring may have come that it is about to run.
+        let due = if ahead == 0 && !self.hot {
+            STILL_NS
+        } else {
+            self.pace.interval()
+        };
+        // A single one that waits is enough where there is no time to lose, or enough was had.
+        let patience = if !self.hot || self.allocator.turns() || since >= SINGLE_NS {
+            0
+        } else {
+            UNREAD
+        };
+        since < due && self.glance.judge(ahead, self.size, patience) == Glimpse::Calm
     }
 
     /// Looks at the channel: what is new goes `to` the records, what is wrong is counted. `clock` gives ns.
@@ -213,6 +287,13 @@ impl Follower {
         faults: &mut Faults,
     ) -> io::Result<Looked> {
         let now = clock();
+        let number = self.done_by_gpu(memory);
+        if self.can_wait(number, now) {
+            return Ok(Looked {
+                glanced: true,
+                ..Looked::default()
+            });
+        }
         let (get, put) = self.get_put(memory)?;
         let fresh = u64::from(put).wrapping_sub(self.done) & self.mask();
         let elapsed = now.saturating_sub(self.looked);
@@ -256,7 +337,14 @@ impl Follower {
         let end = self.done + left;
         let came = end.saturating_sub(self.seen);
         self.seen = end;
-        let looked = Looked { fresh, elapsed };
+        if left == 0 {
+            self.glance.learn(number, self.chain.newest(), self.size);
+        }
+        let looked = Looked {
+            fresh,
+            elapsed,
+            glanced: false,
+        };
         self.looked = now;
         self.hot = looked.fresh > 0;
         self.moved |= self.hot;
@@ -291,7 +379,7 @@ impl Follower {
         Ok(Reading::Still)
     }
 
-    fn compare(&self, memory: &impl Peek, keeper: &Keeper, entry: u64) -> Kept {
+    pub(super) fn compare(&self, memory: &impl Peek, keeper: &Keeper, entry: u64) -> Kept {
         let again = (!keeper.tail.is_empty() && entry == keeper.entry)
             .then(|| fetch::tail(memory, keeper.tail_at, keeper.tail.len()))
             .flatten();
@@ -325,230 +413,19 @@ impl Follower {
     }
 
     /// Whether a ring of which nothing was read yet was filled: its last slot is as it was made, until it is.
-    fn went_round(&self, memory: &impl Peek) -> io::Result<bool> {
+    pub(super) fn went_round(&self, memory: &impl Peek) -> io::Result<bool> {
         let last = u64::from(self.size) - 1;
         Ok(fetch::entries(memory, self.ring, self.size, last, last + 1)?[0] != 0)
-    }
-
-    /// Delivers what stands of new entries whose bytes were read just now. False: by their payloads the ring has gone
-    /// round, and nothing was delivered.
-    fn deliver(
-        &mut self,
-        memory: &impl Peek,
-        clock: &impl Fn() -> u64,
-        begun: Begun,
-        segments: Vec<Segment>,
-        to: &mut Vec<Record>,
-        faults: &mut Faults,
-    ) -> io::Result<bool> {
-        let Begun { now, get, extended } = begun;
-        let entries: Vec<u64> = segments.iter().map(|s| s.entry).collect();
-        let releases: Vec<Option<Release>> =
-            segments.iter().map(|s| proof::release(&s.bytes)).collect();
-        let end = self.done + entries.len() as u64;
-        // What was committed meanwhile may have been written over what was read.
-        let (_, put) = self.get_put(memory)?;
-        let more = u64::from(put).wrapping_sub(end) & self.mask();
-        let newest = end + more;
-        // Late: another program had the processor meanwhile. Then all that came is compared, not the newest alone.
-        let in_time = clock().saturating_sub(now) < self.pace.lap_time() / 2;
-        let compared = if in_time { more.min(SINCE) } else { more };
-        let since = fetch::entries(memory, self.ring, self.size, newest - compared, newest)?;
-        // The second look: the first entry stands, so all of them do, and their bytes were read in time.
-        let again = fetch::entries(memory, self.ring, self.size, self.done, self.done + 1)?;
-        // Where entries look alike from round to round, that one stands proves little. Then it is the time that tells
-        // and, where that was long (another program had the processor), whether the bytes stand too.
-        let mut chain = self.chain.clone();
-        let verdicts = chain.judge(&releases);
-        // A payload that follows was there when it was read, and no other round's has that number.
-        let proven = verdicts.iter().all(|v| *v == Verdict::Proven);
-        let gone = if in_time && again[0] == entries[0] {
-            0
-        } else {
-            let second = fetch::entries(memory, self.ring, self.size, self.done, end)?;
-            match proof::overwritten(&entries, &second) {
-                0 if in_time || proven || self.bytes_stand(memory, &segments, extended) => 0,
-                _ if !in_time => entries.len(),
-                some => some,
-            }
-        };
-        // The same by position, for entries that look alike from round to round; one more may be half written.
-        let round_before = (end + more + 1).saturating_sub(u64::from(self.size));
-        let gone = gone.max(round_before.saturating_sub(self.done) as usize);
-        let gone = gone.min(entries.len());
-        let round = |v: &Verdict| match v {
-            Verdict::Jumped { from, to } => to.wrapping_sub(*from) >= self.size,
-            _ => false,
-        };
-        if verdicts.iter().any(round) {
-            return Ok(false);
-        }
-        self.chain = chain;
-        self.extended = extended;
-        self.links.0 += verdicts.iter().filter(|v| **v == Verdict::Proven).count() as u64;
-        self.links.1 += verdicts.len() as u64;
-        for entry in &entries {
-            self.allocator.take(*entry);
-        }
-        let mut allocator = self.allocator.clone();
-        for entry in &since {
-            allocator.take(*entry);
-        }
-        let reused = proof::reused(&entries, &since, &allocator);
-        faults.overwritten += gone as u64;
-        if gone + reused.len() > 0 {
-            log::debug!(
-                "channel {}: of {} entries from {} on {gone} overwritten, {} reused; {more} came meanwhile, in {} us; payloads follow: {proven}",
-                self.announced.id.0,
-                entries.len(),
-                self.done,
-                reused.len(),
-                clock().saturating_sub(now) / 1000
-            );
-        }
-        // Where part of it was overwritten meanwhile, the newest stands still, or the next look finds it gone.
-        let keeper = segments.last().map(|s| Keeper::of(s, self.extended));
-        let mut lost: Option<(u64, u64)> = None;
-        let count = segments.len();
-        for (i, segment) in segments.into_iter().enumerate() {
-            let position = self.done + i as u64;
-            let stands = if i < gone {
-                false
-            } else if verdicts[i] == Verdict::Wrong || reused.binary_search(&i).is_ok() {
-                faults.reused += 1;
-                false
-            } else if !self.words.take(&segment) {
-                faults.unparsable += 1;
-                false
-            } else {
-                true
-            };
-            if !stands {
-                self.words.cut();
-                let (first, n) = lost.unwrap_or((position, 0));
-                lost = Some((first, n + 1));
-                continue;
-            }
-            self.lose(now, lost.take(), to);
-            if let Verdict::Jumped { from, to: payload } = verdicts[i] {
-                faults.jumps += 1;
-                self.tell_jump(now, from, payload, to);
-            }
-            let get = get.filter(|_| i + 1 == count);
-            to.push(Record::Submission(
-                self.submission(now, position, get, segment),
-            ));
-        }
-        self.lose(now, lost.take(), to);
-        self.done += count as u64;
-        self.keeper = keeper;
-        self.kept = now;
-        Ok(true)
-    }
-
-    /// The end of the first segment is as it was read: it is written anew before any of the others.
-    fn bytes_stand(&self, memory: &impl Peek, segments: &[Segment], extended: u64) -> bool {
-        let first = segments.iter().find(|s| !s.bytes.is_empty());
-        first.is_none_or(|s| {
-            let keeper = Keeper::of(s, extended);
-            self.compare(memory, &keeper, s.entry) == Kept::Yes
-        })
-    }
-
-    /// Each entry of this channel ends with a payload that follows the one before.
-    fn bears_payloads(&self) -> bool {
-        self.links.0 > 16 && self.links.0 + 4 >= self.links.1
-    }
-
-    /// The ring went round since the last look, or cannot be shown not to have: counts what is gone and goes on with
-    /// the newest half, which will stand while it is read. Gives how far the position moved.
-    fn resync(
-        &mut self,
-        memory: &impl Peek,
-        clock: &impl Fn() -> u64,
-        lap: Lap,
-        to: &mut Vec<Record>,
-        faults: &mut Faults,
-    ) -> io::Result<u64> {
-        faults.laps += 1;
-        let size = u64::from(self.size);
-        let half = size / 2;
-        let every = self.bears_payloads();
-        let own = self.chain.own();
-        let before = self.chain.cut();
-        self.words.cut();
-        for attempt in 1.. {
-            let now = clock();
-            let (_, put) = self.get_put(memory)?;
-            let seen = u64::from(put).wrapping_sub(self.done) & self.mask();
-            // The slots of the newest half; their positions follow once it is known how often the ring went round.
-            let half = if lap == Lap::Certain {
-                half
-            } else {
-                half.min(seen)
-            };
-            let from_slot = u64::from(put) + size - half;
-            let entries =
-                fetch::entries(memory, self.ring, self.size, from_slot, from_slot + half)?;
-            let mut extended = self.extended;
-            let segments = fetch::segments(memory, &entries, &mut extended, &mut self.buffer);
-            // Where each entry bears a payload, they tell how many passed.
-            let passed = match (before, own) {
-                (Some(before), Some(own)) if every => {
-                    let releases = segments.iter().map(|s| proof::release(&s.bytes));
-                    proof::payload_behind(releases, own)
-                        .map(|behind| u64::from(behind.wrapping_sub(before).wrapping_sub(1)))
-                }
-                _ => None,
-            };
-            // What was read is the half before GP_PUT only if the ring did not go on by as much meanwhile.
-            let in_time = clock().saturating_sub(now) < self.pace.lap_time() / 4;
-            if !in_time && attempt < 4 {
-                continue;
-            }
-            // With one slot left the keeper's own may be in the middle of being written: then it went round by its
-            // whole size less one, which only the payloads tell from more.
-            let certain = u64::from(lap == Lap::Certain && seen + 1 < size);
-            let passed = passed.filter(|_| in_time);
-            let rounds = proof::rounds(size, seen, certain, passed);
-            let end = self.done + seen + rounds * size;
-            // Or no more can have passed since it was last seen not to have gone round.
-            let most = now.saturating_sub(self.kept) / (FASTEST_NS / 2);
-            let known = passed == Some(end - self.done) || seen + (rounds + 1) * size > most;
-            if !known {
-                faults.rounds_unseen += 1;
-                self.tell_rounds(now, to);
-            }
-            let moved = end - self.done;
-            self.keeper = None;
-            let from = if in_time { end - half } else { end };
-            self.lose(now, Some((self.done, from - self.done)), to);
-            self.done = from;
-            let begun = Begun {
-                now,
-                get: None,
-                extended,
-            };
-            if !in_time || half == 0 || !self.deliver(memory, clock, begun, segments, to, faults)? {
-                // Too slow even for that: what comes next is read from here on, and is not what the payload before
-                // it speaks of.
-                self.lose(now, Some((from, end - from)), to);
-                self.stand_at(memory, end)?;
-                self.chain.cut();
-            }
-            return Ok(moved);
-        }
-        Ok(0)
     }
 }
 
 /// When and with what a reading began.
 #[derive(Clone, Copy, Debug)]
-struct Begun {
-    now: u64,
-    get: Option<u32>,
+pub(super) struct Begun {
+    pub now: u64,
+    pub get: Option<u32>,
     /// The address bits that its last entry left in force.
-    extended: u64,
+    pub extended: u64,
 }
 
 /// What reading a ring gave.
@@ -562,18 +439,32 @@ enum Reading {
     Lapped,
 }
 
+/// Time between two looks at a channel of 1024 entries that only its making has used so far, ns: a launch loop that
+/// begins there fills its ring in 3.5 ms.
+const UNUSED_NS: u64 = 2_000_000;
+/// The same between two glances, where its semaphore is known, and longest time between two looks then.
+const UNUSED_GLANCE_NS: u64 = 500_000;
+const UNUSED_LOOK_NS: u64 = 10_000_000;
+/// Longest time between two looks at a channel at which nothing happens, as far as glances tell, ns.
+const STILL_NS: u64 = 5_000_000;
+/// Entries that the GPU may be done with unread before a look is urgent.
+const UNREAD: i32 = 64;
+/// Time since the last look after which a single one is enough, ns.
+const SINGLE_NS: u64 = 200_000;
+/// Time between two glances at a channel that is being used, ns.
+const HOT_NS: u64 = 50_000;
+/// The same where its pushbuffer memory is about to be used anew, ns.
+const TURN_NS: u64 = 10_000;
 /// Entries that a channel has at most when nobody but the driver has used it yet.
 const MAKING: u64 = 8;
 /// Entries before the first one that is followed from which it is learnt whether they bear payloads.
 const LEARNT: u64 = 32;
 /// Entries that are read in one piece.
 const PIECE: u64 = 256;
-/// Entries, the newest, that came while others were read and are compared with them.
-const SINCE: u64 = 64;
 
 /// Why reading begins anew.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Lap {
+pub(super) enum Lap {
     /// The ring went round.
     Certain,
     /// It cannot be shown that it did not.

@@ -3,13 +3,8 @@
 use super::{
     channel::{Follower, Looked},
     discover::{self, Dropped},
-    pace,
 };
 use crate::ledger::Margin;
-
-/// Time between two looks at a channel of 1024 entries that only its making has used so far, ns: a launch loop that
-/// begins there fills its ring in 3.5 ms.
-const UNUSED_NS: u64 = 2_000_000;
 
 /// A channel, and which processes have it.
 #[derive(Debug)]
@@ -50,6 +45,10 @@ impl Followed {
 
     /// Takes what a look at `begun` gave.
     pub fn take(&mut self, looked: Looked, begun: u64) {
+        if looked.glanced {
+            self.margin.glances += 1;
+            return;
+        }
         self.margin.looks += 1;
         if looked.fresh == 0 {
             return;
@@ -74,12 +73,16 @@ impl Followed {
         }
     }
 
-    /// Time to the next look, ns.
-    pub fn interval(&self) -> u64 {
-        if self.follower.used {
-            return self.follower.pace.interval();
+    /// When to look again after a look at `begun`, ns.
+    pub fn next(&self, begun: u64) -> u64 {
+        let interval = self.follower.interval();
+        if self.follower.behind {
+            begun
+        } else if self.follower.glances() {
+            // Those that need no more than a glance are glanced at together: each time this thread wakes up costs more.
+            (begun / interval + 1) * interval
+        } else {
+            begun + interval
         }
-        let size = self.follower.announced.entries.unwrap_or(1);
-        (u64::from(size) * UNUSED_NS / 1024).clamp(pace::SHORTEST_NS, pace::LONGEST_NS)
     }
 }

@@ -166,7 +166,7 @@ impl Chain {
     /// Whether these releases, of entries that follow in the ring, go on from the last one; false where nothing is
     /// known.
     pub fn continues(&self, releases: &[Option<Release>]) -> bool {
-        let Some(last) = self.last.filter(|l| Some(l.address) == self.own) else {
+        let Some(last) = self.newest() else {
             return false;
         };
         let due = last.payload.wrapping_add(1);
@@ -178,6 +178,16 @@ impl Chain {
     /// Whether both have the same release as their newest, and there is one.
     pub fn same_newest(&self, other: &Self) -> bool {
         self.last.is_some() && self.last == other.last && self.between == other.between
+    }
+
+    /// The newest release, of whichever semaphore.
+    pub fn last(&self) -> Option<Release> {
+        self.last
+    }
+
+    /// The newest release of the channel's own semaphore.
+    pub fn newest(&self) -> Option<Release> {
+        self.last.filter(|l| Some(l.address) == self.own)
     }
 
     /// The channel's own semaphore, once known.
@@ -264,80 +274,6 @@ impl Keeper {
 pub fn overwritten(first: &[u64], second: &[u64]) -> usize {
     let last = first.iter().zip(second).rposition(|(a, b)| a != b);
     last.map_or(0, |i| i + 1)
-}
-
-fn range(entry: u64) -> (u64, u64) {
-    let start = entry & 0xff_ffff_fffc;
-    (start, start + length(entry) as u64)
-}
-
-/// Where a channel's pushbuffer memory is written next, as far as its entries tell: behind the newest one, and, where
-/// that came near the place from which they jumped back before, at the place to which they did.
-#[derive(Clone, Debug, Default)]
-pub struct Allocator {
-    /// End of the newest segment.
-    end: u64,
-    /// Size of the largest.
-    largest: u64,
-    /// Where segments jumped from last, and where to.
-    jump: Option<(u64, u64)>,
-}
-
-/// What may be written ahead at the least, bytes.
-const AHEAD: u64 = 1024;
-
-impl Allocator {
-    /// Takes an entry's place into account.
-    pub fn take(&mut self, entry: u64) {
-        let (start, end) = range(entry);
-        if start == end {
-            return;
-        }
-        if start < self.end {
-            self.jump = Some((self.end, start));
-        }
-        self.end = end;
-        self.largest = self.largest.max(end - start);
-    }
-
-    /// Ranges that a submission not committed yet may be writing to.
-    pub fn ahead(&self) -> [(u64, u64); 2] {
-        let most = self.largest.max(AHEAD);
-        let jumped = match self.jump {
-            Some((from, to)) if self.end + most > from => (to, to + most),
-            _ => (0, 0),
-        };
-        [(self.end, self.end + most), jumped]
-    }
-}
-
-/// Entries of a reading whose memory was, or may have been, written again before it was read: by a later one of the
-/// same reading, by one of those `since` that were committed while it was read, or by one not committed yet.
-pub fn reused(entries: &[u64], since: &[u64], allocator: &Allocator) -> Vec<usize> {
-    let all = || entries.iter().chain(since).map(|e| range(*e));
-    let ahead = allocator.ahead();
-    // Almost always each begins where the one before ends, or behind it, and what comes next lies behind all.
-    let mut last = 0;
-    let ascending = all().filter(|r| r.0 != r.1).all(|(start, end)| {
-        let fits = start >= last;
-        last = end;
-        fits
-    });
-    if ascending && ahead[0].0 >= last && ahead[1] == (0, 0) {
-        return Vec::new();
-    }
-    let mut later: Vec<(u64, u64)> = ahead.to_vec();
-    later.extend(since.iter().map(|e| range(*e)));
-    let mut hit = Vec::new();
-    for (i, entry) in entries.iter().enumerate().rev() {
-        let (start, end) = range(*entry);
-        if start != end && later.iter().any(|l| l.0 < end && start < l.1) {
-            hit.push(i);
-        }
-        later.push((start, end));
-    }
-    hit.reverse();
-    hit
 }
 
 /// Reads a channel's words, to find those that no client writes.
@@ -498,47 +434,11 @@ mod tests {
     }
 
     #[test]
-    fn what_was_overwritten_and_what_was_used_again() {
+    fn what_was_overwritten() {
         assert_eq!(overwritten(&[1, 2, 3], &[1, 2, 3]), 0);
         assert_eq!(overwritten(&[1, 2, 3], &[9, 2, 3]), 1);
         // An entry that looks as before among overwritten ones is overwritten too.
         assert_eq!(overwritten(&[1, 2, 3], &[9, 2, 9]), 3);
-        let at = |address: u64, words: u64| words << 42 | address;
-        let taken = |entries: &[u64]| {
-            let mut allocator = Allocator::default();
-            entries.iter().for_each(|e| allocator.take(*e));
-            allocator
-        };
-        let reused = |entries: &[u64], since: &[u64]| {
-            let all: Vec<u64> = entries.iter().chain(since).copied().collect();
-            reused(entries, since, &taken(&all))
-        };
-        let row = [at(0x1000, 4), at(0x1010, 4), 0, at(0x1020, 8)];
-        assert_eq!(reused(&row, &[]), [0; 0]);
-        assert_eq!(reused(&row, &[at(0x1040, 4)]), [0; 0]);
-        // A later one in the middle of an earlier one.
-        assert_eq!(
-            reused(&[at(0x1000, 16), at(0x9000, 4), at(0x1010, 4)], &[]),
-            [0]
-        );
-        // One that was committed while the others were read, and what comes behind it.
-        assert_eq!(
-            reused(
-                &[at(0x1000, 4), at(0x4000, 4), at(0x8000, 4)],
-                &[at(0x4000, 4)]
-            ),
-            [1]
-        );
-        // What is not committed yet is written behind the newest.
-        assert_eq!(
-            reused(&[at(0x1100, 4), at(0x9000, 4), at(0x1000, 4)], &[]),
-            [0]
-        );
-        // Or, once that comes near where it jumped from before, at where it jumped to.
-        let mut allocator = taken(&[at(0x8000, 4), at(0x1000, 4), at(0x7f00, 4)]);
-        assert_eq!(super::reused(&[at(0x1000, 4)], &[], &allocator), [0]);
-        allocator.take(at(0x2000, 4));
-        assert_eq!(super::reused(&[at(0x1000, 4)], &[], &allocator), [0; 0]);
     }
 
     #[test]

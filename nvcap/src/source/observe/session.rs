@@ -129,11 +129,7 @@ impl Session {
             }
             let f = &mut self.followed[i];
             // Counted from the beginning of this look: else a channel that takes long to read is looked at seldom.
-            f.due = if f.follower.behind {
-                begun
-            } else {
-                begun + f.interval()
-            };
+            f.due = f.next(begun);
             self.sums.longest_look_ns = self.sums.longest_look_ns.max(took);
         }
     }
@@ -422,6 +418,7 @@ impl Session {
     fn leave(&mut self, pid: u32) {
         for i in 0..self.followed.len() {
             if self.followed[i].live && self.followed[i].holders.contains(&pid) {
+                self.followed[i].follower.behind = true;
                 self.look(i);
                 let f = &mut self.followed[i];
                 f.holders.retain(|h| *h != pid);
@@ -568,6 +565,7 @@ impl Source for Session {
         margins.sort_by_key(|m| m.channel);
         for m in &margins {
             self.sums.looks += m.looks;
+            self.sums.glances += m.glances;
             self.sums.longest_ns = self.sums.longest_ns.max(m.longest_ns);
             self.sums.largest_part = self.sums.largest_part.max(m.largest_part);
         }

@@ -32,7 +32,7 @@ fn main() -> ExitCode {
         limits: max_submissions duration no_follow quiet text;
         refusals: not_root not_root_other_process process_gone no_debug_register doorbell_not_mapped
             bad_channels_file missing_channels_file no_driver no_target missing_command;
-        observe: rates found_channels found_when_attached tokens_of_found_channels ring_wrap bursts big_entries lagging_get many_threads fork_shared fork_and_exec exec
+        observe: rates found_channels glances found_when_attached tokens_of_found_channels ring_wrap bursts big_entries lagging_get many_threads fork_shared fork_and_exec exec
             waiting_process first_submissions running_process kill_target kill_nvcap interrupt_nvcap limits
             laps_are_counted the_budget_is_kept;
         observe_rights: own_process_without_root other_process_without_root auto_without_root nothing_to_observe;

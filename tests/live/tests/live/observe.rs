@@ -383,6 +383,19 @@ pub fn found_channels() -> Result<()> {
     own_children_of(&["--spawn=2", FILES])
 }
 
+/// Where every entry releases the channel's semaphore and the GPU does so in memory, that is looked at most times, not
+/// the ring; and all of the stream is there still, pauses and all.
+pub fn glances() -> Result<()> {
+    let mut plan = plan(95, 6000);
+    plan.channels = Channel::first(3, gpus());
+    let report = whole(plan, &["--threads=3", "--sleep-us=2000", FILES])?;
+    let ledger = report.ledger.as_ref().context("no ledger")?;
+    let of = |kind: &str| ledger["observed"][kind].as_u64().unwrap_or(0);
+    let (looks, glances) = (of("looks"), of("glances"));
+    ensure!(glances > looks, "{looks} looks, {glances} glances");
+    Ok(())
+}
+
 /// And of a process that was there before.
 pub fn found_when_attached() -> Result<()> {
     let plan = plan(93, 8000);

@@ -1,0 +1,275 @@
+//! What was read of a ring becomes submissions, where it stands; what does not is counted.
+
+use std::io;
+
+use super::{
+    channel::{Begun, Faults, Follower},
+    fetch,
+    proof::{self, Keeper, Kept, Release, Verdict},
+    reuse,
+};
+use crate::record::{Record, Segment};
+use crate::source::memory::process::Peek;
+
+/// A submission that was being written when a reading began is written some words further after this time, ns.
+const WRITTEN_NS: u64 = 5_000;
+
+/// Bytes a ns that a program can write at most.
+const WRITES: u64 = 16;
+
+/// What happened to a reading while it was read.
+#[derive(Debug, Default)]
+struct Damage {
+    /// So many of its first entries were overwritten in the ring.
+    gone: usize,
+    /// Indices of those whose memory was used again.
+    reused: Vec<usize>,
+    /// Entries that came meanwhile.
+    more: u64,
+}
+
+/// A reading: entries that follow each other in the ring, with their bytes, and what they say of themselves.
+struct Reading<'a> {
+    segments: &'a [Segment],
+    entries: &'a [u64],
+    /// All bear the payload that follows.
+    proven: bool,
+    /// The newest payload, where it is known.
+    newest: Option<Release>,
+}
+
+impl Reading<'_> {
+    /// Indices of those that lie in one of these ranges, wholly or in part.
+    fn within(&self, ranges: &[(u64, u64)]) -> Vec<usize> {
+        let there = |i: &usize| ranges.iter().any(|r| reuse::overlaps(self.entries[*i], *r));
+        (0..self.entries.len()).filter(there).collect()
+    }
+}
+
+impl Follower {
+    /// Delivers what stands of new entries whose bytes were read just now, and counts the rest. False: by their payloads
+    /// the ring has gone round, and nothing was delivered.
+    pub(super) fn deliver(
+        &mut self,
+        memory: &impl Peek,
+        clock: &impl Fn() -> u64,
+        begun: Begun,
+        segments: Vec<Segment>,
+        to: &mut Vec<Record>,
+        faults: &mut Faults,
+    ) -> io::Result<bool> {
+        let Begun { now, get, .. } = begun;
+        let entries: Vec<u64> = segments.iter().map(|s| s.entry).collect();
+        let releases: Vec<Option<Release>> =
+            segments.iter().map(|s| proof::release(&s.bytes)).collect();
+        let mut chain = self.chain.clone();
+        let verdicts = chain.judge(&releases);
+        // A payload that follows was there when it was read, and no other round's has that number.
+        let proven = verdicts.iter().all(|v| *v == Verdict::Proven);
+        let damage = if proven && self.untouched(memory, releases.first()) {
+            Damage::default()
+        } else {
+            let reading = Reading {
+                segments: &segments,
+                entries: &entries,
+                proven,
+                newest: chain.newest(),
+            };
+            self.damage(memory, clock, begun, &reading)?
+        };
+        let round = |v: &Verdict| match v {
+            Verdict::Jumped { from, to } => to.wrapping_sub(*from) >= self.size,
+            _ => false,
+        };
+        if verdicts.iter().any(round) {
+            return Ok(false);
+        }
+        self.tell_damage(&damage, entries.len(), proven, clock().saturating_sub(now));
+        self.chain = chain;
+        self.extended = begun.extended;
+        self.links.0 += verdicts.iter().filter(|v| **v == Verdict::Proven).count() as u64;
+        self.links.1 += verdicts.len() as u64;
+        for entry in &entries {
+            self.allocator.take(*entry);
+        }
+        faults.overwritten += damage.gone as u64;
+        // Where part of it was overwritten meanwhile, the newest stands still, or the next look finds it gone.
+        let keeper = segments.last().map(|s| Keeper::of(s, self.extended));
+        let mut lost: Option<(u64, u64)> = None;
+        let count = segments.len();
+        for (i, segment) in segments.into_iter().enumerate() {
+            let position = self.done + i as u64;
+            let stands = if i < damage.gone {
+                false
+            } else if verdicts[i] == Verdict::Wrong || damage.reused.binary_search(&i).is_ok() {
+                faults.reused += 1;
+                false
+            } else if !self.words.take(&segment) {
+                faults.unparsable += 1;
+                false
+            } else {
+                true
+            };
+            if !stands {
+                self.words.cut();
+                let (first, n) = lost.unwrap_or((position, 0));
+                lost = Some((first, n + 1));
+                continue;
+            }
+            self.lose(now, lost.take(), to);
+            if let Verdict::Jumped { from, to: payload } = verdicts[i] {
+                faults.jumps += 1;
+                self.tell_jump(now, from, payload, to);
+            }
+            let get = get.filter(|_| i + 1 == count);
+            to.push(Record::Submission(
+                self.submission(now, position, get, segment),
+            ));
+        }
+        self.lose(now, lost.take(), to);
+        self.done += count as u64;
+        self.keeper = keeper;
+        self.kept = now;
+        Ok(true)
+    }
+
+    /// The GPU has not run the first of them yet, so that neither slots nor memory of any can have been used again.
+    fn untouched(&self, memory: &impl Peek, first: Option<&Option<Release>>) -> bool {
+        let Some(Some(first)) = first.filter(|_| self.glances()) else {
+            return false;
+        };
+        self.done_by_gpu(memory)
+            .is_some_and(|done| done.wrapping_sub(first.payload).cast_signed() < 0)
+    }
+
+    /// What was, or may have been, overwritten while it was read.
+    fn damage(
+        &self,
+        memory: &impl Peek,
+        clock: &impl Fn() -> u64,
+        begun: Begun,
+        reading: &Reading<'_>,
+    ) -> io::Result<Damage> {
+        let entries = reading.entries;
+        let end = self.done + entries.len() as u64;
+        // What was committed meanwhile may have been written over what was read.
+        let (_, put) = self.get_put(memory)?;
+        let more = u64::from(put).wrapping_sub(end) & self.mask();
+        let newest = end + more;
+        let done = self.done_by_gpu(memory);
+        let mut allocator = self.allocator.clone();
+        for entry in entries {
+            allocator.take(*entry);
+        }
+        let written = clock().saturating_sub(begun.now) * WRITES;
+        let since = if allocator.far(entries, written) {
+            Vec::new()
+        } else {
+            fetch::entries(memory, self.ring, self.size, end, newest)?
+        };
+        // Late: another program had the processor meanwhile.
+        let in_time = clock().saturating_sub(begun.now) < self.pace.lap_time() / 2;
+        // The second look at the first entry: where it stands, all of them do, and their bytes were read in time.
+        let stands = || {
+            let again = fetch::entries(memory, self.ring, self.size, self.done, self.done + 1)?;
+            io::Result::Ok(again[0] == entries[0])
+        };
+        // Where entries look alike from round to round, that one stands proves little. Then it is the time that tells
+        // and, where that was long (another program had the processor), whether the bytes stand too.
+        let gone = if in_time && (reading.proven || stands()?) {
+            0
+        } else {
+            let second = fetch::entries(memory, self.ring, self.size, self.done, end)?;
+            match proof::overwritten(entries, &second) {
+                0 if in_time
+                    || reading.proven
+                    || self.bytes_stand(memory, reading.segments, begun.extended) =>
+                {
+                    0
+                }
+                _ if !in_time => entries.len(),
+                some => some,
+            }
+        };
+        // The same by position, for entries that look alike from round to round; one more may be half written.
+        let round_before = (newest + 1).saturating_sub(u64::from(self.size));
+        let gone = gone.max(round_before.saturating_sub(self.done) as usize);
+        for entry in &since {
+            allocator.take(*entry);
+        }
+        let mut reused = reuse::reused(entries, &since);
+        reused.extend(reading.within(&allocator.ahead()));
+        // Where memory begins, out of turn, only if the GPU was done with all; and where nothing of it can be seen, not.
+        let idle = match (done, reading.newest) {
+            (Some(done), Some(newest)) if self.glances() => {
+                let newest = newest.payload.wrapping_add(more as u32);
+                done.wrapping_sub(newest).cast_signed() >= 0
+            }
+            _ => true,
+        };
+        if idle {
+            let doubtful = reading.within(&allocator.beginning());
+            if !self.stand(memory, clock, begun, reading, &doubtful) {
+                reused.extend(doubtful);
+            }
+        }
+        reused.sort_unstable();
+        reused.dedup();
+        Ok(Damage {
+            gone: gone.min(entries.len()),
+            reused,
+            more,
+        })
+    }
+
+    /// The bytes of some are as they were read, for as long as it takes to see one that is being written there.
+    fn stand(
+        &self,
+        memory: &impl Peek,
+        clock: &impl Fn() -> u64,
+        begun: Begun,
+        reading: &Reading<'_>,
+        some: &[usize],
+    ) -> bool {
+        loop {
+            let late = clock().saturating_sub(begun.now) > WRITTEN_NS;
+            let stand = some.iter().all(|i| {
+                let mut extended = begun.extended;
+                let entry = &reading.entries[*i..*i + 1];
+                let again = fetch::segments(memory, entry, &mut extended, &mut Vec::new());
+                again[0].bytes == reading.segments[*i].bytes
+            });
+            if !stand || late || some.is_empty() {
+                return stand;
+            }
+        }
+    }
+
+    fn tell_damage(&self, damage: &Damage, of: usize, proven: bool, took: u64) {
+        if damage.gone + damage.reused.len() > 0 {
+            log::debug!(
+                "channel {}: of {of} entries from {} on {} overwritten, {} reused; {} came meanwhile, in {} us; payloads follow: {proven}",
+                self.announced.id.0,
+                self.done,
+                damage.gone,
+                damage.reused.len(),
+                damage.more,
+                took / 1000
+            );
+        }
+    }
+
+    /// The end of the first segment is as it was read: it is written anew before any of the others.
+    fn bytes_stand(&self, memory: &impl Peek, segments: &[Segment], extended: u64) -> bool {
+        let first = segments.iter().find(|s| !s.bytes.is_empty());
+        first.is_none_or(|s| {
+            let keeper = Keeper::of(s, extended);
+            self.compare(memory, &keeper, s.entry) == Kept::Yes
+        })
+    }
+
+    /// Each entry of this channel ends with a payload that follows the one before.
+    pub(super) fn bears_payloads(&self) -> bool {
+        self.links.0 > 16 && self.links.0 + 4 >= self.links.1
+    }
+}

@@ -1,0 +1,189 @@
+//! Where a channel's pushbuffer memory is written next, and what of a reading was written over by then. Pure.
+
+use super::proof::length;
+
+fn range(entry: u64) -> (u64, u64) {
+    let start = entry & 0xff_ffff_fffc;
+    (start, start + length(entry) as u64)
+}
+
+/// Whether an entry's memory lies in a range, wholly or in part.
+pub fn overlaps(entry: u64, range: (u64, u64)) -> bool {
+    let (start, end) = self::range(entry);
+    start != end && start < range.1 && range.0 < end
+}
+
+/// Where a channel's pushbuffer memory is written next, as far as its entries tell: behind the newest one; where that
+/// came near the end of memory, at its beginning; and there too, wherever it had come to, when the GPU is done with all.
+#[derive(Clone, Debug, Default)]
+pub struct Allocator {
+    /// End of the newest segment.
+    end: u64,
+    /// Size of the largest.
+    largest: u64,
+    /// Size of one, on average of late.
+    mean: u64,
+    /// Where memory begins: the lowest place that they jumped back to, and the latest: where some are missing, a jump that
+    /// is seen may lead to behind the beginning.
+    begins: Option<[u64; 2]>,
+    /// The furthest that they came before they did.
+    furthest: u64,
+}
+
+/// Segments before the end of memory, and behind its beginning, where it turns.
+const TURN_BEFORE: u64 = 192;
+const TURN_BEHIND: u64 = 128;
+/// What may be written ahead at the least, bytes.
+const AHEAD: u64 = 1024;
+
+impl Allocator {
+    /// Takes an entry's place into account.
+    pub fn take(&mut self, entry: u64) {
+        let (start, end) = range(entry);
+        if start == end {
+            return;
+        }
+        if start < self.end {
+            let lowest = self.begins.map_or(start, |b| b[0].min(start));
+            self.begins = Some([lowest, start]);
+            self.furthest = self.furthest.max(self.end);
+        }
+        self.end = end;
+        self.mean = (self.mean * 15 + (end - start)) / 16;
+        self.largest = self.largest.max(end - start);
+    }
+
+    /// It is about to come to the end of memory, or has just begun again: should it begin once more, what was just
+    /// written is written over soon.
+    pub fn turns(&self) -> bool {
+        let behind =
+            |begin: &u64| (0..TURN_BEHIND * self.mean).contains(&self.end.wrapping_sub(*begin));
+        self.begins.is_some_and(|begins| {
+            self.end + TURN_BEFORE * self.mean > self.furthest || begins.iter().any(behind)
+        })
+    }
+
+    /// Where memory begins, as far as a submission reaches from there.
+    pub fn beginning(&self) -> Vec<(u64, u64)> {
+        let most = self.largest.max(AHEAD);
+        self.begins
+            .iter()
+            .flatten()
+            .map(|b| (*b, b + most))
+            .collect()
+    }
+
+    /// Ranges that a submission not committed yet may be writing to.
+    pub fn ahead(&self) -> Vec<(u64, u64)> {
+        let next = (self.end, self.end + self.largest.max(AHEAD));
+        let mut all = if next.1 > self.furthest {
+            self.beginning()
+        } else {
+            Vec::new()
+        };
+        all.push(next);
+        all
+    }
+
+    /// Nothing that is written within `bytes` from here on can lie where these entries do.
+    pub fn far(&self, entries: &[u64], bytes: u64) -> bool {
+        let mut ranges = self.begins.iter().flatten().chain([&self.end]);
+        self.begins.is_some()
+            && !ranges.any(|r| entries.iter().any(|e| overlaps(*e, (*r, r + bytes))))
+    }
+}
+
+/// Entries of a reading whose memory was written again before it was read, or may have been: by a later one of the same
+/// reading, or by one of those `since` that were committed while it was read.
+pub fn reused(entries: &[u64], since: &[u64]) -> Vec<usize> {
+    // Almost always each begins where the one before ends, or behind it.
+    let mut last = 0;
+    let ascending = entries
+        .iter()
+        .chain(since)
+        .map(|e| range(*e))
+        .all(|(start, end)| {
+            let fits = start >= last || start == end;
+            last = last.max(end);
+            fits
+        });
+    if ascending {
+        return Vec::new();
+    }
+    let mut later: Vec<(u64, u64)> = since.iter().map(|e| range(*e)).collect();
+    let mut hit = Vec::new();
+    for (i, entry) in entries.iter().enumerate().rev() {
+        if later.iter().any(|l| overlaps(*entry, *l)) {
+            hit.push(i);
+        }
+        later.push(range(*entry));
+    }
+    hit.reverse();
+    hit
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_used_again() {
+        let at = |address: u64, words: u64| words << 42 | address;
+        let row = [at(0x1000, 4), at(0x1010, 4), 0, at(0x1020, 8)];
+        assert_eq!(reused(&row, &[]), [0; 0]);
+        assert_eq!(reused(&row, &[at(0x1040, 4)]), [0; 0]);
+        // A later one in the middle of an earlier one.
+        assert_eq!(
+            reused(&[at(0x1000, 16), at(0x9000, 4), at(0x1010, 4)], &[]),
+            [0]
+        );
+        // One that was committed while the others were read.
+        assert_eq!(
+            reused(
+                &[at(0x1000, 4), at(0x4000, 4), at(0x8000, 4)],
+                &[at(0x4000, 4)]
+            ),
+            [1]
+        );
+    }
+
+    #[test]
+    fn where_memory_is_written_next() {
+        let at = |address: u64, words: u64| words << 42 | address;
+        let taken = |entries: &[u64]| {
+            let mut allocator = Allocator::default();
+            entries.iter().for_each(|e| allocator.take(*e));
+            allocator
+        };
+        let behind = |end| (end, end + AHEAD);
+        let first = taken(&[at(0x10_0000, 4)]);
+        // Nothing is known of where memory begins.
+        assert_eq!(first.ahead(), [behind(0x10_0010)]);
+        assert_eq!(first.beginning(), []);
+        assert!(!first.far(&[at(0x80_0000, 4)], 4096));
+        assert!(!first.turns());
+        let begin = 0x10_0000;
+        let mut again = taken(&[at(begin, 4), at(0x20_0000, 4), at(begin, 4)]);
+        assert!(again.turns());
+        for n in 1..400 {
+            again.take(at(begin + 1024 * n, 256));
+        }
+        let end = begin + 1024 * 400;
+        assert_eq!(again.ahead(), [behind(end)]);
+        assert_eq!(again.beginning(), [behind(begin); 2]);
+        assert!(!again.turns());
+        assert!(again.far(&[at(end - 4096, 4)], 4096));
+        assert!(!again.far(&[at(end - 4096, 4), at(begin + 4000, 4)], 4096));
+        assert!(!again.far(&[at(end + 4000, 4)], 4096));
+        // Near the end of memory.
+        again.take(at(0x1f_fe00, 64));
+        assert_eq!(
+            again.ahead(),
+            [behind(begin), behind(begin), behind(0x1f_ff00)]
+        );
+        assert!(again.turns());
+        // Some are missing.
+        again.take(at(begin + 8192, 4));
+        assert_eq!(again.beginning(), [behind(begin), behind(begin + 8192)]);
+    }
+}
