@@ -1,12 +1,16 @@
 //! `nvcap dump`: one look at processes, read, decoded and judged. Each process costs milliseconds and is neither
 //! stopped nor changed.
 
-use std::{fs, io, time::Instant};
+use std::{
+    fs, io,
+    time::{Duration, Instant},
+};
 
 use super::{
     chip, find, maps,
     process::Memory,
-    snapshot::{self, Seen, Snapshot},
+    seen::Seen,
+    snapshot::{self, Snapshot},
     tasks,
 };
 use crate::decode::{
@@ -21,6 +25,9 @@ use crate::record::{ChannelId, Device, GpuVa, Record};
 
 /// Semaphores whose value is read at most: one look stays one look.
 const MOST_SEMAPHORES: usize = 65_536;
+
+/// How long a process's channels are read again of which something is missing: a few readings of a thousand entries.
+const PATIENCE: Duration = Duration::from_millis(12);
 
 /// Entries read before those that are not fetched, for what runs is among them.
 const BEFORE: u32 = 64;
@@ -45,6 +52,7 @@ impl Options {
             before,
             effort: self.effort,
             given: &self.given,
+            patience: PATIENCE,
         }
     }
 }

@@ -14,7 +14,7 @@ use super::{
     elsewhere::{self, Window},
     find::{self, Found, Places},
     process::Peek,
-    snapshot::Seen,
+    seen::Seen,
 };
 use crate::decode::{
     entry::{self, Opcode},

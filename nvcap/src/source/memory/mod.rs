@@ -14,6 +14,7 @@ pub mod places;
 pub mod process;
 pub mod ring;
 mod seek;
+pub mod seen;
 pub mod snapshot;
 pub mod tasks;
 pub mod tokens;

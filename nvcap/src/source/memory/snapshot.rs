@@ -9,13 +9,13 @@ use std::{
 use super::{
     elsewhere::Window,
     find::{self, Effort, Found, Places},
-    history::{read_ring, resolve},
+    history::resolve,
     maps::{self, Area},
-    notifier::Notifier,
     process::{Memory, Peek},
+    seen::{Seen, see},
     tokens::name_tokens,
 };
-use crate::record::{At, Channel, ChannelId, Device, Life, Process, Record, Submission};
+use crate::record::{At, ChannelId, Device, Life, Process, Record};
 
 /// How far to look.
 #[derive(Clone, Copy, Debug)]
@@ -28,6 +28,8 @@ pub struct Options<'a> {
     pub effort: Effort,
     /// Channels that the user names.
     pub given: &'a [Given],
+    /// How long channels are read again, all together, whose memory was used again before all that was asked for was read.
+    pub patience: Duration,
 }
 
 /// A channel that the user names.
@@ -43,36 +45,6 @@ pub struct Given {
     pub userd: u64,
     /// Work-submit token.
     pub token: Option<u32>,
-}
-
-/// A channel and what was read of it.
-#[derive(Clone, Debug)]
-pub struct Seen {
-    /// As a record, with what is known.
-    pub channel: Channel,
-    /// How it was found.
-    pub found: Found,
-    /// GP_GET when its ring was read.
-    pub get: u32,
-    /// GP_PUT when its ring was read: entries go up to it.
-    pub put: u32,
-    /// Its newest entries, oldest first, a submission each: where doorbells were rung is not known.
-    pub submissions: Vec<Submission>,
-    /// The ring's first entries, where they are not among the newest and the ring has not gone round: there libcuda
-    /// says which classes the subchannels have.
-    pub first: Vec<Submission>,
-    /// Entries given up because their slots may have been written again while they were read.
-    pub overwritten: u32,
-    /// Entries whose pushbuffer bytes were used again by newer ones.
-    pub recycled: u32,
-    /// Pushbuffer bytes that could not be read.
-    pub unreadable: u64,
-    /// Entries that point to memory the process does not map at that address.
-    pub elsewhere: u32,
-    /// The ring could not be read (any more).
-    pub ring_gone: bool,
-    /// Its error notifier, by the order of channels.
-    pub notifier: Option<Notifier>,
 }
 
 /// What was seen of a process.
@@ -142,12 +114,23 @@ pub(super) fn of(
         pid,
         tid: 0,
     };
+    let mut patience = options.patience;
     let mut channels: Vec<Seen> = search
         .found
         .iter()
         .filter(|f| f.used)
         .zip(first..)
-        .map(|(f, number)| see(memory, &places, at, ChannelId(number), *f, options))
+        .map(|(f, number)| {
+            see(
+                memory,
+                &places,
+                at,
+                ChannelId(number),
+                *f,
+                options,
+                &mut patience,
+            )
+        })
         .collect();
     let windows = resolve(memory, &places, &mut channels);
     let reading = start.elapsed().saturating_sub(finding);
@@ -251,35 +234,6 @@ pub(super) fn read_semaphore(memory: &impl Peek, places: &Places<'_>, address: u
     Some(u64::from_le_bytes(b))
 }
 
-/// Reads a channel's newest entries.
-fn see(
-    memory: &impl Peek,
-    places: &Places<'_>,
-    at: At,
-    id: ChannelId,
-    found: Found,
-    options: Options<'_>,
-) -> Seen {
-    let mut seen = Seen {
-        channel: found.channel(at, id),
-        found,
-        get: found.get,
-        put: found.put,
-        submissions: Vec::new(),
-        first: Vec::new(),
-        overwritten: 0,
-        recycled: 0,
-        unreadable: 0,
-        elsewhere: 0,
-        ring_gone: false,
-        notifier: None,
-    };
-    if read_ring(memory, places, &mut seen, options.last, options.before).is_err() {
-        seen.ring_gone = true;
-    }
-    seen
-}
-
 #[cfg(test)]
 mod tests {
     use super::super::made_up::{MadeUp, Ring};
@@ -287,11 +241,16 @@ mod tests {
     use std::cell::{Cell, RefCell};
 
     fn taken(memory: &impl Peek, areas: &[Area], last: u32) -> Snapshot {
+        taken_in(memory, areas, last, Duration::ZERO)
+    }
+
+    fn taken_in(memory: &impl Peek, areas: &[Area], last: u32, patience: Duration) -> Snapshot {
         let options = Options {
             last,
             before: 0,
             effort: Effort::Usual,
             given: &[],
+            patience,
         };
         of(
             memory,
@@ -305,7 +264,7 @@ mod tests {
     }
 
     fn payloads(seen: &Seen) -> Vec<u32> {
-        let payload = |s: &Submission| {
+        let payload = |s: &crate::record::Submission| {
             let b = s.segments.first()?.bytes.get(12..16)?;
             Some(u32::from_le_bytes([b[0], b[1], b[2], b[3]]))
         };
@@ -390,8 +349,8 @@ mod tests {
         words
     }
 
-    #[test]
-    fn what_was_read_before_its_memory_was_used_again_is_believed() {
+    /// With 31 entries, and 11 that come: one more fits, then come the places of entries 0 to 9. A run is four entries.
+    fn going() -> (Going, Vec<Area>) {
         let mut memory = MadeUp::cuda();
         for n in 0..31 {
             memory.submit(Ring::slot(0), n, &words(n), 0);
@@ -400,9 +359,30 @@ mod tests {
         let going = Going {
             memory: RefCell::new(memory),
             runs: Cell::new(0),
-            // One more fits, then come the places of entries 0 to 9: a run is four entries.
             left: Cell::new(11),
         };
+        (going, areas)
+    }
+
+    #[test]
+    fn a_better_moment_is_waited_for_where_something_is_missing() {
+        let (going, areas) = going();
+        let snapshot = taken_in(&going, &areas, 31, Duration::from_secs(5));
+        let seen = &snapshot.channels[0];
+        assert_eq!(seen.missing(31), 0, "recycled {}", seen.recycled);
+        assert_eq!(seen.submissions[0].position, 11);
+        // One that stands still is not waited for, whatever is missing.
+        let runs = going.runs.get();
+        let begun = Instant::now();
+        let snapshot = taken_in(&going, &areas, 1000, Duration::from_secs(60));
+        assert!(snapshot.channels[0].missing(1000) > 0);
+        assert!(begun.elapsed() < Duration::from_secs(30));
+        assert!(going.runs.get() > runs);
+    }
+
+    #[test]
+    fn what_was_read_before_its_memory_was_used_again_is_believed() {
+        let (going, areas) = going();
         let snapshot = taken(&going, &areas, 1000);
         let seen = &snapshot.channels[0];
         assert_eq!(seen.submissions.len(), 31);

@@ -1,14 +1,15 @@
 //! Work-submit tokens of a process's channels, by the order of channels and error notifiers: for a look at a process, and
 //! for a source that follows the channels by other means.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::{
     find::{self, Effort, Found, Places},
     maps::Area,
     notifier,
     process::Peek,
-    snapshot::{self, Options, Seen},
+    seen::Seen,
+    snapshot::{self, Options},
 };
 use crate::decode::stream::{Item, Stream};
 
@@ -23,10 +24,11 @@ pub fn tokens(memory: &impl Peek, areas: &[Area]) -> Vec<(u64, u32)> {
         before: 0,
         effort: Effort::Habit,
         given: &[],
+        patience: Duration::ZERO,
     };
     let name = String::new();
     let seen = snapshot::of(memory, 0, name, areas.to_vec(), 0, options, Instant::now());
-    let token = |s: &snapshot::Seen| Some((s.found.ring, s.channel.token?));
+    let token = |s: &Seen| Some((s.found.ring, s.channel.token?));
     seen.channels.iter().filter_map(token).collect()
 }
 
