@@ -20,10 +20,19 @@ def ledger(path, least):
         f"laps={seen.get('laps')} largest_part={seen.get('largest_part', 0):.3f} longest_ms={seen.get('longest_ns', 0) / 1e6:.2f} "
         f"late_ms={seen.get('latest_ns', 0) / 1e6:.2f} look_ms={seen.get('longest_look_ns', 0) / 1e6:.2f} "
         f"search_ms={seen.get('longest_search_ns', 0) / 1e6:.2f} "
-        f"looks={seen.get('looks')} cpu={100 * seen.get('cpu_ns', 0) / wall:.1f}% looking={100 * seen.get('reader_ns', 0) / wall:.1f}% "
+        f"looks={seen.get('looks')} glances={seen.get('glances')} cpu={100 * seen.get('cpu_ns', 0) / wall:.1f}% looking={100 * seen.get('reader_ns', 0) / wall:.1f}% "
         f"{'' if o['complete'] else o['verdict'][:300]}"
     )
     return o["complete"] is True and o["gaps"] == 0 and most >= int(least)
+
+
+def cpu(path, most):
+    """CPU that nvcap used, in per cent of one core."""
+    seen = (ledger_of(path) or {}).get("observed") or {}
+    wall = max(1, seen.get("wall_ns", 1))
+    used = 100 * seen.get("cpu_ns", wall) / wall
+    print(f"{used:.1f} % of one core, {seen.get('looks')} looks and {seen.get('glances')} glances in {wall / 1e9:.1f} s")
+    return used <= float(most)
 
 
 def pairs(path):
@@ -76,5 +85,5 @@ def same(one, other):
 
 
 if __name__ == "__main__":
-    checks = {f.__name__: f for f in (ledger, pairs, same)}
+    checks = {f.__name__: f for f in (ledger, cpu, pairs, same)}
     sys.exit(0 if checks[sys.argv[1]](*sys.argv[2:]) else 1)

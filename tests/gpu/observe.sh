@@ -1,7 +1,7 @@
 #!/bin/bash
 # What `nvcap --how observe` must show on a GPU: nothing lost, nothing changed, nothing slowed down.
 #
-#   observe.sh [SECTION...]     sections: cost same equal train (default: all of them, in this order), and reads: what
+#   observe.sh [SECTION...]     sections: cost same equal train idle (default: all of them, in this order), and reads: what
 #                               reading another process's memory costs
 #
 # Needs: nvcc, gcc, python3 with torch (for train), root for `equal` alone (it compares with the trap), and
@@ -10,7 +10,7 @@ set -u
 HERE=$(cd "$(dirname "$0")" && pwd)
 . "$HERE/common.sh"
 WIDTH=420
-[ $# -gt 0 ] || set -- cost same equal train
+[ $# -gt 0 ] || set -- cost same equal train idle
 
 echo "== building ($(date -u +%T))"
 for f in work loop; do nvcc -O2 -arch=sm_"${ARCH:-90}" -o "$WORK/$f" "$HERE/$f.cu" & done
@@ -112,6 +112,21 @@ section_equal() {
     wait $flipped
     status_row $? "equal: bits flipped are noticed" "$(tail -n 1 "$WORK/flips" | cut -c1-300)"
     rm -f "$WORK"/{observed,trapped,oracle}.json "$WORK/loop.orc"
+}
+
+# A process that does nothing, with 20 channels: what following it takes.
+section_idle() {
+    local pid
+    mkfifo "$WORK/idle"
+    "$WORK/loop" 1000 1 wait <"$WORK/idle" >"$WORK/idle.out" 2>&1 &
+    pid=$!
+    exec 9>"$WORK/idle"
+    wait_for '^ready' "$WORK/idle.out" $pid
+    timeout 30 "$NVCAP" --how observe --json -q -o "$WORK/idle.json" --duration 5 -p "$(sed -n 's/^pid //p' "$WORK/idle.out")" 2>"$WORK/idle.log"
+    status_row $? "idle: nvcap's status" "$(tail -n 1 "$WORK/idle.log" | cut -c1-300)"
+    check "idle: at most 15 % of one core" python3 "$HERE/observe.py" cpu "$WORK/idle.json" 15
+    exec 9>&-
+    wait $pid
 }
 
 # Of video memory and of the heap: what polling is made of.

@@ -26,8 +26,9 @@ use crate::record::{ChannelId, Device, GpuVa, Record};
 /// Semaphores whose value is read at most: one look stays one look.
 const MOST_SEMAPHORES: usize = 65_536;
 
-/// How long a process's channels are read again of which something is missing: a few readings of a thousand entries.
-const PATIENCE: Duration = Duration::from_millis(12);
+/// How long a process's channels are read again of which something is missing: as long as a PyTorch training on an H200
+/// takes to fill a ring (60 entries a ms), for its pushbuffer memory begins anew about as often.
+const PATIENCE: Duration = Duration::from_millis(18);
 
 /// Entries read before those that are not fetched, for what runs is among them.
 const BEFORE: u32 = 64;

@@ -260,12 +260,11 @@ impl Follower {
             return false;
         };
         let ahead = number.wrapping_sub(last.payload);
+        if ahead == 0 && !self.hot {
+            return since < STILL_NS;
+        }
         // Where the GPU is behind, a whole ring may have come that it is about to run.
-        let due = if ahead == 0 && !self.hot {
-            STILL_NS
-        } else {
-            self.pace.interval()
-        };
+        let due = self.pace.interval();
         // A single one that waits is enough where there is no time to lose, or enough was had.
         let patience = if !self.hot || self.allocator.turns() || since >= SINGLE_NS {
             0
@@ -301,7 +300,7 @@ impl Follower {
         // A long row in pieces: while the first is read, the next need not wait to be overwritten.
         let fresh = fresh.min(PIECE);
         let read = if fresh == 0 {
-            self.look_at_still(memory, now)?
+            self.look_at_still(memory, now, number)?
         } else {
             self.read_fresh(memory, fresh)?
         };
@@ -354,9 +353,17 @@ impl Follower {
     }
 
     /// GP_PUT is where it was: nothing came, or exactly as many as the ring holds.
-    fn look_at_still(&mut self, memory: &impl Peek, now: u64) -> io::Result<Reading> {
-        // Not even the fastest program fills the ring in this time. Were one faster, the keeper would tell later.
-        if now.saturating_sub(self.looked) < self.pace.lap_time()
+    fn look_at_still(
+        &mut self,
+        memory: &impl Peek,
+        now: u64,
+        number: Option<u32>,
+    ) -> io::Result<Reading> {
+        // Not even the fastest program fills the ring in this time, nor is a slot used again before the GPU has done
+        // anything. Were it otherwise, the keeper would tell later.
+        let newest = self.chain.newest().map(|r| r.payload);
+        let quick = now.saturating_sub(self.looked) < self.pace.lap_time();
+        if (quick || !self.used || number.is_some() && number == newest)
             && now.saturating_sub(self.kept) < LONGEST_NS
         {
             return Ok(Reading::Still);
