@@ -57,7 +57,7 @@ head -12 "$OUT/train.txt" | cut -c1-200
 # A stopped process is an idle one: its rings do not move while they are read.
 kill -STOP "$pid"; sleep 0.5
 echo "      the same, stopped by SIGSTOP:"
-python3 "$HERE/dump_check.py" speed "$NVCAP" "$pid" "$OUT"
+python3 "$HERE/dump_check.py" speed "$NVCAP" "$pid" "$OUT" stopped
 kill -CONT "$pid"
 time "$NVCAP" dump -a --last 5 >"$OUT/all.txt"
 "$NVCAP" dump -p "$pid" --last 1000 --stream -q >"$OUT/stream.txt" 2>&1; tail -1 "$OUT/stream.txt"

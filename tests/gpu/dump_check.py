@@ -106,7 +106,9 @@ def peer(path, log):
     row(bool(blocked), "peer: the CPU's side", f"{blocked[:1]}")
 
 
-def speed(nvcap, pid, out, rounds=12):
+def speed(nvcap, pid, out, stopped="", rounds=12):
+    """A process that goes on shows another moment at each look. One that is stopped has the one only in which it was stopped: of that
+    it must be told how much was used again, and the rest must follow."""
     walls, tooks, whole, only = [], [], 0, []
     for i in range(rounds):
         begin = time.perf_counter()
@@ -126,7 +128,9 @@ def speed(nvcap, pid, out, rounds=12):
         gaps = sum(b - a != 1 for a, b in zip(payloads, payloads[1:]))
         ok = (len(positions) >= 1000 and positions == list(range(positions[0], positions[0] + len(positions)))
               and not any(s["missing"] or s["stop"] for s in busy["last"]) and gaps == 0)
-        whole += ok
+        f = busy["found"]
+        told = f["recycled"] > 0 and len(payloads) + f["recycled"] == len(positions) and gaps <= 1
+        whole += ok or bool(stopped) and told
         if i == 0 or not ok:
             f = busy["found"]
             print(f"      torch: channel {busy['channel']} {len(positions)} entries, {sum(s['bytes'] for s in busy['last'])} B, "
@@ -140,7 +144,7 @@ def speed(nvcap, pid, out, rounds=12):
         only.append((time.perf_counter() - begin) * 1e3)
     row(statistics.median(only) < 50, "torch: under 50 ms (that channel, as text)",
         f"median {statistics.median(only):.1f} ms, worst {max(only):.1f}")
-    row(whole == rounds, "torch: the last 1000 of the busiest, whole", f"{whole} of {rounds} looks")
+    row(whole == rounds, "torch: the last 1000 of the busiest, whole" + (" or told" if stopped else ""), f"{whole} of {rounds} looks")
     row(statistics.median(tooks) < 50, "torch: under 50 ms (reading, decoding, judging)",
         f"median {statistics.median(tooks):.1f} ms, worst {max(tooks):.1f}")
     row(statistics.median(walls) < 50, "torch: under 50 ms (the whole program, as JSON)",

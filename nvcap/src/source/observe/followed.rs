@@ -78,11 +78,11 @@ impl Followed {
         let interval = self.follower.interval();
         if self.follower.behind {
             begun
-        } else if self.follower.glances() {
-            // Those that need no more than a glance are glanced at together: each time this thread wakes up costs more.
-            (begun / interval + 1) * interval
-        } else {
+        } else if self.follower.hot && !self.follower.glances() {
             begun + interval
+        } else {
+            // Together: a glance costs less than that this thread wakes up for it.
+            (begun / interval + 1) * interval
         }
     }
 }

@@ -177,7 +177,7 @@ impl Chain {
 
     /// Whether both have the same release as their newest, and there is one.
     pub fn same_newest(&self, other: &Self) -> bool {
-        self.last.is_some() && self.last == other.last && self.between == other.between
+        self.last.is_some() && self.last == other.last
     }
 
     /// The newest release, of whichever semaphore.
@@ -372,6 +372,19 @@ mod tests {
         // The newest of a reading, with nothing behind it to tell yet.
         assert_eq!(chain.judge(&[own(800)]), [Wrong]);
         assert_eq!(chain.judge(&[own(8)]), [Proven]);
+    }
+
+    #[test]
+    fn a_chain_of_many_ends_as_one_of_the_newest_does() {
+        let of = |releases: &[Option<Release>]| {
+            let mut chain = Chain::default();
+            chain.judge(releases);
+            chain
+        };
+        let newest = of(&[own(9)]);
+        assert!(of(&[own(7), own(8), own(9)]).same_newest(&newest));
+        assert!(!of(&[own(7), own(8), own(10)]).same_newest(&newest));
+        assert!(!of(&[own(8), own(9)]).same_newest(&of(&[None])));
     }
 
     #[test]

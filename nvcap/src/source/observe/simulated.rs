@@ -209,6 +209,44 @@ impl Peek for Simulated {
     }
 }
 
+fn simulated(seed: u64, entries: u32, program: Program) -> Simulated {
+    Simulated(RefCell::new(Inner {
+        ring: vec![0; entries as usize],
+        put: 0,
+        memory: vec![0; program.memory as usize],
+        offset: 0,
+        truth: Vec::new(),
+        random: seed * 2 + 1,
+        reads: 0,
+        ring_reads: 0,
+        fails_after: u64::MAX,
+        program,
+        written: false,
+        time: 1_000,
+        done: 0,
+        done_at: 0,
+        known_done: 0,
+        ran_until: 0,
+    }))
+}
+
+fn channel(entries: u32) -> Channel {
+    Channel {
+        at: At::default(),
+        id: ChannelId(3),
+        gpu: None,
+        token: None,
+        class: None,
+        engine: None,
+        handle: None,
+        ring_gpu: None,
+        ring: Some(CpuVa(RING)),
+        entries: Some(entries),
+        userd: Some(CpuVa(USERD)),
+        origin: Origin::Given,
+    }
+}
+
 /// What following gave.
 #[derive(Default)]
 struct Sum {
@@ -227,24 +265,7 @@ fn follow(
     looks: u32,
     fails_after: u64,
 ) -> Sum {
-    let memory = Simulated(RefCell::new(Inner {
-        ring: vec![0; entries as usize],
-        put: 0,
-        memory: vec![0; program.memory as usize],
-        offset: 0,
-        truth: Vec::new(),
-        random: seed * 2 + 1,
-        reads: 0,
-        ring_reads: 0,
-        fails_after: u64::MAX,
-        program,
-        written: false,
-        time: 1_000,
-        done: 0,
-        done_at: 0,
-        known_done: 0,
-        ran_until: 0,
-    }));
+    let memory = simulated(seed, entries, program);
     if program.gpu.is_some() {
         // The driver's, when it makes a channel; the program's come later.
         let mut s = memory.0.borrow_mut();
@@ -257,20 +278,7 @@ fn follow(
             memory.0.borrow_mut().half();
         }
     }
-    let channel = Channel {
-        at: At::default(),
-        id: ChannelId(3),
-        gpu: None,
-        token: None,
-        class: None,
-        engine: None,
-        handle: None,
-        ring_gpu: None,
-        ring: Some(CpuVa(RING)),
-        entries: Some(entries),
-        userd: Some(CpuVa(USERD)),
-        origin: Origin::Given,
-    };
+    let channel = channel(entries);
     let clock = || memory.0.borrow().time;
     let mut follower = Follower::new(channel.clone(), begin, &memory, clock())
         .unwrap()
@@ -444,6 +452,13 @@ fn paced(gpu: Gpu) -> Program {
     }
 }
 
+const GPU: Gpu = Gpu {
+    entry_ns: 2_700,
+    submit_ns: 2_600,
+    readable: true,
+    ahead: 0,
+};
+
 #[test]
 fn glances_find_in_time_what_may_be_used_again() {
     let (mut lost, mut lost_blind, mut spared) = (0, 0, 0);
@@ -484,14 +499,40 @@ fn glances_find_in_time_what_may_be_used_again() {
 }
 
 #[test]
+fn a_channel_that_is_used_and_stands_still_is_glanced_at_from_the_first_look_on() {
+    let memory = simulated(7, 1024, paced(GPU));
+    for _ in 0..2_000 {
+        let mut s = memory.0.borrow_mut();
+        s.time += 3_000;
+        s.run();
+    }
+    // No more comes, and the GPU runs all of it.
+    memory.0.borrow_mut().ran_until = u64::MAX;
+    {
+        let mut s = memory.0.borrow_mut();
+        s.done = s.put;
+    }
+    let clock = || memory.0.borrow().time;
+    let mut follower = Follower::new(channel(1024), Begin::Here, &memory, clock())
+        .unwrap()
+        .unwrap();
+    memory.0.borrow_mut().ring_reads = 0;
+    let mut glanced = 0;
+    for _ in 0..100 {
+        memory.0.borrow_mut().time += follower.interval();
+        let looked = follower
+            .look(&memory, &clock, &mut Vec::new(), &mut Faults::default())
+            .unwrap();
+        glanced += u32::from(looked.glanced);
+    }
+    assert!(glanced > 90, "{glanced}");
+    assert!(memory.0.borrow().ring_reads < 10);
+}
+
+#[test]
 fn a_semaphore_that_is_ahead_is_not_believed_and_nothing_is_lost() {
     for seed in 0..10 {
-        let gpu = Gpu {
-            entry_ns: 2_700,
-            submit_ns: 2_600,
-            readable: true,
-            ahead: 30,
-        };
+        let gpu = Gpu { ahead: 30, ..GPU };
         let sum = follow(seed, 1024, Begin::First, paced(gpu), 100_000, u64::MAX);
         assert!(sum.delivered > 20_000, "seed {seed}");
         assert_eq!(sum.lost, 0, "seed {seed}");
