@@ -287,7 +287,7 @@ pub struct Margin {
     pub looks: u64,
     /// Times that its semaphore alone was looked at: the GPU was not past what had been read.
     pub glances: u64,
-    /// Longest time between two looks between which something came, ns.
+    /// Longest time between two looks or glances between which something came, ns.
     pub longest_ns: u64,
     /// Largest part of the ring that passed between two looks; 1 and more is a lap.
     pub largest_part: f64,
@@ -301,7 +301,7 @@ pub struct Observed {
     pub looks: u64,
     /// Times that a semaphore alone was looked at.
     pub glances: u64,
-    /// Longest time between two looks at a channel between which something came, ns.
+    /// Longest time between two looks or glances at a channel between which something came, ns.
     pub longest_ns: u64,
     /// Largest part of a ring that passed between two looks; 1 and more is a lap.
     pub largest_part: f64,

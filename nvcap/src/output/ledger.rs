@@ -254,7 +254,7 @@ pub fn margins(out: &mut Vec<u8>, ledger: &Ledger, color: bool) {
     for m in &o.margins {
         f.line("", 0, Some(Role::Dim));
         f.text(format_args!(
-            "channel {}: {} and {}, at most {:.1} % of its ring and {:.2} ms between two looks",
+            "channel {}: {} and {}, at most {:.1} % of its ring and {:.2} ms between two",
             m.channel.0,
             plural(m.looks, "look", "looks"),
             plural(m.glances, "glance", "glances"),

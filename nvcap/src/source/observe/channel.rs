@@ -35,7 +35,7 @@ pub struct Faults {
 pub struct Looked {
     /// Entries that passed since the look before.
     pub fresh: u64,
-    /// Time since the look before, ns.
+    /// Time since the look or glance before, ns.
     pub elapsed: u64,
     /// The ring was not read: the GPU is not past what was read of it.
     pub glanced: bool,
@@ -65,6 +65,8 @@ pub struct Follower {
     pub hot: bool,
     /// Time of the last look, ns.
     pub looked: u64,
+    /// Time of the last look or glance, ns.
+    glanced: u64,
     /// The last look left new entries behind: look again at once.
     pub behind: bool,
     /// Position up to which entries were known to have come at the last look.
@@ -119,6 +121,7 @@ impl Follower {
             used: false,
             hot: false,
             looked: now,
+            glanced: now,
             behind: false,
             seen: 0,
             ring: ring.0,
@@ -287,6 +290,7 @@ impl Follower {
     ) -> io::Result<Looked> {
         let now = clock();
         let number = self.done_by_gpu(memory);
+        let since = now.saturating_sub(std::mem::replace(&mut self.glanced, now));
         if self.can_wait(number, now) {
             return Ok(Looked {
                 glanced: true,
@@ -341,7 +345,7 @@ impl Follower {
         }
         let looked = Looked {
             fresh,
-            elapsed,
+            elapsed: since,
             glanced: false,
         };
         self.looked = now;
