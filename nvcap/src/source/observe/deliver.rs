@@ -199,7 +199,7 @@ impl Follower {
         }
         let mut reused = reuse::reused(entries, &since);
         reused.extend(reading.within(&allocator.ahead()));
-        // Where memory begins, out of turn, only if the GPU was done with all; and where nothing of it can be seen, not.
+        // One may be written where memory begins, out of turn, only if the GPU was done with all; and that can be seen.
         let idle = match (done, reading.newest) {
             (Some(done), Some(newest)) if self.glances() => {
                 let newest = newest.payload.wrapping_add(more as u32);

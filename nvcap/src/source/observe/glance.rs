@@ -5,8 +5,8 @@
 //! the GPU is. As neither a slot of the ring nor pushbuffer memory is written again before the GPU is done with
 //! it, nothing is lost in a hurry while the GPU is not past what was read.
 //!
-//! Trusted only of channels whose every entry releases it with a number one higher, and after it has gone on some times without ever
-//! being ahead of the ring; given up for good once it was.
+//! Trusted only of channels whose every entry releases it with a number one higher, and after it has gone on some times
+//! without ever being ahead of the ring; given up for good once it was.
 
 use super::proof::Release;
 
@@ -37,11 +37,11 @@ impl Glance {
         self.agreed >= AGREED && !self.never
     }
 
-    /// What a number says that is so much higher (or, as a negative one, lower) than that of the newest entry read from a ring
-    /// of `size`. So many entries may wait.
+    /// What a number says that is so much higher (or, as a negative one, lower) than that of the newest entry read from
+    /// a ring of `size`. `patience`: so many entries may wait.
     pub fn judge(&self, ahead: u32, size: u32, patience: i32) -> Glimpse {
         let unread = ahead.cast_signed();
-        let impossible = unread.unsigned_abs() > 4 * size;
+        let impossible = unread.unsigned_abs() > size.saturating_mul(4);
         if !self.trusted() || impossible || unread > patience {
             Glimpse::Urgent
         } else {
@@ -58,11 +58,11 @@ impl Glance {
             };
             return;
         };
-        let behind = last.payload.wrapping_sub(number).cast_signed();
-        if behind < 0 && self.agreed > 0 {
+        let behind = last.payload.wrapping_sub(number);
+        if behind.cast_signed() < 0 && self.agreed > 0 {
             // The GPU cannot be done with what was not submitted.
             self.never = true;
-        } else if !(0..=4 * size.cast_signed()).contains(&behind) {
+        } else if behind > size.saturating_mul(4) {
             self.agreed = 0;
         } else if self.seen.is_some_and(|s| s != number) {
             self.agreed = self.agreed.saturating_add(1);
