@@ -73,6 +73,11 @@ pub trait Source: Sized {
         Duration::ZERO
     }
 
+    /// Bytes of records that may wait to be decoded while more are asked for.
+    fn most_waiting(&self) -> usize {
+        QUEUE
+    }
+
     /// True while a traced process lives.
     fn is_alive(&self) -> bool;
 
@@ -89,8 +94,8 @@ pub struct Outcome<E> {
     pub end: E,
 }
 
-/// Bytes of records that may wait to be decoded.
-const QUEUE: usize = 512 << 20;
+/// Bytes of records that may wait to be decoded, where a source has no reason to let it be less.
+pub const QUEUE: usize = 512 << 20;
 /// How long a command may go on after Ctrl-C before nvcap leaves it.
 const GRACE: Duration = Duration::from_secs(2);
 
@@ -299,7 +304,7 @@ impl<E> Reader<E> {
             if quiet == 0 && !source.gather().is_zero() {
                 thread::sleep(source.gather());
             }
-            while self.queued.load(Ordering::SeqCst) > QUEUE
+            while self.queued.load(Ordering::SeqCst) > source.most_waiting()
                 && self.stop.load(Ordering::SeqCst) == 0
             {
                 thread::sleep(Duration::from_millis(2));

@@ -107,6 +107,17 @@ pub(super) fn read_ring(
     Ok(())
 }
 
+/// How many of a channel's newest `last` entries lie where newer ones lie, now. Their bytes are not read.
+pub(super) fn used_again(memory: &impl Peek, found: &Found, last: u32) -> io::Result<u32> {
+    let entries = found.entries.max(1);
+    let (_, put) = find::get_put(memory, found.userd)?;
+    let (raw, overwritten) = read_entries(memory, found, put % entries, last.min(entries - 1))?;
+    let mut later = Taken::default();
+    let ranges = raw.iter().rev().filter_map(|e| range_of(*e));
+    let again = ranges.filter(|(address, len)| *len > 0 && later.take(*address, *len));
+    Ok(overwritten + again.count() as u32)
+}
+
 /// What was submitted while pushbuffers were read: entries from `put` on. Their pushbuffers may lie where older ones did.
 fn submitted_since(memory: &impl Peek, found: &Found, put: u32) -> Vec<u64> {
     let entries = found.entries.max(1);

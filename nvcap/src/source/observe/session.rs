@@ -13,10 +13,14 @@ use super::{
 };
 use crate::ledger::{Margin, Observed};
 use crate::record::{At, Channel, ChannelId, CpuVa, Life, Loss, Lost, Origin, Process, Record};
-use crate::source::{error::Result, given::Given, run::Source};
+use crate::source::run::{QUEUE, Source};
+use crate::source::{error::Result, given::Given};
 
 /// How long channels that are overdue are looked at without passing on what was found, ns.
 const ROUND_NS: u64 = 2_000_000;
+
+/// Bytes of records that may wait to be decoded while the CPU that may be used is limited.
+const WAITING_IN_BUDGET: usize = 64 << 10;
 
 /// How to observe.
 #[derive(Clone, Debug, Default)]
@@ -538,6 +542,11 @@ impl Source for Session {
         }
         to.append(&mut self.out);
         Ok(())
+    }
+
+    /// What waits has yet to cost its CPU time: with a budget hardly any may, or that would be overdrawn for seconds.
+    fn most_waiting(&self) -> usize {
+        self.budget.as_ref().map_or(QUEUE, |_| WAITING_IN_BUDGET)
     }
 
     fn is_alive(&self) -> bool {
