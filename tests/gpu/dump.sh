@@ -1,5 +1,6 @@
 #!/bin/bash
 # nvcap dump on three real hangs and on a PyTorch process. Needs root, nvcc, python3 with torch. Writes to $OUT, prints rows.
+# ROUNDS: how often the last 1,000 submissions are looked at (12).
 set -u
 HERE=$(cd "$(dirname "$0")" && pwd)
 RESULTS=${OUT:-$PWD/gpu-results-dump}

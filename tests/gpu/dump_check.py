@@ -2,6 +2,7 @@
 """What nvcap dump must have said of each hang: one line PASS or FAIL for each named thing. No cleverness: it reads the
 JSON of the dump and the line in which the program said what it did."""
 import json
+import os
 import re
 import statistics
 import subprocess
@@ -106,7 +107,7 @@ def peer(path, log):
     row(bool(blocked), "peer: the CPU's side", f"{blocked[:1]}")
 
 
-def speed(nvcap, pid, out, stopped="", rounds=12):
+def speed(nvcap, pid, out, stopped="", rounds=int(os.environ.get("ROUNDS", 12))):
     """A process that goes on shows another moment at each look. One that is stopped has the one only in which it was stopped: of that
     it must be told how much was used again, and the rest must follow."""
     walls, tooks, whole, only = [], [], 0, []
