@@ -560,29 +560,36 @@ pub fn laps_are_counted() -> Result<()> {
     let mut plan = plan(71, 120_000);
     plan.channels = Channel::first(2, gpus());
     let args = ["--threads=2", "--sleep-us=20"];
-    let observed = observe(&plan, &args, &["--observe-cpu=3%"])?;
-    observed.ended.expect_code(3)?;
-    ensure!(
-        observed.ended.stderr.contains("INCOMPLETE"),
-        "{}",
-        observed.ended.stderr
-    );
-    let report = counted(&observed, plan)?;
-    ensure!(
-        report.submissions > 50,
-        "only {} submissions",
-        report.submissions
-    );
-    let ledger = report.ledger.context("no ledger")?;
-    let seen = &ledger["observed"];
-    ensure!(seen["laps"].as_u64().is_some_and(|n| n > 0), "{ledger}");
-    ensure!(
-        seen["largest_part"].as_f64().is_some_and(|p| p >= 1.0),
-        "{ledger}"
-    );
-    let reasons = seen["reasons"].to_string();
-    ensure!(reasons.contains("--observe-cpu"), "{reasons}");
-    Ok(())
+    for _ in 0..4 {
+        let observed = observe(&plan, &args, &["--observe-cpu=3%"])?;
+        observed.ended.expect_code(3)?;
+        ensure!(
+            observed.ended.stderr.contains("INCOMPLETE"),
+            "{}",
+            observed.ended.stderr
+        );
+        let report = counted(&observed, plan.clone())?;
+        ensure!(
+            report.submissions > 50,
+            "only {} submissions",
+            report.submissions
+        );
+        let ledger = report.ledger.context("no ledger")?;
+        let seen = &ledger["observed"];
+        if seen["laps"] == 0 {
+            // Memory new to a virtual machine can cost it so much CPU time that the program has ended before nvcap may
+            // look again: that is counted (above), but no lap.
+            continue;
+        }
+        ensure!(
+            seen["largest_part"].as_f64().is_some_and(|p| p >= 1.0),
+            "{ledger}"
+        );
+        let reasons = seen["reasons"].to_string();
+        ensure!(reasons.contains("--observe-cpu"), "{reasons}");
+        return Ok(());
+    }
+    anyhow::bail!("four times in a row nvcap could not look a second time")
 }
 
 /// What the budget says is what is used, over seconds, by all of nvcap.
