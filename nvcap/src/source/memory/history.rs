@@ -356,7 +356,7 @@ impl Taken {
     }
 }
 
-fn range_of(raw: u64) -> Option<(u64, u32)> {
+pub(super) fn range_of(raw: u64) -> Option<(u64, u32)> {
     match entry::read(raw, 0) {
         EntryKind::Segment { address, len, .. } => Some((address.0, len)),
         EntryKind::Control { .. } => None,

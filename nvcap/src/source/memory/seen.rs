@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use super::{
     find::{self, Found, Places},
-    history::{read_ring, used_again},
+    history::{range_of, read_ring, used_again},
     notifier::Notifier,
     process::Peek,
     snapshot::Options,
@@ -45,7 +45,8 @@ impl Seen {
     /// How many of the newest `last` entries were given up.
     pub(super) fn missing(&self, last: u32) -> u32 {
         let given_up = |s: &&Submission| {
-            let gone = |s: &Segment| s.bytes.is_empty() && (s.entry >> 42) & 0x1f_ffff != 0;
+            let has_bytes = |s: &Segment| range_of(s.entry).is_some_and(|(_, len)| len > 0);
+            let gone = |s: &Segment| s.bytes.is_empty() && has_bytes(s);
             s.segments.iter().any(gone)
         };
         let newest = self.submissions.iter().rev().take(last as usize);

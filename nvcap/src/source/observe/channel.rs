@@ -365,9 +365,9 @@ impl Follower {
     ) -> io::Result<Reading> {
         // Not even the fastest program fills the ring in this time, nor is a slot used again before the GPU has done
         // anything. Were it otherwise, the keeper would tell later.
-        let newest = self.chain.newest().map(|r| r.payload);
+        let newest = self.chain.last().map(|r| r.payload);
         let quick = now.saturating_sub(self.looked) < self.pace.lap_time();
-        if (quick || !self.used || number.is_some() && number == newest)
+        if (quick || number.is_some() && number == newest)
             && now.saturating_sub(self.kept) < LONGEST_NS
         {
             return Ok(Reading::Still);
