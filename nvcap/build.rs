@@ -1,24 +1,70 @@
-//! Hands the compiled BPF object to the library, which embeds it.
+//! Hands the compiled BPF object to the library, which embeds it, and the commit to the program, which says it.
 //!
 //! `cargo xtask build` compiles `nvcap-ebpf` and names the object in `NVCAP_BPF_OBJECT`; a plain `cargo build`
 //! takes the one that an earlier `xtask build` left in `target/bpf/`. Where there is none the program is built
 //! without live tracing, and says so when live tracing is asked for.
+//!
+//! The commit is that of the checkout, else `unknown` (an unpacked archive); whoever packs nvcap may name it in
+//! `NVCAP_COMMIT`.
 
-use std::{env, fs, path::PathBuf};
+use std::{
+    env, fs,
+    path::{Path, PathBuf},
+    process::Command,
+};
 
 fn main() {
+    let manifest = PathBuf::from(env::var_os("CARGO_MANIFEST_DIR").expect("cargo sets it"));
+    println!("cargo::rerun-if-changed=build.rs");
+    println!("cargo::rerun-if-env-changed=NVCAP_COMMIT");
+    let commit = env::var("NVCAP_COMMIT").ok().filter(|c| is_commit(c));
+    let commit = commit.or_else(|| checked_out(&manifest.join("..")));
+    println!(
+        "cargo::rustc-env=NVCAP_COMMIT={}",
+        commit.as_deref().unwrap_or("unknown")
+    );
     println!("cargo::rerun-if-env-changed=NVCAP_BPF_OBJECT");
     if env::var_os("CARGO_FEATURE_TRAP").is_none() {
         return;
     }
     let built = env::var_os("NVCAP_BPF_OBJECT")
         .map(PathBuf::from)
-        .unwrap_or_else(|| {
-            let manifest = PathBuf::from(env::var_os("CARGO_MANIFEST_DIR").expect("cargo sets it"));
-            manifest.join("../target/bpf/nvcap.bpf.o")
-        });
+        .unwrap_or_else(|| manifest.join("../target/bpf/nvcap.bpf.o"));
     println!("cargo::rerun-if-changed={}", built.display());
     let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets it")).join("nvcap.bpf.o");
     let object = fs::read(&built).unwrap_or_default();
     fs::write(out, object).expect("OUT_DIR is writable");
+}
+
+fn is_commit(text: &str) -> bool {
+    !text.is_empty() && text.len() <= 64 && text.bytes().all(|b| b.is_ascii_alphanumeric())
+}
+
+/// The commit of nvcap's own checkout: an archive may be unpacked within that of another project.
+fn checked_out(root: &Path) -> Option<String> {
+    let top = git(root, &["rev-parse", "--show-toplevel"])?;
+    if Path::new(&top).canonicalize().ok()? != root.canonicalize().ok()? {
+        return None;
+    }
+    // What changes with the commit. A path that is not there would have this run at every build.
+    for file in ["HEAD", "logs/HEAD"] {
+        let path = root.join(git(root, &["rev-parse", "--git-path", file])?);
+        if path.exists() {
+            println!("cargo::rerun-if-changed={}", path.display());
+        }
+    }
+    git(root, &["rev-parse", "--short=12", "HEAD"]).filter(|c| is_commit(c))
+}
+
+fn git(root: &Path, args: &[&str]) -> Option<String> {
+    let output = Command::new("git")
+        .args(args)
+        .current_dir(root)
+        // Of a hook that builds.
+        .env_remove("GIT_DIR")
+        .env_remove("GIT_WORK_TREE")
+        .output()
+        .ok()?;
+    let text = String::from_utf8(output.stdout).ok()?;
+    output.status.success().then(|| text.trim().to_owned())
 }

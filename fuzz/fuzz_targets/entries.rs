@@ -2,7 +2,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use nvcap::decode::{entry, event::EntryKind};
+use nvcap::wire::entry::{self, EntryKind};
 
 fuzz_target!(|data: &[u8]| {
     let mut base = 0;

@@ -4,9 +4,10 @@
 
 use libfuzzer_sys::fuzz_target;
 use nvcap::{
-    decode::{Decoder, Options, encode::Pushbuffer, event::Body},
+    decode::{DecodeOptions, Decoder, encode::Pushbuffer, event::Body},
     output::{Detail, filter::Filter},
-    record::{At, ChannelId, GpuVa, How, Submission},
+    record::{At, ChannelId, How, Submission},
+    wire::GpuVa,
 };
 
 /// A submission with an event of most kinds in it.
@@ -60,7 +61,7 @@ fuzz_target!(|text: &str| {
     let detail = filter.detail();
     assert!(detail <= Detail::Words);
     let submission = sample();
-    let mut decoder = Decoder::new(Options::default());
+    let mut decoder = Decoder::new(DecodeOptions::default());
     let context = decoder.context(&submission, 0);
     let mut events = 0;
     decoder.submission(&submission, &context, &(), &mut |event| {

@@ -6,10 +6,12 @@ use std::io::Read;
 
 use libfuzzer_sys::fuzz_target;
 use nvcap::{
-    driver::{Model, Options},
-    output::{Sink, channels, ioctls, writer::Output},
-    record::{GpuVa, Life, Process, Record},
+    driver::{Model, ModelOptions},
+    output::{channels, ioctls, writer::Output},
+    pipeline::{Pipeline, PipelineOptions},
+    record::{Life, Process, Record},
     source::file::ioctl_log,
+    wire::GpuVa,
 };
 
 /// Gives a few bytes at a time.
@@ -32,7 +34,7 @@ fuzz_target!(|data: &[u8]| {
         .first()
         .and_then(|b| versions.get(usize::from(*b & 7)))
         .map(|v| v.parse().expect("a release"));
-    let options = ioctl_log::Options {
+    let options = ioctl_log::LogOptions {
         pid: 1,
         driver_version,
     };
@@ -41,20 +43,23 @@ fuzz_target!(|data: &[u8]| {
     let lines = data.iter().filter(|b| **b == b'\n').count() + 1;
     assert!(log.records.len() <= lines && log.bad_lines.len() <= lines);
 
-    let mut model = Model::new(Options { driver_version });
+    let mut model = Model::new(ModelOptions { driver_version });
     let sink = || Output::to(Box::new(std::io::sink()));
-    let raw = ioctls::Options {
+    let raw = ioctls::IoctlOptions {
         raw: true,
-        driver_version,
-        ..ioctls::Options::default()
+        ..ioctls::IoctlOptions::default()
     };
     let mut text = ioctls::Ioctls::text(sink(), raw.clone());
     let mut json = ioctls::Ioctls::json(sink(), raw);
+    let options = PipelineOptions {
+        driver_version,
+        ..PipelineOptions::default()
+    };
+    let mut pipeline = Pipeline::new(options, vec![Box::new(&mut text), Box::new(&mut json)]);
     let mut pids = Vec::new();
     for record in &log.records {
         let _ = model.record(record);
-        text.record(record).expect("a sink takes all");
-        json.record(record).expect("a sink takes all");
+        pipeline.record(record.clone()).expect("a sink takes all");
         let at = match record {
             Record::Ioctl(i) => i.at,
             Record::Mapping(m) => m.at,
@@ -62,6 +67,7 @@ fuzz_target!(|data: &[u8]| {
         };
         pids.push(at);
     }
+    let _ = pipeline.finish().expect("a sink takes all");
     assert_eq!(text.totals(), json.totals());
 
     for channel in model.channels() {

@@ -5,9 +5,10 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use nvcap::{
-    decode::stream::{Header, Item, Stream, Write},
-    record::Hole,
+use nvcap::wire::{
+    Hole,
+    header::Header,
+    stream::{Item, Stream, Write},
 };
 
 /// The writes of these segments, with offsets from the start of the first.

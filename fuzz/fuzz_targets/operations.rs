@@ -5,8 +5,9 @@
 
 use libfuzzer_sys::fuzz_target;
 use nvcap::{
-    decode::{Counts, Decoder, Options, Wants, encode::Pushbuffer, entry, event::Body, shadow},
-    record::{At, ChannelId, GpuVa, Hole, How, Segment, Submission},
+    decode::{Counts, DecodeOptions, Decoder, Wants, encode::Pushbuffer, event::Body, shadow},
+    record::{At, ChannelId, How, Segment, Submission},
+    wire::{GpuVa, Hole, entry},
 };
 
 const PAGES: usize = 16;
@@ -102,10 +103,10 @@ fuzz_target!(|data: &[u8]| {
     }
 
     let run = |wants: Wants| {
-        let options = Options {
+        let options = DecodeOptions {
             wants,
             shadow_bytes: PAGES * shadow::PAGE_COST,
-            ..Options::default()
+            ..DecodeOptions::default()
         };
         let mut decoder = Decoder::new(options);
         let (mut methods, mut operations) = (0, Vec::new());
@@ -120,7 +121,8 @@ fuzz_target!(|data: &[u8]| {
                     methods += 1;
                 }
                 Body::Operation(operation) => operations.push(format!("{operation:?}")),
-                Body::Entry(_) | Body::Stop(_) => assert!(begun),
+                Body::Entry(_) | Body::Chip(_) | Body::Stop(_) => assert!(begun),
+                _ => panic!("a kind of event that this target does not know"),
             });
             assert!(decoder.shadow_pages().0 <= PAGES);
         }

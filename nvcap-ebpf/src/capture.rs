@@ -5,112 +5,25 @@
 //! cannot go on (ring buffer full, too many entries for one trap) leaves the channel's `done` at the first entry that
 //! was not wholly reported: the next doorbell of the channel, or the user program, reports it again from there.
 
-use aya_ebpf::{macros::map, maps::PerCpuArray};
 use nvcap_common::{
-    AGREED, BATCH, CHUNK, CLASSES, Channel, Data, Gap, Header, NEVER, NO_OWN, NO_TOKEN, RANGES,
-    REGS, Scan, Submit, TokenKey, flag, kind,
+    AGREED, BATCH, CHUNK, CLASSES, Data, Gap, Header, NEVER, NO_OWN, NO_TOKEN, RANGES, Scan,
+    SharedChannel, Submit, TokenKey, flag, kind,
 };
 
 use crate::{
+    cached_put,
     maps::{
         CHANNELS, NO_WAKEUP, SPACES, TOKENS, XLATE, count, discard, fetch_add, reserve, submit,
         wakeup_if_filling,
     },
-    own,
     read::{FEW, bounded, read_user},
+    walk::{Walk, phase},
 };
-
-pub mod phase {
-    /// Take the next channel of the space.
-    pub const NEXT: u32 = 0;
-    /// Read GP_PUT.
-    pub const LOOK: u32 = 1;
-    /// Read a run of ring entries.
-    pub const BATCH: u32 = 2;
-    /// Begin with an entry.
-    pub const ENTRY: u32 = 3;
-    /// Translate its address.
-    pub const XLATE: u32 = 4;
-    /// Copy its bytes.
-    pub const DATA: u32 = 5;
-    /// Give the channel back.
-    pub const RELEASE: u32 = 6;
-    /// End.
-    pub const DONE: u32 = 7;
-}
 
 const PAGE: u64 = 4096;
 
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub struct Walk {
-    pub header: Header,
-    pub ip: u64,
-    pub doorbell: u64,
-    pub comm: [u8; 16],
-    pub regs: [u64; REGS],
-    pub token: u32,
-    pub space: u32,
-    pub phase: u32,
-    /// Channel being walked.
-    pub channel: u32,
-    /// Index + 1 of the channel after it, when scanning.
-    pub next: u32,
-    /// Nonzero: looks at every channel of the space.
-    pub scanning: u32,
-    /// Nonzero: the token's channel was guessed.
-    pub guessed: u32,
-    /// Channels that had new entries.
-    pub advanced: u32,
-    pub last: u32,
-    pub rounds: u32,
-    /// The ring buffer was full.
-    pub deferred: u32,
-    /// A channel was somebody else's meanwhile.
-    pub contended: u32,
-    pub get: u32,
-    pub put: u32,
-    pub count: u32,
-    pub index: u32,
-    pub left: u32,
-    pub offset: u32,
-    /// Page by page, because a larger read failed.
-    pub paged: u32,
-    /// Bounds of the search in XLATE.
-    pub low: u32,
-    pub high: u32,
-    /// Index of the first valid entry in `batch`.
-    pub first: u32,
-    /// The process's own copy of GP_PUT at the trap, or NO_OWN.
-    pub own: u32,
-    /// Nonzero: windows are asked for.
-    pub learn: u32,
-    /// Claims served so far.
-    pub served: u64,
-    pub cursor: u64,
-    pub target: u64,
-    /// Entries before this were in the ring at an earlier look.
-    pub late_until: u64,
-    pub address: u64,
-    /// Bytes from `address` on that lie in one range of XLATE.
-    pub room: u64,
-    /// GPU address of the byte behind them.
-    pub beyond: u64,
-    pub batch: [u64; BATCH],
-}
-
-#[map]
-static WALK: PerCpuArray<Walk> = PerCpuArray::with_max_entries(1, 0);
-
-/// This processor's walk.
 #[inline(always)]
-pub fn walk() -> Option<&'static mut Walk> {
-    // SAFETY: breakpoint programs do not nest on a processor, and nothing else uses this map.
-    WALK.get_ptr_mut(0).map(|w| unsafe { &mut *w })
-}
-
-#[inline(always)]
-fn channel(index: u32) -> Option<&'static mut Channel> {
+fn channel(index: u32) -> Option<&'static mut SharedChannel> {
     // SAFETY: the claim makes this program the only one to write the owner's fields.
     CHANNELS.get_ptr_mut(index).map(|c| unsafe { &mut *c })
 }
@@ -156,7 +69,7 @@ fn scan(w: &mut Walk) {
 
 /// Claims a channel, or leaves it to who has it.
 #[inline(always)]
-fn take(w: &mut Walk, c: &mut Channel) {
+fn take(w: &mut Walk, c: &mut SharedChannel) {
     if fetch_add(&raw mut c.claim, 1) == 0 {
         w.served = 1;
         w.phase = phase::LOOK;
@@ -247,7 +160,7 @@ fn look(w: &mut Walk) {
     if c.live == 0 {
         return;
     }
-    let Some((get, put)) = own::positions(w, c) else {
+    let Some((get, put)) = cached_put::positions(w, c) else {
         c.errors += 1;
         return;
     };
@@ -258,7 +171,7 @@ fn look(w: &mut Walk) {
     w.get = get;
     w.put = put;
     c.looks += 1;
-    if own::is_ahead(w, c) && !step_back(w, c) {
+    if cached_put::is_ahead(w, c) && !step_back(w, c) {
         w.deferred = 1;
         return;
     }
@@ -296,7 +209,7 @@ fn look(w: &mut Walk) {
 /// Gives up the process's own copy of GP_PUT. What was captured beyond GP_PUT by it was not what was submitted: it counts
 /// as lost, and is captured again in its time.
 #[inline(always)]
-fn step_back(w: &Walk, c: &mut Channel) -> bool {
+fn step_back(w: &Walk, c: &mut SharedChannel) -> bool {
     if c.agreed >= AGREED {
         let beyond = c.seen.wrapping_sub(u64::from(w.put)) & (u64::from(c.entries) - 1);
         if beyond != 0 && beyond <= FEW {
@@ -308,7 +221,7 @@ fn step_back(w: &Walk, c: &mut Channel) -> bool {
                 c.done = c.seen;
             }
         }
-        count(|s| s.own_put_wrong += 1);
+        count(|s| s.cached_put_wrong += 1);
     }
     c.agreed = NEVER;
     true
@@ -425,7 +338,7 @@ fn nth(w: &Walk, index: u32) -> u64 {
 
 /// A control entry; opcode 4 sets address bits 56:40 (Hopper and later).
 #[inline(always)]
-fn control(c: &mut Channel, e: u64) {
+fn control(c: &mut SharedChannel, e: u64) {
     if (e >> 32) & 0xff == 4 {
         c.extended = ((e >> 8) & 0x1_ffff) << 40;
     }
@@ -460,12 +373,12 @@ fn entry(w: &mut Walk) {
     w.left = words * 4;
     w.offset = 0;
     w.paged = 0;
-    whereabouts(w, c);
+    start_translation(w, c);
 }
 
 /// Goes on with finding out where `address` lies in the process.
 #[inline(always)]
-fn whereabouts(w: &mut Walk, c: &Channel) {
+fn start_translation(w: &mut Walk, c: &SharedChannel) {
     w.room = u64::MAX;
     w.low = 0;
     w.high = RANGES as u32;
@@ -602,13 +515,13 @@ fn chunk<const SIZE: usize>(w: &mut Walk, span: u32, to_page_end: u32) {
         && let Some(c) = channel(w.channel)
     {
         w.address = w.beyond;
-        whereabouts(w, c);
+        start_translation(w, c);
     }
 }
 
 /// What of the walk was wholly reported counts as done: control entries, which have no bytes, with their batch.
 #[inline(always)]
-fn settle(w: &Walk, c: &mut Channel) {
+fn settle(w: &Walk, c: &mut SharedChannel) {
     if w.count == 0 {
         return;
     }
@@ -651,7 +564,7 @@ fn release(w: &mut Walk) {
 
 /// Gives the channel back whatever came meanwhile: the next doorbell reports it.
 #[inline(always)]
-fn give_up(w: &mut Walk, c: &mut Channel) {
+fn give_up(w: &mut Walk, c: &mut SharedChannel) {
     for _ in 0..16 {
         let left = fetch_add(&raw mut c.claim, w.served.wrapping_neg()) - w.served;
         w.served = left;

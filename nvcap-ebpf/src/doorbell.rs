@@ -12,10 +12,9 @@ use aya_ebpf::{
 use nvcap_common::{CODE, NO_OWN, NO_TOKEN, REGS, Site, SiteKey, kind};
 
 use crate::{
-    capture::{self, Walk, phase},
-    kernel,
+    cached_put, capture, kernel,
     maps::{MORE, SITES, WAKEUP, count, reserve, submit, traced},
-    own,
+    walk::{self, Walk, phase},
 };
 
 /// Steps of one walk where bpf_loop does them.
@@ -26,7 +25,7 @@ const ROUNDS: u32 = 32;
 
 #[perf_event]
 pub fn doorbell_loop(ctx: PerfEventContext) -> u32 {
-    let Some(w) = capture::walk() else { return 0 };
+    let Some(w) = walk::walk() else { return 0 };
     if !begin(&ctx, w) {
         return 0;
     }
@@ -40,13 +39,13 @@ pub fn doorbell_loop(ctx: PerfEventContext) -> u32 {
 }
 
 extern "C" fn one_step(_index: u64, _none: *mut c_void) -> i64 {
-    let Some(w) = capture::walk() else { return 1 };
+    let Some(w) = walk::walk() else { return 1 };
     i64::from(!capture::step(w))
 }
 
 #[perf_event]
 pub fn doorbell_tail(ctx: PerfEventContext) -> u32 {
-    let Some(w) = capture::walk() else { return 0 };
+    let Some(w) = walk::walk() else { return 0 };
     if begin(&ctx, w) {
         go_on(&ctx, w);
     }
@@ -55,7 +54,7 @@ pub fn doorbell_tail(ctx: PerfEventContext) -> u32 {
 
 #[perf_event]
 pub fn doorbell_more(ctx: PerfEventContext) -> u32 {
-    if let Some(w) = capture::walk() {
+    if let Some(w) = walk::walk() {
         go_on(&ctx, w);
     }
     0
@@ -66,7 +65,7 @@ pub fn doorbell_more(ctx: PerfEventContext) -> u32 {
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub extern "C" fn nvcap_step() -> u32 {
-    let Some(w) = capture::walk() else { return 0 };
+    let Some(w) = walk::walk() else { return 0 };
     u32::from(capture::step(w))
 }
 
@@ -108,7 +107,7 @@ fn begin(ctx: &PerfEventContext, w: &mut Walk) -> bool {
         Some(value) => {
             // SAFETY: plain integers; the user program replaces the value whole.
             let value = unsafe { *value };
-            own::prepare(w, value);
+            cached_put::prepare(w, value);
             match value.register as usize {
                 r if r < REGS => w.regs[r & (REGS - 1)] as u32,
                 _ => NO_TOKEN,

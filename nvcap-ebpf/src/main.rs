@@ -6,6 +6,7 @@
 //! - `fentry`: another way into `ioctl` and `mmap`.
 //! - `read`: reading the traced process's memory, video memory above all.
 //! - `own`: the process's own copy of GP_PUT, which costs less to read.
+//! - `table`: changes maps for the user program.
 //! - `kernel`: reading kernel structures by offsets found in BTF.
 //!
 //! Nothing here decides what a byte means. All state that outlives a program run is in the maps of `maps`.
@@ -15,6 +16,7 @@
 // Atomic addition has no stable form for this target (it has no compare-and-swap before BPF v3).
 #![allow(internal_features)]
 
+mod cached_put;
 mod capture;
 mod doorbell;
 mod fentry;
@@ -22,9 +24,10 @@ mod ioctl;
 mod kernel;
 mod maps;
 mod mmap;
-mod own;
 mod process;
 mod read;
+mod table;
+mod walk;
 
 #[cfg(not(test))]
 #[panic_handler]

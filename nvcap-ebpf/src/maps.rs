@@ -3,31 +3,34 @@
 use aya_ebpf::{
     cty::c_void,
     helpers::generated::{
-        bpf_ringbuf_discard, bpf_ringbuf_query, bpf_ringbuf_reserve, bpf_ringbuf_submit,
+        bpf_get_smp_processor_id, bpf_ringbuf_discard, bpf_ringbuf_query, bpf_ringbuf_reserve,
+        bpf_ringbuf_submit,
     },
     macros::map,
-    maps::{Array, HashMap, PerCpuArray, ProgramArray, RingBuf},
+    maps::{Array, HashMap, ProgramArray, RingBuf},
 };
 use nvcap_common::{
-    Channel, Config, MAX_CHANNELS, MAX_SPACES, Proc, Ranges, SiteKey, SiteValue, Space, Stats,
-    TokenKey, TokenValue,
+    Config, MAX_CHANNELS, MAX_SPACES, Proc, Ranges, SharedChannel, SiteKey, SiteValue, Space,
+    Stats, TokenKey, TokenValue,
 };
 
 /// Readable and writable by mmap from the user program.
-const BPF_F_MMAPABLE: u32 = 1 << 10;
+pub const BPF_F_MMAPABLE: u32 = 1 << 10;
 
 #[map]
 pub static RECORDS: RingBuf = RingBuf::with_byte_size(1 << 20, 0);
 #[map]
 pub static CONFIG: Array<Config> = Array::with_max_entries(1, 0);
+/// By processor: an array of which the user program has the memory, which a per-processor map's cannot be (`table.rs` says
+/// why it must). The loader makes it as long as there may be processors.
 #[map]
-pub static STATS: PerCpuArray<Stats> = PerCpuArray::with_max_entries(1, 0);
+pub static STATS: Array<Stats> = Array::with_max_entries(1, BPF_F_MMAPABLE);
 #[map]
 pub static PROCS: HashMap<u32, Proc> = HashMap::with_max_entries(MAX_SPACES, 0);
 #[map]
 pub static SPACES: Array<Space> = Array::with_max_entries(MAX_SPACES, BPF_F_MMAPABLE);
 #[map]
-pub static CHANNELS: Array<Channel> = Array::with_max_entries(MAX_CHANNELS, BPF_F_MMAPABLE);
+pub static CHANNELS: Array<SharedChannel> = Array::with_max_entries(MAX_CHANNELS, BPF_F_MMAPABLE);
 #[map]
 pub static TOKENS: HashMap<TokenKey, TokenValue> = HashMap::with_max_entries(4 * MAX_CHANNELS, 0);
 #[map]
@@ -102,8 +105,10 @@ pub fn wakeup_if_filling() -> u64 {
 /// Changes this processor's counters.
 #[inline(always)]
 pub fn count(f: impl FnOnce(&mut Stats)) {
-    if let Some(s) = STATS.get_ptr_mut(0) {
-        // SAFETY: per-processor value, and nothing else runs on this processor meanwhile that writes the same field.
+    // SAFETY: the helper has no preconditions.
+    let processor = unsafe { bpf_get_smp_processor_id() } as u32;
+    if let Some(s) = STATS.get_ptr_mut(processor) {
+        // SAFETY: this processor's value, and nothing else runs on it meanwhile that writes the same field.
         f(unsafe { &mut *s });
     }
 }

@@ -18,7 +18,7 @@ use crate::{
 
 /// Who made a thread and when: so that arming a running process knows which threads inherited their breakpoints.
 #[map]
-static BIRTHS: LruHashMap<u32, Birth> = LruHashMap::with_max_entries(16384, 0);
+pub static BIRTHS: LruHashMap<u32, Birth> = LruHashMap::with_max_entries(16384, 0);
 
 #[inline(always)]
 fn life(what: u16, child: u32, space: u32) {

@@ -4,7 +4,7 @@ use aya_ebpf::{
     cty::c_void,
     helpers::generated::{bpf_probe_read_user, bpf_probe_read_user_str},
 };
-use nvcap_common::{Channel, GET_EVERY, NO_GET};
+use nvcap_common::{GET_EVERY, NO_GET, SharedChannel};
 
 use crate::maps::CONFIG;
 
@@ -78,13 +78,13 @@ pub const FEW: u64 = 64;
 
 /// GP_GET and GP_PUT are to be read together at this look.
 #[inline(always)]
-pub fn is_full(c: &Channel) -> bool {
+pub fn is_full(c: &SharedChannel) -> bool {
     CONFIG.get(0).is_none_or(|f| f.gp_get != 0) || c.looks & (GET_EVERY - 1) == 0
 }
 
 /// GP_PUT, and GP_GET every now and then.
 #[inline(always)]
-pub fn positions(c: &Channel) -> Option<(u32, u32)> {
+pub fn positions(c: &SharedChannel) -> Option<(u32, u32)> {
     let entries = u64::from(c.entries);
     if !is_full(c)
         && let Some(put) = put_alone(c.get_put, entries)

@@ -1,9 +1,8 @@
 //! How fast the decoder is: a capture repeated to 1 GiB of pushbuffer, one thread.
 //!
-//! `cargo bench -p nvcap --bench decode` takes `captures/h200-mixed.orc.xz` of the shared folder (`NVCAP_SHARED`, or
-//! `../shared` beside the repository); where that is absent, the cut of it in `tests/fixtures`. `NVCAP_BENCH_MIB` is
-//! how much is decoded (1024 by default). Each figure is the best of three runs, in megabytes (10^6) of pushbuffer a
-//! second of the thread's time on a CPU.
+//! `cargo bench -p nvcap --bench decode` takes `tests/captures/h200-mixed.orc.xz`; built without the feature `xz`, the
+//! cut of it in `tests/fixtures`. `NVCAP_BENCH_MIB` is how much is decoded (1024 by default). Each figure is the best of
+//! three runs, in megabytes (10^6) of pushbuffer a second of the thread's time on a CPU.
 
 use std::{
     hint::black_box,
@@ -13,23 +12,20 @@ use std::{
 
 use nvcap::{
     decode::{
-        Decoder, Options, Wants,
+        DecodeOptions, Decoder, Wants,
         event::{Body, Event},
-        stream::{Item, Stream},
     },
     record::{Record, Submission},
     source::file::orc::Orc,
+    wire::stream::{Item, Stream},
 };
 
 fn capture() -> PathBuf {
-    let here = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
-    let shared =
-        std::env::var_os("NVCAP_SHARED").map_or_else(|| here.join("../../shared"), PathBuf::from);
-    let whole = shared.join("captures/h200-mixed.orc.xz");
-    if cfg!(feature = "xz") && whole.exists() {
-        whole
+    let tests = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../tests");
+    if cfg!(feature = "xz") {
+        tests.join("captures/h200-mixed.orc.xz")
     } else {
-        here.join("../tests/fixtures/h200-cut.orc")
+        tests.join("fixtures/h200-cut.orc")
     }
 }
 
@@ -133,9 +129,9 @@ fn main() {
     ];
     for (name, wants) in cases {
         measure(name, bytes, || {
-            let mut decoder = Decoder::new(Options {
+            let mut decoder = Decoder::new(DecodeOptions {
                 wants,
-                ..Options::default()
+                ..DecodeOptions::default()
             });
             for channel in &channels {
                 decoder.channel(channel);

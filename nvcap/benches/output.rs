@@ -1,28 +1,19 @@
 //! How many bytes of command stream a second one thread shows, by form: `cargo bench -p nvcap --bench output
-//! [-- MEGABYTES FORM]`. It needs the capture of the real machine beside the repository (`../shared`, or `NVCAP_SHARED`)
-//! and reads it again and again as if the trace went on.
+//! [-- MEGABYTES FORM]`. It reads `tests/captures/h200-mixed.orc.xz` again and again as if the trace went on.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 use nvcap::output::stats::{Form, Stats};
 use nvcap::output::text::Text;
 use nvcap::output::writer::Output;
 use nvcap::output::{Detail, Sink, json, text};
-use nvcap::pipeline::{Options, Pipeline};
-use nvcap::record::{Record, Submission};
+use nvcap::pipeline::{Pipeline, PipelineOptions};
+use nvcap::record::{At, Record, Submission};
 use nvcap::source::file::orc::Orc;
 
 fn main() {
-    let root = std::env::var_os("NVCAP_SHARED").map_or_else(
-        || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared"),
-        PathBuf::from,
-    );
-    let path = root.join("captures/h200-mixed.orc.xz");
-    if !path.exists() {
-        println!("NOT RUN: {} is not there", path.display());
-        return;
-    }
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/captures/h200-mixed.orc.xz");
     let megabytes = std::env::args()
         .filter_map(|a| a.parse::<u64>().ok())
         .next()
@@ -43,7 +34,7 @@ fn main() {
 
     let null = || Output::to(Box::new(std::io::sink()));
     let json = |detail, quiet| -> Vec<Box<dyn Sink>> {
-        let options = json::Options {
+        let options = json::JsonOptions {
             detail,
             quiet,
             redact: None,
@@ -51,9 +42,9 @@ fn main() {
         vec![Box::new(json::Json::new(null(), options))]
     };
     let text = |detail| -> Vec<Box<dyn Sink>> {
-        let options = text::Options {
+        let options = text::TextOptions {
             detail,
-            ..text::Options::default()
+            ..text::TextOptions::default()
         };
         vec![Box::new(Text::new(null(), options))]
     };
@@ -74,6 +65,13 @@ fn main() {
     );
     run(
         "operations, JSON",
+        json(Detail::Operations, false),
+        &records,
+        rounds,
+        bytes,
+    );
+    run(
+        "operations, JSON, by time",
         json(Detail::Operations, false),
         &records,
         rounds,
@@ -111,7 +109,11 @@ fn run(name: &str, sinks: Vec<Box<dyn Sink>>, records: &[Record], rounds: u64, b
     if words.next().is_some_and(|w| !name.contains(&w)) {
         return;
     }
-    let mut pipeline = Pipeline::new(Options::default(), sinks);
+    let mut pipeline = Pipeline::new(PipelineOptions::default(), sinks);
+    // As a live trace has it.
+    if name.contains("by time") {
+        pipeline = pipeline.in_time_order();
+    }
     // Making the records is the source's work, not measured here.
     let mut spent = Duration::ZERO;
     for round in 0..rounds {
@@ -126,13 +128,20 @@ fn run(name: &str, sinks: Vec<Box<dyn Sink>>, records: &[Record], rounds: u64, b
     }
     let ledger = pipeline.finish().expect("a sink that takes everything");
     let rate = (rounds * bytes) as f64 / spent.as_secs_f64() / 1e6;
-    println!("{name:<20} {rate:>8.0} MB/s  ({} B)", ledger.totals().bytes);
+    println!("{name:<25} {rate:>8.0} MB/s  ({} B)", ledger.totals().bytes);
 }
 
-/// The record as it would be in the given round of an endless trace: ring positions go on.
+/// More than the capture takes.
+const SPAN_NS: u64 = 1_000_000_000;
+
+/// The record as it would be in the given round of an endless trace: times and ring positions go on.
 fn later(record: &Record, round: u64) -> Option<Record> {
     match record {
         Record::Submission(s) => Some(Record::Submission(Submission {
+            at: At {
+                time_ns: s.at.time_ns + round * SPAN_NS,
+                ..s.at
+            },
             position: s.position + round * 1024,
             ..s.clone()
         })),

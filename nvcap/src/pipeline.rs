@@ -2,32 +2,44 @@
 //!
 //! A record goes to the ledger and the driver model, then to the sinks as it is, then, if it is a submission, through
 //! the decoder, whose events go through the filter to the sinks. The pipeline adds what the decoder cannot know:
-//! thread names, GPU, token, engine, serial number and phase. It knows no source.
+//! thread names, GPU, token, engine, serial number and phase. It knows no source. Records of a live source come nearly in
+//! the order of their times; [`order`] puts them into it.
 
+pub mod order;
+#[cfg(test)]
+mod tests;
+
+use crate::wire::engine::{EngineEvidence, Feeds};
 use std::collections::HashMap;
 use std::io;
 use std::sync::Arc;
 
-use crate::decode::classes::{self, Family};
+use crate::blocked_write;
 use crate::decode::defaults::Chip;
-use crate::decode::entry;
-use crate::decode::event::{Body, Context, Engine, EntryKind, Event, Memory, Place};
-use crate::decode::stream::{Item, Stream};
+use crate::decode::event::{Body, ChipBy, Context, Engine, Event, Memory, Place};
 use crate::decode::{self, Decoder, Places, Wants};
-use crate::driver::{self, Model};
+use crate::driver::{Model, ModelOptions, Version};
 use crate::ledger::{Ledger, Observed};
 use crate::output::filter::Filter;
 use crate::output::phases::Phases;
 use crate::output::{Detail, Sink, Summary};
-use crate::record::{Channel, ChannelId, GpuVa, Life, Lost, Process, Record, Submission};
+use crate::pipeline::order::Order;
+use crate::record::{Channel, ChannelId, Gpu, Life, Lost, Process, Record, Submission};
+use crate::wire::GpuVa;
+use crate::wire::entry;
+use crate::wire::stream::{Item, Stream};
 
 /// What a pipeline does beside decoding.
 #[derive(Debug, Default)]
-pub struct Options {
+pub struct PipelineOptions {
     /// Which events the sinks get; all, where there is none.
     pub filter: Option<Filter>,
     /// Labelled time ranges.
     pub phases: Option<Phases>,
+    /// The chip of every GPU (`--chip`); by default it is found out.
+    pub chip: Option<&'static Chip>,
+    /// The driver's release, where it is known beforehand.
+    pub driver_version: Option<Version>,
     /// The first thing that is missing or cannot be decoded ends it, with an error ([`Pipeline::record`]). Without
     /// it all that is whole is shown, and what is not is told.
     pub strict: bool,
@@ -49,23 +61,48 @@ struct Known {
 const SEARCHED: u8 = 16;
 
 /// Takes records, decodes them and hands the events to the sinks.
-pub struct Pipeline {
-    options: Options,
+///
+/// It has the trace's one driver model, feeds it each record once and lends it to the sinks. A live source may keep another:
+/// the trap's session must know a channel before it can deliver a record of it, on a thread of its own.
+pub struct Pipeline<'a> {
+    options: PipelineOptions,
     ledger: Ledger,
     model: Model,
     decoder: Decoder,
-    sinks: Vec<Box<dyn Sink>>,
+    sinks: Vec<Box<dyn Sink + 'a>>,
     /// No sink takes events: nothing is decoded.
     deaf: bool,
     names: HashMap<u32, Arc<str>>,
     channels: HashMap<ChannelId, Known>,
+    /// Of the GPUs that were named.
+    chips: Vec<&'static Chip>,
     serial: u64,
+    matched: Matched,
+    /// What waits for its turn.
+    order: Option<Order>,
 }
 
-impl Pipeline {
+/// How many events a filter was asked about, and how many it let through.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Matched {
+    /// Events.
+    pub of: u64,
+    /// Those that are shown.
+    pub shown: u64,
+}
+
+impl Matched {
+    fn count(&mut self, matches: bool) -> bool {
+        self.of += 1;
+        self.shown += u64::from(matches);
+        matches
+    }
+}
+
+impl<'a> Pipeline<'a> {
     /// A pipeline into `sinks`, which all see the same events. With none it keeps the ledger.
     #[must_use]
-    pub fn new(options: Options, sinks: Vec<Box<dyn Sink>>) -> Self {
+    pub fn new(options: PipelineOptions, sinks: Vec<Box<dyn Sink + 'a>>) -> Self {
         let shown = sinks.iter().filter_map(|s| s.detail()).max();
         let detail = match (&options.filter, shown) {
             (Some(filter), Some(shown)) => Some(shown.max(filter.detail())),
@@ -76,21 +113,37 @@ impl Pipeline {
         let wanted = |kind| all || filter.is_none_or(|f| f.may_match(kind));
         Self {
             ledger: Ledger::new(),
-            model: Model::new(driver::Options::default()),
-            decoder: Decoder::new(decode::Options {
+            model: Model::new(ModelOptions {
+                driver_version: options.driver_version,
+            }),
+            decoder: Decoder::new(decode::DecodeOptions {
                 wants: Wants {
                     entries: detail >= Some(Detail::Words),
                     methods: detail >= Some(Detail::Methods) && wanted("method"),
                     operations: detail.is_some() && wanted("operation"),
                 },
-                ..decode::Options::default()
+                chip: options.chip,
+                ..decode::DecodeOptions::default()
             }),
             deaf: detail.is_none() && !options.strict,
+            order: None,
             options,
             sinks,
             names: HashMap::new(),
             channels: HashMap::new(),
+            chips: Vec::new(),
+            matched: Matched::default(),
             serial: 0,
+        }
+    }
+
+    /// Records wait for a moment, and are decoded and shown in the order of their times ([`order`]): for live sources.
+    /// Otherwise they are taken as they come.
+    #[must_use]
+    pub fn in_time_order(self) -> Self {
+        Self {
+            order: (!self.deaf || self.sinks.iter().any(|s| s.keeps_order())).then(Order::default),
+            ..self
         }
     }
 
@@ -100,39 +153,80 @@ impl Pipeline {
         &self.ledger
     }
 
+    /// What the filter let through so far.
+    #[must_use]
+    pub fn matched(&self) -> Matched {
+        self.matched
+    }
+
     /// The driver model as the records so far have built it.
     #[must_use]
     pub fn model(&self) -> &Model {
         &self.model
     }
 
-    /// Says which chip a GPU is, where the source knows it: for the classes of subchannels that nothing was seen bound to.
-    pub fn chip(&mut self, gpu: Option<u32>, chip: &'static Chip) {
-        self.decoder.chip(gpu, chip);
-    }
-
     /// Takes the next record.
     ///
     /// # Errors
     /// When a sink can take no more; of kind `BrokenPipe` when its reader went away, which is no error of the
-    /// trace's: the caller stops and ends quietly. Of kind `InvalidData` where [`Options::strict`] is asked for and
+    /// trace's: the caller stops and ends quietly. Of kind `InvalidData` where [`PipelineOptions::strict`] is asked for and
     /// something is not whole.
     pub fn record(&mut self, record: Record) -> io::Result<()> {
         self.ledger.record(&record);
-        self.model.record(&record);
+        let Some(order) = &mut self.order else {
+            return self.take(record);
+        };
+        order.put(record);
+        while let Some(record) = self.order.as_mut().and_then(Order::take) {
+            self.take(record)?;
+        }
+        Ok(())
+    }
+
+    /// Takes what still waits for its turn.
+    fn take_waiting(&mut self) -> io::Result<()> {
+        while let Some(record) = self.order.as_mut().and_then(Order::take_all) {
+            self.take(record)?;
+        }
+        Ok(())
+    }
+
+    /// Decodes and shows a record whose turn it is.
+    fn take(&mut self, record: Record) -> io::Result<()> {
+        if matches!(record, Record::Submission(_)) && !self.deaf && blocked_write::is_over() {
+            self.ledger.add_unshown(1);
+            return Ok(());
+        }
+        for sink in &mut self.sinks {
+            sink.before(&record, &self.model)?;
+        }
+        let _ = self.model.record(&record);
         match &record {
             Record::Process(p) => self.life(p),
             Record::Channel(c) => self.channel(c),
-            _ => {}
+            Record::Gpu(g) => self.gpu(g),
+            Record::Image(i) => self.decoder.image(i.at.pid, i.address.0, &i.bytes),
+            Record::Ioctl(_)
+            | Record::Mapping(_)
+            | Record::Unmapping(_)
+            | Record::Submission(_)
+            | Record::Loss(_) => {}
+        }
+        // What is still to be told of a process comes before its end.
+        if let Record::Process(p) = &record
+            && matches!(p.life, Life::Exit { process: true } | Life::Exec { .. })
+        {
+            self.emit_replays(Some(Some(p.at.pid)))?;
+            self.decoder.forget_process(p.at.pid);
         }
         for sink in &mut self.sinks {
-            sink.record(&record)?;
+            sink.record(&record, &self.model)?;
         }
         match &record {
             Record::Submission(s) => self.submission(s),
             Record::Loss(loss) if self.options.strict => {
                 let what = match &loss.what {
-                    Lost::Blind { why } => why.clone(),
+                    Lost::Untraced { why } => why.clone(),
                     what => format!("lost: {what:?}"),
                 };
                 Err(io::Error::new(io::ErrorKind::InvalidData, what))
@@ -149,9 +243,6 @@ impl Pipeline {
                 self.names
                     .entry(p.at.pid)
                     .or_insert_with(|| name.as_str().into());
-                if matches!(p.life, Life::Exec { .. }) {
-                    self.decoder.forget_process(p.at.pid);
-                }
             }
             // A child bears its parent's name until it says otherwise.
             Life::Fork { child } | Life::Thread { child } => {
@@ -163,10 +254,22 @@ impl Pipeline {
                 self.names.remove(&p.at.tid);
                 if *process {
                     self.names.remove(&p.at.pid);
-                    self.decoder.forget_process(p.at.pid);
                 }
             }
         }
+    }
+
+    /// A GPU of the machine: its chip, and that of GPUs without a number while all are alike.
+    fn gpu(&mut self, g: &Gpu) {
+        let Some(chip) = Chip::with_pci_device(g.pci_device) else {
+            return;
+        };
+        self.decoder.chip(Some(g.minor), chip, ChipBy::Pci);
+        match self.chips.first() {
+            Some(first) if *first != chip => self.decoder.forget_chip(None),
+            _ => self.decoder.chip(None, chip, ChipBy::Pci),
+        }
+        self.chips.push(chip);
     }
 
     fn name(&self, tid: u32, pid: u32) -> Option<Arc<str>> {
@@ -210,7 +313,8 @@ impl Pipeline {
                 .options
                 .phases
                 .as_ref()
-                .and_then(|p| p.at(s.at.time_ns))
+                .zip(s.at.time())
+                .and_then(|(p, time)| p.at(time))
                 .cloned(),
         }
     }
@@ -234,6 +338,7 @@ impl Pipeline {
         let context = self.context(s);
         let mut outcome = Ok(());
         let (sinks, filter) = (&mut self.sinks, self.options.filter.as_ref());
+        let matched = &mut self.matched;
         let places = ByModel {
             model: &self.model,
             channel: s.channel,
@@ -243,11 +348,14 @@ impl Pipeline {
             if outcome.is_err() {
                 return;
             }
-            outcome = emit(sinks, event, filter.is_none_or(|f| f.matches(event)));
+            let matches = matched.count(filter.is_none_or(|f| f.matches(event)));
+            outcome = emit(sinks, event, matches);
             if let (true, Ok(()), Body::Stop(stop)) = (strict, &outcome, &event.body) {
-                let token = context.token.unwrap_or_default();
+                let token = context
+                    .token
+                    .map_or_else(|| "?".to_owned(), |t| format!("{t:#x}"));
                 let what = format!(
-                    "submission {} (token {token:#x}, position {}): {stop}",
+                    "submission {} (token {token}, position {}): {stop}",
                     context.serial, s.position
                 );
                 outcome = Err(io::Error::new(io::ErrorKind::InvalidData, what));
@@ -261,11 +369,33 @@ impl Pipeline {
         self.ledger.add_observed(observed);
     }
 
-    /// Writes out what the sinks have buffered: for a live trace that has nothing to do for a while.
+    /// Tells replays of graphs that waited for further submissions: those of a process at its end (`Some(Some(pid))`), all
+    /// at the end of the trace (`Some(None)`), or those that need not wait (`None`).
+    fn emit_replays(&mut self, end: Option<Option<u32>>) -> io::Result<()> {
+        let (sinks, filter) = (&mut self.sinks, self.options.filter.as_ref());
+        let matched = &mut self.matched;
+        let mut outcome = Ok(());
+        let mut tell = |event: &Event<'_>| {
+            if outcome.is_ok() {
+                let matches = matched.count(filter.is_none_or(|f| f.matches(event)));
+                outcome = emit(sinks, event, matches);
+            }
+        };
+        match end {
+            Some(pid) => self.decoder.end(pid, &mut tell),
+            None => self.decoder.flush(&mut tell),
+        }
+        outcome
+    }
+
+    /// Takes what waits for its turn, tells what waited for more, and writes out what the sinks have buffered: for a live
+    /// trace that has nothing to do for a while.
     ///
     /// # Errors
     /// As [`Pipeline::record`].
     pub fn flush(&mut self) -> io::Result<()> {
+        self.take_waiting()?;
+        self.emit_replays(None)?;
         self.sinks.iter_mut().try_for_each(|s| s.flush())
     }
 
@@ -274,8 +404,13 @@ impl Pipeline {
     /// # Errors
     /// As [`Pipeline::record`]. The ledger is lost then; ask [`Pipeline::ledger`] before where it matters.
     pub fn finish(mut self) -> io::Result<Ledger> {
+        self.take_waiting()?;
+        self.emit_replays(Some(None))?;
         // What is still buffered may not fit any more, and the ledger must know before it is shown.
         self.flush()?;
+        if !self.deaf && self.decoder.wants().operations {
+            self.ledger.understand(self.decoder.counts());
+        }
         let summary = Summary {
             counts: self.decoder.counts(),
             methods: self.decoder.method_counts(),
@@ -284,7 +419,7 @@ impl Pipeline {
             sink.summary(&summary);
             let mut ledger = self.ledger.clone();
             ledger.add_unshown(sink.unshown());
-            sink.finish(&ledger)?;
+            sink.finish(&ledger, &self.model)?;
         }
         let unshown = self.sinks.iter().map(|s| s.unshown()).sum();
         self.ledger.add_unshown(unshown);
@@ -293,7 +428,7 @@ impl Pipeline {
 }
 
 /// `matches`: the filter lets the event through.
-fn emit(sinks: &mut [Box<dyn Sink>], event: &Event<'_>, matches: bool) -> io::Result<()> {
+fn emit(sinks: &mut [Box<dyn Sink + '_>], event: &Event<'_>, matches: bool) -> io::Result<()> {
     sinks
         .iter_mut()
         .filter(|s| matches || s.sees_all())
@@ -326,54 +461,33 @@ impl Places for ByModel<'_> {
             class: found.class?,
             size: found.size,
             offset: found.offset,
-            cpu: found.cpu.map(|cpu| cpu.0),
+            cpu: found.cpu,
         })
     }
 }
 
-/// The engine of a channel nothing is known of, by what the submission does.
-///
-/// The classes it binds tell: a compute or 3D class needs the graphics engine; a channel that binds a copy class and
-/// neither of those feeds a copy engine. Where it binds nothing (its beginning was not seen) the fixed subchannels
-/// tell: 0 to 3 exist on a graphics runlist alone, and elsewhere libcuda uses 4 for copy engines; what writes
-/// SET_APPLICATION_ID there is a video engine, which one is not known. Graphics is runlist 0.
+/// The engine of a channel nothing is known of, by what the submission does: [`wire::engine`]. Subchannel 4 alone says
+/// nothing where the runlist is not known, nor where a video engine is used: which one is not known.
 fn engine_by_stream(s: &Submission, token: Option<u32>) -> Engine {
-    const SET_OBJECT: u16 = 0;
-    const FIRST_OF_ENGINE: u16 = 0x100;
-    const SET_APPLICATION_ID: u16 = 0x200;
     let runlist = token.map(|t| (t >> 16) & 0x7f);
     let mut stream = Stream::default();
-    let (mut bound, mut used, mut video) = (Engine::Unknown, Engine::Unknown, false);
+    let mut evidence = EngineEvidence::default();
     for segment in &s.segments {
-        let EntryKind::Segment { len, .. } = entry::read(segment.entry, 0) else {
-            continue;
-        };
+        let len = entry::len(segment.entry);
         for item in stream.runs(&segment.bytes, len, &segment.holes) {
-            let Item::Run(run) = item else { continue };
-            if run.is_empty() {
-                continue;
-            }
-            match (run.address, run.subchannel) {
-                (SET_OBJECT, _) => match classes::family(run.word(0).unwrap_or(0) & 0xffff) {
-                    Family::Compute | Family::Graphics3d => return Engine::Graphics,
-                    Family::Copy => bound = Engine::Copy(None),
-                    _ => {}
-                },
-                (FIRST_OF_ENGINE.., 0..=3) if runlist.is_none_or(|r| r == 0) => {
-                    used = Engine::Graphics;
-                }
-                (SET_APPLICATION_ID, 4) => video = true,
-                (FIRST_OF_ENGINE.., 4)
-                    if used == Engine::Unknown && runlist.is_some_and(|r| r != 0) =>
-                {
-                    used = Engine::Copy(None);
-                }
-                _ => {}
+            if let Item::Run(run) = item {
+                evidence.take(&run);
             }
         }
+        if evidence.by_class() == Some(Feeds::Graphics) {
+            break;
+        }
     }
-    match bound {
-        Engine::Unknown if !video => used,
-        bound => bound,
-    }
+    let used = evidence
+        .by_subchannel(runlist)
+        .filter(|f| !evidence.video && (runlist.is_some() || *f == Feeds::Graphics));
+    evidence
+        .by_class()
+        .or(used)
+        .map_or(Engine::Unknown, Engine::from)
 }

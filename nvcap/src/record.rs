@@ -6,32 +6,53 @@
 //!
 //! Times are nanoseconds of `CLOCK_MONOTONIC` of the traced machine.
 
-use std::fmt;
-
-/// An address as the GPU uses it in a given address space.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
-pub struct GpuVa(pub u64);
+use crate::wire::{GpuVa, Hole};
 
 /// An address in a process.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct CpuVa(pub u64);
 
-macro_rules! address {
-    ($($t:ty)*) => { $(
-        impl fmt::Debug for $t {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result { write!(f, "{:#x}", self.0) }
+crate::wire::address!(CpuVa);
+
+/// An enum whose values have names, as JSON and text show them.
+macro_rules! named {
+    ($(#[$meta:meta])* pub enum $t:ident { $($(#[$of:meta])* $value:ident = $name:literal,)* }) => {
+        $(#[$meta])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        #[non_exhaustive]
+        pub enum $t {
+            $($(#[$of])* $value,)*
         }
-        impl fmt::Display for $t {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result { write!(f, "{:#x}", self.0) }
+
+        impl $t {
+            /// Its name, as JSON and text have it.
+            #[must_use]
+            pub const fn name(self) -> &'static str {
+                match self {
+                    $(Self::$value => $name,)*
+                }
+            }
         }
-    )* };
+
+        impl std::fmt::Display for $t {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.pad(self.name())
+            }
+        }
+
+        impl serde::Serialize for $t {
+            fn serialize<S: serde::Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
+                s.serialize_str(self.name())
+            }
+        }
+    };
 }
-address!(GpuVa CpuVa);
+pub(crate) use named;
 
 /// When and where something happened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct At {
-    /// Nanoseconds, `CLOCK_MONOTONIC`.
+    /// Nanoseconds, `CLOCK_MONOTONIC`; 0 where the source does not know it.
     pub time_ns: u64,
     /// Process (thread group) id in the tracer's PID namespace; 0 where the source does not know it.
     pub pid: u32,
@@ -39,8 +60,17 @@ pub struct At {
     pub tid: u32,
 }
 
+impl At {
+    /// The time, where it is known.
+    #[must_use]
+    pub fn time(&self) -> Option<u64> {
+        (self.time_ns != 0).then_some(self.time_ns)
+    }
+}
+
 /// Which NVIDIA device file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum Device {
     /// `/dev/nvidiactl`.
     Control,
@@ -135,6 +165,7 @@ pub struct Unmapping {
 
 /// What became of a process or thread.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Life {
     /// It was there, or became traced, under this command name.
     Present {
@@ -205,24 +236,26 @@ pub struct Channel {
     pub origin: Origin,
 }
 
-/// How a channel was learnt.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Origin {
-    /// Its allocation was seen.
-    Allocated,
-    /// It was found in the memory of a process that was already running.
-    Found,
-    /// So was it, and its token is that of the error notifier at its place in the order of channels: nothing that the
-    /// process did has shown it.
-    Notified,
-    /// The user named it (`--channels FILE`).
-    Given,
-    /// A capture names it.
-    Recorded,
+named! {
+    /// How a channel was learnt.
+    pub enum Origin {
+        /// Its allocation was seen.
+        Allocated = "allocated",
+        /// It was found in the memory of a process that was already running.
+        Found = "found",
+        /// So was it, and its token is that of the error notifier at its place in the order of channels: nothing that the
+        /// process did has shown it.
+        Notified = "notified",
+        /// The user named it (`--channels FILE`).
+        Given = "given",
+        /// A capture names it.
+        Recorded = "recorded",
+    }
 }
 
 /// How a submission was seen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum How {
     /// At the doorbell, by the breakpoint.
     Trapped,
@@ -232,21 +265,17 @@ pub enum How {
     Recorded,
 }
 
-/// A part of a pushbuffer segment that could not be read.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Hole {
-    /// Offset from the segment's start, bytes.
-    pub offset: u32,
-    /// Length, bytes. The bytes are zero in [`Segment::bytes`].
-    pub len: u32,
-}
+/// Bytes of pushbuffers that one submission, or one look at a ring, brings at most: entries may announce 8 MiB each, all of
+/// the same memory or of none. What is beyond is counted as unreadable.
+pub const MOST_BYTES: usize = 128 << 20;
 
 /// One GPFIFO entry and the bytes it points to.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct Segment {
     /// The 8-byte ring entry as it was in the ring.
     pub entry: u64,
-    /// The pushbuffer bytes, as many as the entry's LENGTH says (zero where missing).
+    /// The pushbuffer bytes, as many as the entry's LENGTH says (zero where missing); fewer, where what is behind them was
+    /// not captured.
     pub bytes: Vec<u8>,
     /// What of `bytes` could not be read.
     pub holes: Vec<Hole>,
@@ -283,6 +312,31 @@ pub struct Submission {
     pub segments: Vec<Segment>,
 }
 
+/// A GPU of the traced machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Gpu {
+    /// When it was looked at.
+    pub at: At,
+    /// Number N of `/dev/nvidiaN`.
+    pub minor: u32,
+    /// PCI device id (of vendor 10de).
+    pub pci_device: u16,
+}
+
+/// What lies in GPU memory, known from a copy that the driver keeps in the process's own memory: for what was written
+/// before the trace began.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Image {
+    /// When it was found, and whose it is.
+    pub at: At,
+    /// Where it lies for the GPU.
+    pub address: GpuVa,
+    /// What lies there.
+    pub bytes: Vec<u8>,
+    /// Where the copy was found.
+    pub found: CpuVa,
+}
+
 /// Something that is known to be missing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Loss {
@@ -294,8 +348,25 @@ pub struct Loss {
     pub what: Lost,
 }
 
+named! {
+    /// What records that did not fit into a buffer would have told.
+    pub enum RecordKind {
+        /// What was asked of the driver.
+        Driver = "driver",
+        /// Calls of the driver that the tracer did not see whole.
+        PreemptedCalls = "driver (calls during which a fentry program was preempted)",
+        /// What was asked of the driver, and the life of processes.
+        DriverCalls = "driver (ioctls, mappings, processes)",
+        /// Ioctls.
+        Ioctl = "ioctl",
+        /// Submissions.
+        Submission = "submission",
+    }
+}
+
 /// What was lost.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Lost {
     /// Ring entries that were overwritten before they were read: first position and count.
     Entries {
@@ -307,7 +378,7 @@ pub enum Lost {
     /// Records that did not fit into the ring buffer, by kind of record.
     Records {
         /// What they would have told.
-        kind: &'static str,
+        kind: RecordKind,
         /// How many.
         count: u64,
     },
@@ -319,7 +390,7 @@ pub enum Lost {
         count: u64,
     },
     /// The tracer could not follow something (a process that could not be armed, say).
-    Blind {
+    Untraced {
         /// Why, in words.
         why: String,
     },
@@ -327,6 +398,7 @@ pub enum Lost {
 
 /// One raw fact.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Record {
     /// An ioctl.
     Ioctl(Box<Ioctl>),
@@ -340,6 +412,40 @@ pub enum Record {
     Channel(Box<Channel>),
     /// A submission.
     Submission(Submission),
+    /// A GPU, as the system names it.
+    Gpu(Gpu),
+    /// Memory that the GPU was given before the trace began.
+    Image(Box<Image>),
     /// A loss.
     Loss(Loss),
+}
+
+impl Record {
+    /// When and where it happened, or was noticed.
+    #[must_use]
+    pub fn at(&self) -> At {
+        match self {
+            Self::Ioctl(r) => r.at,
+            Self::Mapping(r) => r.at,
+            Self::Unmapping(r) => r.at,
+            Self::Process(r) => r.at,
+            Self::Channel(r) => r.at,
+            Self::Submission(r) => r.at,
+            Self::Gpu(r) => r.at,
+            Self::Image(r) => r.at,
+            Self::Loss(r) => r.at,
+        }
+    }
+    /// Bytes that it takes while it waits to be decoded, about.
+    #[must_use]
+    pub fn size(&self) -> usize {
+        match self {
+            Self::Submission(s) => {
+                256 + s.segments.iter().map(|g| g.bytes.len() + 64).sum::<usize>()
+            }
+            Self::Image(i) => 256 + i.bytes.len(),
+            Self::Ioctl(i) => 512 + i.input.data.len() + i.output.data.len(),
+            _ => 256,
+        }
+    }
 }

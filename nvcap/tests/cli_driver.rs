@@ -10,8 +10,8 @@ use std::path::Path;
 use std::process::Command;
 
 use common::cli::{Folder, argument, nvcap, text};
+use common::files::{capture, fixture};
 use common::schema::Schema;
-use common::shared::{fixture, shared};
 use serde_json::Value;
 
 /// What it wrote, when it ended with 0.
@@ -34,9 +34,9 @@ fn part() -> String {
     argument(fixture("h200-ioctl-part.log.gz"))
 }
 
-/// The whole log, where it is present.
+/// The whole log.
 fn whole() -> Option<String> {
-    shared("captures/h200-ioctl.log.gz").map(argument)
+    capture("h200-ioctl.log.gz").map(argument)
 }
 
 /// Objects by type.
@@ -94,10 +94,13 @@ fn a_log_with_a_line_that_is_none_is_incomplete() {
     assert_eq!(out.status.code(), Some(3));
     let said = text(&out.stderr);
     assert!(
-        said.contains("1 lines were not understood, the first is line 5"),
+        said.contains("1 line was not understood, the first is line 5"),
         "{said}"
     );
-    assert!(said.contains("1 ioctls have no return"), "{said}");
+    assert!(
+        said.contains("of 1 ioctl what came back is missing"),
+        "{said}"
+    );
     assert!(text(&out.stdout).contains("NV_ESC_SYS_PARAMS(memblock_size=0x40000000) = 0"));
     let out = nvcap(&["channels", "--json", "--from", "ioctl-log", &log]);
     assert_eq!(
@@ -108,7 +111,7 @@ fn a_log_with_a_line_that_is_none_is_incomplete() {
     fs::write(&log, "nothing of the kind\n").unwrap();
     let out = nvcap(&["ioctls", "--from", "ioctl-log", &log]);
     assert_eq!(out.status.code(), Some(1));
-    assert!(text(&out.stderr).contains("not an ioctl log"));
+    assert!(text(&out.stderr).contains("no IOCTL or MMAP line"));
 }
 
 #[test]
@@ -156,21 +159,23 @@ fn channels_of_a_log() {
 
 #[test]
 fn a_process_that_tidied_up_is_shown_as_it_was() {
-    use nvcap::driver::Options;
-    use nvcap::output::gather::Gather;
+    use nvcap::output::model_view::ModelView;
+    use nvcap::pipeline::{Pipeline, PipelineOptions};
     use nvcap::record::{At, CpuVa, Life, Process, Record, Unmapping};
     use nvcap::source::file::ioctl_log;
 
-    let options = ioctl_log::Options {
+    let options = ioctl_log::LogOptions {
         pid: 77,
         driver_version: None,
     };
     let log = ioctl_log::read_file(Path::new(&part()), options).unwrap();
     let shown = |also: Vec<Record>| {
-        let mut gather = Gather::new(Options::default(), true);
+        let mut gather = ModelView::new(true);
+        let mut pipeline = Pipeline::new(PipelineOptions::default(), vec![Box::new(&mut gather)]);
         for record in log.records.iter().chain(&also) {
-            gather.record(record);
+            pipeline.record(record.clone()).unwrap();
         }
+        pipeline.finish().unwrap();
         (gather.channels_json(), gather.maps_json())
     };
     let at = At {
@@ -334,7 +339,7 @@ fn streams_come_after_the_ledger_and_a_filter_changes_nothing_in_them() {
         .split_once("streams: who shared which channel\n")
         .unwrap();
     assert!(ledger.contains("42 submissions"), "{ledger}");
-    assert!(streams.contains("channel 0x10012"), "{streams}");
+    assert!(streams.contains("channel 6   0x10012"), "{streams}");
 
     let schema = Schema::of_output();
     let folder = Folder::new("streams");
@@ -382,10 +387,24 @@ fn streams_come_after_the_ledger_and_a_filter_changes_nothing_in_them() {
 #[cfg(target_os = "linux")]
 mod look {
     use std::os::fd::AsRawFd;
+    use std::process::Output;
+
+    use common::cli::nvcap_with;
 
     use super::*;
 
     const SLOT: usize = 0x3000;
+
+    /// As the tests' own GPU: plain files count as the driver's.
+    fn nvcap(args: &[&str]) -> Output {
+        nvcap_with(&[("NVCAP_DEVICES_BY_NAME", "1")], args)
+    }
+
+    fn stdout(args: &[&str]) -> String {
+        let out = nvcap(args);
+        assert_eq!(out.status.code(), Some(0), "{}", text(&out.stderr));
+        text(&out.stdout)
+    }
 
     struct Mapped(*mut u8, usize);
 
@@ -466,6 +485,13 @@ mod look {
         }
         assert_eq!(out.status.code(), Some(0), "{}", text(&out.stderr));
         let channels = array(&text(&out.stdout));
+        let fits = |name: &str, all: &[Value]| {
+            let all = Value::Array(all.to_vec());
+            Schema::of(name)
+                .check(&all)
+                .unwrap_or_else(|e| panic!("{name}: {e}"));
+        };
+        fits("channels", &channels);
         let base = rings.0 as u64;
         let of = |c: &Value, what: &str| c[what].as_u64().unwrap();
         let seen: Vec<_> = channels
@@ -495,6 +521,7 @@ mod look {
         );
 
         let maps = array(&stdout(&["maps", "--json", "-p", &pid]));
+        fits("maps", &maps);
         let map = |at: *mut u8| {
             let found = maps.iter().find(|m| m["start"] == at as u64);
             found.unwrap_or_else(|| panic!("{at:?} in {maps:?}"))
@@ -510,5 +537,16 @@ mod look {
                 .starts_with("system memory")
         );
         assert_eq!(maps.len(), 3);
+
+        // Without that word they are what they are: files with a name.
+        for command in ["channels", "maps"] {
+            let out = nvcap_with(&[], &[command, "--json", "-p", &pid]);
+            let answer = (out.status.code(), text(&out.stdout));
+            assert_eq!(answer, (Some(0), "[]\n".to_owned()), "{command}");
+        }
+        let out = nvcap_with(&[], &["dump", "-p", &pid]);
+        let said = text(&out.stderr);
+        assert!(said.contains("uses no GPU"), "{said}");
+        assert_eq!(out.status.code(), Some(4));
     }
 }

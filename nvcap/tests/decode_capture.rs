@@ -1,26 +1,26 @@
-//! The decoder on a real capture: `captures/h200-mixed.orc.xz` of the shared folder (`NVCAP_SHARED`, or `../shared`
-//! beside the repository) where that is present, and what was cut from it into `tests/fixtures` always.
+//! The decoder on a real capture, `tests/captures/h200-mixed.orc.xz`, and on what was cut from it into `tests/fixtures`.
 
 #[path = "decode_common/capture.rs"]
 mod capture;
-#[path = "common/shared.rs"]
-mod shared;
+#[path = "common/files.rs"]
+mod files;
 
 use std::collections::BTreeMap;
 
 use capture::decode;
+use files::fixture;
 use nvcap::{
     decode::{
-        Counts, Wants, classes,
+        Counts, DecodeOptions, Decoder, Wants, classes,
         event::{
-            Body, Copy, Direction, EntryKind, Evidence, InlineContent, Launch, LaunchKind,
+            Body, ChipBy, Copy, Direction, Evidence, Graph, InlineContent, Launch, LaunchKind,
             Operation, SemaphoreAction, SemaphoreUnit,
         },
     },
-    record::Record,
+    record::{Record, Submission},
     source::file::orc::{Channels, Orc},
+    wire::entry::EntryKind,
 };
-use shared::{fixture, shared};
 
 /// Operations by the name of the phase they fall into.
 fn by_phase(
@@ -28,11 +28,12 @@ fn by_phase(
     phases: &[(String, u64, u64)],
 ) -> BTreeMap<String, Vec<Operation>> {
     let mut all: BTreeMap<String, Vec<Operation>> = BTreeMap::new();
-    decode(orc, Wants::default(), |s, e| {
+    decode(orc, Wants::default(), |_, e| {
         let Body::Operation(operation) = e.body else {
             return;
         };
-        let time = s.at.time_ns;
+        // Of the event, not of the submission that is read: a replay is told when something else comes.
+        let time = e.context.at.time_ns;
         let phase = phases
             .iter()
             .find(|p| (p.1..=p.2).contains(&time))
@@ -45,7 +46,7 @@ fn by_phase(
 }
 
 fn phases() -> Option<Vec<(String, u64, u64)>> {
-    let text = std::fs::read_to_string(shared("captures/h200-mixed.phases")?).expect("readable");
+    let text = std::fs::read_to_string(files::capture("h200-mixed.phases")?).expect("readable");
     let phase = |line: &str| {
         let words: Vec<&str> = line.split_whitespace().collect();
         (
@@ -77,6 +78,16 @@ fn copies(operations: &[Operation]) -> Vec<&Copy> {
     found
 }
 
+fn graphs(operations: &[Operation]) -> Vec<&Graph> {
+    let mut found = Vec::new();
+    for operation in operations {
+        if let Operation::Graph(graph) = operation {
+            found.push(&**graph);
+        }
+    }
+    found
+}
+
 /// The only launch of the user's among these.
 fn user(operations: &[Operation]) -> &Launch {
     let users: Vec<_> = launches(operations)
@@ -89,11 +100,12 @@ fn user(operations: &[Operation]) -> &Launch {
 
 #[test]
 fn the_whole_capture_in_numbers() {
-    let Some(path) = shared("captures/h200-mixed.orc.xz") else {
+    let Some(path) = files::capture("h200-mixed.orc.xz") else {
         return;
     };
     let mut entries = 0;
     let mut methods = 0;
+    let mut chips = Vec::new();
     let mut writes: BTreeMap<(u32, &'static str), u64> = BTreeMap::new();
     let mut operations: BTreeMap<&'static str, u64> = BTreeMap::new();
     let mut kinds: BTreeMap<String, u64> = BTreeMap::new();
@@ -135,16 +147,25 @@ fn the_whole_capture_in_numbers() {
                         SemaphoreUnit::Host => "host semaphore",
                         SemaphoreUnit::Engine => "engine semaphore",
                         SemaphoreUnit::Copy => "copy semaphore",
+                        other => panic!("{other:?} in a capture of CUDA"),
                     },
+                    Operation::Graph(g) => {
+                        assert_eq!((g.unresolved, g.kernels), (0, g.nodes), "{g:?}");
+                        "graph"
+                    }
+                    Operation::Barrier(b) if b.what.starts_with("pcas_") => "pcas",
                     Operation::Barrier(_) => "barrier",
                     Operation::Bind(_) => "bind",
                     other => panic!("{other:?} in a capture of CUDA"),
                 };
                 *operations.entry(name).or_default() += 1;
             }
-            Body::Stop(stop) => panic!("{stop:?}"),
+            Body::Chip(chip) => chips.push((chip.chip, chip.by)),
+            _ => panic!("{e:?}"),
         },
     );
+    // Its first submission binds HOPPER_COMPUTE_A and the others.
+    assert_eq!(chips, [("GH100", ChipBy::Bound)]);
     assert_eq!(methods, 749_608);
     assert_eq!(entries, 600);
     let counts = decoder.counts();
@@ -154,6 +175,13 @@ fn the_whole_capture_in_numbers() {
         bytes: 3_149_368,
         methods: 749_608,
         runs: 37_734,
+        // 26 memsets and copies of the driver's, 234 kernels launched one by one (a graph of one kernel, uploaded with
+        // its first launch, among them), and two replays each of chains of 1, 2, 4 ... 1024 kernels, and one more of
+        // that graph.
+        launches: 26 + 234 + 4_095,
+        kernels: 234 + 4_095,
+        nodes: 4_095,
+        graphs: 23,
         ..Counts::default()
     };
     assert_eq!(counts, expected);
@@ -169,7 +197,11 @@ fn the_whole_capture_in_numbers() {
     assert!(writes.values().all(|n| *n == 0));
     let expected: BTreeMap<&str, u64> = [
         ("submission", 600),
-        ("launch", 2_833),
+        // Those, and what launches nothing: 259 companions behind launches and 18 empty grids that begin a graph.
+        ("launch", 26 + 234 + 4_095 + 259 + 18),
+        ("graph", 23),
+        // Of 2,833 PCAS, 519 are launches and companions at once.
+        ("pcas", 2_833 - 26 - 234 - 259),
         ("inline", 7_433),
         // 354 LAUNCH_DMA of the copy class: 171 transfers and 183 semaphores.
         ("copy", 171),
@@ -183,7 +215,7 @@ fn the_whole_capture_in_numbers() {
     assert_eq!(operations, expected);
     let expected: BTreeMap<String, u64> = [
         // All are resolved: no Unresolved here.
-        ("User", 2_530),
+        ("User", 4_329),
         ("Companion", 277),
         ("DriverMemset", 11),
         ("DriverCopy", 15),
@@ -200,7 +232,7 @@ fn the_whole_capture_in_numbers() {
 
 #[test]
 fn every_phase_reads_as_what_it_did() {
-    let (Some(path), Some(phases)) = (shared("captures/h200-mixed.orc.xz"), phases()) else {
+    let (Some(path), Some(phases)) = (files::capture("h200-mixed.orc.xz"), phases()) else {
         return;
     };
     let all = by_phase(Orc::open(&path).expect("opens"), &phases);
@@ -310,7 +342,7 @@ fn check_phase(name: &str, operations: &[Operation]) {
             panic!("{operations:#?}")
         };
         assert_eq!(
-            (copy.mode, copy.line_bytes, copy.lines, copy.bytes),
+            (copy.mode.name(), copy.line_bytes, copy.lines, copy.bytes),
             ("pitch", 300, 40, 12_000)
         );
         assert_eq!(copy.pitch, Some((512, 1024)));
@@ -329,8 +361,10 @@ fn check_phase(name: &str, operations: &[Operation]) {
             (launch.grid, launch.block),
             (Some([2, 1, 1]), Some([1024, 1, 1]))
         );
-        // What was asked for and the system's 1 KiB.
-        assert_eq!(launch.shared_bytes, Some(49 * 1024));
+        assert_eq!(
+            (launch.shared_bytes, launch.shared_reserved_bytes),
+            (Some(48 * 1024), Some(1024))
+        );
     } else if name == "empty_1" {
         let launch = user(operations);
         assert_eq!(
@@ -342,9 +376,81 @@ fn check_phase(name: &str, operations: &[Operation]) {
         let release = |o: &&Operation| matches!(o, Operation::Semaphore(s) if s.action == SemaphoreAction::Release);
         assert_eq!(operations.iter().filter(release).count(), 3);
         user(operations);
-    } else if name.starts_with("graph_upload") || name.starts_with("graph_again") {
-        assert_eq!(kind(LaunchKind::Unresolved), 0, "{name}");
+    } else if name.starts_with("graph_upload") || name.starts_with("graph_inst") {
+        // QMDs are written and made ready; nothing runs.
+        assert_eq!(launches(operations), Vec::<&Launch>::new(), "{name}");
+        assert_eq!(graphs(operations), Vec::<&Graph>::new(), "{name}");
+    } else if name.starts_with("graph_first") || name.starts_with("graph_again") {
+        check_chain(name, size, operations);
+    } else if name.starts_with("graph_mixed") {
+        // Host to device, a kernel, a memset of 4 KiB, device to host. In the first replay the kernel's QMD is written:
+        // that launch looks like any other.
+        let kernel = user(operations);
+        assert_eq!(
+            (kernel.grid, kernel.block),
+            (Some([64, 1, 1]), Some([128, 1, 1]))
+        );
+        assert_eq!(
+            (
+                copied(Direction::HostToDevice),
+                copied(Direction::DeviceToHost)
+            ),
+            (65_536, 65_536)
+        );
+        assert_eq!(data(), 4096);
+        let replays = usize::from(name.ends_with("again"));
+        assert_eq!(
+            (
+                graphs(operations).len(),
+                usize::from(kernel.replay.is_some())
+            ),
+            (replays, replays)
+        );
     }
+}
+
+/// A replay of a graph of `n` kernels, each after the other: `saxpy<<<64, 128>>>(f, f, 2.f, 8192)`.
+fn check_chain(name: &str, n: u64, operations: &[Operation]) {
+    let kernels: Vec<_> = launches(operations)
+        .into_iter()
+        .filter(|l| l.kind != LaunchKind::Companion)
+        .collect();
+    assert_eq!(kernels.len() as u64, n, "{name}");
+    let mut qmds = std::collections::BTreeSet::new();
+    for (place, l) in kernels.iter().enumerate() {
+        assert_eq!(
+            (l.kind, l.place),
+            (LaunchKind::User, Some(place as u32)),
+            "{name}"
+        );
+        assert_eq!(
+            (l.grid, l.block),
+            (Some([64, 1, 1]), Some([128, 1, 1])),
+            "{name}"
+        );
+        let args = l.args.as_deref().expect("uploaded with the graph");
+        assert_eq!(args.len(), 24, "{name}");
+        assert_eq!(args[..8], args[8..16]);
+        assert_eq!(f32::from_le_bytes(args[16..20].try_into().expect("4")), 2.0);
+        assert_eq!(u32::from_le_bytes(args[20..].try_into().expect("4")), 8192);
+        assert_eq!(l.replay, kernels[0].replay);
+        assert!(qmds.insert(l.qmd), "{name}: {l:?} twice");
+    }
+    // One of four or more begins with an empty grid.
+    assert_eq!(
+        launches(operations).len() - kernels.len(),
+        usize::from(n >= 4),
+        "{name}"
+    );
+    let [graph] = graphs(operations)[..] else {
+        panic!("{name}: {:?}", graphs(operations))
+    };
+    assert_eq!((graph.nodes, graph.kernels), (n as u32, n as u32), "{name}");
+    assert_eq!(
+        (Some(graph.replay), graph.uploaded, graph.conditional),
+        (kernels[0].replay, false, false)
+    );
+    assert_eq!((graph.channels.len(), graph.submissions.len()), (1, 1));
 }
 
 /// `vadd<<<4096, 256>>>(f, f + 1048576, f + 2097152, 1048576)`.
@@ -427,16 +533,15 @@ fn the_fixture() {
         .iter()
         .filter(|l| l.kind == LaunchKind::Unresolved)
         .collect();
-    assert!(
-        unresolved
-            .iter()
-            .all(|l| l.qmd.is_some() && l.grid.is_none())
-    );
+    let [unresolved] = unresolved[..] else {
+        panic!("{unresolved:#?}")
+    };
+    assert!(unresolved.qmd.is_some() && unresolved.grid.is_none());
     let big = copies(&operations);
     let ways: Vec<_> = big
         .iter()
         .filter(|c| c.bytes == 28_672)
-        .map(|c| (c.mode, c.direction, c.direction_from))
+        .map(|c| (c.mode.name(), c.direction, c.direction_from))
         .collect();
     let habit = |way| ("linear", Some(way), Some(Evidence::Habit));
     assert_eq!(
@@ -492,16 +597,26 @@ fn wanting_less_changes_nothing_else() {
         operations: false,
     });
     assert!(none.is_empty());
-    assert_eq!((counts, methods), (all.1, all.2));
+    // What runs is counted only where operations are wanted.
+    assert!(all.1.launches > 0);
+    let expected = Counts {
+        launches: 0,
+        kernels: 0,
+        nodes: 0,
+        unresolved: 0,
+        graphs: 0,
+        ..all.1
+    };
+    assert_eq!((counts, methods), (expected, all.2));
 }
 
 #[test]
 fn channels_of_the_oracles_log() {
-    let Some(path) = shared("captures/h200-mixed.channels") else {
+    let Some(path) = files::capture("h200-mixed.channels") else {
         return;
     };
     let channels = Channels::parse(&std::fs::read_to_string(path).expect("readable"));
-    let Some(path) = shared("captures/h200-mixed.orc.xz") else {
+    let Some(path) = files::capture("h200-mixed.orc.xz") else {
         return;
     };
     let orc = Orc::open(&path)
@@ -526,7 +641,7 @@ fn channels_of_the_oracles_log() {
 
 #[test]
 fn ring_positions_are_contiguous() {
-    let Some(path) = shared("captures/h200-mixed.orc.xz") else {
+    let Some(path) = files::capture("h200-mixed.orc.xz") else {
         return;
     };
     let mut next: BTreeMap<u32, u64> = BTreeMap::new();
@@ -539,4 +654,51 @@ fn ring_positions_are_contiguous() {
         }
     }
     assert_eq!(next.len(), 20);
+}
+
+/// Doorbells that were missed come as one submission, of all their entries: what runs is the same.
+#[test]
+fn doorbells_caught_up_together_run_the_same() {
+    let Some(path) = files::capture("h200-mixed.orc.xz") else {
+        return;
+    };
+    let run = |most: usize| {
+        let mut decoder = Decoder::new(DecodeOptions::default());
+        let mut ran = Vec::new();
+        let mut submit = |decoder: &mut Decoder, s: &Submission| {
+            let context = decoder.context(s, 0);
+            decoder.submission(s, &context, &(), &mut |e| {
+                if let Body::Operation(Operation::Launch(l)) = e.body
+                    && l.kind != LaunchKind::Companion
+                {
+                    ran.push((l.qmd, l.kind, l.grid, l.args.clone()));
+                }
+            });
+        };
+        let mut waiting: Option<Submission> = None;
+        for record in Orc::open(&path).expect("opens") {
+            let Record::Submission(s) = record.expect("whole") else {
+                continue;
+            };
+            match &mut waiting {
+                Some(w) if w.channel == s.channel && w.segments.len() < most => {
+                    w.segments.extend(s.segments);
+                }
+                _ => {
+                    if let Some(w) = waiting.replace(s) {
+                        submit(&mut decoder, &w);
+                    }
+                }
+            }
+        }
+        submit(&mut decoder, &waiting.expect("one"));
+        (ran, decoder.counts().kernels)
+    };
+    let apart = run(1);
+    assert_eq!(apart.1, 4_329);
+    for most in [2, 3, 8, 64] {
+        let together = run(most);
+        assert_eq!(together.1, apart.1, "{most} together");
+        assert_eq!(together.0, apart.0, "{most} together");
+    }
 }

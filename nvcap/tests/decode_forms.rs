@@ -6,15 +6,19 @@ mod decode_common;
 use decode_common::{Bench, CODE};
 use nvcap::{
     decode::{
-        Options,
+        DecodeOptions,
         defaults::Chip,
         encode::{Pushbuffer, Qmd},
-        entry::{self, Opcode},
-        event::{Engine, EntryKind, InlineContent, LaunchKind, Operation, Stop, StopReason},
-        stream::{Header, Step},
+        event::{ChipBy, ChipSettled, Engine, InlineContent, LaunchKind, Operation, Stop},
         view::View,
     },
-    record::{ChannelId, GpuVa, Hole, Segment},
+    record::{ChannelId, Segment},
+    wire::{
+        GpuVa, Hole,
+        entry::{self, EntryKind, Opcode},
+        header::{Header, Step},
+        stream::StopReason,
+    },
 };
 
 #[test]
@@ -37,14 +41,16 @@ fn subdevice_masks() {
     );
     assert_eq!(b.decoder.counts().masked, 3);
     // What is masked does nothing, and the mask outlives the submission.
+    b.operations.clear();
     b.words(|p| {
-        p.bind(4, 0xc8b5);
+        p.bind(4, 0xcab5);
     });
     assert!(b.operations.is_empty());
+    assert!(b.chips.iter().all(|c| c.chip != "GB202"), "nor is it bound");
     // The other GPU of the group sees the opposite.
-    let mut b = Bench::with(Options {
+    let mut b = Bench::with(DecodeOptions {
         subdevice: 1,
-        ..Options::default()
+        ..DecodeOptions::default()
     });
     b.words(|p| {
         p.control(Header::SetSubdeviceMask(0b10))
@@ -237,20 +243,16 @@ fn processes_do_not_mix() {
             .pcas(1, 0xcbc0, 0x10_0000)
             .expect("launches");
     });
-    let Operation::Launch(launch) = b.one() else {
-        panic!()
-    };
+    let launch = b.launch();
     assert_eq!(
         (launch.kind, launch.grid, launch.qmd),
-        (LaunchKind::Unresolved, None, Some(0x10_0000))
+        (LaunchKind::Unresolved, None, Some(GpuVa(0x10_0000)))
     );
     (b.pid, b.channel, b.position) = (100, ChannelId(0), 1);
     b.words(|p| {
         p.pcas(1, 0xcbc0, 0x10_0000).expect("launches");
     });
-    let Operation::Launch(launch) = b.one() else {
-        panic!()
-    };
+    let launch = b.launch();
     assert_eq!(
         (launch.kind, launch.grid),
         (LaunchKind::User, Some([1, 2, 3]))
@@ -261,9 +263,7 @@ fn processes_do_not_mix() {
             .pcas(1, 0xcbc0, 0x10_0000)
             .expect("launches");
     });
-    let Operation::Launch(launch) = b.one() else {
-        panic!()
-    };
+    let launch = b.launch();
     assert_eq!(launch.kind, LaunchKind::Unresolved);
 }
 
@@ -294,15 +294,33 @@ fn subchannels_without_a_bind() {
     // And so does the caller.
     let mut b = Bench::new().channel(0xc56f, 1);
     b.decoder
-        .chip(Some(0), Chip::named("AD102").expect("known"));
+        .chip(Some(0), Chip::named("AD102").expect("known"), ChipBy::Pci);
     assert_eq!(class(&mut b, 1), 0xc9c0);
     b.decoder.engine(ChannelId(0), Engine::Nvdec(0));
     assert_eq!(class(&mut b, 4), 0xc9b0);
-    // Nothing is known: the write is told, with no class, and counted.
+    // Nothing is known but the method, WAIT_FOR_IDLE of every compute class: the oldest is assumed, which is said.
     let mut b = Bench::new();
-    assert_eq!(class(&mut b, 1), 0);
+    assert_eq!(class(&mut b, 1), 0xc3c0);
+    let (chip, by) = ("GV100", ChipBy::Methods);
+    assert_eq!(b.chips, [ChipSettled { chip, by }]);
+    assert!(by.is_assumed());
+    // What is bound is believed before that, and before what comes first in the same submission.
+    b.words(|p| {
+        p.method(Step::Immediate, 1, 0x110, &[0]).bind(0, 0xcb97);
+    });
+    let classes: Vec<_> = b.writes[1..].iter().map(|w| w.class).collect();
+    assert_eq!(classes, [0xcbc0, 0xc86f]);
+    let (chip, by) = ("GH100", ChipBy::Bound);
+    assert_eq!(b.chips[1..], [ChipSettled { chip, by }]);
+    // Only once.
+    assert_eq!(class(&mut b, 1), 0xcbc0);
+    assert_eq!(b.chips.len(), 2);
+    // A subchannel that no chip has a class for: the write is told, with no class, and counted.
+    let mut b = Bench::new();
+    assert_eq!(class(&mut b, 6), 0);
     assert_eq!(b.decoder.counts().classless, 1);
     assert_eq!(b.writes[0].id().to_string(), "0x0110");
+    assert_eq!(b.chips, []);
 }
 
 #[test]
@@ -322,6 +340,9 @@ fn copies_are_followed_through_the_shadow() {
         p.copy(4, 0xc8b5, 0x10_0000, 0x20_0000, 384)
             .expect("copies");
         p.pcas(1, 0xcbc0, 0x20_0000).expect("launches");
+    });
+    // A QMD that is not written by the submission is read when that ends: the next one is where it changes.
+    b.words(|p| {
         // Something unknown is copied over it.
         p.copy(4, 0xc8b5, 0x90_0000, 0x20_0100, 384)
             .expect("copies");
@@ -343,9 +364,9 @@ fn copies_are_followed_through_the_shadow() {
 
 #[test]
 fn memory_stays_within_its_bound() {
-    let mut b = Bench::with(Options {
+    let mut b = Bench::with(DecodeOptions {
         shadow_bytes: 64 * nvcap::decode::shadow::PAGE_COST,
-        ..Options::default()
+        ..DecodeOptions::default()
     });
     b.words(|p| {
         p.bind(1, 0xcbc0);

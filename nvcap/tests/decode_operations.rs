@@ -7,11 +7,13 @@ use nvcap::{
     decode::{
         Places,
         encode::{Pushbuffer, Qmd},
-        event::{Direction, Draw, Evidence, InlineContent, LaunchHow, Operation, Place},
-        stream::Step,
+        event::{
+            Direction, Draw, Evidence, InlineContent, LaunchHow, LaunchKind, Operation, Place,
+        },
+        pcas::PcasAction,
         view::View,
     },
-    record::GpuVa,
+    wire::{GpuVa, header::Step},
 };
 
 #[test]
@@ -47,7 +49,7 @@ fn inline_qmds() {
         };
         assert_eq!(
             (launch.how, launch.qmd),
-            (LaunchHow::InlineQmd, Some(0x1_0000_1234 << 8))
+            (LaunchHow::InlineQmd, Some(GpuVa(0x1_0000_1234 << 8)))
         );
         assert_eq!(
             (launch.qmd_version, launch.block),
@@ -64,7 +66,7 @@ fn short_qmd(grid: [u32; 3]) -> Vec<u32> {
         grid,
         block: [64, 1, 1],
         registers: 16,
-        program: 0xde_fdfe_ba00,
+        program: GpuVa(0xde_fdfe_ba00),
         ..View::default()
     };
     let qmd = Qmd::of(&view).expect("a layout");
@@ -87,7 +89,7 @@ fn a_qmd_of_which_64_words_are_sent() {
     assert_eq!(launch.how, LaunchHow::InlineQmd);
     assert_eq!(
         (launch.qmd, launch.grid),
-        (Some(0x45a_0000), Some([5, 3, 1]))
+        (Some(GpuVa(0x45a_0000)), Some([5, 3, 1]))
     );
     assert_eq!(launch.registers, Some(16));
 }
@@ -121,7 +123,7 @@ fn a_qmd_handed_to_a_macro() {
     let launch = |grid| {
         (
             LaunchHow::Macro,
-            Some(0x55d_eb00),
+            Some(GpuVa(0x55d_eb00)),
             Some(grid),
             Some([64, 1, 1]),
         )
@@ -180,8 +182,8 @@ fn pcas_that_schedules_nothing() {
     assert_eq!(
         told.iter().map(what).collect::<Vec<_>>(),
         [
-            ("pcas_invalidate", Some(0x7700)),
-            ("pcas_prefetch", Some(0x7700))
+            ("pcas_invalidate", Some(GpuVa(0x7700))),
+            ("pcas_prefetch", Some(GpuVa(0x7700)))
         ]
     );
     // Kepler: bits INVALIDATE and SCHEDULE.
@@ -199,9 +201,24 @@ fn pcas_that_schedules_nothing() {
         );
     });
     let told = b.told();
-    assert!(
-        matches!(&told[..], [Operation::Barrier(_), Operation::Launch(_)]),
-        "{told:?}"
+    let [invalidate, schedule, Operation::Launch(launch)] = &told[..] else {
+        panic!("{told:?}")
+    };
+    assert_eq!(
+        [invalidate, schedule].map(what),
+        [
+            ("pcas_invalidate", Some(GpuVa(0x7700))),
+            ("pcas_schedule", Some(GpuVa(0x7700)))
+        ]
+    );
+    // Nothing was seen written there: what it launches is told when the submission is read.
+    assert_eq!(
+        (launch.kind, launch.qmd, launch.pcas),
+        (
+            LaunchKind::Unresolved,
+            Some(GpuVa(0x7700)),
+            Some(PcasAction::Schedule)
+        )
     );
 }
 
@@ -237,7 +254,7 @@ fn fermi() {
     );
     assert_eq!(
         (launch.program, launch.shared_bytes),
-        (Some(0x1_0000_1100), Some(512))
+        (Some(GpuVa(0x1_0000_1100)), Some(512))
     );
     // Memory to memory: by inline data, and by a copy.
     b.words(|p| {
@@ -268,11 +285,11 @@ fn fermi() {
     };
     assert_eq!(
         (inline.dst, &inline.head[..]),
-        (0x9000, &[1, 2, 3, 4, 5, 6, 7, 8][..])
+        (GpuVa(0x9000), &[1, 2, 3, 4, 5, 6, 7, 8][..])
     );
     assert_eq!(
         (copy.src, copy.dst, copy.bytes),
-        (Some(0x1_0000_8000), Some(0x9000), 8)
+        (Some(GpuVa(0x1_0000_8000)), Some(GpuVa(0x9000)), 8)
     );
 }
 
@@ -290,26 +307,36 @@ fn copies() {
     };
     let c = mode(copy(&lines, 0x182));
     assert_eq!(
-        (c.mode, c.bytes, c.lines, c.pitch),
+        (c.mode.name(), c.bytes, c.lines, c.pitch),
         ("linear", 300, 1, None)
     );
-    assert_eq!((c.src, c.dst), (Some(0x1_0000_0100), Some(0x2_0000_0200)));
+    assert_eq!(
+        (c.src, c.dst),
+        (Some(GpuVa(0x1_0000_0100)), Some(GpuVa(0x2_0000_0200)))
+    );
     let c = mode(copy(&lines, 0x382));
     assert_eq!(
-        (c.mode, c.bytes, c.pitch),
+        (c.mode.name(), c.bytes, c.pitch),
         ("pitch", 12_000, Some((512, -1024)))
     );
-    assert_eq!(mode(copy(&lines, 0x202)).mode, "block_linear");
-    assert_eq!(mode(copy(&lines, 0x282)).mode, "pitch_to_block_linear");
-    assert_eq!(mode(copy(&lines, 0x302)).mode, "block_linear_to_pitch");
-    assert_eq!(mode(copy(&lines, 0x182 | 1 << 23)).mode, "scrub");
-    assert_eq!(mode(copy(&lines, 0x182 | 1 << 20)).mode, "encrypt");
+    assert_eq!(mode(copy(&lines, 0x202)).mode.name(), "block_linear");
+    assert_eq!(
+        mode(copy(&lines, 0x282)).mode.name(),
+        "pitch_to_block_linear"
+    );
+    assert_eq!(
+        mode(copy(&lines, 0x302)).mode.name(),
+        "block_linear_to_pitch"
+    );
+    assert_eq!(mode(copy(&lines, 0x182 | 1 << 23)).mode.name(), "scrub");
+    assert_eq!(mode(copy(&lines, 0x182 | 1 << 20)).mode.name(), "encrypt");
     assert_eq!(
         mode(copy(
             &[lines[0], ("SET_SECURE_COPY_MODE", 1)],
             0x182 | 1 << 20
         ))
-        .mode,
+        .mode
+        .name(),
         "decrypt"
     );
     // A fill: two components of four bytes, CONST_A and CONST_B; LINE_LENGTH_IN counts elements.
@@ -321,7 +348,7 @@ fn copies() {
     ];
     let c = mode(copy(&fill, 0x182 | 1 << 10));
     assert_eq!(
-        (c.mode, c.bytes, c.src, c.pattern),
+        (c.mode.name(), c.bytes, c.src, c.pattern),
         ("fill", 800, None, Some(vec![0x11, 0x22]))
     );
     // One of the components from the source: a remap.
@@ -330,7 +357,10 @@ fn copies() {
         ("SET_REMAP_COMPONENTS", 1 << 24 | 1 << 16 | 4),
     ];
     let c = mode(copy(&remap, 0x182 | 1 << 10));
-    assert_eq!((c.mode, c.bytes, c.src.is_some()), ("remap", 400, true));
+    assert_eq!(
+        (c.mode.name(), c.bytes, c.src.is_some()),
+        ("remap", 400, true)
+    );
     // Physical: where the modes say.
     let physical = [
         ("LINE_LENGTH_IN", 4),
@@ -348,7 +378,7 @@ fn copies() {
     );
     // Nothing is moved, nothing is released.
     let c = mode(copy(&lines, 0x180));
-    assert_eq!((c.mode, c.bytes, c.dst), ("none", 0, None));
+    assert_eq!((c.mode.name(), c.bytes, c.dst), ("none", 0, None));
 }
 
 #[test]
@@ -377,7 +407,7 @@ fn decompression() {
         .iter()
         .map(|o| {
             if let Operation::Copy(c) = o {
-                c.mode
+                c.mode.name()
             } else {
                 ""
             }
@@ -459,7 +489,13 @@ fn graphics() {
         })
         .collect();
     let bank = Some(InlineContent::ConstantBank);
-    assert_eq!(told, [(0x1_0000_1010, 12, bank), (0x1_0000_101c, 8, bank)]);
+    assert_eq!(
+        told,
+        [
+            (GpuVa(0x1_0000_1010), 12, bank),
+            (GpuVa(0x1_0000_101c), 8, bank)
+        ]
+    );
     let mut memory = [0; 20];
     assert!(b.decoder.shadow().read(100, 0x1_0000_1010, &mut memory));
     assert_eq!(
@@ -569,7 +605,10 @@ fn the_memset_macro() {
         (inline.bytes, inline.content),
         (10, Some(InlineContent::Data))
     );
-    assert_eq!(inline.head, [0x11; 10]);
+    assert_eq!(
+        (&inline.head[..], inline.fill),
+        (&[0x11; 10][..], Some(0x1111_1111))
+    );
     // Another count is another macro: no data is made up.
     b.words(|p| form(p, 4));
     assert!(matches!(&b.told()[..], [Operation::Semaphore(_)]));

@@ -3,8 +3,9 @@
 use std::{io, path::PathBuf};
 
 use nvcap::{
-    record::{Hole, How, Record, Submission},
+    record::{How, Record, Submission},
     source::file::orc::{Damage, Error, Orc},
+    wire::Hole,
 };
 
 fn fixture() -> Vec<u8> {
@@ -55,7 +56,11 @@ fn cut_anywhere() {
         assert_eq!(submissions[..whole], all[..whole]);
         if cut == ends[whole] {
             assert_eq!(submissions.len(), whole, "cut at {cut}");
-            assert!(errors.is_empty(), "{errors:?}");
+            match &errors[..] {
+                [] => assert!(cut > 0),
+                [Error::Empty] => assert_eq!(cut, 0),
+                _ => panic!("{errors:?}"),
+            }
             continue;
         }
         // What is there of the next: whole entries, and the beginning of one.
@@ -205,11 +210,67 @@ fn positions_go_on_over_gaps_and_round_the_ring() {
 fn equal_tokens_on_two_gpus() {
     let bytes = fixture();
     let first = &bytes[..48 + 12 + 32];
+    let mut other = first.to_vec();
+    // At another doorbell.
+    other[18] ^= 1;
     // The same token begins at 0 again: another channel.
-    let (submissions, _) = read(&[first, first].concat());
+    let (submissions, _) = read(&[first, &other].concat());
     assert_eq!(
         submissions.iter().map(|s| s.channel.0).collect::<Vec<_>>(),
         [0, 1]
+    );
+}
+
+/// What the ledger counts: entries captured twice, entries missing, contradictions, channels.
+fn counts(bytes: &[u8]) -> [u64; 4] {
+    let mut ledger = nvcap::ledger::Ledger::new();
+    for record in Orc::new(bytes) {
+        ledger.record(&record.unwrap());
+    }
+    let mut counts = [0; 4];
+    for (_, c) in ledger.channels() {
+        for (sum, n) in counts
+            .iter_mut()
+            .zip([c.repeated, c.gaps, c.contradictions, 1])
+        {
+            *sum += n;
+        }
+    }
+    counts
+}
+
+/// A record that is given twice is no second channel and no lap of the ring: it is the same again.
+#[test]
+fn a_record_given_twice() {
+    let bytes = fixture();
+    let (all, _) = read(&bytes);
+    let mut records = Vec::new();
+    let mut from = 0;
+    for s in &all {
+        let len: usize = 48 + s.segments.iter().map(|s| 12 + s.bytes.len()).sum::<usize>();
+        records.push(&bytes[from..from + len]);
+        from += len;
+    }
+    let once = counts(&bytes);
+    assert_eq!(once[0], 0);
+    for twice in 0..records.len() {
+        let mut given = records.clone();
+        given.insert(twice + 1, records[twice]);
+        let (submissions, errors) = read(&given.concat());
+        assert!(errors.is_empty());
+        let place = |s: &Submission| (s.channel, s.position);
+        assert_eq!(place(&submissions[twice]), place(&submissions[twice + 1]));
+        let counts = counts(&given.concat());
+        // What the capture lacks anyway is not more and not less.
+        assert_eq!(counts[1..], once[1..], "{twice}");
+        assert_eq!(counts[0], all[twice].segments.len() as u64);
+    }
+    // The first of all, once more at the end.
+    let (submissions, _) = read(&[&bytes, records[0]].concat());
+    let (first, last) = (&submissions[0], &submissions[records.len()]);
+    assert_eq!(
+        (first.channel, first.position),
+        (last.channel, last.position)
     );
 }
 
@@ -259,5 +320,69 @@ fn a_cut_compressed_capture() {
                 whole.len()
             );
         }
+    }
+}
+
+/// A record of `n` entries of 8 MiB less 4 bytes each, which could not be read.
+fn announced(n: u32) -> Vec<u8> {
+    let mut out = b"ORC1".to_vec();
+    out.extend_from_slice(&[0; 20]);
+    for word in [5, 0, n, n, 0, 0] {
+        out.extend_from_slice(&u32::to_le_bytes(word));
+    }
+    for _ in 0..n {
+        out.extend_from_slice(&(0x1f_ffffu64 << 42).to_le_bytes());
+        out.extend_from_slice(&(0x7f_fffc_u32 | 1 << 31).to_le_bytes());
+    }
+    out
+}
+
+#[test]
+fn what_is_only_announced_takes_no_memory() {
+    // 160 GB.
+    let (submissions, errors) = read(&announced(20_000));
+    assert!(errors.is_empty(), "{errors:?}");
+    let segments = &submissions[0].segments;
+    assert_eq!(segments.len(), 20_000);
+    let zeros: usize = segments.iter().map(|s| s.bytes.len()).sum();
+    assert!(zeros <= 64 << 20, "{zeros} B");
+    let mut ledger = nvcap::ledger::Ledger::new();
+    ledger.record(&Record::Submission(submissions[0].clone()));
+    assert_eq!(ledger.totals().unreadable, 20_000 * 0x7f_fffc);
+}
+
+#[test]
+fn a_record_without_end_is_no_record() {
+    let mut head = announced(1000);
+    // The first entry's bytes follow, and so on without end.
+    head.truncate(48);
+    let entry = [
+        (0x1f_ffffu64 << 42).to_le_bytes().as_slice(),
+        &0x7f_fffc_u32.to_le_bytes(),
+    ]
+    .concat();
+    let one = io::Read::chain(
+        io::Cursor::new(entry),
+        io::Read::take(io::repeat(0), 0x7f_fffc),
+    );
+    let mut all: Box<dyn io::Read> = Box::new(one);
+    for _ in 1..18 {
+        let entry = [
+            (0x1f_ffffu64 << 42).to_le_bytes().as_slice(),
+            &0x7f_fffc_u32.to_le_bytes(),
+        ]
+        .concat();
+        let one = io::Read::chain(
+            io::Cursor::new(entry),
+            io::Read::take(io::repeat(0), 0x7f_fffc),
+        );
+        all = Box::new(io::Read::chain(all, one));
+    }
+    let mut orc = Orc::new(io::Read::chain(io::Cursor::new(head), all));
+    match orc.next() {
+        Some(Err(Error::Damaged {
+            why: Damage::Large, ..
+        })) => {}
+        other => panic!("{:?}", other.map(|r| r.map(|_| ()))),
     }
 }

@@ -2,8 +2,8 @@
 
 #[path = "decode_common/capture.rs"]
 mod capture;
-#[path = "common/shared.rs"]
-mod shared;
+#[path = "common/files.rs"]
+mod files;
 
 use std::{collections::BTreeMap, path::PathBuf};
 
@@ -15,7 +15,6 @@ use nvcap::{
     },
     source::file::orc::Orc,
 };
-use shared::shared;
 
 /// The rows of the table behind a heading of docs/decoding.md, cell by cell.
 fn table(heading: &str) -> Vec<Vec<String>> {
@@ -44,7 +43,7 @@ fn hex(text: &str) -> u32 {
 
 #[test]
 fn the_page_walks_a_copy_as_it_was() {
-    let Some(path) = shared("captures/h200-mixed.orc.xz") else {
+    let Some(path) = files::capture("h200-mixed.orc.xz") else {
         return;
     };
     let orc = Orc::open(&path).expect("readable");
@@ -68,7 +67,7 @@ fn the_page_walks_a_copy_as_it_was() {
                 names.insert(w.offset, (id.to_string(), w.data));
             }
             Body::Operation(o) => operations.push(match o {
-                Operation::Copy(c) => format!("copy {} {}", c.bytes, c.mode),
+                Operation::Copy(c) => format!("copy {} {}", c.bytes, c.mode.name()),
                 Operation::Semaphore(s) => format!("semaphore {:?} {}", s.unit, s.payload),
                 other => format!("{other:?}"),
             }),
@@ -95,7 +94,7 @@ fn the_page_walks_a_copy_as_it_was() {
 
 #[test]
 fn the_page_walks_a_launch_as_it_was() {
-    let Some(path) = shared("captures/h200-mixed.orc.xz") else {
+    let Some(path) = files::capture("h200-mixed.orc.xz") else {
         return;
     };
     let orc = Orc::open(&path).expect("readable");
@@ -145,7 +144,7 @@ fn the_page_walks_a_launch_as_it_was() {
             Operation::Launch(op) => {
                 let kind = format!("{:?}", op.kind).to_lowercase();
                 assert!(said.contains(&format!("launch, `{kind}`")), "{row:?}");
-                let qmd = op.qmd.expect("by address") >> 8;
+                let qmd = op.qmd.expect("by address").0 >> 8;
                 assert!(row[1].contains(&format!("{qmd:#010x}")), "{row:?} {qmd:#x}");
             }
             Operation::Semaphore(op) => {

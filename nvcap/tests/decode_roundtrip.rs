@@ -1,16 +1,22 @@
 //! What the encoder forms the decoder reads back; what is cut, damaged or random it takes without a panic.
 
+use nvcap::decode::event::{ConstantBank, QmdRelease};
 use nvcap::{
     decode::{
-        Decoder, Options,
-        encode::{self, Pushbuffer, Qmd},
-        entry,
-        event::{Body, EntryKind, MethodWrite, Operation, Stop, StopReason},
+        DecodeOptions, Decoder,
+        defaults::Chip,
+        encode::{Pushbuffer, Qmd},
+        event::{Body, LaunchHow, LaunchKind, MethodWrite, Operation, Stop},
         qmd,
-        stream::{Header, Item, Step, Stream},
-        view::View,
+        view::{Dependent, DependentAction, View},
     },
-    record::{At, ChannelId, GpuVa, Hole, How, Segment, Submission},
+    record::{At, ChannelId, How, Segment, Submission},
+    wire::{
+        GpuVa, Hole,
+        entry::{self, EntryKind},
+        header::{Header, Step},
+        stream::{Item, StopReason, Stream},
+    },
 };
 use proptest::prelude::*;
 
@@ -83,9 +89,17 @@ fn decode(decoder: &mut Decoder, submissions: &[Submission]) -> Told {
     told
 }
 
+/// Whose classes do not depend on what there is to see of the stream.
+fn decoder_of_a_chip() -> Decoder {
+    Decoder::new(DecodeOptions {
+        chip: Chip::named("GH100"),
+        ..DecodeOptions::default()
+    })
+}
+
 fn decode_bytes(bytes: &[u8], cuts: &[usize]) -> Told {
     decode(
-        &mut Decoder::new(Options::default()),
+        &mut Decoder::new(DecodeOptions::default()),
         &[submission(0, segments(bytes, cuts))],
     )
 }
@@ -152,6 +166,17 @@ fn view() -> impl Strategy<Value = View> {
     let version = prop_oneof![Just((4u8, 0u8)), Just((4, 1)), Just((5, 0))];
     let bank = (any::<u32>(), 1u32..0x1000);
     let release = (any::<u32>(), any::<u64>());
+    // QMD_INCREMENT_PUT, and 7, which no header names: what is read as it is.
+    let action = prop_oneof![
+        Just(DependentAction::Schedule),
+        Just(DependentAction::DecrementDependence),
+        Just(DependentAction::Other(0)),
+        Just(DependentAction::Other(7)),
+    ];
+    let side = 1u32..=63;
+    let cluster = prop::option::of([side.clone(), side.clone(), side]);
+    // DEPENDENCE_COUNTER has 16 bits in these layouts.
+    let waits = (cluster, any::<u16>(), any::<bool>(), any::<bool>());
     (
         (
             version,
@@ -164,30 +189,53 @@ fn view() -> impl Strategy<Value = View> {
         (0u32..=228, 0u32..=0xff0, any::<u32>()),
         prop::collection::vec(bank, 0..8),
         prop::collection::vec(release, 0..3),
-        prop::collection::vec(any::<u32>(), 0..2),
+        prop::collection::vec((any::<u32>(), action), 0..=2),
+        waits,
     )
-        .prop_map(|(a, b, banks, releases, dependents)| {
+        .prop_map(|(a, b, banks, releases, dependents, waits)| {
             let (version, grid, x, y, registers, barriers) = a;
             let (shared, local, program) = b;
+            let (cluster, dependence, requires_pcas, null) = waits;
+            // An empty grid has no clusters.
+            let cluster = cluster.filter(|_| !null);
+            let each = cluster.unwrap_or([1; 3]);
             View {
                 version,
-                grid: grid.map(u32::from),
+                null,
+                // What is drawn is what the layout counts: clusters.
+                grid: std::array::from_fn(|i| u32::from(grid[i]) * each[i]),
+                cluster,
+                dependence: dependence.into(),
+                requires_pcas,
                 block: [x, y, 1],
                 registers,
                 barriers,
                 shared_bytes: shared * 1024,
                 local_bytes: local & !15,
-                program: u64::from(program) << 8,
+                program: GpuVa(u64::from(program) << 8),
                 constant_banks: banks
                     .iter()
                     .enumerate()
-                    .map(|(i, &(address, size))| (i as u32, u64::from(address) << 8, size << 4))
+                    .map(|(i, &(address, size))| ConstantBank {
+                        index: i as u32,
+                        address: GpuVa(u64::from(address) << 8),
+                        size: size << 4,
+                    })
                     .collect(),
                 releases: releases
                     .iter()
-                    .map(|&(address, payload)| (u64::from(address) << 4, payload))
+                    .map(|&(address, payload)| QmdRelease {
+                        address: GpuVa(u64::from(address) << 4),
+                        payload,
+                    })
                     .collect(),
-                dependents: dependents.iter().map(|&d| u64::from(d) << 8).collect(),
+                dependents: dependents
+                    .iter()
+                    .map(|&(d, action)| Dependent {
+                        address: GpuVa(u64::from(d) << 8),
+                        action,
+                    })
+                    .collect(),
                 ..View::default()
             }
         })
@@ -219,7 +267,7 @@ proptest! {
     fn headers(word: u32) {
         // Whatever a word is read as is formed again: to the same reading, and a new form to the same word.
         let read = Header::read(word);
-        if let Some(formed) = encode::header(read) {
+        if let Some(formed) = read.word() {
             prop_assert_eq!(Header::read(formed), read);
             let new_form = matches!(word >> 29, 1 | 3 | 4 | 5);
             if new_form && read != Header::Nop {
@@ -242,7 +290,13 @@ proptest! {
         // Where entries end changes nothing: neither what is written nor what it comes to.
         let whole = decode_bytes(&p.bytes(), &[]);
         prop_assert_eq!(&whole.methods, &expected);
-        let different = |o: &Operation| !matches!(o, Operation::Inline(_));
+        // But for what it says of itself: inline data is judged, and what was named by PCAS runs, at the end of an entry.
+        let of_an_entry = |o: &Operation| match o {
+            Operation::Inline(_) | Operation::Graph(_) => true,
+            Operation::Launch(l) => l.pcas.is_some() || l.how == LaunchHow::Dependent,
+            _ => false,
+        };
+        let different = |o: &Operation| !of_an_entry(o);
         let (a, b): (Vec<_>, Vec<_>) =
             (told.operations.into_iter().filter(different).collect(), whole.operations.into_iter().filter(different).collect());
         prop_assert_eq!(a, b);
@@ -256,10 +310,10 @@ proptest! {
         }
         let bytes = p.bytes();
         let at = at % bytes.len();
-        let whole = decode_bytes(&bytes, &[]);
+        let whole = decode(&mut decoder_of_a_chip(), &[submission(0, segments(&bytes, &[]))]);
         let mut cut = submission(0, segments(&bytes, &[]));
         cut.segments[0].bytes.truncate(at);
-        let mut decoder = Decoder::new(Options::default());
+        let mut decoder = decoder_of_a_chip();
         let told = decode(&mut decoder, &[cut]);
         // Every write whose word was there, and no other.
         let there: Vec<_> = whole.writes.iter().filter(|w| w.offset as usize + 4 <= at).copied().collect();
@@ -286,7 +340,7 @@ proptest! {
     ) {
         let holes: Vec<Hole> = holes.into_iter().map(|(offset, len)| Hole { offset, len }).collect();
         let segment = Segment { entry: entry::segment(GpuVa(0x1000), len, false, false, false), bytes, holes: holes.clone() };
-        let mut decoder = Decoder::new(Options { shadow_bytes: 1 << 16, ..Options::default() });
+        let mut decoder = Decoder::new(DecodeOptions { shadow_bytes: 1 << 16, ..DecodeOptions::default() });
         let mut first = Pushbuffer::new();
         for subchannel in 0..8 {
             if let Some(class) = bound {
@@ -356,10 +410,10 @@ proptest! {
         for (dst, data) in &list {
             p.inline(1, class, *dst, data).expect("takes inline data");
         }
-        let mut decoder = Decoder::new(Options::default());
+        let mut decoder = Decoder::new(DecodeOptions::default());
         let told = decode(&mut decoder, &[submission(0, segments(&p.bytes(), &cuts))]);
         let inline: Vec<_> = told.operations.iter().filter_map(|o| match o {
-            Operation::Inline(i) => Some((i.dst, i.bytes, i.head.clone())),
+            Operation::Inline(i) => Some((i.dst.0, i.bytes, i.head.clone())),
             _ => None,
         }).collect();
         let expected: Vec<_> = list.iter().map(|(dst, data)| (*dst, data.len() as u64, data[..data.len().min(64)].to_vec())).collect();
@@ -374,11 +428,17 @@ proptest! {
 
     #[test]
     fn launches_by_address(mut view in view(), args in prop::collection::vec(any::<u8>(), 1..200), at in 1u64..1 << 24) {
+        const UNKNOWN: u64 = 0xff_ffff_ff00;
         view.version = (4, 0);
         view.null = false;
         view.grid = view.grid.map(|n| n.max(1));
+        view.cluster = None;
         view.shared_bytes = view.shared_bytes.max(1024);
-        view.constant_banks = vec![(0, 0x7f00_0000_0000, 0x1000)];
+        view.constant_banks = vec![ConstantBank { index: 0, address: GpuVa(0x7f00_0000_0000), size: 0x1000 }];
+        // Where nothing was written, apart from the QMD and from each other.
+        for (i, d) in view.dependents.iter_mut().enumerate() {
+            d.address = GpuVa(0xfe_0000_0000 + ((i as u64) << 8));
+        }
         let qmd_at = at << 8;
         let formed = Qmd::of(&view).expect("a layout");
         let mut geometry = vec![0u8; 0x210];
@@ -390,18 +450,58 @@ proptest! {
         p.inline(1, 0xcbc0, qmd_at, formed.bytes()).expect("inline");
         p.pcas(1, 0xcbc0, qmd_at).expect("launches");
         // A QMD where nothing was written.
-        p.pcas(1, 0xcbc0, 0xff_ffff_ff00).expect("launches");
-        let mut decoder = Decoder::new(Options::default());
+        p.pcas(1, 0xcbc0, UNKNOWN).expect("launches");
+        let mut decoder = Decoder::new(DecodeOptions::default());
         let told = decode(&mut decoder, &[submission(0, vec![p.segment(GpuVa(0x1000))])]);
         let launches: Vec<_> = told.operations.iter().filter_map(|o| match o {
             Operation::Launch(l) => Some(l),
             _ => None,
         }).collect();
-        prop_assert_eq!(launches.len(), 2);
+        // A schedule alone runs no QMD that waits; one that runs leads to what it schedules.
+        let waits = view.requires_pcas || view.dependence > 0;
+        let mut expected = Vec::new();
+        if !waits {
+            expected.push((Some(GpuVa(qmd_at)), LaunchHow::Scheduled));
+            // Whether a decrement lets go what nobody saw is not known.
+            let leads = view.dependents.iter().filter(|d| d.action == DependentAction::Schedule);
+            expected.extend(leads.map(|d| (Some(d.address), LaunchHow::Dependent)));
+        }
+        expected.push((Some(GpuVa(UNKNOWN)), LaunchHow::Scheduled));
+        let found: Vec<_> = launches.iter().map(|l| (l.qmd, l.how)).collect();
+        prop_assert_eq!(&found, &expected);
+        prop_assert!(launches.iter().filter(|l| l.qmd != Some(GpuVa(qmd_at))).all(|l| l.grid.is_none() && l.kind == LaunchKind::Unresolved));
+        if waits {
+            return Ok(());
+        }
         let launch = launches[0];
-        prop_assert_eq!((launch.qmd, launch.grid, launch.block), (Some(qmd_at), Some(view.grid), Some(view.block)));
+        prop_assert_eq!((launch.grid, launch.block), (Some(view.grid), Some(view.block)));
         prop_assert_eq!(launch.args.as_deref(), Some(&args[..]));
-        prop_assert_eq!((launch.program, launch.registers, launch.shared_bytes), (Some(view.program), Some(view.registers), Some(view.shared_bytes)));
-        prop_assert!(launches[1].grid.is_none());
+        prop_assert_eq!((launch.program, launch.registers), (Some(view.program), Some(view.registers)));
+        prop_assert_eq!((launch.shared_bytes, launch.shared_reserved_bytes), (Some(view.shared_bytes - 1024), Some(1024)));
+    }
+
+    #[test]
+    fn clusters_are_counted_in_blocks(clusters in any::<[u16; 3]>(), cluster in prop::array::uniform3(0u32..=63), gpu in any::<[u16; 3]>(), kind in 2u64..=5) {
+        let mut qmd = Qmd::new((4, 0)).expect("a layout");
+        let mut set = |names: [&str; 3], values: [u64; 3]| {
+            for (name, value) in names.into_iter().zip(values) {
+                qmd.set(name, 0, value).expect("a field");
+            }
+        };
+        set(["GRID_WIDTH", "GRID_HEIGHT", "GRID_DEPTH"], clusters.map(u64::from));
+        set(["GPC_CGA_WIDTH", "GPC_CGA_HEIGHT", "GPC_CGA_DEPTH"], cluster.map(u64::from));
+        set(["GPU_CGA_WIDTH", "GPU_CGA_HEIGHT", "GPU_CGA_DEPTH"], gpu.map(u64::from));
+        qmd.set("QMD_TYPE", 0, kind).expect("a field");
+        let view = View::of(0xcbc0, qmd.bytes()).expect("a QMD");
+        // GRID_CTA, GRID_GPC_CGA, GRID_GPU_CGA, GRID_GPU_GPC_CGA. A side of a cluster that is not set counts once.
+        let (in_clusters, cooperative) = (kind == 3 || kind == 5, kind == 4 || kind == 5);
+        let side = |i: usize| {
+            let each = if in_clusters { cluster[i].max(1) } else { 1 };
+            let over = if cooperative { u32::from(gpu[i]).max(1) } else { 1 };
+            u32::from(clusters[i]).saturating_mul(each).saturating_mul(over)
+        };
+        prop_assert_eq!(view.grid, [side(0), side(1), side(2)]);
+        prop_assert_eq!(view.cluster, in_clusters.then_some(cluster));
+        prop_assert_eq!(view.cooperative, cooperative);
     }
 }

@@ -3,7 +3,9 @@
 mod decode_common;
 
 use decode_common::{Bench, copy, named};
+use nvcap::decode::event::Reduction;
 use nvcap::decode::event::{Operation, SemaphoreAction, SemaphoreUnit};
+use nvcap::wire::GpuVa;
 
 #[test]
 fn semaphores_of_a_copy_class() {
@@ -21,7 +23,7 @@ fn semaphores_of_a_copy_class() {
         (
             SemaphoreUnit::Copy,
             SemaphoreAction::Release,
-            0x3_0000_0040,
+            GpuVa(0x3_0000_0040),
             9
         )
     );
@@ -33,7 +35,7 @@ fn semaphores_of_a_copy_class() {
         (s.action, s.reduction, s.payload, s.timestamp),
         (
             SemaphoreAction::Reduction,
-            Some("iadd"),
+            Some(Reduction::IAdd),
             0x1_0000_0009,
             false
         )
@@ -45,7 +47,7 @@ fn semaphores_of_a_copy_class() {
     let write = c.semaphore.expect("released");
     assert_eq!(
         (write.address, write.payload, write.timestamp),
-        (0x3_0000_0040, 9, false)
+        (GpuVa(0x3_0000_0040), 9, false)
     );
 }
 
@@ -71,7 +73,11 @@ fn semaphores_of_the_channel() {
     let s = execute(&at(1 | 1 << 20 | 1 << 24 | 1 << 25));
     assert_eq!(
         (s.action, s.address, s.payload),
-        (SemaphoreAction::Release, 0x1_0000_0080, 0x2_0000_0007)
+        (
+            SemaphoreAction::Release,
+            GpuVa(0x1_0000_0080),
+            0x2_0000_0007
+        )
     );
     assert!(s.wide && s.timestamp && s.wait_for_idle && s.unit == SemaphoreUnit::Host);
     let actions = [
@@ -89,7 +95,7 @@ fn semaphores_of_the_channel() {
     let s = execute(&at(6 | 5 << 27));
     assert_eq!(
         (s.action, s.reduction),
-        (SemaphoreAction::Reduction, Some("iadd"))
+        (SemaphoreAction::Reduction, Some(Reduction::IAdd))
     );
     let old = |data| {
         execute(&[
@@ -102,13 +108,13 @@ fn semaphores_of_the_channel() {
     let s = old(2);
     assert_eq!(
         (s.action, s.address, s.payload),
-        (SemaphoreAction::Release, 0x1_0000_0040, 3)
+        (SemaphoreAction::Release, GpuVa(0x1_0000_0040), 3)
     );
     assert!(s.timestamp && s.wait_for_idle);
     let s = old(2 | 1 << 20 | 1 << 24);
     assert!(!s.timestamp && !s.wait_for_idle);
     assert_eq!(old(4).action, SemaphoreAction::AcquireGreaterEqual);
-    assert_eq!(old(0x10 | 6 << 27).reduction, Some("inc"));
+    assert_eq!(old(0x10 | 6 << 27).reduction, Some(Reduction::Inc));
 }
 
 #[test]
@@ -172,14 +178,28 @@ fn semaphores_of_compute_3d_and_video() {
             o => panic!("{o:?}"),
         })
         .collect();
-    use SemaphoreAction::*;
+    use SemaphoreAction::{AcquireEqual, AcquireGreaterEqual, Other, Release};
     let expected = [
-        (Release, 0x5_0000_0010, 0x2_0000_0001, true, false, None),
-        (AcquireEqual, 0x5_0000_0010, 1, false, false, None),
-        (Reduction, 0x5_0000_0010, 1, false, false, Some("inc")),
-        (AcquireGreaterEqual, 0, 4, false, false, None),
-        (Other(2), 0, 4, false, false, None),
-        (Release, 0x1_0000_0020, 6, false, false, None),
+        (
+            Release,
+            GpuVa(0x5_0000_0010),
+            0x2_0000_0001,
+            true,
+            false,
+            None,
+        ),
+        (AcquireEqual, GpuVa(0x5_0000_0010), 1, false, false, None),
+        (
+            SemaphoreAction::Reduction,
+            GpuVa(0x5_0000_0010),
+            1,
+            false,
+            false,
+            Some(Reduction::Inc),
+        ),
+        (AcquireGreaterEqual, GpuVa(0), 4, false, false, None),
+        (Other(2), GpuVa(0), 4, false, false, None),
+        (Release, GpuVa(0x1_0000_0020), 6, false, false, None),
     ];
     assert_eq!(told[..], expected);
 }
@@ -216,7 +236,7 @@ fn memory_operations_and_host_operations() {
         ("CLEAR_FAULTED", 1),
     ];
     let expected = [
-        ("tlb_invalidate_targeted", Some(0x7_1234_5000)),
+        ("tlb_invalidate_targeted", Some(GpuVa(0x7_1234_5000))),
         ("membar_sys", None),
         ("membar", None),
         ("tlb_invalidate", None),

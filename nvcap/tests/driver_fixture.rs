@@ -8,8 +8,9 @@ use std::{
 };
 
 use nvcap::{
-    driver::{Model, Options, report},
-    output::{Sink, channels, ioctls, style::Color, writer::Output},
+    driver::{Model, ModelOptions, report},
+    output::{channels, ioctls, style::Color, writer::Output},
+    pipeline::{Pipeline, PipelineOptions},
     record::{CpuVa, Record},
     source::file::ioctl_log,
 };
@@ -21,7 +22,7 @@ fn fixture() -> PathBuf {
 }
 
 fn log() -> ioctl_log::Log {
-    let options = ioctl_log::Options {
+    let options = ioctl_log::LogOptions {
         pid: PID,
         driver_version: None,
     };
@@ -32,7 +33,7 @@ fn log() -> ioctl_log::Log {
 }
 
 fn model() -> Model {
-    let mut model = Model::new(Options::default());
+    let mut model = Model::new(ModelOptions::default());
     for record in &log().records {
         let _ = model.record(record);
     }
@@ -54,15 +55,16 @@ impl Write for Sunk {
 }
 
 fn printed(
-    make: impl Fn(Output, ioctls::Options) -> ioctls::Ioctls,
-    options: ioctls::Options,
+    make: impl Fn(Output, ioctls::IoctlOptions) -> ioctls::Ioctls,
+    options: ioctls::IoctlOptions,
 ) -> String {
     let sunk = Sunk::default();
     let mut sink = make(Output::to(Box::new(sunk.clone())), options);
-    for record in &log().records {
-        sink.record(record).unwrap();
+    let mut pipeline = Pipeline::new(PipelineOptions::default(), vec![Box::new(&mut sink)]);
+    for record in log().records {
+        pipeline.record(record).unwrap();
     }
-    sink.conclude().unwrap();
+    pipeline.finish().unwrap();
     let bytes = sunk.0.lock().unwrap().clone();
     String::from_utf8(bytes).unwrap()
 }
@@ -194,7 +196,7 @@ fn mappings_are_explained() {
 
 #[test]
 fn ioctls_read_as_a_human_would_want() {
-    let text = printed(ioctls::Ioctls::text, ioctls::Options::default());
+    let text = printed(ioctls::Ioctls::text, ioctls::IoctlOptions::default());
     let has = |what: &str| assert!(text.contains(what), "{what}");
     has(
         "NV_ESC_RM_CONTROL(hClient=0xc1d00020, hObject=0x5c00001c(HOPPER_CHANNEL_GPFIFO_A), \
@@ -215,7 +217,7 @@ fn ioctls_read_as_a_human_would_want() {
 
 #[test]
 fn ioctls_in_json() {
-    let text = printed(ioctls::Ioctls::json, ioctls::Options::default());
+    let text = printed(ioctls::Ioctls::json, ioctls::IoctlOptions::default());
     let objects: Vec<serde_json::Value> = text
         .lines()
         .map(|l| serde_json::from_str(l).unwrap())
@@ -240,7 +242,7 @@ fn ioctls_in_json() {
     assert_eq!(unknown["params"]["in_hex"].as_str().unwrap().len(), 2 * 992);
     let array = printed(
         ioctls::Ioctls::json,
-        ioctls::Options {
+        ioctls::IoctlOptions {
             array: true,
             ..Default::default()
         },
@@ -251,10 +253,10 @@ fn ioctls_in_json() {
 
 #[test]
 fn colour_changes_nothing_but_colour() {
-    let plain = printed(ioctls::Ioctls::text, ioctls::Options::default());
+    let plain = printed(ioctls::Ioctls::text, ioctls::IoctlOptions::default());
     let coloured = printed(
         ioctls::Ioctls::text,
-        ioctls::Options {
+        ioctls::IoctlOptions {
             color: Color::Always,
             ..Default::default()
         },
@@ -273,7 +275,7 @@ fn colour_changes_nothing_but_colour() {
 fn raw_bytes_are_whole() {
     let text = printed(
         ioctls::Ioctls::json,
-        ioctls::Options {
+        ioctls::IoctlOptions {
             raw: true,
             ..Default::default()
         },
@@ -300,23 +302,85 @@ fn raw_bytes_are_whole() {
 fn a_file_that_is_no_log_says_so() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("Cargo.toml");
     let error = ioctl_log::read_file(&path, Default::default()).unwrap_err();
-    assert!(error.to_string().contains("not an ioctl log"), "{error}");
+    assert!(error.to_string().ends_with("it is a text"), "{error}");
     let error = ioctl_log::read_file(Path::new("/nowhere"), Default::default()).unwrap_err();
     assert!(error.to_string().starts_with("/nowhere: "), "{error}");
 }
 
+/// What is read of a file with these bytes; `None` where it is told to be none at all.
+fn read_bytes(name: &str, bytes: &[u8]) -> Option<ioctl_log::Log> {
+    let path = std::env::temp_dir().join(format!("nvcap-{name}-{}.gz", std::process::id()));
+    std::fs::write(&path, bytes).unwrap();
+    let log = ioctl_log::read_file(&path, Default::default());
+    std::fs::remove_file(&path).unwrap();
+    log.ok()
+}
+
 #[test]
-fn a_log_cut_in_the_middle_gives_what_is_whole() {
+fn a_compressed_log_that_was_cut_gives_what_is_whole_and_says_so() {
     let bytes = std::fs::read(fixture()).unwrap();
+    let whole = read_bytes("whole", &bytes).unwrap();
+    assert_eq!(whole.cut, None);
     let mut before = 0;
-    for len in (64..bytes.len()).step_by(777) {
-        let path = std::env::temp_dir().join(format!("nvcap-cut-{}-{len}.gz", std::process::id()));
-        std::fs::write(&path, &bytes[..len]).unwrap();
-        let log = ioctl_log::read_file(&path, Default::default());
-        std::fs::remove_file(&path).unwrap();
-        let records = log.map_or(0, |l| l.records.len());
-        assert!(records >= before);
-        before = records;
+    for len in (1..150).map(|n| bytes.len() * n / 150) {
+        let Some(log) = read_bytes("cut", &bytes[..len]) else {
+            assert_eq!(before, 0, "{len}");
+            continue;
+        };
+        assert!(log.cut.is_some(), "{len} of {} B", bytes.len());
+        assert!(log.records.len() >= before);
+        before = log.records.len();
     }
     assert!(before > 50, "{before}");
+    let all_but_the_check = read_bytes("check", &bytes[..bytes.len() - 1]).unwrap();
+    assert!(all_but_the_check.cut.is_some());
+}
+
+#[test]
+fn a_compressed_log_with_something_behind_it_says_so() {
+    let bytes = std::fs::read(fixture()).unwrap();
+    let whole = read_bytes("whole-too", &bytes).unwrap();
+    for behind in [&b"x"[..], b"garbage behind it", &[0; 64], &[0x1f, 0x8b]] {
+        let log = read_bytes("behind", &[&bytes, behind].concat()).unwrap();
+        assert!(log.cut.is_some(), "{behind:?}");
+        assert_eq!(log.records, whole.records);
+    }
+    // Another whole stream is none of that: that is how logs are put together.
+    let log = read_bytes("twice", &[&bytes[..], &bytes].concat()).unwrap();
+    assert_eq!(log.cut, None);
+    assert_eq!(log.records.len(), 2 * whole.records.len());
+}
+
+#[test]
+fn a_plain_log_that_was_cut_says_so() {
+    use std::io::Read;
+    let mut text = Vec::new();
+    let file = std::fs::File::open(fixture()).unwrap();
+    flate2::read::GzDecoder::new(file)
+        .read_to_end(&mut text)
+        .unwrap();
+    let whole = read_bytes("plain", &text).unwrap();
+    assert_eq!((whole.cut.as_ref(), whole.unfinished), (None, 0));
+    // Where a record begins nothing tells that more came.
+    let begins = |at: usize| {
+        text[at - 1] == b'\n'
+            && [&b"IOCTL "[..], b"MMAP "]
+                .iter()
+                .any(|w| text[at..].starts_with(w))
+    };
+    let places = (1..400).map(|n| text.len() * n / 400);
+    // And at every place of some lines' ends.
+    let ends = (1..text.len()).filter(|at| text[at - 1] == b'\n').take(400);
+    for at in places.chain(ends).chain(text.len() - 200..text.len()) {
+        let Some(log) = read_bytes("plain-cut", &text[..at]) else {
+            continue;
+        };
+        let said = log.cut.is_some() || log.unfinished > 0;
+        assert_eq!(
+            said,
+            !begins(at),
+            "{at}: {:?}",
+            String::from_utf8_lossy(&text[at.saturating_sub(60)..at])
+        );
+    }
 }

@@ -1,24 +1,24 @@
-//! The model against the log of a vector-add process on an H200: captures/h200-ioctl.log.gz, every ioctl and every
-//! mmap of it. The log lies outside the repository; a part of it is in tests/fixtures (see `driver_fixture.rs`).
+//! The model against the log of a vector-add process on an H200: tests/captures/h200-ioctl.log.gz, every ioctl
+//! and every mmap of it.
 
-#[path = "common/shared.rs"]
-mod shared;
+#[path = "common/files.rs"]
+mod files;
 
 use std::collections::BTreeSet;
 
 use nvcap::{
     decode::event::Place,
-    driver::{Aperture, Call, Change, Family, Model, Options, Subject, Version, names},
-    record::{CpuVa, Device, GpuVa, Record},
+    driver::{Aperture, Call, Change, Family, Model, ModelOptions, Subject, Version, names},
+    record::{CpuVa, Device, Record},
     source::file::ioctl_log,
+    wire::GpuVa,
 };
-use shared::shared;
 
 const PID: u32 = 4242;
 
 fn log(driver_version: Option<Version>) -> Option<ioctl_log::Log> {
-    let path = shared("captures/h200-ioctl.log.gz")?;
-    let options = ioctl_log::Options {
+    let path = files::capture("h200-ioctl.log.gz")?;
+    let options = ioctl_log::LogOptions {
         pid: PID,
         driver_version,
     };
@@ -33,7 +33,7 @@ fn expected_tokens() -> Vec<u32> {
         .collect()
 }
 
-fn run(log: &ioctl_log::Log, options: Options) -> (Model, Vec<Change>) {
+fn run(log: &ioctl_log::Log, options: ModelOptions) -> (Model, Vec<Change>) {
     let mut model = Model::new(options);
     let changes = log.records.iter().flat_map(|r| model.record(r)).collect();
     (model, changes)
@@ -51,7 +51,7 @@ fn nothing_of_the_log_is_dropped() {
         .iter()
         .filter(|r| matches!(r, Record::Mapping(_)));
     assert_eq!(maps.count(), 31);
-    let (model, _) = run(&log, Options::default());
+    let (model, _) = run(&log, ModelOptions::default());
     let stats = model.stats();
     assert_eq!((stats.ioctls, stats.failed, stats.refused), (475, 0, 0));
 }
@@ -104,7 +104,7 @@ fn every_control_and_every_allocation_is_named() {
 #[test]
 fn twenty_channels_with_the_tokens_and_rings_of_the_capture() {
     let Some(log) = log(None) else { return };
-    let (model, changes) = run(&log, Options::default());
+    let (model, changes) = run(&log, ModelOptions::default());
     let channels: Vec<_> = model.channels().collect();
     assert_eq!(channels.len(), 20);
     let tokens: Vec<_> = channels.iter().filter_map(|c| c.token).collect();
@@ -158,10 +158,10 @@ fn twenty_channels_with_the_tokens_and_rings_of_the_capture() {
 
 #[test]
 fn the_channels_are_those_of_the_mixed_capture() {
-    let (Some(log), Some(path)) = (log(None), shared("captures/h200-mixed.channels")) else {
+    let (Some(log), Some(path)) = (log(None), files::capture("h200-mixed.channels")) else {
         return;
     };
-    let (model, _) = run(&log, Options::default());
+    let (model, _) = run(&log, ModelOptions::default());
     let text = std::fs::read_to_string(path).unwrap();
     let word = |line: &str, name: &str| -> String {
         let mut words = line.split_whitespace();
@@ -192,7 +192,7 @@ fn the_channels_are_those_of_the_mixed_capture() {
 #[test]
 fn two_doorbell_pages_the_second_through_bar1() {
     let Some(log) = log(None) else { return };
-    let (model, changes) = run(&log, Options::default());
+    let (model, changes) = run(&log, ModelOptions::default());
     let pages: Vec<_> = changes
         .iter()
         .filter_map(|c| match c {
@@ -241,7 +241,7 @@ fn two_doorbell_pages_the_second_through_bar1() {
 #[test]
 fn the_gpu_and_the_driver_are_known() {
     let Some(log) = log(None) else { return };
-    let (model, changes) = run(&log, Options::default());
+    let (model, changes) = run(&log, ModelOptions::default());
     let version = Version::new(580, 159, 4);
     assert_eq!(model.version(), Some(version));
     assert!(changes.contains(&Change::DriverVersion(version)));
@@ -258,7 +258,7 @@ fn the_gpu_and_the_driver_are_known() {
 #[test]
 fn addresses_are_resolved_to_objects_and_places() {
     let Some(log) = log(None) else { return };
-    let (model, _) = run(&log, Options::default());
+    let (model, _) = run(&log, ModelOptions::default());
     // Pushbuffers: 56 MiB of system memory.
     let pushbuffer = model.resolve(PID, GpuVa(0x2_0080_1234)).unwrap();
     assert_eq!(pushbuffer.object.unwrap().handle, 0x5c00_0019);

@@ -8,7 +8,8 @@ use driver_common::{
 use nvcap::{
     decode::event::Place,
     driver::{Aperture, Change, ObjectRef, is_doorbell_shape},
-    record::{Channel, ChannelId, CpuVa, Device, GpuVa, How, Life, Origin, Record, Submission},
+    record::{Channel, ChannelId, CpuVa, Device, How, Life, Origin, Record, Submission},
+    wire::GpuVa,
 };
 
 const PID: u32 = 100;

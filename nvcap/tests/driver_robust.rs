@@ -5,12 +5,14 @@ mod driver_common;
 use driver_common::{Machine, Random, at, bytes};
 use nvcap::{
     driver::{Call, fields, layouts},
-    output::{Sink, channels, ioctls, writer::Output},
+    output::{channels, ioctls, writer::Output},
+    pipeline::{Pipeline, PipelineOptions},
     record::{
-        Channel, ChannelId, CpuVa, Device, GpuVa, Ioctl, Life, Mapping, Nested, Origin, Process,
-        Record, Unmapping,
+        Channel, ChannelId, CpuVa, Device, Ioctl, Life, Mapping, Nested, Origin, Process, Record,
+        Unmapping,
     },
     source::file::ioctl_log,
+    wire::GpuVa,
 };
 
 const INTERESTING: [u64; 16] = [
@@ -242,18 +244,21 @@ fn ioctls_of_any_content_are_printed() {
     let mut r = Random(77);
     let mut text = ioctls::Ioctls::text(
         Output::to(Box::new(std::io::sink())),
-        ioctls::Options {
+        ioctls::IoctlOptions {
             raw: true,
             zeros: true,
             ..Default::default()
         },
     );
     let mut json = ioctls::Ioctls::json(Output::to(Box::new(std::io::sink())), Default::default());
+    let mut pipeline = Pipeline::new(
+        PipelineOptions::default(),
+        vec![Box::new(&mut text), Box::new(&mut json)],
+    );
     for _ in 0..3000 {
-        let record = record(&mut r);
-        text.record(&record).unwrap();
-        json.record(&record).unwrap();
+        pipeline.record(record(&mut r)).unwrap();
     }
+    pipeline.finish().unwrap();
     assert_eq!(text.totals(), json.totals());
 }
 
@@ -304,7 +309,7 @@ fn logs_of_any_content() {
                 _ => text.insert(at, b" \n=[]0x"[r.below(7) as usize]),
             }
         }
-        let log = ioctl_log::read(&text[..], ioctl_log::Options::default()).unwrap();
+        let log = ioctl_log::read(&text[..], ioctl_log::LogOptions::default()).unwrap();
         for record in &log.records {
             if let Record::Ioctl(i) = record {
                 let _ = Call::read(i, None);

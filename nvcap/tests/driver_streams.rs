@@ -13,10 +13,11 @@ use nvcap::{
         Body, Context, Engine, Event, Operation, Semaphore, SemaphoreAction, SemaphoreUnit,
         SubmissionHead,
     },
-    driver::{Change, report},
+    driver::{Change, Model, report},
     ledger::Ledger,
     output::{Sink, streams::Streams, writer::Output},
     record::{At, Channel, ChannelId, How, Record},
+    wire::GpuVa,
 };
 
 #[derive(Clone, Default)]
@@ -86,7 +87,7 @@ fn submit(sink: &mut Streams, tid: u32, serial: u64, get: Option<u32>, wait: boo
         let operation = Operation::Semaphore(Semaphore {
             unit: SemaphoreUnit::Host,
             action: SemaphoreAction::AcquireGreaterEqual,
-            address: 0x2_0460_0010,
+            address: GpuVa(0x2_0460_0010),
             payload: 77,
             wide: false,
             timestamp: false,
@@ -106,11 +107,13 @@ fn run(make: fn(Output) -> Streams, gets: [Option<u32>; 3]) -> String {
     let sunk = Sunk::default();
     let mut sink = make(Output::to(Box::new(sunk.clone())));
     let (_, channel) = channel();
-    sink.record(&Record::Channel(Box::new(channel))).unwrap();
+    let model = Model::default();
+    sink.record(&Record::Channel(Box::new(channel)), &model)
+        .unwrap();
     submit(&mut sink, 7, 0, gets[0], true);
     submit(&mut sink, 8, 1, gets[1], false);
     submit(&mut sink, 8, 2, gets[2], false);
-    sink.finish(&Ledger::new()).unwrap();
+    sink.finish(&Ledger::new(), &model).unwrap();
     let bytes = sunk.0.lock().unwrap().clone();
     String::from_utf8(bytes).unwrap()
 }
@@ -118,7 +121,7 @@ fn run(make: fn(Output) -> Streams, gets: [Option<u32>; 3]) -> String {
 #[test]
 fn what_stood_behind_another_threads_wait_is_said() {
     let text = run(Streams::text, [Some(0), Some(1), Some(1)]);
-    assert!(text.contains("channel 0xa"), "{text}");
+    assert!(text.contains(" 0xa "), "{text}");
     assert!(
         text.contains("3 submissions of 2 threads: 8 (2), 7 (1); 1 wait"),
         "{text}"

@@ -6,7 +6,8 @@ mod driver_common;
 use driver_common::{Machine, announced, bytes, doorbells, rm};
 use nvcap::{
     driver::{Change, Version, layout},
-    record::{CpuVa, Device, GpuVa},
+    record::{CpuVa, Device},
+    wire::GpuVa,
 };
 
 const RELEASES: [&str; 8] = [

@@ -4,15 +4,22 @@ mod common;
 
 use common::schema::Schema;
 use nvcap::decode::event::{
-    Copy, Inline, InlineContent, Launch, LaunchHow, LaunchKind, Operation, Semaphore,
-    SemaphoreAction, SemaphoreUnit, Stop, StopReason,
+    Copy, Inline, InlineContent, Launch, LaunchHow, LaunchKind, Operation, QmdFrom, Semaphore,
+    SemaphoreAction, SemaphoreUnit, Stop,
 };
+use nvcap::decode::event::{CopyEngine, CopyMode};
+use nvcap::decode::pcas::PcasAction;
 use nvcap::hang::{
-    ChannelFacts, ChannelScene, Look, ProcessLook, Scene, Step, Thread, Values, analyse, compare,
+    ChannelFacts, ChannelState, ProcessReport, Report, RingState, Step, Thread, Values, analyse,
+    compare,
 };
-use nvcap::output::dump::{Options, Shown, json, text};
+use nvcap::hang::{EntryTarget, RingPlace, RingSize, TokenFrom};
+use nvcap::output::dump::{ReportOptions, Shown, Status, json, status, text};
 use nvcap::output::redact::Redactor;
 use nvcap::record::ChannelId;
+use nvcap::record::CpuVa;
+use nvcap::wire::GpuVa;
+use nvcap::wire::stream::StopReason;
 
 const PID: u32 = 4711;
 
@@ -20,7 +27,7 @@ fn semaphore(action: SemaphoreAction, address: u64, payload: u64) -> Operation {
     Operation::Semaphore(Semaphore {
         unit: SemaphoreUnit::Engine,
         action,
-        address,
+        address: GpuVa(address),
         payload,
         wide: false,
         timestamp: true,
@@ -33,18 +40,25 @@ fn semaphore(action: SemaphoreAction, address: u64, payload: u64) -> Operation {
 fn launch() -> Operation {
     Operation::Launch(Box::new(Launch {
         kind: LaunchKind::User,
-        how: LaunchHow::Pcas,
-        qmd: Some(0x2_04e1_0000),
+        how: LaunchHow::Scheduled,
+        pcas: Some(PcasAction::InvalidatePrefetchCopySchedule),
+        replay: None,
+        place: None,
+        qmd: Some(GpuVa(0x2_04e1_0000)),
         qmd_version: Some((4, 0)),
+        qmd_from: Some(QmdFrom::Stream),
         grid: Some([3, 2, 1]),
         block: Some([64, 2, 1]),
         cluster: None,
+        cooperative: false,
         registers: Some(16),
-        shared_bytes: Some(1024),
+        shared_bytes: Some(0),
+        shared_reserved_bytes: Some(1024),
         local_bytes: Some(0),
         barriers: Some(1),
-        program: Some(0x7f4f_4f7a_0a00),
+        program: Some(GpuVa(0x7f4f_4f7a_0a00)),
         program_bytes: Some(640),
+        moves: None,
         args: Some(b"secret42".to_vec()),
         constant_banks: Vec::new(),
         releases: Vec::new(),
@@ -55,11 +69,11 @@ fn launch() -> Operation {
 fn copy() -> Operation {
     let copy: Copy = Copy {
         bytes: 4096,
-        src: Some(0x1000),
-        dst: Some(0x2000),
+        src: Some(GpuVa(0x1000)),
+        dst: Some(GpuVa(0x2000)),
         physical: (false, false),
-        mode: "linear",
-        engine: "ce".to_owned(),
+        mode: CopyMode::Linear,
+        engine: CopyEngine::Copy(None),
         direction: None,
         direction_from: None,
         line_bytes: 4096,
@@ -76,19 +90,20 @@ fn copy() -> Operation {
 
 fn inline() -> Operation {
     Operation::Inline(Inline {
-        dst: 0x3000,
+        dst: GpuVa(0x3000),
         bytes: 384,
         line_bytes: 384,
         lines: 1,
         content: Some(InlineContent::Qmd),
+        fill: None,
         direction: nvcap::decode::event::Direction::HostToDevice,
         head: vec![1; 64],
         dst_memory: None,
     })
 }
 
-fn channel(id: u32, get: u32, steps: Vec<Vec<Operation>>) -> ChannelScene {
-    let mut c = ChannelScene::new(ChannelId(id), PID, get, steps.len() as u32, 1024);
+fn channel(id: u32, get: u32, steps: Vec<Vec<Operation>>) -> ChannelState {
+    let mut c = ChannelState::new(ChannelId(id), PID, get, steps.len() as u32, 1024);
     c.gpu = Some(0);
     c.token = (id == 0).then_some(0xa);
     for (n, operations) in steps.into_iter().enumerate() {
@@ -106,7 +121,7 @@ fn channel(id: u32, get: u32, steps: Vec<Vec<Operation>>) -> ChannelScene {
 }
 
 /// A kernel that runs, a copy behind another channel's wait, a wait that nobody releases, an entry cut short.
-fn look(done: u64) -> Look {
+fn look(done: u64) -> Report {
     use SemaphoreAction::{AcquireGreaterEqual, Release};
     let mut cut = channel(3, 1, vec![vec![]]);
     cut.steps[0].missing = 12;
@@ -115,7 +130,7 @@ fn look(done: u64) -> Look {
         offset: 4,
         why: StopReason::Missing { bytes: 12 },
     });
-    let scene = Scene {
+    let scene = RingState {
         channels: vec![
             channel(
                 0,
@@ -148,25 +163,29 @@ fn look(done: u64) -> Look {
     };
     let mut values = Values::default();
     for (address, value) in [(0x5000, done), (0x5010, 0), (0x5020, 0), (0x6000, 3)] {
-        values.set(PID, address, value);
+        values.set(PID, GpuVa(address), value);
     }
     let analysis = analyse(&scene, &values);
     let facts = |n: u32| ChannelFacts {
         channel: ChannelId(n),
-        ring: 0x2_0060_0000 + 0x3000 * u64::from(n),
-        userd: 0x2_0060_2000 + 0x3000 * u64::from(n),
-        place: "habit",
-        size: "habit",
-        target: "parses",
-        token_from: (n == 0).then_some("notifier"),
+        ring: CpuVa(0x2_0060_0000 + 0x3000 * u64::from(n)),
+        userd: CpuVa(0x2_0060_2000 + 0x3000 * u64::from(n)),
+        place: RingPlace::Habit,
+        size: RingSize::Habit,
+        target: EntryTarget::Parses,
+        token_from: (n == 0).then_some(TokenFrom::Notifier),
         recycled: n,
         error: (n == 2).then_some(31),
-        ..ChannelFacts::default()
+        moved: false,
+        overwritten: 0,
+        unreadable: 0,
+        elsewhere: 0,
+        ring_gone: false,
     };
-    Look {
+    Report {
         time_ns: 1,
         took_ns: 2_000_000,
-        processes: vec![ProcessLook {
+        processes: vec![ProcessReport {
             pid: PID,
             name: "python\u{1b}[31m".to_owned(),
             threads: vec![Thread {
@@ -185,18 +204,18 @@ fn look(done: u64) -> Look {
             finding_ns: 1,
             reading_ns: 2,
         }],
-        scene,
+        rings: scene,
         analysis,
     }
 }
 
-fn shown(look: &Look, before: Option<&Look>, options: &Options, as_json: bool) -> String {
+fn shown(look: &Report, before: Option<&Report>, options: &ReportOptions, as_json: bool) -> String {
     let moved = before.map(|b| {
-        let (was, is) = ((&b.scene, &b.analysis), (&look.scene, &look.analysis));
+        let (was, is) = ((&b.rings, &b.analysis), (&look.rings, &look.analysis));
         compare(was, is, 2_000_000_000, |b, n| b == n)
     });
     let shown = Shown {
-        look,
+        report: look,
         moved: moved.as_ref(),
     };
     let mut out = Vec::new();
@@ -214,10 +233,10 @@ fn json_fits_its_schema() {
     let (first, second) = (look(7), look(7));
     for before in [None, Some(&first)] {
         for redact in [None, Some(Redactor::default())] {
-            let options = Options {
+            let options = ReportOptions {
                 last: 20,
                 redact: redact.clone(),
-                ..Options::default()
+                ..ReportOptions::default()
             };
             let line = shown(&second, before, &options, true);
             assert_eq!(line.matches('\n').count(), 1);
@@ -231,16 +250,16 @@ fn json_fits_its_schema() {
         }
     }
     // An empty look fits too.
-    let line = shown(&Look::default(), None, &Options::default(), true);
+    let line = shown(&Report::default(), None, &ReportOptions::default(), true);
     schema.check(&serde_json::from_str(&line).unwrap()).unwrap();
 }
 
 #[test]
 fn json_names_what_hangs() {
     let (first, second) = (look(7), look(7));
-    let options = Options {
+    let options = ReportOptions {
         last: 20,
-        ..Options::default()
+        ..ReportOptions::default()
     };
     let line = shown(&second, Some(&first), &options, true);
     let value: serde_json::Value = serde_json::from_str(&line).unwrap();
@@ -262,31 +281,32 @@ fn json_names_what_hangs() {
         serde_json::json!({"kind": "nobody_releases", "channel": 2})
     );
     // One channel alone: the others' entries are left out, not the others.
-    let options = Options {
-        last: 20,
-        channels: vec![0xa],
-        ..Options::default()
+    let lengths = |channels: &[u32], tokens: &[u32]| -> Vec<usize> {
+        let options = ReportOptions {
+            last: 20,
+            channels: channels.to_vec(),
+            tokens: tokens.to_vec(),
+            ..ReportOptions::default()
+        };
+        let shown = shown(&second, None, &options, true);
+        let value: serde_json::Value = serde_json::from_str(&shown).unwrap();
+        let entries = |n: usize| value["processes"][0]["channels"][n]["last"].clone();
+        (0..4)
+            .map(|n| entries(n).as_array().unwrap().len())
+            .collect()
     };
-    let value: serde_json::Value =
-        serde_json::from_str(&shown(&second, None, &options, true)).unwrap();
-    let lengths: Vec<usize> = (0..4)
-        .map(|n| {
-            value["processes"][0]["channels"][n]["last"]
-                .as_array()
-                .unwrap()
-                .len()
-        })
-        .collect();
-    assert_eq!(lengths, [3, 0, 0, 0]);
+    assert_eq!(lengths(&[0], &[]), [3, 0, 0, 0]);
+    assert_eq!(lengths(&[], &[0xa]), [3, 0, 0, 0]);
+    assert_eq!(lengths(&[0xa], &[0]), [0, 0, 0, 0]);
 }
 
 #[test]
 fn text_says_it_at_the_top() {
     let (first, second) = (look(7), look(7));
-    let options = Options {
+    let options = ReportOptions {
         last: 20,
         verbose: true,
-        ..Options::default()
+        ..ReportOptions::default()
     };
     let text = shown(&second, Some(&first), &options, false);
     let lines: Vec<&str> = text.lines().collect();
@@ -314,13 +334,120 @@ fn text_says_it_at_the_top() {
 #[test]
 fn what_moves_is_no_hang() {
     let (first, second) = (look(7), look(8));
-    let options = Options {
+    let options = ReportOptions {
         last: 20,
-        ..Options::default()
+        ..ReportOptions::default()
     };
     let text = shown(&second, Some(&first), &options, false);
     assert!(
         text.contains("0 entries submitted, 0 fetched, 1 done (0.5/s)"),
         "{text}"
     );
+}
+
+fn status_of(look: &Report, before: Option<&Report>) -> Status {
+    let moved = before.map(|b| {
+        let (was, is) = ((&b.rings, &b.analysis), (&look.rings, &look.analysis));
+        compare(was, is, 2_000_000_000, |b, n| b == n)
+    });
+    status(&Shown {
+        report: look,
+        moved: moved.as_ref(),
+    })
+}
+
+/// As [`look`], without the error, and with these channels alone.
+fn look_at(done: u64, channels: &[usize]) -> Report {
+    let mut look = look(done);
+    let all = std::mem::take(&mut look.rings.channels);
+    let kept = all.into_iter().enumerate();
+    let kept = kept.filter(|(n, _)| channels.contains(n));
+    look.rings.channels = kept.map(|(_, c)| c).collect();
+    let mut values = Values::default();
+    for (address, value) in [(0x5000, done), (0x5010, 0), (0x5020, 0), (0x6000, 3)] {
+        values.set(PID, GpuVa(address), value);
+    }
+    look.analysis = analyse(&look.rings, &values);
+    look.processes[0].channels.retain_mut(|f| {
+        f.error = None;
+        channels.contains(&(f.channel.0 as usize))
+    });
+    look
+}
+
+#[test]
+fn a_script_can_tell_what_was_seen_by_the_exit_status() {
+    let mut idle = look_at(9, &[0]);
+    idle.rings.channels[0].get = 3;
+    idle.analysis = analyse(&idle.rings, &{
+        let mut values = Values::default();
+        values.set(PID, GpuVa(0x5000), 9);
+        values
+    });
+    assert_eq!(status_of(&idle, None), Status::Idle);
+    assert_eq!(status_of(&idle, Some(&idle)), Status::Idle);
+    let mut unread = idle.clone();
+    unread.processes[0].channels[0].unreadable = 4;
+    assert_eq!(status_of(&unread, None), Status::Unread);
+
+    let busy = look_at(7, &[0, 1, 2]);
+    assert_eq!(status_of(&busy, None), Status::Busy);
+    assert_eq!(status_of(&busy, Some(&busy)), Status::Hang);
+    // One channel went on, and is alone; or others with work did not.
+    let further = look_at(8, &[0]);
+    assert_eq!(status_of(&further, Some(&look_at(7, &[0]))), Status::Moving);
+    assert_eq!(
+        status_of(&look_at(8, &[0, 1, 2]), Some(&busy)),
+        Status::Busy
+    );
+
+    let unknown = look_at(7, &[]);
+    assert_eq!(status_of(&unknown, None), Status::Unknown);
+    assert_eq!(status_of(&look(7), None), Status::Stopped);
+    let codes: std::collections::HashSet<u8> = [
+        Status::Idle,
+        Status::Error,
+        Status::Unread,
+        Status::NoGpu,
+        Status::Moving,
+        Status::Busy,
+        Status::Unknown,
+        Status::Hang,
+        Status::Stopped,
+    ]
+    .map(Status::code)
+    .into();
+    assert_eq!(codes.len(), 9, "all differ");
+    assert!(!codes.contains(&2), "that is usage");
+}
+
+#[test]
+fn of_several_processes_the_worst_decides() {
+    let mut both = look_at(7, &[0]);
+    let mut other = both.processes[0].clone();
+    other.pid = PID + 1;
+    other.channels.clear();
+    both.processes.push(other);
+    assert_eq!(status_of(&both, None), Status::Unknown);
+    assert_eq!(status_of(&both, Some(&both)), Status::Hang);
+    both.processes.reverse();
+    assert_eq!(status_of(&both, Some(&both)), Status::Hang);
+}
+
+#[test]
+fn one_is_not_many() {
+    let mut one = look_at(9, &[0]);
+    one.rings.channels[0].get = 3;
+    let mut values = Values::default();
+    values.set(PID, GpuVa(0x5000), 9);
+    one.analysis = analyse(&one.rings, &values);
+    let options = ReportOptions {
+        last: 20,
+        ..ReportOptions::default()
+    };
+    let text = shown(&one, None, &options, false);
+    assert!(text.contains("submitted on 1 channel: "), "{text}");
+    assert!(text.contains("1 thread: 1 running"), "{text}");
+    let busy = shown(&look_at(7, &[0]), None, &options, false);
+    assert!(busy.contains("1 of 1 channel has work"), "{busy}");
 }

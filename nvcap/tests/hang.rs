@@ -1,12 +1,16 @@
 //! The wait graph, on scenes put together by hand: pure data in, judgements out.
 
 use nvcap::decode::event::{
-    Launch, LaunchHow, LaunchKind, Operation, QmdRelease, Semaphore, SemaphoreAction, SemaphoreUnit,
+    Launch, LaunchHow, LaunchKind, Operation, QmdFrom, QmdRelease, Semaphore, SemaphoreAction,
+    SemaphoreUnit,
 };
+use nvcap::decode::pcas::PcasAction;
+use nvcap::hang::WaitMode;
 use nvcap::hang::{
-    Analysis, ChannelScene, Root, Scene, State, Step, Values, WorkKind, analyse, compare,
+    Analysis, ChannelState, RingState, Root, State, Step, Values, WorkKind, analyse, compare,
 };
 use nvcap::record::ChannelId;
+use nvcap::wire::GpuVa;
 
 const PID: u32 = 42;
 
@@ -18,7 +22,7 @@ fn semaphore(action: SemaphoreAction, address: u64, payload: u64) -> Operation {
     Operation::Semaphore(Semaphore {
         unit: SemaphoreUnit::Host,
         action,
-        address,
+        address: GpuVa(address),
         payload,
         wide: false,
         timestamp: false,
@@ -40,18 +44,25 @@ fn acquire(address: u64, payload: u64) -> Operation {
 fn kernel(grid: u32, releases: Vec<QmdRelease>) -> Operation {
     Operation::Launch(Box::new(Launch {
         kind: LaunchKind::User,
-        how: LaunchHow::Pcas,
-        qmd: Some(0x1000),
+        how: LaunchHow::Scheduled,
+        pcas: Some(PcasAction::InvalidatePrefetchCopySchedule),
+        replay: None,
+        place: None,
+        qmd: Some(GpuVa(0x1000)),
         qmd_version: Some((4, 0)),
+        qmd_from: Some(QmdFrom::Stream),
         grid: Some([grid, 1, 1]),
         block: Some([32, 1, 1]),
         cluster: None,
+        cooperative: false,
         registers: None,
         shared_bytes: None,
+        shared_reserved_bytes: None,
         local_bytes: None,
         barriers: None,
-        program: Some(0x7f00_0000 + u64::from(grid)),
+        program: Some(GpuVa(0x7f00_0000 + u64::from(grid))),
         program_bytes: None,
+        moves: None,
         args: None,
         constant_banks: Vec::new(),
         releases,
@@ -60,9 +71,9 @@ fn kernel(grid: u32, releases: Vec<QmdRelease>) -> Operation {
 }
 
 /// A channel whose step n ends with the release of its own semaphore with n + 1; `get` steps are fetched.
-fn channel(id: u32, get: u32, steps: Vec<Vec<Operation>>) -> ChannelScene {
+fn channel(id: u32, get: u32, steps: Vec<Vec<Operation>>) -> ChannelState {
     let put = steps.len() as u32;
-    let mut scene = ChannelScene::new(ChannelId(id), PID, get, put, 1024);
+    let mut scene = ChannelState::new(ChannelId(id), PID, get, put, 1024);
     for (n, mut operations) in steps.into_iter().enumerate() {
         operations.push(release(line(id), n as u64 + 1));
         scene.steps.push(Step {
@@ -81,13 +92,13 @@ fn channel(id: u32, get: u32, steps: Vec<Vec<Operation>>) -> ChannelScene {
 fn values(pairs: &[(u64, u64)]) -> Values {
     let mut values = Values::default();
     for (address, value) in pairs {
-        values.set(PID, *address, *value);
+        values.set(PID, GpuVa(*address), *value);
     }
     values
 }
 
-fn judged(channels: Vec<ChannelScene>, pairs: &[(u64, u64)]) -> Analysis {
-    analyse(&Scene { channels }, &values(pairs))
+fn judged(channels: Vec<ChannelState>, pairs: &[(u64, u64)]) -> Analysis {
+    analyse(&RingState { channels }, &values(pairs))
 }
 
 fn root(analysis: &Analysis, id: u32) -> Option<Root> {
@@ -122,7 +133,10 @@ fn the_first_kernel_that_has_not_released_runs() {
         let WorkKind::Kernel(l) = &work.kind else {
             panic!("{:?}", work.kind)
         };
-        assert_eq!((l.grid, l.program), (Some([2, 1, 1]), Some(0x7f00_0002)));
+        assert_eq!(
+            (l.grid, l.program),
+            (Some([2, 1, 1]), Some(GpuVa(0x7f00_0002)))
+        );
         assert_eq!(a.channels[0].state, State::Running);
     }
 }
@@ -153,9 +167,9 @@ fn payloads_go_round_the_circle() {
 fn of_several_kernels_in_a_step_those_that_have_released_are_left_out() {
     let r = |address, payload| vec![QmdRelease { address, payload }];
     let steps = vec![vec![
-        kernel(1, r(0x9000, 5)),
-        kernel(2, r(0x9010, 5)),
-        kernel(3, r(0x9020, 5)),
+        kernel(1, r(GpuVa(0x9000), 5)),
+        kernel(2, r(GpuVa(0x9010), 5)),
+        kernel(3, r(GpuVa(0x9020), 5)),
     ]];
     let a = judged(
         vec![channel(0, 1, steps)],
@@ -175,10 +189,10 @@ fn a_kernel_that_the_front_end_has_left_behind() {
     let ends = |address, payload| vec![QmdRelease { address, payload }];
     let (first, second) = (0x2_0463_7aac, 0x2_0463_7aa4);
     let steps = [
-        vec![kernel(1, ends(first, 2))],
-        vec![kernel(9, ends(first, 6))],
-        vec![acquire(first, 6), kernel(2, ends(second, 6))],
-        vec![acquire(second, 6), kernel(3, ends(first, 10))],
+        vec![kernel(1, ends(GpuVa(first), 2))],
+        vec![kernel(9, ends(GpuVa(first), 6))],
+        vec![acquire(first, 6), kernel(2, ends(GpuVa(second), 6))],
+        vec![acquire(second, 6), kernel(3, ends(GpuVa(first), 10))],
     ];
     // GP_GET is behind the entry that waits.
     let channels = |get| {
@@ -202,7 +216,7 @@ fn a_kernel_that_the_front_end_has_left_behind() {
     assert_eq!(a.channels[0].state, State::RunningAndWaiting);
     for n in 0..2 {
         let wait = a.channels[n].wait.as_ref().unwrap();
-        assert_eq!((wait.address, wait.value), (first, Some(5)));
+        assert_eq!((wait.address, wait.value), (GpuVa(first), Some(5)));
         let r = wait.releasers[0];
         assert_eq!(
             (r.channel, r.position, r.kernel, r.done),
@@ -242,7 +256,7 @@ fn a_chain_of_waits_ends_at_the_kernel() {
     let wait = a.channels[2].wait.as_ref().unwrap();
     assert_eq!(
         (wait.address, wait.payload, wait.value),
-        (line(1), 1, Some(0))
+        (GpuVa(line(1)), 1, Some(0))
     );
     assert_eq!(wait.owner, Some(ChannelId(1)));
     assert_eq!(wait.releasers[0].channel, ChannelId(1));
@@ -286,7 +300,7 @@ fn a_release_that_something_wrote_over_is_named() {
     let wait = a.channels[1].wait.as_ref().unwrap();
     assert_eq!(
         (wait.releasers.len(), wait.overwritten.len(), wait.mode),
-        (0, 1, "==")
+        (0, 1, WaitMode::Equal)
     );
 }
 
@@ -401,7 +415,7 @@ fn every_condition() {
 fn what_moved_tells_a_hang_from_work() {
     let scene = |done: u64, put: u32| {
         let steps = (0..put).map(|n| vec![kernel(n, vec![])]).collect();
-        let scene = Scene {
+        let scene = RingState {
             channels: vec![channel(0, put, steps)],
         };
         let analysis = analyse(&scene, &values(&[(line(0), done)]));

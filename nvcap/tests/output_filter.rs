@@ -33,12 +33,18 @@ fn filters_say_yes_and_no() {
         ("op=copy && bytes>1M", &copy, false),
         ("op=copy && bytes>=1M", &copy, true),
         ("op=copy&&bytes>1023K", &copy, true),
+        ("bytes=1MiB", &copy, true),
+        ("bytes=1024KiB", &copy, true),
+        ("bytes>1MB", &copy, true),
+        ("bytes<=1MB", &copy, false),
         ("bytes>0", &launch, false),
         ("!(bytes>0)", &launch, true),
-        ("channel=0xa", &launch, true),
-        ("token=10", &launch, true),
-        ("channel=0xb", &launch, false),
+        ("channel=3", &launch, true),
+        ("channel=0xa", &launch, false),
         ("channel.id=3", &launch, true),
+        ("token=10", &launch, true),
+        ("token=0xa", &launch, true),
+        ("token=0xb", &launch, false),
         ("tid=4712 && pid=4711", &launch, true),
         ("gpu=1 || gpu=0", &launch, true),
         ("engine=copy", &copy, true),
@@ -78,6 +84,50 @@ fn filters_say_yes_and_no() {
 }
 
 #[test]
+fn filters_of_launches_and_replays() {
+    let all = [
+        common::memset_node(),
+        common::cooperative(),
+        common::unresolved(),
+        common::graph(),
+        common::companion(),
+    ];
+    let [memset, cooperative, unresolved, graph, companion] = all.each_ref().map(Body::Operation);
+    for (expression, body, expected) in [
+        ("kind=driver_memset && bytes=8K", &memset, true),
+        ("kind=driver", &memset, true),
+        ("kind=driver", &unresolved, false),
+        ("kind=driver_graph", &memset, false),
+        ("dst=0x7f0000d00000", &memset, true),
+        ("src>0", &memset, false),
+        ("replay=7 && place=2", &memset, true),
+        ("replay=7", &graph, true),
+        ("replay>=0", &cooperative, false),
+        ("place>=0", &companion, false),
+        ("launch.how=dependent", &memset, true),
+        ("launch.how=released", &cooperative, true),
+        ("launch.how=scheduled", &companion, true),
+        ("launch.how=dependent,released", &companion, false),
+        ("cluster=4", &cooperative, true),
+        ("cluster>0", &memset, false),
+        ("cooperative", &cooperative, true),
+        ("cooperative", &memset, false),
+        ("!cooperative", &memset, true),
+        ("op=graph", &graph, true),
+        ("op=graph", &memset, false),
+        ("op=launch", &graph, false),
+        ("nodes=4 && kernels=2", &graph, true),
+        ("nodes>0", &memset, false),
+        ("bytes=5K", &graph, true),
+        ("type=chip", &common::chip(), true),
+        ("type=operation", &common::chip(), false),
+        ("serial=7", &common::chip(), true),
+    ] {
+        assert_eq!(passes(expression, body), expected, "{expression}");
+    }
+}
+
+#[test]
 fn a_filter_that_names_methods_asks_for_them() {
     for (expression, detail) in [
         ("op=launch", Detail::Operations),
@@ -107,5 +157,21 @@ fn the_documentation_lists_every_field_and_every_word() {
         for word in field.choices() {
             assert!(line.contains(&format!("`{word}`")), "{word} in {line}");
         }
+    }
+}
+
+#[test]
+fn an_assumption_is_shown_whatever_was_asked_for() {
+    use nvcap::decode::event::{ChipBy, ChipSettled};
+
+    for (by, shown) in [
+        (ChipBy::Methods, true),
+        (ChipBy::Channel, true),
+        (ChipBy::Pci, false),
+        (ChipBy::QmdVersion, false),
+    ] {
+        let chip = Body::Chip(ChipSettled { chip: "GH100", by });
+        assert_eq!(passes("op=launch", &chip), shown, "{by:?}");
+        assert!(passes("type=chip", &chip));
     }
 }

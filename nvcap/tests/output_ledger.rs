@@ -3,12 +3,14 @@
 mod common;
 
 use common::schema::Schema;
+use nvcap::decode::Counts;
 use nvcap::ledger::{Ledger, Observed};
 use nvcap::output::ledger::{json, text, verdict};
+use nvcap::record::RecordKind;
 use nvcap::record::{
-    At, Channel, ChannelId, GpuVa, Hole, How, Life, Loss, Lost, Origin, Process, Record, Segment,
-    Submission,
+    At, Channel, ChannelId, How, Life, Loss, Lost, Origin, Process, Record, Segment, Submission,
 };
+use nvcap::wire::{GpuVa, Hole};
 
 const RING: u32 = 8;
 
@@ -107,7 +109,7 @@ fn a_skipped_submission_is_a_gap_of_its_size() {
     let l = ledger([sub(0, 2), sub(5, 1)]);
     assert_eq!(l.totals().gaps, 3);
     assert_eq!(l.exit_status(), 3);
-    assert!(verdict(&l).starts_with("INCOMPLETE: 3 entries missing (channel 0x0000a)"));
+    assert!(verdict(&l).starts_with("INCOMPLETE: 3 entries missing (channel 0)"));
     let missing = l.channel(ChannelId(0)).unwrap().missing_ranges();
     assert_eq!((missing.len(), missing[0].clone()), (1, 2..5));
 }
@@ -191,10 +193,10 @@ fn every_other_kind_of_loss_makes_it_incomplete_and_is_named() {
     for (what, words) in [
         (
             Lost::Records {
-                kind: "submission",
+                kind: RecordKind::Submission,
                 count: 7,
             },
-            "7 submission records dropped",
+            "7 records dropped (submission)",
         ),
         (
             Lost::UnknownChannel {
@@ -204,10 +206,10 @@ fn every_other_kind_of_loss_makes_it_incomplete_and_is_named() {
             "2 doorbells of unknown channels",
         ),
         (
-            Lost::Blind {
+            Lost::Untraced {
                 why: "no debug register left".into(),
             },
-            "blind: no debug register left",
+            "untraced: no debug register left",
         ),
     ] {
         let l = ledger([
@@ -303,6 +305,35 @@ fn the_table_names_the_channel_and_the_process() {
 }
 
 #[test]
+fn duration_and_rate_are_of_the_submissions_alone() {
+    let at_ms = |position: u64, ms: u64| {
+        let mut s = submission(position, 4);
+        s.at.time_ns = 1_000_000_000 + ms * 1_000_000;
+        Record::Submission(s)
+    };
+    let said = |l: &Ledger| {
+        let mut out = Vec::new();
+        text(&mut out, l, false);
+        json(&mut out, l);
+        String::from_utf8(out).unwrap()
+    };
+    // 1,600 submissions of 256 B in 400 ms.
+    let l = ledger((0..1600).map(|i| at_ms(i * 4, i * 400 / 1599)));
+    assert_eq!(l.duration_ns(), Some(400_000_000));
+    let shown = said(&l);
+    let line = "400.0 KiB in 0.400 s, from the first submission to the last: 4000 submissions/s, 1000.0 KiB/s";
+    assert!(shown.contains(line), "{shown}");
+    assert!(shown.contains("\"duration_ns\":400000000,"), "{shown}");
+    // One submission, or several at one time, have no rate.
+    for n in [0, 1, 2] {
+        let l = ledger((0..n).map(|i| at_ms(i * 4, 7)));
+        let shown = said(&l);
+        assert!(!shown.contains("submissions/s"), "{shown}");
+        assert!(shown.contains("\"duration_ns\":null,"), "{shown}");
+    }
+}
+
+#[test]
 fn the_json_ledger_says_the_same() {
     let l = ledger([sub(0, 2), sub(5, 1)]);
     let mut out = Vec::new();
@@ -314,6 +345,96 @@ fn the_json_ledger_says_the_same() {
     assert_eq!(v["channels"][0]["missing"], serde_json::json!([[2, 5]]));
     assert_eq!(v["channels"][0]["token"], 10);
     assert_eq!(v["time_ns"], 1005);
+}
+
+/// How much was understood: a line of what a profiler would count, and what could not be understood in the verdict.
+#[test]
+fn the_ledger_says_how_much_was_understood() {
+    let shown = |ledger: &Ledger| {
+        let (mut words, mut object) = (Vec::new(), Vec::new());
+        text(&mut words, ledger, false);
+        json(&mut object, ledger);
+        let object: serde_json::Value = serde_json::from_slice(&object).unwrap();
+        let schema = Schema::of_output();
+        assert!(schema.check(&object).is_ok(), "{}", schema.explain(&object));
+        (String::from_utf8(words).unwrap(), object)
+    };
+    let mut l = ledger([sub(0, 2)]);
+    let (words, object) = shown(&l);
+    assert!(!words.contains("launched") && object["understood"].is_null());
+
+    // All of it.
+    let whole = Counts {
+        methods: 70,
+        launches: 12,
+        kernels: 10,
+        nodes: 8,
+        images: 3,
+        graphs: 2,
+        ..Counts::default()
+    };
+    l.understand(whole);
+    let (words, object) = shown(&l);
+    let line = "launched 10 kernels and 2 kernels of the driver's own; 8 of all in 2 graph replays; 3 QMDs known from the process's memory\n";
+    assert!(words.contains(line), "{words}");
+    assert_eq!((l.is_complete(), l.exit_status()), (true, 0));
+    assert!(verdict(&l).ends_with("nothing missing"));
+    assert_eq!(
+        object["understood"],
+        serde_json::json!({
+            "whole": true, "kernels": 10, "launches": 12, "graph_nodes": 8, "graph_replays": 2, "qmds_from_memory": 3,
+            "qmds_not_seen": 0, "methods": 70, "methods_of_unknown_class": 0, "stops": 0,
+        })
+    );
+
+    // Each by itself, and all together.
+    let (unresolved, classless, stops) = (
+        "the QMD of 1 of 12 launches was not seen",
+        "5 of 70 method writes to a class that is not known (-v shows them; --chip NAME names the chip)",
+        "1 entry could not be read to the end",
+    );
+    let one = |change: fn(&mut Counts)| {
+        let mut counts = whole;
+        change(&mut counts);
+        counts
+    };
+    for (counts, says) in [
+        (
+            one(|c| (c.kernels, c.unresolved) = (9, 1)),
+            unresolved.to_owned(),
+        ),
+        (one(|c| c.classless = 5), classless.to_owned()),
+        (one(|c| c.stops = 1), stops.to_owned()),
+        (
+            one(|c| (c.kernels, c.unresolved, c.classless, c.stops) = (9, 1, 5, 1)),
+            format!("{unresolved}; {classless}; {stops}"),
+        ),
+    ] {
+        l.understand(counts);
+        assert_eq!((l.is_complete(), l.exit_status()), (true, 5));
+        let whole = format!("nothing missing, but NOT ALL UNDERSTOOD: {says}");
+        assert!(verdict(&l).ends_with(&whole), "{}", verdict(&l));
+        let (words, object) = shown(&l);
+        assert!(words.ends_with(&format!("{whole}\n")));
+        assert!(
+            words.contains("and 2 kernels of the driver's own"),
+            "{words}"
+        );
+        assert_eq!(
+            (&object["complete"], &object["understood"]["whole"]),
+            (&true.into(), &false.into())
+        );
+    }
+
+    // What is lost comes first.
+    let mut l = ledger([sub(0, 2), sub(5, 1)]);
+    l.understand(one(|c| c.stops = 1));
+    assert_eq!(l.exit_status(), 3);
+    let v = verdict(&l);
+    assert!(
+        v.starts_with("INCOMPLETE: ") && v.ends_with(&format!(", but NOT ALL UNDERSTOOD: {stops}")),
+        "{v}"
+    );
 }
 
 /// What observing states of itself: the margin, the cost, and why what is missing is missing.
@@ -336,7 +457,7 @@ fn observing_states_its_margin_and_its_cost() {
 
     let good = Observed {
         looks: 12,
-        glances: 40,
+        peeks: 40,
         longest_ns: 1_500_000,
         largest_part: 0.375,
         wall_ns: 1_000_000_000,
@@ -355,7 +476,7 @@ fn observing_states_its_margin_and_its_cost() {
         assert!(words.contains(part), "no {part:?} in\n{words}");
     }
     assert_eq!(object["observed"]["largest_part"], 0.375);
-    assert_eq!(object["observed"]["glances"], 40);
+    assert_eq!(object["observed"]["peeks"], 40);
     assert_eq!(object["observed"]["reasons"], serde_json::json!([]));
 
     // The reason names the remedy, and is not the budget's fault where none was given.

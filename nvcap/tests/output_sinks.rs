@@ -4,19 +4,23 @@ mod common;
 
 use common::schema::Schema;
 use common::{Written, context, launch, operations, with_each};
-use nvcap::decode::event::{Body, Context, Event, MethodWrite, Operation};
+use nvcap::decode::event::{Body, ChipBy, ChipSettled, Context, Event, MethodWrite, Operation};
+use nvcap::driver::Model;
 use nvcap::ledger::Ledger;
 use nvcap::output::redact::Redactor;
 use nvcap::output::stats::{Form, Stats};
 use nvcap::output::style::Color;
 use nvcap::output::text::Text;
 use nvcap::output::{Detail, Sink, json, text};
+use nvcap::record::RecordKind;
 use nvcap::record::{
-    At, Channel, ChannelId, CpuVa, GpuVa, Life, Loss, Lost, Origin, Process, Record,
+    At, Channel, ChannelId, CpuVa, Gpu, How, Life, Loss, Lost, Origin, Process, Record, Segment,
+    Submission,
 };
+use nvcap::wire::{GpuVa, Hole};
 use serde_json::Value;
 
-fn text_of(options: text::Options) -> Vec<String> {
+fn text_of(options: text::TextOptions) -> Vec<String> {
     let written = Written::default();
     let mut sink = Text::new(written.output(), options);
     with_each(|e| sink.event(&e).unwrap());
@@ -24,11 +28,11 @@ fn text_of(options: text::Options) -> Vec<String> {
     written.text().lines().map(ToOwned::to_owned).collect()
 }
 
-fn json_of(options: json::Options) -> Vec<Value> {
+fn json_of(options: json::JsonOptions) -> Vec<Value> {
     let written = Written::default();
     let mut sink = json::Json::new(written.output(), options);
     with_each(|e| sink.event(&e).unwrap());
-    sink.finish(&Ledger::new()).unwrap();
+    sink.finish(&Ledger::new(), &Model::default()).unwrap();
     written
         .text()
         .lines()
@@ -38,8 +42,11 @@ fn json_of(options: json::Options) -> Vec<Value> {
 
 #[test]
 fn one_line_an_operation_with_all_columns() {
-    let lines = text_of(text::Options::default());
-    assert_eq!(lines.len(), operations().len() + 1, "and the stop");
+    let lines = text_of(text::TextOptions::default());
+    let hidden = operations().iter().filter(|o| is_node(o)).count();
+    assert_eq!(hidden, 2);
+    // And the stop; a chip that is known for certain is for those who ask.
+    assert_eq!(lines.len(), operations().len() - hidden + 1);
     for line in &lines {
         assert!(
             line.starts_with("   0.000000000 py\"thon/4711:4712    gpu0 0x0000a gr   [warm up] "),
@@ -53,35 +60,128 @@ fn one_line_an_operation_with_all_columns() {
     assert_eq!(
         rest,
         [
-            "launch grid 4096x1x1 block 256x1x1 regs 16 smem 0 prog 0x7f0000001000 (640 B) \
+            "launch grid 4096x1x1 block 256x1x1 regs 16 prog 0x7f0000001000 (640 B) \
              args 0x7f00a00000,0x7f00c00000,0x100000 qmd 0x201000100 then release 0x204000000 = 5",
-            "launch (driver: companion) grid 0x0x0 block 256x1x1 regs 16 smem 0 prog 0x7f0000001000 (640 B) \
+            "launch (driver: companion) grid 0x0x0 block 256x1x1 regs 16 prog 0x7f0000001000 (640 B) \
              qmd 0x201000100 then release 0x204000000 = 5",
             "copy h2d 1048576 B 0x7f0000200000 (pinned host memory, object 0x5c000019 of 56 MiB) -> 0x7f0000a00000 ce2 linear then release 0x204000010 = 9 timestamp",
             "fill 1048576 B of 0xdeadbeef -> 0x7f0000a00000 ce2 fill",
             "inline h2d 5 B -> 0x7f0000b00000 data 68656c6c6f",
+            "inline h2d 5 B -> 0x7f0000b00000 memset cefaedfece",
+            "launch grid 4096x1x1 block 256x1x1 cluster 4x1x1 cooperative regs 16 prog 0x7f0000001000 (640 B) \
+             args 0x7f00a00000,0x7f00c00000,0x100000 qmd 0x201000100 (released) then release 0x204000000 = 5",
+            "graph replay 7 of 2 kernels, 1 memset, 1 QMD not seen on 2 channels in 2 submissions by 5120 B, uploaded",
             "semaphore acquire 0x204000020 >= 77 (host)",
             "barrier wfi",
-            lines[7].split("] ").nth(1).unwrap(),
+            lines[10].split("] ").nth(1).unwrap(),
             "host yield",
             "stopped in entry 0 at byte 8: the entry ends inside a word, 3 B short",
         ]
     );
-    assert!(rest[7].starts_with("bind subchannel 1 class 0xcbc0"));
+    assert!(rest[10].starts_with("bind subchannel 1 class 0xcbc0"));
+}
+
+/// A node of a graph, which the line of its replay sums up.
+fn is_node(operation: &Operation) -> bool {
+    matches!(operation, Operation::Launch(l) if l.replay.is_some())
+}
+
+#[test]
+fn nodes_of_graphs_are_shown_to_those_who_ask() {
+    let nodes = [
+        "launch (driver: memset) node 2 of graph replay 7 8192 B -> 0x7f0000d00000 grid 4096x1x1 block 256x1x1 regs 16 \
+         prog 0x7f0000001000 (640 B) args 0x7f0000d00000,0x5a5a5a5a,0x800,0x0 qmd 0x201000400 (dependent) \
+         (QMD from memory) then release 0x204000000 = 5",
+        "launch (QMD not seen) node 3 of graph replay 7 qmd 0x201000100 (dependent)",
+    ];
+    let asked = [
+        text::TextOptions {
+            detail: Detail::Methods,
+            ..text::TextOptions::default()
+        },
+        text::TextOptions {
+            filtered: true,
+            ..text::TextOptions::default()
+        },
+    ];
+    for options in asked {
+        let lines = text_of(options);
+        for node in nodes {
+            assert!(
+                lines.iter().any(|l| l.ends_with(node)),
+                "{node}: {lines:#?}"
+            );
+        }
+    }
+    let lines = text_of(text::TextOptions::default());
+    assert!(!lines.iter().any(|l| l.contains("of graph replay")));
+}
+
+#[test]
+fn a_chip_that_is_only_assumed_is_always_said() {
+    let lines = |by, verbose| {
+        let written = Written::default();
+        let options = text::TextOptions {
+            verbose,
+            ..text::TextOptions::default()
+        };
+        let mut sink = Text::new(written.output(), options);
+        let chip = "GH100";
+        let context = context(0);
+        let body = Body::Chip(ChipSettled { chip, by });
+        sink.event(&Event {
+            context: &context,
+            body,
+        })
+        .unwrap();
+        sink.flush().unwrap();
+        written.text()
+    };
+    for (by, says) in [
+        (ChipBy::Given, "as --chip says"),
+        (ChipBy::Pci, "by its PCI id"),
+        (ChipBy::Bound, "by a class that was bound"),
+        (ChipBy::QmdVersion, "by the version of its QMDs"),
+    ] {
+        assert_eq!(lines(by, false), "");
+        let said = lines(by, true);
+        assert!(
+            said.ends_with(&format!("decoded as for GH100: {says}\n")),
+            "{said}"
+        );
+    }
+    for (by, says) in [
+        (
+            ChipBy::Methods,
+            "assumed from the methods used; --chip NAME says another",
+        ),
+        (
+            ChipBy::Channel,
+            "assumed from the channel's class; --chip NAME says another",
+        ),
+    ] {
+        for verbose in [false, true] {
+            let said = lines(by, verbose);
+            assert!(
+                said.ends_with(&format!("decoded as for GH100: {says}\n")),
+                "{said}"
+            );
+        }
+    }
 }
 
 #[test]
 fn verbose_adds_methods_and_more_verbose_adds_words() {
-    let methods = text_of(text::Options {
+    let methods = text_of(text::TextOptions {
         detail: Detail::Methods,
-        ..text::Options::default()
+        ..text::TextOptions::default()
     });
     assert!(methods[0].contains("submission 0 position 41 put 41 -> 42, 1 entry, 12 B, get 40"));
     assert!(methods.iter().any(|l| l.contains("c8b5:0300")));
     assert!(!methods.iter().any(|l| l.contains("11111111")));
-    let words = text_of(text::Options {
+    let words = text_of(text::TextOptions {
         detail: Detail::Words,
-        ..text::Options::default()
+        ..text::TextOptions::default()
     });
     assert!(
         words
@@ -97,11 +197,11 @@ fn verbose_adds_methods_and_more_verbose_adds_words() {
 
 #[test]
 fn colour_is_only_where_it_is_asked_for() {
-    let plain = text_of(text::Options::default());
+    let plain = text_of(text::TextOptions::default());
     assert!(!plain.iter().any(|l| l.contains('\x1b')), "not a terminal");
-    let colored = text_of(text::Options {
+    let colored = text_of(text::TextOptions {
         color: Color::Always,
-        ..text::Options::default()
+        ..text::TextOptions::default()
     });
     for line in &colored {
         assert!(line.contains('\x1b'));
@@ -121,14 +221,14 @@ fn quiet_shows_the_ledger_alone() {
     let written = Written::default();
     let mut sink = Text::new(
         written.output(),
-        text::Options {
+        text::TextOptions {
             quiet: true,
-            ..text::Options::default()
+            ..text::TextOptions::default()
         },
     );
     assert_eq!(sink.detail(), None);
     with_each(|e| sink.event(&e).unwrap());
-    sink.finish(&Ledger::new()).unwrap();
+    sink.finish(&Ledger::new(), &Model::default()).unwrap();
     assert_eq!(
         written.text(),
         "complete: 0 submissions on 0 channels, 0 entries, 0 B, nothing missing\n"
@@ -138,7 +238,7 @@ fn quiet_shows_the_ledger_alone() {
 #[test]
 fn a_loss_is_a_line_of_its_own() {
     let written = Written::default();
-    let mut sink = Text::new(written.output(), text::Options::default());
+    let mut sink = Text::new(written.output(), text::TextOptions::default());
     let loss = Record::Loss(Loss {
         at: At::default(),
         channel: Some(ChannelId(2)),
@@ -147,7 +247,7 @@ fn a_loss_is_a_line_of_its_own() {
             count: 3,
         },
     });
-    sink.record(&loss).unwrap();
+    sink.record(&loss, &Model::default()).unwrap();
     sink.flush().unwrap();
     assert!(
         written
@@ -158,9 +258,9 @@ fn a_loss_is_a_line_of_its_own() {
 
 #[test]
 fn every_json_object_has_the_common_members_and_operations_their_own() {
-    let objects = json_of(json::Options {
+    let objects = json_of(json::JsonOptions {
         detail: Detail::Words,
-        ..json::Options::default()
+        ..json::JsonOptions::default()
     });
     for o in &objects {
         for member in ["type", "time_ns", "pid", "tid", "token"] {
@@ -201,9 +301,9 @@ fn no_json_object_names_a_member_twice() {
     let written = Written::default();
     let mut sink = json::Json::new(
         written.output(),
-        json::Options {
+        json::JsonOptions {
             detail: Detail::Words,
-            ..json::Options::default()
+            ..json::JsonOptions::default()
         },
     );
     with_each(|e| sink.event(&e).unwrap());
@@ -248,16 +348,16 @@ fn top_level_members(line: &str) -> Vec<String> {
 #[test]
 fn redaction_leaves_no_user_data() {
     let redact = Some(Redactor::default());
-    let objects = json_of(json::Options {
+    let objects = json_of(json::JsonOptions {
         detail: Detail::Words,
         redact: redact.clone(),
-        ..json::Options::default()
+        ..json::JsonOptions::default()
     });
     let all = objects.iter().map(ToString::to_string).collect::<String>();
-    let lines = text_of(text::Options {
+    let lines = text_of(text::TextOptions {
         detail: Detail::Words,
         redact,
-        ..text::Options::default()
+        ..text::TextOptions::default()
     })
     .join("\n");
     for (form, out) in [("json", &all), ("text", &lines)] {
@@ -268,6 +368,11 @@ fn redaction_leaves_no_user_data() {
             "deadbeef",
             "3735928559",
             "11111111",
+            // The word of a memset, by a macro and by a kernel.
+            "cefaedfe",
+            "4277009102",
+            "5a5a5a5a",
+            "1515870810",
         ] {
             assert!(!out.contains(secret), "{secret} in {form}: {out}");
         }
@@ -288,7 +393,7 @@ fn statistics_add_up() {
     let mut sink = Stats::new(written.output(), Form::Json, Detail::Methods, true);
     with_each(|e| sink.event(&e).unwrap());
     with_each(|e| sink.event(&e).unwrap());
-    sink.finish(&Ledger::new()).unwrap();
+    sink.finish(&Ledger::new(), &Model::default()).unwrap();
     let stats: Value = serde_json::from_str(written.text().lines().next().unwrap()).unwrap();
     let operations_json = stats["operations"].as_array().unwrap();
     let count: u64 = operations_json
@@ -306,7 +411,16 @@ fn statistics_add_up() {
         .iter()
         .filter(|o| matches!(o, Operation::Launch(_)))
         .count();
-    assert_eq!(launches, 2);
+    assert_eq!(launches, 5);
+    let of = |of: &str| operations_json.iter().find(|o| o["of"] == of).unwrap();
+    assert_eq!(
+        (&of("(driver: memset)")["bytes"], &of("replay")["bytes"]),
+        (&16_384.into(), &10_240.into())
+    );
+    assert_eq!(
+        (&of("memset")["bytes"], &of("(QMD not seen)")["count"]),
+        (&10.into(), &2.into())
+    );
 
     let written = Written::default();
     let mut sink = Stats::new(
@@ -316,7 +430,7 @@ fn statistics_add_up() {
         true,
     );
     with_each(|e| sink.event(&e).unwrap());
-    sink.finish(&Ledger::new()).unwrap();
+    sink.finish(&Ledger::new(), &Model::default()).unwrap();
     let text = written.text();
     assert!(text.contains("launch (driver: companion)"), "{text}");
     assert!(text.lines().last().unwrap().starts_with("complete"));
@@ -357,6 +471,11 @@ fn records() -> Vec<Record> {
     channel.entries = None;
     channel.userd = None;
     vec![
+        Record::Gpu(Gpu {
+            at,
+            minor: 1,
+            pci_device: 0x2335,
+        }),
         life(Life::Present {
             name: "a\"b".into(),
         }),
@@ -376,7 +495,7 @@ fn records() -> Vec<Record> {
         loss(
             None,
             Lost::Records {
-                kind: "ioctl",
+                kind: RecordKind::Ioctl,
                 count: 1,
             },
         ),
@@ -387,7 +506,7 @@ fn records() -> Vec<Record> {
                 count: 1,
             },
         ),
-        loss(None, Lost::Blind { why: "dark".into() }),
+        loss(None, Lost::Untraced { why: "dark".into() }),
     ]
 }
 
@@ -398,22 +517,22 @@ fn everything_in_json_fits_the_schema() {
         let written = Written::default();
         let mut sink = json::Json::new(
             written.output(),
-            json::Options {
+            json::JsonOptions {
                 detail: Detail::Words,
                 redact,
-                ..json::Options::default()
+                ..json::JsonOptions::default()
             },
         );
         let mut stats = Stats::new(written.output(), Form::Json, Detail::Methods, true);
         let mut ledger = Ledger::new();
         for r in records() {
             ledger.record(&r);
-            sink.record(&r).unwrap();
+            sink.record(&r, &Model::default()).unwrap();
         }
         with_each(|e| sink.event(&e).unwrap());
         with_each(|e| stats.event(&e).unwrap());
-        sink.finish(&ledger).unwrap();
-        stats.finish(&ledger).unwrap();
+        sink.finish(&ledger, &Model::default()).unwrap();
+        stats.finish(&ledger, &Model::default()).unwrap();
         for line in written.text().lines() {
             let value: Value = serde_json::from_str(line).unwrap();
             if schema.check(&value).is_err() {
@@ -426,10 +545,19 @@ fn everything_in_json_fits_the_schema() {
 #[test]
 fn the_schema_refuses_what_is_wrong() {
     let schema = Schema::of_output();
-    let objects = json_of(json::Options::default());
+    let objects = json_of(json::JsonOptions::default());
     let good = objects.iter().find(|o| o["op"] == "launch").unwrap();
     assert_eq!(schema.check(good), Ok(()));
     for (member, wrong) in [
+        ("how", serde_json::json!("pcas")),
+        ("pcas", serde_json::json!("schedules")),
+        ("pcas", serde_json::json!({"other": 256})),
+        (
+            "moves",
+            serde_json::json!({"dst": 1, "src": null, "bytes": null}),
+        ),
+        ("qmd_from", serde_json::json!("memory")),
+        ("cooperative", serde_json::json!(null)),
         ("grid", serde_json::json!([1, 2])),
         ("grid", serde_json::json!("1x2x3")),
         ("token", serde_json::json!("0xa")),
@@ -441,14 +569,31 @@ fn the_schema_refuses_what_is_wrong() {
         bad[member] = wrong;
         assert!(schema.check(&bad).is_err(), "{member}");
     }
-    let mut bad = good.clone();
-    bad.as_object_mut().unwrap().remove("tid");
-    assert!(schema.check(&bad).is_err());
+    // Each that every object of a kind has.
+    for (kind, member) in [
+        ("launch", "tid"),
+        ("launch", "pcas"),
+        ("launch", "replay"),
+        ("launch", "shared_reserved_bytes"),
+        ("inline", "fill"),
+        ("graph", "nodes"),
+        ("graph", "submissions"),
+        ("chip", "assumed"),
+    ] {
+        let named = |o: &&Value| o["op"] == kind || o["type"] == kind;
+        let mut bad = objects.iter().find(named).unwrap().clone();
+        assert_eq!(schema.check(&bad), Ok(()));
+        bad.as_object_mut().unwrap().remove(member).unwrap();
+        assert!(schema.check(&bad).is_err(), "{kind} without {member}");
+    }
+    let mut other = good.clone();
+    other["pcas"] = serde_json::json!({"other": 5});
+    assert_eq!(schema.check(&other), Ok(()));
 }
 
 #[test]
 fn operations_in_json_are_what_serde_makes_of_them() {
-    let objects = json_of(json::Options::default());
+    let objects = json_of(json::JsonOptions::default());
     let shown: Vec<&Value> = objects
         .iter()
         .filter(|o| o["type"] == "operation")
@@ -462,7 +607,7 @@ fn operations_in_json_are_what_serde_makes_of_them() {
         l.releases.clear();
     }
     let written = Written::default();
-    let mut sink = json::Json::new(written.output(), json::Options::default());
+    let mut sink = json::Json::new(written.output(), json::JsonOptions::default());
     let context = context(0);
     let body = Body::Operation(&bare);
     sink.event(&Event {
@@ -490,9 +635,9 @@ fn data_words_of_one_method_are_one_line_of_text() {
     let written = Written::default();
     let mut sink = Text::new(
         written.output(),
-        text::Options {
+        text::TextOptions {
             detail: Detail::Methods,
-            ..text::Options::default()
+            ..text::TextOptions::default()
         },
     );
     let (first, second) = (context(0), context(1));
@@ -532,4 +677,75 @@ fn data_words_of_one_method_are_one_line_of_text() {
         lines[2].starts_with("   0.001234567"),
         "with its own columns"
     );
+}
+
+/// A submission whose one entry has 12 bytes announced, 4 of them read.
+fn half_read() -> Submission {
+    Submission {
+        at: At::default(),
+        channel: ChannelId(0),
+        token: None,
+        position: 41,
+        gp_get: None,
+        prev_put: 41,
+        gp_put: 42,
+        ip: None,
+        doorbell: None,
+        how: How::Trapped,
+        late: false,
+        thread: None,
+        segments: vec![Segment {
+            entry: common::RAW,
+            bytes: vec![0, 0, 0, 0, 0x11, 0x22, 0x33, 0x44],
+            holes: vec![Hole { offset: 0, len: 4 }],
+        }],
+    }
+}
+
+#[test]
+fn bytes_that_were_not_read_are_no_words() {
+    let s = half_read();
+    let body = common::entry(&s.segments[0].bytes);
+    let c = context(0);
+    let show = |sink: &mut dyn Sink| {
+        sink.record(&Record::Submission(s.clone()), &Model::default())
+            .unwrap();
+        let event = Event {
+            context: &c,
+            body: body.clone(),
+        };
+        sink.event(&event).unwrap();
+        sink.flush().unwrap();
+    };
+    let written = Written::default();
+    show(&mut Text::new(
+        written.output(),
+        text::TextOptions {
+            detail: Detail::Words,
+            ..text::TextOptions::default()
+        },
+    ));
+    let text = written.text();
+    let lines: Vec<&str> = text.lines().skip(1).map(str::trim_start).collect();
+    let words: Vec<&str> = lines
+        .iter()
+        .map(|l| &l[l.find("--").or(l.find("000004")).unwrap()..])
+        .collect();
+    assert_eq!(
+        words,
+        ["-- 4 B not read", "000004 44332211", "-- 4 B not read"]
+    );
+    let written = Written::default();
+    show(&mut json::Json::new(
+        written.output(),
+        json::JsonOptions {
+            detail: Detail::Words,
+            ..json::JsonOptions::default()
+        },
+    ));
+    let object: Value = serde_json::from_str(written.text().trim()).unwrap();
+    assert_eq!(object["data"], "11223344");
+    assert_eq!(object["missing"], 8);
+    assert_eq!(object["holes"], serde_json::json!([[0, 4], [8, 4]]));
+    Schema::of_output().check(&object).unwrap();
 }

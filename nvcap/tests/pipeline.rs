@@ -5,16 +5,18 @@ mod common;
 use std::io;
 use std::sync::{Arc, Mutex};
 
-use common::{Written, shared};
+use common::{Written, files};
 use nvcap::decode::encode::Pushbuffer;
 use nvcap::decode::event::{Body, Context, Direction, Engine, Event, Operation, Place};
+use nvcap::driver::Model;
 use nvcap::ledger::Ledger;
 use nvcap::output::filter::Filter;
 use nvcap::output::phases::Phases;
 use nvcap::output::{Detail, Sink, json};
-use nvcap::pipeline::{Options, Pipeline};
-use nvcap::record::{At, ChannelId, GpuVa, How, Life, Process, Record, Segment, Submission};
+use nvcap::pipeline::{Pipeline, PipelineOptions};
+use nvcap::record::{At, ChannelId, How, Life, Process, Record, Segment, Submission};
 use nvcap::source::file::ioctl_log;
+use nvcap::wire::GpuVa;
 
 /// Keeps what comes.
 #[derive(Clone, Default)]
@@ -44,12 +46,12 @@ impl Sink for Keep {
             Body::Submission(_) => kept.contexts.push(event.context.clone()),
             Body::Operation(op) => kept.operations.push((*op).clone()),
             Body::Method(_) => kept.methods += 1,
-            Body::Entry(_) | Body::Stop(_) => {}
+            _ => {}
         }
         Ok(())
     }
 
-    fn record(&mut self, _: &Record) -> io::Result<()> {
+    fn record(&mut self, _: &Record, _: &Model) -> io::Result<()> {
         Ok(())
     }
 
@@ -61,7 +63,7 @@ impl Sink for Keep {
         self.0.lock().unwrap().unshown
     }
 
-    fn finish(&mut self, ledger: &Ledger) -> io::Result<()> {
+    fn finish(&mut self, ledger: &Ledger, _: &Model) -> io::Result<()> {
         self.0.lock().unwrap().finished = Some(ledger.is_complete());
         Ok(())
     }
@@ -106,7 +108,7 @@ fn bind(id: u32, position: u64, tid: u32, time_ns: u64, sub: u32, class: u32) ->
     })
 }
 
-fn run(options: Options, records: Vec<Record>) -> (Keep, Ledger) {
+fn run(options: PipelineOptions, records: Vec<Record>) -> (Keep, Ledger) {
     let keep = Keep::default();
     let mut pipeline = Pipeline::new(options, vec![Box::new(keep.clone())]);
     for r in records {
@@ -119,7 +121,7 @@ fn run(options: Options, records: Vec<Record>) -> (Keep, Ledger) {
 #[test]
 fn threads_bear_the_name_of_their_process_until_they_say_otherwise() {
     let (keep, _) = run(
-        Options::default(),
+        PipelineOptions::default(),
         vec![
             life(
                 10,
@@ -170,7 +172,7 @@ fn threads_bear_the_name_of_their_process_until_they_say_otherwise() {
 #[test]
 fn the_engine_of_an_unknown_channel_is_told_by_what_it_binds() {
     let (keep, ledger) = run(
-        Options::default(),
+        PipelineOptions::default(),
         vec![
             bind(0, 0, 1, 1, 4, 0xc8b5),
             bind(1, 0, 1, 2, 1, 0xcbc0),
@@ -203,7 +205,7 @@ fn write(id: u32, token: u32, sub: u32, method: u32) -> Record {
 #[test]
 fn where_nothing_is_bound_the_subchannels_tell_the_engine() {
     let (keep, _) = run(
-        Options::default(),
+        PipelineOptions::default(),
         vec![
             write(0, 0xa, 1, 0x1b0),
             write(1, 0x10012, 4, 0x418),
@@ -235,10 +237,10 @@ fn where_nothing_is_bound_the_subchannels_tell_the_engine() {
 #[test]
 fn phases_and_filters_apply() {
     let (keep, ledger) = run(
-        Options {
+        PipelineOptions {
             filter: Some(Filter::parse("phase=second").unwrap()),
             phases: Some(Phases::parse("PHASE first 0 9\nPHASE second 10 19").unwrap()),
-            ..Options::default()
+            ..PipelineOptions::default()
         },
         vec![
             bind(0, 0, 1, 5, 1, 0xcbc0),
@@ -256,11 +258,11 @@ fn phases_and_filters_apply() {
 #[test]
 fn a_filter_that_asks_for_methods_gets_them() {
     let records = || vec![bind(0, 0, 1, 5, 1, 0xcbc0)];
-    let (keep, _) = run(Options::default(), records());
+    let (keep, _) = run(PipelineOptions::default(), records());
     assert_eq!(keep.0.lock().unwrap().methods, 0);
-    let options = Options {
+    let options = PipelineOptions {
         filter: Some(Filter::parse("method=SET_OBJECT").unwrap()),
-        ..Options::default()
+        ..PipelineOptions::default()
     };
     let (keep, _) = run(options, records());
     assert_eq!(keep.0.lock().unwrap().methods, 1);
@@ -270,7 +272,7 @@ fn a_filter_that_asks_for_methods_gets_them() {
 fn a_sink_that_fails_stops_the_pipeline_with_its_error() {
     let keep = Keep::default();
     keep.0.lock().unwrap().fail = Some(io::ErrorKind::BrokenPipe);
-    let mut pipeline = Pipeline::new(Options::default(), vec![Box::new(keep)]);
+    let mut pipeline = Pipeline::new(PipelineOptions::default(), vec![Box::new(keep)]);
     let error = pipeline.record(bind(0, 0, 1, 1, 1, 0xcbc0)).unwrap_err();
     assert_eq!(error.kind(), io::ErrorKind::BrokenPipe);
     assert_eq!(
@@ -284,7 +286,7 @@ fn a_sink_that_fails_stops_the_pipeline_with_its_error() {
 fn what_could_not_be_written_makes_the_trace_incomplete() {
     let keep = Keep::default();
     keep.0.lock().unwrap().unshown = 2;
-    let mut pipeline = Pipeline::new(Options::default(), vec![Box::new(keep.clone())]);
+    let mut pipeline = Pipeline::new(PipelineOptions::default(), vec![Box::new(keep.clone())]);
     pipeline.record(bind(0, 0, 1, 1, 1, 0xcbc0)).unwrap();
     let ledger = pipeline.finish().unwrap();
     assert_eq!(ledger.unshown(), 2);
@@ -299,12 +301,12 @@ fn what_could_not_be_written_makes_the_trace_incomplete() {
 #[test]
 fn with_quiet_sinks_nothing_is_decoded_and_the_ledger_is_whole() {
     let written = Written::default();
-    let options = json::Options {
+    let options = json::JsonOptions {
         quiet: true,
-        ..json::Options::default()
+        ..json::JsonOptions::default()
     };
     let sink = json::Json::new(written.output(), options);
-    let mut pipeline = Pipeline::new(Options::default(), vec![Box::new(sink)]);
+    let mut pipeline = Pipeline::new(PipelineOptions::default(), vec![Box::new(sink)]);
     for i in 0..10 {
         pipeline.record(bind(0, i, 1, i, 1, 0xcbc0)).unwrap();
     }
@@ -323,7 +325,7 @@ fn strict_ends_at_what_is_not_whole() {
         record
     };
     let (keep, ledger) = run(
-        Options::default(),
+        PipelineOptions::default(),
         vec![
             bind(0, 0, 1, 1, 1, 0xcbc0),
             damaged(),
@@ -334,9 +336,9 @@ fn strict_ends_at_what_is_not_whole() {
     assert_eq!(keep.0.lock().unwrap().operations.len(), 2);
     assert_eq!(ledger.totals().submissions, 3);
 
-    let strict = Options {
+    let strict = PipelineOptions {
         strict: true,
-        ..Options::default()
+        ..PipelineOptions::default()
     };
     let keep = Keep::default();
     let mut pipeline = Pipeline::new(strict, vec![Box::new(keep.clone())]);
@@ -356,8 +358,8 @@ fn strict_ends_at_what_is_not_whole() {
 
 #[test]
 fn a_copy_says_what_memory_its_addresses_are() {
-    let log = shared::fixture("h200-ioctl-part.log.gz");
-    let options = ioctl_log::Options {
+    let log = files::fixture("h200-ioctl-part.log.gz");
+    let options = ioctl_log::LogOptions {
         pid: 10,
         driver_version: None,
     };
@@ -373,7 +375,7 @@ fn a_copy_says_what_memory_its_addresses_are() {
         s.segments = vec![copy.segment(GpuVa(0x2_0080_0000))];
     }
     records.push(submission);
-    let (keep, _) = run(Options::default(), records);
+    let (keep, _) = run(PipelineOptions::default(), records);
     let kept = keep.0.lock().unwrap();
     let copies: Vec<_> = kept
         .operations
@@ -389,7 +391,7 @@ fn a_copy_says_what_memory_its_addresses_are() {
     // Pushbuffers are 56 MiB of system memory, rings 2 MiB of video memory.
     assert_eq!((src.place, src.handle), (Some(Place::Host), 0x5c00_0019));
     assert_eq!((src.size, src.offset), (Some(56 << 20), 0x1234));
-    assert_eq!(src.cpu, Some(0x2_0080_1234));
+    assert_eq!(src.cpu, Some(nvcap::record::CpuVa(0x2_0080_1234)));
     assert_eq!((dst.place, dst.handle), (Some(Place::Device), 0x5c00_0017));
     assert_eq!((dst.size, dst.offset), (Some(2 << 20), 0x3000));
     assert_eq!((again.handle, again.offset), (0x5c00_0019, 0));

@@ -3,6 +3,8 @@ BIN=${BIN:-$HERE/bin}
 [ -x "$BIN/nvcap" ] || BIN=$HERE/../bin
 [ -x "$BIN/nvcap" ] || { echo "no nvcap in $HERE/bin or $HERE/../bin: make the bundle with cargo xtask gpu-bundle" >&2; exit 2; }
 NVCAP=$(readlink -f "$BIN/nvcap")
+# The traced commands write to folders of whoever runs this, also through sudo.
+unset SUDO_UID SUDO_GID
 OUT=${OUT:-$PWD/gpu-results}
 WORK=$(mktemp -d)
 mkdir -p "$OUT"

@@ -22,7 +22,8 @@ for mode in spin wait peer; do
     until_says '^hung' "$OUT/$mode.log" || { echo "FAIL  $mode: it did not come to hang"; cat "$OUT/$mode.log"; kill $job; continue; }
     sleep 0.5
     pid=$(sed -n 's/^hung.* pid=\([0-9]*\).*/\1/p' "$OUT/$mode.log")
-    "$NVCAP" dump -p "$pid" --watch 1 --last 12 >"$OUT/$mode.txt" 2>"$OUT/$mode.err"; echo "      $mode: text, exit status $?"
+    "$NVCAP" dump -p "$pid" --watch 1 --last 12 >"$OUT/$mode.txt" 2>"$OUT/$mode.err"; status=$?
+    [ $status -eq 13 ] && echo "PASS  $mode: exit status 13, a hang" || echo "FAIL  $mode: exit status $status instead of 13"
     "$NVCAP" dump -p "$pid" --watch 0.5 --last 40 --json >"$OUT/$mode.json" 2>>"$OUT/$mode.err"
     "$NVCAP" dump -p "$pid" --last 2 -v >"$OUT/$mode-v.txt" 2>>"$OUT/$mode.err"
     cat "/proc/$pid/maps" | grep nvidia >"$OUT/$mode.maps"

@@ -20,7 +20,7 @@ def ledger(path, least):
         f"laps={seen.get('laps')} largest_part={seen.get('largest_part', 0):.3f} longest_ms={seen.get('longest_ns', 0) / 1e6:.2f} "
         f"late_ms={seen.get('latest_ns', 0) / 1e6:.2f} look_ms={seen.get('longest_look_ns', 0) / 1e6:.2f} "
         f"search_ms={seen.get('longest_search_ns', 0) / 1e6:.2f} "
-        f"looks={seen.get('looks')} glances={seen.get('glances')} cpu={100 * seen.get('cpu_ns', 0) / wall:.1f}% looking={100 * seen.get('reader_ns', 0) / wall:.1f}% "
+        f"looks={seen.get('looks')} peeks={seen.get('peeks')} cpu={100 * seen.get('cpu_ns', 0) / wall:.1f}% looking={100 * seen.get('reader_ns', 0) / wall:.1f}% "
         f"{'' if o['complete'] else o['verdict'][:300]}"
     )
     return o["complete"] is True and o["gaps"] == 0 and most >= int(least)
@@ -31,7 +31,7 @@ def cpu(path, most):
     seen = (ledger_of(path) or {}).get("observed") or {}
     wall = max(1, seen.get("wall_ns", 1))
     used = 100 * seen.get("cpu_ns", wall) / wall
-    print(f"{used:.1f} % of one core, {seen.get('looks')} looks and {seen.get('glances')} glances in {wall / 1e9:.1f} s")
+    print(f"{used:.1f} % of one core, {seen.get('looks')} looks and {seen.get('peeks')} peeks in {wall / 1e9:.1f} s")
     return used <= float(most)
 
 

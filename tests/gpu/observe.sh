@@ -1,8 +1,8 @@
 #!/bin/bash
 # What `nvcap --how observe` must show on a GPU: nothing lost, nothing changed, nothing slowed down.
 #
-#   observe.sh [SECTION...]     sections: cost same equal train idle (default: all of them, in this order), and reads: what
-#                               reading another process's memory costs
+#   observe.sh [SECTION...]     sections: short cost same equal train idle (default: all of them, in this order), and reads:
+#                               what reading another process's memory costs
 #
 # Needs: nvcc, gcc, python3 with torch (for train), root for `equal` alone (it compares with the trap), and
 # bin/nvcap beside this script or one folder up (or BIN=FOLDER). Writes to $OUT, else to ./gpu-results.
@@ -10,7 +10,7 @@ set -u
 HERE=$(cd "$(dirname "$0")" && pwd)
 . "$HERE/common.sh"
 WIDTH=420
-[ $# -gt 0 ] || set -- cost same equal train idle
+[ $# -gt 0 ] || set -- short cost same equal train idle
 
 echo "== building ($(date -u +%T))"
 for f in work loop; do nvcc -O2 -arch=sm_"${ARCH:-90}" -o "$WORK/$f" "$HERE/$f.cu" & done
@@ -77,7 +77,7 @@ section_same() {
         timeout 120 "$NVCAP" --how observe --json -vv -e type=submission,entry -o "$WORK/$name.json" -- \
             env LD_PRELOAD="$WORK/oracle.so" ORACLE_OUT="$WORK/$name.orc" "$WORK/work" $args >"$WORK/$name.out" 2>"$WORK/$name.err"
         # 3 where the last moments alone were not seen: the program ends at once.
-        row "$([ $? -eq 0 ] || grep -q 'blind: its last [0-9.]* ms were not seen: it had submitted just before; captured' "$WORK/$name.err" && echo ok || echo FAIL)" "oracle $name: nvcap's status" "$(tail -n 1 "$WORK/$name.err" | cut -c1-300)"
+        row "$([ $? -eq 0 ] || grep -q 'untraced: its last [0-9.]* ms were not seen: it had submitted just before; captured' "$WORK/$name.err" && echo ok || echo FAIL)" "oracle $name: nvcap's status" "$(tail -n 1 "$WORK/$name.err" | cut -c1-300)"
         "$NVCAP" decode --from orc "$WORK/$name.orc" --json -vv -e type=submission,entry -o "$WORK/$name.orc.json" 2>"$WORK/$name.dec"
         check "oracle $name: byte for byte" python3 "$HERE/observe.py" same "$WORK/$name.json" "$WORK/$name.orc.json"
         rm -f "$WORK/$name".*json "$WORK/$name.orc"
@@ -115,36 +115,45 @@ section_equal() {
 }
 
 # A process that does nothing, with 20 channels: what following it takes.
+# A process that does nothing: what nvcap takes in ten seconds, once it has found out that it sleeps.
 section_idle() {
-    local pid
+    local pid tracer nvcap before after threads
     mkfifo "$WORK/idle"
     "$WORK/loop" 1000 1 wait <"$WORK/idle" >"$WORK/idle.out" 2>&1 &
     pid=$!
     exec 9>"$WORK/idle"
     wait_for '^ready' "$WORK/idle.out" $pid
-    timeout 30 "$NVCAP" --how observe --json -q -o "$WORK/idle.json" --duration 5 -p "$(sed -n 's/^pid //p' "$WORK/idle.out")" 2>"$WORK/idle.log"
+    timeout 30 "$NVCAP" --how observe --json -q -o "$WORK/idle.json" --duration 14 -p "$(sed -n 's/^pid //p' "$WORK/idle.out")" 2>"$WORK/idle.log" &
+    tracer=$!
+    sleep 3
+    nvcap=$(pgrep -P $tracer nvcap || echo $tracer)
+    threads() { cat /proc/"$1"/task/*/schedstat | awk '{ sum += $1 } END { print sum }'; }
+    before=$(threads "$nvcap")
+    sleep 10
+    after=$(threads "$nvcap")
+    wait $tracer
     status_row $? "idle: nvcap's status" "$(tail -n 1 "$WORK/idle.log" | cut -c1-300)"
-    check "idle: at most 15 % of one core" python3 "$HERE/observe.py" cpu "$WORK/idle.json" 15
+    check "idle: at most 0.1 % of one core" python3 -c "import sys; p = ($after - $before) / 1e8; print(f'{p:.3f} %'); sys.exit(p > 0.1)"
     exec 9>&-
     wait $pid
 }
 
-# Of video memory and of the heap: what polling is made of.
-section_reads() {
-    local pid kind
-    gcc -O2 -o "$WORK/outside" "$HERE/outside.c"
-    mkfifo "$WORK/still"
-    "$WORK/loop" 1000 1 wait <"$WORK/still" >"$WORK/still.out" 2>&1 &
-    pid=$!
-    exec 9>"$WORK/still"
-    wait_for '^ready' "$WORK/still.out" $pid
-    for kind in device heap; do
-        "$WORK/outside" "$pid" 200000 $kind >"$OUT/reads-$kind.txt" 2>&1
-        status_row $? "reads: $kind" "$(tail -n 1 "$OUT/reads-$kind.txt"), $(grep -c '^read' "$OUT/reads-$kind.txt") longer than 0.3 ms"
-        head -n 12 "$OUT/reads-$kind.txt"
+# Commands that end at once after their last submission: they are stopped at their end, and seen whole.
+section_short() {
+    local i status whole=0 plain observed
+    nvcc -O2 -arch=sm_"${ARCH:-90}" -o "$WORK/vadd" "$HERE/vadd.cu" || { row FAIL "short" "nvcc"; return; }
+    plain=$(date +%s%N)
+    for i in $(seq 10); do "$WORK/vadd" >/dev/null 2>&1; done
+    plain=$(($(date +%s%N) - plain))
+    observed=$(date +%s%N)
+    for i in $(seq 10); do
+        timeout 60 "$NVCAP" --how observe --json -q -o "$WORK/short.json" -- "$WORK/vadd" >/dev/null 2>"$WORK/short.log"
+        status=$?
+        [ $status -eq 0 ] && whole=$((whole + 1))
+        { echo "$status $(grep -a "nvcap:" "$WORK/short.log" | tail -n 1)"; } >>"$OUT/short.txt"
     done
-    exec 9>&-
-    wait $pid
+    observed=$(($(date +%s%N) - observed))
+    row "$([ $whole -eq 10 ] && echo ok || echo FAIL)" "short: complete" "$whole of 10; $(tail -n 1 "$OUT/short.txt" | cut -c1-160); $((plain / 10000000)) ms a run untraced, $((observed / 10000000)) ms with nvcap"
 }
 
 section_train() {

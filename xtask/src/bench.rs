@@ -23,7 +23,7 @@ use crate::{
 /// What is measured.
 #[derive(Subcommand)]
 pub enum What {
-    /// The decoder's speed on a capture (needs ../shared or NVCAP_SHARED)
+    /// The decoder's speed on the capture in tests/captures
     Decode {
         /// Arguments for the benchmark, after `--`
         #[arg(last = true)]
@@ -160,10 +160,12 @@ fn turn(
     let mut cmd = match way {
         Way::Nvcap => {
             let mut cmd = Command::new(dir.join("nvcap"));
-            cmd.args(["-q", "--channels"])
+            cmd.args(["-q", "-o", "-", "--channels"])
                 .arg(channels)
                 .arg("--")
-                .arg(&softgpu);
+                .arg(&softgpu)
+                // As the same user as the untraced turns, also through sudo.
+                .env_remove("SUDO_UID");
             cmd
         }
         Way::Untraced | Way::Watchpoint => Command::new(&softgpu),

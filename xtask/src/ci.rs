@@ -7,14 +7,14 @@ use std::fs;
 use anyhow::{Context, Result};
 use clap::Subcommand;
 
-use crate::{build, install, paths, report::Report, shell::Cmd, toolchain};
+use crate::{build, install, licences, paths, report::Report, shell::Cmd, toolchain};
 
 /// A part of the gate.
 #[derive(Subcommand)]
 pub enum Part {
-    /// rustfmt, clippy and the library's documentation, all without a warning
+    /// Licences of dependencies; rustfmt, clippy and the library's documentation, all without a warning
     Lint,
-    /// Every fuzz target for a short while
+    /// 10,000 mutated inputs of each format, the same ones each time, and every fuzz target for a short while
     Fuzz {
         /// Seconds for each target
         #[arg(long, default_value_t = 20)]
@@ -27,12 +27,16 @@ pub fn run(part: &Part) -> Result<()> {
     let mut report = Report::default();
     match part {
         Part::Lint => lint(&mut report)?,
-        Part::Fuzz { seconds } => fuzz(&mut report, *seconds)?,
+        Part::Fuzz { seconds } => {
+            mutants(&mut report)?;
+            fuzz(&mut report, *seconds)?;
+        }
     }
     report.close()
 }
 
 fn lint(report: &mut Report) -> Result<()> {
+    report.check("licences", licences::check());
     let cargo = build::host_cargo;
     report.step(
         "rustfmt",
@@ -109,6 +113,14 @@ fn lint_bpf(report: &mut Report) -> Result<()> {
 
 /// The clippy of Debian's compiler, which must be of its release.
 const DEBIAN_CLIPPY: &str = "rust-web-clippy";
+
+/// The same mutated inputs each time: no nightly is needed for them.
+fn mutants(report: &mut Report) -> Result<()> {
+    report.step(
+        "mutants",
+        &build::host_cargo().args(["run", "--release", "--locked", "-q", "-p", "mutants"]),
+    )
+}
 
 fn fuzz(report: &mut Report, seconds: u32) -> Result<()> {
     let folder = paths::root().join("fuzz/fuzz_targets");

@@ -1,5 +1,5 @@
-//! `cargo xtask facts`: the class and QMD tables, from the TSV files of the facts directory into the compact tables
-//! that the library embeds (`nvcap/facts/classes.bin`, `nvcap/facts/qmd.bin`).
+//! `cargo xtask facts`: the class and QMD tables, from the TSV files in `facts/` into the compact tables that the
+//! library embeds (`nvcap/facts/classes.bin`, `nvcap/facts/qmd.bin`).
 //!
 //! The output depends on the input alone (no time, no path, no hash order), so `--check` can tell by comparing
 //! bytes whether what is committed is what the facts give. The layouts are described in `nvcap/facts/README.md`
@@ -7,33 +7,20 @@
 
 use std::{
     collections::BTreeMap,
-    env, fs,
+    fs,
     path::{Path, PathBuf},
+    rc::Rc,
 };
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
+
+use crate::paths;
 
 /// Builds the tables; with `check`, compares them with what is committed instead of writing them.
 pub fn run(check: bool) -> Result<()> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
-    let facts = env::var_os("NVCAP_FACTS")
-        .map(PathBuf::from)
-        .unwrap_or_else(|| root.join("../shared/facts"));
-    if !facts.is_dir() {
-        if check && env::var_os("NVCAP_FACTS").is_none() {
-            println!(
-                "facts: {} is not there, nothing to compare with (set NVCAP_FACTS)",
-                facts.display()
-            );
-            return Ok(());
-        }
-        bail!(
-            "{} is not a directory: set NVCAP_FACTS to the facts directory",
-            facts.display()
-        );
-    }
+    let (root, facts) = (paths::root(), paths::facts());
     let tables = [
-        ("classes.bin", classes(&facts.join("classes"))?),
+        ("classes.bin", classes(&facts)?),
         ("qmd.bin", qmd(&facts.join("qmd"))?),
     ];
     for (name, bytes) in tables {
@@ -223,7 +210,58 @@ struct ClassRow {
     constants: Vec<u8>,
 }
 
-fn classes(dir: &Path) -> Result<Vec<u8>> {
+/// A method's row of `methods/*.tsv` and those of its fields.
+type Method = Vec<Vec<String>>;
+
+/// How the tables name what all Falcon video classes share, in place of a class number.
+fn class_number(text: &str) -> Result<u32> {
+    match text {
+        "falcon_common" => Ok(FALCON_COMMON),
+        _ => hex(text),
+    }
+}
+
+/// Each class's methods in the order of their addresses. A table has the methods of a family, each once, with the
+/// classes that have it; the rows after it that name no class are its fields.
+fn methods_of_classes(dir: &Path) -> Result<BTreeMap<u32, Vec<Rc<Method>>>> {
+    let mut of: BTreeMap<u32, Vec<Rc<Method>>> = BTreeMap::new();
+    for path in tables_in(dir)? {
+        let mut table = rows(&path, 9)?.into_iter().peekable();
+        while let Some(head) = table.next() {
+            ensure!(
+                !head[0].is_empty(),
+                "{}: a field before its method: {head:?}",
+                path.display()
+            );
+            let classes = head[0].clone();
+            let mut method = vec![head];
+            while let Some(field) = table.next_if(|row| row[0].is_empty()) {
+                method.push(field);
+            }
+            let method = Rc::new(method);
+            for class in classes.split(',') {
+                let number = class_number(class)?;
+                of.entry(number).or_default().push(method.clone());
+            }
+        }
+    }
+    Ok(of)
+}
+
+/// The TSV files of a folder, by name.
+fn tables_in(dir: &Path) -> Result<Vec<PathBuf>> {
+    let mut files: Vec<PathBuf> = fs::read_dir(dir)
+        .with_context(|| format!("reading {}", dir.display()))?
+        .map(|e| Ok(e?.path()))
+        .collect::<Result<_>>()?;
+    files.retain(|p| p.extension().is_some_and(|e| e == "tsv"));
+    files.sort();
+    Ok(files)
+}
+
+fn classes(facts: &Path) -> Result<Vec<u8>> {
+    let dir = facts.join("classes");
+    let mut of = methods_of_classes(&facts.join("methods"))?;
     let mut pool = Pool::new();
     let mut fields = Rows::new(12);
     let mut methods = Rows::new(24);
@@ -236,27 +274,19 @@ fn classes(dir: &Path) -> Result<Vec<u8>> {
         list.extend(hex(&row[2])?.to_le_bytes());
     }
 
-    let mut sources: Vec<(u32, String, String, PathBuf)> = vec![(
-        FALCON_COMMON,
-        "FALCON_COMMON".into(),
-        "ofa".into(),
-        dir.join("falcon_common.tsv"),
-    )];
+    let mut listed: Vec<(u32, String, String)> =
+        vec![(FALCON_COMMON, "FALCON_COMMON".into(), "ofa".into())];
     for row in rows(&dir.join("index.tsv"), 7)? {
         // A header can name a class twice (a message id beside the class): the first name is the class's.
         let name = row[1].split('|').next().unwrap_or_default().to_owned();
-        sources.push((
-            hex(&row[0])?,
-            name,
-            row[2].clone(),
-            dir.join(format!("{}.tsv", row[0])),
-        ));
+        listed.push((hex(&row[0])?, name, row[2].clone()));
     }
-    sources.sort();
+    listed.sort();
 
-    for (number, name, family, path) in sources {
-        let ids = class_methods(&path, &mut pool, &mut fields, &mut methods)
-            .with_context(|| format!("{}", path.display()))?;
+    for (number, name, family) in listed {
+        let own = of.remove(&number).unwrap_or_default();
+        let ids = class_methods(&own, &mut pool, &mut fields, &mut methods)
+            .with_context(|| format!("class {number:04x}"))?;
         out.insert(
             number,
             ClassRow {
@@ -276,13 +306,15 @@ fn classes(dir: &Path) -> Result<Vec<u8>> {
         constants.keys()
     );
 
+    ensure!(
+        of.is_empty(),
+        "methods of classes that index.tsv does not list: {:x?}",
+        of.keys()
+    );
+
     for row in rows(&dir.join("inherits.tsv"), 6)? {
         let number = hex(&row[0])?;
-        let parent = if row[2] == "falcon_common" {
-            FALCON_COMMON
-        } else {
-            hex(&row[2])?
-        };
+        let parent = class_number(&row[2])?;
         let family = if row[1].contains("OFA") {
             position(&FAMILIES, "ofa")?
         } else {
@@ -334,39 +366,28 @@ fn classes(dir: &Path) -> Result<Vec<u8>> {
 }
 
 fn class_methods(
-    path: &Path,
+    own: &[Rc<Method>],
     pool: &mut Pool,
     fields: &mut Rows,
     methods: &mut Rows,
 ) -> Result<Vec<u16>> {
-    let table = rows(path, 8)?;
     let mut ids = Vec::new();
-    let mut at = 0;
-    while at < table.len() {
-        let head = &table[at];
-        ensure!(head[4].is_empty(), "a field before its method: {head:?}");
-        at += 1;
+    for rows in own {
+        let (head, field_rows) = rows.split_first().context("a method has a row")?;
         let mut run = Vec::new();
-        let mut count = 0u8;
-        while at < table.len() && !table[at][4].is_empty() {
-            let row = &table[at];
-            ensure!(
-                row[0] == head[0] && row[1] == head[1],
-                "a field of another method: {row:?}"
-            );
-            let (first, n) = pool.enumeration(&row[7])?;
-            run.extend(pool.strings.add(&row[4])?.to_le_bytes());
-            run.extend([row[5].parse::<u8>()?, row[6].parse::<u8>()?]);
+        for row in field_rows {
+            let (first, n) = pool.enumeration(&row[8])?;
+            run.extend(pool.strings.add(&row[5])?.to_le_bytes());
+            run.extend([row[6].parse::<u8>()?, row[7].parse::<u8>()?]);
             run.extend(n.to_le_bytes());
             run.extend(first.to_le_bytes());
-            count = count.checked_add(1).context("over 255 fields")?;
-            at += 1;
         }
-        let shape = shape(&head[2], &head[3])?;
+        let count = u8::try_from(field_rows.len()).context("over 255 fields")?;
+        let shape = shape(&head[3], &head[4])?;
         let first = fields.add(&run)?;
         let mut method = Vec::new();
-        method.extend(pool.strings.add(&head[0])?.to_le_bytes());
-        method.extend(u16::try_from(hex(&head[1])?)?.to_le_bytes());
+        method.extend(pool.strings.add(&head[1])?.to_le_bytes());
+        method.extend(u16::try_from(hex(&head[2])?)?.to_le_bytes());
         method.extend(shape.count.iter().flat_map(|x| x.to_le_bytes()));
         method.extend(shape.stride.iter().flat_map(|x| x.to_le_bytes()));
         method.extend([count, u8::from(shape.array) | u8::from(shape.bound) << 1]);
@@ -383,12 +404,7 @@ fn qmd(dir: &Path) -> Result<Vec<u8>> {
     let mut lists = Rows::new(2);
     let mut version_rows = Vec::new();
     let mut field_rows: Vec<u8> = Vec::new();
-    let mut files: Vec<PathBuf> = fs::read_dir(dir)?
-        .map(|e| Ok(e?.path()))
-        .collect::<Result<_>>()?;
-    files.retain(|p| p.extension().is_some_and(|e| e == "tsv"));
-    files.sort();
-    for path in files {
+    for path in tables_in(dir)? {
         let stem = path
             .file_stem()
             .and_then(|s| s.to_str())

@@ -1,30 +1,25 @@
-//! Turns the tables of `../shared/facts/rm` into `nvcap/facts/rm.bin`, the form the library embeds.
+//! Turns the tables of `facts/rm` into `nvcap/facts/rm.bin`, the form the library embeds.
 //!
 //! The form is described in `docs/driver-model.md`; its reader is `nvcap/src/driver/facts.rs`. The same tables
 //! always give the same bytes: rows are sorted by key, strings by their text. Knows nothing of the library.
 
 use std::{
     collections::BTreeMap,
-    env, fs,
+    fs,
     path::{Path, PathBuf},
 };
 
 use anyhow::{Context as _, Result, bail, ensure};
 
+use crate::paths;
+
 const MAGIC: &[u8; 4] = b"NVRM";
 const FORMAT: u32 = 1;
 
 /// Writes `nvcap/facts/rm.bin`; with `check`, only compares it with what would be written.
-///
-/// The tables are read from `../shared/facts` beside the workspace, or from the folder that `NVCAP_FACTS` names.
 pub fn run(check: bool) -> Result<()> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR"))
-        .parent()
-        .context("xtask lies in the workspace")?;
-    let facts = env::var_os("NVCAP_FACTS")
-        .map_or_else(|| root.join("../shared/facts"), PathBuf::from)
-        .join("rm");
-    let out = root.join("nvcap/facts/rm.bin");
+    let facts = paths::facts().join("rm");
+    let out = paths::root().join("nvcap/facts/rm.bin");
     let bytes = build(&facts)?;
     if check {
         let have = fs::read(&out)
@@ -58,12 +53,8 @@ struct Table {
 impl Table {
     fn read(folder: &Path, name: &str) -> Result<Self> {
         let path = folder.join(name);
-        let text = fs::read_to_string(&path).with_context(|| {
-            format!(
-                "reading {}: put the facts beside the clone (../shared/facts) or name their folder in NVCAP_FACTS",
-                path.display()
-            )
-        })?;
+        let text =
+            fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
         let mut lines = text.lines();
         let head = lines
             .next()

@@ -7,6 +7,7 @@ mod ci;
 mod facts;
 mod facts_rm;
 mod install;
+mod licences;
 #[cfg(test)]
 mod pages;
 mod paths;
@@ -80,15 +81,14 @@ Examples:
     /// Run every test that this machine can run, and name those that it cannot
     #[command(after_help = "Examples:
   cargo xtask test
-  cargo xtask test --no-live --no-vm   without root and without QEMU
+  cargo xtask test --no-live --no-vm   without root and without virtual machines
 
-The output of each step is kept in target/xtask-test/. Captures beside the checkout (../shared, or NVCAP_SHARED) are
-used where they are present.")]
+The output of each step is kept in target/xtask-test/.")]
     Test {
         /// Leave the live tests out (they need root)
         #[arg(long)]
         no_live: bool,
-        /// Leave the virtual machines out (they need QEMU)
+        /// Leave the virtual machines out (they need Debian's packages: apt-get and a network)
         #[arg(long)]
         no_vm: bool,
     },
@@ -101,7 +101,7 @@ used where they are present.")]
         /// The folder to fill; it is created
         dir: PathBuf,
     },
-    /// Write the tables in nvcap/facts/ from ../shared/facts (or NVCAP_FACTS)
+    /// Write the tables in nvcap/facts/ from those in facts/
     Facts {
         /// Only compare: status 1 where a committed table is not what the facts give
         #[arg(long)]

@@ -1,4 +1,4 @@
-//! The documents' links lead somewhere, and the index names every page. A test, and nothing else.
+//! The documents' links lead somewhere, what they name is there, and the index names every page. A test, and nothing else.
 
 use std::{
     fs,
@@ -14,6 +14,83 @@ fn links(text: &str) -> Vec<&str> {
         .filter_map(|rest| rest.split(')').next())
         .filter(|link| !link.contains("://") && !link.starts_with('#') && !link.contains(' '))
         .filter_map(|link| link.split('#').next())
+        .collect()
+}
+
+/// The headings of a Markdown text, as fragments of links name them.
+fn fragments(text: &str) -> Vec<String> {
+    let headings = text.lines().filter(|line| line.starts_with('#'));
+    headings
+        .map(|line| {
+            let words = line.trim_start_matches('#').trim().to_lowercase();
+            let kept = words.chars().filter_map(|c| match c {
+                ' ' => Some('-'),
+                c if c.is_alphanumeric() || c == '-' || c == '_' => Some(c),
+                _ => None,
+            });
+            kept.collect()
+        })
+        .collect()
+}
+
+/// Words of a text without what surrounds them.
+fn words(text: &str) -> impl Iterator<Item = &str> {
+    let around = |c: char| "`'\"()[]{}<>,;:!?|*".contains(c);
+    text.split(move |c: char| c.is_whitespace() || around(c))
+        .map(|word| word.trim_end_matches('.').trim_end_matches("'s"))
+}
+
+/// The files and folders of this tree that a text names: what begins with one of its folders.
+fn named<'a>(text: &'a str, folders: &[String]) -> Vec<&'a str> {
+    words(text)
+        .filter_map(|word| word.split('#').next())
+        .filter(|word| {
+            word.split_once('/')
+                .is_some_and(|(first, _)| folders.iter().any(|f| f == first))
+        })
+        .collect()
+}
+
+/// What a text says of pages: `PAGE links the WORD`.
+fn said_to_link(text: &str) -> Vec<(&str, &str)> {
+    let words: Vec<&str> = words(text).filter(|w| !w.is_empty()).collect();
+    words
+        .windows(4)
+        .filter(|w| w[0].ends_with(".md") && w[1] == "links")
+        .map(|w| (w[0], if w[2] == "the" { w[3] } else { w[2] }))
+        .collect()
+}
+
+/// Files below a folder with this ending.
+fn below(dir: &Path, ending: &str) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
+        let path = entry.path();
+        if path.is_dir() && entry.file_name() != "target" {
+            found.extend(below(&path, ending));
+        } else if path.extension().is_some_and(|e| e == ending) {
+            found.push(path);
+        }
+    }
+    found.sort();
+    found
+}
+
+/// The pages that a reader meets, in the tree's own folders.
+fn documents() -> Vec<PathBuf> {
+    let root = paths::root();
+    let mut all = pages(&root);
+    all.extend(pages(&root.join("docs")));
+    all
+}
+
+/// The folders of the tree.
+fn folders() -> Vec<String> {
+    let entries = fs::read_dir(paths::root()).expect("the root is a folder");
+    entries
+        .flatten()
+        .filter(|e| e.path().is_dir() && e.file_name() != "target")
+        .filter_map(|e| e.file_name().into_string().ok())
         .collect()
 }
 
@@ -39,9 +116,8 @@ fn links_are_read_from_markdown() {
 
 #[test]
 fn every_link_of_the_documents_leads_somewhere() {
-    let root = paths::root();
     let mut seen = 0;
-    for page in pages(&root).into_iter().chain(pages(&root.join("docs"))) {
+    for page in documents() {
         let text = fs::read_to_string(&page).expect("a page is text");
         for link in links(&text) {
             let target = page.parent().expect("a page is in a folder").join(link);
@@ -54,6 +130,111 @@ fn every_link_of_the_documents_leads_somewhere() {
         }
     }
     assert!(seen > 0, "no link was found at all");
+}
+
+#[test]
+fn fragments_are_of_headings() {
+    assert_eq!(
+        fragments("# A job hangs: `nvcap dump`\ntext\n## --explain-streams\n"),
+        ["a-job-hangs-nvcap-dump", "--explain-streams"]
+    );
+    for page in documents() {
+        let text = fs::read_to_string(&page).expect("a page is text");
+        for link in text.split("](").skip(1).filter_map(|r| r.split(')').next()) {
+            let Some((target, fragment)) = link.split_once('#') else {
+                continue;
+            };
+            let target = match target {
+                "" => page.clone(),
+                _ => page.with_file_name("").join(target),
+            };
+            if link.contains("://") || target.extension().is_none_or(|e| e != "md") {
+                continue;
+            }
+            let there = fs::read_to_string(&target).unwrap_or_default();
+            assert!(
+                fragments(&there).iter().any(|f| f == fragment),
+                "{}: {link}: there is no such heading",
+                page.display()
+            );
+        }
+    }
+}
+
+#[test]
+fn names_are_read_from_text() {
+    let folders = ["docs".to_owned(), "tests".to_owned()];
+    assert_eq!(
+        named("(docs/a.md#x), `tests/vm`: and/or docs/b.md's.", &folders),
+        ["docs/a.md", "tests/vm", "docs/b.md"]
+    );
+    assert_eq!(
+        said_to_link("it (docs/a.md links the design): `b.md` links c"),
+        [("docs/a.md", "design")]
+    );
+}
+
+#[test]
+fn what_a_page_is_said_to_link_it_links() {
+    let root = paths::root();
+    for page in documents() {
+        let text = fs::read_to_string(&page).expect("a page is text");
+        for (other, what) in said_to_link(&text) {
+            let there = fs::read_to_string(root.join(other)).unwrap_or_default();
+            assert!(
+                links(&there).iter().any(|link| link.contains(what)),
+                "{}: {other} links no {what}",
+                page.display()
+            );
+        }
+    }
+}
+
+#[test]
+fn every_file_that_is_named_exists() {
+    let (root, folders) = (paths::root(), folders());
+    let made = fs::read_to_string(root.join(".gitignore")).unwrap_or_default();
+    let is_made = |name: &str| {
+        let mut made = made.lines().filter_map(|line| line.strip_prefix('/'));
+        made.any(|made| name.starts_with(made))
+    };
+    let mut seen = 0;
+    let sources = [
+        "nvcap/src",
+        "xtask/src",
+        "nvcap-ebpf/src",
+        "nvcap-common/src",
+    ];
+    let sources = sources.iter().flat_map(|dir| below(&root.join(dir), "rs"));
+    for page in documents().into_iter().chain(sources) {
+        // The names in this file's own examples are made up.
+        if page.ends_with("xtask/src/pages.rs") {
+            continue;
+        }
+        let text = fs::read_to_string(&page).expect("it is text");
+        for name in named(&text, &folders) {
+            // Of sources only what they say of documents: the rest is the compiler's to check.
+            if page.extension().is_some_and(|e| e == "rs") && !name.starts_with("docs/") {
+                continue;
+            }
+            // A place in it is the links' test's to check.
+            let name = name.split_once('#').map_or(name, |(file, _)| file);
+            // Up to what stands for any name: `fuzz/seeds/TARGET`.
+            let stands =
+                |part: &&str| part.contains('*') || part.chars().all(|c| c.is_ascii_uppercase());
+            let fixed: PathBuf = name
+                .split('/')
+                .take_while(|p| p.is_empty() || !stands(p))
+                .collect();
+            assert!(
+                root.join(&fixed).exists() || is_made(name),
+                "{}: {name} is not there",
+                page.display()
+            );
+            seen += 1;
+        }
+    }
+    assert!(seen > 0, "no file was named at all");
 }
 
 #[test]

@@ -40,12 +40,9 @@ pub fn bpf_object() -> PathBuf {
     target().join("bpf/nvcap.bpf.o")
 }
 
-/// The facts and captures beside the checkout, where they are present: `NVCAP_SHARED`, else `../shared`.
-pub fn shared() -> Option<PathBuf> {
-    let dir = env::var_os("NVCAP_SHARED")
-        .map(PathBuf::from)
-        .unwrap_or_else(|| root().join("../shared"));
-    dir.is_dir().then_some(dir)
+/// The tables that `cargo xtask facts` turns into `nvcap/facts/*.bin`.
+pub fn facts() -> PathBuf {
+    root().join("facts")
 }
 
 /// Whether the workspace folder `dir` holds a crate in this checkout.

@@ -13,6 +13,9 @@ use anyhow::{Context, Result, bail};
 
 use crate::{paths, shell::Cmd};
 
+/// Lines of a test's reason to have failed that are shown and repeated at the end.
+const REASONS: usize = 12;
+
 /// The tally of a whole run.
 #[derive(Default)]
 pub struct Report {
@@ -72,7 +75,18 @@ impl Report {
         let mut unrun = 0;
         let mut program = String::new();
         let mut captured = false;
+        let mut reasons = 0;
         let status = stream(cmd, &log, |line| {
+            // Why a test failed stands below its line, indented; the log may be out of reach of who reads this.
+            if reasons > 0 && line.starts_with("    ") {
+                reasons -= 1;
+                eprintln!("   |{line}");
+                if let Some(failed) = self.failed.last_mut() {
+                    failed.extend(["\n  ", line]);
+                }
+            } else {
+                reasons = 0;
+            }
             let words = said(line).filter(|said| !captured || said.counts_when_captured());
             captured = match (&words, line) {
                 (Some(Said::Harness(..)), _) => false,
@@ -107,6 +121,7 @@ impl Report {
                 Some(Said::Failed(what)) => {
                     eprintln!("   FAILED {program}{what}");
                     self.failed.push(format!("{name}: {program}{what}"));
+                    reasons = REASONS;
                 }
                 Some(Said::Running(what)) => program = what + ": ",
                 None => {}
@@ -323,12 +338,73 @@ mod tests {
 
     #[test]
     fn a_test_may_say_itself_that_it_did_not_run() {
-        let line = "NOT RUN capture_of_work: no ../shared";
+        let line = "NOT RUN capture_of_work: no such file";
         assert_eq!(
             said(line),
-            Some(Said::NotRun("capture_of_work: no ../shared".into()))
+            Some(Said::NotRun("capture_of_work: no such file".into()))
         );
         assert_eq!(said("this line is not run: of interest"), None);
+    }
+
+    /// The first string of each `print!` of a source.
+    fn printed(source: &str) -> Vec<&str> {
+        let calls = source.split("println!(").skip(1);
+        calls
+            .filter_map(|call| call.trim_start().strip_prefix('"')?.split('"').next())
+            .collect()
+    }
+
+    /// Every Rust source below a folder.
+    fn sources(dir: &std::path::Path, to: &mut Vec<PathBuf>) {
+        for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
+            let path = entry.path();
+            if path.is_dir() && entry.file_name() != "target" {
+                sources(&path, to);
+            } else if path.extension().is_some_and(|e| e == "rs") {
+                to.push(path);
+            }
+        }
+    }
+
+    /// A test that says so in other words would be counted as passed.
+    #[test]
+    fn whatever_says_that_it_did_not_run_is_understood() {
+        let mut all = Vec::new();
+        sources(&paths::root(), &mut all);
+        // What reads those words prints a summary of its own.
+        all.retain(|path| !path.ends_with("xtask/src/report.rs"));
+        let mut seen = 0;
+        for path in &all {
+            let source = fs::read_to_string(path).expect("a source is text");
+            for line in printed(&source) {
+                let lower = line.to_ascii_lowercase();
+                if !["not run", "did not run", "skipped:", "cannot run"]
+                    .iter()
+                    .any(|words| lower.contains(words))
+                {
+                    continue;
+                }
+                assert!(
+                    matches!(said(line), Some(Said::NotRun(_) | Said::Ignored(_))),
+                    "{}: {line:?} is not understood: print `NOT RUN name: why`",
+                    path.display()
+                );
+                seen += 1;
+            }
+        }
+        assert!(seen > 0, "no test says that it did not run");
+    }
+
+    #[test]
+    fn the_reason_of_a_failure_is_repeated_at_the_end() {
+        let mut report = Report::default();
+        let script = "echo 'test x ... FAILED (0.1 s)'; echo '    exit status 0 instead of 3'; echo 'test y ... ok (0.1 s)'; \
+                      echo '    of y'; echo '1 passed, 1 failed, 0 skipped'; exit 1";
+        report
+            .step("unit test d", &Cmd::new("sh").args(["-c", script]))
+            .expect("it starts");
+        let wanted = "Failed:\n  unit test d: x\n      exit status 0 instead of 3\n1 passed, 1 failed, 0 skipped";
+        assert_eq!(report.summary(), wanted);
     }
 
     #[test]

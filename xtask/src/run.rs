@@ -31,6 +31,9 @@ const WITHOUT_ROOT: &[&str] = &[
     "-V",
 ];
 
+/// Commands that read a log where neither a process nor a command is named.
+const WITH_LOGS: &[&str] = &["ioctls", "channels", "maps"];
+
 /// Builds, then runs `nvcap ARGS`, or traces what there is to trace. The status is nvcap's own.
 pub fn run(args: &[OsString]) -> Result<ExitCode> {
     if args.is_empty() {
@@ -101,11 +104,18 @@ fn nvcap(dir: &Path, args: &[OsString]) -> Result<Cmd> {
 /// Whether nvcap looks into another process with these arguments.
 fn needs_root(args: &[OsString]) -> bool {
     let own = args.iter().take_while(|arg| *arg != "--");
+    let command = args.iter().any(|arg| arg == "--");
+    let process = |arg: &OsString| {
+        let arg = arg.to_string_lossy();
+        arg.starts_with("-p") || arg.starts_with("--pid")
+    };
     let first = args
         .first()
         .and_then(|arg| arg.to_str())
         .unwrap_or_default();
+    let reads_a_log = WITH_LOGS.contains(&first) && !command && !own.clone().any(process);
     !WITHOUT_ROOT.contains(&first)
+        && !reads_a_log
         && !own
             .into_iter()
             .any(|arg| arg == "--from" || arg == "--help" || arg == "-h")
@@ -161,8 +171,10 @@ mod tests {
         assert!(needs_root(&args("-p 4711")));
         assert!(needs_root(&args("-- ./app --from x")));
         assert!(needs_root(&args("channels -p 4711")));
-        assert!(!needs_root(&args("decode --from orc x.orc.xz")));
-        assert!(!needs_root(&args("channels --from ioctl-log x.gz --json")));
+        assert!(needs_root(&args("channels -p4711 --json")));
+        assert!(needs_root(&args("ioctls -- ./app")));
+        assert!(!needs_root(&args("decode x.orc.xz")));
+        assert!(!needs_root(&args("channels x.gz --json")));
         assert!(!needs_root(&args("ioctls --help")));
     }
 }

@@ -2,7 +2,6 @@
 
 use anyhow::Result;
 
-use crate::paths;
 use crate::toolchain::Toolchain;
 
 /// Installs the BPF toolchain where it is lacking; `check` only looks.
@@ -17,12 +16,6 @@ pub fn run(check: bool) -> Result<()> {
             println!("BPF compiler  {}", toolchain.compiler.name);
             println!("              {}", toolchain.compiler.rustc.display());
             println!("BPF linker    {}", toolchain.linker.display());
-            match paths::shared() {
-                Some(dir) => println!("Captures      {}", dir.display()),
-                None => println!(
-                    "Captures      none beside the checkout: the tests that need them will say so"
-                ),
-            }
             println!("Ready. Next: cargo xtask build --release, or cargo xtask run");
             Ok(())
         }

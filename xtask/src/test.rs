@@ -14,8 +14,11 @@ use crate::{
     shell::Cmd,
 };
 
-/// The crate whose tests need root and a live kernel; the workspace's plain test run leaves it out.
-const LIVE: &str = "tests/live";
+/// The crates whose tests need root and a live kernel; the workspace's plain test run leaves them out.
+const LIVE: [(&str, &str); 2] = [
+    ("live tests", "tests/live"),
+    ("hostile targets", "tests/hostile"),
+];
 
 /// What `cargo xtask test` leaves out.
 #[derive(Clone, Copy, Default)]
@@ -35,7 +38,9 @@ pub fn run(options: Options) -> Result<()> {
     if options.no_live {
         report.skip("live tests", "--no-live was given");
     } else {
-        live(&mut report, built.as_deref())?;
+        for (name, folder) in LIVE {
+            live(&mut report, name, folder, built.as_deref())?;
+        }
     }
     if options.no_vm {
         report.skip("VM tests", "--no-vm was given");
@@ -132,21 +137,20 @@ fn library(report: &mut Report) -> Result<()> {
 /// Unit, fixture and documentation tests of every crate of the workspace.
 fn workspace(report: &mut Report) -> Result<()> {
     let mut cmd = cargo_test().arg("--workspace");
-    if let Some(live) = paths::package(LIVE) {
+    for live in LIVE.iter().filter_map(|(_, folder)| paths::package(folder)) {
         cmd = cmd.args(["--exclude", &live]);
     }
     report.step("unit and fixture tests", &cmd.args(SHOW))
 }
 
 /// End-to-end tests on the running kernel, as root.
-fn live(report: &mut Report, built: Option<&Path>) -> Result<()> {
-    const NAME: &str = "live tests";
+fn live(report: &mut Report, name: &str, folder: &str, built: Option<&Path>) -> Result<()> {
     let Some(built) = built else {
-        report.skip(NAME, "there is no built nvcap to test");
+        report.skip(name, "there is no built nvcap to test");
         return Ok(());
     };
-    let Some(package) = paths::package(LIVE) else {
-        report.skip(NAME, "tests/live/ is not in this checkout");
+    let Some(package) = paths::package(folder) else {
+        report.skip(name, &format!("{folder}/ is not in this checkout"));
         return Ok(());
     };
     let programs = [
@@ -156,15 +160,15 @@ fn live(report: &mut Report, built: Option<&Path>) -> Result<()> {
     let mut cmd = cargo_test().args(["-p", &package]);
     match install::root() {
         Root::Already => {
-            for (name, path) in programs {
-                cmd = cmd.env(name, path);
+            for (variable, path) in programs {
+                cmd = cmd.env(variable, path);
             }
         }
         // Built by the user, run by root: cargo starts each test program through the runner. sudo drops the
         // environment, so that env sets it again.
         Root::Sudo => {
             let programs = programs
-                .map(|(name, path)| format!("{name}={}", path.display()))
+                .map(|(variable, path)| format!("{variable}={}", path.display()))
                 .join(" ");
             cmd = cmd.env(
                 "CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER",
@@ -172,19 +176,19 @@ fn live(report: &mut Report, built: Option<&Path>) -> Result<()> {
             );
         }
         Root::Asking | Root::No => {
-            report.skip(NAME, "they need root; type: sudo -v && cargo xtask test");
-            for (name, path) in programs {
-                cmd = cmd.env(name, path);
+            report.skip(name, "they need root; type: sudo -v && cargo xtask test");
+            for (variable, path) in programs {
+                cmd = cmd.env(variable, path);
             }
             // Observing needs the right to read a process of one's own, and no more.
             return report.step(
-                "live tests that need no root",
+                &format!("{name} that need no root"),
                 &cmd.args(["--", "--show-output", "observe"]),
             );
         }
     }
     // One at a time: a thread has four debug registers, and timing tests want the machine to themselves.
-    report.step(NAME, &cmd.args(["--", "--show-output", "--test-threads=1"]))
+    report.step(name, &cmd.args(["--", "--show-output", "--test-threads=1"]))
 }
 
 /// The kernels that this machine does not run.

@@ -4,8 +4,10 @@
 //! fetched and built lies in target/vm; a second run needs no network. Nothing is installed on the host, and nothing
 //! of it is changed. Knows what is run in which order; each step is a module.
 
+mod apt;
 mod bzimage;
 mod cpio;
+mod emulator;
 mod fetch;
 mod guest;
 mod matrix;
@@ -22,6 +24,7 @@ use std::time::Instant;
 use anyhow::{Result, bail};
 
 use crate::build::Profile;
+use emulator::Emulator;
 use guest::Programs;
 use matrix::{Cell, Way};
 use report::{Outcome, Report};
@@ -82,7 +85,7 @@ pub fn run(args: Args) -> Result<()> {
         }
         return Ok(());
     }
-    shell::need(qemu::NEEDS, "the test VM")?;
+    let emulator = Emulator::get()?;
     let profile = Profile {
         release: !args.dev,
         ..Profile::RELEASE
@@ -104,7 +107,7 @@ pub fn run(args: Args) -> Result<()> {
                     let Some(cell) = queue.lock().ok().and_then(|mut q| q.pop_front()) else {
                         return;
                     };
-                    let report = machine(&cell, &programs, &args);
+                    let report = machine(&emulator, &cell, &programs, &args);
                     report.print();
                     if let Ok(mut all) = reports.lock() {
                         all.push(report);
@@ -149,7 +152,7 @@ pub fn run(args: Args) -> Result<()> {
 }
 
 /// One machine from its kernel to its report.
-fn machine(cell: &Cell, programs: &Programs, args: &Args) -> Report {
+fn machine(emulator: &Emulator, cell: &Cell, programs: &Programs, args: &Args) -> Report {
     let mut tests: Vec<String> = if args.tests.is_empty() {
         cell.tests().iter().map(|t| t.to_string()).collect()
     } else {
@@ -168,7 +171,15 @@ fn machine(cell: &Cell, programs: &Programs, args: &Args) -> Report {
     let boot = || {
         let kernel = fetch::kernel(cell.kernel)?;
         let modules = module::build(&kernel, cell.branch, cell.btf)?;
-        qemu::boot(cell, &kernel, &modules, programs, &tests, args.verbose)
+        qemu::boot(
+            emulator,
+            cell,
+            &kernel,
+            &modules,
+            programs,
+            &tests,
+            args.verbose,
+        )
     };
     boot().unwrap_or_else(|e| Report::died(cell, &tests, format!("{e:#}")))
 }

@@ -4,21 +4,24 @@ use std::io::{self, ErrorKind, Read};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use anyhow::Context as _;
+use anyhow::{Context as _, bail};
 use clap::ValueEnum;
 use nvcap::pipeline::Pipeline;
 use nvcap::record::{At, Loss, Lost, Record};
+use nvcap::source::file::kind::{self, Kind};
 use nvcap::source::file::orc::{Channels, Error, Orc};
+use nvcap::source::file::packed;
 
-use super::OutputArgs;
+use super::output_args::OutputArgs;
+use nvcap::output::message::tell;
 
 const EXAMPLES: &str = "\
 Examples:
-  nvcap decode --from orc run.orc.xz                        text, one line an operation
-  nvcap decode --from orc run.orc.xz --json -e op=launch    launches as JSON
-  nvcap decode --from orc run.orc.xz --phases run.phases -e phase=vadd_4096x256
-  nvcap decode --from orc run.orc.xz -s -v                  statistics with method writes
-  xz -dc run.orc.xz | nvcap decode --from orc -             from standard input
+  nvcap decode run.orc.xz                        text, one line an operation
+  nvcap decode run.orc.xz --json -e op=launch    launches as JSON
+  nvcap decode run.orc.xz --phases run.phases -e phase=vadd_4096x256
+  nvcap decode run.orc.xz -s -v                  statistics with method writes
+  xz -dc run.orc.xz | nvcap decode -             from standard input
 
 Exit status: 0 complete, 1 error, 2 usage, 3 the capture lacks something (the ledger says what).";
 
@@ -26,11 +29,11 @@ Exit status: 0 complete, 1 error, 2 usage, 3 the capture lacks something (the le
 #[derive(clap::Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// Format of the capture
+    /// Format of the capture; by default its content tells
     #[arg(long, value_name = "FORMAT", value_enum)]
-    pub from: Format,
+    pub from: Option<Format>,
 
-    /// The capture, compressed by xz or not; - for standard input
+    /// The capture, compressed by gzip, xz or zstd, or not; - for standard input
     pub file: PathBuf,
 
     /// What the oracle printed of the channels (its standard error): their classes, rings and USERDs
@@ -56,18 +59,21 @@ pub enum Format {
 
 /// Decodes.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let Format::Orc = args.from;
-    let capture = open(&args.file)
-        .with_context(|| format!("cannot read the capture {}", args.file.display()))?;
+    let capture = open(args)?;
     let capture = match &args.channels {
         None => capture,
         Some(path) => {
-            let text = std::fs::read_to_string(path)
+            let text = nvcap::source::file::text(path)
                 .with_context(|| format!("cannot read the channels in {}", path.display()))?;
             capture.with_channels(Channels::parse(&text))
         }
     };
-    let mut pipeline = args.output.pipeline_of(args.strict)?;
+    let inputs: Vec<&Path> = [Some(&args.file), args.channels.as_ref()]
+        .into_iter()
+        .flatten()
+        .map(PathBuf::as_path)
+        .collect();
+    let mut pipeline = args.output.pipeline_of(args.strict, None, false, &inputs)?;
     if let Err(error) = read(args, capture, &mut pipeline) {
         // Up to there it has been shown.
         pipeline.flush()?;
@@ -82,7 +88,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::from(ledger.exit_status()))
 }
 
-fn read(args: &Args, capture: Orc<Box<dyn Read>>, pipeline: &mut Pipeline) -> io::Result<()> {
+fn read(args: &Args, capture: Orc<Box<dyn Read>>, pipeline: &mut Pipeline<'_>) -> io::Result<()> {
     let mut at = At::default();
     for record in capture {
         match record {
@@ -95,9 +101,9 @@ fn read(args: &Args, capture: Orc<Box<dyn Read>>, pipeline: &mut Pipeline) -> io
             // The rest is read on, or is not there: what is missing makes the ledger incomplete.
             Err(error) => {
                 if let Error::Io { .. } = error {
-                    eprintln!("nvcap: {}: {error}", args.file.display());
+                    tell(format_args!("{}: {error}", args.file.display()));
                 }
-                let what = Lost::Blind {
+                let what = Lost::Untraced {
                     why: error.to_string(),
                 };
                 pipeline.record(Record::Loss(Loss {
@@ -111,10 +117,22 @@ fn read(args: &Args, capture: Orc<Box<dyn Read>>, pipeline: &mut Pipeline) -> io
     Ok(())
 }
 
-fn open(path: &Path) -> Result<Orc<Box<dyn Read>>, Error> {
-    if path.as_os_str() == "-" {
-        Orc::plain_or_compressed(Box::new(std::io::stdin()))
-    } else {
-        Orc::open(path)
+/// Opens the capture, which must be one unless its format was named.
+fn open(args: &Args) -> anyhow::Result<Orc<Box<dyn Read>>> {
+    let name = args.file.display();
+    let reader =
+        packed::open(&args.file).with_context(|| format!("cannot read the capture {name}"))?;
+    let (kind, reader) = kind::of(reader);
+    match (args.from, kind) {
+        // An empty capture is one that lacks everything.
+        (Some(Format::Orc), _) | (None, Kind::Orc | Kind::Empty) => Ok(Orc::new(reader)),
+        (None, Kind::IoctlLog) => bail!(
+            "{name} holds no submissions: it is {}",
+            kind.seems().replace("FILE", &name.to_string())
+        ),
+        (None, Kind::Program | Kind::Text | Kind::Other(_)) => bail!(
+            "{name} is no capture: it is {}; --from orc reads it as one all the same",
+            kind.seems()
+        ),
     }
 }

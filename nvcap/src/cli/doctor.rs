@@ -9,32 +9,43 @@ pub struct Args {}
 /// Looks and reports: status 0 when a live trace can be made.
 #[cfg(feature = "trap")]
 pub fn run(_args: &Args) -> anyhow::Result<ExitCode> {
+    use std::fmt::Write as _;
+
+    use nvcap::output::writer::Output;
     use nvcap::source::how;
-    use nvcap::source::trap::doctor::{Verdict, examine};
+    use nvcap::source::trap::doctor::{CheckOutcome, examine};
+
+    use super::target;
 
     let mut can = true;
+    let mut text = String::new();
     for f in examine() {
         let mark = match f.verdict {
-            Verdict::Works => "yes",
-            Verdict::Refused => "no",
-            Verdict::Missing => {
+            CheckOutcome::Works => "yes",
+            CheckOutcome::Refused => "no",
+            CheckOutcome::Missing => {
                 can = false;
                 "NO"
             }
-            Verdict::Note => "-",
+            CheckOutcome::Note => "-",
         };
-        println!("{mark:<4} {:<24} {}", f.what, f.detail);
+        let _ = writeln!(text, "{mark:<4} {:<24} {}", f.what, f.detail);
     }
     let verdict = if can {
         "live tracing works here"
     } else {
         "live tracing by the trap does not work here: see the lines with NO"
     };
-    println!("\n{verdict}");
+    let _ = writeln!(text, "\n{verdict}");
     match how::trap_refused() {
-        None => println!("--how auto takes the trap"),
-        Some(why) => println!("--how auto observes without a trap, because: {why}"),
+        None => text.push_str("--how auto takes the trap\n"),
+        Some(why) => {
+            let _ = writeln!(text, "--how auto observes without a trap, because: {why}");
+        }
     }
+    let mut out = Output::stdout();
+    out.object().extend_from_slice(text.as_bytes());
+    target::written(&mut out)?;
     Ok(ExitCode::from(if can {
         0
     } else {

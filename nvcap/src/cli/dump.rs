@@ -1,23 +1,23 @@
 //! `nvcap dump`: what a hung or slow GPU process waits for, by one look at it or two.
 
-use std::io;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use anyhow::bail;
 
-use nvcap::decode::defaults::{CHIPS, Chip};
-use nvcap::hang::{self, Look, Movement};
-use nvcap::ledger::{STATUS_ERROR, STATUS_LOST};
-use nvcap::output::dump::{self, Shown};
+use nvcap::dump as source;
+use nvcap::dump::Refused;
+use nvcap::hang::{self, Progress, Report};
+use nvcap::output::dump::{self, Shown, Status};
+use nvcap::output::message::tell;
 use nvcap::output::redact::Redactor;
 use nvcap::output::writer::Output;
-use nvcap::source::memory::{chip, dump as source, find::Effort, snapshot::Given};
+use nvcap::source::memory::{captured::KnownRing, chip, scan::Effort};
 
-use super::OutputArgs;
+use super::output_args::OutputArgs;
 use super::target::{self, usage};
-use super::trace::parse_seconds;
+use super::values::parse_seconds;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -29,15 +29,27 @@ Examples:
 
 It reads the process's memory and changes, stops and traps nothing: no BPF, no breakpoint; only the right to read
 memory (root, or the process's owner with cap_sys_ptrace) is needed. docs/hang.md walks three real hangs.
-Exit status: 0 all was read, 1 error, 2 usage, 3 something could not be read (it is said what).";
+
+Exit status, for scripts; of several processes the worst counts, with --times the last look's:
+   0  idle: the GPU has done all that was submitted
+   1  error: a process could not be looked at, and no other hangs; or the answer could not be written
+   2  usage: the command line is not understood
+   3  idle as far as could be read, and something could not (it is said what)
+   4  no GPU: the process has none of the driver's files open, or (-a) no process has
+  10  moving: every channel that has work moved between two looks
+  11  busy: there is work that is not done, and slow cannot be told from stuck: --watch 2
+  12  unknown: it uses a GPU, and no channel was found that could be read
+  13  hang: nothing moved between two looks, and there is work that is not done
+  14  error: the driver has stopped a channel after an error
+With --stream they are a trace's: 0 all was read, 1 error, 2 usage, 3 something could not be read; and 4.";
 
 /// What to look at.
 #[derive(clap::Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// The running process PID; may be given several times
+    /// The running process PID (or the process of the thread PID); may be given several times
     #[arg(short, long = "pid", value_name = "PID", value_parser = clap::value_parser!(u32).range(1..))]
-    pid: Vec<u32>,
+    pub pid: Vec<u32>,
 
     /// Every process that has a GPU's device file mapped
     #[arg(short, long, conflicts_with = "pid")]
@@ -55,9 +67,13 @@ pub struct Args {
     #[arg(long, value_name = "N", default_value_t = 1, requires = "watch")]
     times: u64,
 
-    /// Show the entries of this channel alone, by its number or token; may be given several times
-    #[arg(short, long = "channel", value_name = "ID", value_parser = parse_number)]
+    /// Show the entries of this channel alone, by its number in this look; may be given several times
+    #[arg(short, long = "channel", value_name = "N")]
     channel: Vec<u32>,
+
+    /// Show the entries of the channel with this work-submit token alone (such as 0x10012); may be given several times
+    #[arg(long = "token", value_name = "TOKEN", value_parser = parse_number)]
+    token: Vec<u32>,
 
     /// Rings, USERDs and tokens that are known beforehand, from FILE (docs/channels-file.md)
     #[arg(long, value_name = "FILE")]
@@ -66,10 +82,6 @@ pub struct Args {
     /// Search all mapped GPU memory for channels, also where it takes long
     #[arg(long)]
     thorough: bool,
-
-    /// The GPU's chip, such as GH100, where neither PCI id nor stream tells it
-    #[arg(long, value_name = "NAME", value_parser = parse_chip)]
-    chip: Option<&'static Chip>,
 
     /// Show the entries as a trace would: the same lines, JSON objects, filters and ledger, and no verdict
     ///
@@ -91,30 +103,24 @@ fn parse_number(text: &str) -> Result<u32, String> {
     parsed.map_err(|e| e.to_string())
 }
 
-fn parse_chip(name: &str) -> Result<&'static Chip, String> {
-    Chip::named(name).ok_or_else(|| {
-        let known: Vec<&str> = CHIPS.iter().flat_map(|c| c.names).copied().collect();
-        format!("no such chip; known are {}", known.join(", "))
-    })
-}
-
 /// Looks and shows.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     if args.pid.is_empty() && !args.all {
-        eprintln!(
-            "nvcap: nothing to look at: name a process (nvcap dump -p PID), or all that use a GPU (nvcap dump -a)"
-        );
+        tell(format_args!(
+            "nothing to look at: name a process (nvcap dump -p PID), or all that use a GPU (nvcap dump -a)"
+        ));
         return Ok(usage());
     }
-    let options = source::Options {
+    let options = source::DumpOptions {
         last: args.last,
         effort: if args.thorough {
             Effort::Thorough
         } else {
             Effort::Usual
         },
-        chip: args.chip,
-        given: given(args)?,
+        chip: args.output.chip,
+        images: nvcap::enrich::images::of,
+        known_rings: known_rings(args)?,
     };
     if args.stream {
         return stream(args, &options);
@@ -126,68 +132,72 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         || output.phases.is_some()
         || output.explain_streams
     {
-        eprintln!(
-            "nvcap: -e, -s, -q, --phases and --explain-streams show a stream of events: add --stream"
-        );
+        tell(format_args!(
+            "-e, -s, -q, --phases and --explain-streams show a stream of events: add --stream"
+        ));
         return Ok(usage());
     }
-    let mut out = target::open(output.output.as_deref())?;
-    let show = dump::Options {
+    let mut began = Instant::now();
+    let (mut before, refused) = match look(args, &options)? {
+        Seen::Look(look, refused) => (look, refused),
+        Seen::Nothing(status) => return Ok(ExitCode::from(status.code())),
+    };
+    // Not before there is something to write: a wrong process id is no reason to lose a file.
+    let mut out = target::open(
+        output.output.as_deref(),
+        false,
+        &Vec::from_iter(args.channels.as_deref()),
+    )?;
+    let show = dump::ReportOptions {
         last: args.last,
         verbose: output.verbose > 0,
         color: output.color().enabled(out.is_terminal()),
         redact: output.redact.then(Redactor::default),
         channels: args.channel.clone(),
+        tokens: args.token.clone(),
     };
-    let mut status = 0;
-    let mut began = Instant::now();
-    let mut before = look(args, &options, &mut status)?;
     let Some(pause) = args.watch else {
-        write(
-            &mut out,
-            output.json,
-            Shown {
-                look: &before,
-                moved: None,
-            },
-            &show,
-        )?;
-        return Ok(ExitCode::from(end(&before, status)));
+        let shown = Shown {
+            report: &before,
+            moved: None,
+        };
+        write(&mut out, output.json, shown, &show)?;
+        return Ok(ExitCode::from(dump::status(&shown).worst(refused).code()));
     };
     let mut left = args.times;
     loop {
         std::thread::sleep(pause.saturating_sub(began.elapsed()));
         let start = Instant::now();
-        let now = look(args, &options, &mut status)?;
+        let (now, refused) = match look(args, &options)? {
+            Seen::Look(look, refused) => (look, refused),
+            Seen::Nothing(status) => return Ok(ExitCode::from(status.code())),
+        };
         let moved = compare(&before, &now, start.duration_since(began));
-        write(
-            &mut out,
-            output.json,
-            Shown {
-                look: &now,
-                moved: Some(&moved),
-            },
-            &show,
-        )?;
+        let shown = Shown {
+            report: &now,
+            moved: Some(&moved),
+        };
+        write(&mut out, output.json, shown, &show)?;
+        let status = dump::status(&shown).worst(refused);
         (before, began) = (now, start);
         left = left.saturating_sub(1);
         if left == 0 && args.times != 0 {
-            return Ok(ExitCode::from(end(&before, status)));
+            return Ok(ExitCode::from(status.code()));
         }
     }
 }
 
-fn given(args: &Args) -> anyhow::Result<Vec<Given>> {
+fn known_rings(args: &Args) -> anyhow::Result<Vec<KnownRing>> {
     let Some(path) = &args.channels else {
         return Ok(Vec::new());
     };
     #[cfg(feature = "trap")]
     {
-        let given = nvcap::source::trap::given::Given::read(path)?;
+        let given = nvcap::source::trap::channels_file::ChannelsFile::read(path)?;
         Ok(given
             .channels
             .iter()
-            .map(|c| Given {
+            .map(|c| KnownRing {
                 gpu: c.gpu,
                 ring: c.ring,
                 entries: c.entries,
@@ -204,76 +214,118 @@ fn given(args: &Args) -> anyhow::Result<Vec<Given>> {
 }
 
 /// The same records as any other source's, through the same pipeline.
-fn stream(args: &Args, options: &source::Options) -> anyhow::Result<ExitCode> {
-    let mut pipeline = args.output.pipeline()?;
-    match options.chip {
-        Some(chip) => pipeline.chip(None, chip),
-        None => {
-            for (minor, chip) in chip::chips() {
-                pipeline.chip(Some(minor), chip);
-            }
-        }
-    }
-    let mut status = 0;
-    let pids = pids(args)?;
+fn stream(args: &Args, options: &source::DumpOptions) -> anyhow::Result<ExitCode> {
+    let pids = match pids(args)? {
+        Some(pids) => pids,
+        None => return Ok(ExitCode::from(Status::NoGpu.code())),
+    };
     let (records, refused) = source::records(&pids, options);
-    told(args, &refused, refused.len() == pids.len(), &mut status)?;
+    let status = told(args, &refused);
+    if refused.len() == pids.len() {
+        return Ok(ExitCode::from(nothing(status).code()));
+    }
+    let mut pipeline = args
+        .output
+        .pipeline(false, &Vec::from_iter(args.channels.as_deref()))?;
+    for gpu in chip::records() {
+        pipeline.record(gpu)?;
+    }
     for record in records {
         pipeline.record(record)?;
     }
     let ledger = args.output.conclude(pipeline)?;
-    Ok(ExitCode::from(status.max(ledger.exit_status())))
+    Ok(ExitCode::from(match status {
+        Status::Idle => ledger.exit_status(),
+        refused => refused.code(),
+    }))
 }
 
-fn pids(args: &Args) -> anyhow::Result<Vec<u32>> {
-    let pids = if args.all {
-        source::gpu_processes()
-    } else {
-        args.pid.clone()
-    };
-    if pids.is_empty() {
+/// What a look came to.
+enum Seen {
+    /// Some processes were seen. What is to be said of the others was said, and comes to this.
+    Look(Report, Status),
+    /// None could be: that was said, and comes to this.
+    Nothing(Status),
+}
+
+/// The processes to look at; none, which was said, where no process uses a GPU.
+fn pids(args: &Args) -> anyhow::Result<Option<Vec<u32>>> {
+    if !args.all {
+        return Ok(Some(args.pid.clone()));
+    }
+    let found = source::gpu_processes();
+    if !found.pids.is_empty() {
+        return Ok(Some(found.pids));
+    }
+    if found.hidden > 0 {
         bail!(
-            "no process that may be looked at has a GPU's device file mapped: run nvcap as root (sudo nvcap dump -a), or \
-             nothing uses a GPU"
+            "no process that may be looked at has a GPU's device file mapped, and {} may not be: run nvcap as root (sudo \
+             nvcap dump -a)",
+            found.hidden
         );
     }
-    Ok(pids)
+    tell(format_args!(
+        "no process uses a GPU: none has a GPU's device file mapped; start one, or trace it from its beginning \
+         (nvcap -- COMMAND)"
+    ));
+    Ok(None)
 }
 
-fn look(args: &Args, options: &source::Options, status: &mut u8) -> anyhow::Result<Look> {
-    let (look, refused) = source::look(&pids(args)?, options);
-    told(args, &refused, look.processes.is_empty(), status)?;
-    Ok(look)
+fn look(args: &Args, options: &source::DumpOptions) -> anyhow::Result<Seen> {
+    let Some(pids) = pids(args)? else {
+        return Ok(Seen::Nothing(Status::NoGpu));
+    };
+    let (look, refused) = source::look(&pids, options);
+    let status = told(args, &refused);
+    Ok(if look.processes.is_empty() {
+        Seen::Nothing(nothing(status))
+    } else {
+        Seen::Look(look, status)
+    })
 }
 
-/// Says which processes could not be looked at: an error where `none` could.
-fn told(
-    args: &Args,
-    refused: &[(u32, io::Error)],
-    none: bool,
-    status: &mut u8,
-) -> anyhow::Result<()> {
-    for (pid, error) in refused {
-        // Of all processes, one that has ended meanwhile is no failure.
-        if args.all && gone(*pid, error) {
-            continue;
-        }
-        if none {
-            bail!("{}", cannot(*pid, error));
-        }
-        eprintln!("nvcap: {}", cannot(*pid, error));
-        *status = STATUS_ERROR;
+/// Nothing could be looked at: what that comes to, said where it has not been.
+fn nothing(said: Status) -> Status {
+    if said == Status::Idle {
+        tell(format_args!(
+            "no process uses a GPU any more: those that did have ended"
+        ));
+        return Status::NoGpu;
     }
-    Ok(())
+    said
 }
 
-fn gone(pid: u32, error: &io::Error) -> bool {
-    error.kind() == io::ErrorKind::NotFound
-        || !std::path::Path::new(&format!("/proc/{pid}")).exists()
+/// Says which processes could not be looked at, and what that comes to.
+fn told(args: &Args, refused: &[(u32, Refused)]) -> Status {
+    let mut status = Status::Idle;
+    for (pid, why) in refused {
+        let (text, is) = match why {
+            // Of all processes, one that has ended meanwhile is no failure.
+            _ if args.all && gone(*pid, why) => continue,
+            Refused::NoGpu if args.all => continue,
+            Refused::NoGpu => (no_gpu(*pid), Status::NoGpu),
+            Refused::Error(_) => (cannot(*pid, why), Status::Error),
+        };
+        tell(format_args!("{text}"));
+        status = status.worst(is);
+    }
+    status
 }
 
-fn cannot(pid: u32, error: &io::Error) -> String {
-    if gone(pid, error) {
+fn gone(pid: u32, why: &Refused) -> bool {
+    matches!(why, Refused::Error(e) if e.kind() == std::io::ErrorKind::NotFound)
+        || !nvcap::procfs::exists(pid)
+}
+
+fn no_gpu(pid: u32) -> String {
+    format!(
+        "process {pid} uses no GPU: it has none of the driver's files open; look at its child (pgrep -P {pid}), or at all \
+         that use one (nvcap dump -a)"
+    )
+}
+
+fn cannot(pid: u32, why: &Refused) -> String {
+    if gone(pid, why) {
         format!(
             "cannot look into process {pid}: there is no such process; check the process id (pgrep, nvidia-smi)"
         )
@@ -285,10 +337,10 @@ fn cannot(pid: u32, error: &io::Error) -> String {
     }
 }
 
-fn compare(before: &Look, now: &Look, passed: Duration) -> Movement {
+fn compare(before: &Report, now: &Report, passed: Duration) -> Progress {
     hang::compare(
-        (&before.scene, &before.analysis),
-        (&now.scene, &now.analysis),
+        (&before.rings, &before.analysis),
+        (&now.rings, &now.analysis),
         passed.as_nanos() as u64,
         source::same_channel(before, now),
     )
@@ -298,27 +350,12 @@ fn write(
     out: &mut Output,
     json: bool,
     shown: Shown<'_>,
-    options: &dump::Options,
+    options: &dump::ReportOptions,
 ) -> anyhow::Result<()> {
     if json {
         dump::json(out.object(), &shown, options);
     } else {
         dump::text(out.object(), &shown, options);
     }
-    out.end_object()?;
-    out.flush()?;
-    if out.unshown() != 0 {
-        bail!("the answer could not be written: make room, or name another file with -o");
-    }
-    Ok(())
-}
-
-fn end(look: &Look, status: u8) -> u8 {
-    if status != 0 {
-        status
-    } else if look.is_incomplete() {
-        STATUS_LOST
-    } else {
-        0
-    }
+    target::written(out)
 }

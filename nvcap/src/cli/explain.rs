@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 use std::io::{Read, Write as _};
+use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::{Context as _, bail};
@@ -9,6 +10,7 @@ use nvcap::decode::classes::{self, Class};
 use nvcap::decode::explain::{self, Field};
 use nvcap::driver::names;
 use nvcap::output::filter;
+use nvcap::output::plural::plural;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -115,7 +117,9 @@ fn method_line(out: &mut String, method: classes::Method) {
 
 fn method_text(class: u32, method: &str) -> anyhow::Result<String> {
     let known = known_class(class)?;
-    let by_address = hex(method).ok().and_then(|n| u16::try_from(n).ok());
+    let number = hex(method).ok();
+    let by_address = number.and_then(|n| u16::try_from(n).ok());
+    let by_address = by_address.filter(|address| address.is_multiple_of(4));
     if let Some(method) = by_address.and_then(|address| known.method(address)) {
         let mut out = format!(
             "class {class:#06x} {}\nmethod {:#06x} {method}\n",
@@ -137,6 +141,9 @@ fn method_text(class: u32, method: &str) -> anyhow::Result<String> {
         return Ok(out);
     }
     let found = explain::search(class, method);
+    if let Some(number) = number.filter(|_| found.is_empty()) {
+        aligned(number)?;
+    }
     if found.is_empty() {
         bail!(
             "{} ({class:#06x}) has no method at {method} and none with {method} in its name; \
@@ -151,8 +158,20 @@ fn method_text(class: u32, method: &str) -> anyhow::Result<String> {
     Ok(out)
 }
 
+/// Methods are words: what is written between two reaches neither.
+fn aligned(method: u32) -> anyhow::Result<()> {
+    if !method.is_multiple_of(4) {
+        bail!(
+            "{method:#06x} is no method: their addresses are multiples of 4, such as {:#06x}",
+            method & !3
+        );
+    }
+    Ok(())
+}
+
 fn write_text(class: u32, method: u32, data: u32, json: bool) -> anyhow::Result<String> {
     let known = known_class(class)?;
+    aligned(method)?;
     let address = u16::try_from(method).ok();
     let Some(write) = address.and_then(|a| explain::method(class, a, data)) else {
         bail!(
@@ -200,18 +219,14 @@ fn qmd(file: &str, class: u32, json: bool) -> anyhow::Result<String> {
     /// The largest layout is 384 bytes.
     const MOST: u64 = 4096;
     let mut bytes = Vec::new();
-    if file == "-" {
-        std::io::stdin().take(MOST).read_to_end(&mut bytes)?;
-    } else {
-        std::fs::File::open(file)
-            .and_then(|f| f.take(MOST).read_to_end(&mut bytes))
-            .with_context(|| format!("cannot read the QMD in {file}"))?;
-    }
+    nvcap::source::file::packed::open(Path::new(file))
+        .and_then(|f| f.take(MOST).read_to_end(&mut bytes))
+        .with_context(|| format!("cannot read the QMD in {file}"))?;
     let Some(qmd) = explain::qmd(class, &bytes) else {
         bail!(
-            "the {} bytes of {file} are no QMD of a known version: a QMD is 256 bytes (384 from Hopper on), \
+            "{file} ({}) is no QMD of a known version: a QMD is 256 bytes (384 from Hopper on), \
              binary; say the compute class too where you know it (nvcap explain qmd FILE cbc0)",
-            bytes.len()
+            plural(bytes.len() as u64, "byte")
         );
     };
     if json {

@@ -4,13 +4,14 @@ use std::cell::RefCell;
 use std::process::ExitCode;
 
 use clap::ArgAction;
-use nvcap::ledger::Ledger;
-use nvcap::output::Sink as _;
-use nvcap::output::ioctls::{Ioctls, Options, Totals};
+use nvcap::output::ioctls::{IoctlOptions, Ioctls, Totals};
+use nvcap::output::message::tell;
+use nvcap::output::plural::plural;
 use nvcap::output::style::Color;
+use nvcap::pipeline::{Pipeline, PipelineOptions};
 use nvcap::record::{Lost, Record};
 
-use super::When;
+use super::output_args::When;
 use super::target::{Show, Target, usage};
 
 const EXAMPLES: &str = "\
@@ -18,7 +19,7 @@ Examples:
   sudo nvcap ioctls -- ./vadd                        every ioctl of a command, and its mappings
   sudo nvcap ioctls -p 4711 --duration 10            those of a running process, for ten seconds
   sudo nvcap ioctls --json -o calls.jsonl -- ./vadd  one JSON object a line
-  nvcap ioctls --from ioctl-log run.log.gz           those of a log
+  nvcap ioctls run.log.gz                            those of a log
 
 No breakpoint is set: submissions cost what they always cost.
 Exit status: 0 complete, 1 error, 2 usage, 3 something was lost (said on standard error).";
@@ -55,7 +56,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     if !args.target.is_named("ioctls") {
         return Ok(usage());
     }
-    let options = Options {
+    let options = IoctlOptions {
         zeros: args.verbose > 0,
         raw: args.verbose > 1,
         color: match args.color {
@@ -63,33 +64,41 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
             When::Always => Color::Always,
             When::Never => Color::Never,
         },
-        driver_version: args.target.version(),
         array: false,
     };
-    let out = args.show.open()?;
-    let sink = if args.show.json {
+    let out = args.show.open(&args.target)?;
+    let mut sink = if args.show.json {
         Ioctls::json(out, options)
     } else {
         Ioctls::text(out, options)
     };
-    let (sink, mut ledger) = (RefCell::new(sink), Ledger::new());
-    args.target.records(
+    let options = PipelineOptions {
+        driver_version: args.target.version(),
+        ..PipelineOptions::default()
+    };
+    let mut pipeline = Pipeline::new(options, vec![Box::new(&mut sink)]);
+    if args.target.file.is_none() {
+        // Calls of a live process come at their return and are shown by the time of their entry.
+        pipeline = pipeline.in_time_order();
+    }
+    let pipeline = RefCell::new(pipeline);
+    let traced = args.target.records(
         false,
-        |record| {
-            if !concerns_calls(&record) {
-                return Ok(());
-            }
-            ledger.record(&record);
-            sink.borrow_mut().record(&record)
+        |record| match concerns_calls(&record) {
+            true => pipeline.borrow_mut().record(record),
+            false => Ok(()),
         },
-        || sink.borrow_mut().flush(),
-    )?;
-    let mut sink = sink.into_inner();
-    sink.conclude()?;
-    ledger.add_unshown(sink.unshown());
-    eprintln!("nvcap: {}", sums(sink.totals()));
+        || pipeline.borrow_mut().flush(),
+    );
+    let mut pipeline = pipeline.into_inner();
+    // What came before an error is shown too.
+    let flushed = pipeline.flush();
+    traced?;
+    flushed?;
+    let ledger = pipeline.finish()?;
+    tell(format_args!("{}", sums(sink.totals())));
     if !ledger.is_complete() {
-        eprintln!("nvcap: {}", nvcap::output::ledger::verdict(&ledger));
+        tell(format_args!("{}", nvcap::output::ledger::verdict(&ledger)));
     }
     Ok(ExitCode::from(ledger.exit_status()))
 }
@@ -97,15 +106,19 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
 /// What is lost of rings is not missing here.
 fn concerns_calls(record: &Record) -> bool {
     match record {
-        Record::Submission(_) | Record::Channel(_) => false,
-        Record::Loss(loss) => matches!(loss.what, Lost::Records { .. } | Lost::Blind { .. }),
+        Record::Submission(_) | Record::Channel(_) | Record::Gpu(_) | Record::Image(_) => false,
+        Record::Loss(loss) => matches!(loss.what, Lost::Records { .. } | Lost::Untraced { .. }),
         _ => true,
     }
 }
 
 fn sums(t: Totals) -> String {
     format!(
-        "{} ioctls ({} failed), of them {} control calls and {} allocations; {} mappings",
-        t.ioctls, t.failed, t.controls, t.allocations, t.mappings
+        "{} ({} failed), of them {} and {}; {}",
+        plural(t.ioctls, "ioctl"),
+        t.failed,
+        plural(t.controls, "control call"),
+        plural(t.allocations, "allocation"),
+        plural(t.mappings, "mapping")
     )
 }

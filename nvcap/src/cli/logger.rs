@@ -1,5 +1,7 @@
 //! Diagnostics on standard error, when `NVCAP_LOG` asks for them (error, warn, info, debug, trace).
 
+use nvcap::output::message::tell;
+
 struct Stderr;
 
 impl log::Log for Stderr {
@@ -9,11 +11,11 @@ impl log::Log for Stderr {
 
     fn log(&self, record: &log::Record<'_>) {
         if self.enabled(record.metadata()) {
-            eprintln!(
-                "nvcap: {}: {}",
+            tell(format_args!(
+                "{}: {}",
                 record.level().as_str().to_lowercase(),
                 record.args()
-            );
+            ));
         }
     }
 

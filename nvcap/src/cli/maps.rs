@@ -3,27 +3,31 @@
 use std::process::ExitCode;
 
 use super::target::usage;
-use super::whole;
+use super::target_view;
+use nvcap::output::message::tell;
 
 /// The end of its help.
 pub const EXAMPLES: &str = "\
 Examples:
   sudo nvcap maps -p 4711                 the mappings of a running process
   sudo nvcap maps -- ./vadd               a command, traced to its end: each mapping with its object
-  nvcap maps --from ioctl-log run.log.gz  those that a log tells of
+  nvcap maps run.log.gz                   those that a log tells of
 
 Exit status: 0 complete, 1 error, 2 usage, 3 something was lost (said on standard error).";
 
 /// Shows them.
-pub fn run(args: &whole::Args) -> anyhow::Result<ExitCode> {
+pub fn run(args: &target_view::Args) -> anyhow::Result<ExitCode> {
     if !args.target.is_named("maps") {
         return Ok(usage());
     }
-    let mut whole = whole::gather(&args.target)?;
-    let objects = whole.gather.maps_json();
-    args.show.write(&whole.gather.maps_text(), &objects)?;
+    let whole = target_view::view(&args.target)?;
+    let objects = whole.model.maps_json();
+    args.show
+        .write(&whole.model.maps_text(), &objects, &args.target)?;
     if objects.is_empty() {
-        eprintln!("nvcap: no file of the NVIDIA driver is mapped: no GPU is in use");
+        tell(format_args!(
+            "no file of the NVIDIA driver is mapped: no GPU is in use"
+        ));
     }
     Ok(whole.end())
 }

@@ -9,30 +9,34 @@ use std::process::ExitCode;
 use anyhow::{Context as _, bail};
 use clap::ValueEnum;
 use nvcap::driver::Version;
+use nvcap::output::file::is_same;
+use nvcap::output::message::tell;
+use nvcap::output::plural::{plural, plural_of};
+use nvcap::output::style::plain_lines;
 use nvcap::output::writer::Output;
 use nvcap::record::{At, Loss, Lost, Record};
 use nvcap::source::file::ioctl_log;
 
-use super::trace::{self, Discover};
+use super::values::{self, Discover};
 
 /// What to look at.
 #[derive(clap::Args, Debug)]
 #[command(next_help_heading = "Target")]
 pub struct Target {
-    /// The running process PID; may be given several times
+    /// The running process PID (or the process of the thread PID); may be given several times
     #[arg(short, long = "pid", value_name = "PID", value_parser = clap::value_parser!(u32).range(1..))]
     pub pid: Vec<u32>,
 
-    /// Read a log instead of a live process; FILE must follow
-    #[arg(long, value_name = "FORMAT", value_enum, requires = "file", conflicts_with_all = ["pid", "command"])]
+    /// Format of FILE; by default its content tells
+    #[arg(long, value_name = "FORMAT", value_enum, requires = "file")]
     pub from: Option<Format>,
 
-    /// The log, compressed by gzip or not
-    #[arg(value_name = "FILE", requires = "from")]
+    /// A log to read instead of a live process, compressed by gzip, xz or zstd, or not; - for standard input
+    #[arg(value_name = "FILE", conflicts_with_all = ["pid", "command"])]
     pub file: Option<PathBuf>,
 
     /// Driver release that the log is of, where the log does not tell it (such as 580.159.04)
-    #[arg(long, value_name = "VERSION", requires = "from")]
+    #[arg(long, value_name = "VERSION", requires = "file")]
     pub driver: Option<Version>,
 
     /// How ioctls and mappings are found; `nvcap --help` explains the ways
@@ -44,12 +48,16 @@ pub struct Target {
     pub no_follow: bool,
 
     /// End after SECONDS (fractions allowed); the traced processes run on
-    #[arg(long, value_name = "SECONDS", value_parser = trace::parse_seconds)]
+    #[arg(long, value_name = "SECONDS", value_parser = values::parse_seconds)]
     pub duration: Option<std::time::Duration>,
 
-    /// Size of the ring buffer between kernel and nvcap, in bytes, with K, M or G; a power of two
-    #[arg(long, value_name = "SIZE", default_value = "64M", value_parser = trace::parse_size)]
+    /// Size of the ring buffer between kernel and nvcap, in bytes, or with KiB, MiB, GiB (or K, M, G); a power of two
+    #[arg(long, value_name = "SIZE", default_value = "64M", value_parser = values::parse_size)]
     pub buffer: u64,
+
+    /// Run COMMAND as USER, by name or number; `nvcap --help` says who it is without this
+    #[arg(long, value_name = "USER", requires = "command")]
+    pub user: Option<String>,
 
     /// The command to run and trace, with its arguments
     #[arg(last = true, value_name = "COMMAND", conflicts_with = "pid")]
@@ -71,82 +79,124 @@ pub struct Show {
     #[arg(long)]
     pub json: bool,
 
-    /// Write to FILE instead of standard output; it is made readable by its owner alone
+    /// Write to FILE, made readable by its owner alone; - is standard output
+    ///
+    /// Without it the answer goes to standard output, or to standard error where a COMMAND is started, whose standard
+    /// output stays its own.
     #[arg(short, long, value_name = "FILE")]
     pub output: Option<PathBuf>,
 }
 
 impl Show {
-    /// Opens the output.
+    /// Opens the output for what is known of `target`.
     ///
     /// # Errors
     /// When the file cannot be made.
-    pub fn open(&self) -> anyhow::Result<Output> {
-        open(self.output.as_deref())
+    pub fn open(&self, target: &Target) -> anyhow::Result<Output> {
+        let command = !target.command.is_empty();
+        open(self.output.as_deref(), command, &target.inputs())
     }
 
     /// Writes an answer that is there at once: `text`, or the objects as one array with an object a line.
     ///
     /// # Errors
     /// When the output can take no more.
-    pub fn write(&self, text: &str, objects: &[serde_json::Value]) -> anyhow::Result<()> {
-        let mut out = self.open()?;
+    pub fn write(
+        &self,
+        text: &str,
+        objects: &[serde_json::Value],
+        target: &Target,
+    ) -> anyhow::Result<()> {
+        let mut out = self.open(target)?;
         let to = out.object();
         if self.json {
             for (n, object) in objects.iter().enumerate() {
                 to.extend_from_slice(if n == 0 { b"[" } else { b",\n " });
-                serde_json::to_writer(&mut *to, object)?;
+                nvcap::output::json::write(to, object);
             }
             to.extend_from_slice(if objects.is_empty() { b"[]\n" } else { b"]\n" });
         } else {
-            to.extend_from_slice(text.as_bytes());
+            to.extend_from_slice(plain_lines(text).as_bytes());
         }
-        out.end_object()?;
-        out.flush()?;
-        if out.unshown() != 0 {
-            bail!("the answer could not be written: make room, or name another file with -o");
-        }
-        Ok(())
+        written(&mut out)
     }
 }
 
-/// Opens the file that the user named, or standard output.
+/// The object that was given to an output is an answer of its own: it is written now, or that is an error.
 ///
 /// # Errors
-/// When the file cannot be made.
-pub fn open(path: Option<&Path>) -> anyhow::Result<Output> {
-    Ok(match path {
-        Some(path) => Output::file(path).with_context(|| {
-            format!(
-                "cannot write to {}: name a file in a directory you may write to",
-                path.display()
-            )
-        })?,
-        None => Output::stdout(),
+/// When the output can take no more.
+pub fn written(out: &mut Output) -> anyhow::Result<()> {
+    out.end_object()?;
+    out.flush()?;
+    if out.unshown() != 0 {
+        bail!("the answer could not be written: make room, or send it elsewhere");
+    }
+    Ok(())
+}
+
+/// Opens the place that the user named, `-` standard output. Where none was named it is standard output, but for a
+/// `command` that is started: that is the command's, and what nvcap shows goes to standard error, as strace's does.
+/// `inputs` are the files that are read meanwhile, `-` standard input.
+///
+/// # Errors
+/// When the file cannot be made, or is one of those.
+pub fn open(path: Option<&Path>, command: bool, inputs: &[&Path]) -> anyhow::Result<Output> {
+    let path = match path {
+        None if command => return Ok(Output::stderr()),
+        None => return Ok(Output::stdout()),
+        Some(path) if path.as_os_str() == "-" => return Ok(Output::stdout()),
+        Some(path) => path,
+    };
+    let is_input = inputs.iter().any(|input| match input.as_os_str() == "-" {
+        true => is_same(Path::new("/dev/stdin"), path),
+        false => is_same(input, path),
+    });
+    if is_input {
+        bail!(
+            "cannot write to {}: it is read, too, and would be lost; name another file with -o",
+            path.display()
+        );
+    }
+    Output::file(path).with_context(|| {
+        format!(
+            "cannot write to {} (name a file of your own, or in a directory you may write to)",
+            path.display()
+        )
     })
 }
 
+/// The release of the driver that this machine runs.
+pub fn running_driver() -> Option<Version> {
+    std::fs::read_to_string("/sys/module/nvidia/version")
+        .ok()
+        .and_then(|text| text.trim().parse().ok())
+}
+
 impl Target {
+    /// The files that are read.
+    pub fn inputs(&self) -> Vec<&Path> {
+        self.file.iter().map(PathBuf::as_path).collect()
+    }
+
     /// Whether anything is named; the usage error is told where nothing is.
     pub fn is_named(&self, what: &str) -> bool {
-        let named = self.from.is_some() || !self.pid.is_empty() || !self.command.is_empty();
+        let named = self.file.is_some() || !self.pid.is_empty() || !self.command.is_empty();
         if !named {
-            eprintln!(
-                "nvcap: nothing to look at: give a command after -- (nvcap {what} -- ./vadd), a process (nvcap {what} \
-                 -p PID) or a log (nvcap {what} --from ioctl-log FILE)"
-            );
+            tell(format_args!(
+                "nothing to look at: give a command after -- (nvcap {what} -- ./vadd), a process (nvcap {what} \
+                 -p PID) or a log (nvcap {what} FILE)"
+            ));
         }
         named
     }
 
     /// The driver's release, where it is known beforehand.
     pub fn version(&self) -> Option<Version> {
-        if self.from.is_some() {
+        if self.file.is_some() {
             return self.driver;
         }
-        std::fs::read_to_string("/sys/module/nvidia/version")
-            .ok()
-            .and_then(|text| text.trim().parse().ok())
+        running_driver()
     }
 
     /// Gives every record to `each`, in order, until the end. `watch`: submissions are among them (of a live trace).
@@ -161,9 +211,9 @@ impl Target {
         each: impl FnMut(Record) -> io::Result<()>,
         idle: impl FnMut() -> io::Result<()>,
     ) -> anyhow::Result<()> {
-        match (self.from, &self.file) {
-            (Some(Format::IoctlLog), Some(file)) => self.log(file, each),
-            _ => self.live(watch, each, idle),
+        match &self.file {
+            Some(file) => self.log(file, each),
+            None => self.live(watch, each, idle),
         }
     }
 
@@ -172,30 +222,36 @@ impl Target {
         file: &Path,
         mut each: impl FnMut(Record) -> io::Result<()>,
     ) -> anyhow::Result<()> {
-        let options = ioctl_log::Options {
+        let options = ioctl_log::LogOptions {
             pid: 0,
             driver_version: self.driver,
         };
-        let log = ioctl_log::read_file(file, options).context("cannot read the log")?;
+        let log = ioctl_log::read_file(file, options).with_context(|| no_log(file))?;
         for record in log.records {
             each(record)?;
         }
         let mut lost = |why: String| {
-            eprintln!("nvcap: {}: {why}", file.display());
+            tell(format_args!("{}: {why}", file.display()));
             each(Record::Loss(Loss {
                 at: At::default(),
                 channel: None,
-                what: Lost::Blind { why },
+                what: Lost::Untraced { why },
             }))
         };
         if let Some(first) = log.bad_lines.first() {
             lost(format!(
-                "{} lines were not understood, the first is line {first}",
-                log.bad_lines.len()
+                "{} not understood, the first is line {first}",
+                plural_of(log.bad_lines.len() as u64, "line was", "lines were")
             ))?;
         }
         if log.unfinished != 0 {
-            lost(format!("{} ioctls have no return", log.unfinished))?;
+            lost(format!(
+                "of {} what came back is missing",
+                plural(log.unfinished as u64, "ioctl")
+            ))?;
+        }
+        if let Some(why) = log.cut {
+            lost(why)?;
         }
         Ok(())
     }
@@ -207,7 +263,7 @@ impl Target {
         _each: impl FnMut(Record) -> io::Result<()>,
         _idle: impl FnMut() -> io::Result<()>,
     ) -> anyhow::Result<()> {
-        bail!("live tracing is not built into this program; --from ioctl-log FILE reads logs")
+        bail!("live tracing is not built into this program; logs are read (nvcap ioctls FILE)")
     }
 
     #[cfg(feature = "trap")]
@@ -217,18 +273,18 @@ impl Target {
         each: impl FnMut(Record) -> io::Result<()>,
         idle: impl FnMut() -> io::Result<()>,
     ) -> anyhow::Result<()> {
-        use nvcap::source::trap::{given::Given, live, session};
+        use nvcap::source::trap::{channels_file::ChannelsFile, live, session};
 
-        let options = session::Options {
+        let options = session::TrapOptions {
             discover: self.discover.way(),
             follow: !self.no_follow,
             watch,
-            given: Given::default(),
+            named: ChannelsFile::default(),
             buffer: u32::try_from(self.buffer).unwrap_or(1 << 31),
             no_bpf_loop: std::env::var_os("NVCAP_NO_BPF_LOOP").is_some(),
-            notice: |line| eprintln!("nvcap: {line}"),
+            notice: |line| tell(format_args!("{line}")),
             gp_get: watch,
-            no_own_put: true,
+            no_cached_put: true,
         };
         let limits = live::Limits {
             duration: self.duration,
@@ -237,20 +293,97 @@ impl Target {
         let target = if self.command.is_empty() {
             live::Target::Pids(self.pid.clone())
         } else {
-            live::Target::Command(self.command.clone())
+            live::Target::Command(launch(&self.command, self.user.as_deref())?)
         };
         let pids = self.pid.clone();
         let attached = move || {
             for pid in pids {
-                eprintln!("nvcap: process {pid} attached");
+                tell(format_args!("process {pid} attached"));
             }
         };
         let outcome = live::run(options, target, limits, each, idle, attached)?;
         if let Some(child) = outcome.child.filter(|c| !c.success()) {
-            eprintln!("nvcap: the command ended with {child}");
+            tell(format_args!("the command ended with {child}"));
         }
         Ok(())
     }
+}
+
+/// That a log cannot be read, and what may have been meant.
+fn no_log(file: &Path) -> String {
+    let name = file.display().to_string();
+    if name.parse::<u32>().is_ok() && !file.exists() {
+        return format!("cannot read the log (to look at process {name}: -p {name})");
+    }
+    "cannot read the log".to_owned()
+}
+
+/// The command to start, and as whom: as the user who is named; else, where root runs nvcap for the user who called sudo,
+/// as that one, which is said.
+///
+/// # Errors
+/// When there is no such user, or nvcap may not become that one.
+#[cfg(feature = "trap")]
+pub fn launch(
+    command: &[OsString],
+    user: Option<&str>,
+) -> anyhow::Result<nvcap::source::command::Launch> {
+    use nvcap::source::command::Launch;
+    use nvcap::source::user::User;
+
+    // SAFETY: reads an id.
+    let own = unsafe { libc::geteuid() };
+    let chosen = match user {
+        Some(name) => Some(User::find(name)?),
+        None if own == 0 => User::of_sudo(|name| std::env::var_os(name))?,
+        None => None,
+    };
+    let chosen = chosen.filter(|u| u.uid != own);
+    if let (Some(other), true) = (&chosen, own != 0) {
+        bail!(
+            "running the command as {}: nvcap is not root; run it as root (sudo nvcap ...), or leave --user out",
+            other.name
+        );
+    }
+    if let (Some(caller), None) = (&chosen, user) {
+        tell(format_args!(
+            "running {} as {} (from SUDO_UID; --user root for root)",
+            command.first().cloned().unwrap_or_default().display(),
+            caller.name
+        ));
+    }
+    Ok(Launch {
+        argv: command.to_vec(),
+        user: chosen,
+    })
+}
+
+/// The processes of these ids, each once. An id may be a thread's: its process is taken, which is said.
+#[cfg(target_os = "linux")]
+pub fn processes(ids: &[u32]) -> Vec<u32> {
+    use nvcap::procfs;
+
+    let mut all = Vec::new();
+    for id in ids {
+        // Of a process that is gone, who looks at it says so.
+        let process = procfs::process_of(*id).unwrap_or(*id);
+        if process != *id {
+            tell(format_args!(
+                "{id} is a thread of process {process} ({}): all of the process is taken",
+                procfs::name(process, None).unwrap_or_default()
+            ));
+        }
+        if !all.contains(&process) {
+            all.push(process);
+        }
+    }
+    all
+}
+
+/// Elsewhere there is no live process to look at.
+#[cfg(not(target_os = "linux"))]
+pub fn processes(ids: &[u32]) -> Vec<u32> {
+    ids.to_vec()
 }
 
 /// The status of a command line that names nothing.

@@ -6,13 +6,16 @@ use std::process::ExitCode;
 
 use clap::ValueEnum;
 
-use super::OutputArgs;
+use super::output_args::OutputArgs;
+use super::values::{Discover, parse_seconds, parse_size};
+#[cfg(feature = "trap")]
+use nvcap::output::message::tell;
 
 /// What to trace, and how.
 #[derive(clap::Args, Debug)]
 #[command(next_help_heading = "Tracing")]
 pub struct Args {
-    /// Trace the running process PID; may be given several times
+    /// Trace the running process PID (or the process of the thread PID); may be given several times
     #[arg(short, long = "pid", value_name = "PID", value_parser = clap::value_parser!(u32).range(1..))]
     pub pid: Vec<u32>,
 
@@ -33,6 +36,14 @@ pub struct Args {
     #[arg(long, value_name = "PERCENT", value_parser = parse_share)]
     pub observe_cpu: Option<f64>,
 
+    /// When observing: which processes are stopped for a moment at their end, so that their last submissions are seen
+    ///
+    /// By ptrace, as strace does; of the command that nvcap starts this needs no right. While a process is traced so, no
+    /// debugger can attach to it, it has nvcap as its tracer (TracerPid), and, where nvcap is not root, a program with the
+    /// set-user-id bit, such as sudo, runs without it: never is for that.
+    #[arg(long, value_name = "WHICH", value_enum, default_value_t)]
+    pub stop_at_exit: StopArg,
+
     /// How mappings of the driver are found
     ///
     /// kprobe on nvidia.ko's mmap handler; fentry of the same, which needs the module's BTF; tracepoint: raw
@@ -40,6 +51,13 @@ pub struct Args {
     /// takes the first that this machine allows, in that order. `nvcap doctor` says which those are.
     #[arg(long, value_name = "WAY", value_enum, default_value_t)]
     pub discover: Discover,
+
+    /// With -p: do not search the process's memory for the kernels of graphs that it made before
+    ///
+    /// The search reads the process's private memory once, at low priority, for up to a few seconds, and changes
+    /// nothing. Without it, replays of such graphs are shown without grid, block and program.
+    #[arg(long)]
+    pub no_images: bool,
 
     /// Leave out the children and execs of what is traced; they are followed otherwise
     #[arg(long)]
@@ -61,12 +79,19 @@ pub struct Args {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub max_submissions: Option<u64>,
 
-    /// Size of the ring buffer between kernel and nvcap, in bytes, with K, M or G; a power of two
+    /// Size of the ring buffer between kernel and nvcap, in bytes, or with KiB, MiB, GiB (or K, M, G); a power of two
     ///
     /// When nvcap falls behind by more than this, submissions are dropped and counted; the traced program never
     /// waits.
     #[arg(long, value_name = "SIZE", default_value = "64M", value_parser = parse_size)]
     pub buffer: u64,
+
+    /// Run COMMAND as USER, by name or number
+    ///
+    /// With USER's groups, HOME, SHELL, USER and LOGNAME. Without it, where root runs nvcap through sudo, COMMAND runs as the
+    /// user who called sudo, which is said; else as nvcap's own user. `--user root` keeps it root's.
+    #[arg(long, value_name = "USER", requires = "command")]
+    pub user: Option<String>,
 
     /// End with the status of COMMAND where the trace is complete
     #[arg(long, requires = "command")]
@@ -98,33 +123,16 @@ pub enum HowArg {
     Observe,
 }
 
-/// `--discover`.
+/// `--stop-at-exit`.
 #[derive(ValueEnum, Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Discover {
-    /// The first that works of kprobe, fentry, tracepoint
+pub enum StopArg {
+    /// The command, and the children that it makes
     #[default]
-    Auto,
-    /// kprobe on nvidia_mmap
-    Kprobe,
-    /// fentry and fexit through the module's BTF
-    Fentry,
-    /// Raw tracepoints on mmap and munmap
-    Tracepoint,
-}
-
-#[cfg(feature = "trap")]
-impl Discover {
-    /// The way; none for all in turn.
-    pub fn way(self) -> Option<nvcap::source::trap::discover::Way> {
-        use nvcap::source::trap::discover::Way;
-
-        match self {
-            Discover::Auto => None,
-            Discover::Kprobe => Some(Way::Kprobe),
-            Discover::Fentry => Some(Way::Fentry),
-            Discover::Tracepoint => Some(Way::Tracepoint),
-        }
-    }
+    Command,
+    /// Running processes (-p) too
+    Always,
+    /// None: what was submitted after the last look may be missing, which is said
+    Never,
 }
 
 fn parse_address(text: &str) -> Result<u64, String> {
@@ -144,31 +152,6 @@ fn parse_share(text: &str) -> Result<f64, String> {
         })
 }
 
-pub fn parse_seconds(text: &str) -> Result<std::time::Duration, String> {
-    text.parse::<f64>()
-        .ok()
-        .filter(|s| *s > 0.0)
-        .and_then(|s| std::time::Duration::try_from_secs_f64(s).ok())
-        .ok_or_else(|| format!("'{text}' is no time: give seconds above 0, such as 10 or 0.5"))
-}
-
-pub fn parse_size(text: &str) -> Result<u64, String> {
-    let (digits, shift) = match text.char_indices().last() {
-        Some((at, 'K' | 'k')) => (&text[..at], 10),
-        Some((at, 'M' | 'm')) => (&text[..at], 20),
-        Some((at, 'G' | 'g')) => (&text[..at], 30),
-        _ => (text, 0),
-    };
-    digits
-        .parse::<u64>()
-        .ok()
-        .and_then(|n| n.checked_mul(1 << shift))
-        .filter(|n| n.is_power_of_two() && *n >= 64 << 10 && *n <= 2 << 30)
-        .ok_or_else(|| {
-            format!("'{text}' is no buffer size: give a power of two from 64K to 2G, such as 64M")
-        })
-}
-
 /// Runs the trace.
 #[cfg(not(feature = "trap"))]
 pub fn run(_args: Args) -> anyhow::Result<ExitCode> {
@@ -180,37 +163,45 @@ pub fn run(_args: Args) -> anyhow::Result<ExitCode> {
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     use std::cell::RefCell;
 
+    use super::target::launch;
+    use nvcap::enrich::enriched::Enriched;
+    use nvcap::source::observe::session::StopAtExit;
     use nvcap::source::{how, observe, run, trap::session};
 
     if args.command.is_empty() && args.pid.is_empty() {
-        eprintln!(
-            "nvcap: nothing to trace: give a command after -- (nvcap -- ./vadd) or a process (nvcap -p PID); \
+        tell(format_args!(
+            "nothing to trace: give a command after -- (nvcap -- ./vadd) or a process (nvcap -p PID); \
              nvcap --help has more"
-        );
+        ));
         return Ok(ExitCode::from(nvcap::ledger::STATUS_USAGE));
     }
-    let given = given(&args)?;
-    let options = how::Options {
+    let given = channels_file(&args)?;
+    let options = how::LiveOptions {
         how: match args.how {
             HowArg::Auto => how::How::Auto,
             HowArg::Trap => how::How::Trap,
             HowArg::Observe => how::How::Observe,
         },
-        trap: session::Options {
+        trap: session::TrapOptions {
             discover: args.discover.way(),
             follow: !args.no_follow,
             watch: true,
-            given: given.clone(),
+            named: given.clone(),
             buffer: u32::try_from(args.buffer).unwrap_or(1 << 31),
             no_bpf_loop: std::env::var_os("NVCAP_NO_BPF_LOOP").is_some(),
-            notice: |line| eprintln!("nvcap: {line}"),
+            notice: |line| tell(format_args!("{line}")),
             gp_get: args.output.explain_streams,
-            no_own_put: std::env::var_os("NVCAP_NO_OWN_PUT").is_some(),
+            no_cached_put: std::env::var_os("NVCAP_NO_CACHED_PUT").is_some(),
         },
-        observe: observe::session::Options {
+        observe: observe::session::ObserveOptions {
             follow: !args.no_follow,
-            given,
+            named: given,
             cpu: args.observe_cpu,
+            stop_at_exit: match args.stop_at_exit {
+                StopArg::Command => StopAtExit::Command,
+                StopArg::Always => StopAtExit::Always,
+                StopArg::Never => StopAtExit::Never,
+            },
         },
     };
     let limits = run::Limits {
@@ -220,32 +211,58 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     let target = if args.command.is_empty() {
         run::Target::Pids(args.pid.clone())
     } else {
-        run::Target::Command(args.command.clone())
+        run::Target::Command(launch(&args.command, args.user.as_deref())?)
     };
+    // A search takes seconds of processor time, which a budget has not to give.
+    let search = !args.no_images && args.observe_cpu.is_none();
+    if args.observe_cpu.is_some() && !args.pid.is_empty() && !args.output.quiet {
+        tell(
+            "graphs that were made before are not looked for in the process's memory, which --observe-cpu leaves no time for: \
+             their kernels show as not seen",
+        );
+    }
     // As strace does: on standard error, so that output stays what was asked for.
     let (pids, quiet) = (args.pid.clone(), args.output.quiet);
     let attached = move || {
         for pid in pids.iter().filter(|_| !quiet) {
-            eprintln!("nvcap: process {pid} attached");
+            tell(format_args!("process {pid} attached"));
         }
     };
-    let pipeline = RefCell::new(args.output.pipeline()?);
+    let pipeline = RefCell::new(
+        args.output
+            .pipeline(
+                !args.command.is_empty(),
+                &Vec::from_iter(args.channels.as_deref()),
+            )?
+            .in_time_order(),
+    );
     let (chosen, why) = how::choose(&options, &target)?;
     if let Some(why) = why {
         observing(&why);
     }
     let outcome = run::run(
-        move || how::make(chosen, options, observing),
+        move || how::make(chosen, options, observing).map(|s| Enriched::new(s, search)),
         target,
         limits,
         |record| pipeline.borrow_mut().record(record),
         || pipeline.borrow_mut().flush(),
         attached,
-    )?;
+    )
+    .inspect_err(|_| {
+        // What was captured is shown, and what the output does not take is not lost for that.
+        let mut pipeline = pipeline.borrow_mut();
+        let _ = pipeline.flush();
+        if pipeline.ledger().totals().submissions > 0 {
+            tell(format_args!(
+                "{}",
+                nvcap::output::ledger::verdict(pipeline.ledger())
+            ));
+        }
+    })?;
     let mut pipeline = pipeline.into_inner();
     match &outcome.end {
         how::End::Trap(end) => {
-            tell_hits(end);
+            report_hits(end);
             if let Some(record) = lost_trap(&outcome.child, end) {
                 pipeline.record(record)?;
             }
@@ -259,24 +276,24 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
 /// Says why `--how auto` does not trap.
 #[cfg(feature = "trap")]
 fn observing(why: &str) {
-    eprintln!(
-        "nvcap: observing without a trap, because: {why} (docs/observe.md says what that gives; --how trap insists)"
-    );
+    tell(format_args!(
+        "observing without a trap, because: {why} (docs/observe.md says what that gives; --how trap insists)"
+    ));
 }
 
 #[cfg(feature = "trap")]
-fn given(args: &Args) -> anyhow::Result<nvcap::source::trap::given::Given> {
-    use nvcap::source::trap::given::{Given, GivenDoorbell};
+fn channels_file(args: &Args) -> anyhow::Result<nvcap::source::trap::channels_file::ChannelsFile> {
+    use nvcap::source::trap::channels_file::{ChannelsFile, NamedDoorbell};
 
     let mut given = match &args.channels {
-        Some(path) => Given::read(path)?,
-        None => Given::default(),
+        Some(path) => ChannelsFile::read(path)?,
+        None => ChannelsFile::default(),
     };
     for address in &args.doorbell {
         if !given.doorbells.iter().any(|d| d.address == *address) {
-            given.doorbells.push(GivenDoorbell {
+            given.doorbells.push(NamedDoorbell {
                 address: *address,
-                gpu: 0,
+                gpu: None,
             });
         }
     }
@@ -285,16 +302,16 @@ fn given(args: &Args) -> anyhow::Result<nvcap::source::trap::given::Given> {
 
 /// Says which hits of breakpoints ran no program.
 #[cfg(feature = "trap")]
-fn tell_hits(end: &nvcap::source::trap::live::End) {
+fn report_hits(end: &nvcap::source::trap::live::End) {
     log::info!("{:?}", end.totals);
     let ran = end.totals.stats.hits + end.totals.stats.foreign;
     if end.totals.kernel_hits > ran {
-        eprintln!(
-            "nvcap: {} of {} breakpoint hits ran no BPF program (another one was running); what they rang for was \
+        tell(format_args!(
+            "{} of {} breakpoint hits ran no BPF program (another one was running); what they rang for was \
              fetched from the rings later",
             end.totals.kernel_hits - ran,
             end.totals.kernel_hits
-        );
+        ));
     }
 }
 
@@ -314,7 +331,7 @@ fn lost_trap(
         Record::Loss(Loss {
             at: At::default(),
             channel: None,
-            what: Lost::Blind {
+            what: Lost::Untraced {
                 why: "the command was ended by SIGTRAP: this machine may have lost a hit of nvcap's breakpoint (nvcap doctor), \
                       and with it the command's last submission; --how observe sets no breakpoint"
                     .to_owned(),
@@ -332,7 +349,7 @@ fn end(args: &Args, child: Option<std::process::ExitStatus>, status: u8) -> Exit
         return ExitCode::from(status);
     };
     if !child.success() {
-        eprintln!("nvcap: the command ended with {child}");
+        tell(format_args!("the command ended with {child}"));
     }
     if args.exit_with_child && status == 0 {
         // As a shell tells it: 128 and the signal's number.

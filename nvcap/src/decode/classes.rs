@@ -491,6 +491,37 @@ impl fmt::Display for MethodId {
 mod tests {
     use super::*;
 
+    /// `wire` has no tables: it tells engines by the ends of class numbers.
+    #[test]
+    fn numbers_of_classes_tell_the_engine() {
+        use crate::wire::engine::Feeds;
+        for class in all() {
+            let expected = match class.family() {
+                Family::Compute | Family::Graphics3d => Some(Feeds::Graphics),
+                Family::Copy => Some(Feeds::Copy),
+                _ => None,
+            };
+            assert_eq!(Feeds::of_class(class.number()), expected, "{class:?}");
+        }
+    }
+
+    #[test]
+    fn methods_that_are_known_by_address() {
+        use crate::wire::method::*;
+        for (class, address, name) in [
+            (0xc86f, SET_OBJECT, "SET_OBJECT"),
+            (0xcbc0, OFFSET_OUT_UPPER, "OFFSET_OUT_UPPER"),
+            (0xcbc0, LOAD_INLINE_DATA, "LOAD_INLINE_DATA"),
+            (0xcbc0, SET_REPORT_SEMAPHORE_A, "SET_REPORT_SEMAPHORE_A"),
+            (0xc8b5, COPY_SET_SEMAPHORE_A, "SET_SEMAPHORE_A"),
+            (0xc8b5, COPY_LAUNCH_DMA, "LAUNCH_DMA"),
+            (0xc9b0, SET_APPLICATION_ID, "SET_APPLICATION_ID"),
+        ] {
+            let named = method(class, address).map(|m| m.name().to_string());
+            assert_eq!(named.as_deref(), Some(name), "{class:#x}");
+        }
+    }
+
     #[test]
     fn every_class_has_its_place() {
         assert!(all().count() <= MAX_CLASSES);

@@ -1,41 +1,43 @@
 //! The decoder: submissions in, events out, with the state of every channel kept between them.
 
-use std::collections::HashMap;
-use std::sync::Arc;
+use std::collections::{HashMap, HashSet};
 
 use super::{
+    chips::Chips,
+    class_dispatch::Plans,
     defaults::Chip,
-    entry,
-    event::{
-        Body, Context, Engine, EntryHead, EntryKind, Event, Memory, Place, Stop, SubmissionHead,
-    },
-    plan::Plan,
+    event::{Body, ChipBy, Context, Engine, EntryHead, Event, Operation, Stop, SubmissionHead},
+    graph::Graphs,
     shadow::{Shadow, Space},
-    state::{Channel, Sub, engine_of},
-    stream::{Item, Stream},
-    unit::Unit,
+    state::{ChannelBindings, Sub, engine_of},
+    submission::SubmissionDecoder,
+    wants::{Counts, Places, Wants},
 };
-use crate::record::{self, ChannelId, GpuVa, Submission};
+use crate::record::{self, ChannelId, Submission};
+use crate::wire::{
+    entry::{self, EntryKind},
+    stream::{Item, Stream},
+};
 
 /// What the caller may choose.
 #[derive(Clone, Debug)]
-pub struct Options {
+pub struct DecodeOptions {
     /// What is to be told; everything by default.
     pub wants: Wants,
     /// Most memory the shadow of GPU memory takes, in bytes; the pages that were used longest ago go out first.
     pub shadow_bytes: usize,
     /// Host class of a channel that nothing is known of.
     pub host_class: u32,
-    /// Chip of a GPU that nothing is known of.
+    /// Chip of every GPU, whatever else is known.
     pub chip: Option<&'static Chip>,
     /// Number of the GPU in a linked group whose view of the subdevice masks is taken.
     pub subdevice: u8,
 }
 
-/// Default of [`Options::shadow_bytes`]: 64 MiB, sixty times what the largest graph upload measured (1024 nodes) takes.
+/// Default of [`DecodeOptions::shadow_bytes`]: 64 MiB, sixty times what the largest graph upload measured (1024 nodes) takes.
 pub const SHADOW_BYTES: usize = 64 << 20;
 
-impl Default for Options {
+impl Default for DecodeOptions {
     fn default() -> Self {
         Self {
             wants: Wants::default(),
@@ -47,147 +49,30 @@ impl Default for Options {
     }
 }
 
-/// What is to be told. What is not wanted is not made, and costs nothing.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Wants {
-    /// [`Body::Entry`].
-    pub entries: bool,
-    /// [`Body::Method`].
-    pub methods: bool,
-    /// [`Body::Operation`].
-    pub operations: bool,
-}
-
-impl Default for Wants {
-    fn default() -> Self {
-        Self {
-            entries: true,
-            methods: true,
-            operations: true,
-        }
-    }
-}
-
-/// What the caller knows of where addresses lie.
-pub trait Places {
-    /// Where the memory at `va` of process `pid` lies; `None` where that is not known.
-    fn place(&self, pid: u32, va: GpuVa) -> Option<Place>;
-
-    /// What memory that is; `None` where that is not known.
-    fn memory(&self, _pid: u32, _va: GpuVa) -> Option<Memory> {
-        None
-    }
-}
-
-/// Nothing is known.
-impl Places for () {
-    fn place(&self, _: u32, _: GpuVa) -> Option<Place> {
-        None
-    }
-}
-
-/// What went through a decoder: always counted, whatever is wanted.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counts {
-    /// Submissions.
-    pub submissions: u64,
-    /// GPFIFO entries, control entries included.
-    pub entries: u64,
-    /// Control entries.
-    pub controls: u64,
-    /// Pushbuffer bytes, the missing ones included.
-    pub bytes: u64,
-    /// Method writes, masked ones included.
-    pub methods: u64,
-    /// Runs: method headers with their data.
-    pub runs: u64,
-    /// Method writes skipped by the subdevice mask.
-    pub masked: u64,
-    /// Method writes to a subchannel whose class the tables do not have, or that has none: these are not counted by
-    /// method.
-    pub classless: u64,
-    /// Stops.
-    pub stops: u64,
-}
-
-/// The plan of a class and how often each of its methods was written.
-pub(super) struct Counted {
-    pub plan: Arc<Plan>,
-    pub writes: Box<[u64]>,
-}
-
-/// Plans of the classes met.
-#[derive(Default)]
-pub(super) struct Plans {
-    pub list: Vec<Counted>,
-    by_class: HashMap<u32, usize>,
-}
-
-impl Plans {
-    pub(super) fn of(&mut self, class: u32) -> (Arc<Plan>, usize) {
-        let index = *self.by_class.entry(class).or_insert_with(|| {
-            let plan = Plan::of(class);
-            // A stream can bind any of 65,536 numbers: only what the tables know gets counters.
-            let slots = if plan.is_known() { 0x1000 } else { 0 };
-            let writes = vec![0; slots].into_boxed_slice();
-            self.list.push(Counted { plan, writes });
-            self.list.len() - 1
-        });
-        match self.list.get(index) {
-            Some(counted) => (counted.plan.clone(), index),
-            None => (Plan::of(0), 0),
-        }
-    }
-}
-
-/// What is known of the chips.
-#[derive(Default)]
-pub(super) struct Chips {
-    told: HashMap<Option<u32>, &'static Chip>,
-    learnt: HashMap<(Space, Option<u32>), &'static Chip>,
-    fallback: Option<&'static Chip>,
-}
-
-impl Chips {
-    fn of(&self, space: Space, gpu: Option<u32>, host: Option<u32>) -> Option<&'static Chip> {
-        let told = self
-            .told
-            .get(&gpu)
-            .or_else(|| self.learnt.get(&(space, gpu)))
-            .copied();
-        told.or(self.fallback)
-            .or_else(|| host.and_then(Chip::with_host))
-    }
-
-    pub(super) fn learn(&mut self, space: Space, gpu: Option<u32>, class: u32) {
-        if let Some(chip) = Chip::with_class(class) {
-            self.learnt.entry((space, gpu)).or_insert(chip);
-        }
-    }
-}
-
 /// The decoder. One for a whole trace: channels and processes are kept apart in it.
 pub struct Decoder {
-    options: Options,
-    channels: HashMap<ChannelId, Channel>,
+    options: DecodeOptions,
+    channels: HashMap<ChannelId, ChannelBindings>,
     pub(super) shadow: Shadow,
     plans: Plans,
     chips: Chips,
+    graphs: Graphs,
+    /// QMDs that are known from the process's memory, and were not written since.
+    images: HashSet<(Space, u64)>,
     counts: Counts,
 }
 
 impl Decoder {
     /// A decoder that has seen nothing.
-    pub fn new(options: Options) -> Self {
+    pub fn new(options: DecodeOptions) -> Self {
         Self {
             shadow: Shadow::new(options.shadow_bytes),
-            chips: Chips {
-                fallback: options.chip,
-                ..Chips::default()
-            },
+            chips: Chips::new(options.chip),
             options,
             channels: HashMap::new(),
             plans: Plans::default(),
+            graphs: Graphs::default(),
+            images: HashSet::new(),
             counts: Counts::default(),
         }
     }
@@ -212,8 +97,51 @@ impl Decoder {
 
     /// Says which chip a GPU is (`None`: every GPU without a number), for the classes of subchannels whose SET_OBJECT
     /// was not seen.
-    pub fn chip(&mut self, gpu: Option<u32>, chip: &'static Chip) {
-        self.chips.told.insert(gpu, chip);
+    pub fn chip(&mut self, gpu: Option<u32>, chip: &'static Chip, by: ChipBy) {
+        self.chips.set(gpu, chip, by);
+    }
+
+    /// The chip that [`Decoder::chip`] said is no longer certain.
+    pub fn forget_chip(&mut self, gpu: Option<u32>) {
+        self.chips.forget(gpu);
+    }
+
+    /// What is told.
+    pub fn wants(&self) -> Wants {
+        self.options.wants
+    }
+
+    /// A QMD that lies at `address` in the GPU memory of process `pid`, known from elsewhere than the stream. What the
+    /// stream was seen to write there is believed before it.
+    pub fn image(&mut self, pid: u32, address: u64, bytes: &[u8]) {
+        if self.shadow.known(pid, address, 1) == 0 {
+            self.shadow.write(pid, address, bytes);
+            if bytes.len() >= 256 {
+                self.images.insert((pid, address));
+            }
+        }
+    }
+
+    /// Tells replays of graphs that could have had further submissions, for a live trace that has nothing to do for a
+    /// while. Those that are known to have some are still waited for.
+    pub fn flush(&mut self, sink: &mut dyn FnMut(&Event<'_>)) {
+        self.emit_replays(None, false, sink);
+    }
+
+    /// Tells all that waited for more: at the end of a process, or of all of them.
+    pub fn end(&mut self, pid: Option<u32>, sink: &mut dyn FnMut(&Event<'_>)) {
+        self.emit_replays(pid, true, sink);
+    }
+
+    fn emit_replays(&mut self, pid: Option<u32>, is_end: bool, sink: &mut dyn FnMut(&Event<'_>)) {
+        for (context, graph) in self.graphs.end(pid, is_end) {
+            self.counts.graphs += 1;
+            let operation = Operation::Graph(Box::new(graph));
+            sink(&Event {
+                context: &context,
+                body: Body::Operation(&operation),
+            });
+        }
     }
 
     /// Entries of this channel are missing: a method in progress cannot go on.
@@ -225,10 +153,13 @@ impl Decoder {
         }
     }
 
-    /// A process is gone or executes another program: its channels and memory are forgotten.
+    /// A process is gone or executes another program: its channels and memory are forgotten, and replays of graphs that
+    /// were not told ([`Decoder::end`] tells them).
     pub fn forget_process(&mut self, pid: u32) {
         self.channels.retain(|_, c| c.space != pid);
-        self.chips.learnt.retain(|k, _| k.0 != pid);
+        self.chips.forget_space(pid);
+        self.graphs.forget(pid);
+        self.images.retain(|i| i.0 != pid);
         self.shadow.forget(pid);
     }
 
@@ -281,10 +212,10 @@ impl Decoder {
         &mut self.shadow
     }
 
-    fn channel_mut(&mut self, id: ChannelId, space: Space) -> &mut Channel {
+    fn channel_mut(&mut self, id: ChannelId, space: Space) -> &mut ChannelBindings {
         let (plan, counter) = self.plans.of(0);
         let subdevice = self.options.subdevice;
-        self.channels.entry(id).or_insert_with(|| Channel {
+        self.channels.entry(id).or_insert_with(|| ChannelBindings {
             space,
             gpu: None,
             token: None,
@@ -315,8 +246,9 @@ impl Decoder {
             shadow,
             plans,
             chips,
+            graphs,
+            images,
             counts,
-            ..
         } = self;
         let Some(channel) = channels.get_mut(&s.channel) else {
             return;
@@ -341,13 +273,15 @@ impl Decoder {
             body: Body::Submission(head),
         });
 
-        let mut unit = Unit {
+        let mut unit = SubmissionDecoder {
             wants: options.wants,
             context,
             sink,
             counts,
             plans,
             chips,
+            graphs,
+            images,
             shadow,
             places,
             space: channel.space,
@@ -362,8 +296,12 @@ impl Decoder {
             entry: 0,
             segment: &[],
             only_inline: true,
+            named: Vec::new(),
+            written: HashSet::new(),
         };
-        unit.chip = unit.chips.of(unit.space, unit.gpu, class);
+        let (space, gpu) = (unit.space, unit.gpu);
+        unit.chip = unit.chips.of(space, s, &channel.stream, gpu, engine, class);
+        unit.chip_news();
         unit.settle_host();
         for (index, segment) in s.segments.iter().enumerate() {
             unit.counts.entries += 1;
@@ -383,9 +321,7 @@ impl Decoder {
                     opcode, operand, ..
                 } => {
                     unit.counts.controls += 1;
-                    if entry::Opcode(opcode) == entry::Opcode::SET_PB_SEGMENT_EXTENDED_BASE {
-                        channel.base = entry::extended_base(operand);
-                    }
+                    entry::control_passed(opcode, operand, &mut channel.base);
                 }
                 // Not fetched while its subdevice is masked out.
                 EntryKind::Segment {
@@ -393,6 +329,8 @@ impl Decoder {
                 } if channel.stream.masked() => {}
                 EntryKind::Segment { len, .. } => {
                     unit.segment = &segment.bytes;
+                    // What is unfinished goes on: then this entry is a part of the one before.
+                    unit.only_inline |= channel.stream.pending() == 0;
                     for item in channel.stream.runs(&segment.bytes, len, &segment.holes) {
                         match item {
                             Item::Run(run) => unit.run(&run),
@@ -412,6 +350,7 @@ impl Decoder {
                             }
                         }
                     }
+                    unit.end_of_entry(len.into());
                 }
             }
         }
@@ -422,9 +361,10 @@ fn head_of(s: &Submission) -> SubmissionHead {
     let mut bytes = 0;
     let mut missing = 0;
     for segment in &s.segments {
-        let EntryKind::Segment { len, .. } = entry::read(segment.entry, 0) else {
+        let len = entry::len(segment.entry);
+        if len == 0 {
             continue;
-        };
+        }
         let short = u64::from(len).saturating_sub(segment.bytes.len() as u64);
         bytes += u64::from(len);
         missing += short + segment.holes.iter().map(|h| u64::from(h.len)).sum::<u64>();

@@ -13,58 +13,16 @@
 //! assert_eq!(p.words().len(), 11);
 //! ```
 
+use crate::wire::header::{self, MAX_COUNT, MAX_COUNT_OLD};
 use std::{cell::RefCell, collections::HashMap};
 
-use super::{
-    classes, entry, qmd,
-    stream::{Header, Step},
-    view::View,
+use super::{classes, qmd, view::View};
+use crate::record::Segment;
+use crate::wire::GpuVa;
+use crate::wire::{
+    entry,
+    header::{Header, Step},
 };
-use crate::record::{GpuVa, Segment};
-
-/// Most data words of one header.
-pub const MAX_COUNT: usize = 0x1fff;
-/// Most data words of one header of the old forms.
-pub const MAX_COUNT_OLD: usize = 0x7ff;
-
-/// The word of a header; `None` for [`Header::Illegal`], which has many. Values too wide are cut.
-///
-/// [`Header::Nop`] gives the universal no-operation.
-pub fn header(header: Header) -> Option<u32> {
-    Some(match header {
-        Header::Nop => 0,
-        Header::Method {
-            step,
-            count,
-            subchannel,
-            address,
-            data,
-        } => {
-            let (op, count) = match step {
-                Step::Increment => (1, u32::from(count)),
-                Step::Same => (3, u32::from(count)),
-                Step::Once => (5, u32::from(count)),
-                Step::Immediate => (4, data),
-            };
-            op << 29 | (count & 0x1fff) << 16 | place(subchannel) | u32::from(address >> 2) & 0xfff
-        }
-        Header::SetSubdeviceMask(mask) => 1 << 16 | u32::from(mask & 0xfff) << 4,
-        Header::StoreSubdeviceMask(mask) => 2 << 16 | u32::from(mask & 0xfff) << 4,
-        Header::UseSubdeviceMask => 3 << 16,
-        Header::EndSegment => 7 << 29,
-        Header::Illegal => return None,
-    })
-}
-
-/// The word of a header of the old forms (`increment`: SEC_OP 0, else SEC_OP 2).
-pub fn old_header(increment: bool, count: u16, subchannel: u8, address: u16) -> u32 {
-    let op = if increment { 0 } else { 2 << 29 };
-    op | u32::from(count & 0x7ff) << 18 | place(subchannel) | u32::from(address & 0x1ffc)
-}
-
-fn place(subchannel: u8) -> u32 {
-    u32::from(subchannel & 7) << 13
-}
 
 /// The tables do not have this name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -117,7 +75,7 @@ impl Pushbuffer {
 
     /// A header that is no method.
     pub fn control(&mut self, control: Header) -> &mut Self {
-        self.words.extend(header(control));
+        self.words.extend(control.word());
         self
     }
 
@@ -163,7 +121,7 @@ impl Pushbuffer {
         data: &[u32],
     ) -> &mut Self {
         let data = data.get(..MAX_COUNT_OLD).unwrap_or(data);
-        self.words.push(old_header(
+        self.words.push(header::old_word(
             increment,
             data.len() as u16,
             subchannel,
@@ -340,7 +298,8 @@ impl Qmd {
     }
 
     /// A QMD of a version (04_00 to 05_00) that launches what `view` says: grid, block, registers, shared and local
-    /// memory, barriers, program, constant banks, releases, dependents.
+    /// memory, barriers, program, constant banks, releases, dependents with their actions, dependence counter. A cooperative
+    /// launch is not formed.
     ///
     /// # Errors
     /// When the version has no such layout or names a field otherwise.
@@ -354,13 +313,18 @@ impl Qmd {
             0
         } else if view.null {
             1
+        } else if view.cluster.is_some() {
+            3
         } else {
             2
         };
+        // The layout counts clusters where there are some.
+        let each = view.cluster.unwrap_or([1; 3]);
+        let grid: [u32; 3] = std::array::from_fn(|i| view.grid[i] / each[i].max(1));
         qmd.set("QMD_TYPE", 0, kind)?;
         for (name, value) in ["GRID_WIDTH", "GRID_HEIGHT", "GRID_DEPTH"]
             .into_iter()
-            .zip(view.grid)
+            .zip(grid)
         {
             qmd.set(name, 0, value.into())?;
         }
@@ -371,22 +335,26 @@ impl Qmd {
         qmd.set("BARRIER_COUNT", 0, view.barriers.into())?;
         qmd.set_scaled("SHARED_MEMORY_SIZE", 0, view.shared_bytes.into())?;
         qmd.set_scaled("SHADER_LOCAL_MEMORY_LOW_SIZE", 0, view.local_bytes.into())?;
-        qmd.set_address("PROGRAM_ADDRESS", 0, view.program)?;
-        for &(i, address, size) in &view.constant_banks {
-            let i = i as u16;
+        qmd.set_address("PROGRAM_ADDRESS", 0, view.program.0)?;
+        for bank in &view.constant_banks {
+            let i = bank.index as u16;
             qmd.set("CONSTANT_BUFFER_VALID", i, 1)?;
-            qmd.set_address("CONSTANT_BUFFER_ADDR", i, address)?;
-            qmd.set_scaled("CONSTANT_BUFFER_SIZE", i, size.into())?;
+            qmd.set_address("CONSTANT_BUFFER_ADDR", i, bank.address.0)?;
+            qmd.set_scaled("CONSTANT_BUFFER_SIZE", i, bank.size.into())?;
         }
-        for (i, &(address, payload)) in view.releases.iter().enumerate() {
+        for (i, release) in view.releases.iter().enumerate() {
             qmd.set("RELEASE_ENABLE", i as u16, 1)?;
-            qmd.set_address(&format!("RELEASE_SEMAPHORE{i}_ADDR"), 0, address)?;
-            qmd.set_address(&format!("RELEASE_SEMAPHORE{i}_PAYLOAD"), 0, payload)?;
+            qmd.set_address(&format!("RELEASE_SEMAPHORE{i}_ADDR"), 0, release.address.0)?;
+            qmd.set_address(&format!("RELEASE_SEMAPHORE{i}_PAYLOAD"), 0, release.payload)?;
         }
-        for (i, &address) in view.dependents.iter().enumerate() {
+        for (i, next) in view.dependents.iter().enumerate() {
             qmd.set("DEPENDENT_QMD_ENABLE", i as u16, 1)?;
-            qmd.set(&format!("DEPENDENT_QMD{i}_POINTER"), 0, address >> 8)?;
+            let action = next.action.number();
+            qmd.set("DEPENDENT_QMD_ACTION", i as u16, action.into())?;
+            qmd.set(&format!("DEPENDENT_QMD{i}_POINTER"), 0, next.address.0 >> 8)?;
         }
+        qmd.set("DEPENDENCE_COUNTER", 0, view.dependence.into())?;
+        qmd.set("REQUIRE_SCHEDULING_PCAS", 0, view.requires_pcas.into())?;
         if let Some(cluster) = view.cluster {
             for (name, value) in ["GPC_CGA_WIDTH", "GPC_CGA_HEIGHT", "GPC_CGA_DEPTH"]
                 .into_iter()

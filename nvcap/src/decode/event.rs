@@ -4,9 +4,19 @@
 //! write one [`Body::Method`]; and an [`Body::Operation`] as soon as the method that completes it was seen;
 //! [`Body::Stop`] where an entry could not be read to its end. Sinks choose what they show.
 
+use crate::wire::engine::Feeds;
 use serde::Serialize;
 
-use crate::record::{At, ChannelId, GpuVa, How};
+mod launch;
+
+pub use launch::{ConstantBank, Graph, Launch, LaunchHow, LaunchKind, Moves, QmdFrom, QmdRelease};
+
+mod words;
+
+pub use words::{CopyEngine, CopyMode, Reduction};
+
+use crate::record::{At, ChannelId, CpuVa, How};
+use crate::wire::{GpuVa, entry::EntryKind, stream::StopReason};
 
 /// Who submitted, to what: the same for every event of a submission.
 #[derive(Clone, Debug)]
@@ -38,6 +48,7 @@ pub struct Context {
 /// Which engine a channel feeds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default, Serialize)]
 #[serde(rename_all = "snake_case")]
+#[non_exhaustive]
 pub enum Engine {
     /// Graphics and compute.
     Graphics,
@@ -60,6 +71,15 @@ pub enum Engine {
     Unknown,
 }
 
+impl From<Feeds> for Engine {
+    fn from(feeds: Feeds) -> Self {
+        match feeds {
+            Feeds::Graphics => Self::Graphics,
+            Feeds::Copy => Self::Copy(None),
+        }
+    }
+}
+
 /// One thing in a channel's stream.
 #[derive(Clone, Debug)]
 pub struct Event<'a> {
@@ -71,6 +91,7 @@ pub struct Event<'a> {
 
 /// What an event is.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub enum Body<'a> {
     /// A submission begins.
     Submission(SubmissionHead),
@@ -80,8 +101,46 @@ pub enum Body<'a> {
     Method(MethodWrite),
     /// An operation is complete.
     Operation(&'a Operation),
+    /// The chip of a GPU was settled, by which subchannels with no SET_OBJECT seen are read.
+    Chip(ChipSettled),
     /// An entry was not read to its end.
     Stop(Stop),
+}
+
+/// Which chip a GPU is taken for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ChipSettled {
+    /// The chip; of several that have the same classes, the first.
+    pub chip: &'static str,
+    /// By what.
+    pub by: ChipBy,
+}
+
+/// What a chip is known by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum ChipBy {
+    /// Assumed: the class of the channel. A chip takes channels of older classes too.
+    Channel,
+    /// Assumed: the methods that were used.
+    Methods,
+    /// The version of a QMD.
+    QmdVersion,
+    /// A class that was bound on the same GPU.
+    Bound,
+    /// The PCI device id.
+    Pci,
+    /// The caller said so (`--chip`).
+    Given,
+}
+
+impl ChipBy {
+    /// It may be another one.
+    #[must_use]
+    pub fn is_assumed(self) -> bool {
+        matches!(self, Self::Channel | Self::Methods)
+    }
 }
 
 /// Head of a submission.
@@ -116,33 +175,6 @@ pub struct EntryHead<'a> {
     pub kind: EntryKind,
     /// Its pushbuffer bytes (empty for a control entry), zero where missing.
     pub bytes: &'a [u8],
-}
-
-/// What a GPFIFO entry is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum EntryKind {
-    /// A run of pushbuffer words.
-    Segment {
-        /// GPU address.
-        address: GpuVa,
-        /// Length in bytes.
-        len: u32,
-        /// Fetched only while the subdevice is active.
-        conditional: bool,
-        /// LEVEL: a subroutine.
-        subroutine: bool,
-        /// SYNC: wait before fetching.
-        sync: bool,
-    },
-    /// A control entry (LENGTH = 0).
-    Control {
-        /// OPCODE.
-        opcode: u8,
-        /// OPERAND.
-        operand: u32,
-        /// SYNC.
-        sync: bool,
-    },
 }
 
 /// One method write.
@@ -186,41 +218,6 @@ pub struct Stop {
     pub why: StopReason,
 }
 
-/// Why decoding stopped.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum StopReason {
-    /// A header of an operation that does not exist.
-    IllegalHeader(u32),
-    /// The bytes from here on could not be read. Where they are data of one method, whose header told how long it is,
-    /// reading goes on behind them.
-    Missing {
-        /// How many bytes are missing from here on.
-        bytes: u32,
-    },
-    /// The entry ended inside a word.
-    Cut {
-        /// How many bytes more the word needs.
-        needs: u32,
-    },
-    /// The entry says more bytes than were captured.
-    Short {
-        /// How many bytes more were announced.
-        needs: u32,
-    },
-}
-
-impl std::fmt::Display for StopReason {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::IllegalHeader(h) => write!(f, "{h:#010x} is no method header"),
-            Self::Missing { bytes } => write!(f, "{bytes} B from here on could not be read"),
-            Self::Cut { needs } => write!(f, "the entry ends inside a word, {needs} B short"),
-            Self::Short { needs } => write!(f, "the entry announces {needs} B more"),
-        }
-    }
-}
-
 impl std::fmt::Display for Stop {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(
@@ -234,9 +231,12 @@ impl std::fmt::Display for Stop {
 /// Something the GPU is told to do, put together from method writes.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(tag = "op", rename_all = "snake_case")]
+#[non_exhaustive]
 pub enum Operation {
     /// A grid launch.
     Launch(Box<Launch>),
+    /// A CUDA graph was replayed; told when its last submission is known.
+    Graph(Box<Graph>),
     /// A copy-engine transfer.
     Copy(Box<Copy>),
     /// Data carried in the pushbuffer and written to memory.
@@ -255,99 +255,10 @@ pub enum Operation {
     Host(HostOp),
 }
 
-/// How a launch was commanded.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum LaunchHow {
-    /// QMD carried by LOAD_INLINE_QMD_DATA.
-    InlineQmd,
-    /// By SEND_PCAS_A and SEND_SIGNALING_PCAS (or _B): the QMD lies in GPU memory.
-    Pcas,
-    /// QMD handed to a macro (CALL_MME_DATA), as graphics drivers do.
-    Macro,
-    /// By LAUNCH (Fermi).
-    Launch,
-}
-
-/// Whose launch it is. The rules and their evidence: docs/decoding.md.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum LaunchKind {
-    /// The program's.
-    User,
-    /// The driver's companion launch of a user launch (grid 0x0x0).
-    Companion,
-    /// The driver's own memset kernel.
-    DriverMemset,
-    /// The driver's own copy kernel.
-    DriverCopy,
-    /// A QMD at an address nothing was seen written to.
-    Unresolved,
-}
-
-/// A constant bank of a launch.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct ConstantBank {
-    /// Bank number.
-    pub index: u32,
-    /// GPU address.
-    pub address: u64,
-    /// Size in bytes.
-    pub size: u32,
-}
-
-/// A semaphore a QMD releases when its grid ends.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct QmdRelease {
-    /// GPU address.
-    pub address: u64,
-    /// Payload.
-    pub payload: u64,
-}
-
-/// A grid launch.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Launch {
-    /// Whose.
-    pub kind: LaunchKind,
-    /// How commanded.
-    pub how: LaunchHow,
-    /// GPU address of the QMD, 256-byte aligned, where it has one.
-    pub qmd: Option<u64>,
-    /// Version of the QMD layout, major and minor; `None` when unresolved.
-    pub qmd_version: Option<(u8, u8)>,
-    /// Blocks in x, y, z; `None` when unresolved.
-    pub grid: Option<[u32; 3]>,
-    /// Threads of a block in x, y, z.
-    pub block: Option<[u32; 3]>,
-    /// Blocks of a cluster in x, y, z, where the layout has clusters and one is set.
-    pub cluster: Option<[u32; 3]>,
-    /// Registers of a thread.
-    pub registers: Option<u32>,
-    /// Shared memory of a block, bytes.
-    pub shared_bytes: Option<u32>,
-    /// Local memory of a thread, bytes.
-    pub local_bytes: Option<u32>,
-    /// Barriers of a block.
-    pub barriers: Option<u32>,
-    /// GPU address of the program.
-    pub program: Option<u64>,
-    /// Bytes of the program that were seen being written, where they were.
-    pub program_bytes: Option<u64>,
-    /// Kernel arguments as bytes, where the constant bank was seen being written.
-    #[serde(serialize_with = "hex_option")]
-    pub args: Option<Vec<u8>>,
-    /// The valid constant banks.
-    pub constant_banks: Vec<ConstantBank>,
-    /// Semaphores released at its end.
-    pub releases: Vec<QmdRelease>,
-    /// GPU address of the QMD it launches next, where one is chained.
-    pub dependent: Option<u64>,
-}
-
 /// Where an address lies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
+#[non_exhaustive]
 pub enum Place {
     /// System memory.
     Host,
@@ -373,11 +284,12 @@ pub struct Memory {
     /// Offset of the address in it.
     pub offset: u64,
     /// The same byte in the process, where it is mapped there.
-    pub cpu: Option<u64>,
+    pub cpu: Option<CpuVa>,
 }
 
 /// Which way a copy goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+#[non_exhaustive]
 pub enum Direction {
     /// Host to device.
     #[serde(rename = "h2d")]
@@ -399,6 +311,7 @@ pub enum Direction {
 /// How a direction was concluded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
+#[non_exhaustive]
 pub enum Evidence {
     /// From what is mapped at the addresses.
     Mappings,
@@ -414,15 +327,15 @@ pub struct Copy {
     /// Bytes written (0 for a launch that transfers nothing).
     pub bytes: u64,
     /// Source address; `None` when there is none (a fill).
-    pub src: Option<u64>,
+    pub src: Option<GpuVa>,
     /// Destination address.
-    pub dst: Option<u64>,
+    pub dst: Option<GpuVa>,
     /// Source and destination are physical addresses.
     pub physical: (bool, bool),
-    /// `linear`, `pitch`, `block_linear`, `fill`, ... as docs/decoding.md lists them.
-    pub mode: &'static str,
-    /// `ce` with its number where known: the engine that runs it.
-    pub engine: String,
+    /// How its bytes are laid out or changed.
+    pub mode: CopyMode,
+    /// The engine that runs it.
+    pub engine: CopyEngine,
     /// Which way, where concluded.
     pub direction: Option<Direction>,
     /// From what.
@@ -451,7 +364,7 @@ pub struct Copy {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct SemaphoreWrite {
     /// GPU address.
-    pub address: u64,
+    pub address: GpuVa,
     /// Payload.
     pub payload: u64,
     /// A timestamp is written beside it.
@@ -461,6 +374,7 @@ pub struct SemaphoreWrite {
 /// What inline data is, where known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
+#[non_exhaustive]
 pub enum InlineContent {
     /// The program's data (a small copy or set).
     Data,
@@ -476,7 +390,7 @@ pub enum InlineContent {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Inline {
     /// Destination address.
-    pub dst: u64,
+    pub dst: GpuVa,
     /// Bytes written.
     pub bytes: u64,
     /// Bytes of a line and lines.
@@ -485,6 +399,8 @@ pub struct Inline {
     pub lines: u32,
     /// What it is, where known when it is written.
     pub content: Option<InlineContent>,
+    /// The word that it repeats, where a macro of the driver makes the data: a memset.
+    pub fill: Option<u32>,
     /// Always host to device.
     pub direction: Direction,
     /// The first bytes (at most 64).
@@ -498,6 +414,7 @@ pub struct Inline {
 /// Which unit handles a semaphore.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
+#[non_exhaustive]
 pub enum SemaphoreUnit {
     /// The channel itself (SEM_EXECUTE, SEMAPHORED).
     Host,
@@ -510,6 +427,7 @@ pub enum SemaphoreUnit {
 /// What a semaphore operation does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
+#[non_exhaustive]
 pub enum SemaphoreAction {
     /// Writes the payload.
     Release,
@@ -535,15 +453,15 @@ pub struct Semaphore {
     /// What it does.
     pub action: SemaphoreAction,
     /// GPU address.
-    pub address: u64,
+    pub address: GpuVa,
     /// Payload.
     pub payload: u64,
     /// 64-bit payload.
     pub wide: bool,
     /// A timestamp is written beside it.
     pub timestamp: bool,
-    /// The name of the reduction, where it is one.
-    pub reduction: Option<&'static str>,
+    /// Which reduction, where it is one.
+    pub reduction: Option<Reduction>,
     /// Waits for the engine to be idle before the release.
     pub wait_for_idle: bool,
     /// The data word that executed it.
@@ -562,7 +480,7 @@ pub struct Barrier {
     /// The data word.
     pub data: u32,
     /// An address it is about.
-    pub address: Option<u64>,
+    pub address: Option<GpuVa>,
 }
 
 /// A class bound to a subchannel.

@@ -68,7 +68,11 @@ pub struct MethodText {
 /// Explains a method write; `None` where the tables do not have the class or the method.
 pub fn method(class: u32, address: u16, data: u32) -> Option<MethodText> {
     let class = classes::class(class)?;
-    let method = class.method(address)?;
+    // Between two words there is none.
+    let method = address
+        .is_multiple_of(4)
+        .then(|| class.method(address))
+        .flatten()?;
     let fields: Vec<Field> = method.fields().map(|f| field(f, data)).collect();
     let named = method.fields().fold(0, |bits, f| bits | f.encode(u32::MAX));
     // A method whose table has no field takes any data.

@@ -1,9 +1,7 @@
 //! The decoder: bytes in, values out. No I/O, no clock, no kernel, no panic on any input.
 //!
-//! From the bottom up, each usable by itself:
+//! Over [`crate::wire`], which reads ring entries and method headers; from the bottom up, each usable by itself:
 //!
-//! - [`entry`]: GPFIFO entries.
-//! - [`stream`]: method headers and their data, with the state that survives an entry's end.
 //! - [`classes`]: what every method of every engine class is called and what its bits mean.
 //! - [`qmd`], [`view`]: the structure a grid launch is described by, and the launch it describes.
 //! - [`shadow`]: what was seen being written to GPU memory.
@@ -12,13 +10,13 @@
 //! - [`explain`]: one method write or one QMD, named in full.
 //!
 //! ```
-//! use nvcap::decode::{Decoder, Options, event::Body};
+//! use nvcap::decode::{DecodeOptions, Decoder, event::Body};
 //! use nvcap::record::{At, ChannelId, How, Segment, Submission};
 //!
 //! // SET_OBJECT HOPPER_DMA_COPY_A on subchannel 4, then LAUNCH_DMA as immediate data.
 //! let words: [u32; 3] = [0x2001_8000, 0xc8b5, 0x8182_80c0];
 //! let segment = Segment {
-//!     entry: nvcap::decode::entry::segment(nvcap::record::GpuVa(0x2_0080_0000), 12, false, false, false),
+//!     entry: nvcap::wire::entry::segment(nvcap::wire::GpuVa(0x2_0080_0000), 12, false, false, false),
 //!     bytes: words.iter().flat_map(|w| w.to_le_bytes()).collect(),
 //!     holes: Vec::new(),
 //! };
@@ -37,7 +35,7 @@
 //!     thread: None,
 //!     segments: vec![segment],
 //! };
-//! let mut decoder = Decoder::new(Options::default());
+//! let mut decoder = Decoder::new(DecodeOptions::default());
 //! let context = decoder.context(&submission, 0);
 //! let mut names = Vec::new();
 //! decoder.submission(&submission, &context, &(), &mut |event| {
@@ -48,23 +46,30 @@
 //! assert_eq!(names, ["SET_OBJECT", "LAUNCH_DMA"]);
 //! ```
 
+mod chips;
+mod class_dispatch;
 pub mod classes;
 mod decoder;
 pub mod defaults;
 pub mod encode;
-pub mod entry;
 pub mod event;
+mod evidence;
 pub mod explain;
+mod graph;
+pub mod image;
+mod launches;
 mod ops;
-mod plan;
+pub mod pcas;
 pub mod qmd;
 pub mod shadow;
 mod state;
-pub mod stream;
+mod submission;
 mod table;
-mod unit;
 pub mod view;
+mod wants;
 
-pub use decoder::{Counts, Decoder, Options, Places, SHADOW_BYTES, Wants};
+pub use decoder::{DecodeOptions, Decoder, SHADOW_BYTES};
+pub(crate) use ops::launch::arguments_at;
 pub use state::engine_of;
 pub use table::Names;
+pub use wants::{Counts, Places, Wants};

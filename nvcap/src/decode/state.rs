@@ -1,21 +1,22 @@
 //! What is kept of a channel between submissions: its stream, the classes of its subchannels and the last value of
 //! every method.
 
+use crate::wire::GpuVa;
 use std::sync::Arc;
 
 use super::{
+    class_dispatch::{ClassDispatch, Reg},
     event::Engine,
-    plan::{Plan, Reg},
     shadow::Space,
-    stream::Stream,
 };
+use crate::wire::stream::Stream;
 
 /// Values of the methods of one subchannel, and what is being put together from them.
 pub(super) struct Sub {
     /// Class bound by SET_OBJECT; 0 where none was seen.
     pub bound: u32,
     /// The plan in force (of the bound class, else of the default one).
-    pub plan: Arc<Plan>,
+    pub plan: Arc<ClassDispatch>,
     /// Index of the plan's counters.
     pub counter: usize,
     regs: Box<[u32]>,
@@ -30,7 +31,7 @@ pub(super) struct Sub {
 }
 
 impl Sub {
-    pub(super) fn new(plan: Arc<Plan>, counter: usize) -> Self {
+    pub(super) fn new(plan: Arc<ClassDispatch>, counter: usize) -> Self {
         Self {
             bound: 0,
             plan,
@@ -44,7 +45,7 @@ impl Sub {
     }
 
     /// Puts another class into force: what was stored belongs to the old one.
-    pub(super) fn switch(&mut self, plan: Arc<Plan>, counter: usize) {
+    pub(super) fn switch(&mut self, plan: Arc<ClassDispatch>, counter: usize) {
         let bound = self.bound;
         *self = Self {
             bound,
@@ -77,8 +78,8 @@ impl Sub {
     }
 
     /// An address of two operands (57 bits).
-    pub(super) fn address(&self, upper: Reg, lower: Reg) -> u64 {
-        u64::from(self.get(upper) & 0x1ff_ffff) << 32 | u64::from(self.get(lower))
+    pub(super) fn address(&self, upper: Reg, lower: Reg) -> GpuVa {
+        GpuVa(u64::from(self.get(upper) & 0x1ff_ffff) << 32 | u64::from(self.get(lower)))
     }
 }
 
@@ -99,12 +100,14 @@ pub(super) struct Inline {
     pub missing: u64,
     /// The first bytes.
     pub head: Vec<u8>,
+    /// The word that a macro repeats.
+    pub fill: Option<u32>,
     /// LAUNCH_DMA's data word.
     pub launch: u32,
 }
 
 /// See the module.
-pub(super) struct Channel {
+pub(super) struct ChannelBindings {
     pub space: Space,
     pub gpu: Option<u32>,
     pub token: Option<u32>,

@@ -83,10 +83,7 @@ impl Row {
 }
 
 fn u32_at(bytes: &[u8], at: usize) -> u32 {
-    match bytes.get(at..).and_then(|b| b.first_chunk::<4>()) {
-        Some(word) => u32::from_le_bytes(*word),
-        None => 0,
-    }
+    crate::wire::words::u32_at(bytes, at).unwrap_or(0)
 }
 
 /// A list of named values: the enumeration of a field, or the constants of a class.

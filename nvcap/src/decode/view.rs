@@ -3,6 +3,8 @@
 //! Every layout names its fields a little differently and some hold a value shifted down by n bits, which the name
 //! then says (`..._SHIFTEDn`). A plan (bit, width, shift of each field) is made once a layout.
 
+use crate::decode::event::{ConstantBank, QmdRelease};
+use crate::wire::GpuVa;
 use std::sync::OnceLock;
 
 use super::qmd::{self, Layout, bits};
@@ -16,30 +18,78 @@ pub struct View {
     pub null: bool,
     /// It is a queue, not a grid.
     pub queue: bool,
-    /// Blocks in x, y, z. In 05_01, where a QMD holds several grids, these and the fields below are the first's.
+    /// Blocks in x, y, z, whatever the layout counts: with clusters (QMD_TYPE GRID_GPC_CGA) it counts those, and of a
+    /// cooperative launch (GRID_GPU_CGA) the grid is one cluster over the whole GPU. In 05_01, where a QMD holds several
+    /// grids, these and the fields below are the first's.
     pub grid: [u32; 3],
     /// Threads of a block in x, y, z.
     pub block: [u32; 3],
-    /// Blocks of a cluster (GPC_CGA) in x, y, z, where the layout has clusters and one is set.
+    /// Blocks of a cluster (GPC_CGA) in x, y, z, where the grid is made of clusters.
     pub cluster: Option<[u32; 3]>,
+    /// All blocks run at once (a cooperative launch: GRID_GPU_CGA or GRID_GPU_GPC_CGA).
+    pub cooperative: bool,
     /// Registers of a thread.
     pub registers: u32,
-    /// Shared memory of a block, bytes.
+    /// SHARED_MEMORY_SIZE: shared memory of a block, bytes, what the system reserves of it included.
     pub shared_bytes: u32,
     /// Local memory of a thread, bytes (the low part: what the compiler asked for; the high part is the driver's).
     pub local_bytes: u32,
     /// Barriers of a block.
     pub barriers: u32,
     /// GPU address of the program.
-    pub program: u64,
+    pub program: GpuVa,
     /// `program` is an offset from SET_PROGRAM_REGION (layouts before 02_02).
     pub program_relative: bool,
-    /// The valid constant banks: number, GPU address, bytes.
-    pub constant_banks: Vec<(u32, u64, u32)>,
-    /// The enabled semaphore releases: GPU address, payload.
-    pub releases: Vec<(u64, u64)>,
-    /// GPU addresses of the enabled dependent QMDs.
-    pub dependents: Vec<u64>,
+    /// The valid constant banks.
+    pub constant_banks: Vec<ConstantBank>,
+    /// The enabled semaphore releases.
+    pub releases: Vec<QmdRelease>,
+    /// The enabled dependent QMDs.
+    pub dependents: Vec<Dependent>,
+    /// DEPENDENCE_COUNTER: how many decrements it waits for before it runs.
+    pub dependence: u32,
+    /// REQUIRE_SCHEDULING_PCAS: a PCAS alone does not start it; another QMD must schedule it too.
+    pub requires_pcas: bool,
+}
+
+/// A QMD that another one acts upon when its grid ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Dependent {
+    /// GPU address of the QMD.
+    pub address: GpuVa,
+    /// What is done to it.
+    pub action: DependentAction,
+}
+
+/// DEPENDENT_QMD_ACTION.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum DependentAction {
+    /// QMD_SCHEDULE, QMD_INVALIDATE_COPY_SCHEDULE, and the enable bit of layouts that have no action.
+    Schedule,
+    /// QMD_DECREMENT_DEPENDENCE.
+    DecrementDependence,
+    /// QMD_INCREMENT_PUT and what no header names, by its number: starts nothing.
+    Other(u8),
+}
+
+impl DependentAction {
+    fn read(value: u64) -> Self {
+        match value {
+            1 | 3 => Self::Schedule,
+            4 => Self::DecrementDependence,
+            other => Self::Other(other as u8),
+        }
+    }
+
+    /// The number that layouts have for it.
+    #[must_use]
+    pub fn number(self) -> u8 {
+        match self {
+            Self::Schedule => 1,
+            Self::DecrementDependence => 4,
+            Self::Other(n) => n,
+        }
+    }
 }
 
 /// Where a field lies, with what its name says of its scale.
@@ -89,12 +139,13 @@ struct Release {
 }
 
 #[derive(Default)]
-struct Plan {
+struct QmdFields {
     kind: Slot,
     is_queue: Slot,
     grid: [Slot; 3],
     block: [Slot; 3],
     cluster: [Slot; 3],
+    gpu_cluster: [Slot; 3],
     registers: Slot,
     shared: Slot,
     local: Slot,
@@ -105,10 +156,21 @@ struct Plan {
     bank_address: Pair,
     bank_size: Slot,
     releases: [Release; 3],
-    dependents: [(Slot, u32, Slot, u32); 2],
+    dependents: [Next; 2],
+    dependence: Slot,
+    requires_pcas: Slot,
 }
 
-impl Plan {
+/// One of the dependents: its fields, each with the element to read.
+#[derive(Default)]
+struct Next {
+    enable: (Slot, u32),
+    /// No width where the layout has no action: enabled means scheduled.
+    action: (Slot, u32),
+    pointer: (Slot, u32),
+}
+
+impl QmdFields {
     fn new(layout: Layout) -> Self {
         // The newest spelling first; the task's own field before the array over all tasks.
         let field = |names: &[&str]| -> Slot {
@@ -192,20 +254,28 @@ impl Plan {
             }
         };
         let dependent = |i: usize| {
-            let choose = |own: Slot, array: Slot| match (own.width, array.count as usize) {
-                (0, n) if i < n => (array, i as u32),
-                (0, _) => (Slot::default(), 0),
-                _ => (own, 0),
+            let choose = |own: &str, array: &[&str]| {
+                let (own, array) = (field(&[own]), field(array));
+                match (own.width, array.count as usize) {
+                    (0, n) if i < n => (array, i as u32),
+                    (0, _) => (Slot::default(), 0),
+                    _ => (own, 0),
+                }
             };
-            let enable = choose(
-                field(&[&format!("DEPENDENT_QMD{i}_ENABLE")]),
-                text("DEPENDENT_QMD_ENABLE", "DEPENDENT_QMD_SCHEDULE_ENABLE"),
-            );
-            let pointer = choose(
-                field(&[&format!("DEPENDENT_QMD{i}_POINTER")]),
-                field(&["DEPENDENT_QMD_POINTER"]),
-            );
-            (enable.0, enable.1, pointer.0, pointer.1)
+            Next {
+                enable: choose(
+                    &format!("DEPENDENT_QMD{i}_ENABLE"),
+                    &["DEPENDENT_QMD_ENABLE", "DEPENDENT_QMD_SCHEDULE_ENABLE"],
+                ),
+                action: choose(
+                    &format!("DEPENDENT_QMD{i}_ACTION"),
+                    &["DEPENDENT_QMD_ACTION"],
+                ),
+                pointer: choose(
+                    &format!("DEPENDENT_QMD{i}_POINTER"),
+                    &["DEPENDENT_QMD_POINTER"],
+                ),
+            }
         };
         let program = Pair {
             low: program("LOWER"),
@@ -221,6 +291,11 @@ impl Plan {
                 field(&["GPC_CGA_WIDTH"]),
                 field(&["GPC_CGA_HEIGHT"]),
                 field(&["GPC_CGA_DEPTH"]),
+            ],
+            gpu_cluster: [
+                field(&["GPU_CGA_WIDTH"]),
+                field(&["GPU_CGA_HEIGHT"]),
+                field(&["GPU_CGA_DEPTH"]),
             ],
             registers: field(&[
                 "REGISTER_COUNT_V",
@@ -258,14 +333,20 @@ impl Plan {
             bank_size: bank("SIZE"),
             releases: [release(0), release(1), release(2)],
             dependents: [dependent(0), dependent(1)],
+            dependence: field(&["DEPENDENCE_COUNTER"]),
+            requires_pcas: field(&["REQUIRE_SCHEDULING_PCAS"]),
         }
     }
 }
 
 /// The plan of each version, made when first needed.
-fn plan(version: (u8, u8)) -> Option<&'static Plan> {
-    static PLANS: OnceLock<Vec<((u8, u8), Plan)>> = OnceLock::new();
-    let plans = PLANS.get_or_init(|| qmd::all().map(|l| (l.version(), Plan::new(l))).collect());
+fn plan(version: (u8, u8)) -> Option<&'static QmdFields> {
+    static PLANS: OnceLock<Vec<((u8, u8), QmdFields)>> = OnceLock::new();
+    let plans = PLANS.get_or_init(|| {
+        qmd::all()
+            .map(|l| (l.version(), QmdFields::new(l)))
+            .collect()
+    });
     plans
         .iter()
         .find(|(v, _)| *v == version)
@@ -275,6 +356,9 @@ fn plan(version: (u8, u8)) -> Option<&'static Plan> {
 /// QMD_TYPE as 04_00 and later have it.
 const TYPE_QUEUE: u64 = 0;
 const TYPE_GRID_NULL: u64 = 1;
+const TYPE_GRID_GPC_CGA: u64 = 3;
+const TYPE_GRID_GPU_CGA: u64 = 4;
+const TYPE_GRID_GPU_GPC_CGA: u64 = 5;
 
 /// Whether `qmd` can be a QMD of `class` (0 where unknown): version bits that the class can have and a block that a
 /// grid can have. Cheaper than [`View::of`].
@@ -303,6 +387,15 @@ impl View {
         let typed = p.kind.width != 0;
         let kind = p.kind.get(qmd);
         let cluster = three(&p.cluster);
+        let in_clusters = typed && matches!(kind, TYPE_GRID_GPC_CGA | TYPE_GRID_GPU_GPC_CGA);
+        let cooperative = typed && matches!(kind, TYPE_GRID_GPU_CGA | TYPE_GRID_GPU_GPC_CGA);
+        let mut grid = three(&p.grid);
+        for (by, each) in [(in_clusters, cluster), (cooperative, three(&p.gpu_cluster))] {
+            if by {
+                // A side that is not set counts once.
+                grid = std::array::from_fn(|i| grid[i].saturating_mul(each[i].max(1)));
+            }
+        }
         let mut view = Self {
             version,
             null: typed && kind == TYPE_GRID_NULL,
@@ -311,36 +404,47 @@ impl View {
             } else {
                 p.is_queue.get(qmd) != 0
             },
-            grid: three(&p.grid),
+            grid,
             block: three(&p.block),
-            cluster: cluster.iter().any(|&n| n > 1).then_some(cluster),
+            cluster: (in_clusters || !typed && cluster.iter().any(|&n| n > 1)).then_some(cluster),
+            cooperative,
+            dependence: p.dependence.get(qmd) as u32,
+            requires_pcas: p.requires_pcas.get(qmd) != 0,
             registers: p.registers.get(qmd) as u32,
             shared_bytes: p.shared.get(qmd) as u32,
             local_bytes: p.local.get(qmd) as u32,
             barriers: p.barriers.get(qmd) as u32,
-            program: p.program.at(qmd, 0),
+            program: GpuVa(p.program.at(qmd, 0)),
             program_relative: p.program_relative,
             ..Self::default()
         };
         for i in 0..p.bank_valid.count {
             if p.bank_valid.at(qmd, i) != 0 {
-                view.constant_banks.push((
-                    i,
-                    p.bank_address.at(qmd, i),
-                    p.bank_size.at(qmd, i) as u32,
-                ));
+                view.constant_banks.push(ConstantBank {
+                    index: i,
+                    address: GpuVa(p.bank_address.at(qmd, i)),
+                    size: p.bank_size.at(qmd, i) as u32,
+                });
             }
         }
         for r in &p.releases {
             if r.enable.width != 0 && r.address.low.width != 0 && r.enable.at(qmd, r.element) != 0 {
-                view.releases
-                    .push((r.address.at(qmd, 0), r.payload.at(qmd, 0)));
+                view.releases.push(QmdRelease {
+                    address: GpuVa(r.address.at(qmd, 0)),
+                    payload: r.payload.at(qmd, 0),
+                });
             }
         }
-        for &(enable, i, pointer, j) in &p.dependents {
-            if enable.width != 0 && pointer.width != 0 && enable.at(qmd, i) != 0 {
+        for next in &p.dependents {
+            let field = |(slot, i): (Slot, u32)| slot.at(qmd, i);
+            if next.enable.0.width != 0 && next.pointer.0.width != 0 && field(next.enable) != 0 {
+                let action = match next.action.0.width {
+                    0 => DependentAction::Schedule,
+                    _ => DependentAction::read(field(next.action)),
+                };
                 // The pointer is an address shifted down by 8, as in SEND_PCAS_A.
-                view.dependents.push(pointer.at(qmd, j) << 8);
+                let address = GpuVa(field(next.pointer) << 8);
+                view.dependents.push(Dependent { address, action });
             }
         }
         Some(view)

@@ -2,14 +2,11 @@
 
 use super::{
     model::{Change, MAX_CHANNELS, Model},
-    object::{Channel, Kind, ObjectRef},
+    object::{ChannelObject, Kind, ObjectRef},
 };
 use crate::record::{self, ChannelId, Submission};
 
-/// From here on channel numbers are those of sources that do not ask the model for one.
-const FOREIGN_IDS: u32 = 1 << 24;
-
-impl Channel {
+impl ChannelObject {
     pub(crate) fn to_record(&self) -> record::Channel {
         record::Channel {
             at: record::At {
@@ -55,6 +52,7 @@ impl Channel {
             submissions: 0,
             gp_get: None,
             gp_put: None,
+            named: true,
         }
     }
 
@@ -74,7 +72,7 @@ impl Channel {
 }
 
 impl Model {
-    pub(crate) fn add_channel(&mut self, channel: Channel) {
+    pub(crate) fn add_channel(&mut self, channel: ChannelObject) {
         let (id, pid) = (channel.id, channel.pid);
         self.channels.insert(id, channel);
         if let Some(process) = self.process(pid) {
@@ -162,10 +160,7 @@ impl Model {
     /// A channel that a source names: found in memory, given by the user, or read from a capture (where the
     /// model may know it from the capture's ioctls already, under its own number).
     pub(crate) fn channel_record(&mut self, said: &record::Channel) {
-        // A source that gives numbers of its own takes them from far away; what a capture recorded continues here.
-        if said.id.0 < FOREIGN_IDS {
-            self.next_channel = self.next_channel.max(said.id.0 + 1);
-        }
+        self.next_channel = self.next_channel.max(said.id.0.saturating_add(1));
         let object = said
             .handle
             .map(|(client, handle)| ObjectRef { client, handle });
@@ -173,6 +168,12 @@ impl Model {
             Some(Kind::Channel(id)) => Some(*id),
             _ => None,
         });
+        // Who names channels numbers them: the model's own number of another gives way.
+        let taken = self.channels.get(&said.id).is_some_and(|c| !c.named);
+        if taken && same != Some(said.id) {
+            let free = self.reserve_channel_id();
+            self.rename_channel(said.id, free);
+        }
         if let Some(own) = same.filter(|own| *own != said.id) {
             self.rename_channel(own, said.id);
         }
@@ -180,12 +181,13 @@ impl Model {
             self.stats.refused += 1;
             return;
         }
-        let fresh = Channel::from_record(said, object);
+        let fresh = ChannelObject::from_record(said, object);
         let channel = self
             .channels
             .entry(said.id)
             .or_insert_with(|| fresh.clone());
         channel.learn(&fresh);
+        channel.named = true;
         let pid = channel.pid;
         let _ = self.process(pid);
     }

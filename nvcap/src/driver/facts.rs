@@ -1,10 +1,11 @@
 //! The RM tables: names, structure layouts and chip classes, read in place from `nvcap/facts/rm.bin`.
 //!
-//! The file is made by `cargo xtask facts` from the tables of ../shared/facts/rm; docs/driver-model.md describes
+//! The file is made by `cargo xtask facts` from the tables of facts/rm; docs/driver-model.md describes
 //! its form. Nothing here allocates or fails: a malformed table gives empty answers, and a test proves that the
 //! committed one is whole.
 
 use super::version::Version;
+use crate::wire::words;
 
 static BLOB: &[u8] = include_bytes!("../../facts/rm.bin");
 
@@ -85,10 +86,7 @@ impl Section {
 }
 
 fn u32_at(at: usize) -> u32 {
-    match BLOB.get(at..at + 4) {
-        Some(&[a, b, c, d]) => u32::from_le_bytes([a, b, c, d]),
-        _ => 0,
-    }
+    words::u32_at(BLOB, at).unwrap_or(0)
 }
 
 fn string_at(at: u32) -> &'static str {
@@ -135,6 +133,19 @@ impl Row {
             last: self.tag(offset + 1),
         }
     }
+}
+
+/// The first and the last driver release, in numeric order, that the tables are of.
+#[must_use]
+pub fn releases() -> (Version, Version) {
+    let rows = (0..Section::Tags.len()).map(|n| Section::Tags.row(n));
+    let all = rows.map(|row| Version::new(row.u16(0), row.u16(2), row.u16(4)));
+    // The least and the greatest stand for rows that are not of certain releases.
+    let known = all.filter(|v| v.major != 0 && v.major != u16::MAX);
+    known.fold(
+        (Version::new(u16::MAX, 0, 0), Version::new(0, 0, 0)),
+        |(first, last), v| (first.min(v), last.max(v)),
+    )
 }
 
 /// First and last release tag in which a row was seen.

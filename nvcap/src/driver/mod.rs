@@ -41,9 +41,11 @@ pub use call::{
     Call, Family, Structure, Subject, allocation_size, number, rm_request, uvm_argument_size,
     uvm_argument_sizes,
 };
-pub use facts::{Field, Layout, Named, Range, layout, layouts};
+pub use facts::{Field, Layout, Named, Range, layout, layouts, releases};
 pub use gpu::{Gpu, chip};
-pub use model::{Change, Model, Options, Stats};
+#[cfg(test)]
+pub(crate) use model::MADE;
+pub use model::{Change, Model, ModelOptions, Stats};
 pub use object::{Aperture, Caching, ObjectRef, Space, attributes};
 pub use process::is_doorbell_shape;
 pub use resolve::{AddressMap, Resolved, Translation};

@@ -7,7 +7,7 @@ use super::{
     call::{Call, Family},
     class::aperture_of_class,
     gpu::Gpu,
-    object::{Channel, Client, Kind, Memory, MemoryId, Object, ObjectRef, Space},
+    object::{ChannelObject, Client, Kind, Memory, MemoryId, Object, ObjectRef, Space},
     process::{CpuMap, FileKey, Process, Target, is_doorbell_shape},
     space::{AddressSpace, GpuMap},
     version::Version,
@@ -16,7 +16,7 @@ use crate::record::{self, ChannelId, CpuVa, Device, Mapping, Record, Unmapping};
 
 /// What the user or the machine says beforehand.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Options {
+pub struct ModelOptions {
     /// The driver's release, where known (`/proc/driver/nvidia/version`, a capture's head). Without it the model
     /// takes the release from the ioctls that tell it, and chooses layouts by size until then.
     pub driver_version: Option<Version>,
@@ -24,6 +24,7 @@ pub struct Options {
 
 /// What a record changed that a live tracer must act upon, in the order it became true.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Change {
     /// A doorbell page became mapped.
     DoorbellPage {
@@ -85,6 +86,7 @@ pub enum Change {
 
 /// Counts of what the model was given.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Stats {
     /// Ioctls given.
     pub ioctls: u64,
@@ -106,16 +108,18 @@ pub(crate) const MAX_CHANNELS: usize = 1 << 15;
 pub(crate) const MAX_GPUS: usize = 64;
 
 /// The model of nvidia.ko's objects, as the traced processes built them. See the module's text.
-#[derive(Clone, Debug, Default)]
+///
+/// One trace has one, which [`crate::pipeline`] feeds and lends.
+#[derive(Clone, Debug)]
 pub struct Model {
-    pub(crate) told: Option<Version>,
+    pub(crate) expected: Option<Version>,
     pub(crate) seen: Option<Version>,
     pub(crate) stats: Stats,
     pub(crate) processes: BTreeMap<u32, Process>,
     pub(crate) clients: HashMap<u32, Client>,
     pub(crate) memory: HashMap<MemoryId, Memory>,
     pub(crate) spaces: BTreeMap<Space, AddressSpace>,
-    pub(crate) channels: BTreeMap<ChannelId, Channel>,
+    pub(crate) channels: BTreeMap<ChannelId, ChannelObject>,
     /// By RM's gpuId.
     pub(crate) gpus: BTreeMap<u32, Gpu>,
     pub(crate) next_channel: u32,
@@ -123,13 +127,37 @@ pub struct Model {
     pub(crate) changes: Vec<Change>,
 }
 
+impl Default for Model {
+    fn default() -> Self {
+        Self::new(ModelOptions::default())
+    }
+}
+
+#[cfg(test)]
+thread_local! {
+    /// How many models the thread's test has made.
+    pub(crate) static MADE: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
+}
+
 impl Model {
     /// An empty model.
     #[must_use]
-    pub fn new(options: Options) -> Self {
+    pub fn new(options: ModelOptions) -> Self {
+        #[cfg(test)]
+        MADE.with(|made| made.set(made.get() + 1));
         Self {
-            told: options.driver_version,
-            ..Self::default()
+            expected: options.driver_version,
+            seen: None,
+            stats: Stats::default(),
+            processes: BTreeMap::new(),
+            clients: HashMap::new(),
+            memory: HashMap::new(),
+            spaces: BTreeMap::new(),
+            channels: BTreeMap::new(),
+            gpus: BTreeMap::new(),
+            next_channel: 0,
+            next_memory: 0,
+            changes: Vec::new(),
         }
     }
 
@@ -154,15 +182,15 @@ impl Model {
             Record::Process(process) => self.life(process.at, &process.life),
             Record::Channel(channel) => self.channel_record(channel),
             Record::Submission(submission) => self.submission(submission),
-            Record::Loss(_) => {}
+            Record::Gpu(_) | Record::Image(_) | Record::Loss(_) => {}
         }
         std::mem::take(&mut self.changes)
     }
 
-    /// The driver's release: what the driver said, else what [`Options`] said.
+    /// The driver's release: what the driver said, else what [`ModelOptions`] said.
     #[must_use]
     pub fn version(&self) -> Option<Version> {
-        self.seen.or(self.told)
+        self.seen.or(self.expected)
     }
 
     /// Counts of what was given.

@@ -5,7 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
 
-use crate::record::{At, ChannelId, CpuVa, GpuVa, Origin};
+use crate::record::{At, ChannelId, CpuVa, Origin};
+use crate::wire::GpuVa;
 
 /// An RM object: its client and its handle in it. Client handles are unique in the system.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
@@ -19,6 +20,7 @@ pub struct ObjectRef {
 /// Where a memory object's bytes are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
+#[non_exhaustive]
 pub enum Aperture {
     /// The GPU's own memory.
     Video,
@@ -31,6 +33,7 @@ pub enum Aperture {
 /// How the CPU caches a memory object (NVOS32_ATTR_COHERENCY).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
+#[non_exhaustive]
 pub enum Caching {
     /// Uncached.
     Uncached,
@@ -74,6 +77,7 @@ pub(crate) struct MemoryId(pub u64);
 /// A GPU address space.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
+#[non_exhaustive]
 pub enum Space {
     /// A virtual address space object of RM, or the default one of a device (by the device's handle).
     Rm(ObjectRef),
@@ -197,7 +201,7 @@ impl Client {
 
 /// A channel as the model knows it.
 #[derive(Clone, Debug)]
-pub(crate) struct Channel {
+pub(crate) struct ChannelObject {
     pub at: At,
     pub id: ChannelId,
     /// The process it can be read in.
@@ -226,6 +230,8 @@ pub(crate) struct Channel {
     pub submissions: u64,
     pub gp_get: Option<u32>,
     pub gp_put: Option<u32>,
+    /// A source named it: its number is the trace's.
+    pub named: bool,
 }
 
 #[cfg(test)]

@@ -7,6 +7,7 @@
 //! not visible at this level: what is visible is the channel, the thread that rang, and how far the GPU had read
 //! (GP_GET) when more was committed.
 
+use crate::wire::GpuVa;
 use std::collections::{BTreeMap, VecDeque};
 
 use super::model::Model;
@@ -95,7 +96,7 @@ pub struct Wait {
     /// Thread that submitted it; 0 where not known.
     pub tid: u32,
     /// Semaphore's GPU address.
-    pub address: u64,
+    pub address: GpuVa,
     /// What it waits for.
     pub payload: u64,
     /// How it compares.
@@ -323,7 +324,7 @@ mod tests {
             let operation = Operation::Semaphore(Semaphore {
                 unit: SemaphoreUnit::Host,
                 action: SemaphoreAction::AcquireGreaterEqual,
-                address: 0x1000,
+                address: GpuVa(0x1000),
                 payload: 7,
                 wide: false,
                 timestamp: false,

@@ -8,7 +8,8 @@ use super::{
 };
 use crate::{
     decode::event::Place,
-    record::{ChannelId, CpuVa, Device, GpuVa},
+    record::{ChannelId, CpuVa, Device},
+    wire::GpuVa,
 };
 
 /// What lies at a GPU virtual address.

@@ -5,11 +5,13 @@ use super::{
     class::{self, aperture_of_class, is_channel, is_memory, is_usermode},
     model::{Change, MAX_CHANNELS, MAX_CLIENTS, MAX_OBJECTS, Model},
     object::{
-        Aperture, Caching, Channel, Client, Kind, MemoryId, Object, ObjectRef, Space, attributes,
+        Aperture, Caching, ChannelObject, Client, Kind, MemoryId, Object, ObjectRef, Space,
+        attributes,
     },
     process::Target,
 };
-use crate::record::{CpuVa, GpuVa, Origin};
+use crate::record::{CpuVa, Origin};
+use crate::wire::GpuVa;
 
 /// NV_VASPACE_ALLOCATION_INDEX_GPU_DEVICE (nvos.h): no new address space, the device's own.
 const INDEX_GPU_DEVICE: u32 = 3;
@@ -311,7 +313,7 @@ impl Model {
             }
         });
         let space = self.space_of_channel(at, handle("hVASpace"), context_share, tsg);
-        self.add_channel(Channel {
+        self.add_channel(ChannelObject {
             at: call.ioctl.at,
             id,
             pid,
@@ -335,6 +337,7 @@ impl Model {
             submissions: 0,
             gp_get: None,
             gp_put: None,
+            named: false,
         });
     }
 

@@ -6,10 +6,11 @@ use super::{
     gpu::Gpu,
     model::Model,
     names,
-    object::{Aperture, Caching, Channel, Kind, MemoryId, ObjectRef, Space},
+    object::{Aperture, Caching, ChannelObject, Kind, MemoryId, ObjectRef, Space},
     process::{CpuMap, Target},
 };
-use crate::record::{ChannelId, CpuVa, Device, GpuVa, Origin};
+use crate::record::{ChannelId, CpuVa, Device, Origin};
+use crate::wire::GpuVa;
 
 /// An engine object bound to a channel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -238,7 +239,7 @@ impl Model {
             .next_back()
     }
 
-    fn view(&self, channel: &Channel) -> ChannelView {
+    fn view(&self, channel: &ChannelObject) -> ChannelView {
         let mut bound = Vec::new();
         if let Some(at) = channel.object
             && let Some(client) = self.clients.get(&at.client)
@@ -282,7 +283,7 @@ impl Model {
     }
 
     /// info32 of the notifier record that holds the token: 16 bytes a record, info32 at 8 (NvNotification).
-    fn token_at(&self, channel: &Channel) -> Option<CpuVa> {
+    fn token_at(&self, channel: &ChannelObject) -> Option<CpuVa> {
         let at = ObjectRef {
             client: channel.object?.client,
             handle: channel.notifier?,

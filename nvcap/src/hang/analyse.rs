@@ -2,203 +2,21 @@
 
 use std::collections::BTreeMap;
 
-use serde::Serialize;
-
+use super::analysis::{
+    Analysis, Blocked, Judged, Releaser, State, TrackingSemaphore, Wait, WaitMode, Work, WorkKind,
+};
 use super::graph::follow;
-use super::scene::{Acquire, ChannelScene, Scene, Step, Values, acquire, releases};
-use crate::decode::event::{Copy, Launch, LaunchKind, Operation, SemaphoreAction};
-use crate::record::ChannelId;
-
-/// A channel's own semaphore, by which its steps are told done or not.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub struct Line {
-    /// Its GPU address.
-    pub address: u64,
-    /// Its value now; `None` where its memory could not be read.
-    pub value: Option<u64>,
-    /// Payload of the newest step that releases it.
-    pub newest: u64,
-    /// Ring position of the newest step that is done, of those that were read.
-    pub done: Option<u64>,
-}
-
-/// What a channel is at.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum State {
-    /// Everything submitted is fetched, and done as far as can be told.
-    Idle,
-    /// Fetched work is not done, and nothing is waited for.
-    Running,
-    /// It waits for a semaphore.
-    Waiting,
-    /// It waits for a semaphore, with work before that which is not done.
-    RunningAndWaiting,
-    /// Entries are not fetched, and what it is at cannot be told.
-    Queued,
-}
-
-/// What kind of work is not done.
-#[derive(Clone, Debug, PartialEq)]
-pub enum WorkKind {
-    /// A kernel.
-    Kernel(Box<Launch>),
-    /// A copy.
-    Copy(Box<Copy>),
-    /// Neither: what it is the step's operations say.
-    Other,
-}
-
-/// The first work that is fetched and not done.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Work {
-    /// Ring position of its step.
-    pub position: u64,
-    /// Index of its entry in the ring.
-    pub index: u32,
-    /// What it is.
-    pub kind: WorkKind,
-    /// Kernels or copies in its step that may be meant instead.
-    pub others: u32,
-    /// Steps of the channel behind it that are not done either.
-    pub behind: u64,
-    /// The channel's semaphore proves that it is not done; else it is only the newest fetched.
-    pub certain: bool,
-}
-
-/// A release that a wait looks for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub struct Releaser {
-    /// Channel that does it.
-    pub channel: ChannelId,
-    /// Ring position of its step.
-    pub position: u64,
-    /// Index of its entry in the ring.
-    pub index: u32,
-    /// What it writes.
-    pub payload: u64,
-    /// It is done.
-    pub done: bool,
-    /// Its entry is fetched.
-    pub fetched: bool,
-    /// A kernel does it, at its end.
-    pub kernel: bool,
-}
-
-/// A wait at the head of a channel.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Wait {
-    /// Ring position of its step.
-    pub position: u64,
-    /// Index of its entry in the ring.
-    pub index: u32,
-    /// GPU address of the semaphore.
-    pub address: u64,
-    /// Payload that is waited for.
-    pub payload: u64,
-    /// `==`, `>=`, `&` or `nor`.
-    pub mode: &'static str,
-    /// 64-bit payload.
-    pub wide: bool,
-    /// The semaphore's value now; `None` where its memory could not be read, and then the wait is a possible one only.
-    pub value: Option<u64>,
-    /// Releases that would let it pass and are not done.
-    pub releasers: Vec<Releaser>,
-    /// Releases that would have let it pass and are done: something overwrote them.
-    pub overwritten: Vec<Releaser>,
-    /// The newest release of that address with another payload.
-    pub last: Option<Releaser>,
-    /// The channel whose own semaphore it is.
-    pub owner: Option<ChannelId>,
-}
-
-/// One channel, judged.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Judged {
-    /// The channel.
-    pub id: ChannelId,
-    /// What it is at.
-    pub state: State,
-    /// Its own semaphore.
-    pub line: Option<Line>,
-    /// Entries that are not fetched.
-    pub pending: u32,
-    /// Fetched work that is not done.
-    pub running: Option<Work>,
-    /// What it waits for.
-    pub wait: Option<Wait>,
-}
-
-/// What a waiting channel waits for in the end.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
-#[serde(tag = "kind", rename_all = "snake_case")]
-pub enum Root {
-    /// Work of that channel which is not done.
-    Work {
-        /// The channel.
-        channel: ChannelId,
-    },
-    /// The wait of that channel, which nothing submitted releases.
-    NobodyReleases {
-        /// The channel.
-        channel: ChannelId,
-    },
-    /// A cycle, by its index.
-    Cycle {
-        /// In [`Analysis::cycles`].
-        index: usize,
-    },
-    /// That channel has the release ahead of it and nothing in its way that can be seen.
-    AboutTo {
-        /// The channel.
-        channel: ChannelId,
-    },
-    /// The semaphore's value could not be read: whether it waits at all is not known.
-    Unknown,
-}
-
-/// A waiting channel and its end.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub struct Blocked {
-    /// The channel.
-    pub channel: ChannelId,
-    /// What it waits for in the end.
-    pub root: Root,
-}
-
-/// Channels that wait for one another.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Cycle {
-    /// Each waits for the next, the last for the first.
-    pub channels: Vec<ChannelId>,
-}
-
-/// What [`analyse`] found.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Analysis {
-    /// Every channel, in the scene's order.
-    pub channels: Vec<Judged>,
-    /// Who waits, and for what in the end.
-    pub blocked: Vec<Blocked>,
-    /// The cycles.
-    pub cycles: Vec<Cycle>,
-}
-
-impl Analysis {
-    /// A channel's judgement.
-    #[must_use]
-    pub fn of(&self, id: ChannelId) -> Option<&Judged> {
-        self.channels.iter().find(|j| j.id == id)
-    }
-}
+use super::ring_state::{Acquire, ChannelState, RingState, Step, Values, acquire, releases};
+use crate::decode::event::{Launch, LaunchKind, Operation, SemaphoreAction};
+use crate::wire::GpuVa;
 
 /// Judges every channel and follows every wait to its end.
 #[must_use]
-pub fn analyse(scene: &Scene, values: &Values) -> Analysis {
-    let progress: Vec<Progress> = scene
+pub fn analyse(scene: &RingState, values: &Values) -> Analysis {
+    let progress: Vec<Position> = scene
         .channels
         .iter()
-        .map(|c| Progress::of(c, values))
+        .map(|c| Position::of(c, values))
         .collect();
     let all = All { scene, progress };
     let mut analysis = Analysis {
@@ -217,8 +35,8 @@ pub fn analyse(scene: &Scene, values: &Values) -> Analysis {
 }
 
 /// How far a channel is.
-struct Progress {
-    line: Option<Line>,
+struct Position {
+    line: Option<TrackingSemaphore>,
     /// Position of the first step that is not done; `None` where nothing tells, or all is done.
     first: Option<u64>,
     /// The semaphore tells it, not GP_GET.
@@ -226,7 +44,7 @@ struct Progress {
 }
 
 /// The last release of `address` in a step.
-fn payload_of(step: &Step, address: u64) -> Option<u64> {
+fn payload_of(step: &Step, address: GpuVa) -> Option<u64> {
     step.operations
         .iter()
         .flat_map(releases)
@@ -240,9 +58,9 @@ fn reached(value: u64, payload: u64) -> bool {
     (value as u32).wrapping_sub(payload as u32) as i32 >= 0
 }
 
-impl Progress {
-    fn of(channel: &ChannelScene, values: &Values) -> Self {
-        let mut count: BTreeMap<u64, (u32, u64)> = BTreeMap::new();
+impl Position {
+    fn of(channel: &ChannelState, values: &Values) -> Self {
+        let mut count: BTreeMap<GpuVa, (u32, u64)> = BTreeMap::new();
         for step in &channel.steps {
             // A step's last release by the channel or its class is the one that tells its end.
             let last = step.operations.iter().rev().find_map(|op| match op {
@@ -268,7 +86,7 @@ impl Progress {
                     told.rfind(|(_, payload)| reached(v, *payload))
                         .map(|(position, _)| position)
                 });
-                Some(Line {
+                Some(TrackingSemaphore {
                     address,
                     value,
                     newest,
@@ -308,8 +126,8 @@ impl Progress {
 }
 
 struct All<'a> {
-    scene: &'a Scene,
-    progress: Vec<Progress>,
+    scene: &'a RingState,
+    progress: Vec<Position>,
 }
 
 impl All<'_> {
@@ -330,7 +148,7 @@ impl All<'_> {
         Judged {
             id: channel.id,
             state,
-            line: progress.line,
+            semaphore: progress.line,
             pending: channel.pending(),
             running,
             wait,
@@ -370,7 +188,7 @@ impl All<'_> {
 
     fn wait_for(
         &self,
-        channel: &ChannelScene,
+        channel: &ChannelState,
         step: &Step,
         wanted: Acquire,
         value: Option<u64>,
@@ -381,10 +199,10 @@ impl All<'_> {
             address: wanted.address,
             payload: wanted.payload,
             mode: match wanted.action {
-                SemaphoreAction::AcquireEqual => "==",
-                SemaphoreAction::AcquireGreaterEqual => ">=",
-                SemaphoreAction::AcquireAnd => "&",
-                _ => "nor",
+                SemaphoreAction::AcquireEqual => WaitMode::Equal,
+                SemaphoreAction::AcquireGreaterEqual => WaitMode::GreaterEqual,
+                SemaphoreAction::AcquireAnd => WaitMode::And,
+                _ => WaitMode::Nor,
             },
             wide: wanted.wide,
             value,
@@ -437,8 +255,8 @@ impl All<'_> {
 
 /// The first work that is fetched, not behind the wait at `until`, and not done.
 fn running(
-    channel: &ChannelScene,
-    progress: &Progress,
+    channel: &ChannelState,
+    progress: &Position,
     values: &Values,
     until: Option<u64>,
 ) -> Option<Work> {

@@ -1,6 +1,6 @@
 //! The wait graph: from a channel that waits, along the releases it waits for, to what holds all of them up.
 
-use super::analyse::{Analysis, Cycle, Root};
+use super::analysis::{Analysis, Cycle, Root};
 use crate::record::ChannelId;
 
 /// Follows the wait of channel number `at` to its end.

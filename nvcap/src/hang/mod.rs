@@ -1,9 +1,9 @@
 //! What a GPU process waits for, from what stands in its rings: no I/O, no clock.
 //!
-//! A [`Scene`] is one look at processes: their channels, each with GP_GET, GP_PUT and its newest ring entries, decoded
+//! A [`RingState`] is one look at processes: their channels, each with GP_GET, GP_PUT and its newest ring entries, decoded
 //! into [`Step`]s. With the values that semaphores have in memory, [`analyse`] says of each step whether the GPU has
 //! done it, of each channel what it runs and what it waits for, and who is to release that: the wait graph, with its
-//! cycles and what nobody releases. [`compare`] sets two looks side by side: what moved.
+//! cycles and what nobody releases. [`compare`] compares two looks: what moved.
 //!
 //! The rules, and what each rests on:
 //!
@@ -20,14 +20,19 @@
 //!   was overwritten; where there is none, the CPU, another process or memory outside the rings has to do it.
 
 mod analyse;
+mod analysis;
 mod graph;
-mod look;
-mod moved;
-mod scene;
+mod progress;
+mod report;
+mod ring_state;
 
-pub use analyse::{
-    Analysis, Blocked, Cycle, Judged, Line, Releaser, Root, State, Wait, Work, WorkKind, analyse,
+pub use analyse::analyse;
+pub use analysis::{
+    Analysis, Blocked, Cycle, Judged, Releaser, Root, State, TrackingSemaphore, Wait, WaitMode,
+    Work, WorkKind,
 };
-pub use look::{ChannelFacts, Look, ProcessLook, Thread};
-pub use moved::{ChannelMove, Movement, compare};
-pub use scene::{ChannelScene, Scene, Step, Values, addresses};
+pub use progress::{ChannelProgress, Progress, compare};
+pub use report::{
+    ChannelFacts, EntryTarget, ProcessReport, Report, RingPlace, RingSize, Thread, TokenFrom,
+};
+pub use ring_state::{ChannelState, RingState, Step, Values, addresses};

@@ -6,9 +6,11 @@ use serde_json::{Map, Value as Json, json};
 
 use crate::{
     driver::{Aperture, Caching, ChannelView, Gpu, MappingView, MappingWhat, Model, names, report},
-    record::{ChannelId, Device, Origin},
+    record::{ChannelId, Device},
 };
 
+use super::names::{known_name, known_pid, pid_name};
+use super::plural::plural;
 use super::style::Plain;
 
 /// What a source knows of a channel now, where it is more than the model was given.
@@ -18,7 +20,7 @@ pub struct Live {
     pub gp_get: Option<u32>,
     /// GP_PUT, as read from USERD.
     pub gp_put: Option<u32>,
-    /// Submissions seen so far.
+    /// Submissions seen so far; none where the source sees none.
     pub submissions: Option<u64>,
     /// Of these, entries.
     pub entries: Option<u64>,
@@ -83,13 +85,16 @@ pub fn table(model: &Model, pid: Option<u32>, live: &BTreeMap<ChannelId, Live>) 
     pids.dedup();
     for of in pids.into_iter().filter(|p| pid.is_none_or(|q| q == *p)) {
         let channels: Vec<ChannelView> = model.channels().filter(|c| c.pid == of).collect();
-        let name = model.process_name(of).map(|n| format!(" {}", Plain(n)));
+        let name = model
+            .process_name(of)
+            .and_then(known_name)
+            .map(|n| format!(" {}", Plain(n)));
         let _ = writeln!(
             text,
-            "process {}{}: {} channels{}",
+            "process {}{}: {}{}",
             pid_name(of),
             name.unwrap_or_default(),
-            channels.len(),
+            plural(channels.len() as u64, "channel"),
             match model.version() {
                 Some(v) => format!(", driver {v}"),
                 None => String::new(),
@@ -140,15 +145,12 @@ fn row(model: &Model, c: &ChannelView, live: Live) -> Vec<String> {
         hex(c.ring.map(|r| r.0)),
         number(c.entries.map(u64::from)),
         hex(c.userd.map(|u| u.0)),
-        match (live.gp_get.or(c.gp_get), live.gp_put.or(c.gp_put)) {
-            (Some(get), Some(put)) => format!("{get}/{put}"),
-            (None, Some(put)) => format!("?/{put}"),
-            _ => "-".into(),
-        },
-        match live.submissions.unwrap_or(c.submissions) {
-            0 => "-".into(),
-            n => n.to_string(),
-        },
+        format!(
+            "{}/{}",
+            number(live.gp_get.or(c.gp_get).map(u64::from)),
+            number(live.gp_put.or(c.gp_put).map(u64::from))
+        ),
+        number(live.submissions),
         likely_use(model, c).into(),
     ]
 }
@@ -243,41 +245,13 @@ fn channel_json(model: &Model, c: &ChannelView, live: Live) -> Json {
     put("token_at", c.token_at.map(|t| t.0).into());
     put("gp_get", live.gp_get.or(c.gp_get).into());
     put("gp_put", live.gp_put.or(c.gp_put).into());
+    put("submissions", live.submissions.into());
     put(
-        "submissions",
-        live.submissions.unwrap_or(c.submissions).into(),
+        "use",
+        Some(likely_use(model, c)).filter(|u| *u != "?").into(),
     );
-    put("use", likely_use(model, c).into());
-    put(
-        "origin",
-        match c.origin {
-            Origin::Allocated => "allocated",
-            Origin::Found => "found",
-            Origin::Notified => "notified",
-            Origin::Given => "given",
-            Origin::Recorded => "recorded",
-        }
-        .into(),
-    );
+    put("origin", c.origin.name().into());
     object.into()
-}
-
-/// A process id, unless it is 0: that is how records say that their source does not know it.
-#[must_use]
-pub fn known_pid(pid: u32) -> Option<u32> {
-    (pid != 0).then_some(pid)
-}
-
-/// A process id as text: `4711`, `?`.
-#[must_use]
-pub fn pid_name(pid: u32) -> String {
-    known_pid(pid).map_or_else(|| "?".to_owned(), |p| p.to_string())
-}
-
-/// `gpu0`, `gpu?`.
-#[must_use]
-pub fn gpu_name(minor: Option<u32>) -> String {
-    minor.map_or_else(|| "gpu?".to_owned(), |m| format!("gpu{m}"))
 }
 
 /// A size in bytes as people write it: `56 MiB`, `64 KiB`, `2608 B`.
@@ -357,7 +331,7 @@ fn use_of(mapping: &MappingView) -> String {
         n => format!("; rings or USERD of {n} channels"),
     };
     if mapping.rung != 0 {
-        let _ = write!(text, "; rung {} times", mapping.rung);
+        let _ = write!(text, "; rung {}", plural(mapping.rung, "time"));
     }
     text
 }
@@ -390,7 +364,7 @@ pub fn maps_table(model: &Model, pid: u32) -> String {
                 match m.gpu {
                     Some(gpu) if gpu.0 == m.start.0 => "same".into(),
                     Some(gpu) => format!("{gpu}"),
-                    None => "-".into(),
+                    None => "?".into(),
                 },
                 format!("{}{}", explain(m), use_of(m)),
             ]
@@ -401,7 +375,11 @@ pub fn maps_table(model: &Model, pid: u32) -> String {
         rows,
     );
     let total = maps.iter().fold(0u64, |n, m| n.saturating_add(m.len));
-    let _ = writeln!(text, "  {} mappings, {total} bytes", maps.len());
+    let _ = writeln!(
+        text,
+        "  {}, {total} bytes",
+        plural(maps.len() as u64, "mapping")
+    );
     text
 }
 
@@ -428,7 +406,7 @@ pub fn maps_json(model: &Model, pid: u32) -> Json {
                 "gpu_address": m.gpu.map(|g| g.0),
                 "client": object.map(|o| o.client),
                 "object": object.map(|o| o.handle),
-                "class": class,
+                "class": class.filter(|c| *c != 0),
                 "what": explain(m),
                 "channels": m.channels.iter().map(|c| c.0).collect::<Vec<_>>(),
                 "rung": m.rung,

@@ -1,9 +1,12 @@
 //! One operation as a human wants to read it, on one line. Knows the words, not the columns before them.
 
+use crate::decode::event::Reduction;
 use crate::decode::event::{
-    Barrier, Context, Copy, Draw, HostOp, Inline, InlineContent, Launch, LaunchHow, LaunchKind,
-    Memory, Operation, Place, Semaphore, SemaphoreAction, SemaphoreUnit, Video,
+    Barrier, Context, Copy, Draw, Graph, HostOp, Inline, InlineContent, Launch, LaunchHow,
+    LaunchKind, Memory, Operation, Place, QmdFrom, Semaphore, SemaphoreAction, SemaphoreUnit,
+    Video,
 };
+use crate::wire::GpuVa;
 
 use super::method::class_name;
 use super::names::direction;
@@ -25,6 +28,7 @@ pub fn describe(
     f.line(prefix, 0, role);
     match op {
         Operation::Launch(l) => launch(f, l, redact),
+        Operation::Graph(g) => graph(f, g),
         Operation::Copy(c) => copy(f, c, redact),
         Operation::Inline(i) => inline(f, i, redact),
         Operation::Semaphore(s) => semaphore(f, s),
@@ -50,7 +54,11 @@ pub fn describe(
 
 fn is_driver(kind: LaunchKind) -> bool {
     match kind {
-        LaunchKind::Companion | LaunchKind::DriverMemset | LaunchKind::DriverCopy => true,
+        LaunchKind::Companion
+        | LaunchKind::DriverMemset
+        | LaunchKind::DriverCopy
+        | LaunchKind::DriverGraph
+        | LaunchKind::Driver => true,
         LaunchKind::User | LaunchKind::Unresolved => false,
     }
 }
@@ -71,7 +79,23 @@ fn launch(f: &mut Formatter<'_>, l: &Launch, redact: Option<&Redactor>) {
         LaunchKind::Companion => f.text(format_args!(" (driver: companion)")),
         LaunchKind::DriverMemset => f.text(format_args!(" (driver: memset)")),
         LaunchKind::DriverCopy => f.text(format_args!(" (driver: copy)")),
+        LaunchKind::DriverGraph => f.text(format_args!(" (driver: graph)")),
+        LaunchKind::Driver => f.text(format_args!(" (driver)")),
         LaunchKind::Unresolved => f.text(format_args!(" (QMD not seen)")),
+    }
+    if let (Some(replay), Some(place)) = (l.replay, l.place) {
+        f.text(format_args!(" node {place} of graph replay {replay}"));
+    }
+    if let Some(m) = &l.moves {
+        if let Some(bytes) = m.bytes {
+            f.text(format_args!(" {bytes} B"));
+        }
+        if let Some(src) = m.src {
+            f.text(format_args!(" "));
+            f.role(Role::Address, format_args!("{src:#x}"));
+        }
+        f.text(format_args!(" -> "));
+        f.role(Role::Address, format_args!("{:#x}", m.dst));
     }
     if let Some(grid) = l.grid {
         f.text(format_args!(" grid {}", Dim(grid)));
@@ -82,9 +106,12 @@ fn launch(f: &mut Formatter<'_>, l: &Launch, redact: Option<&Redactor>) {
     if let Some(cluster) = l.cluster {
         f.text(format_args!(" cluster {}", Dim(cluster)));
     }
+    if l.cooperative {
+        f.text(format_args!(" cooperative"));
+    }
     for (name, value) in [
         ("regs", l.registers),
-        ("smem", l.shared_bytes),
+        ("smem", l.shared_bytes.filter(|n| *n > 0)),
         ("lmem", l.local_bytes.filter(|n| *n > 0)),
         ("barriers", l.barriers.filter(|n| *n > 0)),
     ] {
@@ -108,10 +135,15 @@ fn launch(f: &mut Formatter<'_>, l: &Launch, redact: Option<&Redactor>) {
         f.role(Role::Address, format_args!("{qmd:#x}"));
     }
     match l.how {
-        LaunchHow::Pcas => {}
+        LaunchHow::Scheduled => {}
+        LaunchHow::Released => f.text(format_args!(" (released)")),
+        LaunchHow::Dependent => f.text(format_args!(" (dependent)")),
         LaunchHow::InlineQmd => f.text(format_args!(" (inline QMD)")),
         LaunchHow::Macro => f.text(format_args!(" (QMD by macro)")),
         LaunchHow::Launch => f.text(format_args!(" (LAUNCH)")),
+    }
+    if l.qmd_from == Some(QmdFrom::Image) {
+        f.text(format_args!(" (QMD from memory)"));
     }
     for r in &l.releases {
         f.text(format_args!(
@@ -121,6 +153,43 @@ fn launch(f: &mut Formatter<'_>, l: &Launch, redact: Option<&Redactor>) {
     }
     if let Some(next) = l.dependent {
         f.text(format_args!(" then qmd {next:#x}"));
+    }
+}
+
+/// One replay, with what it ran.
+fn graph(f: &mut Formatter<'_>, g: &Graph) {
+    f.role(Role::Operation, format_args!("graph"));
+    f.text(format_args!(" replay {} of", g.replay));
+    let mut first = true;
+    for (count, one, many) in [
+        (g.kernels, "kernel", "kernels"),
+        (g.memsets, "memset", "memsets"),
+        (g.copies, "copy", "copies"),
+        (g.driver, "driver kernel", "driver kernels"),
+        (g.unresolved, "QMD not seen", "QMDs not seen"),
+    ] {
+        if count > 0 {
+            let comma = if first { "" } else { "," };
+            let name = if count == 1 { one } else { many };
+            f.text(format_args!("{comma} {count} {name}"));
+            first = false;
+        }
+    }
+    if first {
+        f.text(format_args!(" no kernel"));
+    }
+    if g.channels.len() > 1 {
+        f.text(format_args!(" on {} channels", g.channels.len()));
+    }
+    if g.submissions.len() > 1 {
+        f.text(format_args!(" in {} submissions", g.submissions.len()));
+    }
+    f.text(format_args!(" by {} B", g.bytes));
+    if g.uploaded {
+        f.text(format_args!(", uploaded"));
+    }
+    if g.conditional {
+        f.text(format_args!(", the GPU decides what else runs"));
     }
 }
 
@@ -185,7 +254,7 @@ fn copy(f: &mut Formatter<'_>, c: &Copy, redact: Option<&Redactor>) {
             }
         }
     }
-    let place = |f: &mut Formatter<'_>, address: u64, physical: bool| {
+    let place = |f: &mut Formatter<'_>, address: GpuVa, physical: bool| {
         let physical = if physical { "phys " } else { "" };
         f.role(Role::Address, format_args!("{physical}{address:#x}"));
     };
@@ -225,6 +294,7 @@ fn inline(f: &mut Formatter<'_>, i: &Inline, redact: Option<&Redactor>) {
     ));
     f.role(Role::Address, format_args!("{:#x}", i.dst));
     match i.content {
+        Some(InlineContent::Data) if i.fill.is_some() => f.text(format_args!(" memset")),
         Some(InlineContent::Data) => f.text(format_args!(" data")),
         Some(InlineContent::Code) => f.text(format_args!(" code")),
         Some(InlineContent::ConstantBank) => f.text(format_args!(" constants")),
@@ -255,7 +325,7 @@ fn semaphore(f: &mut Formatter<'_>, s: &Semaphore) {
         SemaphoreAction::AcquireGreaterEqual => ("acquire", ">="),
         SemaphoreAction::AcquireAnd => ("acquire", "&"),
         SemaphoreAction::AcquireNor => ("acquire", "nor"),
-        SemaphoreAction::Reduction => (s.reduction.unwrap_or("reduction"), "with"),
+        SemaphoreAction::Reduction => (s.reduction.map_or("reduction", Reduction::name), "with"),
         SemaphoreAction::Other(_) => ("operation", "with"),
     };
     f.text(format_args!(" {verb}"));

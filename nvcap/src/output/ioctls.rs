@@ -1,41 +1,34 @@
 //! `nvcap ioctls`: every ioctl of the driver on a line, named and with its fields, as text or JSON.
 //!
-//! Both sinks keep a driver model of their own, so that a handle can be shown with the class of the object it
-//! names, and layouts follow the driver's release once an ioctl tells it. Knows no source.
+//! The driver model that the sink is lent tells the class of the object that a handle names, and the driver's release,
+//! which layouts follow. Knows no source.
 
-use std::io;
+use std::{fmt::Write as _, io};
 
+mod form;
 mod show;
 
 use serde_json::{Map, Value as Json};
 
-use self::show::Shown;
-use crate::{
-    driver::{self, Call, Model, Subject, Version, names},
-    ledger::Ledger,
-    record::{At, Device, Ioctl, Life, Mapping, Record},
+use self::{
+    form::{begin, device, device_name},
+    show::Shown,
 };
+use crate::{
+    driver::{Call, Model, Subject, Version, names},
+    ledger::Ledger,
+    record::{At, Ioctl, Life, Lost, Mapping, Record},
+};
+pub use form::IoctlOptions;
 
 use super::{
     Detail, Sink,
-    style::{Color, Formatter, Plain, Role},
+    names::pid_name,
+    names::{Latest, known_name},
+    plural::{plural, plural_of},
+    style::{Formatter, Plain, Role},
     writer::Output,
 };
-
-/// What is shown of each ioctl.
-#[derive(Clone, Debug, Default)]
-pub struct Options {
-    /// Fields that are zero too (text; JSON has them always).
-    pub zeros: bool,
-    /// The raw bytes of argument and parameters too.
-    pub raw: bool,
-    /// Colour (text).
-    pub color: Color,
-    /// The driver's release, where known beforehand.
-    pub driver_version: Option<Version>,
-    /// One array of objects instead of an object a line (JSON).
-    pub array: bool,
-}
 
 /// Counts, shown at the end.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -76,11 +69,15 @@ impl Totals {
 /// The ioctl sink.
 pub struct Ioctls {
     out: Output,
-    options: Options,
+    options: IoctlOptions,
     format: Format,
-    model: Model,
     totals: Totals,
+    /// The record that comes now was shown before the model took it.
+    shown_before: bool,
     first_ns: Option<u64>,
+    latest: Latest,
+    /// Lines of text begun, which number those without a time.
+    lines: u64,
     objects: u64,
 }
 
@@ -93,27 +90,27 @@ enum Format {
 impl Ioctls {
     /// Lines of text.
     #[must_use]
-    pub fn text(out: Output, options: Options) -> Self {
+    pub fn text(out: Output, options: IoctlOptions) -> Self {
         let color = options.color.enabled(out.is_terminal());
         Self::new(out, options, Format::Text { color })
     }
 
     /// JSON objects.
     #[must_use]
-    pub fn json(out: Output, options: Options) -> Self {
+    pub fn json(out: Output, options: IoctlOptions) -> Self {
         Self::new(out, options, Format::Json)
     }
 
-    fn new(out: Output, options: Options, format: Format) -> Self {
+    fn new(out: Output, options: IoctlOptions, format: Format) -> Self {
         Self {
             out,
-            model: Model::new(driver::Options {
-                driver_version: options.driver_version,
-            }),
             options,
             format,
             totals: Totals::default(),
+            shown_before: false,
             first_ns: None,
+            latest: Latest::default(),
+            lines: 0,
             objects: 0,
         }
     }
@@ -124,28 +121,16 @@ impl Ioctls {
         self.totals
     }
 
-    /// The model of what was seen so far.
-    #[must_use]
-    pub fn model(&self) -> &Model {
-        &self.model
-    }
-
-    fn ioctl(&mut self, ioctl: &Ioctl, record: &Record) -> io::Result<()> {
-        // A free is shown while its object is known, everything else after the model has learnt from it.
-        let before = Call::read(ioctl, self.model.version());
-        let frees = before.name(None).contains("FREE");
-        if !frees {
-            let _ = self.model.record(record);
-        }
-        let version = self.model.version();
+    fn ioctl(&mut self, ioctl: &Ioctl, model: &Model) -> io::Result<()> {
+        let version = model.version();
         let call = Call::read(ioctl, version);
         self.totals.count(&call, version);
         match self.format {
             Format::Text { color } => {
-                let start = self.start(ioctl.at);
+                let start = self.start(ioctl.at, model);
                 let shown = Shown {
                     options: &self.options,
-                    model: &self.model,
+                    model,
                     version,
                 };
                 let mut f = Formatter::new(self.out.object(), color);
@@ -155,15 +140,12 @@ impl Ioctls {
             Format::Json => {
                 let shown = Shown {
                     options: &self.options,
-                    model: &self.model,
+                    model,
                     version,
                 };
-                let object = shown.object(&call);
+                let object = shown.object(&call, &mut self.latest);
                 self.emit(&object)?;
             }
-        }
-        if frees {
-            let _ = self.model.record(record);
         }
         Ok(())
     }
@@ -177,40 +159,51 @@ impl Ioctls {
         self.objects += 1;
         let out = self.out.object();
         out.extend_from_slice(separator.as_bytes());
-        // Writing to a vector does not fail.
-        let _ = serde_json::to_writer(&mut *out, object);
+        super::json::write(out, object);
         out.push(b'\n');
         self.out.end_object()
     }
 
-    /// Time, process and thread: the first columns of a line.
-    fn start(&mut self, at: At) -> String {
-        let first = *self.first_ns.get_or_insert(at.time_ns);
-        let since = at.time_ns.saturating_sub(first);
-        let name = self.model.process_name(at.pid).unwrap_or("");
-        let who = match (name, at.tid == at.pid) {
-            ("", true) => at.pid.to_string(),
-            ("", false) => format!("{}:{}", at.pid, at.tid),
-            (name, true) => format!("{}/{}", Plain(name), at.pid),
-            (name, false) => format!("{}/{}:{}", Plain(name), at.pid, at.tid),
+    /// Time, process and thread: the first columns of a line. Where the source knows no time, the number of the line
+    /// stands for it; `<` behind a time says that a line with a later one stands above.
+    fn start(&mut self, at: At, model: &Model) -> String {
+        self.lines += 1;
+        let time = match at.time() {
+            Some(ns) => {
+                let first = *self.first_ns.get_or_insert(ns);
+                let sign = if ns < first { "-" } else { "" };
+                let since = ns.abs_diff(first);
+                format!(
+                    "{sign}{}.{:09}",
+                    since / 1_000_000_000,
+                    since % 1_000_000_000
+                )
+            }
+            None => format!("#{}", self.lines),
         };
-        format!(
-            "{:>4}.{:09} {who:<16} ",
-            since / 1_000_000_000,
-            since % 1_000_000_000
-        )
+        let mark = match self.latest.is_passed(at.time()) {
+            true => '<',
+            false => ' ',
+        };
+        let mut who = String::new();
+        if let Some(name) = model.process_name(at.pid).and_then(known_name) {
+            let _ = write!(who, "{}/", Plain(name));
+        }
+        who.push_str(&pid_name(at.pid));
+        if at.tid != 0 && at.tid != at.pid {
+            let _ = write!(who, ":{}", at.tid);
+        }
+        format!("{time:>14}{mark}{who:<16} ")
     }
 
-    fn mapping(&mut self, mapping: &Mapping, record: &Record) -> io::Result<()> {
+    fn mapping(&mut self, mapping: &Mapping, model: &Model) -> io::Result<()> {
         self.totals.mappings += 1;
-        let _ = self.model.record(record);
-        let what = self
-            .model
+        let what = model
             .mapping_at(mapping.at.pid, mapping.start)
             .map(|m| super::channels::explain(&m));
         match self.format {
             Format::Text { color } => {
-                let start = self.start(mapping.at);
+                let start = self.start(mapping.at, model);
                 let mut f = Formatter::new(self.out.object(), color);
                 f.line(&start, 0, None);
                 f.text(format_args!("{}", device(mapping.device, mapping.fd)));
@@ -232,7 +225,7 @@ impl Ioctls {
                 self.out.end_object()
             }
             Format::Json => {
-                let mut object = begin("mapping", mapping.at);
+                let mut object = begin("mapping", mapping.at, &mut self.latest);
                 object.insert("device".into(), device_name(mapping.device).into());
                 object.insert("fd".into(), mapping.fd.into());
                 object.insert("start".into(), mapping.start.0.into());
@@ -256,42 +249,61 @@ impl Sink for Ioctls {
         Ok(())
     }
 
-    fn record(&mut self, record: &Record) -> io::Result<()> {
+    fn keeps_order(&self) -> bool {
+        true
+    }
+
+    fn before(&mut self, record: &Record, model: &Model) -> io::Result<()> {
+        // A free is shown while its object is known, everything else after the model has learnt from it.
+        if let Record::Ioctl(ioctl) = record
+            && Call::read(ioctl, model.version())
+                .name(None)
+                .contains("FREE")
+        {
+            self.shown_before = true;
+            self.ioctl(ioctl, model)?;
+        }
+        Ok(())
+    }
+
+    fn record(&mut self, record: &Record, model: &Model) -> io::Result<()> {
+        if std::mem::take(&mut self.shown_before) {
+            return Ok(());
+        }
         match record {
-            Record::Ioctl(ioctl) => self.ioctl(ioctl, record),
-            Record::Mapping(mapping) => self.mapping(mapping, record),
-            Record::Loss(loss) => {
-                let text = format!("{:?}", loss.what);
-                match self.format {
-                    Format::Text { color } => {
-                        let start = self.start(loss.at);
-                        let mut f = Formatter::new(self.out.object(), color);
-                        f.line(&start, 0, Some(Role::Alarm));
-                        f.text(format_args!("lost: {text}"));
-                        f.end();
-                        self.out.end_object()
-                    }
-                    Format::Json => {
-                        let mut object = begin("loss", loss.at);
-                        object.insert("what".into(), text.into());
-                        self.emit(&object.into())
-                    }
+            Record::Ioctl(ioctl) => self.ioctl(ioctl, model),
+            Record::Mapping(mapping) => self.mapping(mapping, model),
+            Record::Loss(loss) => match self.format {
+                Format::Text { color } => {
+                    let start = self.start(loss.at, model);
+                    let mut f = Formatter::new(self.out.object(), color);
+                    f.line(&start, 0, Some(Role::Alarm));
+                    f.text(format_args!("{}", lost(&loss.what)));
+                    f.end();
+                    self.out.end_object()
                 }
-            }
+                Format::Json => {
+                    let mut object = begin("loss", loss.at, &mut self.latest);
+                    put_loss(&mut object, &loss.what);
+                    self.emit(&object.into())
+                }
+            },
             Record::Process(process) => {
-                let _ = self.model.record(record);
                 let (Life::Exec { .. } | Life::Fork { .. } | Life::Exit { process: true }) =
                     &process.life
                 else {
                     return Ok(());
                 };
                 if let Format::Text { color } = self.format {
-                    let start = self.start(process.at);
+                    let start = self.start(process.at, model);
                     let mut f = Formatter::new(self.out.object(), color);
                     f.line(&start, 0, Some(Role::Dim));
                     match &process.life {
                         Life::Fork { child } => f.text(format_args!("fork: {child}")),
-                        Life::Exec { name } => f.text(format_args!("exec: {}", Plain(name))),
+                        Life::Exec { name } => {
+                            let name = known_name(name).unwrap_or("?");
+                            f.text(format_args!("exec: {}", Plain(name)));
+                        }
                         _ => f.text(format_args!("exit")),
                     }
                     f.end();
@@ -299,11 +311,11 @@ impl Sink for Ioctls {
                 }
                 Ok(())
             }
-            Record::Unmapping(_) | Record::Channel(_) => {
-                let _ = self.model.record(record);
-                Ok(())
-            }
-            Record::Submission(_) => Ok(()),
+            Record::Unmapping(_)
+            | Record::Channel(_)
+            | Record::Submission(_)
+            | Record::Gpu(_)
+            | Record::Image(_) => Ok(()),
         }
     }
 
@@ -315,17 +327,8 @@ impl Sink for Ioctls {
         self.out.unshown()
     }
 
-    fn finish(&mut self, _: &Ledger) -> io::Result<()> {
-        self.conclude()
-    }
-}
-
-impl Ioctls {
-    /// The end: closes a JSON array and writes out what is buffered.
-    ///
-    /// # Errors
-    /// When the output can take no more.
-    pub fn conclude(&mut self) -> io::Result<()> {
+    /// Closes a JSON array and writes out what is buffered.
+    fn finish(&mut self, _: &Ledger, _: &Model) -> io::Result<()> {
         if self.format == Format::Json && self.options.array {
             let end: &[u8] = if self.objects == 0 { b"[]\n" } else { b"]\n" };
             self.out.object().extend_from_slice(end);
@@ -335,29 +338,50 @@ impl Ioctls {
     }
 }
 
-fn device_name(device: Device) -> String {
-    match device {
-        Device::Control => "nvidiactl".into(),
-        Device::Gpu(minor) => format!("nvidia{minor}"),
-        Device::Uvm => "nvidia-uvm".into(),
-        Device::Other(major, minor) => format!("{major}:{minor}"),
+/// What is missing, in words: what is lost of rings is not missing here.
+fn lost(what: &Lost) -> String {
+    match what {
+        Lost::Records { kind, count } => {
+            let records = plural_of(*count, "record", "records");
+            format!("LOST {records} ({kind}): the buffer was full; try a larger --buffer")
+        }
+        Lost::Untraced { why } => format!("UNTRACED: {}", Plain(why)),
+        Lost::Entries { count, .. } => {
+            format!("LOST {}", plural_of(*count, "entry", "entries"))
+        }
+        Lost::UnknownChannel { count, .. } => {
+            format!(
+                "LOST {} of a channel that is not known",
+                plural(*count, "doorbell")
+            )
+        }
     }
 }
 
-fn device(device: Device, fd: Option<i32>) -> String {
-    match fd {
-        Some(fd) => format!("{}({fd}) ", device_name(device)),
-        None => format!("{} ", device_name(device)),
+/// The same as members.
+fn put_loss(object: &mut Map<String, Json>, what: &Lost) {
+    let mut put = |name: &str, value: Json| {
+        object.insert(name.into(), value);
+    };
+    match what {
+        Lost::Records { kind, count } => {
+            put("what", "records".into());
+            put("kind", kind.name().into());
+            put("count", (*count).into());
+        }
+        Lost::Untraced { why } => {
+            put("what", "untraced".into());
+            put("why", why.as_str().into());
+        }
+        Lost::Entries { position, count } => {
+            put("what", "entries".into());
+            put("position", (*position).into());
+            put("count", (*count).into());
+        }
+        Lost::UnknownChannel { token, count } => {
+            put("what", "unknown_channel".into());
+            put("token", (*token).into());
+            put("count", (*count).into());
+        }
     }
-}
-
-fn begin(kind: &str, at: At) -> Map<String, Json> {
-    let mut object = Map::new();
-    object.insert("type".into(), kind.into());
-    object.insert("time_ns".into(), at.time_ns.into());
-    let known = |n: u32| if n == 0 { Json::Null } else { n.into() };
-    object.insert("pid".into(), known(at.pid));
-    object.insert("tid".into(), known(at.tid));
-    object.insert("token".into(), Json::Null);
-    object
 }

@@ -2,14 +2,16 @@
 
 use std::fmt::Write as _;
 
-use serde_json::{Value, json};
+use crate::ledger::{ChannelLedger, Ledger, Observed, STATUS_COMPLETE, Totals, Understanding};
 
-use crate::decode::event::Engine;
-use crate::ledger::{ChannelLedger, Ledger, Observed, Totals};
-use crate::record::Origin;
-
-use super::names::EngineName;
+use super::names::pid_name;
+use super::names::{EngineName, known_name};
 use super::style::{Formatter, Plain, Role};
+use super::units::Bytes;
+
+mod json;
+
+pub use json::json;
 
 fn plural(n: u64, one: &str, many: &str) -> String {
     format!("{n} {}", if n == 1 { one } else { many })
@@ -26,18 +28,20 @@ pub fn verdict(ledger: &Ledger) -> String {
         plural(t.entries, "entry", "entries"),
         t.bytes
     );
+    let not_understood = ledger.understood().map(not_understood).unwrap_or_default();
+    let but = match not_understood.as_str() {
+        "" => String::new(),
+        what => format!(", but NOT ALL UNDERSTOOD: {what}"),
+    };
     if ledger.is_complete() {
-        return format!("complete: {seen}, nothing missing");
+        return format!("complete: {seen}, nothing missing{but}");
     }
     let mut missing = Vec::new();
-    let tokens = |has: fn(&ChannelLedger) -> bool| {
+    let channels = |has: fn(&ChannelLedger) -> bool| {
         let mut names: Vec<String> = ledger
             .channels()
             .filter(|(_, c)| has(c))
-            .map(|(id, c)| match c.token {
-                Some(t) => format!("{t:#07x}"),
-                None => format!("number {}", id.0),
-            })
+            .map(|(id, _)| id.0.to_string())
             .collect();
         let more = names.len().saturating_sub(4);
         names.truncate(4);
@@ -51,32 +55,35 @@ pub fn verdict(ledger: &Ledger) -> String {
         missing.push(format!(
             "{} missing (channel {})",
             plural(t.gaps, "entry", "entries"),
-            tokens(|c| c.gaps > 0)
+            channels(|c| c.gaps > 0)
         ));
     }
     if t.unreadable > 0 {
         missing.push(format!(
             "{} B could not be read (channel {})",
             t.unreadable,
-            tokens(|c| c.unreadable > 0)
+            channels(|c| c.unreadable > 0)
         ));
     }
     if t.repeated > 0 {
         missing.push(format!(
             "{} captured twice (channel {})",
             plural(t.repeated, "entry", "entries"),
-            tokens(|c| c.repeated > 0)
+            channels(|c| c.repeated > 0)
         ));
     }
     if t.contradictions > 0 {
         missing.push(format!(
             "{} whose GP_PUT contradicts the one before (channel {})",
             plural(t.contradictions, "submission", "submissions"),
-            tokens(|c| c.contradictions > 0)
+            channels(|c| c.contradictions > 0)
         ));
     }
     for (kind, count) in ledger.dropped().filter(|(_, n)| *n > 0) {
-        missing.push(format!("{count} {kind} records dropped"));
+        missing.push(format!(
+            "{} dropped ({kind})",
+            plural(count, "record", "records")
+        ));
     }
     let unknown: u64 = ledger.unknown_doorbells().map(|u| u.count).sum();
     if unknown > 0 {
@@ -85,9 +92,9 @@ pub fn verdict(ledger: &Ledger) -> String {
             plural(unknown, "doorbell", "doorbells")
         ));
     }
-    if !ledger.blindness().is_empty() {
-        let first = &ledger.blindness()[0].why;
-        let more = ledger.blindness().len() - 1;
+    if !ledger.untraced().is_empty() {
+        let first = &ledger.untraced()[0].why;
+        let more = ledger.untraced().len() - 1;
         let more = if more > 0 {
             format!(
                 " and {}",
@@ -96,7 +103,7 @@ pub fn verdict(ledger: &Ledger) -> String {
         } else {
             String::new()
         };
-        missing.push(format!("blind: {}{more}", Plain(first)));
+        missing.push(format!("untraced: {}{more}", Plain(first)));
     }
     if ledger.unshown() > 0 {
         missing.push(format!(
@@ -104,7 +111,79 @@ pub fn verdict(ledger: &Ledger) -> String {
             plural(ledger.unshown(), "object", "objects")
         ));
     }
-    format!("INCOMPLETE: {}; captured {seen}", missing.join("; "))
+    format!("INCOMPLETE: {}; captured {seen}{but}", missing.join("; "))
+}
+
+/// What could not be understood, in words; empty where all was.
+fn not_understood(u: &Understanding) -> String {
+    let mut what = Vec::new();
+    if u.unresolved > 0 {
+        what.push(format!(
+            "the QMD of {} of {} was not seen",
+            u.unresolved,
+            plural(u.launches, "launch", "launches")
+        ));
+    }
+    if u.classless > 0 {
+        what.push(format!(
+            "{} of {} to a class that is not known (-v shows them; --chip NAME names the chip)",
+            u.classless,
+            plural(u.methods, "method write", "method writes")
+        ));
+    }
+    if u.stops > 0 {
+        what.push(format!(
+            "{} could not be read to the end",
+            plural(u.stops, "entry", "entries")
+        ));
+    }
+    what.join("; ")
+}
+
+/// What was understood, in one line: what a profiler would count.
+fn understood(f: &mut Formatter<'_>, u: &Understanding) {
+    if u.launches == 0 {
+        return;
+    }
+    f.line("", 0, Some(Role::Dim));
+    f.text(format_args!(
+        "launched {}",
+        plural(u.kernels, "kernel", "kernels")
+    ));
+    let driver = u.launches - u.kernels - u.unresolved;
+    if driver > 0 {
+        f.text(format_args!(
+            " and {} of the driver's own",
+            plural(driver, "kernel", "kernels")
+        ));
+    }
+    if u.graphs > 0 {
+        f.text(format_args!(
+            "; {} of all in {}",
+            u.nodes,
+            plural(u.graphs, "graph replay", "graph replays")
+        ));
+    }
+    if u.images > 0 {
+        f.text(format_args!(
+            "; {} known from the process's memory",
+            plural(u.images, "QMD", "QMDs")
+        ));
+    }
+    f.end();
+}
+
+/// How long it took and how fast it was, in one line.
+fn rate(f: &mut Formatter<'_>, t: &Totals, duration_ns: u64) {
+    let seconds = duration_ns as f64 / 1e9;
+    f.line("", 0, Some(Role::Dim));
+    f.text(format_args!(
+        "{} in {seconds:.3} s, from the first submission to the last: {:.0} submissions/s, {}/s",
+        Bytes(t.bytes as f64),
+        t.submissions as f64 / seconds,
+        Bytes(t.bytes as f64 / seconds)
+    ));
+    f.end();
 }
 
 /// Appends the ledger as text: a table of the channels that submitted or lost something, and the verdict.
@@ -116,13 +195,13 @@ pub fn text(out: &mut Vec<u8>, ledger: &Ledger, color: bool) {
             silent += 1;
             continue;
         }
-        let name = c.process.as_deref().unwrap_or("?");
+        let name = c.process.as_deref().and_then(known_name).unwrap_or("?");
         rows.push((
             c.is_complete(),
             vec![
                 id.0.to_string(),
                 match c.pid {
-                    0 => name.to_owned(),
+                    0 => Plain(name).to_string(),
                     pid => format!("{}/{pid}", Plain(name)),
                 },
                 c.gpu.map_or_else(|| "?".into(), |g| g.to_string()),
@@ -204,24 +283,28 @@ pub fn text(out: &mut Vec<u8>, ledger: &Ledger, color: bool) {
         }
         f.end();
     }
+    if let Some(ns) = ledger.duration_ns() {
+        rate(&mut f, &t, ns);
+    }
     if let Some(o) = ledger.observed() {
         observed(&mut f, &t, o);
     }
+    if let Some(u) = ledger.understood() {
+        understood(&mut f, u);
+    }
     for u in ledger.unknown_doorbells() {
         f.line("", 0, Some(Role::Alarm));
-        let token = u
-            .token
-            .map_or_else(|| "unknown".into(), |t| format!("{t:#07x}"));
+        let token = u.token.map_or_else(|| "?".into(), |t| format!("{t:#07x}"));
         f.text(format_args!(
             "{} of token {token} of process {}: no channel with it is known",
             plural(u.count, "doorbell", "doorbells"),
-            u.pid
+            pid_name(u.pid)
         ));
         f.end();
     }
-    for b in ledger.blindness() {
+    for b in ledger.untraced() {
         f.line("", 0, Some(Role::Alarm));
-        f.text(format_args!("blind"));
+        f.text(format_args!("untraced"));
         if b.pid != 0 {
             f.text(format_args!(" in process {}", b.pid));
         }
@@ -234,7 +317,7 @@ pub fn text(out: &mut Vec<u8>, ledger: &Ledger, color: bool) {
     f.line(
         "",
         0,
-        Some(if ledger.is_complete() {
+        Some(if ledger.exit_status() == STATUS_COMPLETE {
             Role::Good
         } else {
             Role::Alarm
@@ -257,7 +340,7 @@ pub fn margins(out: &mut Vec<u8>, ledger: &Ledger, color: bool) {
             "channel {}: {} and {}, at most {:.1} % of its ring and {:.2} ms between two",
             m.channel.0,
             plural(m.looks, "look", "looks"),
-            plural(m.glances, "glance", "glances"),
+            plural(m.peeks, "peek", "peeks"),
             100.0 * m.largest_part,
             ms(m.longest_ns)
         ));
@@ -354,7 +437,7 @@ fn started(c: &ChannelLedger) -> String {
     match (c.from_start(), c.first) {
         (true, _) => "its start".into(),
         (false, Some(first)) => format!("position {first}"),
-        (false, None) => "-".into(),
+        (false, None) => "?".into(),
     }
 }
 
@@ -379,128 +462,4 @@ fn row<S: AsRef<str>>(
     f.line("", 0, role);
     f.text(format_args!("{}", line.trim_end()));
     f.end();
-}
-
-/// Appends the ledger as one JSON object with its line end.
-pub fn json(out: &mut Vec<u8>, ledger: &Ledger) {
-    let value = json_value(ledger);
-    // `type` and the members all objects have come first, for those who read along.
-    let t = ledger.totals();
-    let _ = std::io::Write::write_fmt(
-        out,
-        format_args!(
-            "{{\"type\":\"ledger\",\"time_ns\":{},\"pid\":null,\"tid\":null,\"token\":null,\"complete\":{},\
-             \"verdict\":{},\"submissions\":{},\"entries\":{},\"bytes\":{},\"gaps\":{},\"unreadable_bytes\":{},\
-             \"late\":{},\"repeated\":{},\"contradictions\":{},\"unshown\":{}",
-            ledger.end_ns(),
-            ledger.is_complete(),
-            Value::String(verdict(ledger)),
-            t.submissions,
-            t.entries,
-            t.bytes,
-            t.gaps,
-            t.unreadable,
-            t.late,
-            t.repeated,
-            t.contradictions,
-            ledger.unshown(),
-        ),
-    );
-    for (name, value) in value {
-        let _ = std::io::Write::write_fmt(out, format_args!(",\"{name}\":{value}"));
-    }
-    out.extend_from_slice(b"}\n");
-}
-
-fn json_value(ledger: &Ledger) -> Vec<(&'static str, Value)> {
-    let channels: Vec<Value> = ledger
-        .channels()
-        .map(|(id, c)| {
-            json!({
-                "channel": id.0,
-                "pid": (c.pid != 0).then_some(c.pid),
-                "process": c.process,
-                "gpu": c.gpu,
-                "token": c.token,
-                "class": c.class,
-                "engine": (c.engine != Engine::Unknown).then(|| EngineName(c.engine).to_string()),
-                "origin": c.origin.map(|o| match o {
-                    Origin::Allocated => "allocated",
-                    Origin::Found => "found",
-                    Origin::Notified => "notified",
-                    Origin::Given => "given",
-                    Origin::Recorded => "recorded",
-                }),
-                "complete": c.is_complete(),
-                "from_start": c.from_start(),
-                "first_position": c.first,
-                "first_ns": c.times.map(|t| t.0),
-                "last_ns": c.times.map(|t| t.1),
-                "submissions": c.submissions,
-                "entries": c.entries,
-                "bytes": c.bytes,
-                "gaps": c.gaps,
-                "missing": c.missing_ranges().iter().map(|r| json!([r.start, r.end])).collect::<Vec<_>>(),
-                "unreadable_bytes": c.unreadable,
-                "late": c.late,
-                "repeated": c.repeated,
-                "contradictions": c.contradictions,
-            })
-        })
-        .collect();
-    let dropped: serde_json::Map<String, Value> = ledger
-        .dropped()
-        .map(|(kind, n)| (kind.to_owned(), n.into()))
-        .collect();
-    let unknown: Vec<Value> = ledger
-        .unknown_doorbells()
-        .map(|u| json!({"pid": (u.pid != 0).then_some(u.pid), "token": u.token, "count": u.count}))
-        .collect();
-    let blind: Vec<Value> = ledger
-        .blindness()
-        .iter()
-        .map(|b| json!({"pid": (b.pid != 0).then_some(b.pid), "why": b.why, "count": b.count}))
-        .collect();
-    vec![
-        ("dropped_records", Value::Object(dropped)),
-        ("unknown_doorbells", unknown.into()),
-        ("blind", blind.into()),
-        ("observed", observed_json(ledger)),
-        ("channels", channels.into()),
-    ]
-}
-
-fn observed_json(ledger: &Ledger) -> Value {
-    let Some(o) = ledger.observed() else {
-        return Value::Null;
-    };
-    json!({
-        "looks": o.looks,
-        "glances": o.glances,
-        "longest_ns": o.longest_ns,
-        "largest_part": o.largest_part,
-        "latest_ns": o.latest_ns,
-        "longest_look_ns": o.longest_look_ns,
-        "longest_search_ns": o.longest_search_ns,
-        "tail_ns": o.tail_ns,
-        "wall_ns": o.wall_ns,
-        "cpu_ns": o.cpu_ns,
-        "reader_ns": o.reader_ns,
-        "budget": o.budget,
-        "throttled_ns": o.throttled_ns,
-        "laps": o.laps,
-        "rounds_unseen": o.rounds_unseen,
-        "overwritten": o.overwritten,
-        "reused": o.reused,
-        "unparsable": o.unparsable,
-        "jumps": o.jumps,
-        "reasons": reasons(o),
-        "margins": o.margins.iter().map(|m| json!({
-            "channel": m.channel.0,
-            "looks": m.looks,
-            "glances": m.glances,
-            "largest_part": m.largest_part,
-            "longest_ns": m.longest_ns,
-        })).collect::<Vec<_>>(),
-    })
 }

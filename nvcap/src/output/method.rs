@@ -1,5 +1,6 @@
 //! How a method write is shown: class, method and fields by name, in text and in JSON.
 
+use crate::wire::words::u32s;
 use std::collections::HashMap;
 
 use crate::decode::classes::{self, Field};
@@ -157,8 +158,8 @@ impl Explainer {
         if let Some(redact) = redact {
             f.text(format_args!(" {}", redact.hide(data)));
         } else {
-            for word in data.as_chunks::<4>().0.iter().take(SHOWN) {
-                f.text(format_args!(" {:08x}", u32::from_le_bytes(*word)));
+            for word in u32s(data).take(SHOWN) {
+                f.text(format_args!(" {:08x}", word));
             }
             if words > SHOWN {
                 f.text(format_args!(" .."));
@@ -181,7 +182,7 @@ impl Explainer {
             && (named.carries_data || !named.known)
         {
             // Writing to a vector does not fail.
-            let _ = serde_json::to_writer(&mut *out, &redact.hide(&m.data.to_le_bytes()));
+            super::json::write(out, &redact.hide(&m.data.to_le_bytes()));
             out.extend_from_slice(b",\"fields\":{}");
             return;
         }

@@ -1,32 +1,40 @@
 //! Sinks: each shows the same events in its own way, and knows nothing of where they came from.
 //!
 //! A [`Sink`] takes [`Event`]s (what the decoder says) and [`Record`]s (what became known beside the streams:
-//! processes, channels, losses), and at the end the [`Ledger`]. [`text`] and [`json`] show them one by one,
+//! processes, channels, losses), and at the end the [`Ledger`]. It is lent the trace's one driver [`Model`] with each
+//! record and keeps none. [`text`] and [`json`] show them one by one,
 //! [`stats`] in sums; [`filter`] chooses which events a sink gets, and [`redact`] hides users' data from it.
 //! [`writer`] owns the file: buffering, a full disk, a reader that went away.
 
 pub mod channels;
 mod describe;
 pub mod dump;
+#[cfg_attr(not(target_os = "linux"), path = "file_elsewhere.rs")]
+pub mod file;
 pub mod filter;
-pub mod gather;
+mod holes;
 pub mod ioctls;
 pub mod json;
 pub mod ledger;
+pub mod message;
 pub mod method;
+pub mod model_view;
 pub mod names;
 pub mod phases;
+pub mod plural;
 pub mod redact;
 pub mod stats;
 pub mod streams;
 pub mod style;
 pub mod text;
+pub mod units;
 pub mod writer;
 
 use std::io;
 
 use crate::decode::Counts;
 use crate::decode::event::Event;
+use crate::driver::Model;
 use crate::ledger::Ledger;
 use crate::record::Record;
 
@@ -90,11 +98,26 @@ pub trait Sink {
     /// When the output can take no more.
     fn event(&mut self, event: &Event<'_>) -> io::Result<()>;
 
-    /// One record, before the events it leads to. Every record comes by; a sink shows those it has a form for.
+    /// Whether the order in which it gets records and events matters to it: then those of a live source wait for
+    /// their turn.
+    fn keeps_order(&self) -> bool {
+        self.detail().is_some()
+    }
+
+    /// One record, before `model` takes it: for what is shown of an object that the record frees.
     ///
     /// # Errors
     /// When the output can take no more.
-    fn record(&mut self, record: &Record) -> io::Result<()>;
+    fn before(&mut self, _record: &Record, _model: &Model) -> io::Result<()> {
+        Ok(())
+    }
+
+    /// One record, before the events it leads to. Every record comes by; a sink shows those it has a form for.
+    /// `model` has taken it.
+    ///
+    /// # Errors
+    /// When the output can take no more.
+    fn record(&mut self, record: &Record, model: &Model) -> io::Result<()>;
 
     /// Writes out what is buffered; called when a live trace has nothing to do.
     ///
@@ -110,9 +133,56 @@ pub trait Sink {
     /// What the decoder counted in all, before [`Sink::finish`]. Filters have no part in it.
     fn summary(&mut self, _summary: &Summary) {}
 
-    /// The end: shows the ledger and flushes.
+    /// The end: shows the ledger, and what `model` holds by now where it shows that, and flushes.
     ///
     /// # Errors
     /// When the output can take no more.
-    fn finish(&mut self, ledger: &Ledger) -> io::Result<()>;
+    fn finish(&mut self, ledger: &Ledger, model: &Model) -> io::Result<()>;
+}
+
+/// For a caller that asks the sink for something after the trace.
+impl<S: Sink + ?Sized> Sink for &mut S {
+    fn detail(&self) -> Option<Detail> {
+        (**self).detail()
+    }
+
+    fn sees_all(&self) -> bool {
+        (**self).sees_all()
+    }
+
+    fn shows_summary(&self) -> bool {
+        (**self).shows_summary()
+    }
+
+    fn event(&mut self, event: &Event<'_>) -> io::Result<()> {
+        (**self).event(event)
+    }
+
+    fn keeps_order(&self) -> bool {
+        (**self).keeps_order()
+    }
+
+    fn before(&mut self, record: &Record, model: &Model) -> io::Result<()> {
+        (**self).before(record, model)
+    }
+
+    fn record(&mut self, record: &Record, model: &Model) -> io::Result<()> {
+        (**self).record(record, model)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        (**self).flush()
+    }
+
+    fn unshown(&self) -> u64 {
+        (**self).unshown()
+    }
+
+    fn summary(&mut self, summary: &Summary) {
+        (**self).summary(summary);
+    }
+
+    fn finish(&mut self, ledger: &Ledger, model: &Model) -> io::Result<()> {
+        (**self).finish(ledger, model)
+    }
 }

@@ -2,7 +2,20 @@
 
 use std::fmt;
 
-use crate::decode::event::{Context, Direction, Engine, LaunchKind};
+use crate::decode::event::{ChipBy, Context, Direction, Engine, LaunchHow, LaunchKind};
+
+/// The latest time that was shown: what tells that something comes out of the order of times.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Latest(Option<u64>);
+
+impl Latest {
+    /// Something with this time is shown; `true` where something later was shown before.
+    pub fn is_passed(&mut self, time: Option<u64>) -> bool {
+        let passed = time.is_some() && time < self.0;
+        self.0 = self.0.max(time);
+        passed
+    }
+}
 
 /// `gr`, `ce2`, `nvdec0`, ...: an engine as users write it in filters.
 #[derive(Clone, Copy)]
@@ -25,6 +38,18 @@ impl fmt::Display for EngineName {
     }
 }
 
+/// An engine's name, where it is known: for JSON, which has null for what is not.
+#[must_use]
+pub fn known_engine(engine: Engine) -> Option<String> {
+    (engine != Engine::Unknown).then(|| EngineName(engine).to_string())
+}
+
+/// A process's or thread's name; none where it could not be read: a source gives an empty one then.
+#[must_use]
+pub fn known_name(name: &str) -> Option<&str> {
+    Some(name).filter(|n| !n.is_empty())
+}
+
 /// `name/pid:tid`: who submitted. The thread id is left out where it is the process's first thread or not known, the
 /// name and the process id where they are not known.
 pub struct Who<'a>(pub &'a Context);
@@ -33,7 +58,7 @@ impl fmt::Display for Who<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let at = self.0.at;
         let mut text = String::new();
-        if let Some(name) = &self.0.thread {
+        if let Some(name) = self.0.thread.as_deref().and_then(known_name) {
             text.push_str(name);
             text.push('/');
         }
@@ -61,6 +86,32 @@ pub fn direction(d: Direction) -> &'static str {
     }
 }
 
+/// The name of how a launch was commanded in filters and JSON.
+#[must_use]
+pub fn launch_how(h: LaunchHow) -> &'static str {
+    match h {
+        LaunchHow::InlineQmd => "inline_qmd",
+        LaunchHow::Scheduled => "scheduled",
+        LaunchHow::Released => "released",
+        LaunchHow::Dependent => "dependent",
+        LaunchHow::Macro => "macro",
+        LaunchHow::Launch => "launch",
+    }
+}
+
+/// By what a chip is known, in JSON.
+#[must_use]
+pub fn chip_by(by: ChipBy) -> &'static str {
+    match by {
+        ChipBy::Given => "given",
+        ChipBy::Pci => "pci",
+        ChipBy::Bound => "bound",
+        ChipBy::QmdVersion => "qmd_version",
+        ChipBy::Methods => "methods",
+        ChipBy::Channel => "channel",
+    }
+}
+
 /// The name of a launch's kind in filters and JSON.
 #[must_use]
 pub fn launch_kind(k: LaunchKind) -> &'static str {
@@ -69,6 +120,26 @@ pub fn launch_kind(k: LaunchKind) -> &'static str {
         LaunchKind::Companion => "companion",
         LaunchKind::DriverMemset => "driver_memset",
         LaunchKind::DriverCopy => "driver_copy",
+        LaunchKind::DriverGraph => "driver_graph",
+        LaunchKind::Driver => "driver",
         LaunchKind::Unresolved => "unresolved",
     }
+}
+
+/// A process id, unless it is 0: that is how records say that their source does not know it.
+#[must_use]
+pub fn known_pid(pid: u32) -> Option<u32> {
+    (pid != 0).then_some(pid)
+}
+
+/// A process id as text: `4711`, `?`.
+#[must_use]
+pub fn pid_name(pid: u32) -> String {
+    known_pid(pid).map_or_else(|| "?".to_owned(), |p| p.to_string())
+}
+
+/// `gpu0`, `gpu?`.
+#[must_use]
+pub fn gpu_name(minor: Option<u32>) -> String {
+    minor.map_or_else(|| "gpu?".to_owned(), |m| format!("gpu{m}"))
 }

@@ -87,6 +87,11 @@ impl Phases {
         Ok(Self { ranges })
     }
 
+    /// Their names, by start.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.ranges.iter().map(|r| &*r.name)
+    }
+
     /// The name of the range that `time_ns` falls into; of nested ones the innermost.
     #[must_use]
     pub fn at(&self, time_ns: u64) -> Option<&Arc<str>> {

@@ -5,12 +5,15 @@ use std::io;
 
 use serde_json::{Value, json};
 
-use crate::decode::event::{Body, Context, Event, LaunchKind, Operation, SemaphoreAction};
+use crate::decode::event::{Body, Context, Engine, Event, LaunchKind, Operation, SemaphoreAction};
+use crate::driver::Model;
 use crate::ledger::Ledger;
 use crate::record::{ChannelId, Record};
 
 use super::method::{class_name, method_name};
-use super::names::{EngineName, direction};
+use super::names::{EngineName, direction, known_engine};
+use super::names::{known_pid, pid_name};
+use super::plural::{plural, plural_of};
 use super::style::{Formatter, Plain, Role};
 use super::writer::Output;
 use super::{Detail, Sink, Summary};
@@ -42,14 +45,22 @@ impl Sum {
 }
 
 #[derive(Clone, Debug, Default)]
-struct Channel {
+struct ChannelCounts {
     token: Option<u32>,
     pid: u32,
-    engine: String,
+    engine: Engine,
     submissions: Sum,
     operations: u64,
-    first_ns: u64,
-    last_ns: u64,
+    first_ns: Option<u64>,
+    last_ns: Option<u64>,
+}
+
+impl ChannelCounts {
+    fn saw(&mut self, time: Option<u64>) {
+        let Some(time) = time else { return };
+        self.first_ns = Some(self.first_ns.map_or(time, |t| t.min(time)));
+        self.last_ns = self.last_ns.max(Some(time));
+    }
 }
 
 /// The statistics sink. It shows nothing until the end.
@@ -58,7 +69,7 @@ pub struct Stats {
     form: Form,
     detail: Detail,
     operations: BTreeMap<(&'static str, &'static str), Sum>,
-    channels: BTreeMap<ChannelId, Channel>,
+    channels: BTreeMap<ChannelId, ChannelCounts>,
     phases: BTreeMap<String, (Sum, u64)>,
     methods: HashMap<(u32, u16), u64>,
     method_writes: u64,
@@ -67,7 +78,7 @@ pub struct Stats {
     summary: Option<Summary>,
     filtered: bool,
     first_ns: Option<u64>,
-    last_ns: u64,
+    last_ns: Option<u64>,
 }
 
 impl Stats {
@@ -88,32 +99,41 @@ impl Stats {
             summary: None,
             filtered,
             first_ns: None,
-            last_ns: 0,
+            last_ns: None,
         }
     }
 
-    fn channel(&mut self, c: &Context) -> &mut Channel {
-        let channel = self.channels.entry(c.channel).or_insert_with(|| Channel {
-            pid: c.at.pid,
-            first_ns: c.at.time_ns,
-            ..Channel::default()
-        });
-        channel.last_ns = c.at.time_ns;
+    fn channel(&mut self, c: &Context) -> &mut ChannelCounts {
+        let channel = self
+            .channels
+            .entry(c.channel)
+            .or_insert_with(|| ChannelCounts {
+                pid: c.at.pid,
+                ..ChannelCounts::default()
+            });
+        channel.saw(c.at.time());
         if channel.token.is_none() {
             channel.token = c.token;
         }
         channel
     }
 
-    fn rate(&self, bytes: u64) -> f64 {
-        let span = self
-            .last_ns
-            .saturating_sub(self.first_ns.unwrap_or(self.last_ns));
-        if span == 0 {
-            0.0
-        } else {
-            bytes as f64 * 1000.0 / span as f64
-        }
+    /// The time from the first submission to the last, ns; none where their times are not known.
+    fn span(&self) -> Option<u64> {
+        Some(self.last_ns?.saturating_sub(self.first_ns?))
+    }
+
+    /// `3.5 s, 12.0 MB/s`, of these bytes.
+    fn time_and_rate(&self, bytes: u64) -> String {
+        let Some(span) = self.span() else {
+            return "? s, ? MB/s".to_owned();
+        };
+        let rate = match span {
+            0 => "?".to_owned(),
+            _ => format!("{:.1}", bytes as f64 * 1000.0 / span as f64),
+        };
+        let (seconds, ns) = (span / 1_000_000_000, span % 1_000_000_000);
+        format!("{seconds}.{ns:09} s, {rate} MB/s")
     }
 
     /// Method writes, most frequent first.
@@ -129,14 +149,11 @@ impl Stats {
     fn text(&mut self, color: bool) {
         let frequent = self.frequent_methods();
         let all: u64 = self.operations.values().map(|s| s.count).sum();
-        let span = self
-            .last_ns
-            .saturating_sub(self.first_ns.unwrap_or(self.last_ns));
         let submitted: u64 = self.channels.values().map(|c| c.submissions.bytes).sum();
-        let rate = self.rate(submitted);
+        let span = self.time_and_rate(submitted);
         let writes = match self.method_writes {
             0 => String::new(),
-            n => format!(", {n} method writes"),
+            n => format!(", {}", plural(n, "method write")),
         };
         let mut f = Formatter::new(self.out.object(), color);
         let mut line = |role: Option<Role>, args: std::fmt::Arguments<'_>| {
@@ -169,10 +186,11 @@ impl Stats {
             Some(Role::Operation),
             format_args!("{all:>10} {:>7} {:>16}  total", "", ""),
         );
+        line(None, format_args!(""));
         line(
             Some(Role::Operation),
             format_args!(
-                "\n{:>11} {:>16} {:>10}  {:<7} {:<6} process",
+                "{:>11} {:>16} {:>10}  {:<7} {:<6} process",
                 "submissions", "bytes submitted", "operations", "token", "engine"
             ),
         );
@@ -184,7 +202,11 @@ impl Stats {
                 None,
                 format_args!(
                     "{:>11} {:>16} {:>10}  {token:<7} {:<6} {}",
-                    c.submissions.count, c.submissions.bytes, c.operations, c.engine, c.pid
+                    c.submissions.count,
+                    c.submissions.bytes,
+                    c.operations,
+                    EngineName(c.engine),
+                    pid_name(c.pid)
                 ),
             );
         }
@@ -192,16 +214,15 @@ impl Stats {
         line(
             Some(Role::Operation),
             format_args!(
-                "{submissions:>11} {submitted:>16} {all:>10}  total in {}.{:09} s, {rate:.1} MB/s of command stream{writes}",
-                span / 1_000_000_000,
-                span % 1_000_000_000
+                "{submissions:>11} {submitted:>16} {all:>10}  total in {span} of command stream{writes}"
             ),
         );
         if !self.phases.is_empty() {
+            line(None, format_args!(""));
             line(
                 Some(Role::Operation),
                 format_args!(
-                    "\n{:>11} {:>16} {:>10}  phase",
+                    "{:>11} {:>16} {:>10}  phase",
                     "submissions", "bytes submitted", "operations"
                 ),
             );
@@ -218,9 +239,10 @@ impl Stats {
             }
         }
         if self.detail >= Detail::Methods {
+            line(None, format_args!(""));
             line(
                 Some(Role::Operation),
-                format_args!("\n{:>10} {:>7}  method", "writes", "%"),
+                format_args!("{:>10} {:>7}  method", "writes", "%"),
             );
             for ((class, method), n) in frequent {
                 let share = 100.0 * n as f64 / self.method_writes.max(1) as f64;
@@ -240,10 +262,14 @@ impl Stats {
         if self.stops > 0 {
             line(
                 Some(Role::Alarm),
-                format_args!("{} entries could not be decoded to their end", self.stops),
+                format_args!(
+                    "{} could not be decoded to {} end",
+                    plural_of(self.stops, "entry", "entries"),
+                    if self.stops == 1 { "its" } else { "their" }
+                ),
             );
         }
-        self.out.object().push(b'\n');
+        line(None, format_args!(""));
     }
 
     fn json(&mut self) {
@@ -257,7 +283,7 @@ impl Stats {
             .iter()
             .map(|(id, c)| {
                 json!({
-                    "channel": id.0, "token": c.token, "pid": (c.pid != 0).then_some(c.pid), "engine": c.engine,
+                    "channel": id.0, "token": c.token, "pid": known_pid(c.pid), "engine": known_engine(c.engine),
                     "submissions": c.submissions.count, "bytes": c.submissions.bytes, "operations": c.operations,
                     "first_ns": c.first_ns, "last_ns": c.last_ns,
                 })
@@ -290,7 +316,7 @@ impl Stats {
             object["methods"] = methods.into();
         }
         let out = self.out.object();
-        let _ = serde_json::to_writer(&mut *out, &object);
+        super::json::write(out, &object);
         out.push(b'\n');
     }
 }
@@ -304,10 +330,14 @@ fn class_of(op: &Operation) -> (&'static str, &'static str, u64) {
                 LaunchKind::Companion => "(driver: companion)",
                 LaunchKind::DriverMemset => "(driver: memset)",
                 LaunchKind::DriverCopy => "(driver: copy)",
+                LaunchKind::DriverGraph => "(driver: graph)",
+                LaunchKind::Driver => "(driver)",
                 LaunchKind::Unresolved => "(QMD not seen)",
             };
-            ("launch", kind, 0)
+            let bytes = l.moves.and_then(|m| m.bytes).unwrap_or(0);
+            ("launch", kind, bytes)
         }
+        Operation::Graph(g) => ("graph", "replay", g.bytes),
         Operation::Copy(c) => match (c.src, c.direction) {
             (None, _) if c.pattern.is_some() => ("copy", "fill", c.bytes),
             (_, Some(d)) => ("copy", direction(d), c.bytes),
@@ -315,6 +345,7 @@ fn class_of(op: &Operation) -> (&'static str, &'static str, u64) {
         },
         Operation::Inline(i) => {
             let content = match i.content {
+                Some(crate::decode::event::InlineContent::Data) if i.fill.is_some() => "memset",
                 Some(crate::decode::event::InlineContent::Data) => "data",
                 Some(crate::decode::event::InlineContent::Code) => "code",
                 Some(crate::decode::event::InlineContent::ConstantBank) => "constants",
@@ -361,12 +392,14 @@ impl Sink for Stats {
                 *self.methods.entry((m.class, m.method)).or_default() += 1;
             }
             Body::Submission(s) => {
-                self.first_ns = Some(self.first_ns.map_or(c.at.time_ns, |t| t.min(c.at.time_ns)));
-                self.last_ns = self.last_ns.max(c.at.time_ns);
+                if let Some(time) = c.at.time() {
+                    self.first_ns = Some(self.first_ns.map_or(time, |t| t.min(time)));
+                    self.last_ns = self.last_ns.max(Some(time));
+                }
                 let channel = self.channel(c);
                 channel.submissions.add(s.bytes);
-                if channel.engine.is_empty() || channel.engine == "?" {
-                    channel.engine = EngineName(c.engine).to_string();
+                if channel.engine == Engine::Unknown {
+                    channel.engine = c.engine;
                 }
                 if let Some(phase) = &c.phase {
                     match self.phases.get_mut(&**phase) {
@@ -395,12 +428,12 @@ impl Sink for Stats {
                 }
             }
             Body::Stop(_) => self.stops += 1,
-            Body::Entry(_) => {}
+            Body::Entry(_) | Body::Chip(_) => {}
         }
         Ok(())
     }
 
-    fn record(&mut self, _record: &Record) -> io::Result<()> {
+    fn record(&mut self, _record: &Record, _model: &Model) -> io::Result<()> {
         Ok(())
     }
 
@@ -423,7 +456,7 @@ impl Sink for Stats {
         self.out.unshown()
     }
 
-    fn finish(&mut self, ledger: &Ledger) -> io::Result<()> {
+    fn finish(&mut self, ledger: &Ledger, _model: &Model) -> io::Result<()> {
         match self.form {
             Form::Text { color } => {
                 self.text(color);

@@ -7,17 +7,17 @@ use serde_json::{Value as Json, json};
 
 use super::{
     Detail, Sink,
-    channels::{gpu_name, known_pid},
-    names::EngineName,
+    names::{EngineName, known_engine},
+    names::{gpu_name, known_pid, pid_name},
     writer::Output,
 };
 use crate::{
     decode::{
         engine_of as engine_of_number,
-        event::{Event, SemaphoreAction},
+        event::{Engine, Event, SemaphoreAction},
     },
     driver::{
-        Model, Options,
+        Model,
         report::{self, GpuReport, Shared, Sharing},
     },
     ledger::Ledger,
@@ -28,7 +28,6 @@ use crate::{
 pub struct Streams {
     out: Output,
     json: bool,
-    model: Model,
     sharing: Sharing,
     /// Channels at their most: those of processes that end are gone by the end of the trace.
     spread: Vec<GpuReport>,
@@ -52,7 +51,6 @@ impl Streams {
         Self {
             out,
             json,
-            model: Model::new(Options::default()),
             sharing: Sharing::default(),
             spread: Vec::new(),
             most: 0,
@@ -60,11 +58,11 @@ impl Streams {
     }
 
     /// How channels are spread, when there were most of them.
-    fn look(&mut self) {
-        let now = self.model.channels().count();
+    fn look(&mut self, model: &Model) {
+        let now = model.channels().count();
         if now >= self.most && now != 0 {
             self.most = now;
-            self.spread = report::spread(&self.model);
+            self.spread = report::spread(model);
         }
     }
 }
@@ -83,17 +81,20 @@ impl Sink for Streams {
         Ok(())
     }
 
-    fn record(&mut self, record: &Record) -> io::Result<()> {
-        match record {
-            Record::Submission(_) | Record::Loss(_) => return Ok(()),
-            Record::Channel(c) => self.sharing.channel(c),
-            // Before channels go.
-            Record::Process(p) if matches!(p.life, Life::Exit { .. } | Life::Exec { .. }) => {
-                self.look();
-            }
-            _ => {}
+    fn before(&mut self, record: &Record, model: &Model) -> io::Result<()> {
+        // Before channels go.
+        if let Record::Process(p) = record
+            && matches!(p.life, Life::Exit { .. } | Life::Exec { .. })
+        {
+            self.look(model);
         }
-        let _ = self.model.record(record);
+        Ok(())
+    }
+
+    fn record(&mut self, record: &Record, _model: &Model) -> io::Result<()> {
+        if let Record::Channel(c) = record {
+            self.sharing.channel(c);
+        }
         Ok(())
     }
 
@@ -105,23 +106,24 @@ impl Sink for Streams {
         self.out.unshown()
     }
 
-    fn finish(&mut self, ledger: &Ledger) -> io::Result<()> {
-        self.look();
+    fn finish(&mut self, ledger: &Ledger, model: &Model) -> io::Result<()> {
+        self.look(model);
         let out = self.out.object();
         if self.json {
             let mut object = to_json(&self.spread, &self.sharing);
             if let Some(map) = object.as_object_mut() {
                 map.insert("type".into(), "streams".into());
-                map.insert("time_ns".into(), ledger.end_ns().into());
+                let end = Some(ledger.end_ns()).filter(|end| *end != 0);
+                map.insert("time_ns".into(), end.into());
                 for nobodys in ["pid", "tid", "token"] {
                     map.insert(nobodys.into(), Json::Null);
                 }
             }
-            // Writing to a vector does not fail.
-            let _ = serde_json::to_writer(&mut *out, &object);
+            super::json::write(out, &object);
             out.push(b'\n');
         } else {
-            out.extend_from_slice(to_text(&self.spread, &self.sharing).as_bytes());
+            let text = to_text(&self.spread, &self.sharing);
+            out.extend_from_slice(super::style::plain_lines(&text).as_bytes());
         }
         self.out.end_object()?;
         self.out.flush()
@@ -184,16 +186,14 @@ fn count(n: usize, what: &str) -> String {
 }
 
 /// The engine's name.
-fn engine_of(shared: &Shared) -> String {
-    let engine = shared.engine.map_or(shared.runs_on, engine_of_number);
-    EngineName(engine).to_string()
+fn engine_of(shared: &Shared) -> Engine {
+    shared.engine.map_or(shared.runs_on, engine_of_number)
 }
 
-fn name_of(id: ChannelId, shared: &Shared) -> String {
-    match shared.token {
-        Some(token) => format!("{token:#x}"),
-        None => format!("#{}", id.0),
-    }
+fn token_of(shared: &Shared) -> String {
+    shared
+        .token
+        .map_or_else(|| "?".to_owned(), |token| format!("{token:#x}"))
 }
 
 fn compares(action: SemaphoreAction) -> &'static str {
@@ -249,13 +249,13 @@ fn to_text(spread: &[GpuReport], sharing: &Sharing) -> String {
 fn channel_text(text: &mut String, id: ChannelId, shared: &Shared) {
     let _ = write!(
         text,
-        "  channel {:<8} {} {:<5} pid {}: {} submission{}",
-        name_of(id, shared),
+        "  channel {:<3} {:<8} {} {:<5} pid {}: {}",
+        id.0,
+        token_of(shared),
         gpu_name(shared.gpu),
-        engine_of(shared),
-        super::channels::pid_name(shared.pid),
-        shared.submissions,
-        if shared.submissions == 1 { "" } else { "s" }
+        EngineName(engine_of(shared)),
+        super::names::pid_name(shared.pid),
+        super::plural::plural(shared.submissions, "submission")
     );
     if shared.known_threads() > 1 {
         let mut by_count: Vec<(&u32, &u64)> =
@@ -269,8 +269,8 @@ fn channel_text(text: &mut String, id: ChannelId, shared: &Shared) {
         let more = if by_count.len() > 6 { ", ..." } else { "" };
         let _ = write!(
             text,
-            " of {} threads: {}{more}",
-            by_count.len(),
+            " of {}: {}{more}",
+            super::plural::plural(by_count.len() as u64, "thread"),
             list.join(", ")
         );
     }
@@ -300,9 +300,9 @@ fn channel_text(text: &mut String, id: ChannelId, shared: &Shared) {
             text,
             "    such as #{} (thread {}) behind #{} (thread {}), which waits for {:#x} {} {:#x}",
             b.serial,
-            b.tid,
+            pid_name(b.tid),
             b.wait.serial,
-            b.wait.tid,
+            pid_name(b.wait.tid),
             b.wait.address,
             compares(b.wait.action),
             b.wait.payload
@@ -337,13 +337,13 @@ fn to_json(spread: &[GpuReport], sharing: &Sharing) -> Json {
         .filter(|(_, s)| s.submissions != 0)
         .map(|(id, s)| {
             let threads: BTreeMap<String, u64> =
-                s.threads.iter().map(|(t, n)| (t.to_string(), *n)).collect();
+                s.threads.iter().map(|(t, n)| (pid_name(*t), *n)).collect();
             json!({
                 "channel": id.0,
                 "pid": known_pid(s.pid),
                 "gpu": s.gpu,
                 "token": s.token,
-                "engine": engine_of(s),
+                "engine": known_engine(engine_of(s)),
                 "gp_get_known": s.get_known,
                 "submissions": s.submissions,
                 "threads": threads,
@@ -352,9 +352,9 @@ fn to_json(spread: &[GpuReport], sharing: &Sharing) -> Json {
                 "behind_another_threads_wait": s.behind_other_thread,
                 "example": s.example.map(|b| json!({
                     "serial": b.serial,
-                    "tid": b.tid,
+                    "tid": known_pid(b.tid),
                     "wait_serial": b.wait.serial,
-                    "wait_tid": b.wait.tid,
+                    "wait_tid": known_pid(b.wait.tid),
                     "address": b.wait.address,
                     "payload": b.wait.payload,
                 })),

@@ -72,7 +72,7 @@ pub struct Formatter<'a> {
 
 impl fmt::Write for Formatter<'_> {
     fn write_str(&mut self, s: &str) -> fmt::Result {
-        self.out.extend_from_slice(s.as_bytes());
+        self.push(s);
         Ok(())
     }
 }
@@ -87,6 +87,19 @@ impl<'a> Formatter<'a> {
         }
     }
 
+    /// Whatever is shown passes here, names from outside too: nothing in it moves the terminal or ends the line.
+    fn push(&mut self, text: &str) {
+        // Without a branch a byte: nearly all is ASCII.
+        let odd = |any, b: u8| any | !matches!(b, b' '..=b'~');
+        if !text.bytes().fold(false, odd) || !text.chars().any(is_acted_on) {
+            self.out.extend_from_slice(text.as_bytes());
+            return;
+        }
+        let harmless = text.chars().map(harmless);
+        self.out
+            .extend_from_slice(harmless.collect::<String>().as_bytes());
+    }
+
     /// Begins a line with its prefix (the columns that every line has), `depth` steps indented after it.
     pub fn line(&mut self, prefix: &str, depth: usize, role: Option<Role>) {
         self.line_role = role;
@@ -94,7 +107,7 @@ impl<'a> Formatter<'a> {
             self.out
                 .extend_from_slice(role.unwrap_or(Role::Dim).code().as_bytes());
         }
-        self.out.extend_from_slice(prefix.as_bytes());
+        self.push(prefix);
         if self.color && role.is_none() {
             self.out.extend_from_slice(RESET.as_bytes());
         }
@@ -131,20 +144,56 @@ impl<'a> Formatter<'a> {
     }
 }
 
-/// Text that came from outside (a command name), with control characters made harmless to a terminal.
+/// A character that a terminal, or an editor, would act on and not show: controls; line and paragraph separators; what
+/// turns the direction of writing, joins or hides.
+pub(super) fn is_acted_on(c: char) -> bool {
+    c.is_control()
+        || matches!(c,
+            '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}'
+            | '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e007f}')
+}
+
+fn harmless(c: char) -> char {
+    if is_acted_on(c) { '?' } else { c }
+}
+
+/// Lines of text with names from outside in them: what a terminal would act on is made harmless, their ends stay.
+#[must_use]
+pub fn plain_lines(text: &str) -> String {
+    let plain = |c| if c == '\n' { c } else { harmless(c) };
+    text.chars().map(plain).collect()
+}
+
+/// Text that came from outside (a command name), with what a terminal would act on made harmless.
 pub struct Plain<'a>(pub &'a str);
 
 impl fmt::Display for Plain<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.0.chars().any(char::is_control) {
-            let clean: String = self
-                .0
-                .chars()
-                .map(|c| if c.is_control() { '?' } else { c })
-                .collect();
+        if self.0.chars().any(is_acted_on) {
+            let clean: String = self.0.chars().map(harmless).collect();
             f.pad(&clean)
         } else {
             f.pad(self.0)
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whatever_a_line_is_made_of_it_stays_one_line_and_moves_nothing() {
+        let evil = "a\u{1b}[2J\nb\u{9b}1m\u{202e}c\u{2028}d\r\u{e4}";
+        let mut out = Vec::new();
+        let mut f = Formatter::new(&mut out, false);
+        f.line(evil, 1, None);
+        f.text(format_args!("{evil}"));
+        f.role(Role::Name, format_args!("{evil}"));
+        f.end();
+        let shown = String::from_utf8(out).unwrap();
+        let plain = "a?[2J?b?1m?c?d?\u{e4}";
+        assert_eq!(shown, format!("{plain}  {plain}{plain}\n"));
+        assert_eq!(plain_lines("a\u{1b}\nb\r\n"), "a?\nb?\n");
     }
 }

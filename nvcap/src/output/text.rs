@@ -6,13 +6,20 @@
 use std::io;
 
 use crate::decode::engine_of;
-use crate::decode::event::{Body, Context, EntryKind, Event, MethodWrite, Stop, SubmissionHead};
+use crate::decode::event::{
+    Body, ChipBy, ChipSettled, Context, Event, MethodWrite, Operation, Stop, SubmissionHead,
+};
+use crate::driver::Model;
 use crate::ledger::Ledger;
 use crate::record::{At, Channel, Life, Loss, Lost, Origin, Record};
+use crate::wire::entry::EntryKind;
 
 use super::describe::describe;
+use super::holes::{Holes, Part};
 use super::method::Explainer;
-use super::names::{EngineName, Who};
+use super::names::{EngineName, Latest, Who, known_name};
+use super::names::{gpu_name, pid_name};
+use super::plural::{plural, plural_of};
 use super::redact::Redactor;
 use super::style::{Color, Formatter, Plain, Role};
 use super::writer::Output;
@@ -32,11 +39,13 @@ pub enum Clock {
 
 /// What the text output shows and how.
 #[derive(Clone, Debug, Default)]
-pub struct Options {
+pub struct TextOptions {
     /// How much.
     pub detail: Detail,
     /// Also what surrounds the streams: channels that become known, threads.
     pub verbose: bool,
+    /// A filter chooses what is shown.
+    pub filtered: bool,
     /// The ledger alone.
     pub quiet: bool,
     /// Colour.
@@ -50,14 +59,17 @@ pub struct Options {
 /// The text sink.
 pub struct Text {
     out: Output,
-    options: Options,
+    options: TextOptions,
     color: bool,
     explain: Explainer,
     first_ns: Option<u64>,
-    last_ns: u64,
+    last_ns: Option<u64>,
+    latest: Latest,
     prefix: Prefix,
     /// Data words of a method that carries data, gathered into one line.
     run: DataRun,
+    /// Of the entries of the current submission.
+    holes: Holes,
 }
 
 /// The columns of the current submission, made once.
@@ -103,7 +115,7 @@ impl DataRun {
 impl Text {
     /// Writes to `out`.
     #[must_use]
-    pub fn new(out: Output, options: Options) -> Self {
+    pub fn new(out: Output, options: TextOptions) -> Self {
         let color = options.color.enabled(out.is_terminal());
         Self {
             out,
@@ -111,34 +123,37 @@ impl Text {
             color,
             explain: Explainer::default(),
             first_ns: None,
-            last_ns: 0,
+            last_ns: None,
+            latest: Latest::default(),
             prefix: Prefix::default(),
             run: DataRun::default(),
+            holes: Holes::default(),
         }
     }
 
-    fn time(&mut self, ns: u64) -> String {
-        let first = *self.first_ns.get_or_insert(ns);
-        let shown = match self.options.clock {
-            Clock::Monotonic => ns,
-            Clock::Relative => ns.saturating_sub(first),
-            Clock::Delta if self.last_ns == 0 => 0,
-            Clock::Delta => ns.saturating_sub(self.last_ns),
+    /// The column of the time, with the mark behind it: `<` where a line with a later time stands above.
+    fn time(&mut self, at: At) -> String {
+        let Some(ns) = at.time() else {
+            return format!("{:>14} ", "?");
         };
-        // Times of different CPUs' records may be out of order by a little.
-        let sign = if self.options.clock == Clock::Relative && ns < first {
-            "-"
-        } else {
-            ""
+        let from = match self.options.clock {
+            Clock::Monotonic => 0,
+            Clock::Relative => *self.first_ns.get_or_insert(ns),
+            Clock::Delta => self.last_ns.unwrap_or(ns),
         };
-        let shown = if sign.is_empty() { shown } else { first - ns };
-        self.last_ns = ns;
+        self.last_ns = Some(ns);
+        let mark = match self.latest.is_passed(Some(ns)) {
+            true => '<',
+            false => ' ',
+        };
+        let sign = if ns < from { "-" } else { "" };
+        let shown = ns.abs_diff(from);
         let text = format!(
             "{sign}{}.{:09}",
             shown / 1_000_000_000,
             shown % 1_000_000_000
         );
-        format!("{text:>14}")
+        format!("{text:>14}{mark}")
     }
 
     fn columns(&mut self, c: &Context) {
@@ -147,10 +162,8 @@ impl Text {
         if self.options.clock != Clock::Delta && self.prefix.serial == Some(key) {
             return;
         }
-        let time = self.time(c.at.time_ns);
-        let gpu = c
-            .gpu
-            .map_or_else(|| "gpu?".to_owned(), |g| format!("gpu{g}"));
+        let time = self.time(c.at);
+        let gpu = gpu_name(c.gpu);
         let token = c
             .token
             .map_or_else(|| "?".to_owned(), |t| format!("{t:#07x}"));
@@ -159,7 +172,7 @@ impl Text {
             None => String::new(),
         };
         self.prefix.text = format!(
-            "{time} {:<20} {gpu} {token:<7} {:<4} {phase}",
+            "{time}{:<20} {gpu} {token:<7} {:<4} {phase}",
             Plain(&Who(c).to_string()),
             EngineName(c.engine)
         );
@@ -168,13 +181,9 @@ impl Text {
 
     /// A line that belongs to no submission.
     fn note(&mut self, at: At, role: Role, text: std::fmt::Arguments<'_>) -> io::Result<()> {
-        let time = self.time(at.time_ns);
-        let pid = if at.pid == 0 {
-            "-".to_owned()
-        } else {
-            format!("pid {}", at.pid)
-        };
-        let prefix = format!("{time} {pid:<20} ");
+        let time = self.time(at);
+        let pid = format!("pid {}", pid_name(at.pid));
+        let prefix = format!("{time}{pid:<20} ");
         self.prefix.serial = None;
         let mut f = Formatter::new(self.out.object(), self.color);
         f.line(&prefix, 0, Some(role));
@@ -196,13 +205,12 @@ impl Text {
             Some(if incomplete { Role::Alarm } else { Role::Dim }),
         );
         f.text(format_args!(
-            "submission {} position {} put {} -> {}, {} {}, {} B",
+            "submission {} position {} put {} -> {}, {}, {} B",
             c.serial,
             s.position,
             s.prev_put,
             s.gp_put,
-            s.entries,
-            if s.entries == 1 { "entry" } else { "entries" },
+            plural_of(s.entries.into(), "entry", "entries"),
             s.bytes
         ));
         if let Some(get) = s.gp_get {
@@ -214,6 +222,39 @@ impl Text {
         if c.late {
             f.text(format_args!(", late"));
         }
+        f.end();
+        self.out.end_object()
+    }
+
+    /// What is shown with `-v`, or where the user asks for it by a filter: the nodes of graphs, which the line of the
+    /// replay sums up, and what is done to QMDs without running them.
+    fn is_mechanics(&self, op: &Operation) -> bool {
+        let asked = self.options.detail >= Detail::Methods || self.options.filtered;
+        let mechanics = match op {
+            Operation::Launch(l) => l.replay.is_some(),
+            Operation::Barrier(b) => b.what.starts_with("pcas_"),
+            _ => false,
+        };
+        mechanics && !asked
+    }
+
+    fn chip(&mut self, c: &Context, chip: &ChipSettled) -> io::Result<()> {
+        // What is only assumed must be seen; the rest is for those who ask.
+        if !chip.by.is_assumed() && !self.options.verbose {
+            return Ok(());
+        }
+        self.columns(c);
+        let mut f = Formatter::new(self.out.object(), self.color);
+        f.line(&self.prefix.text, 0, Some(Role::Dim));
+        let by = match chip.by {
+            ChipBy::Given => "as --chip says",
+            ChipBy::Pci => "by its PCI id",
+            ChipBy::Bound => "by a class that was bound",
+            ChipBy::QmdVersion => "by the version of its QMDs",
+            ChipBy::Methods => "assumed from the methods used; --chip NAME says another",
+            ChipBy::Channel => "assumed from the channel's class; --chip NAME says another",
+        };
+        f.text(format_args!("decoded as for {}: {by}", chip.chip));
         f.end();
         self.out.end_object()
     }
@@ -268,6 +309,7 @@ impl Text {
         let verbose = self.options.verbose;
         match life {
             Life::Present { name } if verbose => {
+                let name = known_name(name).unwrap_or("?");
                 self.note(at, Role::Dim, format_args!("traced: {}", Plain(name)))
             }
             Life::Fork { child } => {
@@ -277,6 +319,7 @@ impl Text {
                 self.note(at, Role::Dim, format_args!("made thread {child}"))
             }
             Life::Exec { name } => {
+                let name = known_name(name).unwrap_or("?");
                 self.note(at, Role::Dim, format_args!("executed {}", Plain(name)))
             }
             Life::Exit { process: true } => self.note(at, Role::Dim, format_args!("exited")),
@@ -295,22 +338,33 @@ impl Text {
             Lost::Entries { position, count } => self.note(
                 l.at,
                 Role::Alarm,
-                format_args!("LOST {count} entries{of} from position {position}: overwritten before they were read"),
+                format_args!(
+                    "LOST {}{of} from position {position}: overwritten before being read",
+                    plural_of(*count, "entry", "entries")
+                ),
             ),
             Lost::Records { kind, count } => self.note(
                 l.at,
                 Role::Alarm,
-                format_args!("LOST {count} {kind} records{of}: the buffer was full; try a larger --buffer"),
+                format_args!(
+                    "LOST {}{of} ({kind}): the buffer was full; try a larger --buffer",
+                    plural(*count, "record")
+                ),
             ),
             Lost::UnknownChannel { token, count } => {
-                let token = token.map_or_else(|| "unknown".to_owned(), |t| format!("{t:#07x}"));
+                let token = token.map_or_else(|| "?".to_owned(), |t| format!("{t:#07x}"));
                 self.note(
                     l.at,
                     Role::Alarm,
-                    format_args!("LOST {count} doorbells of token {token}: no such channel is known"),
+                    format_args!(
+                        "LOST {} of token {token}: no such channel is known",
+                        plural(*count, "doorbell")
+                    ),
                 )
             }
-            Lost::Blind { why } => self.note(l.at, Role::Alarm, format_args!("BLIND: {}", Plain(why))),
+            Lost::Untraced { why } => {
+                self.note(l.at, Role::Alarm, format_args!("UNTRACED: {}", Plain(why)))
+            }
         }
     }
 }
@@ -342,6 +396,8 @@ impl Sink for Text {
             Body::Stop(s) => return self.stop(c, s),
             Body::Entry(_) if self.options.detail < Detail::Words => return Ok(()),
             Body::Method(_) if self.options.detail < Detail::Methods => return Ok(()),
+            Body::Chip(chip) => return self.chip(c, chip),
+            Body::Operation(op) if self.is_mechanics(op) => return Ok(()),
             Body::Entry(_) | Body::Method(_) | Body::Operation(_) => {}
         }
         self.columns(c);
@@ -389,15 +445,22 @@ impl Sink for Text {
                     }
                 }
                 f.end();
-                words(&mut f, &self.prefix.text, e.bytes, redact);
+                for part in self.holes.parts(e.index, e.bytes) {
+                    words(&mut f, &self.prefix.text, part, redact);
+                }
             }
-            Body::Submission(_) | Body::Stop(_) => {}
+            Body::Submission(_) | Body::Stop(_) | Body::Chip(_) => {}
         }
         self.out.end_object()
     }
 
-    fn record(&mut self, record: &Record) -> io::Result<()> {
+    fn record(&mut self, record: &Record, _model: &Model) -> io::Result<()> {
         self.end_run()?;
+        if let Record::Submission(s) = record
+            && self.options.detail >= Detail::Words
+        {
+            self.holes.note(s);
+        }
         match record {
             // Loss is shown even where only the ledger is asked for: it must not come as a surprise.
             Record::Loss(l) if !self.options.quiet => self.loss(l),
@@ -416,7 +479,7 @@ impl Sink for Text {
         self.out.unshown()
     }
 
-    fn finish(&mut self, ledger: &Ledger) -> io::Result<()> {
+    fn finish(&mut self, ledger: &Ledger, _model: &Model) -> io::Result<()> {
         self.end_run()?;
         if self.options.verbose {
             super::ledger::margins(self.out.object(), ledger, self.color);
@@ -427,11 +490,17 @@ impl Sink for Text {
     }
 }
 
-/// The raw words of an entry, eight a line, with their offset.
-fn words(f: &mut Formatter<'_>, prefix: &str, bytes: &[u8], redact: Option<&Redactor>) {
-    if bytes.is_empty() {
-        return;
-    }
+/// The raw words of a part of an entry, eight a line, with their offset.
+fn words(f: &mut Formatter<'_>, prefix: &str, part: Part<'_>, redact: Option<&Redactor>) {
+    let (at, bytes) = match part {
+        Part::Read(at, bytes) => (at, bytes),
+        Part::Missing(bytes) => {
+            f.line(prefix, 2, Some(Role::Alarm));
+            f.text(format_args!("-- {bytes} B not read"));
+            f.end();
+            return;
+        }
+    };
     if let Some(redact) = redact {
         f.line(prefix, 2, Some(Role::Dim));
         f.text(format_args!("{}", redact.hide(bytes)));
@@ -440,7 +509,7 @@ fn words(f: &mut Formatter<'_>, prefix: &str, bytes: &[u8], redact: Option<&Reda
     }
     for (i, line) in bytes.chunks(32).enumerate() {
         f.line(prefix, 2, Some(Role::Dim));
-        f.text(format_args!("{:06x}", i * 32));
+        f.text(format_args!("{:06x}", at + i * 32));
         for word in line.chunks(4) {
             match <[u8; 4]>::try_from(word) {
                 Ok(word) => f.text(format_args!(" {:08x}", u32::from_le_bytes(word))),

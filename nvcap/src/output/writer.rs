@@ -1,21 +1,59 @@
-//! Where a sink's bytes go: standard output or a file, buffered, with a full disk counted and not hidden.
+//! Where a sink's bytes go: a standard stream or a file, buffered, with a full disk counted and not hidden.
 //!
 //! The unit is one object (a JSON line, a text line with those that belong to it): what is in the file is always
 //! whole objects. When a write fails because there is no room, the file is cut back to the last whole object,
 //! the objects that were in the buffer are counted as unshown, and the next flush tries again. A reader that went
-//! away is an error of kind `BrokenPipe`, for the caller to end quietly. Knows no format.
+//! away is an error of kind `BrokenPipe`, for the caller to end quietly. One that takes nothing is waited for until the
+//! user asks for the end ([`crate::blocked_write`]); then what is left counts as unshown, too. Knows no format.
 
-use std::fs::{File, OpenOptions};
 use std::io::{self, IsTerminal, Seek, Write};
 use std::path::{Path, PathBuf};
+
+use super::file::Named;
+use super::message::tell;
+use crate::blocked_write;
 
 /// Bytes gathered before they are written.
 const BUFFER: usize = 256 * 1024;
 
+/// Bytes of one write, so that a slow reader is seen to take something: what a pipe holds.
+const PIECE: usize = 64 * 1024;
+
+/// Bytes that a pipe takes in one piece (PIPE_BUF).
+const UNTORN: usize = 4096;
+
+/// A stream that this program was started with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Standard {
+    Output,
+    Error,
+}
+
+impl Standard {
+    fn is_terminal(self) -> bool {
+        match self {
+            Self::Output => io::stdout().is_terminal(),
+            Self::Error => io::stderr().is_terminal(),
+        }
+    }
+
+    /// How much of `bytes` is written at once. A traced command writes to standard error, too: whole lines, as many as
+    /// a pipe takes in one piece, so that neither's lines are torn by the other's.
+    fn piece(self, bytes: &[u8]) -> usize {
+        if self == Self::Output {
+            return bytes.len().min(PIECE);
+        }
+        let most = &bytes[..bytes.len().min(UNTORN)];
+        most.iter()
+            .rposition(|b| *b == b'\n')
+            .map_or(most.len(), |end| end + 1)
+    }
+}
+
 enum Target {
-    Stdout(io::Stdout),
+    Standard(Standard),
     File {
-        file: File,
+        named: Named,
         path: PathBuf,
     },
     /// For tests and for users of the library.
@@ -41,35 +79,45 @@ impl Output {
     /// Standard output. To a terminal every object is written at once.
     #[must_use]
     pub fn stdout() -> Self {
-        let out = io::stdout();
-        let line_buffered = out.is_terminal();
-        let mut output = Self::new(Target::Stdout(out), None);
-        output.line_buffered = line_buffered;
+        Self::standard(Standard::Output)
+    }
+
+    /// Standard error, as standard output; other writers' lines are not torn.
+    #[must_use]
+    pub fn stderr() -> Self {
+        Self::standard(Standard::Error)
+    }
+
+    fn standard(stream: Standard) -> Self {
+        let mut output = Self::new(Target::Standard(stream), None);
+        output.line_buffered = stream.is_terminal();
         output
     }
 
-    /// A file, made readable by its owner alone (what a program sends to its GPU is its user's secret) and
-    /// emptied if it was there. Its mode is set to 0600 also where it existed.
+    /// A file, made readable by its owner alone (what a program sends to its GPU is its user's secret). What was in it
+    /// stays until there is something to write; [`super::file`] has what is refused.
     ///
     /// # Errors
-    /// When it cannot be opened, or is a directory.
+    /// When it cannot be opened, is a directory, or is not the user's own.
     pub fn file(path: &Path) -> io::Result<Self> {
-        let mut options = OpenOptions::new();
-        options.write(true).create(true).truncate(true);
-        #[cfg(unix)]
-        {
-            use std::os::unix::fs::OpenOptionsExt;
-            options.mode(0o600);
+        let named = Named::open(path)?;
+        let (path, whole) = (path.to_owned(), named.regular.then_some(0));
+        Ok(Self::new(Target::File { named, path }, whole))
+    }
+
+    /// A second output to the same place, for what comes behind all that this one writes.
+    ///
+    /// # Errors
+    /// When the place cannot be opened twice.
+    pub fn again(&self) -> io::Result<Self> {
+        match &self.target {
+            Target::Standard(stream) => Ok(Self::standard(*stream)),
+            Target::File { named, path } => {
+                let (named, path) = (named.again()?, path.clone());
+                Ok(Self::new(Target::File { named, path }, None))
+            }
+            Target::Other(_) => Err(io::ErrorKind::Unsupported.into()),
         }
-        let file = options.open(path)?;
-        let regular = file.metadata()?.is_file();
-        #[cfg(unix)]
-        if regular {
-            use std::os::unix::fs::PermissionsExt;
-            file.set_permissions(std::fs::Permissions::from_mode(0o600))?;
-        }
-        let path = path.to_owned();
-        Ok(Self::new(Target::File { file, path }, regular.then_some(0)))
     }
 
     /// Any other writer.
@@ -94,7 +142,7 @@ impl Output {
     /// Goes to a terminal.
     #[must_use]
     pub fn is_terminal(&self) -> bool {
-        matches!(&self.target, Target::Stdout(out) if out.is_terminal())
+        matches!(&self.target, Target::Standard(stream) if stream.is_terminal())
     }
 
     /// The buffer, for one object to be appended to. [`Output::end_object`] must follow.
@@ -138,6 +186,11 @@ impl Output {
     }
 
     fn write_buffer(&mut self) -> io::Result<()> {
+        if let Target::File { named, .. } = &self.target
+            && let Err(e) = named.begin()
+        {
+            return self.give_up(0, e);
+        }
         if self.torn {
             match self.write_some(b"\n") {
                 (1, _) => self.torn = false,
@@ -163,11 +216,20 @@ impl Output {
     fn write_some(&mut self, bytes: &[u8]) -> (usize, Option<io::Error>) {
         let mut done = 0;
         while done < bytes.len() {
-            let result = match &mut self.target {
-                Target::Stdout(out) => out.write(&bytes[done..]),
-                Target::File { file, .. } => file.write(&bytes[done..]),
-                Target::Other(w) => w.write(&bytes[done..]),
+            if blocked_write::is_over() && self.whole.is_none() {
+                return (done, Some(io::ErrorKind::TimedOut.into()));
+            }
+            let rest = &bytes[done..];
+            let target = &mut self.target;
+            let piece = match target {
+                Target::Standard(stream) => &rest[..stream.piece(rest)],
+                _ => &rest[..rest.len().min(PIECE)],
             };
+            let result = blocked_write::write(|| match target {
+                Target::Standard(stream) => write_once(*stream, piece),
+                Target::File { named, .. } => named.file.write(piece),
+                Target::Other(w) => w.write(piece),
+            });
             match result {
                 Ok(0) => return (done, Some(io::ErrorKind::WriteZero.into())),
                 Ok(n) => done += n,
@@ -176,7 +238,8 @@ impl Output {
             }
         }
         let flushed = match &mut self.target {
-            Target::Stdout(out) => out.flush(),
+            Target::Standard(Standard::Output) => io::stdout().flush(),
+            Target::Standard(Standard::Error) => Ok(()),
             Target::Other(w) => w.flush(),
             Target::File { .. } => Ok(()),
         };
@@ -189,25 +252,36 @@ impl Output {
         let whole_bytes = safe.checked_sub(1).map_or(0, |i| self.ends[i]);
         self.unshown += (self.ends.len() - safe) as u64;
         match (&mut self.target, &mut self.whole) {
-            (Target::File { file, .. }, Some(whole)) => {
+            (Target::File { named, .. }, Some(whole)) => {
                 *whole += whole_bytes as u64;
                 let end = *whole;
-                let cut = file
+                let cut = named
+                    .file
                     .set_len(end)
-                    .and_then(|()| file.seek(io::SeekFrom::Start(end)));
+                    .and_then(|()| named.file.seek(io::SeekFrom::Start(end)));
                 self.torn = cut.is_err();
             }
             _ => self.torn |= written > whole_bytes,
+        }
+        if error.kind() == io::ErrorKind::TimedOut {
+            if !self.told {
+                self.told = true;
+                tell(format_args!(
+                    "{} is not read; what was not written by now is counted and makes the trace INCOMPLETE",
+                    self.name()
+                ));
+            }
+            return Ok(());
         }
         if !is_full(&error) {
             return Err(self.describe(error));
         }
         if !self.told {
             self.told = true;
-            eprintln!(
-                "nvcap: {}; what cannot be written is counted and makes the trace INCOMPLETE; free some room",
+            tell(format_args!(
+                "{}; what cannot be written is counted and makes the trace INCOMPLETE; free some room",
                 self.describe(error)
-            );
+            ));
         }
         Ok(())
     }
@@ -216,12 +290,19 @@ impl Output {
         if error.kind() == io::ErrorKind::BrokenPipe {
             return error;
         }
-        let name = match &self.target {
-            Target::Stdout(_) => "standard output".to_owned(),
+        io::Error::new(
+            error.kind(),
+            format!("cannot write to {}: {error}", self.name()),
+        )
+    }
+
+    fn name(&self) -> String {
+        match &self.target {
+            Target::Standard(Standard::Output) => "standard output".to_owned(),
+            Target::Standard(Standard::Error) => "standard error".to_owned(),
             Target::File { path, .. } => path.display().to_string(),
             Target::Other(_) => "the output".to_owned(),
-        };
-        io::Error::new(error.kind(), format!("cannot write to {name}: {error}"))
+        }
     }
 }
 
@@ -229,6 +310,28 @@ impl Drop for Output {
     fn drop(&mut self) {
         // Whoever cares for the error has flushed before.
         let _ = self.flush();
+    }
+}
+
+/// One write. The library's own standard output takes no interruption for an answer.
+#[cfg(target_os = "linux")]
+fn write_once(stream: Standard, bytes: &[u8]) -> io::Result<usize> {
+    use std::os::fd::FromRawFd;
+
+    let fd = match stream {
+        Standard::Output => libc::STDOUT_FILENO,
+        Standard::Error => libc::STDERR_FILENO,
+    };
+    // SAFETY: a standard stream is open as long as the program runs, and is not closed here.
+    let mut file = std::mem::ManuallyDrop::new(unsafe { std::fs::File::from_raw_fd(fd) });
+    file.write(bytes)
+}
+
+#[cfg(not(target_os = "linux"))]
+fn write_once(stream: Standard, bytes: &[u8]) -> io::Result<usize> {
+    match stream {
+        Standard::Output => io::stdout().write(bytes),
+        Standard::Error => io::stderr().write(bytes),
     }
 }
 
@@ -320,6 +423,17 @@ mod tests {
         put(&mut o, "12345\n");
         assert_eq!(o.flush().unwrap_err().kind(), io::ErrorKind::BrokenPipe);
         assert!(o.flush().is_ok(), "and is told once");
+    }
+
+    #[test]
+    fn what_shares_a_stream_with_a_command_is_written_in_whole_lines() {
+        let line = |n: usize| "x".repeat(n - 1) + "\n";
+        let lines = line(3000) + &line(1000) + &line(200);
+        assert_eq!(Standard::Error.piece(lines.as_bytes()), 4000);
+        assert_eq!(Standard::Output.piece(lines.as_bytes()), 4200);
+        // One that is longer cannot be kept whole.
+        assert_eq!(Standard::Error.piece(line(5000).as_bytes()), UNTORN);
+        assert_eq!(Standard::Error.piece(b"no end"), 6);
     }
 
     #[test]

@@ -11,12 +11,23 @@ use std::{
 };
 
 use super::error::{Error, Result};
+use super::user::User;
+
+/// What is to be started.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Launch {
+    /// The command and its arguments.
+    pub argv: Vec<OsString>,
+    /// As whom; as nvcap's own user where none is named.
+    pub user: Option<User>,
+}
 
 /// A child that waits to be let go, or runs.
 #[derive(Debug)]
 pub struct Command {
     /// Its process id.
     pub pid: u32,
+    /// What is started and, where it is not nvcap's own user, as whom.
     name: String,
     go: Option<OwnedFd>,
     failure: std::fs::File,
@@ -34,15 +45,12 @@ fn pipe() -> io::Result<(OwnedFd, OwnedFd)> {
 }
 
 impl Command {
-    /// Forks the process that will execute `argv`. Call it before other threads are started.
+    /// Forks the process that will execute the command. Call it before other threads are started.
     ///
     /// # Errors
     /// When there can be no further process, or an argument holds a NUL.
-    pub fn prepare(argv: &[OsString]) -> Result<Self> {
-        let name = argv
-            .first()
-            .map(|a| a.to_string_lossy().into_owned())
-            .unwrap_or_default();
+    pub fn prepare(launch: &Launch) -> Result<Self> {
+        let name = launch.name();
         let wrong = |why: &dyn std::fmt::Display| {
             Error::new(
                 format!("running {name}"),
@@ -50,13 +58,11 @@ impl Command {
                 "check the command behind --",
             )
         };
-        let args: Vec<CString> = argv
-            .iter()
-            .map(|a| CString::new(a.clone().into_vec()))
-            .collect::<std::result::Result<_, _>>()
-            .map_err(|e| wrong(&e))?;
-        let mut pointers: Vec<*const libc::c_char> = args.iter().map(|a| a.as_ptr()).collect();
-        pointers.push(std::ptr::null());
+        let args = strings(launch.argv.iter().cloned()).map_err(|e| wrong(&e))?;
+        let argv = pointers(&args);
+        let environment = launch.user.as_ref().map(environment).transpose();
+        let environment = environment.map_err(|e| wrong(&e))?;
+        let envp = environment.as_deref().map(pointers);
         let (go_read, go_write) = pipe().map_err(|e| wrong(&e))?;
         let (failure_read, failure_write) = pipe().map_err(|e| wrong(&e))?;
         // SAFETY: in the child only async-signal-safe functions are called before exec or _exit.
@@ -71,7 +77,9 @@ impl Command {
                     go_read.as_raw_fd(),
                     go_write.as_raw_fd(),
                     failure_write.as_raw_fd(),
-                    &pointers,
+                    launch.user.as_ref(),
+                    &argv,
+                    envp.as_deref(),
                 )
             }
         }
@@ -96,18 +104,32 @@ impl Command {
         // SAFETY: one byte of a static.
         unsafe { libc::write(go.as_raw_fd(), b"g".as_ptr().cast(), 1) };
         drop(go);
-        let mut errno = [0; 4];
+        let mut failure = [0; 8];
         // The pipe closes by itself when the exec succeeds.
-        if self.failure.read_exact(&mut errno).is_ok() {
-            let e = io::Error::from_raw_os_error(i32::from_ne_bytes(errno));
+        if self.failure.read_exact(&mut failure).is_ok() {
             self.wait();
-            return Err(Error::new(
-                format!("running {}", self.name),
-                e,
-                "check the command's name and its rights",
-            ));
+            return Err(self.failed(failure));
         }
         Ok(())
+    }
+
+    /// What the child could not do, by what it wrote.
+    fn failed(&self, failure: [u8; 8]) -> Error {
+        let [step, errno] =
+            [&failure[..4], &failure[4..]].map(|b| i32::from_ne_bytes([b[0], b[1], b[2], b[3]]));
+        let e = io::Error::from_raw_os_error(errno);
+        let what = format!("running {}", self.name);
+        let changing = match step {
+            step if step == Step::Groups as i32 => "its groups",
+            step if step == Step::Group as i32 => "its group",
+            step if step == Step::User as i32 => "its user",
+            _ => return Error::new(what, e, "check the command's name and its rights"),
+        };
+        Error::new(
+            what,
+            format!("{changing} could not be set: {e}"),
+            "run nvcap as root (sudo nvcap ...), or leave --user out",
+        )
     }
 
     /// Its status, if it has ended.
@@ -121,7 +143,7 @@ impl Command {
     }
 
     fn reap(&mut self, flags: i32) -> Option<ExitStatus> {
-        if self.status.is_none() {
+        if self.status.is_none() && has_ended(self.pid, flags) {
             let mut status = 0;
             // SAFETY: status is an int; the process is our child.
             if unsafe { libc::waitpid(self.pid as i32, &mut status, flags) } == self.pid as i32 {
@@ -140,9 +162,74 @@ impl Command {
     }
 }
 
+/// Whether a child has ended; one that is merely stopped, for whoever traces it, has not. Its status stays to be taken.
+fn has_ended(pid: u32, flags: i32) -> bool {
+    // SAFETY: a structure of numbers, for which zero is a value.
+    let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
+    let options = libc::WEXITED | libc::WNOWAIT | flags;
+    // SAFETY: room for one structure.
+    let result = unsafe { libc::waitid(libc::P_PID, pid, &mut info, options) };
+    // SAFETY: waitid has filled the structure, or left it zero where there is nothing.
+    let known = unsafe { info.si_pid() } == pid as i32;
+    let stopped = matches!(info.si_code, libc::CLD_TRAPPED | libc::CLD_STOPPED);
+    result == 0 && known && !stopped
+}
+
+impl Launch {
+    fn name(&self) -> String {
+        let command = self.argv.first().cloned().unwrap_or_default();
+        let command = command.to_string_lossy();
+        match &self.user {
+            Some(user) => format!("{command} as {}", user.name),
+            None => command.into_owned(),
+        }
+    }
+}
+
+fn strings(
+    all: impl Iterator<Item = OsString>,
+) -> std::result::Result<Vec<CString>, std::ffi::NulError> {
+    all.map(|s| CString::new(s.into_vec())).collect()
+}
+
+/// As exec takes them: a null pointer is the end.
+fn pointers(strings: &[CString]) -> Vec<*const libc::c_char> {
+    let end = std::iter::once(std::ptr::null());
+    strings.iter().map(|s| s.as_ptr()).chain(end).collect()
+}
+
+/// nvcap's own environment, but for what says who one is.
+fn environment(user: &User) -> std::result::Result<Vec<CString>, std::ffi::NulError> {
+    let is_changed = |name: &OsString| user.environment.iter().any(|(n, _)| name == n);
+    let kept = std::env::vars_os().filter(|(name, _)| !is_changed(name));
+    let own = user.environment.iter();
+    let own = own.map(|(name, value)| (OsString::from(name), value.clone()));
+    strings(kept.chain(own).map(|(mut name, value)| {
+        name.push("=");
+        name.push(value);
+        name
+    }))
+}
+
+/// What the child does, one after the other.
+#[derive(Clone, Copy)]
+enum Step {
+    Groups = 1,
+    Group,
+    User,
+    Exec,
+}
+
 /// # Safety
-/// To be called in a forked child only; `argv` must be NUL-terminated strings behind a null-terminated list.
-unsafe fn child(go: i32, other: i32, failure: i32, argv: &[*const libc::c_char]) -> ! {
+/// To be called in a forked child only; `argv` and `envp` must be NUL-terminated strings behind a null-terminated list.
+unsafe fn child(
+    go: i32,
+    other: i32,
+    failure: i32,
+    user: Option<&User>,
+    argv: &[*const libc::c_char],
+    envp: Option<&[*const libc::c_char]>,
+) -> ! {
     // SAFETY: async-signal-safe functions on descriptors of ours and on memory of the parent's copied frame.
     unsafe {
         // Without this our own copy keeps the pipe open when nvcap dies before it says go.
@@ -151,12 +238,57 @@ unsafe fn child(go: i32, other: i32, failure: i32, argv: &[*const libc::c_char])
         if libc::read(go, (&raw mut byte).cast(), 1) != 1 {
             libc::_exit(125);
         }
-        for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGPIPE] {
+        for signal in [
+            libc::SIGINT,
+            libc::SIGTERM,
+            libc::SIGHUP,
+            libc::SIGPIPE,
+            libc::SIGXFSZ,
+        ] {
             libc::signal(signal, libc::SIG_DFL);
         }
-        libc::execvp(argv[0], argv.as_ptr());
-        let errno = (*libc::__errno_location()).to_ne_bytes();
-        libc::write(failure, errno.as_ptr().cast(), 4);
+        if let Some(Err(step)) = user.map(|user| become_user(user)) {
+            fail(failure, step);
+        }
+        match envp {
+            Some(envp) => libc::execvpe(argv[0], argv.as_ptr(), envp.as_ptr()),
+            None => libc::execvp(argv[0], argv.as_ptr()),
+        };
+        fail(failure, Step::Exec)
+    }
+}
+
+/// Changes who the process is, for good: the groups first, for a user who is not root may not. Else the step that failed.
+/// The system calls themselves: the library's functions would first look for other threads.
+///
+/// # Safety
+/// To be called in a forked child only.
+unsafe fn become_user(user: &User) -> std::result::Result<(), Step> {
+    let (uid, gid) = (user.uid, user.gid);
+    // SAFETY: as many numbers as are named; the other two calls take numbers alone.
+    unsafe {
+        if libc::syscall(libc::SYS_setgroups, user.groups.len(), user.groups.as_ptr()) != 0 {
+            return Err(Step::Groups);
+        }
+        if libc::syscall(libc::SYS_setresgid, gid, gid, gid) != 0 {
+            return Err(Step::Group);
+        }
+        if libc::syscall(libc::SYS_setresuid, uid, uid, uid) != 0 {
+            return Err(Step::User);
+        }
+    }
+    Ok(())
+}
+
+/// Tells the parent what failed, and why.
+///
+/// # Safety
+/// To be called in a forked child only, right after what failed.
+unsafe fn fail(to: i32, step: Step) -> ! {
+    // SAFETY: async-signal-safe functions; eight bytes of this frame.
+    unsafe {
+        let failure = [step as i32, *libc::__errno_location()];
+        libc::write(to, failure.as_ptr().cast(), 8);
         libc::_exit(127)
     }
 }

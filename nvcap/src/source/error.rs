@@ -2,6 +2,8 @@
 
 use std::{fmt, io};
 
+use super::rights;
+
 /// A failure with its remedy.
 #[derive(Debug)]
 pub struct Error {
@@ -44,7 +46,7 @@ pub type Result<T> = std::result::Result<T, Error>;
 pub fn remedy_for_refusal(e: &io::Error) -> &'static str {
     match e.raw_os_error() {
         Some(libc::EPERM | libc::EACCES) => {
-            "run it as root (sudo nvcap ...) or give it cap_bpf,cap_perfmon,cap_sys_ptrace+ep; `nvcap doctor` says more"
+            concat!(rights::remedy!(), "; `nvcap doctor` says more")
         }
         Some(libc::ESRCH | libc::ENOENT) => "check the process id",
         Some(libc::ENOSPC) => {

@@ -25,17 +25,17 @@ pub enum How {
 
 /// What both sources are asked for.
 #[derive(Clone, Debug)]
-pub struct Options {
+pub struct LiveOptions {
     /// Which source.
     pub how: How,
     /// Of the trap.
-    pub trap: trap::Options,
+    pub trap: trap::TrapOptions,
     /// Of observing.
-    pub observe: observe::Options,
+    pub observe: observe::ObserveOptions,
 }
 
 /// A live source of either kind.
-pub enum Either {
+pub enum LiveSource {
     /// Breakpoints and BPF programs.
     Trap(Box<live::Trap>),
     /// Polling.
@@ -64,7 +64,7 @@ pub fn trap_refused() -> Option<String> {
 ///
 /// # Errors
 /// The first mistake found, with its remedy.
-pub fn choose(options: &Options, target: &Target) -> Result<(How, Option<String>)> {
+pub fn choose(options: &LiveOptions, target: &Target) -> Result<(How, Option<String>)> {
     let refused = match options.how {
         How::Auto => trap_refused(),
         How::Trap | How::Observe => None,
@@ -73,7 +73,7 @@ pub fn choose(options: &Options, target: &Target) -> Result<(How, Option<String>
         observe::check(target)?;
         return Ok((How::Observe, refused));
     }
-    precheck::check(target, !options.trap.given.is_empty())?;
+    precheck::check(target, !options.trap.named.is_empty())?;
     Ok((options.how, None))
 }
 
@@ -82,13 +82,14 @@ pub fn choose(options: &Options, target: &Target) -> Result<(How, Option<String>
 ///
 /// # Errors
 /// When the trap was asked for and cannot be had.
-pub fn make(chosen: How, options: Options, instead: impl FnOnce(&str)) -> Result<Either> {
-    let observe = |o: observe::Options| Either::Observe(Box::new(observe::Session::new(o)));
+pub fn make(chosen: How, options: LiveOptions, instead: impl FnOnce(&str)) -> Result<LiveSource> {
+    let observe =
+        |o: observe::ObserveOptions| LiveSource::Observe(Box::new(observe::Session::new(o)));
     if chosen == How::Observe {
         return Ok(observe(options.observe));
     }
     match live::Trap::new(options.trap) {
-        Ok(trap) => Ok(Either::Trap(Box::new(trap))),
+        Ok(trap) => Ok(LiveSource::Trap(Box::new(trap))),
         Err(e) if chosen == How::Auto => {
             instead(&e.to_string());
             Ok(observe(options.observe))
@@ -97,7 +98,7 @@ pub fn make(chosen: How, options: Options, instead: impl FnOnce(&str)) -> Result
     }
 }
 
-impl Source for Either {
+impl Source for LiveSource {
     type End = End;
 
     fn shown_by(&mut self, thread: i32) {
@@ -128,10 +129,17 @@ impl Source for Either {
         }
     }
 
-    fn gather(&self) -> Duration {
+    fn batch_time(&self) -> Duration {
         match self {
-            Self::Trap(s) => s.gather(),
-            Self::Observe(s) => s.gather(),
+            Self::Trap(s) => s.batch_time(),
+            Self::Observe(s) => s.batch_time(),
+        }
+    }
+
+    fn most_waiting(&self) -> usize {
+        match self {
+            Self::Trap(s) => s.most_waiting(),
+            Self::Observe(s) => s.most_waiting(),
         }
     }
 
@@ -146,6 +154,28 @@ impl Source for Either {
         match self {
             Self::Trap(s) => End::Trap(s.finish(to)),
             Self::Observe(s) => End::Observe(s.finish(to)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::source::run::QUEUE;
+
+    /// What is chosen answers as the source itself does, also where that is not the usual answer.
+    #[test]
+    fn what_may_wait_is_the_chosen_source_s_to_say() {
+        for (cpu, most) in [(None, QUEUE), (Some(0.1), observe::WAITING_IN_BUDGET)] {
+            let options = || observe::ObserveOptions {
+                cpu,
+                ..observe::ObserveOptions::default()
+            };
+            let itself = observe::Session::new(options());
+            let chosen = LiveSource::Observe(Box::new(observe::Session::new(options())));
+            assert_eq!(itself.most_waiting(), most);
+            assert_eq!(chosen.most_waiting(), most);
+            assert_eq!(chosen.batch_time(), itself.batch_time());
         }
     }
 }

@@ -4,15 +4,22 @@
 //! - `memory`: rings and pushbuffers read through `/proc/PID/mem` (Linux).
 //! - `file`: captures and logs.
 //! - `observe`: the live trace without a trap, over `memory` (feature `trap`, with the trap it stands in for).
+//! - `exit_stop`: stops of the started command's processes at their end, for `observe`.
+//! - `clock`: what their times are of.
 //! - `run`: running either live source to its end; `how` chooses one.
+//! - `command`: the command that is started for a trace, as which `user`.
 
+#[cfg(feature = "trap")]
+pub mod channels_file;
+#[cfg(target_os = "linux")]
+pub mod clock;
 #[cfg(feature = "trap")]
 pub mod command;
 #[cfg(feature = "trap")]
 pub mod error;
-pub mod file;
 #[cfg(feature = "trap")]
-pub mod given;
+mod exit_stop;
+pub mod file;
 #[cfg(feature = "trap")]
 pub mod how;
 #[cfg(target_os = "linux")]
@@ -20,6 +27,12 @@ pub mod memory;
 #[cfg(feature = "trap")]
 pub mod observe;
 #[cfg(feature = "trap")]
+pub mod rights;
+#[cfg(feature = "trap")]
 pub mod run;
 #[cfg(feature = "trap")]
+mod signals;
+#[cfg(feature = "trap")]
 pub mod trap;
+#[cfg(feature = "trap")]
+pub mod user;

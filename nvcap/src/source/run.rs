@@ -5,7 +5,6 @@
 //! ones can do ([`Source`]).
 
 use std::{
-    ffi::OsString,
     io,
     process::ExitStatus,
     sync::{
@@ -18,16 +17,17 @@ use std::{
 };
 
 use super::{
-    command::Command,
+    command::{Command, Launch},
     error::{Error, Result},
+    exit_stop, signals,
 };
-use crate::record::Record;
+use crate::record::{At, Loss, Lost, Record};
 
 /// What to trace.
 #[derive(Clone, Debug)]
 pub enum Target {
     /// A command, from its first submission.
-    Command(Vec<OsString>),
+    Command(Launch),
     /// Running processes.
     Pids(Vec<u32>),
 }
@@ -42,13 +42,16 @@ pub struct Limits {
 }
 
 /// A live source. One thread makes it, drives it and ends it.
+///
+/// No method has a default: a source that stands for another ([`super::how::LiveSource`]) could forget to pass one on, and
+/// nothing would tell.
 pub trait Source: Sized {
     /// What it tells at its end beside the records.
     type End: Send + 'static;
 
     /// Told before anything else: the thread (by its id) that decodes and shows, so that the two need not compete for
     /// one processor.
-    fn shown_by(&mut self, _thread: i32) {}
+    fn shown_by(&mut self, thread: i32);
 
     /// A command will be executed by `pid`, which waits to be let go.
     ///
@@ -69,14 +72,11 @@ pub trait Source: Sized {
     fn step(&mut self, wait: Duration, to: &mut Vec<Record>) -> Result<()>;
 
     /// How long to let records gather after a step that gave some: fewer, larger batches.
-    fn gather(&self) -> Duration {
-        Duration::ZERO
-    }
+    fn batch_time(&self) -> Duration;
 
-    /// Bytes of records that may wait to be decoded while more are asked for.
-    fn most_waiting(&self) -> usize {
-        QUEUE
-    }
+    /// Bytes of records that may wait to be decoded while more are asked for; [`QUEUE`] where there is no reason to let
+    /// it be less.
+    fn most_waiting(&self) -> usize;
 
     /// True while a traced process lives.
     fn is_alive(&self) -> bool;
@@ -95,35 +95,9 @@ pub struct Outcome<E> {
 }
 
 /// Bytes of records that may wait to be decoded, where a source has no reason to let it be less.
-pub const QUEUE: usize = 512 << 20;
+pub const QUEUE: usize = 256 << 20;
 /// How long a command may go on after Ctrl-C before nvcap leaves it.
 const GRACE: Duration = Duration::from_secs(2);
-
-static SIGNAL: AtomicI32 = AtomicI32::new(0);
-
-extern "C" fn on_signal(signal: i32) {
-    SIGNAL.store(signal, Ordering::SeqCst);
-}
-
-fn catch_signals() {
-    for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
-        // SAFETY: the handler only stores to an atomic.
-        unsafe {
-            libc::signal(
-                signal,
-                on_signal as extern "C" fn(i32) as libc::sighandler_t,
-            )
-        };
-    }
-}
-
-fn size_of_record(record: &Record) -> usize {
-    match record {
-        Record::Submission(s) => 256 + s.segments.iter().map(|g| g.bytes.len() + 64).sum::<usize>(),
-        Record::Ioctl(i) => 512 + i.input.data.len() + i.output.data.len(),
-        _ => 256,
-    }
-}
 
 enum Message<E> {
     Records(Vec<Record>, usize),
@@ -147,15 +121,16 @@ pub fn run<S: Source>(
 ) -> Result<Outcome<S::End>> {
     // Forked before there are threads.
     let command = match &target {
-        Target::Command(argv) => Some(Command::prepare(argv)?),
+        Target::Command(launch) => Some(Command::prepare(launch)?),
         Target::Pids(_) => None,
     };
-    catch_signals();
+    // SAFETY: reads an id.
+    let shows = unsafe { libc::gettid() };
+    exit_stop::block_sigchld();
+    signals::catch(shows)?;
     let queued = Arc::new(AtomicUsize::new(0));
     let stop = Arc::new(AtomicI32::new(0));
     let (to, from) = mpsc::channel();
-    // SAFETY: reads an id.
-    let shows = unsafe { libc::gettid() };
     let reader = {
         let (queued, stop) = (queued.clone(), stop.clone());
         thread::Builder::new()
@@ -171,6 +146,7 @@ pub fn run<S: Source>(
                     s.shown_by(shows);
                     reader.run(s, target, limits, command, attached)
                 });
+                signals::traced();
                 let _ = reader.to.send(Message::End(Box::new(outcome)));
             })
             .map_err(|e| {
@@ -255,15 +231,23 @@ impl<E> Reader<E> {
         let started = Instant::now();
         let mut stopping: Option<Instant> = None;
         let mut quiet = 0u32;
+        let mut failed = None;
         loop {
             let mut batch = Vec::new();
             // Records may be committed without a wake-up each: look again soon while there are any.
-            let wait = if quiet < 64 {
-                Duration::from_millis(1)
-            } else {
-                Duration::from_millis(20)
-            };
-            source.step(wait, &mut batch)?;
+            let wait = Duration::from_millis(match quiet {
+                0..64 => 1,
+                64..256 => 20,
+                _ => 200,
+            });
+            let left = limits.duration.map(|d| d.saturating_sub(started.elapsed()));
+            let wait = left.map_or(wait, |left| wait.min(left));
+            if let Err(e) = source.step(wait, &mut batch) {
+                // What there is until now is worth its ledger.
+                failed = Some(e);
+                self.send(batch, limits.max_submissions);
+                break;
+            }
             if batch.is_empty() {
                 quiet = quiet.saturating_add(1);
                 if quiet == 8 {
@@ -285,7 +269,7 @@ impl<E> Reader<E> {
             {
                 break;
             }
-            match SIGNAL.swap(0, Ordering::SeqCst) {
+            match signals::take() {
                 0 => {}
                 signal => match (&mut command, stopping) {
                     // A command in the foreground got Ctrl-C itself; give it time to end, and trace its end.
@@ -301,11 +285,13 @@ impl<E> Reader<E> {
             if stopping.is_some_and(|s| s.elapsed() >= GRACE) {
                 break;
             }
-            if quiet == 0 && !source.gather().is_zero() {
-                thread::sleep(source.gather());
+            if quiet == 0 && !source.batch_time().is_zero() {
+                thread::sleep(source.batch_time());
             }
             while self.queued.load(Ordering::SeqCst) > source.most_waiting()
                 && self.stop.load(Ordering::SeqCst) == 0
+                && !signals::is_one()
+                && stopping.is_none_or(|s| s.elapsed() < GRACE)
             {
                 thread::sleep(Duration::from_millis(2));
             }
@@ -313,6 +299,15 @@ impl<E> Reader<E> {
         let mut last = Vec::new();
         let alive = source.is_alive();
         let end = source.finish(&mut last);
+        last.extend(failed.map(|e| {
+            Record::Loss(Loss {
+                at: At::default(),
+                channel: None,
+                what: Lost::Untraced {
+                    why: format!("the trace ended early: {e}"),
+                },
+            })
+        }));
         self.send(last, limits.max_submissions);
         let child = command
             .as_mut()
@@ -331,7 +326,7 @@ impl<E> Reader<E> {
             Record::Loss(_) => self.submissions < most,
             _ => true,
         });
-        let bytes = records.iter().map(size_of_record).sum();
+        let bytes = records.iter().map(Record::size).sum();
         self.queued.fetch_add(bytes, Ordering::SeqCst);
         // The other side only goes away with the whole program.
         let _ = self.to.send(Message::Records(records, bytes));

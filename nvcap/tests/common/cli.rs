@@ -6,8 +6,14 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 pub fn nvcap(args: &[&str]) -> Output {
+    nvcap_with(&[], args)
+}
+
+/// With these variables in its environment.
+pub fn nvcap_with(environment: &[(&str, &str)], args: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_nvcap"))
         .args(args)
+        .envs(environment.iter().copied())
         .env_remove("NO_COLOR")
         .output()
         .unwrap()

@@ -3,20 +3,25 @@
 
 #[cfg(feature = "cli")]
 pub mod cli;
+pub mod files;
 pub mod schema;
-pub mod shared;
 
+use nvcap::decode::event::{CopyEngine, CopyMode};
+use nvcap::record::CpuVa;
 use std::io::{self, Write};
 use std::sync::{Arc, Mutex};
 
 use nvcap::decode::event::{
-    Barrier, Bind, Body, ConstantBank, Context, Copy, Direction, Engine, EntryHead, EntryKind,
-    Event, Evidence, HostOp, Inline, InlineContent, Launch, LaunchHow, LaunchKind, Memory,
-    MethodWrite, Operation, Place, QmdRelease, Semaphore, SemaphoreAction, SemaphoreUnit,
-    SemaphoreWrite, Stop, StopReason, SubmissionHead,
+    Barrier, Bind, Body, ChipBy, ChipSettled, ConstantBank, Context, Copy, Direction, Engine,
+    EntryHead, Event, Evidence, Graph, HostOp, Inline, InlineContent, Launch, LaunchHow,
+    LaunchKind, Memory, MethodWrite, Moves, Operation, Place, QmdFrom, QmdRelease, Semaphore,
+    SemaphoreAction, SemaphoreUnit, SemaphoreWrite, Stop, SubmissionHead,
 };
+use nvcap::decode::pcas::PcasAction;
 use nvcap::output::writer::Output;
-use nvcap::record::{At, ChannelId, GpuVa, How};
+use nvcap::record::{At, ChannelId, How};
+use nvcap::wire::GpuVa;
+use nvcap::wire::{entry::EntryKind, stream::StopReason};
 
 /// What a sink wrote.
 #[derive(Clone, Default)]
@@ -66,28 +71,35 @@ pub fn context(serial: u64) -> Context {
 pub fn launch() -> Operation {
     Operation::Launch(Box::new(Launch {
         kind: LaunchKind::User,
-        how: LaunchHow::Pcas,
-        qmd: Some(0x2_0100_0100),
+        how: LaunchHow::Scheduled,
+        pcas: Some(PcasAction::InvalidatePrefetchCopySchedule),
+        replay: None,
+        place: None,
+        qmd: Some(GpuVa(0x2_0100_0100)),
         qmd_version: Some((4, 0)),
+        qmd_from: Some(QmdFrom::Stream),
         grid: Some([4096, 1, 1]),
         block: Some([256, 1, 1]),
         cluster: None,
+        cooperative: false,
         registers: Some(16),
         shared_bytes: Some(0),
+        shared_reserved_bytes: Some(1024),
         local_bytes: Some(0),
         barriers: Some(0),
-        program: Some(0x7f00_0000_1000),
+        program: Some(GpuVa(0x7f00_0000_1000)),
         program_bytes: Some(640),
+        moves: None,
         args: Some(vec![
             0, 0, 0xa0, 0, 0x7f, 0, 0, 0, 0, 0, 0xc0, 0, 0x7f, 0, 0, 0, 0, 0, 0x10, 0,
         ]),
         constant_banks: vec![ConstantBank {
             index: 0,
-            address: 0x2_0300_0000,
+            address: GpuVa(0x2_0300_0000),
             size: 0x240,
         }],
         releases: vec![QmdRelease {
-            address: 0x2_0400_0000,
+            address: GpuVa(0x2_0400_0000),
             payload: 5,
         }],
         dependent: None,
@@ -104,14 +116,94 @@ pub fn companion() -> Operation {
     Operation::Launch(l)
 }
 
+/// A node of a replay: a memset kernel of the driver's, which another node leads to.
+pub fn memset_node() -> Operation {
+    let Operation::Launch(mut l) = launch() else {
+        unreachable!()
+    };
+    l.kind = LaunchKind::DriverMemset;
+    l.how = LaunchHow::Dependent;
+    l.pcas = None;
+    l.replay = Some(7);
+    l.place = Some(2);
+    l.qmd = Some(GpuVa(0x2_0100_0400));
+    l.qmd_from = Some(QmdFrom::Image);
+    l.shared_reserved_bytes = Some(0);
+    l.moves = Some(Moves {
+        dst: GpuVa(0x7f00_00d0_0000),
+        src: None,
+        bytes: Some(8192),
+        value: Some(0x5a5a_5a5a),
+    });
+    l.args = Some(memset_args());
+    Operation::Launch(l)
+}
+
+/// Arguments of the driver's memset kernel: address, pattern, elements, pitch.
+fn memset_args() -> Vec<u8> {
+    [0x7f00_00d0_0000u64, 0x5a5a_5a5a, 2048, 0]
+        .map(u64::to_le_bytes)
+        .concat()
+}
+
+/// A cooperative launch in clusters whose QMD was let go by another PCAS.
+pub fn cooperative() -> Operation {
+    let Operation::Launch(mut l) = launch() else {
+        unreachable!()
+    };
+    l.how = LaunchHow::Released;
+    l.pcas = Some(PcasAction::DecrementDependence);
+    l.cluster = Some([4, 1, 1]);
+    l.cooperative = true;
+    Operation::Launch(l)
+}
+
+/// A launch of which nothing but the QMD's address is known.
+pub fn unresolved() -> Operation {
+    let Operation::Launch(mut l) = launch() else {
+        unreachable!()
+    };
+    l.kind = LaunchKind::Unresolved;
+    l.how = LaunchHow::Dependent;
+    l.pcas = None;
+    l.replay = Some(7);
+    l.place = Some(3);
+    l.qmd_version = None;
+    l.qmd_from = None;
+    (l.grid, l.block) = (None, None);
+    (l.registers, l.local_bytes, l.barriers) = (None, None, None);
+    (l.shared_bytes, l.shared_reserved_bytes) = (None, None);
+    (l.program, l.program_bytes, l.args) = (None, None, None);
+    l.constant_banks.clear();
+    l.releases.clear();
+    Operation::Launch(l)
+}
+
+pub fn graph() -> Operation {
+    Operation::Graph(Box::new(Graph {
+        replay: 7,
+        nodes: 4,
+        kernels: 2,
+        memsets: 1,
+        copies: 0,
+        driver: 0,
+        unresolved: 1,
+        channels: vec![ChannelId(3), ChannelId(4)],
+        submissions: vec![0, 1],
+        bytes: 5120,
+        uploaded: true,
+        conditional: false,
+    }))
+}
+
 pub fn copy() -> Operation {
     Operation::Copy(Box::new(Copy {
         bytes: 1 << 20,
-        src: Some(0x7f00_0020_0000),
-        dst: Some(0x7f00_00a0_0000),
+        src: Some(GpuVa(0x7f00_0020_0000)),
+        dst: Some(GpuVa(0x7f00_00a0_0000)),
         physical: (false, false),
-        mode: "linear",
-        engine: "ce2".into(),
+        mode: CopyMode::Linear,
+        engine: CopyEngine::Copy(Some(2)),
         direction: Some(Direction::HostToDevice),
         direction_from: Some(Evidence::Habit),
         line_bytes: 1 << 20,
@@ -119,7 +211,7 @@ pub fn copy() -> Operation {
         pitch: None,
         pattern: None,
         semaphore: Some(SemaphoreWrite {
-            address: 0x2_0400_0010,
+            address: GpuVa(0x2_0400_0010),
             payload: 9,
             timestamp: true,
         }),
@@ -131,7 +223,7 @@ pub fn copy() -> Operation {
             class: 0x3e,
             size: Some(56 << 20),
             offset: 0x1234,
-            cpu: Some(0x7f00_0020_0000),
+            cpu: Some(CpuVa(0x7f00_0020_0000)),
         }),
         dst_memory: None,
     }))
@@ -142,7 +234,7 @@ pub fn fill() -> Operation {
         unreachable!()
     };
     c.src = None;
-    c.mode = "fill";
+    c.mode = CopyMode::Fill;
     c.direction = None;
     c.pattern = Some(vec![0xdead_beef]);
     c.semaphore = None;
@@ -151,22 +243,33 @@ pub fn fill() -> Operation {
 
 pub fn inline() -> Operation {
     Operation::Inline(Inline {
-        dst: 0x7f00_00b0_0000,
+        dst: GpuVa(0x7f00_00b0_0000),
         bytes: 5,
         line_bytes: 5,
         lines: 1,
         content: Some(InlineContent::Data),
+        fill: None,
         direction: Direction::HostToDevice,
         head: b"hello".to_vec(),
         dst_memory: None,
     })
 }
 
+/// A memset that a macro of the driver's makes the data of.
+pub fn inline_fill() -> Operation {
+    let Operation::Inline(mut i) = inline() else {
+        unreachable!()
+    };
+    i.fill = Some(0xfeed_face);
+    i.head = vec![0xce, 0xfa, 0xed, 0xfe, 0xce];
+    Operation::Inline(i)
+}
+
 pub fn semaphore() -> Operation {
     Operation::Semaphore(Semaphore {
         unit: SemaphoreUnit::Host,
         action: SemaphoreAction::AcquireGreaterEqual,
-        address: 0x2_0400_0020,
+        address: GpuVa(0x2_0400_0020),
         payload: 77,
         wide: true,
         timestamp: false,
@@ -183,6 +286,11 @@ pub fn operations() -> Vec<Operation> {
         copy(),
         fill(),
         inline(),
+        inline_fill(),
+        memset_node(),
+        cooperative(),
+        unresolved(),
+        graph(),
         semaphore(),
         Operation::Barrier(Barrier {
             what: "wfi",
@@ -264,12 +372,19 @@ pub fn stop() -> Body<'static> {
     })
 }
 
+pub fn chip() -> Body<'static> {
+    Body::Chip(ChipSettled {
+        chip: "GH100",
+        by: ChipBy::QmdVersion,
+    })
+}
+
 /// Every body there is, in stream order.
 pub fn with_each(mut f: impl FnMut(Event<'_>)) {
     let context = context(0);
     let operations = operations();
     let bytes = [0x11; 12];
-    let mut bodies = vec![head(), entry(&bytes), method(), inline_method()];
+    let mut bodies = vec![head(), chip(), entry(&bytes), method(), inline_method()];
     bodies.extend(operations.iter().map(Body::Operation));
     bodies.push(stop());
     for body in bodies {

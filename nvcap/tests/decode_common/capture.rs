@@ -2,7 +2,7 @@
 
 use nvcap::{
     decode::{
-        Decoder, Options, Wants,
+        DecodeOptions, Decoder, Wants,
         event::{Context, Event},
     },
     record::{Record, Submission},
@@ -15,9 +15,9 @@ pub fn decode(
     wants: Wants,
     mut seen: impl FnMut(&Submission, &Event<'_>),
 ) -> Decoder {
-    let mut decoder = Decoder::new(Options {
+    let mut decoder = Decoder::new(DecodeOptions {
         wants,
-        ..Options::default()
+        ..DecodeOptions::default()
     });
     let mut serial = 0;
     for record in orc {

@@ -3,11 +3,12 @@
 
 use nvcap::{
     decode::{
-        Decoder, Options, Places,
+        DecodeOptions, Decoder, Places,
         encode::Pushbuffer,
-        event::{Body, EntryKind, MethodWrite, Operation, Stop},
+        event::{Body, ChipSettled, Launch, MethodWrite, Operation, Stop},
     },
-    record::{At, Channel, ChannelId, GpuVa, How, Origin, Segment, Submission},
+    record::{At, Channel, ChannelId, How, Origin, Segment, Submission},
+    wire::{GpuVa, entry::EntryKind},
 };
 
 /// Where the segments lie.
@@ -25,14 +26,15 @@ pub struct Bench {
     pub operations: Vec<Operation>,
     pub stops: Vec<Stop>,
     pub entries: Vec<EntryKind>,
+    pub chips: Vec<ChipSettled>,
 }
 
 impl Bench {
     pub fn new() -> Self {
-        Self::with(Options::default())
+        Self::with(DecodeOptions::default())
     }
 
-    pub fn with(options: Options) -> Self {
+    pub fn with(options: DecodeOptions) -> Self {
         Self {
             decoder: Decoder::new(options),
             position: 0,
@@ -44,6 +46,7 @@ impl Bench {
             operations: Vec::new(),
             stops: Vec::new(),
             entries: Vec::new(),
+            chips: Vec::new(),
         }
     }
 
@@ -100,6 +103,7 @@ impl Bench {
             operations,
             stops,
             entries,
+            chips,
             ..
         } = self;
         decoder.submission(&s, &context, &**places, &mut |e| match e.body {
@@ -107,7 +111,9 @@ impl Bench {
             Body::Operation(o) => operations.push(o.clone()),
             Body::Stop(s) => stops.push(s),
             Body::Entry(e) => entries.push(e.kind),
+            Body::Chip(c) => chips.push(c),
             Body::Submission(_) => {}
+            _ => panic!("{e:?} is not kept"),
         });
         self
     }
@@ -130,6 +136,22 @@ impl Bench {
         let mut told = self.told();
         assert_eq!(told.len(), 1, "{told:#?}");
         told.remove(0)
+    }
+}
+
+impl Bench {
+    /// The only launch since the last time: of a PCAS that does not launch at once, which is told as a barrier first.
+    pub fn launch(&mut self) -> Launch {
+        let mut told = self.told();
+        assert_eq!(told.len(), 2, "{told:#?}");
+        let Some(Operation::Launch(launch)) = told.pop() else {
+            panic!("{told:#?}")
+        };
+        assert!(
+            matches!(&told[0], Operation::Barrier(b) if b.what.starts_with("pcas_") && b.address == launch.qmd),
+            "{told:#?}"
+        );
+        *launch
     }
 }
 

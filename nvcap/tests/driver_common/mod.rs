@@ -2,7 +2,7 @@
 #![allow(dead_code)] // Each test program uses a part.
 
 use nvcap::{
-    driver::{self, Change, Model, Options, Version, layout, rm_request},
+    driver::{self, Change, Model, ModelOptions, Version, layout, rm_request},
     record::{At, Bytes, CpuVa, Device, Ioctl, Life, Mapping, Nested, Process, Record, Unmapping},
 };
 
@@ -104,7 +104,7 @@ impl Machine {
     pub fn new(version: &str, told: bool) -> Self {
         let version: Version = version.parse().unwrap();
         Self {
-            model: Model::new(Options {
+            model: Model::new(ModelOptions {
                 driver_version: told.then_some(version),
             }),
             changes: Vec::new(),

@@ -81,6 +81,8 @@ struct Line<'a> {
     data: Option<Cow<'a, str>>,
     len: Option<u64>,
     missing: Option<u64>,
+    #[serde(default)]
+    holes: Vec<[u64; 2]>,
     position: Option<u64>,
     prev_put: Option<u32>,
     gp_put: Option<u32>,
@@ -168,8 +170,10 @@ impl<R: BufRead> Reader<R> {
                     .with_context(|| format!("`raw` is {raw:?}"))?;
                 let hex = line.data.as_deref().unwrap_or("").as_bytes();
                 let data = unhex(if self.heads { &[] } else { hex })?;
+                let data = with_holes(data, &line.holes);
                 let len = (raw >> 42 & 0x1f_ffff) * 4;
-                if hex.len() as u64 != 2 * len {
+                let holes: u64 = line.holes.iter().map(|[_, n]| n).sum();
+                if hex.len() as u64 + 2 * holes != 2 * len {
                     let has = hex.len() as f64 / 2.0;
                     bail!("entry {raw:#x} says {len} bytes, `data` has {has}");
                 }
@@ -221,6 +225,21 @@ const DIGITS: [u8; 256] = {
     digits
 };
 
+/// Zeros where bytes are missing, which is not compared: that they are is told.
+fn with_holes(data: Vec<u8>, holes: &[[u64; 2]]) -> Vec<u8> {
+    let mut whole = Vec::with_capacity(data.len());
+    let mut rest = data.as_slice();
+    for [offset, len] in holes {
+        let before = (*offset as usize).saturating_sub(whole.len());
+        let (read, after) = rest.split_at(before.min(rest.len()));
+        whole.extend_from_slice(read);
+        whole.resize(whole.len() + *len as usize, 0);
+        rest = after;
+    }
+    whole.extend_from_slice(rest);
+    whole
+}
+
 fn unhex(text: &[u8]) -> Result<Vec<u8>> {
     let (pairs, rest) = text.as_chunks::<2>();
     if !rest.is_empty() {
@@ -242,6 +261,15 @@ fn unhex(text: &[u8]) -> Result<Vec<u8>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_missing_keeps_its_place() {
+        assert_eq!(with_holes(vec![1, 2], &[]), [1, 2]);
+        assert_eq!(
+            with_holes(vec![1, 2, 3], &[[0, 2], [3, 1], [6, 1]]),
+            [0, 0, 1, 0, 2, 3, 0]
+        );
+    }
 
     #[test]
     fn reads_entries_and_skips_what_it_does_not_need() {

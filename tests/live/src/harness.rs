@@ -9,12 +9,19 @@ use std::time::Instant;
 use anyhow::Result;
 
 /// One test.
-#[derive(Clone, Copy)]
 pub struct Test {
-    /// Its name, `group::what`.
-    pub name: &'static str,
-    /// The test. An error or a panic is a failure, unless it is a [`NotRun`].
-    pub run: fn() -> Result<()>,
+    name: String,
+    run: Box<dyn Fn() -> Result<()>>,
+}
+
+impl Test {
+    /// A test and its name, `group::what`. An error or a panic is a failure, unless it is a [`NotRun`].
+    pub fn new(name: impl Into<String>, run: impl Fn() -> Result<()> + 'static) -> Test {
+        Test {
+            name: name.into(),
+            run: Box::new(run),
+        }
+    }
 }
 
 /// The reason why a test could not run, as an error.
@@ -65,7 +72,7 @@ pub fn main(tests: &[Test]) -> ExitCode {
     };
     let chosen: Vec<&Test> = tests
         .iter()
-        .filter(|t| !ignored && wanted(t.name))
+        .filter(|t| !ignored && wanted(&t.name))
         .collect();
     if list {
         for test in chosen {
@@ -78,7 +85,7 @@ pub fn main(tests: &[Test]) -> ExitCode {
     let begin = Instant::now();
     for test in &chosen {
         let start = Instant::now();
-        let result = catch_unwind(AssertUnwindSafe(test.run));
+        let result = catch_unwind(AssertUnwindSafe(&test.run));
         let took = start.elapsed().as_secs_f64();
         match result {
             Ok(Ok(())) => {
@@ -96,12 +103,12 @@ pub fn main(tests: &[Test]) -> ExitCode {
                         test.name,
                         format!("{e:#}").replace('\n', "\n    ")
                     );
-                    failed.push(test.name);
+                    failed.push(test.name.as_str());
                 }
             },
             Err(_) => {
                 println!("test {} ... FAILED (panicked, {took:.1} s)", test.name);
-                failed.push(test.name);
+                failed.push(test.name.as_str());
             }
         }
     }

@@ -4,7 +4,9 @@
 //! These tests need root, hardware breakpoints and a built nvcap. Where one is missing, a test is reported as NOT RUN
 //! with the reason, and counted so; it never passes unrun.
 
+pub mod bpf_calls;
 pub mod harness;
+pub mod needs;
 pub mod operations;
 pub mod perf;
 pub mod programs;

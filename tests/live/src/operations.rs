@@ -10,6 +10,9 @@ use serde_json::Value;
 use softgpu::plan::Plan;
 use softgpu::stream::Op;
 
+/// Shared memory of a block that the system reserves on Hopper.
+const RESERVED: u64 = 1024;
+
 fn number(object: &Value, name: &str) -> Result<u64> {
     object[name]
         .as_u64()
@@ -42,13 +45,17 @@ fn check(want: &Op, got: &Value) -> Result<()> {
                 "registers {}",
                 fields.registers
             );
+            let shared = [
+                number(got, "shared_bytes")?,
+                number(got, "shared_reserved_bytes")?,
+            ];
             ensure!(
-                number(got, "shared_bytes")? == u64::from(fields.shared_bytes),
-                "shared {}",
+                shared == [u64::from(fields.shared_bytes) - RESERVED, RESERVED],
+                "shared {} of which {RESERVED} are the system's, not {shared:?}",
                 fields.shared_bytes
             );
             ensure!(
-                number(got, "program")? == fields.program,
+                number(got, "program")? == fields.program.0,
                 "program {:#x}",
                 fields.program
             );
@@ -123,8 +130,9 @@ fn check(want: &Op, got: &Value) -> Result<()> {
 }
 
 /// Every launch, copy, fill, release and wait of the plan must be in the trace, in its channel's order, and no other;
-/// every inline write of data or code must be there in order (those of banks and QMDs are there besides).
-pub fn verify(path: &Path, plan: &Plan) -> Result<()> {
+/// every inline write of data or code must be there in order (those of banks and QMDs are there besides). Of each
+/// channel the first `before` submissions are left out: it was attached to behind them.
+pub fn verify(path: &Path, plan: &Plan, before: u64) -> Result<()> {
     let file = File::open(path).with_context(|| format!("no trace at {}", path.display()))?;
     let mut got: BTreeMap<(u64, u64), Vec<Value>> = BTreeMap::new();
     for line in BufReader::new(file).lines() {
@@ -144,7 +152,7 @@ pub fn verify(path: &Path, plan: &Plan) -> Result<()> {
             |v: &&Value| matches!(v["op"].as_str(), Some("launch" | "copy" | "semaphore"));
         let mut others = all.iter().filter(of_interest);
         let mut inlines = all.iter().filter(|v| v["op"] == "inline");
-        for s in plan.stream(i) {
+        for s in plan.stream(i).skip(before as usize) {
             for want in &s.ops {
                 let place = || {
                     format!(

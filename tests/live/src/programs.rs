@@ -191,15 +191,30 @@ impl Running {
         args: impl IntoIterator<Item = S>,
         user: Option<u32>,
     ) -> Result<Running> {
+        Running::start_prepared(program, args, user, |_| {})
+    }
+
+    /// As [`Running::start_as`]; `prepare` changes what is about to be started.
+    pub fn start_prepared<S: AsRef<std::ffi::OsStr>>(
+        program: &Path,
+        args: impl IntoIterator<Item = S>,
+        user: Option<u32>,
+        prepare: impl FnOnce(&mut Command),
+    ) -> Result<Running> {
         let mut command = Command::new(program);
         command
             .args(args)
+            // The software GPU's files are the driver's by their names alone.
+            .env(nvcap::source::memory::devices::BY_NAME, "1")
+            // Whoever runs the tests through sudo has commands run as root all the same.
+            .env_remove("SUDO_UID")
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped());
         if let Some(id) = user {
             command.uid(id).gid(id).current_dir("/");
         }
+        prepare(&mut command);
         let mut child = command
             .spawn()
             .with_context(|| format!("cannot start {}", program.display()))?;
@@ -241,6 +256,14 @@ impl Running {
         stdin.write_all(bytes)?;
         stdin.flush()?;
         Ok(())
+    }
+
+    /// The most memory that it has had at once, bytes; `None` when it has ended.
+    pub fn peak_memory(&self) -> Option<u64> {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid())).ok()?;
+        let line = status.lines().find_map(|l| l.strip_prefix("VmHWM:"))?;
+        let kib: u64 = line.split_whitespace().next()?.parse().ok()?;
+        Some(kib << 10)
     }
 
     /// How many perf events it has open.

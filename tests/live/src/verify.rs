@@ -1,5 +1,6 @@
 //! A trace against the plan: what nvcap wrote must be what the software GPU's plan says, entry by entry.
 
+use nvcap::wire::{GpuVa, entry};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::BufReader;
@@ -319,7 +320,7 @@ fn by_layout(pid: u32, key: Key) -> Key {
 
 /// The channel whose pushbuffer memory this ring entry points to.
 fn channel_of_entry(raw: u64) -> Option<Channel> {
-    let address = raw & 0xff_ffff_fffc;
+    let (GpuVa(address), _) = entry::segment_of(raw, 0)?;
     (0..GPUS).find_map(|gpu| {
         let index = address.checked_sub(pushbuffers(gpu))? / PUSHBUFFER;
         (index < CHANNELS as u64).then_some(Channel {
@@ -357,7 +358,7 @@ fn names_of_channels(path: &Path) -> Result<BTreeMap<u64, Key>> {
             "a token that was known is not any more: {}",
             reader.raw_line()
         );
-        if let Some(c) = raw.filter(|r| r >> 42 != 0).and_then(channel_of_entry) {
+        if let Some(c) = raw.and_then(channel_of_entry) {
             let token = Some(c.token());
             guessed.entry(channel).or_insert(Key { token, ..key });
         }

@@ -55,7 +55,7 @@ pub fn kernel(pb: &mut Pushbuffer, qmd_at: u64, fields: &View, bank: &mut [u8], 
     {
         *word = value.to_le_bytes();
     }
-    let constants = fields.constant_banks.first().map_or(0, |b| b.1);
+    let constants = fields.constant_banks.first().map_or(0, |b| b.address.0);
     inline(pb, constants, bank);
     inline(pb, constants + ARGUMENTS, args);
     let mut qmd = Qmd::of(fields).expect("a layout of this version");

@@ -3,6 +3,8 @@
 //! A GPU runs what its host fetches; here nothing runs, so a kernel "that does not end" is one whose release at its end
 //! never comes. Only with [`Memory::map_files`] are there semaphores to see it by.
 
+use nvcap::decode::event::{ConstantBank, QmdRelease};
+use nvcap::wire::GpuVa;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
@@ -63,9 +65,19 @@ fn launch(pb: &mut Pushbuffer, number: u64, end: Option<(u64, u32)>) {
         registers: 24,
         shared_bytes: 1024,
         barriers: 1,
-        program: PROGRAM + 0x100 * number,
-        constant_banks: vec![(0, constants, 0x300)],
-        releases: end.iter().map(|e| (e.0, u64::from(e.1))).collect(),
+        program: GpuVa(PROGRAM + 0x100 * number),
+        constant_banks: vec![ConstantBank {
+            index: 0,
+            address: GpuVa(constants),
+            size: 0x300,
+        }],
+        releases: end
+            .iter()
+            .map(|e| QmdRelease {
+                address: GpuVa(e.0),
+                payload: u64::from(e.1),
+            })
+            .collect(),
         ..View::default()
     };
     let mut bank = [0; form::ARGUMENTS as usize];

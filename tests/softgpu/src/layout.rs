@@ -54,6 +54,9 @@ pub const fn doorbell_page(gpu: usize, page: usize) -> u64 {
 /// Address of the locks and counters that the processes of a run share. No GPU would have these.
 pub const CONTROL: u64 = 0x2_1100_0000;
 
+/// Address of what [`crate::memory::Memory::leave_remains`] maps: clear of everything of both GPUs.
+pub const REMAINS: u64 = 0x2_a000_0000;
+
 /// Bytes of a page.
 pub const PAGE: u64 = 0x1000;
 /// First address of the semaphores that events release and waits acquire.

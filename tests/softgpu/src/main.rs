@@ -8,7 +8,7 @@ use anyhow::{Context, Result, bail};
 use clap::{Parser, ValueEnum};
 use softgpu::hang::Hang;
 use softgpu::layout::{CHANNELS, Channel, GPUS, channels_file};
-use softgpu::memory::OwnPut;
+use softgpu::memory::CachedPut;
 use softgpu::plan::Plan;
 use softgpu::run::{How, bench, run};
 use softgpu::store::Site;
@@ -101,6 +101,9 @@ struct Args {
     /// Stay this long after the last submission, milliseconds
     #[arg(long, value_name = "MS", default_value_t = 0)]
     linger_ms: u64,
+    /// End with everything mapped, as a CUDA program does that does not destroy its context
+    #[arg(long)]
+    leave_mapped: bool,
     /// Entries that GP_GET stays behind GP_PUT
     #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u64).range(0..=500))]
     lag: u64,
@@ -114,14 +117,26 @@ struct Args {
     #[arg(long)]
     late_doorbell: bool,
     /// Its own copy of GP_PUT stops being kept after N submissions of a channel
-    #[arg(long, value_name = "N", conflicts_with = "own_put_ahead")]
-    own_put_stuck: Option<u64>,
+    #[arg(long, value_name = "N", conflicts_with = "cached_put_ahead")]
+    cached_put_stuck: Option<u64>,
     /// Its own copy of GP_PUT is one ahead after N submissions of a channel
     #[arg(long, value_name = "N")]
-    own_put_ahead: Option<u64>,
+    cached_put_ahead: Option<u64>,
     /// Leave SIGTRAP alone: a stray trap then ends the program, as it would any other
     #[arg(long)]
     default_sigtrap: bool,
+    /// Wait this long before the first submission of each program, as a CUDA process is busy with its set-up
+    #[arg(long, value_name = "MS", default_value_t = 0)]
+    settle_ms: u64,
+    /// With --files: after the last submission, leave N copies of a ring in memory and ring for a channel that there is not
+    #[arg(long, value_name = "N", requires = "files", default_value_t = 0, value_parser = clap::value_parser!(u64).range(0..=1000))]
+    remains: u64,
+    /// With --remains: give up all but the first of them, and ring again
+    #[arg(long, requires = "remains")]
+    remains_shrink: bool,
+    /// After the last submission, fill a ring at once with entries of this many bytes each, and ring no doorbell
+    #[arg(long, value_name = "BYTES", conflicts_with = "device", default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=4 << 20))]
+    claim: u32,
     /// A launch loop of N launches, three times, printing ns a launch
     #[arg(long, value_name = "N")]
     bench: Option<u64>,
@@ -217,6 +232,7 @@ impl Args {
             wait_stdin: self.wait_stdin,
             before_wait: self.before_wait,
             linger: Duration::from_millis(self.linger_ms),
+            leave_mapped: self.leave_mapped,
             lag: self.lag,
             page: match self.page {
                 Page::First => Some(0),
@@ -229,12 +245,16 @@ impl Args {
                 Sites::Both => None,
             },
             late_doorbell: self.late_doorbell,
-            own_put: match (self.own_put_stuck, self.own_put_ahead) {
-                (Some(n), _) => OwnPut::Stuck(n),
-                (_, Some(n)) => OwnPut::Ahead(n),
-                _ => OwnPut::Right,
+            cached_put: match (self.cached_put_stuck, self.cached_put_ahead) {
+                (Some(n), _) => CachedPut::Stuck(n),
+                (_, Some(n)) => CachedPut::Ahead(n),
+                _ => CachedPut::Right,
             },
             default_sigtrap: self.default_sigtrap,
+            settle: Duration::from_millis(self.settle_ms),
+            remains: self.remains,
+            remains_shrink: self.remains_shrink,
+            claim: self.claim,
         }
     }
 }

@@ -6,11 +6,14 @@ use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use anyhow::{Context, Result};
+use nvcap::wire::GpuVa;
+use nvcap::wire::entry;
 
 use crate::device::{Device, SEMAPHORES_LEN};
 use crate::layout::{
     CHANNELS, CONTROL, CONTROL_LEN, Channel, DOORBELL_PAGE, ENTRIES, EVENTS, EVENTS_LEN, GP_GET,
-    GPUS, PAGE, PUSHBUFFERS_LEN, RINGS_LEN, doorbell_page, notifier, pushbuffers, rings,
+    GPUS, PAGE, PUSHBUFFERS_LEN, REMAINS, RINGS_LEN, SLOT, doorbell_page, notifier, pushbuffers,
+    rings,
 };
 use crate::plan::{Cursor, Submission, checksum};
 use crate::store::{Site, ring};
@@ -24,12 +27,12 @@ pub struct Memory {
     /// Tracking semaphores and notifiers are mapped too, and are written as a GPU and its driver would.
     whole: bool,
     /// What the program's own copies of GP_PUT are like.
-    pub own_put: OwnPut,
+    pub cached_put: CachedPut,
 }
 
 /// What a program's own copy of GP_PUT is like, for tracers that look at it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum OwnPut {
+pub enum CachedPut {
     /// Equal to GP_PUT when a doorbell is rung.
     #[default]
     Right,
@@ -68,7 +71,7 @@ impl Memory {
             ranges: Vec::new(),
             device: None,
             whole: false,
-            own_put: OwnPut::Right,
+            cached_put: CachedPut::Right,
         };
         let mut wanted = vec![(CONTROL, CONTROL_LEN)];
         for gpu in 0..gpus {
@@ -92,7 +95,7 @@ impl Memory {
             ranges: Vec::new(),
             device: None,
             whole: false,
-            own_put: OwnPut::Right,
+            cached_put: CachedPut::Right,
         };
         map_at(CONTROL, CONTROL_LEN).context("cannot map the counters")?;
         memory.ranges.push((CONTROL, CONTROL_LEN));
@@ -108,7 +111,7 @@ impl Memory {
             ranges: Vec::new(),
             device: None,
             whole: true,
-            own_put: OwnPut::Right,
+            cached_put: CachedPut::Right,
         };
         map_at(CONTROL, CONTROL_LEN).context("cannot map the counters")?;
         memory.ranges.push((CONTROL, CONTROL_LEN));
@@ -212,7 +215,7 @@ impl Memory {
     }
 
     /// The program's own copy of GP_PUT: far from all else that counts submissions.
-    fn own_put(&self, channel: Channel) -> &AtomicU32 {
+    fn cached_put(&self, channel: Channel) -> &AtomicU32 {
         const APART: u64 = 1024;
         const FIRST: u64 = CONTROL_LEN - APART * (CHANNELS * GPUS) as u64;
         const _: () = assert!(FIRST >= (size_of::<Shared>() * CHANNELS * GPUS) as u64 + APART);
@@ -240,7 +243,7 @@ impl Memory {
 
     /// Rings the doorbell for `channel`.
     pub fn ring(&self, channel: Channel, page: usize, site: Site) {
-        let own = self.own_put(channel).as_ptr() as u64;
+        let own = self.cached_put(channel).as_ptr() as u64;
         // SAFETY: the page is mapped while `self` lives.
         unsafe {
             ring(
@@ -271,6 +274,56 @@ impl Memory {
         let index = position % u64::from(ENTRIES);
         // SAFETY: the index is inside the ring, which is mapped while `self` lives; only atomics touch it.
         unsafe { &*((channel.ring() + 8 * index) as *const AtomicU64) }
+    }
+
+    /// Leaves `slots` copies of a channel's ring and USERD in another mapping of a GPU's file, as memory does that was given
+    /// up and is used again. Nothing was ever submitted to them.
+    pub fn leave_remains(&mut self, channel: Channel, slots: u64) -> Result<()> {
+        let folder = Files::new()?;
+        let wanted = [(REMAINS, slots * SLOT, libc::PROT_READ | libc::PROT_WRITE)];
+        folder.map("nvidia0", &wanted, &mut self.ranges)?;
+        let _locked = self.lock(channel);
+        for slot in 0..slots {
+            let (from, to) = (channel.ring(), REMAINS + slot * SLOT);
+            // SAFETY: both ranges are mapped while `self` lives and do not overlap; the lock keeps other writers out.
+            unsafe {
+                std::ptr::copy_nonoverlapping(from as *const u8, to as *mut u8, SLOT as usize);
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives up all but the first slot of [`Memory::leave_remains`].
+    pub fn shrink_remains(&mut self) {
+        for (start, len) in self.ranges.iter_mut().filter(|r| r.0 == REMAINS) {
+            let (rest, from) = (*len - SLOT, *start + SLOT);
+            // SAFETY: nothing refers to what is mapped there.
+            unsafe { libc::munmap(from as *mut libc::c_void, rest as usize) };
+            *len = SLOT;
+        }
+    }
+
+    /// Rings with a token that no channel has.
+    pub fn ring_nobody(&self, gpu: usize) {
+        let nobody = Channel { gpu, index: 0 };
+        let own = self.cached_put(nobody).as_ptr() as u64;
+        // SAFETY: the page is mapped while `self` lives.
+        unsafe { ring(doorbell_page(gpu, 1), 0xfff, Site::Plain, own) }
+    }
+
+    /// Fills a channel's ring at once with as many entries as it holds, each of which claims `bytes` of pushbuffer: all of
+    /// them the same bytes. No doorbell is rung.
+    pub fn claim(&self, channel: Channel, bytes: u32) {
+        let locked = self.lock(channel);
+        let at = GpuVa(channel.pushbuffer());
+        let first = locked.done().cursor.position;
+        let behind = first + u64::from(ENTRIES) - 1;
+        for position in first..behind {
+            let raw = entry::segment(at, bytes, false, true, false);
+            self.entry(channel, position).store(raw, Ordering::Relaxed);
+        }
+        let put = (behind % u64::from(ENTRIES)) as u32;
+        self.userd(channel, 1).store(put, Ordering::Release);
     }
 
     /// Undoes the mappings in a forked child, which has a copy of `self` that must not be used any more.
@@ -332,8 +385,8 @@ impl Locked<'_> {
     pub fn write(&self, submission: &Submission, after: Cursor) {
         self.make_room(submission);
         for (k, entry) in submission.entries.iter().enumerate() {
-            if !entry.bytes.is_empty() {
-                self.copy_in(entry.raw & 0xff_ffff_fffc, &entry.bytes);
+            if let Some((address, _)) = entry::segment_of(entry.raw, 0) {
+                self.copy_in(address.0, &entry.bytes);
             }
             self.memory
                 .entry(self.channel, submission.position + k as u64)
@@ -348,13 +401,13 @@ impl Locked<'_> {
         self.memory
             .userd(self.channel, 1)
             .store(put, Ordering::Release);
-        let own = match self.memory.own_put {
-            OwnPut::Stuck(n) if after.number > n => return,
-            OwnPut::Ahead(n) if after.number > n => (put + 1) % ENTRIES,
+        let own = match self.memory.cached_put {
+            CachedPut::Stuck(n) if after.number > n => return,
+            CachedPut::Ahead(n) if after.number > n => (put + 1) % ENTRIES,
             _ => put,
         };
         self.memory
-            .own_put(self.channel)
+            .cached_put(self.channel)
             .store(own, Ordering::Release);
     }
 
@@ -404,12 +457,9 @@ impl Locked<'_> {
                 .memory
                 .entry(self.channel, position)
                 .load(Ordering::Acquire);
-            let len = (raw >> 42 & 0x1f_ffff) * 4;
-            count += len;
-            let bytes: &[u8] = if len == 0 {
-                &[]
-            } else {
-                let address = raw & 0xff_ffff_fffc;
+            let bytes: &[u8] = if let Some((GpuVa(address), len)) = entry::segment_of(raw, 0) {
+                let len = u64::from(len);
+                count += len;
                 let start = self.channel.pushbuffer();
                 assert!(
                     address >= start && address + len <= start + crate::layout::PUSHBUFFER,
@@ -417,6 +467,8 @@ impl Locked<'_> {
                 );
                 // SAFETY: inside this channel's pushbuffer memory, which only the lock's holder (this thread) writes.
                 unsafe { std::slice::from_raw_parts(address as *const u8, len as usize) }
+            } else {
+                &[]
             };
             sum = checksum(sum, raw, bytes);
         }
@@ -480,6 +532,8 @@ impl Files {
             // A hole between any two, so that neighbours stay mappings of their own, as the driver's are.
             offset += len + PAGE;
         }
+        // Open until the process ends, as the driver's files are.
+        std::mem::forget(file);
         Ok(())
     }
 }

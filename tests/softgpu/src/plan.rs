@@ -3,8 +3,8 @@
 //! A channel's sequence does not depend on which thread submits when, so a test can form it again and compare it with
 //! what a tracer saw: `plan.stream(i)` gives, submission by submission, each ring entry and the bytes it points to.
 
-use nvcap::decode::entry;
-use nvcap::record::GpuVa;
+use nvcap::wire::GpuVa;
+use nvcap::wire::entry;
 
 use crate::layout::{Channel, PUSHBUFFER};
 use crate::stream::{Op, Piece, Shape, Work, work};
@@ -143,6 +143,7 @@ pub fn total(channels: impl Iterator<Item = u64>) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use nvcap::wire::words::u32s;
 
     fn plan(burst: u32, big_one_in: u64, submissions: u64) -> Plan {
         Plan {
@@ -187,21 +188,16 @@ mod tests {
                 assert_eq!(s.position, position);
                 position += s.entries.len() as u64;
                 for e in &s.entries {
-                    let len = (e.raw >> 42 & 0x1f_ffff) * 4;
+                    let len = u64::from(entry::len(e.raw));
                     assert_eq!(len, e.bytes.len() as u64);
-                    if len > 0 {
-                        let address = e.raw & 0xff_ffff_fffc;
+                    if let Some((GpuVa(address), _)) = entry::segment_of(e.raw, 0) {
                         let c = plan.channels[i];
                         assert!(
                             address >= c.pushbuffer()
                                 && address + len <= c.pushbuffer() + PUSHBUFFER
                         );
                     }
-                    words.extend(
-                        e.bytes
-                            .chunks_exact(4)
-                            .map(|w| u32::from_le_bytes([w[0], w[1], w[2], w[3]])),
-                    );
+                    words.extend(u32s(&e.bytes));
                 }
                 let payload = plan.channels[i].token(); // any op list has the release last
                 assert!(

@@ -10,7 +10,7 @@ use anyhow::{Context, Result, bail};
 
 use crate::hang::{Hang, hang};
 use crate::layout::{Channel, ENTRIES};
-use crate::memory::{Memory, OwnPut};
+use crate::memory::{CachedPut, Memory};
 use crate::plan::{Plan, checksum, total};
 use crate::store::Site;
 use crate::stream::work;
@@ -57,6 +57,8 @@ pub struct How {
     pub before_wait: u64,
     /// Stay this long after the last submission.
     pub linger: Duration,
+    /// Undo no mapping before the end.
+    pub leave_mapped: bool,
     /// GP_GET stays this many entries behind.
     pub lag: u64,
     /// Which doorbell page is rung; `None` for both in turn.
@@ -66,9 +68,17 @@ pub struct How {
     /// Ring after the channel was given up, so that another thread may submit and ring in between.
     pub late_doorbell: bool,
     /// What the program's own copy of GP_PUT is like.
-    pub own_put: OwnPut,
+    pub cached_put: CachedPut,
     /// Leave SIGTRAP as it is, so that a stray trap ends the program.
     pub default_sigtrap: bool,
+    /// After the last submission, copies of a ring that are left in memory.
+    pub remains: u64,
+    /// Time between its memory's making and the first submission.
+    pub settle: Duration,
+    /// All but the first of these copies are given up after a while.
+    pub remains_shrink: bool,
+    /// After the last submission, bytes that each entry of a full ring claims.
+    pub claim: u32,
 }
 
 static STRAY_TRAPS: AtomicU64 = AtomicU64::new(0);
@@ -97,7 +107,7 @@ fn say(line: &str) {
 
 fn lay_out(how: &How) -> Result<Memory> {
     let mut memory = map(how)?;
-    memory.own_put = how.own_put;
+    memory.cached_put = how.cached_put;
     Ok(memory)
 }
 
@@ -129,8 +139,9 @@ pub fn run(plan: &Plan, how: &How) -> Result<()> {
         count_traps();
     }
     say(&format!("pid {}", std::process::id()));
-    let memory = lay_out(how)?;
+    let mut memory = lay_out(how)?;
     say("ready");
+    std::thread::sleep(how.settle);
     // As a context's creation does: the first submissions come from the first thread alone.
     let first = if plan.shape.image != 0 {
         1
@@ -157,11 +168,37 @@ pub fn run(plan: &Plan, how: &How) -> Result<()> {
     if let Some(kind) = how.hang {
         say(&hang(plan, &memory, kind)?);
     }
+    hostile_end(plan, how, &mut memory)?;
     std::thread::sleep(how.linger);
     give_up(how);
     if plan.shape.image / EXEC_STRIDE < how.exec {
         memory.unmap();
         return execute(plan, how);
+    }
+    if how.leave_mapped {
+        // The process's end takes them.
+        std::mem::forget(memory);
+    }
+    Ok(())
+}
+
+/// What a tracer should be proof against, once all of the plan is done.
+fn hostile_end(plan: &Plan, how: &How, memory: &mut Memory) -> Result<()> {
+    let Some(&channel) = plan.channels.first() else {
+        return Ok(());
+    };
+    if how.remains > 0 {
+        memory.leave_remains(channel, how.remains)?;
+        for round in 0..5 {
+            if how.remains_shrink && round == 3 {
+                memory.shrink_remains();
+            }
+            memory.ring_nobody(channel.gpu);
+            std::thread::sleep(Duration::from_millis(30));
+        }
+    }
+    if how.claim > 0 {
+        memory.claim(channel, how.claim);
     }
     Ok(())
 }

@@ -11,7 +11,7 @@ pub enum Site {
 }
 
 /// How far behind r14's address libcuda keeps its own copy of GP_PUT at the first store.
-const OWN_PUT: u64 = 72;
+const CACHED_PUT: u64 = 72;
 
 /// Rings: writes `token` to the doorbell word of the page at `page`. `own` is where the copy of GP_PUT is; the plain
 /// store has an address near it in a register, as libcuda has.
@@ -22,7 +22,7 @@ pub unsafe fn ring(page: u64, token: u32, site: Site, own: u64) {
     // SAFETY: the caller vouches for the page.
     unsafe {
         match site {
-            Site::Plain => plain(page + crate::layout::DOORBELL, token, own - OWN_PUT),
+            Site::Plain => plain(page + crate::layout::DOORBELL, token, own - CACHED_PUT),
             Site::Displaced => displaced(page, token),
         }
     }

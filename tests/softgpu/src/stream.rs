@@ -5,9 +5,11 @@
 //! places the pieces.
 
 use nvcap::decode::encode::Pushbuffer;
-use nvcap::decode::entry::Opcode;
-use nvcap::decode::stream::Step;
+use nvcap::decode::event::ConstantBank;
 use nvcap::decode::view::View;
+use nvcap::wire::GpuVa;
+use nvcap::wire::entry::Opcode;
+use nvcap::wire::header::Step;
 
 use crate::form::{
     ARGUMENTS, COMPUTE, COMPUTE_CLASS, COPY, COPY_CLASS, acquire, compute, copy, halves, inline,
@@ -347,8 +349,12 @@ impl Maker {
             registers: 16 + self.rng.below(240) as u32,
             shared_bytes: 1024 * (1 + self.rng.below(48) as u32),
             barriers: 1 + self.rng.below(4) as u32,
-            program: 0x7f4f_4f7a_0000 + 0x100 * self.rng.below(4096),
-            constant_banks: vec![(0, constants, constants_size)],
+            program: GpuVa(0x7f4f_4f7a_0000 + 0x100 * self.rng.below(4096)),
+            constant_banks: vec![ConstantBank {
+                index: 0,
+                address: GpuVa(constants),
+                size: constants_size,
+            }],
             ..View::default()
         }
     }

@@ -1,15 +1,12 @@
-//! Stock Debian kernels with their headers, fetched into target/vm/kernels/SERIES by a private apt state.
-//!
-//! The host's own sources are read for where its archive is; nothing of the host's is written, and nothing is installed.
+//! Stock Debian kernels with their headers, in target/vm/kernels/SERIES. How packages get here is `apt`'s.
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::sync::{Mutex, PoisonError};
 
 use anyhow::{Context, Result, bail};
 
-use super::{bzimage, shell};
+use super::{apt::Apt, bzimage, shell};
 use crate::paths;
 
 /// A kernel series that Debian packages.
@@ -152,14 +149,6 @@ pub fn kernel(series: &str) -> Result<Kernel> {
             module_btf: series.module_btf,
         });
     }
-    shell::need(
-        &[
-            ("apt-get", "apt"),
-            ("apt-cache", "apt"),
-            ("dpkg-deb", "dpkg"),
-        ],
-        "fetching a kernel",
-    )?;
     println!("vm: fetching kernel {} (once)", series.name);
     fs::remove_dir_all(&dir).ok();
     let release =
@@ -172,96 +161,10 @@ pub fn kernel(series: &str) -> Result<Kernel> {
     })
 }
 
-/// Where the host's Debian archive and security archive are, or Debian's own.
-fn archives() -> [String; 2] {
-    let mut found = [
-        "http://deb.debian.org/debian".to_string(),
-        "http://deb.debian.org/debian-security".to_string(),
-    ];
-    let text = fs::read_to_string("/etc/apt/sources.list.d/debian.sources").unwrap_or_default();
-    for uri in text
-        .lines()
-        .filter_map(|l| l.strip_prefix("URIs:"))
-        .flat_map(str::split_whitespace)
-    {
-        if uri.trim_end_matches('/').ends_with("debian-security") {
-            found[1] = uri.into();
-        } else if uri.trim_end_matches('/').ends_with("debian") {
-            found[0] = uri.into();
-        }
-    }
-    found
-}
-
-/// A private apt: its own lists, cache and sources.
-struct Apt {
-    config: PathBuf,
-}
-
-impl Apt {
-    fn new(dir: &Path, suites: [&str; 2]) -> Result<Apt> {
-        let apt = dir.join("apt");
-        fs::create_dir_all(apt.join("lists/partial"))?;
-        fs::create_dir_all(apt.join("cache/archives/partial"))?;
-        let mut sources = String::new();
-        for (uri, suite) in archives()
-            .iter()
-            .zip(suites)
-            .filter(|(_, suite)| !suite.is_empty())
-        {
-            sources.push_str(&format!(
-                "Types: deb\nURIs: {uri}\nSuites: {suite}\nComponents: main\n\
-                 Signed-By: /usr/share/keyrings/debian-archive-keyring.gpg\n\n"
-            ));
-        }
-        fs::write(apt.join("vm.sources"), sources)?;
-        let config = apt.join("apt.conf");
-        fs::write(
-            &config,
-            format!(
-                "Dir::State::lists \"{0}/lists\";\nDir::Cache \"{0}/cache\";\nDir::Etc::sourcelist \"{0}/vm.sources\";\n\
-                 Dir::Etc::sourceparts \"-\";\nAPT::Sandbox::User \"root\";\nAcquire::Languages \"none\";\n\
-                 Acquire::IndexTargets::deb::DEP-11::DefaultEnabled \"false\";\n",
-                apt.display()
-            ),
-        )?;
-        let apt = Apt { config };
-        shell::quiet(apt.command("apt-get").args(["-qq", "update"]))?;
-        Ok(apt)
-    }
-
-    fn command(&self, program: &str) -> Command {
-        let mut command = Command::new(program);
-        command.env("APT_CONFIG", &self.config);
-        command
-    }
-
-    /// Downloads packages and unpacks them into `root`.
-    fn unpack(&self, packages: &[String], debs: &Path, root: &Path) -> Result<()> {
-        fs::create_dir_all(debs)?;
-        fs::create_dir_all(root)?;
-        shell::quiet(
-            self.command("apt-get")
-                .args(["-qq", "download"])
-                .args(packages)
-                .current_dir(debs),
-        )?;
-        for deb in fs::read_dir(debs)? {
-            shell::quiet(
-                Command::new("dpkg-deb")
-                    .arg("-x")
-                    .arg(deb?.path())
-                    .arg(root),
-            )?;
-        }
-        Ok(())
-    }
-}
-
 fn fetch(series: &Series, dir: &Path) -> Result<String> {
     fs::create_dir_all(dir)?;
     let apt = Apt::new(dir, series.suites)?;
-    let depends = shell::quiet(apt.command("apt-cache").args(["depends", series.meta]))?;
+    let depends = apt.depends(series.meta)?;
     let Some(release) = depends.lines().find_map(|line| {
         let image = line.trim().strip_prefix("Depends: linux-image-")?;
         image.ends_with("-cloud-amd64").then(|| image.to_string())

@@ -80,7 +80,7 @@ const ALL: &[&str] = &[
     "capture::thread_churn",
     "capture::shared_channels",
     "capture::late_doorbells",
-    "capture::own_put",
+    "capture::cached_put",
     "capture::both_pages",
     "capture::fork_shared",
     "capture::fork_own",

@@ -15,14 +15,12 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 
 use super::cpio::Cpio;
+use super::emulator::Emulator;
 use super::fetch::Kernel;
 use super::guest::Programs;
 use super::matrix::Cell;
 use super::report::{Outcome, Report, Test};
 use super::{module, shell};
-
-/// What must be on the host.
-pub const NEEDS: &[shell::Need] = &[("qemu-system-x86_64", "qemu-system-x86")];
 
 /// Seconds for one test, and for the machine beside its tests.
 const TEST_LIMIT: u64 = 60;
@@ -66,6 +64,7 @@ fn job(cell: &Cell, programs: &Programs, tests: &[String]) -> String {
 
 /// Boots the cell's machine, runs `tests` in it, and tells how they ended.
 pub fn boot(
+    emulator: &Emulator,
     cell: &Cell,
     kernel: &Kernel,
     modules: &std::path::Path,
@@ -96,12 +95,13 @@ pub fn boot(
     let name = format!("{}.{}.{number}.cpio", cell.name(), std::process::id());
     let initrd = dir.join(name);
     fs::write(&initrd, cpio.finish())?;
-    let report = live(cell, kernel, &initrd, tests, verbose);
+    let report = live(emulator, cell, kernel, &initrd, tests, verbose);
     fs::remove_file(&initrd).ok();
     report
 }
 
 fn live(
+    emulator: &Emulator,
     cell: &Cell,
     kernel: &Kernel,
     initrd: &std::path::Path,
@@ -115,7 +115,8 @@ fn live(
         khz * 1000 / 250
     );
     let start = Instant::now();
-    let mut qemu = Command::new("qemu-system-x86_64")
+    let mut qemu = emulator
+        .command()
         .args([
             "-accel",
             "tcg,thread=single",
@@ -151,7 +152,7 @@ fn live(
         .stdout(Stdio::piped())
         .stderr(Stdio::inherit())
         .spawn()
-        .context("cannot start qemu-system-x86_64")?;
+        .with_context(|| format!("cannot start {emulator:?}"))?;
     let console = BufReader::new(qemu.stdout.take().context("its console")?);
     let limit = Duration::from_secs(BOOT_LIMIT + TEST_LIMIT * tests.len() as u64);
     let (ended, late) = (

@@ -1,19 +1,33 @@
 //! Copy-engine transfers: LAUNCH_DMA of the copy classes, and of Fermi's memory to memory format.
 
 use crate::decode::{
+    class_dispatch::{Bits, ClassDispatch, Reg},
     classes::Family,
     event::{
-        Copy, Direction, Engine, Evidence, Operation, Place, Semaphore, SemaphoreAction,
-        SemaphoreUnit, SemaphoreWrite,
+        Copy, CopyEngine, CopyMode, Direction, Engine, Evidence, Operation, Place, Reduction,
+        Semaphore, SemaphoreAction, SemaphoreUnit, SemaphoreWrite,
     },
-    plan::{Bits, Plan, Reg},
     state::Sub,
 };
 
-/// Names of the reductions of a copy class, by value.
-const REDUCTIONS: [&str; 16] = [
-    "imin", "imax", "ixor", "iand", "ior", "iadd", "inc", "dec", "invalid", "invalid", "fadd",
-    "fmin", "fmax", "invalid", "invalid", "invalid",
+/// The reductions of a copy class, by value.
+const REDUCTIONS: [Reduction; 16] = [
+    Reduction::IMin,
+    Reduction::IMax,
+    Reduction::IXor,
+    Reduction::IAnd,
+    Reduction::IOr,
+    Reduction::IAdd,
+    Reduction::Inc,
+    Reduction::Dec,
+    Reduction::Invalid,
+    Reduction::Invalid,
+    Reduction::FAdd,
+    Reduction::FMin,
+    Reduction::FMax,
+    Reduction::Invalid,
+    Reduction::Invalid,
+    Reduction::Invalid,
 ];
 
 /// What LAUNCH_DMA with `data` does: a transfer, a semaphore of its own, or nothing that moves bytes.
@@ -27,10 +41,10 @@ pub(in crate::decode) fn launch(sub: &Sub, data: u32, engine: Engine) -> Operati
     };
     let transfers = m2mf || plan.bits(Bits::DmaTransfer, data) != 0;
     if !transfers && let Some(write) = semaphore {
-        let reduction = plan.bits(Bits::DmaReductionEnable, data) != 0;
+        let reduces = plan.bits(Bits::DmaReductionEnable, data) != 0;
         return Operation::Semaphore(Semaphore {
             unit: SemaphoreUnit::Copy,
-            action: if reduction {
+            action: if reduces {
                 SemaphoreAction::Reduction
             } else {
                 SemaphoreAction::Release
@@ -39,7 +53,7 @@ pub(in crate::decode) fn launch(sub: &Sub, data: u32, engine: Engine) -> Operati
             payload: write.payload,
             wide: plan.bits(Bits::DmaSemaphorePayloadSize, data) != 0,
             timestamp: write.timestamp,
-            reduction: reduction.then(|| reduction_name(plan, data)),
+            reduction: reduces.then(|| reduction(plan, data)),
             wait_for_idle: false,
             execute: data,
         });
@@ -47,11 +61,11 @@ pub(in crate::decode) fn launch(sub: &Sub, data: u32, engine: Engine) -> Operati
     Operation::Copy(Box::new(transfer(sub, data, engine, transfers, semaphore)))
 }
 
-fn reduction_name(plan: &Plan, data: u32) -> &'static str {
+fn reduction(plan: &ClassDispatch, data: u32) -> Reduction {
     REDUCTIONS
         .get(plan.bits(Bits::DmaReduction, data) as usize)
         .copied()
-        .unwrap_or("invalid")
+        .unwrap_or(Reduction::Invalid)
 }
 
 fn semaphore(sub: &Sub, data: u32) -> Option<SemaphoreWrite> {
@@ -96,26 +110,26 @@ fn transfer(
     let (src_pitch, dst_pitch) = (pitch_of(Bits::DmaSrcPitch), pitch_of(Bits::DmaDstPitch));
     let fill = remap.as_ref().is_some_and(|r| r.constant);
     let mode = match () {
-        () if !transfers => "none",
-        () if plan.bits(Bits::DmaScrub, data) != 0 => "scrub",
+        () if !transfers => CopyMode::None,
+        () if plan.bits(Bits::DmaScrub, data) != 0 => CopyMode::Scrub,
         () if plan.bits(Bits::DmaCompress, data) != 0 => match sub.get(Reg::Compression) & 1 {
-            0 => "decompress",
-            _ => "compress",
+            0 => CopyMode::Decompress,
+            _ => CopyMode::Compress,
         },
         () if plan.bits(Bits::DmaCopyType, data) == 1 => match sub.get(Reg::SecureCopy) & 1 {
-            0 => "encrypt",
-            _ => "decrypt",
+            0 => CopyMode::Encrypt,
+            _ => CopyMode::Decrypt,
         },
-        () if fill && dst_pitch => "fill",
-        () if fill => "fill_block_linear",
-        () if !src_pitch && !dst_pitch => "block_linear",
-        () if !src_pitch => "block_linear_to_pitch",
-        () if !dst_pitch => "pitch_to_block_linear",
-        () if remap.is_some() => "remap",
-        () if multi => "pitch",
-        () => "linear",
+        () if fill && dst_pitch => CopyMode::Fill,
+        () if fill => CopyMode::FillBlockLinear,
+        () if !src_pitch && !dst_pitch => CopyMode::BlockLinear,
+        () if !src_pitch => CopyMode::BlockLinearToPitch,
+        () if !dst_pitch => CopyMode::PitchToBlockLinear,
+        () if remap.is_some() => CopyMode::Remap,
+        () if multi => CopyMode::Pitch,
+        () => CopyMode::Linear,
     };
-    let no_source = fill || mode == "scrub" || mode == "none";
+    let no_source = fill || matches!(mode, CopyMode::Scrub | CopyMode::None);
     Copy {
         bytes: if transfers {
             u64::from(line_bytes) * u64::from(lines)
@@ -129,7 +143,7 @@ fn transfer(
             plan.bits(Bits::DmaDstPhysical, data) != 0,
         ),
         mode,
-        engine: engine_name(engine),
+        engine: engine_of(engine),
         direction: None,
         direction_from: None,
         line_bytes,
@@ -143,11 +157,11 @@ fn transfer(
     }
 }
 
-fn engine_name(engine: Engine) -> String {
+fn engine_of(engine: Engine) -> CopyEngine {
     match engine {
-        Engine::Copy(Some(n)) => format!("ce{n}"),
-        Engine::Graphics => "grce".to_owned(),
-        _ => "ce".to_owned(),
+        Engine::Copy(number) => CopyEngine::Copy(number),
+        Engine::Graphics => CopyEngine::Graphics,
+        _ => CopyEngine::Copy(None),
     }
 }
 

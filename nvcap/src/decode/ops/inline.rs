@@ -1,14 +1,16 @@
 //! Data carried in the pushbuffer: LAUNCH_DMA and LOAD_INLINE_DATA, and LOAD_CONSTANT_BUFFER.
 
 use crate::decode::{
+    class_dispatch::{Bits, Reg},
     classes::Family,
     event::{self, Direction, InlineContent},
-    plan::{Bits, Reg},
     qmd,
     shadow::{Shadow, Space},
     state::{Inline, Sub},
     view::plausible,
 };
+use crate::wire::GpuVa;
+use crate::wire::words::u32_at;
 
 /// Bytes of an inline operation's head.
 const HEAD: usize = 64;
@@ -24,7 +26,7 @@ pub(in crate::decode) fn begin(sub: &Sub, data: u32) -> Inline {
     let line_bytes = sub.get(Reg::LineLength);
     let lines = sub.get(Reg::LineCount);
     Inline {
-        dst: sub.address(Reg::OutUpper, Reg::Out),
+        dst: sub.address(Reg::OutUpper, Reg::Out).0,
         line_bytes,
         lines,
         pitch: sub.get(Reg::PitchOut),
@@ -34,6 +36,7 @@ pub(in crate::decode) fn begin(sub: &Sub, data: u32) -> Inline {
         taken: 0,
         missing: 0,
         head: Vec::new(),
+        fill: None,
         launch: data,
     }
 }
@@ -110,6 +113,7 @@ impl Inline {
         }
         let words = vec![pattern.to_le_bytes(); count as usize];
         self.take(words.as_flattened(), shadow, space);
+        self.fill = Some(pattern);
         true
     }
 
@@ -161,11 +165,12 @@ impl Inline {
             };
         }
         event::Inline {
-            dst: self.dst,
+            dst: GpuVa(self.dst),
             bytes,
             line_bytes: self.line_bytes,
             lines: self.lines,
             content,
+            fill: self.fill,
             direction: Direction::HostToDevice,
             head: self.head,
             dst_memory: None,
@@ -208,10 +213,7 @@ fn is_qmd(class: u32, dst: u64, data: &[u8]) -> bool {
 
 /// Begins with a block and a grid: six numbers that a launch can have.
 fn is_geometry(data: &[u8]) -> bool {
-    let word = |i: usize| {
-        let bytes = data.get(i * 4..).and_then(|b| b.first_chunk::<4>());
-        bytes.map_or(0, |b| u64::from(u32::from_le_bytes(*b)))
-    };
+    let word = |i: usize| u64::from(u32_at(data, i * 4).unwrap_or(0));
     let threads = word(0).saturating_mul(word(1)).saturating_mul(word(2));
     (1..=1024).contains(&threads) && (3..6).all(|i| word(i) > 0)
 }
@@ -237,16 +239,18 @@ pub(in crate::decode) fn constants(
     let offset = sub.get(Reg::ConstantOffset);
     let dst = sub
         .address(Reg::ConstantUpper, Reg::ConstantLower)
+        .0
         .wrapping_add(u64::from(offset));
     shadow.write(space, dst, data);
     let len = u32::try_from(data.len()).unwrap_or(u32::MAX);
     sub.set(sub.plan.reg(Reg::ConstantOffset), offset.wrapping_add(len));
     event::Inline {
-        dst,
+        dst: GpuVa(dst),
         bytes: data.len() as u64,
         line_bytes: len,
         lines: 1,
         content: Some(InlineContent::ConstantBank),
+        fill: None,
         direction: Direction::HostToDevice,
         head: data.get(..HEAD).unwrap_or(data).to_vec(),
         dst_memory: None,

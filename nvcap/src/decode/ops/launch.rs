@@ -3,14 +3,18 @@
 //! docs/decoding.md.
 
 use crate::decode::{
+    class_dispatch::Reg,
     classes::Family,
-    event::{ConstantBank, Launch, LaunchHow, LaunchKind, QmdRelease},
-    plan::Reg,
+    event::{Launch, LaunchHow, LaunchKind, QmdFrom},
     qmd,
     shadow::{Shadow, Space},
     state::Sub,
     view::{View, plausible},
 };
+use crate::wire::GpuVa;
+use crate::wire::words::u64_at;
+
+use super::driver_kernels::{self, GraphKernel};
 
 /// Most bytes of arguments a kernel can have (32,764 since CUDA 12.1).
 const MAX_ARGS: usize = 32 * 1024;
@@ -20,7 +24,7 @@ const MAX_PROGRAM: usize = 16 << 20;
 /// Offset of the arguments in constant bank 0. What lies before them is launch geometry, written by the driver for the
 /// kernel's own use. Hopper's is measured (captures/h200-mixed); the others are what disassembled kernels of these
 /// generations read their first parameter from.
-pub(in crate::decode) fn arguments_at(class: u32) -> u64 {
+pub(crate) fn arguments_at(class: u32) -> u64 {
     match class {
         0xa0c0..=0xc1c0 => 0x140,
         0xc3c0..=0xc9c0 => 0x160,
@@ -31,21 +35,28 @@ pub(in crate::decode) fn arguments_at(class: u32) -> u64 {
 }
 
 /// A launch with nothing known of it.
-fn unresolved(how: LaunchHow, address: Option<u64>) -> Launch {
+pub(in crate::decode) fn unresolved(how: LaunchHow, address: Option<u64>) -> Launch {
     Launch {
         kind: LaunchKind::Unresolved,
         how,
-        qmd: address,
+        pcas: None,
+        replay: None,
+        place: None,
+        qmd: address.map(GpuVa),
         qmd_version: None,
+        qmd_from: None,
         grid: None,
         block: None,
         cluster: None,
+        cooperative: false,
         registers: None,
         shared_bytes: None,
+        shared_reserved_bytes: None,
         local_bytes: None,
         barriers: None,
         program: None,
         program_bytes: None,
+        moves: None,
         args: None,
         constant_banks: Vec::new(),
         releases: Vec::new(),
@@ -53,21 +64,63 @@ fn unresolved(how: LaunchHow, address: Option<u64>) -> Launch {
     }
 }
 
-/// A launch by the address of a QMD: resolved if the shadow knows the QMD.
-pub(in crate::decode) fn pcas(sub: &Sub, shadow: &mut Shadow, space: Space) -> Launch {
-    let address = u64::from(sub.get(Reg::PcasA)) << 8;
-    let mut bytes = [0u8; qmd::MAX_BYTES];
-    for len in [qmd::MAX_BYTES, 256] {
-        let Some(bytes) = bytes.get_mut(..len) else {
-            continue;
-        };
-        if shadow.read(space, address, bytes)
-            && let Some(launch) = of_qmd(sub, LaunchHow::Pcas, Some(address), bytes, shadow, space)
-        {
-            return launch;
+/// What a QMD is read by: the compute class, and what its registers say of programs.
+#[derive(Clone, Copy, Debug, Default)]
+pub(in crate::decode) struct Reader {
+    /// The compute class.
+    pub class: u32,
+    /// SET_PROGRAM_REGION, to which programs of old layouts are relative.
+    region: u64,
+}
+
+impl Reader {
+    /// Of the class and registers of a subchannel.
+    pub(in crate::decode) fn of(sub: &Sub) -> Self {
+        Self {
+            class: sub.plan.class,
+            region: sub.address(Reg::ProgramRegionA, Reg::ProgramRegionB).0,
         }
     }
-    unresolved(LaunchHow::Pcas, Some(address))
+
+    /// The QMD at an address, where the shadow knows it.
+    pub(in crate::decode) fn view(
+        self,
+        address: u64,
+        shadow: &mut Shadow,
+        space: Space,
+    ) -> Option<View> {
+        let mut bytes = [0u8; qmd::MAX_BYTES];
+        [qmd::MAX_BYTES, 256].into_iter().find_map(|len| {
+            let bytes = bytes.get_mut(..len)?;
+            let known = shadow.read(space, address, bytes);
+            known.then(|| View::of(self.class, bytes)).flatten()
+        })
+    }
+
+    /// A launch of the QMD at an address.
+    pub(in crate::decode) fn launch(
+        self,
+        how: LaunchHow,
+        address: u64,
+        shadow: &mut Shadow,
+        space: Space,
+    ) -> Launch {
+        match self.view(address, shadow, space) {
+            Some(view) => of_view(self, how, Some(address), view, shadow, space),
+            None => unresolved(how, Some(address)),
+        }
+    }
+
+    /// The arguments of the launch that a QMD describes, as far as they were seen being written.
+    pub(in crate::decode) fn arguments(
+        self,
+        view: &View,
+        shadow: &mut Shadow,
+        space: Space,
+    ) -> Option<Vec<u8>> {
+        let bank = view.constant_banks.iter().find(|b| b.index == 0)?;
+        arguments(self.class, bank.address.0, bank.size, shadow, space)
+    }
 }
 
 /// A launch whose QMD came inline.
@@ -102,7 +155,15 @@ fn carried(
     if qmd::version_of(sub.plan.class, &bytes).is_none() {
         bytes.resize(qmd::MAX_BYTES, 0);
     }
-    of_qmd(sub, how, Some(address), &bytes, shadow, space)
+    let view = View::of(sub.plan.class, &bytes)?;
+    Some(of_view(
+        Reader::of(sub),
+        how,
+        Some(address),
+        view,
+        shadow,
+        space,
+    ))
 }
 
 /// Most words of a macro call that a launch is looked for in.
@@ -135,110 +196,57 @@ pub(in crate::decode) fn by_macro(
         return None;
     }
     let view = View::of(class, &whole)?;
-    if view.program == 0 || view.grid.contains(&0) {
+    if view.program.0 == 0 || view.grid.contains(&0) {
         return None;
     }
     sub.macro_words.clear();
     carried(sub, LaunchHow::Macro, address, bytes, shadow, space)
 }
 
-fn of_qmd(
-    sub: &Sub,
+fn of_view(
+    reader: Reader,
     how: LaunchHow,
     address: Option<u64>,
-    bytes: &[u8],
+    view: View,
     shadow: &mut Shadow,
     space: Space,
-) -> Option<Launch> {
-    let view = View::of(sub.plan.class, bytes)?;
+) -> Launch {
     let region = if view.program_relative {
-        sub.address(Reg::ProgramRegionA, Reg::ProgramRegionB)
+        reader.region
     } else {
         0
     };
-    let program = region.wrapping_add(view.program);
-    let bank0 = view.constant_banks.iter().find(|b| b.0 == 0);
-    let args = bank0.and_then(|&(_, at, size)| arguments(sub.plan.class, at, size, shadow, space));
-    let mut launch = Launch {
-        kind: LaunchKind::User,
+    let program = region.wrapping_add(view.program.0);
+    let args = reader.arguments(&view, shadow, space);
+    let known = args.as_deref().unwrap_or(&[]);
+    let (mut kind, moves) = driver_kernels::kind(reader.class, &view, known);
+    if let Some(qmd) = address
+        && GraphKernel::of(qmd, &view, known, shadow, space).is_some()
+    {
+        kind = LaunchKind::DriverGraph;
+    }
+    let (shared, reserved) = driver_kernels::split_shared(reader.class, view.shared_bytes);
+    Launch {
+        kind,
         qmd_version: Some(view.version),
+        qmd_from: Some(QmdFrom::Stream),
         grid: Some(view.grid),
         block: Some(view.block),
         cluster: view.cluster,
+        cooperative: view.cooperative,
         registers: Some(view.registers),
-        shared_bytes: Some(view.shared_bytes),
+        shared_bytes: Some(shared),
+        shared_reserved_bytes: Some(reserved),
         local_bytes: Some(view.local_bytes),
         barriers: Some(view.barriers),
-        program: Some(program),
+        program: Some(GpuVa(program)),
         program_bytes: program_bytes(program, shadow, space),
+        moves,
         args,
-        constant_banks: view
-            .constant_banks
-            .iter()
-            .map(|&(index, address, size)| ConstantBank {
-                index,
-                address,
-                size,
-            })
-            .collect(),
-        releases: view
-            .releases
-            .iter()
-            .map(|&(address, payload)| QmdRelease { address, payload })
-            .collect(),
-        dependent: view.dependents.first().copied(),
+        dependent: view.dependents.first().map(|d| d.address),
+        constant_banks: view.constant_banks,
+        releases: view.releases,
         ..unresolved(how, address)
-    };
-    launch.kind = kind(sub.plan.class, &view, launch.args.as_deref().unwrap_or(&[]));
-    Some(launch)
-}
-
-/// Whose launch it is.
-///
-/// The driver's own kernels are told by two things together: their arguments, block and grid fit exactly, and they
-/// have no shared memory at all, where every kernel that nvcc compiles for Ampere and later has at least the 1 KiB
-/// that is reserved for the system. On older classes nothing was measured, so nothing is claimed.
-fn kind(class: u32, view: &View, args: &[u8]) -> LaunchKind {
-    if view.null || view.grid.contains(&0) {
-        return LaunchKind::Companion;
-    }
-    if class < 0xc6c0 || view.shared_bytes != 0 {
-        return LaunchKind::User;
-    }
-    driver_kernel(view.grid, view.block, args).unwrap_or(LaunchKind::User)
-}
-
-/// The shapes of libcuda's memset and copy kernels (CUDA 13.0, captures/h200-mixed).
-fn driver_kernel(grid: [u32; 3], block: [u32; 3], args: &[u8]) -> Option<LaunchKind> {
-    let word = |i: usize| -> u64 {
-        let bytes = args.get(i * 8..).and_then(|b| b.first_chunk::<8>());
-        bytes.map_or(0, |b| u64::from_le_bytes(*b))
-    };
-    let blocks = |work: u64, each: u64| u64::from(grid[0]) == work.div_ceil(each);
-    let address = |a: u64| (0x1_0000..1 << 57).contains(&a);
-    match args.len() {
-        // Memset: address, pattern (32 bits), elements, pitch; 1D: 512 threads of 4 elements, 2D: a row a block.
-        32 if address(word(0)) && word(1) >> 32 == 0 && word(2) > 0 => {
-            let fitting = u64::from(grid[0]) == (word(2) / 2048).max(1);
-            let one = word(3) == 0 && block == [512, 1, 1] && grid[1..] == [1, 1] && fitting;
-            let two = word(3) != 0
-                && block[1..] == [1, 1]
-                && block[0] <= 512
-                && grid[2] == 1
-                && grid[1] > 1;
-            (one || two).then_some(LaunchKind::DriverMemset)
-        }
-        // Copy: destination, source, elements; a thread an element.
-        24 if address(word(0)) && address(word(1)) && word(2) > 0 => {
-            let fits = block == [256, 1, 1] && grid[1..] == [1, 1] && blocks(word(2), 256);
-            fits.then_some(LaunchKind::DriverCopy)
-        }
-        // Copy of whole 4 KiB: destination and source.
-        16 if address(word(0)) && address(word(1)) => {
-            let fits = block == [256, 1, 1] && grid[1..] == [1, 1] && grid[0] >= 256;
-            fits.then_some(LaunchKind::DriverCopy)
-        }
-        _ => None,
     }
 }
 
@@ -266,9 +274,7 @@ fn program_bytes(program: u64, shadow: &mut Shadow, space: Space) -> Option<u64>
             break;
         }
         for (i, instruction) in line.chunks_exact(16).enumerate() {
-            let low = instruction
-                .first_chunk::<8>()
-                .map_or(0, |b| u64::from_le_bytes(*b));
+            let low = u64_at(instruction, 0).unwrap_or(0);
             if padded && low != NOP {
                 return Some((at + i * 16) as u64);
             }
@@ -312,7 +318,7 @@ fn arguments(
 pub(in crate::decode) fn fermi(sub: &Sub, shadow: &mut Shadow, space: Space) -> Launch {
     let raster = sub.get(Reg::CtaRasterA);
     let threads = sub.get(Reg::CtaThreadA);
-    let region = sub.address(Reg::ProgramRegionA, Reg::ProgramRegionB);
+    let region = sub.address(Reg::ProgramRegionA, Reg::ProgramRegionB).0;
     let program = region.wrapping_add(u64::from(sub.get(Reg::CtaProgram)));
     Launch {
         kind: LaunchKind::User,
@@ -328,9 +334,10 @@ pub(in crate::decode) fn fermi(sub: &Sub, shadow: &mut Shadow, space: Space) -> 
         ]),
         registers: Some(sub.get(Reg::CtaRegisters) & 0xff),
         shared_bytes: Some(sub.get(Reg::SharedSize) & 0x3_ffff),
+        shared_reserved_bytes: Some(0),
         local_bytes: Some(sub.get(Reg::LocalSize) & 0xff_ffff),
         barriers: Some(sub.get(Reg::CtaBarriers) & 0xff),
-        program: Some(program),
+        program: Some(GpuVa(program)),
         program_bytes: program_bytes(program, shadow, space),
         ..unresolved(LaunchHow::Launch, None)
     }

@@ -1,11 +1,12 @@
 //! Barriers, memory operations, host operations, draws and video jobs.
 
 use crate::decode::{
+    class_dispatch::{Bits, Reg},
     classes,
     event::{Barrier, Draw, HostOp, Operation, Video},
-    plan::{Bits, Reg},
     state::Sub,
 };
+use crate::wire::GpuVa;
 
 /// A wait or a cache operation that one method is.
 pub(in crate::decode) fn barrier(sub: &Sub, address: u16, data: u32) -> Operation {
@@ -45,7 +46,7 @@ pub(in crate::decode) fn mem_op(sub: &Sub, address: u16, data: u32) -> Option<Op
         _ => "mem_op",
     };
     let target = (late && operation == 0x0a)
-        .then(|| u64::from(sub.get(Reg::MemOpB)) << 32 | u64::from(a & !0xfff));
+        .then(|| GpuVa(u64::from(sub.get(Reg::MemOpB)) << 32 | u64::from(a & !0xfff)));
     Some(Operation::Barrier(Barrier {
         what,
         class: sub.plan.class,

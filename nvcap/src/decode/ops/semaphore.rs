@@ -1,20 +1,50 @@
 //! Semaphores: of the channel itself, of compute and 3D, of inline transfers and of the Falcon engines.
 
 use crate::decode::{
-    event::{Semaphore, SemaphoreAction, SemaphoreUnit},
-    plan::{Bits, Reg},
+    class_dispatch::{Bits, Reg},
+    event::{Reduction, Semaphore, SemaphoreAction, SemaphoreUnit},
     state::Sub,
 };
+use crate::wire::GpuVa;
 
 /// REDUCTION of SEM_EXECUTE, by value.
-const HOST_REDUCTIONS: [&str; 8] = ["imin", "imax", "ixor", "iand", "ior", "iadd", "inc", "dec"];
+const HOST_REDUCTIONS: [Reduction; 8] = [
+    Reduction::IMin,
+    Reduction::IMax,
+    Reduction::IXor,
+    Reduction::IAnd,
+    Reduction::IOr,
+    Reduction::IAdd,
+    Reduction::Inc,
+    Reduction::Dec,
+];
 /// REDUCTION of SEMAPHORED, by value.
-const OLD_HOST_REDUCTIONS: [&str; 8] = ["min", "max", "xor", "and", "or", "add", "inc", "dec"];
+const OLD_HOST_REDUCTIONS: [Reduction; 8] = [
+    Reduction::Min,
+    Reduction::Max,
+    Reduction::Xor,
+    Reduction::And,
+    Reduction::Or,
+    Reduction::Add,
+    Reduction::Inc,
+    Reduction::Dec,
+];
 /// RED_* of the report semaphores, by value.
-const ENGINE_REDUCTIONS: [&str; 8] = ["add", "min", "max", "inc", "dec", "and", "or", "xor"];
+const ENGINE_REDUCTIONS: [Reduction; 8] = [
+    Reduction::Add,
+    Reduction::Min,
+    Reduction::Max,
+    Reduction::Inc,
+    Reduction::Dec,
+    Reduction::And,
+    Reduction::Or,
+    Reduction::Xor,
+];
 
-fn name(names: &[&'static str; 8], value: u32) -> &'static str {
-    names.get(value as usize).copied().unwrap_or("invalid")
+fn reduction_of(all: &[Reduction; 8], value: u32) -> Reduction {
+    all.get(value as usize)
+        .copied()
+        .unwrap_or(Reduction::Invalid)
 }
 
 /// SEM_EXECUTE (Volta and later).
@@ -35,12 +65,12 @@ pub(in crate::decode) fn host(sub: &Sub, data: u32) -> Semaphore {
     Semaphore {
         unit: SemaphoreUnit::Host,
         action,
-        address: sub.address(Reg::SemHi, Reg::SemLo) & !3,
+        address: GpuVa(sub.address(Reg::SemHi, Reg::SemLo).0 & !3),
         payload: u64::from(sub.get(Reg::SemPayloadLo)) | u64::from(high) << 32,
         wide,
         timestamp: release && data >> 25 & 1 != 0,
         reduction: (action == SemaphoreAction::Reduction)
-            .then(|| name(&HOST_REDUCTIONS, data >> 27 & 15)),
+            .then(|| reduction_of(&HOST_REDUCTIONS, data >> 27 & 15)),
         wait_for_idle: release && data >> 20 & 1 != 0,
         execute: data,
     }
@@ -60,14 +90,16 @@ pub(in crate::decode) fn old_host(sub: &Sub, data: u32) -> Semaphore {
     Semaphore {
         unit: SemaphoreUnit::Host,
         action,
-        address: u64::from(sub.get(Reg::SemaphoreA) & 0xff) << 32
-            | u64::from(sub.get(Reg::SemaphoreB) & !3),
+        address: GpuVa(
+            u64::from(sub.get(Reg::SemaphoreA) & 0xff) << 32
+                | u64::from(sub.get(Reg::SemaphoreB) & !3),
+        ),
         payload: u64::from(sub.get(Reg::SemaphoreC)),
         wide: false,
         // A release of 16 bytes carries the time.
         timestamp: release && data >> 24 & 1 == 0,
         reduction: (action == SemaphoreAction::Reduction)
-            .then(|| name(&OLD_HOST_REDUCTIONS, data >> 27 & 15)),
+            .then(|| reduction_of(&OLD_HOST_REDUCTIONS, data >> 27 & 15)),
         // RELEASE_WFI: EN is 0 here.
         wait_for_idle: release && data >> 20 & 1 == 0,
         execute: data,
@@ -100,7 +132,7 @@ pub(in crate::decode) fn report(sub: &Sub, data: u32) -> Semaphore {
         timestamp: action == SemaphoreAction::Release
             && plan.bits(Bits::ReportStructSize, data) == 0,
         reduction: (action == SemaphoreAction::Reduction)
-            .then(|| name(&ENGINE_REDUCTIONS, plan.bits(Bits::ReportReductionOp, data))),
+            .then(|| reduction_of(&ENGINE_REDUCTIONS, plan.bits(Bits::ReportReductionOp, data))),
         wait_for_idle: false,
         execute: data,
     }
@@ -126,7 +158,7 @@ pub(in crate::decode) fn report_execute(sub: &Sub, data: u32) -> Semaphore {
         timestamp: action == SemaphoreAction::Release
             && plan.bits(Bits::ExecuteStructSize, data) == 0,
         reduction: (action == SemaphoreAction::Reduction).then(|| {
-            name(
+            reduction_of(
                 &ENGINE_REDUCTIONS,
                 plan.bits(Bits::ExecuteReductionOp, data),
             )

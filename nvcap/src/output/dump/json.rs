@@ -5,14 +5,14 @@ use std::collections::BTreeSet;
 use serde::{Serialize, Serializer};
 
 use super::verdict::verdict;
-use super::{Options, Shown};
+use super::{ReportOptions, Shown};
 use crate::decode::event::{Operation, Stop};
 use crate::hang::{
-    ChannelFacts, ChannelScene, Judged, Line, Movement, ProcessLook, Root, State, Step, Thread,
-    Wait, Work, WorkKind,
+    ChannelFacts, ChannelState, Judged, ProcessReport, Progress, Root, State, Step, Thread,
+    TrackingSemaphore, Wait, Work, WorkKind,
 };
-use crate::output::json::operation_value;
-use crate::output::names::EngineName;
+use crate::output::json::{operation_value, write};
+use crate::output::names::{known_engine, known_name};
 use crate::output::redact::Redactor;
 use crate::record::ChannelId;
 
@@ -24,16 +24,16 @@ struct Dump<'a> {
     took_ns: u64,
     processes: Vec<Process<'a>>,
     cycles: Vec<&'a [ChannelId]>,
-    moved: Option<&'a Movement>,
+    moved: Option<&'a Progress>,
 }
 
 #[derive(Serialize)]
 struct Process<'a> {
     pid: u32,
-    name: &'a str,
+    name: Option<&'a str>,
     verdict: &'static str,
     says: Vec<String>,
-    channels: Vec<Channel<'a>>,
+    channels: Vec<ChannelJson<'a>>,
     threads: &'a [Thread],
     unused: usize,
     notes: &'a [String],
@@ -42,18 +42,18 @@ struct Process<'a> {
 }
 
 #[derive(Serialize)]
-struct Channel<'a> {
+struct ChannelJson<'a> {
     channel: ChannelId,
     gpu: Option<u32>,
     token: Option<u32>,
-    engine: String,
+    engine: Option<String>,
     classes: &'a BTreeSet<u32>,
     gp_get: u32,
     gp_put: u32,
     entries: u32,
     pending: u32,
     state: Option<State>,
-    semaphore: Option<Line>,
+    semaphore: Option<TrackingSemaphore>,
     running: Option<Running<'a>>,
     wait: Option<&'a Wait>,
     root: Option<Root>,
@@ -97,8 +97,8 @@ impl Serialize for Shaped<'_> {
 }
 
 /// Appends the look as an object on a line.
-pub fn json(out: &mut Vec<u8>, shown: &Shown<'_>, options: &Options) {
-    let look = shown.look;
+pub fn json(out: &mut Vec<u8>, shown: &Shown<'_>, options: &ReportOptions) {
+    let look = shown.report;
     let dump = Dump {
         r#type: "dump",
         version: 1,
@@ -117,21 +117,20 @@ pub fn json(out: &mut Vec<u8>, shown: &Shown<'_>, options: &Options) {
             .collect(),
         moved: shown.moved,
     };
-    // Neither the vector nor these types (no maps with keys that are not text) can fail.
-    let _ = serde_json::to_writer(&mut *out, &dump);
+    write(out, &dump);
     out.push(b'\n');
 }
 
-fn process<'a>(shown: &Shown<'a>, p: &'a ProcessLook, options: &'a Options) -> Process<'a> {
+fn process<'a>(shown: &Shown<'a>, p: &'a ProcessReport, options: &'a ReportOptions) -> Process<'a> {
     let verdict = verdict(shown, p);
     Process {
         pid: p.pid,
-        name: &p.name,
-        verdict: verdict.word,
+        name: known_name(&p.name),
+        verdict: verdict.word.name(),
         says: std::iter::once(verdict.head).chain(verdict.lines).collect(),
         channels: shown
-            .look
-            .scene
+            .report
+            .rings
             .channels
             .iter()
             .filter(|c| c.pid == p.pid)
@@ -145,21 +144,25 @@ fn process<'a>(shown: &Shown<'a>, p: &'a ProcessLook, options: &'a Options) -> P
     }
 }
 
-fn channel<'a>(shown: &Shown<'a>, c: &'a ChannelScene, options: &'a Options) -> Channel<'a> {
-    let look = shown.look;
+fn channel<'a>(
+    shown: &Shown<'a>,
+    c: &'a ChannelState,
+    options: &'a ReportOptions,
+) -> ChannelJson<'a> {
+    let look = shown.report;
     let judged = look.analysis.of(c.id);
-    Channel {
+    ChannelJson {
         channel: c.id,
         gpu: c.gpu,
         token: c.token,
-        engine: EngineName(c.engine).to_string(),
+        engine: known_engine(c.engine),
         classes: &c.classes,
         gp_get: c.get,
         gp_put: c.put,
         entries: c.entries,
         pending: c.pending(),
         state: judged.map(|j| j.state),
-        semaphore: judged.and_then(|j| j.line),
+        semaphore: judged.and_then(|j| j.semaphore),
         running: judged
             .and_then(|j| j.running.as_ref())
             .map(|w| running(w, options)),
@@ -179,7 +182,7 @@ fn channel<'a>(shown: &Shown<'a>, c: &'a ChannelScene, options: &'a Options) -> 
     }
 }
 
-fn running<'a>(w: &'a Work, options: &'a Options) -> Running<'a> {
+fn running<'a>(w: &'a Work, options: &'a ReportOptions) -> Running<'a> {
     let (kind, operation) = match &w.kind {
         WorkKind::Kernel(l) => ("kernel", Some(Operation::Launch(l.clone()))),
         WorkKind::Copy(c) => ("copy", Some(Operation::Copy(c.clone()))),
@@ -196,9 +199,9 @@ fn running<'a>(w: &'a Work, options: &'a Options) -> Running<'a> {
     }
 }
 
-fn entry<'a>(s: &'a Step, judged: Option<&Judged>, options: &'a Options) -> Entry<'a> {
+fn entry<'a>(s: &'a Step, judged: Option<&Judged>, options: &'a ReportOptions) -> Entry<'a> {
     let done = judged
-        .and_then(|j| j.line)
+        .and_then(|j| j.semaphore)
         .and_then(|l| l.done)
         .is_some_and(|d| s.position <= d);
     Entry {

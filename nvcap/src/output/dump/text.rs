@@ -1,21 +1,23 @@
 //! The look as text: verdict first, then a table of channels, then each channel's entries, then the threads.
 
+use crate::hang::{EntryTarget, RingPlace, RingSize, TokenFrom};
 use std::sync::Arc;
 
-use super::verdict::{semaphore, verdict};
-use super::{Options, Shown};
+use super::verdict::{Word, semaphore, verdict};
+use super::{ReportOptions, Shown};
 use crate::decode::event::{Context, InlineContent, LaunchKind, Operation};
-use crate::hang::{ChannelFacts, ChannelScene, Judged, ProcessLook, State, Step};
+use crate::hang::{ChannelFacts, ChannelState, Judged, ProcessReport, State, Step};
 use crate::output::describe::describe;
 use crate::output::method::class_name;
-use crate::output::names::EngineName;
+use crate::output::names::{EngineName, known_name};
+use crate::output::plural::{plural, plural_of};
 use crate::output::style::{Formatter, Plain, Role};
 use crate::record::{At, How};
 
 /// Appends the look.
-pub fn text(out: &mut Vec<u8>, shown: &Shown<'_>, options: &Options) {
+pub fn text(out: &mut Vec<u8>, shown: &Shown<'_>, options: &ReportOptions) {
     let mut f = Formatter::new(out, options.color);
-    for process in &shown.look.processes {
+    for process in &shown.report.processes {
         head(&mut f, shown, process);
         table(&mut f, shown, process);
         for channel in of(shown, process) {
@@ -30,12 +32,12 @@ pub fn text(out: &mut Vec<u8>, shown: &Shown<'_>, options: &Options) {
 
 fn of<'a>(
     shown: &Shown<'a>,
-    process: &'a ProcessLook,
-) -> impl Iterator<Item = &'a ChannelScene> + use<'a> {
+    process: &'a ProcessReport,
+) -> impl Iterator<Item = &'a ChannelState> + use<'a> {
     // What is at work first: it is what is looked for.
-    let look = shown.look;
-    let mut all: Vec<&ChannelScene> = look
-        .scene
+    let look = shown.report;
+    let mut all: Vec<&ChannelState> = look
+        .rings
         .channels
         .iter()
         .filter(|c| c.pid == process.pid)
@@ -48,19 +50,19 @@ fn of<'a>(
     all.into_iter()
 }
 
-fn head(f: &mut Formatter<'_>, shown: &Shown<'_>, process: &ProcessLook) {
+fn head(f: &mut Formatter<'_>, shown: &Shown<'_>, process: &ProcessReport) {
     let verdict = verdict(shown, process);
     let role = match verdict.word {
-        "hang" | "error" => Role::Alarm,
-        "idle" | "moving" => Role::Good,
-        _ => Role::Operation,
+        Word::Hang | Word::Error => Role::Alarm,
+        Word::Idle | Word::Moving => Role::Good,
+        Word::Busy | Word::Unknown => Role::Operation,
     };
     f.line("", 0, Some(role));
     f.text(format_args!(
         "process {} {}: {}: {}",
         process.pid,
-        Plain(&process.name),
-        verdict.word.to_uppercase(),
+        Plain(known_name(&process.name).unwrap_or("?")),
+        verdict.word.name().to_uppercase(),
         verdict.head
     ));
     f.end();
@@ -83,7 +85,7 @@ fn state(state: State) -> &'static str {
     }
 }
 
-fn table(f: &mut Formatter<'_>, shown: &Shown<'_>, process: &ProcessLook) {
+fn table(f: &mut Formatter<'_>, shown: &Shown<'_>, process: &ProcessReport) {
     let mut mine = of(shown, process).peekable();
     if mine.peek().is_none() {
         return;
@@ -104,16 +106,16 @@ fn table(f: &mut Formatter<'_>, shown: &Shown<'_>, process: &ProcessLook) {
     ));
     f.end();
     for c in mine {
-        let judged = shown.look.analysis.of(c.id);
-        let line = judged.and_then(|j| j.line);
-        let optional = |n: Option<u64>| n.map_or_else(|| "-".to_owned(), |n| n.to_string());
+        let judged = shown.report.analysis.of(c.id);
+        let line = judged.and_then(|j| j.semaphore);
+        let optional = |n: Option<u64>| n.map_or_else(|| "?".to_owned(), |n| n.to_string());
         f.line("", 0, None);
         f.text(format_args!(
             "{:>7} {:>4} {:<8} {:<6} {:>6} {:>6} {:>11} {:>11} {:>11}  ",
             c.id.0,
             optional(c.gpu.map(u64::from)),
             c.token
-                .map_or_else(|| "-".to_owned(), |t| format!("{t:#07x}")),
+                .map_or_else(|| "?".to_owned(), |t| format!("{t:#07x}")),
             EngineName(c.engine),
             c.get,
             c.put,
@@ -153,7 +155,7 @@ fn mark(step: &Step, judged: Option<&Judged>) -> &'static str {
     if step.pending {
         return "queued";
     }
-    match j.line.and_then(|l| l.done) {
+    match j.semaphore.and_then(|l| l.done) {
         Some(done) if step.position <= done => "done",
         Some(_) => "open",
         None => "fetched",
@@ -173,8 +175,8 @@ fn matters(op: &Operation) -> bool {
     }
 }
 
-fn entries(f: &mut Formatter<'_>, shown: &Shown<'_>, c: &ChannelScene, options: &Options) {
-    let judged = shown.look.analysis.of(c.id);
+fn entries(f: &mut Formatter<'_>, shown: &Shown<'_>, c: &ChannelState, options: &ReportOptions) {
+    let judged = shown.report.analysis.of(c.id);
     f.line("", 0, Some(Role::Operation));
     f.text(format_args!("channel {}", c.id.0));
     if let Some(token) = c.token {
@@ -186,12 +188,12 @@ fn entries(f: &mut Formatter<'_>, shown: &Shown<'_>, c: &ChannelScene, options: 
     }
     let steps = options.steps(c, judged);
     f.text(format_args!(
-        ", newest {} of {} entries",
+        ", newest {} of {}",
         steps.len(),
-        c.entries
+        plural_of(c.entries.into(), "entry", "entries")
     ));
     f.end();
-    if let Some(facts) = shown.look.facts(c.id) {
+    if let Some(facts) = shown.report.facts(c.id) {
         gaps(f, facts);
     }
     let context = context(c);
@@ -226,9 +228,9 @@ fn entries(f: &mut Formatter<'_>, shown: &Shown<'_>, c: &ChannelScene, options: 
                 f.text(format_args!("control entry"));
             } else {
                 f.text(format_args!(
-                    "{} B, {} operations of the driver's own (-v)",
+                    "{} B, {} of the driver's own (-v)",
                     step.bytes,
-                    step.operations.len()
+                    plural(step.operations.len() as u64, "operation")
                 ));
             }
             f.end();
@@ -239,33 +241,41 @@ fn entries(f: &mut Formatter<'_>, shown: &Shown<'_>, c: &ChannelScene, options: 
 }
 
 fn gaps(f: &mut Formatter<'_>, facts: &ChannelFacts) {
-    let mut say = |n: u64, words: &str| {
+    let mut say = |n: u64, one: &str, many: &str| {
         if n > 0 {
             f.line("  ", 0, Some(Role::Alarm));
-            f.text(format_args!("{n} {words}"));
+            f.text(format_args!("{}", plural_of(n, one, many)));
             f.end();
         }
     };
     say(
         u64::from(facts.overwritten),
+        "entry was written over while it was read, and is left out",
         "entries were written over while they were read, and are left out",
     );
     say(
         u64::from(facts.recycled),
+        "entry's pushbuffer bytes were used again by newer ones",
         "entries' pushbuffer bytes were used again by newer ones",
     );
-    say(facts.unreadable, "pushbuffer bytes could not be read");
+    say(
+        facts.unreadable,
+        "pushbuffer byte could not be read",
+        "pushbuffer bytes could not be read",
+    );
     say(
         u64::from(facts.elsewhere),
+        "entry points to memory that the process has not mapped at that address: it cannot be decoded from here",
         "entries point to memory that the process has not mapped at that address: they cannot be decoded from here",
     );
     say(
         u64::from(facts.ring_gone),
         "ring could not be read any more",
+        "rings could not be read any more",
     );
 }
 
-fn context(c: &ChannelScene) -> Context {
+fn context(c: &ChannelState) -> Context {
     Context {
         at: At {
             time_ns: 0,
@@ -285,7 +295,7 @@ fn context(c: &ChannelScene) -> Context {
     }
 }
 
-fn threads(f: &mut Formatter<'_>, process: &ProcessLook) {
+fn threads(f: &mut Formatter<'_>, process: &ProcessReport) {
     if process.threads.is_empty() {
         return;
     }
@@ -309,7 +319,7 @@ fn threads(f: &mut Formatter<'_>, process: &ProcessLook) {
             (Some(call), _) => f.text(format_args!("{call}")),
             (None, Some(n)) => f.text(format_args!("system call {n}")),
             (None, None) if t.state == 'R' => f.text(format_args!("the program")),
-            (None, None) => f.text(format_args!("-")),
+            (None, None) => f.text(format_args!("?")),
         }
         if let Some(argument) = t.argument {
             f.text(format_args!("({argument:#x}, ...)"));
@@ -323,7 +333,12 @@ fn threads(f: &mut Formatter<'_>, process: &ProcessLook) {
     f.end();
 }
 
-fn notes(f: &mut Formatter<'_>, shown: &Shown<'_>, process: &ProcessLook, options: &Options) {
+fn notes(
+    f: &mut Formatter<'_>,
+    shown: &Shown<'_>,
+    process: &ProcessReport,
+    options: &ReportOptions,
+) {
     for note in &process.notes {
         f.line("", 0, Some(Role::Dim));
         f.text(format_args!("note: {}", Plain(note)));
@@ -334,11 +349,11 @@ fn notes(f: &mut Formatter<'_>, shown: &Shown<'_>, process: &ProcessLook, option
     }
     f.line("", 0, Some(Role::Dim));
     f.text(format_args!(
-        "read in {:.1} ms: channels found in {:.1} ms, rings and pushbuffers read in {:.1} ms; {} slots were never used",
-        shown.look.took_ns as f64 / 1e6,
+        "read in {:.1} ms: channels found in {:.1} ms, rings and pushbuffers read in {:.1} ms; {} never used",
+        shown.report.took_ns as f64 / 1e6,
         process.finding_ns as f64 / 1e6,
         process.reading_ns as f64 / 1e6,
-        process.unused
+        plural_of(process.unused as u64, "slot was", "slots were")
     ));
     f.end();
     for facts in &process.channels {
@@ -350,26 +365,27 @@ fn notes(f: &mut Formatter<'_>, shown: &Shown<'_>, process: &ProcessLook, option
         f.text(format_args!(
             "place {}, size {}, {}{}, token {}",
             match facts.place {
-                "habit" => "by libcuda's habit",
-                "alike" => "as with another channel",
-                "given" => "as given",
-                _ => "searched for",
+                RingPlace::Habit => "by libcuda's habit",
+                RingPlace::Alike => "as with another channel",
+                RingPlace::Given => "as given",
+                RingPlace::Sought => "searched for",
             },
             match facts.size {
-                "habit" => "by habit (USERD lies right behind)",
-                "wrapped" => "proven (the last entry is followed by the first)",
-                _ => "assumed (all the room there is)",
+                RingSize::Habit => "by habit (USERD lies right behind)",
+                RingSize::Wrapped => "proven (the last entry is followed by the first)",
+                RingSize::Room => "assumed (all the room there is)",
             },
             match facts.target {
-                "parses" => "its newest entry's bytes parse as methods",
-                "readable" => "its newest entry points to mapped memory that does not parse",
-                "elsewhere" => "its entries' addresses are not the process's",
-                _ => "never used",
+                EntryTarget::Parses => "its newest entry's bytes parse as methods",
+                EntryTarget::Readable =>
+                    "its newest entry points to mapped memory that does not parse",
+                EntryTarget::Elsewhere => "its entries' addresses are not the process's",
+                EntryTarget::Unused => "never used",
             },
             if facts.moved { ", seen moving" } else { "" },
             match facts.token_from {
-                Some("notifier") => "from its error notifier, by the order of channels",
-                Some(_) => "as given",
+                Some(TokenFrom::Notifier) => "from its error notifier, by the order of channels",
+                Some(TokenFrom::Given) => "as given",
                 None => "not known",
             }
         ));

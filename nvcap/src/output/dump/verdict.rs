@@ -1,12 +1,15 @@
 //! What a look comes to, in a few sentences: the first thing that is read in an incident.
 
+use crate::wire::GpuVa;
 use std::fmt::Write as _;
 
 use crate::decode::event::{Copy, Launch};
 use crate::hang::{
-    ChannelScene, Judged, Look, Movement, ProcessLook, Root, State, Thread, Wait, Work, WorkKind,
+    ChannelState, Judged, ProcessReport, Progress, Report, Root, State, Thread, Wait, Work,
+    WorkKind,
 };
 use crate::output::names::EngineName;
+use crate::output::plural::{plural, plural_of};
 use crate::record::ChannelId;
 
 use super::Shown;
@@ -14,20 +17,54 @@ use super::Shown;
 /// What is to be said of one process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Verdict {
-    /// One word: `hang`, `moving`, `busy`, `idle`, `error`, `unknown`.
-    pub word: &'static str,
+    /// It in one word.
+    pub word: Word,
     /// The sentence beside it.
     pub head: String,
     /// What follows from it, channel by channel.
     pub lines: Vec<String>,
+    /// A channel has work that is not done and did not move, whatever others did.
+    pub stuck: bool,
+}
+
+/// A verdict in one word.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Word {
+    /// All that was submitted is done.
+    Idle,
+    /// Something moved between two looks.
+    Moving,
+    /// There is work that is not done; one look cannot say more.
+    Busy,
+    /// No channel was found.
+    Unknown,
+    /// Nothing moved between two looks, and there is work that is not done.
+    Hang,
+    /// The driver has stopped a channel.
+    Error,
+}
+
+impl Word {
+    /// As it is shown, in small letters.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Idle => "idle",
+            Self::Moving => "moving",
+            Self::Busy => "busy",
+            Self::Unknown => "unknown",
+            Self::Hang => "hang",
+            Self::Error => "error",
+        }
+    }
 }
 
 /// Judges one process of a look.
 #[must_use]
-pub fn verdict(shown: &Shown<'_>, process: &ProcessLook) -> Verdict {
-    let look = shown.look;
-    let mine: Vec<(&ChannelScene, &Judged)> = look
-        .scene
+pub fn verdict(shown: &Shown<'_>, process: &ProcessReport) -> Verdict {
+    let look = shown.report;
+    let mine: Vec<(&ChannelState, &Judged)> = look
+        .rings
         .channels
         .iter()
         .filter(|c| c.pid == process.pid)
@@ -44,7 +81,7 @@ pub fn verdict(shown: &Shown<'_>, process: &ProcessLook) -> Verdict {
         ));
     }
     let errors = lines.len();
-    let mut running: Vec<&(&ChannelScene, &Judged)> =
+    let mut running: Vec<&(&ChannelState, &Judged)> =
         mine.iter().filter(|(_, j)| j.running.is_some()).collect();
     // The one that holds up most comes first.
     running.sort_by_key(|(_, j)| {
@@ -75,44 +112,57 @@ pub fn verdict(shown: &Shown<'_>, process: &ProcessLook) -> Verdict {
     }
     for (c, j) in mine.iter().filter(|(_, j)| j.state == State::Queued) {
         lines.push(format!(
-            "{}: {} entries are not fetched; what it is at cannot be told from here",
+            "{}: {} not fetched; what it is at cannot be told from here",
             name(look, c.id),
-            j.pending
+            plural_of(j.pending.into(), "entry is", "entries are")
         ));
     }
     let moved = shown.moved.map(|m| (m, of_process(look, process, m)));
     let (word, head) = match moved {
-        _ if mine.is_empty() => ("unknown", nothing_found(process)),
+        _ if mine.is_empty() => (Word::Unknown, nothing_found(process)),
         Some((m, ref own)) => with_time(m, own, at_work, mine.len()),
-        None if at_work == 0 => ("idle", idle(mine.len())),
+        None if at_work == 0 => (Word::Idle, idle(mine.len())),
         None => (
-            "busy",
+            Word::Busy,
             format!(
-                "{at_work} of {} channels have work that is not done; one look cannot tell slow from stuck (--watch 2 does)",
-                mine.len()
+                "{} work that is not done; one look cannot tell slow from stuck (--watch 2 does)",
+                have(at_work, mine.len())
             ),
         ),
     };
-    if word == "idle" && !mine.is_empty() {
+    if word == Word::Idle && !mine.is_empty() {
         lines.extend(cpu(&process.threads));
     }
     if let Some((m, own)) = &moved {
         lines.extend(rates(look, m, own));
     }
     Verdict {
-        word: if errors > 0 { "error" } else { word },
+        word: if errors > 0 { Word::Error } else { word },
         head,
         lines,
+        stuck: moved.is_some_and(|(_, own)| own.channels.iter().any(|c| c.is_still() && c.busy)),
     }
+}
+
+/// `2 of 20 channels`.
+fn of(some: usize, all: usize) -> String {
+    format!("{some} of {}", plural(all as u64, "channel"))
+}
+
+/// `2 of 20 channels have`.
+fn have(some: usize, all: usize) -> String {
+    let have = if some == 1 { "has" } else { "have" };
+    format!("{} {have}", of(some, all))
 }
 
 fn idle(channels: usize) -> String {
     format!(
-        "the GPU has done all that was submitted on {channels} channels: whatever is waited for, it is not in a ring"
+        "the GPU has done all that was submitted on {}: whatever is waited for, it is not in a ring",
+        plural(channels as u64, "channel")
     )
 }
 
-fn nothing_found(process: &ProcessLook) -> String {
+fn nothing_found(process: &ProcessReport) -> String {
     if process.notes.is_empty() {
         "no channel was found: it has not submitted work by a ring that is mapped into it"
             .to_owned()
@@ -122,10 +172,10 @@ fn nothing_found(process: &ProcessLook) -> String {
 }
 
 /// Movement of one process's channels.
-fn of_process(look: &Look, process: &ProcessLook, movement: &Movement) -> Movement {
+fn of_process(look: &Report, process: &ProcessReport, movement: &Progress) -> Progress {
     let mut own = movement.clone();
     let pid_of = |id| {
-        look.scene
+        look.rings
             .channels
             .iter()
             .find(|c| c.id == id)
@@ -136,45 +186,42 @@ fn of_process(look: &Look, process: &ProcessLook, movement: &Movement) -> Moveme
     own
 }
 
-fn with_time(
-    m: &Movement,
-    own: &Movement,
-    at_work: usize,
-    channels: usize,
-) -> (&'static str, String) {
+fn with_time(m: &Progress, own: &Progress, at_work: usize, channels: usize) -> (Word, String) {
     let seconds = m.ns as f64 / 1e9;
     let moving = own.channels.iter().filter(|c| !c.is_still()).count();
     if own.is_hang() {
         (
-            "hang",
+            Word::Hang,
             format!(
-                "nothing moved in {seconds:.1} s, and {at_work} of {channels} channels have work that is not done"
+                "nothing moved in {seconds:.1} s, and {} work that is not done",
+                have(at_work, channels)
             ),
         )
     } else if moving > 0 {
         (
-            "moving",
+            Word::Moving,
             format!(
-                "{moving} of {channels} channels moved in {seconds:.1} s: it is at work, not stuck"
+                "{} moved in {seconds:.1} s: it is at work, not stuck",
+                of(moving, channels)
             ),
         )
     } else {
         (
-            "idle",
+            Word::Idle,
             format!("{} (and nothing moved in {seconds:.1} s)", idle(channels)),
         )
     }
 }
 
 /// How fast what moves does.
-fn rates(look: &Look, m: &Movement, own: &Movement) -> Vec<String> {
+fn rates(look: &Report, m: &Progress, own: &Progress) -> Vec<String> {
     let seconds = m.ns as f64 / 1e9;
     let mut lines = Vec::new();
     for c in own.channels.iter().filter(|c| !c.is_still()) {
         let mut line = format!(
-            "{}: {} entries submitted, {} fetched",
+            "{}: {} submitted, {} fetched",
             name(look, c.channel),
-            c.submitted,
+            plural_of(c.submitted, "entry", "entries"),
             c.fetched
         );
         if let Some(done) = c.done {
@@ -202,9 +249,9 @@ fn rates(look: &Look, m: &Movement, own: &Movement) -> Vec<String> {
 }
 
 /// `channel 3 (gpu0 0x0000d gr)`.
-pub(super) fn name(look: &Look, id: ChannelId) -> String {
+pub(super) fn name(look: &Report, id: ChannelId) -> String {
     let mut text = format!("channel {}", id.0);
-    if let Some(c) = look.scene.channels.iter().find(|c| c.id == id) {
+    if let Some(c) = look.rings.channels.iter().find(|c| c.id == id) {
         text.push_str(" (");
         if let Some(gpu) = c.gpu {
             let _ = write!(text, "gpu{gpu} ");
@@ -231,8 +278,7 @@ fn work(work: &Work) -> String {
         let _ = write!(text, ", or one of {} more in that entry", work.others);
     }
     if work.behind > 0 {
-        let s = if work.behind == 1 { "" } else { "s" };
-        let _ = write!(text, "; {} submission{s} behind it", work.behind);
+        let _ = write!(text, "; {} behind it", plural(work.behind, "submission"));
     }
     if !work.certain {
         text.push_str("; by GP_GET alone, its semaphore cannot be read");
@@ -259,7 +305,7 @@ pub(super) fn kernel(l: &Launch) -> String {
 }
 
 fn copy(c: &Copy) -> String {
-    let end = |a: Option<u64>| a.map_or_else(|| "?".to_owned(), |a| format!("{a:#x}"));
+    let end = |a: Option<GpuVa>| a.map_or_else(|| "?".to_owned(), |a| format!("{a:#x}"));
     format!("{} B {} -> {}", c.bytes, end(c.src), end(c.dst))
 }
 
@@ -275,7 +321,7 @@ pub(super) fn semaphore(wait: &Wait) -> String {
     )
 }
 
-fn waits(look: &Look, id: ChannelId, wait: &Wait) -> String {
+fn waits(look: &Report, id: ChannelId, wait: &Wait) -> String {
     let mut text = format!(
         "{} {}",
         if wait.value.is_some() {
@@ -340,7 +386,7 @@ fn waits(look: &Look, id: ChannelId, wait: &Wait) -> String {
     text
 }
 
-fn cycle_of(look: &Look, channels: &[ChannelId]) -> String {
+fn cycle_of(look: &Report, channels: &[ChannelId]) -> String {
     let names: Vec<String> = channels.iter().map(|c| name(look, *c)).collect();
     match names.as_slice() {
         [one] => format!("DEADLOCK: {one} waits for what it is itself to release later"),
@@ -358,7 +404,11 @@ fn cpu(threads: &[Thread]) -> Option<String> {
         return None;
     }
     let count = |state: char| threads.iter().filter(|t| t.state == state).count();
-    let mut text = format!("{} threads: {} running", threads.len(), count('R'));
+    let mut text = format!(
+        "{}: {} running",
+        plural(threads.len() as u64, "thread"),
+        count('R')
+    );
     for (state, words) in [
         ('S', "sleeping"),
         ('D', "in the kernel, not to be woken by signals"),

@@ -1,12 +1,14 @@
 //! The fields an expression may name, what they may be compared with, and how each is read from an event.
 
 use crate::decode::event::{
-    Body, Context, Copy, EntryKind, Event, InlineContent, Operation, SemaphoreAction, SemaphoreUnit,
+    Body, Context, Copy, Event, InlineContent, Operation, SemaphoreAction, SemaphoreUnit,
 };
 use crate::output::Detail;
 use crate::output::method::method_name;
-use crate::output::names::{EngineName, direction, launch_kind};
+use crate::output::names::known_pid;
+use crate::output::names::{EngineName, direction, launch_how, launch_kind};
 use crate::record::How;
+use crate::wire::entry::EntryKind;
 
 macro_rules! fields {
     ($($name:literal $variant:ident $kind:ident $doc:literal)*) => {
@@ -42,9 +44,8 @@ fields! {
     "tid" Tid Number "thread id"
     "thread" Thread Text "thread or process name"
     "gpu" Gpu Number "number N of /dev/nvidiaN"
-    "token" Token Number "work-submit token"
-    "channel" Channel Number "work-submit token of the channel (the same as token)"
-    "channel.id" ChannelId Number "the channel's number in this trace"
+    "token" Token Number "work-submit token of the channel"
+    "channel" Channel Number "the channel's number in this trace, as ledger and JSON have it"
     "engine" Engine Text "engine: gr, ce, ce2, nvdec0, ...; copy means any copy engine"
     "serial" Serial Number "number of the submission in this trace"
     "phase" Phase Text "labelled time range (--phases)"
@@ -71,6 +72,13 @@ fields! {
     "regs" Registers Number "registers of a thread"
     "smem" Shared Number "shared memory of a block, bytes"
     "lmem" Local Number "local memory of a thread, bytes"
+    "cluster" Cluster Number "blocks of a cluster, all dimensions multiplied"
+    "cooperative" Cooperative Flag "all blocks of the launch run at once"
+    "replay" Replay Number "number of the graph replay that a launch is a node of, or of the replay itself"
+    "place" Place Number "place of a launch among the nodes of its graph replay"
+    "launch.how" LaunchHow Choice "how a launch was commanded"
+    "nodes" Nodes Number "QMDs that a graph replay runs"
+    "kernels" Kernels Number "kernels of the program that a graph replay runs"
     "program" Program Number "address of the program"
     "qmd" Qmd Number "address of the QMD"
     "unit" Unit Choice "which unit handles a semaphore"
@@ -96,6 +104,7 @@ impl Field {
                 "shared" => Some(Self::Shared),
                 "prog" => Some(Self::Program),
                 "name" => Some(Self::Thread),
+                "channel.id" => Some(Self::Channel),
                 _ => None,
             })
     }
@@ -129,9 +138,18 @@ impl Field {
     #[must_use]
     pub fn choices(self) -> &'static [&'static str] {
         match self {
-            Self::Type => &["operation", "submission", "method", "entry", "stop"],
+            Self::Type => &["operation", "submission", "method", "entry", "stop", "chip"],
+            Self::LaunchHow => &[
+                "scheduled",
+                "released",
+                "dependent",
+                "inline_qmd",
+                "macro",
+                "launch",
+            ],
             Self::Op => &[
                 "launch",
+                "graph",
                 "copy",
                 "inline",
                 "semaphore",
@@ -149,6 +167,7 @@ impl Field {
                 "companion",
                 "driver_memset",
                 "driver_copy",
+                "driver_graph",
                 "unresolved",
                 "driver",
             ],
@@ -185,7 +204,7 @@ pub(super) fn same_word(wanted: &str, is: &str) -> bool {
     match lower.as_str() {
         "copy" | "ce" => is.starts_with("ce"),
         "graphics" | "compute" => is == "gr",
-        "driver" => matches!(is, "companion" | "driver_memset" | "driver_copy"),
+        "driver" => is == "companion" || is.starts_with("driver"),
         "acquire" => is.starts_with("acquire"),
         "nvdec" | "nvenc" | "nvjpg" | "ofa" => is.starts_with(&lower),
         "unknown" => is == "?",
@@ -215,16 +234,19 @@ pub(super) fn read<'a>(field: Field, event: &'a Event<'_>) -> Option<Value<'a>> 
             Body::Method(_) => "method",
             Body::Operation(_) => "operation",
             Body::Stop(_) => "stop",
+            Body::Chip(_) => "chip",
         }),
-        Field::Time => number(c.at.time_ns),
-        Field::Pid => number(c.at.pid),
-        Field::Tid => number(c.at.tid),
+        Field::Time => number(c.at.time()?),
+        Field::Pid => number(known_pid(c.at.pid)?),
+        Field::Tid => number(known_pid(c.at.tid)?),
         Field::Thread => word(c.thread.as_deref()?),
         Field::Gpu => number(c.gpu?),
-        Field::Token | Field::Channel => number(c.token?),
-        Field::ChannelId => number(c.channel.0),
+        Field::Token => number(c.token?),
+        Field::Channel => number(c.channel.0),
         Field::Engine => match &event.body {
-            Body::Operation(Operation::Copy(copy)) => word(&copy.engine),
+            Body::Operation(Operation::Copy(copy)) => {
+                Some(Value::Word(copy.engine.to_string().into()))
+            }
             _ => Some(Value::Word(EngineName(c.engine).to_string().into())),
         },
         Field::Serial => number(c.serial),
@@ -259,7 +281,7 @@ pub(super) fn read<'a>(field: Field, event: &'a Event<'_>) -> Option<Value<'a>> 
                 (Field::Address, EntryKind::Segment { address, .. }) => number(address.0),
                 _ => None,
             },
-            Body::Stop(_) => None,
+            Body::Stop(_) | Body::Chip(_) => None,
         },
     }
 }
@@ -268,6 +290,7 @@ fn operation(field: Field, op: &Operation) -> Option<Value<'_>> {
     if field == Field::Op {
         return word(match op {
             Operation::Launch(_) => "launch",
+            Operation::Graph(_) => "graph",
             Operation::Copy(_) => "copy",
             Operation::Inline(_) => "inline",
             Operation::Semaphore(_) => "semaphore",
@@ -292,8 +315,23 @@ fn operation(field: Field, op: &Operation) -> Option<Value<'_>> {
             Field::Registers => number(l.registers?),
             Field::Shared => number(l.shared_bytes?),
             Field::Local => number(l.local_bytes?),
+            Field::Cluster => number(volume(l.cluster?)),
+            Field::Cooperative => number(l.cooperative),
+            Field::Replay => number(l.replay?),
+            Field::Place => number(l.place?),
+            Field::LaunchHow => word(launch_how(l.how)),
+            Field::Bytes => number(l.moves?.bytes?),
+            Field::Dst => number(l.moves?.dst),
+            Field::Src => number(l.moves?.src?),
             Field::Program => number(l.program?),
             Field::Qmd => number(l.qmd?),
+            _ => None,
+        },
+        Operation::Graph(g) => match field {
+            Field::Replay => number(g.replay),
+            Field::Nodes => number(g.nodes),
+            Field::Kernels => number(g.kernels),
+            Field::Bytes => number(g.bytes),
             _ => None,
         },
         Operation::Copy(c) => copy(field, c),
@@ -364,7 +402,7 @@ fn copy(field: Field, c: &Copy) -> Option<Value<'_>> {
         Field::Src => number(c.src?),
         Field::Dst => number(c.dst?),
         Field::Lines => number(c.lines),
-        Field::Mode => word(c.mode),
+        Field::Mode => word(c.mode.name()),
         Field::Direction => word(direction(c.direction?)),
         Field::Address => number(c.semaphore.as_ref()?.address),
         Field::Payload => number(c.semaphore.as_ref()?.payload),

@@ -3,12 +3,14 @@
 //! An expression is tested on each event by itself; a comparison of a field that the event does not have is
 //! false (and its negation true). The ledger counts everything whatever the filter says.
 
+mod expression;
 mod fields;
 mod parse;
 
 use crate::decode::event::{Body, Event};
 
-use super::Detail;
+use super::{Detail, phases::Phases};
+use expression::{Compare, Node, Wanted};
 pub use fields::Field;
 use fields::{Value, read};
 pub use parse::ParseError;
@@ -17,43 +19,6 @@ pub use parse::ParseError;
 #[derive(Clone, Debug, PartialEq)]
 pub struct Filter {
     root: Node,
-}
-
-#[derive(Clone, Debug, PartialEq)]
-enum Node {
-    And(Vec<Node>),
-    Or(Vec<Node>),
-    Not(Box<Node>),
-    Compare {
-        field: Field,
-        op: Compare,
-        wanted: Wanted,
-    },
-    /// A bare field: it is true, or not zero.
-    Is(Field),
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Compare {
-    Equal,
-    NotEqual,
-    Less,
-    LessEqual,
-    Greater,
-    GreaterEqual,
-    Like,
-    NotLike,
-}
-
-/// The right side of a comparison.
-#[derive(Clone, Debug, PartialEq)]
-enum Wanted {
-    /// Any of these numbers.
-    Numbers(Vec<u64>),
-    /// Any of these words.
-    Words(Vec<String>),
-    /// A pattern with `*` and `?`.
-    Pattern(String),
 }
 
 impl Filter {
@@ -94,16 +59,68 @@ impl Filter {
         of(&self.root)
     }
 
+    /// Whether it asks for this field.
+    #[must_use]
+    pub fn asks_for(&self, field: Field) -> bool {
+        let mut asks = false;
+        each_field(&self.root, &mut |f, _| asks |= f == field);
+        asks
+    }
+
+    /// The first name or pattern of a phase that it compares with and that none of these phases has.
+    #[must_use]
+    pub fn unknown_phase(&self, phases: &Phases) -> Option<&str> {
+        let known = |name: &str| phases.names().any(|p| fields::same_word(name, p));
+        let fits = |pattern: &str| {
+            phases
+                .names()
+                .any(|p| like(pattern.as_bytes(), p.as_bytes()))
+        };
+        let mut unknown = None;
+        each_field(&self.root, &mut |field, wanted| {
+            let missing = match (field, wanted) {
+                (Field::Phase, Some(Wanted::Words(names))) => {
+                    names.iter().find(|n| !known(n.as_str()))
+                }
+                (Field::Phase, Some(Wanted::Pattern(pattern))) => {
+                    Some(pattern).filter(|p| !fits(p.as_str()))
+                }
+                _ => None,
+            };
+            unknown = unknown.or(missing.map(String::as_str));
+        });
+        unknown
+    }
+
     /// Whether there may be events of this `type` that it lets through: what it never does need not be decoded.
     #[must_use]
     pub fn may_match(&self, kind: &str) -> bool {
         can(&self.root, kind).0
     }
 
-    /// Whether the event is to be shown. Where decoding stopped is always shown: it is a loss.
+    /// Whether the event is to be shown. Where decoding stopped is always shown: it is a loss; and so is an assumption that
+    /// all that is shown rests on.
     #[must_use]
     pub fn matches(&self, event: &Event<'_>) -> bool {
-        matches!(event.body, Body::Stop(_)) || test(&self.root, event)
+        match &event.body {
+            Body::Stop(_) => true,
+            Body::Chip(chip) if chip.by.is_assumed() => true,
+            _ => test(&self.root, event),
+        }
+    }
+}
+
+/// Calls `visit` with each field of the expression and what it is compared with, in order.
+fn each_field<'a>(node: &'a Node, visit: &mut impl FnMut(Field, Option<&'a Wanted>)) {
+    match node {
+        Node::And(nodes) | Node::Or(nodes) => {
+            for node in nodes {
+                each_field(node, visit);
+            }
+        }
+        Node::Not(node) => each_field(node, visit),
+        Node::Is(field) => visit(*field, None),
+        Node::Compare { field, wanted, .. } => visit(*field, Some(wanted)),
     }
 }
 
@@ -216,7 +233,30 @@ fn like(pattern: &[u8], text: &[u8]) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::{Filter, like};
+    use super::{Field, Filter, like};
+    use crate::output::phases::Phases;
+
+    #[test]
+    fn phases_that_are_not_there_are_found() {
+        let phases = Phases::parse("PHASE warm_up 1 2\nPHASE vadd 3 4\n").unwrap();
+        for (text, unknown) in [
+            ("phase=vadd", None),
+            ("phase=VADD,warm_up", None),
+            ("phase~warm*", None),
+            ("op=launch && !(phase=vadd || phase!=vad)", Some("vad")),
+            ("phase=vadd,cold", Some("cold")),
+            ("phase~cold*", Some("cold*")),
+            ("thread=cold", None),
+        ] {
+            let filter = Filter::parse(text).unwrap();
+            assert_eq!(filter.unknown_phase(&phases), unknown, "{text}");
+            assert_eq!(
+                filter.asks_for(Field::Phase),
+                text.contains("phase"),
+                "{text}"
+            );
+        }
+    }
 
     #[test]
     fn what_a_filter_never_shows_is_known() {

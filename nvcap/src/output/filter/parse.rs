@@ -5,13 +5,14 @@
 //! conjunction := term ( "&&" term )*
 //! term := "!" term | "(" expression ")" | field | field operator value ( "," value )*
 //! operator := "=" | "==" | "!=" | "<" | "<=" | ">" | ">=" | "~" | "!~"
-//! value := number with an optional suffix K, M, G (powers of 1024) | word | "text" | 'text'
+//! value := number with an optional unit (`crate::output::units`) | word | "text" | 'text'
 //! ```
 
 use std::fmt;
 
+use super::expression::{Compare, Node, Wanted};
 use super::fields::{Field, Kind};
-use super::{Compare, Node, Wanted};
+use crate::output::units::number;
 
 /// Expressions are typed by people; this is a stack guard, not a limit they meet.
 const MAX_DEPTH: usize = 64;
@@ -234,7 +235,7 @@ impl Parser<'_> {
                         p.error(
                             *at,
                             format!(
-                                "'{text}' is no number; {name} ({}) takes decimal or 0x numbers, with K, M or G",
+                                "'{text}' is no number; {name} ({}) takes 0x numbers, and decimal ones with K, KiB, M, MiB, G, GiB (of 1024) or kB, MB, GB (of 1000)",
                                 field.about()
                             ),
                         )
@@ -300,52 +301,15 @@ fn unknown_field(name: &str) -> String {
     )
 }
 
-/// A decimal or 0x number with an optional suffix; underscores may part digits.
-fn number(text: &str) -> Option<u64> {
-    let text = text.replace('_', "");
-    if let Some(hex) = text.strip_prefix("0x").or_else(|| text.strip_prefix("0X")) {
-        return u64::from_str_radix(hex, 16).ok();
-    }
-    let (digits, shift) = match text.char_indices().last()? {
-        (at, 'K' | 'k') => (&text[..at], 10),
-        (at, 'M' | 'm') => (&text[..at], 20),
-        (at, 'G' | 'g') => (&text[..at], 30),
-        _ => (text.as_str(), 0),
-    };
-    if digits.is_empty() || !digits.bytes().all(|b| b.is_ascii_digit()) {
-        return None;
-    }
-    digits.parse::<u64>().ok()?.checked_mul(1 << shift)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn numbers() {
-        for (text, n) in [
-            ("0", Some(0)),
-            ("1M", Some(1 << 20)),
-            ("2k", Some(2048)),
-            ("3G", Some(3 << 30)),
-            ("0x10012", Some(0x10012)),
-            ("1_000", Some(1000)),
-            ("K", None),
-            ("", None),
-            ("1.5M", None),
-            ("-1", None),
-            ("99999999999G", None),
-        ] {
-            assert_eq!(number(text), n, "{text}");
-        }
-    }
-
-    #[test]
     fn errors_point_at_the_column() {
         for (text, column, says) in [
             ("", 1, "expected a field"),
-            ("op=lunch", 4, "allowed: launch, copy"),
+            ("op=lunch", 4, "allowed: launch, graph, copy"),
             ("op=launch &&", 13, "expected a field"),
             ("bytes>big", 7, "is no number"),
             ("(op=launch", 11, "expected ) for the ( at column 1"),

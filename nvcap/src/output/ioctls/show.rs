@@ -14,13 +14,16 @@ use crate::{
 };
 
 use super::{
-    super::style::{Formatter, Role},
-    Options, begin, device, device_name,
+    super::{
+        names::Latest,
+        style::{Formatter, Role},
+    },
+    form::{IoctlOptions, begin, device, device_name},
 };
 
 /// How one ioctl is shown.
 pub(super) struct Shown<'a> {
-    pub(super) options: &'a Options,
+    pub(super) options: &'a IoctlOptions,
     pub(super) model: &'a Model,
     pub(super) version: Option<Version>,
 }
@@ -226,9 +229,9 @@ impl Shown<'_> {
 
     // ---- JSON ----
 
-    pub(super) fn object(&self, call: &Call<'_>) -> Json {
+    pub(super) fn object(&self, call: &Call<'_>, latest: &mut Latest) -> Json {
         let ioctl = call.ioctl;
-        let mut object = begin("ioctl", ioctl.at);
+        let mut object = begin("ioctl", ioctl.at, latest);
         let duration = ioctl.end_ns.map(|end| end.saturating_sub(ioctl.at.time_ns));
         object.insert("duration_ns".into(), duration.into());
         object.insert("device".into(), device_name(ioctl.device).into());
@@ -384,7 +387,7 @@ fn hex(bytes: &Bytes) -> String {
     let mut text = hex_bytes(&bytes.data);
     let missing = bytes.full_len.saturating_sub(bytes.data.len() as u64);
     if missing != 0 && !bytes.data.is_empty() {
-        let _ = write!(text, " +{missing} bytes");
+        let _ = write!(text, " +{missing} B");
     }
     text
 }

@@ -2,6 +2,8 @@
 
 use serde::Serialize;
 
+use super::escape::write;
+
 /// Appends a number in decimal.
 pub(in crate::output) fn number(out: &mut Vec<u8>, mut n: u64) {
     let mut digits = [0; 20];
@@ -38,8 +40,17 @@ pub(super) fn key(out: &mut Vec<u8>, name: &str) {
 
 pub(super) fn text(out: &mut Vec<u8>, name: &str, value: &str) {
     key(out, name);
-    // Writing to a vector does not fail.
-    let _ = serde_json::to_writer(out, value);
+    write(out, value);
+}
+
+pub(super) fn optional_text(out: &mut Vec<u8>, name: &str, value: Option<&str>) {
+    match value {
+        Some(value) => text(out, name, value),
+        None => {
+            key(out, name);
+            out.extend_from_slice(b"null");
+        }
+    }
 }
 
 pub(super) fn hex(out: &mut Vec<u8>, bytes: &[u8]) {
@@ -61,8 +72,7 @@ pub(super) fn bool_member(out: &mut Vec<u8>, name: &str, value: bool) {
 }
 
 pub(super) fn to_vec<T: Serialize>(out: &mut Vec<u8>, value: &T) {
-    // Neither the vector nor these types (no maps with keys that are not text) can fail.
-    let _ = serde_json::to_writer(out, value);
+    write(out, value);
 }
 
 pub(super) fn hex_member(out: &mut Vec<u8>, name: &str, bytes: &[u8]) {

@@ -7,29 +7,35 @@ use std::io;
 
 use crate::decode::engine_of;
 use crate::decode::event::{
-    Body, Context, EntryHead, EntryKind, Event, MethodWrite, Operation, Stop, StopReason,
-    SubmissionHead,
+    Body, ChipSettled, Context, EntryHead, Event, MethodWrite, Operation, Stop, SubmissionHead,
 };
+use crate::driver::Model;
 use crate::ledger::Ledger;
-use crate::record::{At, Channel, How, Life, Loss, Lost, Origin, Record, Submission};
+use crate::record::{At, Channel, Gpu, How, Life, Loss, Lost, Record};
+use crate::wire::{entry::EntryKind, stream::StopReason};
 
+use super::holes::{Holes, Part};
 use super::method::Explainer;
-use super::names::EngineName;
+use super::names::{Latest, chip_by, known_engine, known_name};
 use super::redact::Redactor;
 use super::writer::Output;
 use super::{Detail, Sink};
 
+mod escape;
 mod form;
 mod operation;
 
 pub(in crate::output) use operation::value as operation_value;
 
+pub(super) use escape::text_of;
+pub use escape::write;
+
 pub(super) use form::number;
-use form::{bool_member, hex, key, known, member, optional, text};
+use form::{bool_member, hex, key, known, member, optional, optional_text, text};
 
 /// What the JSON output shows.
 #[derive(Clone, Debug, Default)]
-pub struct Options {
+pub struct JsonOptions {
     /// How much.
     pub detail: Detail,
     /// The ledger alone.
@@ -41,33 +47,37 @@ pub struct Options {
 /// The JSON sink.
 pub struct Json {
     out: Output,
-    options: Options,
+    options: JsonOptions,
     explain: Explainer,
     /// Members of the current submission, from `"time_ns"` on, without engine.
     shared: Vec<u8>,
     engine: Vec<u8>,
     shared_of: Option<(u64, u64)>,
+    latest: Latest,
     position: u64,
-    /// Bytes missing of each entry of the current submission.
-    missing: Vec<u64>,
+    /// Of the entries of the current submission.
+    holes: Holes,
 }
 
 /// The members that every object begins with, from `"time_ns"` on.
-fn begin(out: &mut Vec<u8>, at: At, token: Option<u32>) {
+fn begin(out: &mut Vec<u8>, at: At, token: Option<u32>, latest: &mut Latest) {
     out.extend_from_slice(b"\"time_ns\":");
-    number(out, at.time_ns);
+    optional(out, at.time());
     key(out, "pid");
     optional(out, known(at.pid));
     key(out, "tid");
     optional(out, known(at.tid));
     key(out, "token");
     optional(out, token.map(u64::from));
+    if latest.is_passed(at.time()) {
+        bool_member(out, "out_of_order", true);
+    }
 }
 
 impl Json {
     /// Writes to `out`.
     #[must_use]
-    pub fn new(out: Output, options: Options) -> Self {
+    pub fn new(out: Output, options: JsonOptions) -> Self {
         Self {
             out,
             options,
@@ -75,8 +85,9 @@ impl Json {
             shared: Vec::new(),
             engine: Vec::new(),
             shared_of: None,
+            latest: Latest::default(),
             position: 0,
-            missing: Vec::new(),
+            holes: Holes::default(),
         }
     }
 
@@ -88,7 +99,7 @@ impl Json {
         self.shared_of = Some(of);
         let out = &mut self.shared;
         out.clear();
-        begin(out, c.at, c.token);
+        begin(out, c.at, c.token, &mut self.latest);
         member(out, "channel", u64::from(c.channel.0));
         if let Some(gpu) = c.gpu {
             member(out, "gpu", u64::from(gpu));
@@ -101,12 +112,8 @@ impl Json {
             text(out, "phase", phase);
         }
         self.engine.clear();
-        if c.engine != crate::decode::event::Engine::Unknown {
-            text(
-                &mut self.engine,
-                "engine",
-                &EngineName(c.engine).to_string(),
-            );
+        if let Some(name) = known_engine(c.engine) {
+            text(&mut self.engine, "engine", &name);
         }
     }
 
@@ -140,7 +147,7 @@ impl Json {
         out.extend_from_slice(b"{\"type\":\"");
         out.extend_from_slice(kind.as_bytes());
         out.extend_from_slice(b"\",");
-        begin(out, at, token);
+        begin(out, at, token, &mut self.latest);
         rest(out);
         self.end()
     }
@@ -174,7 +181,18 @@ impl Json {
 
     fn entry(&mut self, e: &EntryHead<'_>) -> io::Result<()> {
         let position = self.position + u64::from(e.index);
-        let missing = self.missing.get(e.index as usize).copied().unwrap_or(0);
+        let missing = self.holes.missing(e.index) as u64;
+        let parts = self.holes.parts(e.index, e.bytes);
+        let holes: Vec<_> = self
+            .holes
+            .of(e.index)
+            .iter()
+            .map(|h| [h.start, h.len()])
+            .collect();
+        let read = parts.iter().filter_map(|part| match part {
+            Part::Read(_, bytes) => Some(*bytes),
+            Part::Missing(_) => None,
+        });
         let redact = self.options.redact.clone();
         let out = self.object("entry", true);
         member(out, "position", position);
@@ -211,14 +229,19 @@ impl Json {
             }
         }
         member(out, "missing", missing);
+        if !holes.is_empty() {
+            key(out, "holes");
+            write(out, &holes);
+        }
         key(out, "data");
         match redact {
             Some(redact) => {
-                let _ = serde_json::to_writer(&mut *out, &redact.hide(e.bytes));
+                let read: Vec<u8> = read.flatten().copied().collect();
+                write(out, &redact.hide(&read));
             }
             None => {
                 out.push(b'"');
-                hex(out, e.bytes);
+                read.for_each(|bytes| hex(out, bytes));
                 out.push(b'"');
             }
         }
@@ -280,6 +303,21 @@ impl Json {
         self.end()
     }
 
+    fn chip(&mut self, c: &ChipSettled) -> io::Result<()> {
+        let out = self.object("chip", true);
+        text(out, "chip", c.chip);
+        text(out, "by", chip_by(c.by));
+        bool_member(out, "assumed", c.by.is_assumed());
+        self.end()
+    }
+
+    fn gpu(&mut self, g: &Gpu) -> io::Result<()> {
+        self.note("gpu", g.at, None, |out| {
+            member(out, "gpu", u64::from(g.minor));
+            member(out, "pci_device", u64::from(g.pci_device));
+        })
+    }
+
     fn channel(&mut self, c: &Channel) -> io::Result<()> {
         self.note("channel", c.at, c.token, |out| {
             member(out, "channel", u64::from(c.id.0));
@@ -287,7 +325,9 @@ impl Json {
                 member(out, "gpu", u64::from(gpu));
             }
             if let Some(engine) = c.engine {
-                text(out, "engine", &EngineName(engine_of(engine)).to_string());
+                if let Some(name) = known_engine(engine_of(engine)) {
+                    text(out, "engine", &name);
+                }
                 member(out, "engine_type", u64::from(engine));
             }
             if let Some(class) = c.class {
@@ -307,17 +347,7 @@ impl Json {
                     member(out, name, value);
                 }
             }
-            text(
-                out,
-                "origin",
-                match c.origin {
-                    Origin::Allocated => "allocated",
-                    Origin::Found => "found",
-                    Origin::Notified => "notified",
-                    Origin::Given => "given",
-                    Origin::Recorded => "recorded",
-                },
-            );
+            text(out, "origin", c.origin.name());
         })
     }
 
@@ -325,7 +355,7 @@ impl Json {
         self.note("process", at, None, |out| match life {
             Life::Present { name } => {
                 text(out, "life", "present");
-                text(out, "name", name);
+                optional_text(out, "name", known_name(name));
             }
             Life::Fork { child } => {
                 text(out, "life", "fork");
@@ -337,7 +367,7 @@ impl Json {
             }
             Life::Exec { name } => {
                 text(out, "life", "exec");
-                text(out, "name", name);
+                optional_text(out, "name", known_name(name));
             }
             Life::Exit { process } => {
                 text(out, "life", "exit");
@@ -363,28 +393,19 @@ impl Json {
                 }
                 Lost::Records { kind, count } => {
                     text(out, "what", "records");
-                    text(out, "kind", kind);
+                    text(out, "kind", kind.name());
                     member(out, "count", *count);
                 }
                 Lost::UnknownChannel { count, .. } => {
                     text(out, "what", "unknown_channel");
                     member(out, "count", *count);
                 }
-                Lost::Blind { why } => {
-                    text(out, "what", "blind");
+                Lost::Untraced { why } => {
+                    text(out, "what", "untraced");
                     text(out, "why", why);
                 }
             }
         })
-    }
-
-    fn note_missing(&mut self, s: &Submission) {
-        self.missing.clear();
-        self.missing.extend(s.segments.iter().map(|segment| {
-            let announced = ((segment.entry >> 42) & 0x1f_ffff) * 4;
-            let holes: u64 = segment.holes.iter().map(|h| u64::from(h.len)).sum();
-            announced.saturating_sub((segment.bytes.len() as u64).saturating_sub(holes))
-        }));
     }
 }
 
@@ -404,11 +425,12 @@ impl Sink for Json {
             Body::Method(m) if self.options.detail >= Detail::Methods => self.method(m),
             Body::Operation(op) => self.operation(op),
             Body::Stop(s) => self.stop(s),
+            Body::Chip(c) => self.chip(c),
             Body::Entry(_) | Body::Method(_) => Ok(()),
         }
     }
 
-    fn record(&mut self, record: &Record) -> io::Result<()> {
+    fn record(&mut self, record: &Record, _model: &Model) -> io::Result<()> {
         if self.options.quiet {
             return Ok(());
         }
@@ -418,11 +440,14 @@ impl Sink for Json {
             Record::Loss(l) => self.loss(l),
             Record::Submission(s) => {
                 if self.options.detail >= Detail::Words {
-                    self.note_missing(s);
+                    self.holes.note(s);
                 }
                 Ok(())
             }
-            Record::Ioctl(_) | Record::Mapping(_) | Record::Unmapping(_) => Ok(()),
+            Record::Gpu(g) => self.gpu(g),
+            Record::Ioctl(_) | Record::Mapping(_) | Record::Unmapping(_) | Record::Image(_) => {
+                Ok(())
+            }
         }
     }
 
@@ -434,7 +459,7 @@ impl Sink for Json {
         self.out.unshown()
     }
 
-    fn finish(&mut self, ledger: &Ledger) -> io::Result<()> {
+    fn finish(&mut self, ledger: &Ledger, _model: &Model) -> io::Result<()> {
         super::ledger::json(self.out.object(), ledger);
         self.out.end_object()?;
         self.out.flush()

@@ -3,7 +3,7 @@
 use crate::decode::event::{Inline, Launch, Operation};
 use crate::output::redact::Redactor;
 
-use super::form::{hex_member, key, member, number, numbers, optional_member, to_vec};
+use super::form::{bool_member, hex_member, key, member, number, numbers, optional_member, to_vec};
 
 /// Appends an operation as an object.
 pub(super) fn operation(out: &mut Vec<u8>, op: &Operation, redact: Option<&Redactor>) {
@@ -30,6 +30,10 @@ fn launch(out: &mut Vec<u8>, l: &Launch) {
     to_vec(out, &l.kind);
     key(out, "how");
     to_vec(out, &l.how);
+    key(out, "pcas");
+    to_vec(out, &l.pcas);
+    optional_member(out, "replay", l.replay);
+    optional_member(out, "place", l.place);
     optional_member(out, "qmd", l.qmd);
     let version = l.qmd_version.map(|(a, b)| [u32::from(a), u32::from(b)]);
     numbers(
@@ -37,6 +41,8 @@ fn launch(out: &mut Vec<u8>, l: &Launch) {
         "qmd_version",
         version.as_ref().map(<[u32; 2]>::as_slice),
     );
+    key(out, "qmd_from");
+    to_vec(out, &l.qmd_from);
     for (name, dimensions) in [
         ("grid", &l.grid),
         ("block", &l.block),
@@ -44,12 +50,16 @@ fn launch(out: &mut Vec<u8>, l: &Launch) {
     ] {
         numbers(out, name, dimensions.as_ref().map(<[u32; 3]>::as_slice));
     }
+    bool_member(out, "cooperative", l.cooperative);
     optional_member(out, "registers", l.registers);
     optional_member(out, "shared_bytes", l.shared_bytes);
+    optional_member(out, "shared_reserved_bytes", l.shared_reserved_bytes);
     optional_member(out, "local_bytes", l.local_bytes);
     optional_member(out, "barriers", l.barriers);
     optional_member(out, "program", l.program);
     optional_member(out, "program_bytes", l.program_bytes);
+    key(out, "moves");
+    to_vec(out, &l.moves);
     match &l.args {
         Some(args) => hex_member(out, "args", args),
         None => out.extend_from_slice(b",\"args\":null"),
@@ -63,7 +73,7 @@ fn launch(out: &mut Vec<u8>, l: &Launch) {
             b"{\"index\":"
         });
         number(out, u64::from(bank.index));
-        member(out, "address", bank.address);
+        member(out, "address", bank.address.0);
         member(out, "size", u64::from(bank.size));
         out.push(b'}');
     }
@@ -77,12 +87,13 @@ fn launch(out: &mut Vec<u8>, l: &Launch) {
 /// As [`launch`], of an inline write.
 fn inline(out: &mut Vec<u8>, i: &Inline) {
     out.extend_from_slice(b"{\"op\":\"inline\"");
-    member(out, "dst", i.dst);
+    member(out, "dst", i.dst.0);
     member(out, "bytes", i.bytes);
     member(out, "line_bytes", u64::from(i.line_bytes));
     member(out, "lines", u64::from(i.lines));
     key(out, "content");
     to_vec(out, &i.content);
+    optional_member(out, "fill", i.fill);
     key(out, "direction");
     to_vec(out, &i.direction);
     hex_member(out, "head", &i.head);
@@ -104,14 +115,24 @@ fn hidden(op: &Operation, redact: &Redactor) -> serde_json::Value {
         }
     };
     match op {
-        Operation::Launch(l) => replace("args", l.args.as_deref().unwrap_or(&[])),
-        Operation::Inline(i) => replace("head", &i.head),
+        Operation::Launch(l) => {
+            replace("args", l.args.as_deref().unwrap_or(&[]));
+            // What a memset writes is among the arguments.
+            if let Some(moves) = value.get_mut("moves").and_then(|m| m.as_object_mut()) {
+                moves.insert("value".into(), serde_json::Value::Null);
+            }
+        }
+        Operation::Inline(i) => {
+            replace("head", &i.head);
+            value["fill"] = serde_json::Value::Null;
+        }
         Operation::Copy(c) => {
             let pattern = c.pattern.as_deref().unwrap_or(&[]);
             let bytes: Vec<u8> = pattern.iter().flat_map(|w| w.to_le_bytes()).collect();
             replace("pattern", &bytes);
         }
-        Operation::Semaphore(_)
+        Operation::Graph(_)
+        | Operation::Semaphore(_)
         | Operation::Barrier(_)
         | Operation::Bind(_)
         | Operation::Draw(_)

@@ -13,25 +13,34 @@
 //! MMAP /dev/nvidia0 fd=16 addr=0x7f.. len=0x10000 prot=2 flags=0x1 off=0x0
 //! ```
 //!
-//! There is no time in it: times count up by one a record, and calls have no end. Process and thread are what `pid=` and
-//! `tid=` at the end of an IOCTL or MMAP line say (tests/gpu/ioctl_log.c writes them), else 0 unless [`Options`] says
+//! There is no time in it: the records have none, and calls have no end. Process and thread are what `pid=` and
+//! `tid=` at the end of an IOCTL or MMAP line say (tests/gpu/ioctl_log.c writes them), else 0 unless [`LogOptions`] says
 //! otherwise. The log may hold fewer bytes of arguments whose size the request does not carry (UVM) and of allocation
 //! parameters than there were, or more; [`Bytes::full_len`] is then what the tables say.
 
 use std::{
-    fs::File,
     io::{self, BufRead, BufReader, Read},
     path::{Path, PathBuf},
 };
+
+use super::kind::{self, Kind};
+use super::packed;
 
 use crate::{
     driver::{Version, allocation_size, number, rm_request, uvm_argument_size},
     record::{At, Bytes, CpuVa, Device, Ioctl, Mapping, Nested, Record},
 };
 
+/// Bytes of the longest line: the longest argument has some ten thousand.
+const MOST_LINE: u64 = 1 << 20;
+/// Bytes of text that are read; a compressed log is as long as it likes.
+const MOST_TEXT: u64 = 4 << 30;
+/// Bytes that the records of a log may take, about.
+const MOST_RECORDS: usize = 1 << 30;
+
 /// What the log does not say.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Options {
+pub struct LogOptions {
     /// Process and thread id to give the records.
     pub pid: u32,
     /// The driver's release, to tell the true sizes of structures of which the log has the start only.
@@ -50,10 +59,13 @@ pub enum Error {
         error: io::Error,
     },
     /// It is not an ioctl log.
-    #[error(
-        "{0}: no IOCTL or MMAP line: this is not an ioctl log (plain or gzip text as captures/h200-ioctl.log.gz)"
-    )]
-    NotALog(PathBuf),
+    #[error("{path}: no IOCTL or MMAP line of a driver's file is in it: it is {}", .kind.seems())]
+    NotALog {
+        /// The file.
+        path: PathBuf,
+        /// What it seems to be.
+        kind: Kind,
+    },
 }
 
 /// A log, read whole.
@@ -63,65 +75,113 @@ pub struct Log {
     pub records: Vec<Record>,
     /// Lines that could not be understood, by number from 1 (the first thousand).
     pub bad_lines: Vec<usize>,
-    /// Ioctls whose return the log does not have (it was cut there).
+    /// Ioctls of which the log does not have the return or what came back (it was cut there).
     pub unfinished: usize,
+    /// Why the log's end is missing, where it is seen to be: what is here is its beginning.
+    pub cut: Option<String>,
 }
 
-/// Reads a log from a file, gzip or plain.
+/// Reads a log from a file, compressed or not ([`packed`]).
 ///
 /// # Errors
 /// The file cannot be read, or has no line of an ioctl log.
-pub fn read_file(path: &Path, options: Options) -> Result<Log, Error> {
+pub fn read_file(path: &Path, options: LogOptions) -> Result<Log, Error> {
     let failed = |error| Error::Read {
         path: path.to_owned(),
         error,
     };
-    let file = File::open(path).map_err(failed)?;
-    let mut file = BufReader::new(file);
-    let gzip = file.fill_buf().map_err(failed)?.starts_with(&[0x1f, 0x8b]);
-    let log = if gzip {
-        read(flate2::read::MultiGzDecoder::new(file), options)
-    } else {
-        read(file, options)
+    let (kind, reader) = kind::of(packed::open(path).map_err(failed)?);
+    let none = || Error::NotALog {
+        path: path.to_owned(),
+        kind,
+    };
+    // Of a text a log may be the end; nothing may come of anything else.
+    if !matches!(kind, Kind::IoctlLog | Kind::Text | Kind::Other(None)) {
+        return Err(none());
     }
-    .map_err(failed)?;
+    let log = read(reader, options).map_err(failed)?;
     if log.records.is_empty() {
-        return Err(Error::NotALog(path.to_owned()));
+        return Err(none());
     }
     Ok(log)
 }
 
-/// Reads a log's text. Lines that are not of the form are noted and passed over.
+/// Reads a log's text. Lines that are not of the form are noted and passed over. A log that was cut gives what is whole
+/// of it, and says that it was.
 ///
 /// # Errors
-/// Those of the reader; a compressed log that ends early gives what is whole.
-pub fn read(reader: impl Read, options: Options) -> io::Result<Log> {
+/// Those of the reader; not that compressed text ends early, or goes on as something else, once a line of it was read.
+pub fn read(reader: impl Read, options: LogOptions) -> io::Result<Log> {
+    read_at_most(reader, options, (MOST_TEXT, MOST_RECORDS))
+}
+
+/// `most`: bytes of text and, about, of records.
+fn read_at_most(reader: impl Read, options: LogOptions, most: (u64, usize)) -> io::Result<Log> {
     let mut reader = BufReader::new(reader);
     let mut parser = Parser {
         options,
         log: Log::default(),
         current: None,
-        time: 0,
+        kept: 0,
     };
     let mut line = Vec::new();
-    let mut count = 0;
+    let (mut count, mut text) = (0, 0);
     loop {
         line.clear();
-        match reader.read_until(b'\n', &mut line) {
+        if text > most.0 || parser.kept > most.1 {
+            parser.log.cut = Some(format!(
+                "it is longer than what is read of one ({} MiB of text, {} MiB of records): what comes behind line {count} is left out; cut it in pieces",
+                most.0 >> 20,
+                most.1 >> 20
+            ));
+            break;
+        }
+        match reader.by_ref().take(MOST_LINE).read_until(b'\n', &mut line) {
             Ok(0) => break,
+            Ok(n) if n as u64 == MOST_LINE && line.last() != Some(&b'\n') => {
+                return Err(io::Error::new(
+                    io::ErrorKind::InvalidData,
+                    format!(
+                        "line {} is longer than {MOST_LINE} bytes: this is not an ioctl log",
+                        count + 1
+                    ),
+                ));
+            }
+            // A number or bytes that were cut could be taken for others.
+            Ok(_) if line.last() != Some(&b'\n') => {
+                parser.log.cut = Some(format!(
+                    "it ends within line {}: the rest is missing",
+                    count + 1
+                ));
+                break;
+            }
             Ok(_) => {}
-            Err(e) if e.kind() == io::ErrorKind::UnexpectedEof && count > 0 => break,
+            Err(e) if is_damage(&e) && count > 0 => {
+                parser.log.cut = Some(format!(
+                    "its compressed text is damaged or cut behind line {count}, and the rest is missing ({e})"
+                ));
+                break;
+            }
             Err(e) => return Err(e),
         }
         count += 1;
-        let text = String::from_utf8_lossy(&line);
-        let understood = parser.line(text.trim_end_matches(['\n', '\r']));
+        text += line.len() as u64;
+        let words = String::from_utf8_lossy(&line);
+        let understood = parser.line(words.trim_end_matches(['\n', '\r']));
         if understood.is_none() && parser.log.bad_lines.len() < 1000 {
             parser.log.bad_lines.push(count);
         }
     }
     parser.finish();
     Ok(parser.log)
+}
+
+/// What a decompressor says of its input, not the system of reading it.
+fn is_damage(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::UnexpectedEof | io::ErrorKind::InvalidInput | io::ErrorKind::InvalidData
+    )
 }
 
 /// The ioctl whose lines are being read.
@@ -134,16 +194,29 @@ struct Open {
 }
 
 struct Parser {
-    options: Options,
+    options: LogOptions,
     log: Log,
     current: Option<Open>,
-    time: u64,
+    /// Bytes that the records take, about.
+    kept: usize,
 }
 
 impl Parser {
-    /// The next record's place, by the words of its first line.
-    fn at(&mut self, rest: &str) -> At {
-        self.time += 1;
+    fn keep(&mut self, record: Record) {
+        self.kept += 512
+            + match &record {
+                Record::Ioctl(i) => {
+                    let nested = i.nested.iter();
+                    let nested = nested.map(|n| n.input.data.len() + n.output.data.len());
+                    i.input.data.len() + i.output.data.len() + nested.sum::<usize>()
+                }
+                _ => 0,
+            };
+        self.log.records.push(record);
+    }
+
+    /// Whose the next record is, by the words of its first line.
+    fn at(&self, rest: &str) -> At {
         let id = |name: &str| {
             let mut values = rest
                 .split(' ')
@@ -152,7 +225,7 @@ impl Parser {
         };
         let pid = id("pid=").unwrap_or(self.options.pid);
         At {
-            time_ns: self.time,
+            time_ns: 0,
             pid,
             tid: id("tid=").unwrap_or(pid),
         }
@@ -172,7 +245,7 @@ impl Parser {
         if let Some(rest) = line.strip_prefix("MMAP ") {
             self.finish();
             let mapping = self.mmap(rest)?;
-            self.log.records.push(Record::Mapping(mapping));
+            self.keep(Record::Mapping(mapping));
             return Some(());
         }
         let rest = line.strip_prefix(' ')?;
@@ -274,7 +347,12 @@ impl Parser {
         let Some(mut open) = self.current.take() else {
             return;
         };
-        if !open.returned {
+        let ioctl = &open.ioctl;
+        let lacks = |before: bool, after: bool| before && !after;
+        if !open.returned
+            || lacks(ioctl.input.full_len > 0, ioctl.output.full_len > 0)
+            || lacks(open.nested_input.is_some(), open.nested_output.is_some())
+        {
             self.log.unfinished += 1;
         }
         let ioctl = &mut open.ioctl;
@@ -304,7 +382,7 @@ impl Parser {
             }
             ioctl.nested = Some(nested);
         }
-        self.log.records.push(Record::Ioctl(Box::new(open.ioctl)));
+        self.keep(Record::Ioctl(Box::new(open.ioctl)));
     }
 }
 
@@ -361,7 +439,27 @@ mod tests {
     use super::*;
 
     fn parse(text: &str) -> Log {
-        read(text.as_bytes(), Options::default()).unwrap()
+        read(text.as_bytes(), LogOptions::default()).unwrap()
+    }
+
+    #[test]
+    fn a_text_without_end_is_read_to_a_bound() {
+        let refused = read(io::repeat(0), LogOptions::default()).unwrap_err();
+        assert!(
+            refused.to_string().contains("line 1 is longer"),
+            "{refused}"
+        );
+        let line =
+            "MMAP /dev/nvidia3 fd=16 addr=0x7fbc28cd4000 len=0x10000 prot=2 flags=0x1 off=0x0\n";
+        let log = line.repeat(100);
+        for (most, kept) in [((1000, 1 << 20), 13), ((1 << 20, 5000), 10)] {
+            let log = read_at_most(log.as_bytes(), LogOptions::default(), most).unwrap();
+            assert_eq!(log.records.len(), kept);
+            let cut = log.cut.expect("the rest is missing");
+            assert!(cut.contains("longer than what is read"), "{cut}");
+        }
+        let whole = read_at_most(log.as_bytes(), LogOptions::default(), (8400, 60_000)).unwrap();
+        assert_eq!((whole.records.len(), whole.cut), (100, None));
     }
 
     #[test]

@@ -1,4 +1,40 @@
-//! Records from files.
+//! Records from files, plain or compressed.
 
 pub mod ioctl_log;
+pub mod kind;
 pub mod orc;
+pub mod packed;
+
+use std::{io, io::Read, path::Path};
+
+/// Bytes of the longest text that is read whole.
+const MOST_TEXT: u64 = 16 << 20;
+
+/// A text that the user names and that is read whole, compressed or not: ranges of time, channels.
+///
+/// # Errors
+/// When it cannot be read, is no text, or is longer than 16 MiB (`/dev/zero` has no end).
+pub fn text(path: &Path) -> io::Result<String> {
+    let mut text = String::new();
+    let file = packed::open(path)?;
+    file.take(MOST_TEXT + 1).read_to_string(&mut text)?;
+    if text.len() as u64 > MOST_TEXT {
+        return Err(io::Error::new(
+            io::ErrorKind::FileTooLarge,
+            format!("it is longer than {} MiB", MOST_TEXT >> 20),
+        ));
+    }
+    Ok(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_without_end_is_refused() {
+        let refused = text(Path::new("/dev/zero")).unwrap_err();
+        assert_eq!(refused.to_string(), "it is longer than 16 MiB");
+        assert_eq!(text(Path::new("/dev/null")).unwrap(), "");
+    }
+}

@@ -15,12 +15,17 @@
 //! hole), then an error that says where it was cut; between records that make no sense the reader looks for the next
 //! magic and says how many bytes it passed over.
 
-use std::{collections::HashMap, fs::File, io, io::Read, path::Path};
+mod channels;
 
-use crate::decode::{entry, event::EntryKind};
-use crate::record::{
-    At, Channel, ChannelId, CpuVa, GpuVa, Hole, How, Origin, Record, Segment, Submission,
-};
+use crate::wire::words;
+use std::{collections::HashMap, io, io::Read, path::Path};
+
+pub use channels::Channels;
+
+use super::packed;
+use crate::record::{At, ChannelId, CpuVa, How, MOST_BYTES, Record, Segment, Submission};
+use crate::wire::Hole;
+use crate::wire::entry;
 
 const MAGIC: [u8; 4] = *b"ORC1";
 const HEAD: usize = 48;
@@ -29,9 +34,12 @@ const ENTRY_HEAD: usize = 12;
 const UNREADABLE: u32 = 0x8000_0000;
 /// No ring of the hardware is larger (the field is a log2 of 5 bits, and drivers use 1024 to 32768).
 const MAX_ENTRIES: u32 = 1 << 20;
+/// Bytes of the largest record: what is larger is no record, and is not read to see.
+const MOST_RECORD: usize = MOST_BYTES;
+/// Bytes of a record that could not be read for which zeros stand; what is beyond is only counted.
+const MOST_ZEROS: usize = 64 << 20;
 /// Bytes asked of the reader at a time.
 const CHUNK: usize = 1 << 20;
-const XZ_MAGIC: [u8; 6] = [0xfd, b'7', b'z', b'X', b'Z', 0];
 
 /// What is wrong with a capture.
 #[derive(Debug, thiserror::Error)]
@@ -45,11 +53,11 @@ pub enum Error {
         /// What the system says.
         source: io::Error,
     },
-    /// The file is compressed and this build cannot read that.
+    /// There is nothing in it.
     #[error(
-        "the capture is compressed by xz and this build has no xz: decompress it with `xz -dk FILE`"
+        "the capture is empty: a program that submits nothing leaves one, too, but so does one that was not captured"
     )]
-    NoXz,
+    Empty,
     /// The last record is cut off.
     #[error(
         "the capture ends within a record: {have} of at least {needs} bytes of the record at byte {offset} are there"
@@ -63,7 +71,9 @@ pub enum Error {
         needs: u64,
     },
     /// Something that is no record lies between records.
-    #[error("{skipped} bytes at byte {offset} are no record ({why}); reading goes on behind them")]
+    #[error(
+        "no record at byte {offset} ({why}): {skipped} B are passed over, and reading goes on behind them"
+    )]
     Damaged {
         /// Where.
         offset: u64,
@@ -83,6 +93,9 @@ pub enum Damage {
     /// More entries than a ring can have.
     #[error("{0} entries")]
     Entries(u32),
+    /// More bytes than one record has.
+    #[error("a record of more than {} MiB", MOST_RECORD >> 20)]
+    Large,
     /// A length that is not the one of its GPFIFO entry.
     #[error("an entry of {announced} bytes with {recorded} recorded")]
     Length {
@@ -126,50 +139,55 @@ pub struct Orc<R> {
     end: Option<Error>,
 }
 
+/// What tells one record of a channel from another.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Identity {
+    at: At,
+    doorbell: Option<CpuVa>,
+    ip: Option<u64>,
+    puts: (u32, u32),
+    entries: usize,
+}
+
+impl Identity {
+    fn of(s: &Submission) -> Self {
+        Self {
+            at: s.at,
+            doorbell: s.doorbell,
+            ip: s.ip,
+            puts: (s.prev_put, s.gp_put),
+            entries: s.segments.len(),
+        }
+    }
+}
+
 /// What is kept of a channel.
 struct Ring {
+    /// Its first record and its newest, with their positions: a record that is one of them again is no other.
+    known: [(Identity, u64); 2],
     last_put: u32,
     position: u64,
     entries: Option<u32>,
 }
 
 impl Orc<Box<dyn Read>> {
-    /// Opens a capture, compressed by xz or not (the content tells).
+    /// Opens a capture, compressed or not ([`packed`]).
     ///
     /// # Errors
-    /// When the file cannot be opened, or is compressed and this build has no xz.
+    /// When the file cannot be opened, or is compressed in a way that this build does not know.
     pub fn open(path: &Path) -> Result<Self, Error> {
-        let file = File::open(path).map_err(|source| Error::Io { offset: 0, source })?;
-        Self::plain_or_compressed(Box::new(file))
+        let reader = packed::open(path).map_err(|source| Error::Io { offset: 0, source })?;
+        Ok(Self::new(reader))
     }
 
-    /// A capture from any reader, compressed by xz or not (the content tells).
+    /// A capture from any reader, compressed or not.
     ///
     /// # Errors
-    /// When the reader fails, or the content is compressed and this build has no xz.
-    pub fn plain_or_compressed(mut reader: Box<dyn Read>) -> Result<Self, Error> {
-        let mut head = Vec::new();
-        let magic = XZ_MAGIC.len() as u64;
-        let read = reader.by_ref().take(magic).read_to_end(&mut head);
-        read.map_err(|source| Error::Io { offset: 0, source })?;
-        let compressed = head == XZ_MAGIC;
-        let whole: Box<dyn Read> = Box::new(io::Cursor::new(head).chain(reader));
-        Ok(Self::new(if compressed {
-            decompress(whole)?
-        } else {
-            whole
-        }))
+    /// When the reader fails, or the content is compressed in a way that this build does not know.
+    pub fn plain_or_compressed(reader: Box<dyn Read>) -> Result<Self, Error> {
+        let reader = packed::unpacked(reader).map_err(|source| Error::Io { offset: 0, source })?;
+        Ok(Self::new(reader))
     }
-}
-
-#[cfg(feature = "xz")]
-fn decompress(reader: Box<dyn Read>) -> Result<Box<dyn Read>, Error> {
-    Ok(Box::new(lzma_rust2::XzReader::new(reader, true)))
-}
-
-#[cfg(not(feature = "xz"))]
-fn decompress(_: Box<dyn Read>) -> Result<Box<dyn Read>, Error> {
-    Err(Error::NoXz)
 }
 
 enum Parsed {
@@ -262,7 +280,7 @@ impl<R: Read> Orc<R> {
         }
         let mut segments = Vec::new();
         let mut at = HEAD;
-        let mut needs = None;
+        let (mut needs, mut zeros) = (None, 0);
         for _ in 0..n {
             let Some(head) = b.get(at..at + ENTRY_HEAD) else {
                 needs = Some(at + ENTRY_HEAD);
@@ -270,10 +288,7 @@ impl<R: Read> Orc<R> {
             };
             let raw = u64_at(head, 0);
             let recorded = u32_at(head, 8);
-            let announced = match entry::read(raw, 0) {
-                EntryKind::Segment { len, .. } => len,
-                EntryKind::Control { .. } => 0,
-            };
+            let announced = entry::len(raw);
             if recorded & !UNREADABLE != announced {
                 return Parsed::Damaged(Damage::Length {
                     announced,
@@ -282,7 +297,18 @@ impl<R: Read> Orc<R> {
             }
             at += ENTRY_HEAD;
             let len = announced as usize;
+            if at + len > MOST_RECORD && recorded & UNREADABLE == 0 {
+                return Parsed::Damaged(Damage::Large);
+            }
             if recorded & UNREADABLE != 0 {
+                zeros += len;
+                if zeros > MOST_ZEROS {
+                    segments.push(Segment {
+                        entry: raw,
+                        ..Segment::default()
+                    });
+                    continue;
+                }
                 let holes = if len > 0 {
                     vec![Hole {
                         offset: 0,
@@ -355,7 +381,19 @@ impl<R: Read> Orc<R> {
     /// Gives a submission its channel and position; announces a channel that is new.
     fn place(&mut self, mut s: Submission, token: u32) -> Record {
         let n = s.segments.len() as u64;
+        let identity = Identity::of(&s);
         let listed = self.by_token.entry(token).or_default();
+        let again = listed.iter().find_map(|i| {
+            let known = self.rings.get(*i)?.known;
+            let (_, position) = known.into_iter().find(|(known, _)| *known == identity)?;
+            Some((*i, position))
+        });
+        if let Some((index, position)) = again {
+            // Given twice, as where a capture was put together of parts: the ledger counts it.
+            s.channel = ChannelId(index as u32);
+            s.position = position;
+            return Record::Submission(s);
+        }
         // Two GPUs of one process may have channels with equal tokens; where GP_PUT was tells them apart.
         let fits = |i: &&usize| {
             self.rings
@@ -373,6 +411,7 @@ impl<R: Read> Orc<R> {
                 ring.entries = ring.entries.or_else(|| ring_entries(&s));
                 ring.position = s.position.saturating_add(n);
                 ring.last_put = s.gp_put;
+                ring.known[1] = (identity, s.position);
             }
             return Record::Submission(s);
         }
@@ -384,6 +423,7 @@ impl<R: Read> Orc<R> {
         channel.id = s.channel;
         let entries = channel.entries.or_else(|| ring_entries(&s));
         self.rings.push(Ring {
+            known: [(identity, s.position); 2],
             last_put: s.gp_put,
             position: s.position.saturating_add(n),
             entries,
@@ -470,7 +510,8 @@ impl<R: Read> Iterator for Orc<R> {
                             needs: needs as u64,
                         };
                         let Some((submission, token)) = part else {
-                            return (have > 0).then_some(Err(cut));
+                            let nothing = (offset == 0).then_some(Error::Empty);
+                            return if have > 0 { Some(cut) } else { nothing }.map(Err);
                         };
                         self.end = Some(cut);
                         return Some(Ok(self.place(submission, token)));
@@ -481,86 +522,10 @@ impl<R: Read> Iterator for Orc<R> {
     }
 }
 
-/// What the oracle prints of the channels to its standard error (`[oracle] channel ...`, `[oracle] token ...`).
-#[derive(Clone, Debug, Default)]
-pub struct Channels {
-    list: Vec<(u32, Channel)>,
-}
-
-impl Channels {
-    /// Reads the lines that are known; others are passed over.
-    #[must_use]
-    pub fn parse(text: &str) -> Self {
-        let mut by_handle: HashMap<u64, Channel> = HashMap::new();
-        let mut list = Vec::new();
-        for line in text.lines() {
-            let words: Vec<&str> = line.split_whitespace().collect();
-            let hex = |s: &&str| u64::from_str_radix(s.trim_start_matches("0x"), 16).ok();
-            let after = |name: &str| {
-                let at = words.iter().position(|w| *w == name)?;
-                words.get(at + 1)
-            };
-            match words.as_slice() {
-                ["[oracle]", "channel", handle, ..] => {
-                    let Some(handle) = hex(handle) else { continue };
-                    let mut channel = unknown(At::default());
-                    channel.class = after("cls").and_then(hex).map(|n| n as u32);
-                    channel.ring_gpu = after("gpfifo").and_then(hex).map(GpuVa);
-                    channel.entries = after("entries").and_then(|n| n.parse().ok());
-                    let put = after("put").and_then(hex);
-                    channel.userd = put.and_then(|p| p.checked_sub(0x8c)).map(CpuVa);
-                    by_handle.insert(handle, channel);
-                }
-                ["[oracle]", "token", "ch", handle, "=", token] => {
-                    let (Some(handle), Some(token)) = (hex(handle), hex(token)) else {
-                        continue;
-                    };
-                    if let Some(channel) = by_handle.get(&handle) {
-                        list.push((token as u32, channel.clone()));
-                    }
-                }
-                _ => {}
-            }
-        }
-        Self { list }
-    }
-
-    fn of(&self, token: u32, at: At) -> Channel {
-        let known = self.list.iter().find(|(t, _)| *t == token);
-        let channel = known.map_or_else(|| unknown(at), |(_, c)| c.clone());
-        Channel {
-            at,
-            token: Some(token),
-            ..channel
-        }
-    }
-}
-
-fn unknown(at: At) -> Channel {
-    Channel {
-        at,
-        id: ChannelId(0),
-        gpu: None,
-        token: None,
-        class: None,
-        engine: None,
-        handle: None,
-        ring_gpu: None,
-        ring: None,
-        entries: None,
-        userd: None,
-        origin: Origin::Recorded,
-    }
-}
-
 fn u32_at(b: &[u8], at: usize) -> u32 {
-    b.get(at..)
-        .and_then(|b| b.first_chunk::<4>())
-        .map_or(0, |w| u32::from_le_bytes(*w))
+    words::u32_at(b, at).unwrap_or(0)
 }
 
 fn u64_at(b: &[u8], at: usize) -> u64 {
-    b.get(at..)
-        .and_then(|b| b.first_chunk::<8>())
-        .map_or(0, |w| u64::from_le_bytes(*w))
+    words::u64_at(b, at).unwrap_or(0)
 }

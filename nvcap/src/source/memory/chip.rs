@@ -3,22 +3,57 @@
 use std::fs;
 
 use crate::decode::defaults::Chip;
+use crate::record::{At, Gpu, Record};
+use crate::source::clock;
 
-/// The chips by device file minor number, those that are known.
+/// The GPUs of this machine that the driver tells of.
 #[must_use]
-pub fn chips() -> Vec<(u32, &'static Chip)> {
+pub fn gpus() -> Vec<Gpu> {
     let Ok(gpus) = fs::read_dir("/proc/driver/nvidia/gpus") else {
         return Vec::new();
     };
-    gpus.flatten()
+    let at = At {
+        time_ns: clock::now(),
+        ..At::default()
+    };
+    let mut gpus: Vec<Gpu> = gpus
+        .flatten()
         .filter_map(|gpu| {
             let text = fs::read_to_string(gpu.path().join("information")).ok()?;
             let bus = gpu.file_name();
             let id = fs::read_to_string(format!("/sys/bus/pci/devices/{}/device", bus.to_str()?))
                 .ok()?;
-            Some((minor(&text)?, Chip::with_pci_device(device(&id)?)?))
+            Some(Gpu {
+                at,
+                minor: minor(&text)?,
+                pci_device: device(&id)?,
+            })
         })
-        .collect()
+        .collect();
+    gpus.sort_by_key(|g| g.minor);
+    gpus
+}
+
+/// The GPUs as records.
+pub fn records() -> impl Iterator<Item = Record> {
+    gpus().into_iter().map(Record::Gpu)
+}
+
+/// The chip of all GPUs of this machine, where they are alike.
+#[must_use]
+pub fn only() -> Option<&'static Chip> {
+    let mut chips = gpus()
+        .into_iter()
+        .map(|g| Chip::with_pci_device(g.pci_device));
+    let first = chips.next()??;
+    chips.all(|c| c == Some(first)).then_some(first)
+}
+
+/// The chips by device file minor number, those that are known.
+#[must_use]
+pub fn chips() -> Vec<(u32, &'static Chip)> {
+    let known = |g: &Gpu| Some((g.minor, Chip::with_pci_device(g.pci_device)?));
+    gpus().iter().filter_map(known).collect()
 }
 
 fn minor(information: &str) -> Option<u32> {

@@ -11,16 +11,14 @@ use std::{
 };
 
 use super::{
-    elsewhere::{self, Window},
-    find::{self, Found, Places},
-    process::Peek,
-    seen::Seen,
+    captured::ChannelSnapshot,
+    scan::{self, Found, Places},
+    va_inference::{self, Window},
 };
-use crate::decode::{
-    entry::{self, Opcode},
-    event::EntryKind,
-};
+use crate::procfs::mem::Peek;
 use crate::record::{How, Segment, Submission};
+use crate::source::memory::ring::{self, Ring};
+use crate::wire::{GpuVa, entry};
 
 /// Pushbuffer bytes of one channel that are read: rings of garbage could announce gigabytes.
 const MOST_BYTES: u64 = 256 << 20;
@@ -41,12 +39,12 @@ const FIRST: usize = 3;
 pub(super) fn read_ring(
     memory: &impl Peek,
     places: &Places<'_>,
-    seen: &mut Seen,
+    seen: &mut ChannelSnapshot,
     last: u32,
     before: u32,
 ) -> io::Result<()> {
     let entries = seen.found.entries.max(1);
-    let (get, put) = find::get_put(memory, seen.found.userd)?;
+    let (get, put) = scan::get_put(memory, seen.found.userd)?;
     if get >= entries || put >= entries {
         return Err(io::Error::from(io::ErrorKind::InvalidData));
     }
@@ -110,7 +108,7 @@ pub(super) fn read_ring(
 /// How many of a channel's newest `last` entries lie where newer ones lie, now. Their bytes are not read.
 pub(super) fn used_again(memory: &impl Peek, found: &Found, last: u32) -> io::Result<u32> {
     let entries = found.entries.max(1);
-    let (_, put) = find::get_put(memory, found.userd)?;
+    let (_, put) = scan::get_put(memory, found.userd)?;
     let (raw, overwritten) = read_entries(memory, found, put % entries, last.min(entries - 1))?;
     let mut later = Taken::default();
     let ranges = raw.iter().rev().filter_map(|e| range_of(*e));
@@ -121,20 +119,16 @@ pub(super) fn used_again(memory: &impl Peek, found: &Found, last: u32) -> io::Re
 /// What was submitted while pushbuffers were read: entries from `put` on. Their pushbuffers may lie where older ones did.
 fn submitted_since(memory: &impl Peek, found: &Found, put: u32) -> Vec<u64> {
     let entries = found.entries.max(1);
-    let Ok((_, now)) = find::get_put(memory, found.userd) else {
+    let Ok((_, now)) = scan::get_put(memory, found.userd) else {
         return Vec::new();
     };
     let count = (now % entries + entries - put) % entries;
-    let mut raw = vec![0; count as usize * 8];
-    let first = count.min(entries - put) as usize * 8;
-    let (head, tail) = raw.split_at_mut(first);
-    let at = found.ring + 8 * u64::from(put);
-    if (!head.is_empty() && memory.peek(at, head).is_err())
-        || (!tail.is_empty() && memory.peek(found.ring, tail).is_err())
-    {
-        return Vec::new();
-    }
-    entry::iter(&raw).collect()
+    let on = Ring {
+        address: found.ring,
+        entries,
+    };
+    let put = u64::from(put);
+    ring::entries(memory, on, put, put + u64::from(count)).unwrap_or_default()
 }
 
 /// The `want` entries before `put`, oldest first, and how many of the oldest may have been written over while they were
@@ -161,7 +155,7 @@ fn read_entries(
         };
         memory.peek(found.ring + 8 * u64::from(index), piece)?;
         at += run;
-        let (_, later) = find::get_put(memory, found.userd)?;
+        let (_, later) = scan::get_put(memory, found.userd)?;
         let moved = (later % entries + entries - last) % entries;
         // Positions are known modulo the ring: in a pause this long it may have gone round.
         let slow = begin.elapsed() > Duration::from_nanos(FASTEST_NS) * entries;
@@ -180,7 +174,7 @@ fn read_entries(
 fn submissions(
     memory: &impl Peek,
     places: &Places<'_>,
-    seen: &mut Seen,
+    seen: &mut ChannelSnapshot,
     entries: &[u64],
     position: u64,
     budget: &mut u64,
@@ -190,7 +184,9 @@ fn submissions(
     let mut all = Vec::with_capacity(entries.len());
     let mut until: Vec<u32> = Vec::with_capacity(entries.len());
     let mut run = Run::default();
-    let now = |seen: &Seen| find::get_put(memory, seen.found.userd).map_or(seen.put, |gp| gp.1);
+    let now = |seen: &ChannelSnapshot| {
+        scan::get_put(memory, seen.found.userd).map_or(seen.put, |gp| gp.1)
+    };
     for (n, (raw, position)) in entries.iter().zip(position..).enumerate() {
         if !run.holds(*raw, extended) {
             run = Run::read(
@@ -241,12 +237,12 @@ impl Run {
     fn read(memory: &impl Peek, places: &Places<'_>, entries: &[u64], base: u64) -> Self {
         let mut run: Option<(u64, u64)> = None;
         for raw in entries {
-            let EntryKind::Segment { address, len, .. } = entry::read(*raw, base) else {
+            let Some((GpuVa(address), len)) = entry::segment_of(*raw, base) else {
                 break;
             };
-            let (start, end) = run.unwrap_or((address.0, address.0));
-            let to = address.0 + u64::from(len);
-            if address.0 < end || address.0 - end > 256 || to - start > RUN {
+            let (start, end) = run.unwrap_or((address, address));
+            let to = address + u64::from(len);
+            if address < end || address - end > 256 || to - start > RUN {
                 break;
             }
             run = Some((start, to));
@@ -271,10 +267,7 @@ impl Run {
     }
 
     fn holds(&self, raw: u64, base: u64) -> bool {
-        match entry::read(raw, base) {
-            EntryKind::Segment { address, len, .. } => self.of(address.0, len).is_some(),
-            EntryKind::Control { .. } => true,
-        }
+        entry::segment_of(raw, base).is_none_or(|(address, len)| self.of(address.0, len).is_some())
     }
 }
 
@@ -284,23 +277,15 @@ fn segment(
     places: &Places<'_>,
     entry: u64,
     extended: &mut u64,
-    seen: &mut Seen,
+    seen: &mut ChannelSnapshot,
     budget: &mut u64,
     run: &Run,
 ) -> Segment {
-    let (address, len) = match entry::read(entry, *extended) {
-        EntryKind::Control {
-            opcode, operand, ..
-        } => {
-            if Opcode(opcode) == Opcode::SET_PB_SEGMENT_EXTENDED_BASE {
-                *extended = entry::extended_base(operand);
-            }
-            return Segment {
-                entry,
-                ..Segment::default()
-            };
-        }
-        EntryKind::Segment { address, len, .. } => (address.0, len),
+    let Some((GpuVa(address), len)) = entry::pass(entry, extended) else {
+        return Segment {
+            entry,
+            ..Segment::default()
+        };
     };
     // Without bytes the decoder is told by the entry how many there would be.
     if !places.holds(address, u64::from(len)) {
@@ -356,11 +341,9 @@ impl Taken {
     }
 }
 
+/// Where an entry points, but for the extended base; `None` for a control entry.
 pub(super) fn range_of(raw: u64) -> Option<(u64, u32)> {
-    match entry::read(raw, 0) {
-        EntryKind::Segment { address, len, .. } => Some((address.0, len)),
-        EntryKind::Control { .. } => None,
-    }
+    entry::segment_of(raw, 0).map(|(address, len)| (address.0, len))
 }
 
 fn give_up(segment: &mut Segment, recycled: &mut u32) {
@@ -374,7 +357,7 @@ fn give_up(segment: &mut Segment, recycled: &mut u32) {
 /// Gives up the bytes of entries whose range a newer entry points to again: only the newer one's are known to be what
 /// was submitted. `since` are entries that came while bytes were read, `until` how many of them had come when those of
 /// each submission had been read.
-fn give_up_recycled(seen: &mut Seen, since: &[u64], until: &[usize]) {
+fn give_up_recycled(seen: &mut ChannelSnapshot, since: &[u64], until: &[usize]) {
     let mut recycled = 0;
     // Oldest first: what came meanwhile grows.
     let (mut meanwhile, mut came) = (Taken::default(), 0);
@@ -438,7 +421,7 @@ fn give_up_recycled(seen: &mut Seen, since: &[u64], until: &[usize]) {
 pub(super) fn resolve(
     memory: &impl Peek,
     places: &Places<'_>,
-    channels: &mut [Seen],
+    channels: &mut [ChannelSnapshot],
 ) -> Vec<Window> {
     let mut windows: Vec<Window> = Vec::new();
     for seen in channels.iter_mut().filter(|s| s.elsewhere > 0) {
@@ -449,10 +432,7 @@ pub(super) fn resolve(
                 .iter()
                 .flat_map(|s| &s.segments)
                 .filter(|s| s.bytes.is_empty())
-                .filter_map(|s| match entry::read(s.entry, 0) {
-                    EntryKind::Segment { address, len, .. } => Some((address.0, len)),
-                    EntryKind::Control { .. } => None,
-                })
+                .filter_map(|s| range_of(s.entry))
                 .collect();
             let known = |windows: &[Window]| {
                 let newest = left.last().copied();
@@ -461,7 +441,7 @@ pub(super) fn resolve(
                 })
             };
             if !known(&windows) {
-                match elsewhere::window(memory, places, &left) {
+                match va_inference::window(memory, places, &left) {
                     Some(window) => windows.push(window),
                     None => break,
                 }
@@ -469,12 +449,12 @@ pub(super) fn resolve(
             let mut filled = 0;
             let all = seen.first.iter_mut().chain(&mut seen.submissions);
             for segment in all.flat_map(|s| &mut s.segments) {
-                let EntryKind::Segment { address, len, .. } = entry::read(segment.entry, 0) else {
+                let Some((address, len)) = range_of(segment.entry) else {
                     continue;
                 };
                 let cpu = windows
                     .iter()
-                    .find_map(|w| w.cpu_of(address.0, u64::from(len)));
+                    .find_map(|w| w.cpu_of(address, u64::from(len)));
                 if let (true, Some(cpu)) = (segment.bytes.is_empty(), cpu) {
                     (segment.bytes, segment.holes) = memory.peek_lax(cpu, len as usize);
                     filled += 1;

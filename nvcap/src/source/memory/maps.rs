@@ -1,10 +1,10 @@
 //! `/proc/PID/maps`: which device files of the driver a process has mapped where.
 
-use std::{
-    fs::File,
-    io::{self, Read},
-};
+use std::{fs, io, path::Path};
 
+use super::devices;
+
+use crate::procfs::{self, maps::Line};
 use crate::record::{At, CpuVa, Device, Mapping};
 
 /// One line of `/proc/PID/maps`.
@@ -24,12 +24,36 @@ pub struct Area {
     pub shared: bool,
     /// File name as the kernel shows it, empty for anonymous memory.
     pub path: String,
+    /// The driver's device file that it is.
+    pub device: Option<Device>,
 }
 
 impl Area {
+    /// The area that a line names, its device by its name alone.
+    fn of(line: &Line<'_>) -> Self {
+        Self {
+            start: line.start,
+            end: line.end,
+            read: line.read(),
+            write: line.write(),
+            execute: line.execute(),
+            shared: line.shared(),
+            path: line.path.to_owned(),
+            device: device_of_path(line.path),
+        }
+    }
+
     /// The driver's device file that is mapped here, if it is one.
     pub fn device(&self) -> Option<Device> {
-        device_of_path(&self.path)
+        self.device
+    }
+
+    /// The GPU whose device file is mapped here, by its minor number.
+    pub fn gpu(&self) -> Option<u32> {
+        match self.device()? {
+            Device::Gpu(minor) => Some(minor),
+            _ => None,
+        }
     }
 
     /// Has the shape of a doorbell page of CUDA (write only) or of a graphics client: 64 KiB of a GPU's device file.
@@ -78,60 +102,108 @@ pub fn areas(pid: u32) -> io::Result<Vec<Area>> {
     areas_in_pieces(pid, &mut || ())
 }
 
+/// Whether a process has a file of the driver open or mapped; `areas` are its mappings.
+pub fn uses_gpu(pid: u32, areas: &[Area]) -> bool {
+    if areas.iter().any(|a| a.device().is_some()) {
+        return true;
+    }
+    match procfs::open_files(pid) {
+        Ok(files) => files.flatten().any(|f| {
+            let to = fs::read_link(f.path()).unwrap_or_default();
+            device_of_path(&to.to_string_lossy())
+                .and_then(|name| devices::checked(name, &[&f.path()], None))
+                .is_some()
+        }),
+        // What may not be seen may be there; only what has no memory at all has no files that matter.
+        Err(_) => !areas.is_empty(),
+    }
+}
+
 /// As [`areas`]; calls `between` after each page of text, which the kernel takes some tens of microseconds to write: a
 /// large process has a hundred of them.
 ///
 /// # Errors
 /// As [`areas`].
 pub fn areas_in_pieces(pid: u32, between: &mut dyn FnMut()) -> io::Result<Vec<Area>> {
-    let mut file = File::open(format!("/proc/{pid}/maps"))?;
     let mut all = Vec::new();
-    let mut text = Vec::new();
-    let mut piece = [0; 4096];
-    loop {
-        let n = match file.read(&mut piece) {
-            Ok(0) => break,
-            Ok(n) => n,
-            Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
-            Err(e) => return Err(e),
-        };
-        text.extend_from_slice(piece.get(..n).unwrap_or_default());
-        // Whole lines; what is left is the beginning of one.
-        if let Some(end) = text.iter().rposition(|b| *b == b'\n') {
-            all.extend(lines(text.get(..end).unwrap_or_default()));
-            text.drain(..=end);
-        }
-        between();
-    }
-    all.extend(lines(&text));
+    let mut files = Files::of(pid);
+    procfs::maps::each_line(pid, between, &mut |line| {
+        all.push(files.check(Area::of(&line), line.inode));
+    })?;
+    // As the kernel gives them, but where they changed between two pieces.
+    all.sort_by_key(|a| a.start);
     Ok(all)
 }
 
-/// The areas that lines of text name. A path need not be UTF-8.
-fn lines(text: &[u8]) -> impl Iterator<Item = Area> + '_ {
-    text.split(|b| *b == b'\n')
-        .filter_map(|line| parse(&String::from_utf8_lossy(line)))
+/// Whether these areas, which ascend, have one that is the same. A process may have 65,530.
+pub fn has(areas: &[Area], area: &Area) -> bool {
+    at(areas, area.start).is_some_and(|a| a == area)
 }
 
-fn parse(line: &str) -> Option<Area> {
-    let mut words = line.splitn(6, ' ');
-    let (start, end) = words.next()?.split_once('-')?;
-    let flags = words.next()?.as_bytes();
-    let path = words.nth(3).unwrap_or("").trim_start();
-    Some(Area {
-        start: u64::from_str_radix(start, 16).ok()?,
-        end: u64::from_str_radix(end, 16).ok()?,
-        read: flags.first() == Some(&b'r'),
-        write: flags.get(1) == Some(&b'w'),
-        execute: flags.get(2) == Some(&b'x'),
-        shared: flags.get(3) == Some(&b's'),
-        path: path.to_owned(),
+/// The one of these areas, which ascend, that an address lies in.
+pub fn at(areas: &[Area], address: u64) -> Option<&Area> {
+    let behind = areas.partition_point(|a| a.start <= address);
+    areas[..behind].last().filter(|a| address < a.end)
+}
+
+/// The files of a process that have names of the driver's, each looked at once.
+struct Files {
+    pid: u32,
+    known: Vec<(String, u64, Option<Device>)>,
+}
+
+impl Files {
+    fn of(pid: u32) -> Self {
+        Self {
+            pid,
+            known: Vec::new(),
+        }
+    }
+
+    fn check(&mut self, mut area: Area, inode: u64) -> Area {
+        let Some(name) = area.device else {
+            return area;
+        };
+        let mut known = self.known.iter();
+        area.device = match known.find(|(path, i, _)| (path, i) == (&area.path, &inode)) {
+            Some((_, _, device)) => *device,
+            None => {
+                // By its path in the process's own file system; what has none any more the kernel opens for root.
+                let path = format!("/proc/{}/root{}", self.pid, area.path);
+                let mapped = format!(
+                    "/proc/{}/map_files/{:x}-{:x}",
+                    self.pid, area.start, area.end
+                );
+                let ways = [Path::new(&path), Path::new(&mapped)];
+                let device = devices::checked(name, &ways, Some(inode));
+                self.known.push((area.path.clone(), inode, device));
+                device
+            }
+        };
+        area
+    }
+}
+
+/// Whether a process has a GPU's file open.
+pub fn has_gpu_open(pid: u32) -> bool {
+    let open = procfs::open_files(pid);
+    open.into_iter().flatten().flatten().any(|entry| {
+        let Ok(target) = std::fs::read_link(entry.path()) else {
+            return false;
+        };
+        let name = device_of_path(&target.to_string_lossy());
+        let device = name.and_then(|name| devices::checked(name, &[&entry.path()], None));
+        matches!(device, Some(Device::Gpu(_)))
     })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn parse(line: &str) -> Option<Area> {
+        Line::parse(line).map(|line| Area::of(&line))
+    }
 
     #[test]
     fn a_doorbell_line() {
@@ -145,6 +217,26 @@ mod tests {
     }
 
     #[test]
+    fn areas_are_found_by_address() {
+        let area = |start, end| Area {
+            start,
+            end,
+            ..parse("0-0 rw-p 00000000 00:00 0").unwrap()
+        };
+        let areas = [area(10, 20), area(20, 30), area(40, 50)];
+        let start_at = |address| at(&areas, address).map(|a| a.start);
+        assert_eq!(start_at(9), None);
+        assert_eq!(start_at(10), Some(10));
+        assert_eq!(start_at(20), Some(20));
+        assert_eq!(start_at(30), None);
+        assert_eq!(start_at(49), Some(40));
+        assert_eq!(start_at(50), None);
+        assert!(has(&areas, &area(20, 30)));
+        assert!(!has(&areas, &area(20, 31)));
+        assert!(!has(&areas, &area(12, 20)));
+    }
+
+    #[test]
     fn in_pieces_they_are_the_same() {
         let me = std::process::id();
         let mut pieces = 0;
@@ -154,7 +246,10 @@ mod tests {
         assert!(areas.iter().all(|a| a.start < a.end));
         // The heap and the stacks may have changed between the two; files have not.
         let file = |a: &&Area| a.path.starts_with('/');
-        let whole: Vec<Area> = lines(text.as_bytes()).collect();
+        let (mut whole, mut files) = (Vec::new(), Files::of(me));
+        procfs::maps::lines(text.as_bytes(), &mut |line| {
+            whole.push(files.check(Area::of(&line), line.inode));
+        });
         assert_eq!(
             areas.iter().filter(file).collect::<Vec<_>>(),
             whole.iter().filter(file).collect::<Vec<_>>()

@@ -1,20 +1,18 @@
 //! Reading a traced process from outside: its mappings, its memory, its rings. No BPF, no stop.
 
+pub mod captured;
+mod channel_snapshot;
 pub mod chip;
-pub mod dump;
-pub mod elsewhere;
-pub mod find;
-mod history;
-pub mod look;
+pub mod devices;
 #[cfg(test)]
-mod made_up;
+mod fake_memory;
+mod history;
 pub mod maps;
 pub mod notifier;
 pub mod places;
-pub mod process;
+pub mod probe;
 pub mod ring;
-mod seek;
-pub mod seen;
+pub mod scan;
 pub mod snapshot;
-pub mod tasks;
 pub mod tokens;
+pub mod va_inference;

@@ -7,8 +7,10 @@
 //! page is which channel's stands nowhere in the process: it is assumed from that order, and given up where the token's
 //! runlist contradicts what the channel's stream does.
 
-use super::{maps::Area, process::Peek};
+use super::maps::Area;
+use crate::procfs::mem::Peek;
 use crate::record::Device;
+use crate::wire::words::u32_at;
 
 const PAGE: u64 = 0x1000;
 /// Bits a token has: channel id in 11:0, runlist in 22:16.
@@ -43,9 +45,10 @@ pub fn notifiers(memory: &impl Peek, areas: &[Area]) -> Vec<Notifier> {
 }
 
 fn parse(address: u64, b: &[u8; 32]) -> Option<Notifier> {
-    let word = |at: usize| u32::from_le_bytes([b[at], b[at + 1], b[at + 2], b[at + 3]]);
-    let status = |at: usize| u16::from_le_bytes([b[at + 14], b[at + 15]]);
-    let token = word(16 + 8);
+    // A notification has 16 bytes: info32 at 8, the status in the last 16 bits.
+    let info = |at: usize| u32_at(b, at + 8).unwrap_or(0);
+    let status = |at: usize| u32_at(b, at + 12).unwrap_or(0) >> 16;
+    let token = info(16);
     // A notification that was never written is zero; that of a token is marked as in progress (bit 15).
     if token == 0 || token & !TOKEN != 0 || status(16) & 0x8000 == 0 {
         return None;
@@ -54,7 +57,7 @@ fn parse(address: u64, b: &[u8; 32]) -> Option<Notifier> {
         address,
         token,
         // 0xffff: an error; the code is in info32.
-        error: (status(0) == 0xffff).then(|| word(8)),
+        error: (status(0) == 0xffff).then(|| info(0)),
     })
 }
 

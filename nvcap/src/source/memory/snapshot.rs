@@ -2,64 +2,37 @@
 //! pushbuffer bytes, its tokens, its threads. No history, no BPF, no stop.
 
 use std::{
-    fs, io,
+    io,
     time::{Duration, Instant},
 };
 
 use super::{
-    elsewhere::Window,
-    find::{self, Effort, Found, Places},
+    captured::{ChannelSnapshot, KnownRing, SnapshotOptions},
+    channel_snapshot::see,
     history::resolve,
     maps::{self, Area},
-    process::{Memory, Peek},
-    seen::{Seen, see},
+    scan::{self, Effort, Found, Places},
     tokens::name_tokens,
+    va_inference::Window,
 };
+use crate::procfs;
+use crate::procfs::mem::{Memory, Peek};
 use crate::record::{At, ChannelId, Device, Life, Process, Record};
-
-/// How far to look.
-#[derive(Clone, Copy, Debug)]
-pub struct Options<'a> {
-    /// Entries of each channel, beside those that are not fetched.
-    pub last: u32,
-    /// Entries of each channel before those that are not fetched, if that is more: what runs is among them.
-    pub before: u32,
-    /// How much is searched.
-    pub effort: Effort,
-    /// Channels that the user names.
-    pub given: &'a [Given],
-    /// How long channels are read again, all together, whose memory was used again before all that was asked for was read.
-    pub patience: Duration,
-}
-
-/// A channel that the user names.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Given {
-    /// GPU by device file minor number.
-    pub gpu: u32,
-    /// Address of the ring.
-    pub ring: u64,
-    /// Entries, a power of two.
-    pub entries: u32,
-    /// Address of USERD.
-    pub userd: u64,
-    /// Work-submit token.
-    pub token: Option<u32>,
-}
+use crate::source::clock;
 
 /// What was seen of a process.
 #[derive(Clone, Debug)]
 pub struct Snapshot {
     /// The process.
     pub pid: u32,
-    /// When, ns since the machine's start.
+    /// When, ns of `CLOCK_MONOTONIC`.
     pub time_ns: u64,
     /// Its name.
     pub name: String,
     /// Its mappings.
     pub areas: Vec<Area>,
     /// Channels that were used, by GPU and USERD.
-    pub channels: Vec<Seen>,
+    pub channels: Vec<ChannelSnapshot>,
     /// Slots that are all zero: channels that were never used, or nothing.
     pub unused: usize,
     /// What was left out, in words.
@@ -76,23 +49,13 @@ pub struct Snapshot {
 ///
 /// # Errors
 /// Those of reading `/proc/PID/maps` and of opening `/proc/PID/mem`: no such process, or not the right to.
-pub fn take(pid: u32, first: u32, options: Options<'_>) -> io::Result<(Memory, Snapshot)> {
+pub fn take(pid: u32, first: u32, options: SnapshotOptions<'_>) -> io::Result<(Memory, Snapshot)> {
     let memory = Memory::open(pid)?;
     let start = Instant::now();
     let areas = maps::areas(pid)?;
-    let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
-    let name = name.trim_end().to_owned();
+    let name = procfs::name(pid, None).unwrap_or_default();
     let snapshot = of(&memory, pid, name, areas, first, options, start);
     Ok((memory, snapshot))
-}
-
-/// Nanoseconds since the machine's start, as /proc/uptime shows them, in steps of 10 ms. (Without libc, which the library
-/// does without where it traces nothing, there is no other clock that agrees with the tracer's.)
-pub(super) fn now_ns() -> u64 {
-    fs::read_to_string("/proc/uptime")
-        .ok()
-        .and_then(|t| t.split_whitespace().next()?.parse::<f64>().ok())
-        .map_or(0, |s| (s * 1e9) as u64)
 }
 
 /// As [`take`], on any memory.
@@ -102,20 +65,20 @@ pub(super) fn of(
     name: String,
     areas: Vec<Area>,
     first: u32,
-    options: Options<'_>,
+    options: SnapshotOptions<'_>,
     start: Instant,
 ) -> Snapshot {
-    let mut search = find::search(memory, &areas, options.effort);
-    add_given(memory, options.given, &mut search.found);
-    let finding = start.elapsed();
+    let mut search = scan::search(memory, &areas, options.effort);
     let places = Places::new(&areas);
+    add_known(memory, &places, options.known_rings, &mut search.found);
+    let finding = start.elapsed();
     let at = At {
-        time_ns: now_ns(),
+        time_ns: clock::now(),
         pid,
         tid: 0,
     };
     let mut patience = options.patience;
-    let mut channels: Vec<Seen> = search
+    let mut channels: Vec<ChannelSnapshot> = search
         .found
         .iter()
         .filter(|f| f.used)
@@ -136,11 +99,14 @@ pub(super) fn of(
     let reading = start.elapsed().saturating_sub(finding);
     name_tokens(memory, &areas, &search.found, &mut channels);
     for seen in &mut channels {
-        let given = options.given.iter().find(|g| g.userd == seen.found.userd);
+        let given = options
+            .known_rings
+            .iter()
+            .find(|g| g.userd == seen.found.userd);
         seen.channel.token = given.and_then(|g| g.token).or(seen.channel.token);
     }
     for seen in &mut channels {
-        let now = find::get_put(memory, seen.found.userd).ok();
+        let now = scan::get_put(memory, seen.found.userd).ok();
         seen.found.proof.moved = now.is_some_and(|n| n != (seen.found.get, seen.found.put));
     }
     Snapshot {
@@ -157,10 +123,10 @@ pub(super) fn of(
     }
 }
 
-/// What the user names is believed, as far as it is there.
-fn add_given(memory: &impl Peek, given: &[Given], found: &mut Vec<Found>) {
+/// What the user names is believed, as far as it is there. A GPU that is not named is the one whose memory USERD lies in.
+fn add_known(memory: &impl Peek, places: &Places<'_>, given: &[KnownRing], found: &mut Vec<Found>) {
     for g in given {
-        let Ok((get, put)) = find::get_put(memory, g.userd) else {
+        let Ok((get, put)) = scan::get_put(memory, g.userd) else {
             continue;
         };
         let same = |f: &&mut Found| f.userd == g.userd;
@@ -168,16 +134,16 @@ fn add_given(memory: &impl Peek, given: &[Given], found: &mut Vec<Found>) {
             Some(f) if f.used => {}
             slot => {
                 let it = Found {
-                    gpu: g.gpu,
+                    gpu: g.gpu.or_else(|| places.at(g.userd)?.gpu()),
                     ring: g.ring,
                     entries: g.entries,
                     userd: g.userd,
                     get,
                     put,
                     used: (get, put) != (0, 0),
-                    proof: find::Proof {
-                        place: find::Place::Given,
-                        ..find::Proof::default()
+                    proof: scan::Proof {
+                        place: scan::Place::Given,
+                        ..scan::Proof::default()
                     },
                 };
                 match slot {
@@ -223,7 +189,7 @@ impl Snapshot {
 
 /// The 8 (or, at the end of a mapping, 4) bytes at an address that a semaphore has: `None` where it is not the process's,
 /// or lies in managed memory, which a read from outside would move away from the GPU.
-pub(super) fn read_semaphore(memory: &impl Peek, places: &Places<'_>, address: u64) -> Option<u64> {
+pub(crate) fn read_semaphore(memory: &impl Peek, places: &Places<'_>, address: u64) -> Option<u64> {
     let area = places.at(address)?;
     if area.device() == Some(Device::Uvm) {
         return None;
@@ -234,9 +200,28 @@ pub(super) fn read_semaphore(memory: &impl Peek, places: &Places<'_>, address: u
     Some(u64::from_le_bytes(b))
 }
 
+/// Entries of each channel that are looked at: which engine it feeds must agree with its token.
+const TOKENS_LAST: u32 = 8;
+
+/// The tokens, each with the address of its channel's ring, as far as the order of channels and error notifiers tells
+/// them (`notifier`): of all channels that lie as libcuda lays them out, or of none.
+pub fn tokens(memory: &impl Peek, areas: &[Area]) -> Vec<(u64, u32)> {
+    let options = SnapshotOptions {
+        last: TOKENS_LAST,
+        before: 0,
+        effort: Effort::Habit,
+        known_rings: &[],
+        patience: Duration::ZERO,
+    };
+    let name = String::new();
+    let seen = of(memory, 0, name, areas.to_vec(), 0, options, Instant::now());
+    let token = |s: &ChannelSnapshot| Some((s.found.ring, s.channel.token?));
+    seen.channels.iter().filter_map(token).collect()
+}
+
 #[cfg(test)]
 mod tests {
-    use super::super::made_up::{MadeUp, Ring};
+    use super::super::fake_memory::{FakeMemory, Ring};
     use super::*;
     use std::cell::{Cell, RefCell};
 
@@ -245,11 +230,11 @@ mod tests {
     }
 
     fn taken_in(memory: &impl Peek, areas: &[Area], last: u32, patience: Duration) -> Snapshot {
-        let options = Options {
+        let options = SnapshotOptions {
             last,
             before: 0,
             effort: Effort::Usual,
-            given: &[],
+            known_rings: &[],
             patience,
         };
         of(
@@ -263,7 +248,7 @@ mod tests {
         )
     }
 
-    fn payloads(seen: &Seen) -> Vec<u32> {
+    fn payloads(seen: &ChannelSnapshot) -> Vec<u32> {
         let payload = |s: &crate::record::Submission| {
             let b = s.segments.first()?.bytes.get(12..16)?;
             Some(u32::from_le_bytes([b[0], b[1], b[2], b[3]]))
@@ -281,7 +266,7 @@ mod tests {
             (5000, 1000, 4001),
             (5000, 5000, 3978),
         ] {
-            let mut memory = MadeUp::cuda();
+            let mut memory = FakeMemory::cuda();
             memory.submit_many(Ring::slot(0), 9);
             memory.submit_many(Ring::slot(2), count);
             let snapshot = taken(&memory, memory.areas(), last);
@@ -308,7 +293,7 @@ mod tests {
 
     #[test]
     fn what_is_not_fetched_is_read_whatever_was_asked_for() {
-        let mut memory = MadeUp::cuda();
+        let mut memory = FakeMemory::cuda();
         for n in 0..100 {
             memory.submit(Ring::slot(0), n, &[0x2001_8000, 0xc8b5], n.min(40));
         }
@@ -320,7 +305,7 @@ mod tests {
 
     /// Submits further entries when the second run of pushbuffer bytes is about to be read.
     struct Going {
-        memory: RefCell<MadeUp>,
+        memory: RefCell<FakeMemory>,
         runs: Cell<u32>,
         left: Cell<u64>,
     }
@@ -351,7 +336,7 @@ mod tests {
 
     /// With 31 entries, and 11 that come: one more fits, then come the places of entries 0 to 9. A run is four entries.
     fn going() -> (Going, Vec<Area>) {
-        let mut memory = MadeUp::cuda();
+        let mut memory = FakeMemory::cuda();
         for n in 0..31 {
             memory.submit(Ring::slot(0), n, &words(n), 0);
         }
@@ -401,7 +386,7 @@ mod tests {
 
     #[test]
     fn a_pushbuffer_used_again_is_not_shown_as_what_was_submitted() {
-        let mut memory = MadeUp::cuda();
+        let mut memory = FakeMemory::cuda();
         // Two MiB of made-up pushbuffer: 60 entries of 64 KiB go round it.
         let mut words = vec![0u32; 0x4000];
         words[0] = 0x2001_8000;
@@ -424,7 +409,7 @@ mod tests {
 
     #[test]
     fn a_graphics_clients_entries_are_read_where_the_process_has_them() {
-        let mut memory = MadeUp::graphics();
+        let mut memory = FakeMemory::graphics();
         let rings = memory.graphics_rings(2);
         for ring in &rings {
             memory.submit_many(*ring, 60);
@@ -439,7 +424,7 @@ mod tests {
 
     #[test]
     fn a_ring_or_a_process_that_goes_away_meanwhile_is_told() {
-        let mut memory = MadeUp::cuda();
+        let mut memory = FakeMemory::cuda();
         for slot in 0..4 {
             memory.submit_many(Ring::slot(slot), 700);
         }
@@ -482,7 +467,7 @@ mod tests {
 
     /// Memory whose ring moves on with every read of GP_PUT.
     struct Moving {
-        memory: std::cell::RefCell<MadeUp>,
+        memory: std::cell::RefCell<FakeMemory>,
         position: Cell<u64>,
         step: u64,
     }
@@ -505,7 +490,7 @@ mod tests {
     #[test]
     fn a_ring_that_is_written_while_it_is_read() {
         for step in [1, 5, 20, 40, 130, 300] {
-            let mut memory = MadeUp::cuda();
+            let mut memory = FakeMemory::cuda();
             memory.submit_many(Ring::slot(0), 3000);
             let areas = memory.areas().to_vec();
             let moving = Moving {

@@ -1,17 +1,19 @@
 //! One channel followed from outside: looks at its ring, fetches what is new, and lets nothing through that `proof`
 //! does not let through.
 
+use crate::wire::release::{self, Release};
 use std::io;
 
 use super::{
-    fetch,
-    glance::{Glance, Glimpse},
     pace::{LONGEST_NS, Pace, SHORTEST_NS},
-    proof::{self, Chain, Keeper, Kept, Release, Verdict, Words},
+    proof::{LapCheck, LapSentinel, PayloadSequence, RingVerdict, Words},
     reuse::Allocator,
+    semaphore_peek::{SemaphorePeek, Urgency},
 };
+use crate::procfs::mem::Peek;
 use crate::record::{Channel, Record};
-use crate::source::memory::{find::GP_GET, process::Peek};
+use crate::source::memory::ring;
+use crate::source::memory::scan::GP_GET;
 
 /// What observing found wrong, each counted where it is found.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -35,10 +37,10 @@ pub struct Faults {
 pub struct Looked {
     /// Entries that passed since the look before.
     pub fresh: u64,
-    /// Time since the look or glance before, ns.
+    /// Time since the look or peek before, ns.
     pub elapsed: u64,
     /// The ring was not read: the GPU is not past what was read of it.
-    pub glanced: bool,
+    pub peeked: bool,
 }
 
 /// Where following begins.
@@ -65,26 +67,32 @@ pub struct Follower {
     pub hot: bool,
     /// Time of the last look, ns.
     pub looked: u64,
-    /// Time of the last look or glance, ns.
-    glanced: u64,
+    /// Time of the last look or peek, ns.
+    pub peeked: u64,
     /// The last look left new entries behind: look again at once.
     pub behind: bool,
+    /// Its ring was looked at, ever.
+    pub read: bool,
+    /// The GPU is done with some that were not read, as the last peek told.
+    pub unread: bool,
     /// Position up to which entries were known to have come at the last look.
     pub(super) seen: u64,
+    /// Its ring had gone round at a look that came to no end.
+    lapped_unread: bool,
     pub(super) ring: u64,
     pub(super) size: u32,
     pub(super) userd: u64,
     /// Position of the next entry to read, counted without wrapping.
     pub(super) done: u64,
-    pub(super) keeper: Option<Keeper>,
-    /// When the keeper was last seen standing, ns.
+    pub(super) lap_sentinel: Option<LapSentinel>,
+    /// When the lap sentinel was last seen standing, ns.
     pub(super) kept: u64,
-    pub(super) chain: Chain,
+    pub(super) payloads: PayloadSequence,
     /// Entries since payloads were first followed, and those of them whose payload followed: an entry each?
     pub(super) links: (u64, u64),
     pub(super) words: Words,
     pub(super) allocator: Allocator,
-    glance: Glance,
+    semaphore_peek: SemaphorePeek,
     pub(super) extended: u64,
     /// Room for bytes that are being read.
     pub(super) buffer: Vec<u8>,
@@ -93,6 +101,11 @@ pub struct Follower {
 /// A ring that can be read and is none.
 fn no_ring(put: u32, size: u32) -> io::Error {
     io::Error::other(format!("GP_PUT is {put} in a ring of {size} entries"))
+}
+
+/// Whether a ring was found to be none: GP_PUT says nothing then.
+pub(super) fn is_cleared(e: &io::Error) -> bool {
+    e.kind() == io::ErrorKind::Other && e.raw_os_error().is_none()
 }
 
 impl Follower {
@@ -121,25 +134,31 @@ impl Follower {
             used: false,
             hot: false,
             looked: now,
-            glanced: now,
+            peeked: now,
             behind: false,
+            read: begin == Begin::Here,
+            unread: false,
             seen: 0,
+            lapped_unread: false,
             ring: ring.0,
             size,
             userd: userd.0,
             done: 0,
-            keeper: None,
+            lap_sentinel: None,
             kept: now,
-            chain: Chain::default(),
+            payloads: PayloadSequence::default(),
             links: (0, 0),
             words: Words::default(),
             allocator: Allocator::default(),
-            glance: Glance::default(),
+            semaphore_peek: SemaphorePeek::default(),
             extended: 0,
             buffer: Vec::new(),
         };
         match begin {
-            Begin::First => new.words.begin(),
+            Begin::First => {
+                new.get_put(memory)?;
+                new.words.begin();
+            }
             Begin::Here => {
                 let (_, put) = new.get_put(memory)?;
                 new.stand_at(memory, u64::from(put))?;
@@ -154,14 +173,20 @@ impl Follower {
         self.done = position;
         self.seen = self.seen.max(position);
         let slot = position.wrapping_sub(1) & self.mask();
-        let newest = fetch::entries(memory, self.ring, self.size, slot, slot + 1)?[0];
+        let newest = ring::entries(memory, self.ring(), slot, slot + 1)?[0];
         self.moved = position != 0 || newest != 0;
         self.used |= position > MAKING || self.went_round(memory)?;
-        let segment =
-            fetch::segments(memory, &[newest], &mut self.extended, &mut self.buffer).swap_remove(0);
-        self.keeper = Some(Keeper::of(&segment, self.extended));
+        let segment = ring::segments(
+            memory,
+            &[newest],
+            &mut self.extended,
+            &mut self.buffer,
+            |a| a,
+        )
+        .swap_remove(0);
+        self.lap_sentinel = Some(LapSentinel::of(&segment, self.extended));
         self.allocator.take(newest);
-        self.chain.judge(&[proof::release(&segment.bytes)]);
+        self.payloads.judge(&[release::at_end(&segment.bytes)]);
         self.words.cut();
         Ok(())
     }
@@ -177,18 +202,21 @@ impl Follower {
         };
         let count = most.min(LEARNT);
         let from = self.done + size - count;
-        let entries = fetch::entries(memory, self.ring, self.size, from, from + count)?;
+        let entries = ring::entries(memory, self.ring(), from, from + count)?;
         let mut extended = self.extended;
-        let segments = fetch::segments(memory, &entries, &mut extended, &mut self.buffer);
+        let segments = ring::segments(memory, &entries, &mut extended, &mut self.buffer, |a| a);
         let releases: Vec<Option<Release>> =
-            segments.iter().map(|s| proof::release(&s.bytes)).collect();
-        let mut chain = Chain::default();
+            segments.iter().map(|s| release::at_end(&s.bytes)).collect();
+        let mut chain = PayloadSequence::default();
         let verdicts = chain.judge(&releases);
         // The newest as it was read before: a busy ring may have gone on, or its memory been used again.
-        if chain.same_newest(&self.chain) {
-            let proven = verdicts.iter().filter(|v| **v == Verdict::Proven).count();
+        if chain.same_newest(&self.payloads) {
+            let proven = verdicts
+                .iter()
+                .filter(|v| **v == RingVerdict::Proven)
+                .count();
             self.links = (proven as u64, count);
-            self.chain = chain;
+            self.payloads = chain;
         }
         Ok(())
     }
@@ -212,11 +240,11 @@ impl Follower {
     }
 
     /// Most looks at it need not read its ring.
-    pub fn glances(&self) -> bool {
-        self.glance.trusted()
+    pub fn peeks(&self) -> bool {
+        self.semaphore_peek.trusted()
     }
 
-    /// Time from one look or glance to the next, ns.
+    /// Time from one look or peek to the next, ns.
     pub fn interval(&self) -> u64 {
         if !self.used {
             let of_1024 = if self.unused_release().is_some() {
@@ -225,7 +253,7 @@ impl Follower {
                 UNUSED_NS
             };
             (u64::from(self.size) * of_1024 / 1024).clamp(SHORTEST_NS, LONGEST_NS)
-        } else if self.hot && self.glances() {
+        } else if self.hot && self.peeks() {
             if self.allocator.turns() {
                 TURN_NS
             } else {
@@ -238,20 +266,20 @@ impl Follower {
 
     /// The release of a channel that nothing but its making has used.
     fn unused_release(&self) -> Option<Release> {
-        self.chain.last().filter(|_| !self.used)
+        self.payloads.last().filter(|_| !self.used)
     }
 
     /// How far the GPU is, by the semaphore that each entry of this channel releases.
     pub(super) fn done_by_gpu(&self, memory: &impl Peek) -> Option<u32> {
-        let own = self.chain.own().filter(|_| self.bears_payloads());
-        let at = own.or(self.unused_release().map(|r| r.address))?;
+        let own = self.payloads.own().filter(|_| self.has_payloads());
+        let at = own.or(self.unused_release().map(|r| r.address))?.0;
         let mut number = [0; 4];
         memory.peek(at, &mut number).ok()?;
         Some(u32::from_le_bytes(number))
     }
 
     /// The ring need not be read now.
-    fn can_wait(&self, number: Option<u32>, now: u64) -> bool {
+    fn can_wait(&mut self, number: Option<u32>, now: u64) -> bool {
         let since = now.saturating_sub(self.looked);
         let Some(number) = number.filter(|_| !self.behind) else {
             return false;
@@ -259,10 +287,11 @@ impl Follower {
         if let Some(release) = self.unused_release() {
             return since < UNUSED_LOOK_NS && number == release.payload;
         }
-        let Some(last) = self.chain.newest() else {
+        let Some(last) = self.payloads.newest() else {
             return false;
         };
         let ahead = number.wrapping_sub(last.payload);
+        self.unread = ahead.cast_signed() > 0;
         if ahead == 0 && !self.hot {
             return since < STILL_NS;
         }
@@ -274,7 +303,7 @@ impl Follower {
         } else {
             UNREAD
         };
-        since < due && self.glance.judge(ahead, self.size, patience) == Glimpse::Calm
+        since < due && self.semaphore_peek.judge(ahead, self.size, patience) == Urgency::Calm
     }
 
     /// Looks at the channel: what is new goes `to` the records, what is wrong is counted. `clock` gives ns.
@@ -290,19 +319,77 @@ impl Follower {
     ) -> io::Result<Looked> {
         let now = clock();
         let number = self.done_by_gpu(memory);
-        let since = now.saturating_sub(std::mem::replace(&mut self.glanced, now));
+        let since = now.saturating_sub(std::mem::replace(&mut self.peeked, now));
         if self.can_wait(number, now) {
             return Ok(Looked {
-                glanced: true,
+                peeked: true,
                 ..Looked::default()
             });
         }
-        let (get, put) = self.get_put(memory)?;
-        let fresh = u64::from(put).wrapping_sub(self.done) & self.mask();
+        let laps = faults.laps;
+        // What the last look left behind is known to have come.
+        let mut known = self.seen;
+        let looked = self.get_put(memory).and_then(|(get, put)| {
+            let passed = u64::from(put).wrapping_sub(self.done) & self.mask();
+            known = self.done + passed;
+            let position = Position {
+                now,
+                number,
+                get,
+                passed,
+                since,
+            };
+            self.look_at(memory, clock, to, faults, position)
+        });
+        if looked.as_ref().is_err_and(|e| !is_cleared(e)) {
+            self.seen = known;
+            self.lapped_unread |= faults.laps > laps;
+        }
+        looked
+    }
+
+    /// Whether GP_PUT is where the last look left it. To be asked of a process that cannot have filled its ring since.
+    ///
+    /// # Errors
+    /// As for [`look`](Self::look).
+    pub fn stands(&mut self, memory: &impl Peek, now: u64) -> io::Result<bool> {
+        let (_, put) = self.get_put(memory)?;
+        let stands = !self.behind && put == self.index(self.done);
+        if stands {
+            (self.looked, self.peeked) = (now, now);
+        }
+        Ok(stands)
+    }
+
+    /// Nobody has it any more: what is known to have come and was not read is missing.
+    pub fn end(&mut self, now: u64, to: &mut Vec<Record>) {
+        if std::mem::take(&mut self.lapped_unread) {
+            self.report_rounds(now, to);
+        }
+        let unread = self.seen.saturating_sub(self.done);
+        self.lose(now, Some((self.done, unread)), to);
+        self.done += unread;
+    }
+
+    /// Reads what is new up to a position of the ring.
+    fn look_at(
+        &mut self,
+        memory: &impl Peek,
+        clock: &impl Fn() -> u64,
+        to: &mut Vec<Record>,
+        faults: &mut Faults,
+        position: Position,
+    ) -> io::Result<Looked> {
+        let Position {
+            now,
+            number,
+            get,
+            passed,
+            since,
+        } = position;
         let elapsed = now.saturating_sub(self.looked);
-        let passed = fresh;
         // A long row in pieces: while the first is read, the next need not wait to be overwritten.
-        let fresh = fresh.min(PIECE);
+        let fresh = passed.min(PIECE);
         let read = if fresh == 0 {
             self.look_at_still(memory, now, number)?
         } else {
@@ -313,9 +400,11 @@ impl Follower {
             Reading::Lapped => Err(Lap::Certain),
             Reading::Fresh(entries, doubt) => {
                 let mut extended = self.extended;
-                let segments = fetch::segments(memory, &entries, &mut extended, &mut self.buffer);
-                let releases = || segments.iter().map(|s| proof::release(&s.bytes));
-                if doubt == Doubt::Yes && !self.chain.continues(&releases().collect::<Vec<_>>()) {
+                let segments =
+                    ring::segments(memory, &entries, &mut extended, &mut self.buffer, |a| a);
+                let releases = || segments.iter().map(|s| release::at_end(&s.bytes));
+                if doubt == Doubt::Yes && !self.payloads.continues(&releases().collect::<Vec<_>>())
+                {
                     Err(Lap::Possible)
                 } else {
                     let begun = Begun {
@@ -336,17 +425,20 @@ impl Follower {
             Err(lap) => (self.resync(memory, clock, lap, to, faults)?, 0),
         };
         self.behind = left > 0;
+        self.unread = false;
+        self.read = true;
         // What was left behind last time did not come since.
         let end = self.done + left;
         let came = end.saturating_sub(self.seen);
         self.seen = end;
         if left == 0 {
-            self.glance.learn(number, self.chain.newest(), self.size);
+            self.semaphore_peek
+                .learn(number, self.payloads.newest(), self.size);
         }
         let looked = Looked {
             fresh,
             elapsed: since,
-            glanced: false,
+            peeked: false,
         };
         self.looked = now;
         self.hot = looked.fresh > 0;
@@ -364,8 +456,8 @@ impl Follower {
         number: Option<u32>,
     ) -> io::Result<Reading> {
         // Not even the fastest program fills the ring in this time, nor is a slot used again before the GPU has done
-        // anything. Were it otherwise, the keeper would tell later.
-        let newest = self.chain.last().map(|r| r.payload);
+        // anything. Were it otherwise, the lap sentinel would tell later.
+        let newest = self.payloads.last().map(|r| r.payload);
         let quick = now.saturating_sub(self.looked) < self.pace.lap_time();
         if (quick || number.is_some() && number == newest)
             && now.saturating_sub(self.kept) < LONGEST_NS
@@ -373,10 +465,10 @@ impl Follower {
             return Ok(Reading::Still);
         }
         let slot = self.done.wrapping_sub(1) & self.mask();
-        match &self.keeper {
+        match &self.lap_sentinel {
             Some(keeper) => {
-                let entry = fetch::entries(memory, self.ring, self.size, slot, slot + 1)?[0];
-                if self.compare(memory, keeper, entry) == Kept::No {
+                let entry = ring::entries(memory, self.ring(), slot, slot + 1)?[0];
+                if self.compare(memory, keeper, entry) == LapCheck::No {
                     return Ok(Reading::Lapped);
                 }
             }
@@ -390,9 +482,9 @@ impl Follower {
         Ok(Reading::Still)
     }
 
-    pub(super) fn compare(&self, memory: &impl Peek, keeper: &Keeper, entry: u64) -> Kept {
+    pub(super) fn compare(&self, memory: &impl Peek, keeper: &LapSentinel, entry: u64) -> LapCheck {
         let again = (!keeper.tail.is_empty() && entry == keeper.entry)
-            .then(|| fetch::tail(memory, keeper.tail_at, keeper.tail.len()))
+            .then(|| ring::bytes(memory, keeper.tail_at, keeper.tail.len()))
             .flatten();
         keeper.compare(entry, again.as_deref())
     }
@@ -400,16 +492,16 @@ impl Follower {
     /// Reads the entries that are new, and the one before them, by which a lap is known.
     fn read_fresh(&mut self, memory: &impl Peek, fresh: u64) -> io::Result<Reading> {
         let end = self.done + fresh;
-        let Some(keeper) = &self.keeper else {
+        let Some(keeper) = &self.lap_sentinel else {
             if self.went_round(memory)? {
                 return Ok(Reading::Lapped);
             }
-            let entries = fetch::entries(memory, self.ring, self.size, self.done, end)?;
+            let entries = ring::entries(memory, self.ring(), self.done, end)?;
             return Ok(Reading::Fresh(entries, Doubt::No));
         };
         // Positions of one round less have the same slots.
         let before = self.done + u64::from(self.size) - 1;
-        let mut entries = fetch::entries(memory, self.ring, self.size, before, before + 1 + fresh)?;
+        let mut entries = ring::entries(memory, self.ring(), before, before + 1 + fresh)?;
         if entries[0] == 0 && keeper.entry != 0 && self.index(end) == 0 {
             // Its owner has given it up: all zero, GP_PUT too.
             return Err(io::Error::other("the ring was cleared"));
@@ -417,17 +509,30 @@ impl Follower {
         let kept = self.compare(memory, keeper, entries[0]);
         entries.remove(0);
         Ok(match kept {
-            Kept::No => Reading::Lapped,
-            Kept::Yes => Reading::Fresh(entries, Doubt::No),
-            Kept::Doubtful => Reading::Fresh(entries, Doubt::Yes),
+            LapCheck::No => Reading::Lapped,
+            LapCheck::Yes => Reading::Fresh(entries, Doubt::No),
+            LapCheck::Doubtful => Reading::Fresh(entries, Doubt::Yes),
         })
     }
 
     /// Whether a ring of which nothing was read yet was filled: its last slot is as it was made, until it is.
     pub(super) fn went_round(&self, memory: &impl Peek) -> io::Result<bool> {
         let last = u64::from(self.size) - 1;
-        Ok(fetch::entries(memory, self.ring, self.size, last, last + 1)?[0] != 0)
+        Ok(ring::entries(memory, self.ring(), last, last + 1)?[0] != 0)
     }
+}
+
+/// How far a ring was when a look at it began.
+#[derive(Clone, Copy, Debug)]
+struct Position {
+    now: u64,
+    /// The semaphore's payload.
+    number: Option<u32>,
+    get: u32,
+    /// Entries since the look before.
+    passed: u64,
+    /// Time since the look or peek before, ns.
+    since: u64,
 }
 
 /// When and with what a reading began.
@@ -453,16 +558,16 @@ enum Reading {
 /// Time between two looks at a channel of 1024 entries that only its making has used so far, ns: a launch loop that
 /// begins there fills its ring in 3.5 ms.
 const UNUSED_NS: u64 = 2_000_000;
-/// The same between two glances, where its semaphore is known, and longest time between two looks then.
+/// The same between two peeks, where its semaphore is known, and longest time between two looks then.
 const UNUSED_GLANCE_NS: u64 = 500_000;
 const UNUSED_LOOK_NS: u64 = 10_000_000;
-/// Longest time between two looks at a channel at which nothing happens, as far as glances tell, ns.
+/// Longest time between two looks at a channel at which nothing happens, as far as peeks tell, ns.
 const STILL_NS: u64 = 5_000_000;
 /// Entries that the GPU may be done with unread before a look is urgent.
 const UNREAD: i32 = 64;
 /// Time since the last look after which a single one is enough, ns.
 const SINGLE_NS: u64 = 200_000;
-/// Time between two glances at a channel that is being used, ns.
+/// Time between two peeks at a channel that is being used, ns.
 const HOT_NS: u64 = 50_000;
 /// The same where its pushbuffer memory is about to be used anew, ns.
 const TURN_NS: u64 = 10_000;

@@ -1,15 +1,16 @@
 //! What was read of a ring becomes submissions, where it stands; what does not is counted.
 
+use crate::wire::release::{self, Release};
 use std::io;
 
 use super::{
     channel::{Begun, Faults, Follower},
-    fetch,
-    proof::{self, Keeper, Kept, Release, Verdict},
+    proof::{self, LapCheck, LapSentinel, RingVerdict},
     reuse,
 };
+use crate::procfs::mem::Peek;
 use crate::record::{Record, Segment};
-use crate::source::memory::process::Peek;
+use crate::source::memory::ring;
 
 /// A submission that was being written when a reading began is written some words further after this time, ns.
 const WRITTEN_NS: u64 = 5_000;
@@ -61,11 +62,11 @@ impl Follower {
         let Begun { now, get, .. } = begun;
         let entries: Vec<u64> = segments.iter().map(|s| s.entry).collect();
         let releases: Vec<Option<Release>> =
-            segments.iter().map(|s| proof::release(&s.bytes)).collect();
-        let mut chain = self.chain.clone();
+            segments.iter().map(|s| release::at_end(&s.bytes)).collect();
+        let mut chain = self.payloads.clone();
         let verdicts = chain.judge(&releases);
         // A payload that follows was there when it was read, and no other round's has that number.
-        let proven = verdicts.iter().all(|v| *v == Verdict::Proven);
+        let proven = verdicts.iter().all(|v| *v == RingVerdict::Proven);
         let damage = if proven && self.untouched(memory, releases.first()) {
             Damage::default()
         } else {
@@ -77,31 +78,34 @@ impl Follower {
             };
             self.damage(memory, clock, begun, &reading)?
         };
-        let round = |v: &Verdict| match v {
-            Verdict::Jumped { from, to } => to.wrapping_sub(*from) >= self.size,
+        let round = |v: &RingVerdict| match v {
+            RingVerdict::Jumped { from, to } => to.wrapping_sub(*from) >= self.size,
             _ => false,
         };
         if verdicts.iter().any(round) {
             return Ok(false);
         }
-        self.tell_damage(&damage, entries.len(), proven, clock().saturating_sub(now));
-        self.chain = chain;
+        self.report_damage(&damage, entries.len(), proven, clock().saturating_sub(now));
+        self.payloads = chain;
         self.extended = begun.extended;
-        self.links.0 += verdicts.iter().filter(|v| **v == Verdict::Proven).count() as u64;
+        self.links.0 += verdicts
+            .iter()
+            .filter(|v| **v == RingVerdict::Proven)
+            .count() as u64;
         self.links.1 += verdicts.len() as u64;
         for entry in &entries {
             self.allocator.take(*entry);
         }
         faults.overwritten += damage.gone as u64;
         // Where part of it was overwritten meanwhile, the newest stands still, or the next look finds it gone.
-        let keeper = segments.last().map(|s| Keeper::of(s, self.extended));
+        let keeper = segments.last().map(|s| LapSentinel::of(s, self.extended));
         let mut lost: Option<(u64, u64)> = None;
         let count = segments.len();
         for (i, segment) in segments.into_iter().enumerate() {
             let position = self.done + i as u64;
             let stands = if i < damage.gone {
                 false
-            } else if verdicts[i] == Verdict::Wrong || damage.reused.binary_search(&i).is_ok() {
+            } else if verdicts[i] == RingVerdict::Wrong || damage.reused.binary_search(&i).is_ok() {
                 faults.reused += 1;
                 false
             } else if !self.words.take(&segment) {
@@ -117,9 +121,9 @@ impl Follower {
                 continue;
             }
             self.lose(now, lost.take(), to);
-            if let Verdict::Jumped { from, to: payload } = verdicts[i] {
+            if let RingVerdict::Jumped { from, to: payload } = verdicts[i] {
                 faults.jumps += 1;
-                self.tell_jump(now, from, payload, to);
+                self.report_jump(now, from, payload, to);
             }
             let get = get.filter(|_| i + 1 == count);
             to.push(Record::Submission(
@@ -128,14 +132,14 @@ impl Follower {
         }
         self.lose(now, lost.take(), to);
         self.done += count as u64;
-        self.keeper = keeper;
+        self.lap_sentinel = keeper;
         self.kept = now;
         Ok(true)
     }
 
     /// The GPU has not run the first of them yet, so that neither slots nor memory of any can have been used again.
     fn untouched(&self, memory: &impl Peek, first: Option<&Option<Release>>) -> bool {
-        let Some(Some(first)) = first.filter(|_| self.glances()) else {
+        let Some(Some(first)) = first.filter(|_| self.peeks()) else {
             return false;
         };
         self.done_by_gpu(memory)
@@ -165,13 +169,13 @@ impl Follower {
         let since = if allocator.far(entries, written) {
             Vec::new()
         } else {
-            fetch::entries(memory, self.ring, self.size, end, newest)?
+            ring::entries(memory, self.ring(), end, newest)?
         };
         // Late: another program had the processor meanwhile.
         let in_time = clock().saturating_sub(begun.now) < self.pace.lap_time() / 2;
         // The second look at the first entry: where it stands, all of them do, and their bytes were read in time.
         let stands = || {
-            let again = fetch::entries(memory, self.ring, self.size, self.done, self.done + 1)?;
+            let again = ring::entries(memory, self.ring(), self.done, self.done + 1)?;
             io::Result::Ok(again[0] == entries[0])
         };
         // Where entries look alike from round to round, that one stands proves little. Then it is the time that tells
@@ -179,7 +183,7 @@ impl Follower {
         let gone = if in_time && (reading.proven || stands()?) {
             0
         } else {
-            let second = fetch::entries(memory, self.ring, self.size, self.done, end)?;
+            let second = ring::entries(memory, self.ring(), self.done, end)?;
             match proof::overwritten(entries, &second) {
                 0 if in_time
                     || reading.proven
@@ -201,7 +205,7 @@ impl Follower {
         reused.extend(reading.within(&allocator.ahead()));
         // One may be written where memory begins, out of turn, only if the GPU was done with all; and that can be seen.
         let idle = match (done, reading.newest) {
-            (Some(done), Some(newest)) if self.glances() => {
+            (Some(done), Some(newest)) if self.peeks() => {
                 let newest = newest.payload.wrapping_add(more as u32);
                 done.wrapping_sub(newest).cast_signed() >= 0
             }
@@ -236,7 +240,7 @@ impl Follower {
             let stand = some.iter().all(|i| {
                 let mut extended = begun.extended;
                 let entry = &reading.entries[*i..*i + 1];
-                let again = fetch::segments(memory, entry, &mut extended, &mut Vec::new());
+                let again = ring::segments(memory, entry, &mut extended, &mut Vec::new(), |a| a);
                 again[0].bytes == reading.segments[*i].bytes
             });
             if !stand || late || some.is_empty() {
@@ -245,7 +249,7 @@ impl Follower {
         }
     }
 
-    fn tell_damage(&self, damage: &Damage, of: usize, proven: bool, took: u64) {
+    fn report_damage(&self, damage: &Damage, of: usize, proven: bool, took: u64) {
         if damage.gone + damage.reused.len() > 0 {
             log::debug!(
                 "channel {}: of {of} entries from {} on {} overwritten, {} reused; {} came meanwhile, in {} us; payloads follow: {proven}",
@@ -263,13 +267,13 @@ impl Follower {
     fn bytes_stand(&self, memory: &impl Peek, segments: &[Segment], extended: u64) -> bool {
         let first = segments.iter().find(|s| !s.bytes.is_empty());
         first.is_none_or(|s| {
-            let keeper = Keeper::of(s, extended);
-            self.compare(memory, &keeper, s.entry) == Kept::Yes
+            let keeper = LapSentinel::of(s, extended);
+            self.compare(memory, &keeper, s.entry) == LapCheck::Yes
         })
     }
 
     /// Each entry of this channel ends with a payload that follows the one before.
-    pub(super) fn bears_payloads(&self) -> bool {
+    pub(super) fn has_payloads(&self) -> bool {
         self.links.0 > 16 && self.links.0 + 4 >= self.links.1
     }
 }

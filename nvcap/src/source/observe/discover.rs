@@ -1,29 +1,37 @@
 //! A process that is observed: what of it may have changed since the last look, found cheaply.
 
+use crate::procfs;
 use std::{
     cell::RefCell,
     collections::{BTreeMap, BTreeSet},
-    fs, io,
+    io,
     sync::Arc,
 };
 
+use super::changes::{Changes, NewChannel};
 use super::{
     channel::Begin,
+    followed::{self, Dropped, quiet},
+    image::Image,
     process::{self, Process, now},
+    slots::{Polite, slots},
 };
-use crate::record::{At, Channel, ChannelId, CpuVa, Device, Record, Unmapping};
+use crate::record::{At, ChannelId, CpuVa, Device, Record, Unmapping};
 use crate::source::{
-    given::Given,
+    channels_file::ChannelsFile,
     memory::{
-        find::{self, Effort, Found, Places},
         maps::{self, Area},
-        process::Peek,
-        tokens,
+        scan::{self, Effort},
+        snapshot,
     },
 };
 
 /// Shortest time between two looks after a process, ns.
 const SHORTEST_NS: u64 = 3_000_000;
+/// For [`Watched::searched_at`]: it has not been searched.
+const NEVER: u64 = u64::MAX;
+/// A context is not made, used and given up in less time than this, ns (on an H200 making one takes over 100 ms).
+const CONTEXT_NS: u64 = 20_000_000;
 /// Longest, ns.
 const LONGEST_NS: u64 = 1_000_000_000;
 /// What looking after a process may cost: one part in so many of a core.
@@ -36,26 +44,6 @@ const APPEAR_NS: u64 = 5_000_000_000;
 
 /// How long no channel must have appeared before tokens are looked for, ns.
 const TOKENS_NS: u64 = 250_000_000;
-
-/// A channel that was seen, and where following it begins.
-#[derive(Debug)]
-pub struct Seen {
-    /// The channel; its number is still to be given.
-    pub channel: Channel,
-    /// Where.
-    pub begin: Begin,
-}
-
-/// What a look after a process found.
-#[derive(Debug, Default)]
-pub struct Changes {
-    /// Mappings made and given up.
-    pub records: Vec<Record>,
-    /// Channels that were not there before.
-    pub channels: Vec<Seen>,
-    /// Tokens that are known now, by ring.
-    pub tokens: Vec<(u64, u32)>,
-}
 
 /// A process that is observed.
 #[derive(Debug)]
@@ -70,8 +58,10 @@ pub struct Watched {
     pub due: u64,
     pid: u32,
     begin: Begin,
-    /// Tells one program image from the next.
-    image: Vec<u8>,
+    /// Its program image; empty where that is not known yet.
+    pub image: Arc<Image>,
+    /// When it was last looked at it ran its parent's program still.
+    forked: bool,
     pages: u64,
     areas: Vec<Area>,
     rings: BTreeSet<u64>,
@@ -89,6 +79,18 @@ pub struct Watched {
     /// USERDs of slots whose ring was not believed: GP_PUT seen there, whether it moved, and the ring.
     unresolved: BTreeMap<u64, (u32, bool, u64)>,
     doorbell: bool,
+    /// When it was first seen to have a GPU's file open, ns.
+    files_since: Option<u64>,
+    /// When that is looked for again, ns.
+    next_files: u64,
+    /// Its mappings were looked at, ns; 0 where they never were.
+    mapped_at: u64,
+    /// Its program was seen to begin, ns.
+    pub began_at: u64,
+    /// When it may be looked after again, by what the last time cost, ns.
+    not_before: u64,
+    /// It was born under observation.
+    launched: bool,
     /// Rings that could not be read and were forgotten.
     forgotten: u32,
     /// Its channels that nobody has any more.
@@ -97,26 +99,18 @@ pub struct Watched {
     gone: bool,
     /// Some of its channels were found.
     found: bool,
-}
-
-/// A channel that nobody has any more.
-#[derive(Debug)]
-pub struct Dropped {
-    /// The last look at it found something.
-    pub hot: bool,
-    /// What is to be said if it has merely been unmapped.
-    pub said: Record,
-    /// When it was last read, ns.
-    pub looked: u64,
-    /// Something had come shortly before: more may have come since.
-    pub busy: bool,
-}
-
-/// For how long nothing must have come before the last look, ns, so that a process that ends is taken to have been
-/// done with a channel: twice as long as it has paused of late (`pause`), for it may have been about to go on; 20 ms at
-/// least, for a pause may be nothing but another program's time on the processor; and 100 ms at most.
-pub fn quiet(pause: u64) -> u64 {
-    (2 * pause).clamp(20_000_000, 100_000_000)
+    /// Rings that were found and could not be read.
+    unread: Vec<CpuVa>,
+    /// Rings that were found while it was not certain which program's they are, and were not found again yet.
+    put_off: BTreeSet<u64>,
+    /// Rings that could not be read since the mappings were last looked at: they are none until that is done again.
+    stale: BTreeSet<u64>,
+    /// It was looked at when it had come to its end and nothing moved in it any more.
+    seen_to_its_end: bool,
+    /// It opened a GPU's file between the last two looks at its mappings.
+    opened_late: bool,
+    /// It had channels when its memory went, and nothing ever came in any.
+    silent: bool,
 }
 
 /// How often a ring that could not be read is looked for again, all rings of a process together.
@@ -128,14 +122,16 @@ impl Watched {
     /// # Errors
     /// Those of opening its memory.
     pub fn open(pid: u32, begin: Begin) -> io::Result<Self> {
+        let (process, image) = opened(pid)?;
         Ok(Self {
-            process: Some(Arc::new(Process::open(pid)?)),
+            process: Some(process),
             parent: None,
             suspect: false,
             due: 0,
             pid,
             begin,
-            image: image(pid),
+            image: Arc::new(image),
+            forked: process::state(pid).forked,
             pages: 0,
             areas: Vec::new(),
             rings: BTreeSet::new(),
@@ -148,16 +144,89 @@ impl Watched {
             token_tries: 0,
             unresolved: BTreeMap::new(),
             doorbell: false,
+            files_since: None,
+            next_files: 0,
+            mapped_at: 0,
+            began_at: now(),
+            not_before: 0,
+            launched: begin == Begin::First,
             forgotten: 0,
             dropped: Vec::new(),
             gone: false,
             found: false,
+            unread: Vec::new(),
+            put_off: BTreeSet::new(),
+            stale: BTreeSet::new(),
+            seen_to_its_end: false,
+            opened_late: false,
+            silent: false,
         })
     }
 
-    /// It could submit, and nobody saw whether it did.
-    pub fn unseen(&self) -> bool {
-        self.doorbell && !self.found
+    /// It could submit, and its memory is gone before what it did was found: why that is not known. `how` it went.
+    pub fn unfound(&self, how: &str) -> Option<String> {
+        match self.unread.len() {
+            0 if self.doorbell && !self.found => Some(format!(
+                "it mapped a doorbell and {how} before any of its channels was found"
+            )),
+            0 => None,
+            n => Some(format!(
+                "{n} of its channels could not be read any more when they were found"
+            )),
+        }
+    }
+
+    /// It has ended, and nobody saw whether it had submitted: why.
+    pub fn unseen(&self, now: u64) -> Option<String> {
+        let unseen_ns = now.saturating_sub(self.mapped_at.max(self.began_at));
+        let ended = self.launched && !self.seen_to_its_end;
+        let ms = unseen_ns as f64 / 1e6;
+        match self.unfound("ended") {
+            None if !self.put_off.is_empty() => Some(format!(
+                "it ended before {} of its channels that were found could be looked at",
+                self.put_off.len()
+            )),
+            None if ended && self.silent => Some(format!(
+                "it ended {ms:.1} ms after the last look at its mappings, and its channels had not been used by the last look at them: whether they were since is not known"
+            )),
+            None if self.found => None,
+            None if self.opened_late => Some(
+                "it had a GPU's file open, and may have mapped its memory and given it up between two looks at its mappings".to_owned(),
+            ),
+            None if ended && (self.parent.is_none() || unseen_ns > CONTEXT_NS) => Some(format!(
+                "it ended {ms:.1} ms after the last look at its mappings: whether it used a GPU in that time is not known"
+            )),
+            unfound => unfound,
+        }
+    }
+
+    /// It was looked at when it had come to its end.
+    pub fn was_seen_at_its_end(&self) -> bool {
+        self.seen_to_its_end
+    }
+
+    /// It stood still at its end, and was looked at since `begun`, for the last time.
+    /// `mapped_at`: when its mappings were looked at before that.
+    pub fn was_seen_to_its_end(&mut self, begun: u64, mapped_at: u64) {
+        let unseen_ns = begun.saturating_sub(mapped_at);
+        self.opened_late = !self.doorbell
+            && self
+                .files_since
+                .is_some_and(|since| since >= begun || unseen_ns > CONTEXT_NS);
+        self.seen_to_its_end = true;
+    }
+
+    /// When its mappings were last looked at, ns.
+    pub fn mapped_at(&self) -> u64 {
+        self.mapped_at.max(self.began_at)
+    }
+
+    /// The next look leaves nothing out for having looked a moment ago.
+    pub fn look_at_all(&mut self) {
+        self.suspect = true;
+        (self.next_maps, self.next_search, self.next_thorough) = (0, 0, 0);
+        self.next_files = 0;
+        self.searched_at = NEVER;
     }
 
     /// Its rings are others than were seen: all are to be found anew, from their beginning.
@@ -165,14 +234,29 @@ impl Watched {
         self.rings.clear();
         self.areas.clear();
         self.begin = Begin::First;
-        self.suspect = true;
-        (self.next_maps, self.next_search) = (0, 0);
+        self.look_at_all();
     }
 
-    /// A ring is not to be followed yet: it is looked for again.
-    pub fn unsee(&mut self, ring: Option<CpuVa>) {
+    /// A ring is not to be followed yet: it is looked for again. `own`: it is no forebear's.
+    pub fn unsee(&mut self, ring: Option<CpuVa>, own: bool) {
         if let Some(ring) = ring {
             self.rings.remove(&ring.0);
+            if own {
+                self.put_off.insert(ring.0);
+            }
+        }
+    }
+
+    /// A ring was found, and could be read, or not.
+    pub fn found_ring(&mut self, ring: Option<CpuVa>, readable: bool) {
+        if let Some(ring) = ring {
+            self.put_off.remove(&ring.0);
+        }
+        if readable {
+            self.unread.retain(|r| Some(*r) != ring);
+        } else {
+            self.unread
+                .extend(ring.filter(|r| !self.unread.contains(r)));
         }
     }
 
@@ -181,18 +265,20 @@ impl Watched {
         self.dropped.push(dropped);
     }
 
-    /// It lives on without the channels that were dropped.
-    pub fn unmapped(&mut self) -> Vec<Record> {
+    /// It lives on without the channels that were dropped: what of them may have been missed. `active` is when something
+    /// last came on any of its channels, ns.
+    pub fn unmapped(&mut self, active: u64) -> Option<String> {
         if self.gone {
             // It is ending, or executing another program: the next look tells which.
-            return Vec::new();
+            return None;
         }
-        let dropped = std::mem::take(&mut self.dropped);
-        dropped
-            .into_iter()
-            .filter(|d| d.hot)
-            .map(|d| d.said)
-            .collect()
+        let mut dropped = std::mem::take(&mut self.dropped);
+        // The making of a context submits: where nothing ever came, something was missed.
+        let silent = self.launched && active == 0 && dropped.iter().all(|d| d.empty);
+        dropped.retain(|d| {
+            silent || d.hot || d.busy || d.long_ago || d.looked.saturating_sub(active) < quiet(0)
+        });
+        followed::unmapped(&dropped)
     }
 
     /// All its memory is gone. `Some`: it was submitting then, and so many ns have passed since the last look.
@@ -200,35 +286,76 @@ impl Watched {
         let dropped = std::mem::take(&mut self.dropped);
         let last = dropped.iter().map(|d| d.looked).max()?;
         let busy = dropped.iter().any(|d| d.busy);
-        busy.then(|| now.saturating_sub(last))
+        self.silent = dropped.iter().all(|d| d.empty);
+        (busy && !self.seen_to_its_end).then(|| now.saturating_sub(last))
     }
 
-    /// It executes another program than the one that was looked at: its name.
-    pub fn executes(&mut self) -> Option<String> {
-        if !self.suspect && !self.gone && process::pages(self.pid) == self.pages {
+    /// It executes another program than the one that was looked at: its image. `forked`: it runs its parent's program still.
+    pub fn executes(&mut self, forked: bool) -> Option<Image> {
+        let turned = self.forked && !forked;
+        let same = !turned && procfs::pages(self.pid) == self.pages;
+        if !self.suspect && !self.gone && same {
             return None;
         }
-        let image = image(self.pid);
-        if image == self.image || image.is_empty() {
+        let image = Image::of(self.pid).unwrap_or_default();
+        if image.is_empty() {
             return None;
         }
-        let first = self.image.is_empty();
-        self.image = image;
-        if first && !self.gone {
+        self.forked = forked;
+        if image == *self.image {
+            return None;
+        }
+        if self.image.is_empty() && !self.gone {
             // It was taken on in the middle of an exec: which of the two memories was opened is not known.
-            self.process = Process::open(self.pid).ok().map(Arc::new);
+            self.open_again(image);
+            return None;
+        }
+        if image.looks_like(&self.image) && !self.gone && !turned {
+            // It has written over its random bytes.
             return None;
         }
         // Of the old program nothing can be read, and what is at its addresses is not its.
         self.process = None;
-        Some(process::name(self.pid))
+        Some(image)
+    }
+
+    fn open_again(&mut self, image: Image) {
+        let (process, image) = match opened(self.pid) {
+            Ok((process, image)) => (Some(process), image),
+            Err(_) => (None, image),
+        };
+        (self.process, self.image) = (process, Arc::new(image));
+    }
+
+    /// It ran its parent's program still when it was last looked at.
+    pub fn is_forked(&self) -> bool {
+        self.forked
+    }
+
+    /// Device memory is mapped here.
+    pub fn is_device(&self, address: u64) -> bool {
+        maps::at(&self.areas, address).is_some_and(|a| a.device().is_some())
+    }
+
+    /// One of its rings is followed.
+    pub fn has_ring(&mut self, ring: CpuVa) {
+        self.put_off.remove(&ring.0);
+        self.rings.insert(ring.0);
+        self.begin = Begin::First;
+        self.found = true;
     }
 
     /// Begins with the program that it executes now.
-    pub fn begin_anew(&mut self) {
-        self.process = Process::open(self.pid).ok().map(Arc::new);
+    pub fn begin_anew(&mut self, image: Image) {
+        self.open_again(image);
         self.dropped.clear();
         self.gone = false;
+        self.seen_to_its_end = false;
+        (self.doorbell, self.files_since, self.found) = (false, None, false);
+        self.unread.clear();
+        self.put_off.clear();
+        self.next_files = 0;
+        (self.mapped_at, self.began_at) = (0, now());
         self.forget_rings();
     }
 
@@ -240,6 +367,7 @@ impl Watched {
         self.forgotten += 1;
         if let (Some(ring), true) = (ring, self.forgotten < AGAIN) {
             self.rings.remove(&ring.0);
+            self.stale.insert(ring.0);
             self.begin = Begin::First;
             self.next_search = 0;
         }
@@ -260,12 +388,23 @@ impl Watched {
         moved.filter(|u| !self.rings.contains(&u.2)).count()
     }
 
+    /// Looks whether it has a GPU's file open, where it has not mapped a doorbell yet.
+    fn look_at_files(&mut self, now: u64) {
+        let known = self.doorbell || self.files_since.is_some();
+        if self.launched && !known && now >= self.next_files {
+            let begun = process::thread_cpu();
+            self.files_since = maps::has_gpu_open(self.pid).then_some(now);
+            let cost = process::thread_cpu().saturating_sub(begun);
+            self.next_files = now + (cost * PART).clamp(SHORTEST_NS, LONGEST_NS);
+        }
+    }
+
     /// Looks for other mappings and new rings, and calls `between` after each small piece of that: rings that are known
     /// must be looked at meanwhile.
-    pub fn look(&mut self, given: &Given, between: &mut dyn FnMut()) -> Changes {
+    pub fn look(&mut self, given: &ChannelsFile, between: &mut dyn FnMut()) -> Changes {
         let mut changes = Changes::default();
         let now = now();
-        let pages = process::pages(self.pid);
+        let pages = procfs::pages(self.pid);
         let changed = std::mem::take(&mut self.suspect) || pages != self.pages;
         if changed && now >= self.next_maps || now >= self.next_maps + 10 * LONGEST_NS {
             self.pages = pages;
@@ -274,12 +413,17 @@ impl Watched {
             let cost = process::thread_cpu().saturating_sub(begun);
             self.next_maps = now + (cost * self.part()).clamp(SHORTEST_NS, LONGEST_NS);
         }
+        self.look_at_files(now);
         if given.channels.is_empty() {
             self.search(now, &mut changes, between);
         } else {
-            self.take_given(given, &mut changes);
+            self.take_named(given, &mut changes);
         }
         self.find_tokens(now, &mut changes, between);
+        // A running process that has no channel in use: those that it uses later are new, from their first entry on.
+        if self.mapped_at > 0 && self.rings.is_empty() && self.unresolved.is_empty() {
+            self.begin = Begin::First;
+        }
         changes
     }
 
@@ -296,7 +440,7 @@ impl Watched {
             memory: &process.memory,
             between: RefCell::new(between),
         };
-        changes.tokens = tokens::tokens(&memory, &self.areas);
+        changes.tokens = snapshot::tokens(&memory, &self.areas);
         // A busy ring may have moved too fast to be judged.
         let all = changes.tokens.len() >= self.rings.len();
         self.token_tries = self.token_tries.saturating_sub(1);
@@ -307,9 +451,15 @@ impl Watched {
         };
     }
 
+    /// It slept, and has run: it is looked after soon, but not more often than one that does not sleep.
+    pub fn has_run(&mut self, now: u64) {
+        self.due = self.due.min(self.not_before.max(now));
+    }
+
     /// Sets the next look by what this one cost.
     pub fn pause(&mut self, cost_ns: u64) {
-        self.due = now() + (cost_ns * self.part()).clamp(SHORTEST_NS, LONGEST_NS);
+        self.not_before = now() + (cost_ns * self.part()).clamp(SHORTEST_NS, LONGEST_NS);
+        self.due = self.not_before;
     }
 
     fn at(&self, now: u64) -> At {
@@ -325,7 +475,7 @@ impl Watched {
             return;
         };
         let at = self.at(now);
-        for gone in self.areas.iter().filter(|a| !areas.contains(a)) {
+        for gone in self.areas.iter().filter(|a| !maps::has(&areas, a)) {
             if gone.device().is_some() {
                 changes.records.push(Record::Unmapping(Unmapping {
                     at,
@@ -335,14 +485,11 @@ impl Watched {
                 self.next_search = 0;
             }
             // Not where it has merely become part of a larger mapping, or been split.
-            let still = |r: &u64| {
-                let mut at = areas.iter().filter(|a| (a.start..a.end).contains(r));
-                at.any(|a| a.path == gone.path)
-            };
+            let still = |r: &u64| maps::at(&areas, *r).is_some_and(|a| a.path == gone.path);
             self.rings
                 .retain(|r| !(gone.start..gone.end).contains(r) || still(r));
         }
-        for new in areas.iter().filter(|a| !self.areas.contains(a)) {
+        for new in areas.iter().filter(|a| !maps::has(&self.areas, a)) {
             if let Some(mapping) = new.record(at) {
                 changes.records.push(Record::Mapping(mapping));
                 self.next_search = 0;
@@ -350,6 +497,8 @@ impl Watched {
             self.doorbell |= new.is_doorbell_shape();
         }
         self.areas = areas;
+        self.stale.clear();
+        self.mapped_at = now;
     }
 
     /// Finds rings by their structure: where the mappings have changed, and now and then.
@@ -366,7 +515,8 @@ impl Watched {
             return;
         }
         let run = process.cpu().unwrap_or(0);
-        if !self.rings.is_empty() && run.saturating_sub(self.searched_at) < 1_000_000 {
+        let idle = self.searched_at != NEVER && run.saturating_sub(self.searched_at) < 1_000_000;
+        if !self.rings.is_empty() && idle {
             self.next_search = now + SEARCH_NS[1];
             return;
         }
@@ -375,20 +525,25 @@ impl Watched {
         let mut found = slots(&memory, &self.areas, &self.rings, &mut self.unresolved);
         if found.is_empty() && self.rings.is_empty() && now >= self.next_thorough {
             // Not laid out as libcuda does: by structure, which costs more.
-            found = find::search(&memory, &self.areas, Effort::Usual).found;
+            found = scan::search(&memory, &self.areas, Effort::Usual).found;
             found.retain(|f| f.used);
+            // What was used for the first time meanwhile is known better by where it lies.
+            let lie = slots(&memory, &self.areas, &self.rings, &mut self.unresolved);
+            if !found.is_empty() && !lie.is_empty() {
+                found = lie;
+            }
             let cost = process::thread_cpu().saturating_sub(cpu);
             self.next_thorough = now + (cost * PART).max(SEARCH_NS[1]);
         }
         let cost = process::thread_cpu().saturating_sub(cpu);
         let begin = self.begin;
         for f in found {
-            if !self.rings.insert(f.ring) {
+            if self.stale.contains(&f.ring) || !self.rings.insert(f.ring) {
                 continue;
             }
             let soon = if begin == Begin::Here { 0 } else { TOKENS_NS };
             (self.next_tokens, self.token_tries) = (now + soon, 5);
-            changes.channels.push(Seen {
+            changes.channels.push(NewChannel {
                 channel: f.channel(self.at(now), ChannelId(0)),
                 begin,
             });
@@ -405,18 +560,17 @@ impl Watched {
         }
     }
 
-    fn take_given(&mut self, given: &Given, changes: &mut Changes) {
+    fn take_named(&mut self, given: &ChannelsFile, changes: &mut Changes) {
         let now = now();
-        let mapped =
-            |areas: &[Area], at: u64| areas.iter().any(|a| a.read && a.start <= at && at < a.end);
+        let mapped = |areas: &[Area], at: u64| maps::at(areas, at).is_some_and(|a| a.read);
         for c in &given.channels {
             if !mapped(&self.areas, c.ring) || !mapped(&self.areas, c.userd) {
                 continue;
             }
-            if !self.rings.insert(c.ring) {
+            if self.stale.contains(&c.ring) || !self.rings.insert(c.ring) {
                 continue;
             }
-            changes.channels.push(Seen {
+            changes.channels.push(NewChannel {
                 channel: c.channel(self.at(now), ChannelId(0)),
                 begin: self.begin,
             });
@@ -428,146 +582,14 @@ impl Watched {
     }
 }
 
-/// Memory that is searched while something else must go on: called between any two reads.
-struct Polite<'a, P> {
-    memory: &'a P,
-    between: RefCell<&'a mut dyn FnMut()>,
-}
-
-impl<P: Peek> Peek for Polite<'_, P> {
-    fn peek(&self, at: u64, to: &mut [u8]) -> io::Result<()> {
-        (self.between.borrow_mut())();
-        self.memory.peek(at, to)
-    }
-}
-
-/// Slots behind the last used one that are looked at.
-const UNUSED: u32 = 24;
-
-/// The channels that lie as libcuda lays them out, however fast they move: the entry before GP_PUT is a segment in
-/// mapped memory, which stays so whatever comes behind it. Slots that are all zero are channels where a used one lies
-/// behind them; what looks like a USERD and has no such entry is `unresolved`. Slots that are `known` are not read again:
-/// while this looks, nothing is followed.
-fn slots(
-    memory: &impl Peek,
-    areas: &[Area],
-    known: &BTreeSet<u64>,
-    unresolved: &mut BTreeMap<u64, (u32, bool, u64)>,
-) -> Vec<Found> {
-    let places = Places::new(areas);
-    let mut all = Vec::new();
-    for area in areas {
-        let Some(Device::Gpu(gpu)) = area.device() else {
-            continue;
-        };
-        let fits = (find::SLOT..=64 << 20).contains(&(area.end - area.start));
-        if !area.read || !area.write || !fits || area.is_doorbell_shape() {
-            continue;
-        }
-        let mut zero = Vec::new();
-        let mut unused = 0;
-        let mut ring = area.start;
-        while ring + find::SLOT <= area.end && unused < UNUSED {
-            let userd = ring + find::USERD;
-            unused += 1;
-            if known.contains(&ring) {
-                unused = 0;
-                all.append(&mut zero);
-            } else if let Some((get, put, used)) = slot(memory, &places, ring, known.is_empty()) {
-                let found = Found {
-                    gpu,
-                    ring,
-                    entries: find::ENTRIES,
-                    userd,
-                    get,
-                    put,
-                    used,
-                    proof: find::Proof::default(),
-                };
-                if used {
-                    unused = 0;
-                    all.append(&mut zero);
-                    all.push(found);
-                    unresolved.remove(&userd);
-                } else if (get, put) == (0, 0) {
-                    zero.push(found);
-                } else {
-                    let seen = unresolved.entry(userd).or_insert((put, false, ring));
-                    seen.1 |= seen.0 != put;
-                }
-            }
-            ring += find::SLOT;
+/// A process's memory and clock, and its program image; the image is empty where another program began meanwhile.
+fn opened(pid: u32) -> io::Result<(Arc<Process>, Image)> {
+    for _ in 0..3 {
+        let before = Image::of(pid).unwrap_or_default();
+        let process = Process::open(pid)?;
+        if !before.is_empty() && Image::of(pid).is_ok_and(|after| after == before) {
+            return Ok((Arc::new(process), before));
         }
     }
-    all
-}
-
-/// GP_GET and GP_PUT of a slot where both are possible, and whether the entry before GP_PUT is one.
-fn slot(
-    memory: &impl Peek,
-    places: &Places<'_>,
-    ring: u64,
-    thorough: bool,
-) -> Option<(u32, u32, bool)> {
-    let both = memory.word(ring + find::USERD + find::GP_GET).ok()?;
-    let (get, put) = (both as u32, (both >> 32) as u32);
-    if get >= find::ENTRIES || put >= find::ENTRIES {
-        return None;
-    }
-    let newest = u64::from(put.wrapping_sub(1) % find::ENTRIES);
-    // All zero, most likely: only where nothing is known yet it may have gone round exactly.
-    if (get, put) == (0, 0) && !thorough {
-        return Some((0, 0, false));
-    }
-    let entry = memory.word(ring + 8 * newest).ok()?;
-    let (address, len) = (entry & 0xff_ffff_fffc, super::proof::length(entry) as u64);
-    Some((get, put, len != 0 && places.holds(address, len)))
-}
-
-/// What the kernel told a program image when it began: where its loader and its random bytes lie. Empty while that is
-/// being put together.
-fn image(pid: u32) -> Vec<u8> {
-    const LEAST: usize = 128;
-    let mut image = fs::read(format!("/proc/{pid}/auxv")).unwrap_or_default();
-    if image.len() < LEAST {
-        image.clear();
-    }
-    image
-}
-
-/// Whether a forked child's ring is its parent's, by the mapping's identity or, for device memory, by what is in it.
-pub fn same_memory(parent: u32, child: u32, channel: &Channel) -> bool {
-    let (Some(ring), Some(userd)) = (channel.ring, channel.userd) else {
-        return false;
-    };
-    let identities = (
-        process::shared_identity(parent, ring.0),
-        process::shared_identity(child, ring.0),
-    );
-    match identities {
-        (Some(a), Some(b)) => return a == b,
-        (None, None) => {}
-        _ => return false,
-    }
-    let (Ok(parent), Ok(child)) = (Process::open(parent), Process::open(child)) else {
-        return false;
-    };
-    let mask = channel.entries.unwrap_or(1).saturating_sub(1);
-    let put = |p: &Process| {
-        let both = p.memory.word(userd.0 + find::GP_GET).ok();
-        both.map(|b| (b >> 32) as u32)
-    };
-    let same = || {
-        // However fast it moves: the child's GP_PUT lies between the parent's before and after it, and the entry
-        // before it is one and the same.
-        let (before, theirs, after) = (put(&parent)?, put(&child)?, put(&parent)?);
-        let newest = ring.0 + 8 * u64::from(theirs.wrapping_sub(1) & mask);
-        let (mine, its) = (
-            parent.memory.word(newest).ok()?,
-            child.memory.word(newest).ok()?,
-        );
-        let between = theirs.wrapping_sub(before) & mask <= after.wrapping_sub(before) & mask;
-        Some(between && mine == its)
-    };
-    (0..3).any(|_| same() == Some(true))
+    Ok((Arc::new(Process::open(pid)?), Image::default()))
 }

@@ -1,10 +1,14 @@
 //! A channel among others: which processes have it, when it is looked at next, and how near it came to a loss.
 
+use std::sync::Arc;
+
 use super::{
     channel::{Follower, Looked},
-    discover::{self, Dropped},
+    image::Image,
+    process::Identity,
 };
 use crate::ledger::Margin;
+use crate::record::ChannelId;
 
 /// A channel, and which processes have it.
 #[derive(Debug)]
@@ -13,10 +17,16 @@ pub struct Followed {
     pub follower: Follower,
     /// The processes that have it; the first is the one that it is read from.
     pub holders: Vec<u32>,
+    /// The program image that it was found in: forked children that have the same have this ring.
+    pub image: Arc<Image>,
+    /// What identifies its ring, where that is not device memory.
+    pub identity: Option<Identity>,
     /// When to look at it, ns.
     pub due: u64,
     /// When something was last found in it, ns.
     pub moved: u64,
+    /// When it began to be followed, ns.
+    pub since: u64,
     /// The longest time in which nothing came, ns, of late: a long one is forgotten little by little.
     pub pause: u64,
     /// How near it came to a loss.
@@ -27,7 +37,12 @@ pub struct Followed {
 
 impl Followed {
     /// Of a process; to be looked at at once.
-    pub fn new(follower: Follower, holder: u32) -> Self {
+    pub fn new(
+        follower: Follower,
+        holder: u32,
+        image: Arc<Image>,
+        identity: Option<Identity>,
+    ) -> Self {
         let margin = Margin {
             channel: follower.announced.id,
             ..Margin::default()
@@ -35,8 +50,11 @@ impl Followed {
         Self {
             follower,
             holders: vec![holder],
+            image,
+            identity,
             due: 0,
             moved: 0,
+            since: super::process::now(),
             pause: 0,
             margin,
             live: true,
@@ -45,8 +63,8 @@ impl Followed {
 
     /// Takes what a look at `begun` gave.
     pub fn take(&mut self, looked: Looked, begun: u64) {
-        if looked.glanced {
-            self.margin.glances += 1;
+        if looked.peeked {
+            self.margin.peeks += 1;
             return;
         }
         self.margin.looks += 1;
@@ -67,9 +85,14 @@ impl Followed {
         let looked = self.follower.looked;
         Dropped {
             hot: self.follower.hot,
-            said: self.follower.gone(now),
+            channel: self.follower.announced.id,
+            now,
             looked,
-            busy: looked.saturating_sub(self.moved) < discover::quiet(self.pause),
+            long_ago: now.saturating_sub(self.follower.peeked) > quiet(self.pause),
+            empty: self.moved == 0,
+            busy: self.follower.unread
+                || !self.follower.read
+                || looked.saturating_sub(self.moved) < quiet(self.pause),
         }
     }
 
@@ -78,11 +101,57 @@ impl Followed {
         let interval = self.follower.interval();
         if self.follower.behind {
             begun
-        } else if self.follower.hot && !self.follower.glances() {
+        } else if self.follower.hot && !self.follower.peeks() {
             begun + interval
         } else {
-            // Together: a glance costs less than that this thread wakes up for it.
+            // Together: a peek costs less than that this thread wakes up for it.
             (begun / interval + 1) * interval
         }
     }
+}
+
+/// A channel that nobody has any more.
+#[derive(Debug)]
+pub struct Dropped {
+    /// The last look at it found something.
+    pub hot: bool,
+    /// Its number.
+    pub channel: ChannelId,
+    /// When it was found gone, ns.
+    pub now: u64,
+    /// When it was last read, ns.
+    pub looked: u64,
+    /// Nothing ever came in it.
+    pub empty: bool,
+    /// Something had come shortly before: more may have come since.
+    pub busy: bool,
+    /// It was not looked at for longer than it pauses: anything may have come since.
+    pub long_ago: bool,
+}
+
+/// For how long nothing must have come before the last look, ns, so that a process that ends is taken to have been
+/// done with a channel: twice as long as it has paused of late (`pause`), for it may have been about to go on; 20 ms at
+/// least, for a pause may be nothing but another program's time on the processor; and 100 ms at most.
+pub fn quiet(pause: u64) -> u64 {
+    (2 * pause).clamp(20_000_000, 100_000_000)
+}
+
+/// Why it is not known what came last on channels that were unmapped.
+pub fn unmapped(dropped: &[Dropped]) -> Option<String> {
+    let first = dropped.first()?;
+    let which = match dropped.len() {
+        1 => format!("channel {} was unmapped", first.channel.0),
+        n => format!(
+            "{n} channels, the first of them {}, were unmapped",
+            first.channel.0
+        ),
+    };
+    let unseen = dropped
+        .iter()
+        .map(|d| d.now.saturating_sub(d.looked))
+        .max()?;
+    let ms = unseen as f64 / 1e6;
+    Some(format!(
+        "{which} in use: what came after the last look, {ms:.1} ms before, is not known"
+    ))
 }

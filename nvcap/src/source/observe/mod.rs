@@ -5,24 +5,35 @@
 //!
 //! - [`pace`]: when to look at a channel, and what CPU that may cost. Pure.
 //! - [`proof`], [`reuse`]: whether what was read is what was submitted. Pure.
-//! - [`glance`]: whether a look is urgent. Pure.
-//! - [`channel`], `deliver`, `resync`, [`fetch`], [`followed`]: one ring, followed, and its place among the others.
-//! - `told`: what is said of it.
-//! - [`process`], [`discover`]: one process: whether it lives and runs, its memory, its mappings, its rings, its children.
+//! - [`semaphore_peek`]: whether a look is urgent. Pure.
+//! - [`channel`], `deliver`, `resync`, [`followed`]: one ring, followed, and its place among the others.
+//! - `emit`: its records.
+//! - [`process`], [`discover`], `slots`: one process: whether it lives and runs, its memory, its mappings, its rings, its children.
+//! - `image`, `births`, `kin`, `orphans`: whose memory a process has by fork, found also where its parent has ended.
+//! - `ends`: the last look at a process, and what is said where there was none.
+//! - `doze`, `sleepers`: processes that sleep need not be polled.
 //! - [`session`]: all of them, as a source that `source::run` drives.
 
+mod births;
+pub mod changes;
 pub mod channel;
 mod deliver;
 pub mod discover;
-pub mod fetch;
+mod doze;
+mod emit;
+mod ends;
 pub mod followed;
-pub mod glance;
+mod image;
+mod kin;
+mod orphans;
 pub mod pace;
 pub mod process;
 pub mod proof;
 mod resync;
 pub mod reuse;
+pub mod semaphore_peek;
 pub mod session;
 #[cfg(test)]
 mod simulated;
-mod told;
+mod sleepers;
+mod slots;

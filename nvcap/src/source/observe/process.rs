@@ -1,9 +1,10 @@
 //! One process seen from outside: whether it lives and runs, its memory, its children, and whether two processes
 //! share a ring. All of it through `/proc` and its CPU clock.
 
+use crate::procfs::{maps::Line, stat::Stat};
 use std::{
-    fs, io,
-    os::fd::{AsRawFd, FromRawFd, OwnedFd},
+    io,
+    os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd},
     time::Duration,
 };
 
@@ -11,34 +12,18 @@ use super::super::{
     error::{Error, Result},
     run::Target,
 };
-use crate::source::memory::{maps, process::Memory};
-
-/// PF_FORKNOEXEC of `/proc/PID/stat`: it was forked and runs its parent's program still.
-const FORKED: u64 = 0x40;
-
-/// CLOCK_MONOTONIC, ns.
-pub fn now() -> u64 {
-    clock(libc::CLOCK_MONOTONIC).unwrap_or(0)
-}
+use crate::procfs::{self, mem::Memory};
+pub use crate::source::clock::now;
+use crate::source::{clock, memory::maps};
 
 /// CPU time of this program, all its threads, ns.
 pub fn own_cpu() -> u64 {
-    clock(libc::CLOCK_PROCESS_CPUTIME_ID).unwrap_or(0)
+    clock::read(libc::CLOCK_PROCESS_CPUTIME_ID).unwrap_or(0)
 }
 
 /// CPU time of this thread, ns.
 pub fn thread_cpu() -> u64 {
-    clock(libc::CLOCK_THREAD_CPUTIME_ID).unwrap_or(0)
-}
-
-fn clock(id: libc::clockid_t) -> Option<u64> {
-    let mut t = libc::timespec {
-        tv_sec: 0,
-        tv_nsec: 0,
-    };
-    // SAFETY: room for one timespec.
-    let ok = unsafe { libc::clock_gettime(id, &mut t) } == 0;
-    ok.then(|| t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64)
+    clock::read(libc::CLOCK_THREAD_CPUTIME_ID).unwrap_or(0)
 }
 
 /// The clock that counts a process's CPU time.
@@ -80,7 +65,7 @@ struct Scheduling {
 /// Lets this thread's sleeps end when they should instead of up to 50 us later and, where that is allowed, lets it
 /// run before others that want the processor: by its niceness, and, from Linux 6.12 on, by asking for short turns, which
 /// come sooner.
-pub fn be_on_time() {
+pub fn raise_priority() {
     // SAFETY: sets this thread's timer slack, 1 us.
     unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1_000, 0, 0, 0) };
     make_memory_ready();
@@ -111,7 +96,7 @@ pub fn be_on_time() {
 /// Keeps another thread of this program's from taking the processor from this one: when this thread wakes it up, the
 /// kernel may let it run at once and here. It is given a policy that does not preempt, and, where there are four
 /// processors or more, this thread gets the first half of them and the other one the second.
-pub fn keep_apart(other: i32) {
+pub fn split_cpus(other: i32) {
     let none = libc::sched_param { sched_priority: 0 };
     // SAFETY: changes one thread of this process; a refusal changes nothing.
     unsafe { libc::sched_setscheduler(other, libc::SCHED_BATCH, &none) };
@@ -169,50 +154,51 @@ pub struct State {
 
 /// Looks whether a process lives.
 pub fn state(pid: u32) -> State {
-    let text = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    parse_state(&text)
+    match Stat::of_process(pid) {
+        Ok(stat) => State::of(&stat),
+        // That it cannot be read (no descriptor is left) is no end of it, and no sign that it lives.
+        Err(e) => State {
+            lives: !matches!(e.raw_os_error(), Some(libc::ENOENT | libc::ESRCH))
+                && e.kind() != io::ErrorKind::InvalidData
+                && is_there(pid),
+            forked: false,
+        },
+    }
 }
 
-fn parse_state(text: &str) -> State {
-    // The name may hold anything, parentheses too: what follows is behind the last one.
-    let mut words = text.rsplit_once(')').map_or("", |t| t.1).split_whitespace();
-    let letter = words.next().unwrap_or("X");
-    let flags = words.nth(5).and_then(|w| w.parse::<u64>().ok());
-    State {
-        lives: !matches!(letter, "Z" | "X" | "x"),
-        forked: flags.is_some_and(|f| f & FORKED != 0),
+/// Whether there is such a process, which takes no descriptor to find out.
+pub fn is_there(pid: u32) -> bool {
+    // SAFETY: no signal is sent: only whether one could be.
+    let failed = unsafe { libc::kill(pid as i32, 0) } != 0;
+    !(failed && io::Error::last_os_error().raw_os_error() == Some(libc::ESRCH))
+}
+
+impl State {
+    fn of(stat: &Stat) -> Self {
+        // Where its first thread has ended and others go on, the process looks like one that has ended.
+        let others = stat.state == 'Z' && stat.threads.is_some_and(|n| n > 1);
+        Self {
+            lives: others || !stat.is_over(),
+            forked: stat.is_forked(),
+        }
     }
+}
+
+/// Whether it is a process rather than a thread.
+pub fn is_process(pid: u32) -> bool {
+    let status = procfs::text(format!("/proc/{pid}/status")).unwrap_or_default();
+    let group = status.lines().find_map(|l| l.strip_prefix("Tgid:"));
+    group.and_then(|g| g.trim().parse().ok()) == Some(pid)
+}
+
+/// The process that made it.
+pub fn parent(pid: u32) -> Option<u32> {
+    Stat::of_process(pid).ok()?.parent
 }
 
 /// Command name.
 pub fn name(pid: u32) -> String {
-    let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
-    name.trim_end().to_owned()
-}
-
-/// Size of its address space in pages: what tells cheaply that mappings may have changed.
-pub fn pages(pid: u32) -> u64 {
-    let text = fs::read_to_string(format!("/proc/{pid}/statm")).unwrap_or_default();
-    let first = text.split_whitespace().next();
-    first.and_then(|w| w.parse().ok()).unwrap_or(0)
-}
-
-/// The processes that it has made and that live. `between` is called after each of its threads.
-pub fn children(pid: u32, between: &mut dyn FnMut()) -> Vec<u32> {
-    let mut all = Vec::new();
-    for task in fs::read_dir(format!("/proc/{pid}/task"))
-        .into_iter()
-        .flatten()
-        .flatten()
-    {
-        let text = fs::read_to_string(task.path().join("children")).unwrap_or_default();
-        all.extend(
-            text.split_whitespace()
-                .filter_map(|w| w.parse::<u32>().ok()),
-        );
-        between();
-    }
-    all
+    procfs::name(pid, None).unwrap_or_default()
 }
 
 /// A process's memory and CPU clock.
@@ -234,28 +220,39 @@ fn pidfd(pid: u32) -> Option<OwnedFd> {
     (fd >= 0).then(|| unsafe { OwnedFd::from_raw_fd(fd as i32) })
 }
 
-/// Waits until one of these processes has ended, for `most` at most; gives those that have.
-pub fn wait_for_end<'a>(processes: impl Iterator<Item = &'a Process>, most: Duration) -> Vec<u32> {
+/// Waits until one of these processes has ended, or one of `wakes` becomes readable, for `most` at most; gives those that have
+/// ended.
+pub fn wait_for_end<'a>(
+    processes: impl Iterator<Item = &'a Process>,
+    wakes: &[RawFd],
+    most: Duration,
+) -> Vec<u32> {
     let (pids, mut polled): (Vec<u32>, Vec<libc::pollfd>) = processes
-        .filter_map(|p| {
-            let fd = p.end.as_ref()?.as_raw_fd();
-            let poll = libc::pollfd {
-                fd,
-                events: libc::POLLIN,
-                revents: 0,
-            };
-            Some((p.pid, poll))
-        })
+        .filter_map(|p| Some((p.pid, to_poll(p.end.as_ref()?.as_raw_fd()))))
         .unzip();
+    wait_for(&mut polled, wakes, most);
+    let ended = pids.into_iter().zip(polled).filter(|(_, p)| p.revents != 0);
+    ended.map(|(pid, _)| pid).collect()
+}
+
+fn to_poll(fd: RawFd) -> libc::pollfd {
+    libc::pollfd {
+        fd,
+        events: libc::POLLIN,
+        revents: 0,
+    }
+}
+
+/// Waits until one of these is ready, or one of `wakes` becomes readable, for `most` at most.
+fn wait_for(polled: &mut Vec<libc::pollfd>, wakes: &[RawFd], most: Duration) {
     let most = libc::timespec {
         tv_sec: most.as_secs() as libc::time_t,
         tv_nsec: most.subsec_nanos().into(),
     };
+    polled.extend(wakes.iter().copied().map(to_poll));
     let count = polled.len() as libc::nfds_t;
     // SAFETY: `count` pollfds, a timespec, no signal mask.
     unsafe { libc::ppoll(polled.as_mut_ptr(), count, &most, std::ptr::null()) };
-    let ended = pids.into_iter().zip(polled).filter(|(_, p)| p.revents != 0);
-    ended.map(|(pid, _)| pid).collect()
 }
 
 impl Process {
@@ -274,7 +271,7 @@ impl Process {
 
     /// CPU time it has used, ns; `None` when it is gone.
     pub fn cpu(&self) -> Option<u64> {
-        clock(self.clock?)
+        clock::read(self.clock?)
     }
 }
 
@@ -306,8 +303,7 @@ pub fn refusal(pid: u32, e: &io::Error) -> Error {
             "there is no such process; check the process id".to_owned()
         }
         Some(libc::EACCES | libc::EPERM) => {
-            let yama = fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").unwrap_or_default();
-            match yama.trim() {
+            match procfs::ptrace_scope().as_str() {
                 "1" => "run nvcap as root (sudo nvcap ...), or let it start the command: with kernel.yama.ptrace_scope = 1 \
                         even your own processes may be read by their ancestors alone"
                     .to_owned(),
@@ -322,33 +318,40 @@ pub fn refusal(pid: u32, e: &io::Error) -> Error {
     Error::new(format!("observing process {pid}"), e, next)
 }
 
-/// A number that two processes' shared anonymous memory has in common: device and inode of the mapping, and the
-/// offset in it of `address`. `None` for memory of other kinds (device files have one inode for all).
-pub fn shared_identity(pid: u32, address: u64) -> Option<(String, u64, u64)> {
-    let text = fs::read_to_string(format!("/proc/{pid}/maps")).ok()?;
-    text.lines().find_map(|line| identity_of(line, address))
+/// What two processes' shared anonymous memory has in common: device and inode of the mapping, and the offset in it.
+pub type Identity = (String, u64, u64);
+
+/// The identity of what is mapped at `address`. `None` for memory of other kinds (device files have one inode for all).
+pub fn shared_identity(pid: u32, address: u64) -> Option<Identity> {
+    let mut identity = None;
+    let each = &mut |line: Line<'_>| identity = identity.take().or(identity_of(&line, address));
+    procfs::maps::each_line(pid, &mut || (), each).ok()?;
+    identity
 }
 
-fn identity_of(line: &str, address: u64) -> Option<(String, u64, u64)> {
-    let mut words = line.split_whitespace();
-    let (start, end) = words.next()?.split_once('-')?;
-    let start = u64::from_str_radix(start, 16).ok()?;
-    let end = u64::from_str_radix(end, 16).ok()?;
-    if !(start..end).contains(&address) {
+fn identity_of(line: &Line<'_>, address: u64) -> Option<Identity> {
+    if !(line.start..line.end).contains(&address) {
         return None;
     }
-    let shared = words.next()?.as_bytes().get(3) == Some(&b's');
-    let offset = u64::from_str_radix(words.next()?, 16).ok()?;
-    let device = words.next()?.to_owned();
-    let inode: u64 = words.next()?.parse().ok()?;
-    let path = words.collect::<Vec<_>>().join(" ");
-    let anonymous = inode != 0 && maps::device_of_path(&path).is_none();
-    (shared && anonymous).then_some((device, inode, offset + (address - start)))
+    let anonymous = line.inode != 0 && maps::device_of_path(line.path).is_none();
+    (line.shared() && anonymous).then(|| {
+        let offset = line.offset + (address - line.start);
+        (line.device.to_owned(), line.inode, offset)
+    })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs;
+
+    fn parse_state(line: &str) -> State {
+        State::of(&Stat::parse(line).unwrap())
+    }
+
+    fn identity(line: &str, address: u64) -> Option<(String, u64, u64)> {
+        identity_of(&Line::parse(line).unwrap(), address)
+    }
 
     #[test]
     fn states() {
@@ -369,14 +372,40 @@ mod tests {
             }
         );
         assert!(!parse_state(&line("Z", 0)).lives);
-        assert!(!parse_state("").lives);
+        let threads = |n: u32| line("Z", 0) + &format!(" 0 0 0 0 0 0 0 {n} 0");
+        assert!(!parse_state(&threads(1)).lives);
+        assert!(parse_state(&threads(2)).lives, "its first thread has ended");
+        assert_eq!(Stat::parse(""), None);
+    }
+
+    #[test]
+    fn a_process_with_any_name_lives() {
+        use std::os::unix::ffi::OsStrExt;
+
+        let folder = std::env::temp_dir().join(format!("nvcap-named-{}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        // A program's file names its process.
+        for name in [&b"\xff"[..], b"abcdefghijklmn\xc3\xa9", b") Z ("] {
+            let program = folder.join(std::ffi::OsStr::from_bytes(name));
+            std::os::unix::fs::symlink("/bin/sleep", &program).unwrap();
+            let mut child = std::process::Command::new(&program)
+                .arg("60")
+                .spawn()
+                .unwrap();
+            let (seen, called) = (state(child.id()), super::name(child.id()));
+            child.kill().unwrap();
+            child.wait().unwrap();
+            assert!(seen.lives, "{name:?}");
+            assert!(!called.is_empty());
+            assert!(!state(child.id()).lives);
+        }
+        fs::remove_dir_all(&folder).unwrap();
     }
 
     #[test]
     fn this_process_lives_and_uses_cpu() {
         let me = std::process::id();
         assert!(state(me).lives);
-        assert!(pages(me) > 10);
         let process = Process::open(me).unwrap();
         let before = process.cpu().unwrap();
         let mut x = 1u64;
@@ -390,13 +419,13 @@ mod tests {
     fn only_shared_anonymous_memory_has_an_identity() {
         let line = "200600000-200800000 rw-s 00001000 00:01 77 /dev/zero (deleted)";
         assert_eq!(
-            identity_of(line, 0x2_0060_0010),
+            identity(line, 0x2_0060_0010),
             Some(("00:01".into(), 77, 0x1010))
         );
-        assert_eq!(identity_of(line, 0x2_0080_0000), None);
+        assert_eq!(identity(line, 0x2_0080_0000), None);
         let device = "200600000-200800000 rw-s 00000000 00:05 512 /dev/nvidia0";
-        assert_eq!(identity_of(device, 0x2_0060_0010), None);
+        assert_eq!(identity(device, 0x2_0060_0010), None);
         let private = "200600000-200800000 rw-p 00000000 00:00 0";
-        assert_eq!(identity_of(private, 0x2_0060_0010), None);
+        assert_eq!(identity(private, 0x2_0060_0010), None);
     }
 }

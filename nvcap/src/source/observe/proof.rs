@@ -6,7 +6,7 @@
 //! - its pushbuffer memory was used again before it was read.
 //!
 //! What tells:
-//! - The *keeper*: the newest entry of the last look. Its slot is written again exactly when the ring has gone round,
+//! - The *lap sentinel*: the newest entry of the last look. Its slot is written again exactly when the ring has gone round,
 //!   so it must be found as it was left; and, where all entries of a program look alike, the end of its pushbuffer
 //!   segment too.
 //! - The *payload* of the semaphore release that a segment ends with: CUDA's grows by one from each segment of a
@@ -14,58 +14,17 @@
 //! - The second look at the first entry of what was read: rings are written in order, so where it stands, all stand.
 //! - The segment's words: an illegal header is no submission.
 
-use crate::decode::event::StopReason;
-use crate::decode::stream::{Item, Stream};
 use crate::record::Segment;
+use crate::wire::stream::StopReason;
+use crate::wire::stream::{Item, Stream};
+use crate::wire::{GpuVa, entry, release::Release};
 
 /// How much of a segment's end is kept to know it again: a release and its neighbours.
 pub const TAIL: usize = 64;
 
-/// Bytes that a ring entry points to; 0 for a control entry.
-pub fn length(entry: u64) -> usize {
-    ((entry >> 42) as usize & 0x1f_ffff) * 4
-}
-
-/// The semaphore release that a segment ends with.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Release {
-    /// GPU address of the semaphore.
-    pub address: u64,
-    /// What is written there.
-    pub payload: u32,
-}
-
-/// Reads the release at a segment's end, as CUDA puts it there: SET_REPORT_SEMAPHORE_A..D of a compute channel, or
-/// SET_SEMAPHORE_A..PAYLOAD and LAUNCH_DMA of a copy channel.
-pub fn release(bytes: &[u8]) -> Option<Release> {
-    let (tail, _) = bytes.as_chunks::<4>();
-    let word = |from_end: usize| {
-        let at = tail.len().checked_sub(from_end)?;
-        Some(u32::from_le_bytes(tail[at]))
-    };
-    // INC_METHOD with this count and method, on any subchannel.
-    let header = |w: u32, count: u32, method: u32| {
-        w >> 29 == 1 && w >> 16 & 0x1fff == count && w & 0xfff == method >> 2
-    };
-    let at = |first: usize| {
-        let (high, low) = (word(first)?, word(first - 1)?);
-        Some(Release {
-            address: u64::from(high) << 32 | u64::from(low),
-            payload: word(first - 2)?,
-        })
-    };
-    if header(word(5)?, 4, 0x1b00) {
-        return at(4);
-    }
-    if header(word(2)?, 1, 0x300) && header(word(6)?, 3, 0x240) {
-        return at(5);
-    }
-    None
-}
-
 /// What became of an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum RingVerdict {
     /// The payload follows the one before.
     Proven,
     /// It ends with no release of the channel's own semaphore, or that is not known yet.
@@ -83,9 +42,9 @@ pub enum Verdict {
 
 /// The payloads of a channel's own semaphore, one after the other.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Chain {
+pub struct PayloadSequence {
     /// The channel's own semaphore, once two releases of it followed each other.
-    own: Option<u64>,
+    own: Option<GpuVa>,
     last: Option<Release>,
     /// Entries since that one that end with no release of the channel's own: each may have had one that was not
     /// recognised (in its middle, or cut in two by the entry's end).
@@ -94,9 +53,9 @@ pub struct Chain {
     suspect: Option<u32>,
 }
 
-impl Chain {
+impl PayloadSequence {
     /// Judges the releases of entries that follow each other in the ring.
-    pub fn judge(&mut self, releases: &[Option<Release>]) -> Vec<Verdict> {
+    pub fn judge(&mut self, releases: &[Option<Release>]) -> Vec<RingVerdict> {
         let mut verdicts = Vec::with_capacity(releases.len());
         for (i, release) in releases.iter().enumerate() {
             verdicts.push(self.one(*release, &releases[i + 1..]));
@@ -104,11 +63,11 @@ impl Chain {
         verdicts
     }
 
-    fn one(&mut self, release: Option<Release>, behind: &[Option<Release>]) -> Verdict {
+    fn one(&mut self, release: Option<Release>, behind: &[Option<Release>]) -> RingVerdict {
         let between = self.between;
         self.between = between.saturating_add(1);
         let Some(release) = release else {
-            return Verdict::Unproven;
+            return RingVerdict::Unproven;
         };
         let Some(own) = self.own else {
             let follows = self.last.is_some_and(|l| {
@@ -117,17 +76,17 @@ impl Chain {
             self.last = Some(release);
             if follows {
                 self.own = Some(release.address);
-                return Verdict::Proven;
+                return RingVerdict::Proven;
             }
-            return Verdict::Unproven;
+            return RingVerdict::Unproven;
         };
         if release.address != own {
-            return Verdict::Unproven;
+            return RingVerdict::Unproven;
         }
         self.between = 0;
         let Some(last) = self.last.filter(|l| l.address == own) else {
             self.last = Some(release);
-            return Verdict::Unproven;
+            return RingVerdict::Unproven;
         };
         let suspect = self.suspect.take();
         let due = last.payload.wrapping_add(1);
@@ -136,7 +95,7 @@ impl Chain {
         };
         if release.payload.wrapping_sub(due) <= between {
             take(self, release.payload);
-            return Verdict::Proven;
+            return RingVerdict::Proven;
         }
         let next = behind.iter().flatten().find(|r| r.address == own);
         let goes_on = next.is_some_and(|n| n.payload == release.payload.wrapping_add(1))
@@ -144,7 +103,7 @@ impl Chain {
                 && suspect.is_some_and(|s| s.wrapping_add(1) == release.payload);
         if goes_on {
             take(self, release.payload);
-            return Verdict::Jumped {
+            return RingVerdict::Jumped {
                 from: last.payload,
                 to: release.payload,
             };
@@ -152,7 +111,7 @@ impl Chain {
         // The entry is there, its bytes are not: the next one must bear the payload after it.
         take(self, due);
         self.suspect = Some(release.payload);
-        Verdict::Wrong
+        RingVerdict::Wrong
     }
 
     /// Entries are missing: the next release may bear any payload. Gives the last one seen of the channel's own.
@@ -191,7 +150,7 @@ impl Chain {
     }
 
     /// The channel's own semaphore, once known.
-    pub fn own(&self) -> Option<u64> {
+    pub fn own(&self) -> Option<GpuVa> {
         self.own
     }
 }
@@ -209,7 +168,7 @@ pub fn rounds(size: u64, seen: u64, at_least: u64, payloads: Option<u64>) -> u64
 /// some may have been used again.
 pub fn payload_behind(
     releases: impl ExactSizeIterator<Item = Option<Release>>,
-    own: u64,
+    own: GpuVa,
 ) -> Option<u32> {
     let count = releases.len() as u32;
     let own = |(i, r): (usize, Option<Release>)| {
@@ -225,7 +184,7 @@ pub fn payload_behind(
 
 /// The newest entry of the last look, by which a lap is known.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Keeper {
+pub struct LapSentinel {
     /// The ring entry.
     pub entry: u64,
     /// The end of its segment; empty for a control entry or where it could not be read.
@@ -234,9 +193,9 @@ pub struct Keeper {
     pub tail_at: u64,
 }
 
-/// What a second look at the keeper says.
+/// what a second look at the lap sentinel says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kept {
+pub enum LapCheck {
     /// As it was left: the ring has not gone round.
     Yes,
     /// Another entry: the ring has gone round.
@@ -245,7 +204,7 @@ pub enum Kept {
     Doubtful,
 }
 
-impl Keeper {
+impl LapSentinel {
     /// Of a segment as it was read; `extended` are the address bits that its entry has from those before it.
     pub fn of(segment: &Segment, extended: u64) -> Self {
         let from = segment.bytes.len().saturating_sub(TAIL);
@@ -254,18 +213,19 @@ impl Keeper {
         Self {
             entry: segment.entry,
             tail: tail.to_vec(),
-            tail_at: (extended | (segment.entry & 0xff_ffff_fffc)) + from as u64,
+            tail_at: entry::segment_of(segment.entry, extended).map_or(0, |(at, _)| at.0)
+                + from as u64,
         }
     }
 
     /// Compares it with what is there now; `tail` is `None` where it was not read again.
-    pub fn compare(&self, entry: u64, tail: Option<&[u8]>) -> Kept {
+    pub fn compare(&self, entry: u64, tail: Option<&[u8]>) -> LapCheck {
         if entry != self.entry {
-            Kept::No
+            LapCheck::No
         } else if tail.is_some_and(|t| t != self.tail) {
-            Kept::Doubtful
+            LapCheck::Doubtful
         } else {
-            Kept::Yes
+            LapCheck::Yes
         }
     }
 }
@@ -322,7 +282,7 @@ impl Words {
 mod tests {
     use super::*;
 
-    const OWN: u64 = 0x2_0460_fff0;
+    const OWN: GpuVa = GpuVa(0x2_0460_fff0);
 
     fn own(payload: u32) -> Option<Release> {
         Some(Release {
@@ -336,23 +296,10 @@ mod tests {
     }
 
     #[test]
-    fn releases_at_a_segment_s_end() {
-        let compute = bytes(&[7, 0x2004_26c0, 2, 0x0460_fff0, 9, 0]);
-        assert_eq!(release(&compute), own(9));
-        let copy = bytes(&[0x2003_8090, 2, 0x0460_fff0, 9, 0x2001_80c0, 0x14]);
-        assert_eq!(release(&copy), own(9));
-        for cut in 0..compute.len() - 1 {
-            assert_eq!(release(&compute[..cut]), None, "{cut}");
-        }
-        assert_eq!(release(&bytes(&[0; 12])), None);
-        assert_eq!(release(&[]), None);
-    }
-
-    #[test]
     fn payloads_that_follow_are_proven() {
-        let mut chain = Chain::default();
+        let mut chain = PayloadSequence::default();
         let verdicts = chain.judge(&[own(4), own(5), None, own(6), own(7)]);
-        use Verdict::*;
+        use RingVerdict::*;
         assert_eq!(verdicts, [Unproven, Proven, Unproven, Proven, Proven]);
         // A release in the middle of an entry, or cut in two, is not recognised.
         assert_eq!(chain.judge(&[None, own(9)]), [Unproven, Proven]);
@@ -362,9 +309,9 @@ mod tests {
 
     #[test]
     fn one_entry_with_another_payload_is_wrong_and_the_next_goes_on() {
-        let mut chain = Chain::default();
+        let mut chain = PayloadSequence::default();
         chain.judge(&[own(1), own(2)]);
-        use Verdict::*;
+        use RingVerdict::*;
         assert_eq!(
             chain.judge(&[own(3), own(700), own(5), own(6)]),
             [Proven, Wrong, Proven, Proven]
@@ -377,7 +324,7 @@ mod tests {
     #[test]
     fn a_chain_of_many_ends_as_one_of_the_newest_does() {
         let of = |releases: &[Option<Release>]| {
-            let mut chain = Chain::default();
+            let mut chain = PayloadSequence::default();
             chain.judge(releases);
             chain
         };
@@ -389,16 +336,16 @@ mod tests {
 
     #[test]
     fn payloads_that_go_on_from_another_one_have_jumped() {
-        use Verdict::*;
+        use RingVerdict::*;
         let jumped = Jumped { from: 3, to: 40 };
-        let mut chain = Chain::default();
+        let mut chain = PayloadSequence::default();
         chain.judge(&[own(1), own(2), own(3)]);
         assert_eq!(
             chain.judge(&[own(40), own(41), own(42)]),
             [jumped, Proven, Proven]
         );
         // Seen one by one, the first is taken for wrong.
-        let mut chain = Chain::default();
+        let mut chain = PayloadSequence::default();
         chain.judge(&[own(1), own(2), own(3)]);
         assert_eq!(chain.judge(&[own(40)]), [Wrong]);
         assert_eq!(chain.judge(&[own(41)]), [Jumped { from: 4, to: 41 }]);
@@ -426,24 +373,24 @@ mod tests {
     }
 
     #[test]
-    fn a_keeper_knows_itself_again() {
+    fn a_lap_sentinel_knows_itself_again() {
         let segment = Segment {
             entry: 4 << 42 | 0x1000,
             bytes: bytes(&[1, 2, 3, 4]),
             holes: Vec::new(),
         };
-        let keeper = Keeper::of(&segment, 5 << 40);
+        let keeper = LapSentinel::of(&segment, 5 << 40);
         assert_eq!(keeper.tail_at, 5 << 40 | 0x1000);
-        assert_eq!(keeper.compare(segment.entry, None), Kept::Yes);
+        assert_eq!(keeper.compare(segment.entry, None), LapCheck::Yes);
         assert_eq!(
             keeper.compare(segment.entry, Some(&segment.bytes)),
-            Kept::Yes
+            LapCheck::Yes
         );
         assert_eq!(
             keeper.compare(segment.entry, Some(&[0; 16])),
-            Kept::Doubtful
+            LapCheck::Doubtful
         );
-        assert_eq!(keeper.compare(segment.entry + 4, None), Kept::No);
+        assert_eq!(keeper.compare(segment.entry + 4, None), LapCheck::No);
     }
 
     #[test]

@@ -4,14 +4,23 @@ use std::io;
 
 use super::{
     channel::{Begun, Faults, Follower, Lap},
-    fetch,
     pace::FASTEST_NS,
     proof,
 };
+use crate::procfs::mem::Peek;
 use crate::record::Record;
-use crate::source::memory::process::Peek;
+use crate::source::memory::ring;
+use crate::wire::release;
 
 impl Follower {
+    /// Its ring, to read.
+    pub(super) fn ring(&self) -> ring::Ring {
+        ring::Ring {
+            address: self.ring,
+            entries: self.size,
+        }
+    }
+
     /// The ring went round since the last look, or cannot be shown not to have: counts what is gone and goes on with
     /// the newest half, which will stand while it is read. Gives how far the position moved.
     pub(super) fn resync(
@@ -25,9 +34,9 @@ impl Follower {
         faults.laps += 1;
         let size = u64::from(self.size);
         let half = size / 2;
-        let every = self.bears_payloads();
-        let own = self.chain.own();
-        let before = self.chain.cut();
+        let every = self.has_payloads();
+        let own = self.payloads.own();
+        let before = self.payloads.cut();
         self.words.cut();
         for attempt in 1.. {
             let now = clock();
@@ -40,14 +49,13 @@ impl Follower {
                 half.min(seen)
             };
             let from_slot = u64::from(put) + size - half;
-            let entries =
-                fetch::entries(memory, self.ring, self.size, from_slot, from_slot + half)?;
+            let entries = ring::entries(memory, self.ring(), from_slot, from_slot + half)?;
             let mut extended = self.extended;
-            let segments = fetch::segments(memory, &entries, &mut extended, &mut self.buffer);
+            let segments = ring::segments(memory, &entries, &mut extended, &mut self.buffer, |a| a);
             // Where each entry bears a payload, they tell how many passed.
             let passed = match (before, own) {
                 (Some(before), Some(own)) if every => {
-                    let releases = segments.iter().map(|s| proof::release(&s.bytes));
+                    let releases = segments.iter().map(|s| release::at_end(&s.bytes));
                     proof::payload_behind(releases, own)
                         .map(|behind| u64::from(behind.wrapping_sub(before).wrapping_sub(1)))
                 }
@@ -58,7 +66,7 @@ impl Follower {
             if !in_time && attempt < 4 {
                 continue;
             }
-            // With one slot left the keeper's own may be in the middle of being written: then it went round by its
+            // With one slot left the lap sentinel's own may be in the middle of being written: then it went round by its
             // whole size less one, which only the payloads tell from more.
             let certain = u64::from(lap == Lap::Certain && seen + 1 < size);
             let passed = passed.filter(|_| in_time);
@@ -69,10 +77,10 @@ impl Follower {
             let known = passed == Some(end - self.done) || seen + (rounds + 1) * size > most;
             if !known {
                 faults.rounds_unseen += 1;
-                self.tell_rounds(now, to);
+                self.report_rounds(now, to);
             }
             let moved = end - self.done;
-            self.keeper = None;
+            self.lap_sentinel = None;
             let from = if in_time { end - half } else { end };
             self.lose(now, Some((self.done, from - self.done)), to);
             self.done = from;
@@ -86,7 +94,7 @@ impl Follower {
                 // it speaks of.
                 self.lose(now, Some((from, end - from)), to);
                 self.stand_at(memory, end)?;
-                self.chain.cut();
+                self.payloads.cut();
             }
             return Ok(moved);
         }

@@ -1,10 +1,10 @@
 //! Where a channel's pushbuffer memory is written next, and what of a reading was written over by then. Pure.
 
-use super::proof::length;
+use crate::wire::entry;
 
+/// From where to where an entry points; nowhere for a control entry.
 fn range(entry: u64) -> (u64, u64) {
-    let start = entry & 0xff_ffff_fffc;
-    (start, start + length(entry) as u64)
+    entry::segment_of(entry, 0).map_or((0, 0), |(at, len)| (at.0, at.0 + u64::from(len)))
 }
 
 /// Whether an entry's memory lies in a range, wholly or in part.

@@ -1,12 +1,16 @@
 //! All channels of all processes that are observed: each looked at when its pace says so, within the CPU that may be
 //! used; and the looks that find new processes, mappings and channels.
 
+use crate::procfs;
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 pub use super::process::check;
 use super::{
-    channel::{Begin, Faults, Follower},
-    discover::{self, Watched},
+    births::Births,
+    changes::NewChannel,
+    channel::{Begin, Faults, Follower, is_cleared},
+    discover::Watched,
+    doze::{SAFETY_NS, Sleepers},
     followed::Followed,
     pace::Budget,
     process::{self, Process as Seen, now},
@@ -14,46 +18,70 @@ use super::{
 use crate::ledger::{Margin, Observed};
 use crate::record::{At, Channel, ChannelId, CpuVa, Life, Loss, Lost, Origin, Process, Record};
 use crate::source::run::{QUEUE, Source};
-use crate::source::{error::Result, given::Given};
+use crate::source::{channels_file::ChannelsFile, error::Result, exit_stop::ExitStops};
 
 /// How long channels that are overdue are looked at without passing on what was found, ns.
 const ROUND_NS: u64 = 2_000_000;
 
 /// Bytes of records that may wait to be decoded while the CPU that may be used is limited.
-const WAITING_IN_BUDGET: usize = 64 << 10;
+pub const WAITING_IN_BUDGET: usize = 64 << 10;
 
 /// How to observe.
 #[derive(Clone, Debug, Default)]
-pub struct Options {
+pub struct ObserveOptions {
     /// Children are observed too.
     pub follow: bool,
     /// What the user names; its doorbells are not needed.
-    pub given: Given,
+    pub named: ChannelsFile,
     /// Share of one core that this program may use; no limit where there is none.
     pub cpu: Option<f64>,
+    /// Which processes are stopped at their end for a last look.
+    pub stop_at_exit: StopAtExit,
+}
+
+/// `--stop-at-exit`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum StopAtExit {
+    /// The command that nvcap starts, and its children.
+    #[default]
+    Command,
+    /// Running processes too.
+    Always,
+    /// None.
+    Never,
 }
 
 /// A live trace without a trap.
 #[derive(Debug)]
 pub struct Session {
-    options: Options,
-    watched: BTreeMap<u32, Watched>,
-    followed: Vec<Followed>,
+    pub(super) options: ObserveOptions,
+    pub(super) watched: BTreeMap<u32, Watched>,
+    pub(super) followed: Vec<Followed>,
+    /// Stops processes at their end.
+    pub(super) stops: Option<ExitStops>,
+    /// Processes that need not be polled.
+    pub(super) sleepers: Sleepers,
+    /// Channels that the user named, by ring, and why one is not followed.
+    pub(super) named: BTreeMap<u64, Option<String>>,
+    /// When it was last asked what has stopped, ns.
+    pub(super) asked_stops: u64,
     /// When the next channel is to be looked at, ns.
-    next: u64,
+    pub(super) next: u64,
+    /// Processes that are born.
+    pub(super) births: Births,
     /// A process that is being searched while channels are looked at.
     searched: Option<(u32, Option<Arc<Seen>>)>,
     budget: Option<Budget>,
-    out: Vec<Record>,
+    pub(super) out: Vec<Record>,
     faults: Faults,
     sums: Observed,
     /// Of channels that are followed no longer.
     margins: Vec<Margin>,
-    started: (u64, u64),
+    started: (u64, u64, u64),
     next_id: u32,
 }
 
-fn at(pid: u32, tid: u32) -> At {
+pub(super) fn at(pid: u32, tid: u32) -> At {
     At {
         time_ns: now(),
         pid,
@@ -63,33 +91,38 @@ fn at(pid: u32, tid: u32) -> At {
 
 impl Session {
     /// Observes nothing yet.
-    pub fn new(options: Options) -> Self {
-        process::be_on_time();
+    pub fn new(options: ObserveOptions) -> Self {
+        process::raise_priority();
         Self {
             budget: options.cpu.map(Budget::new),
             options,
             watched: BTreeMap::new(),
             followed: Vec::new(),
+            stops: None,
+            sleepers: Sleepers::default(),
+            named: BTreeMap::new(),
+            asked_stops: 0,
             next: 0,
+            births: Births::new(),
             searched: None,
             out: Vec::new(),
             faults: Faults::default(),
             sums: Observed::default(),
             margins: Vec::new(),
-            started: (now(), process::own_cpu()),
+            started: (now(), process::own_cpu(), process::thread_cpu()),
             next_id: 0,
         }
     }
 
-    fn blind(&mut self, pid: u32, why: String) {
+    pub(super) fn untraced(&mut self, pid: u32, why: String) {
         self.out.push(Record::Loss(Loss {
             at: at(pid, 0),
             channel: None,
-            what: Lost::Blind { why },
+            what: Lost::Untraced { why },
         }));
     }
 
-    fn life(&mut self, pid: u32, life: Life) {
+    pub(super) fn life(&mut self, pid: u32, life: Life) {
         self.out.push(Record::Process(Process {
             at: at(pid, pid),
             life,
@@ -117,6 +150,7 @@ impl Session {
                 self.sums.latest_ns = begun - due;
                 log::debug!("the latest look so far: {} us", self.sums.latest_ns / 1000);
             }
+            let moved = f.moved;
             let before = log::log_enabled!(log::Level::Debug).then(process::disturbances);
             self.look(i);
             let took = now() - begun;
@@ -131,39 +165,66 @@ impl Session {
                     (begun - due) / 1000
                 );
             }
-            let f = &mut self.followed[i];
-            // Counted from the beginning of this look: else a channel that takes long to read is looked at seldom.
-            f.due = f.next(begun);
+            self.set_due(i, begun, self.followed[i].moved != moved);
             self.sums.longest_look_ns = self.sums.longest_look_ns.max(took);
         }
     }
 
+    /// Sets when a channel is looked at next, after a look at `begun` that found that it had moved, or not.
+    fn set_due(&mut self, i: usize, begun: u64, moved: bool) {
+        if self.is_at_rest(i) {
+            if !moved {
+                self.followed[i].due = begun + SAFETY_NS;
+                return;
+            }
+            for pid in self.followed[i].holders.clone() {
+                self.wake_up(pid);
+            }
+        }
+        let f = &mut self.followed[i];
+        // Counted from the beginning of this look: else a channel that takes long to read is looked at seldom.
+        f.due = f.next(begun);
+    }
+
     /// Called again and again while something else is done that takes long.
     fn meanwhile(&mut self) {
-        if self.next <= now() {
+        let now = now();
+        self.poll_stops(now);
+        if self.next <= now {
             self.look_at_due();
         }
     }
 
     /// Looks at one channel now.
-    fn look(&mut self, i: usize) {
+    pub(super) fn look(&mut self, i: usize) {
         let begun = now();
-        let f = &mut self.followed[i];
         let mut refused = true;
-        let was = f.follower.looked;
-        while let Some(pid) = f.holders.first().copied() {
+        let mut no_ring = None;
+        let was = self.followed[i].follower.looked;
+        let first = self.followed[i].holders.first().copied();
+        while let Some(pid) = self.followed[i].holders.first().copied() {
             let searched = self.searched.as_ref().filter(|s| s.0 == pid);
             let process = match searched {
                 Some((_, process)) => process.as_ref(),
                 None => self.watched.get(&pid).and_then(|w| w.process.as_ref()),
             };
-            let looked = process.map(|p| {
+            // A child that goes on where its parent has ended may have mapped another ring there.
+            let other = first != Some(pid) && self.is_same(i, pid) == Some(false);
+            let f = &mut self.followed[i];
+            let looked = process.filter(|_| !other).map(|p| {
                 f.follower
                     .look(&p.memory, &now, &mut self.out, &mut self.faults)
             });
             let why = match looked {
+                None if other => std::io::ErrorKind::NotFound,
                 None => std::io::ErrorKind::UnexpectedEof,
-                Some(Err(e)) => e.kind(),
+                Some(Err(e)) => {
+                    let kind = e.kind();
+                    if is_cleared(&e) {
+                        no_ring = Some(e);
+                    }
+                    kind
+                }
                 Some(Ok(looked)) => {
                     f.take(looked, begun);
                     refused = false;
@@ -175,30 +236,47 @@ impl Session {
                 return;
             }
             // Gone, executing another program, or without this mapping: another process may have it still.
+            if f.holders.len() == 1 {
+                self.find_kin();
+            }
+            let f = &mut self.followed[i];
             f.holders.remove(0);
             if let Some(w) = self.watched.get_mut(&pid) {
-                w.forget(f.follower.announced.ring, why);
-                if f.holders.is_empty() && f.follower.moved {
+                // What the user names is not looked for again where it is no ring.
+                let given = f.follower.announced.origin == Origin::Given && no_ring.is_some();
+                let ring = f.follower.announced.ring.filter(|_| !given);
+                w.forget(ring, why);
+                if f.holders.is_empty() && !given {
                     w.drop_channel(f.dropped(begun));
                 }
             }
         }
         if refused {
+            let f = &mut self.followed[i];
             f.live = false;
+            f.follower.end(begun, &mut self.out);
             self.sums.tail_ns = self.sums.tail_ns.max(begun.saturating_sub(was));
+            if let Some(e) = no_ring {
+                let channel = f.follower.announced.clone();
+                self.report_named(&channel, Some(&e));
+            }
         }
+    }
+
+    /// When something last came on a channel of a process, ns.
+    pub(super) fn active_at(&self, pid: u32) -> u64 {
+        let its = self
+            .followed
+            .iter()
+            .filter(|f| f.follower.announced.at.pid == pid);
+        its.map(|f| f.moved).max().unwrap_or(0)
     }
 
     // ---- processes and channels that come and go
 
-    fn adopt(&mut self, pid: u32, begin: Begin) -> std::io::Result<()> {
-        let watched = Watched::open(pid, begin)?;
-        self.watched.insert(pid, watched);
-        Ok(())
-    }
-
     /// Looks after every process that is due. Gives the time of the next look.
     fn look_after_processes(&mut self) -> u64 {
+        self.look_for_kin();
         let mut next = u64::MAX;
         let due: Vec<u32> = self
             .watched
@@ -216,11 +294,11 @@ impl Session {
         next
     }
 
-    fn look_after(&mut self, pid: u32) {
+    pub(super) fn look_after(&mut self, pid: u32) {
         let begun = process::thread_cpu();
         // Before it is found dead: a child that was born in between would be nobody's.
         let children = if self.options.follow {
-            process::children(pid, &mut || self.meanwhile())
+            procfs::children(pid, &mut || self.meanwhile())
         } else {
             Vec::new()
         };
@@ -241,35 +319,31 @@ impl Session {
         let cost = process::thread_cpu().saturating_sub(begun);
         if let Some(watched) = self.watched.get_mut(&pid) {
             watched.pause(cost);
+            if self.sleepers.has(pid) {
+                watched.due = now() + SAFETY_NS;
+            }
         }
     }
 
-    fn look_after_living(&mut self, pid: u32, forked: bool) {
+    pub(super) fn look_after_living(&mut self, pid: u32, forked: bool) {
         if forked {
             self.check_shared(pid);
         }
-        let Some(watched) = self.watched.get_mut(&pid) else {
-            return;
-        };
-        if let Some(name) = watched.executes() {
-            self.leave(pid);
-            self.ended(pid);
-            self.life(pid, Life::Exec { name });
-            if let Some(watched) = self.watched.get_mut(&pid) {
-                watched.begin_anew();
-            }
-        }
+        self.notice_exec(pid, forked);
         let Some(mut watched) = self.watched.remove(&pid) else {
             return;
         };
         // Its memory stays within reach: its channels are looked at between any two steps of the search.
         self.searched = Some((pid, watched.process.clone()));
-        let given = std::mem::take(&mut self.options.given);
+        let given = std::mem::take(&mut self.options.named);
         let seen = watched.look(&given, &mut || self.meanwhile());
-        self.options.given = given;
+        self.options.named = given;
         self.searched = None;
-        self.out.extend(watched.unmapped());
+        let unmapped = watched.unmapped(self.active_at(pid));
         self.watched.insert(pid, watched);
+        if let Some(why) = unmapped {
+            self.untraced(pid, why);
+        }
         self.out.extend(seen.records);
         for channel in seen.channels {
             self.channel(pid, channel);
@@ -279,37 +353,8 @@ impl Session {
         }
     }
 
-    fn child(&mut self, parent: u32, child: u32) {
-        self.life(parent, Life::Fork { child });
-        match self.adopt(child, Begin::First) {
-            Ok(()) => {
-                if let Some(w) = self.watched.get_mut(&child) {
-                    w.parent = Some(parent);
-                }
-                self.look_after(child);
-            }
-            // Already gone is no refusal: it lived too short to submit anything.
-            Err(_) if !process::state(child).lives => {}
-            Err(e) => self.blind(child, process::refusal(child, &e).to_string()),
-        }
-    }
-
-    /// Whether one of the two is the other's forebear.
-    fn related(&self, a: u32, b: u32) -> bool {
-        let descends = |mut from: u32, to: u32| {
-            while let Some(parent) = self.watched.get(&from).and_then(|w| w.parent) {
-                if parent == to {
-                    return true;
-                }
-                from = parent;
-            }
-            false
-        };
-        descends(a, b) || descends(b, a)
-    }
-
     /// A channel of a process: new, or one that it shares with a process that forked it, or that it forked.
-    fn channel(&mut self, pid: u32, channel: discover::Seen) {
+    fn channel(&mut self, pid: u32, channel: NewChannel) {
         let ring = channel.channel.ring;
         let followed =
             |f: &Followed| f.live && f.follower.announced.ring == ring && f.holders.contains(&pid);
@@ -317,31 +362,26 @@ impl Session {
             // Found anew while it is followed: once is enough.
             return;
         }
-        let shared = self.followed.iter().position(|f| {
-            f.live
-                && f.follower.announced.ring == ring
-                && f.holders.iter().any(|h| {
-                    *h != pid
-                        && self.related(*h, pid)
-                        && discover::same_memory(*h, pid, &f.follower.announced)
-                })
-        });
-        if let Some(i) = shared {
-            if !self.followed[i].holders.contains(&pid) {
-                self.followed[i].holders.push(pid);
-            }
+        if let Some(i) = (0..self.followed.len())
+            .find(|i| self.followed[*i].follower.announced.ring == ring && self.shares(*i, pid))
+        {
+            self.hold(i, pid);
             return;
         }
         // One that a forked child has from a forebear whose own was not found yet is the forebear's.
-        let mut forebear = self.watched.get(&pid).and_then(|w| w.parent);
-        while let Some(p) = forebear {
-            if process::state(pid).forked && discover::same_memory(p, pid, &channel.channel) {
-                if let Some(w) = self.watched.get_mut(&pid) {
-                    w.unsee(ring);
+        let is_forebears = self.forebear_with(pid, &channel.channel).is_some();
+        let identity = self.identity(pid, &channel.channel);
+        if self.is_outdated(pid) || is_forebears {
+            if let Some(w) = self.watched.get_mut(&pid) {
+                w.unsee(ring, !is_forebears);
+                if !is_forebears {
+                    w.suspect = true;
+                    if w.image.is_empty() {
+                        w.found_ring(ring, false);
+                    }
                 }
-                return;
             }
-            forebear = self.watched.get(&p).and_then(|w| w.parent);
+            return;
         }
         let Some(watched) = self.watched.get(&pid) else {
             return;
@@ -363,17 +403,31 @@ impl Session {
                     announced.entries.unwrap_or(0),
                     announced.ring
                 );
+                let image = watched.image.clone();
                 self.next_id += 1;
                 self.next = 0;
+                self.report_named(&announced, None);
+                if let Some(w) = self.watched.get_mut(&pid) {
+                    w.found_ring(ring, true);
+                }
                 self.out.push(Record::Channel(Box::new(announced)));
-                self.followed.push(Followed::new(follower, pid));
+                let f = Followed::new(follower, pid, image, identity);
+                self.followed.push(f);
+                let i = self.followed.len() - 1;
+                self.hand_down(i);
                 if channel.begin == Begin::First {
                     // What came before it was found is in its ring still.
-                    self.look(self.followed.len() - 1);
+                    self.look(i);
                 }
             }
             Ok(None) => {}
-            Err(e) => log::debug!("process {pid}: {ring:?} cannot be read: {e}"),
+            Err(e) => {
+                log::debug!("process {pid}: {ring:?} cannot be read: {e}");
+                self.report_named(&announced, Some(&e));
+                if let Some(w) = self.watched.get_mut(&pid) {
+                    w.found_ring(ring, false);
+                }
+            }
         }
     }
 
@@ -398,80 +452,8 @@ impl Session {
         }
     }
 
-    /// A forked child may have given its parent's rings up and mapped others at their addresses.
-    fn check_shared(&mut self, pid: u32) {
-        let shared = |f: &Followed| f.live && f.holders.len() > 1 && f.holders.contains(&pid);
-        let Some(f) = self.followed.iter().find(|f| shared(f)) else {
-            return;
-        };
-        let other = f.holders.iter().find(|h| **h != pid);
-        if other.is_some_and(|o| discover::same_memory(*o, pid, &f.follower.announced)) {
-            return;
-        }
-        for f in &mut self.followed {
-            if f.holders.len() > 1 {
-                f.holders.retain(|h| *h != pid);
-            }
-        }
-        if let Some(w) = self.watched.get_mut(&pid) {
-            w.forget_rings();
-        }
-    }
-
-    /// A process has other memory now, or none: its channels go on in those who share them, or end.
-    fn leave(&mut self, pid: u32) {
-        for i in 0..self.followed.len() {
-            if self.followed[i].live && self.followed[i].holders.contains(&pid) {
-                self.followed[i].follower.behind = true;
-                self.look(i);
-                let f = &mut self.followed[i];
-                f.holders.retain(|h| *h != pid);
-                if f.live && f.holders.is_empty() {
-                    f.live = false;
-                    if let Some(w) = self.watched.get_mut(&pid) {
-                        w.drop_channel(f.dropped(now()));
-                    }
-                }
-            }
-        }
-    }
-
-    /// A process's memory is gone, with its end or with another program: says what may have been missed.
-    fn ended(&mut self, pid: u32) {
-        let watched = self.watched.get_mut(&pid);
-        if let Some(ns) = watched.and_then(|w| w.ended_busy(now())) {
-            let ms = ns as f64 / 1e6;
-            self.blind(
-                pid,
-                format!("its last {ms:.1} ms were not seen: it had submitted just before"),
-            );
-        }
-    }
-
-    fn tell_unresolved(&mut self, pid: u32, count: usize) {
-        if count > 0 {
-            self.blind(pid, format!("{count} places of its memory moved as a channel's GP_PUT does, and no ring was found that belongs to them"));
-        }
-    }
-
-    fn process_gone(&mut self, pid: u32) {
-        self.leave(pid);
-        self.ended(pid);
-        let Some(watched) = self.watched.remove(&pid) else {
-            return;
-        };
-        self.tell_unresolved(pid, watched.unresolved());
-        if watched.unseen() {
-            self.blind(
-                pid,
-                "it mapped a doorbell and ended before any of its channels was found".into(),
-            );
-        }
-        self.life(pid, Life::Exit { process: true });
-    }
-
     /// Forgets channels that are followed no longer, but for their margins.
-    fn bury(&mut self) {
+    fn reap(&mut self) {
         if self.followed.iter().all(|f| f.live) {
             return;
         }
@@ -479,25 +461,19 @@ impl Session {
         self.margins.extend(dead.map(|f| f.margin));
         self.followed.retain(|f| f.live);
     }
-
-    fn sleep(&self, until: u64, most: Duration) {
-        let ns = until.saturating_sub(now()).min(most.as_nanos() as u64);
-        if ns > 0 {
-            std::thread::sleep(Duration::from_nanos(ns));
-        }
-    }
 }
 
 impl Source for Session {
     type End = Observed;
 
     fn shown_by(&mut self, thread: i32) {
-        process::keep_apart(thread);
+        process::split_cpus(thread);
     }
 
     fn expect(&mut self, pid: u32) -> Result<()> {
         self.adopt(pid, Begin::First)
             .map_err(|e| process::refusal(pid, &e))?;
+        self.stop_command_at_exit(pid);
         let name = process::name(pid);
         self.life(pid, Life::Present { name });
         Ok(())
@@ -506,6 +482,8 @@ impl Source for Session {
     fn attach(&mut self, pid: u32) -> Result<()> {
         self.adopt(pid, Begin::Here)
             .map_err(|e| process::refusal(pid, &e))?;
+        self.check_named(pid)?;
+        self.stop_attached_at_exit(pid)?;
         let name = process::name(pid);
         self.life(pid, Life::Present { name });
         self.look_after(pid);
@@ -513,13 +491,17 @@ impl Source for Session {
     }
 
     fn step(&mut self, wait: Duration, to: &mut Vec<Record>) -> Result<()> {
+        self.take_stops();
         if let Some(budget) = &mut self.budget
             && let Some(ns) = budget.spend(now(), process::own_cpu())
         {
             let begun = now();
             // Of an end it is told at no cost: nothing can be read any more, and waiting for it would be in vain.
+            // What sleepers do has to wait.
+            let stops = self.stops.as_ref().and_then(ExitStops::wake);
             let ended = process::wait_for_end(
                 self.watched.values().filter_map(|w| w.process.as_deref()),
+                &Vec::from_iter(stops),
                 Duration::from_nanos(ns).min(wait),
             );
             self.sums.throttled_ns += now() - begun;
@@ -529,10 +511,11 @@ impl Source for Session {
             to.append(&mut self.out);
             return Ok(());
         }
+        self.watch_sleepers();
         self.look_at_due();
         let begun = now();
         let next = self.look_after_processes();
-        self.bury();
+        self.reap();
         // Looked at meanwhile, and due again since.
         let next = next.min(self.next);
         let done = now();
@@ -542,6 +525,10 @@ impl Source for Session {
         }
         to.append(&mut self.out);
         Ok(())
+    }
+
+    fn batch_time(&self) -> Duration {
+        Duration::ZERO
     }
 
     /// What waits has yet to cost its CPU time: with a budget hardly any may, or that would be overdrawn for seconds.
@@ -554,11 +541,11 @@ impl Source for Session {
     }
 
     fn finish(mut self, to: &mut Vec<Record>) -> Observed {
+        if let Some(mut stops) = self.stops.take() {
+            stops.release();
+        }
         for i in 0..self.followed.len() {
-            self.followed[i].follower.behind = true;
-            while self.followed[i].live && self.followed[i].follower.behind {
-                self.look(i);
-            }
+            self.look_at_all_of(i);
         }
         let unresolved: Vec<(u32, usize)> = self
             .watched
@@ -566,23 +553,27 @@ impl Source for Session {
             .map(|(pid, w)| (*pid, w.unresolved()))
             .collect();
         for (pid, count) in unresolved {
-            self.tell_unresolved(pid, count);
+            self.report_unresolved(pid, count);
         }
+        self.report_orphans();
+        self.report_named_unseen();
         to.append(&mut self.out);
         let mut margins = std::mem::take(&mut self.margins);
         margins.extend(self.followed.iter().map(|f| f.margin));
         margins.sort_by_key(|m| m.channel);
         for m in &margins {
             self.sums.looks += m.looks;
-            self.sums.glances += m.glances;
+            self.sums.peeks += m.peeks;
             self.sums.longest_ns = self.sums.longest_ns.max(m.longest_ns);
             self.sums.largest_part = self.sums.largest_part.max(m.largest_part);
         }
-        let (wall, cpu) = self.started;
+        let (wall, cpu, reader) = self.started;
+        // Before the whole's, of which it is a part.
+        let reader_ns = process::thread_cpu() - reader;
         Observed {
             wall_ns: now() - wall,
             cpu_ns: process::own_cpu() - cpu,
-            reader_ns: process::thread_cpu(),
+            reader_ns,
             budget: self.options.cpu,
             laps: self.faults.laps,
             overwritten: self.faults.overwritten,

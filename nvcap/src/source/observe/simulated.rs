@@ -9,8 +9,9 @@ use super::{
     pace::FASTEST_NS,
 };
 use crate::ledger::Ledger;
+use crate::procfs::mem::Peek;
 use crate::record::{At, Channel, ChannelId, CpuVa, Lost, Origin, Record};
-use crate::source::memory::{find::GP_GET, process::Peek};
+use crate::source::memory::scan::GP_GET;
 
 const RING: u64 = 0x2_0060_0000;
 const USERD: u64 = 0x2_0060_2000;
@@ -460,7 +461,7 @@ const GPU: Gpu = Gpu {
 };
 
 #[test]
-fn glances_find_in_time_what_may_be_used_again() {
+fn peeks_find_in_time_what_may_be_used_again() {
     let (mut lost, mut lost_blind, mut spared) = (0, 0, 0);
     let speeds = [
         (2_700, 2_600),
@@ -499,7 +500,7 @@ fn glances_find_in_time_what_may_be_used_again() {
 }
 
 #[test]
-fn a_channel_that_is_used_and_stands_still_is_glanced_at_from_the_first_look_on() {
+fn a_channel_that_is_used_and_stands_still_is_peeked_at_from_the_first_look_on() {
     let memory = simulated(7, 1024, paced(GPU));
     for _ in 0..2_000 {
         let mut s = memory.0.borrow_mut();
@@ -517,15 +518,15 @@ fn a_channel_that_is_used_and_stands_still_is_glanced_at_from_the_first_look_on(
         .unwrap()
         .unwrap();
     memory.0.borrow_mut().ring_reads = 0;
-    let mut glanced = 0;
+    let mut peeked = 0;
     for _ in 0..100 {
         memory.0.borrow_mut().time += follower.interval();
         let looked = follower
             .look(&memory, &clock, &mut Vec::new(), &mut Faults::default())
             .unwrap();
-        glanced += u32::from(looked.glanced);
+        peeked += u32::from(looked.peeked);
     }
-    assert!(glanced > 90, "{glanced}");
+    assert!(peeked > 90, "{peeked}");
     assert!(memory.0.borrow().ring_reads < 10);
 }
 
@@ -537,4 +538,45 @@ fn a_semaphore_that_is_ahead_is_not_believed_and_nothing_is_lost() {
         assert!(sum.delivered > 20_000, "seed {seed}");
         assert_eq!(sum.lost, 0, "seed {seed}");
     }
+}
+
+/// The process ends in the middle of the first look, at each of its reads: what GP_PUT told is shown or counted.
+#[test]
+fn what_an_interrupted_look_knew_is_counted() {
+    let still = Program {
+        most: 0,
+        one_in: u64::MAX,
+        ..SLOW
+    };
+    let mut interrupted = 0;
+    // The first read is that of taking the channel on.
+    for reads in 2.. {
+        let memory = simulated(5, 1024, still);
+        for _ in 0..2 * 600 {
+            memory.0.borrow_mut().half();
+        }
+        let clock = || memory.0.borrow().time;
+        let announced = channel(1024);
+        let mut follower = Follower::new(announced.clone(), Begin::First, &memory, clock())
+            .unwrap()
+            .unwrap();
+        memory.0.borrow_mut().fails_after = reads;
+        let mut records = vec![Record::Channel(Box::new(announced))];
+        let mut faults = Faults::default();
+        let mut ended = false;
+        while !ended && (follower.behind || follower.seen == 0) {
+            let looked = follower.look(&memory, &clock, &mut records, &mut faults);
+            ended = looked.is_err();
+        }
+        follower.end(clock(), &mut records);
+        let mut ledger = Ledger::new();
+        records.iter().for_each(|r| ledger.record(r));
+        let totals = ledger.totals();
+        assert_eq!(totals.entries + totals.gaps, 600, "after {reads} reads");
+        if !ended {
+            break;
+        }
+        interrupted += 1;
+    }
+    assert!(interrupted > 5, "{interrupted}");
 }

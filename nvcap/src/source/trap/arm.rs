@@ -1,8 +1,9 @@
 //! Breakpoints on a process's doorbells: one event for each thread there is, inherited by those to come.
 
+use crate::procfs;
 use std::{
     collections::{HashMap, HashSet},
-    fs, io,
+    io,
     os::fd::{BorrowedFd, OwnedFd},
     thread,
     time::Duration,
@@ -11,6 +12,7 @@ use std::{
 use nvcap_common::Birth;
 
 use super::perf::{self, Life};
+pub use crate::source::clock::now;
 
 /// A thread that came to be less than this before its maker was armed may have missed the inheritance.
 const MARGIN_NS: u64 = 4_000_000;
@@ -30,31 +32,6 @@ pub struct Armed {
     since: HashMap<u32, u64>,
     /// When all threads that there were had it, ns.
     complete: u64,
-}
-
-/// Threads of a process.
-///
-/// # Errors
-/// Those of reading `/proc/PID/task`.
-pub fn threads(pid: u32) -> io::Result<Vec<u32>> {
-    let mut all = Vec::new();
-    for entry in fs::read_dir(format!("/proc/{pid}/task"))? {
-        if let Some(tid) = entry?.file_name().to_str().and_then(|n| n.parse().ok()) {
-            all.push(tid);
-        }
-    }
-    Ok(all)
-}
-
-/// CLOCK_MONOTONIC, ns.
-pub fn now() -> u64 {
-    let mut t = libc::timespec {
-        tv_sec: 0,
-        tv_nsec: 0,
-    };
-    // SAFETY: t is a timespec.
-    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut t) };
-    t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64
 }
 
 impl Armed {
@@ -83,7 +60,7 @@ impl Armed {
         let mut considered = HashSet::new();
         loop {
             let mut new = false;
-            for tid in threads(pid)? {
+            for tid in procfs::threads(pid)? {
                 if !considered.insert(tid) {
                     continue;
                 }
@@ -137,6 +114,19 @@ impl Armed {
             since: HashMap::new(),
             complete: 0,
         })
+    }
+
+    /// What watches nothing.
+    #[cfg(test)]
+    pub(super) fn without_events(address: u64, until_exec: bool) -> Self {
+        Self {
+            address,
+            until_exec,
+            of: None,
+            events: HashMap::new(),
+            since: HashMap::new(),
+            complete: 0,
+        }
     }
 
     /// Closes the event that a thread has of its own, beside the one that it inherited.

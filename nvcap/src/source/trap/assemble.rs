@@ -10,8 +10,8 @@ use std::collections::HashMap;
 use nvcap_common::{self as c, flag, kind};
 
 use crate::{
-    decode::entry,
-    record::{At, Bytes, CpuVa, Hole, Ioctl, Nested, Segment},
+    record::{At, Bytes, CpuVa, Ioctl, MOST_BYTES, Nested, Segment},
+    wire::{Hole, entry},
 };
 
 /// A ring-buffer record, typed.
@@ -109,10 +109,8 @@ pub struct Gathered {
     whole: usize,
     /// Bytes of the first that is not whole.
     got: u32,
-}
-
-fn len_of(entry: u64) -> u32 {
-    ((entry >> 42) as u32 & 0x1f_ffff) * 4
+    /// Bytes in all of them.
+    kept: usize,
 }
 
 impl Gathered {
@@ -122,6 +120,7 @@ impl Gathered {
             segments: Vec::new(),
             whole: 0,
             got: 0,
+            kept: 0,
         };
         new.extend(&head);
         new
@@ -146,7 +145,7 @@ impl Gathered {
         while self
             .segments
             .get(self.whole)
-            .is_some_and(|s| len_of(s.entry) == 0)
+            .is_some_and(|s| entry::len(s.entry) == 0)
         {
             self.whole += 1;
         }
@@ -168,21 +167,25 @@ impl Gathered {
         if data.position != self.head.position + self.whole as u64 || data.offset != self.got {
             return;
         }
-        let len = len_of(segment.entry);
-        if segment.bytes.capacity() == 0 {
-            segment.bytes.reserve_exact(len as usize);
-        }
+        let len = entry::len(segment.entry);
         let span = data.span.min(len - self.got);
-        if data.header.flags & flag::MISSING != 0 {
+        let fits = self.kept + span as usize <= MOST_BYTES;
+        if !fits || segment.bytes.len() < self.got as usize {
+            // There is no room for it, nor for what comes behind it: counted as unreadable.
+        } else if data.header.flags & flag::MISSING != 0 {
             segment.holes.push(Hole {
                 offset: data.offset,
                 len: span,
             });
+            self.kept += span as usize;
             segment.bytes.resize((self.got + span) as usize, 0);
         } else {
-            segment
-                .bytes
-                .extend_from_slice(&bytes[..bytes.len().min(span as usize)]);
+            if segment.bytes.capacity() == 0 {
+                segment.bytes.reserve_exact(len as usize);
+            }
+            let bytes = &bytes[..bytes.len().min(span as usize)];
+            self.kept += bytes.len();
+            segment.bytes.extend_from_slice(bytes);
         }
         self.got += span;
         if self.got >= len {

@@ -1,4 +1,5 @@
-//! bpf(2) by hand, for what aya gives no way to: programs on a module's functions. Knows the system call only.
+//! bpf(2) by hand, for what aya gives no way to: programs on a module's functions, running a program, what the kernel
+//! counted of one. Knows the system call only.
 
 use std::{
     ffi::{CStr, CString},
@@ -160,8 +161,19 @@ pub fn attach(program: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     open(bpf_cmd::BPF_RAW_TRACEPOINT_OPEN, &mut attr)
 }
 
-/// How often the kernel left the program out, because it was in the middle of it on that processor already.
-/// Kernels before 5.12 do not count it.
+/// Runs a program of a raw tracepoint once, now.
+///
+/// # Errors
+/// Those of bpf(2).
+pub fn run(program: BorrowedFd<'_>) -> io::Result<()> {
+    let mut attr = attr();
+    attr.test.prog_fd = program.as_raw_fd() as u32;
+    bpf(bpf_cmd::BPF_PROG_TEST_RUN, &mut attr).map(drop)
+}
+
+/// How often the kernel left the program out: because it was in the middle of it on that processor already, or, of a
+/// program on a kprobe, because it was in the middle of something else of BPF's. Kernels before 5.12 do not count the one,
+/// those before 6.7 not the other.
 ///
 /// # Errors
 /// Those of bpf(2).

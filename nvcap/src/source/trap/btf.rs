@@ -1,5 +1,6 @@
 //! The kernel's type information: offsets of structure members, since Rust's BPF programs have no relocations for it.
 
+use crate::wire::words::u32_at;
 use std::{fs, io};
 
 use super::error::{Error, Result};
@@ -21,20 +22,16 @@ struct Type {
     at: usize,
 }
 
-fn word(data: &[u8], at: usize) -> Option<u32> {
-    Some(u32::from_le_bytes(data.get(at..at + 4)?.try_into().ok()?))
-}
-
 impl Type {
     /// The one that begins at `at`.
     fn read(data: &[u8], at: usize) -> Option<Type> {
-        let info = word(data, at + 4)?;
+        let info = u32_at(data, at + 4)?;
         Some(Type {
             kind: info >> 24 & 31,
             members: info & 0xffff,
             bitfields: info >> 31 != 0,
-            name: word(data, at)?,
-            reference: word(data, at + 8)?,
+            name: u32_at(data, at)?,
+            reference: u32_at(data, at + 8)?,
             at: at + 12,
         })
     }
@@ -113,7 +110,7 @@ impl Btf {
 
     /// Parses raw BTF. `None` when it is not BTF or is cut.
     pub fn parse(data: Vec<u8>, base: Option<Box<Btf>>) -> Option<Self> {
-        let word = |at: usize| word(&data, at);
+        let word = |at: usize| u32_at(&data, at);
         if word(0)? & 0xffff != 0xeb9f {
             return None;
         }
@@ -214,7 +211,7 @@ impl Btf {
     fn member(&self, id: u32, wanted: &str, depth: u32) -> Option<u32> {
         let (owner, t) = self.at(id)?;
         for i in 0..t.members as usize {
-            let word = |o: usize| word(&owner.data, t.at + 12 * i + o);
+            let word = |o: usize| u32_at(&owner.data, t.at + 12 * i + o);
             let (name, mut kind, mut offset) = (word(0)?, word(4)?, word(8)?);
             if t.bitfields {
                 offset &= 0xff_ffff;

@@ -8,16 +8,14 @@
 
 use std::{fmt, str::FromStr};
 
-use aya::{
-    Ebpf,
-    programs::{Program, RawTracePoint},
-};
+use aya::{Ebpf, programs::RawTracePoint};
 
 use super::{
     error::{Error, Result},
     fentry::Fentry,
     kprobes::{Change, Kprobes},
-    load::{Loaded, OBJECT, failed},
+    load::{Loaded, OBJECT},
+    program::{failed, find},
 };
 
 /// A way.
@@ -112,22 +110,6 @@ pub fn attach_way(loaded: &mut Loaded, way: Way) -> Result<()> {
             raw_tracepoint(&mut loaded.bpf, "syscall_enter", "sys_enter")
         }
     }
-}
-
-/// A program of the object by its name, of the type that is asked for.
-pub(super) fn find<'a, P>(bpf: &'a mut Ebpf, name: &str) -> Result<&'a mut P>
-where
-    &'a mut P: TryFrom<&'a mut Program>,
-{
-    bpf.program_mut(name)
-        .and_then(|p| p.try_into().ok())
-        .ok_or_else(|| {
-            Error::new(
-                format!("finding program {name}"),
-                "it is not in the object",
-                "rebuild nvcap",
-            )
-        })
 }
 
 fn raw_tracepoint(bpf: &mut Ebpf, name: &str, tracepoint: &str) -> Result<()> {

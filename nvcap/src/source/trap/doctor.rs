@@ -1,5 +1,6 @@
 //! What this machine allows: each part of a live trace is tried for real, and what is refused says why.
 
+use crate::procfs;
 use std::{fs, os::fd::AsFd as _};
 
 use super::{
@@ -9,11 +10,11 @@ use super::{
     load::{LoadOptions, Loaded, majors},
     perf::{self, Life},
 };
-use crate::source::memory::maps;
+use crate::source::{memory::maps, rights};
 
 /// How a check came out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum CheckOutcome {
     /// It works.
     Works,
     /// It does not, and a live trace can do without it.
@@ -30,12 +31,12 @@ pub struct Finding {
     /// What it is.
     pub what: &'static str,
     /// How it came out.
-    pub verdict: Verdict,
+    pub verdict: CheckOutcome,
     /// What was found, or why it was refused.
     pub detail: String,
 }
 
-fn finding(what: &'static str, verdict: Verdict, detail: impl Into<String>) -> Finding {
+fn finding(what: &'static str, verdict: CheckOutcome, detail: impl Into<String>) -> Finding {
     Finding {
         what,
         verdict,
@@ -43,9 +44,9 @@ fn finding(what: &'static str, verdict: Verdict, detail: impl Into<String>) -> F
     }
 }
 
-fn result(what: &'static str, result: Result<String, Error>, otherwise: Verdict) -> Finding {
+fn result(what: &'static str, result: Result<String, Error>, otherwise: CheckOutcome) -> Finding {
     match result {
-        Ok(detail) => finding(what, Verdict::Works, detail),
+        Ok(detail) => finding(what, CheckOutcome::Works, detail),
         Err(e) => finding(what, otherwise, e.to_string()),
     }
 }
@@ -55,27 +56,31 @@ pub fn examine() -> Vec<Finding> {
     let mut all = vec![kernel(), rights(), lockdown()];
     // Nothing to say where nvcap is not in a container.
     if let Err(e) = super::precheck::namespace() {
-        all.push(finding("process ids", Verdict::Missing, e.to_string()));
+        all.push(finding("process ids", CheckOutcome::Missing, e.to_string()));
     }
     all.push(result(
         "kernel type information",
         Btf::kernel().map(|_| "/sys/kernel/btf/vmlinux".into()),
-        Verdict::Missing,
+        CheckOutcome::Missing,
     ));
     match Loaded::new(LoadOptions {
         buffer: 1 << 20,
         no_bpf_loop: false,
     }) {
-        Ok(mut loaded) => {
+        Ok((mut loaded, _)) => {
             all.push(finding(
                 "BPF programs",
-                Verdict::Works,
+                CheckOutcome::Works,
                 format!("loaded, with {}", loaded.doorbell_name),
             ));
             all.push(breakpoints(&loaded));
             let process =
                 discover::attach_process(&mut loaded.bpf).map(|()| "fork, exec, exit".to_owned());
-            all.push(result("following processes", process, Verdict::Missing));
+            all.push(result(
+                "following processes",
+                process,
+                CheckOutcome::Missing,
+            ));
             let mut any = false;
             for way in WAYS {
                 // Each way on programs of its own, so that one cannot stand in another's way.
@@ -83,7 +88,7 @@ pub fn examine() -> Vec<Finding> {
                     buffer: 1 << 16,
                     no_bpf_loop: false,
                 })
-                .and_then(|mut l| discover::attach_way(&mut l, way));
+                .and_then(|(mut l, _)| discover::attach_way(&mut l, way));
                 let name = match way {
                     discover::Way::Kprobe => "discovery by kprobe",
                     discover::Way::Fentry => "discovery by fentry",
@@ -98,18 +103,22 @@ pub fn examine() -> Vec<Finding> {
                 all.push(result(
                     name,
                     tried.map(|()| detail.to_owned()),
-                    Verdict::Refused,
+                    CheckOutcome::Refused,
                 ));
             }
             if !any {
                 all.push(finding(
                     "discovery",
-                    Verdict::Missing,
+                    CheckOutcome::Missing,
                     "no way is allowed; give --doorbell and --channels",
                 ));
             }
         }
-        Err(e) => all.push(finding("BPF programs", Verdict::Missing, e.to_string())),
+        Err(e) => all.push(finding(
+            "BPF programs",
+            CheckOutcome::Missing,
+            e.to_string(),
+        )),
     }
     all.push(observing());
     all.push(driver());
@@ -119,54 +128,43 @@ pub fn examine() -> Vec<Finding> {
 }
 
 fn kernel() -> Finding {
-    let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    let release = procfs::kernel_release();
     let release = release.trim();
     let version = super::precheck::version(release);
     if version >= (5, 15) {
-        finding("kernel", Verdict::Works, release)
+        finding("kernel", CheckOutcome::Works, release)
     } else {
         finding(
             "kernel",
-            Verdict::Note,
+            CheckOutcome::Note,
             format!("{release}: nvcap is tested from 5.15 on"),
         )
     }
 }
 
-/// Capabilities by bit: the ones that a trace uses.
-const RIGHTS: [(&str, u32); 4] = [
-    ("cap_bpf", 39),
-    ("cap_perfmon", 38),
-    ("cap_sys_ptrace", 19),
-    ("cap_sys_admin", 21),
-];
-
 fn rights() -> Finding {
     let effective = super::precheck::capabilities();
-    let has = |bit: u32| effective >> bit & 1 == 1;
     let names = |wanted: bool| {
-        let list: Vec<&str> = RIGHTS
-            .iter()
-            .filter(|r| has(r.1) == wanted)
-            .map(|r| r.0)
-            .collect();
-        list.join(",")
+        let all = rights::NEEDED.into_iter();
+        let list = all.filter(|c| c.is_in(effective) == wanted);
+        list.map(|c| c.name).collect::<Vec<_>>().join(",")
     };
-    if has(21) || has(39) && has(38) {
-        let lack = if has(19) {
+    if super::precheck::may_load(effective) {
+        let lack = if rights::SYS_PTRACE.is_in(effective) {
             ""
         } else {
             "; without cap_sys_ptrace only your own processes can be traced"
         };
-        finding("rights", Verdict::Works, format!("{}{lack}", names(true)))
+        finding(
+            "rights",
+            CheckOutcome::Works,
+            format!("{}{lack}", names(true)),
+        )
     } else {
         finding(
             "rights",
-            Verdict::Missing,
-            format!(
-                "{} are lacking: run it as root (sudo nvcap ...)",
-                names(false)
-            ),
+            CheckOutcome::Missing,
+            format!("{} are lacking: {}", names(false), rights::remedy!()),
         )
     }
 }
@@ -181,32 +179,36 @@ fn lockdown() -> Finding {
     match mode {
         "confidentiality" => finding(
             "kernel lockdown",
-            Verdict::Missing,
+            CheckOutcome::Missing,
             "confidentiality: BPF programs may not read memory; boot without lockdown=confidentiality",
         ),
-        _ => finding("kernel lockdown", Verdict::Works, mode),
+        _ => finding("kernel lockdown", CheckOutcome::Works, mode),
     }
 }
 
 /// Whose memory may be read: what `--how observe` and `nvcap dump` need, and no more.
 fn observing() -> Finding {
     let what = "observing without a trap";
-    if super::precheck::capabilities() >> 19 & 1 == 1 {
-        return finding(what, Verdict::Works, "--how observe: any process");
+    if rights::SYS_PTRACE.is_in(super::precheck::capabilities()) {
+        return finding(what, CheckOutcome::Works, "--how observe: any process");
     }
-    let yama = fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").unwrap_or_default();
+    let yama = procfs::ptrace_scope();
     match yama.trim() {
         "1" => finding(
             what,
-            Verdict::Works,
+            CheckOutcome::Works,
             "--how observe -- COMMAND; -p PID needs cap_sys_ptrace (kernel.yama.ptrace_scope = 1)",
         ),
         "2" | "3" => finding(
             what,
-            Verdict::Refused,
+            CheckOutcome::Refused,
             format!("kernel.yama.ptrace_scope = {}: run it as root", yama.trim()),
         ),
-        _ => finding(what, Verdict::Works, "--how observe: your own processes"),
+        _ => finding(
+            what,
+            CheckOutcome::Works,
+            "--how observe: your own processes",
+        ),
     }
 }
 
@@ -235,7 +237,7 @@ fn breakpoints(loaded: &Loaded) -> Finding {
     let Some(first) = open.first() else {
         return finding(
             what,
-            Verdict::Missing,
+            CheckOutcome::Missing,
             format!("{refusal}: {}", super::error::remedy_for_refusal(&refusal)),
         );
     };
@@ -244,14 +246,14 @@ fn breakpoints(loaded: &Loaded) -> Finding {
     if hits == 1 {
         finding(
             what,
-            Verdict::Works,
+            CheckOutcome::Works,
             format!("{} free in this thread", open.len()),
         )
     } else {
         let why = format!("a store that should have hit once was counted {hits} times");
         finding(
             what,
-            Verdict::Missing,
+            CheckOutcome::Missing,
             format!("{why}; a virtual machine without debug registers cannot be traced"),
         )
     }
@@ -269,13 +271,13 @@ fn driver() -> Finding {
             };
             finding(
                 "NVIDIA driver",
-                Verdict::Works,
+                CheckOutcome::Works,
                 format!("{}{uvm}", v.trim()),
             )
         }
         Err(_) => finding(
             "NVIDIA driver",
-            Verdict::Note,
+            CheckOutcome::Note,
             "nvidia.ko is not loaded: there is nothing to trace yet",
         ),
     }
@@ -284,14 +286,7 @@ fn driver() -> Finding {
 fn processes() -> Finding {
     let mut using = Vec::new();
     let mut hidden = 0;
-    for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
-        let Some(pid) = entry
-            .file_name()
-            .to_str()
-            .and_then(|n| n.parse::<u32>().ok())
-        else {
-            continue;
-        };
+    for pid in procfs::processes() {
         match maps::areas(pid) {
             Ok(areas) if areas.iter().any(maps::Area::is_doorbell_shape) => {
                 using.push(pid.to_string())
@@ -301,16 +296,16 @@ fn processes() -> Finding {
         }
     }
     let hidden = if hidden > 0 {
-        format!("; {hidden} processes could not be looked into")
+        format!("; processes that could not be looked into: {hidden}")
     } else {
         String::new()
     };
     if using.is_empty() {
-        finding("GPU processes", Verdict::Note, format!("none{hidden}"))
+        finding("GPU processes", CheckOutcome::Note, format!("none{hidden}"))
     } else {
         finding(
             "GPU processes",
-            Verdict::Note,
+            CheckOutcome::Note,
             format!("{}{hidden}", using.join(" ")),
         )
     }
@@ -327,7 +322,7 @@ fn lost_hits() -> Option<Finding> {
     guest.then(|| {
         finding(
             "virtual machine",
-            Verdict::Note,
+            CheckOutcome::Note,
             "some hypervisors (KVM before Linux 6.14) lose a breakpoint hit now and then, and the program gets a \
              SIGTRAP that kills it unless it handles it; do not trace what must not die in such a guest",
         )

@@ -290,19 +290,20 @@ mod tests {
     use super::*;
     use crate::source::trap::load::{LoadOptions, Loaded, OBJECT};
 
-    /// The programs and their maps, where this machine lets them be loaded.
-    fn loaded() -> Option<Loaded> {
+    /// The programs and their maps, where this machine lets them be loaded; else it is said that the test did not run.
+    fn loaded(test: &str) -> Option<Loaded> {
         let loaded = Loaded::new(LoadOptions {
             buffer: 1 << 16,
             no_bpf_loop: true,
         });
-        loaded.map_err(|e| println!("did not run: {e}")).ok()
+        let loaded = loaded.map_err(|e| println!("NOT RUN {test}: {e}"));
+        loaded.ok().map(|(loaded, _)| loaded)
     }
 
     #[test]
     fn every_program_is_in_the_object() {
         if OBJECT.is_empty() {
-            println!("did not run: built without the BPF object");
+            println!("NOT RUN every_program_is_in_the_object: built without the BPF object");
             return;
         }
         let object = Object::parse(OBJECT).unwrap();
@@ -314,7 +315,9 @@ mod tests {
     /// A function of the kernel of the shape of `nvidia_mmap`: it attaches where the kernel allows fentry at all.
     #[test]
     fn attaches_or_says_why() {
-        let Some(loaded) = loaded() else { return };
+        let Some(loaded) = loaded("attaches_or_says_why") else {
+            return;
+        };
         let mut fentry = Fentry::ready(OBJECT, loaded.maps.clone()).unwrap();
         let probe = Probe::exit("fexit_mmap", "generic_file_mmap", 2);
         match fentry.attach("vmlinux", &[probe]) {
@@ -331,7 +334,9 @@ mod tests {
 
     #[test]
     fn another_shape_is_refused() {
-        let Some(loaded) = loaded() else { return };
+        let Some(loaded) = loaded("another_shape_is_refused") else {
+            return;
+        };
         let mut fentry = Fentry::ready(OBJECT, loaded.maps.clone()).unwrap();
         for (probe, why) in [
             (

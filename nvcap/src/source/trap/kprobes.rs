@@ -15,9 +15,8 @@ use aya::{
 };
 
 use super::{
-    discover::find,
     error::{Error, Result},
-    load::failed,
+    program::{failed, find},
 };
 
 /// Program and function, returns before entries, so that no call is seen to begin whose end is not.

@@ -8,11 +8,12 @@ use std::{io, process::ExitStatus, time::Duration};
 use super::{
     discover::Way,
     error::Result,
-    session::{Options, Session, Totals},
+    session::{Session, Totals, TrapOptions},
 };
 use crate::record::Record;
 use crate::source::run::{self, Source};
 
+pub use crate::source::command::Launch;
 pub use crate::source::run::{Limits, Target};
 
 /// How it went.
@@ -47,7 +48,7 @@ impl Trap {
     ///
     /// # Errors
     /// When the kernel refuses, with the remedy.
-    pub fn new(options: Options) -> Result<Self> {
+    pub fn new(options: TrapOptions) -> Result<Self> {
         let session = Session::new(options)?;
         for line in refusals(&session) {
             log::info!("not used: {line}");
@@ -69,6 +70,9 @@ fn refusals(session: &Session) -> Vec<String> {
 impl Source for Trap {
     type End = End;
 
+    /// Nothing that is traced waits for a look of this thread: it may share a processor with the one that shows.
+    fn shown_by(&mut self, _thread: i32) {}
+
     fn expect(&mut self, pid: u32) -> Result<()> {
         self.0.expect_exec(pid)
     }
@@ -81,8 +85,12 @@ impl Source for Trap {
         self.0.step(wait, to)
     }
 
-    fn gather(&self) -> Duration {
+    fn batch_time(&self) -> Duration {
         Duration::from_micros(300)
+    }
+
+    fn most_waiting(&self) -> usize {
+        run::QUEUE
     }
 
     fn is_alive(&self) -> bool {
@@ -103,14 +111,14 @@ impl Source for Trap {
 /// # Errors
 /// When the trace cannot be made, or `each` can take no more.
 pub fn run(
-    options: Options,
+    options: TrapOptions,
     target: Target,
     limits: Limits,
     each: impl FnMut(Record) -> io::Result<()>,
     idle: impl FnMut() -> io::Result<()>,
     attached: impl FnOnce() + Send + 'static,
 ) -> Result<Outcome> {
-    super::precheck::check(&target, !options.given.is_empty())?;
+    super::precheck::check(&target, !options.named.is_empty())?;
     let make = move || Trap::new(options);
     let outcome = run::run(make, target, limits, each, idle, attached)?;
     Ok(Outcome {

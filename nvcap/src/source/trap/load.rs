@@ -1,14 +1,11 @@
 //! Loading the BPF object: offsets, maps, and the doorbell program that this kernel takes.
 
-use std::{
-    fs,
-    os::fd::{AsFd, BorrowedFd, OwnedFd},
-};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use aya::{
     Ebpf, EbpfLoader, Pod,
-    maps::{Array, HashMap, Map, MapData, PerCpuArray, ProgramArray, RingBuf},
-    programs::PerfEvent,
+    maps::{Array, HashMap, Map, MapData, ProgramArray, RingBuf},
+    programs::{PerfEvent, Program, RawTracePoint},
 };
 use nvcap_common::{
     Birth, Config, Offsets, Proc, Ranges, SiteKey, SiteValue, Stats, TokenKey, TokenValue,
@@ -19,7 +16,9 @@ use super::{
     error::{Error, Result, remedy_for_refusal},
     fentry::{Fentry, Maps},
     kprobes::Kprobes,
+    program::{failed, find},
     shared::Shared,
+    table::Tables,
 };
 
 /// The object that `cargo xtask build` compiles; empty when this program was built without it.
@@ -35,18 +34,7 @@ macro_rules! pod {
         unsafe impl Pod for $name {}
     )* };
 }
-pod!(
-    PodBirth(Birth),
-    PodConfig(Config),
-    PodOffsets(Offsets),
-    PodProc(Proc),
-    PodRanges(Ranges),
-    PodSiteKey(SiteKey),
-    PodSiteValue(SiteValue),
-    PodStats(Stats),
-    PodTokenKey(TokenKey),
-    PodTokenValue(TokenValue)
-);
+pod!(PodConfig(Config), PodOffsets(Offsets), PodProc(Proc));
 
 /// The loaded programs and their maps.
 pub struct Loaded {
@@ -60,8 +48,6 @@ pub struct Loaded {
     pub maps: Maps,
     /// The ring buffer.
     pub records: RingBuf<MapData>,
-    /// Channels and address spaces.
-    pub shared: Shared,
     /// `doorbell_loop` or `doorbell_tail`.
     pub doorbell: OwnedFd,
     /// Which of the two.
@@ -69,12 +55,8 @@ pub struct Loaded {
     /// Size of the ring buffer in bytes.
     pub buffer: u32,
     config: Array<MapData, PodConfig>,
-    stats: PerCpuArray<MapData, PodStats>,
+    tables: Tables,
     procs: HashMap<MapData, u32, PodProc>,
-    tokens: HashMap<MapData, PodTokenKey, PodTokenValue>,
-    sites: HashMap<MapData, PodSiteKey, PodSiteValue>,
-    xlate: HashMap<MapData, u32, PodRanges>,
-    births: HashMap<MapData, u32, PodBirth>,
     next_space: Array<MapData, u64>,
     uvm_sizes: Array<MapData, u32>,
     _more: ProgramArray<MapData>,
@@ -129,46 +111,12 @@ pub fn offsets(btf: &Btf) -> Result<Offsets> {
     })
 }
 
-/// The innermost cause, as a system error where it is one.
-fn cause(e: &(dyn std::error::Error + 'static)) -> String {
-    let mut text = e.to_string();
-    let mut at = e.source();
-    while let Some(inner) = at {
-        // The verifier's log is the whole story, but only its end is readable.
-        let inner_text = inner.to_string();
-        text = format!("{text}: {inner_text}");
-        at = inner.source();
-    }
-    let lines: Vec<&str> = text.lines().filter(|l| !l.trim().is_empty()).collect();
-    if lines.len() > 6 {
-        lines[lines.len() - 6..].join(" | ")
-    } else {
-        lines.join(" | ")
-    }
-}
-
-fn refused(e: &(dyn std::error::Error + 'static)) -> &'static str {
-    let mut at = Some(e);
-    while let Some(inner) = at {
-        if let Some(io) = inner.downcast_ref::<std::io::Error>() {
-            return remedy_for_refusal(io);
-        }
-        at = inner.source();
-    }
-    "`nvcap doctor` says what this machine allows"
-}
-
-/// An error of aya's, with what it was about.
-pub fn failed(what: &str, e: &(dyn std::error::Error + 'static)) -> Error {
-    Error::new(what, cause(e), refused(e))
-}
-
 impl Loaded {
-    /// Loads maps and doorbell program.
+    /// Loads maps and doorbell program. With them comes the channel table, which one part of this program alone writes.
     ///
     /// # Errors
     /// When the kernel refuses (rights, lockdown, too old), or this program was built without its BPF object.
-    pub fn new(options: LoadOptions) -> Result<Self> {
+    pub fn new(options: LoadOptions) -> Result<(Self, Shared)> {
         if OBJECT.is_empty() {
             return Err(Error::new(
                 "loading the BPF programs",
@@ -177,9 +125,11 @@ impl Loaded {
             ));
         }
         let offsets = PodOffsets(offsets(&Btf::kernel()?)?);
+        let processors = processors()?;
         let mut bpf = EbpfLoader::new()
             .override_global("OFFSETS", &offsets, true)
             .map_max_entries("RECORDS", options.buffer)
+            .map_max_entries("STATS", processors as u32)
             .load(OBJECT)
             .map_err(|e| failed("loading the BPF programs", &e))?;
 
@@ -211,34 +161,31 @@ impl Loaded {
             Shared::new(channels.fd().as_fd(), spaces.fd().as_fd())
                 .map_err(|e| Error::new("mapping the channel table", &e, remedy_for_refusal(&e)))?
         };
+        let tables = tables(&mut bpf, processors)?;
         // What the programs have to say beside records; nobody listens unless NVCAP_LOG asks.
         let log = if log::max_level() >= log::Level::Warn {
             aya_log::EbpfLogger::init(&mut bpf).ok()
         } else {
             None
         };
-        Ok(Self {
+        let loaded = Self {
             kprobes: None,
             fentry: None,
             maps,
             log,
             records: take(&mut bpf, "RECORDS")?,
-            shared,
             doorbell,
             doorbell_name,
             buffer: options.buffer,
             config: take(&mut bpf, "CONFIG")?,
-            stats: take(&mut bpf, "STATS")?,
+            tables,
             procs: take(&mut bpf, "PROCS")?,
-            tokens: take(&mut bpf, "TOKENS")?,
-            sites: take(&mut bpf, "SITES")?,
-            xlate: take(&mut bpf, "XLATE")?,
-            births: take(&mut bpf, "BIRTHS")?,
             next_space: take(&mut bpf, "NEXT_SPACE")?,
             uvm_sizes: take(&mut bpf, "UVM_SIZES")?,
             _more: more,
             bpf,
-        })
+        };
+        Ok((loaded, shared))
     }
 
     /// Passes on what the programs logged.
@@ -262,14 +209,27 @@ impl Loaded {
 
     /// Traces a process.
     pub fn set_proc(&mut self, pid: u32, proc: Proc) -> Result<()> {
-        self.procs
-            .insert(pid, PodProc(proc), 0)
+        self.tables
+            .set_proc(pid, proc)
             .map_err(|e| failed("writing PROCS", &e))
     }
 
     /// The state of a traced process.
     pub fn proc(&self, pid: u32) -> Option<Proc> {
-        self.procs.get(&pid, 0).ok().map(|p| p.0)
+        self.tables.proc(pid)
+    }
+
+    /// Every traced process.
+    pub fn procs(&self) -> impl Iterator<Item = (u32, Proc)> + '_ {
+        // What is removed meanwhile ends the walk early: the next one finds the rest.
+        let all = self.procs.iter().filter_map(std::result::Result::ok);
+        all.map(|(pid, p)| (pid, p.0))
+    }
+
+    /// Traces a process no more.
+    pub fn forget_proc(&mut self, pid: u32) {
+        // Not there is as good as removed.
+        let _ = self.tables.forget_proc(pid);
     }
 
     /// Takes a number for a new address space.
@@ -295,34 +255,40 @@ impl Loaded {
 
     /// Tells which channel a token names.
     pub fn set_token(&mut self, key: TokenKey, value: TokenValue) -> Result<()> {
-        self.tokens
-            .insert(PodTokenKey(key), PodTokenValue(value), 0)
+        self.tables
+            .set_token(key, value)
             .map_err(|e| failed("writing TOKENS", &e))
     }
 
     /// Forgets a token.
     pub fn forget_token(&mut self, key: TokenKey) {
         // Not there is as good as removed.
-        let _ = self.tokens.remove(&PodTokenKey(key));
+        let _ = self.tables.forget_token(key);
     }
 
     /// Tells what is known of a store to a doorbell.
     pub fn set_site(&mut self, key: SiteKey, value: SiteValue) -> Result<()> {
-        self.sites
-            .insert(PodSiteKey(key), PodSiteValue(value), 0)
+        self.tables
+            .set_site(key, value)
             .map_err(|e| failed("writing SITES", &e))
+    }
+
+    /// Forgets a store.
+    pub fn forget_site(&mut self, key: SiteKey) {
+        // Not there is as good as removed.
+        let _ = self.tables.forget_site(key);
     }
 
     /// Sets the address translation with this key.
     pub fn set_ranges(&mut self, key: u32, ranges: Ranges) -> Result<()> {
-        self.xlate
-            .insert(key, PodRanges(ranges), 0)
+        self.tables
+            .set_ranges(key, ranges)
             .map_err(|e| failed("writing XLATE", &e))
     }
 
     /// Who made a thread.
     pub fn birth(&self, tid: u32) -> Option<Birth> {
-        self.births.get(&tid, 0).ok().map(|b| b.0)
+        self.tables.birth(tid)
     }
 
     /// Sets the argument size of a UVM request.
@@ -331,29 +297,33 @@ impl Loaded {
         let _ = self.uvm_sizes.set(request, size, 0);
     }
 
-    /// Calls of the driver that the kernel let pass unseen ([`Fentry::left_out`]).
+    /// Calls of the driver that the kernel let pass unseen ([`Fentry::left_out`]): of any process, there is no telling.
     pub fn left_out(&self) -> u64 {
-        self.fentry.as_ref().map_or(0, Fentry::left_out)
+        let kprobes = self.bpf.programs().filter_map(|(_, program)| {
+            let Program::KProbe(program) = program else {
+                return None;
+            };
+            super::bpf::left_out(program.fd().ok()?.as_fd()).ok()
+        });
+        self.fentry.as_ref().map_or(0, Fentry::left_out) + kprobes.sum::<u64>()
     }
 
     /// The counters, summed over processors.
     pub fn stats(&self) -> Stats {
         let mut sum = Stats::default();
-        if let Ok(each) = self.stats.get(&0, 0) {
-            for PodStats(s) in each.iter() {
-                sum.hits += s.hits;
-                sum.foreign += s.foreign;
-                sum.unknown_site += s.unknown_site;
-                sum.unknown_token += s.unknown_token;
-                sum.scans += s.scans;
-                sum.deferred += s.deferred;
-                sum.cut += s.cut;
-                sum.dropped += s.dropped;
-                sum.unreadable += s.unreadable;
-                sum.contended += s.contended;
-                sum.own_put += s.own_put;
-                sum.own_put_wrong += s.own_put_wrong;
-            }
+        for s in self.tables.stats() {
+            sum.hits += s.hits;
+            sum.foreign += s.foreign;
+            sum.unknown_site += s.unknown_site;
+            sum.unknown_token += s.unknown_token;
+            sum.scans += s.scans;
+            sum.deferred += s.deferred;
+            sum.cut += s.cut;
+            sum.dropped += s.dropped;
+            sum.unreadable += s.unreadable;
+            sum.contended += s.contended;
+            sum.cached_put += s.cached_put;
+            sum.cached_put_wrong += s.cached_put_wrong;
         }
         sum
     }
@@ -408,6 +378,41 @@ where
     M::try_from(map).map_err(|e| failed(&format!("opening map {name}"), &e))
 }
 
+/// How many processors there may be: counters are kept by their numbers.
+fn processors() -> Result<usize> {
+    aya::util::nr_cpus().map_err(|(what, e)| {
+        Error::new(
+            format!("counting the processors ({what})"),
+            &e,
+            "mount sysfs at /sys",
+        )
+    })
+}
+
+/// Loads the program that reads and changes hash maps.
+fn tables(bpf: &mut Ebpf, processors: usize) -> Result<Tables> {
+    let program: &mut RawTracePoint = find(bpf, "table")?;
+    program
+        .load()
+        .map_err(|e| failed("loading the program of the tables", &e))?;
+    let program = program
+        .fd()
+        .map_err(|e| failed("opening the program of the tables", &e))?;
+    let what = "mapping the tables of the BPF programs";
+    let failed = |e: std::io::Error| Error::new(what, &e, remedy_for_refusal(&e));
+    let program = program.as_fd().try_clone_to_owned().map_err(failed)?;
+    let (Map::Array(request), Map::Array(stats)) = (map(bpf, "REQUEST")?, map(bpf, "STATS")?)
+    else {
+        return Err(Error::new(
+            what,
+            "REQUEST or STATS is no array",
+            "please report this",
+        ));
+    };
+    let (request, stats) = (request.fd().as_fd(), stats.fd().as_fd());
+    Tables::new(program, request, stats, processors).map_err(failed)
+}
+
 fn perf_program<'a>(
     bpf: &'a mut Ebpf,
     name: &str,
@@ -430,8 +435,21 @@ fn perf_program<'a>(
     Ok(program)
 }
 
+/// The doorbell program's forms, the better one first.
+const DOORBELL: [&str; 2] = ["doorbell_loop", "doorbell_tail"];
+
+/// Those of its forms that were built in.
+pub fn doorbell_programs() -> impl Iterator<Item = &'static str> {
+    // Their names are in the object's table of strings.
+    let is_there = |name: &str| {
+        let symbol = [name.as_bytes(), b"\0"].concat();
+        OBJECT.windows(symbol.len()).any(|w| w == symbol)
+    };
+    DOORBELL.into_iter().filter(move |name| is_there(name))
+}
+
 fn doorbell(bpf: &mut Ebpf, no_bpf_loop: bool) -> Result<(OwnedFd, &'static str)> {
-    let mut names = ["doorbell_loop", "doorbell_tail"].as_slice();
+    let mut names = DOORBELL.as_slice();
     if no_bpf_loop {
         names = &names[1..];
     }
@@ -454,18 +472,4 @@ fn doorbell(bpf: &mut Ebpf, no_bpf_loop: bool) -> Result<(OwnedFd, &'static str)
     Err(first_error.expect("at least one name was tried"))
 }
 
-/// Major numbers of the driver's character devices: (nvidia, nvidia-uvm), 0 where not loaded.
-pub fn majors() -> (u32, u32) {
-    let devices = fs::read_to_string("/proc/devices").unwrap_or_default();
-    let (mut nvidia, mut uvm) = (0, 0);
-    for line in devices.lines() {
-        let mut words = line.split_whitespace();
-        match (words.next().and_then(|n| n.parse().ok()), words.next()) {
-            // "nvidia-frontend" up to 535, "nvidia" after.
-            (Some(n), Some("nvidia" | "nvidia-frontend" | "nvidiactl")) => nvidia = n,
-            (Some(n), Some("nvidia-uvm")) => uvm = n,
-            _ => {}
-        }
-    }
-    (nvidia, uvm)
-}
+pub use crate::source::memory::devices::majors;

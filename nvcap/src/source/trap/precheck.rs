@@ -1,6 +1,6 @@
 //! What can be told before anything is loaded: the commonest mistakes, each with its remedy.
 
-use std::{fs, io, path::Path};
+use std::{fs, io};
 
 use super::{
     error::{Error, Result},
@@ -8,17 +8,18 @@ use super::{
     load::majors,
 };
 
-const CAP_SYS_PTRACE: u32 = 19;
-const CAP_SYS_ADMIN: u32 = 21;
-const CAP_PERFMON: u32 = 38;
-const CAP_BPF: u32 = 39;
+use crate::procfs;
+use crate::source::rights;
 
 /// The effective capabilities of this process, a bit each.
 pub fn capabilities() -> u64 {
-    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let line = status.lines().find_map(|l| l.strip_prefix("CapEff:"));
-    line.and_then(|v| u64::from_str_radix(v.trim(), 16).ok())
-        .unwrap_or(0)
+    procfs::status_bits("self", "CapEff").unwrap_or(0)
+}
+
+/// Whether these capabilities allow to load BPF programs.
+pub fn may_load(effective: u64) -> bool {
+    let both = rights::BPF.is_in(effective) && rights::PERFMON.is_in(effective);
+    both || rights::SYS_ADMIN.is_in(effective)
 }
 
 /// Whether BPF programs may be loaded and read memory, on a kernel that has what they need, and are told ids that this
@@ -29,13 +30,14 @@ pub fn capabilities() -> u64 {
 pub fn rights() -> Result<()> {
     kernel()?;
     namespace()?;
-    let has = |bit: u32| capabilities() >> bit & 1 == 1;
-    if !(has(CAP_SYS_ADMIN) || has(CAP_BPF) && has(CAP_PERFMON)) {
+    if !may_load(capabilities()) {
         return Err(Error::new(
             "tracing",
             "this user may not load BPF programs",
-            "run it as root (sudo nvcap ...) or give it cap_bpf,cap_perfmon,cap_sys_ptrace+ep (setcap); \
-             --how observe needs neither for your own processes",
+            concat!(
+                rights::remedy!(),
+                "; --how observe needs neither for your own processes"
+            ),
         ));
     }
     let lockdown = fs::read_to_string("/sys/kernel/security/lockdown").unwrap_or_default();
@@ -56,7 +58,7 @@ pub fn rights() -> Result<()> {
 pub fn check(target: &Target, given: bool) -> Result<()> {
     if let Target::Pids(pids) = target {
         for pid in pids {
-            if !Path::new(&format!("/proc/{pid}")).exists() {
+            if !procfs::exists(*pid) {
                 return Err(Error::new(
                     format!("attaching to process {pid}"),
                     "there is no such process",
@@ -65,14 +67,13 @@ pub fn check(target: &Target, given: bool) -> Result<()> {
             }
         }
     }
-    let has = |bit: u32| capabilities() >> bit & 1 == 1;
     rights()?;
     if let Target::Pids(pids) = target {
         for pid in pids {
-            if let Err(e) = fs::File::open(format!("/proc/{pid}/mem"))
+            if let Err(e) = procfs::mem::Memory::open(*pid)
                 && matches!(e.kind(), io::ErrorKind::PermissionDenied)
             {
-                let right = if has(CAP_SYS_PTRACE) {
+                let right = if rights::SYS_PTRACE.is_in(capabilities()) {
                     ""
                 } else {
                     " with cap_sys_ptrace"
@@ -107,10 +108,9 @@ pub fn version(release: &str) -> (u32, u32) {
 }
 
 fn kernel() -> Result<()> {
-    let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
-    let release = release.trim();
+    let release = procfs::kernel_release();
     // An unreadable release is no reason to refuse.
-    if release.is_empty() || version(release) >= OLDEST {
+    if release.is_empty() || version(&release) >= OLDEST {
         return Ok(());
     }
     Err(Error::new(

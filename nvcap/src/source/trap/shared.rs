@@ -7,11 +7,11 @@ use std::{
     sync::atomic::{AtomicU32, AtomicU64, Ordering},
 };
 
-use nvcap_common::{Channel, Space};
+use nvcap_common::{SharedChannel, Space};
 
 /// An array map's values, mapped.
 #[derive(Debug)]
-struct Mapped {
+pub(super) struct Mapped {
     base: NonNull<u8>,
     len: usize,
 }
@@ -20,7 +20,8 @@ struct Mapped {
 unsafe impl Send for Mapped {}
 
 impl Mapped {
-    fn new(map: BorrowedFd<'_>, bytes: usize) -> io::Result<Self> {
+    /// Maps the first `bytes` of an array map's values.
+    pub(super) fn new(map: BorrowedFd<'_>, bytes: usize) -> io::Result<Self> {
         // SAFETY: sysconf has no preconditions.
         let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) } as usize;
         let len = bytes.next_multiple_of(page);
@@ -42,6 +43,14 @@ impl Mapped {
         let base = NonNull::new(p.cast()).ok_or_else(|| io::Error::other("mmap gave address 0"))?;
         Ok(Self { base, len })
     }
+
+    /// The address of value number `index`, each of which is a T.
+    pub(super) fn at<T>(&self, index: usize) -> *mut T {
+        let end = (index + 1).saturating_mul(size_of::<T>());
+        assert!(end <= self.len, "value {index} is not mapped");
+        // SAFETY: within the mapping.
+        unsafe { self.base.as_ptr().cast::<T>().add(index) }
+    }
 }
 
 impl Drop for Mapped {
@@ -57,6 +66,8 @@ pub struct Shared {
     channels: Mapped,
     spaces: Mapped,
     used: u32,
+    /// Indexes of channels that are gone for good.
+    free: Vec<u32>,
 }
 
 macro_rules! atomic {
@@ -77,26 +88,43 @@ impl Shared {
         Ok(Self {
             channels: Mapped::new(
                 channels,
-                size(nvcap_common::MAX_CHANNELS, size_of::<Channel>()),
+                size(nvcap_common::MAX_CHANNELS, size_of::<SharedChannel>()),
             )?,
             spaces: Mapped::new(spaces, size(nvcap_common::MAX_SPACES, size_of::<Space>()))?,
             used: 0,
+            free: Vec::new(),
         })
     }
 
-    fn channel(&self, index: u32) -> *mut Channel {
+    /// In memory of its own.
+    #[cfg(test)]
+    pub(super) fn in_memory() -> Self {
+        use std::{
+            fs::File,
+            os::fd::{AsFd, FromRawFd},
+        };
+
+        let file = |one: usize, most: u32| {
+            // SAFETY: the name is a C string.
+            let fd = unsafe { libc::memfd_create(c"table".as_ptr(), libc::MFD_CLOEXEC) };
+            assert!(fd >= 0, "{}", io::Error::last_os_error());
+            // SAFETY: a new descriptor that nobody else has.
+            let file = unsafe { File::from_raw_fd(fd) };
+            let bytes = (one * most as usize).next_multiple_of(1 << 16);
+            file.set_len(bytes as u64).unwrap();
+            file
+        };
+        let channels = file(size_of::<SharedChannel>(), nvcap_common::MAX_CHANNELS);
+        let spaces = file(size_of::<Space>(), nvcap_common::MAX_SPACES);
+        Self::new(channels.as_fd(), spaces.as_fd()).unwrap()
+    }
+
+    fn channel(&self, index: u32) -> *mut SharedChannel {
         assert!(
             index < nvcap_common::MAX_CHANNELS,
             "channel index {index} is not one"
         );
-        // SAFETY: index is in range.
-        unsafe {
-            self.channels
-                .base
-                .as_ptr()
-                .cast::<Channel>()
-                .add(index as usize)
-        }
+        self.channels.at(index as usize)
     }
 
     fn head(&self, space: u32) -> &AtomicU32 {
@@ -104,29 +132,23 @@ impl Shared {
             space < nvcap_common::MAX_SPACES,
             "address space {space} is not one"
         );
+        let space = self.spaces.at::<Space>(space as usize);
         // SAFETY: in range, aligned, and only this program writes it.
-        unsafe {
-            AtomicU32::from_ptr(
-                &raw mut (*self
-                    .spaces
-                    .base
-                    .as_ptr()
-                    .cast::<Space>()
-                    .add(space as usize))
-                .head,
-            )
-        }
+        unsafe { AtomicU32::from_ptr(&raw mut (*space).head) }
     }
 
     /// Makes a channel known to the BPF programs; `None` when there is no room for more.
-    pub fn add(&mut self, channel: Channel) -> Option<u32> {
-        if self.used == nvcap_common::MAX_CHANNELS {
-            return None;
-        }
-        let index = self.used;
-        self.used += 1;
+    pub fn add(&mut self, channel: SharedChannel) -> Option<u32> {
+        let index = match self.free.pop() {
+            Some(index) => index,
+            None if self.used == nvcap_common::MAX_CHANNELS => return None,
+            None => {
+                self.used += 1;
+                self.used - 1
+            }
+        };
         let head = self.head(channel.space);
-        let channel = Channel {
+        let channel = SharedChannel {
             next: head.load(Ordering::SeqCst),
             ..channel
         };
@@ -136,8 +158,15 @@ impl Shared {
         Some(index)
     }
 
+    /// An address space that no process has any more: the places of its channels may be taken by others. Nobody walks
+    /// its list, and what was captured of it has been taken out of the ring buffer.
+    pub fn free(&mut self, space: u32, channels: &[u32]) {
+        self.head(space).store(0, Ordering::SeqCst);
+        self.free.extend_from_slice(channels);
+    }
+
     /// A copy of a channel's state.
-    pub fn get(&self, index: u32) -> Channel {
+    pub fn get(&self, index: u32) -> SharedChannel {
         // SAFETY: in range; a torn copy of counters is harmless.
         unsafe { self.channel(index).read_volatile() }
     }

@@ -1,41 +1,61 @@
-//! What the session knows of an address space and of a channel in it.
+//! What the session knows of a channel, and of the doorbells of an address space.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 
 use crate::{
     record::{ChannelId, CpuVa},
     source::memory::ring,
 };
 
-/// An address space: a process between two execs, with the children that share its mappings.
+/// The doorbell words of an address space, by address, with the GPU that each belongs to where that is known.
 #[derive(Debug, Default)]
-pub struct SpaceState {
-    /// Processes in it.
-    pub pids: BTreeSet<u32>,
-    /// Doorbell words, with the GPU they belong to.
-    pub doorbells: Vec<(u64, u32)>,
-    /// Indexes of its channels.
-    pub channels: Vec<u32>,
-    /// When it was last searched for rings and all of them were followed, ns.
-    pub searched: u64,
-    /// When its memory may be searched for rings again; none where all of its life was seen.
-    pub search: Option<Search>,
+pub struct Doorbells(BTreeMap<u64, Option<u32>>);
+
+impl Doorbells {
+    /// Adds a word. What is known of its GPU stays known.
+    pub fn add(&mut self, address: u64, gpu: Option<u32>) {
+        let known = self.0.entry(address).or_default();
+        *known = gpu.or(*known);
+    }
+
+    /// The GPU of a word, where that is known.
+    pub fn gpu(&self, address: u64) -> Option<u32> {
+        self.0.get(&address).copied().flatten()
+    }
+
+    /// The words that a channel of this GPU may be rung by. With each: whether that is certain; where one of the two
+    /// GPUs is not known it may be another's.
+    pub fn of_channel(&self, gpu: Option<u32>) -> impl Iterator<Item = (u64, bool)> + '_ {
+        self.0
+            .iter()
+            .filter(move |(_, own)| may_be_same(**own, gpu))
+            .map(move |(address, own)| (*address, own.is_some() && *own == gpu))
+    }
+
+    /// The other words of the GPU that a word is known to belong to.
+    pub fn beside(&self, rung: u64) -> Vec<u64> {
+        let Some(gpu) = self.gpu(rung) else {
+            return Vec::new();
+        };
+        let same = self.0.iter().filter(|(_, own)| **own == Some(gpu));
+        same.map(|(address, _)| *address)
+            .filter(|address| *address != rung)
+            .collect()
+    }
 }
 
-/// When memory may be searched for rings again.
-#[derive(Clone, Copy, Debug)]
-pub struct Search {
-    /// Not before this time, ns.
-    pub next: u64,
-    /// Time between the last search and that one, ns.
-    pub pause: u64,
+/// Two GPUs may be the same one: they are, or one is not known.
+pub fn may_be_same(one: Option<u32>, other: Option<u32>) -> bool {
+    one.is_none() || other.is_none() || one == other
 }
 
 /// A channel in the BPF programs' table.
 #[derive(Clone, Debug)]
 pub struct ChannelState {
-    /// Its number in the trace.
-    pub id: ChannelId,
+    /// Its number in the trace; none before it is certain that there is such a channel.
+    pub id: Option<ChannelId>,
+    /// The driver model's number of it.
+    pub model_id: Option<ChannelId>,
     /// Address space.
     pub space: u32,
     /// GPU.
@@ -43,7 +63,7 @@ pub struct ChannelState {
     /// Token, where known.
     pub token: Option<u32>,
     /// The driver told the token (else it was concluded).
-    pub token_told: bool,
+    pub token_certain: bool,
     /// Ring entries.
     pub entries: u32,
     /// Address of the ring.
@@ -81,4 +101,50 @@ impl ChannelState {
 /// Address of the doorbell in a USERMODE page.
 pub fn doorbell_of(page: CpuVa) -> u64 {
     page.0 + 0x90
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn words(of: impl Iterator<Item = (u64, bool)>) -> Vec<(u64, bool)> {
+        of.collect()
+    }
+
+    #[test]
+    fn a_gpu_that_is_not_known_is_not_gpu_0() {
+        let mut doorbells = Doorbells::default();
+        doorbells.add(0x1090, Some(0));
+        doorbells.add(0x2090, None);
+        doorbells.add(0x3090, Some(1));
+        assert_eq!(
+            [0x1090, 0x2090, 0x3090, 0x4090].map(|a| doorbells.gpu(a)),
+            [Some(0), None, Some(1), None]
+        );
+        // It may be the doorbell of any GPU's channel, and is certain to be none's.
+        let of = |gpu| words(doorbells.of_channel(gpu));
+        assert_eq!(of(Some(0)), [(0x1090, true), (0x2090, false)]);
+        assert_eq!(of(Some(1)), [(0x2090, false), (0x3090, true)]);
+        assert_eq!(
+            of(None),
+            [(0x1090, false), (0x2090, false), (0x3090, false)]
+        );
+        // That it was rung says nothing against the pages of GPU 0, and the other way round.
+        doorbells.add(0x5090, Some(0));
+        assert_eq!(doorbells.beside(0x2090), [0; 0]);
+        assert_eq!(doorbells.beside(0x1090), [0x5090]);
+    }
+
+    #[test]
+    fn what_is_known_of_a_doorbell_s_gpu_stays_known() {
+        let mut doorbells = Doorbells::default();
+        doorbells.add(0x1090, None);
+        doorbells.add(0x1090, Some(1));
+        doorbells.add(0x1090, None);
+        assert_eq!(doorbells.gpu(0x1090), Some(1));
+        assert_eq!(words(doorbells.of_channel(Some(1))), [(0x1090, true)]);
+        // The address is mapped anew, of another GPU.
+        doorbells.add(0x1090, Some(0));
+        assert_eq!(words(doorbells.of_channel(Some(1))), []);
+    }
 }

@@ -15,14 +15,19 @@ use crate::setup::{LIMIT, expect_result, need_tracing, plan, plan_args, sized};
 
 /// Attaches to `pid` with these flags, and comes back when it watches.
 pub fn attach(pid: u32, trace: &Path, channels: PathBuf, flags: &[OsString]) -> Result<Running> {
-    let mut args: Vec<OsString> = vec![
-        "--json".into(),
-        "-vv".into(),
-        "-e".into(),
-        "type=submission,entry".into(),
-        "-o".into(),
-        trace.into(),
-    ];
+    let shown = ["-vv", "-e", "type=submission,entry"];
+    attach_showing(&shown, pid, trace, channels, flags)
+}
+
+fn attach_showing(
+    shown: &[&str],
+    pid: u32,
+    trace: &Path,
+    channels: PathBuf,
+    flags: &[OsString],
+) -> Result<Running> {
+    let mut args: Vec<OsString> = shown.iter().map(OsString::from).collect();
+    args.extend(["--json".into(), "-o".into(), trace.into()]);
     args.extend([
         "-p".into(),
         pid.to_string().into(),
@@ -69,6 +74,43 @@ fn from_waiting(before: u64, args: &[&str], flags: &[OsString]) -> Result<()> {
 /// Attached while it waits in the middle: from the next submission on, every one.
 pub fn waiting_process() -> Result<()> {
     from_waiting(7, &["--threads=4"], &[])
+}
+
+/// What it does is understood from the middle as from the start: no class was seen bound, and no launch is missed for
+/// that.
+fn understood(flags: &[OsString]) -> Result<()> {
+    let before = 7;
+    let mut plan = plan(27, sized(600, 300));
+    plan.channels = softgpu::layout::Channel::first(6, crate::setup::gpus());
+    let folder = Folder::new()?;
+    let trace = folder.file("trace.json");
+    let mut gpu = waiting(
+        &plan,
+        &["--threads=2", "--before-wait=7", crate::observe::LINGER],
+    )?;
+    let shown = ["-e", "type=operation"];
+    let nvcap = attach_showing(&shown, gpu.pid(), &trace, folder.channels()?, flags)?;
+    gpu.write(b"g")?;
+    gpu.end(LIMIT)?.expect_code(0)?;
+    let ended = nvcap.end(Duration::from_secs(20))?;
+    ended.expect_code(0)?;
+    ensure!(
+        !ended.stderr.contains("UNDERSTOOD"),
+        "not all was understood: {}",
+        ended.stderr
+    );
+    live::operations::verify(&trace, &plan, before)
+}
+
+/// By the trap.
+pub fn operations() -> Result<()> {
+    need_tracing()?;
+    understood(&[])
+}
+
+/// And by observing.
+pub fn operations_observed() -> Result<()> {
+    understood(&["--how=observe".into()])
 }
 
 /// Attached before its first submission: all of them.

@@ -156,8 +156,8 @@ pub fn child_status() -> Result<()> {
         let mut args: Vec<OsString> =
             vec!["-q".into(), "--channels".into(), folder.channels()?.into()];
         args.extend(flags.iter().map(OsString::from));
-        // 0 channels is an error of the software GPU's: status 1.
-        args.extend(["--".into(), softgpu()?.into(), "--channels=0".into()]);
+        let script = format!("{} --submissions=50; exit 1", softgpu()?.display());
+        args.extend(["--".into(), "/bin/sh".into(), "-c".into(), script.into()]);
         let ended = Running::start(&nvcap()?, args)?.end(LIMIT)?;
         ended.expect_code(code)?;
         ensure!(

@@ -2,17 +2,28 @@
 //! process's memory may be read.
 
 use std::ffi::OsString;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use live::harness::not_run;
 use live::programs::{Ended, Folder, Running, nvcap, softgpu};
 use live::verify::{Expected, Extent, verify};
+use nvcap::output::dump::Status;
 use serde_json::Value;
 use softgpu::hang::{BLOCK, GRID, ORPHAN, ORPHAN_PAYLOAD, PROGRAM, QUEUED, end_of};
 use softgpu::layout::{CHANNELS, Channel, ENTRIES};
 use softgpu::plan::Plan;
 use softgpu::stream::{Shape, semaphore};
+
+/// What a look at a process that goes on may end with.
+const SEEN: [i32; 5] = [
+    Status::Idle as i32,
+    Status::Unread as i32,
+    Status::Moving as i32,
+    Status::Busy as i32,
+    Status::Unknown as i32,
+];
 
 const LIMIT: Duration = Duration::from_secs(60);
 
@@ -55,9 +66,10 @@ fn dump(gpu: &Running, args: &[&str]) -> Result<Ended> {
     Running::start(&nvcap()?, all)?.end(LIMIT)
 }
 
-fn one_look(gpu: &Running, args: &[&str]) -> Result<Value> {
+/// One look (or two: `--watch`) that ends with this status.
+fn one_look(gpu: &Running, args: &[&str], status: Status) -> Result<Value> {
     let ended = dump(gpu, &[&["--json"], args].concat())?;
-    ended.expect_code(0)?;
+    ended.expect_code(status.code().into())?;
     let look: Value = serde_json::from_str(&ended.stdout).context("the dump is no JSON")?;
     Ok(look["processes"][0].clone())
 }
@@ -133,7 +145,7 @@ pub fn channels_and_tokens() -> Result<()> {
     let mut gpu = start(&plan, &["--linger-ms=60000"])?;
     gpu.wait_until("done", LIMIT, |r| r.stdout().contains("done image=0"))?;
     // No ring is left that shows its beginning, and this machine has no GPU that tells its chip.
-    let process = one_look(&gpu, &["--chip=GH100"])?;
+    let process = one_look(&gpu, &["--chip=GH100"], Status::Idle)?;
     ensure!(process["verdict"] == "idle", "{}", process["verdict"]);
     for (i, c) in plan.channels.iter().enumerate() {
         let seen = channel(&process, c.token())?;
@@ -154,8 +166,14 @@ fn hung(kind: &str) -> Result<(Running, Value)> {
     let mut gpu = start(&plan(70, 8, 4000), &["--hang", kind, "--linger-ms=60000"])?;
     gpu.wait_until("hung", LIMIT, |r| r.stdout().contains("hung "))?;
     // However few entries are asked for, what runs and who releases what is looked for further back.
-    let process = one_look(&gpu, &["--watch=0.3", "--last=1"])?;
+    let process = one_look(&gpu, &["--watch=0.3", "--last=1"], Status::Hang)?;
     ensure!(process["verdict"] == "hang", "{}", process["says"]);
+    let process_once = one_look(&gpu, &["--last=1"], Status::Busy)?;
+    ensure!(
+        process_once["verdict"] == "busy",
+        "{}",
+        process_once["says"]
+    );
     Ok((gpu, process))
 }
 
@@ -246,7 +264,7 @@ pub fn slow_kernels() -> Result<()> {
     let mut gpu = start(&plan(71, 8, 4000), &["--hang=slow", "--linger-ms=60000"])?;
     gpu.wait_until("done", LIMIT, |r| r.stdout().contains("done image=0"))?;
     let ended = dump(&gpu, &["--json", "--watch=1"])?;
-    ended.expect_code(0)?;
+    ended.expect_code(Status::Moving.code().into())?;
     let look: Value = serde_json::from_str(&ended.stdout)?;
     let process = &look["processes"][0];
     ensure!(process["verdict"] == "moving", "{}", process["says"]);
@@ -327,7 +345,11 @@ pub fn killed_meanwhile() -> Result<()> {
         gpu.signal(libc::SIGKILL)?;
         let ended = nvcap.end(LIMIT)?;
         let code = ended.code()?;
-        ensure!(matches!(code, 0 | 1 | 3), "status {code}\n{}", ended.stderr);
+        ensure!(
+            SEEN.contains(&code) || code == 1,
+            "status {code}\n{}",
+            ended.stderr
+        );
         ensure!(!ended.stderr.contains("panicked"), "{}", ended.stderr);
         if code == 1 {
             ensure!(ended.stderr.lines().count() == 1, "{}", ended.stderr);
@@ -347,7 +369,13 @@ pub fn unmapped_meanwhile() -> Result<()> {
     while gpu.runs() {
         let ended = dump(&gpu, &["--last=100", "--json"])?;
         let code = ended.code()?;
-        ensure!(matches!(code, 0 | 1 | 3), "status {code}\n{}", ended.stderr);
+        // Between an exec and the first file of the driver it uses no GPU.
+        let no_gpu = i32::from(Status::NoGpu.code());
+        ensure!(
+            SEEN.contains(&code) || code == 1 || code == no_gpu,
+            "status {code}\n{}",
+            ended.stderr
+        );
         ensure!(!ended.stderr.contains("panicked"), "{}", ended.stderr);
         looks += 1;
     }
@@ -364,6 +392,50 @@ pub fn all_processes() -> Result<()> {
     let look: Value = serde_json::from_str(&ended.stdout)?;
     let pids = look["processes"].as_array().context("no processes")?;
     ensure!(pids.iter().any(|p| p["pid"] == gpu.pid()), "{pids:?}");
+    Ok(())
+}
+
+/// Of several processes the worst decides; one that uses no GPU is said to, and is no reason to fail.
+pub fn statuses() -> Result<()> {
+    let mut idle = start(&plan(77, 4, 100), &["--linger-ms=60000"])?;
+    idle.wait_until("done", LIMIT, |r| r.stdout().contains("done image=0"))?;
+    let (hung, _) = hung("lost")?;
+    let other = Running::start(Path::new("sleep"), ["60"])?;
+    let [idle, hung, other] = [&idle, &hung, &other].map(|r| r.pid().to_string());
+    for (pids, status) in [
+        (vec![&idle], Status::Idle),
+        (vec![&other], Status::NoGpu),
+        (vec![&idle, &other], Status::NoGpu),
+        (vec![&hung, &idle], Status::Busy),
+        (vec![&other, &hung, &idle], Status::Busy),
+    ] {
+        let mut args = vec!["dump"];
+        args.extend(pids.iter().flat_map(|pid| ["-p", pid.as_str()]));
+        let ended = Running::start(&nvcap()?, &args)?.end(LIMIT)?;
+        ended
+            .expect_code(status.code().into())
+            .with_context(|| format!("{args:?}"))?;
+        ensure!(
+            ended.stderr.contains("uses no GPU") == pids.contains(&&other),
+            "{}",
+            ended.stderr
+        );
+        args.push("--watch=0.2");
+        let ended = Running::start(&nvcap()?, &args)?.end(LIMIT)?;
+        let status = match status {
+            Status::Busy => Status::Hang,
+            same => same,
+        };
+        ended
+            .expect_code(status.code().into())
+            .with_context(|| format!("{args:?}"))?;
+    }
+    let args = ["dump", "-p", &hung, "-p", "4194304"];
+    for (watch, status) in [(None, Status::Error), (Some("--watch=0.2"), Status::Hang)] {
+        let ended = Running::start(&nvcap()?, args.into_iter().chain(watch))?.end(LIMIT)?;
+        ended.expect_code(status.code().into())?;
+        ensure!(ended.stderr.contains("no such process"), "{}", ended.stderr);
+    }
     Ok(())
 }
 

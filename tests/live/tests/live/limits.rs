@@ -147,3 +147,84 @@ pub fn text() -> Result<()> {
     ensure!(!text.contains('\u{1b}'), "colour in a file");
     Ok(())
 }
+
+/// A command's standard output is its own: what nvcap shows goes to standard error, or where `-o` says.
+pub fn output_apart() -> Result<()> {
+    need_tracing()?;
+    let folder = Folder::new()?;
+    let plan = plan(53, 300);
+    let mut args = plan_args(&plan);
+    args.push("--threads=2".to_owned());
+    let args: Vec<&str> = args.iter().map(String::as_str).collect();
+    let untraced = Running::start(&softgpu()?, &args)?.end(LIMIT)?;
+    let same_lines = untraced.stdout.lines().count();
+    let objects = |text: &str| text.lines().filter(|l| l.starts_with('{')).count();
+    let whole = |text: &str| {
+        let lines = text.lines().filter(|l| l.starts_with('{'));
+        lines
+            .map(serde_json::from_str::<serde_json::Value>)
+            .collect::<Result<Vec<_>, _>>()
+    };
+
+    let ended = run(&["--json"], &args, &folder)?;
+    ended.expect_code(0)?;
+    expect_result(&ended.stdout, &plan)?;
+    ensure!(
+        ended.stdout.lines().count() == same_lines,
+        "{}",
+        ended.stdout
+    );
+    let last = whole(&ended.stderr)?.pop();
+    ensure!(
+        last.is_some_and(|l| l["type"] == "ledger" && l["submissions"] == 300),
+        "{}",
+        ended.stderr
+    );
+
+    let ended = run(&["--json", "-o", "-"], &args, &folder)?;
+    ended.expect_code(0)?;
+    ensure!(objects(&ended.stdout) > 300, "{}", ended.stdout);
+    ensure!(objects(&ended.stderr) == 0, "{}", ended.stderr);
+
+    let ended = run(&["-q"], &args, &folder)?;
+    ended.expect_code(0)?;
+    ensure!(ended.stderr.contains("complete: 300"), "{}", ended.stderr);
+    ensure!(!ended.stdout.contains("complete:"), "{}", ended.stdout);
+    Ok(())
+}
+
+/// `nvcap -p PID | head`: nvcap ends quietly when its reader does, and the program goes on.
+pub fn reader_gone() -> Result<()> {
+    use std::io::Read as _;
+    use std::process::{Command, Stdio};
+
+    need_tracing()?;
+    let plan = plan(54, 4000);
+    let folder = Folder::new()?;
+    let mut gpu = waiting(&plan, &["--threads=2", "--sleep-us=500"])?;
+    let mut nvcap = Command::new(nvcap()?)
+        .args(["-vv", "-p", &gpu.pid().to_string(), "--channels"])
+        .arg(folder.channels()?)
+        .env(nvcap::source::memory::devices::BY_NAME, "1")
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()?;
+    gpu.write(b"g")?;
+    let mut line = [0; 80];
+    let mut stdout = nvcap.stdout.take();
+    if let Some(out) = &mut stdout {
+        out.read_exact(&mut line)?;
+    }
+    drop(stdout);
+    let ended = nvcap.wait_with_output()?;
+    ensure!(gpu.runs(), "the software GPU ended too early for this test");
+    let said = String::from_utf8_lossy(&ended.stderr);
+    ensure!(ended.status.code() == Some(0), "{}: {said}", ended.status);
+    ensure!(
+        said.lines().count() == 1 && said.contains("attached"),
+        "{said}"
+    );
+    let ended = gpu.end(LIMIT)?;
+    ended.expect_code(0)?;
+    expect_result(&ended.stdout, &plan)
+}

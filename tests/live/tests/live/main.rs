@@ -2,13 +2,19 @@
 
 mod attach;
 mod capture;
+mod channels;
 mod death;
 mod dump;
+mod edges;
 mod limits;
 mod observe;
+mod observe_ends;
 mod observe_rights;
+mod observe_sleep;
 mod refusals;
 mod setup;
+mod times;
+mod users;
 
 use std::process::ExitCode;
 
@@ -17,24 +23,33 @@ use live::harness::{Test, main as run};
 fn main() -> ExitCode {
     macro_rules! tests {
         ($($group:ident: $($name:ident)*;)*) => {
-            [$($(Test { name: concat!(stringify!($group), "::", stringify!($name)), run: $group::$name },)*)*]
+            [$($(Test::new(concat!(stringify!($group), "::", stringify!($name)), $group::$name),)*)*]
         };
     }
     run(&tests! {
-        setup: the_verifier_finds_faults stores_trap stores_trap_in_heirs the_plan_is_what_memory_held;
-        capture: one_thread eight_threads ring_wrap big_entries bursts wide_bursts without_bpf_loop thread_churn shared_channels
-            late_doorbells own_put own_put_stuck own_put_ahead both_pages fork_shared fork_own fork_and_exec exec exec_from_thread many_events lagging_get many_submissions operations;
-        attach: waiting_process running_process first_submissions two_processes churning_process
+        setup: the_verifier_finds_faults stores_trap stores_trap_in_heirs the_plan_is_what_memory_held
+            no_operations_on_maps;
+        capture: one_thread gpu_not_named eight_threads ring_wrap big_entries bursts wide_bursts without_bpf_loop thread_churn shared_channels
+            late_doorbells cached_put cached_put_stuck cached_put_ahead both_pages fork_shared fork_own fork_and_exec exec exec_from_thread many_execs many_events lagging_get many_submissions operations;
+        attach: operations operations_observed waiting_process running_process first_submissions two_processes churning_process
             exec_afterwards fork_afterwards exits_meanwhile doorbell_flags;
         death: kill_nvcap_attached kill_nvcap_parent kill_target interrupt_nvcap terminate_nvcap child_status trap_signal;
         dump: whole_history last_thousand last_few bursts channels_and_tokens spinning_kernel lost_kernel orphaned_wait cycle
-            slow_kernels running_process killed_meanwhile unmapped_meanwhile all_processes refusals;
-        limits: max_submissions duration no_follow quiet text;
+            slow_kernels running_process killed_meanwhile unmapped_meanwhile all_processes statuses refusals;
+        limits: max_submissions duration no_follow quiet text output_apart reader_gone;
+        edges: end_not_told command_s_end_not_told output_not_read output_is_full more_channels_than_room;
+        channels: numbers_after_exec numbers_when_attached remains_are_none the_last_remains_are_none wrong_doorbell_rung wrong_doorbell_not_mapped
+            wrong_doorbell_short never_there memory_is_bounded;
         refusals: not_root not_root_other_process process_gone no_debug_register doorbell_not_mapped
             bad_channels_file missing_channels_file no_driver no_target missing_command;
-        observe: rates found_channels glances found_when_attached tokens_of_found_channels ring_wrap bursts big_entries lagging_get many_threads fork_shared fork_and_exec exec
+        observe: rates any_name found_channels peeks found_when_attached tokens_of_found_channels ring_wrap bursts big_entries lagging_get many_threads fork_shared fork_and_exec exec
             waiting_process first_submissions running_process kill_target kill_nvcap interrupt_nvcap limits
-            laps_are_counted the_budget_is_kept;
+            laps_are_counted the_budget_is_kept children_without_gpu memory_is_bounded;
+        observe_ends: short_commands short_commands_that_unmap never_stopped killed_commands signals_pass children nvcap_killed attached
+            channels_that_are_none;
+        observe_sleep: wakes_up naps killed_in_its_sleep;
+        users: of_sudo named traced thread_id;
+        times: eight_threads small_buffer observed;
         observe_rights: own_process_without_root other_process_without_root auto_without_root nothing_to_observe;
     })
 }

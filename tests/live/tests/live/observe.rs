@@ -24,7 +24,7 @@ use crate::setup::{LIMIT, expect_result, gpus, plan, plan_args};
 pub const LINGER: &str = "--linger-ms=150";
 
 /// Where a software GPU looks as a CUDA process does from outside: its channels are found, not named.
-const FILES: &str = "--files";
+pub const FILES: &str = "--files";
 
 /// nvcap's options; `args` are the software GPU's.
 pub fn options(
@@ -51,27 +51,39 @@ pub fn options(
     Ok(options)
 }
 
-struct Observed {
-    ended: Ended,
-    trace: PathBuf,
+pub struct Observed {
+    pub ended: Ended,
+    pub trace: PathBuf,
     _folder: Folder,
 }
 
+impl Observed {
+    /// `folder` is where the trace is.
+    pub fn new(ended: Ended, trace: PathBuf, folder: Folder) -> Self {
+        Self {
+            ended,
+            trace,
+            _folder: folder,
+        }
+    }
+}
+
 /// Runs the plan under `nvcap --how observe`.
-fn observe(plan: &Plan, args: &[&str], flags: &[&str]) -> Result<Observed> {
+pub fn observe(plan: &Plan, args: &[&str], flags: &[&str]) -> Result<Observed> {
+    observe_program(&softgpu()?, plan, args, flags)
+}
+
+/// As [`observe`], with the software GPU under another name.
+fn observe_program(program: &Path, plan: &Plan, args: &[&str], flags: &[&str]) -> Result<Observed> {
     let folder = Folder::new()?;
     let trace = folder.file("trace.json");
     let mut command = options(&trace, &folder, args, flags)?;
-    command.extend(["--".into(), softgpu()?.into()]);
+    command.extend(["--".into(), program.into()]);
     command.extend(plan_args(plan).into_iter().map(OsString::from));
     command.push(LINGER.into());
     command.extend(args.iter().map(OsString::from));
     let ended = Running::start(&nvcap()?, command)?.end(LIMIT)?;
-    Ok(Observed {
-        ended,
-        trace,
-        _folder: folder,
-    })
+    Ok(Observed::new(ended, trace, folder))
 }
 
 /// All of the plan, and nothing of it missing. Where another program had the processor for so long that a ring
@@ -107,8 +119,34 @@ fn whole(plan: Plan, args: &[&str]) -> Result<Report> {
     anyhow::bail!("four times in a row a ring lapped: the machine is too busy for this test")
 }
 
+/// A process's name is bytes: one that is not UTF-8 is no sign that it has ended.
+pub fn any_name() -> Result<()> {
+    use std::os::unix::ffi::OsStrExt;
+
+    let programs = Folder::new()?;
+    // 15 bytes of a program's file name are kept: the second ends within a letter.
+    for name in [&b"soft\xff"[..], b"abcdefghijklmn\xc3\xa9", b") Z ("] {
+        let name = std::ffi::OsStr::from_bytes(name);
+        let program = programs.file("").join(name);
+        std::fs::copy(softgpu()?, &program)?;
+        let plan = plan(58, 3000);
+        let observed = observe_program(&program, &plan, &[], &[])?;
+        expect_result(&observed.ended.stdout, &plan)
+            .with_context(|| observed.ended.stderr.clone())?;
+        let report = match observed.ended.code()? {
+            3 => counted(&observed, plan)?,
+            _ => {
+                observed.ended.expect_code(0)?;
+                verify(&observed.trace, &Expected::whole(plan))?
+            }
+        };
+        ensure!(report.submissions > 0, "{name:?}: nothing was seen");
+    }
+    Ok(())
+}
+
 /// A trace with losses: every submission shown is right, and those missing are counted.
-fn counted(observed: &Observed, plan: Plan) -> Result<Report> {
+pub fn counted(observed: &Observed, plan: Plan) -> Result<Report> {
     let all: u64 = (0..plan.channels.len())
         .flat_map(|i| plan.stream(i))
         .map(|s| s.entries.len() as u64)
@@ -117,7 +155,7 @@ fn counted(observed: &Observed, plan: Plan) -> Result<Report> {
     let ledger = report.ledger.as_ref().context("no ledger")?;
     ensure!(ledger["complete"] == false, "{ledger}");
     let gaps = ledger["gaps"].as_u64().unwrap_or(0);
-    let blind = ledger["blind"].as_array().is_some_and(|b| !b.is_empty());
+    let blind = ledger["untraced"].as_array().is_some_and(|b| !b.is_empty());
     ensure!(gaps > 0 || blind, "nothing is said to be missing: {ledger}");
     ensure!(
         report.entries + gaps <= all,
@@ -281,11 +319,11 @@ fn own_children_of(kind: &[&str]) -> Result<()> {
 /// Nothing is missing but what may have come after the last look at a ring.
 fn only_tails(report: &Report) -> Result<()> {
     let ledger = report.ledger.as_ref().context("no ledger")?;
-    let blind = ledger["blind"].as_array().context("no reasons")?;
+    let blind = ledger["untraced"].as_array().context("no reasons")?;
     let tail = |b: &serde_json::Value| {
         b["why"]
             .as_str()
-            .is_some_and(|w| w.contains("were not seen") || w.contains("was unmapped"))
+            .is_some_and(|w| w.contains("were not seen") || w.contains("unmapped in use"))
     };
     ensure!(
         ledger["gaps"] == 0 && !blind.is_empty() && blind.iter().all(tail),
@@ -385,14 +423,14 @@ pub fn found_channels() -> Result<()> {
 
 /// Where every entry releases the channel's semaphore and the GPU does so in memory, that is looked at most times, not
 /// the ring; and all of the stream is there still, pauses and all.
-pub fn glances() -> Result<()> {
+pub fn peeks() -> Result<()> {
     let mut plan = plan(95, 6000);
     plan.channels = Channel::first(3, gpus());
     let report = whole(plan, &["--threads=3", "--sleep-us=2000", FILES])?;
     let ledger = report.ledger.as_ref().context("no ledger")?;
     let of = |kind: &str| ledger["observed"][kind].as_u64().unwrap_or(0);
-    let (looks, glances) = (of("looks"), of("glances"));
-    ensure!(glances > looks, "{looks} looks, {glances} glances");
+    let (looks, peeks) = (of("looks"), of("peeks"));
+    ensure!(peeks > looks, "{looks} looks, {peeks} peeks");
     Ok(())
 }
 
@@ -468,7 +506,7 @@ pub fn kill_target() -> Result<()> {
         report.submissions
     );
     let ledger = report.ledger.context("no ledger")?;
-    let why = ledger["blind"][0]["why"].as_str().unwrap_or_default();
+    let why = ledger["untraced"][0]["why"].as_str().unwrap_or_default();
     ensure!(
         ledger["complete"] == false && why.contains("were not seen"),
         "{ledger}"
@@ -609,5 +647,56 @@ pub fn the_budget_is_kept() -> Result<()> {
     // A second's worth may be saved up, and is there at the beginning.
     let most = 0.02 * (1.0 + 1e9 / ns("wall_ns")) * 1.25 + 0.01;
     ensure!(used < most, "{used} of a core instead of 0.02: {ledger}");
+    Ok(())
+}
+
+/// Children that never touch a GPU, most of them so short that their memory is gone when it is to be opened: nothing of them
+/// is missing.
+pub fn children_without_gpu() -> Result<()> {
+    let folder = Folder::new()?;
+    let trace = folder.file("trace.json");
+    let plan = plan(96, 400);
+    let script = format!(
+        "for i in $(seq 300); do /bin/true; done; exec {} {} --threads=2 --sleep-us=300 {LINGER} {FILES}",
+        softgpu()?.display(),
+        plan_args(&plan).join(" ")
+    );
+    let mut args = options(&trace, &folder, &[FILES], &[])?;
+    args.extend(["--".into(), "/bin/sh".into(), "-c".into(), script.into()]);
+    let ended = Running::start(&nvcap()?, args)?.end(LIMIT)?;
+    ended.expect_code(0)?;
+    verify(&trace, &Expected::whole(plan))?.expect_complete()
+}
+
+/// A full ring at once, each entry of which claims 2 MiB: 2 GiB, of which nvcap holds this much at most.
+pub const MOST_MEMORY: u64 = 512 << 20;
+
+/// Runs nvcap with these options on such a program; gives what it says.
+pub fn claimed(options: &[OsString]) -> Result<Ended> {
+    let mut args = options.to_vec();
+    args.extend(["-q".into(), "--".into(), softgpu()?.into()]);
+    args.extend(["--channels=4", "--submissions=100", FILES].map(OsString::from));
+    args.extend(["--claim=2097152", "--linger-ms=1500"].map(OsString::from));
+    let mut nvcap = Running::start(&nvcap()?, args)?;
+    let mut most = 0;
+    while nvcap.runs() {
+        most = most.max(nvcap.peak_memory().unwrap_or(0));
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    ensure!(
+        (1..=MOST_MEMORY).contains(&most),
+        "{most} bytes of memory, {MOST_MEMORY} at most"
+    );
+    nvcap.end(LIMIT)
+}
+
+/// What it does not hold is counted: as many entries as the ring has, or more where it came so late that what was before them
+/// is gone too.
+pub fn memory_is_bounded() -> Result<()> {
+    let ended = claimed(&["--how=observe".into()])?;
+    ended.expect_code(3)?;
+    let said = ended.stderr.split_once(" entries missing");
+    let count = said.and_then(|(before, _)| before.rsplit(' ').next()?.parse::<u64>().ok());
+    ensure!(count.is_some_and(|n| n >= 1000), "{}", ended.stderr);
     Ok(())
 }

@@ -8,7 +8,7 @@ use live::harness::not_run;
 use live::programs::{Folder, Running, nvcap, softgpu};
 use live::verify::{Expected, Extent, verify};
 
-use crate::observe::{LINGER, options};
+use crate::observe::{FILES, LINGER, options};
 use crate::refusals::{refused, run_as_nobody};
 use crate::setup::{LIMIT, expect_result, plan, plan_args};
 
@@ -28,7 +28,7 @@ pub fn own_process_without_root() -> Result<()> {
     ended.expect_code(0)?;
     expect_result(&ended.stdout, &plan)?;
     let last = ended
-        .stdout
+        .stderr
         .lines()
         .find(|l| l.starts_with('{'))
         .context("no ledger")?;
@@ -51,7 +51,7 @@ pub fn other_process_without_root() -> Result<()> {
     refused(&ended, 1, &["sudo"])
 }
 
-/// `--how auto` of a user who may not load BPF programs: it observes, and says so in one line.
+/// `--how auto` of a user who may not load BPF programs: it observes, and says so in one line before the ledger.
 pub fn auto_without_root() -> Result<()> {
     let folder = Folder::new()?;
     let ended = run_as_nobody(
@@ -66,7 +66,8 @@ pub fn auto_without_root() -> Result<()> {
     ended.expect_code(0)?;
     let lines: Vec<&str> = ended.stderr.lines().collect();
     ensure!(
-        lines.len() == 1 && lines[0].contains("observing without a trap, because"),
+        lines[0].contains("observing without a trap, because")
+            && lines.iter().filter(|l| l.starts_with("nvcap: ")).count() == 1,
         "{}",
         ended.stderr
     );
@@ -78,7 +79,7 @@ pub fn nothing_to_observe() -> Result<()> {
     let started = Instant::now();
     let folder = Folder::new()?;
     let trace = folder.file("trace.json");
-    let mut args = options(&trace, &folder, &[], &[])?;
+    let mut args = options(&trace, &folder, &[FILES], &[])?;
     args.extend(["--".into(), "/bin/sh".into(), "-c".into()]);
     args.push("for i in 1 2 3 4 5; do /bin/true; done; exit 7".into());
     let ended = Running::start(&nvcap()?, args)?.end(LIMIT)?;

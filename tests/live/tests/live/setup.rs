@@ -3,9 +3,10 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use live::harness::not_run;
-use live::perf::{Breakpoint, unavailable};
-use live::programs::{Ended, Folder, Running, nvcap, softgpu};
+use live::bpf_calls;
+pub use live::needs::{need_breakpoints, need_tracing};
+use live::perf::Breakpoint;
+use live::programs::{Folder, Running, nvcap, softgpu};
 use live::verify::{Expected, Extent, checksum_of, verify};
 use softgpu::layout::{CHANNELS, Channel, DOORBELL, GPUS, doorbell_page};
 use softgpu::plan::Plan;
@@ -59,57 +60,6 @@ pub fn plan_args(plan: &Plan) -> Vec<String> {
         args.push(format!("--big={}", plan.shape.big_one_in));
     }
     args
-}
-
-/// Breakpoints work here, and this is root.
-pub fn need_breakpoints() -> Result<()> {
-    // SAFETY: reads an id.
-    if unsafe { libc::geteuid() } != 0 {
-        return not_run("not root: run the tests with sudo");
-    }
-    match unavailable() {
-        Some(why) => not_run(why),
-        None => Ok(()),
-    }
-}
-
-/// As [`need_breakpoints`], and nvcap can trace on this machine.
-pub fn need_tracing() -> Result<()> {
-    use std::sync::OnceLock;
-    static TRIED: OnceLock<Option<String>> = OnceLock::new();
-    need_breakpoints()?;
-    let nvcap = nvcap()?;
-    let why = TRIED.get_or_init(|| {
-        let try_it = || -> Result<Ended> {
-            let folder = Folder::new()?;
-            let channels = folder.channels()?;
-            let mut args = vec![
-                "-q".into(),
-                "--how".into(),
-                "trap".into(),
-                "--channels".into(),
-                channels.into_os_string(),
-                "--".into(),
-            ];
-            args.push(softgpu()?.into_os_string());
-            args.extend([
-                "--submissions=1".into(),
-                "--channels=1".into(),
-                "--threads=1".into(),
-            ]);
-            Running::start(&nvcap, args)?.end(LIMIT)
-        };
-        match try_it() {
-            // Only what says that it cannot run here: anything else is for the tests to find.
-            Ok(e) if e.stderr.contains("built without") => Some(e.stderr.trim().to_owned()),
-            Ok(e) if e.stderr.contains("BPF is not allowed") => Some(e.stderr.trim().to_owned()),
-            _ => None,
-        }
-    });
-    match why {
-        Some(why) => not_run(why.clone()),
-        None => Ok(()),
-    }
 }
 
 /// The last line of a run that ended well must have the plan's checksum.
@@ -199,6 +149,30 @@ pub fn stores_trap_in_heirs() -> Result<()> {
         ],
         400,
     )
+}
+
+/// While it traces, nvcap asks bpf(2) for no operation on a map: for the time of one, the kernel runs no program on a kprobe
+/// or a breakpoint on that processor, whoever has it.
+pub fn no_operations_on_maps() -> Result<()> {
+    need_tracing()?;
+    let folder = Folder::new()?;
+    let plan = plan(19, sized(1500, 300));
+    let mut args: Vec<std::ffi::OsString> = vec!["-q".into(), "--channels".into()];
+    args.extend([folder.channels()?.into(), "--".into(), softgpu()?.into()]);
+    args.extend(plan_args(&plan).into_iter().map(Into::into));
+    args.extend(["--wait-stdin", "--threads=4", "--linger-ms=700", "--exec=1"].map(Into::into));
+    let mut nvcap = Running::start_prepared(&nvcap()?, args, None, bpf_calls::notify)?;
+    let operations = bpf_calls::collect(nvcap.pid())?;
+    nvcap.wait_for_line("waiting")?;
+    ensure!(
+        !operations.take().is_empty(),
+        "no operation was notified, not even those of its start"
+    );
+    nvcap.write(b"g")?;
+    nvcap.end(LIMIT)?.expect_code(0)?;
+    let asked = operations.take();
+    ensure!(asked.is_empty(), "operations {asked:?}");
+    Ok(())
 }
 
 /// The program's own check passes untraced, and its checksum is that of the plan formed here.

@@ -1,83 +1,95 @@
 //! The driver's modules while the trace goes on: loaded later, unloaded, loaded again. Says what may have gone unseen.
+//!
+//! Invariant: the device numbers are those that the BPF programs were told.
 
 use std::{fs, path::Path};
 
 use nvcap_common::Config;
 
-use super::{
-    super::{
-        arm, discover,
-        error::{Error, Result},
-        kprobes::Change,
-        load::majors,
-    },
-    Session,
-};
-use crate::record::At;
+use super::super::{arm, error::Error, load::majors};
+use crate::procfs;
+use crate::record::{At, Device};
 
-impl Session {
-    pub(super) fn refresh_majors(&mut self) -> Result<()> {
+/// The modules as they were last seen.
+#[derive(Debug)]
+pub(super) struct Modules {
+    uvm_major: u32,
+    nvidia_major: u32,
+    /// When they were last looked at.
+    looked_at: u64,
+    /// From when to when another driver was loaded that nobody watched.
+    unwatched: Option<(u64, u64)>,
+    /// A number that hides kernel addresses.
+    secret: u64,
+    gp_get: bool,
+}
+
+impl Modules {
+    /// `gp_get`: GP_GET is read at every doorbell.
+    pub(super) fn new(gp_get: bool) -> Self {
+        Self {
+            uvm_major: 0,
+            nvidia_major: 0,
+            looked_at: 0,
+            unwatched: None,
+            secret: secret(),
+            gp_get,
+        }
+    }
+
+    /// Reads the device numbers; what the BPF programs are to be told, where they are others than before.
+    pub(super) fn refresh_majors(&mut self) -> Option<Config> {
         let (nvidia, uvm) = majors();
         // nvidia.ko's number is fixed; it may be loaded after us.
         let nvidia = if nvidia == 0 { 195 } else { nvidia };
-        if (nvidia, uvm) != (self.nvidia_major, self.uvm_major) {
-            (self.nvidia_major, self.uvm_major) = (nvidia, uvm);
-            self.loaded.set_config(Config {
-                uvm_major: uvm,
-                nvidia_major: nvidia,
-                secret: self.secret,
-                gp_get: u32::from(self.options.gp_get),
-                pad: 0,
-            })?;
+        if (nvidia, uvm) == (self.nvidia_major, self.uvm_major) {
+            return None;
         }
-        Ok(())
+        (self.nvidia_major, self.uvm_major) = (nvidia, uvm);
+        Some(Config {
+            uvm_major: uvm,
+            nvidia_major: nvidia,
+            secret: self.secret,
+            gp_get: u32::from(self.gp_get),
+            pad: 0,
+        })
     }
 
-    /// Follows the driver's modules. `since`: another one than before was not loaded earlier than this.
-    ///
-    /// # Errors
-    /// When the machine's state can no longer be kept up (map updates refused).
-    pub(super) fn modules(&mut self, since: u64) -> Result<()> {
-        self.refresh_majors()?;
-        let Some(way) = self.way else {
-            return Ok(());
-        };
-        let changed = discover::refresh(&mut self.loaded, way);
-        let now = arm::now();
-        self.looked_at_modules = now;
-        match changed {
-            Ok(Change::None) => {}
-            Ok(Change::Gone) => (self.options.notice)("the NVIDIA driver was unloaded"),
-            Ok(Change::Attached) => {
-                self.unwatched = Some((since, now));
-                // The BPF programs know of children that this program has yet to hear of.
-                for pid in all_processes() {
-                    if self.loaded.proc(pid).is_none() || !uses_driver(pid) {
-                        continue;
-                    }
-                    self.blind(pid, &unseen(pid));
-                }
-                (self.options.notice)(
-                    "the NVIDIA driver was loaded again; its calls are followed again",
-                );
-            }
-            Err(e) => self.blind(0, &e),
+    /// The device that a number of the kernel's is.
+    pub(super) fn device(&self, dev: u32) -> Device {
+        let (major, minor) = (dev >> 20, dev & 0xf_ffff);
+        match (major, minor) {
+            (m, _) if m == self.uvm_major => Device::Uvm,
+            (m, 255) if m == self.nvidia_major => Device::Control,
+            (m, n) if m == self.nvidia_major && n < 247 => Device::Gpu(n),
+            _ => Device::Other(major, minor),
         }
-        Ok(())
     }
 
-    /// A process has ended: whether that was while nobody watched the driver.
-    pub(super) fn unseen_end(&mut self, at: At) {
-        if self
-            .unwatched
-            .is_some_and(|(from, to)| (from..to).contains(&at.time_ns))
-        {
-            self.blind(at.pid, &unseen(at.pid));
-        }
+    /// When the modules were last looked at.
+    pub(super) fn looked_at(&self) -> u64 {
+        self.looked_at
+    }
+
+    /// The modules were looked at.
+    pub(super) fn looked(&mut self, now: u64) {
+        self.looked_at = now;
+    }
+
+    /// Another driver was loaded since then, and is watched now.
+    pub(super) fn was_unwatched(&mut self, since: u64, now: u64) {
+        self.unwatched = Some((since, now));
+    }
+
+    /// Nobody watched the driver at that time.
+    pub(super) fn is_unwatched(&self, at: At) -> bool {
+        let unwatched = self.unwatched;
+        unwatched.is_some_and(|(from, to)| (from..to).contains(&at.time_ns))
     }
 }
 
-fn unseen(pid: u32) -> Error {
+/// What a process did is not known, because another driver was loaded.
+pub(super) fn unseen(pid: u32) -> Error {
     Error::new(
         format!("following process {pid}"),
         "the NVIDIA driver was loaded again, and what the process did with it before nvcap had attached to it is unknown",
@@ -85,16 +97,15 @@ fn unseen(pid: u32) -> Error {
     )
 }
 
-fn all_processes() -> Vec<u32> {
-    let folders = fs::read_dir("/proc").into_iter().flatten().flatten();
-    folders
-        .filter_map(|f| f.file_name().to_str()?.parse().ok())
-        .collect()
+/// The processes that have one of the driver's device files open.
+pub(super) fn users_of_driver() -> impl Iterator<Item = u32> {
+    let all = procfs::processes().into_iter();
+    all.filter(|pid| uses_driver(*pid))
 }
 
 /// The process has one of the driver's device files open.
 fn uses_driver(pid: u32) -> bool {
-    let Ok(files) = fs::read_dir(format!("/proc/{pid}/fd")) else {
+    let Ok(files) = procfs::open_files(pid) else {
         return false;
     };
     let is_driver = |target: &Path| {
@@ -105,4 +116,46 @@ fn uses_driver(pid: u32) -> bool {
     files
         .flatten()
         .any(|f| fs::read_link(f.path()).is_ok_and(|target| is_driver(&target)))
+}
+
+/// A number that hides kernel addresses: from the system's random source.
+fn secret() -> u64 {
+    let mut b = [0u8; 8];
+    // SAFETY: the buffer is 8 bytes.
+    let n = unsafe { libc::getrandom(b.as_mut_ptr().cast(), 8, 0) };
+    if n == 8 {
+        u64::from_ne_bytes(b)
+    } else {
+        arm::now().wrapping_mul(0x9e37_79b9_7f4a_7c15)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn device_files_are_told_apart_by_their_numbers() {
+        let mut modules = Modules::new(false);
+        (modules.nvidia_major, modules.uvm_major) = (195, 510);
+        let device = |major: u32, minor| modules.device(major << 20 | minor);
+        assert_eq!(device(195, 255), Device::Control);
+        assert_eq!(device(195, 3), Device::Gpu(3));
+        assert_eq!(device(195, 254), Device::Other(195, 254));
+        assert_eq!(device(510, 1), Device::Uvm);
+        assert_eq!(device(1, 3), Device::Other(1, 3));
+    }
+
+    #[test]
+    fn a_time_without_a_watched_driver_is_remembered() {
+        let mut modules = Modules::new(false);
+        let at = |time_ns| At {
+            time_ns,
+            pid: 1,
+            tid: 1,
+        };
+        assert!(!modules.is_unwatched(at(7)));
+        modules.was_unwatched(5, 9);
+        assert!(modules.is_unwatched(at(5)) && !modules.is_unwatched(at(9)));
+    }
 }

@@ -1,48 +1,23 @@
-//! What comes out of the ring buffer, record by record, and what is learnt from it: stores, tokens, processes.
+//! Routes what comes out of the ring buffer, record by record, to what it concerns; and what the driver model concludes
+//! from it.
 
-use std::{collections::BTreeSet, time::Duration};
-
-use nvcap_common::{self as c, SiteKey, SiteValue, flag, kind};
+use nvcap_common::{self as c, TokenKey, flag};
 
 use super::{
-    super::{
-        assemble::{self, Gathered, Raw},
-        error::Result,
-        own_put::{Place, Verdict},
-        site,
-    },
+    super::{arm, assemble, error::Result, space::doorbell_of},
     Session,
+    breakpoints::Target,
+    capture::Todo,
+    channel_table::LearntToken,
+    ring_search::{self, Rings},
+    rung::DoorbellWord,
+    store_sites,
 };
-use crate::record::{
-    CpuVa, Device, How, Ioctl, Loss, Lost, Mapping, Process, Record, Submission, Unmapping,
+use crate::{
+    driver::Change,
+    record::{CpuVa, Mapping, Record, Unmapping},
+    source::memory::{maps, scan},
 };
-
-/// Hits on one doorbell page of a GPU after which another that was never hit is given up.
-const DEAD_AFTER: u64 = 256;
-/// Traps at a store that are decoded before it is given up.
-const SITE_TRIES: u32 = 16;
-
-/// A record of the ring buffer that is no capture: it must be acted on, in order.
-pub(super) enum Todo {
-    Site(c::Site),
-    Windows(Box<c::Windows>),
-    Scan(c::Scan),
-    Gap(c::Gap),
-    Ioctl(Box<Ioctl>, u32),
-    Mmap(c::Mmap),
-    Munmap(c::Munmap),
-    Life(c::Life),
-    Module(c::Header),
-    Nothing,
-}
-
-impl Todo {
-    fn ioctl(whole: Option<(Ioctl, u32)>) -> Self {
-        whole.map_or(Todo::Nothing, |(ioctl, dev)| {
-            Todo::Ioctl(Box::new(ioctl), dev)
-        })
-    }
-}
 
 impl Session {
     /// Takes everything that is in the ring buffer, and acts on it.
@@ -50,98 +25,45 @@ impl Session {
         let mut n = 0;
         loop {
             // What a look at a channel set aside came before what is still in the ring buffer.
-            let todo = match self.pending.pop_front() {
+            let todo = match self.capture.take_pending() {
                 Some(todo) => todo,
-                None => match self.take() {
-                    None if self.unpeeked.is_empty() => return Ok(n),
-                    None => {
-                        self.peek_rest();
-                        continue;
-                    }
+                None => match self.capture.take() {
                     Some(todo) => {
                         n += 1;
                         todo
                     }
+                    None if self.capture.peek_rest() => Todo::Nothing,
+                    None => return Ok(n),
                 },
             };
             self.act(todo)?;
+            self.drop_dead_pages();
         }
-    }
-
-    /// Takes captures out of the ring buffer until all of a channel's are out, and sets aside what is not a capture:
-    /// the channel is claimed meanwhile, which must not last.
-    pub(super) fn take_captured(&mut self, index: u32) {
-        let done = self.loaded.shared.get(index).done;
-        let mut patience = 20;
-        while self.channels[index as usize].taken < done {
-            match self.take() {
-                Some(Todo::Nothing) => {}
-                Some(todo) => self.pending.push_back(todo),
-                // Another processor is in the middle of writing something that lies before it.
-                None if patience > 0 => {
-                    patience -= 1;
-                    std::thread::sleep(Duration::from_micros(20));
-                }
-                None => return,
-            }
-        }
-    }
-
-    /// The next record of the ring buffer, with captures already passed on; `None` when there is none.
-    fn take(&mut self) -> Option<Todo> {
-        let mut done = Vec::new();
-        let todo = {
-            let item = self.loaded.records.next()?;
-            // Data are appended in place; only the rest needs this program's other parts.
-            match assemble::parse(&item) {
-                Some(Raw::Submit(r)) => {
-                    self.assembler.submit(&r, &mut done);
-                    Todo::Nothing
-                }
-                Some(Raw::Data(r, bytes)) => {
-                    self.assembler.data(&r, bytes, &mut done);
-                    Todo::Nothing
-                }
-                Some(Raw::Site(r)) => Todo::Site(r),
-                Some(Raw::Windows(r)) => Todo::Windows(r),
-                Some(Raw::Scan(r)) => Todo::Scan(r),
-                Some(Raw::Gap(r)) => Todo::Gap(r),
-                Some(Raw::IoctlEnter(r, b)) => Todo::ioctl(self.assembler.enter(&r, b)),
-                Some(Raw::IoctlExit(r, b)) => Todo::ioctl(self.assembler.exit(&r, b)),
-                Some(Raw::Nested(r, b)) => Todo::ioctl(self.assembler.nested(&r, b)),
-                Some(Raw::Mmap(r)) => Todo::Mmap(r),
-                Some(Raw::Munmap(r)) => Todo::Munmap(r),
-                Some(Raw::Life(r)) => Todo::Life(r),
-                Some(Raw::Module(h)) => Todo::Module(h),
-                None => Todo::Nothing,
-            }
-        };
-        for gathered in done {
-            self.gathered(gathered);
-        }
-        if let Todo::Gap(r) = &todo
-            && let Some(channel) = self.channels.get_mut(r.channel as usize)
-        {
-            channel.taken = channel.taken.max(r.position + r.count);
-        }
-        Some(todo)
     }
 
     fn act(&mut self, todo: Todo) -> Result<()> {
         match todo {
             Todo::Nothing => {}
-            Todo::Site(r) => self.site(&r)?,
-            Todo::Windows(r) => self.windows(&r)?,
-            Todo::Scan(r) => self.scanned(&r)?,
-            Todo::Gap(r) => self.gap(&r),
-            Todo::Ioctl(ioctl, dev) => {
-                let device = self.device(dev);
-                self.emit(Record::Ioctl(Box::new(Ioctl { device, ..*ioctl })));
+            Todo::Site(r) => {
+                self.capture.rung.saw(r.space);
+                self.site(&r)?;
             }
+            Todo::Windows(r) => {
+                if let Some(value) = self.sites.windows(&r) {
+                    let key = store_sites::key(r.space, r.ip);
+                    self.capture.bpf.set_site(key, value)?;
+                }
+            }
+            Todo::Scan(r) => {
+                self.capture.rung.saw(r.space);
+                self.scanned(&r)?;
+            }
+            Todo::Gap(r) => self.capture.gap(&r),
+            Todo::Ioctl(ioctl, dev) => self.ioctl(*ioctl, dev),
             Todo::Mmap(r) => {
                 let mapping = Mapping {
                     at: assemble::at(&r.header),
-                    device: self.device(r.dev),
+                    device: self.modules.device(r.dev),
                     fd: (r.fd >= 0).then_some(r.fd),
                     file: r.file,
                     start: CpuVa(r.start),
@@ -161,368 +83,184 @@ impl Session {
                 }));
             }
             Todo::Life(r) => self.life_event(&r)?,
-            Todo::Module(h) => self.modules(h.time_ns)?,
+            Todo::Module(h) => self.follow_modules(h.time_ns)?,
         }
         Ok(())
     }
 
-    pub(super) fn device(&self, dev: u32) -> Device {
-        let (major, minor) = (dev >> 20, dev & 0xf_ffff);
-        match (major, minor) {
-            (m, _) if m == self.uvm_major => Device::Uvm,
-            (m, 255) if m == self.nvidia_major => Device::Control,
-            (m, n) if m == self.nvidia_major && n < 247 => Device::Gpu(n),
-            _ => Device::Other(major, minor),
-        }
-    }
-
-    /// Passes a submission on, or holds it back until it is known whose doorbell found it. Per channel the order stays
-    /// the ring's: whatever is held back of a channel goes before what comes later.
-    pub(super) fn gathered(&mut self, mut g: Gathered) {
-        let index = g.head.channel;
-        if let Some(channel) = self.channels.get_mut(index as usize) {
-            // What was fetched from outside, because this did not come to light in time, is not told again.
-            let again = channel.taken.saturating_sub(g.head.position);
-            if again > 0 {
-                log::debug!("{:?}: position {} again", channel.id, g.head.position);
-                g.skip(again);
+    /// Passes a record on, after the model has drawn its conclusions.
+    pub(super) fn emit(&mut self, record: Record) {
+        let changes = match record {
+            Record::Submission(_) | Record::Gpu(_) | Record::Image(_) | Record::Loss(_) => {
+                Vec::new()
             }
-            if g.segments.is_empty() {
-                return;
+            _ => self.capture.model.record(&record),
+        };
+        let time_ns = record.at().time_ns;
+        self.capture.out.push(record);
+        for change in changes {
+            if let Err(e) = self.apply(change, time_ns) {
+                self.capture.out.untraced(0, &e);
             }
-            channel.taken = g.head.position + g.segments.len() as u64;
-        }
-        let held = self
-            .held
-            .values()
-            .flatten()
-            .any(|h| h.head.channel == index);
-        let scanned = g.head.header.flags & flag::SCANNED != 0;
-        if held {
-            self.release_held(|h| h.head.channel == index);
-        }
-        let known = self
-            .channels
-            .get(index as usize)
-            .is_none_or(|c| c.token.is_some());
-        if scanned && !known {
-            self.held.entry(g.head.header.tid).or_default().push(g);
-        } else {
-            self.submission(g);
         }
     }
 
-    pub(super) fn release_held(&mut self, which: impl Fn(&Gathered) -> bool) {
-        let mut ready = Vec::new();
-        for list in self.held.values_mut() {
-            ready.extend(list.extract_if(.., |g| which(g)));
-        }
-        self.held.retain(|_, list| !list.is_empty());
-        for g in ready {
-            self.submission(g);
-        }
-    }
-
-    pub(super) fn submission(&mut self, mut g: Gathered) {
-        let filled = self.fill_holes(&mut g);
-        let Some(channel) = self.channels.get(g.head.channel as usize) else {
-            return;
-        };
-        let head = &g.head;
-        let entries = g.segments.len() as u64;
-        let (id, space) = (channel.id, head.space);
-        let token = (head.token != c::NO_TOKEN).then_some(head.token);
-        // A scan finds entries of other channels than the one that was rung.
-        let scanned = head.header.flags & flag::SCANNED != 0;
-        let token = if scanned {
-            channel.token.or(token.filter(|_| channel.token.is_none()))
-        } else {
-            token
-        };
-        let record = Submission {
-            at: assemble::at(&head.header),
-            channel: id,
-            token: if scanned { channel.token } else { token },
-            position: head.position,
-            gp_get: (head.get != c::NO_GET).then_some(head.get),
-            prev_put: channel.index(head.position),
-            gp_put: channel.index(head.position + entries),
-            ip: Some(head.ip),
-            doorbell: Some(CpuVa(head.doorbell)),
-            how: How::Trapped,
-            late: filled || head.header.flags & flag::LATE != 0,
-            thread: Some(assemble::name(&head.comm).into()),
-            segments: g.segments,
-        };
-        let (pid, doorbell) = (head.header.pid, head.doorbell);
-        self.out.push(Record::Submission(record));
-        let hits = self.hits.entry((space, doorbell)).or_default();
-        *hits += 1;
-        if *hits == DEAD_AFTER {
-            self.drop_dead_page(pid, space, doorbell);
-        }
-    }
-
-    pub(super) fn site(&mut self, r: &c::Site) -> Result<()> {
-        if let Some(register) = self.sites.get(&(r.space, r.ip)) {
-            // A trap from before the BPF programs were told.
-            let token = r.regs[*register as usize % c::REGS] as u32;
-            self.tokens_at
-                .insert(r.header.tid, (r.header.time_ns, token));
-            return Ok(());
-        }
-        if r.code_error != 0 {
-            return Ok(());
-        }
-        let tokens: BTreeSet<u32> = self
-            .channels
-            .iter()
-            .filter(|ch| ch.space == r.space && ch.live)
-            .filter_map(|ch| ch.token)
-            .collect();
-        let store = site::decode(r.ip, &r.code, &r.regs, r.doorbell, |t| tokens.contains(&t));
-        log::debug!(
-            "store at {:#x} in space {}: {store:?}, code {:x?}",
-            r.ip,
-            r.space,
-            &r.code[..c::CODE]
-        );
-        if let Some(store) = store {
-            let token = r.regs[store.register as usize % c::REGS] as u32;
-            self.tokens_at
-                .insert(r.header.tid, (r.header.time_ns, token));
-        }
-        // Where it cannot be told, every doorbell of this site looks at all channels: slower, nothing lost. One trap that
-        // was reported with another's address must not decide that.
-        let register = match store {
-            Some(store) => {
-                self.sites.insert((r.space, r.ip), store.register);
-                store.register
-            }
-            None => {
-                let tries = self.undecoded.entry((r.space, r.ip)).or_default();
-                *tries += 1;
-                if *tries < SITE_TRIES {
-                    return Ok(());
+    /// `time_ns`: of what has changed it.
+    fn apply(&mut self, change: Change, time_ns: u64) -> Result<()> {
+        match change {
+            Change::DoorbellPage {
+                pid,
+                gpu_minor,
+                cpu_va,
+                ..
+            } => {
+                let target = Target {
+                    pid,
+                    address: doorbell_of(cpu_va),
+                    gpu: gpu_minor,
+                };
+                match self.arm(target, self.life()) {
+                    // The process may be gone by now.
+                    Err(_) if crate::procfs::threads(pid).is_err() => Ok(()),
+                    other => other,
                 }
-                u32::MAX
             }
-        };
-        let learn = register != u32::MAX && !self.options.no_own_put;
-        self.tell_site(r.space, r.ip, register, None, learn)
+            Change::DoorbellGone { pid, cpu_va, .. } => {
+                self.breakpoints.disarm(pid, doorbell_of(cpu_va));
+                Ok(())
+            }
+            Change::Channel(channel) => self.capture.install_allocated(*channel),
+            Change::ChannelShared { .. } => Ok(()),
+            Change::Token { channel, token } => self.capture.token_told(channel, token, time_ns),
+            Change::ChannelGone { channel, .. } => {
+                self.capture.retire(channel);
+                Ok(())
+            }
+            Change::Translations { pid } => self.capture.retranslate(pid),
+            Change::DriverVersion(_) => Ok(()),
+        }
     }
 
-    /// Tells the BPF programs what is known of a store.
-    fn tell_site(
-        &mut self,
-        space: u32,
-        ip: u64,
-        register: u32,
-        copy: Option<Place>,
-        learn: bool,
-    ) -> Result<()> {
-        let key = SiteKey { ip, space, pad: 0 };
-        let value = SiteValue {
-            register,
-            own: copy.map_or(c::NO_OWN, |c| c.register),
-            word: copy.map_or(0, |c| c.word),
-            learn: learn.into(),
-        };
-        self.loaded.set_site(key, value)
+    /// A doorbell was rung by a store that the BPF programs do not know.
+    fn site(&mut self, r: &c::Site) -> Result<()> {
+        let table = &self.capture.table;
+        let trapped = self
+            .sites
+            .trapped(r, |token| table.has_token(r.space, token));
+        if let Some(token) = trapped.token {
+            self.capture.tokens.trapped(&r.header, token);
+        }
+        match trapped.tell {
+            Some(value) => {
+                let key = store_sites::key(r.space, r.ip);
+                self.capture.bpf.set_site(key, value)
+            }
+            None => Ok(()),
+        }
     }
 
-    /// Learns from what is around the registers at a store where the process keeps its own copy of GP_PUT.
-    fn windows(&mut self, r: &c::Windows) -> Result<()> {
-        let Some(register) = self.sites.get(&(r.space, r.ip)).copied() else {
-            return Ok(());
-        };
-        let copy = match self.own_puts.entry((r.space, r.ip)).or_default().see(r) {
-            Verdict::More | Verdict::Told => return Ok(()),
-            Verdict::Nowhere => None,
-            Verdict::At(copy) => Some(copy),
-        };
-        log::debug!(
-            "store at {:#x} in space {}: own copy of GP_PUT: {copy:?}",
-            r.ip,
-            r.space
-        );
-        self.tell_site(r.space, r.ip, register, copy, false)
-    }
-
-    pub(super) fn scanned(&mut self, r: &c::Scan) -> Result<()> {
+    /// A look at all channels has ended.
+    fn scanned(&mut self, r: &c::Scan) -> Result<()> {
         let tid = r.header.tid;
         let learnt = self.learn_from_scan(r);
-        self.release_held(|g| g.head.header.tid == tid);
+        self.capture.release_held(|g| g.head.header.tid == tid);
         learnt
     }
 
-    pub(super) fn learn_from_scan(&mut self, r: &c::Scan) -> Result<()> {
+    fn learn_from_scan(&mut self, r: &c::Scan) -> Result<()> {
         if r.header.flags & flag::CONTENDED != 0 {
             // The channel that was rung may be the one that was passed over.
             return Ok(());
         }
-        let told = self
-            .tokens_at
-            .get(&r.header.tid)
-            .filter(|t| t.0 == r.header.time_ns);
-        let token = if r.token == c::NO_TOKEN {
-            told.map(|t| t.1)
-        } else {
-            Some(r.token)
-        };
-        let Some(token) = token else {
+        let capture = &mut self.capture;
+        let Some(token) = capture.tokens.rung(r) else {
             return Ok(());
         };
-        let r = &c::Scan { token, ..*r };
+        let key = TokenKey {
+            doorbell: r.doorbell,
+            space: r.space,
+            token,
+        };
         // A look from before all of the process's rings were in the table says nothing of those that were not.
-        let complete = self
-            .spaces
-            .get(&r.space)
-            .is_some_and(|s| r.header.time_ns > s.searched);
-        if r.advanced == 1 && complete && (r.channel as usize) < self.channels.len() {
-            let channel = &self.channels[r.channel as usize];
-            let taken = self.channels.iter().any(|o| {
-                o.space == r.space
-                    && o.token == Some(r.token)
-                    && o.token_told
-                    && o.live
-                    && o.gpu == channel.gpu
-            });
-            if !taken && channel.space == r.space && self.confirmed(r) {
-                log::debug!("token {:#x} rings channel {}", r.token, r.channel);
-                for i in 0..self.channels.len() {
-                    let o = &self.channels[i];
-                    let same_gpu = o.gpu == self.channels[r.channel as usize].gpu;
-                    if i != r.channel as usize
-                        && o.space == r.space
-                        && o.token == Some(r.token)
-                        && !o.token_told
-                        && same_gpu
-                    {
-                        self.channels[i].token = None;
-                    }
-                }
-                self.learn_token(r.channel, r.token, false)?;
+        let known = capture.spaces.has(r.space) || capture.table.has_space(r.space);
+        let complete = known && self.search.saw_all(r.space, r.header.time_ns);
+        let channel = capture.table.get(r.channel);
+        if let (1, true, Some(channel)) = (r.advanced, complete, channel) {
+            let is_here = channel.space == r.space;
+            if !capture.table.is_taken(r.space, token, r.channel)
+                && is_here
+                && capture.tokens.agrees(key, r.channel)
+            {
+                log::debug!("token {token:#x} rings channel {}", r.channel);
+                capture.table.withdraw_from_others(token, r.channel);
+                let learnt = LearntToken {
+                    token,
+                    told: false,
+                    time_ns: r.header.time_ns,
+                };
+                capture.learn_token(r.channel, learnt)?;
             }
-        } else if r.advanced == 0 && !self.is_known(r) {
-            *self
-                .orphans
-                .entry((r.space, r.doorbell, r.token))
-                .or_default() += 1;
+        } else if r.advanced == 0 && !capture.table.is_known(&key) {
+            capture.tokens.orphan(key);
             self.search_again(r.space)?;
+        } else if r.advanced == 0 && capture.table.is_unseen(&key) {
+            capture.tokens.early(key);
         }
         Ok(())
     }
 
-    /// The token that was rung is a channel's.
-    fn is_known(&self, r: &c::Scan) -> bool {
-        let Some(space) = self.spaces.get(&r.space) else {
-            return false;
+    /// A doorbell was rung for a channel that nobody knows. In a process that was attached to, channels may have been
+    /// used for the first time since: its memory is searched again. What was not a ring in use then begins at 0.
+    fn search_again(&mut self, space: u32) -> Result<()> {
+        if !self.search.is_due(space, arm::now()) {
+            return Ok(());
+        }
+        let capture = &mut self.capture;
+        let Some(pid) = capture.spaces.pids(space).next() else {
+            return Ok(());
         };
-        let gpu = space.doorbells.iter().find(|d| d.0 == r.doorbell);
-        space.channels.iter().any(|i| {
-            let ch = &self.channels[*i as usize];
-            let same_gpu = ch.gpu.is_none() || gpu.is_none_or(|d| Some(d.1) == ch.gpu);
-            ch.live && ch.token == Some(r.token) && same_gpu
-        })
-    }
-
-    /// What a look at all channels found moved is what was rung: not so when another thread has moved one and not rung
-    /// yet, and what was rung was fetched before. Two looks that agree are believed.
-    fn confirmed(&mut self, r: &c::Scan) -> bool {
-        let guess = self
-            .guesses
-            .entry((r.space, r.doorbell, r.token))
-            .or_default();
-        *guess = if guess.0 == r.channel {
-            (r.channel, guess.1 + 1)
-        } else {
-            (r.channel, 1)
+        capture.open_memory(space);
+        let Some(memory) = capture.spaces.memory(space) else {
+            return Ok(());
         };
-        guess.1 > 1
-    }
-
-    pub(super) fn gap(&mut self, r: &c::Gap) {
-        let Some(channel) = self.channels.get(r.channel as usize) else {
-            return;
+        let Ok(areas) = maps::areas(pid) else {
+            return Ok(());
         };
-        let what = Lost::Entries {
-            position: r.position,
-            count: r.count,
-        };
-        self.out.push(Record::Loss(Loss {
-            at: assemble::at(&r.header),
-            channel: Some(channel.id),
-            what,
-        }));
-    }
-
-    pub(super) fn life_event(&mut self, r: &c::Life) -> Result<()> {
-        let at = assemble::at(&r.header);
-        let name = assemble::name(&r.comm);
-        use crate::record::Life as L;
-        match r.header.kind {
-            kind::THREAD => self.emit(Record::Process(Process {
-                at,
-                life: L::Thread { child: r.child },
-            })),
-            kind::FORK => {
-                self.join_space(r.child, r.space);
-                self.inherit(at, r.child);
-                self.emit(Record::Process(Process {
-                    at,
-                    life: L::Fork { child: r.child },
-                }));
-            }
-            kind::EXEC => {
-                for state in self.spaces.values_mut() {
-                    state.pids.remove(&at.pid);
-                }
-                self.memories.remove(&at.pid);
-                self.join_space(at.pid, r.space);
-                self.exec_ends(at.pid);
-                self.emit(Record::Process(Process {
-                    at,
-                    life: L::Exec { name },
-                }));
-                if r.child == 0 {
-                    self.install_given(r.space, at.pid, None)?;
-                }
-            }
-            _ => {
-                if let Some((ioctl, dev)) = self.assembler.gone(at.tid) {
-                    let device = self.device(dev);
-                    self.emit(Record::Ioctl(Box::new(Ioctl { device, ..ioctl })));
-                }
-                let process = r.child == 1;
-                self.emit(Record::Process(Process {
-                    at,
-                    life: L::Exit { process },
-                }));
-                if process {
-                    self.unseen_end(at);
-                    self.process_gone(at.pid);
-                }
+        let found = scan::rings(memory, &areas);
+        log::debug!("searched process {pid} again: {} rings", found.len());
+        // Of a process that ends, memory is given up and used again: what looks like a ring is one that was.
+        if capture.spaces.is_ending(space) {
+            return Ok(());
+        }
+        // Where memory was given up meanwhile, only a part of what looks like rings was found.
+        let whole = maps::areas(pid).is_ok_and(|now| ring_search::is_all_there(&areas, &now));
+        let mut new = found;
+        new.retain(|f| f.used && !capture.table.is_followed(space, f.ring));
+        let rings = Rings { space, new, whole };
+        for found in self.search.certain(rings, capture, arm::now) {
+            if let Some(index) = capture.install_found(space, pid, &found, 0)? {
+                capture.peek(index);
             }
         }
+        self.search.done(space, arm::now());
         Ok(())
     }
 
-    pub(super) fn process_gone(&mut self, pid: u32) {
-        self.processes.remove(&pid);
-        self.memories.remove(&pid);
-        self.close(pid);
-        let mut ended = Vec::new();
-        for state in self.spaces.values_mut() {
-            if state.pids.remove(&pid) && state.pids.is_empty() {
-                ended.append(&mut state.channels);
-            }
-        }
-        for index in ended {
-            if self.channels[index as usize].live {
-                self.loaded.shared.retire(index);
-                self.channels[index as usize].live = false;
-                self.count_unfetched(index);
+    /// Gives up the doorbell pages of a GPU that are never rung, once another has been rung often.
+    fn drop_dead_pages(&mut self) {
+        for (pid, rung) in self.capture.rung.take_busy() {
+            let Some(doorbells) = self.capture.table.doorbells(rung.space) else {
+                continue;
+            };
+            let mut dead = doorbells.beside(rung.address);
+            dead.retain(|address| {
+                let address = *address;
+                !self.capture.rung.was_rung(DoorbellWord { address, ..rung })
+            });
+            if self.named.file.is_empty() {
+                for address in dead {
+                    self.breakpoints.disarm(pid, address);
+                }
             }
         }
     }

@@ -1,0 +1,309 @@
+//! Records of the ring buffer: the BPF programs write them, the user program reads them.
+
+use crate::{BATCH, CODE, REGS, WINDOW, WINDOW_BEFORE};
+
+/// Kinds of record, in [`Header::kind`].
+pub mod kind {
+    /// [`super::Submit`].
+    pub const SUBMIT: u16 = 1;
+    /// [`super::Data`].
+    pub const DATA: u16 = 2;
+    /// [`super::Site`].
+    pub const SITE: u16 = 3;
+    /// [`super::Scan`].
+    pub const SCAN: u16 = 4;
+    /// [`super::Gap`].
+    pub const GAP: u16 = 5;
+    /// [`super::IoctlEnter`].
+    pub const IOCTL_ENTER: u16 = 6;
+    /// [`super::IoctlExit`].
+    pub const IOCTL_EXIT: u16 = 7;
+    /// [`super::Nested`].
+    pub const NESTED: u16 = 8;
+    /// [`super::Mmap`].
+    pub const MMAP: u16 = 9;
+    /// [`super::Munmap`].
+    pub const MUNMAP: u16 = 10;
+    /// [`super::Life`]: a child process.
+    pub const FORK: u16 = 11;
+    /// [`super::Life`]: a thread.
+    pub const THREAD: u16 = 12;
+    /// [`super::Life`]: a new program.
+    pub const EXEC: u16 = 13;
+    /// [`super::Life`]: a thread ended; `child` is 1 when the process did.
+    pub const EXIT: u16 = 14;
+    /// [`super::Header`] alone: a module of the kernel is being loaded.
+    pub const MODULE: u16 = 15;
+    /// [`super::Windows`].
+    pub const WINDOWS: u16 = 16;
+}
+
+/// Flags in [`Header::flags`].
+pub mod flag {
+    /// Submit: some of these entries were in the ring at an earlier doorbell.
+    pub const LATE: u16 = 1;
+    /// Submit: found by looking at every channel of the process, not by its token.
+    pub const SCANNED: u16 = 2;
+    /// Data: these bytes could not be read.
+    pub const MISSING: u16 = 4;
+    /// Nested: after the call (else before).
+    pub const AFTER: u16 = 8;
+    /// Ioctl records: the argument could not be read.
+    pub const UNREADABLE: u16 = 16;
+    /// Scan: a channel was passed over, because somebody else was looking at it.
+    pub const CONTENDED: u16 = 32;
+}
+
+/// First in every record.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Header {
+    /// One of [`kind`].
+    pub kind: u16,
+    /// Of [`flag`].
+    pub flags: u16,
+    /// Valid payload bytes after the record's fixed part.
+    pub len: u32,
+    /// CLOCK_MONOTONIC, ns.
+    pub time_ns: u64,
+    /// Thread group id.
+    pub pid: u32,
+    /// Thread id.
+    pub tid: u32,
+}
+
+/// New GPFIFO entries of one channel. Their bytes follow as [`Data`] records in entry order.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Submit {
+    /// Header; `len` is 0.
+    pub header: Header,
+    /// Index of the channel in CHANNELS.
+    pub channel: u32,
+    /// Token written to the doorbell, or [`crate::NO_TOKEN`].
+    pub token: u32,
+    /// Ring position of the first valid entry, counted without wrapping.
+    pub position: u64,
+    /// GP_GET as read with GP_PUT, or [`crate::NO_GET`].
+    pub get: u32,
+    /// GP_PUT.
+    pub put: u32,
+    /// Valid entries.
+    pub count: u32,
+    /// Address space.
+    pub space: u32,
+    /// The trap's instruction pointer.
+    pub ip: u64,
+    /// Address of the doorbell word.
+    pub doorbell: u64,
+    /// Ring position behind the last entry that this walk will report.
+    pub target: u64,
+    /// Address bits 56:40 that hold for the first valid entry, already shifted.
+    pub extended: u64,
+    /// Thread name, NUL padded.
+    pub comm: [u8; 16],
+    /// Index of the first valid entry in `entries` (reads begin at a multiple of 64 bytes).
+    pub first: u32,
+    /// Unused, 0.
+    pub pad: u32,
+    /// The entries.
+    pub entries: [u64; BATCH],
+}
+
+/// Pushbuffer bytes of one entry.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Data {
+    /// Header; `len` bytes follow (none when MISSING).
+    pub header: Header,
+    /// Ring position of the entry.
+    pub position: u64,
+    /// Index of the channel.
+    pub channel: u32,
+    /// Offset of these bytes in the entry's segment.
+    pub offset: u32,
+    /// Bytes this record accounts for (equal to `header.len` unless MISSING).
+    pub span: u32,
+    /// Unused, 0.
+    pub pad: u32,
+}
+
+/// A trap at an instruction whose token register is not known.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Site {
+    /// Header; `len` is 0.
+    pub header: Header,
+    /// Instruction pointer at the trap.
+    pub ip: u64,
+    /// The watched address.
+    pub doorbell: u64,
+    /// Address space.
+    pub space: u32,
+    /// Nonzero: `code` could not be read.
+    pub code_error: u32,
+    /// General registers after the store.
+    pub regs: [u64; REGS],
+    /// Bytes from `ip - CODE` to `ip + CODE`.
+    pub code: [u8; 2 * CODE],
+}
+
+/// The memory around each register at a trap, for finding where the process keeps its own copy of GP_PUT.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Windows {
+    /// Header; `len` is 0.
+    pub header: Header,
+    /// Instruction pointer at the trap.
+    pub ip: u64,
+    /// Address space.
+    pub space: u32,
+    /// Index of the channel.
+    pub channel: u32,
+    /// GP_PUT as read from USERD.
+    pub put: u32,
+    /// Unused, 0.
+    pub pad: u32,
+    /// By register: 0 where its window could be read.
+    pub errors: [i32; REGS],
+    /// Words from [`window_start`] of each register on.
+    pub words: [[u32; WINDOW]; REGS],
+}
+
+/// Address of a register's first word in [`Windows`].
+#[inline(always)]
+pub const fn window_start(register: u64) -> u64 {
+    (register & !3).wrapping_sub(4 * WINDOW_BEFORE as u64)
+}
+
+/// End of a look at every channel of a process.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Scan {
+    /// Header; `len` is 0.
+    pub header: Header,
+    /// Token, or [`crate::NO_TOKEN`].
+    pub token: u32,
+    /// How many channels had new entries.
+    pub advanced: u32,
+    /// The last that had.
+    pub channel: u32,
+    /// Address space.
+    pub space: u32,
+    /// The watched address.
+    pub doorbell: u64,
+    /// Instruction pointer.
+    pub ip: u64,
+}
+
+/// Ring entries that are gone.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Gap {
+    /// Header; `len` is 0.
+    pub header: Header,
+    /// First missing position.
+    pub position: u64,
+    /// How many.
+    pub count: u64,
+    /// Index of the channel.
+    pub channel: u32,
+    /// Unused, 0.
+    pub pad: u32,
+}
+
+/// An ioctl begins; `header.len` argument bytes follow.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct IoctlEnter {
+    /// Header.
+    pub header: Header,
+    /// Opaque number of the open file.
+    pub file: u64,
+    /// Opaque number of the open file that the argument names (NV_ESC_RM_MAP_MEMORY), else 0.
+    pub named_file: u64,
+    /// The argument.
+    pub arg: u64,
+    /// dev_t of the device file (kernel encoding: major << 20 | minor).
+    pub dev: u32,
+    /// File descriptor, or -1.
+    pub fd: i32,
+    /// Request.
+    pub request: u32,
+    /// Bytes the argument has.
+    pub full_len: u32,
+}
+
+/// An ioctl returns; `header.len` argument bytes follow.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct IoctlExit {
+    /// Header.
+    pub header: Header,
+    /// Result.
+    pub result: i64,
+    /// Request.
+    pub request: u32,
+    /// Bytes the argument has.
+    pub full_len: u32,
+}
+
+/// Parameters an ioctl's argument points to; `header.len` bytes follow. Comes after its Enter or Exit record.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Nested {
+    /// Header.
+    pub header: Header,
+    /// Address in the process.
+    pub address: u64,
+    /// Bytes there are.
+    pub full_len: u64,
+}
+
+/// A device file was mapped.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Mmap {
+    /// Header; `len` is 0.
+    pub header: Header,
+    /// Opaque number of the open file.
+    pub file: u64,
+    /// First address.
+    pub start: u64,
+    /// Bytes.
+    pub size: u64,
+    /// PROT_READ 1, PROT_WRITE 2.
+    pub prot: u32,
+    /// dev_t.
+    pub dev: u32,
+    /// File descriptor, or -1.
+    pub fd: i32,
+    /// Address space.
+    pub space: u32,
+}
+
+/// Addresses were given up.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Munmap {
+    /// Header; `len` is 0.
+    pub header: Header,
+    /// First address.
+    pub start: u64,
+    /// Bytes.
+    pub size: u64,
+}
+
+/// A process event.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Life {
+    /// Header; `len` is 0.
+    pub header: Header,
+    /// FORK, THREAD: the child's id. EXIT: 1 when the process ended. EXEC: 1 when the space was kept.
+    pub child: u32,
+    /// Address space after the event.
+    pub space: u32,
+    /// Command name, NUL padded.
+    pub comm: [u8; 16],
+}

@@ -1,0 +1,300 @@
+//! Maps: what both programs know of processes, channels, tokens and stores, and the BPF programs' settings and counters.
+
+/// A traced process, in PROCS by thread group id.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Proc {
+    /// Its address space, an index into SPACES; 0 is "none yet".
+    pub space: u32,
+    /// Of [`proc_flag`].
+    pub flags: u32,
+}
+
+/// Flags in [`Proc::flags`].
+pub mod proc_flag {
+    /// Children become traced.
+    pub const FOLLOW: u32 = 1;
+    /// Record its ioctls.
+    pub const IOCTLS: u32 = 2;
+    /// The next exec keeps the address space's number (the command that nvcap starts).
+    pub const KEEP: u32 = 4;
+}
+
+/// Who made a thread, in BIRTHS by its thread id.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Birth {
+    /// CLOCK_MONOTONIC, ns: after the thread inherited its maker's breakpoints.
+    pub time_ns: u64,
+    /// The thread that made it.
+    pub parent: u32,
+    /// Unused, 0.
+    pub pad: u32,
+}
+
+/// An address space: the head of its list of channels. Written by the user program.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Space {
+    /// Index + 1 of the first channel, 0 for none.
+    pub head: u32,
+    /// Unused, 0.
+    pub pad: u32,
+}
+
+/// A channel as the BPF programs see it, in CHANNELS by index.
+///
+/// `claim` is a lock that nobody waits for: whoever adds 1 to it and finds 0 owns the channel until it has
+/// subtracted what it served and got 0 back; whoever finds more leaves the work to the owner. Only the owner writes
+/// `done`, `seen` and `extended`; the other fields are the user program's, set before the channel is linked.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct SharedChannel {
+    /// Requests since it was free.
+    pub claim: u64,
+    /// Ring position up to which everything was reported (or reported as a gap).
+    pub done: u64,
+    /// Ring position of the newest GP_PUT seen.
+    pub seen: u64,
+    /// Address bits 56:40 of segments, from the last control entry that set them, already shifted.
+    pub extended: u64,
+    /// Address of the eight bytes GP_GET, GP_PUT in the process (USERD + 0x88).
+    pub get_put: u64,
+    /// Address of the ring in the process.
+    pub ring: u64,
+    /// Entries in the ring, a power of two.
+    pub entries: u32,
+    /// Nonzero while it lives.
+    pub live: u32,
+    /// Index + 1 of the next channel of the space, 0 at the end.
+    pub next: u32,
+    /// Its address space.
+    pub space: u32,
+    /// Doorbells whose token named it.
+    pub hits: u64,
+    /// Doorbells that found nothing new.
+    pub empty: u64,
+    /// Reads of USERD that failed.
+    pub errors: u64,
+    /// Reads of USERD that did not.
+    pub looks: u64,
+    /// Key in XLATE of what its GPU addresses are in the process; 0: the same.
+    pub xlate: u32,
+    /// Reads of GP_PUT in a row that found what the process's own copy said, or [`crate::NEVER`]. The owner's.
+    pub agreed: u32,
+    /// [`crate::Windows`] sent. The owner's.
+    pub windows: u32,
+    /// Unused, 0.
+    pub pad: u32,
+}
+
+/// Key of TOKENS.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct TokenKey {
+    /// Address of the doorbell word: tokens are unique per GPU only.
+    pub doorbell: u64,
+    /// Address space.
+    pub space: u32,
+    /// Token.
+    pub token: u32,
+}
+
+/// Value of TOKENS.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TokenValue {
+    /// Index of the channel.
+    pub channel: u32,
+    /// Nonzero: concluded from ring movement, not told by the driver. When such a doorbell finds nothing new, all
+    /// channels are looked at.
+    pub guessed: u32,
+}
+
+/// Key of SITES.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct SiteKey {
+    /// Instruction pointer at the trap.
+    pub ip: u64,
+    /// Address space.
+    pub space: u32,
+    /// Unused, 0.
+    pub pad: u32,
+}
+
+/// Value of SITES: what is known of a store to a doorbell.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SiteValue {
+    /// The register that holds the token, or [`u32::MAX`] where that cannot be told.
+    pub register: u32,
+    /// The register near whose address the process keeps its own copy of GP_PUT, or [`crate::NO_OWN`].
+    pub own: u32,
+    /// Index of the copy among the words of that register's window.
+    pub word: u32,
+    /// Nonzero: [`crate::Windows`] are asked for.
+    pub learn: u32,
+}
+
+/// Translation of GPU addresses that are not the process's own, in XLATE.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Range {
+    /// First GPU address.
+    pub gpu: u64,
+    /// Bytes.
+    pub len: u64,
+    /// The process's address of the first byte.
+    pub cpu: u64,
+}
+
+/// Ranges a GPU address space may have in XLATE, a power of two.
+pub const RANGES: usize = 256;
+
+/// Value of XLATE: what a GPU address space's addresses are in the process.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Ranges {
+    /// Valid ranges.
+    pub count: u32,
+    /// Nonzero: what no range has is not mapped in the process; else it is at the same address there.
+    pub complete: u32,
+    /// By GPU address, not overlapping.
+    pub ranges: [Range; RANGES],
+}
+
+/// What the BPF program `table` is to do with one of the hash maps, and what came of it: the first of REQUEST. Written by the user
+/// program, which then runs `table`; nothing else reads it.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Request {
+    /// Of [`request`].
+    pub what: u32,
+    /// Key in PROCS, BIRTHS or XLATE.
+    pub id: u32,
+    /// What the map operation gave: 0, or a negative error number.
+    pub result: i64,
+    /// Key in TOKENS.
+    pub token: TokenKey,
+    /// Value in TOKENS.
+    pub channel: TokenValue,
+    /// Key in SITES.
+    pub site: SiteKey,
+    /// Value in SITES.
+    pub store: SiteValue,
+    /// Value in PROCS.
+    pub proc: Proc,
+    /// Value in BIRTHS.
+    pub birth: Birth,
+    /// Value in XLATE.
+    pub ranges: Ranges,
+}
+
+/// Operations, in [`Request::what`].
+pub mod request {
+    /// PROCS: the value of `id` into `proc`.
+    pub const GET_PROC: u32 = 1;
+    /// PROCS: `id` gets `proc`.
+    pub const SET_PROC: u32 = 2;
+    /// PROCS: `id` goes.
+    pub const FORGET_PROC: u32 = 3;
+    /// TOKENS: `token` gets `channel`.
+    pub const SET_TOKEN: u32 = 4;
+    /// TOKENS: `token` goes.
+    pub const FORGET_TOKEN: u32 = 5;
+    /// SITES: `site` gets `store`.
+    pub const SET_SITE: u32 = 6;
+    /// SITES: `site` goes.
+    pub const FORGET_SITE: u32 = 7;
+    /// XLATE: `id` gets `ranges`.
+    pub const SET_RANGES: u32 = 8;
+    /// BIRTHS: the value of `id` into `birth`.
+    pub const GET_BIRTH: u32 = 9;
+}
+
+/// Counters of the BPF programs, one set a processor, in STATS by the processor's number.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Stats {
+    /// Doorbell traps of traced processes.
+    pub hits: u64,
+    /// Traps in processes that are not traced (inherited into a child that is not followed).
+    pub foreign: u64,
+    /// Traps at a store not decoded yet.
+    pub unknown_site: u64,
+    /// Traps whose token names no known channel.
+    pub unknown_token: u64,
+    /// Scans of all channels of a process.
+    pub scans: u64,
+    /// Submissions put off because the ring buffer was full: caught up at a later doorbell.
+    pub deferred: u64,
+    /// Walks that ended before the end because one trap may do only so much.
+    pub cut: u64,
+    /// Driver records (ioctls, mappings, processes) dropped because the ring buffer was full.
+    pub dropped: u64,
+    /// Pushbuffer reads that failed.
+    pub unreadable: u64,
+    /// Traps that left the work to another processor that was already walking the channel.
+    pub contended: u64,
+    /// Looks at a channel that took GP_PUT from the process's own copy.
+    pub cached_put: u64,
+    /// Channels whose process's copy of GP_PUT was found to be ahead of GP_PUT.
+    pub cached_put_wrong: u64,
+    /// Unused, 0: no two processors write to one cache line.
+    pub pad: [u64; 4],
+}
+
+/// What the user program tells the BPF programs, the first of CONFIG.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Config {
+    /// Major number of /dev/nvidia-uvm, 0 when not loaded.
+    pub uvm_major: u32,
+    /// Major number of /dev/nvidiactl and /dev/nvidiaN.
+    pub nvidia_major: u32,
+    /// Mixed into opaque file numbers so that no kernel address leaves the kernel.
+    pub secret: u64,
+    /// Nonzero: GP_GET is read at every doorbell, not at every [`crate::GET_EVERY`]th.
+    pub gp_get: u32,
+    /// Unused, 0.
+    pub pad: u32,
+}
+
+/// Kernel structure offsets, from BTF, in bytes: set before the programs are loaded.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Offsets {
+    /// `task_struct.pid`
+    pub task_pid: u32,
+    /// `task_struct.tgid`
+    pub task_tgid: u32,
+    /// `task_struct.files`
+    pub task_files: u32,
+    /// `task_struct.signal`
+    pub task_signal: u32,
+    /// `signal_struct.live`
+    pub signal_live: u32,
+    /// `files_struct.fdt`
+    pub files_fdt: u32,
+    /// `fdtable.fd`
+    pub fdt_fd: u32,
+    /// `fdtable.max_fds`
+    pub fdt_max: u32,
+    /// `file.f_inode`
+    pub file_inode: u32,
+    /// `inode.i_rdev`
+    pub inode_rdev: u32,
+    /// `vm_area_struct.vm_start`
+    pub vma_start: u32,
+    /// `vm_area_struct.vm_end`
+    pub vma_end: u32,
+    /// `vm_area_struct.vm_flags`
+    pub vma_flags: u32,
+    /// `vm_area_struct.vm_file`
+    pub vma_file: u32,
+    /// `pt_regs`: first, second, third and fifth argument of a system call; its number.
+    pub regs: [u32; 5],
+    /// System call numbers: ioctl, mmap, munmap.
+    pub syscalls: [u32; 3],
+}

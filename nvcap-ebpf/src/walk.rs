@@ -1,0 +1,92 @@
+//! The state of a walk, which lies in a per-processor map from step to step.
+
+use aya_ebpf::{macros::map, maps::PerCpuArray};
+use nvcap_common::{BATCH, Header, REGS};
+
+/// What a walk does next.
+pub mod phase {
+    /// Take the next channel of the space.
+    pub const NEXT: u32 = 0;
+    /// Read GP_PUT.
+    pub const LOOK: u32 = 1;
+    /// Read a run of ring entries.
+    pub const BATCH: u32 = 2;
+    /// Begin with an entry.
+    pub const ENTRY: u32 = 3;
+    /// Translate its address.
+    pub const XLATE: u32 = 4;
+    /// Copy its bytes.
+    pub const DATA: u32 = 5;
+    /// Give the channel back.
+    pub const RELEASE: u32 = 6;
+    /// End.
+    pub const DONE: u32 = 7;
+}
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct Walk {
+    pub header: Header,
+    pub ip: u64,
+    pub doorbell: u64,
+    pub comm: [u8; 16],
+    pub regs: [u64; REGS],
+    pub token: u32,
+    pub space: u32,
+    pub phase: u32,
+    /// Channel being walked.
+    pub channel: u32,
+    /// Index + 1 of the channel after it, when scanning.
+    pub next: u32,
+    /// Nonzero: looks at every channel of the space.
+    pub scanning: u32,
+    /// Nonzero: the token's channel was guessed.
+    pub guessed: u32,
+    /// Channels that had new entries.
+    pub advanced: u32,
+    pub last: u32,
+    pub rounds: u32,
+    /// The ring buffer was full.
+    pub deferred: u32,
+    /// A channel was somebody else's meanwhile.
+    pub contended: u32,
+    pub get: u32,
+    pub put: u32,
+    pub count: u32,
+    pub index: u32,
+    pub left: u32,
+    pub offset: u32,
+    /// Page by page, because a larger read failed.
+    pub paged: u32,
+    /// Bounds of the search in XLATE.
+    pub low: u32,
+    pub high: u32,
+    /// Index of the first valid entry in `batch`.
+    pub first: u32,
+    /// The process's own copy of GP_PUT at the trap, or NO_OWN.
+    pub own: u32,
+    /// Nonzero: windows are asked for.
+    pub learn: u32,
+    /// Claims served so far.
+    pub served: u64,
+    pub cursor: u64,
+    pub target: u64,
+    /// Entries before this were in the ring at an earlier look.
+    pub late_until: u64,
+    pub address: u64,
+    /// Bytes from `address` on that lie in one range of XLATE.
+    pub room: u64,
+    /// GPU address of the byte behind them.
+    pub beyond: u64,
+    pub batch: [u64; BATCH],
+}
+
+#[map]
+static WALK: PerCpuArray<Walk> = PerCpuArray::with_max_entries(1, 0);
+
+/// This processor's walk.
+#[inline(always)]
+pub fn walk() -> Option<&'static mut Walk> {
+    // SAFETY: breakpoint programs do not nest on a processor, and nothing else uses this map.
+    WALK.get_ptr_mut(0).map(|w| unsafe { &mut *w })
+}

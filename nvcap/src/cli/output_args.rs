@@ -1,0 +1,305 @@
+//! The options that say what is shown and where it goes, and the pipeline that they make.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, bail};
+use clap::{ArgAction, Args, ValueEnum};
+
+use nvcap::blocked_write;
+use nvcap::decode::defaults::{CHIPS, Chip};
+use nvcap::driver::Version;
+use nvcap::ledger::Ledger;
+use nvcap::output::filter::{Field, Filter};
+use nvcap::output::message::tell;
+use nvcap::output::phases::Phases;
+use nvcap::output::plural::plural;
+use nvcap::output::redact::Redactor;
+use nvcap::output::stats::{Form, Stats};
+use nvcap::output::streams::Streams;
+use nvcap::output::style::Color;
+use nvcap::output::text::{Clock, Text};
+use nvcap::output::writer::Output;
+use nvcap::output::{Detail, Sink, json, text};
+use nvcap::pipeline::{Pipeline, PipelineOptions};
+
+use super::target;
+
+/// What is shown and where it goes: the same for every command that shows events.
+#[derive(Args, Debug, Clone, Default)]
+#[command(next_help_heading = "Output")]
+pub struct OutputArgs {
+    /// Show method writes with their fields; twice: ring entries and raw words too
+    #[arg(short, long, action = ArgAction::Count)]
+    pub verbose: u8,
+
+    /// One JSON object a line instead of text (docs/output.md has the schema)
+    #[arg(long)]
+    pub json: bool,
+
+    /// Write to FILE, made readable by its owner alone; - is standard output
+    ///
+    /// Without it events and ledger go to standard output, or to standard error where a COMMAND is started, whose
+    /// standard output stays its own.
+    #[arg(short, long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+
+    /// Show only the ledger
+    #[arg(short, long)]
+    pub quiet: bool,
+
+    /// Show only events that EXPR is true for
+    ///
+    /// Comparisons of a field and a value, joined by && and ||, negated by !, grouped by parentheses.
+    /// Operators: = != < <= > >=, and ~ !~ for patterns with * and ?. Numbers are 0x, or decimal with K, KiB, M,
+    /// MiB, G, GiB (of 1024) or kB, MB, GB (of 1000); `a,b` after = means either. `nvcap explain filter` lists the fields.
+    ///
+    /// Examples: op=launch, 'op=copy && bytes>1MiB', channel=3, token=0x10012, method=SEND_PCAS_A, 'grid.x>1 && kind=user'.
+    /// The ledger counts everything whatever EXPR says.
+    #[arg(short = 'e', long = "filter", value_name = "EXPR", value_parser = parse_filter)]
+    pub filter: Option<Filter>,
+
+    /// Show sums at the end instead of events; with -v method writes too
+    #[arg(short, long, conflicts_with = "quiet")]
+    pub stats: bool,
+
+    /// When to colour: NO_COLOR is heeded by auto
+    #[arg(long, value_name = "WHEN", value_enum, default_value_t)]
+    pub color: When,
+
+    /// How text shows times, in seconds
+    #[arg(long, value_name = "CLOCK", value_enum, default_value_t)]
+    pub time: TimeArg,
+
+    /// Replace users' data (inline bytes, kernel arguments, fill patterns, raw words) by length and a short hash
+    #[arg(long)]
+    pub redact: bool,
+
+    /// After the ledger, say which channels were shared, by whom, and what stood behind another's wait
+    #[arg(long)]
+    pub explain_streams: bool,
+
+    /// Chip that the GPUs are taken for, such as GH100: for the classes of subchannels that nothing was seen bound to
+    ///
+    /// By default it is found out: by the PCI id, by a class that is bound, by the versions of QMDs, else by the
+    /// methods used, which is said.
+    #[arg(long, value_name = "NAME", value_parser = parse_chip)]
+    pub chip: Option<&'static Chip>,
+
+    /// Label events by the time ranges in FILE, one `PHASE name t0 t1` a line, ns of CLOCK_MONOTONIC
+    #[arg(long, value_name = "FILE")]
+    pub phases: Option<PathBuf>,
+}
+
+/// `--color`.
+#[derive(ValueEnum, Clone, Copy, Debug, Default)]
+pub enum When {
+    /// On a terminal
+    #[default]
+    Auto,
+    /// Always
+    Always,
+    /// Never
+    Never,
+}
+
+/// `--time`.
+#[derive(ValueEnum, Clone, Copy, Debug, Default)]
+pub enum TimeArg {
+    /// Since the first line
+    #[default]
+    Relative,
+    /// CLOCK_MONOTONIC of the traced machine
+    Monotonic,
+    /// Since the line before
+    Delta,
+}
+
+fn parse_filter(text: &str) -> Result<Filter, String> {
+    Filter::parse(text).map_err(|e| e.to_string())
+}
+
+fn parse_chip(name: &str) -> Result<&'static Chip, String> {
+    Chip::named(name).ok_or_else(|| {
+        let all: Vec<&str> = CHIPS.iter().flat_map(|c| c.names).copied().collect();
+        format!(
+            "'{name}' is no chip known here: give one of {}",
+            all.join(", ")
+        )
+    })
+}
+
+impl OutputArgs {
+    fn detail(&self) -> Detail {
+        let shown = Detail::from_count(self.verbose);
+        // A filter that asks for methods shows the methods it matches, -v or not.
+        self.filter
+            .as_ref()
+            .map_or(shown, |f| shown.max(f.detail()))
+    }
+
+    pub fn color(&self) -> Color {
+        match self.color {
+            When::Auto => Color::Auto,
+            When::Always => Color::Always,
+            When::Never => Color::Never,
+        }
+    }
+
+    fn sink(&self, out: Output) -> Box<dyn Sink> {
+        let redact = self.redact.then(Redactor::default);
+        match (self.stats, self.json) {
+            (true, json) => {
+                let form = if json {
+                    Form::Json
+                } else {
+                    Form::Text {
+                        color: self.color().enabled(out.is_terminal()),
+                    }
+                };
+                Box::new(Stats::new(out, form, self.detail(), self.filter.is_some()))
+            }
+            (false, true) => Box::new(json::Json::new(
+                out,
+                json::JsonOptions {
+                    detail: self.detail(),
+                    quiet: self.quiet,
+                    redact,
+                },
+            )),
+            (false, false) => Box::new(Text::new(
+                out,
+                text::TextOptions {
+                    detail: self.detail(),
+                    verbose: self.verbose > 0,
+                    filtered: self.filter.is_some(),
+                    quiet: self.quiet,
+                    color: self.color(),
+                    clock: match self.time {
+                        TimeArg::Relative => Clock::Relative,
+                        TimeArg::Monotonic => Clock::Monotonic,
+                        TimeArg::Delta => Clock::Delta,
+                    },
+                    redact,
+                },
+            )),
+        }
+    }
+
+    /// The section of `--explain-streams`: behind the ledger, which by then is written out.
+    fn streams(&self, out: Output) -> Box<dyn Sink> {
+        Box::new(if self.json {
+            Streams::json(out)
+        } else {
+            Streams::text(out)
+        })
+    }
+
+    /// The pipeline that these options ask for, for what runs on this machine. Its output is opened for the trace of a
+    /// `command` that is started or of something else; that must be none of the `inputs`, the files that are read beside the phases.
+    ///
+    /// # Errors
+    /// When a file cannot be read, understood or made.
+    pub fn pipeline(&self, command: bool, inputs: &[&Path]) -> anyhow::Result<Pipeline<'static>> {
+        self.pipeline_of(false, target::running_driver(), command, inputs)
+    }
+
+    /// As [`OutputArgs::pipeline`], for any driver; `strict` ends at the first thing that is not whole.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn pipeline_of(
+        &self,
+        strict: bool,
+        driver_version: Option<Version>,
+        command: bool,
+        inputs: &[&Path],
+    ) -> anyhow::Result<Pipeline<'static>> {
+        let inputs: Vec<&Path> = inputs
+            .iter()
+            .copied()
+            .chain(self.phases.as_deref())
+            .collect();
+        let phases = self.phases()?;
+        let options = PipelineOptions {
+            filter: self.filter.clone(),
+            phases,
+            chip: self.chip,
+            driver_version,
+            strict,
+        };
+        let out = target::open(self.output.as_deref(), command, &inputs)?;
+        let behind = self.explain_streams.then(|| out.again()).transpose()?;
+        let mut sinks = vec![self.sink(out)];
+        sinks.extend(behind.map(|out| self.streams(out)));
+        Ok(Pipeline::new(options, sinks))
+    }
+
+    /// The phases, which are those that the filter asks for.
+    fn phases(&self) -> anyhow::Result<Option<Phases>> {
+        let filter = self.filter.as_ref();
+        let Some(path) = &self.phases else {
+            if filter.is_some_and(|f| f.asks_for(Field::Phase)) {
+                bail!(
+                    "the filter asks for phase, and there are none: name their file with --phases FILE"
+                );
+            }
+            return Ok(None);
+        };
+        let text = nvcap::source::file::text(path)
+            .with_context(|| format!("cannot read the phases in {}", path.display()))?;
+        let phases = Phases::parse(&text)
+            .with_context(|| format!("cannot understand the phases in {}", path.display()))?;
+        if let Some(unknown) = filter.and_then(|f| f.unknown_phase(&phases)) {
+            bail!(
+                "no phase in {} is called {unknown}, which the filter asks for; it has {}",
+                path.display(),
+                some(phases.names())
+            );
+        }
+        Ok(Some(phases))
+    }
+
+    /// Ends a command: every sink shows the ledger, and its exit status becomes the command's.
+    ///
+    /// # Errors
+    /// When the output could not be written.
+    pub fn conclude(&self, pipeline: Pipeline<'_>) -> anyhow::Result<Ledger> {
+        let matched = pipeline.matched();
+        let ledger = pipeline.finish()?;
+        if let Some(filter) = &self.filter
+            && matched.shown == 0
+            && matched.of > 0
+        {
+            let of_channel = if filter.asks_for(Field::Channel) {
+                "; channel is the number that the ledger has in its first column, token the work-submit token"
+            } else {
+                ""
+            };
+            tell(format_args!(
+                "0 of {} matched the filter{of_channel}; nvcap explain filter lists the fields and their values",
+                plural(matched.of, "event")
+            ));
+        }
+        // What went to a file is not before anybody's eyes.
+        let file = self.output.as_deref().is_some_and(|o| o != Path::new("-"));
+        if file || blocked_write::is_over() {
+            tell(format_args!("{}", nvcap::output::ledger::verdict(&ledger)));
+        }
+        Ok(ledger)
+    }
+}
+
+/// The first of these names, each once, and how many more there are.
+fn some<'a>(names: impl Iterator<Item = &'a str>) -> String {
+    let mut all: Vec<&str> = Vec::new();
+    for name in names {
+        if !all.contains(&name) {
+            all.push(name);
+        }
+    }
+    match all.len() {
+        0 => "none".to_owned(),
+        n if n <= 8 => all.join(", "),
+        n => format!("{} and {} more", all[..6].join(", "), n - 6),
+    }
+}

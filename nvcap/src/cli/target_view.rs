@@ -1,0 +1,117 @@
+//! The driver model of a whole target, for the commands that show it at the end.
+
+use std::process::ExitCode;
+
+use nvcap::driver::Version;
+use nvcap::ledger::Ledger;
+use nvcap::output::message::tell;
+use nvcap::output::model_view::ModelView;
+use nvcap::pipeline::{Pipeline, PipelineOptions};
+use nvcap::source::memory::probe;
+
+use super::target::{Show, Target};
+
+/// What to look at and where it goes.
+#[derive(clap::Args, Debug)]
+pub struct Args {
+    /// Where it goes.
+    #[command(flatten)]
+    pub show: Show,
+
+    /// What to look at.
+    #[command(flatten)]
+    pub target: Target,
+}
+
+/// The driver model of a target.
+pub struct TargetView {
+    /// The model.
+    pub model: ModelView,
+    /// Slots of which one look cannot say whether they are channels.
+    pub unused: usize,
+    ledger: Ledger,
+}
+
+impl TargetView {
+    /// The exit status; what is missing is said.
+    pub fn end(&self) -> ExitCode {
+        if !self.ledger.is_complete() {
+            tell(format_args!(
+                "{}",
+                nvcap::output::ledger::verdict(&self.ledger)
+            ));
+        }
+        ExitCode::from(self.ledger.exit_status())
+    }
+}
+
+/// Builds the model: by one look at running processes, unless a time is given; by tracing; or from a log.
+///
+/// # Errors
+/// When the processes cannot be read, the trace cannot be made or the log cannot be read.
+pub fn view(target: &Target) -> anyhow::Result<TargetView> {
+    let version = target.version();
+    if !target.pid.is_empty() && target.duration.is_none() {
+        return one_look(&target.pid, version);
+    }
+    let mut model = ModelView::new(target.file.is_none());
+    let mut pipeline = feed(&mut model, version);
+    target.records(true, |record| pipeline.record(record), || Ok(()))?;
+    let ledger = pipeline.finish()?;
+    Ok(TargetView {
+        model,
+        unused: 0,
+        ledger,
+    })
+}
+
+fn one_look(pids: &[u32], version: Option<Version>) -> anyhow::Result<TargetView> {
+    let mut model = ModelView::new(false);
+    let mut pipeline = feed(&mut model, version);
+    let (mut unused, mut next) = (0, 0);
+    let mut positions = Vec::new();
+    for pid in pids {
+        let seen = probe::probe(*pid, next).map_err(|e| cannot_look(*pid, e))?;
+        for record in seen.records {
+            pipeline.record(record)?;
+        }
+        for (channel, get, put) in seen.positions {
+            positions.push((channel, get, put));
+            next = channel.0 + 1;
+        }
+        unused += seen.unused;
+    }
+    pipeline.finish()?;
+    for (channel, get, put) in positions {
+        model.positions(channel, get, put);
+    }
+    Ok(TargetView {
+        model,
+        unused,
+        // One look loses nothing.
+        ledger: Ledger::new(),
+    })
+}
+
+/// The pipeline whose model is viewed.
+fn feed(view: &mut ModelView, driver_version: Option<Version>) -> Pipeline<'_> {
+    let options = PipelineOptions {
+        driver_version,
+        ..PipelineOptions::default()
+    };
+    Pipeline::new(options, vec![Box::new(view)])
+}
+
+fn cannot_look(pid: u32, cause: std::io::Error) -> anyhow::Error {
+    if nvcap::procfs::exists(pid) {
+        anyhow::Error::new(cause).context(format!(
+            "cannot look into process {pid}: run nvcap as root (sudo nvcap ...) or as the process's owner with \
+             cap_sys_ptrace"
+        ))
+    } else {
+        // That a file is not there says the same again.
+        anyhow::anyhow!(
+            "cannot look into process {pid}: there is no such process; check the process id (pgrep, nvidia-smi)"
+        )
+    }
+}

@@ -1,0 +1,51 @@
+//! Words of options that several commands have.
+
+use clap::ValueEnum;
+use nvcap::output::units;
+
+/// `--discover`.
+#[derive(ValueEnum, Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Discover {
+    /// The first that works of kprobe, fentry, tracepoint
+    #[default]
+    Auto,
+    /// kprobe on nvidia_mmap
+    Kprobe,
+    /// fentry and fexit through the module's BTF
+    Fentry,
+    /// Raw tracepoints on mmap and munmap
+    Tracepoint,
+}
+
+#[cfg(feature = "trap")]
+impl Discover {
+    /// The way; none for all in turn.
+    pub fn way(self) -> Option<nvcap::source::trap::discover::Way> {
+        use nvcap::source::trap::discover::Way;
+
+        match self {
+            Discover::Auto => None,
+            Discover::Kprobe => Some(Way::Kprobe),
+            Discover::Fentry => Some(Way::Fentry),
+            Discover::Tracepoint => Some(Way::Tracepoint),
+        }
+    }
+}
+
+pub fn parse_seconds(text: &str) -> Result<std::time::Duration, String> {
+    text.parse::<f64>()
+        .ok()
+        .filter(|s| *s > 0.0)
+        .and_then(|s| std::time::Duration::try_from_secs_f64(s).ok())
+        .ok_or_else(|| format!("'{text}' is no time: give seconds above 0, such as 10 or 0.5"))
+}
+
+pub fn parse_size(text: &str) -> Result<u64, String> {
+    units::number(text)
+        .filter(|n| n.is_power_of_two() && *n >= 64 << 10 && *n <= 2 << 30)
+        .ok_or_else(|| {
+            format!(
+                "'{text}' is no buffer size: give a power of two from 64KiB to 2GiB, such as 64MiB (or 64M)"
+            )
+        })
+}

@@ -1,0 +1,176 @@
+//! Grid launches, and the replays of graphs that they are nodes of.
+
+use serde::Serialize;
+
+use super::hex_option;
+use crate::decode::pcas::PcasAction;
+use crate::record::ChannelId;
+use crate::wire::GpuVa;
+
+/// How a launch was commanded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum LaunchHow {
+    /// QMD carried by LOAD_INLINE_QMD_DATA.
+    InlineQmd,
+    /// By SEND_PCAS_A and a SEND_SIGNALING_PCAS that schedules: the QMD lies in GPU memory.
+    Scheduled,
+    /// So too, by one that lets a waiting QMD go (DECREMENT_DEPENDENCE): a node of a graph.
+    Released,
+    /// By another QMD, when its grid ends: a node of a graph, which the pushbuffer does not name.
+    Dependent,
+    /// QMD handed to a macro (CALL_MME_DATA), as graphics drivers do.
+    Macro,
+    /// By LAUNCH (Fermi).
+    Launch,
+}
+
+/// Whose launch it is. The rules and their evidence: docs/decoding.md.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum LaunchKind {
+    /// The program's.
+    User,
+    /// The driver's companion launch of a user launch (grid 0x0x0).
+    Companion,
+    /// The driver's own memset kernel.
+    DriverMemset,
+    /// The driver's own copy kernel.
+    DriverCopy,
+    /// The driver's own kernel that leads on within a graph: it joins branches, and decides conditional nodes.
+    DriverGraph,
+    /// Another kernel of the driver's own.
+    Driver,
+    /// A QMD at an address nothing was seen written to.
+    Unresolved,
+}
+
+/// Where a QMD is known from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum QmdFrom {
+    /// It was seen being written, or the pushbuffer carries it.
+    Stream,
+    /// From the driver's own copy in the process's memory ([`crate::record::Image`]): it was written before the trace.
+    Image,
+}
+
+/// What a kernel of the driver's own writes: a memset, or a copy within the device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Moves {
+    /// First address written.
+    pub dst: GpuVa,
+    /// First address read, where it copies.
+    pub src: Option<GpuVa>,
+    /// Bytes written; `None` where the size of its elements cannot be told.
+    pub bytes: Option<u64>,
+    /// What a memset writes, repeated.
+    pub value: Option<u32>,
+}
+
+/// A constant bank of a launch.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct ConstantBank {
+    /// Bank number.
+    pub index: u32,
+    /// GPU address.
+    pub address: GpuVa,
+    /// Size in bytes.
+    pub size: u32,
+}
+
+/// A semaphore a QMD releases when its grid ends.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct QmdRelease {
+    /// GPU address.
+    pub address: GpuVa,
+    /// Payload.
+    pub payload: u64,
+}
+
+/// A grid launch.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Launch {
+    /// Whose.
+    pub kind: LaunchKind,
+    /// How commanded.
+    pub how: LaunchHow,
+    /// What was done to its QMD, where the pushbuffer names it.
+    pub pcas: Option<PcasAction>,
+    /// Number of the graph replay that it is a node of.
+    pub replay: Option<u64>,
+    /// Its place among the nodes of that replay, from 0, in the order in which they lead to each other.
+    pub place: Option<u32>,
+    /// GPU address of the QMD, 256-byte aligned, where it has one.
+    pub qmd: Option<GpuVa>,
+    /// Version of the QMD layout, major and minor; `None` when unresolved.
+    pub qmd_version: Option<(u8, u8)>,
+    /// Where the QMD is known from; `None` when unresolved.
+    pub qmd_from: Option<QmdFrom>,
+    /// Blocks in x, y, z (also where the QMD counts clusters); `None` when unresolved.
+    pub grid: Option<[u32; 3]>,
+    /// Threads of a block in x, y, z.
+    pub block: Option<[u32; 3]>,
+    /// Blocks of a cluster in x, y, z, where the grid is made of clusters.
+    pub cluster: Option<[u32; 3]>,
+    /// All blocks run at once (a cooperative launch).
+    pub cooperative: bool,
+    /// Registers of a thread.
+    pub registers: Option<u32>,
+    /// Shared memory of a block that the program asked for, static and dynamic together, in bytes, rounded up as the
+    /// hardware allocates it (to 128 bytes on Hopper).
+    pub shared_bytes: Option<u32>,
+    /// Shared memory of a block that the system reserves beside it, bytes.
+    pub shared_reserved_bytes: Option<u32>,
+    /// Local memory of a thread, bytes.
+    pub local_bytes: Option<u32>,
+    /// Barriers of a block.
+    pub barriers: Option<u32>,
+    /// GPU address of the program.
+    pub program: Option<GpuVa>,
+    /// Bytes of the program that were seen being written, where they were.
+    pub program_bytes: Option<u64>,
+    /// What a memset or copy kernel of the driver writes.
+    pub moves: Option<Moves>,
+    /// Kernel arguments as bytes, where the constant bank was seen being written.
+    #[serde(serialize_with = "hex_option")]
+    pub args: Option<Vec<u8>>,
+    /// The valid constant banks.
+    pub constant_banks: Vec<ConstantBank>,
+    /// Semaphores released at its end.
+    pub releases: Vec<QmdRelease>,
+    /// GPU address of the QMD it launches next, where one is chained.
+    pub dependent: Option<GpuVa>,
+}
+
+/// One replay of a CUDA graph: what its submissions run, summed up. Its nodes are told as launches with its number.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Graph {
+    /// Its number in this trace, from 0.
+    pub replay: u64,
+    /// QMDs that run, those not seen included, without the empty grid that begins a graph.
+    pub nodes: u32,
+    /// Of them, kernels of the program.
+    pub kernels: u32,
+    /// Of them, memset kernels of the driver.
+    pub memsets: u32,
+    /// Of them, copy kernels of the driver.
+    pub copies: u32,
+    /// Of them, other kernels of the driver (they join branches, and decide conditional nodes).
+    pub driver: u32,
+    /// Of them, QMDs that nothing was seen written to.
+    pub unresolved: u32,
+    /// The channels it was submitted to.
+    pub channels: Vec<ChannelId>,
+    /// Serial numbers of its submissions in this trace.
+    pub submissions: Vec<u64>,
+    /// Pushbuffer bytes of these.
+    pub bytes: u64,
+    /// Its QMDs were uploaded or made ready anew with it.
+    pub uploaded: bool,
+    /// It has conditional nodes: the GPU decides what else runs, and how often.
+    pub conditional: bool,
+}

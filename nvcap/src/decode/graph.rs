@@ -1,0 +1,439 @@
+//! What runs: from the QMDs that a submission names to those that they lead to, and the replays of CUDA graphs.
+//!
+//! A pushbuffer names some QMDs by PCAS. One that neither waits for another QMD nor for a decrement runs; the others
+//! are made ready. When a grid ends, the hardware schedules or decrements its dependents. So the grids that one replay
+//! of a graph runs are the QMDs that its submissions start and all that these lead to, each once. docs/decoding.md,
+//! "What runs", has the rules and what they were measured on.
+//!
+//! This module follows QMDs in the shadow; it knows no methods and makes no launches.
+
+use std::collections::{HashMap, HashSet, VecDeque};
+
+use super::{
+    event::{Context, Graph, Launch, LaunchHow, LaunchKind},
+    ops::{
+        driver_kernels::{GraphKernel, Successor},
+        launch::Reader,
+    },
+    pcas::{Effect, PcasAction},
+    shadow::{Shadow, Space},
+    view::{Dependent, DependentAction, View},
+};
+
+/// A QMD that an entry names.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Named {
+    /// Its address.
+    pub address: u64,
+    /// What is done to it.
+    pub action: PcasAction,
+    /// How it is read.
+    pub reader: Reader,
+}
+
+/// A QMD that runs, or would if it were known.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Run {
+    pub address: u64,
+    pub how: LaunchHow,
+    pub action: Option<PcasAction>,
+    pub reader: Reader,
+}
+
+/// What an entry starts.
+#[derive(Default)]
+pub(super) struct Started {
+    /// In the order in which they lead to each other; the unknown ones among them.
+    pub runs: Vec<Run>,
+    /// It is a replay of a graph, or a part of one.
+    pub graph: bool,
+    uploaded: bool,
+    conditional: bool,
+    /// The open replay that it is a part of, where it works on a table of the driver's.
+    replay: Option<u64>,
+}
+
+/// QMDs of a process that were decremented by one submission, and wait for another one to be.
+type Countdowns = HashMap<u64, u32>;
+
+/// More countdowns than this are no graph's: they are forgotten.
+const MOST_COUNTDOWNS: usize = 1 << 16;
+/// More QMDs than this are not followed from one entry: a chain that ends nowhere.
+const MOST_RUNS: usize = 1 << 20;
+/// Replays that may wait for further submissions of theirs at once.
+const MOST_OPEN: usize = 64;
+
+/// A replay that may have further submissions.
+struct Open {
+    space: Space,
+    context: Context,
+    graph: Graph,
+    tables: Vec<u64>,
+    /// The QMDs that its submissions begin with.
+    first: HashSet<u64>,
+    /// Entries of the driver's tables that some of their predecessors have reached: it has further submissions.
+    entries: HashMap<(u64, u32), u32>,
+}
+
+impl Open {
+    fn new(space: Space, context: &Context, replay: u64) -> Self {
+        Self {
+            space,
+            context: context.clone(),
+            graph: Graph {
+                replay,
+                nodes: 0,
+                kernels: 0,
+                memsets: 0,
+                copies: 0,
+                driver: 0,
+                unresolved: 0,
+                channels: Vec::new(),
+                submissions: Vec::new(),
+                bytes: 0,
+                uploaded: false,
+                conditional: false,
+            },
+            tables: Vec::new(),
+            first: HashSet::new(),
+            entries: HashMap::new(),
+        }
+    }
+}
+
+/// One of the `of` things that `key` waits for has come: whether all have. Then nothing is kept of it.
+fn count_down<K: Copy + Eq + std::hash::Hash>(
+    waiting: &mut HashMap<K, u32>,
+    key: K,
+    of: u32,
+) -> bool {
+    let left = waiting.entry(key).or_insert(of);
+    *left = left.saturating_sub(1);
+    let ends = *left == 0;
+    if ends {
+        waiting.remove(&key);
+    }
+    ends
+}
+
+/// The replays, and what they wait for.
+#[derive(Default)]
+pub(super) struct Graphs {
+    replays: u64,
+    open: VecDeque<Open>,
+    countdowns: HashMap<Space, Countdowns>,
+}
+
+/// A launch of a submission that is complete in itself: it runs at once and leads to nothing but the companion that the
+/// driver puts beside it.
+pub(super) fn is_alone(
+    view: &View,
+    reader: Reader,
+    written_here: bool,
+    shadow: &mut Shadow,
+    space: Space,
+) -> bool {
+    let starts = !view.requires_pcas && view.dependence == 0;
+    let companion = |d: &Dependent, shadow: &mut Shadow| {
+        let known = reader.view(d.address.0, shadow, space);
+        match d.action {
+            DependentAction::Other(_) => true,
+            // Of a companion that was written before the trace nothing is known.
+            DependentAction::DecrementDependence => known.is_none_or(|v| v.null),
+            DependentAction::Schedule => known.is_some_and(|v| v.null),
+        }
+    };
+    written_here
+        && (view.null || starts && !view.grid.contains(&0))
+        && (view.null || view.dependents.iter().all(|d| companion(d, shadow)))
+}
+
+struct Walk<'a> {
+    shadow: &'a mut Shadow,
+    space: Space,
+    context: &'a Context,
+    countdowns: &'a mut Countdowns,
+    open: &'a mut VecDeque<Open>,
+    replays: &'a mut u64,
+    /// The QMD that the submission begins with.
+    first: Option<u64>,
+    ready: HashSet<u64>,
+    released: HashSet<u64>,
+    seen: HashSet<u64>,
+    queue: VecDeque<(Run, bool)>,
+    started: Started,
+}
+
+impl Walk<'_> {
+    /// Follows what a QMD that runs does to the others.
+    fn follow(&mut self, run: Run, view: &View) {
+        // In front of what waits, in their order: a chain is followed to its end first.
+        let mut next = Vec::new();
+        for d in &view.dependents {
+            let known = run.reader.view(d.address.0, self.shadow, self.space);
+            let null = known.as_ref().is_some_and(|v| v.null);
+            match d.action {
+                DependentAction::Other(_) => {}
+                // A companion schedules the slot of the launch after it, whatever lies there now.
+                DependentAction::Schedule if view.null && !self.ready.contains(&d.address.0) => {}
+                DependentAction::Schedule => next.push(d.address.0),
+                // It is let go by the pushbuffer as well, and counted there.
+                DependentAction::DecrementDependence if self.released.contains(&d.address.0) => {}
+                DependentAction::DecrementDependence if null => {}
+                // Whether it runs by that is not known; a node of a graph is named by the pushbuffer as well.
+                DependentAction::DecrementDependence if known.is_none() => {}
+                DependentAction::DecrementDependence => {
+                    let of = known.map_or(1, |v| v.dependence.max(1));
+                    if count_down(self.countdowns, d.address.0, of) {
+                        next.push(d.address.0);
+                    }
+                }
+            }
+        }
+        let args = run.reader.arguments(view, self.shadow, self.space);
+        let kernel = args
+            .and_then(|args| GraphKernel::of(run.address, view, &args, self.shadow, self.space));
+        if let Some(kernel) = kernel {
+            self.started.graph = true;
+            let at = self.replay_with(kernel.0.table);
+            for successor in kernel.successors(self.shadow, self.space) {
+                match successor {
+                    Successor::Conditional => self.started.conditional = true,
+                    Successor::Qmd { entry, address, of } => {
+                        let open = self.open.get_mut(at);
+                        if open.is_some_and(|o| {
+                            count_down(&mut o.entries, (kernel.0.table, entry), of)
+                        }) {
+                            next.push(address);
+                        }
+                    }
+                }
+            }
+        }
+        for address in next.into_iter().rev() {
+            let how = LaunchHow::Dependent;
+            let dependent = Run {
+                address,
+                how,
+                action: None,
+                reader: run.reader,
+            };
+            self.queue.push_front((dependent, !view.null));
+        }
+    }
+
+    /// The open replay that this submission is a part of, where it works on a table of the driver's: the oldest one with
+    /// the same table that does not begin with the same QMD (that is the replay before). Submissions that were observed
+    /// come channel by channel, several replays at once.
+    fn replay_with(&mut self, table: u64) -> usize {
+        let own = self.started.replay;
+        let fits = |o: &Open| match own {
+            Some(replay) => o.graph.replay == replay,
+            None => {
+                let begins = self.first.is_some_and(|f| o.first.contains(&f));
+                o.space == self.space && o.tables.contains(&table) && !begins
+            }
+        };
+        let at = match self.open.iter().position(fits) {
+            Some(at) => at,
+            None => {
+                let replay = *self.replays;
+                *self.replays += 1;
+                let open = Open::new(self.space, self.context, replay);
+                self.open.push_back(open);
+                self.open.len() - 1
+            }
+        };
+        if let Some(open) = self.open.get_mut(at) {
+            self.started.replay = Some(open.graph.replay);
+            open.first.extend(self.first);
+            if !open.tables.contains(&table) {
+                open.tables.push(table);
+            }
+        }
+        at
+    }
+}
+
+impl Graphs {
+    /// What an entry starts that names these QMDs. `written` are the QMDs that it wrote itself.
+    pub(super) fn start(
+        &mut self,
+        named: &[Named],
+        written: &HashSet<u64>,
+        shadow: &mut Shadow,
+        space: Space,
+        context: &Context,
+    ) -> Started {
+        let countdowns = self.countdowns.entry(space).or_default();
+        if countdowns.len() > MOST_COUNTDOWNS {
+            countdowns.clear();
+        }
+        let mut walk = Walk {
+            shadow,
+            space,
+            context,
+            countdowns,
+            open: &mut self.open,
+            replays: &mut self.replays,
+            first: None,
+            ready: HashSet::new(),
+            released: HashSet::new(),
+            seen: HashSet::new(),
+            queue: VecDeque::new(),
+            started: Started::default(),
+        };
+        // A release whose QMD nobody knows may let any go that is ready.
+        let mut blind_releases = Vec::new();
+        for n in named {
+            let run = |how| Run {
+                address: n.address,
+                how,
+                action: Some(n.action),
+                reader: n.reader,
+            };
+            let view = n.reader.view(n.address, walk.shadow, space);
+            match (n.action.effect(), view) {
+                (Effect::None, _) => {}
+                (Effect::Schedules, Some(v)) if v.requires_pcas || v.dependence > 0 || v.null => {
+                    walk.ready.insert(n.address);
+                }
+                (Effect::Schedules, _) => walk.queue.push_back((run(LaunchHow::Scheduled), true)),
+                (Effect::Releases, Some(_)) => {
+                    walk.released.insert(n.address);
+                    walk.countdowns.remove(&n.address);
+                    walk.queue.push_back((run(LaunchHow::Released), true));
+                }
+                (Effect::Releases, None) => blind_releases.push(run(LaunchHow::Released)),
+            }
+            walk.started.uploaded |= n.action == PcasAction::InvalidateCopySchedule;
+        }
+        while let Some((run, by_grid)) = walk.queue.pop_front() {
+            if !walk.seen.insert(run.address) || walk.started.runs.len() >= MOST_RUNS {
+                continue;
+            }
+            walk.first = walk.first.or(Some(run.address));
+            let here = written.contains(&run.address);
+            walk.started.uploaded |= here;
+            let Some(view) = run.reader.view(run.address, walk.shadow, space) else {
+                walk.started.graph = true;
+                walk.started.runs.push(run);
+                continue;
+            };
+            if !view.null {
+                let of_grid = run.how == LaunchHow::Dependent && by_grid;
+                walk.started.graph |= !here || of_grid || view.grid.contains(&0);
+                walk.started.runs.push(run);
+            }
+            walk.follow(run, &view);
+        }
+        // Programmatic dependent launches of a process that was attached to: the companion was not seen.
+        for n in named {
+            let ready = walk.ready.contains(&n.address) && written.contains(&n.address);
+            if ready && !blind_releases.is_empty() && walk.seen.insert(n.address) {
+                blind_releases.pop();
+                walk.started.runs.push(Run {
+                    address: n.address,
+                    how: LaunchHow::Released,
+                    action: Some(n.action),
+                    reader: n.reader,
+                });
+            }
+        }
+        walk.started.graph |= !blind_releases.is_empty();
+        walk.started.runs.append(&mut blind_releases);
+        walk.started
+    }
+
+    /// Gives the part of a graph that an entry started its replay, which is a new one where none was found. The
+    /// number of the replay, and its nodes so far.
+    pub(super) fn join(
+        &mut self,
+        started: &Started,
+        context: &Context,
+        space: Space,
+        bytes: u64,
+    ) -> (u64, u32) {
+        let replay = started.replay.unwrap_or_else(|| {
+            let replay = self.replays;
+            self.replays += 1;
+            self.open.push_back(Open::new(space, context, replay));
+            replay
+        });
+        let open = self.open.iter_mut().rev();
+        let Some(graph) = open.map(|o| &mut o.graph).find(|g| g.replay == replay) else {
+            return (replay, 0);
+        };
+        if !graph.channels.contains(&context.channel) {
+            graph.channels.push(context.channel);
+        }
+        if graph.submissions.last() != Some(&context.serial) {
+            graph.submissions.push(context.serial);
+        }
+        graph.bytes += bytes;
+        graph.uploaded |= started.uploaded;
+        graph.conditional |= started.conditional;
+        (replay, graph.nodes)
+    }
+
+    /// Counts a node of an open replay.
+    pub(super) fn count(&mut self, replay: u64, launch: &Launch) {
+        let open = self.open.iter_mut().rev();
+        let Some(graph) = open.map(|o| &mut o.graph).find(|g| g.replay == replay) else {
+            return;
+        };
+        let of_kind = match launch.kind {
+            LaunchKind::Companion => return,
+            LaunchKind::User => &mut graph.kernels,
+            LaunchKind::DriverMemset => &mut graph.memsets,
+            LaunchKind::DriverCopy => &mut graph.copies,
+            LaunchKind::DriverGraph | LaunchKind::Driver => &mut graph.driver,
+            LaunchKind::Unresolved => &mut graph.unresolved,
+        };
+        *of_kind += 1;
+        graph.nodes += 1;
+    }
+
+    /// A channel went on, with a part of `replay` or with something else: its other replays are complete, and taken out,
+    /// but for those that are known to have further submissions.
+    pub(super) fn complete(
+        &mut self,
+        context: &Context,
+        space: Space,
+        replay: Option<u64>,
+    ) -> Vec<(Context, Graph)> {
+        let too_many = self.open.len().saturating_sub(MOST_OPEN);
+        let mut index = 0;
+        self.take(|o| {
+            index += 1;
+            let goes_on = o.space == space && o.graph.channels.contains(&context.channel);
+            let ends = goes_on && Some(o.graph.replay) != replay && o.entries.is_empty();
+            index <= too_many || ends
+        })
+    }
+
+    /// Takes out the open replays, of one process or of all; those known to have further submissions too where it is the
+    /// end.
+    pub(super) fn end(&mut self, space: Option<Space>, is_end: bool) -> Vec<(Context, Graph)> {
+        self.take(|o| space.is_none_or(|s| s == o.space) && (is_end || o.entries.is_empty()))
+    }
+
+    /// The countdowns of a process are of no more use.
+    pub(super) fn forget(&mut self, space: Space) {
+        self.open.retain(|o| o.space != space);
+        self.countdowns.remove(&space);
+    }
+
+    fn take(&mut self, mut ends: impl FnMut(&Open) -> bool) -> Vec<(Context, Graph)> {
+        if self.open.is_empty() {
+            return Vec::new();
+        }
+        let (ended, open) = self.open.drain(..).partition(|o| ends(o));
+        self.open = open;
+        let ended: VecDeque<Open> = ended;
+        ended.into_iter().map(|o| (o.context, o.graph)).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests;

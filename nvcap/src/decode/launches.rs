@@ -1,0 +1,117 @@
+//! What the entries of a submission launch: PCAS by PCAS, and at the end of each entry what it makes run beside.
+
+use super::{
+    class_dispatch::Reg,
+    event::{Barrier, Body, Event, Launch, LaunchHow, LaunchKind, Operation, QmdFrom},
+    graph::{Named, Started, is_alone},
+    ops::launch::Reader,
+    pcas::{Effect, PcasAction},
+    submission::SubmissionDecoder,
+};
+use crate::wire::GpuVa;
+
+impl SubmissionDecoder<'_> {
+    /// An entry of `bytes` bytes is read: what it names runs now. Not at the end of the submission: of doorbells that were
+    /// caught up together the entries come as one submission, and libcuda commits what belongs together as one entry.
+    pub(super) fn end_of_entry(&mut self, bytes: u64) {
+        if !self.wants.operations {
+            return;
+        }
+        let named = std::mem::take(&mut self.named);
+        let mut replay = None;
+        if !named.is_empty() {
+            let started =
+                self.graphs
+                    .start(&named, &self.written, self.shadow, self.space, self.context);
+            replay = self.start(&started, bytes);
+        }
+        self.written.clear();
+        for (context, graph) in self.graphs.complete(self.context, self.space, replay) {
+            self.counts.graphs += 1;
+            let operation = Operation::Graph(Box::new(graph));
+            (self.sink)(&Event {
+                context: &context,
+                body: Body::Operation(&operation),
+            });
+        }
+    }
+
+    /// Tells what runs; the number of the graph replay that it is part of.
+    fn start(&mut self, started: &Started, bytes: u64) -> Option<u64> {
+        let joined = started
+            .graph
+            .then(|| self.graphs.join(started, self.context, self.space, bytes));
+        let mut place = joined.map_or(0, |j| j.1);
+        for run in &started.runs {
+            let mut launch = run
+                .reader
+                .launch(run.how, run.address, self.shadow, self.space);
+            launch.pcas = run.action;
+            if let Some((replay, _)) = joined {
+                launch.replay = Some(replay);
+                self.graphs.count(replay, &launch);
+                if launch.kind != LaunchKind::Companion {
+                    launch.place = Some(place);
+                    place += 1;
+                }
+            }
+            self.launch(launch);
+        }
+        joined.map(|j| j.0)
+    }
+
+    /// Counts and tells a launch.
+    pub(super) fn launch(&mut self, mut launch: Launch) {
+        let image = launch
+            .qmd
+            .is_some_and(|q| self.images.contains(&(self.space, q.0)));
+        if image && launch.qmd_from.is_some() {
+            launch.qmd_from = Some(QmdFrom::Image);
+        }
+        if launch.kind != LaunchKind::Companion {
+            self.counts.launches += 1;
+            self.counts.kernels += u64::from(launch.kind == LaunchKind::User);
+            self.counts.nodes += u64::from(launch.replay.is_some());
+            self.counts.unresolved += u64::from(launch.kind == LaunchKind::Unresolved);
+            self.counts.images += u64::from(launch.qmd_from == Some(QmdFrom::Image));
+        }
+        self.operation(&Operation::Launch(Box::new(launch)));
+    }
+
+    /// A PCAS: a launch by itself, a QMD of a graph, or nothing that runs.
+    pub(super) fn pcas(&mut self, action: PcasAction, subchannel: u8, method: u16, data: u32) {
+        let Some(sub) = self.subs.get(usize::from(subchannel)) else {
+            return;
+        };
+        self.only_inline = false;
+        let address = u64::from(sub.get(Reg::PcasA)) << 8;
+        let reader = Reader::of(sub);
+        let class = sub.plan.class;
+        if action.effect() == Effect::Schedules
+            && let Some(view) = reader.view(address, self.shadow, self.space)
+        {
+            let here = self.written.contains(&address);
+            if is_alone(&view, reader, here, self.shadow, self.space) {
+                let how = LaunchHow::Scheduled;
+                let mut launch = reader.launch(how, address, self.shadow, self.space);
+                launch.pcas = Some(action);
+                return self.launch(launch);
+            }
+        }
+        if action.effect() != Effect::None {
+            self.named.push(Named {
+                address,
+                action,
+                reader,
+            });
+        }
+        // What it makes run is told when the entry is read.
+        self.operation(&Operation::Barrier(Barrier {
+            what: action.name(),
+            class,
+            method,
+            data,
+            address: Some(GpuVa(address)),
+        }));
+    }
+}

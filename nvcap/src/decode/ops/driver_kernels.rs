@@ -1,0 +1,212 @@
+//! The driver's own kernels, told by their form: memsets, copies within the device, and those that lead a CUDA graph on.
+//!
+//! Measured with CUDA 13.0 and driver 580 on Hopper against CUPTI (docs/decoding.md has the evidence). A kernel without
+//! any shared memory is the driver's: every kernel that is compiled for Ampere and later has at least the 1 KiB that is
+//! reserved for the system. What it does is told by its arguments, block and grid together.
+
+use crate::decode::{
+    event::{LaunchKind, Moves},
+    shadow::{Shadow, Space},
+    view::View,
+};
+use crate::wire::GpuVa;
+use crate::wire::{
+    graph_table::{self, GraphEntry, GraphTable},
+    words::{u32_at, u64_at},
+};
+
+/// First compute class whose kernels all have shared memory.
+const RESERVES_SHARED: u32 = 0xc6c0;
+/// Shared memory of a block that the system reserves since Ampere (CUDA: reservedSharedMemPerBlock), bytes.
+const RESERVED: u32 = 1024;
+
+/// Of SHARED_MEMORY_SIZE, what the program asked for and what the system reserves.
+pub(in crate::decode) fn split_shared(class: u32, size: u32) -> (u32, u32) {
+    match size.checked_sub(RESERVED) {
+        Some(asked) if class >= RESERVES_SHARED => (asked, RESERVED),
+        _ => (size, 0),
+    }
+}
+
+/// Whose kernel it is, and what it writes if it is a memset or a copy of the driver's.
+pub(in crate::decode) fn kind(class: u32, view: &View, args: &[u8]) -> (LaunchKind, Option<Moves>) {
+    if view.null || view.grid.contains(&0) {
+        return (LaunchKind::Companion, None);
+    }
+    if class < RESERVES_SHARED || view.shared_bytes != 0 {
+        return (LaunchKind::User, None);
+    }
+    let words = Words(args);
+    if let Some(moves) = memset(view.grid, view.block, words) {
+        return (LaunchKind::DriverMemset, Some(moves));
+    }
+    match copy(view.grid, view.block, words) {
+        Some(moves) => (LaunchKind::DriverCopy, Some(moves)),
+        None => (LaunchKind::Driver, None),
+    }
+}
+
+/// Arguments as 64-bit words.
+#[derive(Clone, Copy)]
+struct Words<'a>(&'a [u8]);
+
+impl Words<'_> {
+    fn at(self, i: usize) -> u64 {
+        u64_at(self.0, i * 8).unwrap_or(0)
+    }
+
+    fn len(self) -> usize {
+        self.0.len()
+    }
+}
+
+fn is_address(a: u64) -> bool {
+    (0x1_0000..1 << 57).contains(&a)
+}
+
+/// {address, pattern of 32 bits, elements of a row, pitch}; one row: 512 threads of 16 bytes each; several: a row a block.
+fn memset(grid: [u32; 3], block: [u32; 3], args: Words<'_>) -> Option<Moves> {
+    let (dst, value, elements, pitch) = (args.at(0), args.at(1), args.at(2), args.at(3));
+    // The pattern has 32 bits; behind it lies whatever lay there.
+    if args.len() != 32 || !is_address(dst) || elements == 0 {
+        return None;
+    }
+    if block[1..] != [1, 1] || grid[2] != 1 {
+        return None;
+    }
+    let threads = |row: u64| row.div_ceil(16).next_multiple_of(32).min(512);
+    // The widest element that fits: the driver writes as wide as address, pitch and length allow.
+    let size = [4u64, 2, 1].into_iter().find(|size| {
+        let row = elements.saturating_mul(*size);
+        let aligned = dst.is_multiple_of(*size) && pitch.is_multiple_of(*size);
+        let fits = if pitch == 0 {
+            let blocks = u64::from(grid[0]) == (row / 8192).max(1) && grid[1] == 1;
+            // A single block has a thread for each whole 16 bytes.
+            blocks
+                && (grid[0] > 1
+                    || u64::from(block[0]) == (row / 16).min(512)
+                    || u64::from(block[0]) == threads(row))
+        } else {
+            u64::from(block[0]) == threads(row)
+        };
+        aligned && fits
+    });
+    let rows = if pitch == 0 { 1 } else { u64::from(grid[1]) };
+    size.map(|size| Moves {
+        dst: GpuVa(dst),
+        src: None,
+        bytes: elements.checked_mul(size * rows),
+        value: Some(value as u32),
+    })
+}
+
+fn copy(grid: [u32; 3], block: [u32; 3], args: Words<'_>) -> Option<Moves> {
+    let (dst, src) = (args.at(0), args.at(1));
+    if !is_address(dst) || !is_address(src) {
+        return None;
+    }
+    let one_row = block == [256, 1, 1] && grid[1..] == [1, 1];
+    let blocks = u64::from(grid[0]);
+    let bytes = match args.len() {
+        // Whole 4 KiB a block.
+        16 if one_row => Some(blocks * 4096),
+        // Elements, a thread each: of 4 bytes where all is aligned to that, else single bytes. Between a few aligned
+        // elements and as many bytes nothing in the launch decides.
+        24 if one_row && blocks == args.at(2).div_ceil(256) => {
+            let elements = args.at(2);
+            if !(dst | src).is_multiple_of(4) {
+                Some(elements)
+            } else if elements.is_multiple_of(4) {
+                elements.checked_mul(4)
+            } else {
+                None
+            }
+        }
+        // Words of 4 bytes, and single bytes behind them.
+        40 if one_row => {
+            let (words, rest) = (args.at(3), args.at(4));
+            let threads = words.saturating_add(rest);
+            (blocks == threads.div_ceil(256)).then_some(())?;
+            words.checked_mul(4).and_then(|n| n.checked_add(rest))
+        }
+        // Rows: bytes of one, how many, pitches.
+        56 if block[1..] == [1, 1] => args.at(2).checked_mul(args.at(3)),
+        _ => return None,
+    };
+    Some(Moves {
+        dst: GpuVa(dst),
+        src: Some(GpuVa(src)),
+        bytes,
+        value: None,
+    })
+}
+
+/// A kernel of the driver that leads a graph on: it works on a table of the graph's parts in GPU memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::decode) struct GraphKernel(pub(in crate::decode) GraphTable);
+
+/// What an entry of such a table leads to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::decode) enum Successor {
+    /// A QMD, and how many entries lead to it: the last of them starts it.
+    Qmd { entry: u32, address: u64, of: u32 },
+    /// A conditional node: the GPU decides.
+    Conditional,
+}
+
+/// Most successors of an entry that are followed.
+const MOST_SUCCESSORS: u32 = 4096;
+
+impl GraphKernel {
+    /// Reads it, where `args` are those of such a kernel and the table's entry names this QMD: that is the proof.
+    pub(in crate::decode) fn of(
+        qmd: u64,
+        view: &View,
+        args: &[u8],
+        shadow: &mut Shadow,
+        space: Space,
+    ) -> Option<Self> {
+        let kernel = Self(GraphTable::of(view.grid, view.block, args)?);
+        let entry = kernel.entry(kernel.0.index, shadow, space)?;
+        (entry.qmd == qmd).then_some(kernel)
+    }
+
+    /// What it leads to.
+    pub(in crate::decode) fn successors(self, shadow: &mut Shadow, space: Space) -> Vec<Successor> {
+        let Some(own) = self.entry(self.0.index, shadow, space) else {
+            return Vec::new();
+        };
+        let edge = |i: u32, shadow: &mut Shadow| {
+            let at = self.0.edge_at(own.first.checked_add(i)?)?;
+            let mut word = [0; 4];
+            shadow
+                .read(space, at, &mut word)
+                .then(|| u32_at(&word, 0))?
+        };
+        let mut all = Vec::new();
+        for i in 0..own.successors.min(MOST_SUCCESSORS) {
+            let Some(next) = edge(i, shadow) else { break };
+            let Some(entry) = self.entry(next, shadow, space) else {
+                break;
+            };
+            all.push(if entry.conditional {
+                Successor::Conditional
+            } else {
+                Successor::Qmd {
+                    entry: next,
+                    address: entry.qmd,
+                    of: entry.predecessors,
+                }
+            });
+        }
+        all
+    }
+
+    fn entry(self, index: u32, shadow: &mut Shadow, space: Space) -> Option<GraphEntry> {
+        let at = self.0.entry_at(index)?;
+        let mut bytes = [0; graph_table::KNOWN];
+        shadow
+            .read(space, at, &mut bytes)
+            .then(|| GraphEntry::read(&bytes))?
+    }
+}

@@ -1,0 +1,386 @@
+//! `nvcap dump`: one look at processes, read, decoded and judged. Each process costs milliseconds and is neither
+//! stopped nor changed.
+
+use crate::hang::{EntryTarget, RingPlace, RingSize, TokenFrom};
+use crate::procfs;
+use crate::record::CpuVa;
+use crate::wire::engine::{EngineEvidence, Feeds};
+use std::{
+    io,
+    time::{Duration, Instant},
+};
+
+use crate::decode::{
+    self, Decoder, Places, Wants,
+    defaults::Chip,
+    event::{ChipBy, Engine, Place},
+};
+use crate::hang::{self, ChannelFacts, ChannelState, ProcessReport, Report, Root, Values};
+use crate::procfs::{
+    mem::Memory,
+    tasks::{self, Task},
+};
+use crate::record::{ChannelId, Device, Image, Record};
+use crate::source::clock;
+use crate::source::memory::{
+    captured::{ChannelSnapshot, KnownRing, SnapshotOptions},
+    chip, maps, scan,
+    snapshot::{self, Snapshot},
+};
+use crate::wire::GpuVa;
+use crate::wire::stream::{Item, Stream};
+
+/// Semaphores whose value is read at most: one look stays one look.
+const MOST_SEMAPHORES: usize = 65_536;
+
+/// How long a process's channels are read again of which something is missing: as long as a PyTorch training on an H200
+/// takes to fill a ring (60 entries a ms), for its pushbuffer memory begins anew about as often.
+const PATIENCE: Duration = Duration::from_millis(18);
+
+/// Entries read before those that are not fetched, for what runs is among them.
+const BEFORE: u32 = 64;
+
+/// What to look at and how.
+#[derive(Clone, Debug)]
+pub struct DumpOptions {
+    /// Entries of each channel, beside those that are not fetched.
+    pub last: u32,
+    /// How much is searched for channels.
+    pub effort: scan::Effort,
+    /// The chip, where the user tells it.
+    pub chip: Option<&'static Chip>,
+    /// Channels that the user names.
+    pub known_rings: Vec<KnownRing>,
+    /// What a process wrote to GPU memory before its rings' oldest entries, by its id; asked where a launch needs it.
+    pub images: fn(u32) -> Vec<Image>,
+}
+
+impl DumpOptions {
+    fn of_process(&self, before: u32) -> SnapshotOptions<'_> {
+        SnapshotOptions {
+            last: self.last,
+            before,
+            effort: self.effort,
+            known_rings: &self.known_rings,
+            patience: PATIENCE,
+        }
+    }
+}
+
+/// The processes of this machine that use a GPU.
+#[derive(Clone, Debug, Default)]
+pub struct GpuProcesses {
+    /// Those that map a GPU's device file, by id.
+    pub pids: Vec<u32>,
+    /// How many may not be looked at, whatever they use.
+    pub hidden: usize,
+}
+
+/// Looks for them.
+#[must_use]
+pub fn gpu_processes() -> GpuProcesses {
+    let mut found = GpuProcesses::default();
+    for pid in procfs::processes() {
+        match maps::areas(pid) {
+            Ok(areas) if areas.iter().any(|a| a.write && a.gpu().is_some()) => {
+                found.pids.push(pid);
+            }
+            Err(e) if e.kind() == io::ErrorKind::PermissionDenied => found.hidden += 1,
+            // It uses none, or has ended meanwhile.
+            Ok(_) | Err(_) => {}
+        }
+    }
+    found.pids.sort_unstable();
+    found
+}
+
+/// Why a process is not in a look.
+#[derive(Debug)]
+pub enum Refused {
+    /// There is no such process, or not the right to look into it.
+    Error(io::Error),
+    /// It has none of the driver's files open or mapped.
+    NoGpu,
+}
+
+impl From<io::Error> for Refused {
+    fn from(error: io::Error) -> Self {
+        Self::Error(error)
+    }
+}
+
+/// One look at one process that uses a GPU. Where the user names channels it does, whatever its files are called.
+fn take(pid: u32, first: u32, options: SnapshotOptions<'_>) -> Result<(Memory, Snapshot), Refused> {
+    let (memory, snapshot) = snapshot::take(pid, first, options)?;
+    let named = !snapshot.channels.is_empty() || !options.known_rings.is_empty();
+    if named || maps::uses_gpu(pid, &snapshot.areas) {
+        return Ok((memory, snapshot));
+    }
+    // What has ended has nothing any more: that is not to be taken for what it used.
+    if snapshot.areas.is_empty() && procfs::has_ended(pid) {
+        return Err(io::Error::from(io::ErrorKind::NotFound).into());
+    }
+    Err(Refused::NoGpu)
+}
+
+/// Looks at processes at once, one after the other.
+///
+/// # Errors
+/// For each process that could not be looked at: its id and why. Those that could are in the look.
+pub fn look(pids: &[u32], options: &DumpOptions) -> (Report, Vec<(u32, Refused)>) {
+    let start = Instant::now();
+    let (mut look, mut refused) = look_back(pids, options, BEFORE);
+    // Who releases what is waited for may stand further back: nothing is said to be missing before all was read.
+    let blocked = &look.analysis.blocked;
+    if blocked
+        .iter()
+        .any(|b| !matches!(b.root, Root::Work { .. } | Root::Unknown))
+    {
+        (look, refused) = look_back(pids, options, u32::MAX);
+    }
+    look.took_ns = start.elapsed().as_nanos() as u64;
+    (look, refused)
+}
+
+fn look_back(pids: &[u32], options: &DumpOptions, before: u32) -> (Report, Vec<(u32, Refused)>) {
+    let mut look = Report {
+        time_ns: clock::now(),
+        ..Report::default()
+    };
+    let mut refused = Vec::new();
+    let mut decoder = Decoder::new(decode::DecodeOptions {
+        wants: Wants {
+            entries: false,
+            methods: false,
+            operations: true,
+        },
+        chip: options.chip,
+        ..decode::DecodeOptions::default()
+    });
+    if options.chip.is_none() {
+        for (minor, chip) in chip::chips() {
+            decoder.chip(Some(minor), chip, ChipBy::Pci);
+        }
+    }
+    let mut memories = Vec::new();
+    let mut next = 0;
+    for pid in pids {
+        match take(*pid, next, options.of_process(before)) {
+            Ok((memory, snapshot)) => {
+                next += snapshot.channels.len() as u32;
+                let mut channels = decoded(&mut decoder, &snapshot);
+                // Graphs whose QMDs were written before the rings' oldest entries.
+                if channels.iter().any(ChannelState::has_unresolved) {
+                    let images = (options.images)(*pid);
+                    if !images.is_empty() {
+                        decoder.forget_process(*pid);
+                        for image in images {
+                            decoder.image(*pid, image.address.0, &image.bytes);
+                        }
+                        channels = decoded(&mut decoder, &snapshot);
+                    }
+                }
+                look.rings.channels.extend(channels);
+                let threads = tasks::tasks(*pid).unwrap_or_default();
+                let threads = threads.into_iter().map(thread).collect();
+                look.processes.push(process(&snapshot, threads));
+                memories.push((*pid, memory, snapshot));
+            }
+            Err(e) => refused.push((*pid, e)),
+        }
+    }
+    let values = values(&look.rings, &memories);
+    look.analysis = hang::analyse(&look.rings, &values);
+    (look, refused)
+}
+
+/// The same look as records, for the pipeline that every other source feeds.
+#[must_use]
+pub fn records(pids: &[u32], options: &DumpOptions) -> (Vec<Record>, Vec<(u32, Refused)>) {
+    let (mut records, mut refused, mut next) = (Vec::new(), Vec::new(), 0);
+    for pid in pids {
+        match take(*pid, next, options.of_process(0)) {
+            Ok((_, snapshot)) => {
+                next += snapshot.channels.len() as u32;
+                let images = (options.images)(*pid);
+                records.extend(images.into_iter().map(|i| Record::Image(Box::new(i))));
+                records.extend(snapshot.records());
+            }
+            Err(e) => refused.push((*pid, e)),
+        }
+    }
+    (records, refused)
+}
+
+/// Where addresses lie, by the mappings alone.
+struct ByMaps<'a>(scan::Places<'a>);
+
+impl Places for ByMaps<'_> {
+    fn place(&self, _: u32, va: GpuVa) -> Option<Place> {
+        match self.0.at(va.0)?.device() {
+            Some(Device::Control) | None => Some(Place::Host),
+            Some(Device::Gpu(_)) => Some(Place::Device),
+            // Managed memory is now here, now there.
+            Some(_) => None,
+        }
+    }
+}
+
+fn decoded(decoder: &mut Decoder, snapshot: &Snapshot) -> Vec<ChannelState> {
+    let places = ByMaps(scan::Places::new(&snapshot.areas));
+    // The beginnings of rings first: a class that one channel binds tells which chip all of them are on.
+    for seen in &snapshot.channels {
+        decoder.channel(&seen.channel);
+        decoder.engine(seen.channel.id, engine(seen));
+        for s in &seen.first {
+            let context = decoder.context(s, 0);
+            decoder.submission(s, &context, &places, &mut |_| {});
+        }
+    }
+    let mut scenes = Vec::new();
+    for seen in &snapshot.channels {
+        let mut scene = ChannelState::new(
+            seen.channel.id,
+            snapshot.pid,
+            seen.get,
+            seen.put,
+            seen.found.entries,
+        );
+        scene.gpu = seen.channel.gpu;
+        scene.token = seen.channel.token;
+        scene.engine = engine(seen);
+        for s in &seen.submissions {
+            let context = decoder.context(s, 0);
+            scene.decode(decoder, &context, &places, s);
+        }
+        scenes.push(scene);
+    }
+    scenes
+}
+
+/// What a channel feeds: by the classes it binds, else by the subchannels it uses.
+fn engine(seen: &ChannelSnapshot) -> Engine {
+    let mut evidence = EngineEvidence::default();
+    for s in seen.first.iter().chain(&seen.submissions) {
+        for segment in s.segments.iter().filter(|s| s.holes.is_empty()) {
+            let mut stream = Stream::default();
+            let len = segment.bytes.len() as u32;
+            for item in stream.runs(&segment.bytes, len, &[]) {
+                if let Item::Run(run) = item {
+                    evidence.take(&run);
+                }
+            }
+        }
+        // No class is to come that would say otherwise.
+        let graphics = Some(Feeds::Graphics);
+        let by_class = evidence.by_class();
+        if by_class == graphics || by_class.is_none() && evidence.by_subchannel(None) == graphics {
+            break;
+        }
+    }
+    evidence
+        .by_class()
+        .or(evidence.by_subchannel(None))
+        .map_or(Engine::Unknown, Engine::from)
+}
+
+fn thread(task: Task) -> hang::Thread {
+    hang::Thread {
+        tid: task.tid,
+        name: task.name,
+        state: task.state,
+        ticks: task.ticks,
+        wchan: task.wchan,
+        syscall: task.syscall.map(|s| s.number),
+        call: task.syscall.and_then(|s| tasks::call_name(s.number)),
+        argument: task.syscall.map(|s| s.first),
+    }
+}
+
+fn process(snapshot: &Snapshot, threads: Vec<hang::Thread>) -> ProcessReport {
+    let windows = snapshot.windows.iter().map(|w| {
+        format!(
+            "pushbuffers at {:#x} for the GPU were read at {:#x} of the process: the only place where what the newest entries \
+             point to is filled by methods",
+            w.gpu, w.cpu
+        )
+    });
+    ProcessReport {
+        pid: snapshot.pid,
+        name: snapshot.name.clone(),
+        threads,
+        channels: snapshot.channels.iter().map(facts).collect(),
+        unused: snapshot.unused,
+        notes: snapshot.notes.iter().cloned().chain(windows).collect(),
+        finding_ns: snapshot.finding.as_nanos() as u64,
+        reading_ns: snapshot.reading.as_nanos() as u64,
+    }
+}
+
+fn facts(seen: &ChannelSnapshot) -> ChannelFacts {
+    let proof = seen.found.proof;
+    let by_notifier = seen.notifier.map(|n| n.token) == seen.channel.token;
+    ChannelFacts {
+        channel: seen.channel.id,
+        ring: CpuVa(seen.found.ring),
+        userd: CpuVa(seen.found.userd),
+        place: match proof.place {
+            scan::Place::Habit => RingPlace::Habit,
+            scan::Place::Alike => RingPlace::Alike,
+            scan::Place::Sought => RingPlace::Sought,
+            scan::Place::Given => RingPlace::Given,
+        },
+        size: match proof.size {
+            scan::Size::Habit => RingSize::Habit,
+            scan::Size::Wrapped => RingSize::Wrapped,
+            scan::Size::Room => RingSize::Room,
+        },
+        target: match proof.target {
+            scan::Target::Unused => EntryTarget::Unused,
+            scan::Target::Parses => EntryTarget::Parses,
+            scan::Target::Readable => EntryTarget::Readable,
+            scan::Target::Elsewhere => EntryTarget::Elsewhere,
+        },
+        moved: proof.moved,
+        token_from: seen.channel.token.map(|_| {
+            if by_notifier {
+                TokenFrom::Notifier
+            } else {
+                TokenFrom::Given
+            }
+        }),
+        error: seen.notifier.and_then(|n| n.error),
+        overwritten: seen.overwritten,
+        recycled: seen.recycled,
+        unreadable: seen.unreadable,
+        elsewhere: seen.elsewhere,
+        ring_gone: seen.ring_gone,
+    }
+}
+
+/// What stands in the semaphores that the analysis asks for.
+fn values(scene: &hang::RingState, memories: &[(u32, Memory, Snapshot)]) -> Values {
+    let mut values = Values::default();
+    let addresses = hang::addresses(scene);
+    for (pid, memory, snapshot) in memories {
+        let places = scan::Places::new(&snapshot.areas);
+        let of = addresses.iter().filter(|(p, _)| p == pid);
+        for (_, address) in of.take(MOST_SEMAPHORES) {
+            if let Some(value) = snapshot::read_semaphore(memory, &places, address.0) {
+                values.set(*pid, *address, value);
+            }
+        }
+    }
+    values
+}
+
+/// Whether two channels of different looks are the same one.
+pub fn same_channel(before: &Report, now: &Report) -> impl Fn(usize, usize) -> bool {
+    let keys = |look: &Report| -> Vec<(u32, CpuVa)> {
+        let of = |id: ChannelId| look.facts(id).map_or(CpuVa(0), |f| f.userd);
+        let channels = look.rings.channels.iter();
+        channels.map(|c| (c.pid, of(c.id))).collect()
+    };
+    let (before, now) = (keys(before), keys(now));
+    move |b, n| matches!((before.get(b), now.get(n)), (Some(b), Some(n)) if b == n)
+}

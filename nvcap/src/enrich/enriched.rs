@@ -1,0 +1,421 @@
+//! A live source with what is learnt beside it: the GPUs of the machine, and the QMDs that a process wrote before it was
+//! attached to.
+//!
+//! A search of a process's memory takes as long as reading it: up to seconds. It runs beside the source; what the source
+//! gives meanwhile is held back, in memory, so that the first submission shown is decoded with what was found. It is held
+//! for a limited time and up to a limited size: what is found later counts from then on.
+
+use std::{
+    sync::{Arc, mpsc},
+    thread,
+    time::{Duration, Instant},
+};
+
+use super::images::{self, Found};
+use crate::record::{Gpu, Image, Record};
+use crate::source::{error::Result, memory::chip, run::Source};
+
+/// How long records wait for a search.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// Bytes of records that wait for a search.
+const MOST_HELD: usize = 256 << 20;
+/// The niceness of a search: nothing waits for it but nvcap.
+const NICENESS: i32 = 10;
+
+/// Searches the memory of a process; nothing where it may not be read, or it is not known how.
+type Search = Arc<dyn Fn(u32) -> Option<Found> + Send + Sync>;
+
+/// See the module.
+pub struct Enriched<S> {
+    inner: S,
+    /// How processes that are attached to are searched, if they are.
+    search: Option<Search>,
+    gpus: Vec<Gpu>,
+    /// The GPUs were told.
+    told: bool,
+    searches: Vec<mpsc::Receiver<Option<Found>>>,
+    held: Vec<Record>,
+    held_bytes: usize,
+    /// Until when records wait; `None` where nothing is searched.
+    until: Option<Instant>,
+}
+
+impl<S: Source> Enriched<S> {
+    /// Puts it before a source. `search`: the memory of processes that are attached to is searched.
+    pub fn new(inner: S, search: bool) -> Self {
+        let search: Option<Search> = search.then(|| Arc::new(search_process) as Search);
+        Self::with(inner, chip::gpus(), search)
+    }
+
+    fn with(inner: S, gpus: Vec<Gpu>, search: Option<Search>) -> Self {
+        Self {
+            inner,
+            search,
+            gpus,
+            told: false,
+            searches: Vec::new(),
+            held: Vec::new(),
+            held_bytes: 0,
+            until: None,
+        }
+    }
+
+    fn search(&mut self, pid: u32) {
+        let Some(search) = self.search.clone() else {
+            return;
+        };
+        let (to, from) = mpsc::channel();
+        let started = thread::Builder::new()
+            .name("nvcap-images".into())
+            .spawn(move || {
+                // SAFETY: sets this thread's own niceness.
+                unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, NICENESS) };
+                let _ = to.send(search(pid));
+            });
+        if started.is_ok() {
+            self.searches.push(from);
+            self.until = Some(Instant::now() + PATIENCE);
+        }
+    }
+
+    /// What was found since the last call.
+    fn found(&mut self) -> Vec<Image> {
+        let mut all = Vec::new();
+        self.searches.retain(|search| match search.try_recv() {
+            Ok(found) => {
+                all.extend(found.into_iter().flat_map(|f| f.images));
+                false
+            }
+            Err(mpsc::TryRecvError::Empty) => true,
+            Err(mpsc::TryRecvError::Disconnected) => false,
+        });
+        all
+    }
+
+    fn emit_gpus(&mut self, to: &mut Vec<Record>) {
+        if !std::mem::replace(&mut self.told, true) {
+            to.extend(self.gpus.iter().copied().map(Record::Gpu));
+        }
+    }
+
+    /// Lets go what waits, behind what was found.
+    fn release(&mut self, found: Vec<Image>, to: &mut Vec<Record>) {
+        let image = |image: Image| Record::Image(Box::new(image));
+        // Not before what is told of the process itself.
+        let at = self
+            .held
+            .iter()
+            .position(|r| matches!(r, Record::Submission(_)))
+            .unwrap_or(self.held.len());
+        let rest = self.held.split_off(at);
+        to.append(&mut self.held);
+        to.extend(found.into_iter().map(image));
+        to.extend(rest);
+        self.held_bytes = 0;
+    }
+}
+
+impl<S: Source> Source for Enriched<S> {
+    type End = S::End;
+
+    fn shown_by(&mut self, thread: i32) {
+        self.inner.shown_by(thread);
+    }
+
+    fn expect(&mut self, pid: u32) -> Result<()> {
+        self.inner.expect(pid)
+    }
+
+    fn attach(&mut self, pid: u32) -> Result<()> {
+        self.inner.attach(pid)?;
+        // Armed first: what is uploaded from now on is seen.
+        self.search(pid);
+        Ok(())
+    }
+
+    fn step(&mut self, wait: Duration, to: &mut Vec<Record>) -> Result<()> {
+        self.emit_gpus(to);
+        if self.searches.is_empty() {
+            return self.inner.step(wait, to);
+        }
+        let mut now = Vec::new();
+        // What came before an error waits too, and is told at the end.
+        let stepped = self.inner.step(wait, &mut now);
+        self.held_bytes += now.iter().map(Record::size).sum::<usize>();
+        self.held.append(&mut now);
+        let found = self.found();
+        let late = self.until.is_none_or(|t| Instant::now() >= t);
+        if self.searches.is_empty() || late || self.held_bytes >= MOST_HELD || !found.is_empty() {
+            self.release(found, to);
+        }
+        stepped
+    }
+
+    fn batch_time(&self) -> Duration {
+        self.inner.batch_time()
+    }
+
+    fn most_waiting(&self) -> usize {
+        self.inner.most_waiting()
+    }
+
+    fn is_alive(&self) -> bool {
+        self.inner.is_alive()
+    }
+
+    fn finish(mut self, to: &mut Vec<Record>) -> Self::End {
+        self.emit_gpus(to);
+        // What is held is worth waiting for its meaning, as long as there was patience.
+        while !self.searches.is_empty() && self.until.is_some_and(|t| Instant::now() < t) {
+            let found = self.found();
+            if !found.is_empty() || self.searches.is_empty() {
+                self.release(found, to);
+            } else {
+                thread::sleep(Duration::from_millis(5));
+            }
+        }
+        self.release(Vec::new(), to);
+        self.inner.finish(to)
+    }
+}
+
+/// Searches a process of this machine, where the chip of its GPUs is known.
+fn search_process(pid: u32) -> Option<Found> {
+    let class = chip::only()?.compute;
+    let began = Instant::now();
+    match images::search(pid, class) {
+        Ok(f) => {
+            log::info!(
+                "process {pid}: {} images of GPU memory in {:.0} MB read in {:?}; {} contradicted, {} without an address; \
+                 {:.0} MB left out",
+                f.images.len(),
+                f.read as f64 / 1e6,
+                began.elapsed(),
+                f.contradicted,
+                f.unnamed,
+                f.cut as f64 / 1e6
+            );
+            Some(f)
+        }
+        Err(e) => {
+            log::info!("process {pid}: its memory cannot be searched: {e}");
+            None
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::record::{At, ChannelId, How, Life, Process, Submission};
+    use crate::source::error::Error;
+    use crate::wire::GpuVa;
+
+    const PID: u32 = 7;
+
+    /// A source that gives one submission a step.
+    #[derive(Default)]
+    struct Steady {
+        given: u64,
+        fails: bool,
+    }
+
+    impl Source for Steady {
+        type End = u64;
+
+        fn shown_by(&mut self, _: i32) {}
+
+        fn expect(&mut self, _: u32) -> Result<()> {
+            Ok(())
+        }
+
+        fn attach(&mut self, _: u32) -> Result<()> {
+            Ok(())
+        }
+
+        fn step(&mut self, _: Duration, to: &mut Vec<Record>) -> Result<()> {
+            let at = At {
+                pid: PID,
+                ..At::default()
+            };
+            if self.given == 0 {
+                let name = "python".to_owned();
+                let life = Life::Present { name };
+                to.push(Record::Process(Process { at, life }));
+            }
+            to.push(Record::Submission(Submission {
+                at,
+                channel: ChannelId(0),
+                token: None,
+                position: self.given,
+                gp_get: None,
+                prev_put: 0,
+                gp_put: 1,
+                ip: None,
+                doorbell: None,
+                how: How::Trapped,
+                late: false,
+                thread: None,
+                segments: Vec::new(),
+            }));
+            self.given += 1;
+            match self.fails {
+                true => Err(Error::new("reading", "it broke", "mend it")),
+                false => Ok(()),
+            }
+        }
+
+        fn batch_time(&self) -> Duration {
+            Duration::ZERO
+        }
+
+        fn most_waiting(&self) -> usize {
+            4711
+        }
+
+        fn is_alive(&self) -> bool {
+            true
+        }
+
+        fn finish(self, _: &mut Vec<Record>) -> u64 {
+            self.given
+        }
+    }
+
+    fn found() -> Found {
+        let image = Image {
+            at: At::default(),
+            address: GpuVa(0x2_04c0_0000),
+            bytes: vec![1; 384],
+            found: crate::record::CpuVa(0x1000),
+        };
+        Found {
+            images: vec![image],
+            ..Found::default()
+        }
+    }
+
+    fn gpu() -> Gpu {
+        Gpu {
+            at: At::default(),
+            minor: 0,
+            pci_device: 0x2335,
+        }
+    }
+
+    /// The kinds of records, and the positions of submissions.
+    fn kinds(records: &[Record]) -> Vec<String> {
+        let kind = |r: &Record| match r {
+            Record::Gpu(_) => "gpu".to_owned(),
+            Record::Image(_) => "image".to_owned(),
+            Record::Process(_) => "process".to_owned(),
+            Record::Submission(s) => s.position.to_string(),
+            other => panic!("{other:?}"),
+        };
+        records.iter().map(kind).collect()
+    }
+
+    /// A source whose search ends when told to; what it told is in the vector.
+    fn searched() -> (Enriched<Steady>, mpsc::Sender<()>) {
+        let (end, ended) = mpsc::channel();
+        let ended = std::sync::Mutex::new(ended);
+        let search = move |pid| {
+            assert_eq!(pid, PID);
+            let _ = ended.lock().map(|e| e.recv());
+            Some(found())
+        };
+        let search: Search = Arc::new(search);
+        (
+            Enriched::with(Steady::default(), vec![gpu()], Some(search)),
+            end,
+        )
+    }
+
+    #[test]
+    fn what_is_found_comes_before_the_first_submission() {
+        let (mut source, end) = searched();
+        source.attach(PID).unwrap();
+        let mut all = Vec::new();
+        for _ in 0..3 {
+            source.step(Duration::ZERO, &mut all).unwrap();
+        }
+        assert_eq!(kinds(&all), ["gpu"], "the rest waits");
+        end.send(()).unwrap();
+        while kinds(&all).len() < 6 {
+            source.step(Duration::ZERO, &mut all).unwrap();
+            thread::sleep(Duration::from_millis(1));
+        }
+        let begin = kinds(&all);
+        assert_eq!(&begin[..6], ["gpu", "process", "image", "0", "1", "2"]);
+        // From then on nothing waits.
+        let before = all.len();
+        source.step(Duration::ZERO, &mut all).unwrap();
+        assert_eq!(all.len(), before + 1);
+        assert_eq!(source.most_waiting(), 4711);
+    }
+
+    #[test]
+    fn nothing_waits_where_nothing_is_searched() {
+        for attached in [false, true] {
+            let mut source = Enriched::with(Steady::default(), vec![gpu()], None);
+            if attached {
+                source.attach(PID).unwrap();
+            } else {
+                source.expect(PID).unwrap();
+            }
+            let mut all = Vec::new();
+            source.step(Duration::ZERO, &mut all).unwrap();
+            assert_eq!(kinds(&all), ["gpu", "process", "0"]);
+        }
+        // A command is seen from its start: it is not searched either.
+        let (mut source, _end) = searched();
+        source.expect(PID).unwrap();
+        let mut all = Vec::new();
+        source.step(Duration::ZERO, &mut all).unwrap();
+        assert_eq!(kinds(&all), ["gpu", "process", "0"]);
+    }
+
+    #[test]
+    fn at_the_end_what_waits_is_told_with_what_was_found() {
+        let (mut source, end) = searched();
+        source.attach(PID).unwrap();
+        let mut all = Vec::new();
+        source.step(Duration::ZERO, &mut all).unwrap();
+        let ender = thread::spawn(move || {
+            thread::sleep(Duration::from_millis(30));
+            end.send(()).unwrap();
+        });
+        assert_eq!(source.finish(&mut all), 1);
+        assert_eq!(kinds(&all), ["gpu", "process", "image", "0"]);
+        ender.join().unwrap();
+    }
+
+    #[test]
+    fn what_came_before_an_error_is_told() {
+        let (mut source, end) = searched();
+        source.attach(PID).unwrap();
+        source.inner.fails = true;
+        let mut all = Vec::new();
+        assert!(source.step(Duration::ZERO, &mut all).is_err());
+        end.send(()).unwrap();
+        source.finish(&mut all);
+        assert_eq!(kinds(&all), ["gpu", "process", "image", "0"]);
+    }
+
+    #[test]
+    fn a_search_that_takes_too_long_holds_nothing_up() {
+        let (mut source, end) = searched();
+        source.attach(PID).unwrap();
+        source.until = Some(Instant::now());
+        let mut all = Vec::new();
+        source.step(Duration::ZERO, &mut all).unwrap();
+        assert_eq!(kinds(&all), ["gpu", "process", "0"]);
+        // What it finds counts from then on.
+        end.send(()).unwrap();
+        while !kinds(&all).contains(&"image".to_owned()) {
+            source.step(Duration::ZERO, &mut all).unwrap();
+            thread::sleep(Duration::from_millis(1));
+        }
+        assert_eq!(source.finish(&mut all) as usize, kinds(&all).len() - 3);
+    }
+}

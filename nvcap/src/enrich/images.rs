@@ -1,0 +1,453 @@
+//! QMDs of a running process that were written before the trace began: the graphs that it replays.
+//!
+//! GPU memory cannot be read, but libcuda keeps two copies in the process's own memory: an image of every graph node's
+//! QMD (what counts now; it has no address), and the commands that once uploaded it (which name the address, and may be
+//! old). An upload whose data is an image as it is now is believed, and one that nothing contradicts. An image that no
+//! upload names gets its address from its neighbours: images of a graph lie one after another, and each names the next
+//! one as its dependent. What is found contradictory is left out, so that it shows as not seen.
+
+use crate::procfs;
+use crate::wire::{
+    graph_table::{GraphEntry, GraphTable},
+    words::u64s,
+};
+use std::{
+    collections::{BTreeMap, HashMap, HashSet, btree_map::Entry},
+    fs::File,
+    io,
+    os::unix::fs::FileExt,
+};
+
+use crate::decode::{image, view::View};
+use crate::procfs::mem::{Memory, Peek};
+use crate::record::{At, CpuVa, Device, Image};
+use crate::source::{
+    clock,
+    memory::{
+        chip,
+        maps::{self, Area},
+    },
+};
+use crate::wire::GpuVa;
+
+/// Bytes read at once.
+const CHUNK: usize = 4 << 20;
+/// What is read again with the next chunk: an upload or a QMD that lies over the border.
+const OVERLAP: usize = 8192;
+/// Most words of an upload that is looked at. QMDs have 64 or 96; the tables of graphs are longer.
+const MOST_WORDS: u16 = 1024;
+/// Most bytes of uploads that are no QMDs (arguments and tables of the driver's kernels) kept while searching.
+const MOST_KEPT: usize = 64 << 20;
+/// Most QMDs of either kind.
+const MOST_QMDS: usize = 1 << 18;
+/// Most bytes of memory that are read; the smallest areas first, in which libcuda's own lie.
+const MOST_READ: u64 = 32 << 30;
+/// Distance between images of one graph: at least a QMD, at most this.
+const MOST_STRIDE: u64 = 4096;
+/// An area larger than this holds no graph (reserved address space, model weights in host memory).
+const MOST_AREA: u64 = 16 << 30;
+
+/// What was found, and at what cost.
+#[derive(Clone, Debug, Default)]
+pub struct Found {
+    /// What lies in GPU memory, QMDs first.
+    pub images: Vec<Image>,
+    /// Bytes of memory that were read.
+    pub read: u64,
+    /// Bytes that were left out, because so many were read.
+    pub cut: u64,
+    /// QMDs whose copies contradict each other: left out.
+    pub contradicted: usize,
+    /// Images that nothing gives an address to: left out.
+    pub unnamed: usize,
+}
+
+/// A QMD image: where it lies, and its bytes.
+struct Node {
+    at: u64,
+    bytes: Box<[u8]>,
+    view: View,
+}
+
+/// Bytes, and where they were found.
+type Data = (Box<[u8]>, u64);
+
+/// What one pass over the memory gives.
+#[derive(Default)]
+struct Pass {
+    /// By address: what was uploaded there, each once, with where.
+    uploads: BTreeMap<u64, Vec<Data>>,
+    /// Other uploads, by address; none where there are several that differ.
+    others: BTreeMap<u64, Option<Data>>,
+    kept: usize,
+    nodes: Vec<Node>,
+    read: u64,
+}
+
+/// A part of a process's memory that is searched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Part {
+    /// First address.
+    pub start: u64,
+    /// Address behind the last.
+    pub end: u64,
+    /// It can hold images; else it holds commands alone (a mapping of the driver's).
+    pub heap: bool,
+}
+
+/// Searches the memory of a process. `class` is the compute class of its GPU.
+///
+/// # Errors
+/// Those of opening `/proc/PID/mem` and `/proc/PID/maps`. What cannot be read of it is skipped.
+pub fn search(pid: u32, class: u32) -> io::Result<Found> {
+    let memory = Memory::open(pid)?;
+    let present = File::open(procfs::of_process(pid, "pagemap")).ok();
+    let mut areas = maps::areas(pid)?;
+    areas.retain(|area| area.end - area.start <= MOST_AREA && is_searched(area));
+    areas.sort_by_key(|area| area.end - area.start);
+    let mut parts = Vec::new();
+    for area in areas {
+        // Pages that were never touched are not made by reading them. Device memory has no page map worth asking.
+        let heap = area.device().is_none();
+        let pages = present.as_ref().filter(|_| heap);
+        let touched = touched(pages, area.start, area.end);
+        parts.extend(
+            touched
+                .into_iter()
+                .map(|(start, end)| Part { start, end, heap }),
+        );
+    }
+    let at = At {
+        time_ns: clock::now(),
+        pid,
+        tid: 0,
+    };
+    Ok(search_in(&memory, &parts, class, at))
+}
+
+/// As [`search`], in parts of any memory. `at` is the time and process that the images bear.
+#[must_use]
+pub fn search_in(memory: &dyn Peek, parts: &[Part], class: u32, at: At) -> Found {
+    let mut pass = Pass::default();
+    let mut cut = 0;
+    for part in parts {
+        if pass.read >= MOST_READ {
+            cut += part.end - part.start;
+            continue;
+        }
+        pass.part(memory, class, *part);
+    }
+    Found {
+        cut,
+        ..pass.conclude(class, at)
+    }
+}
+
+/// As [`search`], for whoever only wants what there is: nothing where it is not known which chip the GPUs are, or the
+/// memory may not be read.
+#[must_use]
+pub fn of(pid: u32) -> Vec<Image> {
+    let only = chip::only();
+    only.and_then(|chip| search(pid, chip.compute).ok())
+        .map_or_else(Vec::new, |found| found.images)
+}
+
+/// Private memory that libcuda can have allocated, and its pushbuffers.
+fn is_searched(area: &Area) -> bool {
+    if !area.read || !area.write {
+        return false;
+    }
+    match area.device() {
+        Some(Device::Control) => true,
+        Some(_) => false,
+        None => !area.shared && (area.path.is_empty() || area.path == "[heap]"),
+    }
+}
+
+/// The parts of a range that are in memory, by `/proc/PID/pagemap`; all of it where that cannot be read.
+fn touched(pagemap: Option<&File>, start: u64, end: u64) -> Vec<(u64, u64)> {
+    const PAGE: u64 = 4096;
+    const PRESENT: u64 = 1 << 63;
+    /// A hole of fewer pages is read over.
+    const SMALL: u64 = 16;
+    let Some(pagemap) = pagemap else {
+        return vec![(start, end)];
+    };
+    let mut all: Vec<(u64, u64)> = Vec::new();
+    let mut entries = vec![0u8; 8 << 12];
+    let mut page = start / PAGE;
+    while page < end / PAGE {
+        let count = (end / PAGE - page).min(entries.len() as u64 / 8);
+        let part = entries.get_mut(..count as usize * 8).unwrap_or_default();
+        if pagemap.read_exact_at(part, page * 8).is_err() {
+            return vec![(start, end)];
+        }
+        for bits in u64s(part) {
+            if bits & PRESENT != 0 {
+                let at = page * PAGE;
+                match all.last_mut() {
+                    Some(last) if at - last.1 <= SMALL * PAGE => last.1 = at + PAGE,
+                    _ => all.push((at, at + PAGE)),
+                }
+            }
+            page += 1;
+        }
+    }
+    all
+}
+
+impl Pass {
+    fn part(&mut self, memory: &dyn Peek, class: u32, part: Part) {
+        let Part { start, end, heap } = part;
+        let mut at = start;
+        while at < end {
+            let len = usize::try_from(end - at).unwrap_or(CHUNK).min(CHUNK);
+            let (bytes, _) = memory.peek_lax(at, len);
+            self.read += len as u64;
+            self.bytes(class, at, &bytes, heap);
+            if at + len as u64 >= end {
+                return;
+            }
+            at += (len - OVERLAP.min(len / 2)) as u64;
+        }
+    }
+
+    fn bytes(&mut self, class: u32, at: u64, bytes: &[u8], heap: bool) {
+        let size = image::size(class);
+        for upload in image::uploads(bytes, MOST_WORDS) {
+            let found = at + upload.offset as u64;
+            if upload.data.len() == size && image::is_node(class, upload.data) {
+                if self.uploads.len() >= MOST_QMDS {
+                    continue;
+                }
+                let contents = self.uploads.entry(upload.address.0).or_default();
+                if contents.len() < 16 && contents.iter().all(|(c, _)| **c != *upload.data) {
+                    contents.push((upload.data.into(), found));
+                }
+            } else if self.kept < MOST_KEPT {
+                match self.others.entry(upload.address.0) {
+                    Entry::Vacant(slot) => {
+                        self.kept += upload.data.len();
+                        slot.insert(Some((upload.data.into(), found)));
+                    }
+                    Entry::Occupied(mut slot) => {
+                        // Which of them counts cannot be told.
+                        if slot
+                            .get()
+                            .as_ref()
+                            .is_some_and(|(d, _)| **d != *upload.data)
+                        {
+                            slot.insert(None);
+                        }
+                    }
+                }
+            }
+        }
+        if !heap {
+            return;
+        }
+        for offset in image::nodes(class, bytes) {
+            let Some(bytes) = bytes.get(offset..offset + size) else {
+                continue;
+            };
+            let Some(view) = View::of(class, bytes) else {
+                continue;
+            };
+            if self.nodes.len() < MOST_QMDS {
+                self.nodes.push(Node {
+                    at: at + offset as u64,
+                    bytes: bytes.into(),
+                    view,
+                });
+            }
+        }
+    }
+
+    fn conclude(mut self, class: u32, at: At) -> Found {
+        self.nodes.sort_by_key(|n| n.at);
+        self.nodes.dedup_by_key(|n| n.at);
+        // Commands hold QMDs too: those are no images.
+        let in_commands: HashSet<u64> = self
+            .uploads
+            .values()
+            .flatten()
+            .map(|(_, found)| *found)
+            .collect();
+        let copies: HashSet<&[u8]> = self.uploads.values().flatten().map(|(c, _)| &**c).collect();
+        let images: Vec<&Node> = self
+            .nodes
+            .iter()
+            .filter(|n| !in_commands.contains(&n.at))
+            .collect();
+        let live: HashSet<&[u8]> = images.iter().map(|n| &*n.bytes).collect();
+
+        let mut found = Found {
+            read: self.read,
+            ..Found::default()
+        };
+        let named = by_neighbours(&images);
+        // What each address is given by the neighbours of images; none where they do not agree.
+        let mut placed: HashMap<u64, Option<&Node>> = HashMap::new();
+        for node in &images {
+            if let Some(&address) = named.get(&node.at) {
+                let place = placed.entry(address).or_insert(Some(node));
+                if place.is_some_and(|p| p.bytes != node.bytes) {
+                    *place = None;
+                }
+            }
+        }
+        let mut qmds: BTreeMap<u64, (&[u8], u64)> = BTreeMap::new();
+        for (&address, contents) in &self.uploads {
+            let now: Vec<_> = contents
+                .iter()
+                .filter(|(c, _)| live.contains(&**c))
+                .collect();
+            let by_place = || placed.get(&address).copied().flatten();
+            let one = match (now.as_slice(), contents.as_slice()) {
+                ([one], _) => Some((&*one.0, one.1)),
+                ([], [one]) => Some((&*one.0, one.1)),
+                // A graph and its instance, or one that was changed: what its neighbours say.
+                _ => by_place().map(|node| (&*node.bytes, node.at)),
+            };
+            match one {
+                Some(one) => {
+                    qmds.insert(address, one);
+                }
+                None => found.contradicted += 1,
+            }
+        }
+        // Images that no upload names.
+        for node in &images {
+            if copies.contains(&*node.bytes) {
+                continue;
+            }
+            match named.get(&node.at) {
+                // An image is what counts now; an upload with other data is older.
+                Some(&address) => {
+                    qmds.insert(address, (&node.bytes, node.at));
+                }
+                None => found.unnamed += 1,
+            }
+        }
+        for (&address, &(bytes, place)) in &qmds {
+            found.images.push(Image {
+                at,
+                address: GpuVa(address),
+                bytes: bytes.to_vec(),
+                found: CpuVa(place),
+            });
+        }
+        let more = self.arguments(class, at, &qmds);
+        found.images.extend(more);
+        found
+    }
+
+    /// The arguments of the kernels that were found, where all uploads of them are the same; and the tables of the
+    /// driver's kernels that lead a graph on, where the table's entry names the very QMD (the decoder asks that too).
+    fn arguments(&self, class: u32, at: At, qmds: &BTreeMap<u64, (&[u8], u64)>) -> Vec<Image> {
+        let image = |address: u64, bytes: &[u8], found: u64| Image {
+            at,
+            address: GpuVa(address),
+            bytes: bytes.to_vec(),
+            found: CpuVa(found),
+        };
+        let mut told = HashSet::new();
+        let mut all = Vec::new();
+        for (&qmd, &(bytes, _)) in qmds {
+            let Some(view) = View::of(class, bytes) else {
+                continue;
+            };
+            let Some(bank) = view.constant_banks.iter().find(|b| b.index == 0) else {
+                continue;
+            };
+            let args_at = bank
+                .address
+                .0
+                .wrapping_add(crate::decode::arguments_at(class));
+            let Some(Some((args, args_found))) = self.others.get(&args_at) else {
+                continue;
+            };
+            all.push(image(args_at, args, *args_found));
+            let Some(graph) = GraphTable::of(view.grid, view.block, args) else {
+                continue;
+            };
+            // The upload that holds the table, and the edges behind it.
+            let before = self.others.range(..=graph.table).next_back();
+            let Some((&start, Some((data, found)))) = before else {
+                continue;
+            };
+            let own = (graph.table - start).saturating_add(GraphTable::offset(graph.index));
+            let own = usize::try_from(own).ok().and_then(|at| data.get(at..));
+            let proven = own.and_then(GraphEntry::read).is_some_and(|e| e.qmd == qmd);
+            if proven && told.insert(start) {
+                all.push(image(start, data, *found));
+            }
+        }
+        all
+    }
+}
+
+/// Addresses of images by their neighbours. Images of one graph lie at one distance from each other; each names the
+/// next one as its dependent, so its pointer is the next one's address. The first of a graph is named by nobody: it
+/// lies before the second as all the others do.
+fn by_neighbours(images: &[&Node]) -> HashMap<u64, u64> {
+    let mut distances: HashMap<u64, usize> = HashMap::new();
+    for pair in images.windows(2) {
+        let distance = pair[1].at - pair[0].at;
+        if distance <= MOST_STRIDE {
+            *distances.entry(distance).or_default() += 1;
+        }
+    }
+    let Some((stride, _)) = distances.into_iter().max_by_key(|(_, n)| *n) else {
+        return HashMap::new();
+    };
+    let mut named = HashMap::new();
+    let mut from = 0;
+    while from < images.len() {
+        let mut to = from + 1;
+        while to < images.len() && images[to].at - images[to - 1].at == stride {
+            to += 1;
+        }
+        let graph = &images[from..to];
+        let mut addresses: Vec<Option<u64>> = vec![None; graph.len()];
+        for (i, node) in graph.iter().enumerate() {
+            if let (Some(next), Some(slot)) =
+                (node.view.dependents.first(), addresses.get_mut(i + 1))
+            {
+                *slot = Some(next.address.0);
+            }
+        }
+        // How far apart QMDs lie in GPU memory, where most agree.
+        let mut steps: HashMap<u64, usize> = HashMap::new();
+        for pair in addresses.windows(2) {
+            if let [Some(a), Some(b)] = pair
+                && b > a
+            {
+                *steps.entry(b - a).or_default() += 1;
+            }
+        }
+        let agreed = steps.into_iter().max_by_key(|(_, n)| *n);
+        if let Some((step, count)) = agreed
+            && count >= 2
+        {
+            // What does not fit the step is another graph's, and its neighbour did not name it.
+            for i in (0..addresses.len().saturating_sub(1)).rev() {
+                if addresses[i].is_none()
+                    && let Some(next) = addresses[i + 1]
+                {
+                    addresses[i] = next.checked_sub(step);
+                }
+            }
+        }
+        for (node, address) in graph.iter().zip(addresses) {
+            if let Some(address) = address {
+                named.insert(node.at, address);
+            }
+        }
+        from = to;
+    }
+    named
+}
+
+#[cfg(test)]
+mod tests;

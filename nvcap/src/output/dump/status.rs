@@ -1,0 +1,99 @@
+//! What a look comes to in one number, for scripts: the exit status of `nvcap dump`.
+
+use super::verdict::{Word, verdict};
+use super::{Shown, Verdict};
+
+/// Exit status of `nvcap dump`. Below 10 it is about the looking, from 10 about what was seen; 1 to 3 mean what they mean
+/// of a trace. docs/hang.md has the table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum Status {
+    /// The GPU has done all that was submitted.
+    Idle = 0,
+    /// A process could not be looked at, or the answer not be written.
+    Error = 1,
+    /// Idle, as far as it could be read; something could not.
+    Unread = 3,
+    /// The process uses no GPU.
+    NoGpu = 4,
+    /// Every channel that has work moved between two looks.
+    Moving = 10,
+    /// There is work that is not done, and slow cannot be told from stuck: one look, or only other channels moved.
+    Busy = 11,
+    /// It uses a GPU, and no channel was found that could be read.
+    Unknown = 12,
+    /// Nothing moved between two looks, and there is work that is not done.
+    Hang = 13,
+    /// The driver has stopped a channel after an error.
+    Stopped = 14,
+}
+
+impl Status {
+    /// The number that a shell sees.
+    #[must_use]
+    pub fn code(self) -> u8 {
+        self as u8
+    }
+
+    /// The one of two processes' that counts: the greater. But that one could not be looked at outweighs all that is no
+    /// fault, or a script would take the rest for the whole.
+    #[must_use]
+    pub fn worst(self, other: Self) -> Self {
+        let weight = |status| match status {
+            Self::Error => (Self::Unknown.code(), 1),
+            other => (other.code(), 0),
+        };
+        if weight(other) > weight(self) {
+            other
+        } else {
+            self
+        }
+    }
+}
+
+impl Verdict {
+    /// As an exit status.
+    #[must_use]
+    pub fn status(&self) -> Status {
+        match self.word {
+            Word::Idle => Status::Idle,
+            Word::Moving if self.stuck => Status::Busy,
+            Word::Moving => Status::Moving,
+            Word::Busy => Status::Busy,
+            Word::Unknown => Status::Unknown,
+            Word::Hang => Status::Hang,
+            Word::Error => Status::Stopped,
+        }
+    }
+}
+
+/// The status of a whole look: its worst process's.
+#[must_use]
+pub fn status(shown: &Shown<'_>) -> Status {
+    let all = shown.report.processes.iter();
+    let worst = all
+        .map(|process| verdict(shown, process).status())
+        .fold(Status::Idle, Status::worst);
+    if worst == Status::Idle && shown.report.is_incomplete() {
+        Status::Unread
+    } else {
+        worst
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Status::{self, *};
+
+    #[test]
+    fn the_worst_of_several_counts() {
+        let rising = [
+            Idle, Unread, NoGpu, Moving, Busy, Unknown, Error, Hang, Stopped,
+        ];
+        for (i, a) in rising.into_iter().enumerate() {
+            for (j, b) in rising.into_iter().enumerate() {
+                assert_eq!(Status::worst(a, b), rising[i.max(j)], "{a:?} {b:?}");
+            }
+        }
+    }
+}

@@ -1,0 +1,331 @@
+//! The file that the user names with `-o`: opened so that nothing is lost and nobody is fooled.
+//!
+//! - What is in it stays until there is something to write: a wrong process id costs no file. A new one that was not
+//!   written to is taken away again.
+//! - It is the user's own: not a file that somebody else made, and none that is reached by another's symbolic link, or that
+//!   has a second name. Who runs this as root in a folder that all may write to (/tmp) would else empty and give away
+//!   whatever file the link leads to, and hand what is secret to whoever made the file.
+
+use std::fs::{File, OpenOptions, Permissions};
+use std::io;
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Symbolic links that are followed one after the other, as the kernel has it.
+const LINKS: u32 = 40;
+
+/// What is to be done before the first write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Start {
+    /// It was there, and is to be emptied.
+    Old,
+    /// It was made for this.
+    New,
+    /// Nothing.
+    Going,
+}
+
+/// An opened file.
+#[derive(Debug)]
+pub struct Named {
+    /// To write to, once it was [`Named::begin`]ned with.
+    pub file: File,
+    /// It can be cut back.
+    pub regular: bool,
+    state: Arc<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    start: Mutex<Start>,
+    path: PathBuf,
+    inode: (u64, u64),
+}
+
+impl State {
+    fn take(&self) -> Start {
+        let mut start = self.start.lock().unwrap_or_else(PoisonError::into_inner);
+        std::mem::replace(&mut start, Start::Going)
+    }
+}
+
+impl Drop for State {
+    fn drop(&mut self) {
+        let is_ours = |m: std::fs::Metadata| (m.dev(), m.ino()) == self.inode;
+        if self.take() == Start::New && self.path.symlink_metadata().is_ok_and(is_ours) {
+            let _ = std::fs::remove_file(&self.path);
+        }
+    }
+}
+
+impl Named {
+    /// Opens it. A regular file is readable by its owner alone from its first write on.
+    ///
+    /// # Errors
+    /// When it cannot be opened, is a directory, or is not the user's own.
+    pub fn open(path: &Path) -> io::Result<Self> {
+        let mut path = path.to_owned();
+        for _ in 0..LINKS {
+            if is_descriptor(&path) {
+                // A stream that this program was given, by its name (/dev/stdout): it goes on where it stands.
+                let file = OpenOptions::new().append(true).open(&path)?;
+                return Self::new(file, path, Start::Going);
+            }
+            match open(&path) {
+                Ok((file, start)) => return Self::new(file, path, start),
+                Err(e) if e.raw_os_error() == Some(libc::ELOOP) => path = follow(&path)?,
+                Err(e) => return Err(e),
+            }
+        }
+        Err(io::Error::from_raw_os_error(libc::ELOOP))
+    }
+
+    fn new(file: File, path: PathBuf, start: Start) -> io::Result<Self> {
+        let meta = file.metadata()?;
+        let kind = meta.file_type();
+        if start == Start::Old {
+            // SAFETY: reads an id.
+            let own = unsafe { libc::geteuid() };
+            if (kind.is_file() || kind.is_fifo()) && meta.uid() != own {
+                return Err(refused(format!(
+                    "it belongs to another user (uid {}); name a new file, or remove it first",
+                    meta.uid()
+                )));
+            }
+            if kind.is_file() && meta.nlink() > 1 {
+                return Err(refused(format!(
+                    "it is one of {} names of the same file; name a new file, or remove it first",
+                    meta.nlink()
+                )));
+            }
+        }
+        let start = if kind.is_file() { start } else { Start::Going };
+        Ok(Self {
+            file,
+            regular: kind.is_file() && start != Start::Going,
+            state: Arc::new(State {
+                start: Mutex::new(start),
+                path,
+                inode: (meta.dev(), meta.ino()),
+            }),
+        })
+    }
+
+    /// To be called before something is written: empties what was there.
+    ///
+    /// # Errors
+    /// When that cannot be done.
+    pub fn begin(&self) -> io::Result<()> {
+        if self.state.take() == Start::Old {
+            self.file.set_permissions(Permissions::from_mode(0o600))?;
+            self.file.set_len(0)?;
+        }
+        Ok(())
+    }
+
+    /// A second way to write to it, behind what the first has written.
+    ///
+    /// # Errors
+    /// When there are no more file descriptors.
+    pub fn again(&self) -> io::Result<Self> {
+        Ok(Self {
+            file: self.file.try_clone()?,
+            // Its beginning is not where this one begins.
+            regular: false,
+            state: self.state.clone(),
+        })
+    }
+}
+
+/// Opens what is there or makes a new one; never what a symbolic link leads to (ELOOP).
+fn open(path: &Path) -> io::Result<(File, Start)> {
+    let mut options = OpenOptions::new();
+    options.write(true).custom_flags(libc::O_NOFOLLOW);
+    // Twice: what was not there may come meanwhile, or go.
+    for _ in 0..2 {
+        match options.open(path) {
+            Ok(file) => return Ok((file, Start::Old)),
+            Err(e) if e.kind() == io::ErrorKind::NotFound => {}
+            Err(e) => return Err(e),
+        }
+        match options.clone().create_new(true).mode(0o600).open(path) {
+            Ok(file) => return Ok((file, Start::New)),
+            Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}
+            Err(e) => return Err(e),
+        }
+    }
+    Err(io::ErrorKind::AlreadyExists.into())
+}
+
+/// Where a symbolic link leads that the user or the system made.
+fn follow(path: &Path) -> io::Result<PathBuf> {
+    let link = OpenOptions::new()
+        .read(true)
+        .custom_flags(libc::O_PATH | libc::O_NOFOLLOW)
+        .open(path)?;
+    let owner = link.metadata()?.uid();
+    // SAFETY: reads an id.
+    if owner != 0 && owner != unsafe { libc::geteuid() } {
+        return Err(refused(format!(
+            "it is a symbolic link of another user (uid {owner}); name the file itself"
+        )));
+    }
+    // Read from what was checked: another link may be at the path by now.
+    let to = read_link(&link)?;
+    Ok(path.parent().unwrap_or(Path::new("")).join(to))
+}
+
+fn read_link(link: &File) -> io::Result<PathBuf> {
+    use std::os::{fd::AsRawFd, unix::ffi::OsStringExt};
+
+    let mut to = vec![0u8; libc::PATH_MAX as usize];
+    // SAFETY: an open descriptor, an empty name that ends with 0, and room for as many bytes as are named.
+    let n = unsafe {
+        libc::readlinkat(
+            link.as_raw_fd(),
+            c"".as_ptr(),
+            to.as_mut_ptr().cast(),
+            to.len(),
+        )
+    };
+    let n = usize::try_from(n).map_err(|_| io::Error::last_os_error())?;
+    to.truncate(n);
+    Ok(std::ffi::OsString::from_vec(to).into())
+}
+
+/// One of this process's own open files, by the name that the kernel gives it.
+fn is_descriptor(path: &Path) -> bool {
+    let folder = path.parent().and_then(|p| p.canonicalize().ok());
+    let own = Path::new("/proc/self/fd").canonicalize().ok();
+    folder.is_some() && folder == own
+}
+
+fn refused(why: String) -> io::Error {
+    io::Error::new(io::ErrorKind::PermissionDenied, why)
+}
+
+/// Whether two names are of the same file.
+pub fn is_same(one: &Path, other: &Path) -> bool {
+    let inode = |path: &Path| path.metadata().map(|m| (m.is_file(), m.dev(), m.ino()));
+    matches!((inode(one), inode(other)), (Ok(a), Ok(b)) if a.0 && a == b)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::io::Write;
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    struct Folder(PathBuf);
+
+    impl Folder {
+        fn new(name: &str) -> Self {
+            let own = format!("nvcap-file-{name}-{}", std::process::id());
+            let path = std::env::temp_dir().join(own);
+            fs::create_dir_all(&path).unwrap();
+            Self(path)
+        }
+    }
+
+    impl Drop for Folder {
+        fn drop(&mut self) {
+            let _ = fs::remove_dir_all(&self.0);
+        }
+    }
+
+    #[test]
+    fn what_was_there_stays_until_there_is_something_to_write() {
+        let folder = Folder::new("old");
+        let (old, new) = (folder.0.join("old"), folder.0.join("new"));
+        fs::write(&old, "of yesterday").unwrap();
+        fs::set_permissions(&old, Permissions::from_mode(0o644)).unwrap();
+        drop((Named::open(&old).unwrap(), Named::open(&new).unwrap()));
+        assert_eq!(fs::read(&old).unwrap(), b"of yesterday");
+        assert_eq!(old.metadata().unwrap().mode() & 0o777, 0o644);
+        assert!(!new.exists(), "nothing came of it");
+        for path in [&old, &new] {
+            let named = Named::open(path).unwrap();
+            let mut again = named.again().unwrap();
+            named.begin().unwrap();
+            (&named.file).write_all(b"of to").unwrap();
+            again.begin().unwrap();
+            again.file.write_all(b"day").unwrap();
+            drop((named, again));
+            assert_eq!(fs::read(path).unwrap(), b"of today");
+            assert_eq!(path.metadata().unwrap().mode() & 0o777, 0o600);
+        }
+    }
+
+    #[test]
+    fn a_link_is_followed_where_its_maker_may_be_trusted() {
+        let folder = Folder::new("link");
+        let (to, first, second) = (
+            folder.0.join("to"),
+            folder.0.join("first"),
+            folder.0.join("second"),
+        );
+        symlink("to", &second).unwrap();
+        symlink(&second, &first).unwrap();
+        let named = Named::open(&first).unwrap();
+        named.begin().unwrap();
+        (&named.file).write_all(b"x").unwrap();
+        assert_eq!(fs::read(&to).unwrap(), b"x");
+        let around = folder.0.join("around");
+        symlink("around", &around).unwrap();
+        assert!(Named::open(&around).is_err());
+        // SAFETY: reads an id.
+        if unsafe { libc::geteuid() } != 0 {
+            println!(
+                "NOT RUN a_link_is_followed_where_its_maker_may_be_trusted: the rest needs root"
+            );
+            return;
+        }
+        let victim = folder.0.join("victim");
+        fs::write(&victim, "precious").unwrap();
+        fs::set_permissions(&victim, Permissions::from_mode(0o644)).unwrap();
+        let planted = folder.0.join("planted");
+        symlink("victim", &planted).unwrap();
+        std::os::unix::fs::lchown(&planted, Some(65534), None).unwrap();
+        let refused = Named::open(&planted).unwrap_err().to_string();
+        assert!(
+            refused.contains("symbolic link of another user"),
+            "{refused}"
+        );
+        let theirs = folder.0.join("theirs");
+        fs::write(&theirs, "mine").unwrap();
+        std::os::unix::fs::chown(&theirs, Some(65534), None).unwrap();
+        let refused = Named::open(&theirs).unwrap_err().to_string();
+        assert!(refused.contains("belongs to another user"), "{refused}");
+        assert_eq!(fs::read(&victim).unwrap(), b"precious");
+        assert_eq!(victim.metadata().unwrap().mode() & 0o777, 0o644);
+        assert_eq!(fs::read(&theirs).unwrap(), b"mine");
+    }
+
+    #[test]
+    fn a_file_with_a_second_name_is_refused() {
+        let folder = Folder::new("names");
+        let (one, two) = (folder.0.join("one"), folder.0.join("two"));
+        fs::write(&one, "precious").unwrap();
+        fs::hard_link(&one, &two).unwrap();
+        assert!(Named::open(&two).is_err());
+        assert_eq!(fs::read(&one).unwrap(), b"precious");
+        assert!(is_same(&one, &two) && !is_same(&one, &folder.0));
+    }
+
+    #[test]
+    fn devices_and_given_streams_are_written_to_as_they_are() {
+        for path in ["/dev/null", "/dev/stderr", "/proc/self/fd/2", "/dev/fd/2"] {
+            match Named::open(Path::new(path)) {
+                Ok(named) => {
+                    assert!(!named.regular, "{path}");
+                    named.begin().unwrap();
+                }
+                // A socket cannot be opened by name.
+                Err(e) => assert_eq!(e.raw_os_error(), Some(libc::ENXIO), "{path}: {e}"),
+            }
+        }
+    }
+}

@@ -1,0 +1,50 @@
+//! The file that the user names with `-o`, where there is no Linux: emptied when it is opened.
+
+use std::fs::File;
+use std::io;
+use std::path::Path;
+
+/// An opened file.
+#[derive(Debug)]
+pub struct Named {
+    /// To write to.
+    pub file: File,
+    /// It can be cut back.
+    pub regular: bool,
+}
+
+impl Named {
+    /// Opens it.
+    ///
+    /// # Errors
+    /// When it cannot be opened.
+    pub fn open(path: &Path) -> io::Result<Self> {
+        let file = File::create(path)?;
+        let regular = file.metadata()?.is_file();
+        Ok(Self { file, regular })
+    }
+
+    /// To be called before something is written.
+    ///
+    /// # Errors
+    /// None here.
+    pub fn begin(&self) -> io::Result<()> {
+        Ok(())
+    }
+
+    /// A second way to write to it, behind what the first has written.
+    ///
+    /// # Errors
+    /// When there are no more file descriptors.
+    pub fn again(&self) -> io::Result<Self> {
+        Ok(Self {
+            file: self.file.try_clone()?,
+            regular: false,
+        })
+    }
+}
+
+/// Whether two names are of the same file.
+pub fn is_same(one: &Path, other: &Path) -> bool {
+    matches!((one.canonicalize(), other.canonicalize()), (Ok(a), Ok(b)) if a == b)
+}

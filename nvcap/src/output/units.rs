@@ -1,0 +1,116 @@
+//! Sizes as people write and read them. KiB, MiB, GiB and TiB are powers of 1024, and so are K, M, G and T; kB, MB, GB and
+//! TB are powers of 1000. Letter case does not matter.
+
+use std::fmt;
+
+/// Factors by the letters behind the digits, in lower case.
+const FACTORS: &[(&str, u64)] = &[
+    ("", 1),
+    ("b", 1),
+    ("k", 1 << 10),
+    ("kib", 1 << 10),
+    ("kb", 1000),
+    ("m", 1 << 20),
+    ("mib", 1 << 20),
+    ("mb", 1_000_000),
+    ("g", 1 << 30),
+    ("gib", 1 << 30),
+    ("gb", 1_000_000_000),
+    ("t", 1 << 40),
+    ("tib", 1 << 40),
+    ("tb", 1_000_000_000_000),
+];
+
+/// A decimal number with a unit or none, or a 0x number, which has none; underscores may part the digits.
+#[must_use]
+pub fn number(text: &str) -> Option<u64> {
+    let text = text.replace('_', "");
+    if let Some(hex) = text.strip_prefix("0x").or_else(|| text.strip_prefix("0X")) {
+        // from_str_radix takes a sign, too.
+        let digits = hex.bytes().all(|b| b.is_ascii_hexdigit());
+        return digits.then(|| u64::from_str_radix(hex, 16).ok())?;
+    }
+    let digits = text
+        .find(|c: char| !c.is_ascii_digit())
+        .unwrap_or(text.len());
+    let (digits, unit) = text.split_at(digits);
+    let unit = unit.to_ascii_lowercase();
+    let factor = FACTORS.iter().find(|(name, _)| *name == unit)?.1;
+    digits.parse::<u64>().ok()?.checked_mul(factor)
+}
+
+/// Bytes for people: `640 B`, `3.0 MiB`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Bytes(pub f64);
+
+impl fmt::Display for Bytes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let units = ["KiB", "MiB", "GiB", "TiB"];
+        // What would be rounded to 1024 of a unit is 1 of the next.
+        if self.0 < 1023.5 {
+            return write!(f, "{:.0} B", self.0);
+        }
+        let (mut value, mut at) = (self.0 / 1024.0, 0);
+        while value >= 1023.95 && at + 1 < units.len() {
+            value /= 1024.0;
+            at += 1;
+        }
+        write!(f, "{value:.1} {}", units[at])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_with_units() {
+        for (text, n) in [
+            ("0", Some(0)),
+            ("1M", Some(1 << 20)),
+            ("1MiB", Some(1 << 20)),
+            ("1mib", Some(1 << 20)),
+            ("1MB", Some(1_000_000)),
+            ("2k", Some(2048)),
+            ("2KiB", Some(2048)),
+            ("2kB", Some(2000)),
+            ("3G", Some(3 << 30)),
+            ("3GiB", Some(3 << 30)),
+            ("3GB", Some(3_000_000_000)),
+            ("1T", Some(1 << 40)),
+            ("640B", Some(640)),
+            ("0x10012", Some(0x10012)),
+            ("0x1b", Some(0x1b)),
+            ("1_000", Some(1000)),
+            ("K", None),
+            ("KiB", None),
+            ("", None),
+            ("0x", None),
+            ("0x+1", None),
+            ("+1", None),
+            ("1.5M", None),
+            ("-1", None),
+            ("1Mb/s", None),
+            ("1Mi", None),
+            ("99999999999G", None),
+        ] {
+            assert_eq!(number(text), n, "{text}");
+        }
+    }
+
+    #[test]
+    fn bytes_for_people() {
+        for (bytes, shown) in [
+            (0.0, "0 B"),
+            (1023.4, "1023 B"),
+            (1023.6, "1.0 KiB"),
+            (1536.0, "1.5 KiB"),
+            (1_048_575.0, "1.0 MiB"),
+            (3_149_368.0, "3.0 MiB"),
+            (5e13, "45.5 TiB"),
+            (1e19, "9094947.0 TiB"),
+        ] {
+            assert_eq!(Bytes(bytes).to_string(), shown);
+        }
+    }
+}

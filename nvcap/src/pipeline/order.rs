@@ -1,0 +1,396 @@
+//! Records in the order of their times.
+//!
+//! A live source gives records nearly in that order, but not quite. Records of several processors come through one
+//! buffer in the order in which room was taken in it, which is some microseconds after their times; an ioctl has the time
+//! of its entry and comes at its return; what a full buffer left is fetched from the ring by nvcap, whose clock is ahead
+//! of the records that wait in that buffer.
+//!
+//! So records wait here until one with a time [`WINDOW_NS`] later has come, and leave by time. What follows:
+//!
+//! - Two records whose times differ and that come within the window of each other leave by time.
+//! - What comes later than the window leaves at once. The sinks see that its time is before that of something shown and
+//!   say so (`out_of_order`).
+//! - Submissions of a channel leave in the order in which they came, whatever their times say: it is the ring's. So do a
+//!   channel's announcement and what follows it, and the start, exec and end of a process and what comes before and
+//!   behind them.
+//! - An image of memory leaves before everything that waits: it is what the memory held before the trace.
+//! - A record without a time stays behind what has come before it.
+//!
+//! What waits is bounded: in time by the window while records come and by [`Order::take_all`] when none do, in bytes by
+//! [`MOST_BYTES`]. Knows records alone: no source, no sink.
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+
+use crate::record::{ChannelId, Life, Process, Record};
+
+/// How long a record waits for earlier ones, in time of the records.
+pub const WINDOW_NS: u64 = 100_000_000;
+/// Bytes of records that wait: more of them leave before their window is over.
+pub const MOST_BYTES: usize = 64 << 20;
+/// How many channels and processes are remembered before those of which nothing waits are forgotten.
+const MOST_REMEMBERED: usize = 4096;
+
+/// See the module.
+#[derive(Debug)]
+pub struct Order {
+    window_ns: u64,
+    most_bytes: usize,
+    /// By time, then by arrival.
+    held: BTreeMap<(u64, u64), Record>,
+    held_bytes: usize,
+    arrived: u64,
+    /// The latest time that has come.
+    newest: u64,
+    /// The time up to which everything has left.
+    left: u64,
+    /// What a submission or announcement of the channel must not go before.
+    channels: HashMap<ChannelId, u64>,
+    processes: HashMap<u32, Bounds>,
+    /// Leaves next.
+    first: VecDeque<Record>,
+}
+
+/// What records of a process must not go before.
+#[derive(Clone, Copy, Debug, Default)]
+struct Bounds {
+    /// The start, exec or end of the process that came last: for all its records.
+    life: u64,
+    /// Its latest record: for the next exec or end.
+    all: u64,
+}
+
+impl Default for Order {
+    fn default() -> Self {
+        Self::new(WINDOW_NS, MOST_BYTES)
+    }
+}
+
+impl Order {
+    /// `window_ns` and `most_bytes`: how long and how much waits.
+    #[must_use]
+    pub fn new(window_ns: u64, most_bytes: usize) -> Self {
+        Self {
+            window_ns,
+            most_bytes,
+            held: BTreeMap::new(),
+            held_bytes: 0,
+            arrived: 0,
+            newest: 0,
+            left: 0,
+            channels: HashMap::new(),
+            processes: HashMap::new(),
+            first: VecDeque::new(),
+        }
+    }
+
+    /// Takes the next record.
+    pub fn put(&mut self, record: Record) {
+        if matches!(record, Record::Image(_)) {
+            self.held_bytes += record.size();
+            self.first.push_back(record);
+            return;
+        }
+        let key = self.place(&record);
+        self.newest = self.newest.max(key);
+        self.held_bytes += record.size();
+        self.held.insert((key, self.arrived), record);
+        self.arrived += 1;
+        if self.channels.len() + self.processes.len() > MOST_REMEMBERED {
+            self.forget();
+        }
+    }
+
+    /// The next record that has waited long enough.
+    pub fn take(&mut self) -> Option<Record> {
+        if let Some(record) = self.first.pop_front() {
+            self.held_bytes -= record.size();
+            return Some(record);
+        }
+        let (&(key, _), _) = self.held.first_key_value()?;
+        let over = self.newest.saturating_sub(key) >= self.window_ns;
+        if !over && self.held_bytes <= self.most_bytes {
+            return None;
+        }
+        self.leave()
+    }
+
+    /// The next record, however long it has waited: for a source that has nothing to give for a while, or no more.
+    pub fn take_all(&mut self) -> Option<Record> {
+        match self.first.is_empty() {
+            true => self.leave(),
+            false => self.take(),
+        }
+    }
+
+    fn leave(&mut self) -> Option<Record> {
+        let ((key, _), record) = self.held.pop_first()?;
+        self.left = self.left.max(key);
+        self.held_bytes -= record.size();
+        Some(record)
+    }
+
+    /// The time that a record is ordered by: its own, unless it must not go before another.
+    fn place(&mut self, record: &Record) -> u64 {
+        let at = record.at();
+        let own = match at.time_ns {
+            0 => self.newest,
+            time => time,
+        };
+        let bounds = self.processes.entry(at.pid).or_default();
+        let key = match record {
+            Record::Process(Process { life, .. }) if is_turn(life) => {
+                bounds.life = own.max(bounds.all).max(bounds.life);
+                bounds.life
+            }
+            Record::Submission(s) => {
+                let last = self.channels.entry(s.channel).or_default();
+                *last = own.max(*last).max(bounds.life);
+                *last
+            }
+            Record::Channel(c) => {
+                let last = self.channels.entry(c.id).or_default();
+                *last = own.max(*last).max(bounds.life);
+                *last
+            }
+            Record::Process(_)
+            | Record::Ioctl(_)
+            | Record::Mapping(_)
+            | Record::Unmapping(_)
+            | Record::Gpu(_)
+            | Record::Image(_)
+            | Record::Loss(_) => own.max(bounds.life),
+        };
+        bounds.all = bounds.all.max(key);
+        key
+    }
+
+    /// Forgets bounds that bind nothing any more: what they are of has left.
+    fn forget(&mut self) {
+        let left = self.left;
+        self.channels.retain(|_, last| *last > left);
+        self.processes.retain(|_, b| b.life.max(b.all) > left);
+    }
+}
+
+/// A turn in a process's life that its records stay before or behind.
+fn is_turn(life: &Life) -> bool {
+    match life {
+        Life::Present { .. } | Life::Exec { .. } => true,
+        Life::Exit { process } => *process,
+        Life::Fork { .. } | Life::Thread { .. } => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::record::{At, Channel, How, Image, Loss, Lost, Origin, Submission};
+    use crate::wire::GpuVa;
+
+    fn at(time_ns: u64, pid: u32) -> At {
+        At {
+            time_ns,
+            pid,
+            tid: pid,
+        }
+    }
+
+    fn submission(time_ns: u64, channel: u32, position: u64) -> Record {
+        Record::Submission(Submission {
+            at: at(time_ns, 1),
+            channel: ChannelId(channel),
+            token: None,
+            position,
+            gp_get: None,
+            prev_put: 0,
+            gp_put: 1,
+            ip: None,
+            doorbell: None,
+            how: How::Trapped,
+            late: false,
+            thread: None,
+            segments: Vec::new(),
+        })
+    }
+
+    fn life(time_ns: u64, life: Life) -> Record {
+        Record::Process(Process {
+            at: at(time_ns, 1),
+            life,
+        })
+    }
+
+    fn announced(time_ns: u64, channel: u32) -> Record {
+        Record::Channel(Box::new(Channel {
+            at: at(time_ns, 1),
+            id: ChannelId(channel),
+            gpu: None,
+            token: None,
+            class: None,
+            engine: None,
+            handle: None,
+            ring_gpu: None,
+            ring: None,
+            entries: None,
+            userd: None,
+            origin: Origin::Found,
+        }))
+    }
+
+    /// All that leaves of these, in the order of leaving: at once while they come, then the rest.
+    fn ordered(records: impl IntoIterator<Item = Record>, order: &mut Order) -> Vec<Record> {
+        let mut all = Vec::new();
+        for record in records {
+            order.put(record);
+            all.extend(std::iter::from_fn(|| order.take()));
+        }
+        all.extend(std::iter::from_fn(|| order.take_all()));
+        assert!(order.held.is_empty() && order.first.is_empty());
+        assert_eq!(order.held_bytes, 0);
+        all
+    }
+
+    fn times(records: &[Record]) -> Vec<u64> {
+        records.iter().map(|r| r.at().time_ns).collect()
+    }
+
+    #[test]
+    fn records_of_several_processors_leave_by_time() {
+        let came = [
+            submission(40, 0, 0),
+            submission(2, 1, 0),
+            submission(41, 1, 1),
+            submission(30, 2, 0),
+        ];
+        let all = ordered(came, &mut Order::new(100, MOST_BYTES));
+        assert_eq!(times(&all), [2, 30, 40, 41]);
+    }
+
+    #[test]
+    fn what_waits_leaves_when_the_window_is_over_or_it_is_too_much() {
+        let mut order = Order::new(100, MOST_BYTES);
+        order.put(submission(1000, 0, 0));
+        order.put(submission(1099, 0, 1));
+        assert!(order.take().is_none());
+        order.put(submission(1100, 0, 2));
+        assert_eq!(times(&Vec::from_iter(order.take())), [1000]);
+        assert!(order.take().is_none());
+        let mut small = Order::new(100, 600);
+        for position in 0..3 {
+            small.put(submission(1000, 0, position));
+        }
+        assert!(small.take().is_some(), "600 bytes are two records");
+        assert!(small.take().is_none());
+    }
+
+    #[test]
+    fn a_process_s_end_comes_behind_what_came_before_it() {
+        let came = [
+            life(10, Life::Present { name: "a".into() }),
+            submission(90, 0, 0),
+            life(50, Life::Exit { process: true }),
+        ];
+        let all = ordered(came, &mut Order::new(100, MOST_BYTES));
+        assert_eq!(times(&all), [10, 90, 50]);
+        // What came behind an exec is the new program's.
+        let came = [
+            life(50, Life::Exec { name: "b".into() }),
+            submission(40, 0, 0),
+        ];
+        let all = ordered(came, &mut Order::new(100, MOST_BYTES));
+        assert_eq!(times(&all), [50, 40]);
+    }
+
+    #[test]
+    fn a_channel_is_announced_before_it_is_used() {
+        let came = [announced(60, 3), submission(50, 3, 0), submission(55, 4, 0)];
+        let all = ordered(came, &mut Order::new(100, MOST_BYTES));
+        assert_eq!(times(&all), [55, 60, 50]);
+    }
+
+    #[test]
+    fn an_image_leaves_first_and_what_has_no_time_stays_where_it_came() {
+        let image = Record::Image(Box::new(Image {
+            at: at(900, 1),
+            address: GpuVa(0),
+            bytes: vec![0; 8],
+            found: crate::record::CpuVa(0),
+        }));
+        let loss = Record::Loss(Loss {
+            at: At::default(),
+            channel: None,
+            what: Lost::Records {
+                kind: crate::record::RecordKind::Driver,
+                count: 1,
+            },
+        });
+        let came = [
+            submission(20, 0, 0),
+            image,
+            submission(30, 0, 1),
+            loss,
+            submission(40, 0, 2),
+        ];
+        let all = ordered(came, &mut Order::new(100, MOST_BYTES));
+        assert_eq!(times(&all), [900, 20, 30, 0, 40]);
+    }
+
+    #[test]
+    fn channels_and_processes_that_are_gone_are_forgotten() {
+        let mut order = Order::new(100, MOST_BYTES);
+        for i in 0..100_000u32 {
+            order.put(submission(u64::from(i) * 1000, i, 0));
+            while order.take().is_some() {}
+        }
+        assert!(order.channels.len() <= MOST_REMEMBERED + 1);
+    }
+
+    /// What a source gives: submissions of a few channels, each with a delay within which it comes.
+    fn arrivals() -> impl Strategy<Value = Vec<(u64, u32, u64)>> {
+        prop::collection::vec((0u64..50, 0u32..4, 0u64..200), 1..200)
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_comes_leaves_once_with_each_channel_in_its_order(steps in arrivals(), bytes in 0usize..20_000) {
+            let mut order = Order::new(100, bytes);
+            let mut now = 1;
+            let mut next = [0u64; 4];
+            let mut came = Vec::new();
+            for (pause, channel, back) in steps {
+                now += pause;
+                came.push(submission(now.saturating_sub(back).max(1), channel, next[channel as usize]));
+                next[channel as usize] += 1;
+            }
+            let all = ordered(came.clone(), &mut order);
+            prop_assert_eq!(all.len(), came.len());
+            let mut seen = [0u64; 4];
+            for record in &all {
+                let Record::Submission(s) = record else { panic!("{record:?}") };
+                prop_assert_eq!(s.position, seen[s.channel.0 as usize]);
+                seen[s.channel.0 as usize] += 1;
+            }
+        }
+
+        #[test]
+        fn what_comes_within_the_window_leaves_by_time(steps in arrivals()) {
+            // As kernels give them: each channel's times rise, and a record comes less than a window after its time.
+            let mut now = 1000;
+            let mut last = [1u64; 4];
+            let mut next = [0u64; 4];
+            let mut came = Vec::new();
+            for (pause, channel, back) in steps {
+                now += pause;
+                let of = channel as usize;
+                let time = (now - back % 100).max(last[of]);
+                came.push(submission(time, channel, next[of]));
+                last[of] = time;
+                next[of] += 1;
+            }
+            let all = ordered(came, &mut Order::new(100, MOST_BYTES));
+            prop_assert!(times(&all).is_sorted());
+        }
+    }
+}

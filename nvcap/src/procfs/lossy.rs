@@ -1,0 +1,15 @@
+//! Text of `/proc`, which is bytes.
+
+use std::{fs, io, path::Path};
+
+/// A file of `/proc`, with U+FFFD for what is not UTF-8.
+///
+/// # Errors
+/// Those of reading it.
+pub fn text(path: impl AsRef<Path>) -> io::Result<String> {
+    let bytes = fs::read(path)?;
+    Ok(match String::from_utf8(bytes) {
+        Ok(text) => text,
+        Err(e) => String::from_utf8_lossy(e.as_bytes()).into_owned(),
+    })
+}

@@ -1,0 +1,257 @@
+//! Processes as the kernel shows them in `/proc`. The text there is bytes: a thread's name may be any
+//! (`prctl(PR_SET_NAME)`; 15 bytes of a longer name may end within a character), and so may a file's. A reader that wants
+//! UTF-8 takes a process with such a name for one that is not there.
+//!
+//! - [`stat`]: state, parent and flags of a process or thread.
+//! - [`tasks`]: what the threads of a process are doing.
+//! - [`maps`]: mappings, a page of text at a time.
+//! - [`mem`]: the memory.
+//!
+//! The `procfs` crate does not serve here: it refuses names that are not UTF-8, it reads all of `maps` before it gives the
+//! first line (a process may have 65,530, and a live trace looks at its rings between two pages of them), and it reads a
+//! process whose first thread has ended as one without memory.
+
+use std::{fs, io, path::Path};
+
+mod lossy;
+pub mod maps;
+pub mod mem;
+pub mod stat;
+pub mod tasks;
+
+pub use lossy::text;
+use stat::Stat;
+
+/// The name of a process or, by its id under `task`, of a thread; none where it is gone.
+pub fn name(pid: u32, tid: Option<u32>) -> Option<String> {
+    let text = text(match tid {
+        Some(tid) => format!("/proc/{pid}/task/{tid}/comm"),
+        None => format!("/proc/{pid}/comm"),
+    });
+    // Spaces at its end are the name's.
+    text.ok()
+        .map(|t| t.strip_suffix('\n').unwrap_or(&t).to_owned())
+}
+
+/// Where `what` of a process is: `maps`, `mem`, `fd` and others that go with its memory. Where its first thread has ended and
+/// others go on, `/proc/PID` has nothing of that any more; the threads that live have it.
+pub fn of_process(pid: u32, what: &str) -> String {
+    let whole = format!("/proc/{pid}");
+    if !is_over(&whole) {
+        return format!("{whole}/{what}");
+    }
+    let tasks = fs::read_dir(format!("{whole}/task"));
+    let living = tasks.into_iter().flatten().flatten().find_map(|task| {
+        let task = task.path().to_str()?.to_owned();
+        (!is_over(&task)).then_some(task)
+    });
+    format!("{}/{what}", living.unwrap_or(whole))
+}
+
+/// Whether the thread of this folder has ended and waits to be collected.
+fn is_over(folder: &str) -> bool {
+    let stat = text(format!("{folder}/stat")).ok();
+    stat.and_then(|s| Stat::parse(&s))
+        .is_some_and(|s| s.is_over())
+}
+
+/// Whether there is such a process, alive or waiting to be collected.
+pub fn exists(pid: u32) -> bool {
+    Path::new(&format!("/proc/{pid}")).exists()
+}
+
+/// The processes of this machine (of this PID namespace), by id, in no order.
+pub fn processes() -> Vec<u32> {
+    ids(Path::new("/proc")).unwrap_or_default()
+}
+
+/// The threads of a process.
+///
+/// # Errors
+/// Those of reading `/proc/PID/task`: no such process.
+pub fn threads(pid: u32) -> io::Result<Vec<u32>> {
+    ids(Path::new(&format!("/proc/{pid}/task")))
+}
+
+/// The names in a folder that are numbers.
+fn ids(folder: &Path) -> io::Result<Vec<u32>> {
+    let mut all = Vec::new();
+    for entry in fs::read_dir(folder)? {
+        all.extend(
+            entry?
+                .file_name()
+                .to_str()
+                .and_then(|n| n.parse::<u32>().ok()),
+        );
+    }
+    Ok(all)
+}
+
+/// The children of a process, of each of its threads. `between` is called after each thread.
+pub fn children(pid: u32, between: &mut dyn FnMut()) -> Vec<u32> {
+    let mut all = Vec::new();
+    for tid in threads(pid).unwrap_or_default() {
+        let text = text(format!("/proc/{pid}/task/{tid}/children")).unwrap_or_default();
+        all.extend(
+            text.split_whitespace()
+                .filter_map(|w| w.parse::<u32>().ok()),
+        );
+        between();
+    }
+    all
+}
+
+/// A line of `status`, without its name, as `CapEff`; `None` where there is none. `who` is a process's id, a thread's, or
+/// `self`.
+pub fn status(who: impl std::fmt::Display, line: &str) -> Option<String> {
+    let text = text(format!("/proc/{who}/status")).ok()?;
+    text.lines()
+        .find_map(|l| l.strip_prefix(line)?.strip_prefix(':'))
+        .map(|value| value.trim().to_owned())
+}
+
+/// A set of bits in `status`: capabilities or signals.
+pub fn status_bits(who: impl std::fmt::Display, line: &str) -> Option<u64> {
+    u64::from_str_radix(&status(who, line)?, 16).ok()
+}
+
+/// The process that a process's or thread's id is of.
+pub fn process_of(id: u32) -> Option<u32> {
+    status(id, "Tgid")?.parse().ok()
+}
+
+/// Size of a process's address space in pages; 0 where there is none.
+pub fn pages(pid: u32) -> u64 {
+    let of = |path: String| {
+        let text = text(path).unwrap_or_default();
+        let first = text.split_whitespace().next();
+        first.and_then(|w| w.parse().ok()).unwrap_or(0)
+    };
+    match of(format!("/proc/{pid}/statm")) {
+        // Its first thread may have ended.
+        0 => of(of_process(pid, "statm")),
+        pages => pages,
+    }
+}
+
+/// Where the files are that a process has open, as links.
+///
+/// # Errors
+/// Those of reading the folder: no such process, or not the right to.
+pub fn open_files(pid: u32) -> io::Result<fs::ReadDir> {
+    fs::read_dir(of_process(pid, "fd"))
+}
+
+/// Nothing of a process runs any more: it is gone, or waits to be collected.
+pub fn has_ended(pid: u32) -> bool {
+    all_threads(pid, |stat| stat.is_none_or(|s| s.is_over()))
+}
+
+/// All threads of a process are on their way out (PF_EXITING), or it is gone.
+pub fn is_ending(pid: u32) -> bool {
+    all_threads(pid, |stat| stat.is_none_or(|s| s.is_exiting()))
+}
+
+/// Whether something is so of all threads. The first one, which is asked alone first, may have ended before the others.
+fn all_threads(pid: u32, so: impl Fn(Option<Stat>) -> bool) -> bool {
+    so(Stat::of_process(pid).ok())
+        && threads(pid)
+            .unwrap_or_default()
+            .iter()
+            .all(|tid| so(Stat::of_thread(pid, *tid).ok()))
+}
+
+/// `kernel.yama.ptrace_scope`: who may look into a process; empty where the kernel has no Yama.
+pub fn ptrace_scope() -> String {
+    let text = text("/proc/sys/kernel/yama/ptrace_scope").unwrap_or_default();
+    text.trim().to_owned()
+}
+
+/// The kernel's release; empty where it cannot be read.
+pub fn kernel_release() -> String {
+    let text = text("/proc/sys/kernel/osrelease").unwrap_or_default();
+    text.trim().to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Of a thread of this process.
+    fn named<T: Send>(name: &std::ffi::CStr, then: impl FnOnce(u32, u32) -> T + Send) -> T {
+        std::thread::scope(|scope| {
+            let thread = scope.spawn(|| {
+                // SAFETY: names this thread; the name ends with 0.
+                unsafe { libc::prctl(libc::PR_SET_NAME, name.as_ptr()) };
+                // SAFETY: reads an id.
+                then(std::process::id(), unsafe { libc::gettid() } as u32)
+            });
+            thread.join().unwrap()
+        })
+    }
+
+    #[test]
+    fn names_that_are_not_utf_8() {
+        for (given, shown) in [
+            (c"\xff", "\u{fffd}"),
+            // 15 bytes of it are kept: they end within a letter.
+            (c"abcdefghijklmn\xc3\xa9", "abcdefghijklmn\u{fffd}"),
+            (c"a) b (", "a) b ("),
+            (c"ends with two  ", "ends with two  "),
+        ] {
+            named(given, |pid, tid| {
+                assert_eq!(name(pid, Some(tid)).as_deref(), Some(shown));
+                let all = tasks::tasks(pid).unwrap();
+                let own = all.iter().find(|t| t.tid == tid).expect("it is there");
+                assert_eq!((own.name.as_str(), own.state), (shown, 'R'));
+            });
+        }
+        assert_eq!(name(u32::MAX, None), None);
+    }
+
+    /// A process whose first thread has ended: what it has mapped is found by the other.
+    #[test]
+    fn first_thread_that_has_ended() {
+        // SAFETY: the child makes a thread and ends its first one by system calls alone; both end soon.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            std::thread::spawn(|| std::thread::sleep(std::time::Duration::from_secs(20)));
+            // SAFETY: ends this thread alone.
+            unsafe { libc::syscall(libc::SYS_exit, 0) };
+        }
+        let pid = child as u32;
+        let own = format!("/proc/{pid}/maps");
+        let start = std::time::Instant::now();
+        while !is_over(&format!("/proc/{pid}")) && start.elapsed().as_secs() < 10 {
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
+        let (alone, found) = (text(&own), text(of_process(pid, "maps")));
+        // SAFETY: a child of this test's, which was not waited for yet.
+        unsafe {
+            libc::kill(child, libc::SIGKILL);
+            libc::waitpid(child, std::ptr::null_mut(), 0);
+        }
+        assert!(alone.is_ok_and(|t| t.is_empty()) && found.unwrap().contains("[stack]"));
+        assert_eq!(
+            of_process(std::process::id(), "mem"),
+            format!("/proc/{}/mem", std::process::id())
+        );
+    }
+
+    #[test]
+    fn who_runs_has_not_ended_and_who_has_ended_is_ending() {
+        let me = std::process::id();
+        assert!(!has_ended(me) && !is_ending(me));
+        assert_eq!(process_of(me), Some(me));
+        assert!(processes().contains(&me) && threads(me).unwrap().contains(&me) && pages(me) > 10);
+        let mut child = std::process::Command::new("true").spawn().unwrap();
+        let pid = child.id();
+        while !(has_ended(pid) && is_ending(pid)) {
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
+        assert!(exists(pid) && children(me, &mut || ()).contains(&pid));
+        child.wait().unwrap();
+        assert!(has_ended(pid), "nor is it there any more");
+        assert!(!exists(pid) && threads(pid).is_err());
+    }
+}

@@ -1,0 +1,85 @@
+//! What a look at a process reads of a channel, and how far it looks, as plain data.
+
+use std::time::Duration;
+
+use super::{
+    notifier::Notifier,
+    scan::{Effort, Found},
+};
+use crate::record::{Channel, Segment, Submission};
+use crate::wire::entry;
+
+/// How far to look.
+#[derive(Clone, Copy, Debug)]
+pub struct SnapshotOptions<'a> {
+    /// Entries of each channel, beside those that are not fetched.
+    pub last: u32,
+    /// Entries of each channel before those that are not fetched, if that is more: what runs is among them.
+    pub before: u32,
+    /// How much is searched.
+    pub effort: Effort,
+    /// Channels that the user names.
+    pub known_rings: &'a [KnownRing],
+    /// How long channels are read again, all together, whose memory was used again before all that was asked for was read.
+    pub patience: Duration,
+}
+
+/// A channel that the user names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KnownRing {
+    /// GPU by device file minor number, where the user says.
+    pub gpu: Option<u32>,
+    /// Address of the ring.
+    pub ring: u64,
+    /// Entries, a power of two.
+    pub entries: u32,
+    /// Address of USERD.
+    pub userd: u64,
+    /// Work-submit token.
+    pub token: Option<u32>,
+}
+
+/// A channel and what was read of it.
+#[derive(Clone, Debug)]
+pub struct ChannelSnapshot {
+    /// As a record, with what is known.
+    pub channel: Channel,
+    /// How it was found.
+    pub found: Found,
+    /// GP_GET when its ring was read.
+    pub get: u32,
+    /// GP_PUT when its ring was read: entries go up to it.
+    pub put: u32,
+    /// Its newest entries, oldest first, a submission each: where doorbells were rung is not known.
+    pub submissions: Vec<Submission>,
+    /// The ring's first entries, where they are not among the newest and the ring has not gone round: there libcuda
+    /// says which classes the subchannels have.
+    pub first: Vec<Submission>,
+    /// Entries given up because their slots may have been written again while they were read.
+    pub overwritten: u32,
+    /// Entries whose pushbuffer bytes were used again by newer ones.
+    pub recycled: u32,
+    /// Pushbuffer bytes that could not be read.
+    pub unreadable: u64,
+    /// Entries that point to memory the process does not map at that address.
+    pub elsewhere: u32,
+    /// The ring could not be read (any more).
+    pub ring_gone: bool,
+    /// Its error notifier, by the order of channels.
+    pub notifier: Option<Notifier>,
+}
+
+impl ChannelSnapshot {
+    /// How many of the newest `last` entries were given up.
+    pub(super) fn missing(&self, last: u32) -> u32 {
+        let given_up = |s: &&Submission| {
+            let has_bytes =
+                |s: &Segment| entry::segment_of(s.entry, 0).is_some_and(|(_, len)| len > 0);
+            let gone = |s: &Segment| s.bytes.is_empty() && has_bytes(s);
+            s.segments.iter().any(gone)
+        };
+        let newest = self.submissions.iter().rev().take(last as usize);
+        let short = last.saturating_sub(self.submissions.len() as u32);
+        short.min(self.overwritten) + newest.filter(given_up).count() as u32
+    }
+}

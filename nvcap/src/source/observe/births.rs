@@ -1,0 +1,189 @@
+//! Processes that are born anywhere on this machine, told by the number that the kernel gave last. A child whose parent has
+//! ended is nobody's child any more, so that it is found by no list of children.
+
+use std::{
+    collections::{BTreeMap, VecDeque},
+    fs::{self, File},
+    os::unix::fs::FileExt,
+};
+
+use super::process::{is_there, now};
+
+/// Numbers that are looked at one by one; where more were given since, `/proc` is listed.
+const FEW: u32 = 512;
+/// How long a number is looked at again that was given to a process which was not there yet, ns: the kernel gives it some time
+/// before the process can be seen.
+const EARLY_NS: u64 = 1_000_000_000;
+/// So many of those are kept.
+const EARLY: usize = 256;
+
+/// What is known of processes that are born.
+#[derive(Debug)]
+pub struct Births {
+    /// `/proc/loadavg`, whose last word is the number that was given last to a process or thread.
+    numbers: Option<File>,
+    last: Option<u32>,
+    /// Numbers of processes that were not there yet, or are gone; and until when they are looked at again.
+    early: VecDeque<(u32, u64)>,
+    /// When one that is observed was last found to have ended, ns.
+    ended: u64,
+    /// When they are looked at next, ns.
+    pub next: u64,
+    /// Those that may descend from an observed process, and whether each was told of.
+    pub suspects: BTreeMap<u32, bool>,
+}
+
+impl Births {
+    /// Knows of those that are born from now on.
+    pub fn new() -> Self {
+        let numbers = File::open("/proc/loadavg").ok();
+        Self {
+            last: last(numbers.as_ref()),
+            numbers,
+            early: VecDeque::new(),
+            ended: 0,
+            next: 0,
+            suspects: BTreeMap::new(),
+        }
+    }
+
+    /// Numbers that were given since the last call.
+    pub fn fresh(&mut self) -> Vec<u32> {
+        let Some(last) = last(self.numbers.as_ref()) else {
+            // Nothing tells: any may be.
+            return listed();
+        };
+        let Some(before) = self.last.replace(last) else {
+            return listed();
+        };
+        if (before..=before.saturating_add(FEW)).contains(&last) {
+            return (before + 1..=last).collect();
+        }
+        let mut all = listed();
+        // The kernel begins again with small numbers after the largest.
+        if before < last {
+            all.retain(|pid| (before + 1..=last).contains(pid));
+        } else {
+            all.retain(|pid| *pid > before || *pid <= last);
+        }
+        all
+    }
+
+    /// A process that has a number cannot be seen yet, or is executing a program.
+    pub fn keep(&mut self, pid: u32) {
+        if self.early.len() == EARLY {
+            self.early.pop_front();
+        }
+        self.early.push_back((pid, now() + EARLY_NS));
+    }
+
+    /// Some could not be seen yet, or had gone before they were looked at.
+    fn has_early(&self) -> bool {
+        !self.early.is_empty()
+    }
+
+    /// This one could not be seen yet, or had gone.
+    pub fn is_early(&self, pid: u32) -> bool {
+        self.early.iter().any(|e| e.0 == pid)
+    }
+
+    /// One that is observed has ended: what it made last may not have been seen.
+    pub fn ended(&mut self) {
+        self.ended = now();
+    }
+
+    /// Some process that may have made others has come and gone, or ended, of late.
+    pub fn may_have_missed(&self) -> bool {
+        self.has_early() || now().saturating_sub(self.ended) < EARLY_NS
+    }
+
+    /// Those that could not be seen and are there now: to be looked at again and, where they still cannot be told, kept by
+    /// [`still`](Self::still).
+    pub fn early(&mut self) -> Vec<(u32, u64)> {
+        let now = now();
+        self.early.retain(|(_, until)| *until > now);
+        let (there, not): (Vec<_>, Vec<_>) =
+            self.early.drain(..).partition(|(pid, _)| is_there(*pid));
+        self.early = not.into();
+        there
+    }
+
+    /// One of [`early`](Self::early) cannot be seen yet.
+    pub fn still(&mut self, early: (u32, u64)) {
+        self.early.push_back(early);
+    }
+}
+
+/// The number that was given last to a process or thread.
+fn last(numbers: Option<&File>) -> Option<u32> {
+    let mut room = [0; 128];
+    let len = numbers?.read_at(&mut room, 0).ok()?;
+    let text = std::str::from_utf8(room.get(..len)?).ok()?;
+    text.split_whitespace().nth(4)?.parse().ok()
+}
+
+/// All processes.
+fn listed() -> Vec<u32> {
+    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+    entries
+        .filter_map(|e| e.file_name().to_str()?.parse().ok())
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_birth_is_told_once() {
+        let mut births = Births::new();
+        births.fresh();
+        for _ in 0..3 {
+            let mut child = std::process::Command::new("true").spawn().unwrap();
+            let pid = child.id();
+            assert!(births.fresh().contains(&pid));
+            assert!(!births.fresh().contains(&pid));
+            child.wait().unwrap();
+        }
+        // Many more than are looked at one by one, and round the largest number.
+        let mut child = std::process::Command::new("sleep")
+            .arg("20")
+            .spawn()
+            .unwrap();
+        let pid = child.id();
+        let told = |last: u32| {
+            let mut births = Births {
+                last: Some(last),
+                ..Births::new()
+            };
+            births.fresh().contains(&pid)
+        };
+        let (few, many, round) = (
+            told(pid - 1),
+            told(pid.saturating_sub(FEW + 100)),
+            told(u32::MAX - 1),
+        );
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(few && many && round, "{few} {many} {round}");
+    }
+
+    #[test]
+    fn what_is_not_there_yet_is_looked_at_again() {
+        let mut births = Births::new();
+        let own = std::process::id();
+        for pid in [own, 0x3fff_fff0] {
+            births.keep(pid);
+        }
+        let early = births.early();
+        assert_eq!(early.iter().map(|e| e.0).collect::<Vec<_>>(), [own]);
+        assert!(births.has_early() && births.early().is_empty());
+        births.still((own, now() + 1_000_000_000));
+        births.still((own, 0));
+        assert_eq!(births.early().len(), 1);
+        for pid in 0..10_000 {
+            births.keep(0x3000_0000 + pid);
+        }
+        assert_eq!(births.early.len(), EARLY);
+    }
+}

@@ -1,0 +1,24 @@
+//! What a look after a process found, as plain data.
+
+use super::channel::Begin;
+use crate::record::{Channel, Record};
+
+/// A channel that was seen, and where following it begins.
+#[derive(Debug)]
+pub struct NewChannel {
+    /// The channel; its number is still to be given.
+    pub channel: Channel,
+    /// Where.
+    pub begin: Begin,
+}
+
+/// What a look after a process found.
+#[derive(Debug, Default)]
+pub struct Changes {
+    /// Mappings made and given up.
+    pub records: Vec<Record>,
+    /// Channels that were not there before.
+    pub channels: Vec<NewChannel>,
+    /// Tokens that are known now, by ring.
+    pub tokens: Vec<(u64, u32)>,
+}

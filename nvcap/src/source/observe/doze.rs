@@ -1,0 +1,296 @@
+//! Processes that sleep are not polled: the kernel tells when one of them has run.
+//!
+//! A perf event of the software task clock, on every thread and inherited by those to come, counts the CPU time of the
+//! process and signals each [`RAN_NS`] of it. It costs the process nothing while it sleeps, and a timer at each switch to
+//! it. Where perf events are refused (kernel.perf_event_paranoid, no descriptors left) the process is polled as ever.
+//!
+//! The clock of a process's CPU time, read from outside, would not do: it is brought up to date at scheduler ticks only.
+
+use crate::procfs;
+use std::{
+    collections::{BTreeMap, BTreeSet, VecDeque},
+    io,
+    os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd},
+    ptr,
+};
+
+use perf_event_open_sys::{self as sys, bindings as b};
+
+/// CPU time after which a process that sleeps is looked at, ns: some hundred launches, of the 1,023 that a ring holds.
+pub const RAN_NS: u64 = 400_000;
+/// Time between two looks at a process that sleeps, ns, whatever is told of it.
+pub const SAFETY_NS: u64 = 2_000_000_000;
+/// How long nothing must have come before a process is taken to sleep, ns.
+pub const STILL_NS: u64 = 1_000_000_000;
+/// How often it is judged which processes sleep, ns.
+pub const JUDGE_NS: u64 = 250_000_000;
+/// Share of a core that a process may use and be taken to sleep; and what it must use to be taken to be awake.
+pub const SLEEPS: f64 = 0.05;
+const AWAKE: f64 = 0.15;
+/// Time in which what it uses is judged when it is told of, ns.
+const WINDOW_NS: u64 = 50_000_000;
+
+/// The signal that perf events send, one of the real-time ones: each is queued, with the descriptor.
+fn signal() -> i32 {
+    libc::SIGRTMIN() + 4
+}
+
+/// Where it is told that a process has run. Of one thread, which must be the one that reads it.
+#[derive(Debug)]
+pub struct Bell(OwnedFd);
+
+/// What was told.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Rung {
+    /// The descriptors of the events.
+    pub events: Vec<RawFd>,
+    /// More than were kept: any may have.
+    pub all: bool,
+}
+
+impl Bell {
+    /// Of the thread that calls this.
+    ///
+    /// # Errors
+    /// When there are no more descriptors.
+    pub fn new() -> io::Result<Self> {
+        // SAFETY: a signal set, for which zero is a value; changes this thread's mask alone.
+        let fd = unsafe {
+            let mut set: libc::sigset_t = std::mem::zeroed();
+            libc::sigaddset(&mut set, signal());
+            // What the kernel sends where no more can be queued.
+            libc::sigaddset(&mut set, libc::SIGIO);
+            libc::pthread_sigmask(libc::SIG_BLOCK, &set, ptr::null_mut());
+            libc::signalfd(-1, &set, libc::SFD_NONBLOCK | libc::SFD_CLOEXEC)
+        };
+        if fd < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: a new descriptor that nobody else has.
+        Ok(Self(unsafe { OwnedFd::from_raw_fd(fd) }))
+    }
+
+    /// What becomes readable.
+    pub fn fd(&self) -> RawFd {
+        self.0.as_raw_fd()
+    }
+
+    /// What was told since the last call.
+    pub fn rung(&self) -> Rung {
+        let mut rung = Rung::default();
+        loop {
+            // SAFETY: a structure of numbers, for which zero is a value.
+            let mut info: libc::signalfd_siginfo = unsafe { std::mem::zeroed() };
+            let size = size_of::<libc::signalfd_siginfo>();
+            // SAFETY: room for one structure; it does not block.
+            let got = unsafe { libc::read(self.fd(), (&raw mut info).cast(), size) };
+            if got != size as isize {
+                return rung;
+            }
+            if info.ssi_signo as i32 == signal() {
+                rung.events.push(info.ssi_fd);
+            } else {
+                rung.all = true;
+            }
+        }
+    }
+}
+
+/// A process that sleeps.
+#[derive(Debug)]
+pub struct Doze {
+    events: Vec<OwnedFd>,
+    /// Times at which it was told of, of late, ns.
+    told: VecDeque<u64>,
+}
+
+impl Doze {
+    /// Lets it be told to the calling thread when this process has run.
+    ///
+    /// # Errors
+    /// When perf events are refused.
+    pub fn new(pid: u32) -> io::Result<Self> {
+        let mut events = Vec::new();
+        for tid in procfs::threads(pid)? {
+            match event(tid as i32) {
+                Ok(event) => events.push(event),
+                // It has ended meanwhile.
+                Err(e) if e.raw_os_error() == Some(libc::ESRCH) => {}
+                Err(e) => return Err(e),
+            }
+        }
+        Ok(Self {
+            events,
+            told: VecDeque::new(),
+        })
+    }
+
+    /// Whether it is this process that was told of.
+    pub fn rang(&self, rung: &Rung) -> bool {
+        rung.all
+            || self
+                .events
+                .iter()
+                .any(|e| rung.events.contains(&e.as_raw_fd()))
+    }
+
+    /// It was told of. True: it has run for so long of late that it is awake.
+    pub fn is_awake(&mut self, now: u64) -> bool {
+        self.told.push_back(now);
+        while self.told.front().is_some_and(|t| *t + WINDOW_NS < now) {
+            self.told.pop_front();
+        }
+        self.told.len() as u64 * RAN_NS > (WINDOW_NS as f64 * AWAKE) as u64
+    }
+}
+
+/// An event that signals each [`RAN_NS`] of CPU time of a thread and those that it will make.
+fn event(tid: i32) -> io::Result<OwnedFd> {
+    // Where the kernel's time may not be counted, the process's own does.
+    let fd = open(tid, false).or_else(|e| match e.raw_os_error() {
+        Some(libc::EACCES | libc::EPERM) => open(tid, true),
+        _ => Err(e),
+    })?;
+    // SAFETY: reads an id.
+    let owner = libc_owner(unsafe { libc::gettid() });
+    let raw = fd.as_raw_fd();
+    // SAFETY: settings of an open descriptor; the structure is read by the call alone.
+    let done = unsafe {
+        libc::fcntl(raw, F_SETSIG, signal()) >= 0
+            && libc::fcntl(raw, F_SETOWN_EX, &raw const owner) >= 0
+            && libc::fcntl(raw, libc::F_SETFL, libc::O_ASYNC | libc::O_NONBLOCK) >= 0
+            && sys::ioctls::ENABLE(raw, 0) >= 0
+    };
+    if done {
+        Ok(fd)
+    } else {
+        Err(io::Error::last_os_error())
+    }
+}
+
+fn open(tid: i32, user_alone: bool) -> io::Result<OwnedFd> {
+    let mut attr = b::perf_event_attr {
+        type_: b::PERF_TYPE_SOFTWARE,
+        size: size_of::<b::perf_event_attr>() as u32,
+        config: b::PERF_COUNT_SW_TASK_CLOCK.into(),
+        ..Default::default()
+    };
+    attr.__bindgen_anon_1.sample_period = RAN_NS;
+    attr.__bindgen_anon_2.wakeup_events = 1;
+    attr.set_inherit(1);
+    attr.set_disabled(1);
+    attr.set_exclude_kernel(user_alone.into());
+    attr.set_exclude_hv(user_alone.into());
+    let flags = b::PERF_FLAG_FD_CLOEXEC.into();
+    // SAFETY: attr is a whole perf_event_attr.
+    let fd = unsafe { sys::perf_event_open(&mut attr, tid, -1, -1, flags) };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: a new descriptor that nobody else has.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// F_SETSIG and F_SETOWN_EX of fcntl(2), which libc does not name everywhere.
+const F_SETSIG: i32 = 10;
+const F_SETOWN_EX: i32 = 15;
+
+/// `struct f_owner_ex`: the thread that gets the signal.
+#[repr(C)]
+struct Owner {
+    kind: i32,
+    id: i32,
+}
+
+fn libc_owner(id: i32) -> Owner {
+    const F_OWNER_TID: i32 = 0;
+    Owner {
+        kind: F_OWNER_TID,
+        id,
+    }
+}
+
+/// What is known of who sleeps.
+#[derive(Debug, Default)]
+pub struct Sleepers {
+    pub(super) bell: Option<Bell>,
+    pub(super) dozing: BTreeMap<u32, Doze>,
+    /// Processes that are polled, because it cannot be told when they run.
+    pub(super) refused: BTreeSet<u32>,
+    /// When and with how much CPU time each was last judged, ns.
+    pub(super) judged: BTreeMap<u32, (u64, u64)>,
+    pub(super) next: u64,
+}
+
+impl Sleepers {
+    /// Whether a process sleeps.
+    pub fn has(&self, pid: u32) -> bool {
+        self.dozing.contains_key(&pid)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::source::clock;
+
+    /// Runs for some CPU time.
+    fn run(ns: u64) {
+        let cpu = || clock::read(libc::CLOCK_THREAD_CPUTIME_ID).unwrap_or(0);
+        let end = cpu() + ns;
+        while cpu() < end {}
+    }
+
+    /// Of a child that sleeps, runs when it is told to, and has a thread that was not there before.
+    #[test]
+    fn who_sleeps_is_told_of_when_he_has_run() {
+        let bell = Bell::new().unwrap();
+        let mut ends = [0; 2];
+        // SAFETY: room for two descriptors.
+        assert_eq!(unsafe { libc::pipe(ends.as_mut_ptr()) }, 0);
+        // SAFETY: the child reads and computes, and ends without unwinding.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            let mut byte = [0u8; 1];
+            loop {
+                // SAFETY: room for a byte.
+                unsafe { libc::read(ends[0], byte.as_mut_ptr().cast(), 1) };
+                run(12_000_000);
+            }
+        }
+        std::thread::sleep(std::time::Duration::from_millis(50));
+        let doze = Doze::new(child as u32);
+        let told = || {
+            std::thread::sleep(std::time::Duration::from_millis(100));
+            bell.rung()
+        };
+        if let Ok(doze) = &doze {
+            told();
+            assert_eq!(told(), Rung::default(), "it sleeps");
+            // SAFETY: a byte to an open pipe.
+            unsafe { libc::write(ends[1], b"g".as_ptr().cast(), 1) };
+            let rung = told();
+            assert!(doze.rang(&rung), "{rung:?}");
+            assert!(rung.all || rung.events.len() > 10, "{rung:?}");
+        } else if let Err(e) = &doze {
+            println!("NOT RUN who_sleeps_is_told_of_when_he_has_run: {e}");
+        }
+        // SAFETY: ends and takes the child that was made above.
+        unsafe {
+            libc::kill(child, libc::SIGKILL);
+            libc::waitpid(child, ptr::null_mut(), 0);
+        }
+    }
+
+    #[test]
+    fn who_runs_much_is_awake() {
+        let mut doze = Doze {
+            events: Vec::new(),
+            told: VecDeque::new(),
+        };
+        // 2 % of a core.
+        assert!((0..1000).all(|n| !doze.is_awake(n * 20_000_000)));
+        // All of it.
+        assert!((0..200).any(|n| doze.is_awake(50_000_000_000 + n * 400_000)));
+    }
+}

@@ -1,0 +1,292 @@
+//! Processes that end, or execute another program: the last look at what they submitted, at a standstill where they are
+//! stopped for it, and what is said where there was none.
+
+use super::{
+    process::{self, now},
+    session::{Session, StopAtExit},
+};
+use std::io;
+
+use crate::procfs::mem::Peek;
+use crate::record::{Channel, Life, Origin};
+use crate::source::{
+    channels_file::NamedChannel,
+    error::{Error, Result},
+    exit_stop::{self, ExitStops, Stop, Stopped},
+    memory::scan::GP_GET,
+};
+
+/// How often it is asked, in the middle of a search, what has stopped, ns: signals pass through here.
+const ASK_NS: u64 = 200_000;
+
+impl Session {
+    // ---- processes that are stopped
+
+    /// Lets the command that nvcap starts be stopped at its end.
+    pub(super) fn stop_command_at_exit(&mut self, pid: u32) {
+        if self.options.stop_at_exit == StopAtExit::Never {
+            return;
+        }
+        let mut stops = ExitStops::new(self.options.follow);
+        match stops.seize_child(pid) {
+            Ok(()) => self.stops = Some(stops),
+            Err(e) => log::warn!(
+                "the command is not stopped at its end for a last look ({e}): what it submits just before may be missed, which is said then"
+            ),
+        }
+    }
+
+    /// The same of a running process, where the user wants it.
+    ///
+    /// # Errors
+    /// Where it is not allowed.
+    pub(super) fn stop_attached_at_exit(&mut self, pid: u32) -> Result<()> {
+        if self.options.stop_at_exit != StopAtExit::Always {
+            return Ok(());
+        }
+        let follow = self.options.follow;
+        let stops = self.stops.get_or_insert_with(|| ExitStops::new(follow));
+        stops.seize(pid).map_err(|e| {
+            Error::new(
+                format!("stopping process {pid} at its end"),
+                e,
+                "a debugger or strace has it, or it is not yours: end that, run nvcap as root, or leave out --stop-at-exit",
+            )
+        })
+    }
+
+    /// A child that was found and not told of: one that a thread made which is not seized.
+    pub(super) fn seize_child_of(&mut self, parent: u32, child: u32) {
+        if let Some(stops) = &mut self.stops
+            && stops.has(parent)
+            && let Err(e) = stops.seize(child)
+        {
+            log::debug!("process {child} is not stopped at its end: {e}");
+        }
+    }
+
+    /// Lets go on what need not wait, now and then while something else is done.
+    pub(super) fn poll_stops(&mut self, now: u64) {
+        if let Some(stops) = &mut self.stops
+            && now >= self.asked_stops + ASK_NS
+        {
+            stops.poll();
+            self.asked_stops = now;
+        }
+    }
+
+    /// Deals with all that has stopped.
+    pub(super) fn take_stops(&mut self) {
+        loop {
+            let Some(stops) = &mut self.stops else {
+                return;
+            };
+            stops.poll();
+            let Some(stopped) = stops.next() else {
+                return;
+            };
+            let goes_on = self.stopped(stopped);
+            if let Some(stops) = &mut self.stops {
+                stops.resume(stopped);
+                if goes_on {
+                    stops.seize_rest(stopped.pid);
+                }
+            }
+        }
+    }
+
+    /// What is to be done while it stands. True: its first thread ends and others go on.
+    fn stopped(&mut self, stopped: Stopped) -> bool {
+        let pid = stopped.pid;
+        match stopped.stop {
+            Stop::Born { by } => {
+                self.born(by, pid);
+                false
+            }
+            Stop::Executed => {
+                if let Some(w) = self.watched.get_mut(&pid) {
+                    w.look_at_all();
+                    w.due = 0;
+                }
+                // Before it runs: until then what was opened of it may be its parent's memory.
+                self.notice_exec(pid, process::state(pid).forked);
+                false
+            }
+            Stop::Ending => {
+                let still = exit_stop::stands_still(pid, stopped.tid);
+                self.last_look(pid, still);
+                !still
+            }
+        }
+    }
+
+    /// Looks for its channels once more and reads what is left in their rings. `still`: nothing comes after that.
+    fn last_look(&mut self, pid: u32, still: bool) {
+        let Some(w) = self.watched.get_mut(&pid) else {
+            return;
+        };
+        let (begun, mapped_at) = (now(), w.mapped_at());
+        w.look_at_all();
+        self.look_after_living(pid, process::state(pid).forked);
+        for i in 0..self.followed.len() {
+            if self.followed[i].holders.contains(&pid) {
+                self.look_at_all_of(i);
+            }
+        }
+        let active = self.active_at(pid);
+        if let Some(w) = self.watched.get_mut(&pid) {
+            if still {
+                w.was_seen_to_its_end(begun, mapped_at);
+            }
+            // What it had unmapped before.
+            if let Some(why) = w.unmapped(active) {
+                self.untraced(pid, why);
+            }
+        }
+    }
+
+    /// Reads all that is in a channel's ring.
+    pub(super) fn look_at_all_of(&mut self, i: usize) {
+        self.followed[i].follower.behind = true;
+        while self.followed[i].live && self.followed[i].follower.behind {
+            self.look(i);
+        }
+    }
+
+    // ---- processes that are gone
+
+    /// A process has other memory now, or none: its channels go on in those who share them, or end.
+    pub(super) fn leave(&mut self, pid: u32) {
+        self.find_kin();
+        for i in 0..self.followed.len() {
+            if self.followed[i].live && self.followed[i].holders.contains(&pid) {
+                self.followed[i].follower.behind = true;
+                self.look(i);
+                let f = &mut self.followed[i];
+                f.holders.retain(|h| *h != pid);
+                if f.live && f.holders.is_empty() {
+                    f.live = false;
+                    f.follower.end(now(), &mut self.out);
+                    if let Some(w) = self.watched.get_mut(&pid) {
+                        w.drop_channel(f.dropped(now()));
+                    }
+                }
+            }
+        }
+    }
+
+    /// A process's memory is gone, with its end or with another program: says what may have been missed.
+    pub(super) fn ended(&mut self, pid: u32) {
+        let watched = self.watched.get_mut(&pid);
+        if let Some(ns) = watched.and_then(|w| w.ended_busy(now())) {
+            let ms = ns as f64 / 1e6;
+            self.untraced(
+                pid,
+                format!("its last {ms:.1} ms were not seen: it had submitted just before"),
+            );
+        }
+    }
+
+    pub(super) fn report_unresolved(&mut self, pid: u32, count: usize) {
+        if count > 0 {
+            self.untraced(pid, format!("places of its memory that moved as a channel's GP_PUT does, and to which no ring was found: {count}"));
+        }
+    }
+
+    pub(super) fn process_gone(&mut self, pid: u32) {
+        self.births.ended();
+        self.find_kin();
+        let slept = self.slept_to_its_end(pid, now());
+        self.forget_sleeper(pid);
+        self.leave(pid);
+        self.ended(pid);
+        let Some(watched) = self.watched.remove(&pid) else {
+            return;
+        };
+        self.report_unresolved(pid, watched.unresolved());
+        if let Some(ns) = slept.filter(|_| !watched.was_seen_at_its_end()) {
+            let ms = ns as f64 / 1e6;
+            self.untraced(
+                pid,
+                format!("it slept and was ended at once: its last {ms:.1} ms were not seen"),
+            );
+        }
+        if let Some(why) = watched.unseen(now()) {
+            self.untraced(pid, why);
+        }
+        self.life(pid, Life::Exit { process: true });
+    }
+
+    // ---- channels that the user named
+
+    /// Looks whether what the user named can be a channel of a running process.
+    ///
+    /// # Errors
+    /// Where it cannot.
+    pub(super) fn check_named(&self, pid: u32) -> Result<()> {
+        let process = self.watched.get(&pid).and_then(|w| w.process.as_ref());
+        let Some(memory) = process.map(|p| &p.memory) else {
+            return Ok(());
+        };
+        for c in &self.options.named.channels {
+            check_channel(memory, c).map_err(|why| {
+                Error::new(
+                    format!("following the channel with the ring at {:#x} in process {pid}", c.ring),
+                    why,
+                    "correct the channels file (docs/channels-file.md), or leave --channels out: channels are found by themselves",
+                )
+            })?;
+        }
+        Ok(())
+    }
+
+    /// A channel that the user named is followed, or why it is not.
+    pub(super) fn report_named(&mut self, channel: &Channel, refused: Option<&io::Error>) {
+        if channel.origin == Origin::Given
+            && let Some(ring) = channel.ring
+        {
+            let why = refused.map(ToString::to_string);
+            self.named.insert(ring.0, why);
+        }
+    }
+
+    /// Says which of the channels that the user named were not followed to the end, and why.
+    pub(super) fn report_named_unseen(&mut self) {
+        for channel in std::mem::take(&mut self.options.named.channels) {
+            let why = match self.named.get(&channel.ring) {
+                Some(None) => continue,
+                Some(Some(why)) => why.clone(),
+                None => format!(
+                    "no process that was observed had both its ring and its USERD ({:#x}) mapped for reading",
+                    channel.userd
+                ),
+            };
+            self.untraced(
+                0,
+                format!(
+                    "the channel with the ring at {:#x}, which was named, was not followed: {why}",
+                    channel.ring
+                ),
+            );
+        }
+    }
+}
+
+/// Why there can be no such channel in this memory.
+fn check_channel(memory: &impl Peek, c: &NamedChannel) -> std::result::Result<(), String> {
+    let word = |at: u64| {
+        memory
+            .word(at)
+            .map_err(|e| format!("{at:#x} cannot be read: {e}"))
+    };
+    word(c.ring)?;
+    word(c.ring + 8 * (u64::from(c.entries) - 1))?;
+    let put = word(c.userd + GP_GET)? >> 32;
+    if put >= u64::from(c.entries) {
+        return Err(format!(
+            "GP_PUT is {put}, which a ring of {} entries cannot have",
+            c.entries
+        ));
+    }
+    Ok(())
+}

@@ -1,0 +1,112 @@
+//! Processes that may descend from one that is observed, though nothing shows it: the process that made one had come and gone
+//! unseen, and it has executed another program since. They are not followed; that one of them uses a GPU is said.
+
+use super::{process, session::Session};
+use crate::procfs;
+use crate::source::memory::maps;
+
+/// So many are kept in view.
+const MOST: usize = 64;
+/// So many forebears of a process are looked at.
+const FOREBEARS: usize = 64;
+
+impl Session {
+    /// A process was born that is not shown to be kin: keeps it in view if it may be.
+    pub(super) fn suspect(&mut self, pid: u32) {
+        let suspects = &self.births.suspects;
+        let is_new = suspects.len() < MOST && !suspects.contains_key(&pid);
+        if is_new && self.may_descend(pid) && process::is_process(pid) {
+            log::debug!("process {pid} may descend from one that is observed");
+            self.births.suspects.insert(pid, false);
+        }
+    }
+
+    fn may_descend(&self, pid: u32) -> bool {
+        // Of those that are stopped at their end all children are told.
+        let all_told = |stops: &crate::source::exit_stop::ExitStops| {
+            self.watched.keys().all(|pid| stops.has(*pid))
+        };
+        if self.stops.as_ref().is_some_and(all_told) {
+            return false;
+        }
+        let Some(parent) = process::parent(pid) else {
+            return false;
+        };
+        if self.births.suspects.contains_key(&parent) {
+            return true;
+        }
+        let has_ended = |pid: &u32| !process::state(*pid).lives;
+        if !self.births.may_have_missed() && !self.watched.keys().any(has_ended) {
+            return false;
+        }
+        let group = |pid: u32| procfs::text(format!("/proc/{pid}/cgroup")).ok();
+        let own = group(pid);
+        let mut beside = self.watched.keys().filter(|p| group(**p) == own);
+        own.is_some() && beside.any(|p| parent == 1 || descends(*p, parent))
+    }
+
+    /// Says which of them use a GPU.
+    pub(super) fn look_at_orphans(&mut self) {
+        let named = &self.options.named.channels;
+        // Where the user names channels, those tell.
+        let uses = |pid| {
+            if named.is_empty() {
+                return maps::has_gpu_open(pid);
+            }
+            let areas = maps::areas(pid).unwrap_or_default();
+            let has = |at| maps::at(&areas, at).is_some();
+            named.iter().any(|c| has(c.ring) && has(c.userd))
+        };
+        let mut using = Vec::new();
+        self.births.suspects.retain(|pid, told| {
+            if !*told && uses(*pid) {
+                *told = true;
+                using.push(*pid);
+            }
+            process::state(*pid).lives
+        });
+        for pid in using {
+            let name = process::name(pid);
+            self.untraced(
+                pid,
+                format!(
+                    "it ({name}) uses a GPU and may descend from a process that is observed: the process that made it had ended before \
+                     that could be seen (nvcap --how observe -p {pid} shows it)"
+                ),
+            );
+        }
+    }
+
+    /// Says which of them live on when all others have ended.
+    pub(super) fn report_orphans(&mut self) {
+        self.look_at_orphans();
+        if !self.watched.is_empty() {
+            return;
+        }
+        for (pid, _) in self.births.suspects.iter().filter(|s| !s.1) {
+            log::warn!(
+                "process {pid} ({}) goes on unobserved: it may descend from a process that was observed, and has no GPU open so far",
+                process::name(*pid)
+            );
+        }
+    }
+}
+
+/// Whether a process has another one among its forebears.
+fn descends(pid: u32, from: u32) -> bool {
+    let forebears = std::iter::successors(Some(pid), |p| process::parent(*p).filter(|p| *p > 1));
+    forebears.take(FOREBEARS).any(|p| p == from)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn forebears() {
+        let own = std::process::id();
+        let above = process::parent(own).unwrap();
+        assert!(descends(own, above) && descends(own, own));
+        assert!(!descends(above, own) && !descends(u32::MAX, own));
+    }
+}

@@ -1,0 +1,236 @@
+//! How a process comes to be traced: a command before it is executed, a process that runs; its doorbells, and the
+//! channels that the user named in it.
+
+use std::io;
+
+use nvcap_common::{Proc, proc_flag};
+
+use super::{
+    super::{
+        arm,
+        error::{Error, Result, remedy_for_refusal},
+        perf::Life,
+        space::doorbell_of,
+    },
+    Session,
+    breakpoints::{Target, Watch},
+    channel_table::{NewChannel, UNNUMBERED},
+    comm_of,
+    outbox::seen_now,
+};
+use crate::{
+    procfs::mem::Memory,
+    record::{self, At, CpuVa, Device, Process, Record},
+    source::memory::{
+        maps::{self, Area},
+        scan,
+    },
+};
+
+impl Session {
+    fn flags(&self) -> u32 {
+        match self.options.follow {
+            true => proc_flag::IOCTLS | proc_flag::FOLLOW,
+            false => proc_flag::IOCTLS,
+        }
+    }
+
+    pub(super) fn life(&self) -> Life {
+        Life {
+            children: self.options.follow,
+            until_exec: true,
+            from_exec: false,
+        }
+    }
+
+    /// Traces a command that is about to be executed by `pid`, which waits to be let go.
+    ///
+    /// # Errors
+    /// When its doorbells, where the user named them, cannot be watched.
+    pub fn expect_exec(&mut self, pid: u32) -> Result<()> {
+        let space = self.capture.bpf.new_space()?;
+        self.capture.spaces.join(pid, space);
+        let flags = self.flags() | proc_flag::KEEP;
+        self.capture.bpf.set_proc(pid, Proc { space, flags })?;
+        self.install_named(space, pid, None)?;
+        self.arm_named(
+            pid,
+            Life {
+                children: self.options.follow,
+                until_exec: false,
+                from_exec: true,
+            },
+        )
+    }
+
+    /// Watches the doorbells that the user named.
+    fn arm_named(&mut self, pid: u32, life: Life) -> Result<()> {
+        for i in 0..self.named.file.doorbells.len() {
+            let d = self.named.file.doorbells[i];
+            let target = Target {
+                pid,
+                address: d.address,
+                gpu: d.gpu,
+            };
+            self.arm(target, life)?;
+        }
+        Ok(())
+    }
+
+    /// Attaches to a running process.
+    ///
+    /// # Errors
+    /// When it is gone, not ours, or has no free debug register.
+    pub fn attach(&mut self, pid: u32) -> Result<()> {
+        let memory = Memory::open(pid).map_err(|e| cannot_attach(pid, &e))?;
+        let name = comm_of(pid, pid).unwrap_or_default();
+        let space = self.capture.bpf.new_space()?;
+        self.capture.spaces.join(pid, space);
+        let at = At {
+            time_ns: arm::now(),
+            pid,
+            tid: pid,
+        };
+        self.emit(Record::Process(Process {
+            at,
+            life: record::Life::Present { name },
+        }));
+        // From here on what it does is recorded, so nothing falls between this look and the breakpoints.
+        let flags = self.flags();
+        self.capture.bpf.set_proc(pid, Proc { space, flags })?;
+        let areas = maps::areas(pid).map_err(|e| cannot_attach(pid, &e))?;
+        self.check_named_doorbells(pid, &areas)?;
+        self.install_named(space, pid, Some(&memory))?;
+        let mut pages = Vec::new();
+        for area in &areas {
+            if let Some(mapping) = area.record(at) {
+                self.emit(Record::Mapping(mapping));
+            }
+            if let (true, Some(Device::Gpu(gpu))) = (area.is_doorbell_shape(), area.device()) {
+                pages.push((CpuVa(area.start), gpu, area.read));
+            }
+        }
+        // Write-only pages first (CUDA's); they are the ones rung where both kinds are there.
+        pages.sort_by_key(|p| p.2);
+        let all = scan::rings(&memory, &areas);
+        self.search.begin(space, &areas, &all);
+        let capture = &mut self.capture;
+        for found in all {
+            let index = capture.install_found(space, pid, &found, found.put)?;
+            if let Some(index) = index.filter(|_| found.used) {
+                capture.table.announce(index, at.time_ns, &mut capture.out);
+            }
+        }
+        capture.spaces.keep_memory(pid, memory);
+        let life = self.life();
+        // What the user names holds for every program that the process executes.
+        self.arm_named(
+            pid,
+            Life {
+                until_exec: false,
+                ..life
+            },
+        )?;
+        for (n, (page, gpu, _)) in pages.iter().enumerate() {
+            let target = Target {
+                pid,
+                address: doorbell_of(*page),
+                gpu: Some(*gpu),
+            };
+            match self.arm(target, life) {
+                Ok(()) => {}
+                // Four registers serve two GPUs; the rest is found out at the next patrol.
+                Err(e) if n == 0 => return Err(e),
+                Err(e) => self.capture.out.untraced(pid, &e),
+            }
+        }
+        Ok(())
+    }
+
+    fn check_named_doorbells(&self, pid: u32, areas: &[Area]) -> Result<()> {
+        for d in &self.named.file.doorbells {
+            if !areas
+                .iter()
+                .any(|a| a.start <= d.address && d.address < a.end)
+            {
+                return Err(Error::new(
+                    format!("watching {:#x} in process {pid}", d.address),
+                    "it is not mapped",
+                    format!(
+                        "take the address of a doorbell word from /proc/{pid}/maps (page + 0x90)"
+                    ),
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// Watches a doorbell, and lets its channels be rung by it.
+    pub(super) fn arm(&mut self, target: Target, life: Life) -> Result<()> {
+        if !self.options.watch {
+            return Ok(());
+        }
+        let Target { pid, address, gpu } = target;
+        let capture = &mut self.capture;
+        let watch = Watch { pid, address, life };
+        let birth = |tid| capture.bpf.birth(tid);
+        let set = self.breakpoints.set(watch, capture.bpf.doorbell(), birth);
+        if !set.map_err(|e| e.of(pid, address))? {
+            return Ok(());
+        }
+        let Some(space) = capture.bpf.proc(pid).map(|p| p.space) else {
+            return Ok(());
+        };
+        capture.table.add_doorbell(space, address, gpu);
+        for index in capture.table.of_space(space) {
+            capture.table.publish_token(index, &mut capture.bpf)?;
+            if life.until_exec {
+                capture.peek(index);
+            }
+        }
+        Ok(())
+    }
+
+    /// `memory`: of a process that already runs; its channels begin where they are now.
+    pub(super) fn install_named(
+        &mut self,
+        space: u32,
+        pid: u32,
+        memory: Option<&Memory>,
+    ) -> Result<()> {
+        self.named.expect(space, arm::now());
+        for named in self.named.file.channels.clone() {
+            let put = memory
+                .and_then(|m| m.get_put(named.userd + scan::GP_GET).ok())
+                .map(|gp| gp.1);
+            let new = NewChannel {
+                space,
+                channel: named.channel(seen_now(pid), UNNUMBERED),
+                start: put.map_or(0, |put| u64::from(put & (named.entries - 1))),
+                model_id: None,
+            };
+            if let (Some(index), true) = (self.capture.add_channel(new)?, put.is_some()) {
+                self.named_is_there(space, index);
+            }
+        }
+        let table = &mut self.capture.table;
+        for d in &self.named.file.doorbells {
+            table.add_doorbell(space, d.address, d.gpu);
+        }
+        for index in table.of_space(space) {
+            table.publish_token(index, &mut self.capture.bpf)?;
+        }
+        Ok(())
+    }
+}
+
+fn cannot_attach(pid: u32, e: &io::Error) -> Error {
+    let next = match e.raw_os_error() {
+        Some(libc::ENOENT | libc::ESRCH) => "there is no such process; check the process id",
+        Some(libc::EACCES | libc::EPERM) => {
+            "it is not yours: run nvcap as root (sudo nvcap ...) or as its owner with cap_sys_ptrace"
+        }
+        _ => remedy_for_refusal(e),
+    };
+    Error::new(format!("attaching to process {pid}"), e, next)
+}

@@ -1,0 +1,225 @@
+//! Which threads have which doorbell watched. May not know what is captured.
+//!
+//! Invariant: a process has at most one set of events for an address, its own or inherited: two would trap twice. Hits of
+//! events that were closed stay counted.
+
+use std::{collections::HashMap, io, os::fd::BorrowedFd};
+
+use nvcap_common::Birth;
+
+use super::super::{
+    arm::Armed,
+    error::{Error, remedy_for_refusal},
+    perf::Life,
+};
+use crate::record::At;
+
+/// Why a doorbell cannot be watched.
+#[derive(Debug)]
+pub(super) enum WatchError {
+    /// A thread has no debug register left.
+    NoRegister,
+    /// The process has ended.
+    ProcessGone,
+    /// The kernel refuses.
+    Refused(io::Error),
+}
+
+impl From<io::Error> for WatchError {
+    fn from(e: io::Error) -> Self {
+        match e.raw_os_error() {
+            Some(libc::ENOSPC) => Self::NoRegister,
+            Some(libc::ENOENT | libc::ESRCH) => Self::ProcessGone,
+            _ => Self::Refused(e),
+        }
+    }
+}
+
+impl WatchError {
+    /// As it is shown to the user.
+    pub(super) fn of(self, pid: u32, address: u64) -> Error {
+        let what = format!("watching the doorbell {address:#x} of process {pid}");
+        match self {
+            Self::NoRegister => Error::new(
+                what,
+                "no debug register is left in one of its threads (there are 4)",
+                "end the debugger or tracer that holds them, or trace fewer GPUs (CUDA_VISIBLE_DEVICES)",
+            ),
+            Self::ProcessGone => Error::new(what, "the process is gone", "check the process id"),
+            Self::Refused(e) => Error::new(what, &e, remedy_for_refusal(&e)),
+        }
+    }
+}
+
+/// A doorbell of a process, and whose it is.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Target {
+    pub(super) pid: u32,
+    pub(super) address: u64,
+    /// The GPU that it belongs to, where that is known.
+    pub(super) gpu: Option<u32>,
+}
+
+/// A doorbell that is to be watched.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Watch {
+    pub(super) pid: u32,
+    pub(super) address: u64,
+    pub(super) life: Life,
+}
+
+/// The breakpoints of all processes.
+#[derive(Debug, Default)]
+pub(super) struct Breakpoints {
+    armed: HashMap<u32, Vec<Armed>>,
+    /// Those that an exec or their process's end has ended. They stay open: closing them would end those that children
+    /// inherited.
+    ended: Vec<Armed>,
+    /// Hits of those that were closed.
+    closed_hits: u64,
+}
+
+impl Breakpoints {
+    /// Watches a doorbell, with `program` and `birth` as for [`Armed::new`]; false where it is watched already.
+    ///
+    /// # Errors
+    /// When one of the threads cannot be watched.
+    pub(super) fn set(
+        &mut self,
+        watch: Watch,
+        program: BorrowedFd<'_>,
+        birth: impl Fn(u32) -> Option<Birth>,
+    ) -> Result<bool, WatchError> {
+        let Watch { pid, address, life } = watch;
+        let list = self.armed.entry(pid).or_default();
+        if list.iter().any(|a| a.address == address) {
+            return Ok(false);
+        }
+        let relieve = |tid| {
+            let released = list.iter_mut().map(|a| a.release(tid));
+            released.filter(|&released| released).count() > 0
+        };
+        let armed = Armed::new(pid, address, life, program, birth, relieve)?;
+        list.push(armed);
+        Ok(true)
+    }
+
+    /// A child has the breakpoints of the thread that forked it: others of its own would trap twice, and there may be no
+    /// registers for them.
+    pub(super) fn inherit(&mut self, at: At, child: u32) {
+        let list = self.armed.get(&at.pid);
+        let inherited: Vec<Armed> = list
+            .into_iter()
+            .flatten()
+            .filter_map(|a| a.of_child(at.pid, at.tid, at.time_ns))
+            .collect();
+        if !inherited.is_empty() {
+            self.armed.entry(child).or_default().extend(inherited);
+        }
+    }
+
+    /// A process has executed something else, which ends its breakpoints. What was set after that, before this program heard
+    /// of it, would hold registers of the new program for addresses of the old one.
+    pub(super) fn exec_ends(&mut self, pid: u32) {
+        let list = self.armed.get_mut(&pid).into_iter();
+        let over = list.flat_map(|l| l.extract_if(.., |a| a.until_exec));
+        let over: Vec<Armed> = over.collect();
+        self.give_up(pid, over);
+    }
+
+    /// A process has ended.
+    pub(super) fn close(&mut self, pid: u32) {
+        let over = self.armed.remove(&pid).unwrap_or_default();
+        self.give_up(pid, over);
+    }
+
+    /// Closes breakpoints of a process, but for those that children have of it.
+    fn give_up(&mut self, pid: u32, over: Vec<Armed>) {
+        for armed in over {
+            let mut all = self.armed.values().flatten();
+            if all.any(|a| a.of == Some(pid) && a.address == armed.address) {
+                self.ended.push(armed);
+            } else {
+                self.closed_hits += armed.hits();
+            }
+        }
+    }
+
+    /// Watches a doorbell of a process no more, nor that of the children that inherited it.
+    pub(super) fn disarm(&mut self, pid: u32, address: u64) {
+        if let Some(list) = self.armed.get_mut(&pid) {
+            self.closed_hits += list
+                .iter()
+                .filter(|a| a.address == address)
+                .map(Armed::hits)
+                .sum::<u64>();
+            list.retain(|a| a.address != address);
+        }
+        for list in self.armed.values_mut() {
+            list.retain(|a| a.of != Some(pid) || a.address != address);
+        }
+    }
+
+    /// Closes all; how often any was hit since the trace began.
+    pub(super) fn finish(&mut self) -> u64 {
+        let mut armed: Vec<Armed> = self.armed.drain().flat_map(|(_, list)| list).collect();
+        armed.append(&mut self.ended);
+        armed.iter().map(Armed::hits).sum::<u64>() + self.closed_hits
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LATER: At = At {
+        time_ns: 1 << 40,
+        pid: 10,
+        tid: 11,
+    };
+
+    fn with(pid: u32, armed: Vec<Armed>) -> Breakpoints {
+        Breakpoints {
+            armed: HashMap::from([(pid, armed)]),
+            ..Breakpoints::default()
+        }
+    }
+
+    fn watched(all: &Breakpoints, pid: u32) -> Vec<u64> {
+        let list = all.armed.get(&pid).into_iter().flatten();
+        list.map(|a| a.address).collect()
+    }
+
+    #[test]
+    fn a_child_s_breakpoints_outlive_their_parent() {
+        let mut all = with(10, vec![Armed::without_events(0x90, true)]);
+        all.inherit(LATER, 20);
+        assert_eq!(watched(&all, 20), [0x90]);
+        all.close(10);
+        assert_eq!((watched(&all, 10).len(), all.ended.len()), (0, 1));
+        // A grandchild's are the first process's, too.
+        all.inherit(At { pid: 20, ..LATER }, 30);
+        assert_eq!(all.armed[&30][0].of, Some(10));
+        all.disarm(10, 0x90);
+        assert_eq!((watched(&all, 20).len(), watched(&all, 30).len()), (0, 0));
+    }
+
+    #[test]
+    fn an_exec_ends_what_was_to_end_by_it() {
+        let kept = Armed::without_events(0x1090, false);
+        let mut all = with(10, vec![Armed::without_events(0x90, true), kept]);
+        all.exec_ends(10);
+        assert_eq!(watched(&all, 10), [0x1090]);
+        assert!(all.ended.is_empty(), "no child has it");
+    }
+
+    #[test]
+    fn a_refusal_says_which() {
+        let of = |code| WatchError::from(io::Error::from_raw_os_error(code));
+        assert!(matches!(of(libc::ENOSPC), WatchError::NoRegister));
+        assert!(matches!(of(libc::ESRCH), WatchError::ProcessGone));
+        assert!(matches!(of(libc::EPERM), WatchError::Refused(_)));
+        let text = of(libc::ESRCH).of(7, 0x90).to_string();
+        assert!(text.starts_with("watching the doorbell 0x90 of process 7: the process is gone"));
+    }
+}

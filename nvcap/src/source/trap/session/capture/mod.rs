@@ -1,0 +1,523 @@
+//! The way of submissions: out of the ring buffer, or out of the rings from outside, to records.
+//!
+//! Invariant: per channel the order of records is the order of the ring, and no entry is passed on twice. What is fetched
+//! from outside is fetched while the channel is claimed, after everything captured before has been taken out of the ring
+//! buffer. What is no capture is set aside and acted on later, in its order; see [`Todo`].
+
+mod channels;
+
+use std::{collections::VecDeque, time::Duration};
+
+use nvcap_common::{self as c, TokenKey, flag};
+
+use super::{
+    super::{
+        assemble::{self, Assembler, Gathered, Raw},
+        load::Loaded,
+        shared::Shared,
+    },
+    catch_up::{self, Fetch},
+    channel_table::ChannelTable,
+    held::HeldSubmissions,
+    outbox::Outbox,
+    ring_search::RungTokens,
+    rung::{DoorbellWord, RungDoorbells},
+    spaces::AddressSpaces,
+    token_learner::TokenLearner,
+    translations::Translations,
+};
+use crate::{
+    driver::{self, AddressMap},
+    record::{ChannelId, CpuVa, How, Ioctl, Loss, Lost, Record, Submission},
+};
+
+/// A record of the ring buffer that is no capture: it must be acted on, in order.
+pub(super) enum Todo {
+    Site(c::Site),
+    Windows(Box<c::Windows>),
+    Scan(c::Scan),
+    Gap(c::Gap),
+    Ioctl(Box<Ioctl>, u32),
+    Mmap(c::Mmap),
+    Munmap(c::Munmap),
+    Life(c::Life),
+    Module(c::Header),
+    Nothing,
+}
+
+impl Todo {
+    fn ioctl(whole: Option<(Ioctl, u32)>) -> Self {
+        whole.map_or(Todo::Nothing, |(ioctl, dev)| {
+            Todo::Ioctl(Box::new(ioctl), dev)
+        })
+    }
+}
+
+/// Records that are set aside at once.
+const MOST_ASIDE: usize = 10_000;
+
+/// What a look at a channel's GP_PUT from outside showed.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Look {
+    /// GP_PUT could be read.
+    pub(super) readable: bool,
+    /// GP_PUT is ahead of what was captured.
+    pub(super) ahead: bool,
+    /// It was so at the last look, and no doorbell came between.
+    pub(super) still: bool,
+}
+
+/// Everything that a submission passes, and what it is made of.
+pub(super) struct Capture {
+    pub(super) bpf: Loaded,
+    pub(super) model: driver::Model,
+    pub(super) out: Outbox,
+    pub(super) table: ChannelTable,
+    pub(super) spaces: AddressSpaces,
+    pub(super) tokens: TokenLearner,
+    pub(super) rung: RungDoorbells,
+    translations: Translations,
+    assembler: Assembler,
+    held: HeldSubmissions,
+    /// What was taken out of the ring buffer and is still to be acted on.
+    pending: VecDeque<Todo>,
+    /// Channels that were never looked at from outside.
+    unpeeked: Vec<u32>,
+    /// Rings are read.
+    watch: bool,
+}
+
+impl Capture {
+    pub(super) fn new(bpf: Loaded, shared: Shared, model: driver::Model, watch: bool) -> Self {
+        Self {
+            bpf,
+            model,
+            out: Outbox::default(),
+            table: ChannelTable::new(shared),
+            spaces: AddressSpaces::default(),
+            tokens: TokenLearner::default(),
+            rung: RungDoorbells::default(),
+            translations: Translations::default(),
+            assembler: Assembler::default(),
+            held: HeldSubmissions::default(),
+            pending: VecDeque::new(),
+            unpeeked: Vec::new(),
+            watch,
+        }
+    }
+
+    /// What was set aside first: it came before what is still in the ring buffer.
+    pub(super) fn take_pending(&mut self) -> Option<Todo> {
+        self.pending.pop_front()
+    }
+
+    /// The next record of the ring buffer, with captures already passed on; `None` when there is none.
+    pub(super) fn take(&mut self) -> Option<Todo> {
+        let mut done = Vec::new();
+        let todo = {
+            let item = self.bpf.records.next()?;
+            // Data are appended in place; only the rest needs this program's other parts.
+            match assemble::parse(&item) {
+                Some(Raw::Submit(r)) => {
+                    self.assembler.submit(&r, &mut done);
+                    Todo::Nothing
+                }
+                Some(Raw::Data(r, bytes)) => {
+                    self.assembler.data(&r, bytes, &mut done);
+                    Todo::Nothing
+                }
+                Some(Raw::Site(r)) => Todo::Site(r),
+                Some(Raw::Windows(r)) => Todo::Windows(r),
+                Some(Raw::Scan(r)) => Todo::Scan(r),
+                Some(Raw::Gap(r)) => Todo::Gap(r),
+                Some(Raw::IoctlEnter(r, b)) => Todo::ioctl(self.assembler.enter(&r, b)),
+                Some(Raw::IoctlExit(r, b)) => Todo::ioctl(self.assembler.exit(&r, b)),
+                Some(Raw::Nested(r, b)) => Todo::ioctl(self.assembler.nested(&r, b)),
+                Some(Raw::Mmap(r)) => Todo::Mmap(r),
+                Some(Raw::Munmap(r)) => Todo::Munmap(r),
+                Some(Raw::Life(r)) => Todo::Life(r),
+                Some(Raw::Module(h)) => Todo::Module(h),
+                None => Todo::Nothing,
+            }
+        };
+        self.gathered_all(done);
+        if let Todo::Gap(r) = &todo
+            && let Some(channel) = self.table.get_mut(r.channel)
+        {
+            channel.taken = channel.taken.max(r.position + r.count);
+        }
+        Some(todo)
+    }
+
+    /// Takes captures out of the ring buffer until all of a channel's are out, and sets aside what is not a capture:
+    /// the channel is claimed meanwhile, which must not last.
+    fn take_captured(&mut self, index: u32) {
+        let done = self.table.shared().get(index).done;
+        let mut patience = 20;
+        while self.table[index].taken < done {
+            match self.take() {
+                Some(Todo::Nothing) => {}
+                Some(todo) => self.pending.push_back(todo),
+                // Another processor is in the middle of writing something that lies before it.
+                None if patience > 0 => {
+                    patience -= 1;
+                    std::thread::sleep(Duration::from_micros(20));
+                }
+                None => return,
+            }
+        }
+    }
+
+    /// Takes all that is in the ring buffer now out of it, and sets aside what is not a capture.
+    fn set_all_aside(&mut self) {
+        // What comes meanwhile without end can wait.
+        for _ in 0..MOST_ASIDE {
+            let Some(todo) = self.take() else {
+                return;
+            };
+            if !matches!(todo, Todo::Nothing) {
+                self.pending.push_back(todo);
+            }
+        }
+    }
+
+    /// What was set aside and is a doorbell at which no channel was found moved.
+    fn tokens_aside(&self) -> impl Iterator<Item = TokenKey> + '_ {
+        let scans = self.pending.iter().filter_map(|todo| match todo {
+            Todo::Scan(r) => Some(r),
+            _ => None,
+        });
+        scans
+            .filter(|r| r.advanced == 0 && r.token != c::NO_TOKEN)
+            .map(|r| TokenKey {
+                doorbell: r.doorbell,
+                space: r.space,
+                token: r.token,
+            })
+    }
+
+    fn gathered_all(&mut self, done: Vec<Gathered>) {
+        for gathered in done {
+            self.gathered(gathered);
+        }
+    }
+
+    /// Passes a submission on, or holds it back until it is known whose doorbell found it. Per channel the order stays
+    /// the ring's: whatever is held back of a channel goes before what comes later.
+    fn gathered(&mut self, mut g: Gathered) {
+        let index = g.head.channel;
+        if let Some(channel) = self.table.get_mut(index) {
+            // What was fetched from outside, because this did not come to light in time, is not told again.
+            let again = channel.taken.saturating_sub(g.head.position);
+            if again > 0 {
+                log::debug!("{:?}: position {} again", channel.id, g.head.position);
+                g.skip(again);
+            }
+            if g.segments.is_empty() {
+                return;
+            }
+            channel.taken = g.head.position + g.segments.len() as u64;
+        }
+        let scanned = g.head.header.flags & flag::SCANNED != 0;
+        if self.held.has(index) {
+            self.release_held(|h| h.head.channel == index);
+        }
+        let channel = self.table.get(index);
+        let known = channel.is_none_or(|c| c.token.is_some());
+        if scanned && !known {
+            self.held.hold(g);
+        } else {
+            self.submission(g);
+        }
+    }
+
+    /// Passes on what was held back.
+    pub(super) fn release_held(&mut self, which: impl Fn(&Gathered) -> bool) {
+        for g in self.held.take(which) {
+            self.submission(g);
+        }
+    }
+
+    /// Passes on what has arrived of a channel, where a look at it has ended before its end was told.
+    fn flush(&mut self, index: u32) {
+        let mut done = Vec::new();
+        self.assembler.flush(index, &mut done);
+        self.gathered_all(done);
+        self.release_held(|g| g.head.channel == index);
+    }
+
+    /// Passes on everything that has arrived, at the end of the trace.
+    pub(super) fn flush_all(&mut self) {
+        let mut done = Vec::new();
+        for index in self.assembler.unfinished() {
+            self.assembler.flush(index, &mut done);
+        }
+        self.gathered_all(done);
+        self.release_held(|_| true);
+    }
+
+    /// The ioctl that an ended thread will not return from.
+    pub(super) fn ioctl_without_end(&mut self, tid: u32) -> Option<(Ioctl, u32)> {
+        self.assembler.gone(tid)
+    }
+
+    fn submission(&mut self, mut g: Gathered) {
+        let index = g.head.channel;
+        let filled = self.fill_holes(&mut g);
+        if !self.table.confirms(index, &g.segments) {
+            // The doorbell was another channel's.
+            if self.table.get(index).is_some() {
+                self.table.dismiss(index, &mut self.bpf);
+                self.tokens.orphan(TokenKey {
+                    doorbell: g.head.doorbell,
+                    space: g.head.space,
+                    token: g.head.token,
+                });
+            }
+            return;
+        }
+        let head = &g.head;
+        let id = self
+            .table
+            .announce(index, head.header.time_ns, &mut self.out);
+        let channel = &self.table[index];
+        let entries = g.segments.len() as u64;
+        let token = (head.token != c::NO_TOKEN).then_some(head.token);
+        // A scan finds entries of other channels than the one that was rung.
+        let scanned = head.header.flags & flag::SCANNED != 0;
+        let record = Submission {
+            at: assemble::at(&head.header),
+            channel: id,
+            token: if scanned { channel.token } else { token },
+            position: head.position,
+            gp_get: (head.get != c::NO_GET).then_some(head.get),
+            prev_put: channel.index(head.position),
+            gp_put: channel.index(head.position + entries),
+            ip: Some(head.ip),
+            doorbell: Some(CpuVa(head.doorbell)),
+            how: How::Trapped,
+            late: filled || head.header.flags & flag::LATE != 0,
+            thread: Some(assemble::name(&head.comm).into()),
+            segments: g.segments,
+        };
+        let doorbell = DoorbellWord {
+            space: head.space,
+            address: head.doorbell,
+        };
+        self.rung.submitted(head.header.pid, doorbell);
+        self.out.push(Record::Submission(record));
+    }
+
+    /// Entries are gone.
+    pub(super) fn gap(&mut self, r: &c::Gap) {
+        if self.table.get(r.channel).is_none() {
+            return;
+        }
+        let Some(id) = self.table.id_of_loss(r.channel, &mut self.out) else {
+            return;
+        };
+        let what = Lost::Entries {
+            position: r.position,
+            count: r.count,
+        };
+        self.out.push(Record::Loss(Loss {
+            at: assemble::at(&r.header),
+            channel: Some(id),
+            what,
+        }));
+    }
+
+    /// Reads from outside what the BPF programs could not. True when something was filled.
+    fn fill_holes(&mut self, g: &mut Gathered) -> bool {
+        if g.segments.iter().all(|s| s.holes.is_empty()) {
+            return false;
+        }
+        let space = g.head.space;
+        self.open_memory(space);
+        let Some(channel) = self.table.get(g.head.channel) else {
+            return false;
+        };
+        let map = self.addresses(channel.model_id);
+        let Some(memory) = self.spaces.memory(space) else {
+            return false;
+        };
+        !self.spaces.is_ending(space) && catch_up::fill_holes(g, &map, memory)
+    }
+
+    /// Opens the memory of a space, where none is open.
+    pub(super) fn open_memory(&mut self, space: u32) {
+        let (bpf, table) = (&self.bpf, &self.table);
+        self.spaces.open_memory(
+            space,
+            |pid| bpf.proc(pid),
+            |memory| table.is_laid_out(space, memory),
+        );
+    }
+
+    /// What a channel's GPU addresses are in its process.
+    fn addresses(&self, model_id: Option<ChannelId>) -> AddressMap {
+        model_id.map_or_else(AddressMap::default, |id| self.model.address_map(id))
+    }
+
+    /// Looks at GP_PUT.
+    pub(super) fn look(&mut self, index: u32) -> Look {
+        let state = self.table.shared().get(index);
+        let channel = &self.table[index];
+        let unmoved = channel.patrolled == (state.done, state.seen);
+        let space = channel.space;
+        let put = self
+            .spaces
+            .memory(space)
+            .and_then(|m| m.get_put(channel.get_put).ok())
+            .map(|gp| gp.1);
+        let ahead = put
+            .filter(|p| *p < channel.entries && *p != channel.index(state.done))
+            .filter(|_| !self.spaces.is_ending(space));
+        let Some(channel) = self.table.get_mut(index) else {
+            return Look::default();
+        };
+        channel.looked |= put.is_some();
+        let still = ahead.is_some() && channel.ahead.is_some() && unmoved;
+        channel.patrolled = (state.done, state.seen);
+        channel.ahead = ahead;
+        Look {
+            readable: put.is_some(),
+            ahead: ahead.is_some(),
+            still,
+        }
+    }
+
+    /// Fetches what was submitted before the breakpoint or the channel was there: no doorbell may come any more.
+    pub(super) fn peek(&mut self, index: u32) {
+        let channel = &self.table[index];
+        let (space, at) = (channel.space, channel.get_put);
+        self.open_memory(space);
+        let put = self.spaces.memory(space).and_then(|m| m.get_put(at).ok());
+        let done = self.table.shared().get(index).done;
+        let Some(channel) = self.table.get_mut(index) else {
+            return;
+        };
+        channel.looked |= put.is_some();
+        if let Some((_, put)) = put
+            && put < channel.entries
+            && put != channel.index(done)
+        {
+            self.catch_up(index);
+        }
+    }
+
+    /// Looks at the channels whose tokens were not told soon after they were made; false where there are none.
+    pub(super) fn peek_rest(&mut self) -> bool {
+        let rest = std::mem::take(&mut self.unpeeked);
+        for index in &rest {
+            if self.table[*index].live {
+                self.peek(*index);
+            }
+        }
+        !rest.is_empty()
+    }
+
+    /// Fetches what is in a channel's ring and was not captured. The channel is claimed meanwhile, and everything
+    /// captured before is taken out of the ring buffer first, so that the order stays the ring's.
+    pub(super) fn catch_up(&mut self, index: u32) -> Option<()> {
+        if !self.watch {
+            return None;
+        }
+        let space = self.table[index].space;
+        self.open_memory(space);
+        self.spaces.memory(space)?;
+        if !self.table.shared().claim(index) {
+            return None;
+        }
+        let (mut served, mut passed) = (1, 0);
+        while served != 0 {
+            passed += served - 1;
+            self.take_captured(index);
+            self.flush(index);
+            self.fetch(index);
+            served = self.table.shared().served(index, served);
+        }
+        self.table.lapped(index, passed, &mut self.out);
+        Some(())
+    }
+
+    /// Reads the ring on from what was captured. Only while the channel is claimed.
+    fn fetch(&mut self, index: u32) -> Option<()> {
+        let state = self.table.shared().get(index);
+        let channel = &self.table[index];
+        let pid = channel.announced.at.pid;
+        let memory = self.spaces.memory(channel.space)?;
+        let map = || self.addresses(channel.model_id);
+        let mut read = match catch_up::fetch(channel, &state, memory, map) {
+            Fetch::Nothing => return None,
+            Fetch::Unreadable { target } => {
+                // Known to be there: what is not fetched later is counted as lost.
+                let shared = self.table.shared();
+                shared.progress(index, state.done, target, state.extended);
+                return None;
+            }
+            Fetch::Read(read) => read,
+        };
+        if !read.segments.is_empty() && self.spaces.is_ending(channel.space) {
+            read.segments.clear();
+            let position = state.done.min(channel.taken);
+            read.lost = Some(Lost::Entries {
+                position,
+                count: read.target - position,
+            });
+        }
+        if !read.segments.is_empty() && !self.table.confirms(index, &read.segments) {
+            return None;
+        }
+        let (token, prev_put) = (channel.token, channel.index(read.from));
+        let id = match (read.segments.is_empty(), &read.lost) {
+            (true, None) => None,
+            (true, Some(_)) => self.table.id_of_loss(index, &mut self.out),
+            (false, _) => Some(self.table.announce(index, read.at.time_ns, &mut self.out)),
+        };
+        let (target, extended) = (read.target, read.extended);
+        let record = id
+            .filter(|_| !read.segments.is_empty())
+            .map(|id| Submission {
+                at: read.at,
+                channel: id,
+                token,
+                position: read.from,
+                gp_get: Some(read.get),
+                prev_put,
+                gp_put: read.put,
+                ip: None,
+                doorbell: None,
+                how: How::Observed,
+                late: true,
+                thread: None,
+                segments: read.segments,
+            });
+        if let Some(what) = read.lost {
+            self.out.lost(pid, id, what);
+        }
+        if let Some(record) = record {
+            self.out.push(Record::Submission(record));
+        }
+        if let Some(channel) = self.table.get_mut(index) {
+            channel.taken = target;
+        }
+        let shared = self.table.shared();
+        shared.progress(index, target, target, extended);
+        Some(())
+    }
+}
+
+impl RungTokens for Capture {
+    fn is_followed(&self, space: u32, ring: u64) -> bool {
+        self.table.is_followed(space, ring)
+    }
+
+    fn count(&self, space: u32) -> usize {
+        self.tokens.without_channel(space, self.tokens_aside())
+    }
+
+    fn refresh(&mut self) {
+        self.set_all_aside();
+    }
+}

@@ -1,0 +1,200 @@
+use super::{super::bpf_maps::tests::Written, *};
+use crate::record::{At, CpuVa};
+
+/// A table, what it has written, and what it has passed on.
+struct Bench {
+    table: ChannelTable,
+    written: Written,
+    out: Outbox,
+}
+
+impl Bench {
+    /// With a doorbell of GPU 0 in address space 1.
+    fn new() -> Self {
+        let mut table = ChannelTable::new(Shared::in_memory());
+        table.add_doorbell(1, 0x90, Some(0));
+        Self {
+            table,
+            written: Written::default(),
+            out: Outbox::default(),
+        }
+    }
+
+    fn add(&mut self, ring: u64, gpu: Option<u32>, token: Option<u32>, origin: Origin) -> u32 {
+        let new = NewChannel {
+            space: 1,
+            channel: channel(ring, gpu, token, origin),
+            start: 0,
+            model_id: None,
+        };
+        let index = self.table.add(new, 0, &mut self.written).unwrap();
+        index.unwrap()
+    }
+
+    fn learn(&mut self, index: u32, token: u32, told: bool) {
+        let learnt = LearntToken {
+            token,
+            told,
+            time_ns: 5,
+        };
+        let table = &mut self.table;
+        table
+            .learn_token(index, learnt, &mut self.written, &mut self.out)
+            .unwrap();
+    }
+
+    fn told(&mut self) -> Vec<Record> {
+        let mut all = Vec::new();
+        self.out.append_to(&mut all);
+        all
+    }
+
+    /// The channel that a token rings, and whether that is a guess.
+    fn rings(&self, doorbell: u64, token: u32) -> Option<(u32, u32)> {
+        let key = TokenKey {
+            doorbell,
+            space: 1,
+            token,
+        };
+        let value = self.written.tokens.get(&key);
+        value.map(|v| (v.channel, v.guessed))
+    }
+}
+
+fn channel(ring: u64, gpu: Option<u32>, token: Option<u32>, origin: Origin) -> Channel {
+    Channel {
+        at: At {
+            time_ns: 0,
+            pid: 7,
+            tid: 0,
+        },
+        id: UNNUMBERED,
+        gpu,
+        token,
+        class: None,
+        engine: None,
+        handle: None,
+        ring_gpu: None,
+        ring: Some(CpuVa(ring)),
+        entries: Some(8),
+        userd: Some(CpuVa(0x4000)),
+        origin,
+    }
+}
+
+#[test]
+fn what_the_driver_told_is_better_known_than_what_was_concluded() {
+    let mut b = Bench::new();
+    let index = b.add(0x1000, Some(0), None, Origin::Allocated);
+    assert!(b.written.tokens.is_empty());
+    b.learn(index, 9, false);
+    assert_eq!(b.rings(0x90, 9), Some((index, 1)));
+    b.learn(index, 8, true);
+    assert_eq!(
+        (b.rings(0x90, 9), b.rings(0x90, 8)),
+        (None, Some((index, 0)))
+    );
+    b.learn(index, 9, false);
+    assert_eq!(
+        (b.rings(0x90, 9), b.rings(0x90, 8)),
+        (None, Some((index, 0)))
+    );
+}
+
+#[test]
+fn a_token_is_the_channel_s_whose_gpu_the_doorbell_is_of() {
+    let mut b = Bench::new();
+    let unknown = b.add(0x1000, None, Some(9), Origin::Given);
+    assert_eq!(b.rings(0x90, 9), Some((unknown, 1)), "it may be");
+    let known = b.add(0x2000, Some(0), Some(9), Origin::Allocated);
+    assert_eq!(b.rings(0x90, 9), Some((known, 0)));
+    b.table.publish_token(unknown, &mut b.written).unwrap();
+    assert_eq!(b.rings(0x90, 9), Some((known, 0)), "it is another's");
+    assert!(b.table.is_taken(1, 9, known) && !b.table.is_taken(1, 8, known));
+}
+
+#[test]
+fn numbers_are_given_once_in_the_order_of_becoming_known() {
+    let mut b = Bench::new();
+    let first = b.add(0x1000, Some(0), None, Origin::Found);
+    let second = b.add(0x2000, Some(0), None, Origin::Allocated);
+    assert!(!b.table.any_announced());
+    assert_eq!(
+        b.table.id_of_loss(first, &mut b.out),
+        None,
+        "it may be no channel"
+    );
+    assert_eq!(b.table.id_of_loss(second, &mut b.out), Some(ChannelId(0)));
+    assert_eq!(b.table.announce(first, 3, &mut b.out), ChannelId(1));
+    assert_eq!(b.table.announce(second, 4, &mut b.out), ChannelId(0));
+    assert_eq!(b.told().len(), 2);
+    // A token that is learnt later is told, too.
+    b.learn(first, 9, false);
+    assert!(matches!(&b.told()[..], [Record::Channel(c)] if c.token == Some(9)));
+}
+
+#[test]
+fn what_is_no_channel_is_confirmed_by_nothing_and_dismissed() {
+    let mut b = Bench::new();
+    let index = b.add(0x1000, Some(0), Some(9), Origin::Found);
+    let segment = Segment {
+        bytes: vec![0xff; 8],
+        ..Segment::default()
+    };
+    assert!(!b.table.confirms(index, &[segment]) && !b.table.confirms(index, &[]));
+    assert!(!b.table.confirms(99, &[]), "no such channel");
+    b.table.dismiss(index, &mut b.written);
+    assert!(b.written.tokens.is_empty() && !b.table[index].live);
+    assert_eq!(b.table.shared().get(index).live, 0);
+    assert!(
+        b.table.is_followed(1, 0x1000),
+        "it is not searched for again"
+    );
+    assert_eq!(b.table.untold_at(1, 0x1000), None);
+}
+
+#[test]
+fn a_freed_place_is_another_s() {
+    let mut b = Bench::new();
+    let index = b.add(0x1000, Some(0), Some(9), Origin::Allocated);
+    b.table.adopt(index, ChannelId(3));
+    assert_eq!(b.table.of_model(ChannelId(3)), Some(index));
+    b.table.forget_tokens(index, &mut b.written);
+    b.table.retire(index);
+    assert!(b.written.tokens.is_empty());
+    b.table.free_space(1);
+    assert_eq!(
+        (b.table.of_model(ChannelId(3)), b.table.has_space(1)),
+        (None, false)
+    );
+    assert_eq!(b.add(0x2000, None, None, Origin::Given), index);
+    assert_eq!(b.table.indexes(), 0..1);
+}
+
+#[test]
+fn what_was_seen_and_not_fetched_is_lost_once_told() {
+    let mut b = Bench::new();
+    let index = b.add(0x1000, Some(0), None, Origin::Given);
+    b.table.count_unfetched(index, &mut b.out);
+    assert!(b.told().is_empty());
+    b.table.shared().progress(index, 2, 5, 0);
+    // GP_PUT 7, seen by the last patrol from position 5 on.
+    let state = b.table.get_mut(index).unwrap();
+    (state.ahead, state.patrolled) = (Some(7), (2, 5));
+    b.table.count_unfetched(index, &mut b.out);
+    let told = b.told();
+    let [Record::Channel(_), Record::Loss(loss)] = &told[..] else {
+        panic!("{told:?}");
+    };
+    assert_eq!(
+        loss.what,
+        Lost::Entries {
+            position: 2,
+            count: 5
+        }
+    );
+    b.table.lapped(index, 7, &mut b.out);
+    assert!(b.told().is_empty());
+    b.table.lapped(index, 8, &mut b.out);
+    assert_eq!(b.told().len(), 1);
+}

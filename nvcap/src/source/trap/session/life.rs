@@ -1,0 +1,192 @@
+//! Processes that begin, execute something else and end: as the ring buffer tells, and, where it was too full to tell, as
+//! the BPF programs' table of processes and the kernel have it.
+
+use std::collections::BTreeMap;
+
+use nvcap_common::{self as c, kind};
+
+use super::{
+    super::{arm, assemble, error::Result},
+    Session, comm_of,
+    missed::Missed,
+    modules::unseen,
+};
+use crate::{
+    procfs,
+    record::{At, Ioctl, Life, Process, Record},
+};
+
+impl Session {
+    pub(super) fn life_event(&mut self, r: &c::Life) -> Result<()> {
+        let at = assemble::at(&r.header);
+        let name = assemble::name(&r.comm);
+        match r.header.kind {
+            kind::THREAD => self.emit(Record::Process(Process {
+                at,
+                life: Life::Thread { child: r.child },
+            })),
+            kind::FORK => {
+                self.capture.spaces.join(r.child, r.space);
+                self.breakpoints.inherit(at, r.child);
+                self.emit(Record::Process(Process {
+                    at,
+                    life: Life::Fork { child: r.child },
+                }));
+            }
+            kind::EXEC => self.executed(at, name, r.space, r.child == 0)?,
+            _ => {
+                if let Some((ioctl, dev)) = self.capture.ioctl_without_end(at.tid) {
+                    self.ioctl(ioctl, dev);
+                }
+                self.ended(at, r.child == 1);
+            }
+        }
+        Ok(())
+    }
+
+    /// Passes an ioctl on, of the device with that number.
+    pub(super) fn ioctl(&mut self, ioctl: Ioctl, dev: u32) {
+        let device = self.modules.device(dev);
+        self.emit(Record::Ioctl(Box::new(Ioctl { device, ..ioctl })));
+    }
+
+    /// `anew`: the address space was not prepared before.
+    fn executed(&mut self, at: At, name: String, space: u32, anew: bool) -> Result<()> {
+        self.leave_spaces(at.pid, Some(space));
+        self.capture.spaces.close_memory(at.pid);
+        self.capture.spaces.join(at.pid, space);
+        self.breakpoints.exec_ends(at.pid);
+        self.emit(Record::Process(Process {
+            at,
+            life: Life::Exec { name },
+        }));
+        if anew {
+            self.install_named(space, at.pid, None)?;
+        }
+        Ok(())
+    }
+
+    fn ended(&mut self, at: At, process: bool) {
+        self.emit(Record::Process(Process {
+            at,
+            life: Life::Exit { process },
+        }));
+        if process {
+            if self.modules.is_unwatched(at) {
+                self.capture.out.untraced(at.pid, &unseen(at.pid));
+            }
+            self.capture.spaces.end_process(at.pid);
+            self.breakpoints.close(at.pid);
+            self.leave_spaces(at.pid, None);
+        }
+    }
+
+    /// A process leaves the address space that it was in. Where it was the last, the channels there end.
+    fn leave_spaces(&mut self, pid: u32, stays: Option<u32>) {
+        for space in self.capture.spaces.leave(pid, stays, arm::now()) {
+            self.capture.end_channels(space);
+        }
+        let gone = self.capture.spaces.gone();
+        self.report_unrung(|space| gone.contains(&space));
+    }
+
+    /// Frees the places of channels whose address space is gone, after a while: until then something captured of them may
+    /// still be on its way.
+    pub(super) fn free_spaces(&mut self, now: u64) {
+        let old = self.capture.spaces.take_old(now);
+        if old.is_empty() {
+            return;
+        }
+        // What needs the channels goes before them.
+        self.report_unknown_channels(|space| old.contains(&space));
+        for space in old {
+            // Else a child that nobody told of has come to light.
+            if self.capture.spaces.pids(space).next().is_none() {
+                self.free_space(space);
+            }
+        }
+    }
+
+    fn free_space(&mut self, space: u32) {
+        let capture = &mut self.capture;
+        capture.leave_space(space);
+        for site in self.sites.forget_space(space) {
+            capture.bpf.forget_site(site);
+        }
+        self.search.forget_space(space);
+        self.named.forget_space(space);
+        capture.spaces.forget(space);
+        capture.table.free_space(space);
+    }
+
+    /// Acts on what no record told. The BPF programs keep their table of processes whether or not the ring buffer has
+    /// room to tell of it.
+    ///
+    /// # Errors
+    /// As for a record that tells it.
+    pub(super) fn look_for_missed(&mut self) -> Result<()> {
+        let now = arm::now();
+        let ask = self.missed.asks_kernel(now);
+        let Self {
+            capture,
+            patrol,
+            missed,
+            ..
+        } = self;
+        let mut untold = BTreeMap::new();
+        for pid in capture.spaces.processes().iter().copied() {
+            let of = match capture.bpf.proc(pid) {
+                None => Missed::End,
+                Some(_) if ask && procfs::has_ended(pid) => Missed::End,
+                Some(proc) if !capture.spaces.is_in(pid, proc.space) => Missed::Space(proc.space),
+                Some(_) => continue,
+            };
+            untold.insert(pid, of);
+        }
+        // A child that nobody told of: there is none while no record was dropped.
+        if patrol.dropped_any() {
+            for (pid, proc) in capture.bpf.procs() {
+                if !capture.spaces.processes().contains(&pid) {
+                    untold.insert(pid, Missed::Space(proc.space));
+                }
+            }
+        }
+        for (pid, what) in missed.found(untold, ask, now) {
+            self.act_on_missed(pid, what)?;
+        }
+        Ok(())
+    }
+
+    fn act_on_missed(&mut self, pid: u32, what: Missed) -> Result<()> {
+        let at = At {
+            time_ns: arm::now(),
+            pid,
+            tid: pid,
+        };
+        log::debug!("process {pid}: {what:?}, which no record told");
+        match what {
+            Missed::End => {
+                self.capture.bpf.forget_proc(pid);
+                self.ended(at, true);
+                Ok(())
+            }
+            Missed::Space(space) => {
+                let name = comm_of(pid, pid).unwrap_or_default();
+                let spaces = &mut self.capture.spaces;
+                let anew = !spaces.has(space) && !self.capture.table.has_space(space);
+                if spaces.processes().contains(&pid) {
+                    return self.executed(at, name, space, anew);
+                }
+                spaces.join(pid, space);
+                self.emit(Record::Process(Process {
+                    at,
+                    life: Life::Present { name },
+                }));
+                if anew {
+                    self.install_named(space, pid, None)?;
+                }
+                Ok(())
+            }
+        }
+    }
+}

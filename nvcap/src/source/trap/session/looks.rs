@@ -1,0 +1,198 @@
+//! What is looked at without a record that asks for it: all channels now and then, those that the user named more often,
+//! the driver's modules; and what is told at the end of an address space or of the trace.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::{
+    super::{arm, discover, error::Result, kprobes::Change, space::may_be_same},
+    Session,
+    modules::{unseen, users_of_driver},
+    named_channels::Look,
+};
+use crate::{
+    record::{Lost, Origin},
+    source::memory::maps,
+};
+
+impl Session {
+    /// Looks at every channel for what no doorbell fetched.
+    pub(super) fn look_at_all(&mut self) {
+        for space in self.capture.table.spaces_with_channels() {
+            self.capture.open_memory(space);
+        }
+        if self.options.watch {
+            for index in self.capture.table.indexes() {
+                if self.capture.table[index].live && self.look(index).still {
+                    self.capture.catch_up(index);
+                }
+            }
+        }
+        let stats = self.capture.bpf.stats();
+        let left_out = self.capture.bpf.left_out();
+        for what in self.patrol.losses(&stats, left_out) {
+            self.capture.out.lost(0, None, what);
+        }
+    }
+
+    fn look(&mut self, index: u32) -> super::capture::Look {
+        let look = self.capture.look(index);
+        let channel = &self.capture.table[index];
+        if look.readable && channel.announced.origin == Origin::Given {
+            self.named_is_there(channel.space, index);
+        }
+        look
+    }
+
+    /// The memory of a named channel is there: there is such a channel.
+    pub(super) fn named_is_there(&mut self, space: u32, index: u32) {
+        let capture = &mut self.capture;
+        if let Some(channel) = capture.table.get_mut(index) {
+            channel.looked = true;
+        }
+        self.named.is_there(space);
+        capture.table.announce(index, arm::now(), &mut capture.out);
+    }
+
+    /// Looks at the named channels of programs of which no doorbell was seen: they are announced when their memory is there,
+    /// and what moves without a doorbell is fetched.
+    pub(super) fn look_at_named(&mut self, now: u64) {
+        if !self.options.watch {
+            return;
+        }
+        for space in self.named.due(now) {
+            if self.capture.spaces.pids(space).next().is_none() {
+                continue;
+            }
+            let moved = !self.capture.rung.has(space) && self.look_at_named_of(space);
+            let rung = self.capture.rung.has(space);
+            self.named.looked(space, now, Look { moved, rung });
+        }
+    }
+
+    /// True when a ring has moved.
+    fn look_at_named_of(&mut self, space: u32) -> bool {
+        self.capture.open_memory(space);
+        let mut moved = false;
+        for index in self.capture.table.of_space(space) {
+            let channel = &self.capture.table[index];
+            if !channel.live || channel.announced.origin != Origin::Given {
+                continue;
+            }
+            let look = self.look(index);
+            if look.ahead {
+                moved = true;
+                let first = self.capture.spaces.pids(space).next();
+                let areas = || first.and_then(|pid| maps::areas(pid).ok());
+                self.named.moved_unrung(space, areas);
+            }
+            if look.still {
+                self.capture.catch_up(index);
+            }
+        }
+        moved
+    }
+
+    /// Tells, at the end of the trace or of these address spaces, where rings moved and no doorbell was seen.
+    pub(super) fn report_unrung(&mut self, of: impl Fn(u32) -> bool) {
+        let capture = &mut self.capture;
+        let over = |space| of(space) && !capture.rung.has(space);
+        for what in self.named.take_unrung(over) {
+            capture.out.lost(0, None, what);
+        }
+    }
+
+    /// Tells, at the end of the trace, where nothing of what the user named was ever there.
+    pub(super) fn report_never_there(&mut self) {
+        let capture = &mut self.capture;
+        let silent = !capture.table.any_announced() && !capture.rung.any();
+        let never = self.named.never_there();
+        if let Some(what) = never.filter(|_| silent && self.options.watch) {
+            capture.out.lost(0, None, what);
+        }
+    }
+
+    /// Tells of doorbells whose channel never became known, at the end of the trace or of these address spaces.
+    pub(super) fn report_unknown_channels(&mut self, of: impl Fn(u32) -> bool) {
+        let capture = &mut self.capture;
+        let (table, tokens) = (&mut capture.table, &mut capture.tokens);
+        let mut unknown: BTreeMap<u32, Vec<(u32, u64)>> = BTreeMap::new();
+        for (key, count) in tokens.take_orphans(of) {
+            let gpu = table.doorbells(key.space);
+            let gpu = gpu.and_then(|d| d.gpu(key.doorbell));
+            // Where the channel became known later, it was walked from its beginning, if anybody looked at all.
+            let known = table.indexes().find(|index| {
+                let ch = &table[*index];
+                let state = table.shared().get(*index);
+                ch.space == key.space
+                    && ch.token == Some(key.token)
+                    && may_be_same(ch.gpu, gpu)
+                    && (ch.looked || state.looks > 0 || state.done > 0)
+            });
+            if let Some(index) = known {
+                table.lapped(index, count, &mut capture.out);
+            } else if !tokens.is_guessed(&key) {
+                unknown
+                    .entry(key.space)
+                    .or_default()
+                    .push((key.token, count));
+            }
+        }
+        for (space, unknown) in unknown {
+            // Of a program that was soon over: each token is one channel's, and if as many rings were found and
+            // followed from their beginning as there are tokens, they are theirs, whichever is whose.
+            let guessed: BTreeSet<u32> = tokens.guessed_channels();
+            let nameless = table.indexes().filter(|index| {
+                let ch = &table[*index];
+                ch.space == space
+                    && ch.token.is_none()
+                    && !guessed.contains(index)
+                    && table.shared().get(*index).done != ch.start
+            });
+            if nameless.count() >= unknown.len() {
+                continue;
+            }
+            for (token, count) in unknown {
+                let what = Lost::UnknownChannel {
+                    token: Some(token),
+                    count,
+                };
+                capture.out.lost(0, None, what);
+            }
+        }
+    }
+
+    /// Follows the driver's modules. `since`: another one than before was not loaded earlier than this.
+    ///
+    /// # Errors
+    /// When the machine's state can no longer be kept up (map updates refused).
+    pub(super) fn follow_modules(&mut self, since: u64) -> Result<()> {
+        let capture = &mut self.capture;
+        if let Some(config) = self.modules.refresh_majors() {
+            capture.bpf.set_config(config)?;
+        }
+        let Some(way) = self.way else {
+            return Ok(());
+        };
+        let changed = discover::refresh(&mut capture.bpf, way);
+        let now = arm::now();
+        self.modules.looked(now);
+        match changed {
+            Ok(Change::None) => {}
+            Ok(Change::Gone) => (self.options.notice)("the NVIDIA driver was unloaded"),
+            Ok(Change::Attached) => {
+                self.modules.was_unwatched(since, now);
+                // The BPF programs know of children that this program has yet to hear of.
+                for pid in users_of_driver() {
+                    if capture.bpf.proc(pid).is_some() {
+                        capture.out.untraced(pid, &unseen(pid));
+                    }
+                }
+                (self.options.notice)(
+                    "the NVIDIA driver was loaded again; its calls are followed again",
+                );
+            }
+            Err(e) => capture.out.untraced(0, &e),
+        }
+        Ok(())
+    }
+}

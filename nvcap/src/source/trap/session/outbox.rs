@@ -1,0 +1,40 @@
+//! Records on their way out of the session, in the order in which they are passed on.
+
+use super::super::{arm, error::Error};
+use crate::record::{At, ChannelId, Loss, Lost, Record};
+
+/// Records that nobody has taken yet.
+#[derive(Debug, Default)]
+pub(super) struct Outbox(Vec<Record>);
+
+impl Outbox {
+    pub(super) fn push(&mut self, record: Record) {
+        self.0.push(record);
+    }
+
+    /// Tells that something is missing, as of now.
+    pub(super) fn lost(&mut self, pid: u32, channel: Option<ChannelId>, what: Lost) {
+        let at = seen_now(pid);
+        self.push(Record::Loss(Loss { at, channel, what }));
+    }
+
+    /// Tells that something could not be traced, as of now.
+    pub(super) fn untraced(&mut self, pid: u32, why: &Error) {
+        let why = why.to_string();
+        self.lost(pid, None, Lost::Untraced { why });
+    }
+
+    /// Appends all to `to`.
+    pub(super) fn append_to(&mut self, to: &mut Vec<Record>) {
+        to.append(&mut self.0);
+    }
+}
+
+/// Now, of a process and none of its threads: what this program sees by itself.
+pub(super) fn seen_now(pid: u32) -> At {
+    At {
+        time_ns: arm::now(),
+        pid,
+        tid: 0,
+    }
+}

@@ -1,0 +1,286 @@
+//! The search for rings in processes that were attached to: channels may have been made before, and be used for the first
+//! time later. Decides what of that which looks like a ring is one; may not read memory.
+//!
+//! Invariant: only attached address spaces are here; a ring is in doubt until it moves, or until there are no more
+//! rings in doubt than tokens without a channel.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use crate::{
+    record::Device,
+    source::memory::{maps::Area, scan::Found},
+};
+
+/// What looks like rings and is remembered of an address space. Where there is more, none of it is believed by their number.
+const DOUBTFUL_MOST: usize = 4096;
+
+/// Least and greatest time between two searches of a process's memory, which cost it nothing but nvcap some ms.
+const PAUSE_NS: (u64, u64) = (2_000_000, 500_000_000);
+
+/// What is known of an attached address space.
+#[derive(Debug)]
+struct Searched {
+    /// When it was last searched and all of its rings were followed, ns.
+    complete: u64,
+    /// Not again before this time, ns.
+    next: u64,
+    /// Time between the last search and that one, ns.
+    pause: u64,
+    /// GPU memory, from where to where, in which no ring was in use when the process was attached to.
+    unused: Vec<(u64, u64)>,
+    /// GP_PUT of rings that a search found and that may be remains of rings, by address.
+    doubtful: BTreeMap<u64, u32>,
+}
+
+/// What a search found of an address space.
+#[derive(Debug)]
+pub(super) struct Rings {
+    pub(super) space: u32,
+    /// The rings that are in use and not followed.
+    pub(super) new: Vec<Found>,
+    /// No memory was given up meanwhile: all rings were found.
+    pub(super) whole: bool,
+}
+
+/// Tokens that were rung and whose channel is not known.
+pub(super) trait RungTokens {
+    /// A ring of the address space is followed.
+    fn is_followed(&self, space: u32, ring: u64) -> bool;
+    /// How many there are.
+    fn count(&self, space: u32) -> usize;
+    /// Takes out what the ring buffer tells of doorbells: those that were rung since, for a search takes its time.
+    fn refresh(&mut self);
+}
+
+/// The searches of all attached address spaces.
+#[derive(Debug, Default)]
+pub(super) struct RingSearch(HashMap<u32, Searched>);
+
+impl RingSearch {
+    /// An address space was attached to, and all rings in use are followed.
+    pub(super) fn begin(&mut self, space: u32, areas: &[Area], found: &[Found]) {
+        let searched = Searched {
+            complete: 0,
+            next: 0,
+            pause: PAUSE_NS.0,
+            unused: unused_areas(areas, found),
+            doubtful: BTreeMap::new(),
+        };
+        self.0.insert(space, searched);
+    }
+
+    /// The memory may be searched now; then not again for a while.
+    pub(super) fn is_due(&mut self, space: u32, now: u64) -> bool {
+        let Some(search) = self.0.get_mut(&space).filter(|s| now >= s.next) else {
+            return false;
+        };
+        search.pause = (2 * search.pause).min(PAUSE_NS.1);
+        search.next = now + search.pause;
+        true
+    }
+
+    /// All rings that the last search found are followed, as of `now`.
+    pub(super) fn done(&mut self, space: u32, now: u64) {
+        if let Some(search) = self.0.get_mut(&space) {
+            search.complete = now;
+        }
+    }
+
+    /// A look at that time saw all rings of the process that are known.
+    pub(super) fn saw_all(&self, space: u32, time_ns: u64) -> bool {
+        time_ns > self.0.get(&space).map_or(0, |s| s.complete)
+    }
+
+    /// Forgets an address space that is gone.
+    pub(super) fn forget_space(&mut self, space: u32) {
+        self.0.remove(&space);
+    }
+
+    /// Of the rings that a search found, those that are channels: they lie where none was in use before; or there are no
+    /// more that were ever in doubt than tokens without a channel, and the search was whole; or they have moved since an
+    /// earlier search. The rest may be what is left of rings in memory that was given up.
+    pub(super) fn certain(
+        &mut self,
+        rings: Rings,
+        tokens: &mut impl RungTokens,
+        clock: impl Fn() -> u64,
+    ) -> Vec<Found> {
+        let Rings { space, new, whole } = rings;
+        let Some(state) = self.0.get_mut(&space) else {
+            return Vec::new();
+        };
+        // Used for the first time since.
+        let is_first = |f: &Found| state.unused.iter().any(|(s, e)| (*s..*e).contains(&f.ring));
+        let (mut certain, rest): (Vec<_>, Vec<_>) = new.into_iter().partition(is_first);
+        let doubtful = &mut state.doubtful;
+        doubtful.retain(|ring, _| !tokens.is_followed(space, *ring));
+        let moved = |f: &Found| doubtful.get(&f.ring).is_some_and(|put| *put != f.put);
+        let (moving, rest): (Vec<_>, Vec<_>) = rest.into_iter().partition(moved);
+        certain.extend(moving);
+        for f in &certain {
+            doubtful.remove(&f.ring);
+        }
+        for f in rest
+            .iter()
+            .take(DOUBTFUL_MOST.saturating_sub(doubtful.len()))
+        {
+            doubtful.entry(f.ring).or_insert(f.put);
+        }
+        let candidates = certain.len() + doubtful.len().max(rest.len());
+        let mut count = tokens.count(space);
+        if candidates > count {
+            tokens.refresh();
+            count = tokens.count(space);
+        }
+        if whole && candidates <= count {
+            doubtful.clear();
+            certain.extend(rest);
+        } else if !rest.is_empty() {
+            // The next doorbell may decide.
+            state.pause = PAUSE_NS.0;
+            state.next = clock() + state.pause;
+        }
+        certain
+    }
+}
+
+/// Memory of GPUs that programs read and write: where rings may be.
+fn gpu_memory(areas: &[Area]) -> impl Iterator<Item = (u64, u64)> {
+    areas
+        .iter()
+        .filter(|a| a.read && a.write && matches!(a.device(), Some(Device::Gpu(_))))
+        .filter(|a| !a.is_doorbell_shape())
+        .map(|a| (a.start, a.end))
+}
+
+/// All GPU memory that was there before is there after.
+pub(super) fn is_all_there(before: &[Area], after: &[Area]) -> bool {
+    let after: BTreeSet<_> = gpu_memory(after).collect();
+    gpu_memory(before).all(|area| after.contains(&area))
+}
+
+/// Memory of GPUs in which none of the rings that were `found` is in use.
+fn unused_areas(areas: &[Area], found: &[Found]) -> Vec<(u64, u64)> {
+    let is_used = |start: u64, end: u64| {
+        let mut used = found.iter().filter(|f| f.used);
+        used.any(|f| (start..end).contains(&f.ring))
+    };
+    gpu_memory(areas)
+        .filter(|(start, end)| !is_used(*start, *end))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::source::memory::scan::Proof;
+
+    /// Tokens that are known now, and those that the ring buffer still tells of.
+    struct Tokens(usize, usize);
+
+    impl RungTokens for Tokens {
+        fn is_followed(&self, _space: u32, ring: u64) -> bool {
+            ring == 0xf000
+        }
+
+        fn count(&self, _space: u32) -> usize {
+            self.0
+        }
+
+        fn refresh(&mut self) {
+            self.0 += std::mem::take(&mut self.1);
+        }
+    }
+
+    fn found(ring: u64, put: u32) -> Found {
+        Found {
+            gpu: None,
+            ring,
+            entries: 8,
+            userd: 0,
+            get: 0,
+            put,
+            used: true,
+            proof: Proof::default(),
+        }
+    }
+
+    fn search() -> RingSearch {
+        let mut search = RingSearch::default();
+        search.begin(1, &[], &[]);
+        search.0.get_mut(&1).unwrap().unused = vec![(0x1000, 0x2000)];
+        search
+    }
+
+    fn certain(
+        search: &mut RingSearch,
+        new: &[Found],
+        whole: bool,
+        mut tokens: Tokens,
+    ) -> Vec<u64> {
+        let rings = Rings {
+            space: 1,
+            new: new.to_vec(),
+            whole,
+        };
+        let all = search.certain(rings, &mut tokens, || 1000);
+        all.iter().map(|f| f.ring).collect()
+    }
+
+    #[test]
+    fn a_ring_where_none_was_in_use_is_certain() {
+        let mut search = search();
+        let new = [found(0x1000, 1), found(0x5000, 1)];
+        assert_eq!(certain(&mut search, &new, true, Tokens(0, 0)), [0x1000]);
+        assert!(
+            !search.is_due(1, 1000),
+            "the next search is soon, not at once"
+        );
+        assert!(search.is_due(1, 1000 + PAUSE_NS.0));
+    }
+
+    #[test]
+    fn a_ring_in_doubt_is_certain_once_it_moves() {
+        let mut search = search();
+        assert_eq!(
+            certain(&mut search, &[found(0x5000, 1)], true, Tokens(0, 0)),
+            [0; 0]
+        );
+        assert_eq!(
+            certain(&mut search, &[found(0x5000, 1)], true, Tokens(0, 0)),
+            [0; 0]
+        );
+        assert_eq!(
+            certain(&mut search, &[found(0x5000, 2)], true, Tokens(0, 0)),
+            [0x5000]
+        );
+    }
+
+    #[test]
+    fn as_many_tokens_as_rings_make_all_of_them_certain() {
+        let rings = [found(0x5000, 1), found(0x6000, 1)];
+        let all = [0x5000, 0x6000];
+        assert_eq!(certain(&mut search(), &rings, true, Tokens(2, 0)), all);
+        assert_eq!(certain(&mut search(), &rings, true, Tokens(1, 1)), all);
+        assert_eq!(certain(&mut search(), &rings, true, Tokens(1, 0)), [0; 0]);
+        assert_eq!(certain(&mut search(), &rings, false, Tokens(2, 0)), [0; 0]);
+        // A ring that was in doubt before counts, though it is not found any more.
+        let mut search = search();
+        assert_eq!(certain(&mut search, &rings, true, Tokens(0, 0)), [0; 0]);
+        assert_eq!(
+            certain(&mut search, &rings[..1], true, Tokens(1, 0)),
+            [0; 0]
+        );
+    }
+
+    #[test]
+    fn a_look_from_before_the_search_did_not_see_all() {
+        let mut search = search();
+        search.done(1, 500);
+        assert!(!search.saw_all(1, 500) && search.saw_all(1, 501));
+        assert!(
+            search.saw_all(2, 1),
+            "another address space was never searched"
+        );
+    }
+}

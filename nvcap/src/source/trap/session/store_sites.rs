@@ -1,0 +1,201 @@
+//! The store instructions that ring doorbells: which register holds the token there, and where near the registers the
+//! process keeps its own copy of GP_PUT.
+//!
+//! Invariant: a store is either decoded, and its register then never changes, or it has a count of failed tries. What
+//! is to be told to the BPF programs is returned, never written here.
+
+use std::collections::HashMap;
+
+use nvcap_common::{self as c, SiteKey, SiteValue};
+
+use super::super::{
+    cached_put::{Agreement, CachedPut, Place},
+    site,
+};
+
+/// Traps at a store that are decoded before it is given up.
+const SITE_TRIES: u32 = 16;
+
+/// A decoded store.
+#[derive(Debug)]
+struct Decoded {
+    register: u32,
+    /// The search for the copy of GP_PUT.
+    copy: CachedPut,
+}
+
+/// What a trap at a store has told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Trapped {
+    /// The token that was rung.
+    pub(super) token: Option<u32>,
+    /// What the BPF programs must know of the store now.
+    pub(super) tell: Option<SiteValue>,
+}
+
+/// The stores of all address spaces.
+#[derive(Debug)]
+pub(super) struct StoreSites {
+    decoded: HashMap<SiteKey, Decoded>,
+    /// Traps that could not be decoded.
+    undecoded: HashMap<SiteKey, u32>,
+    /// The copy of GP_PUT is looked for.
+    search_copy: bool,
+}
+
+/// The key of the store at `ip`.
+pub(super) fn key(space: u32, ip: u64) -> SiteKey {
+    SiteKey { ip, space, pad: 0 }
+}
+
+fn value(register: u32, copy: Option<Place>, learn: bool) -> SiteValue {
+    SiteValue {
+        register,
+        own: copy.map_or(c::NO_OWN, |c| c.register),
+        word: copy.map_or(0, |c| c.word),
+        learn: learn.into(),
+    }
+}
+
+impl StoreSites {
+    /// `search_copy`: whether the process's copy of GP_PUT is looked for.
+    pub(super) fn new(search_copy: bool) -> Self {
+        Self {
+            decoded: HashMap::new(),
+            undecoded: HashMap::new(),
+            search_copy,
+        }
+    }
+
+    /// Decodes the store of a trap; `known` says whether a value is a token of the process.
+    pub(super) fn trapped(&mut self, r: &c::Site, known: impl Fn(u32) -> bool) -> Trapped {
+        let key = key(r.space, r.ip);
+        let token = |register: u32| Some(r.regs[register as usize % c::REGS] as u32);
+        if let Some(store) = self.decoded.get(&key) {
+            // A trap from before the BPF programs were told.
+            return Trapped {
+                token: token(store.register),
+                tell: None,
+            };
+        }
+        if r.code_error != 0 {
+            return Trapped {
+                token: None,
+                tell: None,
+            };
+        }
+        let store = site::decode(r.ip, &r.code, &r.regs, r.doorbell, known);
+        log::debug!(
+            "store at {:#x} in space {}: {store:?}, code {:x?}",
+            r.ip,
+            r.space,
+            &r.code[..c::CODE]
+        );
+        let Some(store) = store else {
+            return Trapped {
+                token: None,
+                tell: self.not_decoded(key),
+            };
+        };
+        let decoded = Decoded {
+            register: store.register,
+            copy: CachedPut::default(),
+        };
+        self.decoded.insert(key, decoded);
+        Trapped {
+            token: token(store.register),
+            tell: Some(value(store.register, None, self.search_copy)),
+        }
+    }
+
+    /// Where a store cannot be decoded, every doorbell that it rings looks at all channels: slower, nothing lost. One
+    /// trap that was reported with another's address must not decide that.
+    fn not_decoded(&mut self, key: SiteKey) -> Option<SiteValue> {
+        let tries = self.undecoded.entry(key).or_default();
+        *tries += 1;
+        (*tries >= SITE_TRIES).then(|| value(u32::MAX, None, false))
+    }
+
+    /// Learns from what is around the registers at a store where the process keeps its own copy of GP_PUT; what the BPF
+    /// programs must know of the store now, once that is decided.
+    pub(super) fn windows(&mut self, r: &c::Windows) -> Option<SiteValue> {
+        let store = self.decoded.get_mut(&key(r.space, r.ip))?;
+        let copy = match store.copy.see(r) {
+            Agreement::More | Agreement::Told => return None,
+            Agreement::Nowhere => None,
+            Agreement::At(copy) => Some(copy),
+        };
+        log::debug!(
+            "store at {:#x} in space {}: own copy of GP_PUT: {copy:?}",
+            r.ip,
+            r.space
+        );
+        Some(value(store.register, copy, false))
+    }
+
+    /// Forgets the stores of an address space that is gone; returns them.
+    pub(super) fn forget_space(&mut self, space: u32) -> Vec<SiteKey> {
+        let of = |key: &SiteKey| key.space == space;
+        let decoded = self
+            .decoded
+            .extract_if(|key, _| of(key))
+            .map(|(key, _)| key);
+        let mut gone: Vec<SiteKey> = decoded.collect();
+        gone.extend(self.undecoded.extract_if(|key, _| of(key)).map(|(k, _)| k));
+        gone
+    }
+}
+
+#[cfg(all(test, target_arch = "x86_64"))]
+mod tests {
+    use super::*;
+
+    const DOORBELL: u64 = 0x7f11_2233_0090;
+
+    /// A trap behind `mov %ecx,(%rax)`, or behind what is no store.
+    fn trap(space: u32, is_store: bool) -> c::Site {
+        let mut code = [0x90; 2 * c::CODE];
+        if is_store {
+            code[c::CODE - 2..c::CODE].copy_from_slice(&[0x89, 0x08]);
+        }
+        let mut regs = [0; c::REGS];
+        (regs[0], regs[1]) = (DOORBELL, 0x1_0012);
+        c::Site {
+            header: c::Header::default(),
+            ip: 0x1000,
+            doorbell: DOORBELL,
+            space,
+            code_error: 0,
+            regs,
+            code,
+        }
+    }
+
+    #[test]
+    fn a_store_is_decoded_once() {
+        let mut sites = StoreSites::new(true);
+        let first = sites.trapped(&trap(1, true), |_| false);
+        assert_eq!(first.token, Some(0x1_0012));
+        assert_eq!(first.tell, Some(value(1, None, true)));
+        // Its register stays what it is, whatever the code looks like later.
+        let again = sites.trapped(&trap(1, false), |_| false);
+        assert_eq!((again.token, again.tell), (Some(0x1_0012), None));
+        assert_eq!(sites.forget_space(2), []);
+        assert_eq!(sites.forget_space(1), [key(1, 0x1000)]);
+        assert!(sites.trapped(&trap(1, true), |_| false).tell.is_some());
+    }
+
+    #[test]
+    fn a_store_is_given_up_after_enough_tries() {
+        let mut sites = StoreSites::new(true);
+        let mut unreadable = trap(1, true);
+        unreadable.code_error = 14;
+        assert_eq!(sites.trapped(&unreadable, |_| false).tell, None);
+        for n in 1..=SITE_TRIES {
+            let told = sites.trapped(&trap(1, false), |_| false);
+            let expected = (n == SITE_TRIES).then(|| value(u32::MAX, None, false));
+            assert_eq!((told.token, told.tell), (None, expected), "{n}");
+        }
+        assert_eq!(sites.forget_space(1), [key(1, 0x1000)]);
+    }
+}

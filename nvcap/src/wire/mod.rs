@@ -1,0 +1,66 @@
+//! What the hardware and the driver write into memory, word by word: the bottom room, which imports nothing of the other
+//! rooms. Every fact about a format stands here once; who reads such bytes asks here.
+//!
+//! - [`words`]: little-endian words of a slice of bytes.
+//! - [`entry`]: GPFIFO entries, their lengths and the extended base.
+//! - [`header`]: method headers.
+//! - [`stream`]: headers with their data, over the ends of entries.
+//! - [`method`]: the methods that are known by address, whatever the class.
+//! - [`engine`]: which engine a channel feeds, by the classes it binds and the subchannels it uses.
+//! - [`release`]: the semaphore release that ends a submission.
+//! - [`graph_table`]: the tables of the driver's kernels that lead a CUDA graph on.
+
+pub mod engine;
+pub mod entry;
+pub mod graph_table;
+pub mod header;
+pub mod method;
+pub mod release;
+pub mod stream;
+pub mod words;
+
+/// An address as the GPU uses it in a given address space.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct GpuVa(pub u64);
+
+/// What every type of addresses has.
+macro_rules! address {
+    ($t:ty) => {
+        impl std::fmt::Debug for $t {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                write!(f, "{:#x}", self.0)
+            }
+        }
+        impl std::fmt::Display for $t {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                write!(f, "{:#x}", self.0)
+            }
+        }
+        impl std::fmt::LowerHex for $t {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                std::fmt::LowerHex::fmt(&self.0, f)
+            }
+        }
+        impl From<$t> for u64 {
+            fn from(address: $t) -> Self {
+                address.0
+            }
+        }
+        impl serde::Serialize for $t {
+            fn serialize<S: serde::Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
+                s.serialize_u64(self.0)
+            }
+        }
+    };
+}
+pub(crate) use address;
+address!(GpuVa);
+
+/// A part of a pushbuffer segment that could not be read. Its bytes are zero.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Hole {
+    /// Offset from the segment's start, bytes.
+    pub offset: u32,
+    /// Length, bytes.
+    pub len: u32,
+}

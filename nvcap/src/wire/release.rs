@@ -1,0 +1,71 @@
+//! The semaphore release that ends a submission, recognised in the last words of a segment.
+
+use super::{
+    GpuVa,
+    header::{self, Header, Step},
+    method::{COPY_LAUNCH_DMA, COPY_SET_SEMAPHORE_A, SET_REPORT_SEMAPHORE_A},
+    words::u32s,
+};
+
+/// The semaphore release that a segment ends with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Release {
+    /// Address of the semaphore.
+    pub address: GpuVa,
+    /// What is written there.
+    pub payload: u32,
+}
+
+/// Reads the release at a segment's end, as CUDA puts it there: SET_REPORT_SEMAPHORE_A..D of a compute channel, or
+/// SET_SEMAPHORE_A..PAYLOAD and LAUNCH_DMA of a copy channel. Other releases (the host's SEM_EXECUTE) are not recognised.
+pub fn at_end(bytes: &[u8]) -> Option<Release> {
+    // The last six words, the newest first.
+    let mut last = [0; 6];
+    let words = u32s(bytes).rev().zip(&mut last);
+    let have = words.map(|(word, slot)| *slot = word).count();
+    let begins = |from_end: usize, count: u16, address: u16| {
+        let word = last.get(from_end - 1).filter(|_| from_end <= have);
+        word.is_some_and(|word| increments(*word, count, address))
+    };
+    let release = |first: usize| Release {
+        address: GpuVa(u64::from(last[first - 1]) << 32 | u64::from(last[first - 2])),
+        payload: last[first - 3],
+    };
+    if begins(5, 4, SET_REPORT_SEMAPHORE_A) {
+        return Some(release(4));
+    }
+    if begins(2, 1, COPY_LAUNCH_DMA) && begins(6, 3, COPY_SET_SEMAPHORE_A) {
+        return Some(release(5));
+    }
+    None
+}
+
+/// Whether a word is the header of this many methods in a row, from this one on, on any subchannel. The old form of such
+/// a header is not CUDA's.
+fn increments(word: u32, count: u16, address: u16) -> bool {
+    header::is_for(word, Step::Increment, address)
+        && matches!(Header::read(word), Header::Method { count: c, .. } if c == count)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::words::bytes_of;
+    use super::*;
+
+    #[test]
+    fn releases_at_a_segment_s_end() {
+        let release = Some(Release {
+            address: GpuVa(0x2_0460_fff0),
+            payload: 9,
+        });
+        let compute = bytes_of(&[7, 0x2004_26c0, 2, 0x0460_fff0, 9, 0]);
+        assert_eq!(at_end(&compute), release);
+        let copy = bytes_of(&[0x2003_8090, 2, 0x0460_fff0, 9, 0x2001_80c0, 0x14]);
+        assert_eq!(at_end(&copy), release);
+        for cut in 0..compute.len() - 1 {
+            assert_eq!(at_end(&compute[..cut]), None, "{cut}");
+        }
+        assert_eq!(at_end(&bytes_of(&[0; 12])), None);
+        assert_eq!(at_end(&[]), None);
+    }
+}

@@ -1,0 +1,132 @@
+#!/bin/bash
+# Whether nvcap says what ran: its kernels, copies and memsets against CUPTI's activity records of the same processes.
+#
+#   meaning.sh [WORKLOAD...]     workloads: cuda device train generate compile graph triton cupy jax (default: all)
+#
+# Each is traced from its start, attached to in the middle (ready and warm, so that its graphs are made before), and
+# observed from the middle, all three under CUPTI (meaning/cupti_log.c); cuda, device and graph once more without it, held
+# against what CUPTI saw of another run of the same program, since CUPTI has the driver submit graphs otherwise.
+#
+# Needs: nvcc with CUPTI's header, gcc, python3 with torch, transformers, triton, cupy, jax (a workload that lacks its
+# package is said not to have run), root, and bin/nvcap beside this script or one folder up. Writes to $OUT, else to
+# ./gpu-results: summary.txt, meaning.txt with every phase, and what nvcap and CUPTI said (KEEP=1).
+set -u
+HERE=$(cd "$(dirname "$0")" && pwd)
+. "$HERE/common.sh"
+WIDTH=400
+MEANING=$HERE/meaning
+[ $# -gt 0 ] || set -- cuda device train generate compile graph triton cupy jax
+
+echo "== building ($(date -u +%T))"
+# Not through links, which could lead anywhere; the toolkit's own folder may be one.
+toolkit=$(readlink -f "${CUDA_HOME:-/usr/local/cuda}")
+header=$(find "$toolkit" -name cupti.h 2>/dev/null | head -n 1)
+library=$(find "$toolkit" -name libcupti.so 2>/dev/null | head -n 1)
+if [ -z "$header" ] || [ -z "$library" ]; then
+    echo "no CUPTI: cupti.h or libcupti.so is not below $toolkit; set CUDA_HOME to the CUDA toolkit" >&2
+    exit 2
+fi
+# newest KIND: the newest record type of that kind in the header.
+newest() { grep -oh "CUpti_Activity$1[0-9]*" "$(dirname "$header")/cupti_activity.h" | sort -V | tail -n 1; }
+gcc -O1 -shared -fPIC -I"$(dirname "$header")" -DKERNEL="$(newest Kernel)" -DMEMCPY="$(newest Memcpy)" -DMEMSET="$(newest Memset)" \
+    -o "$WORK/cupti_log.so" "$MEANING/cupti_log.c" "$library" -Wl,-rpath,"$(dirname "$library")" || exit 2
+nvcc -O2 -arch=sm_"${ARCH:-90}" -o "$WORK/cuda" "$MEANING/cuda.cu" &
+nvcc -O2 -arch=sm_"${ARCH:-90}" -rdc=true -DDEVICE_GRAPHS -o "$WORK/device" "$MEANING/cuda.cu" -lcudadevrt &
+wait
+{ date -u; uname -sr; nvidia-smi --query-gpu=name,driver_version --format=csv,noheader; "$NVCAP" --version; } | tee "$OUT/machine.txt"
+: >"$OUT/meaning.txt"
+FILTER='op=launch&&kind!=companion||op=graph||op=copy||content=data'
+
+# command NAME: how a workload is started.
+command_of() {
+    case $1 in
+    cuda) echo "$WORK/cuda -w" ;;
+    device) echo "$WORK/device -w chain wide device" ;;
+    *) echo "python3 $MEANING/workload.py $1 -w" ;;
+    esac
+}
+
+# one WORKLOAD WAY CUPTI: runs it, traced that way, with or without CUPTI in it.
+one() {
+    local name=$1 way=$2 with=$3 tag=$1-$2-$3 pid= tracer= target= status=0
+    local run=$WORK/$tag
+    mkfifo "$run.fifo"
+    local environment=(env)
+    [ "$with" = plain ] || environment=(env CUDA_INJECTION64_PATH="$WORK/cupti_log.so" CUPTI_LOG="$run.cupti")
+    if [ "$way" = start ]; then
+        # shellcheck disable=SC2046
+        timeout 200 "$NVCAP" --json -e "$FILTER" -o "$run.json" -- "${environment[@]}" $(command_of "$name") <"$run.fifo" >"$run.out" 2>"$run.err" &
+        tracer=$!
+    else
+        # shellcheck disable=SC2046
+        timeout 200 "${environment[@]}" $(command_of "$name") <"$run.fifo" >"$run.out" 2>"$run.err" &
+        target=$!
+    fi
+    local feed
+    exec {feed}>"$run.fifo"
+    if ! wait_for '^ready' "$run.out" "${tracer:-$target}"; then
+        exec {feed}>&-
+        echo "it did not start: $(tail -n 1 "$run.err" | cut -c1-200)" >"$run.failed"
+        return
+    fi
+    pid=$(sed -n 's/^pid //p' "$run.out")
+    if [ -z "$tracer" ]; then
+        local how=trap
+        [ "$way" != observed ] || how=observe
+        timeout 150 env NVCAP_LOG=info "$NVCAP" --how $how --json -e "$FILTER" -o "$run.json" -p "$pid" >"$run.trace" 2>&1 &
+        tracer=$!
+        wait_for 'attached$' "$run.trace" $tracer
+    fi
+    echo go >&"$feed"
+    wait_for '^done' "$run.out" "${target:-$tracer}"
+    if [ -n "$target" ]; then
+        # As a user ends it. What a process submits at its end is none of its phases.
+        pkill -INT -P $tracer -x nvcap
+        wait "$tracer"
+        status=$?
+    fi
+    echo end >&"$feed"
+    exec {feed}>&-
+    if [ -n "$target" ]; then wait "$target"; else wait "$tracer"; status=$?; fi
+    # 5: complete, but not all understood; meaning.py says what.
+    [ $status -eq 0 ] || [ $status -eq 5 ] || echo "nvcap's status $status: $(tail -n 1 "$run.trace" "$run.err" 2>/dev/null | tail -n 1 | cut -c1-250)" >"$run.failed"
+}
+
+# judge WORKLOAD WAY CUPTI [TRUTH]: TRUTH is the tag of the run that CUPTI saw, where that is another one.
+judge() {
+    local tag=$1-$2-$3 truth=${4:-$1-$2-$3}
+    local what="$1, $2${4:+, without CUPTI}"
+    if [ -e "$WORK/$tag.failed" ]; then row FAIL "$what" "$(cat "$WORK/$tag.failed")"; return; fi
+    local pid
+    pid=$(sed -n 's/^pid //p' "$WORK/$truth.out")
+    printf '\n## %s\n' "$what" >>"$OUT/meaning.txt"
+    python3 "$MEANING/meaning.py" "$WORK/$tag.json" "$WORK/$truth.cupti.$pid" "$WORK/$tag.out" -p "$WORK/$truth.out" >"$WORK/$tag.table" 2>&1
+    local status=$?
+    cat "$WORK/$tag.table" >>"$OUT/meaning.txt"
+    grep -h 'images of GPU memory' "$WORK/$tag.trace" 2>/dev/null | sed 's/.*process/process/' >>"$OUT/meaning.txt"
+    status_row $status "$what" "$(tail -n 1 "$WORK/$tag.table" | cut -c1-"$WIDTH")"
+}
+
+for name in "$@"; do
+    echo "== $name ($(date -u +%T))"
+    case $name in
+    cuda | device | graph) ways="start attached observed" plain="start attached observed" ;;
+    compile) ways="start attached observed" plain="" ;;
+    *)
+        ways="start attached observed" plain=""
+        package=$name
+        case $name in train) package=torch ;; generate) package=transformers ;; esac
+        if ! python3 -c "import $package" 2>/dev/null; then row "NOT RUN" "$name" "no Python package $package here"; continue; fi
+        ;;
+    esac
+    for way in $ways; do one "$name" "$way" cupti & done
+    wait
+    for way in $plain; do one "$name" "$way" plain & done
+    wait
+    for way in $ways; do judge "$name" "$way" cupti; done
+    for way in $plain; do judge "$name" "$way" plain "$name-start-cupti"; done
+done
+echo "$passed passed, $failed failed, $skipped skipped ($(date -u +%T))" | tee -a "$SUMMARY"
+if [ -n "${KEEP:-}" ]; then (cd "$WORK" && tar cf - ./*.json ./*.cupti* ./*.out ./*.err ./*.trace 2>/dev/null | xz -2 -T0 >"$OUT/kept.tar.xz"); fi
+rm -rf "$WORK"
+[ "$failed" -eq 0 ]

@@ -1,0 +1,51 @@
+//! The list of modes.
+
+use anyhow::Result;
+
+use crate::bed::Bed;
+use crate::{ends, mappings, names, rings, signals, streams};
+
+/// One thing that the target does.
+#[derive(Clone, Copy, Debug)]
+pub struct Mode {
+    /// `group::what`.
+    pub name: &'static str,
+    /// Does it. The truth is told afterwards, unless the mode says so itself because it does not return.
+    pub run: fn(&Bed) -> Result<()>,
+    /// Entries of each ring.
+    pub entries: u32,
+    /// Every entry is counted. Otherwise the mode writes what nobody can count, such as a GP_PUT at random.
+    pub exact: bool,
+}
+
+macro_rules! modes {
+    ($($group:ident: $($name:ident $(of $entries:literal)? $(is $vague:ident)?),*;)*) => {
+        &[$($(Mode {
+            name: concat!(stringify!($group), "::", stringify!($name)),
+            run: $group::$name,
+            entries: modes!(@entries $($entries)?),
+            exact: modes!(@exact $($vague)?),
+        },)*)*]
+    };
+    (@entries) => { softgpu::layout::ENTRIES };
+    (@entries $n:literal) => { $n };
+    (@exact) => { true };
+    (@exact vague) => { false };
+}
+
+/// All modes.
+pub const MODES: &[Mode] = modes! {
+    ends: left_mapped, unmapped, sigkill, sigsegv, sigabrt, exit_group_elsewhere, first_thread_ends, daemon, spawn, exec_at_once,
+        child_outlives, lingers, daemon_executes, daemons_late, own_rings, short_forks, threads, undumpable, traced, closed;
+    names: of_threads, false_devices, of_mappings;
+    rings: put_jumps is vague, put_backwards is vague, put_beyond is vague, entries_nowhere is vague, mapped_again is vague,
+        moved is vague, protected, userd_random is vague, of_two of 2, of_65536 of 65536, idle_doorbells, all_at_once, storm;
+    streams: random_words, cut_method, nops, odd_qmds, inline_beyond, semaphores;
+    mappings: many, made_and_undone, sparse;
+    signals: stopped, trap_handler, storm, timers, other_stack, blocked;
+};
+
+/// The mode of this name.
+pub fn find(name: &str) -> Option<&'static Mode> {
+    MODES.iter().find(|m| m.name == name)
+}

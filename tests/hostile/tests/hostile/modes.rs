@@ -1,0 +1,217 @@
+//! Every mode, traced in every way.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::process::{Command, ExitStatus};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use anyhow::{Context, Result, ensure};
+use hostile::bed::Bed;
+use hostile::mode::Mode;
+use live::needs::need_tracing;
+use live::programs::Folder;
+
+use crate::judge::{honest, orderly, read, together, truth, unharmed};
+use crate::run::{Ended, Running, nvcap, target};
+
+/// How a mode is traced.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    Trap,
+    TrapAttached,
+    Observe,
+    ObserveAttached,
+    /// The channels are found in memory by their structure.
+    ObserveFound,
+    ObserveFoundAttached,
+}
+
+pub const WAYS: [Way; 6] = [
+    Way::Trap,
+    Way::TrapAttached,
+    Way::Observe,
+    Way::ObserveAttached,
+    Way::ObserveFound,
+    Way::ObserveFoundAttached,
+];
+
+impl Way {
+    pub fn name(self) -> &'static str {
+        match self {
+            Way::Trap => "trap",
+            Way::TrapAttached => "trap_attached",
+            Way::Observe => "observe",
+            Way::ObserveAttached => "observe_attached",
+            Way::ObserveFound => "observe_found",
+            Way::ObserveFoundAttached => "observe_found_attached",
+        }
+    }
+
+    fn how(self) -> &'static str {
+        match self {
+            Way::Trap | Way::TrapAttached => "trap",
+            _ => "observe",
+        }
+    }
+
+    /// The channels are found in memory.
+    pub fn finds(self) -> bool {
+        matches!(self, Way::ObserveFound | Way::ObserveFoundAttached)
+    }
+
+    fn attached(self) -> bool {
+        matches!(
+            self,
+            Way::TrapAttached | Way::ObserveAttached | Way::ObserveFoundAttached
+        )
+    }
+}
+
+/// Whether the channels of a mode can be found by their structure: not where a ring is no CUDA ring's size, nor where files
+/// are called as devices are, which the environment has nvcap believe, nor where a child's device memory can be told from its
+/// parent's by nothing at all (docs/limitations.md).
+pub fn is_found(mode: &Mode) -> bool {
+    mode.entries == softgpu::layout::ENTRIES
+        && !["names::false_devices", "ends::own_rings"].contains(&mode.name)
+}
+
+fn command(mode: &Mode, way: Way) -> Command {
+    let mut command = Command::new(target());
+    command.arg(mode.name);
+    if way.finds() {
+        command.arg("--files");
+    }
+    command
+}
+
+/// A run that nobody traces, made once.
+pub fn untraced(mode: &Mode) -> Result<Arc<Ended>> {
+    static RUNS: Mutex<BTreeMap<&str, Arc<Ended>>> = Mutex::new(BTreeMap::new());
+    let mut runs = RUNS.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(run) = runs.get(mode.name) {
+        return Ok(run.clone());
+    }
+    let run = Arc::new(
+        Running::start(command(mode, Way::Trap))?
+            .end()
+            .context("untraced")?,
+    );
+    runs.insert(mode.name, run.clone());
+    Ok(run)
+}
+
+/// nvcap, writing all that it sees to `trace`.
+pub fn tracer(mode: &Mode, way: Way, folder: &Folder, trace: &Path) -> Result<Command> {
+    let mut command = nvcap()?;
+    command
+        .args([
+            "--how",
+            way.how(),
+            "--json",
+            "-vv",
+            "-e",
+            "type=submission,entry",
+            "-o",
+        ])
+        .arg(trace);
+    if way.finds() {
+        command.env(nvcap::source::memory::devices::BY_NAME, "1");
+    } else {
+        let channels = folder.file("channels.txt");
+        std::fs::write(&channels, Bed::describe(mode.entries))?;
+        command.arg("--channels").arg(channels);
+    }
+    Ok(command)
+}
+
+/// The status that nvcap says the command had.
+fn told(nvcap: &Ended, untraced: ExitStatus) -> Result<ExitStatus> {
+    let ended = format!("the command ended with {untraced}");
+    let says = nvcap.err.contains("the command ended with");
+    ensure!(
+        nvcap.err.contains(&ended) || (untraced.success() && !says),
+        "no {ended:?} in {}",
+        nvcap.err
+    );
+    Ok(untraced)
+}
+
+/// A target that waits, and nvcap, which follows it.
+pub fn watched(
+    mode: &Mode,
+    way: Way,
+    mut tracer: Command,
+    start: impl Fn(Command) -> Result<Running>,
+) -> Result<(Running, Running)> {
+    let mut program = command(mode, way);
+    program.arg("--wait");
+    let mut program = Running::start(program)?;
+    program.wait_until("ready", |r| r.out().contains("ready\n"))?;
+    tracer.args(["-p", &program.pid().to_string()]);
+    let mut nvcap = start(tracer)?;
+    // A refusal is an answer too.
+    let answered = |r: &Running| r.err().contains("attached") || r.has_ended();
+    nvcap.wait_until("attached", answered)?;
+    Ok((nvcap, program))
+}
+
+/// Attaches to a target that waits; it goes on when nvcap follows it. What nvcap and the target came to.
+pub fn attached(mode: &Mode, way: Way, tracer: Command) -> Result<(Ended, Ended)> {
+    attached_by(mode, way, tracer, Running::start)
+}
+
+/// The same; `start` starts nvcap.
+pub fn attached_by(
+    mode: &Mode,
+    way: Way,
+    tracer: Command,
+    start: impl Fn(Command) -> Result<Running>,
+) -> Result<(Ended, Ended)> {
+    let (nvcap, mut program) = watched(mode, way, tracer, start)?;
+    program.go()?;
+    let program = program.end().context("the target")?;
+    Ok((nvcap.end().context("nvcap")?, program))
+}
+
+/// One mode, one way, with more options of nvcap's.
+pub fn one(mode: &'static Mode, way: Way, flags: &[&str]) -> Result<()> {
+    if way.how() == "trap" {
+        need_tracing()?;
+    }
+    let alone = untraced(mode)?;
+    let folder = Folder::new()?;
+    let trace = folder.file("trace.json");
+    let mut tracer = tracer(mode, way, &folder, &trace)?;
+    tracer.args(flags);
+    let (nvcap, out) = if way.attached() {
+        let (nvcap, program) = attached(mode, way, tracer)?;
+        unharmed(&alone, &program.out, program.status)?;
+        (nvcap, program.out)
+    } else {
+        let program = command(mode, way);
+        tracer
+            .arg("--")
+            .arg(program.get_program())
+            .args(program.get_args());
+        let nvcap = Running::start(tracer)?.end().context("nvcap")?;
+        let status = told(&nvcap, alone.status)?;
+        unharmed(&alone, &nvcap.out, status)?;
+        let out = nvcap.out.clone();
+        (nvcap, out)
+    };
+    let code = orderly(&nvcap)?;
+    ensure!(code != 1, "refused: {}", nvcap.err);
+    if std::env::var_os("HOSTILE_SHOW").is_some() {
+        let peak = nvcap.peak >> 20;
+        println!(
+            "    status {code}, {peak} MiB: {}",
+            nvcap.err.trim().replace('\n', " | ")
+        );
+    }
+    let mut truth = truth(&out)?;
+    let mut got = read(&trace).with_context(|| nvcap.err.clone())?;
+    if way.finds() {
+        (truth, got.counts) = (together(&truth), together(&got.counts));
+    }
+    honest(code, &got, mode.exact.then_some(&truth)).with_context(|| nvcap.err.clone())
+}

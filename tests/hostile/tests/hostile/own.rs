@@ -1,0 +1,241 @@
+//! nvcap itself under bad conditions: no room, no descriptors, no reader, killed at any moment.
+
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use hostile::mode::{Mode, find};
+use live::needs::need_tracing;
+use live::programs::Folder;
+use softgpu::rng::Rng;
+
+use crate::judge::{honest, orderly, read, truth, unharmed};
+use crate::modes::{Way, attached, attached_by, one, tracer, untraced};
+use crate::run::Running;
+
+fn mode(name: &str) -> Result<&'static Mode> {
+    find(name).with_context(|| format!("no mode {name}"))
+}
+
+fn both(test: impl Fn(Way) -> Result<()>) -> Result<()> {
+    need_tracing()?;
+    for way in [Way::TrapAttached, Way::ObserveAttached] {
+        test(way).with_context(|| way.name())?;
+    }
+    Ok(())
+}
+
+/// Attached, with one thing changed of nvcap. A refusal is an answer; else the trace is held against the truth.
+fn changed(name: &str, way: Way, change: impl FnOnce(&mut Command)) -> Result<()> {
+    let mode = mode(name)?;
+    let folder = Folder::new()?;
+    let trace = folder.file("trace.json");
+    let mut tracer = tracer(mode, way, &folder, &trace)?;
+    change(&mut tracer);
+    let (nvcap, program) = attached(mode, way, tracer)?;
+    unharmed(&*untraced(mode)?, &program.out, program.status)?;
+    let code = orderly(&nvcap)?;
+    if code == 1 {
+        ensure!(nvcap.err.starts_with("nvcap: "), "{}", nvcap.err);
+        return Ok(());
+    }
+    let truth = truth(&program.out)?;
+    let got = read(&trace).with_context(|| nvcap.err.clone())?;
+    honest(code, &got, Some(&truth)).with_context(|| nvcap.err.clone())
+}
+
+/// A ring buffer of the smallest size, and as much as goes.
+pub fn small_buffer() -> Result<()> {
+    both(|way| {
+        changed("rings::storm", way, |c| {
+            c.arg("--buffer=64K");
+        })
+    })
+}
+
+fn limited(resource: libc::__rlimit_resource_t, most: u64) -> Result<()> {
+    both(|way| {
+        changed("ends::left_mapped", way, |command| {
+            let limit = libc::rlimit {
+                rlim_cur: most,
+                rlim_max: most,
+            };
+            let set = move || {
+                // SAFETY: the kernel reads the structure.
+                match unsafe { libc::setrlimit(resource, &limit) } {
+                    0 => Ok(()),
+                    _ => Err(std::io::Error::last_os_error()),
+                }
+            };
+            // SAFETY: one system call, between fork and exec.
+            unsafe { command.pre_exec(set) };
+        })
+    })
+}
+
+/// Few descriptors.
+pub fn few_descriptors() -> Result<()> {
+    limited(libc::RLIMIT_NOFILE, 64)
+}
+
+/// Fewer than it needs.
+pub fn no_descriptors() -> Result<()> {
+    limited(libc::RLIMIT_NOFILE, 8)
+}
+
+/// Little address space.
+pub fn little_memory() -> Result<()> {
+    limited(libc::RLIMIT_AS, 1 << 30)
+}
+
+/// No more processes, where the kernel holds nvcap's user to that.
+pub fn few_processes() -> Result<()> {
+    limited(libc::RLIMIT_NPROC, 1)
+}
+
+/// Running processes are stopped at their end, too; or no process is.
+pub fn stop_at_exit() -> Result<()> {
+    for (way, which) in [
+        (Way::ObserveAttached, "always"),
+        (Way::ObserveAttached, "never"),
+        (Way::Observe, "always"),
+        (Way::Observe, "never"),
+    ] {
+        for name in [
+            "ends::left_mapped",
+            "ends::sigkill",
+            "ends::first_thread_ends",
+        ] {
+            let flag = format!("--stop-at-exit={which}");
+            one(mode(name)?, way, &[&flag]).with_context(|| format!("{name} {way:?} {which}"))?;
+        }
+    }
+    Ok(())
+}
+
+/// Nobody takes what it writes: its standard output is closed, or its reader is gone.
+pub fn output_closed() -> Result<()> {
+    both(|way| {
+        for closed in [true, false] {
+            let mode = mode("ends::left_mapped")?;
+            let folder = Folder::new()?;
+            let mut tracer = tracer(mode, way, &folder, "-".as_ref())?;
+            if closed {
+                // SAFETY: one system call, between fork and exec.
+                unsafe {
+                    tracer.pre_exec(|| {
+                        libc::close(1);
+                        Ok(())
+                    });
+                }
+            } else {
+                let (reader, writer) = std::io::pipe()?;
+                drop(reader);
+                tracer.stdout(Stdio::from(writer));
+            }
+            let (nvcap, program) = attached_by(mode, way, tracer, Running::start_with_output)?;
+            unharmed(&*untraced(mode)?, &program.out, program.status)?;
+            let code = nvcap.status.code();
+            let words = format!("closed {closed}: {}: {}", nvcap.status, nvcap.err);
+            ensure!(
+                code != Some(101) && !nvcap.err.contains("panicked"),
+                "{words}"
+            );
+            // Its reader's end is an end like any other (`| head`): SIGPIPE, or a status that says so.
+            ensure!(code.is_some() || !closed, "{words}");
+        }
+        Ok(())
+    })
+}
+
+/// Killed at twenty moments: the target comes to its end as if nobody had looked.
+pub fn killed() -> Result<()> {
+    let mut rng = Rng::new(&[7, 1]);
+    let moments: Vec<(u64, i32)> = (0..20)
+        .map(|_| {
+            let signal = rng.pick(&[libc::SIGKILL, libc::SIGTERM, libc::SIGINT]);
+            (rng.below(60), signal)
+        })
+        .collect();
+    both(|way| {
+        let mode = mode("signals::timers")?;
+        for (moment, signal) in &moments {
+            let folder = Folder::new()?;
+            let trace = folder.file("trace.json");
+            let tracer = tracer(mode, way, &folder, &trace)?;
+            let (nvcap, mut program) = crate::modes::watched(mode, way, tracer, Running::start)?;
+            program.go()?;
+            std::thread::sleep(Duration::from_millis(*moment));
+            nvcap.signal(*signal);
+            let nvcap = nvcap.end().context("nvcap")?;
+            let program = program.end().context("the target")?;
+            unharmed(&*untraced(mode)?, &program.out, program.status)?;
+            if *signal != libc::SIGKILL {
+                orderly(&nvcap)?;
+            }
+        }
+        Ok(())
+    })
+}
+
+/// Names reach a terminal as printable characters alone, and no name makes a line of its own.
+pub fn names_as_text() -> Result<()> {
+    need_tracing()?;
+    for way in [Way::Trap, Way::Observe] {
+        for name in ["names::of_threads", "names::of_mappings"] {
+            let mode = mode(name)?;
+            let folder = Folder::new()?;
+            let text = folder.file("trace.txt");
+            let mut tracer = tracer(mode, way, &folder, &text)?;
+            let args: Vec<_> = tracer
+                .get_args()
+                .filter(|a| *a != "--json")
+                .map(Into::into)
+                .collect::<Vec<std::ffi::OsString>>();
+            let mut plain = Command::new(tracer.get_program());
+            plain
+                .args(args)
+                .arg("--")
+                .arg(crate::run::target())
+                .arg(mode.name);
+            tracer = plain;
+            let nvcap = Running::start(tracer)?.end()?;
+            orderly(&nvcap)?;
+            let written = std::fs::read(&text)?;
+            let shown = String::from_utf8(written).context("not UTF-8")?;
+            ensure!(!shown.is_empty(), "no text");
+            let bad = shown
+                .chars()
+                .find(|c| (c.is_control() && *c != '\n') || ('\u{202a}'..='\u{202e}').contains(c));
+            ensure!(bad.is_none(), "{name}: {bad:?} in the text");
+        }
+    }
+    Ok(())
+}
+
+/// The program's own file has such a name.
+pub fn names_of_programs() -> Result<()> {
+    need_tracing()?;
+    use std::os::unix::ffi::OsStrExt;
+    let mode = mode("ends::left_mapped")?;
+    for way in [Way::Trap, Way::Observe] {
+        for name in hostile::names::NAMES {
+            let folder = Folder::new()?;
+            let program = folder
+                .file("x")
+                .with_file_name(std::ffi::OsStr::from_bytes(name));
+            std::fs::hard_link(crate::run::target(), &program)
+                .or_else(|_| std::fs::copy(crate::run::target(), &program).map(drop))?;
+            let trace = folder.file("trace.json");
+            let mut tracer = tracer(mode, way, &folder, &trace)?;
+            tracer.arg("--").arg(&program).arg(mode.name);
+            let nvcap = Running::start(tracer)?.end()?;
+            unharmed(&*untraced(mode)?, &nvcap.out, untraced(mode)?.status)?;
+            let code = orderly(&nvcap)?;
+            ensure!(code == 0, "{name:?}: status {code}: {}", nvcap.err);
+            honest(code, &read(&trace)?, Some(&truth(&nvcap.out)?))?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,246 @@
+//! Which channels there are: their numbers, those that the user named wrongly, and what only looks like one.
+
+use std::collections::BTreeSet;
+use std::ffi::OsString;
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use live::programs::{Ended, Folder, Running, nvcap, softgpu};
+use serde_json::Value;
+use softgpu::layout::{Channel, DOORBELL, doorbell_page};
+
+use crate::attach::waiting;
+use crate::setup::{LIMIT, gpus, need_tracing, plan, plan_args};
+
+/// The JSON lines of a trace.
+fn lines(trace: &Path) -> Result<Vec<Value>> {
+    let text = std::fs::read_to_string(trace)?;
+    text.lines()
+        .map(|l| serde_json::from_str(l).with_context(|| l.to_owned()))
+        .collect()
+}
+
+/// The numbers of the channels, in the order in which they became known.
+fn numbers(lines: &[Value]) -> Vec<u64> {
+    let mut seen = BTreeSet::new();
+    let channels = lines.iter().filter(|l| l["type"] == "channel");
+    channels
+        .filter_map(|l| l["channel"].as_u64())
+        .filter(|n| seen.insert(*n))
+        .collect()
+}
+
+/// They count from 0 without holes, in the trace and in its ledger.
+fn expect_numbers(trace: &Path, most: u64) -> Result<()> {
+    let lines = lines(trace)?;
+    // In the order in which they became known, but where two processors told of theirs at the same time, or a search found
+    // one while the first doorbell of another was on its way.
+    let mut numbers = numbers(&lines);
+    let disorder = numbers.windows(2).filter(|w| w[0] > w[1]).count();
+    ensure!(disorder <= (numbers.len() / 10).max(2), "{numbers:?}");
+    numbers.sort_unstable();
+    ensure!(
+        numbers == (0..most).collect::<Vec<_>>(),
+        "channels {numbers:?} instead of 0 to {}",
+        most - 1
+    );
+    let ledger = lines.iter().find(|l| l["type"] == "ledger");
+    let ledger = ledger.context("no ledger")?["channels"].as_array();
+    let listed: BTreeSet<u64> = ledger
+        .into_iter()
+        .flatten()
+        .filter_map(|c| c["channel"].as_u64())
+        .collect();
+    ensure!(
+        listed.iter().all(|n| *n < most),
+        "the ledger's channels: {listed:?}"
+    );
+    Ok(())
+}
+
+fn json(trace: &Path) -> Vec<OsString> {
+    vec!["--json".into(), "-o".into(), trace.into()]
+}
+
+/// nvcap on a command, with these channels.
+fn traced(trace: &Path, channels: &Path, command: &[OsString]) -> Result<Ended> {
+    let mut args = json(trace);
+    args.extend(["--channels".into(), channels.into(), "--".into()]);
+    args.extend_from_slice(command);
+    Running::start(&nvcap()?, args)?.end(LIMIT)
+}
+
+/// Of a command whose programs are executed one after the other: only those that have channels count.
+pub fn numbers_after_exec() -> Result<()> {
+    need_tracing()?;
+    let folder = Folder::new()?;
+    let trace = folder.file("trace.json");
+    let plan = plan(81, 200);
+    let gpu = softgpu()?;
+    let script = format!(
+        "/bin/true; exec {} {} --exec=1",
+        gpu.display(),
+        plan_args(&plan).join(" ")
+    );
+    let command: Vec<OsString> = vec!["/bin/sh".into(), "-c".into(), script.into()];
+    traced(&trace, &folder.channels()?, &command)?.expect_code(0)?;
+    expect_numbers(&trace, 2 * plan.channels.len() as u64)
+}
+
+/// The doorbells of all GPUs: what a trace without a driver needs where channels are found.
+fn doorbells() -> Vec<OsString> {
+    let word = |gpu| format!("--doorbell={:#x}", doorbell_page(gpu, 1) + DOORBELL).into();
+    (0..gpus()).map(word).collect()
+}
+
+/// nvcap attached to a process whose channels nobody names.
+fn attached(gpu: &Running, trace: &Path) -> Result<Running> {
+    let mut args = json(trace);
+    args.extend(doorbells());
+    args.extend(["-p".into(), gpu.pid().to_string().into()]);
+    let mut nvcap = Running::start(&nvcap()?, args)?;
+    nvcap.wait_until("watching", Duration::from_secs(20), |r| {
+        r.stderr().contains("attached")
+    })?;
+    Ok(nvcap)
+}
+
+/// Of a process that nvcap was attached to: the channels that are used, and no unused slot beside them.
+pub fn numbers_when_attached() -> Result<()> {
+    need_tracing()?;
+    let folder = Folder::new()?;
+    let trace = folder.file("trace.json");
+    let mut plan = plan(82, 400);
+    plan.channels = Channel::first(6, gpus());
+    let mut gpu = waiting(&plan, &["--files", "--threads=2", "--before-wait=3"])?;
+    let nvcap = attached(&gpu, &trace)?;
+    gpu.write(b"g")?;
+    gpu.end(LIMIT)?.expect_code(0)?;
+    nvcap.end(LIMIT)?.expect_code(0)?;
+    expect_numbers(&trace, 6)
+}
+
+/// Copies of rings in memory that was given up are no channels, however often a doorbell is rung for a channel that is
+/// not known. That doorbell is told.
+pub fn remains_are_none() -> Result<()> {
+    remains(&[])
+}
+
+/// Nor is the last of them when the others are given up, though it is then alone, as the channel that is not known is.
+pub fn the_last_remains_are_none() -> Result<()> {
+    remains(&["--remains-shrink"])
+}
+
+fn remains(more: &[&str]) -> Result<()> {
+    need_tracing()?;
+    let folder = Folder::new()?;
+    let trace = folder.file("trace.json");
+    let mut plan = plan(83, 400);
+    plan.channels = Channel::first(6, gpus());
+    let mut args = vec!["--files", "--threads=2", "--before-wait=3", "--remains=100"];
+    args.extend(more);
+    let mut gpu = waiting(&plan, &args)?;
+    let nvcap = attached(&gpu, &trace)?;
+    gpu.write(b"g")?;
+    gpu.end(LIMIT)?.expect_code(0)?;
+    let ended = nvcap.end(LIMIT)?;
+    ended.expect_code(3)?;
+    ensure!(ended.stderr.contains("unknown channel"), "{}", ended.stderr);
+    expect_numbers(&trace, 6)
+}
+
+/// The channels file of the software GPU with other doorbells: `of` makes a doorbell's address of a GPU's first one.
+fn misnamed(folder: &Folder, of: impl Fn(u64) -> u64) -> Result<std::path::PathBuf> {
+    let right = std::fs::read_to_string(folder.channels()?)?;
+    let mut text: String = right
+        .lines()
+        .filter(|l| l.starts_with("channel"))
+        .map(|l| format!("{l}\n"))
+        .collect();
+    for gpu in 0..gpus() {
+        let address = of(doorbell_page(gpu, 0) + DOORBELL);
+        text.push_str(&format!("doorbell addr={address:#x} gpu={gpu}\n"));
+    }
+    let path = folder.file("misnamed.txt");
+    std::fs::write(&path, text)?;
+    Ok(path)
+}
+
+/// The doorbells that the user named are not those that are rung. What the rings hold is fetched by looks at them; that it
+/// may not be all is told.
+fn wrong_doorbell(of: impl Fn(u64) -> u64, why: &str, exec: &str) -> Result<()> {
+    need_tracing()?;
+    let folder = Folder::new()?;
+    let trace = folder.file("trace.json");
+    let plan = plan(84, 2000);
+    let mut command: Vec<OsString> = vec![softgpu()?.into()];
+    command.extend(plan_args(&plan).into_iter().map(OsString::from));
+    command.extend(["--linger-ms=600".into(), exec.into()]);
+    let ended = traced(&trace, &misnamed(&folder, of)?, &command)?;
+    ended.expect_code(3)?;
+    let lines = lines(&trace)?;
+    let ledger = lines.iter().find(|l| l["type"] == "ledger");
+    let ledger = ledger.context("no ledger")?;
+    let text = ledger.to_string();
+    ensure!(
+        text.contains("none of the doorbells given was rung") && text.contains(why),
+        "{text}"
+    );
+    let images = if exec == "--exec=1" { 2 } else { 1 };
+    ensure!(ledger["entries"] == 2000 * images, "{text}");
+    Ok(())
+}
+
+/// It is mapped, and another is rung.
+pub fn wrong_doorbell_rung() -> Result<()> {
+    wrong_doorbell(|address| address, "is another", "--exec=0")
+}
+
+/// It is not mapped; and the program executes itself.
+pub fn wrong_doorbell_not_mapped() -> Result<()> {
+    wrong_doorbell(
+        |address| address + 0x100_0000_0000,
+        "is not mapped",
+        "--exec=1",
+    )
+}
+
+/// Of a program that ends at once, what was submitted is gone: that is told too.
+pub fn wrong_doorbell_short() -> Result<()> {
+    need_tracing()?;
+    let folder = Folder::new()?;
+    let trace = folder.file("trace.json");
+    let command: Vec<OsString> = vec![softgpu()?.into(), "--submissions=2000".into()];
+    traced(&trace, &misnamed(&folder, |a| a)?, &command)?.expect_code(3)
+}
+
+/// Nothing of what the user named was ever there.
+pub fn never_there() -> Result<()> {
+    need_tracing()?;
+    let folder = Folder::new()?;
+    let trace = folder.file("trace.json");
+    let ended = traced(&trace, &folder.channels()?, &["/bin/true".into()])?;
+    ended.expect_code(3)?;
+    let text = std::fs::read_to_string(&trace)?;
+    ensure!(
+        text.contains("none of the channels given was there"),
+        "{text}"
+    );
+    Ok(())
+}
+
+/// Nor does the trap hold more of a hostile ring than observing does.
+pub fn memory_is_bounded() -> Result<()> {
+    need_tracing()?;
+    let folder = Folder::new()?;
+    let options = ["--channels".into(), folder.channels()?.into()];
+    let ended = crate::observe::claimed(&options)?;
+    ended.expect_code(3)?;
+    ensure!(
+        ended.stderr.contains("could not be read"),
+        "{}",
+        ended.stderr
+    );
+    Ok(())
+}

@@ -1,0 +1,177 @@
+//! Where something outside nvcap is used up or does not answer: the ring buffer is full, nobody reads the output, there is
+//! no room for more. nvcap says so and ends in time, with its ledger.
+
+use std::ffi::OsString;
+use std::io::{BufRead, BufReader, Read};
+use std::process::{Child, Command, Stdio};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use live::programs::{Ended, Folder, Running, nvcap, softgpu};
+
+use crate::attach::{attach, waiting};
+use crate::setup::{LIMIT, need_tracing, plan, plan_args};
+
+/// Longest that nvcap may take to notice that all it traces has ended.
+const NOTICED: Duration = Duration::from_secs(20);
+/// Enough threads that their records fill what captures leave of the ring buffer.
+const THREADS: [&str; 2] = ["--threads=4", "--churn=3"];
+const SLOW: &str = "--sleep-us=1000";
+
+/// It ended by itself, and said that records of the driver were dropped.
+fn dropped(ended: &Ended) -> Result<()> {
+    ended.expect_code(3)?;
+    let said = format!("{}{}", ended.stdout, ended.stderr);
+    ensure!(
+        said.contains("driver (ioctls, mappings, processes)"),
+        "nothing of dropped records: {said}"
+    );
+    Ok(())
+}
+
+/// The end of an attached process did not fit into the ring buffer.
+pub fn end_not_told() -> Result<()> {
+    need_tracing()?;
+    let folder = Folder::new()?;
+    let trace = folder.file("trace.json");
+    let mut gpu = waiting(&plan(61, 3000), &THREADS)?;
+    let flags: Vec<OsString> = vec!["--buffer=64K".into()];
+    let nvcap = attach(gpu.pid(), &trace, folder.channels()?, &flags)?;
+    nvcap.signal(libc::SIGSTOP)?;
+    gpu.write(b"g")?;
+    gpu.end(LIMIT)?.expect_code(0)?;
+    nvcap.signal(libc::SIGCONT)?;
+    let mut ended = nvcap.end(NOTICED)?;
+    ended.stdout = std::fs::read_to_string(&trace)?;
+    dropped(&ended)
+}
+
+/// Nor did that of the command, whose status nvcap has.
+pub fn command_s_end_not_told() -> Result<()> {
+    need_tracing()?;
+    let folder = Folder::new()?;
+    let mut args: Vec<OsString> = vec!["-q".into(), "--buffer=64K".into()];
+    args.extend(["--channels".into(), folder.channels()?.into()]);
+    args.extend(["--".into(), softgpu()?.into()]);
+    args.extend(plan_args(&plan(62, 3000)).into_iter().map(OsString::from));
+    args.extend(THREADS.map(OsString::from));
+    args.push("--sleep-us=500".into());
+    let mut nvcap = Running::start(&nvcap()?, args)?;
+    nvcap.wait_for_line("ready")?;
+    nvcap.signal(libc::SIGSTOP)?;
+    nvcap.wait_until_said("done image=0", LIMIT)?;
+    std::thread::sleep(Duration::from_millis(300));
+    nvcap.signal(libc::SIGCONT)?;
+    dropped(&nvcap.end(NOTICED)?)
+}
+
+/// An nvcap whose standard output nobody reads, attached to `gpu`; and what it says on standard error, from then on.
+fn unread(gpu: &Running, folder: &Folder) -> Result<(Child, JoinHandle<String>)> {
+    let mut nvcap = Command::new(nvcap()?)
+        .args(["-vv", "-p", &gpu.pid().to_string(), "--channels"])
+        .arg(folder.channels()?)
+        .env(nvcap::source::memory::devices::BY_NAME, "1")
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()?;
+    let mut lines = BufReader::new(nvcap.stderr.take().context("no standard error")?);
+    let mut first = String::new();
+    lines.read_line(&mut first)?;
+    ensure!(first.contains("attached"), "{first}");
+    let said = std::thread::spawn(move || {
+        let mut said = String::new();
+        let _ = lines.read_to_string(&mut said);
+        said
+    });
+    Ok((nvcap, said))
+}
+
+/// Nobody reads standard output. The program is not kept, nvcap holds no more than it says, one signal ends it whether or
+/// not the program still runs, and it tells what it did not write.
+pub fn output_not_read() -> Result<()> {
+    need_tracing()?;
+    for (signal, pace) in [(libc::SIGINT, "--sleep-us=0"), (libc::SIGTERM, SLOW)] {
+        let folder = Folder::new()?;
+        let mut gpu = waiting(&plan(63, 5000), &["--threads=2", pace])?;
+        let (mut nvcap, said) = unread(&gpu, &folder)?;
+        gpu.write(b"g")?;
+        if pace == SLOW {
+            std::thread::sleep(Duration::from_millis(1500));
+            ensure!(gpu.runs(), "the software GPU ended too early for this test");
+        } else {
+            gpu.wait_until("done", LIMIT, |r| r.stdout().contains("done image=0"))?;
+            std::thread::sleep(Duration::from_millis(500));
+        }
+        ensure!(
+            nvcap.try_wait()?.is_none(),
+            "it ended while its output was not read"
+        );
+        // SAFETY: the process is our child and not reaped yet, so its id is its own.
+        unsafe { libc::kill(nvcap.id() as libc::pid_t, signal) };
+        let start = Instant::now();
+        let status = loop {
+            if let Some(status) = nvcap.try_wait()? {
+                break status;
+            }
+            if start.elapsed() > Duration::from_secs(10) {
+                nvcap.kill()?;
+                nvcap.wait()?;
+                bail!("{pace}: signal {signal} did not end it within 10 s");
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        };
+        let said = said.join().unwrap_or_default();
+        ensure!(status.code() == Some(3), "{pace}: {status}: {said}");
+        for words in ["is not read", "captured but not written out", "INCOMPLETE"] {
+            ensure!(said.contains(words), "{pace}: no {words:?} in: {said}");
+        }
+        let ended = gpu.end(LIMIT)?;
+        ended.expect_code(0)?;
+    }
+    Ok(())
+}
+
+/// More channels over a trace's life than there is room for at once: those of programs that have ended make room.
+pub fn more_channels_than_room() -> Result<()> {
+    need_tracing()?;
+    let folder = Folder::new()?;
+    let file = folder.channels()?;
+    let text = std::fs::read_to_string(&file)?;
+    let each = text.lines().filter(|l| l.starts_with("channel")).count();
+    let programs = 1 + 8192 / each + 50;
+    let gpu = softgpu()?;
+    let trace = folder.file("trace.json");
+    let script = format!(
+        "for i in $(seq {programs}); do sleep 0.02; done; exec {} --submissions=300",
+        gpu.display()
+    );
+    let mut args: Vec<OsString> = vec!["-q".into(), "--json".into(), "-o".into()];
+    args.extend([trace.clone().into(), "--channels".into(), file.into()]);
+    args.extend(["--".into(), "/bin/sh".into(), "-c".into(), script.into()]);
+    let ended = Running::start(&nvcap()?, args)?.end(LIMIT)?;
+    ended.expect_code(0)?;
+    let ledger: serde_json::Value = serde_json::from_str(&std::fs::read_to_string(&trace)?)?;
+    ensure!(ledger["submissions"] == 300, "{}", ledger["submissions"]);
+    Ok(())
+}
+
+/// There is no room for the output: the trace goes on, and what was not written is counted and told.
+pub fn output_is_full() -> Result<()> {
+    need_tracing()?;
+    let folder = Folder::new()?;
+    let ended = Command::new(nvcap()?)
+        .args(["-o", "-", "--channels"])
+        .arg(folder.channels()?)
+        .arg("--")
+        .arg(softgpu()?)
+        .arg("--submissions=300")
+        .env(nvcap::source::memory::devices::BY_NAME, "1")
+        .env_remove("SUDO_UID")
+        .stdout(std::fs::File::options().write(true).open("/dev/full")?)
+        .output()?;
+    let said = String::from_utf8_lossy(&ended.stderr);
+    ensure!(ended.status.code() == Some(3), "{}: {said}", ended.status);
+    ensure!(said.contains("cannot write to standard output"), "{said}");
+    Ok(())
+}

@@ -1,0 +1,302 @@
+//! `nvcap --how observe` and the end of what it observes: the last look at a standstill, and what is said where there is
+//! none. Nothing here may be complete with something missing.
+
+use std::ffi::OsString;
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use live::programs::{Ended, Folder, Running, nvcap, softgpu};
+use live::verify::{Expected, Extent, verify};
+use softgpu::plan::Plan;
+
+use crate::observe::{FILES, Observed, counted, options};
+use crate::setup::{LIMIT, expect_result, plan, plan_args};
+
+/// The time that a context takes to make, of the fastest.
+const SETTLE: &str = "--settle-ms=25";
+
+/// As a CUDA program does that does not destroy its context.
+const LEAVE: &str = "--leave-mapped";
+
+fn words<'a>(words: impl IntoIterator<Item = &'a str>) -> Vec<OsString> {
+    words.into_iter().map(OsString::from).collect()
+}
+
+/// Runs the plan as a command under `nvcap --how observe`, with no time to spare at its end.
+fn short(plan: &Plan, args: &[&str], flags: &[&str]) -> Result<Observed> {
+    let folder = Folder::new()?;
+    let trace = folder.file("trace.json");
+    let mut command = options(&trace, &folder, args, flags)?;
+    command.extend(["--".into(), softgpu()?.into()]);
+    command.extend(plan_args(plan).into_iter().map(OsString::from));
+    command.extend(words(args.iter().copied()));
+    let ended = Running::start(&nvcap()?, command)?.end(LIMIT)?;
+    expect_result(&ended.stdout, plan).with_context(|| ended.stderr.clone())?;
+    Ok(Observed::new(ended, trace, folder))
+}
+
+/// A program that lives for a few milliseconds is seen whole, each time.
+pub fn short_commands() -> Result<()> {
+    for n in 0..25 {
+        let plan = plan(100 + n, 20);
+        for args in [
+            &[FILES, LEAVE, "--threads=1"][..],
+            &[FILES, LEAVE, "--threads=8"],
+            &[LEAVE, "--threads=1"],
+        ] {
+            let observed = short(&plan, args, &[])?;
+            observed
+                .ended
+                .expect_code(0)
+                .with_context(|| format!("{args:?}"))?;
+            let report = verify(&observed.trace, &Expected::whole(plan.clone()))?;
+            report.expect_complete()?;
+        }
+    }
+    Ok(())
+}
+
+/// One that undoes its mappings and ends at once may have been missed, in part or whole: which is said.
+pub fn short_commands_that_unmap() -> Result<()> {
+    for n in 0..10 {
+        let plan = plan(200 + n, 20);
+        // A context takes longer to make than nvcap looks away (CONTEXT_NS in observe/discover.rs).
+        for args in [&[FILES, "--threads=1", SETTLE][..], &["--threads=1"]] {
+            let observed = short(&plan, args, &[])?;
+            match observed.ended.code()? {
+                0 => {
+                    verify(&observed.trace, &Expected::whole(plan.clone()))?.expect_complete()?;
+                }
+                _ => {
+                    counted(&observed, plan.clone())?;
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The same where nothing is stopped: nothing was seen to the end.
+pub fn never_stopped() -> Result<()> {
+    for n in 0..10 {
+        let plan = plan(300 + n, 20);
+        for args in [&[FILES, LEAVE, "--threads=1"][..], &[LEAVE, "--threads=1"]] {
+            let observed = short(&plan, args, &["--stop-at-exit=never"])?;
+            ensure!(observed.ended.code()? == 3, "{:?}", observed.ended);
+            counted(&observed, plan.clone())?;
+        }
+    }
+    Ok(())
+}
+
+/// Where a process comes to its end by itself or is killed, in the middle of what it does: all it did is seen.
+pub fn killed_commands() -> Result<()> {
+    for signal in [libc::SIGKILL, libc::SIGTERM, libc::SIGABRT] {
+        let plan = plan(400, 200_000);
+        let folder = Folder::new()?;
+        let trace = folder.file("trace.json");
+        let args = [FILES, LEAVE, "--threads=4", "--sleep-us=500"];
+        let mut command = options(&trace, &folder, &args, &[])?;
+        command.extend(["--exit-with-child".into(), "--".into(), softgpu()?.into()]);
+        command.extend(plan_args(&plan).into_iter().map(OsString::from));
+        command.extend(words(args));
+        let mut nvcap = Running::start(&nvcap()?, command)?;
+        nvcap.wait_until_said("ready", LIMIT)?;
+        std::thread::sleep(Duration::from_millis(300));
+        let said = nvcap.stdout();
+        let pid: i32 = said
+            .lines()
+            .find_map(|l| l.strip_prefix("pid ")?.parse().ok())
+            .context("no pid")?;
+        // SAFETY: sends a signal to a process that this test has started.
+        unsafe { libc::kill(pid, signal) };
+        let ended = nvcap.end(LIMIT)?;
+        ended.expect_code(128 + signal)?;
+        let report = verify(&trace, &Expected::part(plan, Extent::Part))?;
+        report.expect_complete()?;
+        ensure!(report.submissions > 500, "{report:?}");
+    }
+    Ok(())
+}
+
+fn shell(script: &str, flags: &[&str], trace: &Path) -> Result<Ended> {
+    let mut args = words(["--how=observe", "--json", "--exit-with-child", "-o"]);
+    args.push(trace.into());
+    args.extend(words(flags.iter().copied()));
+    args.extend(words(["--", "/bin/sh", "-c", script]));
+    Running::start(&nvcap()?, args)?.end(LIMIT)
+}
+
+/// Signals, job control and statuses pass through the one who traces.
+pub fn signals_pass() -> Result<()> {
+    let folder = Folder::new()?;
+    let trace = folder.file("trace.json");
+    let own = "trap 'exit 9' USR1; kill -USR1 $$; sleep 5; exit 1";
+    shell(own, &[], &trace)?.expect_code(9)?;
+    // It stops itself, and its child lets it go on.
+    let stopped = "(sleep 0.3; kill -CONT $$) & kill -STOP $$; wait; exit 8";
+    let begun = std::time::Instant::now();
+    shell(stopped, &[], &trace)?.expect_code(8)?;
+    ensure!(
+        begun.elapsed() > Duration::from_millis(250),
+        "it did not stop"
+    );
+    shell("kill -KILL $$", &[], &trace)?.expect_code(128 + libc::SIGKILL)?;
+    shell("exit 7", &[], &trace)?.expect_code(7)?;
+    // A child of many, and one that is left behind.
+    let many = "for i in 1 2 3 4 5 6 7 8 9 10; do /bin/true & done; wait; exit 6";
+    shell(many, &[], &trace)?.expect_code(6)?;
+    shell("sleep 0.2 & exit 5", &[], &trace)?.expect_code(5)
+}
+
+/// Children that a shell makes are seen whole, each to its own end.
+pub fn children() -> Result<()> {
+    let gpu = softgpu()?;
+    let folder = Folder::new()?;
+    let trace = folder.file("trace.json");
+    let plan = plan(500, 20);
+    let one = format!(
+        "{} {} {FILES} {LEAVE} --threads=1",
+        gpu.display(),
+        plan_args(&plan).join(" ")
+    );
+    for script in [
+        format!("{one} & {one} & wait"),
+        format!("{one}; {one}; {one}"),
+        format!("exec {one}"),
+        format!("({one} &) ; sleep 0.2"),
+    ] {
+        let ended = shell(&script, &[], &trace)?;
+        ended.expect_code(0).with_context(|| script.clone())?;
+        let runs = ended.stdout.matches("done image=0").count();
+        let text = std::fs::read_to_string(&trace)?;
+        let ledger: serde_json::Value =
+            serde_json::from_str(text.lines().last().context("an empty trace")?)?;
+        ensure!(
+            ledger["submissions"] == 20 * runs as u64 && ledger["complete"] == true,
+            "{script}: {ledger}"
+        );
+    }
+    Ok(())
+}
+
+/// nvcap is killed: what it traced goes on, whether it ran or stood.
+pub fn nvcap_killed() -> Result<()> {
+    let plan = plan(600, 3000);
+    let folder = Folder::new()?;
+    for round in 0..5 {
+        let trace = folder.file(&format!("trace{round}.json"));
+        let done = folder.file(&format!("done{round}"));
+        let mut args = words(["--how=observe", "-q", "-o"]);
+        args.push(trace.into());
+        let script = format!(
+            "{} {} {FILES} --threads=4 --sleep-us=300; for i in 1 2 3; do /bin/true; done; touch {}",
+            softgpu()?.display(),
+            plan_args(&plan).join(" "),
+            done.display()
+        );
+        args.extend(words(["--", "/bin/sh", "-c", &script]));
+        let mut nvcap = Running::start(&nvcap()?, args)?;
+        nvcap.wait_until_said("ready", LIMIT)?;
+        std::thread::sleep(Duration::from_millis(20 * round));
+        nvcap.signal(libc::SIGKILL)?;
+        let begun = std::time::Instant::now();
+        while !done.exists() {
+            ensure!(
+                begun.elapsed() < LIMIT,
+                "the command did not come to its end"
+            );
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+    Ok(())
+}
+
+/// A running process is stopped at its end where that is asked for.
+pub fn attached() -> Result<()> {
+    for n in 0..5 {
+        let plan = plan(700 + n, 4000);
+        let folder = Folder::new()?;
+        let trace = folder.file("trace.json");
+        let args = [FILES, LEAVE, "--threads=2", "--sleep-us=50"];
+        let mut gpu = crate::attach::waiting(&plan, &args)?;
+        let mut command = options(&trace, &folder, &args, &["--stop-at-exit=always"])?;
+        command.extend(["-p".into(), gpu.pid().to_string().into()]);
+        let mut nvcap = Running::start(&nvcap()?, command)?;
+        nvcap.wait_until("attached", LIMIT, |n| n.stderr().contains("attached"))?;
+        gpu.write(b"g")?;
+        gpu.end(LIMIT)?.expect_code(0)?;
+        let ended = nvcap.end(LIMIT)?;
+        if ended.code()? == 3 && ended.stderr.contains("missing") {
+            continue; // A lap, on a machine that is busy.
+        }
+        ended.expect_code(0)?;
+        let report = verify(&trace, &Expected::part(plan, Extent::Part))?;
+        report.expect_complete()?;
+        ensure!(report.submissions > 3900, "{}", report.submissions);
+    }
+    Ok(())
+}
+
+/// Channels that the user names and that are none.
+pub fn channels_that_are_none() -> Result<()> {
+    let folder = Folder::new()?;
+    let plan = plan(800, 2000);
+    let right = std::fs::read_to_string(folder.channels()?)?;
+    let line = right
+        .lines()
+        .find(|l| l.starts_with("channel "))
+        .context("no channel")?;
+    let with = |key: &str, value: &str| -> String {
+        line.split_whitespace()
+            .map(|w| match w.split_once('=') {
+                Some((k, _)) if k == key => format!("{key}={value} "),
+                _ => format!("{w} "),
+            })
+            .collect()
+    };
+    for (text, said) in [
+        (with("ring", "0x10000"), "mapped"),
+        (with("userd", "0x10000"), "mapped"),
+        (with("entries", "2"), "GP_PUT"),
+    ] {
+        let file = folder.file("wrong.txt");
+        std::fs::write(&file, &text)?;
+        let trace = folder.file("trace.json");
+        let mut args = words(["--how=observe", "--json", "-o"]);
+        args.push(trace.clone().into());
+        args.extend(["--channels".into(), file.clone().into()]);
+        let mut launched = args.clone();
+        launched.extend(["--".into(), softgpu()?.into()]);
+        launched.extend(plan_args(&plan).into_iter().map(OsString::from));
+        launched.extend(words([LEAVE, "--threads=1", "--sleep-us=20"]));
+        let ended = Running::start(&nvcap()?, launched)?.end(LIMIT)?;
+        let shown = std::fs::read_to_string(&trace)?;
+        ensure!(
+            ended.code()? == 3 && shown.contains("was not followed") && shown.contains(said),
+            "{text}: {ended:?}"
+        );
+        let args_of_gpu = ["--threads=1", "--before-wait=100"];
+        let gpu = crate::attach::waiting(&plan, &args_of_gpu)?;
+        args.extend(["-p".into(), gpu.pid().to_string().into()]);
+        let ended = Running::start(&nvcap()?, args)?.end(LIMIT)?;
+        ensure!(
+            ended.code()? == 1 && ended.stderr.contains("channels-file.md"),
+            "{text}: {ended:?}"
+        );
+    }
+    for odd in [with("ring", "0x200600004"), with("userd", "0x200602008")] {
+        let file = folder.file("odd.txt");
+        std::fs::write(&file, odd)?;
+        let mut args = words(["--how=observe", "--channels"]);
+        args.push(file.into());
+        args.extend(words(["--", "/bin/true"]));
+        let ended = Running::start(&nvcap()?, args)?.end(LIMIT)?;
+        ensure!(
+            ended.code()? == 1 && ended.stderr.contains("multiple"),
+            "{ended:?}"
+        );
+    }
+    Ok(())
+}

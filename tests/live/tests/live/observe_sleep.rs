@@ -1,0 +1,133 @@
+//! `nvcap --how observe` of processes that sleep: they cost next to nothing, and what they do when they wake is seen.
+
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use live::harness::not_run;
+use live::programs::{Folder, Running, nvcap};
+use live::verify::{Expected, Extent, verify};
+use softgpu::layout::Channel;
+use softgpu::plan::Plan;
+
+use crate::attach::waiting;
+use crate::observe::{FILES, LINGER, options};
+use crate::setup::{LIMIT, expect_result, gpus, plan};
+
+/// Until a process is taken to sleep, with time to spare.
+const ASLEEP: Duration = Duration::from_millis(2500);
+
+/// CPU time of all threads of a process, ns.
+fn cpu_of(pid: u32) -> Result<u64> {
+    let mut sum = 0;
+    for task in std::fs::read_dir(format!("/proc/{pid}/task"))? {
+        let text = std::fs::read_to_string(task?.path().join("schedstat"))?;
+        let first = text.split_whitespace().next().context("no schedstat")?;
+        sum += first.parse::<u64>()?;
+    }
+    Ok(sum)
+}
+
+/// An nvcap that observes `gpu`, which sleeps, for long enough to have found that out.
+fn of_sleeper(gpu: &Running, trace: &Path, folder: &Folder, flags: &[&str]) -> Result<Running> {
+    let mut command = options(trace, folder, &[FILES], flags)?;
+    command.extend(["-p".into(), gpu.pid().to_string().into()]);
+    let mut nvcap = Running::start(&nvcap()?, command)?;
+    nvcap.wait_until("attached", LIMIT, |n| n.stderr().contains("attached"))?;
+    std::thread::sleep(ASLEEP);
+    Ok(nvcap)
+}
+
+fn need_perf_events() -> Result<()> {
+    let level = std::fs::read_to_string("/proc/sys/kernel/perf_event_paranoid").unwrap_or_default();
+    // SAFETY: reads an id.
+    if unsafe { libc::geteuid() } != 0 && level.trim().parse::<i32>().unwrap_or(4) > 2 {
+        return not_run(format!(
+            "not root, and kernel.perf_event_paranoid is {level}"
+        ));
+    }
+    Ok(())
+}
+
+/// From sleep to full speed at once, three times; and what it costs to wait for that.
+pub fn wakes_up() -> Result<()> {
+    need_perf_events()?;
+    for (seed, sleep) in [(901, "--sleep-us=0"), (902, "--sleep-us=20")] {
+        let mut plan: Plan = plan(seed, 3000);
+        plan.channels = Channel::first(4, gpus());
+        let folder = Folder::new()?;
+        let trace = folder.file("trace.json");
+        let before = 20;
+        let mut gpu = waiting(
+            &plan,
+            &[FILES, "--threads=2", sleep, LINGER, "--before-wait=20"],
+        )?;
+        let nvcap = of_sleeper(&gpu, &trace, &folder, &[])?;
+        let used = cpu_of(nvcap.pid())?;
+        std::thread::sleep(Duration::from_secs(2));
+        let used = cpu_of(nvcap.pid())? - used;
+        // Measured: 0.05 % of a core; this machine may be busy.
+        ensure!(used < 10_000_000, "{used} ns of CPU time in 2 s");
+        gpu.write(b"g")?;
+        let gpu = gpu.end(LIMIT)?;
+        expect_result(&gpu.stdout, &plan)?;
+        let ended = nvcap.end(LIMIT)?;
+        let extent = match ended.code()? {
+            0 => Extent::From(before),
+            // At full speed a ring may lap, which is then counted.
+            _ => Extent::Holes,
+        };
+        let report = verify(&trace, &Expected::part(plan, extent))?;
+        let ledger = report.ledger.as_ref().context("no ledger")?;
+        let gaps = ledger["gaps"].as_u64().unwrap_or(0);
+        ensure!(
+            report.entries + gaps >= 3000 - 4 * before,
+            "{} shown and {gaps} missing: {ended:?}",
+            report.entries
+        );
+        ensure!(sleep == "--sleep-us=0" || gaps == 0, "{gaps} missing");
+    }
+    Ok(())
+}
+
+/// It submits a little now and then, and sleeps for long between: nothing is missed.
+pub fn naps() -> Result<()> {
+    need_perf_events()?;
+    let mut plan = plan(903, 8);
+    plan.channels = Channel::first(2, gpus());
+    let folder = Folder::new()?;
+    let trace = folder.file("trace.json");
+    let args = [FILES, "--threads=1", "--sleep-us=1600000", LINGER];
+    let mut gpu = waiting(&plan, &args)?;
+    let nvcap = of_sleeper(&gpu, &trace, &folder, &[])?;
+    gpu.write(b"g")?;
+    gpu.end(LIMIT)?.expect_code(0)?;
+    nvcap.end(LIMIT)?.expect_code(0)?;
+    verify(&trace, &Expected::part(plan, Extent::From(1)))?.expect_complete()
+}
+
+/// One that is killed while it sleeps, or as soon as it has woken, is not called complete without a look.
+pub fn killed_in_its_sleep() -> Result<()> {
+    need_perf_events()?;
+    for round in 0..3 {
+        let mut plan = plan(910 + round, 2000);
+        plan.channels = Channel::first(1, gpus());
+        let folder = Folder::new()?;
+        let trace = folder.file("trace.json");
+        let mut gpu = waiting(&plan, &[FILES, "--threads=1"])?;
+        let nvcap = of_sleeper(&gpu, &trace, &folder, &[])?;
+        if round > 0 {
+            gpu.write(b"g")?;
+        }
+        gpu.signal(libc::SIGKILL)?;
+        let ended = nvcap.end(LIMIT)?;
+        ended.expect_code(3)?;
+        ensure!(
+            ended.stderr.contains("not seen") || round > 0,
+            "{}",
+            ended.stderr
+        );
+        verify(&trace, &Expected::part(plan, Extent::Holes))?;
+    }
+    Ok(())
+}

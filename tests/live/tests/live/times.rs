@@ -1,0 +1,103 @@
+//! The order of times: what is shown comes by time, or says that it does not (docs/output.md).
+
+use std::ffi::OsString;
+
+use anyhow::{Context as _, Result, ensure};
+use live::programs::{Folder, Running, nvcap, softgpu};
+use serde_json::Value;
+
+use crate::setup::{LIMIT, need_tracing, plan, plan_args};
+
+/// Traces eight threads, and returns the objects of submissions and of what is known beside them, in the order shown.
+fn traced(flags: &[&str]) -> Result<Vec<Value>> {
+    need_tracing()?;
+    let folder = Folder::new()?;
+    let trace = folder.file("trace.json");
+    let mut args: Vec<OsString> = flags.iter().map(OsString::from).collect();
+    args.extend([
+        "--json".into(),
+        "-o".into(),
+        trace.clone().into(),
+        "--channels".into(),
+        folder.channels()?.into(),
+        "--".into(),
+        softgpu()?.into(),
+        "--threads=8".into(),
+    ]);
+    args.extend(plan_args(&plan(61, 6000)).iter().map(OsString::from));
+    let ended = Running::start(&nvcap()?, args)?.end(LIMIT)?;
+    ensure!(
+        matches!(ended.code()?, 0 | 3 | 5),
+        "status {:?}: {}",
+        ended.status,
+        ended.stderr
+    );
+    let text = std::fs::read_to_string(&trace)?;
+    let objects: Vec<Value> = text
+        .lines()
+        .map(serde_json::from_str)
+        .collect::<Result<_, _>>()?;
+    ensure!(objects.len() > 1000, "{} objects", objects.len());
+    Ok(objects)
+}
+
+/// How many objects bear the mark; an error where one comes behind a later time without it, or with it and does not, or
+/// where a channel's positions do not rise.
+fn marked(objects: &[Value]) -> Result<usize> {
+    let (mut latest, mut marked) = (0, 0);
+    let mut next = std::collections::HashMap::new();
+    for object in objects {
+        // The ledger is of all.
+        let Some(time) = object["time_ns"]
+            .as_u64()
+            .filter(|_| object["type"] != "ledger")
+        else {
+            continue;
+        };
+        let mark = object["out_of_order"] == true;
+        ensure!(
+            mark == (time < latest),
+            "{} ns before the latest: {object}",
+            latest.saturating_sub(time)
+        );
+        marked += usize::from(mark);
+        latest = latest.max(time);
+        if object["type"] == "submission" {
+            let channel = object["channel"].as_u64().context("no channel")?;
+            let position = object["position"].as_u64().context("no position")?;
+            let entries = object["entries"].as_u64().context("no entries")?;
+            let expected = next.insert(channel, position + entries).unwrap_or(0);
+            ensure!(
+                position >= expected,
+                "channel {channel} goes back: {object}"
+            );
+        }
+    }
+    Ok(marked)
+}
+
+/// With room in the buffer every line comes by its time.
+pub fn eight_threads() -> Result<()> {
+    let objects = traced(&[])?;
+    // What was caught up is shown when it was fetched, which is now.
+    let late = objects.iter().filter(|o| o["late"] == true).count();
+    let marked = marked(&objects)?;
+    ensure!(
+        marked <= late,
+        "{marked} objects are out of order, and {late} submissions were late"
+    );
+    Ok(())
+}
+
+/// Without room most is fetched later; what comes behind the window says so.
+pub fn small_buffer() -> Result<()> {
+    marked(&traced(&["--buffer=64K"])?)?;
+    Ok(())
+}
+
+/// Observed rings, too.
+pub fn observed() -> Result<()> {
+    let marked = marked(&traced(&["--how=observe"])?)?;
+    ensure!(marked == 0, "{marked} objects are out of order");
+    Ok(())
+}

@@ -1,0 +1,211 @@
+//! Whom a command runs as, and whose processes and threads are named.
+
+use std::ffi::OsString;
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::{Context, Result, bail, ensure};
+use live::harness::not_run;
+use live::programs::{Ended, Folder, Running, nvcap, softgpu};
+use live::verify::{Expected, Extent, verify};
+
+use crate::attach::waiting;
+use crate::observe::LINGER;
+use crate::refusals::refused;
+use crate::setup::{LIMIT, expect_result, need_tracing, plan, plan_args};
+
+/// A line of /etc/passwd: a user who is not root, has a name, and the most groups there are.
+struct Account {
+    name: String,
+    uid: String,
+    gid: String,
+    home: String,
+    groups: Vec<String>,
+}
+
+fn sorted(groups: &str) -> Vec<String> {
+    let mut all: Vec<String> = groups.split_whitespace().map(str::to_owned).collect();
+    all.sort();
+    all
+}
+
+fn account() -> Result<Account> {
+    // SAFETY: reads an id.
+    if unsafe { libc::geteuid() } != 0 {
+        return not_run("not root, so no other user can be taken");
+    }
+    let text = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
+    let all = text.lines().filter_map(|line| {
+        let fields: Vec<&str> = line.split(':').collect();
+        let &[name, _, uid, gid, _, home, _] = fields.as_slice() else {
+            return None;
+        };
+        let told = Command::new("id").args(["-G", name]).output().ok()?;
+        Some(Account {
+            name: name.to_owned(),
+            uid: uid.to_owned(),
+            gid: gid.to_owned(),
+            home: home.to_owned(),
+            groups: sorted(&String::from_utf8_lossy(&told.stdout)),
+        })
+    });
+    match all.filter(|a| a.uid != "0").max_by_key(|a| a.groups.len()) {
+        Some(account) => Ok(account),
+        None => not_run("no user but root has an account here"),
+    }
+}
+
+/// Who a command says it is that an nvcap with groups of its own starts.
+fn who(environment: &[&str], flags: &[&str]) -> Result<Ended> {
+    let mut args: Vec<OsString> = ["--groups", "4,24", "env"].map(OsString::from).to_vec();
+    args.extend(environment.iter().map(OsString::from));
+    // No channels: that the command has none is not missed then.
+    let page = softgpu::layout::doorbell_page(0, 1) + softgpu::layout::DOORBELL;
+    args.extend([
+        nvcap()?.into(),
+        "-q".into(),
+        format!("--doorbell={page:#x}").into(),
+    ]);
+    args.extend(flags.iter().map(OsString::from));
+    args.extend(["--", "/bin/sh", "-c"].map(OsString::from));
+    args.push("id -u; id -g; id -G; echo $HOME; echo $USER $LOGNAME; cat /proc/self/status".into());
+    Running::start(Path::new("setpriv"), args)?.end(LIMIT)
+}
+
+fn is(ended: &Ended, account: &Account) -> Result<()> {
+    ended.expect_code(0)?;
+    let lines: Vec<&str> = ended.stdout.lines().collect();
+    let [uid, gid, groups, home, names, ..] = lines.as_slice() else {
+        bail!("{}", ended.stdout);
+    };
+    ensure!((*uid, *gid) == (&account.uid, &account.gid), "{lines:?}");
+    ensure!(sorted(groups) == account.groups, "{lines:?}");
+    ensure!(*home == account.home, "{lines:?}");
+    ensure!(*names == format!("{0} {0}", account.name), "{lines:?}");
+    let right = lines.iter().find(|l| l.starts_with("CapEff:"));
+    ensure!(
+        right.is_some_and(|l| l.ends_with("\t0000000000000000")),
+        "{right:?}"
+    );
+    Ok(())
+}
+
+/// Through sudo a command runs as who called it, and one line says so.
+pub fn of_sudo() -> Result<()> {
+    need_tracing()?;
+    let account = account()?;
+    let sudo = [
+        format!("SUDO_UID={}", account.uid),
+        format!("SUDO_GID={}", account.gid),
+        "HOME=/of/root".to_owned(),
+    ];
+    let sudo: Vec<&str> = sudo.iter().map(String::as_str).collect();
+    for how in ["trap", "observe"] {
+        let ended = who(&sudo, &["--how", how])?;
+        is(&ended, &account).with_context(|| how)?;
+        let line = format!(
+            "running /bin/sh as {} (from SUDO_UID; --user root for root)",
+            account.name
+        );
+        ensure!(ended.stderr.contains(&line), "{}", ended.stderr);
+    }
+    let ended = who(&sudo, &["--user", "root"])?;
+    ended.expect_code(0)?;
+    ensure!(ended.stdout.starts_with("0\n0\n"), "{}", ended.stdout);
+    ensure!(!ended.stderr.contains("SUDO_UID"), "{}", ended.stderr);
+    Ok(())
+}
+
+/// `--user` by name and by number, for all that start a command; and who cannot be taken.
+pub fn named() -> Result<()> {
+    need_tracing()?;
+    let (account, folder) = (account()?, Folder::new()?);
+    for user in [&account.name, &account.uid] {
+        let ended = who(&[], &["--user", user])?;
+        is(&ended, &account)?;
+        ensure!(!ended.stderr.contains("running"), "{}", ended.stderr);
+    }
+    for view in ["ioctls", "channels", "maps"] {
+        let args = [view, "--user", &account.name, "--", "id", "-u"];
+        let ended = Running::start(&nvcap()?, args)?.end(LIMIT)?;
+        // Without a driver none of them traces.
+        if !ended.stderr.contains("driver is not loaded") {
+            ensure!(ended.stdout.trim() == account.uid, "{view}: {ended:?}");
+        }
+    }
+    let ended = who(&[], &["--user", "no-such-user"])?;
+    refused(&ended, 1, &["no-such-user", "getent passwd"])?;
+    // A command that this user may not execute.
+    let mut args: Vec<OsString> = vec!["-q".into(), "--channels".into(), folder.channels()?.into()];
+    args.extend(["--user", &account.name, "--", "/etc/shadow"].map(OsString::from));
+    let ended = Running::start(&nvcap()?, args)?.end(LIMIT)?;
+    refused(&ended, 1, &["/etc/shadow as", &account.name])
+}
+
+/// Another user's submissions are all seen, by the trap and by observing.
+pub fn traced() -> Result<()> {
+    need_tracing()?;
+    let account = account()?;
+    for how in ["trap", "observe"] {
+        let plan = plan(91, 800);
+        let folder = Folder::new()?;
+        let (program, trace) = (folder.file("softgpu"), folder.file("trace.json"));
+        std::fs::copy(softgpu()?, &program)?;
+        let mut args: Vec<OsString> = ["--how", how, "--user", &account.name]
+            .map(OsString::from)
+            .to_vec();
+        args.extend(["--json", "-vv", "-e", "type=submission,entry", "-o"].map(OsString::from));
+        args.extend([trace.clone().into(), "--channels".into()]);
+        args.extend([folder.channels()?.into(), "--".into(), program.into()]);
+        args.extend(plan_args(&plan).into_iter().map(OsString::from));
+        args.extend(["--sleep-us=200", LINGER].map(OsString::from));
+        let ended = Running::start(&nvcap()?, args)?.end(LIMIT)?;
+        expect_result(&ended.stdout, &plan).with_context(|| ended.stderr.clone())?;
+        let report = verify(&trace, &Expected::part(plan, Extent::Whole))?;
+        report.expect_complete()?;
+    }
+    Ok(())
+}
+
+/// `-p` with the id of a thread: its process is traced, all threads of it, and one line says so.
+pub fn thread_id() -> Result<()> {
+    need_tracing()?;
+    let plan = plan(92, 4000);
+    let folder = Folder::new()?;
+    let trace = folder.file("trace.json");
+    let mut gpu = waiting(&plan, &["--threads=3", "--sleep-us=1000"])?;
+    gpu.write(b"g")?;
+    let tasks = format!("/proc/{}/task", gpu.pid());
+    let pid = gpu.pid();
+    let another = move || {
+        let tasks = std::fs::read_dir(&tasks).into_iter().flatten().flatten();
+        let mut ids = tasks.filter_map(|t| t.file_name().to_str()?.parse::<u32>().ok());
+        ids.find(|tid| *tid != pid)
+    };
+    gpu.wait_until("several threads", LIMIT, |_| another().is_some())?;
+    let tid = another().context("its threads have ended")?.to_string();
+    let mut args: Vec<OsString> = ["--json", "-vv", "-e", "type=submission,entry", "-o"]
+        .map(OsString::from)
+        .to_vec();
+    args.extend([trace.clone().into(), "--channels".into()]);
+    args.push(folder.channels()?.into());
+    // Both are one process.
+    args.extend(["-p", &tid, "-p", &pid.to_string()].map(OsString::from));
+    args.push("--max-submissions=200".into());
+    let ended = Running::start(&nvcap()?, args)?.end(LIMIT)?;
+    ended.expect_code(0)?;
+    let lines: Vec<&str> = ended.stderr.lines().collect();
+    let line = format!("nvcap: {tid} is a thread of process {pid} (");
+    ensure!(lines[0].starts_with(&line), "{}", ended.stderr);
+    let attached = format!("process {pid} attached");
+    ensure!(
+        ended.stderr.matches(&attached).count() == 1,
+        "{}",
+        ended.stderr
+    );
+    gpu.end(LIMIT)?.expect_code(0)?;
+    let report = verify(&trace, &Expected::part(plan, Extent::Part))?;
+    report.expect_complete()?;
+    ensure!(report.threads.len() > 1, "threads {:?}", report.threads);
+    Ok(())
+}

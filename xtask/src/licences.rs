@@ -1,0 +1,92 @@
+//! The licence of every crate that nvcap is built with, against the list in deny.toml: `cargo deny check licenses` does the
+//! same and more, but building it takes longer than the rest of the gate's set-up.
+
+use std::fs;
+
+use anyhow::{Context, Result, bail};
+
+use crate::{build, paths};
+
+/// Checks the workspace and the BPF programs: what a built nvcap may contain, and what builds it.
+pub fn check() -> Result<()> {
+    let text = fs::read_to_string(paths::root().join("deny.toml")).context("deny.toml")?;
+    let allowed = allowed(&text);
+    let mut wrong = Vec::new();
+    let mut seen = 0;
+    for folder in ["", "nvcap-ebpf"] {
+        let tree = build::host_cargo()
+            .dir(paths::root().join(folder))
+            .args(["tree", "--workspace", "--locked", "-e", "normal,build"])
+            .args(["--prefix", "none", "--format", "{p}|{l}"])
+            .read()
+            .with_context(|| {
+                format!(
+                    "cargo tree failed in {}",
+                    paths::root().join(folder).display()
+                )
+            })?;
+        for line in tree.lines() {
+            let Some((package, licence)) = line.trim_end_matches(" (*)").split_once('|') else {
+                continue;
+            };
+            seen += 1;
+            if !fits(licence, &allowed) {
+                wrong.push(format!("{package}: {licence:?}"));
+            }
+        }
+    }
+    wrong.sort();
+    wrong.dedup();
+    anyhow::ensure!(seen > 0, "cargo tree names no crate");
+    if !wrong.is_empty() {
+        bail!(
+            "licences that deny.toml does not allow: {}",
+            wrong.join("; ")
+        );
+    }
+    Ok(())
+}
+
+/// The strings of `allow = [...]`.
+fn allowed(toml: &str) -> Vec<&str> {
+    let list = toml.split_once("allow = [").map_or("", |(_, rest)| rest);
+    let list = list.split_once(']').map_or("", |(list, _)| list);
+    list.split('"').skip(1).step_by(2).collect()
+}
+
+/// Whether a licence expression can be met: of each part that is joined by AND, one alternative is allowed.
+fn fits(expression: &str, allowed: &[&str]) -> bool {
+    expression.split(" AND ").all(|part| {
+        let part = part.trim().trim_matches(['(', ')']);
+        part.split(" OR ")
+            .flat_map(|p| p.split('/'))
+            .any(|one| allowed.contains(&one.trim()))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn expressions() {
+        let allowed = allowed("[licenses]\nallow = [\n  \"MIT\",\n  \"Unicode-3.0\",\n]\n");
+        assert_eq!(allowed, ["MIT", "Unicode-3.0"]);
+        for good in [
+            "MIT",
+            "Apache-2.0 OR MIT",
+            "MIT/Apache-2.0",
+            "(MIT OR Apache-2.0) AND Unicode-3.0",
+        ] {
+            assert!(fits(good, &allowed), "{good}");
+        }
+        for bad in ["", "LGPL-3.0", "MIT AND GPL-2.0", "Apache-2.0"] {
+            assert!(!fits(bad, &allowed), "{bad}");
+        }
+    }
+
+    #[test]
+    fn of_this_repository() {
+        check().expect("every licence is allowed");
+    }
+}
