@@ -74,9 +74,9 @@ pub struct SharedChannel {
     pub hits: u64,
     /// Doorbells that found nothing new.
     pub empty: u64,
-    /// Reads of USERD that failed.
-    pub errors: u64,
-    /// Reads of USERD that did not.
+    /// Doorbells since the last read of USERD at which it could not be read, or had no GP_PUT. The owner's.
+    pub unread: u64,
+    /// Reads of USERD.
     pub looks: u64,
     /// Key in XLATE of what its GPU addresses are in the process; 0: the same.
     pub xlate: u32,

@@ -160,14 +160,13 @@ fn look(w: &mut Walk) {
     if c.live == 0 {
         return;
     }
-    let Some((get, put)) = cached_put::positions(w, c) else {
-        c.errors += 1;
+    let Some((get, put)) = cached_put::positions(w, c).filter(|p| u64::from(p.1) < entries) else {
+        if w.scanning == 0 {
+            c.unread += 1;
+        }
         return;
     };
-    if u64::from(put) >= entries {
-        c.errors += 1;
-        return;
-    }
+    c.unread = 0;
     w.get = get;
     w.put = put;
     c.looks += 1;
@@ -280,7 +279,6 @@ fn batch(w: &mut Walk) {
         bounded::<{ 8 * BATCH as u32 }>(len),
         c.ring + 8 * (at - first),
     ) {
-        c.errors += 1;
         if gap(w, w.cursor, w.target - w.cursor) {
             c.done = w.target;
         }

@@ -191,10 +191,16 @@ impl Shared {
         atomic!(self, index, claim, AtomicU64).fetch_sub(served, Ordering::SeqCst) - served
     }
 
-    /// Writes the owner's fields. Only while the channel is claimed.
+    /// So many doorbells more came at which GP_PUT could not be read. Only while the channel is claimed.
+    pub fn passed_unread(&self, index: u32, doorbells: u64) {
+        atomic!(self, index, unread, AtomicU64).fetch_add(doorbells, Ordering::SeqCst);
+    }
+
+    /// Writes the owner's fields, after GP_PUT was read. Only while the channel is claimed.
     pub fn progress(&self, index: u32, done: u64, seen: u64, extended: u64) {
         atomic!(self, index, extended, AtomicU64).store(extended, Ordering::SeqCst);
         atomic!(self, index, seen, AtomicU64).store(seen, Ordering::SeqCst);
+        atomic!(self, index, unread, AtomicU64).store(0, Ordering::SeqCst);
         atomic!(self, index, done, AtomicU64).store(done, Ordering::SeqCst);
     }
 }

@@ -78,8 +78,8 @@ pub struct ChannelState {
     pub taken: u64,
     /// `done` and `seen` at the last patrol.
     pub patrolled: (u64, u64),
-    /// GP_PUT that the last patrol found ahead of `seen`.
-    pub ahead: Option<u32>,
+    /// GP_PUT as a position, where the last patrol that could read it found it ahead of what was captured.
+    pub ahead: Option<u64>,
     /// Its USERD was read from outside while its doorbell was watched: what came after was trapped.
     pub looked: bool,
     /// It lives.

@@ -462,7 +462,7 @@ pub fn many_execs() -> Result<()> {
     }
     traced.ended.expect_code(3)?;
     let text = std::fs::read_to_string(&traced.trace)?;
-    let mut counted = 0;
+    let (mut counted, mut exact) = (0, true);
     for line in text.lines() {
         let line: serde_json::Value = serde_json::from_str(line)?;
         if line["type"] == "ledger" {
@@ -471,12 +471,14 @@ pub fn many_execs() -> Result<()> {
             counted = line["entries"].as_u64().unwrap_or_default()
                 + line["gaps"].as_u64().unwrap_or_default()
                 + unknown.filter_map(|u| u["count"].as_u64()).sum::<u64>();
+            // Doorbells whose channel could not be read: how many entries they submitted is not known.
+            exact = line["untraced"].as_array().is_some_and(Vec::is_empty);
         }
     }
+    let all = u64::from(programs) * plan.submissions;
     ensure!(
-        counted == u64::from(programs) * plan.submissions,
-        "{counted} of {} submissions are captured or counted",
-        u64::from(programs) * plan.submissions
+        counted == all || counted < all && !exact,
+        "{counted} of {all} submissions are captured or counted"
     );
     Ok(())
 }

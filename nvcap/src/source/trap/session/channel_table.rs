@@ -175,12 +175,7 @@ impl ChannelTable {
 
     /// The token that was rung is a live channel's.
     pub(super) fn is_known(&self, key: &TokenKey) -> bool {
-        let Some(state) = self.spaces.get(&key.space) else {
-            return false;
-        };
-        let gpu = state.doorbells.gpu(key.doorbell);
-        self.in_space(key.space)
-            .any(|(_, ch)| ch.live && ch.token == Some(key.token) && may_be_same(ch.gpu, gpu))
+        self.with_token(key).any(|(_, ch)| ch.live)
     }
 
     /// The GP_PUT of a channel of the space can be read, or the space has no channel.
@@ -191,15 +186,30 @@ impl ChannelTable {
 
     /// Nobody has looked at the live channel that has the token: what is in its ring is known to nobody.
     pub(super) fn is_unseen(&self, key: &TokenKey) -> bool {
-        let mut all = self.in_space(key.space);
-        all.any(|(index, ch)| {
-            let state = self.shared().get(index);
-            ch.live
-                && ch.token == Some(key.token)
-                && !ch.looked
-                && state.looks == 0
-                && state.done == ch.start
-        })
+        let mut all = self.with_token(key);
+        all.any(|(index, ch)| ch.live && !self.was_looked_at(index))
+    }
+
+    /// A channel that has the token and was looked at, at least once: what is in its ring is known.
+    pub(super) fn looked_at_with(&self, key: &TokenKey) -> Option<u32> {
+        let mut all = self.with_token(key);
+        all.find(|(index, _)| self.was_looked_at(*index))
+            .map(|(index, _)| index)
+    }
+
+    /// The channels that a doorbell with this token may be for, live or not.
+    fn with_token(&self, key: &TokenKey) -> impl Iterator<Item = (u32, &ChannelState)> {
+        let gpu = self.doorbells(key.space);
+        let gpu = gpu.and_then(|d| d.gpu(key.doorbell));
+        let token = Some(key.token);
+        self.in_space(key.space)
+            .filter(move |(_, ch)| ch.token == token && may_be_same(ch.gpu, gpu))
+    }
+
+    fn was_looked_at(&self, index: u32) -> bool {
+        let state = self.shared.get(index);
+        let channel = &self[index];
+        channel.looked || state.looks > 0 || state.done != channel.start
     }
 
     /// A live channel of the same GPU as channel `index` is certain to have the token.
@@ -475,13 +485,18 @@ impl ChannelTable {
         let channel = &self[index];
         let pid = channel.announced.at.pid;
         // What the last patrol saw counts, too, even where no doorbell came any more.
-        let patrolled = channel
-            .ahead
-            .map(|put| channel.position(put, channel.patrolled.1));
-        let seen = state.seen.max(patrolled.unwrap_or(0));
+        let seen = state.seen.max(channel.ahead.unwrap_or(0));
         if channel.announced.origin == Origin::Allocated && !channel.looked && state.looks == 0 {
             let why = "a channel was gone before it could be looked at: the process was too short, or the machine too busy";
             let why = why.to_owned();
+            let id = self.id_of_loss(index, out);
+            out.lost(pid, id, Lost::Untraced { why });
+        }
+        if state.unread > 0 {
+            let why = format!(
+                "doorbells at which GP_PUT could not be read any more, and what they submitted is not known: {}",
+                state.unread
+            );
             let id = self.id_of_loss(index, out);
             out.lost(pid, id, Lost::Untraced { why });
         }

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{
-    super::{arm, discover, error::Result, kprobes::Change, space::may_be_same},
+    super::{arm, discover, error::Result, kprobes::Change},
     Session,
     modules::{unseen, users_of_driver},
     named_channels::Look,
@@ -22,8 +22,11 @@ impl Session {
         }
         if self.options.watch {
             for index in self.capture.table.indexes() {
-                if self.capture.table[index].live && self.look(index).still {
-                    self.capture.catch_up(index);
+                if self.capture.table[index].live {
+                    let look = self.look(index);
+                    if look.still || look.unread {
+                        self.capture.catch_up(index);
+                    }
                 }
             }
         }
@@ -117,18 +120,8 @@ impl Session {
         let (table, tokens) = (&mut capture.table, &mut capture.tokens);
         let mut unknown: BTreeMap<u32, Vec<(u32, u64)>> = BTreeMap::new();
         for (key, count) in tokens.take_orphans(of) {
-            let gpu = table.doorbells(key.space);
-            let gpu = gpu.and_then(|d| d.gpu(key.doorbell));
             // Where the channel became known later, it was walked from its beginning, if anybody looked at all.
-            let known = table.indexes().find(|index| {
-                let ch = &table[*index];
-                let state = table.shared().get(*index);
-                ch.space == key.space
-                    && ch.token == Some(key.token)
-                    && may_be_same(ch.gpu, gpu)
-                    && (ch.looked || state.looks > 0 || state.done > 0)
-            });
-            if let Some(index) = known {
+            if let Some(index) = table.looked_at_with(&key) {
                 table.lapped(index, count, &mut capture.out);
             } else if !tokens.is_guessed(&key) {
                 unknown

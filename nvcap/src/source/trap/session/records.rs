@@ -168,10 +168,6 @@ impl Session {
     }
 
     fn learn_from_scan(&mut self, r: &c::Scan) -> Result<()> {
-        if r.header.flags & flag::CONTENDED != 0 {
-            // The channel that was rung may be the one that was passed over.
-            return Ok(());
-        }
         let capture = &mut self.capture;
         let Some(token) = capture.tokens.rung(r) else {
             return Ok(());
@@ -181,6 +177,15 @@ impl Session {
             space: r.space,
             token,
         };
+        if capture.table.is_unseen(&key) {
+            // Whatever was found moved, it was not this channel, which the BPF programs did not know then.
+            capture.tokens.early(key);
+            return Ok(());
+        }
+        if r.header.flags & flag::CONTENDED != 0 {
+            // The channel that was rung may be the one that was passed over.
+            return Ok(());
+        }
         // A look from before all of the process's rings were in the table says nothing of those that were not.
         let known = capture.spaces.has(r.space) || capture.table.has_space(r.space);
         let complete = known && self.search.saw_all(r.space, r.header.time_ns);
@@ -203,8 +208,6 @@ impl Session {
         } else if r.advanced == 0 && !capture.table.is_known(&key) {
             capture.tokens.orphan(key);
             self.search_again(r.space)?;
-        } else if r.advanced == 0 && capture.table.is_unseen(&key) {
-            capture.tokens.early(key);
         }
         Ok(())
     }
@@ -226,15 +229,14 @@ impl Session {
         let Ok(areas) = maps::areas(pid) else {
             return Ok(());
         };
-        let found = scan::rings(memory, &areas);
-        log::debug!("searched process {pid} again: {} rings", found.len());
+        let mut new = scan::rings(memory, &areas);
+        log::debug!("searched process {pid} again: {} rings", new.len());
         // Of a process that ends, memory is given up and used again: what looks like a ring is one that was.
         if capture.spaces.is_ending(space) {
             return Ok(());
         }
         // Where memory was given up meanwhile, only a part of what looks like rings was found.
         let whole = maps::areas(pid).is_ok_and(|now| ring_search::is_all_there(&areas, &now));
-        let mut new = found;
         new.retain(|f| f.used && !capture.table.is_followed(space, f.ring));
         let rings = Rings { space, new, whole };
         for found in self.search.certain(rings, capture, arm::now) {

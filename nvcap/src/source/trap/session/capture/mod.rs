@@ -65,6 +65,8 @@ pub(super) struct Look {
     pub(super) ahead: bool,
     /// It was so at the last look, and no doorbell came between.
     pub(super) still: bool,
+    /// It could not be read at some doorbell before, and can be now.
+    pub(super) unread: bool,
 }
 
 /// Everything that a submission passes, and what it is made of.
@@ -370,20 +372,26 @@ impl Capture {
             .memory(space)
             .and_then(|m| m.get_put(channel.get_put).ok())
             .map(|gp| gp.1);
+        let readable = put.is_some();
+        // Of a process that ends, what is read is its memory no longer: what was seen before stays so.
+        let put = put.filter(|p| *p < channel.entries && !self.spaces.is_ending(space));
         let ahead = put
-            .filter(|p| *p < channel.entries && *p != channel.index(state.done))
-            .filter(|_| !self.spaces.is_ending(space));
+            .filter(|p| *p != channel.index(state.done))
+            .map(|p| channel.position(p, state.seen));
         let Some(channel) = self.table.get_mut(index) else {
             return Look::default();
         };
-        channel.looked |= put.is_some();
+        channel.looked |= readable;
         let still = ahead.is_some() && channel.ahead.is_some() && unmoved;
         channel.patrolled = (state.done, state.seen);
-        channel.ahead = ahead;
+        if put.is_some() {
+            channel.ahead = ahead;
+        }
         Look {
-            readable: put.is_some(),
+            readable,
             ahead: ahead.is_some(),
             still,
+            unread: put.is_some() && state.unread > 0,
         }
     }
 
@@ -429,32 +437,41 @@ impl Capture {
         if !self.table.shared().claim(index) {
             return None;
         }
-        let (mut served, mut passed) = (1, 0);
-        while served != 0 {
-            passed += served - 1;
+        // The first request is this one's own, the others are doorbells that came meanwhile.
+        let (mut came, mut doorbells) = (0, 0);
+        loop {
             self.take_captured(index);
             self.flush(index);
-            self.fetch(index);
-            served = self.table.shared().served(index, served);
+            if !self.fetch(index) {
+                self.table.shared().passed_unread(index, came);
+            }
+            let requests = came.max(1);
+            came = self.table.shared().served(index, requests);
+            if came == 0 {
+                break;
+            }
+            doorbells += came;
         }
-        self.table.lapped(index, passed, &mut self.out);
+        self.table.lapped(index, doorbells, &mut self.out);
         Some(())
     }
 
-    /// Reads the ring on from what was captured. Only while the channel is claimed.
-    fn fetch(&mut self, index: u32) -> Option<()> {
+    /// Reads the ring on from what was captured; false where GP_PUT could not be read. Only while the channel is claimed.
+    fn fetch(&mut self, index: u32) -> bool {
         let state = self.table.shared().get(index);
         let channel = &self.table[index];
         let pid = channel.announced.at.pid;
-        let memory = self.spaces.memory(channel.space)?;
+        let Some(memory) = self.spaces.memory(channel.space) else {
+            return false;
+        };
         let map = || self.addresses(channel.model_id);
         let mut read = match catch_up::fetch(channel, &state, memory, map) {
-            Fetch::Nothing => return None,
+            Fetch::Nothing => return false,
             Fetch::Unreadable { target } => {
                 // Known to be there: what is not fetched later is counted as lost.
                 let shared = self.table.shared();
                 shared.progress(index, state.done, target, state.extended);
-                return None;
+                return true;
             }
             Fetch::Read(read) => read,
         };
@@ -467,7 +484,7 @@ impl Capture {
             });
         }
         if !read.segments.is_empty() && !self.table.confirms(index, &read.segments) {
-            return None;
+            return true;
         }
         let (token, prev_put) = (channel.token, channel.index(read.from));
         let id = match (read.segments.is_empty(), &read.lost) {
@@ -504,7 +521,7 @@ impl Capture {
         }
         let shared = self.table.shared();
         shared.progress(index, target, target, extended);
-        Some(())
+        true
     }
 }
 

@@ -198,3 +198,46 @@ fn what_was_seen_and_not_fetched_is_lost_once_told() {
     b.table.lapped(index, 8, &mut b.out);
     assert_eq!(b.told().len(), 1);
 }
+
+#[test]
+fn doorbells_at_which_nothing_could_be_read_are_told() {
+    let mut b = Bench::new();
+    let index = b.add(0x1000, Some(0), None, Origin::Given);
+    b.table.shared().passed_unread(index, 3);
+    b.table.shared().passed_unread(index, 1);
+    b.table.count_unfetched(index, &mut b.out);
+    let told = b.told();
+    let [Record::Channel(_), Record::Loss(loss)] = &told[..] else {
+        panic!("{told:?}");
+    };
+    assert!(
+        matches!(&loss.what, Lost::Untraced { why } if why.ends_with(": 4")),
+        "{loss:?}"
+    );
+    // What a later look read is known.
+    b.table.shared().progress(index, 0, 0, 0);
+    b.table.count_unfetched(index, &mut b.out);
+    assert!(b.told().is_empty());
+}
+
+#[test]
+fn a_token_is_one_gpu_s() {
+    let mut b = Bench::new();
+    b.table.add_doorbell(1, 0x1090, Some(1));
+    let first = b.add(0x1000, Some(0), Some(7), Origin::Given);
+    let second = b.add(0x2000, Some(1), Some(7), Origin::Given);
+    let rung = |doorbell| TokenKey {
+        doorbell,
+        space: 1,
+        token: 7,
+    };
+    b.table.get_mut(first).unwrap().looked = true;
+    let state = |key: TokenKey| (b.table.is_unseen(&key), b.table.looked_at_with(&key));
+    assert_eq!(state(rung(0x90)), (false, Some(first)));
+    assert_eq!(state(rung(0x1090)), (true, None));
+    // A doorbell of a GPU that is not known may be either's.
+    assert_eq!(state(rung(0x5090)), (true, Some(first)));
+    b.table.retire(second);
+    assert!(!b.table.is_unseen(&rung(0x1090)));
+    assert!(b.table.is_known(&rung(0x90)) && !b.table.is_known(&rung(0x1090)));
+}
