@@ -89,6 +89,7 @@ fn observe_program(program: &Path, plan: &Plan, args: &[&str], flags: &[&str]) -
 /// All of the plan, and nothing of it missing. Where another program had the processor for so long that a ring
 /// lapped, which no timing can rule out, the run is repeated with longer pauses; it must have been counted.
 fn whole(plan: Plan, args: &[&str]) -> Result<Report> {
+    let mut said = Vec::new();
     for slower in [1, 2, 4, 8, 16] {
         let args = args.iter().map(|arg| slowed(arg, slower));
         let args = args.collect::<Result<Vec<_>>>()?;
@@ -98,6 +99,7 @@ fn whole(plan: Plan, args: &[&str]) -> Result<Report> {
             .with_context(|| observed.ended.stderr.clone())?;
         if observed.ended.code()? == 3 {
             counted(&observed, plan.clone())?;
+            said.push(observed.ended.stderr);
             continue;
         }
         observed.ended.expect_code(0)?;
@@ -119,7 +121,10 @@ fn whole(plan: Plan, args: &[&str]) -> Result<Report> {
         );
         return Ok(report);
     }
-    anyhow::bail!("five times in a row a ring lapped: the machine is too busy for this test")
+    anyhow::bail!(
+        "five times in a row something was missed: the machine is too busy for this test:\n{}",
+        said.join("")
+    )
 }
 
 /// An argument of the software GPU; where it is the pause after each submission, so many times as long.
