@@ -60,6 +60,7 @@ pub mod image;
 mod launches;
 mod ops;
 pub mod pcas;
+mod pushbuffer;
 pub mod qmd;
 pub mod shadow;
 mod state;
@@ -70,6 +71,7 @@ mod wants;
 
 pub use decoder::{DecodeOptions, Decoder, SHADOW_BYTES};
 pub(crate) use ops::launch::arguments_at;
+pub use pushbuffer::{Decoded, pushbuffer};
 pub use state::engine_of;
 pub use table::Names;
 pub use wants::{Counts, Places, Wants};
