@@ -21,20 +21,53 @@
 
 // A standard stream that is full or closed must not end a trace: `output::writer` and `output::message` know what to do then.
 #![cfg_attr(not(test), warn(clippy::print_stdout, clippy::print_stderr))]
+#![cfg_attr(
+    not(feature = "trap"),
+    allow(
+        dead_code,
+        unused_imports,
+        reason = "rooms have items that only the program's rooms call, which this build leaves out"
+    )
+)]
 
-pub mod blocked_write;
 pub mod decode;
 pub mod driver;
-#[cfg(target_os = "linux")]
-pub mod dump;
-#[cfg(target_os = "linux")]
-pub mod enrich;
 pub mod hang;
 pub mod ledger;
-pub mod output;
-pub mod pipeline;
-#[cfg(target_os = "linux")]
-pub mod procfs;
 pub mod record;
 pub mod source;
 pub mod wire;
+
+#[cfg(feature = "output")]
+mod blocked_write;
+#[cfg(feature = "output")]
+pub mod output;
+#[cfg(feature = "output")]
+pub mod pipeline;
+
+#[cfg(feature = "cli")]
+mod cli;
+#[cfg(all(feature = "cli", target_os = "linux"))]
+mod dump;
+#[cfg(all(feature = "cli", target_os = "linux"))]
+mod enrich;
+#[cfg(all(feature = "cli", target_os = "linux"))]
+mod procfs;
+
+/// The `nvcap` program, for its main.rs alone.
+#[cfg(feature = "cli")]
+#[doc(hidden)]
+pub use cli::main;
+
+/// What nvcap's own integration tests call of the rooms that are private. No part of the interface: it changes without notice.
+#[cfg(feature = "trap")]
+#[doc(hidden)]
+pub mod internals {
+    pub use crate::dump::{DumpOptions, look};
+    pub use crate::enrich::images::{Found, Part, search_in};
+    pub use crate::procfs::mem::Peek;
+    pub use crate::source::channels_file::ChannelsFile;
+    pub use crate::source::memory::{captured::SnapshotOptions, scan::Effort, snapshot::take};
+    pub use crate::source::observe::session::{ObserveOptions, Session};
+    pub use crate::source::run::Source;
+}

@@ -3,9 +3,10 @@
 //! A record goes to the ledger and the driver model, then to the sinks as it is, then, if it is a submission, through
 //! the decoder, whose events go through the filter to the sinks. The pipeline adds what the decoder cannot know:
 //! thread names, GPU, token, engine, serial number and phase. It knows no source. Records of a live source come nearly in
-//! the order of their times; [`order`] puts them into it.
+//! the order of their times; [`Pipeline::in_time_order`] puts them into it.
 
-pub mod order;
+mod order;
+
 #[cfg(test)]
 mod tests;
 
@@ -23,11 +24,13 @@ use crate::ledger::{Ledger, Observed};
 use crate::output::filter::Filter;
 use crate::output::phases::Phases;
 use crate::output::{Detail, Sink, Summary};
-use crate::pipeline::order::Order;
 use crate::record::{Channel, ChannelId, Gpu, Life, Lost, Process, Record, Submission};
 use crate::wire::GpuVa;
 use crate::wire::entry;
 use crate::wire::stream::{Item, Stream};
+
+use order::Order;
+pub use order::WINDOW_NS;
 
 /// What a pipeline does beside decoding.
 #[derive(Debug, Default)]
@@ -137,7 +140,8 @@ impl<'a> Pipeline<'a> {
         }
     }
 
-    /// Records wait for a moment, and are decoded and shown in the order of their times ([`order`]): for live sources.
+    /// Records wait for a moment, and are decoded and shown in the order of their times: for live sources.
+    /// One waits for others that are up to [`WINDOW_NS`] older.
     /// Otherwise they are taken as they come.
     #[must_use]
     pub fn in_time_order(self) -> Self {

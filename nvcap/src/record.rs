@@ -40,6 +40,7 @@ macro_rules! named {
             }
         }
 
+        #[cfg(feature = "serde")]
         impl serde::Serialize for $t {
             fn serialize<S: serde::Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
                 s.serialize_str(self.name())
@@ -204,7 +205,8 @@ pub struct Process {
 }
 
 /// A channel's number in this trace: given by whoever made the channel known, never reused in a trace.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default, serde::Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct ChannelId(pub u32);
 
 /// A channel that became known to the source: everything after it may name the channel by `id`.

@@ -115,7 +115,11 @@ fn an_operation_follows_its_method() {
     p.copy(4, 0xc8b5, 0x7f00_0000, 0x7f10_0000, 64)
         .expect("a copy class");
     let found = pushbuffer(&p.bytes(), 0xc8b5);
-    let [before @ .., Decoded::Method(last), Decoded::Operation(Operation::Copy(copy))] = &found[..]
+    let [
+        before @ ..,
+        Decoded::Method(last),
+        Decoded::Operation(Operation::Copy(copy)),
+    ] = &found[..]
     else {
         panic!("{found:#?}");
     };
@@ -139,7 +143,10 @@ fn where_the_bytes_are_no_methods() {
     let found = pushbuffer(&cut, 0x1234);
     assert_eq!(found[1..], [stop(4, StopReason::Cut { needs: 3 })]);
     let found = pushbuffer(&bytes(&[LAUNCH_DMA, 0xc000_0000, LAUNCH_DMA]), 0x1234);
-    assert_eq!(found[1..], [stop(4, StopReason::IllegalHeader(0xc000_0000))]);
+    assert_eq!(
+        found[1..],
+        [stop(4, StopReason::IllegalHeader(0xc000_0000))]
+    );
     // The rest of the data may stand in another entry.
     let found = pushbuffer(&bytes(&[0x2004_8100, 1, 2]), 0xc8b5);
     assert_eq!(names(&found), ["OFFSET_IN_UPPER", "OFFSET_IN_LOWER"]);

@@ -10,7 +10,7 @@ use nvcap::driver::Model;
 use nvcap::output::stats::{Form, Stats};
 use nvcap::output::text::{Clock, Text};
 use nvcap::output::{Detail, Sink, filter::Filter, json, text};
-use nvcap::pipeline::order::WINDOW_NS;
+use nvcap::pipeline::WINDOW_NS;
 use nvcap::pipeline::{Pipeline, PipelineOptions};
 use nvcap::record::{At, ChannelId, How, Life, Loss, Lost, Process, Record, Submission};
 use nvcap::wire::GpuVa;

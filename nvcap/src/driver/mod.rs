@@ -37,16 +37,15 @@ mod uvm;
 mod version;
 mod view;
 
-pub use call::{
-    Call, Family, Structure, Subject, allocation_size, number, rm_request, uvm_argument_size,
-    uvm_argument_sizes,
-};
+pub use call::{Call, Family, Structure, Subject, allocation_size, rm_request};
+pub(crate) use call::{number, uvm_argument_size, uvm_argument_sizes};
+
 pub use facts::{Field, Layout, Named, Range, layout, layouts, releases};
-pub use gpu::{Gpu, chip};
+pub use gpu::Gpu;
 #[cfg(test)]
 pub(crate) use model::MADE;
 pub use model::{Change, Model, ModelOptions, Stats};
-pub use object::{Aperture, Caching, ObjectRef, Space, attributes};
+pub use object::{Aperture, Caching, ObjectRef, Space};
 pub use process::is_doorbell_shape;
 pub use resolve::{AddressMap, Resolved, Translation};
 pub use version::{NotAVersion, Version};

@@ -1,7 +1,5 @@
 //! What the model can be asked: channels, GPUs, doorbells, what lies at an address. Changes nothing.
 
-use serde::Serialize;
-
 use super::{
     gpu::Gpu,
     model::Model,
@@ -13,7 +11,8 @@ use crate::record::{ChannelId, CpuVa, Device, Origin};
 use crate::wire::GpuVa;
 
 /// An engine object bound to a channel.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct BoundEngine {
     /// Its handle.
     pub handle: u32,
@@ -117,7 +116,8 @@ pub struct GroupView {
 }
 
 /// An RM object.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct ObjectView {
     /// Its client and handle.
     pub object: ObjectRef,
@@ -128,14 +128,15 @@ pub struct ObjectView {
 }
 
 /// A doorbell page.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct DoorbellView {
     /// Process.
     pub pid: u32,
     /// Minor number of the GPU's device file.
     pub gpu: Option<u32>,
     /// Address in the process.
-    #[serde(serialize_with = "hex_cpu")]
+    #[cfg_attr(feature = "serde", serde(serialize_with = "hex_cpu"))]
     pub cpu: CpuVa,
     /// Length in bytes.
     pub len: u64,
@@ -147,6 +148,7 @@ pub struct DoorbellView {
     pub rung: u64,
 }
 
+#[cfg(feature = "serde")]
 fn hex_cpu<S: serde::Serializer>(at: &CpuVa, s: S) -> Result<S::Ok, S::Error> {
     s.collect_str(at)
 }

@@ -1,13 +1,12 @@
 //! What is concluded of a look, as plain data.
 
-use serde::Serialize;
-
 use crate::decode::event::{Copy, Launch};
 use crate::record::{ChannelId, named};
 use crate::wire::GpuVa;
 
 /// A channel's own semaphore, by which its steps are told done or not.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct TrackingSemaphore {
     /// Its GPU address.
     pub address: GpuVa,
@@ -20,8 +19,12 @@ pub struct TrackingSemaphore {
 }
 
 /// What a channel is at.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
-#[serde(rename_all = "snake_case")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(
+    feature = "serde",
+    derive(serde::Serialize),
+    serde(rename_all = "snake_case")
+)]
 #[non_exhaustive]
 pub enum State {
     /// Everything submitted is fetched, and done as far as can be told.
@@ -66,7 +69,8 @@ pub struct Work {
 }
 
 /// A release that a wait looks for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Releaser {
     /// Channel that does it.
     pub channel: ChannelId,
@@ -99,7 +103,8 @@ named! {
 }
 
 /// A wait at the head of a channel.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Wait {
     /// Ring position of its step.
     pub position: u64,
@@ -143,8 +148,12 @@ pub struct Judged {
 }
 
 /// What a waiting channel waits for in the end.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
-#[serde(tag = "kind", rename_all = "snake_case")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(
+    feature = "serde",
+    derive(serde::Serialize),
+    serde(tag = "kind", rename_all = "snake_case")
+)]
 #[non_exhaustive]
 pub enum Root {
     /// Work of that channel which is not done.
@@ -172,7 +181,8 @@ pub enum Root {
 }
 
 /// A waiting channel and its end.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Blocked {
     /// The channel.
     pub channel: ChannelId,
@@ -181,7 +191,8 @@ pub struct Blocked {
 }
 
 /// Channels that wait for one another.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Cycle {
     /// Each waits for the next, the last for the first.
     pub channels: Vec<ChannelId>,

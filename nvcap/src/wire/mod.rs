@@ -5,17 +5,17 @@
 //! - [`entry`]: GPFIFO entries, their lengths and the extended base.
 //! - [`header`]: method headers.
 //! - [`stream`]: headers with their data, over the ends of entries.
-//! - [`method`]: the methods that are known by address, whatever the class.
-//! - [`engine`]: which engine a channel feeds, by the classes it binds and the subchannels it uses.
-//! - [`release`]: the semaphore release that ends a submission.
-//! - [`graph_table`]: the tables of the driver's kernels that lead a CUDA graph on.
+//! - `method`: the methods that are known by address, whatever the class.
+//! - `engine`: which engine a channel feeds, by the classes it binds and the subchannels it uses.
+//! - `release`: the semaphore release that ends a submission.
+//! - `graph_table`: the tables of the driver's kernels that lead a CUDA graph on.
 
-pub mod engine;
+pub(crate) mod engine;
 pub mod entry;
-pub mod graph_table;
+pub(crate) mod graph_table;
 pub mod header;
-pub mod method;
-pub mod release;
+pub(crate) mod method;
+pub(crate) mod release;
 pub mod stream;
 pub mod words;
 
@@ -46,6 +46,7 @@ macro_rules! address {
                 address.0
             }
         }
+        #[cfg(feature = "serde")]
         impl serde::Serialize for $t {
             fn serialize<S: serde::Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
                 s.serialize_u64(self.0)

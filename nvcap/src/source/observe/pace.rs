@@ -60,11 +60,6 @@ impl Pace {
     pub fn lap_time(&self) -> u64 {
         self.ring * FASTEST_NS
     }
-
-    /// Entries a second, as seen lately.
-    pub fn rate(&self) -> f64 {
-        self.rate * 1e9
-    }
 }
 
 /// CPU time that may be used: a share of one core, kept over any stretch of about a second.
@@ -102,11 +97,6 @@ impl Budget {
         self.left = self.left.min(self.most());
         self.left -= cpu.saturating_sub(cpu_before) as f64;
         (self.left < 0.0).then(|| (-self.left / self.share).ceil().min(1e10) as u64 + 1)
-    }
-
-    /// The share of one core.
-    pub fn share(&self) -> f64 {
-        self.share
     }
 }
 

@@ -13,7 +13,7 @@ use super::super::{
     run::Target,
 };
 use crate::procfs::{self, mem::Memory};
-pub use crate::source::clock::now;
+pub(crate) use crate::source::clock::now;
 use crate::source::{clock, memory::maps};
 
 /// CPU time of this program, all its threads, ns.
