@@ -4,6 +4,70 @@
 //! the decoder, whose events go through the filter to the sinks. The pipeline adds what the decoder cannot know:
 //! thread names, GPU, token, engine, serial number and phase. It knows no source. Records of a live source come nearly in
 //! the order of their times; [`Pipeline::in_time_order`] puts them into it.
+//!
+//! What is shown is a matter of the [`Sink`]s: those of [`crate::output`], or one's own.
+//!
+//! ```
+//! use std::io;
+//!
+//! use nvcap::decode::{encode::Pushbuffer, event::{Body, Event}};
+//! use nvcap::driver::Model;
+//! use nvcap::ledger::Ledger;
+//! use nvcap::output::{Detail, Sink};
+//! use nvcap::pipeline::{Pipeline, PipelineOptions};
+//! use nvcap::record::{At, ChannelId, How, Record, Submission};
+//! use nvcap::wire::GpuVa;
+//!
+//! /// Counts method writes.
+//! struct Count(u64);
+//!
+//! impl Sink for Count {
+//!     fn detail(&self) -> Option<Detail> {
+//!         Some(Detail::Methods)
+//!     }
+//!     fn event(&mut self, event: &Event<'_>) -> io::Result<()> {
+//!         self.0 += u64::from(matches!(event.body, Body::Method(_)));
+//!         Ok(())
+//!     }
+//!     fn record(&mut self, _: &Record, _: &Model) -> io::Result<()> {
+//!         Ok(())
+//!     }
+//!     fn flush(&mut self) -> io::Result<()> {
+//!         Ok(())
+//!     }
+//!     fn finish(&mut self, _: &Ledger, _: &Model) -> io::Result<()> {
+//!         Ok(())
+//!     }
+//! }
+//!
+//! let mut words = Pushbuffer::new();
+//! words.bind(4, 0xc8b5);
+//! words.named(4, 0xc8b5, "LAUNCH_DMA", &[0x182])?;
+//! let submission = Submission {
+//!     segments: vec![words.segment(GpuVa(0x2_0080_0000))],
+//!     gp_put: 1,
+//!     // The rest of what a source knows of a submission.
+//! #    at: At { time_ns: 1, pid: 4711, tid: 4711 },
+//! #    channel: ChannelId(0),
+//! #    token: None,
+//! #    position: 0,
+//! #    gp_get: None,
+//! #    prev_put: 0,
+//! #    ip: None,
+//! #    doorbell: None,
+//! #    how: How::Recorded,
+//! #    late: false,
+//! #    thread: None,
+//! };
+//!
+//! let mut count = Count(0);
+//! let mut pipeline = Pipeline::new(PipelineOptions::default(), vec![Box::new(&mut count)]);
+//! pipeline.record(Record::Submission(submission))?;
+//! let ledger = pipeline.finish()?;
+//! assert_eq!(ledger.totals().submissions, 1);
+//! assert_eq!(count.0, 2);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
 mod order;
 
@@ -87,6 +151,7 @@ pub struct Pipeline<'a> {
 
 /// How many events a filter was asked about, and how many it let through.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Matched {
     /// Events.
     pub of: u64,

@@ -27,6 +27,7 @@ use crate::wire::{
 /// The tables do not have this name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{class:#06x} has no {name}: look at its methods with `nvcap explain {class:x}`")]
+#[non_exhaustive]
 pub struct Unnamed {
     /// Class or QMD version asked.
     pub class: u32,

@@ -19,6 +19,7 @@ use super::{
 /// A field with its value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[non_exhaustive]
 pub struct Field {
     /// Name, with its index where it is an element of an array (`CONSTANT_BUFFER_VALID(3)`).
     pub name: String,
@@ -46,6 +47,7 @@ impl fmt::Display for Field {
 /// A method write, in full.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[non_exhaustive]
 pub struct MethodText {
     /// Class number.
     pub class: u32,
@@ -122,6 +124,7 @@ fn applies(class: Class, method: Method, f: &Field, data: u32) -> bool {
 /// A QMD, in full.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[non_exhaustive]
 pub struct QmdText {
     /// Version of the layout, major and minor.
     pub version: (u8, u8),

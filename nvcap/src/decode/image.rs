@@ -13,6 +13,7 @@ use crate::wire::{
 
 /// A write to GPU memory as commands carry it: LOAD_INLINE_DATA, and the OFFSET_OUT before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Upload<'a> {
     /// Where its data lies in the bytes that were searched.
     pub offset: usize,

@@ -42,6 +42,7 @@ pub enum PcasAction {
 
 /// What an action means for the question of what runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Effect {
     /// The QMD runs, unless it waits for another one (REQUIRE_SCHEDULING_PCAS, DEPENDENCE_COUNTER): then it is ready to.
     Schedules,

@@ -39,6 +39,7 @@ struct Link {
 
 /// A write that was remembered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Extent {
     /// Its bytes.
     pub len: u32,

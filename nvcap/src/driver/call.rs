@@ -43,6 +43,7 @@ pub(crate) mod uvm {
 
 /// Whose request it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum Family {
     /// nvidia.ko.
     Rm,
@@ -54,6 +55,7 @@ pub enum Family {
 
 /// A structure before and after the call, seen through its layout.
 #[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
 pub struct Structure<'a> {
     /// Its layout, where the tables have one.
     pub layout: Option<Layout>,
@@ -121,6 +123,7 @@ pub(crate) fn number(data: &[u8], offset: usize, size: usize) -> Option<u64> {
 
 /// What the parameters that an ioctl points to belong to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Subject {
     /// Nothing known.
     None,
@@ -132,6 +135,7 @@ pub enum Subject {
 
 /// An ioctl, read.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct Call<'a> {
     /// The record.
     pub ioctl: &'a Ioctl,

@@ -3,6 +3,7 @@
 /// A GPU as the ioctls of the traced processes describe it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[non_exhaustive]
 pub struct Gpu {
     /// RM's gpuId.
     pub id: u32,

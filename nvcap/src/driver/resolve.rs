@@ -14,6 +14,7 @@ use crate::{
 
 /// What lies at a GPU virtual address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Resolved {
     /// The memory object; `None` where only a mapping of the process is known.
     pub object: Option<ObjectRef>,
@@ -39,6 +40,7 @@ pub struct Resolved {
 
 /// A range that lies at one address for the GPU and at another (or the same) in the process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[non_exhaustive]
 pub struct Translation {
     /// First address for the GPU.
     pub gpu: GpuVa,

@@ -13,6 +13,7 @@ use crate::wire::GpuVa;
 /// An engine object bound to a channel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[non_exhaustive]
 pub struct BoundEngine {
     /// Its handle.
     pub handle: u32,
@@ -24,6 +25,7 @@ pub struct BoundEngine {
 
 /// A channel, whole.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct ChannelView {
     /// Number in this trace.
     pub id: ChannelId,
@@ -102,6 +104,7 @@ impl ChannelView {
 
 /// A channel group (TSG).
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct GroupView {
     /// RM object.
     pub object: ObjectRef,
@@ -118,6 +121,7 @@ pub struct GroupView {
 /// An RM object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[non_exhaustive]
 pub struct ObjectView {
     /// Its client and handle.
     pub object: ObjectRef,
@@ -130,6 +134,7 @@ pub struct ObjectView {
 /// A doorbell page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[non_exhaustive]
 pub struct DoorbellView {
     /// Process.
     pub pid: u32,
@@ -155,6 +160,7 @@ fn hex_cpu<S: serde::Serializer>(at: &CpuVa, s: S) -> Result<S::Ok, S::Error> {
 
 /// A mapping of a device file in a process, explained.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct MappingView {
     /// First address.
     pub start: CpuVa,
@@ -180,6 +186,7 @@ pub struct MappingView {
 
 /// What a mapping shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum MappingWhat {
     /// Not known.
     Unknown,

@@ -7,6 +7,7 @@ use crate::wire::GpuVa;
 /// A channel's own semaphore, by which its steps are told done or not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[non_exhaustive]
 pub struct TrackingSemaphore {
     /// Its GPU address.
     pub address: GpuVa,
@@ -53,6 +54,7 @@ pub enum WorkKind {
 
 /// The first work that is fetched and not done.
 #[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
 pub struct Work {
     /// Ring position of its step.
     pub position: u64,
@@ -71,6 +73,7 @@ pub struct Work {
 /// A release that a wait looks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[non_exhaustive]
 pub struct Releaser {
     /// Channel that does it.
     pub channel: ChannelId,
@@ -105,6 +108,7 @@ named! {
 /// A wait at the head of a channel.
 #[derive(Clone, Debug, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[non_exhaustive]
 pub struct Wait {
     /// Ring position of its step.
     pub position: u64,
@@ -132,6 +136,7 @@ pub struct Wait {
 
 /// One channel, judged.
 #[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
 pub struct Judged {
     /// The channel.
     pub id: ChannelId,
@@ -183,6 +188,7 @@ pub enum Root {
 /// A waiting channel and its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[non_exhaustive]
 pub struct Blocked {
     /// The channel.
     pub channel: ChannelId,
@@ -193,6 +199,7 @@ pub struct Blocked {
 /// Channels that wait for one another.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[non_exhaustive]
 pub struct Cycle {
     /// Each waits for the next, the last for the first.
     pub channels: Vec<ChannelId>,

@@ -7,6 +7,7 @@ use crate::record::ChannelId;
 /// What one channel did between two looks.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[non_exhaustive]
 pub struct ChannelProgress {
     /// The channel, by its number in the later look.
     pub channel: ChannelId,
@@ -31,6 +32,7 @@ impl ChannelProgress {
 /// What moved.
 #[derive(Clone, Debug, Default, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[non_exhaustive]
 pub struct Progress {
     /// Between the looks, ns.
     pub ns: u64,

@@ -64,6 +64,7 @@ impl Detail {
 
 /// What the decoder counted over a whole trace.
 #[derive(Clone, Debug, Default)]
+#[non_exhaustive]
 pub struct Summary {
     /// Submissions, entries, method writes, ...
     pub counts: Counts,

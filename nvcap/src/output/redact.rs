@@ -16,6 +16,7 @@ pub struct Redactor {
 
 /// What stands in for hidden bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+#[non_exhaustive]
 pub struct Redacted {
     /// How many bytes there were.
     #[serde(rename = "redacted_bytes")]
