@@ -58,6 +58,8 @@
 
 // A standard stream that is full or closed must not end a trace: `output::writer` and `output::message` know what to do then.
 #![cfg_attr(not(test), warn(clippy::print_stdout, clippy::print_stderr))]
+// What is `pub` is a part of the library's interface; what another room needs is `pub(crate)`.
+#![cfg_attr(feature = "trap", warn(unreachable_pub))]
 #![cfg_attr(
     not(feature = "trap"),
     allow(

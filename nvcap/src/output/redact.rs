@@ -51,7 +51,7 @@ impl Redactor {
 
 /// Whether a method of this name carries users' data in its data word.
 #[must_use]
-pub fn carries_data(method_name: &str) -> bool {
+pub(crate) fn carries_data(method_name: &str) -> bool {
     const CARRIERS: [&str; 8] = [
         "LOAD_INLINE_DATA",
         "LOAD_INLINE_QMD_DATA",
