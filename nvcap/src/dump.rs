@@ -175,7 +175,7 @@ fn look_back(pids: &[u32], options: &DumpOptions, before: u32) -> (Report, Vec<(
                     if !images.is_empty() {
                         decoder.forget_process(*pid);
                         for image in images {
-                            decoder.image(*pid, image.address.0, &image.bytes);
+                            decoder.image(*pid, image.address, &image.bytes);
                         }
                         channels = decoded(&mut decoder, &snapshot);
                     }

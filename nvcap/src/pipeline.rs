@@ -274,7 +274,7 @@ impl<'a> Pipeline<'a> {
             Record::Process(p) => self.life(p),
             Record::Channel(c) => self.channel(c),
             Record::Gpu(g) => self.gpu(g),
-            Record::Image(i) => self.decoder.image(i.at.pid, i.address.0, &i.bytes),
+            Record::Image(i) => self.decoder.image(i.at.pid, i.address, &i.bytes),
             Record::Ioctl(_)
             | Record::Mapping(_)
             | Record::Unmapping(_)

@@ -112,7 +112,7 @@ fn an_unknown_class_is_given_raw() {
 #[test]
 fn an_operation_follows_its_method() {
     let mut p = Pushbuffer::new();
-    p.copy(4, 0xc8b5, 0x7f00_0000, 0x7f10_0000, 64)
+    p.copy(4, 0xc8b5, GpuVa(0x7f00_0000), GpuVa(0x7f10_0000), 64)
         .expect("a copy class");
     let found = pushbuffer(&p.bytes(), 0xc8b5);
     let [

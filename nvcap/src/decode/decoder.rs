@@ -15,6 +15,7 @@ use super::{
 };
 use crate::record::{self, ChannelId, Submission};
 use crate::wire::{
+    GpuVa,
     entry::{self, EntryKind},
     stream::{Item, Stream},
 };
@@ -127,7 +128,8 @@ impl Decoder {
 
     /// A QMD that lies at `address` in the GPU memory of process `pid`, known from elsewhere than the stream. What the
     /// stream was seen to write there is believed before it.
-    pub fn image(&mut self, pid: u32, address: u64, bytes: &[u8]) {
+    pub fn image(&mut self, pid: u32, address: GpuVa, bytes: &[u8]) {
+        let GpuVa(address) = address;
         if self.shadow.known(pid, address, 1) == 0 {
             self.shadow.write(pid, address, bytes);
             if bytes.len() >= 256 {

@@ -151,8 +151,13 @@ mod tests {
     fn uploads_are_found_with_their_addresses() {
         let mut p = Pushbuffer::new();
         for i in 0..4u32 {
-            p.inline(1, 0xcbc0, 0x2_04c0_0000 + u64::from(i) * 0x200, &kernel(i))
-                .expect("takes inline data");
+            p.inline(
+                1,
+                0xcbc0,
+                GpuVa(0x2_04c0_0000 + u64::from(i) * 0x200),
+                &kernel(i),
+            )
+            .expect("takes inline data");
         }
         let bytes = p.bytes();
         let found: Vec<_> = uploads(&bytes, 96).collect();

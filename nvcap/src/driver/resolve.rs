@@ -309,10 +309,10 @@ impl Model {
     /// The address in the process of a GPU virtual address: translated where it is known to lie elsewhere, else
     /// the same number.
     #[must_use]
-    pub fn cpu_address(&self, pid: u32, address: u64) -> u64 {
-        self.resolve(pid, GpuVa(address))
+    pub fn cpu_address(&self, pid: u32, address: GpuVa) -> CpuVa {
+        self.resolve(pid, address)
             .and_then(|r| r.cpu)
-            .map_or(address, |cpu| cpu.0)
+            .unwrap_or(CpuVa(address.0))
     }
 
     /// The ranges of a process that lie at other addresses for the GPU than in the process, by GPU address;
