@@ -14,11 +14,12 @@ use nvcap::{
 fn sample() -> Submission {
     let mut p = Pushbuffer::new();
     p.bind(1, 0xcbc0).bind(4, 0xc8b5).bind(5, 0xc9b0);
-    p.inline(1, 0xcbc0, 0x7f00_0000_0000, &[1; 64])
+    p.inline(1, 0xcbc0, GpuVa(0x7f00_0000_0000), &[1; 64])
         .expect("compute");
-    p.pcas(1, 0xcbc0, 0x2_0000_0000).expect("compute");
-    p.copy(4, 0xc8b5, 0x1000, 0x2000, 4096).expect("copy");
-    p.release(1, 0xcbc0, 0x3000, 7).expect("compute");
+    p.pcas(1, 0xcbc0, GpuVa(0x2_0000_0000)).expect("compute");
+    p.copy(4, 0xc8b5, GpuVa(0x1000), GpuVa(0x2000), 4096)
+        .expect("copy");
+    p.release(1, 0xcbc0, GpuVa(0x3000), 7).expect("compute");
     p.named(1, 0xcbc0, "WAIT_FOR_IDLE", &[0]).expect("compute");
     p.named(5, 0xc9b0, "EXECUTE", &[0]).expect("video");
     // An illegal header: a stop.

@@ -65,7 +65,7 @@ fuzz_target!(|data: &[u8]| {
         if decoder.shadow().known(1, address, 1) == 0 && bytes.len() >= 256 {
             taken.insert(address);
         }
-        decoder.image(1, address, bytes);
+        decoder.image(1, GpuVa(address), bytes);
     };
 
     let mut last = None;
@@ -79,7 +79,7 @@ fuzz_target!(|data: &[u8]| {
         assert!(upload.address.0 < 1 << 57);
         take(&mut decoder, upload.address.0, upload.data);
         if upload.data.len() == size && upload.address.0 % 256 == 0 {
-            let _ = p.pcas(1, class, upload.address.0);
+            let _ = p.pcas(1, class, upload.address);
         }
     }
     // With fewer words asked for it finds a part of that.
@@ -101,7 +101,7 @@ fuzz_target!(|data: &[u8]| {
         assert!(!view.null);
         let address = SOMEWHERE + i as u64 * 0x200;
         take(&mut decoder, address, qmd);
-        let _ = p.pcas(1, class, address);
+        let _ = p.pcas(1, class, GpuVa(address));
     }
 
     let s = submission(&p);

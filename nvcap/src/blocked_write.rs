@@ -20,7 +20,7 @@ fn now_ms() -> u64 {
 }
 
 /// Does one write.
-pub fn write<T>(write: impl FnOnce() -> T) -> T {
+pub(crate) fn write<T>(write: impl FnOnce() -> T) -> T {
     SINCE.store(now_ms(), Ordering::SeqCst);
     let result = write();
     SINCE.store(0, Ordering::SeqCst);
@@ -28,7 +28,7 @@ pub fn write<T>(write: impl FnOnce() -> T) -> T {
 }
 
 /// How long the write under way has lasted; no time where there is none.
-pub fn waited() -> Duration {
+pub(crate) fn waited() -> Duration {
     match SINCE.load(Ordering::SeqCst) {
         0 => Duration::ZERO,
         since => Duration::from_millis(now_ms().saturating_sub(since)),
@@ -36,11 +36,11 @@ pub fn waited() -> Duration {
 }
 
 /// There is no more waiting. A write under way ends only when something interrupts it.
-pub fn end() {
+pub(crate) fn end() {
     OVER.store(true, Ordering::SeqCst);
 }
 
 /// Whether there is no more waiting.
-pub fn is_over() -> bool {
+pub(crate) fn is_over() -> bool {
     OVER.load(Ordering::SeqCst)
 }

@@ -69,7 +69,7 @@ impl DumpOptions {
 
 /// The processes of this machine that use a GPU.
 #[derive(Clone, Debug, Default)]
-pub struct GpuProcesses {
+pub(crate) struct GpuProcesses {
     /// Those that map a GPU's device file, by id.
     pub pids: Vec<u32>,
     /// How many may not be looked at, whatever they use.
@@ -78,7 +78,7 @@ pub struct GpuProcesses {
 
 /// Looks for them.
 #[must_use]
-pub fn gpu_processes() -> GpuProcesses {
+pub(crate) fn gpu_processes() -> GpuProcesses {
     let mut found = GpuProcesses::default();
     for pid in procfs::processes() {
         match maps::areas(pid) {
@@ -175,7 +175,7 @@ fn look_back(pids: &[u32], options: &DumpOptions, before: u32) -> (Report, Vec<(
                     if !images.is_empty() {
                         decoder.forget_process(*pid);
                         for image in images {
-                            decoder.image(*pid, image.address.0, &image.bytes);
+                            decoder.image(*pid, image.address, &image.bytes);
                         }
                         channels = decoded(&mut decoder, &snapshot);
                     }
@@ -196,7 +196,7 @@ fn look_back(pids: &[u32], options: &DumpOptions, before: u32) -> (Report, Vec<(
 
 /// The same look as records, for the pipeline that every other source feeds.
 #[must_use]
-pub fn records(pids: &[u32], options: &DumpOptions) -> (Vec<Record>, Vec<(u32, Refused)>) {
+pub(crate) fn records(pids: &[u32], options: &DumpOptions) -> (Vec<Record>, Vec<(u32, Refused)>) {
     let (mut records, mut refused, mut next) = (Vec::new(), Vec::new(), 0);
     for pid in pids {
         match take(*pid, next, options.of_process(0)) {
@@ -375,7 +375,7 @@ fn values(scene: &hang::RingState, memories: &[(u32, Memory, Snapshot)]) -> Valu
 }
 
 /// Whether two channels of different looks are the same one.
-pub fn same_channel(before: &Report, now: &Report) -> impl Fn(usize, usize) -> bool {
+pub(crate) fn same_channel(before: &Report, now: &Report) -> impl Fn(usize, usize) -> bool {
     let keys = |look: &Report| -> Vec<(u32, CpuVa)> {
         let of = |id: ChannelId| look.facts(id).map_or(CpuVa(0), |f| f.userd);
         let channels = look.rings.channels.iter();

@@ -1,40 +1,112 @@
-//! The command streams that NVIDIA's userspace driver submits to the GPU: captured, modelled, decoded.
+//! The command streams that NVIDIA's userspace driver submits to the GPU: read, modelled, decoded.
 //!
-//! One pipeline, whatever the source:
+//! A program hands work to the GPU without a system call. It writes *methods*, which are writes to registers of an engine, into
+//! memory (the *pushbuffer*), puts an *entry* that points to them into the ring of a *channel*, and rings a *doorbell*. This
+//! library says what such bytes mean: the methods by name, and the launches, copies, semaphores and inline writes that they
+//! make up. Who submitted them, and what memory an address lies in, it knows from the driver's calls.
 //!
-//! ```text
-//! source (trap | memory | file) ── Record ──> driver model (who) ──> decoder (what) ── Event ──> output
+//! It is the library of the [`nvcap`](https://github.com/nvcap/nvcap) program, which captures the streams of running processes.
+//!
+//! ```
+//! use nvcap::decode::{Decoded, pushbuffer};
+//!
+//! // One method of the copy class of Hopper (clc8b5.h): LAUNCH_DMA with its data in the header.
+//! let bytes = 0x8182_80c0_u32.to_le_bytes();
+//! let found = pushbuffer(&bytes, 0xc8b5);
+//! let Decoded::Method(write) = &found[0] else { panic!() };
+//! assert_eq!((write.id().to_string(), write.data), ("LAUNCH_DMA".to_owned(), 0x182));
 //! ```
 //!
-//! - [`wire`]: what stands in memory word by word: ring entries, method headers. The bottom room.
-//! - `procfs`: processes as the kernel shows them in `/proc`: mappings, memory, state, threads.
-//! - [`record`]: the raw facts a source delivers; the only thing a capture file holds.
-//! - [`driver`]: from records to clients, memory objects, channels and engines. Pure.
-//! - [`decode`]: from bytes to methods, launches, copies, semaphores. Pure: no I/O, no clock, no panic.
-//! - [`hang`]: what a GPU process waits for, from one look at its rings. Pure.
-//! - `dump`: one look at the rings of processes, read, decoded and judged.
-//! - [`ledger`]: what was captured and what is known to be missing.
-//! - [`output`]: text, JSON and the other ways to show an [`decode::event::Event`].
-//! - `source::trap` (feature `trap`): BPF programs and hardware breakpoints.
+//! # Where to begin
 //!
-//! `decode` and `driver` build with `--no-default-features`: no BPF, no kernel, no root.
+//! | you have | begin with |
+//! | --- | --- |
+//! | bytes of a pushbuffer | [`decode::pushbuffer`] |
+//! | submissions of channels | [`decode::Decoder`], which keeps what one leaves for the next |
+//! | a class and a method's number, or a QMD | [`decode::explain`] |
+//! | calls of the driver | [`driver::Model`] |
+//! | a capture or a log of the driver's calls | [`source::file`], which gives [`record::Record`]s |
+//! | the rings of a process that hangs | [`hang::analyse`] |
+//! | single words: ring entries, method headers | [`wire`] |
+//! | records to be decoded, counted and shown | `pipeline::Pipeline`, with the sinks of `output` |
+//!
+//! # The way of the data
+//!
+//! ```text
+//! source ── Record ──> driver model (who) ──> decoder (what) ── Event ──> sinks
+//! ```
+//!
+//! [`record`] has the raw facts, [`driver`] makes clients, memory objects and channels of them, [`decode`] makes
+//! [`Event`](decode::event::Event)s, and the [`ledger`] states what was captured and what is missing. None of these does I/O or
+//! reads a clock, and none panics, whatever the bytes.
+//!
+//! # Features
+//!
+//! Without any (`default-features = false`) the library is the rooms linked above, and needs no kernel and no root.
+//!
+//! | feature | what it adds |
+//! | --- | --- |
+//! | `serde` | `Serialize` for what the decoder, the driver model and `hang` say |
+//! | `output` | `output`: text, JSON, statistics, filters; `pipeline`: from records to sinks |
+//! | `xz`, `zstd` | files that are compressed so (gzip needs no feature) |
+//! | `cli`, `trap` | the program and its live tracing; nothing that a library's user can call |
+//!
+//! # What stays
+//!
+//! Enums and structs that will grow are `#[non_exhaustive]`. Options are structs with a `Default`: name the fields that you set,
+//! and end with `..Default::default()`. `nvcap/api.txt` in the repository lists the whole interface.
 
 // A standard stream that is full or closed must not end a trace: `output::writer` and `output::message` know what to do then.
 #![cfg_attr(not(test), warn(clippy::print_stdout, clippy::print_stderr))]
+// What is `pub` is a part of the library's interface; what another room needs is `pub(crate)`.
+#![cfg_attr(feature = "trap", warn(unreachable_pub))]
+#![cfg_attr(
+    not(feature = "trap"),
+    allow(
+        dead_code,
+        unused_imports,
+        reason = "rooms have items that only the program's rooms call, which this build leaves out"
+    )
+)]
 
-pub mod blocked_write;
 pub mod decode;
 pub mod driver;
-#[cfg(target_os = "linux")]
-pub mod dump;
-#[cfg(target_os = "linux")]
-pub mod enrich;
 pub mod hang;
 pub mod ledger;
-pub mod output;
-pub mod pipeline;
-#[cfg(target_os = "linux")]
-pub mod procfs;
 pub mod record;
 pub mod source;
 pub mod wire;
+
+#[cfg(feature = "output")]
+mod blocked_write;
+#[cfg(feature = "output")]
+pub mod output;
+#[cfg(feature = "output")]
+pub mod pipeline;
+
+#[cfg(feature = "cli")]
+mod cli;
+#[cfg(all(feature = "cli", target_os = "linux"))]
+mod dump;
+#[cfg(all(feature = "cli", target_os = "linux"))]
+mod enrich;
+#[cfg(all(feature = "cli", target_os = "linux"))]
+mod procfs;
+
+/// The `nvcap` program, for its main.rs alone.
+#[cfg(feature = "cli")]
+#[doc(hidden)]
+pub use cli::main;
+
+/// What nvcap's own integration tests call of the rooms that are private. No part of the interface: it changes without notice.
+#[cfg(feature = "trap")]
+#[doc(hidden)]
+pub mod internals {
+    pub use crate::dump::{DumpOptions, look};
+    pub use crate::enrich::images::{Found, Part, search_in};
+    pub use crate::procfs::mem::Peek;
+    pub use crate::source::channels_file::ChannelsFile;
+    pub use crate::source::memory::{captured::SnapshotOptions, scan::Effort, snapshot::take};
+    pub use crate::source::observe::session::{ObserveOptions, Session};
+    pub use crate::source::run::Source;
+}

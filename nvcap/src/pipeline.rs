@@ -3,9 +3,74 @@
 //! A record goes to the ledger and the driver model, then to the sinks as it is, then, if it is a submission, through
 //! the decoder, whose events go through the filter to the sinks. The pipeline adds what the decoder cannot know:
 //! thread names, GPU, token, engine, serial number and phase. It knows no source. Records of a live source come nearly in
-//! the order of their times; [`order`] puts them into it.
+//! the order of their times; [`Pipeline::in_time_order`] puts them into it.
+//!
+//! What is shown is a matter of the [`Sink`]s: those of [`crate::output`], or one's own.
+//!
+//! ```
+//! use std::io;
+//!
+//! use nvcap::decode::{encode::Pushbuffer, event::{Body, Event}};
+//! use nvcap::driver::Model;
+//! use nvcap::ledger::Ledger;
+//! use nvcap::output::{Detail, Sink};
+//! use nvcap::pipeline::{Pipeline, PipelineOptions};
+//! use nvcap::record::{At, ChannelId, How, Record, Submission};
+//! use nvcap::wire::GpuVa;
+//!
+//! /// Counts method writes.
+//! struct Count(u64);
+//!
+//! impl Sink for Count {
+//!     fn detail(&self) -> Option<Detail> {
+//!         Some(Detail::Methods)
+//!     }
+//!     fn event(&mut self, event: &Event<'_>) -> io::Result<()> {
+//!         self.0 += u64::from(matches!(event.body, Body::Method(_)));
+//!         Ok(())
+//!     }
+//!     fn record(&mut self, _: &Record, _: &Model) -> io::Result<()> {
+//!         Ok(())
+//!     }
+//!     fn flush(&mut self) -> io::Result<()> {
+//!         Ok(())
+//!     }
+//!     fn finish(&mut self, _: &Ledger, _: &Model) -> io::Result<()> {
+//!         Ok(())
+//!     }
+//! }
+//!
+//! let mut words = Pushbuffer::new();
+//! words.bind(4, 0xc8b5);
+//! words.named(4, 0xc8b5, "LAUNCH_DMA", &[0x182])?;
+//! let submission = Submission {
+//!     segments: vec![words.segment(GpuVa(0x2_0080_0000))],
+//!     gp_put: 1,
+//!     // The rest of what a source knows of a submission.
+//! #    at: At { time_ns: 1, pid: 4711, tid: 4711 },
+//! #    channel: ChannelId(0),
+//! #    token: None,
+//! #    position: 0,
+//! #    gp_get: None,
+//! #    prev_put: 0,
+//! #    ip: None,
+//! #    doorbell: None,
+//! #    how: How::Recorded,
+//! #    late: false,
+//! #    thread: None,
+//! };
+//!
+//! let mut count = Count(0);
+//! let mut pipeline = Pipeline::new(PipelineOptions::default(), vec![Box::new(&mut count)]);
+//! pipeline.record(Record::Submission(submission))?;
+//! let ledger = pipeline.finish()?;
+//! assert_eq!(ledger.totals().submissions, 1);
+//! assert_eq!(count.0, 2);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
-pub mod order;
+mod order;
+
 #[cfg(test)]
 mod tests;
 
@@ -23,11 +88,13 @@ use crate::ledger::{Ledger, Observed};
 use crate::output::filter::Filter;
 use crate::output::phases::Phases;
 use crate::output::{Detail, Sink, Summary};
-use crate::pipeline::order::Order;
 use crate::record::{Channel, ChannelId, Gpu, Life, Lost, Process, Record, Submission};
 use crate::wire::GpuVa;
 use crate::wire::entry;
 use crate::wire::stream::{Item, Stream};
+
+use order::Order;
+pub use order::WINDOW_NS;
 
 /// What a pipeline does beside decoding.
 #[derive(Debug, Default)]
@@ -84,6 +151,7 @@ pub struct Pipeline<'a> {
 
 /// How many events a filter was asked about, and how many it let through.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Matched {
     /// Events.
     pub of: u64,
@@ -137,7 +205,8 @@ impl<'a> Pipeline<'a> {
         }
     }
 
-    /// Records wait for a moment, and are decoded and shown in the order of their times ([`order`]): for live sources.
+    /// Records wait for a moment, and are decoded and shown in the order of their times: for live sources.
+    /// One waits for others that are up to [`WINDOW_NS`] older.
     /// Otherwise they are taken as they come.
     #[must_use]
     pub fn in_time_order(self) -> Self {
@@ -205,7 +274,7 @@ impl<'a> Pipeline<'a> {
             Record::Process(p) => self.life(p),
             Record::Channel(c) => self.channel(c),
             Record::Gpu(g) => self.gpu(g),
-            Record::Image(i) => self.decoder.image(i.at.pid, i.address.0, &i.bytes),
+            Record::Image(i) => self.decoder.image(i.at.pid, i.address, &i.bytes),
             Record::Ioctl(_)
             | Record::Mapping(_)
             | Record::Unmapping(_)

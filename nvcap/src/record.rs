@@ -5,6 +5,31 @@
 //! records and says more. This module knows no source, no model and no decoder.
 //!
 //! Times are nanoseconds of `CLOCK_MONOTONIC` of the traced machine.
+//!
+//! A record is plain data: whoever has facts from elsewhere makes records of them, and gives them to a
+//! [driver model](crate::driver::Model), a [decoder](crate::decode::Decoder) or a pipeline.
+//!
+//! ```
+//! use nvcap::record::{At, Channel, ChannelId, CpuVa, Origin, Record};
+//!
+//! // A channel of which the ring is known and nothing else.
+//! let channel = Channel {
+//!     at: At { time_ns: 1_000, pid: 4711, tid: 0 },
+//!     id: ChannelId(0),
+//!     gpu: None,
+//!     token: None,
+//!     class: None,
+//!     engine: None,
+//!     handle: None,
+//!     ring_gpu: None,
+//!     ring: Some(CpuVa(0x2_0460_0000)),
+//!     entries: Some(1024),
+//!     userd: None,
+//!     origin: Origin::Given,
+//! };
+//! let record = Record::Channel(Box::new(channel));
+//! assert_eq!(record.at().time(), Some(1_000));
+//! ```
 
 use crate::wire::{GpuVa, Hole};
 
@@ -40,6 +65,7 @@ macro_rules! named {
             }
         }
 
+        #[cfg(feature = "serde")]
         impl serde::Serialize for $t {
             fn serialize<S: serde::Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
                 s.serialize_str(self.name())
@@ -204,7 +230,8 @@ pub struct Process {
 }
 
 /// A channel's number in this trace: given by whoever made the channel known, never reused in a trace.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default, serde::Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct ChannelId(pub u32);
 
 /// A channel that became known to the source: everything after it may name the channel by `id`.

@@ -183,8 +183,10 @@ fn a_hole_in_inline_data() {
     });
     let data: Vec<u8> = (0..=255).collect();
     let mut p = Pushbuffer::new();
-    p.inline(1, 0xcbc0, 0x1000_0000, &data).expect("inline");
-    p.release(1, 0xcbc0, 0x2000_0000, 5).expect("a semaphore");
+    p.inline(1, 0xcbc0, GpuVa(0x1000_0000), &data)
+        .expect("inline");
+    p.release(1, 0xcbc0, GpuVa(0x2000_0000), 5)
+        .expect("a semaphore");
     let mut segment = p.segment(CODE);
     // Header and data of the inline run begin at byte 32; 64 bytes from byte 100 on are missing.
     let at = segment
@@ -233,14 +235,14 @@ fn processes_do_not_mix() {
     let mut b = Bench::new();
     b.words(|p| {
         p.bind(1, 0xcbc0)
-            .inline(1, 0xcbc0, 0x10_0000, qmd.bytes())
+            .inline(1, 0xcbc0, GpuVa(0x10_0000), qmd.bytes())
             .expect("inline");
     });
     assert!(matches!(b.one(), Operation::Inline(i) if i.content == Some(InlineContent::Qmd)));
     (b.pid, b.channel, b.position) = (200, ChannelId(1), 0);
     b.words(|p| {
         p.bind(1, 0xcbc0)
-            .pcas(1, 0xcbc0, 0x10_0000)
+            .pcas(1, 0xcbc0, GpuVa(0x10_0000))
             .expect("launches");
     });
     let launch = b.launch();
@@ -250,7 +252,7 @@ fn processes_do_not_mix() {
     );
     (b.pid, b.channel, b.position) = (100, ChannelId(0), 1);
     b.words(|p| {
-        p.pcas(1, 0xcbc0, 0x10_0000).expect("launches");
+        p.pcas(1, 0xcbc0, GpuVa(0x10_0000)).expect("launches");
     });
     let launch = b.launch();
     assert_eq!(
@@ -260,7 +262,7 @@ fn processes_do_not_mix() {
     b.decoder.forget_process(100);
     b.words(|p| {
         p.bind(1, 0xcbc0)
-            .pcas(1, 0xcbc0, 0x10_0000)
+            .pcas(1, 0xcbc0, GpuVa(0x10_0000))
             .expect("launches");
     });
     let launch = b.launch();
@@ -336,17 +338,18 @@ fn copies_are_followed_through_the_shadow() {
     let mut b = Bench::new();
     b.words(|p| {
         p.bind(1, 0xcbc0).bind(4, 0xc8b5);
-        p.inline(1, 0xcbc0, 0x10_0000, qmd.bytes()).expect("inline");
-        p.copy(4, 0xc8b5, 0x10_0000, 0x20_0000, 384)
+        p.inline(1, 0xcbc0, GpuVa(0x10_0000), qmd.bytes())
+            .expect("inline");
+        p.copy(4, 0xc8b5, GpuVa(0x10_0000), GpuVa(0x20_0000), 384)
             .expect("copies");
-        p.pcas(1, 0xcbc0, 0x20_0000).expect("launches");
+        p.pcas(1, 0xcbc0, GpuVa(0x20_0000)).expect("launches");
     });
     // A QMD that is not written by the submission is read when that ends: the next one is where it changes.
     b.words(|p| {
         // Something unknown is copied over it.
-        p.copy(4, 0xc8b5, 0x90_0000, 0x20_0100, 384)
+        p.copy(4, 0xc8b5, GpuVa(0x90_0000), GpuVa(0x20_0100), 384)
             .expect("copies");
-        p.pcas(1, 0xcbc0, 0x20_0000).expect("launches");
+        p.pcas(1, 0xcbc0, GpuVa(0x20_0000)).expect("launches");
     });
     let told = b.told();
     let launches: Vec<_> = told
@@ -373,7 +376,8 @@ fn memory_stays_within_its_bound() {
     });
     for i in 0..200u64 {
         b.words(|p| {
-            p.inline(1, 0xcbc0, i << 12, &[1; 4096]).expect("inline");
+            p.inline(1, 0xcbc0, GpuVa(i << 12), &[1; 4096])
+                .expect("inline");
         });
     }
     assert_eq!(b.decoder.shadow_pages(), (64, 136));

@@ -561,7 +561,7 @@ fn directions() {
         b.places = Box::new(Map);
         b.words(|p| {
             p.bind(4, 0xc8b5)
-                .copy(4, 0xc8b5, src << 32, dst << 32, 64)
+                .copy(4, 0xc8b5, GpuVa(src << 32), GpuVa(dst << 32), 64)
                 .expect("copies");
         });
         match b.one() {
@@ -591,7 +591,7 @@ fn the_memset_macro() {
         p.named(1, 0xcbc0, "LAUNCH_DMA", &[0x41]).expect("named");
         p.named(1, 0xcbc0, "CALL_MME_MACRO", &[count, 0x1111_1111])
             .expect("named");
-        p.release(1, 0xcbc0, 0x2000, 1).expect("a semaphore");
+        p.release(1, 0xcbc0, GpuVa(0x2000), 1).expect("a semaphore");
     };
     b.words(|p| {
         p.bind(1, 0xcbc0);

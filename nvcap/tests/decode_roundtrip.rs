@@ -408,7 +408,7 @@ proptest! {
         let mut p = Pushbuffer::new();
         p.bind(1, class);
         for (dst, data) in &list {
-            p.inline(1, class, *dst, data).expect("takes inline data");
+            p.inline(1, class, GpuVa(*dst), data).expect("takes inline data");
         }
         let mut decoder = Decoder::new(DecodeOptions::default());
         let told = decode(&mut decoder, &[submission(0, segments(&p.bytes(), &cuts))]);
@@ -445,12 +445,12 @@ proptest! {
         geometry[..4].copy_from_slice(&view.block[0].to_le_bytes());
         let mut p = Pushbuffer::new();
         p.bind(1, 0xcbc0);
-        p.inline(1, 0xcbc0, 0x7f00_0000_0000, &geometry).expect("inline");
-        p.inline(1, 0xcbc0, 0x7f00_0000_0210, &args).expect("inline");
-        p.inline(1, 0xcbc0, qmd_at, formed.bytes()).expect("inline");
-        p.pcas(1, 0xcbc0, qmd_at).expect("launches");
+        p.inline(1, 0xcbc0, GpuVa(0x7f00_0000_0000), &geometry).expect("inline");
+        p.inline(1, 0xcbc0, GpuVa(0x7f00_0000_0210), &args).expect("inline");
+        p.inline(1, 0xcbc0, GpuVa(qmd_at), formed.bytes()).expect("inline");
+        p.pcas(1, 0xcbc0, GpuVa(qmd_at)).expect("launches");
         // A QMD where nothing was written.
-        p.pcas(1, 0xcbc0, UNKNOWN).expect("launches");
+        p.pcas(1, 0xcbc0, GpuVa(UNKNOWN)).expect("launches");
         let mut decoder = Decoder::new(DecodeOptions::default());
         let told = decode(&mut decoder, &[submission(0, vec![p.segment(GpuVa(0x1000))])]);
         let launches: Vec<_> = told.operations.iter().filter_map(|o| match o {

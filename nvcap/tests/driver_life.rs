@@ -255,8 +255,11 @@ fn a_graphics_client_has_its_ring_at_another_address_than_the_gpu() {
     assert_eq!(c.ring, Some(CpuVa(0x7f00_1000_0000)));
     assert_eq!(c.userd, Some(CpuVa(0x7f00_0000_0200)));
     assert_eq!(c.gpu, Some(1));
-    assert_eq!(m.model.cpu_address(PID, 0x402_1234), 0x7f00_1000_1234);
-    assert_eq!(m.model.cpu_address(PID, 0x999), 0x999);
+    assert_eq!(
+        m.model.cpu_address(PID, GpuVa(0x402_1234)),
+        CpuVa(0x7f00_1000_1234)
+    );
+    assert_eq!(m.model.cpu_address(PID, GpuVa(0x999)), CpuVa(0x999));
     let all = m.model.translations(PID);
     assert_eq!(all.len(), 1);
     assert_eq!(
@@ -746,10 +749,19 @@ fn an_object_that_does_not_begin_at_a_page_lies_inside_its_mapping() {
         0x7000_0000,
         0x2000,
     )));
-    assert_eq!(m.model.cpu_address(PID, 0x40_1200), 0x7000_0200);
-    assert_eq!(m.model.cpu_address(PID, 0x40_1fff), 0x7000_0fff);
+    assert_eq!(
+        m.model.cpu_address(PID, GpuVa(0x40_1200)),
+        CpuVa(0x7000_0200)
+    );
+    assert_eq!(
+        m.model.cpu_address(PID, GpuVa(0x40_1fff)),
+        CpuVa(0x7000_0fff)
+    );
     m.give(&munmap(PID, 0x7000_0000, 0x1000));
-    assert_eq!(m.model.cpu_address(PID, 0x40_2000), 0x7000_1000);
+    assert_eq!(
+        m.model.cpu_address(PID, GpuVa(0x40_2000)),
+        CpuVa(0x7000_1000)
+    );
 }
 
 #[test]

@@ -192,7 +192,7 @@ fn ask(m: &Machine, r: &mut Random) {
         let va = pick(r);
         let _ = m.model.resolve(pid, GpuVa(va));
         let _ = m.model.place(pid, GpuVa(va));
-        let _ = m.model.cpu_address(pid, va);
+        let _ = m.model.cpu_address(pid, GpuVa(va));
         // A translation says what a look-up says.
         for t in m.model.translations(pid) {
             assert!(t.len != 0);

@@ -54,12 +54,12 @@ fn gpu_addresses_of_any_release() {
             // NVOS46 and NVOS47 moved at 580 and 550.
             m.map_dma(PID, C, 1, 10, 0x40_0000, 0x10_0000);
             assert_eq!(
-                m.model.cpu_address(PID, 0x40_0123),
-                0x7000_0123,
+                m.model.cpu_address(PID, GpuVa(0x40_0123)),
+                CpuVa(0x7000_0123),
                 "{release} {told}"
             );
             m.unmap_dma(PID, C, 1, 0x40_0000);
-            assert_eq!(m.model.cpu_address(PID, 0x40_0123), 0x40_0123);
+            assert_eq!(m.model.cpu_address(PID, GpuVa(0x40_0123)), CpuVa(0x40_0123));
             // UVM's structure moved at 550 and does not tell its size.
             m.uvm(
                 PID,

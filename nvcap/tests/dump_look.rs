@@ -6,9 +6,8 @@ mod common;
 
 use std::time::Duration;
 
-use nvcap::dump;
+use nvcap::internals::{DumpOptions, Effort, SnapshotOptions, look, take};
 use nvcap::record::Record;
-use nvcap::source::memory::{captured, scan::Effort, snapshot};
 
 fn monotonic() -> u64 {
     let mut t = libc::timespec {
@@ -21,8 +20,8 @@ fn monotonic() -> u64 {
     t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64
 }
 
-fn options() -> dump::DumpOptions {
-    dump::DumpOptions {
+fn options() -> DumpOptions {
+    DumpOptions {
         last: 1,
         effort: Effort::Usual,
         chip: None,
@@ -36,21 +35,21 @@ fn options() -> dump::DumpOptions {
 fn a_look_has_the_time_of_the_tracer_s_clock() {
     let own = std::process::id();
     let before = monotonic();
-    let (look, _) = dump::look(&[own], &options());
+    let (look, _) = look(&[own], &options());
     let between = monotonic();
     assert!(
         (before..=between).contains(&look.time_ns),
         "{before} {} {between}",
         look.time_ns
     );
-    let options = captured::SnapshotOptions {
+    let options = SnapshotOptions {
         last: 1,
         before: 0,
         effort: Effort::Usual,
         known_rings: &[],
         patience: Duration::ZERO,
     };
-    let (_, snapshot) = snapshot::take(own, 0, options).expect("it is this process");
+    let (_, snapshot) = take(own, 0, options).expect("it is this process");
     let after = monotonic();
     let first = snapshot.records().next();
     let Some(Record::Process(process)) = first else {

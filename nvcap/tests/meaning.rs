@@ -349,7 +349,7 @@ impl Pages {
     }
 }
 
-impl nvcap::procfs::mem::Peek for Pages {
+impl nvcap::internals::Peek for Pages {
     fn peek(&self, at: u64, to: &mut [u8]) -> io::Result<()> {
         let part = self
             .0
@@ -363,8 +363,8 @@ impl nvcap::procfs::mem::Peek for Pages {
     }
 }
 
-fn found() -> nvcap::enrich::images::Found {
-    use nvcap::enrich::images::{Part, search_in};
+fn found() -> nvcap::internals::Found {
+    use nvcap::internals::{Part, search_in};
 
     let pages = Pages::read();
     let parts: Vec<Part> = pages

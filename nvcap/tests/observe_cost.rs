@@ -4,8 +4,7 @@
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
-use nvcap::source::observe::session::{ObserveOptions, Session};
-use nvcap::source::run::Source;
+use nvcap::internals::{ObserveOptions, Session, Source};
 
 /// What the thread did before it observed is none of its cost: a short trace had "48.4 % of one core, 1442.3 % to look".
 #[test]

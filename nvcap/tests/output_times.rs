@@ -10,7 +10,7 @@ use nvcap::driver::Model;
 use nvcap::output::stats::{Form, Stats};
 use nvcap::output::text::{Clock, Text};
 use nvcap::output::{Detail, Sink, filter::Filter, json, text};
-use nvcap::pipeline::order::WINDOW_NS;
+use nvcap::pipeline::WINDOW_NS;
 use nvcap::pipeline::{Pipeline, PipelineOptions};
 use nvcap::record::{At, ChannelId, How, Life, Loss, Lost, Process, Record, Submission};
 use nvcap::wire::GpuVa;
@@ -29,7 +29,7 @@ fn at(time_ns: u64) -> At {
 /// A submission of one semaphore release: one line.
 fn submission(time_ns: u64, channel: u32, position: u64) -> Record {
     let mut p = Pushbuffer::new();
-    p.release(1, 0xcbc0, 0x3000, position as u32)
+    p.release(1, 0xcbc0, GpuVa(0x3000), position as u32)
         .expect("compute");
     Record::Submission(Submission {
         at: at(time_ns),

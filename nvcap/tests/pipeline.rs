@@ -366,9 +366,9 @@ fn a_copy_says_what_memory_its_addresses_are() {
     let mut records = ioctl_log::read_file(&log, options).unwrap().records;
     let mut copy = Pushbuffer::new();
     copy.bind(4, 0xc8b5);
-    copy.copy(4, 0xc8b5, 0x2_0080_1234, 0x2_0060_3000, 4096)
+    copy.copy(4, 0xc8b5, GpuVa(0x2_0080_1234), GpuVa(0x2_0060_3000), 4096)
         .unwrap();
-    copy.copy(4, 0xc8b5, 0x1234_5678, 0x2_0080_0000, 16)
+    copy.copy(4, 0xc8b5, GpuVa(0x1234_5678), GpuVa(0x2_0080_0000), 16)
         .unwrap();
     let mut submission = bind(0, 0, 10, 5, 4, 0xc8b5);
     if let Record::Submission(s) = &mut submission {

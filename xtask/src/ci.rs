@@ -7,7 +7,7 @@ use std::fs;
 use anyhow::{Context, Result};
 use clap::Subcommand;
 
-use crate::{build, install, licences, paths, report::Report, shell::Cmd, toolchain};
+use crate::{api, build, install, licences, paths, report::Report, shell::Cmd, toolchain};
 
 /// A part of the gate.
 #[derive(Subcommand)]
@@ -79,6 +79,8 @@ fn lint(report: &mut Report) -> Result<()> {
             .args(["doc", "-p", "nvcap", "--no-deps", "--lib", "--locked"])
             .env("RUSTDOCFLAGS", "-D warnings"),
     )?;
+    // Of the pages that the step before has written.
+    report.check("public interface", api::compare());
     lint_bpf(report)
 }
 

@@ -1,5 +1,6 @@
 //! What a developer of nvcap types: `cargo xtask COMMAND`. Dispatch and help; each command is a module.
 
+mod api;
 mod bench;
 mod build;
 mod bundle;
@@ -107,6 +108,12 @@ The output of each step is kept in target/xtask-test/.")]
         #[arg(long)]
         check: bool,
     },
+    /// Write the list of the library's public interface, nvcap/api.txt
+    Api {
+        /// Only compare: status 1 where the committed list is not what rustdoc shows
+        #[arg(long)]
+        check: bool,
+    },
     /// Measure what tracing costs, or how fast decoding is
     Bench {
         #[command(subcommand)]
@@ -149,6 +156,7 @@ fn dispatch() -> anyhow::Result<ExitCode> {
             facts::run(check)?;
             facts_rm::run(check)?;
         }
+        Command::Api { check } => api::run(check)?,
         Command::Bench { what } => bench::run(&what)?,
         Command::CiHelpers { part } => ci::run(&part)?,
     }

@@ -2,7 +2,7 @@
 //!
 //! Knows which crates hold tests and what they need. How a test's words are read is `report`'s.
 
-use std::{path::Path, process::Command};
+use std::{collections::BTreeSet, fs, path::Path, process::Command};
 
 use anyhow::Result;
 
@@ -93,44 +93,83 @@ fn starts(program: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The decoder and the driver model as another project would link them: no BPF, no kernel, no command line.
+/// The decoder and the driver model as another project would link them: no BPF, no kernel, no command line, no output.
 fn library(report: &mut Report) -> Result<()> {
+    const ALONE: [&str; 3] = ["-p", "nvcap", "--no-default-features"];
     report.step(
         "library without default features",
-        &cargo_test()
-            .args(["-p", "nvcap", "--lib", "--no-default-features"])
-            .args(SHOW),
+        &cargo_test().args(ALONE).arg("--lib").args(SHOW),
     )?;
     let tree = build::host_cargo()
-        .args([
-            "tree",
-            "--locked",
-            "-p",
-            "nvcap",
-            "--no-default-features",
-            "-e",
-            "normal",
-            "--prefix",
-            "none",
-        ])
+        .args(["tree", "--locked", "-e", "normal", "--prefix", "none"])
+        .args(ALONE)
         .read()
         .unwrap_or_default();
-    let kernel: Vec<&str> = tree
+    report.check(
+        "library links no BPF loader, serde, command line or libc",
+        links_no_more(&tree),
+    );
+    let built = build::host_cargo()
+        .args(["build", "--locked", "--lib"])
+        .args(ALONE)
+        .run()
+        .and_then(|()| {
+            Ok(fs::read_to_string(
+                paths::target().join("debug/libnvcap.d"),
+            )?)
+        });
+    report.check(
+        "library without default features has no output and reads no /proc",
+        built.and_then(|files| has_no_room_of_the_program(&files)),
+    );
+    Ok(())
+}
+
+/// `tree`: the packages that the library without default features is linked with, a line each.
+fn links_no_more(tree: &str) -> Result<()> {
+    const FEATURES: [&str; 8] = [
+        "aya",
+        "perf-event",
+        "tokio",
+        "serde",
+        "clap",
+        "anyhow",
+        "log ",
+        "libc ",
+    ];
+    anyhow::ensure!(tree.contains("nvcap v"), "cargo tree failed");
+    let linked: Vec<&str> = tree
         .lines()
-        .filter(|line| {
-            ["aya", "perf-event", "tokio"]
-                .iter()
-                .any(|name| line.starts_with(name))
-        })
+        .filter(|line| FEATURES.iter().any(|name| line.starts_with(name)))
         .collect();
-    let result = if tree.is_empty() {
-        Err(anyhow::anyhow!("cargo tree failed"))
-    } else if kernel.is_empty() {
-        Ok(())
-    } else {
-        Err(anyhow::anyhow!("it depends on {}", kernel.join(", ")))
-    };
-    report.check("library links no BPF loader", result);
+    anyhow::ensure!(linked.is_empty(), "it depends on {}", linked.join(", "));
+    Ok(())
+}
+
+/// `files`: the files that the library without default features is made of, as the compiler lists them.
+fn has_no_room_of_the_program(files: &str) -> Result<()> {
+    const CORE: [&str; 8] = [
+        "lib", "decode", "driver", "hang", "ledger", "record", "source", "wire",
+    ];
+    let mut rooms = BTreeSet::new();
+    for (_, file) in files
+        .split_whitespace()
+        .filter_map(|f| f.split_once("nvcap/src/"))
+    {
+        let file = file.strip_suffix(".rs").unwrap_or(file);
+        rooms.insert(match file.strip_prefix("source/") {
+            // Of the sources, files alone.
+            Some(of) if of == "mod" || of.starts_with("file/") => "source",
+            Some(_) => file,
+            None => file.split('/').next().unwrap_or(file),
+        });
+    }
+    anyhow::ensure!(rooms.contains("decode"), "the compiler names no file of it");
+    for core in CORE {
+        rooms.remove(core);
+    }
+    let rooms: Vec<&str> = rooms.into_iter().collect();
+    anyhow::ensure!(rooms.is_empty(), "it has {}", rooms.join(", "));
     Ok(())
 }
 
@@ -205,4 +244,31 @@ const SHOW: [&str; 2] = ["--", "--show-output"];
 
 fn cargo_test() -> Cmd {
     build::host_cargo().args(["test", "--locked", "--no-fail-fast"])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_library_alone_may_not_have_is_found() {
+        assert!(links_no_more("nvcap v0.1.0\nflate2 v1.1.10\n").is_ok());
+        let error = links_no_more("nvcap v0.1.0\nserde_json v1.0.1\n").unwrap_err();
+        assert_eq!(error.to_string(), "it depends on serde_json v1.0.1");
+        assert!(links_no_more("").is_err());
+
+        let files = "/x/libnvcap.rlib: /x/nvcap/src/lib.rs /x/nvcap/src/decode/mod.rs /x/nvcap/src/source/mod.rs \
+                     /x/nvcap/src/source/file/orc.rs /x/nvcap/facts/qmd.bin";
+        has_no_room_of_the_program(files).unwrap();
+        for (file, room) in [
+            ("output/mod.rs", "output"),
+            ("procfs/maps.rs", "procfs"),
+            ("source/clock.rs", "source/clock"),
+        ] {
+            let files = format!("{files} /x/nvcap/src/{file}");
+            let error = has_no_room_of_the_program(&files).unwrap_err();
+            assert_eq!(error.to_string(), format!("it has {room}"));
+        }
+        assert!(has_no_room_of_the_program("").is_err());
+    }
 }

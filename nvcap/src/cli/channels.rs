@@ -4,11 +4,11 @@ use std::process::ExitCode;
 
 use super::target::usage;
 use super::target_view;
-use nvcap::output::message::tell;
-use nvcap::output::plural::plural_of;
+use crate::output::message::tell;
+use crate::output::plural::plural_of;
 
 /// The end of its help.
-pub const EXAMPLES: &str = "\
+pub(super) const EXAMPLES: &str = "\
 Examples:
   sudo nvcap channels -p 4711                 one look: rings, GP_GET and GP_PUT as they are now
   sudo nvcap channels -p 4711 --duration 5    traced for five seconds: tokens and submissions too
@@ -20,7 +20,7 @@ TSG) is unknown then and shown as ?.
 Exit status: 0 complete, 1 error, 2 usage, 3 something was lost (said on standard error).";
 
 /// Shows them.
-pub fn run(args: &target_view::Args) -> anyhow::Result<ExitCode> {
+pub(super) fn run(args: &target_view::Args) -> anyhow::Result<ExitCode> {
     if !args.target.is_named("channels") {
         return Ok(usage());
     }

@@ -4,16 +4,16 @@ use std::io::{self, ErrorKind, Read};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use crate::pipeline::Pipeline;
+use crate::record::{At, Loss, Lost, Record};
+use crate::source::file::kind::{self, Kind};
+use crate::source::file::orc::{Channels, Error, Orc};
+use crate::source::file::packed;
 use anyhow::{Context as _, bail};
 use clap::ValueEnum;
-use nvcap::pipeline::Pipeline;
-use nvcap::record::{At, Loss, Lost, Record};
-use nvcap::source::file::kind::{self, Kind};
-use nvcap::source::file::orc::{Channels, Error, Orc};
-use nvcap::source::file::packed;
 
 use super::output_args::OutputArgs;
-use nvcap::output::message::tell;
+use crate::output::message::tell;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -28,7 +28,7 @@ Exit status: 0 complete, 1 error, 2 usage, 3 the capture lacks something (the le
 /// A capture and how to show it.
 #[derive(clap::Args, Debug)]
 #[command(after_help = EXAMPLES)]
-pub struct Args {
+pub(super) struct Args {
     /// Format of the capture; by default its content tells
     #[arg(long, value_name = "FORMAT", value_enum)]
     pub from: Option<Format>,
@@ -52,18 +52,18 @@ pub struct Args {
 
 /// Capture formats.
 #[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Format {
+pub(super) enum Format {
     /// Capture of the independent in-process oracle (oracle.c)
     Orc,
 }
 
 /// Decodes.
-pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
+pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let capture = open(args)?;
     let capture = match &args.channels {
         None => capture,
         Some(path) => {
-            let text = nvcap::source::file::text(path)
+            let text = crate::source::file::text(path)
                 .with_context(|| format!("cannot read the channels in {}", path.display()))?;
             capture.with_channels(Channels::parse(&text))
         }

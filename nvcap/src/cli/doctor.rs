@@ -4,16 +4,16 @@ use std::process::ExitCode;
 
 /// `nvcap doctor` takes no options.
 #[derive(clap::Args, Debug)]
-pub struct Args {}
+pub(super) struct Args {}
 
 /// Looks and reports: status 0 when a live trace can be made.
 #[cfg(feature = "trap")]
-pub fn run(_args: &Args) -> anyhow::Result<ExitCode> {
+pub(super) fn run(_args: &Args) -> anyhow::Result<ExitCode> {
     use std::fmt::Write as _;
 
-    use nvcap::output::writer::Output;
-    use nvcap::source::how;
-    use nvcap::source::trap::doctor::{CheckOutcome, examine};
+    use crate::output::writer::Output;
+    use crate::source::how;
+    use crate::source::trap::doctor::{CheckOutcome, examine};
 
     use super::target;
 
@@ -49,7 +49,7 @@ pub fn run(_args: &Args) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::from(if can {
         0
     } else {
-        nvcap::ledger::STATUS_ERROR
+        crate::ledger::STATUS_ERROR
     }))
 }
 

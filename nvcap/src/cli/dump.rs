@@ -6,14 +6,14 @@ use std::time::{Duration, Instant};
 
 use anyhow::bail;
 
-use nvcap::dump as source;
-use nvcap::dump::Refused;
-use nvcap::hang::{self, Progress, Report};
-use nvcap::output::dump::{self, Shown, Status};
-use nvcap::output::message::tell;
-use nvcap::output::redact::Redactor;
-use nvcap::output::writer::Output;
-use nvcap::source::memory::{captured::KnownRing, chip, scan::Effort};
+use crate::dump as source;
+use crate::dump::Refused;
+use crate::hang::{self, Progress, Report};
+use crate::output::dump::{self, Shown, Status};
+use crate::output::message::tell;
+use crate::output::redact::Redactor;
+use crate::output::writer::Output;
+use crate::source::memory::{captured::KnownRing, chip, scan::Effort};
 
 use super::output_args::OutputArgs;
 use super::target::{self, usage};
@@ -46,7 +46,7 @@ With --stream they are a trace's: 0 all was read, 1 error, 2 usage, 3 something 
 /// What to look at.
 #[derive(clap::Args, Debug)]
 #[command(after_help = EXAMPLES)]
-pub struct Args {
+pub(super) struct Args {
     /// The running process PID (or the process of the thread PID); may be given several times
     #[arg(short, long = "pid", value_name = "PID", value_parser = clap::value_parser!(u32).range(1..))]
     pub pid: Vec<u32>,
@@ -104,7 +104,7 @@ fn parse_number(text: &str) -> Result<u32, String> {
 }
 
 /// Looks and shows.
-pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
+pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     if args.pid.is_empty() && !args.all {
         tell(format_args!(
             "nothing to look at: name a process (nvcap dump -p PID), or all that use a GPU (nvcap dump -a)"
@@ -119,7 +119,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
             Effort::Usual
         },
         chip: args.output.chip,
-        images: nvcap::enrich::images::of,
+        images: crate::enrich::images::of,
         known_rings: known_rings(args)?,
     };
     if args.stream {
@@ -193,7 +193,7 @@ fn known_rings(args: &Args) -> anyhow::Result<Vec<KnownRing>> {
     };
     #[cfg(feature = "trap")]
     {
-        let given = nvcap::source::trap::channels_file::ChannelsFile::read(path)?;
+        let given = crate::source::trap::channels_file::ChannelsFile::read(path)?;
         Ok(given
             .channels
             .iter()
@@ -314,7 +314,7 @@ fn told(args: &Args, refused: &[(u32, Refused)]) -> Status {
 
 fn gone(pid: u32, why: &Refused) -> bool {
     matches!(why, Refused::Error(e) if e.kind() == std::io::ErrorKind::NotFound)
-        || !nvcap::procfs::exists(pid)
+        || !crate::procfs::exists(pid)
 }
 
 fn no_gpu(pid: u32) -> String {

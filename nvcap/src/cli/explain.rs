@@ -5,12 +5,12 @@ use std::io::{Read, Write as _};
 use std::path::Path;
 use std::process::ExitCode;
 
+use crate::decode::classes::{self, Class};
+use crate::decode::explain::{self, Field};
+use crate::driver::names;
+use crate::output::filter;
+use crate::output::plural::plural;
 use anyhow::{Context as _, bail};
-use nvcap::decode::classes::{self, Class};
-use nvcap::decode::explain::{self, Field};
-use nvcap::driver::names;
-use nvcap::output::filter;
-use nvcap::output::plural::plural;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -30,7 +30,7 @@ Numbers are hexadecimal, with or without 0x.";
 /// What to explain.
 #[derive(clap::Args, Debug)]
 #[command(after_help = EXAMPLES)]
-pub struct Args {
+pub(super) struct Args {
     /// CLASS [METHOD [DATA]], or `qmd FILE [CLASS]`, `control NUMBER`, `status NUMBER`, `class NUMBER`, `filter`
     #[arg(required = true, num_args = 1..=3, value_name = "WHAT")]
     pub what: Vec<String>,
@@ -41,7 +41,7 @@ pub struct Args {
 }
 
 /// Explains.
-pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
+pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let words: Vec<&str> = args.what.iter().map(String::as_str).collect();
     let text = match words.as_slice() {
         ["filter"] => filter_help(),
@@ -219,7 +219,7 @@ fn qmd(file: &str, class: u32, json: bool) -> anyhow::Result<String> {
     /// The largest layout is 384 bytes.
     const MOST: u64 = 4096;
     let mut bytes = Vec::new();
-    nvcap::source::file::packed::open(Path::new(file))
+    crate::source::file::packed::open(Path::new(file))
         .and_then(|f| f.take(MOST).read_to_end(&mut bytes))
         .with_context(|| format!("cannot read the QMD in {file}"))?;
     let Some(qmd) = explain::qmd(class, &bytes) else {

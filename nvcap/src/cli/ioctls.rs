@@ -3,13 +3,13 @@
 use std::cell::RefCell;
 use std::process::ExitCode;
 
+use crate::output::ioctls::{IoctlOptions, Ioctls, Totals};
+use crate::output::message::tell;
+use crate::output::plural::plural;
+use crate::output::style::Color;
+use crate::pipeline::{Pipeline, PipelineOptions};
+use crate::record::{Lost, Record};
 use clap::ArgAction;
-use nvcap::output::ioctls::{IoctlOptions, Ioctls, Totals};
-use nvcap::output::message::tell;
-use nvcap::output::plural::plural;
-use nvcap::output::style::Color;
-use nvcap::pipeline::{Pipeline, PipelineOptions};
-use nvcap::record::{Lost, Record};
 
 use super::output_args::When;
 use super::target::{Show, Target, usage};
@@ -27,7 +27,7 @@ Exit status: 0 complete, 1 error, 2 usage, 3 something was lost (said on standar
 /// What to show.
 #[derive(clap::Args, Debug)]
 #[command(after_help = EXAMPLES)]
-pub struct Args {
+pub(super) struct Args {
     /// Show fields that are zero too; twice: the raw bytes of argument and parameters too
     #[arg(short, long, action = ArgAction::Count, help_heading = "Output")]
     pub verbose: u8,
@@ -52,7 +52,7 @@ pub struct Args {
 }
 
 /// Shows them.
-pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
+pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     if !args.target.is_named("ioctls") {
         return Ok(usage());
     }
@@ -98,7 +98,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let ledger = pipeline.finish()?;
     tell(format_args!("{}", sums(sink.totals())));
     if !ledger.is_complete() {
-        tell(format_args!("{}", nvcap::output::ledger::verdict(&ledger)));
+        tell(format_args!("{}", crate::output::ledger::verdict(&ledger)));
     }
     Ok(ExitCode::from(ledger.exit_status()))
 }

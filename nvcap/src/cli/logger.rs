@@ -1,6 +1,6 @@
 //! Diagnostics on standard error, when `NVCAP_LOG` asks for them (error, warn, info, debug, trace).
 
-use nvcap::output::message::tell;
+use crate::output::message::tell;
 
 struct Stderr;
 
@@ -23,7 +23,7 @@ impl log::Log for Stderr {
 }
 
 /// Sets it up.
-pub fn init() {
+pub(super) fn init() {
     let level = std::env::var("NVCAP_LOG").ok().and_then(|l| l.parse().ok());
     if let Some(level) = level
         && log::set_logger(&Stderr).is_ok()

@@ -4,10 +4,10 @@ use std::process::ExitCode;
 
 use super::target::usage;
 use super::target_view;
-use nvcap::output::message::tell;
+use crate::output::message::tell;
 
 /// The end of its help.
-pub const EXAMPLES: &str = "\
+pub(super) const EXAMPLES: &str = "\
 Examples:
   sudo nvcap maps -p 4711                 the mappings of a running process
   sudo nvcap maps -- ./vadd               a command, traced to its end: each mapping with its object
@@ -16,7 +16,7 @@ Examples:
 Exit status: 0 complete, 1 error, 2 usage, 3 something was lost (said on standard error).";
 
 /// Shows them.
-pub fn run(args: &target_view::Args) -> anyhow::Result<ExitCode> {
+pub(super) fn run(args: &target_view::Args) -> anyhow::Result<ExitCode> {
     if !args.target.is_named("maps") {
         return Ok(usage());
     }

@@ -22,8 +22,8 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-use nvcap::ledger::{STATUS_ERROR, STATUS_USAGE};
-use nvcap::output::message::tell;
+use crate::ledger::{STATUS_ERROR, STATUS_USAGE};
+use crate::output::message::tell;
 
 const EXAMPLES: &str = "\
 Examples:

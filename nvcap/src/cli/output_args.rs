@@ -5,29 +5,29 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, bail};
 use clap::{ArgAction, Args, ValueEnum};
 
-use nvcap::blocked_write;
-use nvcap::decode::defaults::{CHIPS, Chip};
-use nvcap::driver::Version;
-use nvcap::ledger::Ledger;
-use nvcap::output::filter::{Field, Filter};
-use nvcap::output::message::tell;
-use nvcap::output::phases::Phases;
-use nvcap::output::plural::plural;
-use nvcap::output::redact::Redactor;
-use nvcap::output::stats::{Form, Stats};
-use nvcap::output::streams::Streams;
-use nvcap::output::style::Color;
-use nvcap::output::text::{Clock, Text};
-use nvcap::output::writer::Output;
-use nvcap::output::{Detail, Sink, json, text};
-use nvcap::pipeline::{Pipeline, PipelineOptions};
+use crate::blocked_write;
+use crate::decode::defaults::{CHIPS, Chip};
+use crate::driver::Version;
+use crate::ledger::Ledger;
+use crate::output::filter::{Field, Filter};
+use crate::output::message::tell;
+use crate::output::phases::Phases;
+use crate::output::plural::plural;
+use crate::output::redact::Redactor;
+use crate::output::stats::{Form, Stats};
+use crate::output::streams::Streams;
+use crate::output::style::Color;
+use crate::output::text::{Clock, Text};
+use crate::output::writer::Output;
+use crate::output::{Detail, Sink, json, text};
+use crate::pipeline::{Pipeline, PipelineOptions};
 
 use super::target;
 
 /// What is shown and where it goes: the same for every command that shows events.
 #[derive(Args, Debug, Clone, Default)]
 #[command(next_help_heading = "Output")]
-pub struct OutputArgs {
+pub(super) struct OutputArgs {
     /// Show method writes with their fields; twice: ring entries and raw words too
     #[arg(short, long, action = ArgAction::Count)]
     pub verbose: u8,
@@ -92,7 +92,7 @@ pub struct OutputArgs {
 
 /// `--color`.
 #[derive(ValueEnum, Clone, Copy, Debug, Default)]
-pub enum When {
+pub(super) enum When {
     /// On a terminal
     #[default]
     Auto,
@@ -104,7 +104,7 @@ pub enum When {
 
 /// `--time`.
 #[derive(ValueEnum, Clone, Copy, Debug, Default)]
-pub enum TimeArg {
+pub(super) enum TimeArg {
     /// Since the first line
     #[default]
     Relative,
@@ -137,7 +137,7 @@ impl OutputArgs {
             .map_or(shown, |f| shown.max(f.detail()))
     }
 
-    pub fn color(&self) -> Color {
+    pub(super) fn color(&self) -> Color {
         match self.color {
             When::Auto => Color::Auto,
             When::Always => Color::Always,
@@ -199,7 +199,11 @@ impl OutputArgs {
     ///
     /// # Errors
     /// When a file cannot be read, understood or made.
-    pub fn pipeline(&self, command: bool, inputs: &[&Path]) -> anyhow::Result<Pipeline<'static>> {
+    pub(super) fn pipeline(
+        &self,
+        command: bool,
+        inputs: &[&Path],
+    ) -> anyhow::Result<Pipeline<'static>> {
         self.pipeline_of(false, target::running_driver(), command, inputs)
     }
 
@@ -207,7 +211,7 @@ impl OutputArgs {
     ///
     /// # Errors
     /// As there.
-    pub fn pipeline_of(
+    pub(super) fn pipeline_of(
         &self,
         strict: bool,
         driver_version: Option<Version>,
@@ -245,7 +249,7 @@ impl OutputArgs {
             }
             return Ok(None);
         };
-        let text = nvcap::source::file::text(path)
+        let text = crate::source::file::text(path)
             .with_context(|| format!("cannot read the phases in {}", path.display()))?;
         let phases = Phases::parse(&text)
             .with_context(|| format!("cannot understand the phases in {}", path.display()))?;
@@ -263,7 +267,7 @@ impl OutputArgs {
     ///
     /// # Errors
     /// When the output could not be written.
-    pub fn conclude(&self, pipeline: Pipeline<'_>) -> anyhow::Result<Ledger> {
+    pub(super) fn conclude(&self, pipeline: Pipeline<'_>) -> anyhow::Result<Ledger> {
         let matched = pipeline.matched();
         let ledger = pipeline.finish()?;
         if let Some(filter) = &self.filter
@@ -283,7 +287,7 @@ impl OutputArgs {
         // What went to a file is not before anybody's eyes.
         let file = self.output.as_deref().is_some_and(|o| o != Path::new("-"));
         if file || blocked_write::is_over() {
-            tell(format_args!("{}", nvcap::output::ledger::verdict(&ledger)));
+            tell(format_args!("{}", crate::output::ledger::verdict(&ledger)));
         }
         Ok(ledger)
     }

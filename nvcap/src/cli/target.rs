@@ -6,23 +6,23 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use crate::driver::Version;
+use crate::output::file::is_same;
+use crate::output::message::tell;
+use crate::output::plural::{plural, plural_of};
+use crate::output::style::plain_lines;
+use crate::output::writer::Output;
+use crate::record::{At, Loss, Lost, Record};
+use crate::source::file::ioctl_log;
 use anyhow::{Context as _, bail};
 use clap::ValueEnum;
-use nvcap::driver::Version;
-use nvcap::output::file::is_same;
-use nvcap::output::message::tell;
-use nvcap::output::plural::{plural, plural_of};
-use nvcap::output::style::plain_lines;
-use nvcap::output::writer::Output;
-use nvcap::record::{At, Loss, Lost, Record};
-use nvcap::source::file::ioctl_log;
 
 use super::values::{self, Discover};
 
 /// What to look at.
 #[derive(clap::Args, Debug)]
 #[command(next_help_heading = "Target")]
-pub struct Target {
+pub(super) struct Target {
     /// The running process PID (or the process of the thread PID); may be given several times
     #[arg(short, long = "pid", value_name = "PID", value_parser = clap::value_parser!(u32).range(1..))]
     pub pid: Vec<u32>,
@@ -66,7 +66,7 @@ pub struct Target {
 
 /// Formats of logs.
 #[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Format {
+pub(super) enum Format {
     /// Text log of one process's ioctls and mmaps (docs/output.md has the form)
     IoctlLog,
 }
@@ -74,7 +74,7 @@ pub enum Format {
 /// Where the answer goes.
 #[derive(clap::Args, Debug)]
 #[command(next_help_heading = "Output")]
-pub struct Show {
+pub(super) struct Show {
     /// JSON instead of text (docs/output.md has the members)
     #[arg(long)]
     pub json: bool,
@@ -92,7 +92,7 @@ impl Show {
     ///
     /// # Errors
     /// When the file cannot be made.
-    pub fn open(&self, target: &Target) -> anyhow::Result<Output> {
+    pub(super) fn open(&self, target: &Target) -> anyhow::Result<Output> {
         let command = !target.command.is_empty();
         open(self.output.as_deref(), command, &target.inputs())
     }
@@ -101,7 +101,7 @@ impl Show {
     ///
     /// # Errors
     /// When the output can take no more.
-    pub fn write(
+    pub(super) fn write(
         &self,
         text: &str,
         objects: &[serde_json::Value],
@@ -112,7 +112,7 @@ impl Show {
         if self.json {
             for (n, object) in objects.iter().enumerate() {
                 to.extend_from_slice(if n == 0 { b"[" } else { b",\n " });
-                nvcap::output::json::write(to, object);
+                crate::output::json::write(to, object);
             }
             to.extend_from_slice(if objects.is_empty() { b"[]\n" } else { b"]\n" });
         } else {
@@ -126,7 +126,7 @@ impl Show {
 ///
 /// # Errors
 /// When the output can take no more.
-pub fn written(out: &mut Output) -> anyhow::Result<()> {
+pub(super) fn written(out: &mut Output) -> anyhow::Result<()> {
     out.end_object()?;
     out.flush()?;
     if out.unshown() != 0 {
@@ -141,7 +141,7 @@ pub fn written(out: &mut Output) -> anyhow::Result<()> {
 ///
 /// # Errors
 /// When the file cannot be made, or is one of those.
-pub fn open(path: Option<&Path>, command: bool, inputs: &[&Path]) -> anyhow::Result<Output> {
+pub(super) fn open(path: Option<&Path>, command: bool, inputs: &[&Path]) -> anyhow::Result<Output> {
     let path = match path {
         None if command => return Ok(Output::stderr()),
         None => return Ok(Output::stdout()),
@@ -167,7 +167,7 @@ pub fn open(path: Option<&Path>, command: bool, inputs: &[&Path]) -> anyhow::Res
 }
 
 /// The release of the driver that this machine runs.
-pub fn running_driver() -> Option<Version> {
+pub(super) fn running_driver() -> Option<Version> {
     std::fs::read_to_string("/sys/module/nvidia/version")
         .ok()
         .and_then(|text| text.trim().parse().ok())
@@ -175,12 +175,12 @@ pub fn running_driver() -> Option<Version> {
 
 impl Target {
     /// The files that are read.
-    pub fn inputs(&self) -> Vec<&Path> {
+    pub(super) fn inputs(&self) -> Vec<&Path> {
         self.file.iter().map(PathBuf::as_path).collect()
     }
 
     /// Whether anything is named; the usage error is told where nothing is.
-    pub fn is_named(&self, what: &str) -> bool {
+    pub(super) fn is_named(&self, what: &str) -> bool {
         let named = self.file.is_some() || !self.pid.is_empty() || !self.command.is_empty();
         if !named {
             tell(format_args!(
@@ -192,7 +192,7 @@ impl Target {
     }
 
     /// The driver's release, where it is known beforehand.
-    pub fn version(&self) -> Option<Version> {
+    pub(super) fn version(&self) -> Option<Version> {
         if self.file.is_some() {
             return self.driver;
         }
@@ -205,7 +205,7 @@ impl Target {
     ///
     /// # Errors
     /// When the log cannot be read, the trace cannot be made, or `each` can take no more.
-    pub fn records(
+    pub(super) fn records(
         &self,
         watch: bool,
         each: impl FnMut(Record) -> io::Result<()>,
@@ -273,7 +273,7 @@ impl Target {
         each: impl FnMut(Record) -> io::Result<()>,
         idle: impl FnMut() -> io::Result<()>,
     ) -> anyhow::Result<()> {
-        use nvcap::source::trap::{channels_file::ChannelsFile, live, session};
+        use crate::source::trap::{channels_file::ChannelsFile, live, session};
 
         let options = session::TrapOptions {
             discover: self.discover.way(),
@@ -301,8 +301,8 @@ impl Target {
                 tell(format_args!("process {pid} attached"));
             }
         };
-        let outcome = live::run(options, target, limits, each, idle, attached)?;
-        if let Some(child) = outcome.child.filter(|c| !c.success()) {
+        let child = live::run(options, target, limits, each, idle, attached)?;
+        if let Some(child) = child.filter(|c| !c.success()) {
             tell(format_args!("the command ended with {child}"));
         }
         Ok(())
@@ -324,12 +324,12 @@ fn no_log(file: &Path) -> String {
 /// # Errors
 /// When there is no such user, or nvcap may not become that one.
 #[cfg(feature = "trap")]
-pub fn launch(
+pub(super) fn launch(
     command: &[OsString],
     user: Option<&str>,
-) -> anyhow::Result<nvcap::source::command::Launch> {
-    use nvcap::source::command::Launch;
-    use nvcap::source::user::User;
+) -> anyhow::Result<crate::source::command::Launch> {
+    use crate::source::command::Launch;
+    use crate::source::user::User;
 
     // SAFETY: reads an id.
     let own = unsafe { libc::geteuid() };
@@ -360,8 +360,8 @@ pub fn launch(
 
 /// The processes of these ids, each once. An id may be a thread's: its process is taken, which is said.
 #[cfg(target_os = "linux")]
-pub fn processes(ids: &[u32]) -> Vec<u32> {
-    use nvcap::procfs;
+pub(super) fn processes(ids: &[u32]) -> Vec<u32> {
+    use crate::procfs;
 
     let mut all = Vec::new();
     for id in ids {
@@ -387,6 +387,6 @@ pub fn processes(ids: &[u32]) -> Vec<u32> {
 }
 
 /// The status of a command line that names nothing.
-pub fn usage() -> ExitCode {
-    ExitCode::from(nvcap::ledger::STATUS_USAGE)
+pub(super) fn usage() -> ExitCode {
+    ExitCode::from(crate::ledger::STATUS_USAGE)
 }

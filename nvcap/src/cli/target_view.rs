@@ -2,18 +2,18 @@
 
 use std::process::ExitCode;
 
-use nvcap::driver::Version;
-use nvcap::ledger::Ledger;
-use nvcap::output::message::tell;
-use nvcap::output::model_view::ModelView;
-use nvcap::pipeline::{Pipeline, PipelineOptions};
-use nvcap::source::memory::probe;
+use crate::driver::Version;
+use crate::ledger::Ledger;
+use crate::output::message::tell;
+use crate::output::model_view::ModelView;
+use crate::pipeline::{Pipeline, PipelineOptions};
+use crate::source::memory::probe;
 
 use super::target::{Show, Target};
 
 /// What to look at and where it goes.
 #[derive(clap::Args, Debug)]
-pub struct Args {
+pub(super) struct Args {
     /// Where it goes.
     #[command(flatten)]
     pub show: Show,
@@ -24,7 +24,7 @@ pub struct Args {
 }
 
 /// The driver model of a target.
-pub struct TargetView {
+pub(super) struct TargetView {
     /// The model.
     pub model: ModelView,
     /// Slots of which one look cannot say whether they are channels.
@@ -34,11 +34,11 @@ pub struct TargetView {
 
 impl TargetView {
     /// The exit status; what is missing is said.
-    pub fn end(&self) -> ExitCode {
+    pub(super) fn end(&self) -> ExitCode {
         if !self.ledger.is_complete() {
             tell(format_args!(
                 "{}",
-                nvcap::output::ledger::verdict(&self.ledger)
+                crate::output::ledger::verdict(&self.ledger)
             ));
         }
         ExitCode::from(self.ledger.exit_status())
@@ -49,7 +49,7 @@ impl TargetView {
 ///
 /// # Errors
 /// When the processes cannot be read, the trace cannot be made or the log cannot be read.
-pub fn view(target: &Target) -> anyhow::Result<TargetView> {
+pub(super) fn view(target: &Target) -> anyhow::Result<TargetView> {
     let version = target.version();
     if !target.pid.is_empty() && target.duration.is_none() {
         return one_look(&target.pid, version);
@@ -103,7 +103,7 @@ fn feed(view: &mut ModelView, driver_version: Option<Version>) -> Pipeline<'_> {
 }
 
 fn cannot_look(pid: u32, cause: std::io::Error) -> anyhow::Error {
-    if nvcap::procfs::exists(pid) {
+    if crate::procfs::exists(pid) {
         anyhow::Error::new(cause).context(format!(
             "cannot look into process {pid}: run nvcap as root (sudo nvcap ...) or as the process's owner with \
              cap_sys_ptrace"

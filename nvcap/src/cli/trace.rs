@@ -9,12 +9,12 @@ use clap::ValueEnum;
 use super::output_args::OutputArgs;
 use super::values::{Discover, parse_seconds, parse_size};
 #[cfg(feature = "trap")]
-use nvcap::output::message::tell;
+use crate::output::message::tell;
 
 /// What to trace, and how.
 #[derive(clap::Args, Debug)]
 #[command(next_help_heading = "Tracing")]
-pub struct Args {
+pub(super) struct Args {
     /// Trace the running process PID (or the process of the thread PID); may be given several times
     #[arg(short, long = "pid", value_name = "PID", value_parser = clap::value_parser!(u32).range(1..))]
     pub pid: Vec<u32>,
@@ -113,7 +113,7 @@ pub struct Args {
 
 /// `--how`.
 #[derive(ValueEnum, Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum HowArg {
+pub(super) enum HowArg {
     /// The trap where it may be used, else observe
     Auto,
     /// A breakpoint on the doorbell: what is refused is an error
@@ -125,7 +125,7 @@ pub enum HowArg {
 
 /// `--stop-at-exit`.
 #[derive(ValueEnum, Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum StopArg {
+pub(super) enum StopArg {
     /// The command, and the children that it makes
     #[default]
     Command,
@@ -160,20 +160,20 @@ pub fn run(_args: Args) -> anyhow::Result<ExitCode> {
 
 /// Runs the trace.
 #[cfg(feature = "trap")]
-pub fn run(args: Args) -> anyhow::Result<ExitCode> {
+pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
     use std::cell::RefCell;
 
     use super::target::launch;
-    use nvcap::enrich::enriched::Enriched;
-    use nvcap::source::observe::session::StopAtExit;
-    use nvcap::source::{how, observe, run, trap::session};
+    use crate::enrich::enriched::Enriched;
+    use crate::source::observe::session::StopAtExit;
+    use crate::source::{how, observe, run, trap::session};
 
     if args.command.is_empty() && args.pid.is_empty() {
         tell(format_args!(
             "nothing to trace: give a command after -- (nvcap -- ./vadd) or a process (nvcap -p PID); \
              nvcap --help has more"
         ));
-        return Ok(ExitCode::from(nvcap::ledger::STATUS_USAGE));
+        return Ok(ExitCode::from(crate::ledger::STATUS_USAGE));
     }
     let given = channels_file(&args)?;
     let options = how::LiveOptions {
@@ -255,7 +255,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         if pipeline.ledger().totals().submissions > 0 {
             tell(format_args!(
                 "{}",
-                nvcap::output::ledger::verdict(pipeline.ledger())
+                crate::output::ledger::verdict(pipeline.ledger())
             ));
         }
     })?;
@@ -282,8 +282,8 @@ fn observing(why: &str) {
 }
 
 #[cfg(feature = "trap")]
-fn channels_file(args: &Args) -> anyhow::Result<nvcap::source::trap::channels_file::ChannelsFile> {
-    use nvcap::source::trap::channels_file::{ChannelsFile, NamedDoorbell};
+fn channels_file(args: &Args) -> anyhow::Result<crate::source::trap::channels_file::ChannelsFile> {
+    use crate::source::trap::channels_file::{ChannelsFile, NamedDoorbell};
 
     let mut given = match &args.channels {
         Some(path) => ChannelsFile::read(path)?,
@@ -302,7 +302,7 @@ fn channels_file(args: &Args) -> anyhow::Result<nvcap::source::trap::channels_fi
 
 /// Says which hits of breakpoints ran no program.
 #[cfg(feature = "trap")]
-fn report_hits(end: &nvcap::source::trap::live::End) {
+fn report_hits(end: &crate::source::trap::live::End) {
     log::info!("{:?}", end.totals);
     let ran = end.totals.stats.hits + end.totals.stats.foreign;
     if end.totals.kernel_hits > ran {
@@ -320,11 +320,11 @@ fn report_hits(end: &nvcap::source::trap::live::End) {
 #[cfg(feature = "trap")]
 fn lost_trap(
     child: &Option<std::process::ExitStatus>,
-    end: &nvcap::source::trap::live::End,
-) -> Option<nvcap::record::Record> {
+    end: &crate::source::trap::live::End,
+) -> Option<crate::record::Record> {
     use std::os::unix::process::ExitStatusExt;
 
-    use nvcap::record::{At, Loss, Lost, Record};
+    use crate::record::{At, Loss, Lost, Record};
 
     let trapped = child.is_some_and(|c| c.signal() == Some(libc::SIGTRAP));
     (trapped && end.totals.kernel_hits > 0).then(|| {

@@ -1,11 +1,11 @@
 //! Words of options that several commands have.
 
+use crate::output::units;
 use clap::ValueEnum;
-use nvcap::output::units;
 
 /// `--discover`.
 #[derive(ValueEnum, Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Discover {
+pub(super) enum Discover {
     /// The first that works of kprobe, fentry, tracepoint
     #[default]
     Auto,
@@ -20,8 +20,8 @@ pub enum Discover {
 #[cfg(feature = "trap")]
 impl Discover {
     /// The way; none for all in turn.
-    pub fn way(self) -> Option<nvcap::source::trap::discover::Way> {
-        use nvcap::source::trap::discover::Way;
+    pub(super) fn way(self) -> Option<crate::source::trap::discover::Way> {
+        use crate::source::trap::discover::Way;
 
         match self {
             Discover::Auto => None,
@@ -32,7 +32,7 @@ impl Discover {
     }
 }
 
-pub fn parse_seconds(text: &str) -> Result<std::time::Duration, String> {
+pub(super) fn parse_seconds(text: &str) -> Result<std::time::Duration, String> {
     text.parse::<f64>()
         .ok()
         .filter(|s| *s > 0.0)
@@ -40,7 +40,7 @@ pub fn parse_seconds(text: &str) -> Result<std::time::Duration, String> {
         .ok_or_else(|| format!("'{text}' is no time: give seconds above 0, such as 10 or 0.5"))
 }
 
-pub fn parse_size(text: &str) -> Result<u64, String> {
+pub(super) fn parse_size(text: &str) -> Result<u64, String> {
     units::number(text)
         .filter(|n| n.is_power_of_two() && *n >= 64 << 10 && *n <= 2 << 30)
         .ok_or_else(|| {

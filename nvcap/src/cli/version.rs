@@ -7,17 +7,17 @@ use std::sync::OnceLock;
 const COMMIT: &str = env!("NVCAP_COMMIT");
 
 /// `0.1.0 (commit)`.
-pub fn short() -> &'static str {
+pub(super) fn short() -> &'static str {
     static TEXT: OnceLock<String> = OnceLock::new();
     TEXT.get_or_init(|| format!("{} (commit {COMMIT})", env!("CARGO_PKG_VERSION")))
 }
 
 /// And what was built in.
-pub fn long() -> &'static str {
+pub(super) fn long() -> &'static str {
     static TEXT: OnceLock<String> = OnceLock::new();
     TEXT.get_or_init(|| {
         let mut text = format!("{}\ncommit: {COMMIT}\n", env!("CARGO_PKG_VERSION"));
-        let (first, last) = nvcap::driver::releases();
+        let (first, last) = crate::driver::releases();
         // Writing to a string does not fail.
         let _ = writeln!(text, "live tracing: {}", bpf());
         let _ = writeln!(
@@ -33,7 +33,7 @@ pub fn long() -> &'static str {
 /// The forms of the doorbell program that were built in, by the kernels that take them.
 #[cfg(feature = "trap")]
 fn bpf() -> String {
-    use nvcap::source::trap::load::doorbell_programs;
+    use crate::source::trap::load::doorbell_programs;
 
     let forms: Vec<&str> = doorbell_programs()
         .map(|name| match name {

@@ -57,6 +57,7 @@ fn tables() -> &'static Tables {
 /// What kind of engine or unit a class drives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
+#[non_exhaustive]
 pub enum Family {
     /// 3D.
     Graphics3d,
@@ -134,6 +135,7 @@ impl Family {
 
 /// The class a class falls back on, and how sure that is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Parent {
     /// The parent's number ([`FALCON_COMMON`] for the methods that all Falcon video classes share).
     pub class: u32,
@@ -315,6 +317,7 @@ impl fmt::Debug for Class {
 
 /// The shape of a method array.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Array {
     /// Elements of each index (the second is 1 where there is one index).
     pub count: [u16; 2],

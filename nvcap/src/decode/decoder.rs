@@ -15,6 +15,7 @@ use super::{
 };
 use crate::record::{self, ChannelId, Submission};
 use crate::wire::{
+    GpuVa,
     entry::{self, EntryKind},
     stream::{Item, Stream},
 };
@@ -95,6 +96,20 @@ impl Decoder {
         self.channel_mut(id, 0).engine = engine;
     }
 
+    /// Says which class a subchannel is bound to, where its SET_OBJECT lies before all that is decoded.
+    pub fn bind(&mut self, id: ChannelId, subchannel: u8, class: u32) {
+        let (space, gpu) = {
+            let channel = self.channel_mut(id, 0);
+            (channel.space, channel.gpu)
+        };
+        self.chips.learn(space, gpu, class);
+        let (plan, counter) = self.plans.of(class);
+        let subs = self.channels.get_mut(&id).map(|c| &mut c.subs);
+        if let Some(sub) = subs.and_then(|s| s.get_mut(usize::from(subchannel))) {
+            sub.bind(class, plan, counter);
+        }
+    }
+
     /// Says which chip a GPU is (`None`: every GPU without a number), for the classes of subchannels whose SET_OBJECT
     /// was not seen.
     pub fn chip(&mut self, gpu: Option<u32>, chip: &'static Chip, by: ChipBy) {
@@ -113,7 +128,8 @@ impl Decoder {
 
     /// A QMD that lies at `address` in the GPU memory of process `pid`, known from elsewhere than the stream. What the
     /// stream was seen to write there is believed before it.
-    pub fn image(&mut self, pid: u32, address: u64, bytes: &[u8]) {
+    pub fn image(&mut self, pid: u32, address: GpuVa, bytes: &[u8]) {
+        let GpuVa(address) = address;
         if self.shadow.known(pid, address, 1) == 0 {
             self.shadow.write(pid, address, bytes);
             if bytes.len() >= 256 {

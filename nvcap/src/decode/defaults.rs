@@ -9,6 +9,7 @@ use super::event::Engine;
 
 /// The engine classes of a chip or of several that have the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Chip {
     /// The chips.
     pub names: &'static [&'static str],

@@ -27,6 +27,7 @@ use crate::wire::{
 /// The tables do not have this name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{class:#06x} has no {name}: look at its methods with `nvcap explain {class:x}`")]
+#[non_exhaustive]
 pub struct Unnamed {
     /// Class or QMD version asked.
     pub class: u32,
@@ -159,7 +160,7 @@ impl Pushbuffer {
         &mut self,
         subchannel: u8,
         class: u32,
-        dst: u64,
+        dst: GpuVa,
         data: &[u8],
     ) -> Result<&mut Self, Unnamed> {
         let len = u32::try_from(data.len()).unwrap_or(u32::MAX);
@@ -168,12 +169,7 @@ impl Pushbuffer {
             .map(|c| c.iter().rev().fold(0, |word, b| word << 8 | u32::from(*b)))
             .collect();
         let load = address_of(class, "LOAD_INLINE_DATA")?;
-        self.named(
-            subchannel,
-            class,
-            "OFFSET_OUT_UPPER",
-            &[(dst >> 32) as u32, dst as u32],
-        )?;
+        self.named(subchannel, class, "OFFSET_OUT_UPPER", &upper_lower(dst))?;
         self.named(subchannel, class, "LINE_LENGTH_IN", &[len, 1])?;
         self.named(subchannel, class, "LAUNCH_DMA", &[0x41])?;
         Ok(self.method(Step::Same, subchannel, load, &words))
@@ -187,16 +183,11 @@ impl Pushbuffer {
         &mut self,
         subchannel: u8,
         class: u32,
-        src: u64,
-        dst: u64,
+        src: GpuVa,
+        dst: GpuVa,
         bytes: u32,
     ) -> Result<&mut Self, Unnamed> {
-        let address = [
-            (src >> 32) as u32,
-            src as u32,
-            (dst >> 32) as u32,
-            dst as u32,
-        ];
+        let address = [upper_lower(src), upper_lower(dst)].concat();
         self.named(subchannel, class, "OFFSET_IN_UPPER", &address)?;
         self.named(subchannel, class, "LINE_LENGTH_IN", &[bytes])?;
         self.named(subchannel, class, "LAUNCH_DMA", &[0x182])
@@ -210,10 +201,11 @@ impl Pushbuffer {
         &mut self,
         subchannel: u8,
         class: u32,
-        address: u64,
+        address: GpuVa,
         payload: u32,
     ) -> Result<&mut Self, Unnamed> {
-        let data = [(address >> 32) as u32, address as u32, payload, 0];
+        let [upper, lower] = upper_lower(address);
+        let data = [upper, lower, payload, 0];
         self.named(subchannel, class, "SET_REPORT_SEMAPHORE_A", &data)
     }
 
@@ -221,10 +213,15 @@ impl Pushbuffer {
     ///
     /// # Errors
     /// When the class has no SEND_SIGNALING_PCAS2_B.
-    pub fn pcas(&mut self, subchannel: u8, class: u32, qmd: u64) -> Result<&mut Self, Unnamed> {
-        self.named(subchannel, class, "SEND_PCAS_A", &[(qmd >> 8) as u32])?;
+    pub fn pcas(&mut self, subchannel: u8, class: u32, qmd: GpuVa) -> Result<&mut Self, Unnamed> {
+        self.named(subchannel, class, "SEND_PCAS_A", &[(qmd.0 >> 8) as u32])?;
         self.named(subchannel, class, "SEND_SIGNALING_PCAS2_B", &[0x0a])
     }
+}
+
+/// An address in two words, as the methods ..._UPPER and ..._LOWER take it.
+fn upper_lower(address: GpuVa) -> [u32; 2] {
+    [(address.0 >> 32) as u32, address.0 as u32]
 }
 
 /// Where the methods of a class begin, by name.

@@ -5,8 +5,6 @@
 //! [`Body::Stop`] where an entry could not be read to its end. Sinks choose what they show.
 
 use crate::wire::engine::Feeds;
-use serde::Serialize;
-
 mod launch;
 
 pub use launch::{ConstantBank, Graph, Launch, LaunchHow, LaunchKind, Moves, QmdFrom, QmdRelease};
@@ -46,8 +44,12 @@ pub struct Context {
 }
 
 /// Which engine a channel feeds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default, Serialize)]
-#[serde(rename_all = "snake_case")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+#[cfg_attr(
+    feature = "serde",
+    derive(serde::Serialize),
+    serde(rename_all = "snake_case")
+)]
 #[non_exhaustive]
 pub enum Engine {
     /// Graphics and compute.
@@ -117,8 +119,12 @@ pub struct ChipSettled {
 }
 
 /// What a chip is known by.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
-#[serde(rename_all = "snake_case")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(
+    feature = "serde",
+    derive(serde::Serialize),
+    serde(rename_all = "snake_case")
+)]
 #[non_exhaustive]
 pub enum ChipBy {
     /// Assumed: the class of the channel. A chip takes channels of older classes too.
@@ -208,7 +214,8 @@ impl MethodWrite {
 }
 
 /// Where and why the decoding of an entry stopped.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Stop {
     /// Index of the entry in its submission.
     pub entry: u32,
@@ -229,8 +236,12 @@ impl std::fmt::Display for Stop {
 }
 
 /// Something the GPU is told to do, put together from method writes.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-#[serde(tag = "op", rename_all = "snake_case")]
+#[derive(Clone, Debug, PartialEq)]
+#[cfg_attr(
+    feature = "serde",
+    derive(serde::Serialize),
+    serde(tag = "op", rename_all = "snake_case")
+)]
 #[non_exhaustive]
 pub enum Operation {
     /// A grid launch.
@@ -256,8 +267,12 @@ pub enum Operation {
 }
 
 /// Where an address lies.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
-#[serde(rename_all = "snake_case")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(
+    feature = "serde",
+    derive(serde::Serialize),
+    serde(rename_all = "snake_case")
+)]
 #[non_exhaustive]
 pub enum Place {
     /// System memory.
@@ -269,7 +284,8 @@ pub enum Place {
 }
 
 /// The memory that an address lies in, as the driver model knows it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Memory {
     /// Where its bytes are.
     pub place: Option<Place>,
@@ -288,29 +304,34 @@ pub struct Memory {
 }
 
 /// Which way a copy goes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub enum Direction {
     /// Host to device.
-    #[serde(rename = "h2d")]
+    #[cfg_attr(feature = "serde", serde(rename = "h2d"))]
     HostToDevice,
     /// Device to host.
-    #[serde(rename = "d2h")]
+    #[cfg_attr(feature = "serde", serde(rename = "d2h"))]
     DeviceToHost,
     /// Device to device.
-    #[serde(rename = "d2d")]
+    #[cfg_attr(feature = "serde", serde(rename = "d2d"))]
     DeviceToDevice,
     /// Host to host.
-    #[serde(rename = "h2h")]
+    #[cfg_attr(feature = "serde", serde(rename = "h2h"))]
     HostToHost,
     /// To or from another GPU.
-    #[serde(rename = "p2p")]
+    #[cfg_attr(feature = "serde", serde(rename = "p2p"))]
     PeerToPeer,
 }
 
 /// How a direction was concluded.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(
+    feature = "serde",
+    derive(serde::Serialize),
+    serde(rename_all = "snake_case")
+)]
 #[non_exhaustive]
 pub enum Evidence {
     /// From what is mapped at the addresses.
@@ -322,7 +343,8 @@ pub enum Evidence {
 }
 
 /// A copy-engine transfer.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Copy {
     /// Bytes written (0 for a launch that transfers nothing).
     pub bytes: u64,
@@ -353,15 +375,16 @@ pub struct Copy {
     /// The data word of LAUNCH_DMA.
     pub launch_dma: u32,
     /// What the source lies in, where known.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "serde", serde(skip_serializing_if = "Option::is_none"))]
     pub src_memory: Option<Memory>,
     /// What the destination lies in, where known.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "serde", serde(skip_serializing_if = "Option::is_none"))]
     pub dst_memory: Option<Memory>,
 }
 
 /// What is written to a semaphore.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct SemaphoreWrite {
     /// GPU address.
     pub address: GpuVa,
@@ -372,8 +395,12 @@ pub struct SemaphoreWrite {
 }
 
 /// What inline data is, where known.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
-#[serde(rename_all = "snake_case")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(
+    feature = "serde",
+    derive(serde::Serialize),
+    serde(rename_all = "snake_case")
+)]
 #[non_exhaustive]
 pub enum InlineContent {
     /// The program's data (a small copy or set).
@@ -387,7 +414,8 @@ pub enum InlineContent {
 }
 
 /// Data carried in the pushbuffer.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Inline {
     /// Destination address.
     pub dst: GpuVa,
@@ -404,16 +432,20 @@ pub struct Inline {
     /// Always host to device.
     pub direction: Direction,
     /// The first bytes (at most 64).
-    #[serde(serialize_with = "hex")]
+    #[cfg_attr(feature = "serde", serde(serialize_with = "hex"))]
     pub head: Vec<u8>,
     /// What the destination lies in, where known.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "serde", serde(skip_serializing_if = "Option::is_none"))]
     pub dst_memory: Option<Memory>,
 }
 
 /// Which unit handles a semaphore.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
-#[serde(rename_all = "snake_case")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(
+    feature = "serde",
+    derive(serde::Serialize),
+    serde(rename_all = "snake_case")
+)]
 #[non_exhaustive]
 pub enum SemaphoreUnit {
     /// The channel itself (SEM_EXECUTE, SEMAPHORED).
@@ -425,8 +457,12 @@ pub enum SemaphoreUnit {
 }
 
 /// What a semaphore operation does.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
-#[serde(rename_all = "snake_case")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(
+    feature = "serde",
+    derive(serde::Serialize),
+    serde(rename_all = "snake_case")
+)]
 #[non_exhaustive]
 pub enum SemaphoreAction {
     /// Writes the payload.
@@ -446,7 +482,8 @@ pub enum SemaphoreAction {
 }
 
 /// A semaphore operation.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Semaphore {
     /// Which unit.
     pub unit: SemaphoreUnit,
@@ -469,7 +506,8 @@ pub struct Semaphore {
 }
 
 /// A wait or a cache operation.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Barrier {
     /// `wfi`, `membar_sys`, `tlb_invalidate`, `invalidate_shader_caches`, ...: the method or operation in lower case.
     pub what: &'static str,
@@ -484,7 +522,8 @@ pub struct Barrier {
 }
 
 /// A class bound to a subchannel.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Bind {
     /// Subchannel.
     pub subchannel: u8,
@@ -493,7 +532,8 @@ pub struct Bind {
 }
 
 /// A 3D or 2D operation.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Draw {
     /// `draw`, `clear`, `blit`, ...
     pub what: &'static str,
@@ -508,7 +548,8 @@ pub struct Draw {
 }
 
 /// A video job.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Video {
     /// `decode`, `encode`, `jpeg`, `flow`, ...
     pub what: &'static str,
@@ -519,7 +560,8 @@ pub struct Video {
 }
 
 /// A host operation.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct HostOp {
     /// `yield`, `non_stall_interrupt`, `set_reference`, ...
     pub what: &'static str,
@@ -527,6 +569,7 @@ pub struct HostOp {
     pub data: u32,
 }
 
+#[cfg(feature = "serde")]
 fn hex<S: serde::Serializer>(bytes: &[u8], s: S) -> Result<S::Ok, S::Error> {
     const DIGITS: &[u8; 16] = b"0123456789abcdef";
     let mut text = String::with_capacity(bytes.len() * 2);
@@ -537,6 +580,7 @@ fn hex<S: serde::Serializer>(bytes: &[u8], s: S) -> Result<S::Ok, S::Error> {
     s.serialize_str(&text)
 }
 
+#[cfg(feature = "serde")]
 fn hex_option<S: serde::Serializer>(bytes: &Option<Vec<u8>>, s: S) -> Result<S::Ok, S::Error> {
     match bytes {
         Some(b) => hex(b, s),

@@ -11,15 +11,15 @@
 
 use std::fmt;
 
-use serde::Serialize;
-
 use super::{
     classes::{self, Class, Family, Method},
     qmd,
 };
 
 /// A field with its value.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[non_exhaustive]
 pub struct Field {
     /// Name, with its index where it is an element of an array (`CONSTANT_BUFFER_VALID(3)`).
     pub name: String,
@@ -45,7 +45,9 @@ impl fmt::Display for Field {
 }
 
 /// A method write, in full.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[non_exhaustive]
 pub struct MethodText {
     /// Class number.
     pub class: u32,
@@ -120,7 +122,9 @@ fn applies(class: Class, method: Method, f: &Field, data: u32) -> bool {
 }
 
 /// A QMD, in full.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[non_exhaustive]
 pub struct QmdText {
     /// Version of the layout, major and minor.
     pub version: (u8, u8),

@@ -13,6 +13,7 @@ use crate::wire::{
 
 /// A write to GPU memory as commands carry it: LOAD_INLINE_DATA, and the OFFSET_OUT before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Upload<'a> {
     /// Where its data lies in the bytes that were searched.
     pub offset: usize,
@@ -150,8 +151,13 @@ mod tests {
     fn uploads_are_found_with_their_addresses() {
         let mut p = Pushbuffer::new();
         for i in 0..4u32 {
-            p.inline(1, 0xcbc0, 0x2_04c0_0000 + u64::from(i) * 0x200, &kernel(i))
-                .expect("takes inline data");
+            p.inline(
+                1,
+                0xcbc0,
+                GpuVa(0x2_04c0_0000 + u64::from(i) * 0x200),
+                &kernel(i),
+            )
+            .expect("takes inline data");
         }
         let bytes = p.bytes();
         let found: Vec<_> = uploads(&bytes, 96).collect();

@@ -1,5 +1,13 @@
 //! The decoder: bytes in, values out. No I/O, no clock, no kernel, no panic on any input.
 //!
+//! A pushbuffer is a row of method writes, and what a method means depends on the class that SET_OBJECT has bound to its
+//! subchannel. Most methods store a value; some set something off with the values that were stored: a copy, a launch, a
+//! semaphore's release. The decoder keeps the bindings and the values of each channel, and gives the method writes and the
+//! *operations* that they make up.
+//!
+//! Bytes alone are decoded by [`pushbuffer`]. A [`Decoder`] takes the submissions of many channels, one after the other:
+//! what one has bound, begun or written to GPU memory counts for the next, as it does on the GPU.
+//!
 //! Over [`crate::wire`], which reads ring entries and method headers; from the bottom up, each usable by itself:
 //!
 //! - [`classes`]: what every method of every engine class is called and what its bits mean.
@@ -8,6 +16,8 @@
 //! - [`Decoder`]: all of it together, from submissions to [`event::Event`]s.
 //! - [`encode`]: the inverse, for tests and for programs that submit without a GPU.
 //! - [`explain`]: one method write or one QMD, named in full.
+//!
+//! A submission, event by event:
 //!
 //! ```
 //! use nvcap::decode::{DecodeOptions, Decoder, event::Body};
@@ -60,6 +70,7 @@ pub mod image;
 mod launches;
 mod ops;
 pub mod pcas;
+mod pushbuffer;
 pub mod qmd;
 pub mod shadow;
 mod state;
@@ -70,6 +81,7 @@ mod wants;
 
 pub use decoder::{DecodeOptions, Decoder, SHADOW_BYTES};
 pub(crate) use ops::launch::arguments_at;
+pub use pushbuffer::{Decoded, pushbuffer};
 pub use state::engine_of;
 pub use table::Names;
 pub use wants::{Counts, Places, Wants};

@@ -2,12 +2,14 @@
 
 use std::fmt;
 
-use serde::Serialize;
-
 /// PCAS_ACTION of SEND_SIGNALING_PCAS2_B, spelled as the class headers spell it. SEND_SIGNALING_PCAS_B of older classes
 /// has two bits, which are read as `Schedule` and `Invalidate`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
-#[serde(rename_all = "snake_case")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(
+    feature = "serde",
+    derive(serde::Serialize),
+    serde(rename_all = "snake_case")
+)]
 #[non_exhaustive]
 pub enum PcasAction {
     /// NOP.
@@ -40,6 +42,7 @@ pub enum PcasAction {
 
 /// What an action means for the question of what runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Effect {
     /// The QMD runs, unless it waits for another one (REQUIRE_SCHEDULING_PCAS, DEPENDENCE_COUNTER): then it is ready to.
     Schedules,

@@ -199,6 +199,7 @@ impl Field {
 
 /// Index of an element, printing as `(i)` or `(i,j)`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Index {
     /// Not an array.
     None,

@@ -39,6 +39,7 @@ struct Link {
 
 /// A write that was remembered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Extent {
     /// Its bytes.
     pub len: u32,
@@ -112,7 +113,7 @@ impl Shadow {
     }
 
     /// As [`Shadow::write`]; with `begins` false it goes on with a write begun before, and is no extent of its own.
-    pub fn write_part(&mut self, space: Space, address: u64, bytes: &[u8], begins: bool) {
+    pub(crate) fn write_part(&mut self, space: Space, address: u64, bytes: &[u8], begins: bool) {
         let mut address = address;
         let mut rest = bytes;
         let mut extent = begins.then_some(bytes.len());
@@ -142,7 +143,7 @@ impl Shadow {
     }
 
     /// Corrects the length of the write that began at `address` (data that came in several runs).
-    pub fn set_extent(&mut self, space: Space, address: u64, len: u32) {
+    pub(crate) fn set_extent(&mut self, space: Space, address: u64, len: u32) {
         if let Some(&index) = self.map.get(&(space, address / PAGE as u64))
             && let Some(page) = self.pages.get_mut(index as usize)
         {
@@ -215,7 +216,7 @@ impl Shadow {
     }
 
     /// Forgets what was written to `len` bytes at `address`: something that is not known was written there.
-    pub fn forget_range(&mut self, space: Space, address: u64, len: u64) {
+    pub(crate) fn forget_range(&mut self, space: Space, address: u64, len: u64) {
         let Some(last) = len.checked_sub(1) else {
             return;
         };

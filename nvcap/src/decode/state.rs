@@ -53,6 +53,14 @@ impl Sub {
         };
     }
 
+    /// Binds a class, as SET_OBJECT does.
+    pub(super) fn bind(&mut self, class: u32, plan: Arc<ClassDispatch>, counter: usize) {
+        self.bound = class;
+        if self.plan.class != class {
+            self.switch(plan, counter);
+        }
+    }
+
     /// Stores a method's data word.
     pub(super) fn set(&mut self, address: u16, data: u32) {
         if self.regs.is_empty() {

@@ -322,10 +322,7 @@ impl SubmissionDecoder<'_> {
         self.chip_news();
         let (plan, counter) = self.plans.of(class);
         if let Some(sub) = self.subs.get_mut(usize::from(subchannel)) {
-            sub.bound = class;
-            if sub.plan.class != class {
-                sub.switch(plan, counter);
-            }
+            sub.bind(class, plan, counter);
         }
         self.operation(&Operation::Bind(Bind { subchannel, class }));
     }

@@ -63,6 +63,7 @@ pub struct Dependent {
 
 /// DEPENDENT_QMD_ACTION.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum DependentAction {
     /// QMD_SCHEDULE, QMD_INVALIDATE_COPY_SCHEDULE, and the enable bit of layouts that have no action.
     Schedule,

@@ -16,33 +16,34 @@ const RM_TYPE: u32 = b'F' as u32;
 
 /// Escape numbers (NV_ESC_*) that the model acts on.
 pub(crate) mod esc {
-    pub const ALLOC_MEMORY: u32 = 0x27;
-    pub const ALLOC_OBJECT: u32 = 0x28;
-    pub const FREE: u32 = 0x29;
-    pub const CONTROL: u32 = 0x2a;
-    pub const ALLOC: u32 = 0x2b;
-    pub const DUP_OBJECT: u32 = 0x34;
-    pub const VID_HEAP_CONTROL: u32 = 0x4a;
-    pub const MAP_MEMORY: u32 = 0x4e;
-    pub const UNMAP_MEMORY: u32 = 0x4f;
-    pub const MAP_MEMORY_DMA: u32 = 0x57;
-    pub const UNMAP_MEMORY_DMA: u32 = 0x58;
-    pub const CARD_INFO: u32 = 0xc8;
-    pub const CHECK_VERSION_STR: u32 = 0xd2;
-    pub const XFER_CMD: u32 = 0xd3;
+    pub(crate) const ALLOC_MEMORY: u32 = 0x27;
+    pub(crate) const ALLOC_OBJECT: u32 = 0x28;
+    pub(crate) const FREE: u32 = 0x29;
+    pub(crate) const CONTROL: u32 = 0x2a;
+    pub(crate) const ALLOC: u32 = 0x2b;
+    pub(crate) const DUP_OBJECT: u32 = 0x34;
+    pub(crate) const VID_HEAP_CONTROL: u32 = 0x4a;
+    pub(crate) const MAP_MEMORY: u32 = 0x4e;
+    pub(crate) const UNMAP_MEMORY: u32 = 0x4f;
+    pub(crate) const MAP_MEMORY_DMA: u32 = 0x57;
+    pub(crate) const UNMAP_MEMORY_DMA: u32 = 0x58;
+    pub(crate) const CARD_INFO: u32 = 0xc8;
+    pub(crate) const CHECK_VERSION_STR: u32 = 0xd2;
+    pub(crate) const XFER_CMD: u32 = 0xd3;
 }
 
 /// UVM ioctl numbers that the model acts on.
 pub(crate) mod uvm {
-    pub const MAP_EXTERNAL_ALLOCATION: u32 = 0x21;
-    pub const FREE: u32 = 0x22;
-    pub const UNMAP_EXTERNAL: u32 = 0x42;
-    pub const ALLOC_SEMAPHORE_POOL: u32 = 0x44;
-    pub const CREATE_EXTERNAL_RANGE: u32 = 0x49;
+    pub(crate) const MAP_EXTERNAL_ALLOCATION: u32 = 0x21;
+    pub(crate) const FREE: u32 = 0x22;
+    pub(crate) const UNMAP_EXTERNAL: u32 = 0x42;
+    pub(crate) const ALLOC_SEMAPHORE_POOL: u32 = 0x44;
+    pub(crate) const CREATE_EXTERNAL_RANGE: u32 = 0x49;
 }
 
 /// Whose request it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum Family {
     /// nvidia.ko.
     Rm,
@@ -54,6 +55,7 @@ pub enum Family {
 
 /// A structure before and after the call, seen through its layout.
 #[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
 pub struct Structure<'a> {
     /// Its layout, where the tables have one.
     pub layout: Option<Layout>,
@@ -106,7 +108,7 @@ fn low(v: u64) -> u32 {
 
 /// A little-endian number of 1 to 8 bytes; `None` where the bytes end before it does.
 #[must_use]
-pub fn number(data: &[u8], offset: usize, size: usize) -> Option<u64> {
+pub(crate) fn number(data: &[u8], offset: usize, size: usize) -> Option<u64> {
     if size == 0 || size > 8 {
         return None;
     }
@@ -121,6 +123,7 @@ pub fn number(data: &[u8], offset: usize, size: usize) -> Option<u64> {
 
 /// What the parameters that an ioctl points to belong to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Subject {
     /// Nothing known.
     None,
@@ -132,6 +135,7 @@ pub enum Subject {
 
 /// An ioctl, read.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct Call<'a> {
     /// The record.
     pub ioctl: &'a Ioctl,
@@ -294,14 +298,14 @@ pub const fn rm_request(nr: u8, size: u16) -> u32 {
 
 /// Bytes of a UVM ioctl's argument: UVM requests do not carry their size. `None` for an unknown request.
 #[must_use]
-pub fn uvm_argument_size(request: u32, version: Option<Version>) -> Option<usize> {
+pub(crate) fn uvm_argument_size(request: u32, version: Option<Version>) -> Option<usize> {
     let named = facts::uvm(request, version)?;
     facts::layout(named.structure, version, None).map(|l| l.size())
 }
 
 /// Request numbers of the UVM ioctls that have an argument, with its size in bytes in the newest release (no
 /// release has a larger one, but for three of the tools interface).
-pub fn uvm_argument_sizes() -> impl Iterator<Item = (u32, u32)> {
+pub(crate) fn uvm_argument_sizes() -> impl Iterator<Item = (u32, u32)> {
     facts::uvm_requests().filter_map(|request| {
         Some((
             request,

@@ -150,6 +150,7 @@ pub fn releases() -> (Version, Version) {
 
 /// First and last release tag in which a row was seen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Range {
     /// First release tag.
     pub first: Version,
@@ -188,6 +189,7 @@ fn choose<T>(rows: impl Iterator<Item = (Range, T)>, version: Option<Version>) -
 
 /// A named number that carries a structure: a control command, an escape, a UVM ioctl.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Named {
     /// Its name in the public headers.
     pub name: &'static str,
@@ -273,6 +275,7 @@ pub struct Layout {
 
 /// A field of a structure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Field {
     /// Bytes from the structure's start.
     pub offset: usize,

@@ -8,6 +8,7 @@ use super::{
 
 /// What a number is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Meaning {
     /// A count, an index, anything.
     Plain,
@@ -31,6 +32,7 @@ pub enum Meaning {
 
 /// A field's value.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Value {
     /// A number, not sign-extended.
     Number(u64, Meaning),
@@ -63,6 +65,7 @@ impl Value {
 
 /// A field and its value.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct NamedValue {
     /// The field's name.
     pub name: &'static str,
@@ -72,6 +75,7 @@ pub struct NamedValue {
 
 /// A field before and after a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Exchanged {
     /// The field's name.
     pub name: &'static str,

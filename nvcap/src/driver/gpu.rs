@@ -1,9 +1,9 @@
 //! GPUs: what ioctls tell of each, and what its architecture numbers are called. Knows no objects.
 
-use serde::Serialize;
-
 /// A GPU as the ioctls of the traced processes describe it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[non_exhaustive]
 pub struct Gpu {
     /// RM's gpuId.
     pub id: u32,
@@ -65,7 +65,7 @@ impl Gpu {
 
 /// A chip by the architecture and implementation numbers of NV2080_CTRL_MC_GET_ARCH_INFO (ctrl2080mc.h).
 #[must_use]
-pub fn chip(architecture: u32, implementation: u32) -> Option<String> {
+pub(super) fn chip(architecture: u32, implementation: u32) -> Option<String> {
     let series = match architecture {
         0x140 => "GV10",
         0x160 => "TU10",

@@ -12,6 +12,24 @@
 //!                └── resolve(), translations(), place()
 //! ```
 //!
+//! A library can be told what a log of the driver's calls holds, and asked afterwards. Here it is the one mapping that a
+//! tracer acts upon first:
+//!
+//! ```
+//! use nvcap::driver::{Change, Model, ModelOptions};
+//! use nvcap::source::file::ioctl_log::{LogOptions, read};
+//!
+//! // A log's line, as tests/gpu/ioctl_log.c writes them: 64 KiB of /dev/nvidia0, written only.
+//! let line = "MMAP /dev/nvidia0 fd=16 addr=0x7f0000000000 len=0x10000 prot=2 flags=0x1 off=0x0 pid=4711 tid=4711\n";
+//! let log = read(line.as_bytes(), LogOptions::default())?;
+//!
+//! let mut model = Model::new(ModelOptions::default());
+//! let changes: Vec<Change> = log.records.iter().flat_map(|record| model.record(record)).collect();
+//! let [Change::DoorbellPage { pid, cpu_va, .. }] = &changes[..] else { panic!("{changes:?}") };
+//! assert_eq!((*pid, cpu_va.0), (4711, 0x7f00_0000_0000));
+//! # Ok::<(), std::io::Error>(())
+//! ```
+//!
 //! It reads no file, no clock and no memory of the traced process; it never panics on any record, and what it
 //! keeps is bounded by what the traced processes hold open in the driver (and by fixed limits beyond that).
 //! How it works and what it rests on: docs/driver-model.md.
@@ -37,16 +55,15 @@ mod uvm;
 mod version;
 mod view;
 
-pub use call::{
-    Call, Family, Structure, Subject, allocation_size, number, rm_request, uvm_argument_size,
-    uvm_argument_sizes,
-};
+pub use call::{Call, Family, Structure, Subject, allocation_size, rm_request};
+pub(crate) use call::{number, uvm_argument_size, uvm_argument_sizes};
+
 pub use facts::{Field, Layout, Named, Range, layout, layouts, releases};
-pub use gpu::{Gpu, chip};
+pub use gpu::Gpu;
 #[cfg(test)]
 pub(crate) use model::MADE;
 pub use model::{Change, Model, ModelOptions, Stats};
-pub use object::{Aperture, Caching, ObjectRef, Space, attributes};
+pub use object::{Aperture, Caching, ObjectRef, Space};
 pub use process::is_doorbell_shape;
 pub use resolve::{AddressMap, Resolved, Translation};
 pub use version::{NotAVersion, Version};

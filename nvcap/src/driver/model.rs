@@ -109,7 +109,7 @@ pub(crate) const MAX_GPUS: usize = 64;
 
 /// The model of nvidia.ko's objects, as the traced processes built them. See the module's text.
 ///
-/// One trace has one, which [`crate::pipeline`] feeds and lends.
+/// One trace has one, which the pipeline feeds and lends.
 #[derive(Clone, Debug)]
 pub struct Model {
     pub(crate) expected: Option<Version>,

@@ -3,13 +3,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use serde::Serialize;
-
 use crate::record::{At, ChannelId, CpuVa, Origin};
 use crate::wire::GpuVa;
 
 /// An RM object: its client and its handle in it. Client handles are unique in the system.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct ObjectRef {
     /// Handle of the client.
     pub client: u32,
@@ -18,8 +17,12 @@ pub struct ObjectRef {
 }
 
 /// Where a memory object's bytes are.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
-#[serde(rename_all = "snake_case")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(
+    feature = "serde",
+    derive(serde::Serialize),
+    serde(rename_all = "snake_case")
+)]
 #[non_exhaustive]
 pub enum Aperture {
     /// The GPU's own memory.
@@ -31,8 +34,12 @@ pub enum Aperture {
 }
 
 /// How the CPU caches a memory object (NVOS32_ATTR_COHERENCY).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
-#[serde(rename_all = "snake_case")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(
+    feature = "serde",
+    derive(serde::Serialize),
+    serde(rename_all = "snake_case")
+)]
 #[non_exhaustive]
 pub enum Caching {
     /// Uncached.
@@ -51,7 +58,7 @@ pub enum Caching {
 
 /// What the memory attribute word of an allocation says (NVOS32_ATTR_*, nvos.h).
 #[must_use]
-pub fn attributes(attr: u32) -> (Option<Aperture>, Option<Caching>) {
+pub(super) fn attributes(attr: u32) -> (Option<Aperture>, Option<Caching>) {
     // NVOS32_ATTR_LOCATION is 26:25, NVOS32_ATTR_COHERENCY 31:29.
     let aperture = match attr >> 25 & 3 {
         0 => Some(Aperture::Video),
@@ -75,8 +82,12 @@ pub fn attributes(attr: u32) -> (Option<Aperture>, Option<Caching>) {
 pub(crate) struct MemoryId(pub u64);
 
 /// A GPU address space.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
-#[serde(rename_all = "snake_case")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(
+    feature = "serde",
+    derive(serde::Serialize),
+    serde(rename_all = "snake_case")
+)]
 #[non_exhaustive]
 pub enum Space {
     /// A virtual address space object of RM, or the default one of a device (by the device's handle).

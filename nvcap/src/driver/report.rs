@@ -18,6 +18,7 @@ use crate::{
 
 /// How the channels of one GPU are spread.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct GpuReport {
     /// Minor number of its device file, where known.
     pub gpu: Option<u32>,
@@ -29,6 +30,7 @@ pub struct GpuReport {
 
 /// Channels that take turns on the same engines.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Runlist {
     /// Number, from the tokens; `None` for channels whose token is not known.
     pub number: Option<u32>,
@@ -88,6 +90,7 @@ pub fn spread(model: &Model) -> Vec<GpuReport> {
 
 /// A wait in a channel's stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Wait {
     /// Ring position of the entry that holds it.
     pub position: u64,
@@ -105,6 +108,7 @@ pub struct Wait {
 
 /// A submission that was committed while an earlier wait of its channel had not been passed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Behind {
     /// Its serial number in the trace.
     pub serial: u64,
@@ -116,6 +120,7 @@ pub struct Behind {
 
 /// What was seen of one channel.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Shared {
     /// Process.
     pub pid: u32,

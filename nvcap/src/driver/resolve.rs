@@ -14,6 +14,7 @@ use crate::{
 
 /// What lies at a GPU virtual address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Resolved {
     /// The memory object; `None` where only a mapping of the process is known.
     pub object: Option<ObjectRef>,
@@ -39,6 +40,7 @@ pub struct Resolved {
 
 /// A range that lies at one address for the GPU and at another (or the same) in the process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[non_exhaustive]
 pub struct Translation {
     /// First address for the GPU.
     pub gpu: GpuVa,
@@ -307,10 +309,10 @@ impl Model {
     /// The address in the process of a GPU virtual address: translated where it is known to lie elsewhere, else
     /// the same number.
     #[must_use]
-    pub fn cpu_address(&self, pid: u32, address: u64) -> u64 {
-        self.resolve(pid, GpuVa(address))
+    pub fn cpu_address(&self, pid: u32, address: GpuVa) -> CpuVa {
+        self.resolve(pid, address)
             .and_then(|r| r.cpu)
-            .map_or(address, |cpu| cpu.0)
+            .unwrap_or(CpuVa(address.0))
     }
 
     /// The ranges of a process that lie at other addresses for the GPU than in the process, by GPU address;

@@ -11,18 +11,18 @@ use super::{
 
 /// Control commands that the model learns from.
 mod control {
-    pub const GPU_GET_ID_INFO: u32 = 0x0000_0202;
-    pub const GPU_GET_ID_INFO_V2: u32 = 0x0000_0205;
-    pub const GPU_GET_UUID_FROM_GPU_ID: u32 = 0x0000_0275;
-    pub const GPU_GET_GID_INFO: u32 = 0x2080_014a;
-    pub const MC_GET_ARCH_INFO: u32 = 0x2080_1701;
-    pub const GSP_GET_FEATURES: u32 = 0x2080_3601;
+    pub(super) const GPU_GET_ID_INFO: u32 = 0x0000_0202;
+    pub(super) const GPU_GET_ID_INFO_V2: u32 = 0x0000_0205;
+    pub(super) const GPU_GET_UUID_FROM_GPU_ID: u32 = 0x0000_0275;
+    pub(super) const GPU_GET_GID_INFO: u32 = 0x2080_014a;
+    pub(super) const MC_GET_ARCH_INFO: u32 = 0x2080_1701;
+    pub(super) const GSP_GET_FEATURES: u32 = 0x2080_3601;
     /// GET_CLASS_ENGINEID; the command has an alias for each channel class.
-    pub const GET_CLASS_ENGINE_ID: u32 = 0x0101;
-    pub const GPFIFO_GET_WORK_SUBMIT_TOKEN: u32 = 0x0108;
-    pub const GPFIFO_SET_WORK_SUBMIT_TOKEN_NOTIF_INDEX: u32 = 0x010a;
+    pub(super) const GET_CLASS_ENGINE_ID: u32 = 0x0101;
+    pub(super) const GPFIFO_GET_WORK_SUBMIT_TOKEN: u32 = 0x0108;
+    pub(super) const GPFIFO_SET_WORK_SUBMIT_TOKEN_NOTIF_INDEX: u32 = 0x010a;
     /// NVA06F_CTRL_CMD_BIND.
-    pub const BIND: u32 = 0x0104;
+    pub(super) const BIND: u32 = 0x0104;
 }
 
 impl Model {

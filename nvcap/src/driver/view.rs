@@ -1,7 +1,5 @@
 //! What the model can be asked: channels, GPUs, doorbells, what lies at an address. Changes nothing.
 
-use serde::Serialize;
-
 use super::{
     gpu::Gpu,
     model::Model,
@@ -13,7 +11,9 @@ use crate::record::{ChannelId, CpuVa, Device, Origin};
 use crate::wire::GpuVa;
 
 /// An engine object bound to a channel.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[non_exhaustive]
 pub struct BoundEngine {
     /// Its handle.
     pub handle: u32,
@@ -25,6 +25,7 @@ pub struct BoundEngine {
 
 /// A channel, whole.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct ChannelView {
     /// Number in this trace.
     pub id: ChannelId,
@@ -103,6 +104,7 @@ impl ChannelView {
 
 /// A channel group (TSG).
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct GroupView {
     /// RM object.
     pub object: ObjectRef,
@@ -117,7 +119,9 @@ pub struct GroupView {
 }
 
 /// An RM object.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[non_exhaustive]
 pub struct ObjectView {
     /// Its client and handle.
     pub object: ObjectRef,
@@ -128,14 +132,16 @@ pub struct ObjectView {
 }
 
 /// A doorbell page.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[non_exhaustive]
 pub struct DoorbellView {
     /// Process.
     pub pid: u32,
     /// Minor number of the GPU's device file.
     pub gpu: Option<u32>,
     /// Address in the process.
-    #[serde(serialize_with = "hex_cpu")]
+    #[cfg_attr(feature = "serde", serde(serialize_with = "hex_cpu"))]
     pub cpu: CpuVa,
     /// Length in bytes.
     pub len: u64,
@@ -147,12 +153,14 @@ pub struct DoorbellView {
     pub rung: u64,
 }
 
+#[cfg(feature = "serde")]
 fn hex_cpu<S: serde::Serializer>(at: &CpuVa, s: S) -> Result<S::Ok, S::Error> {
     s.collect_str(at)
 }
 
 /// A mapping of a device file in a process, explained.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct MappingView {
     /// First address.
     pub start: CpuVa,
@@ -178,6 +186,7 @@ pub struct MappingView {
 
 /// What a mapping shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum MappingWhat {
     /// Not known.
     Unknown,

@@ -26,7 +26,7 @@ const NICENESS: i32 = 10;
 type Search = Arc<dyn Fn(u32) -> Option<Found> + Send + Sync>;
 
 /// See the module.
-pub struct Enriched<S> {
+pub(crate) struct Enriched<S> {
     inner: S,
     /// How processes that are attached to are searched, if they are.
     search: Option<Search>,
@@ -42,7 +42,7 @@ pub struct Enriched<S> {
 
 impl<S: Source> Enriched<S> {
     /// Puts it before a source. `search`: the memory of processes that are attached to is searched.
-    pub fn new(inner: S, search: bool) -> Self {
+    pub(crate) fn new(inner: S, search: bool) -> Self {
         let search: Option<Search> = search.then(|| Arc::new(search_process) as Search);
         Self::with(inner, chip::gpus(), search)
     }

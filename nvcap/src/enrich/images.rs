@@ -99,7 +99,7 @@ pub struct Part {
 ///
 /// # Errors
 /// Those of opening `/proc/PID/mem` and `/proc/PID/maps`. What cannot be read of it is skipped.
-pub fn search(pid: u32, class: u32) -> io::Result<Found> {
+pub(crate) fn search(pid: u32, class: u32) -> io::Result<Found> {
     let memory = Memory::open(pid)?;
     let present = File::open(procfs::of_process(pid, "pagemap")).ok();
     let mut areas = maps::areas(pid)?;
@@ -125,7 +125,7 @@ pub fn search(pid: u32, class: u32) -> io::Result<Found> {
     Ok(search_in(&memory, &parts, class, at))
 }
 
-/// As [`search`], in parts of any memory. `at` is the time and process that the images bear.
+/// As `search`, in parts of any memory. `at` is the time and process that the images bear.
 #[must_use]
 pub fn search_in(memory: &dyn Peek, parts: &[Part], class: u32, at: At) -> Found {
     let mut pass = Pass::default();
@@ -146,7 +146,7 @@ pub fn search_in(memory: &dyn Peek, parts: &[Part], class: u32, at: At) -> Found
 /// As [`search`], for whoever only wants what there is: nothing where it is not known which chip the GPUs are, or the
 /// memory may not be read.
 #[must_use]
-pub fn of(pid: u32) -> Vec<Image> {
+pub(crate) fn of(pid: u32) -> Vec<Image> {
     let only = chip::only();
     only.and_then(|chip| search(pid, chip.compute).ok())
         .map_or_else(Vec::new, |found| found.images)

@@ -6,6 +6,6 @@
 //! All reading of foreign memory that is no ring and no pushbuffer is done here; the decoder is told facts.
 
 #[cfg(feature = "trap")]
-pub mod enriched;
+pub(crate) mod enriched;
 #[cfg(target_os = "linux")]
-pub mod images;
+pub(crate) mod images;

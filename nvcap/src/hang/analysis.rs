@@ -1,13 +1,13 @@
 //! What is concluded of a look, as plain data.
 
-use serde::Serialize;
-
 use crate::decode::event::{Copy, Launch};
 use crate::record::{ChannelId, named};
 use crate::wire::GpuVa;
 
 /// A channel's own semaphore, by which its steps are told done or not.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[non_exhaustive]
 pub struct TrackingSemaphore {
     /// Its GPU address.
     pub address: GpuVa,
@@ -20,8 +20,12 @@ pub struct TrackingSemaphore {
 }
 
 /// What a channel is at.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
-#[serde(rename_all = "snake_case")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(
+    feature = "serde",
+    derive(serde::Serialize),
+    serde(rename_all = "snake_case")
+)]
 #[non_exhaustive]
 pub enum State {
     /// Everything submitted is fetched, and done as far as can be told.
@@ -50,6 +54,7 @@ pub enum WorkKind {
 
 /// The first work that is fetched and not done.
 #[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
 pub struct Work {
     /// Ring position of its step.
     pub position: u64,
@@ -66,7 +71,9 @@ pub struct Work {
 }
 
 /// A release that a wait looks for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[non_exhaustive]
 pub struct Releaser {
     /// Channel that does it.
     pub channel: ChannelId,
@@ -99,7 +106,9 @@ named! {
 }
 
 /// A wait at the head of a channel.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[non_exhaustive]
 pub struct Wait {
     /// Ring position of its step.
     pub position: u64,
@@ -127,6 +136,7 @@ pub struct Wait {
 
 /// One channel, judged.
 #[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
 pub struct Judged {
     /// The channel.
     pub id: ChannelId,
@@ -143,8 +153,12 @@ pub struct Judged {
 }
 
 /// What a waiting channel waits for in the end.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
-#[serde(tag = "kind", rename_all = "snake_case")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(
+    feature = "serde",
+    derive(serde::Serialize),
+    serde(tag = "kind", rename_all = "snake_case")
+)]
 #[non_exhaustive]
 pub enum Root {
     /// Work of that channel which is not done.
@@ -172,7 +186,9 @@ pub enum Root {
 }
 
 /// A waiting channel and its end.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[non_exhaustive]
 pub struct Blocked {
     /// The channel.
     pub channel: ChannelId,
@@ -181,7 +197,9 @@ pub struct Blocked {
 }
 
 /// Channels that wait for one another.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[non_exhaustive]
 pub struct Cycle {
     /// Each waits for the next, the last for the first.
     pub channels: Vec<ChannelId>,

@@ -1,13 +1,13 @@
 //! Two looks at the same processes: what moved between them.
 
-use serde::Serialize;
-
 use super::analysis::Analysis;
 use super::ring_state::RingState;
 use crate::record::ChannelId;
 
 /// What one channel did between two looks.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[non_exhaustive]
 pub struct ChannelProgress {
     /// The channel, by its number in the later look.
     pub channel: ChannelId,
@@ -30,7 +30,9 @@ impl ChannelProgress {
 }
 
 /// What moved.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[non_exhaustive]
 pub struct Progress {
     /// Between the looks, ns.
     pub ns: u64,

@@ -1,7 +1,5 @@
 //! All that one look at processes says, as plain data: what the outputs show.
 
-use serde::Serialize;
-
 use super::{Analysis, RingState};
 use crate::record::{ChannelId, CpuVa, named};
 
@@ -42,7 +40,8 @@ pub struct ProcessReport {
 }
 
 /// One thread.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Thread {
     /// Thread id.
     pub tid: u32,
@@ -114,7 +113,8 @@ named! {
 }
 
 /// How a channel was found, and how whole what was read of it is.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct ChannelFacts {
     /// The channel.
     pub channel: ChannelId,

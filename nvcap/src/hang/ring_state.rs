@@ -2,8 +2,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use serde::Serialize;
-
 use crate::decode::event::{
     Body, Context, Engine, LaunchKind, Operation, SemaphoreAction, SemaphoreUnit, Stop,
 };
@@ -162,7 +160,8 @@ impl Values {
 }
 
 /// A write to a semaphore, whoever does it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub(super) struct Release {
     pub address: GpuVa,
     pub payload: u64,

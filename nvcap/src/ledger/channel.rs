@@ -12,6 +12,7 @@ const RANGES_REMEMBERED: usize = 1024;
 
 /// What is known of one channel's stream.
 #[derive(Clone, Debug, Default)]
+#[non_exhaustive]
 pub struct ChannelLedger {
     /// The process, 0 where unknown.
     pub pid: u32,

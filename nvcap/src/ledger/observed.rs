@@ -4,6 +4,7 @@ use crate::record::ChannelId;
 
 /// How near observing came to missing something of one channel.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[non_exhaustive]
 pub struct Margin {
     /// The channel.
     pub channel: ChannelId,

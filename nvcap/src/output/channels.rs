@@ -29,7 +29,7 @@ pub struct Live {
 /// What a channel is used for as a rule, by its engine and what is bound to it (docs/driver-model.md). The two
 /// directions are libcuda's habit: its runlists after the first are host to device, then device to host.
 #[must_use]
-pub fn likely_use(model: &Model, channel: &ChannelView) -> &'static str {
+pub(crate) fn likely_use(model: &Model, channel: &ChannelView) -> &'static str {
     let engine = channel.engine.map(names::engine);
     let is = |prefix: &str| engine.as_ref().is_some_and(|e| e.starts_with(prefix));
     let has = |low: u32| channel.bound.iter().any(|b| b.class & 0xff == low);
@@ -256,7 +256,7 @@ fn channel_json(model: &Model, c: &ChannelView, live: Live) -> Json {
 
 /// A size in bytes as people write it: `56 MiB`, `64 KiB`, `2608 B`.
 #[must_use]
-pub fn size(bytes: u64) -> String {
+pub(crate) fn size(bytes: u64) -> String {
     for (shift, unit) in [(30, "GiB"), (20, "MiB"), (10, "KiB")] {
         if bytes >= 1 << shift && bytes.trailing_zeros() >= shift {
             return format!("{} {unit}", bytes >> shift);

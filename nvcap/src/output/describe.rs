@@ -14,7 +14,7 @@ use super::redact::Redactor;
 use super::style::{Formatter, Role};
 
 /// Writes one operation as a line, without ending it.
-pub fn describe(
+pub(super) fn describe(
     f: &mut Formatter<'_>,
     prefix: &str,
     context: &Context,

@@ -28,7 +28,7 @@ enum Start {
 
 /// An opened file.
 #[derive(Debug)]
-pub struct Named {
+pub(crate) struct Named {
     /// To write to, once it was [`Named::begin`]ned with.
     pub file: File,
     /// It can be cut back.
@@ -64,7 +64,7 @@ impl Named {
     ///
     /// # Errors
     /// When it cannot be opened, is a directory, or is not the user's own.
-    pub fn open(path: &Path) -> io::Result<Self> {
+    pub(crate) fn open(path: &Path) -> io::Result<Self> {
         let mut path = path.to_owned();
         for _ in 0..LINKS {
             if is_descriptor(&path) {
@@ -116,7 +116,7 @@ impl Named {
     ///
     /// # Errors
     /// When that cannot be done.
-    pub fn begin(&self) -> io::Result<()> {
+    pub(crate) fn begin(&self) -> io::Result<()> {
         if self.state.take() == Start::Old {
             self.file.set_permissions(Permissions::from_mode(0o600))?;
             self.file.set_len(0)?;
@@ -128,7 +128,7 @@ impl Named {
     ///
     /// # Errors
     /// When there are no more file descriptors.
-    pub fn again(&self) -> io::Result<Self> {
+    pub(crate) fn again(&self) -> io::Result<Self> {
         Ok(Self {
             file: self.file.try_clone()?,
             // Its beginning is not where this one begins.
@@ -206,7 +206,7 @@ fn refused(why: String) -> io::Error {
 }
 
 /// Whether two names are of the same file.
-pub fn is_same(one: &Path, other: &Path) -> bool {
+pub(crate) fn is_same(one: &Path, other: &Path) -> bool {
     let inode = |path: &Path| path.metadata().map(|m| (m.is_file(), m.dev(), m.ino()));
     matches!((inode(one), inode(other)), (Ok(a), Ok(b)) if a.0 && a == b)
 }

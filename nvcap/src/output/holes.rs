@@ -8,11 +8,11 @@ use crate::record::{Segment, Submission};
 /// Of each entry of the current submission, what is missing of its bytes: in order, apart, and up to what the entry
 /// announces.
 #[derive(Debug, Default)]
-pub struct Holes(Vec<Vec<Range<usize>>>);
+pub(super) struct Holes(Vec<Vec<Range<usize>>>);
 
 /// A part of an entry's bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Part<'a> {
+pub(super) enum Part<'a> {
     /// At this offset.
     Read(usize, &'a [u8]),
     /// As many bytes are missing.
@@ -21,25 +21,25 @@ pub enum Part<'a> {
 
 impl Holes {
     /// Takes the next submission.
-    pub fn note(&mut self, s: &Submission) {
+    pub(super) fn note(&mut self, s: &Submission) {
         self.0.clear();
         self.0.extend(s.segments.iter().map(of));
     }
 
     /// What is missing of an entry.
     #[must_use]
-    pub fn of(&self, entry: u32) -> &[Range<usize>] {
+    pub(super) fn of(&self, entry: u32) -> &[Range<usize>] {
         self.0.get(entry as usize).map_or(&[], Vec::as_slice)
     }
 
     /// How many bytes of an entry are missing.
     #[must_use]
-    pub fn missing(&self, entry: u32) -> usize {
+    pub(super) fn missing(&self, entry: u32) -> usize {
         self.of(entry).iter().map(Range::len).sum()
     }
 
     /// The bytes of an entry, and in between what is missing.
-    pub fn parts<'a>(&self, entry: u32, bytes: &'a [u8]) -> Vec<Part<'a>> {
+    pub(super) fn parts<'a>(&self, entry: u32, bytes: &'a [u8]) -> Vec<Part<'a>> {
         let mut parts = Vec::new();
         let mut at = 0;
         let read = |from: usize, to: usize, parts: &mut Vec<Part<'a>>| {

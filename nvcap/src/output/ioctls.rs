@@ -32,6 +32,7 @@ use super::{
 
 /// Counts, shown at the end.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Totals {
     /// Ioctls shown.
     pub ioctls: u64,

@@ -328,7 +328,7 @@ pub fn text(out: &mut Vec<u8>, ledger: &Ledger, color: bool) {
 }
 
 /// How near observing came to missing something, channel by channel. Nothing where nothing was observed.
-pub fn margins(out: &mut Vec<u8>, ledger: &Ledger, color: bool) {
+pub(crate) fn margins(out: &mut Vec<u8>, ledger: &Ledger, color: bool) {
     let Some(o) = ledger.observed() else {
         return;
     };

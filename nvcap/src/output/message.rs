@@ -8,7 +8,7 @@ use crate::blocked_write;
 
 /// Says a line, with the program's name before it. That nobody hears it (a closed or full standard error) is no reason to
 /// stop a trace or to end otherwise than with the status that is due, so this cannot fail; `eprintln!` would panic.
-pub fn tell(line: impl Display) {
+pub(crate) fn tell(line: impl Display) {
     // A line: the kernel's words on a BPF program are several.
     let words = line.to_string();
     let lines: Vec<&str> = words

@@ -12,19 +12,19 @@ use super::style::{Formatter, Role};
 
 /// The name of a class, where the tables have it.
 #[must_use]
-pub fn class_name(class: u32) -> Option<&'static str> {
+pub(crate) fn class_name(class: u32) -> Option<&'static str> {
     classes::class(class).map(classes::Class::name)
 }
 
 /// The name of a method of a class, with its index where it is of an array; `None` where the tables do not have it.
 #[must_use]
-pub fn method_name(class: u32, method: u16) -> Option<String> {
+pub(crate) fn method_name(class: u32, method: u16) -> Option<String> {
     classes::method(class, method).map(|m| m.to_string())
 }
 
 /// Explains method writes, remembering the names it has looked up.
 #[derive(Debug, Default)]
-pub struct Explainer {
+pub(crate) struct Explainer {
     /// Bounded: 2^14 methods of the classes that occur.
     names: HashMap<(u32, u16), Named>,
 }
@@ -88,7 +88,7 @@ impl Explainer {
     }
 
     /// One line of the text output.
-    pub fn text(
+    pub(crate) fn text(
         &mut self,
         f: &mut Formatter<'_>,
         prefix: &str,
@@ -128,12 +128,12 @@ impl Explainer {
     }
 
     /// Whether a method's data word is users' data or a piece of it.
-    pub fn carries_data(&mut self, m: &MethodWrite) -> bool {
+    pub(crate) fn carries_data(&mut self, m: &MethodWrite) -> bool {
         self.named(m.class, m.method).carries_data
     }
 
     /// One line of the text output for consecutive data words of one method.
-    pub fn data(
+    pub(crate) fn data(
         &mut self,
         f: &mut Formatter<'_>,
         prefix: &str,
@@ -169,7 +169,7 @@ impl Explainer {
     }
 
     /// The members `name`, `data` and `fields` of a JSON object, each with a comma before it.
-    pub fn json(&mut self, out: &mut Vec<u8>, m: &MethodWrite, redact: Option<&Redactor>) {
+    pub(crate) fn json(&mut self, out: &mut Vec<u8>, m: &MethodWrite, redact: Option<&Redactor>) {
         let named = self.named(m.class, m.method);
         out.extend_from_slice(b",\"name\":");
         if named.known {

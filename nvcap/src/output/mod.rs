@@ -10,24 +10,24 @@ pub mod channels;
 mod describe;
 pub mod dump;
 #[cfg_attr(not(target_os = "linux"), path = "file_elsewhere.rs")]
-pub mod file;
+pub(crate) mod file;
 pub mod filter;
 mod holes;
 pub mod ioctls;
 pub mod json;
 pub mod ledger;
-pub mod message;
-pub mod method;
+pub(crate) mod message;
+pub(crate) mod method;
 pub mod model_view;
-pub mod names;
+pub(crate) mod names;
 pub mod phases;
-pub mod plural;
+pub(crate) mod plural;
 pub mod redact;
 pub mod stats;
 pub mod streams;
 pub mod style;
 pub mod text;
-pub mod units;
+pub(crate) mod units;
 pub mod writer;
 
 use std::io;
@@ -64,6 +64,7 @@ impl Detail {
 
 /// What the decoder counted over a whole trace.
 #[derive(Clone, Debug, Default)]
+#[non_exhaustive]
 pub struct Summary {
     /// Submissions, entries, method writes, ...
     pub counts: Counts,

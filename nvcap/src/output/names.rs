@@ -6,11 +6,11 @@ use crate::decode::event::{ChipBy, Context, Direction, Engine, LaunchHow, Launch
 
 /// The latest time that was shown: what tells that something comes out of the order of times.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Latest(Option<u64>);
+pub(crate) struct Latest(Option<u64>);
 
 impl Latest {
     /// Something with this time is shown; `true` where something later was shown before.
-    pub fn is_passed(&mut self, time: Option<u64>) -> bool {
+    pub(crate) fn is_passed(&mut self, time: Option<u64>) -> bool {
         let passed = time.is_some() && time < self.0;
         self.0 = self.0.max(time);
         passed
@@ -19,7 +19,7 @@ impl Latest {
 
 /// `gr`, `ce2`, `nvdec0`, ...: an engine as users write it in filters.
 #[derive(Clone, Copy)]
-pub struct EngineName(pub Engine);
+pub(crate) struct EngineName(pub Engine);
 
 impl fmt::Display for EngineName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -40,19 +40,19 @@ impl fmt::Display for EngineName {
 
 /// An engine's name, where it is known: for JSON, which has null for what is not.
 #[must_use]
-pub fn known_engine(engine: Engine) -> Option<String> {
+pub(crate) fn known_engine(engine: Engine) -> Option<String> {
     (engine != Engine::Unknown).then(|| EngineName(engine).to_string())
 }
 
 /// A process's or thread's name; none where it could not be read: a source gives an empty one then.
 #[must_use]
-pub fn known_name(name: &str) -> Option<&str> {
+pub(crate) fn known_name(name: &str) -> Option<&str> {
     Some(name).filter(|n| !n.is_empty())
 }
 
 /// `name/pid:tid`: who submitted. The thread id is left out where it is the process's first thread or not known, the
 /// name and the process id where they are not known.
-pub struct Who<'a>(pub &'a Context);
+pub(crate) struct Who<'a>(pub &'a Context);
 
 impl fmt::Display for Who<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -76,7 +76,7 @@ impl fmt::Display for Who<'_> {
 
 /// `h2d`, `d2h`, `d2d`, `h2h`, `p2p`.
 #[must_use]
-pub fn direction(d: Direction) -> &'static str {
+pub(crate) fn direction(d: Direction) -> &'static str {
     match d {
         Direction::HostToDevice => "h2d",
         Direction::DeviceToHost => "d2h",
@@ -88,7 +88,7 @@ pub fn direction(d: Direction) -> &'static str {
 
 /// The name of how a launch was commanded in filters and JSON.
 #[must_use]
-pub fn launch_how(h: LaunchHow) -> &'static str {
+pub(crate) fn launch_how(h: LaunchHow) -> &'static str {
     match h {
         LaunchHow::InlineQmd => "inline_qmd",
         LaunchHow::Scheduled => "scheduled",
@@ -101,7 +101,7 @@ pub fn launch_how(h: LaunchHow) -> &'static str {
 
 /// By what a chip is known, in JSON.
 #[must_use]
-pub fn chip_by(by: ChipBy) -> &'static str {
+pub(crate) fn chip_by(by: ChipBy) -> &'static str {
     match by {
         ChipBy::Given => "given",
         ChipBy::Pci => "pci",
@@ -114,7 +114,7 @@ pub fn chip_by(by: ChipBy) -> &'static str {
 
 /// The name of a launch's kind in filters and JSON.
 #[must_use]
-pub fn launch_kind(k: LaunchKind) -> &'static str {
+pub(crate) fn launch_kind(k: LaunchKind) -> &'static str {
     match k {
         LaunchKind::User => "user",
         LaunchKind::Companion => "companion",
@@ -128,18 +128,18 @@ pub fn launch_kind(k: LaunchKind) -> &'static str {
 
 /// A process id, unless it is 0: that is how records say that their source does not know it.
 #[must_use]
-pub fn known_pid(pid: u32) -> Option<u32> {
+pub(crate) fn known_pid(pid: u32) -> Option<u32> {
     (pid != 0).then_some(pid)
 }
 
 /// A process id as text: `4711`, `?`.
 #[must_use]
-pub fn pid_name(pid: u32) -> String {
+pub(crate) fn pid_name(pid: u32) -> String {
     known_pid(pid).map_or_else(|| "?".to_owned(), |p| p.to_string())
 }
 
 /// `gpu0`, `gpu?`.
 #[must_use]
-pub fn gpu_name(minor: Option<u32>) -> String {
+pub(crate) fn gpu_name(minor: Option<u32>) -> String {
     minor.map_or_else(|| "gpu?".to_owned(), |m| format!("gpu{m}"))
 }

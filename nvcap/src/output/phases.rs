@@ -24,6 +24,7 @@ struct Range {
 
 /// A line that is no range.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct PhaseError {
     /// Line number, from 1.
     pub line: usize,

@@ -2,13 +2,13 @@
 
 /// `1 thread`, `2 threads`.
 #[must_use]
-pub fn plural(n: u64, one: &str) -> String {
+pub(crate) fn plural(n: u64, one: &str) -> String {
     let s = if n == 1 { "" } else { "s" };
     format!("{n} {one}{s}")
 }
 
 /// As [`plural`], of a word that has a plural of its own.
 #[must_use]
-pub fn plural_of(n: u64, one: &str, many: &str) -> String {
+pub(crate) fn plural_of(n: u64, one: &str, many: &str) -> String {
     format!("{n} {}", if n == 1 { one } else { many })
 }

@@ -16,6 +16,7 @@ pub struct Redactor {
 
 /// What stands in for hidden bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+#[non_exhaustive]
 pub struct Redacted {
     /// How many bytes there were.
     #[serde(rename = "redacted_bytes")]
@@ -50,7 +51,7 @@ impl Redactor {
 
 /// Whether a method of this name carries users' data in its data word.
 #[must_use]
-pub fn carries_data(method_name: &str) -> bool {
+pub(crate) fn carries_data(method_name: &str) -> bool {
     const CARRIERS: [&str; 8] = [
         "LOAD_INLINE_DATA",
         "LOAD_INLINE_QMD_DATA",

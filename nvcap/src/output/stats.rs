@@ -20,6 +20,7 @@ use super::{Detail, Sink, Summary};
 
 /// How the statistics are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Form {
     /// Tables.
     Text {

@@ -132,7 +132,7 @@ impl Sink for Streams {
 
 /// How channels are spread over runlists, in words.
 #[must_use]
-pub fn spread_text(spread: &[GpuReport]) -> String {
+pub(crate) fn spread_text(spread: &[GpuReport]) -> String {
     let mut text = String::new();
     for gpu in spread {
         let channels: usize = gpu.runlists.iter().map(report::Runlist::channels).sum();

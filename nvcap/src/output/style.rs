@@ -32,7 +32,7 @@ impl Color {
 
 /// What a piece of text is, for its colour.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Role {
+pub(crate) enum Role {
     /// What matters less: times, driver-internal launches, raw words.
     Dim,
     /// The word that says which operation.
@@ -63,7 +63,7 @@ impl Role {
 const RESET: &str = "\x1b[0m";
 
 /// Writes lines with prefix, indentation and colour into a byte buffer.
-pub struct Formatter<'a> {
+pub(crate) struct Formatter<'a> {
     out: &'a mut Vec<u8>,
     color: bool,
     /// All of the current line is of this role.
@@ -79,7 +79,7 @@ impl fmt::Write for Formatter<'_> {
 
 impl<'a> Formatter<'a> {
     /// Appends to `out`.
-    pub fn new(out: &'a mut Vec<u8>, color: bool) -> Self {
+    pub(crate) fn new(out: &'a mut Vec<u8>, color: bool) -> Self {
         Self {
             out,
             color,
@@ -101,7 +101,7 @@ impl<'a> Formatter<'a> {
     }
 
     /// Begins a line with its prefix (the columns that every line has), `depth` steps indented after it.
-    pub fn line(&mut self, prefix: &str, depth: usize, role: Option<Role>) {
+    pub(crate) fn line(&mut self, prefix: &str, depth: usize, role: Option<Role>) {
         self.line_role = role;
         if self.color {
             self.out
@@ -117,13 +117,13 @@ impl<'a> Formatter<'a> {
     }
 
     /// Appends text of the line's own colour.
-    pub fn text(&mut self, args: fmt::Arguments<'_>) {
+    pub(crate) fn text(&mut self, args: fmt::Arguments<'_>) {
         // Writing to a vector does not fail.
         let _ = self.write_fmt(args);
     }
 
     /// Appends text of a role. In a line that has a role of its own, that stays.
-    pub fn role(&mut self, role: Role, args: fmt::Arguments<'_>) {
+    pub(crate) fn role(&mut self, role: Role, args: fmt::Arguments<'_>) {
         let paint = self.color && self.line_role.is_none();
         if paint {
             self.out.extend_from_slice(role.code().as_bytes());
@@ -135,7 +135,7 @@ impl<'a> Formatter<'a> {
     }
 
     /// Ends the line.
-    pub fn end(&mut self) {
+    pub(crate) fn end(&mut self) {
         if self.color && self.line_role.is_some() {
             self.out.extend_from_slice(RESET.as_bytes());
         }
@@ -159,13 +159,13 @@ fn harmless(c: char) -> char {
 
 /// Lines of text with names from outside in them: what a terminal would act on is made harmless, their ends stay.
 #[must_use]
-pub fn plain_lines(text: &str) -> String {
+pub(crate) fn plain_lines(text: &str) -> String {
     let plain = |c| if c == '\n' { c } else { harmless(c) };
     text.chars().map(plain).collect()
 }
 
 /// Text that came from outside (a command name), with what a terminal would act on made harmless.
-pub struct Plain<'a>(pub &'a str);
+pub(crate) struct Plain<'a>(pub &'a str);
 
 impl fmt::Display for Plain<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -27,6 +27,7 @@ use super::{Detail, Sink};
 
 /// How times are shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub enum Clock {
     /// Seconds since the first line.
     #[default]

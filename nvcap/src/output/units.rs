@@ -23,7 +23,7 @@ const FACTORS: &[(&str, u64)] = &[
 
 /// A decimal number with a unit or none, or a 0x number, which has none; underscores may part the digits.
 #[must_use]
-pub fn number(text: &str) -> Option<u64> {
+pub(crate) fn number(text: &str) -> Option<u64> {
     let text = text.replace('_', "");
     if let Some(hex) = text.strip_prefix("0x").or_else(|| text.strip_prefix("0X")) {
         // from_str_radix takes a sign, too.
@@ -41,7 +41,7 @@ pub fn number(text: &str) -> Option<u64> {
 
 /// Bytes for people: `640 B`, `3.0 MiB`.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Bytes(pub f64);
+pub(crate) struct Bytes(pub f64);
 
 impl fmt::Display for Bytes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

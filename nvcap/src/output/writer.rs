@@ -4,7 +4,7 @@
 //! whole objects. When a write fails because there is no room, the file is cut back to the last whole object,
 //! the objects that were in the buffer are counted as unshown, and the next flush tries again. A reader that went
 //! away is an error of kind `BrokenPipe`, for the caller to end quietly. One that takes nothing is waited for until the
-//! user asks for the end ([`crate::blocked_write`]); then what is left counts as unshown, too. Knows no format.
+//! user asks for the end (`blocked_write`); then what is left counts as unshown, too. Knows no format.
 
 use std::io::{self, IsTerminal, Seek, Write};
 use std::path::{Path, PathBuf};
@@ -95,7 +95,7 @@ impl Output {
     }
 
     /// A file, made readable by its owner alone (what a program sends to its GPU is its user's secret). What was in it
-    /// stays until there is something to write; [`super::file`] has what is refused.
+    /// stays until there is something to write; `output::file` has what is refused.
     ///
     /// # Errors
     /// When it cannot be opened, is a directory, or is not the user's own.

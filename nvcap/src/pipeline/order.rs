@@ -26,13 +26,13 @@ use crate::record::{ChannelId, Life, Process, Record};
 /// How long a record waits for earlier ones, in time of the records.
 pub const WINDOW_NS: u64 = 100_000_000;
 /// Bytes of records that wait: more of them leave before their window is over.
-pub const MOST_BYTES: usize = 64 << 20;
+pub(super) const MOST_BYTES: usize = 64 << 20;
 /// How many channels and processes are remembered before those of which nothing waits are forgotten.
 const MOST_REMEMBERED: usize = 4096;
 
 /// See the module.
 #[derive(Debug)]
-pub struct Order {
+pub(super) struct Order {
     window_ns: u64,
     most_bytes: usize,
     /// By time, then by arrival.
@@ -68,7 +68,7 @@ impl Default for Order {
 impl Order {
     /// `window_ns` and `most_bytes`: how long and how much waits.
     #[must_use]
-    pub fn new(window_ns: u64, most_bytes: usize) -> Self {
+    pub(super) fn new(window_ns: u64, most_bytes: usize) -> Self {
         Self {
             window_ns,
             most_bytes,
@@ -84,7 +84,7 @@ impl Order {
     }
 
     /// Takes the next record.
-    pub fn put(&mut self, record: Record) {
+    pub(super) fn put(&mut self, record: Record) {
         if matches!(record, Record::Image(_)) {
             self.held_bytes += record.size();
             self.first.push_back(record);
@@ -101,7 +101,7 @@ impl Order {
     }
 
     /// The next record that has waited long enough.
-    pub fn take(&mut self) -> Option<Record> {
+    pub(super) fn take(&mut self) -> Option<Record> {
         if let Some(record) = self.first.pop_front() {
             self.held_bytes -= record.size();
             return Some(record);
@@ -115,7 +115,7 @@ impl Order {
     }
 
     /// The next record, however long it has waited: for a source that has nothing to give for a while, or no more.
-    pub fn take_all(&mut self) -> Option<Record> {
+    pub(super) fn take_all(&mut self) -> Option<Record> {
         match self.first.is_empty() {
             true => self.leave(),
             false => self.take(),

@@ -6,7 +6,7 @@ use std::{fs, io, path::Path};
 ///
 /// # Errors
 /// Those of reading it.
-pub fn text(path: impl AsRef<Path>) -> io::Result<String> {
+pub(crate) fn text(path: impl AsRef<Path>) -> io::Result<String> {
     let bytes = fs::read(path)?;
     Ok(match String::from_utf8(bytes) {
         Ok(text) => text,

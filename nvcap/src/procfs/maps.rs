@@ -9,7 +9,7 @@ use super::of_process;
 
 /// One line: a mapping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Line<'a> {
+pub(crate) struct Line<'a> {
     /// First address.
     pub start: u64,
     /// Address behind the last.
@@ -28,7 +28,7 @@ pub struct Line<'a> {
 
 impl<'a> Line<'a> {
     /// Reads a line.
-    pub fn parse(line: &'a str) -> Option<Self> {
+    pub(crate) fn parse(line: &'a str) -> Option<Self> {
         let mut words = line.splitn(6, ' ');
         let (start, end) = words.next()?.split_once('-')?;
         let hex = |number: &str| u64::from_str_radix(number, 16).ok();
@@ -44,22 +44,22 @@ impl<'a> Line<'a> {
     }
 
     /// May be read.
-    pub fn read(&self) -> bool {
+    pub(crate) fn read(&self) -> bool {
         self.flags.first() == Some(&b'r')
     }
 
     /// May be written.
-    pub fn write(&self) -> bool {
+    pub(crate) fn write(&self) -> bool {
         self.flags.get(1) == Some(&b'w')
     }
 
     /// May be executed.
-    pub fn execute(&self) -> bool {
+    pub(crate) fn execute(&self) -> bool {
         self.flags.get(2) == Some(&b'x')
     }
 
     /// MAP_SHARED.
-    pub fn shared(&self) -> bool {
+    pub(crate) fn shared(&self) -> bool {
         self.flags.get(3) == Some(&b's')
     }
 }
@@ -69,7 +69,7 @@ impl<'a> Line<'a> {
 ///
 /// # Errors
 /// Those of reading `/proc/PID/maps`: no such process, or not the right to read it.
-pub fn each_line(
+pub(crate) fn each_line(
     pid: u32,
     between: &mut dyn FnMut(),
     each: &mut dyn FnMut(Line<'_>),
@@ -97,7 +97,7 @@ pub fn each_line(
 }
 
 /// Gives every line of a text to `each`, as [`each_line`] does.
-pub fn lines(text: &[u8], each: &mut dyn FnMut(Line<'_>)) {
+pub(crate) fn lines(text: &[u8], each: &mut dyn FnMut(Line<'_>)) {
     for line in text.split(|b| *b == b'\n') {
         if let Some(line) = Line::parse(&String::from_utf8_lossy(line)) {
             each(line);

@@ -14,16 +14,16 @@
 use std::{fs, io, path::Path};
 
 mod lossy;
-pub mod maps;
-pub mod mem;
-pub mod stat;
-pub mod tasks;
+pub(crate) mod maps;
+pub(crate) mod mem;
+pub(crate) mod stat;
+pub(crate) mod tasks;
 
-pub use lossy::text;
+pub(crate) use lossy::text;
 use stat::Stat;
 
 /// The name of a process or, by its id under `task`, of a thread; none where it is gone.
-pub fn name(pid: u32, tid: Option<u32>) -> Option<String> {
+pub(crate) fn name(pid: u32, tid: Option<u32>) -> Option<String> {
     let text = text(match tid {
         Some(tid) => format!("/proc/{pid}/task/{tid}/comm"),
         None => format!("/proc/{pid}/comm"),
@@ -35,7 +35,7 @@ pub fn name(pid: u32, tid: Option<u32>) -> Option<String> {
 
 /// Where `what` of a process is: `maps`, `mem`, `fd` and others that go with its memory. Where its first thread has ended and
 /// others go on, `/proc/PID` has nothing of that any more; the threads that live have it.
-pub fn of_process(pid: u32, what: &str) -> String {
+pub(crate) fn of_process(pid: u32, what: &str) -> String {
     let whole = format!("/proc/{pid}");
     if !is_over(&whole) {
         return format!("{whole}/{what}");
@@ -56,12 +56,12 @@ fn is_over(folder: &str) -> bool {
 }
 
 /// Whether there is such a process, alive or waiting to be collected.
-pub fn exists(pid: u32) -> bool {
+pub(crate) fn exists(pid: u32) -> bool {
     Path::new(&format!("/proc/{pid}")).exists()
 }
 
 /// The processes of this machine (of this PID namespace), by id, in no order.
-pub fn processes() -> Vec<u32> {
+pub(crate) fn processes() -> Vec<u32> {
     ids(Path::new("/proc")).unwrap_or_default()
 }
 
@@ -69,7 +69,7 @@ pub fn processes() -> Vec<u32> {
 ///
 /// # Errors
 /// Those of reading `/proc/PID/task`: no such process.
-pub fn threads(pid: u32) -> io::Result<Vec<u32>> {
+pub(crate) fn threads(pid: u32) -> io::Result<Vec<u32>> {
     ids(Path::new(&format!("/proc/{pid}/task")))
 }
 
@@ -88,7 +88,7 @@ fn ids(folder: &Path) -> io::Result<Vec<u32>> {
 }
 
 /// The children of a process, of each of its threads. `between` is called after each thread.
-pub fn children(pid: u32, between: &mut dyn FnMut()) -> Vec<u32> {
+pub(crate) fn children(pid: u32, between: &mut dyn FnMut()) -> Vec<u32> {
     let mut all = Vec::new();
     for tid in threads(pid).unwrap_or_default() {
         let text = text(format!("/proc/{pid}/task/{tid}/children")).unwrap_or_default();
@@ -103,7 +103,7 @@ pub fn children(pid: u32, between: &mut dyn FnMut()) -> Vec<u32> {
 
 /// A line of `status`, without its name, as `CapEff`; `None` where there is none. `who` is a process's id, a thread's, or
 /// `self`.
-pub fn status(who: impl std::fmt::Display, line: &str) -> Option<String> {
+pub(crate) fn status(who: impl std::fmt::Display, line: &str) -> Option<String> {
     let text = text(format!("/proc/{who}/status")).ok()?;
     text.lines()
         .find_map(|l| l.strip_prefix(line)?.strip_prefix(':'))
@@ -111,17 +111,17 @@ pub fn status(who: impl std::fmt::Display, line: &str) -> Option<String> {
 }
 
 /// A set of bits in `status`: capabilities or signals.
-pub fn status_bits(who: impl std::fmt::Display, line: &str) -> Option<u64> {
+pub(crate) fn status_bits(who: impl std::fmt::Display, line: &str) -> Option<u64> {
     u64::from_str_radix(&status(who, line)?, 16).ok()
 }
 
 /// The process that a process's or thread's id is of.
-pub fn process_of(id: u32) -> Option<u32> {
+pub(crate) fn process_of(id: u32) -> Option<u32> {
     status(id, "Tgid")?.parse().ok()
 }
 
 /// Size of a process's address space in pages; 0 where there is none.
-pub fn pages(pid: u32) -> u64 {
+pub(crate) fn pages(pid: u32) -> u64 {
     let of = |path: String| {
         let text = text(path).unwrap_or_default();
         let first = text.split_whitespace().next();
@@ -138,17 +138,17 @@ pub fn pages(pid: u32) -> u64 {
 ///
 /// # Errors
 /// Those of reading the folder: no such process, or not the right to.
-pub fn open_files(pid: u32) -> io::Result<fs::ReadDir> {
+pub(crate) fn open_files(pid: u32) -> io::Result<fs::ReadDir> {
     fs::read_dir(of_process(pid, "fd"))
 }
 
 /// Nothing of a process runs any more: it is gone, or waits to be collected.
-pub fn has_ended(pid: u32) -> bool {
+pub(crate) fn has_ended(pid: u32) -> bool {
     all_threads(pid, |stat| stat.is_none_or(|s| s.is_over()))
 }
 
 /// All threads of a process are on their way out (PF_EXITING), or it is gone.
-pub fn is_ending(pid: u32) -> bool {
+pub(crate) fn is_ending(pid: u32) -> bool {
     all_threads(pid, |stat| stat.is_none_or(|s| s.is_exiting()))
 }
 
@@ -162,13 +162,13 @@ fn all_threads(pid: u32, so: impl Fn(Option<Stat>) -> bool) -> bool {
 }
 
 /// `kernel.yama.ptrace_scope`: who may look into a process; empty where the kernel has no Yama.
-pub fn ptrace_scope() -> String {
+pub(crate) fn ptrace_scope() -> String {
     let text = text("/proc/sys/kernel/yama/ptrace_scope").unwrap_or_default();
     text.trim().to_owned()
 }
 
 /// The kernel's release; empty where it cannot be read.
-pub fn kernel_release() -> String {
+pub(crate) fn kernel_release() -> String {
     let text = text("/proc/sys/kernel/osrelease").unwrap_or_default();
     text.trim().to_owned()
 }

@@ -11,7 +11,7 @@ const FORKED: u64 = 0x40;
 
 /// A line of `stat`, as far as it is there.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Stat {
+pub(crate) struct Stat {
     /// The name, with U+FFFD for what is not UTF-8.
     pub name: String,
     /// R running, S sleeping, D waiting in the kernel without being woken by signals, T stopped, Z ended.
@@ -31,7 +31,7 @@ impl Stat {
     ///
     /// # Errors
     /// Those of reading it; `InvalidData` where it is no such line.
-    pub fn of_process(pid: u32) -> io::Result<Self> {
+    pub(crate) fn of_process(pid: u32) -> io::Result<Self> {
         Self::read(format!("/proc/{pid}/stat"))
     }
 
@@ -39,7 +39,7 @@ impl Stat {
     ///
     /// # Errors
     /// As [`Stat::of_process`].
-    pub fn of_thread(pid: u32, tid: u32) -> io::Result<Self> {
+    pub(crate) fn of_thread(pid: u32, tid: u32) -> io::Result<Self> {
         Self::read(format!("/proc/{pid}/task/{tid}/stat"))
     }
 
@@ -48,7 +48,7 @@ impl Stat {
     }
 
     /// Reads a line. The name may hold anything, parentheses too: it ends with the last one.
-    pub fn parse(line: &str) -> Option<Self> {
+    pub(crate) fn parse(line: &str) -> Option<Self> {
         let (before, after) = line.rsplit_once(')')?;
         let fields: Vec<&str> = after.split_whitespace().collect();
         // proc(5) counts from 1; the state is field 3.
@@ -64,17 +64,17 @@ impl Stat {
     }
 
     /// It has ended and waits to be collected.
-    pub fn is_over(&self) -> bool {
+    pub(crate) fn is_over(&self) -> bool {
         matches!(self.state, 'Z' | 'X' | 'x')
     }
 
     /// It is on its way out, or past it.
-    pub fn is_exiting(&self) -> bool {
+    pub(crate) fn is_exiting(&self) -> bool {
         self.flags.is_none_or(|f| f & EXITING != 0)
     }
 
     /// It runs its parent's program still.
-    pub fn is_forked(&self) -> bool {
+    pub(crate) fn is_forked(&self) -> bool {
         self.flags.is_some_and(|f| f & FORKED != 0)
     }
 }

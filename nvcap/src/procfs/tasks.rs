@@ -6,7 +6,7 @@ use super::{stat::Stat, text, threads};
 
 /// One thread.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Task {
+pub(crate) struct Task {
     /// Thread id.
     pub tid: u32,
     /// Its name.
@@ -23,7 +23,7 @@ pub struct Task {
 
 /// A system call in progress.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Syscall {
+pub(crate) struct Syscall {
     /// Its number.
     pub number: u32,
     /// First argument (a file descriptor, an address).
@@ -34,7 +34,7 @@ pub struct Syscall {
 ///
 /// # Errors
 /// When the process is not there.
-pub fn tasks(pid: u32) -> io::Result<Vec<Task>> {
+pub(crate) fn tasks(pid: u32) -> io::Result<Vec<Task>> {
     let mut all: Vec<Task> = threads(pid)?
         .into_iter()
         .filter_map(|tid| task(pid, tid))
@@ -69,7 +69,7 @@ fn parse_syscall(line: &str) -> Option<Syscall> {
 
 /// The name of a system call that threads of GPU programs sit in.
 #[cfg(target_arch = "x86_64")]
-pub fn call_name(number: u32) -> Option<&'static str> {
+pub(crate) fn call_name(number: u32) -> Option<&'static str> {
     Some(match number {
         0 => "read",
         1 => "write",

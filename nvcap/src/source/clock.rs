@@ -3,12 +3,12 @@
 
 /// `CLOCK_MONOTONIC`, ns, as the BPF programs read it. (Not the time since the machine's start: that goes on while the
 /// machine sleeps, and a container may have its own.)
-pub fn now() -> u64 {
+pub(crate) fn now() -> u64 {
     read(libc::CLOCK_MONOTONIC).unwrap_or(0)
 }
 
 /// Any clock, ns; none where it is not there: the process whose time it counts has ended.
-pub fn read(id: libc::clockid_t) -> Option<u64> {
+pub(crate) fn read(id: libc::clockid_t) -> Option<u64> {
     let mut t = libc::timespec {
         tv_sec: 0,
         tv_nsec: 0,

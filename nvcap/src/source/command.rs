@@ -15,7 +15,7 @@ use super::user::User;
 
 /// What is to be started.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Launch {
+pub(crate) struct Launch {
     /// The command and its arguments.
     pub argv: Vec<OsString>,
     /// As whom; as nvcap's own user where none is named.
@@ -24,7 +24,7 @@ pub struct Launch {
 
 /// A child that waits to be let go, or runs.
 #[derive(Debug)]
-pub struct Command {
+pub(crate) struct Command {
     /// Its process id.
     pub pid: u32,
     /// What is started and, where it is not nvcap's own user, as whom.
@@ -49,7 +49,7 @@ impl Command {
     ///
     /// # Errors
     /// When there can be no further process, or an argument holds a NUL.
-    pub fn prepare(launch: &Launch) -> Result<Self> {
+    pub(crate) fn prepare(launch: &Launch) -> Result<Self> {
         let name = launch.name();
         let wrong = |why: &dyn std::fmt::Display| {
             Error::new(
@@ -97,7 +97,7 @@ impl Command {
     ///
     /// # Errors
     /// When the command cannot be executed.
-    pub fn go(&mut self) -> Result<()> {
+    pub(crate) fn go(&mut self) -> Result<()> {
         let Some(go) = self.go.take() else {
             return Ok(());
         };
@@ -133,12 +133,12 @@ impl Command {
     }
 
     /// Its status, if it has ended.
-    pub fn try_wait(&mut self) -> Option<ExitStatus> {
+    pub(crate) fn try_wait(&mut self) -> Option<ExitStatus> {
         self.reap(libc::WNOHANG)
     }
 
     /// Waits for its end.
-    pub fn wait(&mut self) -> Option<ExitStatus> {
+    pub(crate) fn wait(&mut self) -> Option<ExitStatus> {
         self.reap(0)
     }
 
@@ -154,7 +154,7 @@ impl Command {
     }
 
     /// Sends it a signal, if it still runs.
-    pub fn signal(&mut self, signal: i32) {
+    pub(crate) fn signal(&mut self, signal: i32) {
         if self.try_wait().is_none() {
             // SAFETY: it is our child and not reaped, so the id is its own.
             unsafe { libc::kill(self.pid as i32, signal) };

@@ -40,10 +40,10 @@ impl fmt::Display for Error {
 impl std::error::Error for Error {}
 
 /// Result of a live source.
-pub type Result<T> = std::result::Result<T, Error>;
+pub(crate) type Result<T> = std::result::Result<T, Error>;
 
 /// What to do about a refused bpf(2), perf_event_open(2) or file of /proc.
-pub fn remedy_for_refusal(e: &io::Error) -> &'static str {
+pub(crate) fn remedy_for_refusal(e: &io::Error) -> &'static str {
     match e.raw_os_error() {
         Some(libc::EPERM | libc::EACCES) => {
             concat!(rights::remedy!(), "; `nvcap doctor` says more")

@@ -26,7 +26,7 @@ const EVENT: i32 = 16;
 
 /// What has stopped a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Stop {
+pub(super) enum Stop {
     /// A process was born, of another one.
     Born {
         /// The process that made it.
@@ -40,7 +40,7 @@ pub enum Stop {
 
 /// A stopped thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Stopped {
+pub(super) struct Stopped {
     /// Its process.
     pub pid: u32,
     /// The thread.
@@ -51,7 +51,7 @@ pub struct Stopped {
 
 /// The threads that are seized.
 #[derive(Debug)]
-pub struct ExitStops {
+pub(super) struct ExitStops {
     /// The process of each.
     seized: BTreeMap<u32, u32>,
     /// A child of nvcap's own, whose end is its starter's to take.
@@ -63,7 +63,7 @@ pub struct ExitStops {
 
 /// Lets a descriptor tell that a child or a seized process has changed. To be called before threads are started: they
 /// inherit that SIGCHLD is blocked, without which the kernel would drop it.
-pub fn block_sigchld() {
+pub(super) fn block_sigchld() {
     // SAFETY: a signal set, for which zero is a value; changes this thread's mask alone.
     unsafe {
         let mut set: libc::sigset_t = std::mem::zeroed();
@@ -96,7 +96,7 @@ fn ptrace(request: libc::c_uint, tid: u32, address: usize, data: usize) -> io::R
 
 impl ExitStops {
     /// Seizes nothing yet. `follow`: children are seized too, at their birth.
-    pub fn new(follow: bool) -> Self {
+    pub(super) fn new(follow: bool) -> Self {
         let children = libc::PTRACE_O_TRACEFORK | libc::PTRACE_O_TRACEVFORK;
         let options =
             libc::PTRACE_O_TRACEEXIT | libc::PTRACE_O_TRACEEXEC | if follow { children } else { 0 };
@@ -113,7 +113,7 @@ impl ExitStops {
     ///
     /// # Errors
     /// As [`seize`](Self::seize).
-    pub fn seize_child(&mut self, pid: u32) -> io::Result<()> {
+    pub(super) fn seize_child(&mut self, pid: u32) -> io::Result<()> {
         self.seize(pid)?;
         self.child = Some(pid);
         Ok(())
@@ -123,7 +123,7 @@ impl ExitStops {
     ///
     /// # Errors
     /// EPERM where it is traced already (by a debugger, strace), not ours, or ending.
-    pub fn seize(&mut self, pid: u32) -> io::Result<()> {
+    pub(super) fn seize(&mut self, pid: u32) -> io::Result<()> {
         self.seize_thread(pid, pid)
     }
 
@@ -138,7 +138,7 @@ impl ExitStops {
 
     /// Seizes a process that executes another program: where a thread that was not its first did so, and was not seized, the
     /// one that was is gone.
-    pub fn seize_again(&mut self, pid: u32) {
+    pub(super) fn seize_again(&mut self, pid: u32) {
         if self.seized.remove(&pid).is_some() {
             // Refused where it is seized still.
             let _ = self.seize(pid);
@@ -147,18 +147,18 @@ impl ExitStops {
     }
 
     /// Whether the process is seized.
-    pub fn has(&self, pid: u32) -> bool {
+    pub(super) fn has(&self, pid: u32) -> bool {
         self.seized.contains_key(&pid)
     }
 
     /// Becomes readable when something may have stopped.
-    pub fn wake(&self) -> Option<RawFd> {
+    pub(super) fn wake(&self) -> Option<RawFd> {
         self.wake.as_ref().map(AsRawFd::as_raw_fd)
     }
 
     /// Takes note of all that has stopped, and lets go on at once what need not wait: what a signal has stopped gets it.
     /// What [`next`](Self::next) gives waits.
-    pub fn poll(&mut self) {
+    pub(super) fn poll(&mut self) {
         if self.seized.is_empty() {
             return;
         }
@@ -241,12 +241,12 @@ impl ExitStops {
     }
 
     /// The stop that has waited longest.
-    pub fn next(&mut self) -> Option<Stopped> {
+    pub(super) fn next(&mut self) -> Option<Stopped> {
         self.stopped.pop_front()
     }
 
     /// Lets it go on.
-    pub fn resume(&mut self, stopped: Stopped) {
+    pub(super) fn resume(&mut self, stopped: Stopped) {
         // At its birth it was not kept.
         if !matches!(stopped.stop, Stop::Born { .. }) {
             let _ = ptrace(libc::PTRACE_CONT, stopped.tid, 0, 0);
@@ -256,7 +256,7 @@ impl ExitStops {
     /// Seizes those threads of a process that are not yet: its first one has ended, and they go on.
     ///
     /// No thread of it may be stopped here: where one executes a program it waits for that, and this would wait for it.
-    pub fn seize_rest(&mut self, pid: u32) {
+    pub(super) fn seize_rest(&mut self, pid: u32) {
         if self.stopped.iter().any(|s| s.pid == pid) {
             return;
         }
@@ -268,7 +268,7 @@ impl ExitStops {
     }
 
     /// Lets all go on and be traced no more.
-    pub fn release(&mut self) {
+    pub(super) fn release(&mut self) {
         self.poll();
         while let Some(stopped) = self.next() {
             self.resume(stopped);
@@ -364,7 +364,7 @@ const OTHERS: Duration = Duration::from_millis(5);
 
 /// Whether the process's memory stands still: of all its threads only `tid`, which is stopped at its end, could still
 /// have run. Where the process ends, its other threads were told to an instant ago; they are waited for.
-pub fn stands_still(pid: u32, tid: u32) -> bool {
+pub(super) fn stands_still(pid: u32, tid: u32) -> bool {
     let begun = Instant::now();
     loop {
         let mut others = procfs::threads(pid)

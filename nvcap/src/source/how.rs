@@ -13,7 +13,7 @@ use crate::record::Record;
 
 /// `--how`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum How {
+pub(crate) enum How {
     /// The trap where it may be used, else observing.
     #[default]
     Auto,
@@ -25,7 +25,7 @@ pub enum How {
 
 /// What both sources are asked for.
 #[derive(Clone, Debug)]
-pub struct LiveOptions {
+pub(crate) struct LiveOptions {
     /// Which source.
     pub how: How,
     /// Of the trap.
@@ -35,7 +35,7 @@ pub struct LiveOptions {
 }
 
 /// A live source of either kind.
-pub enum LiveSource {
+pub(crate) enum LiveSource {
     /// Breakpoints and BPF programs.
     Trap(Box<live::Trap>),
     /// Polling.
@@ -44,7 +44,7 @@ pub enum LiveSource {
 
 /// What it tells at its end.
 #[derive(Debug)]
-pub enum End {
+pub(crate) enum End {
     /// The trap.
     Trap(live::End),
     /// Observing.
@@ -53,7 +53,7 @@ pub enum End {
 
 /// Why the trap cannot be used here, as far as that can be told without trying; `None` where nothing speaks
 /// against it.
-pub fn trap_refused() -> Option<String> {
+pub(crate) fn trap_refused() -> Option<String> {
     if load::OBJECT.is_empty() {
         return Some("this nvcap was built without its BPF programs".into());
     }
@@ -64,7 +64,7 @@ pub fn trap_refused() -> Option<String> {
 ///
 /// # Errors
 /// The first mistake found, with its remedy.
-pub fn choose(options: &LiveOptions, target: &Target) -> Result<(How, Option<String>)> {
+pub(crate) fn choose(options: &LiveOptions, target: &Target) -> Result<(How, Option<String>)> {
     let refused = match options.how {
         How::Auto => trap_refused(),
         How::Trap | How::Observe => None,
@@ -82,7 +82,11 @@ pub fn choose(options: &LiveOptions, target: &Target) -> Result<(How, Option<Str
 ///
 /// # Errors
 /// When the trap was asked for and cannot be had.
-pub fn make(chosen: How, options: LiveOptions, instead: impl FnOnce(&str)) -> Result<LiveSource> {
+pub(crate) fn make(
+    chosen: How,
+    options: LiveOptions,
+    instead: impl FnOnce(&str),
+) -> Result<LiveSource> {
     let observe =
         |o: observe::ObserveOptions| LiveSource::Observe(Box::new(observe::Session::new(o)));
     if chosen == How::Observe {

@@ -10,29 +10,29 @@
 //! - `command`: the command that is started for a trace, as which `user`.
 
 #[cfg(feature = "trap")]
-pub mod channels_file;
-#[cfg(target_os = "linux")]
-pub mod clock;
+pub(crate) mod channels_file;
+#[cfg(all(feature = "cli", target_os = "linux"))]
+pub(crate) mod clock;
 #[cfg(feature = "trap")]
-pub mod command;
+pub(crate) mod command;
 #[cfg(feature = "trap")]
-pub mod error;
+pub(crate) mod error;
 #[cfg(feature = "trap")]
 mod exit_stop;
 pub mod file;
 #[cfg(feature = "trap")]
-pub mod how;
-#[cfg(target_os = "linux")]
-pub mod memory;
+pub(crate) mod how;
+#[cfg(all(feature = "cli", target_os = "linux"))]
+pub(crate) mod memory;
 #[cfg(feature = "trap")]
-pub mod observe;
+pub(crate) mod observe;
 #[cfg(feature = "trap")]
-pub mod rights;
+pub(crate) mod rights;
 #[cfg(feature = "trap")]
-pub mod run;
+pub(crate) mod run;
 #[cfg(feature = "trap")]
 mod signals;
 #[cfg(feature = "trap")]
-pub mod trap;
+pub(crate) mod trap;
 #[cfg(feature = "trap")]
-pub mod user;
+pub(crate) mod user;

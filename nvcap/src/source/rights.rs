@@ -2,7 +2,7 @@
 
 /// A capability.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Capability {
+pub(crate) struct Capability {
     /// As setcap and getcap write it.
     pub name: &'static str,
     /// Its bit in `/proc/PID/status`.
@@ -10,33 +10,33 @@ pub struct Capability {
 }
 
 /// Loads BPF programs.
-pub const BPF: Capability = Capability {
+pub(crate) const BPF: Capability = Capability {
     name: "cap_bpf",
     bit: 39,
 };
 /// Attaches them and sets breakpoints; lets them read memory.
-pub const PERFMON: Capability = Capability {
+pub(crate) const PERFMON: Capability = Capability {
     name: "cap_perfmon",
     bit: 38,
 };
 /// Reads the memory of other processes.
-pub const SYS_PTRACE: Capability = Capability {
+pub(crate) const SYS_PTRACE: Capability = Capability {
     name: "cap_sys_ptrace",
     bit: 19,
 };
 /// Reads the tracing file system, which says the numbers of probes and tracepoints.
-pub const DAC_READ_SEARCH: Capability = Capability {
+pub(crate) const DAC_READ_SEARCH: Capability = Capability {
     name: "cap_dac_read_search",
     bit: 2,
 };
 /// Stands for the first two, and is what the fentry way of discovery needs.
-pub const SYS_ADMIN: Capability = Capability {
+pub(crate) const SYS_ADMIN: Capability = Capability {
     name: "cap_sys_admin",
     bit: 21,
 };
 
 /// All that the trap needs, for any process.
-pub const NEEDED: [Capability; 4] = [BPF, PERFMON, SYS_PTRACE, DAC_READ_SEARCH];
+pub(crate) const NEEDED: [Capability; 4] = [BPF, PERFMON, SYS_PTRACE, DAC_READ_SEARCH];
 
 /// What to type for [`NEEDED`], as text to be put together with others when this is compiled.
 macro_rules! remedy {
@@ -49,7 +49,7 @@ pub(crate) use remedy;
 impl Capability {
     /// Whether it is among these effective ones.
     #[must_use]
-    pub fn is_in(self, effective: u64) -> bool {
+    pub(crate) fn is_in(self, effective: u64) -> bool {
         effective >> self.bit & 1 == 1
     }
 }

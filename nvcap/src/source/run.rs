@@ -25,7 +25,7 @@ use crate::record::{At, Loss, Lost, Record};
 
 /// What to trace.
 #[derive(Clone, Debug)]
-pub enum Target {
+pub(crate) enum Target {
     /// A command, from its first submission.
     Command(Launch),
     /// Running processes.
@@ -34,7 +34,7 @@ pub enum Target {
 
 /// When to stop by itself.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Limits {
+pub(crate) struct Limits {
     /// After this time.
     pub duration: Option<Duration>,
     /// After this many submissions.
@@ -43,7 +43,7 @@ pub struct Limits {
 
 /// A live source. One thread makes it, drives it and ends it.
 ///
-/// No method has a default: a source that stands for another ([`super::how::LiveSource`]) could forget to pass one on, and
+/// No method has a default: a source that stands for another (`how::LiveSource`) could forget to pass one on, and
 /// nothing would tell.
 pub trait Source: Sized {
     /// What it tells at its end beside the records.
@@ -74,7 +74,7 @@ pub trait Source: Sized {
     /// How long to let records gather after a step that gave some: fewer, larger batches.
     fn batch_time(&self) -> Duration;
 
-    /// Bytes of records that may wait to be decoded while more are asked for; [`QUEUE`] where there is no reason to let
+    /// Bytes of records that may wait to be decoded while more are asked for; `QUEUE` where there is no reason to let
     /// it be less.
     fn most_waiting(&self) -> usize;
 
@@ -87,7 +87,7 @@ pub trait Source: Sized {
 
 /// How it went.
 #[derive(Debug)]
-pub struct Outcome<E> {
+pub(crate) struct Outcome<E> {
     /// Status of the command, if it has ended.
     pub child: Option<ExitStatus>,
     /// What the source tells.
@@ -95,7 +95,7 @@ pub struct Outcome<E> {
 }
 
 /// Bytes of records that may wait to be decoded, where a source has no reason to let it be less.
-pub const QUEUE: usize = 256 << 20;
+pub(crate) const QUEUE: usize = 256 << 20;
 /// How long a command may go on after Ctrl-C before nvcap leaves it.
 const GRACE: Duration = Duration::from_secs(2);
 
@@ -111,7 +111,7 @@ enum Message<E> {
 ///
 /// # Errors
 /// When the trace cannot be made, or `each` can take no more.
-pub fn run<S: Source>(
+pub(crate) fn run<S: Source>(
     make: impl FnOnce() -> Result<S> + Send + 'static,
     target: Target,
     limits: Limits,

@@ -46,7 +46,7 @@ fn handle(signal: i32, handler: extern "C" fn(i32), flags: i32) {
 ///
 /// # Errors
 /// When there are no more file descriptors or threads.
-pub fn catch(shows: i32) -> Result<()> {
+pub(super) fn catch(shows: i32) -> Result<()> {
     let failed = |e: io::Error| {
         Error::new(
             "preparing for signals",
@@ -72,17 +72,17 @@ pub fn catch(shows: i32) -> Result<()> {
 }
 
 /// The signal that has come since the last call, 0 for none.
-pub fn take() -> i32 {
+pub(super) fn take() -> i32 {
     SIGNAL.swap(0, Ordering::SeqCst)
 }
 
 /// Whether a signal has come since the last [`take`].
-pub fn is_one() -> bool {
+pub(super) fn is_one() -> bool {
     SIGNAL.load(Ordering::SeqCst) != 0
 }
 
 /// Tells that nothing is traced any more. What has come until now has ended the tracing, or the command and with it that.
-pub fn traced() {
+pub(super) fn traced() {
     take();
     TRACED.store(true, Ordering::SeqCst);
 }

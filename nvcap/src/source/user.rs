@@ -10,7 +10,7 @@ use super::error::{Error, Result};
 
 /// Who to be: what a process that is to run a command changes.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct User {
+pub(crate) struct User {
     /// Its name, as people know it.
     pub name: String,
     /// User id.
@@ -38,7 +38,7 @@ impl User {
     ///
     /// # Errors
     /// When there is none.
-    pub fn find(who: &str) -> Result<Self> {
+    pub(crate) fn find(who: &str) -> Result<Self> {
         let account = account(who).ok_or_else(|| {
             Error::new(
                 format!("--user {who}"),
@@ -53,7 +53,7 @@ impl User {
     ///
     /// # Errors
     /// When it has neither an account nor a group.
-    pub fn of_sudo(variable: impl Fn(&str) -> Option<OsString>) -> Result<Option<Self>> {
+    pub(crate) fn of_sudo(variable: impl Fn(&str) -> Option<OsString>) -> Result<Option<Self>> {
         let id = |name: &str| variable(name)?.to_str()?.parse::<u32>().ok();
         let Some(uid) = id("SUDO_UID").filter(|uid| *uid != 0) else {
             return Ok(None);

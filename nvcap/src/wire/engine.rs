@@ -11,7 +11,7 @@ use super::{
 };
 
 /// The runlist that graphics and compute channels are on.
-pub const GRAPHICS_RUNLIST: u32 = 0;
+pub(crate) const GRAPHICS_RUNLIST: u32 = 0;
 /// The subchannel that libcuda binds a copy class to.
 const COPY_SUBCHANNEL: u8 = 4;
 
@@ -49,7 +49,7 @@ impl Feeds {
 
 /// What the methods of a channel tell of its engine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct EngineEvidence {
+pub(crate) struct EngineEvidence {
     binds_graphics: bool,
     binds_copy: bool,
     uses_graphics: bool,
@@ -60,7 +60,7 @@ pub struct EngineEvidence {
 
 impl EngineEvidence {
     /// Takes a run of methods.
-    pub fn take(&mut self, run: &Run<'_>) {
+    pub(crate) fn take(&mut self, run: &Run<'_>) {
         match run.address {
             SET_OBJECT => match run.word(0).and_then(|data| Feeds::of_class(class_of(data))) {
                 Some(Feeds::Graphics) => self.binds_graphics = true,
@@ -81,7 +81,7 @@ impl EngineEvidence {
     }
 
     /// By the classes that were bound.
-    pub fn by_class(&self) -> Option<Feeds> {
+    pub(crate) fn by_class(&self) -> Option<Feeds> {
         match (self.binds_graphics, self.binds_copy) {
             (true, _) => Some(Feeds::Graphics),
             (false, true) => Some(Feeds::Copy),
@@ -90,7 +90,7 @@ impl EngineEvidence {
     }
 
     /// By the subchannels that were used, on this runlist, where it is known.
-    pub fn by_subchannel(&self, runlist: Option<u32>) -> Option<Feeds> {
+    pub(crate) fn by_subchannel(&self, runlist: Option<u32>) -> Option<Feeds> {
         let graphics = self.uses_graphics && runlist.is_none_or(|r| r == GRAPHICS_RUNLIST);
         let copy = self.uses_copy && runlist.is_none_or(|r| r != GRAPHICS_RUNLIST);
         match (graphics, copy) {

@@ -81,6 +81,9 @@ const ADDRESS: u64 = 0xff_ffff_fffc;
 /// Bits of LENGTH, which is in 62:42: dwords.
 const DWORDS: u64 = 0x1f_ffff;
 
+/// Most pushbuffer bytes that one entry points to: 8 MiB less one word.
+pub const MAX_LEN: u32 = DWORDS as u32 * 4;
+
 /// Pushbuffer bytes that a ring entry points to; 0 for a control entry.
 #[inline]
 pub fn len(raw: u64) -> u32 {

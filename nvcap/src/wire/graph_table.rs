@@ -8,7 +8,7 @@ use super::words::{u32_at, u32s, u64_at};
 /// Bytes of a table's entry.
 const ENTRY: u64 = 64;
 /// Bytes of an entry that are understood.
-pub const KNOWN: usize = 32;
+pub(crate) const KNOWN: usize = 32;
 /// Bytes of a successor in the list.
 const EDGE: u64 = 4;
 /// Bit of an entry's first word: a conditional node.
@@ -16,7 +16,7 @@ const CONDITIONAL: u32 = 0x100;
 
 /// Where a kernel's part of a graph stands: its first three arguments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct GraphTable {
+pub(crate) struct GraphTable {
     /// Its entry in the table.
     pub index: u32,
     /// Address of the table.
@@ -27,7 +27,7 @@ pub struct GraphTable {
 
 impl GraphTable {
     /// By a kernel's grid, block and arguments; `None` where it is no such kernel.
-    pub fn of(grid: [u32; 3], block: [u32; 3], arguments: &[u8]) -> Option<Self> {
+    pub(crate) fn of(grid: [u32; 3], block: [u32; 3], arguments: &[u8]) -> Option<Self> {
         if grid != [1, 1, 1] || block != [32, 1, 1] {
             return None;
         }
@@ -39,24 +39,24 @@ impl GraphTable {
     }
 
     /// Offset of an entry from the table's begin.
-    pub fn offset(index: u32) -> u64 {
+    pub(crate) fn offset(index: u32) -> u64 {
         u64::from(index) * ENTRY
     }
 
     /// Address of an entry.
-    pub fn entry_at(self, index: u32) -> Option<u64> {
+    pub(crate) fn entry_at(self, index: u32) -> Option<u64> {
         self.table.checked_add(Self::offset(index))
     }
 
     /// Address of a successor in the list.
-    pub fn edge_at(self, edge: u32) -> Option<u64> {
+    pub(crate) fn edge_at(self, edge: u32) -> Option<u64> {
         self.edges.checked_add(u64::from(edge) * EDGE)
     }
 }
 
 /// An entry of a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct GraphEntry {
+pub(crate) struct GraphEntry {
     /// A conditional node: the GPU decides whether it runs.
     pub conditional: bool,
     /// How many successors it has.
@@ -72,7 +72,7 @@ pub struct GraphEntry {
 impl GraphEntry {
     /// Reads one from at least [`KNOWN`] bytes: flags, successors, the first of them, the count-down and what it begins
     /// with, an unknown word, the QMD's address shifted down by 8, an unknown word.
-    pub fn read(bytes: &[u8]) -> Option<Self> {
+    pub(crate) fn read(bytes: &[u8]) -> Option<Self> {
         let mut words = [0; KNOWN / 4];
         let known = bytes.get(..KNOWN)?;
         words

@@ -142,7 +142,7 @@ impl Header {
 /// Whether a word is a header of the new forms for this method, on any subchannel. Quick: for searches among words of
 /// which few are headers.
 #[inline]
-pub fn is_for(word: u32, step: Step, address: u16) -> bool {
+pub(crate) fn is_for(word: u32, step: Step, address: u16) -> bool {
     word & 0xe000_0fff == step.op() << 29 | u32::from(address >> 2)
 }
 

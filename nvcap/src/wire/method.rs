@@ -2,23 +2,23 @@
 //! headers have them.
 
 /// SET_OBJECT: binds a class, whose number is in the low 16 bits, to its subchannel.
-pub const SET_OBJECT: u16 = 0;
+pub(crate) const SET_OBJECT: u16 = 0;
 /// Methods below this address are the channel's own (the host's); the others are the engine's.
-pub const FIRST_OF_ENGINE: u16 = 0x100;
+pub(crate) const FIRST_OF_ENGINE: u16 = 0x100;
 /// OFFSET_OUT_UPPER of every class that takes inline data since Kepler; OFFSET_OUT_LOWER is behind it.
-pub const OFFSET_OUT_UPPER: u16 = 0x188;
+pub(crate) const OFFSET_OUT_UPPER: u16 = 0x188;
 /// LOAD_INLINE_DATA of the same classes.
-pub const LOAD_INLINE_DATA: u16 = 0x1b4;
+pub(crate) const LOAD_INLINE_DATA: u16 = 0x1b4;
 /// SET_APPLICATION_ID of the video engines.
-pub const SET_APPLICATION_ID: u16 = 0x200;
+pub(crate) const SET_APPLICATION_ID: u16 = 0x200;
 /// SET_SEMAPHORE_A of the copy classes; B and PAYLOAD are behind it.
-pub const COPY_SET_SEMAPHORE_A: u16 = 0x240;
+pub(crate) const COPY_SET_SEMAPHORE_A: u16 = 0x240;
 /// LAUNCH_DMA of the copy classes.
-pub const COPY_LAUNCH_DMA: u16 = 0x300;
+pub(crate) const COPY_LAUNCH_DMA: u16 = 0x300;
 /// SET_REPORT_SEMAPHORE_A of the compute and 3D classes; B, C and D are behind it.
-pub const SET_REPORT_SEMAPHORE_A: u16 = 0x1b00;
+pub(crate) const SET_REPORT_SEMAPHORE_A: u16 = 0x1b00;
 
 /// The class number in a data word of [`SET_OBJECT`].
-pub fn class_of(data: u32) -> u32 {
+pub(crate) fn class_of(data: u32) -> u32 {
     data & 0xffff
 }

@@ -5,17 +5,40 @@
 //! - [`entry`]: GPFIFO entries, their lengths and the extended base.
 //! - [`header`]: method headers.
 //! - [`stream`]: headers with their data, over the ends of entries.
-//! - [`method`]: the methods that are known by address, whatever the class.
-//! - [`engine`]: which engine a channel feeds, by the classes it binds and the subchannels it uses.
-//! - [`release`]: the semaphore release that ends a submission.
-//! - [`graph_table`]: the tables of the driver's kernels that lead a CUDA graph on.
+//! - `method`: the methods that are known by address, whatever the class.
+//! - `engine`: which engine a channel feeds, by the classes it binds and the subchannels it uses.
+//! - `release`: the semaphore release that ends a submission.
+//! - `graph_table`: the tables of the driver's kernels that lead a CUDA graph on.
+//!
+//! A channel's ring holds entries of 8 bytes; each points to a segment of words; the words are method headers, each with its
+//! data. A [`Stream`](stream::Stream) reads segments one after the other, for a method's data may go on in the next:
+//!
+//! ```
+//! use nvcap::wire::{GpuVa, entry::{self, EntryKind}, stream::{Item, Stream}};
+//!
+//! // An entry and its three words: two methods from 0x400 on, on subchannel 4.
+//! let raw = entry::segment(GpuVa(0x2_0080_0000), 12, false, false, false);
+//! let words: [u32; 3] = [0x2002_8100, 0x7f4f, 0x2800_0000];
+//! let bytes: Vec<u8> = words.iter().flat_map(|w| w.to_le_bytes()).collect();
+//!
+//! let EntryKind::Segment { address, len, .. } = entry::read(raw, 0) else { panic!() };
+//! assert_eq!((address, len), (GpuVa(0x2_0080_0000), 12));
+//!
+//! let mut stream = Stream::default();
+//! let mut writes = Vec::new();
+//! for item in stream.runs(&bytes, len, &[]) {
+//!     let Item::Run(run) = item else { panic!("{item:?}") };
+//!     writes.extend(run.writes().map(|w| (run.subchannel, w.address, w.data)));
+//! }
+//! assert_eq!(writes, [(4, 0x400, 0x7f4f), (4, 0x404, 0x2800_0000)]);
+//! ```
 
-pub mod engine;
+pub(crate) mod engine;
 pub mod entry;
-pub mod graph_table;
+pub(crate) mod graph_table;
 pub mod header;
-pub mod method;
-pub mod release;
+pub(crate) mod method;
+pub(crate) mod release;
 pub mod stream;
 pub mod words;
 
@@ -46,6 +69,7 @@ macro_rules! address {
                 address.0
             }
         }
+        #[cfg(feature = "serde")]
         impl serde::Serialize for $t {
             fn serialize<S: serde::Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
                 s.serialize_u64(self.0)

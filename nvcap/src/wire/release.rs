@@ -9,7 +9,7 @@ use super::{
 
 /// The semaphore release that a segment ends with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Release {
+pub(crate) struct Release {
     /// Address of the semaphore.
     pub address: GpuVa,
     /// What is written there.
@@ -18,7 +18,7 @@ pub struct Release {
 
 /// Reads the release at a segment's end, as CUDA puts it there: SET_REPORT_SEMAPHORE_A..D of a compute channel, or
 /// SET_SEMAPHORE_A..PAYLOAD and LAUNCH_DMA of a copy channel. Other releases (the host's SEM_EXECUTE) are not recognised.
-pub fn at_end(bytes: &[u8]) -> Option<Release> {
+pub(crate) fn at_end(bytes: &[u8]) -> Option<Release> {
     // The last six words, the newest first.
     let mut last = [0; 6];
     let words = u32s(bytes).rev().zip(&mut last);

@@ -7,8 +7,6 @@
 //!
 //! Lax by nature: what is whole is given, then an [`Item::Stop`] that says where and why.
 
-use serde::Serialize;
-
 use super::{
     Hole,
     header::{Header, Step},
@@ -16,8 +14,12 @@ use super::{
 };
 
 /// Why decoding stopped.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(
+    feature = "serde",
+    derive(serde::Serialize),
+    serde(rename_all = "snake_case")
+)]
 pub enum StopReason {
     /// A header of an operation that does not exist.
     IllegalHeader(u32),

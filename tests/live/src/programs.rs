@@ -205,7 +205,7 @@ impl Running {
         command
             .args(args)
             // The software GPU's files are the driver's by their names alone.
-            .env(nvcap::source::memory::devices::BY_NAME, "1")
+            .env("NVCAP_DEVICES_BY_NAME", "1")
             // Whoever runs the tests through sudo has commands run as root all the same.
             .env_remove("SUDO_UID")
             .stdin(Stdio::piped())

@@ -11,11 +11,11 @@ use anyhow::Context as _;
 use nvcap::decode::encode::Pushbuffer;
 use nvcap::decode::{Decoder, explain, image, qmd, view::View};
 use nvcap::driver::{Model, ModelOptions};
+use nvcap::internals::ChannelsFile;
 use nvcap::output::model_view::ModelView;
 use nvcap::output::{Detail, Sink, channels, filter::Filter, ioctls, json, phases::Phases, text};
 use nvcap::pipeline::{Pipeline, PipelineOptions};
 use nvcap::record::{At, ChannelId, CpuVa, How, Image, Loss, Lost, Record, Segment, Submission};
-use nvcap::source::channels_file::ChannelsFile;
 use nvcap::source::file::{ioctl_log, orc};
 use nvcap::wire::GpuVa;
 use nvcap::wire::entry;
@@ -477,10 +477,10 @@ fn check_filter(_: &Seeds, mutant: &Mutant) -> Result<(), String> {
 fn sample() -> Submission {
     let mut p = Pushbuffer::new();
     p.bind(1, 0xcbc0).bind(4, 0xc8b5);
-    let _ = p.inline(1, 0xcbc0, 0x7f00_0000_0000, &[1; 64]);
-    let _ = p.pcas(1, 0xcbc0, 0x2_0000_0000);
-    let _ = p.copy(4, 0xc8b5, 0x1000, 0x2000, 4096);
-    let _ = p.release(1, 0xcbc0, 0x3000, 7);
+    let _ = p.inline(1, 0xcbc0, GpuVa(0x7f00_0000_0000), &[1; 64]);
+    let _ = p.pcas(1, 0xcbc0, GpuVa(0x2_0000_0000));
+    let _ = p.copy(4, 0xc8b5, GpuVa(0x1000), GpuVa(0x2000), 4096);
+    let _ = p.release(1, 0xcbc0, GpuVa(0x3000), 7);
     submission(0, vec![p.segment(GpuVa(0x1000))])
 }
 
@@ -631,7 +631,7 @@ fn check_image(_: &Seeds, mutant: &Mutant) -> Result<(), String> {
         })?;
         let record = found(upload.offset, upload.address.0, upload.data);
         pipeline.record(record).map_err(|e| e.to_string())?;
-        if run < 64 && p.pcas(1, class, upload.address.0 & !0xff).is_ok() {
+        if run < 64 && p.pcas(1, class, GpuVa(upload.address.0 & !0xff)).is_ok() {
             run += 1;
         }
     }
@@ -641,7 +641,7 @@ fn check_image(_: &Seeds, mutant: &Mutant) -> Result<(), String> {
         let address = 0x2_0400_0000 + i as u64 * 0x200;
         let record = found(at, address, node);
         pipeline.record(record).map_err(|e| e.to_string())?;
-        if run < 64 && p.pcas(1, class, address).is_ok() {
+        if run < 64 && p.pcas(1, class, GpuVa(address)).is_ok() {
             run += 1;
         }
     }

@@ -2,6 +2,7 @@
 
 use nvcap::decode::encode::{Pushbuffer, Qmd};
 use nvcap::decode::view::View;
+use nvcap::wire::GpuVa;
 
 use crate::layout::Unit;
 
@@ -40,7 +41,7 @@ pub fn halves(address: u64) -> [u32; 2] {
 
 /// Data written inline.
 pub fn inline(pb: &mut Pushbuffer, dst: u64, data: &[u8]) {
-    pb.inline(COMPUTE, COMPUTE_CLASS, dst, data)
+    pb.inline(COMPUTE, COMPUTE_CLASS, GpuVa(dst), data)
         .expect("the compute class takes inline data");
 }
 
@@ -72,7 +73,7 @@ pub fn kernel(pb: &mut Pushbuffer, qmd_at: u64, fields: &View, bank: &mut [u8], 
 
 /// The launch of the QMD at an address.
 pub fn send(pb: &mut Pushbuffer, qmd_at: u64) {
-    pb.pcas(COMPUTE, COMPUTE_CLASS, qmd_at)
+    pb.pcas(COMPUTE, COMPUTE_CLASS, GpuVa(qmd_at))
         .expect("the compute class launches so");
 }
 

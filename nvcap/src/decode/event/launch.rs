@@ -1,15 +1,16 @@
 //! Grid launches, and the replays of graphs that they are nodes of.
 
-use serde::Serialize;
-
-use super::hex_option;
 use crate::decode::pcas::PcasAction;
 use crate::record::ChannelId;
 use crate::wire::GpuVa;
 
 /// How a launch was commanded.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(
+    feature = "serde",
+    derive(serde::Serialize),
+    serde(rename_all = "snake_case")
+)]
 #[non_exhaustive]
 pub enum LaunchHow {
     /// QMD carried by LOAD_INLINE_QMD_DATA.
@@ -27,8 +28,12 @@ pub enum LaunchHow {
 }
 
 /// Whose launch it is. The rules and their evidence: docs/decoding.md.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(
+    feature = "serde",
+    derive(serde::Serialize),
+    serde(rename_all = "snake_case")
+)]
 #[non_exhaustive]
 pub enum LaunchKind {
     /// The program's.
@@ -48,8 +53,12 @@ pub enum LaunchKind {
 }
 
 /// Where a QMD is known from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(
+    feature = "serde",
+    derive(serde::Serialize),
+    serde(rename_all = "snake_case")
+)]
 #[non_exhaustive]
 pub enum QmdFrom {
     /// It was seen being written, or the pushbuffer carries it.
@@ -59,7 +68,8 @@ pub enum QmdFrom {
 }
 
 /// What a kernel of the driver's own writes: a memset, or a copy within the device.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Moves {
     /// First address written.
     pub dst: GpuVa,
@@ -72,7 +82,8 @@ pub struct Moves {
 }
 
 /// A constant bank of a launch.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct ConstantBank {
     /// Bank number.
     pub index: u32,
@@ -83,7 +94,8 @@ pub struct ConstantBank {
 }
 
 /// A semaphore a QMD releases when its grid ends.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct QmdRelease {
     /// GPU address.
     pub address: GpuVa,
@@ -92,7 +104,8 @@ pub struct QmdRelease {
 }
 
 /// A grid launch.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Launch {
     /// Whose.
     pub kind: LaunchKind,
@@ -136,7 +149,7 @@ pub struct Launch {
     /// What a memset or copy kernel of the driver writes.
     pub moves: Option<Moves>,
     /// Kernel arguments as bytes, where the constant bank was seen being written.
-    #[serde(serialize_with = "hex_option")]
+    #[cfg_attr(feature = "serde", serde(serialize_with = "super::hex_option"))]
     pub args: Option<Vec<u8>>,
     /// The valid constant banks.
     pub constant_banks: Vec<ConstantBank>,
@@ -147,7 +160,8 @@ pub struct Launch {
 }
 
 /// One replay of a CUDA graph: what its submissions run, summed up. Its nodes are told as launches with its number.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Graph {
     /// Its number in this trace, from 0.
     pub replay: u64,

@@ -1,7 +1,5 @@
 //! Fixed sets of words in operations.
 
-use serde::{Serialize, Serializer};
-
 use crate::record::named;
 
 named! {
@@ -101,8 +99,9 @@ impl std::fmt::Display for CopyEngine {
     }
 }
 
-impl Serialize for CopyEngine {
-    fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
+#[cfg(feature = "serde")]
+impl serde::Serialize for CopyEngine {
+    fn serialize<S: serde::Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
         s.collect_str(self)
     }
 }

@@ -86,7 +86,8 @@ fn companion(dependents: &[Dependent]) -> View {
 
 fn write(p: &mut Pushbuffer, i: u64, view: &View) {
     let qmd = Qmd::of(view).expect("a layout");
-    p.inline(1, CLASS, at(i), qmd.bytes()).expect("inline data");
+    p.inline(1, CLASS, GpuVa(at(i)), qmd.bytes())
+        .expect("inline data");
 }
 
 fn pcas(p: &mut Pushbuffer, i: u64, action: u32) {
@@ -100,7 +101,7 @@ fn pcas(p: &mut Pushbuffer, i: u64, action: u32) {
 fn leads_on(p: &mut Pushbuffer, i: u64, index: u32, table: u64, edges: u64) {
     let bank = 0x7f4f_4800_0000 + i * 0x1000;
     let args = [u64::from(index), table, edges].map(u64::to_le_bytes);
-    p.inline(1, CLASS, bank + 0x210, args.as_flattened())
+    p.inline(1, CLASS, GpuVa(bank + 0x210), args.as_flattened())
         .expect("inline data");
     let view = View {
         grid: [1; 3],
@@ -124,11 +125,12 @@ fn table(p: &mut Pushbuffer, table: u64, rows: &[Row], edges: (u64, &[u32])) {
         let mut words = [0u32; 16];
         words[..7].copy_from_slice(&[flags, count, first, of, of, 0, (at(i) >> 8) as u32]);
         let row = words.map(u32::to_le_bytes);
-        p.inline(1, CLASS, table + n as u64 * 64, row.as_flattened())
+        p.inline(1, CLASS, GpuVa(table + n as u64 * 64), row.as_flattened())
             .expect("inline data");
     }
     let words: Vec<u8> = edges.1.iter().flat_map(|e| e.to_le_bytes()).collect();
-    p.inline(1, CLASS, edges.0, &words).expect("inline data");
+    p.inline(1, CLASS, GpuVa(edges.0), &words)
+        .expect("inline data");
 }
 
 struct Bench {
@@ -529,7 +531,7 @@ fn a_qmd_from_memory_runs_until_the_stream_writes_another_there() {
         .enumerate()
     {
         let qmd = Qmd::of(view).expect("a layout");
-        b.decoder.image(PID, at(i as u64), qmd.bytes());
+        b.decoder.image(PID, GpuVa(at(i as u64)), qmd.bytes());
     }
     use crate::decode::event::QmdFrom::{Image, Stream};
     let from = |told: &Told| told.launches.iter().map(|l| l.qmd_from).collect::<Vec<_>>();
@@ -544,7 +546,7 @@ fn a_qmd_from_memory_runs_until_the_stream_writes_another_there() {
     assert_eq!(told.launches[1].grid, Some([6, 1, 1]));
     // What the stream wrote is believed before an image that comes later.
     let old = Qmd::of(&node(1, &[])).expect("a layout");
-    b.decoder.image(PID, at(1), old.bytes());
+    b.decoder.image(PID, GpuVa(at(1)), old.bytes());
     let told = b.submit(0, |p| pcas(p, 0, SCHEDULE));
     assert_eq!(told.launches[1].grid, Some([6, 1, 1]));
     assert_eq!(b.decoder.counts().images, 4);

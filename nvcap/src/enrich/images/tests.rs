@@ -97,7 +97,7 @@ fn images_without_commands_are_named_by_their_neighbours() {
 fn commands(writes: &[(u64, &[u8])]) -> Vec<u8> {
     let mut p = Pushbuffer::new();
     for (address, bytes) in writes {
-        p.inline(1, HOPPER, *address, bytes)
+        p.inline(1, HOPPER, GpuVa(*address), bytes)
             .expect("takes inline data");
     }
     p.bytes()

@@ -16,6 +16,7 @@ use super::Shown;
 
 /// What is to be said of one process.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Verdict {
     /// It in one word.
     pub word: Word,
@@ -29,6 +30,7 @@ pub struct Verdict {
 
 /// A verdict in one word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Word {
     /// All that was submitted is done.
     Idle,

@@ -19,6 +19,7 @@ const MAX_DEPTH: usize = 64;
 
 /// Why an expression was not understood, and where.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct ParseError {
     /// The expression.
     pub text: String,

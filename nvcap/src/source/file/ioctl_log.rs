@@ -49,6 +49,7 @@ pub struct LogOptions {
 
 /// Why a log cannot be read.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum Error {
     /// The file cannot be opened or read.
     #[error("{path}: {error}")]
@@ -70,6 +71,7 @@ pub enum Error {
 
 /// A log, read whole.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Log {
     /// Its records, in order.
     pub records: Vec<Record>,

@@ -7,6 +7,7 @@ const MOST: u64 = 16 << 10;
 
 /// What a file seems to be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Kind {
     /// A capture of the oracle (`orc`).
     Orc,

@@ -86,6 +86,7 @@ pub enum Error {
 
 /// What did not fit in a damaged capture.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum Damage {
     /// No magic.
     #[error("no magic")]

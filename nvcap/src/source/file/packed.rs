@@ -93,7 +93,7 @@ mod zstd {
 
     /// All frames of a file, one behind the other, each held against its size and checksum. The decoder takes windows of
     /// 100 MiB at most.
-    pub struct Frames<R> {
+    pub(super) struct Frames<R> {
         source: R,
         decoder: FrameDecoder,
         within: bool,
@@ -102,7 +102,7 @@ mod zstd {
     }
 
     impl<R: Read> Frames<R> {
-        pub fn new(source: R) -> Self {
+        pub(super) fn new(source: R) -> Self {
             Self {
                 source,
                 decoder: FrameDecoder::new(),

@@ -8,7 +8,7 @@ use crate::source::clock;
 
 /// The GPUs of this machine that the driver tells of.
 #[must_use]
-pub fn gpus() -> Vec<Gpu> {
+pub(crate) fn gpus() -> Vec<Gpu> {
     let Ok(gpus) = fs::read_dir("/proc/driver/nvidia/gpus") else {
         return Vec::new();
     };
@@ -35,13 +35,13 @@ pub fn gpus() -> Vec<Gpu> {
 }
 
 /// The GPUs as records.
-pub fn records() -> impl Iterator<Item = Record> {
+pub(crate) fn records() -> impl Iterator<Item = Record> {
     gpus().into_iter().map(Record::Gpu)
 }
 
 /// The chip of all GPUs of this machine, where they are alike.
 #[must_use]
-pub fn only() -> Option<&'static Chip> {
+pub(crate) fn only() -> Option<&'static Chip> {
     let mut chips = gpus()
         .into_iter()
         .map(|g| Chip::with_pci_device(g.pci_device));
@@ -51,7 +51,7 @@ pub fn only() -> Option<&'static Chip> {
 
 /// The chips by device file minor number, those that are known.
 #[must_use]
-pub fn chips() -> Vec<(u32, &'static Chip)> {
+pub(crate) fn chips() -> Vec<(u32, &'static Chip)> {
     let known = |g: &Gpu| Some((g.minor, Chip::with_pci_device(g.pci_device)?));
     gpus().iter().filter_map(known).collect()
 }

@@ -11,10 +11,10 @@ const CONTROL: u32 = 255;
 const MODESET: u32 = 254;
 
 /// Set where files of any kind count as the driver's by their name: the software GPU of the tests has no other.
-pub const BY_NAME: &str = "NVCAP_DEVICES_BY_NAME";
+pub(crate) const BY_NAME: &str = "NVCAP_DEVICES_BY_NAME";
 
 /// Major numbers of the driver's character devices: (nvidia, nvidia-uvm), 0 where not loaded.
-pub fn majors() -> (u32, u32) {
+pub(crate) fn majors() -> (u32, u32) {
     let devices = fs::read_to_string("/proc/devices").unwrap_or_default();
     majors_of(&devices)
 }
@@ -55,7 +55,7 @@ fn by_name() -> bool {
 
 /// What a file is of the driver's whose `name` says that it is this one. `files` are ways to it, and `inode` is its number
 /// where that is known: none of the ways may lead to another file. What none leads to is believed.
-pub fn checked(name: Device, files: &[&Path], inode: Option<u64>) -> Option<Device> {
+pub(crate) fn checked(name: Device, files: &[&Path], inode: Option<u64>) -> Option<Device> {
     checked_as(name, files, inode, by_name(), majors)
 }
 

@@ -82,7 +82,7 @@ impl Area {
 }
 
 /// The driver's device behind a path such as `/dev/nvidia0`; inside a container the prefix may differ.
-pub fn device_of_path(path: &str) -> Option<Device> {
+pub(crate) fn device_of_path(path: &str) -> Option<Device> {
     let name = path.trim_end_matches(" (deleted)").rsplit('/').next()?;
     if !path.contains("/dev/") && !path.starts_with("/nvidia") {
         return None;
@@ -98,12 +98,12 @@ pub fn device_of_path(path: &str) -> Option<Device> {
 ///
 /// # Errors
 /// Those of reading `/proc/PID/maps`: no such process, or not the right to read it.
-pub fn areas(pid: u32) -> io::Result<Vec<Area>> {
+pub(crate) fn areas(pid: u32) -> io::Result<Vec<Area>> {
     areas_in_pieces(pid, &mut || ())
 }
 
 /// Whether a process has a file of the driver open or mapped; `areas` are its mappings.
-pub fn uses_gpu(pid: u32, areas: &[Area]) -> bool {
+pub(crate) fn uses_gpu(pid: u32, areas: &[Area]) -> bool {
     if areas.iter().any(|a| a.device().is_some()) {
         return true;
     }
@@ -124,7 +124,7 @@ pub fn uses_gpu(pid: u32, areas: &[Area]) -> bool {
 ///
 /// # Errors
 /// As [`areas`].
-pub fn areas_in_pieces(pid: u32, between: &mut dyn FnMut()) -> io::Result<Vec<Area>> {
+pub(crate) fn areas_in_pieces(pid: u32, between: &mut dyn FnMut()) -> io::Result<Vec<Area>> {
     let mut all = Vec::new();
     let mut files = Files::of(pid);
     procfs::maps::each_line(pid, between, &mut |line| {
@@ -136,12 +136,12 @@ pub fn areas_in_pieces(pid: u32, between: &mut dyn FnMut()) -> io::Result<Vec<Ar
 }
 
 /// Whether these areas, which ascend, have one that is the same. A process may have 65,530.
-pub fn has(areas: &[Area], area: &Area) -> bool {
+pub(crate) fn has(areas: &[Area], area: &Area) -> bool {
     at(areas, area.start).is_some_and(|a| a == area)
 }
 
 /// The one of these areas, which ascend, that an address lies in.
-pub fn at(areas: &[Area], address: u64) -> Option<&Area> {
+pub(crate) fn at(areas: &[Area], address: u64) -> Option<&Area> {
     let behind = areas.partition_point(|a| a.start <= address);
     areas[..behind].last().filter(|a| address < a.end)
 }
@@ -185,7 +185,7 @@ impl Files {
 }
 
 /// Whether a process has a GPU's file open.
-pub fn has_gpu_open(pid: u32) -> bool {
+pub(crate) fn has_gpu_open(pid: u32) -> bool {
     let open = procfs::open_files(pid);
     open.into_iter().flatten().flatten().any(|entry| {
         let Ok(target) = std::fs::read_link(entry.path()) else {

@@ -1,18 +1,18 @@
 //! Reading a traced process from outside: its mappings, its memory, its rings. No BPF, no stop.
 
-pub mod captured;
+pub(crate) mod captured;
 mod channel_snapshot;
-pub mod chip;
-pub mod devices;
+pub(crate) mod chip;
+pub(crate) mod devices;
 #[cfg(test)]
 mod fake_memory;
 mod history;
-pub mod maps;
-pub mod notifier;
-pub mod places;
-pub mod probe;
-pub mod ring;
-pub mod scan;
-pub mod snapshot;
-pub mod tokens;
-pub mod va_inference;
+pub(crate) mod maps;
+pub(crate) mod notifier;
+pub(crate) mod places;
+pub(crate) mod probe;
+pub(crate) mod ring;
+pub(crate) mod scan;
+pub(crate) mod snapshot;
+pub(crate) mod tokens;
+pub(crate) mod va_inference;

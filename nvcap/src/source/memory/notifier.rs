@@ -28,7 +28,7 @@ pub struct Notifier {
 }
 
 /// All pages that hold a token, by address.
-pub fn notifiers(memory: &impl Peek, areas: &[Area]) -> Vec<Notifier> {
+pub(crate) fn notifiers(memory: &impl Peek, areas: &[Area]) -> Vec<Notifier> {
     let mut all: Vec<Notifier> = areas
         .iter()
         .filter(|a| {
@@ -65,7 +65,10 @@ fn parse(address: u64, b: &[u8; 32]) -> Option<Notifier> {
 /// whether it feeds the graphics engine (`None` where that is not known). Nothing is paired where the order cannot be
 /// the one assumed.
 #[must_use]
-pub fn pair(notifiers: &[Notifier], slots: &[(usize, Option<bool>)]) -> Vec<Option<Notifier>> {
+pub(crate) fn pair(
+    notifiers: &[Notifier],
+    slots: &[(usize, Option<bool>)],
+) -> Vec<Option<Notifier>> {
     let paired: Vec<Option<Notifier>> = slots
         .iter()
         .map(|(slot, _)| notifiers.get(*slot).copied())

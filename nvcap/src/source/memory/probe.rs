@@ -10,7 +10,7 @@ use crate::record::{At, ChannelId, Life, Process, Record};
 
 /// What was seen.
 #[derive(Clone, Debug, Default)]
-pub struct Probe {
+pub(crate) struct Probe {
     /// The process, its mappings, its channels.
     pub records: Vec<Record>,
     /// GP_GET and GP_PUT of each channel.
@@ -23,7 +23,7 @@ pub struct Probe {
 ///
 /// # Errors
 /// Those of reading `/proc/PID/maps` and of opening `/proc/PID/mem`: no such process, or not the right to.
-pub fn probe(pid: u32, first: u32) -> io::Result<Probe> {
+pub(crate) fn probe(pid: u32, first: u32) -> io::Result<Probe> {
     let memory = Memory::open(pid)?;
     let areas = maps::areas(pid)?;
     let name = procfs::name(pid, None).unwrap_or_default();

@@ -22,7 +22,7 @@ const BETWEEN: u64 = 512;
 
 /// A ring to read.
 #[derive(Clone, Copy, Debug)]
-pub struct Ring {
+pub(crate) struct Ring {
     /// Address in the process.
     pub address: u64,
     /// Number of entries, a power of two.
@@ -30,7 +30,7 @@ pub struct Ring {
 }
 
 /// GP_PUT, or another index of a ring with so many entries, as a position: the first from `seen` on that has it.
-pub fn position(put: u32, seen: u64, entries: u32) -> u64 {
+pub(crate) fn position(put: u32, seen: u64, entries: u32) -> u64 {
     seen + (u64::from(put).wrapping_sub(seen) & (u64::from(entries) - 1))
 }
 
@@ -38,7 +38,12 @@ pub fn position(put: u32, seen: u64, entries: u32) -> u64 {
 ///
 /// # Errors
 /// When the ring cannot be read.
-pub fn entries(memory: &impl Peek, ring: Ring, position: u64, end: u64) -> io::Result<Vec<u64>> {
+pub(crate) fn entries(
+    memory: &impl Peek,
+    ring: Ring,
+    position: u64,
+    end: u64,
+) -> io::Result<Vec<u64>> {
     let size = u64::from(ring.entries.max(1));
     let mut all = Vec::with_capacity((end - position) as usize);
     let mut at = position;
@@ -65,7 +70,7 @@ fn spans(entries: &[u64], extended: &mut u64, translate: impl Fn(u64) -> u64) ->
 /// The entries with their bytes; what cannot be read is zero and named. `translate` turns a GPU address into the
 /// process's. `buffer` is room that is kept from one call to the next: memory that is new to this program costs a page
 /// fault every 4 KiB, as much as reading into it.
-pub fn segments(
+pub(crate) fn segments(
     memory: &impl Peek,
     entries: &[u64],
     extended: &mut u64,
@@ -135,7 +140,7 @@ fn joint(spans: &[(u64, u64)], first: usize) -> (usize, u64, u64) {
 }
 
 /// The `len` bytes at `at`; `None` where they cannot be read.
-pub fn bytes(memory: &impl Peek, at: u64, len: usize) -> Option<Vec<u8>> {
+pub(crate) fn bytes(memory: &impl Peek, at: u64, len: usize) -> Option<Vec<u8>> {
     let mut bytes = vec![0; len];
     memory.peek(at, &mut bytes).ok()?;
     Some(bytes)

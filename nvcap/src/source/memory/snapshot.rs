@@ -205,7 +205,7 @@ const TOKENS_LAST: u32 = 8;
 
 /// The tokens, each with the address of its channel's ring, as far as the order of channels and error notifiers tells
 /// them (`notifier`): of all channels that lie as libcuda lays them out, or of none.
-pub fn tokens(memory: &impl Peek, areas: &[Area]) -> Vec<(u64, u32)> {
+pub(crate) fn tokens(memory: &impl Peek, areas: &[Area]) -> Vec<(u64, u32)> {
     let options = SnapshotOptions {
         last: TOKENS_LAST,
         before: 0,

@@ -19,7 +19,7 @@ const EARLY: usize = 256;
 
 /// What is known of processes that are born.
 #[derive(Debug)]
-pub struct Births {
+pub(super) struct Births {
     /// `/proc/loadavg`, whose last word is the number that was given last to a process or thread.
     numbers: Option<File>,
     last: Option<u32>,
@@ -35,7 +35,7 @@ pub struct Births {
 
 impl Births {
     /// Knows of those that are born from now on.
-    pub fn new() -> Self {
+    pub(super) fn new() -> Self {
         let numbers = File::open("/proc/loadavg").ok();
         Self {
             last: last(numbers.as_ref()),
@@ -48,7 +48,7 @@ impl Births {
     }
 
     /// Numbers that were given since the last call.
-    pub fn fresh(&mut self) -> Vec<u32> {
+    pub(super) fn fresh(&mut self) -> Vec<u32> {
         let Some(last) = last(self.numbers.as_ref()) else {
             // Nothing tells: any may be.
             return listed();
@@ -70,7 +70,7 @@ impl Births {
     }
 
     /// A process that has a number cannot be seen yet, or is executing a program.
-    pub fn keep(&mut self, pid: u32) {
+    pub(super) fn keep(&mut self, pid: u32) {
         if self.early.len() == EARLY {
             self.early.pop_front();
         }
@@ -83,23 +83,23 @@ impl Births {
     }
 
     /// This one could not be seen yet, or had gone.
-    pub fn is_early(&self, pid: u32) -> bool {
+    pub(super) fn is_early(&self, pid: u32) -> bool {
         self.early.iter().any(|e| e.0 == pid)
     }
 
     /// One that is observed has ended: what it made last may not have been seen.
-    pub fn ended(&mut self) {
+    pub(super) fn ended(&mut self) {
         self.ended = now();
     }
 
     /// Some process that may have made others has come and gone, or ended, of late.
-    pub fn may_have_missed(&self) -> bool {
+    pub(super) fn may_have_missed(&self) -> bool {
         self.has_early() || now().saturating_sub(self.ended) < EARLY_NS
     }
 
     /// Those that could not be seen and are there now: to be looked at again and, where they still cannot be told, kept by
     /// [`still`](Self::still).
-    pub fn early(&mut self) -> Vec<(u32, u64)> {
+    pub(super) fn early(&mut self) -> Vec<(u32, u64)> {
         let now = now();
         self.early.retain(|(_, until)| *until > now);
         let (there, not): (Vec<_>, Vec<_>) =
@@ -109,7 +109,7 @@ impl Births {
     }
 
     /// One of [`early`](Self::early) cannot be seen yet.
-    pub fn still(&mut self, early: (u32, u64)) {
+    pub(super) fn still(&mut self, early: (u32, u64)) {
         self.early.push_back(early);
     }
 }

@@ -5,7 +5,7 @@ use crate::record::{Channel, Record};
 
 /// A channel that was seen, and where following it begins.
 #[derive(Debug)]
-pub struct NewChannel {
+pub(crate) struct NewChannel {
     /// The channel; its number is still to be given.
     pub channel: Channel,
     /// Where.
@@ -14,7 +14,7 @@ pub struct NewChannel {
 
 /// What a look after a process found.
 #[derive(Debug, Default)]
-pub struct Changes {
+pub(crate) struct Changes {
     /// Mappings made and given up.
     pub records: Vec<Record>,
     /// Channels that were not there before.

@@ -17,7 +17,7 @@ use crate::source::memory::scan::GP_GET;
 
 /// What observing found wrong, each counted where it is found.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Faults {
+pub(crate) struct Faults {
     /// Times that a ring went round between two looks.
     pub laps: u64,
     /// Entries that were overwritten while they were read.
@@ -34,7 +34,7 @@ pub struct Faults {
 
 /// What a look gave.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Looked {
+pub(crate) struct Looked {
     /// Entries that passed since the look before.
     pub fresh: u64,
     /// Time since the look or peek before, ns.
@@ -45,7 +45,7 @@ pub struct Looked {
 
 /// Where following begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Begin {
+pub(crate) enum Begin {
     /// At the ring's first entry: the process was born under observation.
     First,
     /// At GP_PUT as it is now.
@@ -54,7 +54,7 @@ pub enum Begin {
 
 /// A channel that is followed.
 #[derive(Debug)]
-pub struct Follower {
+pub(crate) struct Follower {
     /// As it was announced.
     pub announced: Channel,
     /// Its pace.
@@ -113,7 +113,7 @@ impl Follower {
     ///
     /// # Errors
     /// When its ring cannot be read.
-    pub fn new(
+    pub(crate) fn new(
         announced: Channel,
         begin: Begin,
         memory: &impl Peek,
@@ -240,12 +240,12 @@ impl Follower {
     }
 
     /// Most looks at it need not read its ring.
-    pub fn peeks(&self) -> bool {
+    pub(crate) fn peeks(&self) -> bool {
         self.semaphore_peek.trusted()
     }
 
     /// Time from one look or peek to the next, ns.
-    pub fn interval(&self) -> u64 {
+    pub(crate) fn interval(&self) -> u64 {
         if !self.used {
             let of_1024 = if self.unused_release().is_some() {
                 UNUSED_GLANCE_NS
@@ -310,7 +310,7 @@ impl Follower {
     ///
     /// # Errors
     /// When the ring cannot be read any more: the process is gone, or has unmapped it.
-    pub fn look(
+    pub(crate) fn look(
         &mut self,
         memory: &impl Peek,
         clock: &impl Fn() -> u64,
@@ -352,7 +352,7 @@ impl Follower {
     ///
     /// # Errors
     /// As for [`look`](Self::look).
-    pub fn stands(&mut self, memory: &impl Peek, now: u64) -> io::Result<bool> {
+    pub(crate) fn stands(&mut self, memory: &impl Peek, now: u64) -> io::Result<bool> {
         let (_, put) = self.get_put(memory)?;
         let stands = !self.behind && put == self.index(self.done);
         if stands {
@@ -362,7 +362,7 @@ impl Follower {
     }
 
     /// Nobody has it any more: what is known to have come and was not read is missing.
-    pub fn end(&mut self, now: u64, to: &mut Vec<Record>) {
+    pub(crate) fn end(&mut self, now: u64, to: &mut Vec<Record>) {
         if std::mem::take(&mut self.lapped_unread) {
             self.report_rounds(now, to);
         }

@@ -47,7 +47,7 @@ const TOKENS_NS: u64 = 250_000_000;
 
 /// A process that is observed.
 #[derive(Debug)]
-pub struct Watched {
+pub(crate) struct Watched {
     /// Its memory and clock; `None` while it cannot be read.
     pub process: Option<Arc<Process>>,
     /// Who made it, where that is observed too.
@@ -121,7 +121,7 @@ impl Watched {
     ///
     /// # Errors
     /// Those of opening its memory.
-    pub fn open(pid: u32, begin: Begin) -> io::Result<Self> {
+    pub(crate) fn open(pid: u32, begin: Begin) -> io::Result<Self> {
         let (process, image) = opened(pid)?;
         Ok(Self {
             process: Some(process),
@@ -164,7 +164,7 @@ impl Watched {
     }
 
     /// It could submit, and its memory is gone before what it did was found: why that is not known. `how` it went.
-    pub fn unfound(&self, how: &str) -> Option<String> {
+    pub(crate) fn unfound(&self, how: &str) -> Option<String> {
         match self.unread.len() {
             0 if self.doorbell && !self.found => Some(format!(
                 "it mapped a doorbell and {how} before any of its channels was found"
@@ -177,7 +177,7 @@ impl Watched {
     }
 
     /// It has ended, and nobody saw whether it had submitted: why.
-    pub fn unseen(&self, now: u64) -> Option<String> {
+    pub(crate) fn unseen(&self, now: u64) -> Option<String> {
         let unseen_ns = now.saturating_sub(self.mapped_at.max(self.began_at));
         let ended = self.launched && !self.seen_to_its_end;
         let ms = unseen_ns as f64 / 1e6;
@@ -201,13 +201,13 @@ impl Watched {
     }
 
     /// It was looked at when it had come to its end.
-    pub fn was_seen_at_its_end(&self) -> bool {
+    pub(crate) fn was_seen_at_its_end(&self) -> bool {
         self.seen_to_its_end
     }
 
     /// It stood still at its end, and was looked at since `begun`, for the last time.
     /// `mapped_at`: when its mappings were looked at before that.
-    pub fn was_seen_to_its_end(&mut self, begun: u64, mapped_at: u64) {
+    pub(crate) fn was_seen_to_its_end(&mut self, begun: u64, mapped_at: u64) {
         let unseen_ns = begun.saturating_sub(mapped_at);
         self.opened_late = !self.doorbell
             && self
@@ -217,12 +217,12 @@ impl Watched {
     }
 
     /// When its mappings were last looked at, ns.
-    pub fn mapped_at(&self) -> u64 {
+    pub(crate) fn mapped_at(&self) -> u64 {
         self.mapped_at.max(self.began_at)
     }
 
     /// The next look leaves nothing out for having looked a moment ago.
-    pub fn look_at_all(&mut self) {
+    pub(crate) fn look_at_all(&mut self) {
         self.suspect = true;
         (self.next_maps, self.next_search, self.next_thorough) = (0, 0, 0);
         self.next_files = 0;
@@ -230,7 +230,7 @@ impl Watched {
     }
 
     /// Its rings are others than were seen: all are to be found anew, from their beginning.
-    pub fn forget_rings(&mut self) {
+    pub(crate) fn forget_rings(&mut self) {
         self.rings.clear();
         self.areas.clear();
         self.begin = Begin::First;
@@ -238,7 +238,7 @@ impl Watched {
     }
 
     /// A ring is not to be followed yet: it is looked for again. `own`: it is no forebear's.
-    pub fn unsee(&mut self, ring: Option<CpuVa>, own: bool) {
+    pub(crate) fn unsee(&mut self, ring: Option<CpuVa>, own: bool) {
         if let Some(ring) = ring {
             self.rings.remove(&ring.0);
             if own {
@@ -248,7 +248,7 @@ impl Watched {
     }
 
     /// A ring was found, and could be read, or not.
-    pub fn found_ring(&mut self, ring: Option<CpuVa>, readable: bool) {
+    pub(crate) fn found_ring(&mut self, ring: Option<CpuVa>, readable: bool) {
         if let Some(ring) = ring {
             self.put_off.remove(&ring.0);
         }
@@ -261,13 +261,13 @@ impl Watched {
     }
 
     /// Nobody has one of its channels any more.
-    pub fn drop_channel(&mut self, dropped: Dropped) {
+    pub(crate) fn drop_channel(&mut self, dropped: Dropped) {
         self.dropped.push(dropped);
     }
 
     /// It lives on without the channels that were dropped: what of them may have been missed. `active` is when something
     /// last came on any of its channels, ns.
-    pub fn unmapped(&mut self, active: u64) -> Option<String> {
+    pub(crate) fn unmapped(&mut self, active: u64) -> Option<String> {
         if self.gone {
             // It is ending, or executing another program: the next look tells which.
             return None;
@@ -282,7 +282,7 @@ impl Watched {
     }
 
     /// All its memory is gone. `Some`: it was submitting then, and so many ns have passed since the last look.
-    pub fn ended_busy(&mut self, now: u64) -> Option<u64> {
+    pub(crate) fn ended_busy(&mut self, now: u64) -> Option<u64> {
         let dropped = std::mem::take(&mut self.dropped);
         let last = dropped.iter().map(|d| d.looked).max()?;
         let busy = dropped.iter().any(|d| d.busy);
@@ -291,7 +291,7 @@ impl Watched {
     }
 
     /// It executes another program than the one that was looked at: its image. `forked`: it runs its parent's program still.
-    pub fn executes(&mut self, forked: bool) -> Option<Image> {
+    pub(crate) fn executes(&mut self, forked: bool) -> Option<Image> {
         let turned = self.forked && !forked;
         let same = !turned && procfs::pages(self.pid) == self.pages;
         if !self.suspect && !self.gone && same {
@@ -328,17 +328,17 @@ impl Watched {
     }
 
     /// It ran its parent's program still when it was last looked at.
-    pub fn is_forked(&self) -> bool {
+    pub(crate) fn is_forked(&self) -> bool {
         self.forked
     }
 
     /// Device memory is mapped here.
-    pub fn is_device(&self, address: u64) -> bool {
+    pub(crate) fn is_device(&self, address: u64) -> bool {
         maps::at(&self.areas, address).is_some_and(|a| a.device().is_some())
     }
 
     /// One of its rings is followed.
-    pub fn has_ring(&mut self, ring: CpuVa) {
+    pub(crate) fn has_ring(&mut self, ring: CpuVa) {
         self.put_off.remove(&ring.0);
         self.rings.insert(ring.0);
         self.begin = Begin::First;
@@ -346,7 +346,7 @@ impl Watched {
     }
 
     /// Begins with the program that it executes now.
-    pub fn begin_anew(&mut self, image: Image) {
+    pub(crate) fn begin_anew(&mut self, image: Image) {
         self.open_again(image);
         self.dropped.clear();
         self.gone = false;
@@ -360,7 +360,7 @@ impl Watched {
     }
 
     /// A ring could not be read: it was unmapped, and another may be mapped in its place.
-    pub fn forget(&mut self, ring: Option<CpuVa>, why: io::ErrorKind) {
+    pub(crate) fn forget(&mut self, ring: Option<CpuVa>, why: io::ErrorKind) {
         self.suspect = true;
         // The kernel's way of saying that there is no memory of that program any more.
         self.gone |= why == io::ErrorKind::UnexpectedEof;
@@ -383,7 +383,7 @@ impl Watched {
     }
 
     /// Places that look like a channel's and could not be resolved: submissions to them would not have been seen.
-    pub fn unresolved(&self) -> usize {
+    pub(crate) fn unresolved(&self) -> usize {
         let moved = self.unresolved.values().filter(|u| u.1);
         moved.filter(|u| !self.rings.contains(&u.2)).count()
     }
@@ -401,7 +401,7 @@ impl Watched {
 
     /// Looks for other mappings and new rings, and calls `between` after each small piece of that: rings that are known
     /// must be looked at meanwhile.
-    pub fn look(&mut self, given: &ChannelsFile, between: &mut dyn FnMut()) -> Changes {
+    pub(crate) fn look(&mut self, given: &ChannelsFile, between: &mut dyn FnMut()) -> Changes {
         let mut changes = Changes::default();
         let now = now();
         let pages = procfs::pages(self.pid);
@@ -452,12 +452,12 @@ impl Watched {
     }
 
     /// It slept, and has run: it is looked after soon, but not more often than one that does not sleep.
-    pub fn has_run(&mut self, now: u64) {
+    pub(crate) fn has_run(&mut self, now: u64) {
         self.due = self.due.min(self.not_before.max(now));
     }
 
     /// Sets the next look by what this one cost.
-    pub fn pause(&mut self, cost_ns: u64) {
+    pub(crate) fn pause(&mut self, cost_ns: u64) {
         self.not_before = now() + (cost_ns * self.part()).clamp(SHORTEST_NS, LONGEST_NS);
         self.due = self.not_before;
     }

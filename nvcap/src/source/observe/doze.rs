@@ -17,15 +17,15 @@ use std::{
 use perf_event_open_sys::{self as sys, bindings as b};
 
 /// CPU time after which a process that sleeps is looked at, ns: some hundred launches, of the 1,023 that a ring holds.
-pub const RAN_NS: u64 = 400_000;
+pub(super) const RAN_NS: u64 = 400_000;
 /// Time between two looks at a process that sleeps, ns, whatever is told of it.
-pub const SAFETY_NS: u64 = 2_000_000_000;
+pub(super) const SAFETY_NS: u64 = 2_000_000_000;
 /// How long nothing must have come before a process is taken to sleep, ns.
-pub const STILL_NS: u64 = 1_000_000_000;
+pub(super) const STILL_NS: u64 = 1_000_000_000;
 /// How often it is judged which processes sleep, ns.
-pub const JUDGE_NS: u64 = 250_000_000;
+pub(super) const JUDGE_NS: u64 = 250_000_000;
 /// Share of a core that a process may use and be taken to sleep; and what it must use to be taken to be awake.
-pub const SLEEPS: f64 = 0.05;
+pub(super) const SLEEPS: f64 = 0.05;
 const AWAKE: f64 = 0.15;
 /// Time in which what it uses is judged when it is told of, ns.
 const WINDOW_NS: u64 = 50_000_000;
@@ -37,11 +37,11 @@ fn signal() -> i32 {
 
 /// Where it is told that a process has run. Of one thread, which must be the one that reads it.
 #[derive(Debug)]
-pub struct Bell(OwnedFd);
+pub(super) struct Bell(OwnedFd);
 
 /// What was told.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub struct Rung {
+pub(super) struct Rung {
     /// The descriptors of the events.
     pub events: Vec<RawFd>,
     /// More than were kept: any may have.
@@ -53,7 +53,7 @@ impl Bell {
     ///
     /// # Errors
     /// When there are no more descriptors.
-    pub fn new() -> io::Result<Self> {
+    pub(super) fn new() -> io::Result<Self> {
         // SAFETY: a signal set, for which zero is a value; changes this thread's mask alone.
         let fd = unsafe {
             let mut set: libc::sigset_t = std::mem::zeroed();
@@ -71,12 +71,12 @@ impl Bell {
     }
 
     /// What becomes readable.
-    pub fn fd(&self) -> RawFd {
+    pub(super) fn fd(&self) -> RawFd {
         self.0.as_raw_fd()
     }
 
     /// What was told since the last call.
-    pub fn rung(&self) -> Rung {
+    pub(super) fn rung(&self) -> Rung {
         let mut rung = Rung::default();
         loop {
             // SAFETY: a structure of numbers, for which zero is a value.
@@ -98,7 +98,7 @@ impl Bell {
 
 /// A process that sleeps.
 #[derive(Debug)]
-pub struct Doze {
+pub(super) struct Doze {
     events: Vec<OwnedFd>,
     /// Times at which it was told of, of late, ns.
     told: VecDeque<u64>,
@@ -109,7 +109,7 @@ impl Doze {
     ///
     /// # Errors
     /// When perf events are refused.
-    pub fn new(pid: u32) -> io::Result<Self> {
+    pub(super) fn new(pid: u32) -> io::Result<Self> {
         let mut events = Vec::new();
         for tid in procfs::threads(pid)? {
             match event(tid as i32) {
@@ -126,7 +126,7 @@ impl Doze {
     }
 
     /// Whether it is this process that was told of.
-    pub fn rang(&self, rung: &Rung) -> bool {
+    pub(super) fn rang(&self, rung: &Rung) -> bool {
         rung.all
             || self
                 .events
@@ -135,7 +135,7 @@ impl Doze {
     }
 
     /// It was told of. True: it has run for so long of late that it is awake.
-    pub fn is_awake(&mut self, now: u64) -> bool {
+    pub(super) fn is_awake(&mut self, now: u64) -> bool {
         self.told.push_back(now);
         while self.told.front().is_some_and(|t| *t + WINDOW_NS < now) {
             self.told.pop_front();
@@ -212,7 +212,7 @@ fn libc_owner(id: i32) -> Owner {
 
 /// What is known of who sleeps.
 #[derive(Debug, Default)]
-pub struct Sleepers {
+pub(super) struct Sleepers {
     pub(super) bell: Option<Bell>,
     pub(super) dozing: BTreeMap<u32, Doze>,
     /// Processes that are polled, because it cannot be told when they run.
@@ -224,7 +224,7 @@ pub struct Sleepers {
 
 impl Sleepers {
     /// Whether a process sleeps.
-    pub fn has(&self, pid: u32) -> bool {
+    pub(super) fn has(&self, pid: u32) -> bool {
         self.dozing.contains_key(&pid)
     }
 }

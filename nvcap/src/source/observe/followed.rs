@@ -12,7 +12,7 @@ use crate::record::ChannelId;
 
 /// A channel, and which processes have it.
 #[derive(Debug)]
-pub struct Followed {
+pub(crate) struct Followed {
     /// Its ring.
     pub follower: Follower,
     /// The processes that have it; the first is the one that it is read from.
@@ -37,7 +37,7 @@ pub struct Followed {
 
 impl Followed {
     /// Of a process; to be looked at at once.
-    pub fn new(
+    pub(crate) fn new(
         follower: Follower,
         holder: u32,
         image: Arc<Image>,
@@ -62,7 +62,7 @@ impl Followed {
     }
 
     /// Takes what a look at `begun` gave.
-    pub fn take(&mut self, looked: Looked, begun: u64) {
+    pub(crate) fn take(&mut self, looked: Looked, begun: u64) {
         if looked.peeked {
             self.margin.peeks += 1;
             return;
@@ -81,7 +81,7 @@ impl Followed {
     }
 
     /// What is to be said when nobody has it any more.
-    pub fn dropped(&self, now: u64) -> Dropped {
+    pub(crate) fn dropped(&self, now: u64) -> Dropped {
         let looked = self.follower.looked;
         Dropped {
             hot: self.follower.hot,
@@ -97,7 +97,7 @@ impl Followed {
     }
 
     /// When to look again after a look at `begun`, ns.
-    pub fn next(&self, begun: u64) -> u64 {
+    pub(crate) fn next(&self, begun: u64) -> u64 {
         let interval = self.follower.interval();
         if self.follower.behind {
             begun
@@ -112,7 +112,7 @@ impl Followed {
 
 /// A channel that nobody has any more.
 #[derive(Debug)]
-pub struct Dropped {
+pub(crate) struct Dropped {
     /// The last look at it found something.
     pub hot: bool,
     /// Its number.
@@ -132,12 +132,12 @@ pub struct Dropped {
 /// For how long nothing must have come before the last look, ns, so that a process that ends is taken to have been
 /// done with a channel: twice as long as it has paused of late (`pause`), for it may have been about to go on; 20 ms at
 /// least, for a pause may be nothing but another program's time on the processor; and 100 ms at most.
-pub fn quiet(pause: u64) -> u64 {
+pub(crate) fn quiet(pause: u64) -> u64 {
     (2 * pause).clamp(20_000_000, 100_000_000)
 }
 
 /// Why it is not known what came last on channels that were unmapped.
-pub fn unmapped(dropped: &[Dropped]) -> Option<String> {
+pub(crate) fn unmapped(dropped: &[Dropped]) -> Option<String> {
     let first = dropped.first()?;
     let which = match dropped.len() {
         1 => format!("channel {} was unmapped", first.channel.0),

@@ -8,7 +8,7 @@ use crate::procfs::{self, mem::Memory};
 /// A program image: what the kernel told the program when it began (its auxiliary vector), and the 16 random bytes among
 /// that, which no other image has.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Image {
+pub(crate) struct Image {
     auxv: Vec<u8>,
     random: Option<[u8; 16]>,
 }
@@ -23,7 +23,7 @@ impl Image {
     ///
     /// # Errors
     /// Those of reading `/proc/PID/auxv`.
-    pub fn of(pid: u32) -> io::Result<Self> {
+    pub(crate) fn of(pid: u32) -> io::Result<Self> {
         let mut auxv = fs::read(format!("/proc/{pid}/auxv"))?;
         if auxv.is_empty() {
             // Its first thread may have ended.
@@ -45,13 +45,13 @@ impl Image {
     }
 
     /// Nothing is known of it.
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.auxv.is_empty()
     }
 
     /// The two have the same auxiliary vector. Where addresses are not random, two runs of one program may have the same;
     /// on the other hand a program may write over its random bytes.
-    pub fn looks_like(&self, other: &Self) -> bool {
+    pub(crate) fn looks_like(&self, other: &Self) -> bool {
         self.auxv == other.auxv
     }
 

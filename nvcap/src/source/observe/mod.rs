@@ -15,24 +15,24 @@
 //! - [`session`]: all of them, as a source that `source::run` drives.
 
 mod births;
-pub mod changes;
-pub mod channel;
+pub(crate) mod changes;
+pub(crate) mod channel;
 mod deliver;
-pub mod discover;
+pub(crate) mod discover;
 mod doze;
 mod emit;
 mod ends;
-pub mod followed;
+pub(crate) mod followed;
 mod image;
 mod kin;
 mod orphans;
-pub mod pace;
-pub mod process;
-pub mod proof;
+pub(crate) mod pace;
+pub(crate) mod process;
+pub(crate) mod proof;
 mod resync;
-pub mod reuse;
-pub mod semaphore_peek;
-pub mod session;
+pub(crate) mod reuse;
+pub(crate) mod semaphore_peek;
+pub(crate) mod session;
 #[cfg(test)]
 mod simulated;
 mod sleepers;

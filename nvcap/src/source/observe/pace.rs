@@ -11,15 +11,15 @@
 
 /// The fastest that one channel is taken to be fed, ns an entry: on an H200 a launch takes libcuda 3.4 us in the long
 /// run and 1.2 us in the first thousand of a loop.
-pub const FASTEST_NS: u64 = 1_000;
+pub(crate) const FASTEST_NS: u64 = 1_000;
 /// Shortest time between two looks at a channel, ns.
-pub const SHORTEST_NS: u64 = 50_000;
+pub(crate) const SHORTEST_NS: u64 = 50_000;
 /// Longest time between two looks at a channel that has ever moved, while its process runs, ns.
-pub const LONGEST_NS: u64 = 50_000_000;
+pub(crate) const LONGEST_NS: u64 = 50_000_000;
 
 /// A channel's own pace.
 #[derive(Clone, Debug)]
-pub struct Pace {
+pub(crate) struct Pace {
     ring: u64,
     /// Entries a ns: what was seen, or what is left of a faster time.
     rate: f64,
@@ -27,7 +27,7 @@ pub struct Pace {
 
 impl Pace {
     /// Of a channel with so many ring entries.
-    pub fn new(ring: u32) -> Self {
+    pub(crate) fn new(ring: u32) -> Self {
         Self {
             ring: u64::from(ring),
             rate: 0.0,
@@ -36,13 +36,13 @@ impl Pace {
 
     /// A look found `fresh` entries after `elapsed` ns. A faster rate holds at once; a slower one is believed
     /// little by little.
-    pub fn looked(&mut self, fresh: u64, elapsed: u64) {
+    pub(crate) fn looked(&mut self, fresh: u64, elapsed: u64) {
         let seen = fresh as f64 / elapsed.max(1) as f64;
         self.rate = seen.max(self.rate * 0.7);
     }
 
     /// Time from one look to the next, ns.
-    pub fn interval(&self) -> u64 {
+    pub(crate) fn interval(&self) -> u64 {
         let jump = self.jump_interval();
         if self.rate <= 0.0 {
             return jump;
@@ -57,19 +57,14 @@ impl Pace {
     }
 
     /// The time in which the fastest program fills the ring once, ns.
-    pub fn lap_time(&self) -> u64 {
+    pub(crate) fn lap_time(&self) -> u64 {
         self.ring * FASTEST_NS
-    }
-
-    /// Entries a second, as seen lately.
-    pub fn rate(&self) -> f64 {
-        self.rate * 1e9
     }
 }
 
 /// CPU time that may be used: a share of one core, kept over any stretch of about a second.
 #[derive(Clone, Debug)]
-pub struct Budget {
+pub(crate) struct Budget {
     share: f64,
     /// CPU time that may be used now, ns; negative while overdrawn.
     left: f64,
@@ -78,7 +73,7 @@ pub struct Budget {
 
 impl Budget {
     /// `share` of one core: 0.05 is 5 %.
-    pub fn new(share: f64) -> Self {
+    pub(crate) fn new(share: f64) -> Self {
         let mut budget = Self {
             share,
             left: 0.0,
@@ -95,18 +90,13 @@ impl Budget {
 
     /// Takes the clocks (wall and own CPU time, ns) into account. `Some`: the budget is used up; so many ns must
     /// pass before there is something to spend again.
-    pub fn spend(&mut self, wall: u64, cpu: u64) -> Option<u64> {
+    pub(crate) fn spend(&mut self, wall: u64, cpu: u64) -> Option<u64> {
         let (wall_before, cpu_before) = self.last.unwrap_or((wall, cpu));
         self.last = Some((wall, cpu));
         self.left += wall.saturating_sub(wall_before) as f64 * self.share;
         self.left = self.left.min(self.most());
         self.left -= cpu.saturating_sub(cpu_before) as f64;
         (self.left < 0.0).then(|| (-self.left / self.share).ceil().min(1e10) as u64 + 1)
-    }
-
-    /// The share of one core.
-    pub fn share(&self) -> f64 {
-        self.share
     }
 }
 

@@ -13,16 +13,16 @@ use super::super::{
     run::Target,
 };
 use crate::procfs::{self, mem::Memory};
-pub use crate::source::clock::now;
+pub(crate) use crate::source::clock::now;
 use crate::source::{clock, memory::maps};
 
 /// CPU time of this program, all its threads, ns.
-pub fn own_cpu() -> u64 {
+pub(crate) fn own_cpu() -> u64 {
     clock::read(libc::CLOCK_PROCESS_CPUTIME_ID).unwrap_or(0)
 }
 
 /// CPU time of this thread, ns.
-pub fn thread_cpu() -> u64 {
+pub(crate) fn thread_cpu() -> u64 {
     clock::read(libc::CLOCK_THREAD_CPUTIME_ID).unwrap_or(0)
 }
 
@@ -37,7 +37,7 @@ fn clock_of(pid: u32) -> Option<libc::clockid_t> {
 const READY: usize = 16 << 20;
 
 /// Of this thread: page faults, times that it waited, times that another took the processor from it.
-pub fn disturbances() -> [i64; 3] {
+pub(crate) fn disturbances() -> [i64; 3] {
     // SAFETY: a structure of numbers, for which zero is a value.
     let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
     // SAFETY: room for one structure.
@@ -65,7 +65,7 @@ struct Scheduling {
 /// Lets this thread's sleeps end when they should instead of up to 50 us later and, where that is allowed, lets it
 /// run before others that want the processor: by its niceness, and, from Linux 6.12 on, by asking for short turns, which
 /// come sooner.
-pub fn raise_priority() {
+pub(crate) fn raise_priority() {
     // SAFETY: sets this thread's timer slack, 1 us.
     unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1_000, 0, 0, 0) };
     make_memory_ready();
@@ -96,7 +96,7 @@ pub fn raise_priority() {
 /// Keeps another thread of this program's from taking the processor from this one: when this thread wakes it up, the
 /// kernel may let it run at once and here. It is given a policy that does not preempt, and, where there are four
 /// processors or more, this thread gets the first half of them and the other one the second.
-pub fn split_cpus(other: i32) {
+pub(crate) fn split_cpus(other: i32) {
     let none = libc::sched_param { sched_priority: 0 };
     // SAFETY: changes one thread of this process; a refusal changes nothing.
     unsafe { libc::sched_setscheduler(other, libc::SCHED_BATCH, &none) };
@@ -145,7 +145,7 @@ fn make_memory_ready() {
 
 /// What `/proc/PID/stat` tells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct State {
+pub(crate) struct State {
     /// It has not ended.
     pub lives: bool,
     /// It runs its parent's program still.
@@ -153,7 +153,7 @@ pub struct State {
 }
 
 /// Looks whether a process lives.
-pub fn state(pid: u32) -> State {
+pub(crate) fn state(pid: u32) -> State {
     match Stat::of_process(pid) {
         Ok(stat) => State::of(&stat),
         // That it cannot be read (no descriptor is left) is no end of it, and no sign that it lives.
@@ -167,7 +167,7 @@ pub fn state(pid: u32) -> State {
 }
 
 /// Whether there is such a process, which takes no descriptor to find out.
-pub fn is_there(pid: u32) -> bool {
+pub(crate) fn is_there(pid: u32) -> bool {
     // SAFETY: no signal is sent: only whether one could be.
     let failed = unsafe { libc::kill(pid as i32, 0) } != 0;
     !(failed && io::Error::last_os_error().raw_os_error() == Some(libc::ESRCH))
@@ -185,25 +185,25 @@ impl State {
 }
 
 /// Whether it is a process rather than a thread.
-pub fn is_process(pid: u32) -> bool {
+pub(crate) fn is_process(pid: u32) -> bool {
     let status = procfs::text(format!("/proc/{pid}/status")).unwrap_or_default();
     let group = status.lines().find_map(|l| l.strip_prefix("Tgid:"));
     group.and_then(|g| g.trim().parse().ok()) == Some(pid)
 }
 
 /// The process that made it.
-pub fn parent(pid: u32) -> Option<u32> {
+pub(crate) fn parent(pid: u32) -> Option<u32> {
     Stat::of_process(pid).ok()?.parent
 }
 
 /// Command name.
-pub fn name(pid: u32) -> String {
+pub(crate) fn name(pid: u32) -> String {
     procfs::name(pid, None).unwrap_or_default()
 }
 
 /// A process's memory and CPU clock.
 #[derive(Debug)]
-pub struct Process {
+pub(crate) struct Process {
     /// Its id.
     pub pid: u32,
     /// Its memory, while its program is the one that was opened.
@@ -222,7 +222,7 @@ fn pidfd(pid: u32) -> Option<OwnedFd> {
 
 /// Waits until one of these processes has ended, or one of `wakes` becomes readable, for `most` at most; gives those that have
 /// ended.
-pub fn wait_for_end<'a>(
+pub(crate) fn wait_for_end<'a>(
     processes: impl Iterator<Item = &'a Process>,
     wakes: &[RawFd],
     most: Duration,
@@ -260,7 +260,7 @@ impl Process {
     ///
     /// # Errors
     /// Those of opening `/proc/PID/mem`.
-    pub fn open(pid: u32) -> io::Result<Self> {
+    pub(crate) fn open(pid: u32) -> io::Result<Self> {
         Ok(Self {
             pid,
             memory: Memory::open(pid)?,
@@ -270,7 +270,7 @@ impl Process {
     }
 
     /// CPU time it has used, ns; `None` when it is gone.
-    pub fn cpu(&self) -> Option<u64> {
+    pub(crate) fn cpu(&self) -> Option<u64> {
         clock::read(self.clock?)
     }
 }
@@ -279,7 +279,7 @@ impl Process {
 ///
 /// # Errors
 /// The first mistake found, with its remedy.
-pub fn check(target: &Target) -> Result<()> {
+pub(crate) fn check(target: &Target) -> Result<()> {
     let Target::Pids(pids) = target else {
         return Ok(());
     };
@@ -297,7 +297,7 @@ pub fn check(target: &Target) -> Result<()> {
 }
 
 /// Why a process cannot be observed, and what to do.
-pub fn refusal(pid: u32, e: &io::Error) -> Error {
+pub(crate) fn refusal(pid: u32, e: &io::Error) -> Error {
     let next = match e.raw_os_error() {
         Some(libc::ENOENT | libc::ESRCH) => {
             "there is no such process; check the process id".to_owned()
@@ -319,10 +319,10 @@ pub fn refusal(pid: u32, e: &io::Error) -> Error {
 }
 
 /// What two processes' shared anonymous memory has in common: device and inode of the mapping, and the offset in it.
-pub type Identity = (String, u64, u64);
+pub(crate) type Identity = (String, u64, u64);
 
 /// The identity of what is mapped at `address`. `None` for memory of other kinds (device files have one inode for all).
-pub fn shared_identity(pid: u32, address: u64) -> Option<Identity> {
+pub(crate) fn shared_identity(pid: u32, address: u64) -> Option<Identity> {
     let mut identity = None;
     let each = &mut |line: Line<'_>| identity = identity.take().or(identity_of(&line, address));
     procfs::maps::each_line(pid, &mut || (), each).ok()?;

@@ -20,11 +20,11 @@ use crate::wire::stream::{Item, Stream};
 use crate::wire::{GpuVa, entry, release::Release};
 
 /// How much of a segment's end is kept to know it again: a release and its neighbours.
-pub const TAIL: usize = 64;
+pub(crate) const TAIL: usize = 64;
 
 /// What became of an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RingVerdict {
+pub(crate) enum RingVerdict {
     /// The payload follows the one before.
     Proven,
     /// It ends with no release of the channel's own semaphore, or that is not known yet.
@@ -42,7 +42,7 @@ pub enum RingVerdict {
 
 /// The payloads of a channel's own semaphore, one after the other.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct PayloadSequence {
+pub(crate) struct PayloadSequence {
     /// The channel's own semaphore, once two releases of it followed each other.
     own: Option<GpuVa>,
     last: Option<Release>,
@@ -55,7 +55,7 @@ pub struct PayloadSequence {
 
 impl PayloadSequence {
     /// Judges the releases of entries that follow each other in the ring.
-    pub fn judge(&mut self, releases: &[Option<Release>]) -> Vec<RingVerdict> {
+    pub(crate) fn judge(&mut self, releases: &[Option<Release>]) -> Vec<RingVerdict> {
         let mut verdicts = Vec::with_capacity(releases.len());
         for (i, release) in releases.iter().enumerate() {
             verdicts.push(self.one(*release, &releases[i + 1..]));
@@ -115,7 +115,7 @@ impl PayloadSequence {
     }
 
     /// Entries are missing: the next release may bear any payload. Gives the last one seen of the channel's own.
-    pub fn cut(&mut self) -> Option<u32> {
+    pub(crate) fn cut(&mut self) -> Option<u32> {
         self.suspect = None;
         self.between = 0;
         let last = self.last.take()?;
@@ -124,7 +124,7 @@ impl PayloadSequence {
 
     /// Whether these releases, of entries that follow in the ring, go on from the last one; false where nothing is
     /// known.
-    pub fn continues(&self, releases: &[Option<Release>]) -> bool {
+    pub(crate) fn continues(&self, releases: &[Option<Release>]) -> bool {
         let Some(last) = self.newest() else {
             return false;
         };
@@ -135,22 +135,22 @@ impl PayloadSequence {
     }
 
     /// Whether both have the same release as their newest, and there is one.
-    pub fn same_newest(&self, other: &Self) -> bool {
+    pub(crate) fn same_newest(&self, other: &Self) -> bool {
         self.last.is_some() && self.last == other.last
     }
 
     /// The newest release, of whichever semaphore.
-    pub fn last(&self) -> Option<Release> {
+    pub(crate) fn last(&self) -> Option<Release> {
         self.last
     }
 
     /// The newest release of the channel's own semaphore.
-    pub fn newest(&self) -> Option<Release> {
+    pub(crate) fn newest(&self) -> Option<Release> {
         self.last.filter(|l| Some(l.address) == self.own)
     }
 
     /// The channel's own semaphore, once known.
-    pub fn own(&self) -> Option<GpuVa> {
+    pub(crate) fn own(&self) -> Option<GpuVa> {
         self.own
     }
 }
@@ -158,7 +158,7 @@ impl PayloadSequence {
 /// How many times a ring of `size` entries went round, where `seen` is how far the position moved modulo the size and
 /// `at_least` rounds are certain. `payloads` is how far the payloads moved over the same entries, where each entry
 /// bears one: then the answer is exact.
-pub fn rounds(size: u64, seen: u64, at_least: u64, payloads: Option<u64>) -> u64 {
+pub(crate) fn rounds(size: u64, seen: u64, at_least: u64, payloads: Option<u64>) -> u64 {
     payloads
         .filter(|p| *p >= seen && (p - seen).is_multiple_of(size))
         .map_or(at_least, |p| ((p - seen) / size).max(at_least))
@@ -166,7 +166,7 @@ pub fn rounds(size: u64, seen: u64, at_least: u64, payloads: Option<u64>) -> u64
 
 /// The payload that the entry behind these must bear, where each bears one: what most of them say, for the memory of
 /// some may have been used again.
-pub fn payload_behind(
+pub(crate) fn payload_behind(
     releases: impl ExactSizeIterator<Item = Option<Release>>,
     own: GpuVa,
 ) -> Option<u32> {
@@ -184,7 +184,7 @@ pub fn payload_behind(
 
 /// The newest entry of the last look, by which a lap is known.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LapSentinel {
+pub(crate) struct LapSentinel {
     /// The ring entry.
     pub entry: u64,
     /// The end of its segment; empty for a control entry or where it could not be read.
@@ -195,7 +195,7 @@ pub struct LapSentinel {
 
 /// what a second look at the lap sentinel says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LapCheck {
+pub(crate) enum LapCheck {
     /// As it was left: the ring has not gone round.
     Yes,
     /// Another entry: the ring has gone round.
@@ -206,7 +206,7 @@ pub enum LapCheck {
 
 impl LapSentinel {
     /// Of a segment as it was read; `extended` are the address bits that its entry has from those before it.
-    pub fn of(segment: &Segment, extended: u64) -> Self {
+    pub(crate) fn of(segment: &Segment, extended: u64) -> Self {
         let from = segment.bytes.len().saturating_sub(TAIL);
         let whole = segment.holes.is_empty();
         let tail = if whole { &segment.bytes[from..] } else { &[] };
@@ -219,7 +219,7 @@ impl LapSentinel {
     }
 
     /// Compares it with what is there now; `tail` is `None` where it was not read again.
-    pub fn compare(&self, entry: u64, tail: Option<&[u8]>) -> LapCheck {
+    pub(crate) fn compare(&self, entry: u64, tail: Option<&[u8]>) -> LapCheck {
         if entry != self.entry {
             LapCheck::No
         } else if tail.is_some_and(|t| t != self.tail) {
@@ -231,14 +231,14 @@ impl LapSentinel {
 }
 
 /// Which of the entries stand in a second reading: the ring is written in order, so those that do not are the first.
-pub fn overwritten(first: &[u64], second: &[u64]) -> usize {
+pub(crate) fn overwritten(first: &[u64], second: &[u64]) -> usize {
     let last = first.iter().zip(second).rposition(|(a, b)| a != b);
     last.map_or(0, |i| i + 1)
 }
 
 /// Reads a channel's words, to find those that no client writes.
 #[derive(Clone, Debug, Default)]
-pub struct Words {
+pub(crate) struct Words {
     stream: Stream,
     /// The stream is known to stand between methods, or in one that was seen to begin.
     synced: bool,
@@ -246,19 +246,19 @@ pub struct Words {
 
 impl Words {
     /// Entries are missing: a method may be in progress that nobody saw begin.
-    pub fn cut(&mut self) {
+    pub(crate) fn cut(&mut self) {
         self.stream.reset();
         self.synced = false;
     }
 
     /// The stream begins here.
-    pub fn begin(&mut self) {
+    pub(crate) fn begin(&mut self) {
         self.stream.reset();
         self.synced = true;
     }
 
     /// Takes a segment; false where it holds an illegal header and none can be there.
-    pub fn take(&mut self, segment: &Segment) -> bool {
+    pub(crate) fn take(&mut self, segment: &Segment) -> bool {
         if segment.bytes.is_empty() {
             return true;
         }

@@ -8,7 +8,7 @@ fn range(entry: u64) -> (u64, u64) {
 }
 
 /// Whether an entry's memory lies in a range, wholly or in part.
-pub fn overlaps(entry: u64, range: (u64, u64)) -> bool {
+pub(crate) fn overlaps(entry: u64, range: (u64, u64)) -> bool {
     let (start, end) = self::range(entry);
     start != end && start < range.1 && range.0 < end
 }
@@ -16,7 +16,7 @@ pub fn overlaps(entry: u64, range: (u64, u64)) -> bool {
 /// Where a channel's pushbuffer memory is written next, as far as its entries tell: behind the newest one; where that
 /// came near the end of memory, at its beginning; and there too, wherever it had come to, when the GPU is done with all.
 #[derive(Clone, Debug, Default)]
-pub struct Allocator {
+pub(crate) struct Allocator {
     /// End of the newest segment.
     end: u64,
     /// Size of the largest.
@@ -38,7 +38,7 @@ const AHEAD: u64 = 1024;
 
 impl Allocator {
     /// Takes an entry's place into account.
-    pub fn take(&mut self, entry: u64) {
+    pub(crate) fn take(&mut self, entry: u64) {
         let (start, end) = range(entry);
         if start == end {
             return;
@@ -55,7 +55,7 @@ impl Allocator {
 
     /// It is about to come to the end of memory, or has just begun again: should it begin once more, what was just
     /// written is written over soon.
-    pub fn turns(&self) -> bool {
+    pub(crate) fn turns(&self) -> bool {
         let behind =
             |begin: &u64| (0..TURN_BEHIND * self.mean).contains(&self.end.wrapping_sub(*begin));
         self.begins.is_some_and(|begins| {
@@ -64,7 +64,7 @@ impl Allocator {
     }
 
     /// Where memory begins, as far as a submission reaches from there.
-    pub fn beginning(&self) -> Vec<(u64, u64)> {
+    pub(crate) fn beginning(&self) -> Vec<(u64, u64)> {
         let most = self.largest.max(AHEAD);
         self.begins
             .iter()
@@ -74,7 +74,7 @@ impl Allocator {
     }
 
     /// Ranges that a submission not committed yet may be writing to.
-    pub fn ahead(&self) -> Vec<(u64, u64)> {
+    pub(crate) fn ahead(&self) -> Vec<(u64, u64)> {
         let next = (self.end, self.end + self.largest.max(AHEAD));
         let mut all = if next.1 > self.furthest {
             self.beginning()
@@ -86,7 +86,7 @@ impl Allocator {
     }
 
     /// Nothing that is written within `bytes` from here on can lie where these entries do.
-    pub fn far(&self, entries: &[u64], bytes: u64) -> bool {
+    pub(crate) fn far(&self, entries: &[u64], bytes: u64) -> bool {
         let mut ranges = self.begins.iter().flatten().chain([&self.end]);
         self.begins.is_some()
             && !ranges.any(|r| entries.iter().any(|e| overlaps(*e, (*r, r + bytes))))
@@ -95,7 +95,7 @@ impl Allocator {
 
 /// Entries of a reading whose memory was written again before it was read, or may have been: by a later one of the same
 /// reading, or by one of those `since` that were committed while it was read.
-pub fn reused(entries: &[u64], since: &[u64]) -> Vec<usize> {
+pub(crate) fn reused(entries: &[u64], since: &[u64]) -> Vec<usize> {
     // Almost always each begins where the one before ends, or behind it.
     let mut last = 0;
     let ascending = entries

@@ -15,7 +15,7 @@ const AGREED: u32 = 4;
 
 /// What a peek says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Urgency {
+pub(crate) enum Urgency {
     /// All that the GPU is done with was read.
     Calm,
     /// It is done with what was not read, or nothing can be told.
@@ -24,7 +24,7 @@ pub enum Urgency {
 
 /// A channel's own semaphore, seen beside its ring.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct SemaphorePeek {
+pub(crate) struct SemaphorePeek {
     /// What was there at the last look.
     seen: Option<u32>,
     agreed: u32,
@@ -33,13 +33,13 @@ pub struct SemaphorePeek {
 
 impl SemaphorePeek {
     /// The number may be relied on.
-    pub fn trusted(&self) -> bool {
+    pub(crate) fn trusted(&self) -> bool {
         self.agreed >= AGREED && !self.never
     }
 
     /// What a number says that is so much higher (or, as a negative one, lower) than that of the newest entry read from
     /// a ring of `size`. `patience`: so many entries may wait.
-    pub fn judge(&self, ahead: u32, size: u32, patience: i32) -> Urgency {
+    pub(crate) fn judge(&self, ahead: u32, size: u32, patience: i32) -> Urgency {
         let unread = ahead.cast_signed();
         let impossible = unread.unsigned_abs() > size.saturating_mul(4);
         if !self.trusted() || impossible || unread > patience {
@@ -50,7 +50,7 @@ impl SemaphorePeek {
     }
 
     /// Learns from a look: `number` was read before it, and `last` is the newest release that it then found.
-    pub fn learn(&mut self, number: Option<u32>, last: Option<Release>, size: u32) {
+    pub(crate) fn learn(&mut self, number: Option<u32>, last: Option<Release>, size: u32) {
         let (Some(number), Some(last)) = (number, last) else {
             *self = Self {
                 never: self.never,

@@ -4,7 +4,7 @@
 use crate::procfs;
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
-pub use super::process::check;
+pub(crate) use super::process::check;
 use super::{
     births::Births,
     changes::NewChannel,
@@ -24,7 +24,7 @@ use crate::source::{channels_file::ChannelsFile, error::Result, exit_stop::ExitS
 const ROUND_NS: u64 = 2_000_000;
 
 /// Bytes of records that may wait to be decoded while the CPU that may be used is limited.
-pub const WAITING_IN_BUDGET: usize = 64 << 10;
+pub(crate) const WAITING_IN_BUDGET: usize = 64 << 10;
 
 /// How to observe.
 #[derive(Clone, Debug, Default)]

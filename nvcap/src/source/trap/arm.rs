@@ -12,7 +12,7 @@ use std::{
 use nvcap_common::Birth;
 
 use super::perf::{self, Life};
-pub use crate::source::clock::now;
+pub(crate) use crate::source::clock::now;
 
 /// A thread that came to be less than this before its maker was armed may have missed the inheritance.
 const MARGIN_NS: u64 = 4_000_000;
@@ -21,7 +21,7 @@ const BIRTH_IS_TOLD: Duration = Duration::from_millis(2);
 
 /// One watched doorbell word of one process.
 #[derive(Debug)]
-pub struct Armed {
+pub(crate) struct Armed {
     /// The watched address.
     pub address: u64,
     /// The next exec ends it.
@@ -41,7 +41,7 @@ impl Armed {
     /// # Errors
     /// Those of perf_event_open(2) for the first thread that could not be watched; a thread that ended meanwhile is
     /// no error.
-    pub fn new(
+    pub(crate) fn new(
         pid: u32,
         address: u64,
         life: Life,
@@ -103,7 +103,7 @@ impl Armed {
 
     /// What a child has of it that thread `tid` of process `pid` forked at `time_ns`; none where the thread may not have had
     /// it itself yet.
-    pub fn of_child(&self, pid: u32, tid: u32, time_ns: u64) -> Option<Self> {
+    pub(crate) fn of_child(&self, pid: u32, tid: u32, time_ns: u64) -> Option<Self> {
         // A thread that is not known came later, and inherited it.
         let armed = self.since.get(&tid).copied().unwrap_or(self.complete);
         (time_ns > armed.saturating_add(MARGIN_NS)).then(|| Self {
@@ -130,7 +130,7 @@ impl Armed {
     }
 
     /// Closes the event that a thread has of its own, beside the one that it inherited.
-    pub fn release(&mut self, tid: u32) -> bool {
+    pub(crate) fn release(&mut self, tid: u32) -> bool {
         self.events.remove(&tid).is_some()
     }
 
@@ -144,15 +144,10 @@ impl Armed {
     }
 
     /// Hits counted by the kernel, with those that ran no program.
-    pub fn hits(&self) -> u64 {
+    pub(crate) fn hits(&self) -> u64 {
         self.events
             .values()
             .filter_map(|e| perf::hits(e).ok())
             .sum()
-    }
-
-    /// Threads that have an event of their own.
-    pub fn threads(&self) -> usize {
-        self.events.len()
     }
 }

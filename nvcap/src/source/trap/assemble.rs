@@ -16,7 +16,7 @@ use crate::{
 
 /// A ring-buffer record, typed.
 #[derive(Debug)]
-pub enum Raw<'a> {
+pub(crate) enum Raw<'a> {
     /// New entries.
     Submit(c::Submit),
     /// Bytes of an entry.
@@ -46,7 +46,7 @@ pub enum Raw<'a> {
 }
 
 /// Reads a record; `None` for one that this program does not know or that is too short.
-pub fn parse(bytes: &[u8]) -> Option<Raw<'_>> {
+pub(crate) fn parse(bytes: &[u8]) -> Option<Raw<'_>> {
     /// The fixed part and what follows it.
     fn split<T: Copy>(bytes: &[u8]) -> Option<(T, &[u8])> {
         let (fixed, rest) = bytes.split_at_checked(size_of::<T>())?;
@@ -84,7 +84,7 @@ pub fn parse(bytes: &[u8]) -> Option<Raw<'_>> {
 }
 
 /// When and where, from a header.
-pub fn at(h: &c::Header) -> At {
+pub(crate) fn at(h: &c::Header) -> At {
     At {
         time_ns: h.time_ns,
         pid: h.pid,
@@ -93,14 +93,14 @@ pub fn at(h: &c::Header) -> At {
 }
 
 /// A NUL-padded name.
-pub fn name(comm: &[u8; 16]) -> String {
+pub(crate) fn name(comm: &[u8; 16]) -> String {
     let len = comm.iter().position(|b| *b == 0).unwrap_or(comm.len());
     String::from_utf8_lossy(&comm[..len]).into_owned()
 }
 
 /// A submission as far as it has arrived.
 #[derive(Debug)]
-pub struct Gathered {
+pub(crate) struct Gathered {
     /// The first of its Submits.
     pub head: c::Submit,
     /// Whole segments, then those whose bytes are still to come.
@@ -196,7 +196,7 @@ impl Gathered {
     }
 
     /// Leaves out the first `n` entries.
-    pub fn skip(&mut self, n: u64) {
+    pub(crate) fn skip(&mut self, n: u64) {
         let n = n.min(self.segments.len() as u64);
         for segment in self.segments.drain(..n as usize) {
             entry::pass(segment.entry, &mut self.head.extended);
@@ -213,7 +213,7 @@ impl Gathered {
 
 /// Joins pieces.
 #[derive(Debug, Default)]
-pub struct Assembler {
+pub(crate) struct Assembler {
     channels: HashMap<u32, Gathered>,
     ioctls: HashMap<u32, PendingIoctl>,
 }
@@ -227,7 +227,7 @@ struct PendingIoctl {
 
 impl Assembler {
     /// New entries: gives submissions that are complete by it (or were cut short before it).
-    pub fn submit(&mut self, submit: &c::Submit, out: &mut Vec<Gathered>) {
+    pub(crate) fn submit(&mut self, submit: &c::Submit, out: &mut Vec<Gathered>) {
         let index = submit.channel;
         match self.channels.get_mut(&index) {
             Some(g)
@@ -251,7 +251,7 @@ impl Assembler {
     }
 
     /// Bytes of an entry.
-    pub fn data(&mut self, data: &c::Data, bytes: &[u8], out: &mut Vec<Gathered>) {
+    pub(crate) fn data(&mut self, data: &c::Data, bytes: &[u8], out: &mut Vec<Gathered>) {
         if let Some(g) = self.channels.get_mut(&data.channel) {
             g.data(data, bytes);
         }
@@ -265,17 +265,17 @@ impl Assembler {
     }
 
     /// Gives what is whole of a channel whose walk has ended.
-    pub fn flush(&mut self, index: u32, out: &mut Vec<Gathered>) {
+    pub(crate) fn flush(&mut self, index: u32, out: &mut Vec<Gathered>) {
         out.extend(self.channels.remove(&index).and_then(Gathered::cut));
     }
 
     /// Channels with something half gathered.
-    pub fn unfinished(&self) -> Vec<u32> {
+    pub(crate) fn unfinished(&self) -> Vec<u32> {
         self.channels.keys().copied().collect()
     }
 
     /// An ioctl begins; gives one of the same thread whose return was never told.
-    pub fn enter(&mut self, r: &c::IoctlEnter, bytes: &[u8]) -> Option<(Ioctl, u32)> {
+    pub(crate) fn enter(&mut self, r: &c::IoctlEnter, bytes: &[u8]) -> Option<(Ioctl, u32)> {
         let before = self.ioctls.remove(&r.header.tid).map(|p| (p.ioctl, p.dev));
         let ioctl = Ioctl {
             at: at(&r.header),
@@ -305,7 +305,7 @@ impl Assembler {
     }
 
     /// An ioctl returns.
-    pub fn exit(&mut self, r: &c::IoctlExit, bytes: &[u8]) -> Option<(Ioctl, u32)> {
+    pub(crate) fn exit(&mut self, r: &c::IoctlExit, bytes: &[u8]) -> Option<(Ioctl, u32)> {
         let pending = self.ioctls.get_mut(&r.header.tid)?;
         pending.ioctl.end_ns = Some(r.header.time_ns);
         pending.ioctl.result = Some(r.result);
@@ -322,7 +322,7 @@ impl Assembler {
     }
 
     /// Parameters of an ioctl, before or after it.
-    pub fn nested(&mut self, r: &c::Nested, bytes: &[u8]) -> Option<(Ioctl, u32)> {
+    pub(crate) fn nested(&mut self, r: &c::Nested, bytes: &[u8]) -> Option<(Ioctl, u32)> {
         let pending = self.ioctls.get_mut(&r.header.tid)?;
         let bytes = Bytes {
             data: bytes.to_vec(),
@@ -347,7 +347,7 @@ impl Assembler {
     }
 
     /// A thread ended: its ioctl will not return.
-    pub fn gone(&mut self, tid: u32) -> Option<(Ioctl, u32)> {
+    pub(crate) fn gone(&mut self, tid: u32) -> Option<(Ioctl, u32)> {
         self.ioctls.remove(&tid).map(|p| (p.ioctl, p.dev))
     }
 }

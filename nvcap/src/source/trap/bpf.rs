@@ -58,7 +58,7 @@ fn info<T: Copy>(object: BorrowedFd<'_>, info: &mut T) -> io::Result<()> {
 ///
 /// # Errors
 /// Those of bpf(2): EPERM without CAP_SYS_ADMIN, which the walk over all type information asks for.
-pub fn module_btf(module: &str) -> io::Result<Option<OwnedFd>> {
+pub(crate) fn module_btf(module: &str) -> io::Result<Option<OwnedFd>> {
     let mut last = 0;
     loop {
         let mut next = attr();
@@ -95,7 +95,7 @@ pub fn module_btf(module: &str) -> io::Result<Option<OwnedFd>> {
 
 /// A program on a kernel function, to be loaded.
 #[derive(Clone, Copy, Debug)]
-pub struct Tracing<'a> {
+pub(crate) struct Tracing<'a> {
     /// Its name.
     pub name: &'a str,
     /// Its instructions.
@@ -112,7 +112,7 @@ pub struct Tracing<'a> {
 ///
 /// # Errors
 /// Those of bpf(2).
-pub fn load(program: &Tracing<'_>) -> Result<OwnedFd, (io::Error, String)> {
+pub(crate) fn load(program: &Tracing<'_>) -> Result<OwnedFd, (io::Error, String)> {
     load_with(program, &mut []).or_else(|e| {
         // The verifier speaks only when asked, since its log makes loading slower.
         let mut log = vec![0u8; LOG];
@@ -155,7 +155,7 @@ fn load_with(program: &Tracing<'_>, log: &mut [u8]) -> io::Result<OwnedFd> {
 ///
 /// # Errors
 /// Those of bpf(2).
-pub fn attach(program: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+pub(crate) fn attach(program: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     let mut attr = attr();
     attr.raw_tracepoint.prog_fd = program.as_raw_fd() as u32;
     open(bpf_cmd::BPF_RAW_TRACEPOINT_OPEN, &mut attr)
@@ -165,7 +165,7 @@ pub fn attach(program: BorrowedFd<'_>) -> io::Result<OwnedFd> {
 ///
 /// # Errors
 /// Those of bpf(2).
-pub fn run(program: BorrowedFd<'_>) -> io::Result<()> {
+pub(crate) fn run(program: BorrowedFd<'_>) -> io::Result<()> {
     let mut attr = attr();
     attr.test.prog_fd = program.as_raw_fd() as u32;
     bpf(bpf_cmd::BPF_PROG_TEST_RUN, &mut attr).map(drop)
@@ -177,7 +177,7 @@ pub fn run(program: BorrowedFd<'_>) -> io::Result<()> {
 ///
 /// # Errors
 /// Those of bpf(2).
-pub fn left_out(program: BorrowedFd<'_>) -> io::Result<u64> {
+pub(crate) fn left_out(program: BorrowedFd<'_>) -> io::Result<u64> {
     // SAFETY: plain integers.
     let mut about: bpf_prog_info = unsafe { mem::zeroed() };
     info(program, &mut about)?;

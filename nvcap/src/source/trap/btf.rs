@@ -52,7 +52,7 @@ impl Type {
 
 /// A function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Function {
+pub(crate) struct Function {
     /// Its number among the types.
     pub id: u32,
     /// How many arguments it takes.
@@ -61,7 +61,7 @@ pub struct Function {
 
 /// Type information of the kernel, or of a module on top of the kernel's.
 #[derive(Debug)]
-pub struct Btf {
+pub(crate) struct Btf {
     base: Option<Box<Btf>>,
     data: Vec<u8>,
     strings: std::ops::Range<usize>,
@@ -77,7 +77,7 @@ impl Btf {
     ///
     /// # Errors
     /// When the kernel has none, or it cannot be read.
-    pub fn kernel() -> Result<Self> {
+    pub(crate) fn kernel() -> Result<Self> {
         Self::load("vmlinux", None)
     }
 
@@ -85,7 +85,7 @@ impl Btf {
     ///
     /// # Errors
     /// When it has none (it was built where the kernel's was not at hand).
-    pub fn module(name: &str) -> Result<Self> {
+    pub(crate) fn module(name: &str) -> Result<Self> {
         Self::load(name, Some(Box::new(Self::kernel()?)))
     }
 
@@ -109,7 +109,7 @@ impl Btf {
     }
 
     /// Parses raw BTF. `None` when it is not BTF or is cut.
-    pub fn parse(data: Vec<u8>, base: Option<Box<Btf>>) -> Option<Self> {
+    pub(crate) fn parse(data: Vec<u8>, base: Option<Box<Btf>>) -> Option<Self> {
         let word = |at: usize| u32_at(&data, at);
         if word(0)? & 0xffff != 0xeb9f {
             return None;
@@ -170,7 +170,7 @@ impl Btf {
     }
 
     /// A function of this module (or kernel) itself, not of its base.
-    pub fn function(&self, name: &str) -> Option<Function> {
+    pub(crate) fn function(&self, name: &str) -> Option<Function> {
         let (i, f) = (0..self.types.len() as u32)
             .filter_map(|i| Some((i, self.own(i)?)))
             .find(|(_, t)| t.kind == KIND_FUNC && self.is(t.name, name))?;
@@ -197,7 +197,7 @@ impl Btf {
     ///
     /// # Errors
     /// When the kernel has no such member.
-    pub fn offset(&self, of: &str, member: &str) -> Result<u32> {
+    pub(crate) fn offset(&self, of: &str, member: &str) -> Result<u32> {
         let bits = self.structure(of).and_then(|id| self.member(id, member, 8));
         bits.map(|b| b / 8).ok_or_else(|| {
             Error::new(

@@ -20,7 +20,7 @@ const STACK: Option<usize> = None;
 
 /// A place near a register's address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
+pub(crate) struct Place {
     /// Index of the register, as in [`nvcap_common::Site::regs`].
     pub register: u32,
     /// Index of the word in the register's window.
@@ -29,7 +29,7 @@ pub struct Place {
 
 /// What is known after a look.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Agreement {
+pub(crate) enum Agreement {
     /// Not enough has been seen.
     More,
     /// The copy is there.
@@ -42,7 +42,7 @@ pub enum Agreement {
 
 /// The search at one store.
 #[derive(Debug)]
-pub struct CachedPut {
+pub(crate) struct CachedPut {
     /// Bit w of register r: the word has always been GP_PUT.
     candidates: [u128; REGS],
     values: BTreeSet<u32>,
@@ -63,7 +63,7 @@ impl Default for CachedPut {
 
 impl CachedPut {
     /// Takes in what was around the registers at one doorbell.
-    pub fn see(&mut self, w: &Windows) -> Agreement {
+    pub(crate) fn see(&mut self, w: &Windows) -> Agreement {
         if self.decided {
             return Agreement::Told;
         }

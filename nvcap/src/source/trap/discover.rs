@@ -20,7 +20,7 @@ use super::{
 
 /// A way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Way {
+pub(crate) enum Way {
     /// kprobes.
     Kprobe,
     /// fentry and fexit.
@@ -53,13 +53,13 @@ impl FromStr for Way {
 }
 
 /// All, in the order in which they are tried.
-pub const WAYS: [Way; 3] = [Way::Kprobe, Way::Fentry, Way::Tracepoint];
+pub(crate) const WAYS: [Way; 3] = [Way::Kprobe, Way::Fentry, Way::Tracepoint];
 
 /// Follows forks, execs and exits of traced processes.
 ///
 /// # Errors
 /// When the kernel refuses.
-pub fn attach_process(bpf: &mut Ebpf) -> Result<()> {
+pub(crate) fn attach_process(bpf: &mut Ebpf) -> Result<()> {
     for (program, tracepoint) in [
         ("process_fork", "sched_process_fork"),
         ("process_exec", "sched_process_exec"),
@@ -74,7 +74,7 @@ pub fn attach_process(bpf: &mut Ebpf) -> Result<()> {
 ///
 /// # Errors
 /// When none works: with every refusal.
-pub fn attach(loaded: &mut Loaded, asked: Option<Way>) -> Result<(Way, Vec<(Way, Error)>)> {
+pub(crate) fn attach(loaded: &mut Loaded, asked: Option<Way>) -> Result<(Way, Vec<(Way, Error)>)> {
     let ways = asked.map_or(WAYS.to_vec(), |w| vec![w]);
     let mut refused = Vec::new();
     for way in ways {
@@ -95,7 +95,7 @@ pub fn attach(loaded: &mut Loaded, asked: Option<Way>) -> Result<(Way, Vec<(Way,
 ///
 /// # Errors
 /// When the kernel refuses or lacks it; nothing of it stays attached then.
-pub fn attach_way(loaded: &mut Loaded, way: Way) -> Result<()> {
+pub(crate) fn attach_way(loaded: &mut Loaded, way: Way) -> Result<()> {
     match way {
         Way::Kprobe => {
             loaded.kprobes = Some(Kprobes::new(&mut loaded.bpf)?);
@@ -129,7 +129,7 @@ fn raw_tracepoint(bpf: &mut Ebpf, name: &str, tracepoint: &str) -> Result<()> {
 ///
 /// # Errors
 /// When the kernel refuses; that a module is not loaded is no error.
-pub fn refresh(loaded: &mut Loaded, way: Way) -> Result<Change> {
+pub(crate) fn refresh(loaded: &mut Loaded, way: Way) -> Result<Change> {
     match (way, &mut loaded.kprobes, &mut loaded.fentry) {
         (Way::Kprobe, Some(kprobes), _) => kprobes.refresh(&mut loaded.bpf),
         // The kernel does not unload a module with such programs on it.
@@ -140,7 +140,7 @@ pub fn refresh(loaded: &mut Loaded, way: Way) -> Result<Change> {
 }
 
 /// A program whose only purpose is to wake nvcap when a module is loaded. Without it nvcap looks now and then.
-pub fn attach_module_load(bpf: &mut Ebpf) {
+pub(crate) fn attach_module_load(bpf: &mut Ebpf) {
     if let Err(e) = raw_tracepoint(bpf, "module_load", "module_load") {
         log::info!("modules are looked for now and then: {e}");
     }

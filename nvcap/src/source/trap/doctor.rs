@@ -14,7 +14,7 @@ use crate::source::{memory::maps, rights};
 
 /// How a check came out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum CheckOutcome {
+pub(crate) enum CheckOutcome {
     /// It works.
     Works,
     /// It does not, and a live trace can do without it.
@@ -27,7 +27,7 @@ pub enum CheckOutcome {
 
 /// One thing looked at.
 #[derive(Clone, Debug)]
-pub struct Finding {
+pub(crate) struct Finding {
     /// What it is.
     pub what: &'static str,
     /// How it came out.
@@ -52,7 +52,7 @@ fn result(what: &'static str, result: Result<String, Error>, otherwise: CheckOut
 }
 
 /// Looks at everything.
-pub fn examine() -> Vec<Finding> {
+pub(crate) fn examine() -> Vec<Finding> {
     let mut all = vec![kernel(), rights(), lockdown()];
     // Nothing to say where nvcap is not in a container.
     if let Err(e) = super::precheck::namespace() {

@@ -25,7 +25,7 @@ const ENOTSUPP: i32 = 524;
 const OTHER_WAYS: &str = "use --discover kprobe or --discover tracepoint";
 
 /// All maps of the loaded object, by name.
-pub type Maps = Arc<[(String, OwnedFd)]>;
+pub(crate) type Maps = Arc<[(String, OwnedFd)]>;
 
 /// A program and the function it is for.
 #[derive(Clone, Copy, Debug)]
@@ -90,7 +90,7 @@ struct Attached {
 
 /// The attached programs: they run until this is dropped. Meanwhile the modules cannot be unloaded.
 #[derive(Debug)]
-pub struct Fentry {
+pub(crate) struct Fentry {
     /// The code names the maps by descriptor.
     _maps: Maps,
     code: HashMap<String, Vec<bpf_insn>>,
@@ -104,7 +104,7 @@ impl Fentry {
     ///
     /// # Errors
     /// When nvidia.ko is not loaded or has no BTF, or the kernel refuses; nothing stays attached then.
-    pub fn new(object: &[u8], maps: Maps) -> Result<Self> {
+    pub(crate) fn new(object: &[u8], maps: Maps) -> Result<Self> {
         if !is_loaded("nvidia") {
             return Err(Error::new(
                 "using fentry",
@@ -131,7 +131,7 @@ impl Fentry {
     ///
     /// # Errors
     /// When it has no BTF or the kernel refuses; that it is not loaded is no error.
-    pub fn attach_uvm(&mut self) -> Result<()> {
+    pub(crate) fn attach_uvm(&mut self) -> Result<()> {
         if !self.uvm && is_loaded("nvidia_uvm") {
             self.attach("nvidia_uvm", &UVM)?;
             self.uvm = true;
@@ -142,7 +142,7 @@ impl Fentry {
     /// Calls of the driver that the kernel let pass unseen: on a preemptible kernel, a thread that takes a processor
     /// from one in the middle of a program does not start that program again. Those of processes that are not traced
     /// count too; there is no telling.
-    pub fn left_out(&self) -> u64 {
+    pub(crate) fn left_out(&self) -> u64 {
         let each = self.attached.iter();
         each.filter_map(|a| bpf::left_out(a.program.as_fd()).ok())
             .sum()

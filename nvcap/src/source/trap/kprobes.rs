@@ -35,7 +35,7 @@ const UVM: [(&str, &str); 2] = [
 
 /// The kprobes on what is loaded.
 #[derive(Debug, Default)]
-pub struct Kprobes {
+pub(crate) struct Kprobes {
     nvidia: Probed,
     uvm: Probed,
 }
@@ -50,7 +50,7 @@ struct Probed {
 
 /// What a look at the modules found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Change {
+pub(crate) enum Change {
     /// All is as it was, as far as nvidia.ko goes.
     None,
     /// nvidia.ko is no longer loaded.
@@ -68,7 +68,7 @@ impl Kprobes {
     ///
     /// # Errors
     /// When nvidia.ko is not loaded, or the kernel refuses.
-    pub fn new(bpf: &mut Ebpf) -> Result<Self> {
+    pub(crate) fn new(bpf: &mut Ebpf) -> Result<Self> {
         if fs::metadata("/sys/bus/event_source/devices/kprobe").is_err() {
             return Err(Error::new(
                 "using kprobes",
@@ -91,7 +91,7 @@ impl Kprobes {
     ///
     /// # Errors
     /// When the kernel refuses.
-    pub fn refresh(&mut self, bpf: &mut Ebpf) -> Result<Change> {
+    pub(crate) fn refresh(&mut self, bpf: &mut Ebpf) -> Result<Change> {
         let mut change = Change::None;
         let now = instance("nvidia");
         if now != self.nvidia.instance {

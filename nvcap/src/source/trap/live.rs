@@ -6,65 +6,41 @@
 use std::{io, process::ExitStatus, time::Duration};
 
 use super::{
-    discover::Way,
     error::Result,
     session::{Session, Totals, TrapOptions},
 };
 use crate::record::Record;
 use crate::source::run::{self, Source};
 
-pub use crate::source::command::Launch;
-pub use crate::source::run::{Limits, Target};
-
-/// How it went.
-#[derive(Debug)]
-pub struct Outcome {
-    /// Status of the command, if it has ended.
-    pub child: Option<ExitStatus>,
-    /// Counters.
-    pub totals: Totals,
-    /// The discovery way that was used, and why others were not.
-    pub way: Option<Way>,
-    /// One line for each refusal.
-    pub refused: Vec<String>,
-}
+pub(crate) use crate::source::run::{Limits, Target};
 
 /// What the trap tells at its end.
 #[derive(Debug)]
-pub struct End {
+pub(crate) struct End {
     /// Counters.
     pub totals: Totals,
-    /// The discovery way that was used.
-    pub way: Option<Way>,
-    /// Why others were not: one line for each.
-    pub refused: Vec<String>,
 }
 
 /// A session that `source::run` can drive.
-pub struct Trap(Session);
+pub(crate) struct Trap(Session);
 
 impl Trap {
     /// Loads everything and attaches the discovery way.
     ///
     /// # Errors
     /// When the kernel refuses, with the remedy.
-    pub fn new(options: TrapOptions) -> Result<Self> {
+    pub(crate) fn new(options: TrapOptions) -> Result<Self> {
         let session = Session::new(options)?;
-        for line in refusals(&session) {
-            log::info!("not used: {line}");
+        let (way, refused) = session.way();
+        for (other, why) in refused {
+            log::info!("not used: {other}: {why}");
         }
         log::info!(
-            "discovery: {:?}; doorbell program: {}",
-            session.way().0,
+            "discovery: {way:?}; doorbell program: {}",
             session.doorbell_program()
         );
         Ok(Self(session))
     }
-}
-
-fn refusals(session: &Session) -> Vec<String> {
-    let refused = session.way().1;
-    refused.iter().map(|(w, e)| format!("{w}: {e}")).collect()
 }
 
 impl Source for Trap {
@@ -100,31 +76,24 @@ impl Source for Trap {
     fn finish(mut self, to: &mut Vec<Record>) -> End {
         End {
             totals: self.0.finish(to),
-            way: self.0.way().0,
-            refused: refusals(&self.0),
         }
     }
 }
 
-/// Traces until the target ends, a limit is reached or a signal comes: see [`run::run`].
+/// Traces until the target ends, a limit is reached or a signal comes: see [`run::run`]. Gives the status of the command, if it
+/// has ended.
 ///
 /// # Errors
 /// When the trace cannot be made, or `each` can take no more.
-pub fn run(
+pub(crate) fn run(
     options: TrapOptions,
     target: Target,
     limits: Limits,
     each: impl FnMut(Record) -> io::Result<()>,
     idle: impl FnMut() -> io::Result<()>,
     attached: impl FnOnce() + Send + 'static,
-) -> Result<Outcome> {
+) -> Result<Option<ExitStatus>> {
     super::precheck::check(&target, !options.named.is_empty())?;
     let make = move || Trap::new(options);
-    let outcome = run::run(make, target, limits, each, idle, attached)?;
-    Ok(Outcome {
-        child: outcome.child,
-        totals: outcome.end.totals,
-        way: outcome.end.way,
-        refused: outcome.end.refused,
-    })
+    Ok(run::run(make, target, limits, each, idle, attached)?.child)
 }

@@ -22,7 +22,8 @@ use super::{
 };
 
 /// The object that `cargo xtask build` compiles; empty when this program was built without it.
-pub static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/nvcap.bpf.o"));
+pub(crate) static OBJECT: &[u8] =
+    aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/nvcap.bpf.o"));
 
 /// Gives a plain type of `nvcap_common` the marker that aya asks for.
 macro_rules! pod {
@@ -37,7 +38,7 @@ macro_rules! pod {
 pod!(PodConfig(Config), PodOffsets(Offsets), PodProc(Proc));
 
 /// The loaded programs and their maps.
-pub struct Loaded {
+pub(crate) struct Loaded {
     /// For the discovery ways, which attach programs of it.
     pub bpf: Ebpf,
     /// What the kprobe way attached.
@@ -52,8 +53,6 @@ pub struct Loaded {
     pub doorbell: OwnedFd,
     /// Which of the two.
     pub doorbell_name: &'static str,
-    /// Size of the ring buffer in bytes.
-    pub buffer: u32,
     config: Array<MapData, PodConfig>,
     tables: Tables,
     procs: HashMap<MapData, u32, PodProc>,
@@ -65,7 +64,7 @@ pub struct Loaded {
 
 /// How to load.
 #[derive(Clone, Copy, Debug)]
-pub struct LoadOptions {
+pub(crate) struct LoadOptions {
     /// Size of the ring buffer: a power of two, in bytes.
     pub buffer: u32,
     /// Do without bpf_loop even where the kernel has it.
@@ -76,7 +75,7 @@ pub struct LoadOptions {
 ///
 /// # Errors
 /// When the kernel has no BTF or lacks a member.
-pub fn offsets(btf: &Btf) -> Result<Offsets> {
+pub(crate) fn offsets(btf: &Btf) -> Result<Offsets> {
     let o = |of: &str, member: &str| btf.offset(of, member);
     #[cfg(target_arch = "x86_64")]
     let (regs, syscalls) = {
@@ -116,7 +115,7 @@ impl Loaded {
     ///
     /// # Errors
     /// When the kernel refuses (rights, lockdown, too old), or this program was built without its BPF object.
-    pub fn new(options: LoadOptions) -> Result<(Self, Shared)> {
+    pub(crate) fn new(options: LoadOptions) -> Result<(Self, Shared)> {
         if OBJECT.is_empty() {
             return Err(Error::new(
                 "loading the BPF programs",
@@ -176,7 +175,6 @@ impl Loaded {
             records: take(&mut bpf, "RECORDS")?,
             doorbell,
             doorbell_name,
-            buffer: options.buffer,
             config: take(&mut bpf, "CONFIG")?,
             tables,
             procs: take(&mut bpf, "PROCS")?,
@@ -189,51 +187,51 @@ impl Loaded {
     }
 
     /// Passes on what the programs logged.
-    pub fn flush_log(&mut self) {
+    pub(crate) fn flush_log(&mut self) {
         if let Some(log) = &mut self.log {
             log.flush();
         }
     }
 
     /// Descriptor of the doorbell program.
-    pub fn doorbell(&self) -> BorrowedFd<'_> {
+    pub(crate) fn doorbell(&self) -> BorrowedFd<'_> {
         self.doorbell.as_fd()
     }
 
     /// Sets major numbers and the secret.
-    pub fn set_config(&mut self, config: Config) -> Result<()> {
+    pub(crate) fn set_config(&mut self, config: Config) -> Result<()> {
         self.config
             .set(0, PodConfig(config), 0)
             .map_err(|e| failed("writing CONFIG", &e))
     }
 
     /// Traces a process.
-    pub fn set_proc(&mut self, pid: u32, proc: Proc) -> Result<()> {
+    pub(crate) fn set_proc(&mut self, pid: u32, proc: Proc) -> Result<()> {
         self.tables
             .set_proc(pid, proc)
             .map_err(|e| failed("writing PROCS", &e))
     }
 
     /// The state of a traced process.
-    pub fn proc(&self, pid: u32) -> Option<Proc> {
+    pub(crate) fn proc(&self, pid: u32) -> Option<Proc> {
         self.tables.proc(pid)
     }
 
     /// Every traced process.
-    pub fn procs(&self) -> impl Iterator<Item = (u32, Proc)> + '_ {
+    pub(crate) fn procs(&self) -> impl Iterator<Item = (u32, Proc)> + '_ {
         // What is removed meanwhile ends the walk early: the next one finds the rest.
         let all = self.procs.iter().filter_map(std::result::Result::ok);
         all.map(|(pid, p)| (pid, p.0))
     }
 
     /// Traces a process no more.
-    pub fn forget_proc(&mut self, pid: u32) {
+    pub(crate) fn forget_proc(&mut self, pid: u32) {
         // Not there is as good as removed.
         let _ = self.tables.forget_proc(pid);
     }
 
     /// Takes a number for a new address space.
-    pub fn new_space(&mut self) -> Result<u32> {
+    pub(crate) fn new_space(&mut self) -> Result<u32> {
         let last = self
             .next_space
             .get(&0, 0)
@@ -254,51 +252,51 @@ impl Loaded {
     }
 
     /// Tells which channel a token names.
-    pub fn set_token(&mut self, key: TokenKey, value: TokenValue) -> Result<()> {
+    pub(crate) fn set_token(&mut self, key: TokenKey, value: TokenValue) -> Result<()> {
         self.tables
             .set_token(key, value)
             .map_err(|e| failed("writing TOKENS", &e))
     }
 
     /// Forgets a token.
-    pub fn forget_token(&mut self, key: TokenKey) {
+    pub(crate) fn forget_token(&mut self, key: TokenKey) {
         // Not there is as good as removed.
         let _ = self.tables.forget_token(key);
     }
 
     /// Tells what is known of a store to a doorbell.
-    pub fn set_site(&mut self, key: SiteKey, value: SiteValue) -> Result<()> {
+    pub(crate) fn set_site(&mut self, key: SiteKey, value: SiteValue) -> Result<()> {
         self.tables
             .set_site(key, value)
             .map_err(|e| failed("writing SITES", &e))
     }
 
     /// Forgets a store.
-    pub fn forget_site(&mut self, key: SiteKey) {
+    pub(crate) fn forget_site(&mut self, key: SiteKey) {
         // Not there is as good as removed.
         let _ = self.tables.forget_site(key);
     }
 
     /// Sets the address translation with this key.
-    pub fn set_ranges(&mut self, key: u32, ranges: Ranges) -> Result<()> {
+    pub(crate) fn set_ranges(&mut self, key: u32, ranges: Ranges) -> Result<()> {
         self.tables
             .set_ranges(key, ranges)
             .map_err(|e| failed("writing XLATE", &e))
     }
 
     /// Who made a thread.
-    pub fn birth(&self, tid: u32) -> Option<Birth> {
+    pub(crate) fn birth(&self, tid: u32) -> Option<Birth> {
         self.tables.birth(tid)
     }
 
     /// Sets the argument size of a UVM request.
-    pub fn set_uvm_size(&mut self, request: u32, size: u32) {
+    pub(crate) fn set_uvm_size(&mut self, request: u32, size: u32) {
         // Only the capture of its argument depends on it, and 256 bytes are the default.
         let _ = self.uvm_sizes.set(request, size, 0);
     }
 
     /// Calls of the driver that the kernel let pass unseen ([`Fentry::left_out`]): of any process, there is no telling.
-    pub fn left_out(&self) -> u64 {
+    pub(crate) fn left_out(&self) -> u64 {
         let kprobes = self.bpf.programs().filter_map(|(_, program)| {
             let Program::KProbe(program) = program else {
                 return None;
@@ -309,7 +307,7 @@ impl Loaded {
     }
 
     /// The counters, summed over processors.
-    pub fn stats(&self) -> Stats {
+    pub(crate) fn stats(&self) -> Stats {
         let mut sum = Stats::default();
         for s in self.tables.stats() {
             sum.hits += s.hits;
@@ -439,7 +437,7 @@ fn perf_program<'a>(
 const DOORBELL: [&str; 2] = ["doorbell_loop", "doorbell_tail"];
 
 /// Those of its forms that were built in.
-pub fn doorbell_programs() -> impl Iterator<Item = &'static str> {
+pub(crate) fn doorbell_programs() -> impl Iterator<Item = &'static str> {
     // Their names are in the object's table of strings.
     let is_there = |name: &str| {
         let symbol = [name.as_bytes(), b"\0"].concat();
@@ -472,4 +470,4 @@ fn doorbell(bpf: &mut Ebpf, no_bpf_loop: bool) -> Result<(OwnedFd, &'static str)
     Err(first_error.expect("at least one name was tried"))
 }
 
-pub use crate::source::memory::devices::majors;
+pub(crate) use crate::source::memory::devices::majors;

@@ -7,24 +7,24 @@
 //! - [`assemble`], [`shared`], [`space`], [`table`]: what comes back, the channel table, and the other maps.
 //! - [`live`]: running it to its end.
 
-pub mod arm;
-pub mod assemble;
-pub mod bpf;
-pub mod btf;
-pub mod cached_put;
-pub mod discover;
-pub mod doctor;
-pub mod fentry;
-pub mod kprobes;
-pub mod live;
-pub mod load;
-pub mod perf;
-pub mod precheck;
+pub(crate) mod arm;
+pub(crate) mod assemble;
+pub(crate) mod bpf;
+pub(crate) mod btf;
+pub(crate) mod cached_put;
+pub(crate) mod discover;
+pub(crate) mod doctor;
+pub(crate) mod fentry;
+pub(crate) mod kprobes;
+pub(crate) mod live;
+pub(crate) mod load;
+pub(crate) mod perf;
+pub(crate) mod precheck;
 mod program;
-pub mod session;
-pub mod shared;
-pub mod site;
-pub mod space;
-pub mod table;
+pub(crate) mod session;
+pub(crate) mod shared;
+pub(crate) mod site;
+pub(crate) mod space;
+pub(crate) mod table;
 
-pub use super::{channels_file, error};
+pub(crate) use super::{channels_file, error};

@@ -10,7 +10,7 @@ use perf_event_open_sys::{self as sys, bindings as b};
 
 /// How a breakpoint lives on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Life {
+pub(crate) struct Life {
     /// Children processes inherit it too (threads always do).
     pub children: bool,
     /// It goes when the process executes something else.
@@ -24,7 +24,12 @@ pub struct Life {
 ///
 /// # Errors
 /// Those of perf_event_open(2): ENOSPC when no debug register is left, ESRCH when the thread is gone, EPERM.
-pub fn watch(tid: u32, address: u64, life: Life, program: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+pub(crate) fn watch(
+    tid: u32,
+    address: u64,
+    life: Life,
+    program: BorrowedFd<'_>,
+) -> io::Result<OwnedFd> {
     let mut attr = b::perf_event_attr {
         type_: b::PERF_TYPE_BREAKPOINT,
         size: size_of::<b::perf_event_attr>() as u32,
@@ -69,7 +74,7 @@ pub fn watch(tid: u32, address: u64, life: Life, program: BorrowedFd<'_>) -> io:
 ///
 /// # Errors
 /// Those of read(2).
-pub fn hits(event: &OwnedFd) -> io::Result<u64> {
+pub(crate) fn hits(event: &OwnedFd) -> io::Result<u64> {
     let mut n = [0u8; 8];
     // SAFETY: the buffer is 8 bytes.
     let got = unsafe { libc::read(event.as_raw_fd(), n.as_mut_ptr().cast(), 8) };

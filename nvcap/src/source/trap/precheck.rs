@@ -12,12 +12,12 @@ use crate::procfs;
 use crate::source::rights;
 
 /// The effective capabilities of this process, a bit each.
-pub fn capabilities() -> u64 {
+pub(crate) fn capabilities() -> u64 {
     procfs::status_bits("self", "CapEff").unwrap_or(0)
 }
 
 /// Whether these capabilities allow to load BPF programs.
-pub fn may_load(effective: u64) -> bool {
+pub(crate) fn may_load(effective: u64) -> bool {
     let both = rights::BPF.is_in(effective) && rights::PERFMON.is_in(effective);
     both || rights::SYS_ADMIN.is_in(effective)
 }
@@ -27,7 +27,7 @@ pub fn may_load(effective: u64) -> bool {
 ///
 /// # Errors
 /// What is lacking, with its remedy.
-pub fn rights() -> Result<()> {
+pub(crate) fn rights() -> Result<()> {
     kernel()?;
     namespace()?;
     if !may_load(capabilities()) {
@@ -55,7 +55,7 @@ pub fn rights() -> Result<()> {
 ///
 /// # Errors
 /// The first mistake found.
-pub fn check(target: &Target, given: bool) -> Result<()> {
+pub(crate) fn check(target: &Target, given: bool) -> Result<()> {
     if let Target::Pids(pids) = target {
         for pid in pids {
             if !procfs::exists(*pid) {
@@ -100,7 +100,7 @@ pub fn check(target: &Target, given: bool) -> Result<()> {
 const OLDEST: (u32, u32) = (5, 14);
 
 /// The numbers that a kernel's release begins with.
-pub fn version(release: &str) -> (u32, u32) {
+pub(crate) fn version(release: &str) -> (u32, u32) {
     let mut parts = release
         .split(['.', '-'])
         .map_while(|p| p.parse::<u32>().ok());
@@ -127,7 +127,7 @@ const INITIAL_PID_NAMESPACE: u64 = 0xeffffffc;
 ///
 /// # Errors
 /// In any other namespace.
-pub fn namespace() -> Result<()> {
+pub(crate) fn namespace() -> Result<()> {
     use std::os::unix::fs::MetadataExt;
     match fs::metadata("/proc/self/ns/pid") {
         Ok(m) if m.ino() != INITIAL_PID_NAMESPACE => Err(Error::new(

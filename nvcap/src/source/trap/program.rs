@@ -50,6 +50,6 @@ fn refused(e: &(dyn std::error::Error + 'static)) -> &'static str {
 }
 
 /// An error of aya's, with what it was about.
-pub fn failed(what: &str, e: &(dyn std::error::Error + 'static)) -> Error {
+pub(super) fn failed(what: &str, e: &(dyn std::error::Error + 'static)) -> Error {
     Error::new(what, cause(e), refused(e))
 }

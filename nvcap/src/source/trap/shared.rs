@@ -62,7 +62,7 @@ impl Drop for Mapped {
 
 /// CHANNELS and SPACES.
 #[derive(Debug)]
-pub struct Shared {
+pub(crate) struct Shared {
     channels: Mapped,
     spaces: Mapped,
     used: u32,
@@ -83,7 +83,7 @@ impl Shared {
     ///
     /// # Errors
     /// Those of mmap(2).
-    pub fn new(channels: BorrowedFd<'_>, spaces: BorrowedFd<'_>) -> io::Result<Self> {
+    pub(crate) fn new(channels: BorrowedFd<'_>, spaces: BorrowedFd<'_>) -> io::Result<Self> {
         let size = |n: u32, one: usize| n as usize * one;
         Ok(Self {
             channels: Mapped::new(
@@ -138,7 +138,7 @@ impl Shared {
     }
 
     /// Makes a channel known to the BPF programs; `None` when there is no room for more.
-    pub fn add(&mut self, channel: SharedChannel) -> Option<u32> {
+    pub(crate) fn add(&mut self, channel: SharedChannel) -> Option<u32> {
         let index = match self.free.pop() {
             Some(index) => index,
             None if self.used == nvcap_common::MAX_CHANNELS => return None,
@@ -160,44 +160,44 @@ impl Shared {
 
     /// An address space that no process has any more: the places of its channels may be taken by others. Nobody walks
     /// its list, and what was captured of it has been taken out of the ring buffer.
-    pub fn free(&mut self, space: u32, channels: &[u32]) {
+    pub(crate) fn free(&mut self, space: u32, channels: &[u32]) {
         self.head(space).store(0, Ordering::SeqCst);
         self.free.extend_from_slice(channels);
     }
 
     /// A copy of a channel's state.
-    pub fn get(&self, index: u32) -> SharedChannel {
+    pub(crate) fn get(&self, index: u32) -> SharedChannel {
         // SAFETY: in range; a torn copy of counters is harmless.
         unsafe { self.channel(index).read_volatile() }
     }
 
     /// Nothing more is captured of it.
-    pub fn retire(&self, index: u32) {
+    pub(crate) fn retire(&self, index: u32) {
         atomic!(self, index, live, AtomicU32).store(0, Ordering::SeqCst);
     }
 
     /// Its addresses are to be translated by XLATE's value of this key.
-    pub fn translate(&self, index: u32, key: u32) {
+    pub(crate) fn translate(&self, index: u32, key: u32) {
         atomic!(self, index, xlate, AtomicU32).store(key, Ordering::SeqCst);
     }
 
     /// Asks for the channel: true when it is the caller's, who must call [`Shared::served`] until that says so.
-    pub fn claim(&self, index: u32) -> bool {
+    pub(crate) fn claim(&self, index: u32) -> bool {
         atomic!(self, index, claim, AtomicU64).fetch_add(1, Ordering::SeqCst) == 0
     }
 
     /// Gives the channel back after `served` requests: what came meanwhile, 0 when it is given back.
-    pub fn served(&self, index: u32, served: u64) -> u64 {
+    pub(crate) fn served(&self, index: u32, served: u64) -> u64 {
         atomic!(self, index, claim, AtomicU64).fetch_sub(served, Ordering::SeqCst) - served
     }
 
     /// So many doorbells more came at which GP_PUT could not be read. Only while the channel is claimed.
-    pub fn passed_unread(&self, index: u32, doorbells: u64) {
+    pub(crate) fn passed_unread(&self, index: u32, doorbells: u64) {
         atomic!(self, index, unread, AtomicU64).fetch_add(doorbells, Ordering::SeqCst);
     }
 
     /// Writes the owner's fields, after GP_PUT was read. Only while the channel is claimed.
-    pub fn progress(&self, index: u32, done: u64, seen: u64, extended: u64) {
+    pub(crate) fn progress(&self, index: u32, done: u64, seen: u64, extended: u64) {
         atomic!(self, index, extended, AtomicU64).store(extended, Ordering::SeqCst);
         atomic!(self, index, seen, AtomicU64).store(seen, Ordering::SeqCst);
         atomic!(self, index, unread, AtomicU64).store(0, Ordering::SeqCst);

@@ -9,7 +9,7 @@ use nvcap_common::{CODE, REGS};
 
 /// A store that rings the doorbell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Store {
+pub(crate) struct Store {
     /// Index of the token's register, as in [`nvcap_common::Site::regs`].
     pub register: u32,
     /// Length of the instruction in bytes.
@@ -21,7 +21,7 @@ pub struct Store {
 /// `code` holds the bytes from `ip - CODE`, `regs` the registers after the store, `known` says whether a value is a
 /// token of the process.
 #[cfg(target_arch = "x86_64")]
-pub fn decode(
+pub(crate) fn decode(
     ip: u64,
     code: &[u8; 2 * CODE],
     regs: &[u64; REGS],

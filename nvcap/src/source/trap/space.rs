@@ -9,23 +9,23 @@ use crate::{
 
 /// The doorbell words of an address space, by address, with the GPU that each belongs to where that is known.
 #[derive(Debug, Default)]
-pub struct Doorbells(BTreeMap<u64, Option<u32>>);
+pub(crate) struct Doorbells(BTreeMap<u64, Option<u32>>);
 
 impl Doorbells {
     /// Adds a word. What is known of its GPU stays known.
-    pub fn add(&mut self, address: u64, gpu: Option<u32>) {
+    pub(crate) fn add(&mut self, address: u64, gpu: Option<u32>) {
         let known = self.0.entry(address).or_default();
         *known = gpu.or(*known);
     }
 
     /// The GPU of a word, where that is known.
-    pub fn gpu(&self, address: u64) -> Option<u32> {
+    pub(crate) fn gpu(&self, address: u64) -> Option<u32> {
         self.0.get(&address).copied().flatten()
     }
 
     /// The words that a channel of this GPU may be rung by. With each: whether that is certain; where one of the two
     /// GPUs is not known it may be another's.
-    pub fn of_channel(&self, gpu: Option<u32>) -> impl Iterator<Item = (u64, bool)> + '_ {
+    pub(crate) fn of_channel(&self, gpu: Option<u32>) -> impl Iterator<Item = (u64, bool)> + '_ {
         self.0
             .iter()
             .filter(move |(_, own)| may_be_same(**own, gpu))
@@ -33,7 +33,7 @@ impl Doorbells {
     }
 
     /// The other words of the GPU that a word is known to belong to.
-    pub fn beside(&self, rung: u64) -> Vec<u64> {
+    pub(crate) fn beside(&self, rung: u64) -> Vec<u64> {
         let Some(gpu) = self.gpu(rung) else {
             return Vec::new();
         };
@@ -45,13 +45,13 @@ impl Doorbells {
 }
 
 /// Two GPUs may be the same one: they are, or one is not known.
-pub fn may_be_same(one: Option<u32>, other: Option<u32>) -> bool {
+pub(crate) fn may_be_same(one: Option<u32>, other: Option<u32>) -> bool {
     one.is_none() || other.is_none() || one == other
 }
 
 /// A channel in the BPF programs' table.
 #[derive(Clone, Debug)]
-pub struct ChannelState {
+pub(crate) struct ChannelState {
     /// Its number in the trace; none before it is certain that there is such a channel.
     pub id: Option<ChannelId>,
     /// The driver model's number of it.
@@ -88,18 +88,18 @@ pub struct ChannelState {
 
 impl ChannelState {
     /// The index in the ring of a position.
-    pub fn index(&self, position: u64) -> u32 {
+    pub(crate) fn index(&self, position: u64) -> u32 {
         (position & (u64::from(self.entries) - 1)) as u32
     }
 
     /// The first position from `seen` on that has this index: GP_PUT as a position.
-    pub fn position(&self, put: u32, seen: u64) -> u64 {
+    pub(crate) fn position(&self, put: u32, seen: u64) -> u64 {
         ring::position(put, seen, self.entries)
     }
 }
 
 /// Address of the doorbell in a USERMODE page.
-pub fn doorbell_of(page: CpuVa) -> u64 {
+pub(crate) fn doorbell_of(page: CpuVa) -> u64 {
     page.0 + 0x90
 }
 

@@ -18,7 +18,7 @@ use super::{bpf, shared::Mapped};
 
 /// The way to the hash maps.
 #[derive(Debug)]
-pub struct Tables {
+pub(crate) struct Tables {
     program: OwnedFd,
     request: Mapped,
     stats: Mapped,
@@ -41,7 +41,7 @@ impl Tables {
     ///
     /// # Errors
     /// Those of mmap(2).
-    pub fn new(
+    pub(crate) fn new(
         program: OwnedFd,
         request: BorrowedFd<'_>,
         stats: BorrowedFd<'_>,
@@ -75,7 +75,7 @@ impl Tables {
     }
 
     /// The state of a traced process.
-    pub fn proc(&self, pid: u32) -> Option<Proc> {
+    pub(crate) fn proc(&self, pid: u32) -> Option<Proc> {
         put!(self, id: pid);
         self.run(request::GET_PROC).ok()?;
         let value = self.field(offset_of!(Request, proc), Proc::default());
@@ -87,7 +87,7 @@ impl Tables {
     ///
     /// # Errors
     /// When there is no room.
-    pub fn set_proc(&self, pid: u32, proc: Proc) -> io::Result<()> {
+    pub(crate) fn set_proc(&self, pid: u32, proc: Proc) -> io::Result<()> {
         put!(self, id: pid, proc: proc);
         self.run(request::SET_PROC)
     }
@@ -96,7 +96,7 @@ impl Tables {
     ///
     /// # Errors
     /// When it was not traced.
-    pub fn forget_proc(&self, pid: u32) -> io::Result<()> {
+    pub(crate) fn forget_proc(&self, pid: u32) -> io::Result<()> {
         put!(self, id: pid);
         self.run(request::FORGET_PROC)
     }
@@ -105,7 +105,7 @@ impl Tables {
     ///
     /// # Errors
     /// When there is no room.
-    pub fn set_token(&self, key: TokenKey, value: TokenValue) -> io::Result<()> {
+    pub(crate) fn set_token(&self, key: TokenKey, value: TokenValue) -> io::Result<()> {
         put!(self, token: key, channel: value);
         self.run(request::SET_TOKEN)
     }
@@ -114,7 +114,7 @@ impl Tables {
     ///
     /// # Errors
     /// When it was not known.
-    pub fn forget_token(&self, key: TokenKey) -> io::Result<()> {
+    pub(crate) fn forget_token(&self, key: TokenKey) -> io::Result<()> {
         put!(self, token: key);
         self.run(request::FORGET_TOKEN)
     }
@@ -123,7 +123,7 @@ impl Tables {
     ///
     /// # Errors
     /// When there is no room.
-    pub fn set_site(&self, key: SiteKey, value: SiteValue) -> io::Result<()> {
+    pub(crate) fn set_site(&self, key: SiteKey, value: SiteValue) -> io::Result<()> {
         put!(self, site: key, store: value);
         self.run(request::SET_SITE)
     }
@@ -132,7 +132,7 @@ impl Tables {
     ///
     /// # Errors
     /// When it was not known.
-    pub fn forget_site(&self, key: SiteKey) -> io::Result<()> {
+    pub(crate) fn forget_site(&self, key: SiteKey) -> io::Result<()> {
         put!(self, site: key);
         self.run(request::FORGET_SITE)
     }
@@ -141,13 +141,13 @@ impl Tables {
     ///
     /// # Errors
     /// When there is no room.
-    pub fn set_ranges(&self, key: u32, ranges: Ranges) -> io::Result<()> {
+    pub(crate) fn set_ranges(&self, key: u32, ranges: Ranges) -> io::Result<()> {
         put!(self, id: key, ranges: ranges);
         self.run(request::SET_RANGES)
     }
 
     /// Who made a thread.
-    pub fn birth(&self, tid: u32) -> Option<Birth> {
+    pub(crate) fn birth(&self, tid: u32) -> Option<Birth> {
         put!(self, id: tid);
         self.run(request::GET_BIRTH).ok()?;
         let value = self.field(offset_of!(Request, birth), Birth::default());
@@ -156,7 +156,7 @@ impl Tables {
     }
 
     /// The counters of each processor.
-    pub fn stats(&self) -> impl Iterator<Item = Stats> + '_ {
+    pub(crate) fn stats(&self) -> impl Iterator<Item = Stats> + '_ {
         (0..self.processors).map(|n| {
             // SAFETY: mapped, aligned, plain integers; one that is being counted may be a little old.
             unsafe { self.stats.at::<Stats>(n).read_volatile() }

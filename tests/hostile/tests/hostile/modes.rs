@@ -115,7 +115,7 @@ pub fn tracer(mode: &Mode, way: Way, folder: &Folder, trace: &Path) -> Result<Co
         ])
         .arg(trace);
     if way.finds() {
-        command.env(nvcap::source::memory::devices::BY_NAME, "1");
+        command.env("NVCAP_DEVICES_BY_NAME", "1");
     } else {
         let channels = folder.file("channels.txt");
         std::fs::write(&channels, Bed::describe(mode.entries))?;

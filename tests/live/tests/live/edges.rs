@@ -71,7 +71,7 @@ fn unread(gpu: &Running, folder: &Folder) -> Result<(Child, JoinHandle<String>)>
     let mut nvcap = Command::new(nvcap()?)
         .args(["-vv", "-p", &gpu.pid().to_string(), "--channels"])
         .arg(folder.channels()?)
-        .env(nvcap::source::memory::devices::BY_NAME, "1")
+        .env("NVCAP_DEVICES_BY_NAME", "1")
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()?;
@@ -167,7 +167,7 @@ pub fn output_is_full() -> Result<()> {
         .arg("--")
         .arg(softgpu()?)
         .arg("--submissions=300")
-        .env(nvcap::source::memory::devices::BY_NAME, "1")
+        .env("NVCAP_DEVICES_BY_NAME", "1")
         .env_remove("SUDO_UID")
         .stdout(std::fs::File::options().write(true).open("/dev/full")?)
         .output()?;

@@ -205,7 +205,7 @@ pub fn reader_gone() -> Result<()> {
     let mut nvcap = Command::new(nvcap()?)
         .args(["-vv", "-p", &gpu.pid().to_string(), "--channels"])
         .arg(folder.channels()?)
-        .env(nvcap::source::memory::devices::BY_NAME, "1")
+        .env("NVCAP_DEVICES_BY_NAME", "1")
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()?;

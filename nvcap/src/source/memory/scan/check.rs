@@ -180,7 +180,7 @@ fn parses(memory: &impl Peek, address: u64, len: u32) -> bool {
 }
 
 /// Whether bytes parse as methods: the first of `len` that there are, looked at as far as it takes.
-pub fn is_methods(bytes: &[u8], len: usize) -> bool {
+pub(crate) fn is_methods(bytes: &[u8], len: usize) -> bool {
     let bytes = bytes.get(..PARSED).unwrap_or(bytes);
     let whole = bytes.len() == len;
     let mut stream = Stream::default();

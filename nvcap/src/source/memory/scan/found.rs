@@ -3,7 +3,7 @@
 use crate::record::{At, Channel, ChannelId, CpuVa, Origin};
 
 /// GP_GET in USERD; GP_PUT follows.
-pub const GP_GET: u64 = 0x88;
+pub(crate) const GP_GET: u64 = 0x88;
 
 /// A ring that was found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -117,7 +117,7 @@ pub enum Effort {
 
 /// What a search gave.
 #[derive(Clone, Debug, Default)]
-pub struct Search {
+pub(crate) struct Search {
     /// The rings, by address of USERD.
     pub found: Vec<Found>,
     /// What was left out or could not be resolved, in words.

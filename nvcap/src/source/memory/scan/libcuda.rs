@@ -9,11 +9,11 @@ use crate::procfs::mem::Peek;
 use crate::source::memory::{maps::Area, places::Places};
 
 /// Size of a slot.
-pub const SLOT: u64 = 0x3000;
+pub(crate) const SLOT: u64 = 0x3000;
 /// USERD in a slot.
-pub const USERD: u64 = 0x2000;
+pub(crate) const USERD: u64 = 0x2000;
 /// Ring entries of a slot.
-pub const ENTRIES: u32 = 1024;
+pub(crate) const ENTRIES: u32 = 1024;
 /// Unused slots kept behind the last used one.
 const UNUSED: usize = 24;
 

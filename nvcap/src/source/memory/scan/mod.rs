@@ -19,19 +19,20 @@ use super::maps::Area;
 use crate::procfs::mem::{Memory, Peek};
 use crate::record::Device;
 
-pub use super::places::Places;
+pub(crate) use super::places::Places;
 pub(super) use check::get_put;
-pub use check::is_methods;
-pub use found::{Effort, Found, GP_GET, Place, Proof, Search, Size, Target};
-pub use libcuda::{ENTRIES, SLOT, USERD};
+pub(crate) use check::is_methods;
+pub use found::Effort;
+pub(crate) use found::{Found, GP_GET, Place, Proof, Search, Size, Target};
+pub(crate) use libcuda::{ENTRIES, SLOT, USERD};
 
 /// Looks for rings in all GPU memory mappings of a process.
-pub fn rings(memory: &Memory, areas: &[Area]) -> Vec<Found> {
+pub(crate) fn rings(memory: &Memory, areas: &[Area]) -> Vec<Found> {
     search(memory, areas, Effort::Usual).found
 }
 
 /// As [`rings`], on any memory, with as much effort as is asked for, and with what was left out.
-pub fn search(memory: &impl Peek, areas: &[Area], effort: Effort) -> Search {
+pub(crate) fn search(memory: &impl Peek, areas: &[Area], effort: Effort) -> Search {
     let mut search = Search::default();
     let places = Places::new(areas);
     let mut left = Vec::new();

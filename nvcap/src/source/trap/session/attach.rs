@@ -47,7 +47,7 @@ impl Session {
     ///
     /// # Errors
     /// When its doorbells, where the user named them, cannot be watched.
-    pub fn expect_exec(&mut self, pid: u32) -> Result<()> {
+    pub(crate) fn expect_exec(&mut self, pid: u32) -> Result<()> {
         let space = self.capture.bpf.new_space()?;
         self.capture.spaces.join(pid, space);
         let flags = self.flags() | proc_flag::KEEP;
@@ -81,7 +81,7 @@ impl Session {
     ///
     /// # Errors
     /// When it is gone, not ours, or has no free debug register.
-    pub fn attach(&mut self, pid: u32) -> Result<()> {
+    pub(crate) fn attach(&mut self, pid: u32) -> Result<()> {
         let memory = Memory::open(pid).map_err(|e| cannot_attach(pid, &e))?;
         let name = comm_of(pid, pid).unwrap_or_default();
         let space = self.capture.bpf.new_space()?;

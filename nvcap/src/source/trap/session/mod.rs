@@ -53,7 +53,7 @@ use crate::{driver, procfs, record::Record};
 
 /// How to trace.
 #[derive(Clone, Debug)]
-pub struct TrapOptions {
+pub(crate) struct TrapOptions {
     /// The way to learn mappings and ioctls; `None` tries all.
     pub discover: Option<Way>,
     /// Children are traced too.
@@ -76,7 +76,7 @@ pub struct TrapOptions {
 }
 
 /// A live trace. Each of its parts says in its first lines what it keeps and what always holds of it.
-pub struct Session {
+pub(crate) struct Session {
     /// The way of submissions, with what it needs of channels and address spaces.
     capture: Capture,
     breakpoints: Breakpoints,
@@ -93,7 +93,7 @@ pub struct Session {
 
 /// What the trace did, at its end.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Totals {
+pub(crate) struct Totals {
     /// Counters of the BPF programs.
     pub stats: c::Stats,
     /// Breakpoint hits that the kernel counted.
@@ -105,7 +105,7 @@ impl Session {
     ///
     /// # Errors
     /// When the kernel refuses, with the remedy.
-    pub fn new(mut options: TrapOptions) -> Result<Self> {
+    pub(crate) fn new(mut options: TrapOptions) -> Result<Self> {
         let (mut bpf, shared) = Loaded::new(LoadOptions {
             buffer: options.buffer,
             no_bpf_loop: options.no_bpf_loop,
@@ -143,12 +143,12 @@ impl Session {
     }
 
     /// The discovery way in use, and why those before it were refused.
-    pub fn way(&self) -> (Option<Way>, &[(Way, Error)]) {
+    pub(crate) fn way(&self) -> (Option<Way>, &[(Way, Error)]) {
         (self.way, &self.refused)
     }
 
     /// Which doorbell program runs.
-    pub fn doorbell_program(&self) -> &'static str {
+    pub(crate) fn doorbell_program(&self) -> &'static str {
         self.capture.bpf.doorbell_name
     }
 
@@ -156,7 +156,7 @@ impl Session {
     ///
     /// # Errors
     /// When the machine's state can no longer be kept up (map updates refused).
-    pub fn step(&mut self, wait: Duration, to: &mut Vec<Record>) -> Result<()> {
+    pub(crate) fn step(&mut self, wait: Duration, to: &mut Vec<Record>) -> Result<()> {
         let got = self.drain()?;
         if got == 0 {
             let mut poll = libc::pollfd {
@@ -185,12 +185,12 @@ impl Session {
     }
 
     /// True while a traced process lives.
-    pub fn is_alive(&self) -> bool {
+    pub(crate) fn is_alive(&self) -> bool {
         !self.capture.spaces.processes().is_empty()
     }
 
     /// Ends the trace: disarms, takes what is left, and looks at every ring for the last time.
-    pub fn finish(&mut self, to: &mut Vec<Record>) -> Totals {
+    pub(crate) fn finish(&mut self, to: &mut Vec<Record>) -> Totals {
         let hits = self.breakpoints.finish();
         let _ = self.drain();
         let capture = &mut self.capture;
