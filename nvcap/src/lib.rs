@@ -37,4 +37,5 @@ pub mod pipeline;
 pub mod procfs;
 pub mod record;
 pub mod source;
+mod tables;
 pub mod wire;
