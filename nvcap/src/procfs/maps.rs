@@ -32,9 +32,11 @@ impl<'a> Line<'a> {
         let mut words = line.splitn(6, ' ');
         let (start, end) = words.next()?.split_once('-')?;
         let hex = |number: &str| u64::from_str_radix(number, 16).ok();
+        let (start, end) = (hex(start)?, hex(end)?);
+        (start <= end).then_some(())?;
         Some(Self {
-            start: hex(start)?,
-            end: hex(end)?,
+            start,
+            end,
             flags: words.next()?.as_bytes(),
             offset: hex(words.next()?)?,
             device: words.next()?,
@@ -123,6 +125,7 @@ mod tests {
         assert_eq!(line.path, "/dev/a b");
         assert_eq!(Line::parse("0-0 rw-p 00000000 00:00 0").unwrap().path, "");
         assert_eq!(Line::parse("nonsense"), None);
+        assert_eq!(Line::parse("2-1 rw-p 00000000 00:00 0"), None);
     }
 
     #[test]

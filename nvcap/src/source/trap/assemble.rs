@@ -45,7 +45,10 @@ pub enum Raw<'a> {
     Module(c::Header),
 }
 
-/// Reads a record; `None` for one that this program does not know or that is too short.
+/// No ring comes this far, so a record of a position beyond is none. To one below, entries can be added without an overflow.
+const MOST_POSITION: u64 = 1 << 62;
+
+/// Reads a record; `None` for one that this program does not know, that is too short, or whose positions no ring has.
 pub fn parse(bytes: &[u8]) -> Option<Raw<'_>> {
     /// The fixed part and what follows it.
     fn split<T: Copy>(bytes: &[u8]) -> Option<(T, &[u8])> {
@@ -64,12 +67,18 @@ pub fn parse(bytes: &[u8]) -> Option<Raw<'_>> {
         split(bytes).map(|(h, _)| h)
     }
     match header(bytes)?.kind {
-        kind::SUBMIT => split(bytes).map(|(r, _)| Raw::Submit(r)),
+        kind::SUBMIT => {
+            let (r, _) = split::<c::Submit>(bytes)?;
+            (r.position.max(r.target) <= MOST_POSITION).then_some(Raw::Submit(r))
+        }
         kind::DATA => with_payload!(Data),
         kind::SITE => split(bytes).map(|(r, _)| Raw::Site(r)),
         kind::WINDOWS => split(bytes).map(|(r, _)| Raw::Windows(Box::new(r))),
         kind::SCAN => split(bytes).map(|(r, _)| Raw::Scan(r)),
-        kind::GAP => split(bytes).map(|(r, _)| Raw::Gap(r)),
+        kind::GAP => {
+            let (r, _) = split::<c::Gap>(bytes)?;
+            (r.position.max(r.count) <= MOST_POSITION).then_some(Raw::Gap(r))
+        }
         kind::IOCTL_ENTER => with_payload!(IoctlEnter),
         kind::IOCTL_EXIT => with_payload!(IoctlExit),
         kind::NESTED => with_payload!(Nested),
@@ -445,6 +454,18 @@ mod tests {
         assert_eq!(g.head.extended, 5 << 40);
         g.skip(9);
         assert_eq!((g.head.position, g.segments.len()), (8, 0));
+    }
+
+    #[test]
+    fn a_position_that_no_ring_has_is_of_no_record() {
+        let bytes = |s: &c::Submit| {
+            // SAFETY: a Submit has no padding that is not named.
+            unsafe { std::slice::from_raw_parts((&raw const *s).cast::<u8>(), size_of_val(s)) }
+                .to_vec()
+        };
+        assert!(parse(&bytes(&submit(5, 8, 1, &[4]))).is_some());
+        assert!(parse(&bytes(&submit(u64::MAX, 8, 1, &[4]))).is_none());
+        assert!(parse(&bytes(&submit(5, u64::MAX, 1, &[4]))).is_none());
     }
 
     #[test]
