@@ -12,22 +12,27 @@ const MAGIC: &[u8] = b"NVTABLE1";
 #[derive(Debug)]
 pub(crate) struct File {
     bytes: &'static [u8],
-    texts: &'static [u8],
+    /// With the length of each before it, which is no more than 127 and so a character itself.
+    texts: &'static str,
 }
 
 impl File {
     /// The file with these bytes.
     pub(crate) const fn new(bytes: &'static [u8]) -> Self {
         assert!(same(part(bytes, 0, MAGIC.len()), MAGIC), "not of tables");
-        let texts = rows_of(bytes, b"texts", b"1");
-        Self { bytes, texts }
+        match std::str::from_utf8(rows_of(bytes, b"texts", b"1")) {
+            Ok(texts) => Self { bytes, texts },
+            Err(_) => panic!("texts that are none"),
+        }
     }
 
     /// The text that begins at a byte of the texts: its length, then itself.
+    #[inline]
     fn text(&self, at: u32) -> &'static str {
-        let rest = self.texts.get(at as usize..).unwrap_or_default();
-        let text = rest.split_first().and_then(|(n, t)| t.get(..(*n).into()));
-        text.and_then(|t| std::str::from_utf8(t).ok()).unwrap_or("")
+        let at = at as usize;
+        let len = self.texts.as_bytes().get(at).copied();
+        let end = at + 1 + usize::from(len.unwrap_or(0));
+        self.texts.get(at + 1..end).unwrap_or("")
     }
 }
 
@@ -92,12 +97,14 @@ pub(crate) struct Cells {
 }
 
 impl Cells {
+    #[inline]
     fn number<const N: usize>(self, at: usize) -> [u8; N] {
         let number = self.bytes.get(at..).and_then(|b| b.first_chunk());
         number.copied().unwrap_or([0; N])
     }
 
     /// The cell that begins at a byte of the row.
+    #[inline]
     pub(crate) fn cell<C: Column>(self, at: usize) -> C::Value {
         C::read(self, at)
     }
@@ -118,6 +125,7 @@ macro_rules! column {
         impl Column for $kind {
             const CODE: u8 = $code;
             type Value = $value;
+            #[inline]
             fn read(row: Cells, at: usize) -> $value {
                 let read: fn(Cells, usize) -> $value = $read;
                 read(row, at)
@@ -207,6 +215,7 @@ impl<R: Row> Table<R> {
     }
 
     /// Row `index`, of zeros where there is none.
+    #[inline]
     pub(crate) fn row(&self, index: usize) -> R {
         let at = index.saturating_mul(R::WIDTH);
         let bytes = self.bytes.get(at..at.saturating_add(R::WIDTH));
@@ -281,6 +290,7 @@ pub(crate) use row;
 macro_rules! cells {
     ([$($before:ty,)*]) => {};
     ([$($before:ty,)*] $column:ident: $kind:ty, $($rest:tt)*) => {
+        #[inline]
         fn $column(self) -> <$kind as $crate::tables::Column>::Value {
             const AT: usize =
                 $crate::tables::width_of(&[$(<$before as $crate::tables::Column>::CODE),*]);

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Result, ensure};
 
 const MAGIC: &[u8] = b"NVTABLE1";
 
@@ -79,9 +79,8 @@ impl File {
             Some(at) => *at,
             None => {
                 let at = u32::try_from(self.texts.len())?;
-                let len = u8::try_from(text.len());
-                self.texts
-                    .push(len.with_context(|| format!("over 255 bytes: {text}"))?);
+                ensure!(text.len() < 128, "over 127 bytes: {text}");
+                self.texts.push(text.len() as u8);
                 self.texts.extend_from_slice(text.as_bytes());
                 self.seen.insert(text.to_owned(), at);
                 at
