@@ -1,10 +1,12 @@
-//! What crosses between the BPF programs and the user program: records, shared state, limits.
+//! What crosses between the BPF programs and the user program: records, shared state, limits; and the words of ring
+//! [`entry`]s, which both take apart.
 //!
 //! Everything is `repr(C)`, without padding that is not named, and valid for any bit pattern, so that the user
 //! program may read it from ring-buffer bytes. The BPF programs write it; the user program reads it. Channel and
 //! site state is written by both: who may write what is said at each field.
 #![no_std]
 
+pub mod entry;
 mod record;
 mod shared;
 

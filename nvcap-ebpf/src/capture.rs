@@ -7,7 +7,7 @@
 
 use nvcap_common::{
     AGREED, BATCH, CHUNK, CLASSES, Data, Gap, Header, NEVER, NO_OWN, NO_TOKEN, RANGES, Scan,
-    SharedChannel, Submit, TokenKey, flag, kind,
+    SharedChannel, Submit, TokenKey, entry as raw, flag, kind,
 };
 
 use crate::{
@@ -334,11 +334,11 @@ fn nth(w: &Walk, index: u32) -> u64 {
     w.batch[((w.first + index) & (BATCH as u32 - 1)) as usize]
 }
 
-/// A control entry; opcode 4 sets address bits 56:40 (Hopper and later).
+/// A control entry, which may set the extended base.
 #[inline(always)]
 fn control(c: &mut SharedChannel, e: u64) {
-    if (e >> 32) & 0xff == 4 {
-        c.extended = ((e >> 8) & 0x1_ffff) << 40;
+    if raw::opcode(e) == raw::SET_EXTENDED_BASE {
+        c.extended = raw::extended_base(e as u32);
     }
 }
 
@@ -361,13 +361,13 @@ fn entry(w: &mut Walk) {
         return;
     }
     let e = nth(w, w.index);
-    let words = (e >> 42) as u32 & 0x1f_ffff;
+    let words = raw::dwords(e);
     if words == 0 {
         control(c, e);
         w.index += 1;
         return;
     }
-    w.address = c.extended | (e & 0xff_ffff_fffc);
+    w.address = c.extended | (e & raw::ADDRESS);
     w.left = words * 4;
     w.offset = 0;
     w.paged = 0;
@@ -526,7 +526,7 @@ fn settle(w: &Walk, c: &mut SharedChannel) {
     let mut index = w.index;
     for _ in 0..BATCH {
         let e = nth(w, index);
-        if index >= w.count || (e >> 42) & 0x1f_ffff != 0 {
+        if index >= w.count || raw::dwords(e) != 0 {
             break;
         }
         control(c, e);

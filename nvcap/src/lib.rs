@@ -75,6 +75,7 @@ pub mod hang;
 pub mod ledger;
 pub mod record;
 pub mod source;
+mod tables;
 pub mod wire;
 
 #[cfg(feature = "output")]
@@ -98,15 +99,20 @@ mod procfs;
 #[doc(hidden)]
 pub use cli::main;
 
-/// What nvcap's own integration tests call of the rooms that are private. No part of the interface: it changes without notice.
+/// What nvcap's own integration tests and fuzz targets call of the rooms that are private. No part of the interface: it changes without notice.
 #[cfg(feature = "trap")]
 #[doc(hidden)]
 pub mod internals {
     pub use crate::dump::{DumpOptions, look};
     pub use crate::enrich::images::{Found, Part, search_in};
-    pub use crate::procfs::mem::Peek;
+    pub use crate::procfs::{
+        maps::{Line, lines},
+        mem::Peek,
+    };
     pub use crate::source::channels_file::ChannelsFile;
     pub use crate::source::memory::{captured::SnapshotOptions, scan::Effort, snapshot::take};
     pub use crate::source::observe::session::{ObserveOptions, Session};
     pub use crate::source::run::Source;
+    pub use crate::source::trap::assemble::{Assembler, Gathered, Raw, parse};
+    pub use crate::source::trap::btf::{Btf, Function};
 }

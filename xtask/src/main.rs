@@ -6,7 +6,6 @@ mod build;
 mod bundle;
 mod ci;
 mod facts;
-mod facts_rm;
 mod install;
 mod licences;
 #[cfg(test)]
@@ -152,10 +151,7 @@ fn dispatch() -> anyhow::Result<ExitCode> {
         Command::Test { no_live, no_vm } => test::run(test::Options { no_live, no_vm })?,
         Command::Vm(args) => vm::run(args)?,
         Command::GpuBundle { dir } => bundle::run(&dir)?,
-        Command::Facts { check } => {
-            facts::run(check)?;
-            facts_rm::run(check)?;
-        }
+        Command::Facts { check } => facts::run(check)?,
         Command::Api { check } => api::run(check)?,
         Command::Bench { what } => bench::run(&what)?,
         Command::CiHelpers { part } => ci::run(&part)?,

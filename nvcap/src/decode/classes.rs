@@ -18,41 +18,30 @@
 
 use std::{fmt, sync::OnceLock};
 
-use super::table::{Names, Packed, Row, Rows};
+use super::named_values::{Names, Value};
+use crate::tables::{File, Run, Table, Text, tables};
 
-static PACKED: Packed = Packed::new(include_bytes!("../../facts/classes.bin"));
-const WIDTHS: [usize; 7] = [28, 2, 24, 12, 8, 8, 1];
+static FILE: File = File::new(include_bytes!("../../facts/classes.bin"));
+
+tables! { FILE;
+    /// By number. The parent is 0 where there is none.
+    CLASSES = "classes": ClassRow {
+        number: u32, name: Text, family: u8, relation: u8, confidence: u8, parent: u32,
+        methods: Run<IdRow>, constants: Run<Value>,
+    }
+    /// Rows of methods.
+    IDS = "method ids": IdRow { method: u16 }
+    METHODS = "methods": MethodRow {
+        name: Text, address: u16, count: [u16; 2], stride: [u16; 2], flags: u8, fields: Run<FieldRow>,
+    }
+    FIELDS = "fields": FieldRow { name: Text, high: u8, low: u8, values: Run<Value> }
+}
+static VALUES: Table<Value> = Table::of(&FILE);
+
 /// Method addresses are 12 bits of dwords.
 const SLOTS: usize = 0x1000;
 /// More classes than the tables hold (checked by a test).
 const MAX_CLASSES: usize = 192;
-
-#[derive(Clone, Copy)]
-struct Tables {
-    classes: Rows,
-    ids: Rows,
-    methods: Rows,
-    fields: Rows,
-    enums: Rows,
-    constants: Rows,
-    strings: Rows,
-}
-
-fn tables() -> &'static Tables {
-    static TABLES: OnceLock<Tables> = OnceLock::new();
-    TABLES.get_or_init(|| {
-        let s = |i| PACKED.section(i, &WIDTHS);
-        Tables {
-            classes: s(0),
-            ids: s(1),
-            methods: s(2),
-            fields: s(3),
-            enums: s(4),
-            constants: s(5),
-            strings: s(6),
-        }
-    })
-}
 
 /// What kind of engine or unit a class drives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -152,32 +141,19 @@ pub const FALCON_COMMON: u32 = 0xffff_0000;
 #[derive(Clone, Copy)]
 pub struct Class {
     index: usize,
-    row: Row,
+    row: ClassRow,
 }
 
 /// The class with this number, if the tables have it.
 pub fn class(number: u32) -> Option<Class> {
-    let rows = tables().classes;
-    let (mut low, mut high) = (0, rows.len());
-    while low < high {
-        let middle = low + (high - low) / 2;
-        let row = rows.row(middle);
-        match row.u32(0).cmp(&number) {
-            std::cmp::Ordering::Equal => return Some(Class { index: middle, row }),
-            std::cmp::Ordering::Less => low = middle + 1,
-            std::cmp::Ordering::Greater => high = middle,
-        }
-    }
-    None
+    let (index, row) = CLASSES.from(number, ClassRow::number).next()?;
+    (row.number() == number).then_some(Class { index, row })
 }
 
 /// Every class of the tables, by number.
 pub fn all() -> impl Iterator<Item = Class> {
-    let rows = tables().classes;
-    (0..rows.len()).map(move |index| Class {
-        index,
-        row: rows.row(index),
-    })
+    let rows = CLASSES.all().enumerate();
+    rows.map(|(index, row)| Class { index, row })
 }
 
 /// The method at a byte address of a class, through inheritance.
@@ -193,17 +169,17 @@ pub fn family(class_number: u32) -> Family {
 impl Class {
     /// The class number.
     pub fn number(self) -> u32 {
-        self.row.u32(0)
+        self.row.number()
     }
 
     /// The name of the public headers.
     pub fn name(self) -> &'static str {
-        tables().strings.string(self.row.u32(4))
+        self.row.name()
     }
 
     /// What it drives.
     pub fn family(self) -> Family {
-        Family::from_number(self.row.u8(8))
+        Family::from_number(self.row.family())
     }
 
     /// What it falls back on.
@@ -211,34 +187,31 @@ impl Class {
         let relation = ["stub", "partial", "near identical", "identical"];
         let confidence = ["low", "medium", "high"];
         Some(Parent {
-            class: match self.row.u32(12) {
+            class: match self.row.parent() {
                 0 => return None,
                 parent => parent,
             },
-            relation: relation.get(usize::from(self.row.u8(9)).checked_sub(1)?)?,
-            confidence: confidence.get(usize::from(self.row.u8(10)).checked_sub(1)?)?,
+            relation: relation.get(usize::from(self.row.relation()).checked_sub(1)?)?,
+            confidence: confidence.get(usize::from(self.row.confidence()).checked_sub(1)?)?,
         })
     }
 
     /// The methods of its own table, by address; arrays once.
     pub fn methods(self) -> impl Iterator<Item = Method> {
-        let t = tables();
-        let first = self.row.u32(16) as usize;
-        let number = self.number();
-        (0..usize::from(self.row.u16(20))).map(move |i| {
-            let row = t.methods.row(usize::from(t.ids.row(first + i).u16(0)));
+        let class = self.number();
+        IDS.run(self.row.methods()).map(move |id| {
+            let row = METHODS.row(id.method().into());
             Method {
-                class: number,
+                class,
                 row,
-                address: row.u16(4),
+                address: row.address(),
             }
         })
     }
 
     /// Constants that are no methods (error codes of video classes).
     pub fn constants(self) -> Names {
-        let t = tables();
-        Names::new(t.constants, t.strings, self.row.u32(24), self.row.u16(22))
+        Names::new(&VALUES, self.row.constants())
     }
 
     /// The method that a write to this byte address reaches: of this class, else of its parents.
@@ -249,7 +222,7 @@ impl Class {
         for _ in 0..8 {
             let id = class.map().get(slot).copied().unwrap_or(0);
             if let Some(id) = id.checked_sub(1) {
-                let row = tables().methods.row(usize::from(id));
+                let row = METHODS.row(id.into());
                 return Some(Method {
                     class: class.number(),
                     row,
@@ -271,12 +244,8 @@ impl Class {
     }
 
     fn spread(self) -> Box<[u16]> {
-        let t = tables();
         let mut map = vec![0u16; SLOTS].into_boxed_slice();
-        let first = self.row.u32(16) as usize;
-        let ids: Vec<u16> = (0..usize::from(self.row.u16(20)))
-            .map(|i| t.ids.row(first + i).u16(0))
-            .collect();
+        let ids: Vec<u16> = IDS.run(self.row.methods()).map(IdRow::method).collect();
         let mut put = |address: u32, id: u16| {
             if let Some(slot @ 0) = map.get_mut((address >> 2) as usize) {
                 *slot = id + 1;
@@ -285,13 +254,13 @@ impl Class {
         // A method's own address wins over an element of an array that happens to reach it; of two arrays the one
         // whose count is certain wins over one whose count is only an upper bound.
         for &id in &ids {
-            put(u32::from(t.methods.row(usize::from(id)).u16(4)), id);
+            put(METHODS.row(id.into()).address().into(), id);
         }
         for bound in [false, true] {
             for &id in &ids {
                 let method = Method {
                     class: 0,
-                    row: t.methods.row(usize::from(id)),
+                    row: METHODS.row(id.into()),
                     address: 0,
                 };
                 let Some(a) = method.array().filter(|a| a.bound == bound) else {
@@ -331,7 +300,7 @@ pub struct Array {
 #[derive(Clone, Copy)]
 pub struct Method {
     class: u32,
-    row: Row,
+    row: MethodRow,
     address: u16,
 }
 
@@ -343,12 +312,12 @@ impl Method {
 
     /// The name of the public header, without the class and without an index.
     pub fn name(self) -> &'static str {
-        tables().strings.string(self.row.u32(0))
+        self.row.name()
     }
 
     /// Byte address of element 0.
     pub fn base(self) -> u16 {
-        self.row.u16(4)
+        self.row.address()
     }
 
     /// Byte address looked up.
@@ -358,10 +327,10 @@ impl Method {
 
     /// The array it is an element of.
     pub fn array(self) -> Option<Array> {
-        let flags = self.row.u8(15);
+        let flags = self.row.flags();
         (flags & 1 != 0).then(|| Array {
-            count: [self.row.u16(6), self.row.u16(8)],
-            stride: [self.row.u16(10), self.row.u16(12)],
+            count: self.row.count(),
+            stride: self.row.stride(),
             bound: flags & 2 != 0,
         })
     }
@@ -380,11 +349,7 @@ impl Method {
     /// The fields of the data word, by bit. Fields of one method may overlap (MEM_OP_*): which of them applies then
     /// depends on another field.
     pub fn fields(self) -> impl Iterator<Item = Field> {
-        let t = tables();
-        let first = self.row.u32(16) as usize;
-        (0..usize::from(self.row.u8(14))).map(move |i| Field {
-            row: t.fields.row(first + i),
-        })
+        FIELDS.run(self.row.fields()).map(|row| Field { row })
     }
 
     /// The field with this name.
@@ -413,23 +378,23 @@ impl fmt::Debug for Method {
 /// A field of a method's data word.
 #[derive(Clone, Copy)]
 pub struct Field {
-    row: Row,
+    row: FieldRow,
 }
 
 impl Field {
     /// The name of the public header, without class and method.
     pub fn name(self) -> &'static str {
-        tables().strings.string(self.row.u32(0))
+        self.row.name()
     }
 
     /// Highest bit.
     pub fn high(self) -> u8 {
-        self.row.u8(4)
+        self.row.high()
     }
 
     /// Lowest bit.
     pub fn low(self) -> u8 {
-        self.row.u8(5)
+        self.row.low()
     }
 
     /// The field's value in a data word.
@@ -448,8 +413,7 @@ impl Field {
 
     /// The named values.
     pub fn names(self) -> Names {
-        let t = tables();
-        Names::new(t.enums, t.strings, self.row.u32(8), self.row.u16(6))
+        Names::new(&VALUES, self.row.values())
     }
 }
 

@@ -4,48 +4,38 @@
 //! from `nvcap/facts/qmd.bin`. [`super::view::View`] is the launch in units one can
 //! read, whatever the layout.
 
-use std::{fmt, sync::OnceLock};
+use std::fmt;
 
-use super::table::{Names, Packed, Row, Rows};
+use super::named_values::{Names, Value};
+use crate::tables::{File, Run, Table, Text, tables};
 
-static PACKED: Packed = Packed::new(include_bytes!("../../facts/qmd.bin"));
-const WIDTHS: [usize; 5] = [12, 32, 8, 2, 1];
+static FILE: File = File::new(include_bytes!("../../facts/qmd.bin"));
+
+tables! { FILE;
+    /// By version.
+    LAYOUTS = "layouts": LayoutRow { major: u8, minor: u8, bytes: u16, fields: Run<FieldRow> }
+    /// Strides are in bits.
+    FIELDS = "fields": FieldRow {
+        name: Text, high: u16, low: u16, count: [u16; 2], stride: [u16; 2], flags: u8,
+        values: Run<Value>, classes: Run<ClassRow>,
+    }
+    /// Classes that list a field.
+    CLASSES = "classes": ClassRow { number: u16 }
+}
+static VALUES: Table<Value> = Table::of(&FILE);
 
 /// Bytes of the largest QMD.
 pub const MAX_BYTES: usize = 384;
 
-struct Tables {
-    versions: Rows,
-    fields: Rows,
-    enums: Rows,
-    classes: Rows,
-    strings: Rows,
-}
-
-fn tables() -> &'static Tables {
-    static TABLES: OnceLock<Tables> = OnceLock::new();
-    TABLES.get_or_init(|| {
-        let s = |i| PACKED.section(i, &WIDTHS);
-        Tables {
-            versions: s(0),
-            fields: s(1),
-            enums: s(2),
-            classes: s(3),
-            strings: s(4),
-        }
-    })
-}
-
 /// A QMD layout.
 #[derive(Clone, Copy)]
 pub struct Layout {
-    row: Row,
+    row: LayoutRow,
 }
 
 /// Every layout, by version.
 pub fn all() -> impl Iterator<Item = Layout> {
-    let rows = tables().versions;
-    (0..rows.len()).map(move |i| Layout { row: rows.row(i) })
+    LAYOUTS.all().map(|row| Layout { row })
 }
 
 /// The layout of a version, major and minor.
@@ -56,20 +46,17 @@ pub fn layout(version: (u8, u8)) -> Option<Layout> {
 impl Layout {
     /// Major and minor version.
     pub fn version(self) -> (u8, u8) {
-        (self.row.u8(0), self.row.u8(1))
+        (self.row.major(), self.row.minor())
     }
 
     /// Size in bytes.
     pub fn bytes(self) -> usize {
-        usize::from(self.row.u16(2))
+        self.row.bytes().into()
     }
 
     /// Its fields, by bit; arrays once.
     pub fn fields(self) -> impl Iterator<Item = Field> {
-        let first = self.row.u32(4) as usize;
-        (0..self.row.u32(8) as usize).map(move |i| Field {
-            row: tables().fields.row(first + i),
-        })
+        FIELDS.run(self.row.fields()).map(|row| Field { row })
     }
 
     /// The field with this name, as `class` lists it where classes differ.
@@ -91,56 +78,54 @@ impl fmt::Debug for Layout {
 /// A field of a layout.
 #[derive(Clone, Copy)]
 pub struct Field {
-    row: Row,
+    row: FieldRow,
 }
 
 impl Field {
     /// The name of the public header.
     pub fn name(self) -> &'static str {
-        tables().strings.string(self.row.u32(0))
+        self.row.name()
     }
 
     /// Highest bit of element 0, counted from the QMD's start.
     pub fn high(self) -> u16 {
-        self.row.u16(4)
+        self.row.high()
     }
 
     /// Lowest bit of element 0.
     pub fn low(self) -> u16 {
-        self.row.u16(6)
+        self.row.low()
     }
 
     /// Elements of each index (1, 1 for a single field). An upper bound where [`Field::bound`].
     pub fn count(self) -> [u16; 2] {
-        [self.row.u16(8), self.row.u16(10)]
+        self.row.count()
     }
 
     /// Bits between elements of each index.
     pub fn stride(self) -> [u16; 2] {
-        [self.row.u16(12), self.row.u16(14)]
+        self.row.stride()
     }
 
     /// It is an array.
     pub fn is_array(self) -> bool {
-        self.row.u8(18) & 1 != 0
+        self.row.flags() & 1 != 0
     }
 
     /// The array's count is only an upper bound.
     pub fn bound(self) -> bool {
-        self.row.u8(18) & 2 != 0
+        self.row.flags() & 2 != 0
     }
 
     /// The named values.
     pub fn names(self) -> Names {
-        let t = tables();
-        Names::new(t.enums, t.strings, self.row.u32(20), self.row.u16(16))
+        Names::new(&VALUES, self.row.values())
     }
 
     /// The compute classes whose header lists it.
     pub fn classes(self) -> impl Iterator<Item = u32> {
-        let first = self.row.u32(24) as usize;
-        let count = usize::from(self.row.u16(28));
-        (0..count).map(move |i| u32::from(tables().classes.row(first + i).u16(0)))
+        let classes = CLASSES.run(self.row.classes());
+        classes.map(|class| class.number().into())
     }
 
     /// Lowest bit and width of element `(i, j)`.

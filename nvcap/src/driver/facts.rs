@@ -1,147 +1,39 @@
 //! The RM tables: names, structure layouts and chip classes, read in place from `nvcap/facts/rm.bin`.
 //!
-//! The file is made by `cargo xtask facts` from the tables of facts/rm; docs/driver-model.md describes
-//! its form. Nothing here allocates or fails: a malformed table gives empty answers, and a test proves that the
-//! committed one is whole.
+//! The file is made by `cargo xtask facts` from the tables of facts/rm. Nothing here allocates or fails.
 
 use super::version::Version;
-use crate::wire::words;
+use crate::tables::{File, Row, Run, Table, Text, tables};
 
-static BLOB: &[u8] = include_bytes!("../../facts/rm.bin");
+static FILE: File = File::new(include_bytes!("../../facts/rm.bin"));
 
-const HEAD: usize = 8;
-
-/// The sections of the file, in its order.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Section {
-    Strings,
-    Tags,
-    Controls,
-    Classes,
-    Allocations,
-    Escapes,
-    Uvm,
-    Status,
-    Layouts,
-    Fields,
-    Chips,
+// Each is in the order of its first column. `first` and `last` are rows of the releases.
+tables! { FILE;
+    RELEASES = "releases": ReleaseRow { major: u16, minor: u16, patch: u16 }
+    CONTROLS = "controls": ControlRow { number: u32, name: Text, structure: Text, first: u8, last: u8 }
+    /// Of several names of a class, that of RM's own resource list is the first.
+    CLASSES = "classes": ClassRow { number: u32, name: Text }
+    ALLOCATIONS = "allocations": AllocationRow { class: u32, structure: Text, first: u8, last: u8 }
+    ESCAPES = "escapes": EscapeRow { number: u32, name: Text, structure: Text, first: u8, last: u8 }
+    UVM = "uvm": UvmRow { number: u32, name: Text, structure: Text, first: u8, last: u8 }
+    STATUS = "status": StatusRow { code: u32, name: Text }
+    LAYOUTS = "layouts": LayoutRow { name: Text, size: u32, fields: Run<FieldRow>, first: u8, last: u8 }
+    FIELDS = "fields": FieldRow { offset: u32, size: u32, name: Text, kind: Text }
+    CHIPS = "chips": ChipRow { name: Text, class: u32, engines: Text }
 }
 
-#[cfg(test)]
-const ALL: [Section; 11] = [
-    Section::Strings,
-    Section::Tags,
-    Section::Controls,
-    Section::Classes,
-    Section::Allocations,
-    Section::Escapes,
-    Section::Uvm,
-    Section::Status,
-    Section::Layouts,
-    Section::Fields,
-    Section::Chips,
-];
-
-impl Section {
-    const fn row_size(self) -> usize {
-        match self {
-            Self::Strings => 1,
-            Self::Tags => 6,
-            Self::Controls => 20,
-            Self::Classes | Self::Status | Self::Chips => 12,
-            Self::Allocations | Self::Escapes | Self::Uvm | Self::Layouts | Self::Fields => 16,
-        }
-    }
-
-    fn head(self) -> (usize, usize) {
-        let at = HEAD + self as usize * 8;
-        (u32_at(at) as usize, u32_at(at + 4) as usize)
-    }
-
-    fn len(self) -> usize {
-        self.head().1
-    }
-
-    fn row(self, index: usize) -> Row {
-        Row {
-            at: self.head().0 + index * self.row_size(),
-        }
-    }
-
-    /// The rows whose first number is `key`.
-    fn equal(self, key: u32) -> impl Iterator<Item = Row> {
-        let (mut low, mut high) = (0, self.len());
-        while low < high {
-            let middle = low + (high - low) / 2;
-            if self.row(middle).u32(0) < key {
-                low = middle + 1;
-            } else {
-                high = middle;
-            }
-        }
-        (low..self.len())
-            .map(move |i| self.row(i))
-            .take_while(move |r| r.u32(0) == key)
-    }
-}
-
-fn u32_at(at: usize) -> u32 {
-    words::u32_at(BLOB, at).unwrap_or(0)
-}
-
-fn string_at(at: u32) -> &'static str {
-    let start = Section::Strings.head().0 + at as usize;
-    let Some(&len) = BLOB.get(start) else {
-        return "";
-    };
-    let bytes = BLOB
-        .get(start + 1..start + 1 + usize::from(len))
-        .unwrap_or_default();
-    std::str::from_utf8(bytes).unwrap_or("")
-}
-
-#[derive(Clone, Copy, Debug)]
-struct Row {
-    at: usize,
-}
-
-impl Row {
-    fn u8(self, offset: usize) -> u8 {
-        BLOB.get(self.at + offset).copied().unwrap_or(0)
-    }
-
-    fn u16(self, offset: usize) -> u16 {
-        u16::from(self.u8(offset)) | u16::from(self.u8(offset + 1)) << 8
-    }
-
-    fn u32(self, offset: usize) -> u32 {
-        u32_at(self.at + offset)
-    }
-
-    fn text(self, offset: usize) -> &'static str {
-        string_at(self.u32(offset))
-    }
-
-    fn tag(self, offset: usize) -> Version {
-        let row = Section::Tags.row(usize::from(self.u8(offset)));
-        Version::new(row.u16(0), row.u16(2), row.u16(4))
-    }
-
-    fn range(self, offset: usize) -> Range {
-        Range {
-            first: self.tag(offset),
-            last: self.tag(offset + 1),
-        }
-    }
+fn release(row: ReleaseRow) -> Version {
+    Version::new(row.major(), row.minor(), row.patch())
 }
 
 /// The first and the last driver release, in numeric order, that the tables are of.
 #[must_use]
 pub fn releases() -> (Version, Version) {
-    let rows = (0..Section::Tags.len()).map(|n| Section::Tags.row(n));
-    let all = rows.map(|row| Version::new(row.u16(0), row.u16(2), row.u16(4)));
     // The least and the greatest stand for rows that are not of certain releases.
-    let known = all.filter(|v| v.major != 0 && v.major != u16::MAX);
+    let known = RELEASES
+        .all()
+        .map(release)
+        .filter(|v| v.major != 0 && v.major != u16::MAX);
     known.fold(
         (Version::new(u16::MAX, 0, 0), Version::new(0, 0, 0)),
         |(first, last), v| (first.min(v), last.max(v)),
@@ -159,6 +51,14 @@ pub struct Range {
 }
 
 impl Range {
+    fn of(first: u8, last: u8) -> Self {
+        let tag = |row: u8| release(RELEASES.row(row.into()));
+        Self {
+            first: tag(first),
+            last: tag(last),
+        }
+    }
+
     /// Whether `version` lies in it.
     #[must_use]
     pub fn contains(&self, version: Version) -> bool {
@@ -197,80 +97,72 @@ pub struct Named {
     pub structure: &'static str,
 }
 
-pub(crate) fn control(command: u32, version: Option<Version>) -> Option<Named> {
-    choose(
-        Section::Controls.equal(command).map(|r| {
-            let named = Named {
-                name: r.text(4),
-                structure: r.text(8),
-            };
-            (r.range(16), named)
-        }),
-        version,
-    )
+/// A look-up of a number in a table of named numbers.
+macro_rules! numbered {
+    ($function:ident, $table:ident, $row:ident) => {
+        pub(crate) fn $function(number: u32, version: Option<Version>) -> Option<Named> {
+            let equal = equal(&$table, number, $row::number).map(|row| {
+                let named = Named {
+                    name: row.name(),
+                    structure: row.structure(),
+                };
+                (Range::of(row.first(), row.last()), named)
+            });
+            choose(equal, version)
+        }
+    };
 }
+numbered!(control, CONTROLS, ControlRow);
+numbered!(escape, ESCAPES, EscapeRow);
+numbered!(uvm, UVM, UvmRow);
 
-fn numbered(section: Section, number: u32, version: Option<Version>) -> Option<Named> {
-    choose(
-        section.equal(number).map(|r| {
-            let named = Named {
-                name: r.text(4),
-                structure: r.text(8),
-            };
-            (r.range(12), named)
-        }),
-        version,
-    )
-}
-
-pub(crate) fn escape(nr: u32, version: Option<Version>) -> Option<Named> {
-    numbered(Section::Escapes, nr, version)
-}
-
-pub(crate) fn uvm(request: u32, version: Option<Version>) -> Option<Named> {
-    numbered(Section::Uvm, request, version)
+/// The rows of a table that have this key.
+fn equal<R: Row, K: Ord + Copy>(
+    table: &'static Table<R>,
+    wanted: K,
+    key: fn(R) -> K,
+) -> impl Iterator<Item = R> {
+    let rows = table.from(wanted, key).map(|(_, row)| row);
+    rows.take_while(move |row| key(*row) == wanted)
 }
 
 /// All UVM request numbers of the tables, each once.
 pub(crate) fn uvm_requests() -> impl Iterator<Item = u32> {
     let mut last = None;
-    (0..Section::Uvm.len())
-        .map(|i| Section::Uvm.row(i).u32(0))
+    UVM.all()
+        .map(UvmRow::number)
         .filter(move |n| last.replace(*n) != Some(*n))
 }
 
 pub(crate) fn class(class: u32) -> Option<&'static str> {
-    // The first row holds the name of RM's own resource list, where it has one.
-    Section::Classes.equal(class).next().map(|r| r.text(4))
+    let mut names = equal(&CLASSES, class, ClassRow::number);
+    names.next().map(ClassRow::name)
 }
 
 /// The structure that an allocation of `class` takes, and whether it must be there.
 pub(crate) fn allocation(class: u32, version: Option<Version>) -> Option<&'static str> {
-    choose(
-        Section::Allocations
-            .equal(class)
-            .map(|r| (r.range(12), r.text(4))),
-        version,
-    )
-    .filter(|s| !s.is_empty())
+    let equal = equal(&ALLOCATIONS, class, AllocationRow::class)
+        .map(|row| (Range::of(row.first(), row.last()), row.structure()));
+    choose(equal, version).filter(|s| !s.is_empty())
 }
 
 pub(crate) fn status(code: u32) -> Option<&'static str> {
-    Section::Status.equal(code).next().map(|r| r.text(4))
+    let mut names = equal(&STATUS, code, StatusRow::code);
+    names.next().map(StatusRow::name)
 }
 
 /// Chips that have `class`, with the engines it runs on there.
 pub(crate) fn chips_with(class: u32) -> impl Iterator<Item = (&'static str, &'static str)> {
-    (0..Section::Chips.len())
-        .map(|i| Section::Chips.row(i))
-        .filter(move |r| r.u32(4) == class)
-        .map(|r| (r.text(0), r.text(8)))
+    CHIPS
+        .all()
+        .filter(move |row| row.class() == class)
+        .map(|row| (row.name(), row.engines()))
 }
 
 /// A structure as a range of driver releases lays it out.
 #[derive(Clone, Copy, Debug)]
 pub struct Layout {
-    row: Row,
+    row: LayoutRow,
 }
 
 /// A field of a structure.
@@ -291,19 +183,19 @@ impl Layout {
     /// The structure's name.
     #[must_use]
     pub fn name(&self) -> &'static str {
-        self.row.text(0)
+        self.row.name()
     }
 
     /// Its size in bytes.
     #[must_use]
     pub fn size(&self) -> usize {
-        self.row.u32(4) as usize
+        self.row.size() as usize
     }
 
     /// The releases that lay it out so.
     #[must_use]
     pub fn range(&self) -> Range {
-        self.row.range(14)
+        Range::of(self.row.first(), self.row.last())
     }
 
     /// Whether no release lays the structure out otherwise.
@@ -314,16 +206,11 @@ impl Layout {
 
     /// Its fields, in order of offset but for unions.
     pub fn fields(&self) -> impl Iterator<Item = Field> + use<> {
-        let start = self.row.u32(8) as usize;
-        let count = usize::from(self.row.u16(12));
-        (start..start + count).map(|i| {
-            let row = Section::Fields.row(i);
-            Field {
-                offset: row.u32(0) as usize,
-                size: row.u32(4) as usize,
-                name: row.text(8),
-                kind: row.text(12),
-            }
+        FIELDS.run(self.row.fields()).map(|row| Field {
+            offset: row.offset() as usize,
+            size: row.size() as usize,
+            name: row.name(),
+            kind: row.kind(),
         })
     }
 
@@ -341,20 +228,7 @@ impl Layout {
 
 /// All layouts of a structure, oldest first.
 pub fn layouts(name: &str) -> impl Iterator<Item = Layout> + use<'_> {
-    let (mut low, mut high) = (0, Section::Layouts.len());
-    while low < high {
-        let middle = low + (high - low) / 2;
-        if Section::Layouts.row(middle).text(0) < name {
-            low = middle + 1;
-        } else {
-            high = middle;
-        }
-    }
-    (low..Section::Layouts.len())
-        .map(|i| Layout {
-            row: Section::Layouts.row(i),
-        })
-        .take_while(move |l| l.name() == name)
+    equal(&LAYOUTS, name, LayoutRow::name).map(|row| Layout { row })
 }
 
 /// The layout of a structure of `size` bytes (where the size is known) under `version` (where it is known).
@@ -378,25 +252,44 @@ pub fn layout(name: &str, version: Option<Version>, size: Option<usize>) -> Opti
 mod tests {
     use super::*;
 
+    /// Everything that the tables say, a line each.
+    fn said() -> Vec<String> {
+        macro_rules! numbered {
+            ($table:ident, $key:ident, $($text:ident)+; $($end:ident)*) => {
+                $table.all().map(|row| {
+                    let texts = [$(row.$text()),+].join(" ");
+                    let releases: &[Version] = &[$(release(RELEASES.row(row.$end().into()))),*];
+                    format!("{} {:x} {texts} {releases:?}", stringify!($table), row.$key())
+                })
+            };
+        }
+        let mut lines = Vec::new();
+        lines.extend(numbered!(CONTROLS, number, name structure; first last));
+        lines.extend(numbered!(ESCAPES, number, name structure; first last));
+        lines.extend(numbered!(UVM, number, name structure; first last));
+        lines.extend(numbered!(ALLOCATIONS, class, structure; first last));
+        lines.extend(numbered!(CLASSES, number, name;));
+        lines.extend(numbered!(STATUS, code, name;));
+        lines.extend(numbered!(CHIPS, class, name engines;));
+        for layout in LAYOUTS.all().map(|row| Layout { row }) {
+            let range = layout.range();
+            lines.push(format!("{} {} {range:?}", layout.name(), layout.size()));
+            lines.extend(layout.fields().map(|field| format!("{field:?}")));
+        }
+        lines
+    }
+
+    /// Whatever makes and reads the tables may change; what they say does so with `facts/rm` alone, and then this test's numbers.
     #[test]
-    fn the_committed_tables_are_whole() {
-        assert_eq!(&BLOB[..4], b"NVRM");
-        assert_eq!(u32_at(4), 1);
-        let mut at = HEAD + ALL.len() * 8;
-        for section in ALL {
-            let (start, count) = section.head();
-            assert_eq!(start, at, "{section:?}");
-            at += count * section.row_size();
-        }
-        assert_eq!(at, BLOB.len());
-        for section in [Section::Controls, Section::Classes, Section::Layouts] {
-            for i in 0..section.len() {
-                let name = section
-                    .row(i)
-                    .text(if section == Section::Layouts { 0 } else { 4 });
-                assert!(!name.is_empty(), "{section:?} row {i}");
-            }
-        }
+    fn the_tables_say_what_they_said() {
+        let said = said();
+        let sum = said.iter().flat_map(|line| line.bytes());
+        let sum = sum.fold(0xcbf2_9ce4_8422_2325, |h: u64, b| {
+            (h ^ u64::from(b)).wrapping_mul(0x100_0000_01b3)
+        });
+        assert_eq!((said.len(), sum), (7_336, 0x4730_a3d8_6143_bdcd));
+        let ends = [Version::new(515, 43, 4), Version::new(595, 45, 4)];
+        assert_eq!(releases(), ends.into());
     }
 
     #[test]

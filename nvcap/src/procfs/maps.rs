@@ -9,7 +9,7 @@ use super::of_process;
 
 /// One line: a mapping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Line<'a> {
+pub struct Line<'a> {
     /// First address.
     pub start: u64,
     /// Address behind the last.
@@ -28,13 +28,15 @@ pub(crate) struct Line<'a> {
 
 impl<'a> Line<'a> {
     /// Reads a line.
-    pub(crate) fn parse(line: &'a str) -> Option<Self> {
+    pub fn parse(line: &'a str) -> Option<Self> {
         let mut words = line.splitn(6, ' ');
         let (start, end) = words.next()?.split_once('-')?;
         let hex = |number: &str| u64::from_str_radix(number, 16).ok();
+        let (start, end) = (hex(start)?, hex(end)?);
+        (start <= end).then_some(())?;
         Some(Self {
-            start: hex(start)?,
-            end: hex(end)?,
+            start,
+            end,
             flags: words.next()?.as_bytes(),
             offset: hex(words.next()?)?,
             device: words.next()?,
@@ -44,22 +46,22 @@ impl<'a> Line<'a> {
     }
 
     /// May be read.
-    pub(crate) fn read(&self) -> bool {
+    pub fn read(&self) -> bool {
         self.flags.first() == Some(&b'r')
     }
 
     /// May be written.
-    pub(crate) fn write(&self) -> bool {
+    pub fn write(&self) -> bool {
         self.flags.get(1) == Some(&b'w')
     }
 
     /// May be executed.
-    pub(crate) fn execute(&self) -> bool {
+    pub fn execute(&self) -> bool {
         self.flags.get(2) == Some(&b'x')
     }
 
     /// MAP_SHARED.
-    pub(crate) fn shared(&self) -> bool {
+    pub fn shared(&self) -> bool {
         self.flags.get(3) == Some(&b's')
     }
 }
@@ -97,7 +99,7 @@ pub(crate) fn each_line(
 }
 
 /// Gives every line of a text to `each`, as [`each_line`] does.
-pub(crate) fn lines(text: &[u8], each: &mut dyn FnMut(Line<'_>)) {
+pub fn lines(text: &[u8], each: &mut dyn FnMut(Line<'_>)) {
     for line in text.split(|b| *b == b'\n') {
         if let Some(line) = Line::parse(&String::from_utf8_lossy(line)) {
             each(line);
@@ -123,6 +125,7 @@ mod tests {
         assert_eq!(line.path, "/dev/a b");
         assert_eq!(Line::parse("0-0 rw-p 00000000 00:00 0").unwrap().path, "");
         assert_eq!(Line::parse("nonsense"), None);
+        assert_eq!(Line::parse("2-1 rw-p 00000000 00:00 0"), None);
     }
 
     #[test]

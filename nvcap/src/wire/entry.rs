@@ -6,6 +6,9 @@
 
 use std::fmt;
 
+pub use nvcap_common::entry::extended_base;
+use nvcap_common::entry::{ADDRESS, DWORDS, DWORDS_AT, SET_EXTENDED_BASE, dwords, opcode};
+
 use super::{GpuVa, words::u64s};
 
 /// Opcode of a control entry.
@@ -22,7 +25,7 @@ impl Opcode {
     /// Checks the CRC of pushbuffer words.
     pub const PB_CRC: Self = Self(3);
     /// Sets bits 56:40 of the addresses that follow (c86f and later).
-    pub const SET_PB_SEGMENT_EXTENDED_BASE: Self = Self(4);
+    pub const SET_PB_SEGMENT_EXTENDED_BASE: Self = Self(SET_EXTENDED_BASE);
 }
 
 impl fmt::Display for Opcode {
@@ -75,19 +78,13 @@ impl EntryKind {
     }
 }
 
-/// Bits 39:2 of an address in an entry.
-const ADDRESS: u64 = 0xff_ffff_fffc;
-
-/// Bits of LENGTH, which is in 62:42: dwords.
-const DWORDS: u64 = 0x1f_ffff;
-
 /// Most pushbuffer bytes that one entry points to: 8 MiB less one word.
-pub const MAX_LEN: u32 = DWORDS as u32 * 4;
+pub const MAX_LEN: u32 = DWORDS * 4;
 
 /// Pushbuffer bytes that a ring entry points to; 0 for a control entry.
 #[inline]
 pub fn len(raw: u64) -> u32 {
-    ((raw >> 42 & DWORDS) * 4) as u32
+    dwords(raw) * 4
 }
 
 /// Reads a ring entry; `base` is the channel's extended base (bits 56:40 of addresses, already in place; 0 before
@@ -98,7 +95,7 @@ pub fn read(raw: u64, base: u64) -> EntryKind {
     let sync = high >> 31 != 0;
     if len == 0 {
         return EntryKind::Control {
-            opcode: high as u8,
+            opcode: opcode(raw),
             operand: raw as u32,
             sync,
         };
@@ -110,11 +107,6 @@ pub fn read(raw: u64, base: u64) -> EntryKind {
         subroutine: high & 1 << 9 != 0,
         sync,
     }
-}
-
-/// The extended base that a control entry's operand (bits 24:8) sets.
-pub fn extended_base(operand: u32) -> u64 {
-    u64::from(operand >> 8 & 0x1_ffff) << 40
 }
 
 /// Goes past an entry of a channel whose extended base is `base`: the address and length in bytes of a segment, or
@@ -145,11 +137,11 @@ pub fn control_passed(opcode: u8, operand: u32, base: &mut u64) {
 
 /// A segment entry: the inverse of [`read`]. `len` is cut to whole dwords and to 21 bits of them.
 pub fn segment(address: GpuVa, len: u32, conditional: bool, subroutine: bool, sync: bool) -> u64 {
-    let dwords = u64::from(len >> 2) & DWORDS;
+    let dwords = u64::from(len >> 2 & DWORDS);
     (address.0 & ADDRESS)
         | u64::from(conditional)
         | u64::from(subroutine) << 41
-        | dwords << 42
+        | dwords << DWORDS_AT
         | u64::from(sync) << 63
 }
 

@@ -1,5 +1,7 @@
 //! The formats that nvcap reads: their seeds, their bounds, and what is true of anything that is read of them.
 
+mod kernel;
+
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::fs;
@@ -63,11 +65,6 @@ pub fn all() -> anyhow::Result<Vec<Format>> {
     compressed.records = vec![orc_records(&compressed.bytes[0]).0];
     let mut zipped = read(vec![fixture("h200-ioctl-part.log.gz")])?;
     zipped.records = vec![log_of_file(&zipped.bytes[0]).map_or(0, |l| l.records.len())];
-    let channels = Seeds {
-        names: vec!["docs/channels-file.md".to_owned()],
-        bytes: vec![CHANNELS.as_bytes().to_vec()],
-        records: Vec::new(),
-    };
     let mut words = read(of("methods")?)?;
     let more = read(of("operations")?)?;
     words.names.extend(more.names);
@@ -92,7 +89,13 @@ pub fn all() -> anyhow::Result<Vec<Format>> {
             8 * MIB,
             check_oracle_channels,
         ),
-        format("channels-file", channels, true, 8 * MIB, check_channels),
+        format(
+            "channels-file",
+            read(of("channels_file")?)?,
+            true,
+            8 * MIB,
+            check_channels,
+        ),
         format(
             "phases",
             read(vec![
@@ -114,13 +117,23 @@ pub fn all() -> anyhow::Result<Vec<Format>> {
         ),
         format("qmd", read(of("qmd")?)?, false, 8 * MIB, check_qmd),
         format("image", read(of("image")?)?, false, 64 * MIB, check_image),
+        format("btf", read(of("btf")?)?, false, 8 * MIB, kernel::check_btf),
+        format(
+            "maps",
+            read(of("maps")?)?,
+            true,
+            8 * MIB,
+            kernel::check_maps,
+        ),
+        format(
+            "ring-records",
+            read(of("ring_records")?)?,
+            false,
+            256 * MIB,
+            kernel::check_ring_records,
+        ),
     ])
 }
-
-const CHANNELS: &str = "# the doorbell page of GPU 0, and two channels\n\
-    doorbell addr=0x7f2a00000090 gpu=0\n\
-    channel token=0x10012 ring=0x200600000 entries=1024 userd=0x200602000 gpu=0\n\
-    channel ring=0x200603000 entries=1024 userd=0x200605000\n";
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")

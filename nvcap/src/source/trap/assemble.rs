@@ -16,7 +16,7 @@ use crate::{
 
 /// A ring-buffer record, typed.
 #[derive(Debug)]
-pub(crate) enum Raw<'a> {
+pub enum Raw<'a> {
     /// New entries.
     Submit(c::Submit),
     /// Bytes of an entry.
@@ -45,8 +45,11 @@ pub(crate) enum Raw<'a> {
     Module(c::Header),
 }
 
-/// Reads a record; `None` for one that this program does not know or that is too short.
-pub(crate) fn parse(bytes: &[u8]) -> Option<Raw<'_>> {
+/// No ring comes this far, so a record of a position beyond is none. To one below, entries can be added without an overflow.
+const MOST_POSITION: u64 = 1 << 62;
+
+/// Reads a record; `None` for one that this program does not know, that is too short, or whose positions no ring has.
+pub fn parse(bytes: &[u8]) -> Option<Raw<'_>> {
     /// The fixed part and what follows it.
     fn split<T: Copy>(bytes: &[u8]) -> Option<(T, &[u8])> {
         let (fixed, rest) = bytes.split_at_checked(size_of::<T>())?;
@@ -64,12 +67,18 @@ pub(crate) fn parse(bytes: &[u8]) -> Option<Raw<'_>> {
         split(bytes).map(|(h, _)| h)
     }
     match header(bytes)?.kind {
-        kind::SUBMIT => split(bytes).map(|(r, _)| Raw::Submit(r)),
+        kind::SUBMIT => {
+            let (r, _) = split::<c::Submit>(bytes)?;
+            (r.position.max(r.target) <= MOST_POSITION).then_some(Raw::Submit(r))
+        }
         kind::DATA => with_payload!(Data),
         kind::SITE => split(bytes).map(|(r, _)| Raw::Site(r)),
         kind::WINDOWS => split(bytes).map(|(r, _)| Raw::Windows(Box::new(r))),
         kind::SCAN => split(bytes).map(|(r, _)| Raw::Scan(r)),
-        kind::GAP => split(bytes).map(|(r, _)| Raw::Gap(r)),
+        kind::GAP => {
+            let (r, _) = split::<c::Gap>(bytes)?;
+            (r.position.max(r.count) <= MOST_POSITION).then_some(Raw::Gap(r))
+        }
         kind::IOCTL_ENTER => with_payload!(IoctlEnter),
         kind::IOCTL_EXIT => with_payload!(IoctlExit),
         kind::NESTED => with_payload!(Nested),
@@ -100,7 +109,7 @@ pub(crate) fn name(comm: &[u8; 16]) -> String {
 
 /// A submission as far as it has arrived.
 #[derive(Debug)]
-pub(crate) struct Gathered {
+pub struct Gathered {
     /// The first of its Submits.
     pub head: c::Submit,
     /// Whole segments, then those whose bytes are still to come.
@@ -213,7 +222,7 @@ impl Gathered {
 
 /// Joins pieces.
 #[derive(Debug, Default)]
-pub(crate) struct Assembler {
+pub struct Assembler {
     channels: HashMap<u32, Gathered>,
     ioctls: HashMap<u32, PendingIoctl>,
 }
@@ -227,7 +236,7 @@ struct PendingIoctl {
 
 impl Assembler {
     /// New entries: gives submissions that are complete by it (or were cut short before it).
-    pub(crate) fn submit(&mut self, submit: &c::Submit, out: &mut Vec<Gathered>) {
+    pub fn submit(&mut self, submit: &c::Submit, out: &mut Vec<Gathered>) {
         let index = submit.channel;
         match self.channels.get_mut(&index) {
             Some(g)
@@ -251,7 +260,7 @@ impl Assembler {
     }
 
     /// Bytes of an entry.
-    pub(crate) fn data(&mut self, data: &c::Data, bytes: &[u8], out: &mut Vec<Gathered>) {
+    pub fn data(&mut self, data: &c::Data, bytes: &[u8], out: &mut Vec<Gathered>) {
         if let Some(g) = self.channels.get_mut(&data.channel) {
             g.data(data, bytes);
         }
@@ -265,17 +274,17 @@ impl Assembler {
     }
 
     /// Gives what is whole of a channel whose walk has ended.
-    pub(crate) fn flush(&mut self, index: u32, out: &mut Vec<Gathered>) {
+    pub fn flush(&mut self, index: u32, out: &mut Vec<Gathered>) {
         out.extend(self.channels.remove(&index).and_then(Gathered::cut));
     }
 
     /// Channels with something half gathered.
-    pub(crate) fn unfinished(&self) -> Vec<u32> {
+    pub fn unfinished(&self) -> Vec<u32> {
         self.channels.keys().copied().collect()
     }
 
     /// An ioctl begins; gives one of the same thread whose return was never told.
-    pub(crate) fn enter(&mut self, r: &c::IoctlEnter, bytes: &[u8]) -> Option<(Ioctl, u32)> {
+    pub fn enter(&mut self, r: &c::IoctlEnter, bytes: &[u8]) -> Option<(Ioctl, u32)> {
         let before = self.ioctls.remove(&r.header.tid).map(|p| (p.ioctl, p.dev));
         let ioctl = Ioctl {
             at: at(&r.header),
@@ -305,7 +314,7 @@ impl Assembler {
     }
 
     /// An ioctl returns.
-    pub(crate) fn exit(&mut self, r: &c::IoctlExit, bytes: &[u8]) -> Option<(Ioctl, u32)> {
+    pub fn exit(&mut self, r: &c::IoctlExit, bytes: &[u8]) -> Option<(Ioctl, u32)> {
         let pending = self.ioctls.get_mut(&r.header.tid)?;
         pending.ioctl.end_ns = Some(r.header.time_ns);
         pending.ioctl.result = Some(r.result);
@@ -322,7 +331,7 @@ impl Assembler {
     }
 
     /// Parameters of an ioctl, before or after it.
-    pub(crate) fn nested(&mut self, r: &c::Nested, bytes: &[u8]) -> Option<(Ioctl, u32)> {
+    pub fn nested(&mut self, r: &c::Nested, bytes: &[u8]) -> Option<(Ioctl, u32)> {
         let pending = self.ioctls.get_mut(&r.header.tid)?;
         let bytes = Bytes {
             data: bytes.to_vec(),
@@ -347,7 +356,7 @@ impl Assembler {
     }
 
     /// A thread ended: its ioctl will not return.
-    pub(crate) fn gone(&mut self, tid: u32) -> Option<(Ioctl, u32)> {
+    pub fn gone(&mut self, tid: u32) -> Option<(Ioctl, u32)> {
         self.ioctls.remove(&tid).map(|p| (p.ioctl, p.dev))
     }
 }
@@ -445,6 +454,18 @@ mod tests {
         assert_eq!(g.head.extended, 5 << 40);
         g.skip(9);
         assert_eq!((g.head.position, g.segments.len()), (8, 0));
+    }
+
+    #[test]
+    fn a_position_that_no_ring_has_is_of_no_record() {
+        let bytes = |s: &c::Submit| {
+            // SAFETY: a Submit has no padding that is not named.
+            unsafe { std::slice::from_raw_parts((&raw const *s).cast::<u8>(), size_of_val(s)) }
+                .to_vec()
+        };
+        assert!(parse(&bytes(&submit(5, 8, 1, &[4]))).is_some());
+        assert!(parse(&bytes(&submit(u64::MAX, 8, 1, &[4]))).is_none());
+        assert!(parse(&bytes(&submit(5, u64::MAX, 1, &[4]))).is_none());
     }
 
     #[test]

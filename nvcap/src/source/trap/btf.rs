@@ -11,6 +11,9 @@ const KIND_UNION: u32 = 5;
 const KIND_FUNC: u32 = 12;
 const KIND_FUNC_PROTO: u32 = 13;
 const MODIFIERS: [u32; 5] = [8, 9, 10, 11, 18];
+/// Members and modifiers that one search for a member looks at. The kernel's largest structure has some 300; types that
+/// name each other in a circle would never end.
+const MOST_LOOKS: u32 = 1 << 16;
 
 #[derive(Clone, Copy, Debug)]
 struct Type {
@@ -52,7 +55,7 @@ impl Type {
 
 /// A function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Function {
+pub struct Function {
     /// Its number among the types.
     pub id: u32,
     /// How many arguments it takes.
@@ -61,7 +64,7 @@ pub(crate) struct Function {
 
 /// Type information of the kernel, or of a module on top of the kernel's.
 #[derive(Debug)]
-pub(crate) struct Btf {
+pub struct Btf {
     base: Option<Box<Btf>>,
     data: Vec<u8>,
     strings: std::ops::Range<usize>,
@@ -109,7 +112,7 @@ impl Btf {
     }
 
     /// Parses raw BTF. `None` when it is not BTF or is cut.
-    pub(crate) fn parse(data: Vec<u8>, base: Option<Box<Btf>>) -> Option<Self> {
+    pub fn parse(data: Vec<u8>, base: Option<Box<Btf>>) -> Option<Self> {
         let word = |at: usize| u32_at(&data, at);
         if word(0)? & 0xffff != 0xeb9f {
             return None;
@@ -170,7 +173,7 @@ impl Btf {
     }
 
     /// A function of this module (or kernel) itself, not of its base.
-    pub(crate) fn function(&self, name: &str) -> Option<Function> {
+    pub fn function(&self, name: &str) -> Option<Function> {
         let (i, f) = (0..self.types.len() as u32)
             .filter_map(|i| Some((i, self.own(i)?)))
             .find(|(_, t)| t.kind == KIND_FUNC && self.is(t.name, name))?;
@@ -197,8 +200,10 @@ impl Btf {
     ///
     /// # Errors
     /// When the kernel has no such member.
-    pub(crate) fn offset(&self, of: &str, member: &str) -> Result<u32> {
-        let bits = self.structure(of).and_then(|id| self.member(id, member, 8));
+    pub fn offset(&self, of: &str, member: &str) -> Result<u32> {
+        let mut looks = MOST_LOOKS;
+        let id = self.structure(of);
+        let bits = id.and_then(|id| self.member(id, member, 8, &mut looks));
         bits.map(|b| b / 8).ok_or_else(|| {
             Error::new(
                 format!("finding {of}.{member} in the kernel's BTF"),
@@ -208,9 +213,10 @@ impl Btf {
         })
     }
 
-    fn member(&self, id: u32, wanted: &str, depth: u32) -> Option<u32> {
+    fn member(&self, id: u32, wanted: &str, depth: u32, looks: &mut u32) -> Option<u32> {
         let (owner, t) = self.at(id)?;
         for i in 0..t.members as usize {
+            *looks = looks.checked_sub(1)?;
             let word = |o: usize| u32_at(&owner.data, t.at + 12 * i + o);
             let (name, mut kind, mut offset) = (word(0)?, word(4)?, word(8)?);
             if t.bitfields {
@@ -225,13 +231,14 @@ impl Btf {
             while let Some((_, m)) = self.at(kind)
                 && MODIFIERS.contains(&m.kind)
             {
+                *looks = looks.checked_sub(1)?;
                 kind = m.reference;
             }
             if depth > 0
                 && matches!(self.at(kind)?.1.kind, KIND_STRUCT | KIND_UNION)
-                && let Some(inner) = self.member(kind, wanted, depth - 1)
+                && let Some(inner) = self.member(kind, wanted, depth - 1, looks)
             {
-                return Some(offset + inner);
+                return offset.checked_add(inner);
             }
         }
         None
@@ -278,6 +285,34 @@ mod tests {
         };
         assert_eq!(module.function("g"), Some(ours));
         assert_eq!(module.function("f"), None);
+    }
+
+    #[test]
+    fn a_member_is_found_through_what_has_no_name() {
+        // struct s { const (union { int a; }) ; int b; } with b at bit 32.
+        let int = [1, 1 << 24, 4, 32];
+        let constant = [0, 10 << 24, 3];
+        let inner = [0, 5 << 24 | 1, 4, 5, 1, 0];
+        let outer = [7, 4 << 24 | 2, 8, 0, 2, 64, 9, 1, 32];
+        let types = [&int[..], &constant, &inner, &outer].concat();
+        let btf = Btf::parse(raw(b"\0int\0a\0s\0b\0", &types), None).unwrap();
+        assert_eq!(btf.offset("s", "a").unwrap(), 8);
+        assert_eq!(btf.offset("s", "b").unwrap(), 4);
+        assert!(btf.offset("s", "c").is_err());
+    }
+
+    #[test]
+    fn types_in_a_circle_have_an_end() {
+        // struct s { (const of itself); int b; }
+        let constant = [0, 10 << 24, 1];
+        let outer = [1, 4 << 24 | 1, 8, 0, 1, 0];
+        let btf = Btf::parse(raw(b"\0s\0b\0", &[&constant[..], &outer].concat()), None).unwrap();
+        assert!(btf.offset("s", "b").is_err());
+        // struct s { 40 times (struct s) }: 40 to the power of its depth.
+        let mut outer = vec![1, 4 << 24 | 40, 8];
+        (0..40).for_each(|_| outer.extend([0, 1, u32::MAX]));
+        let btf = Btf::parse(raw(b"\0s\0b\0", &outer), None).unwrap();
+        assert!(btf.offset("s", "b").is_err());
     }
 
     #[test]
