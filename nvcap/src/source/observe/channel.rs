@@ -5,10 +5,11 @@ use crate::wire::release::{self, Release};
 use std::io;
 
 use super::{
-    pace::{LONGEST_NS, Pace, SHORTEST_NS},
+    pace::{LONGEST_NS, Pace},
+    phase::{Again, Outcome, Phase, Tempo},
     proof::{LapCheck, LapSentinel, PayloadSequence, RingVerdict, Words},
     reuse::Allocator,
-    semaphore_peek::{SemaphorePeek, Urgency},
+    semaphore_peek::SemaphorePeek,
 };
 use crate::procfs::mem::Peek;
 use crate::record::{Channel, Record};
@@ -43,6 +44,28 @@ pub struct Looked {
     pub peeked: bool,
 }
 
+/// Whether a look may leave the ring alone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReadRing {
+    /// It may, where a peek tells that nothing is urgent.
+    IfNeeded,
+    /// It may not.
+    Always,
+}
+
+/// What a look works with.
+#[derive(Debug)]
+pub struct Context<'a, M, C> {
+    /// Memory of a process that has the ring.
+    pub memory: &'a M,
+    /// The time, ns.
+    pub clock: &'a C,
+    /// Where what is new goes.
+    pub to: &'a mut Vec<Record>,
+    /// Where what is wrong is counted.
+    pub faults: &'a mut Faults,
+}
+
 /// Where following begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Begin {
@@ -59,22 +82,11 @@ pub struct Follower {
     pub announced: Channel,
     /// Its pace.
     pub pace: Pace,
-    /// Something has been submitted to it, ever.
-    pub moved: bool,
-    /// It is used for more than what the driver submits when it makes a channel.
-    pub used: bool,
-    /// The last look found something new.
-    pub hot: bool,
+    phase: Phase,
     /// Time of the last look, ns.
     pub looked: u64,
     /// Time of the last look or peek, ns.
     pub peeked: u64,
-    /// The last look left new entries behind: look again at once.
-    pub behind: bool,
-    /// Its ring was looked at, ever.
-    pub read: bool,
-    /// The GPU is done with some that were not read, as the last peek told.
-    pub unread: bool,
     /// Position up to which entries were known to have come at the last look.
     pub(super) seen: u64,
     /// Its ring had gone round at a look that came to no end.
@@ -130,14 +142,9 @@ impl Follower {
         let mut new = Self {
             announced,
             pace: Pace::new(size),
-            moved: false,
-            used: false,
-            hot: false,
+            phase: Phase::new(begin == Begin::Here),
             looked: now,
             peeked: now,
-            behind: false,
-            read: begin == Begin::Here,
-            unread: false,
             seen: 0,
             lapped_unread: false,
             ring: ring.0,
@@ -174,8 +181,9 @@ impl Follower {
         self.seen = self.seen.max(position);
         let slot = position.wrapping_sub(1) & self.mask();
         let newest = ring::entries(memory, self.ring(), slot, slot + 1)?[0];
-        self.moved = position != 0 || newest != 0;
-        self.used |= position > MAKING || self.went_round(memory)?;
+        if position > MAKING || self.went_round(memory)? {
+            self.phase.seen_used();
+        }
         let segment = ring::segments(
             memory,
             &[newest],
@@ -244,29 +252,35 @@ impl Follower {
         self.semaphore_peek.trusted()
     }
 
+    /// What it is doing.
+    pub fn phase(&self) -> Phase {
+        self.phase
+    }
+
     /// Time from one look or peek to the next, ns.
+    #[cfg(test)]
     pub fn interval(&self) -> u64 {
-        if !self.used {
-            let of_1024 = if self.unused_release().is_some() {
-                UNUSED_GLANCE_NS
-            } else {
-                UNUSED_NS
-            };
-            (u64::from(self.size) * of_1024 / 1024).clamp(SHORTEST_NS, LONGEST_NS)
-        } else if self.hot && self.peeks() {
-            if self.allocator.turns() {
-                TURN_NS
-            } else {
-                HOT_NS
-            }
-        } else {
-            self.pace.interval()
+        self.phase.interval(self.tempo())
+    }
+
+    /// When it is looked at again.
+    pub fn again(&self) -> Again {
+        self.phase.again(self.tempo())
+    }
+
+    fn tempo(&self) -> Tempo {
+        Tempo {
+            ring: self.size,
+            by_rate_ns: self.pace.interval(),
+            semaphore: self.semaphore_peek,
+            making_releases: self.unused_release().is_some(),
+            turns: self.allocator.turns(),
         }
     }
 
     /// The release of a channel that nothing but its making has used.
     fn unused_release(&self) -> Option<Release> {
-        self.payloads.last().filter(|_| !self.used)
+        self.payloads.last().filter(|_| !self.phase.is_used())
     }
 
     /// How far the GPU is, by the semaphore that each entry of this channel releases.
@@ -280,36 +294,18 @@ impl Follower {
 
     /// The ring need not be read now.
     fn can_wait(&mut self, number: Option<u32>, now: u64) -> bool {
+        let newest = self.unused_release().or(self.payloads.newest());
+        let Some((number, newest)) = number.zip(newest) else {
+            return false;
+        };
+        let ahead = number.wrapping_sub(newest.payload);
+        self.phase.peeked(ahead.cast_signed() > 0);
         let since = now.saturating_sub(self.looked);
-        let Some(number) = number.filter(|_| !self.behind) else {
-            return false;
-        };
-        if let Some(release) = self.unused_release() {
-            return since < UNUSED_LOOK_NS && number == release.payload;
-        }
-        let Some(last) = self.payloads.newest() else {
-            return false;
-        };
-        let ahead = number.wrapping_sub(last.payload);
-        self.unread = ahead.cast_signed() > 0;
-        if ahead == 0 && !self.hot {
-            return since < STILL_NS;
-        }
-        // Where the GPU is behind, a whole ring may have come that it is about to run.
-        let due = self.pace.interval();
-        // A single one that waits is enough where there is no time to lose, or enough was had.
-        let patience = if !self.hot || self.allocator.turns() || since >= SINGLE_NS {
-            0
-        } else {
-            UNREAD
-        };
-        since < due && self.semaphore_peek.judge(ahead, self.size, patience) == Urgency::Calm
+        self.phase.can_wait(ahead, since, self.tempo())
     }
 
-    /// Looks at the channel: what is new goes `to` the records, what is wrong is counted. `clock` gives ns.
-    ///
-    /// # Errors
-    /// When the ring cannot be read any more: the process is gone, or has unmapped it.
+    /// Looks at the channel as its turn comes.
+    #[cfg(test)]
     pub fn look(
         &mut self,
         memory: &impl Peek,
@@ -317,16 +313,34 @@ impl Follower {
         to: &mut Vec<Record>,
         faults: &mut Faults,
     ) -> io::Result<Looked> {
-        let now = clock();
+        let mut context = Context {
+            memory,
+            clock,
+            to,
+            faults,
+        };
+        self.look_with(&mut context, ReadRing::IfNeeded)
+    }
+
+    /// Looks at the channel: what is new goes to the records, what is wrong is counted.
+    ///
+    /// # Errors
+    /// When the ring cannot be read any more: the process is gone, or has unmapped it.
+    pub fn look_with(
+        &mut self,
+        with: &mut Context<'_, impl Peek, impl Fn() -> u64>,
+        read: ReadRing,
+    ) -> io::Result<Looked> {
+        let (now, memory) = ((with.clock)(), with.memory);
         let number = self.done_by_gpu(memory);
         let since = now.saturating_sub(std::mem::replace(&mut self.peeked, now));
-        if self.can_wait(number, now) {
+        if read == ReadRing::IfNeeded && self.can_wait(number, now) {
             return Ok(Looked {
                 peeked: true,
                 ..Looked::default()
             });
         }
-        let laps = faults.laps;
+        let laps = with.faults.laps;
         // What the last look left behind is known to have come.
         let mut known = self.seen;
         let looked = self.get_put(memory).and_then(|(get, put)| {
@@ -339,11 +353,11 @@ impl Follower {
                 passed,
                 since,
             };
-            self.look_at(memory, clock, to, faults, position)
+            self.look_at(with, position)
         });
         if looked.as_ref().is_err_and(|e| !is_cleared(e)) {
             self.seen = known;
-            self.lapped_unread |= faults.laps > laps;
+            self.lapped_unread |= with.faults.laps > laps;
         }
         looked
     }
@@ -351,10 +365,10 @@ impl Follower {
     /// Whether GP_PUT is where the last look left it. To be asked of a process that cannot have filled its ring since.
     ///
     /// # Errors
-    /// As for [`look`](Self::look).
+    /// As for [`look_with`](Self::look_with).
     pub fn stands(&mut self, memory: &impl Peek, now: u64) -> io::Result<bool> {
         let (_, put) = self.get_put(memory)?;
-        let stands = !self.behind && put == self.index(self.done);
+        let stands = !self.phase.is_behind() && put == self.index(self.done);
         if stands {
             (self.looked, self.peeked) = (now, now);
         }
@@ -374,12 +388,10 @@ impl Follower {
     /// Reads what is new up to a position of the ring.
     fn look_at(
         &mut self,
-        memory: &impl Peek,
-        clock: &impl Fn() -> u64,
-        to: &mut Vec<Record>,
-        faults: &mut Faults,
+        with: &mut Context<'_, impl Peek, impl Fn() -> u64>,
         position: Position,
     ) -> io::Result<Looked> {
+        let memory = with.memory;
         let Position {
             now,
             number,
@@ -412,7 +424,7 @@ impl Follower {
                         get: Some(get),
                         extended,
                     };
-                    if self.deliver(memory, clock, begun, segments, to, faults)? {
+                    if self.deliver(with, begun, segments)? {
                         Ok(fresh)
                     } else {
                         Err(Lap::Possible)
@@ -422,11 +434,8 @@ impl Follower {
         };
         let (fresh, left) = match fresh {
             Ok(fresh) => (passed, passed - fresh),
-            Err(lap) => (self.resync(memory, clock, lap, to, faults)?, 0),
+            Err(lap) => (self.resync(with, lap)?, 0),
         };
-        self.behind = left > 0;
-        self.unread = false;
-        self.read = true;
         // What was left behind last time did not come since.
         let end = self.done + left;
         let came = end.saturating_sub(self.seen);
@@ -441,9 +450,11 @@ impl Follower {
             peeked: false,
         };
         self.looked = now;
-        self.hot = looked.fresh > 0;
-        self.moved |= self.hot;
-        self.used |= self.done > MAKING;
+        self.phase.looked(Outcome {
+            came: looked.fresh > 0,
+            left: left > 0,
+            used: self.done > MAKING,
+        });
         self.pace.looked(came, elapsed);
         Ok(looked)
     }
@@ -555,22 +566,6 @@ enum Reading {
     Lapped,
 }
 
-/// Time between two looks at a channel of 1024 entries that only its making has used so far, ns: a launch loop that
-/// begins there fills its ring in 3.5 ms.
-const UNUSED_NS: u64 = 2_000_000;
-/// The same between two peeks, where its semaphore is known, and longest time between two looks then.
-const UNUSED_GLANCE_NS: u64 = 500_000;
-const UNUSED_LOOK_NS: u64 = 10_000_000;
-/// Longest time between two looks at a channel at which nothing happens, as far as peeks tell, ns.
-const STILL_NS: u64 = 5_000_000;
-/// Entries that the GPU may be done with unread before a look is urgent.
-const UNREAD: i32 = 64;
-/// Time since the last look after which a single one is enough, ns.
-const SINGLE_NS: u64 = 200_000;
-/// Time between two peeks at a channel that is being used, ns.
-const HOT_NS: u64 = 50_000;
-/// The same where its pushbuffer memory is about to be used anew, ns.
-const TURN_NS: u64 = 10_000;
 /// Entries that a channel has at most when nobody but the driver has used it yet.
 const MAKING: u64 = 8;
 /// Entries before the first one that is followed from which it is learnt whether they bear payloads.

@@ -4,7 +4,7 @@ use crate::wire::release::{self, Release};
 use std::io;
 
 use super::{
-    channel::{Begun, Faults, Follower},
+    channel::{Begun, Context, Follower},
     proof::{self, LapCheck, LapSentinel, RingVerdict},
     reuse,
 };
@@ -52,13 +52,17 @@ impl Follower {
     /// the ring has gone round, and nothing was delivered.
     pub(super) fn deliver(
         &mut self,
-        memory: &impl Peek,
-        clock: &impl Fn() -> u64,
+        with: &mut Context<'_, impl Peek, impl Fn() -> u64>,
         begun: Begun,
         segments: Vec<Segment>,
-        to: &mut Vec<Record>,
-        faults: &mut Faults,
     ) -> io::Result<bool> {
+        let Context {
+            memory,
+            clock,
+            to,
+            faults,
+        } = with;
+        let (memory, clock) = (*memory, *clock);
         let Begun { now, get, .. } = begun;
         let entries: Vec<u64> = segments.iter().map(|s| s.entry).collect();
         let releases: Vec<Option<Release>> =

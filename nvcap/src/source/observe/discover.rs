@@ -54,8 +54,6 @@ pub struct Watched {
     pub parent: Option<u32>,
     /// Something of it could not be read: look after it at once.
     pub suspect: bool,
-    /// When to look after it, ns.
-    pub due: u64,
     pid: u32,
     begin: Begin,
     /// Its program image; empty where that is not known yet.
@@ -127,7 +125,6 @@ impl Watched {
             process: Some(process),
             parent: None,
             suspect: false,
-            due: 0,
             pid,
             begin,
             image: Arc::new(image),
@@ -451,15 +448,15 @@ impl Watched {
         };
     }
 
-    /// It slept, and has run: it is looked after soon, but not more often than one that does not sleep.
-    pub fn has_run(&mut self, now: u64) {
-        self.due = self.due.min(self.not_before.max(now));
+    /// The first time from `now` on at which it may be looked after again, by what that cost the last time.
+    pub fn not_before(&self, now: u64) -> u64 {
+        self.not_before.max(now)
     }
 
-    /// Sets the next look by what this one cost.
-    pub fn pause(&mut self, cost_ns: u64) {
+    /// It was looked after, which cost so much CPU time: gives when to do that again.
+    pub fn pause(&mut self, cost_ns: u64) -> u64 {
         self.not_before = now() + (cost_ns * self.part()).clamp(SHORTEST_NS, LONGEST_NS);
-        self.due = self.not_before;
+        self.not_before
     }
 
     fn at(&self, now: u64) -> At {

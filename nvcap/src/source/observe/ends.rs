@@ -2,6 +2,7 @@
 //! stopped for it, and what is said where there was none.
 
 use super::{
+    channel::ReadRing,
     process::{self, now},
     session::{Session, StopAtExit},
 };
@@ -106,7 +107,7 @@ impl Session {
             Stop::Executed => {
                 if let Some(w) = self.watched.get_mut(&pid) {
                     w.look_at_all();
-                    w.due = 0;
+                    self.scheduler.look_after(pid);
                 }
                 // Before it runs: until then what was opened of it may be its parent's memory.
                 self.notice_exec(pid, process::state(pid).forked);
@@ -145,14 +146,6 @@ impl Session {
         }
     }
 
-    /// Reads all that is in a channel's ring.
-    pub(super) fn look_at_all_of(&mut self, i: usize) {
-        self.followed[i].follower.behind = true;
-        while self.followed[i].live && self.followed[i].follower.behind {
-            self.look(i);
-        }
-    }
-
     // ---- processes that are gone
 
     /// A process has other memory now, or none: its channels go on in those who share them, or end.
@@ -160,13 +153,12 @@ impl Session {
         self.find_kin();
         for i in 0..self.followed.len() {
             if self.followed[i].live && self.followed[i].holders.contains(&pid) {
-                self.followed[i].follower.behind = true;
-                self.look(i);
+                self.look(i, ReadRing::Always);
                 let f = &mut self.followed[i];
                 f.holders.retain(|h| *h != pid);
                 if f.live && f.holders.is_empty() {
-                    f.live = false;
-                    f.follower.end(now(), &mut self.out);
+                    self.end_channel(i, now());
+                    let f = &self.followed[i];
                     if let Some(w) = self.watched.get_mut(&pid) {
                         w.drop_channel(f.dropped(now()));
                     }
@@ -203,6 +195,7 @@ impl Session {
         let Some(watched) = self.watched.remove(&pid) else {
             return;
         };
+        self.scheduler.leave(pid);
         self.report_unresolved(pid, watched.unresolved());
         if let Some(ns) = slept.filter(|_| !watched.was_seen_at_its_end()) {
             let ms = ns as f64 / 1e6;

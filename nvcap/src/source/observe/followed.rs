@@ -1,4 +1,4 @@
-//! A channel among others: which processes have it, when it is looked at next, and how near it came to a loss.
+//! A channel among others: which processes have it, when something came in it, and how near it came to a loss.
 
 use std::sync::Arc;
 
@@ -21,8 +21,6 @@ pub struct Followed {
     pub image: Arc<Image>,
     /// What identifies its ring, where that is not device memory.
     pub identity: Option<Identity>,
-    /// When to look at it, ns.
-    pub due: u64,
     /// When something was last found in it, ns.
     pub moved: u64,
     /// When it began to be followed, ns.
@@ -36,7 +34,7 @@ pub struct Followed {
 }
 
 impl Followed {
-    /// Of a process; to be looked at at once.
+    /// Of a process.
     pub fn new(
         follower: Follower,
         holder: u32,
@@ -52,7 +50,6 @@ impl Followed {
             holders: vec![holder],
             image,
             identity,
-            due: 0,
             moved: 0,
             since: super::process::now(),
             pause: 0,
@@ -82,30 +79,15 @@ impl Followed {
 
     /// What is to be said when nobody has it any more.
     pub fn dropped(&self, now: u64) -> Dropped {
-        let looked = self.follower.looked;
+        let (phase, looked) = (self.follower.phase(), self.follower.looked);
         Dropped {
-            hot: self.follower.hot,
+            hot: phase.came(),
             channel: self.follower.announced.id,
             now,
             looked,
             long_ago: now.saturating_sub(self.follower.peeked) > quiet(self.pause),
             empty: self.moved == 0,
-            busy: self.follower.unread
-                || !self.follower.read
-                || looked.saturating_sub(self.moved) < quiet(self.pause),
-        }
-    }
-
-    /// When to look again after a look at `begun`, ns.
-    pub fn next(&self, begun: u64) -> u64 {
-        let interval = self.follower.interval();
-        if self.follower.behind {
-            begun
-        } else if self.follower.hot && !self.follower.peeks() {
-            begun + interval
-        } else {
-            // Together: a peek costs less than that this thread wakes up for it.
-            (begun / interval + 1) * interval
+            busy: phase.may_have_unread() || looked.saturating_sub(self.moved) < quiet(self.pause),
         }
     }
 }

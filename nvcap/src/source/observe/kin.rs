@@ -39,6 +39,7 @@ impl Session {
     pub(super) fn adopt(&mut self, pid: u32, begin: Begin) -> std::io::Result<()> {
         let watched = Watched::open(pid, begin)?;
         self.watched.insert(pid, watched);
+        self.scheduler.look_after(pid);
         Ok(())
     }
 
@@ -201,8 +202,7 @@ impl Session {
     pub(super) fn hold(&mut self, i: usize, pid: u32) {
         let f = &mut self.followed[i];
         f.holders.push(pid);
-        f.due = 0;
-        self.next = 0;
+        self.scheduler.at_once(f.follower.announced.id);
         if let (Some(w), Some(ring)) = (self.watched.get_mut(&pid), f.follower.announced.ring) {
             w.has_ring(ring);
         }

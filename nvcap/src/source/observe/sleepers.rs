@@ -55,8 +55,8 @@ impl Session {
                     self.wake_up(pid);
                 }
                 // It may have mapped something, or made a child.
-                if let Some(w) = self.watched.get_mut(&pid) {
-                    w.has_run(now);
+                if let Some(w) = self.watched.get(&pid) {
+                    self.scheduler.look_after_by(pid, w.not_before(now));
                 }
             }
         }
@@ -85,7 +85,8 @@ impl Session {
                 self.look_at_all_of(i);
                 came |= self.followed[i].moved != moved;
             }
-            self.followed[i].due = now() + SAFETY_NS;
+            let channel = self.followed[i].follower.announced.id;
+            self.scheduler.rest(channel, now() + SAFETY_NS);
         }
         came
     }
@@ -96,15 +97,11 @@ impl Session {
             return;
         }
         self.sleepers.judged.remove(&pid);
-        for f in self
-            .followed
-            .iter_mut()
-            .filter(|f| f.holders.contains(&pid))
-        {
-            f.due = 0;
+        for f in self.followed.iter().filter(|f| f.holders.contains(&pid)) {
+            self.scheduler.at_once(f.follower.announced.id);
         }
-        if let Some(w) = self.watched.get_mut(&pid) {
-            w.due = 0;
+        if self.watched.contains_key(&pid) {
+            self.scheduler.look_after(pid);
         }
     }
 
@@ -147,7 +144,7 @@ impl Session {
             .filter(|f| f.live && f.holders.contains(&pid));
         uses_little
             && !is_new(w.began_at)
-            && its.all(|f| !is_new(f.moved.max(f.since)) && !f.follower.behind)
+            && its.all(|f| !is_new(f.moved.max(f.since)) && !f.follower.phase().is_behind())
     }
 
     fn put_to_sleep(&mut self, pid: u32) {
