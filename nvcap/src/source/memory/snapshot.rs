@@ -17,7 +17,7 @@ use super::{
 };
 use crate::procfs;
 use crate::procfs::mem::{Memory, Peek};
-use crate::record::{At, ChannelId, Device, Life, Process, Record};
+use crate::record::{At, ChannelId, CpuVa, Device, Life, Process, Record};
 use crate::source::clock;
 
 /// What was seen of a process.
@@ -203,9 +203,18 @@ pub(crate) fn read_semaphore(memory: &impl Peek, places: &Places<'_>, address: u
 /// Entries of each channel that are looked at: which engine it feeds must agree with its token.
 const TOKENS_LAST: u32 = 8;
 
-/// The tokens, each with the address of its channel's ring, as far as the order of channels and error notifiers tells
-/// them (`notifier`): of all channels that lie as libcuda lays them out, or of none.
-pub fn tokens(memory: &impl Peek, areas: &[Area]) -> Vec<(u64, u32)> {
+/// A channel's work-submit token.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RingToken {
+    /// Its ring.
+    pub ring: CpuVa,
+    /// The token.
+    pub token: u32,
+}
+
+/// The tokens, as far as the order of channels and error notifiers tells them (`notifier`): of all channels that lie as libcuda
+/// lays them out, or of none.
+pub fn tokens(memory: &impl Peek, areas: &[Area]) -> Vec<RingToken> {
     let options = SnapshotOptions {
         last: TOKENS_LAST,
         before: 0,
@@ -215,7 +224,12 @@ pub fn tokens(memory: &impl Peek, areas: &[Area]) -> Vec<(u64, u32)> {
     };
     let name = String::new();
     let seen = of(memory, 0, name, areas.to_vec(), 0, options, Instant::now());
-    let token = |s: &ChannelSnapshot| Some((s.found.ring, s.channel.token?));
+    let token = |s: &ChannelSnapshot| {
+        Some(RingToken {
+            ring: CpuVa(s.found.ring),
+            token: s.channel.token?,
+        })
+    };
     seen.channels.iter().filter_map(token).collect()
 }
 

@@ -13,8 +13,7 @@ use super::{
 };
 use crate::procfs::mem::Peek;
 use crate::record::{Channel, Record};
-use crate::source::memory::ring;
-use crate::source::memory::scan::GP_GET;
+use crate::source::memory::{ring, scan};
 
 /// What observing found wrong, each counted where it is found.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -75,6 +74,15 @@ pub enum Begin {
     Here,
 }
 
+/// Whether each entry of a channel bears the next payload, as far as payloads were followed.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Links {
+    /// Entries whose payload followed the one before.
+    pub follow: u64,
+    /// Of so many.
+    pub of: u64,
+}
+
 /// A channel that is followed.
 #[derive(Debug)]
 pub struct Follower {
@@ -100,8 +108,7 @@ pub struct Follower {
     /// When the lap sentinel was last seen standing, ns.
     pub(super) kept: u64,
     pub(super) payloads: PayloadSequence,
-    /// Entries since payloads were first followed, and those of them whose payload followed: an entry each?
-    pub(super) links: (u64, u64),
+    pub(super) links: Links,
     pub(super) words: Words,
     pub(super) allocator: Allocator,
     semaphore_peek: SemaphorePeek,
@@ -154,7 +161,7 @@ impl Follower {
             lap_sentinel: None,
             kept: now,
             payloads: PayloadSequence::default(),
-            links: (0, 0),
+            links: Links::default(),
             words: Words::default(),
             allocator: Allocator::default(),
             semaphore_peek: SemaphorePeek::default(),
@@ -223,7 +230,10 @@ impl Follower {
                 .iter()
                 .filter(|v| **v == RingVerdict::Proven)
                 .count();
-            self.links = (proven as u64, count);
+            self.links = Links {
+                follow: proven as u64,
+                of: count,
+            };
             self.payloads = chain;
         }
         Ok(())
@@ -238,8 +248,7 @@ impl Follower {
     }
 
     pub(super) fn get_put(&self, memory: &impl Peek) -> io::Result<(u32, u32)> {
-        let both = memory.word(self.userd + GP_GET)?;
-        let (get, put) = (both as u32, (both >> 32) as u32);
+        let (get, put) = scan::get_put(memory, self.userd)?;
         if put < self.size {
             Ok((get, put))
         } else {

@@ -92,11 +92,11 @@ impl Follower {
         self.report_damage(&damage, entries.len(), proven, clock().saturating_sub(now));
         self.payloads = chain;
         self.extended = begun.extended;
-        self.links.0 += verdicts
+        self.links.follow += verdicts
             .iter()
             .filter(|v| **v == RingVerdict::Proven)
             .count() as u64;
-        self.links.1 += verdicts.len() as u64;
+        self.links.of += verdicts.len() as u64;
         for entry in &entries {
             self.allocator.take(*entry);
         }
@@ -278,6 +278,6 @@ impl Follower {
 
     /// Each entry of this channel ends with a payload that follows the one before.
     pub(super) fn has_payloads(&self) -> bool {
-        self.links.0 > 16 && self.links.0 + 4 >= self.links.1
+        self.links.follow > 16 && self.links.follow + 4 >= self.links.of
     }
 }

@@ -14,7 +14,7 @@ use super::{
     followed::{self, Dropped, quiet},
     image::Image,
     process::{self, Process, now},
-    slots::{Polite, slots},
+    slots::{Polite, Unresolved, slots},
 };
 use crate::record::{At, ChannelId, CpuVa, Device, Record, Unmapping};
 use crate::source::{
@@ -74,8 +74,8 @@ pub struct Watched {
     /// When tokens are looked for, and how often that may be done again.
     next_tokens: u64,
     token_tries: u32,
-    /// USERDs of slots whose ring was not believed: GP_PUT seen there, whether it moved, and the ring.
-    unresolved: BTreeMap<u64, (u32, bool, u64)>,
+    /// Slots whose ring was not believed, by the address of USERD.
+    unresolved: BTreeMap<u64, Unresolved>,
     doorbell: bool,
     /// When it was first seen to have a GPU's file open, ns.
     files_since: Option<u64>,
@@ -105,7 +105,8 @@ pub struct Watched {
     stale: BTreeSet<u64>,
     /// It was looked at when it had come to its end and nothing moved in it any more.
     seen_to_its_end: bool,
-    /// It opened a GPU's file between the last two looks at its mappings.
+    /// It came to its end with a GPU's file open and no doorbell mapped, and either the file was opened after the last look but
+    /// one at its mappings, or more than [`CONTEXT_NS`] lay between these two looks: a context may have come and gone.
     opened_late: bool,
     /// It had channels when its memory went, and nothing ever came in any.
     silent: bool,
@@ -175,7 +176,7 @@ impl Watched {
 
     /// It has ended, and nobody saw whether it had submitted: why.
     pub fn unseen(&self, now: u64) -> Option<String> {
-        let unseen_ns = now.saturating_sub(self.mapped_at.max(self.began_at));
+        let unseen_ns = now.saturating_sub(self.mapped_at());
         let ended = self.launched && !self.seen_to_its_end;
         let ms = unseen_ns as f64 / 1e6;
         match self.unfound("ended") {
@@ -202,8 +203,9 @@ impl Watched {
         self.seen_to_its_end
     }
 
-    /// It stood still at its end, and was looked at since `begun`, for the last time.
-    /// `mapped_at`: when its mappings were looked at before that.
+    /// It stood still at its end, and was looked at since `begun`, for the last time. `mapped_at`: when its mappings were looked
+    /// at before that. Where it has a GPU's file open and no doorbell mapped, that was too long ago if it opened the file since,
+    /// or could have made a context and given it up again.
     pub fn was_seen_to_its_end(&mut self, begun: u64, mapped_at: u64) {
         let unseen_ns = begun.saturating_sub(mapped_at);
         self.opened_late = !self.doorbell
@@ -381,8 +383,8 @@ impl Watched {
 
     /// Places that look like a channel's and could not be resolved: submissions to them would not have been seen.
     pub fn unresolved(&self) -> usize {
-        let moved = self.unresolved.values().filter(|u| u.1);
-        moved.filter(|u| !self.rings.contains(&u.2)).count()
+        let moved = self.unresolved.values().filter(|u| u.moved);
+        moved.filter(|u| !self.rings.contains(&u.ring)).count()
     }
 
     /// Looks whether it has a GPU's file open, where it has not mapped a doorbell yet.

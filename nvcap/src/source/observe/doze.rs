@@ -210,6 +210,15 @@ fn libc_owner(id: i32) -> Owner {
     }
 }
 
+/// A process when it was judged whether it sleeps.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Judged {
+    /// When, ns.
+    pub at: u64,
+    /// CPU time that it had used by then, ns.
+    pub cpu_ns: u64,
+}
+
 /// What is known of who sleeps.
 #[derive(Debug, Default)]
 pub struct Sleepers {
@@ -217,8 +226,8 @@ pub struct Sleepers {
     pub(super) dozing: BTreeMap<u32, Doze>,
     /// Processes that are polled, because it cannot be told when they run.
     pub(super) refused: BTreeSet<u32>,
-    /// When and with how much CPU time each was last judged, ns.
-    pub(super) judged: BTreeMap<u32, (u64, u64)>,
+    /// How each process that is awake was when it was last judged.
+    pub(super) judged: BTreeMap<u32, Judged>,
     pub(super) next: u64,
 }
 

@@ -14,7 +14,7 @@ use crate::source::{
     channels_file::NamedChannel,
     error::{Error, Result},
     exit_stop::{self, ExitStops, Stop, Stopped},
-    memory::scan::GP_GET,
+    memory::scan,
 };
 
 /// How often it is asked, in the middle of a search, what has stopped, ns: signals pass through here.
@@ -267,15 +267,13 @@ impl Session {
 
 /// Why there can be no such channel in this memory.
 fn check_channel(memory: &impl Peek, c: &NamedChannel) -> std::result::Result<(), String> {
-    let word = |at: u64| {
-        memory
-            .word(at)
-            .map_err(|e| format!("{at:#x} cannot be read: {e}"))
-    };
-    word(c.ring)?;
-    word(c.ring + 8 * (u64::from(c.entries) - 1))?;
-    let put = word(c.userd + GP_GET)? >> 32;
-    if put >= u64::from(c.entries) {
+    let unreadable = |at: u64, e: io::Error| format!("{at:#x} cannot be read: {e}");
+    for at in [c.ring, c.ring + 8 * (u64::from(c.entries) - 1)] {
+        memory.word(at).map_err(|e| unreadable(at, e))?;
+    }
+    let (_, put) =
+        scan::get_put(memory, c.userd).map_err(|e| unreadable(c.userd + scan::GP_GET, e))?;
+    if put >= c.entries {
         return Err(format!(
             "GP_PUT is {put}, which a ring of {} entries cannot have",
             c.entries

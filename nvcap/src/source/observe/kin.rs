@@ -15,7 +15,7 @@ use super::{
 };
 use crate::procfs::mem::Peek;
 use crate::record::{Channel, Life};
-use crate::source::memory::scan::GP_GET;
+use crate::source::memory::scan;
 
 /// Rounds in which processes are looked for that were born while others were looked through.
 const ROUNDS: u32 = 16;
@@ -107,7 +107,7 @@ impl Session {
             return;
         }
         for early in self.births.early() {
-            if !self.take_on(early.0) {
+            if !self.take_on(early.pid) {
                 self.births.still(early);
             }
         }
@@ -347,21 +347,17 @@ impl Session {
 fn same_contents(holder: &impl Peek, other: &impl Peek, channel: &Channel) -> Option<bool> {
     let (ring, userd) = (channel.ring?, channel.userd?);
     let mask = channel.entries.unwrap_or(1).saturating_sub(1);
-    let put = |memory: &dyn Fn(u64) -> std::io::Result<u64>| {
-        memory(userd.0 + GP_GET).map(|both| (both >> 32) as u32)
-    };
-    let (holder, other) = (|at| holder.word(at), |at| other.word(at));
     for _ in 0..3 {
         // However fast it moves: the other's GP_PUT lies between the first one's before and after it, and the entry
         // before it is one and the same.
-        let before = put(&holder).ok()?;
-        let Ok(theirs) = put(&other) else {
+        let (_, before) = scan::get_put(holder, userd.0).ok()?;
+        let Ok((_, theirs)) = scan::get_put(other, userd.0) else {
             return Some(false);
         };
-        let after = put(&holder).ok()?;
+        let (_, after) = scan::get_put(holder, userd.0).ok()?;
         let newest = ring.0 + 8 * u64::from(theirs.wrapping_sub(1) & mask);
-        let mine = holder(newest).ok()?;
-        let Ok(its) = other(newest) else {
+        let mine = holder.word(newest).ok()?;
+        let Ok(its) = other.word(newest) else {
             return Some(false);
         };
         let between = theirs.wrapping_sub(before) & mask <= after.wrapping_sub(before) & mask;
@@ -378,6 +374,7 @@ mod tests {
 
     use super::*;
     use crate::record::{At, ChannelId, CpuVa, Origin};
+    use crate::source::memory::scan::GP_GET;
 
     const RING: u64 = 0x2_0060_0000;
     const USERD: u64 = 0x2_0060_2000;

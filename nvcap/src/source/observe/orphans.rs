@@ -39,9 +39,11 @@ impl Session {
         if !self.births.may_have_missed() && !self.watched.keys().any(has_ended) {
             return false;
         }
-        let group = |pid: u32| procfs::text(format!("/proc/{pid}/cgroup")).ok();
-        let own = group(pid);
-        let mut beside = self.watched.keys().filter(|p| group(**p) == own);
+        let own = procfs::cgroups(pid).ok();
+        let mut beside = self
+            .watched
+            .keys()
+            .filter(|p| procfs::cgroups(**p).ok() == own);
         own.is_some() && beside.any(|p| parent == 1 || descends(*p, parent))
     }
 

@@ -186,9 +186,7 @@ impl State {
 
 /// Whether it is a process rather than a thread.
 pub fn is_process(pid: u32) -> bool {
-    let status = procfs::text(format!("/proc/{pid}/status")).unwrap_or_default();
-    let group = status.lines().find_map(|l| l.strip_prefix("Tgid:"));
-    group.and_then(|g| g.trim().parse().ok()) == Some(pid)
+    procfs::process_of(pid) == Some(pid)
 }
 
 /// The process that made it.
@@ -318,8 +316,15 @@ pub fn refusal(pid: u32, e: &io::Error) -> Error {
     Error::new(format!("observing process {pid}"), e, next)
 }
 
-/// What two processes' shared anonymous memory has in common: device and inode of the mapping, and the offset in it.
-pub type Identity = (String, u64, u64);
+/// What tells a piece of shared anonymous memory from all others, whichever process has it mapped, and wherever.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Identity {
+    /// The device of its file system, as the kernel writes it.
+    device: String,
+    inode: u64,
+    /// Where it lies in the file.
+    offset: u64,
+}
 
 /// The identity of what is mapped at `address`. `None` for memory of other kinds (device files have one inode for all).
 pub fn shared_identity(pid: u32, address: u64) -> Option<Identity> {
@@ -334,9 +339,10 @@ fn identity_of(line: &Line<'_>, address: u64) -> Option<Identity> {
         return None;
     }
     let anonymous = line.inode != 0 && maps::device_of_path(line.path).is_none();
-    (line.shared() && anonymous).then(|| {
-        let offset = line.offset + (address - line.start);
-        (line.device.to_owned(), line.inode, offset)
+    (line.shared() && anonymous).then(|| Identity {
+        device: line.device.to_owned(),
+        inode: line.inode,
+        offset: line.offset + (address - line.start),
     })
 }
 
@@ -349,7 +355,7 @@ mod tests {
         State::of(&Stat::parse(line).unwrap())
     }
 
-    fn identity(line: &str, address: u64) -> Option<(String, u64, u64)> {
+    fn identity(line: &str, address: u64) -> Option<Identity> {
         identity_of(&Line::parse(line).unwrap(), address)
     }
 
@@ -420,7 +426,11 @@ mod tests {
         let line = "200600000-200800000 rw-s 00001000 00:01 77 /dev/zero (deleted)";
         assert_eq!(
             identity(line, 0x2_0060_0010),
-            Some(("00:01".into(), 77, 0x1010))
+            Some(Identity {
+                device: "00:01".into(),
+                inode: 77,
+                offset: 0x1010
+            })
         );
         assert_eq!(identity(line, 0x2_0080_0000), None);
         let device = "200600000-200800000 rw-s 00000000 00:05 512 /dev/nvidia0";

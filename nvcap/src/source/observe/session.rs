@@ -18,6 +18,7 @@ use super::{
 };
 use crate::ledger::{Margin, Observed};
 use crate::record::{At, Channel, ChannelId, CpuVa, Life, Loss, Lost, Origin, Process, Record};
+use crate::source::memory::snapshot::RingToken;
 use crate::source::run::{QUEUE, Source};
 use crate::source::{channels_file::ChannelsFile, error::Result, exit_stop::ExitStops};
 
@@ -237,8 +238,8 @@ impl Session {
         for channel in seen.channels {
             self.channel(pid, channel);
         }
-        for (ring, token) in seen.tokens {
-            self.token(pid, CpuVa(ring), token);
+        for RingToken { ring, token } in seen.tokens {
+            self.token(pid, ring, token);
         }
     }
 

@@ -3,7 +3,7 @@
 use std::{os::fd::RawFd, time::Duration};
 
 use super::{
-    doze::{Bell, Doze, JUDGE_NS, Rung, SAFETY_NS, SLEEPS, STILL_NS},
+    doze::{Bell, Doze, JUDGE_NS, Judged, Rung, SAFETY_NS, SLEEPS, STILL_NS},
     followed,
     process::{self, now},
     session::Session,
@@ -129,13 +129,14 @@ impl Session {
         let Some(w) = self.watched.get(&pid) else {
             return false;
         };
-        let Some(cpu) = w.process.as_ref().and_then(|p| p.cpu()) else {
+        let Some(cpu_ns) = w.process.as_ref().and_then(|p| p.cpu()) else {
             return false;
         };
-        let before = self.sleepers.judged.insert(pid, (now, cpu));
-        let uses_little = before.is_some_and(|(then, used)| {
-            let most = now.saturating_sub(then) as f64 * SLEEPS;
-            cpu.saturating_sub(used) as f64 <= most
+        let judged = Judged { at: now, cpu_ns };
+        let before = self.sleepers.judged.insert(pid, judged);
+        let uses_little = before.is_some_and(|before| {
+            let most = now.saturating_sub(before.at) as f64 * SLEEPS;
+            cpu_ns.saturating_sub(before.cpu_ns) as f64 <= most
         });
         let is_new = |since: u64| now.saturating_sub(since) < STILL_NS;
         let mut its = self

@@ -15,11 +15,8 @@ const CHECKED: u64 = 8;
 /// Bytes of a pushbuffer that are parsed.
 const PARSED: usize = 512;
 
-/// GP_GET and GP_PUT: the aligned 8 bytes at USERD + 0x88.
-pub(in crate::source::memory) fn get_put(
-    memory: &impl Peek,
-    userd: u64,
-) -> std::io::Result<(u32, u32)> {
+/// GP_GET and GP_PUT of a USERD, in one read.
+pub(crate) fn get_put(memory: &impl Peek, userd: u64) -> std::io::Result<(u32, u32)> {
     let both = memory.word(userd + GP_GET)?;
     Ok((both as u32, (both >> 32) as u32))
 }
