@@ -15,7 +15,7 @@ const FEW: u32 = 512;
 /// How long a number is looked at again that was given to a process which was not there yet, ns: the kernel gives it some time
 /// before the process can be seen.
 const EARLY_NS: u64 = 1_000_000_000;
-/// So many of those are kept.
+/// So many of those numbers are kept.
 const EARLY: usize = 256;
 
 /// A process that has a number and cannot be seen yet, or is gone.
@@ -37,9 +37,9 @@ pub struct Births {
     early: VecDeque<Early>,
     /// When one that is observed was last found to have ended, ns.
     ended: u64,
-    /// When they are looked at next, ns.
+    /// When newborn processes are looked at next, ns.
     pub next: u64,
-    /// Those that may descend from an observed process, and whether each was told of.
+    /// Processes that may descend from an observed one, and whether the user was told of each.
     pub suspects: BTreeMap<u32, bool>,
 }
 
@@ -88,7 +88,7 @@ impl Births {
         self.early.push_back(Early { pid, until });
     }
 
-    /// Some could not be seen yet, or had gone before they were looked at.
+    /// Processes are kept that could not be seen yet, or had gone before they were looked at.
     fn has_early(&self) -> bool {
         !self.early.is_empty()
     }
@@ -103,13 +103,13 @@ impl Births {
         self.ended = now();
     }
 
-    /// Some process that may have made others has come and gone, or ended, of late.
+    /// A process that may have made others has come and gone unseen of late, or an observed one has ended.
     pub fn may_have_missed(&self) -> bool {
         self.has_early() || now().saturating_sub(self.ended) < EARLY_NS
     }
 
-    /// Those that could not be seen and are there now: to be looked at again and, where they still cannot be told, kept by
-    /// [`still`](Self::still).
+    /// Takes out those that were kept and can be seen now. The caller looks at them again, and gives those back
+    /// ([`still`](Self::still)) of which nothing can be told yet.
     pub fn early(&mut self) -> Vec<Early> {
         let now = now();
         self.early.retain(|e| e.until > now);
@@ -118,7 +118,7 @@ impl Births {
         there
     }
 
-    /// One of [`early`](Self::early) cannot be seen yet.
+    /// Keeps one of [`early`](Self::early) until its time is over.
     pub fn still(&mut self, early: Early) {
         self.early.push_back(early);
     }

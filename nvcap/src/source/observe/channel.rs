@@ -1,13 +1,15 @@
 //! One channel followed from outside: looks at its ring, fetches what is new, and lets nothing through that `proof`
 //! does not let through.
 
+mod begin;
+
 use crate::wire::release::{self, Release};
 use std::io;
 
 use super::{
     pace::{LONGEST_NS, Pace},
     phase::{Again, Outcome, Phase, Tempo},
-    proof::{LapCheck, LapSentinel, PayloadSequence, RingVerdict, Words},
+    proof::{LapCheck, LapSentinel, PayloadSequence, Words},
     reuse::Allocator,
     semaphore_peek::SemaphorePeek,
 };
@@ -26,7 +28,7 @@ pub struct Faults {
     pub reused: u64,
     /// Entries whose words no client writes.
     pub unparsable: u64,
-    /// Times that payloads went on from another one with no ring position missing.
+    /// Times that a channel's payloads went on from another number, though no ring position is missing.
     pub jumps: u64,
     /// Times that a ring may have gone round more often than was counted.
     pub rounds_unseen: u64,
@@ -37,9 +39,9 @@ pub struct Faults {
 pub struct Looked {
     /// Entries that passed since the look before.
     pub fresh: u64,
-    /// Time since the look or peek before, ns.
+    /// Time since the last look or peek before this one, ns.
     pub elapsed: u64,
-    /// The ring was not read: the GPU is not past what was read of it.
+    /// The ring was not read: its semaphore told that this can wait.
     pub peeked: bool,
 }
 
@@ -52,7 +54,7 @@ pub enum ReadRing {
     Always,
 }
 
-/// What a look works with.
+/// What a look works with: where it reads, and where its results go.
 #[derive(Debug)]
 pub struct Context<'a, M, C> {
     /// Memory of a process that has the ring.
@@ -95,9 +97,9 @@ pub struct Follower {
     pub looked: u64,
     /// Time of the last look or peek, ns.
     pub peeked: u64,
-    /// Position up to which entries were known to have come at the last look.
+    /// Position behind the newest entry that is known to have come, read or not.
     pub(super) seen: u64,
-    /// Its ring had gone round at a look that came to no end.
+    /// A look found that the ring had gone round, and was interrupted before it could count by how much.
     lapped_unread: bool,
     pub(super) ring: u64,
     pub(super) size: u32,
@@ -105,7 +107,8 @@ pub struct Follower {
     /// Position of the next entry to read, counted without wrapping.
     pub(super) done: u64,
     pub(super) lap_sentinel: Option<LapSentinel>,
-    /// When the lap sentinel was last seen standing, ns.
+    /// When the ring was last known not to have gone round, ns: a look found the lap sentinel as it had been left, or new
+    /// entries were read.
     pub(super) kept: u64,
     pub(super) payloads: PayloadSequence,
     pub(super) links: Links,
@@ -128,117 +131,6 @@ pub(super) fn is_cleared(e: &io::Error) -> bool {
 }
 
 impl Follower {
-    /// Begins to follow an announced channel. `None`: its record lacks what is needed.
-    ///
-    /// # Errors
-    /// When its ring cannot be read.
-    pub fn new(
-        announced: Channel,
-        begin: Begin,
-        memory: &impl Peek,
-        now: u64,
-    ) -> io::Result<Option<Self>> {
-        let (Some(ring), Some(size), Some(userd)) =
-            (announced.ring, announced.entries, announced.userd)
-        else {
-            return Ok(None);
-        };
-        if !size.is_power_of_two() {
-            return Ok(None);
-        }
-        let mut new = Self {
-            announced,
-            pace: Pace::new(size),
-            phase: Phase::new(begin == Begin::Here),
-            looked: now,
-            peeked: now,
-            seen: 0,
-            lapped_unread: false,
-            ring: ring.0,
-            size,
-            userd: userd.0,
-            done: 0,
-            lap_sentinel: None,
-            kept: now,
-            payloads: PayloadSequence::default(),
-            links: Links::default(),
-            words: Words::default(),
-            allocator: Allocator::default(),
-            semaphore_peek: SemaphorePeek::default(),
-            extended: 0,
-            buffer: Vec::new(),
-        };
-        match begin {
-            Begin::First => {
-                new.get_put(memory)?;
-                new.words.begin();
-            }
-            Begin::Here => {
-                let (_, put) = new.get_put(memory)?;
-                new.stand_at(memory, u64::from(put))?;
-                new.learn_payloads(memory)?;
-            }
-        }
-        Ok(Some(new))
-    }
-
-    /// Follows from `position` on, which is GP_PUT's: everything before it is left out.
-    pub(super) fn stand_at(&mut self, memory: &impl Peek, position: u64) -> io::Result<()> {
-        self.done = position;
-        self.seen = self.seen.max(position);
-        let slot = position.wrapping_sub(1) & self.mask();
-        let newest = ring::entries(memory, self.ring(), slot, slot + 1)?[0];
-        if position > MAKING || self.went_round(memory)? {
-            self.phase.seen_used();
-        }
-        let segment = ring::segments(
-            memory,
-            &[newest],
-            &mut self.extended,
-            &mut self.buffer,
-            |a| a,
-        )
-        .swap_remove(0);
-        self.lap_sentinel = Some(LapSentinel::of(&segment, self.extended));
-        self.allocator.take(newest);
-        self.payloads.judge(&[release::at_end(&segment.bytes)]);
-        self.words.cut();
-        Ok(())
-    }
-
-    /// Learns from the entries before the first one that is followed whether each bears a payload: then it is known
-    /// from the first one on how many are missing, if any are.
-    fn learn_payloads(&mut self, memory: &impl Peek) -> io::Result<()> {
-        let size = u64::from(self.size);
-        let most = if self.went_round(memory)? {
-            size / 4
-        } else {
-            self.done
-        };
-        let count = most.min(LEARNT);
-        let from = self.done + size - count;
-        let entries = ring::entries(memory, self.ring(), from, from + count)?;
-        let mut extended = self.extended;
-        let segments = ring::segments(memory, &entries, &mut extended, &mut self.buffer, |a| a);
-        let releases: Vec<Option<Release>> =
-            segments.iter().map(|s| release::at_end(&s.bytes)).collect();
-        let mut chain = PayloadSequence::default();
-        let verdicts = chain.judge(&releases);
-        // The newest as it was read before: a busy ring may have gone on, or its memory been used again.
-        if chain.same_newest(&self.payloads) {
-            let proven = verdicts
-                .iter()
-                .filter(|v| **v == RingVerdict::Proven)
-                .count();
-            self.links = Links {
-                follow: proven as u64,
-                of: count,
-            };
-            self.payloads = chain;
-        }
-        Ok(())
-    }
-
     pub(super) fn mask(&self) -> u64 {
         u64::from(self.size) - 1
     }
@@ -371,7 +263,8 @@ impl Follower {
         looked
     }
 
-    /// Whether GP_PUT is where the last look left it. To be asked of a process that cannot have filled its ring since.
+    /// Whether GP_PUT is where the last look left it, which proves that nothing came where the process cannot have filled the whole
+    /// ring since: ask only then.
     ///
     /// # Errors
     /// As for [`look_with`](Self::look_with).
@@ -384,7 +277,7 @@ impl Follower {
         Ok(stands)
     }
 
-    /// Nobody has it any more: what is known to have come and was not read is missing.
+    /// No process has the ring any more: entries that are known to have come and were not read are counted as missing.
     pub fn end(&mut self, now: u64, to: &mut Vec<Record>) {
         if std::mem::take(&mut self.lapped_unread) {
             self.report_rounds(now, to);
@@ -534,12 +427,6 @@ impl Follower {
             LapCheck::Doubtful => Reading::Fresh(entries, Doubt::Yes),
         })
     }
-
-    /// Whether a ring of which nothing was read yet was filled: its last slot is as it was made, until it is.
-    pub(super) fn went_round(&self, memory: &impl Peek) -> io::Result<bool> {
-        let last = u64::from(self.size) - 1;
-        Ok(ring::entries(memory, self.ring(), last, last + 1)?[0] != 0)
-    }
 }
 
 /// How far a ring was when a look at it began.
@@ -560,7 +447,7 @@ struct Position {
 pub(super) struct Begun {
     pub now: u64,
     pub get: Option<u32>,
-    /// The address bits that its last entry left in force.
+    /// The upper address bits that hold behind its last entry.
     pub extended: u64,
 }
 
@@ -577,8 +464,6 @@ enum Reading {
 
 /// Entries that a channel has at most when nobody but the driver has used it yet.
 const MAKING: u64 = 8;
-/// Entries before the first one that is followed from which it is learnt whether they bear payloads.
-const LEARNT: u64 = 32;
 /// Entries that are read in one piece.
 const PIECE: u64 = 256;
 

@@ -1,4 +1,4 @@
-//! What was read of a ring becomes submissions, where it stands; what does not is counted.
+//! What was read of a ring becomes submissions, as far as it is proven to be what was submitted; the rest is counted as lost.
 
 use crate::wire::release::{self, Release};
 use std::io;
@@ -12,7 +12,8 @@ use crate::procfs::mem::Peek;
 use crate::record::{Record, Segment};
 use crate::source::memory::ring;
 
-/// A submission that was being written when a reading began is written some words further after this time, ns.
+/// A submission that is being written gets at least some words further in this time, ns: bytes that are the same before and
+/// after it are not being written.
 const WRITTEN_NS: u64 = 5_000;
 
 /// Bytes a ns that a program can write at most.
@@ -48,8 +49,8 @@ impl Reading<'_> {
 }
 
 impl Follower {
-    /// Delivers what stands of new entries whose bytes were read just now, and counts the rest. False: by their payloads
-    /// the ring has gone round, and nothing was delivered.
+    /// Takes new entries whose bytes were read just now: delivers those that are proven, and counts the others as lost. False:
+    /// their payloads tell that the ring has gone round, and nothing was delivered or counted.
     pub(super) fn deliver(
         &mut self,
         with: &mut Context<'_, impl Peek, impl Fn() -> u64>,
@@ -141,7 +142,8 @@ impl Follower {
         Ok(true)
     }
 
-    /// The GPU has not run the first of them yet, so that neither slots nor memory of any can have been used again.
+    /// The GPU is not done with the first of these entries yet. So libcuda cannot have used the slot or the memory of any of them
+    /// again.
     fn untouched(&self, memory: &impl Peek, first: Option<&Option<Release>>) -> bool {
         let Some(Some(first)) = first.filter(|_| self.peeks()) else {
             return false;
@@ -230,7 +232,7 @@ impl Follower {
         })
     }
 
-    /// The bytes of some are as they were read, for as long as it takes to see one that is being written there.
+    /// The bytes of some entries are as they were read, and stay so for long enough to tell that nobody is writing there.
     fn stand(
         &self,
         memory: &impl Peek,
@@ -267,7 +269,7 @@ impl Follower {
         }
     }
 
-    /// The end of the first segment is as it was read: it is written anew before any of the others.
+    /// The end of the first segment is as it was read. Memory is used again in order, so the others are too.
     fn bytes_stand(&self, memory: &impl Peek, segments: &[Segment], extended: u64) -> bool {
         let first = segments.iter().find(|s| !s.bytes.is_empty());
         first.is_none_or(|s| {

@@ -24,10 +24,11 @@ pub const SAFETY_NS: u64 = 2_000_000_000;
 pub const STILL_NS: u64 = 1_000_000_000;
 /// How often it is judged which processes sleep, ns.
 pub const JUDGE_NS: u64 = 250_000_000;
-/// Share of a core that a process may use and be taken to sleep; and what it must use to be taken to be awake.
+/// Share of a core up to which a process is taken to sleep.
 pub const SLEEPS: f64 = 0.05;
+/// Share of a core above which a process that slept is taken to be awake.
 const AWAKE: f64 = 0.15;
-/// Time in which what it uses is judged when it is told of, ns.
+/// Time over which the share of a process that slept is judged, ns.
 const WINDOW_NS: u64 = 50_000_000;
 
 /// The signal that perf events send, one of the real-time ones: each is queued, with the descriptor.
@@ -35,16 +36,16 @@ fn signal() -> i32 {
     libc::SIGRTMIN() + 4
 }
 
-/// Where it is told that a process has run. Of one thread, which must be the one that reads it.
+/// Where the kernel tells that processes have run. It belongs to the thread that made it, which alone may read it.
 #[derive(Debug)]
 pub struct Bell(OwnedFd);
 
-/// What was told.
+/// What the kernel told.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Rung {
-    /// The descriptors of the events.
+    /// The descriptors of the perf events that signalled.
     pub events: Vec<RawFd>,
-    /// More than were kept: any may have.
+    /// Signals were lost: any process may have run.
     pub all: bool,
 }
 
@@ -100,12 +101,12 @@ impl Bell {
 #[derive(Debug)]
 pub struct Doze {
     events: Vec<OwnedFd>,
-    /// Times at which it was told of, of late, ns.
+    /// When the kernel told of late that it had run, ns.
     told: VecDeque<u64>,
 }
 
 impl Doze {
-    /// Lets it be told to the calling thread when this process has run.
+    /// Asks the kernel to tell the calling thread when this process has run.
     ///
     /// # Errors
     /// When perf events are refused.
@@ -125,7 +126,7 @@ impl Doze {
         })
     }
 
-    /// Whether it is this process that was told of.
+    /// Whether the kernel told of this process.
     pub fn rang(&self, rung: &Rung) -> bool {
         rung.all
             || self
@@ -134,7 +135,7 @@ impl Doze {
                 .any(|e| rung.events.contains(&e.as_raw_fd()))
     }
 
-    /// It was told of. True: it has run for so long of late that it is awake.
+    /// Takes down that the kernel told of it now. True: that was so often of late that it is awake.
     pub fn is_awake(&mut self, now: u64) -> bool {
         self.told.push_back(now);
         while self.told.front().is_some_and(|t| *t + WINDOW_NS < now) {

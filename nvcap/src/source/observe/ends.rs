@@ -37,7 +37,7 @@ impl Session {
         }
     }
 
-    /// The same of a running process, where the user wants it.
+    /// Lets a running process be stopped at its end, where the user wants it.
     ///
     /// # Errors
     /// Where it is not allowed.
@@ -56,7 +56,7 @@ impl Session {
         })
     }
 
-    /// A child that was found and not told of: one that a thread made which is not seized.
+    /// Lets a child be stopped at its end that was found by looking: the thread that made it was not stopped, so nobody told.
     pub(super) fn seize_child_of(&mut self, parent: u32, child: u32) {
         if let Some(stops) = &mut self.stops
             && stops.has(parent)
@@ -66,7 +66,7 @@ impl Session {
         }
     }
 
-    /// Lets go on what need not wait, now and then while something else is done.
+    /// Lets stopped processes go on that need not wait for a look: called now and then while something else is done.
     pub(super) fn poll_stops(&mut self, now: u64) {
         if let Some(stops) = &mut self.stops
             && now >= self.asked_stops + ASK_NS
@@ -76,7 +76,7 @@ impl Session {
         }
     }
 
-    /// Deals with all that has stopped.
+    /// Deals with all processes that have stopped.
     pub(super) fn take_stops(&mut self) {
         loop {
             let Some(stops) = &mut self.stops else {
@@ -96,7 +96,7 @@ impl Session {
         }
     }
 
-    /// What is to be done while it stands. True: its first thread ends and others go on.
+    /// Does what is to be done while a process stands still. True: only its first thread ends, and others go on.
     fn stopped(&mut self, stopped: Stopped) -> bool {
         let pid = stopped.pid;
         match stopped.stop {
@@ -121,7 +121,8 @@ impl Session {
         }
     }
 
-    /// Looks for its channels once more and reads what is left in their rings. `still`: nothing comes after that.
+    /// Looks for a process's channels once more, and reads what is left in their rings. `still`: all its threads stand, so that
+    /// nothing comes afterwards.
     fn last_look(&mut self, pid: u32, still: bool) {
         let Some(w) = self.watched.get_mut(&pid) else {
             return;

@@ -25,7 +25,7 @@ pub struct Followed {
     pub moved: u64,
     /// When it began to be followed, ns.
     pub since: u64,
-    /// The longest time in which nothing came, ns, of late: a long one is forgotten little by little.
+    /// The longest pause between two looks that found something, ns; what was long ago counts for less and less.
     pub pause: u64,
     /// How near it came to a loss.
     pub margin: Margin,
@@ -95,7 +95,7 @@ impl Followed {
 /// A channel that nobody has any more.
 #[derive(Debug)]
 pub struct Dropped {
-    /// The last look at it found something.
+    /// The last look at it found something new.
     pub hot: bool,
     /// Its number.
     pub channel: ChannelId,
@@ -105,20 +105,21 @@ pub struct Dropped {
     pub looked: u64,
     /// Nothing ever came in it.
     pub empty: bool,
-    /// Something had come shortly before: more may have come since.
+    /// Something had come shortly before the last look, or was known to wait unread: more may have come since.
     pub busy: bool,
-    /// It was not looked at for longer than it pauses: anything may have come since.
+    /// Nobody looked or peeked at it for longer than its pauses last: anything may have come since.
     pub long_ago: bool,
 }
 
-/// For how long nothing must have come before the last look, ns, so that a process that ends is taken to have been
-/// done with a channel: twice as long as it has paused of late (`pause`), for it may have been about to go on; 20 ms at
-/// least, for a pause may be nothing but another program's time on the processor; and 100 ms at most.
+/// A channel that was quiet for this time before the last look, ns, is taken to have been done with when its process ends.
+///
+/// It is twice the longest pause of late (`pause`), after which the process might have gone on. It is 20 ms at least, because
+/// in a pause another program may merely have had the processor; and 100 ms at most.
 pub fn quiet(pause: u64) -> u64 {
     (2 * pause).clamp(20_000_000, 100_000_000)
 }
 
-/// Why it is not known what came last on channels that were unmapped.
+/// What is said of channels that were unmapped while they may have been in use.
 pub fn unmapped(dropped: &[Dropped]) -> Option<String> {
     let first = dropped.first()?;
     let which = match dropped.len() {

@@ -5,8 +5,8 @@ use std::io;
 
 use crate::procfs::{auxv::Auxv, mem::Memory};
 
-/// A program image: what the kernel told the program when it began (its auxiliary vector), and the 16 random bytes among
-/// that, which no other image has.
+/// A program image: what the kernel told the program when it began (its auxiliary vector), and the 16 random bytes that this
+/// points to, which no other image has.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Image {
     auxv: Auxv,

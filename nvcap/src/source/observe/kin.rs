@@ -26,9 +26,9 @@ const PART: u64 = 100;
 
 /// What a process is that was just born.
 enum Born {
-    /// It was made by one that is observed, or descends from it by forks alone.
+    /// A process that is observed made it, or it descends from one by forks alone.
     Kin { parent: u32 },
-    /// It has nothing to do with those.
+    /// Nothing shows that it has to do with an observed process.
     Stranger,
     /// It cannot be told yet.
     Unseen,
@@ -72,7 +72,7 @@ impl Session {
         false
     }
 
-    /// A child was born, as was told by who stopped the process that made it.
+    /// A process that is stopped at its events (`exit_stop`) has made a child.
     pub(super) fn born(&mut self, by: u32, pid: u32) {
         if self.watched.contains_key(&pid) {
             return;
@@ -100,8 +100,8 @@ impl Session {
         self.births.next = now() + (cost * PART).clamp(SHORTEST_NS, LONGEST_NS);
     }
 
-    /// Takes on all processes that were born by now and are kin. One that ends while this goes on may have made another,
-    /// which has a higher number: so until no more are born.
+    /// Takes on all processes that were born by now and are kin. A process that ends while this goes on may have made another,
+    /// with a higher number: so this goes on until none is left.
     pub(super) fn find_kin(&mut self) {
         if !self.options.follow {
             return;
@@ -178,7 +178,7 @@ impl Session {
 
     // ---- rings that are one
 
-    /// A process has the rings that others with its program image have, as far as it has them mapped.
+    /// A process holds the rings that other processes with its program image have, as far as it has them mapped too.
     fn inherit(&mut self, pid: u32) {
         for i in 0..self.followed.len() {
             if self.shares(i, pid) {
@@ -187,7 +187,7 @@ impl Session {
         }
     }
 
-    /// A channel that was just found is one of forked children too.
+    /// A channel was just found in one process: forked children have it too.
     pub(super) fn hand_down(&mut self, i: usize) {
         let image = self.followed[i].image.clone();
         let kin = self.watched.iter().filter(|(_, w)| w.image == image);
@@ -208,7 +208,7 @@ impl Session {
         }
     }
 
-    /// Whether a process has a channel that is followed, and is not known to.
+    /// Whether a process turns out to have a channel that is followed, of which it is no holder yet.
     pub(super) fn shares(&self, i: usize, pid: u32) -> bool {
         let ring = self.followed[i].follower.announced.ring;
         let has =
@@ -269,7 +269,7 @@ impl Session {
         }
     }
 
-    /// A forebear of a process that has this ring too, and of which it was not found yet.
+    /// The forebear of a process that has this ring too, though it was not found there yet.
     pub(super) fn forebear_with(&self, pid: u32, channel: &Channel) -> Option<u32> {
         let own = self.watched.get(&pid)?;
         let mut forebear = own.parent;
@@ -331,8 +331,7 @@ impl Session {
         }
     }
 
-    /// Another process's memory may be reached by what was opened of this one: that of its parent, if it was made by vfork
-    /// and has executed a program since.
+    /// What was opened of this process may be its parent's memory: it was made by vfork, and has executed a program since.
     pub(super) fn is_outdated(&self, pid: u32) -> bool {
         let Some(w) = self.watched.get(&pid) else {
             return true;

@@ -7,9 +7,11 @@
 //! - `scheduler`: which channel or process is looked at next. Pure.
 //! - [`proof`], [`reuse`]: whether what was read is what was submitted. Pure.
 //! - [`semaphore_peek`]: whether a look is urgent. Pure.
-//! - [`channel`], `deliver`, `resync`, [`followed`]: one ring, followed, and its place among the others.
+//! - [`channel`], `deliver`, `resync`, [`followed`]: one ring, followed, and its place among the others. `channel::begin`: where
+//!   following begins.
 //! - `emit`: its records.
 //! - [`process`], [`discover`], `slots`: one process: whether it lives and runs, its memory, its mappings, its rings, its children.
+//!   `discover::missed`: what of it may have been missed when it is gone.
 //! - `image`, `births`, `kin`, `orphans`: whose memory a process has by fork, found also where its parent has ended.
 //! - `ends`: the last look at a process, and what is said where there was none.
 //! - `doze`, `sleepers`: processes that sleep need not be polled.

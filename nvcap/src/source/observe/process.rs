@@ -33,10 +33,10 @@ fn clock_of(pid: u32) -> Option<libc::clockid_t> {
     (unsafe { libc::clock_getcpuclockid(pid as i32, &mut id) } == 0).then_some(id)
 }
 
-/// Memory that is made ready for what is read, bytes: a ring's worth of launches several times over.
+/// Memory that is taken from the kernel beforehand, bytes: as much as the launches of several full rings take.
 const READY: usize = 16 << 20;
 
-/// Of this thread: page faults, times that it waited, times that another took the processor from it.
+/// What this thread met so far: page faults, times that it waited, times that another took the processor from it.
 pub fn disturbances() -> [i64; 3] {
     // SAFETY: a structure of numbers, for which zero is a value.
     let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
@@ -156,7 +156,7 @@ pub struct State {
 pub fn state(pid: u32) -> State {
     match Stat::of_process(pid) {
         Ok(stat) => State::of(&stat),
-        // That it cannot be read (no descriptor is left) is no end of it, and no sign that it lives.
+        // Where no descriptor is left to read it with, that neither ends the process nor shows that it lives: it is asked for.
         Err(e) => State {
             lives: !matches!(e.raw_os_error(), Some(libc::ENOENT | libc::ESRCH))
                 && e.kind() != io::ErrorKind::InvalidData
@@ -218,8 +218,8 @@ fn pidfd(pid: u32) -> Option<OwnedFd> {
     (fd >= 0).then(|| unsafe { OwnedFd::from_raw_fd(fd as i32) })
 }
 
-/// Waits until one of these processes has ended, or one of `wakes` becomes readable, for `most` at most; gives those that have
-/// ended.
+/// Waits until one of these processes has ended or one of `wakes` becomes readable, but no longer than `most`. Gives the processes
+/// that have ended.
 pub fn wait_for_end<'a>(
     processes: impl Iterator<Item = &'a Process>,
     wakes: &[RawFd],
@@ -273,7 +273,7 @@ impl Process {
     }
 }
 
-/// What can be told before anything is looked at.
+/// Finds mistakes of the user's that can be told before the trace begins.
 ///
 /// # Errors
 /// The first mistake found, with its remedy.
@@ -326,7 +326,8 @@ pub struct Identity {
     offset: u64,
 }
 
-/// The identity of what is mapped at `address`. `None` for memory of other kinds (device files have one inode for all).
+/// The identity of the shared anonymous memory that is mapped at `address`. `None` for memory of other kinds: of a device file all
+/// mappings have the same inode.
 pub fn shared_identity(pid: u32, address: u64) -> Option<Identity> {
     let mut identity = None;
     let each = &mut |line: Line<'_>| identity = identity.take().or(identity_of(&line, address));

@@ -20,8 +20,8 @@ impl Follower {
         }
     }
 
-    /// The ring went round since the last look, or cannot be shown not to have: counts what is gone and goes on with
-    /// the newest half, which will stand while it is read. Gives how far the position moved.
+    /// Goes on after the ring went round, or where it cannot be shown that it did not: counts what is missing and reads the newest
+    /// half of the ring, which is not overwritten so soon. Gives how far the position moved.
     pub(super) fn resync(
         &mut self,
         with: &mut Context<'_, impl Peek, impl Fn() -> u64>,

@@ -74,7 +74,7 @@ pub struct Session {
     pub(super) out: Vec<Record>,
     pub(super) faults: Faults,
     pub(super) sums: Observed,
-    /// Of channels that are followed no longer.
+    /// The margins of channels that are followed no longer.
     margins: Vec<Margin>,
     started: Clocks,
     next_id: u32,
@@ -243,7 +243,7 @@ impl Session {
         }
     }
 
-    /// A channel of a process: new, or one that it shares with a process that forked it, or that it forked.
+    /// A channel was found in a process. It is new, or one that the process shares with a parent or a child by fork.
     fn channel(&mut self, pid: u32, channel: NewChannel) {
         let ring = channel.channel.ring;
         let followed =
@@ -342,7 +342,7 @@ impl Session {
         }
     }
 
-    /// Forgets channels that are followed no longer, but for their margins.
+    /// Forgets channels that are followed no longer; their margins are kept.
     fn reap(&mut self) {
         if self.followed.iter().all(|f| f.live) {
             return;

@@ -11,7 +11,7 @@ use super::{
 use crate::source::exit_stop::ExitStops;
 
 impl Session {
-    /// All that have this channel sleep.
+    /// All processes that have this channel sleep.
     pub(super) fn is_at_rest(&self, i: usize) -> bool {
         let holders = &self.followed[i].holders;
         !holders.is_empty() && holders.iter().all(|pid| self.sleepers.has(*pid))
@@ -67,8 +67,8 @@ impl Session {
         }
     }
 
-    /// Looks at all channels of a process. True: something has come. `has_slept`: it was asleep since they were last looked
-    /// at, but for what it was just told of for.
+    /// Looks at all channels of a process. True: something has come. `has_slept`: since they were last looked at it has run for no
+    /// longer than a process may that sleeps, too short a time to fill a ring.
     fn look_at_sleeper(&mut self, pid: u32, has_slept: bool) -> bool {
         let memory = self.watched.get(&pid).and_then(|w| w.process.clone());
         let mut came = false;
@@ -77,7 +77,7 @@ impl Session {
             if !f.live || !f.holders.contains(&pid) {
                 continue;
             }
-            // One read of a ring's memory instead of four: it has not run for long enough to go round.
+            // One read of a ring's memory instead of four: there was no time for it to go round.
             let memory = memory.as_ref().filter(|_| has_slept);
             let stands = memory.map(|p| f.follower.stands(&p.memory, now()));
             if !matches!(stands, Some(Ok(true))) {
@@ -91,7 +91,7 @@ impl Session {
         came
     }
 
-    /// It is polled from now on.
+    /// A process that slept is polled from now on.
     pub(super) fn wake_up(&mut self, pid: u32) {
         if self.sleepers.dozing.remove(&pid).is_none() {
             return;
@@ -159,7 +159,7 @@ impl Session {
         match doze {
             Ok(doze) => {
                 self.sleepers.dozing.insert(pid, doze);
-                // What came before the kernel could tell.
+                // What came before the kernel was asked to tell.
                 if self.look_at_sleeper(pid, false) {
                     self.wake_up(pid);
                 }
@@ -173,7 +173,8 @@ impl Session {
         }
     }
 
-    /// How long ago its channels were looked at, where that was too long before its end and it slept, ns.
+    /// How much of a process's end was not seen, ns: the time since the last look at its channels, if it slept and that time is
+    /// long.
     pub(super) fn slept_to_its_end(&self, pid: u32, now: u64) -> Option<u64> {
         // Others that have a ring are looked at still.
         let its = self.followed.iter().filter(|f| f.holders == [pid]);

@@ -52,13 +52,12 @@ pub fn search(memory: &impl Peek, areas: &[Area], effort: Effort) -> Search {
         let Some(gpu) = gpu_memory(area) else {
             continue;
         };
-        let before = search.found.len();
         if libcuda::has_room(area) {
             search
                 .found
                 .extend(libcuda::rings(memory, &places, area, gpu));
         }
-        left.push((area, gpu, search.found.len() == before));
+        left.push((area, gpu));
     }
     if effort > Effort::Habit {
         generic::add_rings(memory, &places, &left, effort, &mut search);
