@@ -8,7 +8,7 @@ use std::{
 
 use super::{
     captured::{ChannelSnapshot, KnownRing, SnapshotOptions},
-    channel_snapshot::see,
+    channel_snapshot::Reader,
     history::resolve,
     maps::{self, Area},
     scan::{self, Effort, Found, Places},
@@ -54,20 +54,34 @@ pub fn take(pid: u32, first: u32, options: SnapshotOptions<'_>) -> io::Result<(M
     let start = Instant::now();
     let areas = maps::areas(pid)?;
     let name = procfs::name(pid, None).unwrap_or_default();
-    let snapshot = of(&memory, pid, name, areas, first, options, start);
+    let looked_at = LookedAt {
+        pid,
+        name,
+        areas,
+        start,
+    };
+    let snapshot = of(&memory, looked_at, first, options);
     Ok((memory, snapshot))
 }
 
-/// As [`take`], on any memory.
-pub(super) fn of(
-    memory: &impl Peek,
+/// A process that is looked at.
+struct LookedAt {
     pid: u32,
     name: String,
+    /// Its mappings.
     areas: Vec<Area>,
-    first: u32,
-    options: SnapshotOptions<'_>,
+    /// When the look began.
     start: Instant,
-) -> Snapshot {
+}
+
+/// As [`take`], on any memory.
+fn of(memory: &impl Peek, process: LookedAt, first: u32, options: SnapshotOptions<'_>) -> Snapshot {
+    let LookedAt {
+        pid,
+        name,
+        areas,
+        start,
+    } = process;
     let mut search = scan::search(memory, &areas, options.effort);
     let places = Places::new(&areas);
     add_known(memory, &places, options.known_rings, &mut search.found);
@@ -77,23 +91,19 @@ pub(super) fn of(
         pid,
         tid: 0,
     };
+    let reader = Reader {
+        memory,
+        places: &places,
+        at,
+        options,
+    };
     let mut patience = options.patience;
     let mut channels: Vec<ChannelSnapshot> = search
         .found
         .iter()
         .filter(|f| f.used)
         .zip(first..)
-        .map(|(f, number)| {
-            see(
-                memory,
-                &places,
-                at,
-                ChannelId(number),
-                *f,
-                options,
-                &mut patience,
-            )
-        })
+        .map(|(f, number)| reader.see(ChannelId(number), *f, &mut patience))
         .collect();
     let windows = resolve(memory, &places, &mut channels);
     let reading = start.elapsed().saturating_sub(finding);
@@ -222,8 +232,13 @@ pub fn tokens(memory: &impl Peek, areas: &[Area]) -> Vec<RingToken> {
         known_rings: &[],
         patience: Duration::ZERO,
     };
-    let name = String::new();
-    let seen = of(memory, 0, name, areas.to_vec(), 0, options, Instant::now());
+    let process = LookedAt {
+        pid: 0,
+        name: String::new(),
+        areas: areas.to_vec(),
+        start: Instant::now(),
+    };
+    let seen = of(memory, process, 0, options);
     let token = |s: &ChannelSnapshot| {
         Some(RingToken {
             ring: CpuVa(s.found.ring),
@@ -251,15 +266,13 @@ mod tests {
             known_rings: &[],
             patience,
         };
-        of(
-            memory,
-            7,
-            "made up".to_owned(),
-            areas.to_vec(),
-            0,
-            options,
-            Instant::now(),
-        )
+        let process = LookedAt {
+            pid: 7,
+            name: "made up".to_owned(),
+            areas: areas.to_vec(),
+            start: Instant::now(),
+        };
+        of(memory, process, 0, options)
     }
 
     fn payloads(seen: &ChannelSnapshot) -> Vec<u32> {
