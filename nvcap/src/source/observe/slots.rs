@@ -114,3 +114,97 @@ impl Slot {
         Some(slot)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::record::Device;
+    use crate::source::memory::maps;
+    use crate::wire::GpuVa;
+
+    const RINGS: u64 = 0x2_0060_0000;
+    const PUSHBUFFER: u64 = 0x2_0080_0000;
+
+    /// Words by address; all others are 0.
+    struct Words(BTreeMap<u64, u64>);
+
+    impl Words {
+        /// Sets the positions of a slot and the entry before GP_PUT.
+        fn set(&mut self, slot: u64, put: u64, entry: u64) {
+            let ring = ring(slot);
+            self.0
+                .insert(ring + scan::USERD + scan::GP_GET, put << 32 | put);
+            self.0.insert(ring + 8 * (put - 1), entry);
+        }
+    }
+
+    impl Peek for Words {
+        fn peek(&self, at: u64, to: &mut [u8]) -> io::Result<()> {
+            let word = self.0.get(&at).copied().unwrap_or(0);
+            to.copy_from_slice(&word.to_le_bytes());
+            Ok(())
+        }
+    }
+
+    fn ring(slot: u64) -> u64 {
+        RINGS + slot * scan::SLOT
+    }
+
+    fn areas() -> [Area; 2] {
+        let area = |start, len, path: &str| Area {
+            start,
+            end: start + len,
+            read: true,
+            write: true,
+            execute: false,
+            shared: true,
+            path: path.to_owned(),
+            device: maps::device_of_path(path),
+        };
+        let areas = [
+            area(RINGS, 0x20_0000, "/dev/nvidia3"),
+            area(PUSHBUFFER, 0x1000, "/dev/nvidiactl"),
+        ];
+        assert_eq!(areas[0].device(), Some(Device::Gpu(3)));
+        areas
+    }
+
+    #[test]
+    fn used_slots_and_those_before_them_are_channels() {
+        let segment = entry::segment(GpuVa(PUSHBUFFER), 64, false, false, false);
+        let mut memory = Words(BTreeMap::new());
+        let mut unresolved = BTreeMap::new();
+        let mut found = |memory: &Words, known: &[u64]| {
+            let known = known.iter().map(|slot| ring(*slot)).collect();
+            let found = slots(memory, &areas(), &known, &mut unresolved);
+            let moved = unresolved.values().filter(|u| u.moved);
+            let moved: Vec<u64> = moved.map(|u| u.ring).collect();
+            let seen = found.iter().map(|f| {
+                assert_eq!((f.gpu, f.userd), (Some(3), f.ring + scan::USERD));
+                ((f.ring - RINGS) / scan::SLOT, f.used, f.put)
+            });
+            (seen.collect::<Vec<_>>(), unresolved.len(), moved)
+        };
+        assert_eq!(found(&memory, &[]), (vec![], 0, vec![]));
+        memory.set(2, 7, segment);
+        // Its entry points to memory that is not mapped.
+        memory.set(4, 9, segment + 0x10_0000);
+        let used = |slot, put| (slot, true, put);
+        let zero = |slot| (slot, false, 0);
+        let three = vec![zero(0), zero(1), used(2, 7)];
+        assert_eq!(found(&memory, &[]), (three.clone(), 1, vec![]));
+        memory.set(4, 10, segment + 0x10_0000);
+        assert_eq!(found(&memory, &[]), (three.clone(), 1, vec![ring(4)]));
+        // So many behind the last used one are looked at.
+        memory.set(27, 1, segment);
+        assert_eq!(found(&memory, &[]).0, three);
+        // One that is known is not read again, and those behind it are looked at.
+        let (seen, ..) = found(&memory, &[0, 1, 2, 3]);
+        assert_eq!(seen.first(), Some(&zero(5)));
+        assert_eq!(seen.last(), Some(&used(27, 1)));
+        memory.set(4, 11, segment);
+        let (seen, unresolved, _) = found(&memory, &[2]);
+        assert_eq!(seen[..3], [zero(0), zero(1), zero(3)]);
+        assert_eq!((seen[3], unresolved), (used(4, 11), 0));
+    }
+}
