@@ -30,17 +30,16 @@ use crate::source::{
 
 /// Shortest time between two looks after a process, ns.
 const SHORTEST_NS: u64 = 3_000_000;
-/// For [`Watched::searched_at`]: it has not been searched.
-const NEVER: u64 = u64::MAX;
 /// A context is not made, used and given up in less time than this, ns (on an H200 making one takes over 100 ms).
 const CONTEXT_NS: u64 = 20_000_000;
 /// Longest time between two looks after a process, ns.
 const LONGEST_NS: u64 = 1_000_000_000;
 /// What looking after a process may cost: one part in so many of a core.
 const PART: u64 = 100;
-/// Time between two searches for rings in mappings that have not changed, ns: the first while channels are expected to appear,
-/// the second later, if the process has run at all.
-const SEARCH_NS: [u64; 2] = [3_000_000, 50_000_000];
+/// Time between two searches for rings in mappings that have not changed, while channels are expected to appear, ns.
+const SEARCH_NS: u64 = 3_000_000;
+/// The same when none is expected any more, ns; only if the process has run at all.
+const SEARCH_LATE_NS: u64 = 50_000_000;
 /// How long channels are expected to appear, from the first on, ns.
 const APPEAR_NS: u64 = 5_000_000_000;
 
@@ -67,8 +66,8 @@ pub struct Watched {
     rings: BTreeSet<u64>,
     next_maps: u64,
     next_search: u64,
-    /// CPU time it had used at the last search, ns.
-    searched_at: u64,
+    /// CPU time that it had used at the last search, ns; none where the next search must not be left out.
+    searched_at: Option<u64>,
     /// Until when channels are expected to appear.
     appear_until: u64,
     /// When the search by structure may be made again.
@@ -137,7 +136,7 @@ impl Watched {
             rings: BTreeSet::new(),
             next_maps: 0,
             next_search: 0,
-            searched_at: 0,
+            searched_at: Some(0),
             appear_until: now() + APPEAR_NS,
             next_thorough: 0,
             next_tokens: u64::MAX,
@@ -173,7 +172,7 @@ impl Watched {
         self.suspect = true;
         (self.next_maps, self.next_search, self.next_thorough) = (0, 0, 0);
         self.next_files = 0;
-        self.searched_at = NEVER;
+        self.searched_at = None;
     }
 
     /// Its rings are not those that were found: all are looked for anew, and followed from their first entry.
@@ -433,12 +432,13 @@ impl Watched {
             return;
         }
         let run = process.cpu().unwrap_or(0);
-        let idle = self.searched_at != NEVER && run.saturating_sub(self.searched_at) < 1_000_000;
+        let has_rested = |before: u64| run.saturating_sub(before) < 1_000_000;
+        let idle = self.searched_at.is_some_and(has_rested);
         if !self.rings.is_empty() && idle {
-            self.next_search = now + SEARCH_NS[1];
+            self.next_search = now + SEARCH_LATE_NS;
             return;
         }
-        self.searched_at = run;
+        self.searched_at = Some(run);
         let cpu = process::thread_cpu();
         let mut found = slots(&memory, &self.areas, &self.rings, &mut self.unresolved);
         if found.is_empty() && self.rings.is_empty() && now >= self.next_thorough {
@@ -451,7 +451,7 @@ impl Watched {
                 found = lie;
             }
             let cost = process::thread_cpu().saturating_sub(cpu);
-            self.next_thorough = now + (cost * PART).max(SEARCH_NS[1]);
+            self.next_thorough = now + (cost * PART).max(SEARCH_LATE_NS);
         }
         let cost = process::thread_cpu().saturating_sub(cpu);
         let begin = self.begin;
@@ -469,7 +469,11 @@ impl Watched {
         if self.rings.is_empty() {
             self.appear_until = now + APPEAR_NS;
         }
-        let least = SEARCH_NS[usize::from(now > self.appear_until)];
+        let least = if now > self.appear_until {
+            SEARCH_LATE_NS
+        } else {
+            SEARCH_NS
+        };
         self.next_search = now + least.max(cost * self.part());
         // What appears from now on appears under observation.
         if !self.rings.is_empty() {
