@@ -25,7 +25,7 @@ pub(super) fn has_room(area: &Area) -> bool {
 }
 
 /// Walks over the slots of a mapping until many in a row are not in use. `is_used` looks at one, by the address of its ring.
-pub(crate) fn walk(area: &Area, mut is_used: impl FnMut(u64) -> bool) {
+pub fn walk(area: &Area, mut is_used: impl FnMut(u64) -> bool) {
     let mut unused = 0;
     let mut ring = area.start;
     while ring + SLOT <= area.end && unused < UNUSED {

@@ -22,7 +22,7 @@ pub use super::places::Places;
 pub(crate) use check::get_put;
 pub use check::is_methods;
 pub use found::{Effort, Found, GP_GET, Place, Proof, Search, Size, Target};
-pub(crate) use libcuda::walk as walk_slots;
+pub use libcuda::walk as walk_slots;
 pub use libcuda::{ENTRIES, SLOT, USERD};
 
 /// The GPU whose memory is mapped here and may be read. A doorbell page must not be, and one of a graphics client is known by its
@@ -33,7 +33,7 @@ fn gpu_memory(area: &Area) -> Option<u32> {
 }
 
 /// The mappings that may hold libcuda's slots, each with its GPU.
-pub(crate) fn with_slots(areas: &[Area]) -> impl Iterator<Item = (&Area, u32)> {
+pub fn with_slots(areas: &[Area]) -> impl Iterator<Item = (&Area, u32)> {
     let with_room = areas.iter().filter(|a| libcuda::has_room(a));
     with_room.filter_map(|a| Some((a, gpu_memory(a)?)))
 }
