@@ -6,6 +6,7 @@
 //! - [`tasks`]: what the threads of a process are doing.
 //! - [`maps`]: mappings, a page of text at a time.
 //! - [`mem`]: the memory.
+//! - [`auxv`]: what the kernel told the program when it began.
 //!
 //! The `procfs` crate does not serve here: it refuses names that are not UTF-8, it reads all of `maps` before it gives the
 //! first line (a process may have 65,530, and a live trace looks at its rings between two pages of them), and it reads a
@@ -13,6 +14,7 @@
 
 use std::{fs, io, path::Path};
 
+pub mod auxv;
 mod lossy;
 pub(crate) mod maps;
 pub(crate) mod mem;
@@ -113,6 +115,14 @@ pub(crate) fn status(who: impl std::fmt::Display, line: &str) -> Option<String> 
 /// A set of bits in `status`: capabilities or signals.
 pub(crate) fn status_bits(who: impl std::fmt::Display, line: &str) -> Option<u64> {
     u64::from_str_radix(&status(who, line)?, 16).ok()
+}
+
+/// The control groups that a process is in, as the kernel writes them.
+///
+/// # Errors
+/// Those of reading them: no such process.
+pub fn cgroups(pid: u32) -> io::Result<String> {
+    text(format!("/proc/{pid}/cgroup"))
 }
 
 /// The process that a process's or thread's id is of.

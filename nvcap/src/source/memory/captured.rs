@@ -12,15 +12,16 @@ use crate::wire::entry;
 /// How far to look.
 #[derive(Clone, Copy, Debug)]
 pub struct SnapshotOptions<'a> {
-    /// Entries of each channel, beside those that are not fetched.
+    /// So many of each channel's newest entries are read; more where more are not fetched yet.
     pub last: u32,
-    /// Entries of each channel before those that are not fetched, if that is more: what runs is among them.
+    /// At least so many entries before those that are not fetched yet are read too: what runs is among them.
     pub before: u32,
     /// How much is searched.
     pub effort: Effort,
     /// Channels that the user names.
     pub known_rings: &'a [KnownRing],
-    /// How long channels are read again, all together, whose memory was used again before all that was asked for was read.
+    /// For how long, all channels together, a channel is read again whose memory was used again before all was read that was asked
+    /// for.
     pub patience: Duration,
 }
 
@@ -52,8 +53,8 @@ pub struct ChannelSnapshot {
     pub put: u32,
     /// Its newest entries, oldest first, a submission each: where doorbells were rung is not known.
     pub submissions: Vec<Submission>,
-    /// The ring's first entries, where they are not among the newest and the ring has not gone round: there libcuda
-    /// says which classes the subchannels have.
+    /// The ring's first entries, where it has not gone round and they are not among the newest: libcuda binds the classes of the
+    /// subchannels there.
     pub first: Vec<Submission>,
     /// Entries given up because their slots may have been written again while they were read.
     pub overwritten: u32,

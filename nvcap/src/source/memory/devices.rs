@@ -6,7 +6,7 @@ use crate::record::Device;
 
 /// The major number that nvidia.ko has always had.
 const NVIDIA: u32 = 195;
-/// Minor number of nvidiactl; those of GPUs lie below, with nvidia-modeset's.
+/// Minor number of nvidiactl; those of GPUs lie below it and below nvidia-modeset's.
 const CONTROL: u32 = 255;
 const MODESET: u32 = 254;
 
@@ -33,7 +33,7 @@ fn majors_of(devices: &str) -> (u32, u32) {
     (nvidia, uvm)
 }
 
-/// What a character device with this number is of the driver's, whose `name` says that it is this one.
+/// Which device of the driver's a character device with this number is, if it is one; by its `name` it is this one.
 fn of_number(name: Device, number: u64, majors: (u32, u32)) -> Option<Device> {
     let (major, minor) = (libc::major(number), libc::minor(number));
     let nvidia = if majors.0 == 0 { NVIDIA } else { majors.0 };
@@ -53,9 +53,10 @@ fn by_name() -> bool {
     *SET.get_or_init(|| std::env::var_os(BY_NAME).is_some())
 }
 
-/// What a file is of the driver's whose `name` says that it is this one. `files` are ways to it, and `inode` is its number
-/// where that is known: none of the ways may lead to another file. What none leads to is believed.
-pub(crate) fn checked(name: Device, files: &[&Path], inode: Option<u64>) -> Option<Device> {
+/// Which device of the driver's a file is, if it is one; by its `name` it is this one. The file is looked at by the first of these
+/// paths (`files`) that leads to it: to the file with this `inode`, where that is known. Where none leads to it the name is
+/// believed.
+pub fn checked(name: Device, files: &[&Path], inode: Option<u64>) -> Option<Device> {
     checked_as(name, files, inode, by_name(), majors)
 }
 

@@ -75,15 +75,12 @@ pub(super) fn read_ring(
     let end = lap + u64::from(put);
     let count = raw.len() - begin;
     let newest = raw.get(begin..).unwrap_or_default();
-    let mut budget = MOST_BYTES;
-    let (all, until) = submissions(
+    let mut bytes = Bytes {
         memory,
         places,
-        seen,
-        newest,
-        end - count as u64,
-        &mut budget,
-    );
+        left: MOST_BYTES,
+    };
+    let (all, until) = submissions(&mut bytes, seen, newest, end - count as u64);
     seen.submissions = all;
     // Further back than was asked for, if its beginning is still there.
     if around == 0 && u64::from(put) > count as u64 {
@@ -93,7 +90,7 @@ pub(super) fn read_ring(
         if let Some(raw) = raw.get_mut(..8 * n).filter(|_| oldest == 0) {
             memory.peek(seen.found.ring, raw)?;
             let raw: Vec<u64> = entry::iter(raw).collect();
-            seen.first = submissions(memory, places, seen, &raw, 0, &mut budget).0;
+            seen.first = submissions(&mut bytes, seen, &raw, 0).0;
         }
     }
     let since = submitted_since(memory, &seen.found, put);
@@ -172,13 +169,12 @@ fn read_entries(
 
 /// Entries from `position` on, a submission each, and GP_PUT after each one's bytes were read.
 fn submissions(
-    memory: &impl Peek,
-    places: &Places<'_>,
+    from: &mut Bytes<'_, impl Peek>,
     seen: &mut ChannelSnapshot,
     entries: &[u64],
     position: u64,
-    budget: &mut u64,
 ) -> (Vec<Submission>, Vec<u32>) {
+    let (memory, places) = (from.memory, from.places);
     let size = seen.found.entries.max(1);
     let mut extended = 0;
     let mut all = Vec::with_capacity(entries.len());
@@ -197,7 +193,7 @@ fn submissions(
             );
             run.until = now(seen);
         }
-        let segment = segment(memory, places, *raw, &mut extended, seen, budget, &run);
+        let segment = from.segment(*raw, &mut extended, seen, &run);
         let index = (position % u64::from(size)) as u32;
         all.push(Submission {
             at: seen.channel.at,
@@ -271,47 +267,55 @@ impl Run {
     }
 }
 
-/// An entry and the bytes it points to.
-fn segment(
-    memory: &impl Peek,
-    places: &Places<'_>,
-    entry: u64,
-    extended: &mut u64,
-    seen: &mut ChannelSnapshot,
-    budget: &mut u64,
-    run: &Run,
-) -> Segment {
-    let Some((GpuVa(address), len)) = entry::pass(entry, extended) else {
-        return Segment {
-            entry,
-            ..Segment::default()
+/// Where pushbuffer bytes of a channel are read.
+struct Bytes<'a, M> {
+    memory: &'a M,
+    places: &'a Places<'a>,
+    /// So many may still be read.
+    left: u64,
+}
+
+impl<M: Peek> Bytes<'_, M> {
+    /// An entry and the bytes it points to; `run` are some that were read before.
+    fn segment(
+        &mut self,
+        entry: u64,
+        extended: &mut u64,
+        seen: &mut ChannelSnapshot,
+        run: &Run,
+    ) -> Segment {
+        let Some((GpuVa(address), len)) = entry::pass(entry, extended) else {
+            return Segment {
+                entry,
+                ..Segment::default()
+            };
         };
-    };
-    // Without bytes the decoder is told by the entry how many there would be.
-    if !places.holds(address, u64::from(len)) {
-        seen.elsewhere += 1;
-        return Segment {
-            entry,
-            ..Segment::default()
+        // Without bytes the decoder is told by the entry how many there would be.
+        if !self.places.holds(address, u64::from(len)) {
+            seen.elsewhere += 1;
+            return Segment {
+                entry,
+                ..Segment::default()
+            };
+        }
+        let Some(left) = self.left.checked_sub(u64::from(len)) else {
+            seen.unreadable += u64::from(len);
+            return Segment {
+                entry,
+                ..Segment::default()
+            };
         };
-    }
-    let Some(left) = budget.checked_sub(u64::from(len)) else {
-        seen.unreadable += u64::from(len);
-        return Segment {
-            entry,
-            ..Segment::default()
+        self.left = left;
+        let (bytes, holes) = match run.of(address, len) {
+            Some(bytes) => (bytes.to_vec(), Vec::new()),
+            None => self.memory.peek_lax(address, len as usize),
         };
-    };
-    *budget = left;
-    let (bytes, holes) = match run.of(address, len) {
-        Some(bytes) => (bytes.to_vec(), Vec::new()),
-        None => memory.peek_lax(address, len as usize),
-    };
-    seen.unreadable += holes.iter().map(|h| u64::from(h.len)).sum::<u64>();
-    Segment {
-        entry,
-        bytes,
-        holes,
+        seen.unreadable += holes.iter().map(|h| u64::from(h.len)).sum::<u64>();
+        Segment {
+            entry,
+            bytes,
+            holes,
+        }
     }
 }
 

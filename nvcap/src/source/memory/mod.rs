@@ -1,4 +1,12 @@
-//! Reading a traced process from outside: its mappings, its memory, its rings. No BPF, no stop.
+//! Reading a process from outside: its mappings, its memory, its rings. No BPF, no stop.
+//!
+//! - [`maps`], [`devices`], [`places`]: its mappings, and which of them are the driver's.
+//! - [`scan`]: finding its rings; [`ring`]: reading their entries and bytes.
+//! - [`snapshot`], [`captured`], `channel_snapshot`, `history`: one look at all its channels, as far back as their rings go.
+//! - [`probe`]: one look at its mappings and positions alone.
+//! - [`notifier`], [`tokens`]: error notifiers, and the work-submit tokens in them.
+//! - [`va_inference`]: pushbuffers that the process has at other addresses than the GPU.
+//! - [`chip`]: which GPUs this machine has.
 
 pub(crate) mod captured;
 mod channel_snapshot;

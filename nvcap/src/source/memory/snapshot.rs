@@ -8,7 +8,7 @@ use std::{
 
 use super::{
     captured::{ChannelSnapshot, KnownRing, SnapshotOptions},
-    channel_snapshot::see,
+    channel_snapshot::Reader,
     history::resolve,
     maps::{self, Area},
     scan::{self, Effort, Found, Places},
@@ -17,7 +17,7 @@ use super::{
 };
 use crate::procfs;
 use crate::procfs::mem::{Memory, Peek};
-use crate::record::{At, ChannelId, Device, Life, Process, Record};
+use crate::record::{At, ChannelId, CpuVa, Device, Life, Process, Record};
 use crate::source::clock;
 
 /// What was seen of a process.
@@ -54,20 +54,34 @@ pub fn take(pid: u32, first: u32, options: SnapshotOptions<'_>) -> io::Result<(M
     let start = Instant::now();
     let areas = maps::areas(pid)?;
     let name = procfs::name(pid, None).unwrap_or_default();
-    let snapshot = of(&memory, pid, name, areas, first, options, start);
+    let looked_at = LookedAt {
+        pid,
+        name,
+        areas,
+        start,
+    };
+    let snapshot = of(&memory, looked_at, first, options);
     Ok((memory, snapshot))
 }
 
-/// As [`take`], on any memory.
-pub(super) fn of(
-    memory: &impl Peek,
+/// A process that is looked at.
+struct LookedAt {
     pid: u32,
     name: String,
+    /// Its mappings.
     areas: Vec<Area>,
-    first: u32,
-    options: SnapshotOptions<'_>,
+    /// When the look began.
     start: Instant,
-) -> Snapshot {
+}
+
+/// As [`take`], on any memory.
+fn of(memory: &impl Peek, process: LookedAt, first: u32, options: SnapshotOptions<'_>) -> Snapshot {
+    let LookedAt {
+        pid,
+        name,
+        areas,
+        start,
+    } = process;
     let mut search = scan::search(memory, &areas, options.effort);
     let places = Places::new(&areas);
     add_known(memory, &places, options.known_rings, &mut search.found);
@@ -77,23 +91,19 @@ pub(super) fn of(
         pid,
         tid: 0,
     };
+    let reader = Reader {
+        memory,
+        places: &places,
+        at,
+        options,
+    };
     let mut patience = options.patience;
     let mut channels: Vec<ChannelSnapshot> = search
         .found
         .iter()
         .filter(|f| f.used)
         .zip(first..)
-        .map(|(f, number)| {
-            see(
-                memory,
-                &places,
-                at,
-                ChannelId(number),
-                *f,
-                options,
-                &mut patience,
-            )
-        })
+        .map(|(f, number)| reader.see(ChannelId(number), *f, &mut patience))
         .collect();
     let windows = resolve(memory, &places, &mut channels);
     let reading = start.elapsed().saturating_sub(finding);
@@ -203,9 +213,18 @@ pub(crate) fn read_semaphore(memory: &impl Peek, places: &Places<'_>, address: u
 /// Entries of each channel that are looked at: which engine it feeds must agree with its token.
 const TOKENS_LAST: u32 = 8;
 
-/// The tokens, each with the address of its channel's ring, as far as the order of channels and error notifiers tells
-/// them (`notifier`): of all channels that lie as libcuda lays them out, or of none.
-pub(crate) fn tokens(memory: &impl Peek, areas: &[Area]) -> Vec<(u64, u32)> {
+/// A channel's work-submit token.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RingToken {
+    /// Its ring.
+    pub ring: CpuVa,
+    /// The token.
+    pub token: u32,
+}
+
+/// The tokens, as far as the order of channels and error notifiers tells them (`notifier`): of all channels that lie as libcuda
+/// lays them out, or of none.
+pub fn tokens(memory: &impl Peek, areas: &[Area]) -> Vec<RingToken> {
     let options = SnapshotOptions {
         last: TOKENS_LAST,
         before: 0,
@@ -213,9 +232,19 @@ pub(crate) fn tokens(memory: &impl Peek, areas: &[Area]) -> Vec<(u64, u32)> {
         known_rings: &[],
         patience: Duration::ZERO,
     };
-    let name = String::new();
-    let seen = of(memory, 0, name, areas.to_vec(), 0, options, Instant::now());
-    let token = |s: &ChannelSnapshot| Some((s.found.ring, s.channel.token?));
+    let process = LookedAt {
+        pid: 0,
+        name: String::new(),
+        areas: areas.to_vec(),
+        start: Instant::now(),
+    };
+    let seen = of(memory, process, 0, options);
+    let token = |s: &ChannelSnapshot| {
+        Some(RingToken {
+            ring: CpuVa(s.found.ring),
+            token: s.channel.token?,
+        })
+    };
     seen.channels.iter().filter_map(token).collect()
 }
 
@@ -237,15 +266,13 @@ mod tests {
             known_rings: &[],
             patience,
         };
-        of(
-            memory,
-            7,
-            "made up".to_owned(),
-            areas.to_vec(),
-            0,
-            options,
-            Instant::now(),
-        )
+        let process = LookedAt {
+            pid: 7,
+            name: "made up".to_owned(),
+            areas: areas.to_vec(),
+            start: Instant::now(),
+        };
+        of(memory, process, 0, options)
     }
 
     fn payloads(seen: &ChannelSnapshot) -> Vec<u32> {

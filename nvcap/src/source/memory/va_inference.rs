@@ -17,7 +17,7 @@ const TRIED: usize = 8;
 const NEEDED: usize = 4;
 /// Method headers that all of them must have together.
 const HEADERS: usize = 8;
-/// Reads of one search: a read of system memory is under a microsecond.
+/// So many shifts are tried in one search: a read of system memory takes less than a microsecond.
 const MOST_READS: u32 = 60_000;
 /// Bytes of a segment that is tried: a longer one says no more.
 const MOST_BYTES: u32 = 0x1_0000;

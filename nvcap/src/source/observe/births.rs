@@ -3,19 +3,29 @@
 
 use std::{
     collections::{BTreeMap, VecDeque},
-    fs::{self, File},
+    fs::File,
     os::unix::fs::FileExt,
 };
 
 use super::process::{is_there, now};
+use crate::procfs;
 
 /// Numbers that are looked at one by one; where more were given since, `/proc` is listed.
 const FEW: u32 = 512;
 /// How long a number is looked at again that was given to a process which was not there yet, ns: the kernel gives it some time
 /// before the process can be seen.
 const EARLY_NS: u64 = 1_000_000_000;
-/// So many of those are kept.
+/// So many of those numbers are kept.
 const EARLY: usize = 256;
+
+/// A process that has a number and cannot be seen yet, or is gone.
+#[derive(Clone, Copy, Debug)]
+pub struct Early {
+    /// Its number.
+    pub pid: u32,
+    /// Until when it is looked at again, ns.
+    until: u64,
+}
 
 /// What is known of processes that are born.
 #[derive(Debug)]
@@ -23,13 +33,13 @@ pub(super) struct Births {
     /// `/proc/loadavg`, whose last word is the number that was given last to a process or thread.
     numbers: Option<File>,
     last: Option<u32>,
-    /// Numbers of processes that were not there yet, or are gone; and until when they are looked at again.
-    early: VecDeque<(u32, u64)>,
+    /// Processes that were not there yet, or are gone.
+    early: VecDeque<Early>,
     /// When one that is observed was last found to have ended, ns.
     ended: u64,
-    /// When they are looked at next, ns.
+    /// When newborn processes are looked at next, ns.
     pub next: u64,
-    /// Those that may descend from an observed process, and whether each was told of.
+    /// Processes that may descend from an observed one, and whether the user was told of each.
     pub suspects: BTreeMap<u32, bool>,
 }
 
@@ -51,15 +61,15 @@ impl Births {
     pub(super) fn fresh(&mut self) -> Vec<u32> {
         let Some(last) = last(self.numbers.as_ref()) else {
             // Nothing tells: any may be.
-            return listed();
+            return procfs::processes();
         };
         let Some(before) = self.last.replace(last) else {
-            return listed();
+            return procfs::processes();
         };
         if (before..=before.saturating_add(FEW)).contains(&last) {
             return (before + 1..=last).collect();
         }
-        let mut all = listed();
+        let mut all = procfs::processes();
         // The kernel begins again with small numbers after the largest.
         if before < last {
             all.retain(|pid| (before + 1..=last).contains(pid));
@@ -74,17 +84,18 @@ impl Births {
         if self.early.len() == EARLY {
             self.early.pop_front();
         }
-        self.early.push_back((pid, now() + EARLY_NS));
+        let until = now() + EARLY_NS;
+        self.early.push_back(Early { pid, until });
     }
 
-    /// Some could not be seen yet, or had gone before they were looked at.
+    /// Processes are kept that could not be seen yet, or had gone before they were looked at.
     fn has_early(&self) -> bool {
         !self.early.is_empty()
     }
 
     /// This one could not be seen yet, or had gone.
-    pub(super) fn is_early(&self, pid: u32) -> bool {
-        self.early.iter().any(|e| e.0 == pid)
+    pub fn is_early(&self, pid: u32) -> bool {
+        self.early.iter().any(|e| e.pid == pid)
     }
 
     /// One that is observed has ended: what it made last may not have been seen.
@@ -92,24 +103,23 @@ impl Births {
         self.ended = now();
     }
 
-    /// Some process that may have made others has come and gone, or ended, of late.
-    pub(super) fn may_have_missed(&self) -> bool {
+    /// A process that may have made others has come and gone unseen of late, or an observed one has ended.
+    pub fn may_have_missed(&self) -> bool {
         self.has_early() || now().saturating_sub(self.ended) < EARLY_NS
     }
 
-    /// Those that could not be seen and are there now: to be looked at again and, where they still cannot be told, kept by
-    /// [`still`](Self::still).
-    pub(super) fn early(&mut self) -> Vec<(u32, u64)> {
+    /// Takes out those that were kept and can be seen now. The caller looks at them again, and gives those back
+    /// ([`still`](Self::still)) of which nothing can be told yet.
+    pub fn early(&mut self) -> Vec<Early> {
         let now = now();
-        self.early.retain(|(_, until)| *until > now);
-        let (there, not): (Vec<_>, Vec<_>) =
-            self.early.drain(..).partition(|(pid, _)| is_there(*pid));
+        self.early.retain(|e| e.until > now);
+        let (there, not): (Vec<_>, Vec<_>) = self.early.drain(..).partition(|e| is_there(e.pid));
         self.early = not.into();
         there
     }
 
-    /// One of [`early`](Self::early) cannot be seen yet.
-    pub(super) fn still(&mut self, early: (u32, u64)) {
+    /// Keeps one of [`early`](Self::early) until its time is over.
+    pub fn still(&mut self, early: Early) {
         self.early.push_back(early);
     }
 }
@@ -120,14 +130,6 @@ fn last(numbers: Option<&File>) -> Option<u32> {
     let len = numbers?.read_at(&mut room, 0).ok()?;
     let text = std::str::from_utf8(room.get(..len)?).ok()?;
     text.split_whitespace().nth(4)?.parse().ok()
-}
-
-/// All processes.
-fn listed() -> Vec<u32> {
-    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
-    entries
-        .filter_map(|e| e.file_name().to_str()?.parse().ok())
-        .collect()
 }
 
 #[cfg(test)]
@@ -176,10 +178,11 @@ mod tests {
             births.keep(pid);
         }
         let early = births.early();
-        assert_eq!(early.iter().map(|e| e.0).collect::<Vec<_>>(), [own]);
+        assert_eq!(early.iter().map(|e| e.pid).collect::<Vec<_>>(), [own]);
         assert!(births.has_early() && births.early().is_empty());
-        births.still((own, now() + 1_000_000_000));
-        births.still((own, 0));
+        for until in [now() + 1_000_000_000, 0] {
+            births.still(Early { pid: own, until });
+        }
         assert_eq!(births.early().len(), 1);
         for pid in 0..10_000 {
             births.keep(0x3000_0000 + pid);

@@ -2,6 +2,7 @@
 
 use super::channel::Begin;
 use crate::record::{Channel, Record};
+use crate::source::memory::snapshot::RingToken;
 
 /// A channel that was seen, and where following it begins.
 #[derive(Debug)]
@@ -19,6 +20,6 @@ pub(crate) struct Changes {
     pub records: Vec<Record>,
     /// Channels that were not there before.
     pub channels: Vec<NewChannel>,
-    /// Tokens that are known now, by ring.
-    pub tokens: Vec<(u64, u32)>,
+    /// Tokens that are known now.
+    pub tokens: Vec<RingToken>,
 }

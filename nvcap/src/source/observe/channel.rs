@@ -1,19 +1,21 @@
 //! One channel followed from outside: looks at its ring, fetches what is new, and lets nothing through that `proof`
 //! does not let through.
 
+mod begin;
+
 use crate::wire::release::{self, Release};
 use std::io;
 
 use super::{
-    pace::{LONGEST_NS, Pace, SHORTEST_NS},
-    proof::{LapCheck, LapSentinel, PayloadSequence, RingVerdict, Words},
+    pace::{LONGEST_NS, Pace},
+    phase::{Again, Outcome, Phase, Tempo},
+    proof::{LapCheck, LapSentinel, PayloadSequence, Words},
     reuse::Allocator,
-    semaphore_peek::{SemaphorePeek, Urgency},
+    semaphore_peek::SemaphorePeek,
 };
 use crate::procfs::mem::Peek;
 use crate::record::{Channel, Record};
-use crate::source::memory::ring;
-use crate::source::memory::scan::GP_GET;
+use crate::source::memory::{ring, scan};
 
 /// What observing found wrong, each counted where it is found.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -26,7 +28,7 @@ pub(crate) struct Faults {
     pub reused: u64,
     /// Entries whose words no client writes.
     pub unparsable: u64,
-    /// Times that payloads went on from another one with no ring position missing.
+    /// Times that a channel's payloads went on from another number, though no ring position is missing.
     pub jumps: u64,
     /// Times that a ring may have gone round more often than was counted.
     pub rounds_unseen: u64,
@@ -37,10 +39,32 @@ pub(crate) struct Faults {
 pub(crate) struct Looked {
     /// Entries that passed since the look before.
     pub fresh: u64,
-    /// Time since the look or peek before, ns.
+    /// Time since the last look or peek before this one, ns.
     pub elapsed: u64,
-    /// The ring was not read: the GPU is not past what was read of it.
+    /// The ring was not read: its semaphore told that this can wait.
     pub peeked: bool,
+}
+
+/// Whether a look may leave the ring alone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReadRing {
+    /// It may, where a peek tells that nothing is urgent.
+    IfNeeded,
+    /// It may not.
+    Always,
+}
+
+/// What a look works with: where it reads, and where its results go.
+#[derive(Debug)]
+pub struct Context<'a, M, C> {
+    /// Memory of a process that has the ring.
+    pub memory: &'a M,
+    /// The time, ns.
+    pub clock: &'a C,
+    /// Where what is new goes.
+    pub to: &'a mut Vec<Record>,
+    /// Where what is wrong is counted.
+    pub faults: &'a mut Faults,
 }
 
 /// Where following begins.
@@ -52,6 +76,15 @@ pub(crate) enum Begin {
     Here,
 }
 
+/// Whether each entry of a channel bears the next payload, as far as payloads were followed.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Links {
+    /// Entries whose payload followed the one before.
+    pub follow: u64,
+    /// Of so many.
+    pub of: u64,
+}
+
 /// A channel that is followed.
 #[derive(Debug)]
 pub(crate) struct Follower {
@@ -59,25 +92,14 @@ pub(crate) struct Follower {
     pub announced: Channel,
     /// Its pace.
     pub pace: Pace,
-    /// Something has been submitted to it, ever.
-    pub moved: bool,
-    /// It is used for more than what the driver submits when it makes a channel.
-    pub used: bool,
-    /// The last look found something new.
-    pub hot: bool,
+    phase: Phase,
     /// Time of the last look, ns.
     pub looked: u64,
     /// Time of the last look or peek, ns.
     pub peeked: u64,
-    /// The last look left new entries behind: look again at once.
-    pub behind: bool,
-    /// Its ring was looked at, ever.
-    pub read: bool,
-    /// The GPU is done with some that were not read, as the last peek told.
-    pub unread: bool,
-    /// Position up to which entries were known to have come at the last look.
+    /// Position behind the newest entry that is known to have come, read or not.
     pub(super) seen: u64,
-    /// Its ring had gone round at a look that came to no end.
+    /// A look found that the ring had gone round, and was interrupted before it could count by how much.
     lapped_unread: bool,
     pub(super) ring: u64,
     pub(super) size: u32,
@@ -85,11 +107,11 @@ pub(crate) struct Follower {
     /// Position of the next entry to read, counted without wrapping.
     pub(super) done: u64,
     pub(super) lap_sentinel: Option<LapSentinel>,
-    /// When the lap sentinel was last seen standing, ns.
+    /// When the ring was last known not to have gone round, ns: a look found the lap sentinel as it had been left, or new
+    /// entries were read.
     pub(super) kept: u64,
     pub(super) payloads: PayloadSequence,
-    /// Entries since payloads were first followed, and those of them whose payload followed: an entry each?
-    pub(super) links: (u64, u64),
+    pub(super) links: Links,
     pub(super) words: Words,
     pub(super) allocator: Allocator,
     semaphore_peek: SemaphorePeek,
@@ -109,118 +131,6 @@ pub(super) fn is_cleared(e: &io::Error) -> bool {
 }
 
 impl Follower {
-    /// Begins to follow an announced channel. `None`: its record lacks what is needed.
-    ///
-    /// # Errors
-    /// When its ring cannot be read.
-    pub(crate) fn new(
-        announced: Channel,
-        begin: Begin,
-        memory: &impl Peek,
-        now: u64,
-    ) -> io::Result<Option<Self>> {
-        let (Some(ring), Some(size), Some(userd)) =
-            (announced.ring, announced.entries, announced.userd)
-        else {
-            return Ok(None);
-        };
-        if !size.is_power_of_two() {
-            return Ok(None);
-        }
-        let mut new = Self {
-            announced,
-            pace: Pace::new(size),
-            moved: false,
-            used: false,
-            hot: false,
-            looked: now,
-            peeked: now,
-            behind: false,
-            read: begin == Begin::Here,
-            unread: false,
-            seen: 0,
-            lapped_unread: false,
-            ring: ring.0,
-            size,
-            userd: userd.0,
-            done: 0,
-            lap_sentinel: None,
-            kept: now,
-            payloads: PayloadSequence::default(),
-            links: (0, 0),
-            words: Words::default(),
-            allocator: Allocator::default(),
-            semaphore_peek: SemaphorePeek::default(),
-            extended: 0,
-            buffer: Vec::new(),
-        };
-        match begin {
-            Begin::First => {
-                new.get_put(memory)?;
-                new.words.begin();
-            }
-            Begin::Here => {
-                let (_, put) = new.get_put(memory)?;
-                new.stand_at(memory, u64::from(put))?;
-                new.learn_payloads(memory)?;
-            }
-        }
-        Ok(Some(new))
-    }
-
-    /// Follows from `position` on, which is GP_PUT's: everything before it is left out.
-    pub(super) fn stand_at(&mut self, memory: &impl Peek, position: u64) -> io::Result<()> {
-        self.done = position;
-        self.seen = self.seen.max(position);
-        let slot = position.wrapping_sub(1) & self.mask();
-        let newest = ring::entries(memory, self.ring(), slot, slot + 1)?[0];
-        self.moved = position != 0 || newest != 0;
-        self.used |= position > MAKING || self.went_round(memory)?;
-        let segment = ring::segments(
-            memory,
-            &[newest],
-            &mut self.extended,
-            &mut self.buffer,
-            |a| a,
-        )
-        .swap_remove(0);
-        self.lap_sentinel = Some(LapSentinel::of(&segment, self.extended));
-        self.allocator.take(newest);
-        self.payloads.judge(&[release::at_end(&segment.bytes)]);
-        self.words.cut();
-        Ok(())
-    }
-
-    /// Learns from the entries before the first one that is followed whether each bears a payload: then it is known
-    /// from the first one on how many are missing, if any are.
-    fn learn_payloads(&mut self, memory: &impl Peek) -> io::Result<()> {
-        let size = u64::from(self.size);
-        let most = if self.went_round(memory)? {
-            size / 4
-        } else {
-            self.done
-        };
-        let count = most.min(LEARNT);
-        let from = self.done + size - count;
-        let entries = ring::entries(memory, self.ring(), from, from + count)?;
-        let mut extended = self.extended;
-        let segments = ring::segments(memory, &entries, &mut extended, &mut self.buffer, |a| a);
-        let releases: Vec<Option<Release>> =
-            segments.iter().map(|s| release::at_end(&s.bytes)).collect();
-        let mut chain = PayloadSequence::default();
-        let verdicts = chain.judge(&releases);
-        // The newest as it was read before: a busy ring may have gone on, or its memory been used again.
-        if chain.same_newest(&self.payloads) {
-            let proven = verdicts
-                .iter()
-                .filter(|v| **v == RingVerdict::Proven)
-                .count();
-            self.links = (proven as u64, count);
-            self.payloads = chain;
-        }
-        Ok(())
-    }
-
     pub(super) fn mask(&self) -> u64 {
         u64::from(self.size) - 1
     }
@@ -230,8 +140,7 @@ impl Follower {
     }
 
     pub(super) fn get_put(&self, memory: &impl Peek) -> io::Result<(u32, u32)> {
-        let both = memory.word(self.userd + GP_GET)?;
-        let (get, put) = (both as u32, (both >> 32) as u32);
+        let (get, put) = scan::get_put(memory, self.userd)?;
         if put < self.size {
             Ok((get, put))
         } else {
@@ -244,29 +153,35 @@ impl Follower {
         self.semaphore_peek.trusted()
     }
 
+    /// What it is doing.
+    pub fn phase(&self) -> Phase {
+        self.phase
+    }
+
     /// Time from one look or peek to the next, ns.
-    pub(crate) fn interval(&self) -> u64 {
-        if !self.used {
-            let of_1024 = if self.unused_release().is_some() {
-                UNUSED_GLANCE_NS
-            } else {
-                UNUSED_NS
-            };
-            (u64::from(self.size) * of_1024 / 1024).clamp(SHORTEST_NS, LONGEST_NS)
-        } else if self.hot && self.peeks() {
-            if self.allocator.turns() {
-                TURN_NS
-            } else {
-                HOT_NS
-            }
-        } else {
-            self.pace.interval()
+    #[cfg(test)]
+    pub fn interval(&self) -> u64 {
+        self.phase.interval(self.tempo())
+    }
+
+    /// When it is looked at again.
+    pub fn again(&self) -> Again {
+        self.phase.again(self.tempo())
+    }
+
+    fn tempo(&self) -> Tempo {
+        Tempo {
+            ring: self.size,
+            by_rate_ns: self.pace.interval(),
+            semaphore: self.semaphore_peek,
+            making_releases: self.unused_release().is_some(),
+            turns: self.allocator.turns(),
         }
     }
 
     /// The release of a channel that nothing but its making has used.
     fn unused_release(&self) -> Option<Release> {
-        self.payloads.last().filter(|_| !self.used)
+        self.payloads.last().filter(|_| !self.phase.is_used())
     }
 
     /// How far the GPU is, by the semaphore that each entry of this channel releases.
@@ -280,53 +195,53 @@ impl Follower {
 
     /// The ring need not be read now.
     fn can_wait(&mut self, number: Option<u32>, now: u64) -> bool {
+        let newest = self.unused_release().or(self.payloads.newest());
+        let Some((number, newest)) = number.zip(newest) else {
+            return false;
+        };
+        let ahead = number.wrapping_sub(newest.payload);
+        self.phase.peeked(ahead.cast_signed() > 0);
         let since = now.saturating_sub(self.looked);
-        let Some(number) = number.filter(|_| !self.behind) else {
-            return false;
-        };
-        if let Some(release) = self.unused_release() {
-            return since < UNUSED_LOOK_NS && number == release.payload;
-        }
-        let Some(last) = self.payloads.newest() else {
-            return false;
-        };
-        let ahead = number.wrapping_sub(last.payload);
-        self.unread = ahead.cast_signed() > 0;
-        if ahead == 0 && !self.hot {
-            return since < STILL_NS;
-        }
-        // Where the GPU is behind, a whole ring may have come that it is about to run.
-        let due = self.pace.interval();
-        // A single one that waits is enough where there is no time to lose, or enough was had.
-        let patience = if !self.hot || self.allocator.turns() || since >= SINGLE_NS {
-            0
-        } else {
-            UNREAD
-        };
-        since < due && self.semaphore_peek.judge(ahead, self.size, patience) == Urgency::Calm
+        self.phase.can_wait(ahead, since, self.tempo())
     }
 
-    /// Looks at the channel: what is new goes `to` the records, what is wrong is counted. `clock` gives ns.
-    ///
-    /// # Errors
-    /// When the ring cannot be read any more: the process is gone, or has unmapped it.
-    pub(crate) fn look(
+    /// Looks at the channel as its turn comes.
+    #[cfg(test)]
+    pub fn look(
         &mut self,
         memory: &impl Peek,
         clock: &impl Fn() -> u64,
         to: &mut Vec<Record>,
         faults: &mut Faults,
     ) -> io::Result<Looked> {
-        let now = clock();
+        let mut context = Context {
+            memory,
+            clock,
+            to,
+            faults,
+        };
+        self.look_with(&mut context, ReadRing::IfNeeded)
+    }
+
+    /// Looks at the channel: what is new goes to the records, what is wrong is counted.
+    ///
+    /// # Errors
+    /// When the ring cannot be read any more: the process is gone, or has unmapped it.
+    pub fn look_with(
+        &mut self,
+        with: &mut Context<'_, impl Peek, impl Fn() -> u64>,
+        read: ReadRing,
+    ) -> io::Result<Looked> {
+        let (now, memory) = ((with.clock)(), with.memory);
         let number = self.done_by_gpu(memory);
         let since = now.saturating_sub(std::mem::replace(&mut self.peeked, now));
-        if self.can_wait(number, now) {
+        if read == ReadRing::IfNeeded && self.can_wait(number, now) {
             return Ok(Looked {
                 peeked: true,
                 ..Looked::default()
             });
         }
-        let laps = faults.laps;
+        let laps = with.faults.laps;
         // What the last look left behind is known to have come.
         let mut known = self.seen;
         let looked = self.get_put(memory).and_then(|(get, put)| {
@@ -339,30 +254,31 @@ impl Follower {
                 passed,
                 since,
             };
-            self.look_at(memory, clock, to, faults, position)
+            self.look_at(with, position)
         });
         if looked.as_ref().is_err_and(|e| !is_cleared(e)) {
             self.seen = known;
-            self.lapped_unread |= faults.laps > laps;
+            self.lapped_unread |= with.faults.laps > laps;
         }
         looked
     }
 
-    /// Whether GP_PUT is where the last look left it. To be asked of a process that cannot have filled its ring since.
+    /// Whether GP_PUT is where the last look left it, which proves that nothing came where the process cannot have filled the whole
+    /// ring since: ask only then.
     ///
     /// # Errors
-    /// As for [`look`](Self::look).
-    pub(crate) fn stands(&mut self, memory: &impl Peek, now: u64) -> io::Result<bool> {
+    /// As for [`look_with`](Self::look_with).
+    pub fn stands(&mut self, memory: &impl Peek, now: u64) -> io::Result<bool> {
         let (_, put) = self.get_put(memory)?;
-        let stands = !self.behind && put == self.index(self.done);
+        let stands = !self.phase.is_behind() && put == self.index(self.done);
         if stands {
             (self.looked, self.peeked) = (now, now);
         }
         Ok(stands)
     }
 
-    /// Nobody has it any more: what is known to have come and was not read is missing.
-    pub(crate) fn end(&mut self, now: u64, to: &mut Vec<Record>) {
+    /// No process has the ring any more: entries that are known to have come and were not read are counted as missing.
+    pub fn end(&mut self, now: u64, to: &mut Vec<Record>) {
         if std::mem::take(&mut self.lapped_unread) {
             self.report_rounds(now, to);
         }
@@ -374,12 +290,10 @@ impl Follower {
     /// Reads what is new up to a position of the ring.
     fn look_at(
         &mut self,
-        memory: &impl Peek,
-        clock: &impl Fn() -> u64,
-        to: &mut Vec<Record>,
-        faults: &mut Faults,
+        with: &mut Context<'_, impl Peek, impl Fn() -> u64>,
         position: Position,
     ) -> io::Result<Looked> {
+        let memory = with.memory;
         let Position {
             now,
             number,
@@ -412,7 +326,7 @@ impl Follower {
                         get: Some(get),
                         extended,
                     };
-                    if self.deliver(memory, clock, begun, segments, to, faults)? {
+                    if self.deliver(with, begun, segments)? {
                         Ok(fresh)
                     } else {
                         Err(Lap::Possible)
@@ -422,11 +336,8 @@ impl Follower {
         };
         let (fresh, left) = match fresh {
             Ok(fresh) => (passed, passed - fresh),
-            Err(lap) => (self.resync(memory, clock, lap, to, faults)?, 0),
+            Err(lap) => (self.resync(with, lap)?, 0),
         };
-        self.behind = left > 0;
-        self.unread = false;
-        self.read = true;
         // What was left behind last time did not come since.
         let end = self.done + left;
         let came = end.saturating_sub(self.seen);
@@ -441,9 +352,11 @@ impl Follower {
             peeked: false,
         };
         self.looked = now;
-        self.hot = looked.fresh > 0;
-        self.moved |= self.hot;
-        self.used |= self.done > MAKING;
+        self.phase.looked(Outcome {
+            came: looked.fresh > 0,
+            left: left > 0,
+            used: self.done > MAKING,
+        });
         self.pace.looked(came, elapsed);
         Ok(looked)
     }
@@ -514,12 +427,6 @@ impl Follower {
             LapCheck::Doubtful => Reading::Fresh(entries, Doubt::Yes),
         })
     }
-
-    /// Whether a ring of which nothing was read yet was filled: its last slot is as it was made, until it is.
-    pub(super) fn went_round(&self, memory: &impl Peek) -> io::Result<bool> {
-        let last = u64::from(self.size) - 1;
-        Ok(ring::entries(memory, self.ring(), last, last + 1)?[0] != 0)
-    }
 }
 
 /// How far a ring was when a look at it began.
@@ -540,7 +447,7 @@ struct Position {
 pub(super) struct Begun {
     pub now: u64,
     pub get: Option<u32>,
-    /// The address bits that its last entry left in force.
+    /// The upper address bits that hold behind its last entry.
     pub extended: u64,
 }
 
@@ -555,26 +462,8 @@ enum Reading {
     Lapped,
 }
 
-/// Time between two looks at a channel of 1024 entries that only its making has used so far, ns: a launch loop that
-/// begins there fills its ring in 3.5 ms.
-const UNUSED_NS: u64 = 2_000_000;
-/// The same between two peeks, where its semaphore is known, and longest time between two looks then.
-const UNUSED_GLANCE_NS: u64 = 500_000;
-const UNUSED_LOOK_NS: u64 = 10_000_000;
-/// Longest time between two looks at a channel at which nothing happens, as far as peeks tell, ns.
-const STILL_NS: u64 = 5_000_000;
-/// Entries that the GPU may be done with unread before a look is urgent.
-const UNREAD: i32 = 64;
-/// Time since the last look after which a single one is enough, ns.
-const SINGLE_NS: u64 = 200_000;
-/// Time between two peeks at a channel that is being used, ns.
-const HOT_NS: u64 = 50_000;
-/// The same where its pushbuffer memory is about to be used anew, ns.
-const TURN_NS: u64 = 10_000;
 /// Entries that a channel has at most when nobody but the driver has used it yet.
 const MAKING: u64 = 8;
-/// Entries before the first one that is followed from which it is learnt whether they bear payloads.
-const LEARNT: u64 = 32;
 /// Entries that are read in one piece.
 const PIECE: u64 = 256;
 

@@ -1,10 +1,10 @@
-//! What was read of a ring becomes submissions, where it stands; what does not is counted.
+//! What was read of a ring becomes submissions, as far as it is proven to be what was submitted; the rest is counted as lost.
 
 use crate::wire::release::{self, Release};
 use std::io;
 
 use super::{
-    channel::{Begun, Faults, Follower},
+    channel::{Begun, Context, Follower},
     proof::{self, LapCheck, LapSentinel, RingVerdict},
     reuse,
 };
@@ -12,7 +12,8 @@ use crate::procfs::mem::Peek;
 use crate::record::{Record, Segment};
 use crate::source::memory::ring;
 
-/// A submission that was being written when a reading began is written some words further after this time, ns.
+/// A submission that is being written gets at least some words further in this time, ns: bytes that are the same before and
+/// after it are not being written.
 const WRITTEN_NS: u64 = 5_000;
 
 /// Bytes a ns that a program can write at most.
@@ -48,17 +49,21 @@ impl Reading<'_> {
 }
 
 impl Follower {
-    /// Delivers what stands of new entries whose bytes were read just now, and counts the rest. False: by their payloads
-    /// the ring has gone round, and nothing was delivered.
+    /// Takes new entries whose bytes were read just now: delivers those that are proven, and counts the others as lost. False:
+    /// their payloads tell that the ring has gone round, and nothing was delivered or counted.
     pub(super) fn deliver(
         &mut self,
-        memory: &impl Peek,
-        clock: &impl Fn() -> u64,
+        with: &mut Context<'_, impl Peek, impl Fn() -> u64>,
         begun: Begun,
         segments: Vec<Segment>,
-        to: &mut Vec<Record>,
-        faults: &mut Faults,
     ) -> io::Result<bool> {
+        let Context {
+            memory,
+            clock,
+            to,
+            faults,
+        } = with;
+        let (memory, clock) = (*memory, *clock);
         let Begun { now, get, .. } = begun;
         let entries: Vec<u64> = segments.iter().map(|s| s.entry).collect();
         let releases: Vec<Option<Release>> =
@@ -88,11 +93,11 @@ impl Follower {
         self.report_damage(&damage, entries.len(), proven, clock().saturating_sub(now));
         self.payloads = chain;
         self.extended = begun.extended;
-        self.links.0 += verdicts
+        self.links.follow += verdicts
             .iter()
             .filter(|v| **v == RingVerdict::Proven)
             .count() as u64;
-        self.links.1 += verdicts.len() as u64;
+        self.links.of += verdicts.len() as u64;
         for entry in &entries {
             self.allocator.take(*entry);
         }
@@ -137,7 +142,8 @@ impl Follower {
         Ok(true)
     }
 
-    /// The GPU has not run the first of them yet, so that neither slots nor memory of any can have been used again.
+    /// The GPU is not done with the first of these entries yet. So libcuda cannot have used the slot or the memory of any of them
+    /// again.
     fn untouched(&self, memory: &impl Peek, first: Option<&Option<Release>>) -> bool {
         let Some(Some(first)) = first.filter(|_| self.peeks()) else {
             return false;
@@ -226,7 +232,7 @@ impl Follower {
         })
     }
 
-    /// The bytes of some are as they were read, for as long as it takes to see one that is being written there.
+    /// The bytes of some entries are as they were read, and stay so for long enough to tell that nobody is writing there.
     fn stand(
         &self,
         memory: &impl Peek,
@@ -263,7 +269,7 @@ impl Follower {
         }
     }
 
-    /// The end of the first segment is as it was read: it is written anew before any of the others.
+    /// The end of the first segment is as it was read. Memory is used again in order, so the others are too.
     fn bytes_stand(&self, memory: &impl Peek, segments: &[Segment], extended: u64) -> bool {
         let first = segments.iter().find(|s| !s.bytes.is_empty());
         first.is_none_or(|s| {
@@ -274,6 +280,6 @@ impl Follower {
 
     /// Each entry of this channel ends with a payload that follows the one before.
     pub(super) fn has_payloads(&self) -> bool {
-        self.links.0 > 16 && self.links.0 + 4 >= self.links.1
+        self.links.follow > 16 && self.links.follow + 4 >= self.links.of
     }
 }

@@ -1,4 +1,6 @@
-//! A process that is observed: what of it may have changed since the last look, found cheaply.
+//! A process that is observed: finds, at little cost, what of it has changed since the last look: mappings, channels, tokens.
+
+mod missed;
 
 use crate::procfs;
 use std::{
@@ -11,10 +13,10 @@ use std::{
 use super::changes::{Changes, NewChannel};
 use super::{
     channel::Begin,
-    followed::{self, Dropped, quiet},
+    followed::Dropped,
     image::Image,
     process::{self, Process, now},
-    slots::{Polite, slots},
+    slots::{Polite, Unresolved, slots},
 };
 use crate::record::{At, ChannelId, CpuVa, Device, Record, Unmapping};
 use crate::source::{
@@ -28,17 +30,16 @@ use crate::source::{
 
 /// Shortest time between two looks after a process, ns.
 const SHORTEST_NS: u64 = 3_000_000;
-/// For [`Watched::searched_at`]: it has not been searched.
-const NEVER: u64 = u64::MAX;
 /// A context is not made, used and given up in less time than this, ns (on an H200 making one takes over 100 ms).
 const CONTEXT_NS: u64 = 20_000_000;
-/// Longest, ns.
+/// Longest time between two looks after a process, ns.
 const LONGEST_NS: u64 = 1_000_000_000;
 /// What looking after a process may cost: one part in so many of a core.
 const PART: u64 = 100;
-/// Time between two searches for rings in mappings that have not changed, ns: while none was found, or some were
-/// just now; and later, if the process has run at all.
-const SEARCH_NS: [u64; 2] = [3_000_000, 50_000_000];
+/// Time between two searches for rings in mappings that have not changed, while channels are expected to appear, ns.
+const SEARCH_NS: u64 = 3_000_000;
+/// The same when none is expected any more, ns; only if the process has run at all.
+const SEARCH_LATE_NS: u64 = 50_000_000;
 /// How long channels are expected to appear, from the first on, ns.
 const APPEAR_NS: u64 = 5_000_000_000;
 
@@ -54,8 +55,6 @@ pub(crate) struct Watched {
     pub parent: Option<u32>,
     /// Something of it could not be read: look after it at once.
     pub suspect: bool,
-    /// When to look after it, ns.
-    pub due: u64,
     pid: u32,
     begin: Begin,
     /// Its program image; empty where that is not known yet.
@@ -67,8 +66,8 @@ pub(crate) struct Watched {
     rings: BTreeSet<u64>,
     next_maps: u64,
     next_search: u64,
-    /// CPU time it had used at the last search, ns.
-    searched_at: u64,
+    /// CPU time that it had used at the last search, ns; none where the next search must not be left out.
+    searched_at: Option<u64>,
     /// Until when channels are expected to appear.
     appear_until: u64,
     /// When the search by structure may be made again.
@@ -76,8 +75,8 @@ pub(crate) struct Watched {
     /// When tokens are looked for, and how often that may be done again.
     next_tokens: u64,
     token_tries: u32,
-    /// USERDs of slots whose ring was not believed: GP_PUT seen there, whether it moved, and the ring.
-    unresolved: BTreeMap<u64, (u32, bool, u64)>,
+    /// Slots whose ring was not believed, by the address of USERD.
+    unresolved: BTreeMap<u64, Unresolved>,
     doorbell: bool,
     /// When it was first seen to have a GPU's file open, ns.
     files_since: Option<u64>,
@@ -87,7 +86,7 @@ pub(crate) struct Watched {
     mapped_at: u64,
     /// Its program was seen to begin, ns.
     pub began_at: u64,
-    /// When it may be looked after again, by what the last time cost, ns.
+    /// When it may be looked after again, ns: the more the last time cost, the later.
     not_before: u64,
     /// It was born under observation.
     launched: bool,
@@ -95,25 +94,26 @@ pub(crate) struct Watched {
     forgotten: u32,
     /// Its channels that nobody has any more.
     dropped: Vec<Dropped>,
-    /// There is no memory of its program any more.
+    /// Its program's memory is gone: it is ending, or executing another program.
     gone: bool,
-    /// Some of its channels were found.
+    /// At least one of its channels was found.
     found: bool,
     /// Rings that were found and could not be read.
     unread: Vec<CpuVa>,
-    /// Rings that were found while it was not certain which program's they are, and were not found again yet.
+    /// Rings that were found while it was not certain to which program they belong. They are followed when they are found again.
     put_off: BTreeSet<u64>,
-    /// Rings that could not be read since the mappings were last looked at: they are none until that is done again.
+    /// Rings that could not be read, and are not looked for again before the mappings are read anew.
     stale: BTreeSet<u64>,
-    /// It was looked at when it had come to its end and nothing moved in it any more.
+    /// It was looked at when it stood at its end.
     seen_to_its_end: bool,
-    /// It opened a GPU's file between the last two looks at its mappings.
+    /// It came to its end with a GPU's file open and no doorbell mapped, and either the file was opened after the last look but
+    /// one at its mappings, or more than [`CONTEXT_NS`] lay between these two looks: a context may have come and gone.
     opened_late: bool,
-    /// It had channels when its memory went, and nothing ever came in any.
+    /// Nothing had ever come in any of its channels when its memory went.
     silent: bool,
 }
 
-/// How often a ring that could not be read is looked for again, all rings of a process together.
+/// How often rings that could not be read are looked for again; all rings of a process count together.
 const AGAIN: u32 = 200;
 
 impl Watched {
@@ -127,7 +127,6 @@ impl Watched {
             process: Some(process),
             parent: None,
             suspect: false,
-            due: 0,
             pid,
             begin,
             image: Arc::new(image),
@@ -137,7 +136,7 @@ impl Watched {
             rings: BTreeSet::new(),
             next_maps: 0,
             next_search: 0,
-            searched_at: 0,
+            searched_at: Some(0),
             appear_until: now() + APPEAR_NS,
             next_thorough: 0,
             next_tokens: u64::MAX,
@@ -163,82 +162,29 @@ impl Watched {
         })
     }
 
-    /// It could submit, and its memory is gone before what it did was found: why that is not known. `how` it went.
-    pub(crate) fn unfound(&self, how: &str) -> Option<String> {
-        match self.unread.len() {
-            0 if self.doorbell && !self.found => Some(format!(
-                "it mapped a doorbell and {how} before any of its channels was found"
-            )),
-            0 => None,
-            n => Some(format!(
-                "{n} of its channels could not be read any more when they were found"
-            )),
-        }
-    }
-
-    /// It has ended, and nobody saw whether it had submitted: why.
-    pub(crate) fn unseen(&self, now: u64) -> Option<String> {
-        let unseen_ns = now.saturating_sub(self.mapped_at.max(self.began_at));
-        let ended = self.launched && !self.seen_to_its_end;
-        let ms = unseen_ns as f64 / 1e6;
-        match self.unfound("ended") {
-            None if !self.put_off.is_empty() => Some(format!(
-                "it ended before {} of its channels that were found could be looked at",
-                self.put_off.len()
-            )),
-            None if ended && self.silent => Some(format!(
-                "it ended {ms:.1} ms after the last look at its mappings, and its channels had not been used by the last look at them: whether they were since is not known"
-            )),
-            None if self.found => None,
-            None if self.opened_late => Some(
-                "it had a GPU's file open, and may have mapped its memory and given it up between two looks at its mappings".to_owned(),
-            ),
-            None if ended && (self.parent.is_none() || unseen_ns > CONTEXT_NS) => Some(format!(
-                "it ended {ms:.1} ms after the last look at its mappings: whether it used a GPU in that time is not known"
-            )),
-            unfound => unfound,
-        }
-    }
-
-    /// It was looked at when it had come to its end.
-    pub(crate) fn was_seen_at_its_end(&self) -> bool {
-        self.seen_to_its_end
-    }
-
-    /// It stood still at its end, and was looked at since `begun`, for the last time.
-    /// `mapped_at`: when its mappings were looked at before that.
-    pub(crate) fn was_seen_to_its_end(&mut self, begun: u64, mapped_at: u64) {
-        let unseen_ns = begun.saturating_sub(mapped_at);
-        self.opened_late = !self.doorbell
-            && self
-                .files_since
-                .is_some_and(|since| since >= begun || unseen_ns > CONTEXT_NS);
-        self.seen_to_its_end = true;
-    }
-
     /// When its mappings were last looked at, ns.
     pub(crate) fn mapped_at(&self) -> u64 {
         self.mapped_at.max(self.began_at)
     }
 
-    /// The next look leaves nothing out for having looked a moment ago.
-    pub(crate) fn look_at_all(&mut self) {
+    /// The next look looks at everything, however short a time ago that was done.
+    pub fn look_at_all(&mut self) {
         self.suspect = true;
         (self.next_maps, self.next_search, self.next_thorough) = (0, 0, 0);
         self.next_files = 0;
-        self.searched_at = NEVER;
+        self.searched_at = None;
     }
 
-    /// Its rings are others than were seen: all are to be found anew, from their beginning.
-    pub(crate) fn forget_rings(&mut self) {
+    /// Its rings are not those that were found: all are looked for anew, and followed from their first entry.
+    pub fn forget_rings(&mut self) {
         self.rings.clear();
         self.areas.clear();
         self.begin = Begin::First;
         self.look_at_all();
     }
 
-    /// A ring is not to be followed yet: it is looked for again. `own`: it is no forebear's.
-    pub(crate) fn unsee(&mut self, ring: Option<CpuVa>, own: bool) {
+    /// A ring was found and is not followed yet: it is looked for again. `own`: the process has it from no forebear.
+    pub fn unsee(&mut self, ring: Option<CpuVa>, own: bool) {
         if let Some(ring) = ring {
             self.rings.remove(&ring.0);
             if own {
@@ -258,36 +204,6 @@ impl Watched {
             self.unread
                 .extend(ring.filter(|r| !self.unread.contains(r)));
         }
-    }
-
-    /// Nobody has one of its channels any more.
-    pub(crate) fn drop_channel(&mut self, dropped: Dropped) {
-        self.dropped.push(dropped);
-    }
-
-    /// It lives on without the channels that were dropped: what of them may have been missed. `active` is when something
-    /// last came on any of its channels, ns.
-    pub(crate) fn unmapped(&mut self, active: u64) -> Option<String> {
-        if self.gone {
-            // It is ending, or executing another program: the next look tells which.
-            return None;
-        }
-        let mut dropped = std::mem::take(&mut self.dropped);
-        // The making of a context submits: where nothing ever came, something was missed.
-        let silent = self.launched && active == 0 && dropped.iter().all(|d| d.empty);
-        dropped.retain(|d| {
-            silent || d.hot || d.busy || d.long_ago || d.looked.saturating_sub(active) < quiet(0)
-        });
-        followed::unmapped(&dropped)
-    }
-
-    /// All its memory is gone. `Some`: it was submitting then, and so many ns have passed since the last look.
-    pub(crate) fn ended_busy(&mut self, now: u64) -> Option<u64> {
-        let dropped = std::mem::take(&mut self.dropped);
-        let last = dropped.iter().map(|d| d.looked).max()?;
-        let busy = dropped.iter().any(|d| d.busy);
-        self.silent = dropped.iter().all(|d| d.empty);
-        (busy && !self.seen_to_its_end).then(|| now.saturating_sub(last))
     }
 
     /// It executes another program than the one that was looked at: its image. `forked`: it runs its parent's program still.
@@ -373,7 +289,8 @@ impl Watched {
         }
     }
 
-    /// What looking may cost now: more while channels are about to appear and nothing of them may be missed.
+    /// What looking may cost now, as one part in so many of a core: more while channels are about to appear, of which nothing may
+    /// be missed.
     fn part(&self) -> u64 {
         if self.begin == Begin::First && now() < self.appear_until {
             PART / 10
@@ -382,10 +299,10 @@ impl Watched {
         }
     }
 
-    /// Places that look like a channel's and could not be resolved: submissions to them would not have been seen.
-    pub(crate) fn unresolved(&self) -> usize {
-        let moved = self.unresolved.values().filter(|u| u.1);
-        moved.filter(|u| !self.rings.contains(&u.2)).count()
+    /// How many places moved as a channel's GP_PUT does and have no ring that was found: what was submitted there was not seen.
+    pub fn unresolved(&self) -> usize {
+        let moved = self.unresolved.values().filter(|u| u.moved);
+        moved.filter(|u| !self.rings.contains(&u.ring)).count()
     }
 
     /// Looks whether it has a GPU's file open, where it has not mapped a doorbell yet.
@@ -451,15 +368,15 @@ impl Watched {
         };
     }
 
-    /// It slept, and has run: it is looked after soon, but not more often than one that does not sleep.
-    pub(crate) fn has_run(&mut self, now: u64) {
-        self.due = self.due.min(self.not_before.max(now));
+    /// The first time from `now` on at which it may be looked after again, by what that cost the last time.
+    pub fn not_before(&self, now: u64) -> u64 {
+        self.not_before.max(now)
     }
 
-    /// Sets the next look by what this one cost.
-    pub(crate) fn pause(&mut self, cost_ns: u64) {
+    /// It was looked after, which cost so much CPU time: gives when to do that again.
+    pub fn pause(&mut self, cost_ns: u64) -> u64 {
         self.not_before = now() + (cost_ns * self.part()).clamp(SHORTEST_NS, LONGEST_NS);
-        self.due = self.not_before;
+        self.not_before
     }
 
     fn at(&self, now: u64) -> At {
@@ -515,12 +432,13 @@ impl Watched {
             return;
         }
         let run = process.cpu().unwrap_or(0);
-        let idle = self.searched_at != NEVER && run.saturating_sub(self.searched_at) < 1_000_000;
+        let has_rested = |before: u64| run.saturating_sub(before) < 1_000_000;
+        let idle = self.searched_at.is_some_and(has_rested);
         if !self.rings.is_empty() && idle {
-            self.next_search = now + SEARCH_NS[1];
+            self.next_search = now + SEARCH_LATE_NS;
             return;
         }
-        self.searched_at = run;
+        self.searched_at = Some(run);
         let cpu = process::thread_cpu();
         let mut found = slots(&memory, &self.areas, &self.rings, &mut self.unresolved);
         if found.is_empty() && self.rings.is_empty() && now >= self.next_thorough {
@@ -533,7 +451,7 @@ impl Watched {
                 found = lie;
             }
             let cost = process::thread_cpu().saturating_sub(cpu);
-            self.next_thorough = now + (cost * PART).max(SEARCH_NS[1]);
+            self.next_thorough = now + (cost * PART).max(SEARCH_LATE_NS);
         }
         let cost = process::thread_cpu().saturating_sub(cpu);
         let begin = self.begin;
@@ -551,7 +469,11 @@ impl Watched {
         if self.rings.is_empty() {
             self.appear_until = now + APPEAR_NS;
         }
-        let least = SEARCH_NS[usize::from(now > self.appear_until)];
+        let least = if now > self.appear_until {
+            SEARCH_LATE_NS
+        } else {
+            SEARCH_NS
+        };
         self.next_search = now + least.max(cost * self.part());
         // What appears from now on appears under observation.
         if !self.rings.is_empty() {

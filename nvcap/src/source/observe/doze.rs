@@ -23,11 +23,12 @@ pub(super) const SAFETY_NS: u64 = 2_000_000_000;
 /// How long nothing must have come before a process is taken to sleep, ns.
 pub(super) const STILL_NS: u64 = 1_000_000_000;
 /// How often it is judged which processes sleep, ns.
-pub(super) const JUDGE_NS: u64 = 250_000_000;
-/// Share of a core that a process may use and be taken to sleep; and what it must use to be taken to be awake.
-pub(super) const SLEEPS: f64 = 0.05;
+pub const JUDGE_NS: u64 = 250_000_000;
+/// Share of a core up to which a process is taken to sleep.
+pub const SLEEPS: f64 = 0.05;
+/// Share of a core above which a process that slept is taken to be awake.
 const AWAKE: f64 = 0.15;
-/// Time in which what it uses is judged when it is told of, ns.
+/// Time over which the share of a process that slept is judged, ns.
 const WINDOW_NS: u64 = 50_000_000;
 
 /// The signal that perf events send, one of the real-time ones: each is queued, with the descriptor.
@@ -35,16 +36,16 @@ fn signal() -> i32 {
     libc::SIGRTMIN() + 4
 }
 
-/// Where it is told that a process has run. Of one thread, which must be the one that reads it.
+/// Where the kernel tells that processes have run. It belongs to the thread that made it, which alone may read it.
 #[derive(Debug)]
 pub(super) struct Bell(OwnedFd);
 
-/// What was told.
+/// What the kernel told.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Rung {
-    /// The descriptors of the events.
+pub struct Rung {
+    /// The descriptors of the perf events that signalled.
     pub events: Vec<RawFd>,
-    /// More than were kept: any may have.
+    /// Signals were lost: any process may have run.
     pub all: bool,
 }
 
@@ -100,12 +101,12 @@ impl Bell {
 #[derive(Debug)]
 pub(super) struct Doze {
     events: Vec<OwnedFd>,
-    /// Times at which it was told of, of late, ns.
+    /// When the kernel told of late that it had run, ns.
     told: VecDeque<u64>,
 }
 
 impl Doze {
-    /// Lets it be told to the calling thread when this process has run.
+    /// Asks the kernel to tell the calling thread when this process has run.
     ///
     /// # Errors
     /// When perf events are refused.
@@ -125,8 +126,8 @@ impl Doze {
         })
     }
 
-    /// Whether it is this process that was told of.
-    pub(super) fn rang(&self, rung: &Rung) -> bool {
+    /// Whether the kernel told of this process.
+    pub fn rang(&self, rung: &Rung) -> bool {
         rung.all
             || self
                 .events
@@ -134,8 +135,8 @@ impl Doze {
                 .any(|e| rung.events.contains(&e.as_raw_fd()))
     }
 
-    /// It was told of. True: it has run for so long of late that it is awake.
-    pub(super) fn is_awake(&mut self, now: u64) -> bool {
+    /// Takes down that the kernel told of it now. True: that was so often of late that it is awake.
+    pub fn is_awake(&mut self, now: u64) -> bool {
         self.told.push_back(now);
         while self.told.front().is_some_and(|t| *t + WINDOW_NS < now) {
             self.told.pop_front();
@@ -210,6 +211,15 @@ fn libc_owner(id: i32) -> Owner {
     }
 }
 
+/// A process when it was judged whether it sleeps.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Judged {
+    /// When, ns.
+    pub at: u64,
+    /// CPU time that it had used by then, ns.
+    pub cpu_ns: u64,
+}
+
 /// What is known of who sleeps.
 #[derive(Debug, Default)]
 pub(super) struct Sleepers {
@@ -217,8 +227,8 @@ pub(super) struct Sleepers {
     pub(super) dozing: BTreeMap<u32, Doze>,
     /// Processes that are polled, because it cannot be told when they run.
     pub(super) refused: BTreeSet<u32>,
-    /// When and with how much CPU time each was last judged, ns.
-    pub(super) judged: BTreeMap<u32, (u64, u64)>,
+    /// How each process that is awake was when it was last judged.
+    pub(super) judged: BTreeMap<u32, Judged>,
     pub(super) next: u64,
 }
 

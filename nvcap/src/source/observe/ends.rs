@@ -2,6 +2,7 @@
 //! stopped for it, and what is said where there was none.
 
 use super::{
+    channel::ReadRing,
     process::{self, now},
     session::{Session, StopAtExit},
 };
@@ -13,7 +14,7 @@ use crate::source::{
     channels_file::NamedChannel,
     error::{Error, Result},
     exit_stop::{self, ExitStops, Stop, Stopped},
-    memory::scan::GP_GET,
+    memory::scan,
 };
 
 /// How often it is asked, in the middle of a search, what has stopped, ns: signals pass through here.
@@ -36,7 +37,7 @@ impl Session {
         }
     }
 
-    /// The same of a running process, where the user wants it.
+    /// Lets a running process be stopped at its end, where the user wants it.
     ///
     /// # Errors
     /// Where it is not allowed.
@@ -55,7 +56,7 @@ impl Session {
         })
     }
 
-    /// A child that was found and not told of: one that a thread made which is not seized.
+    /// Lets a child be stopped at its end that was found by looking: the thread that made it was not stopped, so nobody told.
     pub(super) fn seize_child_of(&mut self, parent: u32, child: u32) {
         if let Some(stops) = &mut self.stops
             && stops.has(parent)
@@ -65,7 +66,7 @@ impl Session {
         }
     }
 
-    /// Lets go on what need not wait, now and then while something else is done.
+    /// Lets stopped processes go on that need not wait for a look: called now and then while something else is done.
     pub(super) fn poll_stops(&mut self, now: u64) {
         if let Some(stops) = &mut self.stops
             && now >= self.asked_stops + ASK_NS
@@ -75,7 +76,7 @@ impl Session {
         }
     }
 
-    /// Deals with all that has stopped.
+    /// Deals with all processes that have stopped.
     pub(super) fn take_stops(&mut self) {
         loop {
             let Some(stops) = &mut self.stops else {
@@ -95,7 +96,7 @@ impl Session {
         }
     }
 
-    /// What is to be done while it stands. True: its first thread ends and others go on.
+    /// Does what is to be done while a process stands still. True: only its first thread ends, and others go on.
     fn stopped(&mut self, stopped: Stopped) -> bool {
         let pid = stopped.pid;
         match stopped.stop {
@@ -106,7 +107,7 @@ impl Session {
             Stop::Executed => {
                 if let Some(w) = self.watched.get_mut(&pid) {
                     w.look_at_all();
-                    w.due = 0;
+                    self.scheduler.look_after(pid);
                 }
                 // Before it runs: until then what was opened of it may be its parent's memory.
                 self.notice_exec(pid, process::state(pid).forked);
@@ -120,7 +121,8 @@ impl Session {
         }
     }
 
-    /// Looks for its channels once more and reads what is left in their rings. `still`: nothing comes after that.
+    /// Looks for a process's channels once more, and reads what is left in their rings. `still`: all its threads stand, so that
+    /// nothing comes afterwards.
     fn last_look(&mut self, pid: u32, still: bool) {
         let Some(w) = self.watched.get_mut(&pid) else {
             return;
@@ -145,14 +147,6 @@ impl Session {
         }
     }
 
-    /// Reads all that is in a channel's ring.
-    pub(super) fn look_at_all_of(&mut self, i: usize) {
-        self.followed[i].follower.behind = true;
-        while self.followed[i].live && self.followed[i].follower.behind {
-            self.look(i);
-        }
-    }
-
     // ---- processes that are gone
 
     /// A process has other memory now, or none: its channels go on in those who share them, or end.
@@ -160,13 +154,12 @@ impl Session {
         self.find_kin();
         for i in 0..self.followed.len() {
             if self.followed[i].live && self.followed[i].holders.contains(&pid) {
-                self.followed[i].follower.behind = true;
-                self.look(i);
+                self.look(i, ReadRing::Always);
                 let f = &mut self.followed[i];
                 f.holders.retain(|h| *h != pid);
                 if f.live && f.holders.is_empty() {
-                    f.live = false;
-                    f.follower.end(now(), &mut self.out);
+                    self.end_channel(i, now());
+                    let f = &self.followed[i];
                     if let Some(w) = self.watched.get_mut(&pid) {
                         w.drop_channel(f.dropped(now()));
                     }
@@ -203,6 +196,7 @@ impl Session {
         let Some(watched) = self.watched.remove(&pid) else {
             return;
         };
+        self.scheduler.leave(pid);
         self.report_unresolved(pid, watched.unresolved());
         if let Some(ns) = slept.filter(|_| !watched.was_seen_at_its_end()) {
             let ms = ns as f64 / 1e6;
@@ -274,15 +268,13 @@ impl Session {
 
 /// Why there can be no such channel in this memory.
 fn check_channel(memory: &impl Peek, c: &NamedChannel) -> std::result::Result<(), String> {
-    let word = |at: u64| {
-        memory
-            .word(at)
-            .map_err(|e| format!("{at:#x} cannot be read: {e}"))
-    };
-    word(c.ring)?;
-    word(c.ring + 8 * (u64::from(c.entries) - 1))?;
-    let put = word(c.userd + GP_GET)? >> 32;
-    if put >= u64::from(c.entries) {
+    let unreadable = |at: u64, e: io::Error| format!("{at:#x} cannot be read: {e}");
+    for at in [c.ring, c.ring + 8 * (u64::from(c.entries) - 1)] {
+        memory.word(at).map_err(|e| unreadable(at, e))?;
+    }
+    let (_, put) =
+        scan::get_put(memory, c.userd).map_err(|e| unreadable(c.userd + scan::GP_GET, e))?;
+    if put >= c.entries {
         return Err(format!(
             "GP_PUT is {put}, which a ring of {} entries cannot have",
             c.entries

@@ -1,4 +1,4 @@
-//! A channel among others: which processes have it, when it is looked at next, and how near it came to a loss.
+//! A channel among others: which processes have it, when something came in it, and how near it came to a loss.
 
 use std::sync::Arc;
 
@@ -21,13 +21,11 @@ pub(crate) struct Followed {
     pub image: Arc<Image>,
     /// What identifies its ring, where that is not device memory.
     pub identity: Option<Identity>,
-    /// When to look at it, ns.
-    pub due: u64,
     /// When something was last found in it, ns.
     pub moved: u64,
     /// When it began to be followed, ns.
     pub since: u64,
-    /// The longest time in which nothing came, ns, of late: a long one is forgotten little by little.
+    /// The longest pause between two looks that found something, ns; what was long ago counts for less and less.
     pub pause: u64,
     /// How near it came to a loss.
     pub margin: Margin,
@@ -36,8 +34,8 @@ pub(crate) struct Followed {
 }
 
 impl Followed {
-    /// Of a process; to be looked at at once.
-    pub(crate) fn new(
+    /// Of a process.
+    pub fn new(
         follower: Follower,
         holder: u32,
         image: Arc<Image>,
@@ -52,7 +50,6 @@ impl Followed {
             holders: vec![holder],
             image,
             identity,
-            due: 0,
             moved: 0,
             since: super::process::now(),
             pause: 0,
@@ -81,39 +78,24 @@ impl Followed {
     }
 
     /// What is to be said when nobody has it any more.
-    pub(crate) fn dropped(&self, now: u64) -> Dropped {
-        let looked = self.follower.looked;
+    pub fn dropped(&self, now: u64) -> Dropped {
+        let (phase, looked) = (self.follower.phase(), self.follower.looked);
         Dropped {
-            hot: self.follower.hot,
+            hot: phase.came(),
             channel: self.follower.announced.id,
             now,
             looked,
             long_ago: now.saturating_sub(self.follower.peeked) > quiet(self.pause),
             empty: self.moved == 0,
-            busy: self.follower.unread
-                || !self.follower.read
-                || looked.saturating_sub(self.moved) < quiet(self.pause),
-        }
-    }
-
-    /// When to look again after a look at `begun`, ns.
-    pub(crate) fn next(&self, begun: u64) -> u64 {
-        let interval = self.follower.interval();
-        if self.follower.behind {
-            begun
-        } else if self.follower.hot && !self.follower.peeks() {
-            begun + interval
-        } else {
-            // Together: a peek costs less than that this thread wakes up for it.
-            (begun / interval + 1) * interval
+            busy: phase.may_have_unread() || looked.saturating_sub(self.moved) < quiet(self.pause),
         }
     }
 }
 
 /// A channel that nobody has any more.
 #[derive(Debug)]
-pub(crate) struct Dropped {
-    /// The last look at it found something.
+pub struct Dropped {
+    /// The last look at it found something new.
     pub hot: bool,
     /// Its number.
     pub channel: ChannelId,
@@ -123,21 +105,22 @@ pub(crate) struct Dropped {
     pub looked: u64,
     /// Nothing ever came in it.
     pub empty: bool,
-    /// Something had come shortly before: more may have come since.
+    /// Something had come shortly before the last look, or was known to wait unread: more may have come since.
     pub busy: bool,
-    /// It was not looked at for longer than it pauses: anything may have come since.
+    /// Nobody looked or peeked at it for longer than its pauses last: anything may have come since.
     pub long_ago: bool,
 }
 
-/// For how long nothing must have come before the last look, ns, so that a process that ends is taken to have been
-/// done with a channel: twice as long as it has paused of late (`pause`), for it may have been about to go on; 20 ms at
-/// least, for a pause may be nothing but another program's time on the processor; and 100 ms at most.
-pub(crate) fn quiet(pause: u64) -> u64 {
+/// A channel that was quiet for this time before the last look, ns, is taken to have been done with when its process ends.
+///
+/// It is twice the longest pause of late (`pause`), after which the process might have gone on. It is 20 ms at least, because
+/// in a pause another program may merely have had the processor; and 100 ms at most.
+pub fn quiet(pause: u64) -> u64 {
     (2 * pause).clamp(20_000_000, 100_000_000)
 }
 
-/// Why it is not known what came last on channels that were unmapped.
-pub(crate) fn unmapped(dropped: &[Dropped]) -> Option<String> {
+/// What is said of channels that were unmapped while they may have been in use.
+pub fn unmapped(dropped: &[Dropped]) -> Option<String> {
     let first = dropped.first()?;
     let which = match dropped.len() {
         1 => format!("channel {} was unmapped", first.channel.0),

@@ -15,7 +15,7 @@ use super::{
 };
 use crate::procfs::mem::Peek;
 use crate::record::{Channel, Life};
-use crate::source::memory::scan::GP_GET;
+use crate::source::memory::scan;
 
 /// Rounds in which processes are looked for that were born while others were looked through.
 const ROUNDS: u32 = 16;
@@ -26,9 +26,9 @@ const PART: u64 = 100;
 
 /// What a process is that was just born.
 enum Born {
-    /// It was made by one that is observed, or descends from it by forks alone.
+    /// A process that is observed made it, or it descends from one by forks alone.
     Kin { parent: u32 },
-    /// It has nothing to do with those.
+    /// Nothing shows that it has to do with an observed process.
     Stranger,
     /// It cannot be told yet.
     Unseen,
@@ -39,6 +39,7 @@ impl Session {
     pub(super) fn adopt(&mut self, pid: u32, begin: Begin) -> std::io::Result<()> {
         let watched = Watched::open(pid, begin)?;
         self.watched.insert(pid, watched);
+        self.scheduler.look_after(pid);
         Ok(())
     }
 
@@ -71,7 +72,7 @@ impl Session {
         false
     }
 
-    /// A child was born, as was told by who stopped the process that made it.
+    /// A process that is stopped at its events (`exit_stop`) has made a child.
     pub(super) fn born(&mut self, by: u32, pid: u32) {
         if self.watched.contains_key(&pid) {
             return;
@@ -99,14 +100,14 @@ impl Session {
         self.births.next = now() + (cost * PART).clamp(SHORTEST_NS, LONGEST_NS);
     }
 
-    /// Takes on all processes that were born by now and are kin. One that ends while this goes on may have made another,
-    /// which has a higher number: so until no more are born.
+    /// Takes on all processes that were born by now and are kin. A process that ends while this goes on may have made another,
+    /// with a higher number: so this goes on until none is left.
     pub(super) fn find_kin(&mut self) {
         if !self.options.follow {
             return;
         }
         for early in self.births.early() {
-            if !self.take_on(early.0) {
+            if !self.take_on(early.pid) {
                 self.births.still(early);
             }
         }
@@ -177,7 +178,7 @@ impl Session {
 
     // ---- rings that are one
 
-    /// A process has the rings that others with its program image have, as far as it has them mapped.
+    /// A process holds the rings that other processes with its program image have, as far as it has them mapped too.
     fn inherit(&mut self, pid: u32) {
         for i in 0..self.followed.len() {
             if self.shares(i, pid) {
@@ -186,7 +187,7 @@ impl Session {
         }
     }
 
-    /// A channel that was just found is one of forked children too.
+    /// A channel was just found in one process: forked children have it too.
     pub(super) fn hand_down(&mut self, i: usize) {
         let image = self.followed[i].image.clone();
         let kin = self.watched.iter().filter(|(_, w)| w.image == image);
@@ -201,14 +202,13 @@ impl Session {
     pub(super) fn hold(&mut self, i: usize, pid: u32) {
         let f = &mut self.followed[i];
         f.holders.push(pid);
-        f.due = 0;
-        self.next = 0;
+        self.scheduler.at_once(f.follower.announced.id);
         if let (Some(w), Some(ring)) = (self.watched.get_mut(&pid), f.follower.announced.ring) {
             w.has_ring(ring);
         }
     }
 
-    /// Whether a process has a channel that is followed, and is not known to.
+    /// Whether a process turns out to have a channel that is followed, of which it is no holder yet.
     pub(super) fn shares(&self, i: usize, pid: u32) -> bool {
         let ring = self.followed[i].follower.announced.ring;
         let has =
@@ -269,7 +269,7 @@ impl Session {
         }
     }
 
-    /// A forebear of a process that has this ring too, and of which it was not found yet.
+    /// The forebear of a process that has this ring too, though it was not found there yet.
     pub(super) fn forebear_with(&self, pid: u32, channel: &Channel) -> Option<u32> {
         let own = self.watched.get(&pid)?;
         let mut forebear = own.parent;
@@ -331,8 +331,7 @@ impl Session {
         }
     }
 
-    /// Another process's memory may be reached by what was opened of this one: that of its parent, if it was made by vfork
-    /// and has executed a program since.
+    /// What was opened of this process may be its parent's memory: it was made by vfork, and has executed a program since.
     pub(super) fn is_outdated(&self, pid: u32) -> bool {
         let Some(w) = self.watched.get(&pid) else {
             return true;
@@ -347,21 +346,17 @@ impl Session {
 fn same_contents(holder: &impl Peek, other: &impl Peek, channel: &Channel) -> Option<bool> {
     let (ring, userd) = (channel.ring?, channel.userd?);
     let mask = channel.entries.unwrap_or(1).saturating_sub(1);
-    let put = |memory: &dyn Fn(u64) -> std::io::Result<u64>| {
-        memory(userd.0 + GP_GET).map(|both| (both >> 32) as u32)
-    };
-    let (holder, other) = (|at| holder.word(at), |at| other.word(at));
     for _ in 0..3 {
         // However fast it moves: the other's GP_PUT lies between the first one's before and after it, and the entry
         // before it is one and the same.
-        let before = put(&holder).ok()?;
-        let Ok(theirs) = put(&other) else {
+        let (_, before) = scan::get_put(holder, userd.0).ok()?;
+        let Ok((_, theirs)) = scan::get_put(other, userd.0) else {
             return Some(false);
         };
-        let after = put(&holder).ok()?;
+        let (_, after) = scan::get_put(holder, userd.0).ok()?;
         let newest = ring.0 + 8 * u64::from(theirs.wrapping_sub(1) & mask);
-        let mine = holder(newest).ok()?;
-        let Ok(its) = other(newest) else {
+        let mine = holder.word(newest).ok()?;
+        let Ok(its) = other.word(newest) else {
             return Some(false);
         };
         let between = theirs.wrapping_sub(before) & mask <= after.wrapping_sub(before) & mask;
@@ -378,6 +373,7 @@ mod tests {
 
     use super::*;
     use crate::record::{At, ChannelId, CpuVa, Origin};
+    use crate::source::memory::scan::GP_GET;
 
     const RING: u64 = 0x2_0060_0000;
     const USERD: u64 = 0x2_0060_2000;

@@ -3,16 +3,19 @@
 //! No BPF, no breakpoint, no stop: the traced program runs as fast as untraced, and what this needs is the right to
 //! read its memory. In exchange the thread is not known and times are those of the look.
 //!
-//! - [`pace`]: when to look at a channel, and what CPU that may cost. Pure.
+//! - [`phase`], [`pace`]: what a channel is doing, and how soon it must be looked at again; what CPU that may cost. Pure.
+//! - `scheduler`: which channel or process is looked at next. Pure.
 //! - [`proof`], [`reuse`]: whether what was read is what was submitted. Pure.
 //! - [`semaphore_peek`]: whether a look is urgent. Pure.
-//! - [`channel`], `deliver`, `resync`, [`followed`]: one ring, followed, and its place among the others.
+//! - [`channel`], `deliver`, `resync`, [`followed`]: one ring, followed, and its place among the others. `channel::begin`: where
+//!   following begins.
 //! - `emit`: its records.
 //! - [`process`], [`discover`], `slots`: one process: whether it lives and runs, its memory, its mappings, its rings, its children.
+//!   `discover::missed`: what of it may have been missed when it is gone.
 //! - `image`, `births`, `kin`, `orphans`: whose memory a process has by fork, found also where its parent has ended.
 //! - `ends`: the last look at a process, and what is said where there was none.
 //! - `doze`, `sleepers`: processes that sleep need not be polled.
-//! - [`session`]: all of them, as a source that `source::run` drives.
+//! - [`session`]: all of them, as a source that `source::run` drives; `looks`: its looks at channels.
 
 mod births;
 pub(crate) mod changes;
@@ -25,14 +28,17 @@ mod ends;
 pub(crate) mod followed;
 mod image;
 mod kin;
+mod looks;
 mod orphans;
-pub(crate) mod pace;
-pub(crate) mod process;
-pub(crate) mod proof;
+pub mod pace;
+pub mod phase;
+pub mod process;
+pub mod proof;
 mod resync;
-pub(crate) mod reuse;
-pub(crate) mod semaphore_peek;
-pub(crate) mod session;
+pub mod reuse;
+mod scheduler;
+pub mod semaphore_peek;
+pub mod session;
 #[cfg(test)]
 mod simulated;
 mod sleepers;

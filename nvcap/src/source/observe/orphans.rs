@@ -5,7 +5,7 @@ use super::{process, session::Session};
 use crate::procfs;
 use crate::source::memory::maps;
 
-/// So many are kept in view.
+/// So many such processes are kept in view.
 const MOST: usize = 64;
 /// So many forebears of a process are looked at.
 const FOREBEARS: usize = 64;
@@ -39,13 +39,15 @@ impl Session {
         if !self.births.may_have_missed() && !self.watched.keys().any(has_ended) {
             return false;
         }
-        let group = |pid: u32| procfs::text(format!("/proc/{pid}/cgroup")).ok();
-        let own = group(pid);
-        let mut beside = self.watched.keys().filter(|p| group(**p) == own);
+        let own = procfs::cgroups(pid).ok();
+        let mut beside = self
+            .watched
+            .keys()
+            .filter(|p| procfs::cgroups(**p).ok() == own);
         own.is_some() && beside.any(|p| parent == 1 || descends(*p, parent))
     }
 
-    /// Says which of them use a GPU.
+    /// Says which of the processes that are kept in view use a GPU.
     pub(super) fn look_at_orphans(&mut self) {
         let named = &self.options.named.channels;
         // Where the user names channels, those tell.
@@ -77,7 +79,7 @@ impl Session {
         }
     }
 
-    /// Says which of them live on when all others have ended.
+    /// At the end of the trace: says which of them use a GPU, and, when all that were observed have ended, which go on.
     pub(super) fn report_orphans(&mut self) {
         self.look_at_orphans();
         if !self.watched.is_empty() {

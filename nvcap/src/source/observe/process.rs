@@ -33,11 +33,11 @@ fn clock_of(pid: u32) -> Option<libc::clockid_t> {
     (unsafe { libc::clock_getcpuclockid(pid as i32, &mut id) } == 0).then_some(id)
 }
 
-/// Memory that is made ready for what is read, bytes: a ring's worth of launches several times over.
+/// Memory that is taken from the kernel beforehand, bytes: as much as the launches of several full rings take.
 const READY: usize = 16 << 20;
 
-/// Of this thread: page faults, times that it waited, times that another took the processor from it.
-pub(crate) fn disturbances() -> [i64; 3] {
+/// What this thread met so far: page faults, times that it waited, times that another took the processor from it.
+pub fn disturbances() -> [i64; 3] {
     // SAFETY: a structure of numbers, for which zero is a value.
     let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
     // SAFETY: room for one structure.
@@ -156,7 +156,7 @@ pub(crate) struct State {
 pub(crate) fn state(pid: u32) -> State {
     match Stat::of_process(pid) {
         Ok(stat) => State::of(&stat),
-        // That it cannot be read (no descriptor is left) is no end of it, and no sign that it lives.
+        // Where no descriptor is left to read it with, that neither ends the process nor shows that it lives: it is asked for.
         Err(e) => State {
             lives: !matches!(e.raw_os_error(), Some(libc::ENOENT | libc::ESRCH))
                 && e.kind() != io::ErrorKind::InvalidData
@@ -185,10 +185,8 @@ impl State {
 }
 
 /// Whether it is a process rather than a thread.
-pub(crate) fn is_process(pid: u32) -> bool {
-    let status = procfs::text(format!("/proc/{pid}/status")).unwrap_or_default();
-    let group = status.lines().find_map(|l| l.strip_prefix("Tgid:"));
-    group.and_then(|g| g.trim().parse().ok()) == Some(pid)
+pub fn is_process(pid: u32) -> bool {
+    procfs::process_of(pid) == Some(pid)
 }
 
 /// The process that made it.
@@ -220,9 +218,9 @@ fn pidfd(pid: u32) -> Option<OwnedFd> {
     (fd >= 0).then(|| unsafe { OwnedFd::from_raw_fd(fd as i32) })
 }
 
-/// Waits until one of these processes has ended, or one of `wakes` becomes readable, for `most` at most; gives those that have
-/// ended.
-pub(crate) fn wait_for_end<'a>(
+/// Waits until one of these processes has ended or one of `wakes` becomes readable, but no longer than `most`. Gives the processes
+/// that have ended.
+pub fn wait_for_end<'a>(
     processes: impl Iterator<Item = &'a Process>,
     wakes: &[RawFd],
     most: Duration,
@@ -275,7 +273,7 @@ impl Process {
     }
 }
 
-/// What can be told before anything is looked at.
+/// Finds mistakes of the user's that can be told before the trace begins.
 ///
 /// # Errors
 /// The first mistake found, with its remedy.
@@ -318,11 +316,19 @@ pub(crate) fn refusal(pid: u32, e: &io::Error) -> Error {
     Error::new(format!("observing process {pid}"), e, next)
 }
 
-/// What two processes' shared anonymous memory has in common: device and inode of the mapping, and the offset in it.
-pub(crate) type Identity = (String, u64, u64);
+/// What tells a piece of shared anonymous memory from all others, whichever process has it mapped, and wherever.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Identity {
+    /// The device of its file system, as the kernel writes it.
+    device: String,
+    inode: u64,
+    /// Where it lies in the file.
+    offset: u64,
+}
 
-/// The identity of what is mapped at `address`. `None` for memory of other kinds (device files have one inode for all).
-pub(crate) fn shared_identity(pid: u32, address: u64) -> Option<Identity> {
+/// The identity of the shared anonymous memory that is mapped at `address`. `None` for memory of other kinds: of a device file all
+/// mappings have the same inode.
+pub fn shared_identity(pid: u32, address: u64) -> Option<Identity> {
     let mut identity = None;
     let each = &mut |line: Line<'_>| identity = identity.take().or(identity_of(&line, address));
     procfs::maps::each_line(pid, &mut || (), each).ok()?;
@@ -334,9 +340,10 @@ fn identity_of(line: &Line<'_>, address: u64) -> Option<Identity> {
         return None;
     }
     let anonymous = line.inode != 0 && maps::device_of_path(line.path).is_none();
-    (line.shared() && anonymous).then(|| {
-        let offset = line.offset + (address - line.start);
-        (line.device.to_owned(), line.inode, offset)
+    (line.shared() && anonymous).then(|| Identity {
+        device: line.device.to_owned(),
+        inode: line.inode,
+        offset: line.offset + (address - line.start),
     })
 }
 
@@ -349,7 +356,7 @@ mod tests {
         State::of(&Stat::parse(line).unwrap())
     }
 
-    fn identity(line: &str, address: u64) -> Option<(String, u64, u64)> {
+    fn identity(line: &str, address: u64) -> Option<Identity> {
         identity_of(&Line::parse(line).unwrap(), address)
     }
 
@@ -420,7 +427,11 @@ mod tests {
         let line = "200600000-200800000 rw-s 00001000 00:01 77 /dev/zero (deleted)";
         assert_eq!(
             identity(line, 0x2_0060_0010),
-            Some(("00:01".into(), 77, 0x1010))
+            Some(Identity {
+                device: "00:01".into(),
+                inode: 77,
+                offset: 0x1010
+            })
         );
         assert_eq!(identity(line, 0x2_0080_0000), None);
         let device = "200600000-200800000 rw-s 00000000 00:05 512 /dev/nvidia0";

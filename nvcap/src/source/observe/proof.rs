@@ -46,8 +46,8 @@ pub(crate) struct PayloadSequence {
     /// The channel's own semaphore, once two releases of it followed each other.
     own: Option<GpuVa>,
     last: Option<Release>,
-    /// Entries since that one that end with no release of the channel's own: each may have had one that was not
-    /// recognised (in its middle, or cut in two by the entry's end).
+    /// Entries since `last` that end with no release of the channel's own. Each may have had one that was not recognised: in
+    /// its middle, or cut in two by the entry's end.
     between: u32,
     /// The last payload that did not follow.
     suspect: Option<u32>,
@@ -134,8 +134,8 @@ impl PayloadSequence {
             .is_some_and(|(i, r)| r.payload.wrapping_sub(due) <= self.between + i as u32)
     }
 
-    /// Whether both have the same release as their newest, and there is one.
-    pub(crate) fn same_newest(&self, other: &Self) -> bool {
+    /// Whether both end with the same release.
+    pub fn same_newest(&self, other: &Self) -> bool {
         self.last.is_some() && self.last == other.last
     }
 
@@ -164,7 +164,7 @@ pub(crate) fn rounds(size: u64, seen: u64, at_least: u64, payloads: Option<u64>)
         .map_or(at_least, |p| ((p - seen) / size).max(at_least))
 }
 
-/// The payload that the entry behind these must bear, where each bears one: what most of them say, for the memory of
+/// The payload that the entry behind these must bear, where each entry bears one. Most of them must agree on it: the memory of
 /// some may have been used again.
 pub(crate) fn payload_behind(
     releases: impl ExactSizeIterator<Item = Option<Release>>,
@@ -193,7 +193,7 @@ pub(crate) struct LapSentinel {
     pub tail_at: u64,
 }
 
-/// what a second look at the lap sentinel says.
+/// What a second look at the lap sentinel says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LapCheck {
     /// As it was left: the ring has not gone round.
@@ -230,17 +230,18 @@ impl LapSentinel {
     }
 }
 
-/// Which of the entries stand in a second reading: the ring is written in order, so those that do not are the first.
-pub(crate) fn overwritten(first: &[u64], second: &[u64]) -> usize {
+/// How many entries of a first reading were overwritten by the time of a second one. The ring is written in order, so all entries
+/// up to the last one that differs were.
+pub fn overwritten(first: &[u64], second: &[u64]) -> usize {
     let last = first.iter().zip(second).rposition(|(a, b)| a != b);
     last.map_or(0, |i| i + 1)
 }
 
-/// Reads a channel's words, to find those that no client writes.
+/// Reads the words of a channel's segments, and finds those that no client writes.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Words {
     stream: Stream,
-    /// The stream is known to stand between methods, or in one that was seen to begin.
+    /// It is known where the next header begins.
     synced: bool,
 }
 
@@ -257,8 +258,8 @@ impl Words {
         self.synced = true;
     }
 
-    /// Takes a segment; false where it holds an illegal header and none can be there.
-    pub(crate) fn take(&mut self, segment: &Segment) -> bool {
+    /// Takes a segment. False: it has an illegal header at a place where a header is known to begin.
+    pub fn take(&mut self, segment: &Segment) -> bool {
         if segment.bytes.is_empty() {
             return true;
         }

@@ -3,12 +3,11 @@
 use std::io;
 
 use super::{
-    channel::{Begun, Faults, Follower, Lap},
+    channel::{Begun, Context, Follower, Lap},
     pace::FASTEST_NS,
     proof,
 };
 use crate::procfs::mem::Peek;
-use crate::record::Record;
 use crate::source::memory::ring;
 use crate::wire::release;
 
@@ -21,17 +20,15 @@ impl Follower {
         }
     }
 
-    /// The ring went round since the last look, or cannot be shown not to have: counts what is gone and goes on with
-    /// the newest half, which will stand while it is read. Gives how far the position moved.
+    /// Goes on after the ring went round, or where it cannot be shown that it did not: counts what is missing and reads the newest
+    /// half of the ring, which is not overwritten so soon. Gives how far the position moved.
     pub(super) fn resync(
         &mut self,
-        memory: &impl Peek,
-        clock: &impl Fn() -> u64,
+        with: &mut Context<'_, impl Peek, impl Fn() -> u64>,
         lap: Lap,
-        to: &mut Vec<Record>,
-        faults: &mut Faults,
     ) -> io::Result<u64> {
-        faults.laps += 1;
+        let (memory, clock) = (with.memory, with.clock);
+        with.faults.laps += 1;
         let size = u64::from(self.size);
         let half = size / 2;
         let every = self.has_payloads();
@@ -76,23 +73,23 @@ impl Follower {
             let most = now.saturating_sub(self.kept) / (FASTEST_NS / 2);
             let known = passed == Some(end - self.done) || seen + (rounds + 1) * size > most;
             if !known {
-                faults.rounds_unseen += 1;
-                self.report_rounds(now, to);
+                with.faults.rounds_unseen += 1;
+                self.report_rounds(now, with.to);
             }
             let moved = end - self.done;
             self.lap_sentinel = None;
             let from = if in_time { end - half } else { end };
-            self.lose(now, Some((self.done, from - self.done)), to);
+            self.lose(now, Some((self.done, from - self.done)), with.to);
             self.done = from;
             let begun = Begun {
                 now,
                 get: None,
                 extended,
             };
-            if !in_time || half == 0 || !self.deliver(memory, clock, begun, segments, to, faults)? {
+            if !in_time || half == 0 || !self.deliver(with, begun, segments)? {
                 // Too slow even for that: what comes next is read from here on, and is not what the payload before
                 // it speaks of.
-                self.lose(now, Some((from, end - from)), to);
+                self.lose(now, Some((from, end - from)), with.to);
                 self.stand_at(memory, end)?;
                 self.payloads.cut();
             }

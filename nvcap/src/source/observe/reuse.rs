@@ -13,8 +13,8 @@ pub(crate) fn overlaps(entry: u64, range: (u64, u64)) -> bool {
     start != end && start < range.1 && range.0 < end
 }
 
-/// Where a channel's pushbuffer memory is written next, as far as its entries tell: behind the newest one; where that
-/// came near the end of memory, at its beginning; and there too, wherever it had come to, when the GPU is done with all.
+/// Where a channel's pushbuffer memory is written next, as far as its entries tell: behind the newest one; or at the beginning of
+/// memory, when the newest one lies near its end, or when the GPU is done with all.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Allocator {
     /// End of the newest segment.
@@ -23,10 +23,10 @@ pub(crate) struct Allocator {
     largest: u64,
     /// Size of one, on average of late.
     mean: u64,
-    /// Where memory begins: the lowest place that they jumped back to, and the latest: where some are missing, a jump that
-    /// is seen may lead to behind the beginning.
+    /// Where memory begins: the lowest place that entries jumped back to, and the latest one. Both, because where entries are
+    /// missing a jump may seem to lead to a place behind the beginning.
     begins: Option<[u64; 2]>,
-    /// The furthest that they came before they did.
+    /// The furthest place that entries reached before they jumped back.
     furthest: u64,
 }
 
@@ -53,9 +53,9 @@ impl Allocator {
         self.largest = self.largest.max(end - start);
     }
 
-    /// It is about to come to the end of memory, or has just begun again: should it begin once more, what was just
-    /// written is written over soon.
-    pub(crate) fn turns(&self) -> bool {
+    /// Entries are about to reach the end of memory, or have just begun again at its beginning: what lies there is written over
+    /// soon.
+    pub fn turns(&self) -> bool {
         let behind =
             |begin: &u64| (0..TURN_BEHIND * self.mean).contains(&self.end.wrapping_sub(*begin));
         self.begins.is_some_and(|begins| {
@@ -63,8 +63,8 @@ impl Allocator {
         })
     }
 
-    /// Where memory begins, as far as a submission reaches from there.
-    pub(crate) fn beginning(&self) -> Vec<(u64, u64)> {
+    /// The ranges at the beginning of memory that a submission written there covers.
+    pub fn beginning(&self) -> Vec<(u64, u64)> {
         let most = self.largest.max(AHEAD);
         self.begins
             .iter()
@@ -85,17 +85,17 @@ impl Allocator {
         all
     }
 
-    /// Nothing that is written within `bytes` from here on can lie where these entries do.
-    pub(crate) fn far(&self, entries: &[u64], bytes: u64) -> bool {
+    /// The next `bytes` that are written, wherever that goes on, cannot lie where these entries do.
+    pub fn far(&self, entries: &[u64], bytes: u64) -> bool {
         let mut ranges = self.begins.iter().flatten().chain([&self.end]);
         self.begins.is_some()
             && !ranges.any(|r| entries.iter().any(|e| overlaps(*e, (*r, r + bytes))))
     }
 }
 
-/// Entries of a reading whose memory was written again before it was read, or may have been: by a later one of the same
-/// reading, or by one of those `since` that were committed while it was read.
-pub(crate) fn reused(entries: &[u64], since: &[u64]) -> Vec<usize> {
+/// Indices of entries whose memory was written again, or may have been, before it was read: a later entry of the same reading lies
+/// there, or one of those that were committed `since` it began.
+pub fn reused(entries: &[u64], since: &[u64]) -> Vec<usize> {
     // Almost always each begins where the one before ends, or behind it.
     let mut last = 0;
     let ascending = entries

@@ -32,14 +32,14 @@ pub(crate) struct SemaphorePeek {
 }
 
 impl SemaphorePeek {
-    /// The number may be relied on.
-    pub(crate) fn trusted(&self) -> bool {
+    /// What a peek tells may be relied on.
+    pub fn trusted(&self) -> bool {
         self.agreed >= AGREED && !self.never
     }
 
-    /// What a number says that is so much higher (or, as a negative one, lower) than that of the newest entry read from
-    /// a ring of `size`. `patience`: so many entries may wait.
-    pub(crate) fn judge(&self, ahead: u32, size: u32, patience: i32) -> Urgency {
+    /// Judges a number that is `ahead` of that of the newest entry that was read; as a negative number, behind it. `size`: entries of
+    /// the ring. `patience`: so many entries may wait unread.
+    pub fn judge(&self, ahead: u32, size: u32, patience: i32) -> Urgency {
         let unread = ahead.cast_signed();
         let impossible = unread.unsigned_abs() > size.saturating_mul(4);
         if !self.trusted() || impossible || unread > patience {

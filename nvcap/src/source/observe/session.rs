@@ -8,20 +8,19 @@ pub(crate) use super::process::check;
 use super::{
     births::Births,
     changes::NewChannel,
-    channel::{Begin, Faults, Follower, is_cleared},
+    channel::{Begin, Faults, Follower, ReadRing},
     discover::Watched,
     doze::{SAFETY_NS, Sleepers},
     followed::Followed,
     pace::Budget,
     process::{self, Process as Seen, now},
+    scheduler::Scheduler,
 };
 use crate::ledger::{Margin, Observed};
 use crate::record::{At, Channel, ChannelId, CpuVa, Life, Loss, Lost, Origin, Process, Record};
+use crate::source::memory::snapshot::RingToken;
 use crate::source::run::{QUEUE, Source};
 use crate::source::{channels_file::ChannelsFile, error::Result, exit_stop::ExitStops};
-
-/// How long channels that are overdue are looked at without passing on what was found, ns.
-const ROUND_NS: u64 = 2_000_000;
 
 /// Bytes of records that may wait to be decoded while the CPU that may be used is limited.
 pub(crate) const WAITING_IN_BUDGET: usize = 64 << 10;
@@ -65,20 +64,58 @@ pub struct Session {
     pub(super) named: BTreeMap<u64, Option<String>>,
     /// When it was last asked what has stopped, ns.
     pub(super) asked_stops: u64,
-    /// When the next channel is to be looked at, ns.
-    pub(super) next: u64,
+    /// What is looked at next.
+    pub(super) scheduler: Scheduler,
     /// Processes that are born.
     pub(super) births: Births,
     /// A process that is being searched while channels are looked at.
-    searched: Option<(u32, Option<Arc<Seen>>)>,
+    pub(super) searched: Option<Searched>,
     budget: Option<Budget>,
     pub(super) out: Vec<Record>,
-    faults: Faults,
-    sums: Observed,
-    /// Of channels that are followed no longer.
+    pub(super) faults: Faults,
+    pub(super) sums: Observed,
+    /// The margins of channels that are followed no longer.
     margins: Vec<Margin>,
-    started: (u64, u64, u64),
+    started: Clocks,
     next_id: u32,
+}
+
+/// A process that is being searched: it is not among the others meanwhile, and its memory stays within reach.
+#[derive(Debug)]
+pub(super) struct Searched {
+    pub pid: u32,
+    pub process: Option<Arc<Seen>>,
+}
+
+/// What the clocks showed, ns.
+#[derive(Clone, Copy, Debug)]
+struct Clocks {
+    wall: u64,
+    /// CPU time of this program.
+    program: u64,
+    /// CPU time of the thread that looks.
+    thread: u64,
+}
+
+impl Clocks {
+    /// As observing begins. The program's clock is read before the thread's, which is a part of it.
+    fn at_begin() -> Self {
+        Self {
+            wall: now(),
+            program: process::own_cpu(),
+            thread: process::thread_cpu(),
+        }
+    }
+
+    /// As observing ends: the other way round, so that what the thread used is never more than the whole.
+    fn at_end() -> Self {
+        let thread = process::thread_cpu();
+        Self {
+            wall: now(),
+            program: process::own_cpu(),
+            thread,
+        }
+    }
 }
 
 pub(super) fn at(pid: u32, tid: u32) -> At {
@@ -102,14 +139,14 @@ impl Session {
             sleepers: Sleepers::default(),
             named: BTreeMap::new(),
             asked_stops: 0,
-            next: 0,
+            scheduler: Scheduler::default(),
             births: Births::new(),
             searched: None,
             out: Vec::new(),
             faults: Faults::default(),
             sums: Observed::default(),
             margins: Vec::new(),
-            started: (now(), process::own_cpu(), process::thread_cpu()),
+            started: Clocks::at_begin(),
             next_id: 0,
         }
     }
@@ -129,169 +166,18 @@ impl Session {
         }));
     }
 
-    // ---- looking at channels
-
-    /// Looks at the channels that are due, the one that has waited longest first. Gives the time of the next look.
-    fn look_at_due(&mut self) -> u64 {
-        let until = now() + ROUND_NS;
-        loop {
-            let live = self.followed.iter().enumerate().filter(|(_, f)| f.live);
-            let Some((i, due)) = live.map(|(i, f)| (i, f.due)).min_by_key(|(_, due)| *due) else {
-                self.next = u64::MAX;
-                return self.next;
-            };
-            let begun = now();
-            if due > begun || begun > until {
-                self.next = due;
-                return self.next;
-            }
-            let f = &self.followed[i];
-            if f.follower.used && due > 0 && begun - due > self.sums.latest_ns {
-                self.sums.latest_ns = begun - due;
-                log::debug!("the latest look so far: {} us", self.sums.latest_ns / 1000);
-            }
-            let moved = f.moved;
-            let before = log::log_enabled!(log::Level::Debug).then(process::disturbances);
-            self.look(i);
-            let took = now() - begun;
-            if let Some(before) = before
-                && took > self.sums.longest_look_ns
-            {
-                let now = process::disturbances();
-                let [faults, waits, preempted] = std::array::from_fn(|i| now[i] - before[i]);
-                log::debug!(
-                    "the longest look so far: {} us, begun {} us late; {faults} page faults, waited {waits} times, {preempted} times preempted",
-                    took / 1000,
-                    (begun - due) / 1000
-                );
-            }
-            self.set_due(i, begun, self.followed[i].moved != moved);
-            self.sums.longest_look_ns = self.sums.longest_look_ns.max(took);
-        }
-    }
-
-    /// Sets when a channel is looked at next, after a look at `begun` that found that it had moved, or not.
-    fn set_due(&mut self, i: usize, begun: u64, moved: bool) {
-        if self.is_at_rest(i) {
-            if !moved {
-                self.followed[i].due = begun + SAFETY_NS;
-                return;
-            }
-            for pid in self.followed[i].holders.clone() {
-                self.wake_up(pid);
-            }
-        }
-        let f = &mut self.followed[i];
-        // Counted from the beginning of this look: else a channel that takes long to read is looked at seldom.
-        f.due = f.next(begun);
-    }
-
-    /// Called again and again while something else is done that takes long.
-    fn meanwhile(&mut self) {
-        let now = now();
-        self.poll_stops(now);
-        if self.next <= now {
-            self.look_at_due();
-        }
-    }
-
-    /// Looks at one channel now.
-    pub(super) fn look(&mut self, i: usize) {
-        let begun = now();
-        let mut refused = true;
-        let mut no_ring = None;
-        let was = self.followed[i].follower.looked;
-        let first = self.followed[i].holders.first().copied();
-        while let Some(pid) = self.followed[i].holders.first().copied() {
-            let searched = self.searched.as_ref().filter(|s| s.0 == pid);
-            let process = match searched {
-                Some((_, process)) => process.as_ref(),
-                None => self.watched.get(&pid).and_then(|w| w.process.as_ref()),
-            };
-            // A child that goes on where its parent has ended may have mapped another ring there.
-            let other = first != Some(pid) && self.is_same(i, pid) == Some(false);
-            let f = &mut self.followed[i];
-            let looked = process.filter(|_| !other).map(|p| {
-                f.follower
-                    .look(&p.memory, &now, &mut self.out, &mut self.faults)
-            });
-            let why = match looked {
-                None if other => std::io::ErrorKind::NotFound,
-                None => std::io::ErrorKind::UnexpectedEof,
-                Some(Err(e)) => {
-                    let kind = e.kind();
-                    if is_cleared(&e) {
-                        no_ring = Some(e);
-                    }
-                    kind
-                }
-                Some(Ok(looked)) => {
-                    f.take(looked, begun);
-                    refused = false;
-                    break;
-                }
-            };
-            if self.searched.is_some() {
-                // What that means is judged when the search is over, and its result known.
-                return;
-            }
-            // Gone, executing another program, or without this mapping: another process may have it still.
-            if f.holders.len() == 1 {
-                self.find_kin();
-            }
-            let f = &mut self.followed[i];
-            f.holders.remove(0);
-            if let Some(w) = self.watched.get_mut(&pid) {
-                // What the user names is not looked for again where it is no ring.
-                let given = f.follower.announced.origin == Origin::Given && no_ring.is_some();
-                let ring = f.follower.announced.ring.filter(|_| !given);
-                w.forget(ring, why);
-                if f.holders.is_empty() && !given {
-                    w.drop_channel(f.dropped(begun));
-                }
-            }
-        }
-        if refused {
-            let f = &mut self.followed[i];
-            f.live = false;
-            f.follower.end(begun, &mut self.out);
-            self.sums.tail_ns = self.sums.tail_ns.max(begun.saturating_sub(was));
-            if let Some(e) = no_ring {
-                let channel = f.follower.announced.clone();
-                self.report_named(&channel, Some(&e));
-            }
-        }
-    }
-
-    /// When something last came on a channel of a process, ns.
-    pub(super) fn active_at(&self, pid: u32) -> u64 {
-        let its = self
-            .followed
-            .iter()
-            .filter(|f| f.follower.announced.at.pid == pid);
-        its.map(|f| f.moved).max().unwrap_or(0)
-    }
-
     // ---- processes and channels that come and go
 
-    /// Looks after every process that is due. Gives the time of the next look.
-    fn look_after_processes(&mut self) -> u64 {
+    /// Looks after every process that is due.
+    fn look_after_processes(&mut self) {
         self.look_for_kin();
-        let mut next = u64::MAX;
-        let due: Vec<u32> = self
-            .watched
-            .iter()
-            .filter(|(_, w)| w.suspect || w.due <= now())
-            .map(|(pid, _)| *pid)
-            .collect();
-        for pid in due {
+        let is_due = |pid: u32| self.scheduler.is_process_due(pid, now());
+        let all = self.watched.iter();
+        let due = all.filter(|(pid, w)| w.suspect || is_due(**pid));
+        for pid in due.map(|(pid, _)| *pid).collect::<Vec<u32>>() {
             self.meanwhile();
             self.look_after(pid);
         }
-        for w in self.watched.values() {
-            next = next.min(w.due);
-        }
-        next
     }
 
     pub(super) fn look_after(&mut self, pid: u32) {
@@ -318,10 +204,11 @@ impl Session {
         }
         let cost = process::thread_cpu().saturating_sub(begun);
         if let Some(watched) = self.watched.get_mut(&pid) {
-            watched.pause(cost);
+            let mut again = watched.pause(cost);
             if self.sleepers.has(pid) {
-                watched.due = now() + SAFETY_NS;
+                again = now() + SAFETY_NS;
             }
+            self.scheduler.looked_after(pid, again);
         }
     }
 
@@ -333,8 +220,11 @@ impl Session {
         let Some(mut watched) = self.watched.remove(&pid) else {
             return;
         };
-        // Its memory stays within reach: its channels are looked at between any two steps of the search.
-        self.searched = Some((pid, watched.process.clone()));
+        // Its channels are looked at between any two steps of the search.
+        self.searched = Some(Searched {
+            pid,
+            process: watched.process.clone(),
+        });
         let given = std::mem::take(&mut self.options.named);
         let seen = watched.look(&given, &mut || self.meanwhile());
         self.options.named = given;
@@ -348,12 +238,12 @@ impl Session {
         for channel in seen.channels {
             self.channel(pid, channel);
         }
-        for (ring, token) in seen.tokens {
-            self.token(pid, CpuVa(ring), token);
+        for RingToken { ring, token } in seen.tokens {
+            self.token(pid, ring, token);
         }
     }
 
-    /// A channel of a process: new, or one that it shares with a process that forked it, or that it forked.
+    /// A channel was found in a process. It is new, or one that the process shares with a parent or a child by fork.
     fn channel(&mut self, pid: u32, channel: NewChannel) {
         let ring = channel.channel.ring;
         let followed =
@@ -405,7 +295,7 @@ impl Session {
                 );
                 let image = watched.image.clone();
                 self.next_id += 1;
-                self.next = 0;
+                self.scheduler.follow(announced.id);
                 self.report_named(&announced, None);
                 if let Some(w) = self.watched.get_mut(&pid) {
                     w.found_ring(ring, true);
@@ -417,7 +307,7 @@ impl Session {
                 self.hand_down(i);
                 if channel.begin == Begin::First {
                     // What came before it was found is in its ring still.
-                    self.look(i);
+                    self.look(i, ReadRing::IfNeeded);
                 }
             }
             Ok(None) => {}
@@ -452,7 +342,7 @@ impl Session {
         }
     }
 
-    /// Forgets channels that are followed no longer, but for their margins.
+    /// Forgets channels that are followed no longer; their margins are kept.
     fn reap(&mut self) {
         if self.followed.iter().all(|f| f.live) {
             return;
@@ -514,14 +404,12 @@ impl Source for Session {
         self.watch_sleepers();
         self.look_at_due();
         let begun = now();
-        let next = self.look_after_processes();
+        self.look_after_processes();
         self.reap();
-        // Looked at meanwhile, and due again since.
-        let next = next.min(self.next);
         let done = now();
         self.sums.longest_search_ns = self.sums.longest_search_ns.max(done - begun);
         if self.out.is_empty() {
-            self.sleep(next, wait);
+            self.sleep(self.scheduler.next(), wait);
         }
         to.append(&mut self.out);
         Ok(())
@@ -567,13 +455,11 @@ impl Source for Session {
             self.sums.longest_ns = self.sums.longest_ns.max(m.longest_ns);
             self.sums.largest_part = self.sums.largest_part.max(m.largest_part);
         }
-        let (wall, cpu, reader) = self.started;
-        // Before the whole's, of which it is a part.
-        let reader_ns = process::thread_cpu() - reader;
+        let (began, ended) = (self.started, Clocks::at_end());
         Observed {
-            wall_ns: now() - wall,
-            cpu_ns: process::own_cpu() - cpu,
-            reader_ns,
+            wall_ns: ended.wall - began.wall,
+            cpu_ns: ended.program - began.program,
+            reader_ns: ended.thread - began.thread,
             budget: self.options.cpu,
             laps: self.faults.laps,
             overwritten: self.faults.overwritten,

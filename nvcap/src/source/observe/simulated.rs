@@ -564,7 +564,7 @@ fn what_an_interrupted_look_knew_is_counted() {
         let mut records = vec![Record::Channel(Box::new(announced))];
         let mut faults = Faults::default();
         let mut ended = false;
-        while !ended && (follower.behind || follower.seen == 0) {
+        while !ended && (follower.phase().is_behind() || follower.seen == 0) {
             let looked = follower.look(&memory, &clock, &mut records, &mut faults);
             ended = looked.is_err();
         }

@@ -3,7 +3,7 @@
 use std::{os::fd::RawFd, time::Duration};
 
 use super::{
-    doze::{Bell, Doze, JUDGE_NS, Rung, SAFETY_NS, SLEEPS, STILL_NS},
+    doze::{Bell, Doze, JUDGE_NS, Judged, Rung, SAFETY_NS, SLEEPS, STILL_NS},
     followed,
     process::{self, now},
     session::Session,
@@ -11,7 +11,7 @@ use super::{
 use crate::source::exit_stop::ExitStops;
 
 impl Session {
-    /// All that have this channel sleep.
+    /// All processes that have this channel sleep.
     pub(super) fn is_at_rest(&self, i: usize) -> bool {
         let holders = &self.followed[i].holders;
         !holders.is_empty() && holders.iter().all(|pid| self.sleepers.has(*pid))
@@ -55,8 +55,8 @@ impl Session {
                     self.wake_up(pid);
                 }
                 // It may have mapped something, or made a child.
-                if let Some(w) = self.watched.get_mut(&pid) {
-                    w.has_run(now);
+                if let Some(w) = self.watched.get(&pid) {
+                    self.scheduler.look_after_by(pid, w.not_before(now));
                 }
             }
         }
@@ -67,8 +67,8 @@ impl Session {
         }
     }
 
-    /// Looks at all channels of a process. True: something has come. `has_slept`: it was asleep since they were last looked
-    /// at, but for what it was just told of for.
+    /// Looks at all channels of a process. True: something has come. `has_slept`: since they were last looked at it has run for no
+    /// longer than a process may that sleeps, too short a time to fill a ring.
     fn look_at_sleeper(&mut self, pid: u32, has_slept: bool) -> bool {
         let memory = self.watched.get(&pid).and_then(|w| w.process.clone());
         let mut came = false;
@@ -77,7 +77,7 @@ impl Session {
             if !f.live || !f.holders.contains(&pid) {
                 continue;
             }
-            // One read of a ring's memory instead of four: it has not run for long enough to go round.
+            // One read of a ring's memory instead of four: there was no time for it to go round.
             let memory = memory.as_ref().filter(|_| has_slept);
             let stands = memory.map(|p| f.follower.stands(&p.memory, now()));
             if !matches!(stands, Some(Ok(true))) {
@@ -85,26 +85,23 @@ impl Session {
                 self.look_at_all_of(i);
                 came |= self.followed[i].moved != moved;
             }
-            self.followed[i].due = now() + SAFETY_NS;
+            let channel = self.followed[i].follower.announced.id;
+            self.scheduler.rest(channel, now() + SAFETY_NS);
         }
         came
     }
 
-    /// It is polled from now on.
+    /// A process that slept is polled from now on.
     pub(super) fn wake_up(&mut self, pid: u32) {
         if self.sleepers.dozing.remove(&pid).is_none() {
             return;
         }
         self.sleepers.judged.remove(&pid);
-        for f in self
-            .followed
-            .iter_mut()
-            .filter(|f| f.holders.contains(&pid))
-        {
-            f.due = 0;
+        for f in self.followed.iter().filter(|f| f.holders.contains(&pid)) {
+            self.scheduler.at_once(f.follower.announced.id);
         }
-        if let Some(w) = self.watched.get_mut(&pid) {
-            w.due = 0;
+        if self.watched.contains_key(&pid) {
+            self.scheduler.look_after(pid);
         }
     }
 
@@ -132,13 +129,14 @@ impl Session {
         let Some(w) = self.watched.get(&pid) else {
             return false;
         };
-        let Some(cpu) = w.process.as_ref().and_then(|p| p.cpu()) else {
+        let Some(cpu_ns) = w.process.as_ref().and_then(|p| p.cpu()) else {
             return false;
         };
-        let before = self.sleepers.judged.insert(pid, (now, cpu));
-        let uses_little = before.is_some_and(|(then, used)| {
-            let most = now.saturating_sub(then) as f64 * SLEEPS;
-            cpu.saturating_sub(used) as f64 <= most
+        let judged = Judged { at: now, cpu_ns };
+        let before = self.sleepers.judged.insert(pid, judged);
+        let uses_little = before.is_some_and(|before| {
+            let most = now.saturating_sub(before.at) as f64 * SLEEPS;
+            cpu_ns.saturating_sub(before.cpu_ns) as f64 <= most
         });
         let is_new = |since: u64| now.saturating_sub(since) < STILL_NS;
         let mut its = self
@@ -147,7 +145,7 @@ impl Session {
             .filter(|f| f.live && f.holders.contains(&pid));
         uses_little
             && !is_new(w.began_at)
-            && its.all(|f| !is_new(f.moved.max(f.since)) && !f.follower.behind)
+            && its.all(|f| !is_new(f.moved.max(f.since)) && !f.follower.phase().is_behind())
     }
 
     fn put_to_sleep(&mut self, pid: u32) {
@@ -161,7 +159,7 @@ impl Session {
         match doze {
             Ok(doze) => {
                 self.sleepers.dozing.insert(pid, doze);
-                // What came before the kernel could tell.
+                // What came before the kernel was asked to tell.
                 if self.look_at_sleeper(pid, false) {
                     self.wake_up(pid);
                 }
@@ -175,7 +173,8 @@ impl Session {
         }
     }
 
-    /// How long ago its channels were looked at, where that was too long before its end and it slept, ns.
+    /// How much of a process's end was not seen, ns: the time since the last look at its channels, if it slept and that time is
+    /// long.
     pub(super) fn slept_to_its_end(&self, pid: u32, now: u64) -> Option<u64> {
         // Others that have a ring are looked at still.
         let its = self.followed.iter().filter(|f| f.holders == [pid]);

@@ -15,11 +15,8 @@ const CHECKED: u64 = 8;
 /// Bytes of a pushbuffer that are parsed.
 const PARSED: usize = 512;
 
-/// GP_GET and GP_PUT: the aligned 8 bytes at USERD + 0x88.
-pub(in crate::source::memory) fn get_put(
-    memory: &impl Peek,
-    userd: u64,
-) -> std::io::Result<(u32, u32)> {
+/// GP_GET and GP_PUT of a USERD, in one read.
+pub(crate) fn get_put(memory: &impl Peek, userd: u64) -> std::io::Result<(u32, u32)> {
     let both = memory.word(userd + GP_GET)?;
     Ok((both as u32, (both >> 32) as u32))
 }
@@ -29,14 +26,14 @@ pub(in crate::source::memory) fn get_put(
 pub(super) enum Fit {
     /// It does; what it points to.
     Yes(Target),
-    /// As `Yes`, but the entry behind the newest one continues it: written just now and not committed yet, or this is a
-    /// piece out of the middle of a ring.
+    /// As `Yes`, but the entry behind GP_PUT continues the newest one. Either it was written just now and is not committed yet, or
+    /// this is a piece out of the middle of a ring.
     Continues(Target),
     /// It does not.
     No,
 }
 
-/// Asks `fit` about the positions in a USERD, again where they move meanwhile.
+/// Asks `fit` about the positions in a USERD, and once more where they moved meanwhile. Gives the positions, and the last answer.
 pub(super) fn settled(
     memory: &impl Peek,
     userd: u64,
@@ -128,7 +125,7 @@ pub(super) fn check(
     }
 }
 
-/// Whether what lies before a ring is no entry that its first one continues.
+/// Whether a ring may begin here: its first entry does not continue one that lies before it.
 pub(super) fn begins_here(memory: &impl Peek, places: &Places<'_>, ring: u64) -> bool {
     let Some(before) = ring.checked_sub(8).filter(|b| places.holds(*b, 16)) else {
         return true;

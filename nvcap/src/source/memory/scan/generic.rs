@@ -21,13 +21,13 @@ use crate::wire::entry;
 const PAGE: u64 = 0x1000;
 /// Size of USERD.
 const USERD_SIZE: u64 = 0x200;
-/// Positions from this on are none: the largest ring measured has 32768 entries.
+/// Larger numbers are no positions: the largest ring measured has 32768 entries.
 const MOST_ENTRIES: u32 = 1 << 16;
 /// Smallest ring looked for.
 const LEAST_ENTRIES: u32 = 64;
 /// Mappings up to this size have every 512 bytes looked at.
 const SMALL: u64 = 256 << 10;
-/// Places without a USERD after which a row of them has ended.
+/// So many places without a USERD end a row of USERDs.
 const ROW_END: u32 = 8;
 /// Pages before and behind a USERD in which its ring is looked for.
 const NEAR: u64 = 64;
@@ -76,11 +76,11 @@ impl Budget {
     }
 }
 
-/// Adds to `search` what is in `areas` (each with its GPU, and whether nothing was found in it yet).
+/// Adds to `search` the rings in `areas`, each of which has its GPU with it.
 pub(super) fn add_rings(
     memory: &impl Peek,
     places: &Places<'_>,
-    areas: &[(&Area, u32, bool)],
+    areas: &[(&Area, u32)],
     effort: Effort,
     search: &mut Search,
 ) {
@@ -91,7 +91,7 @@ pub(super) fn add_rings(
         8 << 20
     };
     let mut hits = Vec::new();
-    for &(area, gpu, _) in areas {
+    for &(area, gpu) in areas {
         let len = area.end - area.start;
         if len > most {
             search.notes.push(format!(

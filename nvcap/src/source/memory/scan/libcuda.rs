@@ -13,17 +13,48 @@ pub(crate) const SLOT: u64 = 0x3000;
 /// USERD in a slot.
 pub(crate) const USERD: u64 = 0x2000;
 /// Ring entries of a slot.
-pub(crate) const ENTRIES: u32 = 1024;
-/// Unused slots kept behind the last used one.
-const UNUSED: usize = 24;
+pub const ENTRIES: u32 = 1024;
+/// Largest mapping that libcuda puts slots into, as far as is known, bytes.
+const LARGEST: u64 = 64 << 20;
+/// Slots in a row that are not in use, behind which no more are looked for.
+const UNUSED: u32 = 24;
+
+/// A mapping may hold slots, by its size.
+pub(super) fn has_room(area: &Area) -> bool {
+    (SLOT..=LARGEST).contains(&(area.end - area.start))
+}
+
+/// Walks over the slots of a mapping until many in a row are not in use. `is_used` looks at one, by the address of its ring.
+pub fn walk(area: &Area, mut is_used: impl FnMut(u64) -> bool) {
+    let mut unused = 0;
+    let mut ring = area.start;
+    while ring + SLOT <= area.end && unused < UNUSED {
+        unused = if is_used(ring) { 0 } else { unused + 1 };
+        ring += SLOT;
+    }
+}
+
+impl Found {
+    /// A slot of which nothing but its positions is known.
+    pub(crate) fn in_slot(gpu: u32, ring: u64, get: u32, put: u32) -> Self {
+        Self {
+            gpu: Some(gpu),
+            ring,
+            entries: ENTRIES,
+            userd: ring + USERD,
+            get,
+            put,
+            used: false,
+            proof: Proof::default(),
+        }
+    }
+}
 
 /// The rings of one mapping that lie where libcuda puts them.
 pub(super) fn rings(memory: &impl Peek, places: &Places<'_>, area: &Area, gpu: u32) -> Vec<Found> {
     let mut found = Vec::new();
-    let mut unused = 0;
-    let mut at = area.start;
-    while at + SLOT <= area.end && unused < UNUSED {
-        unused += 1;
+    walk(area, |at| {
+        let mut is_used = false;
         if let Some((get, put, fit)) = settled(memory, at + USERD, |get, put| {
             if get < ENTRIES && put < ENTRIES {
                 check(memory, places, at, ENTRIES, put)
@@ -43,26 +74,19 @@ pub(super) fn rings(memory: &impl Peek, places: &Places<'_>, area: &Area, gpu: u
                 _ => None,
             };
             if used.is_some() || (get, put) == (0, 0) {
+                is_used = used.is_some();
                 found.push(Found {
-                    gpu: Some(gpu),
-                    ring: at,
-                    entries: ENTRIES,
-                    userd: at + USERD,
-                    get,
-                    put,
-                    used: used.is_some(),
+                    used: is_used,
                     proof: Proof {
                         target: used.unwrap_or_default(),
                         ..Proof::default()
                     },
+                    ..Found::in_slot(gpu, at, get, put)
                 });
-                if used.is_some() {
-                    unused = 0;
-                }
             }
         }
-        at += SLOT;
-    }
+        is_used
+    });
     // With both positions 0 it is the entries alone that speak for it: not enough where nothing else does.
     if found.iter().any(|f| f.used && (f.get, f.put) != (0, 0)) {
         found

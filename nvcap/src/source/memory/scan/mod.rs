@@ -17,14 +17,26 @@ mod tests;
 
 use super::maps::Area;
 use crate::procfs::mem::{Memory, Peek};
-use crate::record::Device;
 
 pub(crate) use super::places::Places;
-pub(super) use check::get_put;
-pub(crate) use check::is_methods;
+pub(crate) use check::{get_put, is_methods};
 pub use found::Effort;
 pub(crate) use found::{Found, GP_GET, Place, Proof, Search, Size, Target};
+pub(crate) use libcuda::walk as walk_slots;
 pub(crate) use libcuda::{ENTRIES, SLOT, USERD};
+
+/// The GPU whose memory is mapped here and may be read. A doorbell page must not be, and one of a graphics client is known by its
+/// shape alone.
+fn gpu_memory(area: &Area) -> Option<u32> {
+    let gpu = area.gpu()?;
+    (area.read && area.write && !area.is_doorbell_shape()).then_some(gpu)
+}
+
+/// The mappings that may hold libcuda's slots, each with its GPU.
+pub fn with_slots(areas: &[Area]) -> impl Iterator<Item = (&Area, u32)> {
+    let with_room = areas.iter().filter(|a| libcuda::has_room(a));
+    with_room.filter_map(|a| Some((a, gpu_memory(a)?)))
+}
 
 /// Looks for rings in all GPU memory mappings of a process.
 pub(crate) fn rings(memory: &Memory, areas: &[Area]) -> Vec<Found> {
@@ -37,23 +49,15 @@ pub(crate) fn search(memory: &impl Peek, areas: &[Area], effort: Effort) -> Sear
     let places = Places::new(areas);
     let mut left = Vec::new();
     for area in areas {
-        let Some(Device::Gpu(gpu)) = area.device() else {
+        let Some(gpu) = gpu_memory(area) else {
             continue;
         };
-        if !area.read || !area.write {
-            continue;
-        }
-        if area.is_doorbell_shape() {
-            // A doorbell page of a graphics client looks like that, and must not be read.
-            continue;
-        }
-        let before = search.found.len();
-        if area.end - area.start >= SLOT && area.end - area.start <= 64 << 20 {
+        if libcuda::has_room(area) {
             search
                 .found
                 .extend(libcuda::rings(memory, &places, area, gpu));
         }
-        left.push((area, gpu, search.found.len() == before));
+        left.push((area, gpu));
     }
     if effort > Effort::Habit {
         generic::add_rings(memory, &places, &left, effort, &mut search);

@@ -1,0 +1,73 @@
+//! `/proc/PID/auxv`: what the kernel told a program when it began.
+
+use std::{fs, io};
+
+use super::of_process;
+use crate::wire::words::u64_at;
+
+/// The type of the entry that says where the program's 16 random bytes are.
+const AT_RANDOM: u64 = 25;
+/// Bytes of an entry of a program of 64 bits: its type and its value.
+const ENTRY: usize = 16;
+/// Bytes that the vector has at least when the kernel is done with it.
+const LEAST: usize = 128;
+
+/// The auxiliary vector of a program.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Auxv(Vec<u8>);
+
+impl Auxv {
+    /// That of a process; empty where the process has no memory.
+    ///
+    /// # Errors
+    /// Those of reading it: no such process, or not the right to.
+    pub fn of_process(pid: u32) -> io::Result<Self> {
+        let bytes = fs::read(format!("/proc/{pid}/auxv"))?;
+        if bytes.is_empty() {
+            // Its first thread may have ended.
+            return fs::read(of_process(pid, "auxv")).map(Self);
+        }
+        Ok(Self(bytes))
+    }
+
+    /// There is none.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// The kernel is done with it: the process is not in the middle of executing a program.
+    pub fn is_whole(&self) -> bool {
+        self.0.len() >= LEAST
+    }
+
+    /// Where the random bytes are, in a program of 64 bits.
+    pub fn random_at(&self) -> Option<u64> {
+        let mut entries = (0..self.0.len()).step_by(ENTRY);
+        let entry = entries.find(|at| u64_at(&self.0, *at) == Some(AT_RANDOM))?;
+        u64_at(&self.0, entry + 8)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_random_bytes_are_found_by_their_type() {
+        let auxv = |words: &[u64]| Auxv(words.iter().flat_map(|w| w.to_le_bytes()).collect());
+        // A value may look like the type.
+        assert_eq!(auxv(&[6, 25, 25, 0x7f00, 0, 0]).random_at(), Some(0x7f00));
+        assert_eq!(auxv(&[6, 25, 0, 0]).random_at(), None);
+        assert_eq!(auxv(&[25]).random_at(), None, "cut short");
+        assert!(auxv(&[]).is_empty() && !auxv(&[6; 15]).is_whole() && auxv(&[6; 16]).is_whole());
+    }
+
+    #[test]
+    fn this_process_has_one() {
+        let own = Auxv::of_process(std::process::id()).unwrap();
+        // SAFETY: reads what the kernel gave this program.
+        let at = unsafe { libc::getauxval(libc::AT_RANDOM) };
+        assert_eq!((own.is_whole(), own.random_at()), (true, Some(at)));
+        assert!(Auxv::of_process(u32::MAX).is_err());
+    }
+}

@@ -1,0 +1,91 @@
+//! What of a process may have been missed, when it has given channels up or its memory is gone.
+
+use super::{CONTEXT_NS, Watched};
+use crate::source::observe::followed::{self, Dropped, quiet};
+
+impl Watched {
+    /// Its memory is gone before its channels were found or read: what is said then, if it could submit. `how` it went: `ended`,
+    /// say.
+    pub fn unfound(&self, how: &str) -> Option<String> {
+        match self.unread.len() {
+            0 if self.doorbell && !self.found => Some(format!(
+                "it mapped a doorbell and {how} before any of its channels was found"
+            )),
+            0 => None,
+            n => Some(format!(
+                "{n} of its channels could not be read any more when they were found"
+            )),
+        }
+    }
+
+    /// It has ended: what is said where it may have submitted what nobody saw.
+    pub fn unseen(&self, now: u64) -> Option<String> {
+        let unseen_ns = now.saturating_sub(self.mapped_at());
+        let ended = self.launched && !self.seen_to_its_end;
+        let ms = unseen_ns as f64 / 1e6;
+        match self.unfound("ended") {
+            None if !self.put_off.is_empty() => Some(format!(
+                "it ended before {} of its channels that were found could be looked at",
+                self.put_off.len()
+            )),
+            None if ended && self.silent => Some(format!(
+                "it ended {ms:.1} ms after the last look at its mappings, and its channels had not been used by the last look at them: whether they were since is not known"
+            )),
+            None if self.found => None,
+            None if self.opened_late => Some(
+                "it had a GPU's file open, and may have mapped its memory and given it up between two looks at its mappings".to_owned(),
+            ),
+            None if ended && (self.parent.is_none() || unseen_ns > CONTEXT_NS) => Some(format!(
+                "it ended {ms:.1} ms after the last look at its mappings: whether it used a GPU in that time is not known"
+            )),
+            unfound => unfound,
+        }
+    }
+
+    /// It was looked at when it had come to its end.
+    pub fn was_seen_at_its_end(&self) -> bool {
+        self.seen_to_its_end
+    }
+
+    /// It stood still at its end, and was looked at since `begun`, for the last time. `mapped_at`: when its mappings were looked
+    /// at before that. Where it has a GPU's file open and no doorbell mapped, that was too long ago if it opened the file since,
+    /// or could have made a context and given it up again.
+    pub fn was_seen_to_its_end(&mut self, begun: u64, mapped_at: u64) {
+        let unseen_ns = begun.saturating_sub(mapped_at);
+        self.opened_late = !self.doorbell
+            && self
+                .files_since
+                .is_some_and(|since| since >= begun || unseen_ns > CONTEXT_NS);
+        self.seen_to_its_end = true;
+    }
+
+    /// Nobody has one of its channels any more.
+    pub fn drop_channel(&mut self, dropped: Dropped) {
+        self.dropped.push(dropped);
+    }
+
+    /// It lives on without the channels that were dropped: what is said where something of them may have been missed. `active`:
+    /// when something last came on any of its channels, ns.
+    pub fn unmapped(&mut self, active: u64) -> Option<String> {
+        if self.gone {
+            // It is ending, or executing another program: the next look tells which.
+            return None;
+        }
+        let mut dropped = std::mem::take(&mut self.dropped);
+        // The making of a context submits: where nothing ever came, something was missed.
+        let silent = self.launched && active == 0 && dropped.iter().all(|d| d.empty);
+        dropped.retain(|d| {
+            silent || d.hot || d.busy || d.long_ago || d.looked.saturating_sub(active) < quiet(0)
+        });
+        followed::unmapped(&dropped)
+    }
+
+    /// All its memory is gone. Gives how long before that the last look was, ns, if it had submitted shortly before that look.
+    pub fn ended_busy(&mut self, now: u64) -> Option<u64> {
+        let dropped = std::mem::take(&mut self.dropped);
+        let last = dropped.iter().map(|d| d.looked).max()?;
+        let busy = dropped.iter().any(|d| d.busy);
+        self.silent = dropped.iter().all(|d| d.empty);
+        (busy && !self.seen_to_its_end).then(|| now.saturating_sub(last))
+    }
+}
