@@ -535,7 +535,7 @@ impl Places for ByModel<'_> {
     }
 }
 
-/// The engine of a channel nothing is known of, by what the submission does: [`wire::engine`]. Subchannel 4 alone says
+/// The engine of a channel nothing is known of, by what the submission does: [`crate::wire::engine`]. Subchannel 4 alone says
 /// nothing where the runlist is not known, nor where a video engine is used: which one is not known.
 fn engine_by_stream(s: &Submission, token: Option<u32>) -> Engine {
     let runlist = token.map(|t| (t >> 16) & 0x7f);

@@ -73,6 +73,14 @@ fn lint(report: &mut Report) -> Result<()> {
             ])
             .args(deny),
     )?;
+    // First, for the pages of the interface are to be those that stay.
+    report.step(
+        "documentation of private items",
+        &cargo()
+            .args(["doc", "-p", "nvcap", "--no-deps", "--lib", "--locked"])
+            .arg("--document-private-items")
+            .env("RUSTDOCFLAGS", "-D warnings"),
+    )?;
     report.step(
         "documentation",
         &cargo()

@@ -31,6 +31,10 @@ Numbers are hexadecimal, with or without 0x.";
 #[derive(clap::Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct Args {
+    #[allow(
+        rustdoc::broken_intra_doc_links,
+        reason = "help, in which brackets are no links"
+    )]
     /// CLASS [METHOD [DATA]], or `qmd FILE [CLASS]`, `control NUMBER`, `status NUMBER`, `class NUMBER`, `filter`
     #[arg(required = true, num_args = 1..=3, value_name = "WHAT")]
     pub what: Vec<String>,

@@ -5,7 +5,7 @@
 //! semaphore's release. The decoder keeps the bindings and the values of each channel, and gives the method writes and the
 //! *operations* that they make up.
 //!
-//! Bytes alone are decoded by [`pushbuffer`]. A [`Decoder`] takes the submissions of many channels, one after the other:
+//! Bytes alone are decoded by [`pushbuffer()`]. A [`Decoder`] takes the submissions of many channels, one after the other:
 //! what one has bound, begun or written to GPU memory counts for the next, as it does on the GPU.
 //!
 //! Over [`crate::wire`], which reads ring entries and method headers; from the bottom up, each usable by itself:

@@ -205,7 +205,7 @@ pub struct Cycle {
     pub channels: Vec<ChannelId>,
 }
 
-/// What [`super::analyse`] found.
+/// What [`super::analyse()`] found.
 #[derive(Clone, Debug, Default, PartialEq)]
 #[non_exhaustive]
 pub struct Analysis {

@@ -1,7 +1,7 @@
 //! What a GPU process waits for, from what stands in its rings: no I/O, no clock.
 //!
 //! A [`RingState`] is one look at processes: their channels, each with GP_GET, GP_PUT and its newest ring entries, decoded
-//! into [`Step`]s. With the values that semaphores have in memory, [`analyse`] says of each step whether the GPU has
+//! into [`Step`]s. With the values that semaphores have in memory, [`analyse()`] says of each step whether the GPU has
 //! done it, of each channel what it runs and what it waits for, and who is to release that: the wait graph, with its
 //! cycles and what nobody releases. [`compare`] compares two looks: what moved.
 //!
