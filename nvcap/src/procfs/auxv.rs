@@ -14,14 +14,14 @@ const LEAST: usize = 128;
 
 /// The auxiliary vector of a program.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Auxv(Vec<u8>);
+pub(crate) struct Auxv(Vec<u8>);
 
 impl Auxv {
     /// That of a process; empty where the process has no memory.
     ///
     /// # Errors
     /// Those of reading it: no such process, or not the right to.
-    pub fn of_process(pid: u32) -> io::Result<Self> {
+    pub(crate) fn of_process(pid: u32) -> io::Result<Self> {
         let bytes = fs::read(format!("/proc/{pid}/auxv"))?;
         if bytes.is_empty() {
             // Its first thread may have ended.
@@ -31,17 +31,17 @@ impl Auxv {
     }
 
     /// There is none.
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
     /// The kernel is done with it: the process is not in the middle of executing a program.
-    pub fn is_whole(&self) -> bool {
+    pub(crate) fn is_whole(&self) -> bool {
         self.0.len() >= LEAST
     }
 
     /// Where the random bytes are, in a program of 64 bits.
-    pub fn random_at(&self) -> Option<u64> {
+    pub(crate) fn random_at(&self) -> Option<u64> {
         let mut entries = (0..self.0.len()).step_by(ENTRY);
         let entry = entries.find(|at| u64_at(&self.0, *at) == Some(AT_RANDOM))?;
         u64_at(&self.0, entry + 8)

@@ -14,7 +14,7 @@
 
 use std::{fs, io, path::Path};
 
-pub mod auxv;
+pub(crate) mod auxv;
 mod lossy;
 pub(crate) mod maps;
 pub(crate) mod mem;
@@ -121,7 +121,7 @@ pub(crate) fn status_bits(who: impl std::fmt::Display, line: &str) -> Option<u64
 ///
 /// # Errors
 /// Those of reading them: no such process.
-pub fn cgroups(pid: u32) -> io::Result<String> {
+pub(crate) fn cgroups(pid: u32) -> io::Result<String> {
     text(format!("/proc/{pid}/cgroup"))
 }
 

@@ -56,7 +56,7 @@ fn by_name() -> bool {
 /// Which device of the driver's a file is, if it is one; by its `name` it is this one. The file is looked at by the first of these
 /// paths (`files`) that leads to it: to the file with this `inode`, where that is known. Where none leads to it the name is
 /// believed.
-pub fn checked(name: Device, files: &[&Path], inode: Option<u64>) -> Option<Device> {
+pub(crate) fn checked(name: Device, files: &[&Path], inode: Option<u64>) -> Option<Device> {
     checked_as(name, files, inode, by_name(), majors)
 }
 

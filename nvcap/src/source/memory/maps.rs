@@ -136,12 +136,12 @@ pub(crate) fn areas_in_pieces(pid: u32, between: &mut dyn FnMut()) -> io::Result
 }
 
 /// Whether the same area is among these, which ascend. (It is searched for by its address: a process may have 65,530.)
-pub fn has(areas: &[Area], area: &Area) -> bool {
+pub(crate) fn has(areas: &[Area], area: &Area) -> bool {
     at(areas, area.start).is_some_and(|a| a == area)
 }
 
 /// The area in which an address lies, of these, which ascend.
-pub fn at(areas: &[Area], address: u64) -> Option<&Area> {
+pub(crate) fn at(areas: &[Area], address: u64) -> Option<&Area> {
     let behind = areas.partition_point(|a| a.start <= address);
     areas[..behind].last().filter(|a| address < a.end)
 }

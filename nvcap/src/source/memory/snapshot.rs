@@ -215,7 +215,7 @@ const TOKENS_LAST: u32 = 8;
 
 /// A channel's work-submit token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RingToken {
+pub(crate) struct RingToken {
     /// Its ring.
     pub ring: CpuVa,
     /// The token.
@@ -224,7 +224,7 @@ pub struct RingToken {
 
 /// The tokens, as far as the order of channels and error notifiers tells them (`notifier`): of all channels that lie as libcuda
 /// lays them out, or of none.
-pub fn tokens(memory: &impl Peek, areas: &[Area]) -> Vec<RingToken> {
+pub(crate) fn tokens(memory: &impl Peek, areas: &[Area]) -> Vec<RingToken> {
     let options = SnapshotOptions {
         last: TOKENS_LAST,
         before: 0,

@@ -20,7 +20,7 @@ const EARLY: usize = 256;
 
 /// A process that has a number and cannot be seen yet, or is gone.
 #[derive(Clone, Copy, Debug)]
-pub struct Early {
+pub(super) struct Early {
     /// Its number.
     pub pid: u32,
     /// Until when it is looked at again, ns.
@@ -94,7 +94,7 @@ impl Births {
     }
 
     /// This one could not be seen yet, or had gone.
-    pub fn is_early(&self, pid: u32) -> bool {
+    pub(super) fn is_early(&self, pid: u32) -> bool {
         self.early.iter().any(|e| e.pid == pid)
     }
 
@@ -104,13 +104,13 @@ impl Births {
     }
 
     /// A process that may have made others has come and gone unseen of late, or an observed one has ended.
-    pub fn may_have_missed(&self) -> bool {
+    pub(super) fn may_have_missed(&self) -> bool {
         self.has_early() || now().saturating_sub(self.ended) < EARLY_NS
     }
 
     /// Takes out those that were kept and can be seen now. The caller looks at them again, and gives those back
     /// ([`still`](Self::still)) of which nothing can be told yet.
-    pub fn early(&mut self) -> Vec<Early> {
+    pub(super) fn early(&mut self) -> Vec<Early> {
         let now = now();
         self.early.retain(|e| e.until > now);
         let (there, not): (Vec<_>, Vec<_>) = self.early.drain(..).partition(|e| is_there(e.pid));
@@ -119,7 +119,7 @@ impl Births {
     }
 
     /// Keeps one of [`early`](Self::early) until its time is over.
-    pub fn still(&mut self, early: Early) {
+    pub(super) fn still(&mut self, early: Early) {
         self.early.push_back(early);
     }
 }

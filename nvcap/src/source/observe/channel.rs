@@ -47,7 +47,7 @@ pub(crate) struct Looked {
 
 /// Whether a look may leave the ring alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ReadRing {
+pub(crate) enum ReadRing {
     /// It may, where a peek tells that nothing is urgent.
     IfNeeded,
     /// It may not.
@@ -56,7 +56,7 @@ pub enum ReadRing {
 
 /// What a look works with: where it reads, and where its results go.
 #[derive(Debug)]
-pub struct Context<'a, M, C> {
+pub(crate) struct Context<'a, M, C> {
     /// Memory of a process that has the ring.
     pub memory: &'a M,
     /// The time, ns.
@@ -154,18 +154,18 @@ impl Follower {
     }
 
     /// What it is doing.
-    pub fn phase(&self) -> Phase {
+    pub(crate) fn phase(&self) -> Phase {
         self.phase
     }
 
     /// Time from one look or peek to the next, ns.
     #[cfg(test)]
-    pub fn interval(&self) -> u64 {
+    pub(crate) fn interval(&self) -> u64 {
         self.phase.interval(self.tempo())
     }
 
     /// When it is looked at again.
-    pub fn again(&self) -> Again {
+    pub(crate) fn again(&self) -> Again {
         self.phase.again(self.tempo())
     }
 
@@ -207,7 +207,7 @@ impl Follower {
 
     /// Looks at the channel as its turn comes.
     #[cfg(test)]
-    pub fn look(
+    pub(crate) fn look(
         &mut self,
         memory: &impl Peek,
         clock: &impl Fn() -> u64,
@@ -227,7 +227,7 @@ impl Follower {
     ///
     /// # Errors
     /// When the ring cannot be read any more: the process is gone, or has unmapped it.
-    pub fn look_with(
+    pub(crate) fn look_with(
         &mut self,
         with: &mut Context<'_, impl Peek, impl Fn() -> u64>,
         read: ReadRing,
@@ -268,7 +268,7 @@ impl Follower {
     ///
     /// # Errors
     /// As for [`look_with`](Self::look_with).
-    pub fn stands(&mut self, memory: &impl Peek, now: u64) -> io::Result<bool> {
+    pub(crate) fn stands(&mut self, memory: &impl Peek, now: u64) -> io::Result<bool> {
         let (_, put) = self.get_put(memory)?;
         let stands = !self.phase.is_behind() && put == self.index(self.done);
         if stands {
@@ -278,7 +278,7 @@ impl Follower {
     }
 
     /// No process has the ring any more: entries that are known to have come and were not read are counted as missing.
-    pub fn end(&mut self, now: u64, to: &mut Vec<Record>) {
+    pub(crate) fn end(&mut self, now: u64, to: &mut Vec<Record>) {
         if std::mem::take(&mut self.lapped_unread) {
             self.report_rounds(now, to);
         }

@@ -168,7 +168,7 @@ impl Watched {
     }
 
     /// The next look looks at everything, however short a time ago that was done.
-    pub fn look_at_all(&mut self) {
+    pub(crate) fn look_at_all(&mut self) {
         self.suspect = true;
         (self.next_maps, self.next_search, self.next_thorough) = (0, 0, 0);
         self.next_files = 0;
@@ -176,7 +176,7 @@ impl Watched {
     }
 
     /// Its rings are not those that were found: all are looked for anew, and followed from their first entry.
-    pub fn forget_rings(&mut self) {
+    pub(crate) fn forget_rings(&mut self) {
         self.rings.clear();
         self.areas.clear();
         self.begin = Begin::First;
@@ -184,7 +184,7 @@ impl Watched {
     }
 
     /// A ring was found and is not followed yet: it is looked for again. `own`: the process has it from no forebear.
-    pub fn unsee(&mut self, ring: Option<CpuVa>, own: bool) {
+    pub(crate) fn unsee(&mut self, ring: Option<CpuVa>, own: bool) {
         if let Some(ring) = ring {
             self.rings.remove(&ring.0);
             if own {
@@ -300,7 +300,7 @@ impl Watched {
     }
 
     /// How many places moved as a channel's GP_PUT does and have no ring that was found: what was submitted there was not seen.
-    pub fn unresolved(&self) -> usize {
+    pub(crate) fn unresolved(&self) -> usize {
         let moved = self.unresolved.values().filter(|u| u.moved);
         moved.filter(|u| !self.rings.contains(&u.ring)).count()
     }
@@ -369,12 +369,12 @@ impl Watched {
     }
 
     /// The first time from `now` on at which it may be looked after again, by what that cost the last time.
-    pub fn not_before(&self, now: u64) -> u64 {
+    pub(crate) fn not_before(&self, now: u64) -> u64 {
         self.not_before.max(now)
     }
 
     /// It was looked after, which cost so much CPU time: gives when to do that again.
-    pub fn pause(&mut self, cost_ns: u64) -> u64 {
+    pub(crate) fn pause(&mut self, cost_ns: u64) -> u64 {
         self.not_before = now() + (cost_ns * self.part()).clamp(SHORTEST_NS, LONGEST_NS);
         self.not_before
     }

@@ -23,9 +23,9 @@ pub(super) const SAFETY_NS: u64 = 2_000_000_000;
 /// How long nothing must have come before a process is taken to sleep, ns.
 pub(super) const STILL_NS: u64 = 1_000_000_000;
 /// How often it is judged which processes sleep, ns.
-pub const JUDGE_NS: u64 = 250_000_000;
+pub(super) const JUDGE_NS: u64 = 250_000_000;
 /// Share of a core up to which a process is taken to sleep.
-pub const SLEEPS: f64 = 0.05;
+pub(super) const SLEEPS: f64 = 0.05;
 /// Share of a core above which a process that slept is taken to be awake.
 const AWAKE: f64 = 0.15;
 /// Time over which the share of a process that slept is judged, ns.
@@ -42,7 +42,7 @@ pub(super) struct Bell(OwnedFd);
 
 /// What the kernel told.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub struct Rung {
+pub(super) struct Rung {
     /// The descriptors of the perf events that signalled.
     pub events: Vec<RawFd>,
     /// Signals were lost: any process may have run.
@@ -127,7 +127,7 @@ impl Doze {
     }
 
     /// Whether the kernel told of this process.
-    pub fn rang(&self, rung: &Rung) -> bool {
+    pub(super) fn rang(&self, rung: &Rung) -> bool {
         rung.all
             || self
                 .events
@@ -136,7 +136,7 @@ impl Doze {
     }
 
     /// Takes down that the kernel told of it now. True: that was so often of late that it is awake.
-    pub fn is_awake(&mut self, now: u64) -> bool {
+    pub(super) fn is_awake(&mut self, now: u64) -> bool {
         self.told.push_back(now);
         while self.told.front().is_some_and(|t| *t + WINDOW_NS < now) {
             self.told.pop_front();

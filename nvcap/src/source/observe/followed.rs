@@ -35,7 +35,7 @@ pub(crate) struct Followed {
 
 impl Followed {
     /// Of a process.
-    pub fn new(
+    pub(crate) fn new(
         follower: Follower,
         holder: u32,
         image: Arc<Image>,
@@ -78,7 +78,7 @@ impl Followed {
     }
 
     /// What is to be said when nobody has it any more.
-    pub fn dropped(&self, now: u64) -> Dropped {
+    pub(crate) fn dropped(&self, now: u64) -> Dropped {
         let (phase, looked) = (self.follower.phase(), self.follower.looked);
         Dropped {
             hot: phase.came(),
@@ -94,7 +94,7 @@ impl Followed {
 
 /// A channel that nobody has any more.
 #[derive(Debug)]
-pub struct Dropped {
+pub(crate) struct Dropped {
     /// The last look at it found something new.
     pub hot: bool,
     /// Its number.
@@ -115,12 +115,12 @@ pub struct Dropped {
 ///
 /// It is twice the longest pause of late (`pause`), after which the process might have gone on. It is 20 ms at least, because
 /// in a pause another program may merely have had the processor; and 100 ms at most.
-pub fn quiet(pause: u64) -> u64 {
+pub(crate) fn quiet(pause: u64) -> u64 {
     (2 * pause).clamp(20_000_000, 100_000_000)
 }
 
 /// What is said of channels that were unmapped while they may have been in use.
-pub fn unmapped(dropped: &[Dropped]) -> Option<String> {
+pub(crate) fn unmapped(dropped: &[Dropped]) -> Option<String> {
     let first = dropped.first()?;
     let which = match dropped.len() {
         1 => format!("channel {} was unmapped", first.channel.0),

@@ -8,7 +8,7 @@ use crate::procfs::{auxv::Auxv, mem::Memory};
 /// A program image: what the kernel told the program when it began (its auxiliary vector), and the 16 random bytes that this
 /// points to, which no other image has.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Image {
+pub(crate) struct Image {
     auxv: Auxv,
     random: Option<[u8; 16]>,
 }
@@ -18,7 +18,7 @@ impl Image {
     ///
     /// # Errors
     /// Those of reading `/proc/PID/auxv`.
-    pub fn of(pid: u32) -> io::Result<Self> {
+    pub(crate) fn of(pid: u32) -> io::Result<Self> {
         let auxv = Auxv::of_process(pid)?;
         if !auxv.is_whole() {
             return Ok(Self::default());

@@ -37,7 +37,7 @@ const TURN_NS: u64 = 10_000;
 
 /// What a channel is doing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Phase {
+pub(crate) enum Phase {
     /// Nothing but its making has used it: the driver submits some entries when it makes a channel.
     Unused {
         /// Its ring was read, ever.
@@ -61,7 +61,7 @@ pub enum Phase {
 
 /// What a look at a ring found.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Outcome {
+pub(crate) struct Outcome {
     /// Something new came.
     pub came: bool,
     /// Some of it is not read yet.
@@ -72,7 +72,7 @@ pub struct Outcome {
 
 /// What the times of a channel rest on, beside its phase.
 #[derive(Clone, Copy, Debug)]
-pub struct Tempo {
+pub(crate) struct Tempo {
     /// Entries of its ring.
     pub ring: u32,
     /// Time between two looks by the rate at which entries come, ns.
@@ -87,7 +87,7 @@ pub struct Tempo {
 
 /// When a channel is looked at again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Again {
+pub(crate) enum Again {
     /// As soon as those that have waited longer were looked at.
     Now,
     /// After so many ns, counted from the beginning of this look: else a channel that takes long to read is looked at
@@ -99,26 +99,26 @@ pub enum Again {
 
 impl Phase {
     /// Of a channel that is followed from now on. `read`: what is in its ring by now needs no look.
-    pub fn new(read: bool) -> Self {
+    pub(crate) fn new(read: bool) -> Self {
         Self::Unused { read, came: false }
     }
 
     /// The ring itself tells that it was used for more than its making.
-    pub fn seen_used(&mut self) {
+    pub(crate) fn seen_used(&mut self) {
         if let Self::Unused { .. } = self {
             *self = Self::Idle { unread: false };
         }
     }
 
     /// A peek told whether the GPU is done with entries that were not read.
-    pub fn peeked(&mut self, is_unread: bool) {
+    pub(crate) fn peeked(&mut self, is_unread: bool) {
         if let Self::Idle { unread } | Self::Hot { unread } = self {
             *unread = is_unread;
         }
     }
 
     /// A look at the ring came to its end.
-    pub fn looked(&mut self, found: Outcome) {
+    pub(crate) fn looked(&mut self, found: Outcome) {
         let used = self.is_used() || found.used;
         *self = match (found.left, used, found.came) {
             (true, _, _) => Self::Behind,
@@ -129,17 +129,17 @@ impl Phase {
     }
 
     /// It was used for more than its making.
-    pub fn is_used(self) -> bool {
+    pub(crate) fn is_used(self) -> bool {
         !matches!(self, Self::Unused { .. })
     }
 
     /// The last look left entries behind.
-    pub fn is_behind(self) -> bool {
+    pub(crate) fn is_behind(self) -> bool {
         self == Self::Behind
     }
 
     /// The last look found something new.
-    pub fn came(self) -> bool {
+    pub(crate) fn came(self) -> bool {
         match self {
             Self::Unused { came, .. } => came,
             Self::Idle { .. } => false,
@@ -148,7 +148,7 @@ impl Phase {
     }
 
     /// Entries may wait that no look has found: the GPU was done with some, or the ring was never read.
-    pub fn may_have_unread(self) -> bool {
+    pub(crate) fn may_have_unread(self) -> bool {
         match self {
             Self::Unused { read, .. } => !read,
             Self::Idle { unread } | Self::Hot { unread } => unread,
@@ -157,7 +157,7 @@ impl Phase {
     }
 
     /// Time from one look or peek to the next, ns.
-    pub fn interval(self, tempo: Tempo) -> u64 {
+    pub(crate) fn interval(self, tempo: Tempo) -> u64 {
         match self {
             Self::Unused { .. } => {
                 let of_1024 = if tempo.making_releases {
@@ -179,7 +179,7 @@ impl Phase {
     }
 
     /// When it is looked at again.
-    pub fn again(self, tempo: Tempo) -> Again {
+    pub(crate) fn again(self, tempo: Tempo) -> Again {
         let interval = self.interval(tempo);
         if self.is_behind() {
             Again::Now
@@ -192,7 +192,7 @@ impl Phase {
 
     /// Whether the ring need not be read now. The semaphore is `ahead` of the newest entry that was read (as a negative
     /// number: behind it), and the ring was looked at `since_ns` ago.
-    pub fn can_wait(self, ahead: u32, since_ns: u64, tempo: Tempo) -> bool {
+    pub(crate) fn can_wait(self, ahead: u32, since_ns: u64, tempo: Tempo) -> bool {
         // Where the GPU is behind, a whole ring may have come that it is about to run.
         let calm = |patience| {
             since_ns < tempo.by_rate_ns

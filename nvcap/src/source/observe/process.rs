@@ -37,7 +37,7 @@ fn clock_of(pid: u32) -> Option<libc::clockid_t> {
 const READY: usize = 16 << 20;
 
 /// What this thread met so far: page faults, times that it waited, times that another took the processor from it.
-pub fn disturbances() -> [i64; 3] {
+pub(crate) fn disturbances() -> [i64; 3] {
     // SAFETY: a structure of numbers, for which zero is a value.
     let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
     // SAFETY: room for one structure.
@@ -185,7 +185,7 @@ impl State {
 }
 
 /// Whether it is a process rather than a thread.
-pub fn is_process(pid: u32) -> bool {
+pub(crate) fn is_process(pid: u32) -> bool {
     procfs::process_of(pid) == Some(pid)
 }
 
@@ -220,7 +220,7 @@ fn pidfd(pid: u32) -> Option<OwnedFd> {
 
 /// Waits until one of these processes has ended or one of `wakes` becomes readable, but no longer than `most`. Gives the processes
 /// that have ended.
-pub fn wait_for_end<'a>(
+pub(crate) fn wait_for_end<'a>(
     processes: impl Iterator<Item = &'a Process>,
     wakes: &[RawFd],
     most: Duration,
@@ -318,7 +318,7 @@ pub(crate) fn refusal(pid: u32, e: &io::Error) -> Error {
 
 /// What tells a piece of shared anonymous memory from all others, whichever process has it mapped, and wherever.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Identity {
+pub(crate) struct Identity {
     /// The device of its file system, as the kernel writes it.
     device: String,
     inode: u64,
@@ -328,7 +328,7 @@ pub struct Identity {
 
 /// The identity of the shared anonymous memory that is mapped at `address`. `None` for memory of other kinds: of a device file all
 /// mappings have the same inode.
-pub fn shared_identity(pid: u32, address: u64) -> Option<Identity> {
+pub(crate) fn shared_identity(pid: u32, address: u64) -> Option<Identity> {
     let mut identity = None;
     let each = &mut |line: Line<'_>| identity = identity.take().or(identity_of(&line, address));
     procfs::maps::each_line(pid, &mut || (), each).ok()?;

@@ -135,7 +135,7 @@ impl PayloadSequence {
     }
 
     /// Whether both end with the same release.
-    pub fn same_newest(&self, other: &Self) -> bool {
+    pub(crate) fn same_newest(&self, other: &Self) -> bool {
         self.last.is_some() && self.last == other.last
     }
 
@@ -232,7 +232,7 @@ impl LapSentinel {
 
 /// How many entries of a first reading were overwritten by the time of a second one. The ring is written in order, so all entries
 /// up to the last one that differs were.
-pub fn overwritten(first: &[u64], second: &[u64]) -> usize {
+pub(crate) fn overwritten(first: &[u64], second: &[u64]) -> usize {
     let last = first.iter().zip(second).rposition(|(a, b)| a != b);
     last.map_or(0, |i| i + 1)
 }
@@ -259,7 +259,7 @@ impl Words {
     }
 
     /// Takes a segment. False: it has an illegal header at a place where a header is known to begin.
-    pub fn take(&mut self, segment: &Segment) -> bool {
+    pub(crate) fn take(&mut self, segment: &Segment) -> bool {
         if segment.bytes.is_empty() {
             return true;
         }

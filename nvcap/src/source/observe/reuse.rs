@@ -55,7 +55,7 @@ impl Allocator {
 
     /// Entries are about to reach the end of memory, or have just begun again at its beginning: what lies there is written over
     /// soon.
-    pub fn turns(&self) -> bool {
+    pub(crate) fn turns(&self) -> bool {
         let behind =
             |begin: &u64| (0..TURN_BEHIND * self.mean).contains(&self.end.wrapping_sub(*begin));
         self.begins.is_some_and(|begins| {
@@ -64,7 +64,7 @@ impl Allocator {
     }
 
     /// The ranges at the beginning of memory that a submission written there covers.
-    pub fn beginning(&self) -> Vec<(u64, u64)> {
+    pub(crate) fn beginning(&self) -> Vec<(u64, u64)> {
         let most = self.largest.max(AHEAD);
         self.begins
             .iter()
@@ -86,7 +86,7 @@ impl Allocator {
     }
 
     /// The next `bytes` that are written, wherever that goes on, cannot lie where these entries do.
-    pub fn far(&self, entries: &[u64], bytes: u64) -> bool {
+    pub(crate) fn far(&self, entries: &[u64], bytes: u64) -> bool {
         let mut ranges = self.begins.iter().flatten().chain([&self.end]);
         self.begins.is_some()
             && !ranges.any(|r| entries.iter().any(|e| overlaps(*e, (*r, r + bytes))))
@@ -95,7 +95,7 @@ impl Allocator {
 
 /// Indices of entries whose memory was written again, or may have been, before it was read: a later entry of the same reading lies
 /// there, or one of those that were committed `since` it began.
-pub fn reused(entries: &[u64], since: &[u64]) -> Vec<usize> {
+pub(crate) fn reused(entries: &[u64], since: &[u64]) -> Vec<usize> {
     // Almost always each begins where the one before ends, or behind it.
     let mut last = 0;
     let ascending = entries

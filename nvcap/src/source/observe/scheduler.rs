@@ -32,7 +32,7 @@ impl Due {
 
 /// A channel whose turn it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Turn {
+pub(super) struct Turn {
     /// Which one.
     pub channel: ChannelId,
     /// How late it is looked at, ns; none where it was to be looked at as soon as may be.
@@ -41,7 +41,7 @@ pub struct Turn {
 
 /// When each channel and each process is to be looked at.
 #[derive(Debug, Default)]
-pub struct Scheduler {
+pub(super) struct Scheduler {
     channels: BTreeMap<ChannelId, Due>,
     processes: BTreeMap<u32, Due>,
     /// Before this no channel is due, ns. It is known when a round has ended, and is not put off between two rounds.
@@ -52,29 +52,29 @@ impl Scheduler {
     // ---- channels
 
     /// A channel is followed from now on: it is looked at at once.
-    pub fn follow(&mut self, channel: ChannelId) {
+    pub(super) fn follow(&mut self, channel: ChannelId) {
         self.channels.insert(channel, Due::AtOnce);
         self.next = 0;
     }
 
     /// A channel is looked at no more.
-    pub fn forget(&mut self, channel: ChannelId) {
+    pub(super) fn forget(&mut self, channel: ChannelId) {
         self.channels.remove(&channel);
     }
 
     /// A channel is looked at before all that have a time.
-    pub fn at_once(&mut self, channel: ChannelId) {
+    pub(super) fn at_once(&mut self, channel: ChannelId) {
         self.set(channel, Due::AtOnce);
         self.next = 0;
     }
 
     /// A channel is not looked at until a time.
-    pub fn rest(&mut self, channel: ChannelId, until: u64) {
+    pub(super) fn rest(&mut self, channel: ChannelId, until: u64) {
         self.set(channel, Due::At(until));
     }
 
     /// A channel was looked at; the look began at `begun`.
-    pub fn looked(&mut self, channel: ChannelId, begun: u64, again: Again) {
+    pub(super) fn looked(&mut self, channel: ChannelId, begun: u64, again: Again) {
         let at = match again {
             Again::Now => begun,
             Again::After(ns) => begun + ns,
@@ -90,13 +90,13 @@ impl Scheduler {
     }
 
     /// Until when a round of looks that begins now may go on.
-    pub fn round(now: u64) -> u64 {
+    pub(super) fn round(now: u64) -> u64 {
         now + ROUND_NS
     }
 
     /// The channel whose turn it is: of those that are due the one that has waited longest. `None`: none is due, or the
     /// round has ended.
-    pub fn choose(&mut self, now: u64, round: u64) -> Option<Turn> {
+    pub(super) fn choose(&mut self, now: u64, round: u64) -> Option<Turn> {
         let longest = self.channels.iter().min_by_key(|(_, due)| **due);
         let Some((&channel, &due)) = longest else {
             self.next = u64::MAX;
@@ -114,45 +114,45 @@ impl Scheduler {
     }
 
     /// A channel may be due.
-    pub fn is_due(&self, now: u64) -> bool {
+    pub(super) fn is_due(&self, now: u64) -> bool {
         self.next <= now
     }
 
     // ---- processes
 
     /// A process is looked after, from now on or more urgently than it was: at once.
-    pub fn look_after(&mut self, pid: u32) {
+    pub(super) fn look_after(&mut self, pid: u32) {
         self.processes.insert(pid, Due::AtOnce);
     }
 
     /// A process is gone.
-    pub fn leave(&mut self, pid: u32) {
+    pub(super) fn leave(&mut self, pid: u32) {
         self.processes.remove(&pid);
     }
 
     /// A process was looked after, and is again at a time.
-    pub fn looked_after(&mut self, pid: u32, again: u64) {
+    pub(super) fn looked_after(&mut self, pid: u32, again: u64) {
         if let Some(due) = self.processes.get_mut(&pid) {
             *due = Due::At(again);
         }
     }
 
     /// A process is looked after at this time at the latest.
-    pub fn look_after_by(&mut self, pid: u32, at: u64) {
+    pub(super) fn look_after_by(&mut self, pid: u32, at: u64) {
         if let Some(due) = self.processes.get_mut(&pid) {
             *due = (*due).min(Due::At(at));
         }
     }
 
     /// It is time to look after a process.
-    pub fn is_process_due(&self, pid: u32, now: u64) -> bool {
+    pub(super) fn is_process_due(&self, pid: u32, now: u64) -> bool {
         self.processes.get(&pid).is_some_and(|due| due.is_past(now))
     }
 
     // ---- both
 
     /// Until when there is nothing to look at, ns.
-    pub fn next(&self) -> u64 {
+    pub(super) fn next(&self) -> u64 {
         let process = self.processes.values().min();
         process.map_or(self.next, |due| due.ns().min(self.next))
     }

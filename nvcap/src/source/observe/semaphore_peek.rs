@@ -33,13 +33,13 @@ pub(crate) struct SemaphorePeek {
 
 impl SemaphorePeek {
     /// What a peek tells may be relied on.
-    pub fn trusted(&self) -> bool {
+    pub(crate) fn trusted(&self) -> bool {
         self.agreed >= AGREED && !self.never
     }
 
     /// Judges a number that is `ahead` of that of the newest entry that was read; as a negative number, behind it. `size`: entries of
     /// the ring. `patience`: so many entries may wait unread.
-    pub fn judge(&self, ahead: u32, size: u32, patience: i32) -> Urgency {
+    pub(crate) fn judge(&self, ahead: u32, size: u32, patience: i32) -> Urgency {
         let unread = ahead.cast_signed();
         let impossible = unread.unsigned_abs() > size.saturating_mul(4);
         if !self.trusted() || impossible || unread > patience {

@@ -13,7 +13,7 @@ pub(crate) const SLOT: u64 = 0x3000;
 /// USERD in a slot.
 pub(crate) const USERD: u64 = 0x2000;
 /// Ring entries of a slot.
-pub const ENTRIES: u32 = 1024;
+pub(crate) const ENTRIES: u32 = 1024;
 /// Largest mapping that libcuda puts slots into, as far as is known, bytes.
 const LARGEST: u64 = 64 << 20;
 /// Slots in a row that are not in use, behind which no more are looked for.
@@ -25,7 +25,7 @@ pub(super) fn has_room(area: &Area) -> bool {
 }
 
 /// Walks over the slots of a mapping until many in a row are not in use. `is_used` looks at one, by the address of its ring.
-pub fn walk(area: &Area, mut is_used: impl FnMut(u64) -> bool) {
+pub(crate) fn walk(area: &Area, mut is_used: impl FnMut(u64) -> bool) {
     let mut unused = 0;
     let mut ring = area.start;
     while ring + SLOT <= area.end && unused < UNUSED {

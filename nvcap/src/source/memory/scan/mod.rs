@@ -33,7 +33,7 @@ fn gpu_memory(area: &Area) -> Option<u32> {
 }
 
 /// The mappings that may hold libcuda's slots, each with its GPU.
-pub fn with_slots(areas: &[Area]) -> impl Iterator<Item = (&Area, u32)> {
+pub(crate) fn with_slots(areas: &[Area]) -> impl Iterator<Item = (&Area, u32)> {
     let with_room = areas.iter().filter(|a| libcuda::has_room(a));
     with_room.filter_map(|a| Some((a, gpu_memory(a)?)))
 }

@@ -23,7 +23,7 @@ impl Follower {
     ///
     /// # Errors
     /// When its ring cannot be read.
-    pub fn new(
+    pub(crate) fn new(
         announced: Channel,
         begin: Begin,
         memory: &impl Peek,

@@ -6,7 +6,7 @@ use crate::source::observe::followed::{self, Dropped, quiet};
 impl Watched {
     /// Its memory is gone before its channels were found or read: what is said then, if it could submit. `how` it went: `ended`,
     /// say.
-    pub fn unfound(&self, how: &str) -> Option<String> {
+    pub(crate) fn unfound(&self, how: &str) -> Option<String> {
         match self.unread.len() {
             0 if self.doorbell && !self.found => Some(format!(
                 "it mapped a doorbell and {how} before any of its channels was found"
@@ -19,7 +19,7 @@ impl Watched {
     }
 
     /// It has ended: what is said where it may have submitted what nobody saw.
-    pub fn unseen(&self, now: u64) -> Option<String> {
+    pub(crate) fn unseen(&self, now: u64) -> Option<String> {
         let unseen_ns = now.saturating_sub(self.mapped_at());
         let ended = self.launched && !self.seen_to_its_end;
         let ms = unseen_ns as f64 / 1e6;
@@ -43,14 +43,14 @@ impl Watched {
     }
 
     /// It was looked at when it had come to its end.
-    pub fn was_seen_at_its_end(&self) -> bool {
+    pub(crate) fn was_seen_at_its_end(&self) -> bool {
         self.seen_to_its_end
     }
 
     /// It stood still at its end, and was looked at since `begun`, for the last time. `mapped_at`: when its mappings were looked
     /// at before that. Where it has a GPU's file open and no doorbell mapped, that was too long ago if it opened the file since,
     /// or could have made a context and given it up again.
-    pub fn was_seen_to_its_end(&mut self, begun: u64, mapped_at: u64) {
+    pub(crate) fn was_seen_to_its_end(&mut self, begun: u64, mapped_at: u64) {
         let unseen_ns = begun.saturating_sub(mapped_at);
         self.opened_late = !self.doorbell
             && self
@@ -60,13 +60,13 @@ impl Watched {
     }
 
     /// Nobody has one of its channels any more.
-    pub fn drop_channel(&mut self, dropped: Dropped) {
+    pub(crate) fn drop_channel(&mut self, dropped: Dropped) {
         self.dropped.push(dropped);
     }
 
     /// It lives on without the channels that were dropped: what is said where something of them may have been missed. `active`:
     /// when something last came on any of its channels, ns.
-    pub fn unmapped(&mut self, active: u64) -> Option<String> {
+    pub(crate) fn unmapped(&mut self, active: u64) -> Option<String> {
         if self.gone {
             // It is ending, or executing another program: the next look tells which.
             return None;
@@ -81,7 +81,7 @@ impl Watched {
     }
 
     /// All its memory is gone. Gives how long before that the last look was, ns, if it had submitted shortly before that look.
-    pub fn ended_busy(&mut self, now: u64) -> Option<u64> {
+    pub(crate) fn ended_busy(&mut self, now: u64) -> Option<u64> {
         let dropped = std::mem::take(&mut self.dropped);
         let last = dropped.iter().map(|d| d.looked).max()?;
         let busy = dropped.iter().any(|d| d.busy);
