@@ -205,7 +205,7 @@ impl Gathered {
     }
 
     /// Leaves out the first `n` entries.
-    pub(crate) fn skip(&mut self, n: u64) {
+    pub fn skip(&mut self, n: u64) {
         let n = n.min(self.segments.len() as u64);
         for segment in self.segments.drain(..n as usize) {
             entry::pass(segment.entry, &mut self.head.extended);
