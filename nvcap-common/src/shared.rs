@@ -74,7 +74,7 @@ pub struct SharedChannel {
     pub hits: u64,
     /// Doorbells that found nothing new.
     pub empty: u64,
-    /// Doorbells since the last read of USERD at which it could not be read, or had no GP_PUT. The owner's.
+    /// Doorbells since the last read of USERD at which it could not be read. The owner's.
     pub unread: u64,
     /// Reads of USERD.
     pub looks: u64,
@@ -84,8 +84,8 @@ pub struct SharedChannel {
     pub agreed: u32,
     /// [`crate::Windows`] sent. The owner's.
     pub windows: u32,
-    /// Unused, 0.
-    pub pad: u32,
+    /// Looks that found GP_PUT beyond the ring: it is none, or the ring is another. The owner's.
+    pub beyond: u32,
 }
 
 /// Key of TOKENS.

@@ -160,12 +160,16 @@ fn look(w: &mut Walk) {
     if c.live == 0 {
         return;
     }
-    let Some((get, put)) = cached_put::positions(w, c).filter(|p| u64::from(p.1) < entries) else {
+    let Some((get, put)) = cached_put::positions(w, c) else {
         if w.scanning == 0 {
             c.unread += 1;
         }
         return;
     };
+    if u64::from(put) >= entries {
+        c.beyond = c.beyond.saturating_add(1);
+        return;
+    }
     c.unread = 0;
     w.get = get;
     w.put = put;

@@ -82,6 +82,8 @@ pub(crate) struct ChannelState {
     pub ahead: Option<u64>,
     /// Its USERD was read from outside while its doorbell was watched: what came after was trapped.
     pub looked: bool,
+    /// Looks from outside that found GP_PUT beyond the ring.
+    pub beyond: u64,
     /// It lives.
     pub live: bool,
 }

@@ -348,7 +348,7 @@ fn image(plan: &Plan, image: u32) -> Plan {
 /// Children with memory, channels and plans of their own at the same addresses.
 fn own_children(kind: &str) -> Result<()> {
     let plan = plan(12, sized(500, 240));
-    let traced = trace(&plan, &["--threads=2", kind])?;
+    let traced = trace(&plan, &["--threads=2", kind, SETTLE])?;
     let stdout = &traced.ended.stdout;
     let mut expected = vec![Expected {
         pid: Some(first_pid(stdout)?),

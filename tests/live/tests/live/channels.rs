@@ -230,6 +230,33 @@ pub fn never_there() -> Result<()> {
     Ok(())
 }
 
+/// Rings that are named smaller than they are: GP_PUT is beyond them now and then, and at the end it is not.
+pub fn rings_named_too_small() -> Result<()> {
+    need_tracing()?;
+    let folder = Folder::new()?;
+    let right = std::fs::read_to_string(folder.channels()?)?;
+    for (entries, submissions) in [(2, 4100), (256, 4800), (512, 6000)] {
+        let file = folder.file("small.txt");
+        std::fs::write(
+            &file,
+            right.replace("entries=1024", &format!("entries={entries}")),
+        )?;
+        let trace = folder.file("trace.json");
+        let mut plan = plan(5, submissions);
+        plan.channels = Channel::first(4, gpus());
+        let mut command = vec![softgpu()?.into()];
+        command.extend(plan_args(&plan).into_iter().map(OsString::from));
+        command.push("--threads=2".into());
+        let ended = traced(&trace, &file, &command)?;
+        let text = std::fs::read_to_string(&trace)?;
+        ensure!(
+            ended.code()? == 3 && text.contains("GP_PUT was beyond a ring of"),
+            "{entries} entries: {ended:?}"
+        );
+    }
+    Ok(())
+}
+
 /// Nor does the trap hold more of a hostile ring than observing does.
 pub fn memory_is_bounded() -> Result<()> {
     need_tracing()?;

@@ -285,6 +285,7 @@ impl ChannelTable {
             taken: start,
             patrolled: (start, start),
             ahead: None,
+            beyond: 0,
             looked: false,
             live: true,
         };
@@ -492,13 +493,10 @@ impl ChannelTable {
             let id = self.id_of_loss(index, out);
             out.lost(pid, id, Lost::Untraced { why });
         }
-        if state.unread > 0 {
-            let why = format!(
-                "doorbells at which GP_PUT could not be read any more, and what they submitted is not known: {}",
-                state.unread
-            );
-            let id = self.id_of_loss(index, out);
-            out.lost(pid, id, Lost::Untraced { why });
+        for why in unreadable(&self[index], &state) {
+            if let Some(id) = self.id_of_loss(index, out) {
+                out.lost(pid, Some(id), Lost::Untraced { why });
+            }
         }
         if seen > state.done
             && let Some(id) = self.id_of_loss(index, out)
@@ -510,6 +508,25 @@ impl ChannelTable {
             out.lost(pid, Some(id), what);
         }
     }
+}
+
+/// Why something of a channel may be missing that no position tells.
+fn unreadable(channel: &ChannelState, state: &c::SharedChannel) -> Vec<String> {
+    let mut all = Vec::new();
+    if state.unread > 0 {
+        all.push(format!(
+            "GP_PUT could not be read at the last doorbells, whose submissions are not known: {}",
+            state.unread
+        ));
+    }
+    let beyond = channel.beyond + u64::from(state.beyond);
+    if beyond > 0 {
+        all.push(format!(
+            "GP_PUT was beyond a ring of {} entries at {beyond} looks: the ring is another, or has another size",
+            channel.entries
+        ));
+    }
+    all
 }
 
 #[cfg(test)]

@@ -374,7 +374,9 @@ impl Capture {
             .map(|gp| gp.1);
         let readable = put.is_some();
         // Of a process that ends, what is read is its memory no longer: what was seen before stays so.
-        let put = put.filter(|p| *p < channel.entries && !self.spaces.is_ending(space));
+        let put = put.filter(|_| !self.spaces.is_ending(space));
+        let is_beyond = put.is_some_and(|p| p >= channel.entries);
+        let put = put.filter(|_| !is_beyond);
         let ahead = put
             .filter(|p| *p != channel.index(state.done))
             .map(|p| channel.position(p, state.seen));
@@ -382,6 +384,7 @@ impl Capture {
             return Look::default();
         };
         channel.looked |= readable;
+        channel.beyond += u64::from(is_beyond);
         let still = ahead.is_some() && channel.ahead.is_some() && unmoved;
         channel.patrolled = (state.done, state.seen);
         if put.is_some() {

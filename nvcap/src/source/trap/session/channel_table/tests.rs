@@ -214,9 +214,21 @@ fn doorbells_at_which_nothing_could_be_read_are_told() {
         matches!(&loss.what, Lost::Untraced { why } if why.ends_with(": 4")),
         "{loss:?}"
     );
-    // What a later look read is known.
+    // What a later look read is known. That GP_PUT was none stays so.
     b.table.shared().progress(index, 0, 0, 0);
     b.table.count_unfetched(index, &mut b.out);
+    assert!(b.told().is_empty());
+    b.table.get_mut(index).unwrap().beyond = 2;
+    b.table.count_unfetched(index, &mut b.out);
+    let told = b.told();
+    assert!(
+        matches!(&told[..], [Record::Loss(l)] if matches!(&l.what, Lost::Untraced { why } if why.contains("8 entries at 2 looks"))),
+        "{told:?}"
+    );
+    // Of what may be no channel nothing is said.
+    let found = b.add(0x2000, Some(0), None, Origin::Found);
+    b.table.get_mut(found).unwrap().beyond = 2;
+    b.table.count_unfetched(found, &mut b.out);
     assert!(b.told().is_empty());
 }
 
