@@ -20,6 +20,8 @@ use perf_event_open_sys::{self as sys, bindings as b};
 pub(super) const RAN_NS: u64 = 400_000;
 /// Time between two looks at a process that sleeps, ns, whatever is told of it.
 pub(super) const SAFETY_NS: u64 = 2_000_000_000;
+/// Time after which such a look reads the ring, and mappings are searched, ns; the others read GP_PUT alone.
+pub(super) const WHOLE_NS: u64 = 10_000_000_000;
 /// How long nothing must have come before a process is taken to sleep, ns.
 pub(super) const STILL_NS: u64 = 1_000_000_000;
 /// How often it is judged which processes sleep, ns.

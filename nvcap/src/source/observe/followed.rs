@@ -23,6 +23,8 @@ pub(crate) struct Followed {
     pub identity: Option<Identity>,
     /// When something was last found in it, ns.
     pub moved: u64,
+    /// When its ring was last read, ns.
+    pub read: u64,
     /// When it began to be followed, ns.
     pub since: u64,
     /// The longest pause between two looks that found something, ns; what was long ago counts for less and less.
@@ -51,6 +53,7 @@ impl Followed {
             image,
             identity,
             moved: 0,
+            read: 0,
             since: super::process::now(),
             pause: 0,
             margin,
@@ -64,6 +67,7 @@ impl Followed {
             self.margin.peeks += 1;
             return;
         }
+        self.read = begun;
         self.margin.looks += 1;
         if looked.fresh == 0 {
             return;

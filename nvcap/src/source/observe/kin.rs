@@ -8,6 +8,7 @@
 use super::{
     channel::Begin,
     discover::Watched,
+    doze::SAFETY_NS,
     followed::Followed,
     image::Image,
     process::{self, Identity, now},
@@ -97,7 +98,13 @@ impl Session {
         self.find_kin();
         self.look_at_orphans();
         let cost = process::thread_cpu().saturating_sub(begun);
-        self.births.next = now() + (cost * PART).clamp(SHORTEST_NS, LONGEST_NS);
+        self.births.next = now()
+            + if self.all_sleep() {
+                // Who makes a child runs, of which the kernel tells.
+                SAFETY_NS
+            } else {
+                (cost * PART).clamp(SHORTEST_NS, LONGEST_NS)
+            };
     }
 
     /// Takes on all processes that were born by now and are kin. A process that ends while this goes on may have made another,

@@ -4,7 +4,7 @@ use std::io;
 
 use super::{
     channel::{Context, ReadRing, is_cleared},
-    doze::SAFETY_NS,
+    doze::{SAFETY_NS, WHOLE_NS},
     process::{self, now},
     scheduler::{Scheduler, Turn},
     session::Session,
@@ -25,10 +25,27 @@ impl Session {
                 self.scheduler.forget(turn.channel);
                 continue;
             };
+            if self.still_rests(i, begun) {
+                self.scheduler.rest(turn.channel, begun + SAFETY_NS);
+                continue;
+            }
             let moved = self.followed[i].moved;
             self.look_in_turn(i, turn, begun);
             self.set_due(i, begun, self.followed[i].moved != moved);
         }
+    }
+
+    /// All processes that have this channel sleep, and GP_PUT is where it was. The kernel would have told of a process that ran long
+    /// enough to fill the ring.
+    fn still_rests(&mut self, i: usize, now: u64) -> bool {
+        if !self.is_at_rest(i) || now.saturating_sub(self.followed[i].read) > WHOLE_NS {
+            return false;
+        }
+        let f = &mut self.followed[i];
+        let first = f.holders.first().and_then(|pid| self.watched.get(pid));
+        first
+            .and_then(|w| w.process.as_ref())
+            .is_some_and(|p| matches!(f.follower.stands(&p.memory, now), Ok(true)))
     }
 
     /// Looks at a channel, and takes down how late that was and how long it took.

@@ -10,7 +10,7 @@ use super::{
     changes::NewChannel,
     channel::{Begin, Faults, Follower, ReadRing},
     discover::Watched,
-    doze::{SAFETY_NS, Sleepers},
+    doze::{Sleepers, WHOLE_NS},
     followed::Followed,
     pace::Budget,
     process::{self, Process as Seen, now},
@@ -206,7 +206,8 @@ impl Session {
         if let Some(watched) = self.watched.get_mut(&pid) {
             let mut again = watched.pause(cost);
             if self.sleepers.has(pid) {
-                again = now() + SAFETY_NS;
+                // Before it has mapped anything the kernel will have told that it runs.
+                again = now() + WHOLE_NS;
             }
             self.scheduler.looked_after(pid, again);
         }

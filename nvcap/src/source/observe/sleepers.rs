@@ -17,6 +17,11 @@ impl Session {
         !holders.is_empty() && holders.iter().all(|pid| self.sleepers.has(*pid))
     }
 
+    /// Every process that is observed sleeps.
+    pub(super) fn all_sleep(&self) -> bool {
+        self.watched.keys().all(|pid| self.sleepers.has(*pid))
+    }
+
     /// Sleeps until a time, or until something is told of a process.
     pub(super) fn sleep(&mut self, until: u64, most: Duration) {
         let ns = until.saturating_sub(now()).min(most.as_nanos() as u64);
@@ -43,6 +48,7 @@ impl Session {
         let rung = self.sleepers.bell.as_ref().map(Bell::rung);
         if let Some(rung) = rung.filter(|r| *r != Rung::default()) {
             let now = now();
+            self.births.next = now;
             let ran: Vec<(u32, bool)> = self
                 .sleepers
                 .dozing
