@@ -94,6 +94,8 @@ pub(crate) struct Watched {
     forgotten: u32,
     /// Its channels that nobody has any more.
     dropped: Vec<Dropped>,
+    /// When something last came on a channel that nobody has any more, ns.
+    moved: u64,
     /// Its program's memory is gone: it is ending, or executing another program.
     gone: bool,
     /// At least one of its channels was found.
@@ -151,6 +153,7 @@ impl Watched {
             launched: begin == Begin::First,
             forgotten: 0,
             dropped: Vec::new(),
+            moved: 0,
             gone: false,
             found: false,
             unread: Vec::new(),
@@ -265,6 +268,7 @@ impl Watched {
     pub(crate) fn begin_anew(&mut self, image: Image) {
         self.open_again(image);
         self.dropped.clear();
+        self.moved = 0;
         self.gone = false;
         self.seen_to_its_end = false;
         (self.doorbell, self.files_since, self.found) = (false, None, false);

@@ -90,7 +90,7 @@ impl Followed {
             now,
             looked,
             long_ago: now.saturating_sub(self.follower.peeked) > quiet(self.pause),
-            empty: self.moved == 0,
+            moved: self.moved,
             busy: phase.may_have_unread() || looked.saturating_sub(self.moved) < quiet(self.pause),
         }
     }
@@ -107,8 +107,8 @@ pub(crate) struct Dropped {
     pub now: u64,
     /// When it was last read, ns.
     pub looked: u64,
-    /// Nothing ever came in it.
-    pub empty: bool,
+    /// When something last came in it, ns.
+    pub moved: u64,
     /// Something had come shortly before the last look, or was known to wait unread: more may have come since.
     pub busy: bool,
     /// Nobody looked or peeked at it for longer than its pauses last: anything may have come since.

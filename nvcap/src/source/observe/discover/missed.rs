@@ -61,19 +61,21 @@ impl Watched {
 
     /// Nobody has one of its channels any more.
     pub(crate) fn drop_channel(&mut self, dropped: Dropped) {
+        self.moved = self.moved.max(dropped.moved);
         self.dropped.push(dropped);
     }
 
     /// It lives on without the channels that were dropped: what is said where something of them may have been missed. `active`:
-    /// when something last came on any of its channels, ns.
+    /// when something last came on any of the channels that it has, ns.
     pub(crate) fn unmapped(&mut self, active: u64) -> Option<String> {
+        let active = active.max(self.moved);
         if self.gone {
             // It is ending, or executing another program: the next look tells which.
             return None;
         }
         let mut dropped = std::mem::take(&mut self.dropped);
         // The making of a context submits: where nothing ever came, something was missed.
-        let silent = self.launched && active == 0 && dropped.iter().all(|d| d.empty);
+        let silent = self.launched && active == 0;
         dropped.retain(|d| {
             silent || d.hot || d.busy || d.long_ago || d.looked.saturating_sub(active) < quiet(0)
         });
@@ -85,7 +87,52 @@ impl Watched {
         let dropped = std::mem::take(&mut self.dropped);
         let last = dropped.iter().map(|d| d.looked).max()?;
         let busy = dropped.iter().any(|d| d.busy);
-        self.silent = dropped.iter().all(|d| d.empty);
+        self.silent = self.moved == 0;
         (busy && !self.seen_to_its_end).then(|| now.saturating_sub(last))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::record::ChannelId;
+    use crate::source::observe::channel::Begin;
+
+    const MS: u64 = 1_000_000;
+
+    /// A channel that was looked at a ms before it was unmapped.
+    fn dropped(channel: u32, moved: u64) -> Dropped {
+        Dropped {
+            hot: false,
+            channel: ChannelId(channel),
+            now: 1000 * MS,
+            looked: 999 * MS,
+            moved,
+            busy: false,
+            long_ago: false,
+        }
+    }
+
+    #[test]
+    fn a_process_that_used_one_channel_unmaps_them_one_after_another() {
+        let mut process = Watched::open(std::process::id(), Begin::First).unwrap();
+        process.drop_channel(dropped(0, 700 * MS));
+        assert_eq!(process.unmapped(0), None);
+        // The one that was used is followed no longer when the others go.
+        process.drop_channel(dropped(1, 0));
+        assert_eq!(process.unmapped(0), None);
+        process.drop_channel(dropped(2, 0));
+        assert_eq!(process.ended_busy(1000 * MS), None);
+        assert!(!process.silent);
+    }
+
+    #[test]
+    fn a_command_of_which_nothing_was_seen_missed_something() {
+        let mut process = Watched::open(std::process::id(), Begin::First).unwrap();
+        process.drop_channel(dropped(0, 0));
+        assert!(process.unmapped(0).is_some());
+        process.drop_channel(dropped(1, 0));
+        assert_eq!(process.ended_busy(1000 * MS), None);
+        assert!(process.silent);
     }
 }
