@@ -60,6 +60,10 @@ impl Session {
             Ok(()) => {
                 if let Some(w) = self.watched.get_mut(&child) {
                     w.parent = Some(parent);
+                    if !w.is_forked() {
+                        let name = process::name(child);
+                        self.life(child, Life::Exec { name });
+                    }
                 }
                 self.inherit(child);
                 return true;

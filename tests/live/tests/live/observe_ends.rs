@@ -177,6 +177,10 @@ pub fn children() -> Result<()> {
             ledger["submissions"] == 20 * runs as u64 && ledger["complete"] == true,
             "{script}: {ledger}"
         );
+        // Also of a child that had executed its program before it was found.
+        let channels = ledger["channels"].as_array().context("no channels")?;
+        let name = |c: &serde_json::Value| c["process"] == "softgpu";
+        ensure!(channels.iter().all(name), "{script}: {ledger}");
     }
     Ok(())
 }
