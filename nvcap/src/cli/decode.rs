@@ -23,7 +23,8 @@ Examples:
   nvcap decode run.orc.xz -s -v                  statistics with method writes
   xz -dc run.orc.xz | nvcap decode -             from standard input
 
-Exit status: 0 complete, 1 error, 2 usage, 3 the capture lacks something (the ledger says what).";
+Exit status: 0 complete, 1 error, 2 usage, 3 the capture lacks something, 5 complete, but not all
+was understood (the ledger says what).";
 
 /// A capture and how to show it.
 #[derive(clap::Args, Debug)]

@@ -272,9 +272,9 @@ impl OutputArgs {
         if let Some(nothing) = nothing {
             tell(nothing);
         }
-        // What went to a file is not before anybody's eyes.
+        // What went to a file is not before anybody's eyes, nor what could not be written.
         let file = self.output.as_deref().is_some_and(|o| o != Path::new("-"));
-        if file || blocked_write::is_over() {
+        if file || blocked_write::is_over() || ledger.unshown() > 0 {
             tell(format_args!("{}", crate::output::ledger::verdict(&ledger)));
         }
         Ok(ledger)
