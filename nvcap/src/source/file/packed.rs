@@ -136,8 +136,8 @@ mod xz {
     /// What unpacking may take, KiB: the largest preset of xz takes 64 MiB.
     const MOST_MEMORY: u32 = 256 << 10;
 
-    /// All streams of a file, one behind the other. Unpacked as far as there are bytes for it: of a file that was cut all
-    /// that `xz -dc` gives.
+    /// All streams of a file, one behind the other. Unpacked as far as there are bytes for it: of a file that was cut nearly
+    /// all that `xz -dc` gives.
     pub(super) struct Streams<R> {
         source: R,
         decoder: XzStream,
@@ -393,7 +393,7 @@ mod tests {
         }
     }
 
-    /// What `xz -dc` gives of a file that was cut, though the cut is within the file's only chunk.
+    /// Though the cut is within the file's only chunk.
     #[cfg(feature = "xz")]
     #[test]
     fn of_xz_that_was_cut_comes_what_is_there() {
