@@ -4,8 +4,8 @@
 //! takes the one that an earlier `xtask build` left in `target/bpf/`. Where there is none the program is built
 //! without live tracing, and says so when live tracing is asked for.
 //!
-//! The commit is that of the checkout, else `unknown` (an unpacked archive); whoever packs nvcap may name it in
-//! `NVCAP_COMMIT`.
+//! The commit is that of the checkout, with `+changes` behind it where what the program is made of is not as it was
+//! committed; else `unknown` (an unpacked archive). Whoever packs nvcap may name it in `NVCAP_COMMIT`.
 
 use std::{
     env, fs,
@@ -53,8 +53,28 @@ fn checked_out(root: &Path) -> Option<String> {
             println!("cargo::rerun-if-changed={}", path.display());
         }
     }
-    git(root, &["rev-parse", "--short=12", "HEAD"]).filter(|c| is_commit(c))
+    let commit = git(root, &["rev-parse", "--short=12", "HEAD"]).filter(|c| is_commit(c))?;
+    for source in SOURCES {
+        println!("cargo::rerun-if-changed={}", root.join(source).display());
+    }
+    let status = ["status", "--porcelain", "--"];
+    let changes = git(root, &[&status[..], &SOURCES].concat()).unwrap_or_default();
+    Some(match changes.is_empty() {
+        true => commit,
+        false => commit + "+changes",
+    })
 }
+
+/// What the program is made of. Tests and documents are not: each change of what is here builds it anew.
+const SOURCES: [&str; 7] = [
+    "nvcap/src",
+    "nvcap/facts",
+    "nvcap/Cargo.toml",
+    "nvcap-common/src",
+    "nvcap-ebpf/src",
+    "Cargo.toml",
+    "Cargo.lock",
+];
 
 fn git(root: &Path, args: &[&str]) -> Option<String> {
     let output = Command::new("git")

@@ -472,7 +472,15 @@ impl<'a> Pipeline<'a> {
     ///
     /// # Errors
     /// As [`Pipeline::record`]. The ledger is lost then; ask [`Pipeline::ledger`] before where it matters.
-    pub fn finish(mut self) -> io::Result<Ledger> {
+    pub fn finish(self) -> io::Result<Ledger> {
+        self.finish_counted().map(|(ledger, _)| ledger)
+    }
+
+    /// As [`Pipeline::finish`], with what the filter let through to the very end: what waited until then counts too.
+    ///
+    /// # Errors
+    /// As there.
+    pub(crate) fn finish_counted(mut self) -> io::Result<(Ledger, Matched)> {
         self.take_waiting()?;
         self.emit_replays(Some(None))?;
         // What is still buffered may not fit any more, and the ledger must know before it is shown.
@@ -492,7 +500,7 @@ impl<'a> Pipeline<'a> {
         }
         let unshown = self.sinks.iter().map(|s| s.unshown()).sum();
         self.ledger.add_unshown(unshown);
-        Ok(self.ledger)
+        Ok((self.ledger, self.matched))
     }
 }
 

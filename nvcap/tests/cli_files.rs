@@ -85,6 +85,21 @@ fn a_compressed_capture_that_was_cut_is_never_complete() {
             let out = nvcap(&["decode", "--from", "orc", "-q", &file]);
             assert_eq!(out.status.code(), Some(3), "{name} cut at {end}");
             assert!(text(&out.stdout).contains("INCOMPLETE"), "{name}");
+            // Without --from, too, but where nothing comes out that says what it is.
+            let out = nvcap(&["decode", "-q", &file]);
+            let (shown, said) = (text(&out.stdout), text(&out.stderr));
+            match out.status.code() {
+                Some(3) => assert!(shown.contains("INCOMPLETE"), "{name} cut at {end}"),
+                // The first bytes do not say how it is compressed.
+                Some(1) if end < 6 => {}
+                status => {
+                    assert_eq!(status, Some(1), "{name} cut at {end}");
+                    assert!(
+                        said.contains("cut or damaged before the first byte"),
+                        "{said}"
+                    );
+                }
+            }
             let out = nvcap(&["decode", "--strict", "-q", &file]);
             assert_eq!(out.status.code(), Some(1), "{name} cut at {end}, strict");
         }
@@ -131,6 +146,10 @@ fn logs_phases_and_channels_are_read_in_every_form() {
             assert!(said.contains("cannot read the phases"), "{said}");
         }
     }
+    let out = nvcap(&["decode", &capture, "--phases", &capture]);
+    assert_eq!(out.status.code(), Some(1));
+    let said = text(&out.stderr);
+    assert!(said.contains("it is no text, it is a capture"), "{said}");
     // What the oracle printed of one of the capture's channels.
     for (name, bytes) in forms(b"[oracle] nothing of channels\n") {
         fs::write(&file, bytes).unwrap();
@@ -144,6 +163,28 @@ fn logs_phases_and_channels_are_read_in_every_form() {
         assert_eq!(out.status.code(), Some(1), "{name}");
         assert!(text(&out.stderr).contains("line 2"), "{name}");
     }
+}
+
+/// Else nothing would be looked for, and nothing be missed.
+#[cfg(feature = "trap")]
+#[test]
+fn a_channels_file_that_names_no_channel_is_refused() {
+    let folder = Folder::new("no-channel");
+    let file = folder.path("channels");
+    for (lines, says) in [
+        ("", "it names no channel and no doorbell"),
+        ("# a note\n", "it names no channel and no doorbell"),
+        ("doorbell addr=0x7000090\n", "name the channels too"),
+    ] {
+        fs::write(&file, lines).unwrap();
+        let out = nvcap(&["--how", "observe", "--channels", &file, "--", "true"]);
+        let said = text(&out.stderr);
+        assert_eq!(out.status.code(), Some(1), "{lines:?}: {said}");
+        assert!(said.contains(says), "{lines:?}: {said}");
+        assert_eq!(said.lines().count(), 1, "{said}");
+    }
+    let args = ["--how=observe", "--doorbell=0x7000090", "--", "true"];
+    assert!(text(&nvcap(&args).stderr).contains("name the channels too"));
 }
 
 /// A bound holds for what comes out, not for what the file has.

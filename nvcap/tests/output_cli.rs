@@ -182,7 +182,24 @@ fn bad_use_says_what_to_do_and_ends_with_1_or_2() {
             1,
             "cannot read the phases",
         ),
-        (vec!["-p", "0"], 2, "0 is not in"),
+        (vec!["-p", "0"], 2, "'0' is no process id"),
+        (vec!["dump", "-p", "abc"], 2, "'abc' is no process id"),
+        (vec!["--user", "root", "-p", "1"], 2, "cannot be used with"),
+        (
+            vec!["ioctls", "--user", "root", "-p", "1"],
+            2,
+            "cannot be used with",
+        ),
+        (
+            vec!["maps", "--user", "root", "a.log"],
+            2,
+            "cannot be used with",
+        ),
+        (
+            vec!["--exit-with-child", "-p", "1"],
+            2,
+            "cannot be used with",
+        ),
         (vec!["-p", "1", "--", "true"], 2, "cannot be used with"),
         (vec!["--buffer", "3M", "-p", "1"], 2, "power of two"),
         (vec!["--buffer", "64MB", "-p", "1"], 2, "such as 64MiB"),
@@ -247,7 +264,18 @@ fn the_version_says_what_was_built() {
     };
     let own = git(&["rev-parse", "--show-prefix"]).is_some_and(|p| p.is_empty());
     match git(&["rev-parse", "HEAD"]) {
-        Some(head) if own => assert!(head.starts_with(commit), "{commit} of {head}"),
+        Some(head) if own => {
+            let changed = git(&["status", "--porcelain", "--", "nvcap/src"]).unwrap_or_default();
+            let marked = commit.strip_suffix("+changes");
+            assert!(
+                marked.is_some() || changed.is_empty(),
+                "{commit}: {changed}"
+            );
+            assert!(
+                head.starts_with(marked.unwrap_or(commit)),
+                "{commit} of {head}"
+            );
+        }
         _ => assert_eq!(commit, "unknown"),
     }
 }
@@ -685,6 +713,8 @@ fn a_full_standard_stream_is_no_panic() {
         &["doctor"][..],
         &["explain", "c8b5"],
         &["decode", "--from", "orc", &gap],
+        &["--version"],
+        &["dump", "--help"],
     ] {
         let ended = run(args, full().unwrap().into(), Stdio::piped());
         let said = text(&ended.stderr);
@@ -692,6 +722,11 @@ fn a_full_standard_stream_is_no_panic() {
         let status = ended.status.code();
         assert!(matches!(status, Some(1 | 3)), "{args:?}: {status:?}");
         assert!(said.contains("No space left"), "{args:?}: {said}");
+        // A verdict of what is a trace, and of nothing else.
+        let traced = args[0] == "decode";
+        let counted = said.contains("captured but not written out");
+        assert_eq!(counted, traced, "{args:?}: {said}");
+        assert_eq!(said.contains("INCOMPLETE"), traced, "{args:?}: {said}");
     }
 }
 
@@ -975,5 +1010,6 @@ fn a_file_size_limit_is_a_full_disk() {
     let said = String::from_utf8_lossy(&ended.stderr);
     assert_eq!(ended.status.code(), Some(3), "{}: {said}", ended.status);
     assert!(said.contains("captured but not written out"), "{said}");
+    assert!(said.contains("ulimit -f"), "{said}");
     assert!(fs::read(&out).unwrap().ends_with(b"\n"), "whole lines");
 }

@@ -15,8 +15,8 @@ Examples:
   sudo nvcap channels -- ./vadd               a command, traced to its end
   nvcap channels run.log.gz                   those that a log tells of
 
-One look neither stops nor slows the process and needs no BPF; what only the allocation tells (class, engine,
-TSG) is unknown then and shown as ?.
+One look neither stops nor slows the process and needs no BPF; what only the allocation tells
+(class, engine, TSG) is unknown then and shown as ?.
 Exit status: 0 complete, 1 error, 2 usage, 3 something was lost (said on standard error).";
 
 /// Shows them.

@@ -23,7 +23,8 @@ Examples:
   nvcap decode run.orc.xz -s -v                  statistics with method writes
   xz -dc run.orc.xz | nvcap decode -             from standard input
 
-Exit status: 0 complete, 1 error, 2 usage, 3 the capture lacks something (the ledger says what).";
+Exit status: 0 complete, 1 error, 2 usage, 3 the capture lacks something, 5 complete, but not all
+was understood (the ledger says what).";
 
 /// A capture and how to show it.
 #[derive(clap::Args, Debug)]
@@ -122,10 +123,17 @@ fn open(args: &Args) -> anyhow::Result<Orc<Box<dyn Read>>> {
     let name = args.file.display();
     let reader =
         packed::open(&args.file).with_context(|| format!("cannot read the capture {name}"))?;
-    let (kind, reader) = kind::of(reader);
+    let (kind, mut reader) = kind::of(reader);
     match (args.from, kind) {
         // An empty capture is one that lacks everything.
         (Some(Format::Orc), _) | (None, Kind::Orc | Kind::Empty) => Ok(Orc::new(reader)),
+        (None, Kind::Unreadable) => {
+            let why = reader.read(&mut [0]).err();
+            let why = why.map_or_else(String::new, |e| format!(" ({e})"));
+            bail!(
+                "cannot read the capture {name}: it was cut or damaged before the first byte that comes out of it{why}"
+            )
+        }
         (None, Kind::IoctlLog) => bail!(
             "{name} holds no submissions: it is {}",
             kind.seems().replace("FILE", &name.to_string())

@@ -17,22 +17,24 @@ use crate::source::memory::{captured::KnownRing, chip, scan::Effort};
 
 use super::output_args::OutputArgs;
 use super::target::{self, usage};
-use super::values::parse_seconds;
+use super::values::{parse_pid, parse_seconds};
 
 const EXAMPLES: &str = "\
 Examples:
-  sudo nvcap dump -p 4711                what every channel is at, what it waits for, its last 20 entries
-  sudo nvcap dump -p 4711 --watch 2      look twice, 2 s apart: is it stuck, or slow?
-  sudo nvcap dump -a                     every process that uses a GPU
-  sudo nvcap dump -p 4711 --last 1000    as far back as the rings hold
-  sudo nvcap dump -p 4711 --json         one JSON object (docs/dump.schema.json)
+  sudo nvcap dump -p 4711              what every channel is at and waits for, its last 20 entries
+  sudo nvcap dump -p 4711 --watch 2    look twice, 2 s apart: is it stuck, or slow?
+  sudo nvcap dump -a                   every process that uses a GPU
+  sudo nvcap dump -p 4711 --last 1000  as far back as the rings hold
+  sudo nvcap dump -p 4711 --json       one JSON object (docs/dump.schema.json)
 
-It reads the process's memory and changes, stops and traps nothing: no BPF, no breakpoint; only the right to read
-memory (root, or the process's owner with cap_sys_ptrace) is needed. docs/hang.md walks three real hangs.
+It reads the process's memory and changes, stops and traps nothing: no BPF, no breakpoint; only the
+right to read memory (root, or the process's owner with cap_sys_ptrace) is needed. docs/hang.md
+walks three real hangs.
 
 Exit status, for scripts; of several processes the worst counts, with --times the last look's:
    0  idle: the GPU has done all that was submitted
-   1  error: a process could not be looked at, and no other hangs; or the answer could not be written
+   1  error: a process could not be looked at, and no other hangs; or the answer could not be
+      written
    2  usage: the command line is not understood
    3  idle as far as could be read, and something could not (it is said what)
    4  no GPU: the process has none of the driver's files open, or (-a) no process has
@@ -41,14 +43,15 @@ Exit status, for scripts; of several processes the worst counts, with --times th
   12  unknown: it uses a GPU, and no channel was found that could be read
   13  hang: nothing moved between two looks, and there is work that is not done
   14  error: the driver has stopped a channel after an error
-With --stream they are a trace's: 0 all was read, 1 error, 2 usage, 3 something could not be read; and 4.";
+With --stream they are a trace's: 0 all was read, 1 error, 2 usage, 3 something could not be read,
+5 all was read, but not all was understood; and 4.";
 
 /// What to look at.
 #[derive(clap::Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct Args {
     /// The running process PID (or the process of the thread PID); may be given several times
-    #[arg(short, long = "pid", value_name = "PID", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(short, long = "pid", value_name = "PID", value_parser = parse_pid)]
     pub pid: Vec<u32>,
 
     /// Every process that has a GPU's device file mapped
@@ -259,9 +262,9 @@ fn pids(args: &Args) -> anyhow::Result<Option<Vec<u32>>> {
     }
     if found.hidden > 0 {
         bail!(
-            "no process that may be looked at has a GPU's device file mapped, and {} may not be: run nvcap as root (sudo \
-             nvcap dump -a)",
-            found.hidden
+            "no process that may be looked at has a GPU's device file mapped, and {} may not be: {}",
+            found.hidden,
+            crate::procfs::mem::remedy()
         );
     }
     tell(format_args!(
@@ -331,8 +334,8 @@ fn cannot(pid: u32, why: &Refused) -> String {
         )
     } else {
         format!(
-            "cannot look into process {pid}: run nvcap as root (sudo nvcap dump ...) or as the process's owner with \
-             cap_sys_ptrace"
+            "cannot look into process {pid}: {}",
+            crate::procfs::mem::remedy()
         )
     }
 }

@@ -97,8 +97,8 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     flushed?;
     let ledger = pipeline.finish()?;
     tell(format_args!("{}", sums(sink.totals())));
-    if !ledger.is_complete() {
-        tell(format_args!("{}", crate::output::ledger::verdict(&ledger)));
+    if let Some(missing) = crate::output::ledger::missing(&ledger) {
+        tell(missing);
     }
     Ok(ExitCode::from(ledger.exit_status()))
 }

@@ -6,6 +6,7 @@ mod decode;
 mod doctor;
 mod dump;
 mod explain;
+mod hint;
 mod ioctls;
 #[cfg(feature = "trap")]
 mod logger;
@@ -17,17 +18,17 @@ mod trace;
 mod values;
 mod version;
 
-use std::io;
+use std::io::{self, Write as _};
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 
 use crate::ledger::{STATUS_ERROR, STATUS_USAGE};
 use crate::output::message::tell;
 
 const EXAMPLES: &str = "\
 Examples:
-  sudo nvcap -- python train.py            trace a command from its first submission; it runs as who calls sudo
+  sudo nvcap -- python train.py            trace a command from its first submission on
   sudo nvcap -p 4711                       trace a running process until it ends, or Ctrl-C
   nvcap --how observe -- python train.py   the same without a trap: as fast as untraced, no root
   sudo nvcap -e op=launch -- ./vadd        kernel launches alone
@@ -35,7 +36,7 @@ Examples:
   sudo nvcap -q --duration 10 -p 4711      ten seconds; only the ledger
   sudo nvcap ioctls -- ./vadd              what a command asks of the driver
   sudo nvcap channels -p 4711              a running process's channels
-  sudo nvcap dump -p 4711                  what a hung or slow process waits for, with nothing prepared
+  sudo nvcap dump -p 4711                  what a hung or slow process waits for
   nvcap decode run.orc.xz -s               statistics of a capture made elsewhere
   nvcap explain c8b5 0300 182              what a method write means
 
@@ -49,15 +50,16 @@ nvcap dump has statuses of its own beside these (nvcap dump --help).
 With --exit-with-child the traced command's own status is passed on where the trace is complete.
 
 Output:
-  Of a command that nvcap starts, standard output is its own: events go to standard error, or where -o says. Otherwise
-  they go to standard output.
+  Of a command that nvcap starts, standard output is its own: events go to standard error, or
+  where -o says. Otherwise they go to standard output.
 
 Signals:
-  Ctrl-C, SIGTERM and SIGHUP end the tracing, with the ledger; a command gets 2 s to end, a second one does not wait.
+  Ctrl-C, SIGTERM and SIGHUP end the tracing, with the ledger; a command gets 2 s to end, a second
+  one does not wait.
 
 Environment:
   NVCAP_LOG=debug      nvcap's own diagnostics on standard error (error, warn, info, debug, trace)
-  NVCAP_NO_CACHED_PUT=1   always read GP_PUT from video memory, never from the process's own copy of it
+  NVCAP_NO_CACHED_PUT=1   always read GP_PUT from video memory, not from the process's copy of it
   NVCAP_NO_BPF_LOOP=1  the BPF programs for kernels before 5.17";
 
 /// Shows the command streams that NVIDIA's userspace driver submits to the GPU, live and complete.
@@ -113,26 +115,6 @@ impl Cli {
     }
 }
 
-/// What was meant by a command without `--` before it.
-fn hint(error: &clap::Error) {
-    use clap::{CommandFactory as _, error::ErrorKind};
-
-    let Some(first) = std::env::args_os().nth(1) else {
-        return;
-    };
-    let command = first.to_string_lossy();
-    let known = command.starts_with('-') || Cli::command().find_subcommand(&first).is_some();
-    let unknown = matches!(
-        error.kind(),
-        ErrorKind::InvalidSubcommand | ErrorKind::UnknownArgument
-    );
-    if unknown && !known {
-        tell(format_args!(
-            "to trace a command, give it after --: nvcap -- {command} ..."
-        ));
-    }
-}
-
 /// An error with its causes, each once: some say their cause's words themselves.
 fn said(e: &anyhow::Error) -> String {
     let mut text = String::new();
@@ -163,13 +145,34 @@ pub fn main() -> ExitCode {
     };
     #[cfg(feature = "trap")]
     logger::init();
-    let mut cli = match Cli::try_parse() {
+    let mut command = Cli::command();
+    let parsed = command.try_get_matches_from_mut(std::env::args_os());
+    let parsed = parsed.and_then(|mut given| {
+        let options = trace::WAY_OPTIONS.iter().filter(|option| {
+            given.value_source(option.id) == Some(clap::parser::ValueSource::CommandLine)
+        });
+        let options = options.collect();
+        let mut cli = Cli::from_arg_matches_mut(&mut given).map_err(|e| e.format(&mut command))?;
+        cli.trace.given = options;
+        Ok(cli)
+    });
+    let mut cli = match parsed {
         Ok(cli) => cli,
         Err(e) => {
             // Help and version are no errors.
             let status = if e.use_stderr() { STATUS_USAGE } else { 0 };
-            let _ = e.print();
-            hint(&e);
+            let printed = e.print().and_then(|()| io::stdout().flush());
+            if let (Err(cause), false) = (printed, e.use_stderr())
+                && cause.kind() != io::ErrorKind::BrokenPipe
+            {
+                tell(format_args!("cannot write to standard output: {cause}"));
+                return ExitCode::from(STATUS_ERROR);
+            }
+            let args = std::env::args_os().skip(1);
+            let args: Vec<String> = args.map(|a| a.to_string_lossy().into_owned()).collect();
+            if let Some(meant) = hint::of(&e, &args, Cli::command()) {
+                tell(meant);
+            }
             return ExitCode::from(status);
         }
     };
@@ -198,10 +201,73 @@ pub fn main() -> ExitCode {
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory;
+    use clap::{CommandFactory, Parser as _};
 
     #[test]
     fn the_command_line_is_consistent() {
         super::Cli::command().debug_assert();
+    }
+
+    /// clap would wrap a longer line that is wrapped by hand once more.
+    #[test]
+    fn what_is_wrapped_by_hand_fits() {
+        let cli = super::Cli::command();
+        for command in cli.get_subcommands().chain([&cli]) {
+            let text = command.get_after_help().map(ToString::to_string);
+            for line in text.iter().flat_map(|text| text.lines()) {
+                assert!(
+                    line.chars().count() <= 100,
+                    "{}: {line}",
+                    command.get_name()
+                );
+            }
+        }
+    }
+
+    fn hint(line: &str) -> Option<String> {
+        let args: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
+        let whole = ["nvcap".to_owned()].into_iter().chain(args.clone());
+        let error = super::Cli::try_parse_from(whole).expect_err(line);
+        super::hint::of(&error, &args, super::Cli::command())
+    }
+
+    #[test]
+    fn a_command_without_dashes_is_meant_wherever_it_stands() {
+        for (line, meant) in [
+            ("./vadd --size 4", "nvcap -- ./vadd ..."),
+            ("-q ./vadd", "nvcap -q -- ./vadd ..."),
+            ("--how observe ./vadd", "nvcap --how observe -- ./vadd ..."),
+            (
+                "-e op=launch ./vadd --x",
+                "nvcap -e op=launch -- ./vadd ...",
+            ),
+        ] {
+            let said = hint(line).expect(line);
+            assert!(said.ends_with(meant), "{line}: {said}");
+            assert!(said.contains("after --"), "{line}: {said}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_command_is_not_taken_for_one() {
+        let capture = concat!(
+            env!("CARGO_MANIFEST_DIR"),
+            "/../tests/fixtures/h200-cut.orc"
+        );
+        assert!(std::path::Path::new(capture).is_file(), "{capture}");
+        for (line, meant) in [
+            ("4711", "nvcap -p 4711"),
+            (capture, &format!("nvcap decode {capture}")),
+            ("-q dump", "nvcap dump ..."),
+            ("decod x", "nvcap decode ..."),
+            ("map", "nvcap maps ..."),
+            ("dunp", "nvcap dump ..."),
+        ] {
+            let said = hint(line).expect(line);
+            assert!(said.ends_with(meant), "{line}: {said}");
+        }
+        for line in ["help foo", "--sise 4", "decode a b", "dump -q 4"] {
+            assert_eq!(hint(line), None, "{line}");
+        }
     }
 }

@@ -20,7 +20,7 @@ use crate::output::style::Color;
 use crate::output::text::{Clock, Text};
 use crate::output::writer::Output;
 use crate::output::{Detail, Sink, json, text};
-use crate::pipeline::{Pipeline, PipelineOptions};
+use crate::pipeline::{Matched, Pipeline, PipelineOptions};
 
 use super::target;
 
@@ -268,28 +268,39 @@ impl OutputArgs {
     /// # Errors
     /// When the output could not be written.
     pub(super) fn conclude(&self, pipeline: Pipeline<'_>) -> anyhow::Result<Ledger> {
-        let matched = pipeline.matched();
-        let ledger = pipeline.finish()?;
-        if let Some(filter) = &self.filter
-            && matched.shown == 0
-            && matched.of > 0
-        {
-            let of_channel = if filter.asks_for(Field::Channel) {
-                "; channel is the number that the ledger has in its first column, token the work-submit token"
-            } else {
-                ""
-            };
-            tell(format_args!(
-                "0 of {} matched the filter{of_channel}; nvcap explain filter lists the fields and their values",
-                plural(matched.of, "event")
-            ));
+        let (ledger, nothing) = self.finish(pipeline)?;
+        if let Some(nothing) = nothing {
+            tell(nothing);
         }
-        // What went to a file is not before anybody's eyes.
+        // What went to a file is not before anybody's eyes, nor what could not be written.
         let file = self.output.as_deref().is_some_and(|o| o != Path::new("-"));
-        if file || blocked_write::is_over() {
+        if file || blocked_write::is_over() || ledger.unshown() > 0 {
             tell(format_args!("{}", crate::output::ledger::verdict(&ledger)));
         }
         Ok(ledger)
+    }
+
+    /// The ledger; and that the filter let nothing through, which is known when all that waited was shown.
+    fn finish(&self, pipeline: Pipeline<'_>) -> std::io::Result<(Ledger, Option<String>)> {
+        let (ledger, matched) = pipeline.finish_counted()?;
+        Ok((ledger, self.nothing_matched(matched)))
+    }
+
+    /// That there were events and the filter let none through, in words.
+    fn nothing_matched(&self, matched: Matched) -> Option<String> {
+        let filter = self.filter.as_ref()?;
+        if matched.shown > 0 || matched.of == 0 {
+            return None;
+        }
+        let of_channel = if filter.asks_for(Field::Channel) {
+            "; channel is the number that the ledger has in its first column, token the work-submit token"
+        } else {
+            ""
+        };
+        Some(format!(
+            "0 of {} matched the filter{of_channel}; nvcap explain filter lists the fields and their values",
+            plural(matched.of, "event")
+        ))
     }
 }
 
@@ -305,5 +316,60 @@ fn some<'a>(names: impl Iterator<Item = &'a str>) -> String {
         0 => "none".to_owned(),
         n if n <= 8 => all.join(", "),
         n => format!("{} and {} more", all[..6].join(", "), n - 6),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::decode::encode::Pushbuffer;
+    use crate::record::{At, ChannelId, How, Record, Submission};
+    use crate::wire::GpuVa;
+
+    /// What `expression` lets through of a live trace of one submission, which waits for its turn until the end.
+    fn said_of(expression: &str) -> Option<String> {
+        let args = OutputArgs {
+            filter: Some(Filter::parse(expression).unwrap()),
+            quiet: true,
+            output: Some("/dev/null".into()),
+            ..OutputArgs::default()
+        };
+        let mut words = Pushbuffer::new();
+        words.bind(4, 0xc8b5);
+        let submission = Submission {
+            segments: vec![words.segment(GpuVa(0x2_0080_0000))],
+            gp_put: 1,
+            at: At {
+                time_ns: 1,
+                pid: 7,
+                tid: 7,
+            },
+            channel: ChannelId(0),
+            token: None,
+            position: 0,
+            gp_get: None,
+            prev_put: 0,
+            ip: None,
+            doorbell: None,
+            how: How::Recorded,
+            late: false,
+            thread: None,
+        };
+        let options = PipelineOptions {
+            filter: args.filter.clone(),
+            ..PipelineOptions::default()
+        };
+        let nowhere = Output::to(Box::new(std::io::sink()));
+        let sink = json::Json::new(nowhere, json::JsonOptions::default());
+        let mut pipeline = Pipeline::new(options, vec![Box::new(sink)]).in_time_order();
+        pipeline.record(Record::Submission(submission)).unwrap();
+        args.finish(pipeline).unwrap().1
+    }
+
+    #[test]
+    fn what_waits_until_the_end_is_matched_too() {
+        assert_eq!(said_of("op=bind"), None);
+        let said = said_of("op=launch").unwrap();
+        assert!(said.contains(" matched the filter"), "{said}");
     }
 }

@@ -24,7 +24,7 @@ use super::values::{self, Discover};
 #[command(next_help_heading = "Target")]
 pub(super) struct Target {
     /// The running process PID (or the process of the thread PID); may be given several times
-    #[arg(short, long = "pid", value_name = "PID", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(short, long = "pid", value_name = "PID", value_parser = values::parse_pid)]
     pub pid: Vec<u32>,
 
     /// Format of FILE; by default its content tells
@@ -56,7 +56,7 @@ pub(super) struct Target {
     pub buffer: u64,
 
     /// Run COMMAND as USER, by name or number; `nvcap --help` says who it is without this
-    #[arg(long, value_name = "USER", requires = "command")]
+    #[arg(long, value_name = "USER", requires = "command", conflicts_with_all = ["pid", "file"])]
     pub user: Option<String>,
 
     /// The command to run and trace, with its arguments
@@ -127,12 +127,7 @@ impl Show {
 /// # Errors
 /// When the output can take no more.
 pub(super) fn written(out: &mut Output) -> anyhow::Result<()> {
-    out.end_object()?;
-    out.flush()?;
-    if out.unshown() != 0 {
-        bail!("the answer could not be written: make room, or send it elsewhere");
-    }
-    Ok(())
+    Ok(out.answer()?)
 }
 
 /// Opens the place that the user named, `-` standard output. Where none was named it is standard output, but for a

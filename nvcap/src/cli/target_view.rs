@@ -35,11 +35,8 @@ pub(super) struct TargetView {
 impl TargetView {
     /// The exit status; what is missing is said.
     pub(super) fn end(&self) -> ExitCode {
-        if !self.ledger.is_complete() {
-            tell(format_args!(
-                "{}",
-                crate::output::ledger::verdict(&self.ledger)
-            ));
+        if let Some(missing) = crate::output::ledger::missing(&self.ledger) {
+            tell(missing);
         }
         ExitCode::from(self.ledger.exit_status())
     }
@@ -105,8 +102,8 @@ fn feed(view: &mut ModelView, driver_version: Option<Version>) -> Pipeline<'_> {
 fn cannot_look(pid: u32, cause: std::io::Error) -> anyhow::Error {
     if crate::procfs::exists(pid) {
         anyhow::Error::new(cause).context(format!(
-            "cannot look into process {pid}: run nvcap as root (sudo nvcap ...) or as the process's owner with \
-             cap_sys_ptrace"
+            "cannot look into process {pid}: {}",
+            crate::procfs::mem::remedy()
         ))
     } else {
         // That a file is not there says the same again.

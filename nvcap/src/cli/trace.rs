@@ -7,17 +7,43 @@ use std::process::ExitCode;
 use clap::ValueEnum;
 
 use super::output_args::OutputArgs;
-use super::values::{Discover, parse_seconds, parse_size};
+use super::values::{Discover, parse_pid, parse_seconds, parse_size};
 #[cfg(feature = "trap")]
 use crate::output::message::tell;
+
+/// An option that one way of seeing submissions has a use for.
+#[derive(Debug)]
+pub(super) struct WayOption {
+    /// As clap knows it.
+    pub id: &'static str,
+    name: &'static str,
+    of: HowArg,
+}
+
+/// All of them.
+pub(super) const WAY_OPTIONS: [WayOption; 4] = {
+    const fn option(id: &'static str, name: &'static str, of: HowArg) -> WayOption {
+        WayOption { id, name, of }
+    }
+    [
+        option("observe_cpu", "--observe-cpu", HowArg::Observe),
+        option("stop_at_exit", "--stop-at-exit", HowArg::Observe),
+        option("discover", "--discover", HowArg::Trap),
+        option("buffer", "--buffer", HowArg::Trap),
+    ]
+};
 
 /// What to trace, and how.
 #[derive(clap::Args, Debug)]
 #[command(next_help_heading = "Tracing")]
 pub(super) struct Args {
     /// Trace the running process PID (or the process of the thread PID); may be given several times
-    #[arg(short, long = "pid", value_name = "PID", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(short, long = "pid", value_name = "PID", value_parser = parse_pid)]
     pub pid: Vec<u32>,
+
+    /// Those of [`WAY_OPTIONS`] that the user has given.
+    #[arg(skip)]
+    pub given: Vec<&'static WayOption>,
 
     /// How submissions are seen
     ///
@@ -90,11 +116,16 @@ pub(super) struct Args {
     ///
     /// With USER's groups, HOME, SHELL, USER and LOGNAME. Without it, where root runs nvcap through sudo, COMMAND runs as the
     /// user who called sudo, which is said; else as nvcap's own user. `--user root` keeps it root's.
-    #[arg(long, value_name = "USER", requires = "command")]
+    #[arg(
+        long,
+        value_name = "USER",
+        requires = "command",
+        conflicts_with = "pid"
+    )]
     pub user: Option<String>,
 
     /// End with the status of COMMAND where the trace is complete
-    #[arg(long, requires = "command")]
+    #[arg(long, requires = "command", conflicts_with = "pid")]
     pub exit_with_child: bool,
 
     /// What is shown and where it goes.
@@ -175,6 +206,9 @@ pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
         ));
         return Ok(ExitCode::from(crate::ledger::STATUS_USAGE));
     }
+    if let Some(useless) = useless(args.how, &args.given) {
+        tell(useless);
+    }
     let given = channels_file(&args)?;
     let options = how::LiveOptions {
         how: match args.how {
@@ -217,8 +251,8 @@ pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
     let search = !args.no_images && args.observe_cpu.is_none();
     if args.observe_cpu.is_some() && !args.pid.is_empty() && !args.output.quiet {
         tell(
-            "graphs that were made before are not looked for in the process's memory, which --observe-cpu leaves no time for: \
-             their kernels show as not seen",
+            "graphs that were made before are not looked for in the process's memory, for with --observe-cpu there is a limit on \
+             the time that it takes: their kernels show as not seen",
         );
     }
     // As strace does: on standard error, so that output stays what was asked for.
@@ -271,6 +305,26 @@ pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
     }
     let ledger = args.output.conclude(pipeline)?;
     Ok(end(&args, outcome.child, ledger.exit_status()))
+}
+
+/// That options were given which have no effect, whatever else is said; with `--how auto` each may come to have one.
+#[cfg(feature = "trap")]
+fn useless(how: HowArg, given: &[&WayOption]) -> Option<String> {
+    let other = match how {
+        HowArg::Auto => return None,
+        HowArg::Trap => ("observe", HowArg::Observe),
+        HowArg::Observe => ("trap", HowArg::Trap),
+    };
+    let names = given.iter().filter(|option| option.of == other.1);
+    let names: Vec<&str> = names.map(|option| option.name).collect();
+    let have = if names.len() == 1 { "has" } else { "have" };
+    (!names.is_empty()).then(|| {
+        format!(
+            "{} {have} no effect here: of use with --how {}",
+            names.join(" and "),
+            other.0
+        )
+    })
 }
 
 /// Says why `--how auto` does not trap.
@@ -360,4 +414,27 @@ fn end(args: &Args, child: Option<std::process::ExitStatus>, status: u8) -> Exit
         return ExitCode::from(u8::try_from(code).unwrap_or(1));
     }
     ExitCode::from(status)
+}
+
+#[cfg(all(test, feature = "trap"))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn options_of_the_other_way_are_told() {
+        let all: Vec<&WayOption> = WAY_OPTIONS.iter().collect();
+        assert_eq!(useless(HowArg::Auto, &all), None);
+        assert_eq!(useless(HowArg::Trap, &all[2..]), None);
+        assert_eq!(useless(HowArg::Observe, &all[..2]), None);
+        let said = useless(HowArg::Trap, &all).unwrap();
+        assert!(
+            said.starts_with("--observe-cpu and --stop-at-exit have no effect"),
+            "{said}"
+        );
+        let said = useless(HowArg::Observe, &all[2..3]).unwrap();
+        assert!(
+            said.starts_with("--discover has no effect here: of use with --how trap"),
+            "{said}"
+        );
+    }
 }

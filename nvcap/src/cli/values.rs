@@ -32,6 +32,12 @@ impl Discover {
     }
 }
 
+/// `-p`.
+pub(super) fn parse_pid(text: &str) -> Result<u32, String> {
+    let pid = text.parse::<u32>().ok().filter(|pid| *pid != 0);
+    pid.ok_or_else(|| format!("'{text}' is no process id: give its number (pgrep, nvidia-smi)"))
+}
+
 pub(super) fn parse_seconds(text: &str) -> Result<std::time::Duration, String> {
     text.parse::<f64>()
         .ok()

@@ -20,22 +20,36 @@ fn plural(n: u64, one: &str, many: &str) -> String {
 /// The one line that says whether anything is missing, and what.
 #[must_use]
 pub fn verdict(ledger: &Ledger) -> String {
-    let t = ledger.totals();
-    let seen = format!(
-        "{} on {}, {}, {} B",
-        plural(t.submissions, "submission", "submissions"),
-        plural(t.channels, "channel", "channels"),
-        plural(t.entries, "entry", "entries"),
-        t.bytes
-    );
+    let seen = seen(ledger);
     let not_understood = ledger.understood().map(not_understood).unwrap_or_default();
     let but = match not_understood.as_str() {
         "" => String::new(),
         what => format!(", but NOT ALL UNDERSTOOD: {what}"),
     };
-    if ledger.is_complete() {
-        return format!("complete: {seen}, nothing missing{but}");
+    match missing(ledger) {
+        None => format!("complete: {seen}, nothing missing{but}"),
+        Some(missing) => format!("{missing}; captured {seen}{but}"),
     }
+}
+
+/// What was captured, in words.
+fn seen(ledger: &Ledger) -> String {
+    let t = ledger.totals();
+    format!(
+        "{} on {}, {}, {} B",
+        plural(t.submissions, "submission", "submissions"),
+        plural(t.channels, "channel", "channels"),
+        plural(t.entries, "entry", "entries"),
+        t.bytes
+    )
+}
+
+/// What is missing, in one line, for a command that captures no submissions; none where nothing is.
+pub(crate) fn missing(ledger: &Ledger) -> Option<String> {
+    if ledger.is_complete() {
+        return None;
+    }
+    let t = ledger.totals();
     let mut missing = Vec::new();
     let channels = |has: fn(&ChannelLedger) -> bool| {
         let mut names: Vec<String> = ledger
@@ -45,7 +59,12 @@ pub fn verdict(ledger: &Ledger) -> String {
             .collect();
         let more = names.len().saturating_sub(4);
         names.truncate(4);
-        let mut text = names.join(", ");
+        let noun = if names.len() + more == 1 {
+            "channel"
+        } else {
+            "channels"
+        };
+        let mut text = format!("{noun} {}", names.join(", "));
         if more > 0 {
             let _ = write!(text, " and {more} more");
         }
@@ -53,28 +72,28 @@ pub fn verdict(ledger: &Ledger) -> String {
     };
     if t.gaps > 0 {
         missing.push(format!(
-            "{} missing (channel {})",
+            "{} missing ({})",
             plural(t.gaps, "entry", "entries"),
             channels(|c| c.gaps > 0)
         ));
     }
     if t.unreadable > 0 {
         missing.push(format!(
-            "{} B could not be read (channel {})",
+            "{} B could not be read ({})",
             t.unreadable,
             channels(|c| c.unreadable > 0)
         ));
     }
     if t.repeated > 0 {
         missing.push(format!(
-            "{} captured twice (channel {})",
+            "{} captured twice ({})",
             plural(t.repeated, "entry", "entries"),
             channels(|c| c.repeated > 0)
         ));
     }
     if t.contradictions > 0 {
         missing.push(format!(
-            "{} whose GP_PUT contradicts the one before (channel {})",
+            "{} whose GP_PUT contradicts the one before ({})",
             plural(t.contradictions, "submission", "submissions"),
             channels(|c| c.contradictions > 0)
         ));
@@ -111,7 +130,7 @@ pub fn verdict(ledger: &Ledger) -> String {
             plural(ledger.unshown(), "object", "objects")
         ));
     }
-    format!("INCOMPLETE: {}; captured {seen}{but}", missing.join("; "))
+    Some(format!("INCOMPLETE: {}", missing.join("; ")))
 }
 
 /// What could not be understood, in words; empty where all was.
@@ -157,6 +176,12 @@ fn understood(f: &mut Formatter<'_>, u: &Understanding) {
             plural(driver, "kernel", "kernels")
         ));
     }
+    if u.unresolved > 0 {
+        f.text(format_args!(
+            " and {} of which no QMD was seen",
+            plural(u.unresolved, "launch", "launches")
+        ));
+    }
     if u.graphs > 0 {
         f.text(format_args!(
             "; {} of all in {}",
@@ -173,8 +198,14 @@ fn understood(f: &mut Formatter<'_>, u: &Understanding) {
     f.end();
 }
 
+/// Of a shorter time no rate is said, ns: it would be made of the times' own grain.
+const SHORTEST_OF_A_RATE: u64 = 1_000_000;
+
 /// How long it took and how fast it was, in one line.
 fn rate(f: &mut Formatter<'_>, t: &Totals, duration_ns: u64) {
+    if duration_ns < SHORTEST_OF_A_RATE {
+        return;
+    }
     let seconds = duration_ns as f64 / 1e9;
     f.line("", 0, Some(Role::Dim));
     f.text(format_args!(
@@ -362,13 +393,19 @@ fn observed(f: &mut Formatter<'_>, t: &Totals, o: &Observed) {
     let share = |ns: u64| 100.0 * ns as f64 / o.wall_ns.max(1) as f64;
     f.line("", 0, Some(Role::Dim));
     f.text(format_args!(
-        "observed {} on {} without a trap in {}: at most {:.1} ms and {:.1} % of a ring passed between two",
+        "observed {} on {} without a trap in {}",
         plural(t.submissions, "submission", "submissions"),
         plural(t.channels, "channel", "channels"),
-        plural(o.looks, "look", "looks"),
-        ms(o.longest_ns),
-        100.0 * o.largest_part
+        plural(o.looks, "look", "looks")
     ));
+    // Both are of looks between which something came.
+    if o.longest_ns > 0 {
+        f.text(format_args!(
+            ": at most {:.1} ms and {:.1} % of a ring passed between two",
+            ms(o.longest_ns),
+            100.0 * o.largest_part
+        ));
+    }
     f.end();
     f.line("", 0, Some(Role::Dim));
     f.text(format_args!(

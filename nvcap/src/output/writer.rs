@@ -73,6 +73,8 @@ pub struct Output {
     line_buffered: bool,
     unshown: u64,
     told: bool,
+    /// Why the last objects could not be written.
+    refused: Option<io::Error>,
 }
 
 impl Output {
@@ -136,6 +138,7 @@ impl Output {
             line_buffered: false,
             unshown: 0,
             told: false,
+            refused: None,
         }
     }
 
@@ -163,6 +166,18 @@ impl Output {
             return self.flush();
         }
         Ok(())
+    }
+
+    /// The object that was appended is an answer of its own, and no part of a trace that goes on: it is written now.
+    ///
+    /// # Errors
+    /// When it could not be written, for lack of room too.
+    pub(crate) fn answer(&mut self) -> io::Result<()> {
+        // The error says it.
+        self.told = true;
+        self.end_object()?;
+        self.flush()?;
+        self.refused.take().map_or(Ok(()), Err)
     }
 
     /// Objects given up because they could not be written.
@@ -264,6 +279,7 @@ impl Output {
             _ => self.torn |= written > whole_bytes,
         }
         if error.kind() == io::ErrorKind::TimedOut {
+            self.refused = Some(self.describe(error));
             if !self.told {
                 self.told = true;
                 tell(format_args!(
@@ -276,13 +292,15 @@ impl Output {
         if !is_full(&error) {
             return Err(self.describe(error));
         }
+        let remedy = remedy(&error);
+        let error = self.describe(error);
         if !self.told {
             self.told = true;
             tell(format_args!(
-                "{}; what cannot be written is counted and makes the trace INCOMPLETE; free some room",
-                self.describe(error)
+                "{error}; what cannot be written is counted and makes the trace INCOMPLETE; {remedy}"
             ));
         }
+        self.refused = Some(io::Error::new(error.kind(), format!("{error}; {remedy}")));
         Ok(())
     }
 
@@ -344,6 +362,15 @@ fn is_full(e: &io::Error) -> bool {
             | io::ErrorKind::FileTooLarge
             | io::ErrorKind::WriteZero
     )
+}
+
+/// What to do about it.
+fn remedy(e: &io::Error) -> &'static str {
+    match e.kind() {
+        io::ErrorKind::FileTooLarge => "raise the limit on the size of files (ulimit -f)",
+        io::ErrorKind::QuotaExceeded => "free some room: the user's quota is used up",
+        _ => "free some room",
+    }
 }
 
 #[cfg(test)]
@@ -415,6 +442,23 @@ mod tests {
             ends.taken.lock().unwrap().as_slice(),
             b"12345\n6789\nafter\n"
         );
+    }
+
+    #[test]
+    fn an_answer_that_does_not_fit_is_an_error_with_its_remedy() {
+        for (kind, says) in [
+            (io::ErrorKind::StorageFull, "free some room"),
+            (io::ErrorKind::FileTooLarge, "ulimit -f"),
+        ] {
+            let (mut o, _) = small(3, kind);
+            o.object().extend_from_slice(b"12345\n");
+            let said = o.answer().unwrap_err().to_string();
+            assert!(said.contains(says) && !said.contains("trace"), "{said}");
+        }
+        let (mut o, ends) = small(100, io::ErrorKind::StorageFull);
+        o.object().extend_from_slice(b"12345\n");
+        o.answer().unwrap();
+        assert_eq!(ends.taken.lock().unwrap().as_slice(), b"12345\n");
     }
 
     #[test]

@@ -98,3 +98,26 @@ impl Memory {
         self.peek_lax(at, len)
     }
 }
+/// What to do where a process's memory may not be read.
+pub(crate) fn remedy() -> &'static str {
+    remedy_for(super::is_root())
+}
+
+fn remedy_for(root: bool) -> &'static str {
+    if root {
+        "root may not either here: a container without cap_sys_ptrace, or a security module, forbids it; run nvcap outside of that"
+    } else {
+        "run nvcap as root (sudo nvcap ...) or as the process's owner with cap_sys_ptrace"
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn root_is_not_told_to_become_root() {
+        assert!(!remedy_for(true).contains("as root"));
+        assert!(remedy_for(false).contains("as root"));
+    }
+}

@@ -24,6 +24,12 @@ pub(crate) mod tasks;
 pub(crate) use lossy::text;
 use stat::Stat;
 
+/// Whether this program runs as root.
+pub(crate) fn is_root() -> bool {
+    // SAFETY: reads an id.
+    unsafe { libc::geteuid() == 0 }
+}
+
 /// The name of a process or, by its id under `task`, of a thread; none where it is gone.
 pub(crate) fn name(pid: u32, tid: Option<u32>) -> Option<String> {
     let text = text(match tid {

@@ -83,13 +83,36 @@ impl ChannelsFile {
         let text = super::file::text(path).map_err(|e| {
             Error::new(what(), e, "give a readable file, see docs/channels-file.md")
         })?;
-        Self::parse(&text).map_err(|(line, why)| {
+        let given = Self::parse(&text).map_err(|(line, why)| {
             Error::new(
                 format!("{}, line {line}", what()),
                 why,
                 "see docs/channels-file.md for the form of a line",
             )
-        })
+        })?;
+        if given.is_empty() {
+            return Err(Error::new(
+                what(),
+                "it names no channel and no doorbell",
+                "give it lines (docs/channels-file.md has their form), or leave --channels out: channels are found by themselves",
+            ));
+        }
+        Ok(given)
+    }
+
+    /// Whether what was given can be observed, without a trap: a doorbell is not seen then, and says of no channel where it is.
+    ///
+    /// # Errors
+    /// Where doorbells alone were given.
+    pub fn check_observed(&self) -> Result<()> {
+        if self.doorbells.is_empty() || !self.channels.is_empty() {
+            return Ok(());
+        }
+        Err(Error::new(
+            "observing without a trap",
+            "doorbells were named and no channel: observing looks at rings, and a doorbell does not tell where one is",
+            "name the channels too (docs/channels-file.md), or leave the doorbells out: channels are found by themselves",
+        ))
     }
 
     /// Parses the text of a channels file; the error names the line.
@@ -200,6 +223,18 @@ mod tests {
         );
         assert_eq!(g.channels[0].token, Some(10));
         assert_eq!(g.channels[0].userd, 0x2_0060_2000);
+    }
+
+    #[test]
+    fn doorbells_alone_cannot_be_observed() {
+        let of = |text: &str| ChannelsFile::parse(text).unwrap().check_observed();
+        let channel = "channel ring=0x1000 entries=4 userd=0x2000\n";
+        let doorbell = "doorbell addr=0x7000090\n";
+        assert!(of("").is_ok(), "then channels are found");
+        assert!(of(channel).is_ok());
+        assert!(of(&[doorbell, channel].concat()).is_ok());
+        let refused = of(doorbell).unwrap_err().to_string();
+        assert!(refused.contains("name the channels too"), "{refused}");
     }
 
     #[test]

@@ -71,6 +71,7 @@ pub(crate) fn choose(options: &LiveOptions, target: &Target) -> Result<(How, Opt
     };
     if options.how == How::Observe || refused.is_some() {
         observe::check(target)?;
+        options.observe.named.check_observed()?;
         return Ok((How::Observe, refused));
     }
     precheck::check(target, !options.trap.named.is_empty())?;
@@ -96,6 +97,7 @@ pub(crate) fn make(
         Ok(trap) => Ok(LiveSource::Trap(Box::new(trap))),
         Err(e) if chosen == How::Auto => {
             instead(&e.to_string());
+            options.observe.named.check_observed()?;
             Ok(observe(options.observe))
         }
         Err(e) => Err(e),

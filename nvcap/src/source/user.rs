@@ -49,16 +49,29 @@ impl User {
         Ok(Self::of(account, None))
     }
 
-    /// The user who called sudo, by the variables that sudo sets; none where another did that, or root.
+    /// The user who called sudo, by the variables that sudo sets; none where it is not set, or empty, or root's.
     ///
     /// # Errors
-    /// When it has neither an account nor a group.
+    /// When it is no user's, or has neither an account nor a group.
     pub(crate) fn of_sudo(variable: impl Fn(&str) -> Option<OsString>) -> Result<Option<Self>> {
-        let id = |name: &str| variable(name)?.to_str()?.parse::<u32>().ok();
-        let Some(uid) = id("SUDO_UID").filter(|uid| *uid != 0) else {
+        let id = |name: &str| {
+            let text = variable(name).filter(|text| !text.is_empty());
+            let number = |text: OsString| {
+                let number = text.to_str().and_then(|text| text.parse::<u32>().ok());
+                number.ok_or_else(|| {
+                    Error::new(
+                        "running the command as the user who called sudo",
+                        format!("{name} is '{}', which is no number", text.display()),
+                        "name the user with --user (--user root for root)",
+                    )
+                })
+            };
+            text.map(number).transpose()
+        };
+        let Some(uid) = id("SUDO_UID")?.filter(|uid| *uid != 0) else {
             return Ok(None);
         };
-        let gid = id("SUDO_GID");
+        let gid = id("SUDO_GID")?;
         if let Some(account) = account(&uid.to_string()) {
             return Ok(Some(Self::of(account, gid)));
         }
@@ -232,10 +245,17 @@ mod tests {
             &[][..],
             &[("SUDO_UID", "0"), ("SUDO_GID", "0")],
             &[("SUDO_UID", "")],
-            &[("SUDO_UID", "-5")],
-            &[("SUDO_UID", "alice")],
         ] {
             assert_eq!(of(nobody).unwrap(), None, "{nobody:?}");
+        }
+        // Not root, without a word.
+        for wrong in [
+            &[("SUDO_UID", "-5")][..],
+            &[("SUDO_UID", "alice")],
+            &[("SUDO_UID", "4000000001"), ("SUDO_GID", "x")],
+        ] {
+            let refused = of(wrong).unwrap_err().to_string();
+            assert!(refused.contains("which is no number"), "{refused}");
         }
         // A user whom no directory knows, such as the host's in a container.
         let unknown = of(&[("SUDO_UID", "4000000001"), ("SUDO_GID", "4000000002")]);

@@ -98,7 +98,10 @@ pub fn read_file(path: &Path, options: LogOptions) -> Result<Log, Error> {
         kind,
     };
     // Of a text a log may be the end; nothing may come of anything else.
-    if !matches!(kind, Kind::IoctlLog | Kind::Text | Kind::Other(None)) {
+    if !matches!(
+        kind,
+        Kind::IoctlLog | Kind::Text | Kind::Other(None) | Kind::Unreadable
+    ) {
         return Err(none());
     }
     let log = read(reader, options).map_err(failed)?;
@@ -163,6 +166,10 @@ fn read_at_most(reader: impl Read, options: LogOptions, most: (u64, usize)) -> i
                     "its compressed text is damaged or cut behind line {count}, and the rest is missing ({e})"
                 ));
                 break;
+            }
+            Err(e) if is_damage(&e) => {
+                let why = format!("it was cut or damaged before the end of its first line ({e})");
+                return Err(io::Error::new(e.kind(), why));
             }
             Err(e) => return Err(e),
         }

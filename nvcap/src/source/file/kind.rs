@@ -15,6 +15,8 @@ pub enum Kind {
     IoctlLog,
     /// There is nothing in it.
     Empty,
+    /// Nothing of it can be read: it is compressed, and was cut or damaged before the first byte that comes out.
+    Unreadable,
     /// A program.
     Program,
     /// Text, of which more is not known.
@@ -69,7 +71,7 @@ pub fn of(mut reader: Box<dyn Read>) -> (Kind, Box<dyn Read>) {
     let failed = reader.by_ref().take(MOST).read_to_end(&mut head).err();
     let kind = match (&failed, head.is_empty()) {
         // What cannot be read is not empty; who reads it is told why.
-        (Some(_), true) => Kind::Other(None),
+        (Some(_), true) => Kind::Unreadable,
         _ => by_head(&head),
     };
     let rest = Failed(failed).chain(reader);
@@ -139,6 +141,7 @@ impl Kind {
                 "a log of ioctls: nvcap ioctls FILE, nvcap channels FILE, nvcap maps FILE"
             }
             Self::Empty => "empty",
+            Self::Unreadable => "cut or damaged: nothing of it can be read",
             Self::Program => "a program: to run and trace it, give it behind --",
             Self::Text => "a text",
             Self::Other(Some(what)) => what,
@@ -184,6 +187,12 @@ mod tests {
         let mut read = Vec::new();
         reader.read_to_end(&mut read).unwrap();
         assert_eq!(read, all);
+        let (kind, mut reader) = of(Box::new(Failed(Some(io::Error::other("cut")))));
+        let error = reader.read(&mut [0]).unwrap_err();
+        assert_eq!(
+            (kind, error.to_string().as_str()),
+            (Kind::Unreadable, "cut")
+        );
         // An error comes where it was met: behind what was read before it.
         let broken = Cursor::new(b"ORC1 and more").chain(Failed(Some(io::Error::other("cut"))));
         let (kind, mut reader) = of(Box::new(broken));

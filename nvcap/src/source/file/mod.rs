@@ -7,6 +7,8 @@ pub mod packed;
 
 use std::{io, io::Read, path::Path};
 
+use kind::Kind;
+
 /// Bytes of the longest text that is read whole.
 const MOST_TEXT: u64 = 16 << 20;
 
@@ -15,16 +17,22 @@ const MOST_TEXT: u64 = 16 << 20;
 /// # Errors
 /// When it cannot be read, is no text, or is longer than 16 MiB (`/dev/zero` has no end).
 pub fn text(path: &Path) -> io::Result<String> {
-    let mut text = String::new();
+    let mut text = Vec::new();
     let file = packed::open(path)?;
-    file.take(MOST_TEXT + 1).read_to_string(&mut text)?;
+    file.take(MOST_TEXT + 1).read_to_end(&mut text)?;
     if text.len() as u64 > MOST_TEXT {
         return Err(io::Error::new(
             io::ErrorKind::FileTooLarge,
             format!("it is longer than {} MiB", MOST_TEXT >> 20),
         ));
     }
-    Ok(text)
+    String::from_utf8(text).map_err(|e| {
+        let what = match kind::by_head(e.as_bytes()) {
+            Kind::Other(None) | Kind::Text => "it is no text".to_owned(),
+            kind => format!("it is no text, it is {}", kind.seems()),
+        };
+        io::Error::new(io::ErrorKind::InvalidData, what)
+    })
 }
 
 #[cfg(test)]

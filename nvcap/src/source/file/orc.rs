@@ -38,6 +38,9 @@ const MAX_ENTRIES: u32 = 1 << 20;
 const MOST_RECORD: usize = MOST_BYTES;
 /// Bytes of a record that could not be read for which zeros stand; what is beyond is only counted.
 const MOST_ZEROS: usize = 64 << 20;
+/// Bytes that are passed over in search of a record: more than that is no damage, and a file without end (`/dev/zero`) has no
+/// record ever.
+const MOST_PASSED: u64 = 1 << 30;
 /// Bytes asked of the reader at a time.
 const CHUNK: usize = 1 << 20;
 
@@ -79,6 +82,18 @@ pub enum Error {
         offset: u64,
         /// How many bytes were passed over.
         skipped: u64,
+        /// What did not fit.
+        why: Damage,
+    },
+    /// So much lies there that is no record that no further one is looked for.
+    #[error(
+        "no record at byte {offset} ({why}), nor in the {passed} B from there on: it is no capture, and the rest is not read"
+    )]
+    GivenUp {
+        /// Where.
+        offset: u64,
+        /// How many bytes were searched.
+        passed: u64,
         /// What did not fit.
         why: Damage,
     },
@@ -130,6 +145,7 @@ pub struct Orc<R> {
     offset: u64,
     ended: bool,
     done: bool,
+    most_passed: u64,
     pid: u32,
     known: Channels,
     rings: Vec<Ring>,
@@ -208,6 +224,7 @@ impl<R: Read> Orc<R> {
             offset: 0,
             ended: false,
             done: false,
+            most_passed: MOST_PASSED,
             pid: 0,
             known: Channels::default(),
             rings: Vec::new(),
@@ -452,6 +469,14 @@ impl<R: Read> Orc<R> {
             let passed = rest.len().saturating_sub(3);
             self.at += passed;
             skipped += passed as u64;
+            if skipped >= self.most_passed {
+                self.done = true;
+                return Error::GivenUp {
+                    offset,
+                    passed: skipped,
+                    why,
+                };
+            }
             match self.fill(CHUNK) {
                 Ok(true) => {}
                 // The last bytes: too few for a magic, or looked through once more.
@@ -529,4 +554,29 @@ fn u32_at(b: &[u8], at: usize) -> u32 {
 
 fn u64_at(b: &[u8], at: usize) -> u64 {
     words::u64_at(b, at).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Neither where it begins with none, nor behind a record.
+    #[test]
+    fn a_file_without_end_that_has_no_record_is_given_up() {
+        let mut record = MAGIC.to_vec();
+        record.resize(HEAD, 0);
+        for (head, records) in [(Vec::new(), 0), (record, 2)] {
+            let offset_of_zeros = head.len() as u64;
+            let mut orc = Orc::new(io::Cursor::new(head).chain(io::repeat(0)));
+            orc.most_passed = 3 << 20;
+            let mut all: Vec<_> = orc.collect();
+            let Some(Err(Error::GivenUp { offset, passed, .. })) = all.pop() else {
+                panic!("{all:?}");
+            };
+            assert_eq!(offset, offset_of_zeros);
+            assert!(passed >= 3 << 20);
+            assert_eq!(all.iter().filter(|r| r.is_ok()).count(), records);
+            assert_eq!(all.len(), records);
+        }
+    }
 }

@@ -35,10 +35,10 @@ pub fn unpacked(mut reader: Box<dyn Read>) -> io::Result<Box<dyn Read>> {
     let (gzip, xz) = (head.starts_with(GZIP), head.starts_with(XZ));
     let whole = Cursor::new(head).chain(reader);
     if gzip {
-        return Ok(Box::new(flate2::read::MultiGzDecoder::new(whole)));
+        return Ok(Box::new(gzip::Members::new(BufReader::new(whole))));
     }
     if xz {
-        return of_xz(Box::new(BufReader::new(whole)));
+        return of_xz(Box::new(whole));
     }
     if is_zstd {
         return of_zstd(Box::new(BufReader::new(whole)));
@@ -53,10 +53,7 @@ fn is_skippable(magic: &[u8]) -> bool {
 
 #[cfg(feature = "xz")]
 fn of_xz(reader: Box<dyn Read>) -> io::Result<Box<dyn Read>> {
-    /// What unpacking may take, KiB: the largest preset of xz takes 64 MiB.
-    const MOST_MEMORY: u32 = 256 << 10;
-    let reader = lzma_rust2::XzReader::new_mem_limit(reader, true, MOST_MEMORY);
-    Ok(Box::new(reader))
+    Ok(Box::new(xz::Streams::new(BufReader::new(reader))))
 }
 
 #[cfg(feature = "zstd")]
@@ -82,6 +79,103 @@ fn unknown(by: &str, remedy: &str) -> io::Error {
     io::Error::new(io::ErrorKind::Unsupported, why)
 }
 
+/// That something else follows what was compressed.
+fn garbage_behind(by: &str) -> io::Error {
+    let why = format!("what comes behind the compressed data is not compressed by {by}");
+    io::Error::new(io::ErrorKind::InvalidData, why)
+}
+
+mod gzip {
+    use std::io::{self, BufRead, Read};
+
+    use flate2::bufread::GzDecoder;
+
+    use super::{GZIP, garbage_behind};
+
+    /// All members of a file, one behind the other.
+    pub(super) struct Members<R> {
+        /// Of the member that is being read; none at the file's end.
+        decoder: Option<GzDecoder<R>>,
+    }
+
+    impl<R: BufRead> Members<R> {
+        pub(super) fn new(source: R) -> Self {
+            let decoder = Some(GzDecoder::new(source));
+            Self { decoder }
+        }
+    }
+
+    impl<R: BufRead> Read for Members<R> {
+        fn read(&mut self, to: &mut [u8]) -> io::Result<usize> {
+            while let Some(decoder) = &mut self.decoder {
+                let n = decoder.read(to)?;
+                if n > 0 || to.is_empty() {
+                    return Ok(n);
+                }
+                // It has given all it has.
+                match decoder.get_mut().fill_buf()?.first() {
+                    None => self.decoder = None,
+                    Some(first) if *first != GZIP[0] => return Err(garbage_behind("gzip")),
+                    Some(_) => {
+                        let source = self.decoder.take().map(GzDecoder::into_inner);
+                        self.decoder = source.map(GzDecoder::new);
+                    }
+                }
+            }
+            Ok(0)
+        }
+    }
+}
+
+#[cfg(feature = "xz")]
+mod xz {
+    use std::io::{self, BufRead, Read};
+
+    use lzma_rust2::{Action, Status, XzStream};
+
+    /// What unpacking may take, KiB: the largest preset of xz takes 64 MiB.
+    const MOST_MEMORY: u32 = 256 << 10;
+
+    /// All streams of a file, one behind the other. Unpacked as far as there are bytes for it: of a file that was cut nearly
+    /// all that `xz -dc` gives.
+    pub(super) struct Streams<R> {
+        source: R,
+        decoder: XzStream,
+        ended: bool,
+    }
+
+    impl<R: BufRead> Streams<R> {
+        pub(super) fn new(source: R) -> Self {
+            Self {
+                source,
+                decoder: XzStream::new_mem_limit(true, MOST_MEMORY),
+                ended: false,
+            }
+        }
+    }
+
+    impl<R: BufRead> Read for Streams<R> {
+        fn read(&mut self, to: &mut [u8]) -> io::Result<usize> {
+            while !to.is_empty() && !self.ended {
+                let input = self.source.fill_buf()?;
+                let is_last = input.is_empty();
+                let action = if is_last { Action::Finish } else { Action::Run };
+                let done = self.decoder.process(input, to, action)?;
+                let (used, given) = (done.bytes_consumed, done.bytes_produced);
+                self.source.consume(used);
+                self.ended = done.status == Status::StreamEnd;
+                if given > 0 {
+                    return Ok(given);
+                }
+                if is_last && !self.ended {
+                    return Err(io::ErrorKind::UnexpectedEof.into());
+                }
+            }
+            Ok(0)
+        }
+    }
+}
+
 #[cfg(feature = "zstd")]
 mod zstd {
     use std::error::Error as _;
@@ -89,7 +183,7 @@ mod zstd {
 
     use ruzstd::decoding::{BlockDecodingStrategy, FrameDecoder, errors::FrameDecoderError};
 
-    use super::{ZSTD, is_skippable};
+    use super::{ZSTD, garbage_behind, is_skippable};
 
     /// All frames of a file, one behind the other, each held against its size and checksum. The decoder takes windows of
     /// 100 MiB at most.
@@ -124,7 +218,7 @@ mod zstd {
                 }
                 magic if is_skippable(magic) => self.skip()?,
                 magic if magic.len() < 4 => return Err(io::ErrorKind::UnexpectedEof.into()),
-                _ => return Err(invalid("what is behind a frame is none")),
+                _ => return Err(garbage_behind("zstd")),
             }
             Ok(true)
         }
@@ -182,17 +276,26 @@ mod zstd {
         io::Error::new(io::ErrorKind::InvalidData, why)
     }
 
-    /// The system's error where it is one; else what is wrong with the data.
+    /// The system's error where it is one, or that the file ends; else that the data is damaged: what the decoder says of it
+    /// is its own values as a programmer sees them.
     fn damage(error: FrameDecoderError) -> io::Error {
+        if let FrameDecoderError::WindowSizeTooBig { requested, max } = error {
+            let why = format!("it wants a window of {requested} B, and {max} B are given at most");
+            return io::Error::new(io::ErrorKind::InvalidData, why);
+        }
         let mut cause = error.source();
         while let Some(e) = cause {
-            let system = e.downcast_ref::<io::Error>();
-            if let Some(code) = system.and_then(io::Error::raw_os_error) {
-                return io::Error::from_raw_os_error(code);
+            if let Some(system) = e.downcast_ref::<io::Error>() {
+                if let Some(code) = system.raw_os_error() {
+                    return io::Error::from_raw_os_error(code);
+                }
+                if system.kind() == io::ErrorKind::UnexpectedEof {
+                    return io::ErrorKind::UnexpectedEof.into();
+                }
             }
             cause = e.source();
         }
-        io::Error::new(io::ErrorKind::InvalidData, error.to_string())
+        invalid("what zstd compressed is damaged")
     }
 }
 
@@ -265,6 +368,8 @@ mod tests {
         for (name, bytes) in packed() {
             for end in MOST_MAGIC as usize..bytes.len() {
                 let error = read(&bytes[..end]).expect_err(name);
+                let said = error.to_string();
+                assert!(!said.contains(['{', '(']), "not for users: {said}");
                 assert!(
                     matches!(
                         error.kind(),
@@ -277,9 +382,28 @@ mod tests {
             }
             for behind in [&b"x"[..], b"garbage behind it"] {
                 let more = [&bytes, behind].concat();
-                assert!(read(&more).is_err(), "{name} and {behind:?}");
+                let said = read(&more).expect_err(name).to_string();
+                if name != "xz" && behind.len() >= 4 {
+                    assert!(
+                        said.ends_with(&format!("not compressed by {name}")),
+                        "{said}"
+                    );
+                }
             }
         }
+    }
+
+    /// Though the cut is within the file's only chunk.
+    #[cfg(feature = "xz")]
+    #[test]
+    fn of_xz_that_was_cut_comes_what_is_there() {
+        let whole = unhex(OF_XZ);
+        let mut out = Vec::new();
+        let cut = Box::new(Cursor::new(whole[..whole.len() / 2].to_vec()));
+        let error = unpacked(cut).unwrap().read_to_end(&mut out).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::UnexpectedEof);
+        assert!(plain().starts_with(&out), "what comes out is right");
+        assert!(out.len() > 100, "{} bytes", out.len());
     }
 
     /// Some bits mean nothing (of headers, and behind the last of a stream): then all is as it was.

@@ -246,24 +246,44 @@ impl Session {
 
     /// Says which of the channels that the user named were not followed to the end, and why.
     pub(super) fn report_named_unseen(&mut self) {
+        let mut nowhere = Vec::new();
         for channel in std::mem::take(&mut self.options.named.channels) {
-            let why = match self.named.get(&channel.ring) {
-                Some(None) => continue,
-                Some(Some(why)) => why.clone(),
-                None => format!(
-                    "no process that was observed had both its ring and its USERD ({:#x}) mapped for reading",
-                    channel.userd
-                ),
-            };
-            self.untraced(
-                0,
-                format!(
-                    "the channel with the ring at {:#x}, which was named, was not followed: {why}",
-                    channel.ring
-                ),
-            );
+            match self.named.get(&channel.ring) {
+                Some(None) => {}
+                Some(Some(why)) => {
+                    let ring = channel.ring;
+                    let why = format!(
+                        "the channel with the ring at {ring:#x}, which was named, was not followed: {why}"
+                    );
+                    self.untraced(0, why);
+                }
+                None => nowhere.push(channel),
+            }
+        }
+        if let Some(why) = named_nowhere(&nowhere) {
+            self.untraced(0, why);
         }
     }
+}
+
+/// That these channels were named and are in no process, in one line.
+fn named_nowhere(channels: &[NamedChannel]) -> Option<String> {
+    let first = channels.first()?;
+    let which = match channels.len() {
+        1 => format!(
+            "the channel with the ring at {:#x}, which was named, was not followed: no process that was observed had both its ring",
+            first.ring
+        ),
+        n => format!(
+            "{n} channels that were named, the first with the ring at {:#x}, were not followed: no process that was observed had \
+             both a ring of theirs",
+            first.ring
+        ),
+    };
+    Some(format!(
+        "{which} and its USERD ({:#x}) mapped for reading",
+        first.userd
+    ))
 }
 
 /// Why there can be no such channel in this memory.
@@ -281,4 +301,28 @@ fn check_channel(memory: &impl Peek, c: &NamedChannel) -> std::result::Result<()
         ));
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn channels_that_are_nowhere_are_told_in_one_line() {
+        assert_eq!(named_nowhere(&[]), None);
+        let channel = |ring| NamedChannel {
+            ring,
+            userd: ring + 0x2000,
+            ..NamedChannel::default()
+        };
+        let one = named_nowhere(&[channel(0x1000)]).unwrap();
+        assert!(
+            one.starts_with("the channel with the ring at 0x1000"),
+            "{one}"
+        );
+        assert!(one.contains("its USERD (0x3000)"), "{one}");
+        let three = named_nowhere(&[channel(0x1000), channel(0x5000), channel(0x9000)]).unwrap();
+        assert!(three.starts_with("3 channels that were named"), "{three}");
+        assert!(three.contains("were not followed"), "{three}");
+    }
 }

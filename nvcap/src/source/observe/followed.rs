@@ -125,20 +125,69 @@ pub(crate) fn quiet(pause: u64) -> u64 {
 
 /// What is said of channels that were unmapped while they may have been in use.
 pub(crate) fn unmapped(dropped: &[Dropped]) -> Option<String> {
-    let first = dropped.first()?;
-    let which = match dropped.len() {
-        1 => format!("channel {} was unmapped", first.channel.0),
-        n => format!(
-            "{n} channels, the first of them {}, were unmapped",
-            first.channel.0
-        ),
-    };
     let unseen = dropped
         .iter()
         .map(|d| d.now.saturating_sub(d.looked))
         .max()?;
     let ms = unseen as f64 / 1e6;
+    let (empty, used): (Vec<&Dropped>, Vec<&Dropped>) = dropped.iter().partition(|d| d.empty);
+    let were_unmapped = |all: &[&Dropped]| match all {
+        [] => String::new(),
+        [one] => format!("channel {} was unmapped", one.channel.0),
+        [first, ..] => format!(
+            "{} channels, the first of them {}, were unmapped",
+            all.len(),
+            first.channel.0
+        ),
+    };
+    if used.is_empty() {
+        return Some(format!(
+            "{} that had not been used by the last look, {ms:.1} ms before: whether they were since is not known",
+            were_unmapped(&empty)
+        ));
+    }
+    let others = match empty.len() {
+        0 => String::new(),
+        n => format!(", and {n} that had not been used"),
+    };
     Some(format!(
-        "{which} in use: what came after the last look, {ms:.1} ms before, is not known"
+        "{} in use{others}: what came after the last look, {ms:.1} ms before, is not known",
+        were_unmapped(&used)
     ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_channel_that_was_never_used_is_not_said_to_be_in_use() {
+        let channel = |n: u32, empty| Dropped {
+            hot: false,
+            channel: ChannelId(n),
+            now: 3_000_000,
+            looked: 1_000_000,
+            empty,
+            busy: false,
+            long_ago: true,
+        };
+        let said = |all: &[Dropped]| unmapped(all).unwrap_or_default();
+        assert_eq!(said(&[]), "");
+        let used = said(&[channel(3, false)]);
+        assert!(
+            used.starts_with("channel 3 was unmapped in use: "),
+            "{used}"
+        );
+        let both = said(&[channel(0, true), channel(1, false), channel(2, false)]);
+        assert!(
+            both.starts_with("2 channels, the first of them 1, were unmapped in use, and 1 that"),
+            "{both}"
+        );
+        let empty = said(&[channel(0, true), channel(1, true)]);
+        assert!(!empty.contains("in use"), "{empty}");
+        assert!(
+            empty.contains("not been used by the last look, 2.0 ms"),
+            "{empty}"
+        );
+    }
 }

@@ -302,6 +302,8 @@ pub(crate) fn refusal(pid: u32, e: &io::Error) -> Error {
         }
         Some(libc::EACCES | libc::EPERM) => {
             match procfs::ptrace_scope().as_str() {
+                // It binds none who may look into all.
+                _ if procfs::is_root() => procfs::mem::remedy().to_owned(),
                 "1" => "run nvcap as root (sudo nvcap ...), or let it start the command: with kernel.yama.ptrace_scope = 1 \
                         even your own processes may be read by their ancestors alone"
                     .to_owned(),

@@ -6,7 +6,7 @@ use std::{fs, os::fd::AsFd as _};
 use super::{
     btf::Btf,
     discover::{self, WAYS},
-    error::Error,
+    error::{Error, without_doctor},
     load::{LoadOptions, Loaded, majors},
     perf::{self, Life},
 };
@@ -40,7 +40,7 @@ fn finding(what: &'static str, verdict: CheckOutcome, detail: impl Into<String>)
     Finding {
         what,
         verdict,
-        detail: detail.into(),
+        detail: without_doctor(&detail.into()).to_owned(),
     }
 }
 

@@ -73,15 +73,10 @@ pub(crate) fn check(target: &Target, given: bool) -> Result<()> {
             if let Err(e) = procfs::mem::Memory::open(*pid)
                 && matches!(e.kind(), io::ErrorKind::PermissionDenied)
             {
-                let right = if rights::SYS_PTRACE.is_in(capabilities()) {
-                    ""
-                } else {
-                    " with cap_sys_ptrace"
-                };
                 return Err(Error::new(
                     format!("attaching to process {pid}"),
                     "it is not yours to look into",
-                    format!("run nvcap as root (sudo nvcap ...){right} or as the process's owner"),
+                    procfs::mem::remedy(),
                 ));
             }
         }

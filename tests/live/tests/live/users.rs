@@ -59,13 +59,12 @@ fn account() -> Result<Account> {
 fn who(environment: &[&str], flags: &[&str]) -> Result<Ended> {
     let mut args: Vec<OsString> = ["--groups", "4,24", "env"].map(OsString::from).to_vec();
     args.extend(environment.iter().map(OsString::from));
-    // No channels: that the command has none is not missed then.
-    let page = softgpu::layout::doorbell_page(0, 1) + softgpu::layout::DOORBELL;
-    args.extend([
-        nvcap()?.into(),
-        "-q".into(),
-        format!("--doorbell={page:#x}").into(),
-    ]);
+    args.extend([nvcap()?.into(), "-q".into()]);
+    // No channels: that the command has none is not missed then. Observing needs none, and takes no doorbell alone.
+    if !flags.contains(&"observe") {
+        let page = softgpu::layout::doorbell_page(0, 1) + softgpu::layout::DOORBELL;
+        args.push(format!("--doorbell={page:#x}").into());
+    }
     args.extend(flags.iter().map(OsString::from));
     args.extend(["--", "/bin/sh", "-c"].map(OsString::from));
     args.push("id -u; id -g; id -G; echo $HOME; echo $USER $LOGNAME; cat /proc/self/status".into());

@@ -1,0 +1,77 @@
+//! What was meant by a command line that is not understood, where one word of it tells.
+
+use std::path::Path;
+
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+
+use crate::source::file::{kind, packed};
+
+/// What to type instead. `args` are the arguments of the program, whose command line is `cli`.
+pub(super) fn of(error: &clap::Error, args: &[String], mut cli: clap::Command) -> Option<String> {
+    if !matches!(
+        error.kind(),
+        ErrorKind::InvalidSubcommand | ErrorKind::UnknownArgument | ErrorKind::ArgumentConflict
+    ) {
+        return None;
+    }
+    cli.build();
+    let is_command = |word: &String| cli.find_subcommand(word).is_some();
+    // Behind a command stands what is that command's.
+    if args.first().is_some_and(is_command) {
+        return None;
+    }
+    if error.kind() == ErrorKind::ArgumentConflict {
+        let command = args.iter().find(|word| is_command(word))?;
+        let is_traced = args.iter().any(|word| word == "--");
+        return (!is_traced)
+            .then(|| format!("options stand behind a command: nvcap {command} ..."));
+    }
+    let word = [ContextKind::InvalidSubcommand, ContextKind::InvalidArg]
+        .into_iter()
+        .find_map(|of| match error.get(of)? {
+            ContextValue::String(word) => Some(word),
+            _ => None,
+        })?;
+    if word.starts_with('-') {
+        return None;
+    }
+    if is_command(word) {
+        return Some(format!("options stand behind a command: nvcap {word} ..."));
+    }
+    let commands = cli.get_subcommands().map(clap::Command::get_name);
+    if let Some(like) = commands.into_iter().find(|command| is_like(word, command)) {
+        return Some(format!(
+            "{word} is no command; there is one like it: nvcap {like} ..."
+        ));
+    }
+    if word.parse::<u32>().is_ok() {
+        return Some(format!("to trace a running process: nvcap -p {word}"));
+    }
+    let path = Path::new(word);
+    // Of a pipe the bytes would be gone.
+    let file = path.is_file().then(|| packed::open(path).ok()).flatten();
+    match file.map(|file| kind::of(file).0) {
+        Some(kind::Kind::Orc) => Some(format!("to read a capture: nvcap decode {word}")),
+        Some(kind::Kind::IoctlLog) => Some(format!("to read a log of ioctls: nvcap ioctls {word}")),
+        _ => {
+            let options = args.iter().take_while(|a| *a != word);
+            let options: String = options.map(|option| format!("{option} ")).collect();
+            Some(format!(
+                "to trace a command, give it after --: nvcap {options}-- {word} ..."
+            ))
+        }
+    }
+}
+
+/// One letter more, less or another.
+fn is_like(word: &str, command: &str) -> bool {
+    let (word, command) = (word.as_bytes(), command.as_bytes());
+    let same = word.iter().zip(command).take_while(|(a, b)| a == b).count();
+    let rests = (&word[same..], &command[same..]);
+    match rests {
+        ([_, word @ ..], [_, command @ ..]) if word == command => true,
+        ([_, word @ ..], command) if word == command => true,
+        (word, [_, command @ ..]) => word == command,
+        _ => false,
+    }
+}
