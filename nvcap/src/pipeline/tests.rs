@@ -83,7 +83,9 @@ fn a_trace_with_every_sink_makes_one_model() {
     ];
     let mut pipeline = Pipeline::new(PipelineOptions::default(), sinks).in_time_order();
     for name in ["a", "b"] {
-        pipeline.record(named(name)).expect("the sink takes everything");
+        pipeline
+            .record(named(name))
+            .expect("the sink takes everything");
     }
     let _ = pipeline.finish().expect("the sink takes everything");
     assert_eq!(MADE.with(std::cell::Cell::get), 1);
@@ -96,8 +98,12 @@ fn sinks_see_the_model_before_and_after_each_record() {
         PipelineOptions::default(),
         vec![Box::new(&mut one), Box::new(&mut other)],
     );
-    pipeline.record(named("a")).expect("the sink takes everything");
-    pipeline.record(named("b")).expect("the sink takes everything");
+    pipeline
+        .record(named("a"))
+        .expect("the sink takes everything");
+    pipeline
+        .record(named("b"))
+        .expect("the sink takes everything");
     let _ = pipeline.finish().expect("the sink takes everything");
     let names: Vec<_> = one.lent.iter().map(|(_, name)| name.as_deref()).collect();
     assert_eq!(names, [None, Some("a"), Some("a"), Some("b"), Some("b")]);

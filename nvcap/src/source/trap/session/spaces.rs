@@ -184,7 +184,10 @@ mod tests {
             assert!(spaces.memory(1).is_none() && spaces.is_ending(1));
         }
         spaces.open_memory(1, proc(1, 0), |_| false);
-        assert!(spaces.memory(1).is_none(), "the known mappings are not there");
+        assert!(
+            spaces.memory(1).is_none(),
+            "the known mappings are not there"
+        );
         spaces.open_memory(1, proc(1, 0), |_| true);
         assert!(spaces.memory(1).is_some() && !spaces.is_ending(1));
         spaces.end_process(pid);
