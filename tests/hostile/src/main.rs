@@ -1,4 +1,4 @@
-//! The hostile target's program: a mode in, a run out.
+//! The hostile target's program: runs the mode named on the command line.
 
 use std::io::Read;
 use std::path::PathBuf;
