@@ -98,7 +98,7 @@ pub(crate) fn each_line(
     Ok(())
 }
 
-/// Gives every line of a text to `each`, as [`each_line`] does.
+/// Gives every line of a text to `each`, as `each_line` does.
 pub fn lines(text: &[u8], each: &mut dyn FnMut(Line<'_>)) {
     for line in text.split(|b| *b == b'\n') {
         if let Some(line) = Line::parse(&String::from_utf8_lossy(line)) {
