@@ -175,7 +175,7 @@ fn lockdown() -> Finding {
         .split('[')
         .nth(1)
         .and_then(|t| t.split(']').next())
-        .unwrap_or("none or not told");
+        .unwrap_or("none or unknown");
     match mode {
         "confidentiality" => finding(
             "kernel lockdown",

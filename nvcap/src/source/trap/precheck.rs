@@ -80,7 +80,7 @@ pub(crate) fn check(target: &Target, given: bool) -> Result<()> {
                 };
                 return Err(Error::new(
                     format!("attaching to process {pid}"),
-                    "it is not yours to look into",
+                    "this user may not look into it",
                     format!("run nvcap as root (sudo nvcap ...){right} or as the process's owner"),
                 ));
             }

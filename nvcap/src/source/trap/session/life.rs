@@ -163,7 +163,7 @@ impl Session {
             pid,
             tid: pid,
         };
-        log::debug!("process {pid}: {what:?}, which no record told");
+        log::debug!("process {pid}: {what:?}, which no record reported");
         match what {
             Missed::End => {
                 self.capture.bpf.forget_proc(pid);

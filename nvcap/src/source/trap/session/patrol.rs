@@ -44,7 +44,7 @@ impl Patrol {
         let wrong = now.cached_put_wrong.saturating_sub(self.cached_put_wrong);
         if wrong > 0 {
             let why = format!(
-                "channels on which the process's own copy of GP_PUT was found ahead of GP_PUT: {wrong}; up to {} submissions of each before that may not be as they were submitted; set NVCAP_NO_CACHED_PUT=1 to do without that copy",
+                "channels on which the process's own copy of GP_PUT was found ahead of GP_PUT: {wrong}; up to {} submissions of each before that may differ from those submitted; set NVCAP_NO_CACHED_PUT=1 to do without that copy",
                 c::GET_EVERY
             );
             lost.push(Lost::Untraced { why });
