@@ -1,11 +1,11 @@
 //! nvcap's BPF programs, one file a concern:
 //!
-//! - - `doorbell`: the programs that a hit on the doorbell breakpoint runs.
-//! - - `capture`: walks a channel's ring and copies entries and pushbuffer bytes; `walk` holds its state from step to step.
-//! - - `ioctl`, `mmap`, `process`: the calls and processes that the driver model is made from.
+//! - `doorbell`: the programs that a hit on the doorbell breakpoint runs.
+//! - `capture`: walks a channel's ring and copies entries and pushbuffer bytes; `walk` holds its state from step to step.
+//! - `ioctl`, `mmap`, `process`: the calls and processes that the driver model is made from.
 //! - `fentry`: another way into `ioctl` and `mmap`.
 //! - `read`: reading the traced process's memory, video memory above all.
-//! - - `cached_put`: the process's own copy of GP_PUT, which is cheaper to read.
+//! - `cached_put`: the process's own copy of GP_PUT, which is cheaper to read.
 //! - `table`: changes maps for the user program.
 //! - `kernel`: reading kernel structures by offsets found in BTF.
 //!

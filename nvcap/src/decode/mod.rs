@@ -10,9 +10,9 @@
 //!
 //! On top of [`crate::wire`], which reads ring entries and method headers; from the bottom up, each usable by itself:
 //!
-//! - - [`classes`]: the name of every method of every engine class, and the meaning of its bits.
-//! - - [`qmd`], [`view`]: the structure that describes a grid launch, and the launch itself.
-//! - - [`shadow`]: writes to GPU memory that were seen in the stream.
+//! - [`classes`]: the name of every method of every engine class, and the meaning of its bits.
+//! - [`qmd`], [`view`]: the structure that describes a grid launch, and the launch itself.
+//! - [`shadow`]: writes to GPU memory that were seen in the stream.
 //! - [`Decoder`]: all of it together, from submissions to [`event::Event`]s.
 //! - [`encode`]: the inverse, for tests and for programs that submit without a GPU.
 //! - [`explain`]: one method write or one QMD, named in full.

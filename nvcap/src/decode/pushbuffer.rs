@@ -30,9 +30,9 @@ pub enum Decoded {
 /// `class` determines how the methods of a subchannel are read until a `SET_OBJECT` in the bytes binds another class to it:
 ///
 /// - An engine's class, such as `0xc8b5` (`HOPPER_DMA_COPY_A`): every subchannel is bound to it.
-/// - - A channel's class, such as `0xc86f` (`HOPPER_CHANNEL_GPFIFO_A`): every subchannel is bound to the class that the
+/// - A channel's class, such as `0xc86f` (`HOPPER_CHANNEL_GPFIFO_A`): every subchannel is bound to the class that the
 ///   driver usually binds to it, on a chip with such channels ([`Chip::subchannel`](super::defaults::Chip::subchannel)).
-/// - - 0: the chip is inferred from the bytes themselves, where possible.
+/// - 0: the chip is inferred from the bytes themselves, where possible.
 ///
 /// A class that the tables do not have is no error: its method writes are given with their addresses and data, without
 /// operations. Any bytes are accepted. Where they are no methods, a [`Decoded::Stop`] gives the offset and the reason.

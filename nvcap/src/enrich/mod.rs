@@ -1,7 +1,7 @@
 //! Facts from outside the stream of submissions, given as records: this room stands between a source and the pipeline.
 //!
-//! - - [`images`]: QMDs that a process wrote before nvcap attached, found in its memory.
-//! - - `enriched`: adds these records to a live source (feature `trap`).
+//! - [`images`]: QMDs that a process wrote before nvcap attached, found in its memory.
+//! - `enriched`: adds these records to a live source (feature `trap`).
 //!
 //! All reading of a process's memory other than rings and pushbuffers is done here; the decoder only gets facts.
 

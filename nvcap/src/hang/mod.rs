@@ -7,15 +7,15 @@
 //!
 //! The rules, and their grounds:
 //!
-//! - - *Done*: CUDA ends each submission with a release of its channel's own semaphore, whose payload grows by one. When
+//! - *Done*: CUDA ends each submission with a release of its channel's own semaphore, whose payload grows by one. When
 //!   the semaphore's value has reached a step's payload, the GPU's front end is past that step and all before it. Where no
 //!   such semaphore can be read, entries before GP_GET count as fetched, and nothing is concluded on done.
-//! - - *Running*: a kernel may still run then. CUDA's launches release a semaphore of their own at their end; the first
+//! - *Running*: a kernel may still run then. CUDA's launches release a semaphore of their own at their end; the first
 //!   fetched launch that has not released it is running, or hangs. Without such launches it is the first step that is
 //!   fetched and not done.
-//! - - *Waiting*: the first acquire in the steps that are not done, up to the one at GP_GET, whose condition the value in
+//! - *Waiting*: the first acquire in the steps that are not done, up to the one at GP_GET, whose condition the value in
 //!   memory does not meet. An acquire in a step behind GP_GET is not reached yet.
-//! - - *Releaser*: any release of that address in any channel of the process, by host, compute or copy class or by a
+//! - *Releaser*: any release of that address in any channel of the process, by host, compute or copy class or by a
 //!   launch's own structure, whose payload meets the condition. A release that is not done yet is waited for; one that is
 //!   done was overwritten; where there is none, the release must come from the CPU, another process or memory outside the
 //!   rings.

@@ -8,13 +8,13 @@
 //! So records wait here until one with a time [`WINDOW_NS`] later has come, and leave by time. It follows:
 //!
 //! - Two records whose times differ and that come within the window of each other leave by time.
-//! - - A record that comes later than the window leaves at once. The sinks see that its time is before that of a record
+//! - A record that comes later than the window leaves at once. The sinks see that its time is before that of a record
 //!   already shown and say so (`out_of_order`).
-//! - - Submissions of a channel leave in the order in which they came, which is the ring's, whatever their times. So do a
+//! - Submissions of a channel leave in the order in which they came, which is the ring's, whatever their times. So do a
 //!   channel's announcement and its submissions, and the start, exec and end of a process and the records before and behind
 //!   them.
-//! - - An image of memory leaves before everything that waits: it holds contents from before the trace.
-//! - - A record without a time stays behind the records that came before it.
+//! - An image of memory leaves before everything that waits: it holds contents from before the trace.
+//! - A record without a time stays behind the records that came before it.
 //!
 //! Waiting is bounded: in time by the window while records come and by [`Order::take_all`] when none do, in bytes by
 //! [`MOST_BYTES`]. Knows records alone: no source, no sink.

@@ -6,7 +6,7 @@
 //! - [`tasks`]: what the threads of a process are doing.
 //! - [`maps`]: mappings, a page of text at a time.
 //! - [`mem`]: the memory.
-//! - - [`auxv`]: what the kernel passed to the program at its start.
+//! - [`auxv`]: what the kernel passed to the program at its start.
 //!
 //! The `procfs` crate does not serve here: it refuses names that are not UTF-8, it reads all of `maps` before it gives the
 //! first line (a process may have 65,530, and a live trace looks at its rings between two pages of them), and it takes a

@@ -4,11 +4,11 @@
 //! - [`words`]: little-endian words of a slice of bytes.
 //! - [`entry`]: GPFIFO entries, their lengths and the extended base.
 //! - [`header`]: method headers.
-//! - - [`stream`]: headers with their data, across the ends of entries.
-//! - - `method`: methods with the same address in every class.
+//! - [`stream`]: headers with their data, across the ends of entries.
+//! - `method`: methods with the same address in every class.
 //! - `engine`: which engine a channel feeds, by the classes it binds and the subchannels it uses.
 //! - `release`: the semaphore release that ends a submission.
-//! - - `graph_table`: the tables of the driver's kernels that lead a CUDA graph on.
+//! - `graph_table`: the tables of the driver's kernels that lead a CUDA graph on.
 //!
 //! A channel's ring holds entries of 8 bytes; each points to a segment of words; the words are method headers, each with
 //! its data. A [`Stream`](stream::Stream) reads segments in order, for a method's data may continue in the next one:
