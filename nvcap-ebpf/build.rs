@@ -1,5 +1,5 @@
-//! Tells the programs whose registers they read: the machine they are built for, which is the build machine unless
-//! `CARGO_CFG_BPF_TARGET_ARCH` names another (the variable that aya-ebpf follows too).
+//! Sets the architecture whose registers the programs read: that of the build machine, unless `CARGO_CFG_BPF_TARGET_ARCH`
+//! names another (the variable that aya-ebpf follows too).
 
 fn main() {
     println!("cargo::rerun-if-env-changed=CARGO_CFG_BPF_TARGET_ARCH");

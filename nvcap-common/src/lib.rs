@@ -1,9 +1,9 @@
-//! What crosses between the BPF programs and the user program: records, shared state, limits; and the words of ring
-//! [`entry`]s, which both take apart.
+//! The interface between the BPF programs and the user program: records, shared state and limits; and the words of ring
+//! [`entry`]s, which both sides take apart.
 //!
-//! Everything is `repr(C)`, without padding that is not named, and valid for any bit pattern, so that the user
-//! program may read it from ring-buffer bytes. The BPF programs write it; the user program reads it. Channel and
-//! site state is written by both: who may write what is said at each field.
+//! Every type is `repr(C)`, has no unnamed padding and is valid for any bit pattern, so that the user program may read it
+//! from ring-buffer bytes. The BPF programs write records, the user program reads them. Both write channel and site state:
+//! each field says who may write it.
 #![no_std]
 
 pub mod entry;
@@ -13,12 +13,12 @@ mod shared;
 pub use record::*;
 pub use shared::*;
 
-/// Bytes of registers' names that index [`Site::regs`]: the x86 instruction encoding's own numbering
-/// (rax rcx rdx rbx rsp rbp rsi rdi r8..r15); on aarch64 x0..x15.
+/// Number of registers in [`Site::regs`]. The index is the number in the x86 instruction encoding (rax rcx rdx rbx rsp rbp
+/// rsi rdi r8..r15); on aarch64 x0..x15.
 pub const REGS: usize = 16;
 /// GPFIFO entries carried by one [`Submit`].
 pub const BATCH: usize = 16;
-/// The sizes of record payloads: a payload goes into the smallest that holds it.
+/// The sizes of record payloads: a payload is stored in the smallest that holds it.
 pub const CLASSES: [usize; 6] = [64, 256, 2048, 8192, 32768, 65536];
 /// The most pushbuffer bytes one [`Data`] carries; longer segments come in several.
 pub const CHUNK: usize = 65536;
@@ -26,27 +26,27 @@ pub const CHUNK: usize = 65536;
 pub const MAX_CHANNELS: u32 = 8192;
 /// Address spaces (processes between two execs) that can be known at once.
 pub const MAX_SPACES: u32 = 8192;
-/// The most bytes copied of an ioctl's nested parameters.
+/// The most bytes of an ioctl's nested parameters that are copied.
 pub const MAX_NESTED: usize = 16384;
 /// Code bytes sent with a [`Site`]: this many before the trap's address and as many after it.
 pub const CODE: usize = 32;
-/// "No token": the store's register is not known yet.
+/// "No token": the register that the store takes the token from is not known yet.
 pub const NO_TOKEN: u32 = u32::MAX;
 
-/// GP_GET is read at every so many looks at a channel (a power of two): see `read.rs`, `positions`.
+/// One look in so many at a channel reads GP_GET (a power of two): see `read.rs`, `positions`.
 pub const GET_EVERY: u64 = 16;
 /// "Not read": in [`Submit::get`].
 pub const NO_GET: u32 = u32::MAX;
 
-/// Words that a [`Windows`] shows of the memory around each register, and how many of them lie before it.
+/// Words of memory around each register that a [`Windows`] holds.
 pub const WINDOW: usize = 128;
-/// As [`WINDOW`]: those before the register's address.
+/// How many words of a [`WINDOW`] lie before the register's address.
 pub const WINDOW_BEFORE: usize = 16;
-/// [`Windows`] that one channel sends at most.
+/// The most [`Windows`] that are sent for one channel.
 pub const MAX_WINDOWS: u32 = 24;
-/// Reads of GP_PUT in a row that must have found what the process's own copy said before that copy is believed.
+/// How many reads of GP_PUT in a row must equal the process's own copy before the copy is trusted.
 pub const AGREED: u32 = 16;
-/// In [`SharedChannel::agreed`]: the copy was wrong once and is never believed again.
+/// In [`SharedChannel::agreed`]: the copy was wrong once and is never trusted again.
 pub const NEVER: u32 = u32::MAX;
-/// In [`SiteValue::own`]: not known where the process keeps its own copy of GP_PUT.
+/// In [`SiteValue::own`]: the place of the process's own copy of GP_PUT is not known.
 pub const NO_OWN: u32 = u32::MAX;

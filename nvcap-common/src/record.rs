@@ -32,7 +32,7 @@ pub mod kind {
     pub const EXEC: u16 = 13;
     /// [`super::Life`]: a thread ended; `child` is 1 when the process did.
     pub const EXIT: u16 = 14;
-    /// [`super::Header`] alone: a module of the kernel is being loaded.
+    /// [`super::Header`] alone: a kernel module is being loaded.
     pub const MODULE: u16 = 15;
     /// [`super::Windows`].
     pub const WINDOWS: u16 = 16;
@@ -42,7 +42,7 @@ pub mod kind {
 pub mod flag {
     /// Submit: some of these entries were in the ring at an earlier doorbell.
     pub const LATE: u16 = 1;
-    /// Submit: found by looking at every channel of the process, not by its token.
+    /// Submit: found by a scan of all channels of the process, not by its token.
     pub const SCANNED: u16 = 2;
     /// Data: these bytes could not be read.
     pub const MISSING: u16 = 4;
@@ -50,7 +50,7 @@ pub mod flag {
     pub const AFTER: u16 = 8;
     /// Ioctl records: the argument could not be read.
     pub const UNREADABLE: u16 = 16;
-    /// Scan: a channel was passed over, because somebody else was looking at it.
+    /// Scan: a channel was passed over because another processor was walking it.
     pub const CONTENDED: u16 = 32;
 }
 
@@ -122,7 +122,7 @@ pub struct Data {
     pub channel: u32,
     /// Offset of these bytes in the entry's segment.
     pub offset: u32,
-    /// Bytes this record accounts for (equal to `header.len` unless MISSING).
+    /// Bytes of the segment that this record stands for (equal to `header.len` unless MISSING).
     pub span: u32,
     /// Unused, 0.
     pub pad: u32,
@@ -148,7 +148,7 @@ pub struct Site {
     pub code: [u8; 2 * CODE],
 }
 
-/// The memory around each register at a trap, for finding where the process keeps its own copy of GP_PUT.
+/// The memory around each register at a trap, for finding the process's own copy of GP_PUT.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Windows {
@@ -176,7 +176,7 @@ pub const fn window_start(register: u64) -> u64 {
     (register & !3).wrapping_sub(4 * WINDOW_BEFORE as u64)
 }
 
-/// End of a look at every channel of a process.
+/// End of a scan of all channels of a process.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Scan {
@@ -186,7 +186,7 @@ pub struct Scan {
     pub token: u32,
     /// How many channels had new entries.
     pub advanced: u32,
-    /// The last that had.
+    /// The last channel that had new entries.
     pub channel: u32,
     /// Address space.
     pub space: u32,
@@ -196,7 +196,7 @@ pub struct Scan {
     pub ip: u64,
 }
 
-/// Ring entries that are gone.
+/// Ring entries that were lost.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Gap {
@@ -204,7 +204,7 @@ pub struct Gap {
     pub header: Header,
     /// First missing position.
     pub position: u64,
-    /// How many.
+    /// Number of missing positions.
     pub count: u64,
     /// Index of the channel.
     pub channel: u32,
@@ -230,7 +230,7 @@ pub struct IoctlEnter {
     pub fd: i32,
     /// Request.
     pub request: u32,
-    /// Bytes the argument has.
+    /// Size of the argument in bytes.
     pub full_len: u32,
 }
 
@@ -244,7 +244,7 @@ pub struct IoctlExit {
     pub result: i64,
     /// Request.
     pub request: u32,
-    /// Bytes the argument has.
+    /// Size of the argument in bytes.
     pub full_len: u32,
 }
 
@@ -256,7 +256,7 @@ pub struct Nested {
     pub header: Header,
     /// Address in the process.
     pub address: u64,
-    /// Bytes there are.
+    /// Size of the parameters in bytes.
     pub full_len: u64,
 }
 
@@ -282,7 +282,7 @@ pub struct Mmap {
     pub space: u32,
 }
 
-/// Addresses were given up.
+/// A range of addresses was unmapped.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Munmap {

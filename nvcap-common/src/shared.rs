@@ -1,10 +1,10 @@
-//! Maps: what both programs know of processes, channels, tokens and stores, and the BPF programs' settings and counters.
+//! Maps: what both sides know of processes, channels, tokens and stores; and the BPF programs' settings and counters.
 
 /// A traced process, in PROCS by thread group id.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Proc {
-    /// Its address space, an index into SPACES; 0 is "none yet".
+    /// Its address space, an index into SPACES; 0 for none yet.
     pub space: u32,
     /// Of [`proc_flag`].
     pub flags: u32,
@@ -44,13 +44,13 @@ pub struct Space {
 
 /// A channel as the BPF programs see it, in CHANNELS by index.
 ///
-/// `claim` is a lock that nobody waits for: whoever adds 1 to it and finds 0 owns the channel until it has
-/// subtracted what it served and got 0 back; whoever finds more leaves the work to the owner. Only the owner writes
-/// `done`, `seen` and `extended`; the other fields are the user program's, set before the channel is linked.
+/// `claim` is a lock that nobody waits for. A program that adds 1 to it and finds 0 owns the channel, until it has
+/// subtracted the claims that it served and got 0 back; a program that finds more leaves the work to the owner. Only the
+/// owner writes `done`, `seen` and `extended`; the user program sets the other fields before it links the channel.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SharedChannel {
-    /// Requests since it was free.
+    /// Claims since the channel was last free.
     pub claim: u64,
     /// Ring position up to which everything was reported (or reported as a gap).
     pub done: u64,
@@ -64,7 +64,7 @@ pub struct SharedChannel {
     pub ring: u64,
     /// Entries in the ring, a power of two.
     pub entries: u32,
-    /// Nonzero while it lives.
+    /// Nonzero while the channel exists.
     pub live: u32,
     /// Index + 1 of the next channel of the space, 0 at the end.
     pub next: u32,
@@ -78,11 +78,11 @@ pub struct SharedChannel {
     pub unread: u64,
     /// Reads of USERD.
     pub looks: u64,
-    /// Key in XLATE of what its GPU addresses are in the process; 0: the same.
+    /// Key in XLATE of the translation of its GPU addresses; 0 when they are the process's own addresses.
     pub xlate: u32,
-    /// Reads of GP_PUT in a row that found what the process's own copy said, or [`crate::NEVER`]. The owner's.
+    /// How many reads of GP_PUT in a row equalled the process's own copy, or [`crate::NEVER`]. Written by the owner.
     pub agreed: u32,
-    /// [`crate::Windows`] sent. The owner's.
+    /// [`crate::Windows`] sent. Written by the owner.
     pub windows: u32,
     /// Looks that found GP_PUT beyond the ring: it is none, or the ring is another. The owner's.
     pub beyond: u32,
@@ -106,8 +106,8 @@ pub struct TokenKey {
 pub struct TokenValue {
     /// Index of the channel.
     pub channel: u32,
-    /// Nonzero: concluded from ring movement, not told by the driver. When such a doorbell finds nothing new, all
-    /// channels are looked at.
+    /// Nonzero: inferred from ring movement, not reported by the driver. When a doorbell with such a token finds nothing
+    /// new, all channels are scanned.
     pub guessed: u32,
 }
 
@@ -123,17 +123,17 @@ pub struct SiteKey {
     pub pad: u32,
 }
 
-/// Value of SITES: what is known of a store to a doorbell.
+/// Value of SITES: what is known of a store instruction that rings a doorbell.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SiteValue {
-    /// The register that holds the token, or [`u32::MAX`] where that cannot be told.
+    /// The register that holds the token, or [`u32::MAX`] where it cannot be determined.
     pub register: u32,
-    /// The register near whose address the process keeps its own copy of GP_PUT, or [`crate::NO_OWN`].
+    /// The register whose address lies near the process's own copy of GP_PUT, or [`crate::NO_OWN`].
     pub own: u32,
     /// Index of the copy among the words of that register's window.
     pub word: u32,
-    /// Nonzero: [`crate::Windows`] are asked for.
+    /// Nonzero: the BPF programs are to send [`crate::Windows`].
     pub learn: u32,
 }
 
@@ -149,23 +149,23 @@ pub struct Range {
     pub cpu: u64,
 }
 
-/// Ranges a GPU address space may have in XLATE, a power of two.
+/// The most ranges of one GPU address space in XLATE, a power of two.
 pub const RANGES: usize = 256;
 
-/// Value of XLATE: what a GPU address space's addresses are in the process.
+/// Value of XLATE: where the addresses of a GPU address space lie in the process.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Ranges {
     /// Valid ranges.
     pub count: u32,
-    /// Nonzero: what no range has is not mapped in the process; else it is at the same address there.
+    /// Nonzero: an address outside all ranges is not mapped in the process; 0: it is the same address in the process.
     pub complete: u32,
-    /// By GPU address, not overlapping.
+    /// Sorted by GPU address, not overlapping.
     pub ranges: [Range; RANGES],
 }
 
-/// What the BPF program `table` is to do with one of the hash maps, and what came of it: the first of REQUEST. Written by the user
-/// program, which then runs `table`; nothing else reads it.
+/// A request to the BPF program `table` for an operation on one of the hash maps, and its result: the first element of
+/// REQUEST. The user program writes it and then runs `table`; nothing else reads it.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Request {
@@ -173,7 +173,7 @@ pub struct Request {
     pub what: u32,
     /// Key in PROCS, BIRTHS or XLATE.
     pub id: u32,
-    /// What the map operation gave: 0, or a negative error number.
+    /// Result of the map operation: 0, or a negative error number.
     pub result: i64,
     /// Key in TOKENS.
     pub token: TokenKey,
@@ -193,33 +193,33 @@ pub struct Request {
 
 /// Operations, in [`Request::what`].
 pub mod request {
-    /// PROCS: the value of `id` into `proc`.
+    /// PROCS: reads the value of `id` into `proc`.
     pub const GET_PROC: u32 = 1;
-    /// PROCS: `id` gets `proc`.
+    /// PROCS: sets the value of `id` to `proc`.
     pub const SET_PROC: u32 = 2;
-    /// PROCS: `id` goes.
+    /// PROCS: removes `id`.
     pub const FORGET_PROC: u32 = 3;
-    /// TOKENS: `token` gets `channel`.
+    /// TOKENS: sets the value of `token` to `channel`.
     pub const SET_TOKEN: u32 = 4;
-    /// TOKENS: `token` goes.
+    /// TOKENS: removes `token`.
     pub const FORGET_TOKEN: u32 = 5;
-    /// SITES: `site` gets `store`.
+    /// SITES: sets the value of `site` to `store`.
     pub const SET_SITE: u32 = 6;
-    /// SITES: `site` goes.
+    /// SITES: removes `site`.
     pub const FORGET_SITE: u32 = 7;
-    /// XLATE: `id` gets `ranges`.
+    /// XLATE: sets the value of `id` to `ranges`.
     pub const SET_RANGES: u32 = 8;
-    /// BIRTHS: the value of `id` into `birth`.
+    /// BIRTHS: reads the value of `id` into `birth`.
     pub const GET_BIRTH: u32 = 9;
 }
 
-/// Counters of the BPF programs, one set a processor, in STATS by the processor's number.
+/// Counters of the BPF programs, one set for each processor, in STATS by the processor's number.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Stats {
     /// Doorbell traps of traced processes.
     pub hits: u64,
-    /// Traps in processes that are not traced (inherited into a child that is not followed).
+    /// Traps in processes that are not traced (a breakpoint inherited by a child that is not followed).
     pub foreign: u64,
     /// Traps at a store not decoded yet.
     pub unknown_site: u64,
@@ -227,9 +227,9 @@ pub struct Stats {
     pub unknown_token: u64,
     /// Scans of all channels of a process.
     pub scans: u64,
-    /// Submissions put off because the ring buffer was full: caught up at a later doorbell.
+    /// Submissions put off because the ring buffer was full: fetched at a later doorbell.
     pub deferred: u64,
-    /// Walks that ended before the end because one trap may do only so much.
+    /// Walks that stopped early because one trap may take only so many steps.
     pub cut: u64,
     /// Driver records (ioctls, mappings, processes) dropped because the ring buffer was full.
     pub dropped: u64,
@@ -237,15 +237,15 @@ pub struct Stats {
     pub unreadable: u64,
     /// Traps that left the work to another processor that was already walking the channel.
     pub contended: u64,
-    /// Looks at a channel that took GP_PUT from the process's own copy.
+    /// Looks at a channel that took GP_PUT from the process's own copy of it.
     pub cached_put: u64,
-    /// Channels whose process's copy of GP_PUT was found to be ahead of GP_PUT.
+    /// Channels where the process's own copy was found to be ahead of GP_PUT.
     pub cached_put_wrong: u64,
-    /// Unused, 0: no two processors write to one cache line.
+    /// Unused, 0: keeps the counters of two processors out of one cache line.
     pub pad: [u64; 4],
 }
 
-/// What the user program tells the BPF programs, the first of CONFIG.
+/// Settings that the user program gives to the BPF programs, the first element of CONFIG.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Config {

@@ -1,11 +1,11 @@
-//! The process's own copy of GP_PUT, which costs nothing to read.
+//! The process's own copy of GP_PUT, which is cheap to read.
 //!
-//! GP_PUT lies in video memory, and a read over PCIe costs a microsecond. Who writes it keeps a copy in its own memory,
-//! near an address that is in a register at the doorbell's store. Where that is, the user program finds out from what
-//! [`show`] sends (`cached_put.rs` there); nothing here knows a version of libcuda. The copy is believed of a channel only
-//! after it was found equal to GP_PUT [`AGREED`] times in a row, it is compared again whenever GP_PUT is read, and it is
-//! never believed again once it was ahead of GP_PUT: then what was captured too early counts as lost. A copy that lags
-//! costs nothing but time: what is not new is read from USERD.
+//! GP_PUT lies in video memory, and a read over PCIe costs a microsecond. The submitting library keeps a copy in its own
+//! memory, near an address that a register holds at the doorbell's store. The user program finds out where, from the
+//! windows that [`show`] sends (`source/trap/cached_put.rs` there); nothing here depends on a version of libcuda. The copy
+//! is trusted for a channel only after it equalled GP_PUT [`AGREED`] times in a row, and it is compared again whenever
+//! GP_PUT is read. Once it was ahead of GP_PUT it is never trusted again: entries that were captured too early then count
+//! as lost. A copy that lags costs only time: where it shows nothing new, GP_PUT is read from USERD.
 
 use aya_ebpf::{cty::c_void, helpers::generated::bpf_probe_read_user};
 use nvcap_common::{
@@ -19,7 +19,7 @@ use crate::{
     walk::Walk,
 };
 
-/// Reads the copy, where the store is known to have one.
+/// Reads the copy, where its place is known for this store.
 #[inline(always)]
 pub fn prepare(w: &mut Walk, site: SiteValue) {
     w.learn = site.learn;
@@ -37,10 +37,10 @@ pub fn prepare(w: &mut Walk, site: SiteValue) {
     }
 }
 
-/// GP_PUT, and GP_GET every now and then, at the least cost.
+/// Reads GP_PUT, and GP_GET every now and then, in the cheapest way.
 #[inline(always)]
 pub fn positions(w: &Walk, c: &mut SharedChannel) -> Option<(u32, u32)> {
-    // The registers tell of the channel that was rung, not of those that are looked at besides.
+    // The registers belong to the channel that was rung, not to the others of a scan.
     if w.own == NO_OWN || w.scanning != 0 {
         let positions = read::positions(c);
         if let Some((_, put)) = positions
@@ -71,33 +71,33 @@ pub fn positions(w: &Walk, c: &mut SharedChannel) -> Option<(u32, u32)> {
                 c.agreed += 1;
             }
         } else if !ahead(w.own, put, c) {
-            // Another thread went on in between, or it is no copy.
+            // Another thread submitted in between, or the word is no copy.
             c.agreed = 0;
         }
     }
     positions
 }
 
-/// `own`, which was read first, is a few entries ahead of `put`.
+/// The copy in `own`, which was read first, is a few entries ahead of `put`.
 #[inline(always)]
 fn ahead(own: u32, put: u32, c: &SharedChannel) -> bool {
     let by = own.wrapping_sub(put) & (c.entries - 1);
     by != 0 && by <= FEW as u32
 }
 
-/// A read of GP_PUT (in `w.put`) shows that the copy is ahead: it is written before GP_PUT, or it is no copy.
+/// A read of GP_PUT (in `w.put`) shows that the copy is ahead: the process writes it before GP_PUT, or it is no copy.
 #[inline(always)]
 pub fn is_ahead(w: &Walk, c: &SharedChannel) -> bool {
     w.own != NO_OWN && w.scanning == 0 && c.agreed != NEVER && ahead(w.own, w.put, c)
 }
 
-/// Within 64 KiB of it.
+/// True within 64 KiB of the address.
 #[inline(always)]
 fn is_near(from: u64, to: u64) -> bool {
     from.wrapping_sub(to).wrapping_add(1 << 16) < 1 << 17
 }
 
-/// Sends what is in memory around the registers.
+/// Sends the memory around the registers.
 #[inline(always)]
 fn show(w: &Walk, c: &mut SharedChannel, put: u32) {
     if c.windows >= MAX_WINDOWS {
@@ -108,10 +108,10 @@ fn show(w: &Walk, c: &mut SharedChannel, put: u32) {
         return;
     }
     c.windows += 1;
-    // Without a branch that outlives its round: verifiers would follow all combinations.
+    // No branch may carry over into the next round: verifiers would follow all combinations.
     for r in 0..REGS {
         let from = window_start(w.regs[r]);
-        // GP_PUT itself is no copy, and what lies about it and the ring is video memory.
+        // GP_PUT itself is no copy, and the memory around it and around the ring is video memory.
         let near = is_near(from, c.get_put) | is_near(from, c.ring);
         let from = if near { 0 } else { from };
         // SAFETY: p has room for a Windows; the helper checks `from`.

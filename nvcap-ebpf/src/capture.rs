@@ -1,9 +1,9 @@
 //! Walks a channel's ring: new entries and their pushbuffer bytes go into the ring buffer.
 //!
-//! A walk is a small machine whose state lies in a per-processor map, so that it can go on over as many steps as the
-//! kernel allows in one program, and in further programs by tail call. Everything is written so that a walk which
-//! cannot go on (ring buffer full, too many entries for one trap) leaves the channel's `done` at the first entry that
-//! was not wholly reported: the next doorbell of the channel, or the user program, reports it again from there.
+//! A walk is a small state machine in a per-processor map, so that it can go on over as many steps as the kernel allows in
+//! one program, and in further programs by tail call. A walk that cannot go on (ring buffer full, too many entries for one
+//! trap) leaves the channel's `done` at the first entry that was not wholly reported: the next doorbell of the channel, or
+//! the user program, reports that entry again.
 
 use nvcap_common::{
     AGREED, BATCH, CHUNK, CLASSES, Data, Gap, Header, NEVER, NO_OWN, NO_TOKEN, RANGES, Scan,
@@ -28,7 +28,7 @@ fn channel(index: u32) -> Option<&'static mut SharedChannel> {
     CHANNELS.get_ptr_mut(index).map(|c| unsafe { &mut *c })
 }
 
-/// Starts with the channel the token names, or else with all of them.
+/// Starts with the channel that the token names, or else scans all channels.
 #[inline(always)]
 pub fn begin(w: &mut Walk) {
     w.advanced = 0;
@@ -67,7 +67,7 @@ fn scan(w: &mut Walk) {
     w.phase = phase::NEXT;
 }
 
-/// Claims a channel, or leaves it to who has it.
+/// Claims a channel, or leaves it to its present owner.
 #[inline(always)]
 fn take(w: &mut Walk, c: &mut SharedChannel) {
     if fetch_add(&raw mut c.claim, 1) == 0 {
@@ -84,8 +84,8 @@ fn take(w: &mut Walk, c: &mut SharedChannel) {
     }
 }
 
-/// One step; false when the walk is at its end. A step goes through the phases in their order, as far as one leads to
-/// the next: a doorbell with one entry takes two.
+/// One step; false when the walk is at its end. A step runs through as many phases as follow each other directly: a
+/// doorbell with one entry takes two steps.
 #[inline(always)]
 pub fn step(w: &mut Walk) -> bool {
     if w.phase == phase::NEXT {
@@ -178,7 +178,7 @@ fn look(w: &mut Walk) {
         w.deferred = 1;
         return;
     }
-    // The registers are those of one trap, for one look.
+    // The registers belong to one trap and serve one look.
     w.own = NO_OWN;
     w.learn = 0;
     let seen = c.seen;
@@ -189,7 +189,7 @@ fn look(w: &mut Walk) {
         return;
     }
     if target - c.done >= entries {
-        // Overwritten before anybody could read them: all but the last ring-full.
+        // Overwritten before anybody could read them: all but the last full ring of entries.
         let missing = target - c.done - (entries - 1);
         if !gap(w, c.done, missing) {
             w.deferred = 1;
@@ -201,7 +201,7 @@ fn look(w: &mut Walk) {
     w.last = w.channel;
     w.late_until = seen;
     if c.looks == 1 && target - c.done > 1 {
-        // Nobody looked before: what was there before the newest may have been rung for earlier.
+        // The first look: entries before the newest may have been rung for earlier.
         w.late_until = target - 1;
     }
     w.cursor = c.done;
@@ -209,8 +209,8 @@ fn look(w: &mut Walk) {
     w.phase = phase::BATCH;
 }
 
-/// Gives up the process's own copy of GP_PUT. What was captured beyond GP_PUT by it was not what was submitted: it counts
-/// as lost, and is captured again in its time.
+/// Stops trusting the process's own copy of GP_PUT. Entries beyond GP_PUT that were captured because of it may differ from
+/// those submitted: they count as lost, and are captured again when they are rung for.
 #[inline(always)]
 fn step_back(w: &Walk, c: &mut SharedChannel) -> bool {
     if c.agreed >= AGREED {
@@ -268,7 +268,7 @@ fn batch(w: &mut Walk) {
     if n > entries - at {
         n = entries - at;
     }
-    // From a multiple of 64 bytes: see `read.rs`.
+    // Starts at a multiple of 64 bytes: see `read.rs`.
     let first = if c.ring & 63 == 0 { at & 7 } else { 0 };
     if n > BATCH as u64 - first {
         n = BATCH as u64 - first;
@@ -378,7 +378,7 @@ fn entry(w: &mut Walk) {
     start_translation(w, c);
 }
 
-/// Goes on with finding out where `address` lies in the process.
+/// Continues the search for the process's address of `address`.
 #[inline(always)]
 fn start_translation(w: &mut Walk, c: &SharedChannel) {
     w.room = u64::MAX;
@@ -391,10 +391,10 @@ fn start_translation(w: &mut Walk, c: &SharedChannel) {
     };
 }
 
-/// Nothing can be read there.
+/// An address that cannot be read.
 const NOWHERE: u64 = 1 << 63;
 
-/// One step of a search among the channel's ranges: each step is verified once, however long the search.
+/// One step of a binary search among the channel's ranges: the verifier checks one step, however long the search.
 #[inline(always)]
 fn translate(w: &mut Walk) {
     let Some(c) = channel(w.channel) else {
@@ -471,7 +471,8 @@ fn chunk<const SIZE: usize>(w: &mut Walk, span: u32, to_page_end: u32) {
         return;
     }
     // The compiler knows the bound from the choice of SIZE and would drop this check; the verifier of Linux 6.1 does not
-    // carry it that far ("R2 unbounded memory access"). So it is asked of a value that the compiler cannot see through.
+    // carry it that far ("R2 unbounded memory access"). So the check is made on a value that the compiler cannot see
+    // through.
     let bounded = core::hint::black_box(span);
     if bounded as usize > SIZE {
         discard(p);
@@ -480,7 +481,7 @@ fn chunk<const SIZE: usize>(w: &mut Walk, span: u32, to_page_end: u32) {
     // SAFETY: SIZE bytes follow the fixed part, and it is no more.
     let ok = read_user(unsafe { p.add(size_of::<Data>()) }, bounded, w.address);
     if !ok && span > to_page_end {
-        // One page of it is not there; a read that fails says nothing of the others.
+        // One page of it is missing; a failed read does not say which.
         w.paged = 1;
         discard(p);
         return;
@@ -521,7 +522,7 @@ fn chunk<const SIZE: usize>(w: &mut Walk, span: u32, to_page_end: u32) {
     }
 }
 
-/// What of the walk was wholly reported counts as done: control entries, which have no bytes, with their batch.
+/// Marks everything that the walk reported whole as done; control entries, which have no bytes, with their batch.
 #[inline(always)]
 fn settle(w: &Walk, c: &mut SharedChannel) {
     if w.count == 0 {
@@ -564,7 +565,7 @@ fn release(w: &mut Walk) {
     }
 }
 
-/// Gives the channel back whatever came meanwhile: the next doorbell reports it.
+/// Gives the channel back in any case: the next doorbell reports entries that came meanwhile.
 #[inline(always)]
 fn give_up(w: &mut Walk, c: &mut SharedChannel) {
     for _ in 0..16 {
@@ -576,7 +577,7 @@ fn give_up(w: &mut Walk, c: &mut SharedChannel) {
     }
 }
 
-/// Ends a walk that has used up what one trap may do.
+/// Ends a walk that has used up the steps of one trap.
 #[inline(always)]
 pub fn abandon(w: &mut Walk) {
     count(|s| s.cut += 1);

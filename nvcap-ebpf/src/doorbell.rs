@@ -1,4 +1,4 @@
-//! What a hit on a doorbell breakpoint starts: who rang, with what token, and then the walk.
+//! The programs that a hit on a doorbell breakpoint runs: who rang, with what token, and then the walk.
 //!
 //! Two forms of the same program, chosen at load: with bpf_loop (Linux 5.17 and later), and with a bounded loop that
 //! goes on by tail call.
@@ -17,9 +17,9 @@ use crate::{
     walk::{self, Walk, phase},
 };
 
-/// Steps of one walk where bpf_loop does them.
+/// Steps of one walk with bpf_loop.
 const STEPS: u32 = 1 << 17;
-/// Steps of one program, and programs in a row, where it does not.
+/// Without it: steps of one program, and programs in a row.
 const STEPS_A_ROUND: u32 = 128;
 const ROUNDS: u32 = 32;
 
@@ -60,8 +60,8 @@ pub fn doorbell_more(ctx: PerfEventContext) -> u32 {
     0
 }
 
-/// A step as a function that the verifier checks once, by itself (a global function), instead of once for each round of
-/// the loop that calls it and each state it may be in. It returns 0 at the walk's end.
+/// A step as a global function: the verifier checks it once, by itself, instead of once for each round of the calling loop
+/// and each state of it. It returns 0 at the walk's end.
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub extern "C" fn nvcap_step() -> u32 {
@@ -152,7 +152,7 @@ fn registers(ctx: &PerfEventContext, w: &mut Walk) {
     ];
 }
 
-/// Sends what the user program needs to decode the store.
+/// Sends the registers and code bytes that the user program needs to decode the store.
 #[inline(always)]
 fn site(w: &Walk) {
     let p = reserve(size_of::<Site>()).cast::<Site>();

@@ -1,7 +1,8 @@
-//! The same records as the kprobes of `mmap` and `ioctl` give, from the driver's functions by fentry and fexit.
+//! The records that the kprobes of `mmap` and `ioctl` give, from fentry and fexit on the driver's functions.
 //!
-//! The context holds the function's arguments in order and, at its exit, the result behind them. They are read as
-//! memory and not by `ctx.arg()`: the verifier would know the pointers as such, and refuses to have one made opaque.
+//! The context holds the function's arguments in order and, at its exit, the result behind them. They are read as memory
+//! and not by `ctx.arg()`: the verifier would track them as kernel pointers, and refuse to let one be hashed into an opaque
+//! number.
 
 use aya_ebpf::{
     EbpfContext,

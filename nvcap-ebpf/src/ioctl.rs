@@ -1,7 +1,7 @@
-//! Every ioctl on the driver's device files, with what its argument points to.
+//! Every ioctl on the driver's device files, with the parameters that its argument points to.
 //!
-//! Layouts used here (NVOS21, NVOS54, NVOS64, nv_ioctl_nvos33_parameters_with_fd, nv_ioctl_xfer_t) have kept the
-//! offsets of pointer and file descriptor in all drivers from 515 to 595; what changed is beyond them.
+//! The layouts used here (NVOS21, NVOS54, NVOS64, nv_ioctl_nvos33_parameters_with_fd, nv_ioctl_xfer_t) have kept the
+//! offsets of pointer and file descriptor in all drivers from 515 to 595; changes came behind those.
 
 use aya_ebpf::{
     cty::c_void,
@@ -18,7 +18,7 @@ use crate::{
     mmap,
 };
 
-/// A call under way, by thread.
+/// A call in progress, by thread.
 #[repr(C)]
 #[derive(Clone, Copy)]
 struct Pending {
@@ -36,7 +36,7 @@ struct Pending {
 
 #[map]
 static PENDING: HashMap<u64, Pending> = HashMap::with_max_entries(8192, 0);
-/// Argument sizes of UVM requests, whose numbers do not tell them.
+/// Argument sizes of UVM requests: the request numbers do not contain them.
 #[map]
 static UVM_SIZES: Array<u32> = Array::with_max_entries(256, 0);
 
@@ -49,7 +49,7 @@ const NV_ESC_RM_CONTROL: u32 = 0x2a;
 const NV_ESC_RM_ALLOC: u32 = 0x2b;
 const NV_ESC_RM_MAP_MEMORY: u32 = 0x4e;
 const NV_ESC_IOCTL_XFER_CMD: u32 = 0xd3;
-/// Copied of parameters whose size the argument does not tell.
+/// Bytes to copy of parameters whose size the argument does not give.
 const GUESS: u64 = 512;
 
 #[inline(always)]
@@ -58,7 +58,7 @@ fn thread() -> u64 {
     u64::from(pid) << 32 | u64::from(tid)
 }
 
-/// Bytes of the argument.
+/// Size of the argument in bytes.
 #[inline(always)]
 fn size_of_argument(request: u32, uvm: bool) -> u32 {
     if uvm {
@@ -103,8 +103,8 @@ macro_rules! sized {
             count(|s| s.dropped += 1);
         } else {
             let mut record: $t = $record;
-            // Linux 6.1's verifier does not see that this is no more than $size, and the compiler, which does, would
-            // drop the comparison.
+            // Linux 6.1's verifier does not see that this is no more than $size; the compiler does, and would drop the
+            // comparison.
             let len: u32 = core::hint::black_box($len as u32);
             if len > $size as u32 {
                 discard(p);
@@ -173,7 +173,7 @@ fn enter(file: u64, fd: i32, request: u32, arg: u64) {
             }
             NV_ESC_RM_ALLOC => {
                 pending.nested = user64(arg + 16);
-                // NVOS21 since 535 and NVOS64 since 535 say the size; older ones do not, and it is often 0.
+                // NVOS21 and NVOS64 give the size since 535; older ones do not, and it is often 0.
                 let said = match full_len {
                     48.. => user32(arg + 32),
                     32 => user32(arg + 24),

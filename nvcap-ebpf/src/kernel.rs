@@ -122,7 +122,7 @@ pub fn header(kind: u16) -> Header {
     }
 }
 
-/// The open file behind a descriptor of the current process, 0 where there is none.
+/// The open file behind a descriptor of the current process; 0 when there is none.
 #[inline(always)]
 pub fn file_of(fd: i32) -> u64 {
     let o = offsets();
@@ -136,7 +136,7 @@ pub fn file_of(fd: i32) -> u64 {
     read64(read64(table, o.fdt_fd) + 8 * fd as u64, 0)
 }
 
-/// The device number of a file; 0 for what is no device file.
+/// The device number of a file; 0 when it is not a device file.
 #[inline(always)]
 pub fn device_of(file: u64) -> u32 {
     let o = offsets();
@@ -155,7 +155,7 @@ pub fn nvidia_device(file: u64) -> Option<u32> {
     (major != 0 && (major == config.nvidia_major || major == config.uvm_major)).then_some(dev)
 }
 
-/// A number for an open file that does not tell its kernel address.
+/// A number for an open file that does not reveal its kernel address.
 #[inline(always)]
 pub fn opaque(file: u64) -> u64 {
     if file == 0 {

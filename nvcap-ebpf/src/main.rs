@@ -1,15 +1,15 @@
 //! nvcap's BPF programs, one file a concern:
 //!
-//! - `doorbell`: what a hit on the doorbell breakpoint starts.
-//! - `capture`: walks a channel's ring and copies entries and pushbuffer bytes.
-//! - `ioctl`, `mmap`, `process`: what the driver model is made from.
+//! - `doorbell`: the programs that a hit on the doorbell breakpoint runs.
+//! - `capture`: walks a channel's ring and copies entries and pushbuffer bytes; `walk` holds its state from step to step.
+//! - `ioctl`, `mmap`, `process`: the calls and processes that the driver model is made from.
 //! - `fentry`: another way into `ioctl` and `mmap`.
 //! - `read`: reading the traced process's memory, video memory above all.
-//! - `own`: the process's own copy of GP_PUT, which costs less to read.
+//! - `cached_put`: the process's own copy of GP_PUT, which is cheaper to read.
 //! - `table`: changes maps for the user program.
 //! - `kernel`: reading kernel structures by offsets found in BTF.
 //!
-//! Nothing here decides what a byte means. All state that outlives a program run is in the maps of `maps`.
+//! Nothing here interprets a byte. All state that outlives a program run is in the maps of `maps`.
 #![no_std]
 #![no_main]
 #![feature(core_intrinsics)]

@@ -1,4 +1,4 @@
-//! The maps, and the few ways of touching them.
+//! The maps, and the few functions that access them.
 
 use aya_ebpf::{
     cty::c_void,
@@ -21,8 +21,8 @@ pub const BPF_F_MMAPABLE: u32 = 1 << 10;
 pub static RECORDS: RingBuf = RingBuf::with_byte_size(1 << 20, 0);
 #[map]
 pub static CONFIG: Array<Config> = Array::with_max_entries(1, 0);
-/// By processor: an array of which the user program has the memory, which a per-processor map's cannot be (`table.rs` says
-/// why it must). The loader makes it as long as there may be processors.
+/// Indexed by processor. It is an array because the user program maps its memory, which is not possible for a per-processor
+/// map (`table.rs` says why it must map it). The loader makes it as long as there may be processors.
 #[map]
 pub static STATS: Array<Stats> = Array::with_max_entries(1, BPF_F_MMAPABLE);
 #[map]
@@ -37,16 +37,16 @@ pub static TOKENS: HashMap<TokenKey, TokenValue> = HashMap::with_max_entries(4 *
 pub static SITES: HashMap<SiteKey, SiteValue> = HashMap::with_max_entries(4096, 0);
 #[map]
 pub static XLATE: HashMap<u32, Ranges> = HashMap::with_max_entries(256, 0);
-/// Slot 0: the program that goes on with a walk (kernels without bpf_loop).
+/// Slot 0: the program that continues a walk (kernels without bpf_loop).
 #[map]
 pub static MORE: ProgramArray = ProgramArray::with_max_entries(1, 0);
 /// The number of the next address space: 0 stands for none, so counting starts at 1.
 #[map]
 pub static NEXT_SPACE: Array<u64> = Array::with_max_entries(1, BPF_F_MMAPABLE);
 
-/// Do not wake the reader: it looks by itself every millisecond or so.
+/// Does not wake the reader, which looks by itself every millisecond or so.
 pub const NO_WAKEUP: u64 = 1;
-/// Wake the reader now.
+/// Wakes the reader now.
 pub const WAKEUP: u64 = 2;
 const AVAIL_DATA: u64 = 0;
 const RING_SIZE: u64 = 1;
@@ -55,7 +55,7 @@ fn records() -> *mut c_void {
     (&raw const RECORDS).cast_mut().cast()
 }
 
-/// Adds and returns what was there before. Never relaxed: LLVM 22 then drops the fetch and returns the addend.
+/// Adds and returns the previous value. Never relaxed: LLVM 22 then drops the fetch and returns the addend.
 #[inline(always)]
 pub fn fetch_add(p: *mut u64, v: u64) -> u64 {
     // SAFETY: callers pass pointers into map values.
@@ -66,7 +66,7 @@ pub fn fetch_add(p: *mut u64, v: u64) -> u64 {
     }
 }
 
-/// Room in the ring buffer: it must be submitted or discarded.
+/// Reserves room in the ring buffer, which must be submitted or discarded.
 #[inline(always)]
 pub fn reserve(size: usize) -> *mut u8 {
     // SAFETY: the helper takes any size and answers null when it does not fit.
@@ -85,7 +85,7 @@ pub fn discard(p: *mut u8) {
     unsafe { bpf_ringbuf_discard(p.cast(), NO_WAKEUP) }
 }
 
-/// Wake the reader only when a quarter of the ring buffer waits for it.
+/// Wakes the reader only when a quarter of the ring buffer waits for it.
 #[inline(always)]
 pub fn wakeup_if_filling() -> u64 {
     // SAFETY: queries of a ring buffer have no effect.
@@ -108,7 +108,7 @@ pub fn count(f: impl FnOnce(&mut Stats)) {
     // SAFETY: the helper has no preconditions.
     let processor = unsafe { bpf_get_smp_processor_id() } as u32;
     if let Some(s) = STATS.get_ptr_mut(processor) {
-        // SAFETY: this processor's value, and nothing else runs on it meanwhile that writes the same field.
+        // SAFETY: this processor's own value; nothing that runs on it meanwhile writes the same field.
         f(unsafe { &mut *s });
     }
 }

@@ -1,7 +1,7 @@
-//! Mappings of the driver's device files, and their end.
+//! Mappings of the driver's device files, and unmappings.
 //!
-//! One body, three ways in: kprobes on nvidia.ko's functions, fentry/fexit on them, raw tracepoints on all system
-//! calls (`ioctl` holds the raw tracepoints, which it shares).
+//! One body with three ways in: kprobes on nvidia.ko's functions, fentry/fexit on them, raw tracepoints on all system calls
+//! (`ioctl` has the raw tracepoints, which both share).
 
 use aya_ebpf::{
     macros::{kprobe, kretprobe, map},
@@ -19,7 +19,7 @@ use crate::{
 #[map]
 static MAPPING: HashMap<u64, [u64; 2]> = HashMap::with_max_entries(4096, 0);
 
-/// The raw tracepoint way calls this at the return of mmap.
+/// Called at the return of mmap, where raw tracepoints are in use.
 #[inline(always)]
 pub fn mapped(proc: Proc, file: u64, fd: i32, start: u64, size: u64, prot: u32) {
     let Some(dev) = kernel::nvidia_device(file) else {
@@ -82,7 +82,7 @@ pub fn mapped_by(file: u64, vma: u64) {
     mapped(proc, file, -1, start, end - start, prot);
 }
 
-/// Records that the driver lets go of a mapping of a traced process.
+/// Records that the driver released a mapping of a traced process.
 #[inline(always)]
 pub fn released(vma: u64) {
     let (pid, _) = kernel::ids();

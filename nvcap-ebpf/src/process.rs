@@ -1,7 +1,7 @@
-//! Processes and threads: who becomes traced, who executes something else, who ends.
+//! Processes and threads: forks, execs and exits of traced processes.
 //!
 //! Address spaces get their numbers here, at the moment they come to be, so that no doorbell of a child or of a newly
-//! executed program is ever taken for its parent's or predecessor's.
+//! executed program is ever taken for one of its parent or predecessor.
 
 use aya_ebpf::{
     macros::{map, raw_tracepoint},
@@ -16,7 +16,8 @@ use crate::{
     maps::{NEXT_SPACE, PROCS, WAKEUP, count, fetch_add, reserve, submit, traced},
 };
 
-/// Who made a thread and when: so that arming a running process knows which threads inherited their breakpoints.
+/// The maker and time of birth of each thread: arming a running process uses them to tell which threads inherited their
+/// breakpoints.
 #[map]
 pub static BIRTHS: LruHashMap<u32, Birth> = LruHashMap::with_max_entries(16384, 0);
 
@@ -61,7 +62,7 @@ pub fn process_fork(ctx: RawTracePointContext) -> i32 {
         );
         life(kind::THREAD, child_tid, proc.space);
     } else if proc.flags & proc_flag::FOLLOW != 0 {
-        // Shared mappings are shared with the child: its rings are its parent's until it executes something.
+        // The child shares its parent's shared mappings: until it executes another program, its rings are its parent's.
         if PROCS.insert(child_pid, proc, 0).is_err() {
             warn!(
                 &ctx,
@@ -79,7 +80,7 @@ pub fn process_exec(ctx: RawTracePointContext) -> i32 {
     let (pid, _) = kernel::ids();
     let Some(proc) = traced(pid) else { return 0 };
     if proc.flags & proc_flag::KEEP != 0 {
-        // The command that nvcap itself starts: its space was prepared before it ran.
+        // The command that nvcap itself starts: its address space was prepared before it ran.
         let _ = PROCS.insert(
             pid,
             Proc {
@@ -128,12 +129,12 @@ pub fn process_exit(ctx: RawTracePointContext) -> i32 {
     0
 }
 
-/// module_load(module): its functions can be probed from here on.
+/// module_load(module): the module's functions can be probed from here on.
 #[raw_tracepoint(tracepoint = "module_load")]
 pub fn module_load(_ctx: RawTracePointContext) -> i32 {
     let p = reserve(size_of::<Header>());
     if p.is_null() {
-        // The modules are looked at now and then.
+        // nvcap also looks at the modules now and then.
         return 0;
     }
     // SAFETY: p has room for a Header.

@@ -1,4 +1,5 @@
-//! Reads of the traced process's memory in the doorbell program, made so that video memory costs as little as it can.
+//! Reads of the traced process's memory in the doorbell program, made so that reads of video memory cost as little as
+//! possible.
 
 use aya_ebpf::{
     cty::c_void,
@@ -15,18 +16,18 @@ pub fn read_user(to: *mut u8, len: u32, from: u64) -> bool {
     unsafe { bpf_probe_read_user(to.cast(), len, from as *const c_void) == 0 }
 }
 
-/// What is never more than `MAX`, in a form that the verifier sees, too: Linux 6.1's forgets what it learnt of a value
-/// by the time it is shifted and shortened, and the compiler knows better than to compare twice unless it is blinded.
+/// A value bounded by `MAX`, in a form that the verifier sees too: Linux 6.1's verifier forgets a bound once the value is
+/// shifted and truncated, and the compiler drops a second comparison unless the value is hidden from it.
 #[inline(always)]
 pub fn bounded<const MAX: u32>(len: u32) -> u32 {
     let len = core::hint::black_box(len);
     if len > MAX { MAX } else { len }
 }
 
-/// GP_GET and GP_PUT.
+/// Reads GP_GET and GP_PUT.
 ///
-/// The kernel copies user memory with `rep movsb`, whose cost on video memory is that of whole reads over PCIe: two when
-/// the address is a multiple of 64, four when it is not, whatever the length up to 128 (docs/verification.md).
+/// The kernel copies user memory with `rep movsb`. On video memory that costs whole reads over PCIe: two when the address
+/// is a multiple of 64, four when it is not, whatever the length up to 128 (docs/verification.md).
 #[inline(always)]
 fn get_put(at: u64) -> Option<(u32, u32)> {
     let mut words = [0u64; 2];
@@ -45,10 +46,10 @@ fn get_put(at: u64) -> Option<(u32, u32)> {
     Some((pair as u32, (pair >> 32) as u32))
 }
 
-/// GP_PUT by one read over PCIe, where that can tell it.
+/// Reads GP_PUT by one read over PCIe, where that gives its value.
 ///
-/// The helper for strings loads whole words, as a plain `mov`, and gives what lies before the first zero byte. Of a
-/// GP_PUT below 65536 that is all but for its zero bytes, unless its lowest byte is one: then nothing is known.
+/// The helper for strings loads whole words, as a plain `mov`, and returns the bytes before the first zero byte. For a
+/// GP_PUT below 65536 those are all its nonzero bytes, unless its lowest byte is zero: then nothing is known.
 #[cfg(bpf_target_arch = "x86_64")]
 #[inline(always)]
 fn put_alone(at: u64, entries: u64) -> Option<u32> {
@@ -66,23 +67,23 @@ fn put_alone(at: u64, entries: u64) -> Option<u32> {
     }
 }
 
-/// Elsewhere the helper may read byte by byte.
+/// On other machines the helper may read byte by byte.
 #[cfg(not(bpf_target_arch = "x86_64"))]
 #[inline(always)]
 fn put_alone(_at: u64, _entries: u64) -> Option<u32> {
     None
 }
 
-/// More new entries than this in one look are believed of a full read only.
+/// A look that finds more new entries than this needs a full read before it is trusted.
 pub const FEW: u64 = 64;
 
-/// GP_GET and GP_PUT are to be read together at this look.
+/// True when GP_GET and GP_PUT are to be read together at this look.
 #[inline(always)]
 pub fn is_full(c: &SharedChannel) -> bool {
     CONFIG.get(0).is_none_or(|f| f.gp_get != 0) || c.looks & (GET_EVERY - 1) == 0
 }
 
-/// GP_PUT, and GP_GET every now and then.
+/// Reads GP_PUT, and GP_GET every now and then.
 #[inline(always)]
 pub fn positions(c: &SharedChannel) -> Option<(u32, u32)> {
     let entries = u64::from(c.entries);

@@ -1,10 +1,10 @@
 //! Reads and changes hash maps for the user program, which runs this program itself (BPF_PROG_TEST_RUN).
 //!
-//! The user program does not use bpf(2)'s own operations on hash maps while it traces: the kernel marks the processor as
-//! busy with BPF for their time, and leaves out whatever program on a kprobe or a breakpoint comes due there meanwhile. On
-//! a preemptible kernel the user program may lose the processor in the middle of one; then calls to the driver and
-//! doorbells of whoever gets it go unseen, for as long as that runs. A program that is run marks nothing, and a raw
-//! tracepoint's is run with preemption disabled.
+//! While it traces, the user program does not use bpf(2)'s own operations on hash maps: for their duration the kernel marks
+//! the processor as busy with BPF, and skips any program on a kprobe or a breakpoint that comes due there. On a preemptible
+//! kernel the user program may lose the processor in the middle of such an operation; driver calls and doorbells of the
+//! thread that gets the processor then go unseen for as long as it runs. Running a BPF program marks nothing, and a raw
+//! tracepoint's program runs with preemption disabled.
 
 use aya_ebpf::{
     macros::{map, raw_tracepoint},
@@ -47,7 +47,7 @@ fn carry_out(r: &mut Request) -> i64 {
         request::SET_SITE => done(SITES.insert(r.site, r.store, 0)),
         request::FORGET_SITE => done(SITES.remove(r.site)),
         request::SET_RANGES => {
-            // Too large for the stack: the map reads it where it is.
+            // Too large for the stack: the map reads it in place.
             let ranges = &r.ranges;
             done(XLATE.insert(r.id, ranges, 0))
         }

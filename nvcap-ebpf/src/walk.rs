@@ -11,7 +11,7 @@ pub mod phase {
     pub const LOOK: u32 = 1;
     /// Read a run of ring entries.
     pub const BATCH: u32 = 2;
-    /// Begin with an entry.
+    /// Start on an entry.
     pub const ENTRY: u32 = 3;
     /// Translate its address.
     pub const XLATE: u32 = 4;
@@ -36,9 +36,9 @@ pub struct Walk {
     pub phase: u32,
     /// Channel being walked.
     pub channel: u32,
-    /// Index + 1 of the channel after it, when scanning.
+    /// Index + 1 of the next channel of a scan.
     pub next: u32,
-    /// Nonzero: looks at every channel of the space.
+    /// Nonzero: scans every channel of the space.
     pub scanning: u32,
     /// Nonzero: the token's channel was guessed.
     pub guessed: u32,
@@ -48,7 +48,7 @@ pub struct Walk {
     pub rounds: u32,
     /// The ring buffer was full.
     pub deferred: u32,
-    /// A channel was somebody else's meanwhile.
+    /// Another processor owned a channel meanwhile.
     pub contended: u32,
     pub get: u32,
     pub put: u32,
@@ -56,7 +56,7 @@ pub struct Walk {
     pub index: u32,
     pub left: u32,
     pub offset: u32,
-    /// Page by page, because a larger read failed.
+    /// Nonzero: read page by page, because a larger read failed.
     pub paged: u32,
     /// Bounds of the search in XLATE.
     pub low: u32,
@@ -65,18 +65,18 @@ pub struct Walk {
     pub first: u32,
     /// The process's own copy of GP_PUT at the trap, or NO_OWN.
     pub own: u32,
-    /// Nonzero: windows are asked for.
+    /// Nonzero: windows are to be sent.
     pub learn: u32,
     /// Claims served so far.
     pub served: u64,
     pub cursor: u64,
     pub target: u64,
-    /// Entries before this were in the ring at an earlier look.
+    /// Entries before this position were in the ring at an earlier look.
     pub late_until: u64,
     pub address: u64,
     /// Bytes from `address` on that lie in one range of XLATE.
     pub room: u64,
-    /// GPU address of the byte behind them.
+    /// GPU address of the first byte behind that range.
     pub beyond: u64,
     pub batch: [u64; BATCH],
 }

@@ -1,5 +1,5 @@
-//! `nvcap dump`: one look at processes, read, decoded and judged. Each process costs milliseconds and is neither
-//! stopped nor changed.
+//! `nvcap dump`: takes, decodes and analyses one look at processes. A process costs milliseconds and is neither stopped nor
+//! changed.
 
 use crate::hang::{EntryTarget, RingPlace, RingSize, TokenFrom};
 use crate::procfs;
@@ -30,28 +30,29 @@ use crate::source::memory::{
 use crate::wire::GpuVa;
 use crate::wire::stream::{Item, Stream};
 
-/// Semaphores whose value is read at most: one look stays one look.
+/// The most semaphores whose values are read: bounds the time of a look.
 const MOST_SEMAPHORES: usize = 65_536;
 
-/// How long a process's channels are read again of which something is missing: as long as a PyTorch training on an H200
-/// takes to fill a ring (60 entries a ms), for its pushbuffer memory begins anew about as often.
+/// For how long the channels of a process are read again while something of them is missing: the time in which a PyTorch
+/// training on an H200 fills a ring (60 entries a ms), for its pushbuffer memory starts over about as often.
 const PATIENCE: Duration = Duration::from_millis(18);
 
-/// Entries read before those that are not fetched, for what runs is among them.
+/// How many fetched entries are read before the unfetched ones: running work is among them.
 const BEFORE: u32 = 64;
 
 /// What to look at and how.
 #[derive(Clone, Debug)]
 pub struct DumpOptions {
-    /// Entries of each channel, beside those that are not fetched.
+    /// How many entries of each channel are read, beside the unfetched ones.
     pub last: u32,
-    /// How much is searched for channels.
+    /// How thorough the search for channels is.
     pub effort: scan::Effort,
-    /// The chip, where the user tells it.
+    /// The chip, if the user named it.
     pub chip: Option<&'static Chip>,
     /// Channels that the user names.
     pub known_rings: Vec<KnownRing>,
-    /// What a process wrote to GPU memory before its rings' oldest entries, by its id; asked where a launch needs it.
+    /// Gives the contents that a process, by its id, wrote to GPU memory before its rings' oldest entries; called when a
+    /// launch needs them.
     pub images: fn(u32) -> Vec<Image>,
 }
 
@@ -72,7 +73,7 @@ impl DumpOptions {
 pub(crate) struct GpuProcesses {
     /// Those that map a GPU's device file, by id.
     pub pids: Vec<u32>,
-    /// How many may not be looked at, whatever they use.
+    /// Number of processes that may not be inspected, whether or not they use a GPU.
     pub hidden: usize,
 }
 
@@ -97,7 +98,7 @@ pub(crate) fn gpu_processes() -> GpuProcesses {
 /// Why a process is not in a look.
 #[derive(Debug)]
 pub enum Refused {
-    /// There is no such process, or not the right to look into it.
+    /// There is no such process, or no right to inspect it.
     Error(io::Error),
     /// It has none of the driver's files open or mapped.
     NoGpu,
@@ -109,28 +110,29 @@ impl From<io::Error> for Refused {
     }
 }
 
-/// One look at one process that uses a GPU. Where the user names channels it does, whatever its files are called.
+/// One look at one process that uses a GPU. A process with channels named by the user counts as one, whatever its files are
+/// called.
 fn take(pid: u32, first: u32, options: SnapshotOptions<'_>) -> Result<(Memory, Snapshot), Refused> {
     let (memory, snapshot) = snapshot::take(pid, first, options)?;
     let named = !snapshot.channels.is_empty() || !options.known_rings.is_empty();
     if named || maps::uses_gpu(pid, &snapshot.areas) {
         return Ok((memory, snapshot));
     }
-    // What has ended has nothing any more: that is not to be taken for what it used.
+    // A process that has ended maps nothing: that does not mean that it used no GPU.
     if snapshot.areas.is_empty() && procfs::has_ended(pid) {
         return Err(io::Error::from(io::ErrorKind::NotFound).into());
     }
     Err(Refused::NoGpu)
 }
 
-/// Looks at processes at once, one after the other.
+/// Looks at processes together, one after the other.
 ///
 /// # Errors
-/// For each process that could not be looked at: its id and why. Those that could are in the look.
+/// For each process that could not be read: its id and why. The look has the others.
 pub fn look(pids: &[u32], options: &DumpOptions) -> (Report, Vec<(u32, Refused)>) {
     let start = Instant::now();
     let (mut look, mut refused) = look_back(pids, options, BEFORE);
-    // Who releases what is waited for may stand further back: nothing is said to be missing before all was read.
+    // The release that a channel waits for may lie further back: read everything before reporting it as missing.
     let blocked = &look.analysis.blocked;
     if blocked
         .iter()
@@ -194,7 +196,7 @@ fn look_back(pids: &[u32], options: &DumpOptions, before: u32) -> (Report, Vec<(
     (look, refused)
 }
 
-/// The same look as records, for the pipeline that every other source feeds.
+/// The same look as records, for the pipeline that all sources feed.
 #[must_use]
 pub(crate) fn records(pids: &[u32], options: &DumpOptions) -> (Vec<Record>, Vec<(u32, Refused)>) {
     let (mut records, mut refused, mut next) = (Vec::new(), Vec::new(), 0);
@@ -212,7 +214,7 @@ pub(crate) fn records(pids: &[u32], options: &DumpOptions) -> (Vec<Record>, Vec<
     (records, refused)
 }
 
-/// Where addresses lie, by the mappings alone.
+/// Address lookup by the mappings alone.
 struct ByMaps<'a>(scan::Places<'a>);
 
 impl Places for ByMaps<'_> {
@@ -220,7 +222,7 @@ impl Places for ByMaps<'_> {
         match self.0.at(va.0)?.device() {
             Some(Device::Control) | None => Some(Place::Host),
             Some(Device::Gpu(_)) => Some(Place::Device),
-            // Managed memory is now here, now there.
+            // Managed memory migrates.
             Some(_) => None,
         }
     }
@@ -228,7 +230,7 @@ impl Places for ByMaps<'_> {
 
 fn decoded(decoder: &mut Decoder, snapshot: &Snapshot) -> Vec<ChannelState> {
     let places = ByMaps(scan::Places::new(&snapshot.areas));
-    // The beginnings of rings first: a class that one channel binds tells which chip all of them are on.
+    // The beginnings of rings first: a class bound by one channel tells the chip of all of them.
     for seen in &snapshot.channels {
         decoder.channel(&seen.channel);
         decoder.engine(seen.channel.id, engine(seen));
@@ -258,7 +260,7 @@ fn decoded(decoder: &mut Decoder, snapshot: &Snapshot) -> Vec<ChannelState> {
     scenes
 }
 
-/// What a channel feeds: by the classes it binds, else by the subchannels it uses.
+/// The engine of a channel: by the classes it binds, otherwise by the subchannels it uses.
 fn engine(seen: &ChannelSnapshot) -> Engine {
     let mut evidence = EngineEvidence::default();
     for s in seen.first.iter().chain(&seen.submissions) {
@@ -271,7 +273,7 @@ fn engine(seen: &ChannelSnapshot) -> Engine {
                 }
             }
         }
-        // No class is to come that would say otherwise.
+        // No later class can contradict this.
         let graphics = Some(Feeds::Graphics);
         let by_class = evidence.by_class();
         if by_class == graphics || by_class.is_none() && evidence.by_subchannel(None) == graphics {
@@ -300,8 +302,8 @@ fn thread(task: Task) -> hang::Thread {
 fn process(snapshot: &Snapshot, threads: Vec<hang::Thread>) -> ProcessReport {
     let windows = snapshot.windows.iter().map(|w| {
         format!(
-            "pushbuffers at {:#x} for the GPU were read at {:#x} of the process: the only place where what the newest entries \
-             point to is filled by methods",
+            "pushbuffers at {:#x} for the GPU were read at {:#x} of the process: the only place where the memory of the newest \
+             entries is all methods",
             w.gpu, w.cpu
         )
     });
@@ -358,7 +360,7 @@ fn facts(seen: &ChannelSnapshot) -> ChannelFacts {
     }
 }
 
-/// What stands in the semaphores that the analysis asks for.
+/// The values of the semaphores that the analysis asks for.
 fn values(scene: &hang::RingState, memories: &[(u32, Memory, Snapshot)]) -> Values {
     let mut values = Values::default();
     let addresses = hang::addresses(scene);

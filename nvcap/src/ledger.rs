@@ -1,10 +1,9 @@
-//! The ledger: per channel, what was captured and what is known to be missing.
+//! The ledger: for each channel, what was captured and what is known to be missing.
 //!
-//! A channel's ring positions are contiguous, so loss is not a matter of trust: a submission whose position is
-//! not the end of the one before it is a gap of a known size, whether or not the source confessed to it. The
-//! ledger does that sum itself from the [`Record`]s and believes no counter of the source's but those of losses
-//! it cannot see (dropped records, doorbells of unknown channels). It knows no source, no decoder and no sink;
-//! `output::ledger` shows it.
+//! A channel's ring positions are contiguous, so a loss does not depend on the source's word: a submission whose position
+//! is not the end of the previous one leaves a gap of a known size, whether or not the source reported it. The ledger does
+//! that sum itself from the [`Record`]s, and takes from the source only counts of losses that it cannot see (dropped
+//! records, doorbells of unknown channels). It knows no source, no decoder and no sink; `output::ledger` shows it.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -25,12 +24,12 @@ pub const STATUS_COMPLETE: u8 = 0;
 pub const STATUS_ERROR: u8 = 1;
 /// Exit status of a command line that is not understood.
 pub const STATUS_USAGE: u8 = 2;
-/// Exit status of a trace that is known to lack something.
+/// Exit status of a trace that is known to be incomplete.
 pub const STATUS_LOST: u8 = 3;
-/// Exit status of a trace that is complete, but of which something could not be understood.
+/// Exit status of a complete trace with something that could not be understood.
 pub const STATUS_NOT_UNDERSTOOD: u8 = 5;
 
-/// How many different reasons of blindness are kept in words; the others are counted.
+/// The most reasons for untraced things that are kept in words; the others are counted.
 const REASONS_KEPT: usize = 64;
 
 /// Doorbells whose channel never became known.
@@ -76,7 +75,7 @@ pub struct Totals {
     pub contradictions: u64,
 }
 
-/// What was captured and what is known to be missing. Feed it every record, then ask.
+/// What was captured and what is known to be missing. Feed it every record, then query it.
 #[derive(Clone, Debug, Default)]
 pub struct Ledger {
     channels: BTreeMap<ChannelId, ChannelLedger>,
@@ -182,7 +181,7 @@ impl Ledger {
         }
     }
 
-    /// Adds which engine a channel feeds, where its record did not say and the stream tells.
+    /// Adds the engine that a channel feeds, found in the stream where the channel's record did not give it.
     pub fn learn_engine(&mut self, id: ChannelId, engine: Engine) {
         let channel = self.channels.entry(id).or_default();
         if channel.engine == Engine::Unknown {
@@ -201,7 +200,7 @@ impl Ledger {
         self.unshown
     }
 
-    /// Takes what the decoder counted: with it the ledger says how much was understood.
+    /// Takes the decoder's counts: with them the ledger says how much was understood.
     pub fn understand(&mut self, counts: Counts) {
         self.understood = Some(counts.into());
     }
@@ -212,12 +211,12 @@ impl Ledger {
         self.understood.as_ref()
     }
 
-    /// Adds how observing went, at its end.
+    /// Adds the account of observing, at its end.
     pub fn add_observed(&mut self, observed: Observed) {
         self.observed = Some(observed);
     }
 
-    /// How observing went; `None` where nothing was observed.
+    /// The account of observing; `None` if nothing was observed.
     #[must_use]
     pub fn observed(&self) -> Option<&Observed> {
         self.observed.as_ref()
@@ -258,7 +257,7 @@ impl Ledger {
         self.end_ns
     }
 
-    /// Time from the first submission to the last, ns; `None` where there were not two at different times.
+    /// Time from the first submission to the last, ns; `None` without two at different times.
     #[must_use]
     pub fn duration_ns(&self) -> Option<u64> {
         let times = || self.channels.values().filter_map(|c| c.times);
@@ -295,7 +294,7 @@ impl Ledger {
             && self.unshown == 0
     }
 
-    /// The exit status that says so: [`STATUS_COMPLETE`], [`STATUS_LOST`] or [`STATUS_NOT_UNDERSTOOD`].
+    /// The exit status of this verdict: [`STATUS_COMPLETE`], [`STATUS_LOST`] or [`STATUS_NOT_UNDERSTOOD`].
     #[must_use]
     pub fn exit_status(&self) -> u8 {
         match &self.understood {

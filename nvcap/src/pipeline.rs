@@ -5,7 +5,7 @@
 //! thread names, GPU, token, engine, serial number and phase. It knows no source. Records of a live source come nearly in
 //! the order of their times; [`Pipeline::in_time_order`] puts them into it.
 //!
-//! What is shown is a matter of the [`Sink`]s: those of [`crate::output`], or one's own.
+//! What is shown depends on the [`Sink`]s: those of [`crate::output`], or your own.
 //!
 //! ```
 //! use std::io;
@@ -96,41 +96,41 @@ use crate::wire::stream::{Item, Stream};
 use order::Order;
 pub use order::WINDOW_NS;
 
-/// What a pipeline does beside decoding.
+/// Options of a pipeline.
 #[derive(Debug, Default)]
 pub struct PipelineOptions {
-    /// Which events the sinks get; all, where there is none.
+    /// Selects the events for the sinks; without it they get all.
     pub filter: Option<Filter>,
     /// Labelled time ranges.
     pub phases: Option<Phases>,
-    /// The chip of every GPU (`--chip`); by default it is found out.
+    /// The chip of every GPU (`--chip`); by default it is detected.
     pub chip: Option<&'static Chip>,
-    /// The driver's release, where it is known beforehand.
+    /// The driver's release, if known beforehand.
     pub driver_version: Option<Version>,
-    /// The first thing that is missing or cannot be decoded ends it, with an error ([`Pipeline::record`]). Without
-    /// it all that is whole is shown, and what is not is told.
+    /// The first loss or undecodable entry ends the trace with an error ([`Pipeline::record`]). Without it everything whole
+    /// is shown, and the rest is reported.
     pub strict: bool,
 }
 
-/// What is known of a channel beside its stream.
+/// Facts on a channel from outside its stream.
 #[derive(Clone, Debug, Default)]
 struct Known {
     gpu: Option<u32>,
     token: Option<u32>,
     class: Option<u32>,
     engine: Engine,
-    /// Submissions searched for what engine it is.
+    /// Submissions searched for its engine.
     searched: u8,
 }
 
-/// How many submissions of a channel of unknown engine are searched for what it is: libcuda binds the classes in a
-/// channel's first one, and a later one uses them.
+/// How many submissions of a channel of unknown engine are searched for it: libcuda binds the classes in a channel's first
+/// submission, and a later one uses them.
 const SEARCHED: u8 = 16;
 
 /// Takes records, decodes them and hands the events to the sinks.
 ///
-/// It has the trace's one driver model, feeds it each record once and lends it to the sinks. A live source may keep another:
-/// the trap's session must know a channel before it can deliver a record of it, on a thread of its own.
+/// It has the trace's one driver model, feeds each record to it once and lends it to the sinks. A live source may keep
+/// another: the trap's session must know a channel before it can deliver a record of it, on its own thread.
 pub struct Pipeline<'a> {
     options: PipelineOptions,
     ledger: Ledger,
@@ -141,21 +141,21 @@ pub struct Pipeline<'a> {
     deaf: bool,
     names: HashMap<u32, Arc<str>>,
     channels: HashMap<ChannelId, Known>,
-    /// Of the GPUs that were named.
+    /// The chips of the GPUs in the records.
     chips: Vec<&'static Chip>,
     serial: u64,
     matched: Matched,
-    /// What waits for its turn.
+    /// Records that wait to be put in order.
     order: Option<Order>,
 }
 
-/// How many events a filter was asked about, and how many it let through.
+/// How many events a filter was given, and how many it passed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Matched {
     /// Events.
     pub of: u64,
-    /// Those that are shown.
+    /// Events that were shown.
     pub shown: u64,
 }
 
@@ -168,7 +168,7 @@ impl Matched {
 }
 
 impl<'a> Pipeline<'a> {
-    /// A pipeline into `sinks`, which all see the same events. With none it keeps the ledger.
+    /// A pipeline into `sinks`, which all see the same events. Without sinks it only keeps the ledger.
     #[must_use]
     pub fn new(options: PipelineOptions, sinks: Vec<Box<dyn Sink + 'a>>) -> Self {
         let shown = sinks.iter().filter_map(|s| s.detail()).max();
@@ -205,9 +205,8 @@ impl<'a> Pipeline<'a> {
         }
     }
 
-    /// Records wait for a moment, and are decoded and shown in the order of their times: for live sources.
-    /// One waits for others that are up to [`WINDOW_NS`] older.
-    /// Otherwise they are taken as they come.
+    /// For live sources: records wait for a moment, and are decoded and shown in the order of their times. A record waits
+    /// for others that are up to [`WINDOW_NS`] older. Without this, records are taken in the order of their arrival.
     #[must_use]
     pub fn in_time_order(self) -> Self {
         Self {
@@ -222,7 +221,7 @@ impl<'a> Pipeline<'a> {
         &self.ledger
     }
 
-    /// What the filter let through so far.
+    /// Counts of the filter so far.
     #[must_use]
     pub fn matched(&self) -> Matched {
         self.matched
@@ -237,9 +236,9 @@ impl<'a> Pipeline<'a> {
     /// Takes the next record.
     ///
     /// # Errors
-    /// When a sink can take no more; of kind `BrokenPipe` when its reader went away, which is no error of the
-    /// trace's: the caller stops and ends quietly. Of kind `InvalidData` where [`PipelineOptions::strict`] is asked for and
-    /// something is not whole.
+    /// When a sink can take no more; of kind `BrokenPipe` when the sink's reader went away, which is no error of the trace:
+    /// the caller stops and ends quietly. Of kind `InvalidData` where [`PipelineOptions::strict`] is set and something is
+    /// not whole.
     pub fn record(&mut self, record: Record) -> io::Result<()> {
         self.ledger.record(&record);
         let Some(order) = &mut self.order else {
@@ -252,7 +251,7 @@ impl<'a> Pipeline<'a> {
         Ok(())
     }
 
-    /// Takes what still waits for its turn.
+    /// Takes the records that have waited long enough.
     fn take_waiting(&mut self) -> io::Result<()> {
         while let Some(record) = self.order.as_mut().and_then(Order::take_all) {
             self.take(record)?;
@@ -281,7 +280,7 @@ impl<'a> Pipeline<'a> {
             | Record::Submission(_)
             | Record::Loss(_) => {}
         }
-        // What is still to be told of a process comes before its end.
+        // Waiting replays of a process come before its end.
         if let Record::Process(p) = &record
             && matches!(p.life, Life::Exit { process: true } | Life::Exec { .. })
         {
@@ -313,7 +312,7 @@ impl<'a> Pipeline<'a> {
                     .entry(p.at.pid)
                     .or_insert_with(|| name.as_str().into());
             }
-            // A child bears its parent's name until it says otherwise.
+            // A child has its parent's name until a record gives another.
             Life::Fork { child } | Life::Thread { child } => {
                 if let Some(name) = self.name(p.at.tid, p.at.pid) {
                     self.names.insert(*child, name);
@@ -328,7 +327,7 @@ impl<'a> Pipeline<'a> {
         }
     }
 
-    /// A GPU of the machine: its chip, and that of GPUs without a number while all are alike.
+    /// A GPU of the machine: its chip, which also holds for GPUs without a number while all chips are alike.
     fn gpu(&mut self, g: &Gpu) {
         let Some(chip) = Chip::with_pci_device(g.pci_device) else {
             return;
@@ -388,7 +387,7 @@ impl<'a> Pipeline<'a> {
         }
     }
 
-    /// Finds out what a channel of unknown engine feeds.
+    /// Determines what a channel of unknown engine feeds.
     fn search_engine(&mut self, s: &Submission) {
         let known = self.channels.entry(s.channel).or_default();
         if known.engine == Engine::Unknown && known.searched < SEARCHED {
@@ -433,13 +432,13 @@ impl<'a> Pipeline<'a> {
         outcome
     }
 
-    /// Takes how observing went, which the ledger states.
+    /// Takes the account of observing, which the ledger states.
     pub fn observed(&mut self, observed: Observed) {
         self.ledger.add_observed(observed);
     }
 
-    /// Tells replays of graphs that waited for further submissions: those of a process at its end (`Some(Some(pid))`), all
-    /// at the end of the trace (`Some(None)`), or those that need not wait (`None`).
+    /// Emits graph replays that waited for further submissions: those of a process at its end (`Some(Some(pid))`), all at
+    /// the end of the trace (`Some(None)`), or those that need not wait (`None`).
     fn emit_replays(&mut self, end: Option<Option<u32>>) -> io::Result<()> {
         let (sinks, filter) = (&mut self.sinks, self.options.filter.as_ref());
         let matched = &mut self.matched;
@@ -457,8 +456,8 @@ impl<'a> Pipeline<'a> {
         outcome
     }
 
-    /// Takes what waits for its turn, tells what waited for more, and writes out what the sinks have buffered: for a live
-    /// trace that has nothing to do for a while.
+    /// Takes the waiting records, emits waiting replays, and writes out the sinks' buffers: for a live trace that is idle
+    /// for a while.
     ///
     /// # Errors
     /// As [`Pipeline::record`].
@@ -483,7 +482,7 @@ impl<'a> Pipeline<'a> {
     pub(crate) fn finish_counted(mut self) -> io::Result<(Ledger, Matched)> {
         self.take_waiting()?;
         self.emit_replays(Some(None))?;
-        // What is still buffered may not fit any more, and the ledger must know before it is shown.
+        // Writing the buffers may fail (a full disk), and the ledger must know before it is shown.
         self.flush()?;
         if !self.deaf && self.decoder.wants().operations {
             self.ledger.understand(self.decoder.counts());
@@ -504,7 +503,7 @@ impl<'a> Pipeline<'a> {
     }
 }
 
-/// `matches`: the filter lets the event through.
+/// `matches`: the filter passes the event.
 fn emit(sinks: &mut [Box<dyn Sink + '_>], event: &Event<'_>, matches: bool) -> io::Result<()> {
     sinks
         .iter_mut()
@@ -512,7 +511,7 @@ fn emit(sinks: &mut [Box<dyn Sink + '_>], event: &Event<'_>, matches: bool) -> i
         .try_for_each(|s| s.event(event))
 }
 
-/// Where addresses lie, by the driver model: in the channel's own address space.
+/// Address lookup by the driver model: in the channel's own address space.
 struct ByModel<'a> {
     model: &'a Model,
     channel: ChannelId,
@@ -543,8 +542,8 @@ impl Places for ByModel<'_> {
     }
 }
 
-/// The engine of a channel nothing is known of, by what the submission does: [`crate::wire::engine`]. Subchannel 4 alone says
-/// nothing where the runlist is not known, nor where a video engine is used: which one is not known.
+/// The engine of an otherwise unknown channel, by what the submission does: [`crate::wire::engine`]. Subchannel 4 alone is
+/// no evidence where the runlist is unknown, nor where an unidentified video engine is used.
 fn engine_by_stream(s: &Submission, token: Option<u32>) -> Engine {
     let runlist = token.map(|t| (t >> 16) & 0x7f);
     let mut stream = Stream::default();

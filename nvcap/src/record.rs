@@ -1,13 +1,13 @@
-//! Raw records: what a source saw, before anything is concluded from it.
+//! Raw records: what a source saw, before any interpretation.
 //!
 //! Every source (the breakpoint trap, `/proc/PID/mem`, a capture file, an imported log) delivers the same
-//! [`Record`]s in the order it saw them. Nothing here is derived, so a better model or decoder reads old
-//! records and says more. This module knows no source, no model and no decoder.
+//! [`Record`]s in the order it saw them. Nothing here is derived, so a better model or decoder gets more out of old
+//! records. This module knows no source, no model and no decoder.
 //!
 //! Times are nanoseconds of `CLOCK_MONOTONIC` of the traced machine.
 //!
-//! A record is plain data: whoever has facts from elsewhere makes records of them, and gives them to a
-//! [driver model](crate::driver::Model), a [decoder](crate::decode::Decoder) or a pipeline.
+//! A record is plain data: a program with facts from elsewhere makes records of them, and gives them to a [driver
+//! model](crate::driver::Model), a [decoder](crate::decode::Decoder) or a pipeline.
 //!
 //! ```
 //! use nvcap::record::{At, Channel, ChannelId, CpuVa, Origin, Record};
@@ -50,7 +50,7 @@ macro_rules! named {
         }
 
         impl $t {
-            /// Its name, as JSON and text have it.
+            /// Its name in JSON and text.
             #[must_use]
             pub const fn name(self) -> &'static str {
                 match self {
@@ -87,7 +87,7 @@ pub struct At {
 }
 
 impl At {
-    /// The time, where it is known.
+    /// The time, if known.
     #[must_use]
     pub fn time(&self) -> Option<u64> {
         (self.time_ns != 0).then_some(self.time_ns)
@@ -108,19 +108,19 @@ pub enum Device {
     Other(u32, u32),
 }
 
-/// Bytes copied from the traced process, which may be fewer than there were.
+/// Bytes copied from the traced process, possibly not all.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct Bytes {
-    /// What was copied, from the start.
+    /// The copied bytes, from the start.
     pub data: Vec<u8>,
-    /// How many bytes there were to copy.
+    /// Full length in bytes.
     pub full_len: u64,
 }
 
 /// A structure that an ioctl argument points to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Nested {
-    /// Where it lies in the process.
+    /// Its address in the process.
     pub address: CpuVa,
     /// Before the call.
     pub input: Bytes,
@@ -174,11 +174,11 @@ pub struct Mapping {
     pub read: bool,
     /// May be written.
     pub write: bool,
-    /// It was there before the trace began (found in `/proc/PID/maps`).
+    /// It existed before the trace began (found in `/proc/PID/maps`).
     pub found: bool,
 }
 
-/// A range of addresses that a process gave up.
+/// A range of addresses that a process unmapped.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unmapping {
     /// When.
@@ -189,11 +189,11 @@ pub struct Unmapping {
     pub len: u64,
 }
 
-/// What became of a process or thread.
+/// An event in the life of a process or thread.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Life {
-    /// It was there, or became traced, under this command name.
+    /// It existed, or became traced, under this command name.
     Present {
         /// Command name of the process.
         name: String,
@@ -213,7 +213,7 @@ pub enum Life {
         /// The new command name.
         name: String,
     },
-    /// The thread `tid` ended; if it was the last, `process` is true.
+    /// The thread `tid` ended; `process` is true if it was the last.
     Exit {
         /// The whole process ended.
         process: bool,
@@ -223,18 +223,18 @@ pub enum Life {
 /// A change in the life of a traced process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Process {
-    /// When, and which.
+    /// Time, process and thread.
     pub at: At,
-    /// What.
+    /// The event.
     pub life: Life,
 }
 
-/// A channel's number in this trace: given by whoever made the channel known, never reused in a trace.
+/// A channel's number in this trace: given by the source that announced the channel, never reused in a trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct ChannelId(pub u32);
 
-/// A channel that became known to the source: everything after it may name the channel by `id`.
+/// A channel became known to the source: later records may name it by `id`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Channel {
     /// When it became known.
@@ -270,8 +270,8 @@ named! {
         Allocated = "allocated",
         /// It was found in the memory of a process that was already running.
         Found = "found",
-        /// So was it, and its token is that of the error notifier at its place in the order of channels: nothing that the
-        /// process did has shown it.
+        /// As `Found`, and its token is that of the error notifier at its place in the order of channels: no action of the
+        /// process has confirmed it.
         Notified = "notified",
         /// The user named it (`--channels FILE`).
         Given = "given",
@@ -286,14 +286,14 @@ named! {
 pub enum How {
     /// At the doorbell, by the breakpoint.
     Trapped,
-    /// By reading the ring afterwards: time is an upper bound and the thread is not known.
+    /// By reading the ring afterwards: the time is an upper bound and the thread is unknown.
     Observed,
     /// By an independent capture.
     Recorded,
 }
 
-/// Bytes of pushbuffers that one submission, or one look at a ring, brings at most: entries may announce 8 MiB each, all of
-/// the same memory or of none. What is beyond is counted as unreadable.
+/// The most pushbuffer bytes of one submission, or of one look at a ring: entries may announce 8 MiB each, all in the same
+/// memory or in none. Bytes beyond that count as unreadable.
 pub const MOST_BYTES: usize = 128 << 20;
 
 /// One GPFIFO entry and the bytes it points to.
@@ -301,10 +301,9 @@ pub const MOST_BYTES: usize = 128 << 20;
 pub struct Segment {
     /// The 8-byte ring entry as it was in the ring.
     pub entry: u64,
-    /// The pushbuffer bytes, as many as the entry's LENGTH says (zero where missing); fewer, where what is behind them was
-    /// not captured.
+    /// The pushbuffer bytes, as many as the entry's LENGTH says (zero where missing); fewer, if the rest was not captured.
     pub bytes: Vec<u8>,
-    /// What of `bytes` could not be read.
+    /// The parts of `bytes` that could not be read.
     pub holes: Vec<Hole>,
 }
 
@@ -331,7 +330,7 @@ pub struct Submission {
     pub doorbell: Option<CpuVa>,
     /// How it was seen.
     pub how: How,
-    /// Entries that were committed before this doorbell but could not be captured at their own.
+    /// The entries were committed before this doorbell but could not be captured at their own.
     pub late: bool,
     /// Name of the thread that rang, where known.
     pub thread: Option<std::sync::Arc<str>>,
@@ -350,17 +349,17 @@ pub struct Gpu {
     pub pci_device: u16,
 }
 
-/// What lies in GPU memory, known from a copy that the driver keeps in the process's own memory: for what was written
-/// before the trace began.
+/// Contents of GPU memory, known from a copy that the driver keeps in the process's own memory: for contents that were
+/// written before the trace began.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Image {
-    /// When it was found, and whose it is.
+    /// When it was found, and in which process.
     pub at: At,
-    /// Where it lies for the GPU.
+    /// Its address for the GPU.
     pub address: GpuVa,
-    /// What lies there.
+    /// The contents.
     pub bytes: Vec<u8>,
-    /// Where the copy was found.
+    /// The address of the copy in the process.
     pub found: CpuVa,
 }
 
@@ -376,13 +375,13 @@ pub struct Loss {
 }
 
 named! {
-    /// What records that did not fit into a buffer would have told.
+    /// The contents of records that did not fit into a buffer.
     pub enum RecordKind {
-        /// What was asked of the driver.
+        /// Calls of the driver.
         Driver = "driver",
-        /// Calls of the driver that the tracer did not see whole.
+        /// Driver calls that the tracer did not see whole.
         PreemptedCalls = "driver (calls during which a fentry program was preempted)",
-        /// What was asked of the driver, and the life of processes.
+        /// Driver calls, and process events.
         DriverCalls = "driver (ioctls, mappings, processes)",
         /// Ioctls.
         Ioctl = "ioctl",
@@ -404,12 +403,12 @@ pub enum Lost {
     },
     /// Records that did not fit into the ring buffer, by kind of record.
     Records {
-        /// What they would have told.
+        /// Their contents.
         kind: RecordKind,
         /// How many.
         count: u64,
     },
-    /// Doorbells of processes whose channel is not known to this day.
+    /// Doorbells of processes whose channel never became known.
     UnknownChannel {
         /// The token that was written.
         token: Option<u32>,
@@ -441,7 +440,7 @@ pub enum Record {
     Submission(Submission),
     /// A GPU, as the system names it.
     Gpu(Gpu),
-    /// Memory that the GPU was given before the trace began.
+    /// Contents of GPU memory from before the trace began.
     Image(Box<Image>),
     /// A loss.
     Loss(Loss),
@@ -463,7 +462,7 @@ impl Record {
             Self::Loss(r) => r.at,
         }
     }
-    /// Bytes that it takes while it waits to be decoded, about.
+    /// The approximate bytes that it takes while it waits to be decoded.
     #[must_use]
     pub fn size(&self) -> usize {
         match self {

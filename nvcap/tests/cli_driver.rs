@@ -324,7 +324,7 @@ fn explain_names_classes_controls_and_statuses() {
 }
 
 #[test]
-fn streams_come_after_the_ledger_and_a_filter_changes_nothing_in_them() {
+fn streams_follow_the_ledger_and_ignore_filters() {
     let capture = argument(fixture("h200-cut.orc"));
     let shown = nvcap(&[
         "decode",

@@ -22,7 +22,7 @@ fn machine() -> Machine {
 }
 
 #[test]
-fn a_channel_is_said_when_ring_and_userd_are_mapped_whichever_comes_last() {
+fn a_channel_is_announced_once_ring_and_userd_are_mapped() {
     let mut m = machine();
     m.client(PID, C, 0);
     m.memory(PID, C, 10, 0x40, 0x20_0000);
@@ -63,7 +63,7 @@ fn a_channel_is_said_when_ring_and_userd_are_mapped_whichever_comes_last() {
 }
 
 #[test]
-fn a_token_known_before_the_mapping_is_said_with_the_channel() {
+fn a_token_known_before_the_mapping_comes_with_the_channel() {
     let mut m = machine();
     m.client(PID, C, 0);
     m.memory(PID, C, 10, 0x40, 0x20_0000);
@@ -308,7 +308,7 @@ fn a_graphics_client_has_its_ring_at_another_address_than_the_gpu() {
 }
 
 #[test]
-fn two_address_spaces_with_the_same_addresses_are_told_apart_by_channel() {
+fn equal_addresses_of_two_spaces_are_told_apart_by_channel() {
     let mut m = machine();
     for (client, cpu) in [(C, 0x1_0000_0000u64), (C + 1, 0x2_0000_0000)] {
         m.client(PID, client, 0);
@@ -417,7 +417,7 @@ fn two_gpus_are_told_apart() {
 }
 
 #[test]
-fn the_mmap_is_joined_by_open_file_where_the_descriptor_is_not_known() {
+fn an_mmap_without_descriptor_is_matched_by_open_file() {
     let mut m = machine();
     m.client(PID, C, 0);
     m.alloc(PID, C, 2, 5, 0xc461, None);
@@ -471,7 +471,7 @@ fn a_usermode_object_without_parameters_is_the_bar0_form() {
 }
 
 #[test]
-fn an_unmapped_doorbell_is_gone_and_a_ring_mapped_elsewhere_is_said_again() {
+fn unmapped_doorbells_go_and_moved_rings_are_announced_again() {
     let mut m = machine();
     m.cuda(PID, C, 0, 0, BASE);
     m.said();
@@ -588,7 +588,7 @@ fn attaching_late_gives_doorbells_by_shape_and_channels_by_others() {
 }
 
 #[test]
-fn a_capture_s_own_channel_record_names_the_channel_that_its_ioctls_built() {
+fn a_capture_s_channel_record_names_the_channel_of_its_ioctls() {
     let mut m = machine();
     m.cuda(PID, C, 0, 0, BASE);
     let mut record = m
@@ -799,7 +799,7 @@ fn two_address_spaces_of_a_process_use_the_same_numbers() {
 }
 
 #[test]
-fn another_handle_for_the_device_s_address_space_is_the_same_space() {
+fn a_second_handle_of_the_device_s_space_is_the_same_space() {
     let mut m = machine();
     m.client(PID, C, 0);
     m.alloc(

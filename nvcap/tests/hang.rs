@@ -164,7 +164,7 @@ fn payloads_go_round_the_circle() {
 }
 
 #[test]
-fn of_several_kernels_in_a_step_those_that_have_released_are_left_out() {
+fn kernels_of_a_step_that_have_released_are_left_out() {
     let r = |address, payload| vec![QmdRelease { address, payload }];
     let steps = vec![vec![
         kernel(1, r(GpuVa(0x9000), 5)),

@@ -138,7 +138,7 @@ fn a_beginning_that_was_not_captured_is_missing_where_it_was_seen() {
 }
 
 #[test]
-fn entries_that_gp_put_announces_and_the_record_lacks_are_missing_even_at_the_end() {
+fn announced_entries_that_a_record_lacks_are_missing() {
     let mut s = submission(0, 4);
     s.segments.truncate(1);
     let l = ledger([Record::Submission(s)]);

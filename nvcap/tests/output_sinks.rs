@@ -257,7 +257,7 @@ fn a_loss_is_a_line_of_its_own() {
 }
 
 #[test]
-fn every_json_object_has_the_common_members_and_operations_their_own() {
+fn json_objects_have_common_members_and_operations_their_own() {
     let objects = json_of(json::JsonOptions {
         detail: Detail::Words,
         ..json::JsonOptions::default()

@@ -170,7 +170,7 @@ fn a_channel_s_order_is_its_ring_s_whatever_the_times_say() {
 }
 
 #[test]
-fn what_was_submitted_before_a_process_ended_is_shown_before_that() {
+fn submissions_are_shown_before_their_process_s_end() {
     let exit = Record::Process(Process {
         at: at(S),
         life: Life::Exit { process: true },

@@ -1,7 +1,7 @@
 //! `cargo xtask api`: the library's public interface as a list, `nvcap/api.txt`, from the pages that rustdoc makes.
 //!
-//! `all.html` names every public item; the page of an item names its fields, variants and methods. What traits give
-//! (`Debug`, `Clone`, what every type has) is left out, and so is what is hidden from the documentation.
+//! `all.html` names every public item; the page of an item names its fields, variants and methods. Methods of traits
+//! (`Debug`, `Clone`, those that every type has) are left out, and so are items hidden from the documentation.
 
 use std::{collections::BTreeSet, fs, path::Path};
 
@@ -27,14 +27,14 @@ pub fn run(check: bool) -> Result<()> {
     Ok(())
 }
 
-/// Has rustdoc write the pages.
+/// Lets rustdoc write the pages.
 fn document() -> Result<()> {
     build::host_cargo()
         .args(["doc", "-p", "nvcap", "--no-deps", "--lib", "--locked"])
         .run()
 }
 
-/// Compares the pages that are there with the committed list.
+/// Compares the existing pages with the committed list.
 pub fn compare() -> Result<()> {
     let committed = fs::read_to_string(paths::root().join("nvcap/api.txt")).unwrap_or_default();
     let is = listing(&paths::target().join("doc/nvcap"))?;
@@ -54,7 +54,7 @@ pub fn compare() -> Result<()> {
     )
 }
 
-/// What came (`+`) and what went (`-`), a line each.
+/// Added (`+`) and removed (`-`) lines, one line each.
 fn differences(was: &BTreeSet<String>, is: &BTreeSet<String>) -> String {
     let came = is.difference(was).map(|l| format!("+ {l}\n"));
     let went = was.difference(is).map(|l| format!("- {l}\n"));
@@ -65,7 +65,7 @@ fn lines(items: &BTreeSet<String>) -> String {
     items.iter().map(|i| format!("{i}\n")).collect()
 }
 
-/// Every public path below `pages`, rustdoc's folder of the crate, with what it names.
+/// Every public path below `pages`, rustdoc's folder of the crate, with its kind.
 fn listing(pages: &Path) -> Result<BTreeSet<String>> {
     let all = pages.join("all.html");
     let all = fs::read_to_string(&all).with_context(|| all.display().to_string())?;
@@ -99,7 +99,7 @@ fn items(all: &str) -> impl Iterator<Item = (&str, &str)> {
 
 /// The fields, variants, constants and methods of an item, from the anchors of its page.
 fn parts(page: &str) -> BTreeSet<(String, &'static str)> {
-    // Behind these stands what comes from traits, and who implements them.
+    // Behind these headings are methods of traits, and implementors.
     let ends = [
         "trait-implementations",
         "synthetic-implementations",
@@ -118,7 +118,7 @@ fn parts(page: &str) -> BTreeSet<(String, &'static str)> {
         .collect()
 }
 
-/// What an anchor stands for, such as `variant.Entries.field.count`.
+/// The item that an anchor such as `variant.Entries.field.count` stands for.
 fn part(anchor: &str) -> Option<(String, &'static str)> {
     let words: Vec<&str> = anchor.split('.').collect();
     match words[..] {

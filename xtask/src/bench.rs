@@ -1,4 +1,4 @@
-//! `cargo xtask bench`: what nvcap costs, measured in one run so that the ratios mean something.
+//! `cargo xtask bench`: the costs of nvcap, measured in one run so that the ratios mean something.
 //!
 //! Knows the software GPU's launch loop and how to set a bare watchpoint; judges nothing: a bench is not a test.
 
@@ -20,7 +20,7 @@ use crate::{
     watchpoint::Watchpoint,
 };
 
-/// What is measured.
+/// The thing to measure.
 #[derive(Subcommand)]
 pub enum What {
     /// The decoder's speed on the capture in tests/captures
@@ -83,7 +83,7 @@ const WAYS: [(Way, &str); 3] = [
 
 fn cost(rounds: usize, launches: u64) -> Result<()> {
     if install::root() != Root::Already {
-        // Breakpoints on another process and sudo in the measured path do not mix: all of it runs as root.
+        // Breakpoints on another process and sudo in the measured path do not mix: everything runs as root.
         bail!(
             "this measures as root. Type:\n  cargo xtask build --release && sudo {} bench cost",
             std::env::current_exe()?.display()
@@ -97,7 +97,7 @@ fn cost(rounds: usize, launches: u64) -> Result<()> {
         build::bpf()?;
         build::packages(&build::programs(), Profile::RELEASE)?;
     }
-    // Under sudo nothing is built: the checkout is a user's, and so must the files in it stay.
+    // Nothing is built under sudo: the checkout belongs to a user, and so must its files.
     for name in ["nvcap", "softgpu"] {
         if !dir.join(name).is_file() {
             bail!(
@@ -164,7 +164,7 @@ fn turn(
                 .arg(channels)
                 .arg("--")
                 .arg(&softgpu)
-                // As the same user as the untraced turns, also through sudo.
+                // As the same user as the untraced turns, even under sudo.
                 .env_remove("SUDO_UID");
             cmd
         }
@@ -203,7 +203,7 @@ fn turn(
     if way == Way::Watchpoint {
         let hits: u64 = watched.iter().map(Watchpoint::count).sum::<Result<u64>>()?;
         let rung = launches * passes.len() as u64;
-        // A few hits are lost on some virtual machines; all of them lost means that nothing was watched.
+        // A few hits are lost on some virtual machines; if all are lost, nothing was watched.
         if hits < rung / 10 * 9 {
             bail!("{rung} doorbells were rung and the watchpoints counted {hits}");
         }
@@ -222,7 +222,7 @@ fn wait_until_ready(out: &mut BufReader<ChildStdout>) -> Result<()> {
     bail!("softgpu ended before it was ready")
 }
 
-/// The values of `ns_per_launch=` in the software GPU's words.
+/// The values of `ns_per_launch=` in the software GPU's output.
 fn ns_per_launch(text: &str) -> Vec<f64> {
     text.lines()
         .filter_map(|line| {

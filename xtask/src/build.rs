@@ -1,6 +1,6 @@
 //! `cargo xtask build`: the BPF object first, then the programs that carry it.
 //!
-//! Knows which crates there are and how their artefacts are named; the BPF compiler is `toolchain`'s.
+//! Knows the crates and the names of their artefacts; `toolchain` knows the BPF compiler.
 
 use std::{
     env, fs,
@@ -11,7 +11,7 @@ use anyhow::{Context, Result, bail};
 
 use crate::{install, paths, shell::Cmd, toolchain};
 
-/// The target of every program that is meant to be carried to another machine.
+/// The target of every program that is to run on other machines.
 const GNU: &str = "x86_64-unknown-linux-gnu";
 const MUSL: &str = "x86_64-unknown-linux-musl";
 
@@ -25,7 +25,7 @@ pub struct Profile {
 }
 
 impl Profile {
-    /// What is handed to users, to other machines and to the end-to-end tests.
+    /// The profile for users, for other machines and for the end-to-end tests.
     pub const RELEASE: Self = Self {
         release: true,
         fixed: true,
@@ -75,7 +75,7 @@ pub fn bpf() -> Result<PathBuf> {
         )
     })?;
     if let Some(strip) = toolchain::llvm_strip() {
-        // DWARF goes, BTF stays: the verifier's messages and the loader need the latter alone.
+        // DWARF is removed, BTF stays: the verifier's messages and the loader need only BTF.
         Cmd::new(strip)
             .args(["--strip-debug", "--"])
             .arg(&fresh)
@@ -92,7 +92,7 @@ pub fn bpf() -> Result<PathBuf> {
     Ok(object)
 }
 
-/// The packages whose programs end-to-end tests and bundles start, as far as this checkout has them.
+/// The packages whose programs end-to-end tests and bundles start, if this checkout has them.
 pub fn programs() -> Vec<String> {
     ["nvcap", "tests/softgpu", "tests/compare"]
         .into_iter()
@@ -100,9 +100,9 @@ pub fn programs() -> Vec<String> {
         .collect()
 }
 
-/// Builds workspace packages and returns the folder that holds their programs.
+/// Builds workspace packages and returns the folder with their programs.
 ///
-/// The BPF object is not touched: call [`bpf`] first where it must be fresh.
+/// Does not touch the BPF object: call [`bpf`] first where it must be fresh.
 pub fn packages<S: AsRef<str>>(names: &[S], profile: Profile) -> Result<PathBuf> {
     if profile.fixed {
         need_static_libc()?;
@@ -123,7 +123,7 @@ pub fn packages<S: AsRef<str>>(names: &[S], profile: Profile) -> Result<PathBuf>
     Ok(profile.dir())
 }
 
-/// Builds a package's only test program without running it, and returns where it is.
+/// Builds a package's only test program without running it, and returns its path.
 pub fn test_program(package: &str, profile: Profile) -> Result<PathBuf> {
     let mut cmd = host_cargo()
         .args([
@@ -140,7 +140,7 @@ pub fn test_program(package: &str, profile: Profile) -> Result<PathBuf> {
     let messages = cmd
         .read()
         .with_context(|| format!("not built; look with: {}", cmd.line()))?;
-    // One message a line; the program's path is the only "executable" of the one test target asked for.
+    // One message per line; the program's path is the only "executable" of the requested test target.
     messages
         .lines()
         .filter_map(|line| line.split_once("\"executable\":\"")?.1.split('"').next())
@@ -159,7 +159,7 @@ pub fn host_cargo() -> Cmd {
 /// `cargo xtask build`.
 pub fn run(profile: Profile) -> Result<()> {
     bpf()?;
-    // A release is what tests and benchmarks are run with, as root and without building: they find all of it.
+    // Tests and benchmarks use a release, as root and without building: all of it must be there.
     let dir = if profile.release {
         packages(&programs(), profile)?
     } else {
@@ -187,7 +187,7 @@ pub fn check_static(program: &Path) -> Result<()> {
     }
 }
 
-/// Whether a 64-bit little-endian ELF file has a PT_INTERP segment; none where it is no such file.
+/// Whether a 64-bit little-endian ELF file has a PT_INTERP segment; none if it is no such file.
 fn needs_interpreter(elf: &[u8]) -> Option<bool> {
     const PT_INTERP: u32 = 3;
     let u16_at = |at: usize| Some(u16::from_le_bytes(elf.get(at..at + 2)?.try_into().ok()?));
@@ -205,7 +205,7 @@ fn needs_interpreter(elf: &[u8]) -> Option<bool> {
     Some(false)
 }
 
-/// glibc where its static library is here, else musl where rustup has it.
+/// glibc if its static library is here, else musl if rustup has it.
 fn static_target() -> &'static str {
     if has_static_glibc() || !has_musl() {
         GNU
@@ -219,7 +219,7 @@ fn static_flags() -> &'static str {
 }
 
 fn has_static_glibc() -> bool {
-    // gcc prints the bare name back where it finds no such file.
+    // gcc prints the bare name if it finds no such file.
     Cmd::new("cc")
         .arg("-print-file-name=libc.a")
         .read()
@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn a_dynamic_program_is_told_from_a_static_one() {
+    fn dynamic_and_static_programs_are_told_apart() {
         assert_eq!(needs_interpreter(&elf(&[6, 3, 1])), Some(true));
         assert_eq!(needs_interpreter(&elf(&[1, 1])), Some(false));
         assert_eq!(needs_interpreter(b"#!/bin/sh\n"), None);

@@ -1,6 +1,6 @@
-//! `cargo xtask gpu-bundle DIR`: all that a GPU machine without Rust needs to run the GPU tests.
+//! `cargo xtask gpu-bundle DIR`: everything that a GPU machine without Rust needs to run the GPU tests.
 //!
-//! Copies; what the tests do is in tests/gpu.
+//! Only copies; the tests themselves are in tests/gpu.
 
 use std::{
     fs,
@@ -76,7 +76,7 @@ fn strip(program: &Path) -> Result<()> {
 }
 
 fn copy(from: &Path, to: &Path) -> Result<()> {
-    // A program that runs from an older bundle cannot be written over, but it can be replaced.
+    // A running program of an older bundle cannot be overwritten, but it can be replaced.
     if to.exists() {
         fs::remove_file(to).with_context(|| format!("cannot replace {}", to.display()))?;
     }

@@ -73,7 +73,7 @@ fn lint(report: &mut Report) -> Result<()> {
             ])
             .args(deny),
     )?;
-    // First, for the pages of the interface are to be those that stay.
+    // First, because the public interface is read from these pages.
     report.step(
         "documentation of private items",
         &cargo()
@@ -87,12 +87,12 @@ fn lint(report: &mut Report) -> Result<()> {
             .args(["doc", "-p", "nvcap", "--no-deps", "--lib", "--locked"])
             .env("RUSTDOCFLAGS", "-D warnings"),
     )?;
-    // Of the pages that the step before has written.
+    // Reads the pages that the step before wrote.
     report.check("public interface", api::compare());
     lint_bpf(report)
 }
 
-/// clippy for the BPF crate, where the compiler that builds it has a clippy of its own.
+/// clippy for the BPF crate, if its compiler has a clippy of its own.
 fn lint_bpf(report: &mut Report) -> Result<()> {
     const NAME: &str = "clippy of nvcap-ebpf";
     if !paths::has_crate("nvcap-ebpf") {
@@ -102,7 +102,7 @@ fn lint_bpf(report: &mut Report) -> Result<()> {
     let toolchain = toolchain::Toolchain::get()?;
     if toolchain.clippy().is_none() && install::apt_allowed() && install::apt_offers(DEBIAN_CLIPPY)
     {
-        // Not installing it is no error: the step below says that it did not run.
+        // It is no error if this fails: the step below says that it did not run.
         let _ = install::apt(&[DEBIAN_CLIPPY], NAME);
     }
     match toolchain.clippy() {
@@ -121,7 +121,7 @@ fn lint_bpf(report: &mut Report) -> Result<()> {
     }
 }
 
-/// The clippy of Debian's compiler, which must be of its release.
+/// The clippy of Debian's compiler, which must be of the same release.
 const DEBIAN_CLIPPY: &str = "rust-web-clippy";
 
 /// The same mutated inputs each time: no nightly is needed for them.
@@ -157,7 +157,7 @@ fn fuzz(report: &mut Report, seconds: u32) -> Result<()> {
     for target in targets {
         let corpus = paths::root().join("fuzz/corpus").join(&target);
         fs::create_dir_all(&corpus)?;
-        // New inputs go to the first folder; seeds that are committed are read beside it.
+        // New inputs go to the first folder; committed seeds are read as well.
         let seeds =
             ["seeds", "seed"].map(|name| paths::root().join("fuzz").join(name).join(&target));
         report.step(

@@ -1,7 +1,7 @@
 //! `cargo xtask facts`: from the TSV files in `facts/` to the compact tables that the library embeds (`nvcap/facts/*.bin`).
 //!
-//! The output depends on the input alone (no time, no path, no hash order), so `--check` can tell by comparing
-//! bytes whether what is committed is what the facts give.
+//! The output depends on the input alone (no time, no path, no hash order), so `--check` can compare the committed bytes
+//! with newly made ones.
 
 mod classes;
 mod rm;
@@ -14,7 +14,7 @@ use anyhow::{Context as _, Result, ensure};
 
 use crate::paths;
 
-/// Builds the tables; with `check`, compares them with what is committed instead of writing them.
+/// Builds the tables; with `check`, compares them with the committed ones instead of writing them.
 pub fn run(check: bool) -> Result<()> {
     let (folder, facts) = (paths::root().join("nvcap/facts"), paths::facts());
     let tables = [

@@ -1,6 +1,6 @@
-//! Installing what is lacking, where this user may; else the exact commands to type.
+//! Installs missing packages if this user may; else prints the exact commands to type.
 //!
-//! Knows apt and `cargo install`, not what the packages are for.
+//! Knows apt and `cargo install`, not the purpose of the packages.
 
 use std::{os::unix::fs::MetadataExt, sync::OnceLock};
 
@@ -15,13 +15,13 @@ pub enum Root {
     Already,
     /// `sudo` answers without a password.
     Sudo,
-    /// Only by asking the user for a password.
+    /// Only if the user types a password.
     Asking,
     /// There is no sudo.
     No,
 }
 
-/// How this process can act as root; found once.
+/// How this process can act as root; determined once.
 pub fn root() -> Root {
     static FOUND: OnceLock<Root> = OnceLock::new();
     *FOUND.get_or_init(|| {
@@ -50,8 +50,8 @@ pub fn has_package(package: &str) -> bool {
         .is_some_and(|status| status.starts_with("ii"))
 }
 
-/// Whether apt's lists offer `package`. A machine that never ran `apt-get update` has no lists: they are fetched
-/// once if this user may.
+/// Whether apt's lists offer `package`. A machine that never ran `apt-get update` has no lists: they are fetched once if
+/// this user may.
 pub fn apt_offers(package: &str) -> bool {
     let offers = || {
         Cmd::new("apt-cache")
@@ -74,9 +74,9 @@ fn apt_update() -> Result<()> {
     }
 }
 
-/// Installs Debian packages that are not installed yet, saying what they are for.
+/// Installs missing Debian packages and prints their purpose.
 ///
-/// Never removes a package: where the distribution's own compiler stands in the way, apt refuses and says so.
+/// Never removes a package: if the distribution's own compiler is in the way, apt refuses and says so.
 pub fn apt(packages: &[&str], purpose: &str) -> Result<()> {
     let lacking: Vec<&str> = packages
         .iter()
@@ -116,7 +116,7 @@ pub fn apt(packages: &[&str], purpose: &str) -> Result<()> {
         })
 }
 
-/// What to type where apt may not be run from here.
+/// The command to type if apt may not be run from here.
 fn by_hand(lacking: &[&str], command: &str) -> String {
     if paths::on_path("apt-get").is_some() {
         format!("sudo apt-get update && sudo {command}")
@@ -128,7 +128,7 @@ fn by_hand(lacking: &[&str], command: &str) -> String {
     }
 }
 
-/// A command that runs as root: itself where we are root, else through sudo, which may ask for a password.
+/// A command that runs as root: directly if nvcap's user is root, else through sudo, which may ask for a password.
 pub fn as_root(program: impl AsRef<std::ffi::OsStr>) -> Cmd {
     match root() {
         Root::Already => Cmd::new(program),

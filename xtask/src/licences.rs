@@ -7,7 +7,7 @@ use anyhow::{Context, Result, bail};
 
 use crate::{build, paths};
 
-/// Checks the workspace and the BPF programs: what a built nvcap may contain, and what builds it.
+/// Checks the workspace and the BPF programs: every crate that a built nvcap may contain, and every build dependency.
 pub fn check() -> Result<()> {
     let text = fs::read_to_string(paths::root().join("deny.toml")).context("deny.toml")?;
     let allowed = allowed(&text);
@@ -54,7 +54,7 @@ fn allowed(toml: &str) -> Vec<&str> {
     list.split('"').skip(1).step_by(2).collect()
 }
 
-/// Whether a licence expression can be met: of each part that is joined by AND, one alternative is allowed.
+/// Whether a licence expression is allowed: each part joined by AND needs one allowed alternative.
 fn fits(expression: &str, allowed: &[&str]) -> bool {
     expression.split(" AND ").all(|part| {
         let part = part.trim().trim_matches(['(', ')']);

@@ -1,4 +1,4 @@
-//! What a developer of nvcap types: `cargo xtask COMMAND`. Dispatch and help; each command is a module.
+//! The commands for nvcap's developers: `cargo xtask COMMAND`. Dispatch and help; each command is a module.
 
 mod api;
 mod bench;

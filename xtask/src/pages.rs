@@ -1,4 +1,4 @@
-//! The documents' links lead somewhere, what they name is there, and the index names every page. A test, and nothing else.
+//! Tests of the documents: every link has a target, every named file exists, and the index lists every page.
 
 use std::{
     fs,
@@ -17,7 +17,7 @@ fn links(text: &str) -> Vec<&str> {
         .collect()
 }
 
-/// The headings of a Markdown text, as fragments of links name them.
+/// The headings of a Markdown text, in the form of link fragments.
 fn fragments(text: &str) -> Vec<String> {
     let headings = text.lines().filter(|line| line.starts_with('#'));
     headings
@@ -33,14 +33,14 @@ fn fragments(text: &str) -> Vec<String> {
         .collect()
 }
 
-/// Words of a text without what surrounds them.
+/// Words of a text without surrounding punctuation.
 fn words(text: &str) -> impl Iterator<Item = &str> {
     let around = |c: char| "`'\"()[]{}<>,;:!?|*".contains(c);
     text.split(move |c: char| c.is_whitespace() || around(c))
         .map(|word| word.trim_end_matches('.').trim_end_matches("'s"))
 }
 
-/// The files and folders of this tree that a text names: what begins with one of its folders.
+/// The files and folders of this tree that a text names: words that begin with one of its folders.
 fn named<'a>(text: &'a str, folders: &[String]) -> Vec<&'a str> {
     words(text)
         .filter_map(|word| word.split('#').next())
@@ -51,7 +51,7 @@ fn named<'a>(text: &'a str, folders: &[String]) -> Vec<&'a str> {
         .collect()
 }
 
-/// What a text says of pages: `PAGE links the WORD`.
+/// Statements about links in a text: `PAGE links the WORD`.
 fn said_to_link(text: &str) -> Vec<(&str, &str)> {
     let words: Vec<&str> = words(text).filter(|w| !w.is_empty()).collect();
     words
@@ -76,7 +76,7 @@ fn below(dir: &Path, ending: &str) -> Vec<PathBuf> {
     found
 }
 
-/// The pages that a reader meets, in the tree's own folders.
+/// The pages for readers, in the tree's own folders.
 fn documents() -> Vec<PathBuf> {
     let root = paths::root();
     let mut all = pages(&root);
@@ -175,7 +175,7 @@ fn names_are_read_from_text() {
 }
 
 #[test]
-fn what_a_page_is_said_to_link_it_links() {
+fn pages_link_where_other_pages_say_they_do() {
     let root = paths::root();
     for page in documents() {
         let text = fs::read_to_string(&page).expect("a page is text");
@@ -207,19 +207,19 @@ fn every_file_that_is_named_exists() {
     ];
     let sources = sources.iter().flat_map(|dir| below(&root.join(dir), "rs"));
     for page in documents().into_iter().chain(sources) {
-        // The names in this file's own examples are made up.
+        // The names in this file's own examples are invented.
         if page.ends_with("xtask/src/pages.rs") {
             continue;
         }
         let text = fs::read_to_string(&page).expect("it is text");
         for name in named(&text, &folders) {
-            // Of sources only what they say of documents: the rest is the compiler's to check.
+            // In sources only names of documents are checked: the compiler checks the rest.
             if page.extension().is_some_and(|e| e == "rs") && !name.starts_with("docs/") {
                 continue;
             }
-            // A place in it is the links' test's to check.
+            // The fragment is checked by the test of links.
             let name = name.split_once('#').map_or(name, |(file, _)| file);
-            // Up to what stands for any name: `fuzz/seeds/TARGET`.
+            // Up to the part that stands for any name: `fuzz/seeds/TARGET`.
             let stands =
                 |part: &&str| part.contains('*') || part.chars().all(|c| c.is_ascii_uppercase());
             let fixed: PathBuf = name

@@ -1,4 +1,4 @@
-//! Where things lie in the checkout. Knows folder names, runs nothing.
+//! Places in the checkout. Knows folder names, runs nothing.
 
 use std::{
     env,
@@ -25,7 +25,7 @@ pub fn target() -> PathBuf {
     }
 }
 
-/// Tools that xtask installs for this checkout alone, as `cargo install --root` lays them out.
+/// Tools installed for this checkout only, in the layout of `cargo install --root`.
 pub fn tools() -> PathBuf {
     target().join("tools")
 }
@@ -35,7 +35,7 @@ pub fn ebpf_crate() -> PathBuf {
     root().join("nvcap-ebpf")
 }
 
-/// Where the finished BPF object lies; `nvcap/build.rs` looks here too.
+/// The finished BPF object; `nvcap/build.rs` looks for it here too.
 pub fn bpf_object() -> PathBuf {
     target().join("bpf/nvcap.bpf.o")
 }
@@ -45,12 +45,12 @@ pub fn facts() -> PathBuf {
     root().join("facts")
 }
 
-/// Whether the workspace folder `dir` holds a crate in this checkout.
+/// Whether this checkout has a crate in the workspace folder `dir`.
 pub fn has_crate(dir: &str) -> bool {
     root().join(dir).join("Cargo.toml").is_file()
 }
 
-/// The package name of the crate in the workspace folder `dir`; none where this checkout lacks it.
+/// The package name of the crate in the workspace folder `dir`; none if this checkout lacks it.
 pub fn package(dir: &str) -> Option<String> {
     let manifest = std::fs::read_to_string(root().join(dir).join("Cargo.toml")).ok()?;
     package_of(&manifest)

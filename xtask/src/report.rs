@@ -1,6 +1,6 @@
-//! What ran, what failed, what did not run and why; and the closing line.
+//! Which tests ran, failed, or did not run and why; and the closing line.
 //!
-//! Reads the words of the test programs (Rust's test harness, and this project's `NOT RUN name: why`), knows no test.
+//! Reads the output of the test programs (Rust's test harness, and this project's `NOT RUN name: why`), knows no test.
 
 use std::{
     fs::{self, File},
@@ -13,7 +13,7 @@ use anyhow::{Context, Result, bail};
 
 use crate::{paths, shell::Cmd};
 
-/// Lines of a test's reason to have failed that are shown and repeated at the end.
+/// How many lines of a failed test's reason are shown and repeated at the end.
 const REASONS: usize = 12;
 
 /// The tally of a whole run.
@@ -39,25 +39,26 @@ impl Counts {
     }
 }
 
-/// What one line of a test program's output says.
+/// The meaning of one line of a test program's output.
 #[derive(Debug, PartialEq, Eq)]
 enum Said {
-    /// The totals of Rust's harness: passed, failed, ignored. What says itself that it did not run is in the first.
+    /// The totals of Rust's harness: passed, failed, ignored. A test that says itself that it did not run is among the
+    /// passed.
     Harness(usize, usize, usize),
     /// The closing line of one of this project's runners: passed, failed, skipped.
     Closing(usize, usize, usize),
-    /// A test that the harness left out and counts apart, with the reason.
+    /// A test that the harness ignored and counts apart, with the reason.
     Ignored(String),
     /// A test that says itself that it did not run.
     NotRun(String),
     /// A test that failed.
     Failed(String),
-    /// Which test program follows.
+    /// The test program whose output follows.
     Running(String),
 }
 
 impl Said {
-    /// Whether it means something between the captured outputs of tests, too.
+    /// Whether the line has a meaning even among the captured outputs of tests.
     fn counts_when_captured(&self) -> bool {
         matches!(self, Self::NotRun(_) | Self::Harness(..))
     }
@@ -77,7 +78,7 @@ impl Report {
         let mut captured = false;
         let mut reasons = 0;
         let status = stream(cmd, &log, |line| {
-            // Why a test failed stands below its line, indented; the log may be out of reach of who reads this.
+            // The reason of a failure follows below its line, indented; the log may be out of the reader's reach.
             if reasons > 0 && line.starts_with("    ") {
                 reasons -= 1;
                 eprintln!("   |{line}");
@@ -90,7 +91,7 @@ impl Report {
             let words = said(line).filter(|said| !captured || said.counts_when_captured());
             captured = match (&words, line) {
                 (Some(Said::Harness(..)), _) => false,
-                // What the tests themselves printed follows, and some print what a runner says.
+                // Behind this line is the tests' own output, some of which looks like a runner's.
                 (_, "successes:" | "failures:") => true,
                 _ => captured,
             };
@@ -156,7 +157,7 @@ impl Report {
         Ok(())
     }
 
-    /// Counts a check that is made here and not by a test program.
+    /// Counts a check that is made here, not by a test program.
     pub fn check(&mut self, name: &str, result: Result<()>) {
         match result {
             Ok(()) => {
@@ -177,7 +178,7 @@ impl Report {
         }
     }
 
-    /// Counts what cannot run here.
+    /// Counts a test that cannot run here.
     pub fn skip(&mut self, name: &str, why: &str) {
         eprintln!("== {name}: NOT RUN: {why}");
         self.not_run.push(format!("{name}: {why}"));
@@ -187,7 +188,7 @@ impl Report {
         });
     }
 
-    /// Prints what did not run, what failed and the totals; an error where anything failed.
+    /// Prints the tests that did not run, those that failed and the totals; an error if any failed.
     pub fn close(self) -> Result<()> {
         println!("{}", self.summary());
         match self.counts.failed {
@@ -196,7 +197,7 @@ impl Report {
         }
     }
 
-    /// What `close` prints: its last line is the totals.
+    /// The text that `close` prints: its last line is the totals.
     fn summary(&self) -> String {
         let mut lines = Vec::new();
         for (title, list) in [("Did not run:", &self.not_run), ("Failed:", &self.failed)] {
@@ -298,7 +299,7 @@ fn said(line: &str) -> Option<Said> {
     Some(Said::NotRun(line[line.len() - rest.len()..].to_owned()))
 }
 
-/// `N passed, N failed, N skipped`, as this project's own runners end, with or without a time.
+/// `N passed, N failed, N skipped`: the last line of this project's own runners, with or without a time.
 fn closing_line(line: &str) -> Option<Said> {
     let mut parts = line.splitn(3, ", ");
     let mut number = |word: &str| {
@@ -366,12 +367,12 @@ mod tests {
         }
     }
 
-    /// A test that says so in other words would be counted as passed.
+    /// A test that says it in other words would be counted as passed.
     #[test]
-    fn whatever_says_that_it_did_not_run_is_understood() {
+    fn every_form_of_did_not_run_is_understood() {
         let mut all = Vec::new();
         sources(&paths::root(), &mut all);
-        // What reads those words prints a summary of its own.
+        // The reader of these words prints a summary of its own.
         all.retain(|path| !path.ends_with("xtask/src/report.rs"));
         let mut seen = 0;
         for path in &all {

@@ -1,6 +1,6 @@
 //! `cargo xtask run`: build everything, become root, trace.
 //!
-//! Knows which of nvcap's commands need root, how a GPU process is recognised, and the bundled software GPU.
+//! Knows which commands of nvcap need root, how to recognise a GPU process, and the bundled software GPU.
 
 use std::{
     ffi::{OsStr, OsString},
@@ -17,10 +17,10 @@ use crate::{
     shell::Cmd,
 };
 
-/// Seconds for which a process that was found by itself is watched.
+/// For how many seconds a process is traced that the user did not name.
 const LOOK_SECONDS: &str = "10";
 
-/// Commands of nvcap that read files or talk about themselves; all others look into other processes.
+/// Commands of nvcap that read files or describe nvcap; all others inspect processes.
 const WITHOUT_ROOT: &[&str] = &[
     "decode",
     "explain",
@@ -31,10 +31,10 @@ const WITHOUT_ROOT: &[&str] = &[
     "-V",
 ];
 
-/// Commands that read a log where neither a process nor a command is named.
+/// Commands that read a log unless a process or a command is named.
 const WITH_LOGS: &[&str] = &["ioctls", "channels", "maps"];
 
-/// Builds, then runs `nvcap ARGS`, or traces what there is to trace. The status is nvcap's own.
+/// Builds, then runs `nvcap ARGS`, or traces a process of its choice. Returns nvcap's status.
 pub fn run(args: &[OsString]) -> Result<ExitCode> {
     if args.is_empty() {
         return look_around();
@@ -44,7 +44,7 @@ pub fn run(args: &[OsString]) -> Result<ExitCode> {
     start(&nvcap(&dir, args)?)
 }
 
-/// No arguments: a process that uses a GPU now, else the software GPU.
+/// No arguments: traces a process that uses a GPU now, else the software GPU.
 fn look_around() -> Result<ExitCode> {
     build::bpf()?;
     let dir = build::packages(&build::programs(), Profile::RELEASE)?;
@@ -68,7 +68,7 @@ fn look_around() -> Result<ExitCode> {
     start(&software_gpu(&dir, &[])?)
 }
 
-/// nvcap on the software GPU, with `extra` arguments for nvcap.
+/// nvcap on the software GPU, with additional arguments `extra` for nvcap.
 pub fn software_gpu(dir: &Path, extra: &[&str]) -> Result<Cmd> {
     let softgpu = dir.join("softgpu");
     let channels = paths::target().join("softgpu.channels");
@@ -86,7 +86,7 @@ pub fn software_gpu(dir: &Path, extra: &[&str]) -> Result<Cmd> {
     nvcap(dir, &args)
 }
 
-/// The built nvcap with `args`, as root where it must be.
+/// The built nvcap with `args`, as root if they need it.
 fn nvcap(dir: &Path, args: &[OsString]) -> Result<Cmd> {
     let program = dir.join("nvcap");
     if !needs_root(args) {
@@ -101,7 +101,7 @@ fn nvcap(dir: &Path, args: &[OsString]) -> Result<Cmd> {
     Ok(install::as_root(program).args(args))
 }
 
-/// Whether nvcap looks into another process with these arguments.
+/// Whether nvcap inspects another process with these arguments.
 fn needs_root(args: &[OsString]) -> bool {
     let own = args.iter().take_while(|arg| *arg != "--");
     let command = args.iter().any(|arg| arg == "--");
@@ -123,7 +123,7 @@ fn needs_root(args: &[OsString]) -> bool {
 
 fn start(cmd: &Cmd) -> Result<ExitCode> {
     let status = cmd.status()?;
-    // Ended by a signal: as a shell reports it.
+    // Ended by a signal: the status that a shell would report.
     let code = status.code().unwrap_or_else(|| {
         use std::os::unix::process::ExitStatusExt;
         128 + status.signal().unwrap_or(0)
@@ -136,7 +136,7 @@ fn gpu_process() -> Option<String> {
     if !Path::new("/dev/nvidia0").exists() && !Path::new("/dev/nvidiactl").exists() {
         return None;
     }
-    // Other users' maps are root's to read. Processes end meanwhile: grep's own status says nothing.
+    // Only root may read the maps of other users' processes. Processes end meanwhile: grep's own status means nothing.
     let list = install::as_root("sh")
         .args(["-c", "grep -lsE '/dev/nvidia[0-9]' /proc/[0-9]*/maps; true"])
         .read()?;

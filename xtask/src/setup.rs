@@ -1,10 +1,10 @@
-//! `cargo xtask setup`: says what this machine has, installs what it lacks for a build.
+//! `cargo xtask setup`: shows what this machine has, installs what a build lacks.
 
 use anyhow::Result;
 
 use crate::toolchain::Toolchain;
 
-/// Installs the BPF toolchain where it is lacking; `check` only looks.
+/// Installs the BPF toolchain if missing; `check` only looks.
 pub fn run(check: bool) -> Result<()> {
     let found = if check {
         Toolchain::find()

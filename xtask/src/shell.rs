@@ -1,6 +1,6 @@
-//! Starting other programs: said aloud, and with an error that names the command to type again.
+//! Runs other programs: prints the command, and repeats it in an error, ready to type again.
 //!
-//! Knows nothing of what the programs are for.
+//! Knows nothing of the programs' purposes.
 
 use std::{
     ffi::{OsStr, OsString},
@@ -20,7 +20,7 @@ pub struct Cmd {
     dir: Option<PathBuf>,
 }
 
-/// What `cargo run` sets for xtask itself and what must not reach a compiler of another toolchain.
+/// Variables that `cargo run` sets for xtask itself, and that must not reach a compiler of another toolchain.
 const OF_THE_OUTER_CARGO: &[&str] = &[
     "CARGO",
     "CARGO_ENCODED_RUSTFLAGS",
@@ -67,7 +67,7 @@ impl Cmd {
         self
     }
 
-    /// Forgets what the outer cargo set, for a command that chooses its toolchain itself.
+    /// Removes the outer cargo's variables, for a command that chooses its toolchain itself.
     pub fn other_toolchain(mut self) -> Self {
         self.env_remove.extend(OF_THE_OUTER_CARGO);
         self
@@ -93,7 +93,7 @@ impl Cmd {
         words.join(" ")
     }
 
-    /// The standard library's form of it, for a caller that wants the streams.
+    /// The same as a `std::process::Command`, for a caller that needs the streams.
     pub fn command(&self) -> Command {
         let mut command = Command::new(&self.program);
         command.args(&self.args);
@@ -127,7 +127,7 @@ impl Cmd {
         Ok(())
     }
 
-    /// Runs it silently and returns its standard output, or nothing where it failed or does not exist.
+    /// Runs it silently and returns its standard output; none if it failed or does not exist.
     pub fn read(&self) -> Option<String> {
         let out = self
             .command()
@@ -141,7 +141,7 @@ impl Cmd {
     }
 }
 
-/// A word as a POSIX shell wants it.
+/// Quotes a word for a POSIX shell.
 fn quote(word: &OsStr) -> String {
     let word = word.to_string_lossy();
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_./=:,+@%".contains(c);

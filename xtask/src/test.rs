@@ -1,6 +1,6 @@
 //! `cargo xtask test`: every test that this machine can run, and a list of those that it cannot.
 //!
-//! Knows which crates hold tests and what they need. How a test's words are read is `report`'s.
+//! Knows which crates hold tests and what they need; `report` reads the output of the tests.
 
 use std::{collections::BTreeSet, fs, path::Path, process::Command};
 
@@ -20,7 +20,7 @@ const LIVE: [(&str, &str); 2] = [
     ("hostile targets", "tests/hostile"),
 ];
 
-/// What `cargo xtask test` leaves out.
+/// Tests that `cargo xtask test` is to leave out.
 #[derive(Clone, Copy, Default)]
 pub struct Options {
     /// No live tests.
@@ -50,7 +50,7 @@ pub fn run(options: Options) -> Result<()> {
     report.close()
 }
 
-/// Builds what the end-to-end tests start, and checks that it runs anywhere. None where that failed.
+/// Builds the programs for the end-to-end tests, and checks that nvcap runs anywhere. None if that failed.
 fn programs(report: &mut Report) -> Option<std::path::PathBuf> {
     if !paths::has_crate("nvcap-ebpf") {
         report.skip(
@@ -76,7 +76,7 @@ fn programs(report: &mut Report) -> Option<std::path::PathBuf> {
     }
 }
 
-/// The program says its version when asked, with nothing but itself in an empty environment.
+/// The program prints its version in an empty environment, without other files.
 fn starts(program: &Path) -> Result<()> {
     let out = Command::new(program)
         .arg("--version")
@@ -146,7 +146,7 @@ fn links_no_more(tree: &str) -> Result<()> {
     Ok(())
 }
 
-/// `files`: the files that the library without default features is made of, as the compiler lists them.
+/// `files`: the source files of the library without default features, as the compiler lists them.
 fn has_no_room_of_the_program(files: &str) -> Result<()> {
     const CORE: [&str; 8] = [
         "lib", "decode", "driver", "hang", "ledger", "record", "source", "wire",
@@ -158,7 +158,7 @@ fn has_no_room_of_the_program(files: &str) -> Result<()> {
     {
         let file = file.strip_suffix(".rs").unwrap_or(file);
         rooms.insert(match file.strip_prefix("source/") {
-            // Of the sources, files alone.
+            // Of the room `source`, only the file sources.
             Some(of) if of == "mod" || of.starts_with("file/") => "source",
             Some(_) => file,
             None => file.split('/').next().unwrap_or(file),
@@ -203,8 +203,8 @@ fn live(report: &mut Report, name: &str, folder: &str, built: Option<&Path>) -> 
                 cmd = cmd.env(variable, path);
             }
         }
-        // Built by the user, run by root: cargo starts each test program through the runner. sudo drops the
-        // environment, so that env sets it again.
+        // Built by the user, run by root: cargo starts each test program through the runner. sudo drops the environment, so
+        // env sets it again.
         Root::Sudo => {
             let programs = programs
                 .map(|(variable, path)| format!("{variable}={}", path.display()))
@@ -219,18 +219,18 @@ fn live(report: &mut Report, name: &str, folder: &str, built: Option<&Path>) -> 
             for (variable, path) in programs {
                 cmd = cmd.env(variable, path);
             }
-            // Observing needs the right to read a process of one's own, and no more.
+            // Observing only needs the right to read a process of the same user.
             return report.step(
                 &format!("{name} that need no root"),
                 &cmd.args(["--", "--show-output", "observe"]),
             );
         }
     }
-    // One at a time: a thread has four debug registers, and timing tests want the machine to themselves.
+    // One at a time: a thread has four debug registers, and timing tests need the machine for themselves.
     report.step(name, &cmd.args(["--", "--show-output", "--test-threads=1"]))
 }
 
-/// The kernels that this machine does not run.
+/// Tests on kernels other than the running one.
 fn vm(report: &mut Report) -> Result<()> {
     if !paths::root().join("xtask/src/vm.rs").is_file() {
         report.skip("VM tests", "xtask/src/vm.rs is not in this checkout");
@@ -239,7 +239,7 @@ fn vm(report: &mut Report) -> Result<()> {
     report.step("VM tests", &Cmd::new(std::env::current_exe()?).arg("vm"))
 }
 
-/// Passed tests' output is wanted for the lines in which they say that they did not run.
+/// The output of passed tests is needed for lines that say that a test did not run.
 const SHOW: [&str; 2] = ["--", "--show-output"];
 
 fn cargo_test() -> Cmd {
@@ -251,7 +251,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_the_library_alone_may_not_have_is_found() {
+    fn forbidden_parts_of_the_bare_library_are_found() {
         assert!(links_no_more("nvcap v0.1.0\nflate2 v1.1.10\n").is_ok());
         let error = links_no_more("nvcap v0.1.0\nserde_json v1.0.1\n").unwrap_err();
         assert_eq!(error.to_string(), "it depends on serde_json v1.0.1");

@@ -1,8 +1,8 @@
 //! The compiler and the linker for `bpfel-unknown-none`: found, or installed.
 //!
-//! Two ways were proven (docs/building.md): a rustup toolchain with the sources of core (`-Z build-std`), and Debian's
-//! `rustc-web`, which comes with core built for BPF. What is already there is taken; only a machine with neither gets
-//! one installed. Knows nothing of the crate that is built with them.
+//! Two ways are known to work (docs/building.md): a rustup toolchain with the sources of core (`-Z build-std`), and
+//! Debian's `rustc-web`, which comes with core built for BPF. An existing toolchain is used; only a machine with neither
+//! gets one installed. Knows nothing of the crate that it builds.
 
 use std::{
     env,
@@ -13,7 +13,7 @@ use anyhow::{Result, bail};
 
 use crate::{install, paths, shell::Cmd};
 
-/// The bpf-linker that is installed where none fits.
+/// The bpf-linker to install if none fits.
 const LINKER_VERSION: &str = "0.13.0";
 /// The LLVM releases that bpf-linker can be built for.
 const LINKER_LLVMS: std::ops::RangeInclusive<u32> = 21..=23;
@@ -28,7 +28,7 @@ const DEBIAN_RUSTC: &[&str] = &["rustc-web", "libstd-rust-web-dev-bpf"];
 /// A compiler that can make BPF code.
 #[derive(Clone, Debug)]
 pub struct Compiler {
-    /// In words, for `setup` and for errors.
+    /// Description for `setup` and for errors.
     pub name: String,
     /// The rustup toolchain whose cargo and rustc are used; none: `rustc` with the cargo that runs xtask.
     rustup: Option<String>,
@@ -36,18 +36,18 @@ pub struct Compiler {
     pub rustc: PathBuf,
     /// Major version of the LLVM whose bitcode it writes.
     pub llvm: u32,
-    /// core is compiled from its sources because no built one is there.
+    /// core is compiled from its sources because there is no built one.
     build_std: bool,
-    /// A stable compiler, to be told that unstable options are meant.
+    /// A stable compiler, which needs RUSTC_BOOTSTRAP for unstable options.
     bootstrap: bool,
 }
 
-/// A compiler and a linker that fit together.
+/// A matching compiler and linker.
 #[derive(Clone, Debug)]
 pub struct Toolchain {
     /// Makes bitcode.
     pub compiler: Compiler,
-    /// Makes the BPF object of it.
+    /// Makes the BPF object from it.
     pub linker: PathBuf,
 }
 
@@ -57,7 +57,7 @@ impl Toolchain {
         self.for_bpf(self.compiler.cargo(), subcommand)
     }
 
-    /// clippy with this toolchain; none where its compiler came without one.
+    /// clippy with this toolchain; none if its compiler came without one.
     pub fn clippy(&self) -> Option<Cmd> {
         match &self.compiler.rustup {
             Some(toolchain) => {
@@ -67,7 +67,7 @@ impl Toolchain {
                 Some(self.for_bpf(self.compiler.cargo(), "clippy"))
             }
             None => {
-                // cargo-clippy starts the clippy-driver beside itself, which must be of the compiler's own release.
+                // cargo-clippy starts the clippy-driver beside it, which must be of the compiler's own release.
                 let own = self.compiler.rustc.with_file_name("cargo-clippy");
                 paths::is_executable(&own).then_some(())?;
                 Some(self.for_bpf(self.compiler.with_own_rustc(Cmd::new(own)), "clippy"))
@@ -98,7 +98,7 @@ impl Toolchain {
             .env("RUSTFLAGS", flags)
     }
 
-    /// What there is, installed where it may be, or an error that says what to type.
+    /// The existing toolchain, or one installed now if allowed, or an error that says what to type.
     pub fn get() -> Result<Self> {
         if let Some(complete) = Self::find() {
             return Ok(complete);
@@ -108,7 +108,7 @@ impl Toolchain {
         Ok(Self { compiler, linker })
     }
 
-    /// The first compiler that has a fitting linker, and nothing installed.
+    /// The first compiler with a fitting linker; installs nothing.
     pub fn find() -> Option<Self> {
         Compiler::all().find_map(|compiler| {
             let linker = find_linker(compiler.llvm)?;
@@ -118,7 +118,7 @@ impl Toolchain {
 }
 
 impl Compiler {
-    /// cargo with this compiler, free of what the outer cargo set.
+    /// cargo with this compiler, without the outer cargo's variables.
     fn cargo(&self) -> Cmd {
         self.with_own_rustc(match &self.rustup {
             Some(toolchain) => Cmd::new("rustup").args(["run", toolchain, "cargo"]),
@@ -126,7 +126,7 @@ impl Compiler {
         })
     }
 
-    /// `cargo` told which compiler to use, and nothing that the outer cargo set.
+    /// `cargo` with this compiler, without the outer cargo's variables.
     fn with_own_rustc(&self, cargo: Cmd) -> Cmd {
         let cargo = if self.rustup.is_none() {
             cargo.env("RUSTC", &self.rustc)
@@ -141,7 +141,7 @@ impl Compiler {
         cargo.other_toolchain()
     }
 
-    /// This machine's compilers that have core for BPF, built or as sources.
+    /// This machine's compilers with core for BPF, built or as sources.
     fn all() -> impl Iterator<Item = Self> {
         let candidates: [fn() -> Option<Self>; 3] = [
             || Self::of_rustup("nightly"),
@@ -151,7 +151,7 @@ impl Compiler {
         candidates.into_iter().filter_map(|look| look())
     }
 
-    /// A rustup toolchain, where it is installed with core for BPF.
+    /// A rustup toolchain, if it is installed with core for BPF.
     fn of_rustup(toolchain: &str) -> Option<Self> {
         let rustc = Cmd::new("rustup")
             .args(["which", "--toolchain", toolchain, "rustc"])
@@ -163,7 +163,7 @@ impl Compiler {
         )
     }
 
-    /// The compiler `rustc`, where it is new enough and has core for BPF.
+    /// The compiler `rustc`, if it is new enough and has core for BPF.
     fn of(rustc: &Path, name: &str, rustup: Option<&str>) -> Option<Self> {
         let about = Cmd::new(rustc).arg("-vV").other_toolchain().read()?;
         let about = About::parse(&about)?;
@@ -194,7 +194,8 @@ impl Compiler {
         })
     }
 
-    /// Installs one of the two ways. Debian's first, because its compiler and its LLVM match by construction.
+    /// Installs a toolchain in one of the two ways. Debian's first, because its compiler and its LLVM match by
+    /// construction.
     fn install() -> Result<Self> {
         eprintln!("no Rust compiler here has core for bpfel-unknown-none");
         if install::apt_allowed()
@@ -210,7 +211,7 @@ impl Compiler {
                 (Ok(()), None) => {
                     eprintln!("Debian's compiler is installed but too old; trying rustup")
                 }
-                // For one, apt refuses where the distribution's own rustc or rustup would have to go.
+                // For example, apt refuses if it would have to remove the distribution's own rustc or rustup.
                 (Err(error), _) => eprintln!("{error:#}\ntrying rustup"),
             }
         }
@@ -221,7 +222,7 @@ impl Compiler {
                 .is_some();
             eprintln!("installing rustup's nightly with rust-src (compiling the BPF programs)");
             let cmd = if installed {
-                // Adding the sources alone leaves the user's nightly at the day it is of.
+                // Adding only the sources leaves the user's nightly at its date.
                 Cmd::new("rustup").args(["component", "add", "--toolchain", "nightly", "rust-src"])
             } else {
                 Cmd::new("rustup").args(RUSTUP_NIGHTLY)
@@ -264,7 +265,7 @@ fn has_built_core(dir: &Path) -> bool {
     })
 }
 
-/// What `rustc -vV` says.
+/// The output of `rustc -vV`.
 #[derive(Debug, PartialEq, Eq)]
 struct About {
     release: String,
@@ -316,7 +317,7 @@ fn linker_fits(linker: &Path, llvm: u32) -> bool {
         .split_whitespace()
         .find_map(version)
         .is_some_and(|version| version >= LINKER_OLDEST);
-    // A linker with LLVM inside (a downloaded one) does not say which: it is tried.
+    // A linker with LLVM inside (a downloaded one) does not show its release: it is tried.
     let libraries = Cmd::new("ldd").arg(linker).read().unwrap_or_default();
     new_enough && llvm_of_libraries(&libraries).is_none_or(|its| its >= llvm)
 }
@@ -413,12 +414,12 @@ fn cargo_install_linker(n: u32, prefix: &Path) -> Cmd {
         ])
         .args(["--features", &format!("llvm-{n}"), "--root"])
         .arg(paths::tools())
-        // Without it an older llvm-config on PATH is taken, and the link fails.
+        // Otherwise an older llvm-config on PATH is used, and the link fails.
         .env("LLVM_PREFIX", prefix)
         .other_toolchain()
 }
 
-/// Where LLVM `n` is installed with what is needed to link with it.
+/// Where LLVM `n` is installed with everything needed to link with it.
 fn llvm_prefix(n: u32) -> Option<PathBuf> {
     let debian = PathBuf::from(format!("/usr/lib/llvm-{n}"));
     if debian.join("include/llvm-c/Core.h").exists() {
@@ -440,7 +441,7 @@ fn llvm_prefix(n: u32) -> Option<PathBuf> {
     .map(PathBuf::from)
 }
 
-/// An `llvm-strip` that knows BPF; without one the object keeps its DWARF, which does no harm.
+/// An `llvm-strip` that supports BPF; without one the object keeps its DWARF, which is harmless.
 pub fn llvm_strip() -> Option<PathBuf> {
     let versioned = LINKER_LLVMS.rev().find_map(|n| {
         let inside = PathBuf::from(format!("/usr/lib/llvm-{n}/bin/llvm-strip"));
@@ -451,7 +452,7 @@ pub fn llvm_strip() -> Option<PathBuf> {
     versioned.or_else(|| paths::on_path("llvm-strip"))
 }
 
-/// cargo of rustup's nightly, which sanitizers and so cargo-fuzz want.
+/// cargo of rustup's nightly, which sanitizers and therefore cargo-fuzz need.
 pub fn nightly_cargo() -> Cmd {
     Cmd::new("rustup")
         .args(["run", "nightly", "cargo"])
@@ -465,7 +466,7 @@ fn path_with_tools() -> std::ffi::OsString {
     env::join_paths(all).unwrap_or(path)
 }
 
-/// Makes cargo-fuzz and a nightly available, installing them where that is possible.
+/// Provides cargo-fuzz and a nightly, installing them if possible.
 pub fn cargo_fuzz() -> Result<()> {
     if nightly_cargo().arg("--version").read().is_none() {
         eprintln!("installing rustup's nightly (fuzzing)");

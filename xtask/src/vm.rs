@@ -1,8 +1,8 @@
 //! `cargo xtask vm`: the tests on stock Debian kernels under QEMU, with the stand-in for nvidia.ko.
 //!
-//! Boots once for each cell of the matrix (see `matrix`), three at a time where there are two processors: a machine also sleeps. Everything
-//! fetched and built lies in target/vm; a second run needs no network. Nothing is installed on the host, and nothing
-//! of it is changed. Knows what is run in which order; each step is a module.
+//! Boots once for each cell of the matrix (see `matrix`), three at a time on two processors: a machine also sleeps.
+//! Everything fetched and built is in target/vm; a second run needs no network. Nothing on the host is installed or
+//! changed. Knows what is run in which order; each step is a module.
 
 mod apt;
 mod bzimage;
@@ -29,7 +29,7 @@ use guest::Programs;
 use matrix::{Cell, Way};
 use report::{Outcome, Report};
 
-/// What is to be run where.
+/// Selection of machines and tests.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "Examples:\n  \
     cargo xtask vm                                      the whole matrix\n  \
@@ -76,7 +76,7 @@ pub struct Args {
     tests: Vec<String>,
 }
 
-/// Runs what `args` says; an error when a test failed or a machine died.
+/// Runs the selection in `args`; an error if a test failed or a machine died.
 pub fn run(args: Args) -> Result<()> {
     let cells = chosen(&args)?;
     if args.list {
@@ -91,7 +91,7 @@ pub fn run(args: Args) -> Result<()> {
         ..Profile::RELEASE
     };
     let programs = guest::build(args.nvcap.as_deref(), args.bed, profile)?;
-    // The programs' build is the change's cost, not the matrix's.
+    // The build's time belongs to the change, not to the matrix.
     let start = Instant::now();
     let jobs = args
         .jobs
@@ -117,7 +117,7 @@ pub fn run(args: Args) -> Result<()> {
         }
     });
     let reports = reports.into_inner().unwrap_or_default();
-    // A part of a cell's tests says nothing of the cell.
+    // Some of a cell's tests are no result for the cell.
     if args.tests.is_empty() {
         for report in &reports {
             report.store()?;
@@ -135,7 +135,7 @@ pub fn run(args: Args) -> Result<()> {
     };
     let failed = count(&|o| matches!(o, Outcome::Failed(_)))
         + reports.iter().filter(|r| r.machine.is_some()).count();
-    // In the words of Rust's test harness, which `cargo xtask test` reads.
+    // In the format of Rust's test harness, which `cargo xtask test` reads.
     println!(
         "test result: {}. {} passed; {failed} failed; {} ignored; {} machines in {:.1} s, {:.0} s of processor time",
         if failed == 0 { "ok" } else { "FAILED" },
@@ -151,7 +151,7 @@ pub fn run(args: Args) -> Result<()> {
     Ok(())
 }
 
-/// One machine from its kernel to its report.
+/// Runs one machine, from its kernel to its report.
 fn machine(emulator: &Emulator, cell: &Cell, programs: &Programs, args: &Args) -> Report {
     let mut tests: Vec<String> = if args.tests.is_empty() {
         cell.tests().iter().map(|t| t.to_string()).collect()

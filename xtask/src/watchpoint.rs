@@ -1,6 +1,6 @@
-//! A hardware watchpoint that only counts: the floor under any tracer that uses one.
+//! A hardware watchpoint that only counts: the minimal cost of any tracer that uses one.
 //!
-//! perf_event_open(2) by hand; knows nothing of what is watched.
+//! perf_event_open(2) by hand; knows nothing of the watched word's purpose.
 
 use std::{
     fs::File,
@@ -23,8 +23,8 @@ const USER_ONLY: u64 = 1 << 5 | 1 << 6;
 pub struct Watchpoint(File);
 
 impl Watchpoint {
-    /// Counts stores of thread `tid` over the four bytes at `addr`, each with the overflow handling that a tracer's
-    /// program would hang on.
+    /// Counts stores of thread `tid` to the four bytes at `addr`, each with the overflow handling to which a tracer would
+    /// attach its program.
     pub fn on_writes(tid: i32, addr: u64) -> Result<Self> {
         // type|size, config, sample_period, sample_type, read_format, flags, wakeup|bp_type, bp_addr, bp_len
         let attr = [

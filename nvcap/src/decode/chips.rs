@@ -1,4 +1,4 @@
-//! Which chip each GPU is: as the driver or the user said, else as its streams show.
+//! The chip of each GPU: given by the driver or the user, else inferred from its streams.
 
 use std::collections::HashMap;
 
@@ -10,10 +10,10 @@ use super::{
 use crate::record::Submission;
 use crate::wire::stream::Stream;
 
-/// How many submissions of a GPU are searched for evidence of its chip once something is assumed.
+/// How many submissions of a GPU are searched for evidence of its chip after an assumption was made.
 const SEARCHED: u8 = 64;
 
-/// A chip that was learnt from a stream.
+/// A chip that was inferred from a stream.
 #[derive(Clone, Copy)]
 struct Learnt {
     chip: &'static Chip,
@@ -21,19 +21,19 @@ struct Learnt {
     searched: u8,
 }
 
-/// What is known of the chips.
+/// What is known of the chips of all GPUs.
 #[derive(Default)]
 pub(super) struct Chips {
-    /// Said by the driver.
+    /// Reported by the driver.
     said: HashMap<Option<u32>, (&'static Chip, ChipBy)>,
     learnt: HashMap<(Space, Option<u32>), Learnt>,
     expected: Option<&'static Chip>,
-    /// What was settled and not yet told.
+    /// Chips that were settled since the last call of `news`.
     news: Vec<ChipSettled>,
 }
 
 impl Chips {
-    /// `expected`: the chip of all GPUs, where the user said it.
+    /// `expected`: the chip of all GPUs, if the user named it.
     pub(super) fn new(expected: Option<&'static Chip>) -> Self {
         let news = expected.and_then(|chip| settled(chip, ChipBy::Given));
         Self {
@@ -43,27 +43,27 @@ impl Chips {
         }
     }
 
-    /// The driver said a GPU's chip, or that of the only one.
+    /// The driver reported the chip of a GPU, or of the only GPU.
     pub(super) fn set(&mut self, gpu: Option<u32>, chip: &'static Chip, by: ChipBy) {
         let before = self.said.insert(gpu, (chip, by));
-        // One for all GPUs without a number is no news beside that of a GPU.
+        // A chip for all GPUs without a number is no news beside that of a GPU.
         let alone = gpu.is_some() || self.said.len() == 1;
         if alone && before.is_none_or(|(c, b)| (c, b) != (chip, by)) {
             self.news.extend(settled(chip, by));
         }
     }
 
-    /// The driver may say another one.
+    /// The driver may report another chip.
     pub(super) fn forget(&mut self, gpu: Option<u32>) {
         self.said.remove(&gpu);
     }
 
-    /// A process is gone, and what its streams showed with it.
+    /// A process is gone, and with it the evidence in its streams.
     pub(super) fn forget_space(&mut self, space: Space) {
         self.learnt.retain(|k, _| k.0 != space);
     }
 
-    /// The chip that the submission is decoded for. Where nobody said which, the stream is looked at.
+    /// The chip that the submission is decoded for. If no chip was given, the stream is examined.
     pub(super) fn of(
         &mut self,
         space: Space,
@@ -96,7 +96,7 @@ impl Chips {
         channel
     }
 
-    /// Takes a chip where it is better known than before.
+    /// Accepts a chip if its evidence is better than before.
     fn settle(&mut self, space: Space, gpu: Option<u32>, chip: &'static Chip, by: ChipBy) {
         let better = self
             .learnt
@@ -119,7 +119,7 @@ impl Chips {
         }
     }
 
-    /// What was settled since the last call.
+    /// The chips settled since the last call.
     pub(super) fn news(&mut self) -> Vec<ChipSettled> {
         std::mem::take(&mut self.news)
     }

@@ -1,6 +1,6 @@
-//! What the decoder has to know of a class to put operations together: which method sets something off, where the
-//! operands lie and where in a data word a field is. Made once a class from the tables, by the names of the public
-//! headers, so that a class whose addresses moved needs nothing here.
+//! What the decoder needs of a class to put operations together: which methods trigger operations, where the operands are,
+//! and which bits of a data word are a field. Made once per class from the tables, by the names of the public headers, so
+//! that a class with other addresses needs no change here.
 
 use std::{
     collections::HashMap,
@@ -10,11 +10,11 @@ use std::{
 use super::classes::{self, Class, Family, Method};
 use super::pcas::PcasAction;
 
-/// What a write to a method sets off.
+/// What a write to a method triggers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(super) enum Action {
-    /// Nothing but a register.
+    /// Nothing: it only stores the value.
     None,
     Bind,
     /// LAUNCH_DMA of a class that takes inline data.
@@ -22,7 +22,7 @@ pub(super) enum Action {
     InlineData,
     /// CALL_MME_DATA.
     MacroData,
-    /// A macro is called: what it is handed follows.
+    /// Calls a macro, whose arguments follow.
     MacroCall,
     ConstantData,
     /// LAUNCH_DMA of a copy class, or of m2mf.
@@ -54,7 +54,7 @@ macro_rules! named {
 }
 
 named! {
-    /// An operand: a method that only stores. The first name that a class has is taken.
+    /// An operand: a method that only stores a value. If a class has several of the names, the first is used.
     Reg, REGS:
     // Inline to memory, copies.
     OutUpper = ["OFFSET_OUT_UPPER"];
@@ -104,7 +104,7 @@ named! {
     ReportAddressLower = ["SET_REPORT_SEMAPHORE_ADDRESS_LOWER"];
     ReportPayloadLower = ["SET_REPORT_SEMAPHORE_PAYLOAD_LOWER"];
     ReportPayloadUpper = ["SET_REPORT_SEMAPHORE_PAYLOAD_UPPER"];
-    // The channel's own.
+    // Host methods.
     SemLo = ["SEM_ADDR_LO"];
     SemHi = ["SEM_ADDR_HI"];
     SemPayloadLo = ["SEM_PAYLOAD_LO"];
@@ -118,7 +118,7 @@ named! {
 }
 
 named! {
-    /// A field of the method that sets something off: method, then field (`*`: of any class's LAUNCH_DMA).
+    /// A field of a triggering method: method, then field (`*`: of any class's LAUNCH_DMA).
     Bits, BITS:
     DmaDstPitch = ["LAUNCH_DMA", "DST_MEMORY_LAYOUT"];
     DmaSrcPitch = ["LAUNCH_DMA", "SRC_MEMORY_LAYOUT"];
@@ -163,10 +163,10 @@ struct Place {
     mask: u32,
 }
 
-/// See the module.
+/// See the module's description.
 #[derive(Debug)]
 pub(super) struct ClassDispatch {
-    /// The class it is for; 0 for one that nothing is known of.
+    /// The class it is for; 0 for an unknown one.
     pub class: u32,
     /// Its family.
     pub family: Family,
@@ -180,7 +180,7 @@ pub(super) struct ClassDispatch {
 }
 
 impl ClassDispatch {
-    /// The plan of a class: made once for each class of the tables, of next to nothing for any other number.
+    /// The plan of a class: made once for each class of the tables, nearly empty for any other number.
     pub(super) fn of(class_number: u32) -> Arc<Self> {
         static PLANS: OnceLock<Mutex<HashMap<u32, Arc<ClassDispatch>>>> = OnceLock::new();
         if classes::class(class_number).is_none() {
@@ -193,7 +193,7 @@ impl ClassDispatch {
             .clone()
     }
 
-    /// The tables have its class.
+    /// Whether the tables have its class.
     pub(super) fn is_known(&self) -> bool {
         self.family != Family::Unknown
     }
@@ -249,7 +249,7 @@ impl ClassDispatch {
         plan
     }
 
-    /// What a write to `address` sets off.
+    /// What a write to `address` triggers.
     pub(super) fn action(&self, address: u16) -> Action {
         self.actions
             .get(usize::from(address >> 2))
@@ -265,7 +265,7 @@ impl ClassDispatch {
             .map_or("", |n| n.1)
     }
 
-    /// The class has this field.
+    /// Whether the class has this field.
     pub(super) fn has(&self, bits: Bits) -> bool {
         self.bits[bits as usize].mask != 0
     }
@@ -281,7 +281,7 @@ impl ClassDispatch {
         self.regs[reg as usize]
     }
 
-    /// What a signaling PCAS does to the QMD.
+    /// The effect of a signaling PCAS on the QMD.
     pub(super) fn pcas_action(&self, address: u16, data: u32) -> PcasAction {
         match self.name(address) {
             "pcas" if self.bits(Bits::PcasSchedule, data) != 0 => PcasAction::Schedule,
@@ -291,7 +291,7 @@ impl ClassDispatch {
     }
 }
 
-/// Barriers and cache operations, with the name an operation has.
+/// Barriers and cache operations, each with its operation name.
 const BARRIERS: [(&str, &str); 25] = [
     ("WAIT_FOR_IDLE", "wait_for_idle"),
     ("WAIT_FOR_IDLE_SCG_TYPE", "wait_for_idle_scg_type"),
@@ -447,7 +447,7 @@ pub(super) struct Counted {
     pub writes: Box<[u64]>,
 }
 
-/// Plans of the classes met.
+/// Plans of the classes seen so far.
 #[derive(Default)]
 pub(super) struct Plans {
     pub list: Vec<Counted>,
@@ -458,7 +458,7 @@ impl Plans {
     pub(super) fn of(&mut self, class: u32) -> (Arc<ClassDispatch>, usize) {
         let index = *self.by_class.entry(class).or_insert_with(|| {
             let plan = ClassDispatch::of(class);
-            // A stream can bind any of 65,536 numbers: only what the tables know gets counters.
+            // A stream can bind any of 65,536 numbers: only classes in the tables get counters.
             let slots = if plan.is_known() { 0x1000 } else { 0 };
             let writes = vec![0; slots].into_boxed_slice();
             self.list.push(Counted { plan, writes });
@@ -491,7 +491,7 @@ mod tests {
     }
 
     #[test]
-    fn every_engine_class_sets_something_off() {
+    fn every_engine_class_triggers_operations() {
         for class in classes::all().filter(|c| !matches!(c.family(), Family::Software)) {
             let plan = ClassDispatch::of(class.number());
             let any = (0..0x4000)

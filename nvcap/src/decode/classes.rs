@@ -1,9 +1,8 @@
-//! The engine classes: which method lies at which address, and what the bits of its data mean.
+//! The engine classes: which method has which address, and the meaning of the bits of its data.
 //!
-//! Everything here comes from `nvcap/facts/classes.bin`, which `cargo xtask facts` builds from the facts directory
-//! (public class headers, Fermi to Blackwell). A class whose header is not public falls back on a parent as the facts
-//! say ([`Class::parent`]), and a lookup through it is not told apart from one of the class itself: ask
-//! [`Method::class`].
+//! Everything here comes from `nvcap/facts/classes.bin`, which `cargo xtask facts` builds from the facts directory (public
+//! class headers, Fermi to Blackwell). A class without a public header falls back on a parent, given in the facts
+//! ([`Class::parent`]). A lookup does not show whether it went through the parent: ask [`Method::class`].
 //!
 //! Numbers print as their names and unknown ones as numbers:
 //!
@@ -122,7 +121,7 @@ impl Family {
     }
 }
 
-/// The class a class falls back on, and how sure that is.
+/// The class that a class falls back on, and how certain that is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Parent {
@@ -177,12 +176,12 @@ impl Class {
         self.row.name()
     }
 
-    /// What it drives.
+    /// The kind of engine that it drives.
     pub fn family(self) -> Family {
         Family::from_number(self.row.family())
     }
 
-    /// What it falls back on.
+    /// The class that it falls back on.
     pub fn parent(self) -> Option<Parent> {
         let relation = ["stub", "partial", "near identical", "identical"];
         let confidence = ["low", "medium", "high"];
@@ -196,7 +195,7 @@ impl Class {
         })
     }
 
-    /// The methods of its own table, by address; arrays once.
+    /// The methods of its own table, by address; each array once.
     pub fn methods(self) -> impl Iterator<Item = Method> {
         let class = self.number();
         IDS.run(self.row.methods()).map(move |id| {
@@ -214,7 +213,7 @@ impl Class {
         Names::new(&VALUES, self.row.constants())
     }
 
-    /// The method that a write to this byte address reaches: of this class, else of its parents.
+    /// The method at this byte address: of this class, else of its parents.
     pub fn method(self, address: u16) -> Option<Method> {
         let slot = usize::from(address >> 2);
         let mut class = self;
@@ -234,7 +233,7 @@ impl Class {
         None
     }
 
-    /// Address slot to method row + 1, arrays spread out.
+    /// Row of the method, plus 1, by address slot; arrays are spread out.
     fn map(self) -> &'static [u16] {
         static MAPS: [OnceLock<Box<[u16]>>; MAX_CLASSES] = [const { OnceLock::new() }; MAX_CLASSES];
         let Some(map) = MAPS.get(self.index) else {
@@ -251,8 +250,8 @@ impl Class {
                 *slot = id + 1;
             }
         };
-        // A method's own address wins over an element of an array that happens to reach it; of two arrays the one
-        // whose count is certain wins over one whose count is only an upper bound.
+        // A method's own address wins over an element of an array that happens to reach it; of two arrays, one with a
+        // certain count wins over one whose count is only an upper bound.
         for &id in &ids {
             put(METHODS.row(id.into()).address().into(), id);
         }
@@ -305,7 +304,7 @@ pub struct Method {
 }
 
 impl Method {
-    /// Number of the class whose table names it (a parent's, where it was inherited).
+    /// Number of the class whose table has it (a parent's, if it was inherited).
     pub fn class(self) -> u32 {
         self.class
     }
@@ -320,7 +319,7 @@ impl Method {
         self.row.address()
     }
 
-    /// Byte address looked up.
+    /// The byte address that was looked up.
     pub fn address(self) -> u16 {
         self.address
     }
@@ -346,8 +345,8 @@ impl Method {
         }
     }
 
-    /// The fields of the data word, by bit. Fields of one method may overlap (MEM_OP_*): which of them applies then
-    /// depends on another field.
+    /// The fields of the data word, by bit. Fields of one method may overlap (MEM_OP_*): another field then determines
+    /// which of them apply.
     pub fn fields(self) -> impl Iterator<Item = Field> {
         FIELDS.run(self.row.fields()).map(|row| Field { row })
     }
@@ -423,7 +422,7 @@ impl fmt::Debug for Field {
     }
 }
 
-/// A class number that prints as its name, or as a number where the tables do not have it.
+/// A class number that prints as its name, or as a number if the tables do not have it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ClassId(pub u32);
 
@@ -436,7 +435,7 @@ impl fmt::Display for ClassId {
     }
 }
 
-/// A method of a class, printing as its name, or as its address where the tables do not have it.
+/// A method of a class, printing as its name, or as its address if the tables do not have it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct MethodId {
     /// Class number.
@@ -458,7 +457,7 @@ impl fmt::Display for MethodId {
 mod tests {
     use super::*;
 
-    /// `wire` has no tables: it tells engines by the ends of class numbers.
+    /// `wire` has no tables: it recognises engines by the last digits of class numbers.
     #[test]
     fn numbers_of_classes_tell_the_engine() {
         use crate::wire::engine::Feeds;
@@ -537,7 +536,7 @@ mod tests {
         assert_eq!(method(0xcd40, 0x1b0).expect("a140's").class(), 0xa140);
         // Partial: WFI is not in ca6f's header.
         assert_eq!(method(0xca6f, 0x78).expect("c96f's").name(), "WFI");
-        // Optical flow: what all Falcon classes share, and nothing else.
+        // Optical flow: only the methods that all Falcon classes share.
         assert_eq!(method(0xb8fa, 0x300).expect("common").name(), "EXECUTE");
         assert!(method(0xb8fa, 0x700).is_none());
     }

@@ -20,18 +20,18 @@ use crate::wire::{
     stream::{Item, Stream},
 };
 
-/// What the caller may choose.
+/// Options of a decoder.
 #[derive(Clone, Debug)]
 pub struct DecodeOptions {
-    /// What is to be told; everything by default.
+    /// The events to emit; all by default.
     pub wants: Wants,
-    /// Most memory the shadow of GPU memory takes, in bytes; the pages that were used longest ago go out first.
+    /// The most memory that the shadow of GPU memory takes, in bytes; the least recently used pages are dropped first.
     pub shadow_bytes: usize,
-    /// Host class of a channel that nothing is known of.
+    /// Host class of a channel of which nothing is known.
     pub host_class: u32,
-    /// Chip of every GPU, whatever else is known.
+    /// Chip of every GPU, whatever other evidence says.
     pub chip: Option<&'static Chip>,
-    /// Number of the GPU in a linked group whose view of the subdevice masks is taken.
+    /// Number of the GPU in a linked group that the subdevice masks are applied for.
     pub subdevice: u8,
 }
 
@@ -50,7 +50,7 @@ impl Default for DecodeOptions {
     }
 }
 
-/// The decoder. One for a whole trace: channels and processes are kept apart in it.
+/// The decoder. One serves a whole trace: it keeps channels and processes apart.
 pub struct Decoder {
     options: DecodeOptions,
     channels: HashMap<ChannelId, ChannelBindings>,
@@ -58,13 +58,13 @@ pub struct Decoder {
     plans: Plans,
     chips: Chips,
     graphs: Graphs,
-    /// QMDs that are known from the process's memory, and were not written since.
+    /// QMDs known from the process's memory that were not overwritten since.
     images: HashSet<(Space, u64)>,
     counts: Counts,
 }
 
 impl Decoder {
-    /// A decoder that has seen nothing.
+    /// A decoder without any state.
     pub fn new(options: DecodeOptions) -> Self {
         Self {
             shadow: Shadow::new(options.shadow_bytes),
@@ -78,8 +78,8 @@ impl Decoder {
         }
     }
 
-    /// Makes a channel known, or adds to what is known of it. A submission on a channel that was never made known is
-    /// decoded too, with what it says itself.
+    /// Announces a channel, or adds to what is known of it. A submission on a channel that was never announced is decoded
+    /// too, with the facts in the submission itself.
     pub fn channel(&mut self, c: &record::Channel) {
         let channel = self.channel_mut(c.id, c.at.pid);
         channel.space = c.at.pid;
@@ -91,12 +91,12 @@ impl Decoder {
         }
     }
 
-    /// Says which engine a channel feeds, where its record does not.
+    /// Sets the engine that a channel feeds, if its record does not have it.
     pub fn engine(&mut self, id: ChannelId, engine: Engine) {
         self.channel_mut(id, 0).engine = engine;
     }
 
-    /// Says which class a subchannel is bound to, where its SET_OBJECT lies before all that is decoded.
+    /// Sets the class of a subchannel whose SET_OBJECT came before everything that is decoded.
     pub fn bind(&mut self, id: ChannelId, subchannel: u8, class: u32) {
         let (space, gpu) = {
             let channel = self.channel_mut(id, 0);
@@ -110,24 +110,24 @@ impl Decoder {
         }
     }
 
-    /// Says which chip a GPU is (`None`: every GPU without a number), for the classes of subchannels whose SET_OBJECT
-    /// was not seen.
+    /// Sets the chip of a GPU (`None`: of every GPU without a number), for the classes of subchannels whose SET_OBJECT was
+    /// not seen.
     pub fn chip(&mut self, gpu: Option<u32>, chip: &'static Chip, by: ChipBy) {
         self.chips.set(gpu, chip, by);
     }
 
-    /// The chip that [`Decoder::chip`] said is no longer certain.
+    /// Withdraws the chip set by [`Decoder::chip`].
     pub fn forget_chip(&mut self, gpu: Option<u32>) {
         self.chips.forget(gpu);
     }
 
-    /// What is told.
+    /// The events to emit.
     pub fn wants(&self) -> Wants {
         self.options.wants
     }
 
-    /// A QMD that lies at `address` in the GPU memory of process `pid`, known from elsewhere than the stream. What the
-    /// stream was seen to write there is believed before it.
+    /// Adds a QMD at `address` in the GPU memory of process `pid`, known from outside the stream. Writes to that address in
+    /// the stream take precedence.
     pub fn image(&mut self, pid: u32, address: GpuVa, bytes: &[u8]) {
         let GpuVa(address) = address;
         if self.shadow.known(pid, address, 1) == 0 {
@@ -138,13 +138,13 @@ impl Decoder {
         }
     }
 
-    /// Tells replays of graphs that could have had further submissions, for a live trace that has nothing to do for a
-    /// while. Those that are known to have some are still waited for.
+    /// Emits graph replays that might have had further submissions, for a live trace that is idle for a while. Replays that
+    /// certainly have further submissions still wait.
     pub fn flush(&mut self, sink: &mut dyn FnMut(&Event<'_>)) {
         self.emit_replays(None, false, sink);
     }
 
-    /// Tells all that waited for more: at the end of a process, or of all of them.
+    /// Emits everything that waited for more: at the end of a process, or of all.
     pub fn end(&mut self, pid: Option<u32>, sink: &mut dyn FnMut(&Event<'_>)) {
         self.emit_replays(pid, true, sink);
     }
@@ -160,17 +160,18 @@ impl Decoder {
         }
     }
 
-    /// Entries of this channel are missing: a method in progress cannot go on.
+    /// Entries of this channel are missing: a method in progress cannot continue.
     ///
-    /// Not needed where ring positions tell: a submission that does not begin where the last ended does the same.
+    /// Not needed where ring positions show the gap: a submission that does not begin at the end of the last one has the
+    /// same effect.
     pub fn gap(&mut self, id: ChannelId) {
         if let Some(channel) = self.channels.get_mut(&id) {
             channel.stream.reset();
         }
     }
 
-    /// A process is gone or executes another program: its channels and memory are forgotten, and replays of graphs that
-    /// were not told ([`Decoder::end`] tells them).
+    /// A process has ended or executed another program: forgets its channels and memory, and replays of graphs that were
+    /// not emitted ([`Decoder::end`] emits them).
     pub fn forget_process(&mut self, pid: u32) {
         self.channels.retain(|_, c| c.space != pid);
         self.chips.forget_space(pid);
@@ -179,8 +180,8 @@ impl Decoder {
         self.shadow.forget(pid);
     }
 
-    /// The context of a submission, from what is known of its channel. A caller that knows more (thread names,
-    /// phases) adds it.
+    /// The context of a submission, from the facts known of its channel. A caller with more facts (thread names, phases)
+    /// adds them.
     pub fn context(&self, s: &Submission, serial: u64) -> Context {
         let channel = self.channels.get(&s.channel);
         Context {
@@ -198,7 +199,7 @@ impl Decoder {
         }
     }
 
-    /// What went through so far.
+    /// Counts of everything decoded so far.
     pub fn counts(&self) -> Counts {
         self.counts
     }
@@ -218,12 +219,12 @@ impl Decoder {
         all
     }
 
-    /// Pages held and pages lost to the bound of the shadow.
+    /// Pages held, and pages dropped because of the shadow's size limit.
     pub fn shadow_pages(&self) -> (usize, u64) {
         (self.shadow.pages(), self.shadow.evicted())
     }
 
-    /// The shadow of GPU memory: what was seen being written.
+    /// The shadow of GPU memory: writes to it that were seen in the stream.
     pub fn shadow(&mut self) -> &mut Shadow {
         &mut self.shadow
     }
@@ -247,7 +248,7 @@ impl Decoder {
 
     /// Decodes a submission; `sink` gets its events in order.
     ///
-    /// Copies are given a direction by `places` (pass `&()` where nothing is known).
+    /// `places` gives copies a direction (pass `&()` if nothing is known).
     pub fn submission(
         &mut self,
         s: &Submission,
@@ -345,7 +346,7 @@ impl Decoder {
                 } if channel.stream.masked() => {}
                 EntryKind::Segment { len, .. } => {
                     unit.segment = &segment.bytes;
-                    // What is unfinished goes on: then this entry is a part of the one before.
+                    // Unfinished data continues: then this entry is a part of the one before.
                     unit.only_inline |= channel.stream.pending() == 0;
                     for item in channel.stream.runs(&segment.bytes, len, &segment.holes) {
                         match item {

@@ -1,13 +1,13 @@
-//! Which class a subchannel has when its SET_OBJECT was not seen (attached in the middle of a process's life).
+//! The class of a subchannel whose SET_OBJECT was not seen (nvcap attached in the middle of a process's life).
 //!
-//! On a graphics runlist subchannels have fixed meanings (0 3D, 1 compute, 2 inline to memory, 3 2D, 4 copy); other
-//! engines know one class whatever the subchannel. Which class number that is, is a matter of the chip. The chip is
-//! told by the caller, or by any class that was bound on the same GPU, or by the host class, which alone is least
-//! sure: a chip accepts the host classes of older ones too.
+//! On a graphics runlist subchannels have fixed meanings (0 3D, 1 compute, 2 inline to memory, 3 2D, 4 copy); other engines
+//! have one class whatever the subchannel. The class number depends on the chip. The chip is given by the caller, or by any
+//! class that was bound on the same GPU, or by the host class, which alone is the weakest evidence: a chip accepts the host
+//! classes of older ones too.
 
 use super::event::Engine;
 
-/// The engine classes of a chip or of several that have the same.
+/// The engine classes of a chip, or of several chips with the same classes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Chip {
@@ -42,8 +42,8 @@ macro_rules! chips {
     };
 }
 
-/// Chips, Volta to Blackwell (facts/rm/chip_classes.tsv; GV100 from its class headers). Of chips that newest host
-/// class and compute class do not tell apart, the data-centre one is first.
+/// Chips, Volta to Blackwell (facts/rm/chip_classes.tsv; GV100 from its class headers). Among chips with the same newest
+/// host class and compute class, the data-centre one is first.
 pub const CHIPS: &[Chip] = chips! {
     ["GV100"] 0xc36f 0xc397 0xc3c0 0xa140 0xc3b5 0 0 0 0;
     ["TU102" "TU104" "TU106" "TU116"] 0xc46f 0xc597 0xc5c0 0xa140 0xc5b5 0xc4b0 0xc4b7 0 0;
@@ -66,7 +66,7 @@ impl Chip {
             .find(|c| c.names.iter().any(|n| n.eq_ignore_ascii_case(name)))
     }
 
-    /// The chip that has `class` as its 3D, compute, copy or video class; inline, 2D and host classes tell nothing, for
+    /// The chip that has `class` as its 3D, compute, copy or video class; inline, 2D and host classes are no evidence, for
     /// several generations share them.
     pub fn with_class(class: u32) -> Option<&'static Self> {
         if class == 0 {
@@ -79,7 +79,7 @@ impl Chip {
             .or_else(|| exact(|c| c.nvdec))
     }
 
-    /// The chip whose newest host class this is.
+    /// The chip with this newest host class.
     pub fn with_host(class: u32) -> Option<&'static Self> {
         CHIPS.iter().find(|c| c.host == class)
     }
@@ -115,7 +115,7 @@ impl Chip {
         })
     }
 
-    /// The class that `subchannel` of a channel on `engine` has by convention; 0 where there is none.
+    /// The class that `subchannel` of a channel on `engine` has by convention; 0 if there is none.
     pub fn subchannel(&self, engine: Engine, subchannel: u8) -> u32 {
         match engine {
             Engine::Copy(_) => self.copy,

@@ -1,7 +1,7 @@
 //! The decoder's inverse: forms valid method headers, method writes, QMDs and ring entries.
 //!
-//! Used by the round-trip tests, by programs that submit without a GPU, and by whoever wants a pushbuffer to try a
-//! decoder on. It knows forms and names, not what a driver would do with them.
+//! Used by round-trip tests, by programs that submit without a GPU, and to form pushbuffers for trying a decoder. It knows
+//! forms and names, not what a driver would do with them.
 //!
 //! ```
 //! use nvcap::decode::encode::Pushbuffer;
@@ -29,20 +29,20 @@ use crate::wire::{
 #[error("{class:#06x} has no {name}: look at its methods with `nvcap explain {class:x}`")]
 #[non_exhaustive]
 pub struct Unnamed {
-    /// Class or QMD version asked.
+    /// The class or QMD version.
     pub class: u32,
-    /// Name asked for.
+    /// The name that it does not have.
     pub name: String,
 }
 
-/// Pushbuffer words in the making.
+/// Pushbuffer words under construction.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Pushbuffer {
     words: Vec<u32>,
 }
 
 impl Pushbuffer {
-    /// An empty one.
+    /// An empty pushbuffer.
     pub fn new() -> Self {
         Self::default()
     }
@@ -68,7 +68,7 @@ impl Pushbuffer {
         }
     }
 
-    /// Appends a word as it is.
+    /// Appends a raw word.
     pub fn raw(&mut self, word: u32) -> &mut Self {
         self.words.push(word);
         self
@@ -103,7 +103,7 @@ impl Pushbuffer {
                 data: 0,
             });
             self.words.extend_from_slice(part);
-            // Where the next header goes on.
+            // The method at which the next header continues.
             match step {
                 Step::Increment => address = address.wrapping_add(count.wrapping_mul(4)) & 0x3ffc,
                 Step::Once => (address, step) = (address.wrapping_add(4) & 0x3ffc, Step::Same),
@@ -113,7 +113,7 @@ impl Pushbuffer {
         self
     }
 
-    /// A run in an old form, at most [`MAX_COUNT_OLD`] words of which are taken.
+    /// A run in an old form, with at most [`MAX_COUNT_OLD`] of the words.
     pub fn old(
         &mut self,
         increment: bool,
@@ -132,7 +132,7 @@ impl Pushbuffer {
         self
     }
 
-    /// Incrementing data from the method `name` of `class` on.
+    /// Data for consecutive methods from the method `name` of `class` on.
     ///
     /// # Errors
     /// When the class has no such method.
@@ -224,11 +224,11 @@ fn upper_lower(address: GpuVa) -> [u32; 2] {
     [(address.0 >> 32) as u32, address.0 as u32]
 }
 
-/// Where the methods of a class begin, by name.
+/// The first addresses of the methods of a class, by name.
 type Names = HashMap<&'static str, u16>;
 
 thread_local! {
-    // The tables are sorted by address: what submits all the time must not look through them for each name.
+    // The tables are sorted by address: a program that submits all the time must not search them for each name.
     static NAMES: RefCell<HashMap<u32, Names>> = RefCell::default();
 }
 
@@ -243,7 +243,7 @@ fn address_of(class: u32, name: &str) -> Result<u16, Unnamed> {
     })
 }
 
-/// The names of a class and, where it has none of its own, its parents'.
+/// The names of a class, with its parents' for those it does not have itself.
 fn names_of(class: u32) -> Names {
     let mut names = Names::new();
     let mut next = classes::class(class);
@@ -271,7 +271,7 @@ fn fields_of(version: (u8, u8)) -> Fields {
     fields
 }
 
-/// A QMD in the making.
+/// A QMD under construction.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Qmd {
     version: (u8, u8),
@@ -279,7 +279,7 @@ pub struct Qmd {
 }
 
 impl Qmd {
-    /// An empty QMD of a version, with its version bits; `None` where there is no such layout.
+    /// An empty QMD of a version, with its version bits set; `None` if there is no such layout.
     pub fn new(version: (u8, u8)) -> Option<Self> {
         let layout = qmd::layout(version)?;
         let mut qmd = Self {
@@ -294,12 +294,12 @@ impl Qmd {
         Some(qmd)
     }
 
-    /// A QMD of a version (04_00 to 05_00) that launches what `view` says: grid, block, registers, shared and local
-    /// memory, barriers, program, constant banks, releases, dependents with their actions, dependence counter. A cooperative
-    /// launch is not formed.
+    /// A QMD of a version (04_00 to 05_00) for the launch in `view`: grid, block, registers, shared and local memory,
+    /// barriers, program, constant banks, releases, dependents with their actions, dependence counter. Cooperative launches
+    /// are not supported.
     ///
     /// # Errors
-    /// When the version has no such layout or names a field otherwise.
+    /// When the version has no such layout or has other names for fields.
     pub fn of(view: &View) -> Result<Self, Unnamed> {
         let version = u32::from(view.version.0) << 8 | u32::from(view.version.1);
         let mut qmd = Self::new(view.version).ok_or(Unnamed {
@@ -363,7 +363,7 @@ impl Qmd {
         Ok(qmd)
     }
 
-    /// Sets element `i` of the field `name` (0 where it is no array); a value too wide is cut.
+    /// Sets element `i` of the field `name` (0 if it is no array); excess bits of the value are cut.
     ///
     /// # Errors
     /// When the layout has no such field or element.
@@ -387,7 +387,7 @@ impl Qmd {
         }
     }
 
-    /// Sets `name`, or the field of that name that holds the value shifted down.
+    /// Sets `name`, or the field of that name that holds a shifted value.
     fn set_scaled(&mut self, name: &str, i: u16, value: u64) -> Result<(), Unnamed> {
         if self.set(name, i, value).is_ok() {
             return Ok(());
@@ -403,7 +403,7 @@ impl Qmd {
         self.set(name, i, value)
     }
 
-    /// Sets the lower and upper half of `name`, shifted down where the layout wants that.
+    /// Sets the lower and upper half of `name`, shifted if the layout has it so.
     fn set_address(&mut self, name: &str, i: u16, value: u64) -> Result<(), Unnamed> {
         for (suffix, shift) in [("", 0), ("_SHIFTED4", 4), ("_SHIFTED6", 6)] {
             let value = value >> shift;

@@ -1,8 +1,8 @@
-//! What the decoder says: one [`Event`] at a time, borrowed, in stream order.
+//! The decoder's output: one [`Event`] at a time, borrowed, in stream order.
 //!
-//! A submission gives, in this order: one [`Body::Submission`]; per GPFIFO entry one [`Body::Entry`]; per method
-//! write one [`Body::Method`]; and an [`Body::Operation`] as soon as the method that completes it was seen;
-//! [`Body::Stop`] where an entry could not be read to its end. Sinks choose what they show.
+//! A submission gives, in this order: one [`Body::Submission`]; per GPFIFO entry one [`Body::Entry`]; per method write one
+//! [`Body::Method`]; an [`Body::Operation`] right after the method that completes it; [`Body::Stop`] if an entry could not
+//! be read to its end. Sinks choose what they show.
 
 use crate::wire::engine::Feeds;
 mod launch;
@@ -16,7 +16,7 @@ pub use words::{CopyEngine, CopyMode, Reduction};
 use crate::record::{At, ChannelId, CpuVa, How};
 use crate::wire::{GpuVa, entry::EntryKind, stream::StopReason};
 
-/// Who submitted, to what: the same for every event of a submission.
+/// The source of a submission and its channel: the same for every event of the submission.
 #[derive(Clone, Debug)]
 pub struct Context {
     /// Time of the doorbell, process and thread.
@@ -37,7 +37,7 @@ pub struct Context {
     pub serial: u64,
     /// How it was seen.
     pub how: How,
-    /// Caught up later than its own doorbell.
+    /// Fetched later than at its own doorbell.
     pub late: bool,
     /// Name of the labelled time range it falls into (`--phases`).
     pub phase: Option<std::sync::Arc<str>>,
@@ -82,16 +82,16 @@ impl From<Feeds> for Engine {
     }
 }
 
-/// One thing in a channel's stream.
+/// One event in a channel's stream.
 #[derive(Clone, Debug)]
 pub struct Event<'a> {
-    /// Who and to what.
+    /// The submission's context.
     pub context: &'a Context,
-    /// What.
+    /// The event itself.
     pub body: Body<'a>,
 }
 
-/// What an event is.
+/// The kinds of event.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Body<'a> {
@@ -103,22 +103,22 @@ pub enum Body<'a> {
     Method(MethodWrite),
     /// An operation is complete.
     Operation(&'a Operation),
-    /// The chip of a GPU was settled, by which subchannels with no SET_OBJECT seen are read.
+    /// The chip of a GPU was settled; it gives the classes of subchannels whose SET_OBJECT was not seen.
     Chip(ChipSettled),
     /// An entry was not read to its end.
     Stop(Stop),
 }
 
-/// Which chip a GPU is taken for.
+/// The chip that is assumed for a GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ChipSettled {
-    /// The chip; of several that have the same classes, the first.
+    /// The chip; if several have the same classes, the first.
     pub chip: &'static str,
-    /// By what.
+    /// The evidence.
     pub by: ChipBy,
 }
 
-/// What a chip is known by.
+/// The evidence for a chip.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(
     feature = "serde",
@@ -127,9 +127,9 @@ pub struct ChipSettled {
 )]
 #[non_exhaustive]
 pub enum ChipBy {
-    /// Assumed: the class of the channel. A chip takes channels of older classes too.
+    /// Assumed from the class of the channel. A chip takes channels of older classes too.
     Channel,
-    /// Assumed: the methods that were used.
+    /// Assumed from the methods that were used.
     Methods,
     /// The version of a QMD.
     QmdVersion,
@@ -137,12 +137,12 @@ pub enum ChipBy {
     Bound,
     /// The PCI device id.
     Pci,
-    /// The caller said so (`--chip`).
+    /// Given by the caller (`--chip`).
     Given,
 }
 
 impl ChipBy {
-    /// It may be another one.
+    /// Whether it may be another chip.
     #[must_use]
     pub fn is_assumed(self) -> bool {
         matches!(self, Self::Channel | Self::Methods)
@@ -162,7 +162,7 @@ pub struct SubmissionHead {
     pub gp_put: u32,
     /// Number of entries.
     pub entries: u32,
-    /// Pushbuffer bytes, the missing ones included.
+    /// Pushbuffer bytes, including missing ones.
     pub bytes: u64,
     /// Pushbuffer bytes that could not be read.
     pub missing: u64,
@@ -177,7 +177,7 @@ pub struct EntryHead<'a> {
     pub index: u32,
     /// The ring entry.
     pub raw: u64,
-    /// What it is.
+    /// Its kind.
     pub kind: EntryKind,
     /// Its pushbuffer bytes (empty for a control entry), zero where missing.
     pub bytes: &'a [u8],
@@ -221,7 +221,7 @@ pub struct Stop {
     pub entry: u32,
     /// Byte offset in the entry.
     pub offset: u32,
-    /// Why.
+    /// The reason.
     pub why: StopReason,
 }
 
@@ -235,7 +235,7 @@ impl std::fmt::Display for Stop {
     }
 }
 
-/// Something the GPU is told to do, put together from method writes.
+/// A command to the GPU, put together from method writes.
 #[derive(Clone, Debug, PartialEq)]
 #[cfg_attr(
     feature = "serde",
@@ -246,7 +246,7 @@ impl std::fmt::Display for Stop {
 pub enum Operation {
     /// A grid launch.
     Launch(Box<Launch>),
-    /// A CUDA graph was replayed; told when its last submission is known.
+    /// A CUDA graph was replayed; emitted when its last submission is known.
     Graph(Box<Graph>),
     /// A copy-engine transfer.
     Copy(Box<Copy>),
@@ -283,7 +283,7 @@ pub enum Place {
     Peer,
 }
 
-/// The memory that an address lies in, as the driver model knows it.
+/// The memory at an address, as the driver model knows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Memory {
@@ -299,11 +299,11 @@ pub struct Memory {
     pub size: Option<u64>,
     /// Offset of the address in it.
     pub offset: u64,
-    /// The same byte in the process, where it is mapped there.
+    /// The same byte in the process, if mapped there.
     pub cpu: Option<CpuVa>,
 }
 
-/// Which way a copy goes.
+/// The direction of a copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
@@ -325,7 +325,7 @@ pub enum Direction {
     PeerToPeer,
 }
 
-/// How a direction was concluded.
+/// How a direction was inferred.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(
     feature = "serde",
@@ -334,7 +334,7 @@ pub enum Direction {
 )]
 #[non_exhaustive]
 pub enum Evidence {
-    /// From what is mapped at the addresses.
+    /// From the mappings at the addresses.
     Mappings,
     /// From the runlist that libcuda habitually uses for it.
     Habit,
@@ -346,7 +346,7 @@ pub enum Evidence {
 #[derive(Clone, Debug, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Copy {
-    /// Bytes written (0 for a launch that transfers nothing).
+    /// Bytes written (0 for a launch without a transfer).
     pub bytes: u64,
     /// Source address; `None` when there is none (a fill).
     pub src: Option<GpuVa>,
@@ -358,15 +358,15 @@ pub struct Copy {
     pub mode: CopyMode,
     /// The engine that runs it.
     pub engine: CopyEngine,
-    /// Which way, where concluded.
+    /// Direction, where it could be inferred.
     pub direction: Option<Direction>,
-    /// From what.
+    /// Evidence for the direction.
     pub direction_from: Option<Evidence>,
     /// Bytes of a line.
     pub line_bytes: u32,
     /// Lines (1 for 1D).
     pub lines: u32,
-    /// Pitches of source and destination, bytes, where it has several lines.
+    /// Pitches of source and destination, bytes, for several lines.
     pub pitch: Option<(i32, i32)>,
     /// A fill's pattern.
     pub pattern: Option<Vec<u32>>,
@@ -374,15 +374,15 @@ pub struct Copy {
     pub semaphore: Option<SemaphoreWrite>,
     /// The data word of LAUNCH_DMA.
     pub launch_dma: u32,
-    /// What the source lies in, where known.
+    /// The memory at the source, where known.
     #[cfg_attr(feature = "serde", serde(skip_serializing_if = "Option::is_none"))]
     pub src_memory: Option<Memory>,
-    /// What the destination lies in, where known.
+    /// The memory at the destination, where known.
     #[cfg_attr(feature = "serde", serde(skip_serializing_if = "Option::is_none"))]
     pub dst_memory: Option<Memory>,
 }
 
-/// What is written to a semaphore.
+/// A write to a semaphore.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct SemaphoreWrite {
@@ -394,7 +394,7 @@ pub struct SemaphoreWrite {
     pub timestamp: bool,
 }
 
-/// What inline data is, where known.
+/// The content of inline data, where known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(
     feature = "serde",
@@ -425,16 +425,16 @@ pub struct Inline {
     pub line_bytes: u32,
     /// Lines.
     pub lines: u32,
-    /// What it is, where known when it is written.
+    /// Its content, if known at the time of the write.
     pub content: Option<InlineContent>,
-    /// The word that it repeats, where a macro of the driver makes the data: a memset.
+    /// The word that is repeated, if a macro of the driver makes the data: a memset.
     pub fill: Option<u32>,
     /// Always host to device.
     pub direction: Direction,
     /// The first bytes (at most 64).
     #[cfg_attr(feature = "serde", serde(serialize_with = "hex"))]
     pub head: Vec<u8>,
-    /// What the destination lies in, where known.
+    /// The memory at the destination, where known.
     #[cfg_attr(feature = "serde", serde(skip_serializing_if = "Option::is_none"))]
     pub dst_memory: Option<Memory>,
 }
@@ -497,7 +497,7 @@ pub struct Semaphore {
     pub wide: bool,
     /// A timestamp is written beside it.
     pub timestamp: bool,
-    /// Which reduction, where it is one.
+    /// The kind of reduction.
     pub reduction: Option<Reduction>,
     /// Waits for the engine to be idle before the release.
     pub wait_for_idle: bool,
@@ -517,7 +517,7 @@ pub struct Barrier {
     pub method: u16,
     /// The data word.
     pub data: u32,
-    /// An address it is about.
+    /// The address that it concerns.
     pub address: Option<GpuVa>,
 }
 
@@ -539,11 +539,11 @@ pub struct Draw {
     pub what: &'static str,
     /// The class.
     pub class: u32,
-    /// The method that set it off.
+    /// The method that triggered it.
     pub method: u16,
     /// Its data word.
     pub data: u32,
-    /// Vertices or indices, where the operation has them.
+    /// Vertices or indices, if the operation has them.
     pub count: Option<u32>,
 }
 

@@ -1,5 +1,5 @@
-//! Which chip a stream is for, where nobody said so: by a class that it binds or the version of a QMD that it writes, else
-//! by the methods that it uses. What the methods tell is an assumption, and is told as one.
+//! Evidence in a stream of its chip, when none was given: a class that it binds or the version of a QMD that it writes,
+//! else the methods that it uses. The conclusion from methods is an assumption, and is emitted as one.
 
 use super::{
     classes,
@@ -19,7 +19,8 @@ use crate::wire::{
 /// The subchannel that compute is bound to by convention.
 const COMPUTE: u8 = 1;
 
-/// What a submission tells of the chip. `stream` is what the channel remembers of what came before; `channel` is the one whose newest channel class this channel has: it is believed
+/// Evidence of the chip in a submission. `stream` is the channel's state before the submission; `channel` is the chip whose
+/// newest channel class this channel has: it is accepted unless the methods contradict it.
 /// where the methods do not speak against it.
 pub(super) fn chip(
     s: &Submission,
@@ -39,7 +40,7 @@ pub(super) fn chip(
                 && let Some(class) = run.word(0)
                 && let Some(chip) = Chip::with_class(class_of(class))
             {
-                // Read before the rest: what comes before it in the submission is for the same chip.
+                // Read first: the methods before it in the submission are for the same chip.
                 return Some((chip, ChipBy::Bound));
             }
             let inline = (run.subchannel, run.address) == (COMPUTE, LOAD_INLINE_DATA);
@@ -77,7 +78,7 @@ fn by_qmd(data: &[u8]) -> Option<&'static Chip> {
     })
 }
 
-/// The chip whose classes name most of the methods: the channel's where it is among these, else the oldest.
+/// The chip whose classes name most of the methods: the channel's if it is among these, else the oldest.
 fn by_methods(
     used: &[(u8, u16)],
     engine: Engine,

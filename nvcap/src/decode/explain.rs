@@ -1,5 +1,5 @@
-//! One thing named in full: a method write with its fields, a QMD with its fields. For `nvcap explain`, for the
-//! verbose text, for anyone who has a word and wants to know what it says.
+//! Names one thing in full: a method write with its fields, a QMD with its fields. For `nvcap explain`, for the verbose
+//! text, and for library users with a word to interpret.
 //!
 //! ```
 //! use nvcap::decode::explain;
@@ -21,7 +21,7 @@ use super::{
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct Field {
-    /// Name, with its index where it is an element of an array (`CONSTANT_BUFFER_VALID(3)`).
+    /// Name, with its index if it is an element of an array (`CONSTANT_BUFFER_VALID(3)`).
     pub name: String,
     /// Highest bit.
     pub high: u32,
@@ -29,7 +29,7 @@ pub struct Field {
     pub low: u32,
     /// Value.
     pub value: u64,
-    /// Name of the value, where it has one.
+    /// Name of the value, if it has one.
     pub value_name: Option<&'static str>,
 }
 
@@ -53,11 +53,11 @@ pub struct MethodText {
     pub class: u32,
     /// Class name.
     pub class_name: &'static str,
-    /// Number of the class whose table names the method: another one where it was inherited.
+    /// Number of the class whose table has the method: a parent's, if it was inherited.
     pub from_class: u32,
     /// Byte address.
     pub address: u16,
-    /// Method name, with its index where it is an element of an array.
+    /// Method name, with its index if it is an element of an array.
     pub name: String,
     /// Data word.
     pub data: u32,
@@ -67,17 +67,17 @@ pub struct MethodText {
     pub stray: u32,
 }
 
-/// Explains a method write; `None` where the tables do not have the class or the method.
+/// Explains a method write; `None` if the tables do not have the class or the method.
 pub fn method(class: u32, address: u16, data: u32) -> Option<MethodText> {
     let class = classes::class(class)?;
-    // Between two words there is none.
+    // No method lies between two words.
     let method = address
         .is_multiple_of(4)
         .then(|| class.method(address))
         .flatten()?;
     let fields: Vec<Field> = method.fields().map(|f| field(f, data)).collect();
     let named = method.fields().fold(0, |bits, f| bits | f.encode(u32::MAX));
-    // A method whose table has no field takes any data.
+    // A method without fields in the table takes any data.
     let stray = if fields.is_empty() { 0 } else { data & !named };
     Some(MethodText {
         class: class.number(),
@@ -105,8 +105,8 @@ fn field(f: classes::Field, data: u32) -> Field {
     }
 }
 
-/// The fields of MEM_OP_D overlap: which of them count depends on OPERATION. (Those of MEM_OP_A to C depend on the
-/// MEM_OP_D that comes after them, so all are shown.)
+/// The fields of MEM_OP_D overlap: OPERATION determines which of them apply. (Those of MEM_OP_A to C depend on the MEM_OP_D
+/// that comes after them, so all are shown.)
 fn applies(class: Class, method: Method, f: &Field, data: u32) -> bool {
     if class.family() != Family::Host || method.name() != "MEM_OP_D" {
         return true;
@@ -130,16 +130,16 @@ pub struct QmdText {
     pub version: (u8, u8),
     /// Size of the layout in bytes.
     pub bytes: usize,
-    /// Its fields, by bit. Of an array whose size is only an upper bound the elements that are zero are left out.
+    /// Its fields, by bit. Zero elements are left out of an array whose size is only an upper bound.
     pub fields: Vec<Field>,
 }
 
-/// Explains a QMD of `class` (0 where unknown: the version bits decide alone); `None` where no layout fits.
+/// Explains a QMD of `class` (0 if unknown: then only the version bits decide); `None` if no layout fits.
 pub fn qmd(class: u32, bytes: &[u8]) -> Option<QmdText> {
     let layout = qmd::layout(qmd::version_of(class, bytes)?)?;
     let mut fields = Vec::new();
     for f in layout.fields() {
-        // Where classes disagree about a field, only those of this class.
+        // Where classes differ in a field, only that of this class.
         if class != 0
             && f.classes().all(|c| c != class)
             && layout
@@ -178,7 +178,7 @@ pub fn qmd(class: u32, bytes: &[u8]) -> Option<QmdText> {
     })
 }
 
-/// Methods of a class whose name contains `part`, whatever the case.
+/// Methods of a class whose name contains `part`, ignoring case.
 pub fn search(class: u32, part: &str) -> Vec<Method> {
     let part = part.to_uppercase();
     let mut found: Vec<Method> = Vec::new();

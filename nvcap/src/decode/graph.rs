@@ -1,9 +1,9 @@
-//! What runs: from the QMDs that a submission names to those that they lead to, and the replays of CUDA graphs.
+//! What runs: from the QMDs that a submission names to those that they start in turn, and the replays of CUDA graphs.
 //!
-//! A pushbuffer names some QMDs by PCAS. One that neither waits for another QMD nor for a decrement runs; the others
-//! are made ready. When a grid ends, the hardware schedules or decrements its dependents. So the grids that one replay
-//! of a graph runs are the QMDs that its submissions start and all that these lead to, each once. docs/decoding.md,
-//! "What runs", has the rules and what they were measured on.
+//! A pushbuffer names some QMDs by PCAS. A named QMD that waits neither for another QMD nor for a decrement runs; the
+//! others are made ready. When a grid ends, the hardware schedules or decrements its dependents. So one replay of a graph
+//! runs the QMDs that its submissions start and all that these lead to, each once. docs/decoding.md, "What runs", has the
+//! rules and the measurements behind them.
 //!
 //! This module follows QMDs in the shadow; it knows no methods and makes no launches.
 
@@ -25,7 +25,7 @@ use super::{
 pub(super) struct Named {
     /// Its address.
     pub address: u64,
-    /// What is done to it.
+    /// The action on it.
     pub action: PcasAction,
     /// How it is read.
     pub reader: Reader,
@@ -40,27 +40,27 @@ pub(super) struct Run {
     pub reader: Reader,
 }
 
-/// What an entry starts.
+/// The grids that an entry starts.
 #[derive(Default)]
 pub(super) struct Started {
-    /// In the order in which they lead to each other; the unknown ones among them.
+    /// In the order in which they start each other, including unknown ones.
     pub runs: Vec<Run>,
     /// It is a replay of a graph, or a part of one.
     pub graph: bool,
     uploaded: bool,
     conditional: bool,
-    /// The open replay that it is a part of, where it works on a table of the driver's.
+    /// The open replay that it belongs to, if it works on a table of the driver's.
     replay: Option<u64>,
 }
 
-/// QMDs of a process that were decremented by one submission, and wait for another one to be.
+/// QMDs of a process that one submission decremented, and that wait for another decrement.
 type Countdowns = HashMap<u64, u32>;
 
-/// More countdowns than this are no graph's: they are forgotten.
+/// No graph has more countdowns than this: they are then forgotten.
 const MOST_COUNTDOWNS: usize = 1 << 16;
-/// More QMDs than this are not followed from one entry: a chain that ends nowhere.
+/// The most QMDs that are followed from one entry: bounds an endless chain.
 const MOST_RUNS: usize = 1 << 20;
-/// Replays that may wait for further submissions of theirs at once.
+/// The most replays that may wait for further submissions at once.
 const MOST_OPEN: usize = 64;
 
 /// A replay that may have further submissions.
@@ -71,7 +71,7 @@ struct Open {
     tables: Vec<u64>,
     /// The QMDs that its submissions begin with.
     first: HashSet<u64>,
-    /// Entries of the driver's tables that some of their predecessors have reached: it has further submissions.
+    /// Entries of the driver's tables that some of their predecessors have reached: the replay has further submissions.
     entries: HashMap<(u64, u32), u32>,
 }
 
@@ -101,7 +101,7 @@ impl Open {
     }
 }
 
-/// One of the `of` things that `key` waits for has come: whether all have. Then nothing is kept of it.
+/// Counts one of the `of` events that `key` waits for; true when it was the last. Then the count is dropped.
 fn count_down<K: Copy + Eq + std::hash::Hash>(
     waiting: &mut HashMap<K, u32>,
     key: K,
@@ -116,7 +116,7 @@ fn count_down<K: Copy + Eq + std::hash::Hash>(
     ends
 }
 
-/// The replays, and what they wait for.
+/// The replays, and their countdowns.
 #[derive(Default)]
 pub(super) struct Graphs {
     replays: u64,
@@ -124,7 +124,7 @@ pub(super) struct Graphs {
     countdowns: HashMap<Space, Countdowns>,
 }
 
-/// A launch of a submission that is complete in itself: it runs at once and leads to nothing but the companion that the
+/// Whether a launch of a submission is complete in itself: it runs at once and leads to nothing but the companion that the
 /// driver puts beside it.
 pub(super) fn is_alone(
     view: &View,
@@ -138,7 +138,7 @@ pub(super) fn is_alone(
         let known = reader.view(d.address.0, shadow, space);
         match d.action {
             DependentAction::Other(_) => true,
-            // Of a companion that was written before the trace nothing is known.
+            // Nothing is known of a companion that was written before the trace.
             DependentAction::DecrementDependence => known.is_none_or(|v| v.null),
             DependentAction::Schedule => known.is_some_and(|v| v.null),
         }
@@ -165,22 +165,22 @@ struct Walk<'a> {
 }
 
 impl Walk<'_> {
-    /// Follows what a QMD that runs does to the others.
+    /// Follows what a running QMD does to others.
     fn follow(&mut self, run: Run, view: &View) {
-        // In front of what waits, in their order: a chain is followed to its end first.
+        // Goes before those that wait, in their order: a chain is followed to its end first.
         let mut next = Vec::new();
         for d in &view.dependents {
             let known = run.reader.view(d.address.0, self.shadow, self.space);
             let null = known.as_ref().is_some_and(|v| v.null);
             match d.action {
                 DependentAction::Other(_) => {}
-                // A companion schedules the slot of the launch after it, whatever lies there now.
+                // A companion schedules the slot of the launch after it, whatever that holds now.
                 DependentAction::Schedule if view.null && !self.ready.contains(&d.address.0) => {}
                 DependentAction::Schedule => next.push(d.address.0),
-                // It is let go by the pushbuffer as well, and counted there.
+                // The pushbuffer releases it as well, and it is counted there.
                 DependentAction::DecrementDependence if self.released.contains(&d.address.0) => {}
                 DependentAction::DecrementDependence if null => {}
-                // Whether it runs by that is not known; a node of a graph is named by the pushbuffer as well.
+                // It is unknown whether that makes it run; a node of a graph is also named by the pushbuffer.
                 DependentAction::DecrementDependence if known.is_none() => {}
                 DependentAction::DecrementDependence => {
                     let of = known.map_or(1, |v| v.dependence.max(1));
@@ -222,9 +222,9 @@ impl Walk<'_> {
         }
     }
 
-    /// The open replay that this submission is a part of, where it works on a table of the driver's: the oldest one with
-    /// the same table that does not begin with the same QMD (that is the replay before). Submissions that were observed
-    /// come channel by channel, several replays at once.
+    /// The open replay that this submission belongs to, if it works on a table of the driver's: the oldest one with the
+    /// same table that does not begin with the same QMD (that would be the replay before). Observed submissions come
+    /// channel by channel, with several replays at once.
     fn replay_with(&mut self, table: u64) -> usize {
         let own = self.started.replay;
         let fits = |o: &Open| match own {
@@ -256,7 +256,7 @@ impl Walk<'_> {
 }
 
 impl Graphs {
-    /// What an entry starts that names these QMDs. `written` are the QMDs that it wrote itself.
+    /// The grids started by an entry that names these QMDs. `written` are the QMDs that it wrote itself.
     pub(super) fn start(
         &mut self,
         named: &[Named],
@@ -283,7 +283,7 @@ impl Graphs {
             queue: VecDeque::new(),
             started: Started::default(),
         };
-        // A release whose QMD nobody knows may let any go that is ready.
+        // A release whose QMD is unknown may release any QMD that is ready.
         let mut blind_releases = Vec::new();
         for n in named {
             let run = |how| Run {
@@ -327,7 +327,7 @@ impl Graphs {
             }
             walk.follow(run, &view);
         }
-        // Programmatic dependent launches of a process that was attached to: the companion was not seen.
+        // Programmatic dependent launches of an attached process: the companion was not seen.
         for n in named {
             let ready = walk.ready.contains(&n.address) && written.contains(&n.address);
             if ready && !blind_releases.is_empty() && walk.seen.insert(n.address) {
@@ -345,7 +345,7 @@ impl Graphs {
         walk.started
     }
 
-    /// Gives the part of a graph that an entry started its replay, which is a new one where none was found. The
+    /// Assigns the part of a graph that an entry started to its replay, or to a new one if none was found. Returns the
     /// number of the replay, and its nodes so far.
     pub(super) fn join(
         &mut self,
@@ -394,8 +394,8 @@ impl Graphs {
         graph.nodes += 1;
     }
 
-    /// A channel went on, with a part of `replay` or with something else: its other replays are complete, and taken out,
-    /// but for those that are known to have further submissions.
+    /// A channel continued, with a part of `replay` or with something else: its other replays are complete, and taken out,
+    /// except those that certainly have further submissions.
     pub(super) fn complete(
         &mut self,
         context: &Context,
@@ -412,13 +412,13 @@ impl Graphs {
         })
     }
 
-    /// Takes out the open replays, of one process or of all; those known to have further submissions too where it is the
-    /// end.
+    /// Takes out the open replays, of one process or of all; at the end, also those that certainly have further
+    /// submissions.
     pub(super) fn end(&mut self, space: Option<Space>, is_end: bool) -> Vec<(Context, Graph)> {
         self.take(|o| space.is_none_or(|s| s == o.space) && (is_end || o.entries.is_empty()))
     }
 
-    /// The countdowns of a process are of no more use.
+    /// Drops the countdowns of a process.
     pub(super) fn forget(&mut self, space: Space) {
         self.open.retain(|o| o.space != space);
         self.countdowns.remove(&space);

@@ -1,5 +1,6 @@
-//! QMDs in memory that is no GPU's: the driver keeps an image of every graph node's QMD, and the commands that once
-//! uploaded them. This finds both in bytes; it reads no memory itself. docs/decoding.md, "QMD images", has the evidence.
+//! QMDs in the process's own memory: the driver keeps an image of every graph node's QMD, and the commands that once
+//! uploaded them. This module finds both in bytes; it reads no memory itself. docs/decoding.md, "QMD images", has the
+//! evidence.
 
 use super::qmd;
 use super::view::{View, plausible};
@@ -11,22 +12,22 @@ use crate::wire::{
     words::u32_at,
 };
 
-/// A write to GPU memory as commands carry it: LOAD_INLINE_DATA, and the OFFSET_OUT before it.
+/// A write to GPU memory as commands carry it: LOAD_INLINE_DATA, with the OFFSET_OUT before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Upload<'a> {
-    /// Where its data lies in the bytes that were searched.
+    /// Offset of its data in the searched bytes.
     pub offset: usize,
-    /// Where it goes.
+    /// Its destination.
     pub address: GpuVa,
     /// Its data.
     pub data: &'a [u8],
 }
 
-/// How many words before LOAD_INLINE_DATA its OFFSET_OUT can lie.
+/// The greatest distance of OFFSET_OUT before LOAD_INLINE_DATA, in words.
 const BACK: usize = 16;
 
-/// The uploads in `bytes`, which begin at a multiple of 4: those with at most `most` words of data.
+/// The uploads of at most `most` words in `bytes`, which begin at a multiple of 4.
 pub fn uploads(bytes: &[u8], most: u16) -> impl Iterator<Item = Upload<'_>> {
     let looks_like = move |at: usize| {
         let header = u32_at(bytes, at)?;
@@ -53,7 +54,7 @@ pub fn uploads(bytes: &[u8], most: u16) -> impl Iterator<Item = Upload<'_>> {
     (0..bytes.len()).step_by(4).filter_map(looks_like)
 }
 
-/// The OFFSET_OUT that the commands before byte `at` give.
+/// The OFFSET_OUT in the commands before byte `at`.
 fn offset_out(bytes: &[u8], at: usize, subchannel: u8) -> Option<u64> {
     for back in 3..=BACK {
         let header_at = at.checked_sub(back * 4)?;
@@ -66,7 +67,7 @@ fn offset_out(bytes: &[u8], at: usize, subchannel: u8) -> Option<u64> {
         else {
             continue;
         };
-        // OFFSET_OUT_UPPER is one of its words, and its words end before the data's header.
+        // OFFSET_OUT_UPPER is one of its words, and they end before the data's header.
         let index = usize::from(OFFSET_OUT_UPPER.wrapping_sub(address)) / 4;
         let fits = of == subchannel
             && address <= OFFSET_OUT_UPPER
@@ -90,7 +91,7 @@ pub fn size(class: u32) -> usize {
     }
 }
 
-/// Whether `bytes` can be the QMD of a graph's node: a kernel, or the empty grid that begins a graph.
+/// Whether `bytes` can be the QMD of a graph node: a kernel, or the empty grid that begins a graph.
 #[must_use]
 pub fn is_node(class: u32, bytes: &[u8]) -> bool {
     if !plausible(class, bytes) {
@@ -108,7 +109,7 @@ pub fn is_node(class: u32, bytes: &[u8]) -> bool {
 /// The places in `bytes` (which begin at a multiple of 4) where a QMD of `class` can lie.
 pub fn nodes(class: u32, bytes: &[u8]) -> impl Iterator<Item = usize> + '_ {
     let size = size(class);
-    // The version is one byte in every layout; that alone leaves one place in hundreds.
+    // The version is one byte in every layout; it alone leaves one place in hundreds.
     let (at_byte, version) = match qmd::versions_of(class).first() {
         Some(&(major, minor)) if major >= 5 => (58, Some(major << 4 | minor)),
         Some(&(major, minor)) => (72, Some(major << 4 | minor)),
@@ -167,7 +168,7 @@ mod tests {
             assert_eq!(upload.data, kernel(i as u32));
             assert_eq!(&bytes[upload.offset..upload.offset + 384], upload.data);
         }
-        // Cut anywhere it finds what is whole, and never more.
+        // Cut anywhere, only whole uploads are found.
         for cut in (0..bytes.len()).step_by(4) {
             assert!(uploads(&bytes[cut..], 96).count() <= 4);
             assert!(uploads(&bytes[..cut], 96).all(|u| u.data.len() == 384));

@@ -1,4 +1,4 @@
-//! What the entries of a submission launch: PCAS by PCAS, and at the end of each entry what it makes run beside.
+//! The launches of a submission: PCAS by PCAS, and at the end of each entry the grids that they make run besides.
 
 use super::{
     class_dispatch::Reg,
@@ -11,8 +11,9 @@ use super::{
 use crate::wire::GpuVa;
 
 impl SubmissionDecoder<'_> {
-    /// An entry of `bytes` bytes is read: what it names runs now. Not at the end of the submission: of doorbells that were
-    /// caught up together the entries come as one submission, and libcuda commits what belongs together as one entry.
+    /// An entry of `bytes` bytes has been read: the QMDs that it names run now. This is not left to the end of the
+    /// submission: entries of several doorbells may be fetched together as one submission, while libcuda commits a unit of
+    /// work as one entry.
     pub(super) fn end_of_entry(&mut self, bytes: u64) {
         if !self.wants.operations {
             return;
@@ -36,7 +37,7 @@ impl SubmissionDecoder<'_> {
         }
     }
 
-    /// Tells what runs; the number of the graph replay that it is part of.
+    /// Emits the grids that run; returns the number of the graph replay that they belong to.
     fn start(&mut self, started: &Started, bytes: u64) -> Option<u64> {
         let joined = started
             .graph
@@ -60,7 +61,7 @@ impl SubmissionDecoder<'_> {
         joined.map(|j| j.0)
     }
 
-    /// Counts and tells a launch.
+    /// Counts and emits a launch.
     pub(super) fn launch(&mut self, mut launch: Launch) {
         let image = launch
             .qmd
@@ -105,7 +106,7 @@ impl SubmissionDecoder<'_> {
                 reader,
             });
         }
-        // What it makes run is told when the entry is read.
+        // The grids that it makes run are emitted at the end of the entry.
         self.operation(&Operation::Barrier(Barrier {
             what: action.name(),
             class,

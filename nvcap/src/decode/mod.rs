@@ -1,18 +1,18 @@
 //! The decoder: bytes in, values out. No I/O, no clock, no kernel, no panic on any input.
 //!
-//! A pushbuffer is a row of method writes, and what a method means depends on the class that SET_OBJECT has bound to its
-//! subchannel. Most methods store a value; some set something off with the values that were stored: a copy, a launch, a
+//! A pushbuffer is a sequence of method writes, and the meaning of a method depends on the class that SET_OBJECT has bound
+//! to its subchannel. Most methods store a value; some trigger an operation with the stored values: a copy, a launch, a
 //! semaphore's release. The decoder keeps the bindings and the values of each channel, and gives the method writes and the
 //! *operations* that they make up.
 //!
-//! Bytes alone are decoded by [`pushbuffer()`]. A [`Decoder`] takes the submissions of many channels, one after the other:
-//! what one has bound, begun or written to GPU memory counts for the next, as it does on the GPU.
+//! Bytes alone are decoded by [`pushbuffer()`]. A [`Decoder`] takes the submissions of many channels in order: bindings,
+//! unfinished data and writes to GPU memory of one submission carry over to the next, as they do on the GPU.
 //!
-//! Over [`crate::wire`], which reads ring entries and method headers; from the bottom up, each usable by itself:
+//! On top of [`crate::wire`], which reads ring entries and method headers; from the bottom up, each usable by itself:
 //!
-//! - [`classes`]: what every method of every engine class is called and what its bits mean.
-//! - [`qmd`], [`view`]: the structure a grid launch is described by, and the launch it describes.
-//! - [`shadow`]: what was seen being written to GPU memory.
+//! - [`classes`]: the name of every method of every engine class, and the meaning of its bits.
+//! - [`qmd`], [`view`]: the structure that describes a grid launch, and the launch itself.
+//! - [`shadow`]: writes to GPU memory that were seen in the stream.
 //! - [`Decoder`]: all of it together, from submissions to [`event::Event`]s.
 //! - [`encode`]: the inverse, for tests and for programs that submit without a GPU.
 //! - [`explain`]: one method write or one QMD, named in full.

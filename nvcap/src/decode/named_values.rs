@@ -16,7 +16,7 @@ impl Names {
         Self { values, run }
     }
 
-    /// Every name and its value, in the header's order.
+    /// Every name and its value, in the order of the header.
     pub fn iter(self) -> impl Iterator<Item = (&'static str, u32)> {
         self.values.run(self.run).map(|v| (v.name(), v.value()))
     }
@@ -33,12 +33,12 @@ impl Names {
             .map(|(_, value)| value)
     }
 
-    /// Nothing is named.
+    /// Whether there are no names.
     pub fn is_empty(self) -> bool {
         self.len() == 0
     }
 
-    /// How many names.
+    /// The number of names.
     pub fn len(self) -> usize {
         self.run.len()
     }

@@ -1,4 +1,4 @@
-//! What a SEND_SIGNALING_PCAS does to the QMD that SEND_PCAS_A names. Most actions run nothing by themselves.
+//! The effect of a SEND_SIGNALING_PCAS on the QMD that SEND_PCAS_A names. Most actions run nothing by themselves.
 
 use std::fmt;
 
@@ -40,13 +40,13 @@ pub enum PcasAction {
     Other(u8),
 }
 
-/// What an action means for the question of what runs.
+/// The effect of an action on what runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Effect {
-    /// The QMD runs, unless it waits for another one (REQUIRE_SCHEDULING_PCAS, DEPENDENCE_COUNTER): then it is ready to.
+    /// The QMD runs, unless it waits for another one (REQUIRE_SCHEDULING_PCAS, DEPENDENCE_COUNTER): then it is made ready.
     Schedules,
-    /// A QMD that waits is let go.
+    /// A waiting QMD is released.
     Releases,
     /// Nothing runs.
     None,
@@ -73,7 +73,7 @@ impl PcasAction {
         }
     }
 
-    /// What it means for the question of what runs (measured: docs/decoding.md, "What runs").
+    /// Its effect on what runs (measured: docs/decoding.md, "What runs").
     #[must_use]
     pub fn effect(self) -> Effect {
         match self {
@@ -93,7 +93,7 @@ impl PcasAction {
         }
     }
 
-    /// The operation name of one that is no launch: `pcas_` and the action in lower case.
+    /// The operation name of an action that is no launch: `pcas_` and the action in lower case.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {

@@ -1,4 +1,4 @@
-//! Bytes of a pushbuffer, decoded without a capture around them: the small way in.
+//! Decoding of bare pushbuffer bytes, without a capture around them.
 
 use super::{
     classes::{Family, family},
@@ -19,28 +19,27 @@ use crate::wire::{
 pub enum Decoded {
     /// A method write.
     Method(MethodWrite),
-    /// What the method writes before it do together.
+    /// The operation that the method writes before it make up.
     Operation(Operation),
     /// The bytes could not be read from here on.
     Stop(Stop),
 }
 
-/// Decodes a pushbuffer: its method writes in order, and each operation behind the method write that sets it off.
+/// Decodes a pushbuffer: its method writes in order, and each operation behind the method write that triggers it.
 ///
-/// `class` says how the methods of a subchannel are read until a `SET_OBJECT` in the bytes binds another class to it:
+/// `class` determines how the methods of a subchannel are read until a `SET_OBJECT` in the bytes binds another class to it:
 ///
 /// - An engine's class, such as `0xc8b5` (`HOPPER_DMA_COPY_A`): every subchannel is bound to it.
-/// - A channel's class, such as `0xc86f` (`HOPPER_CHANNEL_GPFIFO_A`): every subchannel is bound to what the driver binds it to
-///   by habit, on a chip with such channels ([`Chip::subchannel`](super::defaults::Chip::subchannel)).
-/// - 0: the bytes themselves show which chip they are for, where they can.
+/// - A channel's class, such as `0xc86f` (`HOPPER_CHANNEL_GPFIFO_A`): every subchannel is bound to the class that the
+///   driver usually binds to it, on a chip with such channels ([`Chip::subchannel`](super::defaults::Chip::subchannel)).
+/// - 0: the chip is inferred from the bytes themselves, where possible.
 ///
-/// A class that the tables do not have is no error: its method writes are given with their addresses and data, and no
-/// operation is made of them. Any bytes may be given. Where they are no methods, a [`Decoded::Stop`] says at which offset
-/// and why. Where they end within a method's data, the writes are given that are there: in a ring the rest may stand in the
-/// next entry.
+/// A class that the tables do not have is no error: its method writes are given with their addresses and data, without
+/// operations. Any bytes are accepted. Where they are no methods, a [`Decoded::Stop`] gives the offset and the reason.
+/// Where they end within a method's data, the present writes are given: in a ring the rest may be in the next entry.
 ///
-/// Bytes that are longer than a ring entry can point to ([`MAX_LEN`], 8 MiB less one word) are read as several entries, one
-/// behind the other; [`MethodWrite::entry`] says in which one an offset counts.
+/// Bytes beyond the reach of one ring entry ([`MAX_LEN`], 8 MiB less one word) are read as several consecutive entries;
+/// [`MethodWrite::entry`] says which one an offset belongs to.
 ///
 /// For more than bytes (several channels, memory that earlier submissions wrote, graphs), there is the
 /// [`Decoder`].
@@ -135,7 +134,7 @@ fn channel(id: ChannelId, class: u32) -> Channel {
 
 /// The bytes with a ring entry that points to them.
 fn segment(bytes: &[u8]) -> Segment {
-    // A chunk is no longer than an entry can say.
+    // A chunk is no longer than the length that an entry can hold.
     let len = (bytes.len() as u32).next_multiple_of(4);
     Segment {
         entry: entry::segment(GpuVa(0), len, false, false, false),
@@ -144,7 +143,7 @@ fn segment(bytes: &[u8]) -> Segment {
     }
 }
 
-/// An entry counts words: the word that the bytes end in is not short, it is cut.
+/// An entry counts words: a word that is incomplete at the end of the bytes is reported as cut, not as short.
 fn in_words(stop: Stop) -> Stop {
     let why = match stop.why {
         StopReason::Short { needs } => StopReason::Cut { needs },

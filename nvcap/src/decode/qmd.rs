@@ -1,8 +1,7 @@
 //! QMD (queue meta data): the structure that describes a grid launch, layouts 00_06 to 05_01.
 //!
-//! The layout of a QMD is chosen by its class and by the version bits inside it ([`version_of`]); the fields come
-//! from `nvcap/facts/qmd.bin`. [`super::view::View`] is the launch in units one can
-//! read, whatever the layout.
+//! A QMD's layout is chosen by its class and by the version bits inside it ([`version_of`]); the fields come from
+//! `nvcap/facts/qmd.bin`. [`super::view::View`] is the launch in readable units, whatever the layout.
 
 use std::fmt;
 
@@ -59,7 +58,7 @@ impl Layout {
         FIELDS.run(self.row.fields()).map(|row| Field { row })
     }
 
-    /// The field with this name, as `class` lists it where classes differ.
+    /// The field with this name, as listed for `class` if classes differ.
     pub fn field(self, name: &str, class: Option<u32>) -> Option<Field> {
         let named = || self.fields().filter(|f| f.name() == name);
         class
@@ -137,13 +136,13 @@ impl Field {
         (low, usize::from(self.high().saturating_sub(self.low())) + 1)
     }
 
-    /// Element `(i, j)` in a QMD; `None` where the bytes end before it.
+    /// Element `(i, j)` in a QMD; `None` if the bytes end before it.
     pub fn value(self, qmd: &[u8], i: u16, j: u16) -> Option<u64> {
         let (low, width) = self.place(i, j);
         bits(qmd, low, width)
     }
 
-    /// Sets element `(i, j)`; false where it does not fit the bytes. A value too wide is cut.
+    /// Sets element `(i, j)`; false if it lies beyond the bytes. Excess bits of the value are cut.
     pub fn set(self, qmd: &mut [u8], i: u16, j: u16, value: u64) -> bool {
         let (low, width) = self.place(i, j);
         if low + width > qmd.len() * 8 {
@@ -223,9 +222,9 @@ pub(super) fn bits(bytes: &[u8], low: usize, width: usize) -> Option<u64> {
     Some(value as u64 & mask)
 }
 
-/// The layouts that headers list for a compute class, the likeliest first.
+/// The layouts that headers list for a compute class, the most likely first.
 ///
-/// Classes without a header of their own (c4c0) are listed by that of their parent.
+/// A class without its own header (c4c0) is listed by its parent's.
 pub fn versions_of(class: u32) -> &'static [(u8, u8)] {
     match class {
         0xa0c0 => &[(0, 6), (1, 7), (1, 6)],
@@ -241,9 +240,9 @@ pub fn versions_of(class: u32) -> &'static [(u8, u8)] {
     }
 }
 
-/// The version that a QMD says it has: the version bits lie at one place up to 04_01 and at another from 05_00 on,
-/// so the class is asked first; without a class (0) both places are tried. Where both say something that can be, the
-/// one whose block a grid can have is believed.
+/// The version in a QMD's version bits. They lie in one place up to 04_01 and in another from 05_00 on, so the class
+/// decides; without a class (0) both places are tried. If both hold a possible version, the one that gives a valid block
+/// wins.
 pub fn version_of(class: u32, qmd: &[u8]) -> Option<(u8, u8)> {
     let read = |low: usize| {
         let both = bits(qmd, low, 8)? as u8;
@@ -258,7 +257,7 @@ pub fn version_of(class: u32, qmd: &[u8]) -> Option<(u8, u8)> {
         Some(first) => {
             let known = |v: Option<(u8, u8)>| v.filter(|v| listed.contains(v));
             match (known(late), known(early)) {
-                // A version that the headers do not list is still believed when its place is certain.
+                // A version that the headers do not list is still accepted when its place is certain.
                 (None, None) if first.0 >= 5 => (late, None),
                 (None, None) => (None, early),
                 found => found,
@@ -273,7 +272,7 @@ pub fn version_of(class: u32, qmd: &[u8]) -> Option<(u8, u8)> {
     }
 }
 
-/// The block has 1 to 1024 threads, as `version` reads it.
+/// Whether the block has 1 to 1024 threads when read as `version`.
 fn block_fits(version: (u8, u8), qmd: &[u8]) -> bool {
     let Some(layout) = layout(version) else {
         return false;
@@ -338,7 +337,7 @@ mod tests {
         qmd[576 / 8] = 0x40;
         assert_eq!(version_of(0xcbc0, &qmd), Some((4, 0)));
         assert_eq!(version_of(0, &qmd), Some((4, 0)));
-        // Too short for the layout it says it has.
+        // Too short for the layout of its version.
         assert_eq!(version_of(0xcbc0, &qmd[..256]), None);
         qmd[464 / 8] = 0x50;
         assert_eq!(version_of(0xcdc0, &qmd), Some((5, 0)));

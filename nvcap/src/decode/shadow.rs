@@ -1,9 +1,9 @@
-//! The shadow: what was seen being written to GPU memory, so that an address met later (of a QMD, a constant bank, a
-//! program) can be read.
+//! The shadow: writes to GPU memory that were seen in the stream, so that memory at an address met later (a QMD, a constant
+//! bank, a program) can be read.
 //!
-//! Kept per address space (one a process), in pages of 4 KiB, up to a bound; past it the page that was used longest
-//! ago goes out. A page also remembers the last writes that began in it, because where one write ended is the only
-//! thing that tells a kernel's arguments from older bytes behind them.
+//! Kept per address space (one for each process), in pages of 4 KiB, up to a limit; beyond it the least recently used page
+//! is dropped. A page also remembers the last writes that began in it, because only the end of a write separates a kernel's
+//! arguments from older bytes behind them.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
@@ -12,7 +12,7 @@ use std::hash::{BuildHasherDefault, Hasher};
 pub const PAGE: usize = 4096;
 /// Memory one page costs, bookkeeping included (rounded up).
 pub const PAGE_COST: usize = PAGE + PAGE / 8 + EXTENTS * 24 + 64;
-/// Writes that a page remembers the extent of.
+/// How many writes a page remembers the extent of.
 const EXTENTS: usize = 64;
 
 /// One address space: a process id in a live trace.
@@ -23,25 +23,25 @@ const NONE: u32 = u32::MAX;
 struct Page {
     key: (Space, u64),
     data: [u8; PAGE],
-    /// A bit a byte: it was written.
+    /// One bit for each byte: it was written.
     valid: [u64; PAGE / 64],
-    /// Offsets in the page where remembered writes began, and those writes, side by side.
+    /// Offsets in the page where remembered writes began, parallel to those writes.
     offsets: Vec<u16>,
     extents: Vec<Extent>,
 }
 
-/// Neighbours of a page in the list by use. Apart from the pages, for the list is walked without them.
+/// Neighbours of a page in the list by use. Kept apart from the pages, because the list is walked without them.
 #[derive(Clone, Copy)]
 struct Link {
     newer: u32,
     older: u32,
 }
 
-/// A write that was remembered.
+/// A remembered write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Extent {
-    /// Its bytes.
+    /// Its length in bytes.
     pub len: u32,
     /// Its place in the order of all writes: a later one has a higher number.
     pub order: u64,
@@ -68,7 +68,7 @@ impl Hasher for PageHasher {
     }
 }
 
-/// What was written, bounded.
+/// Known contents of GPU memory, bounded.
 pub struct Shadow {
     pages: Vec<Box<Page>>,
     links: Vec<Link>,
@@ -102,7 +102,7 @@ impl Shadow {
         self.map.len()
     }
 
-    /// Pages that had to go out for the bound.
+    /// Pages that were dropped because of the limit.
     pub fn evicted(&self) -> u64 {
         self.evicted
     }
@@ -112,7 +112,7 @@ impl Shadow {
         self.write_part(space, address, bytes, true);
     }
 
-    /// As [`Shadow::write`]; with `begins` false it goes on with a write begun before, and is no extent of its own.
+    /// As [`Shadow::write`]; with `begins` false it continues an earlier write, and is no extent of its own.
     pub(crate) fn write_part(&mut self, space: Space, address: u64, bytes: &[u8], begins: bool) {
         let mut address = address;
         let mut rest = bytes;
@@ -142,7 +142,7 @@ impl Shadow {
         }
     }
 
-    /// Corrects the length of the write that began at `address` (data that came in several runs).
+    /// Corrects the length of the write that began at `address` (its data came in several runs).
     pub(crate) fn set_extent(&mut self, space: Space, address: u64, len: u32) {
         if let Some(&index) = self.map.get(&(space, address / PAGE as u64))
             && let Some(page) = self.pages.get_mut(index as usize)
@@ -175,8 +175,8 @@ impl Shadow {
         total.min(max)
     }
 
-    /// Reads `out.len()` bytes at `address`; false (and `out` in no particular state) unless all are known. Counts as
-    /// a use.
+    /// Reads `out.len()` bytes at `address`; false (with arbitrary contents of `out`) unless all are known. Counts as a
+    /// use.
     pub fn read(&mut self, space: Space, address: u64, out: &mut [u8]) -> bool {
         let mut address = address;
         let mut rest = out;
@@ -215,14 +215,14 @@ impl Shadow {
         page.extents.get(at).copied()
     }
 
-    /// Forgets what was written to `len` bytes at `address`: something that is not known was written there.
+    /// Forgets `len` bytes at `address`: something unknown was written there.
     pub(crate) fn forget_range(&mut self, space: Space, address: u64, len: u64) {
         let Some(last) = len.checked_sub(1) else {
             return;
         };
         let last = address.saturating_add(last);
         let (first_page, last_page) = (address / PAGE as u64, last / PAGE as u64);
-        // A big range over a small shadow: ask the shadow, not the range.
+        // A big range over a small shadow: iterate over the shadow, not the range.
         let touched: Vec<(u64, u32)> = if last_page - first_page >= self.map.len() as u64 {
             let inside = |k: &(Space, u64)| k.0 == space && (first_page..=last_page).contains(&k.1);
             self.map
@@ -254,7 +254,7 @@ impl Shadow {
         }
     }
 
-    /// Forgets a whole address space (its process is gone or executes another program).
+    /// Forgets a whole address space (its process has ended or executed another program).
     pub fn forget(&mut self, space: Space) {
         let gone: Vec<u32> = self
             .map
@@ -364,7 +364,7 @@ impl Page {
                 self.extents.push(extent);
                 return;
             }
-            // The oldest goes out.
+            // The oldest is dropped.
             None => {
                 let oldest = self.extents.iter().enumerate().min_by_key(|(_, e)| e.order);
                 oldest.map_or(0, |(at, _)| at)
@@ -419,7 +419,7 @@ fn ones_from(words: &[u64; PAGE / 64], from: usize) -> usize {
         let word = words.get(at / 64).copied().unwrap_or(0) >> (at % 64);
         let ones = word.trailing_ones() as usize;
         at += ones;
-        // A shift brings zeros in from above: only a run that reaches the word's end goes on.
+        // A shift brings zeros in from above: only a run that reaches the end of the word continues.
         if ones == 0 || !at.is_multiple_of(64) {
             break;
         }
@@ -432,7 +432,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_is_read_back_over_page_borders() {
+    fn writes_are_read_back_across_page_borders() {
         let mut shadow = Shadow::new(1 << 20);
         let bytes: Vec<u8> = (0..10_000).map(|i| i as u8).collect();
         let at = 0x7fff_f000_0ff1;

@@ -1,5 +1,5 @@
-//! What is kept of a channel between submissions: its stream, the classes of its subchannels and the last value of
-//! every method.
+//! The state of a channel between submissions: its stream, the classes of its subchannels and the last value of every
+//! method.
 
 use crate::wire::GpuVa;
 use std::sync::Arc;
@@ -11,20 +11,20 @@ use super::{
 };
 use crate::wire::stream::Stream;
 
-/// Values of the methods of one subchannel, and what is being put together from them.
+/// Values of the methods of one subchannel, and operations that are being put together from them.
 pub(super) struct Sub {
-    /// Class bound by SET_OBJECT; 0 where none was seen.
+    /// Class bound by SET_OBJECT; 0 if none was seen.
     pub bound: u32,
-    /// The plan in force (of the bound class, else of the default one).
+    /// The plan in force (of the bound class, else of the default class).
     pub plan: Arc<ClassDispatch>,
     /// Index of the plan's counters.
     pub counter: usize,
     regs: Box<[u32]>,
-    /// Inline data on its way.
+    /// An inline transfer in progress.
     pub inline: Option<Inline>,
-    /// Words of an inline QMD that have come, a bit each.
+    /// Words of an inline QMD that have come, one bit each.
     pub qmd_words: u128,
-    /// Words handed to the macro that was called last.
+    /// Words passed to the macro that was called last.
     pub macro_words: Vec<u32>,
     /// End of the launch geometry that was written last (the arguments begin there); 0 for none.
     pub bank_end: u64,
@@ -44,7 +44,7 @@ impl Sub {
         }
     }
 
-    /// Puts another class into force: what was stored belongs to the old one.
+    /// Puts another class into force: stored values belonged to the old class.
     pub(super) fn switch(&mut self, plan: Arc<ClassDispatch>, counter: usize) {
         let bound = self.bound;
         *self = Self {
@@ -72,7 +72,7 @@ impl Sub {
         }
     }
 
-    /// Last value of a method; 0 where none was seen.
+    /// Last value of a method; 0 if none was seen.
     pub(super) fn at(&self, address: u16) -> u32 {
         self.regs
             .get(usize::from(address >> 2))
@@ -80,7 +80,7 @@ impl Sub {
             .unwrap_or(0)
     }
 
-    /// Last value of an operand; 0 where none was seen or the class does not have it.
+    /// Last value of an operand; 0 if none was seen or the class does not have it.
     pub(super) fn get(&self, reg: Reg) -> u32 {
         self.at(self.plan.reg(reg))
     }
@@ -91,7 +91,7 @@ impl Sub {
     }
 }
 
-/// An inline transfer on its way.
+/// An inline transfer in progress.
 #[derive(Clone, Debug)]
 pub(super) struct Inline {
     pub dst: u64,
@@ -102,7 +102,7 @@ pub(super) struct Inline {
     pub linear: bool,
     /// Data words that were announced.
     pub words: u64,
-    /// Data words that have come, missing ones included.
+    /// Data words that have come, including missing ones.
     pub taken: u64,
     /// Of those, words that could not be read.
     pub missing: u64,
@@ -114,7 +114,7 @@ pub(super) struct Inline {
     pub launch: u32,
 }
 
-/// See the module.
+/// See the module's description.
 pub(super) struct ChannelBindings {
     pub space: Space,
     pub gpu: Option<u32>,
@@ -128,7 +128,7 @@ pub(super) struct ChannelBindings {
     /// Methods below 0x100.
     pub host: Sub,
     pub subs: [Sub; 8],
-    /// Ring position that the next submission has to begin at.
+    /// Ring position at which the next submission has to begin.
     pub next_position: Option<u64>,
 }
 

@@ -28,10 +28,10 @@ use crate::wire::{
     stream::Run,
 };
 
-/// Longest copy whose bytes are followed through the shadow.
+/// The longest copy that is carried out in the shadow.
 const MAX_FOLLOWED: u64 = 1 << 20;
 
-/// See the module.
+/// See the module's description.
 pub(super) struct SubmissionDecoder<'a> {
     pub wants: Wants,
     pub context: &'a Context,
@@ -56,7 +56,7 @@ pub(super) struct SubmissionDecoder<'a> {
     pub entry: u32,
     /// Its bytes.
     pub segment: &'a [u8],
-    /// Nothing but inline data and semaphores was seen in this entry so far.
+    /// Only inline data and semaphores were seen in this entry so far.
     pub only_inline: bool,
     /// QMDs that this entry names, and that are not launches by themselves.
     pub named: Vec<Named>,
@@ -78,14 +78,14 @@ impl SubmissionDecoder<'_> {
         }
     }
 
-    /// Tells which chips were settled.
+    /// Emits chips that were settled.
     pub(super) fn chip_news(&mut self) {
         for news in self.chips.news() {
             self.emit(Body::Chip(news));
         }
     }
 
-    /// Puts the right plan in force for the channel's own methods.
+    /// Puts the right plan in force for host methods.
     pub(super) fn settle_host(&mut self) {
         let class = self
             .class
@@ -140,7 +140,7 @@ impl SubmissionDecoder<'_> {
         }
     }
 
-    /// Counts `n` writes to one method; gives the class that interprets it.
+    /// Counts `n` writes to one method; returns the class that interprets it.
     fn count(&mut self, subchannel: u8, address: u16, n: u64) -> u32 {
         let sub = if address < FIRST_OF_ENGINE {
             Some(&*self.host)
@@ -327,7 +327,7 @@ impl SubmissionDecoder<'_> {
         self.operation(&Operation::Bind(Bind { subchannel, class }));
     }
 
-    /// A method that sets something off.
+    /// A method that triggers an operation.
     fn act(&mut self, action: Action, subchannel: u8, address: u16, offset: u32, data: u32) {
         let Some(sub) = self.subs.get_mut(usize::from(subchannel)) else {
             return;
@@ -359,7 +359,7 @@ impl SubmissionDecoder<'_> {
             Action::Barrier => other::barrier(sub, address, data),
             Action::Draw => other::draw(sub, address, data),
             Action::Video => other::video(sub, address, data),
-            // The channel's own do not come here.
+            // Host methods do not come here.
             Action::None
             | Action::Bind
             | Action::HostSemaphore
@@ -372,7 +372,7 @@ impl SubmissionDecoder<'_> {
     }
 
     fn inline_launch(&mut self, subchannel: u8, data: u32) {
-        // One whose data never came in full is told with what came.
+        // A transfer whose data never came in full is emitted with the data that came.
         self.finish_inline(subchannel, None, false);
         let Some(sub) = self.subs.get_mut(usize::from(subchannel)) else {
             return;
@@ -401,7 +401,7 @@ impl SubmissionDecoder<'_> {
         }
     }
 
-    /// Data of a macro: only that of the driver's memset, and QMDs, are understood (docs/decoding.md).
+    /// Data of a macro: only the driver's memset and QMDs are understood (docs/decoding.md).
     fn macro_data(&mut self, subchannel: u8, address: u16, offset: u32, data: u32) {
         let Some(sub) = self.subs.get_mut(usize::from(subchannel)) else {
             return;
@@ -422,7 +422,7 @@ impl SubmissionDecoder<'_> {
         }
     }
 
-    /// What follows at byte `at` of the segment is a semaphore release, or nothing.
+    /// Whether a semaphore release follows at byte `at` of the segment, or nothing.
     fn semaphore_or_end(&self, subchannel: u8, at: usize) -> bool {
         let Some(word) = u32_at(self.segment, at) else {
             return true;
@@ -530,7 +530,7 @@ fn physical_place(mode: u32) -> Place {
     }
 }
 
-/// Takes a copy's effect into the shadow: known bytes move, unknown ones make their destination unknown.
+/// Carries out a copy in the shadow: known bytes move, unknown ones make their destination unknown.
 fn follow(copy: &Copy, shadow: &mut Shadow, space: Space) {
     let Some(GpuVa(dst)) = copy.dst.filter(|_| !copy.physical.1 && copy.bytes > 0) else {
         return;

@@ -1,7 +1,7 @@
-//! The launch that a QMD describes, in bytes, blocks and threads, whatever the layout calls and scales it.
+//! The launch that a QMD describes, in bytes, blocks and threads, independent of the layout's names and scales.
 //!
-//! Every layout names its fields a little differently and some hold a value shifted down by n bits, which the name
-//! then says (`..._SHIFTEDn`). A plan (bit, width, shift of each field) is made once a layout.
+//! Every layout names its fields a little differently, and some fields hold a value shifted down by n bits, which is part
+//! of the name (`..._SHIFTEDn`). A plan (bit, width, shift of each field) is made once for each layout.
 
 use crate::decode::event::{ConstantBank, QmdRelease};
 use crate::wire::GpuVa;
@@ -18,9 +18,9 @@ pub struct View {
     pub null: bool,
     /// It is a queue, not a grid.
     pub queue: bool,
-    /// Blocks in x, y, z, whatever the layout counts: with clusters (QMD_TYPE GRID_GPC_CGA) it counts those, and of a
-    /// cooperative launch (GRID_GPU_CGA) the grid is one cluster over the whole GPU. In 05_01, where a QMD holds several
-    /// grids, these and the fields below are the first's.
+    /// Blocks in x, y, z, whatever the layout counts: a grid of clusters (QMD_TYPE GRID_GPC_CGA) is counted in clusters
+    /// there, and the grid of a cooperative launch (GRID_GPU_CGA) is one cluster over the whole GPU. In 05_01, where a QMD
+    /// holds several grids, these and the fields below are those of the first.
     pub grid: [u32; 3],
     /// Threads of a block in x, y, z.
     pub block: [u32; 3],
@@ -30,9 +30,9 @@ pub struct View {
     pub cooperative: bool,
     /// Registers of a thread.
     pub registers: u32,
-    /// SHARED_MEMORY_SIZE: shared memory of a block, bytes, what the system reserves of it included.
+    /// SHARED_MEMORY_SIZE: shared memory of a block, bytes, including the system's reserve.
     pub shared_bytes: u32,
-    /// Local memory of a thread, bytes (the low part: what the compiler asked for; the high part is the driver's).
+    /// Local memory of a thread, bytes (the low part: the compiler's; the high part is the driver's).
     pub local_bytes: u32,
     /// Barriers of a block.
     pub barriers: u32,
@@ -52,12 +52,12 @@ pub struct View {
     pub requires_pcas: bool,
 }
 
-/// A QMD that another one acts upon when its grid ends.
+/// A QMD on which another one acts when its grid ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Dependent {
     /// GPU address of the QMD.
     pub address: GpuVa,
-    /// What is done to it.
+    /// The action.
     pub action: DependentAction,
 }
 
@@ -69,7 +69,7 @@ pub enum DependentAction {
     Schedule,
     /// QMD_DECREMENT_DEPENDENCE.
     DecrementDependence,
-    /// QMD_INCREMENT_PUT and what no header names, by its number: starts nothing.
+    /// QMD_INCREMENT_PUT and numbers that no header names: starts nothing.
     Other(u8),
 }
 
@@ -82,7 +82,7 @@ impl DependentAction {
         }
     }
 
-    /// The number that layouts have for it.
+    /// Its number in the layouts.
     #[must_use]
     pub fn number(self) -> u8 {
         match self {
@@ -93,7 +93,7 @@ impl DependentAction {
     }
 }
 
-/// Where a field lies, with what its name says of its scale.
+/// Place of a field, with the scale in its name.
 #[derive(Clone, Copy, Default)]
 struct Slot {
     low: u32,
@@ -123,7 +123,7 @@ struct Pair {
 }
 
 impl Pair {
-    /// The halves are two parts of one shifted value: joined first, shifted then.
+    /// The halves are parts of one shifted value: joined first, then shifted.
     fn at(self, qmd: &[u8], i: u32) -> u64 {
         let raw =
             |s: Slot| bits(qmd, (s.low + i * s.stride) as usize, s.width as usize).unwrap_or(0);
@@ -166,7 +166,7 @@ struct QmdFields {
 #[derive(Default)]
 struct Next {
     enable: (Slot, u32),
-    /// No width where the layout has no action: enabled means scheduled.
+    /// No width if the layout has no action: enabled then means schedule.
     action: (Slot, u32),
     pointer: (Slot, u32),
 }
@@ -181,7 +181,7 @@ impl QmdFields {
             let Some(f) = found else {
                 return Slot::default();
             };
-            // Over the tasks of 05_01 the first index is the task: its elements are those of the second.
+            // In an array over the tasks of 05_01 the first index is the task: the elements of a task have the second.
             let second = f.stride()[1] != 0;
             let shift = f
                 .name()
@@ -354,15 +354,15 @@ fn plan(version: (u8, u8)) -> Option<&'static QmdFields> {
         .map(|(_, plan)| plan)
 }
 
-/// QMD_TYPE as 04_00 and later have it.
+/// QMD_TYPE in 04_00 and later.
 const TYPE_QUEUE: u64 = 0;
 const TYPE_GRID_NULL: u64 = 1;
 const TYPE_GRID_GPC_CGA: u64 = 3;
 const TYPE_GRID_GPU_CGA: u64 = 4;
 const TYPE_GRID_GPU_GPC_CGA: u64 = 5;
 
-/// Whether `qmd` can be a QMD of `class` (0 where unknown): version bits that the class can have and a block that a
-/// grid can have. Cheaper than [`View::of`].
+/// Whether `qmd` can be a QMD of `class` (0 if unknown): version bits that the class can have and a block that a grid can
+/// have. Cheaper than [`View::of`].
 pub(super) fn plausible(class: u32, qmd: &[u8]) -> bool {
     let Some(version) = qmd::version_of(class, qmd) else {
         return false;
@@ -373,14 +373,14 @@ pub(super) fn plausible(class: u32, qmd: &[u8]) -> bool {
     }
     let Some(p) = plan(version) else { return false };
     let threads: u64 = p.block.iter().map(|s| s.get(qmd)).product();
-    // Short layouts are as long as much other data is: ask more of them.
+    // Much other data has the size of a short layout: require more of it.
     let runs = || p.program.at(qmd, 0) != 0 && p.grid.iter().all(|s| s.get(qmd) != 0);
     (1..=1024).contains(&threads) && (qmd.len() == qmd::MAX_BYTES || runs())
 }
 
 impl View {
-    /// The launch that `qmd` describes for `class` (0 where unknown); `None` where no layout fits its version bits and
-    /// its length.
+    /// The launch that `qmd` describes for `class` (0 if unknown); `None` if no layout fits its version bits and its
+    /// length.
     pub fn of(class: u32, qmd: &[u8]) -> Option<Self> {
         let version = qmd::version_of(class, qmd)?;
         let p = plan(version)?;
@@ -393,7 +393,7 @@ impl View {
         let mut grid = three(&p.grid);
         for (by, each) in [(in_clusters, cluster), (cooperative, three(&p.gpu_cluster))] {
             if by {
-                // A side that is not set counts once.
+                // A dimension that is not set counts as one.
                 grid = std::array::from_fn(|i| grid[i].saturating_mul(each[i].max(1)));
             }
         }

@@ -1,9 +1,9 @@
-//! What the caller of a decoder wants, knows, and gets counted.
+//! What the caller of a decoder wants and knows, and the decoder's counts.
 
 use super::event::{Memory, Place};
 use crate::wire::GpuVa;
 
-/// What is to be told. What is not wanted is not made, and costs nothing.
+/// The events to emit. Unwanted events are not made, and cost nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Wants {
     /// [`Body::Entry`](super::event::Body::Entry).
@@ -24,12 +24,12 @@ impl Default for Wants {
     }
 }
 
-/// What the caller knows of where addresses lie.
+/// The caller's knowledge of where addresses lie.
 pub trait Places {
-    /// Where the memory at `va` of process `pid` lies; `None` where that is not known.
+    /// Where the memory at `va` of process `pid` lies; `None` if unknown.
     fn place(&self, pid: u32, va: GpuVa) -> Option<Place>;
 
-    /// What memory that is; `None` where that is not known.
+    /// The memory object there; `None` if unknown.
     fn memory(&self, _pid: u32, _va: GpuVa) -> Option<Memory> {
         None
     }
@@ -42,7 +42,7 @@ impl Places for () {
     }
 }
 
-/// What went through a decoder: always counted, whatever is wanted.
+/// Counts of a decoder: always kept, whatever is wanted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Submissions.
@@ -51,21 +51,21 @@ pub struct Counts {
     pub entries: u64,
     /// Control entries.
     pub controls: u64,
-    /// Pushbuffer bytes, the missing ones included.
+    /// Pushbuffer bytes, including missing ones.
     pub bytes: u64,
-    /// Method writes, masked ones included.
+    /// Method writes, including masked ones.
     pub methods: u64,
     /// Runs: method headers with their data.
     pub runs: u64,
     /// Method writes skipped by the subdevice mask.
     pub masked: u64,
-    /// Method writes to a subchannel whose class the tables do not have, or that has none: these are not counted by
+    /// Method writes to a subchannel without a class, or with a class that the tables do not have: they are not counted by
     /// method.
     pub classless: u64,
     /// Stops.
     pub stops: u64,
-    /// Launches of kernels of the program and of the driver, nodes of graphs and unresolved ones included. This and the
-    /// following are counted only where operations are wanted.
+    /// Launches of kernels of the program and of the driver, including nodes of graphs and unresolved launches. This and
+    /// the following are counted only if operations are wanted.
     pub launches: u64,
     /// Of them, kernels of the program: what CUPTI counts as kernels.
     pub kernels: u64,

@@ -1,4 +1,4 @@
-//! One ioctl read through the tables: what it is called, which structures it carries, whether it succeeded.
+//! One ioctl read through the tables: its name, the structures that it carries, whether it succeeded.
 //!
 //! Knows layouts, keeps no state. The model acts on a [`Call`]; the printer shows its fields.
 
@@ -85,7 +85,7 @@ impl Structure<'_> {
         self.get(field).map(low)
     }
 
-    /// A number at a place that holds in all releases.
+    /// A number at an offset that is the same in all releases.
     pub(crate) fn u32_at(&self, offset: usize) -> Option<u32> {
         number(&self.output.data, offset, 4)
             .or_else(|| number(&self.input.data, offset, 4))
@@ -121,7 +121,7 @@ pub(crate) fn number(data: &[u8], offset: usize, size: usize) -> Option<u64> {
     )
 }
 
-/// What the parameters that an ioctl points to belong to.
+/// What determines the structure of an ioctl's nested parameters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Subject {
@@ -133,7 +133,7 @@ pub enum Subject {
     Class(u32),
 }
 
-/// An ioctl, read.
+/// An ioctl, interpreted.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Call<'a> {
@@ -145,9 +145,9 @@ pub struct Call<'a> {
     pub nr: u32,
     /// Its argument.
     pub arg: Structure<'a>,
-    /// What it points to.
+    /// Its nested parameters.
     pub nested: Option<Structure<'a>>,
-    /// The command or class it is about.
+    /// The command or class that it is about.
     pub subject: Subject,
     /// NV_STATUS that the driver wrote back; `None` where the argument has none or it was not captured.
     pub status: Option<u32>,
@@ -197,7 +197,7 @@ impl<'a> Call<'a> {
             && let (Some(real), Some(len), Some(n)) =
                 (call.arg.u32_at(0), call.arg.u32_at(4), nested)
         {
-            // The argument is elsewhere: what it points to is the real one.
+            // The argument is elsewhere: this one points to it.
             (nr, size) = (real, len as usize);
             call.nr = nr;
             call.arg.input = &n.input;
@@ -210,7 +210,7 @@ impl<'a> Call<'a> {
             _ => facts::escape(nr, version).map_or("", |n| n.structure),
         };
         call.arg.layout = match structure.strip_suffix("[]") {
-            // An array: its elements are read by who knows how many there are.
+            // An array: its reader knows how many elements it has.
             Some(_) => None,
             None => facts::layout(structure, version, Some(size)),
         };
@@ -235,7 +235,7 @@ impl<'a> Call<'a> {
         let field = |l: &Layout| l.field("status").or_else(|| l.field("Status"));
         let layout = self.arg.layout?;
         if version.is_none() {
-            // Of the places it may be in, the one that the call changed.
+            // Of the possible places, the one that the call changed.
             let size = layout.size();
             for other in facts::layouts(structure).filter(|l| l.size() == size) {
                 let Some(f) = field(&other) else { continue };
@@ -259,14 +259,14 @@ impl<'a> Call<'a> {
         }
     }
 
-    /// Whether the driver did what was asked: the system call and the status say so, or were not seen.
+    /// Whether the driver carried out the call: the system call's result and the status are good, or were not seen.
     #[must_use]
     pub fn succeeded(&self) -> bool {
         self.ioctl.result.is_none_or(|r| r >= 0) && self.status.is_none_or(|s| s == 0)
     }
 }
 
-/// The layout of what an allocation or a control points to.
+/// The layout of the nested parameters of an allocation or a control.
 fn nested_layout(subject: Subject, len: u64, version: Option<Version>) -> Option<Layout> {
     let size = usize::try_from(len).ok();
     match subject {
@@ -303,8 +303,8 @@ pub(crate) fn uvm_argument_size(request: u32, version: Option<Version>) -> Optio
     facts::layout(named.structure, version, None).map(|l| l.size())
 }
 
-/// Request numbers of the UVM ioctls that have an argument, with its size in bytes in the newest release (no
-/// release has a larger one, but for three of the tools interface).
+/// Request numbers of the UVM ioctls that have an argument, with its size in bytes in the newest release (only for three
+/// ioctls of the tools interface does another release have a larger one).
 pub(crate) fn uvm_argument_sizes() -> impl Iterator<Item = (u32, u32)> {
     facts::uvm_requests().filter_map(|request| {
         Some((
@@ -314,7 +314,7 @@ pub(crate) fn uvm_argument_sizes() -> impl Iterator<Item = (u32, u32)> {
     })
 }
 
-/// Bytes of the parameters that an allocation of `class` takes (RM takes this many whatever the caller says).
+/// Size of the allocation parameters of `class` in bytes (RM takes this many whatever the caller says).
 #[must_use]
 pub fn allocation_size(class: u32, version: Option<Version>) -> Option<usize> {
     facts::layout(facts::allocation(class, version)?, version, None).map(|l| l.size())

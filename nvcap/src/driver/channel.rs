@@ -1,4 +1,4 @@
-//! Channels in the model: found readable, named by other sources, gone.
+//! Channels in the model: when they can be read, when other sources name them, when they go.
 
 use super::{
     model::{Change, MAX_CHANNELS, Model},
@@ -56,7 +56,7 @@ impl ChannelObject {
         }
     }
 
-    /// Takes over what another description of the same channel says.
+    /// Adds the facts of another description of the same channel.
     pub(crate) fn learn(&mut self, other: &Self) {
         self.object = other.object.or(self.object);
         self.class = other.class.or(self.class);
@@ -81,7 +81,7 @@ impl Model {
         self.settle(pid);
     }
 
-    /// Looks whether channels of a process that waited for a mapping can be read now.
+    /// Checks whether channels of a process that waited for a mapping can be read now.
     pub(crate) fn settle(&mut self, pid: u32) {
         let waiting: Vec<ChannelId> = match self.processes.get(&pid) {
             Some(p) if !p.waiting.is_empty() => p.waiting.iter().copied().collect(),
@@ -120,7 +120,7 @@ impl Model {
         }
     }
 
-    /// Keeps count of what goes through a channel and over which doorbell page.
+    /// Counts submissions, by channel and by doorbell page.
     pub(crate) fn submission(&mut self, said: &Submission) {
         if let Some(channel) = self.channels.get_mut(&said.channel) {
             channel.submissions += 1;
@@ -157,8 +157,8 @@ impl Model {
         }
     }
 
-    /// A channel that a source names: found in memory, given by the user, or read from a capture (where the
-    /// model may know it from the capture's ioctls already, under its own number).
+    /// A channel that a source names: found in memory, given by the user, or read from a capture (where the model may know
+    /// it already from the capture's ioctls, under a number of its own).
     pub(crate) fn channel_record(&mut self, said: &record::Channel) {
         self.next_channel = self.next_channel.max(said.id.0.saturating_add(1));
         let object = said
@@ -168,7 +168,7 @@ impl Model {
             Some(Kind::Channel(id)) => Some(*id),
             _ => None,
         });
-        // Who names channels numbers them: the model's own number of another gives way.
+        // The source that names channels numbers them: another channel with that number gets a new one.
         let taken = self.channels.get(&said.id).is_some_and(|c| !c.named);
         if taken && same != Some(said.id) {
             let free = self.reserve_channel_id();

@@ -7,11 +7,11 @@ use crate::tables::{File, Row, Run, Table, Text, tables};
 
 static FILE: File = File::new(include_bytes!("../../facts/rm.bin"));
 
-// Each is in the order of its first column. `first` and `last` are rows of the releases.
+// Each table is sorted by its first column. `first` and `last` are rows of the table of releases.
 tables! { FILE;
     RELEASES = "releases": ReleaseRow { major: u16, minor: u16, patch: u16 }
     CONTROLS = "controls": ControlRow { number: u32, name: Text, structure: Text, first: u8, last: u8 }
-    /// Of several names of a class, that of RM's own resource list is the first.
+    /// A class with several names has that of RM's own resource list first.
     CLASSES = "classes": ClassRow { number: u32, name: Text }
     ALLOCATIONS = "allocations": AllocationRow { class: u32, structure: Text, first: u8, last: u8 }
     ESCAPES = "escapes": EscapeRow { number: u32, name: Text, structure: Text, first: u8, last: u8 }
@@ -26,10 +26,10 @@ fn release(row: ReleaseRow) -> Version {
     Version::new(row.major(), row.minor(), row.patch())
 }
 
-/// The first and the last driver release, in numeric order, that the tables are of.
+/// The first and the last driver release in the tables, in numeric order.
 #[must_use]
 pub fn releases() -> (Version, Version) {
-    // The least and the greatest stand for rows that are not of certain releases.
+    // The least and the greatest stand for rows that hold for all releases.
     let known = RELEASES
         .all()
         .map(release)
@@ -66,8 +66,8 @@ impl Range {
     }
 }
 
-/// Of rows for several ranges of releases the one for `version`; the newest where there is none or no version is
-/// known, and the first of equals.
+/// From rows for several ranges of releases, the row for `version`; the newest where none fits or the version is unknown,
+/// and the first of equals.
 fn choose<T>(rows: impl Iterator<Item = (Range, T)>, version: Option<Version>) -> Option<T> {
     let mut best: Option<(Range, T)> = None;
     for (range, value) in rows {
@@ -75,7 +75,7 @@ fn choose<T>(rows: impl Iterator<Item = (Range, T)>, version: Option<Version>) -
             return Some(value);
         }
         let newer = best.as_ref().is_none_or(|(b, _)| match version {
-            // Beyond the tables: the nearest range that began before it, else the oldest.
+            // Outside the tables: the nearest range that began before it, else the oldest.
             Some(v) if b.first <= v => range.first <= v && range.last > b.last,
             Some(_) => range.first < b.first,
             None => range.last > b.last,
@@ -192,13 +192,13 @@ impl Layout {
         self.row.size() as usize
     }
 
-    /// The releases that lay it out so.
+    /// The releases with this layout.
     #[must_use]
     pub fn range(&self) -> Range {
         Range::of(self.row.first(), self.row.last())
     }
 
-    /// Whether no release lays the structure out otherwise.
+    /// Whether no release has another layout of the structure.
     #[must_use]
     pub fn is_only(&self) -> bool {
         layouts(self.name()).count() == 1
@@ -252,7 +252,7 @@ pub fn layout(name: &str, version: Option<Version>, size: Option<usize>) -> Opti
 mod tests {
     use super::*;
 
-    /// Everything that the tables say, a line each.
+    /// The whole content of the tables, one line for each fact.
     fn said() -> Vec<String> {
         macro_rules! numbered {
             ($table:ident, $key:ident, $($text:ident)+; $($end:ident)*) => {
@@ -279,7 +279,8 @@ mod tests {
         lines
     }
 
-    /// Whatever makes and reads the tables may change; what they say does so with `facts/rm` alone, and then this test's numbers.
+    /// The format of the tables and its reader may change; the content changes with `facts/rm` alone, and then this test's
+    /// numbers change.
     #[test]
     fn the_tables_say_what_they_said() {
         let said = said();

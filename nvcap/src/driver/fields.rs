@@ -1,16 +1,16 @@
-//! The fields of a structure as values with a meaning, for whoever prints an ioctl. Knows layouts and naming
-//! conventions of the headers (`hClient` is a handle, `NvP64` an address); knows no output format.
+//! The fields of a structure as values with a meaning, for printing an ioctl. Knows layouts and naming conventions of the
+//! headers (`hClient` is a handle, `NvP64` an address); knows no output format.
 
 use super::{
     call::{Structure, number},
     facts::{self, Field, Layout},
 };
 
-/// What a number is.
+/// The meaning of a number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Meaning {
-    /// A count, an index, anything.
+    /// A count, an index, or anything else.
     Plain,
     /// An object's handle.
     Handle,
@@ -174,7 +174,7 @@ fn value_at(field: &Field, data: &[u8], depth: u32) -> Option<Value> {
         };
     };
     let size = field.size / count;
-    // Of an array that was cut, the elements that are whole.
+    // Of a truncated array, the whole elements.
     let start = data.get(field.offset..).filter(|b| !b.is_empty())?;
     let bytes = &start[..start.len().min(field.size)];
     if element == "char" {
@@ -260,7 +260,7 @@ fn meaning(name: &str, kind: &str) -> Meaning {
     }
 }
 
-/// `hMemory`: the headers' way to name handles.
+/// True for names such as `hMemory`, the headers' form for handles.
 fn is_handle(name: &str) -> bool {
     let mut chars = name.chars();
     chars.next() == Some('h') && chars.next().is_some_and(char::is_uppercase)

@@ -1,4 +1,4 @@
-//! GPUs: what ioctls tell of each, and what its architecture numbers are called. Knows no objects.
+//! GPUs: the facts that ioctls give on each, and the names of its architecture numbers. Knows no objects.
 
 /// A GPU as the ioctls of the traced processes describe it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -9,7 +9,7 @@ pub struct Gpu {
     pub id: u32,
     /// Minor number of its device file.
     pub minor: Option<u32>,
-    /// RM's device instance, by which device objects name it.
+    /// RM's device instance, which device objects refer to.
     pub instance: Option<u32>,
     /// PCI domain, bus, slot, function.
     pub pci: Option<(u32, u32, u32, u32)>,

@@ -1,4 +1,4 @@
-//! What becomes of processes: forks share what their parents hold, an exec or an exit gives it up.
+//! Lives of processes: a fork shares the parent's mappings and objects, an exec or an exit releases them.
 
 use super::{
     model::{Change, Model},
@@ -27,12 +27,12 @@ impl Model {
         }
     }
 
-    /// A child has what its parent has mapped and open. (UVM does not follow a fork.)
+    /// A child has its parent's mappings and open files. (UVM does not follow a fork.)
     fn fork(&mut self, parent: u32, child: u32) {
         if parent == child {
             return;
         }
-        // The number was another process's: its end was not seen.
+        // The process id was another process's, whose end was not seen.
         self.forget(child);
         let Some(from) = self.processes.get(&parent) else {
             return;
@@ -65,7 +65,7 @@ impl Model {
         }
     }
 
-    /// A process is gone, or is another program now: its mappings and its open files are.
+    /// A process has ended, or executed another program: its mappings and open files are gone.
     fn forget(&mut self, pid: u32) {
         let Some(process) = self.processes.remove(&pid) else {
             return;
@@ -105,7 +105,7 @@ impl Model {
             .map(|c| c.id)
             .collect();
         for id in rest {
-            // A client that a forked child still holds keeps its channels: they are the child's now.
+            // A client that a forked child still holds keeps its channels: they belong to the child now.
             let heir = self
                 .channels
                 .get(&id)

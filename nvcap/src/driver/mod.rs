@@ -1,8 +1,8 @@
 //! The driver model: from ioctls and mappings to clients, memory objects, channels and engines. Pure.
 //!
-//! A [`Model`] consumes the [`Record`](crate::record::Record)s of one trace in order and answers with
-//! [`Change`]s: what a live tracer must act upon at once (a doorbell page was mapped, a channel's ring can be
-//! read, its token is known). Between records it can be asked who owns what, and where a GPU virtual address
+//! A [`Model`] consumes the [`Record`](crate::record::Record)s of one trace in order and answers with [`Change`]s, on which
+//! a live tracer must act at once (a doorbell page was mapped, a channel's ring can be read, its token is known). Between
+//! records it can be asked for owners of objects, and where a GPU virtual address lies in the process.
 //! lies in the process.
 //!
 //! ```text
@@ -12,8 +12,8 @@
 //!                └── resolve(), translations(), place()
 //! ```
 //!
-//! A library can be told what a log of the driver's calls holds, and asked afterwards. Here it is the one mapping that a
-//! tracer acts upon first:
+//! A library can give a log of the driver's calls to the model, and query it afterwards. This example has the one mapping
+//! that a tracer acts on first:
 //!
 //! ```
 //! use nvcap::driver::{Change, Model, ModelOptions};
@@ -30,9 +30,9 @@
 //! # Ok::<(), std::io::Error>(())
 //! ```
 //!
-//! It reads no file, no clock and no memory of the traced process; it never panics on any record, and what it
-//! keeps is bounded by what the traced processes hold open in the driver (and by fixed limits beyond that).
-//! How it works and what it rests on: docs/driver-model.md.
+//! It reads no file, no clock and no memory of the traced process; it never panics on any record, and its state is bounded
+//! by the objects that the traced processes hold open in the driver (and by fixed limits beyond that). How it works and its
+//! grounds: docs/driver-model.md.
 
 mod call;
 mod channel;

@@ -1,5 +1,5 @@
-//! The model's state, and what records do to it that is not an ioctl: mappings, life and death of processes,
-//! channels named by other sources. The ioctls are in `rm` and `uvm`, the questions in `view`.
+//! The model's state, and the effect of records other than ioctls: mappings, life and death of processes, channels named by
+//! other sources. The ioctls are in `rm` and `uvm`, the queries in `view`.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -14,15 +14,15 @@ use super::{
 };
 use crate::record::{self, ChannelId, CpuVa, Device, Mapping, Record, Unmapping};
 
-/// What the user or the machine says beforehand.
+/// Facts that the user or the machine gives beforehand.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ModelOptions {
-    /// The driver's release, where known (`/proc/driver/nvidia/version`, a capture's head). Without it the model
-    /// takes the release from the ioctls that tell it, and chooses layouts by size until then.
+    /// The driver's release, where known (`/proc/driver/nvidia/version`, a capture's header). Without it the model takes
+    /// the release from the ioctls that report it, and chooses layouts by size until then.
     pub driver_version: Option<Version>,
 }
 
-/// What a record changed that a live tracer must act upon, in the order it became true.
+/// A change by a record that a live tracer must act on; changes come in the order in which they became true.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Change {
@@ -38,7 +38,7 @@ pub enum Change {
         len: u64,
         /// Mapped through BAR1 (`Some(false)`: through BAR0); `None` where the allocation was not seen.
         bar1: Option<bool>,
-        /// The USERMODE object; `None` where only the shape of the mapping tells.
+        /// The USERMODE object; `None` if the doorbell was only recognised by the shape of the mapping.
         object: Option<ObjectRef>,
     },
     /// A doorbell page is no longer mapped, or its object is gone.
@@ -50,8 +50,7 @@ pub enum Change {
         /// Its length in bytes.
         len: u64,
     },
-    /// A channel's ring and USERD can be read in the process `at.pid`. Said again, with the same id, when they
-    /// have moved.
+    /// A channel's ring and USERD can be read in the process `at.pid`. Repeated, with the same id, when they have moved.
     Channel(Box<record::Channel>),
     /// A forked child has the channel's ring and USERD mapped too, at the same addresses.
     ChannelShared {
@@ -60,8 +59,8 @@ pub enum Change {
         /// The child.
         pid: u32,
     },
-    /// A channel's work-submit token became known (also said right after [`Change::Channel`], where it is known
-    /// already by then, for whoever keeps tokens apart).
+    /// A channel's work-submit token became known (repeated right after [`Change::Channel`] if it was known before, for
+    /// receivers that handle tokens separately).
     Token {
         /// The channel.
         channel: ChannelId,
@@ -72,19 +71,19 @@ pub enum Change {
     ChannelGone {
         /// The channel.
         channel: ChannelId,
-        /// The process it could be read in.
+        /// The process in which it could be read.
         pid: u32,
     },
-    /// What lies at other addresses for the GPU than in the process has changed: see [`Model::translations`].
+    /// The set of memory that has different addresses for the GPU and the process has changed: see [`Model::translations`].
     Translations {
         /// The process.
         pid: u32,
     },
-    /// The driver told its release.
+    /// The driver reported its release.
     DriverVersion(Version),
 }
 
-/// Counts of what the model was given.
+/// Counts of the records that the model was given.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Stats {
@@ -107,9 +106,9 @@ pub(crate) const MAX_RANGES: usize = 1 << 18;
 pub(crate) const MAX_CHANNELS: usize = 1 << 15;
 pub(crate) const MAX_GPUS: usize = 64;
 
-/// The model of nvidia.ko's objects, as the traced processes built them. See the module's text.
+/// The model of nvidia.ko's objects, as the traced processes built them. See the module's description.
 ///
-/// One trace has one, which the pipeline feeds and lends.
+/// A trace has one model, which the pipeline feeds and lends.
 #[derive(Clone, Debug)]
 pub struct Model {
     pub(crate) expected: Option<Version>,
@@ -161,7 +160,7 @@ impl Model {
         }
     }
 
-    /// Takes the next record of the trace and says what it changed.
+    /// Takes the next record of the trace and returns its changes.
     pub fn record(&mut self, record: &Record) -> Vec<Change> {
         match record {
             Record::Ioctl(ioctl) => {
@@ -187,13 +186,13 @@ impl Model {
         std::mem::take(&mut self.changes)
     }
 
-    /// The driver's release: what the driver said, else what [`ModelOptions`] said.
+    /// The driver's release: from the driver's calls, else from [`ModelOptions`].
     #[must_use]
     pub fn version(&self) -> Option<Version> {
         self.seen.or(self.expected)
     }
 
-    /// Counts of what was given.
+    /// Counts of the records that the model was given.
     #[must_use]
     pub fn stats(&self) -> Stats {
         self.stats
@@ -241,7 +240,7 @@ impl Model {
         self.clients.get(&at.client)?.objects.get(&at.handle)
     }
 
-    /// The memory of an object, made known now if nothing was known of it yet: any object that is mapped is one.
+    /// The memory of an object, created now if nothing was known of it: any object that is mapped is memory.
     pub(crate) fn memory_of(&mut self, at: ObjectRef) -> Option<MemoryId> {
         let object = self.object(at)?;
         match object.kind {
@@ -322,7 +321,7 @@ impl Model {
         })
     }
 
-    /// What a mapping of an object shows.
+    /// What is visible through a mapping of an object.
     fn target_of(&mut self, at: ObjectRef, offset: u64) -> Target {
         match self.object(at).map(|o| o.kind.clone()) {
             Some(Kind::Usermode { bar1 }) => Target::Doorbell {
@@ -471,7 +470,7 @@ impl Model {
         }
     }
 
-    /// Says that translations changed, where memory is mapped at different addresses on the two sides.
+    /// Reports changed translations, if the memory is mapped at different addresses for the GPU and the process.
     fn note_translation(&mut self, id: MemoryId) {
         let Some(memory) = self.memory.get(&id) else {
             return;

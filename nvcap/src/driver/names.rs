@@ -1,7 +1,7 @@
 //! Names of numbers: escapes, control commands, classes, status codes, UVM ioctls, engines.
 //!
-//! The names are those of the public headers (NVIDIA/open-gpu-kernel-modules); a number they do not have prints
-//! in hex. Knows the tables only.
+//! The names are those of the public headers (NVIDIA/open-gpu-kernel-modules); numbers that they do not have print in hex.
+//! Knows the tables only.
 
 use std::borrow::Cow;
 
@@ -25,7 +25,7 @@ pub fn uvm(request: u32, version: Option<Version>) -> Cow<'static, str> {
     }
 }
 
-/// Commands that no public header names, by what nvidia.ko's own table of handlers calls their handler
+/// Commands that no public header names, by the name of their handler in nvidia.ko's own table of handlers
 /// (`subdeviceCtrlCmdGpuAcquireComputeModeReservation`, generated/g_subdevice_nvoc.c).
 const BY_HANDLER: [(u32, &str); 2] = [
     (
@@ -115,8 +115,8 @@ const SUBDEVICE_CATEGORIES: [(u8, &str); 56] = [
 
 /// Control command by its number.
 ///
-/// A command is a class (upper 16 bits), a category and an index. One that no public source defines is given as the
-/// headers' macros would form it, by names as far as there are any: `NV2080_CTRL_CMD(GPU_LEGACY_NON_PRIVILEGED, 0x59)`,
+/// A command is a class (upper 16 bits), a category and an index. A command that no public source defines is shown in the
+/// form of the headers' macros, with names where there are any: `NV2080_CTRL_CMD(GPU_LEGACY_NON_PRIVILEGED, 0x59)`,
 /// `NVXXXX_CTRL_CMD(NV2081_BINAPI, 0x01, 0x08)`.
 #[must_use]
 pub fn control(command: u32, version: Option<Version>) -> Cow<'static, str> {
@@ -198,8 +198,8 @@ pub fn engine(number: u32) -> Cow<'static, str> {
     }
 }
 
-/// The engines that a class runs on, over all chips of the tables: `GR(0)`, `CE(0) CE(1) ...`; `None` where the
-/// tables do not have the class.
+/// The engines that a class runs on, over all chips of the tables: `GR(0)`, `CE(0) CE(1) ...`; `None` if the tables do not
+/// have the class.
 #[must_use]
 pub fn engines_of_class(class: u32) -> Option<&'static str> {
     facts::chips_with(class)

@@ -1,5 +1,4 @@
-//! What the model keeps of RM objects: clients, devices, memory, channels. Data and small questions to it; no
-//! knowledge of ioctls.
+//! The model's RM objects: clients, devices, memory, channels. Data and small queries on them; no knowledge of ioctls.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -56,7 +55,7 @@ pub enum Caching {
     WriteBack,
 }
 
-/// What the memory attribute word of an allocation says (NVOS32_ATTR_*, nvos.h).
+/// Decodes the memory attribute word of an allocation (NVOS32_ATTR_*, nvos.h).
 #[must_use]
 pub(super) fn attributes(attr: u32) -> (Option<Aperture>, Option<Caching>) {
     // NVOS32_ATTR_LOCATION is 26:25, NVOS32_ATTR_COHERENCY 31:29.
@@ -77,7 +76,7 @@ pub(super) fn attributes(attr: u32) -> (Option<Aperture>, Option<Caching>) {
     (aperture, caching)
 }
 
-/// A piece of memory, whatever the number of handles to it (duplicated objects share it).
+/// A piece of memory, however many handles there are to it (duplicated objects share it).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct MemoryId(pub u64);
 
@@ -92,7 +91,7 @@ pub(crate) struct MemoryId(pub u64);
 pub enum Space {
     /// A virtual address space object of RM, or the default one of a device (by the device's handle).
     Rm(ObjectRef),
-    /// What a process mapped through UVM: one number range for the CPU and all its GPUs.
+    /// Memory mapped through UVM: one range of addresses for the CPU and all GPUs of a process.
     Uvm {
         /// The process.
         pid: u32,
@@ -113,7 +112,7 @@ pub(crate) struct Memory {
     pub cpu: BTreeSet<(u32, u64)>,
     /// GPU mappings of it: address space and first address.
     pub gpu: BTreeSet<(Space, u64)>,
-    /// Process memory that was made known to the GPU where it lies (OS descriptor): process, address.
+    /// Process memory that is registered with the GPU where it lies (OS descriptor): process, address.
     pub pinned: Option<(u32, u64)>,
 }
 
@@ -188,7 +187,7 @@ impl Client {
         order
     }
 
-    /// The object and those above it.
+    /// The object and its ancestors.
     pub(crate) fn ancestors(&self, handle: u32) -> impl Iterator<Item = (u32, &Object)> {
         let mut next = Some(handle);
         // Parents are never below their children, but a log may say anything.
@@ -215,7 +214,7 @@ impl Client {
 pub(crate) struct ChannelObject {
     pub at: At,
     pub id: ChannelId,
-    /// The process it can be read in.
+    /// The process in which it can be read.
     pub pid: u32,
     pub object: Option<ObjectRef>,
     pub class: Option<u32>,
@@ -241,7 +240,7 @@ pub(crate) struct ChannelObject {
     pub submissions: u64,
     pub gp_get: Option<u32>,
     pub gp_put: Option<u32>,
-    /// A source named it: its number is the trace's.
+    /// A source named it: its number is the one used in the trace.
     pub named: bool,
 }
 

@@ -1,5 +1,5 @@
-//! A traced process as the model sees it: what of the driver it has mapped, and what it is about to map.
-//! Knows address ranges; knows nothing of handles beyond passing them on.
+//! A traced process as the model sees it: its mappings of the driver's files, and those that it is about to make. Knows
+//! address ranges; of handles it only passes them on.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -18,10 +18,10 @@ pub fn is_doorbell_shape(mapping: &Mapping) -> bool {
     matches!(mapping.device, Device::Gpu(_)) && mapping.len == DOORBELL_LEN && mapping.write
 }
 
-/// What a CPU mapping shows.
+/// What is visible through a CPU mapping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Target {
-    /// Not known (found afterwards, or its ioctl was not seen).
+    /// Unknown (found afterwards, or its ioctl was not seen).
     Unknown,
     /// A memory object from an offset on.
     Memory {
@@ -29,7 +29,7 @@ pub(crate) enum Target {
         object: ObjectRef,
         offset: u64,
     },
-    /// A doorbell page; its object, unless the shape alone says so.
+    /// A doorbell page, and its object, unless it was recognised by its shape alone.
     Doorbell {
         object: Option<ObjectRef>,
         bar1: Option<bool>,
@@ -46,15 +46,15 @@ pub(crate) struct CpuMap {
     pub write: bool,
     pub found: bool,
     pub target: Target,
-    /// Bytes at the mapping's start that lie before what the target says: a mapping begins at a page, the object
-    /// (or the part of it that was asked for) may not.
+    /// Bytes at the mapping's start before the target: a mapping begins at a page boundary, the object (or the requested
+    /// part of it) may not.
     pub skip: u64,
     /// Doorbells seen on it.
     pub rung: u64,
 }
 
 impl CpuMap {
-    /// The address, relative to the mapping's start, of a byte of the memory that it shows.
+    /// The place, relative to the mapping's start, of a byte of its memory.
     pub(crate) fn place_of(&self, first: u64, offset: u64) -> Option<u64> {
         let at = offset.checked_sub(first)?.checked_add(self.skip)?;
         (at < self.len).then_some(at)
@@ -85,8 +85,8 @@ pub(crate) enum FileKey {
     Fd(i32),
 }
 
-/// Requests that wait for their mmap on one open file, and on all of a process: the driver allows one a file
-/// (a list since 595), so more than this are leftovers.
+/// Limits of requests that wait for their mmap, on one open file and on all of a process: the driver allows one per file (a
+/// list since 595), so more than this are leftovers.
 const PENDING_OF_FILE: usize = 16;
 const PENDING_FILES: usize = 4096;
 
@@ -140,8 +140,8 @@ impl Process {
         (address - start < map.len).then_some((start, map))
     }
 
-    /// Takes a range out. Returns the mappings that were in it whole or in part, and puts back what remains of
-    /// those cut.
+    /// Removes a range. Returns the mappings that were wholly or partly in it, and puts back the remaining parts of those
+    /// that were cut.
     pub(crate) fn cut(&mut self, start: u64, len: u64) -> Vec<(u64, CpuMap)> {
         let end = start.saturating_add(len);
         let mut hit: Vec<u64> = self.at(start).map(|(s, _)| s).into_iter().collect();
@@ -154,7 +154,7 @@ impl Process {
             };
             gone.push((s, map));
             let map_end = s.saturating_add(map.len);
-            // A doorbell page in pieces is none.
+            // A doorbell page that is cut is no doorbell any more.
             let splittable = !matches!(map.target, Target::Doorbell { .. });
             if s < start && splittable {
                 self.maps.insert(

@@ -1,5 +1,5 @@
-//! Scheduling facts: which channels feed which engine, and what stood behind a wait of another's in the same
-//! channel (the false dependencies of Bakita and Anderson, RTAS 2024). Draws conclusions from the model and from
+//! Scheduling facts: which channels feed which engine, and which submissions were queued behind another thread's wait in
+//! the same channel (the false dependencies of Bakita and Anderson, RTAS 2024). Draws conclusions from the model and from
 //! the decoder's events; knows no output format.
 //!
 //! A runlist's channels take turns; the entries of one channel are executed in order. So two streams whose work
@@ -16,7 +16,7 @@ use crate::{
     record::{Channel, ChannelId},
 };
 
-/// How the channels of one GPU are spread.
+/// How the channels of one GPU are distributed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct GpuReport {
@@ -48,7 +48,7 @@ impl Runlist {
     }
 }
 
-/// How all channels alive are spread over GPUs, runlists and groups.
+/// How all live channels are distributed over GPUs, runlists and groups.
 #[must_use]
 pub fn spread(model: &Model) -> Vec<GpuReport> {
     /// Channels by process and group.
@@ -100,7 +100,7 @@ pub struct Wait {
     pub tid: u32,
     /// Semaphore's GPU address.
     pub address: GpuVa,
-    /// What it waits for.
+    /// Payload that it waits for.
     pub payload: u64,
     /// How it compares.
     pub action: SemaphoreAction,
@@ -118,7 +118,7 @@ pub struct Behind {
     pub wait: Wait,
 }
 
-/// What was seen of one channel.
+/// Observations on one channel.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Shared {
@@ -134,7 +134,7 @@ pub struct Shared {
     pub runs_on: Engine,
     /// Entries of the ring.
     pub entries: Option<u32>,
-    /// GP_GET was read with at least one submission: only then can it be told what stood behind a wait.
+    /// GP_GET was read with at least one submission: without it nothing is known of submissions behind a wait.
     pub get_known: bool,
     /// Submissions.
     pub submissions: u64,
@@ -154,19 +154,19 @@ pub struct Shared {
     entry: u32,
 }
 
-/// Threads told apart in one channel.
+/// The most threads that are counted separately in one channel.
 pub const MAX_THREADS: usize = 1024;
 const MAX_OPEN: usize = 4096;
 const MAX_CHANNELS: usize = 1 << 15;
 
-/// Gathers what channels are shared by.
+/// Gathers which threads share channels.
 #[derive(Clone, Debug, Default)]
 pub struct Sharing {
     channels: BTreeMap<ChannelId, Shared>,
 }
 
 impl Sharing {
-    /// What was seen, by channel.
+    /// The observations, by channel.
     pub fn channels(&self) -> impl Iterator<Item = (ChannelId, &Shared)> {
         self.channels.iter().map(|(id, shared)| (*id, shared))
     }
@@ -252,7 +252,7 @@ impl Shared {
         self.threads.keys().filter(|tid| **tid != 0).count()
     }
 
-    /// More was committed at `position`, while GP_GET was `get` and GP_PUT `put`.
+    /// More entries were committed at `position`, while GP_GET was `get` and GP_PUT `put`.
     fn committed(&mut self, position: u64, get: u32, put: u32, serial: u64, tid: u32) {
         // Entries that the GPU had not fetched.
         let left = match self.entries {
@@ -263,13 +263,13 @@ impl Shared {
             _ => return,
         };
         let fetched = position.saturating_sub(left);
-        // GP_GET stands just behind the entry that is being executed: the entry before it may still wait.
+        // GP_GET is just behind the entry that is being executed: that entry may still wait.
         self.open.retain(|w| w.position + 1 >= fetched);
         let Some(wait) = self.open.front().copied() else {
             return;
         };
         if wait.position < fetched && left == 0 {
-            // All was fetched: nothing tells whether the last wait is over.
+            // Everything was fetched: it is unknown whether the last wait is over.
             return;
         }
         let other = wait.tid != tid;

@@ -1,4 +1,4 @@
-//! What lies at an address: from the GPU's virtual addresses to memory objects and to the process's addresses.
+//! Address lookup: from the GPU's virtual addresses to memory objects and to the process's addresses.
 
 use super::{
     model::Model,
@@ -12,7 +12,7 @@ use crate::{
     wire::GpuVa,
 };
 
-/// What lies at a GPU virtual address.
+/// Result of looking up a GPU virtual address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Resolved {
@@ -32,13 +32,13 @@ pub struct Resolved {
     pub cpu: Option<CpuVa>,
     /// Bytes from the address on that are certain to lie in the same mapping.
     pub len: u64,
-    /// A call named the object; otherwise it was concluded (from addresses, sizes and order).
+    /// A call named the object; otherwise it was inferred (from addresses, sizes and order).
     pub stated: bool,
     /// Minor number of the GPU that the object belongs to.
     pub gpu: Option<u32>,
 }
 
-/// A range that lies at one address for the GPU and at another (or the same) in the process.
+/// A range with its address for the GPU and its address in the process, which may be the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[non_exhaustive]
 pub struct Translation {
@@ -52,17 +52,17 @@ pub struct Translation {
     pub space: Space,
 }
 
-/// What the GPU addresses of a channel are in its process.
+/// Where the GPU addresses of a channel lie in its process.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AddressMap {
     /// By GPU address, not overlapping.
     pub ranges: Vec<Translation>,
-    /// What no range has is not mapped in the process. Otherwise it is, if anywhere, at the same address.
+    /// An address outside all ranges is not mapped in the process. Otherwise it is at the same address, if mapped at all.
     pub complete: bool,
 }
 
 impl AddressMap {
-    /// Adds ranges where there is none yet.
+    /// Adds ranges where nothing is mapped yet.
     fn add(&mut self, more: Vec<Translation>) {
         let known = self.ranges.len();
         for t in more {
@@ -72,7 +72,7 @@ impl AddressMap {
                 let k = &self.ranges[next - 1];
                 k.gpu.0.saturating_add(k.len) <= t.gpu.0
             };
-            // Among themselves they are in order, of one space after the other.
+            // The new ranges are sorted, and may come from several spaces in turn.
             let last = self.ranges[known..].iter().max_by_key(|l| l.gpu);
             if clear && last.is_none_or(|l| l.gpu.0.saturating_add(l.len) <= t.gpu.0) {
                 self.ranges.push(t);
@@ -81,8 +81,7 @@ impl AddressMap {
         self.ranges.sort_unstable();
     }
 
-    /// The process's address of a byte, and how many bytes from there on lie in the same range; `None` where there is
-    /// none.
+    /// The process's address of a byte, and how many bytes from there on lie in the same range; `None` outside all ranges.
     #[must_use]
     pub fn at(&self, gpu: u64) -> Option<(u64, u64)> {
         let before = self.ranges.partition_point(|t| t.gpu.0 <= gpu);
@@ -100,7 +99,7 @@ impl AddressMap {
 }
 
 impl Model {
-    /// Where a channel's ring and USERD lie in its process, each where it is mapped.
+    /// Where a channel's ring and USERD lie in its process, for each if it is mapped.
     pub(crate) fn locate(&self, id: ChannelId) -> Option<(Option<CpuVa>, Option<CpuVa>)> {
         let channel = self.channels.get(&id)?;
         let ring = channel
@@ -119,7 +118,7 @@ impl Model {
                     _ => None,
                 }
             }
-            // USERD that RM allocated is seen by mapping the channel itself.
+            // USERD that RM allocated is mapped by mapping the channel itself.
             _ => self.processes.get(&channel.pid).and_then(|p| {
                 p.maps.iter().find_map(|(start, map)| match map.target {
                     Target::Channel { id: of, .. } if of == id => {
@@ -132,8 +131,8 @@ impl Model {
         Some((ring, userd))
     }
 
-    /// A byte of memory in a process, and how many bytes from it on are in the same mapping; at `prefer`, where
-    /// it is mapped there among other places.
+    /// The address of a byte of memory in a process, and how many bytes from it on are in the same mapping; at `prefer`, if
+    /// that is one of several places.
     pub(crate) fn cpu_of(
         &self,
         id: MemoryId,
@@ -178,14 +177,14 @@ impl Model {
         best
     }
 
-    /// What lies at a GPU virtual address of a process. Where several of its address spaces have something
-    /// there, UVM's comes first; [`Model::resolve_for`] knows which one a channel uses.
+    /// Looks up a GPU virtual address of a process. If several of its address spaces have a mapping there, UVM's comes
+    /// first; [`Model::resolve_for`] knows which one a channel uses.
     #[must_use]
     pub fn resolve(&self, pid: u32, va: GpuVa) -> Option<Resolved> {
         self.resolve_in(pid, None, va)
     }
 
-    /// What lies at a GPU virtual address in a channel's address space.
+    /// Looks up a GPU virtual address in a channel's address space.
     #[must_use]
     pub fn resolve_for(&self, channel: ChannelId, va: GpuVa) -> Option<Resolved> {
         let channel = self.channels.get(&channel)?;
@@ -197,7 +196,7 @@ impl Model {
             let (start, map) = self.spaces.get(&space)?.at(va.0)?;
             Some((start, *map))
         };
-        // What RM mapped in the channel's own space, or in any of the process.
+        // RM's mapping in the channel's own space, or in any space of the process.
         let rm = match space {
             Some(space) => in_space(space),
             None => None,
@@ -229,7 +228,7 @@ impl Model {
         if let Some((start, map)) = stated {
             return self.resolve_range(pid, va, *start, map.len, map.memory?);
         }
-        // Where CPU and GPU share addresses (CUDA), the process's own mapping of that address is it.
+        // Where CPU and GPU share addresses (CUDA), the process's own mapping of that address decides.
         if let Some(found) = self.resolve_identity(pid, va) {
             return Some(found);
         }
@@ -237,7 +236,7 @@ impl Model {
         if let Some((start, map)) = concluded {
             return self.resolve_range(pid, va, *start, map.len, map.memory?);
         }
-        // Nothing in the space that the channel was taken to use: another of the process has it, perhaps.
+        // Nothing in the channel's presumed space: perhaps another space of the process has it.
         let (start, map) = any()?;
         let mut found = self.resolve_range(pid, va, start, map.len, map.memory?)?;
         found.stated = false;
@@ -306,8 +305,7 @@ impl Model {
         Some(found)
     }
 
-    /// The address in the process of a GPU virtual address: translated where it is known to lie elsewhere, else
-    /// the same number.
+    /// The address in the process of a GPU virtual address: translated if it is known to differ, else the same number.
     #[must_use]
     pub fn cpu_address(&self, pid: u32, address: GpuVa) -> CpuVa {
         self.resolve(pid, address)
@@ -315,8 +313,8 @@ impl Model {
             .unwrap_or(CpuVa(address.0))
     }
 
-    /// The ranges of a process that lie at other addresses for the GPU than in the process, by GPU address;
-    /// what is not among them is at its own address, if anywhere. [`Change::Translations`] says when to look again.
+    /// The ranges of a process whose GPU addresses differ from its own, by GPU address; all other memory is at its own
+    /// address, if mapped at all. [`Change::Translations`] says when to look again.
     ///
     /// [`Change::Translations`]: super::Change::Translations
     #[must_use]
@@ -326,7 +324,7 @@ impl Model {
         all
     }
 
-    /// The translations of [`Model::translations`] that hold in a channel's address space.
+    /// The translations of [`Model::translations`] that apply to a channel's address space.
     #[must_use]
     pub fn translations_for(&self, channel: ChannelId) -> Vec<Translation> {
         let Some(channel) = self.channels.get(&channel) else {
@@ -339,14 +337,14 @@ impl Model {
         all
     }
 
-    /// The GPU address space that a channel was allocated in; `None` where that is not known.
+    /// The GPU address space that a channel was allocated in; `None` if unknown.
     #[must_use]
     pub fn space_of(&self, channel: ChannelId) -> Option<Space> {
         self.channels.get(&channel)?.space
     }
 
-    /// What the GPU addresses of a channel are in its process. A channel that the model does not know, and one in
-    /// whose address space everything lies at the process's own addresses (CUDA's), has an empty map.
+    /// Where the GPU addresses of a channel lie in its process. The map is empty for a channel that the model does not
+    /// know, and for one whose whole address space has the process's own addresses (CUDA's).
     #[must_use]
     pub fn address_map(&self, channel: ChannelId) -> AddressMap {
         let Some(channel) = self.channels.get(&channel) else {
@@ -355,9 +353,9 @@ impl Model {
         let (pid, own) = (channel.pid, channel.space);
         let mut map = AddressMap::default();
         map.add(self.translations_where(pid, |s| Some(*s) == own));
-        // Where RM chose addresses in the channel's own space, none is the process's by itself.
+        // If RM chose addresses in the channel's own space, none of them is the process's own unless listed.
         map.complete = map.ranges.iter().any(|t| t.gpu.0 != t.cpu.0);
-        // As in a look-up: UVM's, then whatever other space of the process has something there.
+        // In the order of a lookup: UVM's, then any other space of the process that has a mapping there.
         map.add(self.translations_where(pid, |s| *s == Space::Uvm { pid } && Some(*s) != own));
         map.add(self.translations_where(pid, |s| matches!(s, Space::Rm(_)) && Some(*s) != own));
         if !map.complete {
@@ -366,8 +364,8 @@ impl Model {
         map
     }
 
-    /// Every range of a process that is mapped both for the GPU and in the process, by GPU address. Ranges of
-    /// UVM are at the same address in both; [`Space`] tells the address space where that matters.
+    /// Every range of a process that is mapped both for the GPU and in the process, by GPU address. Ranges of UVM are at
+    /// the same address in both; [`Space`] names the address space where that matters.
     #[must_use]
     pub fn all_translations(&self, pid: u32) -> Vec<Translation> {
         self.translations_where(pid, |_| true)
@@ -391,7 +389,7 @@ impl Model {
             }
         }
         all.sort_unstable_by_key(|t| (t.space, t.gpu, t.cpu));
-        // Neighbours on both sides are one range.
+        // Adjacent ranges, adjacent on both sides, become one.
         let mut merged: Vec<Translation> = Vec::with_capacity(all.len());
         for t in all {
             match merged.last_mut() {
@@ -409,7 +407,7 @@ impl Model {
         merged
     }
 
-    /// The CPU ranges that a GPU range is mapped at, piece by piece.
+    /// The CPU ranges of a GPU range, piece by piece.
     fn translate_range(
         &self,
         pid: u32,
@@ -429,7 +427,7 @@ impl Model {
         };
         let stated = memory.filter(|b| b.stated);
         let Some(backing) = stated else {
-            // Not certain which memory it is: the process's own mapping of these addresses, if any.
+            // The memory is uncertain: the process's own mapping of these addresses counts, if there is one.
             let end = start.saturating_add(len);
             let Some(process) = self.processes.get(&pid) else {
                 return;
@@ -481,14 +479,14 @@ impl Model {
             .min()
     }
 
-    /// Where the memory at a GPU virtual address of a process is, seen from the GPU that its memory belongs to;
-    /// `None` where nothing is known of it, and for managed memory, which moves.
+    /// Aperture of the memory at a GPU virtual address of a process, as seen from the GPU that owns it; `None` if it is
+    /// unknown, and for managed memory, which migrates.
     #[must_use]
     pub fn place(&self, pid: u32, va: GpuVa) -> Option<Place> {
         place_of(&self.resolve(pid, va)?, None)
     }
 
-    /// Where the memory at a GPU virtual address of a channel is, seen from the channel's GPU.
+    /// Aperture of the memory at a GPU virtual address of a channel, as seen from the channel's GPU.
     #[must_use]
     pub fn place_for(&self, channel: ChannelId, va: GpuVa) -> Option<Place> {
         let gpu = self.gpu_of_channel(channel);

@@ -1,4 +1,4 @@
-//! What RM ioctls do to the model: objects allocated, duplicated and freed.
+//! Effects of RM ioctls on the model: objects are allocated, duplicated and freed.
 
 use super::{
     call::{Call, Subject, esc, number},
@@ -16,7 +16,7 @@ use crate::wire::GpuVa;
 /// NV_VASPACE_ALLOCATION_INDEX_GPU_DEVICE (nvos.h): no new address space, the device's own.
 const INDEX_GPU_DEVICE: u32 = 3;
 
-/// The notifier record that holds the token unless the client asks for another
+/// The notifier record that holds the token, unless the client chooses another
 /// (NV_CHANNELGPFIFO_NOTIFICATION_TYPE_WORK_SUBMIT_TOKEN).
 const TOKEN_INDEX: u32 = 1;
 
@@ -50,8 +50,8 @@ impl Model {
 
     // ---- objects ----
 
-    /// The client an object lives in, held by the calling process; one whose allocation was not seen is made
-    /// known now.
+    /// The client that an object lives in, held by the calling process; a client whose allocation was not seen is created
+    /// now.
     pub(crate) fn client(&mut self, handle: u32, pid: u32) -> Option<&mut Client> {
         if self.clients.len() >= MAX_CLIENTS && !self.clients.contains_key(&handle) {
             self.stats.refused += 1;
@@ -76,7 +76,7 @@ impl Model {
         self.clients.get_mut(&handle)
     }
 
-    /// Puts an object into its client; one of the same handle there is gone (its free was not seen).
+    /// Puts an object into its client; a previous one with the same handle is gone (its free was not seen).
     pub(crate) fn insert(
         &mut self,
         pid: u32,
@@ -97,7 +97,7 @@ impl Model {
                 } else if at.handle != at.client
                     && let Some(root) = client.objects.get_mut(&at.client)
                 {
-                    // A parent that was not seen: it goes with the client at the latest.
+                    // The parent was not seen: the object goes with the client at the latest.
                     root.children.insert(at.handle);
                 }
                 client.objects.insert(
@@ -268,7 +268,7 @@ impl Model {
             self.stats.refused += 1;
             return;
         }
-        // Before its number is given: an old channel of that handle goes first.
+        // Before the channel gets its number: an old channel with that handle goes first.
         if self.object(at).is_some() {
             self.free(at);
         }
@@ -284,7 +284,7 @@ impl Model {
                 .and_then(|p| p.u32(name))
                 .filter(|h| *h != 0)
         };
-        // hUserdMemory and userdOffset are arrays, one element a subdevice: the first is at their start.
+        // hUserdMemory and userdOffset are arrays with one element per subdevice: the first is at their start.
         let first = |name: &str, size: usize| {
             let p = params.as_ref()?;
             let offset = p.layout?.field(name)?.offset;
@@ -367,7 +367,7 @@ impl Model {
             .map(|handle| self.space(of(handle)))
     }
 
-    /// The address space that a handle names: its own, or its device's where it is another name of that.
+    /// The address space of a handle: its own, or its device's if it is another handle for that.
     pub(crate) fn space(&self, at: ObjectRef) -> Space {
         let device = || match self.object(at)?.kind {
             Kind::VaSpace { of_device: true } => self.clients.get(&at.client)?.device_of(at.handle),
@@ -458,7 +458,7 @@ impl Model {
         }
     }
 
-    /// Mappings of a process that show what `which` says show nothing known any more.
+    /// Mappings of a process with a target for which `which` is true become unknown.
     pub(crate) fn retarget(&mut self, pid: u32, which: impl Fn(&Target) -> bool) {
         let Some(process) = self.processes.get_mut(&pid) else {
             return;
@@ -477,7 +477,7 @@ impl Model {
         }
     }
 
-    /// A handle to memory is gone; with the last one its mappings are.
+    /// A handle to memory is gone; with the last handle, its mappings are.
     pub(crate) fn release(&mut self, id: MemoryId, at: ObjectRef) {
         let Some(memory) = self.memory.get_mut(&id) else {
             return;
@@ -524,13 +524,13 @@ impl Model {
         let at = ObjectRef { client, handle };
         let memory = self.memory_of(source);
         let Some(original) = self.object(source) else {
-            // Of another process that is not traced: memory is what is duplicated as a rule.
+            // It belongs to a process that is not traced: normally, duplicated objects are memory.
             self.insert(call.ioctl.at.pid, at, parent, 0, Kind::Other);
             return;
         };
         let (class, mut kind) = (original.class, original.kind.clone());
         if let Kind::Channel(_) = kind {
-            // A retained channel stays the one it is, under its first handle.
+            // A retained channel remains the same channel, under its first handle.
             kind = Kind::Other;
         }
         if self.insert(call.ioctl.at.pid, at, parent, class, kind)
@@ -541,7 +541,7 @@ impl Model {
     }
 }
 
-/// Whether a USERMODE object is mapped through BAR1: its allocation says so, and before Hopper none is.
+/// Whether a USERMODE object is mapped through BAR1: its allocation says so; before Hopper none is.
 fn bar1_of(call: &Call<'_>, class: u32) -> Option<bool> {
     if class < class::HOPPER_USERMODE {
         return Some(false);

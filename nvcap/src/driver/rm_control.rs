@@ -1,4 +1,4 @@
-//! What RM tells of itself: GPUs, tokens, engines, its release. Learnt from control calls and the list of cards.
+//! Facts that RM reports: GPUs, tokens, engines, its release. Read from control calls and the list of cards.
 
 use super::{
     call::{Call, Structure, Subject, number},
@@ -127,7 +127,7 @@ impl Model {
         let (Some(id), Some(instance)) = (params.u32_at(0), params.u32_at(8)) else {
             return;
         };
-        // ID_INFO has pointers of names after subDeviceInstance; what is read here lies before them.
+        // ID_INFO has pointers to names after subDeviceInstance; the fields read here lie before them.
         let _ = command;
         self.gpu_by_id(id, |g| g.instance = Some(instance));
     }
@@ -181,7 +181,7 @@ impl Model {
     }
 }
 
-/// A binary UUID at the start of a buffer; one of zeros, or text ("GPU-..."), is none.
+/// A binary UUID at the start of a buffer; zeros, or text ("GPU-..."), are none.
 fn read_uuid(data: &[u8]) -> Option<[u8; 16]> {
     let bytes: [u8; 16] = data.get(..16)?.try_into().ok()?;
     (bytes != [0; 16] && !bytes.starts_with(b"GPU-")).then_some(bytes)

@@ -1,5 +1,4 @@
-//! What RM ioctls about mappings do to the model: CPU mappings that are about to be made, GPU mappings, memory from
-//! a heap.
+//! Effects of RM ioctls about mappings: CPU mappings that are about to be made, GPU mappings, memory from a heap.
 
 use super::{
     call::Call,
@@ -20,7 +19,7 @@ impl Model {
         offset: u64,
         len: u64,
     ) {
-        // The address that RM gives back is that of the first byte; the mapping begins at its page.
+        // The address that RM returns is that of the first byte; the mapping begins at its page.
         let in_page = call.arg.get("pLinearAddress").unwrap_or(offset) & 0xfff;
         let fd = fd.map(u32::cast_signed).filter(|fd| *fd >= 0);
         let key = match (call.ioctl.named_file, fd) {
@@ -48,7 +47,7 @@ impl Model {
         let offset = arg.get("offset").unwrap_or(0);
         let len = arg.get("length").unwrap_or(0);
         if self.object(at).is_none() {
-            // Allocated before the trace began: its device is known at least.
+            // Allocated before the trace began: at least its device is known.
             let parent = arg.u32("hDevice").unwrap_or(client);
             self.insert(call.ioctl.at.pid, at, parent, 0, Kind::Other);
         }
@@ -63,7 +62,7 @@ impl Model {
         self.expect(call, arg.u32("fd"), at, offset, len);
     }
 
-    /// NV_ESC_RM_UNMAP_MEMORY: the munmap that goes with it tells the range; here only a doorbell ends.
+    /// NV_ESC_RM_UNMAP_MEMORY: the accompanying munmap gives the range; here only a doorbell ends.
     pub(crate) fn rm_unmap(&mut self, call: &Call<'_>) {
         let arg = &call.arg;
         if let (Some(client), Some(handle)) = (arg.u32("hClient"), arg.u32("hMemory")) {
@@ -99,7 +98,7 @@ impl Model {
             Kind::VaSpace { .. } => Some(self.space(at)),
             _ => self.space_of_dma(client, &o.kind, o.parent),
         });
-        // Virtual memory that was not seen being allocated: taken for the device's own space.
+        // The allocation of the virtual memory was not seen: it is assigned to the device's own space.
         known.unwrap_or(Space::Rm(ObjectRef {
             client,
             handle: device,
@@ -164,8 +163,8 @@ impl Model {
         }
     }
 
-    /// NVOS32: memory from a heap, as graphics drivers allocate it. All allocating functions put the new handle
-    /// at the same place.
+    /// NVOS32: memory from a heap, as graphics drivers allocate it. All allocating functions put the new handle in the same
+    /// place.
     pub(crate) fn rm_heap(&mut self, call: &Call<'_>) {
         // NVOS32_FUNCTION_*: 1, 2, 3, 5, 6 and 14 of nvos.h. Offsets of NVOS32_PARAMETERS.data, same in all
         // releases.

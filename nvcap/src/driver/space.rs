@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::object::{MemoryId, ObjectRef};
 
-/// What is mapped at a range of GPU addresses.
+/// A mapping of a range of GPU addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct GpuMap {
     pub len: u64,
@@ -20,7 +20,7 @@ pub(crate) struct Backing {
     pub object: ObjectRef,
     /// Offset in the memory of the range's first byte.
     pub offset: u64,
-    /// The call named the memory; otherwise it was concluded from sizes and order.
+    /// The call named the memory; otherwise it was inferred from sizes and order.
     pub stated: bool,
 }
 
@@ -36,7 +36,7 @@ impl AddressSpace {
         (address - start < map.len).then_some((start, map))
     }
 
-    /// Takes a range out; what remains of cut mappings stays. Returns the ones that were touched.
+    /// Removes a range; the remaining parts of cut mappings stay. Returns the mappings that were touched.
     pub(crate) fn cut(&mut self, start: u64, len: u64) -> Vec<(u64, GpuMap)> {
         let end = start.saturating_add(len);
         let mut hit: Vec<u64> = self.at(start).map(|(s, _)| s).into_iter().collect();

@@ -1,4 +1,4 @@
-//! What UVM ioctls do to the model: external ranges are how CUDA gives RM memory its GPU addresses.
+//! Effects of UVM ioctls on the model: CUDA uses external ranges to give RM memory its GPU addresses.
 
 use super::{
     call::{Call, Structure, uvm},
@@ -51,7 +51,7 @@ impl Model {
             }
             uvm::FREE => {
                 let Some(base) = arg.get("base") else { return };
-                // Since release 590 the length is not given: the range is the one that begins there.
+                // Since release 590 no length is given: the call means the range that begins there.
                 let len = arg
                     .get("length")
                     .filter(|l| *l != 0)
@@ -64,9 +64,9 @@ impl Model {
         }
     }
 
-    /// The memory that an external range shows: the call names it, 9 KiB into its argument. Where the argument
-    /// was not captured that far, the memory mapped for the CPU at that address is it; else the newest memory of
-    /// the process that has no GPU address yet and may have that size.
+    /// The memory of an external range: the call names it, 9 KiB into its argument. If the argument was not captured that
+    /// far, it is the memory mapped for the CPU at that address; else the newest memory of the process that has no GPU
+    /// address yet and may have that size.
     fn external_memory(
         &mut self,
         call: &Call<'_>,
@@ -100,8 +100,8 @@ impl Model {
         })
     }
 
-    /// The object that the argument names. Its place moved by 8 KiB in release 550: of the layouts the one that
-    /// names an object which exists, the version's own first.
+    /// The object that the argument names. Its place moved by 8 KiB in release 550: the layout that names an existing
+    /// object is used, the version's own first.
     fn external_object(&mut self, call: &Call<'_>) -> Option<ObjectRef> {
         let name = call.arg.layout?.name();
         let others = facts::layouts(name);
@@ -123,7 +123,7 @@ impl Model {
         if known.is_some() {
             return known;
         }
-        // One that no allocation was seen of (imported from a descriptor): its client at least is known.
+        // An object whose allocation was not seen (imported from a descriptor): at least its client is known.
         let at = call
             .arg
             .layout

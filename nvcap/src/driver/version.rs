@@ -4,8 +4,8 @@ use std::{fmt, str::FromStr};
 
 /// A driver release, compared number by number.
 ///
-/// Numeric order is not release order on side branches (535.43.x came after 535.54), but the layouts of the tables
-/// are given in numeric ranges of release tags, so numeric order is the one to look them up by.
+/// Numeric order is not release order on side branches (535.43.x came after 535.54), but the tables give layouts for
+/// numeric ranges of release tags, so lookups use numeric order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Version {
     /// The branch: 580 of 580.159.04.

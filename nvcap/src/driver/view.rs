@@ -1,4 +1,4 @@
-//! What the model can be asked: channels, GPUs, doorbells, what lies at an address. Changes nothing.
+//! Queries on the model: channels, GPUs, doorbells, address lookup. Changes nothing.
 
 use super::{
     gpu::Gpu,
@@ -23,7 +23,7 @@ pub struct BoundEngine {
     pub engine: Option<u32>,
 }
 
-/// A channel, whole.
+/// All that the model knows of a channel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ChannelView {
@@ -59,7 +59,7 @@ pub struct ChannelView {
     pub userd: Option<CpuVa>,
     /// Memory handle of the error notifier.
     pub notifier: Option<u32>,
-    /// Where the driver leaves the token for the process: info32 of the notifier's record, where it is mapped.
+    /// The address in the process where the driver stores the token: info32 of the notifier's record, if mapped.
     pub token_at: Option<CpuVa>,
     /// How it was learnt.
     pub origin: Origin,
@@ -147,9 +147,9 @@ pub struct DoorbellView {
     pub len: u64,
     /// Mapped through BAR1.
     pub bar1: Option<bool>,
-    /// Its object; `None`: only the mapping's shape says so.
+    /// Its object; `None` if it was only recognised by the mapping's shape.
     pub object: Option<ObjectRef>,
-    /// Submissions that the model was given and that were rung on it.
+    /// Submissions given to the model that rang it.
     pub rung: u64,
 }
 
@@ -172,19 +172,19 @@ pub struct MappingView {
     pub read: bool,
     /// May be written.
     pub write: bool,
-    /// It was there before the trace began.
+    /// It existed before the trace began.
     pub found: bool,
-    /// What it shows.
+    /// What is visible through it.
     pub what: MappingWhat,
     /// GPU virtual address of its first byte, where mapped for the GPU.
     pub gpu: Option<GpuVa>,
     /// Channels whose ring or USERD lies in it.
     pub channels: Vec<ChannelId>,
-    /// Submissions that the model was given and that were rung on it.
+    /// Submissions given to the model that rang it.
     pub rung: u64,
 }
 
-/// What a mapping shows.
+/// What is visible through a mapping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum MappingWhat {
@@ -192,7 +192,7 @@ pub enum MappingWhat {
     Unknown,
     /// A doorbell page.
     Doorbell {
-        /// Its object, unless only the shape says so.
+        /// Its object, unless it was recognised by its shape alone.
         object: Option<ObjectRef>,
         /// Mapped through BAR1.
         bar1: Option<bool>,
@@ -230,8 +230,8 @@ impl Model {
         self.channels.get(&id).map(|c| self.view(c))
     }
 
-    /// The channel of a process (or of any, where no process is named) that a token rings, on a GPU where it is
-    /// given: tokens are unique on one GPU only.
+    /// The channel that a token rings, in a process (or in any if none is given), on a GPU if given: tokens are unique on
+    /// one GPU only.
     #[must_use]
     pub fn channel_by_token(
         &self,
@@ -291,7 +291,7 @@ impl Model {
         }
     }
 
-    /// info32 of the notifier record that holds the token: 16 bytes a record, info32 at 8 (NvNotification).
+    /// Address of info32 in the notifier record that holds the token: 16 bytes a record, info32 at 8 (NvNotification).
     fn token_at(&self, channel: &ChannelObject) -> Option<CpuVa> {
         let at = ObjectRef {
             client: channel.object?.client,
@@ -341,7 +341,7 @@ impl Model {
         groups
     }
 
-    /// GPUs that the ioctls told of, by RM's gpuId.
+    /// GPUs that ioctls reported, by RM's gpuId.
     pub fn gpus(&self) -> impl Iterator<Item = &Gpu> + '_ {
         self.gpus.values()
     }
@@ -380,7 +380,7 @@ impl Model {
         self.processes.keys().copied()
     }
 
-    /// A process's command name, where a source told it.
+    /// A process's command name, if a source reported it.
     #[must_use]
     pub fn process_name(&self, pid: u32) -> Option<&str> {
         self.processes.get(&pid)?.name.as_deref()
@@ -471,13 +471,13 @@ impl Model {
         all
     }
 
-    /// The class of an object; 0 where it is known by handle only.
+    /// The class of an object; 0 if only its handle is known.
     #[must_use]
     pub fn class_of(&self, at: ObjectRef) -> Option<u32> {
         self.object(at).map(|o| o.class)
     }
 
-    /// The mappings of a process, explained, by address.
+    /// The mappings of a process with what they show, by address.
     #[must_use]
     pub fn mappings(&self, pid: u32) -> Vec<MappingView> {
         let Some(process) = self.processes.get(&pid) else {
@@ -490,7 +490,7 @@ impl Model {
             .collect()
     }
 
-    /// The mapping that holds an address of a process, explained.
+    /// The mapping that holds an address of a process, with what it shows.
     #[must_use]
     pub fn mapping_at(&self, pid: u32, at: CpuVa) -> Option<MappingView> {
         let (start, map) = self.processes.get(&pid)?.at(at.0)?;

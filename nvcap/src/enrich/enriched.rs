@@ -1,9 +1,8 @@
-//! A live source with what is learnt beside it: the GPUs of the machine, and the QMDs that a process wrote before it was
-//! attached to.
+//! Adds records to a live source: the GPUs of the machine, and the QMDs that a process wrote before nvcap attached.
 //!
-//! A search of a process's memory takes as long as reading it: up to seconds. It runs beside the source; what the source
-//! gives meanwhile is held back, in memory, so that the first submission shown is decoded with what was found. It is held
-//! for a limited time and up to a limited size: what is found later counts from then on.
+//! Searching a process's memory takes as long as reading it: up to seconds. The search runs beside the source. Meanwhile
+//! the source's records are held back in memory, so that the first submission shown is decoded with the results. They are
+//! held for a limited time and up to a limited size; later results apply from then on.
 
 use std::{
     sync::{Arc, mpsc},
@@ -19,29 +18,29 @@ use crate::source::{error::Result, memory::chip, run::Source};
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Bytes of records that wait for a search.
 const MOST_HELD: usize = 256 << 20;
-/// The niceness of a search: nothing waits for it but nvcap.
+/// The niceness of a search: only nvcap waits for it.
 const NICENESS: i32 = 10;
 
-/// Searches the memory of a process; nothing where it may not be read, or it is not known how.
+/// Searches the memory of a process; nothing if the memory may not be read, or the GPU's chip is unknown.
 type Search = Arc<dyn Fn(u32) -> Option<Found> + Send + Sync>;
 
 /// See the module.
 pub(crate) struct Enriched<S> {
     inner: S,
-    /// How processes that are attached to are searched, if they are.
+    /// How attached processes are searched, if they are.
     search: Option<Search>,
     gpus: Vec<Gpu>,
-    /// The GPUs were told.
+    /// The records of the GPUs were given.
     told: bool,
     searches: Vec<mpsc::Receiver<Option<Found>>>,
     held: Vec<Record>,
     held_bytes: usize,
-    /// Until when records wait; `None` where nothing is searched.
+    /// Until when records are held; `None` while no search runs.
     until: Option<Instant>,
 }
 
 impl<S: Source> Enriched<S> {
-    /// Puts it before a source. `search`: the memory of processes that are attached to is searched.
+    /// Wraps a source. `search`: search the memory of attached processes.
     pub(crate) fn new(inner: S, search: bool) -> Self {
         let search: Option<Search> = search.then(|| Arc::new(search_process) as Search);
         Self::with(inner, chip::gpus(), search)
@@ -78,7 +77,7 @@ impl<S: Source> Enriched<S> {
         }
     }
 
-    /// What was found since the last call.
+    /// The results since the last call.
     fn found(&mut self) -> Vec<Image> {
         let mut all = Vec::new();
         self.searches.retain(|search| match search.try_recv() {
@@ -98,10 +97,10 @@ impl<S: Source> Enriched<S> {
         }
     }
 
-    /// Lets go what waits, behind what was found.
+    /// Releases the held records, with the results before them.
     fn release(&mut self, found: Vec<Image>, to: &mut Vec<Record>) {
         let image = |image: Image| Record::Image(Box::new(image));
-        // Not before what is told of the process itself.
+        // Behind the records of the process itself.
         let at = self
             .held
             .iter()
@@ -128,7 +127,7 @@ impl<S: Source> Source for Enriched<S> {
 
     fn attach(&mut self, pid: u32) -> Result<()> {
         self.inner.attach(pid)?;
-        // Armed first: what is uploaded from now on is seen.
+        // The source attached first: uploads from now on are traced.
         self.search(pid);
         Ok(())
     }
@@ -139,7 +138,7 @@ impl<S: Source> Source for Enriched<S> {
             return self.inner.step(wait, to);
         }
         let mut now = Vec::new();
-        // What came before an error waits too, and is told at the end.
+        // Records from before an error are held too, and given at the end.
         let stepped = self.inner.step(wait, &mut now);
         self.held_bytes += now.iter().map(Record::size).sum::<usize>();
         self.held.append(&mut now);
@@ -165,7 +164,7 @@ impl<S: Source> Source for Enriched<S> {
 
     fn finish(mut self, to: &mut Vec<Record>) -> Self::End {
         self.emit_gpus(to);
-        // What is held is worth waiting for its meaning, as long as there was patience.
+        // Waits for the searches as long as patience lasts: their results are needed to decode the held records.
         while !self.searches.is_empty() && self.until.is_some_and(|t| Instant::now() < t) {
             let found = self.found();
             if !found.is_empty() || self.searches.is_empty() {
@@ -315,7 +314,7 @@ mod tests {
         records.iter().map(kind).collect()
     }
 
-    /// A source whose search ends when told to; what it told is in the vector.
+    /// A source whose search ends on request; the search's results are in the vector.
     fn searched() -> (Enriched<Steady>, mpsc::Sender<()>) {
         let (end, ended) = mpsc::channel();
         let ended = std::sync::Mutex::new(ended);
@@ -332,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_found_comes_before_the_first_submission() {
+    fn search_results_come_before_the_first_submission() {
         let (mut source, end) = searched();
         source.attach(PID).unwrap();
         let mut all = Vec::new();
@@ -347,7 +346,7 @@ mod tests {
         }
         let begin = kinds(&all);
         assert_eq!(&begin[..6], ["gpu", "process", "image", "0", "1", "2"]);
-        // From then on nothing waits.
+        // From then on nothing is held.
         let before = all.len();
         source.step(Duration::ZERO, &mut all).unwrap();
         assert_eq!(all.len(), before + 1);
@@ -355,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_waits_where_nothing_is_searched() {
+    fn nothing_is_held_without_a_search() {
         for attached in [false, true] {
             let mut source = Enriched::with(Steady::default(), vec![gpu()], None);
             if attached {
@@ -367,7 +366,7 @@ mod tests {
             source.step(Duration::ZERO, &mut all).unwrap();
             assert_eq!(kinds(&all), ["gpu", "process", "0"]);
         }
-        // A command is seen from its start: it is not searched either.
+        // A command is traced from its start: it is not searched either.
         let (mut source, _end) = searched();
         source.expect(PID).unwrap();
         let mut all = Vec::new();
@@ -376,7 +375,7 @@ mod tests {
     }
 
     #[test]
-    fn at_the_end_what_waits_is_told_with_what_was_found() {
+    fn at_the_end_held_records_come_behind_the_results() {
         let (mut source, end) = searched();
         source.attach(PID).unwrap();
         let mut all = Vec::new();
@@ -410,7 +409,7 @@ mod tests {
         let mut all = Vec::new();
         source.step(Duration::ZERO, &mut all).unwrap();
         assert_eq!(kinds(&all), ["gpu", "process", "0"]);
-        // What it finds counts from then on.
+        // Its results apply from then on.
         end.send(()).unwrap();
         while !kinds(&all).contains(&"image".to_owned()) {
             source.step(Duration::ZERO, &mut all).unwrap();

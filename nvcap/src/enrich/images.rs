@@ -1,10 +1,10 @@
 //! QMDs of a running process that were written before the trace began: the graphs that it replays.
 //!
-//! GPU memory cannot be read, but libcuda keeps two copies in the process's own memory: an image of every graph node's
-//! QMD (what counts now; it has no address), and the commands that once uploaded it (which name the address, and may be
-//! old). An upload whose data is an image as it is now is believed, and one that nothing contradicts. An image that no
-//! upload names gets its address from its neighbours: images of a graph lie one after another, and each names the next
-//! one as its dependent. What is found contradictory is left out, so that it shows as not seen.
+//! GPU memory cannot be read, but libcuda keeps two copies in the process's own memory: an image of every graph node's QMD
+//! (up to date, but without an address), and the commands that once uploaded it (with the address, but perhaps outdated).
+//! An upload is trusted if its data equals an image, or if nothing contradicts it. An image without a matching upload gets
+//! its address from its neighbours: images of a graph lie one after another, and each names the next one as its dependent.
+//! Contradictory QMDs are left out, so that they show as not seen.
 
 use crate::procfs;
 use crate::wire::{
@@ -32,52 +32,52 @@ use crate::wire::GpuVa;
 
 /// Bytes read at once.
 const CHUNK: usize = 4 << 20;
-/// What is read again with the next chunk: an upload or a QMD that lies over the border.
+/// Bytes that are read again with the next chunk: an upload or a QMD may lie across the border.
 const OVERLAP: usize = 8192;
-/// Most words of an upload that is looked at. QMDs have 64 or 96; the tables of graphs are longer.
+/// The most words of an upload that is examined. QMDs have 64 or 96; the tables of graphs are longer.
 const MOST_WORDS: u16 = 1024;
-/// Most bytes of uploads that are no QMDs (arguments and tables of the driver's kernels) kept while searching.
+/// The most bytes of uploads other than QMDs (arguments and tables of the driver's kernels) that are kept while searching.
 const MOST_KEPT: usize = 64 << 20;
-/// Most QMDs of either kind.
+/// The most QMDs of either kind.
 const MOST_QMDS: usize = 1 << 18;
-/// Most bytes of memory that are read; the smallest areas first, in which libcuda's own lie.
+/// The most bytes of memory that are read; the smallest areas first, which include libcuda's own.
 const MOST_READ: u64 = 32 << 30;
-/// Distance between images of one graph: at least a QMD, at most this.
+/// The greatest distance between images of one graph; the least is the size of a QMD.
 const MOST_STRIDE: u64 = 4096;
 /// An area larger than this holds no graph (reserved address space, model weights in host memory).
 const MOST_AREA: u64 = 16 << 30;
 
-/// What was found, and at what cost.
+/// Result of a search, and its cost.
 #[derive(Clone, Debug, Default)]
 pub struct Found {
-    /// What lies in GPU memory, QMDs first.
+    /// Contents of GPU memory, QMDs first.
     pub images: Vec<Image>,
     /// Bytes of memory that were read.
     pub read: u64,
-    /// Bytes that were left out, because so many were read.
+    /// Bytes that were left out because the limit was reached.
     pub cut: u64,
     /// QMDs whose copies contradict each other: left out.
     pub contradicted: usize,
-    /// Images that nothing gives an address to: left out.
+    /// Images without an address: left out.
     pub unnamed: usize,
 }
 
-/// A QMD image: where it lies, and its bytes.
+/// A QMD image: its place and its bytes.
 struct Node {
     at: u64,
     bytes: Box<[u8]>,
     view: View,
 }
 
-/// Bytes, and where they were found.
+/// Bytes, and the place where they were found.
 type Data = (Box<[u8]>, u64);
 
-/// What one pass over the memory gives.
+/// Result of one pass over the memory.
 #[derive(Default)]
 struct Pass {
-    /// By address: what was uploaded there, each once, with where.
+    /// Different contents that were uploaded to an address, with their places.
     uploads: BTreeMap<u64, Vec<Data>>,
-    /// Other uploads, by address; none where there are several that differ.
+    /// Other uploads, by address; none where several differ.
     others: BTreeMap<u64, Option<Data>>,
     kept: usize,
     nodes: Vec<Node>,
@@ -91,14 +91,14 @@ pub struct Part {
     pub start: u64,
     /// Address behind the last.
     pub end: u64,
-    /// It can hold images; else it holds commands alone (a mapping of the driver's).
+    /// It can hold images; otherwise it only holds commands (a mapping of the driver's).
     pub heap: bool,
 }
 
 /// Searches the memory of a process. `class` is the compute class of its GPU.
 ///
 /// # Errors
-/// Those of opening `/proc/PID/mem` and `/proc/PID/maps`. What cannot be read of it is skipped.
+/// Those of opening `/proc/PID/mem` and `/proc/PID/maps`. Memory that cannot be read is skipped.
 pub(crate) fn search(pid: u32, class: u32) -> io::Result<Found> {
     let memory = Memory::open(pid)?;
     let present = File::open(procfs::of_process(pid, "pagemap")).ok();
@@ -107,7 +107,8 @@ pub(crate) fn search(pid: u32, class: u32) -> io::Result<Found> {
     areas.sort_by_key(|area| area.end - area.start);
     let mut parts = Vec::new();
     for area in areas {
-        // Pages that were never touched are not made by reading them. Device memory has no page map worth asking.
+        // Only pages in memory are read: reading an untouched page would allocate it. The page map says nothing of device
+        // memory.
         let heap = area.device().is_none();
         let pages = present.as_ref().filter(|_| heap);
         let touched = touched(pages, area.start, area.end);
@@ -125,7 +126,7 @@ pub(crate) fn search(pid: u32, class: u32) -> io::Result<Found> {
     Ok(search_in(&memory, &parts, class, at))
 }
 
-/// As `search`, in parts of any memory. `at` is the time and process that the images bear.
+/// As `search`, on parts of any memory. `at` is the time and process given to the images.
 #[must_use]
 pub fn search_in(memory: &dyn Peek, parts: &[Part], class: u32, at: At) -> Found {
     let mut pass = Pass::default();
@@ -143,8 +144,8 @@ pub fn search_in(memory: &dyn Peek, parts: &[Part], class: u32, at: At) -> Found
     }
 }
 
-/// As [`search`], for whoever only wants what there is: nothing where it is not known which chip the GPUs are, or the
-/// memory may not be read.
+/// As [`search`], without the reasons of a failure: nothing if the chip of the GPUs is unknown, or the memory may not be
+/// read.
 #[must_use]
 pub(crate) fn of(pid: u32) -> Vec<Image> {
     let only = chip::only();
@@ -152,7 +153,7 @@ pub(crate) fn of(pid: u32) -> Vec<Image> {
         .map_or_else(Vec::new, |found| found.images)
 }
 
-/// Private memory that libcuda can have allocated, and its pushbuffers.
+/// True for private memory that libcuda may have allocated, and for its pushbuffers.
 fn is_searched(area: &Area) -> bool {
     if !area.read || !area.write {
         return false;
@@ -168,7 +169,7 @@ fn is_searched(area: &Area) -> bool {
 fn touched(pagemap: Option<&File>, start: u64, end: u64) -> Vec<(u64, u64)> {
     const PAGE: u64 = 4096;
     const PRESENT: u64 = 1 << 63;
-    /// A hole of fewer pages is read over.
+    /// A hole of fewer pages is read as well.
     const SMALL: u64 = 16;
     let Some(pagemap) = pagemap else {
         return vec![(start, end)];
@@ -231,7 +232,7 @@ impl Pass {
                         slot.insert(Some((upload.data.into(), found)));
                     }
                     Entry::Occupied(mut slot) => {
-                        // Which of them counts cannot be told.
+                        // It is unknown which of them is current.
                         if slot
                             .get()
                             .as_ref()
@@ -266,7 +267,7 @@ impl Pass {
     fn conclude(mut self, class: u32, at: At) -> Found {
         self.nodes.sort_by_key(|n| n.at);
         self.nodes.dedup_by_key(|n| n.at);
-        // Commands hold QMDs too: those are no images.
+        // Commands contain QMDs too: those are no images.
         let in_commands: HashSet<u64> = self
             .uploads
             .values()
@@ -286,7 +287,7 @@ impl Pass {
             ..Found::default()
         };
         let named = by_neighbours(&images);
-        // What each address is given by the neighbours of images; none where they do not agree.
+        // The address that neighbours of images give them; none where they disagree.
         let mut placed: HashMap<u64, Option<&Node>> = HashMap::new();
         for node in &images {
             if let Some(&address) = named.get(&node.at) {
@@ -306,7 +307,7 @@ impl Pass {
             let one = match (now.as_slice(), contents.as_slice()) {
                 ([one], _) => Some((&*one.0, one.1)),
                 ([], [one]) => Some((&*one.0, one.1)),
-                // A graph and its instance, or one that was changed: what its neighbours say.
+                // A graph and its instance, or a graph that was changed: the neighbours decide.
                 _ => by_place().map(|node| (&*node.bytes, node.at)),
             };
             match one {
@@ -316,13 +317,13 @@ impl Pass {
                 None => found.contradicted += 1,
             }
         }
-        // Images that no upload names.
+        // Images without a matching upload.
         for node in &images {
             if copies.contains(&*node.bytes) {
                 continue;
             }
             match named.get(&node.at) {
-                // An image is what counts now; an upload with other data is older.
+                // The image is current; an upload with other data is older.
                 Some(&address) => {
                     qmds.insert(address, (&node.bytes, node.at));
                 }
@@ -342,8 +343,8 @@ impl Pass {
         found
     }
 
-    /// The arguments of the kernels that were found, where all uploads of them are the same; and the tables of the
-    /// driver's kernels that lead a graph on, where the table's entry names the very QMD (the decoder asks that too).
+    /// The arguments of the kernels that were found, where all uploads of them agree; and the tables of the driver's
+    /// kernels that lead a graph on, where the table's entry names that QMD (the decoder checks that too).
     fn arguments(&self, class: u32, at: At, qmds: &BTreeMap<u64, (&[u8], u64)>) -> Vec<Image> {
         let image = |address: u64, bytes: &[u8], found: u64| Image {
             at,
@@ -387,9 +388,9 @@ impl Pass {
     }
 }
 
-/// Addresses of images by their neighbours. Images of one graph lie at one distance from each other; each names the
-/// next one as its dependent, so its pointer is the next one's address. The first of a graph is named by nobody: it
-/// lies before the second as all the others do.
+/// Addresses of images by their neighbours. Images of one graph lie at equal distances; each names the next one as its
+/// dependent, so its pointer is the next one's address. No image names the first one: its address lies before the second's
+/// by the same step as between all others.
 fn by_neighbours(images: &[&Node]) -> HashMap<u64, u64> {
     let mut distances: HashMap<u64, usize> = HashMap::new();
     for pair in images.windows(2) {
@@ -417,7 +418,7 @@ fn by_neighbours(images: &[&Node]) -> HashMap<u64, u64> {
                 *slot = Some(next.address.0);
             }
         }
-        // How far apart QMDs lie in GPU memory, where most agree.
+        // The distance of most QMDs in GPU memory.
         let mut steps: HashMap<u64, usize> = HashMap::new();
         for pair in addresses.windows(2) {
             if let [Some(a), Some(b)] = pair
@@ -430,7 +431,7 @@ fn by_neighbours(images: &[&Node]) -> HashMap<u64, u64> {
         if let Some((step, count)) = agreed
             && count >= 2
         {
-            // What does not fit the step is another graph's, and its neighbour did not name it.
+            // An image off that step belongs to another graph, and its neighbour did not name it.
             for i in (0..addresses.len().saturating_sub(1)).rev() {
                 if addresses[i].is_none()
                     && let Some(next) = addresses[i + 1]

@@ -1,9 +1,9 @@
-//! What is learnt beside the stream of submissions, and told as records: it stands between a source and the pipeline.
+//! Facts from outside the stream of submissions, given as records: this room stands between a source and the pipeline.
 //!
-//! - [`images`]: QMDs that a process wrote before it was attached to, found in its memory.
-//! - `enriched`: a live source with what is learnt beside it (feature `trap`).
+//! - [`images`]: QMDs that a process wrote before nvcap attached, found in its memory.
+//! - `enriched`: adds these records to a live source (feature `trap`).
 //!
-//! All reading of foreign memory that is no ring and no pushbuffer is done here; the decoder is told facts.
+//! All reading of a process's memory other than rings and pushbuffers is done here; the decoder only gets facts.
 
 #[cfg(feature = "trap")]
 pub(crate) mod enriched;

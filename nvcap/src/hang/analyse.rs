@@ -1,4 +1,4 @@
-//! Which step is done, what runs, what waits and for whom. The rules are in the module above.
+//! Which step is done, what runs, what waits and for whom. The rules are in [`super`].
 
 use std::collections::BTreeMap;
 
@@ -37,9 +37,9 @@ pub fn analyse(scene: &RingState, values: &Values) -> Analysis {
 /// How far a channel is.
 struct Position {
     line: Option<TrackingSemaphore>,
-    /// Position of the first step that is not done; `None` where nothing tells, or all is done.
+    /// Position of the first step that is not done; `None` if that is unknown, or all are done.
     first: Option<u64>,
-    /// The semaphore tells it, not GP_GET.
+    /// Known from the semaphore, not from GP_GET.
     certain: bool,
 }
 
@@ -53,7 +53,7 @@ fn payload_of(step: &Step, address: GpuVa) -> Option<u64> {
         .next_back()
 }
 
-/// Whether the value has come to a payload that grows by one each time.
+/// Whether a value has reached the payload of a semaphore whose payloads grow by one.
 fn reached(value: u64, payload: u64) -> bool {
     (value as u32).wrapping_sub(payload as u32) as i32 >= 0
 }
@@ -62,7 +62,7 @@ impl Position {
     fn of(channel: &ChannelState, values: &Values) -> Self {
         let mut count: BTreeMap<GpuVa, (u32, u64)> = BTreeMap::new();
         for step in &channel.steps {
-            // A step's last release by the channel or its class is the one that tells its end.
+            // The last release in a step, by the channel or a class, marks the end of the step.
             let last = step.operations.iter().rev().find_map(|op| match op {
                 Operation::Semaphore(_) | Operation::Copy(_) => releases(op).pop(),
                 _ => None,
@@ -101,7 +101,7 @@ impl Position {
                 certain: false,
             };
         };
-        // The first step behind the last done one, if there is a release to come.
+        // The first step behind the last done one, if it has a release.
         let waiting = channel
             .steps
             .iter()
@@ -135,7 +135,7 @@ impl All<'_> {
         let channel = &self.scene.channels[at];
         let progress = &self.progress[at];
         let wait = self.wait(at, values);
-        // What comes behind a wait is not reached.
+        // Work behind a wait is not reached.
         let until = wait.as_ref().filter(|w| w.value.is_some());
         let running = running(channel, progress, values, until.map(|w| w.position));
         let state = match (&running, &wait) {
@@ -155,12 +155,12 @@ impl All<'_> {
         }
     }
 
-    /// The first acquire that is not met, up to the step at GP_GET.
+    /// The first acquire whose condition is not met, up to the step at GP_GET.
     fn wait(&self, at: usize, values: &Values) -> Option<Wait> {
         let channel = &self.scene.channels[at];
         let progress = &self.progress[at];
         let head = channel.steps.iter().position(|s| s.pending);
-        // Where nothing tells what is done, the step before GP_GET may still be at its acquire.
+        // Where the done steps are unknown, the step before GP_GET may still be at its acquire.
         let first = if progress.certain {
             channel
                 .steps
@@ -232,7 +232,7 @@ impl All<'_> {
                     position: s.position,
                     index: s.index,
                     payload: r.payload,
-                    // A kernel's own release comes when it ends, not when the GPU has gone past its launch.
+                    // A kernel's own release comes when it ends, not when the GPU has passed its launch.
                     done: match (op, value) {
                         (Operation::Launch(_), Some(v)) => !s.pending && reached(v, r.payload),
                         _ => progress.is_done(s.position),
@@ -253,7 +253,7 @@ impl All<'_> {
     }
 }
 
-/// The first work that is fetched, not behind the wait at `until`, and not done.
+/// The first work that is fetched and not done, before the wait at `until`.
 fn running(
     channel: &ChannelState,
     progress: &Position,
@@ -267,7 +267,7 @@ fn running(
             .last()
             .map_or(0, |last| last.position - position)
     };
-    // A kernel that releases a semaphore at its end tells of itself; the GPU goes on to the next entry meanwhile.
+    // A kernel that releases a semaphore at its end proves its own progress; the GPU goes on to the next entry meanwhile.
     for (n, step) in channel.steps.iter().enumerate() {
         if step.pending || !reachable(&step) {
             break;
@@ -296,9 +296,9 @@ fn running(
         .filter(|s| !s.pending && progress.certain && Some(s.position) >= progress.first)
         .filter(reachable)
         .collect();
-    // GP_GET alone: the newest fetched step may be done or not, and is at fault where others wait behind it.
+    // With GP_GET alone: the newest fetched step may be done or not; it is to blame where others wait behind it.
     let (steps, certain) = if progress.certain {
-        // GP_GET may stand at the very entry whose work runs.
+        // GP_GET may be at the very entry whose work runs.
         let head = channel.steps.iter().find(|s| s.pending).filter(reachable);
         let head = head.filter(|_| fetched.is_empty());
         (fetched.into_iter().chain(head).collect::<Vec<_>>(), true)
@@ -337,8 +337,7 @@ fn running(
     Some(work(first, WorkKind::Other, 0))
 }
 
-/// Whether a launch that was fetched has not released what it releases at its end, though no later step of its channel
-/// uses that semaphore anew.
+/// Whether a fetched launch has not made the release at its end, though no later step of its channel reuses that semaphore.
 fn is_running(launch: &Launch, pid: u32, values: &Values, later: &[Step]) -> bool {
     launch.kind != LaunchKind::Companion
         && launch.releases.iter().any(|r| {
@@ -351,7 +350,7 @@ fn is_running(launch: &Launch, pid: u32, values: &Values, later: &[Step]) -> boo
         })
 }
 
-/// A launch (not the driver's companion of one) or a copy that has not released what it releases at its end.
+/// A launch (not a companion of the driver's) or a copy that has not made the release at its end.
 fn is_open(op: &Operation, pid: u32, values: &Values) -> bool {
     let done = || {
         let mut all = releases(op).into_iter();

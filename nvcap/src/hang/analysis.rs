@@ -1,10 +1,10 @@
-//! What is concluded of a look, as plain data.
+//! The conclusions from a look, as plain data.
 
 use crate::decode::event::{Copy, Launch};
 use crate::record::{ChannelId, named};
 use crate::wire::GpuVa;
 
-/// A channel's own semaphore, by which its steps are told done or not.
+/// A channel's own semaphore, which shows how many of its steps are done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
@@ -15,11 +15,11 @@ pub struct TrackingSemaphore {
     pub value: Option<u64>,
     /// Payload of the newest step that releases it.
     pub newest: u64,
-    /// Ring position of the newest step that is done, of those that were read.
+    /// Ring position of the newest done step among those that were read.
     pub done: Option<u64>,
 }
 
-/// What a channel is at.
+/// What a channel is doing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(
     feature = "serde",
@@ -28,19 +28,19 @@ pub struct TrackingSemaphore {
 )]
 #[non_exhaustive]
 pub enum State {
-    /// Everything submitted is fetched, and done as far as can be told.
+    /// Everything submitted is fetched, and done as far as is known.
     Idle,
-    /// Fetched work is not done, and nothing is waited for.
+    /// Fetched work is not done, and the channel waits for nothing.
     Running,
     /// It waits for a semaphore.
     Waiting,
-    /// It waits for a semaphore, with work before that which is not done.
+    /// It waits for a semaphore, and earlier work is not done either.
     RunningAndWaiting,
-    /// Entries are not fetched, and what it is at cannot be told.
+    /// Entries are not fetched, and the reason is unknown.
     Queued,
 }
 
-/// What kind of work is not done.
+/// The kind of work that is not done.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum WorkKind {
@@ -48,7 +48,7 @@ pub enum WorkKind {
     Kernel(Box<Launch>),
     /// A copy.
     Copy(Box<Copy>),
-    /// Neither: what it is the step's operations say.
+    /// Neither: see the step's operations.
     Other,
 }
 
@@ -60,34 +60,34 @@ pub struct Work {
     pub position: u64,
     /// Index of its entry in the ring.
     pub index: u32,
-    /// What it is.
+    /// Its kind.
     pub kind: WorkKind,
-    /// Kernels or copies in its step that may be meant instead.
+    /// Other kernels or copies in its step that it may be instead.
     pub others: u32,
-    /// Steps of the channel behind it that are not done either.
+    /// Number of later steps of the channel that are not done either.
     pub behind: u64,
-    /// The channel's semaphore proves that it is not done; else it is only the newest fetched.
+    /// The channel's semaphore proves that it is not done; otherwise it is only the newest fetched step.
     pub certain: bool,
 }
 
-/// A release that a wait looks for.
+/// A release that could end a wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct Releaser {
-    /// Channel that does it.
+    /// Channel that makes it.
     pub channel: ChannelId,
     /// Ring position of its step.
     pub position: u64,
     /// Index of its entry in the ring.
     pub index: u32,
-    /// What it writes.
+    /// Value it writes.
     pub payload: u64,
     /// It is done.
     pub done: bool,
     /// Its entry is fetched.
     pub fetched: bool,
-    /// A kernel does it, at its end.
+    /// A kernel makes it, at its end.
     pub kernel: bool,
 }
 
@@ -116,17 +116,17 @@ pub struct Wait {
     pub index: u32,
     /// GPU address of the semaphore.
     pub address: GpuVa,
-    /// Payload that is waited for.
+    /// Payload that the channel waits for.
     pub payload: u64,
     /// How it compares.
     pub mode: WaitMode,
     /// 64-bit payload.
     pub wide: bool,
-    /// The semaphore's value now; `None` where its memory could not be read, and then the wait is a possible one only.
+    /// The semaphore's value now; `None` if its memory could not be read: then the wait is only possible, not certain.
     pub value: Option<u64>,
-    /// Releases that would let it pass and are not done.
+    /// Releases that would end the wait and are not done.
     pub releasers: Vec<Releaser>,
-    /// Releases that would have let it pass and are done: something overwrote them.
+    /// Releases that would have ended the wait and are done: the value was overwritten.
     pub overwritten: Vec<Releaser>,
     /// The newest release of that address with another payload.
     pub last: Option<Releaser>,
@@ -140,7 +140,7 @@ pub struct Wait {
 pub struct Judged {
     /// The channel.
     pub id: ChannelId,
-    /// What it is at.
+    /// What it is doing.
     pub state: State,
     /// Its own semaphore.
     pub semaphore: Option<TrackingSemaphore>,
@@ -152,7 +152,7 @@ pub struct Judged {
     pub wait: Option<Wait>,
 }
 
-/// What a waiting channel waits for in the end.
+/// The root cause of a channel's wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(
     feature = "serde",
@@ -161,12 +161,12 @@ pub struct Judged {
 )]
 #[non_exhaustive]
 pub enum Root {
-    /// Work of that channel which is not done.
+    /// Unfinished work of that channel.
     Work {
         /// The channel.
         channel: ChannelId,
     },
-    /// The wait of that channel, which nothing submitted releases.
+    /// That channel's wait, which no submitted release ends.
     NobodyReleases {
         /// The channel.
         channel: ChannelId,
@@ -176,23 +176,23 @@ pub enum Root {
         /// In [`Analysis::cycles`].
         index: usize,
     },
-    /// That channel has the release ahead of it and nothing in its way that can be seen.
+    /// That channel has the release ahead of it, and no visible obstacle.
     AboutTo {
         /// The channel.
         channel: ChannelId,
     },
-    /// The semaphore's value could not be read: whether it waits at all is not known.
+    /// The semaphore's value could not be read: it is unknown whether the channel waits.
     Unknown,
 }
 
-/// A waiting channel and its end.
+/// A waiting channel and the root cause.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct Blocked {
     /// The channel.
     pub channel: ChannelId,
-    /// What it waits for in the end.
+    /// The root cause of its wait.
     pub root: Root,
 }
 
@@ -205,13 +205,13 @@ pub struct Cycle {
     pub channels: Vec<ChannelId>,
 }
 
-/// What [`super::analyse()`] found.
+/// The result of [`super::analyse()`].
 #[derive(Clone, Debug, Default, PartialEq)]
 #[non_exhaustive]
 pub struct Analysis {
     /// Every channel, in the order of the look.
     pub channels: Vec<Judged>,
-    /// Who waits, and for what in the end.
+    /// Waiting channels, each with its root cause.
     pub blocked: Vec<Blocked>,
     /// The cycles.
     pub cycles: Vec<Cycle>,

@@ -1,9 +1,9 @@
-//! The wait graph: from a channel that waits, along the releases it waits for, to what holds all of them up.
+//! The wait graph: from a waiting channel, along the releases that it waits for, to the root cause.
 
 use super::analysis::{Analysis, Cycle, Root};
 use crate::record::ChannelId;
 
-/// Follows the wait of channel number `at` to its end.
+/// Follows the wait of channel number `at` to its root cause.
 pub(super) fn follow(analysis: &mut Analysis, at: usize) -> Option<Root> {
     analysis.channels.get(at)?.wait.as_ref()?;
     let mut path: Vec<usize> = Vec::new();
@@ -24,7 +24,7 @@ pub(super) fn follow(analysis: &mut Analysis, at: usize) -> Option<Root> {
         }
         path.push(now);
         let waiter = judged.id;
-        // Any releaser will do: one that nothing holds up is taken before one that waits itself.
+        // Any releaser is enough: one that nothing holds up is preferred to one that waits itself.
         let mut best = None;
         for r in &wait.releasers {
             let Some(next) = analysis.channels.iter().position(|j| j.id == r.channel) else {
@@ -62,7 +62,7 @@ pub(super) fn follow(analysis: &mut Analysis, at: usize) -> Option<Root> {
     }
 }
 
-/// The index of a cycle, which is the same wherever one begins to go around it.
+/// The index of a cycle, which does not depend on the channel where the cycle is entered.
 fn cycle(cycles: &mut Vec<Cycle>, mut channels: Vec<ChannelId>) -> usize {
     let least = channels.iter().enumerate().min_by_key(|(_, c)| **c);
     let least = least.map_or(0, |(at, _)| at);

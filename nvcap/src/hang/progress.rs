@@ -11,41 +11,41 @@ use crate::record::ChannelId;
 pub struct ChannelProgress {
     /// The channel, by its number in the later look.
     pub channel: ChannelId,
-    /// Entries that the process added: GP_PUT's way, modulo the ring (more than a lap cannot be seen).
+    /// Entries that the process added: the advance of GP_PUT modulo the ring size (more than a lap cannot be seen).
     pub submitted: u64,
-    /// Entries that the GPU fetched: GP_GET's way.
+    /// Entries that the GPU fetched: the advance of GP_GET.
     pub fetched: u64,
     /// Submissions done, by the channel's own semaphore; `None` where it cannot be read.
     pub done: Option<u64>,
-    /// Submissions that are not done or entries that are not fetched, in both looks.
+    /// It had submissions that were not done or entries that were not fetched, in both looks.
     pub busy: bool,
 }
 
 impl ChannelProgress {
-    /// Nothing of it moved.
+    /// Nothing in this channel moved.
     #[must_use]
     pub fn is_still(&self) -> bool {
         self.submitted == 0 && self.fetched == 0 && self.done.is_none_or(|n| n == 0)
     }
 }
 
-/// What moved.
+/// Differences between two looks.
 #[derive(Clone, Debug, Default, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct Progress {
-    /// Between the looks, ns.
+    /// Time between the looks, ns.
     pub ns: u64,
     /// Channels that are in both looks.
     pub channels: Vec<ChannelProgress>,
-    /// Channels of the later look alone.
+    /// Number of channels in the later look only.
     pub new: u32,
-    /// Channels of the earlier look alone.
+    /// Number of channels in the earlier look only.
     pub gone: u32,
 }
 
 impl Progress {
-    /// No channel moved and at least one has work that is not done: a hang, for as long as was looked.
+    /// No channel moved and at least one has unfinished work: a hang, for as long as the looks lasted.
     #[must_use]
     pub fn is_hang(&self) -> bool {
         let still = self.channels.iter().all(ChannelProgress::is_still);

@@ -1,4 +1,4 @@
-//! All that one look at processes says, as plain data: what the outputs show.
+//! The whole result of one look at processes, as plain data for the outputs.
 
 use super::{Analysis, RingState};
 use crate::record::{ChannelId, CpuVa, named};
@@ -14,7 +14,7 @@ pub struct Report {
     pub processes: Vec<ProcessReport>,
     /// The channels of all of them, decoded.
     pub rings: RingState,
-    /// What is concluded.
+    /// The conclusions.
     pub analysis: Analysis,
 }
 
@@ -29,7 +29,7 @@ pub struct ProcessReport {
     pub threads: Vec<Thread>,
     /// How its channels were found and read.
     pub channels: Vec<ChannelFacts>,
-    /// Slots that are all zero: channels that were never used, or nothing.
+    /// Slots that are all zero: channels that were never used, or no channels.
     pub unused: usize,
     /// What was left out or not resolved, in words.
     pub notes: Vec<String>,
@@ -52,11 +52,11 @@ pub struct Thread {
     pub state: char,
     /// Clock ticks it has run, in the program and in the kernel.
     pub ticks: u64,
-    /// The kernel function it sleeps in, where the kernel tells.
+    /// The kernel function it sleeps in, if the kernel shows it.
     pub wchan: Option<String>,
-    /// The system call it is in: number; `None` in the program, or where the kernel does not tell.
+    /// Number of the system call it is in; `None` when it runs in the program, or the kernel does not show it.
     pub syscall: Option<u32>,
-    /// That call's name, where it is a usual one.
+    /// The call's name, for common calls.
     pub call: Option<&'static str>,
     /// First argument of the call (a file descriptor, an address).
     pub argument: Option<u64>,
@@ -65,9 +65,9 @@ pub struct Thread {
 named! {
     /// How the place of a channel's ring was found.
     pub enum RingPlace {
-        /// By a habit of libcuda's.
+        /// By a layout habit of libcuda's.
         Habit = "habit",
-        /// As another channel's.
+        /// In the same place as another channel's.
         Alike = "alike",
         /// By a search.
         Sought = "sought",
@@ -79,7 +79,7 @@ named! {
 named! {
     /// How the size of a channel's ring is known.
     pub enum RingSize {
-        /// By a habit of libcuda's: USERD lies right behind.
+        /// By a layout habit of libcuda's: USERD lies right behind.
         Habit = "habit",
         /// Proven: its last entry is followed by its first.
         Wrapped = "wrapped",
@@ -89,7 +89,7 @@ named! {
 }
 
 named! {
-    /// What the entries of a ring point to.
+    /// What memory the entries of a ring point to.
     pub enum EntryTarget {
         /// The ring was never used.
         Unused = "unused",
@@ -112,7 +112,7 @@ named! {
     }
 }
 
-/// How a channel was found, and how whole what was read of it is.
+/// How a channel was found, and how complete the read was.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct ChannelFacts {
@@ -147,7 +147,7 @@ pub struct ChannelFacts {
 }
 
 impl Report {
-    /// Something of what was there could not be read whole.
+    /// Some of its contents could not be read whole.
     #[must_use]
     pub fn is_incomplete(&self) -> bool {
         self.processes

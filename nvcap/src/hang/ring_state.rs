@@ -28,7 +28,7 @@ pub struct Step {
     pub missing: u64,
 }
 
-/// A channel and what stands in its ring.
+/// A channel and the contents of its ring.
 #[derive(Clone, Debug)]
 pub struct ChannelState {
     /// Its number in this look.
@@ -49,7 +49,7 @@ pub struct ChannelState {
     pub put: u32,
     /// Entries of the ring.
     pub entries: u32,
-    /// What was read of the ring, oldest first; the last is the one before GP_PUT.
+    /// The steps that were read, oldest first; the last is the one before GP_PUT.
     pub steps: Vec<Step>,
 }
 
@@ -71,7 +71,7 @@ impl ChannelState {
         }
     }
 
-    /// A step launches something whose QMD was not seen.
+    /// Whether a step launches something whose QMD was not seen.
     #[must_use]
     pub fn has_unresolved(&self) -> bool {
         let unresolved =
@@ -116,7 +116,7 @@ impl ChannelState {
             places,
             &mut |event| match &event.body {
                 Body::Submission(head) => (step.bytes, step.missing) = (head.bytes, head.missing),
-                // What a replay of several submissions sums up is of none of them.
+                // The summary of a replay belongs to several submissions, not to this one.
                 Body::Operation(Operation::Graph(_)) => {}
                 Body::Operation(op) => {
                     if let Operation::Bind(b) = op {
@@ -139,14 +139,14 @@ pub struct RingState {
     pub channels: Vec<ChannelState>,
 }
 
-/// What stands in memory now, by process and address.
+/// Values of semaphores in memory now, by process and address.
 #[derive(Clone, Debug, Default)]
 pub struct Values {
     known: BTreeMap<(u32, GpuVa), u64>,
 }
 
 impl Values {
-    /// Learns the 8 bytes at an address.
+    /// Sets the 8 bytes at an address.
     pub fn set(&mut self, pid: u32, address: GpuVa, value: u64) {
         self.known.insert((pid, address), value);
     }
@@ -174,11 +174,11 @@ pub(super) struct Acquire {
     pub payload: u64,
     pub action: SemaphoreAction,
     pub wide: bool,
-    /// ACQ_STRICT_GEQ: plain numbers, where the others compare on the circle.
+    /// ACQ_STRICT_GEQ: compares plain numbers; the other modes compare modulo 2^32 or 2^64.
     pub strict: bool,
 }
 
-/// What an operation writes to semaphores, in order.
+/// The semaphore releases of an operation, in order.
 pub(super) fn releases(op: &Operation) -> Vec<Release> {
     match op {
         Operation::Semaphore(s) if s.action == SemaphoreAction::Release => vec![Release {
@@ -201,7 +201,7 @@ pub(super) fn releases(op: &Operation) -> Vec<Release> {
                 payload: r.payload,
             })
             .collect(),
-        // Four bytes of the program's data written inline can release what another channel waits for.
+        // An inline write of four bytes of the program's data can be the release that another channel waits for.
         Operation::Inline(i) if i.bytes == 4 || i.bytes == 8 => {
             let mut value = [0; 8];
             let len = i.head.len().min(8);
@@ -218,7 +218,7 @@ pub(super) fn releases(op: &Operation) -> Vec<Release> {
     }
 }
 
-/// What an operation waits for.
+/// The acquire of an operation.
 pub(super) fn acquire(op: &Operation) -> Option<Acquire> {
     match op {
         Operation::Semaphore(s) => match s.action {
@@ -242,8 +242,8 @@ pub(super) fn acquire(op: &Operation) -> Option<Acquire> {
 }
 
 impl Acquire {
-    /// Whether a value lets it pass. Greater-or-equal is on the circle of 32 (or 64) bits unless it is the strict one:
-    /// the difference is not negative.
+    /// Whether a value ends the wait. Greater-or-equal compares modulo 2^32 (or 2^64) unless strict: the difference is not
+    /// negative.
     pub(super) fn is_met_by(&self, value: u64) -> bool {
         match self.action {
             SemaphoreAction::AcquireEqual => value == self.payload,
@@ -270,14 +270,14 @@ impl Acquire {
     }
 }
 
-/// Every semaphore address that the analysis will ask the value of, with its process.
+/// Every semaphore address whose value the analysis needs, with its process.
 #[must_use]
 pub fn addresses(scene: &RingState) -> BTreeSet<(u32, GpuVa)> {
     let mut all = BTreeSet::new();
     for channel in &scene.channels {
         for op in channel.steps.iter().flat_map(|s| &s.operations) {
             all.extend(acquire(op).map(|a| (channel.pid, a.address)));
-            // Inline writes are no semaphores of their own: only what somebody acquires counts.
+            // An inline write is a semaphore release only if some channel acquires that address.
             if !matches!(op, Operation::Inline(_)) {
                 all.extend(releases(op).iter().map(|r| (channel.pid, r.address)));
             }

@@ -6,8 +6,8 @@ use crate::decode::{engine_of, event::Engine};
 use crate::record::{Channel, Origin, Submission};
 use crate::wire::entry;
 
-/// How many separate missing ranges of one channel are remembered. Beyond that the entries are still counted;
-/// only the recognition of a range that is reported twice, or filled later, is given up for the oldest.
+/// How many separate missing ranges of one channel are remembered. Beyond that the entries are still counted; only for the
+/// oldest ranges, a second report or a later capture of the same entries is no longer recognised.
 const RANGES_REMEMBERED: usize = 1024;
 
 /// What is known of one channel's stream.
@@ -44,9 +44,9 @@ pub struct ChannelLedger {
     pub late: u64,
     /// Ring entries captured that had been captured before.
     pub repeated: u64,
-    /// Submissions whose GP_PUT before does not fit the GP_PUT after of the one before.
+    /// Submissions whose `prev_put` differs from the `gp_put` of the submission before.
     pub contradictions: u64,
-    /// Position of the first entry seen or known to be missing.
+    /// Position of the first entry that was seen or is known to be missing.
     pub first: Option<u64>,
     /// Time of the first and the last submission, ns; none where no submission had one.
     pub times: Option<(u64, u64)>,
@@ -71,7 +71,7 @@ impl ChannelLedger {
         self.first == Some(0) && self.origin != Some(Origin::Found)
     }
 
-    /// The ranges of ring positions that are missing, as far as they are remembered, ascending.
+    /// The missing ring positions, as far as they are remembered, in ascending order.
     #[must_use]
     pub fn missing_ranges(&self) -> &[Range<u64>] {
         &self.missing
@@ -81,7 +81,7 @@ impl ChannelLedger {
         if range.is_empty() {
             return;
         }
-        // Everything that touches the new range melts into it.
+        // The new range is merged with every range that it touches.
         let from = self.missing.partition_point(|r| r.end < range.start);
         let to = self.missing.partition_point(|r| r.start <= range.end);
         let mut merged = range;
@@ -97,7 +97,7 @@ impl ChannelLedger {
         }
     }
 
-    /// Takes a captured range out of what is missing; returns how many entries that were.
+    /// Removes a captured range from the missing ranges; returns how many entries that were.
     fn fill(&mut self, range: &Range<u64>) -> u64 {
         let mut filled = 0;
         let mut left = Vec::with_capacity(self.missing.len() + 1);
@@ -182,7 +182,7 @@ impl ChannelLedger {
         self.after(s, end, announced);
     }
 
-    /// Moves on to what the next submission must be, and counts what this one announced and did not bring.
+    /// Sets the expected start of the next submission, and counts entries that this one announced and did not bring.
     fn after(&mut self, s: &Submission, end: u64, announced: Option<u64>) {
         let promised = s.position.saturating_add(announced.unwrap_or(0));
         if promised > end {
@@ -194,7 +194,7 @@ impl ChannelLedger {
         self.next_put = Some(s.gp_put);
     }
 
-    /// How many entries GP_PUT says there are; `None` where a wrapped ring of unknown size leaves it open.
+    /// How many entries GP_PUT announces; `None` if a wrapped ring of unknown size leaves it open.
     fn announced_entries(&self, s: &Submission) -> Option<u64> {
         match self.ring_entries {
             Some(ring) if ring > 0 && s.gp_put < ring && s.prev_put < ring => {
@@ -210,8 +210,8 @@ impl ChannelLedger {
         self.add_missing(position..end);
         self.first = Some(self.first.unwrap_or(position).min(position));
         match self.next {
-            // Told in place: the next submission follows the lost ones. What its GP_PUT must be is then only
-            // known if the ring's size is.
+            // Reported in order: the next submission follows the lost entries. Its expected GP_PUT is then known only if
+            // the ring's size is.
             Some(next) if position <= next && end > next => {
                 self.next_put = match (self.ring_entries, self.next_put) {
                     (Some(ring), Some(put)) if ring > 0 => {
@@ -236,7 +236,7 @@ impl ChannelLedger {
         }
         self.class = c.class.or(self.class);
         self.ring_entries = c.entries.or(self.ring_entries);
-        // A channel announced again (its token became known) keeps how it was learnt first.
+        // A channel that is announced again (its token became known) keeps its first origin.
         self.origin = self.origin.or(Some(c.origin));
     }
 }

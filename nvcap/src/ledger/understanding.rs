@@ -1,8 +1,8 @@
-//! What of the captured bytes was understood: the second axis of the ledger, beside what is missing.
+//! How much of the captured bytes was understood: the second axis of the ledger, beside what is missing.
 
 use crate::decode::Counts;
 
-/// How much of what was captured was understood: what its bytes mean.
+/// How much of the captured bytes was understood.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Understanding {
@@ -20,14 +20,14 @@ pub struct Understanding {
     pub unresolved: u64,
     /// Method writes.
     pub methods: u64,
-    /// Of them, those to a class that is not known.
+    /// Method writes to an unknown class.
     pub classless: u64,
     /// Entries that could not be read to their end.
     pub stops: u64,
 }
 
 impl Understanding {
-    /// Nothing was left that could not be understood.
+    /// Nothing was left that was not understood.
     #[must_use]
     pub fn is_whole(&self) -> bool {
         self.unresolved == 0 && self.classless == 0 && self.stops == 0

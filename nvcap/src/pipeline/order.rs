@@ -1,22 +1,22 @@
 //! Records in the order of their times.
 //!
-//! A live source gives records nearly in that order, but not quite. Records of several processors come through one
-//! buffer in the order in which room was taken in it, which is some microseconds after their times; an ioctl has the time
-//! of its entry and comes at its return; what a full buffer left is fetched from the ring by nvcap, whose clock is ahead
-//! of the records that wait in that buffer.
+//! A live source gives records nearly in that order, but not quite. Records of several processors come through one buffer
+//! in the order of their reservations, some microseconds after their times. An ioctl has the time of its entry and comes at
+//! its return. Entries that a full buffer left in the ring are fetched by nvcap, with a time later than those of records
+//! that still wait in the buffer.
 //!
-//! So records wait here until one with a time [`WINDOW_NS`] later has come, and leave by time. What follows:
+//! So records wait here until one with a time [`WINDOW_NS`] later has come, and leave by time. It follows:
 //!
 //! - Two records whose times differ and that come within the window of each other leave by time.
-//! - What comes later than the window leaves at once. The sinks see that its time is before that of something shown and
-//!   say so (`out_of_order`).
-//! - Submissions of a channel leave in the order in which they came, whatever their times say: it is the ring's. So do a
-//!   channel's announcement and what follows it, and the start, exec and end of a process and what comes before and
-//!   behind them.
-//! - An image of memory leaves before everything that waits: it is what the memory held before the trace.
-//! - A record without a time stays behind what has come before it.
+//! - A record that comes later than the window leaves at once. The sinks see that its time is before that of a record
+//!   already shown and say so (`out_of_order`).
+//! - Submissions of a channel leave in the order in which they came, which is the ring's, whatever their times. So do a
+//!   channel's announcement and its submissions, and the start, exec and end of a process and the records before and behind
+//!   them.
+//! - An image of memory leaves before everything that waits: it holds contents from before the trace.
+//! - A record without a time stays behind the records that came before it.
 //!
-//! What waits is bounded: in time by the window while records come and by [`Order::take_all`] when none do, in bytes by
+//! Waiting is bounded: in time by the window while records come and by [`Order::take_all`] when none do, in bytes by
 //! [`MOST_BYTES`]. Knows records alone: no source, no sink.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
@@ -25,9 +25,9 @@ use crate::record::{ChannelId, Life, Process, Record};
 
 /// How long a record waits for earlier ones, in time of the records.
 pub const WINDOW_NS: u64 = 100_000_000;
-/// Bytes of records that wait: more of them leave before their window is over.
+/// The most bytes of waiting records: beyond that they leave before their window is over.
 pub(super) const MOST_BYTES: usize = 64 << 20;
-/// How many channels and processes are remembered before those of which nothing waits are forgotten.
+/// How many channels and processes are remembered before those without waiting records are forgotten.
 const MOST_REMEMBERED: usize = 4096;
 
 /// See the module.
@@ -39,21 +39,21 @@ pub(super) struct Order {
     held: BTreeMap<(u64, u64), Record>,
     held_bytes: usize,
     arrived: u64,
-    /// The latest time that has come.
+    /// The latest time so far.
     newest: u64,
     /// The time up to which everything has left.
     left: u64,
-    /// What a submission or announcement of the channel must not go before.
+    /// Times that submissions and announcements of a channel must not go before.
     channels: HashMap<ChannelId, u64>,
     processes: HashMap<u32, Bounds>,
     /// Leaves next.
     first: VecDeque<Record>,
 }
 
-/// What records of a process must not go before.
+/// Times that records of a process must not go before.
 #[derive(Clone, Copy, Debug, Default)]
 struct Bounds {
-    /// The start, exec or end of the process that came last: for all its records.
+    /// The latest start, exec or end of the process: for all its records.
     life: u64,
     /// Its latest record: for the next exec or end.
     all: u64,
@@ -66,7 +66,7 @@ impl Default for Order {
 }
 
 impl Order {
-    /// `window_ns` and `most_bytes`: how long and how much waits.
+    /// `window_ns` and `most_bytes`: for how long and how much is held.
     #[must_use]
     pub(super) fn new(window_ns: u64, most_bytes: usize) -> Self {
         Self {
@@ -114,7 +114,7 @@ impl Order {
         self.leave()
     }
 
-    /// The next record, however long it has waited: for a source that has nothing to give for a while, or no more.
+    /// The next record, however long it has waited: for a source that is idle or at its end.
     pub(super) fn take_all(&mut self) -> Option<Record> {
         match self.first.is_empty() {
             true => self.leave(),
@@ -129,7 +129,7 @@ impl Order {
         Some(record)
     }
 
-    /// The time that a record is ordered by: its own, unless it must not go before another.
+    /// The time by which a record is sorted: its own, unless it must not go before another.
     fn place(&mut self, record: &Record) -> u64 {
         let at = record.at();
         let own = match at.time_ns {
@@ -164,7 +164,7 @@ impl Order {
         key
     }
 
-    /// Forgets bounds that bind nothing any more: what they are of has left.
+    /// Forgets bounds of channels and processes without waiting records.
     fn forget(&mut self) {
         let left = self.left;
         self.channels.retain(|_, last| *last > left);
@@ -172,7 +172,7 @@ impl Order {
     }
 }
 
-/// A turn in a process's life that its records stay before or behind.
+/// An event in a process's life that its other records stay before or behind.
 fn is_turn(life: &Life) -> bool {
     match life {
         Life::Present { .. } | Life::Exec { .. } => true,
@@ -239,7 +239,7 @@ mod tests {
         }))
     }
 
-    /// All that leaves of these, in the order of leaving: at once while they come, then the rest.
+    /// All records in the order of leaving: first while they come, then the rest.
     fn ordered(records: impl IntoIterator<Item = Record>, order: &mut Order) -> Vec<Record> {
         let mut all = Vec::new();
         for record in records {
@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn what_waits_leaves_when_the_window_is_over_or_it_is_too_much() {
+    fn records_leave_after_the_window_or_beyond_the_byte_limit() {
         let mut order = Order::new(100, MOST_BYTES);
         order.put(submission(1000, 0, 0));
         order.put(submission(1099, 0, 1));
@@ -294,7 +294,7 @@ mod tests {
         ];
         let all = ordered(came, &mut Order::new(100, MOST_BYTES));
         assert_eq!(times(&all), [10, 90, 50]);
-        // What came behind an exec is the new program's.
+        // Records behind an exec belong to the new program.
         let came = [
             life(50, Life::Exec { name: "b".into() }),
             submission(40, 0, 0),
@@ -311,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn an_image_leaves_first_and_what_has_no_time_stays_where_it_came() {
+    fn images_leave_first_and_untimed_records_keep_their_place() {
         let image = Record::Image(Box::new(Image {
             at: at(900, 1),
             address: GpuVa(0),
@@ -347,14 +347,14 @@ mod tests {
         assert!(order.channels.len() <= MOST_REMEMBERED + 1);
     }
 
-    /// What a source gives: submissions of a few channels, each with a delay within which it comes.
+    /// Records of a source: submissions of a few channels, each with the delay of its arrival.
     fn arrivals() -> impl Strategy<Value = Vec<(u64, u32, u64)>> {
         prop::collection::vec((0u64..50, 0u32..4, 0u64..200), 1..200)
     }
 
     proptest! {
         #[test]
-        fn whatever_comes_leaves_once_with_each_channel_in_its_order(steps in arrivals(), bytes in 0usize..20_000) {
+        fn every_record_leaves_once_in_its_channel_s_order(steps in arrivals(), bytes in 0usize..20_000) {
             let mut order = Order::new(100, bytes);
             let mut now = 1;
             let mut next = [0u64; 4];
@@ -375,7 +375,7 @@ mod tests {
         }
 
         #[test]
-        fn what_comes_within_the_window_leaves_by_time(steps in arrivals()) {
+        fn records_within_the_window_leave_by_time(steps in arrivals()) {
             // As kernels give them: each channel's times rise, and a record comes less than a window after its time.
             let mut now = 1000;
             let mut last = [1u64; 4];

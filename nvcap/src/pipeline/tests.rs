@@ -1,4 +1,4 @@
-//! One driver model a trace.
+//! One driver model per trace.
 
 use super::*;
 use crate::driver::MADE;
@@ -15,7 +15,7 @@ fn nowhere() -> Output {
     Output::to(Box::new(io::sink()))
 }
 
-/// Keeps which models it was lent, by their addresses, and what they said of the process's name.
+/// Keeps the addresses of the models it was lent, and the process names they gave.
 #[derive(Default)]
 struct Borrower {
     lent: Vec<(*const Model, Option<String>)>,
@@ -83,24 +83,30 @@ fn a_trace_with_every_sink_makes_one_model() {
     ];
     let mut pipeline = Pipeline::new(PipelineOptions::default(), sinks).in_time_order();
     for name in ["a", "b"] {
-        pipeline.record(named(name)).expect("a sink that takes all");
+        pipeline
+            .record(named(name))
+            .expect("the sink takes everything");
     }
-    let _ = pipeline.finish().expect("a sink that takes all");
+    let _ = pipeline.finish().expect("the sink takes everything");
     assert_eq!(MADE.with(std::cell::Cell::get), 1);
 }
 
 #[test]
-fn sinks_are_lent_the_model_before_and_after_it_takes_a_record() {
+fn sinks_see_the_model_before_and_after_each_record() {
     let (mut one, mut other) = (Borrower::default(), Borrower::default());
     let mut pipeline = Pipeline::new(
         PipelineOptions::default(),
         vec![Box::new(&mut one), Box::new(&mut other)],
     );
-    pipeline.record(named("a")).expect("a sink that takes all");
-    pipeline.record(named("b")).expect("a sink that takes all");
-    let _ = pipeline.finish().expect("a sink that takes all");
+    pipeline
+        .record(named("a"))
+        .expect("the sink takes everything");
+    pipeline
+        .record(named("b"))
+        .expect("the sink takes everything");
+    let _ = pipeline.finish().expect("the sink takes everything");
     let names: Vec<_> = one.lent.iter().map(|(_, name)| name.as_deref()).collect();
     assert_eq!(names, [None, Some("a"), Some("a"), Some("b"), Some("b")]);
-    // The pipeline moves at its end, and its model with it; both sinks see the same one at each call.
+    // The pipeline moves at its end, and its model with it; both sinks see the same model at each call.
     assert_eq!(one.lent, other.lent);
 }

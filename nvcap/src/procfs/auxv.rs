@@ -1,15 +1,15 @@
-//! `/proc/PID/auxv`: what the kernel told a program when it began.
+//! `/proc/PID/auxv`: what the kernel passed to a program at its start.
 
 use std::{fs, io};
 
 use super::of_process;
 use crate::wire::words::u64_at;
 
-/// The type of the entry that says where the program's 16 random bytes are.
+/// The type of the entry that holds the address of the program's 16 random bytes.
 const AT_RANDOM: u64 = 25;
-/// Bytes of an entry of a program of 64 bits: its type and its value.
+/// Size of an entry of a 64-bit program: type and value.
 const ENTRY: usize = 16;
-/// Bytes that the vector has at least when the kernel is done with it.
+/// The least size of the vector once the kernel has filled it.
 const LEAST: usize = 128;
 
 /// The auxiliary vector of a program.
@@ -17,10 +17,10 @@ const LEAST: usize = 128;
 pub(crate) struct Auxv(Vec<u8>);
 
 impl Auxv {
-    /// That of a process; empty where the process has no memory.
+    /// The vector of a process; empty if the process has no memory.
     ///
     /// # Errors
-    /// Those of reading it: no such process, or not the right to.
+    /// Those of reading it: no such process, or no right to.
     pub(crate) fn of_process(pid: u32) -> io::Result<Self> {
         let bytes = fs::read(format!("/proc/{pid}/auxv"))?;
         if bytes.is_empty() {
@@ -30,17 +30,17 @@ impl Auxv {
         Ok(Self(bytes))
     }
 
-    /// There is none.
+    /// The process has no vector.
     pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// The kernel is done with it: the process is not in the middle of executing a program.
+    /// The vector is complete: the process is not in the middle of an exec.
     pub(crate) fn is_whole(&self) -> bool {
         self.0.len() >= LEAST
     }
 
-    /// Where the random bytes are, in a program of 64 bits.
+    /// The address of the random bytes, in a 64-bit program.
     pub(crate) fn random_at(&self) -> Option<u64> {
         let mut entries = (0..self.0.len()).step_by(ENTRY);
         let entry = entries.find(|at| u64_at(&self.0, *at) == Some(AT_RANDOM))?;
@@ -65,7 +65,7 @@ mod tests {
     #[test]
     fn this_process_has_one() {
         let own = Auxv::of_process(std::process::id()).unwrap();
-        // SAFETY: reads what the kernel gave this program.
+        // SAFETY: reads the vector that the kernel gave this program.
         let at = unsafe { libc::getauxval(libc::AT_RANDOM) };
         assert_eq!((own.is_whole(), own.random_at()), (true, Some(at)));
         assert!(Auxv::of_process(u32::MAX).is_err());

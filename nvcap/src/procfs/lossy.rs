@@ -1,8 +1,8 @@
-//! Text of `/proc`, which is bytes.
+//! Text of `/proc`, which may be any bytes.
 
 use std::{fs, io, path::Path};
 
-/// A file of `/proc`, with U+FFFD for what is not UTF-8.
+/// A file of `/proc`, with U+FFFD for bytes that are not UTF-8.
 ///
 /// # Errors
 /// Those of reading it.

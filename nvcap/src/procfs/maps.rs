@@ -14,7 +14,7 @@ pub struct Line<'a> {
     pub start: u64,
     /// Address behind the last.
     pub end: u64,
-    /// `rwxp` or, of MAP_SHARED, `rwxs`, with `-` for what is not allowed.
+    /// `rwxp` or, for MAP_SHARED, `rwxs`, with `-` for a missing right.
     flags: &'a [u8],
     /// Offset in the file.
     pub offset: u64,
@@ -66,11 +66,11 @@ impl<'a> Line<'a> {
     }
 }
 
-/// Gives every line to `each`, with U+FFFD for what is not UTF-8; what is no such line is left out. Calls `between` after
+/// Gives every line to `each`, with U+FFFD for bytes that are not UTF-8; other lines are left out. Calls `between` after
 /// each page of text, which the kernel takes some tens of microseconds to write: a large process has a hundred of them.
 ///
 /// # Errors
-/// Those of reading `/proc/PID/maps`: no such process, or not the right to read it.
+/// Those of reading `/proc/PID/maps`: no such process, or no right to read it.
 pub(crate) fn each_line(
     pid: u32,
     between: &mut dyn FnMut(),
@@ -87,7 +87,7 @@ pub(crate) fn each_line(
             Err(e) => return Err(e),
         };
         text.extend_from_slice(piece.get(..n).unwrap_or_default());
-        // Whole lines; what is left is the beginning of one.
+        // Takes the whole lines; the rest is the beginning of one.
         if let Some(end) = text.iter().rposition(|b| *b == b'\n') {
             lines(text.get(..end).unwrap_or_default(), each);
             text.drain(..=end);

@@ -5,8 +5,8 @@ use std::{fs::File, io, os::unix::fs::FileExt};
 
 use crate::wire::Hole;
 
-/// Memory of a process, to be read at its own addresses: what the finding of channels stands on, so that it can be
-/// tested on memory that is made up, and its reads be counted.
+/// Memory of a process, read at its own addresses. Channels are found through this trait, so that tests can use made-up
+/// memory and count reads.
 pub trait Peek {
     /// Reads exactly `to.len()` bytes.
     ///
@@ -24,7 +24,7 @@ pub trait Peek {
         Ok(u64::from_le_bytes(b))
     }
 
-    /// Reads `len` bytes; pages that cannot be read are zero and named.
+    /// Reads `len` bytes; pages that cannot be read become zero and are listed.
     fn peek_lax(&self, at: u64, len: usize) -> (Vec<u8>, Vec<Hole>) {
         let mut bytes = vec![0; len];
         let mut holes = Vec::new();
@@ -69,7 +69,7 @@ impl Memory {
     /// Opens it.
     ///
     /// # Errors
-    /// Those of opening `/proc/PID/mem`: no such process, or not the right to read it (ptrace access).
+    /// Those of opening `/proc/PID/mem`: no such process, or no right to read it (ptrace access).
     pub fn open(pid: u32) -> io::Result<Self> {
         Ok(Self {
             file: File::open(super::of_process(pid, "mem"))?,
@@ -79,7 +79,7 @@ impl Memory {
     /// Reads exactly `to.len()` bytes.
     ///
     /// # Errors
-    /// Those of the read; an address that is not mapped gives EIO.
+    /// Those of the read; an unmapped address gives EIO.
     pub fn read(&self, at: u64, to: &mut [u8]) -> io::Result<()> {
         self.file.read_exact_at(to, at)
     }
@@ -93,7 +93,7 @@ impl Memory {
         Ok((both as u32, (both >> 32) as u32))
     }
 
-    /// Reads `len` bytes; pages that cannot be read are zero and named.
+    /// Reads `len` bytes; pages that cannot be read become zero and are listed.
     pub fn read_lax(&self, at: u64, len: usize) -> (Vec<u8>, Vec<Hole>) {
         self.peek_lax(at, len)
     }

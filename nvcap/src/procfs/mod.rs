@@ -1,16 +1,16 @@
-//! Processes as the kernel shows them in `/proc`. The text there is bytes: a thread's name may be any
-//! (`prctl(PR_SET_NAME)`; 15 bytes of a longer name may end within a character), and so may a file's. A reader that wants
-//! UTF-8 takes a process with such a name for one that is not there.
+//! Processes as the kernel shows them in `/proc`. The text there is bytes: a thread's name may be any bytes
+//! (`prctl(PR_SET_NAME)`; 15 bytes of a longer name may end within a character), and so may a file's. To a reader that
+//! insists on UTF-8, a process with such a name does not exist.
 //!
 //! - [`stat`]: state, parent and flags of a process or thread.
 //! - [`tasks`]: what the threads of a process are doing.
 //! - [`maps`]: mappings, a page of text at a time.
 //! - [`mem`]: the memory.
-//! - [`auxv`]: what the kernel told the program when it began.
+//! - [`auxv`]: what the kernel passed to the program at its start.
 //!
 //! The `procfs` crate does not serve here: it refuses names that are not UTF-8, it reads all of `maps` before it gives the
-//! first line (a process may have 65,530, and a live trace looks at its rings between two pages of them), and it reads a
-//! process whose first thread has ended as one without memory.
+//! first line (a process may have 65,530, and a live trace looks at its rings between two pages of them), and it takes a
+//! process whose first thread has ended for one without memory.
 
 use std::{fs, io, path::Path};
 
@@ -36,13 +36,13 @@ pub(crate) fn name(pid: u32, tid: Option<u32>) -> Option<String> {
         Some(tid) => format!("/proc/{pid}/task/{tid}/comm"),
         None => format!("/proc/{pid}/comm"),
     });
-    // Spaces at its end are the name's.
+    // Trailing spaces belong to the name.
     text.ok()
         .map(|t| t.strip_suffix('\n').unwrap_or(&t).to_owned())
 }
 
-/// Where `what` of a process is: `maps`, `mem`, `fd` and others that go with its memory. Where its first thread has ended and
-/// others go on, `/proc/PID` has nothing of that any more; the threads that live have it.
+/// The path of `what` of a process: `maps`, `mem`, `fd` and others that go with its memory. When the first thread has ended
+/// and others live, `/proc/PID` no longer has them; the living threads' folders do.
 pub(crate) fn of_process(pid: u32, what: &str) -> String {
     let whole = format!("/proc/{pid}");
     if !is_over(&whole) {
@@ -56,14 +56,14 @@ pub(crate) fn of_process(pid: u32, what: &str) -> String {
     format!("{}/{what}", living.unwrap_or(whole))
 }
 
-/// Whether the thread of this folder has ended and waits to be collected.
+/// Whether the thread of this folder has ended and waits to be reaped.
 fn is_over(folder: &str) -> bool {
     let stat = text(format!("{folder}/stat")).ok();
     stat.and_then(|s| Stat::parse(&s))
         .is_some_and(|s| s.is_over())
 }
 
-/// Whether there is such a process, alive or waiting to be collected.
+/// Whether the process exists, alive or waiting to be reaped.
 pub(crate) fn exists(pid: u32) -> bool {
     Path::new(&format!("/proc/{pid}")).exists()
 }
@@ -95,7 +95,7 @@ fn ids(folder: &Path) -> io::Result<Vec<u32>> {
     Ok(all)
 }
 
-/// The children of a process, of each of its threads. `between` is called after each thread.
+/// The children of all threads of a process. `between` is called after each thread.
 pub(crate) fn children(pid: u32, between: &mut dyn FnMut()) -> Vec<u32> {
     let mut all = Vec::new();
     for tid in threads(pid).unwrap_or_default() {
@@ -109,8 +109,8 @@ pub(crate) fn children(pid: u32, between: &mut dyn FnMut()) -> Vec<u32> {
     all
 }
 
-/// A line of `status`, without its name, as `CapEff`; `None` where there is none. `who` is a process's id, a thread's, or
-/// `self`.
+/// The value of a line of `status`, such as `CapEff`; `None` if there is no such line. `who` is the id of a process or
+/// thread, or `self`.
 pub(crate) fn status(who: impl std::fmt::Display, line: &str) -> Option<String> {
     let text = text(format!("/proc/{who}/status")).ok()?;
     text.lines()
@@ -118,7 +118,7 @@ pub(crate) fn status(who: impl std::fmt::Display, line: &str) -> Option<String> 
         .map(|value| value.trim().to_owned())
 }
 
-/// A set of bits in `status`: capabilities or signals.
+/// A bit mask in `status`: capabilities or signals.
 pub(crate) fn status_bits(who: impl std::fmt::Display, line: &str) -> Option<u64> {
     u64::from_str_radix(&status(who, line)?, 16).ok()
 }
@@ -131,7 +131,7 @@ pub(crate) fn cgroups(pid: u32) -> io::Result<String> {
     text(format!("/proc/{pid}/cgroup"))
 }
 
-/// The process that a process's or thread's id is of.
+/// The process that a process's or thread's id belongs to.
 pub(crate) fn process_of(id: u32) -> Option<u32> {
     status(id, "Tgid")?.parse().ok()
 }
@@ -150,25 +150,25 @@ pub(crate) fn pages(pid: u32) -> u64 {
     }
 }
 
-/// Where the files are that a process has open, as links.
+/// The folder of a process's open files, which are links.
 ///
 /// # Errors
-/// Those of reading the folder: no such process, or not the right to.
+/// Those of reading the folder: no such process, or no right to.
 pub(crate) fn open_files(pid: u32) -> io::Result<fs::ReadDir> {
     fs::read_dir(of_process(pid, "fd"))
 }
 
-/// Nothing of a process runs any more: it is gone, or waits to be collected.
+/// No thread of a process runs any more: it is gone, or waits to be reaped.
 pub(crate) fn has_ended(pid: u32) -> bool {
     all_threads(pid, |stat| stat.is_none_or(|s| s.is_over()))
 }
 
-/// All threads of a process are on their way out (PF_EXITING), or it is gone.
+/// All threads of a process are exiting (PF_EXITING), or it is gone.
 pub(crate) fn is_ending(pid: u32) -> bool {
     all_threads(pid, |stat| stat.is_none_or(|s| s.is_exiting()))
 }
 
-/// Whether something is so of all threads. The first one, which is asked alone first, may have ended before the others.
+/// Whether `so` holds for all threads. The first thread is asked first; it may have ended before the others.
 fn all_threads(pid: u32, so: impl Fn(Option<Stat>) -> bool) -> bool {
     so(Stat::of_process(pid).ok())
         && threads(pid)
@@ -177,7 +177,7 @@ fn all_threads(pid: u32, so: impl Fn(Option<Stat>) -> bool) -> bool {
             .all(|tid| so(Stat::of_thread(pid, *tid).ok()))
 }
 
-/// `kernel.yama.ptrace_scope`: who may look into a process; empty where the kernel has no Yama.
+/// `kernel.yama.ptrace_scope`: which processes may trace others; empty if the kernel has no Yama.
 pub(crate) fn ptrace_scope() -> String {
     let text = text("/proc/sys/kernel/yama/ptrace_scope").unwrap_or_default();
     text.trim().to_owned()
@@ -193,7 +193,7 @@ pub(crate) fn kernel_release() -> String {
 mod tests {
     use super::*;
 
-    /// Of a thread of this process.
+    /// Runs `then` in a thread of this process that has the name.
     fn named<T: Send>(name: &std::ffi::CStr, then: impl FnOnce(u32, u32) -> T + Send) -> T {
         std::thread::scope(|scope| {
             let thread = scope.spawn(|| {
@@ -210,7 +210,7 @@ mod tests {
     fn names_that_are_not_utf_8() {
         for (given, shown) in [
             (c"\xff", "\u{fffd}"),
-            // 15 bytes of it are kept: they end within a letter.
+            // 15 bytes of it are kept: they end within a character.
             (c"abcdefghijklmn\xc3\xa9", "abcdefghijklmn\u{fffd}"),
             (c"a) b (", "a) b ("),
             (c"ends with two  ", "ends with two  "),
@@ -225,7 +225,7 @@ mod tests {
         assert_eq!(name(u32::MAX, None), None);
     }
 
-    /// A process whose first thread has ended: what it has mapped is found by the other.
+    /// When a process's first thread has ended, its mappings are found by the other thread.
     #[test]
     fn first_thread_that_has_ended() {
         // SAFETY: the child makes a thread and ends its first one by system calls alone; both end soon.
@@ -242,7 +242,7 @@ mod tests {
             std::thread::sleep(std::time::Duration::from_millis(1));
         }
         let (alone, found) = (text(&own), text(of_process(pid, "maps")));
-        // SAFETY: a child of this test's, which was not waited for yet.
+        // SAFETY: a child of this test that has not been waited for yet.
         unsafe {
             libc::kill(child, libc::SIGKILL);
             libc::waitpid(child, std::ptr::null_mut(), 0);
@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn who_runs_has_not_ended_and_who_has_ended_is_ending() {
+    fn a_process_ends_once_and_then_counts_as_ending() {
         let me = std::process::id();
         assert!(!has_ended(me) && !is_ending(me));
         assert_eq!(process_of(me), Some(me));

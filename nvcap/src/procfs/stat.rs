@@ -4,19 +4,19 @@ use std::io;
 
 use super::lossy::text;
 
-/// PF_EXITING: on its way out.
+/// PF_EXITING: it is exiting.
 const EXITING: u64 = 4;
-/// PF_FORKNOEXEC: it was forked and runs its parent's program still.
+/// PF_FORKNOEXEC: it was forked and still runs its parent's program.
 const FORKED: u64 = 0x40;
 
-/// A line of `stat`, as far as it is there.
+/// A line of `stat`, with the fields that are there.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Stat {
-    /// The name, with U+FFFD for what is not UTF-8.
+    /// The name, with U+FFFD for bytes that are not UTF-8.
     pub name: String,
     /// R running, S sleeping, D waiting in the kernel without being woken by signals, T stopped, Z ended.
     pub state: char,
-    /// The process that made it.
+    /// The parent process.
     pub parent: Option<u32>,
     /// PF_* of the kernel.
     flags: Option<u64>,
@@ -27,15 +27,15 @@ pub(crate) struct Stat {
 }
 
 impl Stat {
-    /// Of a process: of its first thread, but for the ticks, which are all threads'.
+    /// The line of a process: that of its first thread, except for the ticks, which are those of all threads.
     ///
     /// # Errors
-    /// Those of reading it; `InvalidData` where it is no such line.
+    /// Those of reading it; `InvalidData` if it is no such line.
     pub(crate) fn of_process(pid: u32) -> io::Result<Self> {
         Self::read(format!("/proc/{pid}/stat"))
     }
 
-    /// Of a thread.
+    /// The line of a thread.
     ///
     /// # Errors
     /// As [`Stat::of_process`].
@@ -63,17 +63,17 @@ impl Stat {
         })
     }
 
-    /// It has ended and waits to be collected.
+    /// It has ended and waits to be reaped.
     pub(crate) fn is_over(&self) -> bool {
         matches!(self.state, 'Z' | 'X' | 'x')
     }
 
-    /// It is on its way out, or past it.
+    /// It is exiting, or has ended.
     pub(crate) fn is_exiting(&self) -> bool {
         self.flags.is_none_or(|f| f & EXITING != 0)
     }
 
-    /// It runs its parent's program still.
+    /// It still runs its parent's program.
     pub(crate) fn is_forked(&self) -> bool {
         self.flags.is_some_and(|f| f & FORKED != 0)
     }

@@ -1,4 +1,4 @@
-//! What a process's threads are doing, by `/proc/PID/task`: no stop, and no more than any `ps` reads.
+//! What a process's threads are doing, from `/proc/PID/task`: nothing is stopped, and no more is read than by any `ps`.
 
 use std::io;
 
@@ -15,9 +15,9 @@ pub(crate) struct Task {
     pub state: char,
     /// Clock ticks it has run, in the program and in the kernel.
     pub ticks: u64,
-    /// The kernel function it sleeps in, where the kernel tells.
+    /// The kernel function it sleeps in, if the kernel shows it.
     pub wchan: Option<String>,
-    /// The system call it is in; `None` in the program, or where the kernel does not tell.
+    /// The system call it is in; `None` when it runs in the program, or the kernel does not show it.
     pub syscall: Option<Syscall>,
 }
 
@@ -30,10 +30,10 @@ pub(crate) struct Syscall {
     pub first: u64,
 }
 
-/// The threads of a process, by thread id. What cannot be read of one (it has ended) leaves it out.
+/// The threads of a process, by thread id. A thread that cannot be read (it has ended) is left out.
 ///
 /// # Errors
-/// When the process is not there.
+/// When the process does not exist.
 pub(crate) fn tasks(pid: u32) -> io::Result<Vec<Task>> {
     let mut all: Vec<Task> = threads(pid)?
         .into_iter()
@@ -67,7 +67,7 @@ fn parse_syscall(line: &str) -> Option<Syscall> {
     })
 }
 
-/// The name of a system call that threads of GPU programs sit in.
+/// The name of a system call in which threads of GPU programs are often found.
 #[cfg(target_arch = "x86_64")]
 pub(crate) fn call_name(number: u32) -> Option<&'static str> {
     Some(match number {
@@ -97,7 +97,7 @@ pub(crate) fn call_name(number: u32) -> Option<&'static str> {
     })
 }
 
-/// Numbers are named on x86-64 alone.
+/// Names are known on x86-64 only.
 #[cfg(not(target_arch = "x86_64"))]
 pub fn call_name(_number: u32) -> Option<&'static str> {
     None

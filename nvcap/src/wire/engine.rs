@@ -1,8 +1,9 @@
-//! Which engine a channel feeds, guessed from its methods where the driver was not heard to say it.
+//! The engine that a channel feeds, inferred from its methods when the driver's calls did not show it.
 //!
-//! The classes that a channel binds tell: a compute or 3D class needs the graphics engine; a channel that binds a copy
-//! class and neither of those feeds a copy engine. Where it binds nothing (its beginning was not seen), the fixed
-//! subchannels tell: 0 to 3 exist on a graphics runlist alone, and elsewhere libcuda uses 4 for copy engines. What writes
+//! The classes that a channel binds are the best evidence: a compute or 3D class needs the graphics engine; a channel that
+//! binds a copy class and neither of those feeds a copy engine. For a channel that binds nothing (its beginning was not
+//! seen), the fixed subchannels are used: 0 to 3 exist only on a graphics runlist, and elsewhere libcuda uses 4 for copy
+//! engines. A channel that writes SET_APPLICATION_ID on subchannel 4 feeds a video engine.
 //! SET_APPLICATION_ID on subchannel 4 is a video engine.
 
 use super::{
@@ -15,12 +16,12 @@ pub(crate) const GRAPHICS_RUNLIST: u32 = 0;
 /// The subchannel that libcuda binds a copy class to.
 const COPY_SUBCHANNEL: u8 = 4;
 
-/// What a channel feeds, as far as methods tell.
+/// The kind of engine a channel feeds, as far as methods show it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Feeds {
     /// The graphics engine: graphics and compute.
     Graphics,
-    /// A copy engine; which one, methods do not tell.
+    /// A copy engine; methods do not show which.
     Copy,
 }
 
@@ -47,19 +48,19 @@ impl Feeds {
     }
 }
 
-/// What the methods of a channel tell of its engine.
+/// Evidence of a channel's engine in its methods.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct EngineEvidence {
     binds_graphics: bool,
     binds_copy: bool,
     uses_graphics: bool,
     uses_copy: bool,
-    /// It sets a video engine's application.
+    /// It wrote SET_APPLICATION_ID, a video engine's method.
     pub video: bool,
 }
 
 impl EngineEvidence {
-    /// Takes a run of methods.
+    /// Takes in a run of methods.
     pub(crate) fn take(&mut self, run: &Run<'_>) {
         match run.address {
             SET_OBJECT => match run.word(0).and_then(|data| Feeds::of_class(class_of(data))) {
@@ -80,7 +81,7 @@ impl EngineEvidence {
         }
     }
 
-    /// By the classes that were bound.
+    /// The engine by the classes that were bound.
     pub(crate) fn by_class(&self) -> Option<Feeds> {
         match (self.binds_graphics, self.binds_copy) {
             (true, _) => Some(Feeds::Graphics),
@@ -89,7 +90,7 @@ impl EngineEvidence {
         }
     }
 
-    /// By the subchannels that were used, on this runlist, where it is known.
+    /// The engine by the subchannels that were used, with the runlist if known.
     pub(crate) fn by_subchannel(&self, runlist: Option<u32>) -> Option<Feeds> {
         let graphics = self.uses_graphics && runlist.is_none_or(|r| r == GRAPHICS_RUNLIST);
         let copy = self.uses_copy && runlist.is_none_or(|r| r != GRAPHICS_RUNLIST);

@@ -1,4 +1,4 @@
-//! GPFIFO entries: 8 bytes of a channel's ring, each a run of pushbuffer words or a control.
+//! GPFIFO entries: 8 bytes of a channel's ring, each a segment of pushbuffer words or a control.
 //!
 //! Layout of the host classes 906f to ca6f: an address of 40 bits and a length in dwords; length 0 makes it a
 //! control entry. From Hopper on (c86f) addresses have 57 bits: bits 56:40 come from the last
@@ -44,7 +44,7 @@ impl fmt::Display for Opcode {
 /// What a GPFIFO entry is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EntryKind {
-    /// A run of pushbuffer words.
+    /// A segment of pushbuffer words.
     Segment {
         /// GPU address.
         address: GpuVa,
@@ -78,7 +78,7 @@ impl EntryKind {
     }
 }
 
-/// Most pushbuffer bytes that one entry points to: 8 MiB less one word.
+/// The most pushbuffer bytes that one entry points to: 8 MiB less one word.
 pub const MAX_LEN: u32 = DWORDS * 4;
 
 /// Pushbuffer bytes that a ring entry points to; 0 for a control entry.
@@ -109,7 +109,7 @@ pub fn read(raw: u64, base: u64) -> EntryKind {
     }
 }
 
-/// Goes past an entry of a channel whose extended base is `base`: the address and length in bytes of a segment, or
+/// Steps over an entry of a channel whose extended base is `base`: returns the address and length in bytes of a segment, or
 /// `None` for a control entry, which may change `base`.
 pub fn pass(raw: u64, base: &mut u64) -> Option<(GpuVa, u32)> {
     let kind = read(raw, *base);
@@ -122,20 +122,20 @@ pub fn pass(raw: u64, base: &mut u64) -> Option<(GpuVa, u32)> {
     kind.segment()
 }
 
-/// Where an entry of a channel whose extended base is `base` points, and how many bytes are there; `None` for a control
+/// The address and length in bytes of an entry's segment, in a channel whose extended base is `base`; `None` for a control
 /// entry.
 pub fn segment_of(raw: u64, base: u64) -> Option<(GpuVa, u32)> {
     read(raw, base).segment()
 }
 
-/// What a control entry does to the extended base.
+/// Applies a control entry to the extended base.
 pub fn control_passed(opcode: u8, operand: u32, base: &mut u64) {
     if Opcode(opcode) == Opcode::SET_PB_SEGMENT_EXTENDED_BASE {
         *base = extended_base(operand);
     }
 }
 
-/// A segment entry: the inverse of [`read`]. `len` is cut to whole dwords and to 21 bits of them.
+/// A segment entry: the inverse of [`read`]. `len` is cut to whole dwords, and those to 21 bits.
 pub fn segment(address: GpuVa, len: u32, conditional: bool, subroutine: bool, sync: bool) -> u64 {
     let dwords = u64::from(len >> 2 & DWORDS);
     (address.0 & ADDRESS)

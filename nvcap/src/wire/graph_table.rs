@@ -7,14 +7,14 @@ use super::words::{u32_at, u32s, u64_at};
 
 /// Bytes of a table's entry.
 const ENTRY: u64 = 64;
-/// Bytes of an entry that are understood.
+/// Bytes of an entry whose meaning is known.
 pub(crate) const KNOWN: usize = 32;
 /// Bytes of a successor in the list.
 const EDGE: u64 = 4;
 /// Bit of an entry's first word: a conditional node.
 const CONDITIONAL: u32 = 0x100;
 
-/// Where a kernel's part of a graph stands: its first three arguments.
+/// The place of a kernel in a graph: its first three arguments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct GraphTable {
     /// Its entry in the table.
@@ -26,7 +26,7 @@ pub(crate) struct GraphTable {
 }
 
 impl GraphTable {
-    /// By a kernel's grid, block and arguments; `None` where it is no such kernel.
+    /// From a kernel's grid, block and arguments; `None` for other kernels.
     pub(crate) fn of(grid: [u32; 3], block: [u32; 3], arguments: &[u8]) -> Option<Self> {
         if grid != [1, 1, 1] || block != [32, 1, 1] {
             return None;
@@ -38,7 +38,7 @@ impl GraphTable {
         })
     }
 
-    /// Offset of an entry from the table's begin.
+    /// Offset of an entry from the start of the table.
     pub(crate) fn offset(index: u32) -> u64 {
         u64::from(index) * ENTRY
     }
@@ -70,8 +70,8 @@ pub(crate) struct GraphEntry {
 }
 
 impl GraphEntry {
-    /// Reads one from at least [`KNOWN`] bytes: flags, successors, the first of them, the count-down and what it begins
-    /// with, an unknown word, the QMD's address shifted down by 8, an unknown word.
+    /// Reads an entry from at least [`KNOWN`] bytes: flags, number of successors, index of the first, the count-down and
+    /// its initial value, an unknown word, the QMD's address shifted down by 8, an unknown word.
     pub(crate) fn read(bytes: &[u8]) -> Option<Self> {
         let mut words = [0; KNOWN / 4];
         let known = bytes.get(..KNOWN)?;

@@ -1,4 +1,4 @@
-//! Method headers: the words of a pushbuffer that say to which methods the words behind them go.
+//! Method headers: the words of a pushbuffer that name the methods to which the following words go.
 //!
 //! Layout: the host class manuals (NVC86F_DMA_*): SEC_OP in 31:29, a count or immediate data in 28:16, the subchannel in
 //! 15:13, the method's address in dwords in 11:0.
@@ -33,7 +33,7 @@ impl Step {
     }
 }
 
-/// What a header word is.
+/// The kinds of header word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Header {
     /// The universal no-operation, or a method header with COUNT 0.
@@ -59,7 +59,7 @@ pub enum Header {
     UseSubdeviceMask,
     /// END_PB_SEGMENT: the rest of the segment is not decoded.
     EndSegment,
-    /// Nothing the hardware knows.
+    /// A header that the hardware does not know.
     Illegal,
 }
 
@@ -139,8 +139,8 @@ impl Header {
     }
 }
 
-/// Whether a word is a header of the new forms for this method, on any subchannel. Quick: for searches among words of
-/// which few are headers.
+/// Whether a word is a header of the new forms for this method, on any subchannel. Fast: for searches among words of which
+/// few are headers.
 #[inline]
 pub(crate) fn is_for(word: u32, step: Step, address: u16) -> bool {
     word & 0xe000_0fff == step.op() << 29 | u32::from(address >> 2)

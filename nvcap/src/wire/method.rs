@@ -1,5 +1,4 @@
-//! Methods that are known by their address, whatever the class of the subchannel: byte addresses, as the public class
-//! headers have them.
+//! Methods that have the same address in every class that has them: byte addresses from the public class headers.
 
 /// SET_OBJECT: binds a class, whose number is in the low 16 bits, to its subchannel.
 pub(crate) const SET_OBJECT: u16 = 0;

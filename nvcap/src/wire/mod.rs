@@ -1,17 +1,17 @@
-//! What the hardware and the driver write into memory, word by word: the bottom room, which imports nothing of the other
-//! rooms. Every fact about a format stands here once; who reads such bytes asks here.
+//! Formats that the hardware and the driver write into memory, word by word: the bottom room, which imports nothing of the
+//! other rooms. Every fact about a format is here once; all readers of such bytes use it.
 //!
 //! - [`words`]: little-endian words of a slice of bytes.
 //! - [`entry`]: GPFIFO entries, their lengths and the extended base.
 //! - [`header`]: method headers.
-//! - [`stream`]: headers with their data, over the ends of entries.
-//! - `method`: the methods that are known by address, whatever the class.
+//! - [`stream`]: headers with their data, across the ends of entries.
+//! - `method`: methods with the same address in every class.
 //! - `engine`: which engine a channel feeds, by the classes it binds and the subchannels it uses.
 //! - `release`: the semaphore release that ends a submission.
 //! - `graph_table`: the tables of the driver's kernels that lead a CUDA graph on.
 //!
-//! A channel's ring holds entries of 8 bytes; each points to a segment of words; the words are method headers, each with its
-//! data. A [`Stream`](stream::Stream) reads segments one after the other, for a method's data may go on in the next:
+//! A channel's ring holds entries of 8 bytes; each points to a segment of words; the words are method headers, each with
+//! its data. A [`Stream`](stream::Stream) reads segments in order, for a method's data may continue in the next one:
 //!
 //! ```
 //! use nvcap::wire::{GpuVa, entry::{self, EntryKind}, stream::{Item, Stream}};
@@ -42,11 +42,11 @@ pub(crate) mod release;
 pub mod stream;
 pub mod words;
 
-/// An address as the GPU uses it in a given address space.
+/// An address that a GPU uses in some address space.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct GpuVa(pub u64);
 
-/// What every type of addresses has.
+/// Methods of every address type.
 macro_rules! address {
     ($t:ty) => {
         impl std::fmt::Debug for $t {

@@ -12,7 +12,7 @@ use super::{
 pub(crate) struct Release {
     /// Address of the semaphore.
     pub address: GpuVa,
-    /// What is written there.
+    /// Value that is written.
     pub payload: u32,
 }
 
@@ -40,8 +40,8 @@ pub(crate) fn at_end(bytes: &[u8]) -> Option<Release> {
     None
 }
 
-/// Whether a word is the header of this many methods in a row, from this one on, on any subchannel. The old form of such
-/// a header is not CUDA's.
+/// Whether a word is a header for this many consecutive methods from this one on, on any subchannel. CUDA does not use the
+/// old form of such a header.
 fn increments(word: u32, count: u16, address: u16) -> bool {
     header::is_for(word, Step::Increment, address)
         && matches!(Header::read(word), Header::Method { count: c, .. } if c == count)

@@ -1,11 +1,11 @@
 //! The words of a pushbuffer: method headers and their data.
 //!
-//! A [`Stream`] is what a channel remembers between words: a method whose data has not ended (it may go on in the
-//! next GPFIFO entry) and the subdevice mask. [`Runs`] cuts a segment's bytes into [`Run`]s: one header with the data
-//! that follows it, as a slice, so that a megabyte of inline data costs no more than one word of it. [`Run::writes`]
-//! gives the single method writes.
+//! A [`Stream`] is the state of a channel between words: a method whose data has not ended (it may continue in the next
+//! GPFIFO entry) and the subdevice mask. [`Runs`] cuts a segment's bytes into [`Run`]s: one header with the data that
+//! follows it, as a slice, so that a megabyte of inline data costs no more than one word of it. [`Run::writes`] gives the
+//! single method writes.
 //!
-//! Lax by nature: what is whole is given, then an [`Item::Stop`] that says where and why.
+//! Tolerant: everything whole is given, then an [`Item::Stop`] that says where and why reading stopped.
 
 use super::{
     Hole,
@@ -21,10 +21,10 @@ use super::{
     serde(rename_all = "snake_case")
 )]
 pub enum StopReason {
-    /// A header of an operation that does not exist.
+    /// A header with an operation that does not exist.
     IllegalHeader(u32),
-    /// The bytes from here on could not be read. Where they are data of one method, whose header told how long it is,
-    /// reading goes on behind them.
+    /// The bytes from here on could not be read. If they are data of a method, whose header gave its length, reading
+    /// continues behind them.
     Missing {
         /// How many bytes are missing from here on.
         bytes: u32,
@@ -34,7 +34,7 @@ pub enum StopReason {
         /// How many bytes more the word needs.
         needs: u32,
     },
-    /// The entry says more bytes than were captured.
+    /// The entry announces more bytes than were captured.
     Short {
         /// How many bytes more were announced.
         needs: u32,
@@ -52,7 +52,7 @@ impl std::fmt::Display for StopReason {
     }
 }
 
-/// Data that a method still waits for.
+/// Data that a method in progress still waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Pending {
     step: Step,
@@ -62,7 +62,7 @@ struct Pending {
 }
 
 impl Pending {
-    /// `words` of the data are behind us.
+    /// The state after `words` words of the data.
     fn advance(mut self, words: u32) -> Option<Self> {
         let (address, step) = after(self.step, self.address, words);
         (self.address, self.step) = (address, step);
@@ -81,7 +81,7 @@ fn after(step: Step, address: u16, words: u32) -> (u16, Step) {
     }
 }
 
-/// What a channel remembers between words.
+/// The state of a channel between words.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stream {
     pending: Option<Pending>,
@@ -89,7 +89,7 @@ pub struct Stream {
     mask: u16,
     /// The mask that USE_SUBDEVICE_MASK puts into force.
     stored: u16,
-    /// The bit of the subdevice whose view is taken.
+    /// The bit of the subdevice whose view this is.
     subdevice: u16,
 }
 
@@ -123,13 +123,13 @@ impl Stream {
         self.pending = None;
     }
 
-    /// Methods are skipped now, by the subdevice mask.
+    /// Whether methods are being skipped because of the subdevice mask.
     pub fn masked(&self) -> bool {
         self.mask & self.subdevice == 0
     }
 
-    /// Cuts a segment into runs. `announced` is the length that the ring entry says; `holes` are the parts of `bytes`
-    /// that could not be read.
+    /// Cuts a segment into runs. `announced` is the length in the ring entry; `holes` are the parts of `bytes` that could
+    /// not be read.
     pub fn runs<'a>(&'a mut self, bytes: &'a [u8], announced: u32, holes: &'a [Hole]) -> Runs<'a> {
         let bytes = bytes.get(..announced as usize).unwrap_or(bytes);
         Runs {
@@ -214,15 +214,15 @@ impl<'a> Run<'a> {
     }
 }
 
-/// What [`Runs`] finds.
+/// An item of [`Runs`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Item<'a> {
     /// Method data.
     Run(Run<'a>),
     /// A SEC_OP 0 control or END_PB_SEGMENT, with its offset.
     Control(u32, Header),
-    /// `words` data words of a method in progress are missing: `address` is where the first would have gone. A
-    /// [`Item::Stop`] has said why.
+    /// `words` data words of a method in progress are missing: `address` is the method of the first. An [`Item::Stop`]
+    /// before this gave the reason.
     Skipped {
         /// Subchannel.
         subchannel: u8,
@@ -231,20 +231,20 @@ pub enum Item<'a> {
         /// How many.
         words: u32,
     },
-    /// Byte offset and reason. After [`StopReason::Missing`] within a method's data the runs go on behind the hole
-    /// (the header told how long the data is); after anything else this is the end of the segment.
+    /// Byte offset and reason. After [`StopReason::Missing`] within a method's data the runs continue behind the hole (the
+    /// header gave the length of the data); after any other reason this is the end of the segment.
     Stop(u32, StopReason),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Words,
-    /// A stop was given for the gap `at..`: its words are to be skipped now.
+    /// A stop was given for the gap `at..`: its words are skipped next.
     Skip(u32),
     Done,
 }
 
-/// The runs of one segment. Take it to its end: what is left over goes into the channel's [`Stream`].
+/// The runs of one segment. Read it to its end: unfinished data goes into the channel's [`Stream`].
 #[derive(Debug)]
 pub struct Runs<'a> {
     stream: &'a mut Stream,
@@ -260,13 +260,13 @@ pub struct Runs<'a> {
 }
 
 impl<'a> Runs<'a> {
-    /// First byte that is not readable from `at` on, and the end of that hole, both cut to words outwards.
+    /// First unreadable byte from `at` on, and the end of that hole, both extended outwards to whole words.
     fn next_gap(&mut self) -> (u32, u32) {
         if let Some(gap) = self.gap.filter(|g| g.1 > self.at) {
             return gap;
         }
         let mut gap = (self.announced.max(self.have()), u32::MAX);
-        // What was not captured at all is one more hole at the end.
+        // Bytes that were not captured at all are one more hole at the end.
         if self.have() < self.announced {
             gap = (self.have() & !3, self.announced);
         }
@@ -345,7 +345,7 @@ impl<'a> Runs<'a> {
                 return None;
             }
             if self.at >= gap {
-                // A header lies in the hole. Where data before it did too, that was told already.
+                // A header lies in the hole. If data before it did too, the stop was already given.
                 if self.told == Some(gap) {
                     self.state = State::Done;
                     return None;
@@ -416,7 +416,7 @@ impl<'a> Runs<'a> {
         }
     }
 
-    /// Fewer than four bytes are left of a segment that was to have them.
+    /// Fewer than four bytes are left of a segment that announced more.
     fn tail(&mut self) -> Option<Item<'a>> {
         let left = self.have().saturating_sub(self.at);
         self.stop(StopReason::Cut {

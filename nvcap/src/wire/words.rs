@@ -1,13 +1,13 @@
-//! Little-endian words of a slice of bytes. Bytes at the end that make no whole word are left out.
+//! Little-endian words of a slice of bytes. Trailing bytes that make no whole word are left out.
 
-/// The 32-bit word at a byte offset; `None` where the bytes end before it does.
+/// The 32-bit word at a byte offset; `None` if the bytes end before it does.
 #[inline]
 pub fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
     let word = bytes.get(at..)?.first_chunk::<4>()?;
     Some(u32::from_le_bytes(*word))
 }
 
-/// The 64-bit word at a byte offset; `None` where the bytes end before it does.
+/// The 64-bit word at a byte offset; `None` if the bytes end before it does.
 #[inline]
 pub fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
     let word = bytes.get(at..)?.first_chunk::<8>()?;

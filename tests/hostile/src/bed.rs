@@ -1,7 +1,7 @@
-//! Rings, pushbuffers and a doorbell at the software GPU's addresses, and honest submissions to them, counted.
+//! Rings, pushbuffers and a doorbell at the software GPU's addresses, and regular submissions to them, counted.
 //!
-//! Everything is shared with forks. A submission is one entry with bytes that no other of its channel has, so that the sum
-//! of the checksums of all entries does not depend on who submitted when.
+//! Everything is shared with forks. A submission is one entry with bytes that no other entry of its channel has, so the sum
+//! of the checksums of all entries does not depend on which process submitted when.
 
 use std::fmt::Write as _;
 use std::os::fd::AsRawFd;
@@ -23,21 +23,21 @@ use softgpu::stream::semaphore;
 
 use crate::process::map_at;
 
-/// Channels that are used.
+/// Number of channels in use.
 pub const CHANNELS: usize = 4;
-/// Bytes that a counted submission has at most, but for large ones.
+/// The most bytes of a counted submission, except for large ones.
 const PIECE: u64 = 256;
-/// Where rings lie that do not fit a slot, and how far apart.
+/// The place of rings that do not fit a slot, and their distance.
 const LARGE: u64 = 0x2_8000_0000;
 const LARGE_SLOT: u64 = 1 << 20;
 const BOTH: i32 = libc::PROT_READ | libc::PROT_WRITE;
 
-/// Everything mapped.
+/// Everything that is mapped.
 #[derive(Clone, Copy, Debug)]
 pub struct Bed {
     /// Entries of each ring.
     pub entries: u32,
-    /// It is mapped from files that bear the names of the driver's.
+    /// Whether it is mapped from files with the names of the driver's.
     pub files: bool,
 }
 
@@ -49,31 +49,31 @@ struct Counters {
     sum: AtomicU64,
 }
 
-/// A line on standard output, at once.
+/// Prints a line on standard output, unbuffered.
 pub fn say(line: &str) {
     say_to(1, line);
 }
 
-/// A line to a descriptor, at once.
+/// Writes a line to a descriptor, unbuffered.
 pub fn say_to(fd: i32, line: &str) {
     let line = format!("{line}\n");
     // SAFETY: the kernel reads as many bytes as the string has.
     unsafe { libc::write(fd, line.as_ptr().cast(), line.len()) };
 }
 
-/// A pause between submissions: long enough for a tracer that looks now and then.
+/// A pause between submissions: long enough for a tracer that looks at intervals.
 pub fn pause() {
     std::thread::sleep(Duration::from_micros(100));
 }
 
 fn of_word(address: u64) -> &'static AtomicU32 {
-    // SAFETY: every caller gives the address of a word of the bed, which lives as long as the process; a mode that
-    // undoes or protects its mapping uses none of it meanwhile. Only atomics touch it.
+    // SAFETY: every caller gives the address of a word of the bed, which lives as long as the process; a mode that unmaps
+    // or protects it does not use it meanwhile. Only atomics touch it.
     unsafe { &*(address as *const AtomicU32) }
 }
 
 impl Bed {
-    /// Maps all of it.
+    /// Maps everything.
     pub fn map(entries: u32, files: bool) -> Result<Bed> {
         map_at(CONTROL, CONTROL_LEN, BOTH, None)?;
         let own: &[_] = &[
@@ -96,14 +96,14 @@ impl Bed {
         Ok(Bed { entries, files })
     }
 
-    /// Maps another one in place of one that was undone, and counts anew.
+    /// Maps a new bed in place of one that was unmapped, and restarts the counts.
     pub fn map_again(&self) -> Result<Bed> {
-        // SAFETY: the caller has undone the bed, and no other thread of this process uses the counters.
+        // SAFETY: the caller has unmapped the bed, and no other thread of this process uses the counters.
         unsafe { libc::munmap(CONTROL as *mut libc::c_void, CONTROL_LEN as usize) };
         Bed::map(self.entries, self.files)
     }
 
-    /// The channels file of a bed with rings of so many entries.
+    /// The channels file of a bed with rings of this many entries.
     pub fn describe(entries: u32) -> String {
         let bed = Bed {
             entries,
@@ -137,7 +137,7 @@ impl Bed {
         }
     }
 
-    /// Bytes of a ring with its USERD.
+    /// Size of a ring with its USERD, in bytes.
     pub fn slot(&self) -> u64 {
         if self.entries > ENTRIES {
             LARGE_SLOT
@@ -190,14 +190,14 @@ impl Bed {
         unsafe { ring(doorbell_page(0, 1), token, Site::Plain, own) }
     }
 
-    /// One honest submission: its channel's next release.
+    /// One regular submission: its channel's next release.
     pub fn submit(&self, i: usize) {
         let counters = self.lock(i);
         self.put(i, &honest(i, counters.number.load(Ordering::Relaxed)));
         self.unlock(i);
     }
 
-    /// So many honest submissions in turn to all channels, with pauses.
+    /// Regular submissions to all channels in turn, with pauses.
     pub fn submit_many(&self, count: usize) {
         for n in 0..count {
             self.submit(n % CHANNELS);
@@ -205,7 +205,7 @@ impl Bed {
         }
     }
 
-    /// A submission of these bytes, counted as any other.
+    /// A submission of these bytes, counted like any other.
     pub fn submit_bytes(&self, i: usize, bytes: &[u8]) {
         self.lock(i);
         self.put(i, bytes);
@@ -246,7 +246,7 @@ impl Bed {
         self.gp_get(i).store(put, Ordering::Release);
     }
 
-    /// What was submitted.
+    /// The counts of everything submitted.
     pub fn truth(&self) -> String {
         let mut lines = Vec::new();
         for i in 0..CHANNELS {
@@ -261,12 +261,12 @@ impl Bed {
         lines.join("\n")
     }
 
-    /// Says what was submitted.
+    /// Prints the counts.
     pub fn tell(&self) {
         say(&self.truth());
     }
 
-    /// Undoes the mappings of rings, pushbuffers and doorbells.
+    /// Unmaps rings, pushbuffers and doorbells.
     pub fn unmap(&self) {
         let own = [
             (rings(0), RINGS_LEN),
@@ -280,12 +280,12 @@ impl Bed {
     }
 }
 
-/// The channel behind a number.
+/// The channel with this number.
 pub fn channel(i: usize) -> Channel {
     Channel::first(CHANNELS, 1)[i]
 }
 
-/// What an honest submission of this number is: a release of its channel's semaphore.
+/// The words of a regular submission with this number: a release of its channel's semaphore.
 fn honest(i: usize, number: u64) -> Vec<u8> {
     let channel = channel(i);
     let mut pb = Pushbuffer::new();

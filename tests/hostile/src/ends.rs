@@ -1,4 +1,4 @@
-//! Ends of every kind, in the middle of work.
+//! Process ends of every kind, in the middle of work.
 
 use std::io::Read;
 use std::os::fd::AsRawFd;
@@ -13,13 +13,13 @@ use crate::process::{end_now, fork, raise, wait};
 
 const SOME: usize = 100;
 
-/// It ends with everything mapped.
+/// It ends without unmapping anything.
 pub fn left_mapped(bed: &Bed) -> Result<()> {
     bed.submit_many(SOME);
     Ok(())
 }
 
-/// It undoes its mappings and ends at once.
+/// It unmaps everything and ends at once.
 pub fn unmapped(bed: &Bed) -> Result<()> {
     bed.submit_many(SOME);
     bed.unmap();
@@ -78,7 +78,7 @@ pub fn first_thread_ends(bed: &Bed) -> Result<()> {
     Ok(())
 }
 
-/// A daemon: the process that was started ends before anything is submitted.
+/// A daemon: the process that was started ends before the first submission.
 pub fn daemon(bed: &Bed) -> Result<()> {
     let own = *bed;
     fork(move || {
@@ -95,10 +95,10 @@ pub fn daemon(bed: &Bed) -> Result<()> {
     end_now(0)
 }
 
-/// Runs `orphan` in a process whose parent has ended, and waits until it has ended too, exec or not.
+/// Runs `orphan` in a process whose parent has ended, and waits for its end, even after an exec.
 fn with_orphan(orphan: impl FnOnce()) -> Result<()> {
     let (mut reader, writer) = std::io::pipe()?;
-    // It stays open in what the orphan executes.
+    // The descriptor stays open in the program that the orphan executes.
     // SAFETY: a flag of an open descriptor.
     unsafe { libc::fcntl(writer.as_raw_fd(), libc::F_SETFD, 0) };
     fork(move || {
@@ -112,7 +112,7 @@ fn with_orphan(orphan: impl FnOnce()) -> Result<()> {
     Ok(())
 }
 
-/// It goes on for a while after its last submission.
+/// It lives on for a while after its last submission.
 pub fn lingers(bed: &Bed) -> Result<()> {
     bed.submit_many(SOME);
     std::thread::sleep(Duration::from_millis(200));
@@ -128,7 +128,7 @@ pub fn daemon_executes(bed: &Bed) -> Result<()> {
     })
 }
 
-/// A daemon that makes another one, of a process that has slept for long.
+/// A daemon that starts another one, in a process that has slept for long.
 pub fn daemons_late(bed: &Bed) -> Result<()> {
     bed.submit_many(8);
     std::thread::sleep(Duration::from_millis(1500));
@@ -140,7 +140,7 @@ pub fn daemons_late(bed: &Bed) -> Result<()> {
     Ok(())
 }
 
-/// A child has memory of its own at the addresses of its parent's, with other entries in it, and outlives it.
+/// A child has its own memory at its parent's addresses, with other entries in it, and outlives the parent.
 pub fn own_rings(bed: &Bed) -> Result<()> {
     let (mut reader, writer) = std::io::pipe()?;
     bed.submit_many(21);
@@ -148,7 +148,7 @@ pub fn own_rings(bed: &Bed) -> Result<()> {
         bed.tell();
         bed.unmap();
         let Ok(own) = bed.map_again() else { end_now(6) };
-        // SAFETY: this process uses it no more; its parent waits for that.
+        // SAFETY: this process does not use it any more; its parent waits for that.
         unsafe { libc::close(writer.as_raw_fd()) };
         own.submit_many(SOME);
         std::thread::sleep(Duration::from_millis(50));
@@ -159,7 +159,7 @@ pub fn own_rings(bed: &Bed) -> Result<()> {
     end_now(5)
 }
 
-/// This program once more, in another mode with a bed of the same kind.
+/// This program again, in another mode with a bed of the same kind.
 fn again(bed: &Bed, mode: &str) -> Command {
     let mut command = Command::new("/proc/self/exe");
     command.arg(mode);
@@ -169,7 +169,7 @@ fn again(bed: &Bed, mode: &str) -> Command {
     command
 }
 
-/// A program started as shells start them now: vfork and exec.
+/// A program started the way shells do now: vfork and exec.
 pub fn spawn(bed: &Bed) -> Result<()> {
     for _ in 0..3 {
         bed.submit(0);
@@ -179,14 +179,14 @@ pub fn spawn(bed: &Bed) -> Result<()> {
     Ok(())
 }
 
-/// It executes another program at once after its last submission.
+/// It executes another program right after its last submission.
 pub fn exec_at_once(bed: &Bed) -> Result<()> {
     bed.submit_many(SOME);
     bed.tell();
     Err(again(bed, "ends::left_mapped").exec()).context("exec")
 }
 
-/// A child works on when its parent has ended.
+/// A child works on after its parent has ended.
 pub fn child_outlives(bed: &Bed) -> Result<()> {
     let own = *bed;
     bed.submit_many(20);
@@ -198,7 +198,7 @@ pub fn child_outlives(bed: &Bed) -> Result<()> {
     end_now(5)
 }
 
-/// Two hundred children that live for one submission.
+/// Two hundred children, each of which lives for one submission.
 pub fn short_forks(bed: &Bed) -> Result<()> {
     for n in 0..200 {
         let own = *bed;
@@ -208,7 +208,7 @@ pub fn short_forks(bed: &Bed) -> Result<()> {
     Ok(())
 }
 
-/// Five hundred threads that live for one submission.
+/// Five hundred threads, each of which lives for one submission.
 pub fn threads(bed: &Bed) -> Result<()> {
     for _ in 0..50 {
         std::thread::scope(|scope| {
@@ -220,7 +220,7 @@ pub fn threads(bed: &Bed) -> Result<()> {
     Ok(())
 }
 
-/// Nobody but root may read its memory.
+/// Only root may read its memory.
 pub fn undumpable(bed: &Bed) -> Result<()> {
     // SAFETY: an attribute of this process.
     unsafe { libc::prctl(libc::PR_SET_DUMPABLE, 0) };
@@ -228,7 +228,7 @@ pub fn undumpable(bed: &Bed) -> Result<()> {
     Ok(())
 }
 
-/// A child that its parent traces already.
+/// A child that is already traced by its parent.
 pub fn traced(bed: &Bed) -> Result<()> {
     let own = *bed;
     let child = fork(move || {
@@ -249,7 +249,7 @@ pub fn traced(bed: &Bed) -> Result<()> {
     }
 }
 
-/// It closes all of its descriptors but one of a high number.
+/// It closes all of its descriptors except one with a high number.
 pub fn closed(bed: &Bed) -> Result<()> {
     const KEPT: i32 = 900;
     // SAFETY: this program uses none of the descriptors that are closed.

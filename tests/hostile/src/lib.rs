@@ -1,5 +1,5 @@
-//! A target that does what no program should, in many modes. What it submits is counted, so that a trace can be held
-//! against it: the last lines of a run say how many entries each channel had, and a checksum of them.
+//! A target that does what no program should, in many modes. It counts its submissions, so that a trace can be compared
+//! with them: the last lines of a run give the number of entries of each channel, and a checksum of them.
 
 pub mod bed;
 pub mod ends;

@@ -1,4 +1,4 @@
-//! The hostile target's program: a mode in, a run out.
+//! The hostile target's program: runs the mode named on the command line.
 
 use std::io::Read;
 use std::path::PathBuf;
@@ -20,7 +20,7 @@ struct Args {
     /// Wait for a byte on standard input first
     #[arg(long)]
     wait: bool,
-    /// Map rings, doorbells and pushbuffers from files that bear the names of the driver's
+    /// Map rings, doorbells and pushbuffers from files with the names of the driver's
     #[arg(long)]
     files: bool,
     /// Write the channels file of the mode to FILE and end

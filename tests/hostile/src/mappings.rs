@@ -1,4 +1,4 @@
-//! Mappings, many and large.
+//! Many mappings, and large ones.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -25,7 +25,7 @@ pub fn many(bed: &Bed) -> Result<()> {
     Ok(())
 }
 
-/// Mappings made and undone while it submits.
+/// Mappings are made and unmapped while it submits.
 pub fn made_and_undone(bed: &Bed) -> Result<()> {
     let done = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -44,7 +44,7 @@ pub fn made_and_undone(bed: &Bed) -> Result<()> {
     Ok(())
 }
 
-/// Two gigabytes of which little is there, and huge pages where the machine has some.
+/// Two gigabytes that are mostly untouched, and huge pages if the machine has some.
 pub fn sparse(bed: &Bed) -> Result<()> {
     const LARGE: usize = 2 << 30;
     let prot = libc::PROT_READ | libc::PROT_WRITE;
@@ -56,7 +56,7 @@ pub fn sparse(bed: &Bed) -> Result<()> {
             std::ptr::write_volatile((start as usize + at) as *mut u8, 1);
         }
     }
-    // Refused where none are set aside: then the rest is the mode.
+    // Refused if none are reserved: then the rest is the mode.
     if let Ok(at) = map_any(2 << 20, prot, libc::MAP_HUGETLB) {
         // SAFETY: the mapping made just now.
         unsafe { std::ptr::write_volatile(at as *mut u8, 1) };

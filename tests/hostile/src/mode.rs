@@ -5,16 +5,16 @@ use anyhow::Result;
 use crate::bed::Bed;
 use crate::{ends, mappings, names, rings, signals, streams};
 
-/// One thing that the target does.
+/// One kind of behaviour of the target.
 #[derive(Clone, Copy, Debug)]
 pub struct Mode {
     /// `group::what`.
     pub name: &'static str,
-    /// Does it. The truth is told afterwards, unless the mode says so itself because it does not return.
+    /// Runs it. The counts are printed afterwards, unless the mode prints them itself because it does not return.
     pub run: fn(&Bed) -> Result<()>,
     /// Entries of each ring.
     pub entries: u32,
-    /// Every entry is counted. Otherwise the mode writes what nobody can count, such as a GP_PUT at random.
+    /// Every entry is counted. Otherwise the mode submits things that cannot be counted, such as a random GP_PUT.
     pub exact: bool,
 }
 

@@ -1,4 +1,4 @@
-//! Names that are no words.
+//! Names that are not plain words.
 
 use std::ffi::{CString, OsStr};
 use std::os::fd::AsRawFd;
@@ -11,7 +11,7 @@ use softgpu::layout::DOORBELL;
 
 use crate::bed::{Bed, CHANNELS};
 
-/// What tasks, programs and files are called.
+/// Names for tasks, programs and files.
 pub const NAMES: [&[u8]; 8] = [
     b"\xff\xfe\x80",
     b"two\nlines",
@@ -30,7 +30,7 @@ fn set_name(name: &[u8]) -> Result<()> {
     Ok(())
 }
 
-/// Of threads, and of the process.
+/// Names of threads, and of the process.
 pub fn of_threads(bed: &Bed) -> Result<()> {
     set_name(NAMES[0])?;
     bed.submit_many(10);
@@ -49,7 +49,7 @@ pub fn of_threads(bed: &Bed) -> Result<()> {
     Ok(())
 }
 
-/// A shared mapping of a file of this name in a folder of its own, which is gone afterwards or not.
+/// A shared mapping of a file with this name in a folder of its own; the file is removed afterwards if `removed`.
 fn mapped(name: &[u8], len: usize, removed: bool) -> Result<u64> {
     let folder = PathBuf::from(format!("/dev/shm/hostile-names.{}", std::process::id()));
     std::fs::create_dir_all(&folder)?;
@@ -82,7 +82,7 @@ fn mapped(name: &[u8], len: usize, removed: bool) -> Result<u64> {
     Ok(got as u64)
 }
 
-/// Files that are called as a GPU's is, mapped as a doorbell is and as rings are, and written to.
+/// Files with the names of a GPU's, mapped like a doorbell and like rings, and written to.
 pub fn false_devices(bed: &Bed) -> Result<()> {
     let doorbell = mapped(b"nvidia0", 0x10000, true)?;
     let rings = mapped(b"nvidia1", 2 << 20, true)?;

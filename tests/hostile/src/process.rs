@@ -1,10 +1,10 @@
-//! The system calls that several modes make.
+//! System calls that several modes use.
 
 use std::io;
 
 use anyhow::{Context, Result, bail};
 
-/// Shared memory at a fixed address where nothing is, or of a file.
+/// Shared memory at a fixed address where nothing is mapped, optionally from a file.
 pub fn map_at(start: u64, len: u64, prot: i32, file: Option<(i32, u64)>) -> Result<()> {
     let flags = libc::MAP_SHARED | libc::MAP_FIXED_NOREPLACE;
     let anonymous = if file.is_none() {
@@ -42,15 +42,15 @@ pub fn map_any(len: usize, prot: i32, flags: i32) -> io::Result<u64> {
     Ok(got as u64)
 }
 
-/// Undoes a mapping that nothing uses any more.
+/// Unmaps memory that is no longer used.
 pub fn unmap(start: u64, len: usize) {
-    // SAFETY: the caller vouches that nothing uses it any more.
+    // SAFETY: the caller guarantees that nothing uses it any more.
     unsafe { libc::munmap(start as *mut libc::c_void, len) };
 }
 
-/// Forks; the child does `what` and ends with status 0 without running anything else.
+/// Forks; the child runs `what` and ends with status 0 without running anything else.
 pub fn fork(what: impl FnOnce()) -> Result<libc::pid_t> {
-    // SAFETY: the child does what the caller asks for and ends; no other thread of this process holds a lock that it needs.
+    // SAFETY: the child runs the caller's closure and ends; no other thread of this process holds a lock that it needs.
     match unsafe { libc::fork() } {
         -1 => bail!("fork: {}", io::Error::last_os_error()),
         0 => {
@@ -61,7 +61,7 @@ pub fn fork(what: impl FnOnce()) -> Result<libc::pid_t> {
     }
 }
 
-/// Waits for a child; its wait status.
+/// Waits for a child; returns its wait status.
 pub fn wait(pid: libc::pid_t) -> i32 {
     let mut status = 0;
     // SAFETY: waits for a child of this process and writes only `status`.
@@ -85,7 +85,7 @@ pub fn raise(signal: i32) {
     unsafe { libc::raise(signal) };
 }
 
-/// Takes a signal, on the stack of sigaltstack where `flags` say so.
+/// Installs a signal handler, on the stack of sigaltstack if `flags` say so.
 pub fn handle(
     signal: i32,
     flags: i32,
@@ -100,7 +100,7 @@ pub fn handle(
     }
 }
 
-/// What kills the program leaves no file behind.
+/// A killed program leaves no core file.
 pub fn no_core_files() {
     let none = libc::rlimit {
         rlim_cur: 0,

@@ -1,4 +1,4 @@
-//! Rings and doorbells that are used as they should not be.
+//! Rings and doorbells in wrong use.
 
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -29,7 +29,7 @@ fn puts(bed: &Bed, mut next: impl FnMut(usize, &mut Rng) -> u32) -> Result<()> {
     Ok(())
 }
 
-/// GP_PUT at random inside its ring.
+/// Random values of GP_PUT inside its ring.
 pub fn put_jumps(bed: &Bed) -> Result<()> {
     puts(bed, |_, rng| rng.below(u64::from(bed.entries)) as u32)
 }
@@ -49,7 +49,7 @@ pub fn put_beyond(bed: &Bed) -> Result<()> {
     })
 }
 
-/// Entries that point nowhere, to their own ring and to the last bytes there are, each of 2 MB.
+/// Entries that point nowhere, to their own ring and to the last bytes of the address space, each of 2 MB.
 pub fn entries_nowhere(bed: &Bed) -> Result<()> {
     let mut rng = Rng::new(&[3, 2]);
     bed.submit_many(CHANNELS);
@@ -74,7 +74,7 @@ pub fn entries_nowhere(bed: &Bed) -> Result<()> {
     Ok(())
 }
 
-/// Its rings are undone and mapped anew at the same place.
+/// Its rings are unmapped and mapped again at the same place.
 pub fn mapped_again(bed: &Bed) -> Result<()> {
     for n in 0..50 {
         bed.submit_many(CHANNELS);
@@ -113,7 +113,7 @@ pub fn moved(bed: &Bed) -> Result<()> {
     Ok(())
 }
 
-/// Its ring may not be read now and then.
+/// Its ring is unreadable now and then.
 pub fn protected(bed: &Bed) -> Result<()> {
     let protect = |prot| {
         // SAFETY: nobody submits to this ring meanwhile.
@@ -192,7 +192,7 @@ pub fn all_at_once(bed: &Bed) -> Result<()> {
     Ok(())
 }
 
-/// As much as goes.
+/// As many submissions as possible.
 pub fn storm(bed: &Bed) -> Result<()> {
     std::thread::scope(|scope| {
         for thread in 0..CHANNELS {

@@ -14,7 +14,7 @@ static TAKEN: AtomicU32 = AtomicU32::new(0);
 extern "C" fn count(_: i32, info: *mut libc::siginfo_t, _: *mut libc::c_void) {
     // SAFETY: the kernel gives a valid structure.
     let code = unsafe { (*info).si_code };
-    // Only those that this program sends itself: a machine may lose a hit of a tracer's breakpoint as a SIGTRAP.
+    // Counts only signals from this program itself: some machines deliver a lost breakpoint hit as a SIGTRAP.
     if code == libc::SI_TKILL || code == libc::SI_USER {
         TAKEN.fetch_add(1, Ordering::Relaxed);
     }
@@ -30,14 +30,14 @@ extern "C" fn submit(_: i32, _: *mut libc::siginfo_t, _: *mut libc::c_void) {
     TAKEN.fetch_add(1, Ordering::Relaxed);
 }
 
-/// It stops itself, and a child lets it go on.
+/// It stops itself, and a child continues it.
 pub fn stopped(bed: &Bed) -> Result<()> {
     // SAFETY: reads an id.
     let own = unsafe { libc::getpid() };
     for _ in 0..3 {
         bed.submit_many(20);
         let child = fork(move || {
-            // Until it stands: a signal before that would be lost.
+            // Repeated until it has stopped: an earlier signal would be lost.
             for _ in 0..40 {
                 std::thread::sleep(Duration::from_millis(10));
                 // SAFETY: the parent, which waits for this child.
@@ -46,21 +46,21 @@ pub fn stopped(bed: &Bed) -> Result<()> {
         })?;
         raise(libc::SIGSTOP);
         bed.submit_many(20);
-        // SAFETY: a child of this process that was not waited for yet.
+        // SAFETY: a child of this process that has not been waited for yet.
         unsafe { libc::kill(child, libc::SIGKILL) };
         wait(child);
     }
     Ok(())
 }
 
-/// Some virtual machines deliver a rare hit of a tracer's breakpoint as a plain SIGTRAP (docs/limitations.md): not died of,
-/// where a mode has no handler of its own.
+/// Ignores stray SIGTRAPs in modes without a handler of their own: some virtual machines rarely deliver a tracer's
+/// breakpoint hit as a plain SIGTRAP (docs/limitations.md).
 pub fn survive_lost_hits() {
     extern "C" fn pass(_: i32, _: *mut libc::siginfo_t, _: *mut libc::c_void) {}
     handle(libc::SIGTRAP, libc::SA_RESTART, pass);
 }
 
-/// It takes SIGTRAP itself, and sends it to itself.
+/// It handles SIGTRAP itself, and sends it to itself.
 pub fn trap_handler(bed: &Bed) -> Result<()> {
     handle(libc::SIGTRAP, 0, count);
     for _ in 0..20 {
@@ -111,7 +111,7 @@ pub fn timers(bed: &Bed) -> Result<()> {
     Ok(())
 }
 
-/// It submits from a handler on a stack of its own.
+/// It submits from a signal handler with its own stack.
 pub fn other_stack(bed: &Bed) -> Result<()> {
     const SIZE: usize = 1 << 18;
     let stack = libc::stack_t {
@@ -131,7 +131,7 @@ pub fn other_stack(bed: &Bed) -> Result<()> {
     Ok(())
 }
 
-/// All signals are blocked, and some wait.
+/// All signals are blocked, and some are pending.
 pub fn blocked(bed: &Bed) -> Result<()> {
     // SAFETY: a signal set, which sigfillset fills.
     unsafe {

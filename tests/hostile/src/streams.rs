@@ -24,7 +24,7 @@ pub fn random_words(bed: &Bed) -> Result<()> {
     Ok(())
 }
 
-/// A method of the largest count whose data the entry's end cuts off, and what follows is not its data.
+/// A method with the largest count, whose data is cut off by the entry's end; the next entry is not its data.
 pub fn cut_method(bed: &Bed) -> Result<()> {
     // Step, count in 28:16, subchannel in 15:13, method in 11:0.
     for (n, step) in (0..100).zip([1u32, 3, 5].into_iter().cycle()) {
@@ -35,7 +35,7 @@ pub fn cut_method(bed: &Bed) -> Result<()> {
     Ok(())
 }
 
-/// A megabyte of nothing, again and again.
+/// A megabyte of no-operations, again and again.
 pub fn nops(bed: &Bed) -> Result<()> {
     for n in 0..8 {
         let mut words = vec![0u32; 1 << 18];
@@ -92,7 +92,7 @@ pub fn inline_beyond(bed: &Bed) -> Result<()> {
     Ok(())
 }
 
-/// Semaphores whose payloads go back, stand still and jump.
+/// Semaphores whose payloads go back, repeat and jump.
 pub fn semaphores(bed: &Bed) -> Result<()> {
     for n in 0..200u32 {
         let mut pb = Pushbuffer::new();

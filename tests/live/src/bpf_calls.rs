@@ -1,5 +1,5 @@
-//! Which operations on maps a program asks of bpf(2): the kernel holds each until the test has seen it (seccomp's user
-//! notification), and then carries it out.
+//! Records which map operations a program requests by bpf(2): the kernel holds each until the test has seen it (seccomp's
+//! user notification), and then carries it out.
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 
 use anyhow::{Context, Result};
 
-/// The descriptor of the notifications in the program, where nothing else is.
+/// The descriptor of the notifications in the program, a number that is free there.
 const THERE: RawFd = 200;
 /// BPF_MAP_LOOKUP_ELEM, BPF_MAP_UPDATE_ELEM and BPF_MAP_DELETE_ELEM are 1, 2 and 3.
 const OPERATIONS: std::ops::RangeInclusive<u32> = 1..=3;
@@ -19,7 +19,7 @@ const OPERATIONS: std::ops::RangeInclusive<u32> = 1..=3;
 pub struct Operations(Arc<Mutex<Vec<u32>>>);
 
 impl Operations {
-    /// Those since the last time.
+    /// The operations since the last call.
     pub fn take(&self) -> Vec<u32> {
         self.0
             .lock()
@@ -41,7 +41,7 @@ fn jump(code: u32, k: u32, jt: u8, jf: u8) -> libc::sock_filter {
     }
 }
 
-/// bpf(2) of one of [`OPERATIONS`] is notified; all else passes.
+/// Notifies bpf(2) calls of one of [`OPERATIONS`]; everything else passes.
 fn filter() -> [libc::sock_filter; 7] {
     let load = libc::BPF_LD | libc::BPF_W | libc::BPF_ABS;
     let equal = libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K;
@@ -80,14 +80,14 @@ fn install(filter: &[libc::sock_filter]) -> io::Result<()> {
     Ok(())
 }
 
-/// Makes the command one whose operations are notified.
+/// Makes the command notify its operations.
 pub fn notify(command: &mut Command) {
     let filter = filter();
     // SAFETY: between fork and exec, and `install` makes system calls alone.
     unsafe { command.pre_exec(move || install(&filter)) };
 }
 
-/// Collects the operations of a process that [`notify`] made, until it has ended.
+/// Collects the operations of a process started with [`notify`], until it has ended.
 pub fn collect(pid: u32) -> Result<Operations> {
     // SAFETY: two system calls that make descriptors.
     let listener = unsafe {
@@ -108,7 +108,7 @@ pub fn collect(pid: u32) -> Result<Operations> {
     Ok(all)
 }
 
-/// Waits for a notification, notes it and lets the call go on. False when nobody is left who could send one.
+/// Waits for a notification, records it and lets the call continue. False when no process is left that could send one.
 fn next(listener: &OwnedFd, to: &Operations) -> bool {
     let fd = listener.as_raw_fd();
     let mut poll = libc::pollfd {
@@ -120,7 +120,7 @@ fn next(listener: &OwnedFd, to: &Operations) -> bool {
     if unsafe { libc::poll(&mut poll, 1, -1) } < 0 || poll.revents & libc::POLLIN == 0 {
         return poll.revents & libc::POLLHUP == 0;
     }
-    // SAFETY: both structures are plain integers, zeroed as the kernel asks.
+    // SAFETY: both structures are plain integers, zeroed as the kernel requires.
     unsafe {
         let mut got: libc::seccomp_notif = std::mem::zeroed();
         // SECCOMP_IOCTL_NOTIF_RECV; the call may have been interrupted meanwhile.

@@ -1,6 +1,6 @@
-//! A test runner with a third outcome: a test that could not run says so and is counted apart.
+//! A test runner with a third outcome: a test that cannot run says so and is counted separately.
 //!
-//! Tests run one after the other: breakpoints are dear on virtual machines, and timing is part of what is tested.
+//! Tests run one after the other: breakpoints are expensive on virtual machines, and timing is part of the tests.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::ExitCode;
@@ -41,8 +41,8 @@ pub fn not_run<T>(why: impl Into<String>) -> Result<T> {
     Err(NotRun(why.into()).into())
 }
 
-/// Runs those of `tests` that the command line asks for, as `cargo test` calls a test binary: names or parts of
-/// names, `--exact`, `--skip NAME`, `--list`.
+/// Runs the tests selected by the command line, in the format of `cargo test`: names or parts of names, `--exact`, `--skip
+/// NAME`, `--list`.
 pub fn main(tests: &[Test]) -> ExitCode {
     let mut names = Vec::new();
     let mut skip = Vec::new();

@@ -1,8 +1,8 @@
-//! What the end-to-end tests stand on: a runner that says what could not run, the programs, their output, and the
-//! comparison of a trace with what the software GPU's plan says must be in it.
+//! Support for the end-to-end tests: a runner that reports tests that could not run, starting programs and reading their
+//! output, and the comparison of a trace with the software GPU's plan.
 //!
-//! These tests need root, hardware breakpoints and a built nvcap. Where one is missing, a test is reported as NOT RUN
-//! with the reason, and counted so; it never passes unrun.
+//! These tests need root, hardware breakpoints and a built nvcap. If one is missing, the test is reported and counted as
+//! NOT RUN, with the reason; it never passes without running.
 
 pub mod bpf_calls;
 pub mod harness;

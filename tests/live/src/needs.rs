@@ -1,4 +1,4 @@
-//! What a live test needs of the machine; without it the test is reported as not run.
+//! Requirements of live tests; a test without them is reported as not run.
 
 use std::sync::OnceLock;
 use std::time::Duration;
@@ -9,10 +9,10 @@ use crate::harness::not_run;
 use crate::perf::unavailable;
 use crate::programs::{Ended, Folder, Running, nvcap, softgpu};
 
-/// Longest that the attempt may take.
+/// The longest time that the attempt may take.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// Breakpoints work here, and this is root.
+/// Requires working breakpoints, and root.
 pub fn need_breakpoints() -> Result<()> {
     // SAFETY: reads an id.
     if unsafe { libc::geteuid() } != 0 {
@@ -24,7 +24,7 @@ pub fn need_breakpoints() -> Result<()> {
     }
 }
 
-/// As [`need_breakpoints`], and nvcap can trace on this machine.
+/// Requires [`need_breakpoints`], and that nvcap can trace on this machine.
 pub fn need_tracing() -> Result<()> {
     static TRIED: OnceLock<Option<String>> = OnceLock::new();
     need_breakpoints()?;
@@ -50,7 +50,7 @@ pub fn need_tracing() -> Result<()> {
             Running::start(&nvcap, args)?.end(LIMIT)
         };
         match try_it() {
-            // Only what says that it cannot run here: anything else is for the tests to find.
+            // Only errors that say that it cannot run here: any other error is for the tests to find.
             Ok(e) if e.stderr.contains("built without") => Some(e.stderr.trim().to_owned()),
             Ok(e) if e.stderr.contains("BPF is not allowed") => Some(e.stderr.trim().to_owned()),
             _ => None,

@@ -1,4 +1,4 @@
-//! Decoded operations against what the software GPU formed its words from.
+//! Compares decoded operations with the operations that the software GPU encoded.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -24,7 +24,7 @@ fn triple(object: &Value, name: &str) -> Result<[u32; 3]> {
         .with_context(|| format!("no array of three `{name}` in {object}"))
 }
 
-/// Compares one decoded operation with what it was formed from.
+/// Compares one decoded operation with its original.
 fn check(want: &Op, got: &Value) -> Result<()> {
     match want {
         Op::Launch { qmd, fields, args } => {
@@ -129,9 +129,9 @@ fn check(want: &Op, got: &Value) -> Result<()> {
     Ok(())
 }
 
-/// Every launch, copy, fill, release and wait of the plan must be in the trace, in its channel's order, and no other;
-/// every inline write of data or code must be there in order (those of banks and QMDs are there besides). Of each
-/// channel the first `before` submissions are left out: it was attached to behind them.
+/// Every launch, copy, fill, release and wait of the plan must be in the trace, in its channel's order, and no other; every
+/// inline write of data or code must be there in order (the trace also has those of banks and QMDs). The first `before`
+/// submissions of each channel are left out: nvcap attached after them.
 pub fn verify(path: &Path, plan: &Plan, before: u64) -> Result<()> {
     let file = File::open(path).with_context(|| format!("no trace at {}", path.display()))?;
     let mut got: BTreeMap<(u64, u64), Vec<Value>> = BTreeMap::new();

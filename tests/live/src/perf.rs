@@ -1,5 +1,5 @@
-//! Hardware breakpoints of the test's own: to prove that the software GPU's stores trap, to fill debug registers, and
-//! to know whether this machine has any.
+//! The test's own hardware breakpoints: they prove that the software GPU's stores trap, fill debug registers, and show
+//! whether this machine has any.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -12,7 +12,7 @@ const EXCLUDE_KERNEL: u64 = 1 << 5;
 const EXCLUDE_HV: u64 = 1 << 6;
 const FD_CLOEXEC: libc::c_ulong = 8;
 
-/// `struct perf_event_attr` up to version 5, of which most is zero.
+/// `struct perf_event_attr` up to version 5, most of which is zero.
 #[repr(C)]
 #[derive(Default)]
 struct Attr {
@@ -65,7 +65,7 @@ impl Breakpoint {
         Ok(Breakpoint(unsafe { File::from_raw_fd(fd as i32) }))
     }
 
-    /// Hits so far, those of ended heirs included.
+    /// Hits so far, including those of children and threads that have ended.
     pub fn count(&mut self) -> io::Result<u64> {
         let mut count = [0; 8];
         self.0.read_exact(&mut count)?;
@@ -73,7 +73,7 @@ impl Breakpoint {
     }
 }
 
-/// `None` when breakpoints work here, else why not: tried on a store of this very thread.
+/// `None` if breakpoints work here, else the reason: tries one on a store of this thread.
 pub fn unavailable() -> Option<String> {
     let word = std::sync::atomic::AtomicU32::new(0);
     let mut breakpoint = match Breakpoint::watch(0, word.as_ptr() as u64, false) {

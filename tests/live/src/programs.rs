@@ -1,4 +1,4 @@
-//! The programs under test: where they are, how they are started, what they said and how they ended.
+//! The programs under test: their paths, start, output and end.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
@@ -76,7 +76,7 @@ pub fn softgpu() -> Result<PathBuf> {
     built.clone().map_err(anyhow::Error::msg)
 }
 
-/// A folder of a test's own, removed at its end. Readable by every user: some tests run as nobody.
+/// A test's own folder, removed at its end. Readable by every user: some tests run as nobody.
 #[derive(Debug)]
 pub struct Folder(PathBuf);
 
@@ -98,7 +98,7 @@ impl Folder {
         self.0.join(name)
     }
 
-    /// The channels file of both GPUs, written here.
+    /// Writes the channels file of both GPUs into it.
     pub fn channels(&self) -> Result<PathBuf> {
         let path = self.file("channels.txt");
         std::fs::write(&path, softgpu::layout::channels_file(2))?;
@@ -114,7 +114,7 @@ impl Drop for Folder {
     }
 }
 
-/// How a program ended, and what it said.
+/// Status and output of a program that ended.
 #[derive(Clone, Debug)]
 pub struct Ended {
     /// Its status.
@@ -126,7 +126,7 @@ pub struct Ended {
 }
 
 impl Ended {
-    /// Exit code; an error names the signal where there is none.
+    /// Exit code; if there is none, an error that names the signal.
     pub fn code(&self) -> Result<i32> {
         self.status.code().with_context(|| {
             format!(
@@ -137,7 +137,7 @@ impl Ended {
         })
     }
 
-    /// An error unless the exit code is this.
+    /// An error unless the exit code is `code`.
     pub fn expect_code(&self, code: i32) -> Result<()> {
         let got = self.code()?;
         if got != code {
@@ -185,7 +185,7 @@ impl Running {
         Running::start_as(program, args, None)
     }
 
-    /// As [`Running::start`], as another user (and group) where one is named.
+    /// As [`Running::start`], as another user (and group) if given.
     pub fn start_as<S: AsRef<std::ffi::OsStr>>(
         program: &Path,
         args: impl IntoIterator<Item = S>,
@@ -194,7 +194,7 @@ impl Running {
         Running::start_prepared(program, args, user, |_| {})
     }
 
-    /// As [`Running::start_as`]; `prepare` changes what is about to be started.
+    /// As [`Running::start_as`]; `prepare` modifies the command before the start.
     pub fn start_prepared<S: AsRef<std::ffi::OsStr>>(
         program: &Path,
         args: impl IntoIterator<Item = S>,
@@ -204,9 +204,9 @@ impl Running {
         let mut command = Command::new(program);
         command
             .args(args)
-            // The software GPU's files are the driver's by their names alone.
+            // By their names alone the software GPU's files count as the driver's.
             .env("NVCAP_DEVICES_BY_NAME", "1")
-            // Whoever runs the tests through sudo has commands run as root all the same.
+            // With sudo's variable, nvcap would run commands as the user behind sudo.
             .env_remove("SUDO_UID")
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -240,12 +240,12 @@ impl Running {
         self.child.id()
     }
 
-    /// What it wrote to standard output so far.
+    /// Its standard output so far.
     pub fn stdout(&self) -> String {
         self.stdout.lock().map(|t| t.clone()).unwrap_or_default()
     }
 
-    /// What it wrote to standard error so far.
+    /// Its standard error so far.
     pub fn stderr(&self) -> String {
         self.stderr.lock().map(|t| t.clone()).unwrap_or_default()
     }
@@ -258,7 +258,7 @@ impl Running {
         Ok(())
     }
 
-    /// The most memory that it has had at once, bytes; `None` when it has ended.
+    /// Its peak memory, bytes; `None` if it has ended.
     pub fn peak_memory(&self) -> Option<u64> {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid())).ok()?;
         let line = status.lines().find_map(|l| l.strip_prefix("VmHWM:"))?;
@@ -293,7 +293,7 @@ impl Running {
         matches!(self.child.try_wait(), Ok(None))
     }
 
-    /// Waits until `done` says so of this program, for `limit` at most, and while it runs.
+    /// Waits until `done` returns true, for `limit` at most, and while it runs.
     pub fn wait_until(
         &mut self,
         what: &str,
@@ -329,7 +329,7 @@ impl Running {
         }
     }
 
-    /// Waits until something (of its own or of what it started) said this on standard output, itself running or not.
+    /// Waits until this text is on standard output, from it or a program that it started, whether or not it still runs.
     pub fn wait_until_said(&mut self, text: &str, limit: Duration) -> Result<()> {
         let start = Instant::now();
         while !self.stdout().contains(text) {
@@ -351,7 +351,7 @@ impl Running {
         })
     }
 
-    /// Waits for the end, for `limit` at most; then it is killed, which is an error.
+    /// Waits for its end; after `limit` it is killed, which is an error.
     pub fn end(mut self, limit: Duration) -> Result<Ended> {
         drop(self.child.stdin.take());
         let start = Instant::now();
@@ -371,7 +371,7 @@ impl Running {
             }
             std::thread::sleep(Duration::from_millis(5));
         };
-        // A grandchild that outlives it may hold the pipes: what it says later is not waited for.
+        // A grandchild that outlives it may hold the pipes: its later output is not waited for.
         let readers = std::mem::take(&mut self.readers);
         let wait = Instant::now();
         while readers.iter().any(|r| !r.is_finished()) && wait.elapsed() < Duration::from_secs(1) {

@@ -1,4 +1,4 @@
-//! A trace against the plan: what nvcap wrote must be what the software GPU's plan says, entry by entry.
+//! Compares a trace with the plan: nvcap's output must be the software GPU's plan, entry by entry.
 
 use nvcap::wire::{GpuVa, entry};
 use std::collections::{BTreeMap, BTreeSet};
@@ -17,22 +17,22 @@ use softgpu::plan::{Entry, Plan, checksum, total};
 pub enum Extent {
     /// All of it.
     Whole,
-    /// From the beginning to anywhere: the traced program was ended.
+    /// From the beginning to any point: the traced program was ended.
     Prefix,
     /// All but this many submissions of each channel at its beginning: attached while it waited there.
     From(u64),
-    /// From anywhere to the end: attached while it ran.
+    /// From any point to the end: attached while it ran.
     Suffix,
-    /// One run of it: attached while it ran, ended before it.
+    /// A contiguous part: attached while it ran, ended before it did.
     Part,
-    /// Any of it, in its order: what is missing is the ledger's to say.
+    /// Any parts of it, in its order: the ledger must report the rest.
     Holes,
 }
 
-/// What one or several processes must have submitted.
+/// Submissions that one or several processes must have made.
 #[derive(Clone, Debug)]
 pub struct Expected {
-    /// The processes (with memory they share); `None` for all of the trace.
+    /// The processes (with memory they share); `None` for the whole trace.
     pub pid: Option<u32>,
     /// The plans of their program images, one after the other.
     pub plans: Vec<Plan>,
@@ -56,7 +56,7 @@ impl Expected {
     }
 }
 
-/// What was in the trace.
+/// Contents of the trace.
 #[derive(Debug, Default)]
 pub struct Report {
     /// Submission lines.
@@ -78,7 +78,7 @@ pub struct Report {
 }
 
 impl Report {
-    /// An error unless the ledger is there, says that nothing was lost, and counts what the trace holds.
+    /// An error unless the ledger is there, reports no loss, and has the counts of the trace.
     pub fn expect_complete(&self) -> Result<()> {
         let ledger = self.ledger.as_ref().context("the trace has no ledger")?;
         ensure!(
@@ -115,8 +115,8 @@ struct Stream {
 /// Each channel's submissions: their entries.
 type Formed = Vec<Vec<Vec<Entry>>>;
 
-/// Everything that a plan says, formed anew only where it is none of the last few: both a run's checksum and its trace are
-/// compared with it, which an emulated machine feels.
+/// Everything in a plan. The last few results are cached: both a run's checksum and its trace are compared with it, and
+/// forming it is slow on an emulated machine.
 fn formed(plan: &Plan) -> Arc<Formed> {
     const KEPT: usize = 4;
     static LAST: Mutex<Vec<(Plan, Arc<Formed>)>> = Mutex::new(Vec::new());
@@ -147,7 +147,7 @@ fn stream(group: usize, expected: &Expected, channel: Channel) -> Stream {
         _ => 0,
     };
     let plans = expected.plans.clone();
-    // The iterator must own what it reads, so each image's entries are formed when the one before is through.
+    // The iterator must own its data, so each image's entries are formed after the previous image's were read.
     let entries = plans
         .into_iter()
         .enumerate()
@@ -196,7 +196,7 @@ impl Stream {
                 self.compared += 1;
                 return Ok(());
             }
-            // Not yet begun, one with a semaphore payload is unique: earlier ones are passed over.
+            // At the start an entry with a semaphore payload is unique: earlier entries are skipped.
             if late_start && !self.begun || self.extent == Extent::Holes {
                 if want.raw == got.raw {
                     let same = want.bytes.iter().zip(&got.data).filter(|(a, b)| a == b);
@@ -232,7 +232,7 @@ impl Stream {
 
     fn submission(&mut self, s: &Submission) -> Result<()> {
         if let Some(position) = self.next_position {
-            // 0 again after an exec: the entries themselves are compared, so nothing can hide behind it.
+            // 0 again after an exec: the entries themselves are compared, so this hides nothing.
             let behind = self.extent == Extent::Holes && s.position > position;
             ensure!(
                 s.position == position || s.position == 0 || behind,
@@ -262,7 +262,7 @@ impl Stream {
             self.extent,
             Extent::Whole | Extent::From(_) | Extent::Suffix
         ) {
-            // Nothing seen at all of a channel may be right when attached late: all of it may have been before.
+            // After a late attach a channel may be empty: all of its entries may have come before.
             let left = if self.extent == Extent::Suffix && !self.begun {
                 0
             } else {
@@ -278,11 +278,11 @@ impl Stream {
     }
 }
 
-/// Tokens that a driver gave to a process of the software GPU's, where they are not those of its layout:
-/// (pid, GPU, given) to the layout's.
+/// Tokens that a driver gave to a software GPU process, if they differ from its layout's: (pid, GPU, given) to the
+/// layout's.
 static GIVEN_TOKENS: Mutex<BTreeMap<(u32, u32, u32), u32>> = Mutex::new(BTreeMap::new());
 
-/// Reads a line of the software GPU's output that names such tokens: `tokens pid=N GPU:LAYOUT=GIVEN...`.
+/// Reads a line of the software GPU's output with such tokens: `tokens pid=N GPU:LAYOUT=GIVEN...`.
 pub fn learn_tokens(line: &str) {
     let number = |text: &str| u32::from_str_radix(text.trim_start_matches("0x"), 16).ok();
     let Some((pid, tokens)) = line
@@ -306,7 +306,7 @@ pub fn learn_tokens(line: &str) {
     }
 }
 
-/// The layout's name of a channel that a process of this id submitted to.
+/// The layout's key of a channel that process `pid` submitted to.
 fn by_layout(pid: u32, key: Key) -> Key {
     let known = match (key.gpu, key.token, GIVEN_TOKENS.lock()) {
         (Some(gpu), Some(token), Ok(given)) => given.get(&(pid, gpu, token)).copied(),
@@ -330,9 +330,9 @@ fn channel_of_entry(raw: u64) -> Option<Channel> {
     })
 }
 
-/// The names of a trace's channels by their numbers in it. A channel that was found in memory has no token until its
-/// doorbell's store is understood, which a short trace may not live to see; from then on it must have one. Without a
-/// token, the memory that its entries point to tells which one it is.
+/// The names of a trace's channels by their numbers. A channel that was found in memory has no token until its doorbell's
+/// store is decoded, which a short trace may not reach; from then on it must have one. A channel without a token is
+/// identified by the memory that its entries point to.
 fn names_of_channels(path: &Path) -> Result<BTreeMap<u64, Key>> {
     let file = File::open(path).with_context(|| format!("no trace at {}", path.display()))?;
     let mut reader = Reader::new(BufReader::with_capacity(1 << 20, file), true).heads();
@@ -367,7 +367,7 @@ fn names_of_channels(path: &Path) -> Result<BTreeMap<u64, Key>> {
     Ok(guessed)
 }
 
-/// Compares the trace in `path` with what is expected, to the last byte.
+/// Compares the trace in `path` with the expected content, to the last byte.
 pub fn verify(path: &Path, expected: &[Expected]) -> Result<Report> {
     let names = names_of_channels(path)?;
     let named = |pid: u32, key: Key, channel: Option<u64>| {

@@ -1,9 +1,9 @@
-//! A CUDA process's conversation with nvidia.ko: clients, devices, memory, mappings and channels, by ioctl and mmap.
+//! A CUDA process's calls to nvidia.ko: clients, devices, memory, mappings and channels, by ioctl and mmap.
 //!
-//! The order and the parameters are those of a CUDA 13.0 process that adds vectors on an H200, shortened to what makes
-//! objects; sizes and offsets are those of the driver branch that /proc/driver/nvidia/version names. It is meant for
-//! the stand-in module of tests/vm: a real GPU would run what is submitted, so this refuses any other driver. Knows
-//! nothing of plans and submissions.
+//! The order and the parameters are those of a CUDA 13.0 process that adds vectors on an H200, reduced to calls that make
+//! objects; sizes and offsets are those of the driver branch in /proc/driver/nvidia/version. It is meant for the stand-in
+//! module of tests/vm: a real GPU would run the submissions, so any other driver is refused. Knows nothing of plans and
+//! submissions.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -63,7 +63,7 @@ impl Struct {
     }
 }
 
-/// One context on every GPU asked for. The driver ends it when the files are closed.
+/// One context on every requested GPU. The driver ends it when the files are closed.
 #[derive(Debug)]
 pub struct Device {
     branch: u32,
@@ -85,8 +85,8 @@ fn open(path: &str) -> Result<File> {
 }
 
 fn ioctl(file: &File, request: u32, arg: &mut [u8]) -> io::Result<()> {
-    // SAFETY: `arg` is writable for its whole length, which is what the request's size says or, for UVM's plain
-    // numbers, the size of the structure of that number.
+    // SAFETY: `arg` is writable for its whole length, which is the request's size or, for UVM's plain numbers, the size of
+    // that request's structure.
     let rc = unsafe { libc::ioctl(file.as_raw_fd(), u64::from(request) as _, arg.as_mut_ptr()) };
     if rc < 0 {
         return Err(io::Error::last_os_error());
@@ -99,7 +99,7 @@ fn escape_number(nr: u8, len: usize) -> u32 {
     3 << 30 | (len as u32) << 16 | u32::from(b'F') << 8 | u32::from(nr)
 }
 
-/// NV2080_ENGINE_TYPE that CUDA allocates a runlist's channel group for.
+/// The NV2080_ENGINE_TYPE for which CUDA allocates a runlist's channel group.
 fn engine(channel: Channel) -> u32 {
     match channel.runlist() {
         0 => 0x01,
@@ -110,8 +110,8 @@ fn engine(channel: Channel) -> u32 {
 }
 
 impl Device {
-    /// Makes the context and maps everything of `gpus` GPUs at the places of [`crate::layout`]; `mapped` learns of each
-    /// range at once, so that what was mapped before an error can be undone.
+    /// Makes the context and maps everything of `gpus` GPUs at the places of [`crate::layout`]; each range is added to
+    /// `mapped` at once, so that mappings made before an error can be undone.
     pub fn open(gpus: usize, mapped: &mut Vec<(u64, u64)>) -> Result<Device> {
         let version = std::fs::read_to_string("/proc/driver/nvidia/version")
             .context("cannot read /proc/driver/nvidia/version: no NVIDIA driver is loaded")?;
@@ -148,8 +148,7 @@ impl Device {
         self.tokens[channel.number()]
     }
 
-    /// What a test must know of this process: its tokens by GPU and channel, where they are not those of the layout
-    /// (another process has those).
+    /// Its tokens by GPU and channel, for tests, if they differ from the layout's (because another process has those).
     pub fn unusual_tokens(&self) -> Option<String> {
         let all = (0..self.tokens.len() / CHANNELS)
             .flat_map(|gpu| (0..CHANNELS).map(move |index| Channel { gpu, index }));
@@ -209,7 +208,7 @@ impl Device {
         }
     }
 
-    /// What comes before any GPU: version, cards, a client. Returns how many GPUs there are.
+    /// The calls before any GPU is used: version, cards, a client. Returns the number of GPUs.
     fn begin(&mut self, version: &str) -> Result<usize> {
         let word = version
             .split_whitespace()
@@ -227,7 +226,7 @@ impl Device {
         self.escape(&self.ctl, ESC_CARD_INFO, &mut cards, None)?;
         let mut root = Struct::new(48);
         self.escape(&self.ctl, ESC_ALLOC, &mut root, Some(40))?;
-        // CUDA's first client asks for the version only and is given up.
+        // CUDA's first client only asks for the version and is then freed.
         self.client = root.get(8);
         let mut text = [0u8; 80];
         let mut build = Struct::new(40).u32(0, 80).u64(8, text.as_mut_ptr() as u64);
@@ -360,7 +359,7 @@ impl Device {
         Ok(handle)
     }
 
-    /// NV_ESC_RM_MAP_MEMORY leaves the mapping's context on a file of its own, then mmap takes it.
+    /// NV_ESC_RM_MAP_MEMORY leaves the mapping's context on a file of its own; mmap then takes it.
     #[expect(
         clippy::too_many_arguments,
         reason = "one call has these, and a structure would name each only once"
@@ -537,7 +536,7 @@ impl Device {
                 .u32(20, self.client)
                 .u32(24, handle);
             self.uvm(UVM_REGISTER_CHANNEL, register, 48)?;
-            // The group is scheduled once its channels are there: at its last one.
+            // The group is scheduled once its channels exist: with its last one.
             if index + 1 == CHANNELS
                 || (Channel {
                     gpu,

@@ -1,4 +1,4 @@
-//! What libcuda's operations are in words, formed with nvcap's encoder. Knows no channels and no chance.
+//! The words of libcuda's operations, formed with nvcap's encoder. Knows no channels and no randomness.
 
 use nvcap::decode::encode::{Pushbuffer, Qmd};
 use nvcap::decode::view::View;
@@ -16,7 +16,7 @@ pub const COMPUTE_CLASS: u32 = 0xcbc0;
 pub const COPY_CLASS: u32 = 0xc8b5;
 /// Host class of Hopper.
 pub const HOST_CLASS: u32 = 0xc86f;
-/// Where the arguments lie in a constant bank: behind the launch geometry.
+/// Offset of the arguments in a constant bank: behind the launch geometry.
 pub const ARGUMENTS: u64 = 0x210;
 
 fn put(pb: &mut Pushbuffer, subchannel: u8, class: u32, name: &str, data: &[u32]) {
@@ -45,8 +45,8 @@ pub fn inline(pb: &mut Pushbuffer, dst: u64, data: &[u8]) {
         .expect("the compute class takes inline data");
 }
 
-/// A kernel's constant bank, arguments and QMD, written inline. `bank` is the launch geometry; its block and grid are
-/// set.
+/// A kernel's constant bank, arguments and QMD, written inline. `bank` is the launch geometry; this sets its block and
+/// grid.
 pub fn kernel(pb: &mut Pushbuffer, qmd_at: u64, fields: &View, bank: &mut [u8], args: &[u8]) {
     for (word, value) in bank
         .as_chunks_mut::<4>()
@@ -60,7 +60,7 @@ pub fn kernel(pb: &mut Pushbuffer, qmd_at: u64, fields: &View, bank: &mut [u8], 
     inline(pb, constants, bank);
     inline(pb, constants + ARGUMENTS, args);
     let mut qmd = Qmd::of(fields).expect("a layout of this version");
-    // What libcuda sets besides.
+    // Fields that libcuda also sets.
     for (name, value) in [
         ("CONSTANT_BUFFER_INVALIDATE", 1),
         ("SASS_VERSION", 0x90),
@@ -71,7 +71,7 @@ pub fn kernel(pb: &mut Pushbuffer, qmd_at: u64, fields: &View, bank: &mut [u8], 
     inline(pb, qmd_at, qmd.bytes());
 }
 
-/// The launch of the QMD at an address.
+/// Launches the QMD at an address.
 pub fn send(pb: &mut Pushbuffer, qmd_at: u64) {
     pb.pcas(COMPUTE, COMPUTE_CLASS, GpuVa(qmd_at))
         .expect("the compute class launches so");

@@ -1,7 +1,7 @@
-//! Hangs made by hand, as they look in memory: what is fetched, what is not, and what the semaphores hold.
+//! Simulated hangs, as they look in memory: which entries are fetched, and which values the semaphores hold.
 //!
-//! A GPU runs what its host fetches; here nothing runs, so a kernel "that does not end" is one whose release at its end
-//! never comes. Only with [`Memory::map_files`] are there semaphores to see it by.
+//! A GPU runs the entries that its host fetches; here nothing runs, so a kernel that "does not end" is one whose release
+//! never comes. Only [`Memory::map_files`] maps the semaphores that show it.
 
 use nvcap::decode::event::{ConstantBank, QmdRelease};
 use nvcap::wire::GpuVa;
@@ -22,10 +22,10 @@ use crate::stream::{Op, Piece, Work, semaphore};
 /// How to hang.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Hang {
-    /// A kernel that does not end, [`QUEUED`] launches behind it, a channel that waits for it and one that waits for
-    /// that.
+    /// A kernel that does not end, [`QUEUED`] launches behind it, a channel that waits for it and one that waits for that
+    /// channel.
     Spin,
-    /// A kernel that does not end and nothing behind it: all is fetched.
+    /// A kernel that does not end and nothing behind it: everything is fetched.
     Lost,
     /// A wait for a semaphore that nobody releases.
     Wait,
@@ -45,11 +45,11 @@ pub const BLOCK: [u32; 3] = [32, 4, 2];
 pub const PROGRAM: u64 = 0x7f4f_4f7a_0a00;
 /// The semaphore that nobody releases.
 pub const ORPHAN: u64 = EVENTS + 0xf00;
-/// What is waited for there.
+/// The payload that the wait needs.
 pub const ORPHAN_PAYLOAD: u32 = 0x7777_0001;
 
-/// The semaphore that kernel number `n` of a hang releases at its end, and what it writes there; before that it holds
-/// one less. As CUDA has it: the channel's own semaphore is released as soon as the launch is behind the front end.
+/// The semaphore that kernel number `n` of a hang releases at its end, and its payload; before that it holds one less. As
+/// in CUDA, the channel's own semaphore is released as soon as the launch is past the front end.
 pub const fn end_of(n: u64) -> (u64, u32) {
     (EVENTS + 0xe00 + 8 * n, 6)
 }
@@ -85,7 +85,7 @@ fn launch(pb: &mut Pushbuffer, number: u64, end: Option<(u64, u32)>) {
     form::send(pb, qmd);
 }
 
-/// Submits one entry; it is fetched if `fetched`. Returns the payload of its release and its ring position.
+/// Submits one entry, fetched if `fetched`. Returns the payload of its release and its ring position.
 fn submit(
     memory: &Memory,
     channel: Channel,
@@ -116,7 +116,7 @@ fn submit(
     (payload, position)
 }
 
-/// Hangs; what is returned says how.
+/// Hangs; returns a description.
 pub fn hang(plan: &Plan, memory: &Memory, kind: Hang) -> Result<String> {
     let of = |unit, n| {
         let mut all = plan

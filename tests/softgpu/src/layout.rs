@@ -1,8 +1,8 @@
-//! Where things lie: the same addresses in every run, so that a channels file can be written before the run.
+//! The memory layout: the same addresses in every run, so that a channels file can be written before the run.
 //!
-//! The shape is what a CUDA 13.0 process on an H200 has: 20 channels a GPU, all rings in one 2 MiB mapping in slots of
-//! 0x3000 with USERD at +0x2000, pushbuffers in another mapping, two doorbell pages of 64 KiB. Tokens are unique on
-//! a GPU only, so both GPUs have the same ones.
+//! The layout is that of a CUDA 13.0 process on an H200: 20 channels per GPU, all rings in one 2 MiB mapping in slots of
+//! 0x3000 with USERD at +0x2000, pushbuffers in another mapping, two doorbell pages of 64 KiB. Tokens are unique on a GPU
+//! only, so both GPUs have the same ones.
 
 use std::fmt::Write as _;
 
@@ -41,27 +41,27 @@ pub const fn rings(gpu: usize) -> u64 {
     0x2_0060_0000 + gpu as u64 * GPU_STRIDE
 }
 
-/// First address of a GPU's pushbuffers: clear of the QMDs and semaphores that the submissions name.
+/// First address of a GPU's pushbuffers: apart from the QMDs and semaphores that the submissions use.
 pub const fn pushbuffers(gpu: usize) -> u64 {
     0x2_1200_0000 + gpu as u64 * GPU_STRIDE
 }
 
-/// First address of a GPU's doorbell page: 0 is the one that is mapped and, as on Hopper, not rung; 1 the one that is.
+/// First address of a GPU's doorbell page: page 0 is mapped and, as on Hopper, not rung; page 1 is rung.
 pub const fn doorbell_page(gpu: usize, page: usize) -> u64 {
     0x2_1000_0000 + gpu as u64 * GPU_STRIDE + page as u64 * DOORBELL_PAGE
 }
 
-/// Address of the locks and counters that the processes of a run share. No GPU would have these.
+/// Address of the locks and counters that the processes of a run share. A GPU process would not have them.
 pub const CONTROL: u64 = 0x2_1100_0000;
 
-/// Address of what [`crate::memory::Memory::leave_remains`] maps: clear of everything of both GPUs.
+/// Address of the mappings of [`crate::memory::Memory::leave_remains`]: apart from everything of both GPUs.
 pub const REMAINS: u64 = 0x2_a000_0000;
 
 /// Bytes of a page.
 pub const PAGE: u64 = 0x1000;
 /// First address of the semaphores that events release and waits acquire.
 pub const EVENTS: u64 = 0x2_0480_f000;
-/// Bytes of them.
+/// Size of their memory.
 pub const EVENTS_LEN: u64 = PAGE;
 
 /// Address of a channel's error notifier: a page each, in the order of the channels.
@@ -69,7 +69,7 @@ pub const fn notifier(channel: Channel) -> u64 {
     0x7fba_165d_e000 + PAGE * (channel.gpu * CHANNELS + channel.index) as u64
 }
 
-/// What a channel is for.
+/// The purpose of a channel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Unit {
     /// Compute, on the graphics runlist.
@@ -88,8 +88,8 @@ pub struct Channel {
 }
 
 impl Channel {
-    /// The first `count` channels of every GPU in turn: channel 0 of each, channel 8 (the first for copies) of each
-    /// and so on, so that a few channels already are of several kinds.
+    /// The first `count` channels of every GPU in turn: channel 0 of each, channel 8 (the first copy channel) of each and
+    /// so on, so that a few channels are already of several kinds.
     pub fn first(count: usize, gpus: usize) -> Vec<Channel> {
         const ORDER: [usize; CHANNELS] = [
             0, 8, 12, 1, 2, 9, 16, 3, 4, 13, 5, 10, 6, 7, 11, 14, 15, 17, 18, 19,
@@ -130,7 +130,7 @@ impl Channel {
         }
     }
 
-    /// What it is for.
+    /// Its purpose.
     pub fn unit(self) -> Unit {
         if self.runlist() == 0 {
             Unit::Compute
@@ -154,13 +154,13 @@ impl Channel {
         pushbuffers(self.gpu) + self.index as u64 * PUSHBUFFER
     }
 
-    /// A number that no other channel of the run has.
+    /// A number that is unique in the run.
     pub fn number(self) -> usize {
         self.gpu * CHANNELS + self.index
     }
 }
 
-/// The channels file of `gpus` GPUs: what `nvcap --channels` reads. Its grammar is in docs/channels-file.md.
+/// The channels file of `gpus` GPUs, for `nvcap --channels`. Its grammar is in docs/channels-file.md.
 pub fn channels_file(gpus: usize) -> String {
     let mut text = String::from("# The software GPU's doorbells and channels.\n");
     for gpu in 0..gpus {

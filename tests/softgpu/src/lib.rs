@@ -1,9 +1,10 @@
-//! The software GPU: memory laid out and submissions formed and rung as libcuda does it, with no GPU.
+//! The software GPU: lays out memory, forms submissions and rings doorbells as libcuda does, with no GPU.
 //!
-//! Two halves. What is submitted is pure and follows from a seed alone, so that a test can say what a tracer must
-//! have seen: [`form`] forms operations with nvcap's encoder, [`stream`] forms submissions, [`plan`] says which channel gets which. How it is
-//! submitted is the other half: [`layout`] says where things lie, [`memory`] maps them, [`store`] holds the two
-//! doorbell instructions, [`device`] asks the driver for everything where there is one, [`run`] does the work with threads, forks and execs. The pure half does no I/O.
+//! Two halves. The content of submissions is pure and follows from a seed alone, so that a test knows what a tracer must
+//! have seen: [`form`] forms operations with nvcap's encoder, [`stream`] forms submissions, [`plan`] assigns them to
+//! channels. The other half submits: [`layout`] has the addresses, [`memory`] maps them, [`store`] holds the two doorbell
+//! instructions, [`device`] gets everything from the driver if there is one, [`run`] does the work with threads, forks and
+//! execs. The pure half does no I/O.
 
 pub mod device;
 pub mod form;

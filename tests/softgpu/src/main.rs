@@ -33,7 +33,7 @@ struct Args {
     /// SOFTGPU_DEVICE=1 says the same
     #[arg(long)]
     device: bool,
-    /// Map everything from files that bear the names of the driver's device files, semaphores and error notifiers too:
+    /// Map everything from files with the names of the driver's device files, semaphores and error notifiers too:
     /// from outside the process looks as a CUDA process does
     #[arg(long, conflicts_with = "device")]
     files: bool,

@@ -1,5 +1,5 @@
-//! The mappings, and all access to them: rings, USERD, pushbuffers, doorbells, and the counters that the processes of
-//! a run share. This is where the crate is unsafe.
+//! The mappings, and all access to them: rings, USERD, pushbuffers, doorbells, and the counters that the processes of a run
+//! share. The crate's unsafe code is here.
 
 use std::io;
 use std::os::fd::AsRawFd;
@@ -19,24 +19,24 @@ use crate::plan::{Cursor, Submission, checksum};
 use crate::store::{Site, ring};
 use crate::stream::semaphore;
 
-/// Everything mapped. There is one at most in a process: the addresses are fixed.
+/// Everything that is mapped. A process has at most one: the addresses are fixed.
 #[derive(Debug)]
 pub struct Memory {
     ranges: Vec<(u64, u64)>,
     device: Option<Device>,
-    /// Tracking semaphores and notifiers are mapped too, and are written as a GPU and its driver would.
+    /// Tracking semaphores and notifiers are mapped too, and are written as a GPU and its driver would write them.
     whole: bool,
-    /// What the program's own copies of GP_PUT are like.
+    /// Behaviour of the program's own copies of GP_PUT.
     pub cached_put: CachedPut,
 }
 
-/// What a program's own copy of GP_PUT is like, for tracers that look at it.
+/// Behaviour of a program's own copy of GP_PUT, for tests of tracers that read it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum CachedPut {
     /// Equal to GP_PUT when a doorbell is rung.
     #[default]
     Right,
-    /// It stays where it is after this many submissions of a channel.
+    /// It stops being updated after this many submissions of a channel.
     Stuck(u64),
     /// It is one ahead after this many submissions of a channel.
     Ahead(u64),
@@ -53,10 +53,10 @@ struct Shared {
     bytes: AtomicU64,
 }
 
-/// What a channel has done.
+/// The progress of a channel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Done {
-    /// Where it stands.
+    /// Its place in the plan.
     pub cursor: Cursor,
     /// Checksum of entries and bytes as read back from memory after each doorbell.
     pub sum: u64,
@@ -89,7 +89,7 @@ impl Memory {
         Ok(memory)
     }
 
-    /// The same, but all that a GPU would have comes from the driver (the stand-in of tests/vm), which also consumes.
+    /// The same, but from the driver (the stand-in of tests/vm), whose GPU also fetches the entries.
     pub fn map_device(gpus: usize) -> Result<Memory> {
         let mut memory = Memory {
             ranges: Vec::new(),
@@ -103,9 +103,9 @@ impl Memory {
         Ok(memory)
     }
 
-    /// The same in files that bear the names of the driver's device files, so that the process looks from outside as a
-    /// CUDA process does: rings and doorbells of each GPU in one, all else in another. Semaphores and error notifiers
-    /// are there too. The files are removed as soon as they are mapped.
+    /// The same in files with the names of the driver's device files, so that the process looks like a CUDA process from
+    /// outside: rings and doorbells of each GPU in one file, everything else in another. Semaphores and error notifiers are
+    /// there too. The files are removed as soon as they are mapped.
     pub fn map_files(gpus: usize) -> Result<Memory> {
         let mut memory = Memory {
             ranges: Vec::new(),
@@ -142,7 +142,7 @@ impl Memory {
         Ok(memory)
     }
 
-    /// What the driver leaves in a channel's error notifier: notification 1 holds the token, marked as in progress.
+    /// Writes a channel's error notifier as the driver does: notification 1 holds the token, marked as in progress.
     fn notify(&self, channel: Channel) {
         let at = notifier(channel) + 16;
         // SAFETY: the notifier's page is mapped while `self` lives, and nothing else refers to it.
@@ -152,13 +152,13 @@ impl Memory {
         }
     }
 
-    /// Moves GP_GET on to `to`, as a GPU does that has fetched what is before it.
+    /// Advances GP_GET to `to`, as a GPU does when it has fetched the entries before it.
     pub fn fetch(&self, channel: Channel, to: u64) {
         let get = (to % u64::from(ENTRIES)) as u32;
         self.userd(channel, 0).store(get, Ordering::Release);
     }
 
-    /// Writes a semaphore, as a GPU would at a release.
+    /// Writes a semaphore, as a GPU does at a release.
     pub fn release(&self, address: u64, payload: u32) {
         let inside = |r: &&(u64, u64)| r.0 <= address && address + 16 <= r.0 + r.1;
         if self.whole && self.ranges.iter().any(|r| inside(&r)) {
@@ -167,7 +167,7 @@ impl Memory {
         }
     }
 
-    /// The work-submit token: the driver's where there is one.
+    /// The work-submit token: the driver's if there is one.
     pub fn token(&self, channel: Channel) -> u32 {
         match &self.device {
             Some(device) => device.token(channel),
@@ -180,8 +180,8 @@ impl Memory {
         self.device.as_ref()?.unusual_tokens()
     }
 
-    /// Waits until the device has fetched all of a channel's entries and released its tracking semaphore with `number`
-    /// and a time; an error after ten seconds. With no device there is nothing to wait for.
+    /// Waits until the device has fetched all of a channel's entries and released its tracking semaphore with `number` and
+    /// a time; an error after ten seconds. Without a device it returns at once.
     pub fn settle(&self, channel: Channel, number: u64) -> Result<()> {
         if self.device.is_none() || number == 0 {
             return Ok(());
@@ -214,17 +214,18 @@ impl Memory {
         unsafe { &*(CONTROL as *const Shared).add(channel.number()) }
     }
 
-    /// The program's own copy of GP_PUT: far from all else that counts submissions.
+    /// The program's own copy of GP_PUT: far from all other memory that counts submissions.
     fn cached_put(&self, channel: Channel) -> &AtomicU32 {
         const APART: u64 = 1024;
         const FIRST: u64 = CONTROL_LEN - APART * (CHANNELS * GPUS) as u64;
         const _: () = assert!(FIRST >= (size_of::<Shared>() * CHANNELS * GPUS) as u64 + APART);
         let at = CONTROL + FIRST + APART * channel.number() as u64 + APART / 2;
-        // SAFETY: inside the control mapping, behind what `shared` gives, while `self` lives; only atomics touch it.
+        // SAFETY: inside the control mapping, behind the counters that `shared` returns, while `self` lives; only atomics
+        // touch it.
         unsafe { &*(at as *const AtomicU32) }
     }
 
-    /// Takes the channel: no other thread or process submits to it meanwhile.
+    /// Locks the channel: no other thread or process submits to it meanwhile.
     pub fn lock(&self, channel: Channel) -> Locked<'_> {
         let shared = self.shared(channel);
         while shared
@@ -260,12 +261,12 @@ impl Memory {
         unsafe { &*((channel.userd() + GP_GET + 4 * word) as *const AtomicU32) }
     }
 
-    /// GP_PUT as it is in USERD.
+    /// GP_PUT in USERD.
     pub fn gp_put(&self, channel: Channel) -> u32 {
         self.userd(channel, 1).load(Ordering::Acquire)
     }
 
-    /// GP_GET as it is in USERD.
+    /// GP_GET in USERD.
     pub fn gp_get(&self, channel: Channel) -> u32 {
         self.userd(channel, 0).load(Ordering::Acquire)
     }
@@ -276,8 +277,8 @@ impl Memory {
         unsafe { &*((channel.ring() + 8 * index) as *const AtomicU64) }
     }
 
-    /// Leaves `slots` copies of a channel's ring and USERD in another mapping of a GPU's file, as memory does that was given
-    /// up and is used again. Nothing was ever submitted to them.
+    /// Leaves `slots` copies of a channel's ring and USERD in another mapping of a GPU's file, like memory that was freed
+    /// and is used again. Nothing was ever submitted to them.
     pub fn leave_remains(&mut self, channel: Channel, slots: u64) -> Result<()> {
         let folder = Files::new()?;
         let wanted = [(REMAINS, slots * SLOT, libc::PROT_READ | libc::PROT_WRITE)];
@@ -293,7 +294,7 @@ impl Memory {
         Ok(())
     }
 
-    /// Gives up all but the first slot of [`Memory::leave_remains`].
+    /// Unmaps all but the first slot of [`Memory::leave_remains`].
     pub fn shrink_remains(&mut self) {
         for (start, len) in self.ranges.iter_mut().filter(|r| r.0 == REMAINS) {
             let (rest, from) = (*len - SLOT, *start + SLOT);
@@ -311,8 +312,8 @@ impl Memory {
         unsafe { ring(doorbell_page(gpu, 1), 0xfff, Site::Plain, own) }
     }
 
-    /// Fills a channel's ring at once with as many entries as it holds, each of which claims `bytes` of pushbuffer: all of
-    /// them the same bytes. No doorbell is rung.
+    /// Fills a channel's ring at once with as many entries as it holds, each of which claims `bytes` bytes of pushbuffer,
+    /// all the same memory. No doorbell is rung.
     pub fn claim(&self, channel: Channel, bytes: u32) {
         let locked = self.lock(channel);
         let at = GpuVa(channel.pushbuffer());
@@ -326,7 +327,7 @@ impl Memory {
         self.userd(channel, 1).store(put, Ordering::Release);
     }
 
-    /// Undoes the mappings in a forked child, which has a copy of `self` that must not be used any more.
+    /// Removes the mappings in a forked child, whose copy of `self` must not be used any more.
     pub fn forget_in_child(&self) {
         for &(start, len) in &self.ranges {
             // SAFETY: as in `drop`; the child calls this before it maps anew and uses no reference made before.
@@ -334,7 +335,7 @@ impl Memory {
         }
     }
 
-    /// Undoes all mappings. What was in them is gone unless another process shares them.
+    /// Removes all mappings. Their contents are lost unless another process shares them.
     pub fn unmap(self) {
         drop(self);
     }
@@ -349,7 +350,7 @@ impl Drop for Memory {
     }
 }
 
-/// A channel taken by this thread.
+/// A channel locked by this thread.
 #[derive(Debug)]
 pub struct Locked<'a> {
     memory: &'a Memory,
@@ -366,7 +367,7 @@ impl std::fmt::Debug for Shared {
 }
 
 impl Locked<'_> {
-    /// What the channel has done so far.
+    /// The progress of the channel.
     pub fn done(&self) -> Done {
         let s = self.shared;
         Done {
@@ -380,8 +381,8 @@ impl Locked<'_> {
         }
     }
 
-    /// Writes the pushbuffer, then the ring entries, then GP_PUT: the order that the hardware asks for. The doorbell
-    /// is still to be rung.
+    /// Writes the pushbuffer, then the ring entries, then GP_PUT: the order that the hardware requires. The doorbell is not
+    /// rung yet.
     pub fn write(&self, submission: &Submission, after: Cursor) {
         self.make_room(submission);
         for (k, entry) in submission.entries.iter().enumerate() {
@@ -411,8 +412,8 @@ impl Locked<'_> {
             .store(own, Ordering::Release);
     }
 
-    /// A device fetches in its own time: nothing it has not fetched may be overwritten. Waiting for all of it whenever
-    /// a ring's or a pushbuffer's half is passed is more than enough.
+    /// A device fetches in its own time, and unfetched memory must not be overwritten. Waiting for all entries whenever
+    /// half of a ring or a pushbuffer was used is more than enough.
     fn make_room(&self, submission: &Submission) {
         if self.memory.device.is_none() {
             return;
@@ -447,8 +448,8 @@ impl Locked<'_> {
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), address as *mut u8, bytes.len()) }
     }
 
-    /// What the GPU would do: reads the entries from `from` to `to` and their bytes back from memory into the
-    /// checksum, and moves GP_GET on to `lag` entries behind.
+    /// The GPU's part: reads the entries from `from` to `to` and their bytes back from memory into the checksum, and
+    /// advances GP_GET to `lag` entries behind.
     pub fn consume(&self, from: u64, to: u64, lag: u64) {
         let mut sum = self.shared.sum.load(Ordering::Relaxed);
         let mut count = 0;
@@ -477,7 +478,7 @@ impl Locked<'_> {
         self.advance(to, lag);
     }
 
-    /// Moves GP_GET on to `lag` entries behind `to`.
+    /// Advances GP_GET to `lag` entries behind `to`.
     pub fn advance(&self, to: u64, lag: u64) {
         if self.memory.device.is_some() {
             return; // the device does
@@ -499,7 +500,7 @@ impl Drop for Locked<'_> {
     }
 }
 
-/// Files that are mapped in place of the driver's, in a folder of memory that is gone once they are mapped.
+/// Files that are mapped in place of the driver's, in a folder of memory that is removed once they are mapped.
 struct Files(std::path::PathBuf);
 
 impl Files {
@@ -529,10 +530,10 @@ impl Files {
             map_as(start, len, prot, libc::MAP_SHARED, Some((&file, offset)))
                 .with_context(|| format!("cannot map {len:#x} bytes of {name} at {start:#x}"))?;
             ranges.push((start, len));
-            // A hole between any two, so that neighbours stay mappings of their own, as the driver's are.
+            // A hole between any two, so that neighbours stay separate mappings, like the driver's.
             offset += len + PAGE;
         }
-        // Open until the process ends, as the driver's files are.
+        // Open until the process ends, like the driver's files.
         std::mem::forget(file);
         Ok(())
     }

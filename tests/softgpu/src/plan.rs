@@ -1,4 +1,4 @@
-//! Who submits what: the complete expected content of every channel, from the options alone.
+//! The plan of a run: the complete expected content of every channel, from the options alone.
 //!
 //! A channel's sequence does not depend on which thread submits when, so a test can form it again and compare it with
 //! what a tracer saw: `plan.stream(i)` gives, submission by submission, each ring entry and the bytes it points to.
@@ -12,7 +12,7 @@ use crate::stream::{Op, Piece, Shape, Work, work};
 /// The plan of one program image.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Plan {
-    /// What the submissions look like.
+    /// The shape of the submissions.
     pub shape: Shape,
     /// The channels used.
     pub channels: Vec<Channel>,
@@ -20,7 +20,7 @@ pub struct Plan {
     pub submissions: u64,
 }
 
-/// A ring entry and what it points to.
+/// A ring entry and its bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
     /// The 8 bytes in the ring.
@@ -38,18 +38,18 @@ pub struct Submission {
     pub position: u64,
     /// The entries.
     pub entries: Vec<Entry>,
-    /// What it does.
+    /// Its operations.
     pub ops: Vec<Op>,
 }
 
-/// How far a channel has come.
+/// The progress of a channel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Cursor {
     /// Submissions made.
     pub number: u64,
     /// Entries written.
     pub position: u64,
-    /// Pushbuffer bytes used of this round.
+    /// Pushbuffer bytes used since the last wrap.
     pub offset: u64,
 }
 
@@ -59,7 +59,7 @@ impl Cursor {
         self.place(channel, work.clone())
     }
 
-    /// Gives the next submission of `channel` its places in pushbuffer memory, and moves on.
+    /// Assigns the next submission of `channel` its places in pushbuffer memory, and advances the cursor.
     pub fn place(&mut self, channel: Channel, work: Work) -> Submission {
         let position = self.position;
         let entries: Vec<Entry> = work
@@ -159,7 +159,7 @@ mod tests {
         }
     }
 
-    /// Reads words as a GPU would: `true` if every method's data is there and nothing is illegal.
+    /// Reads words as a GPU would: `true` if every method's data is there and no header is illegal.
     fn parses(words: impl Iterator<Item = u32>) -> bool {
         let mut data = 0;
         for word in words {
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn a_plan_is_the_same_each_time_and_differs_by_seed_and_image() {
+    fn a_plan_depends_on_seed_and_image_alone() {
         let a = plan(3, 0, 100);
         let mut b = a.clone();
         assert_eq!(a.checksum(), b.checksum());

@@ -1,4 +1,4 @@
-//! Numbers from a seed: small, the same on every machine, and independent of any crate's version.
+//! Random numbers from a seed: simple, the same on every machine, and independent of any crate's version.
 
 /// A splitmix64 sequence.
 #[derive(Clone, Debug)]

@@ -1,4 +1,4 @@
-//! The work: threads, forks and execs that carry a plan out, and the check that memory held what the plan says.
+//! The work: threads, forks and execs that carry out a plan, and the check that memory held the plan's content.
 
 use std::io::{Read, Write};
 use std::os::unix::process::CommandExt;
@@ -15,21 +15,21 @@ use crate::plan::{Plan, checksum, total};
 use crate::store::Site;
 use crate::stream::work;
 
-/// An image number's distance from that of the program it executes; below are the children with memory of their own.
+/// The image number of an executed program is this much higher; numbers in between are children with memory of their own.
 pub const EXEC_STRIDE: u32 = 100;
 
-/// How a plan is carried out. None of this changes what is submitted.
+/// How a plan is carried out. None of this changes the content of submissions.
 #[derive(Clone, Debug)]
 pub struct How {
     /// Everything comes from the driver's device files.
     pub device: bool,
-    /// All is mapped from files with the names of the driver's device files, semaphores and notifiers too.
+    /// Everything is mapped from files with the names of the driver's device files, including semaphores and notifiers.
     pub files: bool,
-    /// At the end, hang this way.
+    /// Hang in this way at the end.
     pub hang: Option<Hang>,
-    /// Time between the last call that makes the context and the first submission, and again between the last
-    /// submission and the context's end. A tracer in an emulated machine is
-    /// slowed down as the calls are; the rest of what CUDA does meanwhile is not done here at all.
+    /// Time between the last call that makes the context and the first submission, and again between the last submission
+    /// and the context's end. In an emulated machine the calls and the tracer are slowed down alike; the rest of CUDA's
+    /// work in that time is not done here at all.
     pub context: Duration,
     /// GPUs laid out.
     pub gpus: usize,
@@ -57,27 +57,27 @@ pub struct How {
     pub before_wait: u64,
     /// Stay this long after the last submission.
     pub linger: Duration,
-    /// Undo no mapping before the end.
+    /// Unmap nothing before the end.
     pub leave_mapped: bool,
-    /// GP_GET stays this many entries behind.
+    /// How many entries GP_GET stays behind.
     pub lag: u64,
     /// Which doorbell page is rung; `None` for both in turn.
     pub page: Option<usize>,
     /// Which store rings; `None` for both.
     pub site: Option<Site>,
-    /// Ring after the channel was given up, so that another thread may submit and ring in between.
+    /// Ring after unlocking the channel, so that another thread may submit and ring in between.
     pub late_doorbell: bool,
-    /// What the program's own copy of GP_PUT is like.
+    /// Behaviour of the program's own copy of GP_PUT.
     pub cached_put: CachedPut,
     /// Leave SIGTRAP as it is, so that a stray trap ends the program.
     pub default_sigtrap: bool,
-    /// After the last submission, copies of a ring that are left in memory.
+    /// How many copies of a ring are left in memory after the last submission.
     pub remains: u64,
-    /// Time between its memory's making and the first submission.
+    /// Time between mapping the memory and the first submission.
     pub settle: Duration,
     /// All but the first of these copies are given up after a while.
     pub remains_shrink: bool,
-    /// After the last submission, bytes that each entry of a full ring claims.
+    /// After the last submission: bytes that each entry of a full ring claims.
     pub claim: u32,
 }
 
@@ -87,7 +87,7 @@ extern "C" fn on_trap(_signal: libc::c_int) {
     STRAY_TRAPS.fetch_add(1, Ordering::Relaxed);
 }
 
-/// Some virtual machines deliver a rare breakpoint hit as a plain SIGTRAP: it is counted, not died of.
+/// Some virtual machines rarely deliver a breakpoint hit as a plain SIGTRAP: it is counted, and does not end the program.
 fn count_traps() {
     // SAFETY: the handler only adds to an atomic; the structure is zeroed, which is an empty mask and no flags.
     unsafe {
@@ -126,14 +126,14 @@ fn map(how: &How) -> Result<Memory> {
     }
 }
 
-/// Ending a context takes its time, too.
+/// Ending a context also takes time.
 fn give_up(how: &How) {
     if how.device {
         std::thread::sleep(how.context);
     }
 }
 
-/// Carries the plan out, with everything `how` asks for, and checks the result.
+/// Carries out the plan with all options of `how`, and checks the result.
 pub fn run(plan: &Plan, how: &How) -> Result<()> {
     if !how.default_sigtrap {
         count_traps();
@@ -142,7 +142,7 @@ pub fn run(plan: &Plan, how: &How) -> Result<()> {
     let mut memory = lay_out(how)?;
     say("ready");
     std::thread::sleep(how.settle);
-    // As a context's creation does: the first submissions come from the first thread alone.
+    // As after a context's creation: the first submissions come from the first thread alone.
     let first = if plan.shape.image != 0 {
         1
     } else {
@@ -176,13 +176,13 @@ pub fn run(plan: &Plan, how: &How) -> Result<()> {
         return execute(plan, how);
     }
     if how.leave_mapped {
-        // The process's end takes them.
+        // The end of the process unmaps them.
         std::mem::forget(memory);
     }
     Ok(())
 }
 
-/// What a tracer should be proof against, once all of the plan is done.
+/// Conditions that a tracer must withstand, after the whole plan is done.
 fn hostile_end(plan: &Plan, how: &How, memory: &mut Memory) -> Result<()> {
     let Some(&channel) = plan.channels.first() else {
         return Ok(());
@@ -221,12 +221,13 @@ fn wait(how: &How) -> Result<()> {
     Ok(())
 }
 
-/// Forks while there is one thread only. A shared child works with the parent; its exit is its own.
+/// Forks while there is one thread only. A child with shared memory works with its parent; one process's exit does not end
+/// the other.
 fn fork_children(plan: &Plan, how: &How, memory: &Memory) -> Result<Vec<libc::pid_t>> {
     let mut children = Vec::new();
     for index in 0..how.fork + how.fork_own + how.spawn {
         let _ = std::io::stdout().flush();
-        // SAFETY: no other thread of this process exists yet, so the child may do what it likes.
+        // SAFETY: no other thread of this process exists yet, so the child may run any code.
         match unsafe { libc::fork() } {
             -1 => bail!("fork: {}", std::io::Error::last_os_error()),
             0 => {
@@ -237,7 +238,7 @@ fn fork_children(plan: &Plan, how: &How, memory: &Memory) -> Result<Vec<libc::pi
                 } else if own < how.fork_own {
                     own_child(plan, how, memory, own)
                 } else {
-                    // The image numbers of both kinds of children do not meet.
+                    // The image numbers of both kinds of children do not overlap.
                     let image = plan.shape.image + 1 + own as u32;
                     Err(again(image)
                         .args([
@@ -274,7 +275,7 @@ fn fork_children(plan: &Plan, how: &How, memory: &Memory) -> Result<Vec<libc::pi
     Ok(children)
 }
 
-/// A child with memory of its own: the parent's is given up and laid out anew at the same addresses.
+/// A child with memory of its own: the parent's is unmapped and laid out again at the same addresses.
 fn own_child(plan: &Plan, how: &How, parent: &Memory, index: usize) -> Result<()> {
     parent.forget_in_child();
     let memory = lay_out(how)?;
@@ -311,7 +312,7 @@ fn reap(pid: libc::pid_t) -> Result<()> {
     Ok(())
 }
 
-/// What one process does: its threads, to the end of the plan.
+/// The work of one process: runs its threads until the end of the plan.
 fn process(plan: &Plan, how: &How, memory: &Memory, process: usize) {
     let processes = 1 + how.fork;
     std::thread::scope(|scope| {
@@ -349,7 +350,7 @@ struct Worker<'a> {
 }
 
 impl Worker<'_> {
-    /// The channels this worker feeds: a share of them or, with more workers than channels, one with others.
+    /// The channels of this worker: a share of them or, with more workers than channels, one shared with other workers.
     fn channels(&self) -> Vec<usize> {
         let n = self.plan.channels.len();
         if self.of > n {
@@ -359,8 +360,8 @@ impl Worker<'_> {
         }
     }
 
-    /// Submits until each of its channels has made `until` submissions or all of its own; `true` when so, `false`
-    /// when it stopped after `most`.
+    /// Submits until each of its channels has made `until` submissions or all of its own; returns `true` then, and `false`
+    /// if it stopped after `most`.
     fn work(&self, until: u64, most: u64) -> bool {
         let mut channels = self.channels();
         let mut made = 0;
@@ -384,7 +385,7 @@ impl Worker<'_> {
         true
     }
 
-    /// One submission to channel `i`, unless it has made `until` or its quota.
+    /// One submission to channel `i`, unless it has already made `until` or its quota.
     fn submit(&self, i: usize, until: u64) -> bool {
         let channel = self.plan.channels[i];
         let locked = self.memory.lock(channel);
@@ -414,7 +415,7 @@ impl Worker<'_> {
     }
 }
 
-/// Compares what memory held at each doorbell with the plan formed again, and says so.
+/// Compares the memory contents at each doorbell with the plan, formed again, and prints the result.
 fn finish(plan: &Plan, memory: &Memory) -> Result<()> {
     let (mut submissions, mut entries, mut bytes) = (0, 0, 0);
     let mut sums = Vec::new();
@@ -464,12 +465,12 @@ fn again(image: u32) -> std::process::Command {
     command
 }
 
-/// Becomes the next image of this program; returns only when that failed.
+/// Executes the next image of this program; returns only if that failed.
 fn execute(plan: &Plan, how: &How) -> Result<()> {
     let image = plan.shape.image + EXEC_STRIDE;
     let mut command = again(image);
     let error = if how.exec_from_thread {
-        // The kernel ends all other threads, and the one that executes takes the process's id.
+        // The kernel ends all other threads, and the executing thread takes the process's id.
         std::thread::spawn(move || command.exec()).join().ok()
     } else {
         Some(command.exec())

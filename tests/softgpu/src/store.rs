@@ -1,5 +1,5 @@
-//! The two doorbell stores: real instructions at two distinct places, each never inlined, so that a tracer meets
-//! exactly two sites. The first is the one libcuda has; the second has a displacement, as other drivers have.
+//! The two doorbell stores: real instructions at two distinct places, never inlined, so that a tracer meets exactly two
+//! sites. The first is libcuda's; the second has a displacement, like those of other drivers.
 
 /// Which store rings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -10,16 +10,16 @@ pub enum Site {
     Displaced,
 }
 
-/// How far behind r14's address libcuda keeps its own copy of GP_PUT at the first store.
+/// Offset of libcuda's own copy of GP_PUT from the address in r14 at the first store.
 const CACHED_PUT: u64 = 72;
 
-/// Rings: writes `token` to the doorbell word of the page at `page`. `own` is where the copy of GP_PUT is; the plain
-/// store has an address near it in a register, as libcuda has.
+/// Rings: writes `token` to the doorbell word of the page at `page`. `own` is the address of the copy of GP_PUT; at the
+/// plain store a register holds an address near it, as in libcuda.
 ///
 /// # Safety
 /// `page` must be mapped writable for at least 0x94 bytes.
 pub unsafe fn ring(page: u64, token: u32, site: Site, own: u64) {
-    // SAFETY: the caller vouches for the page.
+    // SAFETY: the caller guarantees that the page is mapped.
     unsafe {
         match site {
             Site::Plain => plain(page + crate::layout::DOORBELL, token, own - CACHED_PUT),
@@ -28,11 +28,12 @@ pub unsafe fn ring(page: u64, token: u32, site: Site, own: u64) {
     }
 }
 
-/// Only r14 leads to a copy of GP_PUT: what else may point at one (this program counts on its stack, too) holds 0.
+/// Only r14 leads to a copy of GP_PUT: other registers that might point at one (this program also counts on its stack) hold
+/// 0.
 #[cfg(target_arch = "x86_64")]
 #[inline(never)]
 unsafe fn plain(doorbell: u64, token: u32, near_own: u64) {
-    // SAFETY: the caller vouches for the address; the store touches nothing else, and rbx and rbp are put back.
+    // SAFETY: the caller guarantees the address; the store touches nothing else, and rbx and rbp are restored.
     unsafe {
         core::arch::asm!(
             "push %rbx",
@@ -63,7 +64,7 @@ unsafe fn plain(doorbell: u64, token: u32, near_own: u64) {
 #[cfg(target_arch = "x86_64")]
 #[inline(never)]
 unsafe fn displaced(page: u64, token: u32) {
-    // SAFETY: the caller vouches for the address; the store touches nothing else.
+    // SAFETY: the caller guarantees the address; the store touches nothing else.
     unsafe {
         core::arch::asm!("mov %edx, 0x90(%r8)", in("r8") page, in("edx") token, options(att_syntax, nostack, preserves_flags));
     }
@@ -72,13 +73,13 @@ unsafe fn displaced(page: u64, token: u32) {
 #[cfg(not(target_arch = "x86_64"))]
 #[inline(never)]
 unsafe fn plain(doorbell: u64, token: u32, _near_own: u64) {
-    // SAFETY: the caller vouches for the address.
+    // SAFETY: the caller guarantees the address.
     unsafe { core::ptr::write_volatile(doorbell as *mut u32, token) }
 }
 
 #[cfg(not(target_arch = "x86_64"))]
 #[inline(never)]
 unsafe fn displaced(page: u64, token: u32) {
-    // SAFETY: the caller vouches for the address.
+    // SAFETY: the caller guarantees the address.
     unsafe { core::ptr::write_volatile((page + crate::layout::DOORBELL) as *mut u32, token) }
 }

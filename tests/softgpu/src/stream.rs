@@ -1,8 +1,8 @@
-//! What one submission says: from (seed, image, channel, number) alone, so that any thread or process may form it.
+//! The content of one submission: from (seed, image, channel, number) alone, so that any thread or process may form it.
 //!
-//! Each submission is one or more operations as libcuda forms them on CUDA 13.0, with a semaphore release at the end
-//! whose payload is the submission's number plus one. Knows no addresses of rings or pushbuffers: [`crate::plan`]
-//! places the pieces.
+//! Each submission is one or more operations as libcuda forms them on CUDA 13.0, ending with a semaphore release whose
+//! payload is the submission's number plus one. Knows no addresses of rings or pushbuffers: [`crate::plan`] places the
+//! pieces.
 
 use nvcap::decode::encode::Pushbuffer;
 use nvcap::decode::event::ConstantBank;
@@ -18,7 +18,7 @@ use crate::form::{
 use crate::layout::{Channel, EVENTS, Unit};
 use crate::rng::Rng;
 
-/// What shapes the submissions.
+/// The parameters of the submissions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Shape {
     /// Everything follows from it.
@@ -29,18 +29,18 @@ pub struct Shape {
     pub burst: u32,
     /// One submission in this many is an upload of about 1 MiB (0: none).
     pub big_one_in: u64,
-    /// Every submission is a kernel launch of one shape: what a launch loop does.
+    /// Every submission is a kernel launch of one shape: for a launch loop.
     pub launches_only: bool,
 }
 
-/// What a submission does, for a test of decoded output: what the words were formed from.
+/// An operation of a submission, for tests of decoded output: the original of the encoded words.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Op {
     /// A kernel launch with its arguments.
     Launch {
         /// GPU address of the QMD.
         qmd: u64,
-        /// What the QMD says.
+        /// The fields of the QMD.
         fields: Box<View>,
         /// The kernel's arguments.
         args: Vec<u8>,
@@ -88,7 +88,7 @@ pub enum Op {
     },
 }
 
-/// One piece of a submission, not placed yet.
+/// One piece of a submission, without an address yet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Piece {
     /// Pushbuffer words.
@@ -102,12 +102,12 @@ pub enum Piece {
     },
 }
 
-/// One submission, not placed yet.
+/// One submission, without addresses yet.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct Work {
     /// Its entries in order.
     pub pieces: Vec<Piece>,
-    /// What it does in order.
+    /// Its operations in order.
     pub ops: Vec<Op>,
 }
 
@@ -124,7 +124,7 @@ impl Work {
     }
 }
 
-/// Where each channel's tracking semaphore lies.
+/// Address of a channel's tracking semaphore.
 pub fn semaphore(channel: Channel) -> u64 {
     0x2_0460_fff0 + ((channel.gpu as u64) << 32) - 16 * channel.index as u64
 }
@@ -176,7 +176,7 @@ pub fn work(shape: &Shape, channel: Channel, number: u64) -> Work {
     maker.work
 }
 
-/// Makes `work`, a submission of a launch loop, the one with this number: only the payload differs.
+/// Changes `work`, a submission of a launch loop, into the one with this number: only the payload differs.
 pub fn set_payload(work: &mut Work, channel: Channel, number: u64) {
     // The payload is the third word from the end of a compute release's four, or before the copy class's launch.
     let from_end = match channel.unit() {
@@ -189,7 +189,7 @@ pub fn set_payload(work: &mut Work, channel: Channel, number: u64) {
     }
 }
 
-/// A submission that has more bytes than this is brought to its end.
+/// A submission is ended once it exceeds this many bytes.
 const MAX_BYTES: u64 = 2 << 20;
 
 struct Maker {
@@ -201,7 +201,7 @@ struct Maker {
 }
 
 impl Maker {
-    /// Adds one entry or, where `left` allows it and chance has it, more; returns how many.
+    /// Adds one entry or, if `left` allows it, at random more; returns how many.
     fn piece(&mut self, shape: &Shape, left: u64) -> u64 {
         // The last entry carries the release, so it is never a control entry.
         if left > 1 && self.rng.one_in(6) {
@@ -229,7 +229,7 @@ impl Maker {
         } else {
             self.operation(&mut pb);
         }
-        // Methods may continue over an entry's end: split some in the middle.
+        // Methods may continue across an entry's end: split some in the middle.
         let split = left > 1 && self.rng.one_in(3);
         let pieces = if split { 2 } else { 1 };
         if left <= pieces {
@@ -260,7 +260,7 @@ impl Maker {
         self.push(pb, split);
     }
 
-    /// What a channel's first submission begins with.
+    /// The beginning of a channel's first submission.
     fn setup(&mut self, pb: &mut Pushbuffer) {
         match self.channel.unit() {
             Unit::Compute => {
@@ -300,7 +300,7 @@ impl Maker {
             13 => self.wait(pb),
             14 => self.invalidate(pb),
             _ => {
-                // Padding and immediate data, as other clients of the driver have them.
+                // Padding and immediate data, as used by other clients of the driver.
                 for _ in 0..self.rng.below(6) {
                     pb.raw(0);
                 }
@@ -383,7 +383,7 @@ impl Maker {
         send(pb, qmd);
     }
 
-    /// A small graph: its kernels written first, then all launched by the addresses of their QMDs.
+    /// A small graph: its kernels are written first, then all are launched by the addresses of their QMDs.
     fn graph(&mut self, pb: &mut Pushbuffer) {
         let (qmds, constants) = (0x2_04c0_0000, 0x7f4f_4800_0000);
         let nodes = 2 + self.rng.below(6);
@@ -395,8 +395,8 @@ impl Maker {
         }
     }
 
-    /// What an upload of a graph of several hundred kernels is: constant banks and QMDs, about 1 MiB, then a launch of
-    /// the first by its address.
+    /// Like the upload of a graph of several hundred kernels: constant banks and QMDs, about 1 MiB, then a launch of the
+    /// first by its address.
     fn upload(&mut self, pb: &mut Pushbuffer) {
         let (qmds, constants) = (0x2_0500_0000, 0x7f4f_5000_0000);
         let from = self.work.ops.len();

@@ -64,10 +64,10 @@ struct Class {
     constants: Vec<Row>,
 }
 
-/// A method's line of `methods/*.tsv` and those of its fields.
+/// The line of a method in `methods/*.tsv` and those of its fields.
 type Method = Vec<Line>;
 
-/// How the tables name what all Falcon video classes share, in place of a class number.
+/// The name that the tables use, in place of a class number, for methods common to all Falcon video classes.
 fn class_number(text: &str) -> Result<u32> {
     match text {
         "falcon_common" => Ok(FALCON_COMMON),
@@ -75,8 +75,8 @@ fn class_number(text: &str) -> Result<u32> {
     }
 }
 
-/// Each class's methods in the order of their addresses. A table has the methods of a family, each once, with the
-/// classes that have it; the lines after it that name no class are its fields.
+/// Each class's methods in the order of their addresses. A table has the methods of a family, each once, with its classes;
+/// the lines after it without classes are its fields.
 fn methods_of_classes(dir: &Path) -> Result<BTreeMap<u32, Vec<Rc<Method>>>> {
     let mut of: BTreeMap<u32, Vec<Rc<Method>>> = BTreeMap::new();
     for path in tsv::files_in(dir)? {
@@ -118,7 +118,7 @@ pub fn classes(facts: &Path) -> Result<Vec<u8>> {
     let mut listed: Vec<(u32, String, String)> =
         vec![(FALCON_COMMON, "FALCON_COMMON".into(), "ofa".into())];
     for line in tsv::read(&dir.join("index.tsv"))? {
-        // A header can name a class twice (a message id beside the class): the first name is the class's.
+        // A header can have two names for a class number (a message id beside the class): the first is the class's.
         let name = line.get("name")?.split('|').next().unwrap_or_default();
         let number = hex(line.get("class")?)?;
         listed.push((number, name.to_owned(), line.get("family")?.to_owned()));
@@ -189,7 +189,7 @@ pub fn classes(facts: &Path) -> Result<Vec<u8>> {
     file.bytes()
 }
 
-/// The row of a method; an equal method of several classes has one.
+/// The row of a method; equal methods of several classes share one.
 fn method(lines: &Method, file: &mut File) -> Result<u32> {
     let (head, field_lines) = lines.split_first().context("a method has a line")?;
     let mut fields = Vec::new();

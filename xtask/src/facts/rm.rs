@@ -29,7 +29,7 @@ fn release(text: &str) -> Result<Release> {
 
 /// The first and the last release that have a line.
 fn range(line: &Line) -> Result<[Release; 2]> {
-    // A name that no release tag has (it is in NVIDIA/open-gpu-doc only) holds for every version.
+    // A name without a release tag (from NVIDIA/open-gpu-doc only) holds for every version.
     Ok(match line.get("first_tag")? {
         "open-gpu-doc" => [(0, 0, 0), (u16::MAX, 0, 0)],
         first => [release(first)?, release(line.get("last_tag")?)?],
@@ -50,7 +50,7 @@ impl Facts {
         Ok((*row.context("a release that was not gathered")?).into())
     }
 
-    /// The tables whose rows say in which releases they hold.
+    /// The tables whose rows name the releases in which they hold.
     fn ranged(&mut self, tables: &[(&'static str, Vec<Line>, &str, &[&str])]) -> Result<()> {
         for (name, lines, key, texts) in tables {
             let mut rows = Vec::new();
@@ -73,7 +73,7 @@ impl Facts {
     }
 }
 
-/// Rows in the order of their key; those of one key as they came.
+/// Rows sorted by key; rows with equal keys keep their order.
 fn by_key<K: Ord>(mut rows: Vec<(K, Row)>) -> Vec<Row> {
     rows.sort_by(|a, b| a.0.cmp(&b.0));
     rows.into_iter().map(|(_, row)| row).collect()
@@ -129,7 +129,7 @@ pub fn rm(folder: &Path) -> Result<Vec<u8>> {
     facts.file.bytes()
 }
 
-/// Every class number with its names; the name that RM's own list of resources has comes first.
+/// Every class number with its names; the name in RM's own list of resources comes first.
 fn classes(file: &mut File, classes: &[Line], allocations: &[Line]) -> Result<()> {
     let mut preferred = BTreeMap::new();
     for line in allocations {
@@ -151,7 +151,7 @@ fn classes(file: &mut File, classes: &[Line], allocations: &[Line]) -> Result<()
     file.table("classes", &by_key(rows))
 }
 
-/// Structure layouts, one a (structure, size, first tag), by name, with their fields in the order of the table.
+/// Structure layouts, one for each (structure, size, first tag), by name, with their fields in the order of the table.
 fn layouts(facts: &mut Facts, lines: &[Line]) -> Result<()> {
     let mut layouts: BTreeMap<(&str, [Release; 2], u32), Vec<&Line>> = BTreeMap::new();
     for line in lines {
@@ -167,7 +167,7 @@ fn layouts(facts: &mut Facts, lines: &[Line]) -> Result<()> {
         let mut fields = Vec::new();
         for line in &lines {
             let name = line.get("field")?;
-            // A field that is itself a structure listed field by field says nothing of its own.
+            // A field that is a structure, and whose fields are listed one by one, is redundant.
             let inside = format!("{name}.");
             let mut others = lines.iter().map(|other| other.get("field"));
             if others.any(|other| other.is_ok_and(|o| o.starts_with(&inside))) {

@@ -1,5 +1,5 @@
-//! The writer of `nvcap/facts/*.bin`: tables of rows of typed columns, and the texts that they name. The form is described in
-//! `nvcap/facts/README.md`; its reader is `nvcap/src/tables.rs`. Knows nothing of what the rows mean.
+//! The writer of `nvcap/facts/*.bin`: tables of rows of typed columns, and the texts that they refer to. The format is
+//! described in `nvcap/facts/README.md`; its reader is `nvcap/src/tables.rs`. Knows nothing of the rows' meaning.
 //!
 //! The same rows, in the same order, always give the same bytes.
 
@@ -9,10 +9,10 @@ use anyhow::{Result, ensure};
 
 const MAGIC: &[u8] = b"NVTABLE1";
 
-/// A number, a text or a run of rows, as it stands in a row.
+/// A number, a text or a run of rows, as stored in a row.
 #[derive(Clone, Debug)]
 pub struct Cell {
-    /// Which type its column has.
+    /// The type of its column.
     code: u8,
     bytes: Vec<u8>,
 }
@@ -45,7 +45,7 @@ impl From<[u16; 2]> for Cell {
     }
 }
 
-/// A row: one cell a column.
+/// A row: one cell for each column.
 pub type Row = Vec<Cell>;
 
 /// A row of these numbers, pairs and cells.
@@ -60,7 +60,7 @@ struct Table {
     columns: Vec<u8>,
     rows: Vec<u8>,
     count: u32,
-    /// Runs of rows, and where each begins.
+    /// Runs of rows, and the start of each.
     runs: BTreeMap<Vec<u8>, u32>,
 }
 
@@ -90,7 +90,8 @@ impl File {
         Ok(Cell { code: b't', bytes })
     }
 
-    /// Adds rows to a table, which an equal run of rows shares. The cell that names them: their first and how many.
+    /// Adds rows to a table; equal runs of rows are shared. Returns the cell that refers to them: index of the first, and
+    /// count.
     pub fn run(&mut self, table: &'static str, rows: &[Row]) -> Result<Cell> {
         let first = self.first_of(table, rows)?;
         let mut bytes = first.to_le_bytes().to_vec();
@@ -98,7 +99,7 @@ impl File {
         Ok(Cell { code: b'r', bytes })
     }
 
-    /// Adds a row to a table, if it does not have it yet, and gives its number there.
+    /// Adds a row to a table, unless it is there already, and returns its number.
     pub fn row(&mut self, table: &'static str, row: Row) -> Result<u32> {
         self.first_of(table, &[row])
     }

@@ -1,4 +1,4 @@
-//! The tables of `facts/`: TSV files, by the names of their columns.
+//! The tables of `facts/`: TSV files, read by the names of their columns.
 
 use std::{
     fs,
@@ -10,7 +10,7 @@ use anyhow::{Context as _, Result};
 /// A line of a table.
 pub struct Line {
     cells: Vec<String>,
-    /// Where the columns are named.
+    /// File and column names.
     head: std::rc::Rc<(PathBuf, Vec<String>)>,
 }
 
@@ -39,7 +39,7 @@ pub fn files_in(dir: &Path) -> Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-/// A number: after `0x` in hexadecimal.
+/// A number, hexadecimal after `0x`.
 pub fn number(text: &str) -> Option<u32> {
     match text.strip_prefix("0x") {
         Some(hex) => u32::from_str_radix(hex, 16).ok(),
@@ -54,7 +54,7 @@ pub fn hex(text: &str) -> Result<u32> {
 }
 
 impl Line {
-    /// The cell of a column; empty where the line ends before it.
+    /// The cell of a column; empty if the line is shorter.
     pub fn get(&self, column: &str) -> Result<&str> {
         let (path, columns) = &*self.head;
         let index = columns.iter().position(|c| c == column);

@@ -1,7 +1,7 @@
-//! Debian packages that are unpacked and not installed: a private apt state, by this user, without root.
+//! Debian packages, unpacked without being installed: a private apt state, for this user, without root.
 //!
-//! The host's own sources are read for where its archive is. What the host has installed, held back or pinned is not
-//! asked, so that packages of its backports, say, are in nobody's way. Knows nothing of what the packages are for.
+//! Of the host's own sources only the archive's address is read. Packages that the host has installed, held back or pinned
+//! are ignored, so that its backports, say, are in nobody's way. Knows nothing of the packages' purpose.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -15,13 +15,13 @@ use crate::paths;
 /// The keys that Debian signs its archives with, from the package debian-archive-keyring.
 const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
 
-/// A private apt: its own lists, cache, sources and, in place of dpkg's, an empty list of what is installed.
+/// A private apt: its own lists, cache and sources, and instead of dpkg's an empty list of installed packages.
 pub struct Apt {
     config: PathBuf,
 }
 
 impl Apt {
-    /// One in `dir`, for suites of the main archive and of the security archive.
+    /// A private apt in `dir`, for suites of the main archive and of the security archive.
     pub fn new(dir: &Path, suites: [&str; 2]) -> Result<Apt> {
         present()?;
         let apt = dir.join("apt");
@@ -40,7 +40,7 @@ impl Apt {
             ));
         }
         fs::write(apt.join("vm.sources"), sources)?;
-        // An update that reaches no archive is no error to apt-get unless told.
+        // Without this option an update that reaches no archive is no error to apt-get.
         let config = apt.join("apt.conf");
         fs::write(
             &config,
@@ -62,17 +62,18 @@ impl Apt {
     fn command(&self, program: &str) -> Command {
         let mut command = Command::new(program);
         command.env("APT_CONFIG", &self.config);
-        // The host's configuration is read after the file above, for its proxy; its choice of a release is for its own.
+        // The host's configuration is read after the file above, for its proxy; but its default release must not apply
+        // here.
         command.args(["-o", "APT::Default-Release="]);
         command
     }
 
-    /// What apt says that `package` depends on.
+    /// The dependencies of `package`, as apt prints them.
     pub fn depends(&self, package: &str) -> Result<String> {
         shell::quiet(self.command("apt-cache").args(["depends", package]))
     }
 
-    /// `package` and everything that it depends on, down to libc.
+    /// `package` and all its dependencies, down to libc.
     pub fn closure(&self, package: &str) -> Result<Vec<String>> {
         let said = shell::quiet(self.command("apt-get").args([
             "-s",
@@ -109,8 +110,8 @@ impl Apt {
     }
 }
 
-/// Whether this host can unpack Debian packages at all. They cannot be had by installing something: a host without
-/// them is of another distribution.
+/// Whether this host can unpack Debian packages at all. The tools cannot be installed: a host without them is another
+/// distribution.
 fn present() -> Result<()> {
     for program in ["apt-get", "apt-cache", "dpkg-deb"] {
         if paths::on_path(program).is_none() {

@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail};
 
-/// The tool for a compressed payload, by its first bytes, with the Debian package it is in.
+/// The tool for a compressed payload, by its first bytes, with its Debian package.
 fn tool(payload: &[u8]) -> Option<(&'static [&'static str], &'static str)> {
     const TOOLS: &[(&[u8], &[&str], &str)] = &[
         (b"\x28\xb5\x2f\xfd", &["zstd", "-dc"], "zstd"),
@@ -51,7 +51,7 @@ pub fn extract(image: &Path, out: &Path) -> Result<()> {
             &payload[..payload.len().min(4)]
         );
     };
-    // The last four bytes are the unpacked size, the kernel build's own; gzip has that anyway.
+    // The last four bytes are the unpacked size, added by the kernel's build; gzip has it anyway.
     let body = if command[0] == "gzip" {
         payload
     } else {

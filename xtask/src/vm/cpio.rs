@@ -20,7 +20,7 @@ pub struct Cpio {
 }
 
 impl Cpio {
-    /// One with the folders that mounts go on, and a console.
+    /// An archive with the mount points and a console.
     pub fn new() -> Self {
         let mut cpio = Cpio {
             bytes: Vec::new(),

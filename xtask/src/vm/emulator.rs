@@ -1,7 +1,7 @@
 //! The QEMU that runs the machines: the host's, or Debian 12's with all of its libraries, unpacked into target/vm/qemu.
 //!
-//! Nothing is installed: on a host with packages of its backports apt would want to remove some for its QEMU, and this
-//! needs no root. An unpacked QEMU runs with its own libc and its own firmware, so that any host will do.
+//! Nothing is installed: on a host with backports apt might want to remove packages for its QEMU, and this way needs no
+//! root. An unpacked QEMU runs with its own libc and its own firmware, so any host will do.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -32,7 +32,7 @@ pub enum Emulator {
 }
 
 impl Emulator {
-    /// The host's QEMU if it can make the machines, else the unpacked one, which is fetched if it is not here yet.
+    /// The host's QEMU if it supports the machines, else the unpacked one, which is fetched if missing.
     pub fn get() -> Result<Emulator> {
         if let Some(program) = paths::on_path(PROGRAM) {
             let host = Emulator::Host(program);
@@ -79,7 +79,7 @@ impl Emulator {
         }
     }
 
-    /// That it starts and knows the machine that the kernels boot on.
+    /// Checks that it starts and supports the machine type that the kernels boot on.
     fn check(&self) -> Result<()> {
         let machines = shell::quiet(self.command().args(["-M", "help"]))?;
         ensure!(
@@ -102,8 +102,8 @@ fn fetch(dir: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Whether a package of the closure holds a part of the running program. The others serve an installation, or bring
-/// programs of their own, some of them set-user-ID.
+/// Whether a package of the closure is needed by the running program. The others serve an installation, or bring programs
+/// of their own, some of them set-user-ID.
 fn is_part(package: &str) -> bool {
     let library = package.starts_with("lib") || package == "zlib1g";
     let beside = ["-bin", "-data", "-common"]
@@ -117,7 +117,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn parts_are_told_from_what_serves_an_installation() {
+    fn program_parts_are_told_from_installation_packages() {
         for part in [
             "libc6",
             "libstdc++6",

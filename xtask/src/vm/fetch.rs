@@ -1,4 +1,4 @@
-//! Stock Debian kernels with their headers, in target/vm/kernels/SERIES. How packages get here is `apt`'s.
+//! Stock Debian kernels with their headers, in target/vm/kernels/SERIES. `apt` gets the packages.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use crate::paths;
 
 /// A kernel series that Debian packages.
 pub struct Series {
-    /// What it is called here.
+    /// Its name here.
     pub name: &'static str,
     /// Suites of the main archive and of the security archive.
     suites: [&'static str; 2],
@@ -21,17 +21,17 @@ pub struct Series {
     kbuild: &'static str,
     /// Further packages; `{}` stands for the release.
     more: &'static [&'static str],
-    /// It takes BTF of modules (since 5.11).
+    /// Whether it supports BTF of modules (since 5.11).
     module_btf: bool,
-    /// Where pahole and the libraries of the build programs come from.
+    /// Source of pahole and of the build programs' libraries.
     tools: Tools,
 }
 
-/// The build programs' surroundings.
+/// The environment of the build programs.
 struct Tools {
     suites: [&'static str; 2],
     packages: &'static [&'static str],
-    /// The programs are of a newer release than a host may be: they run with the libc that is among `packages`.
+    /// The programs may be newer than the host: they run with the libc among `packages`.
     wrapped: bool,
 }
 
@@ -41,7 +41,7 @@ const BOOKWORM: Tools = Tools {
     wrapped: false,
 };
 
-/// All of them.
+/// All series.
 pub const SERIES: &[Series] = &[
     Series {
         name: "5.10",
@@ -70,7 +70,7 @@ pub const SERIES: &[Series] = &[
         module_btf: true,
         tools: BOOKWORM,
     },
-    // The newest that Debian's backports have: 7.2 when this was written.
+    // The newest in Debian's backports: 7.2 when this was written.
     Series {
         name: "backports",
         suites: ["trixie-backports", ""],
@@ -97,14 +97,14 @@ pub const SERIES: &[Series] = &[
     },
 ];
 
-/// A kernel that is here.
+/// A kernel that was fetched.
 #[derive(Clone, Debug)]
 pub struct Kernel {
     /// Its folder.
     pub dir: PathBuf,
-    /// Its release, as uname -r says.
+    /// Its release, as in uname -r.
     pub release: String,
-    /// It takes BTF of modules.
+    /// Whether it supports BTF of modules.
     pub module_btf: bool,
 }
 
@@ -121,13 +121,13 @@ impl Kernel {
             .join(format!("linux-headers-{}", self.release))
     }
 
-    /// Where the packages were unpacked.
+    /// Where its packages were unpacked.
     pub fn root(&self) -> PathBuf {
         self.dir.join("root")
     }
 }
 
-/// One fetch at a time: several machines of the matrix want the same kernel.
+/// One fetch at a time: several machines of the matrix need the same kernel.
 static FETCHING: Mutex<()> = Mutex::new(());
 
 /// The kernel of `series`: from the cache, or fetched.
@@ -182,7 +182,7 @@ fn fetch(series: &Series, dir: &Path) -> Result<String> {
     let root = dir.join("root");
     apt.unpack(&packages, &dir.join("debs"), &root)?;
     if series.tools.wrapped {
-        // Before the tools' own programs and libraries come beside them.
+        // Before the tools' own programs and libraries are unpacked beside them.
         wrap(
             &root
                 .join("usr/lib")
@@ -218,7 +218,7 @@ fn fetch(series: &Series, dir: &Path) -> Result<String> {
     Ok(release)
 }
 
-/// The headers' Makefile names other headers by the paths they would be installed at.
+/// The headers' Makefile names other headers by their installation paths.
 fn absolute_paths(root: &Path, release: &str) -> Result<()> {
     let makefile = root
         .join("usr/src")
@@ -237,7 +237,7 @@ fn script(at: &Path, text: &str) -> Result<()> {
     Ok(())
 }
 
-/// A compiler in place of the kernel's own, where that is not on the host: without the options that only the other knows.
+/// A compiler in place of the kernel's own, if the host lacks that: without options that only the other one knows.
 fn compiler(dir: &Path) -> Result<()> {
     script(
         &dir.join("cc"),
@@ -247,7 +247,7 @@ fn compiler(dir: &Path) -> Result<()> {
     )
 }
 
-/// Puts a script in the place of a program, which runs it with the libraries in `root` instead of the host's.
+/// Replaces a program by a script that runs it with the libraries in `root` instead of the host's.
 fn wrap_one(program: &Path, root: &Path) -> Result<()> {
     let libraries = root.join("usr/lib/x86_64-linux-gnu");
     let mut moved = program.as_os_str().to_owned();
@@ -262,7 +262,7 @@ fn wrap_one(program: &Path, root: &Path) -> Result<()> {
     )
 }
 
-/// Does so with every program in a folder.
+/// Does the same with every program in a folder.
 fn wrap(folder: &Path, root: &Path) -> Result<()> {
     for entry in fs::read_dir(folder).with_context(|| folder.display().to_string())? {
         let entry = entry?;

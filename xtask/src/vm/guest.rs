@@ -19,7 +19,7 @@ pub struct Programs {
     pub nvcap: Option<(PathBuf, PathBuf)>,
 }
 
-/// Builds them; `nvcap` is taken as it is where it is named. With `bed`, neither it nor its tests are wanted.
+/// Builds the programs; `nvcap` is a ready-made one to use, if given. With `bed`, neither nvcap nor its tests are needed.
 pub fn build(nvcap: Option<&Path>, bed: bool, profile: Profile) -> Result<Programs> {
     let mut wanted = vec!["vm-guest", "softgpu"];
     if nvcap.is_none() && !bed {
@@ -47,8 +47,8 @@ pub fn build(nvcap: Option<&Path>, bed: bool, profile: Profile) -> Result<Progra
     })
 }
 
-/// A copy without debugging information, which is most of a program and which every machine would have to unpack; the
-/// program itself where there is no objcopy.
+/// A copy without debugging information, which is most of a program's size and which every machine would have to unpack;
+/// the program itself if there is no objcopy.
 fn stripped(name: &str, program: PathBuf) -> Result<PathBuf> {
     let dir = shell::cache().join("programs");
     fs::create_dir_all(&dir)?;

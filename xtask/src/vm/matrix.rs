@@ -1,4 +1,4 @@
-//! Which machines there are, and which tests each runs.
+//! The machines of the matrix, and the tests that each runs.
 
 use clap::ValueEnum;
 
@@ -14,7 +14,7 @@ pub enum Way {
 }
 
 impl Way {
-    /// As nvcap's `--discover` spells it.
+    /// Its name in nvcap's `--discover`.
     pub fn name(self) -> &'static str {
         match self {
             Way::Kprobe => "kprobe",
@@ -57,7 +57,7 @@ const USUAL: Cell = Cell {
     user: false,
 };
 
-/// Proves the bed on each kernel.
+/// Tests that prove the bed on each kernel.
 const BED: &[&str] = &[
     "bed-life",
     "bed-escapes",
@@ -68,7 +68,7 @@ const BED: &[&str] = &[
     "bed-reload",
 ];
 
-/// Every end-to-end test of the live trace (tests/live), the refusals that are the same everywhere left out.
+/// Every end-to-end test of the live trace (tests/live), except the refusals that are the same everywhere.
 const ALL: &[&str] = &[
     "capture::one_thread",
     "capture::eight_threads",
@@ -103,7 +103,7 @@ const ALL: &[&str] = &[
     "death::terminate_nvcap",
 ];
 
-/// What only the stand-in allows.
+/// Tests that only the stand-in allows.
 const STAND_IN: &[&str] = &[
     "trace",
     "revoked",
@@ -115,7 +115,7 @@ const STAND_IN: &[&str] = &[
     "reload-at-once",
 ];
 
-/// One of each kind: what a cell that differs in one thing runs.
+/// One test of each kind: run by a cell that differs in one thing.
 const FEW: &[&str] = &[
     "capture::one_thread",
     "capture::exec",
@@ -123,7 +123,7 @@ const FEW: &[&str] = &[
 ];
 
 impl Cell {
-    /// Its name: the kernel, the way, and in what it differs from the usual machine.
+    /// Its name: the kernel, the way, and its differences from the usual machine.
     pub fn name(&self) -> String {
         let mut name = format!("{}-{}", self.kernel, self.way.name());
         if self.branch != USUAL.branch {
@@ -147,7 +147,7 @@ impl Cell {
         name
     }
 
-    /// True when it differs from the usual machine in its kernel and its way alone.
+    /// True if it differs from the usual machine only in its kernel and its way.
     fn usual(&self) -> bool {
         self.branch == USUAL.branch
             && self.gpus == USUAL.gpus
@@ -164,13 +164,14 @@ impl Cell {
             return vec!["bed-none", "no-gpu"];
         }
         let restricted = self.lockdown != "none" || self.kptr != 0 || self.user;
-        // The bed differs by kernel and by what the module is, not by how nvcap looks at it.
+        // The bed depends on the kernel and the module, not on nvcap's way.
         if self.way == Way::Kprobe && !restricted && (self.btf || self.kernel == "5.10") {
             tests.extend(BED);
         }
         let long_term = matches!(self.kernel, "6.1" | "6.12");
         if self.usual() && long_term && self.way != Way::Tracepoint {
-            // The form for kernels before 5.17 has nothing to do with how mappings are found: once, on the older of them.
+            // The doorbell program for kernels before 5.17 is independent of the way: tested once, on the older of these
+            // kernels.
             let old = self.way == Way::Kprobe && self.kernel == "6.1";
             let all = ALL.iter().copied();
             tests.extend(all.filter(|t| old || !t.ends_with("without_bpf_loop")));
@@ -183,15 +184,15 @@ impl Cell {
             tests.extend(FEW);
         } else {
             tests.extend(["trace", "revoked", "no-peeks"]);
-            // Two pages of two GPUs take all four debug registers: a child must do with those that it inherits.
+            // Two pages of two GPUs take all four debug registers: a child has only those that it inherits.
             tests.push("attach::fork_afterwards");
         }
         tests
     }
 }
 
-/// Every machine of the matrix, the longest first so that the last ones end together. What differs in one thing is on one
-/// kernel only: all of it must be through in six minutes on two processors.
+/// Every machine of the matrix, the longest first so that the last ones end together. A cell that differs in one thing is
+/// on one kernel only: the whole matrix must end in six minutes on two processors.
 pub fn all() -> Vec<Cell> {
     let cell = |kernel, way| Cell {
         kernel,
@@ -231,7 +232,7 @@ pub fn all() -> Vec<Cell> {
             ..cell(kernel, Way::Kprobe)
         });
     }
-    // 5.10 knows no BTF of modules.
+    // 5.10 does not support BTF of modules.
     for kernel in ["6.1", "5.10"] {
         cells.push(Cell {
             btf: false,

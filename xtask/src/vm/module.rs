@@ -12,20 +12,20 @@ use super::fetch::Kernel;
 use super::shell;
 use crate::paths;
 
-/// What the build starts, with its packages.
+/// Programs that the build starts, with their packages.
 const NEEDS: &[shell::Need] = &[("make", "make"), ("gcc", "gcc"), ("objcopy", "binutils")];
 
 /// The built files.
 pub const FILES: [&str; 2] = ["nvidia.ko", "nvidia-uvm.ko"];
 
-/// One build at a time: two machines of the matrix often want the same modules.
+/// One build at a time: two machines of the matrix often need the same modules.
 static BUILDING: Mutex<()> = Mutex::new(());
 
 fn sources() -> PathBuf {
     paths::root().join("tests/vm/nvidia")
 }
 
-/// A number that changes with any source.
+/// A number that changes with every source.
 fn fingerprint() -> Result<u64> {
     let mut files: Vec<_> = fs::read_dir(sources())?
         .collect::<Result<Vec<_>, _>>()?
@@ -94,7 +94,7 @@ fn tools(kernel: &Kernel, command: &mut Command) {
     let root = kernel.root();
     let path = std::env::var("PATH").unwrap_or_default();
     command.env("PATH", format!("{}:{path}", root.join("usr/bin").display()));
-    // Wrapped programs find their own; the host's must not take another release's libc.
+    // Wrapped programs find their own libraries; the host's programs must not load another release's libc.
     let libraries = root.join("usr/lib/x86_64-linux-gnu");
     if !libraries.join("libc.so.6").exists() {
         command.env("LD_LIBRARY_PATH", libraries);
@@ -104,14 +104,14 @@ fn tools(kernel: &Kernel, command: &mut Command) {
 fn make(kernel: &Kernel, branch: u32, work: &Path) -> Result<()> {
     let mut make = Command::new("make");
     tools(kernel, &mut make);
-    // cargo's job server is not make's.
+    // cargo's job server is not compatible with make's.
     make.env_remove("MAKEFLAGS").env_remove("CARGO_MAKEFLAGS");
     make.arg("-s")
         .arg("-C")
         .arg(kernel.headers())
         .arg(format!("M={}", work.display()));
     make.arg(format!("NV_BRANCH={branch}")).arg("modules");
-    // The headers ask for the compiler of the kernel's own release; another does for this little.
+    // The headers ask for the compiler of the kernel's own release; another one is good enough for these modules.
     let asked = fs::read_to_string(kernel.headers().join(".kernelvariables")).unwrap_or_default();
     let compiler = asked.lines().find_map(|l| {
         Some(
@@ -130,13 +130,13 @@ fn make(kernel: &Kernel, branch: u32, work: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Some headers come with the vmlinux that the build needs for BTF; with the others it is added here.
+/// Some header packages include the vmlinux that the build needs for BTF; for the others BTF is added here.
 fn add_btf(kernel: &Kernel, work: &Path, file: &str) -> Result<()> {
     if !has_btf(&work.join(file))? {
         let mut pahole = Command::new("pahole");
         tools(kernel, &mut pahole);
         pahole
-            // Older ones take LLVM's unless told; binutils' does as well, and is there.
+            // Older headers use LLVM's objcopy by default; binutils' works as well, and is installed.
             .env("LLVM_OBJCOPY", "objcopy")
             .args(["-J", "--btf_gen_floats", "--btf_base"])
             .arg(kernel.image())

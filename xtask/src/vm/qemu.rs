@@ -1,8 +1,8 @@
-//! One machine's life: initramfs, QEMU, its console read line by line, its end judged.
+//! The life of one machine: initramfs, QEMU, its console read line by line, its result.
 //!
-//! One processor: TCG with a thread for each races at live text patching of the guest kernel, and with one thread for
-//! all gives each a tenth of a second at a time, while the others wait for its interrupts. The machine
-//! type is microvm, which calibrates its clock against an emulated timer and now and then hangs at it, so the clock's
+//! One processor: TCG with a thread for each processor races with live text patching of the guest kernel; with one thread
+//! for all, each processor runs a tenth of a second at a time, while the others wait for its interrupts. The machine type
+//! is microvm, which calibrates its clock against an emulated timer and now and then hangs doing so; therefore the clock's
 //! rate is given.
 
 use std::fs;
@@ -22,14 +22,14 @@ use super::matrix::Cell;
 use super::report::{Outcome, Report, Test};
 use super::{module, shell};
 
-/// Seconds for one test, and for the machine beside its tests.
+/// Seconds for one test, and for the machine apart from its tests.
 const TEST_LIMIT: u64 = 60;
 const BOOT_LIMIT: u64 = 60;
 const MEMORY_MIB: u32 = 1024;
-/// Without the two features that make Linux and glibc copy and clear by single bytes, which TCG does one after the other.
+/// Without the two features that make Linux and glibc copy and clear byte by byte, which is slow under TCG.
 const CPU: &str = "max,-erms,-fsrm";
 
-/// TCG's time stamp counter is the host's; its rate is twice what bogomips says, in thousands.
+/// TCG's time stamp counter is the host's; its rate in kHz is 500 times the value of bogomips.
 fn tsc_khz() -> u64 {
     let info = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let bogomips = info
@@ -62,7 +62,7 @@ fn job(cell: &Cell, programs: &Programs, tests: &[String]) -> String {
     text
 }
 
-/// Boots the cell's machine, runs `tests` in it, and tells how they ended.
+/// Boots the cell's machine, runs `tests` in it, and returns their results.
 pub fn boot(
     emulator: &Emulator,
     cell: &Cell,
@@ -78,7 +78,7 @@ pub fn boot(
     if let Some((nvcap, live)) = &programs.nvcap {
         cpio.file("bin/nvcap", nvcap)?;
         cpio.file("bin/live", live)?;
-        // The init under other names: see its head.
+        // The init under other names: see `other_names.rs` of the guest.
         for name in ["nvcap-here", "true", "env", "contained", "lives"] {
             cpio.link(&format!("bin/{name}"), "/init");
         }
@@ -89,7 +89,7 @@ pub fn boot(
     cpio.bytes("job", job(cell, programs, tests).as_bytes(), 0o644);
     let dir = shell::cache().join("run");
     fs::create_dir_all(&dir)?;
-    // The same machine may be running several times.
+    // The same machine may run several times at once.
     static NUMBER: AtomicU32 = AtomicU32::new(0);
     let number = NUMBER.fetch_add(1, Ordering::Relaxed);
     let name = format!("{}.{}.{number}.cpio", cell.name(), std::process::id());
@@ -165,7 +165,7 @@ fn live(
             while !ended.load(Ordering::Relaxed) {
                 if start.elapsed() > limit {
                     late.store(true, Ordering::Relaxed);
-                    // By the id of a child that has not been waited for, so it can be no other's.
+                    // By the id of a child that has not been waited for, so it cannot be another process's.
                     let _ = Command::new("kill").args(["-9", &id.to_string()]).status();
                     return;
                 }
@@ -181,7 +181,7 @@ fn live(
         if verbose {
             println!("{}: {line}", cell.name());
         }
-        // The machine's start is nobody's.
+        // The machine's start counts for no test.
         let now = cpu_seconds(qemu.id());
         if line.starts_with("vm: ready") {
             used = now;
@@ -196,7 +196,7 @@ fn live(
     watch.join().ok();
     let cpu = cpu_seconds(qemu.id());
     let status = qemu.wait()?;
-    // Two witnesses must agree. A panic reboots, which -no-reboot makes QEMU's own success.
+    // Exit status and console must agree. A panic reboots, which QEMU with -no-reboot reports as success.
     let machine = match heard.exit {
         _ if late.load(Ordering::Relaxed) => {
             Some(format!("ran past {} s and was killed", limit.as_secs()))
@@ -213,7 +213,7 @@ fn live(
     Ok(report)
 }
 
-/// Processor time of a process that has not been waited for: what its work costs on a busy host too.
+/// Processor time of a process that has not been waited for: the cost of its work, even on a busy host.
 fn cpu_seconds(pid: u32) -> f64 {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     // After the name in parentheses: state is field 3, utime and stime 14 and 15, in hundredths on every x86 Linux.
@@ -227,7 +227,7 @@ fn cpu_seconds(pid: u32) -> f64 {
     ticks as f64 / 100.0
 }
 
-/// What a console has said so far.
+/// State of a console that is being read.
 #[derive(Default)]
 struct Heard {
     release: String,
@@ -237,7 +237,7 @@ struct Heard {
 }
 
 impl Heard {
-    /// Takes a line; the test that it told of.
+    /// Takes a line; returns the test that it reported.
     fn line(&mut self, line: String) -> Option<&mut Test> {
         let Some(said) = line.strip_prefix("vm: ") else {
             self.console.push(line);

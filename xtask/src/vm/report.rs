@@ -1,4 +1,4 @@
-//! What each machine said: printed, kept in target/vm/results, and made into docs/kernels.md.
+//! The results of each machine: printed, kept in target/vm/results, and made into docs/kernels.md.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -15,13 +15,13 @@ use crate::paths;
 pub enum Outcome {
     /// Everything held.
     Ok,
-    /// It did not, or the machine died before.
+    /// It failed, or the machine died before it ended.
     Failed(String),
     /// It could not run there, and why.
     NotRun(String),
 }
 
-/// One test's end.
+/// The result of one test.
 #[derive(Clone, Debug)]
 pub struct Test {
     /// Its name.
@@ -34,12 +34,12 @@ pub struct Test {
     pub cpu: f64,
 }
 
-/// One machine's.
+/// The result of one machine.
 #[derive(Clone, Debug)]
 pub struct Report {
     /// The cell's name.
     pub cell: String,
-    /// The kernel's release, as it said itself.
+    /// The kernel's release, from the kernel itself.
     pub release: String,
     /// Its tests.
     pub tests: Vec<Test>,
@@ -49,7 +49,7 @@ pub struct Report {
     pub seconds: f64,
     /// Processor time of the machine, seconds.
     pub cpu: f64,
-    /// What it printed around a failure.
+    /// Console output around a failure.
     pub console: Vec<String>,
 }
 
@@ -58,7 +58,7 @@ fn results() -> PathBuf {
 }
 
 impl Test {
-    /// Prints it in the words of Rust's test harness.
+    /// Prints it in the format of Rust's test harness.
     pub fn print(&self, cell: &str) {
         let name = format!("{cell} {}", self.name);
         match &self.outcome {
@@ -73,7 +73,7 @@ impl Test {
 }
 
 impl Report {
-    /// Of a machine that ran none of its tests.
+    /// The result of a machine that ran none of its tests.
     pub fn died(cell: &Cell, tests: &[String], why: String) -> Report {
         let tests = tests
             .iter()
@@ -95,7 +95,8 @@ impl Report {
         }
     }
 
-    /// Prints what its tests did not say themselves: the machine's own failure, and the console around failures.
+    /// Prints the results that its tests did not print themselves: the machine's own failure, and the console around
+    /// failures.
     pub fn print(&self) {
         let mut text = String::new();
         for line in &self.console {
@@ -135,7 +136,7 @@ impl Report {
     }
 }
 
-/// What tests of these names show, in the order of the columns.
+/// The tests that prove each feature, in the order of the columns.
 const FEATURES: &[(&str, &[&str])] = &[
     ("bed", &["bed-"]),
     (
@@ -187,7 +188,7 @@ fn kept() -> Vec<Kept> {
         .collect()
 }
 
-/// The tables: machines by features, then what did not pass and why.
+/// The tables: machines by features, then the tests that did not pass and why.
 fn render(kept: &[Kept]) -> String {
     let heads: Vec<_> = FEATURES.iter().map(|(name, _)| *name).collect();
     let mut text = format!(
@@ -237,7 +238,7 @@ fn render(kept: &[Kept]) -> String {
     text
 }
 
-/// Writes docs/kernels.md's tables from the results that are kept; what is above them stays.
+/// Updates docs/kernels.md's tables from the kept results; the text above them stays.
 pub fn table() -> Result<()> {
     const BEGIN: &str = "<!-- made by `cargo xtask vm --table`: do not edit below -->";
     let path = paths::root().join("docs/kernels.md");

@@ -1,5 +1,4 @@
-//! Other programs: looked for, and installed where that is allowed, before they are needed; and run with an error that
-//! shows the command.
+//! Other programs: found, or installed if allowed, before they are needed; and run with an error that shows the command.
 
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
@@ -11,12 +10,12 @@ use crate::{install, paths};
 /// A program, and the Debian package that has it.
 pub type Need = (&'static str, &'static str);
 
-/// Where everything of the VM is kept between runs.
+/// The folder for everything of the VMs that is kept between runs.
 pub fn cache() -> PathBuf {
     paths::target().join("vm")
 }
 
-/// Installs what is lacking of `programs`, or fails with what to type.
+/// Installs the missing ones of `programs`, or fails with the command to type.
 pub fn need(programs: &[Need], purpose: &str) -> Result<()> {
     let mut packages: Vec<&str> = programs
         .iter()

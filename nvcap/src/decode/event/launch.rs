@@ -1,4 +1,4 @@
-//! Grid launches, and the replays of graphs that they are nodes of.
+//! Grid launches, and the graph replays whose nodes they are.
 
 use crate::decode::pcas::PcasAction;
 use crate::record::ChannelId;
@@ -17,17 +17,17 @@ pub enum LaunchHow {
     InlineQmd,
     /// By SEND_PCAS_A and a SEND_SIGNALING_PCAS that schedules: the QMD lies in GPU memory.
     Scheduled,
-    /// So too, by one that lets a waiting QMD go (DECREMENT_DEPENDENCE): a node of a graph.
+    /// By SEND_PCAS_A and one that releases a waiting QMD (DECREMENT_DEPENDENCE): a node of a graph.
     Released,
     /// By another QMD, when its grid ends: a node of a graph, which the pushbuffer does not name.
     Dependent,
-    /// QMD handed to a macro (CALL_MME_DATA), as graphics drivers do.
+    /// QMD passed to a macro (CALL_MME_DATA), as graphics drivers do.
     Macro,
     /// By LAUNCH (Fermi).
     Launch,
 }
 
-/// Whose launch it is. The rules and their evidence: docs/decoding.md.
+/// Whether a launch is the program's or the driver's. The rules and their evidence: docs/decoding.md.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(
     feature = "serde",
@@ -44,15 +44,15 @@ pub enum LaunchKind {
     DriverMemset,
     /// The driver's own copy kernel.
     DriverCopy,
-    /// The driver's own kernel that leads on within a graph: it joins branches, and decides conditional nodes.
+    /// The driver's own kernel that leads a graph on: it joins branches, and decides conditional nodes.
     DriverGraph,
     /// Another kernel of the driver's own.
     Driver,
-    /// A QMD at an address nothing was seen written to.
+    /// A QMD at an address to which no write was seen.
     Unresolved,
 }
 
-/// Where a QMD is known from.
+/// The source of a QMD.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(
     feature = "serde",
@@ -61,23 +61,23 @@ pub enum LaunchKind {
 )]
 #[non_exhaustive]
 pub enum QmdFrom {
-    /// It was seen being written, or the pushbuffer carries it.
+    /// Its write was seen, or the pushbuffer carries it.
     Stream,
-    /// From the driver's own copy in the process's memory ([`crate::record::Image`]): it was written before the trace.
+    /// The driver's own copy in the process's memory ([`crate::record::Image`]): it was written before the trace.
     Image,
 }
 
-/// What a kernel of the driver's own writes: a memset, or a copy within the device.
+/// The effect of a kernel of the driver's own: a memset, or a copy within the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Moves {
     /// First address written.
     pub dst: GpuVa,
-    /// First address read, where it copies.
+    /// First address read, for a copy.
     pub src: Option<GpuVa>,
-    /// Bytes written; `None` where the size of its elements cannot be told.
+    /// Bytes written; `None` if the size of the elements is unknown.
     pub bytes: Option<u64>,
-    /// What a memset writes, repeated.
+    /// The repeated value of a memset.
     pub value: Option<u32>,
 }
 
@@ -107,23 +107,23 @@ pub struct QmdRelease {
 #[derive(Clone, Debug, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Launch {
-    /// Whose.
+    /// Program's or driver's.
     pub kind: LaunchKind,
-    /// How commanded.
+    /// How it was commanded.
     pub how: LaunchHow,
-    /// What was done to its QMD, where the pushbuffer names it.
+    /// The action on its QMD, if the pushbuffer names it.
     pub pcas: Option<PcasAction>,
     /// Number of the graph replay that it is a node of.
     pub replay: Option<u64>,
-    /// Its place among the nodes of that replay, from 0, in the order in which they lead to each other.
+    /// Its place among the nodes of that replay, from 0, in the order in which they start each other.
     pub place: Option<u32>,
-    /// GPU address of the QMD, 256-byte aligned, where it has one.
+    /// GPU address of the QMD, 256-byte aligned, if it has one.
     pub qmd: Option<GpuVa>,
     /// Version of the QMD layout, major and minor; `None` when unresolved.
     pub qmd_version: Option<(u8, u8)>,
-    /// Where the QMD is known from; `None` when unresolved.
+    /// Source of the QMD; `None` when unresolved.
     pub qmd_from: Option<QmdFrom>,
-    /// Blocks in x, y, z (also where the QMD counts clusters); `None` when unresolved.
+    /// Blocks in x, y, z (even if the QMD counts clusters); `None` when unresolved.
     pub grid: Option<[u32; 3]>,
     /// Threads of a block in x, y, z.
     pub block: Option<[u32; 3]>,
@@ -133,7 +133,7 @@ pub struct Launch {
     pub cooperative: bool,
     /// Registers of a thread.
     pub registers: Option<u32>,
-    /// Shared memory of a block that the program asked for, static and dynamic together, in bytes, rounded up as the
+    /// Shared memory of a block that the program requested, static and dynamic together, in bytes, rounded up as the
     /// hardware allocates it (to 128 bytes on Hopper).
     pub shared_bytes: Option<u32>,
     /// Shared memory of a block that the system reserves beside it, bytes.
@@ -144,11 +144,11 @@ pub struct Launch {
     pub barriers: Option<u32>,
     /// GPU address of the program.
     pub program: Option<GpuVa>,
-    /// Bytes of the program that were seen being written, where they were.
+    /// Bytes of the program, if its upload was seen.
     pub program_bytes: Option<u64>,
-    /// What a memset or copy kernel of the driver writes.
+    /// The effect of a memset or copy kernel of the driver.
     pub moves: Option<Moves>,
-    /// Kernel arguments as bytes, where the constant bank was seen being written.
+    /// Kernel arguments as bytes, if the write of the constant bank was seen.
     #[cfg_attr(feature = "serde", serde(serialize_with = "super::hex_option"))]
     pub args: Option<Vec<u8>>,
     /// The valid constant banks.
@@ -159,13 +159,13 @@ pub struct Launch {
     pub dependent: Option<GpuVa>,
 }
 
-/// One replay of a CUDA graph: what its submissions run, summed up. Its nodes are told as launches with its number.
+/// One replay of a CUDA graph: a summary of what its submissions run. Its nodes are emitted as launches with its number.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Graph {
     /// Its number in this trace, from 0.
     pub replay: u64,
-    /// QMDs that run, those not seen included, without the empty grid that begins a graph.
+    /// QMDs that run, including those not seen, without the empty grid that begins a graph.
     pub nodes: u32,
     /// Of them, kernels of the program.
     pub kernels: u32,
@@ -175,15 +175,15 @@ pub struct Graph {
     pub copies: u32,
     /// Of them, other kernels of the driver (they join branches, and decide conditional nodes).
     pub driver: u32,
-    /// Of them, QMDs that nothing was seen written to.
+    /// Of them, QMDs to whose address no write was seen.
     pub unresolved: u32,
     /// The channels it was submitted to.
     pub channels: Vec<ChannelId>,
     /// Serial numbers of its submissions in this trace.
     pub submissions: Vec<u64>,
-    /// Pushbuffer bytes of these.
+    /// Pushbuffer bytes of these submissions.
     pub bytes: u64,
-    /// Its QMDs were uploaded or made ready anew with it.
+    /// Its QMDs were uploaded or prepared again with it.
     pub uploaded: bool,
     /// It has conditional nodes: the GPU decides what else runs, and how often.
     pub conditional: bool,

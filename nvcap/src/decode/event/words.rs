@@ -27,7 +27,7 @@ named! {
         BlockLinearToPitch = "block_linear_to_pitch",
         /// From lines to block-linear memory.
         PitchToBlockLinear = "pitch_to_block_linear",
-        /// Components of elements change their places.
+        /// Components of elements are rearranged.
         Remap = "remap",
         /// Several lines.
         Pitch = "pitch",
@@ -37,8 +37,8 @@ named! {
 }
 
 named! {
-    /// What a reduction of a semaphore does with the value in memory and the payload; the names are those of the unit's
-    /// own header, `i` for integers and `f` for floating point where that has both.
+    /// The operation of a semaphore reduction on the value in memory and the payload; the names are those of the unit's own
+    /// header, `i` for integers and `f` for floating point if that has both.
     pub enum Reduction {
         /// Sum.
         Add = "add",
@@ -83,7 +83,7 @@ named! {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum CopyEngine {
-    /// The one that a graphics channel drives.
+    /// The copy engine driven by a graphics channel.
     Graphics,
     /// A copy engine, by its number where known.
     Copy(Option<u32>),

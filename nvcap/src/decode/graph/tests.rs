@@ -1,4 +1,4 @@
-//! What runs, on entries that are formed here.
+//! What runs, tested on entries that are made here.
 
 use crate::decode::event::ConstantBank;
 use crate::decode::{
@@ -57,7 +57,7 @@ fn node(i: u64, dependents: &[Dependent]) -> View {
     }
 }
 
-/// The first node of a chunk: the one before it and the pushbuffer must let it go.
+/// The first node of a chunk: the node before it and the pushbuffer must both release it.
 fn head(i: u64, dependents: &[Dependent]) -> View {
     View {
         dependence: 2,
@@ -97,7 +97,7 @@ fn pcas(p: &mut Pushbuffer, i: u64, action: u32) {
         .expect("named");
 }
 
-/// The driver's kernel that leads on, as QMD `i`, by entry `index` of a table.
+/// The driver's kernel that leads a graph on, as QMD `i`, by entry `index` of a table.
 fn leads_on(p: &mut Pushbuffer, i: u64, index: u32, table: u64, edges: u64) {
     let bank = 0x7f4f_4800_0000 + i * 0x1000;
     let args = [u64::from(index), table, edges].map(u64::to_le_bytes);
@@ -117,7 +117,7 @@ fn leads_on(p: &mut Pushbuffer, i: u64, index: u32, table: u64, edges: u64) {
     write(p, i, &view);
 }
 
-/// An entry: flags, how many successors, the first of them, what it counts down from, its QMD.
+/// An entry: flags, number of successors, index of the first, initial value of its count-down, its QMD.
 type Row = (u32, u32, u32, u32, u64);
 
 fn table(p: &mut Pushbuffer, table: u64, rows: &[Row], edges: (u64, &[u32])) {
@@ -146,7 +146,7 @@ struct Told {
 }
 
 impl Told {
-    /// Number of the QMD, how, and the place among the nodes of a replay.
+    /// Number of the QMD, how it was launched, and its place among the nodes of a replay.
     fn ran(&self) -> Vec<(u64, LaunchHow, Option<u32>)> {
         let number = |l: &Launch| (l.qmd.expect("has one").0 - at(0)) / 0x200;
         let one = |l: &Launch| (number(l), l.how, l.place);
@@ -227,8 +227,8 @@ impl Bench {
 
 use LaunchHow::{Dependent as ByGrid, Released, Scheduled};
 
-/// As the driver forms a chain of 8 kernels and more (tests/captures, graph_upload_32): chunks, whose heads are let go
-/// by the pushbuffer and by the node before.
+/// As the driver forms a chain of 8 kernels and more (tests/captures, graph_upload_32): chunks, whose heads are released by
+/// the pushbuffer and by the node before.
 fn upload_chain(p: &mut Pushbuffer) {
     write(p, 0, &root(&[decrements(1)]));
     let nodes = [
@@ -280,7 +280,7 @@ fn a_chain_runs_each_node_once_a_replay() {
                 .iter()
                 .all(|l| l.kind == LaunchKind::User)
         );
-        // The one before it is complete now, and no other.
+        // Now the replay before it is complete, and no other.
         let before: Vec<_> = told.graphs.iter().map(|g| g.replay).collect();
         assert_eq!(before, Vec::from_iter(replay.checked_sub(1)));
     }
@@ -295,7 +295,7 @@ fn a_chain_runs_each_node_once_a_replay() {
 }
 
 #[test]
-fn what_several_lead_to_runs_once_and_a_circle_ends() {
+fn a_shared_dependent_runs_once_and_a_circle_ends() {
     let mut b = Bench::new();
     b.submit(0, |p| {
         write(p, 0, &kernel(0, &[schedules(1), schedules(2)]));
@@ -324,8 +324,8 @@ fn the_head_of_a_chunk_waits_for_the_pushbuffer_too() {
 }
 
 #[test]
-fn a_qmd_that_is_rewritten_within_a_replay_runs_as_it_is_then() {
-    // cudaGraphExecKernelNodeSetParams: the replay begins with the root, and the new QMD comes behind it.
+fn a_qmd_rewritten_within_a_replay_runs_in_its_new_form() {
+    // cudaGraphExecKernelNodeSetParams: the replay begins with the root, and the new QMD follows.
     let mut b = Bench::new();
     b.submit(0, upload_chain);
     let told = b.submit(0, |p| {
@@ -393,7 +393,7 @@ fn a_table_that_does_not_name_the_kernel_is_none() {
     let mut b = Bench::new();
     b.submit(0, |p| {
         write(p, 1, &kernel(1, &[schedules(2), schedules(3)]));
-        // The first entry is of another QMD: what its kernel leads to is not known.
+        // The first entry names another QMD: the successors of its kernel are unknown.
         upload_fork(p, 9);
     });
     let told = b.submit(0, |p| pcas(p, 1, SCHEDULE));
@@ -405,7 +405,7 @@ fn a_table_that_does_not_name_the_kernel_is_none() {
 }
 
 #[test]
-fn a_conditional_node_is_said_to_be_one() {
+fn a_conditional_node_is_marked() {
     let mut b = Bench::new();
     b.submit(0, |p| {
         write(p, 1, &kernel(1, &[schedules(2)]));
@@ -434,7 +434,7 @@ fn parts_on_two_channels_are_one_replay() {
     for replay in 0..3 {
         let told = b.submit(1, |p| pcas(p, 0, SCHEDULE));
         assert_eq!(told.replays(), [Some(replay); 3]);
-        // One branch has reached 6: the other is still to come, whatever else does.
+        // One branch has reached 6: the other is still to come, whatever else comes before.
         let told = b.submit(1, |p| pcas(p, 9, 0));
         assert_eq!(told.graphs, []);
         let told = b.submit(2, |p| pcas(p, 1, SCHEDULE));
@@ -443,7 +443,7 @@ fn parts_on_two_channels_are_one_replay() {
             (1, Scheduled, Some(3)),
             (3, ByGrid, Some(4)),
             (5, ByGrid, Some(5)),
-            // The last of the two branches starts it, on whichever channel that is.
+            // The last of the two branches starts it, on either channel.
             (6, ByGrid, Some(6)),
         ];
         assert_eq!(told.ran(), expected);
@@ -457,7 +457,7 @@ fn parts_on_two_channels_are_one_replay() {
 }
 
 #[test]
-fn a_programmatic_launch_runs_when_the_companion_before_it_is_let_go() {
+fn a_programmatic_launch_runs_when_its_companion_is_released() {
     let mut b = Bench::new();
     // A plain launch and its companion, which schedules the launch after it.
     let told = b.submit(0, |p| {
@@ -471,7 +471,7 @@ fn a_programmatic_launch_runs_when_the_companion_before_it_is_let_go() {
     assert_eq!(told.launches[0].kind, LaunchKind::Companion);
     assert_eq!(told.replays(), [None; 2], "of no graph");
 
-    // What the companion schedules is not ready: nothing.
+    // The QMD that the companion schedules is not ready: nothing runs.
     let told = b.submit(0, |p| pcas(p, 1, RELEASE));
     assert_eq!(told.ran(), []);
 
@@ -487,7 +487,7 @@ fn a_programmatic_launch_runs_when_the_companion_before_it_is_let_go() {
     assert_eq!(told.replays(), [None; 2], "of no graph");
     assert_eq!(b.end().graphs, []);
 
-    // The companion was written before the trace: what is ready is what it lets go.
+    // The companion was written before the trace: it releases the QMD that is ready.
     let mut b = Bench::new();
     let told = b.submit(0, |p| {
         write(p, 2, &node(2, &[]));
@@ -499,7 +499,7 @@ fn a_programmatic_launch_runs_when_the_companion_before_it_is_let_go() {
 }
 
 #[test]
-fn what_was_not_seen_is_told_with_what_starts_it() {
+fn an_unseen_qmd_is_emitted_with_its_trigger() {
     let mut b = Bench::new();
     let told = b.submit(0, |p| pcas(p, 1, SCHEDULE));
     assert_eq!(told.ran(), [(1, Scheduled, Some(0))]);
@@ -524,7 +524,7 @@ fn what_was_not_seen_is_told_with_what_starts_it() {
 }
 
 #[test]
-fn a_qmd_from_memory_runs_until_the_stream_writes_another_there() {
+fn a_qmd_image_holds_until_the_stream_overwrites_it() {
     let mut b = Bench::new();
     for (i, view) in [kernel(0, &[schedules(1)]), node(1, &[])]
         .iter()
@@ -544,7 +544,7 @@ fn a_qmd_from_memory_runs_until_the_stream_writes_another_there() {
     });
     assert_eq!(from(&told), [Some(Image), Some(Stream)]);
     assert_eq!(told.launches[1].grid, Some([6, 1, 1]));
-    // What the stream wrote is believed before an image that comes later.
+    // The stream's write takes precedence over an image that comes later.
     let old = Qmd::of(&node(1, &[])).expect("a layout");
     b.decoder.image(PID, GpuVa(at(1)), old.bytes());
     let told = b.submit(0, |p| pcas(p, 0, SCHEDULE));
@@ -553,7 +553,7 @@ fn a_qmd_from_memory_runs_until_the_stream_writes_another_there() {
 }
 
 #[test]
-fn a_process_that_is_gone_leaves_nothing_open() {
+fn an_ended_process_leaves_no_replay_open() {
     let mut b = Bench::new();
     b.submit(0, |p| {
         write(p, 0, &kernel(0, &[schedules(2)]));

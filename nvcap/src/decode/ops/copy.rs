@@ -30,7 +30,7 @@ const REDUCTIONS: [Reduction; 16] = [
     Reduction::Invalid,
 ];
 
-/// What LAUNCH_DMA with `data` does: a transfer, a semaphore of its own, or nothing that moves bytes.
+/// The operation that LAUNCH_DMA with `data` triggers: a transfer, a semaphore of its own, or nothing that moves bytes.
 pub(in crate::decode) fn launch(sub: &Sub, data: u32, engine: Engine) -> Operation {
     let plan = &*sub.plan;
     let m2mf = plan.family == Family::MemoryToMemory;
@@ -165,13 +165,13 @@ fn engine_of(engine: Engine) -> CopyEngine {
     }
 }
 
-/// SET_REMAP_COMPONENTS, read.
+/// The meaning of SET_REMAP_COMPONENTS.
 struct Remap {
     /// Bytes of a destination element.
     dst_bytes: u32,
-    /// Nothing is taken from the source.
+    /// No component comes from the source.
     constant: bool,
-    /// What a constant element holds, component by component.
+    /// The value of a constant element, component by component.
     pattern: Vec<u32>,
 }
 
@@ -199,7 +199,7 @@ impl Remap {
     }
 }
 
-/// Which way a transfer goes, from where its addresses lie.
+/// Direction of a transfer, from the places of its addresses.
 pub(in crate::decode) fn direction(src: Option<Place>, dst: Option<Place>) -> Option<Direction> {
     use Place::{Device, Host, Peer};
     Some(match (src?, dst?) {
@@ -211,8 +211,8 @@ pub(in crate::decode) fn direction(src: Option<Place>, dst: Option<Place>) -> Op
     })
 }
 
-/// Fills in the direction: from the places where both are known; else, for a transfer with a source, from the runlist
-/// in the token, as libcuda uses them on an H200 (docs/decoding.md).
+/// Fills in the direction: from the places, if both are known; else, for a transfer with a source, from the runlist in the
+/// token, as libcuda uses them on an H200 (docs/decoding.md).
 pub(in crate::decode) fn conclude(
     copy: &mut Copy,
     src: Option<Place>,

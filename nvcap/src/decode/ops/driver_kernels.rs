@@ -1,8 +1,9 @@
-//! The driver's own kernels, told by their form: memsets, copies within the device, and those that lead a CUDA graph on.
+//! The driver's own kernels, recognised by their form: memsets, copies within the device, and kernels that lead a CUDA
+//! graph on.
 //!
-//! Measured with CUDA 13.0 and driver 580 on Hopper against CUPTI (docs/decoding.md has the evidence). A kernel without
-//! any shared memory is the driver's: every kernel that is compiled for Ampere and later has at least the 1 KiB that is
-//! reserved for the system. What it does is told by its arguments, block and grid together.
+//! Measured with CUDA 13.0 and driver 580 on Hopper against CUPTI (docs/decoding.md has the evidence). A kernel without any
+//! shared memory is the driver's: every kernel that is compiled for Ampere and later has at least the 1 KiB that is
+//! reserved for the system. Arguments, block and grid together show what a driver's kernel does.
 
 use crate::decode::{
     event::{LaunchKind, Moves},
@@ -20,7 +21,7 @@ const RESERVES_SHARED: u32 = 0xc6c0;
 /// Shared memory of a block that the system reserves since Ampere (CUDA: reservedSharedMemPerBlock), bytes.
 const RESERVED: u32 = 1024;
 
-/// Of SHARED_MEMORY_SIZE, what the program asked for and what the system reserves.
+/// Splits SHARED_MEMORY_SIZE into the program's part and the system's.
 pub(in crate::decode) fn split_shared(class: u32, size: u32) -> (u32, u32) {
     match size.checked_sub(RESERVED) {
         Some(asked) if class >= RESERVES_SHARED => (asked, RESERVED),
@@ -28,7 +29,7 @@ pub(in crate::decode) fn split_shared(class: u32, size: u32) -> (u32, u32) {
     }
 }
 
-/// Whose kernel it is, and what it writes if it is a memset or a copy of the driver's.
+/// Whether the kernel is the program's or the driver's, and the effect of a memset or copy of the driver's.
 pub(in crate::decode) fn kind(class: u32, view: &View, args: &[u8]) -> (LaunchKind, Option<Moves>) {
     if view.null || view.grid.contains(&0) {
         return (LaunchKind::Companion, None);
@@ -64,10 +65,11 @@ fn is_address(a: u64) -> bool {
     (0x1_0000..1 << 57).contains(&a)
 }
 
-/// {address, pattern of 32 bits, elements of a row, pitch}; one row: 512 threads of 16 bytes each; several: a row a block.
+/// {address, pattern of 32 bits, elements of a row, pitch}; one row: 512 threads of 16 bytes each; several: one block for
+/// each row.
 fn memset(grid: [u32; 3], block: [u32; 3], args: Words<'_>) -> Option<Moves> {
     let (dst, value, elements, pitch) = (args.at(0), args.at(1), args.at(2), args.at(3));
-    // The pattern has 32 bits; behind it lies whatever lay there.
+    // The pattern has 32 bits; the word behind it is leftover memory.
     if args.len() != 32 || !is_address(dst) || elements == 0 {
         return None;
     }
@@ -81,7 +83,7 @@ fn memset(grid: [u32; 3], block: [u32; 3], args: Words<'_>) -> Option<Moves> {
         let aligned = dst.is_multiple_of(*size) && pitch.is_multiple_of(*size);
         let fits = if pitch == 0 {
             let blocks = u64::from(grid[0]) == (row / 8192).max(1) && grid[1] == 1;
-            // A single block has a thread for each whole 16 bytes.
+            // A single block has one thread for each whole 16 bytes.
             blocks
                 && (grid[0] > 1
                     || u64::from(block[0]) == (row / 16).min(512)
@@ -108,10 +110,10 @@ fn copy(grid: [u32; 3], block: [u32; 3], args: Words<'_>) -> Option<Moves> {
     let one_row = block == [256, 1, 1] && grid[1..] == [1, 1];
     let blocks = u64::from(grid[0]);
     let bytes = match args.len() {
-        // Whole 4 KiB a block.
+        // Each block copies 4 KiB.
         16 if one_row => Some(blocks * 4096),
-        // Elements, a thread each: of 4 bytes where all is aligned to that, else single bytes. Between a few aligned
-        // elements and as many bytes nothing in the launch decides.
+        // One thread for each element: 4 bytes if everything is aligned to that, else single bytes. For small copies
+        // nothing in the launch tells a few aligned elements from as many bytes.
         24 if one_row && blocks == args.at(2).div_ceil(256) => {
             let elements = args.at(2);
             if !(dst | src).is_multiple_of(4) {
@@ -129,7 +131,7 @@ fn copy(grid: [u32; 3], block: [u32; 3], args: Words<'_>) -> Option<Moves> {
             (blocks == threads.div_ceil(256)).then_some(())?;
             words.checked_mul(4).and_then(|n| n.checked_add(rest))
         }
-        // Rows: bytes of one, how many, pitches.
+        // Rows: bytes of a row, number of rows, pitches.
         56 if block[1..] == [1, 1] => args.at(2).checked_mul(args.at(3)),
         _ => return None,
     };
@@ -145,7 +147,7 @@ fn copy(grid: [u32; 3], block: [u32; 3], args: Words<'_>) -> Option<Moves> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::decode) struct GraphKernel(pub(in crate::decode) GraphTable);
 
-/// What an entry of such a table leads to.
+/// What an entry of such a table starts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::decode) enum Successor {
     /// A QMD, and how many entries lead to it: the last of them starts it.
@@ -154,11 +156,11 @@ pub(in crate::decode) enum Successor {
     Conditional,
 }
 
-/// Most successors of an entry that are followed.
+/// The most successors of an entry that are followed.
 const MOST_SUCCESSORS: u32 = 4096;
 
 impl GraphKernel {
-    /// Reads it, where `args` are those of such a kernel and the table's entry names this QMD: that is the proof.
+    /// Recognises such a kernel by `args`, and by the table's entry, which names this QMD as proof.
     pub(in crate::decode) fn of(
         qmd: u64,
         view: &View,
@@ -171,7 +173,7 @@ impl GraphKernel {
         (entry.qmd == qmd).then_some(kernel)
     }
 
-    /// What it leads to.
+    /// The successors of its entry.
     pub(in crate::decode) fn successors(self, shadow: &mut Shadow, space: Space) -> Vec<Successor> {
         let Some(own) = self.entry(self.0.index, shadow, space) else {
             return Vec::new();

@@ -12,13 +12,13 @@ use crate::decode::{
 use crate::wire::GpuVa;
 use crate::wire::words::u32_at;
 
-/// Bytes of an inline operation's head.
+/// How many bytes at the start of inline data an operation keeps.
 const HEAD: usize = 64;
-/// Most words that a macro is believed to write (libcuda takes a kernel from 8 KiB on).
+/// The most words that a macro may write (libcuda uses a kernel from 8 KiB on).
 const MAX_FILL: u32 = 1 << 16;
 /// A NOP of Volta and later, without its scheduling bits.
 const NOP: [u8; 12] = [0x18, 0x79, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
-/// Longest write that is looked at for what it is, when it came in several runs.
+/// The longest write whose content is examined, if it came in several runs.
 const MAX_LOOK: usize = 1 << 20;
 
 /// LAUNCH_DMA of a class that takes inline data.
@@ -42,7 +42,7 @@ pub(in crate::decode) fn begin(sub: &Sub, data: u32) -> Inline {
 }
 
 impl Inline {
-    /// Takes data words (a whole number of them); what is past the announced end is not taken.
+    /// Takes a whole number of data words, up to the announced end.
     pub(in crate::decode) fn take(&mut self, data: &[u8], shadow: &mut Shadow, space: Space) {
         let left = self.words.saturating_sub(self.taken).saturating_mul(4);
         let data = data
@@ -86,7 +86,7 @@ impl Inline {
                 .saturating_sub(at)
                 .min(now.len() as u64) as usize;
             let bytes = now.get(..len).unwrap_or(now);
-            // A block-linear destination is not where its address says, byte by byte.
+            // The bytes of a block-linear destination do not lie in a row at its address.
             if self.linear {
                 let line_at = self
                     .dst
@@ -99,8 +99,8 @@ impl Inline {
         }
     }
 
-    /// The driver's memset macro: CALL_MME_MACRO said `count` words and CALL_MME_DATA gives the word that it then sends
-    /// to LOAD_INLINE_DATA that often. True where that is what this transfer waits for.
+    /// The driver's memset macro: CALL_MME_MACRO gave the number of words, and CALL_MME_DATA gives the word that the macro
+    /// then sends to LOAD_INLINE_DATA `count` times. True if this transfer waits for that.
     pub(in crate::decode) fn fill(
         &mut self,
         count: u32,
@@ -137,7 +137,7 @@ impl Inline {
         }
     }
 
-    /// The operation. `whole` is the data, where it came in one run.
+    /// The operation. `whole` is the data, if it came in one run.
     pub(in crate::decode) fn finish(
         self,
         sub: &mut Sub,
@@ -178,7 +178,7 @@ impl Inline {
     }
 }
 
-/// What inline data is, by its form; docs/decoding.md gives the rules and what they were found on.
+/// The content of inline data, by its form; docs/decoding.md gives the rules and their evidence.
 fn classify(sub: &mut Sub, dst: u64, data: &[u8], alone: bool) -> Option<InlineContent> {
     let compute = if sub.plan.family == Family::Compute {
         sub.plan.class
@@ -203,7 +203,7 @@ fn classify(sub: &mut Sub, dst: u64, data: &[u8], alone: bool) -> Option<InlineC
     alone.then_some(InlineContent::Data)
 }
 
-/// 256-byte aligned, of a QMD's size, with version bits that its class can have and dimensions a grid can have.
+/// 256-byte aligned, the size of a QMD, version bits that its class can have and dimensions that a grid can have.
 fn is_qmd(class: u32, dst: u64, data: &[u8]) -> bool {
     if !dst.is_multiple_of(256) || (data.len() != 256 && data.len() != qmd::MAX_BYTES) {
         return false;

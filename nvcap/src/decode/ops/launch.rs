@@ -1,6 +1,6 @@
-//! Grid launches: from a QMD (carried inline, or at an address that the shadow knows) or from Fermi's registers to
-//! what runs with which arguments, and whose launch it is. The rules are explained, with their evidence, in
-//! docs/decoding.md.
+//! Grid launches: from a QMD (carried inline, or at an address that the shadow knows) or from Fermi's registers to the
+//! program, its arguments, and whether the launch is the program's or the driver's. docs/decoding.md has the rules and
+//! their evidence.
 
 use crate::decode::{
     class_dispatch::Reg,
@@ -16,14 +16,14 @@ use crate::wire::words::u64_at;
 
 use super::driver_kernels::{self, GraphKernel};
 
-/// Most bytes of arguments a kernel can have (32,764 since CUDA 12.1).
+/// The most bytes of arguments that a kernel can have (32,764 since CUDA 12.1).
 const MAX_ARGS: usize = 32 * 1024;
-/// Longest program that the shadow is asked for.
+/// The longest program that is looked up in the shadow.
 const MAX_PROGRAM: usize = 16 << 20;
 
-/// Offset of the arguments in constant bank 0. What lies before them is launch geometry, written by the driver for the
-/// kernel's own use. Hopper's is measured (captures/h200-mixed); the others are what disassembled kernels of these
-/// generations read their first parameter from.
+/// Offset of the arguments in constant bank 0. Before them is launch geometry, written by the driver for the kernel's own
+/// use. Hopper's offset is measured (captures/h200-mixed); the others are where disassembled kernels of these generations
+/// read their first parameter.
 pub(crate) fn arguments_at(class: u32) -> u64 {
     match class {
         0xa0c0..=0xc1c0 => 0x140,
@@ -34,7 +34,7 @@ pub(crate) fn arguments_at(class: u32) -> u64 {
     }
 }
 
-/// A launch with nothing known of it.
+/// A launch of which nothing is known.
 pub(in crate::decode) fn unresolved(how: LaunchHow, address: Option<u64>) -> Launch {
     Launch {
         kind: LaunchKind::Unresolved,
@@ -64,7 +64,7 @@ pub(in crate::decode) fn unresolved(how: LaunchHow, address: Option<u64>) -> Lau
     }
 }
 
-/// What a QMD is read by: the compute class, and what its registers say of programs.
+/// The context for reading a QMD: the compute class, and its registers that concern programs.
 #[derive(Clone, Copy, Debug, Default)]
 pub(in crate::decode) struct Reader {
     /// The compute class.
@@ -74,7 +74,7 @@ pub(in crate::decode) struct Reader {
 }
 
 impl Reader {
-    /// Of the class and registers of a subchannel.
+    /// From the class and registers of a subchannel.
     pub(in crate::decode) fn of(sub: &Sub) -> Self {
         Self {
             class: sub.plan.class,
@@ -82,7 +82,7 @@ impl Reader {
         }
     }
 
-    /// The QMD at an address, where the shadow knows it.
+    /// The QMD at an address, if the shadow knows it.
     pub(in crate::decode) fn view(
         self,
         address: u64,
@@ -111,7 +111,7 @@ impl Reader {
         }
     }
 
-    /// The arguments of the launch that a QMD describes, as far as they were seen being written.
+    /// The arguments of the launch that a QMD describes, as far as their writes were seen.
     pub(in crate::decode) fn arguments(
         self,
         view: &View,
@@ -141,8 +141,8 @@ pub(in crate::decode) fn inline(
         .unwrap_or_else(|| unresolved(how, Some(address)))
 }
 
-/// A launch by a QMD that the pushbuffer carries. Of the 384 bytes that a QMD has since Hopper, 256 may be sent: the
-/// others are for the hardware.
+/// A launch by a QMD that the pushbuffer carries. Of the 384 bytes of a QMD since Hopper, only 256 may be sent: the others
+/// are for the hardware.
 fn carried(
     sub: &Sub,
     how: LaunchHow,
@@ -166,11 +166,11 @@ fn carried(
     ))
 }
 
-/// Most words of a macro call that a launch is looked for in.
+/// The most words of a macro call that are searched for a launch.
 const MAX_MACRO: usize = 160;
 
-/// A further word for a macro: a launch, where the words end with a QMD and its address before it. Drivers of graphics
-/// have such macros; the macro itself is not run, so the form must say it all.
+/// Takes one more word for a macro: a launch, if the words end with a QMD and its address before it. Graphics drivers have
+/// such macros; the macro itself is not run, so the form alone decides.
 pub(in crate::decode) fn by_macro(
     sub: &mut Sub,
     data: u32,
@@ -255,8 +255,8 @@ const NOP: u64 = 0x7918;
 /// Low 12 bits of BRA.
 const BRA: u64 = 0x947;
 
-/// Bytes of the program that were seen being written: the upload's length where it was uploaded by itself, else up to
-/// its end, which is a branch to itself with padding behind it.
+/// Bytes of the program, if its upload was seen: the upload's length if it was uploaded by itself, else up to its end,
+/// which is a branch to itself with padding behind it.
 fn program_bytes(program: u64, shadow: &mut Shadow, space: Space) -> Option<u64> {
     if let Some(upload) = shadow.extent(space, program) {
         return Some(u64::from(upload.len));
@@ -285,9 +285,9 @@ fn program_bytes(program: u64, shadow: &mut Shadow, space: Space) -> Option<u64>
     (known > 0).then_some(known as u64)
 }
 
-/// The arguments: what was last written at their place in constant bank 0, unless the launch geometry before them was
-/// written later (then this kernel has none). Where that was one write of its own its length is theirs; else they go on
-/// to the end of the write of the whole bank, or of the bank.
+/// The arguments: the last write to their place in constant bank 0, unless the launch geometry before them was written
+/// later (then this kernel has none). If they were a write of their own, its length is theirs; else they extend to the end
+/// of the write of the whole bank, or of the bank.
 fn arguments(
     class: u32,
     bank: u64,

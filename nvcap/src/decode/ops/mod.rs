@@ -1,6 +1,6 @@
-//! Operations, one file a kind: from the values of a subchannel's methods to what the GPU is told to do.
+//! Operations, one file for each kind: from the values of a subchannel's methods to the command that they give the GPU.
 //!
-//! Everything here reads registers and data words; the order of events is the decoder's business.
+//! Everything here reads registers and data words; the decoder decides the order of events.
 
 pub(super) mod copy;
 pub(super) mod driver_kernels;

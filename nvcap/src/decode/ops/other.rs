@@ -8,7 +8,7 @@ use crate::decode::{
 };
 use crate::wire::GpuVa;
 
-/// A wait or a cache operation that one method is.
+/// A wait or cache operation that consists of one method.
 pub(in crate::decode) fn barrier(sub: &Sub, address: u16, data: u32) -> Operation {
     Operation::Barrier(Barrier {
         what: sub.plan.name(address),
@@ -19,7 +19,7 @@ pub(in crate::decode) fn barrier(sub: &Sub, address: u16, data: u32) -> Operatio
     })
 }
 
-/// MEM_OP_D (Pascal and later) or MEM_OP_B (before); `None` where the method is only an operand.
+/// MEM_OP_D (Pascal and later) or MEM_OP_B (before); `None` if the method is only an operand.
 pub(in crate::decode) fn mem_op(sub: &Sub, address: u16, data: u32) -> Option<Operation> {
     let late = sub.plan.has(Bits::MemOpDOperation);
     if late == (address == sub.plan.reg(Reg::MemOpB)) {

@@ -172,7 +172,7 @@ pub(in crate::decode) fn report_execute(sub: &Sub, data: u32) -> Semaphore {
 pub(in crate::decode) fn falcon(sub: &Sub, data: u32) -> Semaphore {
     let plan = &*sub.plan;
     let wide = plan.bits(Bits::FalconPayload64, data) != 0;
-    // A payload of 32 bits is SEMAPHORE_C's, where the class has that.
+    // A payload of 32 bits is in SEMAPHORE_C, if the class has that.
     let (low, high) = match (wide, plan.reg(Reg::FalconC)) {
         (true, _) => (sub.get(Reg::DmaPayload), sub.get(Reg::DmaPayloadUpper)),
         (false, u16::MAX) => (sub.get(Reg::DmaPayload), 0),
@@ -188,7 +188,7 @@ pub(in crate::decode) fn falcon(sub: &Sub, data: u32) -> Semaphore {
         address: sub.address(Reg::DmaSemaphoreUpper, Reg::DmaSemaphore),
         payload: u64::from(low) | u64::from(high) << 32,
         wide,
-        // Video classes: a structure of four words (FOUR = 1) carries the time; SEC2 has a bit for it.
+        // Video classes: a structure of four words (FOUR = 1) includes the time; SEC2 has a bit for it.
         timestamp: plan.bits(Bits::FalconTimestamp, data) != 0
             || plan.bits(Bits::FalconStructSize, data) == 1,
         reduction: None,

@@ -82,14 +82,14 @@ fn addresses(found: &Found) -> Vec<u64> {
 fn images_without_commands_are_named_by_their_neighbours() {
     let nodes: Vec<_> = (0..=8).map(|i| node(i, 8)).collect();
     let found = search_bytes(heap_of(&nodes));
-    // The first too, which no other one names.
+    // Including the first, which no other image names.
     let expected: Vec<u64> = (0..=8).map(|i| GPU + i * 0x200).collect();
     assert_eq!(addresses(&found), expected);
     for (image, node) in found.images.iter().zip(&nodes) {
         assert_eq!(&image.bytes, node);
     }
     assert_eq!((found.unnamed, found.contradicted), (0, 0));
-    // A single one names nobody, and is named by nobody.
+    // A single image names no other, and none names it.
     let found = search_bytes(heap_of(&nodes[3..4]));
     assert_eq!((addresses(&found), found.unnamed), (vec![], 1));
 }
@@ -104,20 +104,20 @@ fn commands(writes: &[(u64, &[u8])]) -> Vec<u8> {
 }
 
 #[test]
-fn of_several_uploads_the_one_that_is_an_image_now_counts() {
+fn of_several_uploads_the_one_that_equals_an_image_counts() {
     let (old, new) = (node(4, 8), node(5, 8));
     let at = GPU + 0x800;
     let twice = commands(&[(at, &old), (at, &new)]);
-    // Nothing decides.
+    // Nothing decides between them.
     let found = search_bytes(twice.clone());
     assert_eq!((addresses(&found), found.contradicted), (vec![], 1));
-    // The image does.
+    // The image decides.
     let mut memory = twice;
     memory.extend(heap_of(std::slice::from_ref(&new)));
     let found = search_bytes(memory);
     assert_eq!(addresses(&found), [at]);
     assert_eq!(found.images[0].bytes, new);
-    // A single upload is believed.
+    // A single upload is trusted.
     let found = search_bytes(commands(&[(at, &old)]));
     assert_eq!(addresses(&found), [at]);
 }
@@ -142,7 +142,7 @@ fn arguments_are_taken_where_nothing_contradicts_them() {
 }
 
 #[test]
-fn memory_that_says_nothing_gives_nothing() {
+fn memory_without_qmds_gives_no_images() {
     for bytes in [vec![], vec![0; 70_000], vec![0x40; 70_000], vec![0xff; 383]] {
         let found = search_bytes(bytes);
         assert!(found.images.is_empty());

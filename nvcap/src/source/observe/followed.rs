@@ -130,7 +130,7 @@ pub(crate) fn unmapped(dropped: &[Dropped]) -> Option<String> {
         .map(|d| d.now.saturating_sub(d.looked))
         .max()?;
     let ms = unseen as f64 / 1e6;
-    let (empty, used): (Vec<&Dropped>, Vec<&Dropped>) = dropped.iter().partition(|d| d.empty);
+    let (empty, used): (Vec<&Dropped>, Vec<&Dropped>) = dropped.iter().partition(|d| d.moved == 0);
     let were_unmapped = |all: &[&Dropped]| match all {
         [] => String::new(),
         [one] => format!("channel {} was unmapped", one.channel.0),
@@ -162,28 +162,28 @@ mod tests {
 
     #[test]
     fn a_channel_that_was_never_used_is_not_said_to_be_in_use() {
-        let channel = |n: u32, empty| Dropped {
+        let channel = |n: u32, moved| Dropped {
             hot: false,
             channel: ChannelId(n),
             now: 3_000_000,
             looked: 1_000_000,
-            empty,
+            moved,
             busy: false,
             long_ago: true,
         };
         let said = |all: &[Dropped]| unmapped(all).unwrap_or_default();
         assert_eq!(said(&[]), "");
-        let used = said(&[channel(3, false)]);
+        let used = said(&[channel(3, 900_000)]);
         assert!(
             used.starts_with("channel 3 was unmapped in use: "),
             "{used}"
         );
-        let both = said(&[channel(0, true), channel(1, false), channel(2, false)]);
+        let both = said(&[channel(0, 0), channel(1, 900_000), channel(2, 900_000)]);
         assert!(
             both.starts_with("2 channels, the first of them 1, were unmapped in use, and 1 that"),
             "{both}"
         );
-        let empty = said(&[channel(0, true), channel(1, true)]);
+        let empty = said(&[channel(0, 0), channel(1, 0)]);
         assert!(!empty.contains("in use"), "{empty}");
         assert!(
             empty.contains("not been used by the last look, 2.0 ms"),

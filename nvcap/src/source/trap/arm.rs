@@ -1,4 +1,4 @@
-//! Breakpoints on a process's doorbells: one event for each thread there is, inherited by those to come.
+//! Breakpoints on a process's doorbells: one perf event for each present thread, which later threads inherit.
 
 use crate::procfs;
 use std::{
@@ -14,9 +14,9 @@ use nvcap_common::Birth;
 use super::perf::{self, Life};
 pub(crate) use crate::source::clock::now;
 
-/// A thread that came to be less than this before its maker was armed may have missed the inheritance.
+/// A thread younger than this when its maker was armed may have missed the inheritance.
 const MARGIN_NS: u64 = 4_000_000;
-/// A thread's birth is told within this time of its being seen.
+/// The BIRTHS map has a thread's birth within this time after the thread shows in /proc.
 const BIRTH_IS_TOLD: Duration = Duration::from_millis(2);
 
 /// One watched doorbell word of one process.
@@ -26,17 +26,17 @@ pub(crate) struct Armed {
     pub address: u64,
     /// The next exec ends it.
     pub until_exec: bool,
-    /// A child inherited it: the events are this process's, and end when they are closed there.
+    /// The process whose events these are, when a child inherited them: they end when that process's are closed.
     pub of: Option<u32>,
     events: HashMap<u32, OwnedFd>,
     since: HashMap<u32, u64>,
-    /// When all threads that there were had it, ns.
+    /// When every thread present had the breakpoint, ns.
     complete: u64,
 }
 
 impl Armed {
-    /// Watches `address` in every thread of `pid`. `birth` tells who made a thread, where that was seen; `relieve` frees
-    /// registers of a thread that came while the process was being armed and holds more than it needs.
+    /// Watches `address` in every thread of `pid`. `birth` gives a thread's maker, where its birth was seen; `relieve`
+    /// frees registers of a thread that was born while the process was being armed and holds more than it needs.
     ///
     /// # Errors
     /// Those of perf_event_open(2) for the first thread that could not be watched; a thread that ended meanwhile is
@@ -73,7 +73,7 @@ impl Armed {
                 let mut watched = perf::watch(tid, address, life, program);
                 let full = |e: &io::Error| e.raw_os_error() == Some(libc::ENOSPC);
                 if born.is_none() && watched.as_ref().is_err_and(full) {
-                    // A thread is in /proc, with what it inherited, a moment before its birth is told.
+                    // A new thread shows in /proc, with its inherited breakpoints, a moment before BIRTHS has it.
                     thread::sleep(BIRTH_IS_TOLD);
                     born = birth(tid);
                 }
@@ -87,7 +87,7 @@ impl Armed {
                         armed.since.insert(tid, now());
                     }
                     Err(e) if e.raw_os_error() == Some(libc::ESRCH) => {}
-                    // Its registers hold what it inherited while its maker was being armed.
+                    // Its registers hold breakpoints that it inherited while its maker was being armed.
                     Err(e) if no_register(&e) => {
                         armed.since.insert(tid, 0);
                     }
@@ -101,10 +101,10 @@ impl Armed {
         }
     }
 
-    /// What a child has of it that thread `tid` of process `pid` forked at `time_ns`; none where the thread may not have had
-    /// it itself yet.
+    /// The share of a child that thread `tid` of process `pid` forked at `time_ns`; none where the thread may not have had
+    /// the breakpoint itself yet.
     pub(crate) fn of_child(&self, pid: u32, tid: u32, time_ns: u64) -> Option<Self> {
-        // A thread that is not known came later, and inherited it.
+        // A thread that is not listed came later, and inherited the breakpoint.
         let armed = self.since.get(&tid).copied().unwrap_or(self.complete);
         (time_ns > armed.saturating_add(MARGIN_NS)).then(|| Self {
             address: self.address,
@@ -116,7 +116,7 @@ impl Armed {
         })
     }
 
-    /// What watches nothing.
+    /// An `Armed` that watches nothing.
     #[cfg(test)]
     pub(super) fn without_events(address: u64, until_exec: bool) -> Self {
         Self {
@@ -129,12 +129,12 @@ impl Armed {
         }
     }
 
-    /// Closes the event that a thread has of its own, beside the one that it inherited.
+    /// Closes a thread's own event where it inherited one as well.
     pub(crate) fn release(&mut self, tid: u32) -> bool {
         self.events.remove(&tid).is_some()
     }
 
-    /// A thread made by an armed thread has the breakpoint already; a second one would trap twice.
+    /// True for a thread made by an armed thread: it has the breakpoint already, and a second one would trap twice.
     fn inherited(&self, birth: Option<Birth>) -> bool {
         birth.is_some_and(|b| {
             self.since
@@ -143,7 +143,7 @@ impl Armed {
         })
     }
 
-    /// Hits counted by the kernel, with those that ran no program.
+    /// Hits counted by the kernel, including those that ran no program.
     pub(crate) fn hits(&self) -> u64 {
         self.events
             .values()

@@ -1,9 +1,9 @@
-//! From ring-buffer bytes to records: joins what the BPF programs had to send in pieces.
+//! From ring-buffer bytes to records: joins the pieces that the BPF programs sent.
 //!
-//! A submission arrives as one or more `Submit` (at most 16 entries each), every one followed by the `Data` of its
-//! entries in order, all of one channel in ring order; pieces of other channels may lie between them. A walk that had
-//! to stop (full ring buffer) begins again at the first entry that was not whole: then what was gathered of that
-//! entry is thrown away, and nothing else.
+//! A submission arrives as one or more `Submit` (at most 16 entries each), each followed by the `Data` of its entries in
+//! order. Pieces of one channel come in ring order; pieces of other channels may lie between them. A walk that had to stop
+//! (full ring buffer) begins again at the first entry that was not whole: only the pieces of that entry are then thrown
+//! away.
 
 use std::collections::HashMap;
 
@@ -25,9 +25,9 @@ pub enum Raw<'a> {
     Site(c::Site),
     /// Memory around the registers at a trap.
     Windows(Box<c::Windows>),
-    /// All channels were looked at.
+    /// A scan of all channels has ended.
     Scan(c::Scan),
-    /// Entries are gone.
+    /// Entries were lost.
     Gap(c::Gap),
     /// An ioctl begins.
     IoctlEnter(c::IoctlEnter, &'a [u8]),
@@ -45,15 +45,16 @@ pub enum Raw<'a> {
     Module(c::Header),
 }
 
-/// No ring comes this far, so a record of a position beyond is none. To one below, entries can be added without an overflow.
+/// No ring reaches this position: a record with a greater one is invalid. Counts of entries can be added to a smaller one
+/// without overflow.
 const MOST_POSITION: u64 = 1 << 62;
 
-/// Reads a record; `None` for one that this program does not know, that is too short, or whose positions no ring has.
+/// Reads a record; `None` if its kind is unknown, it is too short, or its positions are beyond any ring.
 pub fn parse(bytes: &[u8]) -> Option<Raw<'_>> {
-    /// The fixed part and what follows it.
+    /// Splits off the fixed part.
     fn split<T: Copy>(bytes: &[u8]) -> Option<(T, &[u8])> {
         let (fixed, rest) = bytes.split_at_checked(size_of::<T>())?;
-        // SAFETY: as many bytes as T has; the types of nvcap_common are valid for any bits.
+        // SAFETY: `fixed` has the size of T; the types of nvcap_common are valid for any bits.
         Some((unsafe { fixed.as_ptr().cast::<T>().read_unaligned() }, rest))
     }
     macro_rules! with_payload {
@@ -92,7 +93,7 @@ pub fn parse(bytes: &[u8]) -> Option<Raw<'_>> {
     }
 }
 
-/// When and where, from a header.
+/// Time, process and thread from a header.
 pub(crate) fn at(h: &c::Header) -> At {
     At {
         time_ns: h.time_ns,
@@ -112,11 +113,11 @@ pub(crate) fn name(comm: &[u8; 16]) -> String {
 pub struct Gathered {
     /// The first of its Submits.
     pub head: c::Submit,
-    /// Whole segments, then those whose bytes are still to come.
+    /// Whole segments, then those whose bytes are still missing.
     pub segments: Vec<Segment>,
     /// How many of them are whole.
     whole: usize,
-    /// Bytes of the first that is not whole.
+    /// Bytes of the first segment that is not whole.
     got: u32,
     /// Bytes in all of them.
     kept: usize,
@@ -149,7 +150,7 @@ impl Gathered {
         self.pass_control_entries();
     }
 
-    /// Entries without bytes are whole as they are.
+    /// Steps over entries without bytes: they are whole as they are.
     fn pass_control_entries(&mut self) {
         while self
             .segments
@@ -180,7 +181,7 @@ impl Gathered {
         let span = data.span.min(len - self.got);
         let fits = self.kept + span as usize <= MOST_BYTES;
         if !fits || segment.bytes.len() < self.got as usize {
-            // There is no room for it, nor for what comes behind it: counted as unreadable.
+            // There is no room for these bytes, nor for those behind them: counted as unreadable.
         } else if data.header.flags & flag::MISSING != 0 {
             segment.holes.push(Hole {
                 offset: data.offset,
@@ -213,14 +214,14 @@ impl Gathered {
         self.head.position += n;
     }
 
-    /// What is whole, if anything.
+    /// The whole entries, if there are any.
     fn cut(mut self) -> Option<Self> {
         self.segments.truncate(self.whole);
         (!self.segments.is_empty()).then_some(self)
     }
 }
 
-/// Joins pieces.
+/// Joins the pieces of submissions and ioctls.
 #[derive(Debug, Default)]
 pub struct Assembler {
     channels: HashMap<u32, Gathered>,
@@ -235,7 +236,7 @@ struct PendingIoctl {
 }
 
 impl Assembler {
-    /// New entries: gives submissions that are complete by it (or were cut short before it).
+    /// Takes new entries; gives the submissions that end before them or with them.
     pub fn submit(&mut self, submit: &c::Submit, out: &mut Vec<Gathered>) {
         let index = submit.channel;
         match self.channels.get_mut(&index) {
@@ -259,7 +260,7 @@ impl Assembler {
         self.take_if_whole(index, out);
     }
 
-    /// Bytes of an entry.
+    /// Takes bytes of an entry.
     pub fn data(&mut self, data: &c::Data, bytes: &[u8], out: &mut Vec<Gathered>) {
         if let Some(g) = self.channels.get_mut(&data.channel) {
             g.data(data, bytes);
@@ -273,17 +274,17 @@ impl Assembler {
         }
     }
 
-    /// Gives what is whole of a channel whose walk has ended.
+    /// Gives the whole entries of a channel whose walk has ended.
     pub fn flush(&mut self, index: u32, out: &mut Vec<Gathered>) {
         out.extend(self.channels.remove(&index).and_then(Gathered::cut));
     }
 
-    /// Channels with something half gathered.
+    /// Channels with a submission that is partly gathered.
     pub fn unfinished(&self) -> Vec<u32> {
         self.channels.keys().copied().collect()
     }
 
-    /// An ioctl begins; gives one of the same thread whose return was never told.
+    /// An ioctl begins; gives an earlier one of the same thread whose return was not recorded.
     pub fn enter(&mut self, r: &c::IoctlEnter, bytes: &[u8]) -> Option<(Ioctl, u32)> {
         let before = self.ioctls.remove(&r.header.tid).map(|p| (p.ioctl, p.dev));
         let ioctl = Ioctl {
@@ -428,7 +429,7 @@ mod tests {
     }
 
     #[test]
-    fn a_walk_that_begins_again_repeats_only_what_was_not_whole() {
+    fn a_restarted_walk_repeats_only_partial_entries() {
         let (mut a, mut out) = (Assembler::default(), Vec::new());
         a.submit(&submit(0, 2, 1, &[4, 8]), &mut out);
         a.data(&data(0, 0, 4, 0), &[1; 4], &mut out);
@@ -444,7 +445,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_out_still_sets_the_base() {
+    fn skipped_entries_still_set_the_base() {
         let base = entry::control(entry::Opcode::SET_PB_SEGMENT_EXTENDED_BASE, 5 << 8, false);
         let mut s = submit(5, 8, 1, &[0, 4, 8]);
         s.entries[0] = base;
@@ -457,7 +458,7 @@ mod tests {
     }
 
     #[test]
-    fn a_position_that_no_ring_has_is_of_no_record() {
+    fn a_record_with_an_impossible_position_is_refused() {
         let bytes = |s: &c::Submit| {
             // SAFETY: a Submit has no padding that is not named.
             unsafe { std::slice::from_raw_parts((&raw const *s).cast::<u8>(), size_of_val(s)) }

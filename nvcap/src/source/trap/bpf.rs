@@ -1,5 +1,5 @@
-//! bpf(2) by hand, for what aya gives no way to: programs on a module's functions, running a program, what the kernel
-//! counted of one. Knows the system call only.
+//! bpf(2) by hand, for the commands that aya does not offer: programs on a module's functions, running a program, the
+//! kernel's counters of a program. Knows the system call only.
 
 use std::{
     ffi::{CStr, CString},
@@ -12,7 +12,7 @@ use aya_obj::generated::{
     bpf_attach_type, bpf_attr, bpf_btf_info, bpf_cmd, bpf_insn, bpf_prog_info, bpf_prog_type,
 };
 
-/// Room for what the verifier says; only its end is of interest.
+/// Room for the verifier's log; only its end is of interest.
 const LOG: usize = 1 << 20;
 
 fn bpf(cmd: bpf_cmd, attr: &mut bpf_attr) -> io::Result<i32> {
@@ -32,7 +32,7 @@ fn bpf(cmd: bpf_cmd, attr: &mut bpf_attr) -> io::Result<i32> {
     }
 }
 
-/// bpf(2) of a command that makes a descriptor.
+/// A bpf(2) command that returns a descriptor.
 fn open(cmd: bpf_cmd, attr: &mut bpf_attr) -> io::Result<OwnedFd> {
     let fd = bpf(cmd, attr)?;
     // SAFETY: a new descriptor that nobody else has.
@@ -57,7 +57,7 @@ fn info<T: Copy>(object: BorrowedFd<'_>, info: &mut T) -> io::Result<()> {
 /// `None` when there is none of that name.
 ///
 /// # Errors
-/// Those of bpf(2): EPERM without CAP_SYS_ADMIN, which the walk over all type information asks for.
+/// Those of bpf(2): EPERM without CAP_SYS_ADMIN, which walking over all type information needs.
 pub(crate) fn module_btf(module: &str) -> io::Result<Option<OwnedFd>> {
     let mut last = 0;
     loop {
@@ -108,13 +108,13 @@ pub(crate) struct Tracing<'a> {
     pub function: u32,
 }
 
-/// Loads a program; what the verifier said comes with the error.
+/// Loads a program; the error comes with the verifier's log.
 ///
 /// # Errors
 /// Those of bpf(2).
 pub(crate) fn load(program: &Tracing<'_>) -> Result<OwnedFd, (io::Error, String)> {
     load_with(program, &mut []).or_else(|e| {
-        // The verifier speaks only when asked, since its log makes loading slower.
+        // The log is requested only after a failure: it makes loading slower.
         let mut log = vec![0u8; LOG];
         load_with(program, &mut log).map_err(|_| {
             let text = CStr::from_bytes_until_nul(&log).unwrap_or_default();
@@ -151,7 +151,7 @@ fn load_with(program: &Tracing<'_>, log: &mut [u8]) -> io::Result<OwnedFd> {
     open(bpf_cmd::BPF_PROG_LOAD, &mut attr)
 }
 
-/// Lets a loaded program run, until the returned link is closed.
+/// Runs a loaded program at each call of its function, until the returned link is closed.
 ///
 /// # Errors
 /// Those of bpf(2).
@@ -171,9 +171,8 @@ pub(crate) fn run(program: BorrowedFd<'_>) -> io::Result<()> {
     bpf(bpf_cmd::BPF_PROG_TEST_RUN, &mut attr).map(drop)
 }
 
-/// How often the kernel left the program out: because it was in the middle of it on that processor already, or, of a
-/// program on a kprobe, because it was in the middle of something else of BPF's. Kernels before 5.12 do not count the one,
-/// those before 6.7 not the other.
+/// How often the kernel skipped the program: because it was already running on that processor, or, for a program on a
+/// kprobe, because another BPF program was. Kernels before 5.12 do not count the first, those before 6.7 not the second.
 ///
 /// # Errors
 /// Those of bpf(2).

@@ -1,4 +1,4 @@
-//! The kernel's type information: offsets of structure members, since Rust's BPF programs have no relocations for it.
+//! The kernel's type information: offsets of structure members, since Rust's BPF programs have no CO-RE relocations.
 
 use crate::wire::words::u32_at;
 use std::{fs, io};
@@ -11,8 +11,8 @@ const KIND_UNION: u32 = 5;
 const KIND_FUNC: u32 = 12;
 const KIND_FUNC_PROTO: u32 = 13;
 const MODIFIERS: [u32; 5] = [8, 9, 10, 11, 18];
-/// Members and modifiers that one search for a member looks at. The kernel's largest structure has some 300; types that
-/// name each other in a circle would never end.
+/// Most members and modifiers that the search for one member looks at. The kernel's largest structure has some 300; types
+/// that refer to each other in a circle would make the search endless.
 const MOST_LOOKS: u32 = 1 << 16;
 
 #[derive(Clone, Copy, Debug)]
@@ -26,7 +26,7 @@ struct Type {
 }
 
 impl Type {
-    /// The one that begins at `at`.
+    /// The type that begins at `at`.
     fn read(data: &[u8], at: usize) -> Option<Type> {
         let info = u32_at(data, at + 4)?;
         Some(Type {
@@ -39,7 +39,7 @@ impl Type {
         })
     }
 
-    /// Where the next one begins.
+    /// Where the next type begins.
     fn end(&self) -> usize {
         let n = self.members as usize;
         self.at
@@ -68,8 +68,8 @@ pub struct Btf {
     base: Option<Box<Btf>>,
     data: Vec<u8>,
     strings: std::ops::Range<usize>,
-    /// Where each begins. There are some 150,000, of which a trace asks for a dozen: no more is kept of them, and names are
-    /// compared when one is asked for.
+    /// Where each type begins. There are some 150,000, of which a trace needs a dozen: nothing else is kept, and names are
+    /// compared on request.
     types: Vec<u32>,
     /// Which of them are structures.
     structures: Vec<u32>,
@@ -124,7 +124,7 @@ impl Btf {
         );
         let strings = header + word(16)? as usize..header + word(16)? as usize + word(20)? as usize;
         data.get(strings.clone())?;
-        // A type takes some 20 bytes; those of a header that lies are not reserved.
+        // A type takes some 20 bytes; no room is reserved for the length in the header, which may be wrong.
         let mut types = Vec::with_capacity(data.len() / 20);
         let mut structures = Vec::new();
         while at < end {
@@ -151,7 +151,7 @@ impl Btf {
             .map_or(1, |b| b.first() + b.types.len() as u32)
     }
 
-    /// True when the string at `offset` is `text`.
+    /// Whether the string at `offset` is `text`.
     fn is(&self, offset: u32, text: &str) -> bool {
         let base = self.base.as_ref().map_or(0, |b| b.strings.len() as u32);
         if let (Some(b), true) = (&self.base, offset < base) {
@@ -184,7 +184,7 @@ impl Btf {
         })
     }
 
-    /// The type with this number among its own.
+    /// The type with this number among those of its own (not of its base).
     fn own(&self, i: u32) -> Option<Type> {
         Type::read(&self.data, *self.types.get(i as usize)? as usize)
     }
@@ -263,7 +263,7 @@ mod tests {
     #[test]
     fn a_modules_function_is_not_its_bases() {
         let int = [1, 1 << 24, 4, 32];
-        // int f(int, int), as the kernel's.
+        // int f(int, int), like the kernel's.
         let prototype = [0, 13 << 24 | 2, 1, 0, 1, 0, 1];
         let f = [5, 12 << 24 | 1, 2];
         let kernel = raw(b"\0int\0f\0", &[&int[..], &prototype, &f].concat());
@@ -274,7 +274,7 @@ mod tests {
         };
         assert_eq!(kernel.function("f"), Some(ours));
         assert_eq!(kernel.function("g"), None);
-        // int g(int), its types counted on from the kernel's 3, its strings from the kernel's 7 bytes.
+        // int g(int): its types are numbered on from the kernel's 3, its strings from the kernel's 7 bytes.
         let prototype = [0, 13 << 24 | 1, 1, 0, 1];
         let g = [7, 12 << 24 | 1, 4];
         let module = raw(b"g\0", &[&prototype[..], &g].concat());
@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn a_member_is_found_through_what_has_no_name() {
+    fn a_member_is_found_through_anonymous_types() {
         // struct s { const (union { int a; }) ; int b; } with b at bit 32.
         let int = [1, 1 << 24, 4, 32];
         let constant = [0, 10 << 24, 3];

@@ -1,18 +1,18 @@
-//! Where the process keeps its own copy of GP_PUT: found by what stays equal to it.
+//! Where the process keeps its own copy of GP_PUT: found as the word that always equals it.
 //!
-//! Who submits writes GP_PUT into video memory and counts on in its own memory, whose address is near one that a register
-//! holds when the doorbell is rung. For the first doorbells the BPF programs show the memory around all registers
-//! together with GP_PUT; a place that always held its value, over enough different values, is the copy. What is
-//! concluded here is only where to look: the BPF programs compare what they find there with GP_PUT before they believe
-//! it and while they do (`cached_put.rs` there).
+//! The submitting library writes GP_PUT into video memory and keeps its own count in system memory, near an address that a
+//! register holds when the doorbell is rung. For the first doorbells the BPF programs send the memory around all registers
+//! together with GP_PUT. A place that always held its value, over enough different values, is the copy. The conclusion here
+//! is only where to look: the BPF programs compare the word with GP_PUT before they trust it and as long as they do
+//! (`cached_put.rs` there).
 
 use std::collections::BTreeSet;
 
 use nvcap_common::{REGS, WINDOW, Windows};
 
-/// Different values of GP_PUT that a place must have held.
+/// How many different values of GP_PUT a place must have held.
 const ENOUGH: usize = 8;
-/// The stack pointer: what lies near it is of one call, and only the choice when nothing else is.
+/// The stack pointer: memory near it belongs to one call, and is chosen only when nothing else is left.
 #[cfg(target_arch = "x86_64")]
 const STACK: Option<usize> = Some(4);
 #[cfg(not(target_arch = "x86_64"))]
@@ -27,7 +27,7 @@ pub(crate) struct Place {
     pub word: u32,
 }
 
-/// What is known after a look.
+/// The result of a look.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Agreement {
     /// Not enough has been seen.
@@ -36,14 +36,14 @@ pub(crate) enum Agreement {
     At(Place),
     /// There is none.
     Nowhere,
-    /// Nothing more than was said before.
+    /// Nothing new since the last result.
     Told,
 }
 
-/// The search at one store.
+/// The search at one store instruction.
 #[derive(Debug)]
 pub(crate) struct CachedPut {
-    /// Bit w of register r: the word has always been GP_PUT.
+    /// Bit w of register r: the word has always equalled GP_PUT.
     candidates: [u128; REGS],
     values: BTreeSet<u32>,
     decided: bool,
@@ -62,7 +62,7 @@ impl Default for CachedPut {
 }
 
 impl CachedPut {
-    /// Takes in what was around the registers at one doorbell.
+    /// Takes in the memory around the registers at one doorbell.
     pub(crate) fn see(&mut self, w: &Windows) -> Agreement {
         if self.decided {
             return Agreement::Told;
@@ -130,7 +130,7 @@ mod tests {
             let mut w = windows(put);
             w.words[14][34] = put;
             w.words[14][35] = put;
-            // On the stack, too; and in one that is right by chance now and then.
+            // On the stack, too; and in a word that is equal by chance now and then.
             w.words[4][0] = put;
             w.words[2][7] = put & !1;
             let expected = match put {
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn what_could_not_be_read_holds_nothing() {
+    fn unread_windows_hold_no_candidate() {
         let mut search = CachedPut::default();
         let mut w = windows(5);
         w.words[3][0] = 5;

@@ -1,10 +1,10 @@
 //! The ways of learning what a process does with the driver's device files, in order of cost:
 //!
-//! 1. `kprobe` on nvidia.ko's own functions: nothing is traced but the driver.
-//! 2. `fentry` on the same functions, where kprobes are not to be had but module BTF is.
+//! 1. `kprobe` on nvidia.ko's own functions: only the driver is traced.
+//! 2. `fentry` on the same functions, where the kernel has no kprobes but module BTF.
 //! 3. `tracepoint`: raw tracepoints on every system call of the machine, filtered by process at once.
 //!
-//! Each gives the same records.
+//! Each way gives the same records.
 
 use std::{fmt, str::FromStr};
 
@@ -70,10 +70,10 @@ pub(crate) fn attach_process(bpf: &mut Ebpf) -> Result<()> {
     Ok(())
 }
 
-/// Attaches the first way that works (or the one asked for) and says which, with why the ones before were refused.
+/// Attaches the first way that works (or the one asked for) and returns it, with the reasons why those before it failed.
 ///
 /// # Errors
-/// When none works: with every refusal.
+/// When none works: lists every refusal.
 pub(crate) fn attach(loaded: &mut Loaded, asked: Option<Way>) -> Result<(Way, Vec<(Way, Error)>)> {
     let ways = asked.map_or(WAYS.to_vec(), |w| vec![w]);
     let mut refused = Vec::new();
@@ -94,7 +94,7 @@ pub(crate) fn attach(loaded: &mut Loaded, asked: Option<Way>) -> Result<(Way, Ve
 /// Attaches one way.
 ///
 /// # Errors
-/// When the kernel refuses or lacks it; nothing of it stays attached then.
+/// When the kernel refuses or lacks it; then no part of it stays attached.
 pub(crate) fn attach_way(loaded: &mut Loaded, way: Way) -> Result<()> {
     match way {
         Way::Kprobe => {
@@ -125,21 +125,21 @@ fn raw_tracepoint(bpf: &mut Ebpf, name: &str, tracepoint: &str) -> Result<()> {
     Ok(())
 }
 
-/// Attaches to modules of the driver that were loaded since the last time, by the way in use.
+/// Attaches to modules of the driver that were loaded since the last call, by the way in use.
 ///
 /// # Errors
 /// When the kernel refuses; that a module is not loaded is no error.
 pub(crate) fn refresh(loaded: &mut Loaded, way: Way) -> Result<Change> {
     match (way, &mut loaded.kprobes, &mut loaded.fentry) {
         (Way::Kprobe, Some(kprobes), _) => kprobes.refresh(&mut loaded.bpf),
-        // The kernel does not unload a module with such programs on it.
+        // The kernel does not unload a module while such programs are on it.
         (Way::Fentry, _, Some(fentry)) => fentry.attach_uvm().map(|()| Change::None),
-        // It sees every file's calls.
+        // It sees the calls on every file.
         _ => Ok(Change::None),
     }
 }
 
-/// A program whose only purpose is to wake nvcap when a module is loaded. Without it nvcap looks now and then.
+/// Attaches a program that only wakes nvcap when a module is loaded. Without it nvcap looks now and then.
 pub(crate) fn attach_module_load(bpf: &mut Ebpf) {
     if let Err(e) = raw_tracepoint(bpf, "module_load", "module_load") {
         log::info!("modules are looked for now and then: {e}");

@@ -1,4 +1,4 @@
-//! What this machine allows: each part of a live trace is tried for real, and what is refused says why.
+//! What this machine allows: each part of a live trace is tried for real, and a refusal comes with its reason.
 
 use crate::procfs;
 use std::{fs, os::fd::AsFd as _};
@@ -17,18 +17,18 @@ use crate::source::{memory::maps, rights};
 pub(crate) enum CheckOutcome {
     /// It works.
     Works,
-    /// It does not, and a live trace can do without it.
+    /// It does not work, and a live trace can do without it.
     Refused,
-    /// It does not, and there is no live trace without it.
+    /// It does not work, and there is no live trace without it.
     Missing,
     /// Something to know.
     Note,
 }
 
-/// One thing looked at.
+/// One thing that was examined.
 #[derive(Clone, Debug)]
 pub(crate) struct Finding {
-    /// What it is.
+    /// Its name.
     pub what: &'static str,
     /// How it came out.
     pub verdict: CheckOutcome,
@@ -51,10 +51,10 @@ fn result(what: &'static str, result: Result<String, Error>, otherwise: CheckOut
     }
 }
 
-/// Looks at everything.
+/// Examines everything.
 pub(crate) fn examine() -> Vec<Finding> {
     let mut all = vec![kernel(), rights(), lockdown()];
-    // Nothing to say where nvcap is not in a container.
+    // Nothing is reported when nvcap is not in a container.
     if let Err(e) = super::precheck::namespace() {
         all.push(finding("process ids", CheckOutcome::Missing, e.to_string()));
     }
@@ -83,7 +83,7 @@ pub(crate) fn examine() -> Vec<Finding> {
             ));
             let mut any = false;
             for way in WAYS {
-                // Each way on programs of its own, so that one cannot stand in another's way.
+                // Each way uses programs of its own, so that one cannot block another.
                 let tried = Loaded::new(LoadOptions {
                     buffer: 1 << 16,
                     no_bpf_loop: false,
@@ -175,7 +175,7 @@ fn lockdown() -> Finding {
         .split('[')
         .nth(1)
         .and_then(|t| t.split(']').next())
-        .unwrap_or("none or not told");
+        .unwrap_or("none or unknown");
     match mode {
         "confidentiality" => finding(
             "kernel lockdown",
@@ -186,7 +186,7 @@ fn lockdown() -> Finding {
     }
 }
 
-/// Whose memory may be read: what `--how observe` and `nvcap dump` need, and no more.
+/// Whether memory may be read, and of which processes: all that `--how observe` and `nvcap dump` need.
 fn observing() -> Finding {
     let what = "observing without a trap";
     if rights::SYS_PTRACE.is_in(super::precheck::capabilities()) {
@@ -214,7 +214,7 @@ fn observing() -> Finding {
 
 static WATCHED: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
 
-/// Opens breakpoints on this thread until there is no register left, and rings one.
+/// Opens breakpoints on this thread until no register is left, and triggers one.
 fn breakpoints(loaded: &Loaded) -> Finding {
     let what = "hardware breakpoints";
     // SAFETY: gettid has no preconditions.
@@ -311,7 +311,7 @@ fn processes() -> Finding {
     }
 }
 
-/// KVM guests before Linux 6.14 on the host can lose a hit, which the process then gets as SIGTRAP (stale DR6).
+/// KVM guests before Linux 6.14 on the host can lose a hit, and the process gets SIGTRAP instead (stale DR6).
 fn lost_hits() -> Option<Finding> {
     let cpu = fs::read_to_string("/proc/cpuinfo").ok()?;
     let guest = cpu

@@ -1,7 +1,7 @@
-//! fentry and fexit on the driver's functions: the records of the kprobe way, where a kernel has no kprobes.
+//! fentry and fexit on the driver's functions: the records of the kprobe way, for kernels without kprobes.
 //!
-//! aya names no module when it loads such a program, so it finds functions of the kernel itself only. The object is
-//! therefore read a second time, its programs are tied to the maps that aya made, and bpf(2) is called by hand.
+//! aya names no module when it loads such a program, and so finds only functions of the kernel itself. Therefore the object
+//! is read a second time, its programs are tied to the maps that aya made, and bpf(2) is called by hand.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -27,19 +27,19 @@ const OTHER_WAYS: &str = "use --discover kprobe or --discover tracepoint";
 /// All maps of the loaded object, by name.
 pub(crate) type Maps = Arc<[(String, OwnedFd)]>;
 
-/// A program and the function it is for.
+/// A program and the function that it attaches to.
 #[derive(Clone, Copy, Debug)]
 struct Probe {
     program: &'static str,
     function: &'static str,
     exit: bool,
-    /// Arguments of the function: fexit finds the result behind them.
+    /// Number of the function's arguments: fexit finds the result behind them.
     arguments: u32,
     /// Without it some records are missing, but no submission.
     optional: bool,
 }
 
-/// Returns before entries, so that no call is seen to begin whose end is not.
+/// Returns before entries, so that no call is seen to begin whose return is missed.
 const NVIDIA: [Probe; 4] = [
     Probe::exit("fexit_mmap", "nvidia_mmap", 2),
     Probe::exit("fexit_ioctl", "nvidia_ioctl", 4),
@@ -99,8 +99,8 @@ pub(crate) struct Fentry {
 }
 
 impl Fentry {
-    /// Attaches to nvidia.ko's functions, and to nvidia-uvm.ko's if it is loaded. `object` is what `maps` were made
-    /// from.
+    /// Attaches to nvidia.ko's functions, and to nvidia-uvm.ko's if it is loaded. `object` is the BPF object that `maps`
+    /// were made from.
     ///
     /// # Errors
     /// When nvidia.ko is not loaded or has no BTF, or the kernel refuses; nothing stays attached then.
@@ -130,7 +130,7 @@ impl Fentry {
     /// Attaches to nvidia-uvm.ko's functions, once it is loaded.
     ///
     /// # Errors
-    /// When it has no BTF or the kernel refuses; that it is not loaded is no error.
+    /// When it has no BTF or the kernel refuses. It is no error when the module is not loaded.
     pub(crate) fn attach_uvm(&mut self) -> Result<()> {
         if !self.uvm && is_loaded("nvidia_uvm") {
             self.attach("nvidia_uvm", &UVM)?;
@@ -139,9 +139,9 @@ impl Fentry {
         Ok(())
     }
 
-    /// Calls of the driver that the kernel let pass unseen: on a preemptible kernel, a thread that takes a processor
-    /// from one in the middle of a program does not start that program again. Those of processes that are not traced
-    /// count too; there is no telling.
+    /// Calls of the driver that the kernel let pass unseen: when a thread of a preemptible kernel takes the processor in
+    /// the middle of a program, that program is skipped for the new thread. Calls of processes that are not traced count
+    /// too, as they cannot be told apart.
     pub(crate) fn left_out(&self) -> u64 {
         let each = self.attached.iter();
         each.filter_map(|a| bpf::left_out(a.program.as_fd()).ok())
@@ -290,7 +290,7 @@ mod tests {
     use super::*;
     use crate::source::trap::load::{LoadOptions, Loaded, OBJECT};
 
-    /// The programs and their maps, where this machine lets them be loaded; else it is said that the test did not run.
+    /// The programs and their maps, where this machine can load them; otherwise prints that the test did not run.
     fn loaded(test: &str) -> Option<Loaded> {
         let loaded = Loaded::new(LoadOptions {
             buffer: 1 << 16,
@@ -312,7 +312,7 @@ mod tests {
         }
     }
 
-    /// A function of the kernel of the shape of `nvidia_mmap`: it attaches where the kernel allows fentry at all.
+    /// A kernel function with the shape of `nvidia_mmap`: it attaches wherever the kernel allows fentry.
     #[test]
     fn attaches_or_says_why() {
         let Some(loaded) = loaded("attaches_or_says_why") else {

@@ -1,7 +1,7 @@
-//! kprobes on the driver's functions, and on those of the driver that is loaded after it has been unloaded.
+//! kprobes on the driver's functions, including those of a driver that is unloaded and loaded again.
 //!
-//! The kernel lets a module go although kprobes are on its functions, and does not put them back when it is loaded
-//! again. So each module's instance is known by the inode of its folder in /sys/module, which every loading makes anew.
+//! The kernel unloads a module although kprobes are on its functions, and does not put them back when the module is loaded
+//! again. So each loaded instance is identified by the inode of its folder in /sys/module, which is new at every load.
 //! Knows nothing of processes.
 
 use std::{fs, os::unix::fs::MetadataExt};
@@ -19,7 +19,7 @@ use super::{
     program::{failed, find},
 };
 
-/// Program and function, returns before entries, so that no call is seen to begin whose end is not.
+/// Program and function. Returns before entries, so that no call is seen to begin whose return is missed.
 const NVIDIA: [(&str, &str); 4] = [
     ("kretprobe_mmap", "nvidia_mmap"),
     ("kprobe_mmap", "nvidia_mmap"),
@@ -33,7 +33,7 @@ const UVM: [(&str, &str); 2] = [
     ("kprobe_uvm", "uvm_unlocked_ioctl_entry"),
 ];
 
-/// The kprobes on what is loaded.
+/// The kprobes on the loaded modules.
 #[derive(Debug, Default)]
 pub(crate) struct Kprobes {
     nvidia: Probed,
@@ -43,15 +43,15 @@ pub(crate) struct Kprobes {
 /// A module's kprobes.
 #[derive(Debug, Default)]
 struct Probed {
-    /// The module that they are on; 0 while it is not loaded.
+    /// The module instance that they are on; 0 while the module is not loaded.
     instance: u64,
     _links: Vec<KProbeLink>,
 }
 
-/// What a look at the modules found.
+/// Result of a look at the modules.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Change {
-    /// All is as it was, as far as nvidia.ko goes.
+    /// No change, as far as nvidia.ko goes.
     None,
     /// nvidia.ko is no longer loaded.
     Gone,
@@ -64,7 +64,7 @@ fn instance(module: &str) -> u64 {
 }
 
 impl Kprobes {
-    /// Puts kprobes on what is loaded.
+    /// Puts kprobes on the loaded modules.
     ///
     /// # Errors
     /// When nvidia.ko is not loaded, or the kernel refuses.
@@ -87,7 +87,7 @@ impl Kprobes {
         Ok(new)
     }
 
-    /// Puts kprobes on what was loaded since the last time. A module on which they were refused is not tried again.
+    /// Puts kprobes on modules loaded since the last call. A module that refused them is not tried again.
     ///
     /// # Errors
     /// When the kernel refuses.

@@ -1,7 +1,7 @@
-//! The trap as a live source: what `source::run` drives.
+//! The trap as a live source, for `source::run` to drive.
 //!
-//! When the queue behind it is full the ring buffer fills, and the BPF programs put captures off; the traced program
-//! never waits.
+//! When the queue to the main thread is full the ring buffer fills, and the BPF programs put captures off; the traced
+//! program never waits.
 
 use std::{io, process::ExitStatus, time::Duration};
 
@@ -14,7 +14,7 @@ use crate::source::run::{self, Source};
 
 pub(crate) use crate::source::run::{Limits, Target};
 
-/// What the trap tells at its end.
+/// Results of the trap at its end.
 #[derive(Debug)]
 pub(crate) struct End {
     /// Counters.
@@ -46,7 +46,8 @@ impl Trap {
 impl Source for Trap {
     type End = End;
 
-    /// Nothing that is traced waits for a look of this thread: it may share a processor with the one that shows.
+    /// No traced program depends on a look of this thread, so it may share a processor with the thread that writes the
+    /// output.
     fn shown_by(&mut self, _thread: i32) {}
 
     fn expect(&mut self, pid: u32) -> Result<()> {
@@ -84,7 +85,7 @@ impl Source for Trap {
 /// has ended.
 ///
 /// # Errors
-/// When the trace cannot be made, or `each` can take no more.
+/// When the trace cannot be set up, or `each` accepts no more records.
 pub(crate) fn run(
     options: TrapOptions,
     target: Target,

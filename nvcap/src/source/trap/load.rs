@@ -1,4 +1,4 @@
-//! Loading the BPF object: offsets, maps, and the doorbell program that this kernel takes.
+//! Loading the BPF object: offsets, maps, and the doorbell program that this kernel accepts.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -39,11 +39,11 @@ pod!(PodConfig(Config), PodOffsets(Offsets), PodProc(Proc));
 
 /// The loaded programs and their maps.
 pub(crate) struct Loaded {
-    /// For the discovery ways, which attach programs of it.
+    /// The object: the discovery ways attach programs of it.
     pub bpf: Ebpf,
-    /// What the kprobe way attached.
+    /// The attached kprobes, if that way is in use.
     pub kprobes: Option<Kprobes>,
-    /// What the fentry way attached.
+    /// The attached fentry programs, if that way is in use.
     pub fentry: Option<Fentry>,
     /// For programs that aya cannot load.
     pub maps: Maps,
@@ -111,7 +111,8 @@ pub(crate) fn offsets(btf: &Btf) -> Result<Offsets> {
 }
 
 impl Loaded {
-    /// Loads maps and doorbell program. With them comes the channel table, which one part of this program alone writes.
+    /// Loads maps and doorbell program. Also gives the channel table, which is handed over whole to the part of nvcap that
+    /// alone writes it.
     ///
     /// # Errors
     /// When the kernel refuses (rights, lockdown, too old), or this program was built without its BPF object.
@@ -132,7 +133,7 @@ impl Loaded {
             .load(OBJECT)
             .map_err(|e| failed("loading the BPF programs", &e))?;
 
-        // Before the first is taken out.
+        // Before the first map is taken out.
         let maps = maps(&bpf)?;
         let (doorbell, doorbell_name) = doorbell(&mut bpf, options.no_bpf_loop)?;
         let mut more: ProgramArray<MapData> = take(&mut bpf, "MORE")?;
@@ -161,7 +162,7 @@ impl Loaded {
                 .map_err(|e| Error::new("mapping the channel table", &e, remedy_for_refusal(&e)))?
         };
         let tables = tables(&mut bpf, processors)?;
-        // What the programs have to say beside records; nobody listens unless NVCAP_LOG asks.
+        // The programs' log messages; they are read only where NVCAP_LOG asks for them.
         let log = if log::max_level() >= log::Level::Warn {
             aya_log::EbpfLogger::init(&mut bpf).ok()
         } else {
@@ -219,14 +220,14 @@ impl Loaded {
 
     /// Every traced process.
     pub(crate) fn procs(&self) -> impl Iterator<Item = (u32, Proc)> + '_ {
-        // What is removed meanwhile ends the walk early: the next one finds the rest.
+        // A removal meanwhile ends the walk early: the next walk finds the rest.
         let all = self.procs.iter().filter_map(std::result::Result::ok);
         all.map(|(pid, p)| (pid, p.0))
     }
 
-    /// Traces a process no more.
+    /// Stops tracing a process.
     pub(crate) fn forget_proc(&mut self, pid: u32) {
-        // Not there is as good as removed.
+        // An entry that is not there is as good as removed.
         let _ = self.tables.forget_proc(pid);
     }
 
@@ -251,7 +252,7 @@ impl Loaded {
             })
     }
 
-    /// Tells which channel a token names.
+    /// Sets the channel that a token names.
     pub(crate) fn set_token(&mut self, key: TokenKey, value: TokenValue) -> Result<()> {
         self.tables
             .set_token(key, value)
@@ -260,11 +261,11 @@ impl Loaded {
 
     /// Forgets a token.
     pub(crate) fn forget_token(&mut self, key: TokenKey) {
-        // Not there is as good as removed.
+        // An entry that is not there is as good as removed.
         let _ = self.tables.forget_token(key);
     }
 
-    /// Tells what is known of a store to a doorbell.
+    /// Sets what is known of a store to a doorbell.
     pub(crate) fn set_site(&mut self, key: SiteKey, value: SiteValue) -> Result<()> {
         self.tables
             .set_site(key, value)
@@ -273,7 +274,7 @@ impl Loaded {
 
     /// Forgets a store.
     pub(crate) fn forget_site(&mut self, key: SiteKey) {
-        // Not there is as good as removed.
+        // An entry that is not there is as good as removed.
         let _ = self.tables.forget_site(key);
     }
 
@@ -284,18 +285,18 @@ impl Loaded {
             .map_err(|e| failed("writing XLATE", &e))
     }
 
-    /// Who made a thread.
+    /// A thread's maker and time of birth.
     pub(crate) fn birth(&self, tid: u32) -> Option<Birth> {
         self.tables.birth(tid)
     }
 
     /// Sets the argument size of a UVM request.
     pub(crate) fn set_uvm_size(&mut self, request: u32, size: u32) {
-        // Only the capture of its argument depends on it, and 256 bytes are the default.
+        // A failure affects only how much of the argument is captured; 256 bytes are the default.
         let _ = self.uvm_sizes.set(request, size, 0);
     }
 
-    /// Calls of the driver that the kernel let pass unseen ([`Fentry::left_out`]): of any process, there is no telling.
+    /// Driver calls that the kernel let pass unseen ([`Fentry::left_out`]), of any process: they cannot be told apart.
     pub(crate) fn left_out(&self) -> u64 {
         let kprobes = self.bpf.programs().filter_map(|(_, program)| {
             let Program::KProbe(program) = program else {
@@ -337,7 +338,7 @@ fn map<'a>(bpf: &'a Ebpf, name: &str) -> Result<&'a Map> {
     })
 }
 
-/// Every map of the object, of the kinds there are in it.
+/// Every map of the object, of all kinds that it uses.
 fn maps(bpf: &Ebpf) -> Result<Maps> {
     let descriptor = |map: &Map| match map {
         Map::Array(data)
@@ -346,7 +347,7 @@ fn maps(bpf: &Ebpf) -> Result<Maps> {
         | Map::PerCpuArray(data)
         | Map::ProgramArray(data)
         | Map::RingBuf(data) => Some(data.fd().as_fd().try_clone_to_owned()),
-        // The programs that use it are not to be had in the fentry way, which then says so.
+        // The programs that use it cannot be loaded by the fentry way, which then reports that.
         _ => None,
     };
     bpf.maps()
@@ -376,7 +377,7 @@ where
     M::try_from(map).map_err(|e| failed(&format!("opening map {name}"), &e))
 }
 
-/// How many processors there may be: counters are kept by their numbers.
+/// The possible number of processors: counters are kept by processor number.
 fn processors() -> Result<usize> {
     aya::util::nr_cpus().map_err(|(what, e)| {
         Error::new(
@@ -433,12 +434,12 @@ fn perf_program<'a>(
     Ok(program)
 }
 
-/// The doorbell program's forms, the better one first.
+/// The doorbell program's forms, the preferred one first.
 const DOORBELL: [&str; 2] = ["doorbell_loop", "doorbell_tail"];
 
-/// Those of its forms that were built in.
+/// The forms that were built in.
 pub(crate) fn doorbell_programs() -> impl Iterator<Item = &'static str> {
-    // Their names are in the object's table of strings.
+    // Program names are in the object's string table.
     let is_there = |name: &str| {
         let symbol = [name.as_bytes(), b"\0"].concat();
         OBJECT.windows(symbol.len()).any(|w| w == symbol)

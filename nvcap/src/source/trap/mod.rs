@@ -1,10 +1,11 @@
-//! The live trace: hardware breakpoints on the doorbells of running processes, and the BPF programs they start.
+//! The live trace: hardware breakpoints on the doorbells of running processes, and the BPF programs that they run.
 //!
-//! - [`session`]: the trace as a whole; the rest serves it.
-//! - [`load`], [`btf`], [`bpf`], [`kprobes`], [`fentry`], [`discover`]: BPF programs, kernel offsets, ways of learning the driver's calls.
+//! - [`session`]: the trace as a whole; the other modules serve it.
+//! - [`load`], [`btf`], [`bpf`], [`kprobes`], [`fentry`], [`discover`]: BPF programs, kernel offsets, ways of seeing the
+//!   driver's calls.
 //! - [`arm`], [`perf`]: breakpoints.
 //! - [`site`], [`cached_put`]: which register holds the token, and where the process keeps its own copy of GP_PUT.
-//! - [`assemble`], [`shared`], [`space`], [`table`]: what comes back, the channel table, and the other maps.
+//! - [`assemble`], [`shared`], [`space`], [`table`]: ring-buffer records, the channel table, and the other maps.
 //! - [`live`]: running it to its end.
 
 pub(crate) mod arm;

@@ -8,19 +8,19 @@ use std::{
 
 use perf_event_open_sys::{self as sys, bindings as b};
 
-/// How a breakpoint lives on.
+/// A breakpoint's inheritance and life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Life {
-    /// Children processes inherit it too (threads always do).
+    /// Child processes inherit it too (threads always do).
     pub children: bool,
-    /// It goes when the process executes something else.
+    /// It ends when the process executes another program.
     pub until_exec: bool,
     /// It begins at the next exec.
     pub from_exec: bool,
 }
 
-/// Opens a watchpoint on writes to the 4 bytes at `address` by thread `tid` in user mode, with `program` attached.
-/// It runs when this returns (or from the exec on).
+/// Opens a watchpoint on writes to the 4 bytes at `address` by thread `tid` in user mode, with `program` attached. It is
+/// active when this returns (or from the next exec on).
 ///
 /// # Errors
 /// Those of perf_event_open(2): ENOSPC when no debug register is left, ESRCH when the thread is gone, EPERM.
@@ -70,7 +70,7 @@ pub(crate) fn watch(
     Ok(fd)
 }
 
-/// How often the breakpoint was hit, by the threads that inherited it too.
+/// How often the breakpoint was hit, also by threads that inherited it.
 ///
 /// # Errors
 /// Those of read(2).

@@ -1,4 +1,4 @@
-//! What can be told before anything is loaded: the commonest mistakes, each with its remedy.
+//! Checks before anything is loaded, for the commonest mistakes, each with its remedy.
 
 use std::{fs, io};
 
@@ -11,22 +11,22 @@ use super::{
 use crate::procfs;
 use crate::source::rights;
 
-/// The effective capabilities of this process, a bit each.
+/// The effective capabilities of this process, one bit each.
 pub(crate) fn capabilities() -> u64 {
     procfs::status_bits("self", "CapEff").unwrap_or(0)
 }
 
-/// Whether these capabilities allow to load BPF programs.
+/// Whether these capabilities allow loading BPF programs.
 pub(crate) fn may_load(effective: u64) -> bool {
     let both = rights::BPF.is_in(effective) && rights::PERFMON.is_in(effective);
     both || rights::SYS_ADMIN.is_in(effective)
 }
 
-/// Whether BPF programs may be loaded and read memory, on a kernel that has what they need, and are told ids that this
-/// program knows.
+/// Whether BPF programs may be loaded and read memory, on a kernel that is new enough, and see the same process ids as
+/// nvcap.
 ///
 /// # Errors
-/// What is lacking, with its remedy.
+/// The first thing that is lacking, with its remedy.
 pub(crate) fn rights() -> Result<()> {
     kernel()?;
     namespace()?;
@@ -91,10 +91,10 @@ pub(crate) fn check(target: &Target, given: bool) -> Result<()> {
     Ok(())
 }
 
-/// Below this nothing is tried: what is asked of BPF is not there. RHEL 9's 5.14 has what came with 5.15.
+/// Older kernels are refused: they lack BPF features that nvcap needs. RHEL 9's 5.14 has those that came with 5.15.
 const OLDEST: (u32, u32) = (5, 14);
 
-/// The numbers that a kernel's release begins with.
+/// The version numbers that a kernel's release begins with.
 pub(crate) fn version(release: &str) -> (u32, u32) {
     let mut parts = release
         .split(['.', '-'])
@@ -115,13 +115,13 @@ fn kernel() -> Result<()> {
     ))
 }
 
-/// The PID namespace that the machine starts with has this inode number in every Linux.
+/// The inode number of the machine's initial PID namespace, the same in every Linux.
 const INITIAL_PID_NAMESPACE: u64 = 0xeffffffc;
 
-/// BPF programs are told process ids as the machine's first PID namespace has them.
+/// Refuses a PID namespace other than the initial one: BPF programs see the process ids of that one.
 ///
 /// # Errors
-/// In any other namespace.
+/// When nvcap runs in any other namespace.
 pub(crate) fn namespace() -> Result<()> {
     use std::os::unix::fs::MetadataExt;
     match fs::metadata("/proc/self/ns/pid") {

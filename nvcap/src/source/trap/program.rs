@@ -1,10 +1,10 @@
-//! Programs of the BPF object by name, and what went wrong with them in words.
+//! Programs of the BPF object by name, and aya's errors in words.
 
 use aya::{Ebpf, programs::Program};
 
 use super::error::{ASK_DOCTOR, Error, Result, remedy_for_refusal};
 
-/// A program of the object by its name, of the type that is asked for.
+/// A program of the object by name, of the requested type.
 pub(super) fn find<'a, P>(bpf: &'a mut Ebpf, name: &str) -> Result<&'a mut P>
 where
     &'a mut P: TryFrom<&'a mut Program>,
@@ -25,7 +25,7 @@ fn cause(e: &(dyn std::error::Error + 'static)) -> String {
     let mut text = e.to_string();
     let mut at = e.source();
     while let Some(inner) = at {
-        // The verifier's log is the whole story, but only its end is readable.
+        // The verifier's log is the whole story, but only its end fits in a message.
         let inner_text = inner.to_string();
         if !text.ends_with(&inner_text) {
             text = format!("{text}: {inner_text}");
@@ -51,7 +51,7 @@ fn refused(e: &(dyn std::error::Error + 'static)) -> &'static str {
     ASK_DOCTOR
 }
 
-/// An error of aya's, with what it was about.
+/// An error of aya's, with the step that failed.
 pub(super) fn failed(what: &str, e: &(dyn std::error::Error + 'static)) -> Error {
     Error::new(what, cause(e), refused(e))
 }

@@ -44,7 +44,7 @@ impl Mapped {
         Ok(Self { base, len })
     }
 
-    /// The address of value number `index`, each of which is a T.
+    /// The address of value number `index`, of type T.
     pub(super) fn at<T>(&self, index: usize) -> *mut T {
         let end = (index + 1).saturating_mul(size_of::<T>());
         assert!(end <= self.len, "value {index} is not mapped");
@@ -66,14 +66,14 @@ pub(crate) struct Shared {
     channels: Mapped,
     spaces: Mapped,
     used: u32,
-    /// Indexes of channels that are gone for good.
+    /// Indexes of removed channels.
     free: Vec<u32>,
 }
 
 macro_rules! atomic {
     ($self:ident, $index:expr, $field:ident, $t:ty) => {{
         let p = $self.channel($index);
-        // SAFETY: a field of a live, aligned value; the kernel side uses atomics or exclusive access by claim.
+        // SAFETY: a field of a live, aligned value; the BPF side uses atomics or has exclusive access by claim.
         unsafe { <$t>::from_ptr(&raw mut (*p).$field) }
     }};
 }
@@ -96,7 +96,7 @@ impl Shared {
         })
     }
 
-    /// In memory of its own.
+    /// Both in memory of its own, without BPF.
     #[cfg(test)]
     pub(super) fn in_memory() -> Self {
         use std::{
@@ -137,7 +137,7 @@ impl Shared {
         unsafe { AtomicU32::from_ptr(&raw mut (*space).head) }
     }
 
-    /// Makes a channel known to the BPF programs; `None` when there is no room for more.
+    /// Makes a channel known to the BPF programs; `None` when the table is full.
     pub(crate) fn add(&mut self, channel: SharedChannel) -> Option<u32> {
         let index = match self.free.pop() {
             Some(index) => index,
@@ -158,8 +158,8 @@ impl Shared {
         Some(index)
     }
 
-    /// An address space that no process has any more: the places of its channels may be taken by others. Nobody walks
-    /// its list, and what was captured of it has been taken out of the ring buffer.
+    /// Frees an address space that no process has any more: its channels' places may be taken by others. Nobody walks its
+    /// list, and its captures have been taken out of the ring buffer.
     pub(crate) fn free(&mut self, space: u32, channels: &[u32]) {
         self.head(space).store(0, Ordering::SeqCst);
         self.free.extend_from_slice(channels);
@@ -171,27 +171,28 @@ impl Shared {
         unsafe { self.channel(index).read_volatile() }
     }
 
-    /// Nothing more is captured of it.
+    /// Stops capturing the channel.
     pub(crate) fn retire(&self, index: u32) {
         atomic!(self, index, live, AtomicU32).store(0, Ordering::SeqCst);
     }
 
-    /// Its addresses are to be translated by XLATE's value of this key.
+    /// Sets the key in XLATE that translates its addresses.
     pub(crate) fn translate(&self, index: u32, key: u32) {
         atomic!(self, index, xlate, AtomicU32).store(key, Ordering::SeqCst);
     }
 
-    /// Asks for the channel: true when it is the caller's, who must call [`Shared::served`] until that says so.
+    /// Claims the channel: true when the caller owns it now, who must then call [`Shared::served`] until that returns 0.
     pub(crate) fn claim(&self, index: u32) -> bool {
         atomic!(self, index, claim, AtomicU64).fetch_add(1, Ordering::SeqCst) == 0
     }
 
-    /// Gives the channel back after `served` requests: what came meanwhile, 0 when it is given back.
+    /// Gives the channel back after `served` claims. Returns the claims that came meanwhile; 0 when the channel is given
+    /// back.
     pub(crate) fn served(&self, index: u32, served: u64) -> u64 {
         atomic!(self, index, claim, AtomicU64).fetch_sub(served, Ordering::SeqCst) - served
     }
 
-    /// So many doorbells more came at which GP_PUT could not be read. Only while the channel is claimed.
+    /// Counts doorbells at which GP_PUT could not be read. Only while the channel is claimed.
     pub(crate) fn passed_unread(&self, index: u32, doorbells: u64) {
         atomic!(self, index, unread, AtomicU64).fetch_add(doorbells, Ordering::SeqCst);
     }

@@ -1,9 +1,9 @@
-//! Which register holds the token: the doorbell's store, decoded from the bytes before the trap.
+//! Which register holds the token: decodes the doorbell's store from the bytes before the trap.
 //!
-//! A write watchpoint traps behind the store, and x86 cannot be decoded backwards with certainty: `44 89 08` ends in
-//! `89 08`. So every length is tried; what must hold is that the store's address, computed from the registers, is the
-//! doorbell; and among what remains, a register that holds a known token wins, then the reading that most decodings
-//! from earlier bytes run into, then the longest.
+//! A write watchpoint traps behind the store, and x86 cannot be decoded backwards with certainty: `44 89 08` ends in `89
+//! 08`. So every length is tried. The store's address, computed from the registers, must be the doorbell. Among the
+//! readings that remain, one whose register holds a known token wins, then the one that most decodings from earlier bytes
+//! run into, then the longest.
 
 use nvcap_common::{CODE, REGS};
 
@@ -82,7 +82,7 @@ pub(crate) fn decode(
     best.map(|b| b.2)
 }
 
-/// On other machines the caller looks at every channel at each doorbell.
+/// Other machines: the caller scans all channels at each doorbell.
 #[cfg(not(target_arch = "x86_64"))]
 pub fn decode(
     _ip: u64,
@@ -121,7 +121,7 @@ mod tests {
     const IP: u64 = 0x7f00_0000_1000;
     const DOORBELL: u64 = 0x7f11_2233_0090;
 
-    /// As libcuda's: bytes of whole instructions before the store, so that a linear decoding runs into it.
+    /// As in libcuda: bytes of whole instructions before the store, so that a linear decoding runs into it.
     fn case(tail: &[u8], set: &[(usize, u64)]) -> Option<Store> {
         let mut code = [0x90; 2 * CODE];
         code[CODE - tail.len()..CODE].copy_from_slice(tail);

@@ -1,4 +1,4 @@
-//! What the session knows of a channel, and of the doorbells of an address space.
+//! What the session knows of a channel, and of the doorbells in an address space.
 
 use std::collections::BTreeMap;
 
@@ -7,24 +7,24 @@ use crate::{
     source::memory::ring,
 };
 
-/// The doorbell words of an address space, by address, with the GPU that each belongs to where that is known.
+/// The doorbell words of an address space, by address, each with its GPU where that is known.
 #[derive(Debug, Default)]
 pub(crate) struct Doorbells(BTreeMap<u64, Option<u32>>);
 
 impl Doorbells {
-    /// Adds a word. What is known of its GPU stays known.
+    /// Adds a word. A known GPU stays known.
     pub(crate) fn add(&mut self, address: u64, gpu: Option<u32>) {
         let known = self.0.entry(address).or_default();
         *known = gpu.or(*known);
     }
 
-    /// The GPU of a word, where that is known.
+    /// The GPU of a word, where known.
     pub(crate) fn gpu(&self, address: u64) -> Option<u32> {
         self.0.get(&address).copied().flatten()
     }
 
-    /// The words that a channel of this GPU may be rung by. With each: whether that is certain; where one of the two
-    /// GPUs is not known it may be another's.
+    /// The words that may ring a channel of this GPU, and whether each certainly does: where one of the two GPUs is
+    /// unknown, the word may belong to another GPU.
     pub(crate) fn of_channel(&self, gpu: Option<u32>) -> impl Iterator<Item = (u64, bool)> + '_ {
         self.0
             .iter()
@@ -44,7 +44,7 @@ impl Doorbells {
     }
 }
 
-/// Two GPUs may be the same one: they are, or one is not known.
+/// Whether two GPUs may be the same: they are equal, or one is unknown.
 pub(crate) fn may_be_same(one: Option<u32>, other: Option<u32>) -> bool {
     one.is_none() || other.is_none() || one == other
 }
@@ -52,9 +52,9 @@ pub(crate) fn may_be_same(one: Option<u32>, other: Option<u32>) -> bool {
 /// A channel in the BPF programs' table.
 #[derive(Clone, Debug)]
 pub(crate) struct ChannelState {
-    /// Its number in the trace; none before it is certain that there is such a channel.
+    /// Its number in the trace; none until it certainly is a channel.
     pub id: Option<ChannelId>,
-    /// The driver model's number of it.
+    /// Its number in the driver model.
     pub model_id: Option<ChannelId>,
     /// Address space.
     pub space: u32,
@@ -62,7 +62,7 @@ pub(crate) struct ChannelState {
     pub gpu: Option<u32>,
     /// Token, where known.
     pub token: Option<u32>,
-    /// The driver told the token (else it was concluded).
+    /// The driver reported the token (otherwise it was inferred).
     pub token_certain: bool,
     /// Ring entries.
     pub entries: u32,
@@ -70,17 +70,17 @@ pub(crate) struct ChannelState {
     pub ring: u64,
     /// Address of GP_GET and GP_PUT.
     pub get_put: u64,
-    /// What was announced of it, to announce changes.
+    /// The channel record announced last, to announce changes.
     pub announced: crate::record::Channel,
     /// Position from which it is followed.
     pub start: u64,
-    /// Position behind the last entry that was passed on or is known to be lost.
+    /// Position behind the last entry that was passed on or counted as lost.
     pub taken: u64,
     /// `done` and `seen` at the last patrol.
     pub patrolled: (u64, u64),
-    /// GP_PUT as a position, where the last patrol that could read it found it ahead of what was captured.
+    /// GP_PUT as a position, if the last patrol that could read it found it ahead of the captured entries.
     pub ahead: Option<u64>,
-    /// Its USERD was read from outside while its doorbell was watched: what came after was trapped.
+    /// Its USERD was read from outside while its doorbell was watched: later submissions trapped.
     pub looked: bool,
     /// Looks from outside that found GP_PUT beyond the ring.
     pub beyond: u64,
@@ -89,7 +89,7 @@ pub(crate) struct ChannelState {
 }
 
 impl ChannelState {
-    /// The index in the ring of a position.
+    /// The ring index of a position.
     pub(crate) fn index(&self, position: u64) -> u32 {
         (position & (u64::from(self.entries) - 1)) as u32
     }
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gpu_that_is_not_known_is_not_gpu_0() {
+    fn an_unknown_gpu_is_not_gpu_0() {
         let mut doorbells = Doorbells::default();
         doorbells.add(0x1090, Some(0));
         doorbells.add(0x2090, None);
@@ -123,7 +123,7 @@ mod tests {
             [0x1090, 0x2090, 0x3090, 0x4090].map(|a| doorbells.gpu(a)),
             [Some(0), None, Some(1), None]
         );
-        // It may be the doorbell of any GPU's channel, and is certain to be none's.
+        // It may ring a channel of any GPU, and certainly rings none's.
         let of = |gpu| words(doorbells.of_channel(gpu));
         assert_eq!(of(Some(0)), [(0x1090, true), (0x2090, false)]);
         assert_eq!(of(Some(1)), [(0x2090, false), (0x3090, true)]);
@@ -131,14 +131,14 @@ mod tests {
             of(None),
             [(0x1090, false), (0x2090, false), (0x3090, false)]
         );
-        // That it was rung says nothing against the pages of GPU 0, and the other way round.
+        // Its ringing says nothing against the pages of GPU 0, and the other way round.
         doorbells.add(0x5090, Some(0));
         assert_eq!(doorbells.beside(0x2090), [0; 0]);
         assert_eq!(doorbells.beside(0x1090), [0x5090]);
     }
 
     #[test]
-    fn what_is_known_of_a_doorbell_s_gpu_stays_known() {
+    fn a_doorbell_s_known_gpu_stays_known() {
         let mut doorbells = Doorbells::default();
         doorbells.add(0x1090, None);
         doorbells.add(0x1090, Some(1));

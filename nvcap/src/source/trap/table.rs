@@ -1,8 +1,9 @@
 //! The hash maps of the BPF programs, read and changed without bpf(2)'s own operations on them.
 //!
-//! Those operations keep programs on kprobes and breakpoints from running on the same processor, for as long as nvcap may be
-//! preempted in the middle of one: calls to the driver and doorbells of the traced process would go unseen. So a BPF program
-//! (`table` in nvcap-ebpf, which says more) does them, run by this one. Knows no meaning of what is in the maps.
+//! Those operations keep programs on kprobes and breakpoints from running on the same processor, for as long as nvcap may
+//! be preempted in the middle of one: calls to the driver and doorbells of the traced process would go unseen. So a BPF
+//! program (`table` in nvcap-ebpf, which says more) performs them when this program runs it. Knows nothing of the maps'
+//! meaning.
 
 use std::{
     io,
@@ -16,7 +17,7 @@ use nvcap_common::{
 
 use super::{bpf, shared::Mapped};
 
-/// The way to the hash maps.
+/// Access to the hash maps.
 #[derive(Debug)]
 pub(crate) struct Tables {
     program: OwnedFd,
@@ -37,7 +38,7 @@ macro_rules! put {
 }
 
 impl Tables {
-    /// `program`: the loaded `table`; `request`: its map; `stats`: the counters of so many processors.
+    /// `program`: the loaded `table`; `request`: its map; `stats`: the counters of `processors` processors.
     ///
     /// # Errors
     /// Those of mmap(2).
@@ -62,7 +63,7 @@ impl Tables {
         unsafe { first.add(offset).cast() }
     }
 
-    /// Has the request carried out.
+    /// Carries out the request.
     fn run(&self, what: u32) -> io::Result<()> {
         put!(self, what: what, result: i64::from(-libc::EIO));
         bpf::run(self.program.as_fd())?;
@@ -92,7 +93,7 @@ impl Tables {
         self.run(request::SET_PROC)
     }
 
-    /// Traces a process no more.
+    /// Stops tracing a process.
     ///
     /// # Errors
     /// When it was not traced.
@@ -101,7 +102,7 @@ impl Tables {
         self.run(request::FORGET_PROC)
     }
 
-    /// Tells which channel a token names.
+    /// Sets the channel that a token names.
     ///
     /// # Errors
     /// When there is no room.
@@ -119,7 +120,7 @@ impl Tables {
         self.run(request::FORGET_TOKEN)
     }
 
-    /// Tells what is known of a store to a doorbell.
+    /// Sets what is known of a store to a doorbell.
     ///
     /// # Errors
     /// When there is no room.
@@ -146,7 +147,7 @@ impl Tables {
         self.run(request::SET_RANGES)
     }
 
-    /// Who made a thread.
+    /// A thread's maker and time of birth.
     pub(crate) fn birth(&self, tid: u32) -> Option<Birth> {
         put!(self, id: tid);
         self.run(request::GET_BIRTH).ok()?;
@@ -158,7 +159,7 @@ impl Tables {
     /// The counters of each processor.
     pub(crate) fn stats(&self) -> impl Iterator<Item = Stats> + '_ {
         (0..self.processors).map(|n| {
-            // SAFETY: mapped, aligned, plain integers; one that is being counted may be a little old.
+            // SAFETY: mapped, aligned, plain integers; a counter may be a little old.
             unsafe { self.stats.at::<Stats>(n).read_volatile() }
         })
     }

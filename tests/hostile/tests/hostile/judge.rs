@@ -1,5 +1,4 @@
-//! What must hold of every run: no panic, no harm to the target, no memory without bound, and nothing called complete that
-//! is not.
+//! Rules that hold for every run: no panic, no harm to the target, bounded memory, and no incomplete trace called complete.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -13,8 +12,9 @@ use softgpu::plan::checksum;
 
 use crate::run::Ended;
 
-/// Most memory that nvcap may have had at once, bytes: its ring buffer of 64 MiB, the BPF programs' tables, what is read; what waits to be
-/// decoded (256 MiB, `source::run::QUEUE`) and to be put in order (64 MiB), with as much again of what the allocator keeps.
+/// The most memory that nvcap may use at once, bytes: its ring buffer of 64 MiB, the BPF programs' tables, data being read;
+/// records that wait to be decoded (256 MiB, `source::run::QUEUE`) and to be put in order (64 MiB), and the same again for
+/// what the allocator keeps.
 pub const MEMORY: u64 = 800 << 20;
 
 /// Entries and the sum of their checksums, by token.
@@ -30,7 +30,7 @@ pub fn together(counts: &Counts) -> Counts {
     all
 }
 
-/// What the target says that it has submitted: the sum over its program images.
+/// The counts that the target printed: the sum over its program images.
 pub fn truth(out: &[u8]) -> Result<Counts> {
     let mut counts = Counts::new();
     for line in String::from_utf8_lossy(out).lines() {
@@ -57,7 +57,7 @@ pub struct Trace {
     pub ledger: serde_json::Value,
 }
 
-/// Reads a trace; an entry without a token is one of token 0, which no channel has.
+/// Reads a trace; entries without a token count for token 0, which no channel has.
 pub fn read(trace: &Path) -> Result<Trace> {
     let mut reader = Reader::new(BufReader::new(File::open(trace)?), false);
     let (mut counts, mut unread) = (Counts::new(), 0);
@@ -84,7 +84,7 @@ pub fn read(trace: &Path) -> Result<Trace> {
     bail!("the trace has no ledger")
 }
 
-/// nvcap came to an end that it can account for.
+/// nvcap ended in an orderly way.
 pub fn orderly(nvcap: &Ended) -> Result<i32> {
     let code = nvcap
         .status
@@ -105,7 +105,7 @@ pub fn orderly(nvcap: &Ended) -> Result<i32> {
     Ok(code)
 }
 
-/// The target ended and spoke as it does untraced.
+/// The target ended and printed the same as untraced.
 pub fn unharmed(untraced: &Ended, out: &[u8], status: ExitStatus) -> Result<()> {
     ensure!(
         status == untraced.status,
@@ -121,7 +121,7 @@ pub fn unharmed(untraced: &Ended, out: &[u8], status: ExitStatus) -> Result<()> 
     Ok(())
 }
 
-/// A trace against the truth. Complete is what has all, and what has not all is not called complete.
+/// Compares a trace with the counts: a complete trace has all entries, and one that lacks some is not called complete.
 pub fn honest(code: i32, trace: &Trace, truth: Option<&Counts>) -> Result<()> {
     let verdict = trace.ledger["verdict"].as_str().unwrap_or_default();
     let complete = trace.ledger["complete"] == true;

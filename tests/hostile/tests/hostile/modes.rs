@@ -67,9 +67,9 @@ impl Way {
     }
 }
 
-/// Whether the channels of a mode can be found by their structure: not where a ring is no CUDA ring's size, nor where files
-/// are called as devices are, which the environment has nvcap believe, nor where a child's device memory can be told from its
-/// parent's by nothing at all (docs/limitations.md).
+/// Whether the channels of a mode can be found by their structure. They cannot if a ring does not have a CUDA ring's size,
+/// if files have the names of devices (which nvcap believes in the tests' environment), or if nothing distinguishes a
+/// child's device memory from its parent's (docs/limitations.md).
 pub fn is_found(mode: &Mode) -> bool {
     mode.entries == softgpu::layout::ENTRIES
         && !["names::false_devices", "ends::own_rings"].contains(&mode.name)
@@ -84,7 +84,7 @@ fn command(mode: &Mode, way: Way) -> Command {
     command
 }
 
-/// A run that nobody traces, made once.
+/// An untraced run of the mode, made once.
 pub fn untraced(mode: &Mode) -> Result<Arc<Ended>> {
     static RUNS: Mutex<BTreeMap<&str, Arc<Ended>>> = Mutex::new(BTreeMap::new());
     let mut runs = RUNS.lock().unwrap_or_else(PoisonError::into_inner);
@@ -100,7 +100,7 @@ pub fn untraced(mode: &Mode) -> Result<Arc<Ended>> {
     Ok(run)
 }
 
-/// nvcap, writing all that it sees to `trace`.
+/// nvcap, writing everything it sees to `trace`.
 pub fn tracer(mode: &Mode, way: Way, folder: &Folder, trace: &Path) -> Result<Command> {
     let mut command = nvcap()?;
     command
@@ -124,7 +124,7 @@ pub fn tracer(mode: &Mode, way: Way, folder: &Folder, trace: &Path) -> Result<Co
     Ok(command)
 }
 
-/// The status that nvcap says the command had.
+/// The status of the command, as nvcap reports it.
 fn told(nvcap: &Ended, untraced: ExitStatus) -> Result<ExitStatus> {
     let ended = format!("the command ended with {untraced}");
     let says = nvcap.err.contains("the command ended with");
@@ -136,7 +136,7 @@ fn told(nvcap: &Ended, untraced: ExitStatus) -> Result<ExitStatus> {
     Ok(untraced)
 }
 
-/// A target that waits, and nvcap, which follows it.
+/// Starts a waiting target, and nvcap, which attaches to it.
 pub fn watched(
     mode: &Mode,
     way: Way,
@@ -149,13 +149,13 @@ pub fn watched(
     program.wait_until("ready", |r| r.out().contains("ready\n"))?;
     tracer.args(["-p", &program.pid().to_string()]);
     let mut nvcap = start(tracer)?;
-    // A refusal is an answer too.
+    // A refusal is a valid answer too.
     let answered = |r: &Running| r.err().contains("attached") || r.has_ended();
     nvcap.wait_until("attached", answered)?;
     Ok((nvcap, program))
 }
 
-/// Attaches to a target that waits; it goes on when nvcap follows it. What nvcap and the target came to.
+/// Attaches to a waiting target, which continues once nvcap follows it. Returns the ends of nvcap and the target.
 pub fn attached(mode: &Mode, way: Way, tracer: Command) -> Result<(Ended, Ended)> {
     attached_by(mode, way, tracer, Running::start)
 }
@@ -173,7 +173,7 @@ pub fn attached_by(
     Ok((nvcap.end().context("nvcap")?, program))
 }
 
-/// One mode, one way, with more options of nvcap's.
+/// Runs one mode in one way, with additional options for nvcap.
 pub fn one(mode: &'static Mode, way: Way, flags: &[&str]) -> Result<()> {
     if way.how() == "trap" {
         need_tracing()?;

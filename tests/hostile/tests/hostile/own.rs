@@ -1,4 +1,4 @@
-//! nvcap itself under bad conditions: no room, no descriptors, no reader, killed at any moment.
+//! nvcap itself under bad conditions: too little memory, no descriptors, no reader, killed at any moment.
 
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
@@ -26,7 +26,7 @@ fn both(test: impl Fn(Way) -> Result<()>) -> Result<()> {
     Ok(())
 }
 
-/// Attached, with one thing changed of nvcap. A refusal is an answer; else the trace is held against the truth.
+/// Attaches with one thing changed for nvcap. A refusal is a valid answer; otherwise the trace is compared with the counts.
 fn changed(name: &str, way: Way, change: impl FnOnce(&mut Command)) -> Result<()> {
     let mode = mode(name)?;
     let folder = Folder::new()?;
@@ -45,7 +45,7 @@ fn changed(name: &str, way: Way, change: impl FnOnce(&mut Command)) -> Result<()
     honest(code, &got, Some(&truth)).with_context(|| nvcap.err.clone())
 }
 
-/// A ring buffer of the smallest size, and as much as goes.
+/// A ring buffer of the smallest size, and as many submissions as possible.
 pub fn small_buffer() -> Result<()> {
     both(|way| {
         changed("rings::storm", way, |c| {
@@ -89,12 +89,12 @@ pub fn little_memory() -> Result<()> {
     limited(libc::RLIMIT_AS, 1 << 30)
 }
 
-/// No more processes, where the kernel holds nvcap's user to that.
+/// No more processes, if the kernel applies that limit to nvcap's user.
 pub fn few_processes() -> Result<()> {
     limited(libc::RLIMIT_NPROC, 1)
 }
 
-/// Running processes are stopped at their end, too; or no process is.
+/// Running processes are stopped at their end, too; or no process is stopped.
 pub fn stop_at_exit() -> Result<()> {
     for (way, which) in [
         (Way::ObserveAttached, "always"),
@@ -114,7 +114,7 @@ pub fn stop_at_exit() -> Result<()> {
     Ok(())
 }
 
-/// Nobody takes what it writes: its standard output is closed, or its reader is gone.
+/// Nothing reads its output: its standard output is closed, or the reader is gone.
 pub fn output_closed() -> Result<()> {
     both(|way| {
         for closed in [true, false] {
@@ -142,14 +142,14 @@ pub fn output_closed() -> Result<()> {
                 code != Some(101) && !nvcap.err.contains("panicked"),
                 "{words}"
             );
-            // Its reader's end is an end like any other (`| head`): SIGPIPE, or a status that says so.
+            // The reader's end is a regular end (`| head`): SIGPIPE, or a status for it.
             ensure!(code.is_some() || !closed, "{words}");
         }
         Ok(())
     })
 }
 
-/// Killed at twenty moments: the target comes to its end as if nobody had looked.
+/// Killed at twenty moments: the target ends as if untraced.
 pub fn killed() -> Result<()> {
     let mut rng = Rng::new(&[7, 1]);
     let moments: Vec<(u64, i32)> = (0..20)
@@ -179,7 +179,7 @@ pub fn killed() -> Result<()> {
     })
 }
 
-/// Names reach a terminal as printable characters alone, and no name makes a line of its own.
+/// Names reach a terminal as printable characters only, and no name starts a line of its own.
 pub fn names_as_text() -> Result<()> {
     need_tracing()?;
     for way in [Way::Trap, Way::Observe] {

@@ -1,4 +1,4 @@
-//! Starting programs, with a limit of time; what they said, how they ended, and how much memory they had at most.
+//! Runs programs with a time limit, and keeps their output, status and peak memory.
 
 use std::io::{Read, Write};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
-/// Longest that one program may run.
+/// The longest time that one program may run.
 pub const LIMIT: Duration = Duration::from_secs(20);
 
 /// The hostile target: `HOSTILE_BIN`, or cargo's.
@@ -21,7 +21,7 @@ pub fn target() -> PathBuf {
 /// The nvcap under test.
 pub fn nvcap() -> Result<Command> {
     let mut command = Command::new(live::programs::nvcap()?);
-    // Whoever runs the tests through sudo has commands run as root all the same.
+    // With sudo's variable, nvcap would run commands as the user behind sudo.
     command.env_remove("SUDO_UID");
     Ok(command)
 }
@@ -60,13 +60,13 @@ fn said(from: &Mutex<Vec<u8>>) -> Vec<u8> {
 }
 
 impl Running {
-    /// Starts it with pipes for all that it says, in a process group of its own.
+    /// Starts it with pipes for all of its output, in a process group of its own.
     pub fn start(mut command: Command) -> Result<Running> {
         command.stdout(Stdio::piped());
         Running::start_with_output(command)
     }
 
-    /// The same, with the standard output that the command says.
+    /// The same, with the command's own standard output.
     pub fn start_with_output(mut command: Command) -> Result<Running> {
         command
             .stdin(Stdio::piped())
@@ -104,7 +104,7 @@ impl Running {
         String::from_utf8_lossy(&said(&self.err)).into_owned()
     }
 
-    /// Lets a target go on that waits for a byte.
+    /// Continues a target that waits for a byte.
     pub fn go(&mut self) -> Result<()> {
         let stdin = self.child.stdin.as_mut().context("no standard input")?;
         Ok(stdin.write_all(b"g")?)
@@ -127,7 +127,7 @@ impl Running {
         Ok(())
     }
 
-    /// Whether it has ended, which is left to be taken.
+    /// Whether it has ended; its status is left for `end`.
     pub fn has_ended(&self) -> bool {
         // SAFETY: a zeroed structure, which the kernel fills.
         unsafe {
@@ -149,7 +149,7 @@ impl Running {
         (ExitStatus::from_raw(status), (usage.ru_maxrss as u64) << 10)
     }
 
-    /// Waits for its end, and for the end of what it said: a grandchild may say more. An error where it takes too long.
+    /// Waits for its end, and for the end of its output, which a grandchild may continue. An error if that takes too long.
     pub fn end(mut self) -> Result<Ended> {
         let start = Instant::now();
         while !self.has_ended() {

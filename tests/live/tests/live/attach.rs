@@ -1,4 +1,4 @@
-//! `nvcap -p PID` on a process that was there before.
+//! `nvcap -p PID` on a process that already runs.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -13,7 +13,7 @@ use softgpu::run::EXEC_STRIDE;
 
 use crate::setup::{LIMIT, expect_result, need_tracing, plan, plan_args, sized};
 
-/// Attaches to `pid` with these flags, and comes back when it watches.
+/// Attaches to `pid` with these flags, and returns when nvcap watches it.
 pub fn attach(pid: u32, trace: &Path, channels: PathBuf, flags: &[OsString]) -> Result<Running> {
     let shown = ["-vv", "-e", "type=submission,entry"];
     attach_showing(&shown, pid, trace, channels, flags)
@@ -36,14 +36,14 @@ fn attach_showing(
     ]);
     args.extend_from_slice(flags);
     let mut nvcap = Running::start(&nvcap()?, args)?;
-    // It says so once it has its breakpoints. Their number says less: kprobes are perf events too.
+    // nvcap says so once it has its breakpoints. The number of perf events is no sign: kprobes are perf events too.
     nvcap.wait_until("watching", Duration::from_secs(20), |r| {
         r.stderr().contains("attached")
     })?;
     Ok(nvcap)
 }
 
-/// Starts the software GPU and comes back when it waits.
+/// Starts the software GPU and returns when it waits.
 pub fn waiting(plan: &Plan, args: &[&str]) -> Result<Running> {
     let args = plan_args(plan)
         .into_iter()
@@ -66,18 +66,18 @@ fn from_waiting(before: u64, args: &[&str], flags: &[OsString]) -> Result<()> {
     let gpu = gpu.end(LIMIT)?;
     gpu.expect_code(0)?;
     expect_result(&gpu.stdout, &plan)?;
-    // The traced process has ended: so does the trace.
+    // The traced process has ended, so the trace ends.
     nvcap.end(Duration::from_secs(20))?.expect_code(0)?;
     verify(&trace, &Expected::part(plan, Extent::From(before)))?.expect_complete()
 }
 
-/// Attached while it waits in the middle: from the next submission on, every one.
+/// Attached while it waits in the middle: every submission from the next one on.
 pub fn waiting_process() -> Result<()> {
     from_waiting(7, &["--threads=4"], &[])
 }
 
-/// What it does is understood from the middle as from the start: no class was seen bound, and no launch is missed for
-/// that.
+/// Its operations are understood from the middle as from the start, although no SET_OBJECT was seen: no launch is missed
+/// for that.
 fn understood(flags: &[OsString]) -> Result<()> {
     let before = 7;
     let mut plan = plan(27, sized(600, 300));
@@ -113,7 +113,7 @@ pub fn operations_observed() -> Result<()> {
     understood(&["--how=observe".into()])
 }
 
-/// Attached before its first submission: all of them.
+/// Attached before its first submission: all submissions.
 pub fn first_submissions() -> Result<()> {
     from_waiting(0, &["--threads=4"], &[])
 }
@@ -132,7 +132,7 @@ pub fn doorbell_flags() -> Result<()> {
     from_waiting(3, &["--threads=2"], &flags)
 }
 
-/// Two processes at once, with the same addresses and tokens, each with memory of its own.
+/// Two processes at once, with the same addresses and tokens, but separate memory.
 pub fn two_processes() -> Result<()> {
     need_tracing()?;
     let plans = [plan(24, sized(700, 300)), plan(25, sized(700, 300))];
@@ -209,7 +209,7 @@ pub fn fork_afterwards() -> Result<()> {
     report.expect_complete()
 }
 
-/// Lets the software GPU run for `before`, attaches, and verifies what was traced to its end.
+/// Lets the software GPU run for `before`, attaches, and verifies the trace to its end.
 fn attached_to_running(plan: &Plan, options: &[&str], before: Duration) -> Result<Report> {
     let folder = Folder::new()?;
     let trace = folder.file("trace.json");
@@ -248,10 +248,10 @@ pub fn churning_process() -> Result<()> {
     Ok(())
 }
 
-/// Attached while it runs with all its threads: from some submission on, every one.
+/// Attached while it runs with all its threads: every submission from some point on.
 pub fn running_process() -> Result<()> {
     need_tracing()?;
-    // An emulated machine on a busy one takes its time to attach.
+    // An emulated machine on a busy host takes its time to attach.
     let paces: &[u64] = match std::env::var_os("SOFTGPU_DEVICE") {
         Some(_) => &[6000, 40_000],
         None => &[1500, 6000],
@@ -266,7 +266,7 @@ pub fn running_process() -> Result<()> {
     )
 }
 
-/// Pauses of `pace` us between submissions; false when too little was left to trace.
+/// Pauses of `pace` us between submissions; false if too little was left to trace.
 fn running_at(pace: u64) -> Result<bool> {
     let plan = plan(22, sized(6000, 2400));
     let folder = Folder::new()?;
@@ -289,7 +289,7 @@ fn running_at(pace: u64) -> Result<bool> {
     Ok(report.entries > 100)
 }
 
-/// It ends before it ever submits: nothing, and no error.
+/// It ends without any submission: an empty trace, and no error.
 pub fn exits_meanwhile() -> Result<()> {
     need_tracing()?;
     let folder = Folder::new()?;

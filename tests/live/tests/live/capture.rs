@@ -1,4 +1,4 @@
-//! `nvcap -- CMD`: everything from the first doorbell on, whatever the threads and processes do.
+//! `nvcap -- CMD`: everything from the first doorbell on, with threads and processes of all kinds.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ use softgpu::run::EXEC_STRIDE;
 
 use crate::setup::{LIMIT, expect_result, gpus, need_tracing, plan, plan_args, sized};
 
-/// A trace that was taken: how nvcap ended, and where the trace is.
+/// A trace: how nvcap ended, and the path.
 struct Traced {
     ended: Ended,
     trace: PathBuf,
@@ -20,7 +20,7 @@ struct Traced {
 }
 
 fn trace(plan: &Plan, args: &[&str]) -> Result<Traced> {
-    // Of method writes there would be gigabytes.
+    // Method writes would take gigabytes.
     trace_only("type=submission,entry", plan, args)
 }
 
@@ -33,7 +33,7 @@ fn trace_with(options: &[&str], filter: &str, plan: &Plan, args: &[&str]) -> Res
     trace_as(&[], options, filter, plan, args)
 }
 
-/// With these `NAME=VALUE` in the environment, too.
+/// The same with these `NAME=VALUE` in the environment.
 fn trace_as(
     environment: &[&str],
     options: &[&str],
@@ -46,7 +46,7 @@ fn trace_as(
     Ok(traced)
 }
 
-/// However it ends.
+/// The same, however nvcap ends.
 fn take(
     environment: &[&str],
     options: &[&str],
@@ -93,7 +93,8 @@ fn expect_whole(traced: Traced, plan: Plan) -> Result<Report> {
     let submissions = plan.submissions;
     let report = verify(&traced.trace, &Expected::whole(plan))?;
     report.expect_complete()?;
-    // Doorbells may be caught up by a later one on a machine that loses hits, never more than there were.
+    // On a machine that loses hits a later doorbell may fetch the entries of an earlier one: never more submissions than
+    // doorbells.
     ensure!(
         report.submissions <= submissions,
         "{} submissions of {submissions}",
@@ -102,12 +103,12 @@ fn expect_whole(traced: Traced, plan: Plan) -> Result<Report> {
     Ok(report)
 }
 
-/// Threads whose doorbells were seen. What a lost hit left in a ring to its end is found there, rung by nobody (0).
+/// Threads whose doorbells were seen. Entries that a lost hit left in a ring to its end belong to thread 0.
 fn ringing(report: &Report) -> usize {
     report.threads.iter().filter(|tid| **tid != 0).count()
 }
 
-/// Whose GPU nobody says is nobody's: it is not taken for the first one.
+/// A channel whose GPU is not named has none: it is not assigned to the first one.
 pub fn gpu_not_named() -> Result<()> {
     need_tracing()?;
     let folder = Folder::new()?;
@@ -174,7 +175,7 @@ pub fn big_entries() -> Result<()> {
     Ok(())
 }
 
-/// Several entries a doorbell, with control entries, methods split over entries, and wraps inside a burst.
+/// Several entries per doorbell, with control entries, methods split across entries, and wraps inside a burst.
 pub fn bursts() -> Result<()> {
     let mut plan = plan(5, sized(600, 240));
     plan.shape.burst = 12;
@@ -188,7 +189,7 @@ pub fn bursts() -> Result<()> {
     Ok(())
 }
 
-/// More entries a doorbell than any single read takes.
+/// More entries per doorbell than any single read takes.
 pub fn wide_bursts() -> Result<()> {
     let mut plan = plan(6, sized(60, 15));
     plan.shape.burst = 500;
@@ -197,8 +198,8 @@ pub fn wide_bursts() -> Result<()> {
     Ok(())
 }
 
-/// The form of the doorbell program for kernels before 5.17: a loop of its own that goes on by tail call, and gives up
-/// where one doorbell commits more than that can do.
+/// The doorbell program for kernels before 5.17: a loop of its own that continues by tail call, and gives up if one
+/// doorbell commits more than it can walk.
 pub fn without_bpf_loop() -> Result<()> {
     let mut wide = plan(36, sized(40, 10));
     wide.shape.burst = 500;
@@ -223,10 +224,10 @@ pub fn without_bpf_loop() -> Result<()> {
     Ok(())
 }
 
-/// GP_PUT is taken from where the program keeps its own copy, once that was found and has proven right.
+/// GP_PUT is taken from the program's own copy, once that was found and proved right.
 pub fn cached_put() -> Result<()> {
     let log = ["NVCAP_LOG=debug"];
-    // nvcap looks for it while the program goes on, for which an emulated machine must leave it the processor.
+    // nvcap searches for it while the program runs; on an emulated machine the program must leave it the processor.
     let pace = format!("--sleep-us={}", sized(0, 3000));
     let args = ["--threads=2", "--sites=plain", &pace];
     let mut own = plan(40, sized(1600, 600));
@@ -235,7 +236,7 @@ pub fn cached_put() -> Result<()> {
     let traced = trace_as(&log, &[], "type=submission,entry", &own, &args)?;
     let looks = own_looks(&traced.ended.stderr)?;
     expect_whole(traced, own)?;
-    // All but those that it takes to find and to prove it (a slow machine is slower at that), and each 16th.
+    // All but the looks needed to find and to prove it (more on a slow machine), and each 16th.
     let least = sized(submissions / 2, 50);
     ensure!(looks >= least, "{looks} looks of {submissions}");
     Ok(())
@@ -250,7 +251,7 @@ fn own_looks(stderr: &str) -> Result<u64> {
     Ok(line.0.parse()?)
 }
 
-/// A copy that is not kept any more: whoever believes it for good misses what comes.
+/// A copy that is no longer updated: a tracer that trusts it for good misses later entries.
 pub fn cached_put_stuck() -> Result<()> {
     let log = ["NVCAP_LOG=debug"];
     let args = ["--threads=2", "--sites=plain", "--cached-put-stuck=200"];
@@ -263,7 +264,7 @@ pub fn cached_put_stuck() -> Result<()> {
     Ok(())
 }
 
-/// A copy that runs ahead of GP_PUT: what was captured too early is told as lost.
+/// A copy that runs ahead of GP_PUT: entries that were captured too early are reported as lost.
 pub fn cached_put_ahead() -> Result<()> {
     let args = ["--threads=2", "--sites=plain", "--cached-put-ahead=200"];
     let mut own = plan(42, sized(1600, 600));
@@ -330,7 +331,7 @@ fn child_pids(stdout: &str) -> Vec<u32> {
         .collect()
 }
 
-/// The process that softgpu started as: a child that executes says its own id too, later.
+/// The process that softgpu started as: a child that executes prints its own id too, later.
 fn first_pid(stdout: &str) -> Result<u32> {
     let line = stdout
         .lines()
@@ -375,7 +376,7 @@ fn own_children(kind: &str) -> Result<()> {
     Ok(())
 }
 
-/// They unmap what they inherited and map anew: docs/channels-file.md says to leave such children out.
+/// They unmap inherited memory and map their own: docs/channels-file.md says to leave such children out.
 pub fn fork_own() -> Result<()> {
     let plan = plan(12, sized(500, 240));
     let filter = "type=submission,entry";
@@ -413,7 +414,7 @@ fn execs(args: &[&str]) -> Result<()> {
     expect_execs(&plan, 3, &traced)
 }
 
-/// All that these programs, one after the other, submitted.
+/// Expects all submissions of these programs, one after the other.
 fn expect_execs(plan: &Plan, programs: u32, traced: &Traced) -> Result<()> {
     let plans: Vec<Plan> = (0..programs)
         .map(|n| image(plan, n * EXEC_STRIDE))
@@ -438,20 +439,20 @@ fn expect_execs(plan: &Plan, programs: u32, traced: &Traced) -> Result<()> {
     Ok(())
 }
 
-/// Time for nvcap to hear of a program before it submits: a CUDA process is busy with its set-up for longer.
+/// Time for nvcap to learn of a program before it submits: a CUDA process is busy with its set-up for longer.
 const SETTLE: &str = "--settle-ms=40";
 
-/// Two execs: memory gone and laid out anew, rings from position 0.
+/// Two execs: memory is unmapped and laid out again, rings start at position 0.
 pub fn exec() -> Result<()> {
     execs(&["--threads=3"])
 }
 
-/// The same, from a thread that is not the first: the process's id moves to it.
+/// The same, from a thread other than the first: the process's id moves to it.
 pub fn exec_from_thread() -> Result<()> {
     execs(&["--threads=3", "--exec-from-thread"])
 }
 
-/// Many programs, each of which may be over before nvcap has heard of it: each of their submissions is captured or counted.
+/// Many programs, each of which may end before nvcap learns of it: each of their submissions is captured or counted.
 pub fn many_execs() -> Result<()> {
     let programs = 60;
     let plan = plan(18, sized(40, 24));
@@ -471,7 +472,7 @@ pub fn many_execs() -> Result<()> {
             counted = line["entries"].as_u64().unwrap_or_default()
                 + line["gaps"].as_u64().unwrap_or_default()
                 + unknown.filter_map(|u| u["count"].as_u64()).sum::<u64>();
-            // Doorbells whose channel could not be read: how many entries they submitted is not known.
+            // If a channel's doorbells could not be read, the number of entries is unknown.
             exact = line["untraced"].as_array().is_some_and(Vec::is_empty);
         }
     }
@@ -517,13 +518,13 @@ pub fn lagging_get() -> Result<()> {
     Ok(())
 }
 
-/// Longer, from more threads than cores, at full speed.
+/// A longer run, from more threads than cores, at full speed.
 pub fn many_submissions() -> Result<()> {
     whole(plan(17, 20_000), &["--threads=8"])?;
     Ok(())
 }
 
-/// The operations that nvcap reads out of the words are those that the words were formed from.
+/// The decoded operations are those that the software GPU encoded.
 pub fn operations() -> Result<()> {
     let mut plan = plan(16, sized(600, 300));
     plan.channels = Channel::first(6, gpus());

@@ -1,4 +1,5 @@
-//! Which channels there are: their numbers, those that the user named wrongly, and what only looks like one.
+//! Which channels there are: their numbers, channels that the user named wrongly, and memory that only looks like a
+//! channel.
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -31,11 +32,11 @@ fn numbers(lines: &[Value]) -> Vec<u64> {
         .collect()
 }
 
-/// They count from 0 without holes, in the trace and in its ledger.
+/// The numbers count from 0 without gaps, in the trace and in its ledger.
 fn expect_numbers(trace: &Path, most: u64) -> Result<()> {
     let lines = lines(trace)?;
-    // In the order in which they became known, but where two processors told of theirs at the same time, or a search found
-    // one while the first doorbell of another was on its way.
+    // In the order in which they became known, except where two processors reported theirs at the same time, or a search
+    // found one while the first doorbell of another was on its way.
     let mut numbers = numbers(&lines);
     let disorder = numbers.windows(2).filter(|w| w[0] > w[1]).count();
     ensure!(disorder <= (numbers.len() / 10).max(2), "{numbers:?}");
@@ -71,7 +72,7 @@ fn traced(trace: &Path, channels: &Path, command: &[OsString]) -> Result<Ended> 
     Running::start(&nvcap()?, args)?.end(LIMIT)
 }
 
-/// Of a command whose programs are executed one after the other: only those that have channels count.
+/// A command that executes several programs: only those with channels count.
 pub fn numbers_after_exec() -> Result<()> {
     need_tracing()?;
     let folder = Folder::new()?;
@@ -88,13 +89,13 @@ pub fn numbers_after_exec() -> Result<()> {
     expect_numbers(&trace, 2 * plan.channels.len() as u64)
 }
 
-/// The doorbells of all GPUs: what a trace without a driver needs where channels are found.
+/// The doorbells of all GPUs: needed without a driver if channels are to be found.
 fn doorbells() -> Vec<OsString> {
     let word = |gpu| format!("--doorbell={:#x}", doorbell_page(gpu, 1) + DOORBELL).into();
     (0..gpus()).map(word).collect()
 }
 
-/// nvcap attached to a process whose channels nobody names.
+/// nvcap attached to a process whose channels are not named.
 fn attached(gpu: &Running, trace: &Path) -> Result<Running> {
     let mut args = json(trace);
     args.extend(doorbells());
@@ -106,7 +107,7 @@ fn attached(gpu: &Running, trace: &Path) -> Result<Running> {
     Ok(nvcap)
 }
 
-/// Of a process that nvcap was attached to: the channels that are used, and no unused slot beside them.
+/// Attached to a process: the channels in use are listed, and no unused slot.
 pub fn numbers_when_attached() -> Result<()> {
     need_tracing()?;
     let folder = Folder::new()?;
@@ -121,13 +122,13 @@ pub fn numbers_when_attached() -> Result<()> {
     expect_numbers(&trace, 6)
 }
 
-/// Copies of rings in memory that was given up are no channels, however often a doorbell is rung for a channel that is
-/// not known. That doorbell is told.
+/// Copies of rings in memory that was unmapped are no channels, however often a doorbell is rung for an unknown channel.
+/// That doorbell is reported.
 pub fn remains_are_none() -> Result<()> {
     remains(&[])
 }
 
-/// Nor is the last of them when the others are given up, though it is then alone, as the channel that is not known is.
+/// Nor is the last copy when the others are unmapped, although then one copy faces one unknown channel.
 pub fn the_last_remains_are_none() -> Result<()> {
     remains(&["--remains-shrink"])
 }
@@ -167,8 +168,8 @@ fn misnamed(folder: &Folder, of: impl Fn(u64) -> u64) -> Result<std::path::PathB
     Ok(path)
 }
 
-/// The doorbells that the user named are not those that are rung. What the rings hold is fetched by looks at them; that it
-/// may not be all is told.
+/// The doorbells named by the user are not those that are rung. Entries are fetched by looks at the rings; that some may be
+/// missing is reported.
 fn wrong_doorbell(of: impl Fn(u64) -> u64, why: &str, exec: &str) -> Result<()> {
     need_tracing()?;
     let folder = Folder::new()?;
@@ -192,12 +193,12 @@ fn wrong_doorbell(of: impl Fn(u64) -> u64, why: &str, exec: &str) -> Result<()> 
     Ok(())
 }
 
-/// It is mapped, and another is rung.
+/// The named doorbell is mapped, and another is rung.
 pub fn wrong_doorbell_rung() -> Result<()> {
     wrong_doorbell(|address| address, "is another", "--exec=0")
 }
 
-/// It is not mapped; and the program executes itself.
+/// The named doorbell is not mapped; and the program executes itself.
 pub fn wrong_doorbell_not_mapped() -> Result<()> {
     wrong_doorbell(
         |address| address + 0x100_0000_0000,
@@ -206,7 +207,7 @@ pub fn wrong_doorbell_not_mapped() -> Result<()> {
     )
 }
 
-/// Of a program that ends at once, what was submitted is gone: that is told too.
+/// The submissions of a program that ends at once are lost: that is reported too.
 pub fn wrong_doorbell_short() -> Result<()> {
     need_tracing()?;
     let folder = Folder::new()?;
@@ -215,7 +216,7 @@ pub fn wrong_doorbell_short() -> Result<()> {
     traced(&trace, &misnamed(&folder, |a| a)?, &command)?.expect_code(3)
 }
 
-/// Nothing of what the user named was ever there.
+/// None of the named channels was ever there.
 pub fn never_there() -> Result<()> {
     need_tracing()?;
     let folder = Folder::new()?;

@@ -1,4 +1,4 @@
-//! Ends that nobody wished for: of nvcap, of the traced program, in the middle.
+//! Unwanted ends, of nvcap and of the traced program, in the middle of work.
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -13,7 +13,7 @@ use crate::setup::{LIMIT, expect_result, need_tracing, plan, plan_args, sized};
 
 const SLOW: &str = "--sleep-us=1000";
 
-/// Attaches an nvcap of some kind; comes back when it follows the process.
+/// Attaches some kind of nvcap; returns when it follows the process.
 pub type Attach = fn(&Running, &Path, &Folder) -> Result<Running>;
 
 fn by_trap(gpu: &Running, trace: &Path, folder: &Folder) -> Result<Running> {
@@ -35,7 +35,7 @@ pub fn kill_attached(attach: Attach) -> Result<()> {
     let gpu = gpu.end(LIMIT)?;
     gpu.expect_code(0)?;
     expect_result(&gpu.stdout, &plan)?;
-    // What was written is right as far as it goes.
+    // The output is right as far as it goes.
     verify(&trace, &Expected::part(plan, Extent::Part))?;
     Ok(())
 }
@@ -77,13 +77,13 @@ pub fn kill_nvcap_parent() -> Result<()> {
     Ok(())
 }
 
-/// kill -9 of the program: what was captured is whole, and the ledger says so or names what is missing.
+/// kill -9 of the program: the captured part is whole, and the ledger says so or names what is missing.
 pub fn kill_target() -> Result<()> {
     need_tracing()?;
     let plan = plan(33, 4000);
     let folder = Folder::new()?;
     let trace = folder.file("trace.json");
-    // nvcap has yet to find the rings, which takes an emulated machine longer.
+    // nvcap must find the rings first, which takes longer on an emulated machine.
     let pace = format!("--sleep-us={}", sized(1000, 5000));
     let mut gpu = waiting(&plan, &["--threads=4", &pace, "--before-wait=0"])?;
     let nvcap = attach(gpu.pid(), &trace, folder.channels()?, &[])?;
@@ -100,7 +100,7 @@ pub fn kill_target() -> Result<()> {
         ended.stderr
     );
     let report = verify(&trace, &Expected::part(plan, Extent::Prefix))?;
-    // Each is one entry; what is found in the ring afterwards comes as one submission.
+    // One entry each; entries found in the ring afterwards come as one submission.
     ensure!(report.entries > 100, "only {} entries", report.entries);
     match code {
         0 => report.expect_complete(),
@@ -131,7 +131,7 @@ pub fn stop_attached(attach: Attach, signal: i32) -> Result<()> {
     gpu.expect_code(0)?;
     expect_result(&gpu.stdout, &plan)?;
     let report = verify(&trace, &Expected::part(plan, Extent::Part))?;
-    // Each is one entry; what is found in the ring afterwards comes as one submission.
+    // One entry each; entries found in the ring afterwards come as one submission.
     ensure!(report.entries > 100, "only {} entries", report.entries);
     report.expect_complete()
 }
@@ -169,7 +169,7 @@ pub fn child_status() -> Result<()> {
     Ok(())
 }
 
-/// A command that ends by SIGTRAP while it was watched may have been ended by a lost hit: not called complete.
+/// A command that ends by SIGTRAP while traced may have been ended by a lost hit: the trace is not called complete.
 pub fn trap_signal() -> Result<()> {
     need_tracing()?;
     let folder = Folder::new()?;

@@ -1,5 +1,5 @@
-//! `nvcap dump`: one look at a process that nothing was prepared in. No breakpoint and no BPF, so these run wherever a
-//! process's memory may be read.
+//! `nvcap dump`: one look at an unprepared process. No breakpoint and no BPF, so these tests run wherever a process's
+//! memory may be read.
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -16,7 +16,7 @@ use softgpu::layout::{CHANNELS, Channel, ENTRIES};
 use softgpu::plan::Plan;
 use softgpu::stream::{Shape, semaphore};
 
-/// What a look at a process that goes on may end with.
+/// Possible statuses of a look at a running process.
 const SEEN: [i32; 5] = [
     Status::Idle as i32,
     Status::Unread as i32,
@@ -42,7 +42,7 @@ pub fn plan(seed: u64, channels: usize, submissions: u64) -> Plan {
     }
 }
 
-/// The software GPU, looking like a CUDA process, with its work done or on its way.
+/// The software GPU, looking like a CUDA process, with its work done or in progress.
 pub fn start(plan: &Plan, args: &[&str]) -> Result<Running> {
     // SAFETY: reads an id.
     if unsafe { libc::geteuid() } != 0 {
@@ -116,23 +116,23 @@ fn last_of(plan: Plan, last: u32, args: &[&str]) -> Result<()> {
     report.expect_complete()
 }
 
-/// Rings that have not gone round: everything, to the last byte, with nothing prepared.
+/// Rings that have not wrapped: everything, to the last byte, without preparation.
 pub fn whole_history() -> Result<()> {
     last_of(plan(61, CHANNELS, 8000), 1000, &[])
 }
 
-/// Rings that have gone round several times: the newest thousand of each.
+/// Rings that have wrapped several times: the newest thousand of each.
 pub fn last_thousand() -> Result<()> {
     last_of(plan(62, 4, 20_000), 1000, &[])?;
     last_of(plan(63, 3, 12_345), 5000, &[])
 }
 
-/// As many as the user asks for.
+/// As many as the user requests.
 pub fn last_few() -> Result<()> {
     last_of(plan(64, CHANNELS, 30_000), 7, &[])
 }
 
-/// Submissions of several entries, methods that go on over entries, control entries.
+/// Submissions of several entries, methods that continue across entries, control entries.
 pub fn bursts() -> Result<()> {
     let mut plan = plan(65, 6, 3000);
     plan.shape.burst = 9;
@@ -144,7 +144,7 @@ pub fn channels_and_tokens() -> Result<()> {
     let plan = plan(66, CHANNELS, 25_000);
     let mut gpu = start(&plan, &["--linger-ms=60000"])?;
     gpu.wait_until("done", LIMIT, |r| r.stdout().contains("done image=0"))?;
-    // No ring is left that shows its beginning, and this machine has no GPU that tells its chip.
+    // No ring shows its beginning any more, and this machine has no GPU that shows its chip.
     let process = one_look(&gpu, &["--chip=GH100"], Status::Idle)?;
     ensure!(process["verdict"] == "idle", "{}", process["verdict"]);
     for (i, c) in plan.channels.iter().enumerate() {
@@ -161,11 +161,11 @@ pub fn channels_and_tokens() -> Result<()> {
     Ok(())
 }
 
-/// The program hangs in its own way; the dump must say which.
+/// The program hangs in this way; the dump must say which.
 fn hung(kind: &str) -> Result<(Running, Value)> {
     let mut gpu = start(&plan(70, 8, 4000), &["--hang", kind, "--linger-ms=60000"])?;
     gpu.wait_until("hung", LIMIT, |r| r.stdout().contains("hung "))?;
-    // However few entries are asked for, what runs and who releases what is looked for further back.
+    // However few entries are requested, running work and releases are searched for further back.
     let process = one_look(&gpu, &["--watch=0.3", "--last=1"], Status::Hang)?;
     ensure!(process["verdict"] == "hang", "{}", process["says"]);
     let process_once = one_look(&gpu, &["--last=1"], Status::Busy)?;
@@ -195,7 +195,7 @@ pub fn spinning_kernel() -> Result<()> {
     let (_gpu, process) = hung("spin")?;
     let a = channel(&process, 0xa)?;
     expect_kernel(a)?;
-    // The first of those behind it is fetched and waits for the kernel's end.
+    // The first of the queued launches is fetched and waits for the kernel's end.
     ensure!(
         a["pending"] == QUEUED - 1 && a["running"]["behind"] == QUEUED,
         "{a}"
@@ -224,8 +224,8 @@ pub fn spinning_kernel() -> Result<()> {
     Ok(())
 }
 
-/// Nothing is queued, GP_GET stands at GP_PUT and the channel's own semaphore is released: only the one that the kernel
-/// is to release at its end tells that it has not ended.
+/// Nothing is queued, GP_GET equals GP_PUT and the channel's own semaphore is released: only the semaphore that the kernel
+/// should release at its end shows that it has not ended.
 pub fn lost_kernel() -> Result<()> {
     let (_gpu, process) = hung("lost")?;
     let a = channel(&process, 0xa)?;
@@ -233,7 +233,7 @@ pub fn lost_kernel() -> Result<()> {
     expect_kernel(a)
 }
 
-/// A wait for what nobody releases.
+/// A wait that nothing releases.
 pub fn orphaned_wait() -> Result<()> {
     let (_gpu, process) = hung("wait")?;
     let a = channel(&process, 0xa)?;
@@ -259,7 +259,7 @@ pub fn cycle() -> Result<()> {
     Ok(())
 }
 
-/// Slow is not stuck: what moves, and how fast.
+/// Slow is not hung: what moves, and how fast.
 pub fn slow_kernels() -> Result<()> {
     let mut gpu = start(&plan(71, 8, 4000), &["--hang=slow", "--linger-ms=60000"])?;
     gpu.wait_until("done", LIMIT, |r| r.stdout().contains("done image=0"))?;
@@ -276,14 +276,14 @@ pub fn slow_kernels() -> Result<()> {
         .iter()
         .find(|m| m["channel"] == *number)
         .context("not there")?;
-    // One each 50 ms; a starved machine may be slower.
+    // One every 50 ms; a busy machine may be slower.
     let done = a["done"].as_u64().unwrap_or(0);
     ensure!((3..=25).contains(&done), "{a}");
     Ok(())
 }
 
-/// The process runs at full speed, and is looked at again and again: what is shown is what was submitted, or is counted
-/// as written over.
+/// Repeated looks at a process that runs at full speed: every entry shown was submitted, and the others are counted as
+/// overwritten.
 pub fn running_process() -> Result<()> {
     let plan = plan(72, 6, 400_000);
     let gpu = start(&plan, &["--threads=2", "--linger-ms=60000"])?;
@@ -321,7 +321,7 @@ pub fn running_process() -> Result<()> {
     Ok(())
 }
 
-/// It is killed while it is being looked at: a whole look, a partial one that says so, or one line; never a crash.
+/// It is killed during a look: a whole look, a partial one that says so, or one line; never a crash.
 pub fn killed_meanwhile() -> Result<()> {
     let mut seen = std::collections::BTreeSet::new();
     for n in 0..12 {
@@ -362,14 +362,14 @@ pub fn killed_meanwhile() -> Result<()> {
     Ok(())
 }
 
-/// Rings are unmapped and mapped anew (an exec) while it is looked at in a loop.
+/// Rings are unmapped and mapped again (an exec) during repeated looks.
 pub fn unmapped_meanwhile() -> Result<()> {
     let mut gpu = start(&plan(74, 6, 300), &["--exec=12", "--linger-ms=30"])?;
     let mut looks = 0;
     while gpu.runs() {
         let ended = dump(&gpu, &["--last=100", "--json"])?;
         let code = ended.code()?;
-        // Between an exec and the first file of the driver it uses no GPU.
+        // Between an exec and the first use of a driver file the process uses no GPU.
         let no_gpu = i32::from(Status::NoGpu.code());
         ensure!(
             SEEN.contains(&code) || code == 1 || code == no_gpu,
@@ -384,7 +384,7 @@ pub fn unmapped_meanwhile() -> Result<()> {
     Ok(())
 }
 
-/// All processes: this one's is among them.
+/// All processes, including this test's.
 pub fn all_processes() -> Result<()> {
     let mut gpu = start(&plan(75, 4, 100), &["--linger-ms=60000"])?;
     gpu.wait_until("done", LIMIT, |r| r.stdout().contains("done image=0"))?;
@@ -395,7 +395,7 @@ pub fn all_processes() -> Result<()> {
     Ok(())
 }
 
-/// Of several processes the worst decides; one that uses no GPU is said to, and is no reason to fail.
+/// The worst status of several processes wins; a process without a GPU is reported, and is no failure.
 pub fn statuses() -> Result<()> {
     let mut idle = start(&plan(77, 4, 100), &["--linger-ms=60000"])?;
     idle.wait_until("done", LIMIT, |r| r.stdout().contains("done image=0"))?;

@@ -1,5 +1,5 @@
-//! Where something outside nvcap is used up or does not answer: the ring buffer is full, nobody reads the output, there is
-//! no room for more. nvcap says so and ends in time, with its ledger.
+//! Exhausted or stuck resources outside nvcap: the ring buffer is full, nobody reads the output, there is no room for more.
+//! nvcap says so and ends in time, with its ledger.
 
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader, Read};
@@ -13,13 +13,13 @@ use live::programs::{Ended, Folder, Running, nvcap, softgpu};
 use crate::attach::{attach, waiting};
 use crate::setup::{LIMIT, need_tracing, plan, plan_args};
 
-/// Longest that nvcap may take to notice that all it traces has ended.
+/// The longest time that nvcap may take to notice that all traced processes have ended.
 const NOTICED: Duration = Duration::from_secs(20);
-/// Enough threads that their records fill what captures leave of the ring buffer.
+/// Enough threads to fill the rest of the ring buffer with their records.
 const THREADS: [&str; 2] = ["--threads=4", "--churn=3"];
 const SLOW: &str = "--sleep-us=1000";
 
-/// It ended by itself, and said that records of the driver were dropped.
+/// It ended by itself, and reported dropped records of the driver.
 fn dropped(ended: &Ended) -> Result<()> {
     ended.expect_code(3)?;
     let said = format!("{}{}", ended.stdout, ended.stderr);
@@ -47,7 +47,7 @@ pub fn end_not_told() -> Result<()> {
     dropped(&ended)
 }
 
-/// Nor did that of the command, whose status nvcap has.
+/// Nor did the end of the command, whose status nvcap has.
 pub fn command_s_end_not_told() -> Result<()> {
     need_tracing()?;
     let folder = Folder::new()?;
@@ -66,7 +66,7 @@ pub fn command_s_end_not_told() -> Result<()> {
     dropped(&nvcap.end(NOTICED)?)
 }
 
-/// An nvcap whose standard output nobody reads, attached to `gpu`; and what it says on standard error, from then on.
+/// An nvcap attached to `gpu` whose standard output nobody reads; and its standard error from then on.
 fn unread(gpu: &Running, folder: &Folder) -> Result<(Child, JoinHandle<String>)> {
     let mut nvcap = Command::new(nvcap()?)
         .args(["-vv", "-p", &gpu.pid().to_string(), "--channels"])
@@ -87,8 +87,8 @@ fn unread(gpu: &Running, folder: &Folder) -> Result<(Child, JoinHandle<String>)>
     Ok((nvcap, said))
 }
 
-/// Nobody reads standard output. The program is not kept, nvcap holds no more than it says, one signal ends it whether or
-/// not the program still runs, and it tells what it did not write.
+/// Nobody reads standard output. The program is not held up, nvcap uses no more memory than documented, one signal ends it
+/// whether or not the program still runs, and it reports what it did not write.
 pub fn output_not_read() -> Result<()> {
     need_tracing()?;
     for (signal, pace) in [(libc::SIGINT, "--sleep-us=0"), (libc::SIGTERM, SLOW)] {
@@ -132,7 +132,7 @@ pub fn output_not_read() -> Result<()> {
     Ok(())
 }
 
-/// More channels over a trace's life than there is room for at once: those of programs that have ended make room.
+/// More channels during a trace than there is room for at once: ended programs free their places.
 pub fn more_channels_than_room() -> Result<()> {
     need_tracing()?;
     let folder = Folder::new()?;
@@ -152,12 +152,12 @@ pub fn more_channels_than_room() -> Result<()> {
     let ended = Running::start(&nvcap()?, args)?.end(LIMIT)?;
     ended.expect_code(0)?;
     let ledger: serde_json::Value = serde_json::from_str(&std::fs::read_to_string(&trace)?)?;
-    // Doorbells before the last program's channels were looked at share a submission.
+    // Doorbells from before the first look at the last program's channels share a submission.
     ensure!(ledger["entries"] == 300, "{}", ledger["entries"]);
     Ok(())
 }
 
-/// There is no room for the output: the trace goes on, and what was not written is counted and told.
+/// The output is full: the trace continues, and unwritten objects are counted and reported.
 pub fn output_is_full() -> Result<()> {
     need_tracing()?;
     let folder = Folder::new()?;

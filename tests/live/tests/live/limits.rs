@@ -1,4 +1,4 @@
-//! Ends that the user asked for, and what is left out on request.
+//! Ends requested by the user, and parts left out on request.
 
 use std::ffi::OsString;
 use std::time::{Duration, Instant};
@@ -10,7 +10,7 @@ use live::verify::{Expected, Extent, Report, verify};
 use crate::attach::{attach, waiting};
 use crate::setup::{LIMIT, expect_result, need_tracing, plan, plan_args};
 
-/// Attaches with a limit to a program that goes on beyond it, unharmed.
+/// Attaches with a limit to a program that continues beyond it, unharmed.
 fn limited(flags: &[&str]) -> Result<Report> {
     need_tracing()?;
     let plan = plan(51, 4000);
@@ -70,7 +70,7 @@ fn run(flags: &[&str], gpu_args: &[&str], folder: &Folder) -> Result<live::progr
     Running::start(&nvcap()?, args)?.end(LIMIT)
 }
 
-/// `--no-follow`: the children's submissions are not in the trace, the parent's all are.
+/// `--no-follow`: the trace has all of the parent's submissions and none of the children's.
 pub fn no_follow() -> Result<()> {
     need_tracing()?;
     let plan = plan(52, 300);
@@ -123,7 +123,7 @@ pub fn quiet() -> Result<()> {
     Ok(())
 }
 
-/// Text, as a human reads it: one line an operation, and the ledger at the end, which says that it is complete.
+/// Text for people: one line for each operation, and the ledger at the end, which says that it is complete.
 pub fn text() -> Result<()> {
     need_tracing()?;
     let folder = Folder::new()?;
@@ -148,7 +148,7 @@ pub fn text() -> Result<()> {
     Ok(())
 }
 
-/// A command's standard output is its own: what nvcap shows goes to standard error, or where `-o` says.
+/// A command's standard output is its own: nvcap's output goes to standard error, or to the file of `-o`.
 pub fn output_apart() -> Result<()> {
     need_tracing()?;
     let folder = Folder::new()?;
@@ -193,7 +193,7 @@ pub fn output_apart() -> Result<()> {
     Ok(())
 }
 
-/// `nvcap -p PID | head`: nvcap ends quietly when its reader does, and the program goes on.
+/// `nvcap -p PID | head`: nvcap ends quietly when its reader ends, and the program continues.
 pub fn reader_gone() -> Result<()> {
     use std::io::Read as _;
     use std::process::{Command, Stdio};

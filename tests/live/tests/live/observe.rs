@@ -1,7 +1,7 @@
 //! `nvcap --how observe`: the same software GPU, followed by polling. Needs neither root nor breakpoints.
 //!
-//! What is shown must be the plan to the last byte, as with the trap. What cannot be followed must be counted: those
-//! tests check that every submission shown is one of the plan's in its order, and that the ledger owns up to the rest.
+//! The output must be the plan to the last byte, as with the trap. Losses must be counted: those tests check that every
+//! submission shown is one of the plan's in its order, and that the ledger reports the rest.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -20,10 +20,10 @@ use crate::death::{kill_attached, stop_attached};
 use crate::dump;
 use crate::setup::{LIMIT, expect_result, gpus, plan, plan_args};
 
-/// A process lives on for a while after its last submission, as one that destroys a CUDA context does.
+/// A process lives on for a while after its last submission, like one that destroys a CUDA context.
 pub const LINGER: &str = "--linger-ms=150";
 
-/// Where a software GPU looks as a CUDA process does from outside: its channels are found, not named.
+/// Makes a software GPU look like a CUDA process from outside: its channels are found, not named.
 pub const FILES: &str = "--files";
 
 /// nvcap's options; `args` are the software GPU's.
@@ -58,7 +58,7 @@ pub struct Observed {
 }
 
 impl Observed {
-    /// `folder` is where the trace is.
+    /// `folder` contains the trace.
     pub fn new(ended: Ended, trace: PathBuf, folder: Folder) -> Self {
         Self {
             ended,
@@ -86,8 +86,8 @@ fn observe_program(program: &Path, plan: &Plan, args: &[&str], flags: &[&str]) -
     Ok(Observed::new(ended, trace, folder))
 }
 
-/// All of the plan, and nothing of it missing. Where another program had the processor for so long that a ring
-/// lapped, which no timing can rule out, the run is repeated with longer pauses; it must have been counted.
+/// The whole plan, with nothing missing. If another program kept the processor so long that a ring lapped, which no timing
+/// can rule out, the run is repeated with longer pauses; the loss must have been counted.
 fn whole(plan: Plan, args: &[&str]) -> Result<Report> {
     let mut said = Vec::new();
     for slower in [1, 2, 4, 8, 16] {
@@ -127,7 +127,7 @@ fn whole(plan: Plan, args: &[&str]) -> Result<Report> {
     )
 }
 
-/// An argument of the software GPU; where it is the pause after each submission, so many times as long.
+/// An argument of the software GPU; a pause after each submission is multiplied by `times`.
 fn slowed(arg: &str, times: u64) -> Result<String> {
     match arg.strip_prefix("--sleep-us=") {
         Some(us) => Ok(format!("--sleep-us={}", us.parse::<u64>()? * times)),
@@ -135,12 +135,12 @@ fn slowed(arg: &str, times: u64) -> Result<String> {
     }
 }
 
-/// A process's name is bytes: one that is not UTF-8 is no sign that it has ended.
+/// A process's name is bytes: a name that is not UTF-8 does not mean that the process has ended.
 pub fn any_name() -> Result<()> {
     use std::os::unix::ffi::OsStrExt;
 
     let programs = Folder::new()?;
-    // 15 bytes of a program's file name are kept: the second ends within a letter.
+    // 15 bytes of a program's file name are kept: the second ends within a character.
     for name in [&b"soft\xff"[..], b"abcdefghijklmn\xc3\xa9", b") Z ("] {
         let name = std::ffi::OsStr::from_bytes(name);
         let program = programs.file("").join(name);
@@ -161,7 +161,7 @@ pub fn any_name() -> Result<()> {
     Ok(())
 }
 
-/// A trace with losses: every submission shown is right, and those missing are counted.
+/// A trace with losses: every submission shown is right, and the missing ones are counted.
 pub fn counted(observed: &Observed, plan: Plan) -> Result<Report> {
     let all: u64 = (0..plan.channels.len())
         .flat_map(|i| plan.stream(i))
@@ -178,7 +178,7 @@ pub fn counted(observed: &Observed, plan: Plan) -> Result<Report> {
         "{} shown and {gaps} missing of {all}",
         report.entries
     );
-    // What came after the last look is the only thing that is not counted, and is then said.
+    // Only submissions after the last look are not counted, and the ledger says so then.
     ensure!(
         report.entries + gaps == all || blind,
         "{} shown and {gaps} missing of {all}, and nothing is said of the rest: {ledger}",
@@ -187,7 +187,7 @@ pub fn counted(observed: &Observed, plan: Plan) -> Result<Report> {
     Ok(report)
 }
 
-/// From one submission a millisecond to as many as a channel's writer makes with a nap of a few microseconds.
+/// From one submission per millisecond to as many as a writer makes with pauses of a few microseconds.
 pub fn rates() -> Result<()> {
     for (sleep, submissions) in [
         (1000, 400),
@@ -217,7 +217,7 @@ pub fn ring_wrap() -> Result<()> {
     Ok(())
 }
 
-/// Several entries at once, control entries, methods and releases that go over an entry's end.
+/// Several entries at once, control entries, methods and releases that continue across an entry's end.
 pub fn bursts() -> Result<()> {
     let mut plan = plan(5, 1200);
     plan.shape.burst = 12;
@@ -227,7 +227,7 @@ pub fn bursts() -> Result<()> {
     Ok(())
 }
 
-/// Uploads of about 1 MiB; a channel's pushbuffer memory of 4 MiB is used again after a few of them.
+/// Uploads of about 1 MiB; a channel's pushbuffer memory of 4 MiB is reused after a few of them.
 pub fn big_entries() -> Result<()> {
     let mut plan = plan(4, 400);
     plan.shape.big_one_in = 4;
@@ -252,7 +252,7 @@ pub fn many_threads() -> Result<()> {
     Ok(())
 }
 
-/// Children that submit to the same rings: the rings are followed once, and go on when a child lives longer.
+/// Children that submit to the same rings: the rings are followed once, and on after the parent if a child lives longer.
 pub fn fork_shared() -> Result<()> {
     let report = whole(
         plan(11, 2000),
@@ -307,7 +307,7 @@ fn own_children_of(kind: &[&str]) -> Result<()> {
             extent: Extent::Whole,
         })
         .collect();
-    // These children end at once after their last submission: what came after the last look is not known.
+    // These children end right after their last submission: submissions after the last look are unknown.
     let mut expected = expected;
     let report = match observed.ended.code()? {
         0 => {
@@ -332,7 +332,7 @@ fn own_children_of(kind: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// Nothing is missing but what may have come after the last look at a ring.
+/// Nothing is missing except possible submissions after the last look at a ring.
 fn only_tails(report: &Report) -> Result<()> {
     let ledger = report.ledger.as_ref().context("no ledger")?;
     let blind = ledger["untraced"].as_array().context("no reasons")?;
@@ -352,7 +352,7 @@ pub fn fork_and_exec() -> Result<()> {
     own_children("--spawn=2")
 }
 
-/// The rings are unmapped while they are read, and others lie at their addresses soon after.
+/// The rings are unmapped while they are read, and others are mapped at their addresses soon after.
 pub fn exec() -> Result<()> {
     let plan = plan(13, 1500);
     let observed = observe(&plan, &["--threads=2", "--sleep-us=200", "--exec=2"], &[])?;
@@ -369,7 +369,7 @@ pub fn exec() -> Result<()> {
     verify(&observed.trace, &[expected])?.expect_complete()
 }
 
-/// Attaches to a software GPU; comes back when nvcap follows it.
+/// Attaches to a software GPU; returns when nvcap follows it.
 fn attach(gpu: &Running, trace: &Path, folder: &Folder, flags: &[&str]) -> Result<Running> {
     attach_to(gpu, trace, folder, &[], flags)
 }
@@ -415,8 +415,8 @@ fn from_waiting(before: u64) -> Result<()> {
     verify(&trace, &Expected::part(plan, Extent::From(before)))?.expect_complete()
 }
 
-/// Channels that nobody names are found by their structure, soon enough that all of them is in their rings still: of
-/// the command, of the programs that it executes, and of its children.
+/// Unnamed channels are found by their structure, early enough that their rings still hold everything: channels of the
+/// command, of the programs that it executes, and of its children.
 pub fn found_channels() -> Result<()> {
     let report = whole(plan(91, 4000), &["--threads=2", "--sleep-us=300", FILES])?;
     ensure!(
@@ -437,8 +437,8 @@ pub fn found_channels() -> Result<()> {
     own_children_of(&["--spawn=2", FILES])
 }
 
-/// Where every entry releases the channel's semaphore and the GPU does so in memory, that is looked at most times, not
-/// the ring; and all of the stream is there still, pauses and all.
+/// If every entry releases the channel's semaphore and the GPU does so in memory, most looks are peeks at the semaphore,
+/// not at the ring; and the stream is still complete, including pauses.
 pub fn peeks() -> Result<()> {
     let mut plan = plan(95, 6000);
     plan.channels = Channel::first(3, gpus());
@@ -450,7 +450,7 @@ pub fn peeks() -> Result<()> {
     Ok(())
 }
 
-/// And of a process that was there before.
+/// The same for a process that already runs.
 pub fn found_when_attached() -> Result<()> {
     let plan = plan(93, 8000);
     let folder = Folder::new()?;
@@ -471,7 +471,7 @@ pub fn found_when_attached() -> Result<()> {
     report.expect_complete()
 }
 
-/// Attached while it waits in the middle: from the next submission on, every one.
+/// Attached while it waits in the middle: every submission from the next one on.
 pub fn waiting_process() -> Result<()> {
     from_waiting(7)
 }
@@ -480,7 +480,7 @@ pub fn first_submissions() -> Result<()> {
     from_waiting(0)
 }
 
-/// Attached while it runs: from some submission on, every one.
+/// Attached while it runs: every submission from some point on.
 pub fn running_process() -> Result<()> {
     let plan = plan(22, 8000);
     let folder = Folder::new()?;
@@ -501,7 +501,7 @@ pub fn running_process() -> Result<()> {
     report.expect_complete()
 }
 
-/// kill -9 in the middle: all that was read is delivered and right, and the trace does not claim to be complete.
+/// kill -9 in the middle: everything that was read is delivered and right, and the trace is not called complete.
 pub fn kill_target() -> Result<()> {
     let plan = plan(33, 40_000);
     let folder = Folder::new()?;
@@ -534,19 +534,19 @@ fn by_looking(gpu: &Running, trace: &Path, folder: &Folder) -> Result<Running> {
     attach(gpu, trace, folder, &[])
 }
 
-/// kill -9 of nvcap: the program does not notice.
+/// kill -9 of nvcap: the program is not affected.
 pub fn kill_nvcap() -> Result<()> {
     kill_attached(by_looking)
 }
 
-/// Ctrl-C: an orderly end with its ledger; the program goes on.
+/// Ctrl-C: an orderly end with its ledger; the program continues.
 pub fn interrupt_nvcap() -> Result<()> {
     stop_attached(by_looking, libc::SIGINT)
 }
 
-/// The tokens of channels that nobody names, from their error notifiers; said where they come from.
+/// The tokens of unnamed channels, from their error notifiers, with that source named.
 pub fn tokens_of_found_channels() -> Result<()> {
-    // Notifiers do not say whose GPU they are: of one GPU alone.
+    // Notifiers do not name their GPU: one GPU only.
     let plan = dump::plan(94, 8, 4000);
     let folder = Folder::new()?;
     let trace = folder.file("trace.json");
@@ -609,7 +609,7 @@ pub fn limits() -> Result<()> {
     Ok(())
 }
 
-/// A budget far below what following takes: rings lap, which is counted and explained, and what is shown is right.
+/// A budget far too small to follow: rings lap, which is counted and explained, and the output is right.
 pub fn laps_are_counted() -> Result<()> {
     let mut plan = plan(71, 120_000);
     plan.channels = Channel::first(2, gpus());
@@ -631,8 +631,8 @@ pub fn laps_are_counted() -> Result<()> {
         let ledger = report.ledger.context("no ledger")?;
         let seen = &ledger["observed"];
         if seen["laps"] == 0 {
-            // Memory new to a virtual machine can cost it so much CPU time that the program has ended before nvcap may
-            // look again: that is counted (above), but no lap.
+            // Memory new to a virtual machine can cost so much CPU time that the program has ended before nvcap may look
+            // again: that is counted (above), but is no lap.
             continue;
         }
         ensure!(
@@ -646,7 +646,7 @@ pub fn laps_are_counted() -> Result<()> {
     anyhow::bail!("four times in a row nvcap could not look a second time")
 }
 
-/// What the budget says is what is used, over seconds, by all of nvcap.
+/// nvcap as a whole uses no more than the budget, over seconds.
 pub fn the_budget_is_kept() -> Result<()> {
     let mut plan = plan(72, 12_000);
     plan.channels = Channel::first(4, gpus());
@@ -660,14 +660,14 @@ pub fn the_budget_is_kept() -> Result<()> {
     let ns = |name: &str| ledger["observed"][name].as_f64().unwrap_or(f64::NAN);
     let used = ns("cpu_ns") / ns("wall_ns");
     ensure!(ns("wall_ns") > 2e9, "{ledger}");
-    // A second's worth may be saved up, and is there at the beginning.
+    // Up to a second's worth may be saved, and is available at the start.
     let most = 0.02 * (1.0 + 1e9 / ns("wall_ns")) * 1.25 + 0.01;
     ensure!(used < most, "{used} of a core instead of 0.02: {ledger}");
     Ok(())
 }
 
-/// Children that never touch a GPU, most of them so short that their memory is gone when it is to be opened: nothing of them
-/// is missing.
+/// Children that never use a GPU, most of them so short that their memory is gone before it can be opened: nothing is
+/// reported missing.
 pub fn children_without_gpu() -> Result<()> {
     let folder = Folder::new()?;
     let trace = folder.file("trace.json");
@@ -684,10 +684,10 @@ pub fn children_without_gpu() -> Result<()> {
     verify(&trace, &Expected::whole(plan))?.expect_complete()
 }
 
-/// A full ring at once, each entry of which claims 2 MiB: 2 GiB, of which nvcap holds this much at most.
+/// A full ring at once, each entry of which claims 2 MiB: 2 GiB in all; nvcap may use this much memory for it.
 pub const MOST_MEMORY: u64 = 512 << 20;
 
-/// Runs nvcap with these options on such a program; gives what it says.
+/// Runs nvcap with these options on such a program; returns its output.
 pub fn claimed(options: &[OsString]) -> Result<Ended> {
     let mut args = options.to_vec();
     args.extend(["-q".into(), "--".into(), softgpu()?.into()]);
@@ -706,8 +706,8 @@ pub fn claimed(options: &[OsString]) -> Result<Ended> {
     nvcap.end(LIMIT)
 }
 
-/// What it does not hold is counted: as many entries as the ring has, or more where it came so late that what was before them
-/// is gone too.
+/// Data beyond the limit is counted: as many entries as the ring has, or more if nvcap came so late that earlier entries
+/// were lost too.
 pub fn memory_is_bounded() -> Result<()> {
     let ended = claimed(&["--how=observe".into()])?;
     ended.expect_code(3)?;

@@ -1,5 +1,5 @@
-//! `nvcap --how observe` and the end of what it observes: the last look at a standstill, and what is said where there is
-//! none. Nothing here may be complete with something missing.
+//! `nvcap --how observe` at the end of observed programs: the last look while they are stopped, and the report if there was
+//! none. No trace here may be called complete with something missing.
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -13,10 +13,10 @@ use softgpu::plan::Plan;
 use crate::observe::{FILES, Observed, counted, options};
 use crate::setup::{LIMIT, expect_result, plan, plan_args};
 
-/// The time that a context takes to make, of the fastest.
+/// The time that the fastest context creation takes.
 const SETTLE: &str = "--settle-ms=25";
 
-/// As a CUDA program does that does not destroy its context.
+/// Like a CUDA program that does not destroy its context.
 const LEAVE: &str = "--leave-mapped";
 
 fn words<'a>(words: impl IntoIterator<Item = &'a str>) -> Vec<OsString> {
@@ -57,11 +57,11 @@ pub fn short_commands() -> Result<()> {
     Ok(())
 }
 
-/// One that undoes its mappings and ends at once may have been missed, in part or whole: which is said.
+/// A program that unmaps its memory and ends at once may have been missed, in part or whole: this is reported.
 pub fn short_commands_that_unmap() -> Result<()> {
     for n in 0..10 {
         let plan = plan(200 + n, 20);
-        // A context takes longer to make than nvcap looks away (CONTEXT_NS in observe/discover.rs).
+        // Making a context takes longer than nvcap's interval between looks (CONTEXT_NS in observe/discover.rs).
         for args in [&[FILES, "--threads=1", SETTLE][..], &["--threads=1"]] {
             let observed = short(&plan, args, &[])?;
             match observed.ended.code()? {
@@ -77,7 +77,7 @@ pub fn short_commands_that_unmap() -> Result<()> {
     Ok(())
 }
 
-/// The same where nothing is stopped: nothing was seen to the end.
+/// The same without stopping: nothing was seen to its end.
 pub fn never_stopped() -> Result<()> {
     for n in 0..10 {
         let plan = plan(300 + n, 20);
@@ -90,7 +90,7 @@ pub fn never_stopped() -> Result<()> {
     Ok(())
 }
 
-/// Where a process comes to its end by itself or is killed, in the middle of what it does: all it did is seen.
+/// Processes that end by themselves or are killed in the middle of their work: everything they did is seen.
 pub fn killed_commands() -> Result<()> {
     for signal in [libc::SIGKILL, libc::SIGTERM, libc::SIGABRT] {
         let plan = plan(400, 200_000);
@@ -128,13 +128,13 @@ fn shell(script: &str, flags: &[&str], trace: &Path) -> Result<Ended> {
     Running::start(&nvcap()?, args)?.end(LIMIT)
 }
 
-/// Signals, job control and statuses pass through the one who traces.
+/// Signals, job control and statuses pass through nvcap.
 pub fn signals_pass() -> Result<()> {
     let folder = Folder::new()?;
     let trace = folder.file("trace.json");
     let own = "trap 'exit 9' USR1; kill -USR1 $$; sleep 5; exit 1";
     shell(own, &[], &trace)?.expect_code(9)?;
-    // It stops itself, and its child lets it go on.
+    // It stops itself, and its child continues it.
     let stopped = "(sleep 0.3; kill -CONT $$) & kill -STOP $$; wait; exit 8";
     let begun = std::time::Instant::now();
     shell(stopped, &[], &trace)?.expect_code(8)?;
@@ -144,13 +144,13 @@ pub fn signals_pass() -> Result<()> {
     );
     shell("kill -KILL $$", &[], &trace)?.expect_code(128 + libc::SIGKILL)?;
     shell("exit 7", &[], &trace)?.expect_code(7)?;
-    // A child of many, and one that is left behind.
+    // Many children, and one that is left behind.
     let many = "for i in 1 2 3 4 5 6 7 8 9 10; do /bin/true & done; wait; exit 6";
     shell(many, &[], &trace)?.expect_code(6)?;
     shell("sleep 0.2 & exit 5", &[], &trace)?.expect_code(5)
 }
 
-/// Children that a shell makes are seen whole, each to its own end.
+/// A shell's children are seen whole, each to its own end.
 pub fn children() -> Result<()> {
     let gpu = softgpu()?;
     let folder = Folder::new()?;
@@ -185,7 +185,7 @@ pub fn children() -> Result<()> {
     Ok(())
 }
 
-/// nvcap is killed: what it traced goes on, whether it ran or stood.
+/// nvcap is killed: the traced processes continue, whether they ran or were stopped.
 pub fn nvcap_killed() -> Result<()> {
     let plan = plan(600, 3000);
     let folder = Folder::new()?;
@@ -217,7 +217,7 @@ pub fn nvcap_killed() -> Result<()> {
     Ok(())
 }
 
-/// A running process is stopped at its end where that is asked for.
+/// On request a running process is stopped at its end.
 pub fn attached() -> Result<()> {
     for n in 0..5 {
         let plan = plan(700 + n, 4000);
@@ -233,7 +233,7 @@ pub fn attached() -> Result<()> {
         gpu.end(LIMIT)?.expect_code(0)?;
         let ended = nvcap.end(LIMIT)?;
         if ended.code()? == 3 && ended.stderr.contains("missing") {
-            continue; // A lap, on a machine that is busy.
+            continue; // A lap, on a busy machine.
         }
         ended.expect_code(0)?;
         let report = verify(&trace, &Expected::part(plan, Extent::Part))?;
@@ -243,7 +243,7 @@ pub fn attached() -> Result<()> {
     Ok(())
 }
 
-/// Channels that the user names and that are none.
+/// Places that the user named as channels and that are none.
 pub fn channels_that_are_none() -> Result<()> {
     let folder = Folder::new()?;
     let plan = plan(800, 2000);

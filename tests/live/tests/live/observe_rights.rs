@@ -1,4 +1,4 @@
-//! `nvcap --how observe` by users who are not root, and on programs that have nothing to observe.
+//! `nvcap --how observe` by users other than root, and on programs without anything to observe.
 
 use std::ffi::OsString;
 use std::time::{Duration, Instant};
@@ -12,7 +12,7 @@ use crate::observe::{FILES, LINGER, options};
 use crate::refusals::{refused, run_as_nobody};
 use crate::setup::{LIMIT, expect_result, plan, plan_args};
 
-/// nvcap and the program run as the same user, who is not root.
+/// nvcap and the program run as the same user, not root.
 pub fn own_process_without_root() -> Result<()> {
     let plan = plan(81, 1500);
     let folder = Folder::new()?;
@@ -51,7 +51,7 @@ pub fn other_process_without_root() -> Result<()> {
     refused(&ended, 1, &["sudo"])
 }
 
-/// `--how auto` of a user who may not load BPF programs: it observes, and says so in one line before the ledger.
+/// `--how auto` by a user who may not load BPF programs: it observes, and says so in one line before the ledger.
 pub fn auto_without_root() -> Result<()> {
     let folder = Folder::new()?;
     let ended = run_as_nobody(
@@ -74,7 +74,7 @@ pub fn auto_without_root() -> Result<()> {
     Ok(())
 }
 
-/// Programs that never touch a GPU, and one that is gone: no error, nothing seen.
+/// Programs that never use a GPU, and one that is gone: no error, an empty trace.
 pub fn nothing_to_observe() -> Result<()> {
     let started = Instant::now();
     let folder = Folder::new()?;

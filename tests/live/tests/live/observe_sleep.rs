@@ -1,4 +1,4 @@
-//! `nvcap --how observe` of processes that sleep: they cost next to nothing, and what they do when they wake is seen.
+//! `nvcap --how observe` of sleeping processes: they cost next to nothing, and their work after waking is seen.
 
 use std::path::Path;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use crate::attach::waiting;
 use crate::observe::{FILES, LINGER, options};
 use crate::setup::{LIMIT, expect_result, gpus, plan};
 
-/// Until a process is taken to sleep, with time to spare.
+/// Time until a process counts as asleep, with a reserve.
 const ASLEEP: Duration = Duration::from_millis(2500);
 
 /// CPU time of all threads of a process, ns.
@@ -28,7 +28,7 @@ fn cpu_of(pid: u32) -> Result<u64> {
     Ok(sum)
 }
 
-/// An nvcap that observes `gpu`, which sleeps, for long enough to have found that out.
+/// An nvcap that observes the sleeping `gpu`, for long enough to have noticed the sleep.
 fn of_sleeper(gpu: &Running, trace: &Path, folder: &Folder, flags: &[&str]) -> Result<Running> {
     let mut command = options(trace, folder, &[FILES], flags)?;
     command.extend(["-p".into(), gpu.pid().to_string().into()]);
@@ -49,7 +49,7 @@ fn need_perf_events() -> Result<()> {
     Ok(())
 }
 
-/// From sleep to full speed at once, three times; and what it costs to wait for that.
+/// From sleep to full speed at once, three times; and the cost of waiting for that.
 pub fn wakes_up() -> Result<()> {
     need_perf_events()?;
     for (seed, sleep) in [(901, "--sleep-us=0"), (902, "--sleep-us=20")] {
@@ -74,7 +74,7 @@ pub fn wakes_up() -> Result<()> {
         let ended = nvcap.end(LIMIT)?;
         let extent = match ended.code()? {
             0 => Extent::From(before),
-            // At full speed a ring may lap, which is then counted.
+            // At full speed a ring may lap, which is counted.
             _ => Extent::Holes,
         };
         let report = verify(&trace, &Expected::part(plan, extent))?;
@@ -90,7 +90,7 @@ pub fn wakes_up() -> Result<()> {
     Ok(())
 }
 
-/// It submits a little now and then, and sleeps for long between: nothing is missed.
+/// It submits a little now and then, and sleeps long in between: nothing is missed.
 pub fn naps() -> Result<()> {
     need_perf_events()?;
     let mut plan = plan(903, 8);
@@ -106,7 +106,7 @@ pub fn naps() -> Result<()> {
     verify(&trace, &Expected::part(plan, Extent::From(1)))?.expect_complete()
 }
 
-/// One that is killed while it sleeps, or as soon as it has woken, is not called complete without a look.
+/// A process that is killed while asleep, or just after waking, is not called complete without a look.
 pub fn killed_in_its_sleep() -> Result<()> {
     need_perf_events()?;
     for round in 0..3 {

@@ -1,4 +1,4 @@
-//! Bad use: each is one line that says what failed and what to do, and a status that is not 0.
+//! Wrong use: each is one line that says what failed and what to do, with a status other than 0.
 
 use std::ffi::OsString;
 use std::os::unix::fs::PermissionsExt;
@@ -14,7 +14,7 @@ use crate::setup::{need_breakpoints, need_tracing, plan};
 
 const NOBODY: u32 = 65534;
 
-/// It must have ended with this status, and said one line on standard error that has all of `words`.
+/// nvcap must have ended with this status, after one line on standard error with all of `words`.
 pub fn refused(ended: &Ended, code: i32, words: &[&str]) -> Result<()> {
     ended.expect_code(code)?;
     let lines: Vec<&str> = ended
@@ -95,7 +95,7 @@ pub fn process_gone() -> Result<()> {
     refused(&ended, 1, &["process", &pid.to_string()])
 }
 
-/// All four debug registers of the target's thread are taken before nvcap comes.
+/// All four debug registers of the target's thread are in use before nvcap attaches.
 pub fn no_debug_register() -> Result<()> {
     need_tracing()?;
     let folder = Folder::new()?;
@@ -130,7 +130,7 @@ pub fn doorbell_not_mapped() -> Result<()> {
     refused(&ended, 1, &["0x1090", "mapped"])
 }
 
-/// The file and the line are named.
+/// The message names the file and the line.
 pub fn bad_channels_file() -> Result<()> {
     need_breakpoints()?;
     let folder = Folder::new()?;

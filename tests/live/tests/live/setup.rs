@@ -1,4 +1,4 @@
-//! What the other tests stand on: do the software GPU's stores trap, and does its plan hold?
+//! Assumptions of the other tests: the software GPU's stores trap, and its plan holds.
 
 use std::time::Duration;
 
@@ -12,11 +12,11 @@ use softgpu::layout::{CHANNELS, Channel, DOORBELL, GPUS, doorbell_page};
 use softgpu::plan::Plan;
 use softgpu::stream::Shape;
 
-/// Longest that any one run may take.
+/// The longest time that any one run may take.
 pub const LIMIT: Duration = Duration::from_secs(60);
 
-/// GPUs of the traced program: both of the software GPU's, or as many as NVCAP_LIVE_GPUS says. QEMU's watchpoints call
-/// for one: of several that are hit in turn, a hit of one is now and then reported for another as well.
+/// GPUs of the traced program: both of the software GPU's, or NVCAP_LIVE_GPUS. Under QEMU it must be one: when several
+/// watchpoints are hit in turn, QEMU sometimes reports a hit of one for another as well.
 pub fn gpus() -> usize {
     let asked = std::env::var("NVCAP_LIVE_GPUS")
         .ok()
@@ -24,7 +24,7 @@ pub fn gpus() -> usize {
     asked.unwrap_or(GPUS).clamp(1, GPUS)
 }
 
-/// How many submissions: `emulated` of them where the machine is emulated, enough for what the test is about.
+/// How many submissions: `emulated` on an emulated machine, enough for the purpose of the test.
 pub fn sized(native: u64, emulated: u64) -> u64 {
     match std::env::var_os("SOFTGPU_DEVICE") {
         Some(_) => emulated,
@@ -32,7 +32,7 @@ pub fn sized(native: u64, emulated: u64) -> u64 {
     }
 }
 
-/// A plan on all channels of all GPUs, one entry a submission.
+/// A plan on all channels of all GPUs, one entry per submission.
 pub fn plan(seed: u64, submissions: u64) -> Plan {
     Plan {
         shape: Shape {
@@ -62,7 +62,7 @@ pub fn plan_args(plan: &Plan) -> Vec<String> {
     args
 }
 
-/// The last line of a run that ended well must have the plan's checksum.
+/// The last line of a successful run must have the plan's checksum.
 pub fn expect_result(ended_stdout: &str, plan: &Plan) -> Result<()> {
     let wanted = format!("checksum={:#018x}", checksum_of(plan));
     let image = format!("done image={} ", plan.shape.image);
@@ -137,7 +137,7 @@ pub fn stores_trap() -> Result<()> {
     )
 }
 
-/// And so are those of threads made after the breakpoint was, and of their threads.
+/// The same for threads made after the breakpoint was set, and for threads made by them.
 pub fn stores_trap_in_heirs() -> Result<()> {
     count(
         &[
@@ -151,8 +151,8 @@ pub fn stores_trap_in_heirs() -> Result<()> {
     )
 }
 
-/// While it traces, nvcap asks bpf(2) for no operation on a map: for the time of one, the kernel runs no program on a kprobe
-/// or a breakpoint on that processor, whoever has it.
+/// During a trace, nvcap requests no map operation from bpf(2): during such an operation the kernel runs no program on a
+/// kprobe or a breakpoint on that processor, for any thread.
 pub fn no_operations_on_maps() -> Result<()> {
     need_tracing()?;
     let folder = Folder::new()?;
@@ -175,7 +175,7 @@ pub fn no_operations_on_maps() -> Result<()> {
     Ok(())
 }
 
-/// The program's own check passes untraced, and its checksum is that of the plan formed here.
+/// The program's own check passes untraced, and its checksum equals that of the plan formed here.
 pub fn the_plan_is_what_memory_held() -> Result<()> {
     for (burst, big) in [(1, 0), (40, 7)] {
         let mut plan = plan(11, 500);
@@ -188,7 +188,7 @@ pub fn the_plan_is_what_memory_held() -> Result<()> {
     Ok(())
 }
 
-/// A trace of `plan` as nvcap would write it, one submission a doorbell, channel after channel.
+/// A trace of `plan` as nvcap would write it, one submission per doorbell, channel after channel.
 fn written(plan: &Plan) -> Vec<String> {
     let mut lines = Vec::new();
     let (mut submissions, mut entries, mut bytes) = (0, 0, 0);
@@ -226,7 +226,7 @@ fn written(plan: &Plan) -> Vec<String> {
     lines
 }
 
-/// The comparison that the other tests rest on accepts the plan itself and nothing that differs from it.
+/// The comparison that the other tests rely on accepts the plan itself, and rejects every deviation from it.
 pub fn the_verifier_finds_faults() -> Result<()> {
     let mut plan = plan(17, 60);
     plan.channels.truncate(3);

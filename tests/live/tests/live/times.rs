@@ -1,4 +1,4 @@
-//! The order of times: what is shown comes by time, or says that it does not (docs/output.md).
+//! The order of times: lines come in order of time, or are marked (docs/output.md).
 
 use std::ffi::OsString;
 
@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use crate::setup::{LIMIT, need_tracing, plan, plan_args};
 
-/// Traces eight threads, and returns the objects of submissions and of what is known beside them, in the order shown.
+/// Traces eight threads, and returns submissions and the other objects with a time, in the order shown.
 fn traced(flags: &[&str]) -> Result<Vec<Value>> {
     need_tracing()?;
     let folder = Folder::new()?;
@@ -41,13 +41,13 @@ fn traced(flags: &[&str]) -> Result<Vec<Value>> {
     Ok(objects)
 }
 
-/// How many objects bear the mark; an error where one comes behind a later time without it, or with it and does not, or
-/// where a channel's positions do not rise.
+/// How many objects are marked; an error if one comes after a later time without a mark, or in order with one, or if a
+/// channel's positions do not rise.
 fn marked(objects: &[Value]) -> Result<usize> {
     let (mut latest, mut marked) = (0, 0);
     let mut next = std::collections::HashMap::new();
     for object in objects {
-        // The ledger is of all.
+        // The ledger covers all times.
         let Some(time) = object["time_ns"]
             .as_u64()
             .filter(|_| object["type"] != "ledger")
@@ -76,10 +76,10 @@ fn marked(objects: &[Value]) -> Result<usize> {
     Ok(marked)
 }
 
-/// With room in the buffer every line comes by its time.
+/// With room in the buffer all lines come in order of time.
 pub fn eight_threads() -> Result<()> {
     let objects = traced(&[])?;
-    // What was caught up is shown when it was fetched, which is now.
+    // Submissions that were caught up have the time of the fetch.
     let late = objects.iter().filter(|o| o["late"] == true).count();
     let marked = marked(&objects)?;
     ensure!(
@@ -89,13 +89,13 @@ pub fn eight_threads() -> Result<()> {
     Ok(())
 }
 
-/// Without room most is fetched later; what comes behind the window says so.
+/// Without room most are fetched later; those outside the window are marked.
 pub fn small_buffer() -> Result<()> {
     marked(&traced(&["--buffer=64K"])?)?;
     Ok(())
 }
 
-/// Observed rings, too.
+/// The same for observed rings.
 pub fn observed() -> Result<()> {
     let marked = marked(&traced(&["--how=observe"])?)?;
     ensure!(marked == 0, "{marked} objects are out of order");

@@ -1,4 +1,4 @@
-//! Whom a command runs as, and whose processes and threads are named.
+//! Which user a command runs as, and by whose name or id processes and threads are traced.
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -14,7 +14,7 @@ use crate::observe::LINGER;
 use crate::refusals::refused;
 use crate::setup::{LIMIT, expect_result, need_tracing, plan, plan_args};
 
-/// A line of /etc/passwd: a user who is not root, has a name, and the most groups there are.
+/// A line of /etc/passwd: a user other than root, with a name, and with as many groups as possible.
 struct Account {
     name: String,
     uid: String,
@@ -55,7 +55,7 @@ fn account() -> Result<Account> {
     }
 }
 
-/// Who a command says it is that an nvcap with groups of its own starts.
+/// The identity that a command prints when started by an nvcap with groups of its own.
 fn who(environment: &[&str], flags: &[&str]) -> Result<Ended> {
     let mut args: Vec<OsString> = ["--groups", "4,24", "env"].map(OsString::from).to_vec();
     args.extend(environment.iter().map(OsString::from));
@@ -89,7 +89,7 @@ fn is(ended: &Ended, account: &Account) -> Result<()> {
     Ok(())
 }
 
-/// Through sudo a command runs as who called it, and one line says so.
+/// Under sudo a command runs as the user who called sudo, and one line says so.
 pub fn of_sudo() -> Result<()> {
     need_tracing()?;
     let account = account()?;
@@ -115,7 +115,7 @@ pub fn of_sudo() -> Result<()> {
     Ok(())
 }
 
-/// `--user` by name and by number, for all that start a command; and who cannot be taken.
+/// `--user` by name and by number, for all commands that start a program; and users that cannot be taken.
 pub fn named() -> Result<()> {
     need_tracing()?;
     let (account, folder) = (account()?, Folder::new()?);
@@ -166,7 +166,7 @@ pub fn traced() -> Result<()> {
     Ok(())
 }
 
-/// `-p` with the id of a thread: its process is traced, all threads of it, and one line says so.
+/// `-p` with the id of a thread: all threads of its process are traced, and one line says so.
 pub fn thread_id() -> Result<()> {
     need_tracing()?;
     let plan = plan(92, 4000);
@@ -188,7 +188,7 @@ pub fn thread_id() -> Result<()> {
         .to_vec();
     args.extend([trace.clone().into(), "--channels".into()]);
     args.push(folder.channels()?.into());
-    // Both are one process.
+    // Both ids belong to one process.
     args.extend(["-p", &tid, "-p", &pid.to_string()].map(OsString::from));
     args.push("--max-submissions=200".into());
     let ended = Running::start(&nvcap()?, args)?.end(LIMIT)?;

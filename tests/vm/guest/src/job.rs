@@ -1,4 +1,4 @@
-//! What this boot is to be and to do: the file `/job` that the runner put beside the init, `KEY VALUE` a line.
+//! The configuration and tests of this boot: the file `/job` that the runner put beside the init, one `KEY VALUE` per line.
 
 use anyhow::{Context, Result, bail};
 
@@ -19,9 +19,9 @@ pub struct Job {
     pub kptr: u32,
     /// nvcap runs as an ordinary user with the capabilities it needs.
     pub user: bool,
-    /// nvcap is there.
+    /// Whether nvcap is in the guest.
     pub nvcap: bool,
-    /// Seconds a test may take.
+    /// Time limit of a test, seconds.
     pub limit: u64,
     /// Tests, in order.
     pub tests: Vec<String>,

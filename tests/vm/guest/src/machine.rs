@@ -43,10 +43,10 @@ fn mount(kind: &str, at: &str) -> Result<()> {
     Ok(())
 }
 
-/// Everything a program may expect of a running Linux, and a console to speak on.
+/// Mounts everything that a program expects of a running Linux, and opens the console.
 pub fn mounts() -> Result<()> {
-    // Taken now, for the end: a locked-down kernel gives no ports.
-    // SAFETY: asks for access to one port, of a device that does nothing but end the machine.
+    // Requested now, for the end: a locked-down kernel gives no access to ports.
+    // SAFETY: requests access to one port, of a device that only ends the machine.
     let _ = MAY_EXIT.set(unsafe { libc::ioperm(EXIT_PORT.into(), 1, 1) } == 0);
     mount("proc", "/proc")?;
     mount("sysfs", "/sys")?;
@@ -60,7 +60,7 @@ pub fn mounts() -> Result<()> {
         ("bpf", "/sys/fs/bpf"),
         ("cgroup2", "/sys/fs/cgroup"),
     ] {
-        // A kernel may lack one of these; the test that needs it says so.
+        // A kernel may lack one of these; a test that needs it reports that.
         let _ = mount(kind, at);
     }
     let limit = libc::rlimit {
@@ -129,7 +129,7 @@ pub fn load_driver(gpus: usize) -> Result<()> {
     reload_uvm()
 }
 
-/// Loads the stand-in's UVM half if it is not loaded, and makes its device files.
+/// Loads the stand-in's UVM module if it is not loaded, and makes its device files.
 pub fn reload_uvm() -> Result<()> {
     if !fs::exists("/sys/module/nvidia_uvm")? {
         insmod("/nvidia-uvm.ko", "")?;
@@ -143,7 +143,7 @@ pub fn reload_uvm() -> Result<()> {
     mknod("/dev/nvidia-uvm-tools", uvm, 1)
 }
 
-/// Unloads it.
+/// Unloads the stand-in.
 pub fn unload_driver() -> Result<()> {
     rmmod("nvidia_uvm")?;
     rmmod("nvidia")
@@ -151,10 +151,10 @@ pub fn unload_driver() -> Result<()> {
 
 /// The port of the isa-debug-exit device.
 const EXIT_PORT: u16 = 0xf4;
-/// This process may write to it.
+/// Whether this process may write to it.
 static MAY_EXIT: OnceLock<bool> = OnceLock::new();
 
-/// Makes the machine what the job wants.
+/// Sets up the machine that the job describes.
 pub fn prepare(job: &Job) -> Result<()> {
     load_driver(job.gpus)?;
     if job.btf != fs::exists("/sys/kernel/btf/nvidia")? {
@@ -184,9 +184,9 @@ pub fn param(name: &str) -> Result<u64> {
 pub struct Ended {
     /// Exit status; none if it was killed.
     pub status: Option<i32>,
-    /// In words, when it was killed.
+    /// Description of the signal, when it was killed.
     pub how: String,
-    /// What it wrote, both streams.
+    /// Its output, both streams.
     pub said: String,
 }
 
@@ -197,7 +197,7 @@ pub fn run_self(args: &[&str], limit: Duration) -> Ended {
     run(&mut command, limit)
 }
 
-/// Runs a command to its end or to `limit`, when its whole process group is killed.
+/// Runs a command to its end or to `limit`; then its whole process group is killed.
 pub fn run(command: &mut Command, limit: Duration) -> Ended {
     let mut said = String::new();
     let mut ended = stream(command, limit, |line| {
@@ -208,7 +208,7 @@ pub fn run(command: &mut Command, limit: Duration) -> Ended {
     ended
 }
 
-/// The same, but each line that it says is given to `each` at once.
+/// The same, but each line of output is passed to `each` at once.
 pub fn stream(command: &mut Command, limit: Duration, mut each: impl FnMut(&str)) -> Ended {
     try_stream(command, limit, &mut each).unwrap_or_else(|e| Ended {
         status: None,
@@ -226,7 +226,7 @@ fn try_stream(command: &mut Command, limit: Duration, each: &mut dyn FnMut(&str)
         .process_group(0)
         .spawn()
         .with_context(|| format!("starting {:?}", command.get_program()))?;
-    // The command still holds the writing ends; give them up so that the reader meets an end.
+    // The command still holds the writing ends; closing them lets the reader meet an end.
     command.stdout(Stdio::null()).stderr(Stdio::null());
     let (sender, lines) = mpsc::channel();
     std::thread::spawn(move || {
@@ -241,7 +241,7 @@ fn try_stream(command: &mut Command, limit: Duration, each: &mut dyn FnMut(&str)
         }
     });
     let kill = |pid: u32| {
-        // SAFETY: a signal to the group made above; one that is gone is no matter.
+        // SAFETY: a signal to the group made above; it does not matter if the group is gone.
         unsafe { libc::kill(-(pid as i32), libc::SIGKILL) };
     };
     let start = Instant::now();
@@ -257,7 +257,7 @@ fn try_stream(command: &mut Command, limit: Duration, each: &mut dyn FnMut(&str)
             kill(child.id());
         }
     };
-    // What it left behind goes too, and with it the pipe's writers.
+    // Processes that it left behind are killed too, which closes the pipe's writing ends.
     kill(child.id());
     while let Ok(line) = lines.recv_timeout(Duration::from_millis(500)) {
         each(&line);
@@ -274,8 +274,8 @@ fn try_stream(command: &mut Command, limit: Duration, each: &mut dyn FnMut(&str)
     })
 }
 
-/// Makes a command run as an ordinary user who keeps the capabilities that nvcap asks for, across the exec. What it
-/// writes with -o must be writable for that user, so that folder is opened for all.
+/// Makes a command run as an ordinary user who keeps the capabilities that nvcap needs, across the exec. That user must be
+/// able to write the files of -o, so their folder is opened for all.
 pub fn as_user(command: &mut Command) -> std::io::Result<()> {
     // CAP_DAC_READ_SEARCH, CAP_SYS_PTRACE, CAP_PERFMON, CAP_BPF; the last two need kernel 5.8.
     const KEPT: [u32; 4] = [2, 19, 38, 39];

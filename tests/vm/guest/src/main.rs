@@ -1,8 +1,8 @@
-//! PID 1 of the test VM: prepares the machine that the job file describes, runs the tests it names one after another,
-//! each in a process of its own with a time limit, says how each ended, and leaves QEMU with a status.
+//! PID 1 of the test VM: sets up the machine that the job file describes, runs the named tests one after another, each in
+//! its own process with a time limit, prints how each ended, and leaves QEMU with a status.
 //!
-//! The console is the only way out. A line that begins with `vm: ` is for the runner (xtask vm):
-//! `vm: test NAME ok|FAILED|not-run SECONDS [WHY]` for each test, `vm: exit=N` last of all.
+//! The console is the only output. A line that begins with `vm: ` is for the runner (xtask vm): `vm: test NAME
+//! ok|FAILED|not-run SECONDS [WHY]` for each test, `vm: exit=N` last of all.
 
 mod job;
 mod machine;
@@ -15,7 +15,7 @@ use std::time::Duration;
 use crate::job::Job;
 use crate::tests::Outcome;
 
-/// Statuses of the VM itself, above any that says how many tests failed.
+/// Statuses of the VM itself, above any number of failed tests.
 const BAD_MACHINE: u8 = 90;
 const KERNEL_COMPLAINED: u8 = 94;
 
@@ -38,7 +38,7 @@ fn main() -> ExitCode {
     machine::leave(code)
 }
 
-/// Runs one test in this process. Status 0 passed, 1 failed, 2 could not run; why is on standard error.
+/// Runs one test in this process. Status 0 passed, 1 failed, 2 could not run; the reason is on standard error.
 fn one(name: &str) -> ExitCode {
     let job = match Job::read() {
         Ok(job) => job,
@@ -56,7 +56,7 @@ fn one(name: &str) -> ExitCode {
         Err(e) => {
             let text = format!("{e:#}");
             eprintln!("{text}");
-            // The last line is what the table says.
+            // The last line goes into the table.
             let head: Vec<&str> = text
                 .lines()
                 .filter(|l| !l.trim().is_empty())
@@ -89,7 +89,7 @@ fn all() -> u8 {
     let mut tests = job.tests.as_slice();
     while let Some(name) = tests.first() {
         if is_live(name) {
-            // As many as follow each other share one run, which finds out only once what this machine can do.
+            // Consecutive live tests share one run, which finds out only once what this machine supports.
             let n = tests.iter().take_while(|t| is_live(t)).count();
             failed += live(&job, &tests[..n]);
             tests = &tests[n..];
@@ -132,7 +132,7 @@ fn is_live(name: &str) -> bool {
     name.contains("::") && !name.starts_with("run:")
 }
 
-/// Runs end-to-end tests by their own program, on this machine's driver; returns how many failed.
+/// Runs end-to-end tests by their own program, with this machine's driver; returns how many failed.
 fn live(job: &Job, names: &[String]) -> u8 {
     let mut command = Command::new("/bin/live");
     command.arg("--exact").args(names);
@@ -148,14 +148,14 @@ fn live(job: &Job, names: &[String]) -> u8 {
     let limit = Duration::from_secs(job.limit * names.len() as u64);
     let ended = machine::stream(&mut command, limit, |line| said.line(line));
     said.flush();
-    // The runner counts a test that was never named as failed.
+    // The runner counts a test that was never reported as failed.
     if ended.status.is_none() {
         println!("  the end-to-end tests: {}", ended.how);
     }
     said.failed
 }
 
-/// What the end-to-end tests' program says, line by line. A failed test's own words follow its verdict.
+/// Reads the output of the end-to-end tests' program line by line. A failed test's own output follows its verdict.
 #[derive(Default)]
 struct Said {
     failed: u8,

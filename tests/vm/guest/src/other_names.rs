@@ -1,16 +1,16 @@
-//! What the init does when it is started under another name.
+//! The behaviour of the init when it is started under another name.
 //!
-//! `true` and `env` are what they say. `nvcap-here` stands between the end-to-end tests and nvcap: those tests name the software
-//! GPU's channels in a file, and here nvcap must learn them from the driver, by the way under test and no other flag.
-//! `contained` runs its arguments in a PID and mount namespace of their own; `lives` runs its arguments once for each
-//! time that its parent writes a line.
+//! `true` and `env` are the usual commands. `nvcap-here` stands between the end-to-end tests and nvcap: those tests name
+//! the software GPU's channels in a file, and here nvcap must learn them from the driver, by the way under test and no
+//! other flag. `contained` runs its arguments in a PID and mount namespace of their own; `lives` runs its arguments once
+//! for each line that its parent writes.
 
 use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode};
 
 use crate::machine;
 
-/// The name under which this was started, if it is one of those.
+/// Runs as the name under which this was started, if it is one of those.
 pub fn run() -> Option<ExitCode> {
     let mut args = std::env::args();
     let name = args.next()?;
@@ -42,7 +42,7 @@ pub fn run() -> Option<ExitCode> {
     }
 }
 
-/// `NAME=VALUE... COMMAND`: the command with these in its environment.
+/// `NAME=VALUE... COMMAND`: runs the command with these in its environment.
 fn env(words: Vec<String>) -> ExitCode {
     let set = words.iter().map_while(|w| w.split_once('='));
     let mut rest = words.iter().skip(set.clone().count());
@@ -54,7 +54,7 @@ fn env(words: Vec<String>) -> ExitCode {
     ExitCode::from(127)
 }
 
-/// Runs a command once for each line on standard input, and says `lived` after each.
+/// Runs a command once for each line on standard input, and prints `lived` after each.
 fn lives(words: Vec<String>) -> ExitCode {
     let mut failed = false;
     for line in std::io::stdin().lines() {
@@ -74,7 +74,7 @@ fn lives(words: Vec<String>) -> ExitCode {
     }
 }
 
-/// The tests' own channels file becomes `--discover WAY`; one that a test has made to be refused stays.
+/// Replaces the tests' own channels file by `--discover WAY`; a file that is meant to be refused stays.
 fn translate(args: Vec<String>, way: &str) -> Vec<String> {
     let mut out = Vec::new();
     let mut args = args.into_iter();

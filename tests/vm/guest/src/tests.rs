@@ -1,4 +1,4 @@
-//! The tests, by name. Those whose names begin with `bed-` prove the bed itself and need no nvcap.
+//! The tests, by name. Tests named `bed-...` prove the bed itself and need no nvcap.
 
 mod bed;
 mod escapes;
@@ -12,7 +12,7 @@ use anyhow::{Context, Result, bail};
 
 use crate::job::Job;
 
-/// How a test ended that did not fail.
+/// The result of a test that did not fail.
 #[derive(Debug)]
 pub enum Outcome {
     /// It ran and everything held.
@@ -21,9 +21,9 @@ pub enum Outcome {
     NotRun(String),
 }
 
-/// `run:A & B ; C`: commands as a developer types them, to look at something in the guest by hand. What ends in ` &`
-/// goes on in the background; `$!` is its process id; `NAME=VALUE` alone is in the environment of what follows. What
-/// they say is shown with the machine's seconds, and nothing is judged.
+/// `run:A & B ; C`: commands as a developer types them, to inspect something in the guest by hand. A command that ends in `
+/// &` runs in the background; `$!` is its process id; a `NAME=VALUE` alone is put into the environment of the commands
+/// after it. The output is shown with the machine's seconds, and nothing is judged.
 fn by_hand(line: &str) -> Result<Outcome> {
     let mut background: Option<std::process::Child> = None;
     let mut environment: Vec<(String, String)> = Vec::new();

@@ -1,4 +1,4 @@
-//! How a process comes to be traced: a command before it is executed, a process that runs; its doorbells, and the
+//! How the trace of a process begins: of a command before it is executed, of a running process; its doorbells, and the
 //! channels that the user named in it.
 
 use std::io;
@@ -43,7 +43,7 @@ impl Session {
         }
     }
 
-    /// Traces a command that is about to be executed by `pid`, which waits to be let go.
+    /// Traces a command that is about to be executed by `pid`, which waits for nvcap to release it.
     ///
     /// # Errors
     /// When its doorbells, where the user named them, cannot be watched.
@@ -80,7 +80,7 @@ impl Session {
     /// Attaches to a running process.
     ///
     /// # Errors
-    /// When it is gone, not ours, or has no free debug register.
+    /// When it is gone, belongs to another user, or has no free debug register.
     pub(crate) fn attach(&mut self, pid: u32) -> Result<()> {
         let memory = Memory::open(pid).map_err(|e| cannot_attach(pid, &e))?;
         let name = comm_of(pid, pid).unwrap_or_default();
@@ -95,7 +95,7 @@ impl Session {
             at,
             life: record::Life::Present { name },
         }));
-        // From here on what it does is recorded, so nothing falls between this look and the breakpoints.
+        // From here on its calls are recorded, so nothing is lost between this look and the breakpoints.
         let flags = self.flags();
         self.capture.bpf.set_proc(pid, Proc { space, flags })?;
         let areas = maps::areas(pid).map_err(|e| cannot_attach(pid, &e))?;
@@ -110,7 +110,7 @@ impl Session {
                 pages.push((CpuVa(area.start), gpu, area.read));
             }
         }
-        // Write-only pages first (CUDA's); they are the ones rung where both kinds are there.
+        // Write-only pages first (CUDA's): where there are both kinds, these are the ones that are rung.
         pages.sort_by_key(|p| p.2);
         let all = scan::rings(&memory, &areas);
         self.search.begin(space, &areas, &all);
@@ -123,7 +123,7 @@ impl Session {
         }
         capture.spaces.keep_memory(pid, memory);
         let life = self.life();
-        // What the user names holds for every program that the process executes.
+        // Names given by the user hold for every program that the process executes.
         self.arm_named(
             pid,
             Life {
@@ -139,7 +139,7 @@ impl Session {
             };
             match self.arm(target, life) {
                 Ok(()) => {}
-                // Four registers serve two GPUs; the rest is found out at the next patrol.
+                // Four registers serve two GPUs; the next patrol finds out about the rest.
                 Err(e) if n == 0 => return Err(e),
                 Err(e) => self.capture.out.untraced(pid, &e),
             }
@@ -165,7 +165,7 @@ impl Session {
         Ok(())
     }
 
-    /// Watches a doorbell, and lets its channels be rung by it.
+    /// Watches a doorbell, and connects it with the channels that it may ring.
     pub(super) fn arm(&mut self, target: Target, life: Life) -> Result<()> {
         if !self.options.watch {
             return Ok(());
@@ -191,7 +191,7 @@ impl Session {
         Ok(())
     }
 
-    /// `memory`: of a process that already runs; its channels begin where they are now.
+    /// `memory`: that of a process that already runs, whose channels are followed from their present position.
     pub(super) fn install_named(
         &mut self,
         space: u32,

@@ -1,4 +1,4 @@
-//! What the session's tables write for the BPF programs. Unit tests have one that remembers what was written.
+//! Writing maps of the BPF programs, as a trait: unit tests have an implementation that remembers what was written.
 
 use nvcap_common::{Ranges, TokenKey, TokenValue};
 
@@ -6,7 +6,7 @@ use super::super::{error::Result, load::Loaded};
 
 /// Maps of the BPF programs that the session's tables write.
 pub(super) trait BpfMaps {
-    /// Tells which channel a token names.
+    /// Sets the channel that a token names.
     fn set_token(&mut self, key: TokenKey, value: TokenValue) -> Result<()>;
     /// Forgets a token.
     fn forget_token(&mut self, key: TokenKey);

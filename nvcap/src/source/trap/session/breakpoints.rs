@@ -1,7 +1,7 @@
-//! Which threads have which doorbell watched. May not know what is captured.
+//! Which threads have which doorbell watched. May not know anything of captures.
 //!
-//! Invariant: a process has at most one set of events for an address, its own or inherited: two would trap twice. Hits of
-//! events that were closed stay counted.
+//! Invariant: a process has at most one set of events for an address, its own or an inherited one: two would trap twice.
+//! Hits of events that were closed stay counted.
 
 use std::{collections::HashMap, io, os::fd::BorrowedFd};
 
@@ -36,7 +36,7 @@ impl From<io::Error> for WatchError {
 }
 
 impl WatchError {
-    /// As it is shown to the user.
+    /// The error that the user sees.
     pub(super) fn of(self, pid: u32, address: u64) -> Error {
         let what = format!("watching the doorbell {address:#x} of process {pid}");
         match self {
@@ -51,12 +51,12 @@ impl WatchError {
     }
 }
 
-/// A doorbell of a process, and whose it is.
+/// A doorbell of a process, and its GPU.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Target {
     pub(super) pid: u32,
     pub(super) address: u64,
-    /// The GPU that it belongs to, where that is known.
+    /// Its GPU, where known.
     pub(super) gpu: Option<u32>,
 }
 
@@ -72,10 +72,10 @@ pub(super) struct Watch {
 #[derive(Debug, Default)]
 pub(super) struct Breakpoints {
     armed: HashMap<u32, Vec<Armed>>,
-    /// Those that an exec or their process's end has ended. They stay open: closing them would end those that children
-    /// inherited.
+    /// Breakpoints that ended with an exec or with their process. They stay open: closing them would end the ones that
+    /// children inherited from them.
     ended: Vec<Armed>,
-    /// Hits of those that were closed.
+    /// Hits of closed breakpoints.
     closed_hits: u64,
 }
 
@@ -104,8 +104,8 @@ impl Breakpoints {
         Ok(true)
     }
 
-    /// A child has the breakpoints of the thread that forked it: others of its own would trap twice, and there may be no
-    /// registers for them.
+    /// A child has the breakpoints of the thread that forked it: its own would trap twice, and there may be no registers
+    /// for them.
     pub(super) fn inherit(&mut self, at: At, child: u32) {
         let list = self.armed.get(&at.pid);
         let inherited: Vec<Armed> = list
@@ -118,8 +118,8 @@ impl Breakpoints {
         }
     }
 
-    /// A process has executed something else, which ends its breakpoints. What was set after that, before this program heard
-    /// of it, would hold registers of the new program for addresses of the old one.
+    /// A process executed another program, which ends its breakpoints. Those set after the exec, before nvcap heard of it,
+    /// would hold registers of the new program for addresses of the old one.
     pub(super) fn exec_ends(&mut self, pid: u32) {
         let list = self.armed.get_mut(&pid).into_iter();
         let over = list.flat_map(|l| l.extract_if(.., |a| a.until_exec));
@@ -133,7 +133,7 @@ impl Breakpoints {
         self.give_up(pid, over);
     }
 
-    /// Closes breakpoints of a process, but for those that children have of it.
+    /// Closes breakpoints of a process, except those that children inherited.
     fn give_up(&mut self, pid: u32, over: Vec<Armed>) {
         for armed in over {
             let mut all = self.armed.values().flatten();
@@ -145,7 +145,7 @@ impl Breakpoints {
         }
     }
 
-    /// Watches a doorbell of a process no more, nor that of the children that inherited it.
+    /// Stops watching a doorbell, in the process and in the children that inherited the breakpoint.
     pub(super) fn disarm(&mut self, pid: u32, address: u64) {
         if let Some(list) = self.armed.get_mut(&pid) {
             self.closed_hits += list
@@ -160,7 +160,7 @@ impl Breakpoints {
         }
     }
 
-    /// Closes all; how often any was hit since the trace began.
+    /// Closes all; returns the number of hits since the trace began.
     pub(super) fn finish(&mut self) -> u64 {
         let mut armed: Vec<Armed> = self.armed.drain().flat_map(|(_, list)| list).collect();
         armed.append(&mut self.ended);
@@ -197,7 +197,7 @@ mod tests {
         assert_eq!(watched(&all, 20), [0x90]);
         all.close(10);
         assert_eq!((watched(&all, 10).len(), all.ended.len()), (0, 1));
-        // A grandchild's are the first process's, too.
+        // A grandchild's also belong to the first process.
         all.inherit(At { pid: 20, ..LATER }, 30);
         assert_eq!(all.armed[&30][0].of, Some(10));
         all.disarm(10, 0x90);

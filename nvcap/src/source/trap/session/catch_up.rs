@@ -1,7 +1,7 @@
-//! Reading from outside, through the process's memory file, what no doorbell fetched: what was submitted before the
-//! breakpoint was there, what a full ring buffer or a lost hit left, pages that the BPF programs could not fault in.
+//! Reads ring entries that no doorbell fetched through the process's memory file: entries submitted before the breakpoint
+//! was set, entries left by a full ring buffer or a lost hit, pages that the BPF programs could not fault in.
 //!
-//! Only reads: what is done with it, and the claim on the channel, are the caller's.
+//! Only reads. The caller holds the claim on the channel and uses the result.
 
 use nvcap_common as c;
 
@@ -17,21 +17,21 @@ use crate::{
     wire::entry,
 };
 
-/// What a ring had beyond what was captured.
+/// Ring entries behind the captured ones.
 #[derive(Debug)]
 pub(super) enum Fetch {
-    /// GP_PUT cannot be read, or is none.
+    /// GP_PUT cannot be read, or its value is invalid.
     Nothing,
-    /// There are entries up to this position, and they cannot be read.
+    /// There are entries up to this position, but they cannot be read.
     Unreadable { target: u64 },
-    /// What was read, if only that nothing is there.
+    /// The result of the read, which may be empty.
     Read(Read),
 }
 
-/// What was read of a ring.
+/// Entries that were read from a ring.
 #[derive(Debug)]
 pub(super) struct Read {
-    /// When.
+    /// Time of the read.
     pub(super) at: At,
     /// GP_GET and GP_PUT.
     pub(super) get: u32,
@@ -46,7 +46,7 @@ pub(super) struct Read {
     pub(super) segments: Vec<Segment>,
 }
 
-/// Reads what is in a channel's ring behind what was captured. `map`: what its GPU addresses are in the process.
+/// Reads the entries of a channel's ring behind the captured ones. `map`: where its GPU addresses lie in the process.
 pub(super) fn fetch(
     channel: &ChannelState,
     state: &c::SharedChannel,
@@ -62,7 +62,7 @@ pub(super) fn fetch(
     let size = u64::from(channel.entries);
     let target = channel.position(put, state.seen);
     let at = seen_now(channel.announced.at.pid);
-    // What was captured and has not come to light is fetched again.
+    // Entries that were captured but have not reached this program are fetched again.
     let mut from = state.done.min(channel.taken);
     let mut lost = None;
     if target - from >= size {
@@ -75,7 +75,7 @@ pub(super) fn fetch(
     }
     let mut extended = state.extended;
     let map = map();
-    // No file has that offset: what is nowhere becomes a hole.
+    // An offset that no file has: unmapped memory becomes a hole.
     let translate = |address: u64| map.at(address).map_or(1 << 63, |(cpu, _)| cpu);
     let on = ring::Ring {
         address: channel.ring,
@@ -97,7 +97,7 @@ pub(super) fn fetch(
     })
 }
 
-/// Reads what the BPF programs could not: they cannot fault in a page that the process has mapped but never touched (a
+/// Fills holes that the BPF programs left: they cannot fault in a page that the process has mapped but never touched (a
 /// forked child's shared memory). True when something was filled.
 pub(super) fn fill_holes(g: &mut Gathered, map: &AddressMap, memory: &Memory) -> bool {
     let mut extended = g.head.extended;

@@ -1,29 +1,29 @@
-//! Submissions found by a look at all channels, held back until the look's end tells whose doorbell it was.
+//! Submissions found by a scan of all channels, held back until the scan's end shows whose doorbell it was.
 //!
-//! Invariant: what is held of a channel comes out in the order in which it came in, before anything later of that channel
-//! is passed on; the caller asks with [`HeldSubmissions::has`].
+//! Invariant: held submissions of a channel come out in the order in which they came in, before anything later of that
+//! channel is passed on; the caller asks with [`HeldSubmissions::has`].
 
 use std::collections::HashMap;
 
 use super::super::assemble::Gathered;
 
-/// Submissions that are held back, by thread.
+/// Submissions held back, by thread.
 #[derive(Debug, Default)]
 pub(super) struct HeldSubmissions(HashMap<u32, Vec<Gathered>>);
 
 impl HeldSubmissions {
-    /// Holds one back.
+    /// Holds a submission back.
     pub(super) fn hold(&mut self, g: Gathered) {
         self.0.entry(g.head.header.tid).or_default().push(g);
     }
 
-    /// One of the channel is held.
+    /// Whether a submission of the channel is held.
     pub(super) fn has(&self, channel: u32) -> bool {
         let mut all = self.0.values().flatten();
         all.any(|g| g.head.channel == channel)
     }
 
-    /// Takes those out that are to be passed on now.
+    /// Takes out the submissions that are to be passed on now.
     pub(super) fn take(&mut self, which: impl Fn(&Gathered) -> bool) -> Vec<Gathered> {
         let mut ready = Vec::new();
         for list in self.0.values_mut() {
@@ -53,7 +53,7 @@ mod tests {
     }
 
     #[test]
-    fn a_channel_s_come_out_in_their_order() {
+    fn held_submissions_keep_their_channel_s_order() {
         let mut held = HeldSubmissions::default();
         for (tid, channel, position) in [(1, 7, 0), (1, 8, 0), (1, 7, 1), (2, 9, 4)] {
             held.hold(gathered(tid, channel, position));

@@ -1,5 +1,5 @@
-//! Processes that begin, execute something else and end: as the ring buffer tells, and, where it was too full to tell, as
-//! the BPF programs' table of processes and the kernel have it.
+//! Processes that begin, execute another program and end. The ring buffer reports them; where it was too full, the BPF
+//! programs' table of processes and the kernel do.
 
 use std::collections::BTreeMap;
 
@@ -44,13 +44,13 @@ impl Session {
         Ok(())
     }
 
-    /// Passes an ioctl on, of the device with that number.
+    /// Passes on an ioctl on the device with number `dev`.
     pub(super) fn ioctl(&mut self, ioctl: Ioctl, dev: u32) {
         let device = self.modules.device(dev);
         self.emit(Record::Ioctl(Box::new(Ioctl { device, ..ioctl })));
     }
 
-    /// `anew`: the address space was not prepared before.
+    /// `anew`: the address space was not prepared before the exec.
     fn executed(&mut self, at: At, name: String, space: u32, anew: bool) -> Result<()> {
         self.leave_spaces(at.pid, Some(space));
         self.capture.spaces.close_memory(at.pid);
@@ -81,7 +81,7 @@ impl Session {
         }
     }
 
-    /// A process leaves the address space that it was in. Where it was the last, the channels there end.
+    /// A process leaves its address space. If it was the last one there, the channels of the space end.
     fn leave_spaces(&mut self, pid: u32, stays: Option<u32>) {
         for space in self.capture.spaces.leave(pid, stays, arm::now()) {
             self.capture.end_channels(space);
@@ -90,17 +90,17 @@ impl Session {
         self.report_unrung(|space| gone.contains(&space));
     }
 
-    /// Frees the places of channels whose address space is gone, after a while: until then something captured of them may
-    /// still be on its way.
+    /// Frees the places of channels whose address space is gone, after a while: until then captures of them may still be on
+    /// their way.
     pub(super) fn free_spaces(&mut self, now: u64) {
         let old = self.capture.spaces.take_old(now);
         if old.is_empty() {
             return;
         }
-        // What needs the channels goes before them.
+        // Reports that need the channels go out before the channels are freed.
         self.report_unknown_channels(|space| old.contains(&space));
         for space in old {
-            // Else a child that nobody told of has come to light.
+            // Otherwise a child that no record reported has come to light.
             if self.capture.spaces.pids(space).next().is_none() {
                 self.free_space(space);
             }
@@ -119,11 +119,11 @@ impl Session {
         capture.table.free_space(space);
     }
 
-    /// Acts on what no record told. The BPF programs keep their table of processes whether or not the ring buffer has
-    /// room to tell of it.
+    /// Acts on events that no record reported. The BPF programs keep their table of processes up to date even when the ring
+    /// buffer has no room for a record.
     ///
     /// # Errors
-    /// As for a record that tells it.
+    /// As for a record of the event.
     pub(super) fn look_for_missed(&mut self) -> Result<()> {
         let now = arm::now();
         let ask = self.missed.asks_kernel(now);
@@ -143,7 +143,7 @@ impl Session {
             };
             untold.insert(pid, of);
         }
-        // A child that nobody told of: there is none while no record was dropped.
+        // A child that no record reported: there is none unless a record was dropped.
         if patrol.dropped_any() {
             for (pid, proc) in capture.bpf.procs() {
                 if !capture.spaces.processes().contains(&pid) {
@@ -163,7 +163,7 @@ impl Session {
             pid,
             tid: pid,
         };
-        log::debug!("process {pid}: {what:?}, which no record told");
+        log::debug!("process {pid}: {what:?}, which no record reported");
         match what {
             Missed::End => {
                 self.capture.bpf.forget_proc(pid);

@@ -1,14 +1,14 @@
-//! What became of processes without a record that told it: the ring buffer was too full, or no BPF program saw it.
+//! Process events without a record: the ring buffer was too full, or no BPF program saw them.
 //!
-//! Invariant: what is found is acted on only when two looks in a row find the same. Whatever is in the ring buffer is
-//! taken out between two looks: what both find is not there.
+//! Invariant: a finding is acted on only when two looks in a row agree. The ring buffer is emptied between two looks: a
+//! record of something that both find cannot still be in it.
 
 use std::collections::BTreeMap;
 
-/// How often the kernel is asked whether the processes are there, ns: for an end that no BPF program saw.
+/// How often the kernel is asked whether the processes still exist, ns: for an end that no BPF program saw.
 const LOOK_NS: u64 = 1_000_000_000;
 
-/// What became of a process, by the state that it was found in.
+/// The event that was missed, as seen from the state of the process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Missed {
     /// It has ended.
@@ -17,11 +17,11 @@ pub(super) enum Missed {
     Space(u32),
 }
 
-/// What the last look found that no record had told.
+/// Findings of the last look that no record had reported.
 #[derive(Debug, Default)]
 pub(super) struct MissedLives {
     untold: BTreeMap<u32, Missed>,
-    /// When the kernel is asked next.
+    /// Time of the next question to the kernel.
     next: u64,
 }
 
@@ -35,7 +35,7 @@ impl MissedLives {
         ask
     }
 
-    /// Takes in what a look found; `asked`: the kernel, too. What is to be acted on now.
+    /// Takes in the findings of a look and returns those to be acted on now. `asked`: the look asked the kernel, too.
     pub(super) fn found(
         &mut self,
         untold: BTreeMap<u32, Missed>,
@@ -47,7 +47,7 @@ impl MissedLives {
         let all = self.untold.iter().map(|(pid, what)| (*pid, *what));
         let (again, first): (Vec<_>, Vec<_>) = all.partition(is_again);
         if asked && !first.is_empty() {
-            // It is not waited for the next time that the kernel is asked.
+            // The next look asks the kernel at once.
             self.next = now;
         }
         again
@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn the_kernel_is_asked_again_soon_where_something_was_found() {
+    fn a_finding_makes_the_next_look_ask_the_kernel() {
         let mut lives = MissedLives::default();
         assert!(lives.asks_kernel(5) && !lives.asks_kernel(5 + LOOK_NS - 1));
         lives.found(BTreeMap::from([(7, Missed::End)]), true, 6);

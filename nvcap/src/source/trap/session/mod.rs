@@ -1,10 +1,9 @@
-//! A live trace: reads the ring buffer, keeps breakpoints and channel table in step with the driver model, gives
-//! records.
+//! A live trace: reads the ring buffer, keeps breakpoints and channel table in step with the driver model, gives records.
 //!
-//! The BPF programs capture without this program's help once a channel is in the table. What is left to it: to put
-//! channels there, to teach the programs stores and tokens, and to fetch what no doorbell fetched (a ring buffer that
-//! was full, a hit that the machine lost, the end of the trace). One thread does all of it, so that per channel the
-//! order of records is the order of the ring.
+//! Once a channel is in the table, the BPF programs capture without this program's help. This program puts channels there,
+//! teaches the programs stores and tokens, and fetches entries that no doorbell fetched (a full ring buffer, a hit that the
+//! machine lost, the end of the trace). One thread does all of it, so that per channel the order of records is the order of
+//! the ring.
 
 mod attach;
 mod bpf_maps;
@@ -56,28 +55,28 @@ use crate::{driver, procfs, record::Record};
 pub(crate) struct TrapOptions {
     /// The way to learn mappings and ioctls; `None` tries all.
     pub discover: Option<Way>,
-    /// Children are traced too.
+    /// Child processes are traced too.
     pub follow: bool,
-    /// Doorbells are watched. Without it no breakpoint is set and no ring is read: what is left are ioctls, mappings
-    /// and processes.
+    /// Doorbells are watched. Without it no breakpoint is set and no ring is read: only ioctls, mappings and processes are
+    /// recorded.
     pub watch: bool,
-    /// What the user names.
+    /// Channels and doorbells named by the user.
     pub named: ChannelsFile,
     /// Ring buffer size, bytes (a power of two).
     pub buffer: u32,
     /// Do without bpf_loop.
     pub no_bpf_loop: bool,
-    /// Tells the user of something that is no record.
+    /// Shows the user a message that is no record.
     pub notice: fn(&str),
-    /// GP_GET is read at every doorbell, which costs a further read over PCIe, not at every 16th of a channel.
+    /// GP_GET is read at every doorbell of a channel instead of every 16th; each read is one more over PCIe.
     pub gp_get: bool,
     /// GP_PUT is always read from USERD, never taken from the process's own copy of it.
     pub no_cached_put: bool,
 }
 
-/// A live trace. Each of its parts says in its first lines what it keeps and what always holds of it.
+/// A live trace. Each part says in its first lines what it keeps and which invariant it holds.
 pub(crate) struct Session {
-    /// The way of submissions, with what it needs of channels and address spaces.
+    /// The path of submissions, with the channels and address spaces that it needs.
     capture: Capture,
     breakpoints: Breakpoints,
     sites: StoreSites,
@@ -91,7 +90,7 @@ pub(crate) struct Session {
     refused: Vec<(Way, Error)>,
 }
 
-/// What the trace did, at its end.
+/// Totals of the trace, at its end.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Totals {
     /// Counters of the BPF programs.
@@ -112,7 +111,7 @@ impl Session {
         })?;
         discover::attach_process(&mut bpf.bpf)?;
         discover::attach_module_load(&mut bpf.bpf);
-        // What the user names needs no discovery, but more channels may come; then a refusal is no failure.
+        // Names given by the user need no discovery, but more channels may come; then a refusal is no failure.
         let (way, refused) = match discover::attach(&mut bpf, options.discover) {
             Ok((way, refused)) => (Some(way), refused),
             Err(_) if options.discover.is_none() && !options.named.is_empty() => (None, Vec::new()),
@@ -152,10 +151,10 @@ impl Session {
         self.capture.bpf.doorbell_name
     }
 
-    /// Waits up to `wait` for something to happen and appends the records it gave to `to`.
+    /// Waits up to `wait` for something to happen and appends the records to `to`.
     ///
     /// # Errors
-    /// When the machine's state can no longer be kept up (map updates refused).
+    /// When the maps can no longer be updated.
     pub(crate) fn step(&mut self, wait: Duration, to: &mut Vec<Record>) -> Result<()> {
         let got = self.drain()?;
         if got == 0 {
@@ -173,7 +172,7 @@ impl Session {
         if self.patrol.is_due(now) {
             self.follow_modules(self.modules.looked_at())?;
             self.capture.bpf.flush_log();
-            // Longer than any walk takes: its end was not told, because the ring buffer was full.
+            // This is longer than any walk takes: its end was not reported, because the ring buffer was full.
             self.capture
                 .release_held(|g| now.saturating_sub(g.head.header.time_ns) > PATROL_NS);
             self.look_at_all();
@@ -189,7 +188,7 @@ impl Session {
         !self.capture.spaces.processes().is_empty()
     }
 
-    /// Ends the trace: disarms, takes what is left, and looks at every ring for the last time.
+    /// Ends the trace: disarms, takes the rest of the records, and looks at every ring for the last time.
     pub(crate) fn finish(&mut self, to: &mut Vec<Record>) -> Totals {
         let hits = self.breakpoints.finish();
         let _ = self.drain();
@@ -219,7 +218,7 @@ impl Session {
     }
 }
 
-/// The release of the driver that is loaded.
+/// The release of the loaded driver.
 fn driver_version() -> Option<driver::Version> {
     let text = std::fs::read_to_string("/sys/module/nvidia/version").ok()?;
     text.trim().parse().ok()

@@ -1,6 +1,6 @@
-//! The driver's modules while the trace goes on: loaded later, unloaded, loaded again. Says what may have gone unseen.
+//! The driver's modules during the trace: loaded later, unloaded, loaded again. Reports calls that may have gone unseen.
 //!
-//! Invariant: the device numbers are those that the BPF programs were told.
+//! Invariant: the device numbers are those that the BPF programs have.
 
 use std::{fs, path::Path};
 
@@ -10,16 +10,16 @@ use super::super::{arm, error::Error, load::majors};
 use crate::procfs;
 use crate::record::{At, Device};
 
-/// The modules as they were last seen.
+/// The modules at the last look.
 #[derive(Debug)]
 pub(super) struct Modules {
     uvm_major: u32,
     nvidia_major: u32,
-    /// When they were last looked at.
+    /// Time of the last look.
     looked_at: u64,
-    /// From when to when another driver was loaded that nobody watched.
+    /// From when to when another driver was loaded and not watched.
     unwatched: Option<(u64, u64)>,
-    /// A number that hides kernel addresses.
+    /// A random number that hides kernel addresses.
     secret: u64,
     gp_get: bool,
 }
@@ -37,10 +37,10 @@ impl Modules {
         }
     }
 
-    /// Reads the device numbers; what the BPF programs are to be told, where they are others than before.
+    /// Reads the device numbers; returns a configuration for the BPF programs if they changed.
     pub(super) fn refresh_majors(&mut self) -> Option<Config> {
         let (nvidia, uvm) = majors();
-        // nvidia.ko's number is fixed; it may be loaded after us.
+        // nvidia.ko's number is fixed; the module may be loaded after nvcap started.
         let nvidia = if nvidia == 0 { 195 } else { nvidia };
         if (nvidia, uvm) == (self.nvidia_major, self.uvm_major) {
             return None;
@@ -55,7 +55,7 @@ impl Modules {
         })
     }
 
-    /// The device that a number of the kernel's is.
+    /// The device with this device number.
     pub(super) fn device(&self, dev: u32) -> Device {
         let (major, minor) = (dev >> 20, dev & 0xf_ffff);
         match (major, minor) {
@@ -71,7 +71,7 @@ impl Modules {
         self.looked_at
     }
 
-    /// The modules were looked at.
+    /// The modules have been looked at.
     pub(super) fn looked(&mut self, now: u64) {
         self.looked_at = now;
     }
@@ -81,14 +81,14 @@ impl Modules {
         self.unwatched = Some((since, now));
     }
 
-    /// Nobody watched the driver at that time.
+    /// Whether the driver was not watched at that time.
     pub(super) fn is_unwatched(&self, at: At) -> bool {
         let unwatched = self.unwatched;
         unwatched.is_some_and(|(from, to)| (from..to).contains(&at.time_ns))
     }
 }
 
-/// What a process did is not known, because another driver was loaded.
+/// Part of a process's driver calls is unknown, because another driver was loaded.
 pub(super) fn unseen(pid: u32) -> Error {
     Error::new(
         format!("following process {pid}"),
@@ -103,7 +103,7 @@ pub(super) fn users_of_driver() -> impl Iterator<Item = u32> {
     all.filter(|pid| uses_driver(*pid))
 }
 
-/// The process has one of the driver's device files open.
+/// Whether the process has one of the driver's device files open.
 fn uses_driver(pid: u32) -> bool {
     let Ok(files) = procfs::open_files(pid) else {
         return false;
@@ -118,7 +118,7 @@ fn uses_driver(pid: u32) -> bool {
         .any(|f| fs::read_link(f.path()).is_ok_and(|target| is_driver(&target)))
 }
 
-/// A number that hides kernel addresses: from the system's random source.
+/// A random number that hides kernel addresses, from getrandom(2).
 fn secret() -> u64 {
     let mut b = [0u8; 8];
     // SAFETY: the buffer is 8 bytes.

@@ -1,30 +1,31 @@
-//! Channels and doorbells that the user named, in a program that is executed: their memory comes at some time after its
-//! start. Until a doorbell is seen, nothing but a look tells that it came, and whether the doorbells are those that are rung.
+//! Channels and doorbells that the user named, in a program that is executed: their memory is mapped at some time after its
+//! start. Until a doorbell is seen, only looks show whether the memory is there, and whether the right doorbells were
+//! named.
 //!
-//! Invariant: an address space is here from its program's start until it is over and what it told was reported once.
+//! Invariant: an address space stays here from its program's start until it has ended and its findings were reported once.
 
 use std::collections::HashMap;
 
 use super::{super::channels_file::ChannelsFile, patrol::PATROL_NS};
 use crate::{record::Lost, source::memory::maps::Area};
 
-/// Time between two looks where the memory may come, or a ring has just moved, ns.
+/// Time between two looks while the memory may appear, or when a ring has just moved, ns.
 const OFTEN_NS: u64 = 5_000_000;
-/// How long after a program's start the memory is looked for as often, ns.
+/// How long after a program's start the looks for the memory are that frequent, ns.
 const START_NS: u64 = 10_000_000_000;
 
-/// Looks at the channels that the user named, of a program of which no doorbell was seen yet.
+/// The looks at the named channels, in a program of which no doorbell was seen yet.
 #[derive(Clone, Copy, Debug)]
 struct Looks {
-    /// Not before this time, ns.
+    /// Time of the next look, ns.
     next: u64,
     /// Time between two looks, ns.
     pause: u64,
     /// When the program began, ns.
     since: u64,
-    /// Memory of one of them was there.
+    /// Memory of a named channel was there.
     there: bool,
-    /// A ring moved, and the doorbells were mapped then or not.
+    /// Set when a ring moved: whether the named doorbells were mapped then.
     moved: Option<bool>,
 }
 
@@ -37,13 +38,13 @@ pub(super) struct Look {
     pub(super) rung: bool,
 }
 
-/// What the user named, and in which address spaces it is looked for.
+/// The names given by the user, and the address spaces in which they are looked for.
 #[derive(Debug)]
 pub(super) struct NamedChannels {
     /// What the user named.
     pub(super) file: ChannelsFile,
     spaces: HashMap<u32, Looks>,
-    /// Memory of a channel that the user named was there in some process.
+    /// Memory of a named channel was there in some process.
     was_there: bool,
 }
 
@@ -56,7 +57,7 @@ impl NamedChannels {
         }
     }
 
-    /// A program begins in which the named channels will be.
+    /// A program starts that may have the named channels.
     pub(super) fn expect(&mut self, space: u32, now: u64) {
         if self.file.channels.is_empty() {
             return;
@@ -72,7 +73,7 @@ impl NamedChannels {
         self.spaces.insert(space, looks);
     }
 
-    /// The memory of a named channel is there.
+    /// The memory of a named channel has appeared.
     pub(super) fn is_there(&mut self, space: u32) {
         self.was_there = true;
         if let Some(looks) = self.spaces.get_mut(&space) {
@@ -80,7 +81,7 @@ impl NamedChannels {
         }
     }
 
-    /// The address spaces whose channels are to be looked at.
+    /// The address spaces whose named channels are to be looked at.
     pub(super) fn due(&self, now: u64) -> Vec<u32> {
         let all = self.spaces.iter().filter(|(_, l)| now >= l.next);
         all.map(|(space, _)| *space).collect()
@@ -96,14 +97,15 @@ impl NamedChannels {
             true => OFTEN_NS,
             false => (2 * looks.pause).min(PATROL_NS),
         };
-        // The patrol does the rest.
+        // Once a doorbell was seen, the patrol is enough.
         looks.next = match look.rung {
             true => u64::MAX,
             false => now + looks.pause,
         };
     }
 
-    /// A ring moved, and no doorbell was seen. Whether they are mapped, in the first of such `areas`, says why.
+    /// A ring moved, and no doorbell was seen. The mapped `areas` show whether the named doorbells are mapped there, at the
+    /// first such look.
     pub(super) fn moved_unrung(&mut self, space: u32, areas: impl FnOnce() -> Option<Vec<Area>>) {
         let looks = self.spaces.get_mut(&space);
         let Some(looks) = looks.filter(|l| l.moved.is_none()) else {
@@ -119,7 +121,7 @@ impl NamedChannels {
         looks.moved = Some(areas().is_some_and(is_mapped));
     }
 
-    /// Where rings moved and no doorbell was seen, in address spaces that are `over`: each is told once.
+    /// The losses where rings moved and no doorbell was seen, in address spaces that are `over`: each is reported once.
     pub(super) fn take_unrung(&mut self, over: impl Fn(u32) -> bool) -> Vec<Lost> {
         let over = self.spaces.extract_if(|space, _| over(*space));
         let unrung: Vec<bool> = over.filter_map(|(_, looks)| looks.moved).collect();
@@ -143,7 +145,7 @@ impl NamedChannels {
         Lost::Untraced { why }
     }
 
-    /// Nothing of what the user named was ever there.
+    /// The loss to report when no named channel was ever there.
     pub(super) fn never_there(&self) -> Option<Lost> {
         if self.file.channels.is_empty() || self.was_there {
             return None;
@@ -196,7 +198,7 @@ mod tests {
         named.looked(1, 1000, QUIET);
         assert_eq!(named.due(1000 + OFTEN_NS), [0; 0]);
         assert_eq!(named.due(1000 + 2 * OFTEN_NS), [1]);
-        // Where doorbells are seen, there is nothing to look for.
+        // Where doorbells are seen, no more looks are needed.
         named.looked(
             1,
             1000,
@@ -209,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn a_ring_that_moves_unrung_is_told_once() {
+    fn a_ring_that_moves_unrung_is_reported_once() {
         let mut named = named();
         named.expect(1, 0);
         named.expect(2, 0);

@@ -3,7 +3,7 @@
 use super::super::{arm, error::Error};
 use crate::record::{At, ChannelId, Loss, Lost, Record};
 
-/// Records that nobody has taken yet.
+/// Records that have not been taken yet.
 #[derive(Debug, Default)]
 pub(super) struct Outbox(Vec<Record>);
 
@@ -12,13 +12,13 @@ impl Outbox {
         self.0.push(record);
     }
 
-    /// Tells that something is missing, as of now.
+    /// Reports a loss, as of now.
     pub(super) fn lost(&mut self, pid: u32, channel: Option<ChannelId>, what: Lost) {
         let at = seen_now(pid);
         self.push(Record::Loss(Loss { at, channel, what }));
     }
 
-    /// Tells that something could not be traced, as of now.
+    /// Reports something that could not be traced, as of now.
     pub(super) fn untraced(&mut self, pid: u32, why: &Error) {
         let why = why.to_string();
         self.lost(pid, None, Lost::Untraced { why });
@@ -30,7 +30,7 @@ impl Outbox {
     }
 }
 
-/// Now, of a process and none of its threads: what this program sees by itself.
+/// Now, for a process and none of its threads: used for nvcap's own observations.
 pub(super) fn seen_now(pid: u32) -> At {
     At {
         time_ns: arm::now(),

@@ -1,7 +1,6 @@
-//! The look at everything that is due now and then: when it is, and what the BPF programs' counters tell of losses since
-//! the last one.
+//! When the regular look at everything is due, and which losses the BPF programs' counters show since the last one.
 //!
-//! Invariant: each loss that a counter tells is reported once.
+//! Invariant: each loss that a counter shows is reported once.
 
 use nvcap_common as c;
 
@@ -10,7 +9,7 @@ use crate::record::{Lost, RecordKind};
 /// How often the channels are looked at from outside, ns.
 pub(super) const PATROL_NS: u64 = 200_000_000;
 
-/// What was reported until the last patrol.
+/// Counters that were reported at the last patrol.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Patrol {
     next: u64,
@@ -20,7 +19,7 @@ pub(super) struct Patrol {
 }
 
 impl Patrol {
-    /// It is time for the next.
+    /// Whether the next patrol is due.
     pub(super) fn is_due(&mut self, now: u64) -> bool {
         let due = now >= self.next;
         if due {
@@ -29,12 +28,12 @@ impl Patrol {
         due
     }
 
-    /// Some record of the driver's calls or of processes was dropped since the trace began.
+    /// Whether a record of the driver's calls or of processes was dropped since the trace began.
     pub(super) fn dropped_any(&self) -> bool {
         self.dropped > 0
     }
 
-    /// What was lost since the last patrol. `left_out`: calls of the driver that the kernel let pass unseen.
+    /// Losses since the last patrol. `left_out`: calls of the driver that the kernel let pass unseen.
     pub(super) fn losses(&mut self, now: &c::Stats, left_out: u64) -> Vec<Lost> {
         let mut lost = Vec::new();
         let records = |kind, now: u64, before: u64| {
@@ -45,7 +44,7 @@ impl Patrol {
         let wrong = now.cached_put_wrong.saturating_sub(self.cached_put_wrong);
         if wrong > 0 {
             let why = format!(
-                "channels on which the process's own copy of GP_PUT was found ahead of GP_PUT: {wrong}; up to {} submissions of each before that may not be as they were submitted; set NVCAP_NO_CACHED_PUT=1 to do without that copy",
+                "channels on which the process's own copy of GP_PUT was found ahead of GP_PUT: {wrong}; up to {} submissions of each before that may differ from those submitted; set NVCAP_NO_CACHED_PUT=1 to do without that copy",
                 c::GET_EVERY
             );
             lost.push(Lost::Untraced { why });

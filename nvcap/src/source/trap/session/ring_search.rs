@@ -1,8 +1,8 @@
-//! The search for rings in processes that were attached to: channels may have been made before, and be used for the first
-//! time later. Decides what of that which looks like a ring is one; may not read memory.
+//! The search for rings in attached processes: channels may have been made before nvcap attached, and be used for the first
+//! time later. Decides which of the places that look like rings are rings; may not read memory.
 //!
-//! Invariant: only attached address spaces are here; a ring is in doubt until it moves, or until there are no more
-//! rings in doubt than tokens without a channel.
+//! Invariant: only attached address spaces are here. A ring is doubtful until it moves, or until there are at least as many
+//! tokens without a channel as doubtful rings.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -11,44 +11,45 @@ use crate::{
     source::memory::{maps::Area, scan::Found},
 };
 
-/// What looks like rings and is remembered of an address space. Where there is more, none of it is believed by their number.
+/// The most doubtful rings that are remembered of an address space. With more of them, their number proves nothing.
 const DOUBTFUL_MOST: usize = 4096;
 
-/// Least and greatest time between two searches of a process's memory, which cost it nothing but nvcap some ms.
+/// Least and greatest time between two searches of a process's memory. A search costs nvcap some ms and the process
+/// nothing.
 const PAUSE_NS: (u64, u64) = (2_000_000, 500_000_000);
 
 /// What is known of an attached address space.
 #[derive(Debug)]
 struct Searched {
-    /// When it was last searched and all of its rings were followed, ns.
+    /// Start of the last search after which all rings were followed, ns.
     complete: u64,
-    /// Not again before this time, ns.
+    /// Time of the earliest next search, ns.
     next: u64,
     /// Time between the last search and that one, ns.
     pause: u64,
-    /// GPU memory, from where to where, in which no ring was in use when the process was attached to.
+    /// Ranges of GPU memory in which no ring was in use when nvcap attached.
     unused: Vec<(u64, u64)>,
-    /// GP_PUT of rings that a search found and that may be remains of rings, by address.
+    /// Doubtful rings, which may be remains of old ones: GP_PUT by address.
     doubtful: BTreeMap<u64, u32>,
 }
 
-/// What a search found of an address space.
+/// Result of a search in an address space.
 #[derive(Debug)]
 pub(super) struct Rings {
     pub(super) space: u32,
     /// The rings that are in use and not followed.
     pub(super) new: Vec<Found>,
-    /// No memory was given up meanwhile: all rings were found.
+    /// No memory was unmapped meanwhile: all rings were found.
     pub(super) whole: bool,
 }
 
-/// Tokens that were rung and whose channel is not known.
+/// Tokens that were rung and whose channel is unknown.
 pub(super) trait RungTokens {
-    /// A ring of the address space is followed.
+    /// Whether a ring of the address space is followed.
     fn is_followed(&self, space: u32, ring: u64) -> bool;
-    /// How many there are.
+    /// How many such tokens there are.
     fn count(&self, space: u32) -> usize;
-    /// Takes out what the ring buffer tells of doorbells: those that were rung since, for a search takes its time.
+    /// Reads the ring buffer for doorbells that were rung during the search, which takes its time.
     fn refresh(&mut self);
 }
 
@@ -57,7 +58,7 @@ pub(super) trait RungTokens {
 pub(super) struct RingSearch(HashMap<u32, Searched>);
 
 impl RingSearch {
-    /// An address space was attached to, and all rings in use are followed.
+    /// nvcap attached to an address space, and all its rings in use are followed.
     pub(super) fn begin(&mut self, space: u32, areas: &[Area], found: &[Found]) {
         let searched = Searched {
             complete: 0,
@@ -69,7 +70,7 @@ impl RingSearch {
         self.0.insert(space, searched);
     }
 
-    /// The memory may be searched now; then not again for a while.
+    /// Whether the memory may be searched now; then not again for a while.
     pub(super) fn is_due(&mut self, space: u32, now: u64) -> bool {
         let Some(search) = self.0.get_mut(&space).filter(|s| now >= s.next) else {
             return false;
@@ -86,7 +87,7 @@ impl RingSearch {
         }
     }
 
-    /// A look at that time saw all rings of the process that are known.
+    /// Whether a look at that time saw all known rings of the process.
     pub(super) fn saw_all(&self, space: u32, time_ns: u64) -> bool {
         time_ns > self.0.get(&space).map_or(0, |s| s.complete)
     }
@@ -96,9 +97,9 @@ impl RingSearch {
         self.0.remove(&space);
     }
 
-    /// Of the rings that a search found, those that are channels: they lie where none was in use before; or there are no
-    /// more that were ever in doubt than tokens without a channel, and the search was whole; or they have moved since an
-    /// earlier search. The rest may be what is left of rings in memory that was given up.
+    /// Selects the rings that certainly are channels: those in memory where no ring was in use before; those that moved
+    /// since an earlier search; or all, if the search was whole and there are no more doubtful rings than tokens without a
+    /// channel. The rest may be remains of rings in memory that was unmapped.
     pub(super) fn certain(
         &mut self,
         rings: Rings,
@@ -109,7 +110,7 @@ impl RingSearch {
         let Some(state) = self.0.get_mut(&space) else {
             return Vec::new();
         };
-        // Used for the first time since.
+        // In use for the first time.
         let is_first = |f: &Found| state.unused.iter().any(|(s, e)| (*s..*e).contains(&f.ring));
         let (mut certain, rest): (Vec<_>, Vec<_>) = new.into_iter().partition(is_first);
         let doubtful = &mut state.doubtful;
@@ -144,7 +145,7 @@ impl RingSearch {
     }
 }
 
-/// Memory of GPUs that programs read and write: where rings may be.
+/// GPU memory that programs read and write: where rings may be.
 fn gpu_memory(areas: &[Area]) -> impl Iterator<Item = (u64, u64)> {
     areas
         .iter()
@@ -153,13 +154,13 @@ fn gpu_memory(areas: &[Area]) -> impl Iterator<Item = (u64, u64)> {
         .map(|a| (a.start, a.end))
 }
 
-/// All GPU memory that was there before is there after.
+/// Whether all GPU memory of `before` is still there in `after`.
 pub(super) fn is_all_there(before: &[Area], after: &[Area]) -> bool {
     let after: BTreeSet<_> = gpu_memory(after).collect();
     gpu_memory(before).all(|area| after.contains(&area))
 }
 
-/// Memory of GPUs in which none of the rings that were `found` is in use.
+/// GPU memory in which none of the rings in `found` lies.
 fn unused_areas(areas: &[Area], found: &[Found]) -> Vec<(u64, u64)> {
     let is_used = |start: u64, end: u64| {
         let mut used = found.iter().filter(|f| f.used);
@@ -175,7 +176,7 @@ mod tests {
     use super::*;
     use crate::source::memory::scan::Proof;
 
-    /// Tokens that are known now, and those that the ring buffer still tells of.
+    /// Tokens known now, and those that the ring buffer still holds.
     struct Tokens(usize, usize);
 
     impl RungTokens for Tokens {
@@ -264,7 +265,7 @@ mod tests {
         assert_eq!(certain(&mut search(), &rings, true, Tokens(1, 1)), all);
         assert_eq!(certain(&mut search(), &rings, true, Tokens(1, 0)), [0; 0]);
         assert_eq!(certain(&mut search(), &rings, false, Tokens(2, 0)), [0; 0]);
-        // A ring that was in doubt before counts, though it is not found any more.
+        // A ring that was doubtful before counts, though the search no longer finds it.
         let mut search = search();
         assert_eq!(certain(&mut search, &rings, true, Tokens(0, 0)), [0; 0]);
         assert_eq!(

@@ -1,10 +1,10 @@
-//! Which doorbells were rung, as far as records told.
+//! Which doorbells were rung, as far as records show.
 //!
-//! Invariant: a doorbell's count of submissions only grows until its address space is gone.
+//! Invariant: a doorbell's count of submissions only grows until its address space ends.
 
 use std::collections::{BTreeSet, HashMap};
 
-/// Submissions through one doorbell page of a GPU after which another that was never rung is given up.
+/// After this many submissions through one doorbell page of a GPU, its other page is given up if it was never rung.
 const DEAD_AFTER: u64 = 256;
 
 /// A doorbell of an address space.
@@ -20,7 +20,7 @@ pub(super) struct RungDoorbells {
     /// Address spaces in which a doorbell was seen.
     spaces: BTreeSet<u32>,
     submissions: HashMap<DoorbellWord, u64>,
-    /// Those that have just been rung often, and by which process.
+    /// Doorbells that have just reached that count, and the process that rang them.
     busy: Vec<(u32, DoorbellWord)>,
 }
 
@@ -40,22 +40,22 @@ impl RungDoorbells {
         }
     }
 
-    /// Takes out the doorbells that were rung so often by now that others of the same GPU, never rung, are given up.
+    /// Takes out the doorbells that have been rung so often that others of the same GPU, never rung, are given up.
     pub(super) fn take_busy(&mut self) -> Vec<(u32, DoorbellWord)> {
         std::mem::take(&mut self.busy)
     }
 
-    /// A submission came through the doorbell.
+    /// Whether a submission came through the doorbell.
     pub(super) fn was_rung(&self, doorbell: DoorbellWord) -> bool {
         self.submissions.contains_key(&doorbell)
     }
 
-    /// A doorbell was seen in the space.
+    /// Whether a doorbell was seen in the space.
     pub(super) fn has(&self, space: u32) -> bool {
         self.spaces.contains(&space)
     }
 
-    /// A doorbell was seen in some space that is not gone.
+    /// Whether a doorbell was seen in any space that still exists.
     pub(super) fn any(&self) -> bool {
         !self.spaces.is_empty()
     }

@@ -1,7 +1,7 @@
-//! The traced processes, the address spaces that they are in, and their memory.
+//! The traced processes, their address spaces, and their memory.
 //!
-//! Invariant: a traced process is in one address space. A space that its last process has left is kept for a while: something
-//! captured of it may still be on its way.
+//! Invariant: a traced process is in one address space. A space that its last process has left is kept for a while:
+//! captures of it may still be on their way.
 
 use std::{
     collections::{BTreeSet, HashMap},
@@ -12,7 +12,7 @@ use nvcap_common::{Proc, proc_flag};
 
 use crate::procfs::{self, mem::Memory};
 
-/// How long the places of channels stay theirs after the end of their address space, ns.
+/// How long channels keep their places after the end of their address space, ns.
 const LINGER_NS: u64 = 500_000_000;
 
 /// An address space that no process has any more.
@@ -28,7 +28,7 @@ pub(super) struct AddressSpaces {
     /// The processes of each.
     pids: HashMap<u32, BTreeSet<u32>>,
     processes: BTreeSet<u32>,
-    /// Memory of processes, where it is open.
+    /// Open memory files of processes.
     memories: HashMap<u32, Memory>,
     gone: Vec<Gone>,
 }
@@ -40,7 +40,7 @@ impl AddressSpaces {
         self.pids.entry(space).or_default().insert(pid);
     }
 
-    /// A process leaves all spaces but the one that it stays in; those that nobody is in any more.
+    /// A process leaves all spaces but `stays`; returns the spaces that are empty now.
     pub(super) fn leave(&mut self, pid: u32, stays: Option<u32>, now: u64) -> Vec<u32> {
         let mut ended = Vec::new();
         for (space, pids) in &mut self.pids {
@@ -53,12 +53,12 @@ impl AddressSpaces {
         ended
     }
 
-    /// The spaces that are gone and not freed.
+    /// The spaces that are empty and not yet freed.
     pub(super) fn gone(&self) -> Vec<u32> {
         self.gone.iter().map(|g| g.space).collect()
     }
 
-    /// Takes out the spaces that are gone for so long that they may be freed.
+    /// Takes out the spaces that have been empty long enough to be freed.
     pub(super) fn take_old(&mut self, now: u64) -> Vec<u32> {
         let old = |g: &mut Gone| now.saturating_sub(g.since) > LINGER_NS;
         let old = self.gone.extract_if(.., old);
@@ -70,7 +70,7 @@ impl AddressSpaces {
         self.pids.remove(&space);
     }
 
-    /// The space is known.
+    /// Whether the space is known.
     pub(super) fn has(&self, space: u32) -> bool {
         self.pids.contains_key(&space)
     }
@@ -80,7 +80,7 @@ impl AddressSpaces {
         self.pids.get(&space).into_iter().flatten().copied()
     }
 
-    /// The process is in the space.
+    /// Whether the process is in the space.
     pub(super) fn is_in(&self, pid: u32, space: u32) -> bool {
         self.pids(space).any(|p| p == pid)
     }
@@ -101,13 +101,13 @@ impl AddressSpaces {
         self.memories.insert(pid, memory);
     }
 
-    /// The memory that was opened is not the process's any more.
+    /// The open memory file is no longer the process's memory.
     pub(super) fn close_memory(&mut self, pid: u32) {
         self.memories.remove(&pid);
     }
 
-    /// Opens the memory of a space, where none is open. `proc`: what the BPF programs know of a process. `is_laid_out`: what is
-    /// known to be in the space's memory is there.
+    /// Opens the memory of a space, if none is open. `proc`: the BPF programs' state of a process. `is_laid_out`: whether
+    /// the mappings that are known of the space are there.
     pub(super) fn open_memory(
         &mut self,
         space: u32,
@@ -119,9 +119,9 @@ impl AddressSpaces {
         }
         let pids = self.pids.get(&space).into_iter().flatten();
         for pid in pids {
-            // What is opened is the memory of the program that the process executes now. The BPF programs know when that is
-            // another one than this program has heard of, or not yet the command that was asked for; but during an exec
-            // the memory is the new program's for a while before they do. It has nothing in it until then.
+            // The file shows the memory of the program that the process executes now. The BPF programs know when that is
+            // another program than this program has heard of, or not yet the command to be started; but during an exec the
+            // memory is the new program's for a while before they know. It is still empty then.
             let memory = Memory::open(*pid).and_then(|m| match is_laid_out(&m) {
                 true => Ok(m),
                 false => Err(io::ErrorKind::NotFound.into()),
@@ -135,19 +135,19 @@ impl AddressSpaces {
         }
     }
 
-    /// The process whose memory is read for the space.
+    /// The process whose memory file serves the space.
     fn reader(&self, space: u32) -> Option<u32> {
         let mut pids = self.pids(space);
         pids.find(|pid| self.memories.contains_key(pid))
     }
 
-    /// The memory of a space, where it is open.
+    /// The memory of a space, if open.
     pub(super) fn memory(&self, space: u32) -> Option<&Memory> {
         self.memories.get(&self.reader(space)?)
     }
 
-    /// The process whose memory is read for this space is ending. The driver then gives up what it had mapped while the
-    /// memory itself can still be read: what is read is not what was submitted.
+    /// Whether the process whose memory is read for this space is ending. The driver then unmaps its memory while the rest
+    /// can still be read: the bytes read would not be those submitted.
     pub(super) fn is_ending(&self, space: u32) -> bool {
         self.reader(space).is_none_or(procfs::is_ending)
     }
@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_is_opened_of_the_program_that_is_known_alone() {
+    fn memory_of_another_program_is_not_opened() {
         let pid = std::process::id();
         let mut spaces = AddressSpaces::default();
         spaces.join(pid, 1);
@@ -184,7 +184,10 @@ mod tests {
             assert!(spaces.memory(1).is_none() && spaces.is_ending(1));
         }
         spaces.open_memory(1, proc(1, 0), |_| false);
-        assert!(spaces.memory(1).is_none(), "it has not what is known of it");
+        assert!(
+            spaces.memory(1).is_none(),
+            "the known mappings are not there"
+        );
         spaces.open_memory(1, proc(1, 0), |_| true);
         assert!(spaces.memory(1).is_some() && !spaces.is_ending(1));
         spaces.end_process(pid);

@@ -1,8 +1,8 @@
-//! The store instructions that ring doorbells: which register holds the token there, and where near the registers the
+//! The store instructions that ring doorbells: which register holds the token, and near which register's address the
 //! process keeps its own copy of GP_PUT.
 //!
-//! Invariant: a store is either decoded, and its register then never changes, or it has a count of failed tries. What
-//! is to be told to the BPF programs is returned, never written here.
+//! Invariant: a store is either decoded, and its register then never changes, or it has a count of failed tries. Values for
+//! the BPF programs are returned, never written here.
 
 use std::collections::HashMap;
 
@@ -13,7 +13,7 @@ use super::super::{
     site,
 };
 
-/// Traps at a store that are decoded before it is given up.
+/// Failed tries after which a store is given up.
 const SITE_TRIES: u32 = 16;
 
 /// A decoded store.
@@ -24,12 +24,12 @@ struct Decoded {
     copy: CachedPut,
 }
 
-/// What a trap at a store has told.
+/// Result of a trap at a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Trapped {
     /// The token that was rung.
     pub(super) token: Option<u32>,
-    /// What the BPF programs must know of the store now.
+    /// The new value of the store for the BPF programs.
     pub(super) tell: Option<SiteValue>,
 }
 
@@ -37,9 +37,9 @@ pub(super) struct Trapped {
 #[derive(Debug)]
 pub(super) struct StoreSites {
     decoded: HashMap<SiteKey, Decoded>,
-    /// Traps that could not be decoded.
+    /// Failed tries to decode a trap.
     undecoded: HashMap<SiteKey, u32>,
-    /// The copy of GP_PUT is looked for.
+    /// Whether the copy of GP_PUT is searched for.
     search_copy: bool,
 }
 
@@ -58,7 +58,7 @@ fn value(register: u32, copy: Option<Place>, learn: bool) -> SiteValue {
 }
 
 impl StoreSites {
-    /// `search_copy`: whether the process's copy of GP_PUT is looked for.
+    /// `search_copy`: whether the process's copy of GP_PUT is searched for.
     pub(super) fn new(search_copy: bool) -> Self {
         Self {
             decoded: HashMap::new(),
@@ -72,7 +72,7 @@ impl StoreSites {
         let key = key(r.space, r.ip);
         let token = |register: u32| Some(r.regs[register as usize % c::REGS] as u32);
         if let Some(store) = self.decoded.get(&key) {
-            // A trap from before the BPF programs were told.
+            // A trap from before the BPF programs had the store.
             return Trapped {
                 token: token(store.register),
                 tell: None,
@@ -108,16 +108,16 @@ impl StoreSites {
         }
     }
 
-    /// Where a store cannot be decoded, every doorbell that it rings looks at all channels: slower, nothing lost. One
-    /// trap that was reported with another's address must not decide that.
+    /// Where a store cannot be decoded, each of its doorbells scans all channels: slower, but nothing is lost. A single
+    /// trap that was reported with another instruction's address must not cause that.
     fn not_decoded(&mut self, key: SiteKey) -> Option<SiteValue> {
         let tries = self.undecoded.entry(key).or_default();
         *tries += 1;
         (*tries >= SITE_TRIES).then(|| value(u32::MAX, None, false))
     }
 
-    /// Learns from what is around the registers at a store where the process keeps its own copy of GP_PUT; what the BPF
-    /// programs must know of the store now, once that is decided.
+    /// Learns from the memory around the registers where the process keeps its own copy of GP_PUT. Returns the store's new
+    /// value for the BPF programs, once that is decided.
     pub(super) fn windows(&mut self, r: &c::Windows) -> Option<SiteValue> {
         let store = self.decoded.get_mut(&key(r.space, r.ip))?;
         let copy = match store.copy.see(r) {
@@ -133,7 +133,7 @@ impl StoreSites {
         Some(value(store.register, copy, false))
     }
 
-    /// Forgets the stores of an address space that is gone; returns them.
+    /// Forgets the stores of an address space that is gone, and returns them.
     pub(super) fn forget_space(&mut self, space: u32) -> Vec<SiteKey> {
         let of = |key: &SiteKey| key.space == space;
         let decoded = self
@@ -152,7 +152,7 @@ mod tests {
 
     const DOORBELL: u64 = 0x7f11_2233_0090;
 
-    /// A trap behind `mov %ecx,(%rax)`, or behind what is no store.
+    /// A trap behind `mov %ecx,(%rax)`, or behind an instruction that is no store.
     fn trap(space: u32, is_store: bool) -> c::Site {
         let mut code = [0x90; 2 * c::CODE];
         if is_store {
@@ -177,7 +177,7 @@ mod tests {
         let first = sites.trapped(&trap(1, true), |_| false);
         assert_eq!(first.token, Some(0x1_0012));
         assert_eq!(first.tell, Some(value(1, None, true)));
-        // Its register stays what it is, whatever the code looks like later.
+        // The register stays the same, whatever the code looks like later.
         let again = sites.trapped(&trap(1, false), |_| false);
         assert_eq!((again.token, again.tell), (Some(0x1_0012), None));
         assert_eq!(sites.forget_space(2), []);

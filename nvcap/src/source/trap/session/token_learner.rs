@@ -1,48 +1,48 @@
-//! Which token belongs to which channel, where the driver's calls did not tell: concluded from the channels that moved
+//! Which token belongs to which channel, where the driver's calls did not show it: inferred from the channels that moved
 //! when a token was rung.
 //!
-//! Invariant: a token is believed to be a channel's once two looks in a row at the same doorbell agree; until then it is a
-//! guess. A doorbell that nothing new was found for is an orphan, and stays counted until its address space is over.
+//! Invariant: a token is taken for a channel's once two scans in a row for that token agree; until then it is a guess. A
+//! doorbell at which nothing new was found is an orphan, and stays counted until its address space ends.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 
 use nvcap_common::{self as c, TokenKey};
 
-/// The token that a thread rang at a store that was not known then.
+/// The token that a thread rang at a store that was not decoded yet.
 #[derive(Clone, Copy, Debug)]
 struct AtTrap {
     time_ns: u64,
     token: u32,
 }
 
-/// The channel that was last found moved at a token's doorbell.
+/// The channel that last moved at a token's doorbell.
 #[derive(Clone, Copy, Debug)]
 struct Guess {
     channel: u32,
-    /// How often in a row.
+    /// How many times in a row.
     times: u32,
 }
 
-/// What doorbells tell of tokens.
+/// What doorbells show of tokens.
 #[derive(Debug, Default)]
 pub(super) struct TokenLearner {
-    /// By thread: of its newest trap.
+    /// The newest trap of each thread.
     at_trap: HashMap<u32, AtTrap>,
     guesses: HashMap<TokenKey, Guess>,
-    /// Doorbells that nothing new was found for.
+    /// Doorbells at which nothing new was found.
     orphans: HashMap<TokenKey, u64>,
-    /// Doorbells of channels that the BPF programs did not know yet and that nobody had looked at.
+    /// Doorbells of channels that the BPF programs did not know yet and that had not been looked at.
     early: HashMap<TokenKey, u64>,
 }
 
 impl TokenLearner {
-    /// A thread's trap at a store that was decoded from it rang `token`.
+    /// A thread's trap, from which its store was decoded, rang `token`.
     pub(super) fn trapped(&mut self, h: &c::Header, token: u32) {
         let time_ns = h.time_ns;
         self.at_trap.insert(h.tid, AtTrap { time_ns, token });
     }
 
-    /// The token that a look at all channels was for: the BPF programs' or the one that was decoded from the same trap.
+    /// The token that a scan was for: known to the BPF programs, or decoded from the same trap.
     pub(super) fn rung(&self, r: &c::Scan) -> Option<u32> {
         if r.token != c::NO_TOKEN {
             return Some(r.token);
@@ -52,8 +52,9 @@ impl TokenLearner {
             .map(|t| t.token)
     }
 
-    /// What a look at all channels found moved is what was rung: not so when another thread has moved one and not rung
-    /// yet, and what was rung was fetched before. True when this look and the one before it agree.
+    /// The channel that a scan found moved is taken for the one that was rung. That is wrong when another thread had moved
+    /// a channel without ringing yet, and the entries of the rung channel were fetched before. True when this scan and the
+    /// one before it agree.
     pub(super) fn agrees(&mut self, key: TokenKey, channel: u32) -> bool {
         let first = Guess { channel, times: 0 };
         let guess = self.guesses.entry(key).or_insert(first);
@@ -64,28 +65,28 @@ impl TokenLearner {
         guess.times > 1
     }
 
-    /// Nothing new was found for a doorbell.
+    /// A doorbell found nothing new.
     pub(super) fn orphan(&mut self, key: TokenKey) {
         *self.orphans.entry(key).or_default() += 1;
     }
 
-    /// A doorbell was rung for a known channel that the BPF programs were told of later and that nobody has looked at.
+    /// A doorbell was rung for a known channel that the BPF programs learnt of later and that had not been looked at.
     pub(super) fn early(&mut self, key: TokenKey) {
         *self.early.entry(key).or_default() += 1;
     }
 
-    /// A channel was once found moved at the token's doorbell.
+    /// Whether a channel was ever found moved at the token's doorbell.
     pub(super) fn is_guessed(&self, key: &TokenKey) -> bool {
         self.guesses.contains_key(key)
     }
 
-    /// The channels that were last found moved at some doorbell.
+    /// The channels that last moved at some doorbell.
     pub(super) fn guessed_channels(&self) -> BTreeSet<u32> {
         self.guesses.values().map(|g| g.channel).collect()
     }
 
-    /// How many tokens were rung in the space whose channel is not known; `aside`: doorbells without a moved channel that
-    /// are still to be acted on.
+    /// How many tokens without a known channel were rung in the space. `aside`: doorbells without a moved channel that are
+    /// still to be handled.
     pub(super) fn without_channel(
         &self,
         space: u32,
@@ -96,7 +97,7 @@ impl TokenLearner {
         without.collect::<HashSet<_>>().len()
     }
 
-    /// Takes out the orphans and the early doorbells of these address spaces, with how often each was rung.
+    /// Takes out the orphans and the early doorbells of these address spaces, with their counts.
     pub(super) fn take_orphans(&mut self, of: impl Fn(u32) -> bool) -> Vec<(TokenKey, u64)> {
         let mut all: HashMap<TokenKey, u64> = HashMap::new();
         for counts in [&mut self.orphans, &mut self.early] {
@@ -107,7 +108,7 @@ impl TokenLearner {
         all.into_iter().collect()
     }
 
-    /// Forgets what was guessed of an address space that is gone.
+    /// Forgets the guesses of an address space that is gone.
     pub(super) fn forget_space(&mut self, space: u32) {
         self.guesses.retain(|key, _| key.space != space);
     }
@@ -155,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn a_trap_s_token_is_that_of_its_own_look_alone() {
+    fn a_trap_s_token_is_used_for_its_own_scan_only() {
         let mut learner = TokenLearner::default();
         learner.trapped(&scan(100, 0).header, 9);
         assert_eq!(learner.rung(&scan(100, c::NO_TOKEN)), Some(9));

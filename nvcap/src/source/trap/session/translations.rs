@@ -1,7 +1,7 @@
-//! What the GPU addresses of a process's channels are in the process, as the BPF programs know it.
+//! Where the GPU addresses of a process's channels lie in the process, as the BPF programs know it.
 //!
-//! Invariant: an address space of the GPU in one of the process has one number in XLATE, which is its own until the
-//! process's address space is gone; 0 stands for addresses that are the same.
+//! Invariant: a GPU address space of a process has one number in XLATE, and keeps it until the process's address space is
+//! gone; 0 stands for identical addresses.
 
 use std::collections::HashMap;
 
@@ -10,11 +10,11 @@ use nvcap_common as c;
 use super::{super::error::Result, bpf_maps::BpfMaps};
 use crate::driver::{self, AddressMap};
 
-/// An address space of the GPU, as one of the process sees it.
+/// A GPU address space, as seen by one process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct GpuView {
     pub(super) space: u32,
-    /// The driver model's; none where it is not known.
+    /// The driver model's number of it; none where it is unknown.
     pub(super) of: Option<driver::Space>,
 }
 
@@ -23,8 +23,8 @@ pub(super) struct GpuView {
 pub(super) struct Translations(HashMap<GpuView, u32>);
 
 impl Translations {
-    /// Tells the BPF programs what a channel's GPU addresses are in the process; returns the key of it, 0 where they are
-    /// the same.
+    /// Gives the BPF programs the translation of a channel's GPU addresses; returns its key, 0 where the process has the
+    /// same addresses.
     pub(super) fn publish(
         &mut self,
         view: GpuView,
@@ -36,7 +36,7 @@ impl Translations {
             return Ok(0);
         }
         if map.ranges.len() > c::RANGES {
-            // What does not fit is fetched from outside, later.
+            // Memory of ranges that do not fit is fetched from outside, later.
             map.ranges.retain(|t| t.gpu.0 != t.cpu.0);
             map.ranges.truncate(c::RANGES);
         }
@@ -52,7 +52,7 @@ impl Translations {
                 cpu: t.cpu.0,
             };
         }
-        // Those of address spaces that are gone are free.
+        // Numbers of address spaces that are gone are free.
         let free = || (1..).find(|n| self.0.values().all(|taken| taken != n));
         let number = known.or_else(free).unwrap_or(u32::MAX);
         maps.set_ranges(number, ranges)?;
@@ -75,7 +75,7 @@ mod tests {
         let ranges = (0..n).map(|i| Translation {
             gpu: GpuVa(i << 20),
             len: 1 << 20,
-            // Every other is at the same address.
+            // Every second range is at the same address.
             cpu: CpuVa((i << 20) + (i % 2)),
             space: driver::Space::Uvm { pid: 7 },
         });
@@ -98,14 +98,14 @@ mod tests {
         assert_eq!(publish(&mut all, 1, 0), 0, "addresses are the same");
         assert_eq!(publish(&mut all, 1, 1), 1);
         assert_eq!(publish(&mut all, 2, 1), 2);
-        assert_eq!(publish(&mut all, 1, 0), 1, "what is no more is told");
+        assert_eq!(publish(&mut all, 1, 0), 1, "a removed range is published");
         all.forget_space(1);
         assert_eq!(publish(&mut all, 3, 1), 1);
         assert_eq!(written.ranges.len(), 2);
     }
 
     #[test]
-    fn of_too_many_ranges_those_that_differ_are_told() {
+    fn of_too_many_ranges_those_that_differ_are_published() {
         let (mut all, mut written) = (Translations::default(), Written::default());
         let n = c::RANGES as u64 + 2;
         all.publish(view(1), map(n), &mut written).unwrap();

@@ -1,4 +1,4 @@
-//! The bed's own tests: the stand-in behaves at its border as the driver does, and this kernel can trace it.
+//! The bed's own tests: the stand-in behaves like the driver at its interface, and this kernel can trace it.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
@@ -16,8 +16,8 @@ use super::target::{Target, Want, go, wait_for};
 use crate::job::Job;
 use crate::machine::{load_driver, param, run, unload_driver};
 
-/// The whole life of a CUDA process: ioctls, mappings, submissions, and a GPU that fetches them all and releases the
-/// semaphores with their time (softgpu checks the latter itself).
+/// The whole life of a CUDA process: ioctls, mappings, submissions, and a GPU that fetches all of them and releases the
+/// semaphores with their time (softgpu itself checks the semaphores).
 pub fn life(job: &Job) -> Result<Outcome> {
     let want = Want::new(job.gpus, 400).how(&["--threads", "3"]);
     let before = (param("entries_done")?, param("bytes_done")?);
@@ -55,7 +55,7 @@ pub fn life(job: &Job) -> Result<Outcome> {
     Ok(Outcome::Passed)
 }
 
-/// The mappings look as FIELD.md says, and /proc/PID/mem reads rings and pushbuffers, not doorbells.
+/// The mappings look like the driver's, and /proc/PID/mem reads rings and pushbuffers, not doorbells.
 pub fn maps(job: &Job) -> Result<Outcome> {
     let want = Want::new(job.gpus, 60).how(&["--wait-file", "/tmp/maps-go", "--linger-ms", "200"]);
     let mut target = Target::start(&want)?;
@@ -115,7 +115,7 @@ pub fn maps(job: &Job) -> Result<Outcome> {
     Ok(Outcome::Passed)
 }
 
-/// The driver may take a device's page table entries away at any time; the process does not notice.
+/// The driver may remove a device's page table entries at any time; the process does not notice.
 pub fn revoke(job: &Job) -> Result<Outcome> {
     let want = Want::new(job.gpus, 3000);
     let mut target = Target::start(&want)?;
@@ -155,7 +155,7 @@ pub fn kprobe(job: &Job) -> Result<Outcome> {
     ];
     for (symbol, _) in probes {
         let mut file = OpenOptions::new().append(true).open(events)?;
-        // One write: each is taken for a whole line.
+        // One write call: each is taken for a whole line.
         file.write_all(format!("p:bed/{symbol} {symbol}\n").as_bytes())
             .with_context(|| format!("a kprobe on {symbol}"))?;
     }
@@ -189,7 +189,7 @@ pub fn kprobe(job: &Job) -> Result<Outcome> {
     Ok(Outcome::Passed)
 }
 
-/// A hung GPU: what was submitted stays in the ring until it goes on.
+/// A hung GPU: submitted entries stay in the ring until it continues.
 pub fn hung(job: &Job) -> Result<Outcome> {
     let paused = "/sys/module/nvidia/parameters/paused";
     fs::write(paused, "1")?;
@@ -210,7 +210,7 @@ pub fn hung(job: &Job) -> Result<Outcome> {
     Ok(Outcome::Passed)
 }
 
-/// The modules go and come back, and everything is as before.
+/// The modules are unloaded and loaded again, and everything works as before.
 pub fn reload(job: &Job) -> Result<Outcome> {
     if job.lockdown == "integrity" {
         return Ok(Outcome::NotRun("lockdown refuses unsigned modules".into()));

@@ -1,4 +1,4 @@
-//! The stand-in's escapes one by one, with the structures of its branch: right ones are taken, others refused.
+//! The stand-in's escapes one by one, with the structures of its branch: valid ones are accepted, others refused.
 
 use std::fs::{File, OpenOptions};
 use std::os::fd::AsRawFd;
@@ -35,7 +35,7 @@ fn open(path: &str) -> Result<File> {
         .with_context(|| path.to_string())
 }
 
-/// `_IOWR('F', nr, size)`; the error number where the call itself failed.
+/// `_IOWR('F', nr, size)`; returns the error number if the call itself failed.
 fn escape(file: &File, nr: u32, arg: &mut [u8]) -> Result<(), i32> {
     let request = 3 << 30 | (arg.len() as u32) << 16 | 0x4600 | nr;
     // SAFETY: the argument is as long as the request says.
@@ -65,7 +65,7 @@ impl Client {
         })
     }
 
-    /// Status of an allocation by NVOS64, or NVOS21 where `old`.
+    /// Status of an allocation by NVOS64, or NVOS21 if `old`.
     fn alloc(
         &self,
         old: bool,
@@ -91,7 +91,7 @@ impl Client {
     }
 }
 
-/// All of them.
+/// All escapes.
 pub fn escapes(job: &Job) -> Result<Outcome> {
     let c = Client::new(job.branch)?;
     let (device, subdevice, memory) = (0x5c00_0001, 0x5c00_0002, 0x5c00_0003);
@@ -123,7 +123,7 @@ pub fn escapes(job: &Job) -> Result<Outcome> {
         "memory"
     );
 
-    // Only this branch's own sizes are taken.
+    // Only this branch's own sizes are accepted.
     let dma = if c.branch >= 580 {
         (64, 48, 56)
     } else {
@@ -186,7 +186,7 @@ fn duplicate(c: &Client, device: u32, memory: u32) -> Result<()> {
     Ok(())
 }
 
-/// A mapping context waits on the file it was left on, one at a time, until mmap takes it.
+/// A mapping context waits on the file where it was left, one at a time, until mmap takes it.
 fn contexts(c: &Client, device: u32, memory: u32) -> Result<()> {
     let file = open("/dev/nvidiactl")?;
     let map = |len: i64| {

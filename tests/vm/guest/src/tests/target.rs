@@ -1,4 +1,4 @@
-//! The traced program: softgpu in its device mode, started, waited for and asked what it did.
+//! The traced program: softgpu in its device mode; starts it, waits for it and checks its result.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -10,10 +10,10 @@ use softgpu::layout::Channel;
 use softgpu::plan::Plan;
 use softgpu::stream::Shape;
 
-/// Where the program lies in the guest.
+/// Path of the program in the guest.
 pub const SOFTGPU: &str = "/bin/softgpu";
 
-/// What softgpu is asked to do, as far as the expected content depends on it.
+/// The options of softgpu that determine the expected content.
 #[derive(Clone, Debug)]
 pub struct Want {
     /// Everything follows from it.
@@ -28,7 +28,7 @@ pub struct Want {
     pub burst: u32,
     /// One submission in this many is of 1 MiB; 0: none.
     pub big: u64,
-    /// Options that change only how it is done.
+    /// Options that do not change the content.
     pub how: Vec<String>,
 }
 
@@ -70,7 +70,7 @@ impl Want {
         args
     }
 
-    /// What image number `image` of the run must submit.
+    /// The submissions that image number `image` of the run must make.
     pub fn plan(&self, image: u32) -> Plan {
         Plan {
             shape: Shape {
@@ -100,12 +100,12 @@ pub struct Target {
 }
 
 impl Target {
-    /// Starts it and returns once it says `ready`: everything is mapped.
+    /// Starts it and returns once it prints `ready`: everything is mapped.
     pub fn start(want: &Want) -> Result<Target> {
         Target::start_as(&mut want.command())
     }
 
-    /// The same with a command that ends up as softgpu.
+    /// The same with a command that executes softgpu in the end.
     pub fn start_as(command: &mut Command) -> Result<Target> {
         let mut child = command
             .stdin(Stdio::null())

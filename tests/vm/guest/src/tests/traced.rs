@@ -1,4 +1,4 @@
-//! Tests of nvcap that only a machine with the stand-in can run; those that run natively too are in tests/live.
+//! Tests of nvcap that only a machine with the stand-in can run; tests that also run natively are in tests/live.
 
 use std::ffi::OsString;
 use std::fs;
@@ -18,7 +18,7 @@ use crate::machine::{load_driver, param, reload_uvm, run, unload_driver};
 
 const LIMIT: Duration = Duration::from_secs(50);
 
-/// A trace's file, one a test (each test has the machine to itself).
+/// A trace's file, one for each test (each test has the machine to itself).
 fn trace_file(name: &str) -> PathBuf {
     PathBuf::from(format!("/tmp/{name}.json"))
 }
@@ -46,14 +46,14 @@ fn whole_report(trace: &Path, want: &Want) -> Result<Report> {
     Ok(report)
 }
 
-/// The same for a trace that began when each channel had made its first submission.
+/// The same for a trace that began after the first submission of each channel.
 fn later_report(trace: &Path, want: &Want) -> Result<Report> {
     let report = verify(trace, &Expected::part(want.plan(0), Extent::From(1)))?;
     report.expect_complete()?;
     Ok(report)
 }
 
-/// Starts nvcap on a process and returns once it says that it is attached.
+/// Starts nvcap on a process and returns once it reports that it is attached.
 fn attach(job: &Job, trace: &Path, pid: u32) -> Result<Running> {
     let command = nvcap(job, trace);
     let args = command
@@ -71,7 +71,7 @@ fn end(nvcap: Running) -> Result<()> {
     nvcap.end(Duration::from_secs(20))?.expect_code(0)
 }
 
-/// A command from its first submission to its end, on as many GPUs as there are.
+/// A command from its first submission to its end, on all GPUs of the machine.
 pub fn whole(job: &Job) -> Result<Outcome> {
     let trace = trace_file("trace");
     let want = Want::new(job.gpus, 300).how(&["--threads", "3"]);
@@ -94,7 +94,7 @@ pub fn whole(job: &Job) -> Result<Outcome> {
     Ok(Outcome::Passed)
 }
 
-/// A driver that shows no GPU: the program fails, nvcap does not, and has nothing to report.
+/// A driver without a GPU: the program fails, nvcap does not, and has nothing to report.
 pub fn no_gpu(job: &Job) -> Result<Outcome> {
     let trace = trace_file("no-gpu");
     let mut command = nvcap(job, &trace);
@@ -117,13 +117,13 @@ pub fn no_gpu(job: &Job) -> Result<Outcome> {
     Ok(Outcome::Passed)
 }
 
-/// The modules are unloaded and loaded again between two processes of one trace, or, by fentry, refuse to be: both
-/// processes are seen whole.
+/// The modules are unloaded and loaded again between two processes of one trace, or, with fentry, refuse to be unloaded:
+/// both processes are seen whole.
 pub fn reload(job: &Job) -> Result<Outcome> {
     reloaded(job, true)
 }
 
-/// The same, but the second process does not wait for nvcap: it is seen whole, or nvcap says that it was blind.
+/// The same, but the second process does not wait for nvcap: it is seen whole, or nvcap reports that it was blind.
 pub fn reload_at_once(job: &Job) -> Result<Outcome> {
     reloaded(job, false)
 }
@@ -151,7 +151,7 @@ fn reloaded(job: &Job, patient: bool) -> Result<Outcome> {
                 unload_driver().is_err(),
                 "a module was unloaded under fentry programs"
             );
-            // The half that nothing held is gone.
+            // The module that nothing held is gone.
             reload_uvm()?;
         } else if life == 1 {
             wait_for("unloading the driver", || Ok(unload_driver().is_ok()))?;
@@ -203,7 +203,7 @@ fn inner(pid: u32) -> Result<u32> {
     Ok(at)
 }
 
-/// A target in a container: nvcap outside names it by the pid that it sees there.
+/// A target in a container: outside, nvcap names it by the pid in its own namespace.
 pub fn container(job: &Job) -> Result<Outcome> {
     let trace = trace_file("container");
     let want =
@@ -234,7 +234,7 @@ pub fn container(job: &Job) -> Result<Outcome> {
     Ok(Outcome::Passed)
 }
 
-/// nvcap in the container too, where BPF programs are told ids that it does not know: it refuses, and says what to do.
+/// nvcap in the container too, where BPF programs see ids of another namespace: it refuses, and says what to do.
 pub fn in_container(job: &Job) -> Result<Outcome> {
     let trace = trace_file("in-container");
     let inside = nvcap(job, &trace);
@@ -247,7 +247,7 @@ pub fn in_container(job: &Job) -> Result<Outcome> {
     refused(run(&mut command, LIMIT), "--pid=host")
 }
 
-/// A kernel below the floor is told as such.
+/// A kernel that is too old is reported as such.
 pub fn old_kernel(job: &Job) -> Result<Outcome> {
     let mut command = nvcap(job, &trace_file("old-kernel"));
     command.args(["--", SOFTGPU]);
@@ -267,8 +267,8 @@ fn refused(ended: crate::machine::Ended, saying: &str) -> Result<Outcome> {
     Ok(Outcome::Passed)
 }
 
-/// The driver takes page table entries away all the time: what cannot be read in the trap is read afterwards, or said
-/// to be missing; nothing is wrong.
+/// The driver removes page table entries all the time: memory that cannot be read in the trap is read afterwards, or
+/// reported missing; nothing is wrong.
 pub fn revoked(job: &Job) -> Result<Outcome> {
     let trace = trace_file("revoked");
     let want = Want::new(job.gpus, 400).how(&[

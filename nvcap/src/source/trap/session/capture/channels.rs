@@ -1,5 +1,5 @@
-//! Channels begin and end: those that the driver told of, those that were found, those that the user named. What the
-//! BPF programs must know of each is written before it is shared with them.
+//! Channels begin and end: those reported by the driver, those found by a search, those named by the user. Everything that
+//! the BPF programs must know of a channel is written before the channel is shared with them.
 
 use std::collections::HashMap;
 
@@ -30,7 +30,7 @@ impl Capture {
         self.table.add(new, xlate, &mut self.bpf)
     }
 
-    /// The driver told of a channel.
+    /// The driver reported a channel.
     ///
     /// # Errors
     /// As [`Self::add_channel`].
@@ -53,19 +53,19 @@ impl Capture {
         let new = NewChannel {
             space,
             channel,
-            // Its ring begins at 0 and nothing of it has been missed, however late this is.
+            // Its ring begins at 0, and nothing of it has been missed, however late this record is read.
             start: 0,
             model_id: Some(model_id),
         };
         if let Some(index) = self.add_channel(new)? {
             self.table.announce(index, time_ns, &mut self.out);
-            // The driver tells its token before anything can be submitted to it: what is there has a token then.
+            // The driver gives out the token before anything can be submitted: entries in the ring then have a token.
             self.unpeeked.push(index);
         }
         Ok(())
     }
 
-    /// The driver told the token of a channel that it has told of.
+    /// The driver reported the token of a channel that it had reported before.
     ///
     /// # Errors
     /// When the map of tokens cannot be written.
@@ -105,8 +105,8 @@ impl Capture {
             .learn_token(index, learnt, &mut self.bpf, &mut self.out)
     }
 
-    /// A ring was found in memory. `start`: the ring position that it is followed from. It is announced once something goes
-    /// through it, or where it is certain to be a channel.
+    /// A ring was found in memory. `start`: the ring position from which it is followed. The channel is announced at its
+    /// first submission, or at once where the ring certainly is a channel's.
     ///
     /// # Errors
     /// As [`Self::add_channel`].
@@ -128,7 +128,7 @@ impl Capture {
         })
     }
 
-    /// The driver told that a channel is gone.
+    /// The driver reported that a channel was freed.
     pub(in super::super) fn retire(&mut self, id: ChannelId) {
         let Some(index) = self.table.of_model(id) else {
             return;
@@ -136,14 +136,14 @@ impl Capture {
         if !self.table[index].live {
             return;
         }
-        // Last look, while its memory may still be there.
+        // A last look, while its memory may still be there.
         let _ = self.catch_up(index);
         self.table.retire(index);
         self.table.forget_tokens(index, &mut self.bpf);
         self.table.count_unfetched(index, &mut self.out);
     }
 
-    /// The memory of a process goes: its channels end.
+    /// The memory of a process is about to go: its channels end.
     pub(in super::super) fn end_channels(&mut self, space: u32) {
         for index in self.table.of_space(space) {
             if self.table[index].live {
@@ -153,7 +153,7 @@ impl Capture {
         }
     }
 
-    /// Passes on what is left of an address space that is gone, and forgets its tokens and translations.
+    /// Passes on the rest of the captures of an address space that is gone, and forgets its tokens and translations.
     pub(in super::super) fn leave_space(&mut self, space: u32) {
         let channels = self.table.of_space(space);
         for index in &channels {
@@ -166,8 +166,8 @@ impl Capture {
         self.translations.forget_space(space);
     }
 
-    /// Tells the BPF programs what a channel's GPU addresses are in the process; returns the key of it, 0 where they are
-    /// the same.
+    /// Gives the BPF programs the translation of a channel's GPU addresses; returns its key, 0 where the process has the
+    /// same addresses.
     fn publish_ranges(&mut self, model_id: Option<ChannelId>, space: u32) -> Result<u32> {
         let view = self.view(model_id, space);
         let map = self.addresses(model_id);
@@ -179,7 +179,7 @@ impl Capture {
         GpuView { space, of }
     }
 
-    /// Tells the BPF programs what has changed of a process's addresses.
+    /// Gives the BPF programs the changed translations of a process.
     ///
     /// # Errors
     /// When the map of translations cannot be written.
