@@ -312,7 +312,18 @@ fn a_cut_compressed_capture() {
                 _ => None,
             })
             .collect();
-        assert_eq!(submissions[..], all[..submissions.len()]);
+        // Of the last what is there: the rest is a hole.
+        let is_part = |s: &Submission| s.segments.iter().any(|s| !s.holes.is_empty());
+        let whole_ones = submissions.iter().take_while(|s| !is_part(s)).count();
+        assert!(
+            submissions[..whole_ones] == all[..whole_ones],
+            "cut at {cut}"
+        );
+        assert!(submissions.len() <= whole_ones + 1, "cut at {cut}");
+        assert!(
+            cut < whole.len() / 2 || whole_ones > 10,
+            "{whole_ones} of the cut at {cut}"
+        );
         if cut > 0 {
             assert!(
                 records.iter().any(Result::is_err),

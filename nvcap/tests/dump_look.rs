@@ -158,7 +158,7 @@ mod statuses {
         let (status, said) = (out.status.code(), text(&out.stderr));
         match status {
             Some(4) => assert!(said.contains("no process uses a GPU"), "{said}"),
-            Some(1) => assert!(said.contains("as root"), "{said}"),
+            Some(1) => assert!(said.contains("root"), "{said}"),
             _ => assert!(
                 text(&out.stdout).starts_with("process "),
                 "{status:?} {said}"

@@ -43,8 +43,8 @@ Exit status, for scripts; of several processes the worst counts, with --times th
   12  unknown: it uses a GPU, and no channel was found that could be read
   13  hang: nothing moved between two looks, and there is work that is not done
   14  error: the driver has stopped a channel after an error
-With --stream they are a trace's: 0 all was read, 1 error, 2 usage, 3 something could not be read,
-5 all was read, but not all was understood; and 4.";
+With --stream they are a trace's: 0 all was read, 1 error, 2 usage, 3 something could not be
+read, 5 all was read, but not all was understood; and 4.";
 
 /// What to look at.
 #[derive(clap::Args, Debug)]
