@@ -237,7 +237,7 @@ impl<E> Reader<E> {
             // Records may be committed without a wake-up each: look again soon while there are any.
             let wait = Duration::from_millis(match quiet {
                 0..64 => 1,
-                64..256 => 20,
+                64..128 => 20,
                 _ => 200,
             });
             let left = limits.duration.map(|d| d.saturating_sub(started.elapsed()));
