@@ -1,4 +1,5 @@
-//! The order of the rooms: no file imports, over whatever way, itself; and each room imports only what ARCHITECTURE.md says.
+//! The order of the rooms: no file imports, over whatever way, itself; each room imports only what ARCHITECTURE.md says; and no
+//! file is too long to be read at once.
 //!
 //! Test code (`#[cfg(test)]`) may import what it likes. A re-export (`pub use`) is no import: who uses what it names imports the
 //! file that the item stands in.
@@ -133,6 +134,44 @@ fn rooms_import_what_they_may() {
 }
 
 /// What the other tests rest on: imports are found however they are written.
+/// Lines that a file of the program may have.
+const MOST_LINES: usize = 600;
+
+/// The Rust files below a folder.
+fn rust_files(folder: &Path, files: &mut Vec<PathBuf>) {
+    for entry in std::fs::read_dir(folder).expect("a folder of the repository") {
+        let path = entry.expect("an entry").path();
+        if path.is_dir() {
+            rust_files(&path, files);
+        } else if path.extension().is_some_and(|e| e == "rs") {
+            files.push(path);
+        }
+    }
+}
+
+#[test]
+fn no_file_of_the_program_is_long() {
+    let mut files = Vec::new();
+    for folder in [
+        "nvcap/src",
+        "nvcap-common/src",
+        "nvcap-ebpf/src",
+        "xtask/src",
+    ] {
+        rust_files(&top().join(folder), &mut files);
+    }
+    assert!(files.len() > 100, "{files:?}");
+    let lines = |file: &PathBuf| {
+        let text = std::fs::read_to_string(file).expect("a file that was listed");
+        text.lines().count()
+    };
+    files.retain(|file| lines(file) > MOST_LINES);
+    assert!(
+        files.is_empty(),
+        "files of more than {MOST_LINES} lines: {files:?}"
+    );
+}
+
 #[test]
 fn imports_are_found() {
     let folder = std::env::temp_dir().join(format!("nvcap-rooms-{}", std::process::id()));
