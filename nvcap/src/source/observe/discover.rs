@@ -36,6 +36,9 @@ const CONTEXT_NS: u64 = 20_000_000;
 const LONGEST_NS: u64 = 1_000_000_000;
 /// What looking after a process may cost: one part in so many of a core.
 const PART: u64 = 100;
+/// The same of a process that sleeps, whenever it has run.
+const SLEEPER_PART: u64 = 20 * PART;
+const SLEEPER_LONGEST_NS: u64 = 4_000_000_000;
 /// Time between two searches for rings in mappings that have not changed, while channels are expected to appear, ns.
 const SEARCH_NS: u64 = 3_000_000;
 /// The same when none is expected any more, ns; only if the process has run at all.
@@ -377,9 +380,15 @@ impl Watched {
         self.not_before.max(now)
     }
 
-    /// It was looked after, which cost so much CPU time: gives when to do that again.
-    pub(crate) fn pause(&mut self, cost_ns: u64) -> u64 {
-        self.not_before = now() + (cost_ns * self.part()).clamp(SHORTEST_NS, LONGEST_NS);
+    /// It was looked after, which cost so much CPU time: gives when to do that again. `sleeps`: it runs too little to make a
+    /// channel.
+    pub(crate) fn pause(&mut self, cost_ns: u64, sleeps: bool) -> u64 {
+        let (part, longest) = if sleeps {
+            (SLEEPER_PART, SLEEPER_LONGEST_NS)
+        } else {
+            (self.part(), LONGEST_NS)
+        };
+        self.not_before = now() + (cost_ns * part).clamp(SHORTEST_NS, longest);
         self.not_before
     }
 

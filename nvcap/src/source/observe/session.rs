@@ -203,9 +203,10 @@ impl Session {
             return;
         }
         let cost = process::thread_cpu().saturating_sub(begun);
+        let sleeps = self.sleepers.has(pid);
         if let Some(watched) = self.watched.get_mut(&pid) {
-            let mut again = watched.pause(cost);
-            if self.sleepers.has(pid) {
+            let mut again = watched.pause(cost, sleeps);
+            if sleeps {
                 // Before it has mapped anything the kernel will have told that it runs.
                 again = now() + WHOLE_NS;
             }
