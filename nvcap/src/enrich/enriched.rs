@@ -158,6 +158,10 @@ impl<S: Source> Source for Enriched<S> {
         self.inner.most_waiting()
     }
 
+    fn longest_wait(&self) -> Duration {
+        self.inner.longest_wait()
+    }
+
     fn is_alive(&self) -> bool {
         self.inner.is_alive()
     }
@@ -270,6 +274,10 @@ mod tests {
 
         fn most_waiting(&self) -> usize {
             4711
+        }
+
+        fn longest_wait(&self) -> Duration {
+            Duration::ZERO
         }
 
         fn is_alive(&self) -> bool {

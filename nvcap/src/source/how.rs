@@ -149,6 +149,13 @@ impl Source for LiveSource {
         }
     }
 
+    fn longest_wait(&self) -> Duration {
+        match self {
+            Self::Trap(s) => s.longest_wait(),
+            Self::Observe(s) => s.longest_wait(),
+        }
+    }
+
     fn is_alive(&self) -> bool {
         match self {
             Self::Trap(s) => s.is_alive(),

@@ -44,6 +44,9 @@ pub(crate) struct Limits {
 /// A live source. One thread makes it, drives it and ends it.
 ///
 /// No method has a default: a source that stands for another (`how::LiveSource`) could forget to pass one on, and
+/// [`Source::longest_wait`] of a source that must be asked again and again for what nothing tells.
+pub(crate) const LONGEST_WAIT: Duration = Duration::from_millis(200);
+
 /// nothing would tell.
 pub trait Source: Sized {
     /// What it tells at its end beside the records.
@@ -77,6 +80,9 @@ pub trait Source: Sized {
     /// Bytes of records that may wait to be decoded while more are asked for; `QUEUE` where there is no reason to let
     /// it be less.
     fn most_waiting(&self) -> usize;
+
+    /// How long it may wait for records when none have come for a while: what no record tells is looked after once in that time.
+    fn longest_wait(&self) -> Duration;
 
     /// True while a traced process lives.
     fn is_alive(&self) -> bool;
@@ -235,11 +241,11 @@ impl<E> Reader<E> {
         loop {
             let mut batch = Vec::new();
             // Records may be committed without a wake-up each: look again soon while there are any.
-            let wait = Duration::from_millis(match quiet {
-                0..64 => 1,
-                64..128 => 20,
-                _ => 200,
-            });
+            let wait = match quiet {
+                0..64 => Duration::from_millis(1),
+                64..128 => Duration::from_millis(20),
+                _ => source.longest_wait(),
+            };
             let left = limits.duration.map(|d| d.saturating_sub(started.elapsed()));
             let wait = left.map_or(wait, |left| wait.min(left));
             if let Err(e) = source.step(wait, &mut batch) {

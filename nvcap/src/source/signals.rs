@@ -2,7 +2,9 @@
 //! somebody takes it; a write that nobody takes is given up after a while, or at a further signal.
 
 use std::{
-    io, ptr,
+    io,
+    os::fd::RawFd,
+    ptr,
     sync::atomic::{AtomicBool, AtomicI32, Ordering},
     thread,
     time::Duration,
@@ -23,12 +25,19 @@ static SIGNAL: AtomicI32 = AtomicI32::new(0);
 static TRACED: AtomicBool = AtomicBool::new(false);
 /// What the handler writes to, so that whoever minds the output need not look again and again.
 static EVENT: AtomicI32 = AtomicI32::new(-1);
+/// What the handler writes to, so that whoever traces need not look again and again. Nobody reads it: it stays readable.
+static WAKE: AtomicI32 = AtomicI32::new(-1);
+/// A signal has come, ever.
+static CAME: AtomicBool = AtomicBool::new(false);
 
 extern "C" fn on_signal(signal: i32) {
     SIGNAL.store(signal, Ordering::SeqCst);
+    CAME.store(true, Ordering::SeqCst);
     let one = 1u64.to_ne_bytes();
-    // SAFETY: async-signal-safe; eight bytes, to a descriptor that stays open.
-    unsafe { libc::write(EVENT.load(Ordering::SeqCst), one.as_ptr().cast(), 8) };
+    for event in [&EVENT, &WAKE] {
+        // SAFETY: async-signal-safe; eight bytes, to a descriptor that stays open.
+        unsafe { libc::write(event.load(Ordering::SeqCst), one.as_ptr().cast(), 8) };
+    }
 }
 
 extern "C" fn on_interruption(_signal: i32) {}
@@ -54,12 +63,15 @@ pub(super) fn catch(shows: i32) -> Result<()> {
             "raise the limits on processes and open files (ulimit -u, ulimit -n)",
         )
     };
-    // SAFETY: makes a descriptor.
-    let event = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC) };
-    if event < 0 {
-        return Err(failed(io::Error::last_os_error()));
+    for to in [&EVENT, &WAKE] {
+        // SAFETY: makes a descriptor.
+        let event = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC) };
+        if event < 0 {
+            return Err(failed(io::Error::last_os_error()));
+        }
+        to.store(event, Ordering::SeqCst);
     }
-    EVENT.store(event, Ordering::SeqCst);
+    let event = EVENT.load(Ordering::SeqCst);
     handle(INTERRUPTION, on_interruption, 0);
     for signal in ENDING {
         handle(signal, on_signal, libc::SA_RESTART);
@@ -74,6 +86,12 @@ pub(super) fn catch(shows: i32) -> Result<()> {
 /// The signal that has come since the last call, 0 for none.
 pub(super) fn take() -> i32 {
     SIGNAL.swap(0, Ordering::SeqCst)
+}
+
+/// What becomes readable with the first signal; none where no signals are taken, or one has come.
+pub(super) fn wake() -> Option<RawFd> {
+    let wake = WAKE.load(Ordering::SeqCst);
+    (wake >= 0 && !CAME.load(Ordering::SeqCst)).then_some(wake)
 }
 
 /// Whether a signal has come since the last [`take`].

@@ -19,8 +19,12 @@ use super::{
 use crate::ledger::{Margin, Observed};
 use crate::record::{At, Channel, ChannelId, CpuVa, Life, Loss, Lost, Origin, Process, Record};
 use crate::source::memory::snapshot::RingToken;
-use crate::source::run::{QUEUE, Source};
+use crate::source::run::{LONGEST_WAIT, QUEUE, Source};
+use crate::source::signals;
 use crate::source::{channels_file::ChannelsFile, error::Result, exit_stop::ExitStops};
+
+/// How long nothing is done while every process sleeps.
+const ASLEEP: Duration = Duration::from_secs(1);
 
 /// Bytes of records that may wait to be decoded while the CPU that may be used is limited.
 pub(crate) const WAITING_IN_BUDGET: usize = 64 << 10;
@@ -424,6 +428,15 @@ impl Source for Session {
     /// What waits has yet to cost its CPU time: with a budget hardly any may, or that would be overdrawn for seconds.
     fn most_waiting(&self) -> usize {
         self.budget.as_ref().map_or(QUEUE, |_| WAITING_IN_BUDGET)
+    }
+
+    /// While all sleep, the kernel tells of whatever happens, if only it tells of the user's signals too.
+    fn longest_wait(&self) -> Duration {
+        if self.all_sleep() && signals::wake().is_some() {
+            ASLEEP
+        } else {
+            LONGEST_WAIT
+        }
     }
 
     fn is_alive(&self) -> bool {

@@ -8,7 +8,7 @@ use super::{
     process::{self, now},
     session::Session,
 };
-use crate::source::exit_stop::ExitStops;
+use crate::source::{exit_stop::ExitStops, signals};
 
 impl Session {
     /// All processes that have this channel sleep.
@@ -40,7 +40,11 @@ impl Session {
     pub(super) fn wakes(&self) -> Vec<RawFd> {
         let stops = self.stops.as_ref().and_then(ExitStops::wake);
         let bell = self.sleepers.bell.as_ref().map(Bell::fd);
-        stops.into_iter().chain(bell).collect()
+        stops
+            .into_iter()
+            .chain(bell)
+            .chain(signals::wake())
+            .collect()
     }
 
     /// Looks at those who have run, and judges now and then who sleeps.

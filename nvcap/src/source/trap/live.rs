@@ -70,6 +70,10 @@ impl Source for Trap {
         run::QUEUE
     }
 
+    fn longest_wait(&self) -> Duration {
+        run::LONGEST_WAIT
+    }
+
     fn is_alive(&self) -> bool {
         self.0.is_alive()
     }
