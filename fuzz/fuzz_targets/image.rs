@@ -62,7 +62,7 @@ fuzz_target!(|data: &[u8]| {
     // Those that lie at an address of their own: the first is believed.
     let mut taken = HashSet::new();
     let mut take = |decoder: &mut Decoder, address: u64, bytes: &[u8]| {
-        if decoder.shadow().known(1, address, 1) == 0 && bytes.len() >= 256 {
+        if decoder.shadow().known(1, GpuVa(address), 1) == 0 && bytes.len() >= 256 {
             taken.insert(address);
         }
         decoder.image(1, GpuVa(address), bytes);

@@ -215,10 +215,10 @@ fn a_hole_in_inline_data() {
     assert_eq!(semaphore.payload, 5);
     // Memory: what came, and not the hole.
     let shadow = b.decoder.shadow();
-    assert_eq!(shadow.known(100, 0x1000_0000, 256), 64);
-    assert_eq!(shadow.known(100, 0x1000_0080, 256), 128);
+    assert_eq!(shadow.known(100, GpuVa(0x1000_0000), 256), 64);
+    assert_eq!(shadow.known(100, GpuVa(0x1000_0080), 256), 128);
     let mut rest = [0; 128];
-    assert!(shadow.read(100, 0x1000_0080, &mut rest));
+    assert!(shadow.read(100, GpuVa(0x1000_0080), &mut rest));
     assert_eq!(rest[..], data[128..]);
 }
 

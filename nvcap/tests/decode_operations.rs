@@ -497,7 +497,11 @@ fn graphics() {
         ]
     );
     let mut memory = [0; 20];
-    assert!(b.decoder.shadow().read(100, 0x1_0000_1010, &mut memory));
+    assert!(
+        b.decoder
+            .shadow()
+            .read(100, GpuVa(0x1_0000_1010), &mut memory)
+    );
     assert_eq!(
         memory
             .map(u32::from)

@@ -421,9 +421,9 @@ proptest! {
         // The last write is what memory holds.
         let (dst, data) = list.last().expect("one");
         let mut memory = vec![0; data.len()];
-        prop_assert!(decoder.shadow().read(2, *dst, &mut memory));
+        prop_assert!(decoder.shadow().read(2, GpuVa(*dst), &mut memory));
         prop_assert_eq!(&memory, data);
-        prop_assert_eq!(decoder.shadow().extent(2, *dst).map(|e| e.len as usize), Some(data.len()));
+        prop_assert_eq!(decoder.shadow().extent(2, GpuVa(*dst)).map(|e| e.len as usize), Some(data.len()));
     }
 
     #[test]

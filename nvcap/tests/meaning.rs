@@ -426,7 +426,7 @@ fn what_is_found_in_memory_is_what_was_written() {
             continue;
         }
         let mut now = vec![0; image.bytes.len()];
-        assert!(decoder.shadow().read(0, image.address.0, &mut now));
+        assert!(decoder.shadow().read(0, image.address, &mut now));
         assert_eq!(now, image.bytes, "{}", image.address);
         assert!(image::is_node(COMPUTE, &image.bytes));
         right += 1;

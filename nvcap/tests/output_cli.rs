@@ -642,7 +642,7 @@ fn a_qmd() -> Option<Vec<u8>> {
         });
         if let Some(address) = found {
             let mut qmd = vec![0; 384];
-            assert!(decoder.shadow().read(s.at.pid, address.0, &mut qmd));
+            assert!(decoder.shadow().read(s.at.pid, address, &mut qmd));
             return Some(qmd);
         }
     }

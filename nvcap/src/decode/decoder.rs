@@ -129,11 +129,10 @@ impl Decoder {
     /// Adds a QMD at `address` in the GPU memory of process `pid`, known from outside the stream. Writes to that address in
     /// the stream take precedence.
     pub fn image(&mut self, pid: u32, address: GpuVa, bytes: &[u8]) {
-        let GpuVa(address) = address;
         if self.shadow.known(pid, address, 1) == 0 {
             self.shadow.write(pid, address, bytes);
             if bytes.len() >= 256 {
-                self.images.insert((pid, address));
+                self.images.insert((pid, address.0));
             }
         }
     }

@@ -8,6 +8,8 @@
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 
+use crate::wire::GpuVa;
+
 /// Bytes of a page.
 pub const PAGE: usize = 4096;
 /// Memory one page costs, bookkeeping included (rounded up).
@@ -108,8 +110,8 @@ impl Shadow {
     }
 
     /// Remembers `bytes` at `address`.
-    pub fn write(&mut self, space: Space, address: u64, bytes: &[u8]) {
-        self.write_part(space, address, bytes, true);
+    pub fn write(&mut self, space: Space, address: GpuVa, bytes: &[u8]) {
+        self.write_part(space, address.0, bytes, true);
     }
 
     /// As [`Shadow::write`]; with `begins` false it continues an earlier write, and is no extent of its own.
@@ -154,9 +156,9 @@ impl Shadow {
     }
 
     /// How many bytes from `address` on are known, up to `max`.
-    pub fn known(&self, space: Space, address: u64, max: usize) -> usize {
+    pub fn known(&self, space: Space, address: GpuVa, max: usize) -> usize {
         let mut total = 0;
-        let mut address = address;
+        let mut address = address.0;
         while total < max {
             let offset = address as usize % PAGE;
             let Some(page) = self.find(space, address / PAGE as u64) else {
@@ -177,8 +179,8 @@ impl Shadow {
 
     /// Reads `out.len()` bytes at `address`; false (with arbitrary contents of `out`) unless all are known. Counts as a
     /// use.
-    pub fn read(&mut self, space: Space, address: u64, out: &mut [u8]) -> bool {
-        let mut address = address;
+    pub fn read(&mut self, space: Space, address: GpuVa, out: &mut [u8]) -> bool {
+        let mut address = address.0;
         let mut rest = out;
         while !rest.is_empty() {
             let offset = address as usize % PAGE;
@@ -208,9 +210,9 @@ impl Shadow {
     }
 
     /// The last write that began exactly at `address`.
-    pub fn extent(&self, space: Space, address: u64) -> Option<Extent> {
-        let page = self.find(space, address / PAGE as u64)?;
-        let offset = (address % PAGE as u64) as u16;
+    pub fn extent(&self, space: Space, address: GpuVa) -> Option<Extent> {
+        let page = self.find(space, address.0 / PAGE as u64)?;
+        let offset = (address.0 % PAGE as u64) as u16;
         let at = page.offsets.iter().position(|o| *o == offset)?;
         page.extents.get(at).copied()
     }
@@ -436,33 +438,39 @@ mod tests {
         let mut shadow = Shadow::new(1 << 20);
         let bytes: Vec<u8> = (0..10_000).map(|i| i as u8).collect();
         let at = 0x7fff_f000_0ff1;
-        shadow.write(7, at, &bytes);
+        shadow.write(7, GpuVa(at), &bytes);
         let mut out = vec![0; bytes.len()];
-        assert!(shadow.read(7, at, &mut out));
+        assert!(shadow.read(7, GpuVa(at), &mut out));
         assert_eq!(out, bytes);
-        assert_eq!(shadow.known(7, at, usize::MAX), 10_000);
-        assert_eq!(shadow.known(7, at + 9_999, 64), 1);
-        assert_eq!(shadow.known(7, at - 1, 64), 0);
-        assert!(!shadow.read(7, at - 1, &mut out));
-        assert!(!shadow.read(8, at, &mut out), "another process's memory");
-        assert_eq!(shadow.extent(7, at).map(|e| e.len), Some(10_000));
-        assert_eq!(shadow.extent(7, at + 1), None);
+        assert_eq!(shadow.known(7, GpuVa(at), usize::MAX), 10_000);
+        assert_eq!(shadow.known(7, GpuVa(at + 9_999), 64), 1);
+        assert_eq!(shadow.known(7, GpuVa(at - 1), 64), 0);
+        assert!(!shadow.read(7, GpuVa(at - 1), &mut out));
+        assert!(
+            !shadow.read(8, GpuVa(at), &mut out),
+            "another process's memory"
+        );
+        assert_eq!(shadow.extent(7, GpuVa(at)).map(|e| e.len), Some(10_000));
+        assert_eq!(shadow.extent(7, GpuVa(at + 1)), None);
     }
 
     #[test]
     fn the_bound_holds_and_the_least_recently_used_goes() {
         let mut shadow = Shadow::new(PAGE_COST * 3);
         for page in 0..3u64 {
-            shadow.write(1, page * PAGE as u64, b"abcd");
+            shadow.write(1, GpuVa(page * PAGE as u64), b"abcd");
         }
         let mut out = [0; 4];
-        assert!(shadow.read(1, 0, &mut out));
-        shadow.write(1, 3 * PAGE as u64, b"abcd");
+        assert!(shadow.read(1, GpuVa(0), &mut out));
+        shadow.write(1, GpuVa(3 * PAGE as u64), b"abcd");
         assert_eq!((shadow.pages(), shadow.evicted()), (3, 1));
-        assert!(shadow.read(1, 0, &mut out), "used just now");
-        assert!(!shadow.read(1, PAGE as u64, &mut out), "used longest ago");
+        assert!(shadow.read(1, GpuVa(0), &mut out), "used just now");
+        assert!(
+            !shadow.read(1, GpuVa(PAGE as u64), &mut out),
+            "used longest ago"
+        );
         for page in 0..1000u64 {
-            shadow.write(1, page * PAGE as u64, b"abcd");
+            shadow.write(1, GpuVa(page * PAGE as u64), b"abcd");
         }
         assert_eq!(shadow.pages(), 3);
         assert!(shadow.pages.len() <= 3);
@@ -475,26 +483,26 @@ mod tests {
         for spread in [1u64, 100] {
             let mut shadow = Shadow::new(1 << 22);
             for page in 0..4 * spread {
-                shadow.write(1, page * PAGE as u64, &[7; PAGE]);
+                shadow.write(1, GpuVa(page * PAGE as u64), &[7; PAGE]);
             }
             shadow.forget_range(1, 100, 2 * PAGE as u64);
-            assert_eq!(shadow.known(1, 0, PAGE), 100);
-            assert_eq!(shadow.known(1, PAGE as u64, PAGE), 0);
-            assert_eq!(shadow.known(1, 2 * PAGE as u64, PAGE), 0);
+            assert_eq!(shadow.known(1, GpuVa(0), PAGE), 100);
+            assert_eq!(shadow.known(1, GpuVa(PAGE as u64), PAGE), 0);
+            assert_eq!(shadow.known(1, GpuVa(2 * PAGE as u64), PAGE), 0);
             assert_eq!(
-                shadow.known(1, 2 * PAGE as u64 + 100, 2 * PAGE - 100),
+                shadow.known(1, GpuVa(2 * PAGE as u64 + 100), 2 * PAGE - 100),
                 2 * PAGE - 100
             );
             shadow.forget_range(1, 0, u64::MAX);
-            assert_eq!(shadow.known(1, 3 * PAGE as u64, PAGE), 0);
+            assert_eq!(shadow.known(1, GpuVa(3 * PAGE as u64), PAGE), 0);
         }
     }
 
     #[test]
     fn the_end_of_the_address_space_is_no_panic() {
         let mut shadow = Shadow::new(1 << 20);
-        shadow.write(0, u64::MAX - 2, b"abcdefgh");
-        assert_eq!(shadow.known(0, u64::MAX - 2, 8), 3);
-        assert!(!shadow.read(0, u64::MAX - 2, &mut [0; 8]));
+        shadow.write(0, GpuVa(u64::MAX - 2), b"abcdefgh");
+        assert_eq!(shadow.known(0, GpuVa(u64::MAX - 2), 8), 3);
+        assert!(!shadow.read(0, GpuVa(u64::MAX - 2), &mut [0; 8]));
     }
 }

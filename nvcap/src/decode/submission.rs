@@ -539,10 +539,10 @@ fn follow(copy: &Copy, shadow: &mut Shadow, space: Space) {
         (copy.mode, copy.src, copy.physical.0, copy.bytes)
     {
         let len = copy.bytes as usize;
-        if shadow.known(space, src, len) == len {
+        if shadow.known(space, GpuVa(src), len) == len {
             let mut bytes = vec![0; len];
-            if shadow.read(space, src, &mut bytes) {
-                shadow.write(space, dst, &bytes);
+            if shadow.read(space, GpuVa(src), &mut bytes) {
+                shadow.write(space, GpuVa(dst), &bytes);
                 return;
             }
         }

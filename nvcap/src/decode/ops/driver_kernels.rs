@@ -182,7 +182,7 @@ impl GraphKernel {
             let at = self.0.edge_at(own.first.checked_add(i)?)?;
             let mut word = [0; 4];
             shadow
-                .read(space, at, &mut word)
+                .read(space, GpuVa(at), &mut word)
                 .then(|| u32_at(&word, 0))?
         };
         let mut all = Vec::new();
@@ -208,7 +208,7 @@ impl GraphKernel {
         let at = self.0.entry_at(index)?;
         let mut bytes = [0; graph_table::KNOWN];
         shadow
-            .read(space, at, &mut bytes)
+            .read(space, GpuVa(at), &mut bytes)
             .then(|| GraphEntry::read(&bytes))?
     }
 }

@@ -155,7 +155,7 @@ impl Inline {
                 None => {
                     shadow.set_extent(space, self.dst, self.line_bytes);
                     let mut data = vec![0; len.min(MAX_LOOK)];
-                    let read = shadow.read(space, self.dst, &mut data);
+                    let read = shadow.read(space, GpuVa(self.dst), &mut data);
                     if read && len <= MAX_LOOK {
                         classify(sub, self.dst, &data, alone)
                     } else {
@@ -241,7 +241,7 @@ pub(in crate::decode) fn constants(
         .address(Reg::ConstantUpper, Reg::ConstantLower)
         .0
         .wrapping_add(u64::from(offset));
-    shadow.write(space, dst, data);
+    shadow.write(space, GpuVa(dst), data);
     let len = u32::try_from(data.len()).unwrap_or(u32::MAX);
     sub.set(sub.plan.reg(Reg::ConstantOffset), offset.wrapping_add(len));
     event::Inline {

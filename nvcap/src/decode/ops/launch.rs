@@ -92,7 +92,7 @@ impl Reader {
         let mut bytes = [0u8; qmd::MAX_BYTES];
         [qmd::MAX_BYTES, 256].into_iter().find_map(|len| {
             let bytes = bytes.get_mut(..len)?;
-            let known = shadow.read(space, address, bytes);
+            let known = shadow.read(space, GpuVa(address), bytes);
             known.then(|| View::of(self.class, bytes)).flatten()
         })
     }
@@ -151,7 +151,7 @@ fn carried(
     shadow: &mut Shadow,
     space: Space,
 ) -> Option<Launch> {
-    shadow.write(space, address, &bytes);
+    shadow.write(space, GpuVa(address), &bytes);
     if qmd::version_of(sub.plan.class, &bytes).is_none() {
         bytes.resize(qmd::MAX_BYTES, 0);
     }
@@ -258,10 +258,10 @@ const BRA: u64 = 0x947;
 /// Bytes of the program, if its upload was seen: the upload's length if it was uploaded by itself, else up to its end,
 /// which is a branch to itself with padding behind it.
 fn program_bytes(program: u64, shadow: &mut Shadow, space: Space) -> Option<u64> {
-    if let Some(upload) = shadow.extent(space, program) {
+    if let Some(upload) = shadow.extent(space, GpuVa(program)) {
         return Some(u64::from(upload.len));
     }
-    let known = shadow.known(space, program, MAX_PROGRAM) & !15;
+    let known = shadow.known(space, GpuVa(program), MAX_PROGRAM) & !15;
     let mut line = [0u8; 128];
     let mut last = 0;
     let mut padded = false;
@@ -270,7 +270,7 @@ fn program_bytes(program: u64, shadow: &mut Shadow, space: Space) -> Option<u64>
         let Some(line) = line.get_mut(..take) else {
             break;
         };
-        if !shadow.read(space, program.wrapping_add(at as u64), line) {
+        if !shadow.read(space, GpuVa(program.wrapping_add(at as u64)), line) {
             break;
         }
         for (i, instruction) in line.chunks_exact(16).enumerate() {
@@ -298,20 +298,20 @@ fn arguments(
     let offset = arguments_at(class);
     let room = u64::from(size).saturating_sub(offset).min(MAX_ARGS as u64) as usize;
     let at = bank.checked_add(offset)?;
-    let geometry = shadow.extent(space, bank);
-    let own = shadow.extent(space, at);
+    let geometry = shadow.extent(space, GpuVa(bank));
+    let own = shadow.extent(space, GpuVa(at));
     let written = match (own, geometry) {
         (Some(own), Some(geometry)) if own.order > geometry.order => own.len as usize,
         (Some(own), None) => own.len as usize,
         (_, Some(geometry)) => (geometry.len as usize).saturating_sub(offset as usize),
         (None, None) => room,
     };
-    let len = shadow.known(space, at, written.min(room));
+    let len = shadow.known(space, GpuVa(at), written.min(room));
     if len == 0 {
         return None;
     }
     let mut args = vec![0; len];
-    shadow.read(space, at, &mut args).then_some(args)
+    shadow.read(space, GpuVa(at), &mut args).then_some(args)
 }
 
 /// LAUNCH of Fermi: everything is in registers.
