@@ -1,6 +1,7 @@
 //! Many mappings, and large ones.
 
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 
@@ -8,6 +9,8 @@ use crate::bed::Bed;
 use crate::process::{map_any, unmap};
 
 const PAGE: usize = 0x1000;
+/// How long [`many`] stays after its last submission, ms.
+pub const STAY_MS: &str = "HOSTILE_STAY_MS";
 
 /// Sixty thousand mappings.
 pub fn many(bed: &Bed) -> Result<()> {
@@ -22,6 +25,9 @@ pub fn many(bed: &Bed) -> Result<()> {
         }
     }
     bed.submit_many(200);
+    // For what is measured of a tracer over some time.
+    let stay = std::env::var(STAY_MS).ok().and_then(|ms| ms.parse().ok());
+    std::thread::sleep(Duration::from_millis(stay.unwrap_or(0)));
     Ok(())
 }
 

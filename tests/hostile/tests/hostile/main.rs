@@ -25,6 +25,7 @@ fn main() -> ExitCode {
         ($($name:ident)*) => { $(tests.push(Test::new(concat!("own::", stringify!($name)), own::$name));)* };
     }
     own!(small_buffer few_descriptors no_descriptors little_memory few_processes stop_at_exit output_closed killed
-        names_as_text names_of_programs);
+        names_as_text names_of_programs
+        budget_of_many_mappings);
     run_all(&tests)
 }
