@@ -6,16 +6,13 @@ use crate::ledger::{ChannelLedger, Ledger, Observed, STATUS_COMPLETE, Totals, Un
 
 use super::names::pid_name;
 use super::names::{EngineName, known_name};
+use super::plural::plural_of;
 use super::style::{Formatter, Plain, Role};
 use super::units::Bytes;
 
 mod json;
 
 pub use json::json;
-
-fn plural(n: u64, one: &str, many: &str) -> String {
-    format!("{n} {}", if n == 1 { one } else { many })
-}
 
 /// The one line that says whether anything is missing, and what.
 #[must_use]
@@ -37,9 +34,9 @@ fn seen(ledger: &Ledger) -> String {
     let t = ledger.totals();
     format!(
         "{} on {}, {}, {} B",
-        plural(t.submissions, "submission", "submissions"),
-        plural(t.channels, "channel", "channels"),
-        plural(t.entries, "entry", "entries"),
+        plural_of(t.submissions, "submission", "submissions"),
+        plural_of(t.channels, "channel", "channels"),
+        plural_of(t.entries, "entry", "entries"),
         t.bytes
     )
 }
@@ -73,7 +70,7 @@ pub(crate) fn missing(ledger: &Ledger) -> Option<String> {
     if t.gaps > 0 {
         missing.push(format!(
             "{} missing ({})",
-            plural(t.gaps, "entry", "entries"),
+            plural_of(t.gaps, "entry", "entries"),
             channels(|c| c.gaps > 0)
         ));
     }
@@ -87,28 +84,28 @@ pub(crate) fn missing(ledger: &Ledger) -> Option<String> {
     if t.repeated > 0 {
         missing.push(format!(
             "{} captured twice ({})",
-            plural(t.repeated, "entry", "entries"),
+            plural_of(t.repeated, "entry", "entries"),
             channels(|c| c.repeated > 0)
         ));
     }
     if t.contradictions > 0 {
         missing.push(format!(
             "{} whose GP_PUT contradicts the one before ({})",
-            plural(t.contradictions, "submission", "submissions"),
+            plural_of(t.contradictions, "submission", "submissions"),
             channels(|c| c.contradictions > 0)
         ));
     }
     for (kind, count) in ledger.dropped().filter(|(_, n)| *n > 0) {
         missing.push(format!(
             "{} dropped ({kind})",
-            plural(count, "record", "records")
+            plural_of(count, "record", "records")
         ));
     }
     let unknown: u64 = ledger.unknown_doorbells().map(|u| u.count).sum();
     if unknown > 0 {
         missing.push(format!(
             "{} of unknown channels",
-            plural(unknown, "doorbell", "doorbells")
+            plural_of(unknown, "doorbell", "doorbells")
         ));
     }
     if !ledger.untraced().is_empty() {
@@ -117,7 +114,7 @@ pub(crate) fn missing(ledger: &Ledger) -> Option<String> {
         let more = if more > 0 {
             format!(
                 " and {}",
-                plural(more as u64, "reason more", "reasons more")
+                plural_of(more as u64, "reason more", "reasons more")
             )
         } else {
             String::new()
@@ -127,7 +124,7 @@ pub(crate) fn missing(ledger: &Ledger) -> Option<String> {
     if ledger.unshown() > 0 {
         missing.push(format!(
             "{} captured but not written out",
-            plural(ledger.unshown(), "object", "objects")
+            plural_of(ledger.unshown(), "object", "objects")
         ));
     }
     Some(format!("INCOMPLETE: {}", missing.join("; ")))
@@ -140,20 +137,20 @@ fn not_understood(u: &Understanding) -> String {
         what.push(format!(
             "the QMD of {} of {} was not seen",
             u.unresolved,
-            plural(u.launches, "launch", "launches")
+            plural_of(u.launches, "launch", "launches")
         ));
     }
     if u.classless > 0 {
         what.push(format!(
             "{} of {} to a class that is not known (-v shows them; --chip NAME names the chip)",
             u.classless,
-            plural(u.methods, "method write", "method writes")
+            plural_of(u.methods, "method write", "method writes")
         ));
     }
     if u.stops > 0 {
         what.push(format!(
             "{} could not be read to the end",
-            plural(u.stops, "entry", "entries")
+            plural_of(u.stops, "entry", "entries")
         ));
     }
     what.join("; ")
@@ -167,32 +164,32 @@ fn understood(f: &mut Formatter<'_>, u: &Understanding) {
     f.line("", 0, Some(Role::Dim));
     f.text(format_args!(
         "launched {}",
-        plural(u.kernels, "kernel", "kernels")
+        plural_of(u.kernels, "kernel", "kernels")
     ));
     let driver = u.launches - u.kernels - u.unresolved;
     if driver > 0 {
         f.text(format_args!(
             " and {} of the driver's own",
-            plural(driver, "kernel", "kernels")
+            plural_of(driver, "kernel", "kernels")
         ));
     }
     if u.unresolved > 0 {
         f.text(format_args!(
             " and {} of which no QMD was seen",
-            plural(u.unresolved, "launch", "launches")
+            plural_of(u.unresolved, "launch", "launches")
         ));
     }
     if u.graphs > 0 {
         f.text(format_args!(
             "; {} of all in {}",
             u.nodes,
-            plural(u.graphs, "graph replay", "graph replays")
+            plural_of(u.graphs, "graph replay", "graph replays")
         ));
     }
     if u.images > 0 {
         f.text(format_args!(
             "; {} known from the process's memory",
-            plural(u.images, "QMD", "QMDs")
+            plural_of(u.images, "QMD", "QMDs")
         ));
     }
     f.end();
@@ -299,7 +296,7 @@ pub fn text(out: &mut Vec<u8>, ledger: &Ledger, color: bool) {
         f.line("", 0, Some(Role::Dim));
         f.text(format_args!(
             "{} that submitted nothing",
-            plural(silent, "channel", "channels")
+            plural_of(silent, "channel", "channels")
         ));
         f.end();
     }
@@ -328,7 +325,7 @@ pub fn text(out: &mut Vec<u8>, ledger: &Ledger, color: bool) {
         let token = u.token.map_or_else(|| "?".into(), |t| format!("{t:#07x}"));
         f.text(format_args!(
             "{} of token {token} of process {}: no channel with it is known",
-            plural(u.count, "doorbell", "doorbells"),
+            plural_of(u.count, "doorbell", "doorbells"),
             pid_name(u.pid)
         ));
         f.end();
@@ -370,8 +367,8 @@ pub(crate) fn margins(out: &mut Vec<u8>, ledger: &Ledger, color: bool) {
         f.text(format_args!(
             "channel {}: {} and {}, at most {:.1} % of its ring and {:.2} ms between two",
             m.channel.0,
-            plural(m.looks, "look", "looks"),
-            plural(m.peeks, "peek", "peeks"),
+            plural_of(m.looks, "look", "looks"),
+            plural_of(m.peeks, "peek", "peeks"),
             100.0 * m.largest_part,
             ms(m.longest_ns)
         ));
@@ -394,9 +391,9 @@ fn observed(f: &mut Formatter<'_>, t: &Totals, o: &Observed) {
     f.line("", 0, Some(Role::Dim));
     f.text(format_args!(
         "observed {} on {} without a trap in {}",
-        plural(t.submissions, "submission", "submissions"),
-        plural(t.channels, "channel", "channels"),
-        plural(o.looks, "look", "looks")
+        plural_of(t.submissions, "submission", "submissions"),
+        plural_of(t.channels, "channel", "channels"),
+        plural_of(o.looks, "look", "looks")
     ));
     // Both are of looks between which something came.
     if o.longest_ns > 0 {
@@ -449,7 +446,7 @@ fn reasons(o: &Observed) -> Vec<String> {
         };
         all.push(format!(
             "a ring went round between two looks {}: {why}",
-            plural(o.laps, "time", "times")
+            plural_of(o.laps, "time", "times")
         ));
     }
     if o.rounds_unseen > 0 {
@@ -464,7 +461,7 @@ fn reasons(o: &Observed) -> Vec<String> {
         (o.unparsable, "whose words no client writes"),
     ] {
         if count > 0 {
-            all.push(format!("{} {what}", plural(count, "entry", "entries")));
+            all.push(format!("{} {what}", plural_of(count, "entry", "entries")));
         }
     }
     all
