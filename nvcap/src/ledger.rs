@@ -129,7 +129,8 @@ impl Ledger {
             | Record::Mapping(_)
             | Record::Unmapping(_)
             | Record::Gpu(_)
-            | Record::Image(_) => {}
+            | Record::Image(_)
+            | Record::Kernel(_) => {}
         }
     }
 

@@ -88,7 +88,7 @@ use crate::ledger::{Ledger, Observed};
 use crate::output::filter::Filter;
 use crate::output::phases::Phases;
 use crate::output::{Detail, Sink, Summary};
-use crate::record::{Channel, ChannelId, Gpu, Life, Lost, Process, Record, Submission};
+use crate::record::{Channel, ChannelId, Gpu, Kernel, Life, Lost, Process, Record, Submission};
 use crate::wire::GpuVa;
 use crate::wire::entry;
 use crate::wire::stream::{Item, Stream};
@@ -274,6 +274,7 @@ impl<'a> Pipeline<'a> {
             Record::Channel(c) => self.channel(c),
             Record::Gpu(g) => self.gpu(g),
             Record::Image(i) => self.decoder.image(i.at.pid, i.address, &i.bytes),
+            Record::Kernel(k) => self.decoder.kernel(Kernel::clone(k)),
             Record::Ioctl(_)
             | Record::Mapping(_)
             | Record::Unmapping(_)

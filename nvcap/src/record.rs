@@ -363,6 +363,49 @@ pub struct Image {
     pub found: CpuVa,
 }
 
+named! {
+    /// What told the name of a kernel.
+    pub enum NamedBy {
+        /// The driver's own record of the function, in the process's memory.
+        Record = "record",
+        /// The code: its upload was seen, and a cubin image in the process's memory has the same code.
+        Code = "code",
+        /// Both, and they agree.
+        RecordAndCode = "record+code",
+    }
+}
+
+/// A parameter of a kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+pub struct KernelParam {
+    /// Where it begins among the arguments, bytes.
+    pub offset: u32,
+    /// Its size in bytes.
+    pub size: u32,
+}
+
+/// A kernel: the function that lies at a program's address.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Kernel {
+    /// When its name was found, and in which process.
+    pub at: At,
+    /// Address of its first instruction for the GPU.
+    pub program: GpuVa,
+    /// Its name as the compiler wrote it (mangled, for C++ and Rust).
+    pub name: String,
+    /// Bytes of its code, where known.
+    pub bytes: Option<u64>,
+    /// Its parameters in order; `None` where they are not known.
+    pub params: Option<Vec<KernelParam>>,
+    /// What told the name.
+    pub by: NamedBy,
+    /// The evidence admits no other name. Otherwise it is the best guess.
+    pub certain: bool,
+    /// It is one of the driver's own kernels: its name is one of theirs, and so are those of the functions beside it.
+    pub driver: bool,
+}
+
 /// Something that is known to be missing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Loss {
@@ -442,6 +485,8 @@ pub enum Record {
     Gpu(Gpu),
     /// Contents of GPU memory from before the trace began.
     Image(Box<Image>),
+    /// The name of a program.
+    Kernel(Box<Kernel>),
     /// A loss.
     Loss(Loss),
 }
@@ -459,6 +504,7 @@ impl Record {
             Self::Submission(r) => r.at,
             Self::Gpu(r) => r.at,
             Self::Image(r) => r.at,
+            Self::Kernel(r) => r.at,
             Self::Loss(r) => r.at,
         }
     }

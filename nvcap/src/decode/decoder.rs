@@ -8,12 +8,13 @@ use super::{
     defaults::Chip,
     event::{Body, ChipBy, Context, Engine, EntryHead, Event, Operation, Stop, SubmissionHead},
     graph::Graphs,
+    kernels::Kernels,
     shadow::{Shadow, Space},
     state::{ChannelBindings, Sub, engine_of},
     submission::SubmissionDecoder,
     wants::{Counts, Places, Wants},
 };
-use crate::record::{self, ChannelId, Submission};
+use crate::record::{self, ChannelId, Kernel, Submission};
 use crate::wire::{
     GpuVa,
     entry::{self, EntryKind},
@@ -60,6 +61,7 @@ pub struct Decoder {
     graphs: Graphs,
     /// QMDs known from the process's memory that were not overwritten since.
     images: HashSet<(Space, u64)>,
+    kernels: Kernels,
     counts: Counts,
 }
 
@@ -74,6 +76,7 @@ impl Decoder {
             plans: Plans::default(),
             graphs: Graphs::default(),
             images: HashSet::new(),
+            kernels: Kernels::default(),
             counts: Counts::default(),
         }
     }
@@ -137,6 +140,11 @@ impl Decoder {
         }
     }
 
+    /// Adds the name of a program: its launches have it from the record's time on, until other code is written there.
+    pub fn kernel(&mut self, kernel: Kernel) {
+        self.kernels.add(kernel);
+    }
+
     /// Emits graph replays that might have had further submissions, for a live trace that is idle for a while. Replays that
     /// certainly have further submissions still wait.
     pub fn flush(&mut self, sink: &mut dyn FnMut(&Event<'_>)) {
@@ -176,6 +184,7 @@ impl Decoder {
         self.chips.forget_space(pid);
         self.graphs.forget(pid);
         self.images.retain(|i| i.0 != pid);
+        self.kernels.forget(pid);
         self.shadow.forget(pid);
     }
 
@@ -264,6 +273,7 @@ impl Decoder {
             chips,
             graphs,
             images,
+            kernels,
             counts,
         } = self;
         let Some(channel) = channels.get_mut(&s.channel) else {
@@ -298,6 +308,7 @@ impl Decoder {
             chips,
             graphs,
             images,
+            kernels,
             shadow,
             places,
             space: channel.space,

@@ -67,6 +67,7 @@ mod evidence;
 pub mod explain;
 mod graph;
 pub mod image;
+mod kernels;
 mod launches;
 mod named_values;
 mod ops;

@@ -17,6 +17,7 @@ use super::{
         Place,
     },
     graph::{Graphs, Named},
+    kernels::Kernels,
     ops::{copy, inline, launch, other, semaphore},
     shadow::{Shadow, Space},
     state::Sub,
@@ -41,6 +42,7 @@ pub(super) struct SubmissionDecoder<'a> {
     pub chips: &'a mut Chips,
     pub graphs: &'a mut Graphs,
     pub images: &'a mut HashSet<(Space, u64)>,
+    pub kernels: &'a mut Kernels,
     pub shadow: &'a mut Shadow,
     pub places: &'a dyn Places,
     pub space: Space,
@@ -73,6 +75,15 @@ impl SubmissionDecoder<'_> {
     }
 
     pub(super) fn operation(&mut self, operation: &Operation) {
+        let written = match operation {
+            Operation::Inline(i) => Some((i.dst, i.bytes)),
+            Operation::Copy(c) if !c.physical.1 => c.dst.map(|dst| (dst, c.bytes)),
+            _ => None,
+        };
+        if let Some((at, bytes)) = written {
+            self.kernels
+                .written(self.space, at, bytes, self.context.at.time_ns);
+        }
         if self.wants.operations {
             self.emit(Body::Operation(operation));
         }

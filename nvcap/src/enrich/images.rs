@@ -7,17 +7,14 @@
 //! Contradictory QMDs are left out, so that they show as not seen.
 
 use crate::procfs;
-use crate::wire::{
-    graph_table::{GraphEntry, GraphTable},
-    words::u64s,
-};
+use crate::wire::graph_table::{GraphEntry, GraphTable};
 use std::{
     collections::{BTreeMap, HashMap, HashSet, btree_map::Entry},
     fs::File,
     io,
-    os::unix::fs::FileExt,
 };
 
+use super::present;
 use crate::decode::{image, view::View};
 use crate::procfs::mem::{Memory, Peek};
 use crate::record::{At, CpuVa, Device, Image};
@@ -111,7 +108,7 @@ pub(crate) fn search(pid: u32, class: u32) -> io::Result<Found> {
         // memory.
         let heap = area.device().is_none();
         let pages = present.as_ref().filter(|_| heap);
-        let touched = touched(pages, area.start, area.end);
+        let touched = present::pages(pages, area.start, area.end);
         parts.extend(
             touched
                 .into_iter()
@@ -163,38 +160,6 @@ fn is_searched(area: &Area) -> bool {
         Some(_) => false,
         None => !area.shared && (area.path.is_empty() || area.path == "[heap]"),
     }
-}
-
-/// The parts of a range that are in memory, by `/proc/PID/pagemap`; all of it where that cannot be read.
-fn touched(pagemap: Option<&File>, start: u64, end: u64) -> Vec<(u64, u64)> {
-    const PAGE: u64 = 4096;
-    const PRESENT: u64 = 1 << 63;
-    /// A hole of fewer pages is read as well.
-    const SMALL: u64 = 16;
-    let Some(pagemap) = pagemap else {
-        return vec![(start, end)];
-    };
-    let mut all: Vec<(u64, u64)> = Vec::new();
-    let mut entries = vec![0u8; 8 << 12];
-    let mut page = start / PAGE;
-    while page < end / PAGE {
-        let count = (end / PAGE - page).min(entries.len() as u64 / 8);
-        let part = entries.get_mut(..count as usize * 8).unwrap_or_default();
-        if pagemap.read_exact_at(part, page * 8).is_err() {
-            return vec![(start, end)];
-        }
-        for bits in u64s(part) {
-            if bits & PRESENT != 0 {
-                let at = page * PAGE;
-                match all.last_mut() {
-                    Some(last) if at - last.1 <= SMALL * PAGE => last.1 = at + PAGE,
-                    _ => all.push((at, at + PAGE)),
-                }
-            }
-            page += 1;
-        }
-    }
-    all
 }
 
 impl Pass {

@@ -2,6 +2,7 @@
 //!
 //! - [`images`]: QMDs that a process wrote before nvcap attached, found in its memory.
 //! - `enriched`: adds these records to a live source (feature `trap`).
+//! - [`names`]: the names of kernels, from libcuda's own records and images.
 //!
 //! All reading of a process's memory other than rings and pushbuffers is done here; the decoder only gets facts.
 
@@ -9,3 +10,6 @@
 pub(crate) mod enriched;
 #[cfg(target_os = "linux")]
 pub(crate) mod images;
+#[cfg(target_os = "linux")]
+pub(crate) mod names;
+mod present;

@@ -316,7 +316,8 @@ impl Sink for Ioctls {
             | Record::Channel(_)
             | Record::Submission(_)
             | Record::Gpu(_)
-            | Record::Image(_) => Ok(()),
+            | Record::Image(_)
+            | Record::Kernel(_) => Ok(()),
         }
     }
 

@@ -85,7 +85,7 @@ impl Order {
 
     /// Takes the next record.
     pub(super) fn put(&mut self, record: Record) {
-        if matches!(record, Record::Image(_)) {
+        if matches!(record, Record::Image(_) | Record::Kernel(_)) {
             self.held_bytes += record.size();
             self.first.push_back(record);
             return;
@@ -158,6 +158,7 @@ impl Order {
             | Record::Unmapping(_)
             | Record::Gpu(_)
             | Record::Image(_)
+            | Record::Kernel(_)
             | Record::Loss(_) => own.max(bounds.life),
         };
         bounds.all = bounds.all.max(key);

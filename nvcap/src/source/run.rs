@@ -87,6 +87,11 @@ pub trait Source: Sized {
     /// True while a traced process lives.
     fn is_alive(&self) -> bool;
 
+    /// Whether facts are awaited that concern records given before: then those are not shown yet, though nothing else comes.
+    fn is_pending(&self) -> bool {
+        false
+    }
+
     /// The last records, and the end.
     fn finish(self, to: &mut Vec<Record>) -> Self::End;
 }
@@ -254,7 +259,9 @@ impl<E> Reader<E> {
                 self.send(batch, limits.max_submissions);
                 break;
             }
-            if batch.is_empty() {
+            if batch.is_empty() && source.is_pending() {
+                quiet = quiet.min(7);
+            } else if batch.is_empty() {
                 quiet = quiet.saturating_add(1);
                 if quiet == 8 {
                     let _ = self.to.send(Message::Idle);

@@ -1,5 +1,12 @@
 //! Little-endian words of a slice of bytes. Trailing bytes that make no whole word are left out.
 
+/// The 16-bit word at a byte offset; `None` if the bytes end before it does.
+#[inline]
+pub fn u16_at(bytes: &[u8], at: usize) -> Option<u16> {
+    let word = bytes.get(at..)?.first_chunk::<2>()?;
+    Some(u16::from_le_bytes(*word))
+}
+
 /// The 32-bit word at a byte offset; `None` if the bytes end before it does.
 #[inline]
 pub fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {

@@ -1,7 +1,9 @@
 //! Grid launches, and the graph replays whose nodes they are.
 
 use crate::decode::pcas::PcasAction;
-use crate::record::ChannelId;
+use std::sync::Arc;
+
+use crate::record::{ChannelId, Kernel};
 use crate::wire::GpuVa;
 
 /// How a launch was commanded.
@@ -146,6 +148,9 @@ pub struct Launch {
     pub program: Option<GpuVa>,
     /// Bytes of the program, if its upload was seen.
     pub program_bytes: Option<u64>,
+    /// The kernel that the program is, where its name is known.
+    #[cfg_attr(feature = "serde", serde(skip))]
+    pub kernel: Option<Arc<Kernel>>,
     /// The effect of a memset or copy kernel of the driver.
     pub moves: Option<Moves>,
     /// Kernel arguments as bytes, if the write of the constant bank was seen.

@@ -56,6 +56,7 @@ pub(in crate::decode) fn unresolved(how: LaunchHow, address: Option<u64>) -> Lau
         barriers: None,
         program: None,
         program_bytes: None,
+        kernel: None,
         moves: None,
         args: None,
         constant_banks: Vec::new(),

@@ -445,7 +445,7 @@ impl Sink for Json {
                 Ok(())
             }
             Record::Gpu(g) => self.gpu(g),
-            Record::Ioctl(_) | Record::Mapping(_) | Record::Unmapping(_) | Record::Image(_) => {
+            Record::Ioctl(_) | Record::Mapping(_) | Record::Unmapping(_) | Record::Image(_) | Record::Kernel(_) => {
                 Ok(())
             }
         }

@@ -1,0 +1,174 @@
+//! The kernels at programs' addresses, as records told them.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::Arc,
+};
+
+use super::{
+    event::{Launch, LaunchKind},
+    shadow::Space,
+};
+use crate::record::Kernel;
+use crate::wire::GpuVa;
+
+/// The most programs kept of one process. A long-lived process that compiles at run time makes ever new ones.
+const MOST: usize = 1 << 20;
+/// The most kernels kept of one program's address, where code was replaced.
+const MOST_OF_ONE: usize = 4;
+
+/// See the module. Each kernel holds from the time of its record on: the submission that launched it first.
+#[derive(Debug, Default)]
+pub(super) struct Kernels {
+    spaces: HashMap<Space, BTreeMap<u64, Vec<Arc<Kernel>>>>,
+}
+
+impl Kernels {
+    /// Takes a kernel.
+    pub(super) fn add(&mut self, kernel: Kernel) {
+        let space = self.spaces.entry(kernel.at.pid).or_default();
+        if space.len() >= MOST {
+            space.pop_first();
+        }
+        let here = space.entry(kernel.program.0).or_default();
+        here.retain(|k| k.at.time_ns != kernel.at.time_ns);
+        if here.len() >= MOST_OF_ONE {
+            here.remove(0);
+        }
+        here.push(Arc::new(kernel));
+        here.sort_by_key(|k| k.at.time_ns);
+    }
+
+    /// Forgets the kernels whose code begins in a range that was written at a time, but for those that came later.
+    pub(super) fn written(&mut self, space: Space, at: GpuVa, bytes: u64, time_ns: u64) {
+        let Some(known) = self.spaces.get_mut(&space).filter(|k| !k.is_empty()) else {
+            return;
+        };
+        let end = at.0.saturating_add(bytes);
+        let mut empty = Vec::new();
+        for (program, here) in known.range_mut(at.0..end) {
+            here.retain(|k| k.at.time_ns >= time_ns);
+            if here.is_empty() {
+                empty.push(*program);
+            }
+        }
+        for program in empty {
+            known.remove(&program);
+        }
+    }
+
+    /// Forgets a process.
+    pub(super) fn forget(&mut self, space: Space) {
+        self.spaces.remove(&space);
+    }
+
+    /// Names a launch of a submission at a time.
+    pub(super) fn name(&self, space: Space, launch: &mut Launch, time_ns: u64) {
+        if launch.kernel.is_some() {
+            return;
+        }
+        let program = launch.program.map(|p| p.0);
+        let here = program.and_then(|p| self.spaces.get(&space)?.get(&p));
+        let kernel = here.and_then(|h| h.iter().rev().find(|k| k.at.time_ns <= time_ns));
+        if let Some(kernel) = kernel {
+            set(launch, kernel);
+        }
+    }
+}
+
+/// Sets the kernel of a launch, and what its name says of its kind.
+fn set(launch: &mut Launch, kernel: &Arc<Kernel>) {
+    if kernel.certain && !matches!(launch.kind, LaunchKind::Companion | LaunchKind::Unresolved) {
+        launch.kind = kind(kernel);
+        if !matches!(launch.kind, LaunchKind::DriverMemset | LaunchKind::DriverCopy) {
+            launch.moves = None;
+        }
+    }
+    launch.kernel = Some(kernel.clone());
+}
+
+/// The kind of a launch by its kernel. The names of the driver's own: docs/decoding.md, "Kernels of the driver".
+fn kind(kernel: &Kernel) -> LaunchKind {
+    match (kernel.driver, kernel.name.as_str()) {
+        (false, _) => LaunchKind::User,
+        (true, name) if name.starts_with("memset") => LaunchKind::DriverMemset,
+        (true, name) if name.starts_with("memcpy") || name.contains("Aligned_") => {
+            LaunchKind::DriverCopy
+        }
+        (true, name) if name.ends_with("Scheduler") => LaunchKind::DriverGraph,
+        (true, _) => LaunchKind::Driver,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::decode::event::LaunchHow;
+    use crate::record::{At, NamedBy};
+
+    fn kernel(program: u64, name: &str, driver: bool) -> Kernel {
+        Kernel {
+            at: At {
+                pid: 7,
+                ..At::default()
+            },
+            program: GpuVa(program),
+            name: name.to_owned(),
+            bytes: None,
+            params: None,
+            by: NamedBy::Record,
+            certain: true,
+            driver,
+        }
+    }
+
+    #[test]
+    fn written_code_has_another_name() {
+        let mut kernels = Kernels::default();
+        for program in [0x1000, 0x2000, 0x3000] {
+            kernels.add(kernel(program, "add", false));
+        }
+        kernels.written(7, GpuVa(0x1800), 0x1000, 5);
+        kernels.written(8, GpuVa(0), u64::MAX, 5);
+        let known: Vec<u64> = kernels.spaces[&7].keys().copied().collect();
+        assert_eq!(known, [0x1000, 0x3000]);
+        kernels.written(7, GpuVa(0x3000), u64::MAX, 5);
+        assert_eq!(kernels.spaces[&7].len(), 1);
+    }
+
+    #[test]
+    fn a_kernel_holds_from_its_first_launch_on() {
+        let mut kernels = Kernels::default();
+        let named_at = |kernels: &Kernels, time_ns: u64| {
+            let mut launch = crate::decode::ops::launch::unresolved(LaunchHow::Scheduled, None);
+            launch.program = Some(GpuVa(0x1000));
+            kernels.name(7, &mut launch, time_ns);
+            launch.kernel.map(|k| k.name.clone())
+        };
+        for (time_ns, name) in [(20, "second"), (10, "first")] {
+            let mut of = kernel(0x1000, name, false);
+            of.at.time_ns = time_ns;
+            kernels.add(of);
+        }
+        assert_eq!(named_at(&kernels, 9), None);
+        assert_eq!(named_at(&kernels, 10).as_deref(), Some("first"));
+        assert_eq!(named_at(&kernels, 25).as_deref(), Some("second"));
+        // The second one's code, whose submission is decoded after its name is known.
+        kernels.written(7, GpuVa(0x1000), 64, 20);
+        assert_eq!(named_at(&kernels, 15), None);
+        assert_eq!(named_at(&kernels, 20).as_deref(), Some("second"));
+        kernels.written(7, GpuVa(0x1000), 64, 30);
+        assert_eq!(named_at(&kernels, 40), None);
+    }
+
+    #[test]
+    fn the_driver_s_kernels_by_name() {
+        let kind_of = |name: &str| kind(&kernel(1, name, true));
+        assert_eq!(kind_of("memset32"), LaunchKind::DriverMemset);
+        assert_eq!(kind_of("memcpy32_post"), LaunchKind::DriverCopy);
+        assert_eq!(kind_of("IntAligned_AtoA_surf"), LaunchKind::DriverCopy);
+        assert_eq!(kind_of("conditionalScheduler"), LaunchKind::DriverGraph);
+        assert_eq!(kind_of("cnpLaunchDeviceV2"), LaunchKind::Driver);
+        assert_eq!(kind(&kernel(1, "memset32", false)), LaunchKind::User);
+    }
+}

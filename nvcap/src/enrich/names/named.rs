@@ -1,0 +1,283 @@
+//! Adds the names of programs to a live source, as records.
+//!
+//! Each submission is looked at as it comes from the source, some 100 ms before the pipeline decodes it. Programs that are new
+//! are looked for by a thread of their own; the kernels that it finds become records, which the pipeline takes at once.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::mpsc,
+    thread,
+    time::{Duration, Instant},
+};
+
+use super::{
+    programs::{New, Programs},
+    resolver::{Ask, Resolver},
+};
+use crate::record::{At, Kernel, Life, Record};
+use crate::source::{error::Result, memory::chip, run::Source};
+use crate::wire::GpuVa;
+
+/// How long output waits for a name.
+pub(crate) const PATIENCE: Duration = Duration::from_millis(100);
+/// While names are outstanding, the source is asked this often.
+const SOON: Duration = Duration::from_millis(2);
+/// Asks that come within this time are answered by one search.
+const GATHER: Duration = Duration::from_millis(2);
+/// The niceness of the search.
+const NICENESS: i32 = 5;
+
+/// To the thread that searches.
+enum Request {
+    Find(Vec<Ask>),
+    /// A process has ended or runs another program.
+    Forget(u32),
+}
+
+/// From it: how many asks were dealt with, and the kernels.
+type Answer = (usize, Vec<Kernel>);
+
+/// See the module.
+pub(crate) struct Named<S> {
+    inner: S,
+    namer: Option<Namer>,
+}
+
+impl<S: Source> Named<S> {
+    /// Wraps a source. `names`: look for names.
+    pub(crate) fn new(inner: S, names: bool) -> Self {
+        let class = chip::only().map(|c| c.compute);
+        let namer = if names { Namer::start(class) } else { None };
+        Self { inner, namer }
+    }
+}
+
+/// The asking side.
+struct Namer {
+    /// The compute class of all GPUs, if known.
+    class: Option<u32>,
+    programs: HashMap<u32, Programs>,
+    to: mpsc::Sender<Request>,
+    from: mpsc::Receiver<Answer>,
+    /// Asks without an answer, and the time of the latest.
+    outstanding: usize,
+    asked: Instant,
+}
+
+impl Namer {
+    /// Starts the thread that searches.
+    fn start(class: Option<u32>) -> Option<Self> {
+        let (to, asked) = mpsc::channel();
+        let (answer, from) = mpsc::channel();
+        thread::Builder::new()
+            .name("nvcap-names".into())
+            .spawn(move || serve(&asked, &answer))
+            .ok()?;
+        Some(Self {
+            class,
+            programs: HashMap::new(),
+            to,
+            from,
+            outstanding: 0,
+            asked: Instant::now(),
+        })
+    }
+
+    /// Looks at new records, and asks for the names of new programs.
+    fn look(&mut self, records: &[Record]) {
+        let mut asks = Vec::new();
+        for record in records {
+            let at = record.at();
+            match record {
+                Record::Submission(s) => {
+                    let new = self.programs.entry(at.pid).or_default().of(s, self.class);
+                    asks.extend(new.into_iter().map(|n| ask(at, n)));
+                }
+                Record::Image(i) => {
+                    // It was there before the trace.
+                    let at = At { time_ns: 0, ..at };
+                    let programs = self.programs.entry(at.pid).or_default();
+                    let new = programs.of_image(&i.bytes, self.class);
+                    asks.extend(new.map(|n| ask(at, n)));
+                }
+                Record::Process(p)
+                    if matches!(p.life, Life::Exec { .. } | Life::Exit { process: true }) =>
+                {
+                    if self.programs.remove(&at.pid).is_some() {
+                        let _ = self.to.send(Request::Forget(at.pid));
+                    }
+                }
+                _ => {}
+            }
+        }
+        if !asks.is_empty() {
+            let count = asks.len();
+            if self.to.send(Request::Find(asks)).is_ok() {
+                self.outstanding += count;
+                self.asked = Instant::now();
+            }
+        }
+    }
+
+    /// Takes the answers that have come; waits for the first for up to `wait`.
+    fn answers(&mut self, wait: Duration, to: &mut Vec<Record>) {
+        let mut next = if wait.is_zero() {
+            self.from.try_recv().ok()
+        } else {
+            self.from.recv_timeout(wait).ok()
+        };
+        while let Some((done, kernels)) = next {
+            self.outstanding = self.outstanding.saturating_sub(done);
+            to.extend(kernels.into_iter().map(|k| Record::Kernel(Box::new(k))));
+            next = self.from.try_recv().ok();
+        }
+    }
+
+    /// How much longer output waits for names.
+    fn patience(&self) -> Duration {
+        match self.outstanding {
+            0 => Duration::ZERO,
+            _ => PATIENCE.saturating_sub(self.asked.elapsed()),
+        }
+    }
+}
+
+fn ask(at: At, new: New) -> Ask {
+    Ask {
+        at,
+        program: GpuVa(new.address),
+        registers: Some(new.registers),
+        code: new.code,
+    }
+}
+
+impl<S: Source> Source for Named<S> {
+    type End = S::End;
+
+    fn shown_by(&mut self, thread: i32) {
+        self.inner.shown_by(thread);
+    }
+
+    fn expect(&mut self, pid: u32) -> Result<()> {
+        self.inner.expect(pid)
+    }
+
+    fn attach(&mut self, pid: u32) -> Result<()> {
+        self.inner.attach(pid)
+    }
+
+    fn step(&mut self, wait: Duration, to: &mut Vec<Record>) -> Result<()> {
+        let Some(namer) = &mut self.namer else {
+            return self.inner.step(wait, to);
+        };
+        let from = to.len();
+        let wait = match namer.outstanding {
+            0 => wait,
+            _ => wait.min(SOON),
+        };
+        let stepped = self.inner.step(wait, to);
+        namer.look(to.get(from..).unwrap_or_default());
+        namer.answers(Duration::ZERO, to);
+        stepped
+    }
+
+    fn batch_time(&self) -> Duration {
+        self.inner.batch_time()
+    }
+
+    fn most_waiting(&self) -> usize {
+        self.inner.most_waiting()
+    }
+
+    fn longest_wait(&self) -> Duration {
+        self.inner.longest_wait()
+    }
+
+    fn is_alive(&self) -> bool {
+        self.inner.is_alive()
+    }
+
+    fn is_pending(&self) -> bool {
+        let waits = self.namer.as_ref().is_some_and(|n| !n.patience().is_zero());
+        waits || self.inner.is_pending()
+    }
+
+    fn finish(self, to: &mut Vec<Record>) -> Self::End {
+        let from = to.len();
+        let end = self.inner.finish(to);
+        if let Some(mut namer) = self.namer {
+            namer.look(to.get(from..).unwrap_or_default());
+            while namer.outstanding > 0 && !namer.patience().is_zero() {
+                namer.answers(namer.patience(), to);
+            }
+        }
+        end
+    }
+}
+
+/// Answers requests until nobody asks any more.
+fn serve(from: &mpsc::Receiver<Request>, to: &mpsc::Sender<Answer>) {
+    // SAFETY: sets this thread's own niceness.
+    unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, NICENESS) };
+    let mut resolvers: HashMap<u32, Option<Resolver>> = HashMap::new();
+    while let Ok(request) = from.recv() {
+        let mut requests = vec![request];
+        thread::sleep(GATHER);
+        requests.extend(from.try_iter());
+        let mut asks: BTreeMap<u32, Vec<Ask>> = BTreeMap::new();
+        let mut over = Vec::new();
+        for request in requests {
+            match request {
+                Request::Find(all) => {
+                    for ask in all {
+                        asks.entry(ask.at.pid).or_default().push(ask);
+                    }
+                }
+                Request::Forget(pid) => over.push(pid),
+            }
+        }
+        for (pid, asks) in asks {
+            let resolver = resolvers
+                .entry(pid)
+                .or_insert_with(|| match Resolver::open(pid) {
+                    Ok(r) => Some(r),
+                    Err(e) => {
+                        log::info!("process {pid}: names of kernels are not looked for: {e}");
+                        None
+                    }
+                });
+            let kernels = resolver
+                .as_mut()
+                .map_or_else(Vec::new, |r| r.resolve(&asks));
+            if to.send((asks.len(), kernels)).is_err() {
+                break;
+            }
+        }
+        for pid in over {
+            if let Some(Some(resolver)) = resolvers.remove(&pid) {
+                tell(pid, &resolver);
+            }
+        }
+    }
+    for (pid, resolver) in &resolvers {
+        if let Some(resolver) = resolver {
+            tell(*pid, resolver);
+        }
+    }
+}
+
+/// Says in the log what the search of a process took.
+fn tell(pid: u32, resolver: &Resolver) {
+    let cost = resolver.cost();
+    log::info!(
+        "process {pid}: names of {} of {} programs; {} searches ({} of all memory, {:.0} MB), {:.1} ms in all, the longest {:.1} ms; {}",
+        cost.found,
+        cost.asked,
+        cost.searches,
+        cost.whole,
+        cost.bytes as f64 / 1e6,
+        cost.time.as_secs_f64() * 1e3,
+        cost.longest.as_secs_f64() * 1e3,
+        resolver.learnt()
+    );
+}

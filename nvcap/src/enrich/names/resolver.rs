@@ -1,0 +1,393 @@
+//! The names of one process's programs.
+//!
+//! A program that is new is looked for where it costs least first: in the records that are known already (each module's
+//! functions are linked, and a function that is loaded later has had its record all the time), then in memory that is new
+//! since the last search, then in all memory, which is done seldom.
+
+use std::{
+    collections::{BTreeSet, HashMap, HashSet},
+    io,
+    time::{Duration, Instant},
+};
+
+use super::{
+    images::Images,
+    layout::{Layout, Name, Program},
+    scan::{self, Process, Run, Space},
+};
+use crate::cubin::{Function, compare};
+use crate::record::{At, Kernel, KernelParam, NamedBy};
+use crate::wire::GpuVa;
+
+/// The most records that are followed.
+const MOST_RECORDS: usize = 1 << 18;
+/// The share of time that searches of all memory may take, in hundredths, beyond [`FREE`].
+const SHARE_PERCENT: u32 = 1;
+/// Time that searches of all memory may take at once, over the whole trace.
+const FREE: Duration = Duration::from_millis(1500);
+
+/// A program whose name is wanted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Ask {
+    /// Of the submission that launches it first.
+    pub(crate) at: At,
+    pub(crate) program: GpuVa,
+    /// Registers of a thread, as the launch says.
+    pub(crate) registers: Option<u32>,
+    /// The code, if its upload was seen.
+    pub(crate) code: Option<Vec<u8>>,
+}
+
+/// What the searches of a process took.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Cost {
+    /// Programs that were asked for, and those whose kernels were found.
+    pub(crate) asked: usize,
+    pub(crate) found: usize,
+    pub(crate) searches: u32,
+    /// Of them, of all memory.
+    pub(crate) whole: u32,
+    pub(crate) bytes: u64,
+    pub(crate) time: Duration,
+    /// The longest search.
+    pub(crate) longest: Duration,
+}
+
+/// See the module.
+pub(crate) struct Resolver {
+    pid: u32,
+    space: Box<dyn Space>,
+    runs: fn(u32) -> io::Result<Vec<Run>>,
+    images: Images,
+    layout: Option<Layout>,
+    /// Memory that was searched.
+    seen: Vec<Run>,
+    /// Every program that was asked for.
+    programs: Vec<Program>,
+    /// Places of programs' addresses.
+    places: HashMap<u64, Vec<u64>>,
+    /// Places in records of functions, loaded or not.
+    records: BTreeSet<u64>,
+    began: Instant,
+    whole_time: Duration,
+    cost: Cost,
+}
+
+impl Resolver {
+    /// For a process of this machine.
+    ///
+    /// # Errors
+    /// Those of opening its memory.
+    pub(crate) fn open(pid: u32) -> io::Result<Self> {
+        Ok(Self::of(pid, Box::new(Process::open(pid)?), scan::runs))
+    }
+
+    pub(super) fn of(
+        pid: u32,
+        space: Box<dyn Space>,
+        runs: fn(u32) -> io::Result<Vec<Run>>,
+    ) -> Self {
+        Self {
+            pid,
+            space,
+            runs,
+            images: Images::default(),
+            layout: None,
+            seen: Vec::new(),
+            programs: Vec::new(),
+            places: HashMap::new(),
+            records: BTreeSet::new(),
+            began: Instant::now(),
+            whole_time: Duration::ZERO,
+            cost: Cost::default(),
+        }
+    }
+
+    /// What it has cost so far.
+    pub(crate) fn cost(&self) -> Cost {
+        self.cost
+    }
+
+    /// What was learnt, for a log.
+    pub(crate) fn learnt(&self) -> String {
+        match &self.layout {
+            Some(l) => format!(
+                "name pointer at {:+} bytes from the program's address ({} of {} programs), registers at {:?}, {} links, {} records, {} images",
+                l.name,
+                l.agree,
+                l.of,
+                l.registers,
+                l.links.len(),
+                self.records.len(),
+                self.images.len()
+            ),
+            None => format!("no layout of records; {} images", self.images.len()),
+        }
+    }
+
+    /// The kernels of programs, as far as they are found. Each is asked for once; a program whose code was replaced is asked
+    /// for again.
+    pub(crate) fn resolve(&mut self, asks: &[Ask]) -> Vec<Kernel> {
+        let began = Instant::now();
+        self.cost.searches += 1;
+        self.cost.asked += asks.len();
+        let mut found = Vec::new();
+        let mut wanted: Vec<&Ask> = asks.iter().collect();
+        for ask in asks {
+            let program = Program {
+                address: ask.program.0,
+                registers: ask.registers,
+            };
+            self.places.remove(&program.address);
+            self.programs.retain(|p| p.address != program.address);
+            self.programs.push(program);
+        }
+        self.in_known_records(&mut wanted, &mut found);
+        if !wanted.is_empty()
+            && let Ok(now) = (self.runs)(self.pid)
+        {
+            let first = self.seen.is_empty();
+            let fresh = scan::without(&now, &self.seen);
+            if !fresh.is_empty() {
+                self.search(&fresh, &mut wanted, &mut found, first);
+            }
+            self.seen.clone_from(&now);
+            if !wanted.is_empty() && !first && self.may_search_all() {
+                self.search(&now, &mut wanted, &mut found, true);
+            }
+        }
+        self.by_code(&mut wanted, &mut found);
+        self.cost.found += found.len();
+        let took = began.elapsed();
+        self.cost.time += took;
+        self.cost.longest = self.cost.longest.max(took);
+        found
+    }
+
+    /// Whether another search of all memory is within the share of time that they may take.
+    fn may_search_all(&self) -> bool {
+        self.whole_time < FREE + self.began.elapsed() * SHARE_PERCENT / 100
+    }
+
+    /// Looks into the records that are known.
+    fn in_known_records(&mut self, wanted: &mut Vec<&Ask>, found: &mut Vec<Kernel>) {
+        if self.layout.is_none() || self.records.is_empty() {
+            return;
+        }
+        let places: Vec<u64> = self.records.iter().copied().collect();
+        let words = self.space.words(&places);
+        let asked: HashSet<u64> = wanted.iter().map(|a| a.program.0).collect();
+        for (at, word) in places.into_iter().zip(words) {
+            if asked.contains(&word) {
+                self.places.entry(word).or_default().push(at);
+            }
+        }
+        self.conclude(wanted, found);
+    }
+
+    /// Searches runs of memory.
+    fn search(
+        &mut self,
+        runs: &[Run],
+        wanted: &mut Vec<&Ask>,
+        found: &mut Vec<Kernel>,
+        whole: bool,
+    ) {
+        let began = Instant::now();
+        let programs: Vec<u64> = match self.layout {
+            Some(_) => wanted.iter().map(|a| a.program.0).collect(),
+            None => self.programs.iter().map(|p| p.address).collect(),
+        };
+        let seen = scan::search(&*self.space, runs, &programs);
+        self.images.add(&*self.space, &seen.images);
+        for (program, at) in seen.places {
+            let places = self.places.entry(program).or_default();
+            if !places.contains(&at) || places.len() < 64 {
+                places.push(at);
+            }
+        }
+        self.cost.bytes += seen.bytes;
+        self.conclude(wanted, found);
+        if !wanted.is_empty() || self.layout.is_none() {
+            self.learn();
+            self.conclude(wanted, found);
+        }
+        self.follow_links();
+        if whole {
+            self.cost.whole += 1;
+            self.whole_time += began.elapsed();
+        }
+    }
+
+    /// Learns the layout, unless it holds for more programs already.
+    fn learn(&mut self) {
+        let learnt = Layout::learn(&*self.space, &mut self.images, &self.programs, &self.places);
+        let Some(learnt) = learnt else {
+            return;
+        };
+        let better = self.layout.as_ref().is_none_or(|l| learnt.agree > l.agree);
+        if better {
+            if self.layout.as_ref().is_some_and(|l| l.name != learnt.name) {
+                self.records.clear();
+            }
+            self.layout = Some(learnt);
+        }
+    }
+
+    /// Finds the records of the modules of which a record is known.
+    fn follow_links(&mut self) {
+        let Some(layout) = &self.layout else {
+            return;
+        };
+        let places: Vec<u64> = self.places.values().flatten().copied().collect();
+        let mut from = Vec::new();
+        for at in places {
+            if !self.records.contains(&at)
+                && layout
+                    .name_at(&*self.space, &mut self.images, at, None)
+                    .is_some()
+            {
+                self.records.insert(at);
+                from.push(at);
+            }
+        }
+        layout.neighbours(
+            &*self.space,
+            &mut self.images,
+            &mut self.records,
+            &from,
+            MOST_RECORDS,
+        );
+    }
+
+    /// Takes those of the wanted whose records are found.
+    fn conclude(&mut self, wanted: &mut Vec<&Ask>, found: &mut Vec<Kernel>) {
+        let Some(layout) = self.layout.clone() else {
+            return;
+        };
+        wanted.retain(|ask| match self.by_record(&layout, ask) {
+            Some(kernel) => {
+                found.push(kernel);
+                false
+            }
+            None => true,
+        });
+    }
+
+    /// What the records say of a program.
+    fn by_record(&mut self, layout: &Layout, ask: &Ask) -> Option<Kernel> {
+        let mut names: Vec<Name> = Vec::new();
+        for at in self.places.get(&ask.program.0)? {
+            // The word may have changed since it was found.
+            if self.space.word(*at).ok() != Some(ask.program.0) {
+                continue;
+            }
+            if let Some(name) =
+                layout.name_at(&*self.space, &mut self.images, *at, ask.registers)
+                && !names.contains(&name)
+            {
+                names.push(name);
+            }
+        }
+        // Code that was seen decides between records, of which one is left over from a module that is no more.
+        if names.len() > 1
+            && let Some(code) = &ask.code
+        {
+            let fits = |name: &Name| self.has_code(name, code) == Some(true);
+            let fitting: Vec<Name> = names.iter().filter(|n| fits(n)).cloned().collect();
+            if !fitting.is_empty() {
+                names = fitting;
+            }
+        }
+        let name = names.first()?.clone();
+        let same = names.iter().all(|n| self.text(n) == self.text(&name));
+        let by_code = ask
+            .code
+            .as_ref()
+            .and_then(|code| self.has_code(&name, code));
+        let backed = layout.in_images && (layout.registers.is_some() || ask.registers.is_some())
+            || layout.agree >= 4;
+        let mut kernel = self.kernel(ask, &name)?;
+        kernel.by = match by_code {
+            Some(true) => NamedBy::RecordAndCode,
+            _ => NamedBy::Record,
+        };
+        kernel.certain = by_code != Some(false) && (by_code == Some(true) || same && backed && layout.in_images);
+        Some(kernel)
+    }
+
+    fn text(&self, name: &Name) -> Option<String> {
+        match name {
+            Name::Of(named) => self.images.function(*named).map(|f| f.name.clone()),
+            Name::Text(text) => Some(text.clone()),
+        }
+    }
+
+    /// Whether a function's code in its image is the code that was seen; `None` where it is not known.
+    fn has_code(&self, name: &Name, code: &[u8]) -> Option<bool> {
+        let Name::Of(named) = name else {
+            return None;
+        };
+        let function = self.images.function(*named)?;
+        let own = self.images.code(&*self.space, *named)?;
+        Some(is_same(&own, function, code))
+    }
+
+    fn kernel(&self, ask: &Ask, name: &Name) -> Option<Kernel> {
+        let function = match name {
+            Name::Of(named) => self.images.function(*named),
+            Name::Text(_) => None,
+        };
+        Some(Kernel {
+            at: ask.at,
+            program: ask.program,
+            name: self.text(name)?,
+            bytes: function.map(|f| f.code.end - f.code.start),
+            params: function.map(|f| {
+                let params = f.params.iter();
+                params
+                    .map(|p| KernelParam {
+                        offset: p.offset,
+                        size: p.size,
+                    })
+                    .collect()
+            }),
+            by: NamedBy::Record,
+            certain: false,
+            driver: matches!(name, Name::Of(of) if self.images.is_driver_s(*of)),
+        })
+    }
+
+    /// By the code that was seen alone, for programs without a record.
+    fn by_code(&mut self, wanted: &mut Vec<&Ask>, found: &mut Vec<Kernel>) {
+        wanted.retain(|ask| {
+            let Some(code) = &ask.code else {
+                return true;
+            };
+            let fitting: Vec<_> = self
+                .images
+                .with_code_size(&*self.space, code.len() as u64)
+                .into_iter()
+                .map(Name::Of)
+                .filter(|n| self.has_code(n, code) == Some(true))
+                .collect();
+            let names: BTreeSet<_> = fitting.iter().map(|n| self.text(n)).collect();
+            let Some(mut kernel) = fitting.first().and_then(|n| self.kernel(ask, n)) else {
+                return true;
+            };
+            kernel.by = NamedBy::Code;
+            kernel.certain = names.len() == 1;
+            found.push(kernel);
+            false
+        });
+    }
+}
+
+/// Whether code that was seen is a function's: of the same size, but for padding behind it, and equal but for relocations.
+fn is_same(own: &[u8], function: &Function, code: &[u8]) -> bool {
+    let len = own.len().min(code.len());
+    let (Some(own), Some(code)) = (own.get(..len), code.get(..len)) else {
+        return false;
+    };
+    len > 0 && compare::masked_equal(own, &function.relocations, code)
+}

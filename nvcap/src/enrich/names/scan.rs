@@ -1,0 +1,410 @@
+//! A search of a process's private memory for words: the addresses of programs, and the heads of cubin images.
+//!
+//! Memory is read with `process_vm_readv`, which pins pages and copies from them directly: twice as fast as
+//! `/proc/PID/mem`, which serves where it is refused. Large searches are split over threads.
+
+use std::{
+    fs::File,
+    io,
+    sync::{
+        Mutex,
+        atomic::{AtomicUsize, Ordering},
+    },
+    thread,
+};
+
+use crate::enrich::present;
+use crate::procfs::{
+    self,
+    mem::{Memory, Peek},
+};
+use crate::source::memory::maps;
+use crate::wire::words::u64s;
+
+/// Bytes read at once: they stay in a core's cache while they are searched.
+const CHUNK: usize = 512 << 10;
+/// A thread takes so many bytes of the work at a time.
+const PIECE: u64 = 8 << 20;
+/// The most threads of one search.
+const MOST_THREADS: usize = 4;
+/// A search of fewer bytes is not split.
+const SPLIT_FROM: u64 = 32 << 20;
+/// An area larger than this holds no records (reserved address space, model weights in host memory).
+const MOST_AREA: u64 = 16 << 30;
+/// The most bytes that are searched, the smallest areas first.
+const MOST_SEARCHED: u64 = 32 << 30;
+/// The most places kept of one program. Each node of a graph holds its program's address twice.
+const MOST_PLACES: usize = 1 << 16;
+/// The most images.
+const MOST_IMAGES: usize = 1 << 16;
+
+/// The first eight bytes of a CUDA ELF image: magic, 64 bits, little-endian, version 1, and the OS ABI of either kind.
+const IMAGE_HEADS: [u64; 2] = [0x3301_0102_464c_457f, 0x4101_0102_464c_457f];
+
+/// A range of addresses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Run {
+    /// First address.
+    pub(crate) start: u64,
+    /// Address behind the last.
+    pub(crate) end: u64,
+}
+
+impl Run {
+    fn len(&self) -> u64 {
+        self.end.saturating_sub(self.start)
+    }
+}
+
+/// The memory of a process, or what a test puts in its place.
+pub(crate) trait Space: Peek + Sync {
+    /// Reads as many bytes from `at` on as can be read; returns their number.
+    fn read_some(&self, at: u64, to: &mut [u8]) -> usize;
+
+    /// Reads an 8-byte word at each address; 0 where it cannot be read.
+    fn words(&self, at: &[u64]) -> Vec<u64> {
+        at.iter().map(|a| self.word(*a).unwrap_or(0)).collect()
+    }
+}
+
+/// The memory of a process.
+#[derive(Debug)]
+pub(crate) struct Process {
+    pid: u32,
+    memory: Memory,
+}
+
+impl Process {
+    /// Opens it.
+    ///
+    /// # Errors
+    /// Those of opening `/proc/PID/mem`.
+    pub(crate) fn open(pid: u32) -> io::Result<Self> {
+        Ok(Self {
+            pid,
+            memory: Memory::open(pid)?,
+        })
+    }
+
+    /// Reads by `process_vm_readv`; the number of bytes read, `None` where nothing could be.
+    fn readv(&self, remote: &[libc::iovec], to: &mut [u8]) -> Option<usize> {
+        let local = libc::iovec {
+            iov_base: to.as_mut_ptr().cast(),
+            iov_len: to.len(),
+        };
+        let pid = libc::pid_t::try_from(self.pid).ok()?;
+        let count = libc::c_ulong::try_from(remote.len()).ok()?;
+        // SAFETY: the local vector is `to`; the remote ones are addresses in another process, which the kernel checks.
+        let n = unsafe { libc::process_vm_readv(pid, &raw const local, 1, remote.as_ptr(), count, 0) };
+        usize::try_from(n).ok().filter(|n| *n > 0)
+    }
+}
+
+fn remote(at: u64, len: usize) -> libc::iovec {
+    libc::iovec {
+        iov_base: std::ptr::with_exposed_provenance_mut(at as usize),
+        iov_len: len,
+    }
+}
+
+impl Peek for Process {
+    fn peek(&self, at: u64, to: &mut [u8]) -> io::Result<()> {
+        match self.readv(&[remote(at, to.len())], to) {
+            Some(n) if n == to.len() => Ok(()),
+            _ => self.memory.peek(at, to),
+        }
+    }
+}
+
+impl Space for Process {
+    fn read_some(&self, at: u64, to: &mut [u8]) -> usize {
+        if let Some(n) = self.readv(&[remote(at, to.len())], to) {
+            return n;
+        }
+        match self.memory.peek(at, to) {
+            Ok(()) => to.len(),
+            Err(_) => 0,
+        }
+    }
+
+    fn words(&self, at: &[u64]) -> Vec<u64> {
+        let mut all = Vec::with_capacity(at.len());
+        for group in at.chunks(512) {
+            let remote: Vec<_> = group.iter().map(|a| remote(*a, 8)).collect();
+            let mut bytes = vec![0; group.len() * 8];
+            match self.readv(&remote, &mut bytes) {
+                Some(n) if n == bytes.len() => all.extend(u64s(&bytes)),
+                _ => all.extend(group.iter().map(|a| self.word(*a).unwrap_or(0))),
+            }
+        }
+        all
+    }
+}
+
+/// The private memory of a process that is present: where libcuda may have allocated. The smallest areas come first.
+///
+/// # Errors
+/// Those of reading `/proc/PID/maps`.
+pub(crate) fn runs(pid: u32) -> io::Result<Vec<Run>> {
+    let pages = File::open(procfs::of_process(pid, "pagemap")).ok();
+    let mut areas = maps::areas(pid)?;
+    areas.retain(|a| {
+        a.read
+            && a.write
+            && !a.shared
+            && a.device().is_none()
+            && a.end - a.start <= MOST_AREA
+            && (a.path.is_empty() || a.path == "[heap]" || a.path.starts_with("[anon"))
+    });
+    areas.sort_by_key(|a| a.end - a.start);
+    let mut all = Vec::new();
+    let mut searched = 0;
+    for area in areas {
+        for (start, end) in present::pages(pages.as_ref(), area.start, area.end) {
+            if searched < MOST_SEARCHED {
+                searched += end - start;
+                all.push(Run { start, end });
+            }
+        }
+    }
+    Ok(all)
+}
+
+/// What of `now` is not in `before`. Both are without overlaps.
+pub(crate) fn without(now: &[Run], before: &[Run]) -> Vec<Run> {
+    let mut before = before.to_vec();
+    before.sort_unstable();
+    let mut all = Vec::new();
+    for run in now {
+        let mut at = run.start;
+        let first = before.partition_point(|b| b.end <= run.start);
+        for b in before.iter().skip(first).take_while(|b| b.start < run.end) {
+            if b.start > at {
+                all.push(Run {
+                    start: at,
+                    end: b.start,
+                });
+            }
+            at = at.max(b.end);
+        }
+        if at < run.end {
+            all.push(Run {
+                start: at,
+                end: run.end,
+            });
+        }
+    }
+    all
+}
+
+/// What a search found.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Found {
+    /// Programs' addresses, each with a place that holds it; in order of the places.
+    pub(crate) places: Vec<(u64, u64)>,
+    /// Addresses of images' heads, in order.
+    pub(crate) images: Vec<u64>,
+    /// Bytes that were searched.
+    pub(crate) bytes: u64,
+}
+
+/// The words that are looked for.
+struct Needles {
+    sorted: Vec<u64>,
+    /// Least and greatest less least: most words are outside.
+    first: u64,
+    span: u64,
+}
+
+impl Needles {
+    fn of(programs: &[u64]) -> Self {
+        let mut sorted = programs.to_vec();
+        sorted.sort_unstable();
+        sorted.dedup();
+        let first = sorted.first().copied().unwrap_or(0);
+        let span = sorted.last().map_or(0, |last| last - first);
+        Self {
+            sorted,
+            first,
+            span,
+        }
+    }
+
+    /// Whether a word may be one of them, or the head of an image: without a branch, so that many are looked at together.
+    #[inline(always)]
+    fn may_be(&self, word: u64) -> bool {
+        (word.wrapping_sub(self.first) <= self.span)
+            | (word == IMAGE_HEADS[0])
+            | (word == IMAGE_HEADS[1])
+    }
+
+    /// Searches bytes that lie at `at`.
+    #[inline(always)]
+    fn search(&self, at: u64, bytes: &[u8], to: &mut Found) {
+        const BLOCK: usize = 256;
+        for (i, block) in bytes.chunks(BLOCK).enumerate() {
+            let mut any = false;
+            for word in u64s(block) {
+                any |= self.may_be(word);
+            }
+            if !any {
+                continue;
+            }
+            for (j, word) in u64s(block).enumerate() {
+                if !self.may_be(word) {
+                    continue;
+                }
+                let place = at + (i * BLOCK + j * 8) as u64;
+                if IMAGE_HEADS.contains(&word) {
+                    to.images.push(place);
+                } else if self.sorted.binary_search(&word).is_ok() {
+                    to.places.push((word, place));
+                }
+            }
+        }
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    #[target_feature(enable = "avx2")]
+    fn search_wide(&self, at: u64, bytes: &[u8], to: &mut Found) {
+        self.search(at, bytes, to);
+    }
+
+    fn run(&self, space: &dyn Space, run: Run, buffer: &mut [u8], to: &mut Found) {
+        #[cfg(target_arch = "x86_64")]
+        let wide = std::arch::is_x86_feature_detected!("avx2");
+        let mut at = run.start;
+        while at < run.end {
+            let len = usize::try_from(run.end - at)
+                .unwrap_or(usize::MAX)
+                .min(buffer.len());
+            let Some(part) = buffer.get_mut(..len) else {
+                return;
+            };
+            let n = space.read_some(at, part) & !7;
+            if n == 0 {
+                // A page that went away.
+                at += 4096;
+                continue;
+            }
+            let part = part.get(..n).unwrap_or_default();
+            #[cfg(target_arch = "x86_64")]
+            if wide {
+                // SAFETY: the processor has AVX2.
+                unsafe { self.search_wide(at, part, to) };
+                at += n as u64;
+                to.bytes += n as u64;
+                continue;
+            }
+            self.search(at, part, to);
+            at += n as u64;
+            to.bytes += n as u64;
+        }
+    }
+}
+
+/// Searches runs of memory for the addresses of `programs` and for images.
+pub(crate) fn search(space: &dyn Space, runs: &[Run], programs: &[u64]) -> Found {
+    let needles = Needles::of(programs);
+    let mut pieces = Vec::new();
+    for run in runs {
+        let mut start = run.start & !7;
+        while start < run.end {
+            let end = run.end.min(start + PIECE);
+            pieces.push(Run { start, end });
+            start = end;
+        }
+    }
+    let total: u64 = runs.iter().map(Run::len).sum();
+    let cores = thread::available_parallelism().map_or(1, usize::from);
+    let threads = if total < SPLIT_FROM {
+        1
+    } else {
+        (cores / 2).clamp(1, MOST_THREADS)
+    };
+    let next = AtomicUsize::new(0);
+    let whole = Mutex::new(Found::default());
+    let work = || {
+        let mut buffer = vec![0; CHUNK];
+        let mut found = Found::default();
+        while let Some(piece) = pieces.get(next.fetch_add(1, Ordering::Relaxed)) {
+            needles.run(space, *piece, &mut buffer, &mut found);
+        }
+        if let Ok(mut whole) = whole.lock() {
+            whole.places.append(&mut found.places);
+            whole.images.append(&mut found.images);
+            whole.bytes += found.bytes;
+        }
+    };
+    thread::scope(|scope| {
+        for _ in 1..threads {
+            // Threads inherit the niceness of the one that makes them.
+            let _ = thread::Builder::new()
+                .name("nvcap-names".into())
+                .spawn_scoped(scope, work);
+        }
+        work();
+    });
+    let mut found = whole.into_inner().unwrap_or_default();
+    found.places.sort_unstable_by_key(|(program, place)| (*program, *place));
+    bound(&mut found.places);
+    found.images.sort_unstable();
+    found.images.truncate(MOST_IMAGES);
+    found
+}
+
+/// Keeps [`MOST_PLACES`] of each program.
+fn bound(places: &mut Vec<(u64, u64)>) {
+    let (mut last, mut count) = (None, 0);
+    places.retain(|(program, _)| {
+        count = if last == Some(*program) { count + 1 } else { 1 };
+        last = Some(*program);
+        count <= MOST_PLACES
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::Fake;
+    use super::*;
+
+    fn run(start: u64, end: u64) -> Run {
+        Run { start, end }
+    }
+
+    #[test]
+    fn what_is_new() {
+        let before = [run(10, 20), run(30, 40)];
+        assert_eq!(without(&[run(0, 50)], &before), [run(0, 10), run(20, 30), run(40, 50)]);
+        assert_eq!(without(&[run(12, 18), run(30, 40)], &before), []);
+        assert_eq!(without(&[run(15, 35)], &before), [run(20, 30)]);
+        assert_eq!(without(&[run(5, 6)], &[]), [run(5, 6)]);
+    }
+
+    #[test]
+    fn words_are_found_over_the_borders_of_pieces() {
+        let mut fake = Fake::new(0x10_0000, (PIECE as usize) * 2 + 4096);
+        let program = 0x7f00_0012_3400;
+        let places = [0x10_0000, 0x10_0000 + PIECE - 8, 0x10_0000 + PIECE, 0x10_0000 + 2 * PIECE + 4088];
+        for place in places {
+            fake.put(place, program);
+        }
+        // Near, but none of them.
+        fake.put(0x10_0100, program + 0x100);
+        fake.put(0x10_0200, program + 8);
+        fake.put(0x10_0040, IMAGE_HEADS[1]);
+        let found = search(&fake, &[fake.run()], &[program, program + 0x4000]);
+        assert_eq!(found.images, [0x10_0040]);
+        assert_eq!(found.places, places.map(|p| (program, p)));
+        assert_eq!(found.bytes, 2 * PIECE + 4096);
+    }
+
+    #[test]
+    fn a_page_that_is_gone_hides_nothing_else() {
+        let mut fake = Fake::new(0x10_0000, 3 * 4096);
+        fake.put(0x10_2ff8, 77 << 40);
+        fake.hole = Some(run(0x10_1000, 0x10_2000));
+        let found = search(&fake, &[fake.run()], &[77 << 40]);
+        assert_eq!(found.places, [(77 << 40, 0x10_2ff8)]);
+    }
+}
