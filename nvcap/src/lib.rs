@@ -69,6 +69,7 @@
     )
 )]
 
+mod cubin;
 pub mod decode;
 pub mod driver;
 pub mod hang;
@@ -103,16 +104,15 @@ pub use cli::main;
 #[cfg(feature = "trap")]
 #[doc(hidden)]
 pub mod internals {
+    pub use crate::cubin::{Bank, Function as CodeFunction, Image, MOST_READ, Param, compare};
     pub use crate::dump::{DumpOptions, look};
     pub use crate::enrich::images::{Found, Part, search_in};
-    pub use crate::procfs::{
-        maps::{Line, lines},
-        mem::Peek,
-    };
+    pub use crate::procfs::maps::{Line, lines};
     pub use crate::source::channels_file::ChannelsFile;
     pub use crate::source::memory::{captured::SnapshotOptions, scan::Effort, snapshot::take};
     pub use crate::source::observe::session::{ObserveOptions, Session};
     pub use crate::source::run::Source;
     pub use crate::source::trap::assemble::{Assembler, Gathered, Raw, parse};
     pub use crate::source::trap::btf::{Btf, Function};
+    pub use crate::wire::peek::Peek;
 }

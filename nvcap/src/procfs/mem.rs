@@ -4,52 +4,7 @@
 use std::{fs::File, io, os::unix::fs::FileExt};
 
 use crate::wire::Hole;
-
-/// Memory of a process, read at its own addresses. Channels are found through this trait, so that tests can use made-up
-/// memory and count reads.
-pub trait Peek {
-    /// Reads exactly `to.len()` bytes.
-    ///
-    /// # Errors
-    /// When not all of them can be read: unmapped, or the process is gone.
-    fn peek(&self, at: u64, to: &mut [u8]) -> io::Result<()>;
-
-    /// The aligned 8 bytes at `at`.
-    ///
-    /// # Errors
-    /// As [`Peek::peek`].
-    fn word(&self, at: u64) -> io::Result<u64> {
-        let mut b = [0; 8];
-        self.peek(at, &mut b)?;
-        Ok(u64::from_le_bytes(b))
-    }
-
-    /// Reads `len` bytes; pages that cannot be read become zero and are listed.
-    fn peek_lax(&self, at: u64, len: usize) -> (Vec<u8>, Vec<Hole>) {
-        let mut bytes = vec![0; len];
-        let mut holes = Vec::new();
-        if self.peek(at, &mut bytes).is_ok() {
-            return (bytes, holes);
-        }
-        let mut offset = 0;
-        while offset < len {
-            let to_page_end = (PAGE - ((at + offset as u64) & (PAGE - 1))) as usize;
-            let n = to_page_end.min(len - offset);
-            let Some(piece) = bytes.get_mut(offset..offset + n) else {
-                break;
-            };
-            if self.peek(at + offset as u64, piece).is_err() {
-                piece.fill(0);
-                holes.push(Hole {
-                    offset: offset as u32,
-                    len: n as u32,
-                });
-            }
-            offset += n;
-        }
-        (bytes, holes)
-    }
-}
+pub(crate) use crate::wire::peek::Peek;
 
 impl Peek for Memory {
     fn peek(&self, at: u64, to: &mut [u8]) -> io::Result<()> {
@@ -62,8 +17,6 @@ impl Peek for Memory {
 pub struct Memory {
     file: File,
 }
-
-const PAGE: u64 = 4096;
 
 impl Memory {
     /// Opens it.

@@ -8,6 +8,7 @@
 //! - `method`: methods with the same address in every class.
 //! - `engine`: which engine a channel feeds, by the classes it binds and the subchannels it uses.
 //! - `release`: the semaphore release that ends a submission.
+//! - `peek`: memory that is read at addresses of its own.
 //! - `graph_table`: the tables of the driver's kernels that lead a CUDA graph on.
 //!
 //! A channel's ring holds entries of 8 bytes; each points to a segment of words; the words are method headers, each with
@@ -38,6 +39,7 @@ pub mod entry;
 pub(crate) mod graph_table;
 pub mod header;
 pub(crate) mod method;
+pub(crate) mod peek;
 pub(crate) mod release;
 pub mod stream;
 pub mod words;

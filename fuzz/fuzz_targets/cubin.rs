@@ -1,0 +1,27 @@
+//! CUDA ELF images: any bytes are one or none, and what is found lies within bounds.
+//!
+//! Input: the image.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use nvcap::internals::{Image, compare};
+
+fuzz_target!(|data: &[u8]| {
+    let Some(image) = Image::read(data, 0) else {
+        return;
+    };
+    assert!(image.len >= 64 && image.sm <= 255);
+    for function in &image.functions {
+        assert!(function.code.start <= function.code.end && function.code.end <= image.len);
+        let len = function.code.end - function.code.start;
+        assert!(function.relocations.is_sorted_by(|a, b| a < b));
+        assert!(function.relocations.iter().all(|at| *at < len));
+        assert!(function.params.is_sorted_by(|a, b| a.ordinal < b.ordinal));
+        let (start, end) = (function.code.start as usize, function.code.end as usize);
+        if let Some(code) = data.get(start..end) {
+            let likeness = compare::compare(code, &function.relocations, code);
+            assert_eq!(likeness.different, 0);
+            assert_eq!(likeness.equal + likeness.masked, code.len().div_ceil(16));
+        }
+    }
+});

@@ -1,0 +1,204 @@
+//! The headers and sections of a CUDA ELF image (64 bits, little-endian).
+
+use std::ops::Range;
+
+use crate::wire::peek::Peek;
+use crate::wire::words::{u32_at, u64_at};
+
+/// The most bytes that are read of one image.
+pub const MOST_READ: u64 = 64 << 20;
+/// Section type: no bytes in the image.
+pub(super) const NOBITS: u32 = 8;
+/// Length of the ELF header.
+const HEADER: usize = 64;
+/// Length of a section's header.
+const SECTION: usize = 64;
+/// The most sections. A function has about four; cuBLAS and PyTorch have images of some thousand functions.
+const MOST_SECTIONS: u64 = 1 << 18;
+/// The most bytes of a section's name. Templates of PyTorch reach some thousand.
+const MOST_NAME: usize = 1 << 16;
+/// An image is shorter than this.
+const MOST_LEN: u64 = 4 << 30;
+/// `e_machine` of CUDA.
+const EM_CUDA: u16 = 190;
+/// Bytes read at once.
+const WINDOW: u64 = 64 << 10;
+
+/// A section.
+pub(super) struct Section {
+    pub(super) name: String,
+    pub(super) kind: u32,
+    pub(super) offset: u64,
+    pub(super) size: u64,
+    pub(super) info: u32,
+}
+
+impl Section {
+    /// Its bytes' place in the image.
+    pub(super) fn range(&self) -> Range<u64> {
+        self.offset..self.offset + self.size
+    }
+}
+
+/// An image that is being read.
+pub(super) struct Elf<'m, M: ?Sized> {
+    memory: &'m M,
+    at: u64,
+    /// Bytes that may yet be read.
+    left: u64,
+    window: (u64, Vec<u8>),
+    pub(super) sections: Vec<Section>,
+    pub(super) sm: u32,
+    pub(super) relocatable: bool,
+    /// Where its header and its tables end.
+    tables_end: u64,
+}
+
+/// A half-word of a header.
+fn u16_at(bytes: &[u8], at: usize) -> u16 {
+    let word = bytes.get(at..).and_then(|b| b.first_chunk::<2>());
+    word.map_or(0, |w| u16::from_le_bytes(*w))
+}
+
+impl<'m, M: Peek + ?Sized> Elf<'m, M> {
+    pub(super) fn read(memory: &'m M, at: u64) -> Option<Self> {
+        let mut header = [0; HEADER];
+        memory.peek(at, &mut header).ok()?;
+        let sm = architecture(&header)?;
+        let relocatable = match u16_at(&header, 16) {
+            1 => true,
+            2 => false,
+            _ => return None,
+        };
+        let programs = u64_at(&header, 32)?;
+        let table = u64_at(&header, 40)?;
+        let program_bytes = u64::from(u16_at(&header, 54)) * u64::from(u16_at(&header, 56));
+        if usize::from(u16_at(&header, 58)) != SECTION || table < HEADER as u64 {
+            return None;
+        }
+        let mut elf = Self {
+            memory,
+            at,
+            left: MOST_READ,
+            window: (0, Vec::new()),
+            sections: Vec::new(),
+            sm,
+            relocatable,
+            tables_end: 0,
+        };
+        let first = elf.piece(table, SECTION as u64)?;
+        let mut count = u64::from(u16_at(&header, 60));
+        let mut names = u32::from(u16_at(&header, 62));
+        // More than 65,279 sections: the numbers are in the first one.
+        if count == 0 {
+            count = u64_at(&first, 32)?;
+        }
+        if names == 0xffff {
+            names = u32_at(&first, 40)?;
+        }
+        if count > MOST_SECTIONS {
+            return None;
+        }
+        let headers = elf.piece(table, count * SECTION as u64)?;
+        let headers = || headers.chunks_exact(SECTION);
+        let (offset, size) = place(headers().nth(names as usize)?)?;
+        let names = elf.piece(offset, size)?;
+        for header in headers() {
+            let name = u32_at(header, 0)? as usize;
+            let name = names.get(name..).unwrap_or_default();
+            let name = name.get(..MOST_NAME).unwrap_or(name);
+            let end = name.iter().position(|b| *b == 0).unwrap_or(name.len());
+            elf.left = elf.left.checked_sub(end as u64)?;
+            let name = String::from_utf8_lossy(name.get(..end).unwrap_or_default()).into_owned();
+            let kind = u32_at(header, 4)?;
+            let (offset, size) = match place(header) {
+                Some(place) => place,
+                None if kind == NOBITS => (0, u64_at(header, 32)?),
+                None => (0, 0),
+            };
+            elf.sections.push(Section {
+                name,
+                kind,
+                offset,
+                size,
+                info: u32_at(header, 44)?,
+            });
+        }
+        let end = table + count * SECTION as u64;
+        let programs_end = programs.checked_add(program_bytes);
+        let programs_end = programs_end.filter(|end| *end <= MOST_LEN && program_bytes > 0);
+        elf.tables_end = end.max(programs_end.unwrap_or(0));
+        Some(elf)
+    }
+
+    /// The image's length: the end of what comes last.
+    pub(super) fn len(&self, sections: &[Section]) -> u64 {
+        let ends = sections
+            .iter()
+            .filter(|s| s.kind != NOBITS)
+            .map(|s| s.offset + s.size);
+        ends.fold(self.tables_end, u64::max)
+    }
+
+    /// A section's bytes; none if they cannot be read.
+    pub(super) fn bytes(&mut self, section: &Section) -> Vec<u8> {
+        if section.kind == NOBITS {
+            return Vec::new();
+        }
+        self.piece(section.offset, section.size).unwrap_or_default()
+    }
+
+    /// Bytes of the image. Small pieces are cut out of what was read around the piece before.
+    fn piece(&mut self, offset: u64, len: u64) -> Option<Vec<u8>> {
+        self.left = self.left.checked_sub(len)?;
+        let size = usize::try_from(len).ok()?;
+        let cut = |window: &(u64, Vec<u8>)| -> Option<Vec<u8>> {
+            let from = usize::try_from(offset.checked_sub(window.0)?).ok()?;
+            Some(window.1.get(from..from.checked_add(size)?)?.to_vec())
+        };
+        if let Some(piece) = cut(&self.window) {
+            return Some(piece);
+        }
+        let place = self.at.checked_add(offset)?;
+        if len < WINDOW {
+            self.left = self.left.checked_sub(WINDOW)?;
+            let mut window = vec![0; WINDOW as usize];
+            if self.memory.peek(place, &mut window).is_ok() {
+                self.window = (offset, window);
+                return cut(&self.window);
+            }
+        }
+        // A long piece, or one near the end of what can be read.
+        self.memory
+            .peek(place.checked_add(len.saturating_sub(1))?, &mut [0])
+            .ok()?;
+        let mut piece = vec![0; size];
+        self.memory.peek(place, &mut piece).ok()?;
+        Some(piece)
+    }
+}
+
+/// A section's offset and size, where they can be those of bytes in an image.
+fn place(header: &[u8]) -> Option<(u64, u64)> {
+    let (offset, size) = (u64_at(header, 24)?, u64_at(header, 32)?);
+    let end = offset.checked_add(size)?;
+    (end <= MOST_LEN && u32_at(header, 4)? != NOBITS).then_some((offset, size))
+}
+
+/// The number behind `sm_` of a CUDA ELF header; none if it is no such header. Toolkits before 13 have it in the flags' low
+/// byte; those since, with another number of the ABI, in the byte above.
+fn architecture(header: &[u8; HEADER]) -> Option<u32> {
+    // ELF, 64 bits, little-endian, version 1; the ABI.
+    let [0x7f, b'E', b'L', b'F', 2, 1, 1, abi, ..] = *header else {
+        return None;
+    };
+    if u16_at(header, 18) != EM_CUDA {
+        return None;
+    }
+    let flags = u32_at(header, 48)?;
+    match abi {
+        0x33 => Some(flags & 0xff),
+        0x41 => Some(flags >> 8 & 0xff),
+        _ => None,
+    }
+}

@@ -1,0 +1,81 @@
+//! Memory that is read at addresses of its own: a process's, or bytes that lie here.
+
+use std::io;
+
+use super::Hole;
+
+/// Pages, within which memory can be read or cannot.
+const PAGE: u64 = 4096;
+
+/// Memory of a process, read at its own addresses. Channels are found through this trait, so that tests can use made-up
+/// memory and count reads.
+pub trait Peek {
+    /// Reads exactly `to.len()` bytes.
+    ///
+    /// # Errors
+    /// When not all of them can be read: unmapped, or the process is gone.
+    fn peek(&self, at: u64, to: &mut [u8]) -> io::Result<()>;
+
+    /// The aligned 8 bytes at `at`.
+    ///
+    /// # Errors
+    /// As [`Peek::peek`].
+    fn word(&self, at: u64) -> io::Result<u64> {
+        let mut b = [0; 8];
+        self.peek(at, &mut b)?;
+        Ok(u64::from_le_bytes(b))
+    }
+
+    /// Reads `len` bytes; pages that cannot be read become zero and are listed.
+    fn peek_lax(&self, at: u64, len: usize) -> (Vec<u8>, Vec<Hole>) {
+        let mut bytes = vec![0; len];
+        let mut holes = Vec::new();
+        if self.peek(at, &mut bytes).is_ok() {
+            return (bytes, holes);
+        }
+        let mut offset = 0;
+        while offset < len {
+            let to_page_end = (PAGE - ((at + offset as u64) & (PAGE - 1))) as usize;
+            let n = to_page_end.min(len - offset);
+            let Some(piece) = bytes.get_mut(offset..offset + n) else {
+                break;
+            };
+            if self.peek(at + offset as u64, piece).is_err() {
+                piece.fill(0);
+                holes.push(Hole {
+                    offset: offset as u32,
+                    len: n as u32,
+                });
+            }
+            offset += n;
+        }
+        (bytes, holes)
+    }
+}
+
+/// Bytes as memory: their addresses begin at 0.
+impl Peek for [u8] {
+    fn peek(&self, at: u64, to: &mut [u8]) -> io::Result<()> {
+        let from = usize::try_from(at).ok().and_then(|at| self.get(at..));
+        match from.and_then(|from| from.get(..to.len())) {
+            Some(from) => to.copy_from_slice(from),
+            None => return Err(io::ErrorKind::UnexpectedEof.into()),
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_as_memory() {
+        let bytes = [1u8, 2, 3, 4];
+        let mut to = [0; 2];
+        bytes.as_slice().peek(2, &mut to).unwrap();
+        assert_eq!(to, [3, 4]);
+        assert!(bytes.as_slice().peek(3, &mut to).is_err());
+        assert!(bytes.as_slice().peek(u64::MAX, &mut to).is_err());
+    }
+}
