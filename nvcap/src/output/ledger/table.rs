@@ -49,7 +49,7 @@ const COLUMNS: [Column; 12] = [
     Column {
         name: "process",
         figures: false,
-        shown: Shown::Differs,
+        shown: Shown::Unlike("?"),
         of: |_, c| process(c),
         total: nothing,
     },
@@ -268,4 +268,132 @@ fn row(
     f.line("", 0, role);
     f.text(format_args!("{}", line.trim_end()));
     f.end();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Fit, fitted};
+    use crate::ledger::Ledger;
+    use crate::record::{At, ChannelId, CpuVa, How, Life, Process, Record, Segment, Submission};
+
+    const PID: u32 = 4711;
+
+    fn submission(channel: u32, position: u64) -> Record {
+        Record::Submission(Submission {
+            at: At {
+                time_ns: 1,
+                pid: PID,
+                tid: PID,
+            },
+            channel: ChannelId(channel),
+            token: Some(channel),
+            position,
+            gp_get: None,
+            prev_put: position as u32,
+            gp_put: position as u32 + 1,
+            ip: None,
+            doorbell: Some(CpuVa(0x90)),
+            how: How::Trapped,
+            late: false,
+            thread: None,
+            segments: vec![Segment {
+                entry: 0x2_0080_0000 | (1 << 42),
+                bytes: vec![0; 4],
+                holes: Vec::new(),
+            }],
+        })
+    }
+
+    fn table(ledger: &Ledger, fit: Fit) -> String {
+        let mut out = Vec::new();
+        fitted(&mut out, ledger, false, fit);
+        String::from_utf8(out).unwrap()
+    }
+
+    /// Channel 0 with two submissions, and others with one.
+    fn ledger(others: u32) -> Ledger {
+        let mut l = Ledger::new();
+        l.record(&Record::Process(Process {
+            at: At {
+                time_ns: 1,
+                pid: PID,
+                tid: PID,
+            },
+            life: Life::Present {
+                name: "vadd".into(),
+            },
+        }));
+        l.record(&submission(0, 0));
+        l.record(&submission(0, 1));
+        for n in 1..=others {
+            l.record(&submission(n, 0));
+        }
+        l
+    }
+
+    #[test]
+    fn columns_that_say_nothing_are_left_out() {
+        let shown = table(&ledger(0), Fit::default());
+        let expected = "channel  process    token    engine  submissions  entries  bytes\n";
+        assert!(shown.starts_with(expected), "{shown}");
+        let mut l = ledger(0);
+        l.record(&submission(0, 5));
+        let shown = table(&l, Fit::default());
+        let header = shown.lines().next().unwrap();
+        assert!(header.ends_with("bytes  gaps"), "{shown}");
+        let all = Fit {
+            all: true,
+            width: Some(40),
+        };
+        let shown = table(&ledger(0), all);
+        let header = shown.lines().next().unwrap();
+        assert!(
+            header.ends_with("gaps  unreadable  late  seen from"),
+            "{shown}"
+        );
+    }
+
+    #[test]
+    fn a_narrow_terminal_has_fewer_columns() {
+        for (width, without) in [
+            (64, &[][..]),
+            (63, &["entries"][..]),
+            (54, &["entries", "token"]),
+        ] {
+            let fit = Fit {
+                all: false,
+                width: Some(width),
+            };
+            let shown = table(&ledger(0), fit);
+            let header = shown.lines().next().unwrap();
+            assert!(header.chars().count() <= width, "{width}: {header}");
+            for name in ["entries", "token"] {
+                assert_eq!(
+                    header.contains(name),
+                    !without.contains(&name),
+                    "{width}: {header}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn channels_with_their_set_up_alone_are_one_line() {
+        let shown = table(&ledger(3), Fit::default());
+        let rows = shown.lines().take_while(|l| !l.contains("total")).count();
+        assert_eq!(rows, 2, "{shown}");
+        assert!(
+            shown.contains("\n3 more channels with one submission each, 12 B in all\n"),
+            "{shown}"
+        );
+        assert!(
+            shown.contains("complete: 5 submissions on 4 channels"),
+            "{shown}"
+        );
+        // One row is as short as one line; and who asks for all gets all.
+        for (others, all) in [(1, false), (3, true)] {
+            let shown = table(&ledger(others), Fit { all, width: None });
+            assert!(!shown.contains("more channel"), "{shown}");
+        }
+    }
 }

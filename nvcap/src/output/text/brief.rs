@@ -21,7 +21,7 @@ use super::waits::{Releases, is_wait};
 const ARGUMENTS: usize = 6;
 
 /// Columns that a kernel's name has, however narrow the terminal is.
-const SHORTEST_KERNEL: usize = 12;
+const SHORTEST_KERNEL: usize = 24;
 
 /// Whether an operation is how the driver does what the program asked for, and not that itself: uploads of QMDs,
 /// constants and code, the driver's own launches, semaphores of the channel's own, barriers. It is shown with `-v`.
