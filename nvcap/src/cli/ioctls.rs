@@ -106,7 +106,11 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 /// What is lost of rings is not missing here.
 fn concerns_calls(record: &Record) -> bool {
     match record {
-        Record::Submission(_) | Record::Channel(_) | Record::Gpu(_) | Record::Image(_) | Record::Kernel(_) => false,
+        Record::Submission(_)
+        | Record::Channel(_)
+        | Record::Gpu(_)
+        | Record::Image(_)
+        | Record::Kernel(_) => false,
         Record::Loss(loss) => matches!(loss.what, Lost::Records { .. } | Lost::Untraced { .. }),
         _ => true,
     }

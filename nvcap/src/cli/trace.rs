@@ -85,6 +85,10 @@ pub(super) struct Args {
     #[arg(long)]
     pub no_images: bool,
 
+    /// Show programs by address, and do not look for the names of kernels in the process's memory
+    #[arg(long)]
+    pub no_names: bool,
+
     /// Leave out the children and execs of what is traced; they are followed otherwise
     #[arg(long)]
     pub no_follow: bool,
@@ -195,7 +199,7 @@ pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
     use std::cell::RefCell;
 
     use super::target::launch;
-    use crate::enrich::enriched::Enriched;
+    use crate::enrich::{enriched::Enriched, names::named::Named};
     use crate::source::observe::session::StopAtExit;
     use crate::source::{how, observe, run, trap::session};
 
@@ -255,6 +259,7 @@ pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
              the time that it takes: their kernels show as not seen",
         );
     }
+    let names = !args.no_names;
     // As strace does: on standard error, so that output stays what was asked for.
     let (pids, quiet) = (args.pid.clone(), args.output.quiet);
     let attached = move || {
@@ -275,7 +280,10 @@ pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
         observing(&why);
     }
     let outcome = run::run(
-        move || how::make(chosen, options, observing).map(|s| Enriched::new(s, search)),
+        move || {
+            let source = how::make(chosen, options, observing)?;
+            Ok(Named::new(Enriched::new(source, search), names))
+        },
         target,
         limits,
         |record| pipeline.borrow_mut().record(record),

@@ -80,7 +80,10 @@ impl Kernels {
 fn set(launch: &mut Launch, kernel: &Arc<Kernel>) {
     if kernel.certain && !matches!(launch.kind, LaunchKind::Companion | LaunchKind::Unresolved) {
         launch.kind = kind(kernel);
-        if !matches!(launch.kind, LaunchKind::DriverMemset | LaunchKind::DriverCopy) {
+        if !matches!(
+            launch.kind,
+            LaunchKind::DriverMemset | LaunchKind::DriverCopy
+        ) {
             launch.moves = None;
         }
     }

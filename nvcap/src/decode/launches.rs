@@ -66,7 +66,7 @@ impl SubmissionDecoder<'_> {
     /// Counts and emits a launch.
     pub(super) fn launch(&mut self, mut launch: Launch) {
         self.kernels
-                .name(self.space, &mut launch, self.context.at.time_ns);
+            .name(self.space, &mut launch, self.context.at.time_ns);
         let image = launch
             .qmd
             .is_some_and(|q| self.images.contains(&(self.space, q.0)));

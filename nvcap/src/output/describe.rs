@@ -8,6 +8,7 @@ use crate::decode::event::{
 };
 use crate::wire::GpuVa;
 
+use super::kernels;
 use super::method::class_name;
 use super::names::direction;
 use super::redact::Redactor;
@@ -54,7 +55,10 @@ pub(super) fn describe(
 
 /// The kernel of a launch, as every line shows it; none where it is not known.
 pub(super) fn kernel(l: &Launch) -> Option<String> {
-    l.program.map(|program| format!("prog {program:#x}"))
+    match &l.kernel {
+        Some(kernel) => Some(kernels::text(kernel, false)),
+        None => l.program.map(|program| format!("prog {program:#x}")),
+    }
 }
 
 fn is_driver(kind: LaunchKind) -> bool {

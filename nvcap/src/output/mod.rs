@@ -15,6 +15,8 @@ pub mod filter;
 mod holes;
 pub mod ioctls;
 pub mod json;
+mod kernel_name;
+mod kernels;
 pub mod ledger;
 pub(crate) mod message;
 pub(crate) mod method;

@@ -10,6 +10,10 @@ use crate::driver::Model;
 use crate::ledger::Ledger;
 use crate::record::{ChannelId, Record};
 
+mod kernels;
+
+use kernels::Kernels;
+
 use super::method::{class_name, method_name};
 use super::names::{EngineName, direction, known_engine};
 use super::names::{known_pid, pid_name};
@@ -71,6 +75,7 @@ pub struct Stats {
     detail: Detail,
     operations: BTreeMap<(&'static str, &'static str), Sum>,
     channels: BTreeMap<ChannelId, ChannelCounts>,
+    kernels: Kernels,
     phases: BTreeMap<String, (Sum, u64)>,
     methods: HashMap<(u32, u16), u64>,
     method_writes: u64,
@@ -93,6 +98,7 @@ impl Stats {
             detail: detail.min(Detail::Methods),
             operations: BTreeMap::new(),
             channels: BTreeMap::new(),
+            kernels: Kernels::default(),
             phases: BTreeMap::new(),
             methods: HashMap::new(),
             method_writes: 0,
@@ -218,6 +224,17 @@ impl Stats {
                 "{submissions:>11} {submitted:>16} {all:>10}  total in {span} of command stream{writes}"
             ),
         );
+        let kernels = self.kernels.lines();
+        if !kernels.is_empty() {
+            line(None, format_args!(""));
+            line(
+                Some(Role::Operation),
+                format_args!("{:>10} {:>7}  kernel", "launches", "%"),
+            );
+            for kernel in kernels {
+                line(None, format_args!("{}", Plain(&kernel)));
+            }
+        }
         if !self.phases.is_empty() {
             line(None, format_args!(""));
             line(
@@ -308,7 +325,7 @@ impl Stats {
         let mut object = json!({
             "type": "stats", "time_ns": self.last_ns, "pid": null, "tid": null, "token": null,
             "first_ns": self.first_ns, "last_ns": self.last_ns,
-            "operations": operations, "channels": channels, "phases": phases, "stops": self.stops,
+            "operations": operations, "channels": channels, "phases": phases, "kernels": self.kernels.json(), "stops": self.stops,
         });
         if self.summary.is_some() || self.detail >= Detail::Methods {
             object["method_writes"] = self.method_writes.into();
@@ -417,6 +434,9 @@ impl Sink for Stats {
             }
             Body::Operation(op) => {
                 let (name, of, bytes) = class_of(op);
+                if let Operation::Launch(launch) = op {
+                    self.kernels.add(launch);
+                }
                 self.operations.entry((name, of)).or_default().add(bytes);
                 self.channel(c).operations += 1;
                 if let Some(phase) = &c.phase {

@@ -121,7 +121,10 @@ impl Images {
         };
         let functions = &read.image.functions;
         let own = functions.iter().filter(|f| is_driver_s(&f.name)).count();
-        functions.get(of.index).is_some_and(|f| is_driver_s(&f.name)) && own * 2 > functions.len()
+        functions
+            .get(of.index)
+            .is_some_and(|f| is_driver_s(&f.name))
+            && own * 2 > functions.len()
     }
 
     /// The functions whose code has a size.

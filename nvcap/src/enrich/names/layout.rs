@@ -137,7 +137,12 @@ impl Layout {
     ) -> Option<Self> {
         let mut votes: BTreeMap<i64, Votes> = BTreeMap::new();
         for program in held {
-            for at in places.get(&program.address).into_iter().flatten().take(MOST_PLACES) {
+            for at in places
+                .get(&program.address)
+                .into_iter()
+                .flatten()
+                .take(MOST_PLACES)
+            {
                 let mut window = [0; 2 * REACH as usize];
                 let begin = shifted(*at, -REACH);
                 if space.peek(begin, &mut window).is_err() {
@@ -155,7 +160,10 @@ impl Layout {
                     let vote = votes.entry(offset as i64 - REACH).or_default();
                     vote.programs.insert(program.address);
                     vote.names.insert(name);
-                    for (o, of) in (0..window.len()).step_by(4).map(|o| (o, u32_at(&window, o))) {
+                    for (o, of) in (0..window.len())
+                        .step_by(4)
+                        .map(|o| (o, u32_at(&window, o)))
+                    {
                         if of.is_some() && of == program.registers {
                             let programs = vote.registers.entry(o as i64 - REACH).or_default();
                             programs.insert(program.address);
@@ -247,7 +255,9 @@ impl Layout {
                     let other = shifted(to, by as i64);
                     if other != at
                         && images.may_hold(pointer)
-                        && images.named_at(space, pointer).is_some_and(|n| n.image == image)
+                        && images
+                            .named_at(space, pointer)
+                            .is_some_and(|n| n.image == image)
                     {
                         *votes.entry((offset as i64 - REACH, by as i64)).or_default() += 1;
                     }

@@ -282,8 +282,7 @@ impl Resolver {
             if self.space.word(*at).ok() != Some(ask.program.0) {
                 continue;
             }
-            if let Some(name) =
-                layout.name_at(&*self.space, &mut self.images, *at, ask.registers)
+            if let Some(name) = layout.name_at(&*self.space, &mut self.images, *at, ask.registers)
                 && !names.contains(&name)
             {
                 names.push(name);
@@ -312,7 +311,8 @@ impl Resolver {
             Some(true) => NamedBy::RecordAndCode,
             _ => NamedBy::Record,
         };
-        kernel.certain = by_code != Some(false) && (by_code == Some(true) || same && backed && layout.in_images);
+        kernel.certain =
+            by_code != Some(false) && (by_code == Some(true) || same && backed && layout.in_images);
         Some(kernel)
     }
 

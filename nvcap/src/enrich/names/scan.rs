@@ -95,7 +95,8 @@ impl Process {
         let pid = libc::pid_t::try_from(self.pid).ok()?;
         let count = libc::c_ulong::try_from(remote.len()).ok()?;
         // SAFETY: the local vector is `to`; the remote ones are addresses in another process, which the kernel checks.
-        let n = unsafe { libc::process_vm_readv(pid, &raw const local, 1, remote.as_ptr(), count, 0) };
+        let n =
+            unsafe { libc::process_vm_readv(pid, &raw const local, 1, remote.as_ptr(), count, 0) };
         usize::try_from(n).ok().filter(|n| *n > 0)
     }
 }
@@ -346,7 +347,9 @@ pub(crate) fn search(space: &dyn Space, runs: &[Run], programs: &[u64]) -> Found
         work();
     });
     let mut found = whole.into_inner().unwrap_or_default();
-    found.places.sort_unstable_by_key(|(program, place)| (*program, *place));
+    found
+        .places
+        .sort_unstable_by_key(|(program, place)| (*program, *place));
     bound(&mut found.places);
     found.images.sort_unstable();
     found.images.truncate(MOST_IMAGES);
@@ -375,7 +378,10 @@ mod tests {
     #[test]
     fn what_is_new() {
         let before = [run(10, 20), run(30, 40)];
-        assert_eq!(without(&[run(0, 50)], &before), [run(0, 10), run(20, 30), run(40, 50)]);
+        assert_eq!(
+            without(&[run(0, 50)], &before),
+            [run(0, 10), run(20, 30), run(40, 50)]
+        );
         assert_eq!(without(&[run(12, 18), run(30, 40)], &before), []);
         assert_eq!(without(&[run(15, 35)], &before), [run(20, 30)]);
         assert_eq!(without(&[run(5, 6)], &[]), [run(5, 6)]);
@@ -385,7 +391,12 @@ mod tests {
     fn words_are_found_over_the_borders_of_pieces() {
         let mut fake = Fake::new(0x10_0000, (PIECE as usize) * 2 + 4096);
         let program = 0x7f00_0012_3400;
-        let places = [0x10_0000, 0x10_0000 + PIECE - 8, 0x10_0000 + PIECE, 0x10_0000 + 2 * PIECE + 4088];
+        let places = [
+            0x10_0000,
+            0x10_0000 + PIECE - 8,
+            0x10_0000 + PIECE,
+            0x10_0000 + 2 * PIECE + 4088,
+        ];
         for place in places {
             fake.put(place, program);
         }

@@ -54,7 +54,10 @@ impl Peek for Fake {
 
 impl Space for Fake {
     fn read_some(&self, at: u64, to: &mut [u8]) -> usize {
-        let end = self.hole.filter(|h| h.end > at).map_or(self.run().end, |h| h.start);
+        let end = self
+            .hole
+            .filter(|h| h.end > at)
+            .map_or(self.run().end, |h| h.start);
         let n = (end.saturating_sub(at) as usize).min(to.len());
         match at.checked_sub(self.base) {
             Some(from) if n > 0 => {
@@ -96,7 +99,9 @@ fn image(functions: &[Function]) -> (Vec<u8>, Vec<u64>) {
     let own = add(".shstrtab");
     sections.push((own, 3, names.clone(), 0));
     let mut bytes = vec![0u8; 64];
-    bytes[..16].copy_from_slice(&[0x7f, b'E', b'L', b'F', 2, 1, 1, 0x33, 7, 0, 0, 0, 0, 0, 0, 0]);
+    bytes[..16].copy_from_slice(&[
+        0x7f, b'E', b'L', b'F', 2, 1, 1, 0x33, 7, 0, 0, 0, 0, 0, 0, 0,
+    ]);
     bytes[16] = 2;
     bytes[18] = 190;
     bytes[20] = 1;
@@ -168,7 +173,10 @@ fn process(functions: &[Function], d: Distances, loaded: usize) -> Fake {
         if i < loaded {
             fake.put(record, PROGRAM + i as u64 * 0x1000);
             // Elsewhere too, as in tables of graphs.
-            fake.put(BASE + 0x40_0000 + i as u64 * 0x100, PROGRAM + i as u64 * 0x1000);
+            fake.put(
+                BASE + 0x40_0000 + i as u64 * 0x100,
+                PROGRAM + i as u64 * 0x1000,
+            );
         }
         fake.put(record.wrapping_add_signed(d.name), at + names[i]);
         fake.write(
@@ -245,12 +253,21 @@ fn the_distances_are_learnt() {
         let mut resolver = resolver(&fake);
         let found = resolver.resolve(&asks);
         let wanted: Vec<_> = (0..8)
-            .map(|i| (PROGRAM + i as u64 * 0x1000, functions[i].name.as_str(), true))
+            .map(|i| {
+                (
+                    PROGRAM + i as u64 * 0x1000,
+                    functions[i].name.as_str(),
+                    true,
+                )
+            })
             .collect();
         assert_eq!(names(&found), wanted, "{}", resolver.learnt());
         assert!(found.iter().all(|k| k.by == NamedBy::Record && !k.driver));
         let learnt = resolver.learnt();
-        assert!(learnt.starts_with(&format!("name pointer at {:+} bytes", d.name)), "{learnt}");
+        assert!(
+            learnt.starts_with(&format!("name pointer at {:+} bytes", d.name)),
+            "{learnt}"
+        );
         assert!(learnt.contains("12 records"), "{learnt}");
     }
 }
@@ -334,8 +351,14 @@ fn code_alone_gives_a_name_and_contradicts_a_wrong_one() {
             .find(|k| k.program == asks[i].program)
             .map(|k| (k.name.as_str(), k.by, k.certain))
     };
-    assert_eq!(of(0), Some((functions[0].name.as_str(), NamedBy::Code, true)));
-    assert_eq!(of(1), Some((functions[1].name.as_str(), NamedBy::Record, false)));
+    assert_eq!(
+        of(0),
+        Some((functions[0].name.as_str(), NamedBy::Code, true))
+    );
+    assert_eq!(
+        of(1),
+        Some((functions[1].name.as_str(), NamedBy::Record, false))
+    );
     assert_eq!(
         of(2),
         Some((functions[2].name.as_str(), NamedBy::RecordAndCode, true))

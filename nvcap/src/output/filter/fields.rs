@@ -4,6 +4,7 @@ use crate::decode::event::{
     Body, Context, Copy, Event, InlineContent, Operation, SemaphoreAction, SemaphoreUnit,
 };
 use crate::output::Detail;
+use crate::output::kernels::{self, Name};
 use crate::output::method::method_name;
 use crate::output::names::known_pid;
 use crate::output::names::{EngineName, direction, launch_how, launch_kind};
@@ -79,6 +80,7 @@ fields! {
     "launch.how" LaunchHow Choice "how a launch was commanded"
     "nodes" Nodes Number "QMDs that a graph replay runs"
     "kernels" Kernels Number "kernels of the program that a graph replay runs"
+    "kernel" Kernel Text "name of the kernel, demangled or as the compiler wrote it"
     "program" Program Number "address of the program"
     "qmd" Qmd Number "address of the QMD"
     "unit" Unit Choice "which unit handles a semaphore"
@@ -208,6 +210,8 @@ impl Field {
 pub(super) enum Value<'a> {
     Number(u64),
     Word(std::borrow::Cow<'a, str>),
+    /// A kernel's name in its forms, and as the compiler wrote it.
+    Names(std::sync::Arc<Name>, std::borrow::Cow<'a, str>),
     /// A name and its number.
     Either(std::borrow::Cow<'a, str>, u64),
 }
@@ -341,6 +345,13 @@ fn operation(field: Field, op: &Operation) -> Option<Value<'_>> {
             Field::Bytes => number(l.moves?.bytes?),
             Field::Dst => number(l.moves?.dst),
             Field::Src => number(l.moves?.src?),
+            Field::Kernel => {
+                let kernel = l.kernel.as_ref()?;
+                Some(Value::Names(
+                    kernels::name(kernel),
+                    kernel.name.as_str().into(),
+                ))
+            }
             Field::Program => number(l.program?),
             Field::Qmd => number(l.qmd?),
             _ => None,

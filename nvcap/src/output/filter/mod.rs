@@ -170,7 +170,7 @@ fn test(node: &Node, event: &Event<'_>) -> bool {
         Node::Is(field) => match read(*field, event) {
             Some(Value::Number(n)) => n != 0,
             Some(Value::Word(w)) => !w.is_empty(),
-            Some(Value::Either(..)) => true,
+            Some(Value::Names(..) | Value::Either(..)) => true,
             None => false,
         },
         Node::Compare { field, op, wanted } => match read(*field, event) {
@@ -192,6 +192,19 @@ fn compare(value: &Value<'_>, op: Compare, wanted: &Wanted) -> bool {
                 Compare::Greater => *n > first,
                 Compare::GreaterEqual => *n >= first,
                 Compare::Like | Compare::NotLike => false,
+            }
+        }
+        // A name is meant by each of its forms.
+        (Value::Names(name, mangled), wanted) => {
+            let forms = [name.full.as_str(), name.short.as_str(), mangled];
+            let is = |op| {
+                let mut forms = forms.iter();
+                forms.any(|form| compare(&Value::Word((*form).into()), op, wanted))
+            };
+            match op {
+                Compare::NotEqual => !is(Compare::Equal),
+                Compare::NotLike => !is(Compare::Like),
+                op => is(op),
             }
         }
         (Value::Word(w) | Value::Either(w, _), Wanted::Words(wanted)) => {

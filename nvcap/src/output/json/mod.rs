@@ -445,9 +445,11 @@ impl Sink for Json {
                 Ok(())
             }
             Record::Gpu(g) => self.gpu(g),
-            Record::Ioctl(_) | Record::Mapping(_) | Record::Unmapping(_) | Record::Image(_) | Record::Kernel(_) => {
-                Ok(())
-            }
+            Record::Ioctl(_)
+            | Record::Mapping(_)
+            | Record::Unmapping(_)
+            | Record::Image(_)
+            | Record::Kernel(_) => Ok(()),
         }
     }
 

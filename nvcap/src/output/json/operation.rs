@@ -1,6 +1,7 @@
 //! Operations in JSON.
 
 use crate::decode::event::{Inline, Launch, Operation};
+use crate::output::kernels;
 use crate::output::redact::Redactor;
 
 use super::form::{bool_member, hex_member, key, member, number, numbers, optional_member, to_vec};
@@ -19,8 +20,18 @@ pub(super) fn operation(out: &mut Vec<u8>, op: &Operation, redact: Option<&Redac
 pub(in crate::output) fn value(op: &Operation, redact: Option<&Redactor>) -> serde_json::Value {
     match redact {
         Some(redact) => hidden(op, redact),
-        None => serde_json::to_value(op).unwrap_or(serde_json::Value::Null),
+        None => with_kernel(op),
     }
+}
+
+/// An operation as serde has it, and a launch's kernel.
+fn with_kernel(op: &Operation) -> serde_json::Value {
+    if let Operation::Launch(l) = op {
+        let mut out = Vec::new();
+        launch(&mut out, l);
+        return serde_json::from_slice(&out).unwrap_or_default();
+    }
+    serde_json::to_value(op).unwrap_or(serde_json::Value::Null)
 }
 
 /// What serde makes of a launch, several times as fast: launches and inline writes are most of what there is.
@@ -58,6 +69,7 @@ fn launch(out: &mut Vec<u8>, l: &Launch) {
     optional_member(out, "barriers", l.barriers);
     optional_member(out, "program", l.program);
     optional_member(out, "program_bytes", l.program_bytes);
+    kernel(out, l);
     key(out, "moves");
     to_vec(out, &l.moves);
     match &l.args {
@@ -84,6 +96,21 @@ fn launch(out: &mut Vec<u8>, l: &Launch) {
     out.push(b'}');
 }
 
+/// The kernel of a launch: its name in full, the name that the compiler wrote, and what told it.
+fn kernel(out: &mut Vec<u8>, l: &Launch) {
+    let Some(kernel) = &l.kernel else {
+        out.extend_from_slice(b",\"kernel\":null");
+        return;
+    };
+    key(out, "kernel");
+    to_vec(out, &kernels::name(kernel).full);
+    key(out, "kernel_mangled");
+    to_vec(out, &kernel.name);
+    key(out, "kernel_from");
+    to_vec(out, &kernel.by);
+    bool_member(out, "kernel_certain", kernel.certain);
+}
+
 /// As [`launch`], of an inline write.
 fn inline(out: &mut Vec<u8>, i: &Inline) {
     out.extend_from_slice(b"{\"op\":\"inline\"");
@@ -106,7 +133,7 @@ fn inline(out: &mut Vec<u8>, i: &Inline) {
 
 /// An operation with users' data taken out.
 fn hidden(op: &Operation, redact: &Redactor) -> serde_json::Value {
-    let mut value = serde_json::to_value(op).unwrap_or(serde_json::Value::Null);
+    let mut value = with_kernel(op);
     let mut replace = |name: &str, bytes: &[u8]| {
         if let Some(slot) = value.get_mut(name)
             && !slot.is_null()

@@ -1,0 +1,51 @@
+//! Names of kernels as people read them, worked out once for each.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use crate::record::Kernel;
+
+use super::kernel_name;
+
+/// The most names kept.
+const MOST: usize = 1 << 16;
+
+/// The forms of a name.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Name {
+    /// Demangled, with template arguments and parameters.
+    pub(super) full: String,
+    /// Without them.
+    pub(super) short: String,
+}
+
+thread_local! {
+    static NAMES: RefCell<HashMap<String, Arc<Name>>> = RefCell::default();
+}
+
+/// The forms of a kernel's name.
+pub(super) fn name(kernel: &Kernel) -> Arc<Name> {
+    NAMES.with_borrow_mut(|names| {
+        if let Some(name) = names.get(&kernel.name) {
+            return name.clone();
+        }
+        if names.len() >= MOST {
+            names.clear();
+        }
+        let name = Arc::new(Name {
+            full: kernel_name::demangled(&kernel.name),
+            short: kernel_name::short(&kernel.name),
+        });
+        names.insert(kernel.name.clone(), name.clone());
+        name
+    })
+}
+
+/// A kernel's name for people: in full or short, with a question mark where it is a guess.
+pub(super) fn text(kernel: &Kernel, full: bool) -> String {
+    let name = name(kernel);
+    let text = if full { &name.full } else { &name.short };
+    let doubt = if kernel.certain { "" } else { "?" };
+    format!("{text}{doubt}")
+}

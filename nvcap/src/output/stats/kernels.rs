@@ -1,0 +1,94 @@
+//! Launches by kernel, most frequent first.
+
+use std::collections::HashMap;
+
+use serde_json::{Value, json};
+
+use crate::decode::event::{Launch, LaunchKind};
+use crate::output::kernels;
+
+/// Kernels that the text shows, and the longest name there.
+const SHOWN: usize = 20;
+
+/// How often each kernel was launched.
+#[derive(Debug, Default)]
+pub(super) struct Kernels {
+    /// By name as the compiler wrote it, or program where the name is not known.
+    by: HashMap<Key, Count>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+enum Key {
+    Name(String),
+    Program(u64),
+}
+
+#[derive(Clone, Debug)]
+struct Count {
+    launches: u64,
+    text: String,
+}
+
+impl Kernels {
+    pub(super) fn add(&mut self, launch: &Launch) {
+        if matches!(launch.kind, LaunchKind::Companion | LaunchKind::Unresolved) {
+            return;
+        }
+        let kernel = launch.kernel.as_deref();
+        let key = match (kernel, launch.program) {
+            (Some(kernel), _) => Key::Name(kernel.name.clone()),
+            (None, Some(program)) => Key::Program(program.0),
+            (None, None) => return,
+        };
+        let count = self.by.entry(key).or_insert_with_key(|key| Count {
+            launches: 0,
+            text: match (kernel, key) {
+                (Some(kernel), _) => kernels::text(kernel, true),
+                (None, Key::Program(program)) => format!("program {program:#x}"),
+                (None, Key::Name(name)) => name.clone(),
+            },
+        });
+        count.launches += 1;
+    }
+
+    /// Most frequent first.
+    fn sorted(&self) -> Vec<(&Key, &Count)> {
+        let mut all: Vec<_> = self.by.iter().collect();
+        all.sort_by_key(|(key, count)| (std::cmp::Reverse(count.launches), *key));
+        all
+    }
+
+    /// Lines of a table without its head; none where nothing was launched.
+    pub(super) fn lines(&self) -> Vec<String> {
+        let all: u64 = self.by.values().map(|c| c.launches).sum();
+        let mut lines: Vec<String> = self
+            .sorted()
+            .into_iter()
+            .take(SHOWN)
+            .map(|(_, c)| {
+                let share = 100.0 * c.launches as f64 / all.max(1) as f64;
+                format!("{:>10} {share:>7.2}  {}", c.launches, c.text)
+            })
+            .collect();
+        if self.by.len() > SHOWN {
+            lines.push(format!(
+                "{:>10} {:>7}  {} more kernels (--json has all)",
+                "",
+                "",
+                self.by.len() - SHOWN
+            ));
+        }
+        lines
+    }
+
+    pub(super) fn json(&self) -> Value {
+        let rows = self.sorted().into_iter().map(|(key, c)| {
+            let (kernel, mangled, program) = match key {
+                Key::Name(name) => (Some(&c.text), Some(name), None),
+                Key::Program(program) => (None, None, Some(program)),
+            };
+            json!({"kernel": kernel, "kernel_mangled": mangled, "program": program, "launches": c.launches})
+        });
+        rows.collect()
+    }
+}
