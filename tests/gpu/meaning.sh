@@ -4,8 +4,9 @@
 #   meaning.sh [WORKLOAD...]     workloads: cuda device train generate compile graph triton cupy jax (default: all)
 #
 # Each is traced from its start, attached to in the middle (ready and warm, so that its graphs are made before), and
-# observed from the middle, all three under CUPTI (meaning/cupti_log.c); cuda, device and graph once more without it, held
-# against what CUPTI saw of another run of the same program, since CUPTI has the driver submit graphs otherwise.
+# observed from the middle, all three under CUPTI (meaning/cupti_log.c); and once more without it, held against what CUPTI
+# saw of another run of the same program, names too: under CUPTI the driver submits graphs otherwise, and launches every
+# kernel through one program of CUPTI's own.
 #
 # Needs: nvcc with CUPTI's header, gcc, python3 with torch, transformers, triton, cupy, jax (a workload that lacks its
 # package is said not to have run), root, and bin/nvcap beside this script or one folder up. Writes to $OUT, else to
@@ -55,7 +56,7 @@ one() {
     [ "$with" = plain ] || environment=(env CUDA_INJECTION64_PATH="$WORK/cupti_log.so" CUPTI_LOG="$run.cupti")
     if [ "$way" = start ]; then
         # shellcheck disable=SC2046
-        timeout 200 "$NVCAP" --json -e "$FILTER" -o "$run.json" -- "${environment[@]}" $(command_of "$name") <"$run.fifo" >"$run.out" 2>"$run.err" &
+        NVCAP_LOG=info timeout 200 "$NVCAP" --json -e "$FILTER" -o "$run.json" -- "${environment[@]}" $(command_of "$name") <"$run.fifo" >"$run.out" 2>"$run.err" &
         tracer=$!
     else
         # shellcheck disable=SC2046
@@ -103,17 +104,16 @@ judge() {
     python3 "$MEANING/meaning.py" "$WORK/$tag.json" "$WORK/$truth.cupti.$pid" "$WORK/$tag.out" -p "$WORK/$truth.out" >"$WORK/$tag.table" 2>&1
     local status=$?
     cat "$WORK/$tag.table" >>"$OUT/meaning.txt"
-    grep -h 'images of GPU memory' "$WORK/$tag.trace" 2>/dev/null | sed 's/.*process/process/' >>"$OUT/meaning.txt"
+    grep -h 'images of GPU memory\|: names of ' "$WORK/$tag.trace" "$WORK/$tag.err" 2>/dev/null | sed 's/.*process/process/' >>"$OUT/meaning.txt"
     status_row $status "$what" "$(tail -n 1 "$WORK/$tag.table" | cut -c1-"$WIDTH")"
 }
 
 for name in "$@"; do
     echo "== $name ($(date -u +%T))"
+    ways="start attached observed" plain="start attached observed"
     case $name in
-    cuda | device | graph) ways="start attached observed" plain="start attached observed" ;;
-    compile) ways="start attached observed" plain="" ;;
+    cuda | device | graph | compile) ;;
     *)
-        ways="start attached observed" plain=""
         package=$name
         case $name in train) package=torch ;; generate) package=transformers ;; esac
         if ! python3 -c "import $package" 2>/dev/null; then row "NOT RUN" "$name" "no Python package $package here"; continue; fi

@@ -27,6 +27,7 @@ def phase_at(phases, ns):
 
 class Seen:
     def __init__(self):
+        self.names, self.unnamed, self.unsure, self.named_by = Counter(), Counter(), Counter(), Counter()
         self.kernels, self.order, self.copies, self.memsets = Counter(), collections.defaultdict(list), Counter(), Counter()
         self.unresolved, self.conditional, self.unknown_bytes, self.replays, self.images, self.driver = 0, False, Counter(), 0, 0, 0
 
@@ -50,6 +51,13 @@ def nvcap(path, phases):
                 key = tuple(r["grid"]), tuple(r["block"])
                 s.kernels[key] += 1
                 s.order[r["channel"]].append(key)
+                if r["kernel"] is None:
+                    s.unnamed[(r["program"],) + key] += 1
+                elif not r["kernel_certain"]:
+                    s.unsure[(r["kernel_mangled"],) + key] += 1
+                else:
+                    s.names[(r["kernel_mangled"],) + key] += 1
+                    s.named_by[r["kernel_from"]] += 1
             elif kind == "unresolved":
                 s.unresolved += 1
             elif kind in ("driver_memset", "driver_copy"):
@@ -91,6 +99,7 @@ def cupti(path, phases):
         if r["type"] == "kernel":
             key = tuple(r["grid"]), tuple(r["block"])
             s.kernels[key] += 1
+            s.names[(r["name"],) + key] += 1
             s.order[r["stream"]].append((r["start"], key))
         elif r["type"] == "copy":
             s.copies[(r["kind"], r["bytes"])] += 1
@@ -176,10 +185,28 @@ def main():
         print(f"{name:<20} {total(s.kernels):>8} {total(t.kernels):>8} {known[0]:>7} {total(t.copies):>7} "
               f"{known[1]:>8} {total(t.memsets):>7}  {'DIFFERS: ' + '; '.join(wrong) if wrong else 'equal'}"
               f"{' (' + ', '.join(notes) + ')' if notes else ''}")
+    # Names: a name that CUPTI does not have for such a launch is wrong; conditional nodes are launched by the GPU.
+    named, wrong_names, unnamed, unsure, by = 0, Counter(), Counter(), Counter(), Counter()
+    for name, _, _ in phases:
+        s, t = ours[name], truth[name]
+        named += total(s.names)
+        wrong_names += s.names - t.names
+        unnamed += s.unnamed
+        unsure += s.unsure
+        by += s.named_by
+    launches = named + total(unnamed) + total(unsure)
+    for what, some in (("WRONG", wrong_names), ("without a name", unnamed), ("uncertain", unsure)):
+        for (name, grid, block), n in some.most_common(8):
+            print(f"name {what}: {n} x {name if isinstance(name, str) else hex(name)} {grid} {block}")
+    share = 100 * named / max(1, launches)
+    print(f"names: {named} of {launches} launches ({share:.2f} %), {total(wrong_names)} wrong, {total(unsure)} uncertain, {total(unnamed)} without; by {dict(by)}")
+    # Under CUPTI every kernel is launched through one program of CUPTI's own, which has no name.
+    if other is not None:
+        bad += bool(wrong_names) or (share < 99.5 and launches > 0)
     all_ours = sum(total(s.kernels) for s in ours.values())
     all_truth = sum(total(t.kernels) for t in truth.values())
     print(f"kernels {all_ours} of {all_truth} ({100 * all_ours / max(1, all_truth):.2f} %); phases that differ: {bad}; "
-          f"ledger: complete {ledger and ledger['complete']}, understood {ledger and ledger['understood']}")
+          f"named {share:.2f} %, {total(wrong_names)} wrong; ledger: complete {ledger and ledger['complete']}, understood {ledger and ledger['understood']}")
     whole = ledger is not None and ledger["complete"]
     # What compares nothing proves nothing.
     empty = all_truth == 0

@@ -17,6 +17,7 @@ use super::{
 };
 use crate::cubin::{Function, compare};
 use crate::record::{At, Kernel, KernelParam, NamedBy};
+use crate::source::clock;
 use crate::wire::GpuVa;
 
 /// The most records that are followed.
@@ -25,6 +26,9 @@ const MOST_RECORDS: usize = 1 << 18;
 const SHARE_PERCENT: u32 = 1;
 /// Time that searches of all memory may take at once, over the whole trace.
 const FREE: Duration = Duration::from_millis(1500);
+
+/// Code that is the same in a greater part is no contradiction.
+const NEARLY: f64 = 0.9;
 
 /// A program whose name is wanted.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -51,6 +55,8 @@ pub(crate) struct Cost {
     pub(crate) time: Duration,
     /// The longest search.
     pub(crate) longest: Duration,
+    /// The longest time from a program's first launch to its name.
+    pub(crate) latest: Duration,
 }
 
 /// See the module.
@@ -161,6 +167,21 @@ impl Resolver {
         let took = began.elapsed();
         self.cost.time += took;
         self.cost.longest = self.cost.longest.max(took);
+        let now = clock::now();
+        for kernel in &found {
+            let since = kernel.at.time().map_or(0, |t| now.saturating_sub(t));
+            self.cost.latest = self.cost.latest.max(Duration::from_nanos(since));
+        }
+        log::debug!(
+            "process {}: {} of {} programs named in {took:?}, {:?} after the first of their launches",
+            self.pid,
+            found.len(),
+            asks.len(),
+            asks.iter()
+                .filter_map(|a| a.at.time())
+                .min()
+                .map(|t| Duration::from_nanos(now.saturating_sub(t)))
+        );
         found
     }
 
@@ -330,7 +351,7 @@ impl Resolver {
         };
         let function = self.images.function(*named)?;
         let own = self.images.code(&*self.space, *named)?;
-        Some(is_same(&own, function, code))
+        is_same(&own, function, code)
     }
 
     fn kernel(&self, ask: &Ask, name: &Name) -> Option<Kernel> {
@@ -383,11 +404,18 @@ impl Resolver {
     }
 }
 
-/// Whether code that was seen is a function's: of the same size, but for padding behind it, and equal but for relocations.
-fn is_same(own: &[u8], function: &Function, code: &[u8]) -> bool {
-    let len = own.len().min(code.len());
-    let (Some(own), Some(code)) = (own.get(..len), code.get(..len)) else {
-        return false;
-    };
-    len > 0 && compare::masked_equal(own, &function.relocations, code)
+/// Whether code that was seen is a function's: the same but for relocations, and no longer than padding behind it allows.
+/// `None` where it is nearly the same: the loader changes more than relocations tell in some functions.
+fn is_same(own: &[u8], function: &Function, code: &[u8]) -> Option<bool> {
+    let likeness = compare::compare(own, &function.relocations, code);
+    if likeness.is_equal() {
+        return Some(true);
+    }
+    log::debug!(
+        "{}: {likeness:?} of {} bytes of code against {} that were uploaded",
+        function.name,
+        own.len(),
+        code.len()
+    );
+    (likeness.ratio() < NEARLY).then_some(false)
 }

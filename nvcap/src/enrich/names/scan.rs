@@ -26,7 +26,7 @@ const CHUNK: usize = 512 << 10;
 /// A thread takes so many bytes of the work at a time.
 const PIECE: u64 = 8 << 20;
 /// The most threads of one search.
-const MOST_THREADS: usize = 4;
+const MOST_THREADS: usize = 8;
 /// A search of fewer bytes is not split.
 const SPLIT_FROM: u64 = 32 << 20;
 /// An area larger than this holds no records (reserved address space, model weights in host memory).
