@@ -14,7 +14,7 @@ use crate::output::units::Bytes;
 /// A column of the table.
 struct Column {
     name: &'static str,
-    /// Figures stand to the right.
+    /// Its cells are aligned to the right, as figures are.
     figures: bool,
     /// When it is shown.
     shown: Shown,
@@ -26,11 +26,11 @@ struct Column {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Shown {
     Always,
-    /// Where there is room: the first to go has the lowest number.
+    /// If there is room. The column with the lowest number is left out first.
     Room(u8),
-    /// Where channels differ in it.
+    /// If channels differ in it.
     Differs,
-    /// Where a channel has something else than this.
+    /// If the cell of a channel is not this.
     Unlike(&'static str),
 }
 
@@ -143,7 +143,7 @@ fn started(c: &ChannelLedger) -> String {
     }
 }
 
-/// The column's cells, with what stands above and below them.
+/// A column with its cells.
 struct Cells {
     column: &'static Column,
     cells: Vec<String>,
@@ -168,7 +168,7 @@ impl Cells {
         }
     }
 
-    /// Whether it says something.
+    /// Whether the column is shown, if there is room for it.
     fn is_shown(&self) -> bool {
         match self.column.shown {
             Shown::Always | Shown::Room(_) => true,
@@ -178,7 +178,7 @@ impl Cells {
     }
 }
 
-/// Leaves out columns until the row has this width, if that can be done.
+/// Leaves out columns until a row fits this width, as far as columns may be left out.
 fn narrow(columns: &mut Vec<Cells>, width: usize) {
     loop {
         let wide: usize = columns.iter().map(|c| c.width + 2).sum();
@@ -199,13 +199,19 @@ fn narrow(columns: &mut Vec<Cells>, width: usize) {
     }
 }
 
-/// Writes the table, and in a line each the channels that are not worth a row.
+/// Writes the table, then a line that sums up the channels with one submission, and one for those without any.
 pub(super) fn write(f: &mut Formatter<'_>, ledger: &Ledger, totals: &Totals, fit: Fit) {
     let (mut rows, mut silent) = (Vec::new(), 0);
     let (mut once, mut once_bytes) = (0, 0);
-    // A channel with its set-up alone.
-    let is_once = |c: &ChannelLedger| c.submissions == 1 && c.is_complete() && c.from_start();
-    let fold = !fit.all && ledger.channels().filter(|(_, c)| is_once(c)).count() > 1;
+    // A channel with its set-up alone. They are summed up where others have a row, and where that saves lines.
+    let is_once = |c: &ChannelLedger| c.submissions == 1 && c.is_complete();
+    let count = |has: fn(u64) -> bool| {
+        ledger
+            .channels()
+            .filter(|(_, c)| has(c.submissions))
+            .count()
+    };
+    let fold = !fit.all && count(|n| n > 1) > 0 && count(|n| n == 1) > 1;
     for (id, c) in ledger.channels() {
         if c.submissions == 0 && c.is_complete() {
             silent += 1;
