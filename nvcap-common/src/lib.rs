@@ -38,6 +38,9 @@ pub const GET_EVERY: u64 = 16;
 /// "Not read": in [`Submit::get`].
 pub const NO_GET: u32 = u32::MAX;
 
+/// The most bytes of a stack that are taken.
+pub const MOST_STACK: u32 = 65536 - 4096;
+
 /// Words of memory around each register that a [`Windows`] holds.
 pub const WINDOW: usize = 128;
 /// How many words of a [`WINDOW`] lie before the register's address.

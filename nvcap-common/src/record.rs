@@ -36,6 +36,8 @@ pub mod kind {
     pub const MODULE: u16 = 15;
     /// [`super::Windows`].
     pub const WINDOWS: u16 = 16;
+    /// [`super::Stack`], in a ring buffer of its own.
+    pub const STACK: u16 = 17;
 }
 
 /// Flags in [`Header::flags`].
@@ -174,6 +176,27 @@ pub struct Windows {
 #[inline(always)]
 pub const fn window_start(register: u64) -> u64 {
     (register & !3).wrapping_sub(4 * WINDOW_BEFORE as u64)
+}
+
+/// The user stack of the thread that rang a doorbell; `header.len` bytes of it follow, from the stack pointer upward. The
+/// [`Submit`]s of the same doorbell have the same time and thread.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Stack {
+    /// Header.
+    pub header: Header,
+    /// Instruction pointer.
+    pub ip: u64,
+    /// Stack pointer: the address of the first byte.
+    pub sp: u64,
+    /// Frame pointer register (rbp, x29).
+    pub fp: u64,
+    /// Link register, where there is one.
+    pub lr: u64,
+    /// Address space.
+    pub space: u32,
+    /// Bytes that were asked for: fewer came where the memory of the stack ended, or a page of it is not in memory.
+    pub wanted: u32,
 }
 
 /// End of a scan of all channels of a process.

@@ -241,8 +241,10 @@ pub struct Stats {
     pub cached_put: u64,
     /// Channels where the process's own copy was found to be ahead of GP_PUT.
     pub cached_put_wrong: u64,
+    /// Stacks dropped because their ring buffer was full.
+    pub stacks_lost: u64,
     /// Unused, 0: keeps the counters of two processors out of one cache line.
-    pub pad: [u64; 4],
+    pub pad: [u64; 3],
 }
 
 /// Settings that the user program gives to the BPF programs, the first element of CONFIG.

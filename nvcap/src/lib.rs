@@ -93,6 +93,8 @@ mod dump;
 mod enrich;
 #[cfg(all(feature = "cli", target_os = "linux"))]
 mod procfs;
+#[cfg(feature = "trap")]
+mod stacks;
 
 /// The `nvcap` program, for its main.rs alone.
 #[cfg(feature = "cli")]

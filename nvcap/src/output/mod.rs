@@ -23,6 +23,7 @@ pub(crate) mod names;
 pub mod phases;
 pub(crate) mod plural;
 pub mod redact;
+mod stack;
 pub mod stats;
 pub mod streams;
 pub mod style;

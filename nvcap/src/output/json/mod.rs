@@ -18,6 +18,7 @@ use super::holes::{Holes, Part};
 use super::method::Explainer;
 use super::names::{Latest, chip_by, known_engine, known_name};
 use super::redact::Redactor;
+use super::stack;
 use super::writer::Output;
 use super::{Detail, Sink};
 
@@ -30,8 +31,8 @@ pub(in crate::output) use operation::value as operation_value;
 pub(super) use escape::text_of;
 pub use escape::write;
 
-pub(super) use form::number;
-use form::{bool_member, hex, key, known, member, optional, optional_text, text};
+pub(super) use form::{bool_member, key, member, number, optional_text, text};
+use form::{hex, known, optional};
 
 /// What the JSON output shows.
 #[derive(Clone, Debug, Default)]
@@ -52,6 +53,8 @@ pub struct Json {
     /// Members of the current submission, from `"time_ns"` on, without engine.
     shared: Vec<u8>,
     engine: Vec<u8>,
+    /// Of the stack, where there is one: operations and submissions have them.
+    stack: Vec<u8>,
     shared_of: Option<(u64, u64)>,
     latest: Latest,
     position: u64,
@@ -84,6 +87,7 @@ impl Json {
             explain: Explainer::default(),
             shared: Vec::new(),
             engine: Vec::new(),
+            stack: Vec::new(),
             shared_of: None,
             latest: Latest::default(),
             position: 0,
@@ -110,6 +114,10 @@ impl Json {
         }
         if let Some(phase) = &c.phase {
             text(out, "phase", phase);
+        }
+        self.stack.clear();
+        if let Some(calls) = &c.stack {
+            stack::members(&mut self.stack, calls);
         }
         self.engine.clear();
         if let Some(name) = known_engine(c.engine) {
@@ -176,6 +184,7 @@ impl Json {
         if let Some(ip) = s.ip {
             member(out, "ip", ip);
         }
+        self.out.object().extend_from_slice(&self.stack);
         self.end()
     }
 
@@ -275,6 +284,7 @@ impl Json {
             out[at] = b',';
             out.pop();
         }
+        self.out.object().extend_from_slice(&self.stack);
         self.end()
     }
 
@@ -400,6 +410,10 @@ impl Json {
                     text(out, "what", "unknown_channel");
                     member(out, "count", *count);
                 }
+                Lost::Stacks { count } => {
+                    text(out, "what", "stacks");
+                    member(out, "count", *count);
+                }
                 Lost::Untraced { why } => {
                     text(out, "what", "untraced");
                     text(out, "why", why);
@@ -445,9 +459,11 @@ impl Sink for Json {
                 Ok(())
             }
             Record::Gpu(g) => self.gpu(g),
-            Record::Ioctl(_) | Record::Mapping(_) | Record::Unmapping(_) | Record::Image(_) => {
-                Ok(())
-            }
+            Record::Ioctl(_)
+            | Record::Mapping(_)
+            | Record::Unmapping(_)
+            | Record::Image(_)
+            | Record::Stack(_) => Ok(()),
         }
     }
 

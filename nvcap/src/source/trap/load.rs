@@ -49,6 +49,8 @@ pub(crate) struct Loaded {
     pub maps: Maps,
     /// The ring buffer.
     pub records: RingBuf<MapData>,
+    /// That of stacks.
+    pub stacks: RingBuf<MapData>,
     /// `doorbell_loop` or `doorbell_tail`.
     pub doorbell: OwnedFd,
     /// Which of the two.
@@ -69,6 +71,8 @@ pub(crate) struct LoadOptions {
     pub buffer: u32,
     /// Do without bpf_loop even where the kernel has it.
     pub no_bpf_loop: bool,
+    /// Bytes of the stack to take at each doorbell, a multiple of 4096; 0 for none.
+    pub stack_bytes: u32,
 }
 
 /// Offsets of everything the programs read, from the running kernel's BTF.
@@ -128,7 +132,9 @@ impl Loaded {
         let processors = processors()?;
         let mut bpf = EbpfLoader::new()
             .override_global("OFFSETS", &offsets, true)
+            .override_global("STACK_BYTES", &options.stack_bytes, true)
             .map_max_entries("RECORDS", options.buffer)
+            .map_max_entries("STACKS", stack_buffer(options.stack_bytes))
             .map_max_entries("STATS", processors as u32)
             .load(OBJECT)
             .map_err(|e| failed("loading the BPF programs", &e))?;
@@ -174,6 +180,7 @@ impl Loaded {
             maps,
             log,
             records: take(&mut bpf, "RECORDS")?,
+            stacks: take(&mut bpf, "STACKS")?,
             doorbell,
             doorbell_name,
             config: take(&mut bpf, "CONFIG")?,
@@ -323,8 +330,17 @@ impl Loaded {
             sum.contended += s.contended;
             sum.cached_put += s.cached_put;
             sum.cached_put_wrong += s.cached_put_wrong;
+            sum.stacks_lost += s.stacks_lost;
         }
         sum
+    }
+}
+
+/// Size of the ring buffer of stacks: for some thousand of them, or as small as there can be one.
+fn stack_buffer(stack_bytes: u32) -> u32 {
+    match stack_bytes {
+        0 => 65536,
+        _ => 64 << 20,
     }
 }
 
