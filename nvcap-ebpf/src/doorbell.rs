@@ -14,7 +14,7 @@ use nvcap_common::{CODE, NO_OWN, NO_TOKEN, REGS, Site, SiteKey, kind};
 use crate::{
     cached_put, capture, kernel,
     maps::{MORE, SITES, WAKEUP, count, reserve, submit, traced},
-    stack,
+    python, stack,
     walk::{self, Walk, phase},
 };
 
@@ -99,6 +99,7 @@ fn begin(ctx: &PerfEventContext, w: &mut Walk) -> bool {
     registers(ctx, w);
     if stack::wanted() {
         stack_registers(ctx, w);
+        python::nvcap_python();
         stack::nvcap_stack();
     }
     let key = SiteKey {

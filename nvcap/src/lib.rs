@@ -93,7 +93,7 @@ mod dump;
 mod enrich;
 #[cfg(all(feature = "cli", target_os = "linux"))]
 mod procfs;
-#[cfg(feature = "trap")]
+#[cfg(all(feature = "cli", target_os = "linux"))]
 mod stacks;
 
 /// The `nvcap` program, for its main.rs alone.

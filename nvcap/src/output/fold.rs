@@ -2,7 +2,6 @@
 //!
 //! Two ways in: the events of a trace ([`Folded`], a sink), and the lines of nvcap's JSON output ([`Folder::line`]).
 
-use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io;
 
@@ -14,7 +13,7 @@ use crate::ledger::Ledger;
 use crate::record::{Life, Record};
 
 use super::names::known_name;
-use super::stack::word;
+use super::stack::{word, word_of};
 use super::writer::Output;
 use super::{Detail, Sink};
 
@@ -33,6 +32,8 @@ pub enum Weight {
 
 /// How many submissions are remembered as counted: events of one may come later than those of the next.
 const MOST_COUNTED: usize = 1 << 16;
+/// How many submissions' stacks are kept for their further lines.
+const MOST_KNOWN: usize = 4096;
 
 /// Sums of weights by stack.
 #[derive(Clone, Debug, Default)]
@@ -43,6 +44,8 @@ pub struct Folder {
     sums: BTreeMap<String, u64>,
     counted: BTreeSet<u64>,
     names: HashMap<u64, String>,
+    /// Stacks of JSON lines, by submission.
+    known: BTreeMap<u64, Vec<String>>,
     stacks: u64,
 }
 
@@ -66,11 +69,11 @@ impl Folder {
         first
     }
 
-    fn add<'f>(
+    fn add(
         &mut self,
         pid: u64,
         thread: Option<&str>,
-        frames: Option<impl DoubleEndedIterator<Item = Cow<'f, str>>>,
+        frames: Option<Vec<String>>,
         leaf: Option<&str>,
         weight: u64,
     ) {
@@ -83,7 +86,7 @@ impl Folder {
         match frames {
             Some(frames) => {
                 self.stacks += 1;
-                frames.rev().for_each(|frame| push(&mut line, &frame));
+                frames.iter().rev().for_each(|f| push(&mut line, f));
             }
             None => push(&mut line, "[no stack]"),
         }
@@ -107,10 +110,8 @@ impl Folder {
             (Weight::Bytes, Some(op)) => (Some(name_of(op)), bytes_of(op)),
             (_, None) => return,
         };
-        let frames = c.stack.as_ref().map(|calls| {
-            let frames = calls.frames.iter();
-            frames.map(|f| word(f.symbol.as_deref(), &f.module))
-        });
+        let frames = c.stack.as_ref();
+        let frames = frames.map(|calls| calls.frames.iter().map(word_of).collect());
         let pid = u64::from(c.at.pid);
         self.add(pid, c.thread.as_deref(), frames, name, weight);
     }
@@ -141,11 +142,26 @@ impl Folder {
         };
         let word_of = |frame: &'_ Value| {
             let text = |name: &str| frame.get(name).and_then(Value::as_str);
-            let word = word(text("symbol"), text("module").unwrap_or(""));
-            Cow::Owned(word.into_owned())
+            let line = frame.get("line").and_then(Value::as_u64);
+            let python = frame
+                .get("python")
+                .map(|_| (text("file").unwrap_or("?"), line));
+            word(text("symbol"), text("module").unwrap_or(""), python)
         };
         let stack = object.get("stack").and_then(Value::as_array);
-        let frames = stack.map(|frames| frames.iter().map(word_of));
+        let mut frames = stack.map(|frames| frames.iter().map(word_of).collect::<Vec<_>>());
+        // The first object of a submission has the stack of all.
+        if let Some(serial) = number("serial") {
+            match &frames {
+                Some(frames) => {
+                    self.known.insert(serial, frames.clone());
+                    if self.known.len() > MOST_KNOWN {
+                        self.known.pop_first();
+                    }
+                }
+                None => frames = self.known.get(&serial).cloned(),
+            }
+        }
         self.add(pid, text("thread"), frames, op, weight);
         true
     }
@@ -281,9 +297,9 @@ mod tests {
     /// Two submissions with a stack, one without, and lines that are no submissions.
     const LINES: &str = r#"
         {"type":"process","time_ns":1,"pid":7,"tid":7,"token":null,"life":"exec","name":"train;er"}
-        {"type":"submission","pid":7,"serial":0,"stack":[{"module":"/l/libcuda.so.1","symbol":null},{"module":"/b/train","symbol":"f(a; b)"},{"module":"","symbol":null}]}
-        {"type":"operation","pid":7,"serial":0,"op":"launch","kind":"user","stack":[{"module":"/b/train","symbol":"main"}]}
-        {"type":"operation","pid":7,"serial":0,"op":"copy","bytes":100,"stack":[{"module":"/b/train","symbol":"main"}]}
+        {"type":"submission","pid":7,"serial":0,"stack":[{"module":"/l/libcuda.so.1","symbol":null},{"module":"/b/train","symbol":"f(a; b)"},{"module":"","symbol":"g","python":true,"file":"/a/b.py","line":3}]}
+        {"type":"operation","pid":7,"serial":0,"op":"launch","kind":"user"}
+        {"type":"operation","pid":7,"serial":0,"op":"copy","bytes":100}
         {"type":"operation","pid":7,"serial":1,"op":"inline","bytes":5,"thread":"t"}
         {"type":"operation","pid":8,"serial":2,"op":"launch","kind":"driver_copy","moves":{"bytes":11},"thread":"t","stack":[]}
         {"type":"ledger","complete":true}"#;
@@ -303,16 +319,19 @@ mod tests {
     fn submissions_once_each() {
         assert_eq!(
             folded(Weight::Submissions, false),
-            "t 1\ntrain:er;[no file];f(a: b);[libcuda.so.1] 1\ntrain:er;[no stack] 1\n"
+            "t 1\ntrain:er;[no stack] 1\ntrain:er;g (b.py:3);f(a: b);[libcuda.so.1] 1\n"
         );
     }
 
     #[test]
     fn launches_and_bytes() {
-        assert_eq!(folded(Weight::Launches, false), "train:er;main 1\n");
+        assert_eq!(
+            folded(Weight::Launches, false),
+            "train:er;g (b.py:3);f(a: b);[libcuda.so.1] 1\n"
+        );
         assert_eq!(
             folded(Weight::Bytes, true),
-            "t;launch 11\ntrain:er;[no stack];inline 5\ntrain:er;main;copy 100\n"
+            "t;launch 11\ntrain:er;[no stack];inline 5\ntrain:er;g (b.py:3);f(a: b);[libcuda.so.1];copy 100\n"
         );
     }
 

@@ -1,7 +1,5 @@
 //! The calls that led to a doorbell, as text and JSON.
 
-use std::borrow::Cow;
-
 use crate::record::{Calls, Frame, StackEnd};
 
 use super::json;
@@ -27,9 +25,10 @@ pub(super) fn text(f: &mut Formatter<'_>, calls: &Calls) {
             }
             f.text(format_args!(")"));
         }
-        match frame.inlined {
-            true => f.text(format_args!(" [inlined]")),
-            false => f.text(format_args!(" [{:#x}]", frame.address)),
+        if frame.inlined {
+            f.text(format_args!(" [inlined]"));
+        } else if !frame.python {
+            f.text(format_args!(" [{:#x}]", frame.address));
         }
         if let Some(file) = &frame.file {
             f.text(format_args!(" {file}"));
@@ -54,16 +53,21 @@ pub(super) fn text(f: &mut Formatter<'_>, calls: &Calls) {
 
 fn module(frame: &Frame) -> &str {
     match file_name(&frame.module) {
+        "" if frame.python => "python",
         "" => "no file",
         name => name,
     }
 }
 
-/// Appends the members that the events of a submission get: `stack`, `stack_end` and `api`.
-pub(super) fn members(out: &mut Vec<u8>, calls: &Calls) {
+/// Appends the member that every event of a submission gets.
+pub(super) fn api(out: &mut Vec<u8>, calls: &Calls) {
     if let Some(api) = &calls.api {
         json::text(out, "api", api);
     }
+}
+
+/// Appends the members that the first event of a submission gets beside: `stack_end` and `stack`.
+pub(super) fn members(out: &mut Vec<u8>, calls: &Calls) {
     json::text(out, "stack_end", calls.end.name());
     json::key(out, "stack");
     out.push(b'[');
@@ -75,7 +79,10 @@ pub(super) fn members(out: &mut Vec<u8>, calls: &Calls) {
         if let Some(offset) = frame.offset {
             json::member(out, "offset", offset);
         }
-        json::member(out, "address", frame.address);
+        match frame.python {
+            true => json::bool_member(out, "python", true),
+            false => json::member(out, "address", frame.address),
+        }
         if let Some(file) = &frame.file {
             json::text(out, "file", file);
         }
@@ -90,13 +97,29 @@ pub(super) fn members(out: &mut Vec<u8>, calls: &Calls) {
     out.push(b']');
 }
 
-/// A frame in one word, for sums over stacks: the function, or the file in brackets where it is not known.
-pub(super) fn word<'a>(symbol: Option<&'a str>, module: &str) -> Cow<'a, str> {
+/// A frame in one word, for sums over stacks: the function; of Python with its place in the source; the file in brackets where
+/// the function is not known.
+pub(super) fn word(
+    symbol: Option<&str>,
+    module: &str,
+    python: Option<(&str, Option<u64>)>,
+) -> String {
     match (symbol, file_name(module)) {
-        (Some(symbol), _) => symbol.into(),
-        (None, "") => "[no file]".into(),
-        (None, name) => format!("[{name}]").into(),
+        (Some(symbol), _) => match python {
+            Some((file, Some(line))) => format!("{symbol} ({}:{line})", file_name(file)),
+            Some((file, None)) => format!("{symbol} ({})", file_name(file)),
+            None => symbol.to_owned(),
+        },
+        (None, "") => "[no file]".to_owned(),
+        (None, name) => format!("[{name}]"),
     }
+}
+
+/// The same of a frame.
+pub(super) fn word_of(frame: &Frame) -> String {
+    let file = frame.file.as_deref().unwrap_or("?");
+    let python = frame.python.then_some((file, frame.line.map(u64::from)));
+    word(frame.symbol.as_deref(), &frame.module, python)
 }
 
 #[cfg(test)]
@@ -111,6 +134,7 @@ mod tests {
             address: 0x2f_1b4a,
             file: (n == 2).then(|| "a.cu".into()),
             line: (n == 2).then_some(12),
+            python: false,
             inlined: n == 2,
         };
         Calls {
@@ -147,6 +171,7 @@ mod tests {
     #[test]
     fn members_are_json() {
         let mut out = b"{\"a\":0".to_vec();
+        api(&mut out, &calls(StackEnd::NoTable, 3));
         members(&mut out, &calls(StackEnd::NoTable, 3));
         out.push(b'}');
         let value: serde_json::Value = serde_json::from_slice(&out).unwrap();

@@ -39,6 +39,8 @@ pub struct Frame {
     pub file: Option<Arc<str>>,
     /// Line in it.
     pub line: Option<u32>,
+    /// A function of Python: `symbol` is its name there, and there is no module, offset or address.
+    pub python: bool,
     /// The compiler has put the function into the one of the next frame: both have one frame in memory.
     pub inlined: bool,
 }

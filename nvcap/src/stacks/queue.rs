@@ -8,7 +8,9 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-use super::modules::Mapped;
+use nvcap_common::PythonFrame;
+
+use super::{modules::Mapped, python::Python};
 use crate::record::At;
 
 /// The most bytes of stacks that wait.
@@ -33,6 +35,8 @@ pub(crate) struct RawStack {
     pub bytes: Vec<u8>,
     /// All bytes that were asked for came: the stack may go on behind them.
     pub cut: bool,
+    /// The Python frames, the newest first.
+    pub python: Vec<PythonFrame>,
 }
 
 #[derive(Debug, Default)]
@@ -41,7 +45,7 @@ struct Inside {
     bytes: usize,
     lost: u64,
     /// The mappings of address spaces at their first stack: a process may be gone before its stack's turn comes.
-    first: HashMap<u32, Vec<Mapped>>,
+    first: HashMap<u32, (Vec<Mapped>, Option<Python>)>,
 }
 
 /// See the module. Clones are the same queue.
@@ -81,10 +85,10 @@ impl StackQueue {
         self.lock().lost += count;
     }
 
-    /// Takes note of the mappings of an address space at its first stack.
-    pub(crate) fn put_mappings(&self, space: u32, pid: u32) {
+    /// Takes note of an address space at its first stack: of its mappings, and of its Python.
+    pub(crate) fn put_space(&self, space: u32, pid: u32, python: Option<Python>) {
         let mapped = super::modules::of_process(pid);
-        self.lock().first.insert(space, mapped);
+        self.lock().first.insert(space, (mapped, python));
     }
 
     /// Stacks that were lost since the last call.
@@ -100,8 +104,8 @@ impl StackQueue {
         Some(stack)
     }
 
-    /// The mappings of an address space at its first stack, once.
-    pub(super) fn take_mappings(&self, space: u32) -> Option<Vec<Mapped>> {
+    /// What was noted of an address space at its first stack, once.
+    pub(super) fn take_space(&self, space: u32) -> Option<(Vec<Mapped>, Option<Python>)> {
         self.lock().first.remove(&space)
     }
 }
@@ -126,6 +130,7 @@ mod tests {
             lr: 0,
             bytes: vec![0; 16 << 20],
             cut: false,
+            python: Vec::new(),
         };
         for time in 0..6 {
             queue.put(stack(time));

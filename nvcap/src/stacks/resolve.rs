@@ -8,14 +8,19 @@ use std::{
     time::{Duration, Instant},
 };
 
+use nvcap_common::PythonFrame;
+
 use super::{
     api,
     demangle::demangle,
     elf::Elf,
+    merge::{merged, runs},
     modules::{self, Mapped, MappedFile},
+    python::Python,
     queue::{RawStack, StackQueue},
     unwind::{Code, Unwinder},
 };
+use crate::procfs::mem::Memory;
 use crate::record::{At, Calls, Frame, Loss, Lost, Record, Stack, StackEnd};
 
 /// The most address spaces, and the most whole stacks and addresses of each, that are remembered.
@@ -40,7 +45,11 @@ struct Space {
     loaded: HashMap<u64, Loaded>,
     unwinder: Option<Unwinder>,
     frames: HashMap<u64, Rc<[Frame]>>,
-    calls: HashMap<Vec<u64>, Arc<Calls>>,
+    /// By return addresses and Python frames.
+    calls: HashMap<(Vec<u64>, Vec<PythonFrame>), Arc<Calls>>,
+    python: Option<Python>,
+    /// By code object and instruction.
+    python_frames: HashMap<PythonFrame, Frame>,
 }
 
 /// See the module.
@@ -86,35 +95,49 @@ impl Resolver {
             self.spaces.clear();
         }
         let space = self.spaces.entry(raw.space).or_default();
-        if let Some(mapped) = self.queue.take_mappings(raw.space) {
+        if let Some((mapped, python)) = self.queue.take_space(raw.space) {
             space.learn(mapped);
+            space.python = python;
         }
         let (addresses, end) = space.unwind(raw, &mut self.files);
-        if let Some(calls) = space.calls.get(&addresses)
+        let key = (addresses, raw.python.clone());
+        if let Some(calls) = space.calls.get(&key)
             && calls.end == end
         {
             return Arc::clone(calls);
         }
+        let addresses = &key.0;
         let mut frames = Vec::new();
         for (nth, address) in addresses.iter().enumerate() {
             // The call lies before the address that is returned to.
             let lookup = address - u64::from(nth > 0);
             frames.extend_from_slice(&space.frames_at(lookup, *address, &mut self.names));
         }
+        let runs = space.python_runs(raw, &mut self.names);
         let calls = Arc::new(Calls {
             api: api::called(&frames),
-            frames,
+            frames: merged(frames, runs, end),
             end,
         });
         if space.calls.len() >= MOST_REMEMBERED {
             space.calls.clear();
         }
-        space.calls.insert(addresses, Arc::clone(&calls));
+        space.calls.insert(key, Arc::clone(&calls));
         if self.names.len() >= MOST_REMEMBERED {
             self.names.clear();
         }
         calls
     }
+}
+
+/// A name, one for all frames that have it.
+fn shared(text: String, names: &mut HashMap<String, Arc<str>>) -> Arc<str> {
+    if let Some(name) = names.get(&text) {
+        return Arc::clone(name);
+    }
+    let name: Arc<str> = text.as_str().into();
+    names.insert(text, Arc::clone(&name));
+    name
 }
 
 impl Space {
@@ -235,20 +258,50 @@ impl Space {
         frames
     }
 
+    /// The Python frames with their names, in the runs that calls of the interpreter make. A frame whose code object is gone
+    /// has none, and is left out.
+    fn python_runs(
+        &mut self,
+        raw: &RawStack,
+        names: &mut HashMap<String, Arc<str>>,
+    ) -> Vec<Vec<Frame>> {
+        let Some(python) = self.python.filter(|_| !raw.python.is_empty()) else {
+            return Vec::new();
+        };
+        let mut memory = None;
+        let known = &mut self.python_frames;
+        if known.len() >= MOST_REMEMBERED {
+            known.clear();
+        }
+        let mut frame = |at: PythonFrame| {
+            if let Some(frame) = known.get(&at) {
+                return Some(frame.clone());
+            }
+            let memory = memory.get_or_insert_with(|| Memory::open(raw.at.pid).ok());
+            let found = python.resolve(memory.as_ref()?, at.code, at.instruction)?;
+            let frame = Frame {
+                symbol: Some(shared(found.function, names)),
+                file: Some(shared(found.file, names)),
+                line: found.line,
+                python: true,
+                ..Frame::default()
+            };
+            known.insert(at, frame.clone());
+            Some(frame)
+        };
+        let each = (python.version.major, python.version.minor) == (3, 10);
+        let runs = runs(&raw.python, each).into_iter();
+        runs.map(|run| run.into_iter().filter_map(&mut frame).collect())
+            .collect()
+    }
+
     fn find_frames(
         &self,
         lookup: u64,
         address: u64,
         names: &mut HashMap<String, Arc<str>>,
     ) -> Vec<Frame> {
-        let mut name = |text: String| match names.get(&text) {
-            Some(name) => Arc::clone(name),
-            None => {
-                let name: Arc<str> = text.as_str().into();
-                names.insert(text, Arc::clone(&name));
-                name
-            }
-        };
+        let mut name = |text| shared(text, names);
         let mapped = modules::at(&self.mapped, lookup);
         let loaded = mapped.and_then(|m| self.loaded.get(&m.start));
         let (
@@ -279,6 +332,7 @@ impl Space {
                 address,
                 file: place.file.map(&mut name),
                 line: place.line,
+                python: false,
                 inlined: nth != last,
             });
         }

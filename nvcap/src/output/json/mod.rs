@@ -53,8 +53,10 @@ pub struct Json {
     /// Members of the current submission, from `"time_ns"` on, without engine.
     shared: Vec<u8>,
     engine: Vec<u8>,
-    /// Of the stack, where there is one: operations and submissions have them.
+    /// Of the stack, where there is one: the first object of a submission has them.
     stack: Vec<u8>,
+    /// The function of CUDA's interface that was called: all its operations have it.
+    api: Vec<u8>,
     shared_of: Option<(u64, u64)>,
     latest: Latest,
     position: u64,
@@ -88,6 +90,7 @@ impl Json {
             shared: Vec::new(),
             engine: Vec::new(),
             stack: Vec::new(),
+            api: Vec::new(),
             shared_of: None,
             latest: Latest::default(),
             position: 0,
@@ -116,7 +119,9 @@ impl Json {
             text(out, "phase", phase);
         }
         self.stack.clear();
+        self.api.clear();
         if let Some(calls) = &c.stack {
+            stack::api(&mut self.api, calls);
             stack::members(&mut self.stack, calls);
         }
         self.engine.clear();
@@ -160,6 +165,13 @@ impl Json {
         self.end()
     }
 
+    /// What is told of the stack, to the object that was begun.
+    fn stack(&mut self) {
+        let out = self.out.object();
+        out.extend_from_slice(&self.api);
+        out.append(&mut self.stack);
+    }
+
     fn submission(&mut self, c: &Context, s: &SubmissionHead) -> io::Result<()> {
         self.position = s.position;
         let out = self.object("submission", true);
@@ -184,7 +196,7 @@ impl Json {
         if let Some(ip) = s.ip {
             member(out, "ip", ip);
         }
-        self.out.object().extend_from_slice(&self.stack);
+        self.stack();
         self.end()
     }
 
@@ -284,7 +296,7 @@ impl Json {
             out[at] = b',';
             out.pop();
         }
-        self.out.object().extend_from_slice(&self.stack);
+        self.stack();
         self.end()
     }
 

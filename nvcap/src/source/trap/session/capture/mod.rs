@@ -125,7 +125,7 @@ impl Capture {
 
     /// The next record of the ring buffer, with captures already passed on; `None` when there is none.
     pub(super) fn take(&mut self) -> Option<Todo> {
-        self.stacks.take(&mut self.bpf.stacks);
+        self.stacks.take(&mut self.bpf);
         let mut done = Vec::new();
         let todo = {
             let item = self.bpf.records.next()?;
