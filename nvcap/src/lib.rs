@@ -94,6 +94,8 @@ mod dump;
 mod enrich;
 #[cfg(all(feature = "cli", target_os = "linux"))]
 mod procfs;
+#[cfg(all(feature = "cli", target_os = "linux"))]
+mod stacks;
 
 /// The `nvcap` program, for its main.rs alone.
 #[cfg(feature = "cli")]

@@ -31,6 +31,10 @@
 //! assert_eq!(record.at().time(), Some(1_000));
 //! ```
 
+mod stack;
+
+pub use stack::{Calls, Frame, Stack, StackEnd};
+
 use crate::wire::{GpuVa, Hole};
 
 /// An address in a process.
@@ -458,6 +462,11 @@ pub enum Lost {
         /// How many doorbells.
         count: u64,
     },
+    /// Stacks that were not taken, or not kept until their frames were found: submissions lack nothing else for it.
+    Stacks {
+        /// How many.
+        count: u64,
+    },
     /// The tracer could not follow something (a process that could not be armed, say).
     Untraced {
         /// Why, in words.
@@ -487,6 +496,8 @@ pub enum Record {
     Image(Box<Image>),
     /// The name of a program.
     Kernel(Box<Kernel>),
+    /// The stack at a doorbell. It comes before the submissions of that doorbell.
+    Stack(Stack),
     /// A loss.
     Loss(Loss),
 }
@@ -505,6 +516,7 @@ impl Record {
             Self::Gpu(r) => r.at,
             Self::Image(r) => r.at,
             Self::Kernel(r) => r.at,
+            Self::Stack(r) => r.at,
             Self::Loss(r) => r.at,
         }
     }

@@ -204,6 +204,7 @@ impl Decoder {
             how: s.how,
             late: s.late,
             phase: None,
+            stack: None,
         }
     }
 

@@ -317,7 +317,8 @@ impl Sink for Ioctls {
             | Record::Submission(_)
             | Record::Gpu(_)
             | Record::Image(_)
-            | Record::Kernel(_) => Ok(()),
+            | Record::Kernel(_)
+            | Record::Stack(_) => Ok(()),
         }
     }
 
@@ -347,6 +348,7 @@ fn lost(what: &Lost) -> String {
             let records = plural_of(*count, "record", "records");
             format!("LOST {records} ({kind}): the buffer was full; try a larger --buffer")
         }
+        Lost::Stacks { count } => format!("LOST {}", plural(*count, "stack")),
         Lost::Untraced { why } => format!("UNTRACED: {}", Plain(why)),
         Lost::Entries { count, .. } => {
             format!("LOST {}", plural_of(*count, "entry", "entries"))
@@ -369,6 +371,10 @@ fn put_loss(object: &mut Map<String, Json>, what: &Lost) {
         Lost::Records { kind, count } => {
             put("what", "records".into());
             put("kind", kind.name().into());
+            put("count", (*count).into());
+        }
+        Lost::Stacks { count } => {
+            put("what", "stacks".into());
             put("count", (*count).into());
         }
         Lost::Untraced { why } => {

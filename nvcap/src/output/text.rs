@@ -86,6 +86,8 @@ pub struct Text {
     run: DataRun,
     /// The missing bytes of the current submission's entries.
     holes: Holes,
+    /// The submission whose stack was shown last.
+    stack_of: Option<u64>,
 }
 
 /// Consecutive data words to one method.
@@ -137,7 +139,19 @@ impl Text {
             repeats: Repeats::default(),
             run: DataRun::default(),
             holes: Holes::default(),
+            stack_of: None,
         }
+    }
+
+    /// The stack, below the first line of its submission.
+    fn stack(&mut self, c: &Context) -> io::Result<()> {
+        if let Some(calls) = &c.stack
+            && self.stack_of.replace(c.serial) != Some(c.serial)
+        {
+            super::stack::text(&mut Formatter::new(self.out.object(), self.color), calls);
+            return self.out.end_object();
+        }
+        Ok(())
     }
 
     /// How many columns lines are cut to; `None` with `-v`, whose details are shown in full.
@@ -194,7 +208,8 @@ impl Text {
             f.text(format_args!(", late"));
         }
         f.end();
-        self.out.end_object()
+        self.out.end_object()?;
+        self.stack(c)
     }
 
     fn operation(&mut self, c: &Context, op: &Operation) -> io::Result<()> {
@@ -227,7 +242,8 @@ impl Text {
             false => brief(&mut f, prefix, c, op, waits_for, redact),
         }
         f.end();
-        self.out.end_object()
+        self.out.end_object()?;
+        self.stack(c)
     }
 
     /// Says how often the last fill was repeated, before anything else is shown.
@@ -375,6 +391,8 @@ impl Text {
                     ),
                 )
             }
+            // The ledger says how many.
+            Lost::Stacks { .. } => Ok(()),
             Lost::Untraced { why } => {
                 self.note(l.at, Role::Alarm, format_args!("UNTRACED: {}", Plain(why)))
             }
@@ -460,7 +478,8 @@ impl Sink for Text {
             }
             Body::Submission(_) | Body::Operation(_) | Body::Stop(_) | Body::Chip(_) => {}
         }
-        self.out.end_object()
+        self.out.end_object()?;
+        self.stack(c)
     }
 
     fn record(&mut self, record: &Record, _model: &Model) -> io::Result<()> {
