@@ -94,7 +94,6 @@ mod enrich;
 #[cfg(all(feature = "cli", target_os = "linux"))]
 mod procfs;
 #[cfg(all(feature = "cli", target_os = "linux"))]
-#[expect(dead_code, reason = "what shows stacks is a change of its own")]
 mod stacks;
 
 /// The `nvcap` program, for its main.rs alone.
