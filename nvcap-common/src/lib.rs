@@ -38,6 +38,28 @@ pub const GET_EVERY: u64 = 16;
 /// "Not read": in [`Submit::get`].
 pub const NO_GET: u32 = u32::MAX;
 
+/// The most bytes of a stack that are taken.
+pub const MOST_STACK: u32 = 65536 - 4096;
+
+/// The most Python frames of a stack.
+pub const MOST_PYTHON: usize = 64;
+/// The most bytes of a Python frame that are read.
+pub const MOST_PYTHON_SPAN: u32 = 128;
+/// In [`PythonFrame::code`]: see there.
+pub const PYTHON_ENTRY: u64 = 1 << 63;
+/// In [`PythonWalk`]: the version has no such field.
+pub const NO_FIELD: u32 = u32::MAX;
+/// Places for threads of Pythons, a power of two.
+pub const PYTHON_THREADS: u32 = 1 << 14;
+/// How many places from [`python_place`] on a thread may be at.
+pub const PYTHON_PROBES: u32 = 8;
+
+/// The first place that a thread may be at in the table of threads.
+#[inline(always)]
+pub const fn python_place(tid: u32) -> u32 {
+    tid.wrapping_mul(0x9e37_79b1) >> 18
+}
+
 /// Words of memory around each register that a [`Windows`] holds.
 pub const WINDOW: usize = 128;
 /// How many words of a [`WINDOW`] lie before the register's address.

@@ -1,6 +1,6 @@
 //! Records of the ring buffer: the BPF programs write them, the user program reads them.
 
-use crate::{BATCH, CODE, REGS, WINDOW, WINDOW_BEFORE};
+use crate::{BATCH, CODE, MOST_PYTHON, REGS, WINDOW, WINDOW_BEFORE};
 
 /// Kinds of record, in [`Header::kind`].
 pub mod kind {
@@ -36,6 +36,10 @@ pub mod kind {
     pub const MODULE: u16 = 15;
     /// [`super::Windows`].
     pub const WINDOWS: u16 = 16;
+    /// [`super::Stack`], in a ring buffer of its own.
+    pub const STACK: u16 = 17;
+    /// [`super::PythonFrames`], before the STACK of the same doorbell.
+    pub const PYTHON: u16 = 18;
 }
 
 /// Flags in [`Header::flags`].
@@ -174,6 +178,52 @@ pub struct Windows {
 #[inline(always)]
 pub const fn window_start(register: u64) -> u64 {
     (register & !3).wrapping_sub(4 * WINDOW_BEFORE as u64)
+}
+
+/// The user stack of the thread that rang a doorbell; `header.len` bytes of it follow, from the stack pointer upward. The
+/// [`Submit`]s of the same doorbell have the same time and thread.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Stack {
+    /// Header.
+    pub header: Header,
+    /// Instruction pointer.
+    pub ip: u64,
+    /// Stack pointer: the address of the first byte.
+    pub sp: u64,
+    /// Frame pointer register (rbp, x29).
+    pub fp: u64,
+    /// Link register, where there is one.
+    pub lr: u64,
+    /// Address space.
+    pub space: u32,
+    /// Bytes that were asked for: fewer came where the memory of the stack ended, or a page of it is not in memory.
+    pub wanted: u32,
+}
+
+/// A frame of Python.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct PythonFrame {
+    /// The code object; 0 for a frame of the interpreter itself, which stands between those of two of its calls. With
+    /// [`crate::PYTHON_ENTRY`] where the version marks the frame that a call of the interpreter began with.
+    pub code: u64,
+    /// The instruction, as the frame has it.
+    pub instruction: u64,
+}
+
+/// The Python frames of the thread that rang a doorbell, the newest first.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct PythonFrames {
+    /// Header; `len` is 0.
+    pub header: Header,
+    /// Valid frames.
+    pub count: u32,
+    /// Nonzero: there are more, or one could not be read.
+    pub cut: u32,
+    /// The frames.
+    pub frames: [PythonFrame; MOST_PYTHON],
 }
 
 /// End of a scan of all channels of a process.

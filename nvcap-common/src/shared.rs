@@ -241,8 +241,56 @@ pub struct Stats {
     pub cached_put: u64,
     /// Channels where the process's own copy was found to be ahead of GP_PUT.
     pub cached_put_wrong: u64,
+    /// Stacks dropped because their ring buffer was full.
+    pub stacks_lost: u64,
     /// Unused, 0: keeps the counters of two processors out of one cache line.
-    pub pad: [u64; 4],
+    pub pad: [u64; 3],
+}
+
+/// How to walk the Python frames of a process, in PYTHONS by address space. Byte offsets, [`crate::NO_FIELD`] where the version
+/// has no such field. Written by the user program.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PythonWalk {
+    /// Nonzero: there is a Python.
+    pub known: u32,
+    /// In a thread state: the newest frame, or a pointer to the structure that has it.
+    pub state_frame: u32,
+    /// In that structure: the newest frame.
+    pub cframe_frame: u32,
+    /// In a thread state: the thread's id.
+    pub state_thread: u32,
+    /// Bytes of a frame that hold all fields below, up to [`crate::MOST_PYTHON_SPAN`].
+    pub span: u32,
+    /// In a frame: its caller's.
+    pub previous: u32,
+    /// In a frame: the code object, with a tag in its lowest 3 bits.
+    pub code: u32,
+    /// In a frame: the instruction.
+    pub instruction: u32,
+    /// Its size: 4 or 8.
+    pub instruction_bytes: u32,
+    /// In a frame: a byte that says who owns it.
+    pub owner: u32,
+    /// Owners from this one on are the interpreter itself.
+    pub first_inner_owner: u32,
+    /// In a frame: a byte that says whether a call of the interpreter began with it.
+    pub entry: u32,
+}
+
+/// A thread of a Python, in PYTHON_THREADS at one of [`crate::PYTHON_PROBES`] places from [`crate::python_place`] on. Written
+/// by the user program, `tid` last.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PythonThread {
+    /// Thread id; 0: the place is free.
+    pub tid: u32,
+    /// Address space.
+    pub space: u32,
+    /// Address of its thread state.
+    pub state: u64,
+    /// Thread id that the thread state has: another one there says that the state is another thread's by now.
+    pub id: u64,
 }
 
 /// Settings that the user program gives to the BPF programs, the first element of CONFIG.

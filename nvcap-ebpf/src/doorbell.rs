@@ -14,6 +14,7 @@ use nvcap_common::{CODE, NO_OWN, NO_TOKEN, REGS, Site, SiteKey, kind};
 use crate::{
     cached_put, capture, kernel,
     maps::{MORE, SITES, WAKEUP, count, reserve, submit, traced},
+    python, stack,
     walk::{self, Walk, phase},
 };
 
@@ -96,6 +97,11 @@ fn begin(ctx: &PerfEventContext, w: &mut Walk) -> bool {
     w.space = proc.space;
     w.comm = kernel::comm();
     registers(ctx, w);
+    if stack::wanted() {
+        stack_registers(ctx, w);
+        python::nvcap_python();
+        stack::nvcap_stack();
+    }
     let key = SiteKey {
         ip: w.ip,
         space: w.space,
@@ -150,6 +156,22 @@ fn registers(ctx: &PerfEventContext, w: &mut Walk) {
         r.regs[8], r.regs[9], r.regs[10], r.regs[11], r.regs[12], r.regs[13], r.regs[14],
         r.regs[15],
     ];
+}
+
+#[cfg(bpf_target_arch = "x86_64")]
+#[inline(always)]
+fn stack_registers(ctx: &PerfEventContext, w: &mut Walk) {
+    // SAFETY: a BPF_PROG_TYPE_PERF_EVENT context: whole fields may be loaded.
+    let r = unsafe { &(*ctx.ctx).regs };
+    (w.sp, w.fp, w.lr) = (r.rsp, r.rbp, 0);
+}
+
+#[cfg(bpf_target_arch = "aarch64")]
+#[inline(always)]
+fn stack_registers(ctx: &PerfEventContext, w: &mut Walk) {
+    // SAFETY: a BPF_PROG_TYPE_PERF_EVENT context: whole fields may be loaded.
+    let r = unsafe { &(*ctx.ctx).regs };
+    (w.sp, w.fp, w.lr) = (r.sp, r.regs[29], r.regs[30]);
 }
 
 /// Sends the registers and code bytes that the user program needs to decode the store.

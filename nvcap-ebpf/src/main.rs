@@ -5,6 +5,8 @@
 //! - `ioctl`, `mmap`, `process`: the calls and processes that the driver model is made from.
 //! - `fentry`: another way into `ioctl` and `mmap`.
 //! - `read`: reading the traced process's memory, video memory above all.
+//! - `stack`: the user stack of the thread that rang, where it is asked for.
+//! - `python`: its Python frames.
 //! - `cached_put`: the process's own copy of GP_PUT, which is cheaper to read.
 //! - `table`: changes maps for the user program.
 //! - `kernel`: reading kernel structures by offsets found in BTF.
@@ -25,7 +27,9 @@ mod kernel;
 mod maps;
 mod mmap;
 mod process;
+mod python;
 mod read;
+mod stack;
 mod table;
 mod walk;
 

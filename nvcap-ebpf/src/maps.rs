@@ -19,6 +19,9 @@ pub const BPF_F_MMAPABLE: u32 = 1 << 10;
 
 #[map]
 pub static RECORDS: RingBuf = RingBuf::with_byte_size(1 << 20, 0);
+/// Stacks, apart from all else: they are large, and must not take the room of entries. The loader sets its size.
+#[map]
+pub static STACKS: RingBuf = RingBuf::with_byte_size(4096, 0);
 #[map]
 pub static CONFIG: Array<Config> = Array::with_max_entries(1, 0);
 /// Indexed by processor. It is an array because the user program maps its memory, which is not possible for a per-processor
@@ -69,8 +72,15 @@ pub fn fetch_add(p: *mut u64, v: u64) -> u64 {
 /// Reserves room in the ring buffer, which must be submitted or discarded.
 #[inline(always)]
 pub fn reserve(size: usize) -> *mut u8 {
+    reserve_in(&RECORDS, size)
+}
+
+/// As [`reserve`], in a ring buffer of the caller's choice.
+#[inline(always)]
+pub fn reserve_in(ring: &'static RingBuf, size: usize) -> *mut u8 {
+    let ring = (&raw const *ring).cast_mut().cast();
     // SAFETY: the helper takes any size and answers null when it does not fit.
-    unsafe { bpf_ringbuf_reserve(records(), size as u64, 0).cast() }
+    unsafe { bpf_ringbuf_reserve(ring, size as u64, 0).cast() }
 }
 
 #[inline(always)]

@@ -31,6 +31,10 @@ pub struct Walk {
     pub doorbell: u64,
     pub comm: [u8; 16],
     pub regs: [u64; REGS],
+    /// Stack pointer, frame pointer and link register: set only where stacks are taken.
+    pub sp: u64,
+    pub fp: u64,
+    pub lr: u64,
     pub token: u32,
     pub space: u32,
     pub phase: u32,

@@ -87,6 +87,8 @@ pub struct Ledger {
     end_ns: u64,
     observed: Option<Observed>,
     understood: Option<Understanding>,
+    stacks: u64,
+    stacks_lost: u64,
 }
 
 impl Ledger {
@@ -106,6 +108,7 @@ impl Ledger {
                 self.channels.entry(c.id).or_default().learn(c, name);
             }
             Record::Loss(loss) => self.loss(loss),
+            Record::Stack(_) => self.stacks += 1,
             Record::Process(p) => match &p.life {
                 Life::Present { name } | Life::Exec { name } => {
                     self.names.insert(p.at.pid, name.clone());
@@ -151,6 +154,7 @@ impl Ledger {
             Lost::UnknownChannel { token, count } => {
                 *self.unknown.entry((loss.at.pid, *token)).or_default() += count;
             }
+            Lost::Stacks { count } => self.stacks_lost += count,
             Lost::Untraced { why } => self.add_untraced(loss.at.pid, why, 1),
         }
     }
@@ -198,6 +202,12 @@ impl Ledger {
     #[must_use]
     pub fn unshown(&self) -> u64 {
         self.unshown
+    }
+
+    /// Stacks that were taken at doorbells (`--stacks`), and stacks that were lost. A lost stack makes nothing else incomplete.
+    #[must_use]
+    pub fn stacks(&self) -> (u64, u64) {
+        (self.stacks, self.stacks_lost)
     }
 
     /// Takes the decoder's counts: with them the ledger says how much was understood.

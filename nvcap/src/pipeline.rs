@@ -70,6 +70,7 @@
 //! ```
 
 mod order;
+mod stacks;
 
 #[cfg(test)]
 mod tests;
@@ -95,6 +96,7 @@ use crate::wire::stream::{Item, Stream};
 
 use order::Order;
 pub use order::WINDOW_NS;
+use stacks::Stacks;
 
 /// Options of a pipeline.
 #[derive(Debug, Default)]
@@ -144,6 +146,7 @@ pub struct Pipeline<'a> {
     /// The chips of the GPUs in the records.
     chips: Vec<&'static Chip>,
     serial: u64,
+    stacks: Stacks,
     matched: Matched,
     /// Records that wait to be put in order.
     order: Option<Order>,
@@ -202,6 +205,7 @@ impl<'a> Pipeline<'a> {
             chips: Vec::new(),
             matched: Matched::default(),
             serial: 0,
+            stacks: Stacks::default(),
         }
     }
 
@@ -273,6 +277,7 @@ impl<'a> Pipeline<'a> {
             Record::Process(p) => self.life(p),
             Record::Channel(c) => self.channel(c),
             Record::Gpu(g) => self.gpu(g),
+            Record::Stack(s) => self.stacks.put(s),
             Record::Image(i) => self.decoder.image(i.at.pid, i.address, &i.bytes),
             Record::Ioctl(_)
             | Record::Mapping(_)
@@ -384,6 +389,7 @@ impl<'a> Pipeline<'a> {
                 .zip(s.at.time())
                 .and_then(|(p, time)| p.at(time))
                 .cloned(),
+            stack: self.stacks.of(s),
         }
     }
 

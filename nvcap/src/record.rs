@@ -31,6 +31,10 @@
 //! assert_eq!(record.at().time(), Some(1_000));
 //! ```
 
+mod stack;
+
+pub use stack::{Calls, Frame, Stack, StackEnd};
+
 use crate::wire::{GpuVa, Hole};
 
 /// An address in a process.
@@ -415,6 +419,11 @@ pub enum Lost {
         /// How many doorbells.
         count: u64,
     },
+    /// Stacks that were not taken, or not kept until their frames were found: submissions lack nothing else for it.
+    Stacks {
+        /// How many.
+        count: u64,
+    },
     /// The tracer could not follow something (a process that could not be armed, say).
     Untraced {
         /// Why, in words.
@@ -442,6 +451,8 @@ pub enum Record {
     Gpu(Gpu),
     /// Contents of GPU memory from before the trace began.
     Image(Box<Image>),
+    /// The stack at a doorbell. It comes before the submissions of that doorbell.
+    Stack(Stack),
     /// A loss.
     Loss(Loss),
 }
@@ -459,6 +470,7 @@ impl Record {
             Self::Submission(r) => r.at,
             Self::Gpu(r) => r.at,
             Self::Image(r) => r.at,
+            Self::Stack(r) => r.at,
             Self::Loss(r) => r.at,
         }
     }

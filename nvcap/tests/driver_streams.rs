@@ -67,6 +67,7 @@ fn submit(sink: &mut Streams, tid: u32, serial: u64, get: Option<u32>, wait: boo
         how: How::Trapped,
         late: false,
         phase: None,
+        stack: None,
     };
     let put = u32::try_from(serial).unwrap();
     sink.event(&Event {

@@ -12,6 +12,7 @@ mod ioctls;
 mod logger;
 mod maps;
 mod output_args;
+mod stacks;
 mod target;
 mod target_view;
 mod trace;
@@ -37,6 +38,7 @@ Examples:
   sudo nvcap -q --duration 10 -p 4711      ten seconds; only the ledger
   sudo nvcap ioctls -- ./vadd              what a command asks of the driver
   sudo nvcap channels -p 4711              a running process's channels
+  sudo nvcap stacks -p 4711                where in the program its work comes from, for a flame graph
   sudo nvcap dump -p 4711                  what a hung or slow process waits for
   sudo nvcap watch -a --hang 60s           wait for processes that hang, and dump them
   nvcap decode run.orc.xz -s               statistics of a capture made elsewhere
@@ -93,6 +95,8 @@ enum Command {
     /// Show the channels of a process: token, engine, ring, how far it is
     #[command(after_help = channels::EXAMPLES)]
     Channels(target_view::Args),
+    /// Sum up where in the program the GPU's work comes from: folded stacks, for flame graphs
+    Stacks(Box<stacks::Args>),
     /// Look once at a hung or slow process: what its channels are at, what they wait for, their last submissions
     Dump(dump::Args),
     /// Wait for processes that hang: dump them, run a command
@@ -115,6 +119,7 @@ impl Cli {
             Some(Command::Channels(args) | Command::Maps(args)) => Some(&mut args.target.pid),
             Some(Command::Dump(args)) => Some(&mut args.pid),
             Some(Command::Watch(args)) => Some(&mut args.pid),
+            Some(Command::Stacks(args)) => Some(&mut args.trace.pid),
             Some(Command::Decode(_) | Command::Explain(_) | Command::Doctor(_)) => None,
         }
     }
@@ -150,7 +155,7 @@ pub fn main() -> ExitCode {
     };
     #[cfg(feature = "trap")]
     logger::init();
-    let mut command = Cli::command();
+    let mut command = Cli::command().mut_subcommand("stacks", stacks::without_useless);
     let parsed = command.try_get_matches_from_mut(std::env::args_os());
     let parsed = parsed.and_then(|mut given| {
         let options = trace::WAY_OPTIONS.iter().filter(|option| {
@@ -191,6 +196,7 @@ pub fn main() -> ExitCode {
         Some(Command::Channels(args)) => channels::run(&args),
         Some(Command::Dump(args)) => dump::run(&args),
         Some(Command::Watch(args)) => watch::run(&args),
+        Some(Command::Stacks(args)) => stacks::run(*args),
         Some(Command::Maps(args)) => maps::run(&args),
         Some(Command::Explain(args)) => explain::run(&args),
         Some(Command::Doctor(args)) => doctor::run(&args),

@@ -223,19 +223,30 @@ impl OutputArgs {
             .copied()
             .chain(self.phases.as_deref())
             .collect();
-        let phases = self.phases()?;
-        let options = PipelineOptions {
-            filter: self.filter.clone(),
-            phases,
-            chip: self.chip,
-            driver_version,
-            strict,
-        };
+        let options = self.pipeline_options(strict, driver_version)?;
         let out = target::open(self.output.as_deref(), command, &inputs)?;
         let behind = self.explain_streams.then(|| out.again()).transpose()?;
         let mut sinks = vec![self.sink(out)];
         sinks.extend(behind.map(|out| self.streams(out)));
         Ok(Pipeline::new(options, sinks))
+    }
+
+    /// What the pipeline is asked for, whatever its sinks.
+    ///
+    /// # Errors
+    /// When the phases cannot be read or understood.
+    pub(super) fn pipeline_options(
+        &self,
+        strict: bool,
+        driver_version: Option<Version>,
+    ) -> anyhow::Result<PipelineOptions> {
+        Ok(PipelineOptions {
+            filter: self.filter.clone(),
+            phases: self.phases()?,
+            chip: self.chip,
+            driver_version,
+            strict,
+        })
     }
 
     /// The phases, which are those that the filter asks for.

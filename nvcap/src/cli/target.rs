@@ -278,6 +278,7 @@ impl Target {
             buffer: u32::try_from(self.buffer).unwrap_or(1 << 31),
             no_bpf_loop: std::env::var_os("NVCAP_NO_BPF_LOOP").is_some(),
             notice: |line| tell(format_args!("{line}")),
+            stacks: None,
             gp_get: watch,
             no_cached_put: true,
         };

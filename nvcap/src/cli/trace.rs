@@ -9,7 +9,7 @@ use clap::ValueEnum;
 use super::output_args::OutputArgs;
 use super::values::{Discover, parse_pid, parse_seconds, parse_size};
 #[cfg(feature = "trap")]
-use crate::output::message::tell;
+use crate::{output::message::tell, pipeline::Pipeline};
 
 /// An option that one way of seeing submissions has a use for.
 #[derive(Debug)]
@@ -21,7 +21,7 @@ pub(super) struct WayOption {
 }
 
 /// All of them.
-pub(super) const WAY_OPTIONS: [WayOption; 4] = {
+pub(super) const WAY_OPTIONS: [WayOption; 6] = {
     const fn option(id: &'static str, name: &'static str, of: HowArg) -> WayOption {
         WayOption { id, name, of }
     }
@@ -30,6 +30,8 @@ pub(super) const WAY_OPTIONS: [WayOption; 4] = {
         option("stop_at_exit", "--stop-at-exit", HowArg::Observe),
         option("discover", "--discover", HowArg::Trap),
         option("buffer", "--buffer", HowArg::Trap),
+        option("stacks", "--stacks", HowArg::Trap),
+        option("stack_size", "--stack-size", HowArg::Trap),
     ]
 };
 
@@ -112,6 +114,18 @@ pub(super) struct Args {
     #[arg(long, value_name = "SIZE", default_value = "64M", value_parser = parse_size)]
     pub buffer: u64,
 
+    /// Show for each submission where in the program it came from: the calls that led to its doorbell
+    ///
+    /// The trap copies the top of the thread's stack, and nvcap finds the frames with the unwind tables of the mapped
+    /// files; the program needs no frame pointers and no debugging information, which adds lines where it is there. Each
+    /// doorbell costs more for it. docs/stacks.md has more; `nvcap stacks` makes flame graphs of it.
+    #[arg(long)]
+    pub stacks: bool,
+
+    /// With --stacks: bytes of each stack that are taken, 4KiB to 60KiB
+    #[arg(long, value_name = "SIZE", default_value = "16K", value_parser = parse_stack_size)]
+    pub stack_size: u32,
+
     /// Run COMMAND as USER, by name or number
     ///
     /// With USER's groups, HOME, SHELL, USER and LOGNAME. Without it, where root runs nvcap through sudo, COMMAND runs as the
@@ -166,6 +180,15 @@ pub(super) enum StopArg {
     Never,
 }
 
+fn parse_stack_size(text: &str) -> Result<u32, String> {
+    crate::output::units::number(text)
+        .filter(|n| n % 4096 == 0 && (4096..=u64::from(nvcap_common::MOST_STACK)).contains(n))
+        .and_then(|n| u32::try_from(n).ok())
+        .ok_or_else(|| {
+            format!("'{text}' is no size of a stack: give a multiple of 4KiB from 4KiB to 60KiB, such as 16KiB")
+        })
+}
+
 fn parse_address(text: &str) -> Result<u64, String> {
     let digits = text.strip_prefix("0x").unwrap_or(text);
     u64::from_str_radix(digits, 16).map_err(|_| format!("'{text}' is no hexadecimal address"))
@@ -192,12 +215,28 @@ pub fn run(_args: Args) -> anyhow::Result<ExitCode> {
 /// Runs the trace.
 #[cfg(feature = "trap")]
 pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
+    let output = args.output.clone();
+    let make = |args: &Args| {
+        let inputs = Vec::from_iter(args.channels.as_deref());
+        output.pipeline(!args.command.is_empty(), &inputs)
+    };
+    run_into(args, make, |pipeline| output.conclude(pipeline))
+}
+
+/// Runs the trace into the pipeline that `make` makes once the command line was found to make sense; `conclude` ends it.
+#[cfg(feature = "trap")]
+pub(super) fn run_into<'a>(
+    args: Args,
+    make: impl FnOnce(&Args) -> anyhow::Result<Pipeline<'a>>,
+    conclude: impl FnOnce(Pipeline<'a>) -> anyhow::Result<crate::ledger::Ledger>,
+) -> anyhow::Result<ExitCode> {
     use std::cell::RefCell;
 
     use super::target::launch;
     use crate::enrich::enriched::Enriched;
     use crate::source::observe::session::StopAtExit;
     use crate::source::{how, observe, run, trap::session};
+    use crate::stacks::{queue::StackQueue, resolve::Resolver};
 
     if args.command.is_empty() && args.pid.is_empty() {
         tell(format_args!(
@@ -210,6 +249,8 @@ pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
         tell(useless);
     }
     let given = channels_file(&args)?;
+    let queue = args.stacks.then(|| StackQueue::new(args.stack_size));
+    let mut stacks = queue.clone().map(Resolver::new);
     let options = how::LiveOptions {
         how: match args.how {
             HowArg::Auto => how::How::Auto,
@@ -224,6 +265,7 @@ pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
             buffer: u32::try_from(args.buffer).unwrap_or(1 << 31),
             no_bpf_loop: std::env::var_os("NVCAP_NO_BPF_LOOP").is_some(),
             notice: |line| tell(format_args!("{line}")),
+            stacks: queue.clone(),
             gp_get: args.output.explain_streams,
             no_cached_put: std::env::var_os("NVCAP_NO_CACHED_PUT").is_some(),
         },
@@ -262,15 +304,15 @@ pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
             tell(format_args!("process {pid} attached"));
         }
     };
-    let pipeline = RefCell::new(
-        args.output
-            .pipeline(
-                !args.command.is_empty(),
-                &Vec::from_iter(args.channels.as_deref()),
-            )?
-            .in_time_order(),
-    );
+    let pipeline = RefCell::new(make(&args)?.in_time_order());
     let (chosen, why) = how::choose(&options, &target)?;
+    let takes_stacks = args.stacks;
+    let observing = move |why: &str| {
+        observing(why);
+        if takes_stacks {
+            tell("no stacks are shown: they are taken in the trap");
+        }
+    };
     if let Some(why) = why {
         observing(&why);
     }
@@ -278,7 +320,10 @@ pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
         move || how::make(chosen, options, observing).map(|s| Enriched::new(s, search)),
         target,
         limits,
-        |record| pipeline.borrow_mut().record(record),
+        |record| {
+            take_stacks(&mut stacks, &mut pipeline.borrow_mut())?;
+            pipeline.borrow_mut().record(record)
+        },
         || pipeline.borrow_mut().flush(),
         attached,
     )
@@ -294,6 +339,10 @@ pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
         }
     })?;
     let mut pipeline = pipeline.into_inner();
+    take_stacks(&mut stacks, &mut pipeline)?;
+    if let Some(lost) = stacks.as_ref().and_then(Resolver::lost) {
+        pipeline.record(lost)?;
+    }
     match &outcome.end {
         how::End::Trap(end) => {
             report_hits(end);
@@ -303,8 +352,20 @@ pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
         }
         how::End::Observe(observed) => pipeline.observed(observed.clone()),
     }
-    let ledger = args.output.conclude(pipeline)?;
+    let ledger = conclude(pipeline)?;
     Ok(end(&args, outcome.child, ledger.exit_status()))
+}
+
+/// Finds the frames of the stacks that have come, while the process is there to ask.
+#[cfg(feature = "trap")]
+fn take_stacks(
+    stacks: &mut Option<crate::stacks::resolve::Resolver>,
+    pipeline: &mut Pipeline<'_>,
+) -> std::io::Result<()> {
+    while let Some(stack) = stacks.as_mut().and_then(|s| s.next()) {
+        pipeline.record(stack)?;
+    }
+    Ok(())
 }
 
 /// That options were given which have no effect, whatever else is said; with `--how auto` each may come to have one.

@@ -195,6 +195,7 @@ impl Decoder {
             how: s.how,
             late: s.late,
             phase: None,
+            stack: None,
         }
     }
 

@@ -13,7 +13,7 @@ mod words;
 
 pub use words::{CopyEngine, CopyMode, Reduction};
 
-use crate::record::{At, ChannelId, CpuVa, How};
+use crate::record::{At, Calls, ChannelId, CpuVa, How};
 use crate::wire::{GpuVa, entry::EntryKind, stream::StopReason};
 
 /// The source of a submission and its channel: the same for every event of the submission.
@@ -41,6 +41,8 @@ pub struct Context {
     pub late: bool,
     /// Name of the labelled time range it falls into (`--phases`).
     pub phase: Option<std::sync::Arc<str>>,
+    /// The calls that led to its doorbell (`--stacks`).
+    pub stack: Option<std::sync::Arc<Calls>>,
 }
 
 /// Which engine a channel feeds.

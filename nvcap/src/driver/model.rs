@@ -181,7 +181,7 @@ impl Model {
             Record::Process(process) => self.life(process.at, &process.life),
             Record::Channel(channel) => self.channel_record(channel),
             Record::Submission(submission) => self.submission(submission),
-            Record::Gpu(_) | Record::Image(_) | Record::Loss(_) => {}
+            Record::Gpu(_) | Record::Image(_) | Record::Stack(_) | Record::Loss(_) => {}
         }
         std::mem::take(&mut self.changes)
     }

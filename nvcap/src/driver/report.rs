@@ -306,6 +306,7 @@ mod tests {
             how: How::Trapped,
             late: false,
             phase: None,
+            stack: None,
         }
     }
 

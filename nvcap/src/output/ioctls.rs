@@ -316,7 +316,8 @@ impl Sink for Ioctls {
             | Record::Channel(_)
             | Record::Submission(_)
             | Record::Gpu(_)
-            | Record::Image(_) => Ok(()),
+            | Record::Image(_)
+            | Record::Stack(_) => Ok(()),
         }
     }
 
@@ -346,6 +347,7 @@ fn lost(what: &Lost) -> String {
             let records = plural_of(*count, "record", "records");
             format!("LOST {records} ({kind}): the buffer was full; try a larger --buffer")
         }
+        Lost::Stacks { count } => format!("LOST {}", plural(*count, "stack")),
         Lost::Untraced { why } => format!("UNTRACED: {}", Plain(why)),
         Lost::Entries { count, .. } => {
             format!("LOST {}", plural_of(*count, "entry", "entries"))
@@ -368,6 +370,10 @@ fn put_loss(object: &mut Map<String, Json>, what: &Lost) {
         Lost::Records { kind, count } => {
             put("what", "records".into());
             put("kind", kind.name().into());
+            put("count", (*count).into());
+        }
+        Lost::Stacks { count } => {
+            put("what", "stacks".into());
             put("count", (*count).into());
         }
         Lost::Untraced { why } => {

@@ -320,6 +320,21 @@ pub fn text(out: &mut Vec<u8>, ledger: &Ledger, color: bool) {
     if let Some(u) = ledger.understood() {
         understood(&mut f, u);
     }
+    if let (taken, lost) = ledger.stacks()
+        && taken + lost > 0
+    {
+        f.line("", 0, Some(if lost > 0 { Role::Alarm } else { Role::Dim }));
+        f.text(format_args!(
+            "{} taken",
+            plural_of(taken, "stack", "stacks")
+        ));
+        if lost > 0 {
+            f.text(format_args!(
+                ", {lost} lost: nvcap was behind (no submission is missing for that; a smaller --stack-size costs less)"
+            ));
+        }
+        f.end();
+    }
     for u in ledger.unknown_doorbells() {
         f.line("", 0, Some(Role::Alarm));
         let token = u.token.map_or_else(|| "?".into(), |t| format!("{t:#07x}"));

@@ -12,6 +12,7 @@ pub mod dump;
 #[cfg_attr(not(target_os = "linux"), path = "file_elsewhere.rs")]
 pub(crate) mod file;
 pub mod filter;
+pub mod fold;
 mod holes;
 pub mod ioctls;
 pub mod json;
@@ -23,6 +24,7 @@ pub(crate) mod names;
 pub mod phases;
 pub(crate) mod plural;
 pub mod redact;
+mod stack;
 pub mod stats;
 pub mod streams;
 pub mod style;

@@ -71,6 +71,8 @@ pub struct Text {
     run: DataRun,
     /// Of the entries of the current submission.
     holes: Holes,
+    /// The submission whose stack was shown last.
+    stack_of: Option<u64>,
 }
 
 /// The columns of the current submission, made once.
@@ -129,7 +131,19 @@ impl Text {
             prefix: Prefix::default(),
             run: DataRun::default(),
             holes: Holes::default(),
+            stack_of: None,
         }
+    }
+
+    /// The stack, below the first line of its submission.
+    fn stack(&mut self, c: &Context) -> io::Result<()> {
+        if let Some(calls) = &c.stack
+            && self.stack_of.replace(c.serial) != Some(c.serial)
+        {
+            super::stack::text(&mut Formatter::new(self.out.object(), self.color), calls);
+            return self.out.end_object();
+        }
+        Ok(())
     }
 
     /// The column of the time, with the mark behind it: `<` where a line with a later time stands above.
@@ -224,7 +238,8 @@ impl Text {
             f.text(format_args!(", late"));
         }
         f.end();
-        self.out.end_object()
+        self.out.end_object()?;
+        self.stack(c)
     }
 
     /// What is shown with `-v`, or where the user asks for it by a filter: the nodes of graphs, which the line of the
@@ -363,6 +378,8 @@ impl Text {
                     ),
                 )
             }
+            // The ledger says how many.
+            Lost::Stacks { .. } => Ok(()),
             Lost::Untraced { why } => {
                 self.note(l.at, Role::Alarm, format_args!("UNTRACED: {}", Plain(why)))
             }
@@ -452,7 +469,8 @@ impl Sink for Text {
             }
             Body::Submission(_) | Body::Stop(_) | Body::Chip(_) => {}
         }
-        self.out.end_object()
+        self.out.end_object()?;
+        self.stack(c)
     }
 
     fn record(&mut self, record: &Record, _model: &Model) -> io::Result<()> {

@@ -14,6 +14,7 @@
 //!   channel's announcement and its submissions, and the start, exec and end of a process and the records before and behind
 //!   them.
 //! - An image of memory leaves before everything that waits: it holds contents from before the trace.
+//! - The stack at a doorbell leaves before the submissions of the doorbell.
 //! - A record without a time stays behind the records that came before it.
 //!
 //! Waiting is bounded: in time by the window while records come and by [`Order::take_all`] when none do, in bytes by
@@ -152,6 +153,8 @@ impl Order {
                 *last = own.max(*last).max(bounds.life);
                 *last
             }
+            // Before the submissions of the same doorbell, which have the same time.
+            Record::Stack(_) => own.saturating_sub(1).max(bounds.life),
             Record::Process(_)
             | Record::Ioctl(_)
             | Record::Mapping(_)

@@ -1,5 +1,38 @@
-//! Stacks of threads, read from outside while the threads run.
+//! Stacks of threads, found from outside while the threads run on.
 //!
 //! - [`python`]: the frames of CPython.
+//!
+//! Of doorbells, from the bytes that the BPF programs copied to frames with names:
+//!
+//! - `queue`: stacks on their way from the reader thread to the one that resolves them.
+//! - `modules`: which file is mapped where in a process.
+//! - `elf`: a mapped file: its unwind tables, symbols and debugging information, read when they are needed.
+//! - `dwarf`: source lines and inlined functions.
+//! - `unwind`: from registers and bytes to return addresses.
+//! - `resolve`: all of it: from a stack of the queue to frames.
+//! - `merge`: the frames of Python in the place of the interpreter's.
+//! - `api`: which function of CUDA's interface was called.
+//! - `demangle`: names as the source has them.
+//!
+//! Files are read, never mapped: a program that cuts a file of its own short would end nvcap by SIGBUS.
 
 pub(crate) mod python;
+
+#[cfg(feature = "trap")]
+mod api;
+#[cfg(feature = "trap")]
+mod demangle;
+#[cfg(feature = "trap")]
+mod dwarf;
+#[cfg(feature = "trap")]
+mod elf;
+#[cfg(feature = "trap")]
+mod merge;
+#[cfg(feature = "trap")]
+mod modules;
+#[cfg(feature = "trap")]
+pub(crate) mod queue;
+#[cfg(feature = "trap")]
+pub(crate) mod resolve;
+#[cfg(feature = "trap")]
+mod unwind;

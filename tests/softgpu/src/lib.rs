@@ -6,6 +6,7 @@
 //! instructions, [`device`] gets everything from the driver if there is one, [`run`] does the work with threads, forks and
 //! execs. The pure half does no I/O.
 
+pub mod calls;
 pub mod device;
 pub mod form;
 pub mod hang;

@@ -137,6 +137,9 @@ struct Args {
     /// After the last submission, fill a ring at once with entries of this many bytes each, and ring no doorbell
     #[arg(long, value_name = "BYTES", conflicts_with = "device", default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=4 << 20))]
     claim: u32,
+    /// Ring through N calls of functions with known names
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    call_depth: u32,
     /// A launch loop of N launches, three times, printing ns a launch
     #[arg(long, value_name = "N")]
     bench: Option<u64>,
@@ -255,6 +258,7 @@ impl Args {
             remains: self.remains,
             remains_shrink: self.remains_shrink,
             claim: self.claim,
+            call_depth: self.call_depth,
         }
     }
 }

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
+use crate::calls::through;
 use crate::hang::{Hang, hang};
 use crate::layout::{Channel, ENTRIES};
 use crate::memory::{CachedPut, Memory};
@@ -79,6 +80,8 @@ pub struct How {
     pub remains_shrink: bool,
     /// After the last submission: bytes that each entry of a full ring claims.
     pub claim: u32,
+    /// Calls of functions with known names, through which it rings.
+    pub call_depth: u32,
 }
 
 static STRAY_TRAPS: AtomicU64 = AtomicU64::new(0);
@@ -403,12 +406,17 @@ impl Worker<'_> {
             Site::Plain
         });
         locked.write(&submission, cursor);
+        let ring = || {
+            through(self.how.call_depth, &|| {
+                self.memory.ring(channel, page, site)
+            })
+        };
         if self.how.late_doorbell {
             locked.consume(before.position, cursor.position, self.how.lag);
             drop(locked);
-            self.memory.ring(channel, page, site);
+            ring();
         } else {
-            self.memory.ring(channel, page, site);
+            ring();
             locked.consume(before.position, cursor.position, self.how.lag);
         }
         true
@@ -501,7 +509,7 @@ pub fn bench(plan: &Plan, how: &How, launches: u64, passes: u32) -> Result<()> {
             crate::stream::set_payload(&mut work, channel, cursor.number);
             let submission = cursor.place_again(channel, &work);
             locked.write(&submission, cursor);
-            memory.ring(channel, page, site);
+            through(how.call_depth, &|| memory.ring(channel, page, site));
             locked.advance(cursor.position, how.lag);
         }
         let ns = start.elapsed().as_nanos() as f64 / launches.max(1) as f64;

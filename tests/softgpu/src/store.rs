@@ -36,13 +36,20 @@ unsafe fn plain(doorbell: u64, token: u32, near_own: u64) {
     // SAFETY: the caller guarantees the address; the store touches nothing else, and rbx and rbp are restored.
     unsafe {
         core::arch::asm!(
+            // Unwind tables that hold at the store, as those of libcuda do.
+            ".cfi_remember_state",
             "push %rbx",
+            ".cfi_adjust_cfa_offset 8",
+            ".cfi_rel_offset %rbx, 0",
             "push %rbp",
+            ".cfi_adjust_cfa_offset 8",
+            ".cfi_rel_offset %rbp, 0",
             "mov $0, %ebx",
             "mov $0, %ebp",
             "mov %ecx, (%rax)",
             "pop %rbp",
             "pop %rbx",
+            ".cfi_restore_state",
             in("rax") doorbell,
             in("ecx") token,
             in("r14") near_own,

@@ -311,6 +311,7 @@ fn context(c: &ChannelState) -> Context {
         how: How::Observed,
         late: false,
         phase: None,
+        stack: None,
     }
 }
 

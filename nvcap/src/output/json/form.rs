@@ -27,23 +27,23 @@ pub(super) fn optional(out: &mut Vec<u8>, n: Option<u64>) {
 }
 
 /// `,"name":number`, `name` needing no escapes.
-pub(super) fn member(out: &mut Vec<u8>, name: &str, n: u64) {
+pub(in crate::output) fn member(out: &mut Vec<u8>, name: &str, n: u64) {
     key(out, name);
     number(out, n);
 }
 
-pub(super) fn key(out: &mut Vec<u8>, name: &str) {
+pub(in crate::output) fn key(out: &mut Vec<u8>, name: &str) {
     out.extend_from_slice(b",\"");
     out.extend_from_slice(name.as_bytes());
     out.extend_from_slice(b"\":");
 }
 
-pub(super) fn text(out: &mut Vec<u8>, name: &str, value: &str) {
+pub(in crate::output) fn text(out: &mut Vec<u8>, name: &str, value: &str) {
     key(out, name);
     write(out, value);
 }
 
-pub(super) fn optional_text(out: &mut Vec<u8>, name: &str, value: Option<&str>) {
+pub(in crate::output) fn optional_text(out: &mut Vec<u8>, name: &str, value: Option<&str>) {
     match value {
         Some(value) => text(out, name, value),
         None => {
@@ -66,7 +66,7 @@ pub(super) fn known(n: u32) -> Option<u64> {
     (n != 0).then_some(u64::from(n))
 }
 
-pub(super) fn bool_member(out: &mut Vec<u8>, name: &str, value: bool) {
+pub(in crate::output) fn bool_member(out: &mut Vec<u8>, name: &str, value: bool) {
     key(out, name);
     out.extend_from_slice(if value { b"true" } else { b"false" });
 }

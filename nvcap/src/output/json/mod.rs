@@ -18,6 +18,7 @@ use super::holes::{Holes, Part};
 use super::method::Explainer;
 use super::names::{Latest, chip_by, known_engine, known_name};
 use super::redact::Redactor;
+use super::stack;
 use super::writer::Output;
 use super::{Detail, Sink};
 
@@ -30,8 +31,8 @@ pub(in crate::output) use operation::value as operation_value;
 pub(super) use escape::text_of;
 pub use escape::write;
 
-pub(super) use form::number;
-use form::{bool_member, hex, key, known, member, optional, optional_text, text};
+pub(super) use form::{bool_member, key, member, number, optional_text, text};
+use form::{hex, known, optional};
 
 /// What the JSON output shows.
 #[derive(Clone, Debug, Default)]
@@ -52,6 +53,10 @@ pub struct Json {
     /// Members of the current submission, from `"time_ns"` on, without engine.
     shared: Vec<u8>,
     engine: Vec<u8>,
+    /// Of the stack, where there is one: the first object of a submission has them.
+    stack: Vec<u8>,
+    /// The function of CUDA's interface that was called: all its operations have it.
+    api: Vec<u8>,
     shared_of: Option<(u64, u64)>,
     latest: Latest,
     position: u64,
@@ -84,6 +89,8 @@ impl Json {
             explain: Explainer::default(),
             shared: Vec::new(),
             engine: Vec::new(),
+            stack: Vec::new(),
+            api: Vec::new(),
             shared_of: None,
             latest: Latest::default(),
             position: 0,
@@ -110,6 +117,12 @@ impl Json {
         }
         if let Some(phase) = &c.phase {
             text(out, "phase", phase);
+        }
+        self.stack.clear();
+        self.api.clear();
+        if let Some(calls) = &c.stack {
+            stack::api(&mut self.api, calls);
+            stack::members(&mut self.stack, calls);
         }
         self.engine.clear();
         if let Some(name) = known_engine(c.engine) {
@@ -152,6 +165,13 @@ impl Json {
         self.end()
     }
 
+    /// What is told of the stack, to the object that was begun.
+    fn stack(&mut self) {
+        let out = self.out.object();
+        out.extend_from_slice(&self.api);
+        out.append(&mut self.stack);
+    }
+
     fn submission(&mut self, c: &Context, s: &SubmissionHead) -> io::Result<()> {
         self.position = s.position;
         let out = self.object("submission", true);
@@ -176,6 +196,7 @@ impl Json {
         if let Some(ip) = s.ip {
             member(out, "ip", ip);
         }
+        self.stack();
         self.end()
     }
 
@@ -275,6 +296,7 @@ impl Json {
             out[at] = b',';
             out.pop();
         }
+        self.stack();
         self.end()
     }
 
@@ -400,6 +422,10 @@ impl Json {
                     text(out, "what", "unknown_channel");
                     member(out, "count", *count);
                 }
+                Lost::Stacks { count } => {
+                    text(out, "what", "stacks");
+                    member(out, "count", *count);
+                }
                 Lost::Untraced { why } => {
                     text(out, "what", "untraced");
                     text(out, "why", why);
@@ -445,9 +471,11 @@ impl Sink for Json {
                 Ok(())
             }
             Record::Gpu(g) => self.gpu(g),
-            Record::Ioctl(_) | Record::Mapping(_) | Record::Unmapping(_) | Record::Image(_) => {
-                Ok(())
-            }
+            Record::Ioctl(_)
+            | Record::Mapping(_)
+            | Record::Unmapping(_)
+            | Record::Image(_)
+            | Record::Stack(_) => Ok(()),
         }
     }
 

@@ -82,6 +82,10 @@ fn json_value(ledger: &Ledger) -> Vec<(&'static str, Value)> {
         .iter()
         .map(|b| json!({"pid": (b.pid != 0).then_some(b.pid), "why": b.why, "count": b.count}))
         .collect();
+    let stacks = match ledger.stacks() {
+        (0, 0) => Value::Null,
+        (taken, lost) => json!({"taken": taken, "lost": lost}),
+    };
     vec![
         ("duration_ns", ledger.duration_ns().into()),
         ("dropped_records", Value::Object(dropped)),
@@ -89,6 +93,7 @@ fn json_value(ledger: &Ledger) -> Vec<(&'static str, Value)> {
         ("untraced", untraced.into()),
         ("observed", observed_json(ledger)),
         ("understood", understood_json(ledger)),
+        ("stacks", stacks),
         ("channels", channels.into()),
     ]
 }

@@ -66,6 +66,7 @@ pub(crate) fn examine() -> Vec<Finding> {
     match Loaded::new(LoadOptions {
         buffer: 1 << 20,
         no_bpf_loop: false,
+        stack_bytes: 0,
     }) {
         Ok((mut loaded, _)) => {
             all.push(finding(
@@ -87,6 +88,7 @@ pub(crate) fn examine() -> Vec<Finding> {
                 let tried = Loaded::new(LoadOptions {
                     buffer: 1 << 16,
                     no_bpf_loop: false,
+                    stack_bytes: 0,
                 })
                 .and_then(|(mut l, _)| discover::attach_way(&mut l, way));
                 let name = match way {

@@ -295,6 +295,7 @@ mod tests {
         let loaded = Loaded::new(LoadOptions {
             buffer: 1 << 16,
             no_bpf_loop: true,
+            stack_bytes: 0,
         });
         let loaded = loaded.map_err(|e| println!("NOT RUN {test}: {e}"));
         loaded.ok().map(|(loaded, _)| loaded)

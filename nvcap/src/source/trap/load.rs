@@ -17,6 +17,7 @@ use super::{
     fentry::{Fentry, Maps},
     kprobes::Kprobes,
     program::{failed, find},
+    pythons::Pythons,
     shared::Shared,
     table::Tables,
 };
@@ -49,6 +50,10 @@ pub(crate) struct Loaded {
     pub maps: Maps,
     /// The ring buffer.
     pub records: RingBuf<MapData>,
+    /// That of stacks.
+    pub stacks: RingBuf<MapData>,
+    /// Where the BPF programs find Python frames, if stacks are taken.
+    pub pythons: Option<Pythons>,
     /// `doorbell_loop` or `doorbell_tail`.
     pub doorbell: OwnedFd,
     /// Which of the two.
@@ -69,6 +74,8 @@ pub(crate) struct LoadOptions {
     pub buffer: u32,
     /// Do without bpf_loop even where the kernel has it.
     pub no_bpf_loop: bool,
+    /// Bytes of the stack to take at each doorbell, a multiple of 4096; 0 for none.
+    pub stack_bytes: u32,
 }
 
 /// Offsets of everything the programs read, from the running kernel's BTF.
@@ -126,9 +133,14 @@ impl Loaded {
         }
         let offsets = PodOffsets(offsets(&Btf::kernel()?)?);
         let processors = processors()?;
+        let if_stacks = |entries| if options.stack_bytes == 0 { 1 } else { entries };
         let mut bpf = EbpfLoader::new()
             .override_global("OFFSETS", &offsets, true)
+            .override_global("STACK_BYTES", &options.stack_bytes, true)
             .map_max_entries("RECORDS", options.buffer)
+            .map_max_entries("STACKS", stack_buffer(options.stack_bytes))
+            .map_max_entries("PYTHONS", if_stacks(nvcap_common::MAX_SPACES))
+            .map_max_entries("PYTHON_THREADS", if_stacks(nvcap_common::PYTHON_THREADS))
             .map_max_entries("STATS", processors as u32)
             .load(OBJECT)
             .map_err(|e| failed("loading the BPF programs", &e))?;
@@ -161,6 +173,10 @@ impl Loaded {
             Shared::new(channels.fd().as_fd(), spaces.fd().as_fd())
                 .map_err(|e| Error::new("mapping the channel table", &e, remedy_for_refusal(&e)))?
         };
+        let pythons = match options.stack_bytes {
+            0 => None,
+            _ => Some(pythons(&bpf)?),
+        };
         let tables = tables(&mut bpf, processors)?;
         // The programs' log messages; they are read only where NVCAP_LOG asks for them.
         let log = if log::max_level() >= log::Level::Warn {
@@ -174,6 +190,8 @@ impl Loaded {
             maps,
             log,
             records: take(&mut bpf, "RECORDS")?,
+            stacks: take(&mut bpf, "STACKS")?,
+            pythons,
             doorbell,
             doorbell_name,
             config: take(&mut bpf, "CONFIG")?,
@@ -323,8 +341,17 @@ impl Loaded {
             sum.contended += s.contended;
             sum.cached_put += s.cached_put;
             sum.cached_put_wrong += s.cached_put_wrong;
+            sum.stacks_lost += s.stacks_lost;
         }
         sum
+    }
+}
+
+/// Size of the ring buffer of stacks: for some thousand of them, or as small as there can be one.
+fn stack_buffer(stack_bytes: u32) -> u32 {
+    match stack_bytes {
+        0 => 65536,
+        _ => 64 << 20,
     }
 }
 
@@ -386,6 +413,22 @@ fn processors() -> Result<usize> {
             "mount sysfs at /sys",
         )
     })
+}
+
+/// Maps the tables of Pythons.
+fn pythons(bpf: &Ebpf) -> Result<Pythons> {
+    let what = "mapping the tables of Pythons";
+    let (Map::Array(walks), Map::Array(threads)) =
+        (map(bpf, "PYTHONS")?, map(bpf, "PYTHON_THREADS")?)
+    else {
+        return Err(Error::new(
+            what,
+            "PYTHONS or PYTHON_THREADS is no array",
+            "please report this",
+        ));
+    };
+    Pythons::new(walks.fd().as_fd(), threads.fd().as_fd())
+        .map_err(|e| Error::new(what, &e, remedy_for_refusal(&e)))
 }
 
 /// Loads the program that reads and changes hash maps.

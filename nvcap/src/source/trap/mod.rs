@@ -22,6 +22,7 @@ pub(crate) mod load;
 pub(crate) mod perf;
 pub(crate) mod precheck;
 mod program;
+mod pythons;
 pub(crate) mod session;
 pub(crate) mod shared;
 pub(crate) mod site;

@@ -23,6 +23,7 @@ mod records;
 mod ring_search;
 mod rung;
 mod spaces;
+mod stacks;
 mod store_sites;
 mod token_learner;
 mod translations;
@@ -48,7 +49,7 @@ use super::{
     error::{Error, Result},
     load::{LoadOptions, Loaded},
 };
-use crate::{driver, procfs, record::Record};
+use crate::{driver, procfs, record::Record, stacks::queue::StackQueue};
 
 /// How to trace.
 #[derive(Clone, Debug)]
@@ -70,6 +71,8 @@ pub(crate) struct TrapOptions {
     pub notice: fn(&str),
     /// GP_GET is read at every doorbell of a channel instead of every 16th; each read is one more over PCIe.
     pub gp_get: bool,
+    /// Where the stacks at doorbells go; without it none are taken.
+    pub stacks: Option<StackQueue>,
     /// GP_PUT is always read from USERD, never taken from the process's own copy of it.
     pub no_cached_put: bool,
 }
@@ -108,6 +111,7 @@ impl Session {
         let (mut bpf, shared) = Loaded::new(LoadOptions {
             buffer: options.buffer,
             no_bpf_loop: options.no_bpf_loop,
+            stack_bytes: options.stacks.as_ref().map_or(0, |q| q.stack_bytes),
         })?;
         discover::attach_process(&mut bpf.bpf)?;
         discover::attach_module_load(&mut bpf.bpf);
@@ -127,7 +131,7 @@ impl Session {
         }
         let model = driver::Model::new(driver::ModelOptions { driver_version });
         Ok(Self {
-            capture: Capture::new(bpf, shared, model, options.watch),
+            capture: Capture::new(bpf, shared, model, options.watch, options.stacks.clone()),
             breakpoints: Breakpoints::default(),
             sites: StoreSites::new(!options.no_cached_put),
             search: RingSearch::default(),
@@ -206,6 +210,7 @@ impl Session {
         self.report_unknown_channels(|_| true);
         self.capture.out.append_to(to);
         let stats = self.capture.bpf.stats();
+        self.capture.stacks.tell_lost(&stats);
         log::debug!(
             "GP_PUT was taken from the process's own copy of GP_PUT at {} looks of {} doorbells",
             stats.cached_put,

@@ -91,9 +91,11 @@ impl Session {
     /// Passes a record on, after the model has drawn its conclusions.
     pub(super) fn emit(&mut self, record: Record) {
         let changes = match record {
-            Record::Submission(_) | Record::Gpu(_) | Record::Image(_) | Record::Loss(_) => {
-                Vec::new()
-            }
+            Record::Submission(_)
+            | Record::Gpu(_)
+            | Record::Image(_)
+            | Record::Stack(_)
+            | Record::Loss(_) => Vec::new(),
             _ => self.capture.model.record(&record),
         };
         let time_ns = record.at().time_ns;

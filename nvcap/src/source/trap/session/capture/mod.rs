@@ -23,12 +23,14 @@ use super::{
     ring_search::RungTokens,
     rung::{DoorbellWord, RungDoorbells},
     spaces::AddressSpaces,
+    stacks::Stacks,
     token_learner::TokenLearner,
     translations::Translations,
 };
 use crate::{
     driver::{self, AddressMap},
     record::{ChannelId, CpuVa, How, Ioctl, Loss, Lost, Record, Submission},
+    stacks::queue::StackQueue,
 };
 
 /// A record of the ring buffer that is no capture: it must be acted on, in order.
@@ -78,6 +80,7 @@ pub(super) struct Capture {
     pub(super) spaces: AddressSpaces,
     pub(super) tokens: TokenLearner,
     pub(super) rung: RungDoorbells,
+    pub(super) stacks: Stacks,
     translations: Translations,
     assembler: Assembler,
     held: HeldSubmissions,
@@ -90,7 +93,13 @@ pub(super) struct Capture {
 }
 
 impl Capture {
-    pub(super) fn new(bpf: Loaded, shared: Shared, model: driver::Model, watch: bool) -> Self {
+    pub(super) fn new(
+        bpf: Loaded,
+        shared: Shared,
+        model: driver::Model,
+        watch: bool,
+        stacks: Option<StackQueue>,
+    ) -> Self {
         Self {
             bpf,
             model,
@@ -99,6 +108,7 @@ impl Capture {
             spaces: AddressSpaces::default(),
             tokens: TokenLearner::default(),
             rung: RungDoorbells::default(),
+            stacks: Stacks::new(stacks),
             translations: Translations::default(),
             assembler: Assembler::default(),
             held: HeldSubmissions::default(),
@@ -115,6 +125,7 @@ impl Capture {
 
     /// The next record of the ring buffer, with captures already passed on; `None` when there is none.
     pub(super) fn take(&mut self) -> Option<Todo> {
+        self.stacks.take(&mut self.bpf);
         let mut done = Vec::new();
         let todo = {
             let item = self.bpf.records.next()?;

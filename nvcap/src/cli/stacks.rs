@@ -1,0 +1,192 @@
+//! `nvcap stacks`: where in the program the GPU's work comes from, as sums over stacks.
+
+use std::io::{BufRead as _, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::{Context as _, bail};
+use clap::ValueEnum;
+
+use crate::output::fold::{Folder, Weight, write_out};
+use crate::output::message::tell;
+use crate::output::plural::plural;
+use crate::source::file::packed;
+
+use super::{target, trace};
+
+const EXAMPLES: &str = "\
+Examples:
+  sudo nvcap stacks -o out.folded -- python train.py    by submissions
+  sudo nvcap stacks -p 4711 --duration 10 | inferno-flamegraph > gpu.svg
+  sudo nvcap stacks --by bytes -p 4711 --duration 10    by bytes that are copied
+  sudo nvcap stacks --leaf -e op=launch -- ./vadd       launches alone, the operation on top
+  nvcap stacks trace.jsonl                              of what nvcap --stacks --json has written
+
+Each line is a stack and its sum, as flamegraph.pl, inferno and speedscope read them.
+docs/stacks.md says what the frames are, and what it costs.";
+
+/// What to sum up.
+#[derive(clap::Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub(super) struct Args {
+    /// What is summed up
+    #[arg(
+        long,
+        value_name = "WHAT",
+        value_enum,
+        default_value_t,
+        help_heading = "Output"
+    )]
+    pub by: By,
+
+    /// Put the operation (launch, copy, ...) on top of each stack, and count operations
+    #[arg(long, help_heading = "Output")]
+    pub leaf: bool,
+
+    /// JSON output of nvcap --stacks, compressed or not, to read instead of a live process; - for standard input
+    #[arg(value_name = "FILE", conflicts_with_all = ["pid", "command"], help_heading = "Tracing")]
+    pub file: Option<PathBuf>,
+
+    /// What is traced.
+    #[command(flatten)]
+    pub trace: trace::Args,
+}
+
+/// `--by`.
+#[derive(ValueEnum, Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum By {
+    /// Submissions: how often the doorbell was rung, nearly
+    #[default]
+    Submissions,
+    /// Kernels that the program launched
+    Launches,
+    /// Bytes that copies, fills and inline writes move
+    Bytes,
+}
+
+/// Options of a trace that say how events are shown, of which none are.
+const SHOWS_EVENTS: [&str; 8] = [
+    "verbose",
+    "json",
+    "quiet",
+    "stats",
+    "color",
+    "time",
+    "redact",
+    "explain_streams",
+];
+
+/// The command as clap knows it: without options that have no meaning here.
+pub(super) fn without_useless(command: clap::Command) -> clap::Command {
+    SHOWS_EVENTS
+        .into_iter()
+        .chain(["stacks"])
+        .fold(command, |command, id| {
+            command.mut_arg(id, |arg| arg.hide(true))
+        })
+}
+
+/// Sums them up.
+pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
+    let shown = &args.trace.output;
+    let (verbose, asked) = (shown.verbose > 0, shown.json || shown.quiet || shown.stats);
+    if verbose || asked || shown.redact || shown.explain_streams {
+        bail!(
+            "nvcap stacks shows sums over stacks alone: for events with their stacks trace with --stacks (nvcap --stacks -p PID)"
+        );
+    }
+    let weight = match args.by {
+        By::Submissions => Weight::Submissions,
+        By::Launches => Weight::Launches,
+        By::Bytes => Weight::Bytes,
+    };
+    let folder = Folder::new(weight, args.leaf);
+    match &args.file {
+        Some(file) => of_file(file, &args, folder),
+        None => live(args, folder),
+    }
+}
+
+fn of_file(file: &Path, args: &Args, mut folder: Folder) -> anyhow::Result<ExitCode> {
+    let name = file.display();
+    let reader = packed::open(file).with_context(|| format!("cannot read {name}"))?;
+    let mut other = 0;
+    let mut lines = BufReader::new(reader);
+    let mut line = Vec::new();
+    loop {
+        line.clear();
+        let read = lines.read_until(b'\n', &mut line);
+        if read.with_context(|| format!("cannot read {name} to its end"))? == 0 {
+            break;
+        }
+        other += u64::from(!folder.line(String::from_utf8_lossy(&line).trim()));
+    }
+    if folder.stacks() == 0 {
+        bail!(
+            "{name} has no stacks: it must be the JSON output of a trace with them (nvcap --stacks --json -o FILE ...)"
+        );
+    }
+    if other > 0 {
+        tell(format_args!(
+            "{name}: {} no JSON of nvcap's",
+            match other {
+                1 => "1 line is".to_owned(),
+                n => format!("{n} lines are"),
+            }
+        ));
+    }
+    let output = args.trace.output.output.as_deref();
+    let mut out = target::open(output, false, &[file])?;
+    write_out(&folder, &mut out)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+#[cfg(not(feature = "trap"))]
+fn live(_args: Args, _folder: Folder) -> anyhow::Result<ExitCode> {
+    bail!(
+        "live tracing is not built into this program; what was traced elsewhere is read (nvcap stacks FILE)"
+    )
+}
+
+#[cfg(feature = "trap")]
+fn live(args: Args, mut folder: Folder) -> anyhow::Result<ExitCode> {
+    use crate::output::fold::Folded;
+    use crate::pipeline::Pipeline;
+
+    let mut trace = args.trace;
+    trace.stacks = true;
+    if trace.how == trace::HowArg::Observe {
+        bail!("stacks are taken in the trap: leave --how observe out");
+    }
+    let output = trace.output.clone();
+    let command = !trace.command.is_empty();
+    let inputs = trace.channels.clone();
+    // Opened before the command is started: a place that cannot be written to is told at once.
+    let mut out = target::open(
+        output.output.as_deref(),
+        command,
+        &Vec::from_iter(inputs.as_deref()),
+    )?;
+    let status = trace::run_into(
+        trace,
+        |_| {
+            let options = output.pipeline_options(false, target::running_driver())?;
+            let sink = Folded::new(&mut folder);
+            Ok(Pipeline::new(options, vec![Box::new(sink)]))
+        },
+        |pipeline| {
+            let ledger = pipeline.finish()?;
+            tell(format_args!("{}", crate::output::ledger::verdict(&ledger)));
+            let (taken, lost) = ledger.stacks();
+            if lost > 0 {
+                tell(format_args!(
+                    "{lost} of {} lost: nvcap was behind",
+                    plural(taken + lost, "stack")
+                ));
+            }
+            Ok(ledger)
+        },
+    )?;
+    write_out(&folder, &mut out)?;
+    Ok(status)
+}

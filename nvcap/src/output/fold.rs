@@ -1,0 +1,346 @@
+//! Sums over stacks, as flame graph programs read them: `process;main;train;cuLaunchKernel 17`, one line a stack.
+//!
+//! Two ways in: the events of a trace ([`Folded`], a sink), and the lines of nvcap's JSON output ([`Folder::line`]).
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::io;
+
+use serde_json::Value;
+
+use crate::decode::event::{Body, Context, Event, LaunchKind, Operation};
+use crate::driver::Model;
+use crate::ledger::Ledger;
+use crate::record::{Life, Record};
+
+use super::names::known_name;
+use super::stack::{word, word_of};
+use super::writer::Output;
+use super::{Detail, Sink};
+
+/// What is summed up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub enum Weight {
+    /// Submissions: doorbells, nearly.
+    #[default]
+    Submissions,
+    /// Kernels that the program launched, those of graph replays too.
+    Launches,
+    /// Bytes that copies, fills and inline writes move.
+    Bytes,
+}
+
+/// How many submissions are remembered as counted: events of one may come later than those of the next.
+const MOST_COUNTED: usize = 1 << 16;
+/// How many submissions' stacks are kept for their further lines.
+const MOST_KNOWN: usize = 4096;
+
+/// Sums of weights by stack.
+#[derive(Clone, Debug, Default)]
+pub struct Folder {
+    weight: Weight,
+    /// The operation becomes the innermost frame.
+    leaf: bool,
+    sums: BTreeMap<String, u64>,
+    counted: BTreeSet<u64>,
+    names: HashMap<u64, String>,
+    /// Stacks of JSON lines, by submission.
+    known: BTreeMap<u64, Vec<String>>,
+    stacks: u64,
+}
+
+impl Folder {
+    /// Sums of `weight`; with `leaf` the operation is the innermost frame.
+    #[must_use]
+    pub fn new(weight: Weight, leaf: bool) -> Self {
+        Self {
+            weight,
+            leaf,
+            ..Self::default()
+        }
+    }
+
+    /// Whether an event of the submission is the first that came by.
+    fn is_first(&mut self, serial: u64) -> bool {
+        let first = self.counted.insert(serial);
+        if self.counted.len() > MOST_COUNTED {
+            self.counted.pop_first();
+        }
+        first
+    }
+
+    fn add(
+        &mut self,
+        pid: u64,
+        thread: Option<&str>,
+        frames: Option<Vec<String>>,
+        leaf: Option<&str>,
+        weight: u64,
+    ) {
+        if weight == 0 {
+            return;
+        }
+        let mut line = String::new();
+        let process = self.names.get(&pid).map(String::as_str).or(thread);
+        push(&mut line, process.unwrap_or("?"));
+        match frames {
+            Some(frames) => {
+                self.stacks += 1;
+                frames.iter().rev().for_each(|f| push(&mut line, f));
+            }
+            None => push(&mut line, "[no stack]"),
+        }
+        if let Some(leaf) = leaf.filter(|_| self.leaf) {
+            push(&mut line, leaf);
+        }
+        *self.sums.entry(line).or_default() += weight;
+    }
+
+    fn event(&mut self, c: &Context, op: Option<&Operation>) {
+        let (name, weight) = match (self.weight, op) {
+            (Weight::Submissions, op) => {
+                // With the operation as a frame it is the operations that are counted.
+                let counts = match self.leaf {
+                    true => op.is_some(),
+                    false => self.is_first(c.serial),
+                };
+                (op.map(name_of), u64::from(counts))
+            }
+            (Weight::Launches, Some(op)) => (Some(name_of(op)), u64::from(is_launch(op))),
+            (Weight::Bytes, Some(op)) => (Some(name_of(op)), bytes_of(op)),
+            (_, None) => return,
+        };
+        let frames = c.stack.as_ref();
+        let frames = frames.map(|calls| calls.frames.iter().map(word_of).collect());
+        let pid = u64::from(c.at.pid);
+        self.add(pid, c.thread.as_deref(), frames, name, weight);
+    }
+
+    /// Takes a line of nvcap's JSON output; false where it is none.
+    pub fn line(&mut self, line: &str) -> bool {
+        let Ok(Value::Object(object)) = serde_json::from_str(line) else {
+            return false;
+        };
+        let text = |name: &str| object.get(name).and_then(Value::as_str);
+        let number = |name: &str| object.get(name).and_then(Value::as_u64);
+        let Some(kind) = text("type") else {
+            return false;
+        };
+        let pid = number("pid").unwrap_or(0);
+        if let ("process", Some(name)) = (kind, text("name")) {
+            self.names.insert(pid, name.to_owned());
+        }
+        let op = text("op").filter(|_| kind == "operation");
+        let moved = object.get("moves").and_then(|m| m.get("bytes"));
+        let weight = match (self.weight, number("serial"), op) {
+            (Weight::Submissions, Some(_), _) if self.leaf => u64::from(op.is_some()),
+            (Weight::Submissions, Some(serial), _) => u64::from(self.is_first(serial)),
+            (Weight::Launches, _, Some("launch")) => u64::from(text("kind") == Some("user")),
+            (Weight::Bytes, _, Some("copy" | "inline")) => number("bytes").unwrap_or(0),
+            (Weight::Bytes, _, Some("launch")) => moved.and_then(Value::as_u64).unwrap_or(0),
+            _ => 0,
+        };
+        let word_of = |frame: &'_ Value| {
+            let text = |name: &str| frame.get(name).and_then(Value::as_str);
+            let line = frame.get("line").and_then(Value::as_u64);
+            let python = frame
+                .get("python")
+                .map(|_| (text("file").unwrap_or("?"), line));
+            word(text("symbol"), text("module").unwrap_or(""), python)
+        };
+        let stack = object.get("stack").and_then(Value::as_array);
+        let mut frames = stack.map(|frames| frames.iter().map(word_of).collect::<Vec<_>>());
+        // The first object of a submission has the stack of all.
+        if let Some(serial) = number("serial") {
+            match &frames {
+                Some(frames) => {
+                    self.known.insert(serial, frames.clone());
+                    if self.known.len() > MOST_KNOWN {
+                        self.known.pop_first();
+                    }
+                }
+                None => frames = self.known.get(&serial).cloned(),
+            }
+        }
+        self.add(pid, text("thread"), frames, op, weight);
+        true
+    }
+
+    /// Stacks that were summed up.
+    #[must_use]
+    pub fn stacks(&self) -> u64 {
+        self.stacks
+    }
+
+    /// Appends the sums, one line a stack.
+    pub fn write(&self, out: &mut Vec<u8>) {
+        for (stack, sum) in &self.sums {
+            out.extend_from_slice(stack.as_bytes());
+            out.push(b' ');
+            super::json::number(out, *sum);
+            out.push(b'\n');
+        }
+    }
+}
+
+/// Appends a frame: what ends a frame or a line is made harmless.
+fn push(line: &mut String, frame: &str) {
+    if !line.is_empty() {
+        line.push(';');
+    }
+    let harmless = |c| match c {
+        ';' => ':',
+        c if super::style::is_acted_on(c) => '?',
+        c => c,
+    };
+    line.extend(frame.chars().map(harmless));
+}
+
+fn is_launch(op: &Operation) -> bool {
+    matches!(op, Operation::Launch(l) if l.kind == LaunchKind::User)
+}
+
+fn bytes_of(op: &Operation) -> u64 {
+    match op {
+        Operation::Launch(l) => l.moves.and_then(|m| m.bytes).unwrap_or(0),
+        Operation::Copy(c) => c.bytes,
+        Operation::Inline(i) => i.bytes,
+        _ => 0,
+    }
+}
+
+/// The operation's name, as `op` of the JSON output.
+fn name_of(op: &Operation) -> &'static str {
+    match op {
+        Operation::Launch(_) => "launch",
+        Operation::Graph(_) => "graph",
+        Operation::Copy(_) => "copy",
+        Operation::Inline(_) => "inline",
+        Operation::Semaphore(_) => "semaphore",
+        Operation::Barrier(_) => "barrier",
+        Operation::Bind(_) => "bind",
+        Operation::Draw(_) => "draw",
+        Operation::Video(_) => "video",
+        Operation::Host(_) => "host",
+    }
+}
+
+/// Sums up the events of a trace and writes them out at its end.
+#[derive(Debug)]
+pub struct Folded<'a> {
+    folder: &'a mut Folder,
+}
+
+impl<'a> Folded<'a> {
+    /// Into `folder`, which the caller writes out.
+    pub fn new(folder: &'a mut Folder) -> Self {
+        Self { folder }
+    }
+}
+
+impl Sink for Folded<'_> {
+    fn detail(&self) -> Option<Detail> {
+        Some(Detail::Operations)
+    }
+
+    fn event(&mut self, event: &Event<'_>) -> io::Result<()> {
+        match &event.body {
+            Body::Submission(_) => self.folder.event(event.context, None),
+            Body::Operation(op) => self.folder.event(event.context, Some(op)),
+            Body::Entry(_) | Body::Method(_) | Body::Stop(_) | Body::Chip(_) => {}
+        }
+        Ok(())
+    }
+
+    fn record(&mut self, record: &Record, _model: &Model) -> io::Result<()> {
+        if let Record::Process(p) = record {
+            let pid = u64::from(p.at.pid);
+            match &p.life {
+                Life::Present { name } | Life::Exec { name } => {
+                    if let Some(name) = known_name(name) {
+                        self.folder.names.insert(pid, name.to_owned());
+                    }
+                }
+                Life::Fork { child } => {
+                    if let Some(name) = self.folder.names.get(&pid).cloned() {
+                        self.folder.names.insert(u64::from(*child), name);
+                    }
+                }
+                Life::Thread { .. } | Life::Exit { .. } => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn finish(&mut self, _ledger: &Ledger, _model: &Model) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Writes the sums to `out`, whole.
+///
+/// # Errors
+/// When the output can take no more.
+pub fn write_out(folder: &Folder, out: &mut Output) -> io::Result<()> {
+    folder.write(out.object());
+    out.answer()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Two submissions with a stack, one without, and lines that are no submissions.
+    const LINES: &str = r#"
+        {"type":"process","time_ns":1,"pid":7,"tid":7,"token":null,"life":"exec","name":"train;er"}
+        {"type":"submission","pid":7,"serial":0,"stack":[{"module":"/l/libcuda.so.1","symbol":null},{"module":"/b/train","symbol":"f(a; b)"},{"module":"","symbol":"g","python":true,"file":"/a/b.py","line":3}]}
+        {"type":"operation","pid":7,"serial":0,"op":"launch","kind":"user"}
+        {"type":"operation","pid":7,"serial":0,"op":"copy","bytes":100}
+        {"type":"operation","pid":7,"serial":1,"op":"inline","bytes":5,"thread":"t"}
+        {"type":"operation","pid":8,"serial":2,"op":"launch","kind":"driver_copy","moves":{"bytes":11},"thread":"t","stack":[]}
+        {"type":"ledger","complete":true}"#;
+
+    fn folded(weight: Weight, leaf: bool) -> String {
+        let mut folder = Folder::new(weight, leaf);
+        let lines = LINES.lines().map(str::trim).filter(|l| !l.is_empty());
+        for line in lines {
+            assert!(folder.line(line), "{line}");
+        }
+        let mut out = Vec::new();
+        folder.write(&mut out);
+        String::from_utf8(out).unwrap()
+    }
+
+    #[test]
+    fn submissions_once_each() {
+        assert_eq!(
+            folded(Weight::Submissions, false),
+            "t 1\ntrain:er;[no stack] 1\ntrain:er;g (b.py:3);f(a: b);[libcuda.so.1] 1\n"
+        );
+    }
+
+    #[test]
+    fn launches_and_bytes() {
+        assert_eq!(
+            folded(Weight::Launches, false),
+            "train:er;g (b.py:3);f(a: b);[libcuda.so.1] 1\n"
+        );
+        assert_eq!(
+            folded(Weight::Bytes, true),
+            "t;launch 11\ntrain:er;[no stack];inline 5\ntrain:er;g (b.py:3);f(a: b);[libcuda.so.1];copy 100\n"
+        );
+    }
+
+    #[test]
+    fn other_lines_are_told_apart() {
+        let mut folder = Folder::default();
+        for line in ["", "x", "[1]", "{}", "{\"type\":3}"] {
+            assert!(!folder.line(line), "{line}");
+        }
+        assert_eq!(folder.stacks(), 0);
+    }
+}

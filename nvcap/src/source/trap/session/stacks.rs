@@ -1,0 +1,207 @@
+//! Stacks on their way out of their ring buffer, into the queue of those who find their frames. Without `--stacks` nothing is
+//! done.
+
+use std::collections::HashMap;
+
+use nvcap_common::{self as c, kind};
+
+use super::super::{assemble, load::Loaded};
+use crate::procfs::mem::{Memory, Peek as _};
+use crate::stacks::{
+    python::{
+        Python,
+        threads::{ThreadState, ids_inside},
+    },
+    queue::{RawStack, StackQueue},
+};
+
+/// How long thread states are believed while stacks of their process come without Python frames, ns.
+const BELIEVED_NS: u64 = 20_000_000;
+
+/// A Python, and when its threads were looked at.
+#[derive(Debug)]
+struct Known {
+    python: Python,
+    looked_ns: u64,
+}
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(super) struct Stacks {
+    to: Option<StackQueue>,
+    /// Address spaces that were put into the queue, with their Python.
+    spaces: HashMap<u32, Option<Known>>,
+    /// Python frames whose stack has not come yet, by thread.
+    python: HashMap<u32, (u64, Vec<c::PythonFrame>)>,
+}
+
+impl Stacks {
+    pub(super) fn new(to: Option<StackQueue>) -> Self {
+        Self {
+            to,
+            ..Self::default()
+        }
+    }
+
+    /// Takes what is in the ring buffer. Called before each record of a submission is taken: a doorbell's stack was put
+    /// there before its submission.
+    pub(super) fn take(&mut self, bpf: &mut Loaded) {
+        let Some(to) = self.to.clone() else { return };
+        while let Some(item) = bpf.stacks.next() {
+            if let Some((header, frames)) = parse_python(&item) {
+                self.python.insert(header.tid, (header.time_ns, frames));
+                continue;
+            }
+            let Some((stack, bytes)) = parse(&item) else {
+                continue;
+            };
+            let header = stack.header;
+            let python = self.python.remove(&header.tid);
+            let python = python.filter(|(time, _)| *time == header.time_ns);
+            let has_python = python.is_some();
+            let raw = RawStack {
+                at: assemble::at(&header),
+                space: stack.space,
+                ip: stack.ip,
+                sp: stack.sp,
+                fp: stack.fp,
+                lr: stack.lr,
+                bytes: bytes.to_vec(),
+                cut: bytes.len() as u64 == u64::from(stack.wanted),
+                python: python.map(|(_, frames)| frames).unwrap_or_default(),
+            };
+            drop(item);
+            let (space, pid) = (stack.space, header.pid);
+            let known = self.spaces.entry(space).or_insert_with(|| {
+                // A process may be gone by the time that its first stack's turn comes.
+                let python = find(pid);
+                to.put_space(space, pid, python);
+                python.map(|python| {
+                    if let Some(tables) = &bpf.pythons {
+                        tables.set_walk(space, walk_of(&python));
+                    }
+                    Known {
+                        python,
+                        looked_ns: 0,
+                    }
+                })
+            });
+            if let (Some(known), false) = (known, has_python)
+                && header.time_ns.saturating_sub(known.looked_ns) > BELIEVED_NS
+            {
+                known.looked_ns = header.time_ns;
+                if let Some(tables) = &mut bpf.pythons {
+                    tables.set_threads(space, &threads(pid, space, &known.python));
+                }
+            }
+            to.put(raw);
+        }
+    }
+
+    /// Passes on how many the BPF programs had no room for.
+    pub(super) fn tell_lost(&mut self, stats: &c::Stats) {
+        if let Some(to) = &self.to {
+            to.add_lost(stats.stacks_lost);
+        }
+    }
+}
+
+/// The Python of a process.
+fn find(pid: u32) -> Option<Python> {
+    let memory = Memory::open(pid).ok()?;
+    match Python::find(pid, &memory) {
+        Ok(python) => python,
+        Err(e) => {
+            log::info!("no Python frames of process {pid}: {e}");
+            None
+        }
+    }
+}
+
+/// What the BPF programs need to walk its frames.
+fn walk_of(python: &Python) -> c::PythonWalk {
+    let o = python.offsets();
+    let walk = o.walk;
+    let fields = [walk.previous, walk.code, walk.instruction, walk.owner];
+    let last = fields.into_iter().filter(|f| *f != c::NO_FIELD).max();
+    let span = last.map_or(0, |f| (f & !7) + 8);
+    c::PythonWalk {
+        known: u32::from(span <= c::MOST_PYTHON_SPAN),
+        state_frame: walk.state_frame,
+        cframe_frame: walk.cframe_frame,
+        state_thread: o.native_thread,
+        span,
+        previous: walk.previous,
+        code: walk.code,
+        instruction: walk.instruction,
+        instruction_bytes: walk.instruction_bytes,
+        owner: walk.owner,
+        first_inner_owner: walk.first_inner_owner,
+        // 3.11: `is_entry`, the byte before `owner` (pycore_frame.h).
+        entry: match python.version.minor {
+            11 => walk.owner - 1,
+            _ => c::NO_FIELD,
+        },
+    }
+}
+
+/// The thread states of a process.
+fn threads(pid: u32, space: u32, python: &Python) -> Vec<c::PythonThread> {
+    let Ok(memory) = Memory::open(pid) else {
+        return Vec::new();
+    };
+    let id_at = python.offsets().native_thread;
+    let states = python.threads(&memory, &ids_inside(pid)).into_iter();
+    let thread = |state: ThreadState| {
+        let id = match id_at {
+            c::NO_FIELD => 0,
+            at => memory.word(state.address.checked_add(at.into())?).ok()?,
+        };
+        Some(c::PythonThread {
+            tid: state.tid?,
+            space,
+            state: state.address,
+            id,
+        })
+    };
+    states.filter_map(thread).collect()
+}
+
+/// Python frames of a doorbell whose stack follows.
+fn parse_python(bytes: &[u8]) -> Option<(c::Header, Vec<c::PythonFrame>)> {
+    let fixed = bytes.get(..size_of::<c::PythonFrames>())?;
+    // SAFETY: `fixed` has the size of a PythonFrames, which is valid for any bits.
+    let all = unsafe { fixed.as_ptr().cast::<c::PythonFrames>().read_unaligned() };
+    (all.header.kind == kind::PYTHON).then_some(())?;
+    Some((all.header, all.frames.get(..all.count as usize)?.to_vec()))
+}
+
+/// A stack's record and its bytes; `None` where it is too short or another.
+fn parse(bytes: &[u8]) -> Option<(c::Stack, &[u8])> {
+    let (fixed, rest) = bytes.split_at_checked(size_of::<c::Stack>())?;
+    // SAFETY: `fixed` has the size of a Stack, which is valid for any bits.
+    let stack = unsafe { fixed.as_ptr().cast::<c::Stack>().read_unaligned() };
+    (stack.header.kind == kind::STACK).then_some(())?;
+    Some((stack, rest.get(..stack.header.len as usize)?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn records_that_are_too_short_are_none() {
+        let mut bytes = vec![0; size_of::<c::Stack>() + 8];
+        bytes[..2].copy_from_slice(&kind::STACK.to_le_bytes());
+        bytes[4] = 8;
+        assert_eq!(parse(&bytes).map(|(_, b)| b.len()), Some(8));
+        bytes[4] = 9;
+        assert!(parse(&bytes).is_none());
+        bytes[4] = 8;
+        bytes[0] = kind::DATA as u8;
+        assert!(parse(&bytes).is_none());
+        for n in 0..bytes.len() {
+            let _ = parse(&bytes[..n]);
+        }
+    }
+}

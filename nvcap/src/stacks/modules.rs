@@ -1,0 +1,97 @@
+//! Which file's code is mapped where in a process: the executable lines of `/proc/PID/maps`.
+
+use std::sync::Arc;
+
+use crate::procfs::{
+    maps::{Line, each_line},
+    of_process as path_of,
+};
+
+/// An executable mapping.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Mapped {
+    /// First address.
+    pub start: u64,
+    /// Address behind the last.
+    pub end: u64,
+    /// Offset in the file.
+    pub offset: u64,
+    /// The file; `None` for code without one.
+    pub file: Option<MappedFile>,
+    /// Name as the kernel shows it: the path, `[vdso]`, or nothing.
+    pub name: Arc<str>,
+}
+
+/// Which file it is.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct MappedFile {
+    /// The file system's device, as the kernel shows it.
+    pub device: Box<str>,
+    /// Its number there.
+    pub inode: u64,
+}
+
+impl Mapped {
+    fn of(line: &Line<'_>) -> Option<Self> {
+        line.execute().then(|| Self {
+            start: line.start,
+            end: line.end,
+            offset: line.offset,
+            file: (line.inode != 0).then(|| MappedFile {
+                device: line.device.into(),
+                inode: line.inode,
+            }),
+            name: line
+                .path
+                .strip_suffix(" (deleted)")
+                .unwrap_or(line.path)
+                .into(),
+        })
+    }
+
+    /// The ways to open its file, the surest first; whether what is opened must be checked to be it.
+    pub(super) fn paths(&self, pid: u32) -> [(String, bool); 3] {
+        [
+            (
+                path_of(pid, &format!("map_files/{:x}-{:x}", self.start, self.end)),
+                false,
+            ),
+            (path_of(pid, &format!("root{}", self.name)), true),
+            (self.name.to_string(), true),
+        ]
+    }
+}
+
+/// The executable mappings of a process, by address; none where it is gone or cannot be read.
+pub(super) fn of_process(pid: u32) -> Vec<Mapped> {
+    let mut mapped = Vec::new();
+    let read = each_line(pid, &mut || {}, &mut |line| {
+        mapped.extend(Mapped::of(&line))
+    });
+    if let Err(e) = read {
+        log::debug!("mappings of process {pid} for its stacks: {e}");
+    }
+    mapped
+}
+
+/// The mapping that an address lies in.
+pub(super) fn at(mapped: &[Mapped], address: u64) -> Option<&Mapped> {
+    let behind = mapped.partition_point(|m| m.start <= address);
+    mapped[..behind].last().filter(|m| address < m.end)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn code_of_this_process_is_found() {
+        let mapped = of_process(std::process::id());
+        let here = code_of_this_process_is_found as *const () as u64;
+        let found = at(&mapped, here).expect("this function is mapped");
+        assert!(found.file.is_some() && found.name.starts_with('/'));
+        assert_eq!(at(&mapped, 0), None);
+        let stack = 0u8;
+        assert_eq!(at(&mapped, &raw const stack as u64), None, "no code");
+    }
+}

@@ -1,0 +1,146 @@
+//! Stacks on their way: the reader thread puts them in as they come, the main thread takes them out and finds their frames.
+//!
+//! Bounded in bytes: while the main thread is behind, further stacks are dropped and counted. Submissions have a queue of
+//! their own and wait for no stack.
+
+use std::{
+    collections::{HashMap, VecDeque},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use nvcap_common::PythonFrame;
+
+use super::{modules::Mapped, python::Python};
+use crate::record::At;
+
+/// The most bytes of stacks that wait.
+const MOST_BYTES: usize = 64 << 20;
+
+/// Registers and bytes of a stack.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct RawStack {
+    /// Of the doorbell.
+    pub at: At,
+    /// Address space: see the glossary.
+    pub space: u32,
+    /// Instruction pointer.
+    pub ip: u64,
+    /// Stack pointer: the address of the first of `bytes`.
+    pub sp: u64,
+    /// Frame pointer register.
+    pub fp: u64,
+    /// Link register, where there is one.
+    pub lr: u64,
+    /// The stack from `sp` upward.
+    pub bytes: Vec<u8>,
+    /// All bytes that were asked for came: the stack may go on behind them.
+    pub cut: bool,
+    /// The Python frames, the newest first.
+    pub python: Vec<PythonFrame>,
+}
+
+#[derive(Debug, Default)]
+struct Inside {
+    waiting: VecDeque<RawStack>,
+    bytes: usize,
+    lost: u64,
+    /// The mappings of address spaces at their first stack: a process may be gone before its stack's turn comes.
+    first: HashMap<u32, (Vec<Mapped>, Option<Python>)>,
+}
+
+/// See the module. Clones are the same queue.
+#[derive(Clone, Debug)]
+pub(crate) struct StackQueue {
+    inside: Arc<Mutex<Inside>>,
+    /// Bytes of each stack that are taken.
+    pub stack_bytes: u32,
+}
+
+impl StackQueue {
+    /// An empty queue, for stacks of so many bytes.
+    pub(crate) fn new(stack_bytes: u32) -> Self {
+        Self {
+            inside: Arc::default(),
+            stack_bytes,
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inside> {
+        self.inside.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes a stack, unless too many wait.
+    pub(crate) fn put(&self, stack: RawStack) {
+        let mut inside = self.lock();
+        if inside.bytes + stack.bytes.len() > MOST_BYTES {
+            inside.lost += 1;
+            return;
+        }
+        inside.bytes += stack.bytes.len();
+        inside.waiting.push_back(stack);
+    }
+
+    /// Counts stacks that were lost before they could be put in.
+    pub(crate) fn add_lost(&self, count: u64) {
+        self.lock().lost += count;
+    }
+
+    /// Takes note of an address space at its first stack: of its mappings, and of its Python.
+    pub(crate) fn put_space(&self, space: u32, pid: u32, python: Option<Python>) {
+        let mapped = super::modules::of_process(pid);
+        self.lock().first.insert(space, (mapped, python));
+    }
+
+    /// Stacks that were lost since the last call.
+    pub(crate) fn take_lost(&self) -> u64 {
+        std::mem::take(&mut self.lock().lost)
+    }
+
+    /// The next stack.
+    pub(crate) fn take(&self) -> Option<RawStack> {
+        let mut inside = self.lock();
+        let stack = inside.waiting.pop_front()?;
+        inside.bytes -= stack.bytes.len();
+        Some(stack)
+    }
+
+    /// What was noted of an address space at its first stack, once.
+    pub(super) fn take_space(&self, space: u32) -> Option<(Vec<Mapped>, Option<Python>)> {
+        self.lock().first.remove(&space)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stacks_beyond_the_bound_are_counted() {
+        let queue = StackQueue::new(16384);
+        let stack = |time_ns| RawStack {
+            at: At {
+                time_ns,
+                pid: 1,
+                tid: 1,
+            },
+            space: 1,
+            ip: 0,
+            sp: 0,
+            fp: 0,
+            lr: 0,
+            bytes: vec![0; 16 << 20],
+            cut: false,
+            python: Vec::new(),
+        };
+        for time in 0..6 {
+            queue.put(stack(time));
+        }
+        assert_eq!((queue.take_lost(), queue.take_lost()), (2, 0));
+        assert_eq!(queue.take().unwrap().at.time_ns, 0);
+        queue.put(stack(6));
+        let rest: Vec<u64> = std::iter::from_fn(|| queue.take())
+            .map(|s| s.at.time_ns)
+            .collect();
+        assert_eq!((rest, queue.take_lost()), (vec![1, 2, 3, 6], 0));
+    }
+}

@@ -1,0 +1,352 @@
+//! From a stack of the queue to frames with names. What was found is remembered: per address space its code by address and
+//! whole stacks, per file its tables.
+
+use std::{
+    collections::HashMap,
+    rc::Rc,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use nvcap_common::PythonFrame;
+
+use super::{
+    api,
+    demangle::demangle,
+    elf::Elf,
+    merge::{merged, runs},
+    modules::{self, Mapped, MappedFile},
+    python::Python,
+    queue::{RawStack, StackQueue},
+    unwind::{Code, Unwinder},
+};
+use crate::procfs::mem::Memory;
+use crate::record::{At, Calls, Frame, Loss, Lost, Record, Stack, StackEnd};
+
+/// The most address spaces, and the most whole stacks and addresses of each, that are remembered.
+const MOST_SPACES: usize = 256;
+const MOST_REMEMBERED: usize = 1 << 16;
+/// How long the mappings of a process are believed where an address is in none of them.
+const BELIEVED: Duration = Duration::from_millis(20);
+
+/// What a mapping was found to be.
+#[derive(Clone)]
+struct Loaded {
+    elf: Option<Rc<Elf>>,
+    bias: u64,
+}
+
+/// What is known of an address space.
+#[derive(Default)]
+struct Space {
+    mapped: Vec<Mapped>,
+    looked: Option<Instant>,
+    /// By the mapping's first address.
+    loaded: HashMap<u64, Loaded>,
+    unwinder: Option<Unwinder>,
+    frames: HashMap<u64, Rc<[Frame]>>,
+    /// By return addresses and Python frames.
+    calls: HashMap<(Vec<u64>, Vec<PythonFrame>), Arc<Calls>>,
+    python: Option<Python>,
+    /// By code object and instruction.
+    python_frames: HashMap<PythonFrame, Frame>,
+}
+
+/// See the module.
+pub(crate) struct Resolver {
+    queue: StackQueue,
+    spaces: HashMap<u32, Space>,
+    files: HashMap<MappedFile, Option<Rc<Elf>>>,
+    names: HashMap<String, Arc<str>>,
+}
+
+impl Resolver {
+    /// For the stacks of a queue.
+    pub(crate) fn new(queue: StackQueue) -> Self {
+        Self {
+            queue,
+            spaces: HashMap::new(),
+            files: HashMap::new(),
+            names: HashMap::new(),
+        }
+    }
+
+    /// Finds the frames of the next stack that waits.
+    pub(crate) fn next(&mut self) -> Option<Record> {
+        let raw = self.queue.take()?;
+        let calls = self.calls(&raw);
+        Some(Record::Stack(Stack { at: raw.at, calls }))
+    }
+
+    /// The stacks that were lost on their way since the last call.
+    pub(crate) fn lost(&self) -> Option<Record> {
+        let count = self.queue.take_lost();
+        (count > 0).then(|| {
+            Record::Loss(Loss {
+                at: At::default(),
+                channel: None,
+                what: Lost::Stacks { count },
+            })
+        })
+    }
+
+    fn calls(&mut self, raw: &RawStack) -> Arc<Calls> {
+        if self.spaces.len() >= MOST_SPACES && !self.spaces.contains_key(&raw.space) {
+            self.spaces.clear();
+        }
+        let space = self.spaces.entry(raw.space).or_default();
+        if let Some((mapped, python)) = self.queue.take_space(raw.space) {
+            space.learn(mapped);
+            space.python = python;
+        }
+        let (addresses, end) = space.unwind(raw, &mut self.files);
+        let key = (addresses, raw.python.clone());
+        if let Some(calls) = space.calls.get(&key)
+            && calls.end == end
+        {
+            return Arc::clone(calls);
+        }
+        let addresses = &key.0;
+        let mut frames = Vec::new();
+        for (nth, address) in addresses.iter().enumerate() {
+            // The call lies before the address that is returned to.
+            let lookup = address - u64::from(nth > 0);
+            frames.extend_from_slice(&space.frames_at(lookup, *address, &mut self.names));
+        }
+        let runs = space.python_runs(raw, &mut self.names);
+        let calls = Arc::new(Calls {
+            api: api::called(&frames),
+            frames: merged(frames, runs, end),
+            end,
+        });
+        if space.calls.len() >= MOST_REMEMBERED {
+            space.calls.clear();
+        }
+        space.calls.insert(key, Arc::clone(&calls));
+        if self.names.len() >= MOST_REMEMBERED {
+            self.names.clear();
+        }
+        calls
+    }
+}
+
+/// A name, one for all frames that have it.
+fn shared(text: String, names: &mut HashMap<String, Arc<str>>) -> Arc<str> {
+    if let Some(name) = names.get(&text) {
+        return Arc::clone(name);
+    }
+    let name: Arc<str> = text.as_str().into();
+    names.insert(text, Arc::clone(&name));
+    name
+}
+
+impl Space {
+    /// Takes the mappings as they are now. Where one that was known is gone, or another stands in its place, nothing that
+    /// was concluded holds any more.
+    fn learn(&mut self, mapped: Vec<Mapped>) {
+        self.looked = Some(Instant::now());
+        if mapped.is_empty() {
+            // The process is gone: what was known of it is all there is.
+            return;
+        }
+        let same = |old: &Mapped| modules::at(&mapped, old.start) == Some(old);
+        if !self.mapped.iter().all(same) {
+            self.loaded.clear();
+            self.frames.clear();
+            self.calls.clear();
+            self.unwinder = None;
+        }
+        self.mapped = mapped;
+    }
+
+    /// Looks at the mappings anew for an address that is in none, unless it was done just now.
+    fn look_again(&mut self, pid: u32, address: u64) {
+        let known = modules::at(&self.mapped, address).is_some();
+        if known || self.looked.is_some_and(|l| l.elapsed() < BELIEVED) {
+            return;
+        }
+        self.learn(modules::of_process(pid));
+    }
+
+    fn unwind(
+        &mut self,
+        raw: &RawStack,
+        files: &mut HashMap<MappedFile, Option<Rc<Elf>>>,
+    ) -> (Vec<u64>, StackEnd) {
+        self.look_again(raw.at.pid, raw.ip);
+        let (found, missed) = self.unwind_once(raw, files);
+        // A library may have been loaded since.
+        if let Some(address) = missed {
+            self.look_again(raw.at.pid, address);
+            if modules::at(&self.mapped, address).is_some() {
+                return self.unwind_once(raw, files).0;
+            }
+        }
+        found
+    }
+
+    /// Also gives the address at which there is no code, where the stack ends with such a one.
+    fn unwind_once(
+        &mut self,
+        raw: &RawStack,
+        files: &mut HashMap<MappedFile, Option<Rc<Elf>>>,
+    ) -> ((Vec<u64>, StackEnd), Option<u64>) {
+        let mut missed = None;
+        let mut unwinder = self.unwinder.take().unwrap_or_default();
+        let found = unwinder.unwind(raw, |unwinder, address| {
+            let code = self.code(raw.at.pid, address, unwinder, files);
+            if code == Code::None {
+                missed = Some(address);
+            }
+            code
+        });
+        self.unwinder = Some(unwinder);
+        (found, missed)
+    }
+
+    /// What is at an address; the tables of its file are added first.
+    fn code(
+        &mut self,
+        pid: u32,
+        address: u64,
+        unwinder: &mut Unwinder,
+        files: &mut HashMap<MappedFile, Option<Rc<Elf>>>,
+    ) -> Code {
+        let Some(mapped) = modules::at(&self.mapped, address) else {
+            return Code::None;
+        };
+        let loaded = self.loaded.entry(mapped.start).or_insert_with(|| {
+            let elf = match &mapped.file {
+                Some(file) => files
+                    .entry(file.clone())
+                    .or_insert_with(|| Elf::of(mapped, pid).map(Rc::new))
+                    .clone(),
+                None => Elf::of(mapped, pid).map(Rc::new),
+            };
+            let bias = elf.as_ref().and_then(|elf| elf.bias(mapped));
+            if let (Some(elf), Some(bias)) = (&elf, bias) {
+                unwinder.add(mapped, elf, bias);
+            }
+            Loaded {
+                elf: elf.filter(|_| bias.is_some()),
+                bias: bias.unwrap_or(0),
+            }
+        });
+        match loaded.elf.is_some() || mapped.file.is_some() {
+            true => Code::OfFile,
+            false => Code::Other,
+        }
+    }
+
+    /// The frames of an address: of inlined functions, and of the function itself.
+    fn frames_at(
+        &mut self,
+        lookup: u64,
+        address: u64,
+        names: &mut HashMap<String, Arc<str>>,
+    ) -> Rc<[Frame]> {
+        // An instruction pointer and an address that is returned to may be equal.
+        let key = lookup ^ ((address - lookup) << 63);
+        if let Some(frames) = self.frames.get(&key) {
+            return Rc::clone(frames);
+        }
+        let frames: Rc<[Frame]> = self.find_frames(lookup, address, names).into();
+        if self.frames.len() >= MOST_REMEMBERED {
+            self.frames.clear();
+        }
+        self.frames.insert(key, Rc::clone(&frames));
+        frames
+    }
+
+    /// The Python frames with their names, in the runs that calls of the interpreter make. A frame whose code object is gone
+    /// has none, and is left out.
+    fn python_runs(
+        &mut self,
+        raw: &RawStack,
+        names: &mut HashMap<String, Arc<str>>,
+    ) -> Vec<Vec<Frame>> {
+        let Some(python) = self.python.filter(|_| !raw.python.is_empty()) else {
+            return Vec::new();
+        };
+        let mut memory = None;
+        let known = &mut self.python_frames;
+        if known.len() >= MOST_REMEMBERED {
+            known.clear();
+        }
+        let mut frame = |at: PythonFrame| {
+            if let Some(frame) = known.get(&at) {
+                return Some(frame.clone());
+            }
+            let memory = memory.get_or_insert_with(|| Memory::open(raw.at.pid).ok());
+            let found = python.resolve(memory.as_ref()?, at.code, at.instruction)?;
+            let frame = Frame {
+                symbol: Some(shared(found.function, names)),
+                file: Some(shared(found.file, names)),
+                line: found.line,
+                python: true,
+                ..Frame::default()
+            };
+            known.insert(at, frame.clone());
+            Some(frame)
+        };
+        let each = (python.version.major, python.version.minor) == (3, 10);
+        let runs = runs(&raw.python, each).into_iter();
+        runs.map(|run| run.into_iter().filter_map(&mut frame).collect())
+            .collect()
+    }
+
+    fn find_frames(
+        &self,
+        lookup: u64,
+        address: u64,
+        names: &mut HashMap<String, Arc<str>>,
+    ) -> Vec<Frame> {
+        let mut name = |text| shared(text, names);
+        let mapped = modules::at(&self.mapped, lookup);
+        let loaded = mapped.and_then(|m| self.loaded.get(&m.start));
+        let (
+            Some(mapped),
+            Some(Loaded {
+                elf: Some(elf),
+                bias,
+            }),
+        ) = (mapped, loaded)
+        else {
+            let module = mapped.map_or_else(Arc::default, |m| Arc::clone(&m.name));
+            return vec![Frame {
+                module,
+                address,
+                ..Frame::default()
+            }];
+        };
+        let (lookup, address) = (lookup.wrapping_sub(*bias), address.wrapping_sub(*bias));
+        let symbol = elf.symbol(lookup);
+        let places = elf.lines().map(|l| l.at(lookup)).unwrap_or_default();
+        let last = places.len().saturating_sub(1);
+        let mut frames = Vec::new();
+        for (nth, place) in places.into_iter().enumerate() {
+            frames.push(Frame {
+                module: Arc::clone(&mapped.name),
+                symbol: place.function.map(|f| name(demangle(&f))),
+                offset: None,
+                address,
+                file: place.file.map(&mut name),
+                line: place.line,
+                python: false,
+                inlined: nth != last,
+            });
+        }
+        if frames.is_empty() {
+            frames.push(Frame {
+                module: Arc::clone(&mapped.name),
+                address,
+                ..Frame::default()
+            });
+        }
+        if let (Some(frame), Some((symbol, first))) = (frames.last_mut(), symbol) {
+            frame.symbol = Some(name(demangle(&symbol)));
+            frame.offset = address.checked_sub(first);
+        }
+        frames
+    }
+}

@@ -1,0 +1,346 @@
+//! `--stacks`: the frames of known functions, of native code and of Python, and what they cost.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, ensure};
+use live::harness::not_run;
+use live::programs::{Folder, Running, nvcap, softgpu};
+use serde_json::Value;
+
+use crate::setup::{LIMIT, need_tracing};
+
+/// The objects of a trace by nvcap with `options` of `command`.
+fn trace(
+    options: &[&str],
+    command: &[OsString],
+    channels: &Path,
+    folder: &Folder,
+) -> Result<Vec<Value>> {
+    let out = folder.file("trace.json");
+    let mut args: Vec<OsString> = ["--json", "-o"].map(OsString::from).to_vec();
+    args.push(out.clone().into());
+    args.extend(options.iter().map(OsString::from));
+    args.extend(["--channels".into(), channels.into(), "--".into()]);
+    args.extend_from_slice(command);
+    Running::start(&nvcap()?, args)?
+        .end(LIMIT)?
+        .expect_code(0)?;
+    let text = std::fs::read_to_string(&out)?;
+    Ok(text
+        .lines()
+        .map(serde_json::from_str)
+        .collect::<Result<_, _>>()?)
+}
+
+fn softgpu_with(args: &[&str]) -> Result<Vec<OsString>> {
+    let mut command = vec![softgpu()?.into()];
+    command.extend(args.iter().map(OsString::from));
+    Ok(command)
+}
+
+/// Each submission and its frames; an error where one has none.
+fn stacks(objects: &[Value]) -> Result<Vec<(&Value, Vec<&Value>)>> {
+    let submissions = objects.iter().filter(|o| o["type"] == "submission");
+    let stacks: Vec<_> = submissions
+        .filter(|s| s["late"] == false)
+        .map(|s| {
+            let frames = s["stack"].as_array();
+            let frames = frames.with_context(|| format!("no stack: {s}"))?;
+            Ok((s, frames.iter().collect()))
+        })
+        .collect::<Result<_>>()?;
+    ensure!(!stacks.is_empty(), "no submissions");
+    Ok(stacks)
+}
+
+/// Names of frames that are not inlined, without what a compiler adds.
+fn names(frames: &[&Value]) -> Vec<String> {
+    let own = frames.iter().filter(|f| f["inlined"] != true);
+    own.map(|f| f["symbol"].as_str().unwrap_or("?").to_owned())
+        .collect()
+}
+
+/// The chain of calls that `softgpu --call-depth` makes, exactly, up to the thread's first function.
+fn expect_calls(frames: &[&Value], depth: usize) -> Result<()> {
+    let names = names(frames);
+    let at = |name: &str| names.iter().position(|n| n.ends_with(name));
+    let arrive = at("calls::arrive").with_context(|| format!("{names:?}"))?;
+    // The function with the store, or the one that it was put into.
+    ensure!(arrive <= 2, "{names:?}");
+    let travels = &names[arrive + 1..arrive + 1 + depth];
+    ensure!(
+        travels.iter().all(|n| n.ends_with("calls::travel")),
+        "{names:?}"
+    );
+    ensure!(
+        names[arrive + 1 + depth].ends_with("calls::depart"),
+        "{names:?}"
+    );
+    ensure!(
+        names[arrive + 2 + depth].contains("softgpu::run"),
+        "{names:?}"
+    );
+    Ok(())
+}
+
+/// Every submission of several threads has exactly the calls that led to it, to the thread's start.
+pub fn known_functions() -> Result<()> {
+    need_tracing()?;
+    let folder = Folder::new()?;
+    let args = ["--submissions=300", "--threads=4", "--call-depth=7"];
+    let objects = trace(
+        &["--stacks", "--discover=tracepoint"],
+        &softgpu_with(&args)?,
+        &folder.channels()?,
+        &folder,
+    )?;
+    let stacks = stacks(&objects)?;
+    ensure!(stacks.len() > 250, "{} stacks", stacks.len());
+    for (submission, frames) in &stacks {
+        expect_calls(frames, 7)?;
+        ensure!(submission["stack_end"] == "whole", "{submission}");
+        let store = frames.first().context("a frame")?;
+        let line = (store["file"].as_str(), store["line"].as_u64());
+        ensure!(
+            line.0.is_none_or(|f| f.ends_with("store.rs")) && line.0.is_some() == line.1.is_some(),
+            "{store}"
+        );
+    }
+    let ledger = objects.last().context("a ledger")?;
+    ensure!(ledger["stacks"]["lost"] == 0, "{}", ledger["stacks"]);
+    Ok(())
+}
+
+/// The program of the loop with tail calls takes them too.
+pub fn without_bpf_loop() -> Result<()> {
+    need_tracing()?;
+    let folder = Folder::new()?;
+    let mut command: Vec<OsString> = vec!["NVCAP_NO_BPF_LOOP=1".into(), nvcap()?.into()];
+    let out = folder.file("trace.json");
+    command.extend(["--stacks", "--json", "-o"].map(OsString::from));
+    command.push(out.clone().into());
+    command.extend(["--channels".into(), folder.channels()?.into(), "--".into()]);
+    command.extend(softgpu_with(&["--submissions=50", "--call-depth=3"])?);
+    Running::start(Path::new("env"), command)?
+        .end(LIMIT)?
+        .expect_code(0)?;
+    let text = std::fs::read_to_string(&out)?;
+    let objects: Vec<Value> = text
+        .lines()
+        .map(serde_json::from_str)
+        .collect::<Result<_, _>>()?;
+    for (_, frames) in stacks(&objects)? {
+        expect_calls(&frames, 3)?;
+    }
+    Ok(())
+}
+
+/// A stack that is deeper than what is taken of it says so; the innermost frames are right.
+pub fn cut() -> Result<()> {
+    need_tracing()?;
+    let folder = Folder::new()?;
+    let objects = trace(
+        &["--stacks", "--stack-size=4K"],
+        &softgpu_with(&["--submissions=40", "--call-depth=60"])?,
+        &folder.channels()?,
+        &folder,
+    )?;
+    for (submission, frames) in stacks(&objects)? {
+        ensure!(submission["stack_end"] == "cut", "{submission}");
+        let names = names(&frames);
+        let travels = names.iter().filter(|n| n.ends_with("calls::travel"));
+        // 4096 bytes hold some ten frames of 300 to 400 bytes.
+        ensure!((5..=14).contains(&travels.count()), "{names:?}");
+    }
+    Ok(())
+}
+
+/// Without `--stacks` nothing tells of stacks.
+pub fn none_unasked() -> Result<()> {
+    need_tracing()?;
+    let folder = Folder::new()?;
+    let command = softgpu_with(&["--submissions=40", "--call-depth=3"])?;
+    let objects = trace(&[], &command, &folder.channels()?, &folder)?;
+    ensure!(objects.iter().all(|o| o.get("stack").is_none()));
+    ensure!(
+        objects.last().is_some_and(|l| l["stacks"].is_null()),
+        "{:?}",
+        objects.last()
+    );
+    Ok(())
+}
+
+/// `nvcap stacks`: the sums are those of the submissions, live and of a file.
+pub fn folded() -> Result<()> {
+    need_tracing()?;
+    let folder = Folder::new()?;
+    let (channels, out) = (folder.channels()?, folder.file("out.folded"));
+    let command = softgpu_with(&["--submissions=120", "--threads=3", "--call-depth=2"])?;
+    let mut args: Vec<OsString> = vec!["stacks".into(), "-o".into(), out.clone().into()];
+    args.extend(["--channels".into(), channels.clone().into(), "--".into()]);
+    args.extend_from_slice(&command);
+    Running::start(&nvcap()?, args)?
+        .end(LIMIT)?
+        .expect_code(0)?;
+    let live = std::fs::read_to_string(&out)?;
+    trace(&["--stacks"], &command, &channels, &folder)?;
+    let file = folder.file("trace.json");
+    let args: [OsString; 2] = ["stacks".into(), file.into()];
+    let ended = Running::start(&nvcap()?, args)?.end(LIMIT)?;
+    ended.expect_code(0)?;
+    for text in [&live, &ended.stdout] {
+        let mut sum = 0;
+        for line in text.lines() {
+            let (stack, count) = line.rsplit_once(' ').context("a count")?;
+            sum += count.parse::<u64>()?;
+            ensure!(stack.starts_with("softgpu;"), "{line}");
+            ensure!(
+                stack.contains("[no stack]")
+                    || stack.contains("calls::depart;softgpu::calls::travel;softgpu::calls::travel;softgpu::calls::arrive;"),
+                "{line}"
+            );
+        }
+        ensure!(sum == 120, "{sum} submissions:\n{text}");
+    }
+    Ok(())
+}
+
+/// Pythons of this machine by their minor versions.
+fn pythons() -> Vec<(u32, PathBuf)> {
+    let mut found = Vec::new();
+    for minor in 10..=14 {
+        let name = format!("python3.{minor}");
+        let from_path = std::env::var_os("PATH").into_iter();
+        let folders = from_path.flat_map(|p| std::env::split_paths(&p).collect::<Vec<_>>());
+        let own = std::env::var_os("HOME").map(|home| Path::new(&home).join(".pyenv/versions"));
+        let versions = own
+            .and_then(|own| own.read_dir().ok())
+            .into_iter()
+            .flatten();
+        let versions = versions.flatten().map(|v| v.path().join("bin"));
+        // A shim would only find out which Python to start.
+        let candidates = versions.chain(folders).filter(|f| !f.ends_with("shims"));
+        let program = candidates.map(|f| f.join(&name)).find(|p| p.is_file());
+        found.extend(program.map(|p| (minor, p)));
+    }
+    found
+}
+
+/// A Python program's submissions have its functions, files and lines, in the place of the interpreter's frames.
+pub fn python() -> Result<()> {
+    need_tracing()?;
+    let pythons = pythons();
+    if pythons.is_empty() {
+        return not_run("no Python from 3.10 to 3.14 here");
+    }
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/ring.py");
+    let source = std::fs::read_to_string(&script)?;
+    let rings = source.lines().position(|l| l.contains("# RINGS"));
+    let rings = rings.context("the line that rings")? + 1;
+    for (minor, python) in pythons {
+        let folder = Folder::new()?;
+        let channels = folder.file("ring.txt");
+        std::fs::write(
+            &channels,
+            "doorbell addr=0x210010090 gpu=0\n\
+             channel gpu=0 token=0xa class=0xc86f engine=0x1 ring=0x200600000 entries=1024 userd=0x200602000\n",
+        )?;
+        let mut command: Vec<OsString> = vec![python.into(), script.clone().into()];
+        command.extend(["40", "2"].map(OsString::from));
+        let objects = trace(&["--stacks"], &command, &channels, &folder)?;
+        let (mut whole, mut all) = (0, 0);
+        for (_, frames) in stacks(&objects)? {
+            all += 1;
+            let python: Vec<&&Value> = frames.iter().filter(|f| f["python"] == true).collect();
+            // Before nvcap knew of the thread, or of Python, its frames are those of the interpreter.
+            if python.is_empty() {
+                continue;
+            }
+            whole += 1;
+            let names: Vec<&str> = python.iter().filter_map(|f| f["symbol"].as_str()).collect();
+            // Qualified names are of 3.11 and later.
+            let class = if minor > 10 { "Trainer." } else { "" };
+            let local = if minor > 10 {
+                "Trainer.step.<locals>."
+            } else {
+                ""
+            };
+            let within = if minor > 10 { "train.<locals>." } else { "" };
+            let known = [
+                format!("{class}ring"),
+                format!("{local}<lambda>"),
+                format!("{class}step"),
+                format!("{within}<lambda>"),
+                "train".to_owned(),
+            ];
+            ensure!(
+                names.len() > 5 && names[..5] == known,
+                "3.{minor}: {names:?}"
+            );
+            let outermost = names.last().copied().unwrap_or("");
+            ensure!(
+                outermost == "<module>" || outermost.ends_with("_bootstrap"),
+                "3.{minor}: {names:?}"
+            );
+            ensure!(python[0]["line"] == rings, "3.{minor}: {}", python[0]);
+            ensure!(
+                python[0]["file"]
+                    .as_str()
+                    .is_some_and(|f| f.ends_with("ring.py")),
+                "{}",
+                python[0]
+            );
+            let native: Vec<&str> = frames.iter().filter_map(|f| f["symbol"].as_str()).collect();
+            ensure!(
+                !native
+                    .iter()
+                    .any(|n| n.starts_with("_PyEval_EvalFrameDefault")),
+                "3.{minor}: {native:?}"
+            );
+        }
+        println!("    Python 3.{minor}: {whole} of {all} stacks with its frames");
+        ensure!(
+            whole * 10 >= all * 8,
+            "3.{minor}: {whole} of {all} with Python frames"
+        );
+    }
+    Ok(())
+}
+
+/// What a stack adds to a trap, as a ratio in one run.
+pub fn cost() -> Result<()> {
+    need_tracing()?;
+    let folder = Folder::new()?;
+    let mut best = |options: &[&str]| -> Result<f64> {
+        let mut args: Vec<OsString> = options.iter().map(OsString::from).collect();
+        args.extend([
+            "-q".into(),
+            "--channels".into(),
+            folder.channels()?.into(),
+            "--".into(),
+        ]);
+        args.extend(softgpu_with(&["--bench=20000", "--call-depth=20"])?);
+        let ended = Running::start(&nvcap()?, args)?.end(LIMIT)?;
+        let passes = ended
+            .stdout
+            .lines()
+            .filter_map(|l| l.rsplit_once("ns_per_launch="));
+        let passes = passes.filter_map(|(_, ns)| ns.parse::<f64>().ok());
+        passes.reduce(f64::min).context("no passes")
+    };
+    let without = best(&[])?;
+    let small = best(&["--stacks", "--stack-size=4K"])?;
+    let with = best(&["--stacks"])?;
+    println!(
+        "    a launch: {without:.0} ns traced, {small:.0} ns with stacks of 4 KiB, {with:.0} ns of 16 KiB: {:.2} and {:.2} times",
+        small / without,
+        with / without
+    );
+    // A trap costs microseconds; a stack must not cost several traps.
+    ensure!(
+        with < 4.0 * without,
+        "{with} ns with stacks, {without} without"
+    );
+    Ok(())
+}
