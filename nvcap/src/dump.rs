@@ -1,6 +1,9 @@
 //! `nvcap dump`: takes, decodes and analyses one look at processes. A process costs milliseconds and is neither stopped nor
 //! changed.
 
+mod stacks;
+pub(crate) mod xids;
+
 use crate::hang::{EntryTarget, RingPlace, RingSize, TokenFrom};
 use crate::procfs;
 use crate::record::CpuVa;
@@ -51,6 +54,8 @@ pub struct DumpOptions {
     pub chip: Option<&'static Chip>,
     /// Channels that the user names.
     pub known_rings: Vec<KnownRing>,
+    /// Read the stacks of the threads.
+    pub stacks: bool,
     /// Gives the contents that a process, by its id, wrote to GPU memory before its rings' oldest entries; called when a
     /// launch needs them.
     pub images: fn(u32) -> Vec<Image>,
@@ -140,6 +145,19 @@ pub fn look(pids: &[u32], options: &DumpOptions) -> (Report, Vec<(u32, Refused)>
     {
         (look, refused) = look_back(pids, options, u32::MAX);
     }
+    let xids = match xids::Xids::open() {
+        Ok(mut log) => log.take(),
+        Err(why) => {
+            // Once is enough.
+            if let Some(process) = look.processes.last_mut() {
+                process.notes.push(why);
+            }
+            Vec::new()
+        }
+    };
+    for process in &mut look.processes {
+        process.xids = xids::of_process(&xids, process.pid, &look.rings.channels);
+    }
     look.took_ns = start.elapsed().as_nanos() as u64;
     (look, refused)
 }
@@ -183,9 +201,7 @@ fn look_back(pids: &[u32], options: &DumpOptions, before: u32) -> (Report, Vec<(
                     }
                 }
                 look.rings.channels.extend(channels);
-                let threads = tasks::tasks(*pid).unwrap_or_default();
-                let threads = threads.into_iter().map(thread).collect();
-                look.processes.push(process(&snapshot, threads));
+                look.processes.push(process(&snapshot, &memory, options));
                 memories.push((*pid, memory, snapshot));
             }
             Err(e) => refused.push((*pid, e)),
@@ -293,13 +309,38 @@ fn thread(task: Task) -> hang::Thread {
         state: task.state,
         ticks: task.ticks,
         wchan: task.wchan,
+        python: None,
         syscall: task.syscall.map(|s| s.number),
         call: task.syscall.and_then(|s| tasks::call_name(s.number)),
         argument: task.syscall.map(|s| s.first),
     }
 }
 
-fn process(snapshot: &Snapshot, threads: Vec<hang::Thread>) -> ProcessReport {
+/// The variables that launchers of jobs tell a process its rank by: PyTorch's and others, Open MPI, MPICH and its kin, PMIx, Slurm.
+const RANKS: [&str; 5] = [
+    "RANK",
+    "OMPI_COMM_WORLD_RANK",
+    "PMI_RANK",
+    "PMIX_RANK",
+    "SLURM_PROCID",
+];
+
+fn rank(pid: u32) -> Option<u32> {
+    let mut values = RANKS.iter().map(|name| procfs::environment(pid, name));
+    values.find_map(|value| value?.trim().parse().ok())
+}
+
+fn process(snapshot: &Snapshot, memory: &Memory, options: &DumpOptions) -> ProcessReport {
+    let threads = tasks::tasks(snapshot.pid).unwrap_or_default();
+    let mut threads: Vec<hang::Thread> = threads.into_iter().map(thread).collect();
+    let mut python = if options.stacks {
+        stacks::python(snapshot.pid, memory)
+    } else {
+        stacks::PythonStacks::default()
+    };
+    for thread in &mut threads {
+        thread.python = python.of_threads.remove(&thread.tid);
+    }
     let windows = snapshot.windows.iter().map(|w| {
         format!(
             "pushbuffers at {:#x} for the GPU were read at {:#x} of the process: the only place where the memory of the newest \
@@ -310,10 +351,19 @@ fn process(snapshot: &Snapshot, threads: Vec<hang::Thread>) -> ProcessReport {
     ProcessReport {
         pid: snapshot.pid,
         name: snapshot.name.clone(),
+        rank: rank(snapshot.pid),
+        python: python.version,
+        xids: Vec::new(),
         threads,
         channels: snapshot.channels.iter().map(facts).collect(),
         unused: snapshot.unused,
-        notes: snapshot.notes.iter().cloned().chain(windows).collect(),
+        notes: snapshot
+            .notes
+            .iter()
+            .cloned()
+            .chain(windows)
+            .chain(python.note)
+            .collect(),
         finding_ns: snapshot.finding.as_nanos() as u64,
         reading_ns: snapshot.reading.as_nanos() as u64,
     }

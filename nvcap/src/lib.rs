@@ -96,6 +96,8 @@ mod enrich;
 mod procfs;
 #[cfg(all(feature = "cli", target_os = "linux"))]
 mod stacks;
+#[cfg(all(feature = "cli", target_os = "linux"))]
+mod watch;
 
 /// The `nvcap` program, for its main.rs alone.
 #[cfg(feature = "cli")]

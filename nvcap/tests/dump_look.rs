@@ -22,6 +22,7 @@ fn monotonic() -> u64 {
 
 fn options() -> DumpOptions {
     DumpOptions {
+        stacks: true,
         last: 1,
         effort: Effort::Usual,
         chip: None,

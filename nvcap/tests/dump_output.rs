@@ -9,9 +9,10 @@ use nvcap::decode::event::{
 };
 use nvcap::decode::event::{CopyEngine, CopyMode};
 use nvcap::decode::pcas::PcasAction;
+use nvcap::hang::Xid;
 use nvcap::hang::{
-    ChannelFacts, ChannelState, ProcessReport, Report, RingState, Step, Thread, Values, analyse,
-    compare,
+    ChannelFacts, ChannelState, ProcessReport, PythonFrame, PythonStack, Report, RingState, Step,
+    Thread, Values, analyse, compare,
 };
 use nvcap::hang::{EntryTarget, RingPlace, RingSize, TokenFrom};
 use nvcap::output::dump::{ReportOptions, Shown, Status, json, status, text};
@@ -22,6 +23,7 @@ use nvcap::wire::GpuVa;
 use nvcap::wire::stream::StopReason;
 
 const PID: u32 = 4711;
+const XID: &str = "NVRM: Xid (PCI:0000:c1:00): 31, pid=4711, name=python, Ch 0000000a, intr 0. MMU Fault: ENGINE GRAPHICS";
 
 fn semaphore(action: SemaphoreAction, address: u64, payload: u64) -> Operation {
     Operation::Semaphore(Semaphore {
@@ -197,7 +199,17 @@ fn look(done: u64) -> Report {
                 syscall: Some(202),
                 call: Some("futex"),
                 argument: Some(0x7f00),
+                python: Some(PythonStack::new(
+                    (1..=14)
+                        .map(|n| PythonFrame::new(format!("f{n}"), "train.py".to_owned(), Some(n)))
+                        .collect(),
+                    true,
+                    false,
+                )),
             }],
+            rank: Some(3),
+            python: Some("3.12.1".to_owned()),
+            xids: Vec::from_iter(Xid::parse(XID)),
             channels: (0..4).map(facts).collect(),
             unused: 16,
             notes: vec!["a note".to_owned()],
@@ -325,10 +337,22 @@ fn text_says_it_at_the_top() {
         "note: a note",
         "from its error notifier, by the order of channels",
         "futex(0x7f00, ...)",
+        "python  (newer frames are missing",
+        "f1 (train.py:1)",
+        "f12 (train.py:12)",
+        "(2 older frames: --full-stacks)",
+        "kernel log, 0.0 s after the machine's start: Xid 31, a fault of the memory management unit: Ch 0000000a, intr 0. MMU Fault",
     ] {
         assert!(text.contains(wanted), "no {wanted:?} in\n{text}");
     }
+    assert!(!text.contains("f13 "), "{text}");
     assert!(!text.contains('\u{1b}'), "control characters of a name");
+    let options = ReportOptions {
+        full_stacks: true,
+        ..options
+    };
+    let full = self::shown(&second, None, &options, false);
+    assert!(full.contains("f14 (train.py:14)") && !full.contains("older frame"));
 }
 
 #[test]

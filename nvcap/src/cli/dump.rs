@@ -1,10 +1,10 @@
 //! `nvcap dump`: what a hung or slow GPU process waits for, by one look at it or two.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use anyhow::bail;
+use anyhow::{Context as _, bail};
 
 use crate::dump as source;
 use crate::dump::Refused;
@@ -26,6 +26,7 @@ Examples:
   sudo nvcap dump -a                   every process that uses a GPU
   sudo nvcap dump -p 4711 --last 1000  as far back as the rings hold
   sudo nvcap dump -p 4711 --json       one JSON object (docs/dump.schema.json)
+  nvcap dump --merge rank*.json        which ranks are in the same state, and the odd one out
 
 It reads the process's memory and changes, stops and traps nothing: no BPF, no breakpoint; only the
 right to read memory (root, or the process's owner with cap_sys_ptrace) is needed. docs/hang.md
@@ -84,9 +85,27 @@ pub(super) struct Args {
     #[arg(long, value_name = "FILE", help_heading = CAPTURE)]
     channels: Option<PathBuf>,
 
+    /// Compare looks that were saved as JSON (of all ranks of a job): which are in the same state, and which is the odd one out
+    #[arg(
+        long,
+        value_name = "FILE",
+        num_args = 1..,
+        help_heading = "Target",
+        conflicts_with_all = ["pid", "all", "watch", "stream", "channels"]
+    )]
+    merge: Vec<PathBuf>,
+
     /// Search all mapped GPU memory for channels, however long it takes
     #[arg(long, help_heading = CAPTURE)]
     thorough: bool,
+
+    /// Do not read the threads' stacks
+    #[arg(long, conflicts_with = "full_stacks", help_heading = SHOWN)]
+    no_stacks: bool,
+
+    /// Show all frames of the threads' stacks, not the newest 12 alone
+    #[arg(long, help_heading = SHOWN)]
+    full_stacks: bool,
 
     /// Show the entries as a trace would, with its ledger and without a verdict on the process
     ///
@@ -110,6 +129,9 @@ fn parse_number(text: &str) -> Result<u32, String> {
 
 /// Looks and shows.
 pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    if !args.merge.is_empty() {
+        return merge(args);
+    }
     if args.pid.is_empty() && !args.all {
         tell(format_args!(
             "nothing to look at: name a process (nvcap dump -p PID), or all that use a GPU (nvcap dump -a)"
@@ -126,6 +148,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         chip: args.output.chip,
         images: crate::enrich::images::of,
         known_rings: known_rings(args)?,
+        stacks: !args.no_stacks,
     };
     if args.stream {
         return stream(args, &options);
@@ -156,6 +179,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let show = dump::ReportOptions {
         last: args.last,
         verbose: output.verbose > 0,
+        full_stacks: args.full_stacks,
         color: output.color().enabled(out.is_terminal()),
         redact: output.redact.then(Redactor::default),
         channels: args.channel.clone(),
@@ -216,6 +240,28 @@ fn known_rings(args: &Args) -> anyhow::Result<Vec<KnownRing>> {
         "{}: channels files are not built into this program",
         path.display()
     )
+}
+
+/// Compares saved looks.
+fn merge(args: &Args) -> anyhow::Result<ExitCode> {
+    let mut looks = Vec::new();
+    for path in &args.merge {
+        let text = std::fs::read_to_string(path)
+            .with_context(|| format!("{}: it cannot be read", path.display()))?;
+        let look = dump::last_look(&text).with_context(|| path.display().to_string())?;
+        looks.push((path.display().to_string(), look));
+    }
+    let merged = dump::merge(&looks);
+    let inputs: Vec<&Path> = args.merge.iter().map(PathBuf::as_path).collect();
+    let mut out = target::open(args.output.output.as_deref(), false, &inputs)?;
+    if args.output.json {
+        dump::merged_json(out.object(), &merged);
+    } else {
+        let color = args.output.color().enabled(out.is_terminal());
+        dump::merged_text(out.object(), &merged, color);
+    }
+    target::written(&mut out)?;
+    Ok(ExitCode::from(merged.status().code()))
 }
 
 /// The same records as any other source's, through the same pipeline.

@@ -18,6 +18,7 @@ mod target_view;
 mod trace;
 mod values;
 mod version;
+mod watch;
 
 use std::io::{self, Write as _};
 use std::process::ExitCode;
@@ -40,6 +41,7 @@ Examples:
   sudo nvcap channels -p 4711              a running process's channels
   sudo nvcap stacks -p 4711                where in the program its work comes from, for a flame graph
   sudo nvcap dump -p 4711                  what a hung or slow process waits for
+  sudo nvcap watch -a --hang 60s           wait for processes that hang, and dump them
   nvcap decode run.orc.xz -s               statistics of a capture made elsewhere
   nvcap explain c8b5 0300 182              what a method write means
 
@@ -98,6 +100,8 @@ enum Command {
     Stacks(Box<stacks::Args>),
     /// Look once at a hung or slow process: what its channels are at, what they wait for, their last submissions
     Dump(dump::Args),
+    /// Wait for processes that hang: dump them, run a command
+    Watch(watch::Args),
     /// Show a process's mappings of the driver's files, explained
     #[command(after_help = maps::EXAMPLES)]
     Maps(target_view::Args),
@@ -115,6 +119,7 @@ impl Cli {
             Some(Command::Ioctls(args)) => Some(&mut args.target.pid),
             Some(Command::Channels(args) | Command::Maps(args)) => Some(&mut args.target.pid),
             Some(Command::Dump(args)) => Some(&mut args.pid),
+            Some(Command::Watch(args)) => Some(&mut args.pid),
             Some(Command::Stacks(args)) => Some(&mut args.trace.pid),
             Some(Command::Decode(_) | Command::Explain(_) | Command::Doctor(_)) => None,
         }
@@ -191,6 +196,7 @@ pub fn main() -> ExitCode {
         Some(Command::Ioctls(args)) => ioctls::run(&args),
         Some(Command::Channels(args)) => channels::run(&args),
         Some(Command::Dump(args)) => dump::run(&args),
+        Some(Command::Watch(args)) => watch::run(&args),
         Some(Command::Stacks(args)) => stacks::run(*args),
         Some(Command::Maps(args)) => maps::run(&args),
         Some(Command::Explain(args)) => explain::run(&args),

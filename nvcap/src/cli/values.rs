@@ -55,6 +55,21 @@ pub(super) fn parse_seconds(text: &str) -> Result<std::time::Duration, String> {
         .ok_or_else(|| format!("'{text}' is no time: give seconds above 0, such as 10 or 0.5"))
 }
 
+/// A time with its unit: 60s, 5m, 1.5h; seconds where there is none.
+pub(super) fn parse_time(text: &str) -> Result<std::time::Duration, String> {
+    let (number, unit) = match text.chars().last() {
+        Some('s') => (text.strip_suffix('s'), 1.0),
+        Some('m') => (text.strip_suffix('m'), 60.0),
+        Some('h') => (text.strip_suffix('h'), 3600.0),
+        _ => (Some(text), 1.0),
+    };
+    number
+        .and_then(|n| n.parse::<f64>().ok())
+        .filter(|n| *n > 0.0)
+        .and_then(|n| std::time::Duration::try_from_secs_f64(n * unit).ok())
+        .ok_or_else(|| format!("'{text}' is no time: give one above 0, such as 60s, 5m or 1.5h"))
+}
+
 pub(super) fn parse_size(text: &str) -> Result<u64, String> {
     units::number(text)
         .filter(|n| n.is_power_of_two() && *n >= 64 << 10 && *n <= 2 << 30)
@@ -63,4 +78,19 @@ pub(super) fn parse_size(text: &str) -> Result<u64, String> {
                 "'{text}' is no buffer size: give a power of two from 64KiB to 2GiB, such as 64MiB (or 64M)"
             )
         })
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn times_with_units() {
+        let seconds = |text| super::parse_time(text).map(|d| d.as_secs_f64());
+        assert_eq!(seconds("60s"), Ok(60.0));
+        assert_eq!(seconds("0.5"), Ok(0.5));
+        assert_eq!(seconds("5m"), Ok(300.0));
+        assert_eq!(seconds("1.5h"), Ok(5400.0));
+        for wrong in ["", "s", "-1s", "0", "1d", "nan", "inf", "1e300h"] {
+            assert!(seconds(wrong).is_err(), "{wrong}");
+        }
+    }
 }

@@ -26,6 +26,8 @@ mod graph;
 mod progress;
 mod report;
 mod ring_state;
+mod stack;
+pub(crate) mod xid;
 
 pub use analyse::analyse;
 pub use analysis::{
@@ -37,3 +39,5 @@ pub use report::{
     ChannelFacts, EntryTarget, ProcessReport, Report, RingPlace, RingSize, Thread, TokenFrom,
 };
 pub use ring_state::{ChannelState, RingState, Step, Values, addresses};
+pub use stack::{PythonFrame, PythonStack};
+pub use xid::Xid;

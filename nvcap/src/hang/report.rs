@@ -1,6 +1,6 @@
 //! The whole result of one look at processes, as plain data for the outputs.
 
-use super::{Analysis, RingState};
+use super::{Analysis, PythonStack, RingState, Xid};
 use crate::record::{ChannelId, CpuVa, named};
 
 /// One look.
@@ -25,6 +25,13 @@ pub struct ProcessReport {
     pub pid: u32,
     /// Its name.
     pub name: String,
+    /// Its rank in a job of several processes, by the environment that it was started with (RANK and what MPI and Slurm
+    /// set).
+    pub rank: Option<u32>,
+    /// The version of its CPython, if it has one whose frames can be read.
+    pub python: Option<String>,
+    /// The driver's messages about it in the kernel log, oldest first.
+    pub xids: Vec<Xid>,
     /// Its threads.
     pub threads: Vec<Thread>,
     /// How its channels were found and read.
@@ -40,7 +47,7 @@ pub struct ProcessReport {
 }
 
 /// One thread.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Thread {
     /// Thread id.
@@ -60,6 +67,8 @@ pub struct Thread {
     pub call: Option<&'static str>,
     /// First argument of the call (a file descriptor, an address).
     pub argument: Option<u64>,
+    /// Its Python frames; `None` where it has none, or they were not asked for.
+    pub python: Option<PythonStack>,
 }
 
 named! {

@@ -6,6 +6,7 @@
 //! - [`tasks`]: what the threads of a process are doing.
 //! - [`maps`]: mappings, a page of text at a time.
 //! - [`mem`]: the memory.
+//! - [`kernel_log`]: messages of the kernel.
 //! - [`auxv`]: what the kernel passed to the program at its start.
 //!
 //! The `procfs` crate does not serve here: it refuses names that are not UTF-8, it reads all of `maps` before it gives the
@@ -15,6 +16,7 @@
 use std::{fs, io, path::Path};
 
 pub(crate) mod auxv;
+pub(crate) mod kernel_log;
 mod lossy;
 pub(crate) mod maps;
 pub(crate) mod mem;
@@ -121,6 +123,17 @@ pub(crate) fn status(who: impl std::fmt::Display, line: &str) -> Option<String> 
 /// A bit mask in `status`: capabilities or signals.
 pub(crate) fn status_bits(who: impl std::fmt::Display, line: &str) -> Option<u64> {
     u64::from_str_radix(&status(who, line)?, 16).ok()
+}
+
+/// The value of a variable in the environment that a process was started with; `None` where it is not set, or may not be
+/// read.
+pub(crate) fn environment(pid: u32, name: &str) -> Option<String> {
+    let all = fs::read(of_process(pid, "environ")).ok()?;
+    let mut all = all.split(|b| *b == 0);
+    all.find_map(|one| {
+        let value = one.strip_prefix(name.as_bytes())?.strip_prefix(b"=")?;
+        Some(String::from_utf8_lossy(value).into_owned())
+    })
 }
 
 /// The control groups that a process is in, as the kernel writes them.

@@ -24,6 +24,8 @@ pub(crate) struct Stat {
     pub ticks: Option<u64>,
     /// Threads of its process.
     pub threads: Option<u64>,
+    /// When it began, in clock ticks since the machine's start.
+    pub start: Option<u64>,
 }
 
 impl Stat {
@@ -60,6 +62,7 @@ impl Stat {
             flags: field(9),
             ticks: field(14).zip(field(15)).map(|(user, system)| user + system),
             threads: field(20),
+            start: field(22),
         })
     }
 

@@ -9,7 +9,7 @@ use super::{ReportOptions, Shown};
 use crate::decode::event::{Operation, Stop};
 use crate::hang::{
     ChannelFacts, ChannelState, Judged, ProcessReport, Progress, Root, State, Step, Thread,
-    TrackingSemaphore, Wait, Work, WorkKind,
+    TrackingSemaphore, Wait, Work, WorkKind, Xid,
 };
 use crate::output::json::{operation_value, write};
 use crate::output::names::{known_engine, known_name};
@@ -31,6 +31,9 @@ struct Dump<'a> {
 struct Process<'a> {
     pid: u32,
     name: Option<&'a str>,
+    rank: Option<u32>,
+    python: Option<&'a str>,
+    xids: &'a [Xid],
     verdict: &'static str,
     says: Vec<String>,
     channels: Vec<ChannelJson<'a>>,
@@ -126,6 +129,9 @@ fn process<'a>(shown: &Shown<'a>, p: &'a ProcessReport, options: &'a ReportOptio
     Process {
         pid: p.pid,
         name: known_name(&p.name),
+        rank: p.rank,
+        python: p.python.as_deref(),
+        xids: &p.xids,
         verdict: verdict.word.name(),
         says: std::iter::once(verdict.head).chain(verdict.lines).collect(),
         channels: shown

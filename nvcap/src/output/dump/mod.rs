@@ -1,11 +1,16 @@
 //! `nvcap dump`: one look at processes, as text for an incident or as one JSON object. Knows no source.
 
 mod json;
+mod merge;
+mod stacks;
 mod status;
 mod text;
 mod verdict;
 
 pub use json::json;
+pub use merge::{
+    Group, Member, MergeError, Merged, SharedState, last_look, merge, merged_json, merged_text,
+};
 pub use status::{Status, status};
 pub use text::text;
 pub use verdict::{Verdict, Word, verdict};
@@ -20,6 +25,8 @@ pub struct ReportOptions {
     pub last: u32,
     /// Show every operation, and what was assumed and what proven of each channel.
     pub verbose: bool,
+    /// All frames of the threads' stacks, not the newest alone.
+    pub full_stacks: bool,
     /// Colour.
     pub color: bool,
     /// Hide users' data.

@@ -3,7 +3,8 @@
 use crate::hang::{EntryTarget, RingPlace, RingSize, TokenFrom};
 use std::sync::Arc;
 
-use super::verdict::{Word, semaphore, verdict};
+use super::stacks;
+use super::verdict::{Word, name, semaphore, verdict};
 use super::{ReportOptions, Shown};
 use crate::decode::event::{Context, InlineContent, LaunchKind, Operation};
 use crate::hang::{ChannelFacts, ChannelState, Judged, ProcessReport, State, Step};
@@ -25,7 +26,7 @@ pub fn text(out: &mut Vec<u8>, shown: &Shown<'_>, options: &ReportOptions) {
                 entries(&mut f, shown, channel, options);
             }
         }
-        threads(&mut f, process);
+        threads(&mut f, process, options);
         notes(&mut f, shown, process, options);
     }
 }
@@ -69,6 +70,24 @@ fn head(f: &mut Formatter<'_>, shown: &Shown<'_>, process: &ProcessReport) {
     for line in &verdict.lines {
         f.line("", 1, None);
         f.text(format_args!("{line}"));
+        f.end();
+    }
+    for xid in &process.xids {
+        f.line("", 1, Some(Role::Alarm));
+        f.text(format_args!(
+            "kernel log, {:.1} s after the machine's start: Xid {}, {}",
+            xid.time_ns as f64 / 1e9,
+            xid.code,
+            xid.meaning()
+        ));
+        let channels = xid.channels.iter().map(|id| name(shown.report, *id));
+        let channels: Vec<String> = channels.collect();
+        if !channels.is_empty() {
+            f.text(format_args!("; {}", channels.join(" or ")));
+        }
+        if !xid.text.is_empty() {
+            f.text(format_args!(": {}", Plain(&xid.text)));
+        }
         f.end();
     }
     f.line("", 0, None);
@@ -296,7 +315,7 @@ fn context(c: &ChannelState) -> Context {
     }
 }
 
-fn threads(f: &mut Formatter<'_>, process: &ProcessReport) {
+fn threads(f: &mut Formatter<'_>, process: &ProcessReport, options: &ReportOptions) {
     if process.threads.is_empty() {
         return;
     }
@@ -329,6 +348,7 @@ fn threads(f: &mut Formatter<'_>, process: &ProcessReport) {
             f.text(format_args!(" {}", Plain(wchan)));
         }
         f.end();
+        stacks::of_thread(f, t, options.full_stacks);
     }
     f.line("", 0, None);
     f.end();

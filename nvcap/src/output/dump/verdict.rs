@@ -4,6 +4,7 @@ use crate::wire::GpuVa;
 use std::fmt::Write as _;
 
 use crate::decode::event::{Copy, Launch};
+use crate::hang::xid::meaning;
 use crate::hang::{
     ChannelState, Judged, ProcessReport, Progress, Report, Root, State, Thread, Wait, Work,
     WorkKind,
@@ -425,17 +426,5 @@ fn cpu(threads: &[Thread]) -> Option<String> {
 
 /// The error's code with its meaning, where it is a usual one.
 fn xid(code: u32) -> String {
-    let words = match code {
-        8 => "the channel stopped (idle timeout)",
-        13 => "an exception of the graphics engine",
-        31 => "a fault of the memory management unit",
-        32 => "an invalid pushbuffer",
-        43 => "a reset by the driver",
-        45 => "removed because of another channel's error",
-        62 => "an internal halt of the microcontroller",
-        69 => "a class error of the graphics engine",
-        109 => "a context switch timeout",
-        _ => "see the driver's log (dmesg)",
-    };
-    format!("Xid {code}, {words}")
+    format!("Xid {code}, {}", meaning(code))
 }

@@ -34,6 +34,21 @@ pub(crate) fn gpus() -> Vec<Gpu> {
     gpus
 }
 
+/// The GPUs' device file minor numbers by PCI address (`0000:c1:00.0`).
+#[must_use]
+pub(crate) fn by_bus() -> Vec<(String, u32)> {
+    let gpus = fs::read_dir("/proc/driver/nvidia/gpus");
+    let gpu = |gpu: fs::DirEntry| {
+        let text = fs::read_to_string(gpu.path().join("information")).ok()?;
+        Some((gpu.file_name().to_str()?.to_owned(), minor(&text)?))
+    };
+    gpus.into_iter()
+        .flatten()
+        .flatten()
+        .filter_map(gpu)
+        .collect()
+}
+
 /// The GPUs as records.
 pub(crate) fn records() -> impl Iterator<Item = Record> {
     gpus().into_iter().map(Record::Gpu)

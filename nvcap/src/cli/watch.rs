@@ -1,0 +1,332 @@
+//! `nvcap watch`: waits for a hang, dumps, runs a command.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write as _};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitCode, Stdio};
+use std::time::{Duration, Instant, SystemTime};
+
+use anyhow::{Context as _, bail};
+
+use crate::dump::{DumpOptions, xids::Xids};
+use crate::output::dump::{self, ReportOptions, Shown, Status};
+use crate::output::message::tell;
+use crate::output::plural::plural_of;
+use crate::output::style::Plain;
+use crate::output::writer::Output;
+use crate::source::memory::scan::Effort;
+use crate::watch::{Cause, Finding, Watch, Whom};
+
+use super::target::{self, usage};
+use super::values::{parse_pid, parse_time};
+
+pub(super) const EXAMPLES: &str = "\
+Examples:
+  sudo nvcap watch -p 4711                       a minute without movement is a hang
+  sudo nvcap watch -a --hang 5m --dir /var/tmp   every process that uses a GPU
+  sudo nvcap watch -a --hang 60s --exec 'mail -s \"GPU hang $NVCAP_PID\" oncall < \"$NVCAP_DUMP\"'
+  sudo nvcap watch -p 4711 --once; echo $?       until the first one: 13 a hang, 14 an error
+
+A process hangs when no channel of it has moved for so long, and work is unfinished. It is then
+dumped (nvcap dump) into DIR/nvcap-PID-TIME.txt and .json, which the user of nvcap alone can read,
+and the watch goes on. A new Xid message of the kernel log about the process does the same at once.
+
+Once a second it reads 8 bytes of every channel: no breakpoint, no BPF, no stop.
+
+The command runs in /bin/sh as the user, and with the rights, that nvcap runs with, with
+  NVCAP_PID          the process
+  NVCAP_VERDICT      hang or error
+  NVCAP_DUMP         the dump's path, as text; not set if it could not be written
+  NVCAP_DUMP_JSON    the same as JSON
+Nothing that the process itself can choose (its name, its memory) gets into the command.
+
+Exit status: 0 all processes that were named have ended; with --once 13 a hang, 14 an error of the
+driver's; 1 error; 2 usage.";
+
+/// Whom to watch, and what to do then.
+#[derive(clap::Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub(super) struct Args {
+    /// The running process PID (or the process of the thread PID); may be given several times
+    #[arg(short, long = "pid", value_name = "PID", value_parser = parse_pid)]
+    pub pid: Vec<u32>,
+
+    /// Every process that uses a GPU, now or later
+    #[arg(short, long, conflicts_with = "pid")]
+    all: bool,
+
+    /// How long no channel must have moved: 60s, 5m, 1.5h
+    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = parse_time)]
+    hang: Duration,
+
+    /// The folder of the dumps
+    #[arg(long, value_name = "DIR", default_value = ".")]
+    dir: PathBuf,
+
+    /// Run this in /bin/sh when a process hangs
+    #[arg(long, value_name = "CMD")]
+    exec: Option<String>,
+
+    /// End after the first hang
+    #[arg(long)]
+    once: bool,
+
+    /// Entries of each channel that are dumped
+    #[arg(long, value_name = "N", default_value_t = 20)]
+    last: u32,
+
+    /// Do not read the threads' stacks
+    #[arg(long)]
+    no_stacks: bool,
+}
+
+/// Time between two readings: a second, less for short times.
+fn pause(hang: Duration) -> Duration {
+    (hang / 16).clamp(Duration::from_millis(20), Duration::from_secs(1))
+}
+
+/// Watches.
+pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let whom = match (&args.pid[..], args.all) {
+        ([], false) => {
+            tell(format_args!(
+                "nothing to watch: name a process (nvcap watch -p PID), or all that use a GPU (nvcap watch -a)"
+            ));
+            return Ok(usage());
+        }
+        ([], true) => Whom::All,
+        (pids, _) => Whom::Named(pids.to_vec()),
+    };
+    if let Whom::Named(pids) = &whom
+        && let Some(gone) = pids.iter().find(|pid| !crate::procfs::exists(**pid))
+    {
+        bail!(
+            "cannot watch process {gone}: there is no such process; check the process id (pgrep, nvidia-smi)"
+        );
+    }
+    if !args.dir.is_dir() {
+        bail!(
+            "cannot write dumps to {}: it is no folder; make it, or name another with --dir",
+            args.dir.display()
+        );
+    }
+    let options = DumpOptions {
+        last: args.last,
+        effort: Effort::Usual,
+        chip: None,
+        known_rings: Vec::new(),
+        stacks: !args.no_stacks,
+        images: crate::enrich::images::of,
+    };
+    let xids = Xids::open().map_err(|why| tell(format_args!("note: {why}")));
+    let mut watch = Watch::new(whom, args.hang, options, xids.ok());
+    let mut out = Output::stdout();
+    let mut commands: Vec<Child> = Vec::new();
+    let mut watched = None;
+    loop {
+        let findings = watch.round(Instant::now()).map_err(|(pid, e)| {
+            anyhow::anyhow!(
+                "cannot look into process {pid}: {e}; {}",
+                crate::procfs::mem::remedy()
+            )
+        })?;
+        if watched.replace(watch.len()) != Some(watch.len()) {
+            let all = plural_of(watch.len() as u64, "process", "processes");
+            tell(format_args!("watching {all} with channels on a GPU"));
+        }
+        for finding in findings {
+            let status = report(&mut out, args, &finding, &mut commands)?;
+            if args.once {
+                for mut command in commands {
+                    ended(command.wait());
+                }
+                return Ok(ExitCode::from(status.code()));
+            }
+        }
+        commands.retain_mut(|command| match command.try_wait() {
+            Ok(None) => true,
+            Ok(Some(status)) => {
+                ended(Ok(status));
+                false
+            }
+            Err(e) => {
+                ended(Err(e));
+                false
+            }
+        });
+        if watch.is_over() {
+            tell(format_args!("all processes that were watched have ended"));
+            return Ok(ExitCode::SUCCESS);
+        }
+        std::thread::sleep(pause(args.hang));
+    }
+}
+
+/// Says how the command ended, where it failed.
+fn ended(status: io::Result<std::process::ExitStatus>) {
+    match status {
+        Ok(status) if status.success() => {}
+        Ok(status) => tell(format_args!("the command of --exec failed: {status}")),
+        Err(e) => tell(format_args!("the command of --exec was lost: {e}")),
+    }
+}
+
+/// Writes the dumps, says where, and starts the command.
+fn report(
+    out: &mut Output,
+    args: &Args,
+    finding: &Finding,
+    commands: &mut Vec<Child>,
+) -> anyhow::Result<Status> {
+    let shown = Shown {
+        report: &finding.report,
+        moved: finding.moved.as_ref(),
+    };
+    let options = ReportOptions {
+        last: args.last,
+        full_stacks: true,
+        ..ReportOptions::default()
+    };
+    let (mut text, mut json) = (Vec::new(), Vec::new());
+    dump::text(&mut text, &shown, &options);
+    dump::json(&mut json, &shown, &options);
+    let written = write(&args.dir, finding.pid, &text, &json);
+    let written = written.with_context(|| {
+        format!(
+            "cannot write the dump to {} (name a folder that you may write to with --dir)",
+            args.dir.display()
+        )
+    });
+    let (word, status) = match finding.cause {
+        Cause::Hang => ("hang", Status::Hang),
+        Cause::Xid => ("error", Status::Stopped),
+    };
+    let name = finding.report.processes.first().map_or("?", |p| &p.name);
+    let head = format!(
+        "process {} {}: {}",
+        finding.pid,
+        Plain(name),
+        word.to_uppercase()
+    );
+    let paths = match written {
+        Ok(paths) => {
+            let line = format!("{head}: dumped to {} and .json\n", paths.0.display());
+            out.object().extend_from_slice(line.as_bytes());
+            target::written(out)?;
+            Some(paths)
+        }
+        Err(e) => {
+            tell(format_args!("{head}; {e:#}"));
+            None
+        }
+    };
+    if let Some(command) = &args.exec {
+        let mut shell = Command::new("/bin/sh");
+        shell
+            .args(["-c", command])
+            .stdin(Stdio::null())
+            .env("NVCAP_PID", finding.pid.to_string())
+            .env("NVCAP_VERDICT", word);
+        if let Some((text, json)) = paths {
+            shell.env("NVCAP_DUMP", text).env("NVCAP_DUMP_JSON", json);
+        }
+        match shell.spawn() {
+            Ok(child) => commands.push(child),
+            Err(e) => tell(format_args!(
+                "the command of --exec could not be started: {e}"
+            )),
+        }
+    }
+    Ok(status)
+}
+
+/// `20261122T131500Z`.
+fn stamp(now: SystemTime) -> String {
+    let seconds = now
+        .duration_since(SystemTime::UNIX_EPOCH)
+        .map_or(0, |d| d.as_secs());
+    let (days, second) = ((seconds / 86_400) as i64, seconds % 86_400);
+    // The day's date in the proleptic Gregorian calendar, by eras of 400 years that begin on a 1st of March.
+    let shifted = days + 719_468;
+    let era = shifted.div_euclid(146_097);
+    let of_era = shifted.rem_euclid(146_097);
+    let year = (of_era - of_era / 1460 + of_era / 36_524 - of_era / 146_096) / 365;
+    let of_year = of_era - (365 * year + year / 4 - year / 100);
+    let month = (5 * of_year + 2) / 153;
+    let day = of_year - (153 * month + 2) / 5 + 1;
+    let month = if month < 10 { month + 3 } else { month - 9 };
+    let year = year + era * 400 + i64::from(month <= 2);
+    format!(
+        "{year:04}{month:02}{day:02}T{:02}{:02}{:02}Z",
+        second / 3600,
+        second / 60 % 60,
+        second % 60
+    )
+}
+
+/// Writes both forms into new files that nvcap's user alone can read; gives their paths.
+fn write(dir: &Path, pid: u32, text: &[u8], json: &[u8]) -> io::Result<(PathBuf, PathBuf)> {
+    let stamp = stamp(SystemTime::now());
+    let new = |path: &Path| -> io::Result<File> {
+        let mut options = OpenOptions::new();
+        // A file or link that is there already is somebody else's.
+        options.write(true).create_new(true).mode(0o600).open(path)
+    };
+    for number in 0..100 {
+        let more = match number {
+            0 => String::new(),
+            n => format!("-{n}"),
+        };
+        let path = dir.join(format!("nvcap-{pid}-{stamp}{more}.txt"));
+        let mut file = match new(&path) {
+            Err(e) if e.kind() == io::ErrorKind::AlreadyExists => continue,
+            file => file?,
+        };
+        file.write_all(text)?;
+        let other = path.with_extension("json");
+        new(&other)?.write_all(json)?;
+        return Ok((path, other));
+    }
+    Err(io::ErrorKind::AlreadyExists.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt as _;
+
+    #[test]
+    fn dates() {
+        let at = |s| stamp(SystemTime::UNIX_EPOCH + Duration::from_secs(s));
+        assert_eq!(at(0), "19700101T000000Z");
+        assert_eq!(at(951_782_400), "20000229T000000Z");
+        assert_eq!(at(1_709_251_199), "20240229T235959Z");
+        assert_eq!(at(1_709_251_200), "20240301T000000Z");
+        assert_eq!(at(4_102_444_799), "20991231T235959Z");
+    }
+
+    #[test]
+    fn files_are_new_and_the_users_own() {
+        let dir = std::env::temp_dir().join(format!("nvcap-watch-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).unwrap();
+        let all: Vec<_> = (0..3)
+            .map(|n| write(&dir, 7, &[b'a' + n], b"{}").unwrap())
+            .collect();
+        for (n, (text, json)) in all.iter().enumerate() {
+            assert_eq!(std::fs::read(text).unwrap(), [b'a' + n as u8]);
+            for file in [text, json] {
+                let mode = file.metadata().unwrap().permissions().mode();
+                assert_eq!(mode & 0o777, 0o600, "{}", file.display());
+            }
+        }
+        std::fs::remove_dir_all(&dir).unwrap();
+        assert!(write(&dir, 7, b"", b"").is_err());
+    }
+
+    #[test]
+    fn readings_are_a_second_apart() {
+        assert_eq!(pause(Duration::from_secs(60)), Duration::from_secs(1));
+        assert_eq!(pause(Duration::from_secs(1)), Duration::from_micros(62_500));
+    }
+}

@@ -1,0 +1,67 @@
+//! The stacks of a process's threads, for a look at it.
+
+use std::collections::BTreeMap;
+
+use crate::hang::{PythonFrame, PythonStack};
+use crate::procfs::mem::Memory;
+use crate::stacks::python::{Python, frames::Frame, threads};
+
+/// The Python side of a process.
+#[derive(Debug, Default)]
+pub(super) struct PythonStacks {
+    /// The version.
+    pub version: Option<String>,
+    /// The stacks by thread.
+    pub of_threads: BTreeMap<u32, PythonStack>,
+    /// What could not be read, in words.
+    pub note: Option<String>,
+}
+
+/// Reads the Python frames of all threads; nothing of a process without a CPython.
+pub(super) fn python(pid: u32, memory: &Memory) -> PythonStacks {
+    let python = match Python::find(pid, memory) {
+        Ok(Some(python)) => python,
+        Ok(None) => return PythonStacks::default(),
+        Err(e) => {
+            return PythonStacks {
+                note: Some(format!("no Python frames: {e}")),
+                ..PythonStacks::default()
+            };
+        }
+    };
+    let mut all = PythonStacks {
+        version: Some(python.version.to_string()),
+        ..PythonStacks::default()
+    };
+    let mut unknown = 0;
+    for state in python.threads(memory, &threads::ids_inside(pid)) {
+        let Some(tid) = state.tid else {
+            unknown += 1;
+            continue;
+        };
+        let mut frames = python.frames(memory, state.address);
+        let resolve = |f: &Frame| python.resolve(memory, f.code, f.instruction);
+        let resolved: Vec<_> = frames.frames.iter().map_while(resolve).collect();
+        // A code object that went away: the frames were older than believed.
+        frames.oldest_missing |= resolved.len() < frames.frames.len();
+        let resolved = resolved
+            .into_iter()
+            .map(|l| PythonFrame::new(l.function, l.file, l.line));
+        let stack = PythonStack::new(
+            resolved.collect(),
+            frames.newest_missing,
+            frames.oldest_missing,
+        );
+        // A thread in two interpreters: what it runs is in the one that has frames.
+        let old = all.of_threads.entry(tid).or_default();
+        if old.frames.is_empty() {
+            *old = stack;
+        }
+    }
+    if unknown > 0 {
+        all.note = Some(format!(
+            "Python frames of {unknown} thread(s) are left out: which threads they are is not known"
+        ));
+    }
+    all
+}

@@ -1,0 +1,134 @@
+//! `nvcap watch`: a process that hangs is dumped, another is not.
+
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use live::programs::{Folder, Running, nvcap};
+use nvcap::output::dump::Status;
+use serde_json::Value;
+
+use super::dump::{plan, start};
+
+const LIMIT: Duration = Duration::from_secs(60);
+
+fn dumps(folder: &Folder, extension: &str) -> Result<Vec<PathBuf>> {
+    let all = std::fs::read_dir(folder.file("."))?;
+    let mut found = Vec::new();
+    for entry in all {
+        let path = entry?.path();
+        let dump = path
+            .file_name()
+            .is_some_and(|n| n.to_string_lossy().starts_with("nvcap-"));
+        if dump && path.extension().is_some_and(|e| e == extension) {
+            found.push(path);
+        }
+    }
+    Ok(found)
+}
+
+/// Dumped once, in two forms that only their owner can read; the command gets the paths, and its failure is told.
+pub fn a_hang_is_dumped() -> Result<()> {
+    let mut gpu = start(&plan(90, 8, 4000), &["--hang", "spin", "--linger-ms=60000"])?;
+    gpu.wait_until("hung", LIMIT, |r| r.stdout().contains("hung "))?;
+    let folder = Folder::new()?;
+    let dir = folder.file(".");
+    let command = format!(
+        "cp \"$NVCAP_DUMP\" '{0}/copy.txt'; cp \"$NVCAP_DUMP_JSON\" '{0}/copy.json'; echo $NVCAP_PID $NVCAP_VERDICT >'{0}/said'; exit 3",
+        dir.display()
+    );
+    let args = |once: &str| -> Vec<String> {
+        let dir = dir.display().to_string();
+        let pid = gpu.pid().to_string();
+        [
+            "watch",
+            "-p",
+            &pid,
+            "--hang=1s",
+            "--dir",
+            &dir,
+            "--exec",
+            &command,
+            once,
+        ]
+        .map(str::to_owned)
+        .to_vec()
+    };
+    let ended = Running::start(&nvcap()?, args("--once"))?.end(LIMIT)?;
+    ended.expect_code(Status::Hang.code().into())?;
+    ensure!(ended.stdout.contains("HANG: dumped to"), "{}", ended.stdout);
+    ensure!(ended.stderr.contains("--exec failed"), "{}", ended.stderr);
+    for form in ["txt", "json"] {
+        let [file] = &dumps(&folder, form)?[..] else {
+            anyhow::bail!("not one dump of the form {form}");
+        };
+        ensure!(file.metadata()?.permissions().mode() & 0o777 == 0o600);
+        let copied = std::fs::read(folder.file(&format!("copy.{form}")))?;
+        ensure!(std::fs::read(file)? == copied, "not the dump's path");
+    }
+    let said = std::fs::read_to_string(folder.file("said"))?;
+    ensure!(said == format!("{} hang\n", gpu.pid()), "{said}");
+    let json = std::fs::read_to_string(folder.file("copy.json"))?;
+    let look: Value = serde_json::from_str(&json)?;
+    ensure!(look["processes"][0]["verdict"] == "hang", "{json}");
+    ensure!(look["moved"]["ns"].as_u64().context("moved")? >= 1_000_000_000);
+    // Without --once: dumped once, however long it hangs, until the process ends.
+    let mut watch = Running::start(&nvcap()?, args("--last=20"))?;
+    watch.wait_until("a second dump", LIMIT, |r| r.stdout().contains("dumped"))?;
+    std::thread::sleep(Duration::from_millis(2500));
+    gpu.signal(libc::SIGKILL)?;
+    drop(gpu);
+    let ended = watch.end(LIMIT)?;
+    ended.expect_code(0)?;
+    ensure!(
+        ended.stdout.matches("dumped").count() == 1,
+        "{}",
+        ended.stdout
+    );
+    Ok(())
+}
+
+/// A process that works, or has done all its work, is not dumped, and costs next to nothing.
+pub fn nothing_to_dump() -> Result<()> {
+    let mut gpu = start(&plan(91, 8, 400), &["--linger-ms=4000"])?;
+    gpu.wait_until("done", LIMIT, |r| r.stdout().contains("done image=0"))?;
+    let folder = Folder::new()?;
+    let dir = folder.file(".").display().to_string();
+    let pid = gpu.pid().to_string();
+    let began = Instant::now();
+    let watch = Running::start(
+        &nvcap()?,
+        ["watch", "-p", &pid, "--hang=0.5", "--dir", &dir],
+    )?;
+    gpu.end(LIMIT)?;
+    let ended = watch.end(LIMIT)?;
+    ended.expect_code(0)?;
+    ensure!(
+        began.elapsed() > Duration::from_millis(1500),
+        "it was not watched"
+    );
+    ensure!(ended.stdout.is_empty(), "{}", ended.stdout);
+    ensure!(
+        ended.stderr.contains("watching 1 process"),
+        "{}",
+        ended.stderr
+    );
+    ensure!(dumps(&folder, "txt")?.is_empty());
+    Ok(())
+}
+
+/// What cannot be watched is said at once.
+pub fn refused() -> Result<()> {
+    for (args, code, said) in [
+        (&["watch"][..], 2, "nothing to watch"),
+        (&["watch", "-p", "4194303"], 1, "no such process"),
+        (&["watch", "-a", "--dir", "/nowhere"], 1, "it is no folder"),
+        (&["watch", "-a", "--hang", "soon"], 2, "is no time"),
+    ] {
+        let ended = Running::start(&nvcap()?, args.iter().copied())?.end(LIMIT)?;
+        ended.expect_code(code)?;
+        ensure!(ended.stderr.contains(said), "{args:?}: {}", ended.stderr);
+    }
+    Ok(())
+}
