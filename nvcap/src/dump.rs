@@ -9,7 +9,9 @@ use crate::procfs;
 use crate::record::CpuVa;
 use crate::wire::engine::{EngineEvidence, Feeds};
 use std::{
+    collections::{BTreeMap, HashMap},
     io,
+    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -23,7 +25,7 @@ use crate::procfs::{
     mem::Memory,
     tasks::{self, Task},
 };
-use crate::record::{ChannelId, Device, Image, Record};
+use crate::record::{ChannelId, Device, Image, Kernel, Record};
 use crate::source::clock;
 use crate::source::memory::{
     captured::{ChannelSnapshot, KnownRing, SnapshotOptions},
@@ -59,6 +61,8 @@ pub struct DumpOptions {
     /// Gives the contents that a process, by its id, wrote to GPU memory before its rings' oldest entries; called when a
     /// launch needs them.
     pub images: fn(u32) -> Vec<Image>,
+    /// Gives the kernels of a process's programs, each with the registers of its launch.
+    pub kernels: fn(u32, &[(GpuVa, Option<u32>)]) -> Vec<Kernel>,
 }
 
 impl DumpOptions {
@@ -207,6 +211,7 @@ fn look_back(pids: &[u32], options: &DumpOptions, before: u32) -> (Report, Vec<(
             Err(e) => refused.push((*pid, e)),
         }
     }
+    name_kernels(&mut look.rings.channels, options);
     let values = values(&look.rings, &memories);
     look.analysis = hang::analyse(&look.rings, &values);
     (look, refused)
@@ -228,6 +233,34 @@ pub(crate) fn records(pids: &[u32], options: &DumpOptions) -> (Vec<Record>, Vec<
         }
     }
     (records, refused)
+}
+
+/// Gives launches their kernels.
+fn name_kernels(channels: &mut [ChannelState], options: &DumpOptions) {
+    let mut programs: BTreeMap<u32, BTreeMap<GpuVa, Option<u32>>> = BTreeMap::new();
+    for channel in &*channels {
+        for launch in channel.launches() {
+            if let Some(program) = launch.program {
+                let of = programs.entry(channel.pid).or_default();
+                of.insert(program, launch.registers);
+            }
+        }
+    }
+    let mut kernels = HashMap::new();
+    for (pid, programs) in programs {
+        let programs: Vec<_> = programs.into_iter().collect();
+        for kernel in (options.kernels)(pid, &programs) {
+            kernels.insert((pid, kernel.program), Arc::new(kernel));
+        }
+    }
+    for channel in channels {
+        let pid = channel.pid;
+        for launch in channel.launches_mut() {
+            if let Some(kernel) = launch.program.and_then(|p| kernels.get(&(pid, p))) {
+                launch.set_kernel(kernel);
+            }
+        }
+    }
 }
 
 /// Address lookup by the mappings alone.

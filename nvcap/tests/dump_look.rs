@@ -28,6 +28,7 @@ fn options() -> DumpOptions {
         chip: None,
         known_rings: Vec::new(),
         images: |_| Vec::new(),
+        kernels: |_, _| Vec::new(),
     }
 }
 

@@ -147,6 +147,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         },
         chip: args.output.chip,
         images: crate::enrich::images::of,
+        kernels: crate::enrich::names::of,
         known_rings: known_rings(args)?,
         stacks: !args.no_stacks,
     };
@@ -280,6 +281,9 @@ fn stream(args: &Args, options: &source::DumpOptions) -> anyhow::Result<ExitCode
         .pipeline(false, &Vec::from_iter(args.channels.as_deref()))?;
     for gpu in chip::records() {
         pipeline.record(gpu)?;
+    }
+    for kernel in crate::enrich::names::of_records(&records) {
+        pipeline.record(kernel)?;
     }
     for record in records {
         pipeline.record(record)?;

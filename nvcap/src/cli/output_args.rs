@@ -49,6 +49,10 @@ pub(super) struct OutputArgs {
     #[arg(short = 'e', long = "filter", value_name = "EXPR", value_parser = parse_filter)]
     pub filter: Option<Filter>,
 
+    /// Show the names of kernels with their template arguments and parameters
+    #[arg(long, help_heading = SHOWN)]
+    pub full_names: bool,
+
     /// Show only the ledger
     #[arg(short, long)]
     pub quiet: bool,
@@ -197,6 +201,7 @@ impl OutputArgs {
                         TimeArg::Monotonic => Clock::Monotonic,
                         TimeArg::Delta => Clock::Delta,
                     },
+                    full_names: self.full_names,
                     redact,
                 },
             )),

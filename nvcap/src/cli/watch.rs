@@ -118,6 +118,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         known_rings: Vec::new(),
         stacks: !args.no_stacks,
         images: crate::enrich::images::of,
+        kernels: crate::enrich::names::of,
     };
     let xids = Xids::open().map_err(|why| tell(format_args!("note: {why}")));
     let mut watch = Watch::new(whom, args.hang, options, xids.ok());

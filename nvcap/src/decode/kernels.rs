@@ -71,23 +71,22 @@ impl Kernels {
         let here = program.and_then(|p| self.spaces.get(&space)?.get(&p));
         let kernel = here.and_then(|h| h.iter().rev().find(|k| k.at.time_ns <= time_ns));
         if let Some(kernel) = kernel {
-            set(launch, kernel);
+            launch.set_kernel(kernel);
         }
     }
 }
 
-/// Sets the kernel of a launch, and what its name says of its kind.
-fn set(launch: &mut Launch, kernel: &Arc<Kernel>) {
-    if kernel.certain && !matches!(launch.kind, LaunchKind::Companion | LaunchKind::Unresolved) {
-        launch.kind = kind(kernel);
-        if !matches!(
-            launch.kind,
-            LaunchKind::DriverMemset | LaunchKind::DriverCopy
-        ) {
-            launch.moves = None;
+impl Launch {
+    /// Sets its kernel, and the kind that follows from the kernel's name.
+    pub fn set_kernel(&mut self, kernel: &Arc<Kernel>) {
+        if kernel.certain && !matches!(self.kind, LaunchKind::Companion | LaunchKind::Unresolved) {
+            self.kind = kind(kernel);
+            if !matches!(self.kind, LaunchKind::DriverMemset | LaunchKind::DriverCopy) {
+                self.moves = None;
+            }
         }
+        self.kernel = Some(kernel.clone());
     }
-    launch.kernel = Some(kernel.clone());
 }
 
 /// The kind of a launch by its kernel. The names of the driver's own: docs/decoding.md, "Kernels of the driver".

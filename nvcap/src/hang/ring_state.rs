@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::decode::event::{
-    Body, Context, Engine, LaunchKind, Operation, SemaphoreAction, SemaphoreUnit, Stop,
+    Body, Context, Engine, Launch, LaunchKind, Operation, SemaphoreAction, SemaphoreUnit, Stop,
 };
 use crate::decode::{Decoder, Places};
 use crate::record::{ChannelId, Submission};
@@ -79,6 +79,24 @@ impl ChannelState {
         self.steps
             .iter()
             .any(|s| s.operations.iter().any(unresolved))
+    }
+
+    /// Its launches, in ring order.
+    pub fn launches(&self) -> impl Iterator<Item = &Launch> {
+        let operations = self.steps.iter().flat_map(|s| &s.operations);
+        operations.filter_map(|op| match op {
+            Operation::Launch(l) => Some(&**l),
+            _ => None,
+        })
+    }
+
+    /// As [`ChannelState::launches`], to be completed.
+    pub fn launches_mut(&mut self) -> impl Iterator<Item = &mut Launch> {
+        let operations = self.steps.iter_mut().flat_map(|s| &mut s.operations);
+        operations.filter_map(|op| match op {
+            Operation::Launch(l) => Some(&mut **l),
+            _ => None,
+        })
     }
 
     /// Entries that the GPU has not fetched.

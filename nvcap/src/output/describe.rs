@@ -54,9 +54,9 @@ pub(super) fn describe(
 }
 
 /// The kernel of a launch, as every line shows it; none where it is not known.
-pub(super) fn kernel(l: &Launch) -> Option<String> {
+pub(super) fn kernel(l: &Launch, full: bool) -> Option<String> {
     match &l.kernel {
-        Some(kernel) => Some(kernels::text(kernel, false)),
+        Some(kernel) => Some(kernels::text(kernel, full)),
         None => l.program.map(|program| format!("prog {program:#x}")),
     }
 }
@@ -128,7 +128,7 @@ fn launch(f: &mut Formatter<'_>, l: &Launch, redact: Option<&Redactor>) {
             f.text(format_args!(" {name} {value}"));
         }
     }
-    if let Some(kernel) = kernel(l) {
+    if let Some(kernel) = kernel(l, f.has_full_names()) {
         f.text(format_args!(" "));
         f.role(Role::Name, format_args!("{kernel}"));
         if let Some(bytes) = l.program_bytes {

@@ -70,6 +70,8 @@ pub(crate) struct Formatter<'a> {
     line_role: Option<Role>,
     /// Lines are cut to this many columns.
     width: Option<usize>,
+    /// Names of kernels are shown with template arguments and parameters.
+    full_names: bool,
     /// Where the current line begins in `out`.
     begin: usize,
 }
@@ -89,6 +91,7 @@ impl<'a> Formatter<'a> {
             color,
             line_role: None,
             width: None,
+            full_names: false,
             begin: 0,
         }
     }
@@ -96,6 +99,16 @@ impl<'a> Formatter<'a> {
     /// Cuts each line to `width` columns, where there is such a limit.
     pub(crate) fn fitted(self, width: Option<usize>) -> Self {
         Self { width, ..self }
+    }
+
+    /// Shows names of kernels with template arguments and parameters.
+    pub(crate) fn full_names(self, full_names: bool) -> Self {
+        Self { full_names, ..self }
+    }
+
+    /// Whether it does.
+    pub(crate) fn has_full_names(&self) -> bool {
+        self.full_names
     }
 
     /// How many columns are left on the current line; `None` if lines are not cut.

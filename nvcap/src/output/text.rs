@@ -4,6 +4,7 @@
 //! Every line begins with the same columns (`columns`). Then comes the operation, in the words of `brief`, or with `-v` in
 //! those of `describe`. docs/output.md has the format.
 
+use std::collections::HashSet;
 use std::io;
 
 use crate::decode::engine_of;
@@ -12,11 +13,13 @@ use crate::decode::event::{
 };
 use crate::driver::Model;
 use crate::ledger::Ledger;
-use crate::record::{At, Channel, Life, Loss, Lost, Origin, Record};
+use crate::record::{At, Channel, Kernel, Life, Loss, Lost, Origin, Record};
+use crate::wire::GpuVa;
 use crate::wire::entry::EntryKind;
 
 use super::describe::describe;
 use super::holes::{Holes, Part};
+use super::kernels;
 use super::ledger::Fit;
 use super::method::Explainer;
 use super::names::{EngineName, known_name, known_pid};
@@ -49,6 +52,9 @@ pub enum Clock {
     Delta,
 }
 
+/// The most programs that are remembered to have been shown by their address.
+const MOST_NAMELESS: usize = 1 << 16;
+
 /// What the text output shows and how.
 #[derive(Clone, Debug, Default)]
 pub struct TextOptions {
@@ -67,6 +73,8 @@ pub struct TextOptions {
     pub color: Color,
     /// Times.
     pub clock: Clock,
+    /// Names of kernels with template arguments and parameters.
+    pub full_names: bool,
     /// Hide users' data.
     pub redact: Option<Redactor>,
 }
@@ -88,6 +96,8 @@ pub struct Text {
     holes: Holes,
     /// The submission whose stack was shown last.
     stack_of: Option<u64>,
+    /// Programs that were shown by their address.
+    nameless: HashSet<(u32, GpuVa)>,
 }
 
 /// Consecutive data words to one method.
@@ -140,6 +150,7 @@ impl Text {
             run: DataRun::default(),
             holes: Holes::default(),
             stack_of: None,
+            nameless: HashSet::new(),
         }
     }
 
@@ -160,6 +171,21 @@ impl Text {
             return None;
         }
         self.options.width.or_else(|| self.out.width())
+    }
+
+    /// The name of a program that was shown by its address before.
+    fn named(&mut self, kernel: &Kernel) -> io::Result<()> {
+        if !self.nameless.remove(&(kernel.at.pid, kernel.program)) {
+            return Ok(());
+        }
+        self.end_repeats()?;
+        let mut f = Formatter::new(self.out.object(), self.color);
+        f.line("", 0, None);
+        f.text(format_args!("prog {:#x} is ", kernel.program));
+        let name = kernels::text(kernel, self.options.full_names);
+        f.role(Role::Name, format_args!("{}", Plain(&name)));
+        f.end();
+        self.out.end_object()
     }
 
     /// A line that belongs to no submission.
@@ -229,13 +255,21 @@ impl Text {
             self.end_repeats()?;
             self.repeats.begin(c, op);
         }
+        if let Operation::Launch(l) = op
+            && let (None, Some(program)) = (&l.kernel, l.program)
+            && self.nameless.len() < MOST_NAMELESS
+        {
+            self.nameless.insert((c.at.pid, program));
+        }
         let waits_for = match op {
             Operation::Semaphore(s) => self.releases.channel(c, s.address),
             _ => None,
         };
         let width = self.width();
         let prefix = self.columns.submission(c);
-        let mut f = Formatter::new(self.out.object(), self.color).fitted(width);
+        let mut f = Formatter::new(self.out.object(), self.color)
+            .fitted(width)
+            .full_names(self.options.full_names);
         let redact = self.options.redact.as_ref();
         match verbose {
             true => describe(&mut f, prefix, c, op, redact),
@@ -253,7 +287,9 @@ impl Text {
         };
         let width = self.width();
         let prefix = self.columns.submission(&c);
-        let mut f = Formatter::new(self.out.object(), self.color).fitted(width);
+        let mut f = Formatter::new(self.out.object(), self.color)
+            .fitted(width)
+            .full_names(self.options.full_names);
         if more == 1 {
             let redact = self.options.redact.as_ref();
             brief(&mut f, prefix, &c, &fill, None, redact);
@@ -495,6 +531,7 @@ impl Sink for Text {
             Record::Loss(l) if !self.options.quiet => self.loss(l),
             Record::Process(p) if !self.options.quiet => self.life(p.at, &p.life),
             Record::Channel(c) if !self.options.quiet && self.options.verbose => self.channel(c),
+            Record::Kernel(k) if !self.options.quiet => self.named(k),
             _ => Ok(()),
         }
     }

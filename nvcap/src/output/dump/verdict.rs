@@ -9,6 +9,7 @@ use crate::hang::{
     ChannelState, Judged, ProcessReport, Progress, Report, Root, State, Thread, Wait, Work,
     WorkKind,
 };
+use crate::output::kernels;
 use crate::output::names::EngineName;
 use crate::output::plural::{plural, plural_of};
 use crate::record::ChannelId;
@@ -289,12 +290,15 @@ fn work(work: &Work) -> String {
     text
 }
 
-/// Grid, block and program of a launch.
+/// Kernel, grid and block of a launch.
 pub(super) fn kernel(l: &Launch) -> String {
     let of = |d: Option<[u32; 3]>| {
         d.map_or_else(|| "?".to_owned(), |d| format!("{}x{}x{}", d[0], d[1], d[2]))
     };
     let mut text = format!("grid {} block {}", of(l.grid), of(l.block));
+    if let Some(kernel) = &l.kernel {
+        return format!("{} {text}", kernels::text(kernel, true));
+    }
     match (l.program, l.qmd) {
         (Some(program), _) => {
             let _ = write!(text, " prog {program:#x}");

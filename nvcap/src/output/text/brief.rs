@@ -123,7 +123,7 @@ fn launch(f: &mut Formatter<'_>, l: &Launch, redact: Option<&Redactor>) {
         return node(f, l);
     }
     f.role(Role::Operation, format_args!("launch"));
-    let name = kernel(l);
+    let name = kernel(l, f.has_full_names());
     let shape = shape(l);
     if let Some(name) = &name {
         // A long name gives way to what stands behind it.
