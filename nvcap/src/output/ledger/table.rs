@@ -5,11 +5,19 @@ use std::fmt::Write as _;
 use crate::ledger::{ChannelLedger, Ledger, Totals};
 use crate::record::ChannelId;
 
-use super::Fit;
 use crate::output::names::{EngineName, known_name};
 use crate::output::plural::plural;
 use crate::output::style::{Formatter, Plain, Role};
 use crate::output::units::Bytes;
+
+/// How the ledger's table is fitted.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Fit {
+    /// All channels and all columns, whatever is in them.
+    pub all: bool,
+    /// Columns of the terminal; `None` if the output is none.
+    pub width: Option<usize>,
+}
 
 /// A column of the table.
 struct Column {
@@ -278,8 +286,9 @@ fn row(
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Fit, fitted};
+    use super::Fit;
     use crate::ledger::Ledger;
+    use crate::output::ledger::fitted;
     use crate::record::{At, ChannelId, CpuVa, How, Life, Process, Record, Segment, Submission};
 
     const PID: u32 = 4711;
