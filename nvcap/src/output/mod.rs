@@ -15,6 +15,7 @@ pub mod filter;
 mod holes;
 pub mod ioctls;
 pub mod json;
+pub mod kernel_name;
 pub mod ledger;
 pub(crate) mod message;
 pub(crate) mod method;
