@@ -6,6 +6,7 @@
 //! [`stats`] in sums; [`filter`] chooses which events a sink gets, and [`redact`] hides users' data from it.
 //! [`writer`] owns the file: buffering, a full disk, a reader that went away.
 
+pub(crate) mod arguments;
 pub mod channels;
 mod describe;
 pub mod dump;
