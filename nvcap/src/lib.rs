@@ -111,6 +111,7 @@ pub mod internals {
     pub use crate::cubin::{Bank, Function as CodeFunction, Image, MOST_READ, Param, compare};
     pub use crate::dump::{DumpOptions, look};
     pub use crate::enrich::images::{Found, Part, search_in};
+    pub use crate::output::arguments::{Argument, arguments};
     pub use crate::procfs::maps::{Line, lines};
     pub use crate::source::channels_file::ChannelsFile;
     pub use crate::source::memory::{captured::SnapshotOptions, scan::Effort, snapshot::take};

@@ -319,6 +319,7 @@ mod tests {
             chip: None,
             known_rings: Vec::new(),
             stacks: false,
+            kernels: |_, _| Vec::new(),
             images: |_| Vec::new(),
         };
         let mut watch = Watch::new(

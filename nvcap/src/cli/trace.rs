@@ -280,7 +280,7 @@ pub(super) fn run_into<'a>(
     use std::cell::RefCell;
 
     use super::target::launch;
-    use crate::enrich::{enriched::Enriched, names::named::Named};
+    use crate::enrich::enriched::Enriched;
     use crate::source::observe::session::StopAtExit;
     use crate::source::{how, observe, run, trap::session};
     use crate::stacks::{queue::StackQueue, resolve::Resolver};
@@ -367,7 +367,7 @@ pub(super) fn run_into<'a>(
     let outcome = run::run(
         move || {
             let source = how::make(chosen, options, observing)?;
-            Ok(Named::new(Enriched::new(source, search), names))
+            Ok(Enriched::new(source, search, names))
         },
         target,
         limits,

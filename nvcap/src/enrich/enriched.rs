@@ -3,6 +3,9 @@
 //! Searching a process's memory takes as long as reading it: up to seconds. The search runs beside the source. Meanwhile
 //! the source's records are held back in memory, so that the first submission shown is decoded with the results. They are
 //! held for a limited time and up to a limited size; later results apply from then on.
+//!
+//! Names of kernels are looked for all the time, beside the source too ([`super::names`]). Records are held for them only
+//! after a search, whose graphs have programs that no submission names; else the pipeline's own window suffices.
 
 use std::{
     sync::{Arc, mpsc},
@@ -10,7 +13,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::images::{self, Found};
+use super::{
+    images::{self, Found},
+    names::namer::{Namer, SOON},
+};
 use crate::record::{Gpu, Image, Record};
 use crate::source::{error::Result, memory::chip, run::Source};
 
@@ -18,6 +24,8 @@ use crate::source::{error::Result, memory::chip, run::Source};
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Bytes of records that wait for a search.
 const MOST_HELD: usize = 256 << 20;
+/// How long held records wait for the names of the programs in them.
+const NAME_PATIENCE: Duration = Duration::from_secs(1);
 /// The niceness of a search: only nvcap waits for it.
 const NICENESS: i32 = 10;
 
@@ -30,20 +38,27 @@ pub(crate) struct Enriched<S> {
     /// How attached processes are searched, if they are.
     search: Option<Search>,
     gpus: Vec<Gpu>,
+    namer: Option<Namer>,
     /// The records of the GPUs were given.
     told: bool,
     searches: Vec<mpsc::Receiver<Option<Found>>>,
     held: Vec<Record>,
+    /// Results of searches that wait with them.
+    images: Vec<Record>,
     held_bytes: usize,
     /// Until when records are held; `None` while no search runs.
     until: Option<Instant>,
 }
 
 impl<S: Source> Enriched<S> {
-    /// Wraps a source. `search`: search the memory of attached processes.
-    pub(crate) fn new(inner: S, search: bool) -> Self {
+    /// Wraps a source. `search`: search the memory of attached processes. `names`: look for the names of kernels.
+    pub(crate) fn new(inner: S, search: bool, names: bool) -> Self {
         let search: Option<Search> = search.then(|| Arc::new(search_process) as Search);
-        Self::with(inner, chip::gpus(), search)
+        let class = chip::only().map(|c| c.compute);
+        Self {
+            namer: if names { Namer::start(class) } else { None },
+            ..Self::with(inner, chip::gpus(), search)
+        }
     }
 
     fn with(inner: S, gpus: Vec<Gpu>, search: Option<Search>) -> Self {
@@ -51,9 +66,11 @@ impl<S: Source> Enriched<S> {
             inner,
             search,
             gpus,
+            namer: None,
             told: false,
             searches: Vec::new(),
             held: Vec::new(),
+            images: Vec::new(),
             held_bytes: 0,
             until: None,
         }
@@ -97,9 +114,20 @@ impl<S: Source> Enriched<S> {
         }
     }
 
-    /// Releases the held records, with the results before them.
-    fn release(&mut self, found: Vec<Image>, to: &mut Vec<Record>) {
-        let image = |image: Image| Record::Image(Box::new(image));
+    /// Takes the results of a search.
+    fn add_images(&mut self, found: Vec<Image>) {
+        let from = self.images.len();
+        self.images
+            .extend(found.into_iter().map(|i| Record::Image(Box::new(i))));
+        if let Some(namer) = &mut self.namer {
+            namer.look(self.images.get(from..).unwrap_or_default());
+        }
+    }
+
+    /// Releases the held records, with names and the results of searches before them.
+    fn release(&mut self, to: &mut Vec<Record>) {
+        let names = self.held.extract_if(.., |r| matches!(r, Record::Kernel(_)));
+        to.extend(names);
         // Behind the records of the process itself.
         let at = self
             .held
@@ -108,9 +136,17 @@ impl<S: Source> Enriched<S> {
             .unwrap_or(self.held.len());
         let rest = self.held.split_off(at);
         to.append(&mut self.held);
-        to.extend(found.into_iter().map(image));
+        to.append(&mut self.images);
         to.extend(rest);
         self.held_bytes = 0;
+    }
+
+    /// How long the source may wait for the next record.
+    fn until_next(&self, wait: Duration) -> Duration {
+        match &self.namer {
+            Some(namer) if namer.is_asking(Duration::MAX) => wait.min(SOON),
+            _ => wait,
+        }
     }
 }
 
@@ -134,18 +170,31 @@ impl<S: Source> Source for Enriched<S> {
 
     fn step(&mut self, wait: Duration, to: &mut Vec<Record>) -> Result<()> {
         self.emit_gpus(to);
-        if self.searches.is_empty() {
-            return self.inner.step(wait, to);
-        }
         let mut now = Vec::new();
         // Records from before an error are held too, and given at the end.
-        let stepped = self.inner.step(wait, &mut now);
+        let stepped = self.inner.step(self.until_next(wait), &mut now);
+        if let Some(namer) = &mut self.namer {
+            namer.look(&now);
+            namer.answers(Duration::ZERO, &mut now);
+        }
+        if self.searches.is_empty() && self.held.is_empty() {
+            to.append(&mut now);
+            return stepped;
+        }
         self.held_bytes += now.iter().map(Record::size).sum::<usize>();
         self.held.append(&mut now);
         let found = self.found();
+        if !found.is_empty() {
+            // The graphs' programs have names, too: those are waited for.
+            self.add_images(found);
+        }
         let late = self.until.is_none_or(|t| Instant::now() >= t);
-        if self.searches.is_empty() || late || self.held_bytes >= MOST_HELD || !found.is_empty() {
-            self.release(found, to);
+        let named = self
+            .namer
+            .as_ref()
+            .is_none_or(|n| !n.is_asking(NAME_PATIENCE));
+        if self.searches.is_empty() && named || late || self.held_bytes >= MOST_HELD {
+            self.release(to);
         }
         stepped
     }
@@ -166,19 +215,45 @@ impl<S: Source> Source for Enriched<S> {
         self.inner.is_alive()
     }
 
+    fn is_pending(&self) -> bool {
+        let waits = self.namer.as_ref().is_some_and(|n| !n.patience().is_zero());
+        waits || self.inner.is_pending()
+    }
+
     fn finish(mut self, to: &mut Vec<Record>) -> Self::End {
         self.emit_gpus(to);
         // Waits for the searches as long as patience lasts: their results are needed to decode the held records.
         while !self.searches.is_empty() && self.until.is_some_and(|t| Instant::now() < t) {
             let found = self.found();
-            if !found.is_empty() || self.searches.is_empty() {
-                self.release(found, to);
-            } else {
-                thread::sleep(Duration::from_millis(5));
+            self.add_images(found);
+            thread::sleep(Duration::from_millis(5));
+        }
+        let found = self.found();
+        self.add_images(found);
+        if let Some(namer) = &mut self.namer {
+            while !namer.patience().is_zero() {
+                let wait = namer.patience();
+                namer.answers(wait, &mut self.held);
             }
         }
-        self.release(Vec::new(), to);
-        self.inner.finish(to)
+        self.release(to);
+        let mut last = Vec::new();
+        let namer = self.namer.take();
+        let end = self.inner.finish(&mut last);
+        if let Some(namer) = namer {
+            last_names(namer, &last, to);
+        }
+        to.append(&mut last);
+        end
+    }
+}
+
+/// Takes the names of the last records' programs, as long as output waits for them.
+fn last_names(mut namer: Namer, of: &[Record], to: &mut Vec<Record>) {
+    namer.look(of);
+    while !namer.patience().is_zero() {
+        let wait = namer.patience();
+        namer.answers(wait, to);
     }
 }
 

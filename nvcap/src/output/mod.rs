@@ -6,6 +6,7 @@
 //! [`stats`] in sums; [`filter`] chooses which events a sink gets, and [`redact`] hides users' data from it.
 //! [`writer`] owns the file: buffering, a full disk, a reader that went away.
 
+pub(crate) mod arguments;
 pub mod channels;
 mod describe;
 pub mod dump;
@@ -16,7 +17,7 @@ pub mod fold;
 mod holes;
 pub mod ioctls;
 pub mod json;
-mod kernel_name;
+pub mod kernel_name;
 mod kernels;
 pub mod ledger;
 pub(crate) mod message;

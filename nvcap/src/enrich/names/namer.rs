@@ -1,4 +1,4 @@
-//! Adds the names of programs to a live source, as records.
+//! Finds the names of programs beside a live source, as records.
 //!
 //! Each submission is looked at as it comes from the source, some 100 ms before the pipeline decodes it. Programs that are new
 //! are looked for by a thread of their own; the kernels that it finds become records, which the pipeline takes at once.
@@ -15,13 +15,12 @@ use super::{
     resolver::{Ask, Resolver},
 };
 use crate::record::{At, Kernel, Life, Record};
-use crate::source::{error::Result, memory::chip, run::Source};
 use crate::wire::GpuVa;
 
 /// How long output waits for a name.
 pub(crate) const PATIENCE: Duration = Duration::from_millis(100);
 /// While names are outstanding, the source is asked this often.
-const SOON: Duration = Duration::from_millis(2);
+pub(crate) const SOON: Duration = Duration::from_millis(2);
 /// Asks that come within this time are answered by one search.
 const GATHER: Duration = Duration::from_millis(2);
 /// The niceness of the search.
@@ -38,35 +37,20 @@ enum Request {
 type Answer = (usize, Vec<Kernel>);
 
 /// See the module.
-pub(crate) struct Named<S> {
-    inner: S,
-    namer: Option<Namer>,
-}
-
-impl<S: Source> Named<S> {
-    /// Wraps a source. `names`: look for names.
-    pub(crate) fn new(inner: S, names: bool) -> Self {
-        let class = chip::only().map(|c| c.compute);
-        let namer = if names { Namer::start(class) } else { None };
-        Self { inner, namer }
-    }
-}
-
-/// The asking side.
-struct Namer {
+pub(crate) struct Namer {
     /// The compute class of all GPUs, if known.
     class: Option<u32>,
     programs: HashMap<u32, Programs>,
     to: mpsc::Sender<Request>,
     from: mpsc::Receiver<Answer>,
-    /// Asks without an answer, and the time of the latest.
+    /// Asks without an answer, and the time of the first of them.
     outstanding: usize,
     asked: Instant,
 }
 
 impl Namer {
     /// Starts the thread that searches.
-    fn start(class: Option<u32>) -> Option<Self> {
+    pub(crate) fn start(class: Option<u32>) -> Option<Self> {
         let (to, asked) = mpsc::channel();
         let (answer, from) = mpsc::channel();
         thread::Builder::new()
@@ -84,7 +68,7 @@ impl Namer {
     }
 
     /// Looks at new records, and asks for the names of new programs.
-    fn look(&mut self, records: &[Record]) {
+    pub(crate) fn look(&mut self, records: &[Record]) {
         let mut asks = Vec::new();
         for record in records {
             let at = record.at();
@@ -113,14 +97,16 @@ impl Namer {
         if !asks.is_empty() {
             let count = asks.len();
             if self.to.send(Request::Find(asks)).is_ok() {
+                if self.outstanding == 0 {
+                    self.asked = Instant::now();
+                }
                 self.outstanding += count;
-                self.asked = Instant::now();
             }
         }
     }
 
     /// Takes the answers that have come; waits for the first for up to `wait`.
-    fn answers(&mut self, wait: Duration, to: &mut Vec<Record>) {
+    pub(crate) fn answers(&mut self, wait: Duration, to: &mut Vec<Record>) {
         let mut next = if wait.is_zero() {
             self.from.try_recv().ok()
         } else {
@@ -133,8 +119,13 @@ impl Namer {
         }
     }
 
+    /// Whether names are outstanding, for not longer than this.
+    pub(crate) fn is_asking(&self, most: Duration) -> bool {
+        self.outstanding > 0 && self.asked.elapsed() < most
+    }
+
     /// How much longer output waits for names.
-    fn patience(&self) -> Duration {
+    pub(crate) fn patience(&self) -> Duration {
         match self.outstanding {
             0 => Duration::ZERO,
             _ => PATIENCE.saturating_sub(self.asked.elapsed()),
@@ -148,70 +139,6 @@ fn ask(at: At, new: New) -> Ask {
         program: GpuVa(new.address),
         registers: Some(new.registers),
         code: new.code,
-    }
-}
-
-impl<S: Source> Source for Named<S> {
-    type End = S::End;
-
-    fn shown_by(&mut self, thread: i32) {
-        self.inner.shown_by(thread);
-    }
-
-    fn expect(&mut self, pid: u32) -> Result<()> {
-        self.inner.expect(pid)
-    }
-
-    fn attach(&mut self, pid: u32) -> Result<()> {
-        self.inner.attach(pid)
-    }
-
-    fn step(&mut self, wait: Duration, to: &mut Vec<Record>) -> Result<()> {
-        let Some(namer) = &mut self.namer else {
-            return self.inner.step(wait, to);
-        };
-        let from = to.len();
-        let wait = match namer.outstanding {
-            0 => wait,
-            _ => wait.min(SOON),
-        };
-        let stepped = self.inner.step(wait, to);
-        namer.look(to.get(from..).unwrap_or_default());
-        namer.answers(Duration::ZERO, to);
-        stepped
-    }
-
-    fn batch_time(&self) -> Duration {
-        self.inner.batch_time()
-    }
-
-    fn most_waiting(&self) -> usize {
-        self.inner.most_waiting()
-    }
-
-    fn longest_wait(&self) -> Duration {
-        self.inner.longest_wait()
-    }
-
-    fn is_alive(&self) -> bool {
-        self.inner.is_alive()
-    }
-
-    fn is_pending(&self) -> bool {
-        let waits = self.namer.as_ref().is_some_and(|n| !n.patience().is_zero());
-        waits || self.inner.is_pending()
-    }
-
-    fn finish(self, to: &mut Vec<Record>) -> Self::End {
-        let from = to.len();
-        let end = self.inner.finish(to);
-        if let Some(mut namer) = self.namer {
-            namer.look(to.get(from..).unwrap_or_default());
-            while namer.outstanding > 0 && !namer.patience().is_zero() {
-                namer.answers(namer.patience(), to);
-            }
-        }
-        end
     }
 }
 
