@@ -85,8 +85,20 @@ fn a_complete_capture_ends_with_0_and_one_with_a_gap_with_3() {
             .unwrap()
             .starts_with("complete: 2 submissions")
     );
-    assert!(shown.contains("release 0x20460ff70 = 9"), "{shown}");
-    assert!(!shown.contains('\x1b'), "a pipe gets no colour");
+    assert!(
+        shown.contains("3 operations of the driver's own not shown; -v shows them"),
+        "{shown}"
+    );
+    for args in [&["-v"][..], &["-e", "op=semaphore"]] {
+        let out = nvcap(&[&["decode", "--from", "orc", &whole], args].concat());
+        let shown = text(&out.stdout);
+        assert!(shown.contains("release 0x20460ff70 = 9"), "{shown}");
+        assert!(!shown.contains("not shown"), "{shown}");
+        assert!(!shown.contains('\x1b'), "a pipe gets no colour");
+    }
+    // A filter by place leaves the level.
+    let out = nvcap(&["decode", "--from", "orc", &whole, "-e", "channel=0"]);
+    assert!(!text(&out.stdout).contains("release"), "{out:?}");
 
     let out = nvcap(&["decode", "--from", "orc", &gap, "-q"]);
     assert_eq!(out.status.code(), Some(3));
@@ -398,7 +410,7 @@ fn a_reader_that_goes_away_ends_it_quietly() {
     }
     fs::write(&capture, bytes).unwrap();
     let mut child = Command::new(env!("CARGO_BIN_EXE_nvcap"))
-        .args(["decode", "--from", "orc", &capture])
+        .args(["decode", "--from", "orc", &capture, "-v"])
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
@@ -1004,7 +1016,7 @@ fn a_file_size_limit_is_a_full_disk() {
     let ended = Command::new("sh")
         .args(["-c", "ulimit -f 8; exec \"$@\"", "sh"])
         .arg(env!("CARGO_BIN_EXE_nvcap"))
-        .args(["decode", "--from", "orc", &capture, "-vv", "-o", &out])
+        .args(["decode", "--from", "orc", &capture, "-vvv", "-o", &out])
         .output()
         .unwrap();
     let said = String::from_utf8_lossy(&ended.stderr);

@@ -4,7 +4,9 @@ mod common;
 
 use common::schema::Schema;
 use common::{Written, context, launch, operations, with_each};
-use nvcap::decode::event::{Body, ChipBy, ChipSettled, Context, Event, MethodWrite, Operation};
+use nvcap::decode::event::{
+    Body, ChipBy, ChipSettled, Context, Event, MethodWrite, Operation, SemaphoreAction,
+};
 use nvcap::driver::Model;
 use nvcap::ledger::Ledger;
 use nvcap::output::redact::Redactor;
@@ -41,25 +43,48 @@ fn json_of(options: json::JsonOptions) -> Vec<Value> {
 }
 
 #[test]
-fn one_line_an_operation_with_all_columns() {
+fn one_short_line_for_each_thing_that_the_program_asked_for() {
     let lines = text_of(text::TextOptions::default());
-    let hidden = operations().iter().filter(|o| is_node(o)).count();
-    assert_eq!(hidden, 2);
-    // And the stop; a chip that is known for certain is for those who ask.
-    assert_eq!(lines.len(), operations().len() - hidden + 1);
-    for line in &lines {
-        assert!(
-            line.starts_with("   0.000000000 py\"thon/4711:4712    gpu0 0x0000a gr   [warm up] "),
-            "{line}"
-        );
-    }
+    let begin = "   0.000000  ch3   gr   [warm up] ";
     let rest: Vec<&str> = lines
         .iter()
-        .map(|l| &l[l.find("] ").unwrap() + 2..])
+        .map(|l| l.strip_prefix(begin).unwrap_or_else(|| panic!("{l}")))
         .collect();
     assert_eq!(
         rest,
         [
+            "launch prog 0x7f0000001000 grid 4096 block 256 args 0x7f00a00000,0x7f00c00000,0x100000",
+            "copy h2d 1 MiB 0x7f0000200000 -> 0x7f0000a00000",
+            "fill 1 MiB of 0xdeadbeef -> 0x7f0000a00000",
+            "copy h2d 5 B inline -> 0x7f0000b00000 68656c6c6f",
+            "memset 5 B of 0xfeedface -> 0x7f0000b00000",
+            "launch prog 0x7f0000001000 grid 4096 block 256 cluster 4 cooperative \
+             args 0x7f00a00000,0x7f00c00000,0x100000",
+            "graph replay 7 of 2 kernels, 1 memset, 1 QMD not seen on 2 channels, uploaded",
+            "wait until 0x204000020 >= 77",
+            "stopped in entry 0 at byte 8: the entry ends inside a word, 3 B short",
+        ]
+    );
+}
+
+#[test]
+fn one_line_an_operation_with_all_columns_and_details() {
+    let lines = text_of(text::TextOptions {
+        verbose: true,
+        ..text::TextOptions::default()
+    });
+    // And the chip and the stop.
+    assert_eq!(lines.len(), operations().len() + 2);
+    let begin = "   0.000000  py\"thon/4711:4712    gpu0 ch3   0x0000a gr   [warm up] ";
+    let rest: Vec<&str> = lines
+        .iter()
+        .map(|l| l.strip_prefix(begin).unwrap_or_else(|| panic!("{l}")))
+        .collect();
+    assert!(rest[13].starts_with("bind subchannel 1 class 0xcbc0"));
+    assert_eq!(
+        [&rest[..7], &rest[8..9], &rest[10..13], &rest[14..]].concat(),
+        [
+            "decoded as for GH100: by the version of its QMDs",
             "launch grid 4096x1x1 block 256x1x1 regs 16 prog 0x7f0000001000 (640 B) \
              args 0x7f00a00000,0x7f00c00000,0x100000 qmd 0x201000100 then release 0x204000000 = 5",
             "launch (driver: companion) grid 0x0x0 block 256x1x1 regs 16 prog 0x7f0000001000 (640 B) \
@@ -73,38 +98,40 @@ fn one_line_an_operation_with_all_columns() {
             "graph replay 7 of 2 kernels, 1 memset, 1 QMD not seen on 2 channels in 2 submissions by 5120 B, uploaded",
             "semaphore acquire 0x204000020 >= 77 (host)",
             "barrier wfi",
-            lines[10].split("] ").nth(1).unwrap(),
             "host yield",
             "stopped in entry 0 at byte 8: the entry ends inside a word, 3 B short",
         ]
     );
-    assert!(rest[10].starts_with("bind subchannel 1 class 0xcbc0"));
-}
-
-/// A node of a graph, which the line of its replay sums up.
-fn is_node(operation: &Operation) -> bool {
-    matches!(operation, Operation::Launch(l) if l.replay.is_some())
 }
 
 #[test]
 fn nodes_of_graphs_are_shown_to_those_who_ask() {
-    let nodes = [
-        "launch (driver: memset) node 2 of graph replay 7 8192 B -> 0x7f0000d00000 grid 4096x1x1 block 256x1x1 regs 16 \
-         prog 0x7f0000001000 (640 B) args 0x7f0000d00000,0x5a5a5a5a,0x800,0x0 qmd 0x201000400 (dependent) \
-         (QMD from memory) then release 0x204000000 = 5",
-        "launch (QMD not seen) node 3 of graph replay 7 qmd 0x201000100 (dependent)",
-    ];
-    let asked = [
-        text::TextOptions {
-            detail: Detail::Methods,
-            ..text::TextOptions::default()
-        },
-        text::TextOptions {
-            filtered: true,
-            ..text::TextOptions::default()
-        },
-    ];
-    for options in asked {
+    let verbose = text::TextOptions {
+        verbose: true,
+        ..text::TextOptions::default()
+    };
+    let filtered = text::TextOptions {
+        filtered: true,
+        ..text::TextOptions::default()
+    };
+    for (options, nodes) in [
+        (
+            verbose,
+            [
+                "launch (driver: memset) node 2 of graph replay 7 8192 B -> 0x7f0000d00000 grid 4096x1x1 block 256x1x1 regs 16 \
+                 prog 0x7f0000001000 (640 B) args 0x7f0000d00000,0x5a5a5a5a,0x800,0x0 qmd 0x201000400 (dependent) \
+                 (QMD from memory) then release 0x204000000 = 5",
+                "launch (QMD not seen) node 3 of graph replay 7 qmd 0x201000100 (dependent)",
+            ],
+        ),
+        (
+            filtered,
+            [
+                "memset 8 KiB of 0x5a5a5a5a -> 0x7f0000d00000 node 2 of graph replay 7",
+                "launch (QMD not seen) qmd 0x201000100 node 3 of graph replay 7",
+            ],
+        ),
+    ] {
         let lines = text_of(options);
         for node in nodes {
             assert!(
@@ -115,6 +142,164 @@ fn nodes_of_graphs_are_shown_to_those_who_ask() {
     }
     let lines = text_of(text::TextOptions::default());
     assert!(!lines.iter().any(|l| l.contains("of graph replay")));
+}
+
+/// Lines of these operations, each with its context.
+fn lines_of(options: text::TextOptions, events: &[(Context, Operation)]) -> Vec<String> {
+    let written = Written::default();
+    let mut sink = Text::new(written.output(), options);
+    for (context, operation) in events {
+        let body = Body::Operation(operation);
+        sink.event(&Event { context, body }).unwrap();
+    }
+    sink.flush().unwrap();
+    written.text().lines().map(ToOwned::to_owned).collect()
+}
+
+/// A context of a channel, without a phase.
+fn on(channel: u32) -> Context {
+    Context {
+        channel: ChannelId(channel),
+        serial: channel.into(),
+        phase: None,
+        ..context(0)
+    }
+}
+
+#[test]
+fn the_process_and_the_gpu_stand_where_there_are_several() {
+    let other = Context {
+        at: At {
+            pid: 5000,
+            ..on(1).at
+        },
+        ..on(1)
+    };
+    let third = Context {
+        gpu: Some(1),
+        ..on(2)
+    };
+    let events = [on(0), other, third].map(|c| (c, launch()));
+    let lines = lines_of(text::TextOptions::default(), &events);
+    for (line, begin) in lines.iter().zip([
+        "   0.000000  ch0   gr   launch",
+        "   0.000000  py\"thon/5000     ch1   gr   launch",
+        "   0.000000  py\"thon/4711     gpu1 ch2   gr   launch",
+    ]) {
+        assert!(line.starts_with(begin), "{lines:#?}");
+    }
+}
+
+#[test]
+fn a_wait_names_the_channel_that_it_is_for_and_is_not_one_for_its_own() {
+    let Operation::Semaphore(acquire) = common::semaphore() else {
+        unreachable!()
+    };
+    let mut release = acquire.clone();
+    release.action = SemaphoreAction::Release;
+    let (release, acquire) = (Operation::Semaphore(release), common::semaphore());
+    let events = [
+        (on(1), acquire.clone()),
+        (on(1), release),
+        (on(2), acquire.clone()),
+        (on(1), acquire.clone()),
+    ];
+    let lines = lines_of(text::TextOptions::default(), &events);
+    let ends: Vec<&str> = lines.iter().map(|l| &l[l.find("ch").unwrap()..]).collect();
+    assert_eq!(
+        ends,
+        [
+            "ch1   gr   wait until 0x204000020 >= 77",
+            "ch2   gr   wait for ch1 until 0x204000020 >= 77",
+        ]
+    );
+    // A copy's and a kernel's own releases are as good, and another process's are not.
+    let (Operation::Copy(mut copy), Operation::Launch(mut kernel)) = (common::copy(), launch())
+    else {
+        unreachable!()
+    };
+    let address = GpuVa(0x2_0400_0020);
+    copy.semaphore.as_mut().unwrap().address = address;
+    kernel.releases[0].address = address;
+    for op in [Operation::Copy(copy), Operation::Launch(kernel)] {
+        let mut elsewhere = on(3);
+        elsewhere.at.pid = 9;
+        let events = [
+            (on(1), op),
+            (on(2), acquire.clone()),
+            (elsewhere, acquire.clone()),
+        ];
+        let lines = lines_of(text::TextOptions::default(), &events);
+        assert!(lines[1].contains("wait for ch1 until"), "{lines:#?}");
+        assert!(lines[2].contains("wait until"), "{lines:#?}");
+    }
+}
+
+#[test]
+fn fills_in_a_row_are_two_lines_and_none_is_lost() {
+    let fills = |n: u64| {
+        (0..n).map(|i| {
+            let Operation::Copy(mut fill) = common::fill() else {
+                unreachable!()
+            };
+            fill.dst = Some(GpuVa(0x1000 + i));
+            (on(1), Operation::Copy(fill))
+        })
+    };
+    let said = |options: text::TextOptions, n| {
+        let events: Vec<_> = fills(n).chain([(on(1), launch())]).collect();
+        let lines = lines_of(options, &events);
+        let said = lines
+            .iter()
+            .map(|l| l[l.find("gr   ").unwrap() + 5..].to_owned());
+        said.collect::<Vec<_>>()
+    };
+    let short = text::TextOptions::default;
+    let all = said(short(), 65);
+    assert_eq!(all.len(), 3, "{all:#?}");
+    assert_eq!(all[0], "fill 1 MiB of 0xdeadbeef -> 0x1000");
+    assert_eq!(all[1], "64 more fills like it");
+    // One more is itself as short.
+    let all = said(short(), 2);
+    assert_eq!(all[1], "fill 1 MiB of 0xdeadbeef -> 0x1001");
+    let filtered = text::TextOptions {
+        filtered: true,
+        ..short()
+    };
+    assert_eq!(said(filtered, 65).len(), 66);
+    // Another channel's is another.
+    let events: Vec<_> = fills(3)
+        .enumerate()
+        .map(|(i, (_, op))| (on(i as u32), op))
+        .collect();
+    assert_eq!(lines_of(short(), &events).len(), 3);
+}
+
+#[test]
+fn short_lines_fit_the_width_and_long_ones_are_whole() {
+    let widths = |options| {
+        let lines = text_of(options);
+        // What went wrong is never cut.
+        let operations = lines.iter().filter(|l| !l.contains("stopped"));
+        operations.map(|l| l.chars().count()).max().unwrap()
+    };
+    let whole = widths(text::TextOptions::default());
+    assert!(whole > 100);
+    for width in [60, 80, 100] {
+        let options = text::TextOptions {
+            width: Some(width),
+            ..text::TextOptions::default()
+        };
+        assert_eq!(widths(options.clone()), width);
+        let lines = text_of(options.clone());
+        let launch = lines.iter().find(|l| l.contains("launch")).unwrap();
+        assert!(launch.ends_with("..."), "{launch}");
+        let verbose = text::TextOptions {
+            verbose: true,
+            ..options
+        };
+        assert!(widths(verbose) > 180);
+    }
 }
 
 #[test]
@@ -636,6 +821,7 @@ fn data_words_of_one_method_are_one_line_of_text() {
     let mut sink = Text::new(
         written.output(),
         text::TextOptions {
+            verbose: true,
             detail: Detail::Methods,
             ..text::TextOptions::default()
         },
@@ -673,10 +859,7 @@ fn data_words_of_one_method_are_one_line_of_text() {
         lines[2].ends_with("LOAD_INLINE_DATA = 00000005"),
         "another submission"
     );
-    assert!(
-        lines[2].starts_with("   0.001234567"),
-        "with its own columns"
-    );
+    assert!(lines[2].starts_with("   0.001234 "), "with its own columns");
 }
 
 /// A submission whose one entry has 12 bytes announced, 4 of them read.

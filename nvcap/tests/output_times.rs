@@ -55,6 +55,7 @@ fn shown(records: &[(Record, bool)]) -> (String, Vec<Value>) {
     let clock = Clock::Monotonic;
     let options = text::TextOptions {
         clock,
+        verbose: true,
         ..text::TextOptions::default()
     };
     let sinks: Vec<Box<dyn Sink>> = vec![
@@ -96,7 +97,7 @@ fn marked(objects: &[Value]) -> Vec<(u64, bool)> {
 /// The times of lines, each with its mark.
 fn times(lines: &str) -> Vec<&str> {
     let shown = lines.lines().filter(|l| l.contains("semaphore"));
-    shown.map(|l| l[..15].trim_start()).collect()
+    shown.map(|l| l[..12].trim_start()).collect()
 }
 
 const S: u64 = 1_000_000_000;
@@ -126,25 +127,20 @@ fn lines_of_several_channels_come_by_time() {
 fn what_comes_behind_the_window_is_shown_and_marked() {
     let came = [
         (submission(S, 0, 0), false),
-        (submission(S + WINDOW_NS + 5, 0, 1), false),
+        (submission(S + WINDOW_NS + 5_000, 0, 1), false),
         // The first has left by now, and this is older.
         (submission(S - 7, 1, 0), false),
-        (submission(S + WINDOW_NS + 6, 1, 1), false),
+        (submission(S + WINDOW_NS + 6_000, 1, 1), false),
     ];
     let (lines, objects) = shown(&came);
     let expected = [
         (S, false),
         (S - 7, true),
-        (S + WINDOW_NS + 5, false),
-        (S + WINDOW_NS + 6, false),
+        (S + WINDOW_NS + 5_000, false),
+        (S + WINDOW_NS + 6_000, false),
     ];
     assert_eq!(marked(&objects), expected);
-    let expected = [
-        "1.000000000 ",
-        "0.999999993<",
-        "1.100000005 ",
-        "1.100000006 ",
-    ];
+    let expected = ["1.000000 ", "0.999999<", "1.100005 ", "1.100006 "];
     assert_eq!(times(&lines), expected);
 }
 
@@ -181,7 +177,32 @@ fn submissions_are_shown_before_their_process_s_end() {
     let (operation, end) = ("operation", "process");
     let place = |t: &str| types.iter().position(|o| *o == t).unwrap();
     assert!(place(operation) < place(end), "{types:?}");
-    assert!(lines.contains("1.000000000<pid 70"), "{lines}");
+    assert!(lines.contains("1.000000< pid 70 exited"), "{lines}");
+}
+
+#[test]
+fn relative_times_are_of_the_trace_whatever_is_shown_of_it() {
+    let exec = Record::Process(Process {
+        at: at(S),
+        life: Life::Thread { child: PID + 1 },
+    });
+    for verbose in [false, true] {
+        let lines = Written::default();
+        let options = text::TextOptions {
+            verbose,
+            ..text::TextOptions::default()
+        };
+        let mut sink = Text::new(lines.output(), options);
+        sink.record(&exec, &Model::default()).unwrap();
+        let (operation, mut context) = (launch(), context(0));
+        context.at.time_ns = S + 1_234_567;
+        let (context, body) = (&context, Body::Operation(&operation));
+        sink.event(&Event { context, body }).unwrap();
+        sink.flush().unwrap();
+        let text = lines.text();
+        let shown = text.lines().find(|l| l.contains("launch")).unwrap();
+        assert!(shown.starts_with("   0.001234  "), "{text}");
+    }
 }
 
 /// An event of unknown time and process.
@@ -200,6 +221,7 @@ fn a_time_that_is_not_known_is_not_made_up() {
         let lines = Written::default();
         let options = text::TextOptions {
             clock,
+            verbose: true,
             ..text::TextOptions::default()
         };
         let mut sink = Text::new(lines.output(), options);
@@ -220,15 +242,13 @@ fn a_time_that_is_not_known_is_not_made_up() {
         let text = lines.text();
         let all: Vec<&str> = text.lines().collect();
         for i in [0, 2] {
-            assert!(
-                all[i].starts_with("             ? py\"thon/? "),
-                "{}",
-                all[i]
-            );
+            assert!(all[i].starts_with("          ?  py\"thon/? "), "{}", all[i]);
         }
-        assert!(!all[1].starts_with("             ?"), "{text}");
-        assert!(all[4].starts_with("             ? pid ?  "), "{text}");
-        assert!(all[4].contains("LOST 1 doorbell of token ?"), "{text}");
+        assert!(!all[1].starts_with("          ?"), "{text}");
+        assert!(
+            all[4].starts_with("          ?  LOST 1 doorbell of token ?"),
+            "{text}"
+        );
         assert!(!text.contains('<'), "{text}");
     }
     let objects = Written::default();

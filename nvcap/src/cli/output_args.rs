@@ -130,7 +130,9 @@ fn parse_chip(name: &str) -> Result<&'static Chip, String> {
 
 impl OutputArgs {
     fn detail(&self) -> Detail {
-        let shown = Detail::from_count(self.verbose);
+        // The first -v of text adds operations, which JSON and statistics have without it.
+        let text = !self.json && !self.stats;
+        let shown = Detail::from_count(self.verbose.saturating_sub(u8::from(text)));
         // A filter that asks for methods shows the methods it matches, -v or not.
         self.filter
             .as_ref()
@@ -171,7 +173,8 @@ impl OutputArgs {
                 text::TextOptions {
                     detail: self.detail(),
                     verbose: self.verbose > 0,
-                    filtered: self.filter.is_some(),
+                    filtered: self.filter.as_ref().is_some_and(Filter::asks_for_kind),
+                    width: None,
                     quiet: self.quiet,
                     color: self.color(),
                     clock: match self.time {

@@ -1,4 +1,4 @@
-//! One operation as a human wants to read it, on one line. Knows the words, not the columns before them.
+//! One operation with all its details, on one line: the text of `-v`. Knows the words, not the columns before them.
 
 use crate::decode::event::Reduction;
 use crate::decode::event::{
@@ -50,6 +50,11 @@ pub(super) fn describe(
     if context.late {
         f.role(Role::Dim, format_args!(" (late)"));
     }
+}
+
+/// The kernel of a launch, as every line shows it; none where it is not known.
+pub(super) fn kernel(l: &Launch) -> Option<String> {
+    l.program.map(|program| format!("prog {program:#x}"))
 }
 
 fn is_driver(kind: LaunchKind) -> bool {
@@ -119,16 +124,16 @@ fn launch(f: &mut Formatter<'_>, l: &Launch, redact: Option<&Redactor>) {
             f.text(format_args!(" {name} {value}"));
         }
     }
-    if let Some(program) = l.program {
-        f.text(format_args!(" prog "));
-        f.role(Role::Address, format_args!("{program:#x}"));
+    if let Some(kernel) = kernel(l) {
+        f.text(format_args!(" "));
+        f.role(Role::Name, format_args!("{kernel}"));
         if let Some(bytes) = l.program_bytes {
             f.text(format_args!(" ({bytes} B)"));
         }
     }
     if let Some(args) = l.args.as_deref().filter(|a| !a.is_empty()) {
         f.text(format_args!(" args "));
-        arguments(f, args, redact);
+        arguments(f, args, MOST_ARGUMENTS, redact);
     }
     if let Some(qmd) = l.qmd {
         f.text(format_args!(" qmd "));
@@ -156,8 +161,23 @@ fn launch(f: &mut Formatter<'_>, l: &Launch, redact: Option<&Redactor>) {
     }
 }
 
-/// One replay, with what it ran.
+/// One replay, with what it ran, and how it was submitted.
 fn graph(f: &mut Formatter<'_>, g: &Graph) {
+    graph_nodes(f, g);
+    if g.submissions.len() > 1 {
+        f.text(format_args!(" in {} submissions", g.submissions.len()));
+    }
+    f.text(format_args!(" by {} B", g.bytes));
+    if g.uploaded {
+        f.text(format_args!(", uploaded"));
+    }
+    if g.conditional {
+        f.text(format_args!(", the GPU decides what else runs"));
+    }
+}
+
+/// One replay: its number, what it ran, and on how many channels.
+pub(super) fn graph_nodes(f: &mut Formatter<'_>, g: &Graph) {
     f.role(Role::Operation, format_args!("graph"));
     f.text(format_args!(" replay {} of", g.replay));
     let mut first = true;
@@ -181,35 +201,44 @@ fn graph(f: &mut Formatter<'_>, g: &Graph) {
     if g.channels.len() > 1 {
         f.text(format_args!(" on {} channels", g.channels.len()));
     }
-    if g.submissions.len() > 1 {
-        f.text(format_args!(" in {} submissions", g.submissions.len()));
-    }
-    f.text(format_args!(" by {} B", g.bytes));
-    if g.uploaded {
-        f.text(format_args!(", uploaded"));
-    }
-    if g.conditional {
-        f.text(format_args!(", the GPU decides what else runs"));
-    }
 }
 
-/// Arguments as 8-byte words, with a last one of 4 bytes or less: where one argument ends and the next begins is
-/// not in the stream.
-fn arguments(f: &mut Formatter<'_>, args: &[u8], redact: Option<&Redactor>) {
+/// More words of arguments than these are summed up: a structure passed by value can be 4 KiB.
+const MOST_ARGUMENTS: usize = 16;
+
+/// Arguments as words of 8 bytes, at most `most`; the last word may be shorter. Where one argument ends and the next
+/// begins is not in the stream.
+pub(super) fn arguments(
+    f: &mut Formatter<'_>,
+    args: &[u8],
+    most: usize,
+    redact: Option<&Redactor>,
+) {
     if let Some(redact) = redact {
         f.text(format_args!("{}", redact.hide(args)));
         return;
     }
-    /// More than this many words of arguments are summed up: a structure passed by value can be 4 KiB.
-    const SHOWN: usize = 16;
-    for (i, word) in args.chunks(8).take(SHOWN).enumerate() {
+    for (i, word) in args.chunks(8).take(most).enumerate() {
         let mut value = [0; 8];
         value[..word.len()].copy_from_slice(word);
         let comma = if i == 0 { "" } else { "," };
         f.text(format_args!("{comma}{:#x}", u64::from_le_bytes(value)));
     }
-    if args.len() > SHOWN * 8 {
+    if args.len() > most * 8 {
         f.text(format_args!(",... ({} B)", args.len()));
+    }
+}
+
+/// The words that memory is filled with.
+pub(super) fn words(f: &mut Formatter<'_>, words: &[u32], redact: Option<&Redactor>) {
+    if let Some(redact) = redact {
+        let bytes: Vec<u8> = words.iter().flat_map(|w| w.to_le_bytes()).collect();
+        f.text(format_args!("{}", redact.hide(&bytes)));
+        return;
+    }
+    for (i, word) in words.iter().enumerate() {
+        let comma = if i == 0 { "" } else { "," };
+        f.text(format_args!("{comma}{word:#x}"));
     }
 }
 
@@ -241,18 +270,7 @@ fn copy(f: &mut Formatter<'_>, c: &Copy, redact: Option<&Redactor>) {
     f.text(format_args!(" {} B", c.bytes));
     if let Some(pattern) = &c.pattern {
         f.text(format_args!(" of "));
-        match redact {
-            Some(redact) => {
-                let bytes: Vec<u8> = pattern.iter().flat_map(|w| w.to_le_bytes()).collect();
-                f.text(format_args!("{}", redact.hide(&bytes)));
-            }
-            None => {
-                for (i, word) in pattern.iter().enumerate() {
-                    let comma = if i == 0 { "" } else { "," };
-                    f.text(format_args!("{comma}{word:#x}"));
-                }
-            }
-        }
+        words(f, pattern, redact);
     }
     let place = |f: &mut Formatter<'_>, address: GpuVa, physical: bool| {
         let physical = if physical { "phys " } else { "" };
@@ -304,6 +322,11 @@ fn inline(f: &mut Formatter<'_>, i: &Inline, redact: Option<&Redactor>) {
     if i.lines > 1 {
         f.text(format_args!(" {} lines of {} B", i.lines, i.line_bytes));
     }
+    first_bytes(f, i, redact);
+}
+
+/// The first bytes of the program's data.
+pub(super) fn first_bytes(f: &mut Formatter<'_>, i: &Inline, redact: Option<&Redactor>) {
     if let Some(redact) = redact {
         f.text(format_args!(" {}", redact.hide(&i.head)));
     } else if i.content == Some(InlineContent::Data) && !i.head.is_empty() {

@@ -5,12 +5,12 @@ use std::fmt::Write as _;
 use crate::ledger::{ChannelLedger, Ledger, Observed, STATUS_COMPLETE, Totals, Understanding};
 
 use super::names::pid_name;
-use super::names::{EngineName, known_name};
 use super::plural::plural_of;
 use super::style::{Formatter, Plain, Role};
 use super::units::Bytes;
 
 mod json;
+mod table;
 
 pub use json::json;
 
@@ -214,92 +214,25 @@ fn rate(f: &mut Formatter<'_>, t: &Totals, duration_ns: u64) {
     f.end();
 }
 
+/// How the ledger's table is fitted.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Fit {
+    /// All channels and all columns, whatever is in them.
+    pub all: bool,
+    /// Columns of the terminal, where it is one.
+    pub width: Option<usize>,
+}
+
 /// Appends the ledger as text: a table of the channels that submitted or lost something, and the verdict.
 pub fn text(out: &mut Vec<u8>, ledger: &Ledger, color: bool) {
-    let mut rows: Vec<(bool, Vec<String>)> = Vec::new();
-    let mut silent = 0;
-    for (id, c) in ledger.channels() {
-        if c.submissions == 0 && c.is_complete() {
-            silent += 1;
-            continue;
-        }
-        let name = c.process.as_deref().and_then(known_name).unwrap_or("?");
-        rows.push((
-            c.is_complete(),
-            vec![
-                id.0.to_string(),
-                match c.pid {
-                    0 => Plain(name).to_string(),
-                    pid => format!("{}/{pid}", Plain(name)),
-                },
-                c.gpu.map_or_else(|| "?".into(), |g| g.to_string()),
-                c.token.map_or_else(|| "?".into(), |t| format!("{t:#07x}")),
-                EngineName(c.engine).to_string(),
-                c.submissions.to_string(),
-                c.entries.to_string(),
-                c.bytes.to_string(),
-                c.gaps.to_string(),
-                c.unreadable.to_string(),
-                c.late.to_string(),
-                started(c),
-            ],
-        ));
-    }
+    fitted(out, ledger, color, Fit::default());
+}
+
+/// As [`text`], with the table fitted.
+pub(crate) fn fitted(out: &mut Vec<u8>, ledger: &Ledger, color: bool, fit: Fit) {
     let t = ledger.totals();
     let mut f = Formatter::new(out, color);
-    if !rows.is_empty() {
-        let header = [
-            "channel",
-            "process",
-            "gpu",
-            "token",
-            "engine",
-            "submissions",
-            "entries",
-            "bytes",
-            "gaps",
-            "unreadable",
-            "late",
-            "seen from",
-        ];
-        let total = [
-            "total".to_owned(),
-            String::new(),
-            String::new(),
-            String::new(),
-            String::new(),
-            t.submissions.to_string(),
-            t.entries.to_string(),
-            t.bytes.to_string(),
-            t.gaps.to_string(),
-            t.unreadable.to_string(),
-            t.late.to_string(),
-            String::new(),
-        ];
-        let mut widths = header.map(str::len);
-        for row in rows
-            .iter()
-            .map(|(_, r)| r.as_slice())
-            .chain([total.as_slice()])
-        {
-            for (w, cell) in widths.iter_mut().zip(row) {
-                *w = (*w).max(cell.chars().count());
-            }
-        }
-        row(&mut f, &header, &widths, Some(Role::Operation));
-        for (complete, cells) in &rows {
-            row(&mut f, cells, &widths, (!complete).then_some(Role::Alarm));
-        }
-        row(&mut f, &total, &widths, Some(Role::Operation));
-    }
-    if silent > 0 {
-        f.line("", 0, Some(Role::Dim));
-        f.text(format_args!(
-            "{} that submitted nothing",
-            plural_of(silent, "channel", "channels")
-        ));
-        f.end();
-    }
+    table::write(&mut f, ledger, &t, fit);
     for (id, c) in ledger.channels().filter(|(_, c)| c.gaps > 0) {
         f.line("", 0, Some(Role::Alarm));
         f.text(format_args!("channel {} lacks positions", id.0));
@@ -465,35 +398,4 @@ fn reasons(o: &Observed) -> Vec<String> {
         }
     }
     all
-}
-
-fn started(c: &ChannelLedger) -> String {
-    match (c.from_start(), c.first) {
-        (true, _) => "its start".into(),
-        (false, Some(first)) => format!("position {first}"),
-        (false, None) => "?".into(),
-    }
-}
-
-/// One row; words to the left, figures to the right.
-fn row<S: AsRef<str>>(
-    f: &mut Formatter<'_>,
-    cells: &[S],
-    widths: &[usize; 12],
-    role: Option<Role>,
-) {
-    let mut line = String::new();
-    for (i, (cell, width)) in cells.iter().zip(widths).enumerate() {
-        let cell = cell.as_ref();
-        let gap = if i == 0 { "" } else { "  " };
-        // Writing to a string does not fail.
-        let _ = if i == 0 || (5..=10).contains(&i) {
-            write!(line, "{gap}{cell:>width$}")
-        } else {
-            write!(line, "{gap}{cell:<width$}")
-        };
-    }
-    f.line("", 0, role);
-    f.text(format_args!("{}", line.trim_end()));
-    f.end();
 }

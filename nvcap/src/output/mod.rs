@@ -26,6 +26,7 @@ pub mod redact;
 pub mod stats;
 pub mod streams;
 pub mod style;
+mod terminal;
 pub mod text;
 pub(crate) mod units;
 pub mod writer;

@@ -68,6 +68,10 @@ pub(crate) struct Formatter<'a> {
     color: bool,
     /// All of the current line is of this role.
     line_role: Option<Role>,
+    /// Lines are cut to this many columns.
+    width: Option<usize>,
+    /// Where the current line begins in `out`.
+    begin: usize,
 }
 
 impl fmt::Write for Formatter<'_> {
@@ -84,7 +88,21 @@ impl<'a> Formatter<'a> {
             out,
             color,
             line_role: None,
+            width: None,
+            begin: 0,
         }
+    }
+
+    /// Cuts each line to `width` columns, where there is such a limit.
+    pub(crate) fn fitted(self, width: Option<usize>) -> Self {
+        Self { width, ..self }
+    }
+
+    /// The columns that are left of the current line; none where it is as long as it gets.
+    pub(crate) fn room(&self) -> Option<usize> {
+        let shown = String::from_utf8_lossy(&self.out[self.begin..]);
+        self.width
+            .map(|width| width.saturating_sub(columns(&shown)))
     }
 
     /// Whatever is shown passes here, names from outside too: nothing in it moves the terminal or ends the line.
@@ -103,6 +121,7 @@ impl<'a> Formatter<'a> {
     /// Begins a line with its prefix (the columns that every line has), `depth` steps indented after it.
     pub(crate) fn line(&mut self, prefix: &str, depth: usize, role: Option<Role>) {
         self.line_role = role;
+        self.begin = self.out.len();
         if self.color {
             self.out
                 .extend_from_slice(role.unwrap_or(Role::Dim).code().as_bytes());
@@ -136,11 +155,70 @@ impl<'a> Formatter<'a> {
 
     /// Ends the line.
     pub(crate) fn end(&mut self) {
+        if let Some(width) = self.width {
+            self.cut(width);
+        }
         if self.color && self.line_role.is_some() {
             self.out.extend_from_slice(RESET.as_bytes());
         }
         self.line_role = None;
         self.out.push(b'\n');
+    }
+}
+
+/// A line of text in pieces: sequences that colour, which take no column, and characters with the columns of each. A
+/// character outside the alphabets is taken for a wide one.
+fn pieces(text: &str) -> impl Iterator<Item = (usize, usize)> {
+    let mut colour = false;
+    text.char_indices().map(move |(at, c)| {
+        let columns = match c {
+            '\x1b' => {
+                colour = true;
+                0
+            }
+            'm' if colour => {
+                colour = false;
+                0
+            }
+            _ if colour => 0,
+            '\u{1100}'.. => 2,
+            _ => 1,
+        };
+        (at, columns)
+    })
+}
+
+/// The columns that a line takes.
+fn columns(text: &str) -> usize {
+    pieces(text).map(|(_, columns)| columns).sum()
+}
+
+impl Formatter<'_> {
+    /// Cuts the current line where it has more than `width` columns, with dots in the place of the rest.
+    fn cut(&mut self, width: usize) {
+        const DOTS: &str = "...";
+        // A byte is a column at most.
+        if self.out.len() - self.begin <= width {
+            return;
+        }
+        let line = String::from_utf8_lossy(&self.out[self.begin..]);
+        let (mut taken, mut keep) = (0, None);
+        for (at, columns) in pieces(&line) {
+            taken += columns;
+            if keep.is_none() && taken > width.saturating_sub(DOTS.len()) {
+                keep = Some(at);
+            }
+        }
+        let Some(keep) = keep.filter(|_| taken > width) else {
+            return;
+        };
+        let kept = line[..keep].to_owned();
+        self.out.truncate(self.begin);
+        self.out.extend_from_slice(kept.as_bytes());
+        if self.color {
+            self.out.extend_from_slice(RESET.as_bytes());
+        }
+        self.out.extend_from_slice(DOTS.as_bytes());
     }
 }
 
@@ -181,6 +259,39 @@ impl fmt::Display for Plain<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_line_is_cut_to_its_columns_and_colours_take_none() {
+        let long = "abcdefghij".repeat(5);
+        for color in [false, true] {
+            for (text, width, shown) in [
+                (long.as_str(), 50, long.as_str()),
+                (&long, 49, &format!("{}...", &long[..46])),
+                // A wide character is not cut in two.
+                (
+                    "\u{6f22}\u{5b57}\u{6f22}\u{5b57}",
+                    8,
+                    "\u{6f22}\u{5b57}\u{6f22}\u{5b57}",
+                ),
+                ("\u{6f22}\u{5b57}\u{6f22}\u{5b57}", 7, "\u{6f22}\u{5b57}..."),
+                ("\u{6f22}\u{5b57}\u{6f22}\u{5b57}", 6, "\u{6f22}..."),
+            ] {
+                let mut out = Vec::new();
+                let mut f = Formatter::new(&mut out, color).fitted(Some(width));
+                f.line("", 0, None);
+                f.role(Role::Name, format_args!("{text}"));
+                assert_eq!(f.room(), Some(width.saturating_sub(columns(text))));
+                f.end();
+                let line = String::from_utf8(out).unwrap();
+                assert_eq!(columns(line.trim_end()), columns(shown), "{line:?}");
+                if color {
+                    assert!(line.contains(RESET), "{line:?}");
+                } else {
+                    assert_eq!(line, format!("{shown}\n"));
+                }
+            }
+        }
+    }
 
     #[test]
     fn whatever_a_line_is_made_of_it_stays_one_line_and_moves_nothing() {

@@ -1,7 +1,8 @@
-//! The text output: one line an operation; with `-v` the methods, with `-vv` the raw words.
+//! The text output: what the program asked for, one short line each; with `-v` every operation with its details, with
+//! `-vv` the methods, with `-vvv` the raw words.
 //!
-//! Every line has the same columns first: time, who (name/pid:tid), GPU, work-submit token, engine. What follows
-//! is the operation as `describe` words it. docs/output.md holds the format.
+//! Every line begins with the same columns (`columns`). What follows is the operation as `brief` words it, or as
+//! `describe` does with `-v`. docs/output.md has the format.
 
 use std::io;
 
@@ -16,20 +17,30 @@ use crate::wire::entry::EntryKind;
 
 use super::describe::describe;
 use super::holes::{Holes, Part};
+use super::ledger::Fit;
 use super::method::Explainer;
-use super::names::{EngineName, Latest, Who, known_name};
-use super::names::{gpu_name, pid_name};
+use super::names::{EngineName, known_name, known_pid};
 use super::plural::{plural, plural_of};
 use super::redact::Redactor;
 use super::style::{Color, Formatter, Plain, Role};
 use super::writer::Output;
 use super::{Detail, Sink};
 
+mod brief;
+mod columns;
+mod repeats;
+mod waits;
+
+use brief::{brief, is_mechanics};
+use columns::Columns;
+use repeats::Repeats;
+use waits::Releases;
+
 /// How times are shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum Clock {
-    /// Seconds since the first line.
+    /// Seconds since the trace's first record.
     #[default]
     Relative,
     /// Seconds of the traced machine's `CLOCK_MONOTONIC`.
@@ -41,12 +52,15 @@ pub enum Clock {
 /// What the text output shows and how.
 #[derive(Clone, Debug, Default)]
 pub struct TextOptions {
-    /// How much.
+    /// What the decoder gives beside operations: methods, words.
     pub detail: Detail,
-    /// Also what surrounds the streams: channels that become known, threads.
+    /// All operations with all details, all columns, and what surrounds the streams: channels that become known,
+    /// threads. Without it, short lines of what the program asked for.
     pub verbose: bool,
-    /// A filter chooses what is shown.
+    /// A filter says which operations are shown: all that come, those of the driver's mechanics too.
     pub filtered: bool,
+    /// Short lines are cut to this many columns; by default to the terminal's, where the output is one.
+    pub width: Option<usize>,
     /// The ledger alone.
     pub quiet: bool,
     /// Colour.
@@ -63,21 +77,15 @@ pub struct Text {
     options: TextOptions,
     color: bool,
     explain: Explainer,
-    first_ns: Option<u64>,
-    last_ns: Option<u64>,
-    latest: Latest,
-    prefix: Prefix,
+    columns: Columns,
+    releases: Releases,
+    /// Operations of the driver's mechanics that were left out.
+    left_out: u64,
+    repeats: Repeats,
     /// Data words of a method that carries data, gathered into one line.
     run: DataRun,
     /// Of the entries of the current submission.
     holes: Holes,
-}
-
-/// The columns of the current submission, made once.
-#[derive(Default)]
-struct Prefix {
-    serial: Option<(u64, u64)>,
-    text: String,
 }
 
 /// Consecutive data words to one method.
@@ -119,73 +127,34 @@ impl Text {
     pub fn new(out: Output, options: TextOptions) -> Self {
         let color = options.color.enabled(out.is_terminal());
         Self {
+            columns: Columns::new(options.clock, options.verbose),
             out,
             options,
             color,
             explain: Explainer::default(),
-            first_ns: None,
-            last_ns: None,
-            latest: Latest::default(),
-            prefix: Prefix::default(),
+            releases: Releases::default(),
+            left_out: 0,
+            repeats: Repeats::default(),
             run: DataRun::default(),
             holes: Holes::default(),
         }
     }
 
-    /// The column of the time, with the mark behind it: `<` where a line with a later time stands above.
-    fn time(&mut self, at: At) -> String {
-        let Some(ns) = at.time() else {
-            return format!("{:>14} ", "?");
-        };
-        let from = match self.options.clock {
-            Clock::Monotonic => 0,
-            Clock::Relative => *self.first_ns.get_or_insert(ns),
-            Clock::Delta => self.last_ns.unwrap_or(ns),
-        };
-        self.last_ns = Some(ns);
-        let mark = match self.latest.is_passed(Some(ns)) {
-            true => '<',
-            false => ' ',
-        };
-        let sign = if ns < from { "-" } else { "" };
-        let shown = ns.abs_diff(from);
-        let text = format!(
-            "{sign}{}.{:09}",
-            shown / 1_000_000_000,
-            shown % 1_000_000_000
-        );
-        format!("{text:>14}{mark}")
-    }
-
-    fn columns(&mut self, c: &Context) {
-        // With deltas every line has a time of its own.
-        let key = (c.serial, c.at.time_ns);
-        if self.options.clock != Clock::Delta && self.prefix.serial == Some(key) {
-            return;
+    /// The columns that lines are cut to; none with `-v`: who asks for details wants them all.
+    fn width(&self) -> Option<usize> {
+        if self.options.verbose {
+            return None;
         }
-        let time = self.time(c.at);
-        let gpu = gpu_name(c.gpu);
-        let token = c
-            .token
-            .map_or_else(|| "?".to_owned(), |t| format!("{t:#07x}"));
-        let phase = match &c.phase {
-            Some(p) => format!("[{}] ", Plain(p)),
-            None => String::new(),
-        };
-        self.prefix.text = format!(
-            "{time}{:<20} {gpu} {token:<7} {:<4} {phase}",
-            Plain(&Who(c).to_string()),
-            EngineName(c.engine)
-        );
-        self.prefix.serial = Some(key);
+        self.options.width.or_else(|| self.out.width())
     }
 
     /// A line that belongs to no submission.
     fn note(&mut self, at: At, role: Role, text: std::fmt::Arguments<'_>) -> io::Result<()> {
-        let time = self.time(at);
-        let pid = format!("pid {}", pid_name(at.pid));
-        let prefix = format!("{time}{pid:<20} ");
-        self.prefix.serial = None;
+        self.end_repeats()?;
+        let mut prefix = self.columns.time(at) + " ";
+        if let Some(pid) = known_pid(at.pid) {
+            prefix.push_str(&format!("pid {pid} "));
+        }
         let mut f = Formatter::new(self.out.object(), self.color);
         f.line(&prefix, 0, Some(role));
         f.text(text);
@@ -195,13 +164,14 @@ impl Text {
 
     fn submission(&mut self, c: &Context, s: &SubmissionHead) -> io::Result<()> {
         let incomplete = s.missing > 0;
-        if self.options.detail == Detail::Operations && !incomplete {
+        if self.options.detail < Detail::Methods && !incomplete {
             return Ok(());
         }
-        self.columns(c);
+        self.end_repeats()?;
+        let prefix = self.columns.submission(c);
         let mut f = Formatter::new(self.out.object(), self.color);
         f.line(
-            &self.prefix.text,
+            prefix,
             0,
             Some(if incomplete { Role::Alarm } else { Role::Dim }),
         );
@@ -227,16 +197,56 @@ impl Text {
         self.out.end_object()
     }
 
-    /// What is shown with `-v`, or where the user asks for it by a filter: the nodes of graphs, which the line of the
-    /// replay sums up, and what is done to QMDs without running them.
-    fn is_mechanics(&self, op: &Operation) -> bool {
-        let asked = self.options.detail >= Detail::Methods || self.options.filtered;
-        let mechanics = match op {
-            Operation::Launch(l) => l.replay.is_some(),
-            Operation::Barrier(b) => b.what.starts_with("pcas_"),
-            _ => false,
+    fn operation(&mut self, c: &Context, op: &Operation) -> io::Result<()> {
+        let verbose = self.options.verbose;
+        if !verbose {
+            self.releases.note(c, op);
+        }
+        let all = verbose || self.options.filtered || self.options.detail >= Detail::Methods;
+        if !all {
+            if is_mechanics(c, op, &self.releases) {
+                self.left_out += 1;
+                return Ok(());
+            }
+            if self.repeats.take(c, op) {
+                return Ok(());
+            }
+            self.end_repeats()?;
+            self.repeats.begin(c, op);
+        }
+        let waits_for = match op {
+            Operation::Semaphore(s) => self.releases.channel(c, s.address),
+            _ => None,
         };
-        mechanics && !asked
+        let width = self.width();
+        let prefix = self.columns.submission(c);
+        let mut f = Formatter::new(self.out.object(), self.color).fitted(width);
+        let redact = self.options.redact.as_ref();
+        match verbose {
+            true => describe(&mut f, prefix, c, op, redact),
+            false => brief(&mut f, prefix, c, op, waits_for, redact),
+        }
+        f.end();
+        self.out.end_object()
+    }
+
+    /// Says how often the last fill was repeated, before anything else is shown.
+    fn end_repeats(&mut self) -> io::Result<()> {
+        let Some((c, fill, more)) = self.repeats.end() else {
+            return Ok(());
+        };
+        let width = self.width();
+        let prefix = self.columns.submission(&c);
+        let mut f = Formatter::new(self.out.object(), self.color).fitted(width);
+        if more == 1 {
+            let redact = self.options.redact.as_ref();
+            brief(&mut f, prefix, &c, &fill, None, redact);
+        } else {
+            f.line(prefix, 0, Some(Role::Dim));
+            f.text(format_args!("{more} more fills like it"));
+        }
+        f.end();
+        self.out.end_object()
     }
 
     fn chip(&mut self, c: &Context, chip: &ChipSettled) -> io::Result<()> {
@@ -244,9 +254,10 @@ impl Text {
         if !chip.by.is_assumed() && !self.options.verbose {
             return Ok(());
         }
-        self.columns(c);
+        self.end_repeats()?;
+        let prefix = self.columns.submission(c);
         let mut f = Formatter::new(self.out.object(), self.color);
-        f.line(&self.prefix.text, 0, Some(Role::Dim));
+        f.line(prefix, 0, Some(Role::Dim));
         let by = match chip.by {
             ChipBy::Given => "as --chip says",
             ChipBy::Pci => "by its PCI id",
@@ -268,15 +279,16 @@ impl Text {
         let redact = self.options.redact.as_ref();
         let data = &self.run.data;
         self.explain
-            .data(&mut f, &self.prefix.text, &first, data, redact);
+            .data(&mut f, self.columns.latest(), &first, data, redact);
         self.run.data.clear();
         self.out.end_object()
     }
 
     fn stop(&mut self, c: &Context, s: &Stop) -> io::Result<()> {
-        self.columns(c);
+        self.end_repeats()?;
+        let prefix = self.columns.submission(c);
         let mut f = Formatter::new(self.out.object(), self.color);
-        f.line(&self.prefix.text, 0, Some(Role::Alarm));
+        f.line(prefix, 0, Some(Role::Alarm));
         f.text(format_args!("{s}"));
         f.end();
         self.out.end_object()
@@ -386,7 +398,7 @@ impl Sink for Text {
         {
             if !self.run.takes(c, m) {
                 self.end_run()?;
-                self.columns(c);
+                self.columns.submission(c);
             }
             self.run.take(c, m);
             return Ok(());
@@ -398,22 +410,18 @@ impl Sink for Text {
             Body::Entry(_) if self.options.detail < Detail::Words => return Ok(()),
             Body::Method(_) if self.options.detail < Detail::Methods => return Ok(()),
             Body::Chip(chip) => return self.chip(c, chip),
-            Body::Operation(op) if self.is_mechanics(op) => return Ok(()),
-            Body::Entry(_) | Body::Method(_) | Body::Operation(_) => {}
+            Body::Operation(op) => return self.operation(c, op),
+            Body::Entry(_) | Body::Method(_) => {}
         }
-        self.columns(c);
+        let prefix = self.columns.submission(c);
         let mut f = Formatter::new(self.out.object(), self.color);
         let redact = self.options.redact.as_ref();
         match &event.body {
-            Body::Operation(op) => {
-                describe(&mut f, &self.prefix.text, c, op, redact);
-                f.end();
-            }
             Body::Method(m) => {
-                self.explain.text(&mut f, &self.prefix.text, m, redact);
+                self.explain.text(&mut f, prefix, m, redact);
             }
             Body::Entry(e) => {
-                f.line(&self.prefix.text, 1, Some(Role::Dim));
+                f.line(prefix, 1, Some(Role::Dim));
                 f.text(format_args!("entry {} {:#018x} ", e.index, e.raw));
                 match e.kind {
                     EntryKind::Segment {
@@ -447,16 +455,17 @@ impl Sink for Text {
                 }
                 f.end();
                 for part in self.holes.parts(e.index, e.bytes) {
-                    words(&mut f, &self.prefix.text, part, redact);
+                    words(&mut f, prefix, part, redact);
                 }
             }
-            Body::Submission(_) | Body::Stop(_) | Body::Chip(_) => {}
+            Body::Submission(_) | Body::Operation(_) | Body::Stop(_) | Body::Chip(_) => {}
         }
         self.out.end_object()
     }
 
     fn record(&mut self, record: &Record, _model: &Model) -> io::Result<()> {
         self.end_run()?;
+        self.columns.record(record);
         if let Record::Submission(s) = record
             && self.options.detail >= Detail::Words
         {
@@ -473,6 +482,7 @@ impl Sink for Text {
 
     fn flush(&mut self) -> io::Result<()> {
         self.end_run()?;
+        self.end_repeats()?;
         self.out.flush()
     }
 
@@ -482,10 +492,24 @@ impl Sink for Text {
 
     fn finish(&mut self, ledger: &Ledger, _model: &Model) -> io::Result<()> {
         self.end_run()?;
+        self.end_repeats()?;
         if self.options.verbose {
             super::ledger::margins(self.out.object(), ledger, self.color);
         }
-        super::ledger::text(self.out.object(), ledger, self.color);
+        if self.left_out > 0 {
+            let mut f = Formatter::new(self.out.object(), self.color);
+            f.line("", 0, Some(Role::Dim));
+            f.text(format_args!(
+                "{} of the driver's own not shown; -v shows them",
+                plural(self.left_out, "operation")
+            ));
+            f.end();
+        }
+        let fit = Fit {
+            all: self.options.verbose,
+            width: self.width(),
+        };
+        super::ledger::fitted(self.out.object(), ledger, self.color, fit);
         self.out.end_object()?;
         self.out.flush()
     }

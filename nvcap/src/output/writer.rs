@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 
 use super::file::Named;
 use super::message::tell;
+use super::terminal;
 use crate::blocked_write;
 
 /// Bytes gathered before they are written.
@@ -146,6 +147,16 @@ impl Output {
     #[must_use]
     pub fn is_terminal(&self) -> bool {
         matches!(&self.target, Target::Standard(stream) if stream.is_terminal())
+    }
+
+    /// The columns of the terminal that it goes to, where it goes to one and that is known.
+    pub(crate) fn width(&self) -> Option<usize> {
+        match &self.target {
+            Target::Standard(stream) if self.line_buffered => {
+                terminal::columns(*stream == Standard::Error)
+            }
+            _ => None,
+        }
     }
 
     /// The buffer, for one object to be appended to. [`Output::end_object`] must follow.

@@ -113,6 +113,24 @@ impl Field {
         FIELDS.iter().find(|f| f.1 == self).unwrap_or(&FIELDS[0])
     }
 
+    /// Whether it says where or when something was submitted: every event of a submission has the same.
+    pub(super) fn is_place(self) -> bool {
+        match self {
+            Self::Time
+            | Self::Pid
+            | Self::Tid
+            | Self::Thread
+            | Self::Gpu
+            | Self::Token
+            | Self::Channel
+            | Self::Engine
+            | Self::Phase
+            | Self::Late
+            | Self::How => true,
+            _ => false,
+        }
+    }
+
     /// Its name in expressions.
     #[must_use]
     pub fn name(self) -> &'static str {

@@ -67,6 +67,15 @@ impl Filter {
         asks
     }
 
+    /// Whether it asks for events of some kind or content, and not only for those of some place and time: of a process,
+    /// a channel, a phase.
+    #[must_use]
+    pub fn asks_for_kind(&self) -> bool {
+        let mut asks = false;
+        each_field(&self.root, &mut |field, _| asks |= !field.is_place());
+        asks
+    }
+
     /// The first name or pattern of a phase that it compares with and that none of these phases has.
     #[must_use]
     pub fn unknown_phase(&self, phases: &Phases) -> Option<&str> {

@@ -69,7 +69,7 @@ pub fn command_s_end_not_told() -> Result<()> {
 /// An nvcap attached to `gpu` whose standard output nobody reads; and its standard error from then on.
 fn unread(gpu: &Running, folder: &Folder) -> Result<(Child, JoinHandle<String>)> {
     let mut nvcap = Command::new(nvcap()?)
-        .args(["-vv", "-p", &gpu.pid().to_string(), "--channels"])
+        .args(["-vvv", "-p", &gpu.pid().to_string(), "--channels"])
         .arg(folder.channels()?)
         .env("NVCAP_DEVICES_BY_NAME", "1")
         .stdout(Stdio::piped())

@@ -203,7 +203,7 @@ pub fn reader_gone() -> Result<()> {
     let folder = Folder::new()?;
     let mut gpu = waiting(&plan, &["--threads=2", "--sleep-us=500"])?;
     let mut nvcap = Command::new(nvcap()?)
-        .args(["-vv", "-p", &gpu.pid().to_string(), "--channels"])
+        .args(["-vvv", "-p", &gpu.pid().to_string(), "--channels"])
         .arg(folder.channels()?)
         .env("NVCAP_DEVICES_BY_NAME", "1")
         .stdout(Stdio::piped())

@@ -1,0 +1,47 @@
+//! Fills in a row that differ in nothing but their address: a channel's set-up has 65. They are two lines.
+
+use crate::decode::event::{Context, Copy, Operation};
+
+/// The fill that was shown last, and how many like it came right behind.
+#[derive(Debug, Default)]
+pub(super) struct Repeats {
+    shown: Option<(Context, Copy)>,
+    more: u64,
+}
+
+impl Repeats {
+    /// An operation is shown: the following ones may be like it.
+    pub(super) fn begin(&mut self, c: &Context, op: &Operation) {
+        self.shown = match op {
+            Operation::Copy(copy) if copy.src.is_none() && copy.dst.is_some() => {
+                Some((c.clone(), (**copy).clone()))
+            }
+            _ => None,
+        };
+        self.more = 0;
+    }
+
+    /// Whether an operation is like the one shown: then it is counted, and is not shown.
+    pub(super) fn take(&mut self, c: &Context, op: &Operation) -> bool {
+        let (Some((context, shown)), Operation::Copy(copy)) = (&mut self.shown, op) else {
+            return false;
+        };
+        let alike = context.channel == c.channel
+            && context.phase == c.phase
+            && copy.src.is_none()
+            && copy.bytes == shown.bytes
+            && copy.pattern == shown.pattern;
+        if alike {
+            (*context, *shown) = (c.clone(), (**copy).clone());
+            self.more += 1;
+        }
+        alike
+    }
+
+    /// Something else is shown: the last one that was not, and how many there were; none where none was.
+    pub(super) fn end(&mut self) -> Option<(Context, Operation, u64)> {
+        let more = std::mem::take(&mut self.more);
+        let (context, copy) = self.shown.take()?;
+        (more > 0).then(|| (context, Operation::Copy(Box::new(copy)), more))
+    }
+}

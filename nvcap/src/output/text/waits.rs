@@ -1,0 +1,64 @@
+//! Which channel releases which semaphore: what tells a wait for another channel's work from one for the channel's own.
+
+use std::collections::HashMap;
+
+use crate::decode::event::{Context, Operation, SemaphoreAction};
+use crate::record::ChannelId;
+use crate::wire::GpuVa;
+
+/// Semaphores that are remembered. A program with more than these (128 of 4 KiB) is remembered from anew.
+const MOST: usize = 1 << 16;
+
+/// The channel that last released each semaphore, by process and address.
+#[derive(Debug, Default)]
+pub(super) struct Releases(HashMap<(u32, GpuVa), ChannelId>);
+
+impl Releases {
+    /// Takes note of what `op` releases.
+    pub(super) fn note(&mut self, c: &Context, op: &Operation) {
+        match op {
+            Operation::Semaphore(s)
+                if matches!(
+                    s.action,
+                    SemaphoreAction::Release | SemaphoreAction::Reduction
+                ) =>
+            {
+                self.put(c, s.address);
+            }
+            Operation::Copy(copy) => {
+                if let Some(s) = &copy.semaphore {
+                    self.put(c, s.address);
+                }
+            }
+            Operation::Launch(l) => {
+                for release in &l.releases {
+                    self.put(c, release.address);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn put(&mut self, c: &Context, address: GpuVa) {
+        if self.0.len() >= MOST {
+            self.0.clear();
+        }
+        self.0.insert((c.at.pid, address), c.channel);
+    }
+
+    /// The channel whose release a wait of the context's process at this address is for, where one was seen.
+    pub(super) fn channel(&self, c: &Context, address: GpuVa) -> Option<ChannelId> {
+        self.0.get(&(c.at.pid, address)).copied()
+    }
+}
+
+/// Whether a semaphore operation makes its channel wait.
+pub(super) fn is_wait(action: SemaphoreAction) -> bool {
+    match action {
+        SemaphoreAction::AcquireEqual
+        | SemaphoreAction::AcquireGreaterEqual
+        | SemaphoreAction::AcquireAnd
+        | SemaphoreAction::AcquireNor => true,
+        SemaphoreAction::Release | SemaphoreAction::Reduction | SemaphoreAction::Other(_) => false,
+    }
+}
