@@ -17,7 +17,8 @@ use crate::output::message::tell;
 
 const EXAMPLES: &str = "\
 Examples:
-  nvcap decode run.orc.xz                        text, one line an operation
+  nvcap decode run.orc.xz                        what the program asked for, one line each
+  nvcap decode run.orc.xz -v                     every operation, with all details
   nvcap decode run.orc.xz --json -e op=launch    launches as JSON
   nvcap decode run.orc.xz --phases run.phases -e phase=vadd_4096x256
   nvcap decode run.orc.xz -s -v                  statistics with method writes
@@ -30,20 +31,21 @@ was understood (the ledger says what).";
 #[derive(clap::Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct Args {
-    /// Format of the capture; by default its content tells
-    #[arg(long, value_name = "FORMAT", value_enum)]
+    /// Format of FILE; by default its content tells
+    #[arg(long, value_name = "FORMAT", value_enum, help_heading = "Target")]
     pub from: Option<Format>,
 
-    /// The capture, compressed by gzip, xz or zstd, or not; - for standard input
+    /// The capture, plain or compressed by gzip, xz or zstd; - is standard input
     pub file: PathBuf,
 
-    /// What the oracle printed of the channels (its standard error): their classes, rings and USERDs
-    #[arg(long, value_name = "FILE")]
+    /// Take the channels' classes, rings and USERDs from FILE, which the oracle wrote to its standard error
+    #[arg(long, value_name = "FILE", help_heading = "Target")]
     pub channels: Option<PathBuf>,
 
-    /// End with an error at the first thing that is missing or cannot be decoded; else what is whole is shown, what is not
-    /// is told, and reading goes on behind it
-    #[arg(long)]
+    /// End with an error at the first thing that is missing or cannot be decoded
+    ///
+    /// By default that is said, and reading goes on behind it.
+    #[arg(long, help_heading = "Target")]
     pub strict: bool,
 
     /// What is shown and where it goes.

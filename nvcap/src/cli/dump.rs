@@ -17,7 +17,7 @@ use crate::source::memory::{captured::KnownRing, chip, scan::Effort};
 
 use super::output_args::OutputArgs;
 use super::target::{self, usage};
-use super::values::{parse_pid, parse_seconds};
+use super::values::{CAPTURE, SHOWN, parse_pid, parse_seconds};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -50,46 +50,48 @@ read, 5 all was read, but not all was understood; and 4.";
 #[derive(clap::Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct Args {
-    /// The running process PID (or the process of the thread PID); may be given several times
-    #[arg(short, long = "pid", value_name = "PID", value_parser = parse_pid)]
+    /// Look at the running process PID; may be given several times
+    ///
+    /// The id of a thread stands for its process.
+    #[arg(short, long = "pid", value_name = "PID", value_parser = parse_pid, help_heading = "Target")]
     pub pid: Vec<u32>,
 
-    /// Every process that has a GPU's device file mapped
-    #[arg(short, long, conflicts_with = "pid")]
+    /// Look at every process that has a GPU's device file mapped
+    #[arg(short, long, conflicts_with = "pid", help_heading = "Target")]
     all: bool,
 
-    /// Entries of each channel that are read and shown, beside those the GPU has not fetched
-    #[arg(long, value_name = "N", default_value_t = 20)]
+    /// Show the newest N entries of each channel, and those that the GPU has not fetched
+    #[arg(long, value_name = "N", default_value_t = 20, help_heading = SHOWN)]
     last: u32,
 
-    /// Look twice, SECONDS apart, and say what moved; more often with --times
-    #[arg(long, value_name = "SECONDS", value_parser = parse_seconds)]
+    /// Look twice, SECONDS apart, and say what moved
+    #[arg(long, value_name = "SECONDS", value_parser = parse_seconds, help_heading = CAPTURE)]
     watch: Option<Duration>,
 
-    /// With --watch: how many times to compare, 0 for until interrupted
-    #[arg(long, value_name = "N", default_value_t = 1, requires = "watch")]
+    /// With --watch: compare N times; 0 is until interrupted
+    #[arg(long, value_name = "N", default_value_t = 1, requires = "watch", help_heading = CAPTURE)]
     times: u64,
 
-    /// Show the entries of this channel alone, by its number in this look; may be given several times
-    #[arg(short, long = "channel", value_name = "N")]
+    /// Show only the entries of channel N of this look; may be given several times
+    #[arg(short, long = "channel", value_name = "N", help_heading = SHOWN)]
     channel: Vec<u32>,
 
-    /// Show the entries of the channel with this work-submit token alone (such as 0x10012); may be given several times
-    #[arg(long = "token", value_name = "TOKEN", value_parser = parse_number)]
+    /// Show only the entries of the channel with the work-submit token TOKEN, such as 0x10012; may be given several times
+    #[arg(long = "token", value_name = "TOKEN", value_parser = parse_number, help_heading = SHOWN)]
     token: Vec<u32>,
 
-    /// Rings, USERDs and tokens that are known beforehand, from FILE (docs/channels-file.md)
-    #[arg(long, value_name = "FILE")]
+    /// Take rings, USERDs and tokens from FILE too (docs/channels-file.md)
+    #[arg(long, value_name = "FILE", help_heading = CAPTURE)]
     channels: Option<PathBuf>,
 
-    /// Search all mapped GPU memory for channels, also where it takes long
-    #[arg(long)]
+    /// Search all mapped GPU memory for channels, however long it takes
+    #[arg(long, help_heading = CAPTURE)]
     thorough: bool,
 
-    /// Show the entries as a trace would: the same lines, JSON objects, filters and ledger, and no verdict
+    /// Show the entries as a trace would, with its ledger and without a verdict on the process
     ///
     /// -e, -s, -q, --time, --phases and --explain-streams need it.
-    #[arg(long, conflicts_with = "watch")]
+    #[arg(long, conflicts_with = "watch", help_heading = SHOWN)]
     stream: bool,
 
     /// How and where. Without --stream, -v shows every operation, and what was assumed and what proven of each channel;

@@ -39,7 +39,7 @@ pub(super) struct Args {
     #[arg(required = true, num_args = 1..=3, value_name = "WHAT")]
     pub what: Vec<String>,
 
-    /// As one JSON object (a method write, a QMD, a control command, a status, `class NUMBER`)
+    /// Write one JSON object instead of text; `filter` and CLASS alone have none
     #[arg(long)]
     pub json: bool,
 }

@@ -13,6 +13,7 @@ use clap::ArgAction;
 
 use super::output_args::When;
 use super::target::{Show, Target, usage};
+use super::values::{OUTPUT, SHOWN};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -28,27 +29,27 @@ Exit status: 0 complete, 1 error, 2 usage, 3 something was lost (said on standar
 #[derive(clap::Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct Args {
-    /// Show fields that are zero too; twice: the raw bytes of argument and parameters too
-    #[arg(short, long, action = ArgAction::Count, help_heading = "Output")]
+    /// What to look at.
+    #[command(flatten)]
+    pub target: Target,
+
+    /// Show more: -v fields that are zero too, -vv the raw bytes of argument and parameters too
+    #[arg(short, long, action = ArgAction::Count, help_heading = SHOWN)]
     pub verbose: u8,
 
-    /// When to colour: NO_COLOR is heeded by auto
+    /// When text is coloured
     #[arg(
         long,
         value_name = "WHEN",
         value_enum,
         default_value_t,
-        help_heading = "Output"
+        help_heading = OUTPUT
     )]
     pub color: When,
 
     /// Where it goes.
     #[command(flatten)]
     pub show: Show,
-
-    /// What to look at.
-    #[command(flatten)]
-    pub target: Target,
 }
 
 /// Shows them.

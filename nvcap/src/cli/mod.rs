@@ -31,7 +31,8 @@ Examples:
   sudo nvcap -- python train.py            trace a command from its first submission on
   sudo nvcap -p 4711                       trace a running process until it ends, or Ctrl-C
   nvcap --how observe -- python train.py   the same without a trap: as fast as untraced, no root
-  sudo nvcap -e op=launch -- ./vadd        kernel launches alone
+  sudo nvcap -e kind=user -- ./vadd        kernel launches alone
+  sudo nvcap -v -- ./vadd                  every operation, with all details
   sudo nvcap --json -o out.jsonl -p 4711   one JSON object a line into a file
   sudo nvcap -q --duration 10 -p 4711      ten seconds; only the ledger
   sudo nvcap ioctls -- ./vadd              what a command asks of the driver
@@ -49,7 +50,7 @@ Exit status:
 nvcap dump has statuses of its own beside these (nvcap dump --help).
 With --exit-with-child the traced command's own status is passed on where the trace is complete.
 
-Output:
+Where output goes:
   Of a command that nvcap starts, standard output is its own: events go to standard error, or
   where -o says. Otherwise they go to standard output.
 

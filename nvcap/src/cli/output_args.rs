@@ -23,29 +23,19 @@ use crate::output::{Detail, Sink, json, text};
 use crate::pipeline::{Matched, Pipeline, PipelineOptions};
 
 use super::target;
+use super::values::{OUTPUT, SHOWN};
 
 /// What is shown and where it goes: the same for every command that shows events.
 #[derive(Args, Debug, Clone, Default)]
-#[command(next_help_heading = "Output")]
+#[command(next_help_heading = SHOWN)]
 pub(super) struct OutputArgs {
-    /// Show method writes with their fields; twice: ring entries and raw words too
+    /// Show more: -v all operations with details, -vv method writes too, -vvv raw words too
+    ///
+    /// By default one short line is shown for each thing that the program asked for: kernel launches, copies, fills,
+    /// memsets, graph replays, waits for another channel; and each loss. With --json and -s, all operations are there
+    /// without -v: -v adds method writes, and -vv (of --json) ring entries with their raw words.
     #[arg(short, long, action = ArgAction::Count)]
     pub verbose: u8,
-
-    /// One JSON object a line instead of text (docs/output.md has the schema)
-    #[arg(long)]
-    pub json: bool,
-
-    /// Write to FILE, made readable by its owner alone; - is standard output
-    ///
-    /// Without it events and ledger go to standard output, or to standard error where a COMMAND is started, whose
-    /// standard output stays its own.
-    #[arg(short, long, value_name = "FILE")]
-    pub output: Option<PathBuf>,
-
-    /// Show only the ledger
-    #[arg(short, long)]
-    pub quiet: bool,
 
     /// Show only events that EXPR is true for
     ///
@@ -54,46 +44,71 @@ pub(super) struct OutputArgs {
     /// MiB, G, GiB (of 1024) or kB, MB, GB (of 1000); `a,b` after = means either. `nvcap explain filter` lists the fields.
     ///
     /// Examples: op=launch, 'op=copy && bytes>1MiB', channel=3, token=0x10012, method=SEND_PCAS_A, 'grid.x>1 && kind=user'.
-    /// The ledger counts everything whatever EXPR says.
+    /// What EXPR asks for is shown without -v too; if it only says whose or when (pid, tid, thread, gpu, channel, token, engine,
+    /// phase, time_ns, how, late), -v decides as without it. The ledger counts everything whatever EXPR says.
     #[arg(short = 'e', long = "filter", value_name = "EXPR", value_parser = parse_filter)]
     pub filter: Option<Filter>,
 
-    /// Show sums at the end instead of events; with -v method writes too
+    /// Show only the ledger
+    #[arg(short, long)]
+    pub quiet: bool,
+
+    /// Show sums at the end instead of events
     #[arg(short, long, conflicts_with = "quiet")]
     pub stats: bool,
 
-    /// When to colour: NO_COLOR is heeded by auto
-    #[arg(long, value_name = "WHEN", value_enum, default_value_t)]
-    pub color: When,
-
-    /// How text shows times, in seconds
-    #[arg(long, value_name = "CLOCK", value_enum, default_value_t)]
-    pub time: TimeArg,
-
-    /// Replace users' data (inline bytes, kernel arguments, fill patterns, raw words) by length and a short hash
-    #[arg(long)]
-    pub redact: bool,
-
-    /// After the ledger, say which channels were shared, by whom, and what stood behind another's wait
+    /// Show which channels were shared, by whom, and which submissions waited behind another's wait
     #[arg(long)]
     pub explain_streams: bool,
 
-    /// Chip that the GPUs are taken for, such as GH100: for the classes of subchannels that nothing was seen bound to
+    /// Label events by the time ranges in FILE
     ///
-    /// By default it is found out: by the PCI id, by a class that is bound, by the versions of QMDs, else by the
-    /// methods used, which is said.
+    /// One `PHASE NAME BEGIN END` a line; times are nanoseconds of CLOCK_MONOTONIC.
+    #[arg(long, value_name = "FILE")]
+    pub phases: Option<PathBuf>,
+
+    /// Decode as for the chip NAME, such as GH100; by default the chip is detected
+    ///
+    /// It gives the classes of subchannels that no class was seen bound to.
     #[arg(long, value_name = "NAME", value_parser = parse_chip)]
     pub chip: Option<&'static Chip>,
 
-    /// Label events by the time ranges in FILE, one `PHASE name t0 t1` a line, ns of CLOCK_MONOTONIC
-    #[arg(long, value_name = "FILE")]
-    pub phases: Option<PathBuf>,
+    /// Show the times of text in seconds since CLOCK
+    #[arg(long, value_name = "CLOCK", value_enum, default_value_t)]
+    pub time: TimeArg,
+
+    /// Write one JSON object a line instead of text (docs/output.md)
+    #[arg(long, help_heading = OUTPUT)]
+    pub json: bool,
+
+    /// Write to FILE, readable by its owner alone; - is standard output
+    ///
+    /// By default events and ledger go to standard output; if a COMMAND is started, they go to standard error, and its
+    /// standard output stays its own.
+    #[arg(short, long, value_name = "FILE", help_heading = OUTPUT)]
+    pub output: Option<PathBuf>,
+
+    /// When text is coloured
+    #[arg(
+        long,
+        value_name = "WHEN",
+        value_enum,
+        default_value_t,
+        help_heading = OUTPUT
+    )]
+    pub color: When,
+
+    /// Replace users' data by its length and a short hash
+    ///
+    /// Users' data are inline bytes, kernel arguments, fill patterns and raw words.
+    #[arg(long, help_heading = OUTPUT)]
+    pub redact: bool,
 }
 
 /// `--color`.
 #[derive(ValueEnum, Clone, Copy, Debug, Default)]
 pub(super) enum When {
-    /// On a terminal
+    /// On a terminal, unless NO_COLOR is set or TERM is dumb
     #[default]
     Auto,
     /// Always
@@ -105,12 +120,12 @@ pub(super) enum When {
 /// `--time`.
 #[derive(ValueEnum, Clone, Copy, Debug, Default)]
 pub(super) enum TimeArg {
-    /// Since the first line
+    /// The beginning of the trace
     #[default]
     Relative,
-    /// CLOCK_MONOTONIC of the traced machine
+    /// The zero of the traced machine's CLOCK_MONOTONIC
     Monotonic,
-    /// Since the line before
+    /// The line before
     Delta,
 }
 

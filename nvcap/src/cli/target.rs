@@ -17,51 +17,72 @@ use crate::source::file::ioctl_log;
 use anyhow::{Context as _, bail};
 use clap::ValueEnum;
 
-use super::values::{self, Discover};
+use super::values::{self, CAPTURE, Discover};
 
 /// What to look at.
 #[derive(clap::Args, Debug)]
 #[command(next_help_heading = "Target")]
 pub(super) struct Target {
-    /// The running process PID (or the process of the thread PID); may be given several times
+    /// Look at the running process PID; may be given several times
+    ///
+    /// The id of a thread stands for its process.
     #[arg(short, long = "pid", value_name = "PID", value_parser = values::parse_pid)]
     pub pid: Vec<u32>,
+
+    /// Run COMMAND as USER, a name or a number; `nvcap --help` says who it is by default
+    #[arg(long, value_name = "USER", requires = "command", conflicts_with_all = ["pid", "file"])]
+    pub user: Option<String>,
+
+    /// Do not follow the children and execs of what is looked at
+    #[arg(long)]
+    pub no_follow: bool,
 
     /// Format of FILE; by default its content tells
     #[arg(long, value_name = "FORMAT", value_enum, requires = "file")]
     pub from: Option<Format>,
 
-    /// A log to read instead of a live process, compressed by gzip, xz or zstd, or not; - for standard input
-    #[arg(value_name = "FILE", conflicts_with_all = ["pid", "command"])]
-    pub file: Option<PathBuf>,
-
-    /// Driver release that the log is of, where the log does not tell it (such as 580.159.04)
+    /// Release of the driver that FILE is of, such as 580.159.04; by default FILE tells
     #[arg(long, value_name = "VERSION", requires = "file")]
     pub driver: Option<Version>,
 
-    /// How ioctls and mappings are found; `nvcap --help` explains the ways
-    #[arg(long, value_name = "WAY", value_enum, default_value_t)]
-    pub discover: Discover,
+    /// A log to read instead of a live process, plain or compressed by gzip, xz or zstd; - is standard input
+    #[arg(value_name = "FILE", conflicts_with_all = ["pid", "command"])]
+    pub file: Option<PathBuf>,
 
-    /// Leave out the children and execs of what is traced; they are followed otherwise
-    #[arg(long)]
-    pub no_follow: bool,
-
-    /// End after SECONDS (fractions allowed); the traced processes run on
-    #[arg(long, value_name = "SECONDS", value_parser = values::parse_seconds)]
-    pub duration: Option<std::time::Duration>,
-
-    /// Size of the ring buffer between kernel and nvcap, in bytes, or with KiB, MiB, GiB (or K, M, G); a power of two
-    #[arg(long, value_name = "SIZE", default_value = "64M", value_parser = values::parse_size)]
-    pub buffer: u64,
-
-    /// Run COMMAND as USER, by name or number; `nvcap --help` says who it is without this
-    #[arg(long, value_name = "USER", requires = "command", conflicts_with_all = ["pid", "file"])]
-    pub user: Option<String>,
-
-    /// The command to run and trace, with its arguments
+    /// The command to run and look at, with its arguments
     #[arg(last = true, value_name = "COMMAND", conflicts_with = "pid")]
     pub command: Vec<OsString>,
+
+    /// How ioctls and mappings are found
+    ///
+    /// `nvcap doctor` says which ways this machine allows.
+    #[arg(
+        long,
+        value_name = "WAY",
+        value_enum,
+        default_value_t,
+        help_heading = CAPTURE
+    )]
+    pub discover: Discover,
+
+    /// End after SECONDS, such as 10 or 0.5; the processes run on
+    #[arg(
+        long,
+        value_name = "SECONDS",
+        value_parser = values::parse_seconds,
+        help_heading = CAPTURE
+    )]
+    pub duration: Option<std::time::Duration>,
+
+    /// Size in bytes of the ring buffer between kernel and nvcap, a power of two such as 64M
+    #[arg(
+        long,
+        value_name = "SIZE",
+        default_value = "64M",
+        value_parser = values::parse_size,
+        help_heading = CAPTURE
+    )]
+    pub buffer: u64,
 }
 
 /// Formats of logs.
@@ -75,14 +96,14 @@ pub(super) enum Format {
 #[derive(clap::Args, Debug)]
 #[command(next_help_heading = "Output")]
 pub(super) struct Show {
-    /// JSON instead of text (docs/output.md has the members)
+    /// Write JSON instead of text (docs/output.md)
     #[arg(long)]
     pub json: bool,
 
-    /// Write to FILE, made readable by its owner alone; - is standard output
+    /// Write to FILE, readable by its owner alone; - is standard output
     ///
-    /// Without it the answer goes to standard output, or to standard error where a COMMAND is started, whose standard
-    /// output stays its own.
+    /// By default the answer goes to standard output; if a COMMAND is started, it goes to standard error, and its
+    /// standard output stays its own.
     #[arg(short, long, value_name = "FILE")]
     pub output: Option<PathBuf>,
 }

@@ -14,13 +14,13 @@ use super::target::{Show, Target};
 /// What to look at and where it goes.
 #[derive(clap::Args, Debug)]
 pub(super) struct Args {
-    /// Where it goes.
-    #[command(flatten)]
-    pub show: Show,
-
     /// What to look at.
     #[command(flatten)]
     pub target: Target,
+
+    /// Where it goes.
+    #[command(flatten)]
+    pub show: Show,
 }
 
 /// The driver model of a target.

@@ -7,6 +7,7 @@ use std::process::ExitCode;
 use clap::ValueEnum;
 
 use super::output_args::OutputArgs;
+use super::values::CAPTURE;
 use super::values::{Discover, parse_pid, parse_seconds, parse_size};
 #[cfg(feature = "trap")]
 use crate::output::message::tell;
@@ -35,9 +36,11 @@ pub(super) const WAY_OPTIONS: [WayOption; 4] = {
 
 /// What to trace, and how.
 #[derive(clap::Args, Debug)]
-#[command(next_help_heading = "Tracing")]
+#[command(next_help_heading = "Target")]
 pub(super) struct Args {
-    /// Trace the running process PID (or the process of the thread PID); may be given several times
+    /// Trace the running process PID; may be given several times
+    ///
+    /// The id of a thread stands for its process.
     #[arg(short, long = "pid", value_name = "PID", value_parser = parse_pid)]
     pub pid: Vec<u32>,
 
@@ -45,77 +48,10 @@ pub(super) struct Args {
     #[arg(skip)]
     pub given: Vec<&'static WayOption>,
 
-    /// How submissions are seen
+    /// Run COMMAND as USER, a name or a number
     ///
-    /// trap: a hardware breakpoint on the doorbell and BPF programs; every submission at the moment of its commit,
-    /// with its thread; each costs the traced program a trap. observe: no trap, no BPF, no root for one's own
-    /// processes; the rings are polled through /proc/PID/mem, the program runs as fast as untraced, times are those
-    /// of the look and the thread is unknown. auto takes the trap where it may be used, else observes and says why.
-    /// docs/observe.md has more.
-    #[arg(long, value_name = "HOW", value_enum, default_value_t)]
-    pub how: HowArg,
-
-    /// CPU that observing may use, in percent of one core, such as 5%; without it what following takes
-    ///
-    /// All of nvcap counts, decoding and output too. Where the budget does not suffice to follow a channel, what
-    /// its ring overwrote meanwhile is counted as lost and the ledger says why.
-    #[arg(long, value_name = "PERCENT", value_parser = parse_share)]
-    pub observe_cpu: Option<f64>,
-
-    /// When observing: which processes are stopped for a moment at their end, so that their last submissions are seen
-    ///
-    /// By ptrace, as strace does; of the command that nvcap starts this needs no right. While a process is traced so, no
-    /// debugger can attach to it, it has nvcap as its tracer (TracerPid), and, where nvcap is not root, a program with the
-    /// set-user-id bit, such as sudo, runs without it: never is for that.
-    #[arg(long, value_name = "WHICH", value_enum, default_value_t)]
-    pub stop_at_exit: StopArg,
-
-    /// How mappings of the driver are found
-    ///
-    /// kprobe on nvidia.ko's mmap handler; fentry of the same, which needs the module's BTF; tracepoint: raw
-    /// tracepoints on mmap and munmap, which work everywhere and cost every mapping of the process a little. auto
-    /// takes the first that this machine allows, in that order. `nvcap doctor` says which those are.
-    #[arg(long, value_name = "WAY", value_enum, default_value_t)]
-    pub discover: Discover,
-
-    /// With -p: do not search the process's memory for the kernels of graphs that it made before
-    ///
-    /// The search reads the process's private memory once, at low priority, for up to a few seconds, and changes
-    /// nothing. Without it, replays of such graphs are shown without grid, block and program.
-    #[arg(long)]
-    pub no_images: bool,
-
-    /// Leave out the children and execs of what is traced; they are followed otherwise
-    #[arg(long)]
-    pub no_follow: bool,
-
-    /// Watch the doorbell word at ADDR (hex) of the traced process instead of finding it; may be given several times
-    #[arg(long, value_name = "ADDR", value_parser = parse_address)]
-    pub doorbell: Vec<u64>,
-
-    /// Take the channels from FILE instead of finding them (docs/channels-file.md has the format)
-    #[arg(long, value_name = "FILE")]
-    pub channels: Option<PathBuf>,
-
-    /// End after SECONDS (fractions allowed); the traced processes run on
-    #[arg(long, value_name = "SECONDS", value_parser = parse_seconds)]
-    pub duration: Option<std::time::Duration>,
-
-    /// End after N submissions; the traced processes run on
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
-    pub max_submissions: Option<u64>,
-
-    /// Size of the ring buffer between kernel and nvcap, in bytes, or with KiB, MiB, GiB (or K, M, G); a power of two
-    ///
-    /// When nvcap falls behind by more than this, submissions are dropped and counted; the traced program never
-    /// waits.
-    #[arg(long, value_name = "SIZE", default_value = "64M", value_parser = parse_size)]
-    pub buffer: u64,
-
-    /// Run COMMAND as USER, by name or number
-    ///
-    /// With USER's groups, HOME, SHELL, USER and LOGNAME. Without it, where root runs nvcap through sudo, COMMAND runs as the
-    /// user who called sudo, which is said; else as nvcap's own user. `--user root` keeps it root's.
+    /// It gets USER's groups, HOME, SHELL, USER and LOGNAME. Without this option COMMAND runs as nvcap's own user, with one
+    /// exception: under sudo it runs as the user who called sudo, and a line says so. `--user root` keeps it root's.
     #[arg(
         long,
         value_name = "USER",
@@ -124,45 +60,150 @@ pub(super) struct Args {
     )]
     pub user: Option<String>,
 
-    /// End with the status of COMMAND where the trace is complete
+    /// Do not trace the children and execs of what is traced
+    #[arg(long)]
+    pub no_follow: bool,
+
+    /// End with the status of COMMAND if the trace is complete
     #[arg(long, requires = "command", conflicts_with = "pid")]
     pub exit_with_child: bool,
+
+    /// The command to run and trace, with its arguments
+    #[arg(last = true, value_name = "COMMAND", conflicts_with = "pid")]
+    pub command: Vec<OsString>,
 
     /// What is shown and where it goes.
     #[command(flatten)]
     pub output: OutputArgs,
 
-    /// The command to run and trace, with its arguments
+    /// How submissions are seen
+    ///
+    /// trap sets a hardware breakpoint on the doorbell: every submission is seen when it is made, with its thread, and
+    /// costs the traced program one trap. observe sets no breakpoint and needs no BPF, and no root for one's own
+    /// processes: it reads the rings through /proc/PID/mem often enough; the program runs as fast as untraced, a time is
+    /// that of the reading, and the thread is unknown (docs/observe.md).
     #[arg(
-        last = true,
-        value_name = "COMMAND",
-        conflicts_with = "pid",
-        help_heading = "Tracing"
+        long,
+        value_name = "HOW",
+        value_enum,
+        default_value_t,
+        help_heading = CAPTURE
     )]
-    pub command: Vec<OsString>,
+    pub how: HowArg,
+
+    /// End after SECONDS, such as 10 or 0.5; the traced processes run on
+    #[arg(
+        long,
+        value_name = "SECONDS",
+        value_parser = parse_seconds,
+        help_heading = CAPTURE
+    )]
+    pub duration: Option<std::time::Duration>,
+
+    /// End after N submissions; the traced processes run on
+    #[arg(
+        long,
+        value_name = "N",
+        value_parser = clap::value_parser!(u64).range(1..),
+        help_heading = CAPTURE
+    )]
+    pub max_submissions: Option<u64>,
+
+    /// Size in bytes of the ring buffer between kernel and nvcap, a power of two such as 64M
+    ///
+    /// K, M and G (or KiB, MiB, GiB) are powers of 1024. When nvcap falls behind by more than this, submissions are
+    /// dropped and counted; the traced program never waits.
+    #[arg(
+        long,
+        value_name = "SIZE",
+        default_value = "64M",
+        value_parser = parse_size,
+        help_heading = CAPTURE
+    )]
+    pub buffer: u64,
+
+    /// With --how observe: use at most PERCENT of one core, such as 5%; no limit by default
+    ///
+    /// All of nvcap counts, decoding and output too. What a ring overwrites because the limit is too low is counted as
+    /// lost, and the ledger says why.
+    #[arg(
+        long,
+        value_name = "PERCENT",
+        value_parser = parse_share,
+        help_heading = CAPTURE
+    )]
+    pub observe_cpu: Option<f64>,
+
+    /// With --how observe: which processes are stopped for a moment at their end, to see their last submissions
+    ///
+    /// They are stopped by ptrace, as strace does it. A command that nvcap starts needs no right for that. Meanwhile no
+    /// debugger can attach to the process, and if nvcap is not root, a program with the set-user-id bit (such as sudo)
+    /// runs without it: give never for such a program.
+    #[arg(
+        long,
+        value_name = "WHICH",
+        value_enum,
+        default_value_t,
+        help_heading = CAPTURE
+    )]
+    pub stop_at_exit: StopArg,
+
+    /// With --how trap: how the driver's mappings are found
+    ///
+    /// `nvcap doctor` says which ways this machine allows.
+    #[arg(
+        long,
+        value_name = "WAY",
+        value_enum,
+        default_value_t,
+        help_heading = CAPTURE
+    )]
+    pub discover: Discover,
+
+    /// With -p: do not search the process's memory for graphs that it made before
+    ///
+    /// The search reads the process's private memory once, at low priority, for up to a few seconds, and changes
+    /// nothing. Without it, the kernels of such graphs are shown without grid, block and program.
+    #[arg(long, help_heading = CAPTURE)]
+    pub no_images: bool,
+
+    /// Watch the doorbell at ADDR, a hexadecimal address of the traced process; may be given several times
+    ///
+    /// By default doorbells are found.
+    #[arg(
+        long,
+        value_name = "ADDR",
+        value_parser = parse_address,
+        help_heading = CAPTURE
+    )]
+    pub doorbell: Vec<u64>,
+
+    /// Take the channels from FILE (docs/channels-file.md); by default they are found
+    #[arg(long, value_name = "FILE", help_heading = CAPTURE)]
+    pub channels: Option<PathBuf>,
 }
 
 /// `--how`.
 #[derive(ValueEnum, Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum HowArg {
-    /// The trap where it may be used, else observe
+    /// trap where this machine allows it, else observe; a line says why
     Auto,
-    /// A breakpoint on the doorbell: what is refused is an error
+    /// A breakpoint on the doorbell, or an error where it is refused
     #[default]
     Trap,
-    /// Polling, without a trap
+    /// Reading the rings again and again, without a trap
     Observe,
 }
 
 /// `--stop-at-exit`.
 #[derive(ValueEnum, Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum StopArg {
-    /// The command, and the children that it makes
+    /// COMMAND and the children that it makes
     #[default]
     Command,
-    /// Running processes (-p) too
+    /// COMMAND, its children, and running processes (-p)
     Always,
-    /// None: what was submitted after the last look may be missing, which is said
+    /// None: what was submitted after the last look may be missing, and the ledger says so
     Never,
 }
 

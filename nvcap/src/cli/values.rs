@@ -3,17 +3,26 @@
 use crate::output::units;
 use clap::ValueEnum;
 
+/// The heading of the options that say how submissions are captured.
+pub(super) const CAPTURE: &str = "Capture";
+
+/// The heading of the options that say what is shown.
+pub(super) const SHOWN: &str = "What to show";
+
+/// The heading of the options that say in which form, and where it goes.
+pub(super) const OUTPUT: &str = "Output";
+
 /// `--discover`.
 #[derive(ValueEnum, Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Discover {
-    /// The first that works of kprobe, fentry, tracepoint
+    /// The first of the others that this machine allows
     #[default]
     Auto,
-    /// kprobe on nvidia_mmap
+    /// A kprobe on nvidia.ko's mmap handler
     Kprobe,
-    /// fentry and fexit through the module's BTF
+    /// fentry and fexit of that handler, which need the module's BTF
     Fentry,
-    /// Raw tracepoints on mmap and munmap
+    /// Raw tracepoints on mmap and munmap: works everywhere, and costs each mapping a little
     Tracepoint,
 }
 

@@ -204,7 +204,7 @@ pub(super) fn write(f: &mut Formatter<'_>, ledger: &Ledger, totals: &Totals, fit
     let (mut rows, mut silent) = (Vec::new(), 0);
     let (mut once, mut once_bytes) = (0, 0);
     // A channel with its set-up alone.
-    let is_once = |c: &ChannelLedger| c.submissions == 1 && c.is_complete() && c.from_start();
+    let is_once = |c: &ChannelLedger| c.submissions == 1 && c.is_complete();
     let fold = !fit.all && ledger.channels().filter(|(_, c)| is_once(c)).count() > 1;
     for (id, c) in ledger.channels() {
         if c.submissions == 0 && c.is_complete() {
