@@ -86,7 +86,7 @@ fn a_complete_capture_ends_with_0_and_one_with_a_gap_with_3() {
             .starts_with("complete: 2 submissions")
     );
     assert!(
-        shown.contains("3 operations of the driver's own not shown; -v shows them"),
+        shown.contains("3 operations not shown (the driver's own, nodes of graphs): -v shows them"),
         "{shown}"
     );
     for args in [&["-v"][..], &["-e", "op=semaphore"]] {

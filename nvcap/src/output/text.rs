@@ -500,7 +500,7 @@ impl Sink for Text {
             let mut f = Formatter::new(self.out.object(), self.color);
             f.line("", 0, Some(Role::Dim));
             f.text(format_args!(
-                "{} of the driver's own not shown; -v shows them",
+                "{} not shown (the driver's own, nodes of graphs): -v shows them",
                 plural(self.left_out, "operation")
             ));
             f.end();

@@ -203,9 +203,15 @@ fn narrow(columns: &mut Vec<Cells>, width: usize) {
 pub(super) fn write(f: &mut Formatter<'_>, ledger: &Ledger, totals: &Totals, fit: Fit) {
     let (mut rows, mut silent) = (Vec::new(), 0);
     let (mut once, mut once_bytes) = (0, 0);
-    // A channel with its set-up alone.
+    // A channel with its set-up alone. They are summed up where others have a row, and where that saves lines.
     let is_once = |c: &ChannelLedger| c.submissions == 1 && c.is_complete();
-    let fold = !fit.all && ledger.channels().filter(|(_, c)| is_once(c)).count() > 1;
+    let count = |has: fn(u64) -> bool| {
+        ledger
+            .channels()
+            .filter(|(_, c)| has(c.submissions))
+            .count()
+    };
+    let fold = !fit.all && count(|n| n > 1) > 0 && count(|n| n == 1) > 1;
     for (id, c) in ledger.channels() {
         if c.submissions == 0 && c.is_complete() {
             silent += 1;
