@@ -13,16 +13,16 @@ use super::names::{known_name, known_pid, pid_name};
 use super::plural::plural;
 use super::style::Plain;
 
-/// What a source knows of a channel now, where it is more than the model was given.
+/// What a source knows of a channel beside what the model was given.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Live {
     /// GP_GET, as read from USERD.
     pub gp_get: Option<u32>,
     /// GP_PUT, as read from USERD.
     pub gp_put: Option<u32>,
-    /// Submissions seen so far; none where the source sees none.
+    /// Submissions seen so far; `None` if the source cannot see submissions.
     pub submissions: Option<u64>,
-    /// Of these, entries.
+    /// Ring entries of these submissions.
     pub entries: Option<u64>,
 }
 
@@ -41,7 +41,7 @@ pub(crate) fn likely_use(model: &Model, channel: &ChannelView) -> &'static str {
         };
     }
     if is("COPY") {
-        // Copy engines used by copy-only channels of this process, in the order in which they came.
+        // Copy engines of this process's channels that only copy, in the order in which the channels became known.
         let mut engines: Vec<u32> = Vec::new();
         for other in model
             .channels()
@@ -76,7 +76,7 @@ pub(crate) fn likely_use(model: &Model, channel: &ChannelView) -> &'static str {
     "?"
 }
 
-/// The table of channels, with a heading a process. Empty text where there is none.
+/// The table of channels, with a heading for each process; an empty text if there is no channel.
 #[must_use]
 pub fn table(model: &Model, pid: Option<u32>, live: &BTreeMap<ChannelId, Live>) -> String {
     let mut text = String::new();
@@ -193,7 +193,7 @@ fn gpu_line(gpu: &Gpu) -> String {
     line
 }
 
-/// The channels as an array of objects: those of one process, or all.
+/// The channels as an array of JSON objects: those of one process, or all.
 #[must_use]
 pub fn json(model: &Model, pid: Option<u32>, live: &BTreeMap<ChannelId, Live>) -> Json {
     model
@@ -345,7 +345,7 @@ fn device(device: Device) -> String {
     }
 }
 
-/// The mappings of a process explained, a line each, with a line of sums.
+/// The mappings of a process, each explained on a line, and a line of sums.
 #[must_use]
 pub fn maps_table(model: &Model, pid: u32) -> String {
     let maps = model.mappings(pid);

@@ -1,10 +1,10 @@
-//! The file that the user names with `-o`: opened so that nothing is lost and nobody is fooled.
+//! The file that the user names with `-o`: opened so that no data is lost and no other user can misuse it.
 //!
-//! - What is in it stays until there is something to write: a wrong process id costs no file. A new one that was not
-//!   written to is taken away again.
-//! - It is the user's own: not a file that somebody else made, and none that is reached by another's symbolic link, or that
-//!   has a second name. Who runs this as root in a folder that all may write to (/tmp) would else empty and give away
-//!   whatever file the link leads to, and hand what is secret to whoever made the file.
+//! - An existing file is emptied at the first write, not before: a wrong process id on the command line destroys nothing.
+//!   A new file to which nothing was written is removed.
+//! - The file must be the user's own. Refused are another user's files, files behind another user's symbolic link, and files
+//!   with a second name. Otherwise, if root writes into a folder that all may write to (/tmp), another user could make
+//!   nvcap overwrite any file by a link, or could read the trace in a file prepared for it.
 
 use std::fs::{File, OpenOptions, Permissions};
 use std::io;
@@ -12,15 +12,15 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Symbolic links that are followed one after the other, as the kernel has it.
+/// How many symbolic links are followed one after the other: the kernel's own limit.
 const LINKS: u32 = 40;
 
 /// What is to be done before the first write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Start {
-    /// It was there, and is to be emptied.
+    /// Empty it: it existed.
     Old,
-    /// It was made for this.
+    /// Keep it: it was created for this output.
     New,
     /// Nothing.
     Going,
@@ -29,9 +29,9 @@ enum Start {
 /// An opened file.
 #[derive(Debug)]
 pub(crate) struct Named {
-    /// To write to, once it was [`Named::begin`]ned with.
+    /// The file; [`Named::begin`] comes before the first write.
     pub file: File,
-    /// It can be cut back.
+    /// A regular file: it can be cut back.
     pub regular: bool,
     state: Arc<State>,
 }
@@ -60,7 +60,7 @@ impl Drop for State {
 }
 
 impl Named {
-    /// Opens it. A regular file is readable by its owner alone from its first write on.
+    /// Opens the file. From the first write on a regular file is readable by its owner alone.
     ///
     /// # Errors
     /// When it cannot be opened, is a directory, or is not the user's own.
@@ -68,7 +68,7 @@ impl Named {
         let mut path = path.to_owned();
         for _ in 0..LINKS {
             if is_descriptor(&path) {
-                // A stream that this program was given, by its name (/dev/stdout): it goes on where it stands.
+                // A stream that this program inherited, named by its path (/dev/stdout): writing continues at its position.
                 let file = OpenOptions::new().append(true).open(&path)?;
                 return Self::new(file, path, Start::Going);
             }
@@ -131,7 +131,7 @@ impl Named {
     pub(crate) fn again(&self) -> io::Result<Self> {
         Ok(Self {
             file: self.file.try_clone()?,
-            // Its beginning is not where this one begins.
+            // This output continues behind what the first one has written.
             regular: false,
             state: self.state.clone(),
         })
@@ -142,7 +142,7 @@ impl Named {
 fn open(path: &Path) -> io::Result<(File, Start)> {
     let mut options = OpenOptions::new();
     options.write(true).custom_flags(libc::O_NOFOLLOW);
-    // Twice: what was not there may come meanwhile, or go.
+    // Twice: meanwhile another program may create or remove the file.
     for _ in 0..2 {
         match options.open(path) {
             Ok(file) => return Ok((file, Start::Old)),
@@ -158,7 +158,7 @@ fn open(path: &Path) -> io::Result<(File, Start)> {
     Err(io::ErrorKind::AlreadyExists.into())
 }
 
-/// Where a symbolic link leads that the user or the system made.
+/// The target of a symbolic link, if the user or the system made the link.
 fn follow(path: &Path) -> io::Result<PathBuf> {
     let link = OpenOptions::new()
         .read(true)
@@ -171,7 +171,7 @@ fn follow(path: &Path) -> io::Result<PathBuf> {
             "it is a symbolic link of another user (uid {owner}); name the file itself"
         )));
     }
-    // Read from what was checked: another link may be at the path by now.
+    // Read through the opened link that was checked: by now the path may lead to another one.
     let to = read_link(&link)?;
     Ok(path.parent().unwrap_or(Path::new("")).join(to))
 }
@@ -205,7 +205,7 @@ fn refused(why: String) -> io::Error {
     io::Error::new(io::ErrorKind::PermissionDenied, why)
 }
 
-/// Whether two names are of the same file.
+/// Whether two paths name the same file.
 pub(crate) fn is_same(one: &Path, other: &Path) -> bool {
     let inode = |path: &Path| path.metadata().map(|m| (m.is_file(), m.dev(), m.ino()));
     matches!((inode(one), inode(other)), (Ok(a), Ok(b)) if a.0 && a == b)

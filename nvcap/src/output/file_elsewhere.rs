@@ -1,4 +1,4 @@
-//! The file that the user names with `-o`, where there is no Linux: emptied when it is opened.
+//! The file that the user names with `-o`, on systems other than Linux: emptied when it is opened.
 
 use std::fs::File;
 use std::io;
@@ -7,14 +7,14 @@ use std::path::Path;
 /// An opened file.
 #[derive(Debug)]
 pub struct Named {
-    /// To write to.
+    /// The file.
     pub file: File,
-    /// It can be cut back.
+    /// A regular file: it can be cut back.
     pub regular: bool,
 }
 
 impl Named {
-    /// Opens it.
+    /// Opens the file.
     ///
     /// # Errors
     /// When it cannot be opened.
@@ -44,7 +44,7 @@ impl Named {
     }
 }
 
-/// Whether two names are of the same file.
+/// Whether two paths name the same file.
 pub fn is_same(one: &Path, other: &Path) -> bool {
     matches!((one.canonicalize(), other.canonicalize()), (Ok(a), Ok(b)) if a == b)
 }

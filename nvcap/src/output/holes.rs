@@ -1,21 +1,21 @@
-//! Where bytes of a submission's entries are missing, so that the raw words shown are none but those that were read.
+//! Which bytes of a submission's entries are missing: raw words are shown only where they were read.
 
 use crate::wire::entry;
 use std::ops::Range;
 
 use crate::record::{Segment, Submission};
 
-/// Of each entry of the current submission, what is missing of its bytes: in order, apart, and up to what the entry
-/// announces.
+/// For each entry of the current submission, the ranges of bytes that are missing: sorted, without overlap, and within
+/// the length that the entry announces.
 #[derive(Debug, Default)]
 pub(super) struct Holes(Vec<Vec<Range<usize>>>);
 
 /// A part of an entry's bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Part<'a> {
-    /// At this offset.
+    /// Bytes that were read, with their offset.
     Read(usize, &'a [u8]),
-    /// As many bytes are missing.
+    /// This number of bytes is missing.
     Missing(usize),
 }
 
@@ -38,7 +38,7 @@ impl Holes {
         self.of(entry).iter().map(Range::len).sum()
     }
 
-    /// The bytes of an entry, and in between what is missing.
+    /// The parts of an entry in order: read bytes and missing ones.
     pub(super) fn parts<'a>(&self, entry: u32, bytes: &'a [u8]) -> Vec<Part<'a>> {
         let mut parts = Vec::new();
         let mut at = 0;
@@ -89,7 +89,7 @@ mod tests {
         let segment = Segment {
             entry: 10 << 42,
             bytes: (0..32).collect(),
-            // In any order, one over the other.
+            // Unsorted, and with overlaps.
             holes: vec![hole(24, 8), hole(4, 8), hole(8, 8), hole(20, 0)],
         };
         let mut holes = Holes::default();

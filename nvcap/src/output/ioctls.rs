@@ -1,7 +1,7 @@
 //! `nvcap ioctls`: every ioctl of the driver on a line, named and with its fields, as text or JSON.
 //!
-//! The driver model that the sink is lent tells the class of the object that a handle names, and the driver's release,
-//! which layouts follow. Knows no source.
+//! The driver model, which the sink is lent with each record, gives the class of a handle's object, and the driver's
+//! release, on which the layout of structures depends. Knows no source.
 
 use std::{fmt::Write as _, io};
 
@@ -73,11 +73,11 @@ pub struct Ioctls {
     options: IoctlOptions,
     format: Format,
     totals: Totals,
-    /// The record that comes now was shown before the model took it.
+    /// The current record is already shown: a free, which is shown before the model takes it.
     shown_before: bool,
     first_ns: Option<u64>,
     latest: Latest,
-    /// Lines of text begun, which number those without a time.
+    /// Number of text lines so far: it stands in the place of an unknown time.
     lines: u64,
     objects: u64,
 }
@@ -165,8 +165,8 @@ impl Ioctls {
         self.out.end_object()
     }
 
-    /// Time, process and thread: the first columns of a line. Where the source knows no time, the number of the line
-    /// stands for it; `<` behind a time says that a line with a later one stands above.
+    /// The first columns of a line: time, process and thread. If the source knows no time, the line's number stands in its
+    /// place. A `<` behind the time says that a line above has a later one.
     fn start(&mut self, at: At, model: &Model) -> String {
         self.lines += 1;
         let time = match at.time() {
@@ -255,7 +255,7 @@ impl Sink for Ioctls {
     }
 
     fn before(&mut self, record: &Record, model: &Model) -> io::Result<()> {
-        // A free is shown while its object is known, everything else after the model has learnt from it.
+        // A free is shown before the model takes it and forgets the object; all other calls are shown after.
         if let Record::Ioctl(ioctl) = record
             && Call::read(ioctl, model.version())
                 .name(None)
@@ -339,7 +339,7 @@ impl Sink for Ioctls {
     }
 }
 
-/// What is missing, in words: what is lost of rings is not missing here.
+/// What is missing, in words. Losses of ring entries do not count here.
 fn lost(what: &Lost) -> String {
     match what {
         Lost::Records { kind, count } => {
@@ -359,7 +359,7 @@ fn lost(what: &Lost) -> String {
     }
 }
 
-/// The same as members.
+/// The counts as members of a JSON object.
 fn put_loss(object: &mut Map<String, Json>, what: &Lost) {
     let mut put = |name: &str, value: Json| {
         object.insert(name.into(), value);

@@ -41,7 +41,7 @@ fn seen(ledger: &Ledger) -> String {
     )
 }
 
-/// What is missing, in one line, for a command that captures no submissions; none where nothing is.
+/// What is missing, in one line, as a command says it that captures no submissions; `None` if nothing is missing.
 pub(crate) fn missing(ledger: &Ledger) -> Option<String> {
     if ledger.is_complete() {
         return None;
@@ -195,7 +195,7 @@ fn understood(f: &mut Formatter<'_>, u: &Understanding) {
     f.end();
 }
 
-/// Of a shorter time no rate is said, ns: it would be made of the times' own grain.
+/// The shortest time for which a rate is shown, ns: below it the resolution of the times would decide the rate.
 const SHORTEST_OF_A_RATE: u64 = 1_000_000;
 
 /// How long it took and how fast it was, in one line.
@@ -219,7 +219,7 @@ fn rate(f: &mut Formatter<'_>, t: &Totals, duration_ns: u64) {
 pub(crate) struct Fit {
     /// All channels and all columns, whatever is in them.
     pub all: bool,
-    /// Columns of the terminal, where it is one.
+    /// Columns of the terminal; `None` if the output is none.
     pub width: Option<usize>,
 }
 
@@ -288,7 +288,7 @@ pub(crate) fn fitted(out: &mut Vec<u8>, ledger: &Ledger, color: bool, fit: Fit) 
     f.end();
 }
 
-/// How near observing came to missing something, channel by channel. Nothing where nothing was observed.
+/// How close observing came to missing an entry, a line for each channel; no line without `--how observe`.
 pub(crate) fn margins(out: &mut Vec<u8>, ledger: &Ledger, color: bool) {
     let Some(o) = ledger.observed() else {
         return;
@@ -317,7 +317,7 @@ pub(crate) fn margins(out: &mut Vec<u8>, ledger: &Ledger, color: bool) {
     f.end();
 }
 
-/// How observing went: the margin it had, what it cost, and why what is missing is missing.
+/// How observing went: its margin, its cost, and the reasons why entries are missing.
 fn observed(f: &mut Formatter<'_>, t: &Totals, o: &Observed) {
     let ms = |ns: u64| ns as f64 / 1e6;
     let share = |ns: u64| 100.0 * ns as f64 / o.wall_ns.max(1) as f64;
@@ -328,7 +328,7 @@ fn observed(f: &mut Formatter<'_>, t: &Totals, o: &Observed) {
         plural_of(t.channels, "channel", "channels"),
         plural_of(o.looks, "look", "looks")
     ));
-    // Both are of looks between which something came.
+    // Both are 0 if no entry came between any two looks.
     if o.longest_ns > 0 {
         f.text(format_args!(
             ": at most {:.1} ms and {:.1} % of a ring passed between two",

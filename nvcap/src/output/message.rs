@@ -6,26 +6,26 @@ use std::io::{self, Write};
 use super::style::Plain;
 use crate::blocked_write;
 
-/// Says a line, with the program's name before it. That nobody hears it (a closed or full standard error) is no reason to
-/// stop a trace or to end otherwise than with the status that is due, so this cannot fail; `eprintln!` would panic.
+/// Writes a line to standard error, with the program's name before it. This cannot fail: a closed or full standard error
+/// must not end a trace or change the exit status. (`eprintln!` would panic.)
 pub(crate) fn tell(line: impl Display) {
-    // A line: the kernel's words on a BPF program are several.
+    // The kernel's report on a BPF program has several lines: they become one.
     let words = line.to_string();
     let lines: Vec<&str> = words
         .lines()
         .map(str::trim_end)
         .filter(|l| !l.is_empty())
         .collect();
-    // What is told may name what others have made up: files, processes, lines of files. In one piece: other threads and
-    // the traced command say things there too.
+    // Names of files and processes come from outside, so the line is made harmless. It is written in one piece: other
+    // threads and the traced command write to standard error, too.
     let line = format!("nvcap: {}\n", Plain(&lines.join(" | ")));
-    // Where it is the same as an output that nobody reads, a line would wait as that did.
+    // If standard error is the output that nobody reads, a write would block as the output's did.
     if !blocked_write::is_over() || has_room() {
         let _ = io::stderr().write_all(line.as_bytes());
     }
 }
 
-/// Standard error takes something without a wait: of a pipe, as many bytes as a line has.
+/// Whether a write of a line to standard error would not block.
 #[cfg(target_os = "linux")]
 fn has_room() -> bool {
     let mut poll = libc::pollfd {

@@ -25,7 +25,7 @@ pub(crate) fn method_name(class: u32, method: u16) -> Option<String> {
 /// Explains method writes, remembering the names it has looked up.
 #[derive(Debug, Default)]
 pub(crate) struct Explainer {
-    /// Bounded: 2^14 methods of the classes that occur.
+    /// Bounded: a class has at most 2^14 methods, and few classes occur.
     names: HashMap<(u32, u16), Named>,
 }
 
@@ -113,7 +113,7 @@ impl Explainer {
                         let value = field.value(m.data);
                         match field.names().name_of(value) {
                             Some(name) => f.text(format_args!(" {}={name}", field.name())),
-                            // A number that is nothing says nothing.
+                            // A field without names that is 0 is left out.
                             None if value == 0 => {}
                             None => f.text(format_args!(" {}={value:#x}", field.name())),
                         }
@@ -141,7 +141,7 @@ impl Explainer {
         data: &[u8],
         redact: Option<&Redactor>,
     ) {
-        /// More words than these are left to `-vv`.
+        /// Only `-vvv` shows more words than these.
         const SHOWN: usize = 8;
         let named = self.named(m.class, m.method);
         f.line(prefix, 1, m.masked.then_some(Role::Dim));

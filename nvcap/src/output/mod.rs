@@ -39,20 +39,20 @@ use crate::driver::Model;
 use crate::ledger::Ledger;
 use crate::record::Record;
 
-/// How much of each submission is shown, and so how much the decoder must say.
+/// How much of each submission a sink makes use of, and so how much the decoder must give.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub enum Detail {
-    /// Operations, one a line.
+    /// Operations.
     #[default]
     Operations,
-    /// And every method write with its fields (`-v`).
+    /// And every method write with its fields (`-vv`; of JSON `-v`).
     Methods,
-    /// And every ring entry with its raw words (`-vv`).
+    /// And every ring entry with its raw words (`-vvv`; of JSON `-vv`).
     Words,
 }
 
 impl Detail {
-    /// From how often `-v` was given.
+    /// From the number of `-v` of JSON; of text it is one more.
     #[must_use]
     pub fn from_count(v: u8) -> Self {
         match v {
@@ -83,13 +83,13 @@ pub trait Sink {
     /// decoded for it.
     fn detail(&self) -> Option<Detail>;
 
-    /// Whether it takes every event, also those that a filter keeps from what is shown: for a sink that must have
-    /// seen all to say anything true.
+    /// Whether it takes every event, also those that a filter does not let through: for a sink whose answer would be wrong
+    /// without them.
     fn sees_all(&self) -> bool {
         false
     }
 
-    /// Whether it shows what [`Sink::summary`] tells: then everything must be decoded, whatever the filter shows.
+    /// Whether it shows the [`Summary`]: then everything must be decoded, whatever the filter lets through.
     fn shows_summary(&self) -> bool {
         false
     }
@@ -100,13 +100,12 @@ pub trait Sink {
     /// When the output can take no more.
     fn event(&mut self, event: &Event<'_>) -> io::Result<()>;
 
-    /// Whether the order in which it gets records and events matters to it: then those of a live source wait for
-    /// their turn.
+    /// Whether it needs records and events in the order of their times: then those of a live source wait for their turn.
     fn keeps_order(&self) -> bool {
         self.detail().is_some()
     }
 
-    /// One record, before `model` takes it: for what is shown of an object that the record frees.
+    /// One record, before `model` takes it: a record that frees an object is shown while the model still knows the object.
     ///
     /// # Errors
     /// When the output can take no more.
@@ -114,8 +113,8 @@ pub trait Sink {
         Ok(())
     }
 
-    /// One record, before the events it leads to. Every record comes by; a sink shows those it has a form for.
-    /// `model` has taken it.
+    /// One record, before the events that it leads to, and after `model` has taken it. A sink gets every record and shows
+    /// those that it has a form for.
     ///
     /// # Errors
     /// When the output can take no more.
@@ -127,22 +126,22 @@ pub trait Sink {
     /// When the output can take no more.
     fn flush(&mut self) -> io::Result<()>;
 
-    /// Objects that could not be written so far, those still in the buffer not counted.
+    /// How many objects could not be written so far. Those in the buffer do not count.
     fn unshown(&self) -> u64 {
         0
     }
 
-    /// What the decoder counted in all, before [`Sink::finish`]. Filters have no part in it.
+    /// What the decoder counted in all, before [`Sink::finish`]: of everything, whatever a filter lets through.
     fn summary(&mut self, _summary: &Summary) {}
 
-    /// The end: shows the ledger, and what `model` holds by now where it shows that, and flushes.
+    /// The end: shows the ledger (and of `model` what this sink shows of it), and flushes.
     ///
     /// # Errors
     /// When the output can take no more.
     fn finish(&mut self, ledger: &Ledger, model: &Model) -> io::Result<()>;
 }
 
-/// For a caller that asks the sink for something after the trace.
+/// A caller can lend a sink to a pipeline, and ask it for its results after the trace.
 impl<S: Sink + ?Sized> Sink for &mut S {
     fn detail(&self) -> Option<Detail> {
         (**self).detail()

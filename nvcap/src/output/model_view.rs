@@ -1,5 +1,5 @@
-//! What `nvcap channels` and `nvcap maps` show at the end of a trace: each process as it was when it had most, for
-//! a process that has ended, or freed its channels one by one, has nothing left to show. Knows no source.
+//! What `nvcap channels` and `nvcap maps` show at the end of a trace: each process as it was when it had the most
+//! channels. A process that has ended or freed its channels would have nothing left to show. Knows no source.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -19,7 +19,8 @@ use crate::{
 /// NV_ESC_RM_FREE.
 const FREE: u32 = 0x29;
 
-/// What the model of a trace was before things went. A sink that shows nothing by itself: its owner asks it at the end.
+/// Keeps copies of a trace's driver model from before objects were freed. This sink writes nothing: its owner asks it at
+/// the end.
 #[derive(Debug, Default)]
 pub struct ModelView {
     live: BTreeMap<ChannelId, Live>,
@@ -27,7 +28,7 @@ pub struct ModelView {
     counts: bool,
 }
 
-/// A process when it had most channels, and then most mappings.
+/// A process as it was when it had the most channels, and of several such times the most mappings.
 #[derive(Debug)]
 struct Most {
     weight: (usize, usize),
@@ -35,7 +36,7 @@ struct Most {
 }
 
 impl ModelView {
-    /// Nothing yet. `counts`: submissions are among the records, so that a count of none means none.
+    /// An empty view. `counts` says that submissions are among the records: then 0 submissions are a count, not unknown.
     #[must_use]
     pub fn new(counts: bool) -> Self {
         Self {
@@ -73,7 +74,7 @@ impl ModelView {
         self.most.iter().map(|(pid, most)| (*pid, &most.model))
     }
 
-    /// What the source knows of each channel: where it sees submissions, those of none are 0.
+    /// What the source knows of each channel. If it sees submissions, a channel without any has 0.
     fn live(&self) -> BTreeMap<ChannelId, Live> {
         let mut live = self.live.clone();
         if self.counts {
@@ -152,12 +153,12 @@ impl Sink for ModelView {
         match record {
             Record::Process(p) => match p.life {
                 Life::Exit { process: true } => self.keep(p.at.pid, model),
-                // What it inherited and gave up for a new program was never its own.
+                // A forked process that executes a program gives up what it inherited: it never used that.
                 Life::Exec { .. } if weight(model, p.at.pid).0 != 0 => self.keep(p.at.pid, model),
                 _ => {}
             },
             Record::Ioctl(i) if takes_channels(model, i) => self.keep(i.at.pid, model),
-            // Of a ring or USERD: a process that tidies up gives those up first.
+            // An unmapping of a ring or USERD: a process that frees everything begins with those.
             Record::Unmapping(u)
                 if model
                     .mapping_at(u.at.pid, u.start)
@@ -188,7 +189,7 @@ impl Sink for ModelView {
     }
 }
 
-/// A free of a channel, or of what may have channels below it.
+/// Whether the call frees a channel, or an object that may be the parent of channels.
 fn takes_channels(model: &Model, ioctl: &Ioctl) -> bool {
     if ioctl.request & 0xffff != 0x4600 | FREE {
         return false;
@@ -202,7 +203,7 @@ fn takes_channels(model: &Model, ioctl: &Ioctl) -> bool {
         || class.is_some_and(|c| matches!(c, 0 | 0x41 | 0x80 | 0x2080 | 0xa06c) || c & 0xff == 0x6f)
 }
 
-/// Channels, then mappings.
+/// The numbers of channels and mappings, to compare two states of a process.
 fn weight(model: &Model, pid: u32) -> (usize, usize) {
     let channels = model.channels().filter(|c| c.pid == pid).count();
     (channels, model.mappings(pid).len())

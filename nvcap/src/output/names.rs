@@ -4,12 +4,12 @@ use std::fmt;
 
 use crate::decode::event::{ChipBy, Context, Direction, Engine, LaunchHow, LaunchKind};
 
-/// The latest time that was shown: what tells that something comes out of the order of times.
+/// The latest time that was shown, to notice what is shown out of the order of times.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Latest(Option<u64>);
 
 impl Latest {
-    /// Something with this time is shown; `true` where something later was shown before.
+    /// Takes the time of what is shown now; `true` if something with a later time was shown before.
     pub(crate) fn is_passed(&mut self, time: Option<u64>) -> bool {
         let passed = time.is_some() && time < self.0;
         self.0 = self.0.max(time);
@@ -38,13 +38,13 @@ impl fmt::Display for EngineName {
     }
 }
 
-/// An engine's name, where it is known: for JSON, which has null for what is not.
+/// An engine's name for JSON; `None` (null) if the engine is not known.
 #[must_use]
 pub(crate) fn known_engine(engine: Engine) -> Option<String> {
     (engine != Engine::Unknown).then(|| EngineName(engine).to_string())
 }
 
-/// A process's or thread's name; none where it could not be read: a source gives an empty one then.
+/// A process's or thread's name; `None` if the source gives an empty one, which means that it could not be read.
 #[must_use]
 pub(crate) fn known_name(name: &str) -> Option<&str> {
     Some(name).filter(|n| !n.is_empty())
@@ -99,7 +99,7 @@ pub(crate) fn launch_how(h: LaunchHow) -> &'static str {
     }
 }
 
-/// By what a chip is known, in JSON.
+/// The evidence for a chip, as JSON names it.
 #[must_use]
 pub(crate) fn chip_by(by: ChipBy) -> &'static str {
     match by {
@@ -126,7 +126,7 @@ pub(crate) fn launch_kind(k: LaunchKind) -> &'static str {
     }
 }
 
-/// A process id, unless it is 0: that is how records say that their source does not know it.
+/// A process id; `None` if it is 0, which in records means that it is not known.
 #[must_use]
 pub(crate) fn known_pid(pid: u32) -> Option<u32> {
     (pid != 0).then_some(pid)

@@ -6,7 +6,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-/// The ranges, ready to be asked.
+/// The ranges, sorted for look-ups.
 #[derive(Clone, Debug, Default)]
 pub struct Phases {
     /// By start, then longer first.
@@ -17,7 +17,7 @@ pub struct Phases {
 struct Range {
     start: u64,
     end: u64,
-    /// The latest end of this and all ranges before it: where a look backwards may stop.
+    /// The latest end of this range and all before it: a search backwards for a later time can stop here.
     reach: u64,
     name: Arc<str>,
 }
@@ -88,7 +88,7 @@ impl Phases {
         Ok(Self { ranges })
     }
 
-    /// Their names, by start.
+    /// The names of the ranges, by start.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.ranges.iter().map(|r| &*r.name)
     }

@@ -7,7 +7,7 @@ pub(crate) fn plural(n: u64, one: &str) -> String {
     format!("{n} {one}{s}")
 }
 
-/// As [`plural`], of a word that has a plural of its own.
+/// As [`plural`], for a word whose plural is not made by an s.
 #[must_use]
 pub(crate) fn plural_of(n: u64, one: &str, many: &str) -> String {
     format!("{n} {}", if n == 1 { one } else { many })

@@ -1,27 +1,27 @@
 //! `--redact`: users' data is replaced by its length and a short hash.
 //!
 //! What counts as users' data: the bytes of inline writes, kernel arguments, fill patterns, the data words of
-//! methods that carry such bytes, and all raw pushbuffer bytes of `-vv`. Addresses, sizes, geometry, semaphore
-//! payloads and names stay. The hash is keyed anew in each run, so equal data can be told within one trace and
-//! nothing can be guessed from it by trying values.
+//! methods that carry such bytes, and all raw pushbuffer bytes. Addresses, sizes, geometry, semaphore payloads and names
+//! are shown. The hash has a new key in each run: within one trace equal data has equal hashes, and nobody can find data
+//! by comparing hashes of guessed values.
 
 use std::fmt;
 use std::hash::{BuildHasher, Hasher, RandomState};
 
-/// Makes the replacements of one run.
+/// Replaces users' data, with one key for the whole run.
 #[derive(Clone, Debug, Default)]
 pub struct Redactor {
     key: RandomState,
 }
 
-/// What stands in for hidden bytes.
+/// What is shown in the place of hidden bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
 #[non_exhaustive]
 pub struct Redacted {
-    /// How many bytes there were.
+    /// How many bytes are hidden.
     #[serde(rename = "redacted_bytes")]
     pub bytes: u64,
-    /// The same for the same bytes within a run.
+    /// Their hash: within a run the same for the same bytes.
     #[serde(serialize_with = "hash_hex")]
     pub hash: u32,
 }

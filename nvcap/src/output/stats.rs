@@ -31,7 +31,7 @@ pub enum Form {
     Json,
 }
 
-/// How often, and how many bytes where bytes were moved.
+/// How many, and how many bytes they moved or submitted.
 #[derive(Clone, Copy, Debug, Default)]
 struct Sum {
     count: u64,
@@ -75,7 +75,7 @@ pub struct Stats {
     methods: HashMap<(u32, u16), u64>,
     method_writes: u64,
     stops: u64,
-    /// What the decoder counted; `None` where a filter makes that another thing.
+    /// What the decoder counted; `None` with a filter, for the decoder counts what the filter does not let through, too.
     summary: Option<Summary>,
     filtered: bool,
     first_ns: Option<u64>,
@@ -322,7 +322,7 @@ impl Stats {
     }
 }
 
-/// What an operation is counted under, and how many bytes it moves.
+/// The two words under which an operation is counted, and how many bytes it moves.
 fn class_of(op: &Operation) -> (&'static str, &'static str, u64) {
     match op {
         Operation::Launch(l) => {
@@ -377,7 +377,7 @@ fn class_of(op: &Operation) -> (&'static str, &'static str, u64) {
 
 impl Sink for Stats {
     fn detail(&self) -> Option<Detail> {
-        // Without a filter the decoder's own counts of method writes serve, and cost nothing.
+        // Without a filter the decoder's own counts of method writes are used, which cost nothing.
         Some(if self.filtered {
             self.detail
         } else {

@@ -29,7 +29,7 @@ pub struct Streams {
     out: Output,
     json: bool,
     sharing: Sharing,
-    /// Channels at their most: those of processes that end are gone by the end of the trace.
+    /// How channels are spread, when there were the most: those of processes that end are gone by the end of the trace.
     spread: Vec<GpuReport>,
     most: usize,
 }
@@ -57,7 +57,7 @@ impl Streams {
         }
     }
 
-    /// How channels are spread, when there were most of them.
+    /// Keeps how channels are spread if there are at least as many as ever before.
     fn look(&mut self, model: &Model) {
         let now = model.channels().count();
         if now >= self.most && now != 0 {
@@ -82,7 +82,7 @@ impl Sink for Streams {
     }
 
     fn before(&mut self, record: &Record, model: &Model) -> io::Result<()> {
-        // Before channels go.
+        // The process's channels are freed by this record.
         if let Record::Process(p) = record
             && matches!(p.life, Life::Exit { .. } | Life::Exec { .. })
         {
@@ -165,7 +165,7 @@ pub(crate) fn spread_text(spread: &[GpuReport]) -> String {
     text
 }
 
-/// Groups that are known as such.
+/// The number of channel groups of a runlist whose handle is known.
 fn groups_of(runlist: &report::Runlist) -> usize {
     runlist
         .groups

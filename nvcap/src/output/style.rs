@@ -1,5 +1,5 @@
-//! The one formatter of the text output: it owns the columns, the indentation and the colours. What is shown
-//! (operations, methods, losses) only appends to it.
+//! The formatter of all text output. It owns indentation, colours and the width of lines; the code for operations, methods
+//! and losses appends its words to it.
 
 use std::fmt::{self, Write as _};
 
@@ -33,7 +33,7 @@ impl Color {
 /// What a piece of text is, for its colour.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Role {
-    /// What matters less: times, driver-internal launches, raw words.
+    /// Less important: times, the driver's own launches, raw words.
     Dim,
     /// The word that says which operation.
     Operation,
@@ -98,16 +98,17 @@ impl<'a> Formatter<'a> {
         Self { width, ..self }
     }
 
-    /// The columns that are left of the current line; none where it is as long as it gets.
+    /// How many columns are left on the current line; `None` if lines are not cut.
     pub(crate) fn room(&self) -> Option<usize> {
         let shown = String::from_utf8_lossy(&self.out[self.begin..]);
         self.width
             .map(|width| width.saturating_sub(columns(&shown)))
     }
 
-    /// Whatever is shown passes here, names from outside too: nothing in it moves the terminal or ends the line.
+    /// Appends text, and makes characters harmless that a terminal would act on: all that is shown passes here, names from
+    /// outside too.
     fn push(&mut self, text: &str) {
-        // Without a branch a byte: nearly all is ASCII.
+        // Nearly all text is ASCII: this loop has no branch for each byte.
         let odd = |any, b: u8| any | !matches!(b, b' '..=b'~');
         if !text.bytes().fold(false, odd) || !text.chars().any(is_acted_on) {
             self.out.extend_from_slice(text.as_bytes());
@@ -166,8 +167,8 @@ impl<'a> Formatter<'a> {
     }
 }
 
-/// A line of text in pieces: sequences that colour, which take no column, and characters with the columns of each. A
-/// character outside the alphabets is taken for a wide one.
+/// Each character of a line: its byte offset and how many columns it takes. Sequences that colour take none. From U+1100
+/// on two are assumed: that is right for Chinese, Japanese and Korean, and too many for some others.
 fn pieces(text: &str) -> impl Iterator<Item = (usize, usize)> {
     let mut colour = false;
     text.char_indices().map(move |(at, c)| {
@@ -222,8 +223,8 @@ impl Formatter<'_> {
     }
 }
 
-/// A character that a terminal, or an editor, would act on and not show: controls; line and paragraph separators; what
-/// turns the direction of writing, joins or hides.
+/// Whether a terminal or an editor would act on this character instead of showing it: control characters, line and
+/// paragraph separators, changes of the writing direction, joiners, invisible characters.
 pub(super) fn is_acted_on(c: char) -> bool {
     c.is_control()
         || matches!(c,
@@ -235,14 +236,14 @@ fn harmless(c: char) -> char {
     if is_acted_on(c) { '?' } else { c }
 }
 
-/// Lines of text with names from outside in them: what a terminal would act on is made harmless, their ends stay.
+/// Makes several lines harmless that have names from outside in them; line ends stay.
 #[must_use]
 pub(crate) fn plain_lines(text: &str) -> String {
     let plain = |c| if c == '\n' { c } else { harmless(c) };
     text.chars().map(plain).collect()
 }
 
-/// Text that came from outside (a command name), with what a terminal would act on made harmless.
+/// Text from outside, such as a command name, shown with the characters made harmless that a terminal would act on.
 pub(crate) struct Plain<'a>(pub &'a str);
 
 impl fmt::Display for Plain<'_> {

@@ -1,8 +1,8 @@
 //! The text output: what the program asked for, one short line each; with `-v` every operation with its details, with
 //! `-vv` the methods, with `-vvv` the raw words.
 //!
-//! Every line begins with the same columns (`columns`). What follows is the operation as `brief` words it, or as
-//! `describe` does with `-v`. docs/output.md has the format.
+//! Every line begins with the same columns (`columns`). Then comes the operation, in the words of `brief`, or with `-v` in
+//! those of `describe`. docs/output.md has the format.
 
 use std::io;
 
@@ -57,7 +57,7 @@ pub struct TextOptions {
     /// All operations with all details, all columns, and what surrounds the streams: channels that become known,
     /// threads. Without it, short lines of what the program asked for.
     pub verbose: bool,
-    /// A filter says which operations are shown: all that come, those of the driver's mechanics too.
+    /// A filter chooses the operations: all that it lets through are shown, the driver's own too.
     pub filtered: bool,
     /// Short lines are cut to this many columns; by default to the terminal's, where the output is one.
     pub width: Option<usize>,
@@ -79,12 +79,12 @@ pub struct Text {
     explain: Explainer,
     columns: Columns,
     releases: Releases,
-    /// Operations of the driver's mechanics that were left out.
+    /// How many operations were left out.
     left_out: u64,
     repeats: Repeats,
     /// Data words of a method that carries data, gathered into one line.
     run: DataRun,
-    /// Of the entries of the current submission.
+    /// The missing bytes of the current submission's entries.
     holes: Holes,
 }
 
@@ -99,7 +99,7 @@ struct DataRun {
 impl DataRun {
     /// Whether a write goes on where the run is.
     fn takes(&self, c: &Context, m: &MethodWrite) -> bool {
-        /// A run is in memory until it ends: a line of one MiB is enough.
+        /// A run is kept in memory until it ends, so a run of one MiB becomes a line and a new one begins.
         const MOST: usize = 1 << 20;
         self.data.len() < MOST
             && self.serial == c.serial
@@ -140,7 +140,7 @@ impl Text {
         }
     }
 
-    /// The columns that lines are cut to; none with `-v`: who asks for details wants them all.
+    /// How many columns lines are cut to; `None` with `-v`, whose details are shown in full.
     fn width(&self) -> Option<usize> {
         if self.options.verbose {
             return None;
@@ -250,7 +250,7 @@ impl Text {
     }
 
     fn chip(&mut self, c: &Context, chip: &ChipSettled) -> io::Result<()> {
-        // What is only assumed must be seen; the rest is for those who ask.
+        // A chip that is only assumed is always shown, a certain one with `-v`.
         if !chip.by.is_assumed() && !self.options.verbose {
             return Ok(());
         }
@@ -472,7 +472,7 @@ impl Sink for Text {
             self.holes.note(s);
         }
         match record {
-            // Loss is shown even where only the ledger is asked for: it must not come as a surprise.
+            // With `-q` the ledger alone tells losses.
             Record::Loss(l) if !self.options.quiet => self.loss(l),
             Record::Process(p) if !self.options.quiet => self.life(p.at, &p.life),
             Record::Channel(c) if !self.options.quiet && self.options.verbose => self.channel(c),

@@ -21,12 +21,12 @@ const FACTORS: &[(&str, u64)] = &[
     ("tb", 1_000_000_000_000),
 ];
 
-/// A decimal number with a unit or none, or a 0x number, which has none; underscores may part the digits.
+/// Reads a decimal number with or without a unit, or a 0x number without one; underscores between digits are ignored.
 #[must_use]
 pub(crate) fn number(text: &str) -> Option<u64> {
     let text = text.replace('_', "");
     if let Some(hex) = text.strip_prefix("0x").or_else(|| text.strip_prefix("0X")) {
-        // from_str_radix takes a sign, too.
+        // from_str_radix would accept a sign.
         let digits = hex.bytes().all(|b| b.is_ascii_hexdigit());
         return digits.then(|| u64::from_str_radix(hex, 16).ok())?;
     }
@@ -46,7 +46,7 @@ pub(crate) struct Bytes(pub f64);
 impl fmt::Display for Bytes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let units = ["KiB", "MiB", "GiB", "TiB"];
-        // What would be rounded to 1024 of a unit is 1 of the next.
+        // A value that would be shown as 1024 of a unit is shown as 1 of the next.
         if self.0 < 1023.5 {
             return write!(f, "{:.0} B", self.0);
         }

@@ -17,7 +17,7 @@ use crate::blocked_write;
 /// Bytes gathered before they are written.
 const BUFFER: usize = 256 * 1024;
 
-/// Bytes of one write, so that a slow reader is seen to take something: what a pipe holds.
+/// Most bytes of one write: as many as a pipe holds, so that progress is noticed with a slow reader.
 const PIECE: usize = 64 * 1024;
 
 /// Bytes that a pipe takes in one piece (PIPE_BUF).
@@ -38,8 +38,8 @@ impl Standard {
         }
     }
 
-    /// How much of `bytes` is written at once. A traced command writes to standard error, too: whole lines, as many as
-    /// a pipe takes in one piece, so that neither's lines are torn by the other's.
+    /// How many of `bytes` are written at once. A traced command writes to standard error, too, so nvcap writes whole lines
+    /// there, as many as a pipe takes in one piece: then lines of one do not land within lines of the other.
     fn piece(self, bytes: &[u8]) -> usize {
         if self == Self::Output {
             return bytes.len().min(PIECE);
@@ -69,7 +69,7 @@ pub struct Output {
     ends: Vec<usize>,
     /// Bytes of whole objects in a regular file; `None` where it cannot be cut back.
     whole: Option<u64>,
-    /// After a failed write to something that cannot be cut back: the last line may be torn.
+    /// A write failed and the target cannot be cut back: its last line may be incomplete.
     torn: bool,
     line_buffered: bool,
     unshown: u64,
@@ -108,7 +108,7 @@ impl Output {
         Ok(Self::new(Target::File { named, path }, whole))
     }
 
-    /// A second output to the same place, for what comes behind all that this one writes.
+    /// A second output to the same place, used when this one has written everything.
     ///
     /// # Errors
     /// When the place cannot be opened twice.
@@ -143,13 +143,13 @@ impl Output {
         }
     }
 
-    /// Goes to a terminal.
+    /// Whether it goes to a terminal.
     #[must_use]
     pub fn is_terminal(&self) -> bool {
         matches!(&self.target, Target::Standard(stream) if stream.is_terminal())
     }
 
-    /// The columns of the terminal that it goes to, where it goes to one and that is known.
+    /// The width of the terminal that it goes to, in columns; `None` if it goes to none, or the width is not known.
     pub(crate) fn width(&self) -> Option<usize> {
         match &self.target {
             Target::Standard(stream) if self.line_buffered => {
@@ -164,7 +164,7 @@ impl Output {
         &mut self.buffer
     }
 
-    /// The object that was appended is whole.
+    /// Ends the object that was appended.
     ///
     /// # Errors
     /// When the reader went away, or the target fails for another reason than lack of room.
@@ -179,12 +179,12 @@ impl Output {
         Ok(())
     }
 
-    /// The object that was appended is an answer of its own, and no part of a trace that goes on: it is written now.
+    /// Ends the object that was appended, and writes it now: it is a command's whole answer, not a part of a trace.
     ///
     /// # Errors
-    /// When it could not be written, for lack of room too.
+    /// When it could not be written; lack of room is an error here, too.
     pub(crate) fn answer(&mut self) -> io::Result<()> {
-        // The error says it.
+        // The error that is returned says it.
         self.told = true;
         self.end_object()?;
         self.flush()?;
@@ -238,7 +238,7 @@ impl Output {
         }
     }
 
-    /// Writes as much as goes; retries interruptions.
+    /// Writes as much as the target takes; retries after interruptions.
     fn write_some(&mut self, bytes: &[u8]) -> (usize, Option<io::Error>) {
         let mut done = 0;
         while done < bytes.len() {
@@ -272,7 +272,7 @@ impl Output {
         (done, flushed.err())
     }
 
-    /// After a failed write of which `written` bytes of the buffer got through.
+    /// Handles a failed write of which the first `written` bytes of the buffer were taken.
     fn give_up(&mut self, written: usize, error: io::Error) -> io::Result<()> {
         let safe = self.ends.partition_point(|end| *end <= written);
         let whole_bytes = safe.checked_sub(1).map_or(0, |i| self.ends[i]);
@@ -337,12 +337,12 @@ impl Output {
 
 impl Drop for Output {
     fn drop(&mut self) {
-        // Whoever cares for the error has flushed before.
+        // A caller that wants the error flushes before.
         let _ = self.flush();
     }
 }
 
-/// One write. The library's own standard output takes no interruption for an answer.
+/// One write. Not through the library's standard output, which retries interrupted writes by itself.
 #[cfg(target_os = "linux")]
 fn write_once(stream: Standard, bytes: &[u8]) -> io::Result<usize> {
     use std::os::fd::FromRawFd;

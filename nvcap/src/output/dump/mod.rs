@@ -16,39 +16,39 @@ use crate::hang::{ChannelState, Judged, Progress, Report, Step};
 /// What to show.
 #[derive(Clone, Debug, Default)]
 pub struct ReportOptions {
-    /// Entries of each channel that are shown, beside those that are not fetched.
+    /// How many of the newest entries of each channel are shown, beside those that the GPU has not fetched.
     pub last: u32,
-    /// What was assumed and what proven; every operation.
+    /// Show every operation, and what was assumed and what proven of each channel.
     pub verbose: bool,
     /// Colour.
     pub color: bool,
     /// Hide users' data.
     pub redact: Option<Redactor>,
-    /// Only these channels' entries, by number; all where this and `tokens` are empty.
+    /// Show the entries of these channels alone, by number; of all channels if this and `tokens` are empty.
     pub channels: Vec<u32>,
-    /// Only these channels' entries, by work-submit token.
+    /// Show the entries of these channels alone, by work-submit token.
     pub tokens: Vec<u32>,
 }
 
-/// A look and, where there was one before it, what moved since.
+/// A look, and what moved since the look before it if there was one.
 #[derive(Clone, Copy, Debug)]
 pub struct Shown<'a> {
     /// The look.
     pub report: &'a Report,
-    /// Since the one before.
+    /// What moved since the look before it.
     pub moved: Option<&'a Progress>,
 }
 
 impl ReportOptions {
-    /// The steps of a channel that are shown: none of a channel that was not asked for, and else the newest, with all
-    /// that is not fetched and what runs.
+    /// The steps of a channel that are shown: the newest, all that are not fetched, and the one that runs; none if the user
+    /// did not ask for this channel.
     fn steps<'a>(&self, c: &'a ChannelState, judged: Option<&Judged>) -> &'a [Step] {
         let wanted = self.channels.is_empty() && self.tokens.is_empty()
             || self.channels.contains(&c.id.0)
             || c.token.is_some_and(|t| self.tokens.contains(&t));
         let shown = (self.last as usize).max(c.pending() as usize + 1);
         let from = c.steps.len().saturating_sub(shown);
-        // What runs is shown however much is queued behind it.
+        // The step that runs is shown even if many are queued behind it.
         let running = judged.and_then(|j| j.running.as_ref());
         let runs = running.and_then(|w| c.steps.iter().position(|s| s.position == w.position));
         let from = from.min(runs.unwrap_or(from));

@@ -3,22 +3,22 @@
 use super::verdict::{Word, verdict};
 use super::{Shown, Verdict};
 
-/// Exit status of `nvcap dump`. Below 10 it is about the looking, from 10 about what was seen; 1 to 3 mean what they mean
-/// of a trace. docs/hang.md has the table.
+/// Exit status of `nvcap dump`. A status below 10 tells how the look went, one from 10 on what was seen. 1 to 3 mean the
+/// same as for a trace. docs/hang.md has the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Status {
     /// The GPU has done all that was submitted.
     Idle = 0,
-    /// A process could not be looked at, or the answer not be written.
+    /// A process could not be looked at, or the answer could not be written.
     Error = 1,
-    /// Idle, as far as it could be read; something could not.
+    /// Idle as far as could be read; something could not be read.
     Unread = 3,
     /// The process uses no GPU.
     NoGpu = 4,
     /// Every channel that has work moved between two looks.
     Moving = 10,
-    /// There is work that is not done, and slow cannot be told from stuck: one look, or only other channels moved.
+    /// There is work that is not done, and it may be slow or stuck: there was one look, or only other channels moved.
     Busy = 11,
     /// It uses a GPU, and no channel was found that could be read.
     Unknown = 12,
@@ -35,8 +35,8 @@ impl Status {
         self as u8
     }
 
-    /// The one of two processes' that counts: the greater. But that one could not be looked at outweighs all that is no
-    /// fault, or a script would take the rest for the whole.
+    /// The status that counts of two processes' statuses: the greater one. But an error outweighs every status that is no
+    /// fault: a script must not take the processes that could be looked at for all.
     #[must_use]
     pub fn worst(self, other: Self) -> Self {
         let weight = |status| match status {
@@ -67,7 +67,7 @@ impl Verdict {
     }
 }
 
-/// The status of a whole look: its worst process's.
+/// The status of a whole look: the status of its worst process.
 #[must_use]
 pub fn status(shown: &Shown<'_>) -> Status {
     let all = shown.report.processes.iter();

@@ -14,7 +14,7 @@ use crate::output::plural::{plural, plural_of};
 use crate::output::style::{Formatter, Plain, Role};
 use crate::record::{At, How};
 
-/// Appends the look.
+/// Appends the look as text.
 pub fn text(out: &mut Vec<u8>, shown: &Shown<'_>, options: &ReportOptions) {
     let mut f = Formatter::new(out, options.color);
     for process in &shown.report.processes {
@@ -34,7 +34,7 @@ fn of<'a>(
     shown: &Shown<'a>,
     process: &'a ProcessReport,
 ) -> impl Iterator<Item = &'a ChannelState> + use<'a> {
-    // What is at work first: it is what is looked for.
+    // Channels that have work come first: the user looks for them.
     let look = shown.report;
     let mut all: Vec<&ChannelState> = look
         .rings
@@ -121,7 +121,7 @@ fn table(f: &mut Formatter<'_>, shown: &Shown<'_>, process: &ProcessReport) {
             c.put,
             c.pending(),
             optional(line.and_then(|l| l.value)),
-            // Of a channel that moves the value is newer than the ring's entries are.
+            // If the channel moves, the value was read later than the entries.
             optional(line.map(|l| l.value.filter(|v| *v > l.newest).unwrap_or(l.newest))),
         ));
         if let Some(j) = judged {
@@ -140,7 +140,7 @@ fn table(f: &mut Formatter<'_>, shown: &Shown<'_>, process: &ProcessReport) {
     f.end();
 }
 
-/// What a step is, in a column: done, what the GPU is at, what it waits at, and what it has not fetched.
+/// The state of a step, for its column: done, running, waiting, or not fetched.
 fn mark(step: &Step, judged: Option<&Judged>) -> &'static str {
     let Some(j) = judged else { return "" };
     if j.running
@@ -162,7 +162,7 @@ fn mark(step: &Step, judged: Option<&Judged>) -> &'static str {
     }
 }
 
-/// What matters in an incident: the driver's preparations of a launch are left out.
+/// Whether an operation matters in an incident: what the driver does to prepare a launch does not.
 fn matters(op: &Operation) -> bool {
     match op {
         Operation::Inline(i) => !matches!(

@@ -1,4 +1,4 @@
-//! What a look comes to, in a few sentences: the first thing that is read in an incident.
+//! The verdict on each process, in a few sentences: what is read first in an incident.
 
 use crate::wire::GpuVa;
 use std::fmt::Write as _;
@@ -14,17 +14,17 @@ use crate::record::ChannelId;
 
 use super::Shown;
 
-/// What is to be said of one process.
+/// The verdict on one process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Verdict {
-    /// It in one word.
+    /// The verdict in one word.
     pub word: Word,
-    /// The sentence beside it.
+    /// The sentence behind the word.
     pub head: String,
-    /// What follows from it, channel by channel.
+    /// The reasons, a line for each channel.
     pub lines: Vec<String>,
-    /// A channel has work that is not done and did not move, whatever others did.
+    /// Whether some channel has work that is not done and did not move, even if others moved.
     pub stuck: bool,
 }
 
@@ -47,7 +47,7 @@ pub enum Word {
 }
 
 impl Word {
-    /// As it is shown, in small letters.
+    /// The word as it is shown, in small letters.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -85,7 +85,7 @@ pub fn verdict(shown: &Shown<'_>, process: &ProcessReport) -> Verdict {
     let errors = lines.len();
     let mut running: Vec<&(&ChannelState, &Judged)> =
         mine.iter().filter(|(_, j)| j.running.is_some()).collect();
-    // The one that holds up most comes first.
+    // The channel that holds up the most others comes first.
     running.sort_by_key(|(_, j)| {
         let held = look.analysis.blocked.iter();
         let held = held.filter(|b| b.root == Root::Work { channel: j.id });
@@ -173,7 +173,7 @@ fn nothing_found(process: &ProcessReport) -> String {
     }
 }
 
-/// Movement of one process's channels.
+/// Which of a process's channels moved between two looks.
 fn of_process(look: &Report, process: &ProcessReport, movement: &Progress) -> Progress {
     let mut own = movement.clone();
     let pid_of = |id| {
@@ -215,7 +215,7 @@ fn with_time(m: &Progress, own: &Progress, at_work: usize, channels: usize) -> (
     }
 }
 
-/// How fast what moves does.
+/// How fast the channels that move do so.
 fn rates(look: &Report, m: &Progress, own: &Progress) -> Vec<String> {
     let seconds = m.ns as f64 / 1e9;
     let mut lines = Vec::new();
@@ -400,7 +400,7 @@ fn cycle_of(look: &Report, channels: &[ChannelId]) -> String {
     }
 }
 
-/// What the threads are at, summed up.
+/// What the threads do, summed up.
 fn cpu(threads: &[Thread]) -> Option<String> {
     if threads.is_empty() {
         return None;

@@ -13,11 +13,11 @@ pub(super) enum Node {
         op: Compare,
         wanted: Wanted,
     },
-    /// A bare field: it is true, or not zero.
+    /// A field without a comparison: it is true, or not zero.
     Is(Field),
 }
 
-/// How a field and what is wanted of it are compared.
+/// The operator of a comparison.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Compare {
     Equal,

@@ -115,20 +115,20 @@ impl Field {
 
     /// Whether it says where or when something was submitted: every event of a submission has the same.
     pub(super) fn is_place(self) -> bool {
-        match self {
+        matches!(
+            self,
             Self::Time
-            | Self::Pid
-            | Self::Tid
-            | Self::Thread
-            | Self::Gpu
-            | Self::Token
-            | Self::Channel
-            | Self::Engine
-            | Self::Phase
-            | Self::Late
-            | Self::How => true,
-            _ => false,
-        }
+                | Self::Pid
+                | Self::Tid
+                | Self::Thread
+                | Self::Gpu
+                | Self::Token
+                | Self::Channel
+                | Self::Engine
+                | Self::Phase
+                | Self::Late
+                | Self::How
+        )
     }
 
     /// Its name in expressions.

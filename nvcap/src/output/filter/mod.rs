@@ -67,8 +67,8 @@ impl Filter {
         asks
     }
 
-    /// Whether it asks for events of some kind or content, and not only for those of some place and time: of a process,
-    /// a channel, a phase.
+    /// Whether it asks for events of some kind or content. An expression that does not only says whose or when: it names a
+    /// process, a channel, a phase, a time.
     #[must_use]
     pub fn asks_for_kind(&self) -> bool {
         let mut asks = false;
@@ -101,14 +101,14 @@ impl Filter {
         unknown
     }
 
-    /// Whether there may be events of this `type` that it lets through: what it never does need not be decoded.
+    /// Whether it may let events of this `type` through. Those that it never lets through need not be decoded.
     #[must_use]
     pub fn may_match(&self, kind: &str) -> bool {
         can(&self.root, kind).0
     }
 
-    /// Whether the event is to be shown. Where decoding stopped is always shown: it is a loss; and so is an assumption that
-    /// all that is shown rests on.
+    /// Whether the event is to be shown. Two kinds are shown whatever the expression says: that decoding stopped, which
+    /// is a loss; and that the chip is only assumed, on which all that is shown depends.
     #[must_use]
     pub fn matches(&self, event: &Event<'_>) -> bool {
         match &event.body {
@@ -133,7 +133,7 @@ fn each_field<'a>(node: &'a Node, visit: &mut impl FnMut(Field, Option<&'a Wante
     }
 }
 
-/// Whether the expression can be true, and whether it can be false, of an event of which the type alone is known.
+/// Whether the expression can be true, and whether it can be false, for events of this type.
 fn can(node: &Node, kind: &str) -> (bool, bool) {
     let each =
         |nodes: &[Node]| -> Vec<(bool, bool)> { nodes.iter().map(|n| can(n, kind)).collect() };

@@ -14,7 +14,7 @@ use super::expression::{Compare, Node, Wanted};
 use super::fields::{Field, Kind};
 use crate::output::units::number;
 
-/// Expressions are typed by people; this is a stack guard, not a limit they meet.
+/// Most nested parentheses and negations: protects the stack. Nobody types as many.
 const MAX_DEPTH: usize = 64;
 
 /// Why an expression was not understood, and where.
@@ -282,7 +282,7 @@ impl Parser<'_> {
 
 fn unknown_field(name: &str) -> String {
     let all: Vec<&str> = Field::all().map(Field::name).collect();
-    // The one that shares the longest beginning, where any does.
+    // The known word that has the longest beginning in common with it, if any has.
     let close = all
         .iter()
         .map(|f| {

@@ -1,6 +1,6 @@
-//! JSON whose strings hold nothing that a terminal or an editor would act on: what JSON itself lets stand unescaped
-//! (the second half of the control characters, what turns the direction of writing, line separators) is escaped too. A
-//! reader of JSON sees no difference.
+//! JSON whose strings have no character that a terminal or an editor would act on. JSON allows some of them unescaped:
+//! the control characters from U+0080 on, changes of the writing direction, line separators. They are escaped here; a
+//! JSON reader sees no difference.
 
 use std::io;
 
@@ -11,7 +11,7 @@ use crate::output::style::is_acted_on;
 
 /// Appends a value on one line.
 pub fn write<T: Serialize + ?Sized>(out: &mut Vec<u8>, value: &T) {
-    // Neither the vector nor the types of this crate (no maps with keys that are not text) can fail.
+    // Writing to a vector does not fail, nor does serialising: all keys of maps are text.
     let _ = value.serialize(&mut Serializer::with_formatter(out, Escaping));
 }
 

@@ -1,7 +1,7 @@
 //! The JSON output: one object a line. docs/output.md and docs/output.schema.json hold the schema.
 //!
 //! Every object begins with `type`, `time_ns`, `pid`, `tid` and `token`. These and the other members that all
-//! events of a submission share are formed once a submission and copied, which is what makes this sink fast.
+//! events of a submission share are written once for each submission and copied from then on: that makes this sink fast.
 
 use std::io;
 
@@ -55,7 +55,7 @@ pub struct Json {
     shared_of: Option<(u64, u64)>,
     latest: Latest,
     position: u64,
-    /// Of the entries of the current submission.
+    /// The missing bytes of the current submission's entries.
     holes: Holes,
 }
 

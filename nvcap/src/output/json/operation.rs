@@ -23,7 +23,7 @@ pub(in crate::output) fn value(op: &Operation, redact: Option<&Redactor>) -> ser
     }
 }
 
-/// What serde makes of a launch, several times as fast: launches and inline writes are most of what there is.
+/// Writes the same object as serde would, several times as fast: most operations are launches and inline writes.
 fn launch(out: &mut Vec<u8>, l: &Launch) {
     out.extend_from_slice(b"{\"op\":\"launch\"");
     key(out, "kind");
@@ -117,7 +117,7 @@ fn hidden(op: &Operation, redact: &Redactor) -> serde_json::Value {
     match op {
         Operation::Launch(l) => {
             replace("args", l.args.as_deref().unwrap_or(&[]));
-            // What a memset writes is among the arguments.
+            // The arguments hold the value that a memset writes.
             if let Some(moves) = value.get_mut("moves").and_then(|m| m.as_object_mut()) {
                 moves.insert("value".into(), serde_json::Value::Null);
             }

@@ -10,7 +10,7 @@ use crate::output::names::{known_engine, known_name};
 /// Appends the ledger as one JSON object with its line end.
 pub fn json(out: &mut Vec<u8>, ledger: &Ledger) {
     let value = json_value(ledger);
-    // `type` and the members all objects have come first, for those who read along.
+    // `type` and the members that all objects have come first, as in all objects.
     let t = ledger.totals();
     let _ = std::io::Write::write_fmt(
         out,

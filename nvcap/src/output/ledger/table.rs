@@ -14,7 +14,7 @@ use crate::output::units::Bytes;
 /// A column of the table.
 struct Column {
     name: &'static str,
-    /// Figures stand to the right.
+    /// Its cells are aligned to the right, as figures are.
     figures: bool,
     /// When it is shown.
     shown: Shown,
@@ -26,11 +26,11 @@ struct Column {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Shown {
     Always,
-    /// Where there is room: the first to go has the lowest number.
+    /// If there is room. The column with the lowest number is left out first.
     Room(u8),
-    /// Where channels differ in it.
+    /// If channels differ in it.
     Differs,
-    /// Where a channel has something else than this.
+    /// If the cell of a channel is not this.
     Unlike(&'static str),
 }
 
@@ -143,7 +143,7 @@ fn started(c: &ChannelLedger) -> String {
     }
 }
 
-/// The column's cells, with what stands above and below them.
+/// A column with its cells.
 struct Cells {
     column: &'static Column,
     cells: Vec<String>,
@@ -168,7 +168,7 @@ impl Cells {
         }
     }
 
-    /// Whether it says something.
+    /// Whether the column is shown, if there is room for it.
     fn is_shown(&self) -> bool {
         match self.column.shown {
             Shown::Always | Shown::Room(_) => true,
@@ -178,7 +178,7 @@ impl Cells {
     }
 }
 
-/// Leaves out columns until the row has this width, if that can be done.
+/// Leaves out columns until a row fits this width, as far as columns may be left out.
 fn narrow(columns: &mut Vec<Cells>, width: usize) {
     loop {
         let wide: usize = columns.iter().map(|c| c.width + 2).sum();
@@ -199,7 +199,7 @@ fn narrow(columns: &mut Vec<Cells>, width: usize) {
     }
 }
 
-/// Writes the table, and in a line each the channels that are not worth a row.
+/// Writes the table, then a line that sums up the channels with one submission, and one for those without any.
 pub(super) fn write(f: &mut Formatter<'_>, ledger: &Ledger, totals: &Totals, fit: Fit) {
     let (mut rows, mut silent) = (Vec::new(), 0);
     let (mut once, mut once_bytes) = (0, 0);

@@ -1,5 +1,5 @@
-//! What the program asked for, on one short line: what is shown without `-v`. The details that a line leaves out are in
-//! `describe`'s.
+//! The short lines that are shown without `-v`: what the program asked for. `describe` has the details that they leave
+//! out.
 
 use crate::decode::event::{
     Context, Copy, CopyMode, Direction, Graph, Inline, InlineContent, Launch, LaunchKind,
@@ -17,14 +17,14 @@ use crate::output::style::{Formatter, Role};
 use super::columns::ChannelName;
 use super::waits::{Releases, is_wait};
 
-/// Words of arguments that a short line has.
+/// Most words of arguments on a short line.
 const ARGUMENTS: usize = 6;
 
-/// Columns that a kernel's name has, however narrow the terminal is.
+/// Fewest columns for a kernel's name, however narrow the terminal is.
 const SHORTEST_KERNEL: usize = 24;
 
-/// Whether an operation is how the driver does what the program asked for, and not that itself: uploads of QMDs,
-/// constants and code, the driver's own launches, semaphores of the channel's own, barriers. It is shown with `-v`.
+/// Whether an operation is part of the driver's mechanics: how the driver does what the program asked for. Such are uploads
+/// of QMDs, constants and code, the driver's own launches, barriers, releases, and waits for the channel's own releases.
 pub(super) fn is_mechanics(c: &Context, op: &Operation, releases: &Releases) -> bool {
     match op {
         // The line of the replay sums up its nodes.
@@ -82,7 +82,7 @@ pub(super) fn brief(
             line(f);
             wait(f, s, waits_for);
         }
-        // Each of these says that it is late by itself.
+        // `describe` adds the mark of late submissions by itself.
         _ => return describe(f, prefix, context, op, redact),
     }
     if context.late {
@@ -146,14 +146,14 @@ fn launch(f: &mut Formatter<'_>, l: &Launch, redact: Option<&Redactor>) {
     }
 }
 
-/// That a launch is a node of a graph: shown where a filter asks for it.
+/// The place of a launch in its graph's replay. Nodes are shown if a filter asks for them.
 fn node(f: &mut Formatter<'_>, l: &Launch) {
     if let (Some(replay), Some(place)) = (l.replay, l.place) {
         f.text(format_args!(" node {place} of graph replay {replay}"));
     }
 }
 
-/// Grid, block and what else there is of a launch's geometry, a blank before each.
+/// Grid, block, and the cluster, shared memory and cooperation that a launch has; a blank before each.
 fn shape(l: &Launch) -> String {
     let mut text = String::new();
     let mut add = |name: &str, value: Option<String>| {
@@ -176,7 +176,7 @@ fn shape(l: &Launch) -> String {
     text
 }
 
-/// As much of `text` as `room` columns hold, with dots in the place of the rest.
+/// `text`, cut to `room` columns with dots at its end if it is longer.
 fn shortened(text: &str, room: Option<usize>) -> String {
     match room {
         Some(room) if text.chars().count() > room => {

@@ -1,4 +1,4 @@
-//! What stands before each line: its time, and whose it is.
+//! The columns at the beginning of each line: its time, process, GPU, channel, engine and phase.
 
 use std::fmt::Write as _;
 
@@ -10,11 +10,11 @@ use crate::output::style::Plain;
 
 use super::Clock;
 
-/// Makes the columns of lines. Those of the current submission are made once.
+/// Makes the columns of lines; for the lines of one submission they are made once.
 #[derive(Debug, Default)]
 pub(super) struct Columns {
     clock: Clock,
-    /// All columns, not only those that tell lines of this trace apart.
+    /// All columns; without it, process and GPU are shown only if there are several.
     all: bool,
     /// Time of the trace's first record.
     first_ns: Option<u64>,
@@ -22,7 +22,7 @@ pub(super) struct Columns {
     latest: Latest,
     /// Processes that have submitted.
     processes: Several,
-    /// GPUs that the machine has, or that were submitted to.
+    /// GPUs of the machine, and those that were submitted to.
     gpus: Several,
     /// Serial number and time of the submission that `text` is of.
     of: Option<(u64, u64)>,
@@ -73,7 +73,7 @@ impl Columns {
 
     /// The column of the time, with the mark behind it: `<` where a line with a later time stands above.
     pub(super) fn time(&mut self, at: At) -> String {
-        // A line that belongs to no submission may come between two of one.
+        // The columns of the submission before are not used again: this time may be later.
         self.of = None;
         let Some(ns) = at.time() else {
             return format!("{:>11} ", "?");
@@ -88,7 +88,7 @@ impl Columns {
             true => '<',
             false => ' ',
         };
-        // Microseconds of each, so that differences of equal times are equal whatever the time before them.
+        // Both are rounded down before they are subtracted: so a difference is that of the times as they are shown.
         let (us, from) = (ns / 1000, from / 1000);
         let sign = if us < from { "-" } else { "" };
         let shown = us.abs_diff(from);
@@ -136,7 +136,7 @@ impl Columns {
         )
     }
 
-    /// The process and the GPU where there are several, the channel, its engine.
+    /// The process and the GPU if there are several, the channel, its engine.
     fn few_of(&self, text: &mut String, c: &Context) -> std::fmt::Result {
         if self.processes.is_more() {
             let mut who = pid_name(c.at.pid);

@@ -1,8 +1,8 @@
-//! Fills in a row that differ in nothing but their address: a channel's set-up has 65. They are two lines.
+//! Fills in a row that differ only in their address become two lines: libcuda's set-up of a context has 65 such fills.
 
 use crate::decode::event::{Context, Copy, Operation};
 
-/// The fill that was shown last, and how many like it came right behind.
+/// The last fill that was shown, and how many like it followed.
 #[derive(Debug, Default)]
 pub(super) struct Repeats {
     shown: Option<(Context, Copy)>,
@@ -10,7 +10,7 @@ pub(super) struct Repeats {
 }
 
 impl Repeats {
-    /// An operation is shown: the following ones may be like it.
+    /// Takes an operation that is shown: the following ones may be like it.
     pub(super) fn begin(&mut self, c: &Context, op: &Operation) {
         self.shown = match op {
             Operation::Copy(copy) if copy.src.is_none() && copy.dst.is_some() => {
@@ -21,7 +21,7 @@ impl Repeats {
         self.more = 0;
     }
 
-    /// Whether an operation is like the one shown: then it is counted, and is not shown.
+    /// Whether an operation is like the one shown: then it is counted instead of shown.
     pub(super) fn take(&mut self, c: &Context, op: &Operation) -> bool {
         let (Some((context, shown)), Operation::Copy(copy)) = (&mut self.shown, op) else {
             return false;
@@ -38,7 +38,7 @@ impl Repeats {
         alike
     }
 
-    /// Something else is shown: the last one that was not, and how many there were; none where none was.
+    /// Ends the row: the last fill that was counted, and how many were; `None` if none was.
     pub(super) fn end(&mut self) -> Option<(Context, Operation, u64)> {
         let more = std::mem::take(&mut self.more);
         let (context, copy) = self.shown.take()?;

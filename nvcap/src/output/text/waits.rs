@@ -1,4 +1,4 @@
-//! Which channel releases which semaphore: what tells a wait for another channel's work from one for the channel's own.
+//! Which channel releases which semaphore, to tell a wait for another channel from a wait for the channel itself.
 
 use std::collections::HashMap;
 
@@ -6,7 +6,7 @@ use crate::decode::event::{Context, Operation, SemaphoreAction};
 use crate::record::ChannelId;
 use crate::wire::GpuVa;
 
-/// Semaphores that are remembered. A program with more than these (128 of 4 KiB) is remembered from anew.
+/// Most semaphores that are remembered. When there are more, all are forgotten and learnt anew.
 const MOST: usize = 1 << 16;
 
 /// The channel that last released each semaphore, by process and address.
@@ -46,7 +46,7 @@ impl Releases {
         self.0.insert((c.at.pid, address), c.channel);
     }
 
-    /// The channel whose release a wait of the context's process at this address is for, where one was seen.
+    /// The channel that last released the semaphore at this address of the context's process; `None` if no release was seen.
     pub(super) fn channel(&self, c: &Context, address: GpuVa) -> Option<ChannelId> {
         self.0.get(&(c.at.pid, address)).copied()
     }
