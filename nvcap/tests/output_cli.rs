@@ -1025,3 +1025,70 @@ fn a_file_size_limit_is_a_full_disk() {
     assert!(said.contains("ulimit -f"), "{said}");
     assert!(fs::read(&out).unwrap().ends_with(b"\n"), "whole lines");
 }
+
+/// What nvcap writes to a terminal of so many columns.
+#[cfg(target_os = "linux")]
+fn on_a_terminal(columns: u16, args: &[&str]) -> String {
+    use std::os::fd::{FromRawFd, OwnedFd};
+
+    let (mut own, mut its) = (-1, -1);
+    let size = libc::winsize {
+        ws_row: 24,
+        ws_col: columns,
+        ws_xpixel: 0,
+        ws_ypixel: 0,
+    };
+    // SAFETY: writes two descriptors, and reads the size.
+    let made = unsafe {
+        libc::openpty(
+            &mut own,
+            &mut its,
+            std::ptr::null_mut(),
+            std::ptr::null(),
+            &size,
+        )
+    };
+    assert_eq!(made, 0, "{}", std::io::Error::last_os_error());
+    // SAFETY: both were opened just now, and nobody else has them.
+    let (own, its) = unsafe { (OwnedFd::from_raw_fd(own), OwnedFd::from_raw_fd(its)) };
+    let mut child = Command::new(env!("CARGO_BIN_EXE_nvcap"))
+        .args(args)
+        .env("NO_COLOR", "1")
+        .env_remove("COLUMNS")
+        .stdout(its)
+        .spawn()
+        .unwrap();
+    // The end of the last one who has the terminal open is an error here.
+    let (mut shown, mut part) = (Vec::new(), [0; 4096]);
+    let mut terminal = fs::File::from(own);
+    while let Ok(n) = terminal.read(&mut part) {
+        if n == 0 {
+            break;
+        }
+        shown.extend_from_slice(&part[..n]);
+    }
+    assert!(child.wait().unwrap().success());
+    String::from_utf8(shown).unwrap().replace("\r\n", "\n")
+}
+
+#[cfg(all(target_os = "linux", feature = "xz"))]
+#[test]
+fn lines_fit_the_terminal_that_they_go_to() {
+    let Some(orc) = capture("h200-mixed.orc.xz") else {
+        return;
+    };
+    for columns in [80u16, 120] {
+        let shown = on_a_terminal(columns, &["decode", &orc]);
+        let lines: Vec<&str> = shown.lines().filter(|l| l.contains("  ch")).collect();
+        assert!(lines.len() > 400, "{shown}");
+        let widest = lines.iter().map(|l| l.chars().count()).max();
+        assert_eq!(widest, Some(columns.into()));
+        let launch = lines.iter().find(|l| l.contains(" grid 4096 block 256 "));
+        assert!(launch.unwrap().ends_with("..."), "{launch:?}");
+    }
+    // A terminal that does not know its own size cuts none.
+    let shown = on_a_terminal(0, &["decode", &orc]);
+    assert!(shown.lines().any(|l| l.chars().count() > 125), "{shown}");
+    let verdict = on_a_terminal(40, &["decode", &orc, "-q"]);
+    assert!(verdict.trim_end().ends_with("nothing missing"), "{verdict}");
+}

@@ -539,13 +539,17 @@ fn redaction_leaves_no_user_data() {
         ..json::JsonOptions::default()
     });
     let all = objects.iter().map(ToString::to_string).collect::<String>();
-    let lines = text_of(text::TextOptions {
-        detail: Detail::Words,
-        redact,
-        ..text::TextOptions::default()
-    })
-    .join("\n");
-    for (form, out) in [("json", &all), ("text", &lines)] {
+    let text = |verbose| {
+        let options = text::TextOptions {
+            detail: Detail::Words,
+            verbose,
+            redact: redact.clone(),
+            ..text::TextOptions::default()
+        };
+        text_of(options).join("\n")
+    };
+    let (short, long) = (text(false), text(true));
+    for (form, out) in [("json", &all), ("text", &short), ("text -v", &long)] {
         for secret in [
             "68656c6c6f",
             "7f00a00000",

@@ -13,6 +13,7 @@ mod json;
 mod table;
 
 pub use json::json;
+pub(crate) use table::Fit;
 
 /// The one line that says whether anything is missing, and what.
 #[must_use]
@@ -212,15 +213,6 @@ fn rate(f: &mut Formatter<'_>, t: &Totals, duration_ns: u64) {
         Bytes(t.bytes as f64 / seconds)
     ));
     f.end();
-}
-
-/// How the ledger's table is fitted.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Fit {
-    /// All channels and all columns, whatever is in them.
-    pub all: bool,
-    /// Columns of the terminal; `None` if the output is none.
-    pub width: Option<usize>,
 }
 
 /// Appends the ledger as text: a table of the channels that submitted or lost something, and the verdict.

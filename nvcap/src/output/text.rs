@@ -32,22 +32,10 @@ mod repeats;
 mod waits;
 
 use brief::{brief, is_mechanics};
+pub use columns::Clock;
 use columns::Columns;
 use repeats::Repeats;
 use waits::Releases;
-
-/// How times are shown.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-#[non_exhaustive]
-pub enum Clock {
-    /// Seconds since the trace's first record.
-    #[default]
-    Relative,
-    /// Seconds of the traced machine's `CLOCK_MONOTONIC`.
-    Monotonic,
-    /// Seconds since the line before.
-    Delta,
-}
 
 /// What the text output shows and how.
 #[derive(Clone, Debug, Default)]

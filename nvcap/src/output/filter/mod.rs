@@ -268,6 +268,22 @@ mod tests {
     }
 
     #[test]
+    fn a_filter_by_place_asks_for_no_kind() {
+        for (text, asks) in [
+            ("pid=7 && !(channel=3 || token=0x10012)", false),
+            ("gpu=1 && engine=copy && thread~py* && tid!=9", false),
+            ("phase=vadd && time_ns>5 && late && how=trapped", false),
+            ("op=launch", true),
+            ("channel=3 && bytes>1M", true),
+            ("serial=7", true),
+            ("channel=3 && !(op=launch)", true),
+        ] {
+            let filter = Filter::parse(text).unwrap_or_else(|e| panic!("{text}: {e}"));
+            assert_eq!(filter.asks_for_kind(), asks, "{text}");
+        }
+    }
+
+    #[test]
     fn what_a_filter_never_shows_is_known() {
         for (text, method, operation, entry) in [
             ("type=submission,entry", false, false, true),

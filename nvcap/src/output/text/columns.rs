@@ -8,7 +8,18 @@ use crate::record::{At, Record};
 use crate::output::names::{EngineName, Latest, Who, gpu_name, known_name, pid_name};
 use crate::output::style::Plain;
 
-use super::Clock;
+/// How times are shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub enum Clock {
+    /// Seconds since the trace's first record.
+    #[default]
+    Relative,
+    /// Seconds of the traced machine's `CLOCK_MONOTONIC`.
+    Monotonic,
+    /// Seconds since the line before.
+    Delta,
+}
 
 /// Makes the columns of lines; for the lines of one submission they are made once.
 #[derive(Debug, Default)]
