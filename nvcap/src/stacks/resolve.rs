@@ -20,7 +20,6 @@ use super::{
     queue::{RawStack, StackQueue},
     unwind::{Code, Unwinder},
 };
-use crate::procfs::mem::Memory;
 use crate::record::{At, Calls, Frame, Loss, Lost, Record, Stack, StackEnd};
 
 /// The most address spaces, and the most whole stacks and addresses of each, that are remembered.
@@ -74,6 +73,7 @@ impl Resolver {
     /// Finds the frames of the next stack that waits.
     pub(crate) fn next(&mut self) -> Option<Record> {
         let raw = self.queue.take()?;
+        self.take_names();
         let calls = self.calls(&raw);
         Some(Record::Stack(Stack { at: raw.at, calls }))
     }
@@ -88,6 +88,24 @@ impl Resolver {
                 what: Lost::Stacks { count },
             })
         })
+    }
+
+    /// Takes the names of Python frames, which came before the stacks that have them.
+    fn take_names(&mut self) {
+        for (space, at, name) in self.queue.take_names() {
+            let known = &mut self.spaces.entry(space).or_default().python_frames;
+            if known.len() >= MOST_REMEMBERED {
+                known.clear();
+            }
+            let frame = Frame {
+                symbol: Some(shared(name.function, &mut self.names)),
+                file: Some(shared(name.file, &mut self.names)),
+                line: name.line,
+                python: true,
+                ..Frame::default()
+            };
+            known.insert(at, frame);
+        }
     }
 
     fn calls(&mut self, raw: &RawStack) -> Arc<Calls> {
@@ -113,7 +131,7 @@ impl Resolver {
             let lookup = address - u64::from(nth > 0);
             frames.extend_from_slice(&space.frames_at(lookup, *address, &mut self.names));
         }
-        let runs = space.python_runs(raw, &mut self.names);
+        let runs = space.python_runs(&raw.python);
         let calls = Arc::new(Calls {
             api: api::called(&frames),
             frames: merged(frames, runs, end),
@@ -258,40 +276,13 @@ impl Space {
         frames
     }
 
-    /// The Python frames with their names, in the runs that calls of the interpreter make. A frame whose code object is gone
+    /// The Python frames with their names, in the runs that calls of the interpreter make. A frame whose code object was gone
     /// has none, and is left out.
-    fn python_runs(
-        &mut self,
-        raw: &RawStack,
-        names: &mut HashMap<String, Arc<str>>,
-    ) -> Vec<Vec<Frame>> {
-        let Some(python) = self.python.filter(|_| !raw.python.is_empty()) else {
-            return Vec::new();
-        };
-        let mut memory = None;
-        let known = &mut self.python_frames;
-        if known.len() >= MOST_REMEMBERED {
-            known.clear();
-        }
-        let mut frame = |at: PythonFrame| {
-            if let Some(frame) = known.get(&at) {
-                return Some(frame.clone());
-            }
-            let memory = memory.get_or_insert_with(|| Memory::open(raw.at.pid).ok());
-            let found = python.resolve(memory.as_ref()?, at.code, at.instruction)?;
-            let frame = Frame {
-                symbol: Some(shared(found.function, names)),
-                file: Some(shared(found.file, names)),
-                line: found.line,
-                python: true,
-                ..Frame::default()
-            };
-            known.insert(at, frame.clone());
-            Some(frame)
-        };
-        let each = (python.version.major, python.version.minor) == (3, 10);
-        let runs = runs(&raw.python, each).into_iter();
-        runs.map(|run| run.into_iter().filter_map(&mut frame).collect())
+    fn python_runs(&self, frames: &[PythonFrame]) -> Vec<Vec<Frame>> {
+        let version = self.python.map(|p| (p.version.major, p.version.minor));
+        let runs = runs(frames, version == Some((3, 10))).into_iter();
+        let named = |at: PythonFrame| self.python_frames.get(&at).cloned();
+        runs.map(|run| run.into_iter().filter_map(named).collect())
             .collect()
     }
 
