@@ -341,3 +341,119 @@ impl Space {
         frames
     }
 }
+
+#[cfg(all(test, target_arch = "x86_64"))]
+mod tests {
+    use super::*;
+    use crate::procfs::mem::Memory;
+
+    /// The registers and the stack of this thread, as a doorbell in this function would give them.
+    #[inline(never)]
+    fn ring(bytes: usize) -> RawStack {
+        let (ip, sp, fp): (u64, u64, u64);
+        // SAFETY: reads three registers.
+        unsafe {
+            std::arch::asm!(
+                "lea {ip}, [rip]", "mov {sp}, rsp", "mov {fp}, rbp",
+                ip = out(reg) ip, sp = out(reg) sp, fp = out(reg) fp,
+                options(nomem, nostack, preserves_flags)
+            );
+        }
+        let mut stack = vec![0; bytes];
+        Memory::open(std::process::id())
+            .and_then(|m| m.read(sp, &mut stack))
+            .expect("the stack of a test has that many bytes");
+        RawStack {
+            at: At {
+                time_ns: 7,
+                pid: std::process::id(),
+                tid: 1,
+            },
+            space: 3,
+            ip,
+            sp,
+            fp,
+            lr: 0,
+            bytes: stack,
+            cut: true,
+            python: Vec::new(),
+        }
+    }
+
+    #[inline(never)]
+    fn inner(bytes: usize) -> RawStack {
+        std::hint::black_box(ring(bytes))
+    }
+
+    #[inline(never)]
+    fn outer(bytes: usize) -> RawStack {
+        // More than one word of its own on the stack.
+        let own = std::hint::black_box([bytes; 40]);
+        let raw = inner(own[1]);
+        std::hint::black_box(own);
+        raw
+    }
+
+    fn resolved(change: impl FnOnce(&mut RawStack)) -> (Vec<String>, Calls) {
+        let queue = StackQueue::new(4096);
+        let mut raw = outer(4096);
+        change(&mut raw);
+        queue.put(raw);
+        let mut resolver = Resolver::new(queue);
+        let Some(Record::Stack(stack)) = resolver.next() else {
+            panic!("no stack");
+        };
+        assert!(resolver.next().is_none() && resolver.lost().is_none());
+        let frames = stack.calls.frames.iter();
+        let names = frames.filter(|f| !f.inlined).map(|f| {
+            let name = f.symbol.as_deref().unwrap_or("?");
+            name.rsplit("::").next().unwrap_or("").to_owned()
+        });
+        (names.collect(), (*stack.calls).clone())
+    }
+
+    #[test]
+    fn the_calls_of_this_test() {
+        let (names, calls) = resolved(|_| {});
+        assert_eq!(names[..3], ["ring", "inner", "outer"], "{calls:?}");
+        assert!(names.iter().any(|n| n == "the_calls_of_this_test"));
+        assert!(
+            calls.frames[0]
+                .file
+                .as_deref()
+                .is_some_and(|f| f.ends_with("resolve.rs"))
+        );
+        assert!(calls.frames[0].line.is_some() && calls.api.is_none());
+        assert!(matches!(calls.end, StackEnd::Whole | StackEnd::Cut));
+    }
+
+    #[test]
+    fn a_stack_that_goes_on_says_so() {
+        let (names, calls) = resolved(|raw| raw.bytes.truncate(160));
+        assert_eq!((names[0].as_str(), calls.end), ("ring", StackEnd::Cut));
+    }
+
+    #[test]
+    fn whatever_the_bytes_it_ends() {
+        let mut seed = 1u64;
+        let mut next = || {
+            seed = seed.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1);
+            seed >> 16
+        };
+        for _ in 0..200 {
+            let (ip, fill) = (next(), next() as u8);
+            resolved(|raw| raw.bytes.fill(fill));
+            resolved(|raw| {
+                let n = raw.bytes.len() as u64;
+                for _ in 0..16 {
+                    raw.bytes[(ip.wrapping_mul(31) % n) as usize] ^= fill;
+                }
+                raw.fp = ip;
+            });
+            let (_, calls) = resolved(|raw| raw.ip = ip);
+            assert_eq!((calls.frames.len(), calls.end), (1, StackEnd::NoFile));
+        }
+        let (_, calls) = resolved(|raw| raw.sp = u64::MAX - 8);
+        assert!(!calls.frames.is_empty());
+    }
+}
