@@ -10,7 +10,7 @@ use super::elf::{Elf, Section};
 type Reader = EndianArcSlice<LittleEndian>;
 
 /// The most bytes of debugging information of one file that are read, uncompressed.
-const MOST: u64 = 1 << 30;
+const MOST: u64 = 512 << 20;
 
 /// A place in the source.
 #[derive(Clone, Debug, PartialEq, Eq)]

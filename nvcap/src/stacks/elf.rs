@@ -146,6 +146,13 @@ impl Elf {
         }
     }
 
+    /// That of bytes, whatever they are.
+    #[cfg(test)]
+    pub(super) fn of_bytes(bytes: Vec<u8>) -> Option<Self> {
+        let (segments, sections) = parts(bytes.as_slice())?;
+        Some(Self::new(Data::Memory(bytes), segments, sections))
+    }
+
     /// What is to be added to the file's addresses to get those of the mapping.
     pub(super) fn bias(&self, mapped: &Mapped) -> Option<u64> {
         let within = |s: &&Segment| {

@@ -138,3 +138,66 @@ fn registers(stack: &RawStack) -> Registers {
 fn registers(stack: &RawStack) -> Registers {
     Registers::new(stack.lr, stack.sp, stack.fp)
 }
+
+#[cfg(all(test, target_arch = "x86_64"))]
+mod tests {
+    use super::*;
+    use crate::record::At;
+    use crate::stacks::modules::of_process;
+
+    /// The tables of the C library with bytes changed at random, and stacks full of its addresses.
+    #[test]
+    fn tables_of_any_bytes() {
+        let mapped = of_process(std::process::id());
+        let Some(libc) = mapped.iter().find(|m| m.name.contains("libc.so")) else {
+            println!("NOT RUN tables_of_any_bytes: this program has no C library as a file");
+            return;
+        };
+        let whole = std::fs::read(&*libc.name).unwrap();
+        let sections = Elf::of_bytes(whole.clone()).unwrap();
+        let parts = [".eh_frame", ".eh_frame_hdr"].map(|name| sections.section(name).unwrap());
+        let mut seed = 1u64;
+        let mut next = |below: u64| {
+            seed = seed.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1);
+            (seed >> 20) % below
+        };
+        let mut frames = 0;
+        for round in 0..40 {
+            let mut bytes = whole.clone();
+            for part in parts.iter().filter(|_| round > 0) {
+                for _ in 0..next(4000) {
+                    let at = (part.offset + next(part.size)) as usize;
+                    bytes[at] = next(256) as u8;
+                }
+            }
+            let elf = Elf::of_bytes(bytes).unwrap();
+            let mut unwinder = Unwinder::default();
+            unwinder.add(libc, &elf, elf.bias(libc).unwrap());
+            for _ in 0..200 {
+                let mut address = || libc.start + next(libc.end - libc.start);
+                let ip = address();
+                let stack: Vec<u8> = (0..256).flat_map(|_| address().to_le_bytes()).collect();
+                let sp = 0x7000_0000;
+                let raw = RawStack {
+                    at: At::default(),
+                    space: 1,
+                    ip,
+                    sp,
+                    fp: sp + 8 * next(200),
+                    lr: 0,
+                    bytes: stack,
+                    cut: true,
+                    python: Vec::new(),
+                };
+                let (found, _) =
+                    unwinder.unwind(&raw, |_, at| match (libc.start..libc.end).contains(&at) {
+                        true => Code::OfFile,
+                        false => Code::None,
+                    });
+                assert!((1..=MOST_FRAMES).contains(&found.len()));
+                frames += found.len();
+            }
+        }
+        assert!(frames > 40 * 200, "no stack had a second frame");
+    }
+}
