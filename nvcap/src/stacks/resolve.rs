@@ -312,7 +312,7 @@ impl Space {
         };
         let (lookup, address) = (lookup.wrapping_sub(*bias), address.wrapping_sub(*bias));
         let symbol = elf.symbol(lookup);
-        let places = elf.lines().map(|l| l.at(lookup)).unwrap_or_default();
+        let places = elf.places(lookup);
         let last = places.len().saturating_sub(1);
         let mut frames = Vec::new();
         for (nth, place) in places.into_iter().enumerate() {
@@ -394,12 +394,18 @@ mod tests {
         raw
     }
 
-    fn resolved(change: impl FnOnce(&mut RawStack)) -> (Vec<String>, Calls) {
+    fn resolver() -> (StackQueue, Resolver) {
         let queue = StackQueue::new(4096);
+        (queue.clone(), Resolver::new(queue))
+    }
+
+    fn resolved(
+        (queue, resolver): &mut (StackQueue, Resolver),
+        change: impl FnOnce(&mut RawStack),
+    ) -> (Vec<String>, Calls) {
         let mut raw = outer(4096);
         change(&mut raw);
         queue.put(raw);
-        let mut resolver = Resolver::new(queue);
         let Some(Record::Stack(stack)) = resolver.next() else {
             panic!("no stack");
         };
@@ -414,7 +420,7 @@ mod tests {
 
     #[test]
     fn the_calls_of_this_test() {
-        let (names, calls) = resolved(|_| {});
+        let (names, calls) = resolved(&mut resolver(), |_| {});
         assert_eq!(names[..3], ["ring", "inner", "outer"], "{calls:?}");
         assert!(names.iter().any(|n| n == "the_calls_of_this_test"));
         assert!(
@@ -429,12 +435,13 @@ mod tests {
 
     #[test]
     fn a_stack_that_goes_on_says_so() {
-        let (names, calls) = resolved(|raw| raw.bytes.truncate(160));
+        let (names, calls) = resolved(&mut resolver(), |raw| raw.bytes.truncate(160));
         assert_eq!((names[0].as_str(), calls.end), ("ring", StackEnd::Cut));
     }
 
     #[test]
     fn whatever_the_bytes_it_ends() {
+        let mut all = resolver();
         let mut seed = 1u64;
         let mut next = || {
             seed = seed.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1);
@@ -442,18 +449,18 @@ mod tests {
         };
         for _ in 0..200 {
             let (ip, fill) = (next(), next() as u8);
-            resolved(|raw| raw.bytes.fill(fill));
-            resolved(|raw| {
+            resolved(&mut all, |raw| raw.bytes.fill(fill));
+            resolved(&mut all, |raw| {
                 let n = raw.bytes.len() as u64;
                 for _ in 0..16 {
                     raw.bytes[(ip.wrapping_mul(31) % n) as usize] ^= fill;
                 }
                 raw.fp = ip;
             });
-            let (_, calls) = resolved(|raw| raw.ip = ip);
+            let (_, calls) = resolved(&mut all, |raw| raw.ip = ip);
             assert_eq!((calls.frames.len(), calls.end), (1, StackEnd::NoFile));
         }
-        let (_, calls) = resolved(|raw| raw.sp = u64::MAX - 8);
+        let (_, calls) = resolved(&mut all, |raw| raw.sp = u64::MAX - 8);
         assert!(!calls.frames.is_empty());
     }
 }
