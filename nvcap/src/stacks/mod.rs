@@ -12,6 +12,7 @@
 //! - `resolve`: all of it: from a stack of the queue to frames.
 //! - `merge`: the frames of Python in the place of the interpreter's.
 //! - `api`: which function of CUDA's interface was called.
+//! - `guard`: what other crates' parsers cannot do to a trace.
 //! - `demangle`: names as the source has them.
 //!
 //! Files are read, never mapped: a program that cuts a file of its own short would end nvcap by SIGBUS.
@@ -26,6 +27,8 @@ mod demangle;
 mod dwarf;
 #[cfg(feature = "trap")]
 mod elf;
+#[cfg(feature = "trap")]
+mod guard;
 #[cfg(feature = "trap")]
 mod merge;
 #[cfg(feature = "trap")]
