@@ -28,6 +28,7 @@ docs/stacks.md says what the frames are, and what it costs.";
 /// What to sum up.
 #[derive(clap::Args, Debug)]
 #[command(after_help = EXAMPLES)]
+#[group(skip)]
 pub(super) struct Args {
     /// What is summed up
     #[arg(

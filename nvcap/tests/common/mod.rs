@@ -65,6 +65,7 @@ pub fn context(serial: u64) -> Context {
         how: How::Trapped,
         late: false,
         phase: Some("warm up".into()),
+        stack: None,
     }
 }
 
