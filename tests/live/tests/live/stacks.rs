@@ -312,7 +312,7 @@ pub fn python() -> Result<()> {
 pub fn cost() -> Result<()> {
     need_tracing()?;
     let folder = Folder::new()?;
-    let mut best = |options: &[&str]| -> Result<f64> {
+    let best = |options: &[&str]| -> Result<f64> {
         let mut args: Vec<OsString> = options.iter().map(OsString::from).collect();
         args.extend([
             "-q".into(),
