@@ -19,6 +19,8 @@ mod lines;
 pub(crate) mod objects;
 pub(crate) mod offsets;
 #[cfg(test)]
+mod recorded;
+#[cfg(test)]
 mod tests;
 pub(crate) mod threads;
 
