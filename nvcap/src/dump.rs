@@ -149,6 +149,9 @@ pub fn look(pids: &[u32], options: &DumpOptions) -> (Report, Vec<(u32, Refused)>
     {
         (look, refused) = look_back(pids, options, u32::MAX);
     }
+    if options.stacks {
+        look.processes.iter_mut().for_each(stacks::add);
+    }
     let xids = match xids::Xids::open() {
         Ok(mut log) => log.take(),
         Err(why) => {
@@ -205,7 +208,7 @@ fn look_back(pids: &[u32], options: &DumpOptions, before: u32) -> (Report, Vec<(
                     }
                 }
                 look.rings.channels.extend(channels);
-                look.processes.push(process(&snapshot, &memory, options));
+                look.processes.push(process(&snapshot));
                 memories.push((*pid, memory, snapshot));
             }
             Err(e) => refused.push((*pid, e)),
@@ -342,6 +345,7 @@ fn thread(task: Task) -> hang::Thread {
         state: task.state,
         ticks: task.ticks,
         wchan: task.wchan,
+        native: None,
         python: None,
         syscall: task.syscall.map(|s| s.number),
         call: task.syscall.and_then(|s| tasks::call_name(s.number)),
@@ -363,17 +367,8 @@ fn rank(pid: u32) -> Option<u32> {
     values.find_map(|value| value?.trim().parse().ok())
 }
 
-fn process(snapshot: &Snapshot, memory: &Memory, options: &DumpOptions) -> ProcessReport {
+fn process(snapshot: &Snapshot) -> ProcessReport {
     let threads = tasks::tasks(snapshot.pid).unwrap_or_default();
-    let mut threads: Vec<hang::Thread> = threads.into_iter().map(thread).collect();
-    let mut python = if options.stacks {
-        stacks::python(snapshot.pid, memory)
-    } else {
-        stacks::PythonStacks::default()
-    };
-    for thread in &mut threads {
-        thread.python = python.of_threads.remove(&thread.tid);
-    }
     let windows = snapshot.windows.iter().map(|w| {
         format!(
             "pushbuffers at {:#x} for the GPU were read at {:#x} of the process: the only place where the memory of the newest \
@@ -385,18 +380,12 @@ fn process(snapshot: &Snapshot, memory: &Memory, options: &DumpOptions) -> Proce
         pid: snapshot.pid,
         name: snapshot.name.clone(),
         rank: rank(snapshot.pid),
-        python: python.version,
+        python: None,
         xids: Vec::new(),
-        threads,
+        threads: threads.into_iter().map(thread).collect(),
         channels: snapshot.channels.iter().map(facts).collect(),
         unused: snapshot.unused,
-        notes: snapshot
-            .notes
-            .iter()
-            .cloned()
-            .chain(windows)
-            .chain(python.note)
-            .collect(),
+        notes: snapshot.notes.iter().cloned().chain(windows).collect(),
         finding_ns: snapshot.finding.as_nanos() as u64,
         reading_ns: snapshot.reading.as_nanos() as u64,
     }

@@ -9,16 +9,17 @@ use nvcap::decode::event::{
 };
 use nvcap::decode::event::{CopyEngine, CopyMode};
 use nvcap::decode::pcas::PcasAction;
-use nvcap::hang::Xid;
 use nvcap::hang::{
     ChannelFacts, ChannelState, ProcessReport, PythonFrame, PythonStack, Report, RingState, Step,
     Thread, Values, analyse, compare,
 };
 use nvcap::hang::{EntryTarget, RingPlace, RingSize, TokenFrom};
+use nvcap::hang::{NativeStack, Xid};
 use nvcap::output::dump::{ReportOptions, Shown, Status, json, status, text};
 use nvcap::output::redact::Redactor;
 use nvcap::record::ChannelId;
 use nvcap::record::CpuVa;
+use nvcap::record::{Calls, Frame, StackEnd};
 use nvcap::wire::GpuVa;
 use nvcap::wire::stream::StopReason;
 
@@ -199,6 +200,19 @@ fn look(done: u64) -> Report {
                 syscall: Some(202),
                 call: Some("futex"),
                 argument: Some(0x7f00),
+                native: Some(NativeStack::from(&Calls {
+                    frames: (1..=13)
+                        .map(|n| Frame {
+                            module: "/usr/lib/libcuda.so.1".into(),
+                            symbol: Some(format!("native{n}").into()),
+                            offset: Some(16),
+                            address: 0x1000 + n,
+                            ..Frame::default()
+                        })
+                        .collect(),
+                    api: None,
+                    end: StackEnd::NoTable,
+                })),
                 python: Some(PythonStack::new(
                     (1..=14)
                         .map(|n| PythonFrame::new(format!("f{n}"), "train.py".to_owned(), Some(n)))
@@ -339,6 +353,8 @@ fn text_says_it_at_the_top() {
         "futex(0x7f00, ...)",
         "python  (newer frames are missing",
         "f1 (train.py:1)",
+        "native  native1+0x10 (libcuda.so.1)",
+        "(1 older frame: --full-stacks)",
         "f12 (train.py:12)",
         "(2 older frames: --full-stacks)",
         "kernel log, 0.0 s after the machine's start: Xid 31, a fault of the memory management unit: Ch 0000000a, intr 0. MMU Fault",
@@ -352,7 +368,8 @@ fn text_says_it_at_the_top() {
         ..options
     };
     let full = self::shown(&second, None, &options, false);
-    assert!(full.contains("f14 (train.py:14)") && !full.contains("older frame"));
+    assert!(full.contains("f14 (train.py:14)") && !full.contains("--full-stacks"));
+    assert!(full.contains("native13") && full.contains("its caller is not known"));
 }
 
 #[test]

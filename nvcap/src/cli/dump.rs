@@ -28,9 +28,10 @@ Examples:
   sudo nvcap dump -p 4711 --json       one JSON object (docs/dump.schema.json)
   nvcap dump --merge rank*.json        which ranks are in the same state, and the odd one out
 
-It reads the process's memory and changes, stops and traps nothing: no BPF, no breakpoint; only the
-right to read memory (root, or the process's owner with cap_sys_ptrace) is needed. docs/hang.md
-walks three real hangs.
+It reads the process's memory and changes and stops nothing: no breakpoint; only the right to read
+memory (root, or the process's owner with cap_sys_ptrace) is needed. For the native stacks of its
+threads it uses, where it may, a BPF program that reads registers, and samples of threads that run
+(--no-stacks: neither). docs/hang.md walks three real hangs.
 
 Exit status, for scripts; of several processes the worst counts, with --times the last look's:
    0  idle: the GPU has done all that was submitted

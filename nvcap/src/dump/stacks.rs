@@ -2,23 +2,55 @@
 
 use std::collections::BTreeMap;
 
-use crate::hang::{PythonFrame, PythonStack};
+use crate::hang::{ProcessReport, PythonFrame, PythonStack};
 use crate::procfs::mem::Memory;
 use crate::stacks::python::{Python, frames::Frame, threads};
 
+/// Reads the stacks of a process's threads.
+pub(super) fn add(process: &mut ProcessReport) {
+    // It may have ended since.
+    let Ok(memory) = Memory::open(process.pid) else {
+        return;
+    };
+    let mut python = python(process.pid, &memory);
+    for thread in &mut process.threads {
+        thread.python = python.of_threads.remove(&thread.tid);
+    }
+    process.python = python.version;
+    process.notes.extend(python.note);
+    #[cfg(feature = "trap")]
+    {
+        let tids: Vec<u32> = process.threads.iter().map(|t| t.tid).collect();
+        let entries = crate::source::trap::registers::of_process(process.pid);
+        let entries = entries.unwrap_or_else(|e| {
+            log::debug!("registers of process {}'s threads: {e}", process.pid);
+            BTreeMap::new()
+        });
+        let entries = entries
+            .into_iter()
+            .map(|(tid, r)| (tid, [r.ip, r.sp, r.fp, r.lr]));
+        let entries = entries.collect();
+        let mut native = crate::stacks::look::of_threads(process.pid, &memory, &tids, &entries);
+        for thread in &mut process.threads {
+            let calls = native.remove(&thread.tid);
+            thread.native = calls.map(|calls| calls.as_ref().into());
+        }
+    }
+}
+
 /// The Python side of a process.
 #[derive(Debug, Default)]
-pub(super) struct PythonStacks {
+struct PythonStacks {
     /// The version.
-    pub version: Option<String>,
+    version: Option<String>,
     /// The stacks by thread.
-    pub of_threads: BTreeMap<u32, PythonStack>,
+    of_threads: BTreeMap<u32, PythonStack>,
     /// What could not be read, in words.
-    pub note: Option<String>,
+    note: Option<String>,
 }
 
 /// Reads the Python frames of all threads; nothing of a process without a CPython.
-pub(super) fn python(pid: u32, memory: &Memory) -> PythonStacks {
+fn python(pid: u32, memory: &Memory) -> PythonStacks {
     let python = match Python::find(pid, memory) {
         Ok(Some(python)) => python,
         Ok(None) => return PythonStacks::default(),

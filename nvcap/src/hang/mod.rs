@@ -39,5 +39,5 @@ pub use report::{
     ChannelFacts, EntryTarget, ProcessReport, Report, RingPlace, RingSize, Thread, TokenFrom,
 };
 pub use ring_state::{ChannelState, RingState, Step, Values, addresses};
-pub use stack::{PythonFrame, PythonStack};
+pub use stack::{NativeFrame, NativeStack, PythonFrame, PythonStack};
 pub use xid::Xid;

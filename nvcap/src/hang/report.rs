@@ -1,6 +1,6 @@
 //! The whole result of one look at processes, as plain data for the outputs.
 
-use super::{Analysis, PythonStack, RingState, Xid};
+use super::{Analysis, NativeStack, PythonStack, RingState, Xid};
 use crate::record::{ChannelId, CpuVa, named};
 
 /// One look.
@@ -67,6 +67,8 @@ pub struct Thread {
     pub call: Option<&'static str>,
     /// First argument of the call (a file descriptor, an address).
     pub argument: Option<u64>,
+    /// Its frames; `None` where they could not be read, or were not asked for.
+    pub native: Option<NativeStack>,
     /// Its Python frames; `None` where it has none, or they were not asked for.
     pub python: Option<PythonStack>,
 }

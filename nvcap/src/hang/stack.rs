@@ -1,5 +1,55 @@
 //! The stacks of a thread, as plain data for the outputs.
 
+use crate::record::{Calls, StackEnd};
+
+/// A frame of a function of the program or a library.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[non_exhaustive]
+pub struct NativeFrame {
+    /// The file that the code is mapped from; empty for code without a file.
+    pub module: String,
+    /// The function, where its symbol is known.
+    pub function: Option<String>,
+    /// Bytes from the symbol's start to the address that is executed next.
+    pub offset: Option<u64>,
+    /// That address, as the file's own tables count (in the process, where there is no file).
+    pub address: u64,
+    /// Source file, where debugging information tells it.
+    pub file: Option<String>,
+    /// Line in it.
+    pub line: Option<u32>,
+}
+
+/// The frames of a thread, the innermost first.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[non_exhaustive]
+pub struct NativeStack {
+    /// The frames.
+    pub frames: Vec<NativeFrame>,
+    /// Where they end.
+    pub end: StackEnd,
+}
+
+impl From<&Calls> for NativeStack {
+    fn from(calls: &Calls) -> Self {
+        let text = |t: &std::sync::Arc<str>| t.as_ref().to_owned();
+        let frame = |f: &crate::record::Frame| NativeFrame {
+            module: text(&f.module),
+            function: f.symbol.as_ref().map(text),
+            offset: f.offset,
+            address: f.address,
+            file: f.file.as_ref().map(text),
+            line: f.line,
+        };
+        Self {
+            frames: calls.frames.iter().map(frame).collect(),
+            end: calls.end,
+        }
+    }
+}
+
 /// A frame of a Python function.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]

@@ -56,6 +56,38 @@ fn task(pid: u32, tid: u32) -> Option<Task> {
     })
 }
 
+/// Where a thread is in its program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Position {
+    /// It sits in the kernel, and will go on here.
+    InKernel {
+        /// Stack pointer.
+        sp: u64,
+        /// Instruction pointer.
+        ip: u64,
+    },
+    /// It runs, in the kernel or not.
+    Running,
+    /// The kernel does not show it, or it is gone.
+    Hidden,
+}
+
+/// Where a thread is.
+pub(crate) fn position(pid: u32, tid: u32) -> Position {
+    text(format!("/proc/{pid}/task/{tid}/syscall")).map_or(Position::Hidden, |t| parse_position(&t))
+}
+
+/// The last two words, of a call or of a thread that waits in no call (-1: a page fault).
+fn parse_position(line: &str) -> Position {
+    let mut words = line.split_whitespace().rev();
+    let mut hex = || u64::from_str_radix(words.next()?.strip_prefix("0x")?, 16).ok();
+    match (hex(), hex()) {
+        (Some(ip), Some(sp)) => Position::InKernel { sp, ip },
+        _ if line.starts_with("running") => Position::Running,
+        _ => Position::Hidden,
+    }
+}
+
 /// Number and first argument; `None` for a thread that runs or is in no call.
 fn parse_syscall(line: &str) -> Option<Syscall> {
     let mut words = line.split_whitespace();
@@ -115,6 +147,14 @@ mod tests {
             first: 0x7f12,
         };
         assert_eq!(parse_syscall(line), Some(futex));
+        let there = Position::InKernel {
+            sp: 0x7ffd,
+            ip: 0x7f00,
+        };
+        assert_eq!(parse_position(line), there);
+        assert_eq!(parse_position("-1 0x7ffd 0x7f00\n"), there);
+        assert_eq!(parse_position("running\n"), Position::Running);
+        assert_eq!(parse_position("202"), Position::Hidden);
         assert_eq!(parse_syscall("202"), None);
         assert_eq!(parse_syscall("running\n"), None);
         assert_eq!(parse_syscall("-1 0x7ffd 0x7f00\n"), None);

@@ -11,6 +11,8 @@
 //! - `unwind`: from registers and bytes to return addresses.
 //! - `resolve`: all of it: from a stack of the queue to frames.
 //! - `merge`: the frames of Python in the place of the interpreter's.
+//! - `look`: the stacks of all threads at one look, for `nvcap dump`.
+//! - `sample`: registers and stacks of threads that run in user mode.
 //! - `api`: which function of CUDA's interface was called.
 //! - `guard`: what other crates' parsers cannot do to a trace.
 //! - `demangle`: names as the source has them.
@@ -30,6 +32,8 @@ mod elf;
 #[cfg(feature = "trap")]
 mod guard;
 #[cfg(feature = "trap")]
+pub(crate) mod look;
+#[cfg(feature = "trap")]
 mod merge;
 #[cfg(feature = "trap")]
 mod modules;
@@ -37,5 +41,7 @@ mod modules;
 pub(crate) mod queue;
 #[cfg(feature = "trap")]
 pub(crate) mod resolve;
+#[cfg(feature = "trap")]
+mod sample;
 #[cfg(feature = "trap")]
 mod unwind;

@@ -5,7 +5,7 @@
 //! ```text
 //! IOCTL /dev/nvidiactl fd=8 nr=0x2a size=32
 //!  in[32] 1f00d0c1 1f00d0c1 ...            bytes in memory order, groups of four
-//!  CONTROL hClient=... cmd=... psize=40    (or ALLOC ...): said again from the argument, not read
+//!  CONTROL hClient=... cmd=... psize=40    (or ALLOC ...): repeats fields of the argument; not read
 //!  pin[40] ...                             what the argument points to, before
 //!  ret=0 fd=8 nr=0x2a
 //!  out[32] ...
@@ -13,10 +13,10 @@
 //! MMAP /dev/nvidia0 fd=16 addr=0x7f.. len=0x10000 prot=2 flags=0x1 off=0x0
 //! ```
 //!
-//! There is no time in it: the records have none, and calls have no end. Process and thread are what `pid=` and
+//! The log has no times: its records have time 0, and no call has a time of return. Process and thread are what `pid=` and
 //! `tid=` at the end of an IOCTL or MMAP line say (tests/gpu/ioctl_log.c writes them), else 0 unless [`LogOptions`] says
-//! otherwise. The log may hold fewer bytes of arguments whose size the request does not carry (UVM) and of allocation
-//! parameters than there were, or more; [`Bytes::full_len`] is then what the tables say.
+//! otherwise. Where a request does not carry the size of its argument (UVM requests, allocation parameters), the log may hold
+//! fewer bytes of it than there were, or more: [`Bytes::full_len`] is then the size that the tables have.
 
 use std::{
     io::{self, BufRead, BufReader, Read},
@@ -31,19 +31,19 @@ use crate::{
     record::{At, Bytes, CpuVa, Device, Ioctl, Mapping, Nested, Record},
 };
 
-/// Bytes of the longest line: the longest argument has some ten thousand.
+/// The most bytes of a line: the longest argument has some ten thousand.
 const MOST_LINE: u64 = 1 << 20;
-/// Bytes of text that are read; a compressed log is as long as it likes.
+/// The most bytes of text that are read: a small compressed file may unpack to any length.
 const MOST_TEXT: u64 = 4 << 30;
-/// Bytes that the records of a log may take, about.
+/// About how many bytes the records of a log may take in memory.
 const MOST_RECORDS: usize = 1 << 30;
 
-/// What the log does not say.
+/// What the reader of a log must be told, because the log does not have it.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct LogOptions {
     /// Process and thread id to give the records.
     pub pid: u32,
-    /// The driver's release, to tell the true sizes of structures of which the log has the start only.
+    /// The driver's release: it gives the sizes of structures that the log has only the beginnings of.
     pub driver_version: Option<Version>,
 }
 
@@ -77,9 +77,9 @@ pub struct Log {
     pub records: Vec<Record>,
     /// Lines that could not be understood, by number from 1 (the first thousand).
     pub bad_lines: Vec<usize>,
-    /// Ioctls of which the log does not have the return or what came back (it was cut there).
+    /// The number of ioctls whose return value or returned argument is missing, because the log was cut.
     pub unfinished: usize,
-    /// Why the log's end is missing, where it is seen to be: what is here is its beginning.
+    /// Why the end of the log is missing; `None` where it ends as a whole log does.
     pub cut: Option<String>,
 }
 
@@ -97,7 +97,7 @@ pub fn read_file(path: &Path, options: LogOptions) -> Result<Log, Error> {
         path: path.to_owned(),
         kind,
     };
-    // Of a text a log may be the end; nothing may come of anything else.
+    // A text, or a file of no known kind, may have lines of a log further on; other kinds of files cannot.
     if !matches!(
         kind,
         Kind::IoctlLog | Kind::Text | Kind::Other(None) | Kind::Unreadable
@@ -111,16 +111,16 @@ pub fn read_file(path: &Path, options: LogOptions) -> Result<Log, Error> {
     Ok(log)
 }
 
-/// Reads a log's text. Lines that are not of the form are noted and passed over. A log that was cut gives what is whole
-/// of it, and says that it was.
+/// Reads a log's text. Lines that are not of the form are listed ([`Log::bad_lines`]) and passed over. Of a log that was cut
+/// the whole lines are read, and [`Log::cut`] says why the rest is missing.
 ///
 /// # Errors
-/// Those of the reader; not that compressed text ends early, or goes on as something else, once a line of it was read.
+/// Those of the reader. That compressed text ends early or is damaged is no error once a line of it was read: see [`Log::cut`].
 pub fn read(reader: impl Read, options: LogOptions) -> io::Result<Log> {
     read_at_most(reader, options, (MOST_TEXT, MOST_RECORDS))
 }
 
-/// `most`: bytes of text and, about, of records.
+/// As [`read`], with `most` bytes of text and about as many bytes of records as its second number says.
 fn read_at_most(reader: impl Read, options: LogOptions, most: (u64, usize)) -> io::Result<Log> {
     let mut reader = BufReader::new(reader);
     let mut parser = Parser {
@@ -152,7 +152,7 @@ fn read_at_most(reader: impl Read, options: LogOptions, most: (u64, usize)) -> i
                     ),
                 ));
             }
-            // A number or bytes that were cut could be taken for others.
+            // A last line that was cut is not read: the first half of a number is another number.
             Ok(_) if line.last() != Some(&b'\n') => {
                 parser.log.cut = Some(format!(
                     "it ends within line {}: the rest is missing",
@@ -185,7 +185,7 @@ fn read_at_most(reader: impl Read, options: LogOptions, most: (u64, usize)) -> i
     Ok(parser.log)
 }
 
-/// What a decompressor says of its input, not the system of reading it.
+/// Whether an error is about compressed data that is cut or damaged, and not about reading the file.
 fn is_damage(error: &io::Error) -> bool {
     matches!(
         error.kind(),
@@ -206,7 +206,7 @@ struct Parser {
     options: LogOptions,
     log: Log,
     current: Option<Open>,
-    /// Bytes that the records take, about.
+    /// About how many bytes the records take in memory.
     kept: usize,
 }
 
@@ -224,7 +224,7 @@ impl Parser {
         self.log.records.push(record);
     }
 
-    /// Whose the next record is, by the words of its first line.
+    /// The process and thread of a record, from the words of its first line.
     fn at(&self, rest: &str) -> At {
         let id = |name: &str| {
             let mut values = rest
@@ -395,7 +395,7 @@ impl Parser {
     }
 }
 
-/// What was logged is the start of `size` bytes, or more than there were.
+/// Sets the true size of an argument: the log may have only its beginning, or bytes behind its end, which are removed.
 fn set_full_len(bytes: &mut Bytes, size: u64) {
     if bytes.data.is_empty() {
         return;

@@ -15,13 +15,13 @@ pub enum Kind {
     IoctlLog,
     /// There is nothing in it.
     Empty,
-    /// Nothing of it can be read: it is compressed, and was cut or damaged before the first byte that comes out.
+    /// Nothing of it can be read: it is compressed, and was cut or damaged so early that nothing can be unpacked.
     Unreadable,
     /// A program.
     Program,
     /// Text, of which more is not known.
     Text,
-    /// Something else, in words; nothing that has a name.
+    /// Something else, in words where it is a known kind of file.
     Other(Option<&'static str>),
 }
 
@@ -65,12 +65,12 @@ const MAGICS: &[(&[u8], &str)] = &[
     (b"doorbell ", "a file of channels (--channels)"),
 ];
 
-/// Says what a reader gives, and gives all of it back to be read.
+/// Tells the kind of what a reader gives. The reader that it gives back has all the bytes again.
 pub fn of(mut reader: Box<dyn Read>) -> (Kind, Box<dyn Read>) {
     let mut head = Vec::new();
     let failed = reader.by_ref().take(MOST).read_to_end(&mut head).err();
     let kind = match (&failed, head.is_empty()) {
-        // What cannot be read is not empty; who reads it is told why.
+        // A file that cannot be read is not an empty one. The error comes again when it is read.
         (Some(_), true) => Kind::Unreadable,
         _ => by_head(&head),
     };
@@ -78,7 +78,7 @@ pub fn of(mut reader: Box<dyn Read>) -> (Kind, Box<dyn Read>) {
     (kind, Box::new(Cursor::new(head).chain(rest)))
 }
 
-/// Says it again where it was met.
+/// Gives an error once, at the place where it was met before.
 struct Failed(Option<io::Error>);
 
 impl Read for Failed {
@@ -87,7 +87,7 @@ impl Read for Failed {
     }
 }
 
-/// By the first bytes of a file.
+/// The kind of a file by its first bytes.
 #[must_use]
 pub fn by_head(head: &[u8]) -> Kind {
     if head.is_empty() {
@@ -119,7 +119,7 @@ pub fn by_head(head: &[u8]) -> Kind {
     }
 }
 
-/// UTF-8, which may be cut within a character, without what no text has.
+/// Whether bytes are text: UTF-8 without control characters; the last character may be cut.
 fn is_text(head: &[u8]) -> bool {
     let text = match std::str::from_utf8(head) {
         Ok(text) => text,

@@ -11,9 +11,9 @@
 //! and the channels' classes are not in the file; the oracle prints them to its standard error, and [`Channels`]
 //! reads that.
 //!
-//! Any bytes are taken: a cut file gives every whole record, then what is there of the last (its missing bytes are a
-//! hole), then an error that says where it was cut; between records that make no sense the reader looks for the next
-//! magic and says how many bytes it passed over.
+//! No input makes the reader fail as a whole. A file that was cut gives every whole record, then what is there of the last one
+//! (its missing bytes are a hole), then an error that says where it was cut. At bytes that are no record the reader searches for
+//! the next magic, and gives an error that says how many bytes it passed over.
 
 mod channels;
 
@@ -30,16 +30,17 @@ use crate::wire::entry;
 const MAGIC: [u8; 4] = *b"ORC1";
 const HEAD: usize = 48;
 const ENTRY_HEAD: usize = 12;
-/// Length bit that says that the bytes are not there.
+/// The bit of a length that says: the bytes could not be read, and do not follow.
 const UNREADABLE: u32 = 0x8000_0000;
-/// No ring of the hardware is larger (the field is a log2 of 5 bits, and drivers use 1024 to 32768).
+/// The most entries of a record: a bound for damaged numbers. The hardware's field is a log2 of 5 bits; drivers use 1024 to 32768
+/// entries.
 const MAX_ENTRIES: u32 = 1 << 20;
-/// Bytes of the largest record: what is larger is no record, and is not read to see.
+/// The most bytes of a record. One that would need more is taken for damage, and its bytes are not read.
 const MOST_RECORD: usize = MOST_BYTES;
-/// Bytes of a record that could not be read for which zeros stand; what is beyond is only counted.
+/// The most zeros that stand in a record for bytes that could not be read; further ones are only counted.
 const MOST_ZEROS: usize = 64 << 20;
-/// Bytes that are passed over in search of a record: more than that is no damage, and a file without end (`/dev/zero`) has no
-/// record ever.
+/// The most bytes that are searched for the next record. A damaged capture has one before that; a file without end
+/// (`/dev/zero`) never has.
 const MOST_PASSED: u64 = 1 << 30;
 /// Bytes asked of the reader at a time.
 const CHUNK: usize = 1 << 20;
@@ -85,7 +86,7 @@ pub enum Error {
         /// What did not fit.
         why: Damage,
     },
-    /// So much lies there that is no record that no further one is looked for.
+    /// The search for the next record was given up.
     #[error(
         "no record at byte {offset} ({why}), nor in the {passed} B from there on: it is no capture, and the rest is not read"
     )]
@@ -152,7 +153,7 @@ pub struct Orc<R> {
     by_token: HashMap<u32, Vec<usize>>,
     /// A submission whose channel had to be announced first.
     next: Option<Submission>,
-    /// What is to be said after the part that is there of a cut record.
+    /// The error that follows the last record, which was cut.
     end: Option<Error>,
 }
 
@@ -180,7 +181,7 @@ impl Identity {
 
 /// What is kept of a channel.
 struct Ring {
-    /// Its first record and its newest, with their positions: a record that is one of them again is no other.
+    /// Its first record and its newest, with their positions. A record that is equal to one of them is the same record again.
     known: [(Identity, u64); 2],
     last_put: u32,
     position: u64,
@@ -209,7 +210,7 @@ impl Orc<Box<dyn Read>> {
 
 enum Parsed {
     Whole(Submission, u32, usize),
-    /// At least this many bytes from the record's start; with what is there of it, where that was asked for.
+    /// It needs at least this many bytes from its start. With what is there of it, if no more bytes will come.
     Needs(usize, Option<(Submission, u32)>),
     Damaged(Damage),
 }
@@ -248,10 +249,10 @@ impl<R: Read> Orc<R> {
         self
     }
 
-    /// Has at least `wanted` bytes from `at` on, unless the capture ends before.
+    /// Reads until the buffer has `wanted` bytes from `at` on. False if the capture ends before.
     fn fill(&mut self, wanted: usize) -> Result<bool, Error> {
         while self.buffer.len() - self.at < wanted && !self.ended {
-            // What was read is behind us: keep the buffer as large as a record needs.
+            // The records before `at` are done with: without this the buffer would grow to the capture's size.
             if self.at > 0 {
                 self.buffer.drain(..self.at);
                 self.offset += self.at as u64;
@@ -269,7 +270,7 @@ impl<R: Read> Orc<R> {
                 Ok(_) => {}
                 Err(source) => {
                     self.ended = true;
-                    // What came before the error is still read.
+                    // The records before the error are still parsed.
                     let offset = self.offset + self.buffer.len() as u64;
                     return Err(Error::Io { offset, source });
                 }
@@ -278,7 +279,7 @@ impl<R: Read> Orc<R> {
         Ok(self.buffer.len() - self.at >= wanted)
     }
 
-    /// Reads the record at `at`. `last`: no more bytes will come, so what is there of its entries is given.
+    /// Parses the record at `at`. `last` says that no more bytes will come: a cut record is then given as far as it is there.
     fn parse(&self, last: bool) -> Parsed {
         let b = self.buffer.get(self.at..).unwrap_or(&[]);
         if b.len() < HEAD {
@@ -407,12 +408,12 @@ impl<R: Read> Orc<R> {
             Some((*i, position))
         });
         if let Some((index, position)) = again {
-            // Given twice, as where a capture was put together of parts: the ledger counts it.
+            // The same record twice, as in a capture that was put together from parts: the ledger counts it as a repetition.
             s.channel = ChannelId(index as u32);
             s.position = position;
             return Record::Submission(s);
         }
-        // Two GPUs of one process may have channels with equal tokens; where GP_PUT was tells them apart.
+        // Channels on two GPUs may have equal tokens: this record is of the one whose last GP_PUT is its previous GP_PUT.
         let fits = |i: &&usize| {
             self.rings
                 .get(**i)
@@ -450,7 +451,7 @@ impl<R: Read> Orc<R> {
         Record::Channel(Box::new(channel))
     }
 
-    /// Passes over what is no record, to the next magic.
+    /// Goes on to the next magic, over bytes that are no record.
     fn resynchronise(&mut self, why: Damage) -> Error {
         let offset = self.offset + self.at as u64;
         let mut skipped = 0;
@@ -479,7 +480,7 @@ impl<R: Read> Orc<R> {
             }
             match self.fill(CHUNK) {
                 Ok(true) => {}
-                // The last bytes: too few for a magic, or looked through once more.
+                // The end: the last bytes may have been too few for a magic when they were searched.
                 Ok(false) | Err(_) => {
                     let rest = self.buffer.get(self.at..).unwrap_or(&[]);
                     let found = rest
@@ -498,7 +499,8 @@ impl<R: Read> Orc<R> {
     }
 }
 
-/// Entries of the ring, which a submission tells that goes over its end.
+/// The number of the ring's entries, which follows from a submission that goes over the ring's end: its entries are the
+/// difference of the two GP_PUTs and one lap.
 fn ring_entries(s: &Submission) -> Option<u32> {
     let n = u32::try_from(s.segments.len()).ok()?;
     let entries = s.prev_put.checked_add(n)?.checked_sub(s.gp_put)?;
@@ -560,7 +562,7 @@ fn u64_at(b: &[u8], at: usize) -> u64 {
 mod tests {
     use super::*;
 
-    /// Neither where it begins with none, nor behind a record.
+    /// Both where the file begins without a record and where it has one.
     #[test]
     fn a_file_without_end_that_has_no_record_is_given_up() {
         let mut record = MAGIC.to_vec();

@@ -1,8 +1,8 @@
-//! Files as they are kept: plain, or compressed by gzip, xz or zstd, which their first bytes tell. What comes out is read
-//! as it is unpacked and never held whole; who reads it has a bound for it.
+//! Files as users keep them: plain, or compressed by gzip, xz or zstd, which their first bytes tell. They are unpacked piece by
+//! piece as they are read, and never held whole. How much is read is bounded by the readers of this data, not here.
 //!
-//! A compressed file that was cut, or goes on as something else, ends with an error of kind [`io::ErrorKind::UnexpectedEof`],
-//! `InvalidData` or `InvalidInput` behind what could be read, and never as if it were whole.
+//! Of a compressed file that was cut or damaged, or has other data behind its end, the reader gives what can be unpacked, then
+//! an error of kind [`io::ErrorKind::UnexpectedEof`], `InvalidData` or `InvalidInput`: it never looks whole.
 
 use std::io::{self, BufReader, Cursor, Read};
 use std::{fs::File, path::Path};
@@ -79,7 +79,7 @@ fn unknown(by: &str, remedy: &str) -> io::Error {
     io::Error::new(io::ErrorKind::Unsupported, why)
 }
 
-/// That something else follows what was compressed.
+/// The error for other data behind the compressed data.
 fn garbage_behind(by: &str) -> io::Error {
     let why = format!("what comes behind the compressed data is not compressed by {by}");
     io::Error::new(io::ErrorKind::InvalidData, why)
@@ -94,7 +94,7 @@ mod gzip {
 
     /// All members of a file, one behind the other.
     pub(super) struct Members<R> {
-        /// Of the member that is being read; none at the file's end.
+        /// The decoder of the member that is being read; none at the end of the file.
         decoder: Option<GzDecoder<R>>,
     }
 
@@ -112,7 +112,7 @@ mod gzip {
                 if n > 0 || to.is_empty() {
                     return Ok(n);
                 }
-                // It has given all it has.
+                // This member has ended: another follows, or nothing.
                 match decoder.get_mut().fill_buf()?.first() {
                     None => self.decoder = None,
                     Some(first) if *first != GZIP[0] => return Err(garbage_behind("gzip")),
@@ -136,8 +136,8 @@ mod xz {
     /// What unpacking may take, KiB: the largest preset of xz takes 64 MiB.
     const MOST_MEMORY: u32 = 256 << 10;
 
-    /// All streams of a file, one behind the other. Unpacked as far as there are bytes for it: of a file that was cut nearly
-    /// all that `xz -dc` gives.
+    /// All streams of a file, one behind the other. A file that was cut is unpacked to its last byte, and gives nearly as much
+    /// as `xz -dc` does.
     pub(super) struct Streams<R> {
         source: R,
         decoder: XzStream,
@@ -185,13 +185,13 @@ mod zstd {
 
     use super::{ZSTD, garbage_behind, is_skippable};
 
-    /// All frames of a file, one behind the other, each held against its size and checksum. The decoder takes windows of
-    /// 100 MiB at most.
+    /// All frames of a file, one behind the other. Each is compared with the size and checksum that it has. The decoder takes
+    /// windows of 100 MiB at most.
     pub(super) struct Frames<R> {
         source: R,
         decoder: FrameDecoder,
         within: bool,
-        /// Bytes of the frame that came out.
+        /// Bytes that were unpacked from the current frame.
         given: u64,
     }
 
@@ -234,7 +234,7 @@ mod zstd {
             }
         }
 
-        /// The frame has given all it has.
+        /// Ends a frame: compares its size and checksum.
         fn end(&mut self) -> io::Result<()> {
             self.within = false;
             let announced = self.decoder.content_size();
@@ -276,8 +276,8 @@ mod zstd {
         io::Error::new(io::ErrorKind::InvalidData, why)
     }
 
-    /// The system's error where it is one, or that the file ends; else that the data is damaged: what the decoder says of it
-    /// is its own values as a programmer sees them.
+    /// An error for the user: the system's own, or that the file ends, or else that the data is damaged. The decoder's words for
+    /// damage are left out: they are names of its own values.
     fn damage(error: FrameDecoderError) -> io::Error {
         if let FrameDecoderError::WindowSizeTooBig { requested, max } = error {
             let why = format!("it wants a window of {requested} B, and {max} B are given at most");
@@ -393,7 +393,7 @@ mod tests {
         }
     }
 
-    /// Though the cut is within the file's only chunk.
+    /// A cut within the file's only chunk does not lose the chunk.
     #[cfg(feature = "xz")]
     #[test]
     fn of_xz_that_was_cut_comes_what_is_there() {
@@ -406,7 +406,7 @@ mod tests {
         assert!(out.len() > 100, "{} bytes", out.len());
     }
 
-    /// Some bits mean nothing (of headers, and behind the last of a stream): then all is as it was.
+    /// A changed bit gives an error or, if the bit has no meaning (some in headers, and padding), the same text.
     #[test]
     fn what_comes_out_is_right_or_an_error() {
         for (name, bytes) in packed() {

@@ -6,6 +6,7 @@
 //! - [`arm`], [`perf`]: breakpoints.
 //! - [`site`], [`cached_put`]: which register holds the token, and where the process keeps its own copy of GP_PUT.
 //! - [`assemble`], [`shared`], [`space`], [`table`]: ring-buffer records, the channel table, and the other maps.
+//! - [`registers`]: of threads that sit in the kernel, for `nvcap dump`.
 //! - [`live`]: running it to its end.
 
 pub(crate) mod arm;
@@ -23,6 +24,7 @@ pub(crate) mod perf;
 pub(crate) mod precheck;
 mod program;
 mod pythons;
+pub(crate) mod registers;
 pub(crate) mod session;
 pub(crate) mod shared;
 pub(crate) mod site;

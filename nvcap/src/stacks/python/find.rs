@@ -40,7 +40,7 @@ fn is_python(path: &str) -> bool {
 }
 
 /// Where the images begin that may contain a CPython: the program's own first, as the dynamic linker would search.
-fn candidates(pid: u32) -> std::io::Result<Vec<u64>> {
+pub(super) fn candidates(pid: u32) -> std::io::Result<Vec<u64>> {
     let program = fs::read_link(of_process(pid, "exe")).ok();
     let program = program.as_deref().and_then(|p| p.to_str());
     let (mut first, mut others) = (Vec::new(), Vec::new());

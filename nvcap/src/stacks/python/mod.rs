@@ -14,17 +14,12 @@
 
 mod elf;
 pub(crate) mod find;
-#[cfg_attr(
-    not(test),
-    expect(
-        dead_code,
-        reason = "at doorbells a BPF program walks the frames; from outside, what looks at threads that wait will"
-    )
-)]
 pub(crate) mod frames;
 mod lines;
 pub(crate) mod objects;
 pub(crate) mod offsets;
+#[cfg(test)]
+mod recorded;
 #[cfg(test)]
 mod tests;
 pub(crate) mod threads;
@@ -82,10 +77,6 @@ impl fmt::Display for Version {
 
 impl Python {
     /// Where the structures have their fields: what a walk elsewhere (in a BPF program) needs is its `walk`.
-    #[expect(
-        dead_code,
-        reason = "for the walk in the trap, which is a change of its own"
-    )]
     pub(crate) fn offsets(&self) -> &Offsets {
         &self.offsets
     }

@@ -89,10 +89,10 @@ threading.Event().wait(60)
 ";
 
 /// A CPython, as the words of a command.
-type Interpreter = Vec<String>;
+pub(super) type Interpreter = Vec<String>;
 
 /// A child that ends with the test.
-struct Running(Child);
+pub(super) struct Running(pub(super) Child);
 
 impl Drop for Running {
     fn drop(&mut self) {
@@ -108,7 +108,7 @@ fn command(interpreter: &Interpreter) -> Command {
 }
 
 /// The CPythons of this machine, of each version that is to be read: by the version, with `t` where it has no lock.
-fn interpreters() -> BTreeMap<String, Interpreter> {
+pub(super) fn interpreters() -> BTreeMap<String, Interpreter> {
     let mut found: Vec<Interpreter> = Vec::new();
     let given = std::env::var("NVCAP_TEST_PYTHONS").unwrap_or_default();
     for command in given.split(';').filter(|c| !c.trim().is_empty()) {
@@ -167,7 +167,7 @@ fn interpreters() -> BTreeMap<String, Interpreter> {
 }
 
 /// Starts a program and gives it back with the first line that it prints.
-fn start(interpreter: &Interpreter, program: &str, args: &[&str]) -> (Running, String) {
+pub(super) fn start(interpreter: &Interpreter, program: &str, args: &[&str]) -> (Running, String) {
     let mut child = command(interpreter)
         .args(["-c", program])
         .args(args)
@@ -181,7 +181,7 @@ fn start(interpreter: &Interpreter, program: &str, args: &[&str]) -> (Running, S
     (Running(child), line)
 }
 
-fn open(pid: u32) -> Option<Memory> {
+pub(super) fn open(pid: u32) -> Option<Memory> {
     let memory = Memory::open(pid);
     if let Err(e) = &memory {
         println!("NOT RUN frames of a running CPython: no right to read a child's memory: {e}");

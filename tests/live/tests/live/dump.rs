@@ -458,3 +458,30 @@ pub fn refusals() -> Result<()> {
     let nothing = Running::start(&nvcap()?, ["dump"])?.end(LIMIT)?;
     nothing.expect_code(2)
 }
+
+/// The stacks of the threads, of those that wait and of those that spin; none where they are not wanted.
+pub fn stacks() -> Result<()> {
+    let mut gpu = start(&plan(80, 2, 200), &["--linger-ms=60000"])?;
+    gpu.wait_until("done", LIMIT, |r| r.stdout().contains("done image=0"))?;
+    let process = one_look(&gpu, &[], Status::Idle)?;
+    let threads = process["threads"].as_array().context("no threads")?;
+    let native = |t: &Value| -> Vec<String> {
+        let frames = t["native"]["frames"].as_array();
+        let frames = frames.into_iter().flatten();
+        frames.map(|f| f["module"].to_string()).collect()
+    };
+    ensure!(!threads.is_empty());
+    for thread in threads {
+        let modules = native(thread);
+        ensure!(modules.iter().any(|m| m.contains("softgpu")), "{thread}");
+        ensure!(thread["python"].is_null(), "{thread}");
+        let end = &thread["native"]["end"];
+        // Without BPF the frame pointer is not known.
+        ensure!(end == "whole" || end == "no_table", "{thread}");
+    }
+    let text = dump(&gpu, &["--full-stacks"])?.stdout;
+    ensure!(text.contains("          native  "), "{text}");
+    let without = one_look(&gpu, &["--no-stacks"], Status::Idle)?;
+    ensure!(without["threads"][0]["native"].is_null(), "{without}");
+    Ok(())
+}

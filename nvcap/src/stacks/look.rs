@@ -1,0 +1,201 @@
+//! The native stacks of a process's threads at one look, without stopping them.
+//!
+//! - A thread that sits in the kernel: `/proc/PID/task/TID/syscall` has its instruction and stack pointers, `/proc/PID/mem` the
+//!   stack. The frame pointer is the caller's to give ([`Entries`]); without it the stack ends where a function needs it that
+//!   no inner function has saved. What the scheduler counts of the thread is read before and after: if it has run meanwhile,
+//!   it is read again.
+//! - A thread that runs in user mode: a sample of a perf event ([`super::sample`]).
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::queue::{RawStack, StackQueue};
+use super::resolve::Resolver;
+use super::sample;
+use crate::procfs::{
+    self,
+    mem::{Memory, Peek},
+    tasks::{self, Position},
+};
+use crate::record::{At, Calls, Record};
+
+/// What is known of threads that sit in the kernel beside `/proc`: by thread, instruction, stack and frame pointer and link
+/// register at the entry into the kernel. Believed of a thread where the first two are what `/proc` has.
+pub(crate) type Entries = BTreeMap<u32, [u64; 4]>;
+
+/// Bytes of a stack.
+const STACK: usize = 256 << 10;
+/// How often a thread that runs now and then is read.
+const TRIES: usize = 3;
+
+/// How often a thread was given and taken the processor: the same number twice means that it has not run between.
+fn switches(tid: u32) -> Option<(u64, u64)> {
+    let count = |line| procfs::status(tid, line)?.parse().ok();
+    Some((
+        count("voluntary_ctxt_switches")?,
+        count("nonvoluntary_ctxt_switches")?,
+    ))
+}
+
+/// The bytes from an address up to the end of its mapping, [`STACK`] at most.
+fn bytes_at(memory: &Memory, at: u64) -> Vec<u8> {
+    let (mut bytes, holes) = memory.peek_lax(at, STACK);
+    if let Some(hole) = holes.first() {
+        bytes.truncate(hole.offset as usize);
+    }
+    bytes
+}
+
+/// The registers that are known and the stack of a thread in the kernel; `None` of one that runs.
+fn in_kernel(pid: u32, tid: u32, memory: &Memory, entries: &Entries) -> Option<RawStack> {
+    for _ in 0..TRIES {
+        let before = switches(tid)?;
+        let Position::InKernel { sp, ip } = tasks::position(pid, tid) else {
+            return None;
+        };
+        let bytes = bytes_at(memory, sp);
+        let entry = entries.get(&tid).filter(|e| (e[0], e[1]) == (ip, sp));
+        if switches(tid) == Some(before) {
+            return Some(RawStack {
+                at: At {
+                    time_ns: 0,
+                    pid,
+                    tid,
+                },
+                space: pid,
+                ip,
+                sp,
+                fp: entry.map_or(0, |e| e[2]),
+                lr: entry.map_or(0, |e| e[3]),
+                cut: bytes.len() == STACK,
+                bytes,
+                python: Vec::new(),
+            });
+        }
+    }
+    None
+}
+
+/// The stacks of a process's threads, those that could be read.
+pub(crate) fn of_threads(
+    pid: u32,
+    memory: &Memory,
+    tids: &[u32],
+    entries: &Entries,
+) -> BTreeMap<u32, Arc<Calls>> {
+    // Bounds memory: all stacks of a thousand threads would be 256 MB.
+    let queue = StackQueue::new(STACK as u32);
+    let mut resolver = Resolver::new(queue.clone());
+    queue.put_space(pid, pid, None);
+    let mut all = BTreeMap::new();
+    let mut resolve = |stack: RawStack| {
+        let tid = stack.at.tid;
+        queue.put(stack);
+        if let Some(Record::Stack(stack)) = resolver.next() {
+            all.insert(tid, stack.calls);
+        }
+    };
+    let mut running = Vec::new();
+    for tid in tids {
+        match in_kernel(pid, *tid, memory, entries) {
+            Some(stack) => resolve(stack),
+            None => running.push(*tid),
+        }
+    }
+    for (tid, sample) in sample::of_threads(&running) {
+        resolve(RawStack {
+            at: At {
+                time_ns: 0,
+                pid,
+                tid,
+            },
+            space: pid,
+            ip: sample.ip,
+            sp: sample.sp,
+            fp: sample.fp,
+            lr: sample.lr,
+            bytes: sample.bytes,
+            cut: sample.cut,
+            python: Vec::new(),
+        });
+    }
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    #[inline(never)]
+    fn waits_here(gate: &std::sync::mpsc::Receiver<()>) {
+        let _ = gate.recv();
+        std::hint::black_box(());
+    }
+
+    #[inline(never)]
+    fn spins_here(end: &AtomicBool) {
+        while !end.load(Ordering::Relaxed) {
+            std::hint::black_box(end);
+        }
+        std::hint::black_box(());
+    }
+
+    /// A thread that waits in the kernel, and one that spins: both with the function that does it on their stacks.
+    #[test]
+    fn threads_of_this_process() {
+        let end = AtomicBool::new(false);
+        let (tell, told) = std::sync::mpsc::channel();
+        let (open, gate) = std::sync::mpsc::channel();
+        // SAFETY: reads an id.
+        let id = || unsafe { libc::gettid() } as u32;
+        std::thread::scope(|scope| {
+            let (first, second) = (tell.clone(), tell);
+            scope.spawn(move || {
+                first.send((id(), "waits_here")).unwrap();
+                waits_here(&gate);
+            });
+            let end = &end;
+            scope.spawn(move || {
+                second.send((id(), "spins_here")).unwrap();
+                spins_here(end);
+            });
+            let threads: BTreeMap<u32, &str> = told.iter().take(2).collect();
+            std::thread::sleep(std::time::Duration::from_millis(50));
+            let pid = std::process::id();
+            let memory = Memory::open(pid).unwrap();
+            let tids: Vec<u32> = threads.keys().copied().collect();
+            let mut stacks = of_threads(pid, &memory, &tids, &Entries::new());
+            match crate::source::trap::registers::of_process(pid) {
+                Err(e) => {
+                    println!("NOT RUN the frames of a thread that waits: no BPF iterator: {e}")
+                }
+                Ok(all) => {
+                    let all = all
+                        .into_iter()
+                        .map(|(tid, r)| (tid, [r.ip, r.sp, r.fp, r.lr]));
+                    let exact = of_threads(pid, &memory, &tids, &all.collect());
+                    stacks.extend(exact);
+                }
+            }
+            end.store(true, Ordering::Relaxed);
+            open.send(()).unwrap();
+            for (tid, function) in threads {
+                let Some(calls) = stacks.get(&tid) else {
+                    assert_eq!(function, "spins_here", "it sits in the kernel");
+                    println!("NOT RUN the stack of a thread that spins: it could not be sampled");
+                    continue;
+                };
+                let names: Vec<&str> = calls
+                    .frames
+                    .iter()
+                    .filter_map(|f| f.symbol.as_deref())
+                    .collect();
+                assert!(
+                    names.iter().any(|n| n.contains(function)),
+                    "{function}: {names:#?}"
+                );
+            }
+        });
+    }
+}
