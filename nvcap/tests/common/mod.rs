@@ -90,6 +90,7 @@ pub fn launch() -> Operation {
         barriers: Some(0),
         program: Some(GpuVa(0x7f00_0000_1000)),
         program_bytes: Some(640),
+        kernel: None,
         moves: None,
         args: Some(vec![
             0, 0, 0xa0, 0, 0x7f, 0, 0, 0, 0, 0, 0xc0, 0, 0x7f, 0, 0, 0, 0, 0, 0x10, 0,
