@@ -64,6 +64,11 @@ impl Images {
         }
     }
 
+    /// Whether an image begins in a range.
+    pub(super) fn any_in(&self, start: u64, end: u64) -> bool {
+        self.all.range(start..end).next().is_some()
+    }
+
     pub(super) fn len(&self) -> usize {
         self.all.len()
     }

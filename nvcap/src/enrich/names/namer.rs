@@ -197,12 +197,13 @@ fn serve(from: &mpsc::Receiver<Request>, to: &mpsc::Sender<Answer>) {
 fn tell(pid: u32, resolver: &Resolver) {
     let cost = resolver.cost();
     log::info!(
-        "process {pid}: names of {} of {} programs; {} searches ({} of all memory, {:.0} MB), {:.1} ms in all, the longest {:.1} ms, at most {:.1} ms after a launch; {}",
+        "process {pid}: names of {} of {} programs; {} searches ({} of known memory, {:.0} MB, {:.0} ms of processor time), {:.1} ms in all, the longest {:.1} ms, at most {:.1} ms after a launch; {}",
         cost.found,
         cost.asked,
         cost.searches,
         cost.whole,
         cost.bytes as f64 / 1e6,
+        cost.cpu.as_secs_f64() * 1e3,
         cost.time.as_secs_f64() * 1e3,
         cost.longest.as_secs_f64() * 1e3,
         cost.latest.as_secs_f64() * 1e3,

@@ -22,11 +22,13 @@ use crate::wire::GpuVa;
 
 /// The most records that are followed.
 const MOST_RECORDS: usize = 1 << 18;
-/// The share of time that searches of all memory may take, in hundredths, beyond [`FREE`].
-const SHARE_PERCENT: u32 = 1;
-/// Time that searches of all memory may take at once, over the whole trace.
-const FREE: Duration = Duration::from_millis(1500);
+/// The share of one core that searches of known memory may take, in thousandths, beyond [`FREE`].
+const SHARE_PER_MILLE: u32 = 5;
+/// Processor time that they may take at once, over the whole trace.
+const FREE: Duration = Duration::from_millis(1000);
 
+/// Bytes of an instruction.
+const INSTRUCTION: usize = 16;
 /// Code that is the same in a greater part is no contradiction.
 const NEARLY: f64 = 0.9;
 
@@ -53,6 +55,8 @@ pub(crate) struct Cost {
     pub(crate) whole: u32,
     pub(crate) bytes: u64,
     pub(crate) time: Duration,
+    /// Processor time of searching memory, over all threads.
+    pub(crate) cpu: Duration,
     /// The longest search.
     pub(crate) longest: Duration,
     /// The longest time from a program's first launch to its name.
@@ -75,6 +79,7 @@ pub(crate) struct Resolver {
     /// Places in records of functions, loaded or not.
     records: BTreeSet<u64>,
     began: Instant,
+    /// Processor time of searches of memory that was searched before.
     whole_time: Duration,
     cost: Cost,
 }
@@ -155,11 +160,15 @@ impl Resolver {
             let first = self.seen.is_empty();
             let fresh = scan::without(&now, &self.seen);
             if !fresh.is_empty() {
-                self.search(&fresh, &mut wanted, &mut found, first);
+                self.search(&fresh, &mut wanted, &mut found, false);
             }
             self.seen.clone_from(&now);
-            if !wanted.is_empty() && !first && self.may_search_all() {
-                self.search(&now, &mut wanted, &mut found, true);
+            // A function may be loaded into memory that another one left: near others, more likely than elsewhere.
+            let (near, far): (Vec<Run>, Vec<Run>) = now.iter().partition(|r| self.holds_known(r));
+            for runs in [near, far] {
+                if !wanted.is_empty() && !first && self.may_search_all() {
+                    self.search(&runs, &mut wanted, &mut found, true);
+                }
             }
         }
         self.by_code(&mut wanted, &mut found);
@@ -187,7 +196,13 @@ impl Resolver {
 
     /// Whether another search of all memory is within the share of time that they may take.
     fn may_search_all(&self) -> bool {
-        self.whole_time < FREE + self.began.elapsed() * SHARE_PERCENT / 100
+        self.whole_time < FREE + self.began.elapsed() * SHARE_PER_MILLE / 1000
+    }
+
+    /// Whether a run of memory has a record or an image that is known.
+    fn holds_known(&self, run: &Run) -> bool {
+        self.records.range(run.start..run.end).next().is_some()
+            || self.images.any_in(run.start, run.end)
     }
 
     /// Looks into the records that are known.
@@ -214,7 +229,6 @@ impl Resolver {
         found: &mut Vec<Kernel>,
         whole: bool,
     ) {
-        let began = Instant::now();
         let programs: Vec<u64> = match self.layout {
             Some(_) => wanted.iter().map(|a| a.program.0).collect(),
             None => self.programs.iter().map(|p| p.address).collect(),
@@ -228,6 +242,7 @@ impl Resolver {
             }
         }
         self.cost.bytes += seen.bytes;
+        self.cost.cpu += seen.cpu;
         self.conclude(wanted, found);
         if !wanted.is_empty() || self.layout.is_none() {
             self.learn();
@@ -236,7 +251,7 @@ impl Resolver {
         self.follow_links();
         if whole {
             self.cost.whole += 1;
-            self.whole_time += began.elapsed();
+            self.whole_time += seen.cpu;
         }
     }
 
@@ -407,6 +422,9 @@ impl Resolver {
 /// Whether code that was seen is a function's: the same but for relocations, and no longer than padding behind it allows.
 /// `None` where it is nearly the same: the loader changes more than relocations tell in some functions.
 fn is_same(own: &[u8], function: &Function, code: &[u8]) -> Option<bool> {
+    // What was seen may be the first part of it, and end within an instruction.
+    let whole = own.len().min(code.len()) & !(INSTRUCTION - 1);
+    let (own, code) = (own.get(..whole)?, code.get(..whole)?);
     let likeness = compare::compare(own, &function.relocations, code);
     if likeness.is_equal() {
         return Some(true);

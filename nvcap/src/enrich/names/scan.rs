@@ -11,6 +11,7 @@ use std::{
         atomic::{AtomicUsize, Ordering},
     },
     thread,
+    time::Duration,
 };
 
 use crate::enrich::present;
@@ -207,6 +208,8 @@ pub(crate) struct Found {
     pub(crate) images: Vec<u64>,
     /// Bytes that were searched.
     pub(crate) bytes: u64,
+    /// Processor time of all threads.
+    pub(crate) cpu: Duration,
 }
 
 /// The words that are looked for.
@@ -326,6 +329,7 @@ pub(crate) fn search(space: &dyn Space, runs: &[Run], programs: &[u64]) -> Found
     let next = AtomicUsize::new(0);
     let whole = Mutex::new(Found::default());
     let work = || {
+        let began = thread_cpu();
         let mut buffer = vec![0; CHUNK];
         let mut found = Found::default();
         while let Some(piece) = pieces.get(next.fetch_add(1, Ordering::Relaxed)) {
@@ -335,6 +339,7 @@ pub(crate) fn search(space: &dyn Space, runs: &[Run], programs: &[u64]) -> Found
             whole.places.append(&mut found.places);
             whole.images.append(&mut found.images);
             whole.bytes += found.bytes;
+            whole.cpu += thread_cpu().saturating_sub(began);
         }
     };
     thread::scope(|scope| {
@@ -354,6 +359,18 @@ pub(crate) fn search(space: &dyn Space, runs: &[Run], programs: &[u64]) -> Found
     found.images.sort_unstable();
     found.images.truncate(MOST_IMAGES);
     found
+}
+
+/// Processor time of this thread.
+fn thread_cpu() -> Duration {
+    let mut time = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: room for a time.
+    unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time) };
+    let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
+    Duration::new(seconds, u32::try_from(time.tv_nsec).unwrap_or(0))
 }
 
 /// Keeps [`MOST_PLACES`] of each program.
