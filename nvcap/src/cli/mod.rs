@@ -2,6 +2,8 @@
 //! say what is shown and where it goes (`output_args`), words of options (`values`), and, here, the way a command ends.
 
 mod channels;
+#[cfg(target_os = "linux")]
+mod code;
 mod decode;
 mod doctor;
 mod dump;
@@ -37,6 +39,7 @@ Examples:
   sudo nvcap ioctls -- ./vadd              what a command asks of the driver
   sudo nvcap channels -p 4711              a running process's channels
   sudo nvcap dump -p 4711                  what a hung or slow process waits for
+  sudo nvcap code vadd -p 4711             the instructions of a kernel
   nvcap decode run.orc.xz -s               statistics of a capture made elsewhere
   nvcap explain c8b5 0300 182              what a method write means
 
@@ -91,6 +94,9 @@ enum Command {
     /// Show the channels of a process: token, engine, ring, how far it is
     #[command(after_help = channels::EXAMPLES)]
     Channels(target_view::Args),
+    /// Show the code of a kernel: of a running process, a cubin or program, or a capture
+    #[cfg(target_os = "linux")]
+    Code(code::Args),
     /// Look once at a hung or slow process: what its channels are at, what they wait for, their last submissions
     Dump(dump::Args),
     /// Show a process's mappings of the driver's files, explained
@@ -110,6 +116,8 @@ impl Cli {
             Some(Command::Ioctls(args)) => Some(&mut args.target.pid),
             Some(Command::Channels(args) | Command::Maps(args)) => Some(&mut args.target.pid),
             Some(Command::Dump(args)) => Some(&mut args.pid),
+            #[cfg(target_os = "linux")]
+            Some(Command::Code(_)) => None,
             Some(Command::Decode(_) | Command::Explain(_) | Command::Doctor(_)) => None,
         }
     }
@@ -184,6 +192,8 @@ pub fn main() -> ExitCode {
         Some(Command::Decode(args)) => decode::run(&args),
         Some(Command::Ioctls(args)) => ioctls::run(&args),
         Some(Command::Channels(args)) => channels::run(&args),
+        #[cfg(target_os = "linux")]
+        Some(Command::Code(args)) => code::run(&args),
         Some(Command::Dump(args)) => dump::run(&args),
         Some(Command::Maps(args)) => maps::run(&args),
         Some(Command::Explain(args)) => explain::run(&args),

@@ -161,12 +161,18 @@ fn is_searched(area: &Area) -> bool {
     match area.device() {
         Some(Device::Control) => true,
         Some(_) => false,
-        None => !area.shared && (area.path.is_empty() || area.path == "[heap]"),
+        None => is_private(area),
     }
 }
 
+/// True for private memory that is no file's: the heap, and what is anonymous.
+pub(super) fn is_private(area: &Area) -> bool {
+    let anonymous = area.path.is_empty() || area.path == "[heap]";
+    area.read && area.device().is_none() && !area.shared && anonymous
+}
+
 /// The parts of a range that are in memory, by `/proc/PID/pagemap`; all of it where that cannot be read.
-fn touched(pagemap: Option<&File>, start: u64, end: u64) -> Vec<(u64, u64)> {
+pub(super) fn touched(pagemap: Option<&File>, start: u64, end: u64) -> Vec<(u64, u64)> {
     const PAGE: u64 = 4096;
     const PRESENT: u64 = 1 << 63;
     /// A hole of fewer pages is read as well.
