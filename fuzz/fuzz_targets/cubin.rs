@@ -4,9 +4,11 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use nvcap::internals::{Image, compare};
+use nvcap::internals::{Control, Image, beginnings, compare, compressed};
 
 fuzz_target!(|data: &[u8]| {
+    assert!(compressed(data) <= data.len() / 16);
+    assert!(beginnings(data).all(|at| at + 8 <= data.len() && data[at] == 0x7f));
     let Some(image) = Image::read(data, 0) else {
         return;
     };
@@ -22,6 +24,10 @@ fuzz_target!(|data: &[u8]| {
             let likeness = compare::compare(code, &function.relocations, code);
             assert_eq!(likeness.different, 0);
             assert_eq!(likeness.equal + likeness.masked, code.len().div_ceil(16));
+            for instruction in code.as_chunks::<16>().0 {
+                let control = Control::of(image.sm, instruction);
+                assert!(control.is_none_or(|c| c.to_string().len() == 21));
+            }
         }
     }
 });

@@ -88,6 +88,8 @@ pub mod pipeline;
 
 #[cfg(feature = "cli")]
 mod cli;
+#[cfg(feature = "cli")]
+mod code;
 #[cfg(all(feature = "cli", target_os = "linux"))]
 mod dump;
 #[cfg(all(feature = "cli", target_os = "linux"))]
@@ -108,7 +110,10 @@ pub use cli::main;
 #[cfg(feature = "trap")]
 #[doc(hidden)]
 pub mod internals {
-    pub use crate::cubin::{Bank, Function as CodeFunction, Image, MOST_READ, Param, compare};
+    pub use crate::cubin::{
+        Bank, Function as CodeFunction, Image, MOST_READ, Param, beginnings, compare, compressed,
+        control::Control,
+    };
     pub use crate::dump::{DumpOptions, look};
     pub use crate::enrich::images::{Found, Part, search_in};
     pub use crate::output::arguments::{Argument, arguments};

@@ -4,11 +4,17 @@
 
 mod common;
 
+use std::collections::BTreeMap;
 use std::io::{self, Read};
 
 use common::files::capture;
-use nvcap::internals::compare::{Likeness, compare, masked_equal};
-use nvcap::internals::{Bank, CodeFunction, Image, MOST_READ, Param, Peek};
+use nvcap::decode::event::{Body, Operation};
+use nvcap::decode::{DecodeOptions, Decoder};
+use nvcap::internals::compare::{Likeness, compare, masked_equal, without_zeros};
+use nvcap::internals::{Bank, CodeFunction, Image, MOST_READ, Param, Peek, beginnings, compressed};
+use nvcap::output::kernel_name::short;
+use nvcap::record::Record;
+use nvcap::source::file::orc::Orc;
 use proptest::prelude::*;
 
 /// The image of tests/gpu/meaning/cuda.cu.
@@ -241,6 +247,57 @@ fn what_is_read_is_bounded() {
     assert!(memory.1.get() <= MOST_READ + 100);
 }
 
+/// A fat binary with a compressed image, one that is not, and PTX; and another fat binary behind it.
+#[test]
+fn fat_binaries() {
+    let entry = |kind: u16, flags: u64, payload: &[u8]| {
+        let mut head = [0; 64];
+        head[..2].copy_from_slice(&kind.to_le_bytes());
+        head[4..8].copy_from_slice(&64u32.to_le_bytes());
+        head[8..16].copy_from_slice(&(payload.len() as u64).to_le_bytes());
+        head[40..48].copy_from_slice(&flags.to_le_bytes());
+        [head.as_slice(), payload].concat()
+    };
+    let fat = |entries: &[Vec<u8>]| {
+        let entries = entries.concat();
+        let mut head = 0x0010_0001_ba55_ed50_u64.to_le_bytes().to_vec();
+        head.extend((entries.len() as u64).to_le_bytes());
+        [head, entries].concat()
+    };
+    let plain = older();
+    let plain = [
+        plain.as_slice(),
+        &vec![0; plain.len().next_multiple_of(8) - plain.len()],
+    ]
+    .concat();
+    let first = fat(&[
+        entry(1, 0x2000, &[1; 40]),
+        entry(2, 0x11, &plain),
+        entry(2, 0x2011, &[2; 80]),
+    ]);
+    let all = [
+        vec![0; 24],
+        first.clone(),
+        fat(&[entry(2, 0x8011, &[3; 8])]),
+    ]
+    .concat();
+    assert_eq!((compressed(&first), compressed(&all)), (1, 2));
+    let at: Vec<_> = beginnings(&all).collect();
+    let [at] = at[..] else { panic!("{at:?}") };
+    assert_eq!(
+        Image::read(all.as_slice(), at as u64)
+            .expect("it is one")
+            .functions
+            .len(),
+        2
+    );
+    // Lengths that are made up.
+    let mut bad = fat(&[entry(2, 0x2000, &[])]);
+    bad[24..32].fill(0xff);
+    assert_eq!(compressed(&bad), 1);
+    assert_eq!(compressed(&0xba55_ed50_u64.to_le_bytes().repeat(9)), 0);
+}
+
 #[test]
 fn code_against_code() {
     let own: Vec<u8> = (0..=255).collect();
@@ -259,10 +316,72 @@ fn code_against_code() {
     };
     assert_eq!(likeness, expected);
     assert!((likeness.ratio() - 13.0 / 14.0).abs() < 1e-9);
-    // Of another length, all masked, nothing at all.
+    // Zeros behind it, as at its upload; anything else; less; all masked; nothing at all.
+    let upload = [own.as_slice(), &[0; 128]].concat();
+    assert!(masked_equal(&own, &[], &upload));
+    assert_eq!(without_zeros(&upload), own);
+    assert!(without_zeros(&[0; 32]).is_empty());
+    assert_eq!(without_zeros(&[0, 1]), [0, 1]);
+    assert!(!masked_equal(&own, &[], &[own.as_slice(), &[1]].concat()));
     assert!(!masked_equal(&own, &[], &own[..240]));
     assert!(!masked_equal(&own[..16], &[0], &own[..16]));
     assert!(!masked_equal(&[], &[], &[]));
+}
+
+/// The code of each kernel that a capture shows being uploaded is that of one function of the program's image: they are
+/// told apart by their code alone. (The capture is of another run of the program.)
+#[test]
+fn uploads_of_a_capture() {
+    let (Some(bytes), Some(path)) = (graphs(), capture("h200-graphs.orc.xz")) else {
+        return;
+    };
+    let image = Image::read(bytes.as_slice(), 0).expect("an image");
+    let mut decoder = Decoder::new(DecodeOptions::default());
+    let mut programs = BTreeMap::new();
+    for record in Orc::open(&path).expect("it opens") {
+        let Ok(Record::Submission(s)) = record else {
+            continue;
+        };
+        let context = decoder.context(&s, 0);
+        let mut seen = Vec::new();
+        decoder.submission(&s, &context, &(), &mut |event| {
+            if let Body::Operation(Operation::Launch(l)) = event.body {
+                seen.extend(l.program.zip(l.program_bytes));
+            }
+        });
+        for (program, len) in seen {
+            let mut code = vec![0; len as usize];
+            if decoder.shadow().read(s.at.pid, program, &mut code) {
+                programs.entry(program).or_insert(code);
+            }
+        }
+    }
+    let mut found = BTreeMap::new();
+    for (program, code) in &programs {
+        let own = |f: &CodeFunction| &bytes[f.code.start as usize..f.code.end as usize];
+        let equal = |f: &&CodeFunction| masked_equal(own(f), &f.relocations, code);
+        let names: Vec<_> = image.functions.iter().filter(equal).collect();
+        let names = names.iter().map(|f| short(&f.name)).collect::<Vec<_>>();
+        if !names.is_empty() {
+            found.insert(program.0 & 0xff_ffff, names.join(" "));
+        }
+    }
+    let expected = [
+        (0x7a_0000, "add"),
+        (0x7a_0b00, "first"),
+        (0x7a_1500, "second"),
+        (0x7a_1f00, "free_cluster"),
+        (0x7a_2a00, "refill"),
+        (0x7a_3f00, "with_static"),
+        (0x7a_4a00, "with_dynamic"),
+        (0x7a_5600, "with_both"),
+        (0x7a_6200, "fixed_cluster"),
+        (0x7a_6d00, "together"),
+    ];
+    let expected = expected.map(|(program, name)| (program, name.to_owned()));
+    assert_eq!(found, BTreeMap::from(expected));
+    // The others are the driver's own.
+    assert!(programs.len() > found.len());
 }
 
 proptest! {

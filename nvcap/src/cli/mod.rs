@@ -2,6 +2,8 @@
 //! say what is shown and where it goes (`output_args`), words of options (`values`), and, here, the way a command ends.
 
 mod channels;
+#[cfg(target_os = "linux")]
+mod code;
 mod decode;
 mod doctor;
 mod dump;
@@ -42,6 +44,7 @@ Examples:
   sudo nvcap stacks -p 4711                where in the program its work comes from
   sudo nvcap dump -p 4711                  what a hung or slow process waits for
   sudo nvcap watch -a --hang 60s           wait for processes that hang, and dump them
+  sudo nvcap code vadd -p 4711             the instructions of a kernel
   nvcap decode run.orc.xz -s               statistics of a capture made elsewhere
   nvcap explain c8b5 0300 182              what a method write means
 
@@ -98,6 +101,9 @@ enum Command {
     Channels(target_view::Args),
     /// Sum up where in the program the GPU's work comes from: folded stacks, for flame graphs
     Stacks(Box<stacks::Args>),
+    /// Show the code of a kernel: of a running process, a cubin or program, or a capture
+    #[cfg(target_os = "linux")]
+    Code(code::Args),
     /// Look once at a hung or slow process: what its channels are at, what they wait for, their last submissions
     Dump(dump::Args),
     /// Wait for processes that hang: dump them, run a command
@@ -121,6 +127,8 @@ impl Cli {
             Some(Command::Dump(args)) => Some(&mut args.pid),
             Some(Command::Watch(args)) => Some(&mut args.pid),
             Some(Command::Stacks(args)) => Some(&mut args.trace.pid),
+            #[cfg(target_os = "linux")]
+            Some(Command::Code(_)) => None,
             Some(Command::Decode(_) | Command::Explain(_) | Command::Doctor(_)) => None,
         }
     }
@@ -195,6 +203,8 @@ pub fn main() -> ExitCode {
         Some(Command::Decode(args)) => decode::run(&args),
         Some(Command::Ioctls(args)) => ioctls::run(&args),
         Some(Command::Channels(args)) => channels::run(&args),
+        #[cfg(target_os = "linux")]
+        Some(Command::Code(args)) => code::run(&args),
         Some(Command::Dump(args)) => dump::run(&args),
         Some(Command::Watch(args)) => watch::run(&args),
         Some(Command::Stacks(args)) => stacks::run(*args),

@@ -59,8 +59,20 @@ pub fn compare(code: &[u8], relocations: &[u64], other: &[u8]) -> Likeness {
     likeness
 }
 
-/// Whether `other` has the length of the function's code and is the same, but for what the loader changes.
+/// Whether `other` is the function's code, but for what the loader changes. Zeros may follow: libcuda uploads 128 bytes of
+/// them behind each function.
 #[must_use]
 pub fn masked_equal(code: &[u8], relocations: &[u64], other: &[u8]) -> bool {
-    code.len() == other.len() && compare(code, relocations, other).is_equal()
+    let Some((own, behind)) = other.split_at_checked(code.len()) else {
+        return false;
+    };
+    behind.iter().all(|b| *b == 0) && compare(code, relocations, own).is_equal()
+}
+
+/// Code that was seen at its upload without the zeros behind it: whole instructions, as many as it has.
+#[must_use]
+pub fn without_zeros(code: &[u8]) -> &[u8] {
+    let last = code.iter().rposition(|b| *b != 0);
+    let end = last.map_or(0, |last| (last + 1).next_multiple_of(INSTRUCTION));
+    code.get(..end).unwrap_or(code)
 }

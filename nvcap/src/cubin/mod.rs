@@ -9,13 +9,16 @@
 //! cudaparsers and denvdis list; `KPARAM_INFO_V2`'s layout was published with an experiment of nvcc 12.9
 //! on a kernel with a parameter of 0x1520 bytes.
 //!
+//! - [`control`]: what the control bits of an instruction say.
 //! - [`compare`]: code that was seen elsewhere, against an image's.
 
 use std::{collections::HashMap, ops::Range};
 
 use crate::wire::peek::Peek;
+use crate::wire::words::{u32_at, u64_at};
 
 pub mod compare;
+pub(crate) mod control;
 mod elf;
 mod info;
 
@@ -52,6 +55,8 @@ pub struct Function {
     pub name: String,
     /// Index of the section with its code.
     pub section: u32,
+    /// Index of its symbol, by which nvdisasm chooses functions.
+    pub symbol: u32,
     /// Its code: bytes of the image.
     pub code: Range<u64>,
     /// Registers of a thread.
@@ -84,6 +89,7 @@ impl Image {
             functions.push(Function {
                 name: name.to_owned(),
                 section: index,
+                symbol: section.info & 0xff_ffff,
                 code: section.range(),
                 registers: match section.info >> 24 {
                     0 => None,
@@ -94,11 +100,8 @@ impl Image {
                 relocations: Vec::new(),
             });
         }
-        let mut by_symbol = HashMap::new();
-        for function in &functions {
-            let section = sections.get(function.section as usize)?;
-            by_symbol.insert(section.info & 0xff_ffff, function.section);
-        }
+        let by_symbol: HashMap<u32, u32> =
+            functions.iter().map(|f| (f.symbol, f.section)).collect();
         let mut relocations = 0;
         // Mostly in the order of their places, so that each part of the image is read once.
         for section in &sections {
@@ -156,4 +159,53 @@ impl Image {
     pub fn function(&self, name: &str) -> Option<&Function> {
         self.functions.iter().find(|f| f.name == name)
     }
+}
+
+/// The first bytes of a CUDA ELF image but the last one, which is the ABI's number.
+const MAGIC: [u8; 7] = [0x7f, b'E', b'L', b'F', 2, 1, 1];
+
+/// Where images may begin in bytes that lie at an address divisible by 8: each at such an address, too, as allocators and
+/// the sections of files place them. [`Image::read`] says whether there is one.
+pub fn beginnings(bytes: &[u8]) -> impl Iterator<Item = usize> + '_ {
+    let words = bytes.as_chunks::<8>().0.iter().zip((0..).step_by(8));
+    let is = |word: &[u8; 8]| matches!(word, [first @ .., 0x33 | 0x41] if *first == MAGIC);
+    words.filter(move |(word, _)| is(word)).map(|(_, at)| at)
+}
+
+/// Compressed images in the fat binaries within bytes: they are no images until they are unpacked.
+#[must_use]
+pub fn compressed(bytes: &[u8]) -> usize {
+    /// Of a fat binary, whose header has 16 bytes with the length of its entries.
+    const FAT: u32 = 0xba55_ed50;
+    /// The kind of an entry that is an ELF image.
+    const ELF: u32 = 2;
+    /// Flags of an entry: compressed, in either way.
+    const COMPRESSED: u64 = 0x2000 | 0x8000;
+    let (mut count, mut at) = (0, 0);
+    while at < bytes.len() {
+        if u32_at(bytes, at) != Some(FAT) {
+            at += 8;
+            continue;
+        }
+        let all = bytes.get(at + 16..).unwrap_or_default();
+        let len = u64_at(bytes, at + 8).and_then(|len| usize::try_from(len).ok());
+        let mut rest = len.and_then(|len| all.get(..len)).unwrap_or(all);
+        let before = rest.len();
+        while let (Some(kind), Some(head), Some(len), Some(flags)) = (
+            u32_at(rest, 0),
+            u32_at(rest, 4),
+            u64_at(rest, 8),
+            u64_at(rest, 40),
+        ) {
+            count += usize::from(kind & 0xffff == ELF && flags & COMPRESSED != 0);
+            let next = usize::try_from(len.saturating_add(u64::from(head.max(48))));
+            match next.ok().and_then(|n| rest.get(n..)) {
+                Some(behind) => rest = behind,
+                None => break,
+            }
+        }
+        // What was walked over is no other one's beginning.
+        at += 16 + (before - rest.len()).next_multiple_of(8);
+    }
+    count
 }

@@ -1,11 +1,14 @@
 //! Facts from outside the stream of submissions, given as records: this room stands between a source and the pipeline.
 //!
 //! - [`images`]: QMDs that a process wrote before nvcap attached, found in its memory.
+//! - `cubins`: images of CUDA code, found there, too.
 //! - `enriched`: adds these records to a live source (feature `trap`).
 //! - [`names`]: the names of kernels, from libcuda's own records and images.
 //!
 //! All reading of a process's memory other than rings and pushbuffers is done here; the decoder only gets facts.
 
+#[cfg(target_os = "linux")]
+pub(crate) mod cubins;
 #[cfg(feature = "trap")]
 pub(crate) mod enriched;
 #[cfg(target_os = "linux")]

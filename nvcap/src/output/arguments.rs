@@ -68,7 +68,7 @@ fn pointer(kind: Option<&str>, bytes: &[u8]) -> Option<u64> {
             kind.ends_with(['*', '&']) || kind.contains("(*)")
         }
         // Above 4 GiB, below the end of the addresses of a process or a GPU, and aligned as what is allocated is.
-        None => value >= 1 << 32 && value < 1 << 49 && value.is_multiple_of(4),
+        None => (1 << 32..1 << 49).contains(&value) && value.is_multiple_of(4),
     };
     is.then_some(value)
 }

@@ -11,7 +11,7 @@ mod layout;
 pub(crate) mod namer;
 mod programs;
 pub(crate) mod resolver;
-mod scan;
+pub(super) mod scan;
 
 #[cfg(test)]
 mod tests;

@@ -1,0 +1,436 @@
+//! `nvcap code`: the code of a kernel, from a running process, a file with images, or a capture.
+
+use std::fmt::Write as _;
+use std::io::Read as _;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::{Context as _, bail};
+use serde_json::json;
+
+use super::target;
+use crate::code::choose::{Choice, chosen, proposed};
+use crate::code::listing::{Listing, Said};
+use crate::code::nvdisasm;
+use crate::cubin::{self, Image, compare};
+use crate::decode::event::{Body, Operation};
+use crate::decode::{DecodeOptions, Decoder};
+use crate::enrich::cubins;
+use crate::output::kernel_name::demangled;
+use crate::output::message::tell;
+use crate::output::plural::plural;
+use crate::record::Record;
+use crate::source::file::kind::{self, Kind};
+use crate::source::file::orc::Orc;
+use crate::source::file::packed;
+use crate::wire::{GpuVa, peek::Peek};
+
+const EXAMPLES: &str = "\
+Examples:
+  sudo nvcap code '*' -p 4711             the kernels that a process has loaded
+  sudo nvcap code '*gemm*' -p 4711        those with gemm in their names
+  sudo nvcap code vadd -p 4711            the instructions of one
+  nvcap code vadd app.cubin --json        of a file: a cubin, a program, a library; as JSON
+  nvcap code vadd app.cubin -o vadd.bin   the code's bytes; with --image those of its image
+  nvcap code 0x7fe6777b6000 run.orc.xz    code that a capture shows being uploaded
+
+nvdisasm (of the CUDA toolkit) disassembles where it is on PATH; otherwise the words are shown.
+
+Exit status: 0 shown, 1 error, 2 usage.";
+
+/// The most bytes of a file that is searched for images.
+const MOST_FILE: u64 = 4 << 30;
+/// The most bytes of a function's code.
+const MOST_CODE: u64 = 64 << 20;
+
+/// Which code, and what to do with it.
+#[derive(clap::Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub(super) struct Args {
+    /// A kernel's name, mangled or not, with * and ? for any text and character; or, of a capture, a program's address (0x...)
+    #[arg(value_name = "KERNEL|PROGRAM")]
+    pub what: String,
+
+    /// A running process that has loaded it
+    #[arg(short, long, value_name = "PID", value_parser = super::values::parse_pid, conflicts_with = "file")]
+    pub pid: Option<u32>,
+
+    /// A cubin, a fat binary, a program or library with uncompressed cubins, or a capture
+    pub file: Option<PathBuf>,
+
+    /// Only images at this address of the process, or offset in the file
+    #[arg(long, value_name = "ADDRESS", value_parser = parse_address)]
+    pub at: Option<u64>,
+
+    /// The architecture of a capture's code, such as 90: nvdisasm asks for it
+    #[arg(long, value_name = "NUMBER")]
+    pub sm: Option<u32>,
+
+    /// Write the bytes of the code to FILE, made readable by its owner alone
+    #[arg(short, long, value_name = "FILE", conflicts_with = "json")]
+    pub output: Option<PathBuf>,
+
+    /// With -o: the whole image, a cubin
+    #[arg(long, requires = "output")]
+    pub image: bool,
+
+    /// JSON instead of text (docs/code.md has the members)
+    #[arg(long)]
+    pub json: bool,
+}
+
+fn parse_address(text: &str) -> Result<u64, String> {
+    let digits = text.strip_prefix("0x").unwrap_or(text);
+    u64::from_str_radix(digits, 16)
+        .map_err(|_| "not a hexadecimal address such as 0x7f29a03d5700".to_owned())
+}
+
+/// Shows it.
+pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let address = args.what.strip_prefix("0x");
+    let address = address.and_then(|digits| u64::from_str_radix(digits, 16).ok());
+    if let Some(pid) = args.pid {
+        if address.is_some() {
+            bail!(
+                "the address of a program is not that of its image: give the kernel's name (nvcap code '*' -p {pid} lists all)"
+            );
+        }
+        if !crate::procfs::exists(pid) {
+            bail!("there is no process {pid}: pgrep and nvidia-smi tell the number");
+        }
+        let (memory, images) = cubins::of(pid).with_context(|| {
+            format!(
+                "cannot read the memory of process {pid} ({})",
+                crate::procfs::mem::remedy()
+            )
+        })?;
+        return of_images(args, &memory, images, &format!("process {pid}"), 0);
+    }
+    let Some(file) = &args.file else {
+        tell(format_args!(
+            "name a process or a file, too: nvcap code {0} -p PID, or nvcap code {0} FILE",
+            args.what
+        ));
+        return Ok(target::usage());
+    };
+    let name = file.display().to_string();
+    let reader = packed::open(file).with_context(|| format!("cannot read {name}"))?;
+    let (kind, reader) = kind::of(reader);
+    if matches!(kind, Kind::Orc) {
+        let Some(address) = address else {
+            bail!(
+                "{name} is a capture, which has no names: give a program's address, as `nvcap decode {name} -e op=launch` shows it"
+            );
+        };
+        return of_capture(args, Orc::new(reader), GpuVa(address), &name);
+    }
+    let mut bytes = Vec::new();
+    reader
+        .take(MOST_FILE)
+        .read_to_end(&mut bytes)
+        .with_context(|| format!("cannot read {name}"))?;
+    let images =
+        cubin::beginnings(&bytes).filter_map(|at| Image::read(bytes.as_slice(), at as u64));
+    let images = images.collect();
+    let compressed = cubin::compressed(&bytes);
+    of_images(args, bytes.as_slice(), images, &name, compressed)
+}
+
+/// Of images that lie in some memory. `compressed` more could not be read.
+fn of_images<M: Peek + ?Sized>(
+    args: &Args,
+    memory: &M,
+    mut images: Vec<Image>,
+    name: &str,
+    compressed: usize,
+) -> anyhow::Result<ExitCode> {
+    if compressed > 0 {
+        let count = plural(compressed as u64, "compressed image");
+        tell(format_args!(
+            "{name}: {count} cannot be read: `cuobjdump -xelf all FILE` unpacks them"
+        ));
+    }
+    if let Some(at) = args.at {
+        images.retain(|image| image.at == at);
+    }
+    if images.is_empty() {
+        bail!(
+            "{name} has no image of CUDA code{}",
+            match args.at {
+                Some(at) => format!(" at {at:#x}"),
+                None => String::new(),
+            }
+        );
+    }
+    let choices = chosen(&images, &args.what);
+    let Some(first) = choices.first() else {
+        let near = proposed(&images, &args.what);
+        let functions = images
+            .iter()
+            .map(|image| image.functions.len() as u64)
+            .sum();
+        bail!(
+            "no kernel of {name} is named {} ({} in {}){}",
+            args.what,
+            plural(functions, "function"),
+            plural(images.len() as u64, "image"),
+            if near.is_empty() {
+                "; '*' lists all".to_owned()
+            } else {
+                format!("; with that in their names: {}", near.join(", "))
+            }
+        );
+    };
+    let mut names: Vec<&str> = choices.iter().map(|c| c.function.name.as_str()).collect();
+    names.sort_unstable();
+    names.dedup();
+    if names.len() > 1 {
+        if args.output.is_some() {
+            bail!(
+                "{} kernels are named so; -o takes one: name it whole (without -o they are listed)",
+                names.len()
+            );
+        }
+        return list(args, &choices);
+    }
+    let code = |choice: &Choice<'_>| {
+        let range = &choice.function.code;
+        bytes_of(
+            memory,
+            choice.image.at.saturating_add(range.start),
+            range.end - range.start,
+        )
+    };
+    let own = code(first).with_context(|| {
+        format!(
+            "the code of {} cannot be read: part of its image is not in memory",
+            first.function.name
+        )
+    })?;
+    let others = choices.get(1..).unwrap_or_default();
+    let other = others
+        .iter()
+        .find(|c| code(c).is_some_and(|code| code != own));
+    if let Some(other) = other {
+        tell(format_args!(
+            "images have different code of this name; this is that at {:#x}; another: --at {:#x}",
+            first.image.at, other.image.at
+        ));
+    }
+    if let Some(path) = &args.output {
+        let bytes = if args.image {
+            bytes_of(memory, first.image.at, first.image.len)
+                .context("the image cannot be read: part of it is not in memory")?
+        } else {
+            own
+        };
+        return write(args, path, &bytes);
+    }
+    let said = disassembled(|program| {
+        let image = bytes_of(memory, first.image.at, first.image.len);
+        let of_image = image.map(|image| nvdisasm::of_function(program, &image, first.function));
+        match of_image {
+            Some(Ok(said)) if !said.is_empty() => Ok(said),
+            // An image that it does not take; the code alone says less.
+            _ => nvdisasm::of_code(program, first.image.sm, &own),
+        }
+    });
+    show(
+        args,
+        &Listing {
+            function: Some((first.image, first.function)),
+            address: None,
+            sm: Some(first.image.sm),
+            code: &own,
+            said,
+        },
+    )
+}
+
+/// Bytes of a function or an image; none if they cannot be read, or are too many.
+fn bytes_of<M: Peek + ?Sized>(memory: &M, at: u64, len: u64) -> Option<Vec<u8>> {
+    if len > MOST_CODE.max(MOST_FILE / 4) {
+        return None;
+    }
+    // The end first: a length that is made up takes no memory.
+    memory
+        .peek(at.checked_add(len.checked_sub(1)?)?, &mut [0])
+        .ok()?;
+    let mut bytes = vec![0; usize::try_from(len).ok()?];
+    memory.peek(at, &mut bytes).ok()?;
+    Some(bytes)
+}
+
+/// What nvdisasm says, where there is one.
+fn disassembled(
+    ask: impl FnOnce(&Path) -> std::io::Result<std::collections::BTreeMap<u64, Said>>,
+) -> std::collections::BTreeMap<u64, Said> {
+    let Some(program) = nvdisasm::program() else {
+        tell(
+            "there is no nvdisasm on PATH: words are shown; install the CUDA toolkit's cuda-nvdisasm for instructions",
+        );
+        return Default::default();
+    };
+    match ask(&program) {
+        Ok(said) if !said.is_empty() => return said,
+        Ok(_) => tell(format_args!(
+            "{} says nothing of this code: words are shown",
+            program.display()
+        )),
+        Err(error) => tell(format_args!(
+            "{} failed ({error}): words are shown",
+            program.display()
+        )),
+    }
+    Default::default()
+}
+
+/// The kernels that a pattern means, one a line.
+fn list(args: &Args, choices: &[Choice<'_>]) -> anyhow::Result<ExitCode> {
+    let mut out = target::open(None, false, &[])?;
+    if args.json {
+        let objects = choices.iter().map(|c| {
+            json!({
+                "kernel": demangled(&c.function.name),
+                "kernel_mangled": c.function.name,
+                "image": c.image.at,
+                "sm": c.image.sm,
+                "bytes": c.function.code.end - c.function.code.start,
+                "registers": c.function.registers,
+            })
+        });
+        let to = out.object();
+        let objects: Vec<serde_json::Value> = objects.collect();
+        crate::output::json::write(to, &objects);
+        to.push(b'\n');
+    } else {
+        let mut text = format!(
+            "{:>18} {:>6} {:>8} {:>4}  KERNEL\n",
+            "IMAGE", "SM", "BYTES", "REGS"
+        );
+        for c in choices {
+            let bytes = c.function.code.end - c.function.code.start;
+            let registers = c
+                .function
+                .registers
+                .map_or_else(|| "-".to_owned(), |r| r.to_string());
+            let _ = writeln!(
+                text,
+                "{:>#18x} {:>6} {bytes:>8} {registers:>4}  {}",
+                c.image.at,
+                format!("sm_{}", c.image.sm),
+                demangled(&c.function.name)
+            );
+        }
+        out.object().extend_from_slice(plain(&text).as_bytes());
+    }
+    target::written(&mut out)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Names come from the traced program: without control characters.
+fn plain(text: &str) -> String {
+    let kept = |c: char| {
+        if c.is_control() && c != '\n' {
+            '\u{fffd}'
+        } else {
+            c
+        }
+    };
+    text.chars().map(kept).collect()
+}
+
+fn show(args: &Args, listing: &Listing<'_>) -> anyhow::Result<ExitCode> {
+    let mut out = target::open(None, false, &[])?;
+    let to = out.object();
+    if args.json {
+        crate::output::json::write(to, &listing.json());
+        to.push(b'\n');
+    } else {
+        to.extend_from_slice(plain(&listing.text()).as_bytes());
+    }
+    target::written(&mut out)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Writes bytes as they are.
+fn write(args: &Args, path: &Path, bytes: &[u8]) -> anyhow::Result<ExitCode> {
+    let inputs: Vec<&Path> = args.file.iter().map(PathBuf::as_path).collect();
+    let mut out = target::open(Some(path), false, &inputs)?;
+    out.object().extend_from_slice(bytes);
+    target::written(&mut out)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Of a capture: the code that was uploaded to a program's address, when the program was first launched.
+fn of_capture(
+    args: &Args,
+    capture: Orc<Box<dyn std::io::Read>>,
+    program: GpuVa,
+    name: &str,
+) -> anyhow::Result<ExitCode> {
+    let mut decoder = Decoder::new(DecodeOptions::default());
+    let mut serial = 0;
+    let mut launched = false;
+    for record in capture {
+        let record = match record {
+            Ok(record) => record,
+            Err(error) => {
+                tell(format_args!("{name}: {error}"));
+                continue;
+            }
+        };
+        match &record {
+            Record::Channel(channel) => decoder.channel(channel),
+            Record::Submission(s) => {
+                let context = decoder.context(s, serial);
+                serial += 1;
+                let mut found = None;
+                decoder.submission(s, &context, &(), &mut |event| {
+                    if let Body::Operation(Operation::Launch(launch)) = event.body
+                        && launch.program == Some(program)
+                    {
+                        launched = true;
+                        found = launch.program_bytes;
+                    }
+                });
+                let len = found.unwrap_or(0).min(MOST_CODE) as usize;
+                let mut code = vec![0; len];
+                if len > 0 && decoder.shadow().read(s.at.pid, program, &mut code) {
+                    let code = compare::without_zeros(&code);
+                    if let Some(path) = &args.output {
+                        return write(args, path, code);
+                    }
+                    let said = match args.sm {
+                        Some(sm) => disassembled(|nvdisasm| nvdisasm::of_code(nvdisasm, sm, code)),
+                        None => {
+                            tell(
+                                "words are shown: --sm NUMBER (90 for an H100) has nvdisasm disassemble them",
+                            );
+                            Default::default()
+                        }
+                    };
+                    return show(
+                        args,
+                        &Listing {
+                            function: None,
+                            address: Some(program.0),
+                            sm: args.sm,
+                            code,
+                            said,
+                        },
+                    );
+                }
+            }
+            _ => {}
+        }
+    }
+    if launched {
+        bail!(
+            "{name} has launches of {program}, but not the upload of its code: that was before, or by a copy"
+        );
+    }
+    bail!(
+        "{name} has no launch of {program}: `nvcap decode {name} -e op=launch` shows the programs"
+    )
+}
