@@ -38,7 +38,7 @@ Examples:
   sudo nvcap -q --duration 10 -p 4711      ten seconds; only the ledger
   sudo nvcap ioctls -- ./vadd              what a command asks of the driver
   sudo nvcap channels -p 4711              a running process's channels
-  sudo nvcap stacks -p 4711                where its work comes from, for a flame graph
+  sudo nvcap stacks -p 4711                where in the program its work comes from
   sudo nvcap dump -p 4711                  what a hung or slow process waits for
   sudo nvcap watch -a --hang 60s           wait for processes that hang, and dump them
   nvcap decode run.orc.xz -s               statistics of a capture made elsewhere

@@ -1,16 +1,11 @@
 //! Source lines and inlined functions, from a file's debugging information.
 
-use std::{io::Read as _, sync::Arc};
+use std::sync::Arc;
 
 use addr2line::Context;
 use gimli::{Dwarf, EndianArcSlice, LittleEndian};
 
-use super::elf::{Elf, Section};
-
 type Reader = EndianArcSlice<LittleEndian>;
-
-/// The most bytes of debugging information of one file that are read, uncompressed.
-const MOST: u64 = 1 << 30;
 
 /// A place in the source.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -31,15 +26,10 @@ impl std::fmt::Debug for Lines {
 }
 
 impl Lines {
-    /// Those of a file; `None` where it has none, or too many.
-    pub(super) fn of(elf: &Elf) -> Option<Self> {
-        elf.section(".debug_info")?;
-        let mut room = MOST;
+    /// Those of a file, of which `section` gives the sections by name; `None` where there are none.
+    pub(super) fn of(mut section: impl FnMut(&str) -> Option<Vec<u8>>) -> Option<Self> {
         let load = |id: gimli::SectionId| -> Result<Reader, gimli::Error> {
-            let bytes = elf
-                .section(id.name())
-                .and_then(|section| read(elf, section, &mut room))
-                .unwrap_or_default();
+            let bytes = section(id.name()).unwrap_or_default();
             Ok(Reader::new(Arc::from(bytes), LittleEndian))
         };
         let dwarf = Dwarf::load(load).ok()?;
@@ -67,23 +57,4 @@ impl Lines {
         }
         places
     }
-}
-
-/// A section's bytes, decompressed.
-fn read(elf: &Elf, section: Section, room: &mut u64) -> Option<Vec<u8>> {
-    let bytes = elf.bytes(section)?;
-    if !section.compressed {
-        *room = room.checked_sub(bytes.len() as u64)?;
-        return Some(bytes);
-    }
-    // Elf64_Chdr: type, reserved, size, alignment.
-    let kind = crate::wire::words::u32_at(&bytes, 0)?;
-    let size = crate::wire::words::u64_at(&bytes, 8)?;
-    let packed = bytes.get(24..)?;
-    *room = room.checked_sub(size)?;
-    let mut whole = Vec::new();
-    (kind == object::elf::ELFCOMPRESS_ZLIB).then_some(())?;
-    let mut unpacked = flate2::read::ZlibDecoder::new(packed).take(size);
-    unpacked.read_to_end(&mut whole).ok()?;
-    (whole.len() as u64 == size).then_some(whole)
 }

@@ -4,6 +4,7 @@ use std::{
     cell::OnceCell,
     collections::HashMap,
     fs::File,
+    io::Read as _,
     os::unix::fs::{FileExt as _, MetadataExt as _},
     sync::Arc,
 };
@@ -15,13 +16,16 @@ use object::{
 };
 
 use super::{
-    dwarf::Lines,
+    dwarf::{Lines, Place},
+    guard::guarded,
     modules::{Mapped, MappedFile},
 };
 use crate::procfs::mem::Memory;
 
 /// The largest part that is read into memory.
 const MOST: u64 = 256 << 20;
+/// The most bytes of debugging information of one file that are read, decompressed.
+const MOST_LINES: u64 = 512 << 20;
 /// The longest name that is read.
 const MOST_NAME: usize = 8192;
 
@@ -76,7 +80,7 @@ pub(super) struct Section {
     pub offset: u64,
     pub size: u64,
     /// SHF_COMPRESSED.
-    pub compressed: bool,
+    compressed: bool,
     /// Section index of its names, of symbol tables.
     link: u32,
     index: u32,
@@ -146,6 +150,13 @@ impl Elf {
         }
     }
 
+    /// That of bytes, whatever they are.
+    #[cfg(test)]
+    pub(super) fn of_bytes(bytes: Vec<u8>) -> Option<Self> {
+        let (segments, sections) = parts(bytes.as_slice())?;
+        Some(Self::new(Data::Memory(bytes), segments, sections))
+    }
+
     /// What is to be added to the file's addresses to get those of the mapping.
     pub(super) fn bias(&self, mapped: &Mapped) -> Option<u64> {
         let within = |s: &&Segment| {
@@ -172,7 +183,7 @@ impl Elf {
     }
 
     /// A section's bytes as they lie in the file.
-    pub(super) fn bytes(&self, section: Section) -> Option<Vec<u8>> {
+    fn bytes(&self, section: Section) -> Option<Vec<u8>> {
         let len = usize::try_from(section.size.min(MOST + 1)).ok()?;
         (section.size <= MOST).then_some(())?;
         self.data
@@ -213,9 +224,40 @@ impl Elf {
         symbols
     }
 
-    /// Source lines and inlined functions; `None` without debugging information.
-    pub(super) fn lines(&self) -> Option<&Lines> {
-        self.lines.get_or_init(|| Lines::of(self)).as_ref()
+    /// The places in the source of an address, the innermost inlined function first; none without debugging information.
+    pub(super) fn places(&self, address: u64) -> Vec<Place> {
+        guarded(|| self.lines().map(|lines| lines.at(address)))
+            .flatten()
+            .unwrap_or_default()
+    }
+
+    fn lines(&self) -> Option<&Lines> {
+        let read = || {
+            self.section(".debug_info")?;
+            let mut room = MOST_LINES;
+            Lines::of(|name| self.unpacked(self.section(name)?, &mut room))
+        };
+        let lines = self.lines.get_or_init(|| guarded(read).flatten());
+        lines.as_ref()
+    }
+
+    /// A section's bytes, decompressed, where there is room for them.
+    fn unpacked(&self, section: Section, room: &mut u64) -> Option<Vec<u8>> {
+        let bytes = self.bytes(section)?;
+        if !section.compressed {
+            *room = room.checked_sub(bytes.len() as u64)?;
+            return Some(bytes);
+        }
+        // Elf64_Chdr: type, reserved, size, alignment.
+        let kind = crate::wire::words::u32_at(&bytes, 0)?;
+        let size = crate::wire::words::u64_at(&bytes, 8)?;
+        let packed = bytes.get(24..)?;
+        (kind == object::elf::ELFCOMPRESS_ZLIB).then_some(())?;
+        *room = room.checked_sub(size)?;
+        let mut whole = Vec::new();
+        let mut unpacked = flate2::read::ZlibDecoder::new(packed).take(size);
+        unpacked.read_to_end(&mut whole).ok()?;
+        (whole.len() as u64 == size).then_some(whole)
     }
 }
 

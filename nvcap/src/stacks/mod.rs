@@ -14,6 +14,7 @@
 //! - `look`: the stacks of all threads at one look, for `nvcap dump`.
 //! - `sample`: registers and stacks of threads that run in user mode.
 //! - `api`: which function of CUDA's interface was called.
+//! - `guard`: what other crates' parsers cannot do to a trace.
 //! - `demangle`: names as the source has them.
 //!
 //! Files are read, never mapped: a program that cuts a file of its own short would end nvcap by SIGBUS.
@@ -28,6 +29,8 @@ mod demangle;
 mod dwarf;
 #[cfg(feature = "trap")]
 mod elf;
+#[cfg(feature = "trap")]
+mod guard;
 #[cfg(feature = "trap")]
 pub(crate) mod look;
 #[cfg(feature = "trap")]

@@ -10,7 +10,10 @@ use std::{
 
 use nvcap_common::PythonFrame;
 
-use super::{modules::Mapped, python::Python};
+use super::{
+    modules::Mapped,
+    python::{Python, objects::Location},
+};
 use crate::record::At;
 
 /// The most bytes of stacks that wait.
@@ -46,6 +49,8 @@ struct Inside {
     lost: u64,
     /// The mappings of address spaces at their first stack: a process may be gone before its stack's turn comes.
     first: HashMap<u32, (Vec<Mapped>, Option<Python>)>,
+    /// Names of Python frames, by address space.
+    named: Vec<(u32, PythonFrame, Location)>,
 }
 
 /// See the module. Clones are the same queue.
@@ -94,6 +99,16 @@ impl StackQueue {
     /// Stacks that were lost since the last call.
     pub(crate) fn take_lost(&self) -> u64 {
         std::mem::take(&mut self.lock().lost)
+    }
+
+    /// Takes note of a Python frame's name, before the stack that it is in.
+    pub(crate) fn put_name(&self, space: u32, frame: PythonFrame, name: Location) {
+        self.lock().named.push((space, frame, name));
+    }
+
+    /// The names that were noted since the last call.
+    pub(super) fn take_names(&self) -> Vec<(u32, PythonFrame, Location)> {
+        std::mem::take(&mut self.lock().named)
     }
 
     /// The next stack.

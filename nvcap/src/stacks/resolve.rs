@@ -20,7 +20,6 @@ use super::{
     queue::{RawStack, StackQueue},
     unwind::{Code, Unwinder},
 };
-use crate::procfs::mem::Memory;
 use crate::record::{At, Calls, Frame, Loss, Lost, Record, Stack, StackEnd};
 
 /// The most address spaces, and the most whole stacks and addresses of each, that are remembered.
@@ -74,6 +73,7 @@ impl Resolver {
     /// Finds the frames of the next stack that waits.
     pub(crate) fn next(&mut self) -> Option<Record> {
         let raw = self.queue.take()?;
+        self.take_names();
         let calls = self.calls(&raw);
         Some(Record::Stack(Stack { at: raw.at, calls }))
     }
@@ -88,6 +88,24 @@ impl Resolver {
                 what: Lost::Stacks { count },
             })
         })
+    }
+
+    /// Takes the names of Python frames, which came before the stacks that have them.
+    fn take_names(&mut self) {
+        for (space, at, name) in self.queue.take_names() {
+            let known = &mut self.spaces.entry(space).or_default().python_frames;
+            if known.len() >= MOST_REMEMBERED {
+                known.clear();
+            }
+            let frame = Frame {
+                symbol: Some(shared(name.function, &mut self.names)),
+                file: Some(shared(name.file, &mut self.names)),
+                line: name.line,
+                python: true,
+                ..Frame::default()
+            };
+            known.insert(at, frame);
+        }
     }
 
     fn calls(&mut self, raw: &RawStack) -> Arc<Calls> {
@@ -113,7 +131,7 @@ impl Resolver {
             let lookup = address - u64::from(nth > 0);
             frames.extend_from_slice(&space.frames_at(lookup, *address, &mut self.names));
         }
-        let runs = space.python_runs(raw, &mut self.names);
+        let runs = space.python_runs(&raw.python);
         let calls = Arc::new(Calls {
             api: api::called(&frames),
             frames: merged(frames, runs, end),
@@ -258,40 +276,13 @@ impl Space {
         frames
     }
 
-    /// The Python frames with their names, in the runs that calls of the interpreter make. A frame whose code object is gone
+    /// The Python frames with their names, in the runs that calls of the interpreter make. A frame whose code object was gone
     /// has none, and is left out.
-    fn python_runs(
-        &mut self,
-        raw: &RawStack,
-        names: &mut HashMap<String, Arc<str>>,
-    ) -> Vec<Vec<Frame>> {
-        let Some(python) = self.python.filter(|_| !raw.python.is_empty()) else {
-            return Vec::new();
-        };
-        let mut memory = None;
-        let known = &mut self.python_frames;
-        if known.len() >= MOST_REMEMBERED {
-            known.clear();
-        }
-        let mut frame = |at: PythonFrame| {
-            if let Some(frame) = known.get(&at) {
-                return Some(frame.clone());
-            }
-            let memory = memory.get_or_insert_with(|| Memory::open(raw.at.pid).ok());
-            let found = python.resolve(memory.as_ref()?, at.code, at.instruction)?;
-            let frame = Frame {
-                symbol: Some(shared(found.function, names)),
-                file: Some(shared(found.file, names)),
-                line: found.line,
-                python: true,
-                ..Frame::default()
-            };
-            known.insert(at, frame.clone());
-            Some(frame)
-        };
-        let each = (python.version.major, python.version.minor) == (3, 10);
-        let runs = runs(&raw.python, each).into_iter();
-        runs.map(|run| run.into_iter().filter_map(&mut frame).collect())
+    fn python_runs(&self, frames: &[PythonFrame]) -> Vec<Vec<Frame>> {
+        let version = self.python.map(|p| (p.version.major, p.version.minor));
+        let runs = runs(frames, version == Some((3, 10))).into_iter();
+        let named = |at: PythonFrame| self.python_frames.get(&at).cloned();
+        runs.map(|run| run.into_iter().filter_map(named).collect())
             .collect()
     }
 
@@ -321,7 +312,7 @@ impl Space {
         };
         let (lookup, address) = (lookup.wrapping_sub(*bias), address.wrapping_sub(*bias));
         let symbol = elf.symbol(lookup);
-        let places = elf.lines().map(|l| l.at(lookup)).unwrap_or_default();
+        let places = elf.places(lookup);
         let last = places.len().saturating_sub(1);
         let mut frames = Vec::new();
         for (nth, place) in places.into_iter().enumerate() {
@@ -348,5 +339,128 @@ impl Space {
             frame.offset = address.checked_sub(first);
         }
         frames
+    }
+}
+
+#[cfg(all(test, target_arch = "x86_64"))]
+mod tests {
+    use super::*;
+    use crate::procfs::mem::Memory;
+
+    /// The registers and the stack of this thread, as a doorbell in this function would give them.
+    #[inline(never)]
+    fn ring(bytes: usize) -> RawStack {
+        let (ip, sp, fp): (u64, u64, u64);
+        // SAFETY: reads three registers.
+        unsafe {
+            std::arch::asm!(
+                "lea {ip}, [rip]", "mov {sp}, rsp", "mov {fp}, rbp",
+                ip = out(reg) ip, sp = out(reg) sp, fp = out(reg) fp,
+                options(nomem, nostack, preserves_flags)
+            );
+        }
+        let mut stack = vec![0; bytes];
+        Memory::open(std::process::id())
+            .and_then(|m| m.read(sp, &mut stack))
+            .expect("the stack of a test has that many bytes");
+        RawStack {
+            at: At {
+                time_ns: 7,
+                pid: std::process::id(),
+                tid: 1,
+            },
+            space: 3,
+            ip,
+            sp,
+            fp,
+            lr: 0,
+            bytes: stack,
+            cut: true,
+            python: Vec::new(),
+        }
+    }
+
+    #[inline(never)]
+    fn inner(bytes: usize) -> RawStack {
+        std::hint::black_box(ring(bytes))
+    }
+
+    #[inline(never)]
+    fn outer(bytes: usize) -> RawStack {
+        // More than one word of its own on the stack.
+        let own = std::hint::black_box([bytes; 40]);
+        let raw = inner(own[1]);
+        std::hint::black_box(own);
+        raw
+    }
+
+    fn resolver() -> (StackQueue, Resolver) {
+        let queue = StackQueue::new(4096);
+        (queue.clone(), Resolver::new(queue))
+    }
+
+    fn resolved(
+        (queue, resolver): &mut (StackQueue, Resolver),
+        change: impl FnOnce(&mut RawStack),
+    ) -> (Vec<String>, Calls) {
+        let mut raw = outer(4096);
+        change(&mut raw);
+        queue.put(raw);
+        let Some(Record::Stack(stack)) = resolver.next() else {
+            panic!("no stack");
+        };
+        assert!(resolver.next().is_none() && resolver.lost().is_none());
+        let frames = stack.calls.frames.iter();
+        let names = frames.filter(|f| !f.inlined).map(|f| {
+            let name = f.symbol.as_deref().unwrap_or("?");
+            name.rsplit("::").next().unwrap_or("").to_owned()
+        });
+        (names.collect(), (*stack.calls).clone())
+    }
+
+    #[test]
+    fn the_calls_of_this_test() {
+        let (names, calls) = resolved(&mut resolver(), |_| {});
+        assert_eq!(names[..3], ["ring", "inner", "outer"], "{calls:?}");
+        assert!(names.iter().any(|n| n == "the_calls_of_this_test"));
+        assert!(
+            calls.frames[0]
+                .file
+                .as_deref()
+                .is_some_and(|f| f.ends_with("resolve.rs"))
+        );
+        assert!(calls.frames[0].line.is_some() && calls.api.is_none());
+        assert!(matches!(calls.end, StackEnd::Whole | StackEnd::Cut));
+    }
+
+    #[test]
+    fn a_stack_that_goes_on_says_so() {
+        let (names, calls) = resolved(&mut resolver(), |raw| raw.bytes.truncate(160));
+        assert_eq!((names[0].as_str(), calls.end), ("ring", StackEnd::Cut));
+    }
+
+    #[test]
+    fn whatever_the_bytes_it_ends() {
+        let mut all = resolver();
+        let mut seed = 1u64;
+        let mut next = || {
+            seed = seed.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1);
+            seed >> 16
+        };
+        for _ in 0..200 {
+            let (ip, fill) = (next(), next() as u8);
+            resolved(&mut all, |raw| raw.bytes.fill(fill));
+            resolved(&mut all, |raw| {
+                let n = raw.bytes.len() as u64;
+                for _ in 0..16 {
+                    raw.bytes[(ip.wrapping_mul(31) % n) as usize] ^= fill;
+                }
+                raw.fp = ip;
+            });
+            let (_, calls) = resolved(&mut all, |raw| raw.ip = ip);
+            assert_eq!((calls.frames.len(), calls.end), (1, StackEnd::NoFile));
+        }
+        let (_, calls) = resolved(&mut all, |raw| raw.sp = u64::MAX - 8);
+        assert!(!calls.frames.is_empty());
     }
 }

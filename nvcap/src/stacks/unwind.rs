@@ -12,7 +12,7 @@ use framehop::x86_64::{
 };
 use framehop::{Error, ExplicitModuleSectionInfo, FrameAddress, Module, Unwinder as _};
 
-use super::{elf::Elf, modules::Mapped, queue::RawStack};
+use super::{elf::Elf, guard::guarded, modules::Mapped, queue::RawStack};
 use crate::record::StackEnd;
 
 /// The most frames of a stack.
@@ -63,12 +63,11 @@ impl Unwinder {
             eh_frame_hdr: index.map(|(_, bytes)| bytes),
             ..Default::default()
         };
-        self.tables.add_module(Module::new(
-            mapped.name.to_string(),
-            mapped.start..mapped.end,
-            bias.wrapping_add(base),
-            sections,
-        ));
+        let name = mapped.name.to_string();
+        let (range, base) = (mapped.start..mapped.end, bias.wrapping_add(base));
+        if let Some(module) = guarded(|| Module::new(name, range, base, sections)) {
+            self.tables.add_module(module);
+        }
     }
 
     /// The addresses: that of the instruction after the doorbell's store, then those that are returned to, and where they
@@ -99,9 +98,11 @@ impl Unwinder {
             if addresses.len() == MOST_FRAMES {
                 return (addresses, StackEnd::Deep);
             }
-            let next =
-                self.tables
-                    .unwind_frame(address, &mut registers, &mut self.cache, &mut read);
+            let (tables, cache) = (&self.tables, &mut self.cache);
+            let next = guarded(|| tables.unwind_frame(address, &mut registers, cache, &mut read));
+            let Some(next) = next else {
+                return (addresses, StackEnd::NoTable);
+            };
             let next = match next {
                 Ok(next) => next,
                 Err(Error::CouldNotReadStack(at)) if is_behind(stack, at) => {
@@ -137,4 +138,67 @@ fn registers(stack: &RawStack) -> Registers {
 #[cfg(target_arch = "aarch64")]
 fn registers(stack: &RawStack) -> Registers {
     Registers::new(stack.lr, stack.sp, stack.fp)
+}
+
+#[cfg(all(test, target_arch = "x86_64"))]
+mod tests {
+    use super::*;
+    use crate::record::At;
+    use crate::stacks::modules::of_process;
+
+    /// The tables of the C library with bytes changed at random, and stacks full of its addresses.
+    #[test]
+    fn tables_of_any_bytes() {
+        let mapped = of_process(std::process::id());
+        let Some(libc) = mapped.iter().find(|m| m.name.contains("libc.so")) else {
+            println!("NOT RUN tables_of_any_bytes: this program has no C library as a file");
+            return;
+        };
+        let whole = std::fs::read(&*libc.name).unwrap();
+        let sections = Elf::of_bytes(whole.clone()).unwrap();
+        let parts = [".eh_frame", ".eh_frame_hdr"].map(|name| sections.section(name).unwrap());
+        let mut seed = 1u64;
+        let mut next = |below: u64| {
+            seed = seed.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1);
+            (seed >> 20) % below
+        };
+        let mut frames = 0;
+        for round in 0..20 {
+            let mut bytes = whole.clone();
+            for part in parts.iter().filter(|_| round > 0) {
+                for _ in 0..next(4000) {
+                    let at = (part.offset + next(part.size)) as usize;
+                    bytes[at] = next(256) as u8;
+                }
+            }
+            let elf = Elf::of_bytes(bytes).unwrap();
+            let mut unwinder = Unwinder::default();
+            unwinder.add(libc, &elf, elf.bias(libc).unwrap());
+            for _ in 0..200 {
+                let mut address = || libc.start + next(libc.end - libc.start);
+                let ip = address();
+                let stack: Vec<u8> = (0..256).flat_map(|_| address().to_le_bytes()).collect();
+                let sp = 0x7000_0000;
+                let raw = RawStack {
+                    at: At::default(),
+                    space: 1,
+                    ip,
+                    sp,
+                    fp: sp + 8 * next(200),
+                    lr: 0,
+                    bytes: stack,
+                    cut: true,
+                    python: Vec::new(),
+                };
+                let (found, _) =
+                    unwinder.unwind(&raw, |_, at| match (libc.start..libc.end).contains(&at) {
+                        true => Code::OfFile,
+                        false => Code::None,
+                    });
+                assert!((1..=MOST_FRAMES).contains(&found.len()));
+                frames += found.len();
+            }
+        }
+        assert!(frames > 20 * 200, "no stack had a second frame");
+    }
 }

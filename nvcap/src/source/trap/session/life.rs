@@ -103,6 +103,7 @@ impl Session {
             // Otherwise a child that no record reported has come to light.
             if self.capture.spaces.pids(space).next().is_none() {
                 self.free_space(space);
+                self.capture.forget_stacks(space);
             }
         }
     }

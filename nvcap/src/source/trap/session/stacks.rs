@@ -1,7 +1,7 @@
 //! Stacks on their way out of their ring buffer, into the queue of those who find their frames. Without `--stacks` nothing is
 //! done.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use nvcap_common::{self as c, kind};
 
@@ -18,11 +18,82 @@ use crate::stacks::{
 /// How long thread states are believed while stacks of their process come without Python frames, ns.
 const BELIEVED_NS: u64 = 20_000_000;
 
-/// A Python, and when its threads were looked at.
+/// The most frames of a Python whose names are known to have been told.
+const MOST_NAMED: usize = 1 << 16;
+
+/// The Python of an address space.
 #[derive(Debug)]
 struct Known {
     python: Python,
+    memory: Memory,
+    /// When its threads were looked at.
     looked_ns: u64,
+    /// Frames whose names were told.
+    named: HashSet<c::PythonFrame>,
+}
+
+impl Known {
+    /// The Python of a process.
+    fn find(pid: u32) -> Option<Self> {
+        let memory = Memory::open(pid).ok()?;
+        match Python::find(pid, &memory) {
+            Ok(python) => Some(Self {
+                python: python?,
+                memory,
+                looked_ns: 0,
+                named: HashSet::new(),
+            }),
+            Err(e) => {
+                log::info!("no Python frames of process {pid}: {e}");
+                None
+            }
+        }
+    }
+
+    /// Tells the names of frames that are new: now, for the process may be gone by the time that its stack's turn comes.
+    fn name(&mut self, space: u32, frames: &[c::PythonFrame], to: &StackQueue) {
+        if self.named.len() >= MOST_NAMED {
+            self.named.clear();
+        }
+        for frame in frames {
+            let frame = c::PythonFrame {
+                code: frame.code & !c::PYTHON_ENTRY,
+                ..*frame
+            };
+            if frame.code == 0 || self.named.contains(&frame) {
+                continue;
+            }
+            let found = self
+                .python
+                .resolve(&self.memory, frame.code, frame.instruction);
+            if let Some(name) = found {
+                to.put_name(space, frame, name);
+                self.named.insert(frame);
+            }
+        }
+    }
+
+    /// Its thread states.
+    fn threads(&self, pid: u32, space: u32) -> Vec<c::PythonThread> {
+        let id_at = self.python.offsets().native_thread;
+        let states = self.python.threads(&self.memory, &ids_inside(pid));
+        let thread = |state: ThreadState| {
+            let id = match id_at {
+                c::NO_FIELD => 0,
+                at => {
+                    let at = state.address.checked_add(at.into())?;
+                    self.memory.word(at).ok()?
+                }
+            };
+            Some(c::PythonThread {
+                tid: state.tid?,
+                space,
+                state: state.address,
+                id,
+            })
+        };
+        states.into_iter().filter_map(thread).collect()
+    }
 }
 
 /// See the module.
@@ -74,27 +145,33 @@ impl Stacks {
             let (space, pid) = (stack.space, header.pid);
             let known = self.spaces.entry(space).or_insert_with(|| {
                 // A process may be gone by the time that its first stack's turn comes.
-                let python = find(pid);
+                let known = Known::find(pid);
+                let python = known.as_ref().map(|k| k.python);
                 to.put_space(space, pid, python);
-                python.map(|python| {
-                    if let Some(tables) = &bpf.pythons {
-                        tables.set_walk(space, walk_of(&python));
-                    }
-                    Known {
-                        python,
-                        looked_ns: 0,
-                    }
-                })
+                if let (Some(tables), Some(python)) = (&bpf.pythons, &python) {
+                    tables.set_walk(space, walk_of(python));
+                }
+                known
             });
-            if let (Some(known), false) = (known, has_python)
-                && header.time_ns.saturating_sub(known.looked_ns) > BELIEVED_NS
-            {
-                known.looked_ns = header.time_ns;
-                if let Some(tables) = &mut bpf.pythons {
-                    tables.set_threads(space, &threads(pid, space, &known.python));
+            if let Some(known) = known {
+                known.name(space, &raw.python, &to);
+                if !has_python && header.time_ns.saturating_sub(known.looked_ns) > BELIEVED_NS {
+                    known.looked_ns = header.time_ns;
+                    if let Some(tables) = &mut bpf.pythons {
+                        tables.set_threads(space, &known.threads(pid, space));
+                    }
                 }
             }
             to.put(raw);
+        }
+    }
+
+    /// Forgets an address space.
+    pub(super) fn forget(&mut self, space: u32, bpf: &mut Loaded) {
+        self.spaces.remove(&space);
+        if let Some(tables) = &mut bpf.pythons {
+            tables.set_walk(space, c::PythonWalk::default());
+            tables.set_threads(space, &[]);
         }
     }
 
@@ -102,18 +179,6 @@ impl Stacks {
     pub(super) fn tell_lost(&mut self, stats: &c::Stats) {
         if let Some(to) = &self.to {
             to.add_lost(stats.stacks_lost);
-        }
-    }
-}
-
-/// The Python of a process.
-fn find(pid: u32) -> Option<Python> {
-    let memory = Memory::open(pid).ok()?;
-    match Python::find(pid, &memory) {
-        Ok(python) => python,
-        Err(e) => {
-            log::info!("no Python frames of process {pid}: {e}");
-            None
         }
     }
 }
@@ -143,28 +208,6 @@ fn walk_of(python: &Python) -> c::PythonWalk {
             _ => c::NO_FIELD,
         },
     }
-}
-
-/// The thread states of a process.
-fn threads(pid: u32, space: u32, python: &Python) -> Vec<c::PythonThread> {
-    let Ok(memory) = Memory::open(pid) else {
-        return Vec::new();
-    };
-    let id_at = python.offsets().native_thread;
-    let states = python.threads(&memory, &ids_inside(pid)).into_iter();
-    let thread = |state: ThreadState| {
-        let id = match id_at {
-            c::NO_FIELD => 0,
-            at => memory.word(state.address.checked_add(at.into())?).ok()?,
-        };
-        Some(c::PythonThread {
-            tid: state.tid?,
-            space,
-            state: state.address,
-            id,
-        })
-    };
-    states.filter_map(thread).collect()
 }
 
 /// Python frames of a doorbell whose stack follows.

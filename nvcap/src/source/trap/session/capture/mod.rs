@@ -123,6 +123,11 @@ impl Capture {
         self.pending.pop_front()
     }
 
+    /// Forgets what stacks of an address space needed.
+    pub(super) fn forget_stacks(&mut self, space: u32) {
+        self.stacks.forget(space, &mut self.bpf);
+    }
+
     /// The next record of the ring buffer, with captures already passed on; `None` when there is none.
     pub(super) fn take(&mut self) -> Option<Todo> {
         self.stacks.take(&mut self.bpf);
