@@ -129,6 +129,8 @@ pub(crate) struct Watch {
     whom: Whom,
     limit: Duration,
     options: DumpOptions,
+    /// Those of looks that nobody sees: without stacks, which take most of a look's time.
+    quick: DumpOptions,
     processes: BTreeMap<u32, Watched>,
     searched: Option<Instant>,
     xids: Option<Xids>,
@@ -148,6 +150,10 @@ impl Watch {
         Self {
             whom,
             limit,
+            quick: DumpOptions {
+                stacks: false,
+                ..options.clone()
+            },
             options,
             processes: BTreeMap::new(),
             searched: None,
@@ -199,7 +205,7 @@ impl Watch {
             if self.processes.contains_key(&pid) || procfs::has_ended(pid) {
                 continue;
             }
-            let (report, refused) = dump::look(&[pid], &self.options);
+            let (report, refused) = dump::look(&[pid], &self.quick);
             match refused.into_iter().next() {
                 None => {}
                 // It may come to use one.
@@ -257,7 +263,7 @@ impl Watch {
         if !watched.pace.is_due(now) {
             return None;
         }
-        let (report, _) = dump::look(&[pid], &self.options);
+        let (report, _) = dump::look(&[pid], &self.quick);
         watched.pace.looked = Some(now);
         watched.take_channels(&report);
         if !has_work(&report) {
@@ -267,16 +273,24 @@ impl Watch {
         }
         let before = watched.before.replace((now, report.clone()));
         let (then, before) = before?;
-        let moved = hang::compare(
-            (&before.rings, &before.analysis),
-            (&report.rings, &report.analysis),
-            now.duration_since(then).as_nanos() as u64,
-            dump::same_channel(&before, &report),
-        );
-        let hangs = moved.is_hang();
+        let moved = |report: &Report| {
+            hang::compare(
+                (&before.rings, &before.analysis),
+                (&report.rings, &report.analysis),
+                now.duration_since(then).as_nanos() as u64,
+                dump::same_channel(&before, report),
+            )
+        };
+        let hangs = moved(&report).is_hang();
         let is_new = hangs && !watched.told;
         watched.told = hangs;
-        is_new.then_some(Finding {
+        if !is_new {
+            return None;
+        }
+        let (report, _) = dump::look(&[pid], &self.options);
+        let moved = moved(&report);
+        watched.told = moved.is_hang();
+        watched.told.then_some(Finding {
             pid,
             cause: Cause::Hang,
             report,
