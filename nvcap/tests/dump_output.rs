@@ -61,6 +61,8 @@ fn launch() -> Operation {
         barriers: Some(1),
         program: Some(GpuVa(0x7f4f_4f7a_0a00)),
         program_bytes: Some(640),
+        kernel: None,
+        arg_memory: Vec::new(),
         moves: None,
         args: Some(b"secret42".to_vec()),
         constant_banks: Vec::new(),

@@ -1,5 +1,6 @@
 //! The launches of a submission: PCAS by PCAS, and at the end of each entry the grids that they make run besides.
 
+use super::event::Memory;
 use super::{
     class_dispatch::Reg,
     event::{Barrier, Body, Event, Launch, LaunchHow, LaunchKind, Operation, QmdFrom},
@@ -8,7 +9,7 @@ use super::{
     pcas::{Effect, PcasAction},
     submission::SubmissionDecoder,
 };
-use crate::wire::GpuVa;
+use crate::wire::{GpuVa, words::u64_at};
 
 impl SubmissionDecoder<'_> {
     /// An entry of `bytes` bytes has been read: the QMDs that it names run now. This is not left to the end of the
@@ -73,6 +74,7 @@ impl SubmissionDecoder<'_> {
         if image && launch.qmd_from.is_some() {
             launch.qmd_from = Some(QmdFrom::Image);
         }
+        launch.arg_memory = self.arg_memory(&launch);
         if launch.kind != LaunchKind::Companion {
             self.counts.launches += 1;
             self.counts.kernels += u64::from(launch.kind == LaunchKind::User);
@@ -81,6 +83,20 @@ impl SubmissionDecoder<'_> {
             self.counts.images += u64::from(launch.qmd_from == Some(QmdFrom::Image));
         }
         self.operation(&Operation::Launch(Box::new(launch)));
+    }
+
+    /// The memory that a launch's arguments point into.
+    fn arg_memory(&self, launch: &Launch) -> Vec<(u32, Memory)> {
+        let params = launch.kernel.as_ref().and_then(|k| k.params.as_deref());
+        let args = launch.args.as_deref().unwrap_or(&[]);
+        let pointers = params.unwrap_or_default().iter().filter(|p| p.size == 8);
+        pointers
+            .filter_map(|p| {
+                let value = u64_at(args, p.offset as usize).filter(|v| *v > 0xffff)?;
+                let memory = self.places.memory(self.space, GpuVa(value))?;
+                Some((p.offset, memory))
+            })
+            .collect()
     }
 
     /// A PCAS: a launch by itself, a QMD of a graph, or nothing that runs.

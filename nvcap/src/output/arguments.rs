@@ -31,7 +31,12 @@ pub struct Argument {
 /// many as are known.
 #[must_use]
 pub fn arguments(name: &str, params: &[Param], bytes: &[u8]) -> Vec<Argument> {
-    let types = kernel_name::parameters(name).filter(|types| types.len() == params.len());
+    typed(kernel_name::parameters(name).as_deref(), params, bytes)
+}
+
+/// As [`arguments`], with the types that the name gives, if it gives any.
+pub(super) fn typed(types: Option<&[String]>, params: &[Param], bytes: &[u8]) -> Vec<Argument> {
+    let types = types.filter(|types| types.len() == params.len());
     let of = |(param, at): (&Param, usize)| {
         let kind = types.as_ref().and_then(|types| types.get(at)).cloned();
         let (offset, size) = (param.offset as usize, param.size as usize);

@@ -135,10 +135,7 @@ fn launch(f: &mut Formatter<'_>, l: &Launch, redact: Option<&Redactor>) {
             f.text(format_args!(" ({bytes} B)"));
         }
     }
-    if let Some(args) = l.args.as_deref().filter(|a| !a.is_empty()) {
-        f.text(format_args!(" args "));
-        arguments(f, args, MOST_ARGUMENTS, redact);
-    }
+    launch_arguments(f, l, MOST_ARGUMENTS, redact);
     if let Some(qmd) = l.qmd {
         f.text(format_args!(" qmd "));
         f.role(Role::Address, format_args!("{qmd:#x}"));
@@ -230,6 +227,37 @@ pub(super) fn arguments(
     }
     if args.len() > most * 8 {
         f.text(format_args!(",... ({} B)", args.len()));
+    }
+}
+
+/// The arguments of a launch: one by one where the kernel's parameters are known, else in groups of 8 bytes.
+pub(super) fn launch_arguments(
+    f: &mut Formatter<'_>,
+    l: &Launch,
+    most: usize,
+    redact: Option<&Redactor>,
+) {
+    let Some(args) = l.args.as_deref().filter(|a| !a.is_empty()) else {
+        return;
+    };
+    let known = match redact {
+        Some(_) => None,
+        None => kernels::arguments(l),
+    };
+    let Some(known) = known else {
+        f.text(format_args!(" args "));
+        return arguments(f, args, most, redact);
+    };
+    if known.is_empty() {
+        return;
+    }
+    f.text(format_args!(" args "));
+    for (i, a) in known.iter().take(most).enumerate() {
+        let comma = if i == 0 { "" } else { "," };
+        f.text(format_args!("{comma}{}", a.value));
+    }
+    if known.len() > most {
+        f.text(format_args!(",... ({} in all)", known.len()));
     }
 }
 

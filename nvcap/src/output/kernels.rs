@@ -6,7 +6,10 @@ use std::sync::Arc;
 
 use crate::record::Kernel;
 
+use super::arguments::{self, Argument};
 use super::kernel_name;
+use crate::cubin::Param;
+use crate::decode::event::Launch;
 
 /// The most names kept.
 const MOST: usize = 1 << 16;
@@ -18,6 +21,8 @@ pub(super) struct Name {
     pub(super) full: String,
     /// Without them.
     pub(super) short: String,
+    /// The types of its parameters, where the name has them.
+    types: Option<Vec<String>>,
 }
 
 thread_local! {
@@ -36,6 +41,7 @@ pub(super) fn name(kernel: &Kernel) -> Arc<Name> {
         let name = Arc::new(Name {
             full: kernel_name::demangled(&kernel.name),
             short: kernel_name::short(&kernel.name),
+            types: kernel_name::parameters(&kernel.name),
         });
         names.insert(kernel.name.clone(), name.clone());
         name
@@ -48,4 +54,26 @@ pub(super) fn text(kernel: &Kernel, full: bool) -> String {
     let text = if full { &name.full } else { &name.short };
     let doubt = if kernel.certain { "" } else { "?" };
     format!("{text}{doubt}")
+}
+
+/// The arguments of a launch by the kernel's parameters; `None` where those or the arguments are not known.
+pub(super) fn arguments(launch: &Launch) -> Option<Vec<Argument>> {
+    let kernel = launch.kernel.as_ref()?;
+    let params: Vec<Param> = kernel
+        .params
+        .as_ref()?
+        .iter()
+        .zip(0..)
+        .map(|(p, ordinal)| Param {
+            ordinal,
+            offset: p.offset,
+            size: p.size,
+        })
+        .collect();
+    let types = name(kernel);
+    Some(arguments::typed(
+        types.types.as_deref(),
+        &params,
+        launch.args.as_deref()?,
+    ))
 }

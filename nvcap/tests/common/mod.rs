@@ -91,6 +91,7 @@ pub fn launch() -> Operation {
         program: Some(GpuVa(0x7f00_0000_1000)),
         program_bytes: Some(640),
         kernel: None,
+        arg_memory: Vec::new(),
         moves: None,
         args: Some(vec![
             0, 0, 0xa0, 0, 0x7f, 0, 0, 0, 0, 0, 0xc0, 0, 0x7f, 0, 0, 0, 0, 0, 0x10, 0,

@@ -1,5 +1,6 @@
 //! Grid launches, and the graph replays whose nodes they are.
 
+use super::Memory;
 use crate::decode::pcas::PcasAction;
 use std::sync::Arc;
 
@@ -156,6 +157,10 @@ pub struct Launch {
     /// Kernel arguments as bytes, if the write of the constant bank was seen.
     #[cfg_attr(feature = "serde", serde(serialize_with = "super::hex_option"))]
     pub args: Option<Vec<u8>>,
+    /// The memory that pointers among the arguments lead to, by the argument's place; where the kernel's parameters and the
+    /// memory are known.
+    #[cfg_attr(feature = "serde", serde(skip))]
+    pub arg_memory: Vec<(u32, Memory)>,
     /// The valid constant banks.
     pub constant_banks: Vec<ConstantBank>,
     /// Semaphores released at its end.

@@ -59,6 +59,7 @@ pub(in crate::decode) fn unresolved(how: LaunchHow, address: Option<u64>) -> Lau
         kernel: None,
         moves: None,
         args: None,
+        arg_memory: Vec::new(),
         constant_banks: Vec::new(),
         releases: Vec::new(),
         dependent: None,

@@ -76,6 +76,7 @@ fn launch(out: &mut Vec<u8>, l: &Launch) {
         Some(args) => hex_member(out, "args", args),
         None => out.extend_from_slice(b",\"args\":null"),
     }
+    arguments(out, l);
     key(out, "constant_banks");
     out.push(b'[');
     for (i, bank) in l.constant_banks.iter().enumerate() {
@@ -94,6 +95,35 @@ fn launch(out: &mut Vec<u8>, l: &Launch) {
     to_vec(out, &l.releases);
     optional_member(out, "dependent", l.dependent);
     out.push(b'}');
+}
+
+/// The arguments of a launch one by one, where the kernel's parameters are known.
+fn arguments(out: &mut Vec<u8>, l: &Launch) {
+    key(out, "arguments");
+    let Some(all) = kernels::arguments(l) else {
+        out.extend_from_slice(b"null");
+        return;
+    };
+    out.push(b'[');
+    for (i, a) in all.iter().enumerate() {
+        out.extend_from_slice(if i > 0 {
+            b",{\"offset\":"
+        } else {
+            b"{\"offset\":"
+        });
+        number(out, u64::from(a.offset));
+        member(out, "size", u64::from(a.size));
+        key(out, "type");
+        to_vec(out, &a.kind);
+        key(out, "value");
+        to_vec(out, &a.value);
+        if let Some((_, memory)) = l.arg_memory.iter().find(|(at, _)| *at == a.offset) {
+            key(out, "memory");
+            to_vec(out, memory);
+        }
+        out.push(b'}');
+    }
+    out.push(b']');
 }
 
 /// The kernel of a launch: its name in full, the name that the compiler wrote, and what told it.

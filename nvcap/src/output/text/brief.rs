@@ -140,10 +140,7 @@ fn launch(f: &mut Formatter<'_>, l: &Launch, redact: Option<&Redactor>) {
     }
     f.text(format_args!("{shape}"));
     node(f, l);
-    if let Some(args) = l.args.as_deref().filter(|a| !a.is_empty()) {
-        f.text(format_args!(" args "));
-        describe::arguments(f, args, ARGUMENTS, redact);
-    }
+    describe::launch_arguments(f, l, ARGUMENTS, redact);
 }
 
 /// The place of a launch in its graph's replay. Nodes are shown if a filter asks for them.
