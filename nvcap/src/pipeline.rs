@@ -291,7 +291,8 @@ impl<'a> Pipeline<'a> {
             && matches!(p.life, Life::Exit { process: true } | Life::Exec { .. })
         {
             self.emit_replays(Some(Some(p.at.pid)))?;
-            self.decoder.forget_process(p.at.pid);
+            self.decoder
+                .forget_process_before(p.at.pid, p.at.time_ns);
         }
         for sink in &mut self.sinks {
             sink.record(&record, &self.model)?;

@@ -22,13 +22,12 @@ pub(super) struct WayOption {
 }
 
 /// All of them.
-pub(super) const WAY_OPTIONS: [WayOption; 6] = {
+pub(super) const WAY_OPTIONS: [WayOption; 5] = {
     const fn option(id: &'static str, name: &'static str, of: HowArg) -> WayOption {
         WayOption { id, name, of }
     }
     [
         option("observe_cpu", "--observe-cpu", HowArg::Observe),
-        option("stop_at_exit", "--stop-at-exit", HowArg::Observe),
         option("discover", "--discover", HowArg::Trap),
         option("buffer", "--buffer", HowArg::Trap),
         option("stacks", "--stacks", HowArg::Trap),
@@ -136,7 +135,9 @@ pub(super) struct Args {
     )]
     pub observe_cpu: Option<f64>,
 
-    /// With --how observe: which processes are stopped for a moment at their end, to see their last submissions
+    /// Which processes are stopped for a moment at their end, to see their last submissions and the names of their kernels
+    ///
+    /// With --how trap the command alone, for up to 0.25 s while a name is looked for.
     ///
     /// They are stopped by ptrace, as strace does it. A command that nvcap starts needs no right for that. Meanwhile no
     /// debugger can attach to the process, and if nvcap is not root, a program with the set-user-id bit (such as sudo)
@@ -354,6 +355,8 @@ pub(super) fn run_into<'a>(
     };
     let pipeline = RefCell::new(make(&args)?.in_time_order());
     let (chosen, why) = how::choose(&options, &target)?;
+    // An observed command is held at its end anyway.
+    let hold = chosen != how::How::Observe && args.stop_at_exit != StopArg::Never;
     let takes_stacks = args.stacks;
     let observing = move |why: &str| {
         observing(why);
@@ -367,7 +370,7 @@ pub(super) fn run_into<'a>(
     let outcome = run::run(
         move || {
             let source = how::make(chosen, options, observing)?;
-            Ok(Enriched::new(source, search, names))
+            Ok(Enriched::new(source, search, names, hold))
         },
         target,
         limits,
@@ -536,14 +539,11 @@ mod tests {
     fn options_of_the_other_way_are_told() {
         let all: Vec<&WayOption> = WAY_OPTIONS.iter().collect();
         assert_eq!(useless(HowArg::Auto, &all), None);
-        assert_eq!(useless(HowArg::Trap, &all[2..]), None);
-        assert_eq!(useless(HowArg::Observe, &all[..2]), None);
+        assert_eq!(useless(HowArg::Trap, &all[1..]), None);
+        assert_eq!(useless(HowArg::Observe, &all[..1]), None);
         let said = useless(HowArg::Trap, &all).unwrap();
-        assert!(
-            said.starts_with("--observe-cpu and --stop-at-exit have no effect"),
-            "{said}"
-        );
-        let said = useless(HowArg::Observe, &all[2..3]).unwrap();
+        assert!(said.starts_with("--observe-cpu has no effect"), "{said}");
+        let said = useless(HowArg::Observe, &all[1..2]).unwrap();
         assert!(
             said.starts_with("--discover has no effect here: of use with --how trap"),
             "{said}"

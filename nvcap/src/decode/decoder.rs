@@ -180,11 +180,16 @@ impl Decoder {
     /// A process has ended or executed another program: forgets its channels and memory, and replays of graphs that were
     /// not emitted ([`Decoder::end`] emits them).
     pub fn forget_process(&mut self, pid: u32) {
+        self.forget_process_before(pid, u64::MAX);
+    }
+
+    /// As [`Decoder::forget_process`], but for kernels whose records are of that time or later.
+    pub(crate) fn forget_process_before(&mut self, pid: u32, time_ns: u64) {
         self.channels.retain(|_, c| c.space != pid);
         self.chips.forget_space(pid);
         self.graphs.forget(pid);
         self.images.retain(|i| i.0 != pid);
-        self.kernels.forget(pid);
+        self.kernels.forget(pid, time_ns);
         self.shadow.forget(pid);
     }
 

@@ -57,9 +57,18 @@ impl Kernels {
         }
     }
 
-    /// Forgets a process.
-    pub(super) fn forget(&mut self, space: Space) {
-        self.spaces.remove(&space);
+    /// Forgets the kernels of a process from before a time: names of what it ran since may be known already.
+    pub(super) fn forget(&mut self, space: Space, before_ns: u64) {
+        let Some(known) = self.spaces.get_mut(&space) else {
+            return;
+        };
+        known.retain(|_, here| {
+            here.retain(|k| k.at.time_ns >= before_ns);
+            !here.is_empty()
+        });
+        if known.is_empty() {
+            self.spaces.remove(&space);
+        }
     }
 
     /// Names a launch of a submission at a time.
@@ -161,6 +170,21 @@ mod tests {
         assert_eq!(named_at(&kernels, 20).as_deref(), Some("second"));
         kernels.written(7, GpuVa(0x1000), 64, 30);
         assert_eq!(named_at(&kernels, 40), None);
+    }
+
+    #[test]
+    fn an_exec_leaves_what_came_after_it() {
+        let mut kernels = Kernels::default();
+        for (program, time_ns) in [(0x1000, 5), (0x2000, 15)] {
+            let mut of = kernel(program, "add", false);
+            of.at.time_ns = time_ns;
+            kernels.add(of);
+        }
+        kernels.forget(7, 10);
+        let known: Vec<u64> = kernels.spaces[&7].keys().copied().collect();
+        assert_eq!(known, [0x2000]);
+        kernels.forget(7, u64::MAX);
+        assert!(kernels.spaces.is_empty());
     }
 
     #[test]

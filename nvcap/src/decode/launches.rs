@@ -50,7 +50,7 @@ impl SubmissionDecoder<'_> {
                 .launch(run.how, run.address, self.shadow, self.space);
             launch.pcas = run.action;
             self.kernels
-                .name(self.space, &mut launch, self.context.at.time_ns);
+                .name(self.context.at.pid, &mut launch, self.context.at.time_ns);
             if let Some((replay, _)) = joined {
                 launch.replay = Some(replay);
                 self.graphs.count(replay, &launch);
@@ -67,7 +67,7 @@ impl SubmissionDecoder<'_> {
     /// Counts and emits a launch.
     pub(super) fn launch(&mut self, mut launch: Launch) {
         self.kernels
-            .name(self.space, &mut launch, self.context.at.time_ns);
+            .name(self.context.at.pid, &mut launch, self.context.at.time_ns);
         let image = launch
             .qmd
             .is_some_and(|q| self.images.contains(&(self.space, q.0)));

@@ -82,7 +82,7 @@ impl SubmissionDecoder<'_> {
         };
         if let Some((at, bytes)) = written {
             self.kernels
-                .written(self.space, at, bytes, self.context.at.time_ns);
+                .written(self.context.at.pid, at, bytes, self.context.at.time_ns);
         }
         if self.wants.operations {
             self.emit(Body::Operation(operation));

@@ -18,7 +18,7 @@ use super::{
     names::namer::{Namer, SOON},
 };
 use crate::record::{Gpu, Image, Record};
-use crate::source::{error::Result, memory::chip, run::Source};
+use crate::source::{error::Result, exit_hold::ExitHold, memory::chip, run::Source};
 
 /// How long records wait for a search.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -39,6 +39,8 @@ pub(crate) struct Enriched<S> {
     search: Option<Search>,
     gpus: Vec<Gpu>,
     namer: Option<Namer>,
+    holds_end: bool,
+    hold: Option<ExitHold>,
     /// The records of the GPUs were given.
     told: bool,
     searches: Vec<mpsc::Receiver<Option<Found>>>,
@@ -51,12 +53,14 @@ pub(crate) struct Enriched<S> {
 }
 
 impl<S: Source> Enriched<S> {
-    /// Wraps a source. `search`: search the memory of attached processes. `names`: look for the names of kernels.
-    pub(crate) fn new(inner: S, search: bool, names: bool) -> Self {
+    /// Wraps a source. `search`: search the memory of attached processes. `names`: look for the names of kernels. `hold`: hold the
+    /// command's end until they are found.
+    pub(crate) fn new(inner: S, search: bool, names: bool, hold: bool) -> Self {
         let search: Option<Search> = search.then(|| Arc::new(search_process) as Search);
         let class = chip::only().map(|c| c.compute);
         Self {
             namer: if names { Namer::start(class) } else { None },
+            holds_end: names && hold,
             ..Self::with(inner, chip::gpus(), search)
         }
     }
@@ -67,6 +71,8 @@ impl<S: Source> Enriched<S> {
             search,
             gpus,
             namer: None,
+            holds_end: false,
+            hold: None,
             told: false,
             searches: Vec::new(),
             held: Vec::new(),
@@ -143,10 +149,12 @@ impl<S: Source> Enriched<S> {
 
     /// How long the source may wait for the next record.
     fn until_next(&self, wait: Duration) -> Duration {
-        match &self.namer {
-            Some(namer) if namer.is_asking(Duration::MAX) => wait.min(SOON),
-            _ => wait,
-        }
+        let asks = self
+            .namer
+            .as_ref()
+            .is_some_and(|n| n.is_asking(Duration::MAX));
+        let holds = self.hold.as_ref().is_some_and(ExitHold::is_ending);
+        if asks || holds { wait.min(SOON) } else { wait }
     }
 }
 
@@ -158,7 +166,9 @@ impl<S: Source> Source for Enriched<S> {
     }
 
     fn expect(&mut self, pid: u32) -> Result<()> {
-        self.inner.expect(pid)
+        self.inner.expect(pid)?;
+        self.hold = self.holds_end.then(|| ExitHold::of(pid)).flatten();
+        Ok(())
     }
 
     fn attach(&mut self, pid: u32) -> Result<()> {
@@ -171,11 +181,16 @@ impl<S: Source> Source for Enriched<S> {
     fn step(&mut self, wait: Duration, to: &mut Vec<Record>) -> Result<()> {
         self.emit_gpus(to);
         let mut now = Vec::new();
+        let ending = self.hold.as_ref().is_some_and(ExitHold::is_ending);
         // Records from before an error are held too, and given at the end.
         let stepped = self.inner.step(self.until_next(wait), &mut now);
         if let Some(namer) = &mut self.namer {
             namer.look(&now);
             namer.answers(Duration::ZERO, &mut now);
+            // All that the command submitted was given.
+            if ending && now.is_empty() && namer.patience().is_zero() {
+                self.hold = None;
+            }
         }
         if self.searches.is_empty() && self.held.is_empty() {
             to.append(&mut now);
@@ -353,6 +368,10 @@ mod tests {
 
         fn longest_wait(&self) -> Duration {
             Duration::ZERO
+        }
+
+        fn is_pending(&self) -> bool {
+            false
         }
 
         fn is_alive(&self) -> bool {

@@ -156,6 +156,13 @@ impl Source for LiveSource {
         }
     }
 
+    fn is_pending(&self) -> bool {
+        match self {
+            Self::Trap(s) => s.is_pending(),
+            Self::Observe(s) => s.is_pending(),
+        }
+    }
+
     fn is_alive(&self) -> bool {
         match self {
             Self::Trap(s) => s.is_alive(),

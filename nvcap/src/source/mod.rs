@@ -20,6 +20,8 @@ pub(crate) mod command;
 #[cfg(feature = "trap")]
 pub(crate) mod error;
 #[cfg(feature = "trap")]
+pub(crate) mod exit_hold;
+#[cfg(feature = "trap")]
 mod exit_stop;
 pub mod file;
 #[cfg(feature = "trap")]

@@ -88,9 +88,7 @@ pub trait Source: Sized {
     fn is_alive(&self) -> bool;
 
     /// Whether facts are awaited that concern records given before: then those are not shown yet, though nothing else comes.
-    fn is_pending(&self) -> bool {
-        false
-    }
+    fn is_pending(&self) -> bool;
 
     /// The last records, and the end.
     fn finish(self, to: &mut Vec<Record>) -> Self::End;

@@ -10,6 +10,7 @@ pub mod calls;
 pub mod device;
 pub mod form;
 pub mod hang;
+pub mod kernels;
 pub mod layout;
 pub mod memory;
 pub mod plan;

@@ -140,6 +140,9 @@ struct Args {
     /// Ring through N calls of functions with known names
     #[arg(long, value_name = "N", default_value_t = 0)]
     call_depth: u32,
+    /// Launch functions that have names, and keep records and an image of them as libcuda does
+    #[arg(long)]
+    kernels: bool,
     /// A launch loop of N launches, three times, printing ns a launch
     #[arg(long, value_name = "N")]
     bench: Option<u64>,
@@ -210,6 +213,7 @@ impl Args {
                 burst: self.burst,
                 big_one_in: self.big,
                 launches_only: self.bench.is_some(),
+                kernels: self.kernels,
             },
             channels: Channel::first(channels, self.gpus),
             submissions: self.submissions,

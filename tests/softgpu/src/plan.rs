@@ -153,6 +153,7 @@ mod tests {
                 burst,
                 big_one_in,
                 launches_only: false,
+                kernels: false,
             },
             channels: Channel::first(6, 2),
             submissions,
@@ -230,6 +231,7 @@ mod tests {
                 burst: 1,
                 big_one_in: 0,
                 launches_only: true,
+                kernels: false,
             };
             let channel = Channel { gpu: 0, index };
             let mut again = work(&shape, channel, 0);

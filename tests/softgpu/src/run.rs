@@ -10,6 +10,7 @@ use anyhow::{Context, Result, bail};
 
 use crate::calls::through;
 use crate::hang::{Hang, hang};
+use crate::kernels;
 use crate::layout::{Channel, ENTRIES};
 use crate::memory::{CachedPut, Memory};
 use crate::plan::{Plan, checksum, total};
@@ -142,6 +143,9 @@ pub fn run(plan: &Plan, how: &How) -> Result<()> {
         count_traps();
     }
     say(&format!("pid {}", std::process::id()));
+    if plan.shape.kernels {
+        kernels::keep();
+    }
     let mut memory = lay_out(how)?;
     say("ready");
     std::thread::sleep(how.settle);

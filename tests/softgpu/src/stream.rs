@@ -15,6 +15,7 @@ use crate::form::{
     ARGUMENTS, COMPUTE, COMPUTE_CLASS, COPY, COPY_CLASS, acquire, compute, copy, halves, inline,
     kernel, release, send,
 };
+use crate::kernels;
 use crate::layout::{Channel, EVENTS, Unit};
 use crate::rng::Rng;
 
@@ -31,6 +32,8 @@ pub struct Shape {
     pub big_one_in: u64,
     /// Every submission is a kernel launch of one shape: for a launch loop.
     pub launches_only: bool,
+    /// Launches are of the functions of [`crate::kernels`].
+    pub kernels: bool,
 }
 
 /// An operation of a submission, for tests of decoded output: the original of the encoded words.
@@ -141,6 +144,7 @@ pub fn work(shape: &Shape, channel: Channel, number: u64) -> Work {
         channel,
         number,
         set_up: number != 0,
+        kernels: shape.kernels,
         work: Work::default(),
     };
     if shape.launches_only {
@@ -197,6 +201,7 @@ struct Maker {
     channel: Channel,
     number: u64,
     set_up: bool,
+    kernels: bool,
     work: Work,
 }
 
@@ -342,14 +347,21 @@ impl Maker {
         } else {
             [1 + self.rng.below(70_000) as u32, 1, 1]
         };
+        let (registers, program) = if self.kernels {
+            let number = self.rng.below(kernels::COUNT);
+            (kernels::registers(number), kernels::program(number))
+        } else {
+            let registers = 16 + self.rng.below(240) as u32;
+            (registers, 0x7f4f_4f7a_0000 + 0x100 * self.rng.below(4096))
+        };
         View {
             version: (4, 0),
             grid,
             block: threads,
-            registers: 16 + self.rng.below(240) as u32,
+            registers,
             shared_bytes: 1024 * (1 + self.rng.below(48) as u32),
             barriers: 1 + self.rng.below(4) as u32,
-            program: GpuVa(0x7f4f_4f7a_0000 + 0x100 * self.rng.below(4096)),
+            program: GpuVa(program),
             constant_banks: vec![ConstantBank {
                 index: 0,
                 address: GpuVa(constants),

@@ -439,6 +439,10 @@ impl Source for Session {
         }
     }
 
+    fn is_pending(&self) -> bool {
+        false
+    }
+
     fn is_alive(&self) -> bool {
         !self.watched.is_empty()
     }

@@ -74,6 +74,10 @@ impl Source for Trap {
         run::LONGEST_WAIT
     }
 
+    fn is_pending(&self) -> bool {
+        false
+    }
+
     fn is_alive(&self) -> bool {
         self.0.is_alive()
     }

@@ -27,7 +27,14 @@ fn attach_showing(
     flags: &[OsString],
 ) -> Result<Running> {
     let mut args: Vec<OsString> = shown.iter().map(OsString::from).collect();
-    args.extend(["--json".into(), "-o".into(), trace.into()]);
+    args.push("--json".into());
+    args.extend_from_slice(flags);
+    attach_to(pid, trace, channels, &args)
+}
+
+/// As [`attach`], with these flags alone.
+pub fn attach_to(pid: u32, trace: &Path, channels: PathBuf, flags: &[OsString]) -> Result<Running> {
+    let mut args: Vec<OsString> = vec!["-o".into(), trace.into()];
     args.extend([
         "-p".into(),
         pid.to_string().into(),

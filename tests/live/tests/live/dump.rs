@@ -36,6 +36,7 @@ pub fn plan(seed: u64, channels: usize, submissions: u64) -> Plan {
             burst: 1,
             big_one_in: 0,
             launches_only: false,
+            kernels: false,
         },
         channels: Channel::first(channels, 1),
         submissions,

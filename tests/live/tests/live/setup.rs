@@ -41,6 +41,7 @@ pub fn plan(seed: u64, submissions: u64) -> Plan {
             burst: 1,
             big_one_in: 0,
             launches_only: false,
+            kernels: false,
         },
         channels: Channel::first(CHANNELS * gpus(), gpus()),
         submissions,

@@ -79,6 +79,7 @@ impl Want {
                 burst: self.burst,
                 big_one_in: self.big,
                 launches_only: false,
+                kernels: false,
             },
             channels: Channel::first(self.channels, self.gpus),
             submissions: self.submissions,

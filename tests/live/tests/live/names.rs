@@ -1,0 +1,125 @@
+//! Names of kernels: those of the software GPU's functions, whose records lie elsewhere than libcuda's.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use live::programs::{Folder, Running, nvcap, softgpu};
+use serde_json::Value;
+
+use crate::attach::attach_to;
+use crate::setup::{LIMIT, need_tracing};
+
+/// Functions of the software GPU: their programs, and their names as the compiler wrote them.
+fn functions() -> BTreeMap<u64, String> {
+    use softgpu::kernels;
+    (0..kernels::COUNT)
+        .map(|n| (kernels::program(n), kernels::name(n)))
+        .collect()
+}
+
+fn launches(trace: &Path) -> Result<Vec<Value>> {
+    let text = std::fs::read_to_string(trace)?;
+    let objects: Vec<Value> = text
+        .lines()
+        .map(serde_json::from_str)
+        .collect::<Result<_, _>>()?;
+    let launches = objects.into_iter().filter(|o| o["op"] == "launch");
+    Ok(launches.collect())
+}
+
+/// Every launch has the name of its function, and how it was found.
+fn expect_names(trace: &Path) -> Result<()> {
+    let launches = launches(trace)?;
+    ensure!(launches.len() > 50, "{} launches", launches.len());
+    let functions = functions();
+    for launch in &launches {
+        let program = launch["program"].as_u64().context("a program")?;
+        let name = functions.get(&program).context("a function")?;
+        ensure!(
+            launch["kernel_mangled"] == name.as_str()
+                && launch["kernel_certain"] == true
+                && launch["kernel_from"] == "record",
+            "{launch}"
+        );
+        let shown = launch["kernel"].as_str().unwrap_or_default();
+        ensure!(
+            shown.starts_with("void kernel<") && shown.ends_with(">(float*)"),
+            "{shown}"
+        );
+    }
+    Ok(())
+}
+
+/// A command that ends at once: its end is held until its kernels' names are found.
+pub fn short_command() -> Result<()> {
+    need_tracing()?;
+    for how in ["trap", "observe"] {
+        let folder = Folder::new()?;
+        let trace = folder.file("trace.json");
+        let mut args: Vec<OsString> = ["--json", "-e", "op=launch", "-o"]
+            .map(OsString::from)
+            .to_vec();
+        args.push(trace.clone().into());
+        args.extend([format!("--how={how}").into(), "--channels".into()]);
+        args.extend([folder.channels()?.into(), "--".into(), softgpu()?.into()]);
+        args.extend(["--kernels", "--submissions=300", "--threads=2"].map(OsString::from));
+        Running::start(&nvcap()?, args)?
+            .end(LIMIT)?
+            .expect_code(0)?;
+        expect_names(&trace).with_context(|| how.to_owned())?;
+    }
+    Ok(())
+}
+
+/// Attached to while it runs, by either way.
+pub fn attached() -> Result<()> {
+    need_tracing()?;
+    for how in ["--how=trap", "--how=observe"] {
+        let folder = Folder::new()?;
+        let trace = folder.file("trace.json");
+        let args = [
+            "--kernels",
+            "--submissions=400",
+            "--before-wait=20",
+            "--wait-stdin",
+            "--linger-ms=300",
+        ];
+        let mut gpu = Running::start(&softgpu()?, args)?;
+        gpu.wait_for_line("waiting")?;
+        let flags = ["--json", "-e", "op=launch", how].map(OsString::from);
+        let nvcap = attach_to(gpu.pid(), &trace, folder.channels()?, &flags)?;
+        gpu.write(b"g")?;
+        gpu.end(LIMIT)?.expect_code(0)?;
+        nvcap.end(Duration::from_secs(20))?.expect_code(0)?;
+        expect_names(&trace).context(how)?;
+    }
+    Ok(())
+}
+
+/// None are looked for where that is not wanted.
+pub fn none_unasked() -> Result<()> {
+    need_tracing()?;
+    let folder = Folder::new()?;
+    let trace = folder.file("trace.json");
+    let mut args: Vec<OsString> = ["--no-names", "--json", "-e", "op=launch", "-o"]
+        .map(OsString::from)
+        .to_vec();
+    args.push(trace.clone().into());
+    args.extend([
+        "--channels".into(),
+        folder.channels()?.into(),
+        "--".into(),
+        softgpu()?.into(),
+    ]);
+    args.extend(["--kernels", "--submissions=100"].map(OsString::from));
+    Running::start(&nvcap()?, args)?
+        .end(LIMIT)?
+        .expect_code(0)?;
+    let launches = launches(&trace)?;
+    ensure!(!launches.is_empty(), "no launches");
+    ensure!(launches.iter().all(|l| l["kernel"].is_null()), "a name");
+    Ok(())
+}
