@@ -291,8 +291,7 @@ impl<'a> Pipeline<'a> {
             && matches!(p.life, Life::Exit { process: true } | Life::Exec { .. })
         {
             self.emit_replays(Some(Some(p.at.pid)))?;
-            self.decoder
-                .forget_process_before(p.at.pid, p.at.time_ns);
+            self.decoder.forget_process_before(p.at.pid, p.at.time_ns);
         }
         for sink in &mut self.sinks {
             sink.record(&record, &self.model)?;

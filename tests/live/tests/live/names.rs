@@ -56,7 +56,8 @@ fn expect_names(trace: &Path) -> Result<()> {
 /// A command that ends at once: its end is held until its kernels' names are found.
 pub fn short_command() -> Result<()> {
     need_tracing()?;
-    for how in ["trap", "observe"] {
+    // An observed command goes on after the last look: it must live a little longer.
+    for (how, linger) in [("trap", "--linger-ms=0"), ("observe", "--linger-ms=300")] {
         let folder = Folder::new()?;
         let trace = folder.file("trace.json");
         let mut args: Vec<OsString> = ["--json", "-e", "op=launch", "-o"]
@@ -65,7 +66,16 @@ pub fn short_command() -> Result<()> {
         args.push(trace.clone().into());
         args.extend([format!("--how={how}").into(), "--channels".into()]);
         args.extend([folder.channels()?.into(), "--".into(), softgpu()?.into()]);
-        args.extend(["--kernels", "--submissions=300", "--threads=2"].map(OsString::from));
+        args.extend(
+            [
+                "--kernels",
+                "--submissions=300",
+                "--threads=2",
+                "--leave-mapped",
+                linger,
+            ]
+            .map(OsString::from),
+        );
         Running::start(&nvcap()?, args)?
             .end(LIMIT)?
             .expect_code(0)?;
@@ -82,8 +92,8 @@ pub fn attached() -> Result<()> {
         let trace = folder.file("trace.json");
         let args = [
             "--kernels",
-            "--submissions=400",
-            "--before-wait=20",
+            "--submissions=1200",
+            "--before-wait=7",
             "--wait-stdin",
             "--linger-ms=300",
         ];
