@@ -53,6 +53,7 @@ impl ExitHold {
                 if went_well {
                     watch(&mut stops, pid, &theirs);
                 }
+                stops.abandon();
             })
             .ok()?;
         match seized.recv() {

@@ -279,6 +279,15 @@ impl ExitStops {
     }
 }
 
+impl ExitStops {
+    /// Leaves those that are seized to the kernel, which lets them go when this thread ends: no end is taken that its
+    /// starter waits for.
+    pub(super) fn abandon(mut self) {
+        self.stopped.clear();
+        self.seized.clear();
+    }
+}
+
 impl Drop for ExitStops {
     fn drop(&mut self) {
         self.release();

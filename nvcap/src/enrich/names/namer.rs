@@ -23,6 +23,8 @@ pub(crate) const PATIENCE: Duration = Duration::from_millis(100);
 pub(crate) const SOON: Duration = Duration::from_millis(2);
 /// Asks that come within this time are answered by one search.
 const GATHER: Duration = Duration::from_millis(2);
+/// How often programs without a name are looked for again, where processor time is left for it.
+const AGAIN: Duration = Duration::from_secs(2);
 /// The niceness of the search.
 const NICENESS: i32 = 5;
 
@@ -147,8 +149,20 @@ fn serve(from: &mpsc::Receiver<Request>, to: &mpsc::Sender<Answer>) {
     // SAFETY: sets this thread's own niceness.
     unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, NICENESS) };
     let mut resolvers: HashMap<u32, Option<Resolver>> = HashMap::new();
-    while let Ok(request) = from.recv() {
-        let mut requests = vec![request];
+    loop {
+        let mut requests = match from.recv_timeout(AGAIN) {
+            Ok(request) => vec![request],
+            Err(mpsc::RecvTimeoutError::Timeout) => {
+                for resolver in resolvers.values_mut().flatten().filter(|r| r.has_left()) {
+                    let kernels = resolver.resolve(&[]);
+                    if !kernels.is_empty() && to.send((0, kernels)).is_err() {
+                        return;
+                    }
+                }
+                continue;
+            }
+            Err(mpsc::RecvTimeoutError::Disconnected) => break,
+        };
         thread::sleep(GATHER);
         requests.extend(from.try_iter());
         let mut asks: BTreeMap<u32, Vec<Ask>> = BTreeMap::new();

@@ -25,7 +25,9 @@ const MOST_RECORDS: usize = 1 << 18;
 /// The share of one core that searches of known memory may take, in thousandths, beyond [`FREE`].
 const SHARE_PER_MILLE: u32 = 5;
 /// Processor time that they may take at once, over the whole trace.
-const FREE: Duration = Duration::from_millis(1000);
+const FREE: Duration = Duration::from_millis(2000);
+/// The most programs whose names are looked for again later.
+const MOST_LEFT: usize = 256;
 
 /// Bytes of an instruction.
 const INSTRUCTION: usize = 16;
@@ -72,6 +74,8 @@ pub(crate) struct Resolver {
     layout: Option<Layout>,
     /// Memory that was searched.
     seen: Vec<Run>,
+    /// Programs that were not found: they are looked for again with the next ones.
+    left: Vec<Ask>,
     /// Every program that was asked for.
     programs: Vec<Program>,
     /// Places of programs' addresses.
@@ -105,6 +109,7 @@ impl Resolver {
             images: Images::default(),
             layout: None,
             seen: Vec::new(),
+            left: Vec::new(),
             programs: Vec::new(),
             places: HashMap::new(),
             records: BTreeSet::new(),
@@ -143,7 +148,10 @@ impl Resolver {
         self.cost.searches += 1;
         self.cost.asked += asks.len();
         let mut found = Vec::new();
-        let mut wanted: Vec<&Ask> = asks.iter().collect();
+        let mut all = std::mem::take(&mut self.left);
+        all.retain(|a| asks.iter().all(|b| a.program != b.program));
+        all.extend_from_slice(asks);
+        let mut wanted: Vec<&Ask> = all.iter().collect();
         for ask in asks {
             let program = Program {
                 address: ask.program.0,
@@ -172,6 +180,9 @@ impl Resolver {
             }
         }
         self.by_code(&mut wanted, &mut found);
+        let left: Vec<Ask> = wanted.into_iter().cloned().collect();
+        let too_many = left.len().saturating_sub(MOST_LEFT);
+        self.left = left.into_iter().skip(too_many).collect();
         self.cost.found += found.len();
         let took = began.elapsed();
         self.cost.time += took;
@@ -192,6 +203,11 @@ impl Resolver {
                 .map(|t| Duration::from_nanos(now.saturating_sub(t)))
         );
         found
+    }
+
+    /// Whether programs are left that another search could find.
+    pub(crate) fn has_left(&self) -> bool {
+        !self.left.is_empty() && self.may_search_all()
     }
 
     /// Whether another search of all memory is within the share of time that they may take.

@@ -125,6 +125,9 @@ pub fn gpu_not_named() -> Result<()> {
         let mut command: Vec<OsString> = vec!["--channels".into(), channels.clone().into()];
         if json {
             command.push("--json".into());
+        } else {
+            // One GPU alone has no column without it.
+            command.push("-v".into());
         }
         command.extend(["--".into(), softgpu()?.into()]);
         command.extend(["--gpus=1", "--channels=2", "--submissions=500"].map(OsString::from));
