@@ -114,8 +114,8 @@ fn state_of(tid: u32, space: u32, o: &PythonWalk) -> u64 {
             return 0;
         };
         if t.tid == tid && t.space == space {
-            let is_its = o.state_thread == NO_FIELD
-                || user64(t.state + u64::from(o.state_thread)) == t.id;
+            let is_its =
+                o.state_thread == NO_FIELD || user64(t.state + u64::from(o.state_thread)) == t.id;
             return if is_its { t.state } else { 0 };
         }
     }

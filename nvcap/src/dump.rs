@@ -45,6 +45,9 @@ const PATIENCE: Duration = Duration::from_millis(18);
 /// How many fetched entries are read before the unfetched ones: running work is among them.
 const BEFORE: u32 = 64;
 
+/// Finds the kernels of a process's programs, each with the registers of its launch, by the process's id.
+pub(crate) type FindKernels = fn(u32, &[(GpuVa, Option<u32>)]) -> Vec<Kernel>;
+
 /// What to look at and how.
 #[derive(Clone, Debug)]
 pub struct DumpOptions {
@@ -62,7 +65,7 @@ pub struct DumpOptions {
     /// launch needs them.
     pub images: fn(u32) -> Vec<Image>,
     /// Gives the kernels of a process's programs, each with the registers of its launch.
-    pub kernels: fn(u32, &[(GpuVa, Option<u32>)]) -> Vec<Kernel>,
+    pub kernels: FindKernels,
 }
 
 impl DumpOptions {

@@ -32,7 +32,7 @@ fn calls() -> Arc<Calls> {
     };
     let python = Frame {
         symbol: Some("train".into()),
-        file: Some("/home/a/train.py".into()),
+        file: Some("/data/a/train.py".into()),
         line: Some(12),
         python: true,
         ..Frame::default()
@@ -112,7 +112,7 @@ fn text_has_the_frames_below_the_first_line() {
         [
             " > libcuda.so.1(cuLaunchKernel+0x4a) [0x2f1b4a]",
             " > libcuda.so.1(step<float>+0x4a) [inlined] a.cu:7",
-            " > python(train) /home/a/train.py:12",
+            " > python(train) /data/a/train.py:12",
             " > no file [0x0]",
         ]
     );

@@ -40,13 +40,13 @@ pub fn keep() {
     let image: &'static [u8] = image.leak();
     let mut records = vec![0u8; RECORD * COUNT as usize];
     let base = records.as_ptr() as u64;
-    for number in 0..COUNT as usize {
+    for (number, name) in names.iter().enumerate() {
         let record = RECORD * number;
         let mut put = |at: usize, word: u64| {
             records[record + at..record + at + 8].copy_from_slice(&word.to_le_bytes());
         };
         put(ADDRESS_AT, program(number as u64));
-        put(NAME_AT, image.as_ptr() as u64 + names[number] as u64);
+        put(NAME_AT, image.as_ptr() as u64 + *name as u64);
         put(REGISTERS_AT, u64::from(registers(number as u64)));
         put(
             NEXT_AT,

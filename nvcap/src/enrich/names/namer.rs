@@ -87,11 +87,10 @@ impl Namer {
                     asks.extend(new.map(|n| ask(at, n)));
                 }
                 Record::Process(p)
-                    if matches!(p.life, Life::Exec { .. } | Life::Exit { process: true }) =>
+                    if matches!(p.life, Life::Exec { .. } | Life::Exit { process: true })
+                        && self.programs.remove(&at.pid).is_some() =>
                 {
-                    if self.programs.remove(&at.pid).is_some() {
-                        let _ = self.to.send(Request::Forget(at.pid));
-                    }
+                    let _ = self.to.send(Request::Forget(at.pid));
                 }
                 _ => {}
             }
