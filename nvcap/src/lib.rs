@@ -69,6 +69,7 @@
     )
 )]
 
+#[cfg(feature = "output")]
 mod cubin;
 pub mod decode;
 pub mod driver;

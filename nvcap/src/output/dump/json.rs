@@ -92,10 +92,7 @@ struct Shaped<'a>(std::borrow::Cow<'a, Operation>, Option<&'a Redactor>);
 
 impl Serialize for Shaped<'_> {
     fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
-        match self.1 {
-            None => self.0.serialize(s),
-            some => operation_value(&self.0, some).serialize(s),
-        }
+        operation_value(&self.0, self.1).serialize(s)
     }
 }
 
