@@ -20,6 +20,8 @@ use crate::record::{At, Kernel, KernelParam, NamedBy};
 use crate::source::clock;
 use crate::wire::GpuVa;
 
+/// No program lies below this address.
+const LEAST_PROGRAM: u64 = 0x1_0000;
 /// The most records that are followed.
 const MOST_RECORDS: usize = 1 << 18;
 /// The share of one core that searches of known memory may take, in thousandths, beyond [`FREE`].
@@ -150,9 +152,14 @@ impl Resolver {
         let mut found = Vec::new();
         let mut all = std::mem::take(&mut self.left);
         all.retain(|a| asks.iter().all(|b| a.program != b.program));
-        all.extend_from_slice(asks);
+        // The driver's companion launches have no program: zeros are everywhere.
+        all.extend(
+            asks.iter()
+                .filter(|a| a.program.0 >= LEAST_PROGRAM)
+                .cloned(),
+        );
         let mut wanted: Vec<&Ask> = all.iter().collect();
-        for ask in asks {
+        for ask in asks.iter().filter(|a| a.program.0 >= LEAST_PROGRAM) {
             let program = Program {
                 address: ask.program.0,
                 registers: ask.registers,

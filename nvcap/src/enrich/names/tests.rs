@@ -311,6 +311,17 @@ fn a_function_that_is_loaded_later_is_found_without_a_search() {
 }
 
 #[test]
+fn a_launch_without_a_program_is_not_looked_for() {
+    let functions = many(4);
+    let fake = process(&functions, HOPPER, 4);
+    let mut asks: Vec<Ask> = (0..4).map(|i| ask(i, &functions[i])).collect();
+    asks[0].program = GpuVa(0);
+    let mut resolver = resolver(&fake);
+    assert_eq!(resolver.resolve(&asks).len(), 3);
+    assert!(!resolver.has_left(), "zeros are everywhere");
+}
+
+#[test]
 fn a_launch_with_other_registers_is_another_kernel() {
     let functions = many(8);
     let fake = process(&functions, HOPPER, 8);
