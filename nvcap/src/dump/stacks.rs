@@ -3,13 +3,13 @@
 use std::collections::BTreeMap;
 
 use crate::hang::{ProcessReport, PythonFrame, PythonStack};
-use crate::procfs::mem::Memory;
+use crate::procfs::mem::Ordinary;
 use crate::stacks::python::{Python, frames::Frame, threads};
 
 /// Reads the stacks of a process's threads.
 pub(super) fn add(process: &mut ProcessReport) {
     // It may have ended since.
-    let Ok(memory) = Memory::open(process.pid) else {
+    let Ok(memory) = Ordinary::open(process.pid) else {
         return;
     };
     let mut python = python(process.pid, &memory);
@@ -50,7 +50,7 @@ struct PythonStacks {
 }
 
 /// Reads the Python frames of all threads; nothing of a process without a CPython.
-fn python(pid: u32, memory: &Memory) -> PythonStacks {
+fn python(pid: u32, memory: &Ordinary) -> PythonStacks {
     let python = match Python::find(pid, memory) {
         Ok(Some(python)) => python,
         Ok(None) => return PythonStacks::default(),

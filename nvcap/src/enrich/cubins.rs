@@ -2,17 +2,17 @@
 
 use std::io;
 
-use super::names::scan::{self, Process};
+use super::names::scan;
 use crate::cubin::Image;
-use crate::procfs::mem::Memory;
+use crate::procfs::mem::Ordinary;
 
 /// The images of a process, in the order of their addresses, and the memory that they were found in.
 ///
 /// # Errors
 /// Those of opening `/proc/PID/mem` and `/proc/PID/maps`. Memory that cannot be read is skipped.
-pub(crate) fn of(pid: u32) -> io::Result<(Memory, Vec<Image>)> {
-    let memory = Memory::open(pid)?;
-    let found = scan::search(&Process::open(pid)?, &scan::runs(pid)?, &[]);
+pub(crate) fn of(pid: u32) -> io::Result<(Ordinary, Vec<Image>)> {
+    let memory = Ordinary::open(pid)?;
+    let found = scan::search(&memory, &scan::runs(pid)?, &[]);
     let images = found.images.into_iter();
     let images = images.filter_map(|at| Image::read(&memory, at)).collect();
     Ok((memory, images))

@@ -51,6 +51,55 @@ impl Memory {
         self.peek_lax(at, len)
     }
 }
+/// The ordinary memory of a process, which `process_vm_readv` reads: what lies in RAM. Pages of a device's registers are
+/// refused by the kernel, so that addresses may be tried that come from the process's memory and may lead anywhere.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ordinary {
+    pid: libc::pid_t,
+}
+
+impl Ordinary {
+    /// Of a process whose memory may be read.
+    ///
+    /// # Errors
+    /// Those of opening `/proc/PID/mem`: no such process, or no right to read it (ptrace access).
+    pub(crate) fn open(pid: u32) -> io::Result<Self> {
+        Memory::open(pid)?;
+        let pid = libc::pid_t::try_from(pid).map_err(io::Error::other)?;
+        Ok(Self { pid })
+    }
+
+    /// Reads the ranges one after the other; the number of bytes read until one could not be.
+    pub(crate) fn read(&self, ranges: &[(u64, usize)], to: &mut [u8]) -> io::Result<usize> {
+        let local = libc::iovec {
+            iov_base: to.as_mut_ptr().cast(),
+            iov_len: to.len(),
+        };
+        let remote: Vec<libc::iovec> = ranges
+            .iter()
+            .map(|(at, len)| libc::iovec {
+                iov_base: std::ptr::with_exposed_provenance_mut(*at as usize),
+                iov_len: *len,
+            })
+            .collect();
+        let count = remote.len() as libc::c_ulong;
+        // SAFETY: the local vector is `to`; the remote ones are addresses in another process, which the kernel checks.
+        let n = unsafe {
+            libc::process_vm_readv(self.pid, &raw const local, 1, remote.as_ptr(), count, 0)
+        };
+        usize::try_from(n).map_err(|_| io::Error::last_os_error())
+    }
+}
+
+impl Peek for Ordinary {
+    fn peek(&self, at: u64, to: &mut [u8]) -> io::Result<()> {
+        match self.read(&[(at, to.len())], to)? {
+            n if n == to.len() => Ok(()),
+            _ => Err(io::Error::from_raw_os_error(libc::EFAULT)),
+        }
+    }
+}
+
 /// What to do where a process's memory may not be read.
 pub(crate) fn remedy() -> &'static str {
     remedy_for(super::is_root())

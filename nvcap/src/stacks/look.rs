@@ -14,7 +14,7 @@ use super::resolve::Resolver;
 use super::sample;
 use crate::procfs::{
     self,
-    mem::{Memory, Peek},
+    mem::{Ordinary, Peek},
     tasks::{self, Position},
 };
 use crate::record::{At, Calls, Record};
@@ -38,7 +38,7 @@ fn switches(tid: u32) -> Option<(u64, u64)> {
 }
 
 /// The bytes from an address up to the end of its mapping, [`STACK`] at most.
-fn bytes_at(memory: &Memory, at: u64) -> Vec<u8> {
+fn bytes_at(memory: &Ordinary, at: u64) -> Vec<u8> {
     let (mut bytes, holes) = memory.peek_lax(at, STACK);
     if let Some(hole) = holes.first() {
         bytes.truncate(hole.offset as usize);
@@ -47,7 +47,7 @@ fn bytes_at(memory: &Memory, at: u64) -> Vec<u8> {
 }
 
 /// The registers that are known and the stack of a thread in the kernel; `None` of one that runs.
-fn in_kernel(pid: u32, tid: u32, memory: &Memory, entries: &Entries) -> Option<RawStack> {
+fn in_kernel(pid: u32, tid: u32, memory: &Ordinary, entries: &Entries) -> Option<RawStack> {
     for _ in 0..TRIES {
         let before = switches(tid)?;
         let Position::InKernel { sp, ip } = tasks::position(pid, tid) else {
@@ -79,7 +79,7 @@ fn in_kernel(pid: u32, tid: u32, memory: &Memory, entries: &Entries) -> Option<R
 /// The stacks of a process's threads, those that could be read.
 pub(crate) fn of_threads(
     pid: u32,
-    memory: &Memory,
+    memory: &Ordinary,
     tids: &[u32],
     entries: &Entries,
 ) -> BTreeMap<u32, Arc<Calls>> {
@@ -163,7 +163,7 @@ mod tests {
             let threads: BTreeMap<u32, &str> = told.iter().take(2).collect();
             std::thread::sleep(std::time::Duration::from_millis(50));
             let pid = std::process::id();
-            let memory = Memory::open(pid).unwrap();
+            let memory = Ordinary::open(pid).unwrap();
             let tids: Vec<u32> = threads.keys().copied().collect();
             let mut stacks = of_threads(pid, &memory, &tids, &Entries::new());
             match crate::source::trap::registers::of_process(pid) {

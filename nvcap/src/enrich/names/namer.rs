@@ -26,7 +26,7 @@ const GATHER: Duration = Duration::from_millis(2);
 /// How often programs without a name are looked for again, where processor time is left for it.
 const AGAIN: Duration = Duration::from_secs(2);
 /// The niceness of the search.
-const NICENESS: i32 = 5;
+const NICENESS: i32 = 10;
 
 /// To the thread that searches.
 enum Request {

@@ -13,9 +13,10 @@ use std::{
 use super::{
     images::Images,
     layout::{Layout, Name, Program},
-    scan::{self, Process, Run, Space},
+    scan::{self, Run, Space},
 };
 use crate::cubin::{Function, compare};
+use crate::procfs::mem::Ordinary;
 use crate::record::{At, Kernel, KernelParam, NamedBy};
 use crate::source::clock;
 use crate::wire::GpuVa;
@@ -74,6 +75,8 @@ pub(crate) struct Resolver {
     runs: fn(u32) -> io::Result<Vec<Run>>,
     images: Images,
     layout: Option<Layout>,
+    /// How many programs must be known before the layout is looked for again.
+    next_try: usize,
     /// Memory that was searched.
     seen: Vec<Run>,
     /// Programs that were not found: they are looked for again with the next ones.
@@ -96,7 +99,7 @@ impl Resolver {
     /// # Errors
     /// Those of opening its memory.
     pub(crate) fn open(pid: u32) -> io::Result<Self> {
-        Ok(Self::of(pid, Box::new(Process::open(pid)?), scan::runs))
+        Ok(Self::of(pid, Box::new(Ordinary::open(pid)?), scan::runs))
     }
 
     pub(super) fn of(
@@ -110,6 +113,7 @@ impl Resolver {
             runs,
             images: Images::default(),
             layout: None,
+            next_try: 0,
             seen: Vec::new(),
             left: Vec::new(),
             programs: Vec::new(),
@@ -280,10 +284,16 @@ impl Resolver {
 
     /// Learns the layout, unless it holds for more programs already.
     fn learn(&mut self) {
+        // What failed for as many programs fails again for a few more: a process without records must not be read for ever.
+        if self.programs.len() < self.next_try {
+            return;
+        }
         let learnt = Layout::learn(&*self.space, &mut self.images, &self.programs, &self.places);
         let Some(learnt) = learnt else {
+            self.next_try = self.programs.len() * 2;
             return;
         };
+        self.next_try = 0;
         let better = self.layout.as_ref().is_none_or(|l| learnt.agree > l.agree);
         if better {
             if self.layout.as_ref().is_some_and(|l| l.name != learnt.name) {

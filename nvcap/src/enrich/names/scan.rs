@@ -1,7 +1,7 @@
 //! A search of a process's private memory for words: the addresses of programs, and the heads of cubin images.
 //!
 //! Memory is read with `process_vm_readv`, which pins pages and copies from them directly: twice as fast as
-//! `/proc/PID/mem`, which serves where it is refused. Large searches are split over threads.
+//! `/proc/PID/mem`, and it reads no registers of a device, wherever a word may lead. Large searches are split over threads.
 
 use std::{
     fs::File,
@@ -17,7 +17,7 @@ use std::{
 use crate::enrich::present;
 use crate::procfs::{
     self,
-    mem::{Memory, Peek},
+    mem::{Ordinary, Peek},
 };
 use crate::source::memory::maps;
 use crate::wire::words::u64s;
@@ -68,74 +68,18 @@ pub(crate) trait Space: Peek + Sync {
     }
 }
 
-/// The memory of a process.
-#[derive(Debug)]
-pub(crate) struct Process {
-    pid: u32,
-    memory: Memory,
-}
-
-impl Process {
-    /// Opens it.
-    ///
-    /// # Errors
-    /// Those of opening `/proc/PID/mem`.
-    pub(crate) fn open(pid: u32) -> io::Result<Self> {
-        Ok(Self {
-            pid,
-            memory: Memory::open(pid)?,
-        })
-    }
-
-    /// Reads by `process_vm_readv`; the number of bytes read, `None` where nothing could be.
-    fn readv(&self, remote: &[libc::iovec], to: &mut [u8]) -> Option<usize> {
-        let local = libc::iovec {
-            iov_base: to.as_mut_ptr().cast(),
-            iov_len: to.len(),
-        };
-        let pid = libc::pid_t::try_from(self.pid).ok()?;
-        let count = libc::c_ulong::try_from(remote.len()).ok()?;
-        // SAFETY: the local vector is `to`; the remote ones are addresses in another process, which the kernel checks.
-        let n =
-            unsafe { libc::process_vm_readv(pid, &raw const local, 1, remote.as_ptr(), count, 0) };
-        usize::try_from(n).ok().filter(|n| *n > 0)
-    }
-}
-
-fn remote(at: u64, len: usize) -> libc::iovec {
-    libc::iovec {
-        iov_base: std::ptr::with_exposed_provenance_mut(at as usize),
-        iov_len: len,
-    }
-}
-
-impl Peek for Process {
-    fn peek(&self, at: u64, to: &mut [u8]) -> io::Result<()> {
-        match self.readv(&[remote(at, to.len())], to) {
-            Some(n) if n == to.len() => Ok(()),
-            _ => self.memory.peek(at, to),
-        }
-    }
-}
-
-impl Space for Process {
+impl Space for Ordinary {
     fn read_some(&self, at: u64, to: &mut [u8]) -> usize {
-        if let Some(n) = self.readv(&[remote(at, to.len())], to) {
-            return n;
-        }
-        match self.memory.peek(at, to) {
-            Ok(()) => to.len(),
-            Err(_) => 0,
-        }
+        self.read(&[(at, to.len())], to).unwrap_or(0)
     }
 
     fn words(&self, at: &[u64]) -> Vec<u64> {
         let mut all = Vec::with_capacity(at.len());
         for group in at.chunks(512) {
-            let remote: Vec<_> = group.iter().map(|a| remote(*a, 8)).collect();
+            let ranges: Vec<_> = group.iter().map(|a| (*a, 8)).collect();
             let mut bytes = vec![0; group.len() * 8];
-            match self.readv(&remote, &mut bytes) {
-                Some(n) if n == bytes.len() => all.extend(u64s(&bytes)),
+            match self.read(&ranges, &mut bytes) {
+                Ok(n) if n == bytes.len() => all.extend(u64s(&bytes)),
                 _ => all.extend(group.iter().map(|a| self.word(*a).unwrap_or(0))),
             }
         }

@@ -6,7 +6,7 @@ use std::collections::{HashMap, HashSet};
 use nvcap_common::{self as c, kind};
 
 use super::super::{assemble, load::Loaded};
-use crate::procfs::mem::{Memory, Peek as _};
+use crate::procfs::mem::{Ordinary, Peek as _};
 use crate::stacks::{
     python::{
         Python,
@@ -25,7 +25,7 @@ const MOST_NAMED: usize = 1 << 16;
 #[derive(Debug)]
 struct Known {
     python: Python,
-    memory: Memory,
+    memory: Ordinary,
     /// When its threads were looked at.
     looked_ns: u64,
     /// Frames whose names were told.
@@ -35,7 +35,7 @@ struct Known {
 impl Known {
     /// The Python of a process.
     fn find(pid: u32) -> Option<Self> {
-        let memory = Memory::open(pid).ok()?;
+        let memory = Ordinary::open(pid).ok()?;
         match Python::find(pid, &memory) {
             Ok(python) => Some(Self {
                 python: python?,
