@@ -77,6 +77,7 @@ impl Report {
         let mut program = String::new();
         let mut captured = false;
         let mut reasons = 0;
+        let mut panics = Panics::default();
         let status = stream(cmd, &log, |line| {
             // The reason of a failure follows below its line, indented; the log may be out of the reader's reach.
             if reasons > 0 && line.starts_with("    ") {
@@ -87,6 +88,10 @@ impl Report {
                 }
             } else {
                 reasons = 0;
+            }
+            if let Some((test, reason)) = panics.line(line) {
+                eprintln!("   |{test}: {reason}");
+                self.failed.push(format!("  {test}: {reason}"));
             }
             let words = said(line).filter(|said| !captured || said.counts_when_captured());
             captured = match (&words, line) {
@@ -215,6 +220,43 @@ impl Report {
             "{passed} passed, {failed} failed, {skipped} skipped"
         ));
         lines.join("\n")
+    }
+}
+
+/// The reasons that Rust's harness prints of failed tests, below the line `failures:`: what each test printed, the panic's
+/// message within it.
+#[derive(Default)]
+struct Panics {
+    /// The line `failures:` came.
+    failures: bool,
+    /// The test whose output follows.
+    test: Option<String>,
+    /// How many lines of the message follow.
+    left: usize,
+}
+
+impl Panics {
+    /// Takes a line; the test and the line where it is one of a panic's message.
+    fn line<'a>(&mut self, line: &'a str) -> Option<(&str, &'a str)> {
+        if line == "failures:" {
+            *self = Self {
+                failures: true,
+                ..Self::default()
+            };
+        } else if line.starts_with("test result: ") {
+            *self = Self::default();
+        } else if !self.failures {
+            return None;
+        } else if let Some(test) = line.strip_prefix("---- ") {
+            self.test = test.split(' ').next().map(str::to_owned);
+            self.left = 0;
+        } else if line.contains(" panicked at ") {
+            self.left = REASONS;
+        } else if line.starts_with("stack backtrace:") || line.starts_with("note: ") {
+            self.left = 0;
+        }
+        self.left = self.left.checked_sub(1)?;
+        Some((self.test.as_deref()?, line))
     }
 }
 
@@ -405,6 +447,19 @@ mod tests {
             .step("unit test d", &Cmd::new("sh").args(["-c", script]))
             .expect("it starts");
         let wanted = "Failed:\n  unit test d: x\n      exit status 0 instead of 3\n1 passed, 1 failed, 0 skipped";
+        assert_eq!(report.summary(), wanted);
+    }
+
+    #[test]
+    fn the_message_of_a_panic_is_repeated_at_the_end() {
+        let mut report = Report::default();
+        let output = "test a::x ... FAILED\ntest y ... ok\nsuccesses:\n---- y stdout ----\nthread 'y' panicked at y.rs:1:\nwas expected\n\
+                      failures:\n---- a::x stdout ----\nbefore\nthread 'a::x' (7) panicked at x.rs:3:4:\nassertion failed: 1 of 2\n\
+                      stack backtrace:\n   0: one\nfailures:\n    a::x\n\
+                      test result: FAILED. 1 passed; 1 failed; 0 ignored; 0 measured; 0 filtered out\n";
+        let script = Cmd::new("sh").args(["-c", "printf %s \"$0\"; exit 1", output]);
+        report.step("unit test e", &script).expect("it starts");
+        let wanted = "Failed:\n  unit test e: a::x\n    a::x: thread 'a::x' (7) panicked at x.rs:3:4:\n    a::x: assertion failed: 1 of 2\n1 passed, 1 failed, 0 skipped";
         assert_eq!(report.summary(), wanted);
     }
 

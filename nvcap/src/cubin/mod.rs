@@ -15,7 +15,7 @@
 use std::{collections::HashMap, ops::Range};
 
 use crate::wire::peek::Peek;
-use crate::wire::words::{u32_at, u64_at};
+use crate::wire::words::{u32_at, u64_at, u64s};
 
 pub mod compare;
 pub(crate) mod control;
@@ -161,15 +161,17 @@ impl Image {
     }
 }
 
-/// The first bytes of a CUDA ELF image but the last one, which is the ABI's number.
-const MAGIC: [u8; 7] = [0x7f, b'E', b'L', b'F', 2, 1, 1];
+/// The first 8 bytes of a CUDA ELF image, as a little-endian word: magic, 64 bits, little-endian, version 1, and the number of
+/// either ABI.
+pub(crate) const HEADS: [u64; 2] = [0x3301_0102_464c_457f, 0x4101_0102_464c_457f];
 
 /// Where images may begin in bytes that lie at an address divisible by 8: each at such an address, too, as allocators and
 /// the sections of files place them. [`Image::read`] says whether there is one.
 pub fn beginnings(bytes: &[u8]) -> impl Iterator<Item = usize> + '_ {
-    let words = bytes.as_chunks::<8>().0.iter().zip((0..).step_by(8));
-    let is = |word: &[u8; 8]| matches!(word, [first @ .., 0x33 | 0x41] if *first == MAGIC);
-    words.filter(move |(word, _)| is(word)).map(|(_, at)| at)
+    let words = u64s(bytes).zip((0..).step_by(8));
+    words
+        .filter(|(word, _)| HEADS.contains(word))
+        .map(|(_, at)| at)
 }
 
 /// Compressed images in the fat binaries within bytes: they are no images until they are unpacked.

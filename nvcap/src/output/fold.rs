@@ -12,7 +12,7 @@ use crate::driver::Model;
 use crate::ledger::Ledger;
 use crate::record::{Life, Record};
 
-use super::names::known_name;
+use super::names::{known_name, operation_name};
 use super::stack::{word, word_of};
 use super::writer::Output;
 use super::{Detail, Sink};
@@ -104,10 +104,10 @@ impl Folder {
                     true => op.is_some(),
                     false => self.is_first(c.serial),
                 };
-                (op.map(name_of), u64::from(counts))
+                (op.map(operation_name), u64::from(counts))
             }
-            (Weight::Launches, Some(op)) => (Some(name_of(op)), u64::from(is_launch(op))),
-            (Weight::Bytes, Some(op)) => (Some(name_of(op)), bytes_of(op)),
+            (Weight::Launches, Some(op)) => (Some(operation_name(op)), u64::from(is_launch(op))),
+            (Weight::Bytes, Some(op)) => (Some(operation_name(op)), bytes_of(op)),
             (_, None) => return,
         };
         let frames = c.stack.as_ref();
@@ -206,22 +206,6 @@ fn bytes_of(op: &Operation) -> u64 {
         Operation::Copy(c) => c.bytes,
         Operation::Inline(i) => i.bytes,
         _ => 0,
-    }
-}
-
-/// The operation's name, as `op` of the JSON output.
-fn name_of(op: &Operation) -> &'static str {
-    match op {
-        Operation::Launch(_) => "launch",
-        Operation::Graph(_) => "graph",
-        Operation::Copy(_) => "copy",
-        Operation::Inline(_) => "inline",
-        Operation::Semaphore(_) => "semaphore",
-        Operation::Barrier(_) => "barrier",
-        Operation::Bind(_) => "bind",
-        Operation::Draw(_) => "draw",
-        Operation::Video(_) => "video",
-        Operation::Host(_) => "host",
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::decode::event::{ChipBy, Context, Direction, Engine, LaunchHow, LaunchKind};
+use crate::decode::event::{ChipBy, Context, Direction, Engine, LaunchHow, LaunchKind, Operation};
 
 /// The latest time that was shown, to notice what is shown out of the order of times.
 #[derive(Clone, Copy, Debug, Default)]
@@ -14,6 +14,22 @@ impl Latest {
         let passed = time.is_some() && time < self.0;
         self.0 = self.0.max(time);
         passed
+    }
+}
+
+/// An operation's kind, as `op` of JSON and of filters.
+pub(crate) fn operation_name(op: &Operation) -> &'static str {
+    match op {
+        Operation::Launch(_) => "launch",
+        Operation::Graph(_) => "graph",
+        Operation::Copy(_) => "copy",
+        Operation::Inline(_) => "inline",
+        Operation::Semaphore(_) => "semaphore",
+        Operation::Barrier(_) => "barrier",
+        Operation::Bind(_) => "bind",
+        Operation::Draw(_) => "draw",
+        Operation::Video(_) => "video",
+        Operation::Host(_) => "host",
     }
 }
 

@@ -262,36 +262,42 @@ impl Resolver {
         };
         let seen = scan::search(&*self.space, runs, &programs);
         self.images.add(&*self.space, &seen.images);
-        for (program, at) in seen.places {
-            let places = self.places.entry(program).or_default();
-            if !places.contains(&at) || places.len() < 64 {
-                places.push(at);
-            }
+        for of in seen.places.chunk_by(|a, b| a.0 == b.0) {
+            let Some((program, _)) = of.first() else {
+                continue;
+            };
+            let places = self.places.entry(*program).or_default();
+            places.extend(of.iter().map(|(_, at)| at));
+            places.sort_unstable();
+            places.dedup();
         }
         self.cost.bytes += seen.bytes;
         self.cost.cpu += seen.cpu;
         self.conclude(wanted, found);
+        let mut from: Vec<u64> = seen.places.into_iter().map(|(_, at)| at).collect();
         if !wanted.is_empty() || self.layout.is_none() {
-            self.learn();
+            if self.learn() {
+                from = self.places.values().flatten().copied().collect();
+            }
             self.conclude(wanted, found);
         }
-        self.follow_links();
+        self.follow_links(from);
         if whole {
             self.cost.whole += 1;
             self.whole_time += seen.cpu;
         }
     }
 
-    /// Learns the layout, unless it holds for more programs already.
-    fn learn(&mut self) {
+    /// Learns the layout, unless it holds for more programs already; whether it is another now.
+    fn learn(&mut self) -> bool {
         // What failed for as many programs fails again for a few more: a process without records must not be read for ever.
         if self.programs.len() < self.next_try {
-            return;
+            return false;
         }
         let learnt = Layout::learn(&*self.space, &mut self.images, &self.programs, &self.places);
         let Some(learnt) = learnt else {
             self.next_try = self.programs.len() * 2;
-            return;
+            return false;
         };
         self.next_try = 0;
         let better = self.layout.as_ref().is_none_or(|l| learnt.agree > l.agree);
@@ -301,25 +307,21 @@ impl Resolver {
             }
             self.layout = Some(learnt);
         }
+        better
     }
 
-    /// Finds the records of the modules of which a record is known.
-    fn follow_links(&mut self) {
+    /// Finds the records of the modules of which one of these places is a record.
+    fn follow_links(&mut self, mut from: Vec<u64>) {
         let Some(layout) = &self.layout else {
             return;
         };
-        let places: Vec<u64> = self.places.values().flatten().copied().collect();
-        let mut from = Vec::new();
-        for at in places {
-            if !self.records.contains(&at)
+        from.retain(|at| {
+            !self.records.contains(at)
                 && layout
-                    .name_at(&*self.space, &mut self.images, at, None)
+                    .name_at(&*self.space, &mut self.images, *at, None)
                     .is_some()
-            {
-                self.records.insert(at);
-                from.push(at);
-            }
-        }
+        });
+        self.records.extend(&from);
         layout.neighbours(
             &*self.space,
             &mut self.images,

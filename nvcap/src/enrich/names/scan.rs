@@ -14,6 +14,7 @@ use std::{
     time::Duration,
 };
 
+use crate::cubin::HEADS;
 use crate::enrich::present;
 use crate::procfs::{
     self,
@@ -38,9 +39,6 @@ const MOST_SEARCHED: u64 = 32 << 30;
 const MOST_PLACES: usize = 1 << 16;
 /// The most images.
 const MOST_IMAGES: usize = 1 << 16;
-
-/// The first eight bytes of a CUDA ELF image: magic, 64 bits, little-endian, version 1, and the OS ABI of either kind.
-const IMAGE_HEADS: [u64; 2] = [0x3301_0102_464c_457f, 0x4101_0102_464c_457f];
 
 /// A range of addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -181,9 +179,7 @@ impl Needles {
     /// Whether a word may be one of them, or the head of an image: without a branch, so that many are looked at together.
     #[inline(always)]
     fn may_be(&self, word: u64) -> bool {
-        (word.wrapping_sub(self.first) <= self.span)
-            | (word == IMAGE_HEADS[0])
-            | (word == IMAGE_HEADS[1])
+        (word.wrapping_sub(self.first) <= self.span) | (word == HEADS[0]) | (word == HEADS[1])
     }
 
     /// Searches bytes that lie at `at`.
@@ -203,7 +199,7 @@ impl Needles {
                     continue;
                 }
                 let place = at + (i * BLOCK + j * 8) as u64;
-                if IMAGE_HEADS.contains(&word) {
+                if HEADS.contains(&word) {
                     to.images.push(place);
                 } else if self.sorted.binary_search(&word).is_ok() {
                     to.places.push((word, place));
@@ -364,7 +360,7 @@ mod tests {
         // Near, but none of them.
         fake.put(0x10_0100, program + 0x100);
         fake.put(0x10_0200, program + 8);
-        fake.put(0x10_0040, IMAGE_HEADS[1]);
+        fake.put(0x10_0040, HEADS[1]);
         let found = search(&fake, &[fake.run()], &[program, program + 0x4000]);
         assert_eq!(found.images, [0x10_0040]);
         assert_eq!(found.places, places.map(|p| (program, p)));

@@ -7,7 +7,7 @@ use crate::output::Detail;
 use crate::output::kernels::{self, Name};
 use crate::output::method::method_name;
 use crate::output::names::known_pid;
-use crate::output::names::{EngineName, direction, launch_how, launch_kind};
+use crate::output::names::{EngineName, direction, launch_how, launch_kind, operation_name};
 use crate::record::How;
 use crate::wire::entry::EntryKind;
 
@@ -310,18 +310,7 @@ pub(super) fn read<'a>(field: Field, event: &'a Event<'_>) -> Option<Value<'a>> 
 
 fn operation(field: Field, op: &Operation) -> Option<Value<'_>> {
     if field == Field::Op {
-        return word(match op {
-            Operation::Launch(_) => "launch",
-            Operation::Graph(_) => "graph",
-            Operation::Copy(_) => "copy",
-            Operation::Inline(_) => "inline",
-            Operation::Semaphore(_) => "semaphore",
-            Operation::Barrier(_) => "barrier",
-            Operation::Bind(_) => "bind",
-            Operation::Draw(_) => "draw",
-            Operation::Video(_) => "video",
-            Operation::Host(_) => "host",
-        });
+        return word(operation_name(op));
     }
     match op {
         Operation::Launch(l) => match field {

