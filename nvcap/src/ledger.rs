@@ -133,7 +133,8 @@ impl Ledger {
             | Record::Unmapping(_)
             | Record::Gpu(_)
             | Record::Image(_)
-            | Record::Kernel(_) => {}
+            | Record::Kernel(_)
+            | Record::Stamps(_) => {}
         }
     }
 

@@ -83,6 +83,8 @@ pub mod wire;
 #[cfg(feature = "output")]
 mod blocked_write;
 #[cfg(feature = "output")]
+mod gpu_time;
+#[cfg(feature = "output")]
 pub mod output;
 #[cfg(feature = "output")]
 pub mod pipeline;

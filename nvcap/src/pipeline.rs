@@ -85,6 +85,7 @@ use crate::decode::defaults::Chip;
 use crate::decode::event::{Body, ChipBy, Context, Engine, Event, Memory, Place};
 use crate::decode::{self, Decoder, Places, Wants};
 use crate::driver::{Model, ModelOptions, Version};
+use crate::gpu_time::GpuTimes;
 use crate::ledger::{Ledger, Observed};
 use crate::output::filter::Filter;
 use crate::output::phases::Phases;
@@ -95,7 +96,7 @@ use crate::wire::entry;
 use crate::wire::stream::{Item, Stream};
 
 use order::Order;
-pub use order::WINDOW_NS;
+pub use order::{GPU_TIME_WINDOW_NS, WINDOW_NS};
 use stacks::Stacks;
 
 /// Options of a pipeline.
@@ -150,6 +151,8 @@ pub struct Pipeline<'a> {
     matched: Matched,
     /// Records that wait to be put in order.
     order: Option<Order>,
+    /// When the GPU worked on what, where that is asked for.
+    times: Option<GpuTimes>,
 }
 
 /// How many events a filter was given, and how many it passed.
@@ -198,6 +201,7 @@ impl<'a> Pipeline<'a> {
             }),
             deaf: detail.is_none() && !options.strict,
             order: None,
+            times: None,
             options,
             sinks,
             names: HashMap::new(),
@@ -209,12 +213,27 @@ impl<'a> Pipeline<'a> {
         }
     }
 
+    /// Time stamps of the GPU are among the records ([`Record::Stamps`]): each submission is shown with the times that they tell,
+    /// and waits for them, up to [`GPU_TIME_WINDOW_NS`]. To be asked for before [`Pipeline::in_time_order`].
+    #[must_use]
+    pub fn with_gpu_time(self) -> Self {
+        Self {
+            times: Some(GpuTimes::default()),
+            ..self
+        }
+    }
+
     /// For live sources: records wait for a moment, and are decoded and shown in the order of their times. A record waits
     /// for others that are up to [`WINDOW_NS`] older. Without this, records are taken in the order of their arrival.
     #[must_use]
     pub fn in_time_order(self) -> Self {
+        let window = match self.times {
+            Some(_) => GPU_TIME_WINDOW_NS,
+            None => WINDOW_NS,
+        };
         Self {
-            order: (!self.deaf || self.sinks.iter().any(|s| s.keeps_order())).then(Order::default),
+            order: (!self.deaf || self.sinks.iter().any(|s| s.keeps_order()))
+                .then(|| Order::within(window)),
             ..self
         }
     }
@@ -245,6 +264,9 @@ impl<'a> Pipeline<'a> {
     /// not whole.
     pub fn record(&mut self, record: Record) -> io::Result<()> {
         self.ledger.record(&record);
+        if let Some(times) = &mut self.times {
+            times.note(&record);
+        }
         let Some(order) = &mut self.order else {
             return self.take(record);
         };
@@ -284,6 +306,7 @@ impl<'a> Pipeline<'a> {
             | Record::Mapping(_)
             | Record::Unmapping(_)
             | Record::Submission(_)
+            | Record::Stamps(_)
             | Record::Loss(_) => {}
         }
         // Waiting replays of a process come before its end.
@@ -292,6 +315,9 @@ impl<'a> Pipeline<'a> {
         {
             self.emit_replays(Some(Some(p.at.pid)))?;
             self.decoder.forget_process_before(p.at.pid, p.at.time_ns);
+            if let Some(times) = &mut self.times {
+                times.forget(p.at.pid);
+            }
         }
         for sink in &mut self.sinks {
             sink.record(&record, &self.model)?;
@@ -372,6 +398,7 @@ impl<'a> Pipeline<'a> {
         known.token = known.token.or(s.token);
         let serial = self.serial;
         self.serial += 1;
+        let gpu_time = self.times.as_mut().map(|t| t.take(s));
         Context {
             at: s.at,
             thread,
@@ -391,6 +418,7 @@ impl<'a> Pipeline<'a> {
                 .and_then(|(p, time)| p.at(time))
                 .cloned(),
             stack: self.stacks.of(s),
+            gpu_time: gpu_time.map(Arc::from),
         }
     }
 

@@ -410,6 +410,34 @@ pub struct Kernel {
     pub driver: bool,
 }
 
+/// A semaphore in a process's memory that the GPU has written, as another processor saw it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stamp {
+    /// Its address for the GPU, which is its address in the process too.
+    pub address: GpuVa,
+    /// The number that was found there.
+    pub payload: u32,
+    /// The time stamp beside it, by the GPU's clock, ns; `None` for a semaphore of one word.
+    pub gpu_ns: Option<u64>,
+    /// When a read began that still found another number, `CLOCK_MONOTONIC`, ns.
+    pub before_ns: u64,
+    /// When the first read ended that found this one.
+    pub seen_ns: u64,
+}
+
+/// Semaphores that were read again and again over a stretch of time, and those that changed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Stamps {
+    /// The end of the stretch, and the process.
+    pub at: At,
+    /// Its begin, ns.
+    pub from_ns: u64,
+    /// How often they were read in it.
+    pub reads: u64,
+    /// The changes, in the order in which they were seen.
+    pub stamps: Vec<Stamp>,
+}
+
 /// Something that is known to be missing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Loss {
@@ -498,6 +526,8 @@ pub enum Record {
     Kernel(Box<Kernel>),
     /// The stack at a doorbell. It comes before the submissions of that doorbell.
     Stack(Stack),
+    /// Semaphores with the GPU's time stamps.
+    Stamps(Box<Stamps>),
     /// A loss.
     Loss(Loss),
 }
@@ -517,6 +547,7 @@ impl Record {
             Self::Image(r) => r.at,
             Self::Kernel(r) => r.at,
             Self::Stack(r) => r.at,
+            Self::Stamps(r) => r.at,
             Self::Loss(r) => r.at,
         }
     }
@@ -528,6 +559,7 @@ impl Record {
                 256 + s.segments.iter().map(|g| g.bytes.len() + 64).sum::<usize>()
             }
             Self::Image(i) => 256 + i.bytes.len(),
+            Self::Stamps(s) => 256 + s.stamps.len() * size_of::<Stamp>(),
             Self::Ioctl(i) => 512 + i.input.data.len() + i.output.data.len(),
             _ => 256,
         }

@@ -68,10 +68,12 @@ fn submit(sink: &mut Streams, tid: u32, serial: u64, get: Option<u32>, wait: boo
         late: false,
         phase: None,
         stack: None,
+        gpu_time: None,
     };
     let put = u32::try_from(serial).unwrap();
     sink.event(&Event {
         context: &context,
+        entry: 0,
         body: Body::Submission(SubmissionHead {
             position: serial,
             gp_get: get,
@@ -98,6 +100,7 @@ fn submit(sink: &mut Streams, tid: u32, serial: u64, get: Option<u32>, wait: boo
         });
         sink.event(&Event {
             context: &context,
+            entry: 0,
             body: Body::Operation(&operation),
         })
         .unwrap();

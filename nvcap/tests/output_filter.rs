@@ -13,6 +13,7 @@ fn passes(expression: &str, body: &Body<'_>) -> bool {
         .unwrap_or_else(|e| panic!("{e}"))
         .matches(&Event {
             context: &context,
+            entry: 0,
             body: body.clone(),
         })
 }

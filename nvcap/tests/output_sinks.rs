@@ -150,7 +150,12 @@ fn lines_of(options: text::TextOptions, events: &[(Context, Operation)]) -> Vec<
     let mut sink = Text::new(written.output(), options);
     for (context, operation) in events {
         let body = Body::Operation(operation);
-        sink.event(&Event { context, body }).unwrap();
+        sink.event(&Event {
+            context,
+            entry: 0,
+            body,
+        })
+        .unwrap();
     }
     sink.flush().unwrap();
     written.text().lines().map(ToOwned::to_owned).collect()
@@ -316,6 +321,7 @@ fn a_chip_that_is_only_assumed_is_always_said() {
         let body = Body::Chip(ChipSettled { chip, by });
         sink.event(&Event {
             context: &context,
+            entry: 0,
             body,
         })
         .unwrap();
@@ -801,6 +807,7 @@ fn operations_in_json_are_what_serde_makes_of_them() {
     let body = Body::Operation(&bare);
     sink.event(&Event {
         context: &context,
+        entry: 0,
         body,
     })
     .unwrap();
@@ -840,7 +847,12 @@ fn data_words_of_one_method_are_one_line_of_text() {
             data,
             ..word
         });
-        sink.event(&Event { context, body }).unwrap();
+        sink.event(&Event {
+            context,
+            entry: 0,
+            body,
+        })
+        .unwrap();
     };
     put(&first, 8, 1);
     put(&first, 12, 2);
@@ -899,6 +911,7 @@ fn bytes_that_were_not_read_are_no_words() {
             .unwrap();
         let event = Event {
             context: &c,
+            entry: 0,
             body: body.clone(),
         };
         sink.event(&event).unwrap();

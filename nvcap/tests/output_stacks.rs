@@ -54,7 +54,12 @@ fn show(sink: &mut dyn Sink) {
     let operation = launch();
     for context in [&with, &with, &without] {
         let body = Body::Operation(&operation);
-        sink.event(&Event { context, body }).unwrap();
+        sink.event(&Event {
+            context,
+            entry: 0,
+            body,
+        })
+        .unwrap();
     }
 }
 

@@ -197,7 +197,12 @@ fn relative_times_are_of_the_trace_whatever_is_shown_of_it() {
         let (operation, mut context) = (launch(), context(0));
         context.at.time_ns = S + 1_234_567;
         let (context, body) = (&context, Body::Operation(&operation));
-        sink.event(&Event { context, body }).unwrap();
+        sink.event(&Event {
+            context,
+            entry: 0,
+            body,
+        })
+        .unwrap();
         sink.flush().unwrap();
         let text = lines.text();
         let shown = text.lines().find(|l| l.contains("launch")).unwrap();
@@ -227,7 +232,12 @@ fn a_time_that_is_not_known_is_not_made_up() {
         let mut sink = Text::new(lines.output(), options);
         for context in [&nobody, &known, &nobody, &known] {
             let body = Body::Operation(&operation);
-            sink.event(&Event { context, body }).unwrap();
+            sink.event(&Event {
+                context,
+                entry: 0,
+                body,
+            })
+            .unwrap();
         }
         let loss = Record::Loss(Loss {
             at: At::default(),
@@ -255,7 +265,12 @@ fn a_time_that_is_not_known_is_not_made_up() {
     let mut sink = json::Json::new(objects.output(), json::JsonOptions::default());
     let body = Body::Operation(&operation);
     let context = &nobody;
-    sink.event(&Event { context, body }).unwrap();
+    sink.event(&Event {
+        context,
+        entry: 0,
+        body,
+    })
+    .unwrap();
     sink.flush().unwrap();
     let object: Value = serde_json::from_str(&objects.text()).unwrap();
     for member in ["time_ns", "pid", "tid"] {
@@ -271,6 +286,7 @@ fn statistics_without_times_have_no_rate() {
     let context = nobody();
     sink.event(&Event {
         context: &context,
+        entry: 0,
         body: common::head(),
     })
     .unwrap();
@@ -295,7 +311,11 @@ fn a_filter_compares_nothing_with_what_is_not_known() {
         let filter = Filter::parse(expression).unwrap();
         let matches = |context| {
             let body = Body::Operation(&operation);
-            filter.matches(&Event { context, body })
+            filter.matches(&Event {
+                context,
+                entry: 0,
+                body,
+            })
         };
         assert!(!matches(&nobody), "{expression}");
         assert_eq!(matches(&known), expression != "pid=0", "{expression}");

@@ -111,7 +111,8 @@ fn concerns_calls(record: &Record) -> bool {
         | Record::Channel(_)
         | Record::Gpu(_)
         | Record::Image(_)
-        | Record::Kernel(_) => false,
+        | Record::Kernel(_)
+        | Record::Stamps(_) => false,
         Record::Loss(loss) => matches!(loss.what, Lost::Records { .. } | Lost::Untraced { .. }),
         _ => true,
     }

@@ -182,6 +182,18 @@ pub(super) struct Args {
     #[arg(long, value_name = "SIZE", default_value = "16K", value_parser = parse_stack_size, help_heading = CAPTURE)]
     pub stack_size: u32,
 
+    /// Show when the GPU began each submission, how long it waited and how long it ran
+    ///
+    /// The GPU writes a time stamp for each submission; nvcap reads these all the time, on another processor, which it takes
+    /// whole while the GPU works. The traced program is not slowed by it. Lines come up to a second later than without.
+    /// docs/gpu-time.md says what is known how well.
+    #[arg(long, help_heading = CAPTURE)]
+    pub gpu_time: bool,
+
+    /// With --gpu-time: take PERCENT of one processor for it, such as 5%, and read the stamps of a part of the time only
+    #[arg(long, value_name = "PERCENT", value_parser = parse_share, requires = "gpu_time", help_heading = CAPTURE)]
+    pub gpu_time_cpu: Option<f64>,
+
     /// Show programs by address, without the names of their kernels
     ///
     /// The names lie in the process's private memory, which is searched when a program is new. `--no-names` leaves that out.
@@ -353,7 +365,16 @@ pub(super) fn run_into<'a>(
             tell(format_args!("process {pid} attached"));
         }
     };
-    let pipeline = RefCell::new(make(&args)?.in_time_order());
+    let made = make(&args)?;
+    let made = if args.gpu_time {
+        made.with_gpu_time()
+    } else {
+        made
+    };
+    let pipeline = RefCell::new(made.in_time_order());
+    // A limit on all of nvcap holds for the reading of stamps, too: half of it, for the rest is needed as well.
+    let share = args.gpu_time_cpu.or(args.observe_cpu.map(|all| all / 2.0));
+    let takes_times = args.gpu_time;
     let (chosen, why) = how::choose(&options, &target)?;
     // An observed command is held at its end anyway.
     let hold = chosen != how::How::Observe && args.stop_at_exit != StopArg::Never;
@@ -370,7 +391,11 @@ pub(super) fn run_into<'a>(
     let outcome = run::run(
         move || {
             let source = how::make(chosen, options, observing)?;
-            Ok(Enriched::new(source, search, names, hold))
+            let source = Enriched::new(source, search, names, hold);
+            Ok(match takes_times {
+                true => source.with_stamps(share),
+                false => source,
+            })
         },
         target,
         limits,

@@ -161,6 +161,7 @@ impl Decoder {
             self.counts.graphs += 1;
             let operation = Operation::Graph(Box::new(graph));
             sink(&Event {
+                entry: context.last_entry(),
                 context: &context,
                 body: Body::Operation(&operation),
             });
@@ -210,6 +211,7 @@ impl Decoder {
             late: s.late,
             phase: None,
             stack: None,
+            gpu_time: None,
         }
     }
 
@@ -302,6 +304,7 @@ impl Decoder {
         counts.bytes += head.bytes;
         sink(&Event {
             context,
+            entry: 0,
             body: Body::Submission(head),
         });
 

@@ -5,8 +5,10 @@
 //! be read to its end. Sinks choose what they show.
 
 use crate::wire::engine::Feeds;
+mod gpu_time;
 mod launch;
 
+pub use gpu_time::{DurationBy, GpuDuration, GpuMoment, GpuTime};
 pub use launch::{ConstantBank, Graph, Launch, LaunchHow, LaunchKind, Moves, QmdFrom, QmdRelease};
 
 mod words;
@@ -43,6 +45,22 @@ pub struct Context {
     pub phase: Option<std::sync::Arc<str>>,
     /// The calls that led to its doorbell (`--stacks`).
     pub stack: Option<std::sync::Arc<Calls>>,
+    /// When the GPU worked on each of its entries, as far as it was seen (`--gpu-time`).
+    pub gpu_time: Option<std::sync::Arc<[GpuTime]>>,
+}
+
+impl Context {
+    /// Index of the last entry of which times are known, 0 where none are: a graph is launched by the last one.
+    pub(crate) fn last_entry(&self) -> u32 {
+        let entries = self.gpu_time.as_ref().map_or(0, |t| t.len());
+        entries.saturating_sub(1) as u32
+    }
+
+    /// When the GPU worked on an entry, by its index in the submission; `None` where nobody asked for it.
+    #[must_use]
+    pub fn gpu_time_of(&self, entry: u32) -> Option<&GpuTime> {
+        self.gpu_time.as_ref()?.get(entry as usize)
+    }
 }
 
 /// Which engine a channel feeds.
@@ -89,6 +107,8 @@ impl From<Feeds> for Engine {
 pub struct Event<'a> {
     /// The submission's context.
     pub context: &'a Context,
+    /// Index of the entry that it comes from, among those of the submission; 0 where it comes from the whole submission.
+    pub entry: u32,
     /// The event itself.
     pub body: Body<'a>,
 }

@@ -32,6 +32,7 @@ impl SubmissionDecoder<'_> {
             self.counts.graphs += 1;
             let operation = Operation::Graph(Box::new(graph));
             (self.sink)(&Event {
+                entry: context.last_entry(),
                 context: &context,
                 body: Body::Operation(&operation),
             });

@@ -70,6 +70,7 @@ impl SubmissionDecoder<'_> {
     pub(super) fn emit(&mut self, body: Body<'_>) {
         (self.sink)(&Event {
             context: self.context,
+            entry: self.entry,
             body,
         });
     }

@@ -184,6 +184,7 @@ impl Model {
             Record::Gpu(_)
             | Record::Image(_)
             | Record::Kernel(_)
+            | Record::Stamps(_)
             | Record::Stack(_)
             | Record::Loss(_) => {}
         }

@@ -307,6 +307,7 @@ mod tests {
             late: false,
             phase: None,
             stack: None,
+            gpu_time: None,
         }
     }
 
@@ -315,6 +316,7 @@ mod tests {
         let put = u32::try_from(position % 1024).unwrap();
         s.event(&Event {
             context: &context,
+            entry: 0,
             body: Body::Submission(SubmissionHead {
                 position,
                 gp_get: Some(get),
@@ -340,6 +342,7 @@ mod tests {
             });
             s.event(&Event {
                 context: &context,
+                entry: 0,
                 body: Body::Operation(&operation),
             });
         }

@@ -16,6 +16,7 @@ use std::{
 use super::{
     images::{self, Found},
     names::namer::{Namer, SOON},
+    stamps::{self, Stamper},
 };
 use crate::record::{Gpu, Image, Record};
 use crate::source::{error::Result, exit_hold::ExitHold, memory::chip, run::Source};
@@ -39,6 +40,7 @@ pub(crate) struct Enriched<S> {
     search: Option<Search>,
     gpus: Vec<Gpu>,
     namer: Option<Namer>,
+    stamper: Option<Stamper>,
     holds_end: bool,
     hold: Option<ExitHold>,
     /// The records of the GPUs were given.
@@ -65,12 +67,22 @@ impl<S: Source> Enriched<S> {
         }
     }
 
+    /// Reads the GPU's time stamps, with a share of a processor.
+    pub(crate) fn with_stamps(self, share: Option<f64>) -> Self {
+        let class = chip::only().map(|c| c.compute);
+        Self {
+            stamper: Stamper::start(class, share),
+            ..self
+        }
+    }
+
     fn with(inner: S, gpus: Vec<Gpu>, search: Option<Search>) -> Self {
         Self {
             inner,
             search,
             gpus,
             namer: None,
+            stamper: None,
             holds_end: false,
             hold: None,
             told: false,
@@ -154,7 +166,14 @@ impl<S: Source> Enriched<S> {
             .as_ref()
             .is_some_and(|n| n.is_asking(Duration::MAX));
         let holds = self.hold.as_ref().is_some_and(ExitHold::is_ending);
-        if asks || holds { wait.min(SOON) } else { wait }
+        let stamps = self.stamper.as_ref().is_some_and(Stamper::is_waiting);
+        if asks || holds {
+            wait.min(SOON)
+        } else if stamps {
+            wait.min(stamps::SOON)
+        } else {
+            wait
+        }
     }
 }
 
@@ -191,6 +210,10 @@ impl<S: Source> Source for Enriched<S> {
             if ending && now.is_empty() && namer.patience().is_zero() {
                 self.hold = None;
             }
+        }
+        if let Some(stamper) = &mut self.stamper {
+            stamper.look(&now);
+            stamper.stamps(&mut now);
         }
         if self.searches.is_empty() && self.held.is_empty() {
             to.append(&mut now);
@@ -232,11 +255,15 @@ impl<S: Source> Source for Enriched<S> {
 
     fn is_pending(&self) -> bool {
         let waits = self.namer.as_ref().is_some_and(|n| !n.patience().is_zero());
-        waits || self.inner.is_pending()
+        let stamps = self.stamper.as_ref().is_some_and(Stamper::is_waiting);
+        waits || stamps || self.inner.is_pending()
     }
 
     fn finish(mut self, to: &mut Vec<Record>) -> Self::End {
         self.emit_gpus(to);
+        if let Some(stamper) = &self.stamper {
+            stamper.stamps(to);
+        }
         // Waits for the searches as long as patience lasts: their results are needed to decode the held records.
         while !self.searches.is_empty() && self.until.is_some_and(|t| Instant::now() < t) {
             let found = self.found();
@@ -257,6 +284,11 @@ impl<S: Source> Source for Enriched<S> {
         let end = self.inner.finish(&mut last);
         if let Some(namer) = namer {
             last_names(namer, &last, to);
+        }
+        if let Some(stamper) = &mut self.stamper {
+            stamper.look(&last);
+            thread::sleep(stamps::LAST);
+            stamper.stamps(to);
         }
         to.append(&mut last);
         end

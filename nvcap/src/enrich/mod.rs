@@ -4,6 +4,7 @@
 //! - `cubins`: images of CUDA code, found there, too.
 //! - `enriched`: adds these records to a live source (feature `trap`).
 //! - [`names`]: the names of kernels, from libcuda's own records and images.
+//! - `stamps`: the GPU's time stamps, read from a process's semaphores (feature `trap`).
 //!
 //! All reading of a process's memory other than rings and pushbuffers is done here; the decoder only gets facts.
 
@@ -16,3 +17,5 @@ pub(crate) mod images;
 #[cfg(target_os = "linux")]
 pub(crate) mod names;
 mod present;
+#[cfg(feature = "trap")]
+pub(crate) mod stamps;

@@ -318,6 +318,7 @@ impl Sink for Ioctls {
             | Record::Gpu(_)
             | Record::Image(_)
             | Record::Kernel(_)
+            | Record::Stamps(_)
             | Record::Stack(_) => Ok(()),
         }
     }

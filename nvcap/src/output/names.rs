@@ -159,3 +159,13 @@ pub(crate) fn pid_name(pid: u32) -> String {
 pub(crate) fn gpu_name(minor: Option<u32>) -> String {
     minor.map_or_else(|| "gpu?".to_owned(), |m| format!("gpu{m}"))
 }
+
+/// Whether an operation has the times of its entry: it is work of the GPU, and no part of other work.
+pub(crate) fn is_timed(op: &Operation) -> bool {
+    match op {
+        Operation::Launch(l) => l.replay.is_none() && l.kind != LaunchKind::Companion,
+        Operation::Graph(_) => true,
+        Operation::Copy(copy) => copy.dst.is_some(),
+        _ => false,
+    }
+}

@@ -31,6 +31,7 @@ use super::{Detail, Sink};
 
 mod brief;
 mod columns;
+mod gpu_time;
 mod repeats;
 mod waits;
 
@@ -226,7 +227,7 @@ impl Text {
         self.stack(c)
     }
 
-    fn operation(&mut self, c: &Context, op: &Operation) -> io::Result<()> {
+    fn operation(&mut self, c: &Context, entry: u32, op: &Operation) -> io::Result<()> {
         let verbose = self.options.verbose;
         if !verbose {
             self.releases.note(c, op);
@@ -254,14 +255,14 @@ impl Text {
             _ => None,
         };
         let width = self.width();
-        let prefix = self.columns.submission(c);
+        let prefix = gpu_time::columns(self.columns.submission(c), c, entry, op);
         let mut f = Formatter::new(self.out.object(), self.color)
             .fitted(width)
             .full_names(self.options.full_names);
         let redact = self.options.redact.as_ref();
         match verbose {
-            true => describe(&mut f, prefix, c, op, redact),
-            false => brief(&mut f, prefix, c, op, waits_for, redact),
+            true => describe(&mut f, &prefix, c, op, redact),
+            false => brief(&mut f, &prefix, c, op, waits_for, redact),
         }
         f.end();
         self.out.end_object()?;
@@ -452,7 +453,7 @@ impl Sink for Text {
             Body::Entry(_) if self.options.detail < Detail::Words => return Ok(()),
             Body::Method(_) if self.options.detail < Detail::Methods => return Ok(()),
             Body::Chip(chip) => return self.chip(c, chip),
-            Body::Operation(op) => return self.operation(c, op),
+            Body::Operation(op) => return self.operation(c, event.entry, op),
             Body::Entry(_) | Body::Method(_) => {}
         }
         let prefix = self.columns.submission(c);

@@ -59,9 +59,53 @@ impl fmt::Display for Bytes {
     }
 }
 
+/// A time for people, with three digits: `850 ns`, `12.3 us`, `1.23 ms`, `61.0 s`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Nanoseconds(pub u64);
+
+impl fmt::Display for Nanoseconds {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.0 < 1000 {
+            return write!(f, "{} ns", self.0);
+        }
+        let units = ["us", "ms", "s"];
+        let (mut value, mut at) = (self.0 as f64 / 1e3, 0);
+        // A value that would be shown as 1000 of a unit is shown as 1 of the next.
+        while value >= 999.5 && at + 1 < units.len() {
+            value /= 1e3;
+            at += 1;
+        }
+        let digits = match value {
+            ..9.995 => 2,
+            ..99.95 => 1,
+            _ => 0,
+        };
+        write!(f, "{value:.digits$} {}", units[at])
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn times_have_three_digits() {
+        for (ns, text) in [
+            (0, "0 ns"),
+            (999, "999 ns"),
+            (1_000, "1.00 us"),
+            (9_994, "9.99 us"),
+            (9_996, "10.0 us"),
+            (12_345, "12.3 us"),
+            (999_400, "999 us"),
+            (999_600, "1.00 ms"),
+            (1_234_567, "1.23 ms"),
+            (61_000_000_000, "61.0 s"),
+            (3_600_000_000_000, "3600 s"),
+        ] {
+            assert_eq!(Nanoseconds(ns).to_string(), text);
+        }
+    }
 
     #[test]
     fn numbers_with_units() {

@@ -13,7 +13,8 @@
 //! - Submissions of a channel leave in the order in which they came, which is the ring's, whatever their times. So do a
 //!   channel's announcement and its submissions, and the start, exec and end of a process and the records before and behind
 //!   them.
-//! - An image of memory leaves before everything that waits: it holds contents from before the trace.
+//! - An image of memory leaves before everything that waits: it holds contents from before the trace. So do names of kernels and
+//!   time stamps, which concern records that wait.
 //! - The stack at a doorbell leaves before the submissions of the doorbell.
 //! - A record without a time stays behind the records that came before it.
 //!
@@ -26,6 +27,8 @@ use crate::record::{ChannelId, Life, Process, Record};
 
 /// How long a record waits for earlier ones, in time of the records.
 pub const WINDOW_NS: u64 = 100_000_000;
+/// The same where the GPU's time stamps are awaited: a submission may be in its ring for that long before the GPU works on it.
+pub const GPU_TIME_WINDOW_NS: u64 = 1_000_000_000;
 /// The most bytes of waiting records: beyond that they leave before their window is over.
 pub(super) const MOST_BYTES: usize = 64 << 20;
 /// How many channels and processes are remembered before those without waiting records are forgotten.
@@ -67,6 +70,11 @@ impl Default for Order {
 }
 
 impl Order {
+    /// That holds records for this long.
+    pub(super) fn within(window_ns: u64) -> Self {
+        Self::new(window_ns, MOST_BYTES)
+    }
+
     /// `window_ns` and `most_bytes`: for how long and how much is held.
     #[must_use]
     pub(super) fn new(window_ns: u64, most_bytes: usize) -> Self {
@@ -86,7 +94,10 @@ impl Order {
 
     /// Takes the next record.
     pub(super) fn put(&mut self, record: Record) {
-        if matches!(record, Record::Image(_) | Record::Kernel(_)) {
+        if matches!(
+            record,
+            Record::Image(_) | Record::Kernel(_) | Record::Stamps(_)
+        ) {
             self.held_bytes += record.size();
             self.first.push_back(record);
             return;
@@ -162,6 +173,7 @@ impl Order {
             | Record::Gpu(_)
             | Record::Image(_)
             | Record::Kernel(_)
+            | Record::Stamps(_)
             | Record::Loss(_) => own.max(bounds.life),
         };
         bounds.all = bounds.all.max(key);

@@ -71,23 +71,64 @@ impl Ordinary {
 
     /// Reads the ranges one after the other; the number of bytes read until one could not be.
     pub(crate) fn read(&self, ranges: &[(u64, usize)], to: &mut [u8]) -> io::Result<usize> {
+        self.read_ranges(&Ranges::new(ranges.iter().copied()), to)
+    }
+
+    /// As [`read`](Self::read).
+    pub(crate) fn read_ranges(&self, ranges: &Ranges, to: &mut [u8]) -> io::Result<usize> {
         let local = libc::iovec {
             iov_base: to.as_mut_ptr().cast(),
             iov_len: to.len(),
         };
-        let remote: Vec<libc::iovec> = ranges
-            .iter()
-            .map(|(at, len)| libc::iovec {
-                iov_base: std::ptr::with_exposed_provenance_mut(*at as usize),
-                iov_len: *len,
-            })
-            .collect();
+        let remote = &ranges.remote;
         let count = remote.len() as libc::c_ulong;
         // SAFETY: the local vector is `to`; the remote ones are addresses in another process, which the kernel checks.
         let n = unsafe {
             libc::process_vm_readv(self.pid, &raw const local, 1, remote.as_ptr(), count, 0)
         };
         usize::try_from(n).map_err(|_| io::Error::last_os_error())
+    }
+}
+
+/// Ranges of a process's memory that are read together, again and again.
+#[derive(Default)]
+pub(crate) struct Ranges {
+    remote: Vec<libc::iovec>,
+    len: usize,
+}
+
+// SAFETY: the pointers are numbers, addresses in another process; nothing here follows them.
+unsafe impl Send for Ranges {}
+
+impl std::fmt::Debug for Ranges {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_list().entries(self.each()).finish()
+    }
+}
+
+impl Ranges {
+    /// From addresses and lengths.
+    pub(crate) fn new(of: impl Iterator<Item = (u64, usize)>) -> Self {
+        let remote: Vec<libc::iovec> = of
+            .map(|(at, iov_len)| libc::iovec {
+                iov_base: std::ptr::with_exposed_provenance_mut(at as usize),
+                iov_len,
+            })
+            .collect();
+        let len = remote.iter().map(|r| r.iov_len).sum();
+        Self { remote, len }
+    }
+
+    /// Bytes of all.
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Addresses and lengths.
+    pub(crate) fn each(&self) -> impl Iterator<Item = (u64, usize)> + '_ {
+        self.remote
+            .iter()
+            .map(|r| (r.iov_base.expose_provenance() as u64, r.iov_len))
     }
 }
 

@@ -8,6 +8,12 @@ pub(crate) const FIRST_OF_ENGINE: u16 = 0x100;
 pub(crate) const OFFSET_OUT_UPPER: u16 = 0x188;
 /// LOAD_INLINE_DATA of the same classes.
 pub(crate) const LOAD_INLINE_DATA: u16 = 0x1b4;
+/// SEM_ADDR_LO of the channel classes since Volta; SEM_ADDR_HI, SEM_PAYLOAD_LO, SEM_PAYLOAD_HI and SEM_EXECUTE are behind it.
+pub(crate) const SEM_ADDR_LO: u16 = 0x5c;
+/// SEM_EXECUTE of the same classes.
+pub(crate) const SEM_EXECUTE: u16 = 0x6c;
+/// SEND_PCAS_A of the compute classes since Pascal: names a QMD.
+pub(crate) const SEND_PCAS_A: u16 = 0x2b4;
 /// SET_APPLICATION_ID of the video engines.
 pub(crate) const SET_APPLICATION_ID: u16 = 0x200;
 /// SET_SEMAPHORE_A of the copy classes; B and PAYLOAD are behind it.

@@ -14,7 +14,17 @@ pub(crate) struct Release {
     pub address: GpuVa,
     /// Value that is written.
     pub payload: u32,
+    /// The GPU's time is written behind it: a semaphore of four words.
+    pub stamped: bool,
+    /// It is written by the copy engine, behind the copies before it.
+    pub by_copy: bool,
 }
+
+/// STRUCTURE_SIZE of SET_REPORT_SEMAPHORE_D: one word instead of four.
+const REPORT_ONE_WORD: u32 = 1 << 28;
+/// SEMAPHORE_TYPE of LAUNCH_DMA, and its value for four words.
+const COPY_SEMAPHORE: u32 = 3 << 3;
+const COPY_FOUR_WORDS: u32 = 2 << 3;
 
 /// Reads the release at a segment's end, as CUDA puts it there: SET_REPORT_SEMAPHORE_A..D of a compute channel, or
 /// SET_SEMAPHORE_A..PAYLOAD and LAUNCH_DMA of a copy channel. Other releases (the host's SEM_EXECUTE) are not recognised.
@@ -27,15 +37,18 @@ pub(crate) fn at_end(bytes: &[u8]) -> Option<Release> {
         let word = last.get(from_end - 1).filter(|_| from_end <= have);
         word.is_some_and(|word| increments(*word, count, address))
     };
-    let release = |first: usize| Release {
+    let release = |first: usize, stamped: bool, by_copy: bool| Release {
         address: GpuVa(u64::from(last[first - 1]) << 32 | u64::from(last[first - 2])),
         payload: last[first - 3],
+        stamped,
+        by_copy,
     };
     if begins(5, 4, SET_REPORT_SEMAPHORE_A) {
-        return Some(release(4));
+        return Some(release(4, last[0] & REPORT_ONE_WORD == 0, false));
     }
     if begins(2, 1, COPY_LAUNCH_DMA) && begins(6, 3, COPY_SET_SEMAPHORE_A) {
-        return Some(release(5));
+        let stamped = last[0] & COPY_SEMAPHORE == COPY_FOUR_WORDS;
+        return Some(release(5, stamped, true));
     }
     None
 }
@@ -54,14 +67,22 @@ mod tests {
 
     #[test]
     fn releases_at_a_segment_s_end() {
-        let release = Some(Release {
-            address: GpuVa(0x2_0460_fff0),
-            payload: 9,
-        });
+        let release = |stamped, by_copy| {
+            Some(Release {
+                address: GpuVa(0x2_0460_fff0),
+                payload: 9,
+                stamped,
+                by_copy,
+            })
+        };
         let compute = bytes_of(&[7, 0x2004_26c0, 2, 0x0460_fff0, 9, 0]);
-        assert_eq!(at_end(&compute), release);
+        assert_eq!(at_end(&compute), release(true, false));
+        let one_word = bytes_of(&[7, 0x2004_26c0, 2, 0x0460_fff0, 9, 0x1000_0000]);
+        assert_eq!(at_end(&one_word), release(false, false));
         let copy = bytes_of(&[0x2003_8090, 2, 0x0460_fff0, 9, 0x2001_80c0, 0x14]);
-        assert_eq!(at_end(&copy), release);
+        assert_eq!(at_end(&copy), release(true, true));
+        let one_word = bytes_of(&[0x2003_8090, 2, 0x0460_fff0, 9, 0x2001_80c0, 0xc]);
+        assert_eq!(at_end(&one_word), release(false, true));
         for cut in 0..compute.len() - 1 {
             assert_eq!(at_end(&compute[..cut]), None, "{cut}");
         }

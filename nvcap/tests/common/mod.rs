@@ -66,6 +66,7 @@ pub fn context(serial: u64) -> Context {
         late: false,
         phase: Some("warm up".into()),
         stack: None,
+        gpu_time: None,
     }
 }
 
@@ -393,6 +394,7 @@ pub fn with_each(mut f: impl FnMut(Event<'_>)) {
     for body in bodies {
         f(Event {
             context: &context,
+            entry: 0,
             body,
         });
     }

@@ -312,6 +312,7 @@ fn context(c: &ChannelState) -> Context {
         late: false,
         phase: None,
         stack: None,
+        gpu_time: None,
     }
 }
 

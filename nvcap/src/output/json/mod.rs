@@ -16,7 +16,7 @@ use crate::wire::{entry::EntryKind, stream::StopReason};
 
 use super::holes::{Holes, Part};
 use super::method::Explainer;
-use super::names::{Latest, chip_by, known_engine, known_name};
+use super::names::{Latest, chip_by, is_timed, known_engine, known_name};
 use super::redact::Redactor;
 use super::stack;
 use super::writer::Output;
@@ -24,6 +24,7 @@ use super::{Detail, Sink};
 
 mod escape;
 mod form;
+mod gpu_time;
 mod operation;
 
 pub(in crate::output) use operation::value as operation_value;
@@ -196,6 +197,7 @@ impl Json {
         if let Some(ip) = s.ip {
             member(out, "ip", ip);
         }
+        gpu_time::members(out, c, 0);
         self.stack();
         self.end()
     }
@@ -284,7 +286,7 @@ impl Json {
         self.end()
     }
 
-    fn operation(&mut self, op: &Operation) -> io::Result<()> {
+    fn operation(&mut self, c: &Context, entry: u32, op: &Operation) -> io::Result<()> {
         // A copy names the engine that runs it, which is more than the channel's.
         let with_engine = !matches!(op, Operation::Copy(_));
         let redact = self.options.redact.clone();
@@ -295,6 +297,9 @@ impl Json {
         if out.get(at) == Some(&b'{') {
             out[at] = b',';
             out.pop();
+        }
+        if is_timed(op) {
+            gpu_time::members(out, c, entry);
         }
         self.stack();
         self.end()
@@ -449,7 +454,7 @@ impl Sink for Json {
             Body::Submission(s) => self.submission(event.context, s),
             Body::Entry(e) if self.options.detail >= Detail::Words => self.entry(e),
             Body::Method(m) if self.options.detail >= Detail::Methods => self.method(m),
-            Body::Operation(op) => self.operation(op),
+            Body::Operation(op) => self.operation(event.context, event.entry, op),
             Body::Stop(s) => self.stop(s),
             Body::Chip(c) => self.chip(c),
             Body::Entry(_) | Body::Method(_) => Ok(()),
@@ -476,6 +481,7 @@ impl Sink for Json {
             | Record::Unmapping(_)
             | Record::Image(_)
             | Record::Kernel(_)
+            | Record::Stamps(_)
             | Record::Stack(_) => Ok(()),
         }
     }

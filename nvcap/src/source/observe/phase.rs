@@ -243,6 +243,8 @@ mod tests {
             let last = Release {
                 address: GpuVa(8),
                 payload: n,
+                stamped: true,
+                by_copy: false,
             };
             semaphore.learn(Some(n), Some(last), 1024);
         }

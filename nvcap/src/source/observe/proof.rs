@@ -289,6 +289,8 @@ mod tests {
         Some(Release {
             address: OWN,
             payload,
+            stamped: true,
+            by_copy: false,
         })
     }
 

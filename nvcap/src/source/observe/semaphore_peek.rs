@@ -80,6 +80,8 @@ mod tests {
         Some(Release {
             address: GpuVa(0x2_0460_fff0),
             payload,
+            stamped: true,
+            by_copy: false,
         })
     }
 

@@ -95,6 +95,7 @@ impl Session {
             | Record::Gpu(_)
             | Record::Image(_)
             | Record::Kernel(_)
+            | Record::Stamps(_)
             | Record::Stack(_)
             | Record::Loss(_) => Vec::new(),
             _ => self.capture.model.record(&record),

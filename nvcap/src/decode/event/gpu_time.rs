@@ -1,0 +1,86 @@
+//! When and for how long the GPU worked on an entry, as far as it was seen.
+
+/// A moment on two clocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+pub struct GpuMoment {
+    /// `CLOCK_MONOTONIC` of the host, ns.
+    pub host_ns: u64,
+    /// The most by which `host_ns` may be wrong, ns.
+    pub host_error_ns: u64,
+    /// The GPU's own clock (PTIMER), ns.
+    pub gpu_ns: u64,
+    /// The most by which `gpu_ns` may be wrong, ns.
+    pub gpu_error_ns: u64,
+}
+
+/// What told a duration.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(
+    feature = "serde",
+    derive(serde::Serialize),
+    serde(rename_all = "kebab-case")
+)]
+#[non_exhaustive]
+pub enum DurationBy {
+    /// The stamp of the next entry of the channel, which was in the ring already when this one ended.
+    NextStamp,
+    /// The semaphore that the kernel releases at its end: when its change was seen.
+    Release,
+    /// The entry's own stamp, which its engine writes behind the work.
+    OwnStamp,
+}
+
+impl DurationBy {
+    /// Its name in JSON.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::NextStamp => "next-stamp",
+            Self::Release => "release",
+            Self::OwnStamp => "own-stamp",
+        }
+    }
+}
+
+/// A duration on the GPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+pub struct GpuDuration {
+    /// ns.
+    pub ns: u64,
+    /// The most by which it may be wrong, ns.
+    pub error_ns: u64,
+    /// What told it.
+    pub by: DurationBy,
+}
+
+/// The times of one entry of a ring. What was not seen is `None`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[non_exhaustive]
+pub struct GpuTime {
+    /// When the GPU began the work.
+    pub start: Option<GpuMoment>,
+    /// For how long it worked.
+    pub duration: Option<GpuDuration>,
+    /// How long the entry waited from its doorbell until then, ns: at least and at most.
+    pub queued: Option<(u64, u64)>,
+    /// Until when the GPU was not free for it, on its own clock, ns: the entry before it in the channel had not ended, or a
+    /// semaphore that it waits for was not released.
+    pub ready_gpu_ns: Option<u64>,
+}
+
+impl GpuTime {
+    /// When the work ended, on the GPU's clock, ns.
+    #[must_use]
+    pub fn end_gpu_ns(&self) -> Option<u64> {
+        Some(self.start?.gpu_ns + self.duration?.ns)
+    }
+
+    /// Whether nothing is known.
+    #[must_use]
+    pub fn is_unknown(&self) -> bool {
+        *self == Self::default()
+    }
+}

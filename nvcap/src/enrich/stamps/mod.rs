@@ -1,0 +1,294 @@
+//! Time stamps of the GPU, as records: the semaphores that a process's submissions release are read again and again, by a
+//! thread of nvcap's own. The traced process notices nothing of it.
+//!
+//! Which semaphores: those that its submissions name, as they come from the source. A stamp stands until the next
+//! submission of its channel writes it again, so what is read often enough is seen whole.
+
+use std::{
+    collections::{HashMap, HashSet},
+    sync::mpsc,
+    thread,
+    time::{Duration, Instant},
+};
+
+use crate::gpu_time::unit::Unit;
+use crate::procfs::mem::Ordinary;
+use crate::record::{At, ChannelId, Life, Record, Stamp, Stamps};
+use crate::source::clock;
+use crate::wire::{GpuVa, release};
+
+mod regions;
+
+use regions::{Kind, Regions};
+
+/// How long output waits for the times of a submission.
+pub(crate) const PATIENCE_NS: u64 = 1_000_000_000;
+/// While stamps are awaited, the source is asked this often.
+pub(crate) const SOON: Duration = Duration::from_millis(2);
+/// How long the last stamps are waited for at the end.
+pub(crate) const LAST: Duration = Duration::from_millis(5);
+/// Changes are handed on this often.
+const BATCH: Duration = Duration::from_millis(1);
+/// That they were read is handed on this often where nothing changes, ns.
+const QUIET_NS: u64 = 100_000_000;
+/// How long semaphores are read without a pause after the last change; then with pauses.
+const EAGER: Duration = Duration::from_millis(5);
+const PAUSE: Duration = Duration::from_micros(20);
+/// The length of a burst, where reading has a share of a processor alone.
+const BURST: Duration = Duration::from_millis(2);
+/// The first submissions of a channel whose kernels' releases are looked for, and of the later ones each of so many.
+const FIRST: u64 = 256;
+const EACH: u64 = 16;
+
+/// To the thread that reads.
+enum Request {
+    Watch(u32, Kind, GpuVa),
+    /// A process has ended or runs another program.
+    Forget(u32),
+}
+
+/// See the module.
+pub(crate) struct Stamper {
+    /// The compute class of all GPUs, if known.
+    class: Option<u32>,
+    known: HashSet<(u32, GpuVa)>,
+    counts: HashMap<ChannelId, u64>,
+    to: mpsc::Sender<Request>,
+    from: mpsc::Receiver<Record>,
+    /// When the newest submission came.
+    newest: Option<Instant>,
+}
+
+impl Stamper {
+    /// Starts the thread that reads. `share`: of one processor; all of it where there is none.
+    pub(crate) fn start(class: Option<u32>, share: Option<f64>) -> Option<Self> {
+        let (to, requests) = mpsc::channel();
+        let (records, from) = mpsc::channel();
+        thread::Builder::new()
+            .name("nvcap-stamps".into())
+            .spawn(move || {
+                // SAFETY: sets this thread's own timer slack, ns.
+                unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1_000) };
+                Reader::new(share).run(&requests, &records);
+            })
+            .ok()?;
+        Some(Self {
+            class,
+            known: HashSet::new(),
+            counts: HashMap::new(),
+            to,
+            from,
+            newest: None,
+        })
+    }
+
+    /// Looks at new records, and has the semaphores read that they name for the first time.
+    pub(crate) fn look(&mut self, records: &[Record]) {
+        for record in records {
+            let at = record.at();
+            match record {
+                Record::Submission(s) => {
+                    self.newest = Some(Instant::now());
+                    let count = self.counts.entry(s.channel).or_default();
+                    *count += 1;
+                    let whole = *count <= FIRST || count.is_multiple_of(EACH);
+                    for segment in &s.segments {
+                        self.segment(at.pid, &segment.bytes, whole);
+                    }
+                }
+                Record::Process(p)
+                    if matches!(p.life, Life::Exec { .. } | Life::Exit { process: true }) =>
+                {
+                    self.known.retain(|(pid, _)| *pid != at.pid);
+                    let _ = self.to.send(Request::Forget(at.pid));
+                }
+                _ => {}
+            }
+        }
+    }
+
+    fn segment(&mut self, pid: u32, bytes: &[u8], whole: bool) {
+        if !whole {
+            if let Some(release) = release::at_end(bytes).filter(|r| r.stamped) {
+                self.watch(pid, Kind::Stamped, release.address);
+            }
+            return;
+        }
+        let unit = Unit::of(bytes, self.class);
+        if let Some((stamp, _)) = unit.stamp {
+            self.watch(pid, Kind::Stamped, stamp.address);
+        }
+        for end in unit.ends {
+            self.watch(pid, Kind::Words, end.address);
+        }
+    }
+
+    fn watch(&mut self, pid: u32, kind: Kind, address: GpuVa) {
+        if self.known.insert((pid, address)) {
+            let _ = self.to.send(Request::Watch(pid, kind, address));
+        }
+    }
+
+    /// Takes the stamps that have come.
+    pub(crate) fn stamps(&self, to: &mut Vec<Record>) {
+        to.extend(self.from.try_iter());
+    }
+
+    /// Whether stamps of submissions that came may still come, and are waited for.
+    pub(crate) fn is_waiting(&self) -> bool {
+        self.newest
+            .is_some_and(|n| n.elapsed() < Duration::from_nanos(PATIENCE_NS))
+    }
+}
+
+/// A process whose semaphores are read.
+struct Process {
+    memory: Ordinary,
+    regions: Regions,
+    /// Since when they are read without a gap, and how often since the last record.
+    from_ns: u64,
+    reads: u64,
+    stamps: Vec<Stamp>,
+}
+
+/// The thread that reads.
+struct Reader {
+    share: Option<f64>,
+    processes: HashMap<u32, Process>,
+    /// When something changed last, and when records were handed on.
+    changed: Instant,
+    handed: Instant,
+}
+
+impl Reader {
+    fn new(share: Option<f64>) -> Self {
+        Self {
+            share,
+            processes: HashMap::new(),
+            changed: Instant::now(),
+            handed: Instant::now(),
+        }
+    }
+
+    fn run(&mut self, requests: &mpsc::Receiver<Request>, records: &mpsc::Sender<Record>) {
+        let mut burst = Instant::now();
+        loop {
+            let next = if self.processes.is_empty() {
+                requests
+                    .recv()
+                    .map_err(|_| mpsc::TryRecvError::Disconnected)
+            } else {
+                requests.try_recv()
+            };
+            match next {
+                Ok(request) => self.request(request),
+                Err(mpsc::TryRecvError::Empty) => {}
+                Err(mpsc::TryRecvError::Disconnected) => return,
+            }
+            self.read();
+            if self.handed.elapsed() >= BATCH {
+                self.handed = Instant::now();
+                if !self.hand_on(records) {
+                    return;
+                }
+            }
+            match self.share {
+                Some(share) if burst.elapsed() >= BURST => {
+                    if !self.hand_on(records) {
+                        return;
+                    }
+                    thread::sleep(burst.elapsed().mul_f64((1.0 / share - 1.0).max(0.0)));
+                    burst = Instant::now();
+                    let now = clock::now();
+                    for process in self.processes.values_mut() {
+                        process.from_ns = now;
+                    }
+                }
+                None if self.changed.elapsed() >= EAGER => thread::sleep(PAUSE),
+                _ => {}
+            }
+        }
+    }
+
+    fn request(&mut self, request: Request) {
+        match request {
+            Request::Watch(pid, kind, address) => {
+                if !self.processes.contains_key(&pid) {
+                    let memory = match Ordinary::open(pid) {
+                        Ok(memory) => memory,
+                        Err(e) => {
+                            log::info!("process {pid}: time stamps are not read: {e}");
+                            return;
+                        }
+                    };
+                    let process = Process {
+                        memory,
+                        regions: Regions::default(),
+                        from_ns: clock::now(),
+                        reads: 0,
+                        stamps: Vec::new(),
+                    };
+                    self.processes.insert(pid, process);
+                }
+                if let Some(process) = self.processes.get_mut(&pid) {
+                    process.regions.add(kind, address);
+                }
+                self.changed = Instant::now();
+            }
+            Request::Forget(pid) => {
+                // What it was seen to have done is handed on; its memory is gone.
+                if let Some(process) = self.processes.get_mut(&pid) {
+                    process.regions = Regions::default();
+                }
+            }
+        }
+    }
+
+    /// Reads all semaphores once.
+    fn read(&mut self) {
+        for process in self.processes.values_mut() {
+            if process.regions.is_empty() {
+                continue;
+            }
+            let had = process.stamps.len();
+            let stands = process
+                .regions
+                .read(&process.memory, &clock::now, &mut process.stamps);
+            process.reads += 1;
+            if process.stamps.len() > had {
+                self.changed = Instant::now();
+            }
+            if !stands {
+                process.regions = Regions::default();
+            }
+        }
+    }
+
+    /// Hands on what was seen; false where nobody takes it any more.
+    fn hand_on(&mut self, records: &mpsc::Sender<Record>) -> bool {
+        let now = clock::now();
+        for (pid, process) in &mut self.processes {
+            // That nothing changed is told from time to time.
+            let quiet = process.stamps.is_empty() && now - process.from_ns < QUIET_NS;
+            if process.reads == 0 || quiet {
+                continue;
+            }
+            let stamps = Stamps {
+                at: At {
+                    time_ns: now,
+                    pid: *pid,
+                    tid: 0,
+                },
+                from_ns: std::mem::replace(&mut process.from_ns, now),
+                reads: std::mem::take(&mut process.reads),
+                stamps: std::mem::take(&mut process.stamps),
+            };
+            if records.send(Record::Stamps(Box::new(stamps))).is_err() {
+                return false;
+            }
+        }
+        self.processes
+            .retain(|_, p| !p.regions.is_empty() || !p.stamps.is_empty());
+        true
+    }
+}

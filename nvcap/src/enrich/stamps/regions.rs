@@ -1,0 +1,384 @@
+//! The semaphores of one process that are read again and again, and what changed in them from one read to the next.
+
+use std::io;
+
+use crate::procfs::mem::{Ordinary, Ranges};
+use crate::record::Stamp;
+use crate::wire::GpuVa;
+use crate::wire::words::{u32_at, u64_at};
+
+/// Bytes of a semaphore with a time stamp: number, nothing, time.
+const STAMPED: u64 = 16;
+/// Words without stamps are read with what lies beside them, in pieces of this size.
+const PIECE: u64 = 64;
+/// Regions do not reach across pages: a page that cannot be read must not hide another.
+const PAGE: u64 = 4096;
+/// The most regions of a process: each costs some 50 ns a read.
+const MOST_REGIONS: usize = 24;
+
+/// Reads of a process's memory, several ranges at once.
+pub(super) trait Read {
+    /// The number of bytes read until a range could not be.
+    fn read(&self, ranges: &Ranges, to: &mut [u8]) -> io::Result<usize>;
+}
+
+impl Read for Ordinary {
+    fn read(&self, ranges: &Ranges, to: &mut [u8]) -> io::Result<usize> {
+        self.read_ranges(ranges, to)
+    }
+}
+
+/// What lies in a region.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// Semaphores with time stamps, each known.
+    Stamped,
+    /// Words: any of them may be one.
+    Words,
+}
+
+/// A semaphore with a time stamp.
+#[derive(Clone, Copy, Debug)]
+struct Slot {
+    address: u64,
+    payload: u32,
+    gpu_ns: u64,
+    /// It was read before.
+    known: bool,
+    /// A change that the next read confirms: its number and time may be of two writes.
+    pending: Option<Stamp>,
+}
+
+/// A range of memory.
+#[derive(Debug)]
+struct Region {
+    kind: Kind,
+    begin: u64,
+    end: u64,
+    /// What was there, of words.
+    old: Vec<u8>,
+    slots: Vec<Slot>,
+}
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(super) struct Regions {
+    regions: Vec<Region>,
+    ranges: Ranges,
+    buffer: Vec<u8>,
+    /// Addresses that cannot be read.
+    refused: Vec<u64>,
+    /// When the last read began, ns; 0 before the first.
+    last: u64,
+}
+
+impl Regions {
+    /// Whether nothing is read.
+    pub(super) fn is_empty(&self) -> bool {
+        self.regions.is_empty()
+    }
+
+    /// Adds a semaphore.
+    pub(super) fn add(&mut self, kind: Kind, address: GpuVa) {
+        let address = address.0;
+        if !address.is_multiple_of(4) || self.refused.contains(&(address & !(PAGE - 1))) {
+            return;
+        }
+        let (begin, end) = match kind {
+            Kind::Stamped => (address, address.saturating_add(STAMPED)),
+            Kind::Words => {
+                let begin = address & !(PIECE - 1);
+                (begin, begin.saturating_add(PIECE))
+            }
+        };
+        let page = address & !(PAGE - 1);
+        if end > page.saturating_add(PAGE) {
+            return;
+        }
+        let same = |r: &Region| r.kind == kind && r.begin & !(PAGE - 1) == page;
+        let at = self.regions.iter().position(same);
+        if at.is_none() && self.regions.len() < MOST_REGIONS {
+            self.regions.push(Region {
+                kind,
+                begin,
+                end,
+                old: Vec::new(),
+                slots: Vec::new(),
+            });
+        }
+        let newest = self.regions.len().saturating_sub(1);
+        let region = self.regions.get_mut(at.unwrap_or(newest));
+        let Some(region) = region.filter(|r| same(r)) else {
+            return;
+        };
+        let grows = begin < region.begin || end > region.end;
+        region.begin = region.begin.min(begin);
+        region.end = region.end.max(end);
+        if grows {
+            // What is new in it is no change.
+            region.old.clear();
+        }
+        if kind == Kind::Stamped && !region.slots.iter().any(|s| s.address == address) {
+            region.slots.push(Slot {
+                address,
+                payload: 0,
+                gpu_ns: 0,
+                known: false,
+                pending: None,
+            });
+        }
+        self.plan();
+    }
+
+    fn plan(&mut self) {
+        let all = self.regions.iter();
+        self.ranges = Ranges::new(all.map(|r| (r.begin, (r.end - r.begin) as usize)));
+        self.buffer.resize(self.ranges.len(), 0);
+    }
+
+    /// Reads all once; changes go to `to`. `now` is asked before and after. False where the process cannot be read any more.
+    pub(super) fn read(
+        &mut self,
+        memory: &impl Read,
+        now: &impl Fn() -> u64,
+        to: &mut Vec<Stamp>,
+    ) -> bool {
+        let begun = now();
+        let read = match memory.read(&self.ranges, &mut self.buffer) {
+            Ok(read) => read,
+            Err(e) if e.raw_os_error() == Some(libc::EFAULT) => 0,
+            Err(_) => return false,
+        };
+        let seen = now();
+        let before = std::mem::replace(&mut self.last, begun);
+        let mut at = 0;
+        let mut refused = None;
+        for (i, region) in self.regions.iter_mut().enumerate() {
+            let len = (region.end - region.begin) as usize;
+            let Some(bytes) = self.buffer.get(at..at + len).filter(|_| at + len <= read) else {
+                refused = Some(i);
+                break;
+            };
+            at += len;
+            match region.kind {
+                Kind::Stamped => region.stamped(bytes, before, seen, to),
+                Kind::Words => region.words(bytes, before, seen, to),
+            }
+        }
+        if let Some(i) = refused {
+            let region = self.regions.remove(i);
+            self.refused.push(region.begin & !(PAGE - 1));
+            self.plan();
+        }
+        true
+    }
+}
+
+impl Region {
+    fn stamped(&mut self, bytes: &[u8], before: u64, seen: u64, to: &mut Vec<Stamp>) {
+        for slot in &mut self.slots {
+            let at = (slot.address - self.begin) as usize;
+            let (Some(payload), Some(gpu_ns)) = (u32_at(bytes, at), u64_at(bytes, at + 8)) else {
+                continue;
+            };
+            slot.take(payload, gpu_ns, before, seen, to);
+        }
+    }
+
+    fn words(&mut self, bytes: &[u8], before: u64, seen: u64, to: &mut Vec<Stamp>) {
+        if self.old.len() == bytes.len() {
+            let pieces = bytes
+                .chunks(PIECE as usize)
+                .zip(self.old.chunks(PIECE as usize));
+            for (piece, (new, old)) in pieces.enumerate() {
+                if new == old {
+                    continue;
+                }
+                let of = |bytes: &[u8], i: usize| u32_at(bytes, i * 4);
+                for i in 0..PIECE as usize / 4 {
+                    if let Some(payload) = of(new, i).filter(|p| Some(*p) != of(old, i)) {
+                        to.push(Stamp {
+                            address: GpuVa(self.begin + piece as u64 * PIECE + i as u64 * 4),
+                            payload,
+                            gpu_ns: None,
+                            before_ns: before,
+                            seen_ns: seen,
+                        });
+                    }
+                }
+            }
+        }
+        self.old.clear();
+        self.old.extend_from_slice(bytes);
+    }
+}
+
+impl Slot {
+    /// Takes what a read found.
+    fn take(&mut self, payload: u32, gpu_ns: u64, before: u64, seen: u64, to: &mut Vec<Stamp>) {
+        let stands = payload == self.payload && gpu_ns == self.gpu_ns;
+        if self.known && (stands || payload == self.payload || gpu_ns == self.gpu_ns) {
+            if let Some(pending) = &mut self.pending
+                && !stands
+                && gpu_ns == self.gpu_ns
+            {
+                // The number that was read with this time was that of the write before.
+                pending.payload = payload;
+                self.payload = payload;
+            } else if stands {
+                to.extend(self.pending.take());
+            }
+            // Half of a write was read: the next read finds all of it.
+            return;
+        }
+        to.extend(self.pending.take());
+        self.payload = payload;
+        self.gpu_ns = gpu_ns;
+        let before_ns = if std::mem::replace(&mut self.known, true) {
+            before
+        } else {
+            0
+        };
+        // A semaphore that was never written has no time.
+        self.pending = (gpu_ns != 0).then_some(Stamp {
+            address: GpuVa(self.address),
+            payload,
+            gpu_ns: Some(gpu_ns),
+            before_ns,
+            seen_ns: seen,
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::{Cell, RefCell};
+    use std::collections::BTreeMap;
+
+    use super::*;
+
+    /// Memory of words, and how often it was read.
+    #[derive(Default)]
+    struct Fake {
+        words: RefCell<BTreeMap<u64, u32>>,
+        unmapped: Cell<u64>,
+    }
+
+    impl Fake {
+        fn stamp(&self, at: u64, payload: u32, gpu_ns: u64) {
+            let mut words = self.words.borrow_mut();
+            words.insert(at, payload);
+            words.insert(at + 8, gpu_ns as u32);
+            words.insert(at + 12, (gpu_ns >> 32) as u32);
+        }
+    }
+
+    impl Read for Fake {
+        fn read(&self, ranges: &Ranges, to: &mut [u8]) -> io::Result<usize> {
+            let mut at = 0;
+            for (begin, len) in ranges.each() {
+                if begin & !(PAGE - 1) == self.unmapped.get() {
+                    return Ok(at);
+                }
+                for i in (0..len).step_by(4) {
+                    let word = self.words.borrow().get(&(begin + i as u64)).copied();
+                    to[at + i..at + i + 4].copy_from_slice(&word.unwrap_or(0).to_le_bytes());
+                }
+                at += len;
+            }
+            Ok(at)
+        }
+    }
+
+    const A: u64 = 0x2_0460_fff0;
+    const B: u64 = 0x2_0460_ffe0;
+    const WORD: u64 = 0x2_0463_7010;
+
+    fn read(regions: &mut Regions, memory: &Fake, time: u64) -> Vec<(u64, u32, Option<u64>, u64)> {
+        let mut to = Vec::new();
+        let clock = Cell::new(time);
+        let now = || clock.replace(clock.get() + 1);
+        assert!(regions.read(memory, &now, &mut to));
+        let short = |s: &Stamp| (s.address.0, s.payload, s.gpu_ns, s.before_ns);
+        to.iter().map(short).collect()
+    }
+
+    #[test]
+    fn changes_are_seen_once_each() {
+        let (mut regions, memory) = (Regions::default(), Fake::default());
+        regions.add(Kind::Stamped, GpuVa(A));
+        regions.add(Kind::Stamped, GpuVa(B));
+        regions.add(Kind::Words, GpuVa(WORD));
+        memory.stamp(A, 7, 1000);
+        assert_eq!(read(&mut regions, &memory, 10), []);
+        // What was there before the first read: it is not known since when.
+        assert_eq!(read(&mut regions, &memory, 20), [(A, 7, Some(1000), 0)]);
+        memory.stamp(A, 8, 2000);
+        memory.stamp(B, 1, 2010);
+        memory.words.borrow_mut().insert(WORD + 0x20, 41);
+        assert_eq!(
+            read(&mut regions, &memory, 30),
+            [(WORD + 0x20, 41, None, 20)]
+        );
+        assert_eq!(
+            read(&mut regions, &memory, 40),
+            [(A, 8, Some(2000), 20), (B, 1, Some(2010), 20)]
+        );
+        assert_eq!(read(&mut regions, &memory, 50), []);
+        // One that grows is new.
+        regions.add(Kind::Words, GpuVa(WORD + 0x400));
+        memory.words.borrow_mut().insert(WORD + 0x20, 42);
+        assert_eq!(read(&mut regions, &memory, 60), []);
+        memory.words.borrow_mut().insert(WORD + 0x20, 43);
+        assert_eq!(
+            read(&mut regions, &memory, 70),
+            [(WORD + 0x20, 43, None, 60)]
+        );
+    }
+
+    #[test]
+    fn a_write_that_is_read_in_halves_is_not_taken() {
+        let (mut regions, memory) = (Regions::default(), Fake::default());
+        regions.add(Kind::Stamped, GpuVa(A));
+        memory.stamp(A, 7, 1000);
+        read(&mut regions, &memory, 10);
+        read(&mut regions, &memory, 20);
+        // The number is new, the time is not; then the other way round.
+        memory.stamp(A, 8, 1000);
+        assert_eq!(read(&mut regions, &memory, 30), []);
+        memory.stamp(A, 8, 2000);
+        assert_eq!(read(&mut regions, &memory, 40), []);
+        assert_eq!(read(&mut regions, &memory, 50), [(A, 8, Some(2000), 30)]);
+        memory.stamp(A, 8, 3000);
+        assert_eq!(read(&mut regions, &memory, 60), []);
+        memory.stamp(A, 9, 3000);
+        assert_eq!(read(&mut regions, &memory, 70), []);
+        assert_eq!(read(&mut regions, &memory, 80), [(A, 9, Some(3000), 60)]);
+        // The number of one write with the time of the next.
+        memory.stamp(A, 10, 5000);
+        assert_eq!(read(&mut regions, &memory, 90), []);
+        memory.stamp(A, 11, 5000);
+        assert_eq!(read(&mut regions, &memory, 100), []);
+        assert_eq!(read(&mut regions, &memory, 110), [(A, 11, Some(5000), 80)]);
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_left_out() {
+        let (mut regions, memory) = (Regions::default(), Fake::default());
+        memory.unmapped.set(A & !(PAGE - 1));
+        regions.add(Kind::Stamped, GpuVa(A));
+        regions.add(Kind::Stamped, GpuVa(0x3000));
+        memory.stamp(0x3000, 5, 50);
+        assert_eq!(read(&mut regions, &memory, 10), []);
+        read(&mut regions, &memory, 20);
+        assert_eq!(read(&mut regions, &memory, 30), [(0x3000, 5, Some(50), 0)]);
+        regions.add(Kind::Stamped, GpuVa(A));
+        assert_eq!(regions.regions.len(), 1);
+        for n in 0..100 {
+            regions.add(Kind::Words, GpuVa(0x10_0000 + n * PAGE));
+        }
+        assert_eq!(regions.regions.len(), MOST_REGIONS);
+        regions.add(Kind::Words, GpuVa(u64::MAX));
+        regions.add(Kind::Stamped, GpuVa(u64::MAX - 3));
+    }
+}

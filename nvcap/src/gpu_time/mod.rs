@@ -1,0 +1,159 @@
+//! When the GPU worked on each submission, from the semaphores that it writes: time stamps and releases that another
+//! processor saw ([`crate::record::Stamps`]). No I/O, no clock, no panic.
+//!
+//! - [`unit`]: what an entry's commands say of its times: its stamp, the releases of its kernels, what it waits for.
+//! - [`words`]: what was seen in semaphores.
+//! - [`clock`]: the GPU's clock against the host's.
+//! - [`rules`]: how far stamps lie from begin and end of work, by GPU.
+//! - [`timeline`]: the entries of a channel, and their times.
+//!
+//! docs/gpu-time.md has the rules with their evidence.
+
+use std::collections::HashMap;
+
+use crate::decode::defaults::Chip;
+use crate::decode::event::GpuTime;
+use crate::record::{ChannelId, How, Record, Stamps, Submission};
+use crate::wire::GpuVa;
+
+mod clock;
+mod rules;
+mod timeline;
+pub(crate) mod unit;
+mod words;
+
+#[cfg(test)]
+mod tests;
+
+use clock::Clock;
+use rules::Rules;
+use timeline::{Seen, Timeline};
+use unit::Unit;
+use words::Words;
+
+/// How much of the time the semaphores were read.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Coverage {
+    /// Reads.
+    pub reads: u64,
+    /// The time in which they were read again and again, ns.
+    pub ns: u64,
+    /// Stamps that were seen.
+    pub stamps: u64,
+}
+
+/// Whose clock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Whose {
+    /// That of the GPU with this device file's minor number.
+    Gpu(u32),
+    /// That of the only GPU that a process is taken to use.
+    Process(u32),
+}
+
+/// The times of all channels.
+#[derive(Debug, Default)]
+pub(crate) struct GpuTimes {
+    class: Option<u32>,
+    words: Words,
+    /// Each GPU has a clock of its own; so has a process whose channels' GPUs are not known.
+    clocks: HashMap<Whose, Clock>,
+    gpus: HashMap<ChannelId, u32>,
+    /// Whose clock the stamps of a semaphore are of, by process and address.
+    semaphores: HashMap<(u32, GpuVa), Whose>,
+    channels: HashMap<ChannelId, (u32, Timeline)>,
+    coverage: Coverage,
+}
+
+impl GpuTimes {
+    /// Takes a record as it comes, before it waits for its turn.
+    pub(crate) fn note(&mut self, record: &Record) {
+        match record {
+            Record::Submission(s) => self.submission(s),
+            Record::Stamps(s) => self.stamps(s),
+            Record::Gpu(g) => {
+                let chip = Chip::with_pci_device(g.pci_device);
+                self.class = chip.map(|c| c.compute);
+            }
+            Record::Channel(c) => {
+                if let Some(gpu) = c.gpu {
+                    self.gpus.insert(c.id, gpu);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn submission(&mut self, s: &Submission) {
+        let whose = self.whose(s.at.pid, s.channel);
+        let (_, timeline) = self
+            .channels
+            .entry(s.channel)
+            .or_insert_with(|| (s.at.pid, Timeline::default()));
+        // A doorbell that found these entries came after their own.
+        let after = s.how == How::Observed || s.late;
+        for (position, segment) in (s.position..).zip(&s.segments) {
+            let unit = Unit::of(&segment.bytes, self.class);
+            if let Some((stamp, _)) = unit.stamp {
+                self.semaphores.insert((s.at.pid, stamp.address), whose);
+            }
+            timeline.note(position, s.at.time_ns, after, unit);
+        }
+    }
+
+    fn stamps(&mut self, s: &Stamps) {
+        self.coverage.reads += s.reads;
+        self.coverage.ns += s.at.time_ns.saturating_sub(s.from_ns);
+        for stamp in &s.stamps {
+            if let Some(gpu_ns) = stamp.gpu_ns {
+                let whose = self.semaphores.get(&(s.at.pid, stamp.address));
+                let whose = whose.copied().unwrap_or(Whose::Process(s.at.pid));
+                let clock = self.clocks.entry(whose).or_default();
+                clock.learn(gpu_ns, stamp.before_ns, stamp.seen_ns);
+                self.coverage.stamps += 1;
+            }
+            self.words.put(s.at.pid, stamp);
+        }
+    }
+
+    /// The times of a submission's entries, whose turn it is.
+    pub(crate) fn take(&mut self, s: &Submission) -> Vec<GpuTime> {
+        let unknown = vec![GpuTime::default(); s.segments.len()];
+        let whose = self.whose(s.at.pid, s.channel);
+        let Some((pid, timeline)) = self.channels.get_mut(&s.channel) else {
+            return unknown;
+        };
+        let Some(clock) = self.clocks.get(&whose) else {
+            return unknown;
+        };
+        let rules = Rules::of(self.class);
+        let seen = Seen {
+            pid: *pid,
+            words: &self.words,
+            clock,
+            rules: &rules,
+        };
+        let count = s.segments.len() as u64;
+        (s.position..s.position + count)
+            .map(|position| timeline.time(position, seen))
+            .collect()
+    }
+
+    /// A process has ended or runs another program.
+    pub(crate) fn forget(&mut self, pid: u32) {
+        self.words.forget(pid);
+        self.clocks.remove(&Whose::Process(pid));
+        self.semaphores.retain(|(of, _), _| *of != pid);
+        self.channels.retain(|_, (of, _)| *of != pid);
+    }
+
+    /// How much of the time the semaphores of all processes were read.
+    pub(crate) fn coverage(&self) -> Coverage {
+        self.coverage
+    }
+
+    fn whose(&self, pid: u32, channel: ChannelId) -> Whose {
+        let gpu = self.gpus.get(&channel);
+        gpu.map_or(Whose::Process(pid), |gpu| Whose::Gpu(*gpu))
+    }
+}

@@ -1,0 +1,324 @@
+//! A simulated GPU: kernels on one compute channel, copies on another, their semaphores read as nvcap reads them, against the
+//! times at which they really ran.
+
+use proptest::prelude::*;
+
+use super::GpuTimes;
+use crate::decode::encode::{Pushbuffer, Qmd};
+use crate::decode::event::{DurationBy, GpuTime, QmdRelease};
+use crate::decode::view::View;
+use crate::record::{At, Channel, ChannelId, Gpu, How, Origin, Record, Stamp, Stamps, Submission};
+use crate::wire::GpuVa;
+
+const PID: u32 = 7;
+const CLASS: u32 = 0xcbc0;
+const KERNELS: ChannelId = ChannelId(0);
+const COPIES: ChannelId = ChannelId(1);
+const KERNEL_STAMP: u64 = 0x2_0460_fff0;
+const COPY_STAMP: u64 = 0x2_0460_ffe0;
+const ENDS: u64 = 0x2_0463_7000;
+/// Host less GPU, ns.
+const OFFSET: u64 = 600_000;
+/// From a doorbell to the stamp on an idle GPU, ns.
+const FETCH: u64 = 4_000;
+
+/// What really happened to a submission, by the GPU's clock.
+#[derive(Clone, Copy, Debug)]
+struct Truth {
+    start: u64,
+    end: u64,
+    /// The next one was in the ring when it ended.
+    followed: bool,
+}
+
+fn kernel(n: u32) -> Pushbuffer {
+    let view = View {
+        version: (4, 0),
+        grid: [4, 1, 1],
+        block: [64, 1, 1],
+        registers: 24,
+        program: GpuVa(0x7f00_0000_0000),
+        releases: vec![QmdRelease {
+            address: GpuVa(ENDS + u64::from(n % 16) * 16),
+            payload: u64::from(n * 2 + 1),
+        }],
+        ..View::default()
+    };
+    let mut p = Pushbuffer::new();
+    let qmd = Qmd::of(&view).expect("a layout");
+    p.inline(1, CLASS, GpuVa(0x2_04c0_0000), qmd.bytes())
+        .expect("inline data");
+    p.named(1, CLASS, "SEND_PCAS_A", &[0x0204_c000])
+        .expect("a method");
+    let stamp = [2, KERNEL_STAMP as u32, n + 1, 0];
+    p.named(1, CLASS, "SET_REPORT_SEMAPHORE_A", &stamp)
+        .expect("methods");
+    p
+}
+
+fn copy(n: u32) -> Pushbuffer {
+    let mut p = Pushbuffer::new();
+    p.named(4, 0xc8b5, "LAUNCH_DMA", &[0x182])
+        .expect("a method");
+    p.named(4, 0xc8b5, "SET_SEMAPHORE_A", &[2, COPY_STAMP as u32, n + 1])
+        .expect("methods");
+    p.named(4, 0xc8b5, "LAUNCH_DMA", &[0x14]).expect("a method");
+    p
+}
+
+fn submission(
+    channel: ChannelId,
+    position: u64,
+    time_ns: u64,
+    how: How,
+    p: &Pushbuffer,
+) -> Submission {
+    Submission {
+        at: At {
+            time_ns,
+            pid: PID,
+            tid: 0,
+        },
+        channel,
+        token: None,
+        position,
+        gp_get: None,
+        prev_put: 0,
+        gp_put: 1,
+        ip: None,
+        doorbell: None,
+        how,
+        late: false,
+        thread: None,
+        segments: vec![p.segment(GpuVa(0x2_0080_0000))],
+    }
+}
+
+/// Writes to memory, as (time on the GPU's clock, address, number, whether it is stamped).
+type Writes = Vec<(u64, u64, u32, bool)>;
+
+/// What a reader sees that reads every `period` ns, each read 400 ns after the write was made at the earliest.
+fn read(mut writes: Writes, period: u64, gaps: bool) -> Vec<Stamp> {
+    writes.sort_unstable();
+    let mut stamps: Vec<Stamp> = Vec::new();
+    let mut last_read = 0;
+    let mut all = writes.into_iter().peekable();
+    let mut time = 0;
+    while all.peek().is_some() {
+        time += period;
+        let pause = gaps && (time / 1_000_000) % 3 == 2;
+        if pause {
+            continue;
+        }
+        let mut seen: Vec<(u64, u64, u32, bool)> = Vec::new();
+        while let Some(write) = all.next_if(|w| w.0 + 400 <= time) {
+            // The later of two writes to one place is read.
+            seen.retain(|s| s.1 != write.1);
+            seen.push(write);
+        }
+        for (at, address, payload, stamped) in seen {
+            stamps.push(Stamp {
+                address: GpuVa(address),
+                payload,
+                gpu_ns: stamped.then_some(at),
+                before_ns: last_read,
+                seen_ns: time + OFFSET + 300,
+            });
+        }
+        last_read = time + OFFSET;
+    }
+    stamps
+}
+
+/// Runs kernels: each (pause after the doorbell before, duration), ns.
+fn run(kernels: &[(u64, u64)], how: How, gaps: bool) -> Vec<(Truth, GpuTime)> {
+    let mut times = GpuTimes::default();
+    times.note(&Record::Gpu(Gpu {
+        at: At::default(),
+        minor: 0,
+        pci_device: 0x2335,
+    }));
+    let (mut doorbell, mut free) = (1_000_000, 0);
+    let mut writes = Writes::new();
+    let mut truth: Vec<Truth> = Vec::new();
+    let mut submissions = Vec::new();
+    for (n, (pause, length)) in (0u32..).zip(kernels) {
+        doorbell += pause;
+        let stamp = (doorbell + FETCH).max(free + 1_300);
+        if let Some(before) = truth.last_mut() {
+            before.followed = doorbell + FETCH <= before.end + 1_300;
+        }
+        let start = stamp + 576;
+        let end = start + length;
+        free = end;
+        writes.push((stamp, KERNEL_STAMP, n + 1, true));
+        let at = ENDS + u64::from(n % 16) * 16;
+        writes.push((start + 1_500, at, n * 2, false));
+        writes.push((end + 1_800, at, n * 2 + 1, false));
+        truth.push(Truth {
+            start,
+            end,
+            followed: false,
+        });
+        // A look comes up to 300 us later.
+        let seen = match how {
+            How::Observed => (doorbell / 300_000 + 1) * 300_000,
+            _ => doorbell,
+        };
+        submissions.push(submission(
+            KERNELS,
+            n.into(),
+            seen + OFFSET,
+            how,
+            &kernel(n),
+        ));
+    }
+    for s in &submissions {
+        times.note(&Record::Submission(s.clone()));
+    }
+    let stamps = read(writes, 1_100, gaps);
+    times.note(&Record::Stamps(Box::new(Stamps {
+        at: At {
+            time_ns: doorbell + OFFSET,
+            pid: PID,
+            tid: 0,
+        },
+        from_ns: OFFSET,
+        reads: 1,
+        stamps,
+    })));
+    let found = submissions.iter().map(|s| times.take(s)[0]);
+    truth.into_iter().zip(found).collect()
+}
+
+fn check(all: &[(Truth, GpuTime)]) {
+    for (truth, time) in all {
+        if let Some(start) = time.start {
+            let wrong = start.gpu_ns.abs_diff(truth.start);
+            assert!(wrong <= start.gpu_error_ns, "{truth:?} {time:?}");
+            let wrong = start.host_ns.abs_diff(truth.start + OFFSET);
+            assert!(wrong <= start.host_error_ns, "{truth:?} {time:?}");
+            assert!(start.host_error_ns < 8_000, "{time:?}");
+        }
+        if let Some(duration) = time.duration {
+            let wrong = duration.ns.abs_diff(truth.end - truth.start);
+            assert!(wrong <= duration.error_ns, "{truth:?} {time:?}");
+            if !truth.followed {
+                assert_eq!(duration.by, DurationBy::Release, "{truth:?} {time:?}");
+            }
+        }
+    }
+}
+
+fn share(all: &[(Truth, GpuTime)], of: impl Fn(&GpuTime) -> bool) -> f64 {
+    all.iter().filter(|(_, t)| of(t)).count() as f64 / all.len() as f64
+}
+
+#[test]
+fn kernels_in_a_row_are_timed_by_the_next_stamp() {
+    for (pause, length) in [
+        (1_500, 2_000),
+        (3_000, 5_000),
+        (2_000, 20_000),
+        (5_000, 100_000),
+    ] {
+        for how in [How::Trapped, How::Observed] {
+            let all = run(&vec![(pause, length); 2_000], how, false);
+            check(&all);
+            assert!(share(&all, |t| t.start.is_some()) > 0.99, "{how:?}");
+            let by_next = |t: &GpuTime| t.duration.is_some_and(|d| d.by == DurationBy::NextStamp);
+            assert!(share(&all, by_next) > 0.97, "{length} {how:?}");
+        }
+    }
+}
+
+#[test]
+fn kernels_with_pauses_are_timed_by_their_releases() {
+    for how in [How::Trapped, How::Observed] {
+        let all = run(&vec![(60_000, 20_000); 1_000], how, false);
+        check(&all);
+        assert!(share(&all, |t| t.duration.is_some()) > 0.99, "{how:?}");
+        let queued = |t: &GpuTime| {
+            t.queued
+                .is_some_and(|(least, most)| least <= 4_576 && most >= 4_576)
+        };
+        if how == How::Trapped {
+            assert!(share(&all, queued) > 0.99);
+        }
+    }
+}
+
+#[test]
+fn what_was_not_read_has_no_time() {
+    let all = run(&vec![(3_000, 5_000); 3_000], How::Trapped, true);
+    check(&all);
+    let timed = share(&all, |t| t.start.is_some());
+    assert!((0.6..0.75).contains(&timed), "{timed}");
+    let mut times = GpuTimes::default();
+    let s = submission(KERNELS, 0, 1, How::Trapped, &kernel(0));
+    assert!(times.take(&s)[0].is_unknown());
+    times.note(&Record::Submission(s.clone()));
+    assert!(times.take(&s)[0].is_unknown());
+}
+
+#[test]
+fn a_copy_lasts_from_its_doorbell_or_the_copy_before_to_its_own_stamp() {
+    let mut times = GpuTimes::default();
+    let channel = Channel {
+        at: At::default(),
+        id: COPIES,
+        gpu: Some(0),
+        token: None,
+        class: None,
+        engine: None,
+        handle: None,
+        ring_gpu: None,
+        ring: None,
+        entries: None,
+        userd: None,
+        origin: Origin::Given,
+    };
+    times.note(&Record::Channel(Box::new(channel)));
+    // The first on an idle engine, the second behind it.
+    let doorbells = [1_000_000u64, 1_010_000];
+    let ends = [1_050_000u64, 1_090_000];
+    let writes: Writes = (0u32..)
+        .zip(ends)
+        .map(|(n, end)| (end, COPY_STAMP, n + 1, true))
+        .collect();
+    let all: Vec<Submission> = (0u32..)
+        .zip(doorbells)
+        .map(|(n, at)| submission(COPIES, n.into(), at + OFFSET, How::Trapped, &copy(n)))
+        .collect();
+    for s in &all {
+        times.note(&Record::Submission(s.clone()));
+    }
+    times.note(&Record::Stamps(Box::new(Stamps {
+        at: At {
+            time_ns: 2_000_000,
+            pid: PID,
+            tid: 0,
+        },
+        from_ns: 1_000_000,
+        reads: 1,
+        stamps: read(writes, 1_100, false),
+    })));
+    let found: Vec<GpuTime> = all.iter().map(|s| times.take(s)[0]).collect();
+    let duration = |i: usize| found[i].duration.expect("a duration");
+    assert_eq!(duration(0).by, DurationBy::OwnStamp);
+    assert!(duration(0).ns.abs_diff(48_000) <= duration(0).error_ns);
+    assert!(duration(1).ns.abs_diff(40_000) <= duration(1).error_ns);
+    assert_eq!(found[1].ready_gpu_ns, Some(ends[0]));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(40))]
+    #[test]
+    fn errors_are_within_their_bounds(
+        kernels in prop::collection::vec((500u64..80_000, 1_000u64..60_000), 50..400),
+        observed in any::<bool>(),
+    ) {
+        let how = if observed { How::Observed } else { How::Trapped };
+        check(&run(&kernels, how, false));
+    }
+}

@@ -1,0 +1,221 @@
+//! An entry, as far as its times are concerned: which semaphores tell them. Read before the entry is decoded, without the
+//! channel's state.
+
+use crate::decode::{image, view::View};
+use crate::wire::GpuVa;
+use crate::wire::method::{COPY_LAUNCH_DMA, SEM_ADDR_LO, SEM_EXECUTE, SEND_PCAS_A};
+use crate::wire::release;
+use crate::wire::stream::{Item, Stream};
+
+/// The subchannels of the copy classes (docs/decoding.md); libcuda uses subchannel 4.
+const COPY_SUBCHANNEL: u8 = 4;
+/// DATA_TRANSFER_TYPE of LAUNCH_DMA: something is copied.
+const COPIES: u32 = 3;
+/// Bits of SEM_EXECUTE.
+const OPERATION: u32 = 7;
+const RELEASE: u32 = 1;
+const RELEASE_WFI: u32 = 1 << 20;
+const RELEASE_TIMESTAMP: u32 = 1 << 25;
+/// The most words of a QMD.
+const QMD_WORDS: u16 = 96;
+/// Compute classes with different layouts of QMDs, tried where the chip is not known.
+const CLASSES: [u32; 4] = [0xcbc0, 0xcdc0, 0xc6c0, 0xc3c0];
+
+/// A number in a semaphore.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Value {
+    /// The semaphore's address.
+    pub address: GpuVa,
+    /// The number.
+    pub payload: u32,
+}
+
+/// When a stamp is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// When the commands before it are past the front end: kernels begin then.
+    FrontEnd,
+    /// Behind the work.
+    Behind,
+}
+
+/// What an entry says of its times.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Unit {
+    /// The stamp that it ends with.
+    pub stamp: Option<(Value, Place)>,
+    /// What its kernels release at their ends.
+    pub ends: Vec<Value>,
+    /// Semaphores that it waits for before its work.
+    pub waits: Vec<Value>,
+    /// It launches kernels or copies.
+    pub works: bool,
+}
+
+impl Unit {
+    /// Of an entry's bytes. `class` is the compute class of the GPU, if known.
+    pub(crate) fn of(bytes: &[u8], class: Option<u32>) -> Self {
+        let mut unit = Self::default();
+        let mut host = [0u32; 4];
+        let (mut stamp, mut qmd) = (None, false);
+        let mut stream = Stream::default();
+        for item in stream.runs(bytes, bytes.len() as u32, &[]) {
+            let Item::Run(run) = item else { break };
+            if run.masked || run.len() > 64 {
+                continue;
+            }
+            for write in run.writes() {
+                match write.address {
+                    SEM_EXECUTE => {
+                        let value = Value {
+                            address: GpuVa(
+                                u64::from(host[1] & 0x1ff_ffff) << 32 | u64::from(host[0] & !3),
+                            ),
+                            payload: host[2],
+                        };
+                        match write.data & OPERATION {
+                            RELEASE if write.data & RELEASE_TIMESTAMP != 0 => {
+                                let behind = write.data & RELEASE_WFI != 0;
+                                let place = match behind {
+                                    true => Place::Behind,
+                                    false => Place::FrontEnd,
+                                };
+                                stamp = Some((value, place));
+                            }
+                            0 | 2 | 3 if !unit.works => unit.waits.push(value),
+                            _ => {}
+                        }
+                    }
+                    SEM_ADDR_LO..SEM_EXECUTE => {
+                        let index = usize::from(write.address - SEM_ADDR_LO) / 4;
+                        if let Some(word) = host.get_mut(index) {
+                            *word = write.data;
+                        }
+                    }
+                    COPY_LAUNCH_DMA if run.subchannel == COPY_SUBCHANNEL => {
+                        unit.works |= write.data & COPIES != 0;
+                    }
+                    SEND_PCAS_A if run.subchannel != COPY_SUBCHANNEL => {
+                        unit.works = true;
+                        qmd = true;
+                    }
+                    _ => {}
+                }
+            }
+        }
+        unit.stamp = match release::at_end(bytes) {
+            Some(r) if r.stamped => {
+                let place = match r.by_copy {
+                    true => Place::Behind,
+                    false => Place::FrontEnd,
+                };
+                let value = Value {
+                    address: r.address,
+                    payload: r.payload,
+                };
+                Some((value, place))
+            }
+            _ => stamp,
+        };
+        if qmd {
+            unit.ends = ends(bytes, class);
+        }
+        unit
+    }
+}
+
+/// What the kernels whose QMDs these bytes write release at their ends.
+fn ends(bytes: &[u8], class: Option<u32>) -> Vec<Value> {
+    let classes = class.map_or(CLASSES.to_vec(), |c| vec![c]);
+    let mut all = Vec::new();
+    for upload in image::uploads(bytes, QMD_WORDS) {
+        let view = classes.iter().find_map(|class| {
+            let fits = upload.data.len() == image::size(*class);
+            (fits && image::is_node(*class, upload.data)).then(|| View::of(*class, upload.data))?
+        });
+        for release in view.iter().flat_map(|v| &v.releases) {
+            all.push(Value {
+                address: release.address,
+                payload: release.payload as u32,
+            });
+        }
+    }
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::decode::encode::{Pushbuffer, Qmd};
+    use crate::decode::event::QmdRelease;
+
+    const CLASS: u32 = 0xcbc0;
+
+    fn value(address: u64, payload: u32) -> Value {
+        Value {
+            address: GpuVa(address),
+            payload,
+        }
+    }
+
+    #[test]
+    fn a_launch_has_a_stamp_at_its_begin_and_a_release_at_its_end() {
+        let view = View {
+            version: (4, 0),
+            grid: [4, 1, 1],
+            block: [64, 1, 1],
+            registers: 24,
+            program: GpuVa(0x7f00_0000_0000),
+            releases: vec![QmdRelease {
+                address: GpuVa(0x2_0463_7000),
+                payload: 9,
+            }],
+            ..View::default()
+        };
+        let qmd = Qmd::of(&view).expect("a layout");
+        let mut p = Pushbuffer::new();
+        p.named(0, 0xc86f, "SEM_ADDR_LO", &[0x0460_fee0, 2, 41, 0, 3])
+            .expect("methods");
+        p.inline(1, CLASS, GpuVa(0x2_04c0_0000), qmd.bytes())
+            .expect("inline data");
+        p.named(1, CLASS, "SEND_PCAS_A", &[0x0204_c000])
+            .expect("a method");
+        p.named(1, CLASS, "SET_REPORT_SEMAPHORE_A", &[2, 0x0460_fff0, 77, 0])
+            .expect("methods");
+        let expected = Unit {
+            stamp: Some((value(0x2_0460_fff0, 77), Place::FrontEnd)),
+            ends: vec![value(0x2_0463_7000, 9)],
+            waits: vec![value(0x2_0460_fee0, 41)],
+            works: true,
+        };
+        assert_eq!(Unit::of(&p.bytes(), Some(CLASS)), expected);
+        assert_eq!(Unit::of(&p.bytes(), None), expected);
+        for cut in 0..p.bytes().len() {
+            let _ = Unit::of(&p.bytes()[..cut], None);
+        }
+    }
+
+    #[test]
+    fn a_copy_has_its_stamp_behind_it() {
+        let mut p = Pushbuffer::new();
+        p.named(4, 0xc8b5, "LAUNCH_DMA", &[0x182])
+            .expect("a method");
+        p.named(4, 0xc8b5, "SET_SEMAPHORE_A", &[2, 0x0460_ffe0, 5])
+            .expect("methods");
+        p.named(4, 0xc8b5, "LAUNCH_DMA", &[0x14]).expect("a method");
+        let unit = Unit::of(&p.bytes(), Some(CLASS));
+        assert_eq!(unit.stamp, Some((value(0x2_0460_ffe0, 5), Place::Behind)));
+        assert!(unit.works && unit.ends.is_empty() && unit.waits.is_empty());
+    }
+
+    #[test]
+    fn a_release_by_the_host_stamps_too() {
+        let mut p = Pushbuffer::new();
+        let execute = RELEASE | RELEASE_WFI | RELEASE_TIMESTAMP;
+        p.named(0, 0xc86f, "SEM_ADDR_LO", &[0x1000, 3, 6, 0, execute])
+            .expect("methods");
+        let unit = Unit::of(&p.bytes(), None);
+        assert_eq!(unit.stamp, Some((value(0x3_0000_1000, 6), Place::Behind)));
+        assert!(!unit.works);
+    }
+}

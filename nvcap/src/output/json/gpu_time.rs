@@ -1,0 +1,36 @@
+//! The members of a submission, and of what it has the GPU do, that tell when the GPU worked on it.
+
+use super::form::{key, member, optional, text};
+use crate::decode::event::{Context, GpuTime};
+
+/// The members of an entry; `null` where it is not known.
+pub(super) fn members(out: &mut Vec<u8>, c: &Context, entry: u32) {
+    let Some(time) = c.gpu_time_of(entry) else {
+        return;
+    };
+    let GpuTime {
+        start,
+        duration,
+        queued,
+        ..
+    } = time;
+    key(out, "gpu_start_ns");
+    optional(out, start.map(|s| s.host_ns));
+    if let Some(start) = start {
+        member(out, "gpu_start_error_ns", start.host_error_ns);
+        member(out, "gpu_clock_start_ns", start.gpu_ns);
+        member(out, "gpu_clock_error_ns", start.gpu_error_ns);
+    }
+    key(out, "gpu_ns");
+    optional(out, duration.map(|d| d.ns));
+    if let Some(duration) = duration {
+        member(out, "gpu_ns_error", duration.error_ns);
+        text(out, "gpu_ns_by", duration.by.name());
+    }
+    key(out, "queued_ns");
+    optional(out, queued.map(|(least, most)| least.midpoint(most)));
+    if let Some((least, most)) = queued {
+        member(out, "queued_least_ns", *least);
+        member(out, "queued_most_ns", *most);
+    }
+}
