@@ -89,7 +89,7 @@ use crate::gpu_time::GpuTimes;
 use crate::ledger::{Ledger, Observed};
 use crate::output::filter::Filter;
 use crate::output::phases::Phases;
-use crate::output::{Detail, Sink, Summary};
+use crate::output::{Detail, Sink, StampReads, Summary};
 use crate::record::{Channel, ChannelId, Gpu, Kernel, Life, Lost, Process, Record, Submission};
 use crate::wire::GpuVa;
 use crate::wire::entry;
@@ -525,6 +525,10 @@ impl<'a> Pipeline<'a> {
         let summary = Summary {
             counts: self.decoder.counts(),
             methods: self.decoder.method_counts(),
+            stamps: self
+                .times
+                .as_ref()
+                .map_or_else(StampReads::default, stamp_reads),
         };
         for sink in &mut self.sinks {
             sink.summary(&summary);
@@ -535,6 +539,16 @@ impl<'a> Pipeline<'a> {
         let unshown = self.sinks.iter().map(|s| s.unshown()).sum();
         self.ledger.add_unshown(unshown);
         Ok((self.ledger, self.matched))
+    }
+}
+
+fn stamp_reads(times: &GpuTimes) -> StampReads {
+    let (reads, ns, stamps, steps) = times.coverage();
+    StampReads {
+        reads,
+        ns,
+        stamps,
+        steps,
     }
 }
 

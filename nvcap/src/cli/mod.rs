@@ -17,6 +17,7 @@ mod output_args;
 mod stacks;
 mod target;
 mod target_view;
+mod time;
 mod trace;
 mod values;
 mod version;
@@ -101,6 +102,8 @@ enum Command {
     Channels(target_view::Args),
     /// Sum up where in the program the GPU's work comes from: folded stacks, for flame graphs
     Stacks(Box<stacks::Args>),
+    /// Sum up the GPU's time: kernels by what they took, copies, how busy the GPU was and what it waited for
+    Time(Box<time::Args>),
     /// Show the code of a kernel: of a running process, a cubin or program, or a capture
     #[cfg(target_os = "linux")]
     Code(code::Args),
@@ -127,6 +130,7 @@ impl Cli {
             Some(Command::Dump(args)) => Some(&mut args.pid),
             Some(Command::Watch(args)) => Some(&mut args.pid),
             Some(Command::Stacks(args)) => Some(&mut args.trace.pid),
+            Some(Command::Time(args)) => Some(&mut args.trace.pid),
             #[cfg(target_os = "linux")]
             Some(Command::Code(_)) => None,
             Some(Command::Decode(_) | Command::Explain(_) | Command::Doctor(_)) => None,
@@ -164,7 +168,9 @@ pub fn main() -> ExitCode {
     };
     #[cfg(feature = "trap")]
     logger::init();
-    let mut command = Cli::command().mut_subcommand("stacks", stacks::without_useless);
+    let mut command = Cli::command()
+        .mut_subcommand("stacks", stacks::without_useless)
+        .mut_subcommand("time", time::as_is);
     let parsed = command.try_get_matches_from_mut(std::env::args_os());
     let parsed = parsed.and_then(|mut given| {
         let options = trace::WAY_OPTIONS.iter().filter(|option| {
@@ -208,6 +214,7 @@ pub fn main() -> ExitCode {
         Some(Command::Dump(args)) => dump::run(&args),
         Some(Command::Watch(args)) => watch::run(&args),
         Some(Command::Stacks(args)) => stacks::run(*args),
+        Some(Command::Time(args)) => time::run(*args),
         Some(Command::Maps(args)) => maps::run(&args),
         Some(Command::Explain(args)) => explain::run(&args),
         Some(Command::Doctor(args)) => doctor::run(&args),

@@ -8,7 +8,7 @@ use crate::wire::engine::Feeds;
 mod gpu_time;
 mod launch;
 
-pub use gpu_time::{DurationBy, GpuDuration, GpuMoment, GpuTime};
+pub use gpu_time::{DurationBy, GpuDuration, GpuMoment, GpuTime, GpuWait};
 pub use launch::{ConstantBank, Graph, Launch, LaunchHow, LaunchKind, Moves, QmdFrom, QmdRelease};
 
 mod words;

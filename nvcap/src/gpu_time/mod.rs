@@ -31,17 +31,6 @@ use timeline::{Seen, Timeline};
 use unit::Unit;
 use words::Words;
 
-/// How much of the time the semaphores were read.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Coverage {
-    /// Reads.
-    pub reads: u64,
-    /// The time in which they were read again and again, ns.
-    pub ns: u64,
-    /// Stamps that were seen.
-    pub stamps: u64,
-}
-
 /// Whose clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Whose {
@@ -49,6 +38,14 @@ enum Whose {
     Gpu(u32),
     /// That of the only GPU that a process is taken to use.
     Process(u32),
+}
+
+/// How much of the time the semaphores were read.
+#[derive(Clone, Copy, Debug, Default)]
+struct Coverage {
+    reads: u64,
+    ns: u64,
+    stamps: u64,
 }
 
 /// The times of all channels.
@@ -147,9 +144,11 @@ impl GpuTimes {
         self.channels.retain(|_, (of, _)| *of != pid);
     }
 
-    /// How much of the time the semaphores of all processes were read.
-    pub(crate) fn coverage(&self) -> Coverage {
-        self.coverage
+    /// How often each process's semaphores were read, for how long, and how many stamps were seen; and the steps of clocks.
+    pub(crate) fn coverage(&self) -> (u64, u64, u64, u64) {
+        let steps = self.clocks.values().map(Clock::steps).sum();
+        let c = self.coverage;
+        (c.reads, c.ns, c.stamps, steps)
     }
 
     fn whose(&self, pid: u32, channel: ChannelId) -> Whose {

@@ -6,7 +6,8 @@ use super::clock::Clock;
 use super::rules::{Lag, Rules};
 use super::unit::{Place, Unit, Value};
 use super::words::Words;
-use crate::decode::event::{DurationBy, GpuDuration, GpuMoment, GpuTime};
+use crate::decode::event::{DurationBy, GpuDuration, GpuMoment, GpuTime, GpuWait};
+use crate::wire::GpuVa;
 
 /// The most entries of a channel that wait for their turn; beyond that the oldest have no times.
 const MOST: usize = 1 << 18;
@@ -212,12 +213,13 @@ fn front_end(
         Some(Place::FrontEnd) => l.end,
         _ => l.stamp,
     });
+    let waited = waited(own, seen);
     GpuTime {
         start: Some(start),
         duration,
         queued: queued(own, start),
-        ready_gpu_ns: latest(ready, waited(own, seen)),
-        ..GpuTime::default()
+        ready_gpu_ns: ready.max(waited.map(|w| w.0)),
+        wait: wait(own, ready, waited, seen),
     }
 }
 
@@ -254,7 +256,8 @@ fn end_by_next(
 fn behind(own: &Noted, stamp: u64, before: Option<Last>, seen: Seen<'_>) -> GpuTime {
     let rules = seen.rules;
     let waited = waited(own, seen);
-    let ready = latest(before.and_then(|l| l.stamp), waited);
+    let free = before.and_then(|l| l.stamp);
+    let ready = free.max(waited.map(|w| w.0));
     // It began when the channel was free for it and it was there; both are needed.
     let rang = (!own.observed)
         .then(|| seen.clock.gpu(own.doorbell + rules.fetch_ns))
@@ -284,18 +287,30 @@ fn behind(own: &Noted, stamp: u64, before: Option<Last>, seen: Seen<'_>) -> GpuT
         duration,
         queued: start.and_then(|s| queued(own, s)),
         ready_gpu_ns: ready,
-        ..GpuTime::default()
+        wait: wait(own, free, waited, seen),
     }
 }
 
 /// When the last semaphore that an entry waits for was released, where its stamp was seen.
-fn waited(own: &Noted, seen: Seen<'_>) -> Option<u64> {
-    let of = |value: &Value| seen.words.reached(seen.pid, *value)?.gpu_ns;
+fn waited(own: &Noted, seen: Seen<'_>) -> Option<(u64, GpuVa)> {
+    let of = |value: &Value| {
+        let stamp = seen.words.reached(seen.pid, *value)?;
+        Some((stamp.gpu_ns?, value.address))
+    };
     own.unit.waits.iter().filter_map(of).max()
 }
 
-fn latest(a: Option<u64>, b: Option<u64>) -> Option<u64> {
-    a.max(b)
+/// The wait for a semaphore that was released after the entry was there and the one before it had ended.
+fn wait(
+    own: &Noted,
+    free: Option<u64>,
+    waited: Option<(u64, GpuVa)>,
+    seen: Seen<'_>,
+) -> Option<GpuWait> {
+    let (released, semaphore) = waited?;
+    let there = seen.clock.gpu(own.doorbell)?;
+    let ns = released.checked_sub(there.max(free.unwrap_or(0)))?;
+    Some(GpuWait { semaphore, ns })
 }
 
 /// How long it was in the ring before the GPU began it.

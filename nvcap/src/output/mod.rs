@@ -14,6 +14,7 @@ pub mod dump;
 pub(crate) mod file;
 pub mod filter;
 pub mod fold;
+pub(crate) mod gpu_time;
 mod holes;
 pub mod ioctls;
 pub mod json;
@@ -27,6 +28,7 @@ pub(crate) mod names;
 pub mod phases;
 pub(crate) mod plural;
 pub mod redact;
+mod releases;
 mod stack;
 pub mod stats;
 pub mod streams;
@@ -76,6 +78,22 @@ pub struct Summary {
     pub counts: Counts,
     /// How often each method was written: class, byte address, writes.
     pub methods: Vec<(u32, u16, u64)>,
+    /// How often the GPU's time stamps were read (`--gpu-time`).
+    pub stamps: StampReads,
+}
+
+/// How much of the time the GPU's time stamps were read.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct StampReads {
+    /// Reads.
+    pub reads: u64,
+    /// The time in which they were read again and again, of all processes together, ns.
+    pub ns: u64,
+    /// Stamps that were seen.
+    pub stamps: u64,
+    /// How often a GPU's clock and the host's stepped against each other.
+    pub steps: u64,
 }
 
 /// Takes what is to be shown.

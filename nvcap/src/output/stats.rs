@@ -14,6 +14,8 @@ mod kernels;
 
 use kernels::Kernels;
 
+use super::gpu_time::Account;
+
 use super::method::{class_name, method_name};
 use super::names::{EngineName, direction, known_engine};
 use super::names::{known_pid, pid_name};
@@ -76,6 +78,7 @@ pub struct Stats {
     operations: BTreeMap<(&'static str, &'static str), Sum>,
     channels: BTreeMap<ChannelId, ChannelCounts>,
     kernels: Kernels,
+    gpu_time: Account,
     phases: BTreeMap<String, (Sum, u64)>,
     methods: HashMap<(u32, u16), u64>,
     method_writes: u64,
@@ -99,6 +102,7 @@ impl Stats {
             operations: BTreeMap::new(),
             channels: BTreeMap::new(),
             kernels: Kernels::default(),
+            gpu_time: Account::default(),
             phases: BTreeMap::new(),
             methods: HashMap::new(),
             method_writes: 0,
@@ -333,6 +337,10 @@ impl Stats {
         if self.detail >= Detail::Methods {
             object["methods"] = methods.into();
         }
+        if self.gpu_time.is_asked() {
+            self.gpu_time.finish();
+            object["gpu_time"] = self.gpu_time.json();
+        }
         let out = self.out.object();
         super::json::write(out, &object);
         out.push(b'\n');
@@ -404,6 +412,7 @@ impl Sink for Stats {
 
     fn event(&mut self, event: &Event<'_>) -> io::Result<()> {
         let c = event.context;
+        self.gpu_time.event(event);
         match &event.body {
             Body::Method(m) => {
                 self.method_writes += 1;
@@ -463,6 +472,7 @@ impl Sink for Stats {
     }
 
     fn summary(&mut self, summary: &Summary) {
+        self.gpu_time.summary(summary);
         if !self.filtered {
             self.method_writes = summary.counts.methods;
             self.summary = Some(summary.clone());
@@ -481,6 +491,10 @@ impl Sink for Stats {
         match self.form {
             Form::Text { color } => {
                 self.text(color);
+                if self.gpu_time.is_asked() {
+                    self.gpu_time.finish();
+                    self.gpu_time.text(self.out.object(), color);
+                }
                 self.out.end_object()?;
                 super::ledger::text(self.out.object(), ledger, color);
             }

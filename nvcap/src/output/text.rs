@@ -25,6 +25,7 @@ use super::method::Explainer;
 use super::names::{EngineName, known_name, known_pid};
 use super::plural::{plural, plural_of};
 use super::redact::Redactor;
+use super::releases::Releases;
 use super::style::{Color, Formatter, Plain, Role};
 use super::writer::Output;
 use super::{Detail, Sink};
@@ -39,7 +40,6 @@ use brief::{brief, is_mechanics};
 pub use columns::Clock;
 use columns::Columns;
 use repeats::Repeats;
-use waits::Releases;
 
 /// The most programs that are remembered to have been shown by their address.
 const MOST_NAMELESS: usize = 1 << 16;

@@ -1,5 +1,7 @@
 //! When and for how long the GPU worked on an entry, as far as it was seen.
 
+use crate::wire::GpuVa;
+
 /// A moment on two clocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
@@ -66,9 +68,21 @@ pub struct GpuTime {
     pub duration: Option<GpuDuration>,
     /// How long the entry waited from its doorbell until then, ns: at least and at most.
     pub queued: Option<(u64, u64)>,
-    /// Until when the GPU was not free for it, on its own clock, ns: the entry before it in the channel had not ended, or a
-    /// semaphore that it waits for was not released.
+    /// Until when it had to wait, on the GPU's clock, ns: the entry before it in the channel had not ended, or a semaphore that
+    /// it waits for was not released.
     pub ready_gpu_ns: Option<u64>,
+    /// The semaphore that it waited for when it was there and the entry before it had ended.
+    pub wait: Option<GpuWait>,
+}
+
+/// A wait for a semaphore.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+pub struct GpuWait {
+    /// Its address.
+    pub semaphore: GpuVa,
+    /// For how long, ns.
+    pub ns: u64,
 }
 
 impl GpuTime {

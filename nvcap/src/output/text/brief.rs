@@ -15,7 +15,8 @@ use crate::output::redact::Redactor;
 use crate::output::style::{Formatter, Role};
 
 use super::columns::ChannelName;
-use super::waits::{Releases, is_wait};
+use super::waits::is_wait;
+use crate::output::releases::Releases;
 
 /// Most words of arguments on a short line.
 const ARGUMENTS: usize = 6;

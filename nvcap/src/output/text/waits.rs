@@ -1,56 +1,6 @@
-//! Which channel releases which semaphore, to tell a wait for another channel from a wait for the channel itself.
+//! Which semaphore operations are waits.
 
-use std::collections::HashMap;
-
-use crate::decode::event::{Context, Operation, SemaphoreAction};
-use crate::record::ChannelId;
-use crate::wire::GpuVa;
-
-/// Most semaphores that are remembered. When there are more, all are forgotten and learnt anew.
-const MOST: usize = 1 << 16;
-
-/// The channel that last released each semaphore, by process and address.
-#[derive(Debug, Default)]
-pub(super) struct Releases(HashMap<(u32, GpuVa), ChannelId>);
-
-impl Releases {
-    /// Takes note of what `op` releases.
-    pub(super) fn note(&mut self, c: &Context, op: &Operation) {
-        match op {
-            Operation::Semaphore(s)
-                if matches!(
-                    s.action,
-                    SemaphoreAction::Release | SemaphoreAction::Reduction
-                ) =>
-            {
-                self.put(c, s.address);
-            }
-            Operation::Copy(copy) => {
-                if let Some(s) = &copy.semaphore {
-                    self.put(c, s.address);
-                }
-            }
-            Operation::Launch(l) => {
-                for release in &l.releases {
-                    self.put(c, release.address);
-                }
-            }
-            _ => {}
-        }
-    }
-
-    fn put(&mut self, c: &Context, address: GpuVa) {
-        if self.0.len() >= MOST {
-            self.0.clear();
-        }
-        self.0.insert((c.at.pid, address), c.channel);
-    }
-
-    /// The channel that last released the semaphore at this address of the context's process; `None` if no release was seen.
-    pub(super) fn channel(&self, c: &Context, address: GpuVa) -> Option<ChannelId> {
-        self.0.get(&(c.at.pid, address)).copied()
-    }
-}
+use crate::decode::event::SemaphoreAction;
 
 /// Whether a semaphore operation makes its channel wait.
 pub(super) fn is_wait(action: SemaphoreAction) -> bool {

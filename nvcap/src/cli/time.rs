@@ -1,0 +1,88 @@
+//! `nvcap time`: what the GPU's time went to.
+
+use std::process::ExitCode;
+
+use anyhow::bail;
+
+use super::trace;
+
+const EXAMPLES: &str = "\
+Examples:
+  sudo nvcap time -p 4711 --duration 10         what a running process uses the GPU for
+  sudo nvcap time -- python train.py            a command, from its first submission
+  sudo nvcap time --gpu-time-cpu 5% -p 4711     a sample: 5 % of one processor
+  sudo nvcap time --json -p 4711 --duration 10  one JSON object, and the ledger
+
+The process runs at its full speed: its rings and the GPU's time stamps are read from outside (--how observe).
+With --how trap each submission's doorbell is timed too, so that times in the queue are exact, and each costs a trap.
+docs/gpu-time.md says how times are known, and how well.";
+
+/// What is summed up.
+#[derive(clap::Args, Debug)]
+#[command(after_help = EXAMPLES)]
+#[group(skip)]
+pub(super) struct Args {
+    /// What is traced.
+    #[command(flatten)]
+    pub trace: trace::Args,
+}
+
+/// Options of a trace that have no meaning here.
+const USELESS: [&str; 9] = [
+    "verbose",
+    "quiet",
+    "stats",
+    "time",
+    "redact",
+    "explain_streams",
+    "full_names",
+    "gpu_time",
+    "stacks",
+];
+
+/// The command as clap knows it: it observes by default, and has no options without a meaning.
+pub(super) fn as_is(command: clap::Command) -> clap::Command {
+    let command = command.mut_arg("how", |arg| arg.default_value("observe"));
+    let command = command.mut_arg("gpu_time_cpu", |arg| {
+        arg.help("Take PERCENT of one processor for reading time stamps, such as 5%: those of a part of the time")
+    });
+    USELESS.into_iter().fold(command, |command, id| {
+        command.mut_arg(id, |arg| arg.hide(true))
+    })
+}
+
+#[cfg(not(feature = "trap"))]
+pub(super) fn run(_args: Args) -> anyhow::Result<ExitCode> {
+    bail!("live tracing is not built into this program")
+}
+
+/// Traces, and shows the sums at the end.
+#[cfg(feature = "trap")]
+pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
+    use super::target;
+    use crate::output::gpu_time::TimeReport;
+    use crate::pipeline::Pipeline;
+
+    let mut trace = args.trace;
+    let shown = &trace.output;
+    if shown.verbose > 0 || shown.quiet || shown.stats || shown.explain_streams {
+        bail!(
+            "nvcap time shows sums alone: for events with their times trace with --gpu-time (nvcap --gpu-time -p PID)"
+        );
+    }
+    trace.gpu_time = true;
+    let output = trace.output.clone();
+    let command = !trace.command.is_empty();
+    trace::run_into(
+        trace,
+        |args| {
+            let inputs = Vec::from_iter(args.channels.as_deref());
+            let options = output.pipeline_options(false, target::running_driver())?;
+            let out = target::open(output.output.as_deref(), command, &inputs)?;
+            let color = output.color().enabled(out.is_terminal());
+            let sink = TimeReport::new(out, output.json, color);
+            Ok(Pipeline::new(options, vec![Box::new(sink)]))
+        },
+        |pipeline| output.conclude(pipeline),
+    )
+}

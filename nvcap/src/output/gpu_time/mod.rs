@@ -1,0 +1,331 @@
+//! The GPU's time in sums: kernels and copies by what they took, how busy GPUs, engines and channels were, what they waited for.
+//! For `nvcap time` and, with `--gpu-time`, the statistics (`-s`).
+
+use std::collections::{BTreeMap, HashMap};
+use std::io;
+
+use super::kernels;
+use super::names::is_timed;
+use super::releases::Releases;
+use super::writer::Output;
+use super::{Detail, Sink, StampReads, Summary};
+use crate::decode::event::{Body, Context, Engine, Event, GpuTime, Operation};
+use crate::driver::Model;
+use crate::ledger::Ledger;
+use crate::record::{ChannelId, Record};
+use crate::wire::GpuVa;
+
+mod durations;
+mod intervals;
+mod report;
+
+use durations::Durations;
+use intervals::{Intervals, Stretch};
+
+/// The longest waits that are kept.
+const WAITS: usize = 10;
+/// The most rows by name that are kept apart.
+const MOST_ROWS: usize = 1 << 16;
+
+/// Whose work: device number of the GPU where it is known, or the process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+enum Whose {
+    Gpu(u32),
+    Process(u32),
+}
+
+/// What a row sums up.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+enum What {
+    /// A kernel, by its name as the compiler wrote it.
+    Kernel(String),
+    /// A kernel without a name, by its program's address.
+    Program(u64),
+    /// A kernel of which neither is known.
+    Unknown,
+    /// Replays of graphs.
+    Graph,
+    /// Copies.
+    Copy(&'static str),
+    /// Copies that fill.
+    Fill,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Row {
+    text: String,
+    durations: Durations,
+    /// All of them, timed or not.
+    count: u64,
+    /// Bytes moved by those that are timed.
+    bytes: u64,
+}
+
+/// How a channel's time was spent.
+#[derive(Clone, Debug, Default)]
+struct ChannelTime {
+    pid: u32,
+    engine: Engine,
+    gpu: Option<u32>,
+    work: Intervals,
+    /// The time that entries were in the ring before the GPU began them, and its number.
+    queued: Durations,
+    /// Of it waits for semaphores of others, ns.
+    waited_ns: u64,
+}
+
+/// A wait for a semaphore.
+#[derive(Clone, Debug)]
+struct Wait {
+    channel: ChannelId,
+    /// Whose release it was, where that is known.
+    by: Option<ChannelId>,
+    semaphore: GpuVa,
+    ns: u64,
+    at_host_ns: u64,
+}
+
+/// How many entries with work there were, and of how many the times are known.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Known {
+    entries: u64,
+    starts: u64,
+    durations: u64,
+}
+
+/// Sums up events with the GPU's times.
+#[derive(Debug, Default)]
+pub(crate) struct Account {
+    rows: HashMap<What, Row>,
+    channels: BTreeMap<ChannelId, ChannelTime>,
+    engines: BTreeMap<(Whose, String), Intervals>,
+    gpus: BTreeMap<Whose, Intervals>,
+    processes: BTreeMap<u32, Intervals>,
+    waits: Vec<Wait>,
+    known: Known,
+    releases: Releases,
+    /// The submission and entry whose work was attributed last: its time goes to its first work.
+    attributed: Option<(u64, u32)>,
+    /// Times are there at all.
+    asked: bool,
+    /// How often time stamps were read.
+    stamps: StampReads,
+    /// Submissions seen to begin within this time of the host, ns.
+    span: Option<(u64, u64)>,
+}
+
+impl Account {
+    /// Takes the next event.
+    pub(crate) fn event(&mut self, event: &Event<'_>) {
+        let c = event.context;
+        match &event.body {
+            Body::Submission(_) => self.submission(c),
+            Body::Operation(op) => self.operation(c, event.entry, op),
+            _ => {}
+        }
+    }
+
+    /// Takes what the whole trace told.
+    pub(crate) fn summary(&mut self, summary: &Summary) {
+        self.stamps = summary.stamps;
+    }
+
+    /// Whether any times were asked for.
+    pub(crate) fn is_asked(&self) -> bool {
+        self.asked
+    }
+
+    fn submission(&mut self, c: &Context) {
+        let Some(times) = &c.gpu_time else { return };
+        self.asked = true;
+        if let Some(ns) = c.at.time() {
+            let (first, last) = self.span.unwrap_or((ns, ns));
+            self.span = Some((first.min(ns), last.max(ns)));
+        }
+        for time in times.iter() {
+            self.entry(c, time);
+        }
+    }
+
+    fn entry(&mut self, c: &Context, time: &GpuTime) {
+        let channel = self.channels.entry(c.channel).or_default();
+        channel.pid = c.at.pid;
+        channel.gpu = c.gpu.or(channel.gpu);
+        if channel.engine == Engine::Unknown {
+            channel.engine = c.engine;
+        }
+        let Some(start) = time.start else { return };
+        let queued = time.queued.map(|(least, most)| least.midpoint(most));
+        if let Some(queued) = queued {
+            channel.queued.add(queued);
+        }
+        if let Some(wait) = time.wait {
+            channel.waited_ns = channel.waited_ns.saturating_add(wait.ns);
+            let longest = self.waits.partition_point(|w| w.ns >= wait.ns);
+            if longest < WAITS && wait.ns > 0 {
+                let wait = Wait {
+                    channel: c.channel,
+                    by: self.releases.channel(c, wait.semaphore),
+                    semaphore: wait.semaphore,
+                    ns: wait.ns,
+                    at_host_ns: start.host_ns,
+                };
+                self.waits.insert(longest, wait);
+                self.waits.truncate(WAITS);
+            }
+        }
+        let Some(end) = time.end_gpu_ns() else { return };
+        let stretch = Stretch {
+            begin: start.gpu_ns,
+            end,
+            there: queued.map(|q| start.gpu_ns.saturating_sub(q)),
+        };
+        channel.work.add(stretch);
+        let whose = match c.gpu {
+            Some(gpu) => Whose::Gpu(gpu),
+            None => Whose::Process(c.at.pid),
+        };
+        let engine = super::names::EngineName(c.engine).to_string();
+        self.engines
+            .entry((whose, engine))
+            .or_default()
+            .add(stretch);
+        self.gpus.entry(whose).or_default().add(stretch);
+        self.processes.entry(c.at.pid).or_default().add(stretch);
+    }
+
+    fn operation(&mut self, c: &Context, entry: u32, op: &Operation) {
+        self.releases.note(c, op);
+        let Some(time) = c.gpu_time_of(entry) else {
+            return;
+        };
+        if !is_timed(op) {
+            return;
+        }
+        let first = self.attributed.replace((c.serial, entry)) != Some((c.serial, entry));
+        if first {
+            self.known.entries += 1;
+            self.known.starts += u64::from(time.start.is_some());
+            self.known.durations += u64::from(time.duration.is_some());
+        }
+        let (what, bytes) = what(op);
+        if self.rows.len() >= MOST_ROWS && !self.rows.contains_key(&what) {
+            return;
+        }
+        let row = self.rows.entry(what).or_insert_with_key(|what| Row {
+            text: text(what, op),
+            ..Row::default()
+        });
+        row.count += 1;
+        if let Some(duration) = time.duration.filter(|_| first) {
+            row.durations.add(duration.ns);
+            row.bytes = row.bytes.saturating_add(bytes);
+        }
+    }
+
+    /// The end: what waits to be put in order is summed up.
+    pub(crate) fn finish(&mut self) {
+        let channels = self.channels.values_mut().map(|c| &mut c.work);
+        let all = channels
+            .chain(self.engines.values_mut())
+            .chain(self.gpus.values_mut())
+            .chain(self.processes.values_mut());
+        all.for_each(Intervals::finish);
+    }
+}
+
+/// What an operation is counted as, and the bytes that it moves.
+fn what(op: &Operation) -> (What, u64) {
+    match op {
+        Operation::Launch(l) => match (&l.kernel, l.program) {
+            (Some(kernel), _) => (What::Kernel(kernel.name.clone()), 0),
+            (None, Some(program)) => (What::Program(program.0), 0),
+            (None, None) => (What::Unknown, 0),
+        },
+        Operation::Graph(_) => (What::Graph, 0),
+        Operation::Copy(copy) if copy.src.is_none() => (What::Fill, copy.bytes),
+        Operation::Copy(copy) => {
+            let direction = copy.direction.map_or("", super::names::direction);
+            (What::Copy(direction), copy.bytes)
+        }
+        _ => (What::Unknown, 0),
+    }
+}
+
+fn text(what: &What, op: &Operation) -> String {
+    match (what, op) {
+        (What::Kernel(_), Operation::Launch(l)) => l
+            .kernel
+            .as_deref()
+            .map_or_else(String::new, |k| kernels::text(k, true)),
+        (What::Kernel(name), _) => name.clone(),
+        (What::Program(program), _) => format!("program {program:#x}"),
+        (What::Unknown, _) => "kernel of an unknown program".to_owned(),
+        (What::Graph, _) => "graph replay (all its kernels)".to_owned(),
+        (What::Copy(direction), _) => format!("copy {direction}"),
+        (What::Fill, _) => "fill".to_owned(),
+    }
+}
+
+/// `nvcap time`: shows nothing until the end.
+pub(crate) struct TimeReport {
+    out: Output,
+    json: bool,
+    color: bool,
+    account: Account,
+}
+
+impl TimeReport {
+    /// Writes to `out` at the end: as one JSON object, or as tables.
+    pub(crate) fn new(out: Output, json: bool, color: bool) -> Self {
+        Self {
+            out,
+            json,
+            color,
+            account: Account::default(),
+        }
+    }
+}
+
+impl Sink for TimeReport {
+    fn detail(&self) -> Option<Detail> {
+        Some(Detail::Operations)
+    }
+
+    fn event(&mut self, event: &Event<'_>) -> io::Result<()> {
+        self.account.event(event);
+        Ok(())
+    }
+
+    fn record(&mut self, _record: &Record, _model: &Model) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn summary(&mut self, summary: &Summary) {
+        self.account.summary(summary);
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.out.flush()
+    }
+
+    fn unshown(&self) -> u64 {
+        self.out.unshown()
+    }
+
+    fn finish(&mut self, ledger: &Ledger, _model: &Model) -> io::Result<()> {
+        self.account.finish();
+        if self.json {
+            let object = self.account.json();
+            let out = self.out.object();
+            super::json::write(out, &object);
+            out.push(b'\n');
+            super::ledger::json(self.out.object(), ledger);
+        } else {
+            self.account.text(self.out.object(), self.color);
+            super::ledger::text(self.out.object(), ledger, self.color);
+        }
+        self.out.end_object()?;
+        self.out.flush()
+    }
+}
