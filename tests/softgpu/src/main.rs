@@ -171,6 +171,9 @@ struct TimedArgs {
     /// With --timed: that varies by up to so many percent in both directions
     #[arg(long, value_name = "PERCENT", requires = "timed", default_value_t = 0, value_parser = clap::value_parser!(u64).range(0..=100))]
     timed_spread: u64,
+    /// With --timed: the word that a kernel releases is written so many nanoseconds after its end (on an H200 about 2000)
+    #[arg(long, value_name = "NS", requires = "timed", default_value_t = 0)]
+    timed_lag_ns: u64,
     /// With --timed: after so many submissions of each channel wait until they have run, and pause (0: never)
     #[arg(long, value_name = "N", requires = "timed", default_value_t = 0)]
     timed_burst: u64,
@@ -208,6 +211,7 @@ impl TimedArgs {
         Timing {
             duration: (self.timed_kernel_us * 1000.0) as u64,
             spread: self.timed_spread,
+            lag: self.timed_lag_ns,
             burst: self.timed_burst,
             pause: Duration::from_micros(self.timed_pause_us),
             clock_offset: self.timed_clock_us.map(|us| us.saturating_mul(1000)),

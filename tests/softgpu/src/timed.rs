@@ -3,7 +3,7 @@
 //! One thread is the GPU: it takes each channel's submissions in order, channels beside each other. The times between a stamp,
 //! the kernel's start and its end, and the next stamp are those measured on an H200 (580.159.04, CUDA 13.0). A time stamp is the
 //! planned time, also where this thread had to wait for a processor and wrote it late; a kernel's end is never before the
-//! moment in which the word that says so was written. So stamps are exact, and a late thread makes kernels longer.
+//! moment in which this thread comes to it. So stamps are exact, and a late thread makes kernels longer.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -38,6 +38,8 @@ pub struct Timing {
     pub duration: u64,
     /// It varies by so many percent in both directions.
     pub spread: u64,
+    /// From a kernel's end to the moment in which its word says so, ns.
+    pub lag: u64,
     /// Submissions of a channel before their end is waited for; 0 for no waits.
     pub burst: u64,
     /// The pause after that.
@@ -199,6 +201,8 @@ struct Engine {
     now: Ran,
     /// When the one before it ended.
     last_end: u64,
+    /// When the word of a kernel that has ended is due, and where that kernel is in [`Gpu::ran`].
+    word: Option<(u64, usize)>,
 }
 
 struct Gpu<'a> {
@@ -217,6 +221,7 @@ impl<'a> Gpu<'a> {
             state: State::Idle,
             now: blank(channel, 0),
             last_end: 0,
+            word: None,
         });
         Gpu {
             plan,
@@ -237,7 +242,8 @@ impl<'a> Gpu<'a> {
             let mut idle = true;
             for i in 0..self.channels.len() {
                 self.step(i);
-                idle &= matches!(self.channels[i].state, State::Idle);
+                let engine = &self.channels[i];
+                idle &= matches!(engine.state, State::Idle) && engine.word.is_none();
             }
             if !idle {
                 busy = Instant::now();
@@ -250,11 +256,28 @@ impl<'a> Gpu<'a> {
         }
     }
 
+    /// Writes the word of the last kernel of a channel that ended, if it is due.
+    fn write_word(&mut self, i: usize, now: u64) {
+        let engine = &mut self.channels[i];
+        let Some((_, place)) = engine.word.take_if(|w| w.0 <= now) else {
+            return;
+        };
+        let ran = &mut self.ran[place];
+        if let Some((address, payload)) = ran.released {
+            self.memory.release(address, payload);
+        }
+        ran.end_written_host = clock::monotonic();
+        if let Some(doorbells) = &self.memory.doorbells {
+            doorbells.ran(engine.channel);
+        }
+    }
+
     /// What is due of one channel.
     fn step(&mut self, i: usize) {
+        let now = self.clock.now();
+        self.write_word(i, now);
         let unit = &mut self.channels[i];
         let (channel, compute) = (unit.channel, unit.channel.unit() == Unit::Compute);
-        let now = self.clock.now();
         match unit.state {
             State::Idle => {
                 let Some(doorbells) = &self.memory.doorbells else {
@@ -302,24 +325,22 @@ impl<'a> Gpu<'a> {
             }
             State::Ends { at } if now >= at => {
                 unit.now.end = now;
-                if let Some((address, payload)) = unit.now.released {
-                    self.memory.release(address, payload);
-                } else {
+                if !compute {
                     let payload = (unit.now.number + 1) as u32;
                     self.memory.stamp(semaphore(channel), payload, now);
                     unit.now.stamp = now;
+                    unit.now.stamp_written_host = clock::monotonic();
                 }
-                unit.now.end_written_host = clock::monotonic();
-                if !compute {
-                    unit.now.stamp_written_host = unit.now.end_written_host;
-                }
-                self.ran.push(unit.now);
-                if let Some(doorbells) = &self.memory.doorbells {
-                    doorbells.ran(channel);
-                }
+                let ran = unit.now;
                 unit.last_end = now;
-                unit.now = blank(channel, unit.now.number + 1);
+                unit.now = blank(channel, ran.number + 1);
                 unit.state = State::Idle;
+                // A word that is still due comes before the next one.
+                self.write_word(i, u64::MAX);
+                let lag = if compute { self.timing.lag } else { 0 };
+                self.channels[i].word = Some((now + lag, self.ran.len()));
+                self.ran.push(ran);
+                self.write_word(i, now);
             }
             State::Begins { .. } | State::Resets { .. } | State::Ends { .. } => {}
         }

@@ -29,7 +29,15 @@ struct Kernel {
     stamp_written: u64,
     start: u64,
     end: u64,
+    end_host: u64,
     end_written: u64,
+}
+
+fn lag(options: &[&str]) -> u64 {
+    let given = options
+        .iter()
+        .find_map(|o| o.strip_prefix("--timed-lag-ns="));
+    given.map_or(0, |n| n.parse().expect("a number"))
 }
 
 fn kernels(truth: &str) -> Vec<Kernel> {
@@ -51,6 +59,7 @@ fn kernels(truth: &str) -> Vec<Kernel> {
                 stamp_written: number("stamp_written_ns"),
                 start: number("start_gpu_ns"),
                 end: number("end_gpu_ns"),
+                end_host: number("end_ns"),
                 end_written: number("end_written_ns"),
             }
         })
@@ -187,7 +196,8 @@ fn once(name: &str, submissions: u64, options: &[&str]) -> (Vec<Kernel>, u64) {
     }
     for k in &kernels {
         assert_eq!(k.start, k.stamp + STAMP_TO_START, "{k:?}");
-        assert!(k.end > k.start && k.end_written >= k.rung, "{k:?}");
+        assert!(k.end > k.start, "{k:?}");
+        assert!(k.end_written >= k.end_host + lag(options), "{k:?}");
         assert!(k.stamp_written > k.rung + DOORBELL_TO_STAMP - 1000, "{k:?}");
     }
     (kernels, stamps.len() as u64)
@@ -216,6 +226,7 @@ fn one_at_a_time() {
         "--timed-kernel-us=5",
         "--timed-burst=1",
         "--timed-pause-us=300",
+        "--timed-lag-ns=2000",
     ];
     compare("alone", 600, &options, |kernels| {
         !kernels.iter().any(|k| k.queued)
