@@ -12,7 +12,7 @@ use softgpu::memory::CachedPut;
 use softgpu::plan::Plan;
 use softgpu::run::{How, bench, run};
 use softgpu::store::Site;
-use softgpu::stream::Shape;
+use softgpu::stream::{Ends, Shape};
 use softgpu::timed::{self, Timing};
 
 /// Submits as libcuda does, with no GPU: rings, pushbuffers and doorbells in shared memory at fixed addresses.
@@ -171,6 +171,9 @@ struct TimedArgs {
     /// With --timed: that varies by up to so many percent in both directions
     #[arg(long, value_name = "PERCENT", requires = "timed", default_value_t = 0, value_parser = clap::value_parser!(u64).range(0..=100))]
     timed_spread: u64,
+    /// With --timed: kernels release no words at their ends
+    #[arg(long, requires = "timed", conflicts_with = "timed_lag_ns")]
+    timed_no_ends: bool,
     /// With --timed: the word that a kernel releases is written so many nanoseconds after its end (on an H200 about 2000)
     #[arg(long, value_name = "NS", requires = "timed", default_value_t = 0)]
     timed_lag_ns: u64,
@@ -207,6 +210,13 @@ struct TimedArgs {
 }
 
 impl TimedArgs {
+    fn ends(&self) -> Option<Ends> {
+        self.timed.then_some(match self.timed_no_ends {
+            true => Ends::Untold,
+            false => Ends::Released,
+        })
+    }
+
     fn timing(&self) -> Timing {
         Timing {
             duration: (self.timed_kernel_us * 1000.0) as u64,
@@ -282,7 +292,7 @@ impl Args {
                 big_one_in: self.big,
                 launches_only: self.bench.is_some(),
                 kernels: self.kernels,
-                timed: self.timed.timed,
+                timed: self.timed.ends(),
             },
             channels: Channel::first(channels, self.gpus),
             submissions: self.submissions,

@@ -34,8 +34,17 @@ pub struct Shape {
     pub launches_only: bool,
     /// Launches are of the functions of [`crate::kernels`].
     pub kernels: bool,
-    /// Every submission is one launch that releases a word at its end, or one copy: for [`crate::timed`].
-    pub timed: bool,
+    /// Every submission is one launch with such an end, or one copy: for [`crate::timed`].
+    pub timed: Option<Ends>,
+}
+
+/// What a launch does at its end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ends {
+    /// It releases a word ([`released`]).
+    Released,
+    /// Nothing.
+    Untold,
 }
 
 /// An operation of a submission, for tests of decoded output: the original of the encoded words.
@@ -178,13 +187,13 @@ pub fn work(shape: &Shape, channel: Channel, number: u64) -> Work {
         maker.finish(pb, false);
         return maker.work;
     }
-    if shape.timed {
+    if let Some(ends) = shape.timed {
         let mut pb = Pushbuffer::new();
         if number == 0 {
             maker.setup(&mut pb);
         }
         if channel.unit() == Unit::Compute {
-            maker.launch_with_end(&mut pb);
+            maker.timed_launch(&mut pb, ends);
         } else {
             maker.copy(&mut pb);
         }
@@ -433,18 +442,24 @@ impl Maker {
         send(pb, qmd);
     }
 
-    /// A launch that releases a word at its end, prepared as in CUDA.
-    fn launch_with_end(&mut self, pb: &mut Pushbuffer) {
+    /// A launch with its end, prepared as in CUDA.
+    fn timed_launch(&mut self, pb: &mut Pushbuffer, ends: Ends) {
         let slot = self.number % 512;
         let qmd = 0x2_04e1_0000 + 0x800 * slot;
+        let constants = 0x7f4f_4e20_0000 + 0x1000 * (slot % 256);
         let (address, payload) = released(self.channel, self.number);
         let release = QmdRelease {
             address: GpuVa(address),
             payload: u64::from(payload),
         };
-        let constants = 0x7f4f_4e20_0000 + 0x1000 * (slot % 256);
-        self.write_kernel_releasing(pb, qmd, constants, vec![release]);
-        inline(pb, address, &(payload - 1).to_le_bytes());
+        let releases = match ends {
+            Ends::Released => vec![release],
+            Ends::Untold => Vec::new(),
+        };
+        self.write_kernel_releasing(pb, qmd, constants, releases);
+        if ends == Ends::Released {
+            inline(pb, address, &(payload - 1).to_le_bytes());
+        }
         send(pb, qmd);
     }
 

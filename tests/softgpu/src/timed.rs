@@ -1,9 +1,8 @@
 //! Runs the submissions in the time that a GPU takes, and writes time stamps and releases when a GPU would.
 //!
 //! One thread is the GPU: it takes each channel's submissions in order, channels beside each other. The times between a stamp,
-//! the kernel's start and its end, and the next stamp are those measured on an H200 (580.159.04, CUDA 13.0). A time stamp is the
-//! planned time, also where this thread had to wait for a processor and wrote it late; a kernel's end is never before the
-//! moment in which this thread comes to it. So stamps are exact, and a late thread makes kernels longer.
+//! the kernel's start and its end, and the next stamp are those measured on an H200 (580.159.04, CUDA 13.0). This thread may have
+//! to wait for a processor: then stamps are later and kernels longer, and the truth says so.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,7 +16,7 @@ use crate::memory::Memory;
 use crate::plan::Plan;
 use crate::rng::Rng;
 use crate::run::{self, How, Worker};
-use crate::stream::{released, semaphore};
+use crate::stream::{Ends, released, semaphore};
 use crate::truth::{self, Ran};
 
 /// From the stamp to the kernel's start, ns.
@@ -28,7 +27,7 @@ pub const END_TO_STAMP: u64 = 1300;
 pub const DOORBELL_TO_STAMP: u64 = 3000;
 /// From the kernel's start to the moment in which its word is one less than at its end.
 pub const START_TO_RESET: u64 = 1500;
-/// A plan that is so old is made anew: the doorbell was noticed late.
+/// A plan that is so old is made anew: this thread had to wait for a processor.
 const STALE: u64 = 500;
 
 /// How long things take.
@@ -296,7 +295,14 @@ impl<'a> Gpu<'a> {
                     queued: !late && behind >= alone,
                 };
             }
-            State::Begins { at, queued } if now >= at => {
+            State::Begins {
+                at: planned,
+                queued,
+            } if now >= planned => {
+                // A stamp is true when it is written.
+                let late = now > planned + STALE;
+                let at = if late { now } else { planned };
+                let queued = queued && (!late || prolong(&mut self.ran, unit, at, self.timing.lag));
                 let duration = self.timing.duration_of(self.plan, channel, unit.now.number);
                 let payload = (unit.now.number + 1) as u32;
                 unit.now.queued = queued;
@@ -305,7 +311,8 @@ impl<'a> Gpu<'a> {
                     unit.now.stamp = at;
                     unit.now.stamp_written_host = clock::monotonic();
                     unit.now.start = at + STAMP_TO_START;
-                    unit.now.released = Some(released(channel, unit.now.number));
+                    unit.now.released = (self.plan.shape.timed == Some(Ends::Released))
+                        .then(|| released(channel, unit.now.number));
                     let reset = START_TO_RESET.min(duration * 3 / 4);
                     unit.state = State::Resets {
                         at: unit.now.start + reset,
@@ -345,6 +352,17 @@ impl<'a> Gpu<'a> {
             State::Begins { .. } | State::Resets { .. } | State::Ends { .. } => {}
         }
     }
+}
+
+/// A stamp comes late. If the word of the kernel before it is not written yet, then that kernel ran longer.
+fn prolong(ran: &mut [Ran], engine: &mut Engine, stamp: u64, lag: u64) -> bool {
+    let Some((due, place)) = &mut engine.word else {
+        return false;
+    };
+    let end = stamp - END_TO_STAMP;
+    ran[*place].end = end;
+    *due = end + lag;
+    true
 }
 
 fn blank(channel: Channel, number: u64) -> Ran {

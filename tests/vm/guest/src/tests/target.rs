@@ -80,7 +80,7 @@ impl Want {
                 big_one_in: self.big,
                 launches_only: false,
                 kernels: false,
-                timed: false,
+                timed: None,
             },
             channels: Channel::first(self.channels, self.gpus),
             submissions: self.submissions,
