@@ -48,3 +48,19 @@ sections() {
     done
     echo "$passed passed, $failed failed, $skipped skipped ($(date -u +%T))" | tee -a "$SUMMARY"
 }
+# build_cupti_log FILE: the library that logs CUPTI's activity records (meaning/cupti_log.c), for CUDA_INJECTION64_PATH.
+build_cupti_log() {
+    local toolkit header library
+    # Not through links, which could lead anywhere; the toolkit's own folder may be one.
+    toolkit=$(readlink -f "${CUDA_HOME:-/usr/local/cuda}")
+    header=$(find "$toolkit" -name cupti.h 2>/dev/null | head -n 1)
+    library=$(find "$toolkit" -name libcupti.so 2>/dev/null | head -n 1)
+    if [ -z "$header" ] || [ -z "$library" ]; then
+        echo "no CUPTI: cupti.h or libcupti.so is not below $toolkit; set CUDA_HOME to the CUDA toolkit" >&2
+        return 1
+    fi
+    # newest KIND: the newest record type of that kind in the header.
+    newest() { grep -oh "CUpti_Activity$1[0-9]*" "$(dirname "$header")/cupti_activity.h" | sort -V | tail -n 1; }
+    gcc -O1 -shared -fPIC -I"$(dirname "$header")" -DKERNEL="$(newest Kernel)" -DMEMCPY="$(newest Memcpy)" -DMEMSET="$(newest Memset)" \
+        -o "$1" "$HERE/meaning/cupti_log.c" "$library" -Wl,-rpath,"$(dirname "$library")"
+}

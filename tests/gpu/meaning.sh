@@ -19,18 +19,7 @@ MEANING=$HERE/meaning
 [ $# -gt 0 ] || set -- cuda device train generate compile graph triton cupy jax
 
 echo "== building ($(date -u +%T))"
-# Not through links, which could lead anywhere; the toolkit's own folder may be one.
-toolkit=$(readlink -f "${CUDA_HOME:-/usr/local/cuda}")
-header=$(find "$toolkit" -name cupti.h 2>/dev/null | head -n 1)
-library=$(find "$toolkit" -name libcupti.so 2>/dev/null | head -n 1)
-if [ -z "$header" ] || [ -z "$library" ]; then
-    echo "no CUPTI: cupti.h or libcupti.so is not below $toolkit; set CUDA_HOME to the CUDA toolkit" >&2
-    exit 2
-fi
-# newest KIND: the newest record type of that kind in the header.
-newest() { grep -oh "CUpti_Activity$1[0-9]*" "$(dirname "$header")/cupti_activity.h" | sort -V | tail -n 1; }
-gcc -O1 -shared -fPIC -I"$(dirname "$header")" -DKERNEL="$(newest Kernel)" -DMEMCPY="$(newest Memcpy)" -DMEMSET="$(newest Memset)" \
-    -o "$WORK/cupti_log.so" "$MEANING/cupti_log.c" "$library" -Wl,-rpath,"$(dirname "$library")" || exit 2
+build_cupti_log "$WORK/cupti_log.so" || exit 2
 nvcc -O2 -arch=sm_"${ARCH:-90}" -o "$WORK/cuda" "$MEANING/cuda.cu" &
 nvcc -O2 -arch=sm_"${ARCH:-90}" -rdc=true -DDEVICE_GRAPHS -o "$WORK/device" "$MEANING/cuda.cu" -lcudadevrt &
 wait

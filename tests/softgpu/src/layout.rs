@@ -64,6 +64,12 @@ pub const EVENTS: u64 = 0x2_0480_f000;
 /// Size of their memory.
 pub const EVENTS_LEN: u64 = PAGE;
 
+/// First address of the words that the launches of a GPU's channels release at their ends: a page, with
+/// [`crate::stream::RELEASES`] words of 8 bytes for each channel.
+pub const fn releases(gpu: usize) -> u64 {
+    0x2_0463_7000 + ((gpu as u64) << 32)
+}
+
 /// Address of a channel's error notifier: a page each, in the order of the channels.
 pub const fn notifier(channel: Channel) -> u64 {
     0x7fba_165d_e000 + PAGE * (channel.gpu * CHANNELS + channel.index) as u64

@@ -4,17 +4,22 @@
 //! have seen: [`form`] forms operations with nvcap's encoder, [`stream`] forms submissions, [`plan`] assigns them to
 //! channels. The other half submits: [`layout`] has the addresses, [`memory`] maps them, [`store`] holds the two doorbell
 //! instructions, [`device`] gets everything from the driver if there is one, [`run`] does the work with threads, forks and
-//! execs. The pure half does no I/O.
+//! execs, and [`timed`] also runs what is submitted, in the time that a GPU takes. The pure half does no I/O.
 
 pub mod calls;
+pub mod clock;
 pub mod device;
+pub mod doorbells;
 pub mod form;
 pub mod hang;
 pub mod kernels;
 pub mod layout;
+pub mod mapping;
 pub mod memory;
 pub mod plan;
 pub mod rng;
 pub mod run;
 pub mod store;
 pub mod stream;
+pub mod timed;
+pub mod truth;

@@ -12,7 +12,8 @@ use softgpu::memory::CachedPut;
 use softgpu::plan::Plan;
 use softgpu::run::{How, bench, run};
 use softgpu::store::Site;
-use softgpu::stream::Shape;
+use softgpu::stream::{Ends, Shape};
+use softgpu::timed::{self, Timing};
 
 /// Submits as libcuda does, with no GPU: rings, pushbuffers and doorbells in shared memory at fixed addresses.
 ///
@@ -143,6 +144,8 @@ struct Args {
     /// Launch functions that have names, and keep records and an image of them as libcuda does
     #[arg(long)]
     kernels: bool,
+    #[command(flatten)]
+    timed: TimedArgs,
     /// A launch loop of N launches, three times, printing ns a launch
     #[arg(long, value_name = "N")]
     bench: Option<u64>,
@@ -152,6 +155,81 @@ struct Args {
     /// Print what the plan amounts to, as a run's last line does, and end
     #[arg(long)]
     dry_run: bool,
+}
+
+/// In a GPU's time.
+#[derive(clap::Args, Debug)]
+struct TimedArgs {
+    /// Run each submission as a GPU does, one launch or copy each: a stamp in the tracking semaphore when a launch begins or a
+    /// copy ends, a release at a kernel's end, nothing before the submissions ahead of it have ended
+    #[arg(long, conflicts_with_all = ["device", "hang", "burst", "big", "churn", "fork", "fork_own", "spawn", "exec", "lag",
+        "late_doorbell", "remains", "claim", "bench"])]
+    timed: bool,
+    /// With --timed: how long a kernel or a copy runs, microseconds
+    #[arg(long, value_name = "US", requires = "timed", default_value_t = 20.0)]
+    timed_kernel_us: f64,
+    /// With --timed: that varies by up to so many percent in both directions
+    #[arg(long, value_name = "PERCENT", requires = "timed", default_value_t = 0, value_parser = clap::value_parser!(u64).range(0..=100))]
+    timed_spread: u64,
+    /// With --timed: kernels release no words at their ends
+    #[arg(long, requires = "timed", conflicts_with = "timed_lag_ns")]
+    timed_no_ends: bool,
+    /// With --timed: the word that a kernel releases is written so many nanoseconds after its end (on an H200 about 2000)
+    #[arg(long, value_name = "NS", requires = "timed", default_value_t = 0)]
+    timed_lag_ns: u64,
+    /// With --timed: after so many submissions of each channel wait until they have run, and pause (0: never)
+    #[arg(long, value_name = "N", requires = "timed", default_value_t = 0)]
+    timed_burst: u64,
+    /// With --timed-burst: the pause, microseconds
+    #[arg(long, value_name = "US", requires = "timed", default_value_t = 100)]
+    timed_pause_us: u64,
+    /// With --timed: the GPU's clock less CLOCK_MONOTONIC at the start, microseconds; without it the clock is 0.6 ms from
+    /// CLOCK_REALTIME
+    #[arg(
+        long,
+        value_name = "US",
+        requires = "timed",
+        allow_hyphen_values = true
+    )]
+    timed_clock_us: Option<i64>,
+    /// With --timed: how much faster than CLOCK_MONOTONIC the GPU's clock is, parts per million
+    #[arg(
+        long,
+        value_name = "PPM",
+        requires = "timed",
+        allow_hyphen_values = true,
+        default_value_t = 20.0
+    )]
+    timed_drift_ppm: f64,
+    /// With --timed: entries of a channel that may wait for the GPU
+    #[arg(long, value_name = "N", requires = "timed", default_value_t = 900, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    timed_queue: u32,
+    /// With --timed: write what ran when to FILE, a JSON object a line
+    #[arg(long, value_name = "FILE", requires = "timed")]
+    timed_truth: Option<PathBuf>,
+}
+
+impl TimedArgs {
+    fn ends(&self) -> Option<Ends> {
+        self.timed.then_some(match self.timed_no_ends {
+            true => Ends::Untold,
+            false => Ends::Released,
+        })
+    }
+
+    fn timing(&self) -> Timing {
+        Timing {
+            duration: (self.timed_kernel_us * 1000.0) as u64,
+            spread: self.timed_spread,
+            lag: self.timed_lag_ns,
+            burst: self.timed_burst,
+            pause: Duration::from_micros(self.timed_pause_us),
+            clock_offset: self.timed_clock_us.map(|us| us.saturating_mul(1000)),
+            clock_drift: self.timed_drift_ppm,
+            queue: self.timed_queue,
+            truth: self.timed_truth.clone(),
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -214,6 +292,7 @@ impl Args {
                 big_one_in: self.big,
                 launches_only: self.bench.is_some(),
                 kernels: self.kernels,
+                timed: self.timed.ends(),
             },
             channels: Channel::first(channels, self.gpus),
             submissions: self.submissions,
@@ -292,9 +371,16 @@ fn body() -> Result<()> {
         );
         return Ok(());
     }
+    let how = args.how();
+    if args.timed.timed {
+        if how.device {
+            bail!("--timed: the device of --device and SOFTGPU_DEVICE runs submissions by itself");
+        }
+        return timed::run(&plan, &how, &args.timed.timing());
+    }
     match args.bench {
-        Some(launches) => bench(&plan, &args.how(), launches, 3),
-        None => run(&plan, &args.how()),
+        Some(launches) => bench(&plan, &how, launches, 3),
+        None => run(&plan, &how),
     }
 }
 

@@ -1,20 +1,21 @@
 //! The mappings, and all access to them: rings, USERD, pushbuffers, doorbells, and the counters that the processes of a run
 //! share. The crate's unsafe code is here.
 
-use std::io;
-use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use anyhow::{Context, Result};
 use nvcap::wire::GpuVa;
 use nvcap::wire::entry;
 
+use crate::clock;
 use crate::device::{Device, SEMAPHORES_LEN};
+use crate::doorbells::Doorbells;
 use crate::layout::{
     CHANNELS, CONTROL, CONTROL_LEN, Channel, DOORBELL_PAGE, ENTRIES, EVENTS, EVENTS_LEN, GP_GET,
     GPUS, PAGE, PUSHBUFFERS_LEN, REMAINS, RINGS_LEN, SLOT, doorbell_page, notifier, pushbuffers,
-    rings,
+    releases, rings,
 };
+use crate::mapping::{Files, map_at};
 use crate::plan::{Cursor, Submission, checksum};
 use crate::store::{Site, ring};
 use crate::stream::semaphore;
@@ -28,6 +29,8 @@ pub struct Memory {
     whole: bool,
     /// Behaviour of the program's own copies of GP_PUT.
     pub cached_put: CachedPut,
+    /// A thread of this program runs the submissions as a GPU does ([`crate::timed`]), and is told of doorbells here.
+    pub doorbells: Option<Doorbells>,
 }
 
 /// Behaviour of a program's own copy of GP_PUT, for tests of tracers that read it.
@@ -72,6 +75,7 @@ impl Memory {
             device: None,
             whole: false,
             cached_put: CachedPut::Right,
+            doorbells: None,
         };
         let mut wanted = vec![(CONTROL, CONTROL_LEN)];
         for gpu in 0..gpus {
@@ -89,6 +93,19 @@ impl Memory {
         Ok(memory)
     }
 
+    /// Maps the words that a GPU writes, where [`Memory::map`] left them out.
+    pub fn map_semaphores(&mut self, gpus: usize) -> Result<()> {
+        for gpu in 0..gpus {
+            for (start, len) in [(tracking(gpu), SEMAPHORES_LEN), (releases(gpu), PAGE)] {
+                map_at(start, len)
+                    .with_context(|| format!("cannot map {len:#x} bytes at {start:#x}"))?;
+                self.ranges.push((start, len));
+            }
+        }
+        self.whole = true;
+        Ok(())
+    }
+
     /// The same, but from the driver (the stand-in of tests/vm), whose GPU also fetches the entries.
     pub fn map_device(gpus: usize) -> Result<Memory> {
         let mut memory = Memory {
@@ -96,6 +113,7 @@ impl Memory {
             device: None,
             whole: false,
             cached_put: CachedPut::Right,
+            doorbells: None,
         };
         map_at(CONTROL, CONTROL_LEN).context("cannot map the counters")?;
         memory.ranges.push((CONTROL, CONTROL_LEN));
@@ -112,6 +130,7 @@ impl Memory {
             device: None,
             whole: true,
             cached_put: CachedPut::Right,
+            doorbells: None,
         };
         map_at(CONTROL, CONTROL_LEN).context("cannot map the counters")?;
         memory.ranges.push((CONTROL, CONTROL_LEN));
@@ -126,9 +145,9 @@ impl Memory {
                 (doorbell_page(gpu, 1), DOORBELL_PAGE, write),
             ];
             folder.map(&format!("nvidia{gpu}"), &own, &mut memory.ranges)?;
-            let at = semaphore(Channel { gpu, index: 0 }) & !(SEMAPHORES_LEN - 1);
             system.push((pushbuffers(gpu), PUSHBUFFERS_LEN, both));
-            system.push((at, SEMAPHORES_LEN, both));
+            system.push((tracking(gpu), SEMAPHORES_LEN, both));
+            system.push((releases(gpu), PAGE, both));
             for index in 0..CHANNELS {
                 system.push((notifier(Channel { gpu, index }), PAGE, both));
             }
@@ -158,10 +177,23 @@ impl Memory {
         self.userd(channel, 0).store(get, Ordering::Release);
     }
 
+    /// The word or 16 bytes of a semaphore are mapped.
+    fn is_semaphore(&self, address: u64, len: u64) -> bool {
+        let inside = |r: &(u64, u64)| r.0 <= address && address + len <= r.0 + r.1;
+        self.whole && address.is_multiple_of(len) && self.ranges.iter().any(inside)
+    }
+
+    /// Writes a semaphore with its time stamp, as a GPU does at a release of four words.
+    pub fn stamp(&self, address: u64, payload: u32, time: u64) {
+        if self.is_semaphore(address, 16) {
+            // SAFETY: 16 aligned bytes inside a mapping that lives while `self` does; only atomics and this store touch them.
+            unsafe { store16(address, u64::from(payload), time) };
+        }
+    }
+
     /// Writes a semaphore, as a GPU does at a release.
     pub fn release(&self, address: u64, payload: u32) {
-        let inside = |r: &&(u64, u64)| r.0 <= address && address + 16 <= r.0 + r.1;
-        if self.whole && self.ranges.iter().any(|r| inside(&r)) {
+        if self.is_semaphore(address, 4) {
             // SAFETY: inside a mapping that lives while `self` does; only atomics touch it.
             unsafe { (*(address as *const AtomicU32)).store(payload, Ordering::Release) };
         }
@@ -180,10 +212,15 @@ impl Memory {
         self.device.as_ref()?.unusual_tokens()
     }
 
+    /// Something that runs by itself fetches the entries: a device, or a thread that is one.
+    fn fetches_itself(&self) -> bool {
+        self.device.is_some() || self.doorbells.is_some()
+    }
+
     /// Waits until the device has fetched all of a channel's entries and released its tracking semaphore with `number` and
     /// a time; an error after ten seconds. Without a device it returns at once.
     pub fn settle(&self, channel: Channel, number: u64) -> Result<()> {
-        if self.device.is_none() || number == 0 {
+        if !self.fetches_itself() || number == 0 {
             return Ok(());
         }
         let at = semaphore(channel);
@@ -253,6 +290,9 @@ impl Memory {
                 site,
                 own,
             )
+        }
+        if let Some(doorbells) = &self.doorbells {
+            doorbells.rung(channel, clock::monotonic());
         }
     }
 
@@ -415,6 +455,16 @@ impl Locked<'_> {
     /// A device fetches in its own time, and unfetched memory must not be overwritten. Waiting for all entries whenever
     /// half of a ring or a pushbuffer was used is more than enough.
     fn make_room(&self, submission: &Submission) {
+        if let Some(doorbells) = &self.memory.doorbells {
+            let waiting = |memory: &Memory| {
+                let put = memory.gp_put(self.channel);
+                put.wrapping_sub(memory.gp_get(self.channel)) % ENTRIES
+            };
+            while waiting(self.memory) >= doorbells.most {
+                std::thread::sleep(std::time::Duration::from_micros(20));
+            }
+            return;
+        }
         if self.memory.device.is_none() {
             return;
         }
@@ -480,8 +530,8 @@ impl Locked<'_> {
 
     /// Advances GP_GET to `lag` entries behind `to`.
     pub fn advance(&self, to: u64, lag: u64) {
-        if self.memory.device.is_some() {
-            return; // the device does
+        if self.memory.fetches_itself() {
+            return;
         }
         if lag == 0 {
             let done = self.shared.number.load(Ordering::Relaxed);
@@ -500,82 +550,36 @@ impl Drop for Locked<'_> {
     }
 }
 
-/// Files that are mapped in place of the driver's, in a folder of memory that is removed once they are mapped.
-struct Files(std::path::PathBuf);
-
-impl Files {
-    fn new() -> Result<Files> {
-        let path = std::path::PathBuf::from(format!("/dev/shm/softgpu.{}", std::process::id()));
-        std::fs::create_dir_all(&path)
-            .with_context(|| format!("cannot make {}", path.display()))?;
-        Ok(Files(path))
-    }
-
-    fn map(
-        &self,
-        name: &str,
-        wanted: &[(u64, u64, i32)],
-        ranges: &mut Vec<(u64, u64)>,
-    ) -> Result<()> {
-        let path = self.0.join(name);
-        let file = std::fs::OpenOptions::new()
-            .read(true)
-            .write(true)
-            .create_new(true)
-            .open(&path)
-            .with_context(|| format!("cannot make {}", path.display()))?;
-        file.set_len(wanted.iter().map(|w| w.1 + PAGE).sum())?;
-        let mut offset = 0;
-        for &(start, len, prot) in wanted {
-            map_as(start, len, prot, libc::MAP_SHARED, Some((&file, offset)))
-                .with_context(|| format!("cannot map {len:#x} bytes of {name} at {start:#x}"))?;
-            ranges.push((start, len));
-            // A hole between any two, so that neighbours stay separate mappings, like the driver's.
-            offset += len + PAGE;
-        }
-        // Open until the process ends, like the driver's files.
-        std::mem::forget(file);
-        Ok(())
-    }
+/// First address of the page with a GPU's tracking semaphores.
+fn tracking(gpu: usize) -> u64 {
+    semaphore(Channel { gpu, index: 0 }) & !(SEMAPHORES_LEN - 1)
 }
 
-impl Drop for Files {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
+/// Writes 16 bytes by one store where the processor has one; else the second half, which has the time, first.
+///
+/// # Safety
+/// `address` must be mapped writable for 16 bytes and a multiple of 16.
+unsafe fn store16(address: u64, low: u64, high: u64) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: the caller guarantees the address; an aligned store of 16 bytes is one on every processor with AVX.
+    unsafe {
+        core::arch::asm!(
+            "movq {a}, {low}",
+            "movq {b}, {high}",
+            "punpcklqdq {a}, {b}",
+            "movdqa [{address}], {a}",
+            low = in(reg) low,
+            high = in(reg) high,
+            address = in(reg) address,
+            a = out(xmm_reg) _,
+            b = out(xmm_reg) _,
+            options(nostack, preserves_flags)
+        );
     }
-}
-
-fn map_at(start: u64, len: u64) -> io::Result<()> {
-    let flags = libc::MAP_SHARED | libc::MAP_ANONYMOUS;
-    map_as(start, len, libc::PROT_READ | libc::PROT_WRITE, flags, None)
-}
-
-fn map_as(
-    start: u64,
-    len: u64,
-    prot: i32,
-    flags: i32,
-    file: Option<(&std::fs::File, u64)>,
-) -> io::Result<()> {
-    // SAFETY: MAP_FIXED_NOREPLACE takes no address that is in use; nothing is dereferenced here.
-    let got = unsafe {
-        libc::mmap(
-            start as *mut libc::c_void,
-            len as usize,
-            prot,
-            flags | libc::MAP_FIXED_NOREPLACE,
-            file.map_or(-1, |f| f.0.as_raw_fd()),
-            file.map_or(0, |f| f.1) as libc::off_t,
-        )
-    };
-    if got == libc::MAP_FAILED {
-        return Err(io::Error::last_os_error());
+    #[cfg(not(target_arch = "x86_64"))]
+    // SAFETY: the caller guarantees the address.
+    unsafe {
+        (*((address + 8) as *const AtomicU64)).store(high, Ordering::Relaxed);
+        (*(address as *const AtomicU64)).store(low, Ordering::Release);
     }
-    if got as u64 != start {
-        // A kernel before 4.17 takes the address as a hint only.
-        // SAFETY: `got` was just mapped and nothing refers to it.
-        unsafe { libc::munmap(got, len as usize) };
-        return Err(io::Error::from_raw_os_error(libc::EEXIST));
-    }
-    Ok(())
 }

@@ -102,14 +102,24 @@ fn count_traps() {
     }
 }
 
-fn say(line: &str) {
+/// The beginning of every run.
+pub(crate) fn begin(how: &How) {
+    if !how.default_sigtrap {
+        count_traps();
+    }
+    say(&format!("pid {}", std::process::id()));
+}
+
+/// A line on standard output.
+pub(crate) fn say(line: &str) {
     let mut out = std::io::stdout().lock();
     // A reader that went away is no reason to stop.
     let _ = writeln!(out, "{line}");
     let _ = out.flush();
 }
 
-fn lay_out(how: &How) -> Result<Memory> {
+/// Maps everything.
+pub(crate) fn lay_out(how: &How) -> Result<Memory> {
     let mut memory = map(how)?;
     memory.cached_put = how.cached_put;
     Ok(memory)
@@ -139,10 +149,7 @@ fn give_up(how: &How) {
 
 /// Carries out the plan with all options of `how`, and checks the result.
 pub fn run(plan: &Plan, how: &How) -> Result<()> {
-    if !how.default_sigtrap {
-        count_traps();
-    }
-    say(&format!("pid {}", std::process::id()));
+    begin(how);
     if plan.shape.kernels {
         kernels::keep();
     }
@@ -210,7 +217,8 @@ fn hostile_end(plan: &Plan, how: &How, memory: &mut Memory) -> Result<()> {
     Ok(())
 }
 
-fn wait(how: &How) -> Result<()> {
+/// Waits for what `how` names.
+pub(crate) fn wait(how: &How) -> Result<()> {
     if how.wait_stdin || how.wait_file.is_some() {
         say("waiting");
     }
@@ -348,17 +356,18 @@ fn process(plan: &Plan, how: &How, memory: &Memory, process: usize) {
     });
 }
 
-struct Worker<'a> {
-    plan: &'a Plan,
-    how: &'a How,
-    memory: &'a Memory,
-    index: usize,
-    of: usize,
+/// One of `of` threads that submit.
+pub(crate) struct Worker<'a> {
+    pub(crate) plan: &'a Plan,
+    pub(crate) how: &'a How,
+    pub(crate) memory: &'a Memory,
+    pub(crate) index: usize,
+    pub(crate) of: usize,
 }
 
 impl Worker<'_> {
     /// The channels of this worker: a share of them or, with more workers than channels, one shared with other workers.
-    fn channels(&self) -> Vec<usize> {
+    pub(crate) fn channels(&self) -> Vec<usize> {
         let n = self.plan.channels.len();
         if self.of > n {
             vec![self.index % n]
@@ -369,7 +378,7 @@ impl Worker<'_> {
 
     /// Submits until each of its channels has made `until` submissions or all of its own; returns `true` then, and `false`
     /// if it stopped after `most`.
-    fn work(&self, until: u64, most: u64) -> bool {
+    pub(crate) fn work(&self, until: u64, most: u64) -> bool {
         let mut channels = self.channels();
         let mut made = 0;
         while !channels.is_empty() {
@@ -393,7 +402,7 @@ impl Worker<'_> {
     }
 
     /// One submission to channel `i`, unless it has already made `until` or its quota.
-    fn submit(&self, i: usize, until: u64) -> bool {
+    pub(crate) fn submit(&self, i: usize, until: u64) -> bool {
         let channel = self.plan.channels[i];
         let locked = self.memory.lock(channel);
         let before = locked.done().cursor;
@@ -428,7 +437,7 @@ impl Worker<'_> {
 }
 
 /// Compares the memory contents at each doorbell with the plan, formed again, and prints the result.
-fn finish(plan: &Plan, memory: &Memory) -> Result<()> {
+pub(crate) fn finish(plan: &Plan, memory: &Memory) -> Result<()> {
     let (mut submissions, mut entries, mut bytes) = (0, 0, 0);
     let mut sums = Vec::new();
     for (i, &channel) in plan.channels.iter().enumerate() {
@@ -495,10 +504,7 @@ fn execute(plan: &Plan, how: &How) -> Result<()> {
 
 /// A launch loop on the plan's first channel: `passes` times `launches`; prints the cost of each pass.
 pub fn bench(plan: &Plan, how: &How, launches: u64, passes: u32) -> Result<()> {
-    if !how.default_sigtrap {
-        count_traps();
-    }
-    say(&format!("pid {}", std::process::id()));
+    begin(how);
     let memory = lay_out(how)?;
     say("ready");
     wait(how)?;

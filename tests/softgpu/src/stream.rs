@@ -5,7 +5,7 @@
 //! pieces.
 
 use nvcap::decode::encode::Pushbuffer;
-use nvcap::decode::event::ConstantBank;
+use nvcap::decode::event::{ConstantBank, QmdRelease};
 use nvcap::decode::view::View;
 use nvcap::wire::GpuVa;
 use nvcap::wire::entry::Opcode;
@@ -16,7 +16,7 @@ use crate::form::{
     kernel, release, send,
 };
 use crate::kernels;
-use crate::layout::{Channel, EVENTS, Unit};
+use crate::layout::{Channel, EVENTS, Unit, releases};
 use crate::rng::Rng;
 
 /// The parameters of the submissions.
@@ -34,6 +34,17 @@ pub struct Shape {
     pub launches_only: bool,
     /// Launches are of the functions of [`crate::kernels`].
     pub kernels: bool,
+    /// Every submission is one launch with such an end, or one copy: for [`crate::timed`].
+    pub timed: Option<Ends>,
+}
+
+/// What a launch does at its end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ends {
+    /// It releases a word ([`released`]).
+    Released,
+    /// Nothing.
+    Untold,
 }
 
 /// An operation of a submission, for tests of decoded output: the original of the encoded words.
@@ -132,6 +143,18 @@ pub fn semaphore(channel: Channel) -> u64 {
     0x2_0460_fff0 + ((channel.gpu as u64) << 32) - 16 * channel.index as u64
 }
 
+/// Words of a channel that its launches release in turn.
+pub const RELEASES: u64 = 8;
+
+/// The word that the launch with this number releases at its end, and its payload. As in CUDA, a channel's launches use its
+/// words in turn from the highest address down, a payload grows by 4 from use to use of a word, and the submission writes the
+/// payload less 1 to it before the launch.
+pub fn released(channel: Channel, number: u64) -> (u64, u32) {
+    let words = releases(channel.gpu) + 8 * RELEASES * channel.index as u64;
+    let address = words + 4 + 8 * (RELEASES - 1 - number % RELEASES);
+    (address, 6 + 4 * (number / RELEASES) as u32)
+}
+
 /// The submission of `channel` with this number, counted from 0.
 pub fn work(shape: &Shape, channel: Channel, number: u64) -> Work {
     let mut maker = Maker {
@@ -158,6 +181,19 @@ pub fn work(shape: &Shape, channel: Channel, number: u64) -> Work {
         let mut pb = Pushbuffer::new();
         if channel.unit() == Unit::Compute {
             maker.launch(&mut pb);
+        } else {
+            maker.copy(&mut pb);
+        }
+        maker.finish(pb, false);
+        return maker.work;
+    }
+    if let Some(ends) = shape.timed {
+        let mut pb = Pushbuffer::new();
+        if number == 0 {
+            maker.setup(&mut pb);
+        }
+        if channel.unit() == Unit::Compute {
+            maker.timed_launch(&mut pb, ends);
         } else {
             maker.copy(&mut pb);
         }
@@ -373,12 +409,23 @@ impl Maker {
 
     /// Constant bank, arguments and QMD written inline at fresh addresses; returns the QMD's address.
     fn write_kernel(&mut self, pb: &mut Pushbuffer, qmd_address: u64, constants: u64) {
+        self.write_kernel_releasing(pb, qmd_address, constants, Vec::new());
+    }
+
+    fn write_kernel_releasing(
+        &mut self,
+        pb: &mut Pushbuffer,
+        qmd_address: u64,
+        constants: u64,
+        releases: Vec<QmdRelease>,
+    ) {
         let words = 2 * (1 + self.rng.below(8) as usize);
         let args = self.bytes(4 * words);
-        let fields = self.launch_of(
-            constants,
-            (ARGUMENTS as u32 + args.len() as u32).next_multiple_of(0x100),
-        );
+        let size = (ARGUMENTS as u32 + args.len() as u32).next_multiple_of(0x100);
+        let fields = View {
+            releases,
+            ..self.launch_of(constants, size)
+        };
         let mut bank = self.bytes(ARGUMENTS as usize);
         kernel(pb, qmd_address, &fields, &mut bank, &args);
         self.work.ops.push(Op::Launch {
@@ -392,6 +439,27 @@ impl Maker {
         let qmd = 0x2_04e1_0000 + 0x800 * self.rng.below(512);
         let constants = 0x7f4f_4e20_0000 + 0x1000 * self.rng.below(256);
         self.write_kernel(pb, qmd, constants);
+        send(pb, qmd);
+    }
+
+    /// A launch with its end, prepared as in CUDA.
+    fn timed_launch(&mut self, pb: &mut Pushbuffer, ends: Ends) {
+        let slot = self.number % 512;
+        let qmd = 0x2_04e1_0000 + 0x800 * slot;
+        let constants = 0x7f4f_4e20_0000 + 0x1000 * (slot % 256);
+        let (address, payload) = released(self.channel, self.number);
+        let release = QmdRelease {
+            address: GpuVa(address),
+            payload: u64::from(payload),
+        };
+        let releases = match ends {
+            Ends::Released => vec![release],
+            Ends::Untold => Vec::new(),
+        };
+        self.write_kernel_releasing(pb, qmd, constants, releases);
+        if ends == Ends::Released {
+            inline(pb, address, &(payload - 1).to_le_bytes());
+        }
         send(pb, qmd);
     }
 

@@ -1,0 +1,177 @@
+#!/bin/bash
+# Whether the GPU times of `nvcap --gpu-time` are true: against kernels that write the GPU's clock themselves, and against CUPTI.
+#
+#   time.sh [SECTION...]     sections, default all in this order:
+#     start attached observed   time/truth.cu, traced from its start, attached to, observed: errors of starts and durations by phase,
+#                               the share of launches with them, the host clock, the time in the queue, copies, graphs
+#     speed                     a launch loop untraced, observed and under CUPTI in turn, ten times
+#     train                     train.py by the trap and observed: sums by kernel against CUPTI's of an equal run
+#
+# The limits are in time/time.py. PHASES="queue sync" chooses phases of truth.cu (they are listed there); WAYS="observed" those of train.
+# Needs: root, nvcc with CUPTI's header (speed, train), gcc, python3 with torch (train), and bin/nvcap beside this script or one folder
+# up. Takes about two minutes. Writes to $OUT, else to ./gpu-results: summary.txt, time.txt with the tables; traces with KEEP=1.
+set -u
+HERE=$(cd "$(dirname "$0")" && pwd)
+. "$HERE/common.sh"
+[ $# -gt 0 ] || set -- start attached observed speed train
+FILTER='type=submission||op=launch&&kind=user||op=graph||op=copy'
+: >"$OUT/time.txt"
+
+echo "== building ($(date -u +%T))"
+{ date -u; uname -sr; nvidia-smi --query-gpu=name,driver_version --format=csv,noheader; "$NVCAP" --version; } | tee "$OUT/machine.txt"
+nvcc -O2 -arch=sm_"${ARCH:-90}" -o "$WORK/truth" "$HERE/time/truth.cu" &
+nvcc -O2 -arch=sm_"${ARCH:-90}" -o "$WORK/loop" "$HERE/loop.cu" &
+cupti=
+case " $* " in *" speed "* | *" train "*) if build_cupti_log "$WORK/cupti_log.so"; then cupti=$WORK/cupti_log.so; fi ;; esac
+wait
+[ -x "$WORK/truth" ] && [ -x "$WORK/loop" ] || { echo "nvcc did not build truth.cu and loop.cu: its errors are above" >&2; exit 2; }
+
+# judge FILE: tables of what time.py printed go to time.txt, its rows are counted.
+judge() {
+    local mark result what detail
+    grep -v '^ROW' "$1" >>"$OUT/time.txt"
+    grep -q '^ROW' "$1" || row FAIL "$1" "no rows: $(tail -n 1 "$1" | cut -c1-200)"
+    while IFS=$'\t' read -r mark result what detail; do row "$result" "$what" "$detail"; done < <(grep '^ROW' "$1")
+}
+# status_of STATUS WHAT LOG: nvcap's status as a row. 3: something is missing (the ledger says what), 5: not all was understood.
+status_of() { case $1 in 0) row ok "$2" "complete" ;; 3 | 5) row note "$2" "status $1: $(grep '^nvcap:' "$3" | tail -n 1 | cut -c1-250)" ;; *) row FAIL "$2" "status $1: $(tail -n 1 "$3" | cut -c1-250)" ;; esac; }
+
+# truth WAY: the program prepares itself, then is traced that way.
+truth() {
+    local way=$1 run=$WORK/$1 pid= target= tracer= feed= status=0
+    mkfifo "$run.fifo"
+    # shellcheck disable=SC2086
+    if [ "$way" = start ]; then
+        "$NVCAP" --gpu-time --json -e "$FILTER" -o "$run.json" -- "$WORK/truth" -w -o "$run.truth" ${PHASES:-} <"$run.fifo" >"$run.out" 2>"$run.trace" &
+        tracer=$!
+    else
+        "$WORK/truth" -w -o "$run.truth" ${PHASES:-} <"$run.fifo" >"$run.out" 2>"$run.err" &
+        target=$!
+    fi
+    exec {feed}>"$run.fifo"
+    if ! wait_for '^ready' "$run.out" "${tracer:-$target}"; then
+        exec {feed}>&-
+        row FAIL "$way" "truth did not start: $(cat "$run.err" "$run.trace" 2>/dev/null | tail -n 1 | cut -c1-200)"
+        return
+    fi
+    pid=$(sed -n 's/^pid //p' "$run.out")
+    if [ -z "$tracer" ]; then
+        local how=trap
+        [ "$way" != observed ] || how=observe
+        "$NVCAP" --how $how --gpu-time --json -e "$FILTER" -o "$run.json" -p "$pid" >"$run.trace" 2>&1 &
+        tracer=$!
+        if ! wait_for 'attached$' "$run.trace" $tracer; then
+            row FAIL "$way" "nvcap did not attach: $(tail -n 1 "$run.trace" | cut -c1-200)"
+        fi
+    fi
+    echo go >&"$feed"
+    wait_for '^done' "$run.out" "${target:-$tracer}" || row FAIL "$way" "truth did not end: $(cat "$run.err" 2>/dev/null | tail -n 1 | cut -c1-200)"
+    if [ -n "$target" ]; then
+        kill -INT $tracer
+        wait $tracer
+        status=$?
+    fi
+    echo end >&"$feed"
+    exec {feed}>&-
+    if [ -n "$target" ]; then wait "$target"; else wait $tracer; status=$?; fi
+    status_of $status "$way: nvcap" "$run.trace"
+    sed -n "s/^fast: /$way: /p" "$run.out" >>"$OUT/time.txt"
+    # The next way runs meanwhile.
+    { python3 "$HERE/time/time.py" truth "$way" "$run.json" "$run.truth" >"$run.rows.part" 2>&1; mv "$run.rows.part" "$run.rows"; } &
+}
+section_start() { truth start; }
+section_attached() { truth attached; }
+section_observed() { truth observed; }
+# What is still judged in the background.
+judge_truths() {
+    local way
+    wait
+    for way in start attached observed; do [ ! -e "$WORK/$way.rows" ] || judge "$WORK/$way.rows"; done
+}
+
+# pass KIND: one pass of a loop that waits; its ns a launch to pairs.txt.
+pass() {
+    local kind=$1 tracer= line= to=$plain_in from=$plain_out
+    if [ "$kind" = cupti ]; then to=$cupti_in from=$cupti_out; fi
+    if [ "$kind" = observed ]; then
+        "$NVCAP" --how observe --gpu-time --json -e "$FILTER" -o "$WORK/speed.json" -p "$plain_pid" >"$WORK/speed.trace" 2>&1 &
+        tracer=$!
+        wait_for 'attached$' "$WORK/speed.trace" $tracer
+    fi
+    echo -n g >&"$to"
+    while read -r -t 60 line <&"$from" && [ "${line#loop pass}" = "$line" ]; do :; done
+    if [ -n "$tracer" ]; then
+        sleep 0.1
+        kill -INT $tracer
+        wait $tracer
+    fi
+    line=${line#*total_ns=}
+    echo "$kind ${line%% *}" >>"$OUT/pairs.txt"
+}
+section_speed() {
+    local i pairs=${PAIRS:-10} launches=${LAUNCHES:-60000} name line= kinds
+    local plain_in plain_out cupti_in cupti_out plain_pid= one two
+    : >"$OUT/pairs.txt"
+    mkfifo "$WORK/plain.in" "$WORK/plain.out" "$WORK/cupti.in" "$WORK/cupti.out"
+    exec {plain_out}<>"$WORK/plain.out" {cupti_out}<>"$WORK/cupti.out"
+    "$WORK/loop" "$launches" $((2 * pairs)) turns <"$WORK/plain.in" >"$WORK/plain.out" 2>&1 &
+    one=$!
+    exec {plain_in}>"$WORK/plain.in"
+    while read -r -t 60 line <&"$plain_out" && [ "$line" != ready ]; do plain_pid=${line#pid }; done
+    [ "$line" = ready ] || { row FAIL "speed" "the loop did not start"; return; }
+    kinds="untraced observed"
+    if [ -n "$cupti" ]; then
+        CUDA_INJECTION64_PATH=$cupti CUPTI_LOG=$WORK/loop.cupti "$WORK/loop" "$launches" "$pairs" turns <"$WORK/cupti.in" >"$WORK/cupti.out" 2>&1 &
+        two=$!
+        exec {cupti_in}>"$WORK/cupti.in"
+        line=
+        while read -r -t 60 line <&"$cupti_out" && [ "$line" != ready ]; do :; done
+        [ "$line" != ready ] || kinds="untraced observed cupti"
+    fi
+    for i in $(seq "$pairs"); do
+        # As many of each order.
+        if [ $((i % 2)) = 0 ] && [ "$kinds" = "untraced observed cupti" ]; then name="cupti observed untraced"
+        elif [ $((i % 2)) = 0 ]; then name="observed untraced"
+        else name=$kinds; fi
+        for kind in $name; do pass "$kind"; done
+    done
+    exec {plain_in}>&-
+    [ -z "${two:-}" ] || exec {cupti_in}>&-
+    wait "$one" ${two:-}
+    python3 "$HERE/time/time.py" pairs "$OUT/pairs.txt" >"$WORK/speed.rows" 2>&1
+    judge "$WORK/speed.rows"
+}
+
+section_train() {
+    local way log how checksums
+    python3 -c 'import torch' 2>/dev/null || { row "NOT RUN" train "no Python package torch here"; return; }
+    [ -n "$cupti" ] || { row "NOT RUN" train "no CUPTI here"; return; }
+    local program=(python3 "$HERE/train.py" --steps "${STEPS:-250}" --warm 50)
+    # One after the other: they would wait for each other on the GPU.
+    CUDA_INJECTION64_PATH=$cupti CUPTI_LOG=$WORK/train.cupti "${program[@]}" >"$WORK/train-cupti.out" 2>&1
+    log=$WORK/train.cupti.$(sed -n 's/^pid //p' "$WORK/train-cupti.out")
+    for way in ${WAYS:-start observed}; do
+        how=trap
+        [ "$way" != observed ] || how=observe
+        "$NVCAP" --how $how --gpu-time --json -e "$FILTER" -o "$WORK/train-$way.json" -- "${program[@]}" >"$WORK/train-$way.out" 2>"$WORK/train-$way.trace"
+        status_of $? "train, $way: nvcap" "$WORK/train-$way.trace"
+        { python3 "$HERE/time/time.py" sums "train, $way" "$WORK/train-$way.json" "$log" >"$WORK/train-$way.rows" 2>&1; } &
+    done
+    wait
+    for way in ${WAYS:-start observed}; do judge "$WORK/train-$way.rows"; done
+    checksums=$(sed -n 's/.*checksum=//p' "$WORK"/train-*.out | sort -u | wc -l)
+    row "$([ "$checksums" = 1 ] && echo ok || echo FAIL)" "train: the same result" "$(grep -h -o 'us_per_step=.*' "$WORK"/train-*.out | tr '\n' ';' | cut -c1-250)"
+}
+
+for section in "$@"; do
+    case $section in speed | train) judge_truths ;; esac
+    echo "== $section ($(date -u +%T))"
+    "section_$section"
+    case $section in speed | train) rm -f "$WORK"/{start,attached,observed}.rows ;; esac
+done
+judge_truths
+cat "$OUT/time.txt"
+echo "$passed passed, $failed failed, $skipped skipped or notes ($(date -u +%T))" | tee -a "$SUMMARY"
+if [ -n "${KEEP:-}" ]; then (cd "$WORK" && tar cf - ./*.json ./*.truth ./*.trace ./*.out 2>/dev/null | xz -2 -T0 >"$OUT/kept.tar.xz"); fi
+rm -rf "$WORK"
+[ "$failed" -eq 0 ]
