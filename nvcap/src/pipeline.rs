@@ -315,7 +315,8 @@ impl<'a> Pipeline<'a> {
         {
             self.emit_replays(Some(Some(p.at.pid)))?;
             self.decoder.forget_process_before(p.at.pid, p.at.time_ns);
-            if let Some(times) = &mut self.times {
+            // What runs after an exec has been noted already: only an end is behind everything.
+            if let (Some(times), Life::Exit { .. }) = (&mut self.times, &p.life) {
                 times.forget(p.at.pid);
             }
         }

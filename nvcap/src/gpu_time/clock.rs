@@ -4,7 +4,8 @@
 //! it had not. So the difference of the clocks (host less GPU) lies between (begin of the read before - stamp) and (end of the read - stamp).
 //! The least upper bound of a stretch of time is the difference, but for the time that a write and a read take ([`WRITE_NS`]);
 //! the spread between both bounds says how far it may be wrong. The clocks drift against each other, and one of them may step:
-//! each stretch has a difference of its own, and between two the difference is interpolated unless it stepped.
+//! each stretch has bounds of its own. The difference at a time is the lower hull of the upper bounds of a second before and after it; the
+//! upper hull of the lower bounds is the other limit. A step ends both.
 
 use std::collections::VecDeque;
 
@@ -20,8 +21,12 @@ const WRITE_NS: u64 = 1_000;
 const SLEW: f64 = 1e-3;
 /// Differences closer than this are no step, ns.
 const STEP_NS: i64 = 20_000;
-/// How fast clocks drift apart at most where nothing is known yet, as a share.
-const DRIFT: f64 = 100e-6;
+/// How fast clocks drift apart at most, as a share: NTP slews by that much.
+const DRIFT: f64 = 500e-6;
+/// How wrong the drift may be that goes on beyond what was seen, as a share.
+const DRIFT_ERROR: f64 = 50e-6;
+/// Stretches that are this near tell the difference at a time, ns: over so short a time the drift is steady.
+const NEAR_NS: u64 = 1_000_000_000;
 
 /// The difference in one stretch.
 #[derive(Clone, Copy, Debug)]
@@ -32,8 +37,9 @@ struct Stretch {
     gpu_ns: u64,
     /// That bound: host less GPU, ns.
     upper: i64,
-    /// The greatest lower bound.
+    /// The greatest lower bound, and the stamp that gave it.
     lower: i64,
+    lower_gpu_ns: u64,
     stamps: u64,
 }
 
@@ -76,7 +82,9 @@ impl Clock {
             if upper < s.upper {
                 (s.upper, s.gpu_ns) = (upper, gpu_ns);
             }
-            s.lower = s.lower.max(lower);
+            if lower > s.lower {
+                (s.lower, s.lower_gpu_ns) = (lower, gpu_ns);
+            }
             return;
         }
         if let Some(before) = self.stretches.back() {
@@ -91,6 +99,7 @@ impl Clock {
             gpu_ns,
             upper,
             lower,
+            lower_gpu_ns: gpu_ns,
             stamps: 1,
         };
         if self
@@ -113,24 +122,42 @@ impl Clock {
 
     /// The host's time of a time of the GPU; `None` before any stamp was seen.
     pub(crate) fn host(&self, gpu_ns: u64) -> Option<HostTime> {
-        let after = self.stretches.partition_point(|s| s.gpu_ns <= gpu_ns);
-        let before = after.checked_sub(1).and_then(|i| self.stretches.get(i));
-        let behind = self.stretches.get(after);
-        let (offset, error) = match (before, behind) {
-            (Some(a), Some(b)) if !is_step(a, b) => between(a, b, gpu_ns),
-            // The stretch that it belongs to: a step lies between it and the other.
-            (Some(a), Some(b)) => {
-                let own = if gpu_ns >= b.begin { b } else { a };
-                from(own, self.neighbour(own), gpu_ns)
-            }
-            (Some(a), None) => from(a, self.neighbour(a), gpu_ns),
-            (None, Some(b)) => from(b, self.neighbour(b), gpu_ns),
-            (None, None) => return None,
-        };
+        let near = self.near(gpu_ns)?;
+        let upper = below(near.clone().map(|s| (s.gpu_ns, s.upper)), gpu_ns)?;
+        // The same from the other side.
+        let lower = near.filter(|s| s.lower != i64::MIN);
+        let lower = below(lower.map(|s| (s.lower_gpu_ns, -s.lower)), gpu_ns);
+        let spread = lower.map_or(u64::MAX / 4, |l| {
+            let spread = upper.value.saturating_add(l.value).max(0);
+            spread.cast_unsigned() + upper.error + l.error
+        });
         Some(HostTime {
-            ns: gpu_ns.wrapping_add_signed(offset),
-            error_ns: error + WRITE_NS,
+            ns: gpu_ns.wrapping_add_signed(upper.value),
+            error_ns: spread + WRITE_NS,
         })
+    }
+
+    /// The stretches around a time, without a step between them.
+    fn near(&self, gpu_ns: u64) -> Option<impl Iterator<Item = &Stretch> + Clone> {
+        let after = self.stretches.partition_point(|s| s.begin <= gpu_ns);
+        let own = after.saturating_sub(1);
+        self.stretches.get(own)?;
+        let is_apart = |a: usize, b: usize| match (self.stretches.get(a), self.stretches.get(b)) {
+            (Some(a), Some(b)) => is_step(a, b),
+            _ => true,
+        };
+        let is_far = |i: usize| {
+            let stretch = self.stretches.get(i);
+            stretch.is_none_or(|s| s.begin.abs_diff(gpu_ns) > NEAR_NS)
+        };
+        let (mut first, mut last) = (own, own);
+        while first > 0 && !is_far(first - 1) && !is_apart(first - 1, first) {
+            first -= 1;
+        }
+        while !is_far(last + 1) && !is_apart(last, last + 1) {
+            last += 1;
+        }
+        Some(self.stretches.range(first..=last))
     }
 
     /// The GPU's time of a time of the host, by the newest difference.
@@ -140,48 +167,60 @@ impl Clock {
         let there = self.host(guess)?.ns;
         Some(guess.wrapping_add_signed(difference(host_ns, there)))
     }
-
-    /// The stretch next to one, without a step between.
-    fn neighbour(&self, of: &Stretch) -> Option<&Stretch> {
-        let at = self.stretches.partition_point(|s| s.gpu_ns < of.gpu_ns);
-        let sides = [at.checked_sub(1), at.checked_add(1)];
-        sides
-            .into_iter()
-            .flatten()
-            .filter_map(|i| self.stretches.get(i))
-            .find(|s| !is_step(s, of) && s.gpu_ns != of.gpu_ns)
-    }
 }
 
-/// The spread of a stretch: how far its difference may be from the truth.
-fn spread(s: &Stretch) -> u64 {
-    match s.lower {
-        // No read before: nothing bounds it from below.
-        i64::MIN => u64::MAX / 4,
-        lower => s.upper.saturating_sub(lower).max(0).cast_unsigned(),
-    }
+/// A value, and the most by which it may be wrong.
+#[derive(Clone, Copy, Debug)]
+struct Line {
+    value: i64,
+    error: u64,
 }
 
-/// Between two stretches the difference is on the line.
-fn between(a: &Stretch, b: &Stretch, gpu_ns: u64) -> (i64, u64) {
-    let whole = b.gpu_ns.saturating_sub(a.gpu_ns).max(1) as f64;
-    let share = gpu_ns.saturating_sub(a.gpu_ns) as f64 / whole;
-    let offset = a.upper + ((b.upper - a.upper) as f64 * share) as i64;
-    (offset, spread(a).max(spread(b)))
-}
-
-/// Beyond the last or before the first the drift of the neighbour goes on.
-fn from(s: &Stretch, neighbour: Option<&Stretch>, gpu_ns: u64) -> (i64, u64) {
-    let away = difference(gpu_ns, s.gpu_ns) as f64;
-    match neighbour {
-        Some(n) => {
-            let drift = (n.upper - s.upper) as f64 / difference(n.gpu_ns, s.gpu_ns) as f64;
-            let moved = (drift * away) as i64;
-            // The drift itself is known to the spread of both.
-            (s.upper + moved, spread(s) + moved.unsigned_abs() / 4)
+/// The greatest line below all points, at one place: the lower side of their convex hull. Beyond its ends the last edge goes on,
+/// and its slope may be wrong.
+fn below(points: impl Iterator<Item = (u64, i64)>, at: u64) -> Option<Line> {
+    let mut points: Vec<(u64, i64)> = points.collect();
+    points.sort_unstable();
+    // Of several at one place the lowest.
+    points.dedup_by_key(|p| p.0);
+    let mut hull: Vec<(u64, i64)> = Vec::new();
+    for p in points {
+        while let [.., a, b] = hull.as_slice() {
+            // b lies below the line from a to p, and stays.
+            if slope(*a, *b) < slope(*a, p) {
+                break;
+            }
+            hull.pop();
         }
-        None => (s.upper, spread(s) + (DRIFT * away.abs()) as u64),
+        hull.push(p);
     }
+    let edge = |i: usize| Some((*hull.get(i)?, *hull.get(i + 1)?));
+    let after = hull.partition_point(|p| p.0 < at);
+    let (from, slope, inside) = match after.checked_sub(1).and_then(edge) {
+        Some((a, b)) => (a, slope(a, b), true),
+        None if after == 0 => {
+            let a = *hull.first()?;
+            (a, edge(0).map_or(0.0, |(a, b)| slope(a, b)), a.0 == at)
+        }
+        None => {
+            let last = hull.len().checked_sub(2).and_then(edge);
+            (*hull.last()?, last.map_or(0.0, |(a, b)| slope(a, b)), false)
+        }
+    };
+    let away = difference(at, from.0) as f64;
+    let moved = (slope.clamp(-DRIFT, DRIFT) * away) as i64;
+    Some(Line {
+        value: from.1.saturating_add(moved),
+        error: if inside {
+            0
+        } else {
+            (DRIFT_ERROR * away.abs()) as u64
+        },
+    })
+}
+
+fn slope(a: (u64, i64), b: (u64, i64)) -> f64 {
+    b.1.wrapping_sub(a.1) as f64 / difference(b.0, a.0).max(1) as f64
 }
 
 fn is_step(a: &Stretch, b: &Stretch) -> bool {

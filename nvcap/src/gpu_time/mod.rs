@@ -136,7 +136,7 @@ impl GpuTimes {
             .collect()
     }
 
-    /// A process has ended or runs another program.
+    /// A process has ended.
     pub(crate) fn forget(&mut self, pid: u32) {
         self.words.forget(pid);
         self.clocks.remove(&Whose::Process(pid));

@@ -33,6 +33,16 @@ struct Noted {
     unit: Unit,
 }
 
+impl Noted {
+    /// A time at which the entry was not in the ring, ns.
+    fn not_before(&self) -> u64 {
+        match self.observed {
+            false => self.doorbell,
+            true => self.absent.unwrap_or(0),
+        }
+    }
+}
+
 /// What is kept of the entry that was timed last.
 #[derive(Clone, Copy, Debug)]
 struct Last {
@@ -42,6 +52,15 @@ struct Last {
     place: Option<Place>,
     /// Its end, GPU clock.
     end: Option<u64>,
+}
+
+/// Between which times the last of an entry's kernels was seen to have ended, by the GPU's clock, and the most by which both may
+/// be wrong, ns.
+#[derive(Clone, Copy, Debug)]
+struct Released {
+    from: u64,
+    until: u64,
+    clock_error: u64,
 }
 
 /// What an entry's times are read from.
@@ -54,10 +73,11 @@ pub(crate) struct Seen<'a> {
 }
 
 impl Seen<'_> {
-    /// The stamp that an entry ended with.
-    fn stamp(self, unit: &Unit) -> Option<(u64, Place)> {
-        let (value, place) = unit.stamp?;
-        Some((self.words.get(self.pid, value)?.gpu_ns?, place))
+    /// The stamp that an entry ended with: seen after the entry was there, for another program may have had the same number.
+    fn stamp(self, of: &Noted) -> Option<(u64, Place)> {
+        let (value, place) = of.unit.stamp?;
+        let stamp = self.words.get(self.pid, value)?;
+        (stamp.seen_ns >= of.not_before()).then_some((stamp.gpu_ns?, place))
     }
 
     /// A time of the GPU's clock on both clocks.
@@ -76,15 +96,28 @@ impl Seen<'_> {
 
     /// When the last of an entry's kernels was seen to have ended: the begin of the last read that found it running, and the
     /// end of the first that did not, on the GPU's clock.
-    fn released(self, ends: &[Value]) -> Option<(u64, u64)> {
-        let mut last: Option<(u64, u64)> = None;
-        for value in ends {
+    fn released(self, of: &Noted) -> Option<Released> {
+        let mut last: Option<Released> = None;
+        for value in &of.unit.ends {
             let stamp = self.words.get(self.pid, *value)?;
-            let before = self.clock.gpu(stamp.before_ns)?;
-            let seen = self.clock.gpu(stamp.seen_ns)?;
-            last = Some(last.map_or((before, seen), |(b, s)| (b.max(before), s.max(seen))));
+            if stamp.seen_ns < of.not_before() {
+                return None;
+            }
+            let from = self.clock.gpu(stamp.before_ns)?;
+            let until = self.clock.gpu(stamp.seen_ns)?;
+            let clock_error = self.clock.host(until)?.error_ns;
+            let this = Released {
+                from,
+                until,
+                clock_error,
+            };
+            last = Some(last.map_or(this, |l| Released {
+                from: l.from.max(from),
+                until: l.until.max(until),
+                clock_error: l.clock_error.max(clock_error),
+            }));
         }
-        last
+        last.filter(|r| r.clock_error <= MOST_ERROR_NS)
     }
 }
 
@@ -154,7 +187,7 @@ impl Timeline {
         let own = own.clone();
         let next = self.noted.get(1).filter(|n| n.position == position + 1);
         let before = self.last.filter(|l| l.position + 1 == position);
-        let stamp = seen.stamp(&own.unit);
+        let stamp = seen.stamp(&own);
         let time = match stamp {
             None => GpuTime::default(),
             Some((stamp, Place::FrontEnd)) => {
@@ -186,11 +219,11 @@ fn front_end(
     let Some(start) = seen.moment(start_gpu, rules.start_error_ns) else {
         return GpuTime::default();
     };
-    let released = seen.released(&own.unit.ends);
+    let released = seen.released(own);
     learnt.stamped(own, start.host_ns.saturating_sub(rules.start_ns));
     let by_next = next.and_then(|n| end_by_next(n, start, released, learnt, seen));
-    if let (Some(end), Some((from, until))) = (by_next, released) {
-        learnt.lag.learn(end, from, until);
+    if let (Some(end), Some(r)) = (by_next, released) {
+        learnt.lag.learn(end, r.from, r.until);
     }
     let duration = match (by_next, released) {
         _ if !own.unit.works => None,
@@ -199,11 +232,11 @@ fn front_end(
             error_ns: rules.end_error_ns + rules.start_error_ns,
             by: DurationBy::NextStamp,
         }),
-        (None, Some((from, until))) => {
-            let (end, error_ns) = learnt.lag.end(from, until);
+        (None, Some(r)) => {
+            let (end, error_ns) = learnt.lag.end(r.from, r.until);
             Some(GpuDuration {
                 ns: end.saturating_sub(start_gpu),
-                error_ns: error_ns + rules.start_error_ns,
+                error_ns: error_ns + r.clock_error + rules.start_error_ns,
                 by: DurationBy::Release,
             })
         }
@@ -227,7 +260,7 @@ fn front_end(
 fn end_by_next(
     next: &Noted,
     start: GpuMoment,
-    released: Option<(u64, u64)>,
+    released: Option<Released>,
     learnt: &Learnt,
     seen: Seen<'_>,
 ) -> Option<u64> {
@@ -235,7 +268,7 @@ fn end_by_next(
         // Its stamp comes behind what it waits for.
         return None;
     }
-    let (stamp, Place::FrontEnd) = seen.stamp(&next.unit)? else {
+    let (stamp, Place::FrontEnd) = seen.stamp(next)? else {
         return None;
     };
     let end = stamp.checked_sub(seen.rules.end_ns)?;
@@ -247,8 +280,9 @@ fn end_by_next(
     let stamped = seen.clock.host(stamp)?;
     let waited = stamped.ns.saturating_sub(rang);
     // The end cannot be behind what was seen of it, nor long before.
-    let in_time =
-        released.is_none_or(|(from, until)| end <= until && end + seen.rules.lag_most_ns >= from);
+    let in_time = released.is_none_or(|r| {
+        end <= r.until + r.clock_error && end + seen.rules.lag_most_ns + r.clock_error >= r.from
+    });
     (in_time && waited >= learnt.waited_ns(next)).then_some(end)
 }
 

@@ -23,6 +23,11 @@ impl Words {
             Some(_) => MOST,
             None => MOST_OF_WORD,
         };
+        // Another program, or another context, begins anew.
+        let anew = |newest: &Stamp| stamp.payload.wrapping_sub(newest.payload).cast_signed() < 0;
+        if stamp.gpu_ns.is_some() && all.back().is_some_and(anew) {
+            all.clear();
+        }
         if all.len() >= most {
             all.pop_front();
         }
@@ -112,6 +117,17 @@ mod tests {
         assert_eq!(words.get(2, value(first)), None);
         words.forget(1);
         assert_eq!(words.get(1, value(first)), None);
+    }
+
+    #[test]
+    fn numbers_that_begin_anew_are_those_of_another_context() {
+        let mut words = Words::default();
+        for n in 100..200 {
+            words.put(1, &stamp(n, Some(u64::from(n))));
+        }
+        words.put(1, &stamp(1, Some(1000)));
+        assert_eq!(words.get(1, value(1)).and_then(|s| s.gpu_ns), Some(1000));
+        assert_eq!(words.get(1, value(150)), None);
     }
 
     #[test]

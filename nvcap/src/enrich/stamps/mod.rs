@@ -228,6 +228,7 @@ impl Reader {
                         reads: 0,
                         stamps: Vec::new(),
                     };
+                    log::debug!("process {pid}: time stamps are read");
                     self.processes.insert(pid, process);
                 }
                 if let Some(process) = self.processes.get_mut(&pid) {
@@ -237,6 +238,7 @@ impl Reader {
             }
             Request::Forget(pid) => {
                 // What it was seen to have done is handed on; its memory is gone.
+                log::debug!("process {pid}: its time stamps are read no more");
                 if let Some(process) = self.processes.get_mut(&pid) {
                     process.regions = Regions::default();
                 }
