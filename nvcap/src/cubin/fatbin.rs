@@ -59,9 +59,9 @@ pub enum Content {
 pub enum Packing {
     /// Not at all.
     None,
-    /// As an LZ4 block (nvcc until 12, and later with `--compress-mode=speed`).
+    /// As an LZ4 block (nvcc until 12, and `--compress-mode=speed`).
     Lz4,
-    /// As a zstd frame.
+    /// As a zstd frame (`--compress-mode=balance` and `size` of nvcc 12.8 and later).
     Zstd,
 }
 

@@ -143,6 +143,9 @@ struct Args {
     /// Launch functions that have names, and keep records and an image of them as libcuda does
     #[arg(long)]
     kernels: bool,
+    /// Launch functions that have names, keep nothing of them in memory, but map FILE, which has an image of them, and write their code
+    #[arg(long, value_name = "FILE", conflicts_with = "kernels")]
+    kernels_in: Option<PathBuf>,
     /// A launch loop of N launches, three times, printing ns a launch
     #[arg(long, value_name = "N")]
     bench: Option<u64>,
@@ -213,7 +216,8 @@ impl Args {
                 burst: self.burst,
                 big_one_in: self.big,
                 launches_only: self.bench.is_some(),
-                kernels: self.kernels,
+                kernels: self.kernels || self.kernels_in.is_some(),
+                code: self.kernels_in.is_some(),
             },
             channels: Channel::first(channels, self.gpus),
             submissions: self.submissions,
@@ -263,6 +267,7 @@ impl Args {
             remains_shrink: self.remains_shrink,
             claim: self.claim,
             call_depth: self.call_depth,
+            kernels_in: self.kernels_in.clone(),
         }
     }
 }

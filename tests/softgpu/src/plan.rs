@@ -154,6 +154,7 @@ mod tests {
                 big_one_in,
                 launches_only: false,
                 kernels: false,
+                code: false,
             },
             channels: Channel::first(6, 2),
             submissions,
@@ -232,6 +233,7 @@ mod tests {
                 big_one_in: 0,
                 launches_only: true,
                 kernels: false,
+                code: false,
             };
             let channel = Channel { gpu: 0, index };
             let mut again = work(&shape, channel, 0);

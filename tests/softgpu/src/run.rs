@@ -83,6 +83,8 @@ pub struct How {
     pub claim: u32,
     /// Calls of functions with known names, through which it rings.
     pub call_depth: u32,
+    /// The file with the functions' image, which is mapped.
+    pub kernels_in: Option<PathBuf>,
 }
 
 static STRAY_TRAPS: AtomicU64 = AtomicU64::new(0);
@@ -143,7 +145,9 @@ pub fn run(plan: &Plan, how: &How) -> Result<()> {
         count_traps();
     }
     say(&format!("pid {}", std::process::id()));
-    if plan.shape.kernels {
+    if let Some(file) = &how.kernels_in {
+        kernels::map(file).with_context(|| file.display().to_string())?;
+    } else if plan.shape.kernels {
         kernels::keep();
     }
     let mut memory = lay_out(how)?;

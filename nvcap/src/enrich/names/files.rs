@@ -20,6 +20,7 @@ use crate::cubin::{
     fatbin::{self, Content, Entry, Packing},
 };
 use crate::procfs::{self, maps::Line};
+use crate::source::memory::chip;
 use crate::wire::peek::Peek;
 use crate::wire::words::{u16_at, u32_at, u64_at};
 
@@ -429,6 +430,22 @@ fn open(way: &str, inode: u64) -> Option<File> {
     let file = OpenOptions::new().read(true).custom_flags(flags).open(way);
     let file = file.ok()?;
     fits(&file.metadata().ok()?).then_some(file)
+}
+
+/// The latest architecture of the generation that all GPUs of this machine are of, by the compute class of their chips (open-gpu-doc,
+/// `cl*c0.h`); none where it is not known or they differ.
+pub(super) fn architecture_of_chip() -> Option<u32> {
+    match chip::only()?.compute {
+        0xc3c0 => Some(70),
+        0xc5c0 => Some(75),
+        0xc6c0 => Some(80),
+        0xc7c0 => Some(88),
+        0xc9c0 => Some(89),
+        0xcbc0 => Some(90),
+        0xcdc0 => Some(109),
+        0xcec0 => Some(129),
+        _ => None,
+    }
 }
 
 /// Where a program or library (ELF, 64 bits, little-endian) has fat binaries.

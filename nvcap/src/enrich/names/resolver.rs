@@ -11,7 +11,7 @@ use std::{
 };
 
 use super::{
-    files::{Files, OfProcess},
+    files::{self, Files, OfProcess},
     images::Images,
     layout::{Layout, Name, Program},
     scan::{self, Run, Space},
@@ -107,6 +107,8 @@ pub(crate) struct Resolver {
     files: OfProcess,
     /// How far its programs have been looked for in them.
     file_search: FileSearch,
+    /// Nothing but files is looked at.
+    files_alone: bool,
     began: Instant,
     /// Processor time of searches of memory that was searched before.
     whole_time: Duration,
@@ -141,9 +143,19 @@ impl Resolver {
             records: BTreeSet::new(),
             files: OfProcess::default(),
             file_search: FileSearch::Not,
+            files_alone: false,
             began: Instant::now(),
             whole_time: Duration::ZERO,
             cost: Cost::default(),
+        }
+    }
+
+    /// The same, which looks at nothing but mapped files: for tests of what is found there.
+    #[must_use]
+    pub(crate) fn in_files_alone(self) -> Self {
+        Self {
+            files_alone: true,
+            ..self
         }
     }
 
@@ -194,25 +206,9 @@ impl Resolver {
             self.programs.retain(|p| p.address != program.address);
             self.programs.push(program);
         }
-        self.in_known_records(&mut wanted, &mut found);
-        if !wanted.is_empty()
-            && let Ok(now) = (self.runs)(self.pid)
-        {
-            let first = self.seen.is_empty();
-            let fresh = scan::without(&now, &self.seen);
-            if !fresh.is_empty() {
-                self.search(&fresh, &mut wanted, &mut found, false);
-            }
-            self.seen.clone_from(&now);
-            // A function may be loaded into memory that another one left: near others, more likely than elsewhere.
-            let (near, far): (Vec<Run>, Vec<Run>) = now.iter().partition(|r| self.holds_known(r));
-            for runs in [near, far] {
-                if !wanted.is_empty() && !first && self.may_search_all() {
-                    self.search(&runs, &mut wanted, &mut found, true);
-                }
-            }
+        if !self.files_alone {
+            self.in_memory(&mut wanted, &mut found);
         }
-        self.by_code(&mut wanted, &mut found);
         let left: Vec<Ask> = wanted.into_iter().cloned().collect();
         let too_many = left.len().saturating_sub(MOST_LEFT);
         self.left = left.into_iter().skip(too_many).collect();
@@ -233,6 +229,29 @@ impl Resolver {
                 .map(|t| Duration::from_nanos(now.saturating_sub(t)))
         );
         found
+    }
+
+    /// Looks into the process's memory.
+    fn in_memory(&mut self, wanted: &mut Vec<&Ask>, found: &mut Vec<Kernel>) {
+        self.in_known_records(wanted, found);
+        if !wanted.is_empty()
+            && let Ok(now) = (self.runs)(self.pid)
+        {
+            let first = self.seen.is_empty();
+            let fresh = scan::without(&now, &self.seen);
+            if !fresh.is_empty() {
+                self.search(&fresh, wanted, found, false);
+            }
+            self.seen.clone_from(&now);
+            // A function may be loaded into memory that another one left: near others, more likely than elsewhere.
+            let (near, far): (Vec<Run>, Vec<Run>) = now.iter().partition(|r| self.holds_known(r));
+            for runs in [near, far] {
+                if !wanted.is_empty() && !first && self.may_search_all() {
+                    self.search(&runs, wanted, found, true);
+                }
+            }
+        }
+        self.by_code(wanted, found);
     }
 
     /// Counts what was found, and returns the time.
@@ -259,7 +278,10 @@ impl Resolver {
     pub(crate) fn in_files(&mut self, files: &mut Files) -> Vec<Kernel> {
         let began = Instant::now();
         if self.file_search == FileSearch::Not {
-            let architectures = self.images.architectures(&*self.space);
+            let mut architectures = self.images.architectures(&*self.space);
+            if architectures.is_empty() {
+                architectures.extend(files::architecture_of_chip());
+            }
             files.add(self.pid, &architectures, &mut self.files);
             self.file_search = FileSearch::Reading;
         }
@@ -297,7 +319,7 @@ impl Resolver {
 
     /// Whether programs are left that another search could find.
     pub(crate) fn has_left(&self) -> bool {
-        !self.left.is_empty() && self.may_search_all()
+        !self.files_alone && !self.left.is_empty() && self.may_search_all()
     }
 
     /// Whether another search of all memory is within the share of time that they may take.

@@ -37,6 +37,7 @@ pub fn plan(seed: u64, channels: usize, submissions: u64) -> Plan {
             big_one_in: 0,
             launches_only: false,
             kernels: false,
+            code: false,
         },
         channels: Channel::first(channels, 1),
         submissions,

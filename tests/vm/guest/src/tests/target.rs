@@ -80,6 +80,7 @@ impl Want {
                 big_one_in: self.big,
                 launches_only: false,
                 kernels: false,
+                code: false,
             },
             channels: Channel::first(self.channels, self.gpus),
             submissions: self.submissions,
