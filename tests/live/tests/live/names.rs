@@ -127,7 +127,7 @@ pub fn mapped_file() -> Result<()> {
                 "--submissions=400",
                 "--channels=1",
                 "--threads=1",
-                "--pause-us=3000",
+                "--sleep-us=3000",
                 "--linger-ms=300",
             ]
             .map(OsString::from),
