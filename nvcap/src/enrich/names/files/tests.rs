@@ -11,6 +11,10 @@ use super::*;
 use crate::record::{At, NamedBy};
 use crate::wire::GpuVa;
 
+#[allow(
+    unreachable_pub,
+    reason = "the tests of the whole program use it from outside"
+)]
 #[path = "../../../../tests/common/fat.rs"]
 mod fat;
 use fat::{ELF, How, PTX, entry, program};
