@@ -188,10 +188,14 @@ fn of_images<M: Peek + ?Sized>(
     let choices = chosen(images, &args.what);
     let Some(first) = choices.first() else {
         let near = proposed(images, &args.what);
-        let functions = images
+        let functions: u64 = images
             .iter()
             .map(|image| image.functions.len() as u64)
             .sum();
+        if functions == 0 {
+            let count = plural(images.len() as u64, "image");
+            bail!("{name} has {count} of CUDA code, but no functions in it");
+        }
         bail!(
             "no kernel of {name} is named {} ({} in {}){}",
             args.what,

@@ -40,7 +40,7 @@ const MOST_NAMES: u64 = 1 << 20;
 /// The most functions that code is compared with whole.
 const MOST_COMPARED: usize = 64;
 /// Processor time that the files may take at once, over the whole trace.
-const FREE: Duration = Duration::from_secs(3);
+const FREE: Duration = Duration::from_secs(1);
 /// The share of one core that they may take beyond it, in thousandths.
 const SHARE_PER_MILLE: u32 = 5;
 /// Bytes of an instruction.
@@ -120,6 +120,8 @@ pub(crate) struct Files {
     too_many: bool,
     unpacked: u64,
     cpu: Duration,
+    /// Processor time that they may take at once.
+    free: Duration,
     began: Instant,
 }
 
@@ -135,13 +137,23 @@ impl Default for Files {
             too_many: false,
             unpacked: 0,
             cpu: Duration::ZERO,
+            free: FREE,
             began: Instant::now(),
         }
     }
 }
 
 impl Files {
-    /// Takes the files that a process has mapped now, and their images for the architectures; for all where none is given.
+    /// Those that may take as much processor time as they need.
+    pub(crate) fn without_limit() -> Self {
+        Self {
+            free: Duration::from_secs(1 << 32),
+            ..Self::default()
+        }
+    }
+
+    /// Takes the files that a process has mapped now, and their images for the generations of the architectures (sm_8x); for all where
+    /// none is given.
     pub(super) fn add(&mut self, pid: u32, architectures: &BTreeSet<u32>, of: &mut OfProcess) {
         let before = scan::thread_cpu();
         let mut mapped: BTreeMap<(Box<str>, u64), [String; 2]> = BTreeMap::new();
@@ -216,8 +228,8 @@ impl Files {
         let before = self.waiting.len();
         for section in &fat.sections {
             for entry in fatbin::entries(&fat.file, section.clone()) {
-                // Code runs on later architectures of the same generation, too.
-                let fits = |sm: &u32| sm / 10 == entry.sm / 10 && *sm >= entry.sm;
+                // Code of sm_80 runs on sm_86, too.
+                let fits = |sm: &u32| sm / 10 == entry.sm / 10;
                 if entry.content != Content::Elf
                     || !(architectures.is_empty() || architectures.iter().any(fits))
                     || self.taken.contains(&(number, entry.at))
@@ -263,7 +275,7 @@ impl Files {
 
     /// Whether there is processor time left for them.
     pub(crate) fn may_work(&self) -> bool {
-        self.cpu < FREE + self.began.elapsed() * SHARE_PER_MILLE / 1000
+        self.cpu < self.free + self.began.elapsed() * SHARE_PER_MILLE / 1000
     }
 
     /// What was read and what that took, for a log.
@@ -432,18 +444,18 @@ fn open(way: &str, inode: u64) -> Option<File> {
     fits(&file.metadata().ok()?).then_some(file)
 }
 
-/// The latest architecture of the generation that all GPUs of this machine are of, by the compute class of their chips (open-gpu-doc,
+/// An architecture of the generation that all GPUs of this machine are of, by the compute class of their chips (open-gpu-doc,
 /// `cl*c0.h`); none where it is not known or they differ.
 pub(super) fn architecture_of_chip() -> Option<u32> {
     match chip::only()?.compute {
         0xc3c0 => Some(70),
         0xc5c0 => Some(75),
         0xc6c0 => Some(80),
-        0xc7c0 => Some(88),
+        0xc7c0 => Some(86),
         0xc9c0 => Some(89),
         0xcbc0 => Some(90),
-        0xcdc0 => Some(109),
-        0xcec0 => Some(129),
+        0xcdc0 => Some(100),
+        0xcec0 => Some(120),
         _ => None,
     }
 }

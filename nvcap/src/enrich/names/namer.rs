@@ -31,7 +31,7 @@ const QUIET: Duration = Duration::from_millis(10);
 /// The niceness of the search.
 const NICENESS: i32 = 10;
 
-/// Set to `file` where names are looked for in mapped files alone: the tests' way to compare what is found there with the names
+/// Set to `file` where names are looked for in mapped files alone, for as long as that takes: the tests' way to compare what is found there with the names
 /// from the driver's records.
 const NAMES_BY: &str = "NVCAP_NAMES_BY";
 
@@ -155,8 +155,12 @@ fn serve(from: &mpsc::Receiver<Request>, to: &mpsc::Sender<Answer>) {
     // SAFETY: sets this thread's own niceness.
     unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, NICENESS) };
     let mut resolvers: HashMap<u32, Option<Resolver>> = HashMap::new();
-    let mut files = Files::default();
     let files_alone = std::env::var_os(NAMES_BY).is_some_and(|by| by == "file");
+    let mut files = if files_alone {
+        Files::without_limit()
+    } else {
+        Files::default()
+    };
     let mut again = Instant::now() + AGAIN;
     loop {
         let wants_files = |r: &Resolver| files.may_work() && r.wants_files().is_some();
