@@ -114,8 +114,9 @@ pub use cli::main;
 #[doc(hidden)]
 pub mod internals {
     pub use crate::cubin::{
-        Bank, Function as CodeFunction, Image, MOST_READ, Param, beginnings, compare, compressed,
+        Bank, Function as CodeFunction, Image, MOST_READ, Param, beginnings, compare,
         control::Control,
+        fatbin::{Content, Entry, NotUnpacked, Packing, entries},
     };
     pub use crate::dump::{DumpOptions, look};
     pub use crate::enrich::images::{Found, Part, search_in};

@@ -376,6 +376,8 @@ named! {
         Code = "code",
         /// Both, and they agree.
         RecordAndCode = "record+code",
+        /// The code: its upload was seen, and a fat binary in a file that the process has mapped has the same code.
+        File = "file",
     }
 }
 

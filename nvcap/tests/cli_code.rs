@@ -226,6 +226,70 @@ fn of_a_capture() {
     );
 }
 
+/// A program with code for two architectures, compressed in two ways.
+#[cfg(feature = "zstd")]
+#[test]
+fn of_fat_binaries() {
+    use common::fat::{ELF, How, PTX, entry, fat, program};
+    let (_, bytes) = graphs();
+    // The flags have the architecture in their second byte.
+    assert_eq!((bytes[7], bytes[49]), (0x41, 90));
+    let mut older = bytes.clone();
+    older[49] = 80;
+    older[0x3e00] ^= 1;
+    let entries = [
+        entry(PTX, 80, How::Lz4, b".version 8.0"),
+        entry(ELF, 80, How::Zstd, &older),
+        entry(ELF, 90, How::Lz4, &bytes),
+        entry(ELF, 120, How::Lz4, b"no image at all"),
+    ];
+    let folder = Folder::new("code-fat");
+    let (app, to) = (folder.path("app"), folder.path("to"));
+    fs::write(&app, program(&fat(&entries))).unwrap();
+    let unpacked = "1 compressed image cannot be unpacked: its bytes are damaged";
+    let (shown, said, status) = code("", &["add", &app]);
+    assert_eq!(status, 0, "{said}");
+    let both = "_Z3addPfif is there for sm_80, sm_90";
+    assert!(said.contains(unpacked), "{said}");
+    assert!(
+        said.contains(&format!("{both}: --sm NUMBER shows")),
+        "{said}"
+    );
+    let architectures: Vec<_> = shown.lines().skip(1).map(|l| &l[19..25]).collect();
+    assert_eq!(architectures, [" sm_80", " sm_90"], "{shown}");
+    let (_, said, status) = code("", &["add", &app, "-o", &to]);
+    assert!(status == 1 && said.contains(&format!("{both}; -o takes one: --sm NUMBER")));
+    for (sm, image) in [("80", &older), ("90", &bytes)] {
+        let (_, said, status) = code("", &["add", &app, "--sm", sm, "-o", &to]);
+        assert_eq!((said.as_str(), status), ("", 0));
+        assert_eq!(fs::read(&to).unwrap(), image[0x3e00..0x4000]);
+        assert_eq!(
+            code("", &["add", &app, "--sm", sm, "-o", &to, "--image"]).2,
+            0
+        );
+        assert!(fs::read(&to).unwrap() == *image);
+    }
+    let (shown, _, _) = code("", &["add", &app, "--sm", "80", "--json"]);
+    let object: Value = serde_json::from_str(&shown).unwrap();
+    assert_eq!(
+        (&object["sm"], &object["offset"]),
+        (&json!(80), &json!(0x3e00))
+    );
+    let image = object["image"].as_u64().expect("an offset of the file");
+    let at = format!("{image:#x}");
+    assert_eq!(code("", &["add", &app, "--at", &at, "-o", &to]).2, 0);
+    assert_eq!(fs::read(&to).unwrap(), older[0x3e00..0x4000]);
+    let (_, said, status) = code("", &["add", &app, "--sm", "75"]);
+    let others = "no image of CUDA code for sm_75; it has some for sm_80, sm_90, sm_120";
+    assert!(status == 1 && said.contains(others), "{said}");
+    fs::write(&app, fat(&entries[..1])).unwrap();
+    let (_, said, status) = code("", &["add", &app]);
+    assert!(
+        status == 1 && said.contains("but PTX, which the driver compiles"),
+        "{said}"
+    );
+}
+
 #[test]
 fn what_is_not_there() {
     let (file, _) = graphs();

@@ -11,7 +11,7 @@ use common::files::capture;
 use nvcap::decode::event::{Body, Operation};
 use nvcap::decode::{DecodeOptions, Decoder};
 use nvcap::internals::compare::{Likeness, compare, masked_equal, without_zeros};
-use nvcap::internals::{Bank, CodeFunction, Image, MOST_READ, Param, Peek, beginnings, compressed};
+use nvcap::internals::{Bank, CodeFunction, Image, MOST_READ, Param, Peek, beginnings};
 use nvcap::output::kernel_name::short;
 use nvcap::record::Record;
 use nvcap::source::file::orc::Orc;
@@ -222,6 +222,17 @@ fn other_elf_files_are_none() {
     assert!(Image::read(good.as_slice(), u64::MAX).is_none());
 }
 
+/// Where images may begin in a file: at multiples of 8.
+#[test]
+fn beginnings_in_a_file() {
+    let image = older();
+    let file = [vec![0; 24], image.clone(), vec![0; 8]].concat();
+    assert_eq!(beginnings(&file).collect::<Vec<_>>(), [24]);
+    let image = Image::read(file.as_slice(), 24).expect("it is one");
+    assert_eq!((image.at, image.functions.len()), (24, 2));
+    assert_eq!(beginnings(&file[1..]).count(), 0);
+}
+
 /// Sections that all point to the same bytes do not make it read without end.
 #[test]
 fn what_is_read_is_bounded() {
@@ -245,57 +256,6 @@ fn what_is_read_is_bounded() {
     let image = Image::read(&memory, 0).expect("an image");
     assert_eq!(image.functions.len(), 11);
     assert!(memory.1.get() <= MOST_READ + 100);
-}
-
-/// A fat binary with a compressed image, one that is not, and PTX; and another fat binary behind it.
-#[test]
-fn fat_binaries() {
-    let entry = |kind: u16, flags: u64, payload: &[u8]| {
-        let mut head = [0; 64];
-        head[..2].copy_from_slice(&kind.to_le_bytes());
-        head[4..8].copy_from_slice(&64u32.to_le_bytes());
-        head[8..16].copy_from_slice(&(payload.len() as u64).to_le_bytes());
-        head[40..48].copy_from_slice(&flags.to_le_bytes());
-        [head.as_slice(), payload].concat()
-    };
-    let fat = |entries: &[Vec<u8>]| {
-        let entries = entries.concat();
-        let mut head = 0x0010_0001_ba55_ed50_u64.to_le_bytes().to_vec();
-        head.extend((entries.len() as u64).to_le_bytes());
-        [head, entries].concat()
-    };
-    let plain = older();
-    let plain = [
-        plain.as_slice(),
-        &vec![0; plain.len().next_multiple_of(8) - plain.len()],
-    ]
-    .concat();
-    let first = fat(&[
-        entry(1, 0x2000, &[1; 40]),
-        entry(2, 0x11, &plain),
-        entry(2, 0x2011, &[2; 80]),
-    ]);
-    let all = [
-        vec![0; 24],
-        first.clone(),
-        fat(&[entry(2, 0x8011, &[3; 8])]),
-    ]
-    .concat();
-    assert_eq!((compressed(&first), compressed(&all)), (1, 2));
-    let at: Vec<_> = beginnings(&all).collect();
-    let [at] = at[..] else { panic!("{at:?}") };
-    assert_eq!(
-        Image::read(all.as_slice(), at as u64)
-            .expect("it is one")
-            .functions
-            .len(),
-        2
-    );
-    // Lengths that are made up.
-    let mut bad = fat(&[entry(2, 0x2000, &[])]);
-    bad[24..32].fill(0xff);
-    assert_eq!(compressed(&bad), 1);
-    assert_eq!(compressed(&0xba55_ed50_u64.to_le_bytes().repeat(9)), 0);
 }
 
 #[test]

@@ -2,7 +2,7 @@
 # Everything that nvcap must show on a GPU, in one script for a machine without Rust.
 #
 #   run.sh [SECTION...]     sections: oracle vadd train cost reads refuse ioctls egl vulkan nvdec (default: all, in this
-#                           order), two (several GPUs), and keep: what the sections before it recorded, in one file
+#                           order), fatbin (with cuobjdump), two (several GPUs), and keep: what the sections before it recorded, in one file
 #
 # Needs: nvcc, gcc, python3 with torch (for train), root, and bin/{nvcap,compare} beside this script or one folder up
 # (or BIN=FOLDER). egl and vulkan need their loaders, or packages of them in debs/ beside this script. Writes a summary
@@ -300,6 +300,66 @@ section_vulkan() { loaders && client vulkan "launch>=3" "$WORK/vulkan"; }
 section_nvdec() {
     python3 "$HERE/stream.py" 128 64 8 >"$WORK/s.h264"
     client nvdec "video>=8" "$WORK/nvdec" "$WORK/s.h264"
+}
+
+# Images in the fat binaries of programs, compressed in each way that nvcc knows: nvcap's against cuobjdump's. And the names that their code
+# gives to launches, against those of libcuda's records.
+FATBIN_KERNEL=_Z4vaddPKfS0_Pfi
+fatbin_one() { # NAME OPTION...
+    local name=$1 sm other wrong=0 same=0
+    shift
+    local file=$WORK/fat-$name folder=$WORK/fat-$name.d
+    mkdir -p "$folder"
+    if ! nvcc -O2 -gencode arch=compute_80,code=sm_80 -gencode arch=compute_"$ARCH",code=sm_"$ARCH" -gencode arch=compute_"$ARCH",code=compute_"$ARCH" \
+        "$@" -o "$file" "$HERE/vadd.cu" 2>"$WORK/fat-$name.log"; then
+        # An option that this nvcc does not know.
+        row "$([ $# -gt 0 ] && echo "NOT RUN" || echo FAIL)" "fatbin $name: nvcc" "$(head -n 1 "$WORK/fat-$name.log" | cut -c1-160)"
+        return
+    fi
+    (cd "$folder" && cuobjdump -xelf all "$file" >/dev/null 2>&1)
+    "$NVCAP" code '*' "$file" >"$OUT/fatbin-$name.txt" 2>&1
+    for sm in 80 "$ARCH"; do
+        # cuobjdump's image with the kernel.
+        for other in "$folder"/*sm_"$sm"*.cubin; do
+            "$NVCAP" code $FATBIN_KERNEL "$other" -o "$WORK/theirs" 2>/dev/null && break
+        done
+        if "$NVCAP" code $FATBIN_KERNEL "$file" --sm "$sm" -o "$WORK/ours" 2>>"$OUT/fatbin-$name.txt" && cmp -s "$WORK/ours" "$WORK/theirs" &&
+            "$NVCAP" code $FATBIN_KERNEL "$file" --sm "$sm" -o "$WORK/ours" --image 2>/dev/null &&
+            cmp -s -n "$(stat -c %s "$WORK/ours")" "$WORK/ours" "$other"; then
+            same=$((same + 1))
+        else
+            wrong=$((wrong + 1))
+        fi
+        rm -f "$WORK/ours" "$WORK/theirs"
+    done
+    status_row $wrong "fatbin $name: code and image" "$same of 2 as cuobjdump has them; $(stat -c %s "$file") bytes"
+}
+section_fatbin() {
+    local by library begin
+    command -v cuobjdump >/dev/null || { row "NOT RUN" "fatbin" "no cuobjdump here"; return; }
+    fatbin_one default
+    fatbin_one all -Xfatbin -compress-all
+    fatbin_one none --no-compress
+    if nvcc --help | grep -q -e --compress-mode; then
+        for by in speed balance size none; do fatbin_one mode-$by --compress-mode=$by; done
+    else
+        row "NOT RUN" "fatbin mode-*" "this nvcc has no --compress-mode"
+    fi
+    library=$(find / -xdev -name 'libcublas.so.*' -type f 2>/dev/null | head -n 1)
+    if [ -n "$library" ]; then
+        begin=$(date +%s%N)
+        "$NVCAP" code '*' "$library" --sm "$ARCH" >"$WORK/cublas.txt" 2>"$OUT/fatbin-cublas.txt"
+        status_row $? "fatbin: $(basename "$library")" \
+            "$(wc -l <"$WORK/cublas.txt") lines in $((($(date +%s%N) - begin) / 1000000)) ms; $(head -n 1 "$OUT/fatbin-cublas.txt" | cut -c1-200)"
+    fi
+    python3 -c 'import torch, sys; sys.exit(not torch.cuda.is_available())' 2>/dev/null || { row "NOT RUN" "fatbin: names" "no torch with CUDA here"; return; }
+    for by in record file; do
+        NVCAP_LOG=info NVCAP_NAMES_BY=$by timeout 170 "$NVCAP" --json -e op=launch -o "$WORK/by-$by.json" -- \
+            python3 "$HERE/train.py" --seconds 40 >"$OUT/fatbin-by-$by.txt" 2>&1
+        grep 'fat binaries' "$OUT/fatbin-by-$by.txt" | cut -c1-300
+    done
+    check "fatbin: names by files" python3 "$HERE/fatbin.py" "$WORK/by-record.json" "$WORK/by-file.json"
+    rm -f "$WORK"/by-*.json
 }
 
 section_two() {

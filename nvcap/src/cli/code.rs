@@ -1,5 +1,6 @@
 //! `nvcap code`: the code of a kernel, from a running process, a file with images, or a capture.
 
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
@@ -10,9 +11,10 @@ use serde_json::json;
 
 use super::target;
 use crate::code::choose::{Choice, chosen, proposed};
+use crate::code::held::Held;
 use crate::code::listing::{Listing, Said};
 use crate::code::nvdisasm;
-use crate::cubin::{self, Image, compare};
+use crate::cubin::{Image, compare};
 use crate::decode::event::{Body, Operation};
 use crate::decode::{DecodeOptions, Decoder};
 use crate::enrich::cubins;
@@ -31,6 +33,7 @@ Examples:
   sudo nvcap code '*gemm*' -p 4711        those with gemm in their names
   sudo nvcap code vadd -p 4711            the instructions of one
   nvcap code vadd app.cubin --json        of a file: a cubin, a program, a library; as JSON
+  nvcap code vadd app --sm 90             of a program with code for several architectures
   nvcap code vadd app.cubin -o vadd.bin   the code's bytes; with --image those of its image
   nvcap code 0x7fe6777b6000 run.orc.xz    code that a capture shows being uploaded
 
@@ -40,6 +43,8 @@ Exit status: 0 shown, 1 error, 2 usage.";
 
 /// The most bytes of a file that is searched for images.
 const MOST_FILE: u64 = 4 << 30;
+/// The most bytes of an image that is written or disassembled.
+const MOST_IMAGE: u64 = 1 << 30;
 /// The most bytes of a function's code.
 const MOST_CODE: u64 = 64 << 20;
 
@@ -55,14 +60,14 @@ pub(super) struct Args {
     #[arg(short, long, value_name = "PID", value_parser = super::values::parse_pid, conflicts_with = "file")]
     pub pid: Option<u32>,
 
-    /// A cubin, a fat binary, a program or library with uncompressed cubins, or a capture
+    /// A cubin, a fat binary, a program or library, or a capture
     pub file: Option<PathBuf>,
 
     /// Only images at this address of the process, or offset in the file
     #[arg(long, value_name = "ADDRESS", value_parser = parse_address)]
     pub at: Option<u64>,
 
-    /// The architecture of a capture's code, such as 90: nvdisasm asks for it
+    /// Only code of this architecture, such as 90; of a capture, the architecture that nvdisasm is to take
     #[arg(long, value_name = "NUMBER")]
     pub sm: Option<u32>,
 
@@ -104,7 +109,8 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
                 crate::procfs::mem::remedy()
             )
         })?;
-        return of_images(args, &memory, images, &format!("process {pid}"), 0);
+        let held = Held::of_memory(&memory, images, args.sm);
+        return of_images(args, held, &format!("process {pid}"));
     }
     let Some(file) = &args.file else {
         tell(format_args!(
@@ -129,46 +135,67 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         .take(MOST_FILE)
         .read_to_end(&mut bytes)
         .with_context(|| format!("cannot read {name}"))?;
-    let images =
-        cubin::beginnings(&bytes).filter_map(|at| Image::read(bytes.as_slice(), at as u64));
-    let images = images.collect();
-    let compressed = cubin::compressed(&bytes);
-    of_images(args, bytes.as_slice(), images, &name, compressed)
+    of_images(args, Held::of_file(&bytes, args.sm), &name)
 }
 
-/// Of images that lie in some memory. `compressed` more could not be read.
-fn of_images<M: Peek + ?Sized>(
-    args: &Args,
-    memory: &M,
-    mut images: Vec<Image>,
-    name: &str,
-    compressed: usize,
-) -> anyhow::Result<ExitCode> {
-    if compressed > 0 {
-        let count = plural(compressed as u64, "compressed image");
-        tell(format_args!(
-            "{name}: {count} cannot be read: `cuobjdump -xelf all FILE` unpacks them"
-        ));
-    }
+/// Architectures for a message: `sm_80, sm_90`.
+fn architectures(all: impl IntoIterator<Item = u32>) -> String {
+    let names = all.into_iter().map(|sm| format!("sm_{sm}"));
+    names.collect::<Vec<_>>().join(", ")
+}
+
+/// Why there is nothing to choose from.
+fn no_image<M: ?Sized>(args: &Args, held: &Held<'_, M>, name: &str) -> anyhow::Error {
+    let mut text = format!("{name} has no image of CUDA code");
     if let Some(at) = args.at {
-        images.retain(|image| image.at == at);
+        let _ = write!(text, " at {at:#x}");
     }
-    if images.is_empty() {
-        bail!(
-            "{name} has no image of CUDA code{}",
-            match args.at {
-                Some(at) => format!(" at {at:#x}"),
-                None => String::new(),
-            }
+    if let Some(sm) = args.sm {
+        let _ = write!(text, " for sm_{sm}");
+    }
+    let others = &held.architectures;
+    if args.sm.is_some_and(|sm| !others.contains(&sm)) && !others.is_empty() {
+        let _ = write!(
+            text,
+            "; it has some for {}",
+            architectures(others.iter().copied())
+        );
+    } else if others.is_empty() && held.has_ptx {
+        text.push_str(
+            ", but PTX, which the driver compiles when it is loaded: nvcap code -p PID shows what a process has of it",
         );
     }
-    let choices = chosen(&images, &args.what);
+    anyhow::Error::msg(text)
+}
+
+/// Of images that lie in some memory.
+fn of_images<M: Peek + ?Sized>(
+    args: &Args,
+    mut held: Held<'_, M>,
+    name: &str,
+) -> anyhow::Result<ExitCode> {
+    if let Some((count, why)) = &held.not_unpacked {
+        let count = plural(*count as u64, "compressed image");
+        tell(format_args!("{name}: {count} cannot be unpacked: {why}"));
+    }
+    if let Some(at) = args.at {
+        held.images.retain(|image| image.at == at);
+    }
+    let images = &held.images;
+    if images.is_empty() {
+        return Err(no_image(args, &held, name));
+    }
+    let choices = chosen(images, &args.what);
     let Some(first) = choices.first() else {
-        let near = proposed(&images, &args.what);
-        let functions = images
+        let near = proposed(images, &args.what);
+        let functions: u64 = images
             .iter()
             .map(|image| image.functions.len() as u64)
             .sum();
+        if functions == 0 {
+            let count = plural(images.len() as u64, "image");
+            bail!("{name} has {count} of CUDA code, but no functions in it");
+        }
         bail!(
             "no kernel of {name} is named {} ({} in {}){}",
             args.what,
@@ -193,14 +220,18 @@ fn of_images<M: Peek + ?Sized>(
         }
         return list(args, &choices);
     }
-    let code = |choice: &Choice<'_>| {
-        let range = &choice.function.code;
-        bytes_of(
-            memory,
-            choice.image.at.saturating_add(range.start),
-            range.end - range.start,
-        )
-    };
+    let of: BTreeSet<u32> = choices.iter().map(|c| c.image.sm).collect();
+    if of.len() > 1 {
+        let all = architectures(of.iter().copied());
+        let which = format!("{} is there for {all}", first.function.name);
+        if args.output.is_some() {
+            bail!("{which}; -o takes one: --sm NUMBER chooses it");
+        }
+        tell(format_args!("{which}: --sm NUMBER shows the code of one"));
+        return list(args, &choices);
+    }
+    let code = |choice: &Choice<'_>| held.code(choice.image, choice.function, MOST_CODE);
+    let whole = |image: &Image| held.bytes(image, 0..image.len, MOST_IMAGE);
     let own = code(first).with_context(|| {
         format!(
             "the code of {} cannot be read: part of its image is not in memory",
@@ -219,16 +250,15 @@ fn of_images<M: Peek + ?Sized>(
     }
     if let Some(path) = &args.output {
         let bytes = if args.image {
-            bytes_of(memory, first.image.at, first.image.len)
-                .context("the image cannot be read: part of it is not in memory")?
+            whole(first.image).context("the image cannot be read: part of it is not in memory")?
         } else {
             own
         };
         return write(args, path, &bytes);
     }
     let said = disassembled(|program| {
-        let image = bytes_of(memory, first.image.at, first.image.len);
-        let of_image = image.map(|image| nvdisasm::of_function(program, &image, first.function));
+        let of_image =
+            whole(first.image).map(|image| nvdisasm::of_function(program, &image, first.function));
         match of_image {
             Some(Ok(said)) if !said.is_empty() => Ok(said),
             // An image that it does not take; the code alone says less.
@@ -245,20 +275,6 @@ fn of_images<M: Peek + ?Sized>(
             said,
         },
     )
-}
-
-/// Bytes of a function or an image; none if they cannot be read, or are too many.
-fn bytes_of<M: Peek + ?Sized>(memory: &M, at: u64, len: u64) -> Option<Vec<u8>> {
-    if len > MOST_CODE.max(MOST_FILE / 4) {
-        return None;
-    }
-    // The end first: a length that is made up takes no memory.
-    memory
-        .peek(at.checked_add(len.checked_sub(1)?)?, &mut [0])
-        .ok()?;
-    let mut bytes = vec![0; usize::try_from(len).ok()?];
-    memory.peek(at, &mut bytes).ok()?;
-    Some(bytes)
 }
 
 /// What nvdisasm says, where there is one.

@@ -11,15 +11,18 @@
 //!
 //! - [`control`]: what the control bits of an instruction say.
 //! - [`compare`]: code that was seen elsewhere, against an image's.
+//! - `fatbin`: the containers of images in programs and libraries, and what is compressed there.
 
 use std::{collections::HashMap, ops::Range};
 
 use crate::wire::peek::Peek;
-use crate::wire::words::{u32_at, u64_at, u64s};
+use crate::wire::words::u64s;
 
 pub mod compare;
 pub(crate) mod control;
 mod elf;
+#[cfg(feature = "cli")]
+pub(crate) mod fatbin;
 mod info;
 
 pub use elf::MOST_READ;
@@ -172,42 +175,4 @@ pub fn beginnings(bytes: &[u8]) -> impl Iterator<Item = usize> + '_ {
     words
         .filter(|(word, _)| HEADS.contains(word))
         .map(|(_, at)| at)
-}
-
-/// Compressed images in the fat binaries within bytes: they are no images until they are unpacked.
-#[must_use]
-pub fn compressed(bytes: &[u8]) -> usize {
-    /// Of a fat binary, whose header has 16 bytes with the length of its entries.
-    const FAT: u32 = 0xba55_ed50;
-    /// The kind of an entry that is an ELF image.
-    const ELF: u32 = 2;
-    /// Flags of an entry: compressed, in either way.
-    const COMPRESSED: u64 = 0x2000 | 0x8000;
-    let (mut count, mut at) = (0, 0);
-    while at < bytes.len() {
-        if u32_at(bytes, at) != Some(FAT) {
-            at += 8;
-            continue;
-        }
-        let all = bytes.get(at + 16..).unwrap_or_default();
-        let len = u64_at(bytes, at + 8).and_then(|len| usize::try_from(len).ok());
-        let mut rest = len.and_then(|len| all.get(..len)).unwrap_or(all);
-        let before = rest.len();
-        while let (Some(kind), Some(head), Some(len), Some(flags)) = (
-            u32_at(rest, 0),
-            u32_at(rest, 4),
-            u64_at(rest, 8),
-            u64_at(rest, 40),
-        ) {
-            count += usize::from(kind & 0xffff == ELF && flags & COMPRESSED != 0);
-            let next = usize::try_from(len.saturating_add(u64::from(head.max(48))));
-            match next.ok().and_then(|n| rest.get(n..)) {
-                Some(behind) => rest = behind,
-                None => break,
-            }
-        }
-        // What was walked over is no other one's beginning.
-        at += 16 + (before - rest.len()).next_multiple_of(8);
-    }
-    count
 }

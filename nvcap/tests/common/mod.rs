@@ -3,6 +3,8 @@
 
 #[cfg(feature = "cli")]
 pub mod cli;
+#[cfg(all(feature = "cli", feature = "zstd"))]
+pub mod fat;
 pub mod files;
 pub mod schema;
 

@@ -2,6 +2,11 @@
 //! program's address and a pointer to its name. The distances in a record are not those of any release of the driver: a tracer
 //! must learn them.
 
+use std::fs::File;
+use std::io;
+use std::os::fd::AsRawFd as _;
+use std::path::Path;
+
 /// How many functions there are.
 pub const COUNT: u64 = 12;
 /// Program of the first.
@@ -56,6 +61,87 @@ pub fn keep() {
     records.leak();
 }
 
+/// The code of a function.
+#[must_use]
+pub fn code(number: u64) -> Vec<u8> {
+    let words = (0..256u64).map(|i| number << 32 | i);
+    words.flat_map(u64::to_le_bytes).collect()
+}
+
+/// A program (ELF for x86-64, without code) with the image in a fat binary, as an LZ4 block. A traced process must not make it: the image
+/// would be found in its memory.
+#[must_use]
+pub fn program_file() -> Vec<u8> {
+    let (image, _) = image();
+    // A block of literals alone: their number is 15 and what the bytes behind add, up to the first that is not 255.
+    let mut block = vec![0xf0];
+    block.resize(1 + (image.len() - 15) / 255, 0xff);
+    block.push(((image.len() - 15) % 255) as u8);
+    block.extend(&image);
+    let padded = block.len().next_multiple_of(8);
+    let mut fat = Vec::new();
+    for word in [
+        0x0010_0001_ba55_ed50,
+        64 + padded as u64,
+        // An image, with a header of 64 bytes; LZ4; sm_90.
+        0x40_0101_0002,
+        padded as u64,
+        block.len() as u64,
+        90 << 32 | 0x1_0007,
+        0,
+        0x2011,
+        0,
+        image.len() as u64,
+    ] {
+        fat.extend(u64::to_le_bytes(word));
+    }
+    fat.extend(&block);
+    fat.resize(80 + padded, 0);
+    let names = b"\0.shstrtab\0.nv_fatbin\0";
+    let mut bytes = vec![0u8; 64];
+    bytes[..7].copy_from_slice(&[0x7f, b'E', b'L', b'F', 2, 1, 1]);
+    let mut table = vec![0u8; 64];
+    for (name, kind, contents) in [(1u32, 3u32, names.as_slice()), (11, 1, &fat)] {
+        bytes.resize(bytes.len().next_multiple_of(16), 0);
+        table.extend([name.to_le_bytes(), kind.to_le_bytes()].concat());
+        table.extend([0; 16]);
+        table.extend((bytes.len() as u64).to_le_bytes());
+        table.extend((contents.len() as u64).to_le_bytes());
+        table.extend([0; 24]);
+        bytes.extend(contents);
+    }
+    let table_at = bytes.len() as u64;
+    bytes[40..48].copy_from_slice(&table_at.to_le_bytes());
+    bytes[58..64].copy_from_slice(&[64, 0, 3, 0, 1, 0]);
+    bytes.extend(table);
+    bytes
+}
+
+/// Maps a file for as long as the process lives, as the loader maps a program.
+///
+/// # Errors
+/// Those of opening it and mapping it.
+pub fn map(path: &Path) -> io::Result<()> {
+    let file = File::open(path)?;
+    let len = file.metadata()?.len() as usize;
+    // SAFETY: a new mapping, which nothing reads.
+    let at = unsafe {
+        let (read, private) = (libc::PROT_READ, libc::MAP_PRIVATE);
+        libc::mmap(
+            std::ptr::null_mut(),
+            len,
+            read,
+            private,
+            file.as_raw_fd(),
+            0,
+        )
+    };
+    if at == libc::MAP_FAILED {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(())
+}
+
 /// A CUDA ELF image with the functions, and the offsets of their names.
 fn image() -> (Vec<u8>, Vec<usize>) {
     let mut names = vec![0u8];
@@ -71,10 +157,7 @@ fn image() -> (Vec<u8>, Vec<usize>) {
     for number in 0..COUNT {
         let at = add(&format!(".text.{}", name(number)));
         offsets.push(at + ".text.".len());
-        let code = (0..256u64)
-            .flat_map(|i| (number << 32 | i).to_le_bytes())
-            .collect();
-        sections.push((at, 1, code, registers(number) << 24 | number as u32));
+        sections.push((at, 1, code(number), registers(number) << 24 | number as u32));
     }
     let own = add(".shstrtab");
     sections.push((own, 3, names, 0));

@@ -154,7 +154,11 @@ mod tests {
                 big_one_in,
                 launches_only: false,
                 kernels: false,
+<<<<<<< HEAD
                 timed: None,
+=======
+                code: false,
+>>>>>>> h16b
             },
             channels: Channel::first(6, 2),
             submissions,
@@ -233,7 +237,11 @@ mod tests {
                 big_one_in: 0,
                 launches_only: true,
                 kernels: false,
+<<<<<<< HEAD
                 timed: None,
+=======
+                code: false,
+>>>>>>> h16b
             };
             let channel = Channel { gpu: 0, index };
             let mut again = work(&shape, channel, 0);

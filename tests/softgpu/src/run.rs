@@ -83,6 +83,8 @@ pub struct How {
     pub claim: u32,
     /// Calls of functions with known names, through which it rings.
     pub call_depth: u32,
+    /// The file with the functions' image, which is mapped.
+    pub kernels_in: Option<PathBuf>,
 }
 
 static STRAY_TRAPS: AtomicU64 = AtomicU64::new(0);
@@ -149,8 +151,18 @@ fn give_up(how: &How) {
 
 /// Carries out the plan with all options of `how`, and checks the result.
 pub fn run(plan: &Plan, how: &How) -> Result<()> {
+<<<<<<< HEAD
     begin(how);
     if plan.shape.kernels {
+=======
+    if !how.default_sigtrap {
+        count_traps();
+    }
+    say(&format!("pid {}", std::process::id()));
+    if let Some(file) = &how.kernels_in {
+        kernels::map(file).with_context(|| file.display().to_string())?;
+    } else if plan.shape.kernels {
+>>>>>>> h16b
         kernels::keep();
     }
     let mut memory = lay_out(how)?;

@@ -34,6 +34,7 @@ pub struct Shape {
     pub launches_only: bool,
     /// Launches are of the functions of [`crate::kernels`].
     pub kernels: bool,
+<<<<<<< HEAD
     /// Every submission is one launch with such an end, or one copy: for [`crate::timed`].
     pub timed: Option<Ends>,
 }
@@ -45,6 +46,10 @@ pub enum Ends {
     Released,
     /// Nothing.
     Untold,
+=======
+    /// Their code is written by the first submission of each channel.
+    pub code: bool,
+>>>>>>> h16b
 }
 
 /// An operation of a submission, for tests of decoded output: the original of the encoded words.
@@ -168,6 +173,7 @@ pub fn work(shape: &Shape, channel: Channel, number: u64) -> Work {
         number,
         set_up: number != 0,
         kernels: shape.kernels,
+        code: shape.code,
         work: Work::default(),
     };
     if shape.launches_only {
@@ -238,6 +244,7 @@ struct Maker {
     number: u64,
     set_up: bool,
     kernels: bool,
+    code: bool,
     work: Work,
 }
 
@@ -311,6 +318,14 @@ impl Maker {
                 compute(pb, "SET_QMD_VERSION", &[0x1_0040]);
                 for reference in (0..64).rev() {
                     compute(pb, "SET_CWD_REF_COUNTER", &[0x21_0000 | reference]);
+                }
+                for number in (0..kernels::COUNT).filter(|_| self.code) {
+                    // As libcuda writes it: with zeros behind it.
+                    let bytes = [kernels::code(number).as_slice(), &[0; 128]].concat();
+                    let dst = kernels::program(number);
+                    inline(pb, dst, &bytes);
+                    let bytes = bytes.len() as u32;
+                    self.work.ops.push(Op::Inline { dst, bytes });
                 }
             }
             Unit::Copy => {

@@ -1,6 +1,7 @@
 //! The cubin images that libcuda keeps in a process's memory: which function has its name where.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::ops::RangeInclusive;
 
 use super::scan::Space;
 use crate::cubin::{Function, Image};
@@ -124,22 +125,38 @@ impl Images {
         let Some(Known::Read(read)) = self.all.get(&of.image) else {
             return false;
         };
-        let functions = &read.image.functions;
-        let own = functions.iter().filter(|f| is_driver_s(&f.name)).count();
-        functions
-            .get(of.index)
-            .is_some_and(|f| is_driver_s(&f.name))
-            && own * 2 > functions.len()
+        let function = read.image.functions.get(of.index);
+        function.is_some_and(|f| is_driver_s_in(&read.image, f))
     }
 
-    /// The functions whose code has a size.
-    pub(super) fn with_code_size(&mut self, space: &dyn Space, size: u64) -> Vec<Named> {
+    /// The architectures of the images that were read; of the first one if none was.
+    pub(super) fn architectures(&mut self, space: &dyn Space) -> BTreeSet<u32> {
+        let of = |known: &Known| match known {
+            Known::Read(read) => Some(read.image.sm),
+            Known::End(_) | Known::None => None,
+        };
+        let mut all: BTreeSet<u32> = self.all.values().filter_map(of).collect();
+        if all.is_empty() {
+            all.extend(self.all.iter_mut().find_map(|(&at, known)| {
+                read(space, at, known);
+                of(known)
+            }));
+        }
+        all
+    }
+
+    /// The functions whose code has one of these sizes.
+    pub(super) fn with_code_size(
+        &mut self,
+        space: &dyn Space,
+        sizes: &RangeInclusive<u64>,
+    ) -> Vec<Named> {
         let mut found = Vec::new();
         for (&image, known) in &mut self.all {
             read(space, image, known);
             if let Known::Read(read) = known {
                 let fits = read.image.functions.iter().enumerate();
-                let fits = fits.filter(|(_, f)| f.code.end - f.code.start == size);
+                let fits = fits.filter(|(_, f)| sizes.contains(&(f.code.end - f.code.start)));
                 found.extend(fits.map(|(index, _)| Named { image, index }));
             }
         }
@@ -206,6 +223,12 @@ pub(super) fn is_identifier(name: &str) -> bool {
         && name
             .bytes()
             .all(|b| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'$' | b'.'))
+}
+
+/// Whether a function is one of the driver's own kernels: its name is, and so are those of most functions of its image.
+pub(super) fn is_driver_s_in(image: &Image, function: &Function) -> bool {
+    let own = image.functions.iter().filter(|f| is_driver_s(&f.name));
+    is_driver_s(&function.name) && own.count() * 2 > image.functions.len()
 }
 
 /// Names of the kernels in libcuda's own images, as they were in processes on an H200 under 580.159.04 (docs/decoding.md).

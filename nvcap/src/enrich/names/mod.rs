@@ -2,9 +2,11 @@
 //!
 //! libcuda keeps a record of each function, which holds the program's address and a pointer to the function's name; the name
 //! lies in the cubin image of the function's module, which libcuda keeps too. [`layout`] learns where in a record the pointer
-//! is; [`images`] reads images; [`scan`] searches memory; [`resolver`] puts them together for one process; [`programs`] finds
+//! is; [`images`] reads images; [`scan`] searches memory; [`files`] reads the
+//! fat binaries of mapped files; [`resolver`] puts them together for one process; [`programs`] finds
 //! programs in submissions as they come; [`namer`] does so beside a live source.
 
+pub(crate) mod files;
 mod images;
 mod layout;
 #[cfg(feature = "trap")]

@@ -11,6 +11,7 @@ use std::{
 };
 
 use super::{
+    files::{self, Files, OfProcess},
     images::Images,
     layout::{Layout, Name, Program},
     scan::{self, Run, Space},
@@ -32,6 +33,8 @@ const FREE: Duration = Duration::from_millis(2000);
 /// The most programs whose names are looked for again later.
 const MOST_LEFT: usize = 256;
 
+/// Processor time that files take at once while no name is asked for.
+const SLICE: Duration = Duration::from_millis(20);
 /// Bytes of an instruction.
 const INSTRUCTION: usize = 16;
 /// Code that is the same in a greater part is no contradiction.
@@ -68,6 +71,19 @@ pub(crate) struct Cost {
     pub(crate) latest: Duration,
 }
 
+/// How far the programs that are left have been looked for in files.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum FileSearch {
+    /// Not at all.
+    Not,
+    /// The files are known, and being read.
+    Reading,
+    /// Looked for in what was read while there was time.
+    InPart,
+    /// In all files.
+    Whole,
+}
+
 /// See the module.
 pub(crate) struct Resolver {
     pid: u32,
@@ -87,6 +103,12 @@ pub(crate) struct Resolver {
     places: HashMap<u64, Vec<u64>>,
     /// Places in records of functions, loaded or not.
     records: BTreeSet<u64>,
+    /// The files that the process has mapped.
+    files: OfProcess,
+    /// How far its programs have been looked for in them.
+    file_search: FileSearch,
+    /// Nothing but files is looked at.
+    files_alone: bool,
     began: Instant,
     /// Processor time of searches of memory that was searched before.
     whole_time: Duration,
@@ -119,9 +141,21 @@ impl Resolver {
             programs: Vec::new(),
             places: HashMap::new(),
             records: BTreeSet::new(),
+            files: OfProcess::default(),
+            file_search: FileSearch::Not,
+            files_alone: false,
             began: Instant::now(),
             whole_time: Duration::ZERO,
             cost: Cost::default(),
+        }
+    }
+
+    /// The same, which looks at nothing but mapped files: for tests of what is found there.
+    #[must_use]
+    pub(crate) fn in_files_alone(self) -> Self {
+        Self {
+            files_alone: true,
+            ..self
         }
     }
 
@@ -172,37 +206,18 @@ impl Resolver {
             self.programs.retain(|p| p.address != program.address);
             self.programs.push(program);
         }
-        self.in_known_records(&mut wanted, &mut found);
-        if !wanted.is_empty()
-            && let Ok(now) = (self.runs)(self.pid)
-        {
-            let first = self.seen.is_empty();
-            let fresh = scan::without(&now, &self.seen);
-            if !fresh.is_empty() {
-                self.search(&fresh, &mut wanted, &mut found, false);
-            }
-            self.seen.clone_from(&now);
-            // A function may be loaded into memory that another one left: near others, more likely than elsewhere.
-            let (near, far): (Vec<Run>, Vec<Run>) = now.iter().partition(|r| self.holds_known(r));
-            for runs in [near, far] {
-                if !wanted.is_empty() && !first && self.may_search_all() {
-                    self.search(&runs, &mut wanted, &mut found, true);
-                }
-            }
+        if !self.files_alone {
+            self.in_memory(&mut wanted, &mut found);
         }
-        self.by_code(&mut wanted, &mut found);
         let left: Vec<Ask> = wanted.into_iter().cloned().collect();
         let too_many = left.len().saturating_sub(MOST_LEFT);
         self.left = left.into_iter().skip(too_many).collect();
-        self.cost.found += found.len();
-        let took = began.elapsed();
-        self.cost.time += took;
-        self.cost.longest = self.cost.longest.max(took);
-        let now = clock::now();
-        for kernel in &found {
-            let since = kernel.at.time().map_or(0, |t| now.saturating_sub(t));
-            self.cost.latest = self.cost.latest.max(Duration::from_nanos(since));
+        if asks.iter().any(|a| a.code.is_some()) {
+            self.file_search = FileSearch::Not;
         }
+        let took = began.elapsed();
+        self.cost.longest = self.cost.longest.max(took);
+        let now = self.account(&found, took);
         log::debug!(
             "process {}: {} of {} programs named in {took:?}, {:?} after the first of their launches",
             self.pid,
@@ -216,9 +231,95 @@ impl Resolver {
         found
     }
 
+    /// Looks into the process's memory.
+    fn in_memory(&mut self, wanted: &mut Vec<&Ask>, found: &mut Vec<Kernel>) {
+        self.in_known_records(wanted, found);
+        if !wanted.is_empty()
+            && let Ok(now) = (self.runs)(self.pid)
+        {
+            let first = self.seen.is_empty();
+            let fresh = scan::without(&now, &self.seen);
+            if !fresh.is_empty() {
+                self.search(&fresh, wanted, found, false);
+            }
+            self.seen.clone_from(&now);
+            // A function may be loaded into memory that another one left: near others, more likely than elsewhere.
+            let (near, far): (Vec<Run>, Vec<Run>) = now.iter().partition(|r| self.holds_known(r));
+            for runs in [near, far] {
+                if !wanted.is_empty() && !first && self.may_search_all() {
+                    self.search(&runs, wanted, found, true);
+                }
+            }
+        }
+        self.by_code(wanted, found);
+    }
+
+    /// Counts what was found, and returns the time.
+    fn account(&mut self, found: &[Kernel], took: Duration) -> u64 {
+        self.cost.found += found.len();
+        self.cost.time += took;
+        let now = clock::now();
+        for kernel in found {
+            let since = kernel.at.time().map_or(0, |t| now.saturating_sub(t));
+            self.cost.latest = self.cost.latest.max(Duration::from_nanos(since));
+        }
+        now
+    }
+
+    /// How far the programs that are left have been looked for in files; none if more of that finds nothing.
+    pub(crate) fn wants_files(&self) -> Option<FileSearch> {
+        let wants =
+            self.file_search != FileSearch::Whole && self.left.iter().any(|ask| ask.code.is_some());
+        wants.then_some(self.file_search)
+    }
+
+    /// Looks for the programs that are left in the files that the process has mapped: a piece of that work. Names that were found
+    /// before all files were read are not certain.
+    pub(crate) fn in_files(&mut self, files: &mut Files) -> Vec<Kernel> {
+        let began = Instant::now();
+        if self.file_search == FileSearch::Not {
+            let mut architectures = self.images.architectures(&*self.space);
+            if architectures.is_empty() {
+                architectures.extend(files::architecture_of_chip());
+            }
+            files.add(self.pid, &architectures, &mut self.files);
+            self.file_search = FileSearch::Reading;
+        }
+        files.step(SLICE);
+        if files.is_done() {
+            self.file_search = FileSearch::Whole;
+        } else if files.may_work() || self.file_search == FileSearch::InPart {
+            self.cost.time += began.elapsed();
+            return Vec::new();
+        } else {
+            self.file_search = FileSearch::InPart;
+        }
+        let mut found = Vec::new();
+        for ask in std::mem::take(&mut self.left) {
+            match self.by_file(files, &ask) {
+                Some(kernel) => found.push(kernel),
+                None => self.left.push(ask),
+            }
+        }
+        self.account(&found, began.elapsed());
+        found
+    }
+
+    /// What the code of functions in files says of a program.
+    fn by_file(&self, files: &mut Files, ask: &Ask) -> Option<Kernel> {
+        let found = files.with_code(&self.files, ask.registers, ask.code.as_ref()?);
+        let first = found.iter().min_by_key(|f| &f.function.name)?;
+        let one = found.iter().all(|f| f.function.name == first.function.name);
+        let mut kernel = of_function(ask, first.function.name.clone(), Some(&first.function));
+        kernel.by = NamedBy::File;
+        kernel.certain = one && files.is_whole();
+        kernel.driver = first.driver;
+        Some(kernel)
+    }
+
     /// Whether programs are left that another search could find.
     pub(crate) fn has_left(&self) -> bool {
-        !self.left.is_empty() && self.may_search_all()
+        !self.files_alone && !self.left.is_empty() && self.may_search_all()
     }
 
     /// Whether another search of all memory is within the share of time that they may take.
@@ -410,22 +511,8 @@ impl Resolver {
             Name::Text(_) => None,
         };
         Some(Kernel {
-            at: ask.at,
-            program: ask.program,
-            name: self.text(name)?,
-            bytes: function.map(|f| f.code.end - f.code.start),
-            params: function.map(|f| {
-                let params = f.params.iter();
-                params
-                    .map(|p| KernelParam {
-                        offset: p.offset,
-                        size: p.size,
-                    })
-                    .collect()
-            }),
-            by: NamedBy::Record,
-            certain: false,
             driver: matches!(name, Name::Of(of) if self.images.is_driver_s(*of)),
+            ..of_function(ask, self.text(name)?, function)
         })
     }
 
@@ -435,9 +522,12 @@ impl Resolver {
             let Some(code) = &ask.code else {
                 return true;
             };
+            // Zeros may follow a function's code.
+            let least = compare::without_zeros(code).len().max(INSTRUCTION) as u64;
+            let sizes = least..=code.len() as u64;
             let fitting: Vec<_> = self
                 .images
-                .with_code_size(&*self.space, code.len() as u64)
+                .with_code_size(&*self.space, &sizes)
                 .into_iter()
                 .map(Name::Of)
                 .filter(|n| self.has_code(n, code) == Some(true))
@@ -451,6 +541,27 @@ impl Resolver {
             found.push(kernel);
             false
         });
+    }
+}
+
+/// A kernel that is this function.
+fn of_function(ask: &Ask, name: String, function: Option<&Function>) -> Kernel {
+    let params = |f: &Function| {
+        let params = f.params.iter().map(|p| KernelParam {
+            offset: p.offset,
+            size: p.size,
+        });
+        params.collect()
+    };
+    Kernel {
+        at: ask.at,
+        program: ask.program,
+        name,
+        bytes: function.map(|f| f.code.end - f.code.start),
+        params: function.map(params),
+        by: NamedBy::Record,
+        certain: false,
+        driver: false,
     }
 }
 

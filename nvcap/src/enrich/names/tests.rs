@@ -72,15 +72,15 @@ impl Space for Fake {
 
 /// A function of a made-up module.
 #[derive(Clone, Debug)]
-struct Function {
-    name: String,
-    registers: u32,
-    code: Vec<u8>,
+pub(super) struct Function {
+    pub(super) name: String,
+    pub(super) registers: u32,
+    pub(super) code: Vec<u8>,
 }
 
 /// An ELF image with functions: names in the section of section names, registers in `.nv.info`, code.
 /// Returns the bytes, and the offset of each function's name.
-fn image(functions: &[Function]) -> (Vec<u8>, Vec<u64>) {
+pub(super) fn image(functions: &[Function]) -> (Vec<u8>, Vec<u64>) {
     let mut names = vec![0u8];
     let mut add = |name: &str| {
         let at = names.len() as u32;
@@ -134,7 +134,7 @@ fn image(functions: &[Function]) -> (Vec<u8>, Vec<u64>) {
     (bytes, at.iter().map(|n| n + strings).collect())
 }
 
-fn function(name: &str, registers: u32) -> Function {
+pub(super) fn function(name: &str, registers: u32) -> Function {
     let code = name.bytes().cycle().take(256 + name.len() * 16).collect();
     Function {
         name: name.to_owned(),
@@ -352,7 +352,8 @@ fn code_alone_gives_a_name_and_contradicts_a_wrong_one() {
     fake.put(record(0), 0);
     fake.put(BASE + 0x40_0000, 0);
     let mut asks: Vec<Ask> = (0..8).map(|i| ask(i, &functions[i])).collect();
-    asks[0].code = Some(functions[0].code.clone());
+    // As it is uploaded: with zeros behind it.
+    asks[0].code = Some([functions[0].code.as_slice(), &[0; 128]].concat());
     asks[1].code = Some(functions[7].code.clone());
     asks[2].code = Some(functions[2].code.clone());
     let found = resolver(&fake).resolve(&asks);

@@ -52,7 +52,7 @@ fn main() -> ExitCode {
         observe_ends: short_commands short_commands_that_unmap never_stopped killed_commands signals_pass children nvcap_killed attached
             channels_that_are_none;
         observe_sleep: wakes_up naps killed_in_its_sleep;
-        names: short_command attached none_unasked;
+        names: short_command attached mapped_file none_unasked;
         stacks: known_functions without_bpf_loop cut none_unasked folded python cost;
         users: of_sudo named traced thread_id;
         times: eight_threads small_buffer observed;

@@ -109,6 +109,56 @@ pub fn attached() -> Result<()> {
     Ok(())
 }
 
+/// Functions of which nothing is in the process's memory, but whose code is uploaded and lies, compressed, in a file that it has mapped.
+pub fn mapped_file() -> Result<()> {
+    need_tracing()?;
+    for how in ["--how=trap", "--how=observe"] {
+        let folder = Folder::new()?;
+        let (trace, file) = (folder.file("trace.json"), folder.file("program"));
+        std::fs::write(&file, softgpu::kernels::program_file())?;
+        let mut args: Vec<OsString> = [how, "--json", "-e", "op=launch", "-o"]
+            .map(OsString::from)
+            .to_vec();
+        args.extend([trace.clone().into(), "--channels".into()]);
+        args.extend([folder.channels()?.into(), "--".into(), softgpu()?.into()]);
+        args.extend(["--kernels-in".into(), file.into()]);
+        args.extend(
+            [
+                "--submissions=400",
+                "--channels=1",
+                "--threads=1",
+                "--sleep-us=3000",
+                "--linger-ms=300",
+            ]
+            .map(OsString::from),
+        );
+        Running::start(&nvcap()?, args)?
+            .end(LIMIT)?
+            .expect_code(0)?;
+        let launches = launches(&trace)?;
+        let functions = functions();
+        let mut named = 0;
+        for launch in launches.iter().filter(|l| !l["kernel"].is_null()) {
+            let program = launch["program"].as_u64().context("a program")?;
+            let name = functions.get(&program).context("a function")?;
+            named += 1;
+            ensure!(
+                launch["kernel_mangled"] == name.as_str()
+                    && launch["kernel_certain"] == true
+                    && launch["kernel_from"] == "file",
+                "{launch}"
+            );
+        }
+        // A program's first launches may be shown before its name is known.
+        ensure!(
+            launches.len() > 50 && named * 2 > launches.len(),
+            "{how}: {named} of {} launches named",
+            launches.len()
+        );
+    }
+    Ok(())
+}
+
 /// None are looked for where that is not wanted.
 pub fn none_unasked() -> Result<()> {
     need_tracing()?;

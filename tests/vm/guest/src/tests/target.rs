@@ -81,6 +81,7 @@ impl Want {
                 launches_only: false,
                 kernels: false,
                 timed: None,
+                code: false,
             },
             channels: Channel::first(self.channels, self.gpus),
             submissions: self.submissions,
