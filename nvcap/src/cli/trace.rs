@@ -337,6 +337,7 @@ pub(super) fn run_into<'a>(
     } else {
         run::Target::Command(launch(&args.command, args.user.as_deref())?)
     };
+            hold_ends: !args.no_names,
     // A search takes seconds of processor time, which a budget has not to give.
     let search = !args.no_images && args.observe_cpu.is_none();
     if args.observe_cpu.is_some() && !args.pid.is_empty() && !args.output.quiet {
@@ -355,7 +356,7 @@ pub(super) fn run_into<'a>(
     };
     let pipeline = RefCell::new(make(&args)?.in_time_order());
     let (chosen, why) = how::choose(&options, &target)?;
-    // An observed command is held at its end anyway.
+    // Observing holds the ends that it stops at by itself.
     let hold = chosen != how::How::Observe && args.stop_at_exit != StopArg::Never;
     let takes_stacks = args.stacks;
     let observing = move |why: &str| {
