@@ -3,6 +3,7 @@
 
 use super::{
     channel::ReadRing,
+    discover::Watched,
     process::{self, now},
     session::{Session, StopAtExit},
 };
@@ -116,9 +117,12 @@ impl Session {
         }
     }
 
-    /// Whether something may be looked for in the memory of a process that stands at its end: it has a channel.
+    /// Whether something may be looked for in the memory of a process that stands at its end: it has or had a channel.
     fn is_worth_holding(&self, pid: u32) -> bool {
-        self.options.hold_ends && self.followed.iter().any(|f| f.holders.contains(&pid))
+        let had = |w: &Watched| w.has_had_channels();
+        self.options.hold_ends
+            && (self.watched.get(&pid).is_some_and(had)
+                || self.followed.iter().any(|f| f.holders.contains(&pid)))
     }
 
     /// Does what is to be done while a process stands still. True: only its first thread ends, and others go on.
