@@ -32,7 +32,7 @@ Examples:
   sudo nvcap code '*' -p 4711             the kernels that a process has loaded
   sudo nvcap code '*gemm*' -p 4711        those with gemm in their names
   sudo nvcap code vadd -p 4711            the instructions of one
-  sudo nvcap code 0x7fe6777b6000 -p 4711  the kernel of a launch that is shown by its address, or of prog in JSON
+  sudo nvcap code 0x7fe6777b6000 -p 4711  the kernel of a launch, by its program
   nvcap code vadd app.cubin --json        of a file: a cubin, a program, a library; as JSON
   nvcap code vadd app.cubin -o vadd.bin   the code's bytes; with --image those of its image
   nvcap code 0x7fe6777b6000 run.orc.xz    code that a capture shows being uploaded

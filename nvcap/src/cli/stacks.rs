@@ -20,7 +20,7 @@ Examples:
   sudo nvcap stacks -p 4711 --duration 10 | inferno-flamegraph > gpu.svg
   sudo nvcap stacks --by bytes -p 4711 --duration 10    by bytes that are copied
   sudo nvcap stacks --leaf -e op=launch -- ./vadd       launches alone, the kernel on top
-  sudo nvcap stacks --stacks=100 -p 4711 --duration 60  a sample, of one in 100 doorbells, which costs less
+  sudo nvcap stacks --stacks=100 -p 4711             one doorbell in 100, which costs less
   nvcap stacks trace.jsonl                              of what nvcap --stacks --json has written
 
 Each line is a stack and its sum, as flamegraph.pl, inferno and speedscope read them.

@@ -41,7 +41,7 @@ pub struct ObserveOptions {
     pub cpu: Option<f64>,
     /// Which processes are stopped at their end for a last look.
     pub stop_at_exit: StopAtExit,
-    /// Processes that are stopped at their end wait there for [`Source::let_end`], or for [`LONGEST`](crate::source::exit_hold).
+    /// Processes that are stopped at their end wait there for [`Source::let_end`], or for a quarter of a second.
     pub hold_ends: bool,
 }
 
