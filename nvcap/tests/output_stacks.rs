@@ -167,7 +167,7 @@ fn filters_compare_the_api_and_any_frame() {
         ("api!=cuLaunchKernel", false),
         ("frame=train", true),
         ("frame=trai", false),
-        ("frame~*<float>*", true),
+        ("frame~\"*<float>*\"", true),
         ("frame=cuMemcpyAsync,train", true),
         ("frame~*train.py*", false),
         ("frame!=train", false),

@@ -207,10 +207,12 @@ impl Resolver {
             self.cost.latest = self.cost.latest.max(Duration::from_nanos(since));
         }
         log::debug!(
-            "process {}: {} of {} programs named in {took:?}, {:?} after the first of their launches",
+            "process {}: {} of {} programs named in {took:?} ({} places, {} images), {:?} after the first of their launches",
             self.pid,
             found.len(),
             asks.len(),
+            self.places.values().map(Vec::len).sum::<usize>(),
+            self.images.len(),
             asks.iter()
                 .filter_map(|a| a.at.time())
                 .min()
