@@ -243,8 +243,10 @@ pub struct Stats {
     pub cached_put_wrong: u64,
     /// Stacks dropped because their ring buffer was full.
     pub stacks_lost: u64,
+    /// Doorbells whose stack was not asked for, where one in so many is.
+    pub stacks_passed: u64,
     /// Unused, 0: keeps the counters of two processors out of one cache line.
-    pub pad: [u64; 3],
+    pub pad: [u64; 2],
 }
 
 /// How to walk the Python frames of a process, in PYTHONS by address space. Byte offsets, [`crate::NO_FIELD`] where the version

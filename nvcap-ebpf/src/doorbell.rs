@@ -97,7 +97,7 @@ fn begin(ctx: &PerfEventContext, w: &mut Walk) -> bool {
     w.space = proc.space;
     w.comm = kernel::comm();
     registers(ctx, w);
-    if stack::wanted() {
+    if stack::wanted() && stack::is_drawn() {
         stack_registers(ctx, w);
         python::nvcap_python();
         stack::nvcap_stack();

@@ -3,7 +3,7 @@
 //!
 //! Without `--stacks` the loader sets `STACK_BYTES` to 0, and the verifier removes the call.
 
-use aya_ebpf::Global;
+use aya_ebpf::{Global, helpers::bpf_get_prandom_u32};
 use nvcap_common::{Header, MOST_STACK, Stack, kind};
 
 use crate::{
@@ -16,6 +16,10 @@ use crate::{
 #[unsafe(no_mangle)]
 static STACK_BYTES: Global<u32> = Global::new(0);
 
+/// A doorbell's stack is taken where a random number is at most this; the greatest number: all are taken. Set by the loader.
+#[unsafe(no_mangle)]
+static STACK_UNTIL: Global<u32> = Global::new(u32::MAX);
+
 const PAGE: u64 = 4096;
 /// The most pages that a stack lies in.
 const PAGES: u32 = MOST_STACK / PAGE as u32 + 1;
@@ -24,6 +28,19 @@ const PAGES: u32 = MOST_STACK / PAGE as u32 + 1;
 #[inline(always)]
 pub fn wanted() -> bool {
     STACK_BYTES.load() != 0
+}
+
+/// Whether the stack of this doorbell is taken. Of one stack in so many the lot decides which: a program that submits in a
+/// fixed rhythm would show the same doorbells each time, if they were counted off.
+#[inline(always)]
+pub fn is_drawn() -> bool {
+    let until = STACK_UNTIL.load();
+    // SAFETY: a helper without arguments.
+    if until == u32::MAX || unsafe { bpf_get_prandom_u32() } <= until {
+        return true;
+    }
+    count(|s| s.stacks_passed += 1);
+    false
 }
 
 /// Takes the stack of the current thread, whose registers are in this processor's walk. A global function: the verifier

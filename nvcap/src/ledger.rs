@@ -89,6 +89,7 @@ pub struct Ledger {
     understood: Option<Understanding>,
     stacks: u64,
     stacks_lost: u64,
+    stack_sample: Option<(u32, u64)>,
 }
 
 impl Ledger {
@@ -210,6 +211,17 @@ impl Ledger {
     #[must_use]
     pub fn stacks(&self) -> (u64, u64) {
         (self.stacks, self.stacks_lost)
+    }
+
+    /// States that the stack of one in `every` doorbells was taken, and that `passed` doorbells were passed over.
+    pub fn add_stack_sample(&mut self, every: u32, passed: u64) {
+        self.stack_sample = Some((every, passed));
+    }
+
+    /// Of how many doorbells one had its stack taken, and how many doorbells were passed over; `None` where none were.
+    #[must_use]
+    pub fn stack_sample(&self) -> Option<(u32, u64)> {
+        self.stack_sample
     }
 
     /// Takes the decoder's counts: with them the ledger says how much was understood.

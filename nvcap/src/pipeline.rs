@@ -473,6 +473,11 @@ impl<'a> Pipeline<'a> {
         self.ledger.add_observed(observed);
     }
 
+    /// Takes note that the stack of one in `every` doorbells was taken, which the ledger states.
+    pub fn stacks_sampled(&mut self, every: u32, passed: u64) {
+        self.ledger.add_stack_sample(every, passed);
+    }
+
     /// Emits graph replays that waited for further submissions: those of a process at its end (`Some(Some(pid))`), all at
     /// the end of the trace (`Some(None)`), or those that need not wait (`None`).
     fn emit_replays(&mut self, end: Option<Option<u32>>) -> io::Result<()> {

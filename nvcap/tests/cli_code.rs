@@ -194,9 +194,40 @@ fn of_a_process() {
     assert!(said.contains("different code of this name"), "{said}");
     let (_, said, status) = code("", &["0x7f0000000000", "-p", &pid]);
     assert!(
-        status == 1 && said.contains("give the kernel's name"),
+        status == 1 && said.contains("lists all kernels by name"),
         "{said}"
     );
+    // A record as libcuda has them: a program's address, and at some distance a pointer to the function's name.
+    let name = b"_Z3addPfif\0";
+    let name = bytes.windows(name.len()).position(|w| w == name).unwrap();
+    let mut record = vec![0u8; 4096];
+    let pointer = held.as_ptr() as u64 + name as u64;
+    record[1696..1704].copy_from_slice(&pointer.to_le_bytes());
+    // Byte by byte, so that the address is nowhere else, not on the stack either: two distances would contradict each other.
+    for (byte, other) in record[1600..]
+        .iter_mut()
+        .zip((!0x7f00_1234_5600u64).to_le_bytes())
+    {
+        *byte = !std::hint::black_box(other);
+    }
+    std::hint::black_box(&record);
+    let (shown, said, status) = code("", &["0x7f0012345600", "-p", &pid, "--json"]);
+    assert_eq!(status, 0, "{said}");
+    let shown: serde_json::Value = serde_json::from_str(&shown).unwrap();
+    assert_eq!(
+        (&shown["kernel_mangled"], &shown["program"], &shown["image"]),
+        (
+            &"_Z3addPfif".into(),
+            &0x7f00_1234_5600u64.into(),
+            &(held.as_ptr() as u64).into()
+        )
+    );
+    // Of one program alone, whose launch is not known.
+    assert!(
+        shown["kernel_certain"] == false && said.contains("is probably add(float*, int, float)"),
+        "{said}"
+    );
+    std::hint::black_box(&record);
     assert!(held[other] != bytes[0x3e00], "it is held until here");
 }
 

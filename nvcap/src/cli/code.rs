@@ -17,14 +17,16 @@ use crate::code::nvdisasm;
 use crate::cubin::{Image, compare};
 use crate::decode::event::{Body, Operation};
 use crate::decode::{DecodeOptions, Decoder};
-use crate::enrich::cubins;
+use crate::dump::{self, DumpOptions};
+use crate::enrich::{cubins, names};
 use crate::output::kernel_name::demangled;
 use crate::output::message::tell;
 use crate::output::plural::plural;
-use crate::record::Record;
+use crate::record::{Kernel, Record};
 use crate::source::file::kind::{self, Kind};
 use crate::source::file::orc::Orc;
 use crate::source::file::packed;
+use crate::source::memory::scan::Effort;
 use crate::wire::{GpuVa, peek::Peek};
 
 const EXAMPLES: &str = "\
@@ -32,6 +34,7 @@ Examples:
   sudo nvcap code '*' -p 4711             the kernels that a process has loaded
   sudo nvcap code '*gemm*' -p 4711        those with gemm in their names
   sudo nvcap code vadd -p 4711            the instructions of one
+  sudo nvcap code 0x7fe6777b6000 -p 4711  the kernel of a launch, by its program
   nvcap code vadd app.cubin --json        of a file: a cubin, a program, a library; as JSON
   nvcap code vadd app --sm 90             of a program with code for several architectures
   nvcap code vadd app.cubin -o vadd.bin   the code's bytes; with --image those of its image
@@ -41,6 +44,8 @@ nvdisasm (of the CUDA toolkit) disassembles where it is on PATH; otherwise the w
 
 Exit status: 0 shown, 1 error, 2 usage.";
 
+/// Entries of each ring whose programs are looked at.
+const LAST: u32 = 256;
 /// The most bytes of a file that is searched for images.
 const MOST_FILE: u64 = 4 << 30;
 /// The most bytes of an image that is written or disassembled.
@@ -52,7 +57,7 @@ const MOST_CODE: u64 = 64 << 20;
 #[derive(clap::Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct Args {
-    /// A kernel's name, mangled or not, with * and ? for any text and character; or, of a capture, a program's address (0x...)
+    /// A kernel's name, mangled or not, with * and ? for any text and character; or, of a process or capture, a program's address (0x...)
     #[arg(value_name = "KERNEL|PROGRAM")]
     pub what: String,
 
@@ -95,22 +100,21 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let address = args.what.strip_prefix("0x");
     let address = address.and_then(|digits| u64::from_str_radix(digits, 16).ok());
     if let Some(pid) = args.pid {
-        if address.is_some() {
-            bail!(
-                "the address of a program is not that of its image: give the kernel's name (nvcap code '*' -p {pid} lists all)"
-            );
-        }
         if !crate::procfs::exists(pid) {
             bail!("there is no process {pid}: pgrep and nvidia-smi tell the number");
         }
-        let (memory, images) = cubins::of(pid).with_context(|| {
-            format!(
-                "cannot read the memory of process {pid} ({})",
-                crate::procfs::mem::remedy()
-            )
-        })?;
+        let unreadable = || {
+            let remedy = crate::procfs::mem::remedy();
+            format!("cannot read the memory of process {pid} ({remedy})")
+        };
+        let wanted = match address {
+            Some(address) => Wanted::by_address(args, pid, GpuVa(address), unreadable)?,
+            None => Wanted::by_name(args),
+        };
+        let (memory, images) = cubins::of(pid).with_context(unreadable)?;
+        let name = format!("process {pid}");
         let held = Held::of_memory(&memory, images, args.sm);
-        return of_images(args, held, &format!("process {pid}"));
+        return of_images(args, &wanted, held, &name);
     }
     let Some(file) = &args.file else {
         tell(format_args!(
@@ -135,7 +139,80 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         .take(MOST_FILE)
         .read_to_end(&mut bytes)
         .with_context(|| format!("cannot read {name}"))?;
-    of_images(args, Held::of_file(&bytes, args.sm), &name)
+    let wanted = Wanted::by_name(args);
+    of_images(args, &wanted, Held::of_file(&bytes, args.sm), &name)
+}
+
+/// Which function of some images is meant.
+struct Wanted {
+    /// A name or a pattern.
+    what: String,
+    /// Only of the image that begins here.
+    at: Option<u64>,
+    /// The program whose kernel it is.
+    program: Option<Kernel>,
+}
+
+impl Wanted {
+    fn by_name(args: &Args) -> Self {
+        Self {
+            what: args.what.clone(),
+            at: args.at,
+            program: None,
+        }
+    }
+
+    /// The function that a process has at a program's address, as a trace would name it.
+    fn by_address(
+        args: &Args,
+        pid: u32,
+        program: GpuVa,
+        unreadable: impl Fn() -> String,
+    ) -> anyhow::Result<Self> {
+        let found = names::of_program(pid, program, &submitted(pid)).with_context(unreadable)?;
+        let Some((kernel, image)) = found else {
+            bail!(
+                "no name is known for a program at {program} of process {pid}: the address is what a trace or a dump of this very \
+                 process shows behind `prog`, of a module that is loaded still; nvcap code '*' -p {pid} lists all kernels by name"
+            );
+        };
+        let Some(image) = image else {
+            bail!(
+                "the program at {program} of process {pid} is perhaps {}, but no image with its code is in memory",
+                demangled(&kernel.name)
+            );
+        };
+        if !kernel.certain {
+            tell(format_args!(
+                "the program at {program} is probably {}: not all that is known of it agrees (docs/names.md says what makes a name certain)",
+                demangled(&kernel.name)
+            ));
+        }
+        Ok(Self {
+            what: kernel.name.clone(),
+            at: args.at.or(Some(image)),
+            program: Some(kernel),
+        })
+    }
+}
+
+/// What is in the rings of a process: the programs there tell how its records of functions are laid out. Nothing where there
+/// are no rings, or they may not be read.
+fn submitted(pid: u32) -> Vec<Record> {
+    let options = DumpOptions {
+        last: LAST,
+        effort: Effort::Usual,
+        chip: None,
+        known_rings: Vec::new(),
+        stacks: false,
+        images: |_| Vec::new(),
+        kernels: |_, _| Vec::new(),
+    };
+    let (records, refused) = dump::records(&[pid], &options);
+    for (_, why) in refused {
+        log::info!("process {pid}: its rings are not read: {why:?}");
+    }
+    records
 }
 
 /// Architectures for a message: `sm_80, sm_90`.
@@ -145,9 +222,14 @@ fn architectures(all: impl IntoIterator<Item = u32>) -> String {
 }
 
 /// Why there is nothing to choose from.
-fn no_image<M: ?Sized>(args: &Args, held: &Held<'_, M>, name: &str) -> anyhow::Error {
+fn no_image<M: ?Sized>(
+    args: &Args,
+    wanted: &Wanted,
+    held: &Held<'_, M>,
+    name: &str,
+) -> anyhow::Error {
     let mut text = format!("{name} has no image of CUDA code");
-    if let Some(at) = args.at {
+    if let Some(at) = wanted.at {
         let _ = write!(text, " at {at:#x}");
     }
     if let Some(sm) = args.sm {
@@ -171,6 +253,7 @@ fn no_image<M: ?Sized>(args: &Args, held: &Held<'_, M>, name: &str) -> anyhow::E
 /// Of images that lie in some memory.
 fn of_images<M: Peek + ?Sized>(
     args: &Args,
+    wanted: &Wanted,
     mut held: Held<'_, M>,
     name: &str,
 ) -> anyhow::Result<ExitCode> {
@@ -178,16 +261,16 @@ fn of_images<M: Peek + ?Sized>(
         let count = plural(*count as u64, "compressed image");
         tell(format_args!("{name}: {count} cannot be unpacked: {why}"));
     }
-    if let Some(at) = args.at {
+    if let Some(at) = wanted.at {
         held.images.retain(|image| image.at == at);
     }
     let images = &held.images;
     if images.is_empty() {
-        return Err(no_image(args, &held, name));
+        return Err(no_image(args, wanted, &held, name));
     }
-    let choices = chosen(images, &args.what);
+    let choices = chosen(images, &wanted.what);
     let Some(first) = choices.first() else {
-        let near = proposed(images, &args.what);
+        let near = proposed(images, &wanted.what);
         let functions: u64 = images
             .iter()
             .map(|image| image.functions.len() as u64)
@@ -198,7 +281,7 @@ fn of_images<M: Peek + ?Sized>(
         }
         bail!(
             "no kernel of {name} is named {} ({} in {}){}",
-            args.what,
+            wanted.what,
             plural(functions, "function"),
             plural(images.len() as u64, "image"),
             if near.is_empty() {
@@ -269,7 +352,8 @@ fn of_images<M: Peek + ?Sized>(
         args,
         &Listing {
             function: Some((first.image, first.function)),
-            address: None,
+            named: wanted.program.as_ref(),
+            address: wanted.program.as_ref().map(|k| k.program.0),
             sm: Some(first.image.sm),
             code: &own,
             said,
@@ -430,6 +514,7 @@ fn of_capture(
                         args,
                         &Listing {
                             function: None,
+                            named: None,
                             address: Some(program.0),
                             sm: args.sm,
                             code,

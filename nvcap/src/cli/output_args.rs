@@ -45,7 +45,7 @@ pub(super) struct OutputArgs {
     ///
     /// Examples: op=launch, 'op=copy && bytes>1MiB', channel=3, token=0x10012, method=SEND_PCAS_A, 'grid.x>1 && kind=user'.
     /// What EXPR asks for is shown without -v too; if it only says whose or when (pid, tid, thread, gpu, channel, token, engine,
-    /// phase, time_ns, how, late), -v decides as without it. The ledger counts everything whatever EXPR says.
+    /// phase, time_ns, how, late, api, frame), -v decides as without it. The ledger counts everything whatever EXPR says.
     #[arg(short = 'e', long = "filter", value_name = "EXPR", value_parser = parse_filter)]
     pub filter: Option<Filter>,
 
@@ -107,6 +107,10 @@ pub(super) struct OutputArgs {
     /// Users' data are inline bytes, kernel arguments, fill patterns and raw words.
     #[arg(long, help_heading = OUTPUT)]
     pub redact: bool,
+
+    /// Events will have stacks, so that a filter may ask for them.
+    #[arg(skip)]
+    pub has_stacks: bool,
 }
 
 /// `--color`.
@@ -263,6 +267,15 @@ impl OutputArgs {
         strict: bool,
         driver_version: Option<Version>,
     ) -> anyhow::Result<PipelineOptions> {
+        if let Some(field) = self.filter.as_ref().and_then(Filter::of_stack)
+            && !self.has_stacks
+        {
+            bail!(
+                "the filter asks for {}, which is of the stack: add --stacks (nvcap --stacks -p PID -e ...); only a live trace in the \
+                 trap takes stacks, not --how observe, dump or decode",
+                field.name()
+            );
+        }
         Ok(PipelineOptions {
             filter: self.filter.clone(),
             phases: self.phases()?,
@@ -398,6 +411,24 @@ mod tests {
         let mut pipeline = Pipeline::new(options, vec![Box::new(sink)]).in_time_order();
         pipeline.record(Record::Submission(submission)).unwrap();
         args.finish(pipeline).unwrap().1
+    }
+
+    #[test]
+    fn a_filter_of_stacks_needs_them() {
+        let options = |expression: &str, has_stacks| {
+            let args = OutputArgs {
+                filter: Some(Filter::parse(expression).unwrap()),
+                has_stacks,
+                ..OutputArgs::default()
+            };
+            let made = args.pipeline_options(false, None);
+            made.err().map(|e| e.to_string())
+        };
+        let said = options("op=launch && !(frame~*train*)", false).unwrap();
+        assert!(said.starts_with("the filter asks for frame"), "{said}");
+        assert!(said.contains("add --stacks"), "{said}");
+        assert_eq!(options("api=cuLaunchKernel", true), None);
+        assert_eq!(options("op=launch", false), None);
     }
 
     #[test]

@@ -19,7 +19,8 @@ Examples:
   sudo nvcap stacks -o out.folded -- python train.py    by submissions
   sudo nvcap stacks -p 4711 --duration 10 | inferno-flamegraph > gpu.svg
   sudo nvcap stacks --by bytes -p 4711 --duration 10    by bytes that are copied
-  sudo nvcap stacks --leaf -e op=launch -- ./vadd       launches alone, the operation on top
+  sudo nvcap stacks --leaf -e op=launch -- ./vadd       launches alone, the kernel on top
+  sudo nvcap stacks --stacks=100 -p 4711             one doorbell in 100, which costs less
   nvcap stacks trace.jsonl                              of what nvcap --stacks --json has written
 
 Each line is a stack and its sum, as flamegraph.pl, inferno and speedscope read them.
@@ -40,7 +41,7 @@ pub(super) struct Args {
     )]
     pub by: By,
 
-    /// Put the operation (launch, copy, ...) on top of each stack, and count operations
+    /// Put the operation (a launch with its kernel's name, a copy, ...) on top of each stack, and count operations
     #[arg(long, help_heading = "Output")]
     pub leaf: bool,
 
@@ -79,12 +80,13 @@ const SHOWS_EVENTS: [&str; 8] = [
 
 /// The command as clap knows it: without options that have no meaning here.
 pub(super) fn without_useless(command: clap::Command) -> clap::Command {
-    SHOWS_EVENTS
-        .into_iter()
-        .chain(["stacks"])
-        .fold(command, |command, id| {
-            command.mut_arg(id, |arg| arg.hide(true))
-        })
+    let command = SHOWS_EVENTS.into_iter().fold(command, |command, id| {
+        command.mut_arg(id, |arg| arg.hide(true))
+    });
+    command.mut_arg("stacks", |arg| {
+        arg.help("With =N: take the stack of one in N doorbells, drawn by lot, which costs less; sums are of the sample")
+            .long_help(None)
+    })
 }
 
 /// Sums them up.
@@ -101,7 +103,7 @@ pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
         By::Launches => Weight::Launches,
         By::Bytes => Weight::Bytes,
     };
-    let folder = Folder::new(weight, args.leaf);
+    let folder = Folder::new(weight, args.leaf).full_names(args.trace.output.full_names);
     match &args.file {
         Some(file) => of_file(file, &args, folder),
         None => live(args, folder),
@@ -155,11 +157,12 @@ fn live(args: Args, mut folder: Folder) -> anyhow::Result<ExitCode> {
     use crate::pipeline::Pipeline;
 
     let mut trace = args.trace;
-    trace.stacks = true;
+    trace.stacks = trace.stacks.or(Some(1));
     if trace.how == trace::HowArg::Observe {
         bail!("stacks are taken in the trap: leave --how observe out");
     }
-    let output = trace.output.clone();
+    let mut output = trace.output.clone();
+    output.has_stacks = true;
     let command = !trace.command.is_empty();
     let inputs = trace.channels.clone();
     // Opened before the command is started: a place that cannot be written to is told at once.
@@ -179,6 +182,12 @@ fn live(args: Args, mut folder: Folder) -> anyhow::Result<ExitCode> {
             let ledger = pipeline.finish()?;
             tell(format_args!("{}", crate::output::ledger::verdict(&ledger)));
             let (taken, lost) = ledger.stacks();
+            if let Some((every, _)) = ledger.stack_sample() {
+                tell(format_args!(
+                    "the sums are of a sample: one in {every} doorbells had its stack taken ({})",
+                    plural(taken, "stack")
+                ));
+            }
             if lost > 0 {
                 tell(format_args!(
                     "{lost} of {} lost: nvcap was behind",

@@ -174,9 +174,18 @@ pub(super) struct Args {
     ///
     /// The trap copies the top of the thread's stack, and nvcap finds the frames with the unwind tables of the mapped
     /// files; the program needs no frame pointers and no debugging information, which adds lines where it is there. Each
-    /// doorbell costs more for it. docs/stacks.md has more; `nvcap stacks` makes flame graphs of it.
-    #[arg(long, help_heading = CAPTURE)]
-    pub stacks: bool,
+    /// doorbell costs more for it: with --stacks=N one in N has its stack taken, drawn by lot. docs/stacks.md has more;
+    /// `nvcap stacks` makes flame graphs of it.
+    #[arg(
+        long,
+        value_name = "N",
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "1",
+        value_parser = clap::value_parser!(u32).range(1..),
+        help_heading = CAPTURE
+    )]
+    pub stacks: Option<u32>,
 
     /// With --stacks: bytes of each stack that are taken, 4KiB to 60KiB
     #[arg(long, value_name = "SIZE", default_value = "16K", value_parser = parse_stack_size, help_heading = CAPTURE)]
@@ -275,7 +284,8 @@ pub fn run(_args: Args) -> anyhow::Result<ExitCode> {
 /// Runs the trace.
 #[cfg(feature = "trap")]
 pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
-    let output = args.output.clone();
+    let mut output = args.output.clone();
+    output.has_stacks = args.stacks.is_some() && args.how != HowArg::Observe;
     let make = |args: &Args| {
         let inputs = Vec::from_iter(args.channels.as_deref());
         output.pipeline(!args.command.is_empty(), &inputs)
@@ -309,7 +319,8 @@ pub(super) fn run_into<'a>(
         tell(useless);
     }
     let given = channels_file(&args)?;
-    let queue = args.stacks.then(|| StackQueue::new(args.stack_size));
+    let take = |every| StackQueue::new(args.stack_size, every);
+    let queue = args.stacks.map(take);
     let mut stacks = queue.clone().map(Resolver::new);
     let options = how::LiveOptions {
         how: match args.how {
@@ -338,6 +349,7 @@ pub(super) fn run_into<'a>(
                 StopArg::Always => StopAtExit::Always,
                 StopArg::Never => StopAtExit::Never,
             },
+            hold_ends: !args.no_names,
         },
     };
     let limits = run::Limits {
@@ -376,9 +388,9 @@ pub(super) fn run_into<'a>(
     let share = args.gpu_time_cpu.or(args.observe_cpu.map(|all| all / 2.0));
     let takes_times = args.gpu_time;
     let (chosen, why) = how::choose(&options, &target)?;
-    // An observed command is held at its end anyway.
+    // Observing holds the ends that it stops at by itself.
     let hold = chosen != how::How::Observe && args.stop_at_exit != StopArg::Never;
-    let takes_stacks = args.stacks;
+    let takes_stacks = args.stacks.is_some();
     let observing = move |why: &str| {
         observing(why);
         if takes_stacks {
@@ -425,6 +437,9 @@ pub(super) fn run_into<'a>(
     match &outcome.end {
         how::End::Trap(end) => {
             report_hits(end);
+            if let Some(every) = args.stacks.filter(|n| *n > 1) {
+                pipeline.stacks_sampled(every, end.totals.stats.stacks_passed);
+            }
             if let Some(record) = lost_trap(&outcome.child, end) {
                 pipeline.record(record)?;
             }

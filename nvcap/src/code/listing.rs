@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 
 use crate::cubin::{Function, Image, control::Control};
 use crate::output::kernel_name::{demangled, parameters};
+use crate::record::Kernel;
 
 /// What a disassembler says of a place in the code.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -21,6 +22,8 @@ pub(crate) struct Said {
 pub(crate) struct Listing<'a> {
     /// The function, and its image; none for code that was seen at an address.
     pub(crate) function: Option<(&'a Image, &'a Function)>,
+    /// What named the function, where its address was asked for.
+    pub(crate) named: Option<&'a Kernel>,
     /// Its address on the GPU, where that is what is known.
     pub(crate) address: Option<u64>,
     /// The architecture, where it is known.
@@ -66,7 +69,11 @@ impl Listing<'_> {
                 let _ = write!(out, ", {registers} registers");
             }
             let at = function.code.start;
-            let _ = writeln!(out, ", at {at:#x} of the image at {:#x}", image.at);
+            let _ = write!(out, ", at {at:#x} of the image at {:#x}", image.at);
+            if let Some(address) = self.address {
+                let _ = write!(out, ", program {address:#x}");
+            }
+            out.push('\n');
             let types = parameters(&function.name).filter(|t| t.len() == function.params.len());
             let bank = function.bank.map_or(0, |bank| bank.offset);
             for (n, param) in function.params.iter().enumerate() {
@@ -119,6 +126,10 @@ impl Listing<'_> {
         }
         if let Some(address) = self.address {
             object["program"] = json!(address);
+        }
+        if let Some(kernel) = self.named {
+            object["kernel_from"] = json!(kernel.by.name());
+            object["kernel_certain"] = json!(kernel.certain);
         }
         let instructions = self.instructions().map(|i| {
             let mut one = json!({ "offset": i.offset, "words": words(i.bytes) });

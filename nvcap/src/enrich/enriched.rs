@@ -165,7 +165,7 @@ impl<S: Source> Enriched<S> {
             .namer
             .as_ref()
             .is_some_and(|n| n.is_asking(Duration::MAX));
-        let holds = self.hold.as_ref().is_some_and(ExitHold::is_ending);
+        let holds = self.inner.is_ending() || self.hold.as_ref().is_some_and(ExitHold::is_ending);
         let stamps = self.stamper.as_ref().is_some_and(Stamper::is_waiting);
         if asks || holds {
             wait.min(SOON)
@@ -206,9 +206,16 @@ impl<S: Source> Source for Enriched<S> {
         if let Some(namer) = &mut self.namer {
             namer.look(&now);
             namer.answers(Duration::ZERO, &mut now);
-            // All that the command submitted was given.
-            if ending && now.is_empty() && namer.patience().is_zero() {
+        }
+        // Ends are held for a limited time, whatever is asked for.
+        let asks = |n: &Namer| n.is_asking(Duration::MAX);
+        if !self.namer.as_ref().is_some_and(asks) {
+            // Once all that the command submitted was given.
+            if ending && now.is_empty() {
                 self.hold = None;
+            }
+            if self.inner.is_ending() {
+                self.inner.let_end();
             }
         }
         if let Some(stamper) = &mut self.stamper {
@@ -251,6 +258,14 @@ impl<S: Source> Source for Enriched<S> {
 
     fn is_alive(&self) -> bool {
         self.inner.is_alive()
+    }
+
+    fn is_ending(&self) -> bool {
+        self.inner.is_ending()
+    }
+
+    fn let_end(&mut self) {
+        self.inner.let_end();
     }
 
     fn is_pending(&self) -> bool {
@@ -332,17 +347,22 @@ fn search_process(pid: u32) -> Option<Found> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::record::{At, ChannelId, How, Life, Process, Submission};
+    use crate::decode::encode::{Pushbuffer, Qmd};
+    use crate::decode::view::View;
+    use crate::record::{At, ChannelId, How, Life, Process, Segment, Submission};
     use crate::source::error::Error;
     use crate::wire::GpuVa;
 
-    const PID: u32 = 7;
+    /// More than the kernel gives.
+    const PID: u32 = 0x7fff_fff0;
 
     /// A source that gives one submission a step.
     #[derive(Default)]
     struct Steady {
         given: u64,
         fails: bool,
+        ends: bool,
+        launches: bool,
     }
 
     impl Source for Steady {
@@ -381,7 +401,7 @@ mod tests {
                 how: How::Trapped,
                 late: false,
                 thread: None,
-                segments: Vec::new(),
+                segments: self.launches.then(launch).into_iter().collect(),
             }));
             self.given += 1;
             match self.fails {
@@ -410,9 +430,35 @@ mod tests {
             true
         }
 
+        fn is_ending(&self) -> bool {
+            self.ends
+        }
+
+        fn let_end(&mut self) {
+            self.ends = false;
+        }
+
         fn finish(self, _: &mut Vec<Record>) -> u64 {
             self.given
         }
+    }
+
+    /// Commands that write a QMD.
+    fn launch() -> Segment {
+        const CLASS: u32 = 0xcbc0;
+        let view = View {
+            version: (4, 0),
+            grid: [1, 1, 1],
+            block: [64, 1, 1],
+            registers: 24,
+            program: GpuVa(0x7f00_0000_0200),
+            ..View::default()
+        };
+        let qmd = Qmd::of(&view).unwrap();
+        let mut p = Pushbuffer::new();
+        p.inline(1, CLASS, GpuVa(0x2_04c0_0000), qmd.bytes())
+            .unwrap();
+        p.segment(GpuVa(0x2_0080_0000))
     }
 
     fn found() -> Found {
@@ -533,6 +579,27 @@ mod tests {
         end.send(()).unwrap();
         source.finish(&mut all);
         assert_eq!(kinds(&all), ["gpu", "process", "image", "0"]);
+    }
+
+    #[test]
+    fn ends_are_held_no_longer_than_names_are_asked_for() {
+        let mut source = Enriched::with(Steady::default(), vec![gpu()], None);
+        source.namer = Namer::start(None);
+        source.inner.ends = true;
+        source.inner.launches = true;
+        source.step(Duration::ZERO, &mut Vec::new()).unwrap();
+        assert!(source.inner.ends, "a name is asked for");
+        assert!(source.until_next(Duration::from_secs(1)) <= SOON);
+        while source.inner.ends {
+            source.step(Duration::ZERO, &mut Vec::new()).unwrap();
+            thread::sleep(Duration::from_millis(1));
+        }
+        assert!(!source.namer.as_ref().unwrap().is_asking(Duration::MAX));
+        // Nobody looks for names.
+        source.namer = None;
+        source.inner.ends = true;
+        source.step(Duration::ZERO, &mut Vec::new()).unwrap();
+        assert!(!source.inner.ends);
     }
 
     #[test]

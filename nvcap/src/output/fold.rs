@@ -5,17 +5,18 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io;
 
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use crate::decode::event::{Body, Context, Event, LaunchKind, Operation};
 use crate::driver::Model;
 use crate::ledger::Ledger;
 use crate::record::{Life, Record};
 
+use super::kernel_name;
 use super::names::{known_name, operation_name};
 use super::stack::{word, word_of};
 use super::writer::Output;
-use super::{Detail, Sink};
+use super::{Detail, Sink, describe};
 
 /// What is summed up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -41,7 +42,12 @@ pub struct Folder {
     weight: Weight,
     /// The operation becomes the innermost frame.
     leaf: bool,
+    full_names: bool,
+    /// One in several doorbells had its stack taken: what has none says nothing.
+    sampled: bool,
     sums: BTreeMap<String, u64>,
+    /// Of what has no stack, by process.
+    without: BTreeMap<String, u64>,
     counted: BTreeSet<u64>,
     names: HashMap<u64, String>,
     /// Stacks of JSON lines, by submission.
@@ -50,7 +56,7 @@ pub struct Folder {
 }
 
 impl Folder {
-    /// Sums of `weight`; with `leaf` the operation is the innermost frame.
+    /// Sums of `weight`; with `leaf` the operation is the innermost frame, a launch with its kernel's name.
     #[must_use]
     pub fn new(weight: Weight, leaf: bool) -> Self {
         Self {
@@ -58,6 +64,12 @@ impl Folder {
             leaf,
             ..Self::default()
         }
+    }
+
+    /// Whether names of kernels have template arguments and parameters.
+    #[must_use]
+    pub fn full_names(self, full_names: bool) -> Self {
+        Self { full_names, ..self }
     }
 
     /// Whether an event of the submission is the first that came by.
@@ -83,37 +95,67 @@ impl Folder {
         let mut line = String::new();
         let process = self.names.get(&pid).map(String::as_str).or(thread);
         push(&mut line, process.unwrap_or("?"));
-        match frames {
+        let sums = match frames {
             Some(frames) => {
                 self.stacks += 1;
                 frames.iter().rev().for_each(|f| push(&mut line, f));
+                &mut self.sums
             }
-            None => push(&mut line, "[no stack]"),
-        }
-        if let Some(leaf) = leaf.filter(|_| self.leaf) {
+            None => {
+                push(&mut line, "[no stack]");
+                &mut self.without
+            }
+        };
+        if let Some(leaf) = leaf {
             push(&mut line, leaf);
         }
-        *self.sums.entry(line).or_default() += weight;
+        *sums.entry(line).or_default() += weight;
+    }
+
+    /// The frame of an operation.
+    fn leaf_of(&self, op: &Operation) -> String {
+        match op {
+            Operation::Launch(launch) => launched(describe::kernel(launch, self.full_names)),
+            op => operation_name(op).to_owned(),
+        }
+    }
+
+    /// The same of the JSON of one.
+    fn leaf_of_json(&self, op: &str, object: &Map<String, Value>) -> String {
+        let name = object.get("kernel_mangled").and_then(Value::as_str);
+        let Some(name) = name.filter(|_| op == "launch") else {
+            return op.to_owned();
+        };
+        let doubt = match object.get("kernel_certain") {
+            Some(Value::Bool(false)) => "?",
+            _ => "",
+        };
+        let name = match self.full_names {
+            true => kernel_name::demangled(name),
+            false => kernel_name::short(name),
+        };
+        launched(Some(format!("{name}{doubt}")))
     }
 
     fn event(&mut self, c: &Context, op: Option<&Operation>) {
-        let (name, weight) = match (self.weight, op) {
+        let (op, weight) = match (self.weight, op) {
             (Weight::Submissions, op) => {
                 // With the operation as a frame it is the operations that are counted.
                 let counts = match self.leaf {
                     true => op.is_some(),
                     false => self.is_first(c.serial),
                 };
-                (op.map(operation_name), u64::from(counts))
+                (op, u64::from(counts))
             }
-            (Weight::Launches, Some(op)) => (Some(operation_name(op)), u64::from(is_launch(op))),
-            (Weight::Bytes, Some(op)) => (Some(operation_name(op)), bytes_of(op)),
+            (Weight::Launches, Some(op)) => (Some(op), u64::from(is_launch(op))),
+            (Weight::Bytes, Some(op)) => (Some(op), bytes_of(op)),
             (_, None) => return,
         };
+        let leaf = op.filter(|_| self.leaf).map(|op| self.leaf_of(op));
         let frames = c.stack.as_ref();
         let frames = frames.map(|calls| calls.frames.iter().map(word_of).collect());
         let pid = u64::from(c.at.pid);
-        self.add(pid, c.thread.as_deref(), frames, name, weight);
+        self.add(pid, c.thread.as_deref(), frames, leaf.as_deref(), weight);
     }
 
     /// Takes a line of nvcap's JSON output; false where it is none.
@@ -129,6 +171,10 @@ impl Folder {
         let pid = number("pid").unwrap_or(0);
         if let ("process", Some(name)) = (kind, text("name")) {
             self.names.insert(pid, name.to_owned());
+        }
+        if kind == "ledger" {
+            let stacks = object.get("stacks").and_then(|s| s.get("every"));
+            self.sampled |= stacks.and_then(Value::as_u64).is_some_and(|n| n > 1);
         }
         let op = text("op").filter(|_| kind == "operation");
         let moved = object.get("moves").and_then(|m| m.get("bytes"));
@@ -162,7 +208,9 @@ impl Folder {
                 None => frames = self.known.get(&serial).cloned(),
             }
         }
-        self.add(pid, text("thread"), frames, op, weight);
+        let leaf = op.filter(|_| self.leaf);
+        let leaf = leaf.map(|op| self.leaf_of_json(op, &object));
+        self.add(pid, text("thread"), frames, leaf.as_deref(), weight);
         true
     }
 
@@ -172,9 +220,11 @@ impl Folder {
         self.stacks
     }
 
-    /// Appends the sums, one line a stack.
+    /// Appends the sums, one line a stack, in the order of the stacks.
     pub fn write(&self, out: &mut Vec<u8>) {
-        for (stack, sum) in &self.sums {
+        let without = self.without.iter().filter(|_| !self.sampled);
+        let all: BTreeMap<_, _> = self.sums.iter().chain(without).collect();
+        for (stack, sum) in all {
             out.extend_from_slice(stack.as_bytes());
             out.push(b' ');
             super::json::number(out, *sum);
@@ -194,6 +244,14 @@ fn push(line: &mut String, frame: &str) {
         c => c,
     };
     line.extend(frame.chars().map(harmless));
+}
+
+/// The frame of a launch.
+fn launched(kernel: Option<String>) -> String {
+    match kernel {
+        Some(kernel) => format!("launch {kernel}"),
+        None => "launch".to_owned(),
+    }
 }
 
 fn is_launch(op: &Operation) -> bool {
@@ -260,7 +318,8 @@ impl Sink for Folded<'_> {
         Ok(())
     }
 
-    fn finish(&mut self, _ledger: &Ledger, _model: &Model) -> io::Result<()> {
+    fn finish(&mut self, ledger: &Ledger, _model: &Model) -> io::Result<()> {
+        self.folder.sampled |= ledger.stack_sample().is_some();
         Ok(())
     }
 }
@@ -317,6 +376,48 @@ mod tests {
             folded(Weight::Bytes, true),
             "t;launch 11\ntrain:er;[no stack];inline 5\ntrain:er;g (b.py:3);f(a: b);[libcuda.so.1];copy 100\n"
         );
+    }
+
+    #[test]
+    fn a_launch_on_top_has_its_kernel_s_name() {
+        let launch = |kernel: &str| {
+            format!(
+                r#"{{"type":"operation","pid":7,"serial":0,"op":"launch","kind":"user","stack":[],"thread":"t"{kernel}}}"#
+            )
+        };
+        let mangled = r#","kernel":"f","kernel_mangled":"_Z3addIfEvPT_i","kernel_certain""#;
+        for (full, kernel, line) in [
+            (false, String::new(), "t;launch 1\n"),
+            (false, format!("{mangled}:true"), "t;launch add 1\n"),
+            (
+                true,
+                format!("{mangled}:false"),
+                "t;launch void add<float>(float*, int)? 1\n",
+            ),
+        ] {
+            let mut folder = Folder::new(Weight::Launches, true).full_names(full);
+            assert!(folder.line(&launch(&kernel)));
+            let mut out = Vec::new();
+            folder.write(&mut out);
+            assert_eq!(String::from_utf8(out).unwrap(), line);
+        }
+    }
+
+    #[test]
+    fn of_a_sample_what_has_no_stack_says_nothing() {
+        for (every, lines) in [(1, 3), (10, 2)] {
+            let mut folder = Folder::new(Weight::Bytes, true);
+            for line in LINES.lines().map(str::trim).filter(|l| !l.is_empty()) {
+                folder.line(line);
+            }
+            let end = format!(r#"{{"type":"ledger","stacks":{{"taken":2,"every":{every}}}}}"#);
+            assert!(folder.line(&end));
+            let mut out = Vec::new();
+            folder.write(&mut out);
+            let text = String::from_utf8(out).unwrap();
+            assert_eq!(text.lines().count(), lines, "{text}");
+            assert_eq!(text.contains("[no stack]"), every == 1, "{text}");
+        }
     }
 
     #[test]

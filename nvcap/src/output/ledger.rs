@@ -253,6 +253,11 @@ pub(crate) fn fitted(out: &mut Vec<u8>, ledger: &Ledger, color: bool, fit: Fit) 
             "{} taken",
             plural_of(taken, "stack", "stacks")
         ));
+        if let Some((every, passed)) = ledger.stack_sample() {
+            f.text(format_args!(
+                ": a sample, of one in {every} doorbells ({passed} passed over)"
+            ));
+        }
         if lost > 0 {
             f.text(format_args!(
                 ", {lost} lost: nvcap was behind (no submission is missing for that; a smaller --stack-size costs less)"

@@ -1,5 +1,7 @@
 //! The calls that led to a doorbell, as text and JSON.
 
+use std::borrow::Cow;
+
 use crate::record::{Calls, Frame, StackEnd};
 
 use super::json;
@@ -112,6 +114,14 @@ pub(super) fn word(
         },
         (None, "") => "[no file]".to_owned(),
         (None, name) => format!("[{name}]"),
+    }
+}
+
+/// The function of a frame as filters compare it: without a place in the source.
+pub(super) fn function(frame: &Frame) -> Cow<'_, str> {
+    match &frame.symbol {
+        Some(symbol) => (&**symbol).into(),
+        None => word(None, &frame.module, None).into(),
     }
 }
 

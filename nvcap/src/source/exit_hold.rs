@@ -17,7 +17,7 @@ use std::{
 use super::exit_stop::{self, ExitStops, Stop};
 
 /// How long an end is held at most.
-const LONGEST: Duration = Duration::from_millis(250);
+pub(super) const LONGEST: Duration = Duration::from_millis(250);
 /// How often the thread looks whether it is still needed, ms.
 const LOOK_MS: i32 = 500;
 

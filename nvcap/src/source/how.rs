@@ -170,6 +170,20 @@ impl Source for LiveSource {
         }
     }
 
+    fn is_ending(&self) -> bool {
+        match self {
+            Self::Trap(s) => s.is_ending(),
+            Self::Observe(s) => s.is_ending(),
+        }
+    }
+
+    fn let_end(&mut self) {
+        match self {
+            Self::Trap(s) => s.let_end(),
+            Self::Observe(s) => s.let_end(),
+        }
+    }
+
     fn finish(self, to: &mut Vec<Record>) -> End {
         match self {
             Self::Trap(s) => End::Trap(s.finish(to)),

@@ -90,6 +90,13 @@ pub trait Source: Sized {
     /// Whether facts are awaited that concern records given before: then those are not shown yet, though nothing else comes.
     fn is_pending(&self) -> bool;
 
+    /// Whether a process stands at its end until [`Source::let_end`] is called, for a limited time; all that it submitted was
+    /// given.
+    fn is_ending(&self) -> bool;
+
+    /// Lets the processes go on that stand at their end.
+    fn let_end(&mut self);
+
     /// The last records, and the end.
     fn finish(self, to: &mut Vec<Record>) -> Self::End;
 }

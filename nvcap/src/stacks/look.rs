@@ -84,7 +84,7 @@ pub(crate) fn of_threads(
     entries: &Entries,
 ) -> BTreeMap<u32, Arc<Calls>> {
     // Bounds memory: all stacks of a thousand threads would be 256 MB.
-    let queue = StackQueue::new(STACK as u32);
+    let queue = StackQueue::new(STACK as u32, 1);
     let mut resolver = Resolver::new(queue.clone());
     queue.put_space(pid, pid, None);
     let mut all = BTreeMap::new();

@@ -59,14 +59,17 @@ pub(crate) struct StackQueue {
     inside: Arc<Mutex<Inside>>,
     /// Bytes of each stack that are taken.
     pub stack_bytes: u32,
+    /// Of how many doorbells one has its stack taken.
+    pub every: u32,
 }
 
 impl StackQueue {
-    /// An empty queue, for stacks of so many bytes.
-    pub(crate) fn new(stack_bytes: u32) -> Self {
+    /// An empty queue, for stacks of so many bytes, of one in `every` doorbells.
+    pub(crate) fn new(stack_bytes: u32, every: u32) -> Self {
         Self {
             inside: Arc::default(),
             stack_bytes,
+            every,
         }
     }
 
@@ -131,7 +134,7 @@ mod tests {
 
     #[test]
     fn stacks_beyond_the_bound_are_counted() {
-        let queue = StackQueue::new(16384);
+        let queue = StackQueue::new(16384, 1);
         let stack = |time_ns| RawStack {
             at: At {
                 time_ns,

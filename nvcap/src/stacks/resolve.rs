@@ -395,7 +395,7 @@ mod tests {
     }
 
     fn resolver() -> (StackQueue, Resolver) {
-        let queue = StackQueue::new(4096);
+        let queue = StackQueue::new(4096, 1);
         (queue.clone(), Resolver::new(queue))
     }
 

@@ -144,14 +144,11 @@ struct Args {
     /// Launch functions that have names, and keep records and an image of them as libcuda does
     #[arg(long)]
     kernels: bool,
-<<<<<<< HEAD
     #[command(flatten)]
     timed: TimedArgs,
-=======
     /// Launch functions that have names, keep nothing of them in memory, but map FILE, which has an image of them, and write their code
     #[arg(long, value_name = "FILE", conflicts_with = "kernels")]
     kernels_in: Option<PathBuf>,
->>>>>>> h16b
     /// A launch loop of N launches, three times, printing ns a launch
     #[arg(long, value_name = "N")]
     bench: Option<u64>,
@@ -297,13 +294,10 @@ impl Args {
                 burst: self.burst,
                 big_one_in: self.big,
                 launches_only: self.bench.is_some(),
-<<<<<<< HEAD
                 kernels: self.kernels,
                 timed: self.timed.ends(),
-=======
                 kernels: self.kernels || self.kernels_in.is_some(),
                 code: self.kernels_in.is_some(),
->>>>>>> h16b
             },
             channels: Channel::first(channels, self.gpus),
             submissions: self.submissions,

@@ -154,11 +154,8 @@ mod tests {
                 big_one_in,
                 launches_only: false,
                 kernels: false,
-<<<<<<< HEAD
                 timed: None,
-=======
                 code: false,
->>>>>>> h16b
             },
             channels: Channel::first(6, 2),
             submissions,
@@ -237,11 +234,8 @@ mod tests {
                 big_one_in: 0,
                 launches_only: true,
                 kernels: false,
-<<<<<<< HEAD
                 timed: None,
-=======
                 code: false,
->>>>>>> h16b
             };
             let channel = Channel { gpu: 0, index };
             let mut again = work(&shape, channel, 0);

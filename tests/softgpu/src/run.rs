@@ -151,18 +151,10 @@ fn give_up(how: &How) {
 
 /// Carries out the plan with all options of `how`, and checks the result.
 pub fn run(plan: &Plan, how: &How) -> Result<()> {
-<<<<<<< HEAD
     begin(how);
-    if plan.shape.kernels {
-=======
-    if !how.default_sigtrap {
-        count_traps();
-    }
-    say(&format!("pid {}", std::process::id()));
     if let Some(file) = &how.kernels_in {
         kernels::map(file).with_context(|| file.display().to_string())?;
     } else if plan.shape.kernels {
->>>>>>> h16b
         kernels::keep();
     }
     let mut memory = lay_out(how)?;

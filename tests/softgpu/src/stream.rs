@@ -34,7 +34,8 @@ pub struct Shape {
     pub launches_only: bool,
     /// Launches are of the functions of [`crate::kernels`].
     pub kernels: bool,
-<<<<<<< HEAD
+    /// Their code is written by the first submission of each channel.
+    pub code: bool,
     /// Every submission is one launch with such an end, or one copy: for [`crate::timed`].
     pub timed: Option<Ends>,
 }
@@ -46,10 +47,6 @@ pub enum Ends {
     Released,
     /// Nothing.
     Untold,
-=======
-    /// Their code is written by the first submission of each channel.
-    pub code: bool,
->>>>>>> h16b
 }
 
 /// An operation of a submission, for tests of decoded output: the original of the encoded words.

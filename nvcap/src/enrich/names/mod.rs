@@ -18,7 +18,7 @@ pub(super) mod scan;
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, io};
 
 use crate::record::{At, Kernel, Record};
 use crate::source::memory::chip;
@@ -29,27 +29,61 @@ use resolver::{Ask, Resolver};
 /// The kernels of a process's programs, each with the registers of its launch; none where the memory may not be read.
 #[must_use]
 pub(crate) fn of(pid: u32, programs: &[(GpuVa, Option<u32>)]) -> Vec<Kernel> {
-    let asks: Vec<Ask> = programs
-        .iter()
-        .map(|&(program, registers)| Ask {
-            at: At {
-                pid,
-                ..At::default()
-            },
-            program,
-            registers,
-            code: None,
-        })
-        .collect();
+    let asks = asks(pid, programs);
     match Resolver::open(pid) {
         Ok(mut resolver) if !asks.is_empty() => resolver.resolve(&asks),
         _ => Vec::new(),
     }
 }
 
+fn asks(pid: u32, programs: &[(GpuVa, Option<u32>)]) -> Vec<Ask> {
+    let ask = |&(program, registers): &(GpuVa, Option<u32>)| Ask {
+        at: At {
+            pid,
+            ..At::default()
+        },
+        program,
+        registers,
+        code: None,
+    };
+    programs.iter().map(ask).collect()
+}
+
+/// The kernel of one program of a process, and where the image with its function begins, if it has one. The programs of
+/// `records`, what the process has submitted, make sure that the name is right: the more are known the better.
+///
+/// # Errors
+/// Those of opening the process's memory.
+pub(crate) fn of_program(
+    pid: u32,
+    program: GpuVa,
+    records: &[Record],
+) -> io::Result<Option<(Kernel, Option<u64>)>> {
+    let mut programs = programs_of(records).remove(&pid).unwrap_or_default();
+    if programs.iter().all(|(p, _)| *p != program) {
+        programs.push((program, None));
+    }
+    let mut resolver = Resolver::open(pid)?;
+    Ok(one_of(&mut resolver, program, &asks(pid, &programs)))
+}
+
+/// The kernel of `program` among those that are asked for.
+fn one_of(resolver: &mut Resolver, program: GpuVa, asks: &[Ask]) -> Option<(Kernel, Option<u64>)> {
+    let mut kernels = resolver.resolve(asks).into_iter();
+    let kernel = kernels.find(|k| k.program == program)?;
+    Some((kernel, resolver.image_of(program)))
+}
+
 /// The kernels of the programs that records of running processes launch, as records.
 #[must_use]
 pub(crate) fn of_records(records: &[Record]) -> Vec<Record> {
+    let asked = programs_of(records);
+    let kernels = asked.iter().flat_map(|(pid, programs)| of(*pid, programs));
+    kernels.map(|k| Record::Kernel(Box::new(k))).collect()
+}
+
+/// The programs that records launch, with the registers of a thread, by process.
+fn programs_of(records: &[Record]) -> BTreeMap<u32, Vec<(GpuVa, Option<u32>)>> {
     let class = chip::only().map(|c| c.compute);
     let mut known: BTreeMap<u32, Programs> = BTreeMap::new();
     let mut asked: BTreeMap<u32, Vec<(GpuVa, Option<u32>)>> = BTreeMap::new();
@@ -68,6 +102,5 @@ pub(crate) fn of_records(records: &[Record]) -> Vec<Record> {
             .map(|n| (GpuVa(n.address), Some(n.registers)));
         asked.entry(pid).or_default().extend(new);
     }
-    let kernels = asked.iter().flat_map(|(pid, programs)| of(*pid, programs));
-    kernels.map(|k| Record::Kernel(Box::new(k))).collect()
+    asked
 }

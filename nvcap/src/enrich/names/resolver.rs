@@ -101,6 +101,8 @@ pub(crate) struct Resolver {
     programs: Vec<Program>,
     /// Places of programs' addresses.
     places: HashMap<u64, Vec<u64>>,
+    /// The image of each program's function, where the name came from one.
+    homes: HashMap<u64, u64>,
     /// Places in records of functions, loaded or not.
     records: BTreeSet<u64>,
     /// The files that the process has mapped.
@@ -140,6 +142,7 @@ impl Resolver {
             left: Vec::new(),
             programs: Vec::new(),
             places: HashMap::new(),
+            homes: HashMap::new(),
             records: BTreeSet::new(),
             files: OfProcess::default(),
             file_search: FileSearch::Not,
@@ -219,10 +222,12 @@ impl Resolver {
         self.cost.longest = self.cost.longest.max(took);
         let now = self.account(&found, took);
         log::debug!(
-            "process {}: {} of {} programs named in {took:?}, {:?} after the first of their launches",
+            "process {}: {} of {} programs named in {took:?} ({} places, {} images), {:?} after the first of their launches",
             self.pid,
             found.len(),
             asks.len(),
+            self.places.values().map(Vec::len).sum::<usize>(),
+            self.images.len(),
             asks.iter()
                 .filter_map(|a| a.at.time())
                 .min()
@@ -315,6 +320,11 @@ impl Resolver {
         kernel.certain = one && files.is_whole();
         kernel.driver = first.driver;
         Some(kernel)
+    }
+
+    /// Where the image with the function of a program begins that was found.
+    pub(crate) fn image_of(&self, program: GpuVa) -> Option<u64> {
+        self.homes.get(&program.0).copied()
     }
 
     /// Whether programs are left that another search could find.
@@ -479,6 +489,7 @@ impl Resolver {
         let backed = layout.in_images && (layout.registers.is_some() || ask.registers.is_some())
             || layout.agree >= 4;
         let mut kernel = self.kernel(ask, &name)?;
+        self.set_home(ask.program, &name);
         kernel.by = match by_code {
             Some(true) => NamedBy::RecordAndCode,
             _ => NamedBy::Record,
@@ -486,6 +497,13 @@ impl Resolver {
         kernel.certain =
             by_code != Some(false) && (by_code == Some(true) || same && backed && layout.in_images);
         Some(kernel)
+    }
+
+    fn set_home(&mut self, program: GpuVa, name: &Name) {
+        match name {
+            Name::Of(named) => self.homes.insert(program.0, named.image),
+            Name::Text(_) => self.homes.remove(&program.0),
+        };
     }
 
     fn text(&self, name: &Name) -> Option<String> {
@@ -538,6 +556,9 @@ impl Resolver {
             };
             kernel.by = NamedBy::Code;
             kernel.certain = names.len() == 1;
+            if let Some(name) = fitting.first() {
+                self.set_home(ask.program, name);
+            }
             found.push(kernel);
             false
         });

@@ -3,6 +3,7 @@
 use std::io;
 use std::sync::Arc;
 
+use super::one_of;
 use super::resolver::{Ask, Resolver};
 use super::scan::{Run, Space};
 use crate::procfs::mem::Peek;
@@ -330,6 +331,25 @@ fn a_launch_with_other_registers_is_another_kernel() {
     let found = resolver(&fake).resolve(&asks);
     assert_eq!(found.len(), 7);
     assert!(found.iter().all(|k| k.program != asks[3].program));
+}
+
+#[test]
+fn the_image_of_a_program_s_function_is_told() {
+    let functions = many(6);
+    let fake = process(&functions, HOPPER, 5);
+    // As of a user who knows the address alone, beside others of which the launches were seen.
+    let mut asks: Vec<Ask> = (0..3).map(|i| ask(i, &functions[i])).collect();
+    asks.push(Ask {
+        registers: None,
+        ..ask(4, &functions[4])
+    });
+    for asks in [&asks[..], &asks[3..]] {
+        let of = |program| one_of(&mut resolver(&fake), program, asks);
+        let (kernel, image) = of(asks.last().unwrap().program).expect("a function");
+        assert_eq!(kernel.name, functions[4].name);
+        assert_eq!(image, Some(BASE + 0x1000));
+        assert!(of(GpuVa(PROGRAM + 0x7000)).is_none());
+    }
 }
 
 #[test]

@@ -8,7 +8,7 @@ use crate::output::kernels::{self, Name};
 use crate::output::method::method_name;
 use crate::output::names::known_pid;
 use crate::output::names::{EngineName, direction, launch_how, launch_kind, operation_name};
-use crate::record::How;
+use crate::record::{Frame, How};
 use crate::wire::entry::EntryKind;
 
 macro_rules! fields {
@@ -50,6 +50,8 @@ fields! {
     "engine" Engine Text "engine: gr, ce, ce2, nvdec0, ...; copy means any copy engine"
     "serial" Serial Number "number of the submission in this trace"
     "phase" Phase Text "labelled time range (--phases)"
+    "api" Api Text "function of CUDA's interface that the program called (--stacks)"
+    "frame" Frame Text "function of any frame of the stack (--stacks)"
     "late" Late Flag "caught up later than its own doorbell"
     "how" How Choice "how the submission was seen"
     "bytes" Bytes Number "bytes copied, written inline or submitted"
@@ -128,9 +130,17 @@ impl Field {
                 | Self::Channel
                 | Self::Engine
                 | Self::Phase
+                | Self::Api
+                | Self::Frame
                 | Self::Late
                 | Self::How
         )
+    }
+
+    /// Whether it is of the stack, which is taken on request.
+    #[must_use]
+    pub fn is_of_stack(self) -> bool {
+        matches!(self, Self::Api | Self::Frame)
     }
 
     /// Its name in expressions.
@@ -212,6 +222,8 @@ pub(super) enum Value<'a> {
     Word(std::borrow::Cow<'a, str>),
     /// A kernel's name in its forms, and as the compiler wrote it.
     Names(std::sync::Arc<Name>, std::borrow::Cow<'a, str>),
+    /// The frames of a stack.
+    Frames(&'a [Frame]),
     /// A name and its number.
     Either(std::borrow::Cow<'a, str>, u64),
 }
@@ -273,6 +285,8 @@ pub(super) fn read<'a>(field: Field, event: &'a Event<'_>) -> Option<Value<'a>> 
         },
         Field::Serial => number(c.serial),
         Field::Phase => word(c.phase.as_deref()?),
+        Field::Api => word(c.stack.as_ref()?.api.as_deref()?),
+        Field::Frame => Some(Value::Frames(&c.stack.as_ref()?.frames)),
         Field::Late => number(c.late),
         Field::How => word(match c.how {
             How::Trapped => "trapped",

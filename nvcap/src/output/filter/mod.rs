@@ -9,7 +9,8 @@ mod parse;
 
 use crate::decode::event::{Body, Event};
 
-use super::{Detail, phases::Phases};
+use super::{Detail, phases::Phases, stack};
+use crate::record::Frame;
 use expression::{Compare, Node, Wanted};
 pub use fields::Field;
 use fields::{Value, read};
@@ -65,6 +66,16 @@ impl Filter {
         let mut asks = false;
         each_field(&self.root, &mut |f, _| asks |= f == field);
         asks
+    }
+
+    /// The first field of the stack that it asks for.
+    #[must_use]
+    pub fn of_stack(&self) -> Option<Field> {
+        let mut first = None;
+        each_field(&self.root, &mut |field, _| {
+            first = first.or(Some(field).filter(|f| f.is_of_stack()));
+        });
+        first
     }
 
     /// Whether it asks for events of some kind or content. An expression that does not only says whose or when: it names a
@@ -171,6 +182,7 @@ fn test(node: &Node, event: &Event<'_>) -> bool {
             Some(Value::Number(n)) => n != 0,
             Some(Value::Word(w)) => !w.is_empty(),
             Some(Value::Names(..) | Value::Either(..)) => true,
+            Some(Value::Frames(frames)) => !frames.is_empty(),
             None => false,
         },
         Node::Compare { field, op, wanted } => match read(*field, event) {
@@ -205,6 +217,22 @@ fn compare(value: &Value<'_>, op: Compare, wanted: &Wanted) -> bool {
                 Compare::NotEqual => !is(Compare::Equal),
                 Compare::NotLike => !is(Compare::Like),
                 op => is(op),
+            }
+        }
+        // Any of them is meant, by the word that folded stacks have.
+        (Value::Frames(frames), wanted) => {
+            let is = |frame: &Frame| {
+                let word = stack::function(frame);
+                match wanted {
+                    Wanted::Words(words) => words.iter().any(|w| *w == word),
+                    Wanted::Pattern(pattern) => like(pattern.as_bytes(), word.as_bytes()),
+                    Wanted::Numbers(_) => false,
+                }
+            };
+            let any = frames.iter().any(is);
+            match op {
+                Compare::NotEqual | Compare::NotLike => !any,
+                _ => any,
             }
         }
         (Value::Word(w) | Value::Either(w, _), Wanted::Words(wanted)) => {

@@ -82,9 +82,12 @@ fn json_value(ledger: &Ledger) -> Vec<(&'static str, Value)> {
         .iter()
         .map(|b| json!({"pid": (b.pid != 0).then_some(b.pid), "why": b.why, "count": b.count}))
         .collect();
-    let stacks = match ledger.stacks() {
-        (0, 0) => Value::Null,
-        (taken, lost) => json!({"taken": taken, "lost": lost}),
+    let stacks = match (ledger.stacks(), ledger.stack_sample()) {
+        ((0, 0), None) => Value::Null,
+        ((taken, lost), sample) => {
+            let (every, passed) = sample.unwrap_or((1, 0));
+            json!({"taken": taken, "lost": lost, "every": every, "passed": passed})
+        }
     };
     vec![
         ("duration_ns", ledger.duration_ns().into()),

@@ -199,6 +199,11 @@ impl Watched {
         }
     }
 
+    /// Whether any channel of it was ever found.
+    pub(crate) fn has_had_channels(&self) -> bool {
+        self.found
+    }
+
     /// A ring was found, and could be read, or not.
     pub(crate) fn found_ring(&mut self, ring: Option<CpuVa>, readable: bool) {
         if let Some(ring) = ring {

@@ -3,6 +3,7 @@
 
 use super::{
     channel::ReadRing,
+    discover::Watched,
     process::{self, now},
     session::{Session, StopAtExit},
 };
@@ -73,20 +74,40 @@ impl Session {
         {
             stops.poll();
             self.asked_stops = now;
+            self.resume_overdue(now);
         }
     }
 
-    /// Deals with all processes that have stopped.
-    pub(super) fn take_stops(&mut self) {
+    /// Lets those end that were held at their end for long enough.
+    pub(super) fn resume_overdue(&mut self, now: u64) {
+        if let Some(stops) = &mut self.stops {
+            for stopped in self.held.overdue(now) {
+                stops.resume(stopped);
+            }
+        }
+    }
+
+    /// Deals with all processes that have stopped. True: one of them is held at its end from now on.
+    pub(super) fn take_stops(&mut self) -> bool {
+        let mut holds = false;
+        self.resume_overdue(now());
         loop {
             let Some(stops) = &mut self.stops else {
-                return;
+                return holds;
             };
             stops.poll();
             let Some(stopped) = stops.next() else {
-                return;
+                return holds;
             };
             let goes_on = self.stopped(stopped);
+            if stopped.stop == Stop::Ending
+                && !goes_on
+                && self.is_worth_holding(stopped.pid)
+                && self.held.hold(stopped, now())
+            {
+                holds = true;
+                continue;
+            }
             if let Some(stops) = &mut self.stops {
                 stops.resume(stopped);
                 if goes_on {
@@ -94,6 +115,14 @@ impl Session {
                 }
             }
         }
+    }
+
+    /// Whether something may be looked for in the memory of a process that stands at its end: it has or had a channel.
+    fn is_worth_holding(&self, pid: u32) -> bool {
+        let had = |w: &Watched| w.has_had_channels();
+        self.options.hold_ends
+            && (self.watched.get(&pid).is_some_and(had)
+                || self.followed.iter().any(|f| f.holders.contains(&pid)))
     }
 
     /// Does what is to be done while a process stands still. True: only its first thread ends, and others go on.
@@ -196,6 +225,7 @@ impl Session {
         let Some(watched) = self.watched.remove(&pid) else {
             return;
         };
+        self.held.forget(pid);
         self.scheduler.leave(pid);
         self.report_unresolved(pid, watched.unresolved());
         if let Some(ns) = slept.filter(|_| !watched.was_seen_at_its_end()) {

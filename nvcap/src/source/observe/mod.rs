@@ -13,7 +13,7 @@
 //! - [`process`], [`discover`], `slots`: one process: whether it lives and runs, its memory, its mappings, its rings, its children.
 //!   `discover::missed`: what of it may have been missed when it is gone.
 //! - `image`, `births`, `kin`, `orphans`: whose memory a process has by fork, found also where its parent has ended.
-//! - `ends`: the last look at a process, and what is said where there was none.
+//! - `ends`: the last look at a process, and what is said where there was none. `held_ends`: who stands at its end longer.
 //! - `doze`, `sleepers`: processes that sleep need not be polled.
 //! - [`session`]: all of them, as a source that `source::run` drives; `looks`: its looks at channels.
 
@@ -26,6 +26,7 @@ mod doze;
 mod emit;
 mod ends;
 pub(crate) mod followed;
+mod held_ends;
 mod image;
 mod kin;
 mod looks;

@@ -12,6 +12,7 @@ use super::{
     discover::Watched,
     doze::{Sleepers, WHOLE_NS},
     followed::Followed,
+    held_ends::HeldEnds,
     pace::Budget,
     process::{self, Process as Seen, now},
     scheduler::Scheduler,
@@ -40,6 +41,8 @@ pub struct ObserveOptions {
     pub cpu: Option<f64>,
     /// Which processes are stopped at their end for a last look.
     pub stop_at_exit: StopAtExit,
+    /// Processes that are stopped at their end wait there for [`Source::let_end`], or for a quarter of a second.
+    pub hold_ends: bool,
 }
 
 /// `--stop-at-exit`.
@@ -62,6 +65,8 @@ pub struct Session {
     pub(super) followed: Vec<Followed>,
     /// Stops processes at their end.
     pub(super) stops: Option<ExitStops>,
+    /// Those that stand there.
+    pub(super) held: HeldEnds,
     /// Processes that need not be polled.
     pub(super) sleepers: Sleepers,
     /// Channels that the user named, by ring, and why one is not followed.
@@ -140,6 +145,7 @@ impl Session {
             watched: BTreeMap::new(),
             followed: Vec::new(),
             stops: None,
+            held: HeldEnds::default(),
             sleepers: Sleepers::default(),
             named: BTreeMap::new(),
             asked_stops: 0,
@@ -387,7 +393,12 @@ impl Source for Session {
     }
 
     fn step(&mut self, wait: Duration, to: &mut Vec<Record>) -> Result<()> {
-        self.take_stops();
+        // Who is held now must not wait for a sleep.
+        let wait = if self.take_stops() {
+            Duration::ZERO
+        } else {
+            wait
+        };
         if let Some(budget) = &mut self.budget
             && let Some(ns) = budget.spend(now(), process::own_cpu())
         {
@@ -447,7 +458,17 @@ impl Source for Session {
         !self.watched.is_empty()
     }
 
+    fn is_ending(&self) -> bool {
+        self.held.is_any()
+    }
+
+    fn let_end(&mut self) {
+        self.held.let_go();
+        self.resume_overdue(now());
+    }
+
     fn finish(mut self, to: &mut Vec<Record>) -> Observed {
+        self.let_end();
         if let Some(mut stops) = self.stops.take() {
             stops.release();
         }

@@ -67,6 +67,7 @@ pub(crate) fn examine() -> Vec<Finding> {
         buffer: 1 << 20,
         no_bpf_loop: false,
         stack_bytes: 0,
+        stack_every: 1,
     }) {
         Ok((mut loaded, _)) => {
             all.push(finding(
@@ -89,6 +90,7 @@ pub(crate) fn examine() -> Vec<Finding> {
                     buffer: 1 << 16,
                     no_bpf_loop: false,
                     stack_bytes: 0,
+                    stack_every: 1,
                 })
                 .and_then(|(mut l, _)| discover::attach_way(&mut l, way));
                 let name = match way {

@@ -296,6 +296,7 @@ mod tests {
             buffer: 1 << 16,
             no_bpf_loop: true,
             stack_bytes: 0,
+            stack_every: 1,
         });
         let loaded = loaded.map_err(|e| println!("NOT RUN {test}: {e}"));
         loaded.ok().map(|(loaded, _)| loaded)

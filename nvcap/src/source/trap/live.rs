@@ -82,6 +82,13 @@ impl Source for Trap {
         self.0.is_alive()
     }
 
+    /// The command's end is held by `exit_hold`, which needs no source.
+    fn is_ending(&self) -> bool {
+        false
+    }
+
+    fn let_end(&mut self) {}
+
     fn finish(mut self, to: &mut Vec<Record>) -> End {
         End {
             totals: self.0.finish(to),

@@ -76,6 +76,8 @@ pub(crate) struct LoadOptions {
     pub no_bpf_loop: bool,
     /// Bytes of the stack to take at each doorbell, a multiple of 4096; 0 for none.
     pub stack_bytes: u32,
+    /// Of how many doorbells one has its stack taken.
+    pub stack_every: u32,
 }
 
 /// Offsets of everything the programs read, from the running kernel's BTF.
@@ -137,6 +139,7 @@ impl Loaded {
         let mut bpf = EbpfLoader::new()
             .override_global("OFFSETS", &offsets, true)
             .override_global("STACK_BYTES", &options.stack_bytes, true)
+            .override_global("STACK_UNTIL", &stack_until(options.stack_every), true)
             .map_max_entries("RECORDS", options.buffer)
             .map_max_entries("STACKS", stack_buffer(options.stack_bytes))
             .map_max_entries("PYTHONS", if_stacks(nvcap_common::MAX_SPACES))
@@ -342,8 +345,17 @@ impl Loaded {
             sum.cached_put += s.cached_put;
             sum.cached_put_wrong += s.cached_put_wrong;
             sum.stacks_lost += s.stacks_lost;
+            sum.stacks_passed += s.stacks_passed;
         }
         sum
+    }
+}
+
+/// A doorbell's stack is taken where a random number of 32 bits is at most this: one in `every`, on the average.
+fn stack_until(every: u32) -> u32 {
+    match every {
+        0 | 1 => u32::MAX,
+        _ => ((1u64 << 32) / u64::from(every) - 1) as u32,
     }
 }
 
@@ -515,3 +527,18 @@ fn doorbell(bpf: &mut Ebpf, no_bpf_loop: bool) -> Result<(OwnedFd, &'static str)
 }
 
 pub(crate) use crate::source::memory::devices::majors;
+
+#[cfg(test)]
+mod tests {
+    use super::stack_until;
+
+    #[test]
+    fn one_stack_in_so_many() {
+        assert_eq!((stack_until(0), stack_until(1)), (u32::MAX, u32::MAX));
+        for every in [2u32, 3, 10, 1000, u32::MAX] {
+            // So many of the 2^32 numbers are drawn.
+            let drawn = u64::from(stack_until(every)) + 1;
+            assert_eq!(drawn, (1 << 32) / u64::from(every), "{every}");
+        }
+    }
+}

@@ -52,8 +52,8 @@ fn main() -> ExitCode {
         observe_ends: short_commands short_commands_that_unmap never_stopped killed_commands signals_pass children nvcap_killed attached
             channels_that_are_none;
         observe_sleep: wakes_up naps killed_in_its_sleep;
-        names: short_command attached mapped_file none_unasked;
-        stacks: known_functions without_bpf_loop cut none_unasked folded python cost;
+        names: short_command short_children attached code_by_address mapped_file none_unasked;
+        stacks: known_functions without_bpf_loop cut none_unasked folded sampled filtered leaf_kernels python cost;
         users: of_sudo named traced thread_id;
         times: eight_threads small_buffer observed;
         observe_rights: own_process_without_root other_process_without_root auto_without_root nothing_to_observe;

@@ -56,8 +56,7 @@ fn expect_names(trace: &Path) -> Result<()> {
 /// A command that ends at once: its end is held until its kernels' names are found.
 pub fn short_command() -> Result<()> {
     need_tracing()?;
-    // An observed command goes on after the last look: it must live a little longer.
-    for (how, linger) in [("trap", "--linger-ms=0"), ("observe", "--linger-ms=300")] {
+    for how in ["trap", "observe"] {
         let folder = Folder::new()?;
         let trace = folder.file("trace.json");
         let mut args: Vec<OsString> = ["--json", "-e", "op=launch", "-o"]
@@ -72,7 +71,7 @@ pub fn short_command() -> Result<()> {
                 "--submissions=300",
                 "--threads=2",
                 "--leave-mapped",
-                linger,
+                "--linger-ms=0",
             ]
             .map(OsString::from),
         );
@@ -157,6 +156,82 @@ pub fn mapped_file() -> Result<()> {
         );
     }
     Ok(())
+}
+
+/// `nvcap code ADDRESS -p PID` shows the code of the function whose program is there.
+pub fn code_by_address() -> Result<()> {
+    need_tracing()?;
+    let args = [
+        "--files",
+        "--kernels",
+        "--submissions=300",
+        "--linger-ms=60000",
+    ];
+    let mut gpu = Running::start(&softgpu()?, args)?;
+    gpu.wait_until("done", LIMIT, |r| r.stdout().contains("done image=0"))?;
+    let code = |address: u64, more: &[&str]| {
+        let pid = gpu.pid().to_string();
+        let address = format!("{address:#x}");
+        let mut args = vec!["code", &address, "-p", &pid];
+        args.extend(more);
+        Running::start(&nvcap()?, args)?.end(LIMIT)
+    };
+    for number in [0, 7] {
+        let program = softgpu::kernels::program(number);
+        let ended = code(program, &["--json"])?;
+        ended.expect_code(0)?;
+        let shown: Value = serde_json::from_str(&ended.stdout)?;
+        ensure!(
+            shown["kernel_mangled"] == softgpu::kernels::name(number).as_str()
+                && shown["program"] == program
+                && shown["kernel_from"] == "record"
+                && shown["kernel_certain"] == true,
+            "{} {} {}",
+            shown["kernel"],
+            shown["kernel_from"],
+            shown["kernel_certain"]
+        );
+        // The function's first instruction, as the software GPU makes it.
+        let words = format!("{:#018x} {:#018x}", number << 32, number << 32 | 1);
+        ensure!(
+            shown["instructions"][0]["words"] == words.as_str(),
+            "{}",
+            shown["instructions"][0]
+        );
+    }
+    let nothing = code(softgpu::kernels::program(99), &[])?;
+    nothing.expect_code(1)?;
+    ensure!(
+        nothing.stderr.contains("no name is known"),
+        "{}",
+        nothing.stderr
+    );
+    ensure!(
+        nothing.stderr.contains("nvcap code '*' -p"),
+        "{}",
+        nothing.stderr
+    );
+    Ok(())
+}
+
+/// An observed command's children are held at their ends too, and its own processes without channels are not.
+pub fn short_children() -> Result<()> {
+    need_tracing()?;
+    let folder = Folder::new()?;
+    let trace = folder.file("trace.json");
+    let mut args: Vec<OsString> = ["--json", "-e", "op=launch", "--how=observe", "-o"]
+        .map(OsString::from)
+        .to_vec();
+    args.extend([trace.clone().into(), "--channels".into()]);
+    args.extend([folder.channels()?.into(), "--".into()]);
+    args.extend(["sh", "-c"].map(OsString::from));
+    let mut script = softgpu()?.into_os_string();
+    script.push(" --kernels --submissions=300 --leave-mapped --linger-ms=0; true");
+    args.push(script);
+    Running::start(&nvcap()?, args)?
+        .end(LIMIT)?
+        .expect_code(0)?;
+    expect_names(&trace)
 }
 
 /// None are looked for where that is not wanted.

@@ -42,11 +42,8 @@ pub fn plan(seed: u64, submissions: u64) -> Plan {
             big_one_in: 0,
             launches_only: false,
             kernels: false,
-<<<<<<< HEAD
             timed: None,
-=======
             code: false,
->>>>>>> h16b
         },
         channels: Channel::first(CHANNELS * gpus(), gpus()),
         submissions,

@@ -206,6 +206,123 @@ pub fn folded() -> Result<()> {
     Ok(())
 }
 
+/// `--stacks=N`: about one doorbell in N has a stack, all others are counted as passed over, and nothing is lost for that.
+pub fn sampled() -> Result<()> {
+    need_tracing()?;
+    let folder = Folder::new()?;
+    let command = softgpu_with(&["--submissions=2000", "--threads=4", "--call-depth=5"])?;
+    let channels = folder.channels()?;
+    let objects = trace(&["--stacks=10"], &command, &channels, &folder)?;
+    let submissions = objects.iter().filter(|o| o["type"] == "submission");
+    let (with, without): (Vec<_>, Vec<_>) = submissions.partition(|s| s.get("stack").is_some());
+    ensure!(with.len() + without.len() == 2000);
+    // 200 are expected, with a deviation of 13.
+    ensure!((100..300).contains(&with.len()), "{} stacks", with.len());
+    for submission in with {
+        let frames = submission["stack"].as_array().context("frames")?;
+        expect_calls(&frames.iter().collect::<Vec<_>>(), 5)?;
+    }
+    let ledger = objects.last().context("a ledger")?;
+    let stacks = &ledger["stacks"];
+    let [taken, lost, every, passed] =
+        ["taken", "lost", "every", "passed"].map(|name| stacks[name].as_u64());
+    ensure!((lost, every) == (Some(0), Some(10)), "{stacks}");
+    let passed = passed.context("a number")?;
+    // Some doorbells find their work done by another's.
+    ensure!(
+        taken.context("a number")? + passed >= 1500 && passed > 1200,
+        "{stacks}"
+    );
+    ensure!(ledger["complete"] == true, "{ledger}");
+    // Sums are of the sample alone.
+    let out = folder.file("out.folded");
+    let mut args: Vec<OsString> = ["stacks", "--stacks=10", "-o"].map(OsString::from).to_vec();
+    args.extend([out.clone().into(), "--channels".into()]);
+    args.extend([channels.into(), "--".into()]);
+    args.extend(command);
+    let ended = Running::start(&nvcap()?, args)?.end(LIMIT)?;
+    ended.expect_code(0)?;
+    ensure!(
+        ended.stderr.contains("one in 10 doorbells"),
+        "{}",
+        ended.stderr
+    );
+    let text = std::fs::read_to_string(&out)?;
+    ensure!(
+        !text.contains("[no stack]") && text.contains("calls::depart;"),
+        "{text}"
+    );
+    Ok(())
+}
+
+/// Filters by any frame's function choose the submissions from there, and say what they need.
+pub fn filtered() -> Result<()> {
+    need_tracing()?;
+    let folder = Folder::new()?;
+    let command = softgpu_with(&["--submissions=100", "--call-depth=4"])?;
+    let channels = folder.channels()?;
+    for (filter, all) in [("frame~*calls::depart", true), ("frame~*no_such*", false)] {
+        let options = ["--stacks", "-e", filter];
+        let objects = trace(&options, &command, &channels, &folder)?;
+        let submissions = objects.iter().filter(|o| o["type"] == "submission").count();
+        ensure!(
+            if all {
+                submissions > 90
+            } else {
+                submissions == 0
+            },
+            "{filter}: {submissions} submissions"
+        );
+    }
+    for how in ["trap", "observe"] {
+        let mut args: Vec<OsString> = vec![format!("--how={how}").into()];
+        if how == "observe" {
+            args.push("--stacks".into());
+        }
+        args.extend(["-e", "api=cuLaunchKernel", "--", "true"].map(OsString::from));
+        let ended = Running::start(&nvcap()?, args)?.end(LIMIT)?;
+        ended.expect_code(1)?;
+        ensure!(ended.stderr.contains("add --stacks"), "{}", ended.stderr);
+    }
+    Ok(())
+}
+
+/// Launches on top of folded stacks have their kernels' names, but for the first ones where the search for them took long.
+pub fn leaf_kernels() -> Result<()> {
+    need_tracing()?;
+    let folder = Folder::new()?;
+    let out = folder.file("out.folded");
+    let mut args: Vec<OsString> = ["stacks", "--leaf", "--by=launches", "-o"]
+        .map(OsString::from)
+        .to_vec();
+    args.extend([out.clone().into(), "--channels".into()]);
+    args.extend([folder.channels()?.into(), "--".into()]);
+    args.extend(softgpu_with(&[
+        "--kernels",
+        "--submissions=300",
+        "--sleep-us=1500",
+        "--call-depth=2",
+        "--leave-mapped",
+    ])?);
+    Running::start(&nvcap()?, args)?
+        .end(LIMIT)?
+        .expect_code(0)?;
+    let text = std::fs::read_to_string(&out)?;
+    let (mut named, mut all) = (0, 0);
+    for line in text.lines() {
+        let (stack, count) = line.rsplit_once(' ').context("a count")?;
+        let count: u64 = count.parse()?;
+        all += count;
+        if stack.ends_with(";launch kernel") {
+            named += count;
+        } else {
+            ensure!(stack.ends_with(";launch"), "{line}");
+        }
+    }
+    ensure!(all > 20 && named * 2 > all, "{named} of {all}:\n{text}");
+    Ok(())
+}
+
 /// Pythons of this machine by their minor versions.
 fn pythons() -> Vec<(u32, PathBuf)> {
     let mut found = Vec::new();
@@ -332,10 +449,12 @@ pub fn cost() -> Result<()> {
     let without = best(&[])?;
     let small = best(&["--stacks", "--stack-size=4K"])?;
     let with = best(&["--stacks"])?;
+    let some = best(&["--stacks=10"])?;
     println!(
-        "    a launch: {without:.0} ns traced, {small:.0} ns with stacks of 4 KiB, {with:.0} ns of 16 KiB: {:.2} and {:.2} times",
+        "    a launch: {without:.0} ns traced, {small:.0} ns with stacks of 4 KiB, {with:.0} ns of 16 KiB, {some:.0} ns with one of 16 KiB in 10 doorbells: {:.2}, {:.2} and {:.2} times",
         small / without,
-        with / without
+        with / without,
+        some / without
     );
     // A trap costs microseconds; a stack must not cost several traps.
     ensure!(

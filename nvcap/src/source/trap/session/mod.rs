@@ -112,6 +112,7 @@ impl Session {
             buffer: options.buffer,
             no_bpf_loop: options.no_bpf_loop,
             stack_bytes: options.stacks.as_ref().map_or(0, |q| q.stack_bytes),
+            stack_every: options.stacks.as_ref().map_or(1, |q| q.every),
         })?;
         discover::attach_process(&mut bpf.bpf)?;
         discover::attach_module_load(&mut bpf.bpf);
