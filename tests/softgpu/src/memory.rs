@@ -282,6 +282,7 @@ impl Memory {
     /// Rings the doorbell for `channel`.
     pub fn ring(&self, channel: Channel, page: usize, site: Site) {
         let own = self.cached_put(channel).as_ptr() as u64;
+        let before = self.doorbells.as_ref().map(|_| clock::monotonic());
         // SAFETY: the page is mapped while `self` lives.
         unsafe {
             ring(
@@ -291,8 +292,8 @@ impl Memory {
                 own,
             )
         }
-        if let Some(doorbells) = &self.doorbells {
-            doorbells.rung(channel, clock::monotonic());
+        if let (Some(doorbells), Some(before)) = (&self.doorbells, before) {
+            doorbells.rung(channel, before, clock::monotonic());
         }
     }
 

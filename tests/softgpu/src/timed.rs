@@ -23,6 +23,8 @@ use crate::truth::{self, Ran};
 pub const STAMP_TO_START: u64 = 576;
 /// From a kernel's end to the stamp of the submission that waits behind it.
 pub const END_TO_STAMP: u64 = 1300;
+/// From a copy's end to the begin of the one that waits behind it.
+pub const COPY_TO_COPY: u64 = 300;
 /// From the doorbell to the stamp, where nothing runs.
 pub const DOORBELL_TO_STAMP: u64 = 3000;
 /// From the kernel's start to the moment in which its word is one less than at its end.
@@ -282,27 +284,29 @@ impl<'a> Gpu<'a> {
                 let Some(doorbells) = &self.memory.doorbells else {
                     return;
                 };
-                let Some(rung) = doorbells.time(channel, unit.now.number) else {
+                let Some([before, rung]) = doorbells.times(channel, unit.now.number) else {
                     return;
                 };
+                unit.now.rings_host = before;
                 unit.now.rung_host = rung;
                 let alone = self.clock.gpu(rung) + DOORBELL_TO_STAMP;
-                let behind = unit.last_end + END_TO_STAMP;
-                let planned = alone.max(behind);
-                let late = now > planned + STALE;
+                let gap = if compute { END_TO_STAMP } else { COPY_TO_COPY };
+                let behind = unit.last_end + gap;
                 unit.state = State::Begins {
-                    at: if late { now } else { planned },
-                    queued: !late && behind >= alone,
+                    at: alone.max(behind),
+                    queued: behind >= alone,
                 };
             }
             State::Begins {
                 at: planned,
                 queued,
             } if now >= planned => {
-                // A stamp is true when it is written.
-                let late = now > planned + STALE;
+                // A stamp is true when it is written. The begin of a copy is nowhere to be seen.
+                let late = compute && now > planned + STALE;
                 let at = if late { now } else { planned };
-                let queued = queued && (!late || prolong(&mut self.ran, unit, at, self.timing.lag));
+                let prolonged = late && queued && prolong(&mut self.ran, unit, at, self.timing.lag);
+                unit.now.delayed = late && !prolonged;
+                let queued = queued && (!late || prolonged);
                 let duration = self.timing.duration_of(self.plan, channel, unit.now.number);
                 let payload = (unit.now.number + 1) as u32;
                 unit.now.queued = queued;
@@ -369,8 +373,10 @@ fn blank(channel: Channel, number: u64) -> Ran {
     Ran {
         channel,
         number,
+        rings_host: 0,
         rung_host: 0,
         queued: false,
+        delayed: false,
         stamp: 0,
         stamp_written_host: 0,
         start: 0,
