@@ -183,12 +183,16 @@ impl Memory {
         self.whole && address.is_multiple_of(len) && self.ranges.iter().any(inside)
     }
 
-    /// Writes a semaphore with its time stamp, as a GPU does at a release of four words.
-    pub fn stamp(&self, address: u64, payload: u32, time: u64) {
-        if self.is_semaphore(address, 16) {
+    /// Writes a semaphore with a time stamp, as a GPU does at a release of four words. `time` is asked right before, and
+    /// returned.
+    pub fn stamp(&self, address: u64, payload: u32, time: impl FnOnce() -> u64) -> u64 {
+        let mapped = self.is_semaphore(address, 16);
+        let time = time();
+        if mapped {
             // SAFETY: 16 aligned bytes inside a mapping that lives while `self` does; only atomics and this store touch them.
             unsafe { store16(address, u64::from(payload), time) };
         }
+        time
     }
 
     /// Writes a semaphore, as a GPU does at a release.

@@ -238,6 +238,11 @@ impl<'a> Gpu<'a> {
     fn run(mut self, ended: &AtomicBool) -> Vec<Ran> {
         const PATIENCE: Duration = Duration::from_millis(2);
         let mut busy = Instant::now();
+        // The first write of a page takes its time.
+        for engine in &self.channels {
+            self.memory.stamp(semaphore(engine.channel), 0, || 0);
+            self.memory.release(released(engine.channel, 0).0, 0);
+        }
         loop {
             let nothing_more = ended.load(Ordering::Acquire);
             let mut idle = true;
@@ -301,20 +306,24 @@ impl<'a> Gpu<'a> {
                 at: planned,
                 queued,
             } if now >= planned => {
-                // A stamp is true when it is written. The begin of a copy is nowhere to be seen.
-                let late = compute && now > planned + STALE;
-                let at = if late { now } else { planned };
-                let prolonged = late && queued && prolong(&mut self.ran, unit, at, self.timing.lag);
-                unit.now.delayed = late && !prolonged;
-                let queued = queued && (!late || prolonged);
                 let duration = self.timing.duration_of(self.plan, channel, unit.now.number);
                 let payload = (unit.now.number + 1) as u32;
                 unit.now.queued = queued;
                 if compute {
-                    self.memory.stamp(semaphore(channel), payload, at);
+                    // A stamp is true when it is written.
+                    let clock = self.clock;
+                    let at = self.memory.stamp(semaphore(channel), payload, || {
+                        let now = clock.now();
+                        if now > planned + STALE { now } else { planned }
+                    });
                     unit.now.stamp = at;
                     unit.now.stamp_written_host = clock::monotonic();
                     unit.now.start = at + STAMP_TO_START;
+                    if at > planned {
+                        let prolonged = queued && prolong(&mut self.ran, unit, at, self.timing.lag);
+                        unit.now.queued = prolonged;
+                        unit.now.delayed = !prolonged;
+                    }
                     unit.now.released = (self.plan.shape.timed == Some(Ends::Released))
                         .then(|| released(channel, unit.now.number));
                     let reset = START_TO_RESET.min(duration * 3 / 4);
@@ -322,8 +331,11 @@ impl<'a> Gpu<'a> {
                         at: unit.now.start + reset,
                     };
                 } else {
-                    unit.now.start = at;
-                    unit.state = State::Ends { at: at + duration };
+                    // The begin of a copy is nowhere to be seen.
+                    unit.now.start = planned;
+                    unit.state = State::Ends {
+                        at: planned + duration,
+                    };
                 }
                 self.memory.fetch(channel, unit.now.number + 1);
                 unit.now.end = unit.now.start + duration;
@@ -338,12 +350,15 @@ impl<'a> Gpu<'a> {
                 unit.now.end = now;
                 if !compute {
                     let payload = (unit.now.number + 1) as u32;
-                    self.memory.stamp(semaphore(channel), payload, now);
-                    unit.now.stamp = now;
+                    let clock = self.clock;
+                    let stamp = self
+                        .memory
+                        .stamp(semaphore(channel), payload, || clock.now());
+                    (unit.now.stamp, unit.now.end) = (stamp, stamp);
                     unit.now.stamp_written_host = clock::monotonic();
                 }
                 let ran = unit.now;
-                unit.last_end = now;
+                unit.last_end = ran.end;
                 unit.now = blank(channel, ran.number + 1);
                 unit.state = State::Idle;
                 // A word that is still due comes before the next one.
