@@ -6,6 +6,7 @@
 #                               the share of launches with them, the host clock, the time in the queue, copies, graphs
 #     speed                     a launch loop untraced, observed and under CUPTI in turn, ten times
 #     train                     train.py by the trap and observed: sums by kernel against CUPTI's of an equal run
+#     summary                   `nvcap time` on train.py while it runs, whole and as a sample: to be read in time.txt
 #
 # The limits are in time/time.py. PHASES="queue sync" chooses phases of truth.cu (they are listed there); WAYS="observed" those of train.
 # Needs: root, nvcc with CUPTI's header (speed, train), gcc, python3 with torch (train), and bin/nvcap beside this script or one folder
@@ -13,7 +14,7 @@
 set -u
 HERE=$(cd "$(dirname "$0")" && pwd)
 . "$HERE/common.sh"
-[ $# -gt 0 ] || set -- start attached observed speed train
+[ $# -gt 0 ] || set -- start attached observed speed train summary
 FILTER='type=submission||op=launch&&kind=user||op=graph||op=copy'
 : >"$OUT/time.txt"
 
@@ -163,11 +164,29 @@ section_train() {
     row "$([ "$checksums" = 1 ] && echo ok || echo FAIL)" "train: the same result" "$(grep -h -o 'us_per_step=.*' "$WORK"/train-*.out | tr '\n' ';' | cut -c1-250)"
 }
 
+section_summary() {
+    local job pid status text share
+    python3 -c 'import torch' 2>/dev/null || { row "NOT RUN" summary "no Python package torch here"; return; }
+    python3 "$HERE/train.py" --seconds 15 >"$WORK/summary.out" 2>&1 &
+    job=$!
+    if ! wait_for '^training' "$WORK/summary.out" $job; then row FAIL summary "train.py did not start"; return; fi
+    pid=$(sed -n 's/^pid //p' "$WORK/summary.out")
+    for share in "" "--gpu-time-cpu=5%"; do
+        # shellcheck disable=SC2086
+        text=$("$NVCAP" time $share --duration 2 -p "$pid" 2>&1)
+        status=$?
+        printf '\n## nvcap time %s\n%s\n' "$share" "$text" >>"$OUT/time.txt"
+        status_row $status "summary ${share:-whole}" "$(printf '%s\n' "$text" | wc -l) lines in time.txt"
+    done
+    kill $job
+    wait $job 2>/dev/null
+}
+
 for section in "$@"; do
-    case $section in speed | train) judge_truths ;; esac
+    case $section in speed | train | summary) judge_truths ;; esac
     echo "== $section ($(date -u +%T))"
     "section_$section"
-    case $section in speed | train) rm -f "$WORK"/{start,attached,observed}.rows ;; esac
+    case $section in speed | train | summary) rm -f "$WORK"/{start,attached,observed}.rows ;; esac
 done
 judge_truths
 cat "$OUT/time.txt"

@@ -16,14 +16,18 @@ pub struct Doorbells {
 #[derive(Debug)]
 struct Rung {
     count: AtomicU64,
-    times: Vec<AtomicU64>,
+    times: Vec<[AtomicU64; 2]>,
     run: AtomicU64,
 }
 
 impl Doorbells {
     /// None are rung yet; `most` entries of a channel may wait.
     pub fn new(most: u32) -> Doorbells {
-        let zeros = |n: u32| (0..n).map(|_| AtomicU64::new(0)).collect();
+        let zeros = |n: u32| {
+            (0..n)
+                .map(|_| [AtomicU64::new(0), AtomicU64::new(0)])
+                .collect()
+        };
         let of = (0..GPUS * CHANNELS).map(|_| Rung {
             count: AtomicU64::new(0),
             times: zeros(ENTRIES),
@@ -35,12 +39,13 @@ impl Doorbells {
         }
     }
 
-    /// One was rung at `time`. The channel's lock is held.
-    pub fn rung(&self, channel: Channel, time: u64) {
+    /// One was rung between two times. The channel's lock is held.
+    pub fn rung(&self, channel: Channel, before: u64, after: u64) {
         let rung = &self.of[channel.number()];
         let number = rung.count.load(Ordering::Relaxed);
         let at = (number % u64::from(ENTRIES)) as usize;
-        rung.times[at].store(time, Ordering::Relaxed);
+        rung.times[at][0].store(before, Ordering::Relaxed);
+        rung.times[at][1].store(after, Ordering::Relaxed);
         rung.count.store(number + 1, Ordering::Release);
     }
 
@@ -61,10 +66,11 @@ impl Doorbells {
         self.of[channel.number()].run.load(Ordering::Acquire) == self.count(channel)
     }
 
-    /// The time of the doorbell with this number, if it was rung.
-    pub fn time(&self, channel: Channel, number: u64) -> Option<u64> {
+    /// Times before and after the doorbell with this number, if it was rung.
+    pub fn times(&self, channel: Channel, number: u64) -> Option<[u64; 2]> {
         let rung = &self.of[channel.number()];
         let at = (number % u64::from(ENTRIES)) as usize;
-        (number < self.count(channel)).then(|| rung.times[at].load(Ordering::Relaxed))
+        (number < self.count(channel))
+            .then(|| [0, 1].map(|i: usize| rung.times[at][i].load(Ordering::Relaxed)))
     }
 }

@@ -183,12 +183,16 @@ impl Memory {
         self.whole && address.is_multiple_of(len) && self.ranges.iter().any(inside)
     }
 
-    /// Writes a semaphore with its time stamp, as a GPU does at a release of four words.
-    pub fn stamp(&self, address: u64, payload: u32, time: u64) {
-        if self.is_semaphore(address, 16) {
+    /// Writes a semaphore with a time stamp, as a GPU does at a release of four words. `time` is asked right before, and
+    /// returned.
+    pub fn stamp(&self, address: u64, payload: u32, time: impl FnOnce() -> u64) -> u64 {
+        let mapped = self.is_semaphore(address, 16);
+        let time = time();
+        if mapped {
             // SAFETY: 16 aligned bytes inside a mapping that lives while `self` does; only atomics and this store touch them.
             unsafe { store16(address, u64::from(payload), time) };
         }
+        time
     }
 
     /// Writes a semaphore, as a GPU does at a release.
@@ -282,6 +286,7 @@ impl Memory {
     /// Rings the doorbell for `channel`.
     pub fn ring(&self, channel: Channel, page: usize, site: Site) {
         let own = self.cached_put(channel).as_ptr() as u64;
+        let before = self.doorbells.as_ref().map(|_| clock::monotonic());
         // SAFETY: the page is mapped while `self` lives.
         unsafe {
             ring(
@@ -291,8 +296,8 @@ impl Memory {
                 own,
             )
         }
-        if let Some(doorbells) = &self.doorbells {
-            doorbells.rung(channel, clock::monotonic());
+        if let (Some(doorbells), Some(before)) = (&self.doorbells, before) {
+            doorbells.rung(channel, before, clock::monotonic());
         }
     }
 

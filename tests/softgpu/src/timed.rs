@@ -23,6 +23,8 @@ use crate::truth::{self, Ran};
 pub const STAMP_TO_START: u64 = 576;
 /// From a kernel's end to the stamp of the submission that waits behind it.
 pub const END_TO_STAMP: u64 = 1300;
+/// From a copy's end to the begin of the one that waits behind it.
+pub const COPY_TO_COPY: u64 = 300;
 /// From the doorbell to the stamp, where nothing runs.
 pub const DOORBELL_TO_STAMP: u64 = 3000;
 /// From the kernel's start to the moment in which its word is one less than at its end.
@@ -236,6 +238,11 @@ impl<'a> Gpu<'a> {
     fn run(mut self, ended: &AtomicBool) -> Vec<Ran> {
         const PATIENCE: Duration = Duration::from_millis(2);
         let mut busy = Instant::now();
+        // The first write of a page takes its time.
+        for engine in &self.channels {
+            self.memory.stamp(semaphore(engine.channel), 0, || 0);
+            self.memory.release(released(engine.channel, 0).0, 0);
+        }
         loop {
             let nothing_more = ended.load(Ordering::Acquire);
             let mut idle = true;
@@ -282,35 +289,41 @@ impl<'a> Gpu<'a> {
                 let Some(doorbells) = &self.memory.doorbells else {
                     return;
                 };
-                let Some(rung) = doorbells.time(channel, unit.now.number) else {
+                let Some([before, rung]) = doorbells.times(channel, unit.now.number) else {
                     return;
                 };
+                unit.now.rings_host = before;
                 unit.now.rung_host = rung;
                 let alone = self.clock.gpu(rung) + DOORBELL_TO_STAMP;
-                let behind = unit.last_end + END_TO_STAMP;
-                let planned = alone.max(behind);
-                let late = now > planned + STALE;
+                let gap = if compute { END_TO_STAMP } else { COPY_TO_COPY };
+                let behind = unit.last_end + gap;
                 unit.state = State::Begins {
-                    at: if late { now } else { planned },
-                    queued: !late && behind >= alone,
+                    at: alone.max(behind),
+                    queued: behind >= alone,
                 };
             }
             State::Begins {
                 at: planned,
                 queued,
             } if now >= planned => {
-                // A stamp is true when it is written.
-                let late = now > planned + STALE;
-                let at = if late { now } else { planned };
-                let queued = queued && (!late || prolong(&mut self.ran, unit, at, self.timing.lag));
                 let duration = self.timing.duration_of(self.plan, channel, unit.now.number);
                 let payload = (unit.now.number + 1) as u32;
                 unit.now.queued = queued;
                 if compute {
-                    self.memory.stamp(semaphore(channel), payload, at);
+                    // A stamp is true when it is written.
+                    let clock = self.clock;
+                    let at = self.memory.stamp(semaphore(channel), payload, || {
+                        let now = clock.now();
+                        if now > planned + STALE { now } else { planned }
+                    });
                     unit.now.stamp = at;
                     unit.now.stamp_written_host = clock::monotonic();
                     unit.now.start = at + STAMP_TO_START;
+                    if at > planned {
+                        let prolonged = queued && prolong(&mut self.ran, unit, at, self.timing.lag);
+                        unit.now.queued = prolonged;
+                        unit.now.delayed = !prolonged;
+                    }
                     unit.now.released = (self.plan.shape.timed == Some(Ends::Released))
                         .then(|| released(channel, unit.now.number));
                     let reset = START_TO_RESET.min(duration * 3 / 4);
@@ -318,8 +331,11 @@ impl<'a> Gpu<'a> {
                         at: unit.now.start + reset,
                     };
                 } else {
-                    unit.now.start = at;
-                    unit.state = State::Ends { at: at + duration };
+                    // The begin of a copy is nowhere to be seen.
+                    unit.now.start = planned;
+                    unit.state = State::Ends {
+                        at: planned + duration,
+                    };
                 }
                 self.memory.fetch(channel, unit.now.number + 1);
                 unit.now.end = unit.now.start + duration;
@@ -334,12 +350,15 @@ impl<'a> Gpu<'a> {
                 unit.now.end = now;
                 if !compute {
                     let payload = (unit.now.number + 1) as u32;
-                    self.memory.stamp(semaphore(channel), payload, now);
-                    unit.now.stamp = now;
+                    let clock = self.clock;
+                    let stamp = self
+                        .memory
+                        .stamp(semaphore(channel), payload, || clock.now());
+                    (unit.now.stamp, unit.now.end) = (stamp, stamp);
                     unit.now.stamp_written_host = clock::monotonic();
                 }
                 let ran = unit.now;
-                unit.last_end = now;
+                unit.last_end = ran.end;
                 unit.now = blank(channel, ran.number + 1);
                 unit.state = State::Idle;
                 // A word that is still due comes before the next one.
@@ -369,8 +388,10 @@ fn blank(channel: Channel, number: u64) -> Ran {
     Ran {
         channel,
         number,
+        rings_host: 0,
         rung_host: 0,
         queued: false,
+        delayed: false,
         stamp: 0,
         stamp_written_host: 0,
         start: 0,

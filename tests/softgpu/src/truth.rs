@@ -17,10 +17,14 @@ pub struct Ran {
     pub channel: Channel,
     /// Its number in the channel, from 0: also its ring position, and its payload less 1.
     pub number: u64,
-    /// CLOCK_MONOTONIC right after its doorbell's store.
+    /// CLOCK_MONOTONIC before its doorbell's store.
+    pub rings_host: u64,
+    /// The same after it.
     pub rung_host: u64,
     /// It waited behind the submission before it: the channel was never without work between the two.
     pub queued: bool,
+    /// The thread that is the GPU came late to it: the GPU was idle although this was there.
+    pub delayed: bool,
     /// The time stamp in its tracking semaphore.
     pub stamp: u64,
     /// CLOCK_MONOTONIC after that was written.
@@ -59,20 +63,22 @@ fn line(out: &mut impl Write, token: u32, clock: &GpuClock, ran: &Ran) -> std::i
     };
     write!(
         out,
-        r#"{{"type":"{kind}","gpu":{},"token":{token},"ring":{},"position":{},"semaphore":{},"payload":{},"queued":{}"#,
+        r#"{{"type":"{kind}","gpu":{},"token":{token},"ring":{},"position":{},"semaphore":{},"payload":{},"queued":{},"delayed":{}"#,
         ran.channel.gpu,
         ran.channel.ring(),
         ran.number,
         semaphore(ran.channel),
         (ran.number + 1) as u32,
         ran.queued,
+        ran.delayed,
     )?;
     if let Some((address, payload)) = ran.released {
         write!(out, r#","end_word":{address},"end_word_payload":{payload}"#)?;
     }
     writeln!(
         out,
-        r#","rung_ns":{},"stamp_gpu_ns":{},"stamp_written_ns":{},"start_gpu_ns":{},"start_ns":{},"end_gpu_ns":{},"end_ns":{},"end_written_ns":{}}}"#,
+        r#","rings_ns":{},"rung_ns":{},"stamp_gpu_ns":{},"stamp_written_ns":{},"start_gpu_ns":{},"start_ns":{},"end_gpu_ns":{},"end_ns":{},"end_written_ns":{}}}"#,
+        ran.rings_host,
         ran.rung_host,
         ran.stamp,
         ran.stamp_written_host,

@@ -15,6 +15,7 @@ mod observe_sleep;
 mod refusals;
 mod setup;
 mod stacks;
+mod time_from_stamps;
 mod times;
 mod users;
 mod watch;
@@ -55,6 +56,7 @@ fn main() -> ExitCode {
         names: short_command short_children attached code_by_address mapped_file none_unasked;
         stacks: known_functions without_bpf_loop cut none_unasked folded sampled filtered leaf_kernels python cost;
         users: of_sudo named traced thread_id;
+        time_from_stamps: queued_ahead one_at_a_time ends_that_nothing_tells another_clock;
         times: eight_threads small_buffer observed;
         observe_rights: own_process_without_root other_process_without_root auto_without_root nothing_to_observe;
     })
