@@ -59,6 +59,8 @@ const LEARNT: usize = 63;
 /// The lag where none is learnt, and its error, ns (H200).
 const LAG_NS: i64 = 2_000;
 const LAG_ERROR_NS: u64 = 4_000;
+/// How far an end may be behind that beyond its error, ns.
+const AGREED_NS: u64 = 500;
 /// How many are needed.
 const ENOUGH: usize = 15;
 
@@ -90,6 +92,13 @@ impl Lag {
         };
         let end = middle(from, until).wrapping_add_signed(lag.wrapping_neg());
         (end.min(until), error + half)
+    }
+
+    /// Whether an end is not later than what was learnt makes of the release: the next entry was not there yet then, and its stamp
+    /// came later.
+    pub(crate) fn agrees(&self, end: u64, from: u64, until: u64, clock_error: u64) -> bool {
+        let (by_release, error) = self.end(from, until);
+        self.count < ENOUGH || end <= by_release + error + clock_error + AGREED_NS
     }
 
     /// The median of what was learnt, and the most that nine of ten lie away from it.

@@ -11,11 +11,15 @@ use crate::wire::GpuVa;
 
 /// The most entries of a channel that wait for their turn; beyond that the oldest have no times.
 const MOST: usize = 1 << 18;
-/// An entry whose doorbell was seen this much before its stamp waited for the one before it, ns, where it is not known better: one
-/// that found the GPU idle is stamped some microseconds after its doorbell, in the trap some more.
-const WAITED_NS: u64 = 15_000;
-/// The same beyond the least time from a doorbell to its stamp that was seen on the channel, ns: how far that time scatters.
-const SCATTER_NS: u64 = 1_500;
+/// An entry that was in the ring for this long before its stamp waited for the one before it, ns: one that found the GPU idle is
+/// stamped some microseconds after its doorbell. A look at the ring shows that it was there.
+const THERE_NS: u64 = 15_000;
+/// The same from a trapped doorbell on, which rings after the trap, where the channel has not told better.
+const TRAPPED_NS: u64 = 50_000;
+/// The same beyond the least time from a doorbell to its stamp that was seen on the channel, ns: how far that time scatters. Where
+/// what was seen of the end agrees, less of that is asked for.
+const SCATTER_NS: u64 = 30_000;
+const SCATTER_AGREED_NS: u64 = 1_500;
 
 /// A time of the host that may be wrong by more is none, ns.
 const MOST_ERROR_NS: u64 = 10_000_000;
@@ -150,9 +154,12 @@ impl Learnt {
     }
 
     /// From how long on after its doorbell a stamp shows that an entry waited, ns.
-    fn waited_ns(&self, of: &Noted) -> u64 {
-        let least = self.least.filter(|_| !of.observed);
-        least.map_or(WAITED_NS, |l| (l + SCATTER_NS).min(WAITED_NS))
+    fn waited_ns(&self, of: &Noted, scatter_ns: u64) -> u64 {
+        match self.least {
+            _ if of.observed => THERE_NS,
+            None => TRAPPED_NS,
+            Some(least) => least + scatter_ns,
+        }
     }
 }
 
@@ -281,9 +288,15 @@ fn end_by_next(
     let waited = stamped.ns.saturating_sub(rang);
     // The end cannot be behind what was seen of it, nor long before.
     let in_time = released.is_none_or(|r| {
-        end <= r.until + r.clock_error && end + seen.rules.lag_most_ns + r.clock_error >= r.from
+        end <= r.until + r.clock_error
+            && end + seen.rules.lag_most_ns + r.clock_error >= r.from
+            && learnt.lag.agrees(end, r.from, r.until, r.clock_error)
     });
-    (in_time && waited >= learnt.waited_ns(next)).then_some(end)
+    let scatter = match released {
+        Some(_) => SCATTER_AGREED_NS,
+        None => SCATTER_NS,
+    };
+    (in_time && waited >= learnt.waited_ns(next, scatter)).then_some(end)
 }
 
 /// An entry whose stamp is written behind its work.
@@ -304,9 +317,8 @@ fn behind(own: &Noted, stamp: u64, before: Option<Last>, seen: Seen<'_>) -> GpuT
             let there = seen.clock.gpu(own.doorbell).is_some_and(|d| d <= ready);
             (there.then_some(ready), rules.next_error_ns)
         }
-        (None, Some(rang)) if before.is_some() || own.position == 0 => {
-            (Some(rang), rules.fetch_error_ns)
-        }
+        // The ring's first entry had nothing before it.
+        (None, Some(rang)) if own.position == 0 => (Some(rang), rules.fetch_error_ns),
         (None, _) => (None, 0),
     };
     let start = start.filter(|s| *s <= stamp);

@@ -294,7 +294,6 @@ impl Args {
                 burst: self.burst,
                 big_one_in: self.big,
                 launches_only: self.bench.is_some(),
-                kernels: self.kernels,
                 timed: self.timed.ends(),
                 kernels: self.kernels || self.kernels_in.is_some(),
                 code: self.kernels_in.is_some(),
