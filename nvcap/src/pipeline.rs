@@ -70,20 +70,20 @@
 //! ```
 
 mod order;
+mod places;
 mod stacks;
 
 #[cfg(test)]
 mod tests;
 
-use crate::wire::engine::{EngineEvidence, Feeds};
 use std::collections::HashMap;
 use std::io;
 use std::sync::Arc;
 
 use crate::blocked_write;
 use crate::decode::defaults::Chip;
-use crate::decode::event::{Body, ChipBy, Context, Engine, Event, Memory, Place};
-use crate::decode::{self, Decoder, Places, Wants};
+use crate::decode::event::{Body, ChipBy, Context, Engine, Event};
+use crate::decode::{self, Decoder, Wants};
 use crate::driver::{Model, ModelOptions, Version};
 use crate::gpu_time::GpuTimes;
 use crate::ledger::{Ledger, Observed};
@@ -91,12 +91,10 @@ use crate::output::filter::Filter;
 use crate::output::phases::Phases;
 use crate::output::{Detail, Sink, StampReads, Summary};
 use crate::record::{Channel, ChannelId, Gpu, Kernel, Life, Lost, Process, Record, Submission};
-use crate::wire::GpuVa;
-use crate::wire::entry;
-use crate::wire::stream::{Item, Stream};
 
 use order::Order;
 pub use order::{GPU_TIME_WINDOW_NS, WINDOW_NS};
+use places::{ByModel, engine_by_stream};
 use stacks::Stacks;
 
 /// Options of a pipeline.
@@ -564,61 +562,4 @@ fn emit(sinks: &mut [Box<dyn Sink + '_>], event: &Event<'_>, matches: bool) -> i
         .iter_mut()
         .filter(|s| matches || s.sees_all())
         .try_for_each(|s| s.event(event))
-}
-
-/// Address lookup by the driver model: in the channel's own address space.
-struct ByModel<'a> {
-    model: &'a Model,
-    channel: ChannelId,
-}
-
-impl Places for ByModel<'_> {
-    fn place(&self, pid: u32, va: GpuVa) -> Option<Place> {
-        self.model
-            .place_for(self.channel, va)
-            .or_else(|| self.model.place(pid, va))
-    }
-
-    fn memory(&self, pid: u32, va: GpuVa) -> Option<Memory> {
-        let found = self
-            .model
-            .resolve_for(self.channel, va)
-            .or_else(|| self.model.resolve(pid, va))?;
-        let object = found.object?;
-        Some(Memory {
-            place: self.place(pid, va),
-            client: object.client,
-            handle: object.handle,
-            class: found.class?,
-            size: found.size,
-            offset: found.offset,
-            cpu: found.cpu,
-        })
-    }
-}
-
-/// The engine of an otherwise unknown channel, by what the submission does: [`crate::wire::engine`]. Subchannel 4 alone is
-/// no evidence where the runlist is unknown, nor where an unidentified video engine is used.
-fn engine_by_stream(s: &Submission, token: Option<u32>) -> Engine {
-    let runlist = token.map(|t| (t >> 16) & 0x7f);
-    let mut stream = Stream::default();
-    let mut evidence = EngineEvidence::default();
-    for segment in &s.segments {
-        let len = entry::len(segment.entry);
-        for item in stream.runs(&segment.bytes, len, &segment.holes) {
-            if let Item::Run(run) = item {
-                evidence.take(&run);
-            }
-        }
-        if evidence.by_class() == Some(Feeds::Graphics) {
-            break;
-        }
-    }
-    let used = evidence
-        .by_subchannel(runlist)
-        .filter(|f| !evidence.video && (runlist.is_some() || *f == Feeds::Graphics));
-    evidence
-        .by_class()
-        .or(used)
-        .map_or(Engine::Unknown, Engine::from)
 }

@@ -5,9 +5,11 @@
 //! be read to its end. Sinks choose what they show.
 
 use crate::wire::engine::Feeds;
+mod context;
 mod gpu_time;
 mod launch;
 
+pub use context::Context;
 pub use gpu_time::{DurationBy, GpuDuration, GpuMoment, GpuTime, GpuWait};
 pub use launch::{ConstantBank, Graph, Launch, LaunchHow, LaunchKind, Moves, QmdFrom, QmdRelease};
 
@@ -15,53 +17,8 @@ mod words;
 
 pub use words::{CopyEngine, CopyMode, Reduction};
 
-use crate::record::{At, Calls, ChannelId, CpuVa, How};
+use crate::record::CpuVa;
 use crate::wire::{GpuVa, entry::EntryKind, stream::StopReason};
-
-/// The source of a submission and its channel: the same for every event of the submission.
-#[derive(Clone, Debug)]
-pub struct Context {
-    /// Time of the doorbell, process and thread.
-    pub at: At,
-    /// Thread (or process) name, where known.
-    pub thread: Option<std::sync::Arc<str>>,
-    /// GPU by device file minor number, where known.
-    pub gpu: Option<u32>,
-    /// The channel.
-    pub channel: ChannelId,
-    /// Its work-submit token, where known.
-    pub token: Option<u32>,
-    /// Channel class (0xc86f), where known.
-    pub class: Option<u32>,
-    /// The engine the channel runs on.
-    pub engine: Engine,
-    /// Serial number of the submission in this trace, from 0.
-    pub serial: u64,
-    /// How it was seen.
-    pub how: How,
-    /// Fetched later than at its own doorbell.
-    pub late: bool,
-    /// Name of the labelled time range it falls into (`--phases`).
-    pub phase: Option<std::sync::Arc<str>>,
-    /// The calls that led to its doorbell (`--stacks`).
-    pub stack: Option<std::sync::Arc<Calls>>,
-    /// When the GPU worked on each of its entries, as far as it was seen (`--gpu-time`).
-    pub gpu_time: Option<std::sync::Arc<[GpuTime]>>,
-}
-
-impl Context {
-    /// Index of the last entry of which times are known, 0 where none are: a graph is launched by the last one.
-    pub(crate) fn last_entry(&self) -> u32 {
-        let entries = self.gpu_time.as_ref().map_or(0, |t| t.len());
-        entries.saturating_sub(1) as u32
-    }
-
-    /// When the GPU worked on an entry, by its index in the submission; `None` where nobody asked for it.
-    #[must_use]
-    pub fn gpu_time_of(&self, entry: u32) -> Option<&GpuTime> {
-        self.gpu_time.as_ref()?.get(entry as usize)
-    }
-}
 
 /// Which engine a channel feeds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]

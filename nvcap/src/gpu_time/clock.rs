@@ -11,6 +11,9 @@ use std::collections::VecDeque;
 
 /// The length of a stretch, ns: with a drift of 20 ppm the clocks move apart by 1 us in it, which the interpolation removes.
 const STRETCH_NS: u64 = 50_000_000;
+/// The first stretches are shorter, ns, so that the drift is soon known.
+const FIRST_NS: u64 = 5_000_000;
+const FIRST: usize = 20;
 /// How many stretches are kept.
 const KEPT: usize = 256;
 /// The time from a write by the GPU until a read of another processor can see it, at most, ns: a write over PCIe is posted, and
@@ -23,6 +26,8 @@ const SLEW: f64 = 1e-3;
 const STEP_NS: i64 = 20_000;
 /// How fast clocks drift apart at most, as a share: NTP slews by that much.
 const DRIFT: f64 = 500e-6;
+/// The same where nothing tells it, as a share.
+const UNKNOWN_DRIFT: f64 = 200e-6;
 /// How wrong the drift may be that goes on beyond what was seen, as a share.
 const DRIFT_ERROR: f64 = 50e-6;
 /// Stretches that are this near tell the difference at a time, ns: over so short a time the drift is steady.
@@ -69,10 +74,14 @@ impl Clock {
             0 => i64::MIN,
             before => difference(before, gpu_ns),
         };
+        let length = match self.stretches.len() {
+            ..=FIRST => FIRST_NS,
+            _ => STRETCH_NS,
+        };
         let last = self.stretches.back_mut();
         let fits = last.filter(|s| {
             // A bound above the other's step means that the clock went back or forth in between.
-            gpu_ns.abs_diff(s.begin) < STRETCH_NS
+            gpu_ns.abs_diff(s.begin) < length
                 && gpu_ns >= s.begin
                 && lower <= s.upper.saturating_add(STEP_NS)
                 && upper >= s.lower.saturating_sub(STEP_NS)
@@ -128,8 +137,8 @@ impl Clock {
         let lower = near.filter(|s| s.lower != i64::MIN);
         let lower = below(lower.map(|s| (s.lower_gpu_ns, -s.lower)), gpu_ns);
         let spread = lower.map_or(u64::MAX / 4, |l| {
-            let spread = upper.value.saturating_add(l.value).max(0);
-            spread.cast_unsigned() + upper.error + l.error
+            let spread = upper.value.saturating_add(l.value).max(0).cast_unsigned();
+            spread + upper.beyond.max(l.beyond).error(spread)
         });
         Some(HostTime {
             ns: gpu_ns.wrapping_add_signed(upper.value),
@@ -169,11 +178,29 @@ impl Clock {
     }
 }
 
-/// A value, and the most by which it may be wrong.
+/// A value on a hull.
 #[derive(Clone, Copy, Debug)]
 struct Line {
     value: i64,
-    error: u64,
+    beyond: Beyond,
+}
+
+/// How far a place lies beyond the end of a hull, ns, and how long the edge is that goes on there, ns: 0 where there is none.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+struct Beyond {
+    away: u64,
+    edge: u64,
+}
+
+impl Beyond {
+    /// How wrong the edge's slope may have made the value there, where both its ends may be wrong by `spread`.
+    fn error(self, spread: u64) -> u64 {
+        let slope = match self.edge {
+            0 => UNKNOWN_DRIFT,
+            edge => (DRIFT_ERROR + spread as f64 / edge as f64).min(2.0 * DRIFT),
+        };
+        (slope * self.away as f64) as u64
+    }
 }
 
 /// The greatest line below all points, at one place: the lower side of their convex hull. Beyond its ends the last edge goes on,
@@ -196,25 +223,29 @@ fn below(points: impl Iterator<Item = (u64, i64)>, at: u64) -> Option<Line> {
     }
     let edge = |i: usize| Some((*hull.get(i)?, *hull.get(i + 1)?));
     let after = hull.partition_point(|p| p.0 < at);
-    let (from, slope, inside) = match after.checked_sub(1).and_then(edge) {
-        Some((a, b)) => (a, slope(a, b), true),
+    let (from, along, inside) = match after.checked_sub(1).and_then(edge) {
+        Some(along) => (along.0, Some(along), true),
         None if after == 0 => {
             let a = *hull.first()?;
-            (a, edge(0).map_or(0.0, |(a, b)| slope(a, b)), a.0 == at)
+            (a, edge(0), a.0 == at)
         }
         None => {
             let last = hull.len().checked_sub(2).and_then(edge);
-            (*hull.last()?, last.map_or(0.0, |(a, b)| slope(a, b)), false)
+            (*hull.last()?, last, false)
         }
     };
     let away = difference(at, from.0) as f64;
-    let moved = (slope.clamp(-DRIFT, DRIFT) * away) as i64;
+    let steep = along.map_or(0.0, |(a, b)| slope(a, b));
+    let moved = (steep.clamp(-DRIFT, DRIFT) * away) as i64;
     Some(Line {
         value: from.1.saturating_add(moved),
-        error: if inside {
-            0
+        beyond: if inside {
+            Beyond::default()
         } else {
-            (DRIFT_ERROR * away.abs()) as u64
+            Beyond {
+                away: at.abs_diff(from.0),
+                edge: along.map_or(0, |(a, b)| b.0.abs_diff(a.0)),
+            }
         },
     })
 }

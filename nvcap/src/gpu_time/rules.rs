@@ -10,7 +10,7 @@ pub(crate) struct Rules {
     /// From the end of a kernel to the stamp of the next entry, which was waiting, ns.
     pub end_ns: u64,
     pub end_error_ns: u64,
-    /// From a doorbell to the begin of the work on an idle GPU, ns.
+    /// From the trap at a doorbell to the begin of the work on an idle GPU, ns: the store follows when the trap is over.
     pub fetch_ns: u64,
     pub fetch_error_ns: u64,
     /// From one piece of work to the next of the same engine, at most, ns.
@@ -24,8 +24,8 @@ const HOPPER: Rules = Rules {
     start_error_ns: 64,
     end_ns: 1_300,
     end_error_ns: 300,
-    fetch_ns: 2_000,
-    fetch_error_ns: 2_000,
+    fetch_ns: 5_000,
+    fetch_error_ns: 10_000,
     next_error_ns: 500,
     lag_most_ns: 20_000,
 };

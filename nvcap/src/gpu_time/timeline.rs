@@ -309,8 +309,12 @@ fn behind(own: &Noted, stamp: u64, before: Option<Last>, seen: Seen<'_>) -> GpuT
     let rang = (!own.observed)
         .then(|| seen.clock.gpu(own.doorbell + rules.fetch_ns))
         .flatten();
+    let clock_error = |at| seen.clock.host(at).map_or(u64::MAX / 2, |h| h.error_ns);
+    let by_doorbell = |rang| rules.fetch_error_ns.saturating_add(clock_error(rang));
     let (start, error) = match (ready, rang) {
-        (Some(ready), Some(rang)) if rang > ready => (Some(rang), rules.fetch_error_ns),
+        (Some(ready), Some(rang)) if rang + rules.fetch_error_ns > ready => {
+            (Some(rang.max(ready)), by_doorbell(rang))
+        }
         (Some(ready), Some(_)) => (Some(ready), rules.next_error_ns),
         // It was seen before the one before it had ended: it followed at once.
         (Some(ready), None) => {
@@ -318,10 +322,10 @@ fn behind(own: &Noted, stamp: u64, before: Option<Last>, seen: Seen<'_>) -> GpuT
             (there.then_some(ready), rules.next_error_ns)
         }
         // The ring's first entry had nothing before it.
-        (None, Some(rang)) if own.position == 0 => (Some(rang), rules.fetch_error_ns),
+        (None, Some(rang)) if own.position == 0 => (Some(rang), by_doorbell(rang)),
         (None, _) => (None, 0),
     };
-    let start = start.filter(|s| *s <= stamp);
+    let start = start.filter(|s| *s <= stamp && error <= MOST_ERROR_NS);
     let start = start.and_then(|s| seen.moment(s, error));
     let duration = start.filter(|_| own.unit.works).map(|s| GpuDuration {
         ns: stamp.saturating_sub(s.gpu_ns),

@@ -5,7 +5,7 @@
 //! submission of its channel writes it again, so what is read often enough is seen whole.
 
 use std::{
-    collections::{HashMap, HashSet},
+    collections::{HashMap, HashSet, hash_map::Entry},
     sync::mpsc,
     thread,
     time::{Duration, Instant},
@@ -151,6 +151,18 @@ struct Process {
     stamps: Vec<Stamp>,
 }
 
+impl Process {
+    fn of(memory: Ordinary) -> Self {
+        Self {
+            memory,
+            regions: Regions::default(),
+            from_ns: clock::now(),
+            reads: 0,
+            stamps: Vec::new(),
+        }
+    }
+}
+
 /// The thread that reads.
 struct Reader {
     share: Option<f64>,
@@ -213,27 +225,20 @@ impl Reader {
     fn request(&mut self, request: Request) {
         match request {
             Request::Watch(pid, kind, address) => {
-                if !self.processes.contains_key(&pid) {
-                    let memory = match Ordinary::open(pid) {
-                        Ok(memory) => memory,
+                let process = match self.processes.entry(pid) {
+                    Entry::Occupied(process) => process.into_mut(),
+                    Entry::Vacant(place) => match Ordinary::open(pid) {
+                        Ok(memory) => {
+                            log::debug!("process {pid}: time stamps are read");
+                            place.insert(Process::of(memory))
+                        }
                         Err(e) => {
                             log::info!("process {pid}: time stamps are not read: {e}");
                             return;
                         }
-                    };
-                    let process = Process {
-                        memory,
-                        regions: Regions::default(),
-                        from_ns: clock::now(),
-                        reads: 0,
-                        stamps: Vec::new(),
-                    };
-                    log::debug!("process {pid}: time stamps are read");
-                    self.processes.insert(pid, process);
-                }
-                if let Some(process) = self.processes.get_mut(&pid) {
-                    process.regions.add(kind, address);
-                }
+                    },
+                };
+                process.regions.add(kind, address);
                 self.changed = Instant::now();
             }
             Request::Forget(pid) => {

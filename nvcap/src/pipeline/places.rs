@@ -1,0 +1,67 @@
+//! What the pipeline adds to the decoder: addresses by the driver model, and engines of channels that nothing else tells.
+
+use crate::decode::Places;
+use crate::decode::event::{Engine, Memory, Place};
+use crate::driver::Model;
+use crate::record::{ChannelId, Submission};
+use crate::wire::GpuVa;
+use crate::wire::engine::{EngineEvidence, Feeds};
+use crate::wire::entry;
+use crate::wire::stream::{Item, Stream};
+
+/// Address lookup by the driver model: in the channel's own address space.
+pub(super) struct ByModel<'a> {
+    pub(super) model: &'a Model,
+    pub(super) channel: ChannelId,
+}
+
+impl Places for ByModel<'_> {
+    fn place(&self, pid: u32, va: GpuVa) -> Option<Place> {
+        self.model
+            .place_for(self.channel, va)
+            .or_else(|| self.model.place(pid, va))
+    }
+
+    fn memory(&self, pid: u32, va: GpuVa) -> Option<Memory> {
+        let found = self
+            .model
+            .resolve_for(self.channel, va)
+            .or_else(|| self.model.resolve(pid, va))?;
+        let object = found.object?;
+        Some(Memory {
+            place: self.place(pid, va),
+            client: object.client,
+            handle: object.handle,
+            class: found.class?,
+            size: found.size,
+            offset: found.offset,
+            cpu: found.cpu,
+        })
+    }
+}
+
+/// The engine of an otherwise unknown channel, by what the submission does: [`crate::wire::engine`]. Subchannel 4 alone is
+/// no evidence where the runlist is unknown, nor where an unidentified video engine is used.
+pub(super) fn engine_by_stream(s: &Submission, token: Option<u32>) -> Engine {
+    let runlist = token.map(|t| (t >> 16) & 0x7f);
+    let mut stream = Stream::default();
+    let mut evidence = EngineEvidence::default();
+    for segment in &s.segments {
+        let len = entry::len(segment.entry);
+        for item in stream.runs(&segment.bytes, len, &segment.holes) {
+            if let Item::Run(run) = item {
+                evidence.take(&run);
+            }
+        }
+        if evidence.by_class() == Some(Feeds::Graphics) {
+            break;
+        }
+    }
+    let used = evidence
+        .by_subchannel(runlist)
+        .filter(|f| !evidence.video && (runlist.is_some() || *f == Feeds::Graphics));
+    evidence
+        .by_class()
+        .or(used)
+        .map_or(Engine::Unknown, Engine::from)
+}
