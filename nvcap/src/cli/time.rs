@@ -13,8 +13,9 @@ Examples:
   sudo nvcap time --gpu-time-cpu 5% -p 4711     a sample: 5 % of one processor
   sudo nvcap time --json -p 4711 --duration 10  one JSON object, and the ledger
 
-The process runs at its full speed: its rings and the GPU's time stamps are read from outside (--how observe).
-With --how trap each submission's doorbell is timed too, so that times in the queue are exact, and each costs a trap.
+The process runs at its full speed: its rings and the GPU's time stamps are read from outside
+(--how observe). With --how trap each submission's doorbell is timed too, so that times in the
+queue are exact, and each costs a trap.
 docs/gpu-time.md says how times are known, and how well.";
 
 /// What is summed up.

@@ -1,7 +1,7 @@
 //! When the GPU worked on each submission, from the semaphores that it writes: time stamps and releases that another
 //! processor saw ([`crate::record::Stamps`]). No I/O, no clock, no panic.
 //!
-//! - [`unit`]: what an entry's commands say of its times: its stamp, the releases of its kernels, what it waits for.
+//! - [`mod@unit`]: what an entry's commands say of its times: its stamp, the releases of its kernels, what it waits for.
 //! - [`words`]: what was seen in semaphores.
 //! - [`clock`]: the GPU's clock against the host's.
 //! - [`rules`]: how far stamps lie from begin and end of work, by GPU.
