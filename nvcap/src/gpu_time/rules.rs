@@ -25,7 +25,7 @@ const HOPPER: Rules = Rules {
     end_ns: 1_300,
     end_error_ns: 300,
     fetch_ns: 5_000,
-    fetch_error_ns: 10_000,
+    fetch_error_ns: 50_000,
     next_error_ns: 500,
     lag_most_ns: 20_000,
 };
