@@ -61,6 +61,8 @@ const LAG_NS: i64 = 2_000;
 const LAG_ERROR_NS: u64 = 4_000;
 /// How far an end may be behind that beyond its error, ns.
 const AGREED_NS: u64 = 500;
+/// How far two reads may be apart to teach it, ns.
+const CLOSE_NS: u64 = 5_000;
 /// How many are needed.
 const ENOUGH: usize = 15;
 
@@ -76,6 +78,10 @@ impl Default for Lag {
 impl Lag {
     /// Takes an end that is known, and between which times its release was seen, all on the GPU's clock.
     pub(crate) fn learn(&mut self, end: u64, from: u64, until: u64) {
+        if until.saturating_sub(from) > CLOSE_NS {
+            // The reader came late: that says nothing of the GPU.
+            return;
+        }
         let lag = middle(from, until).wrapping_sub(end).cast_signed();
         if let Some(slot) = self.seen.get_mut(self.count % LEARNT) {
             *slot = lag;
@@ -131,6 +137,8 @@ mod tests {
             let late = 3_000 + n % 10 * 20;
             lag.learn(end, end + late - 500, end + late + 500);
         }
+        // The reader came late: nothing to learn from.
+        (0..200).for_each(|n| lag.learn(n, n, n + 250_000));
         let (end, error) = lag.end(103_000, 104_000);
         assert!(end.abs_diff(100_400) <= 40, "{end}");
         assert!((550..=620).contains(&error), "{error}");
