@@ -453,11 +453,13 @@ mod tests {
     #[test]
     fn the_message_of_a_panic_is_repeated_at_the_end() {
         let mut report = Report::default();
-        let output = "test a::x ... FAILED\ntest y ... ok\nsuccesses:\n---- y stdout ----\nthread 'y' panicked at y.rs:1:\nwas expected\n\
-                      failures:\n---- a::x stdout ----\nbefore\nthread 'a::x' (7) panicked at x.rs:3:4:\nassertion failed: 1 of 2\n\
-                      stack backtrace:\n   0: one\nfailures:\n    a::x\n\
-                      test result: FAILED. 1 passed; 1 failed; 0 ignored; 0 measured; 0 filtered out\n";
-        let script = Cmd::new("sh").args(["-c", "printf %s \"$0\"; exit 1", output]);
+        // In one line: the command is printed, and its lines would be read as those of a test program.
+        let output = "test a::x ... FAILED%test y ... ok%successes:%---- y stdout ----%thread 'y' panicked at y.rs:1:%was expected%\
+                      failures:%---- a::x stdout ----%before%thread 'a::x' (7) panicked at x.rs:3:4:%assertion failed: 1 of 2%\
+                      stack backtrace:%   0: one%failures:%    a::x%\
+                      test result: FAILED. 1 passed; 1 failed; 0 ignored; 0 measured; 0 filtered out%";
+        let print = "printf %s \"$0\" | tr % '\\n'; exit 1";
+        let script = Cmd::new("sh").args(["-c", print, output]);
         report.step("unit test e", &script).expect("it starts");
         let wanted = "Failed:\n  unit test e: a::x\n    a::x: thread 'a::x' (7) panicked at x.rs:3:4:\n    a::x: assertion failed: 1 of 2\n1 passed, 1 failed, 0 skipped";
         assert_eq!(report.summary(), wanted);

@@ -263,7 +263,8 @@ pub fn cached_put_stuck() -> Result<()> {
     let traced = trace_as(&log, &[], "type=submission,entry", &own, &args)?;
     let looks = own_looks(&traced.ended.stderr)?;
     expect_whole(traced, own)?;
-    ensure!((100..=400).contains(&looks), "{looks} looks");
+    // Trusted after some doorbells, more of them on a busy machine, until it stood still.
+    ensure!((20..=400).contains(&looks), "{looks} looks");
     Ok(())
 }
 
