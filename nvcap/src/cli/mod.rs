@@ -14,6 +14,7 @@ mod ioctls;
 mod logger;
 mod maps;
 mod output_args;
+mod recording;
 mod stacks;
 mod target;
 mod target_view;
