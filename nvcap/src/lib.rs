@@ -47,6 +47,7 @@
 //! | feature | what it adds |
 //! | --- | --- |
 //! | `serde` | `Serialize` for what the decoder, the driver model and `hang` say |
+//! | `capture` | `capture`: recordings (pcapng files of records), written and read |
 //! | `output` | `output`: text, JSON, statistics, filters; `pipeline`: from records to sinks |
 //! | `xz`, `zstd` | files that are compressed so (gzip needs no feature) |
 //! | `cli`, `trap` | the program and its live tracing; nothing that a library's user can call |
@@ -69,12 +70,16 @@
     )
 )]
 
+#[cfg(feature = "capture")]
+pub mod capture;
 #[cfg(feature = "output")]
 mod cubin;
 pub mod decode;
 pub mod driver;
 pub mod hang;
 pub mod ledger;
+#[cfg(feature = "capture")]
+mod pcapng;
 pub mod record;
 pub mod source;
 mod tables;

@@ -225,14 +225,43 @@ impl<'a> Pipeline<'a> {
     /// for others that are up to [`WINDOW_NS`] older. Without this, records are taken in the order of their arrival.
     #[must_use]
     pub fn in_time_order(self) -> Self {
+        Self {
+            order: self.wanted_order(),
+            ..self
+        }
+    }
+
+    fn wanted_order(&self) -> Option<Order> {
         let window = match self.times {
             Some(_) => GPU_TIME_WINDOW_NS,
             None => WINDOW_NS,
         };
-        Self {
-            order: (!self.deaf || self.sinks.iter().any(|s| s.keeps_order()))
-                .then(|| Order::within(window)),
-            ..self
+        let is_wanted = !self.deaf || self.sinks.iter().any(|s| s.keeps_order());
+        is_wanted.then(|| Order::within(window))
+    }
+
+    /// Adds a sink that takes no events, before the first record.
+    #[must_use]
+    pub(crate) fn also(mut self, sink: Box<dyn Sink + 'a>) -> Self {
+        debug_assert!(sink.detail().is_none());
+        self.sinks.push(sink);
+        self
+    }
+
+    /// For the records of a recording: as the live trace was made, which had the driver's release, the GPU's time stamps, and records
+    /// that came nearly in the order of their times. Before the first record.
+    pub(crate) fn as_recorded(&mut self, driver: Option<Version>, gpu_time: bool, live: bool) {
+        if self.options.driver_version.is_none() {
+            self.options.driver_version = driver;
+            self.model = Model::new(ModelOptions {
+                driver_version: driver,
+            });
+        }
+        if gpu_time {
+            self.times = Some(GpuTimes::default());
+        }
+        if live {
+            self.order = self.wanted_order();
         }
     }
 
@@ -262,6 +291,9 @@ impl<'a> Pipeline<'a> {
     /// not whole.
     pub fn record(&mut self, record: Record) -> io::Result<()> {
         self.ledger.record(&record);
+        for sink in &mut self.sinks {
+            sink.arrived(&record)?;
+        }
         if let Some(times) = &mut self.times {
             times.note(&record);
         }

@@ -61,6 +61,15 @@ macro_rules! named {
                     $(Self::$value => $name,)*
                 }
             }
+
+            /// The value with this name.
+            #[must_use]
+            pub fn from_name(name: &str) -> Option<Self> {
+                match name {
+                    $($name => Some(Self::$value),)*
+                    _ => None,
+                }
+            }
         }
 
         impl std::fmt::Display for $t {

@@ -7,6 +7,7 @@ use super::recording::RecordingArgs;
 
 const EXAMPLES: &str = "\
 Examples:
+  nvcap decode nvcap.pcapng                      what nvcap record has written, as the live trace shows it
   nvcap decode run.orc.xz                        what the program asked for, one line each
   nvcap decode run.orc.xz -v                     every operation, with all details
   nvcap decode run.orc.xz --json -e op=launch    launches as JSON
@@ -32,11 +33,13 @@ pub(super) struct Args {
 
 /// Decodes.
 pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let recording = args.recording.open()?;
+    let mut recording = args.recording.open()?;
     let strict = args.recording.strict;
     let inputs = args.recording.inputs();
-    let mut pipeline = args.output.pipeline_of(strict, None, false, &inputs)?;
+    let mut output = args.output.clone();
+    output.has_stacks = recording.trace().is_some_and(|info| info.stacks);
+    let mut pipeline = output.pipeline_of(strict, None, false, &inputs)?;
     recording.play(&mut pipeline)?;
-    let ledger = args.output.conclude(pipeline)?;
+    let ledger = output.conclude(pipeline)?;
     Ok(ExitCode::from(ledger.exit_status()))
 }

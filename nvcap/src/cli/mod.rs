@@ -8,18 +8,23 @@ mod decode;
 mod doctor;
 mod dump;
 mod explain;
+mod export;
 mod hint;
 mod ioctls;
 #[cfg(feature = "trap")]
 mod logger;
 mod maps;
 mod output_args;
+mod record;
+mod recorder;
 mod recording;
 mod stacks;
 mod target;
 mod target_view;
 mod time;
 mod trace;
+#[cfg(feature = "trap")]
+mod trace_end;
 mod values;
 mod version;
 mod watch;
@@ -43,6 +48,7 @@ Examples:
   sudo nvcap -q --duration 10 -p 4711      ten seconds; only the ledger
   sudo nvcap ioctls -- ./vadd              what a command asks of the driver
   sudo nvcap channels -p 4711              a running process's channels
+  sudo nvcap record -- python train.py     into a file, which nvcap decode shows
   sudo nvcap stacks -p 4711                where in the program its work comes from
   sudo nvcap dump -p 4711                  what a hung or slow process waits for
   sudo nvcap watch -a --hang 60s           wait for processes that hang, and dump them
@@ -94,8 +100,12 @@ struct Cli {
 
 #[derive(Subcommand, Debug)]
 enum Command {
-    /// Decode a capture instead of a live process
+    /// Record a trace into a file, to be read later
+    Record(Box<record::Args>),
+    /// Decode a recording or capture instead of a live process
     Decode(decode::Args),
+    /// Make a file of another format of a recording or capture
+    Export(export::Args),
     /// Show every ioctl on the driver's files, named and with its fields
     Ioctls(ioctls::Args),
     /// Show the channels of a process: token, engine, ring, how far it is
@@ -132,9 +142,12 @@ impl Cli {
             Some(Command::Watch(args)) => Some(&mut args.pid),
             Some(Command::Stacks(args)) => Some(&mut args.trace.pid),
             Some(Command::Time(args)) => Some(&mut args.trace.pid),
+            Some(Command::Record(args)) => Some(&mut args.trace.pid),
             #[cfg(target_os = "linux")]
             Some(Command::Code(_)) => None,
-            Some(Command::Decode(_) | Command::Explain(_) | Command::Doctor(_)) => None,
+            Some(
+                Command::Decode(_) | Command::Export(_) | Command::Explain(_) | Command::Doctor(_),
+            ) => None,
         }
     }
 }
@@ -171,7 +184,8 @@ pub fn main() -> ExitCode {
     logger::init();
     let mut command = Cli::command()
         .mut_subcommand("stacks", stacks::without_useless)
-        .mut_subcommand("time", time::as_is);
+        .mut_subcommand("time", time::as_is)
+        .mut_subcommand("record", record::as_is);
     let parsed = command.try_get_matches_from_mut(std::env::args_os());
     let parsed = parsed.and_then(|mut given| {
         let options = trace::WAY_OPTIONS.iter().filter(|option| {
@@ -207,7 +221,9 @@ pub fn main() -> ExitCode {
     }
     let result = match cli.command {
         None => trace::run(cli.trace),
+        Some(Command::Record(args)) => record::run(*args),
         Some(Command::Decode(args)) => decode::run(&args),
+        Some(Command::Export(args)) => export::run(&args),
         Some(Command::Ioctls(args)) => ioctls::run(&args),
         Some(Command::Channels(args)) => channels::run(&args),
         #[cfg(target_os = "linux")]

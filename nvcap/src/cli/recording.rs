@@ -1,14 +1,16 @@
 //! A file of records, named on the command line: what every command that reads one shares. Its records go into a pipeline as those
 //! of a live trace do.
 
+use std::fmt::Display;
 use std::io::{self, ErrorKind, Read};
 use std::path::{Path, PathBuf};
 
+use crate::capture::{self, Item, Reader, TraceInfo};
 use crate::output::message::tell;
 use crate::pipeline::Pipeline;
 use crate::record::{At, Loss, Lost, Record};
 use crate::source::file::kind::{self, Kind};
-use crate::source::file::orc::{Channels, Error, Orc};
+use crate::source::file::orc::{self, Channels, Orc};
 use crate::source::file::packed;
 use anyhow::{Context as _, bail};
 use clap::ValueEnum;
@@ -38,6 +40,8 @@ pub(super) struct RecordingArgs {
 /// Capture formats.
 #[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Format {
+    /// Recording of nvcap's (docs/file-format.md)
+    Pcapng,
     /// Capture of the independent in-process oracle (oracle.c)
     Orc,
 }
@@ -45,7 +49,12 @@ pub(super) enum Format {
 /// A file that was opened, of which nothing but its kind is read yet.
 pub(super) struct Recording<'a> {
     args: &'a RecordingArgs,
-    capture: Orc<Box<dyn Read>>,
+    opened: Opened,
+}
+
+enum Opened {
+    Orc(Orc<Box<dyn Read>>),
+    Pcapng(Box<Reader<Box<dyn Read>>>),
 }
 
 impl RecordingArgs {
@@ -60,29 +69,35 @@ impl RecordingArgs {
     /// # Errors
     /// When it cannot be read, or is none.
     pub(super) fn open(&self) -> anyhow::Result<Recording<'_>> {
-        let capture = self.open_orc()?;
-        let capture = match &self.channels {
-            None => capture,
-            Some(path) => {
+        let opened = match (self.open_plain()?, &self.channels) {
+            (opened, None) => opened,
+            (Opened::Orc(capture), Some(path)) => {
                 let text = crate::source::file::text(path)
                     .with_context(|| format!("cannot read the channels in {}", path.display()))?;
-                capture.with_channels(Channels::parse(&text))
+                Opened::Orc(capture.with_channels(Channels::parse(&text)))
             }
+            (Opened::Pcapng(_), Some(path)) => bail!(
+                "{} knows its channels: leave --channels {} out",
+                self.file.display(),
+                path.display()
+            ),
         };
-        Ok(Recording {
-            args: self,
-            capture,
-        })
+        Ok(Recording { args: self, opened })
     }
 
-    fn open_orc(&self) -> anyhow::Result<Orc<Box<dyn Read>>> {
+    fn open_plain(&self) -> anyhow::Result<Opened> {
         let name = self.file.display();
         let reader =
             packed::open(&self.file).with_context(|| format!("cannot read the capture {name}"))?;
         let (kind, mut reader) = kind::of(reader);
         match (self.from, kind) {
             // An empty capture is one that lacks everything.
-            (Some(Format::Orc), _) | (None, Kind::Orc | Kind::Empty) => Ok(Orc::new(reader)),
+            (Some(Format::Orc), _) | (None, Kind::Orc | Kind::Empty) => {
+                Ok(Opened::Orc(Orc::new(reader)))
+            }
+            (Some(Format::Pcapng), _) | (None, Kind::Recording) => {
+                Ok(Opened::Pcapng(Box::new(Reader::new(reader))))
+            }
             (None, Kind::Unreadable) => {
                 let why = reader.read(&mut [0]).err();
                 let why = why.map_or_else(String::new, |e| format!(" ({e})"));
@@ -103,51 +118,108 @@ impl RecordingArgs {
 }
 
 impl Recording<'_> {
-    /// Gives all its records to the pipeline.
+    /// What was traced, where the file says it.
+    pub(super) fn trace(&mut self) -> Option<&TraceInfo> {
+        match &mut self.opened {
+            Opened::Orc(_) => None,
+            Opened::Pcapng(reader) => reader.trace(),
+        }
+    }
+
+    /// Gives all its records to the pipeline, which becomes as that of the live trace was.
     ///
     /// # Errors
     /// When the output cannot be written, or, with `--strict`, at the first thing that is not whole. What was read up to there has
     /// been shown.
-    pub(super) fn play(self, pipeline: &mut Pipeline<'_>) -> anyhow::Result<()> {
-        let args = self.args;
-        let Err(error) = self.read(pipeline) else {
+    pub(super) fn play(mut self, pipeline: &mut Pipeline<'_>) -> anyhow::Result<()> {
+        if let Some(info) = self.trace() {
+            let driver = info.driver.as_deref().and_then(|d| d.parse().ok());
+            pipeline.as_recorded(driver, info.gpu_time, !info.in_order);
+        }
+        let name = self.args.file.display();
+        let played = match self.opened {
+            Opened::Orc(capture) => play_orc(capture, pipeline, &name),
+            Opened::Pcapng(reader) => play_pcapng(*reader, pipeline, &name),
+        };
+        let Err(error) = played else {
             return Ok(());
         };
         pipeline.flush()?;
         let damaged = error.kind() == ErrorKind::InvalidData;
         Err(anyhow::Error::new(error).context(if damaged {
-            format!("{} is not whole (--strict)", args.file.display())
+            format!("{name} is not whole (--strict)")
         } else {
             "cannot write the output".to_owned()
         }))
     }
+}
 
-    fn read(self, pipeline: &mut Pipeline<'_>) -> io::Result<()> {
-        let mut at = At::default();
-        for record in self.capture {
-            match record {
-                Ok(record) => {
-                    if let Record::Submission(s) = &record {
-                        at = s.at;
-                    }
-                    pipeline.record(record)?;
+/// That something of a file is missing, which makes the ledger incomplete.
+fn lost(at: At, why: &impl ToString) -> Record {
+    Record::Loss(Loss {
+        at,
+        channel: None,
+        what: Lost::Untraced {
+            why: why.to_string(),
+        },
+    })
+}
+
+fn play_orc(
+    capture: Orc<Box<dyn Read>>,
+    pipeline: &mut Pipeline<'_>,
+    name: &impl Display,
+) -> io::Result<()> {
+    let mut at = At::default();
+    for record in capture {
+        match record {
+            Ok(record) => {
+                if let Record::Submission(s) = &record {
+                    at = s.at;
                 }
-                // The rest is read on, or is not there: what is missing makes the ledger incomplete.
-                Err(error) => {
-                    if let Error::Io { .. } = error {
-                        tell(format_args!("{}: {error}", self.args.file.display()));
-                    }
-                    let what = Lost::Untraced {
-                        why: error.to_string(),
-                    };
-                    pipeline.record(Record::Loss(Loss {
-                        at,
-                        channel: None,
-                        what,
-                    }))?;
+                pipeline.record(record)?;
+            }
+            // The rest is read on, or is not there.
+            Err(error) => {
+                if let orc::Error::Io { .. } = error {
+                    tell(format_args!("{name}: {error}"));
                 }
+                pipeline.record(lost(at, &error))?;
             }
         }
-        Ok(())
     }
+    Ok(())
+}
+
+fn play_pcapng(
+    reader: Reader<Box<dyn Read>>,
+    pipeline: &mut Pipeline<'_>,
+    name: &impl Display,
+) -> io::Result<()> {
+    let mut at = At::default();
+    for item in reader {
+        match item {
+            Ok(Item::Record(record)) => {
+                at = record.at();
+                pipeline.record(record)?;
+            }
+            Ok(Item::Idle) => pipeline.flush()?,
+            Ok(Item::End(end)) => {
+                if let Some(observed) = end.observed {
+                    pipeline.observed(observed);
+                }
+                if let Some((every, passed)) = end.stack_sample {
+                    pipeline.stacks_sampled(every, passed);
+                }
+            }
+            Ok(Item::Trace(_)) => {}
+            Err(error) => {
+                if let capture::Error::Damage(capture::Damage::Io { .. }) = error {
+                    tell(format_args!("{name}: {error}"));
+                }
+                pipeline.record(lost(at, &error))?;
+            }
+        }
+    }
+    Ok(())
 }

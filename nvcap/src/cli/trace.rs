@@ -209,6 +209,12 @@ pub(super) struct Args {
     #[arg(long, help_heading = CAPTURE)]
     pub no_names: bool,
 
+    /// Record the trace into FILE, too, which `nvcap decode` shows again (docs/recordings.md)
+    ///
+    /// FILE has all records, whatever a filter says, and is readable by its owner alone.
+    #[arg(long, value_name = "FILE", help_heading = super::values::OUTPUT)]
+    pub record: Option<PathBuf>,
+
     /// Watch the doorbell at ADDR, a hexadecimal address of the traced process; may be given several times
     ///
     /// By default doorbells are found.
@@ -303,6 +309,7 @@ pub(super) fn run_into<'a>(
     use std::cell::RefCell;
 
     use super::target::launch;
+    use super::{recorder, trace_end};
     use crate::enrich::enriched::Enriched;
     use crate::source::observe::session::StopAtExit;
     use crate::source::{how, observe, run, trap::session};
@@ -378,16 +385,28 @@ pub(super) fn run_into<'a>(
         }
     };
     let made = make(&args)?;
+    let record = args.record.as_deref();
+    let record = record.map(|path| recorder::open(path, &args)).transpose()?;
     let made = if args.gpu_time {
         made.with_gpu_time()
     } else {
         made
     };
-    let pipeline = RefCell::new(made.in_time_order());
     // A limit on all of nvcap holds for the reading of stamps, too: half of it, for the rest is needed as well.
     let share = args.gpu_time_cpu.or(args.observe_cpu.map(|all| all / 2.0));
     let takes_times = args.gpu_time;
     let (chosen, why) = how::choose(&options, &target)?;
+    let made = match record {
+        None => made,
+        Some(out) => {
+            let how = match chosen {
+                how::How::Observe => "observe",
+                how::How::Auto | how::How::Trap => "trap",
+            };
+            made.also(Box::new(recorder::of_trace(out, &args, how)?))
+        }
+    };
+    let pipeline = RefCell::new(made.in_time_order());
     // Observing holds the ends that it stops at by itself.
     let hold = chosen != how::How::Observe && args.stop_at_exit != StopArg::Never;
     let takes_stacks = args.stacks.is_some();
@@ -436,11 +455,11 @@ pub(super) fn run_into<'a>(
     }
     match &outcome.end {
         how::End::Trap(end) => {
-            report_hits(end);
+            trace_end::report_hits(end);
             if let Some(every) = args.stacks.filter(|n| *n > 1) {
                 pipeline.stacks_sampled(every, end.totals.stats.stacks_passed);
             }
-            if let Some(record) = lost_trap(&outcome.child, end) {
+            if let Some(record) = trace_end::lost_trap(outcome.child, end) {
                 pipeline.record(record)?;
             }
         }
@@ -507,46 +526,6 @@ fn channels_file(args: &Args) -> anyhow::Result<crate::source::trap::channels_fi
         }
     }
     Ok(given)
-}
-
-/// Says which hits of breakpoints ran no program.
-#[cfg(feature = "trap")]
-fn report_hits(end: &crate::source::trap::live::End) {
-    log::info!("{:?}", end.totals);
-    let ran = end.totals.stats.hits + end.totals.stats.foreign;
-    if end.totals.kernel_hits > ran {
-        tell(format_args!(
-            "{} of {} breakpoint hits ran no BPF program (another one was running); what they rang for was \
-             fetched from the rings later",
-            end.totals.kernel_hits - ran,
-            end.totals.kernel_hits
-        ));
-    }
-}
-
-/// A command that a SIGTRAP has ended while its doorbells were watched: some hypervisors lose a hit, and the program
-/// gets the trap instead (see `nvcap doctor`).
-#[cfg(feature = "trap")]
-fn lost_trap(
-    child: &Option<std::process::ExitStatus>,
-    end: &crate::source::trap::live::End,
-) -> Option<crate::record::Record> {
-    use std::os::unix::process::ExitStatusExt;
-
-    use crate::record::{At, Loss, Lost, Record};
-
-    let trapped = child.is_some_and(|c| c.signal() == Some(libc::SIGTRAP));
-    (trapped && end.totals.kernel_hits > 0).then(|| {
-        Record::Loss(Loss {
-            at: At::default(),
-            channel: None,
-            what: Lost::Untraced {
-                why: "the command was ended by SIGTRAP: this machine may have lost a hit of nvcap's breakpoint (nvcap doctor), \
-                      and with it the command's last submission; --how observe sets no breakpoint"
-                    .to_owned(),
-            },
-        })
-    })
 }
 
 /// The exit status, after the command's own has been told.

@@ -27,6 +27,8 @@ pub mod model_view;
 pub(crate) mod names;
 pub mod phases;
 pub(crate) mod plural;
+#[cfg(feature = "capture")]
+pub(crate) mod recorder;
 pub mod redact;
 mod releases;
 mod stack;
@@ -128,6 +130,14 @@ pub trait Sink {
         self.detail().is_some()
     }
 
+    /// One record, as the source gave it: before records wait for their turn ([`Sink::keeps_order`]).
+    ///
+    /// # Errors
+    /// When the output can take no more.
+    fn arrived(&mut self, _record: &Record) -> io::Result<()> {
+        Ok(())
+    }
+
     /// One record, before `model` takes it: a record that frees an object is shown while the model still knows the object.
     ///
     /// # Errors
@@ -184,6 +194,10 @@ impl<S: Sink + ?Sized> Sink for &mut S {
 
     fn keeps_order(&self) -> bool {
         (**self).keeps_order()
+    }
+
+    fn arrived(&mut self, record: &Record) -> io::Result<()> {
+        (**self).arrived(record)
     }
 
     fn before(&mut self, record: &Record, model: &Model) -> io::Result<()> {

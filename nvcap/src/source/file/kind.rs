@@ -11,6 +11,8 @@ const MOST: u64 = 16 << 10;
 pub enum Kind {
     /// A capture of the oracle (`orc`).
     Orc,
+    /// A recording of nvcap's.
+    Recording,
     /// A log of ioctls (`ioctl_log`).
     IoctlLog,
     /// There is nothing in it.
@@ -96,6 +98,9 @@ pub fn by_head(head: &[u8]) -> Kind {
     if head.starts_with(b"ORC1") {
         return Kind::Orc;
     }
+    if is_recording(head) {
+        return Kind::Recording;
+    }
     if head.starts_with(b"\x7fELF") || head.starts_with(b"#!") {
         return Kind::Program;
     }
@@ -119,6 +124,16 @@ pub fn by_head(head: &[u8]) -> Kind {
     }
 }
 
+#[cfg(feature = "capture")]
+fn is_recording(head: &[u8]) -> bool {
+    crate::capture::is_recording(head)
+}
+
+#[cfg(not(feature = "capture"))]
+fn is_recording(_: &[u8]) -> bool {
+    false
+}
+
 /// Whether bytes are text: UTF-8 without control characters; the last character may be cut.
 fn is_text(head: &[u8]) -> bool {
     let text = match std::str::from_utf8(head) {
@@ -137,6 +152,7 @@ impl Kind {
     pub fn seems(self) -> &'static str {
         match self {
             Self::Orc => "a capture: nvcap decode FILE",
+            Self::Recording => "a recording: nvcap decode FILE",
             Self::IoctlLog => {
                 "a log of ioctls: nvcap ioctls FILE, nvcap channels FILE, nvcap maps FILE"
             }

@@ -1,0 +1,114 @@
+//! What a recording says of its trace, at its beginning and at its end.
+
+use super::decode::observed;
+use super::messages as m;
+use crate::ledger::Observed;
+
+/// What was traced, where and how.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TraceInfo {
+    /// nvcap, with its version.
+    pub program: String,
+    /// The driver's release, where it was known.
+    pub driver: Option<String>,
+    /// The kernel's release.
+    pub kernel: String,
+    /// The processor.
+    pub processor: String,
+    /// `CLOCK_MONOTONIC` when the recording began, ns.
+    pub monotonic_ns: u64,
+    /// `CLOCK_REALTIME` at the same time, ns.
+    pub realtime_ns: u64,
+    /// How submissions were seen: `trap`, `observe`, or the format that the recording was made of.
+    pub how: String,
+    /// The GPU's time stamps were read.
+    pub gpu_time: bool,
+    /// Stacks were taken.
+    pub stacks: bool,
+    /// The records are in the order of their times; those of a live trace are in the order in which they came.
+    pub in_order: bool,
+    /// Users' data was left out.
+    pub redacted: bool,
+    /// The command that was traced, with its arguments.
+    pub command: Vec<String>,
+    /// Which of the trace's files this is, counted from 0.
+    pub file: u32,
+}
+
+impl TraceInfo {
+    /// What is added to a time of `CLOCK_MONOTONIC` for the time of day.
+    pub(super) fn realtime_of(&self, monotonic_ns: u64) -> u64 {
+        let offset = self.realtime_ns.wrapping_sub(self.monotonic_ns);
+        monotonic_ns.wrapping_add(offset)
+    }
+
+    pub(super) fn message(&self) -> m::Trace {
+        m::Trace {
+            program: self.program.clone(),
+            driver: self.driver.clone(),
+            kernel: self.kernel.clone(),
+            processor: self.processor.clone(),
+            monotonic_ns: self.monotonic_ns,
+            realtime_ns: self.realtime_ns,
+            how: self.how.clone(),
+            gpu_time: self.gpu_time,
+            stacks: self.stacks,
+            in_order: self.in_order,
+            redacted: self.redacted,
+            command: self.command.clone(),
+            file: self.file,
+        }
+    }
+
+    pub(super) fn of(t: m::Trace) -> Self {
+        Self {
+            program: t.program,
+            driver: t.driver,
+            kernel: t.kernel,
+            processor: t.processor,
+            monotonic_ns: t.monotonic_ns,
+            realtime_ns: t.realtime_ns,
+            how: t.how,
+            gpu_time: t.gpu_time,
+            stacks: t.stacks,
+            in_order: t.in_order,
+            redacted: t.redacted,
+            command: t.command,
+            file: t.file,
+        }
+    }
+}
+
+/// What a live trace tells at its end beside its records.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct EndInfo {
+    /// The time of the last record, ns.
+    pub time_ns: u64,
+    /// The account of observing.
+    pub observed: Option<Observed>,
+    /// The stack of one in so many doorbells was taken, and how many doorbells were passed by.
+    pub stack_sample: Option<(u32, u64)>,
+    /// Packets that could not be written (a full disk).
+    pub unwritten: u64,
+}
+
+impl EndInfo {
+    pub(super) fn message(&self) -> m::End {
+        m::End {
+            time_ns: self.time_ns,
+            observed: self.observed.as_ref().map(Into::into),
+            stack_sample: { self.stack_sample }
+                .map(|(every, passed)| m::StackSample { every, passed }),
+            unwritten: self.unwritten,
+        }
+    }
+
+    pub(super) fn of(e: m::End) -> Self {
+        Self {
+            time_ns: e.time_ns,
+            observed: e.observed.map(observed),
+            stack_sample: e.stack_sample.map(|s| (s.every, s.passed)),
+            unwritten: e.unwritten,
+        }
+    }
+}

@@ -1,0 +1,69 @@
+//! `nvcap export`: a file of records as one of another format.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::Subcommand;
+
+use super::recorder;
+use super::recording::RecordingArgs;
+use super::target;
+use crate::ledger::Ledger;
+use crate::pipeline::{Pipeline, PipelineOptions};
+
+const EXAMPLES: &str = "\
+Examples:
+  nvcap export pcapng run.orc.xz -o run.pcapng    a capture made elsewhere, as a recording
+
+Exit status: as nvcap decode.";
+
+/// What is made of it.
+#[derive(clap::Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub(super) struct Args {
+    /// The format.
+    #[command(subcommand)]
+    pub to: To,
+}
+
+/// Formats.
+#[derive(Subcommand, Debug)]
+pub(super) enum To {
+    /// A recording, which nvcap's other commands and programs for packets read
+    Pcapng(Pcapng),
+}
+
+/// What becomes a recording.
+#[derive(clap::Args, Debug)]
+pub(super) struct Pcapng {
+    /// What is read.
+    #[command(flatten)]
+    pub recording: RecordingArgs,
+
+    /// Write to FILE, readable by its owner alone; - is standard output
+    #[arg(short, long, value_name = "FILE", help_heading = "Output")]
+    pub output: PathBuf,
+}
+
+/// Exports.
+pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    match &args.to {
+        To::Pcapng(args) => pcapng(args),
+    }
+}
+
+fn pcapng(args: &Pcapng) -> anyhow::Result<ExitCode> {
+    let mut recording = args.recording.open()?;
+    let out = target::open(Some(&args.output), false, &args.recording.inputs())?;
+    let options = PipelineOptions {
+        strict: args.recording.strict,
+        ..PipelineOptions::default()
+    };
+    let sink = recorder::of_file(out, recording.trace())?;
+    let mut pipeline = Pipeline::new(options, vec![Box::new(sink)]);
+    recording.play(&mut pipeline)?;
+    let ledger: Ledger = pipeline.finish()?;
+    let verdict = crate::output::ledger::verdict(&ledger);
+    crate::output::message::tell(format_args!("{verdict}"));
+    Ok(ExitCode::from(ledger.exit_status()))
+}

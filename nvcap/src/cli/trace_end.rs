@@ -1,0 +1,39 @@
+//! What is said at the end of a trace by breakpoints: hits that the machine has lost.
+
+use std::os::unix::process::ExitStatusExt as _;
+use std::process::ExitStatus;
+
+use crate::output::message::tell;
+use crate::record::{At, Loss, Lost, Record};
+use crate::source::trap::live::End;
+
+/// Says which hits of breakpoints ran no program.
+pub(super) fn report_hits(end: &End) {
+    log::info!("{:?}", end.totals);
+    let ran = end.totals.stats.hits + end.totals.stats.foreign;
+    if end.totals.kernel_hits > ran {
+        tell(format_args!(
+            "{} of {} breakpoint hits ran no BPF program (another one was running); what they rang for was \
+             fetched from the rings later",
+            end.totals.kernel_hits - ran,
+            end.totals.kernel_hits
+        ));
+    }
+}
+
+/// A command that a SIGTRAP has ended while its doorbells were watched: some hypervisors lose a hit, and the program
+/// gets the trap instead (see `nvcap doctor`).
+pub(super) fn lost_trap(child: Option<ExitStatus>, end: &End) -> Option<Record> {
+    let trapped = child.is_some_and(|c| c.signal() == Some(libc::SIGTRAP));
+    (trapped && end.totals.kernel_hits > 0).then(|| {
+        Record::Loss(Loss {
+            at: At::default(),
+            channel: None,
+            what: Lost::Untraced {
+                why: "the command was ended by SIGTRAP: this machine may have lost a hit of nvcap's breakpoint (nvcap doctor), \
+                      and with it the command's last submission; --how observe sets no breakpoint"
+                    .to_owned(),
+            },
+        })
+    })
+}
