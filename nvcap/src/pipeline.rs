@@ -240,12 +240,14 @@ impl<'a> Pipeline<'a> {
         is_wanted.then(|| Order::within(window))
     }
 
-    /// Adds a sink that takes no events, before the first record.
+    /// Adds a sink, before the first record.
     #[must_use]
     pub(crate) fn also(mut self, sink: Box<dyn Sink + 'a>) -> Self {
-        debug_assert!(sink.detail().is_none());
         self.sinks.push(sink);
-        self
+        Self {
+            times: self.times,
+            ..Self::new(self.options, self.sinks)
+        }
     }
 
     /// For the records of a recording: as the live trace was made, which had the driver's release, the GPU's time stamps, and records

@@ -310,7 +310,7 @@ pub(super) fn record(
         }
         Kind::Stamps => stamps(m::Stamps::decode(body)?)?,
         Kind::Loss => loss(m::Loss::decode(body)?)?,
-        Kind::Trace | Kind::Calls | Kind::Idle | Kind::End => return Ok(None),
+        Kind::Trace | Kind::Calls | Kind::Idle | Kind::End | Kind::Continued => return Ok(None),
     }))
 }
 

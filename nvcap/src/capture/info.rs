@@ -33,6 +33,8 @@ pub struct TraceInfo {
     pub command: Vec<String>,
     /// Which of the trace's files this is, counted from 0.
     pub file: u32,
+    /// Records of earlier files that this one would need and lacks.
+    pub left_out: u64,
 }
 
 impl TraceInfo {
@@ -57,6 +59,7 @@ impl TraceInfo {
             redacted: self.redacted,
             command: self.command.clone(),
             file: self.file,
+            left_out: self.left_out,
         }
     }
 
@@ -75,6 +78,7 @@ impl TraceInfo {
             redacted: t.redacted,
             command: t.command,
             file: t.file,
+            left_out: t.left_out,
         }
     }
 }

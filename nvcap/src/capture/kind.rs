@@ -63,6 +63,8 @@ kinds! {
     Idle = 14, "idle";
     /// The trace ended.
     End = 15, "end";
+    /// The trace goes on in another file.
+    Continued = 16, "continued";
 }
 
 impl Kind {

@@ -412,6 +412,8 @@ pub(super) struct Trace {
     pub command: Vec<String>,
     #[prost(uint32, tag = "13")]
     pub file: u32,
+    #[prost(uint64, tag = "14")]
+    pub left_out: u64,
 }
 
 #[derive(Clone, PartialEq, Message)]

@@ -30,6 +30,8 @@ pub enum Item {
     Record(Record),
     /// Here the live trace had shown all that came before.
     Idle,
+    /// The trace goes on in another file.
+    Continued,
     /// The trace's end.
     End(EndInfo),
 }
@@ -210,6 +212,7 @@ impl<R: Read> Reader<R> {
                 let trace = m::Trace::decode(body).map_err(|e| not_understood(e.into()));
                 if let Ok(trace) = &trace {
                     self.numbers.begin(number, trace.file);
+                    self.ended = false;
                 }
                 return Some(trace.map(|t| Item::Trace(TraceInfo::of(t))));
             }
@@ -226,6 +229,10 @@ impl<R: Read> Reader<R> {
                 };
             }
             Kind::Idle => return Some(Ok(Item::Idle)),
+            Kind::Continued => {
+                self.ended = true;
+                return Some(Ok(Item::Continued));
+            }
             Kind::End => {
                 self.numbers.note(number);
                 self.ended = true;

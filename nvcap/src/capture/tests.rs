@@ -278,6 +278,7 @@ fn info() -> TraceInfo {
         redacted: false,
         command: vec!["./vadd".into(), "a b".into()],
         file: 0,
+        left_out: 0,
     }
 }
 
@@ -385,7 +386,8 @@ fn a_later_section_depends_on_none_before() {
         writer.record(record, &mut to);
     }
     let mut later = Vec::new();
-    writer.begin_file(&mut later);
+    writer.continued(&mut to);
+    writer.begin_file(3, &mut later);
     for record in &all[..4] {
         writer.again(record, &mut later);
     }
@@ -397,6 +399,8 @@ fn a_later_section_depends_on_none_before() {
     let wanted: Vec<&Record> = all[..4].iter().chain(&all).collect();
     assert_eq!(records.iter().collect::<Vec<_>>(), wanted);
     assert_eq!(errors, Vec::<String>::new());
+    let (records, errors) = read(&to);
+    assert_eq!((records.len(), errors.len()), (all.len(), 0));
     // Behind the first file what it has comes once.
     to.extend_from_slice(&later);
     let (records, errors) = read(&to);

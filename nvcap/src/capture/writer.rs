@@ -84,9 +84,15 @@ impl Writer {
         );
     }
 
-    /// The beginning of the trace's next file.
-    pub fn begin_file(&mut self, to: &mut Vec<u8>) {
+    /// The end of a file behind which the trace goes on in another.
+    pub fn continued(&mut self, to: &mut Vec<u8>) {
+        self.packet(to, Kind::Continued, AGAIN, NO_CHANNEL, self.newest_ns, &[]);
+    }
+
+    /// The beginning of the trace's next file. Of the records that it would need, `left_out` do not follow by [`Writer::again`].
+    pub fn begin_file(&mut self, left_out: u64, to: &mut Vec<u8>) {
         self.info.file += 1;
+        self.info.left_out = left_out;
         self.begin_section(to);
     }
 

@@ -43,6 +43,10 @@ pub(super) struct Pcapng {
     /// Write to FILE, readable by its owner alone; - is standard output
     #[arg(short, long, value_name = "FILE", help_heading = "Output")]
     pub output: PathBuf,
+
+    /// Replace users' data (inline bytes, arguments of kernels, values of fills) by what a hash with a secret key makes of it
+    #[arg(long, help_heading = "Output")]
+    pub redact: bool,
 }
 
 /// Exports.
@@ -59,7 +63,7 @@ fn pcapng(args: &Pcapng) -> anyhow::Result<ExitCode> {
         strict: args.recording.strict,
         ..PipelineOptions::default()
     };
-    let sink = recorder::of_file(out, recording.trace())?;
+    let sink = recorder::of_file(out, recording.trace(), args.redact, &args.output)?;
     let mut pipeline = Pipeline::new(options, vec![Box::new(sink)]);
     recording.play(&mut pipeline)?;
     let ledger: Ledger = pipeline.finish()?;

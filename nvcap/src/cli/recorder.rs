@@ -1,15 +1,92 @@
 //! What a recording says of its trace, gathered for the [`Recorder`].
 
+use std::ffi::OsStr;
 use std::hash::{BuildHasher as _, Hasher as _};
 use std::io;
-#[cfg(feature = "trap")]
 use std::path::Path;
+
+#[cfg(feature = "trap")]
+use anyhow::Context as _;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use super::version;
 use crate::capture::TraceInfo;
-use crate::output::recorder::Recorder;
+use crate::output::recorder::{Files, Recorder, Rotation};
+use crate::output::units;
 use crate::output::writer::Output;
+
+use super::values;
+
+/// How a recording is kept.
+#[derive(clap::Args, Debug, Clone, Default)]
+#[command(next_help_heading = "Recording")]
+pub(super) struct RecordingOptions {
+    /// Begin a new file after SIZE (100M) or TIME (10m); their names have numbers: nvcap.00001.pcapng
+    ///
+    /// Each file can be read without the others. SIGUSR2 seals those that are there: they are renamed, and never removed. It works while
+    /// nothing is submitted, too, as in a hang: nvcap watch --hang 60s --exec 'pkill -USR2 -x nvcap'.
+    #[arg(long, value_name = "SIZE|TIME", value_parser = parse_rotation)]
+    pub rotate: Option<Limit>,
+
+    /// With --rotate: keep the newest N files, and remove older ones
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..), requires = "rotate")]
+    pub keep: Option<u32>,
+
+    /// Compress the recording by zstd; a name that ends in .zst does that, too
+    #[cfg(feature = "zstd")]
+    #[arg(long)]
+    pub zstd: bool,
+}
+
+/// `--rotate`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Limit {
+    /// So many bytes.
+    Bytes(u64),
+    /// So long.
+    Time(std::time::Duration),
+}
+
+/// The smallest file that another follows.
+const LEAST_FILE: u64 = 1 << 20;
+
+fn parse_rotation(text: &str) -> Result<Limit, String> {
+    let is_time = text.ends_with(['s', 'm', 'h']);
+    if is_time {
+        return values::parse_time(text).map(Limit::Time);
+    }
+    let bytes = units::number(text).filter(|n| *n >= LEAST_FILE);
+    bytes.map(Limit::Bytes).ok_or_else(|| {
+        format!("'{text}' is no size and no time: give a size from 1M on, such as 100M or 2G, or a time such as 30s, 10m or 1h")
+    })
+}
+
+impl RecordingOptions {
+    fn compresses(&self, path: &Path) -> bool {
+        #[cfg(feature = "zstd")]
+        if self.zstd {
+            return true;
+        }
+        cfg!(feature = "zstd") && path.extension() == Some(OsStr::new("zst"))
+    }
+
+    fn rotation(&self) -> Option<Rotation> {
+        let limit = self.rotate?;
+        let keep = self.keep.and_then(|n| usize::try_from(n).ok());
+        Some(match limit {
+            Limit::Bytes(bytes) => Rotation {
+                bytes: Some(bytes),
+                time: None,
+                keep,
+            },
+            Limit::Time(time) => Rotation {
+                bytes: None,
+                time: Some(time),
+                keep,
+            },
+        })
+    }
+}
 
 /// A number that no other trace has, but by a chance of 1 in 2^32.
 fn random() -> u32 {
@@ -55,9 +132,20 @@ fn processor() -> String {
     name.unwrap_or_else(|| std::env::consts::ARCH.to_owned())
 }
 
-/// Opens the file that is recorded into, which must be none of those that are read or written otherwise.
+/// Opens what is recorded into, which must be none of the files that are read or written otherwise.
 #[cfg(feature = "trap")]
-pub(super) fn open(path: &Path, args: &super::trace::Args) -> anyhow::Result<Output> {
+pub(super) fn open(path: &Path, args: &super::trace::Args) -> anyhow::Result<Files> {
+    let options = &args.recording;
+    let compressed = options.compresses(path);
+    if let Some(rotation) = options.rotation() {
+        if path.as_os_str() == "-" {
+            anyhow::bail!(
+                "--rotate makes several files: name the first with -o, such as -o run.pcapng"
+            );
+        }
+        return Files::numbered(path, rotation, compressed)
+            .with_context(|| format!("cannot write recordings like {}", path.display()));
+    }
     let others = [&args.channels, &args.output.phases, &args.output.output];
     let others: Vec<_> = others.into_iter().filter_map(|o| o.as_deref()).collect();
     let out = super::target::open(Some(path), false, &others)?;
@@ -65,7 +153,7 @@ pub(super) fn open(path: &Path, args: &super::trace::Args) -> anyhow::Result<Out
         !out.is_terminal(),
         "a recording is no text for a terminal: name a file, or pipe it into a program"
     );
-    Ok(out)
+    Ok(Files::one(out, compressed))
 }
 
 /// The recorder of a live trace.
@@ -73,32 +161,82 @@ pub(super) fn open(path: &Path, args: &super::trace::Args) -> anyhow::Result<Out
 /// # Errors
 /// When the output can take nothing.
 #[cfg(feature = "trap")]
-pub(super) fn of_trace(out: Output, args: &super::trace::Args, how: &str) -> io::Result<Recorder> {
+pub(super) fn of_trace(files: Files, args: &super::trace::Args, how: &str) -> io::Result<Recorder> {
     let text = |word: &std::ffi::OsString| word.to_string_lossy().into_owned();
+    let redacted = args.output.redact;
+    let rotates = files.rotates();
     let info = TraceInfo {
         how: how.to_owned(),
         gpu_time: args.gpu_time,
         stacks: args.stacks.is_some(),
-        command: args.command.iter().map(text).collect(),
+        redacted,
+        in_order: redacted,
+        // Arguments may be secrets.
+        command: {
+            args.command
+                .iter()
+                .take(if redacted { 1 } else { usize::MAX })
+        }
+        .map(text)
+        .collect(),
         ..this_machine()
     };
-    Recorder::new(out, info, random())
+    let recorder = Recorder::new(files, info, random())?;
+    Ok(match rotates {
+        true => recorder.sealing(crate::source::signals::sealing()),
+        false => recorder,
+    })
 }
 
 /// The recorder of what is in a file; `of` is what that says of its trace.
 ///
 /// # Errors
 /// When the output can take nothing.
-pub(super) fn of_file(out: Output, of: Option<&TraceInfo>) -> io::Result<Recorder> {
+pub(super) fn of_file(
+    out: Output,
+    of: Option<&TraceInfo>,
+    redacted: bool,
+    path: &Path,
+) -> io::Result<Recorder> {
     let info = match of {
-        Some(info) => info.clone(),
+        Some(info) => TraceInfo {
+            in_order: info.in_order || redacted,
+            redacted: info.redacted || redacted,
+            command: {
+                info.command
+                    .iter()
+                    .take(if redacted { 1 } else { usize::MAX })
+            }
+            .cloned()
+            .collect(),
+            ..info.clone()
+        },
         // Of the machine on which the capture was made nothing is known; its times are shown as they are.
         None => TraceInfo {
             program: format!("nvcap {}", version::short()),
             how: "orc".to_owned(),
             in_order: true,
+            redacted,
             ..TraceInfo::default()
         },
     };
-    Recorder::new(out, info, random())
+    let compressed = RecordingOptions::default().compresses(path);
+    Recorder::new(Files::one(out, compressed), info, random())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rotations_are_sizes_or_times() {
+        let minutes = |m: u64| Ok(Limit::Time(std::time::Duration::from_secs(60 * m)));
+        assert_eq!(parse_rotation("100M"), Ok(Limit::Bytes(100 << 20)));
+        assert_eq!(parse_rotation("2GiB"), Ok(Limit::Bytes(2 << 30)));
+        assert_eq!(parse_rotation("10m"), minutes(10));
+        assert_eq!(parse_rotation("1h"), minutes(60));
+        for wrong in ["", "0", "1000", "12kB", "x", "-1s"] {
+            assert!(parse_rotation(wrong).is_err(), "{wrong}");
+        }
+    }
 }

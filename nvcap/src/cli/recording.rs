@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use crate::capture::{self, Item, Reader, TraceInfo};
 use crate::output::message::tell;
+use crate::output::plural::plural;
 use crate::pipeline::Pipeline;
 use crate::record::{At, Loss, Lost, Record};
 use crate::source::file::kind::{self, Kind};
@@ -199,6 +200,18 @@ fn play_pcapng(
     let mut at = At::default();
     for item in reader {
         match item {
+            Ok(Item::Trace(info)) if info.file > 0 => tell(format_args!(
+                "{name}: file {} of a trace, counted from 0; what came before it is in earlier files{}",
+                info.file,
+                match info.left_out {
+                    0 => String::new(),
+                    n => format!(
+                        ", and {} of what is needed of it here, for lack of room",
+                        plural(n, "record")
+                    ),
+                }
+            )),
+            Ok(Item::Continued) => tell(format_args!("{name}: the trace goes on in the next file")),
             Ok(Item::Record(record)) => {
                 at = record.at();
                 pipeline.record(record)?;
@@ -212,7 +225,7 @@ fn play_pcapng(
                     pipeline.stacks_sampled(every, passed);
                 }
             }
-            Ok(Item::Trace(_)) => {}
+            Ok(_) => {}
             Err(error) => {
                 if let capture::Error::Damage(capture::Damage::Io { .. }) = error {
                     tell(format_args!("{name}: {error}"));

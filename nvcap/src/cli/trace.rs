@@ -215,6 +215,10 @@ pub(super) struct Args {
     #[arg(long, value_name = "FILE", help_heading = super::values::OUTPUT)]
     pub record: Option<PathBuf>,
 
+    /// How the recording is kept.
+    #[command(flatten)]
+    pub recording: super::recorder::RecordingOptions,
+
     /// Watch the doorbell at ADDR, a hexadecimal address of the traced process; may be given several times
     ///
     /// By default doorbells are found.

@@ -164,6 +164,11 @@ impl Output {
         &mut self.buffer
     }
 
+    /// Bytes that were appended to the buffer since the last object ended.
+    pub(crate) fn appended(&self) -> usize {
+        self.buffer.len() - self.ends.last().copied().unwrap_or(0)
+    }
+
     /// Ends the object that was appended.
     ///
     /// # Errors

@@ -275,6 +275,9 @@ impl<E> Reader<E> {
                 quiet = 0;
                 self.send(batch, limits.max_submissions);
             }
+            if signals::asks_for_sealing() {
+                let _ = self.to.send(Message::Idle);
+            }
             let child = command.as_mut().and_then(Command::try_wait);
             if !source.is_alive() {
                 break;

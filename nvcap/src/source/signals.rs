@@ -40,6 +40,26 @@ extern "C" fn on_signal(signal: i32) {
     }
 }
 
+/// Asks for recordings to be sealed.
+const SEALING: i32 = libc::SIGUSR2;
+/// It was asked for.
+static SEAL: AtomicBool = AtomicBool::new(false);
+
+extern "C" fn on_sealing(_signal: i32) {
+    SEAL.store(true, Ordering::SeqCst);
+}
+
+/// From now on the signal that asks for recordings to be sealed sets this, until whoever seals them takes it back.
+pub(crate) fn sealing() -> &'static AtomicBool {
+    handle(SEALING, on_sealing, libc::SA_RESTART);
+    &SEAL
+}
+
+/// Whether sealing was asked for and has not been done.
+pub(super) fn asks_for_sealing() -> bool {
+    SEAL.load(Ordering::SeqCst)
+}
+
 extern "C" fn on_interruption(_signal: i32) {}
 
 fn handle(signal: i32, handler: extern "C" fn(i32), flags: i32) {

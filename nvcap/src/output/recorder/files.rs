@@ -1,0 +1,298 @@
+//! The file of a recording, or its files, of which the oldest are removed (`--rotate`).
+
+use std::ffi::{OsStr, OsString};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use crate::output::message::tell;
+use crate::output::writer::Output;
+
+/// Bytes gathered before they are compressed.
+const FRAME: usize = 1 << 20;
+/// The most bytes of records that are written again at the beginning of each file.
+const MOST_KEPT: u64 = 64 << 20;
+/// Digits of a file's number.
+const DIGITS: usize = 5;
+
+/// When the next file is begun, and how many there are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Rotation {
+    /// After so many bytes.
+    pub bytes: Option<u64>,
+    /// After this time.
+    pub time: Option<Duration>,
+    /// So many files are kept, the one that is written included.
+    pub keep: Option<usize>,
+}
+
+/// Where a recording goes.
+pub(crate) struct Files {
+    out: Output,
+    /// Whole objects that wait to be compressed.
+    pack: Option<Vec<u8>>,
+    numbered: Option<Numbered>,
+    /// Bytes in the file.
+    bytes: u64,
+    begun: Instant,
+    /// What earlier files could not take.
+    unwritten: u64,
+}
+
+/// Files with numbers.
+struct Numbered {
+    names: Names,
+    rotation: Rotation,
+    number: u64,
+}
+
+impl Files {
+    /// One file.
+    pub(crate) fn one(out: Output, compressed: bool) -> Self {
+        Self {
+            out,
+            pack: compressed.then(Vec::new),
+            numbered: None,
+            bytes: 0,
+            begun: Instant::now(),
+            unwritten: 0,
+        }
+    }
+
+    /// Files with numbers behind those that are there: of `run.pcapng` they are `run.00001.pcapng` and so on.
+    ///
+    /// # Errors
+    /// When the first cannot be made.
+    pub(crate) fn numbered(path: &Path, rotation: Rotation, compressed: bool) -> io::Result<Self> {
+        let names = Names::of(path);
+        let number = names.there().last().map_or(1, |last| last + 1);
+        let out = Output::file(&names.path(number))?;
+        Ok(Self {
+            numbered: Some(Numbered {
+                names,
+                rotation,
+                number,
+            }),
+            ..Self::one(out, compressed)
+        })
+    }
+
+    /// Whether there are several.
+    pub(crate) fn rotates(&self) -> bool {
+        self.numbered.is_some()
+    }
+
+    /// The most bytes of records that are written again at the beginning of each file: a quarter of it.
+    pub(super) fn room_for_kept(&self) -> Option<usize> {
+        let numbered = self.numbered.as_ref()?;
+        let quarter = numbered.rotation.bytes.map_or(MOST_KEPT, |b| b / 4);
+        usize::try_from(quarter.min(MOST_KEPT)).ok()
+    }
+
+    /// The buffer, for one object to be appended to.
+    pub(super) fn buffer(&mut self) -> &mut Vec<u8> {
+        match &mut self.pack {
+            Some(pack) => pack,
+            None => self.out.object(),
+        }
+    }
+
+    /// Ends the object that was appended.
+    pub(super) fn end_object(&mut self) -> io::Result<()> {
+        match &self.pack {
+            Some(pack) if pack.len() >= FRAME => self.end_frame(),
+            Some(_) => Ok(()),
+            None => self.end_in_file(),
+        }
+    }
+
+    fn end_in_file(&mut self) -> io::Result<()> {
+        self.bytes += self.out.appended() as u64;
+        self.out.end_object()
+    }
+
+    /// Compresses what waits: each frame can be unpacked without the others.
+    fn end_frame(&mut self) -> io::Result<()> {
+        let Some(pack) = self.pack.as_mut().filter(|p| !p.is_empty()) else {
+            return Ok(());
+        };
+        compress(pack, self.out.object());
+        pack.clear();
+        self.end_in_file()
+    }
+
+    pub(super) fn flush(&mut self) -> io::Result<()> {
+        self.end_frame()?;
+        self.out.flush()
+    }
+
+    /// How many objects could not be written.
+    pub(super) fn unwritten(&self) -> u64 {
+        self.unwritten + self.out.unshown()
+    }
+
+    /// Whether the next file is due.
+    pub(super) fn is_over(&self) -> bool {
+        let Some(Numbered { rotation, .. }) = &self.numbered else {
+            return false;
+        };
+        rotation.bytes.is_some_and(|most| self.bytes >= most)
+            || rotation.time.is_some_and(|t| self.begun.elapsed() >= t)
+    }
+
+    /// Begins the next file. [`Files::remove_old`] should follow.
+    ///
+    /// # Errors
+    /// When the file cannot be written or the next not be made.
+    pub(super) fn next(&mut self) -> io::Result<()> {
+        self.flush()?;
+        let Some(numbered) = &mut self.numbered else {
+            return Ok(());
+        };
+        let number = numbered.number + 1;
+        let path = numbered.names.path(number);
+        let next = Output::file(&path).map_err(|e| {
+            io::Error::new(e.kind(), format!("cannot write to {}: {e}", path.display()))
+        })?;
+        self.unwritten += self.out.unshown();
+        self.out = next;
+        numbered.number = number;
+        self.bytes = 0;
+        self.begun = Instant::now();
+        Ok(())
+    }
+
+    /// Removes the oldest files where there are too many.
+    pub(super) fn remove_old(&self) {
+        if let Some(numbered) = &self.numbered {
+            numbered.remove_old();
+        }
+    }
+
+    /// Renames all files but the one that is written, so that they are not removed.
+    pub(super) fn seal(&mut self) {
+        let Some(numbered) = &self.numbered else {
+            return;
+        };
+        let mut sealed = 0;
+        for number in numbered.names.there() {
+            if number == numbered.number {
+                continue;
+            }
+            let (from, to) = (numbered.names.path(number), numbered.names.sealed(number));
+            match std::fs::rename(&from, &to) {
+                Ok(()) => sealed += 1,
+                Err(e) => tell(format_args!("cannot seal {}: {e}", from.display())),
+            }
+        }
+        let last = numbered.names.sealed(numbered.number.saturating_sub(1));
+        tell(format_args!(
+            "sealed: {sealed} files are kept, the last is {}",
+            last.display()
+        ));
+    }
+}
+
+impl Numbered {
+    fn remove_old(&self) {
+        let Some(keep) = self.rotation.keep else {
+            return;
+        };
+        // The one that is begun may not be there before something is written.
+        let mut there = self.names.there();
+        there.retain(|n| *n != self.number);
+        let most = keep.saturating_sub(1);
+        for number in &there[..there.len().saturating_sub(most)] {
+            let path = self.names.path(*number);
+            if let Err(e) = std::fs::remove_file(&path) {
+                tell(format_args!("cannot remove {}: {e}", path.display()));
+            }
+        }
+    }
+}
+
+/// The names of files with numbers.
+struct Names {
+    folder: PathBuf,
+    stem: OsString,
+    /// With its point; empty for a name without one.
+    ending: OsString,
+}
+
+impl Names {
+    fn of(path: &Path) -> Self {
+        let folder = path.parent().filter(|p| !p.as_os_str().is_empty());
+        let name = path.file_name().unwrap_or(OsStr::new("nvcap.pcapng"));
+        let bytes = name.as_encoded_bytes();
+        // `.pcapng.zst` is one ending.
+        let text = name.to_string_lossy();
+        let cut = ["pcapng.zst", "pcapng"].into_iter().find_map(|e| {
+            let cut = bytes.len().checked_sub(e.len() + 1)?;
+            (cut > 0 && text.ends_with(e) && bytes[cut] == b'.').then_some(cut)
+        });
+        let cut = cut.or_else(|| bytes.iter().rposition(|b| *b == b'.').filter(|c| *c > 0));
+        let cut = cut.unwrap_or(bytes.len());
+        Self {
+            folder: folder.map_or_else(|| PathBuf::from("."), Path::to_owned),
+            stem: part(name, ..cut),
+            ending: part(name, cut..),
+        }
+    }
+
+    fn name(&self, middle: &str) -> PathBuf {
+        let mut name = self.stem.clone();
+        name.push(middle);
+        name.push(&self.ending);
+        self.folder.join(name)
+    }
+
+    fn path(&self, number: u64) -> PathBuf {
+        self.name(&format!(".{number:0DIGITS$}"))
+    }
+
+    fn sealed(&self, number: u64) -> PathBuf {
+        self.name(&format!(".{number:0DIGITS$}.sealed"))
+    }
+
+    /// The numbers of the files that are there, ascending.
+    fn there(&self) -> Vec<u64> {
+        let Ok(entries) = std::fs::read_dir(&self.folder) else {
+            return Vec::new();
+        };
+        let number = |name: &OsStr| {
+            let name = name.as_encoded_bytes();
+            let rest = name.strip_prefix(self.stem.as_encoded_bytes())?;
+            let middle = rest.strip_suffix(self.ending.as_encoded_bytes())?;
+            let digits = std::str::from_utf8(middle).ok()?.strip_prefix('.')?;
+            let all = digits.len() >= DIGITS && digits.bytes().all(|b| b.is_ascii_digit());
+            all.then(|| digits.parse().ok())?
+        };
+        let mut all: Vec<u64> = { entries.flatten() }
+            .filter_map(|e| number(&e.file_name()))
+            .collect();
+        all.sort_unstable();
+        all
+    }
+}
+
+/// A part of a name, which is cut at an ASCII character.
+fn part<R>(name: &OsStr, range: R) -> OsString
+where
+    R: std::slice::SliceIndex<[u8], Output = [u8]>,
+{
+    use std::os::unix::ffi::OsStrExt as _;
+
+    OsStr::from_bytes(&name.as_bytes()[range]).to_owned()
+}
+
+#[cfg(feature = "zstd")]
+fn compress(bytes: &[u8], to: &mut Vec<u8>) {
+    use ruzstd::encoding::{CompressionLevel, compress};
+
+    compress(bytes, to, CompressionLevel::Fastest);
+}
+
+#[cfg(not(feature = "zstd"))]
+fn compress(bytes: &[u8], to: &mut Vec<u8>) {
+    to.extend_from_slice(bytes);
+}

@@ -1,0 +1,220 @@
+//! A recording of a trace, written beside what is shown of it.
+//!
+//! As they come, all records go into the file, and nothing is decoded for it. Where users' data is to be hidden it must be found first: then
+//! the records wait for their turn, and are decoded.
+
+mod files;
+mod hidden;
+mod kept;
+
+#[cfg(test)]
+mod tests;
+
+use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use super::{Detail, Sink};
+use crate::capture::{EndInfo, TraceInfo, Writer};
+use crate::decode::event::Event;
+use crate::driver::Model;
+use crate::ledger::Ledger;
+use crate::record::{Record, Submission};
+
+pub(crate) use files::{Files, Rotation};
+use hidden::Hidden;
+use kept::Kept;
+
+/// How long a record waits in memory at most while others come.
+const HELD: Duration = Duration::from_millis(100);
+
+/// Writes a recording.
+pub(crate) struct Recorder {
+    files: Files,
+    writer: Writer,
+    /// What failed to be written, when the last section of the file was begun.
+    unwritten: u64,
+    written: Instant,
+    /// What later files need of earlier ones.
+    kept: Option<Kept>,
+    redacting: Option<Redacting>,
+    /// Set when the files that are there are to be kept for good.
+    seal: Option<&'static AtomicBool>,
+}
+
+/// Users' data is hidden.
+#[derive(Default)]
+struct Redacting {
+    hidden: Hidden,
+    /// Waits until all is known of what is in it.
+    submission: Option<Submission>,
+}
+
+impl Recorder {
+    /// Begins the recording of a trace, of which `trace` is a random number.
+    ///
+    /// # Errors
+    /// When the file can take nothing.
+    pub(crate) fn new(files: Files, info: TraceInfo, trace: u32) -> io::Result<Self> {
+        let redacting = info.redacted.then(Redacting::default);
+        let mut this = Self {
+            kept: files.room_for_kept().map(Kept::within),
+            files,
+            writer: Writer::new(info, trace),
+            unwritten: 0,
+            written: Instant::now(),
+            redacting,
+            seal: None,
+        };
+        this.writer.begin_section(this.files.buffer());
+        this.files.end_object()?;
+        Ok(this)
+    }
+
+    /// Seals the files whenever `asked` is set.
+    pub(crate) fn sealing(self, asked: &'static AtomicBool) -> Self {
+        Self {
+            seal: Some(asked),
+            ..self
+        }
+    }
+
+    /// Makes room for what comes next. What the file could not take is missing, the descriptions of channels too: what follows
+    /// begins anew.
+    fn begin_object(&mut self) -> io::Result<()> {
+        if self.files.unwritten() > self.unwritten {
+            self.unwritten = self.files.unwritten();
+            self.writer.begin_section(self.files.buffer());
+            self.files.end_object()?;
+        }
+        if self.files.is_over() {
+            self.next_file()?;
+            self.files.remove_old();
+        }
+        Ok(())
+    }
+
+    fn next_file(&mut self) -> io::Result<()> {
+        self.writer.continued(self.files.buffer());
+        self.files.end_object()?;
+        self.files.next()?;
+        self.unwritten = self.files.unwritten();
+        let left_out = self.kept.as_ref().map_or(0, Kept::left_out);
+        self.writer.begin_file(left_out, self.files.buffer());
+        self.files.end_object()?;
+        for record in self.kept.iter().flat_map(Kept::records) {
+            self.writer.again(record, self.files.buffer());
+            self.files.end_object()?;
+        }
+        Ok(())
+    }
+
+    fn write(&mut self, record: &Record) -> io::Result<()> {
+        self.begin_object()?;
+        self.writer.record(record, self.files.buffer());
+        self.files.end_object()?;
+        if let Some(kept) = &mut self.kept {
+            kept.note(record);
+        }
+        if self.written.elapsed() >= HELD {
+            self.flush_files()?;
+        }
+        Ok(())
+    }
+
+    fn flush_files(&mut self) -> io::Result<()> {
+        self.written = Instant::now();
+        self.files.flush()?;
+        self.seal_if_asked()
+    }
+
+    fn seal_if_asked(&mut self) -> io::Result<()> {
+        if self.seal.is_some_and(|s| s.swap(false, Ordering::Relaxed)) && self.files.rotates() {
+            self.next_file()?;
+            self.files.seal();
+            self.files.flush()?;
+        }
+        Ok(())
+    }
+
+    /// Writes the submission that waited.
+    fn write_held(&mut self) -> io::Result<()> {
+        let Some(redacting) = &mut self.redacting else {
+            return Ok(());
+        };
+        let Some(mut submission) = redacting.submission.take() else {
+            return Ok(());
+        };
+        redacting.hidden.hide(&mut submission);
+        self.write(&Record::Submission(submission))
+    }
+}
+
+impl Sink for Recorder {
+    fn detail(&self) -> Option<Detail> {
+        self.redacting.as_ref().map(|_| Detail::Methods)
+    }
+
+    fn sees_all(&self) -> bool {
+        self.redacting.is_some()
+    }
+
+    fn event(&mut self, event: &Event<'_>) -> io::Result<()> {
+        if let Some(redacting) = &mut self.redacting {
+            redacting.hidden.note(event);
+        }
+        Ok(())
+    }
+
+    fn arrived(&mut self, record: &Record) -> io::Result<()> {
+        match self.redacting {
+            None => self.write(record),
+            Some(_) => Ok(()),
+        }
+    }
+
+    fn record(&mut self, record: &Record, _model: &Model) -> io::Result<()> {
+        if self.redacting.is_none() {
+            return Ok(());
+        }
+        self.write_held()?;
+        match (record, &mut self.redacting) {
+            (Record::Submission(s), Some(redacting)) => {
+                redacting.submission = Some(s.clone());
+                Ok(())
+            }
+            // Memory of the program, in which nothing tells users' data from other.
+            (Record::Image(_), Some(_)) => Ok(()),
+            _ => self.write(record),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.write_held()?;
+        self.begin_object()?;
+        self.writer.idle(self.files.buffer());
+        self.files.end_object()?;
+        self.flush_files()
+    }
+
+    fn unshown(&self) -> u64 {
+        self.files.unwritten()
+    }
+
+    fn finish(&mut self, ledger: &Ledger, _model: &Model) -> io::Result<()> {
+        self.write_held()?;
+        let mut account = Vec::new();
+        super::ledger::json(&mut account, ledger);
+        let end = EndInfo {
+            time_ns: 0,
+            observed: ledger.observed().cloned(),
+            stack_sample: ledger.stack_sample(),
+            unwritten: self.files.unwritten(),
+        };
+        self.begin_object()?;
+        let to = self.files.buffer();
+        self.writer.end(end, ledger, &account, to);
+        self.files.end_object()?;
+        self.flush_files()
+    }
+}
