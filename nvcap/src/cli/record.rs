@@ -5,6 +5,8 @@ use std::process::ExitCode;
 use anyhow::bail;
 
 use super::trace;
+use crate::output::message::tell;
+use crate::output::units;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -76,6 +78,7 @@ pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
         bail!("nvcap record writes one file: name it with -o");
     }
     trace.output.quiet = true;
+    trace.recording.alone = true;
     trace.record = Some(match trace.output.output.take() {
         Some(path) => path,
         None => {
@@ -83,7 +86,20 @@ pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
             DEFAULT.into()
         }
     });
-    trace::run(trace)
+    let path = trace.record.clone().unwrap_or_default();
+    let is_one = trace.recording.rotate.is_none();
+    let status = trace::run(trace)?;
+    if let (true, Ok(file)) = (is_one, path.metadata())
+        && file.is_file()
+    {
+        tell(format_args!(
+            "recorded into {} ({}); nvcap decode {} shows it",
+            path.display(),
+            units::Bytes(file.len() as f64),
+            path.display()
+        ));
+    }
+    Ok(status)
 }
 
 /// What an earlier recording has written is kept once.

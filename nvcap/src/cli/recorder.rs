@@ -36,6 +36,10 @@ pub(super) struct RecordingOptions {
     #[cfg(feature = "zstd")]
     #[arg(long)]
     pub zstd: bool,
+
+    /// Nothing is shown: `nvcap record`.
+    #[arg(skip)]
+    pub alone: bool,
 }
 
 /// `--rotate`.

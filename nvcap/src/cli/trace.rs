@@ -382,7 +382,8 @@ pub(super) fn run_into<'a>(
     }
     let names = !args.no_names;
     // As strace does: on standard error, so that output stays what was asked for.
-    let (pids, quiet) = (args.pid.clone(), args.output.quiet);
+    let quiet = args.output.quiet && !args.recording.alone;
+    let pids = args.pid.clone();
     let attached = move || {
         for pid in pids.iter().filter(|_| !quiet) {
             tell(format_args!("process {pid} attached"));

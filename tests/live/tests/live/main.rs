@@ -12,6 +12,7 @@ mod observe;
 mod observe_ends;
 mod observe_rights;
 mod observe_sleep;
+mod recordings;
 mod refusals;
 mod setup;
 mod stacks;
@@ -55,6 +56,7 @@ fn main() -> ExitCode {
         observe_sleep: wakes_up naps killed_in_its_sleep;
         names: short_command short_children attached code_by_address mapped_file none_unasked;
         stacks: known_functions without_bpf_loop cut none_unasked folded sampled filtered leaf_kernels python cost;
+        recordings: as_live as_live_attached as_live_observed killed full rotated_and_sealed redacted no_recording;
         users: of_sudo named traced thread_id;
         time_from_stamps: queued_ahead one_at_a_time ends_that_nothing_tells another_clock;
         times: eight_threads small_buffer observed;

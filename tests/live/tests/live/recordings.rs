@@ -1,0 +1,297 @@
+//! `nvcap record` and `--record`: what was recorded is shown as the live trace was, byte for byte, and survives what ends nvcap.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use live::programs::{Ended, Folder, Running, nvcap, softgpu};
+use serde_json::Value;
+use softgpu::layout::channels_file;
+
+use crate::attach::{attach_to, waiting};
+use crate::setup::{LIMIT, gpus, need_tracing, plan, plan_args};
+
+fn words(words: &[&str]) -> Vec<OsString> {
+    words.iter().map(OsString::from).collect()
+}
+
+/// What `nvcap decode` with `options` makes of a recording.
+fn decode(file: &Path, options: &[&str]) -> Result<Ended> {
+    let mut args = words(&["decode"]);
+    args.extend(words(options));
+    args.push(file.into());
+    Running::start(&nvcap()?, args)?.end(LIMIT)
+}
+
+/// The live trace as JSON and the recording's are the same.
+fn expect_same(live: &Path, file: &Path, options: &[&str]) -> Result<()> {
+    let shown = std::fs::read_to_string(live)?;
+    let ended = decode(file, options)?;
+    ended.expect_code(0)?;
+    let submissions = shown.matches("\"type\":\"submission\"").count();
+    ensure!(submissions > 100, "{submissions} submissions");
+    let mut lines = shown.lines().zip(ended.stdout.lines()).enumerate();
+    if let Some((n, (live, decoded))) = lines.find(|(_, (a, b))| a != b) {
+        anyhow::bail!("line {n}: live {live}, decoded {decoded}");
+    }
+    ensure!(shown == ended.stdout, "one of both goes on");
+    Ok(())
+}
+
+/// A trace from the command's start, with stacks, with names, with the GPU's times.
+pub fn as_live() -> Result<()> {
+    need_tracing()?;
+    let plan = plan(91, 1000);
+    let churn = ["--threads=3", "--churn=2"];
+    let named = ["--kernels", "--leave-mapped"];
+    let timed = ["--timed", "--files", "--threads=1", "--linger-ms=300"];
+    let ways: [(&[&str], &[&str]); 4] = [
+        (&["-vv"], &churn),
+        (&["--stacks"], &churn),
+        (&[], &named),
+        (&["--gpu-time"], &timed),
+    ];
+    for (options, gpu) in ways {
+        let folder = Folder::new()?;
+        let (live, file) = (folder.file("live.json"), folder.file("run.pcapng"));
+        let channels = folder.file("channels.txt");
+        let is_timed = options == ["--gpu-time"];
+        std::fs::write(&channels, channels_file(if is_timed { 1 } else { gpus() }))?;
+        let mut args = words(&["--json", "-o"]);
+        args.extend([live.clone().into(), "--record".into(), file.clone().into()]);
+        args.extend(words(options));
+        args.extend(["--channels".into(), channels.into(), "--".into()]);
+        args.push(softgpu()?.into());
+        match is_timed {
+            true => args.extend(words(&["--gpus=1", "--submissions=1000"])),
+            false => args.extend(plan_args(&plan).into_iter().map(OsString::from)),
+        }
+        args.extend(words(gpu));
+        let traced = Running::start(&nvcap()?, args)?.end(LIMIT)?;
+        traced.expect_code(0)?;
+        let shown: &[&str] = match options {
+            ["-vv"] => &["--json", "-vv"],
+            _ => &["--json"],
+        };
+        expect_same(&live, &file, shown).with_context(|| format!("{options:?}"))?;
+    }
+    Ok(())
+}
+
+/// A process that was attached to.
+pub fn as_live_attached() -> Result<()> {
+    need_tracing()?;
+    let folder = Folder::new()?;
+    let (live, file) = (folder.file("live.json"), folder.file("run.pcapng"));
+    let mut gpu = waiting(&plan(92, 1000), &["--threads=2"])?;
+    let mut record = words(&["--json", "-vv", "--record"]);
+    record.push(file.clone().into());
+    let nvcap = attach_to(gpu.pid(), &live, folder.channels()?, &record)?;
+    gpu.write(b"g")?;
+    gpu.end(LIMIT)?.expect_code(0)?;
+    nvcap.end(LIMIT)?.expect_code(0)?;
+    expect_same(&live, &file, &["--json", "-vv"])
+}
+
+/// An observed process.
+pub fn as_live_observed() -> Result<()> {
+    let folder = Folder::new()?;
+    let (live, file) = (folder.file("live.json"), folder.file("run.pcapng"));
+    let mut args = words(&["--how=observe", "--json", "-o"]);
+    args.extend([live.clone().into(), "--record".into(), file.clone().into()]);
+    args.extend(["--".into(), softgpu()?.into()]);
+    args.extend(words(&[
+        "--files",
+        "--submissions=1000",
+        "--sleep-us=100",
+        "--leave-mapped",
+    ]));
+    let ended = Running::start(&nvcap()?, args)?.end(LIMIT)?;
+    ended.expect_code(0)?;
+    expect_same(&live, &file, &["--json"])
+}
+
+/// `nvcap record` of the software GPU with `options`, into `file`.
+fn record(file: &Path, options: &[&str], gpu: &[&str], folder: &Folder) -> Result<Running> {
+    let mut args = words(&["record", "-o"]);
+    args.push(file.into());
+    args.extend(words(options));
+    args.extend(["--channels".into(), folder.channels()?.into(), "--".into()]);
+    args.push(softgpu()?.into());
+    args.extend(words(gpu));
+    Running::start(&nvcap()?, args)
+}
+
+fn ledger(ended: &Ended) -> Result<Value> {
+    let last = ended.stdout.lines().last().context("no output")?;
+    Ok(serde_json::from_str(last)?)
+}
+
+/// nvcap is killed. What it had recorded is there, and that it has no end is said; the program goes on.
+pub fn killed() -> Result<()> {
+    need_tracing()?;
+    let folder = Folder::new()?;
+    let file = folder.file("run.pcapng");
+    let mut gpu = waiting(&plan(93, 4000), &["--threads=1", "--sleep-us=500"])?;
+    let mut args = words(&["record", "-o"]);
+    args.extend([file.clone().into(), "--channels".into()]);
+    args.extend([folder.channels()?.into(), "-p".into()]);
+    args.push(gpu.pid().to_string().into());
+    let mut nvcap = Running::start(&nvcap()?, args)?;
+    nvcap.wait_until("attached", LIMIT, |r| r.stderr().contains("attached"))?;
+    gpu.write(b"g")?;
+    std::thread::sleep(Duration::from_millis(800));
+    nvcap.signal(libc::SIGKILL)?;
+    let _ = nvcap.end(LIMIT)?;
+    ensure!(gpu.runs(), "the software GPU ended too early for this test");
+    gpu.end(LIMIT)?.expect_code(0)?;
+    let ended = decode(&file, &["--json", "-q"])?;
+    ended.expect_code(3)?;
+    let ledger = ledger(&ended)?;
+    let submissions = ledger["submissions"].as_u64().context("submissions")?;
+    ensure!(submissions > 50 && ledger["gaps"] == 0, "{ledger}");
+    let said = ledger["verdict"].as_str().unwrap_or_default();
+    ensure!(said.contains("the recording has no end"), "{said}");
+    Ok(())
+}
+
+/// The file may not grow further. The trace goes on; what is missing of the recording is said, then and later.
+pub fn full() -> Result<()> {
+    need_tracing()?;
+    let folder = Folder::new()?;
+    let file = folder.file("run.pcapng");
+    let plan = plan(94, 2000);
+    let mut command = format!(
+        "ulimit -f 1000; exec '{}' record -o '{}' --channels '{}' -- '{}'",
+        nvcap()?.display(),
+        file.display(),
+        folder.channels()?.display(),
+        softgpu()?.display()
+    );
+    plan_args(&plan)
+        .iter()
+        .for_each(|a| command += &format!(" {a}"));
+    let ended = Running::start(Path::new("sh"), words(&["-c", &command]))?.end(LIMIT)?;
+    ended.expect_code(3)?;
+    ensure!(ended.stderr.contains("ulimit -f"), "{}", ended.stderr);
+    let ended = decode(&file, &["--json", "-q"])?;
+    ended.expect_code(3)?;
+    let ledger = ledger(&ended)?;
+    let submissions = ledger["submissions"].as_u64().context("submissions")?;
+    ensure!((100..2000).contains(&submissions), "{ledger}");
+    Ok(())
+}
+
+fn files(folder: &Path) -> Result<Vec<PathBuf>> {
+    let mut all = Vec::new();
+    for entry in std::fs::read_dir(folder)? {
+        let path = entry?.path();
+        if path.to_string_lossy().contains("run.0") {
+            all.push(path);
+        }
+    }
+    all.sort();
+    Ok(all)
+}
+
+/// Files follow one another, a signal seals those that are there, and each can be read.
+pub fn rotated_and_sealed() -> Result<()> {
+    need_tracing()?;
+    let folder = Folder::new()?;
+    let file = folder.file("run.pcapng");
+    let gpu = ["--submissions=6000", "--sleep-us=300", "--threads=1"];
+    let rotate = ["--rotate=1M", "--keep=2"];
+    let mut nvcap = record(&file, &rotate, &gpu, &folder)?;
+    let parent = file.parent().context("a folder")?.to_owned();
+    nvcap.wait_until("a third file", LIMIT, |_| {
+        files(&parent).is_ok_and(|f| f.iter().any(|f| f.ends_with("run.00003.pcapng")))
+    })?;
+    nvcap.signal(libc::SIGUSR2)?;
+    nvcap.wait_until("sealed", LIMIT, |r| r.stderr().contains("sealed: "))?;
+    nvcap.end(LIMIT)?.expect_code(0)?;
+    let all = files(&parent)?;
+    let sealed = |path: &&PathBuf| path.to_string_lossy().contains(".sealed.");
+    let (kept, sealed) = (all.iter().filter(|p| !sealed(p)), all.iter().filter(sealed));
+    let (kept, sealed) = (kept.count(), sealed.count());
+    ensure!(sealed >= 2 && kept == 2, "{all:?}");
+    let mut submissions = 0;
+    for path in &all {
+        use std::os::unix::fs::PermissionsExt as _;
+
+        let mode = path.metadata()?.permissions().mode() & 0o777;
+        ensure!(mode == 0o600, "{}: {mode:o}", path.display());
+        let ended = decode(path, &["--json"])?;
+        ended.expect_code(0)?;
+        let ledger = ledger(&ended)?;
+        submissions += ledger["submissions"].as_u64().unwrap_or(0);
+        ensure!(
+            ended.stdout.contains("\"process\":\"softgpu\""),
+            "no name of the process"
+        );
+    }
+    ensure!(submissions > 1000, "{submissions} submissions");
+    Ok(())
+}
+
+/// The launches of a recording, without what a hash has changed.
+fn launches(ended: &Ended) -> Result<Vec<String>> {
+    let mut all = Vec::new();
+    for line in ended.stdout.lines() {
+        let object: Value = serde_json::from_str(line)?;
+        if object["op"] == "launch" {
+            let shown = ["grid", "block", "program", "channel"].map(|m| object[m].to_string());
+            all.push(shown.join(" "));
+        }
+    }
+    all.sort();
+    Ok(all)
+}
+
+/// Without users' data the launches are the same, and none of the data is there.
+pub fn redacted() -> Result<()> {
+    need_tracing()?;
+    let folder = Folder::new()?;
+    let (plain, hidden) = (folder.file("plain.pcapng"), folder.file("hidden.pcapng"));
+    let shared = folder.file("shared.pcapng");
+    let gpu = ["--submissions=600", "--threads=1"];
+    record(&plain, &[], &gpu, &folder)?
+        .end(LIMIT)?
+        .expect_code(0)?;
+    record(&hidden, &["--redact"], &gpu, &folder)?
+        .end(LIMIT)?
+        .expect_code(0)?;
+    let mut args = words(&["export", "pcapng", "--redact", "-o"]);
+    args.extend([shared.clone().into(), plain.clone().into()]);
+    Running::start(&nvcap()?, args)?
+        .end(LIMIT)?
+        .expect_code(0)?;
+    let [plain, hidden, shared] = [plain, hidden, shared].map(|f| decode(&f, &["--json", "-v"]));
+    let (plain, hidden, shared) = (plain?, hidden?, shared?);
+    let wanted = launches(&plain)?;
+    ensure!(wanted.len() > 50, "{} launches", wanted.len());
+    for (name, ended) in [("recorded", &hidden), ("exported", &shared)] {
+        ended.expect_code(0)?;
+        ensure!(launches(ended)? == wanted, "{name}: other launches");
+        ensure!(
+            ended.stdout.contains("redacted_bytes"),
+            "{name}: nothing hidden"
+        );
+        // Data words of inline writes, which the plain one shows.
+        let inline = "\"LOAD_INLINE_DATA\"";
+        let lines = ended.stdout.lines().filter(|l| l.contains(inline));
+        ensure!(lines.clone().count() > 50, "{name}: no inline data");
+    }
+    Ok(())
+}
+
+/// Commands that show nothing of a recording say what it is.
+pub fn no_recording() -> Result<()> {
+    let output = Command::new(nvcap()?)
+        .args(["record", "--record", "x", "-p", "1"])
+        .output()?;
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    ensure!(said.contains("name it with -o"), "{said}");
+    Ok(())
+}
