@@ -9,8 +9,9 @@ use std::process::ExitCode;
 use anyhow::{Context as _, bail};
 use serde_json::json;
 
-use super::target;
-use crate::code::choose::{Choice, chosen, proposed};
+use super::{recording, target};
+use crate::capture;
+use crate::code::choose::{Choice, chosen, is_meant, proposed};
 use crate::code::held::Held;
 use crate::code::listing::{Listing, Said};
 use crate::code::nvdisasm;
@@ -133,6 +134,15 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
             );
         };
         return of_capture(args, Orc::new(reader), GpuVa(address), &name);
+    }
+    if kind == Kind::Recording {
+        let program = match address {
+            Some(address) => GpuVa(address),
+            None => program_named(args, file)?,
+        };
+        let reader = capture::Reader::new(reader);
+        let records = recording::records(reader, file).map(Ok::<_, String>);
+        return of_capture(args, records, program, &name);
     }
     let mut bytes = Vec::new();
     reader
@@ -462,10 +472,46 @@ fn write(args: &Args, path: &Path, bytes: &[u8]) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// The program of the one kernel in a recording that has the name.
+fn program_named(args: &Args, file: &Path) -> anyhow::Result<GpuVa> {
+    let name = file.display();
+    let pattern = args.what.as_str();
+    let mut found: Vec<Kernel> = Vec::new();
+    for record in recording::opened(file)
+        .into_iter()
+        .flat_map(|r| recording::records(r, file))
+    {
+        if let Record::Kernel(kernel) = record
+            && is_meant(pattern, &kernel.name)
+            && !found.iter().any(|k| k.program == kernel.program)
+        {
+            found.push(*kernel);
+        }
+    }
+    match &found[..] {
+        [one] => Ok(one.program),
+        [] => bail!(
+            "{name} has no kernel named {pattern}: `nvcap decode {name} -e op=launch` shows the names"
+        ),
+        several => {
+            let all = several
+                .iter()
+                .take(8)
+                .map(|k| format!("{} {}", k.program, k.name));
+            let all: Vec<String> = all.collect();
+            bail!(
+                "{name} has {} kernels named {pattern}: give a program's address instead: {}",
+                several.len(),
+                all.join(", ")
+            )
+        }
+    }
+}
+
 /// Of a capture: the code that was uploaded to a program's address, when the program was first launched.
 fn of_capture(
     args: &Args,
-    capture: Orc<Box<dyn std::io::Read>>,
+    capture: impl Iterator<Item = Result<Record, impl std::fmt::Display>>,
     program: GpuVa,
     name: &str,
 ) -> anyhow::Result<ExitCode> {

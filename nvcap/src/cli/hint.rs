@@ -51,6 +51,7 @@ pub(super) fn of(error: &clap::Error, args: &[String], mut cli: clap::Command) -
     // Of a pipe the bytes would be gone.
     let file = path.is_file().then(|| packed::open(path).ok()).flatten();
     match file.map(|file| kind::of(file).0) {
+        Some(kind::Kind::Recording) => Some(format!("to show a recording: nvcap decode {word}")),
         Some(kind::Kind::Orc) => Some(format!("to read a capture: nvcap decode {word}")),
         Some(kind::Kind::IoctlLog) => Some(format!("to read a log of ioctls: nvcap ioctls {word}")),
         _ => {

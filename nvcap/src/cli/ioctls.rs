@@ -20,6 +20,7 @@ Examples:
   sudo nvcap ioctls -- ./vadd                        every ioctl of a command, and its mappings
   sudo nvcap ioctls -p 4711 --duration 10            those of a running process, for ten seconds
   sudo nvcap ioctls --json -o calls.jsonl -- ./vadd  one JSON object a line
+  nvcap ioctls nvcap.pcapng                          those of a recording
   nvcap ioctls run.log.gz                            those of a log
 
 No breakpoint is set: submissions cost what they always cost.
@@ -78,7 +79,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         ..PipelineOptions::default()
     };
     let mut pipeline = Pipeline::new(options, vec![Box::new(&mut sink)]);
-    if args.target.file.is_none() {
+    if args.target.is_trace() {
         // Calls of a live process come at their return and are shown by the time of their entry.
         pipeline = pipeline.in_time_order();
     }

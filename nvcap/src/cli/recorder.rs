@@ -11,6 +11,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use super::version;
 use crate::capture::TraceInfo;
+#[cfg(feature = "trap")]
+use crate::output::recorder::KernelLines;
 use crate::output::recorder::{Files, Recorder, Rotation};
 use crate::output::units;
 use crate::output::writer::Output;
@@ -185,11 +187,30 @@ pub(super) fn of_trace(files: Files, args: &super::trace::Args, how: &str) -> io
         .collect(),
         ..this_machine()
     };
+    let since = info.monotonic_ns;
     let recorder = Recorder::new(files, info, random())?;
+    let recorder = match kernel_lines(since) {
+        Some(lines) => recorder.with_log(lines),
+        None => recorder,
+    };
     Ok(match rotates {
         true => recorder.sealing(crate::source::signals::sealing()),
         false => recorder,
     })
+}
+
+/// Lines of the kernel's log from this time on that are of NVIDIA's driver, where the log may be read.
+#[cfg(feature = "trap")]
+fn kernel_lines(since: u64) -> Option<KernelLines> {
+    let mut log = crate::procfs::kernel_log::KernelLog::open().ok()?;
+    Some(Box::new(move || {
+        let messages = log.messages().unwrap_or_default();
+        let is_of_driver = |text: &str| text.contains("NVRM") || text.contains("nvidia");
+        { messages.into_iter() }
+            .filter(|m| m.time_ns >= since && is_of_driver(&m.text))
+            .map(|m| (m.time_ns, m.text))
+            .collect()
+    }))
 }
 
 /// The recorder of what is in a file; `of` is what that says of its trace.

@@ -59,6 +59,16 @@ enum Opened {
 }
 
 impl RecordingArgs {
+    /// A file of a format that its content tells.
+    pub(super) fn of(file: &Path) -> Self {
+        Self {
+            from: None,
+            file: file.to_owned(),
+            channels: None,
+            strict: false,
+        }
+    }
+
     /// The files that are read.
     pub(super) fn inputs(&self) -> Vec<&Path> {
         let files = [Some(&self.file), self.channels.as_ref()];
@@ -197,7 +207,6 @@ fn play_pcapng(
     pipeline: &mut Pipeline<'_>,
     name: &impl Display,
 ) -> io::Result<()> {
-    let mut at = At::default();
     for item in reader {
         match item {
             Ok(Item::Trace(info)) if info.file > 0 => tell(format_args!(
@@ -212,10 +221,7 @@ fn play_pcapng(
                 }
             )),
             Ok(Item::Continued) => tell(format_args!("{name}: the trace goes on in the next file")),
-            Ok(Item::Record(record)) => {
-                at = record.at();
-                pipeline.record(record)?;
-            }
+            Ok(Item::Record(record)) => pipeline.record(record)?,
             Ok(Item::Idle) => pipeline.flush()?,
             Ok(Item::End(end)) => {
                 if let Some(observed) = end.observed {
@@ -226,13 +232,32 @@ fn play_pcapng(
                 }
             }
             Ok(_) => {}
-            Err(error) => {
-                if let capture::Error::Damage(capture::Damage::Io { .. }) = error {
-                    tell(format_args!("{name}: {error}"));
-                }
-                pipeline.record(lost(at, &error))?;
-            }
+            Err(error) => pipeline.record(damage(&error, name))?,
         }
     }
     Ok(())
+}
+
+fn damage(error: &capture::Error, name: &impl Display) -> Record {
+    if let capture::Error::Damage(capture::Damage::Io { .. }) = error {
+        tell(format_args!("{name}: {error}"));
+    }
+    lost(At::default(), error)
+}
+
+/// The recording in a file, if it has one.
+pub(super) fn opened(file: &Path) -> Option<Reader<Box<dyn Read>>> {
+    // Of a pipe the bytes would be gone.
+    let opened = file.is_file().then(|| packed::open(file).ok())?;
+    let (kind, reader) = kind::of(opened?);
+    (kind == Kind::Recording).then(|| Reader::new(reader))
+}
+
+/// The records of a recording, and what is missing of them.
+pub(super) fn records(reader: Reader<Box<dyn Read>>, file: &Path) -> impl Iterator<Item = Record> {
+    reader.filter_map(move |item| match item {
+        Ok(Item::Record(record)) => Some(record),
+        Ok(_) => None,
+        Err(error) => Some(damage(&error, &file.display())),
+    })
 }

@@ -7,11 +7,15 @@ use std::process::ExitCode;
 use anyhow::{Context as _, bail};
 use clap::ValueEnum;
 
-use crate::output::fold::{Folder, Weight, write_out};
+use crate::ledger::Ledger;
+use crate::output::fold::{Folded, Folder, Weight, write_out};
 use crate::output::message::tell;
 use crate::output::plural::plural;
+use crate::pipeline::Pipeline;
+use crate::source::file::kind::{self, Kind};
 use crate::source::file::packed;
 
+use super::recording::RecordingArgs;
 use super::{target, trace};
 
 const EXAMPLES: &str = "\
@@ -21,6 +25,7 @@ Examples:
   sudo nvcap stacks --by bytes -p 4711 --duration 10    by bytes that are copied
   sudo nvcap stacks --leaf -e op=launch -- ./vadd       launches alone, the kernel on top
   sudo nvcap stacks --stacks=100 -p 4711             one doorbell in 100, which costs less
+  nvcap stacks nvcap.pcapng                             of what nvcap record --stacks has written
   nvcap stacks trace.jsonl                              of what nvcap --stacks --json has written
 
 Each line is a stack and its sum, as flamegraph.pl, inferno and speedscope read them.
@@ -45,7 +50,7 @@ pub(super) struct Args {
     #[arg(long, help_heading = "Output")]
     pub leaf: bool,
 
-    /// JSON output of nvcap --stacks, compressed or not, to read instead of a live process; - for standard input
+    /// A recording with stacks, or JSON output of nvcap --stacks, to read instead of a live process; - is standard input, for JSON
     #[arg(value_name = "FILE", conflicts_with_all = ["pid", "command"], help_heading = "Tracing")]
     pub file: Option<PathBuf>,
 
@@ -110,9 +115,35 @@ pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
     }
 }
 
+/// The stacks of a recording.
+fn of_recording(file: &Path, args: &Args, mut folder: Folder) -> anyhow::Result<ExitCode> {
+    let recording = RecordingArgs::of(file);
+    let mut recording = recording.open()?;
+    if !recording.trace().is_some_and(|info| info.stacks) {
+        bail!(
+            "{} has no stacks: they are recorded with --stacks (nvcap record --stacks -p PID)",
+            file.display()
+        );
+    }
+    let mut output = args.trace.output.clone();
+    output.has_stacks = true;
+    let mut out = target::open(output.output.as_deref(), false, &[file])?;
+    let options = output.pipeline_options(false, None)?;
+    let sink = Folded::new(&mut folder);
+    let mut pipeline = Pipeline::new(options, vec![Box::new(sink)]);
+    recording.play(&mut pipeline)?;
+    let ledger = conclude(pipeline)?;
+    write_out(&folder, &mut out)?;
+    Ok(ExitCode::from(ledger.exit_status()))
+}
+
 fn of_file(file: &Path, args: &Args, mut folder: Folder) -> anyhow::Result<ExitCode> {
     let name = file.display();
     let reader = packed::open(file).with_context(|| format!("cannot read {name}"))?;
+    let (kind, reader) = kind::of(reader);
+    if kind == Kind::Recording {
+        return of_recording(file, args, folder);
+    }
     let mut other = 0;
     let mut lines = BufReader::new(reader);
     let mut line = Vec::new();
@@ -144,6 +175,26 @@ fn of_file(file: &Path, args: &Args, mut folder: Folder) -> anyhow::Result<ExitC
     Ok(ExitCode::SUCCESS)
 }
 
+/// The end of the trace, and of how much of it the sums are.
+fn conclude(pipeline: Pipeline<'_>) -> anyhow::Result<Ledger> {
+    let ledger = pipeline.finish()?;
+    tell(format_args!("{}", crate::output::ledger::verdict(&ledger)));
+    let (taken, lost) = ledger.stacks();
+    if let Some((every, _)) = ledger.stack_sample() {
+        tell(format_args!(
+            "the sums are of a sample: one in {every} doorbells had its stack taken ({})",
+            plural(taken, "stack")
+        ));
+    }
+    if lost > 0 {
+        tell(format_args!(
+            "{lost} of {} lost: nvcap was behind",
+            plural(taken + lost, "stack")
+        ));
+    }
+    Ok(ledger)
+}
+
 #[cfg(not(feature = "trap"))]
 fn live(_args: Args, _folder: Folder) -> anyhow::Result<ExitCode> {
     bail!(
@@ -153,9 +204,6 @@ fn live(_args: Args, _folder: Folder) -> anyhow::Result<ExitCode> {
 
 #[cfg(feature = "trap")]
 fn live(args: Args, mut folder: Folder) -> anyhow::Result<ExitCode> {
-    use crate::output::fold::Folded;
-    use crate::pipeline::Pipeline;
-
     let mut trace = args.trace;
     trace.stacks = trace.stacks.or(Some(1));
     if trace.how == trace::HowArg::Observe {
@@ -178,24 +226,7 @@ fn live(args: Args, mut folder: Folder) -> anyhow::Result<ExitCode> {
             let sink = Folded::new(&mut folder);
             Ok(Pipeline::new(options, vec![Box::new(sink)]))
         },
-        |pipeline| {
-            let ledger = pipeline.finish()?;
-            tell(format_args!("{}", crate::output::ledger::verdict(&ledger)));
-            let (taken, lost) = ledger.stacks();
-            if let Some((every, _)) = ledger.stack_sample() {
-                tell(format_args!(
-                    "the sums are of a sample: one in {every} doorbells had its stack taken ({})",
-                    plural(taken, "stack")
-                ));
-            }
-            if lost > 0 {
-                tell(format_args!(
-                    "{lost} of {} lost: nvcap was behind",
-                    plural(taken + lost, "stack")
-                ));
-            }
-            Ok(ledger)
-        },
+        conclude,
     )?;
     write_out(&folder, &mut out)?;
     Ok(status)

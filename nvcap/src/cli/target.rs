@@ -17,6 +17,7 @@ use crate::source::file::ioctl_log;
 use anyhow::{Context as _, bail};
 use clap::ValueEnum;
 
+use super::recording;
 use super::values::{self, CAPTURE, Discover};
 
 /// What to look at.
@@ -45,7 +46,7 @@ pub(super) struct Target {
     #[arg(long, value_name = "VERSION", requires = "file")]
     pub driver: Option<Version>,
 
-    /// A log to read instead of a live process, plain or compressed by gzip, xz or zstd; - is standard input
+    /// A recording or a log to read instead of a live process, plain or compressed by gzip, xz or zstd; - is standard input, for a log
     #[arg(value_name = "FILE", conflicts_with_all = ["pid", "command"])]
     pub file: Option<PathBuf>,
 
@@ -209,10 +210,24 @@ impl Target {
 
     /// The driver's release, where it is known beforehand.
     pub(super) fn version(&self) -> Option<Version> {
-        if self.file.is_some() {
-            return self.driver;
-        }
-        running_driver()
+        let Some(file) = &self.file else {
+            return running_driver();
+        };
+        let recorded = || {
+            recording::opened(file)?
+                .trace()?
+                .driver
+                .as_ref()?
+                .parse()
+                .ok()
+        };
+        self.driver.or_else(recorded)
+    }
+
+    /// Whether the records are those of a live trace, which come nearly in the order of their times.
+    pub(super) fn is_trace(&self) -> bool {
+        let file = self.file.as_deref();
+        file.is_none_or(|file| recording::opened(file).is_some())
     }
 
     /// Gives every record to `each`, in order, until the end. `watch`: submissions are among them (of a live trace).
@@ -238,6 +253,9 @@ impl Target {
         file: &Path,
         mut each: impl FnMut(Record) -> io::Result<()>,
     ) -> anyhow::Result<()> {
+        if let Some(reader) = recording::opened(file) {
+            return Ok(recording::records(reader, file).try_for_each(each)?);
+        }
         let options = ioctl_log::LogOptions {
             pid: 0,
             driver_version: self.driver,

@@ -51,7 +51,7 @@ pub(super) fn view(target: &Target) -> anyhow::Result<TargetView> {
     if !target.pid.is_empty() && target.duration.is_none() {
         return one_look(&target.pid, version);
     }
-    let mut model = ModelView::new(target.file.is_none());
+    let mut model = ModelView::new(target.is_trace());
     let mut pipeline = feed(&mut model, version);
     target.records(true, |record| pipeline.record(record), || Ok(()))?;
     let ledger = pipeline.finish()?;

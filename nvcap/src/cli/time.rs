@@ -1,16 +1,23 @@
 //! `nvcap time`: what the GPU's time went to.
 
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::bail;
 
-use super::trace;
+use super::output_args::OutputArgs;
+use super::recording::RecordingArgs;
+use super::{target, trace};
+use crate::driver::Version;
+use crate::output::gpu_time::TimeReport;
+use crate::pipeline::Pipeline;
 
 const EXAMPLES: &str = "\
 Examples:
   sudo nvcap time -p 4711 --duration 10         what a running process uses the GPU for
   sudo nvcap time -- python train.py            a command, from its first submission
   sudo nvcap time --gpu-time-cpu 5% -p 4711     a sample: 5 % of one processor
+  nvcap time nvcap.pcapng                       of what nvcap record --gpu-time has written
   sudo nvcap time --json -p 4711 --duration 10  one JSON object, and the ledger
 
 The process runs at its full speed: its rings and the GPU's time stamps are read from outside
@@ -23,6 +30,10 @@ docs/gpu-time.md says how times are known, and how well.";
 #[command(after_help = EXAMPLES)]
 #[group(skip)]
 pub(super) struct Args {
+    /// A recording with the GPU's time stamps (nvcap record --gpu-time) to read instead of a live process
+    #[arg(value_name = "FILE", conflicts_with_all = ["pid", "command"], help_heading = "Target")]
+    pub file: Option<PathBuf>,
+
     /// What is traced.
     #[command(flatten)]
     pub trace: trace::Args,
@@ -52,25 +63,55 @@ pub(super) fn as_is(command: clap::Command) -> clap::Command {
     })
 }
 
-#[cfg(not(feature = "trap"))]
-pub(super) fn run(_args: Args) -> anyhow::Result<ExitCode> {
-    bail!("live tracing is not built into this program")
-}
-
-/// Traces, and shows the sums at the end.
-#[cfg(feature = "trap")]
+/// Shows the sums at the end.
 pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
-    use super::target;
-    use crate::output::gpu_time::TimeReport;
-    use crate::pipeline::Pipeline;
-
-    let mut trace = args.trace;
-    let shown = &trace.output;
+    let shown = &args.trace.output;
     if shown.verbose > 0 || shown.quiet || shown.stats || shown.explain_streams {
         bail!(
             "nvcap time shows sums alone: for events with their times trace with --gpu-time (nvcap --gpu-time -p PID)"
         );
     }
+    match &args.file {
+        Some(file) => of_file(file, &args.trace.output),
+        None => live(args.trace),
+    }
+}
+
+fn report(
+    output: &OutputArgs,
+    command: bool,
+    inputs: &[&Path],
+    driver: Option<Version>,
+) -> anyhow::Result<Pipeline<'static>> {
+    let options = output.pipeline_options(false, driver)?;
+    let out = target::open(output.output.as_deref(), command, inputs)?;
+    let color = output.color().enabled(out.is_terminal());
+    let sink = TimeReport::new(out, output.json, color);
+    Ok(Pipeline::new(options, vec![Box::new(sink)]))
+}
+
+fn of_file(file: &Path, output: &OutputArgs) -> anyhow::Result<ExitCode> {
+    let args = RecordingArgs::of(file);
+    let mut recording = args.open()?;
+    if !recording.trace().is_some_and(|info| info.gpu_time) {
+        bail!(
+            "{} has no time stamps of the GPU: they are recorded with --gpu-time (nvcap record --gpu-time -p PID)",
+            file.display()
+        );
+    }
+    let mut pipeline = report(output, false, &[file], None)?;
+    recording.play(&mut pipeline)?;
+    let ledger = output.conclude(pipeline)?;
+    Ok(ExitCode::from(ledger.exit_status()))
+}
+
+#[cfg(not(feature = "trap"))]
+fn live(_trace: trace::Args) -> anyhow::Result<ExitCode> {
+    bail!("live tracing is not built into this program; recordings are read (nvcap time FILE)")
+}
+
+#[cfg(feature = "trap")]
+fn live(mut trace: trace::Args) -> anyhow::Result<ExitCode> {
     trace.gpu_time = true;
     let output = trace.output.clone();
     let command = !trace.command.is_empty();
@@ -78,11 +119,7 @@ pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
         trace,
         |args| {
             let inputs = Vec::from_iter(args.channels.as_deref());
-            let options = output.pipeline_options(false, target::running_driver())?;
-            let out = target::open(output.output.as_deref(), command, &inputs)?;
-            let color = output.color().enabled(out.is_terminal());
-            let sink = TimeReport::new(out, output.json, color);
-            Ok(Pipeline::new(options, vec![Box::new(sink)]))
+            report(&output, command, &inputs, target::running_driver())
         },
         |pipeline| output.conclude(pipeline),
     )

@@ -28,7 +28,7 @@ pub(crate) fn chosen<'a>(images: &'a [Image], what: &str) -> Vec<Choice<'a>> {
     all.into_iter()
         .filter(|choice| {
             let name = &choice.function.name;
-            fits(what, name) || fits(what, &short(name)) || fits(what, &demangled(name))
+            is_meant(what, name)
         })
         .collect()
 }
@@ -47,6 +47,11 @@ pub(crate) fn proposed(images: &[Image], what: &str) -> Vec<String> {
         }
     }
     names
+}
+
+/// Whether a name or a pattern means the function with this mangled name.
+pub(crate) fn is_meant(what: &str, name: &str) -> bool {
+    fits(what, name) || fits(what, &short(name)) || fits(what, &demangled(name))
 }
 
 /// Whether a text fits a pattern with `*` and `?`. Takes at most the product of both lengths.

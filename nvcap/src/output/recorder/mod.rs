@@ -28,6 +28,9 @@ use kept::Kept;
 /// How long a record waits in memory at most while others come.
 const HELD: Duration = Duration::from_millis(100);
 
+/// How often the kernel's log is read at most.
+const LOG_READ: Duration = Duration::from_secs(1);
+
 /// Writes a recording.
 pub(crate) struct Recorder {
     files: Files,
@@ -40,7 +43,12 @@ pub(crate) struct Recorder {
     redacting: Option<Redacting>,
     /// Set when the files that are there are to be kept for good.
     seal: Option<&'static AtomicBool>,
+    /// The kernel's log, and when it was read.
+    log: Option<(KernelLines, Instant)>,
 }
+
+/// Gives the lines of the kernel's log about the GPU that are new: time (`CLOCK_MONOTONIC`, ns) and text.
+pub(crate) type KernelLines = Box<dyn FnMut() -> Vec<(u64, String)>>;
 
 /// Users' data is hidden.
 #[derive(Default)]
@@ -65,6 +73,7 @@ impl Recorder {
             written: Instant::now(),
             redacting,
             seal: None,
+            log: None,
         };
         this.writer.begin_section(this.files.buffer());
         this.files.end_object()?;
@@ -77,6 +86,27 @@ impl Recorder {
             seal: Some(asked),
             ..self
         }
+    }
+
+    /// Writes lines of the kernel's log among the records.
+    pub(crate) fn with_log(self, lines: KernelLines) -> Self {
+        Self {
+            log: Some((lines, Instant::now())),
+            ..self
+        }
+    }
+
+    /// Writes what is new in the kernel's log, where it was not read for a while.
+    fn write_log(&mut self, after: Duration) -> io::Result<()> {
+        let Some((lines, read)) = self.log.as_mut().filter(|(_, r)| r.elapsed() >= after) else {
+            return Ok(());
+        };
+        *read = Instant::now();
+        for (time_ns, text) in lines() {
+            self.writer.kernel_log(time_ns, &text, self.files.buffer());
+            self.files.end_object()?;
+        }
+        Ok(())
     }
 
     /// Makes room for what comes next. What the file could not take is missing, the descriptions of channels too: what follows
@@ -124,6 +154,7 @@ impl Recorder {
 
     fn flush_files(&mut self) -> io::Result<()> {
         self.written = Instant::now();
+        self.write_log(LOG_READ)?;
         self.files.flush()?;
         self.seal_if_asked()
     }
@@ -212,6 +243,7 @@ impl Sink for Recorder {
             unwritten: self.files.unwritten(),
         };
         self.begin_object()?;
+        self.write_log(Duration::ZERO)?;
         let to = self.files.buffer();
         self.writer.end(end, ledger, &account, to);
         self.files.end_object()?;
