@@ -118,6 +118,7 @@ pub use cli::main;
 #[cfg(feature = "trap")]
 #[doc(hidden)]
 pub mod internals {
+    pub use crate::capture::recording_with;
     pub use crate::cubin::{
         Bank, Function as CodeFunction, Image, MOST_READ, Param, beginnings, compare,
         control::Control,

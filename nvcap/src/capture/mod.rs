@@ -27,6 +27,24 @@ pub use writer::Writer;
 /// The number of the organisation in custom blocks: that of examples (RFC 5612), as none is assigned to nvcap.
 pub const ENTERPRISE: u32 = 32473;
 
+/// A recording with one packet, of this kind and with this body: for tests of what is in packets.
+#[doc(hidden)]
+#[must_use]
+pub fn recording_with(kind: u8, body: &[u8]) -> Vec<u8> {
+    let mut file = Vec::new();
+    for (part, bytes) in body.chunks(kind::MOST_PART).enumerate() {
+        let head = kind::Head {
+            kind,
+            flags: 0,
+            trace: 1,
+            number: 0,
+            part: (part as u32, body.len().div_ceil(kind::MOST_PART) as u32),
+        };
+        crate::pcapng::packet(&mut file, 0, 0, &[&head.bytes(bytes), bytes]);
+    }
+    file
+}
+
 /// Whether a file that begins with these bytes may be a recording.
 #[must_use]
 pub fn is_recording(head: &[u8]) -> bool {

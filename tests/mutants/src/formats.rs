@@ -1,6 +1,7 @@
 //! The formats that nvcap reads: their seeds, their bounds, and what is true of anything that is read of them.
 
 mod kernel;
+mod recording;
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -77,8 +78,11 @@ pub fn all() -> anyhow::Result<Vec<Format>> {
         check,
     };
     // The largest record of a capture and zeros for what could not be read of it: what a record may announce.
+    let orc = read(orc)?;
+    let recordings = recording::of_captures(&orc);
     Ok(vec![
-        format("orc", read(orc)?, false, 256 * MIB, check_orc),
+        format("recording", recordings, false, 256 * MIB, recording::check),
+        format("orc", orc, false, 256 * MIB, check_orc),
         format("orc-xz", compressed, false, 256 * MIB, check_orc_xz),
         format("ioctl-log", logs, true, 64 * MIB, check_log),
         format("ioctl-log-gz", zipped, false, 64 * MIB, check_log_gz),

@@ -1,0 +1,34 @@
+//! Recordings: any bytes have some records or none, reading ends, and what is read is written again as it was.
+//!
+//! Input: a byte that says whether the rest is a whole file (0), or the body of a packet of that kind less 1, with a sum that is right.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use nvcap::capture::{Item, Reader, TraceInfo, Writer};
+use nvcap::internals::recording_with;
+use nvcap::record::Record;
+
+fn records(bytes: &[u8]) -> Vec<Record> {
+    let items = Reader::new(bytes).filter_map(|item| match item {
+        Ok(Item::Record(record)) => Some(record),
+        _ => None,
+    });
+    items.collect()
+}
+
+fuzz_target!(|data: &[u8]| {
+    let Some((kind, rest)) = data.split_first() else {
+        return;
+    };
+    let read = match kind.checked_sub(1) {
+        None => records(rest),
+        Some(kind) => records(&recording_with(kind, rest)),
+    };
+    let mut again = Vec::new();
+    let mut writer = Writer::new(TraceInfo::default(), 1);
+    writer.begin_section(&mut again);
+    for record in &read {
+        writer.record(record, &mut again);
+    }
+    assert_eq!(records(&again), read);
+});
