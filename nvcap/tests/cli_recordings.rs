@@ -1,0 +1,156 @@
+//! Recordings on the command line: of captures, cut, and of other kinds of files.
+#![cfg(feature = "cli")]
+
+mod common;
+
+use std::fs;
+
+use common::cli::{Folder, argument, nvcap, text};
+use common::files::fixture;
+
+/// A recording of the fixture, and what the fixture itself is shown as.
+fn recorded(folder: &Folder, options: &[&str]) -> (String, Vec<u8>) {
+    let capture = argument(fixture("h200-cut.orc"));
+    let file = folder.path("run.pcapng");
+    let mut args = vec!["export", "pcapng", &capture, "-o", &file];
+    args.extend(options);
+    let out = nvcap(&args);
+    assert_eq!(out.status.code(), Some(3), "{}", text(&out.stderr));
+    let shown = nvcap(&["decode", "--json", "-vv", &capture]);
+    (file, shown.stdout)
+}
+
+#[test]
+fn a_recording_is_shown_as_the_capture_that_it_was_made_of() {
+    let folder = Folder::new("recording");
+    let (file, wanted) = recorded(&folder, &[]);
+    assert!(wanted.len() > 100_000);
+    let out = nvcap(&["decode", "--json", "-vv", &file]);
+    assert_eq!(out.status.code(), Some(3));
+    assert!(out.stdout == wanted, "it is shown differently");
+    // A recording of the recording, too.
+    let again = folder.path("again.pcapng");
+    nvcap(&["export", "pcapng", &file, "-o", &again]);
+    let out = nvcap(&["decode", "--json", "-vv", &again]);
+    assert!(out.stdout == wanted, "the second is shown differently");
+}
+
+#[cfg(feature = "zstd")]
+#[test]
+fn a_name_that_ends_in_zst_compresses() {
+    let folder = Folder::new("recording-zst");
+    let (file, wanted) = recorded(&folder, &[]);
+    let packed = folder.path("run.pcapng.zst");
+    nvcap(&["export", "pcapng", &file, "-o", &packed]);
+    let sizes = [&file, &packed].map(|f| fs::metadata(f).unwrap().len());
+    assert!(sizes[1] < sizes[0] / 2, "{sizes:?}");
+    let out = nvcap(&["decode", "--json", "-vv", &packed]);
+    assert!(out.stdout == wanted, "it is shown differently");
+}
+
+#[test]
+fn what_a_cut_recording_lacks_is_said() {
+    let folder = Folder::new("recording-cut");
+    let (file, _) = recorded(&folder, &[]);
+    let whole = fs::read(&file).unwrap();
+    let cut = folder.path("cut.pcapng");
+    fs::write(&cut, &whole[..whole.len() / 2]).unwrap();
+    let out = nvcap(&["decode", "-q", &cut]);
+    assert_eq!(out.status.code(), Some(3));
+    let shown = text(&out.stdout);
+    assert!(shown.contains("the recording has no end"), "{shown}");
+    let out = nvcap(&["decode", "-q", "--strict", &cut]);
+    assert_eq!(out.status.code(), Some(1));
+    // Something else in the middle of it.
+    let mut damaged = whole.clone();
+    let half = damaged.len() / 2;
+    damaged[half..half + 3000].fill(0xff);
+    fs::write(&cut, &damaged).unwrap();
+    let shown = text(&nvcap(&["decode", "-q", &cut]).stdout);
+    assert!(shown.contains("of the records up to number"), "{shown}");
+}
+
+#[test]
+fn a_part_that_another_program_cut_out_says_what_it_lacks() {
+    let folder = Folder::new("recording-part");
+    let (file, _) = recorded(&folder, &[]);
+    let bytes = fs::read(&file).unwrap();
+    // Without the sixth packet, as editcap does it.
+    let (mut part, mut at, mut packets) = (Vec::new(), 0, 0);
+    while let Some(head) = bytes.get(at..at + 8) {
+        let len = u32::from_le_bytes(head[4..].try_into().unwrap()) as usize;
+        packets += u32::from(head[0] == 6);
+        if head[0] != 6 || packets != 6 {
+            part.extend_from_slice(&bytes[at..at + len]);
+        }
+        at += len;
+    }
+    fs::write(&file, &part).unwrap();
+    let shown = text(&nvcap(&["decode", "-q", &file]).stdout);
+    let said = "1 of the records up to number";
+    assert!(shown.contains(said), "{shown}");
+}
+
+#[test]
+fn users_data_can_be_left_out() {
+    let folder = Folder::new("recording-redacted");
+    let (file, wanted) = recorded(&folder, &["--redact"]);
+    let out = nvcap(&["decode", "--json", &file]);
+    let (shown, wanted) = (text(&out.stdout), text(&wanted));
+    let launches = |text: &str| {
+        let lines = text.lines().filter(|l| l.contains("\"op\":\"launch\""));
+        lines
+            .map(|l| member(l, "grid") + &member(l, "program"))
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(launches(&shown), launches(&wanted));
+    assert!(!launches(&shown).is_empty());
+    assert!(shown.contains("redacted_bytes"));
+}
+
+/// A member of an object, as it is written.
+fn member(line: &str, name: &str) -> String {
+    let object: serde_json::Value = serde_json::from_str(line).unwrap();
+    object[name].to_string()
+}
+
+#[test]
+fn what_is_asked_of_the_wrong_file_is_explained() {
+    let folder = Folder::new("recording-wrong");
+    let (file, _) = recorded(&folder, &[]);
+    for (args, said) in [
+        (vec!["time", &file], "they are recorded with --gpu-time"),
+        (vec!["stacks", &file], "they are recorded with --stacks"),
+        (
+            vec!["decode", "--channels", &file, &file],
+            "knows its channels",
+        ),
+        (vec![&file], "nvcap decode"),
+        (vec!["code", "vadd", &file], "has no kernel named vadd"),
+        (vec!["decode", "-e", "api=x", &file], "add --stacks"),
+    ] {
+        let out = nvcap(&args.iter().map(|a| &***a).collect::<Vec<&str>>());
+        let error = text(&out.stderr);
+        assert!(error.contains(said), "{args:?}: {error}");
+        assert!(matches!(out.status.code(), Some(1 | 2)), "{args:?}");
+    }
+    // What is of no recording.
+    let network = folder.path("network.pcapng");
+    let section: Vec<u8> = [0x0a0d_0d0au32, 28, 0x1a2b_3c4d, 1, !0, !0, 28]
+        .iter()
+        .flat_map(|w| w.to_le_bytes())
+        .collect();
+    fs::write(&network, section).unwrap();
+    let error = text(&nvcap(&["decode", &network]).stderr);
+    assert!(error.contains("network packets (pcapng)"), "{error}");
+    // Those that do read it.
+    for command in ["ioctls", "channels", "maps"] {
+        let out = nvcap(&[command, &file]);
+        assert_eq!(
+            out.status.code(),
+            Some(0),
+            "{command}: {}",
+            text(&out.stderr)
+        );
+    }
+}
