@@ -138,7 +138,7 @@ fn fuzz(report: &mut Report, seconds: u32) -> Result<()> {
         report.skip("fuzz", "fuzz/ is not in this checkout");
         return Ok(());
     }
-    if let Err(error) = toolchain::cargo_fuzz() {
+    if let Err(error) = toolchain::nightly() {
         report.skip("fuzz", &format!("{error:#}"));
         return Ok(());
     }
@@ -154,28 +154,42 @@ fn fuzz(report: &mut Report, seconds: u32) -> Result<()> {
         })
         .collect();
     targets.sort();
+    let host = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
+    let built = paths::root()
+        .join("fuzz/target")
+        .join(&host)
+        .join("release");
+    // All at once, and without cargo-fuzz, which would have to be built and would build each by itself.
+    let build = toolchain::nightly_cargo()
+        .args(["build", "--release", "--locked", "--target", &host])
+        .env("RUSTFLAGS", SANITIZERS)
+        .dir(paths::root().join("fuzz"));
+    report.step("fuzz targets", &build)?;
     for target in targets {
         let corpus = paths::root().join("fuzz/corpus").join(&target);
+        let artifacts = paths::root().join("fuzz/artifacts").join(&target);
         fs::create_dir_all(&corpus)?;
+        fs::create_dir_all(&artifacts)?;
         // New inputs go to the first folder; committed seeds are read as well.
         let seeds =
             ["seeds", "seed"].map(|name| paths::root().join("fuzz").join(name).join(&target));
         report.step(
             &format!("fuzz {target}"),
-            &fuzz_cmd()
-                .args(["run", &target])
+            &Cmd::new(built.join(&target))
                 .arg(&corpus)
                 .args(seeds.iter().filter(|dir| dir.is_dir()))
                 .args([
-                    "--",
                     &format!("-max_total_time={seconds}"),
                     "-rss_limit_mb=4096",
-                ]),
+                    &format!("-artifact_prefix={}/", artifacts.display()),
+                ])
+                .dir(paths::root()),
         )?;
     }
     Ok(())
 }
 
-fn fuzz_cmd() -> Cmd {
-    toolchain::nightly_cargo().arg("fuzz").dir(paths::root())
-}
+/// What cargo-fuzz compiles with: coverage for libFuzzer, addresses that are checked, and assertions.
+const SANITIZERS: &str = "--cfg fuzzing -Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
+     -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table \
+     -Cllvm-args=-sanitizer-coverage-trace-compares -Zsanitizer=address -Cdebug-assertions";

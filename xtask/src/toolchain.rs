@@ -452,22 +452,15 @@ pub fn llvm_strip() -> Option<PathBuf> {
     versioned.or_else(|| paths::on_path("llvm-strip"))
 }
 
-/// cargo of rustup's nightly, which sanitizers and therefore cargo-fuzz need.
+/// cargo of rustup's nightly, which sanitizers need.
 pub fn nightly_cargo() -> Cmd {
     Cmd::new("rustup")
         .args(["run", "nightly", "cargo"])
-        .env("PATH", path_with_tools())
         .other_toolchain()
 }
 
-fn path_with_tools() -> std::ffi::OsString {
-    let path = env::var_os("PATH").unwrap_or_default();
-    let all = std::iter::once(paths::tools().join("bin")).chain(env::split_paths(&path));
-    env::join_paths(all).unwrap_or(path)
-}
-
-/// Provides cargo-fuzz and a nightly, installing them if possible.
-pub fn cargo_fuzz() -> Result<()> {
+/// Provides a nightly, installing it if possible.
+pub fn nightly() -> Result<()> {
     if nightly_cargo().arg("--version").read().is_none() {
         eprintln!("installing rustup's nightly (fuzzing)");
         let installed = paths::on_path("rustup").is_some()
@@ -478,19 +471,6 @@ pub fn cargo_fuzz() -> Result<()> {
         if !installed {
             bail!(
                 "there is no nightly toolchain and rustup could not fetch one; type: rustup toolchain install nightly"
-            );
-        }
-    }
-    if nightly_cargo().args(["fuzz", "--version"]).read().is_none() {
-        eprintln!("installing cargo-fuzz into {}", paths::tools().display());
-        let installed = Cmd::new("cargo")
-            .args(["install", "cargo-fuzz", "--locked", "--root"])
-            .arg(paths::tools())
-            .other_toolchain()
-            .run();
-        if let Err(error) = installed {
-            bail!(
-                "cargo-fuzz could not be installed ({error:#}); type: cargo install cargo-fuzz --locked"
             );
         }
     }
