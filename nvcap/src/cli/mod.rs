@@ -8,6 +8,7 @@ mod decode;
 mod doctor;
 mod dump;
 mod explain;
+mod export;
 mod hint;
 mod ioctls;
 #[cfg(feature = "trap")]
@@ -48,6 +49,7 @@ Examples:
   sudo nvcap watch -a --hang 60s           wait for processes that hang, and dump them
   sudo nvcap code vadd -p 4711             the instructions of a kernel
   nvcap decode run.orc.xz -s               statistics of a capture made elsewhere
+  nvcap export perfetto run.orc.xz -o run.pftrace    a timeline, for ui.perfetto.dev
   nvcap explain c8b5 0300 182              what a method write means
 
 Exit status:
@@ -108,6 +110,8 @@ enum Command {
     /// Show the code of a kernel: of a running process, a cubin or program, or a capture
     #[cfg(target_os = "linux")]
     Code(code::Args),
+    /// Write a trace as a file for another program: Perfetto
+    Export(export::Args),
     /// Look once at a hung or slow process: what its channels are at, what they wait for, their last submissions
     Dump(dump::Args),
     /// Wait for processes that hang: dump them, run a command
@@ -132,6 +136,7 @@ impl Cli {
             Some(Command::Watch(args)) => Some(&mut args.pid),
             Some(Command::Stacks(args)) => Some(&mut args.trace.pid),
             Some(Command::Time(args)) => Some(&mut args.trace.pid),
+            Some(Command::Export(args)) => args.pids(),
             #[cfg(target_os = "linux")]
             Some(Command::Code(_)) => None,
             Some(Command::Decode(_) | Command::Explain(_) | Command::Doctor(_)) => None,
@@ -171,7 +176,8 @@ pub fn main() -> ExitCode {
     logger::init();
     let mut command = Cli::command()
         .mut_subcommand("stacks", stacks::without_useless)
-        .mut_subcommand("time", time::as_is);
+        .mut_subcommand("time", time::as_is)
+        .mut_subcommand("export", export::as_is);
     let parsed = command.try_get_matches_from_mut(std::env::args_os());
     let parsed = parsed.and_then(|mut given| {
         let options = trace::WAY_OPTIONS.iter().filter(|option| {
@@ -216,6 +222,7 @@ pub fn main() -> ExitCode {
         Some(Command::Watch(args)) => watch::run(&args),
         Some(Command::Stacks(args)) => stacks::run(*args),
         Some(Command::Time(args)) => time::run(*args),
+        Some(Command::Export(args)) => export::run(args),
         Some(Command::Maps(args)) => maps::run(&args),
         Some(Command::Explain(args)) => explain::run(&args),
         Some(Command::Doctor(args)) => doctor::run(&args),

@@ -23,7 +23,7 @@ pub(crate) mod unit;
 mod words;
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 use clock::Clock;
 use rules::Rules;
