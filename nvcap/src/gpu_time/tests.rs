@@ -367,6 +367,8 @@ fn what_was_not_read_has_no_time() {
     assert!(times.take(&s)[0].is_unknown());
     times.note(&Record::Submission(s.clone()));
     assert!(times.take(&s)[0].is_unknown());
+    let waiting = times.channels.values().map(|(_, t)| t.waiting());
+    assert_eq!(waiting.sum::<usize>(), 0, "of a trace without stamps");
 }
 
 #[test]
