@@ -152,10 +152,11 @@ fn conclude(args: &trace::Args, pipeline: Pipeline<'_>) -> anyhow::Result<crate:
     let ledger = args.output.conclude(pipeline)?;
     match file {
         // The verdict has been told.
-        Some(file) => tell(format_args!(
+        Some(file) if file.is_file() => tell(format_args!(
             "{}: open it at https://ui.perfetto.dev (the browser reads it; it is not sent anywhere)",
             file.display()
         )),
+        Some(_) => {}
         None => tell(format_args!("{}", crate::output::ledger::verdict(&ledger))),
     }
     Ok(ledger)

@@ -17,7 +17,7 @@ pub(super) struct Channel {
     /// Bytes moved.
     pub bytes: Changes,
     /// The entry that was drawn last, by submission and entry, and its track.
-    drawn: Option<(u64, u32, u64)>,
+    drawn: Option<(u64, u32, Track)>,
 }
 
 impl Channel {
@@ -33,38 +33,27 @@ impl Channel {
     }
 
     /// The track for a slice; none where too much is drawn there already.
-    pub(super) fn row(
-        &mut self,
-        (packets, tracks): (&mut Packets, &mut Tracks),
-        begin: u64,
-        end: u64,
-    ) -> Option<u64> {
-        let track = match self.rows.take(begin, end)? {
+    pub(super) fn row(&mut self, begin: u64, end: u64) -> Option<Track> {
+        Some(match self.rows.take(begin, end)? {
             0 => Track::Channel(self.place),
             row => Track::Row(self.place, row),
-        };
-        Some(tracks.of(packets, track))
+        })
     }
 
     /// The track for what belongs to an entry and has no duration of its own.
-    pub(super) fn beside(
-        &self,
-        (packets, tracks): (&mut Packets, &mut Tracks),
-        (serial, entry): (u64, u32),
-    ) -> u64 {
+    pub(super) fn beside(&self, serial: u64, entry: u32) -> Track {
         match self.drawn {
             Some((s, e, track)) if (s, e) == (serial, entry) => track,
-            _ => tracks.of(packets, Track::Channel(self.place)),
+            _ => Track::Channel(self.place),
         }
     }
 
     /// The track for what has no known time. Among slices it would look as if it were a part of one.
-    pub(super) fn untimed(&self, (packets, tracks): (&mut Packets, &mut Tracks)) -> u64 {
-        let track = match self.rows.is_empty() {
+    pub(super) fn untimed(&self) -> Track {
+        match self.rows.is_empty() {
             true => Track::Channel(self.place),
             false => Track::Untimed(self.place),
-        };
-        tracks.of(packets, track)
+        }
     }
 
     /// Whether an entry is drawn.
@@ -73,7 +62,7 @@ impl Channel {
             .is_some_and(|(s, e, _)| (s, e) == (serial, entry))
     }
 
-    pub(super) fn set_drawn(&mut self, serial: u64, entry: u32, track: u64) {
+    pub(super) fn set_drawn(&mut self, serial: u64, entry: u32, track: Track) {
         self.drawn = Some((serial, entry, track));
     }
 

@@ -6,18 +6,21 @@
 //! - [`tracks`]: which tracks there are.
 //! - [`rows`]: slices of a channel that overlap.
 //! - [`changes`]: counters.
-//! - [`semaphores`]: which release a wait was for.
+//! - [`semaphores`], [`waits`]: which release a wait was for; how both are drawn.
 //! - [`operation`]: names and values of operations.
+//! - [`notes`]: values of doorbells, times, losses and the ledger.
 //! - [`channel`], [`when`]: what is kept of a channel; the times of an entry.
 
 mod changes;
 mod channel;
+mod notes;
 mod operation;
 mod packets;
 mod proto;
 mod rows;
 mod semaphores;
 mod tracks;
+mod waits;
 mod when;
 
 #[cfg(test)]
@@ -27,9 +30,7 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::io;
 use std::sync::Arc;
 
-use crate::decode::event::{
-    Body, Context, Event, GpuTime, Operation, Semaphore, Stop, SubmissionHead,
-};
+use crate::decode::event::{Body, Context, Event, GpuTime, Operation, Stop, SubmissionHead};
 use crate::driver::Model;
 use crate::ledger::Ledger;
 use crate::output::fold::bytes_of;
@@ -39,7 +40,7 @@ use crate::output::releases::Releases;
 use crate::output::text::is_mechanics;
 use crate::output::writer::Output;
 use crate::output::{Detail, Sink};
-use crate::record::{Calls, ChannelId, Life, Loss, Lost, Process, Record};
+use crate::record::{Calls, ChannelId, Life, Loss, Process, Record};
 
 use changes::Changes;
 use channel::Channel;
@@ -227,21 +228,6 @@ impl Perfetto {
     }
 
     fn doorbell(&mut self, c: &Context, head: Option<&SubmissionHead>, time: u64) {
-        let mut notes = vec![
-            ("submission", Value::Number(c.serial)),
-            ("channel", Value::Number(c.channel.0.into())),
-        ];
-        notes.extend(c.token.map(|t| ("token", Value::Address(t.into()))));
-        if let Some(head) = head {
-            notes.push(("entries", Value::Number(head.entries.into())));
-            notes.push(("bytes", Value::Number(head.bytes)));
-            if head.missing > 0 {
-                notes.push(("missing_bytes", Value::Number(head.missing)));
-            }
-        }
-        if let Some(api) = c.stack.as_ref().and_then(|s| s.api.as_deref()) {
-            notes.push(("api", Value::Text(api.to_owned())));
-        }
         self.doorbells.push_back(Doorbell {
             serial: c.serial,
             track: match c.at.tid {
@@ -253,7 +239,7 @@ impl Perfetto {
                 true => "doorbell",
                 false => "submission seen",
             },
-            notes,
+            notes: notes::of_doorbell(c, head),
             calls: c.stack.clone(),
         });
     }
@@ -268,7 +254,7 @@ impl Perfetto {
             from,
             to: Vec::new(),
         };
-        let calls = doorbell.calls.as_deref().map(callstack);
+        let calls = doorbell.calls.as_deref().map(notes::callstack);
         self.packets
             .instant_with(track, doorbell.time, &said, calls);
     }
@@ -324,14 +310,17 @@ impl Perfetto {
     }
 
     /// The track for what is a moment of an entry.
-    fn beside(&mut self, c: &Context, entry: u32, when: When) -> u64 {
-        self.channel(c);
-        let file = (&mut self.packets, &mut self.tracks);
-        let channel = &self.channels[&c.channel];
+    fn beside(&mut self, c: &Context, entry: u32, when: When) -> Track {
+        let channel = self.channel(c);
         match when.begin {
-            Some(_) => channel.beside(file, (c.serial, entry)),
-            None => channel.untimed(file),
+            Some(_) => channel.beside(c.serial, entry),
+            None => channel.untimed(),
         }
+    }
+
+    fn instant(&mut self, track: Track, time: u64, said: &Said<'_>) {
+        let track = self.tracks.of(&mut self.packets, track);
+        self.packets.instant(track, time, said);
     }
 
     fn notes(&self, c: &Context) -> Notes {
@@ -360,16 +349,16 @@ impl Perfetto {
         said.to = Vec::from_iter(self.from_doorbell(c.serial, time));
         let (Some(begin), true) = (when.begin, is_first) else {
             let track = self.beside(c, entry, when);
-            self.packets.instant(track, time, &said);
+            self.instant(track, time, &said);
             return;
         };
         if let Some(time) = c.gpu_time_of(entry) {
-            said.notes.extend(times(time));
+            said.notes.extend(notes::of_times(time));
         }
         let Some(end) = when.end else {
             let track = self.beside(c, entry, when);
             self.channel(c).set_drawn(c.serial, entry, track);
-            self.packets.instant(track, begin, &said);
+            self.instant(track, begin, &said);
             return;
         };
         let drawn = self.draw(c, (begin, end), said);
@@ -377,99 +366,18 @@ impl Perfetto {
     }
 
     /// Draws a slice in a row with room; where there is none an instant that says how long it was. Returns the track.
-    fn draw(&mut self, c: &Context, (begin, end): (u64, u64), mut said: Said<'_>) -> u64 {
-        self.channel(c);
-        let file = (&mut self.packets, &mut self.tracks);
-        let row = self
-            .channels
-            .get_mut(&c.channel)
-            .and_then(|channel| channel.row(file, begin, end));
-        match row {
-            Some(track) => {
-                self.packets.slice(track, (begin, end), &said);
-                track
-            }
-            None => {
-                said.notes
-                    .push(("not_drawn_ns", Value::Number(end - begin)));
-                let track =
-                    self.channels[&c.channel].untimed((&mut self.packets, &mut self.tracks));
-                self.packets.instant(track, begin, &said);
-                track
-            }
-        }
-    }
-
-    /// Draws a wait for a semaphore, and the arrow from the release that ended it.
-    fn wait(
-        &mut self,
-        c: &Context,
-        entry: u32,
-        (op, semaphore): (&Operation, &Semaphore),
-        waits_for: Option<ChannelId>,
-        when: When,
-    ) {
-        let described = operation::describe(op, waits_for, None);
-        let mut said = Said {
-            name: &described.name,
-            category: described.category,
-            notes: described.notes,
-            ..Said::default()
-        };
-        said.notes.extend(self.notes(c));
-        let waited = when
-            .wait
-            .filter(|(_, _, w)| w.semaphore == semaphore.address)
-            .map(|(begin, end, _)| (begin, end));
-        let timed = waited.map(|w| w.1).or(when.begin);
-        let release = self.semaphores.release(c.at.pid, semaphore).copied();
-        let release = release.filter(|r| r.channel != c.channel);
-        // Where its time is known a wait ends no earlier than the release was made; else that is the earliest that it can end.
-        let time = timed.unwrap_or_else(|| {
-            let released = release.map_or(0, |r| r.time);
-            self.time(c).max(released)
-        });
-        if let Some((begin, _)) = waited {
-            said.to = Vec::from_iter(self.from_doorbell(c.serial, begin));
+    fn draw(&mut self, c: &Context, (begin, end): (u64, u64), mut said: Said<'_>) -> Track {
+        let channel = self.channel(c);
+        let Some(row) = channel.row(begin, end) else {
+            let track = channel.untimed();
             said.notes
-                .push(("waited_ns", Value::Number(time.saturating_sub(begin))));
-            let track = self.draw(c, (begin, time), said);
-            if let Some(release) = release {
-                let flow = self.release(release, semaphore, time);
-                let acquired = Said {
-                    name: "acquired",
-                    category: "wait",
-                    to: vec![flow],
-                    ..Said::default()
-                };
-                self.packets.instant(track, time, &acquired);
-            }
-            return;
-        }
-        said.to = Vec::from_iter(self.from_doorbell(c.serial, time));
-        if let Some(release) = release {
-            said.to.push(self.release(release, semaphore, time));
-        }
-        let track = self.beside(c, entry, when);
-        self.packets.instant(track, time, &said);
-    }
-
-    /// Writes a release that ended a wait at `until`, and begins an arrow there.
-    fn release(&mut self, release: Released, semaphore: &Semaphore, until: u64) -> u64 {
-        let flow = self.next_flow();
-        let said = Said {
-            name: "release",
-            category: "semaphore",
-            notes: vec![
-                ("semaphore", Value::Address(semaphore.address.0)),
-                ("payload", Value::Number(release.payload)),
-            ],
-            from: Some(flow),
-            to: Vec::new(),
+                .push(("not_drawn_ns", Value::Number(end - begin)));
+            self.instant(track, begin, &said);
+            return track;
         };
-        self.packets
-            .instant(release.track, release.time.min(until), &said);
-        flow
+        let track = self.tracks.of(&mut self.packets, row);
+        self.packets.slice(track, (begin, end), &said);
+        row
     }
 
     fn stop(&mut self, c: &Context, stop: &Stop) {
@@ -484,7 +392,7 @@ impl Perfetto {
             ],
             ..Said::default()
         };
-        self.packets.instant(track, time, &said);
+        self.instant(track, time, &said);
     }
 
     fn life(&mut self, p: &Process) {
@@ -524,126 +432,37 @@ impl Perfetto {
     }
 
     fn loss(&mut self, loss: &Loss) {
-        let mut notes = Notes::new();
-        let name = match &loss.what {
-            Lost::Entries { position, count } => {
-                notes.push(("count", Value::Number(*count)));
-                notes.push(("position", Value::Number(*position)));
-                "lost entries"
-            }
-            Lost::Records { kind, count } => {
-                notes.push(("count", Value::Number(*count)));
-                notes.push(("kind", Value::Word(kind.name())));
-                "lost records"
-            }
-            Lost::UnknownChannel { token, count } => {
-                notes.push(("count", Value::Number(*count)));
-                notes.extend(token.map(|t| ("token", Value::Address(t.into()))));
-                "lost doorbells"
-            }
-            Lost::Stacks { count } => {
-                notes.push(("count", Value::Number(*count)));
-                "lost stacks"
-            }
-            Lost::Untraced { why } => {
-                notes.push(("why", Value::Once(why.clone())));
-                "untraced"
-            }
-        };
-        let number = |n: u32| Value::Number(n.into());
-        notes.extend(loss.channel.map(|c| ("channel", number(c.0))));
-        notes.extend((loss.at.pid != 0).then(|| ("pid", number(loss.at.pid))));
+        let (name, notes) = notes::of_loss(loss);
         let time = loss.at.time().unwrap_or(self.packets.now());
-        let track = self.tracks.of(&mut self.packets, Track::Trace);
         let said = Said {
             name,
             category: "loss",
             notes,
             ..Said::default()
         };
-        self.packets.instant(track, time, &said);
+        self.instant(Track::Trace, time, &said);
     }
 
     /// The ledger, as values of an instant at the end.
     fn ledger(&mut self, ledger: &Ledger) {
-        let t = ledger.totals();
-        let complete = ledger.is_complete();
-        let mut notes = vec![
-            ("complete", Value::Truth(complete)),
-            (
-                "verdict",
-                Value::Once(crate::output::ledger::verdict(ledger)),
-            ),
-        ];
-        for (name, value) in [
-            ("channels", t.channels),
-            ("submissions", t.submissions),
-            ("entries", t.entries),
-            ("bytes", t.bytes),
-            ("missing_entries", t.gaps),
-            ("unreadable_bytes", t.unreadable),
-            ("late", t.late),
-            ("unshown", ledger.unshown()),
-            ("exit_status", ledger.exit_status().into()),
-        ] {
-            notes.push((name, Value::Number(value)));
-        }
-        let why = ledger.untraced().iter().map(|u| u.why.clone());
-        let why: Vec<String> = why.collect();
-        if !why.is_empty() {
-            notes.push(("untraced", Value::List(why)));
-        }
         let said = Said {
-            name: if complete {
-                "ledger: complete"
-            } else {
-                "ledger: INCOMPLETE"
+            name: match ledger.is_complete() {
+                true => "ledger: complete",
+                false => "ledger: INCOMPLETE",
             },
             category: "ledger",
-            notes,
+            notes: notes::of_ledger(ledger),
             ..Said::default()
         };
         let time = ledger.end_ns().max(self.packets.now());
         self.packets.at(time);
-        let track = self.tracks.of(&mut self.packets, Track::Trace);
-        self.packets.instant(track, time, &said);
+        self.instant(Track::Trace, time, &said);
     }
 
     fn ring_all(&mut self) {
         while let Some(doorbell) = self.doorbells.pop_front() {
             self.ring(doorbell, None);
         }
-    }
-}
-
-/// What is known of an entry's times, as values.
-fn times(time: &GpuTime) -> Notes {
-    let mut notes = Notes::new();
-    let mut number = |name, value: Option<u64>| {
-        notes.extend(value.map(|n| (name, Value::Number(n))));
-    };
-    number("gpu_clock_ns", time.start.map(|s| s.gpu_ns));
-    number("begin_error_ns", time.start.map(|s| s.host_error_ns));
-    number("duration_ns", time.duration.map(|d| d.ns));
-    number("duration_error_ns", time.duration.map(|d| d.error_ns));
-    number("queued_least_ns", time.queued.map(|q| q.0));
-    number("queued_most_ns", time.queued.map(|q| q.1));
-    let by = time
-        .duration
-        .map(|d| ("duration_by", Value::Word(d.by.name())));
-    notes.extend(by);
-    notes
-}
-
-/// The calls that led to a doorbell, the outermost first.
-fn callstack(calls: &Calls) -> proto::Callstack {
-    let frames = calls.frames.iter().rev().map(|f| proto::StackFrame {
-        function_name: Some(crate::output::stack::word_of(f)),
-        source_file: f.file.as_deref().map(str::to_owned),
-        line_number: f.line,
-    });
-    proto::Callstack {
-        frames: frames.collect(),
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::collections::{HashMap, VecDeque};
 
+use super::tracks::Track;
 use crate::decode::event::{Operation, Semaphore, SemaphoreAction};
 use crate::record::ChannelId;
 use crate::wire::GpuVa;
@@ -16,7 +17,7 @@ const REMEMBERED: usize = 16;
 pub(super) struct Released {
     pub channel: ChannelId,
     /// The track that shows it.
-    pub track: u64,
+    pub track: Track,
     /// When, ns.
     pub time: u64,
     /// The number that it wrote.
@@ -129,7 +130,7 @@ mod tests {
                 GpuVa(0x1000),
                 Released {
                     channel: ChannelId(1),
-                    track: 2,
+                    track: Track::Trace,
                     time: payload * 10,
                     payload,
                 },
