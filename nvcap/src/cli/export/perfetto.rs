@@ -35,18 +35,12 @@ pub(in crate::cli) struct Args {
     #[arg(value_name = "FILE", conflicts_with_all = ["pid", "command"], help_heading = "Target")]
     pub file: Option<PathBuf>,
 
-    /// Format of FILE; by default its content tells
-    #[arg(
-        long,
-        value_name = "FORMAT",
-        value_enum,
-        requires = "file",
-        help_heading = "Target"
-    )]
+    /// With FILE: its format; by default its content tells
+    #[arg(long, value_name = "FORMAT", value_enum, help_heading = "Target")]
     pub from: Option<Format>,
 
     /// With FILE: end with an error at the first thing that is missing or cannot be decoded
-    #[arg(long, requires = "file", help_heading = "Target")]
+    #[arg(long, help_heading = "Target")]
     pub strict: bool,
 
     /// What is traced.
@@ -111,6 +105,12 @@ pub(in crate::cli) fn run(args: Args) -> anyhow::Result<ExitCode> {
     }
     match &args.file {
         Some(file) => of_file(file, &args),
+        None if args.strict || args.from.is_some() => {
+            tell(
+                "--from and --strict are of a FILE: nvcap export perfetto FILE --strict -o trace.pftrace",
+            );
+            Ok(target::usage())
+        }
         None => live(args),
     }
 }

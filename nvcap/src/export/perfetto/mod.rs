@@ -82,7 +82,7 @@ pub(crate) struct Perfetto {
     options: PerfettoOptions,
     packets: Packets,
     tracks: Tracks,
-    channels: HashMap<ChannelId, Channel>,
+    channels: BTreeMap<ChannelId, Channel>,
     /// Entries of the rings of channels that have not submitted yet.
     rings: HashMap<ChannelId, (u32, u32)>,
     /// How much works at once, by GPU.
@@ -105,7 +105,7 @@ impl Perfetto {
             packets: Packets::new(out, options.clocks),
             options,
             tracks: Tracks::default(),
-            channels: HashMap::new(),
+            channels: BTreeMap::new(),
             rings: HashMap::new(),
             working: BTreeMap::new(),
             doorbells: VecDeque::new(),
