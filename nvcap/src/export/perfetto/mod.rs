@@ -5,7 +5,7 @@
 //! - [`packets`]: the file: numbers for texts, clocks, a beginning anew behind a loss.
 //! - [`tracks`]: which tracks there are.
 //! - [`rows`]: slices of a channel that overlap.
-//! - [`changes`]: counters.
+//! - [`changes`]: the values of counters over time.
 //! - [`semaphores`], [`waits`]: which release a wait was for; how both are drawn.
 //! - [`operation`]: names and values of operations.
 //! - [`notes`]: values of doorbells, times, losses and the ledger.
@@ -260,7 +260,7 @@ impl Perfetto {
     }
 
     /// The arrow from the doorbell of this submission, if none was drawn yet and it leads forward in time.
-    fn from_doorbell(&mut self, serial: u64, time: u64) -> Option<u64> {
+    fn arrow_to(&mut self, serial: u64, time: u64) -> Option<u64> {
         let at = self
             .doorbells
             .iter()
@@ -346,7 +346,7 @@ impl Perfetto {
         };
         said.notes.extend(self.notes(c));
         let time = when.begin.unwrap_or(self.time(c));
-        said.to = Vec::from_iter(self.from_doorbell(c.serial, time));
+        said.to = Vec::from_iter(self.arrow_to(c.serial, time));
         let (Some(begin), true) = (when.begin, is_first) else {
             let track = self.beside(c, entry, when);
             self.instant(track, time, &said);

@@ -39,7 +39,7 @@ impl Perfetto {
             self.time(c).max(released)
         });
         if let Some((begin, _)) = waited {
-            said.to = Vec::from_iter(self.from_doorbell(c.serial, begin));
+            said.to = Vec::from_iter(self.arrow_to(c.serial, begin));
             said.notes
                 .push(("waited_ns", Value::Number(time.saturating_sub(begin))));
             let track = self.draw(c, (begin, time), said);
@@ -55,7 +55,7 @@ impl Perfetto {
             }
             return;
         }
-        said.to = Vec::from_iter(self.from_doorbell(c.serial, time));
+        said.to = Vec::from_iter(self.arrow_to(c.serial, time));
         if let Some(release) = release {
             said.to.push(self.release(release, semaphore, time));
         }
