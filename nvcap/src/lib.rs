@@ -102,6 +102,8 @@ mod code;
 mod dump;
 #[cfg(all(feature = "cli", target_os = "linux"))]
 mod enrich;
+#[cfg(feature = "cli")]
+mod export;
 #[cfg(all(feature = "cli", target_os = "linux"))]
 mod procfs;
 #[cfg(all(feature = "cli", target_os = "linux"))]

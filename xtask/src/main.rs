@@ -11,6 +11,7 @@ mod licences;
 #[cfg(test)]
 mod pages;
 mod paths;
+mod python;
 mod report;
 mod run;
 mod setup;

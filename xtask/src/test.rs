@@ -9,7 +9,7 @@ use anyhow::Result;
 use crate::{
     build::{self, Profile},
     install::{self, Root},
-    paths,
+    paths, python,
     report::Report,
     shell::Cmd,
 };
@@ -34,6 +34,7 @@ pub fn run(options: Options) -> Result<()> {
     let mut report = Report::default();
     let built = programs(&mut report);
     library(&mut report)?;
+    python::perfetto();
     workspace(&mut report)?;
     if options.no_live {
         report.skip("live tests", "--no-live was given");

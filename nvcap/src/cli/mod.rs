@@ -54,6 +54,7 @@ Examples:
   sudo nvcap watch -a --hang 60s           wait for processes that hang, and dump them
   sudo nvcap code vadd -p 4711             the instructions of a kernel
   nvcap decode run.orc.xz -s               statistics of a capture made elsewhere
+  nvcap export perfetto run.orc.xz -o run.pftrace    a timeline, for ui.perfetto.dev
   nvcap explain c8b5 0300 182              what a method write means
 
 Exit status:
@@ -104,8 +105,6 @@ enum Command {
     Record(Box<record::Args>),
     /// Decode a recording or capture instead of a live process
     Decode(decode::Args),
-    /// Make a file of another format of a recording or capture
-    Export(export::Args),
     /// Show every ioctl on the driver's files, named and with its fields
     Ioctls(ioctls::Args),
     /// Show the channels of a process: token, engine, ring, how far it is
@@ -118,6 +117,8 @@ enum Command {
     /// Show the code of a kernel: of a running process, a cubin or program, or a capture
     #[cfg(target_os = "linux")]
     Code(code::Args),
+    /// Write a file of another format, of a recording, a capture or a live trace: Perfetto, pcapng
+    Export(export::Args),
     /// Look once at a hung or slow process: what its channels are at, what they wait for, their last submissions
     Dump(dump::Args),
     /// Wait for processes that hang: dump them, run a command
@@ -143,11 +144,10 @@ impl Cli {
             Some(Command::Stacks(args)) => Some(&mut args.trace.pid),
             Some(Command::Time(args)) => Some(&mut args.trace.pid),
             Some(Command::Record(args)) => Some(&mut args.trace.pid),
+            Some(Command::Export(args)) => args.pids(),
             #[cfg(target_os = "linux")]
             Some(Command::Code(_)) => None,
-            Some(
-                Command::Decode(_) | Command::Export(_) | Command::Explain(_) | Command::Doctor(_),
-            ) => None,
+            Some(Command::Decode(_) | Command::Explain(_) | Command::Doctor(_)) => None,
         }
     }
 }
@@ -185,7 +185,8 @@ pub fn main() -> ExitCode {
     let mut command = Cli::command()
         .mut_subcommand("stacks", stacks::without_useless)
         .mut_subcommand("time", time::as_is)
-        .mut_subcommand("record", record::as_is);
+        .mut_subcommand("record", record::as_is)
+        .mut_subcommand("export", export::as_is);
     let parsed = command.try_get_matches_from_mut(std::env::args_os());
     let parsed = parsed.and_then(|mut given| {
         let options = trace::WAY_OPTIONS.iter().filter(|option| {
@@ -223,7 +224,7 @@ pub fn main() -> ExitCode {
         None => trace::run(cli.trace),
         Some(Command::Record(args)) => record::run(*args),
         Some(Command::Decode(args)) => decode::run(&args),
-        Some(Command::Export(args)) => export::run(&args),
+
         Some(Command::Ioctls(args)) => ioctls::run(&args),
         Some(Command::Channels(args)) => channels::run(&args),
         #[cfg(target_os = "linux")]
@@ -232,6 +233,7 @@ pub fn main() -> ExitCode {
         Some(Command::Watch(args)) => watch::run(&args),
         Some(Command::Stacks(args)) => stacks::run(*args),
         Some(Command::Time(args)) => time::run(*args),
+        Some(Command::Export(args)) => export::run(args),
         Some(Command::Maps(args)) => maps::run(&args),
         Some(Command::Explain(args)) => explain::run(&args),
         Some(Command::Doctor(args)) => doctor::run(&args),

@@ -36,7 +36,7 @@ pub(super) const WAY_OPTIONS: [WayOption; 5] = {
 };
 
 /// What to trace, and how.
-#[derive(clap::Args, Debug)]
+#[derive(clap::Args, Debug, Clone)]
 #[command(next_help_heading = "Target")]
 pub(super) struct Args {
     /// Trace the running process PID; may be given several times
@@ -200,7 +200,7 @@ pub(super) struct Args {
     pub gpu_time: bool,
 
     /// With --gpu-time: take PERCENT of one processor for it, such as 5%, and read the stamps of a part of the time only
-    #[arg(long, value_name = "PERCENT", value_parser = parse_share, requires = "gpu_time", help_heading = CAPTURE)]
+    #[arg(long, value_name = "PERCENT", value_parser = parse_share, help_heading = CAPTURE)]
     pub gpu_time_cpu: Option<f64>,
 
     /// Show programs by address, without the names of their kernels
@@ -294,6 +294,13 @@ pub fn run(_args: Args) -> anyhow::Result<ExitCode> {
 /// Runs the trace.
 #[cfg(feature = "trap")]
 pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
+    // Not for clap to say: other commands take the times without --gpu-time.
+    if args.gpu_time_cpu.is_some() && !args.gpu_time {
+        tell(
+            "--gpu-time-cpu has a meaning with --gpu-time alone: nvcap --gpu-time --gpu-time-cpu 5% ...",
+        );
+        return Ok(ExitCode::from(crate::ledger::STATUS_USAGE));
+    }
     let mut output = args.output.clone();
     output.has_stacks = args.stacks.is_some() && args.how != HowArg::Observe;
     let make = |args: &Args| {

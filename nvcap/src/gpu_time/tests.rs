@@ -7,7 +7,9 @@ use super::GpuTimes;
 use crate::decode::encode::{Pushbuffer, Qmd};
 use crate::decode::event::{DurationBy, GpuTime, QmdRelease};
 use crate::decode::view::View;
-use crate::record::{At, Channel, ChannelId, Gpu, How, Origin, Record, Stamp, Stamps, Submission};
+use crate::record::{
+    At, Channel, ChannelId, Gpu, How, Life, Origin, Process, Record, Stamp, Stamps, Submission,
+};
 use crate::wire::GpuVa;
 
 const PID: u32 = 7;
@@ -48,8 +50,7 @@ fn kernel(n: u32) -> Pushbuffer {
     let qmd = Qmd::of(&view).expect("a layout");
     p.inline(1, CLASS, GpuVa(0x2_04c0_0000), qmd.bytes())
         .expect("inline data");
-    p.named(1, CLASS, "SEND_PCAS_A", &[0x0204_c000])
-        .expect("a method");
+    p.pcas(1, CLASS, GpuVa(0x2_04c0_0000)).expect("methods");
     let stamp = [2, KERNEL_STAMP as u32, n + 1, 0];
     p.named(1, CLASS, "SET_REPORT_SEMAPHORE_A", &stamp)
         .expect("methods");
@@ -191,6 +192,113 @@ fn run(kernels: &[(u64, u64)], how: How, gaps: bool) -> Vec<(Truth, GpuTime)> {
     truth.into_iter().zip(found).collect()
 }
 
+/// The records of a trace: kernels of 20 us on one channel, and behind every fourth a copy of 12 us on another that waits for the
+/// kernel's stamp. Every second kernel is in the ring before the one before it has ended.
+pub(crate) fn records(kernels: u32, how: How) -> Vec<Record> {
+    let at = |time_ns, tid| At {
+        time_ns,
+        pid: PID,
+        tid,
+    };
+    let channel = |id, engine, entries| {
+        Record::Channel(Box::new(Channel {
+            at: at(OFFSET + 900_000, PID),
+            id,
+            gpu: Some(0),
+            token: None,
+            class: None,
+            engine: Some(engine),
+            handle: None,
+            ring_gpu: None,
+            ring: None,
+            entries: Some(entries),
+            userd: None,
+            origin: Origin::Given,
+        }))
+    };
+    let mut all = vec![
+        Record::Gpu(Gpu {
+            at: at(OFFSET + 900_000, 0),
+            minor: 0,
+            pci_device: 0x2335,
+        }),
+        Record::Process(Process {
+            at: at(OFFSET + 900_000, PID),
+            life: Life::Present {
+                name: "simulated".to_owned(),
+            },
+        }),
+        channel(KERNELS, 1, 1024),
+        channel(COPIES, 11, 512),
+    ];
+    let tid = if how == How::Observed { 0 } else { PID + 1 };
+    let seen = |doorbell: u64| match how {
+        How::Observed => (doorbell / 300_000 + 1) * 300_000 + OFFSET,
+        _ => doorbell + OFFSET,
+    };
+    let mut writes = Writes::new();
+    let mut submissions = Vec::new();
+    let (mut doorbell, mut free, mut copied, mut copies) = (1_000_000u64, 0u64, 0u64, 0u32);
+    for n in 0..kernels {
+        doorbell += if n % 2 == 0 { 40_000 } else { 5_000 };
+        let stamp = (doorbell + FETCH).max(free + 1_300);
+        let start = stamp + 576;
+        free = start + 20_000;
+        writes.push((stamp, KERNEL_STAMP, n + 1, true));
+        let end = ENDS + u64::from(n % 16) * 16;
+        writes.push((start + 1_500, end, n * 2, false));
+        writes.push((free + 1_800, end, n * 2 + 1, false));
+        let mut p = Pushbuffer::new();
+        p.bind(1, CLASS);
+        for word in kernel(n).words() {
+            p.raw(*word);
+        }
+        let mut s = submission(KERNELS, n.into(), seen(doorbell), how, &p);
+        (s.prev_put, s.gp_put, s.gp_get) =
+            (n % 1024, (n + 1) % 1024, Some(n.saturating_sub(2) % 1024));
+        s.at.tid = tid;
+        submissions.push(s);
+        if n % 4 == 1 {
+            let rang = doorbell + 2_000;
+            let begin = (rang + FETCH).max(stamp + 1_000).max(copied);
+            copied = begin + 12_000;
+            writes.push((copied, COPY_STAMP, copies + 1, true));
+            let mut p = Pushbuffer::new();
+            p.named(
+                0,
+                0xc86f,
+                "SEM_ADDR_LO",
+                &[KERNEL_STAMP as u32, 2, n + 1, 0, 3],
+            )
+            .expect("methods");
+            p.copy(4, 0xc8b5, GpuVa(0x2_0000_1000), GpuVa(0x2_0000_9000), 4096)
+                .expect("methods");
+            p.named(
+                4,
+                0xc8b5,
+                "SET_SEMAPHORE_A",
+                &[2, COPY_STAMP as u32, copies + 1],
+            )
+            .expect("methods");
+            p.named(4, 0xc8b5, "LAUNCH_DMA", &[0x14]).expect("a method");
+            let mut s = submission(COPIES, copies.into(), seen(rang), how, &p);
+            (s.prev_put, s.gp_put) = (copies % 512, (copies + 1) % 512);
+            s.at.tid = tid;
+            submissions.push(s);
+            copies += 1;
+        }
+    }
+    let until = doorbell + OFFSET + 1_000_000;
+    all.extend(submissions.into_iter().map(Record::Submission));
+    all.push(Record::Stamps(Box::new(Stamps {
+        at: at(until, 0),
+        from_ns: OFFSET,
+        reads: 1,
+        stamps: read(writes, 1_100, false),
+    })));
+    all
+}
+
 fn check(all: &[(Truth, GpuTime)]) {
     for (truth, time) in all {
         if let Some(start) = time.start {
@@ -259,6 +367,8 @@ fn what_was_not_read_has_no_time() {
     assert!(times.take(&s)[0].is_unknown());
     times.note(&Record::Submission(s.clone()));
     assert!(times.take(&s)[0].is_unknown());
+    let waiting = times.channels.values().map(|(_, t)| t.waiting());
+    assert_eq!(waiting.sum::<usize>(), 0, "of a trace without stamps");
 }
 
 #[test]

@@ -182,11 +182,22 @@ impl Timeline {
         });
     }
 
-    /// The times of an entry, whose turn it is. Entries before it are forgotten.
-    pub(crate) fn time(&mut self, position: u64, seen: Seen<'_>) -> GpuTime {
+    /// The entries before this position are needed no more.
+    pub(crate) fn forget(&mut self, position: u64) {
         while self.noted.front().is_some_and(|n| n.position < position) {
             self.noted.pop_front();
         }
+    }
+
+    /// How many entries wait for their turn.
+    #[cfg(test)]
+    pub(crate) fn waiting(&self) -> usize {
+        self.noted.len()
+    }
+
+    /// The times of an entry, whose turn it is. Entries before it are forgotten.
+    pub(crate) fn time(&mut self, position: u64, seen: Seen<'_>) -> GpuTime {
+        self.forget(position);
         let Some(own) = self.noted.front().filter(|n| n.position == position) else {
             self.last = None;
             return GpuTime::default();

@@ -258,7 +258,7 @@ fn is_launch(op: &Operation) -> bool {
     matches!(op, Operation::Launch(l) if l.kind == LaunchKind::User)
 }
 
-fn bytes_of(op: &Operation) -> u64 {
+pub(crate) fn bytes_of(op: &Operation) -> u64 {
     match op {
         Operation::Launch(l) => l.moves.and_then(|m| m.bytes).unwrap_or(0),
         Operation::Copy(c) => c.bytes,

@@ -16,11 +16,11 @@ const MOST: usize = 1 << 16;
 
 /// The forms of a name.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Name {
+pub(crate) struct Name {
     /// Demangled, with template arguments and parameters.
-    pub(super) full: String,
+    pub(crate) full: String,
     /// Without them.
-    pub(super) short: String,
+    pub(crate) short: String,
     /// The types of its parameters, where the name has them.
     types: Option<Vec<String>>,
 }
@@ -30,7 +30,7 @@ thread_local! {
 }
 
 /// The forms of a kernel's name.
-pub(super) fn name(kernel: &Kernel) -> Arc<Name> {
+pub(crate) fn name(kernel: &Kernel) -> Arc<Name> {
     NAMES.with_borrow_mut(|names| {
         if let Some(name) = names.get(&kernel.name) {
             return name.clone();
@@ -49,7 +49,7 @@ pub(super) fn name(kernel: &Kernel) -> Arc<Name> {
 }
 
 /// A kernel's name for people: in full or short, with a question mark where it is a guess.
-pub(super) fn text(kernel: &Kernel, full: bool) -> String {
+pub(crate) fn text(kernel: &Kernel, full: bool) -> String {
     let name = name(kernel);
     let text = if full { &name.full } else { &name.short };
     let doubt = if kernel.certain { "" } else { "?" };
@@ -57,7 +57,7 @@ pub(super) fn text(kernel: &Kernel, full: bool) -> String {
 }
 
 /// The arguments of a launch by the kernel's parameters; `None` where those or the arguments are not known.
-pub(super) fn arguments(launch: &Launch) -> Option<Vec<Argument>> {
+pub(crate) fn arguments(launch: &Launch) -> Option<Vec<Argument>> {
     let kernel = launch.kernel.as_ref()?;
     let params: Vec<Param> = kernel
         .params

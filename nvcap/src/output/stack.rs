@@ -126,7 +126,7 @@ pub(super) fn function(frame: &Frame) -> Cow<'_, str> {
 }
 
 /// The same of a frame.
-pub(super) fn word_of(frame: &Frame) -> String {
+pub(crate) fn word_of(frame: &Frame) -> String {
     let file = frame.file.as_deref().unwrap_or("?");
     let python = frame.python.then_some((file, frame.line.map(u64::from)));
     word(frame.symbol.as_deref(), &frame.module, python)

@@ -36,10 +36,12 @@ mod gpu_time;
 mod repeats;
 mod waits;
 
-use brief::{brief, is_mechanics};
+use brief::brief;
+pub(crate) use brief::is_mechanics;
 pub use columns::Clock;
 use columns::Columns;
 use repeats::Repeats;
+pub(crate) use waits::is_wait;
 
 /// The most programs that are remembered to have been shown by their address.
 const MOST_NAMELESS: usize = 1 << 16;

@@ -26,7 +26,7 @@ const SHORTEST_KERNEL: usize = 24;
 
 /// Whether an operation is part of the driver's mechanics: how the driver does what the program asked for. Such are uploads
 /// of QMDs, constants and code, the driver's own launches, barriers, releases, and waits for the channel's own releases.
-pub(super) fn is_mechanics(c: &Context, op: &Operation, releases: &Releases) -> bool {
+pub(crate) fn is_mechanics(c: &Context, op: &Operation, releases: &Releases) -> bool {
     match op {
         // The line of the replay sums up its nodes.
         Operation::Launch(l) => l.replay.is_some() || !is_asked_for(l.kind),

@@ -3,7 +3,7 @@
 use crate::decode::event::SemaphoreAction;
 
 /// Whether a semaphore operation makes its channel wait.
-pub(super) fn is_wait(action: SemaphoreAction) -> bool {
+pub(crate) fn is_wait(action: SemaphoreAction) -> bool {
     match action {
         SemaphoreAction::AcquireEqual
         | SemaphoreAction::AcquireGreaterEqual

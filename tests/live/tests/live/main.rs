@@ -12,6 +12,7 @@ mod observe;
 mod observe_ends;
 mod observe_rights;
 mod observe_sleep;
+mod perfetto;
 mod recordings;
 mod refusals;
 mod setup;
@@ -59,6 +60,7 @@ fn main() -> ExitCode {
         recordings: as_live as_live_attached as_live_observed killed full rotated_and_sealed redacted no_recording;
         users: of_sudo named traced thread_id;
         time_from_stamps: queued_ahead one_at_a_time ends_that_nothing_tells another_clock;
+        perfetto: live_trace;
         times: eight_threads small_buffer observed;
         observe_rights: own_process_without_root other_process_without_root auto_without_root nothing_to_observe;
     })

@@ -1,41 +1,25 @@
-//! `nvcap export`: a file of records as one of another format.
+//! `nvcap export pcapng`: a recording of a capture, or of a recording.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::Subcommand;
-
-use super::recorder;
-use super::recording::RecordingArgs;
-use super::target;
+use crate::cli::recording::RecordingArgs;
+use crate::cli::{recorder, target};
 use crate::ledger::Ledger;
 use crate::pipeline::{Pipeline, PipelineOptions};
 
 const EXAMPLES: &str = "\
 Examples:
-  nvcap export pcapng run.orc.xz -o run.pcapng    a capture made elsewhere, as a recording
+  nvcap export pcapng run.orc.xz -o run.pcapng             a capture made elsewhere, as a recording
+  nvcap export pcapng run.pcapng --redact -o shared.pcapng without users' data
+  nvcap export pcapng run.pcapng -o run.pcapng.zst         compressed
 
 Exit status: as nvcap decode.";
 
-/// What is made of it.
-#[derive(clap::Args, Debug)]
-#[command(after_help = EXAMPLES)]
-pub(super) struct Args {
-    /// The format.
-    #[command(subcommand)]
-    pub to: To,
-}
-
-/// Formats.
-#[derive(Subcommand, Debug)]
-pub(super) enum To {
-    /// A recording, which nvcap's other commands and programs for packets read
-    Pcapng(Pcapng),
-}
-
 /// What becomes a recording.
 #[derive(clap::Args, Debug)]
-pub(super) struct Pcapng {
+#[command(after_help = EXAMPLES)]
+pub(in crate::cli) struct Args {
     /// What is read.
     #[command(flatten)]
     pub recording: RecordingArgs,
@@ -50,13 +34,7 @@ pub(super) struct Pcapng {
 }
 
 /// Exports.
-pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    match &args.to {
-        To::Pcapng(args) => pcapng(args),
-    }
-}
-
-fn pcapng(args: &Pcapng) -> anyhow::Result<ExitCode> {
+pub(in crate::cli) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let mut recording = args.recording.open()?;
     let out = target::open(Some(&args.output), false, &args.recording.inputs())?;
     let options = PipelineOptions {

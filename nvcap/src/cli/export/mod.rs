@@ -1,0 +1,44 @@
+//! `nvcap export`: a trace as a file for other programs, one format a file.
+
+mod pcapng;
+mod perfetto;
+
+use std::process::ExitCode;
+
+/// The formats.
+#[derive(clap::Args, Debug)]
+pub(super) struct Args {
+    #[command(subcommand)]
+    format: Format,
+}
+
+#[derive(clap::Subcommand, Debug)]
+enum Format {
+    /// A recording, which nvcap's other commands and programs for packets read
+    Pcapng(pcapng::Args),
+    /// For Perfetto: timelines of GPUs, channels and threads, for ui.perfetto.dev and trace processor
+    Perfetto(Box<perfetto::Args>),
+}
+
+impl Args {
+    /// The processes that are named with -p.
+    pub(super) fn pids(&mut self) -> Option<&mut Vec<u32>> {
+        match &mut self.format {
+            Format::Pcapng(_) => None,
+            Format::Perfetto(args) => Some(&mut args.trace.pid),
+        }
+    }
+}
+
+/// The commands as clap knows them.
+pub(super) fn as_is(command: clap::Command) -> clap::Command {
+    command.mut_subcommand("perfetto", perfetto::as_is)
+}
+
+/// Writes the file.
+pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
+    match args.format {
+        Format::Pcapng(args) => pcapng::run(&args),
+        Format::Perfetto(args) => perfetto::run(*args),
+    }
+}

@@ -1,0 +1,3 @@
+//! Files that other programs open: each format is a sink in a room of its own.
+
+pub(crate) mod perfetto;

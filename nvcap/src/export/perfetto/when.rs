@@ -1,0 +1,47 @@
+//! When an entry was worked on, on the host's clock.
+
+use crate::decode::event::{Context, GpuTime, GpuWait};
+use crate::record::How;
+
+/// The times of an entry, ns; what is not known is none.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct When {
+    /// When the GPU began.
+    pub begin: Option<u64>,
+    /// When it had ended; not before the begin.
+    pub end: Option<u64>,
+    /// The time in which the channel waited for a semaphore.
+    pub wait: Option<(u64, u64, GpuWait)>,
+}
+
+/// Whether the time of a submission is that of its doorbell; otherwise it was there before.
+pub(super) fn is_at_doorbell(c: &Context) -> bool {
+    c.how != How::Observed && !c.late
+}
+
+impl When {
+    /// Of an entry. Times are whole within their errors; a begin that lies before the doorbell by no more than that is set to the
+    /// doorbell, for the cause comes before the effect.
+    pub(super) fn of(c: &Context, time: &GpuTime) -> Self {
+        let Some(start) = time.start else {
+            return Self::default();
+        };
+        let mut begin = start.host_ns;
+        if let Some(doorbell) = c.at.time().filter(|_| is_at_doorbell(c))
+            && begin < doorbell
+            && doorbell - begin <= start.host_error_ns
+        {
+            begin = doorbell;
+        }
+        let wait = time.wait.filter(|w| w.ns > 0).and_then(|w| {
+            let before = start.gpu_ns.checked_sub(time.ready_gpu_ns?)?;
+            let until = begin.checked_sub(before)?;
+            Some((until.checked_sub(w.ns)?, until, w))
+        });
+        Self {
+            begin: Some(begin),
+            end: time.duration.map(|d| begin.saturating_add(d.ns)),
+            wait,
+        }
+    }
+}

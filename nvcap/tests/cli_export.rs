@@ -1,0 +1,117 @@
+//! `nvcap export`: where files go, what they say and what is refused.
+
+#[path = "common/cli.rs"]
+mod cli;
+#[path = "common/files.rs"]
+mod files;
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+
+use cli::{Folder, argument, nvcap, text};
+
+fn capture() -> String {
+    argument(files::fixture("h200-cut.orc"))
+}
+
+#[test]
+fn a_trace_for_perfetto_goes_where_it_is_told_and_has_the_verdict() {
+    let folder = Folder::new("export-perfetto");
+    let (capture, file) = (capture(), folder.path("run.pftrace"));
+    let out = nvcap(&["export", "perfetto", &capture, "-o", &file]);
+    let said = text(&out.stderr);
+    let decoded = nvcap(&["decode", &capture, "-q"]);
+    assert_eq!(out.status.code(), decoded.status.code(), "{said}");
+    assert!(said.contains("INCOMPLETE: 307 entries missing"), "{said}");
+    assert!(
+        said.contains("run.pftrace: open it at https://ui.perfetto.dev"),
+        "{said}"
+    );
+    assert!(out.stdout.is_empty());
+    let mode = fs::metadata(&file).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+    let bytes = fs::read(&file).unwrap();
+    // The first packet, with a clock snapshot.
+    assert_eq!(bytes[0], 10);
+    let piped = nvcap(&["export", "perfetto", &capture]);
+    assert!(piped.stdout == bytes, "the same bytes");
+    assert!(text(&piped.stderr).contains("INCOMPLETE"));
+    assert!(!text(&piped.stderr).contains("ui.perfetto.dev"));
+}
+
+#[test]
+fn a_full_disk_is_counted() {
+    let out = nvcap(&["export", "perfetto", &capture(), "-o", "/dev/full"]);
+    let said = text(&out.stderr);
+    assert_eq!(out.status.code(), Some(3), "{said}");
+    assert!(said.contains("cannot write to /dev/full"), "{said}");
+    assert!(said.contains("captured but not written out"), "{said}");
+}
+
+#[test]
+fn what_makes_no_sense_is_refused() {
+    let capture = capture();
+    for (args, status, words) in [
+        (vec![&*capture, "--json"], 1, "for another program"),
+        (vec![&*capture, "-o", &*capture], 1, "it is read, too"),
+        (vec!["--", "true"], 1, "name a file with -o"),
+        (vec![], 2, "nothing to trace"),
+        (vec![&*capture, "-p", "1"], 2, "cannot be used with"),
+        (vec!["--strict", "-p", "1"], 2, "of a FILE"),
+    ] {
+        let all: Vec<&str> = ["export", "perfetto"].into_iter().chain(args).collect();
+        let out = nvcap(&all);
+        let said = text(&out.stderr);
+        assert_eq!(out.status.code(), Some(status), "{all:?}: {said}");
+        assert!(said.contains(words), "{all:?}: {said}");
+    }
+    let help = text(&nvcap(&["export", "perfetto", "--help"]).stdout);
+    assert!(
+        help.contains("--stacks") && !help.contains("--json"),
+        "{help}"
+    );
+}
+
+#[test]
+fn a_filter_chooses_what_is_written() {
+    let size = |more: &[&str]| {
+        let capture = capture();
+        let all: Vec<&str> = ["export", "perfetto", &capture]
+            .into_iter()
+            .chain(more.iter().copied())
+            .collect();
+        nvcap(&all).stdout.len()
+    };
+    let (all, copies, verbose) = (size(&[]), size(&["-e", "op=copy"]), size(&["-v"]));
+    assert!(copies < all && all < verbose, "{copies} {all} {verbose}");
+    let hidden = nvcap(&["export", "perfetto", &capture(), "--redact"]).stdout;
+    let shown = nvcap(&["export", "perfetto", &capture()]).stdout;
+    let hash = |bytes: &[u8]| bytes.windows(4).filter(|w| w == b" B #").count();
+    assert!(hash(&hidden) > 0 && hash(&shown) == 0);
+}
+
+#[test]
+fn a_terminal_gets_no_bytes() {
+    let Ok(terminal) = fs::OpenOptions::new()
+        .read(true)
+        .write(true)
+        .open("/dev/ptmx")
+    else {
+        println!("NOT RUN a_terminal_gets_no_bytes: /dev/ptmx cannot be opened");
+        return;
+    };
+    let out = std::process::Command::new(env!("CARGO_BIN_EXE_nvcap"))
+        .args(["export", "perfetto", &capture()])
+        .stdout(terminal)
+        .stderr(std::process::Stdio::piped())
+        .spawn()
+        .unwrap()
+        .wait_with_output()
+        .unwrap();
+    let said = text(&out.stderr);
+    assert_eq!(out.status.code(), Some(1), "{said}");
+    assert!(
+        said.contains("is a terminal; name a file with -o"),
+        "{said}"
+    );
+}

@@ -1,0 +1,53 @@
+//! Python packages that tests check files with, in a folder of their own below target/.
+//!
+//! Knows python3, venv and pip. What cannot be installed here is said, and the tests that need it say that they did not run.
+
+use std::{fs, path::PathBuf};
+
+use anyhow::{Context, Result, bail};
+
+use crate::{install, paths, shell::Cmd};
+
+/// Perfetto's own bindings of its format, and what they need. The versions are fixed, so that a run checks what the last one did.
+const PERFETTO: [&str; 2] = ["perfetto==0.59.1", "protobuf==7.36.2"];
+
+/// Installs what the tests of `nvcap export perfetto` check traces with; says why where it cannot.
+pub fn perfetto() {
+    if let Err(error) = environment("perfetto", &PERFETTO) {
+        eprintln!("checks of Perfetto traces cannot run: {error:#}");
+    }
+}
+
+/// `target/NAME/venv` with `packages`; made once.
+fn environment(name: &str, packages: &[&str]) -> Result<PathBuf> {
+    let folder = paths::target().join(name);
+    let venv = folder.join("venv");
+    let (python, done) = (venv.join("bin/python"), folder.join("installed"));
+    let wanted = packages.join("\n");
+    if python.exists() && fs::read_to_string(&done).is_ok_and(|have| have == wanted) {
+        return Ok(python);
+    }
+    fs::create_dir_all(&folder)?;
+    make(&venv)?;
+    Cmd::new(&python)
+        .args(["-m", "pip", "install", "-q", "--disable-pip-version-check"])
+        .args(packages)
+        .run()
+        .with_context(|| format!("pip could not install {}", packages.join(" and ")))?;
+    fs::write(done, wanted)?;
+    Ok(python)
+}
+
+/// Debian has venv in a package of its own.
+fn make(venv: &std::path::Path) -> Result<()> {
+    let venv = || Cmd::new("python3").args(["-m", "venv"]).arg(venv).read();
+    if venv().is_some() {
+        return Ok(());
+    }
+    const PACKAGE: &str = "python3-venv";
+    if !install::apt_allowed() {
+        bail!("python3 with venv is not here; type: sudo apt-get install {PACKAGE}");
+    }
+    install::apt(&[PACKAGE], "checking files by Python packages")?;
+    venv().map(drop).context("python3 -m venv failed")
+}
