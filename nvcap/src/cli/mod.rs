@@ -5,6 +5,7 @@ mod channels;
 #[cfg(target_os = "linux")]
 mod code;
 mod decode;
+mod diff;
 mod doctor;
 mod dump;
 mod explain;
@@ -14,8 +15,10 @@ mod ioctls;
 mod logger;
 mod maps;
 mod output_args;
+mod reading;
 mod recording;
 mod stacks;
+mod stats;
 mod target;
 mod target_view;
 mod time;
@@ -47,7 +50,9 @@ Examples:
   sudo nvcap dump -p 4711                  what a hung or slow process waits for
   sudo nvcap watch -a --hang 60s           wait for processes that hang, and dump them
   sudo nvcap code vadd -p 4711             the instructions of a kernel
-  nvcap decode run.orc.xz -s               statistics of a capture made elsewhere
+  nvcap decode run.orc.xz                  a capture made elsewhere
+  nvcap stats run.orc.xz                   the same in sums: kernels, copies, thresholds, graphs
+  nvcap diff before.orc after.orc          what changed between two captures of a program
   nvcap explain c8b5 0300 182              what a method write means
 
 Exit status:
@@ -56,7 +61,7 @@ Exit status:
   2  usage: the command line is not understood
   3  something was lost: the ledger says what and how much
   5  complete, but not all was understood: the ledger says what
-nvcap dump has statuses of its own beside these (nvcap dump --help).
+nvcap dump and nvcap diff have statuses of their own beside these (nvcap dump --help).
 With --exit-with-child the traced command's own status is passed on where the trace is complete.
 
 Where output goes:
@@ -96,6 +101,10 @@ struct Cli {
 enum Command {
     /// Decode a capture instead of a live process
     Decode(decode::Args),
+    /// Compare two captures of one program, operation by operation
+    Diff(Box<diff::Args>),
+    /// Sum up a capture: kernels, how bytes were moved and from which sizes on, graphs, waits, histograms
+    Stats(stats::Args),
     /// Show every ioctl on the driver's files, named and with its fields
     Ioctls(ioctls::Args),
     /// Show the channels of a process: token, engine, ring, how far it is
@@ -134,7 +143,13 @@ impl Cli {
             Some(Command::Time(args)) => Some(&mut args.trace.pid),
             #[cfg(target_os = "linux")]
             Some(Command::Code(_)) => None,
-            Some(Command::Decode(_) | Command::Explain(_) | Command::Doctor(_)) => None,
+            Some(
+                Command::Decode(_)
+                | Command::Diff(_)
+                | Command::Stats(_)
+                | Command::Explain(_)
+                | Command::Doctor(_),
+            ) => None,
         }
     }
 }
@@ -171,6 +186,7 @@ pub fn main() -> ExitCode {
     logger::init();
     let mut command = Cli::command()
         .mut_subcommand("stacks", stacks::without_useless)
+        .mut_subcommand("stats", stats::without_useless)
         .mut_subcommand("time", time::as_is);
     let parsed = command.try_get_matches_from_mut(std::env::args_os());
     let parsed = parsed.and_then(|mut given| {
@@ -208,6 +224,8 @@ pub fn main() -> ExitCode {
     let result = match cli.command {
         None => trace::run(cli.trace),
         Some(Command::Decode(args)) => decode::run(&args),
+        Some(Command::Diff(args)) => Ok(diff::run(&args)),
+        Some(Command::Stats(args)) => stats::run(&args),
         Some(Command::Ioctls(args)) => ioctls::run(&args),
         Some(Command::Channels(args)) => channels::run(&args),
         #[cfg(target_os = "linux")]

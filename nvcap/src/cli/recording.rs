@@ -10,6 +10,8 @@ use crate::record::{At, Loss, Lost, Record};
 use crate::source::file::kind::{self, Kind};
 use crate::source::file::orc::{Channels, Error, Orc};
 use crate::source::file::packed;
+
+use super::reading::{self, Reading};
 use anyhow::{Context as _, bail};
 use clap::ValueEnum;
 
@@ -42,10 +44,14 @@ pub(super) enum Format {
     Orc,
 }
 
+/// What the ledger says of a file that was not read to its end.
+pub(super) const INTERRUPTED: &str = "reading was interrupted: the rest of the file was not read";
+
 /// A file that was opened, of which nothing but its kind is read yet.
 pub(super) struct Recording<'a> {
     args: &'a RecordingArgs,
     capture: Orc<Box<dyn Read>>,
+    reading: Reading,
 }
 
 impl RecordingArgs {
@@ -60,7 +66,7 @@ impl RecordingArgs {
     /// # Errors
     /// When it cannot be read, or is none.
     pub(super) fn open(&self) -> anyhow::Result<Recording<'_>> {
-        let capture = self.open_orc()?;
+        let (capture, reading) = self.open_orc()?;
         let capture = match &self.channels {
             None => capture,
             Some(path) => {
@@ -72,17 +78,22 @@ impl RecordingArgs {
         Ok(Recording {
             args: self,
             capture,
+            reading,
         })
     }
 
-    fn open_orc(&self) -> anyhow::Result<Orc<Box<dyn Read>>> {
+    fn open_orc(&self) -> anyhow::Result<(Orc<Box<dyn Read>>, Reading)> {
         let name = self.file.display();
-        let reader =
-            packed::open(&self.file).with_context(|| format!("cannot read the capture {name}"))?;
+        let opened = reading::open(&self.file)
+            .and_then(|(reader, reading)| Ok((packed::unpacked(reader)?, reading)));
+        let (reader, reading) =
+            opened.with_context(|| format!("cannot read the capture {name}"))?;
         let (kind, mut reader) = kind::of(reader);
         match (self.from, kind) {
             // An empty capture is one that lacks everything.
-            (Some(Format::Orc), _) | (None, Kind::Orc | Kind::Empty) => Ok(Orc::new(reader)),
+            (Some(Format::Orc), _) | (None, Kind::Orc | Kind::Empty) => {
+                Ok((Orc::new(reader), reading))
+            }
             (None, Kind::Unreadable) => {
                 let why = reader.read(&mut [0]).err();
                 let why = why.map_or_else(String::new, |e| format!(" ({e})"));
@@ -103,14 +114,27 @@ impl RecordingArgs {
 }
 
 impl Recording<'_> {
-    /// Gives all its records to the pipeline.
+    /// The command shows nothing before all is read: progress may be shown meanwhile. `file`: what it will show goes to a file.
+    pub(super) fn quiet_until_the_end(mut self, file: Option<&Path>) -> Self {
+        let file = file.is_some_and(|path| path.as_os_str() != "-");
+        if file || !reading::output_is_a_pipe() {
+            self.reading.show();
+        }
+        self
+    }
+
+    /// Gives all its records to the pipeline, up to the end of the file or the user's Ctrl-C, after which the ledger says that the
+    /// rest was not read.
     ///
     /// # Errors
     /// When the output cannot be written, or, with `--strict`, at the first thing that is not whole. What was read up to there has
     /// been shown.
-    pub(super) fn play(self, pipeline: &mut Pipeline<'_>) -> anyhow::Result<()> {
+    pub(super) fn play(mut self, pipeline: &mut Pipeline<'_>) -> anyhow::Result<()> {
         let args = self.args;
-        let Err(error) = self.read(pipeline) else {
+        self.reading.begin()?;
+        let read = self.read(pipeline);
+        self.reading.end();
+        let Err(error) = read else {
             return Ok(());
         };
         pipeline.flush()?;
@@ -122,9 +146,12 @@ impl Recording<'_> {
         }))
     }
 
-    fn read(self, pipeline: &mut Pipeline<'_>) -> io::Result<()> {
+    fn read(&mut self, pipeline: &mut Pipeline<'_>) -> io::Result<()> {
         let mut at = At::default();
-        for record in self.capture {
+        for record in self.capture.by_ref() {
+            if !self.reading.goes_on() {
+                break;
+            }
             match record {
                 Ok(record) => {
                     if let Record::Submission(s) = &record {
@@ -147,6 +174,16 @@ impl Recording<'_> {
                     }))?;
                 }
             }
+        }
+        if !self.reading.is_whole() {
+            let what = Lost::Untraced {
+                why: INTERRUPTED.to_owned(),
+            };
+            pipeline.record(Record::Loss(Loss {
+                at,
+                channel: None,
+                what,
+            }))?;
         }
         Ok(())
     }

@@ -35,7 +35,7 @@ pub(crate) mod rights;
 #[cfg(feature = "trap")]
 pub(crate) mod run;
 #[cfg(feature = "trap")]
-mod signals;
+pub(crate) mod signals;
 #[cfg(feature = "trap")]
 pub(crate) mod trap;
 #[cfg(feature = "trap")]
