@@ -34,8 +34,8 @@ and 3 no difference in what is there, but one of them lacks something.";
 
 /// As `diff` has it.
 const DIFFERENT: u8 = 1;
-/// As `diff` has it.
-const TROUBLE: u8 = 2;
+/// As `diff` has it: the status of every error.
+pub(super) const TROUBLE: u8 = 2;
 
 /// Two recordings and how they are compared.
 #[derive(clap::Args, Debug)]
@@ -96,16 +96,9 @@ fn parse_filter(text: &str) -> Result<Filter, String> {
     Filter::parse(text).map_err(|e| e.to_string())
 }
 
-/// Compares. An error has a status of its own here: 1 says that they differ.
-pub(super) fn run(args: &Args) -> ExitCode {
-    match compare(args) {
-        Ok(status) => ExitCode::from(status),
-        Err(error) if super::reader_went_away(&error) => ExitCode::SUCCESS,
-        Err(error) => {
-            tell(super::said(&error));
-            ExitCode::from(TROUBLE)
-        }
-    }
+/// Compares.
+pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    compare(args).map(ExitCode::from)
 }
 
 fn compare(args: &Args) -> anyhow::Result<u8> {

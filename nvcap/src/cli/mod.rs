@@ -221,10 +221,15 @@ pub fn main() -> ExitCode {
     if let Some(pids) = cli.pids() {
         *pids = target::processes(pids);
     }
+    let failed = match &cli.command {
+        // 1 says that they differ.
+        Some(Command::Diff(_)) => diff::TROUBLE,
+        _ => STATUS_ERROR,
+    };
     let result = match cli.command {
         None => trace::run(cli.trace),
         Some(Command::Decode(args)) => decode::run(&args),
-        Some(Command::Diff(args)) => Ok(diff::run(&args)),
+        Some(Command::Diff(args)) => diff::run(&args),
         Some(Command::Stats(args)) => stats::run(&args),
         Some(Command::Ioctls(args)) => ioctls::run(&args),
         Some(Command::Channels(args)) => channels::run(&args),
@@ -243,7 +248,7 @@ pub fn main() -> ExitCode {
         Err(e) if reader_went_away(&e) => ExitCode::SUCCESS,
         Err(e) => {
             tell(said(&e));
-            ExitCode::from(STATUS_ERROR)
+            ExitCode::from(failed)
         }
     }
 }

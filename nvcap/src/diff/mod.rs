@@ -4,6 +4,7 @@
 //! beside them. [`align`] pairs the channels of both, aligns their lines, and says of each pair of aligned lines whether the addresses
 //! are the same ones, too: those that were paired before. [`sums`] compares counts. [`text`] and [`json`] show it.
 
+mod addresses;
 mod align;
 mod collect;
 mod json;

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::output::method::{class_name, method_name};
 
-use super::align::{Numbers, Renamed};
+use super::addresses::{Numbers, Renamed};
 use super::collect::{Capture, Counted};
 
 /// A count of A and of B.

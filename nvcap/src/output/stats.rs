@@ -16,11 +16,13 @@ mod histogram;
 mod kernels;
 mod moves;
 mod profile;
+mod sum;
 mod thresholds;
 
 pub(crate) use by::By;
 use kernels::Kernels;
 use profile::Profile;
+use sum::Sum;
 
 use super::gpu_time::Account;
 
@@ -43,20 +45,6 @@ pub enum Form {
     },
     /// One JSON object of type `stats`.
     Json,
-}
-
-/// How many, and how many bytes they moved or submitted.
-#[derive(Clone, Copy, Debug, Default)]
-struct Sum {
-    count: u64,
-    bytes: u64,
-}
-
-impl Sum {
-    fn add(&mut self, bytes: u64) {
-        self.count += 1;
-        self.bytes += bytes;
-    }
 }
 
 #[derive(Clone, Debug, Default)]

@@ -3,6 +3,7 @@ use std::collections::BTreeMap;
 use super::*;
 use crate::decode::event::Engine;
 use crate::diff::collect::Words;
+use crate::diff::line::Address;
 
 /// One line: channel, text, addresses.
 type Spec<'s> = (u32, &'s str, &'s [u64]);

@@ -10,7 +10,7 @@ use crate::output::kernels;
 use crate::output::names::{EngineName, Who, gpu_name, is_timed};
 use crate::output::units::Nanoseconds;
 
-use super::Sum;
+use super::sum::Sum;
 
 /// What a row is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

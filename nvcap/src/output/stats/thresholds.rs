@@ -5,6 +5,8 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
+use crate::output::style::Plain;
+
 use super::moves::{How, Row, Tally};
 
 /// Sizes up to one were moved in one way, from another on in another.
@@ -100,7 +102,7 @@ fn of_group(group: &[(&Row, &Tally)]) -> Vec<Threshold> {
 impl std::fmt::Display for Threshold {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         if let Some(series) = &self.series {
-            write!(f, "{}: ", super::Plain(series))?;
+            write!(f, "{}: ", Plain(series))?;
         }
         let (below, above, from) = (self.below, self.above, self.from);
         if self.certain {
