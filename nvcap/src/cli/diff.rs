@@ -25,12 +25,12 @@ Examples:
   nvcap diff -U0 before.orc after.orc                 changes without the lines around them
   nvcap diff before.orc after.orc && echo same        in a script
 
-Channels are paired by engine, in the order of their first use, and their operations aligned. Handles,
-payloads, users' data and the values of addresses are not compared; but where operations of one recording
-have the same address, those of the other must have one, too (--any-data: need not).
+Channels are paired by engine, in the order of their first use, and their operations aligned.
+Handles, payloads, users' data and the values of addresses are not compared; but where operations
+of one recording have the same address, those of the other must, too (--any-data: need not).
 
-Exit status, as of diff: 0 no difference, 1 differences, 2 trouble (usage, a file that cannot be read);
-and 3 no difference in what is there, but one of them lacks something.";
+Exit status, as of diff: 0 no difference, 1 differences, 2 trouble (usage, a file that cannot be
+read); and 3 no difference in what is there, but one of them lacks something.";
 
 /// As `diff` has it.
 const DIFFERENT: u8 = 1;
@@ -135,7 +135,11 @@ fn compare(args: &Args) -> anyhow::Result<u8> {
         let color = when.color().enabled(out.is_terminal());
         diff::text(out.object(), color, &found, shown);
     }
-    target::written(&mut out)?;
+    match target::written(&mut out) {
+        // As of `diff A B | head`: the status is still that of the comparison.
+        Err(e) if e.chain().any(is_gone) => {}
+        written => written?,
+    }
     for ((name, ledger), verdict) in names.iter().zip([&ledger_a, &ledger_b]).zip(&verdicts) {
         if !ledger.is_complete() {
             tell(format_args!("{name}: {verdict}"));
@@ -147,6 +151,13 @@ fn compare(args: &Args) -> anyhow::Result<u8> {
         (false, false) => STATUS_LOST,
         (false, true) => 0,
     })
+}
+
+/// Whether the reader of the output went away.
+fn is_gone(cause: &(dyn std::error::Error + 'static)) -> bool {
+    cause
+        .downcast_ref::<std::io::Error>()
+        .is_some_and(|e| e.kind() == std::io::ErrorKind::BrokenPipe)
 }
 
 /// One of them, as its lines.

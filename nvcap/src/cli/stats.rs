@@ -15,16 +15,16 @@ use super::values::SHOWN;
 
 const EXAMPLES: &str = "\
 Examples:
-  nvcap stats run.orc.xz                            kernels, copies and their thresholds, graphs, waits
-  nvcap stats run.orc.xz --phases run.phases        the same; moves by series of phases
-  nvcap stats run.orc.xz --by kernel                one table, a row a kernel
-  nvcap stats run.orc.xz -e 'time_ns>29300000000'   of a part of the time
-  nvcap stats run.orc.xz --json | jq .thresholds    as one JSON object, and the ledger
+  nvcap stats run.orc.xz                           kernels, copies, thresholds, graphs, waits
+  nvcap stats run.orc.xz --phases run.phases       the same; moves by series of phases
+  nvcap stats run.orc.xz --by kernel               one table, a row a kernel
+  nvcap stats run.orc.xz -e 'time_ns>29300000000'  of a part of the time
+  nvcap stats run.orc.xz --json | jq .thresholds   as one JSON object, and the ledger
 
-docs/stats.md says how each number is made. Of a live trace, -s shows a part of this (nvcap -s -p PID).
+docs/stats.md says how each number is made. Of a live trace, -s shows a part (nvcap -s -p PID).
 
-Exit status: 0 complete, 1 error, 2 usage, 3 the recording lacks something or reading was interrupted,
-5 complete, but not all was understood (the ledger says what).";
+Exit status: 0 complete, 1 error, 2 usage, 3 the recording lacks something or reading was
+interrupted, 5 complete, but not all was understood (the ledger says what).";
 
 /// A recording and how it is summed up.
 #[derive(clap::Args, Debug)]

@@ -96,7 +96,11 @@ pub(crate) fn compare(a: &Capture, b: &Capture, options: Options) -> Comparison 
             (pair, edits)
         })
         .collect();
-    let renamed = check_addresses(a, b, &mut pairs, observed, options);
+    let mut renamed = check_addresses(a, b, &mut pairs, observed, options);
+    for (pair, edits) in &pairs {
+        let of = (lines(a, pair.a, observed), lines(b, pair.b, observed));
+        pair_changed_programs(a, b, edits, (&of.0, &of.1), &mut renamed);
+    }
     let mut changed = (0, 0);
     for (pair, edits) in &mut pairs {
         for edit in edits.iter() {
@@ -252,6 +256,38 @@ fn check_addresses(
         *edits = all;
     }
     renamed
+}
+
+/// A launch that changed still has the program that it had: launches of one change stand for each other in turn, where nothing is known of
+/// their programs.
+fn pair_changed_programs(
+    a: &Capture,
+    b: &Capture,
+    edits: &[Edit],
+    of: (&[&Line], &[&Line]),
+    renamed: &mut Renamed,
+) {
+    let is_both = |edit: &Edit| matches!(edit, Edit::Both(..));
+    for change in edits.split(is_both).filter(|change| !change.is_empty()) {
+        let program = |capture: &Capture, line: Option<&&Line>| {
+            let addresses = capture.of(line?);
+            addresses
+                .iter()
+                .find(|at| at.kind == Kind::Program)
+                .copied()
+        };
+        let of_a = change.iter().filter_map(|edit| match edit {
+            Edit::OnlyA(at) => program(a, of.0.get(*at as usize)),
+            Edit::OnlyB(_) | Edit::Both(..) => None,
+        });
+        let of_b = change.iter().filter_map(|edit| match edit {
+            Edit::OnlyB(at) => program(b, of.1.get(*at as usize)),
+            Edit::OnlyA(_) | Edit::Both(..) => None,
+        });
+        for (of_a, of_b) in of_a.zip(of_b) {
+            renamed.pair_if_new(of_a, of_b);
+        }
+    }
 }
 
 /// Changes with `context` lines around them; those whose lines around touch are one hunk.

@@ -125,7 +125,7 @@ fn sums(line: &mut impl FnMut(Option<Role>, &str), comparison: &Comparison, word
             };
             line(None, &format!("no difference in {what}"));
         }
-    } else {
+    } else if differing().next().is_some() {
         line(
             Some(Role::Operation),
             &format!(
