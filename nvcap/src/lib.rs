@@ -98,6 +98,8 @@ pub mod pipeline;
 mod cli;
 #[cfg(feature = "cli")]
 mod code;
+#[cfg(feature = "cli")]
+mod diff;
 #[cfg(all(feature = "cli", target_os = "linux"))]
 mod dump;
 #[cfg(all(feature = "cli", target_os = "linux"))]

@@ -34,6 +34,10 @@ pub(super) struct Args {
 /// Decodes.
 pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let mut recording = args.recording.open()?;
+    let (shown, file) = (&args.output, args.output.output.as_deref());
+    if shown.stats || shown.quiet || file.is_some_and(|file| file.as_os_str() != "-") {
+        recording = recording.quiet_until_the_end(file);
+    }
     let strict = args.recording.strict;
     let inputs = args.recording.inputs();
     let mut output = args.output.clone();

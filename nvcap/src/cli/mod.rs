@@ -5,6 +5,7 @@ mod channels;
 #[cfg(target_os = "linux")]
 mod code;
 mod decode;
+mod diff;
 mod doctor;
 mod dump;
 mod explain;
@@ -15,10 +16,12 @@ mod ioctls;
 mod logger;
 mod maps;
 mod output_args;
+mod reading;
 mod record;
 mod recorder;
 mod recording;
 mod stacks;
+mod stats;
 mod target;
 mod target_view;
 mod time;
@@ -53,8 +56,10 @@ Examples:
   sudo nvcap dump -p 4711                  what a hung or slow process waits for
   sudo nvcap watch -a --hang 60s           wait for processes that hang, and dump them
   sudo nvcap code vadd -p 4711             the instructions of a kernel
-  nvcap decode run.orc.xz -s               statistics of a capture made elsewhere
   nvcap export perfetto run.orc.xz -o run.pftrace    a timeline, for ui.perfetto.dev
+  nvcap decode run.orc.xz                  a capture made elsewhere
+  nvcap stats run.orc.xz                   the same in sums: kernels, copies, thresholds, graphs
+  nvcap diff before.orc after.orc          what changed between two captures of a program
   nvcap explain c8b5 0300 182              what a method write means
 
 Exit status:
@@ -63,7 +68,7 @@ Exit status:
   2  usage: the command line is not understood
   3  something was lost: the ledger says what and how much
   5  complete, but not all was understood: the ledger says what
-nvcap dump has statuses of its own beside these (nvcap dump --help).
+nvcap dump and nvcap diff have statuses of their own beside these (nvcap dump --help).
 With --exit-with-child the traced command's own status is passed on where the trace is complete.
 
 Where output goes:
@@ -105,6 +110,10 @@ enum Command {
     Record(Box<record::Args>),
     /// Decode a recording or capture instead of a live process
     Decode(decode::Args),
+    /// Compare two captures of one program, operation by operation
+    Diff(Box<diff::Args>),
+    /// Sum up a capture: kernels, how bytes were moved and from which sizes on, graphs, waits, histograms
+    Stats(stats::Args),
     /// Show every ioctl on the driver's files, named and with its fields
     Ioctls(ioctls::Args),
     /// Show the channels of a process: token, engine, ring, how far it is
@@ -147,7 +156,13 @@ impl Cli {
             Some(Command::Export(args)) => args.pids(),
             #[cfg(target_os = "linux")]
             Some(Command::Code(_)) => None,
-            Some(Command::Decode(_) | Command::Explain(_) | Command::Doctor(_)) => None,
+            Some(
+                Command::Decode(_)
+                | Command::Diff(_)
+                | Command::Stats(_)
+                | Command::Explain(_)
+                | Command::Doctor(_),
+            ) => None,
         }
     }
 }
@@ -184,6 +199,7 @@ pub fn main() -> ExitCode {
     logger::init();
     let mut command = Cli::command()
         .mut_subcommand("stacks", stacks::without_useless)
+        .mut_subcommand("stats", stats::without_useless)
         .mut_subcommand("time", time::as_is)
         .mut_subcommand("record", record::as_is)
         .mut_subcommand("export", export::as_is);
@@ -220,11 +236,18 @@ pub fn main() -> ExitCode {
     if let Some(pids) = cli.pids() {
         *pids = target::processes(pids);
     }
+    let failed = match &cli.command {
+        // 1 says that they differ.
+        Some(Command::Diff(_)) => diff::TROUBLE,
+        _ => STATUS_ERROR,
+    };
     let result = match cli.command {
         None => trace::run(cli.trace),
         Some(Command::Record(args)) => record::run(*args),
         Some(Command::Decode(args)) => decode::run(&args),
 
+        Some(Command::Diff(args)) => diff::run(&args),
+        Some(Command::Stats(args)) => stats::run(&args),
         Some(Command::Ioctls(args)) => ioctls::run(&args),
         Some(Command::Channels(args)) => channels::run(&args),
         #[cfg(target_os = "linux")]
@@ -243,7 +266,7 @@ pub fn main() -> ExitCode {
         Err(e) if reader_went_away(&e) => ExitCode::SUCCESS,
         Err(e) => {
             tell(said(&e));
-            ExitCode::from(STATUS_ERROR)
+            ExitCode::from(failed)
         }
     }
 }

@@ -152,6 +152,13 @@ fn parse_chip(name: &str) -> Result<&'static Chip, String> {
 }
 
 impl OutputArgs {
+    /// How much sums need: method writes with -v.
+    pub(super) fn detail_of_sums(&self) -> Detail {
+        let shown = Detail::from_count(self.verbose);
+        let filter = self.filter.as_ref();
+        filter.map_or(shown, |f| shown.max(f.detail()))
+    }
+
     fn detail(&self) -> Detail {
         // The first -v of text adds operations, which JSON and statistics have without it.
         let text = !self.json && !self.stats;

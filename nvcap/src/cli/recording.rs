@@ -5,6 +5,7 @@ use std::fmt::Display;
 use std::io::{self, ErrorKind, Read};
 use std::path::{Path, PathBuf};
 
+use super::reading::{self, Reading};
 use crate::capture::{self, Item, Reader, TraceInfo};
 use crate::output::message::tell;
 use crate::output::plural::plural;
@@ -47,10 +48,14 @@ pub(super) enum Format {
     Orc,
 }
 
+/// What the ledger says of a file that was not read to its end.
+pub(super) const INTERRUPTED: &str = "reading was interrupted: the rest of the file was not read";
+
 /// A file that was opened, of which nothing but its kind is read yet.
 pub(super) struct Recording<'a> {
     args: &'a RecordingArgs,
     opened: Opened,
+    reading: Reading,
 }
 
 enum Opened {
@@ -80,7 +85,8 @@ impl RecordingArgs {
     /// # Errors
     /// When it cannot be read, or is none.
     pub(super) fn open(&self) -> anyhow::Result<Recording<'_>> {
-        let opened = match (self.open_plain()?, &self.channels) {
+        let (opened, reading) = self.open_plain()?;
+        let opened = match (opened, &self.channels) {
             (opened, None) => opened,
             (Opened::Orc(capture), Some(path)) => {
                 let text = crate::source::file::text(path)
@@ -93,21 +99,27 @@ impl RecordingArgs {
                 path.display()
             ),
         };
-        Ok(Recording { args: self, opened })
+        Ok(Recording {
+            args: self,
+            opened,
+            reading,
+        })
     }
 
-    fn open_plain(&self) -> anyhow::Result<Opened> {
+    fn open_plain(&self) -> anyhow::Result<(Opened, Reading)> {
         let name = self.file.display();
-        let reader =
-            packed::open(&self.file).with_context(|| format!("cannot read the capture {name}"))?;
+        let opened = reading::open(&self.file)
+            .and_then(|(reader, reading)| Ok((packed::unpacked(reader)?, reading)));
+        let (reader, reading) =
+            opened.with_context(|| format!("cannot read the capture {name}"))?;
         let (kind, mut reader) = kind::of(reader);
         match (self.from, kind) {
             // An empty capture is one that lacks everything.
             (Some(Format::Orc), _) | (None, Kind::Orc | Kind::Empty) => {
-                Ok(Opened::Orc(Orc::new(reader)))
+                Ok((Opened::Orc(Orc::new(reader)), reading))
             }
             (Some(Format::Pcapng), _) | (None, Kind::Recording) => {
-                Ok(Opened::Pcapng(Box::new(Reader::new(reader))))
+                Ok((Opened::Pcapng(Box::new(Reader::new(reader))), reading))
             }
             (None, Kind::Unreadable) => {
                 let why = reader.read(&mut [0]).err();
@@ -137,7 +149,17 @@ impl Recording<'_> {
         }
     }
 
-    /// Gives all its records to the pipeline, which becomes as that of the live trace was.
+    /// The command shows nothing before all is read: progress may be shown meanwhile. `file`: what it will show goes to a file.
+    pub(super) fn quiet_until_the_end(mut self, file: Option<&Path>) -> Self {
+        let file = file.is_some_and(|path| path.as_os_str() != "-");
+        if file || !reading::output_is_a_pipe() {
+            self.reading.show();
+        }
+        self
+    }
+
+    /// Gives all its records to the pipeline, up to the end of the file or the user's Ctrl-C, after which the ledger says that the
+    /// rest was not read. The pipeline becomes as that of the live trace was.
     ///
     /// # Errors
     /// When the output cannot be written, or, with `--strict`, at the first thing that is not whole. What was read up to there has
@@ -148,10 +170,16 @@ impl Recording<'_> {
             pipeline.as_recorded(driver, info.gpu_time, !info.in_order);
         }
         let name = self.args.file.display();
+        self.reading.begin()?;
         let played = match self.opened {
-            Opened::Orc(capture) => play_orc(capture, pipeline, &name),
-            Opened::Pcapng(reader) => play_pcapng(*reader, pipeline, &name),
+            Opened::Orc(capture) => play_orc(capture, pipeline, &mut self.reading, &name),
+            Opened::Pcapng(reader) => play_pcapng(*reader, pipeline, &mut self.reading, &name),
         };
+        let played = match (&played, self.reading.is_whole()) {
+            (Ok(()), false) => pipeline.record(lost(At::default(), &INTERRUPTED)),
+            _ => played,
+        };
+        self.reading.end();
         let Err(error) = played else {
             return Ok(());
         };
@@ -179,10 +207,14 @@ fn lost(at: At, why: &impl ToString) -> Record {
 fn play_orc(
     capture: Orc<Box<dyn Read>>,
     pipeline: &mut Pipeline<'_>,
+    reading: &mut Reading,
     name: &impl Display,
 ) -> io::Result<()> {
     let mut at = At::default();
     for record in capture {
+        if !reading.goes_on() {
+            break;
+        }
         match record {
             Ok(record) => {
                 if let Record::Submission(s) = &record {
@@ -205,9 +237,13 @@ fn play_orc(
 fn play_pcapng(
     reader: Reader<Box<dyn Read>>,
     pipeline: &mut Pipeline<'_>,
+    reading: &mut Reading,
     name: &impl Display,
 ) -> io::Result<()> {
     for item in reader {
+        if !reading.goes_on() {
+            break;
+        }
         match item {
             Ok(Item::Trace(info)) if info.file > 0 => tell(format_args!(
                 "{name}: file {} of a trace, counted from 0; what came before it is in earlier files{}",

@@ -10,9 +10,19 @@ use crate::driver::Model;
 use crate::ledger::Ledger;
 use crate::record::{ChannelId, Record};
 
+mod by;
+mod graphs;
+mod histogram;
 mod kernels;
+mod moves;
+mod profile;
+mod sum;
+mod thresholds;
 
+pub(crate) use by::By;
 use kernels::Kernels;
+use profile::Profile;
+use sum::Sum;
 
 use super::gpu_time::Account;
 
@@ -35,20 +45,6 @@ pub enum Form {
     },
     /// One JSON object of type `stats`.
     Json,
-}
-
-/// How many, and how many bytes they moved or submitted.
-#[derive(Clone, Copy, Debug, Default)]
-struct Sum {
-    count: u64,
-    bytes: u64,
-}
-
-impl Sum {
-    fn add(&mut self, bytes: u64) {
-        self.count += 1;
-        self.bytes += bytes;
-    }
 }
 
 #[derive(Clone, Debug, Default)]
@@ -79,6 +75,8 @@ pub struct Stats {
     channels: BTreeMap<ChannelId, ChannelCounts>,
     kernels: Kernels,
     gpu_time: Account,
+    /// What `nvcap stats` shows beyond these.
+    profile: Option<Profile>,
     phases: BTreeMap<String, (Sum, u64)>,
     methods: HashMap<(u32, u16), u64>,
     method_writes: u64,
@@ -103,6 +101,7 @@ impl Stats {
             channels: BTreeMap::new(),
             kernels: Kernels::default(),
             gpu_time: Account::default(),
+            profile: None,
             phases: BTreeMap::new(),
             methods: HashMap::new(),
             method_writes: 0,
@@ -111,6 +110,14 @@ impl Stats {
             filtered,
             first_ns: None,
             last_ns: None,
+        }
+    }
+
+    /// As `nvcap stats` shows them: with moves, graphs, waits and histograms, or, by something, that table alone.
+    pub(crate) fn with_profile(self, by: Option<By>) -> Self {
+        Self {
+            profile: Some(Profile::new(by)),
+            ..self
         }
     }
 
@@ -341,6 +348,9 @@ impl Stats {
             self.gpu_time.finish();
             object["gpu_time"] = self.gpu_time.json();
         }
+        for (name, value) in self.profile.iter_mut().flat_map(Profile::json) {
+            object[name] = value;
+        }
         let out = self.out.object();
         super::json::write(out, &object);
         out.push(b'\n');
@@ -348,7 +358,7 @@ impl Stats {
 }
 
 /// The two words under which an operation is counted, and how many bytes it moves.
-fn class_of(op: &Operation) -> (&'static str, &'static str, u64) {
+pub(crate) fn class_of(op: &Operation) -> (&'static str, &'static str, u64) {
     match op {
         Operation::Launch(l) => {
             let kind = match l.kind {
@@ -413,6 +423,9 @@ impl Sink for Stats {
     fn event(&mut self, event: &Event<'_>) -> io::Result<()> {
         let c = event.context;
         self.gpu_time.event(event);
+        if let Some(profile) = &mut self.profile {
+            profile.event(event);
+        }
         match &event.body {
             Body::Method(m) => {
                 self.method_writes += 1;
@@ -488,10 +501,19 @@ impl Sink for Stats {
     }
 
     fn finish(&mut self, ledger: &Ledger, _model: &Model) -> io::Result<()> {
+        if let Some(profile) = &mut self.profile {
+            profile.finish();
+        }
         match self.form {
             Form::Text { color } => {
-                self.text(color);
-                if self.gpu_time.is_asked() {
+                let one_table = self.profile.as_ref().is_some_and(Profile::is_one_table);
+                if !one_table {
+                    self.text(color);
+                }
+                if let Some(profile) = &mut self.profile {
+                    profile.text(&mut Formatter::new(self.out.object(), color));
+                }
+                if self.gpu_time.is_asked() && !one_table {
                     self.gpu_time.finish();
                     self.gpu_time.text(self.out.object(), color);
                 }

@@ -1,4 +1,4 @@
-//! The user's signals while a trace is made: the first ends the tracing. What is captured is then still shown, as long as
+//! The user's signals while a trace is made or a file is read: the first ends that. What is captured is then still shown, as long as
 //! somebody takes it; a write that nobody takes is given up after a while, or at a further signal.
 
 use std::{
@@ -75,7 +75,7 @@ fn handle(signal: i32, handler: extern "C" fn(i32), flags: i32) {
 ///
 /// # Errors
 /// When there are no more file descriptors or threads.
-pub(super) fn catch(shows: i32) -> Result<()> {
+pub(crate) fn catch(shows: i32) -> Result<()> {
     let failed = |e: io::Error| {
         Error::new(
             "preparing for signals",
@@ -104,23 +104,28 @@ pub(super) fn catch(shows: i32) -> Result<()> {
 }
 
 /// The signal that has come since the last call, 0 for none.
-pub(super) fn take() -> i32 {
+pub(crate) fn take() -> i32 {
     SIGNAL.swap(0, Ordering::SeqCst)
 }
 
 /// What becomes readable with the first signal; none where no signals are taken, or one has come.
-pub(super) fn wake() -> Option<RawFd> {
+pub(crate) fn wake() -> Option<RawFd> {
     let wake = WAKE.load(Ordering::SeqCst);
     (wake >= 0 && !CAME.load(Ordering::SeqCst)).then_some(wake)
 }
 
 /// Whether a signal has come since the last [`take`].
-pub(super) fn is_one() -> bool {
+pub(crate) fn is_one() -> bool {
     SIGNAL.load(Ordering::SeqCst) != 0
 }
 
+/// Tells that a file is read: a signal from now on ends that.
+pub(crate) fn reads() {
+    TRACED.store(false, Ordering::SeqCst);
+}
+
 /// Tells that nothing is traced any more. What has come until now has ended the tracing, or the command and with it that.
-pub(super) fn traced() {
+pub(crate) fn traced() {
     take();
     TRACED.store(true, Ordering::SeqCst);
 }

@@ -7,7 +7,7 @@ const BUCKETS: usize = 48 * 24 + 1;
 
 /// See the module.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Durations {
+pub(in crate::output) struct Durations {
     pub count: u64,
     pub sum_ns: u64,
     pub least_ns: u64,
@@ -19,7 +19,7 @@ pub(super) struct Durations {
 }
 
 impl Durations {
-    pub(super) fn add(&mut self, ns: u64) {
+    pub(in crate::output) fn add(&mut self, ns: u64) {
         self.least_ns = match self.count {
             0 => ns,
             _ => self.least_ns.min(ns),
@@ -39,7 +39,7 @@ impl Durations {
     }
 
     /// What `of` such durations take together, of which these are a sample, and by how much that may be wrong (95 %), ns.
-    pub(super) fn estimate_ns(&self, of: u64) -> (u64, u64) {
+    pub(in crate::output) fn estimate_ns(&self, of: u64) -> (u64, u64) {
         if of <= self.count {
             return (self.sum_ns, 0);
         }
@@ -52,12 +52,12 @@ impl Durations {
         (self.sum_ns + (mean * rest) as u64, error as u64)
     }
 
-    pub(super) fn mean_ns(&self) -> u64 {
+    pub(in crate::output) fn mean_ns(&self) -> u64 {
         self.sum_ns / self.count.max(1)
     }
 
     /// The duration that this share of all (0 to 1) does not exceed.
-    pub(super) fn quantile_ns(&self, share: f64) -> u64 {
+    pub(in crate::output) fn quantile_ns(&self, share: f64) -> u64 {
         let wanted = (share * self.count as f64).ceil().max(1.0) as u64;
         let mut seen = 0;
         for (bucket, n) in self.buckets.iter().enumerate() {

@@ -19,7 +19,7 @@ mod durations;
 mod intervals;
 mod report;
 
-use durations::Durations;
+pub(in crate::output) use durations::Durations;
 use intervals::{Intervals, Stretch};
 
 /// The longest waits that are kept.

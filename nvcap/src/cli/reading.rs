@@ -1,0 +1,252 @@
+//! A file while it is read: how far the reading is, shown on a terminal, and the user's Ctrl-C, which ends it.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+
+/// Shorter reading shows no progress.
+const LONG: Duration = Duration::from_millis(500);
+/// So many records are read between two looks at the clock.
+const RECORDS: u32 = 64;
+
+/// See the module.
+pub(super) struct Reading {
+    /// Bytes of the file that were read, and how many it has; none where that is not known.
+    read: Arc<AtomicU64>,
+    bytes: Option<u64>,
+    begun: Instant,
+    records: u32,
+    /// Progress may be shown: nothing else is, until the end.
+    shown: bool,
+    bar: Option<ProgressBar>,
+    is_stdin: bool,
+    interrupted: bool,
+}
+
+/// Opens a file, `-` standard input, and watches how far it is read.
+///
+/// # Errors
+/// When it cannot be opened.
+pub(super) fn open(path: &Path) -> io::Result<(Box<dyn Read>, Reading)> {
+    let read = Arc::new(AtomicU64::new(0));
+    let (file, bytes): (Box<dyn Read>, _) = match path.as_os_str() == "-" {
+        true => (stdin()?, None),
+        false => {
+            let file = File::open(path)?;
+            let known = file.metadata().ok().filter(std::fs::Metadata::is_file);
+            (Box::new(file), known.map(|m| m.len()))
+        }
+    };
+    let counted = Counted {
+        file,
+        read: read.clone(),
+    };
+    let reading = Reading {
+        read,
+        bytes,
+        begun: Instant::now(),
+        records: 0,
+        shown: false,
+        bar: None,
+        is_stdin: path.as_os_str() == "-",
+        interrupted: false,
+    };
+    Ok((Box::new(counted), reading))
+}
+
+/// Counts the bytes.
+struct Counted {
+    file: Box<dyn Read>,
+    read: Arc<AtomicU64>,
+}
+
+impl Read for Counted {
+    fn read(&mut self, to: &mut [u8]) -> io::Result<usize> {
+        let n = self.file.read(to)?;
+        self.read.fetch_add(n as u64, Ordering::Relaxed);
+        Ok(n)
+    }
+}
+
+impl Reading {
+    /// Nothing is shown before the end: progress may be, on standard error, where that is a terminal.
+    pub(super) fn show(&mut self) {
+        self.shown = true;
+    }
+
+    /// From now on Ctrl-C ends the reading, not the program.
+    ///
+    /// # Errors
+    /// When there are no more file descriptors or threads.
+    pub(super) fn begin(&mut self) -> anyhow::Result<()> {
+        self.begun = Instant::now();
+        interrupt::catch()
+    }
+
+    /// A record was read; `false` if the user does not want more.
+    pub(super) fn goes_on(&mut self) -> bool {
+        self.records = self.records.wrapping_add(1);
+        if self.shown && self.records.is_multiple_of(RECORDS) {
+            self.progress();
+        }
+        // Standard input ends by itself then, and what came out of it is shown.
+        self.interrupted |= !self.is_stdin && interrupt::came();
+        !self.interrupted
+    }
+
+    /// There are no more records; `false` if that is so because waiting for them was interrupted.
+    pub(super) fn is_whole(&mut self) -> bool {
+        self.interrupted |= interrupt::cut();
+        !self.interrupted
+    }
+
+    /// Reading has ended. A signal from now on is about the output.
+    pub(super) fn end(&mut self) {
+        if let Some(bar) = self.bar.take() {
+            bar.finish_and_clear();
+        }
+        interrupt::end();
+    }
+
+    fn progress(&mut self) {
+        if self.bar.is_none() && self.begun.elapsed() > LONG {
+            self.bar = Some(bar(self.bytes));
+        }
+        if let Some(bar) = &self.bar {
+            bar.set_position(self.read.load(Ordering::Relaxed));
+        }
+    }
+}
+
+/// A bar for a file of a known size, else a count. It is drawn on standard error, and hidden where that is no terminal.
+fn bar(bytes: Option<u64>) -> ProgressBar {
+    let target = ProgressDrawTarget::stderr();
+    let (bar, style) = match bytes {
+        Some(bytes) => (
+            ProgressBar::with_draw_target(Some(bytes), target),
+            "nvcap: reading [{bar:40}] {percent}% of {binary_total_bytes}, {eta} left",
+        ),
+        None => (
+            ProgressBar::with_draw_target(None, target),
+            "nvcap: reading {spinner} {binary_bytes}, {binary_bytes_per_sec}",
+        ),
+    };
+    let style =
+        ProgressStyle::with_template(style).unwrap_or_else(|_| ProgressStyle::default_bar());
+    bar.with_style(style.progress_chars("=> "))
+}
+
+/// Whether standard output is a pipe: who reads it, a pager for one, may be on the terminal, where progress would be in its way.
+pub(super) fn output_is_a_pipe() -> bool {
+    #[cfg(unix)]
+    {
+        use std::os::fd::AsFd as _;
+        use std::os::unix::fs::FileTypeExt as _;
+
+        let output = io::stdout().as_fd().try_clone_to_owned();
+        let kind = output.and_then(|fd| File::from(fd).metadata());
+        kind.is_ok_and(|m| m.file_type().is_fifo())
+    }
+    #[cfg(not(unix))]
+    {
+        true
+    }
+}
+
+/// Standard input. While it has nothing to read, a signal ends the waiting.
+#[cfg(feature = "trap")]
+fn stdin() -> io::Result<Box<dyn Read>> {
+    use std::os::fd::AsFd as _;
+
+    let file = File::from(io::stdin().as_fd().try_clone_to_owned()?);
+    Ok(Box::new(interrupt::Awaited(file)))
+}
+
+#[cfg(not(feature = "trap"))]
+fn stdin() -> io::Result<Box<dyn Read>> {
+    Ok(Box::new(io::stdin()))
+}
+
+/// The user's signals, as a live trace has them.
+#[cfg(feature = "trap")]
+mod interrupt {
+    use std::fs::File;
+    use std::io::{self, Read};
+    use std::os::fd::AsRawFd as _;
+    use std::sync::Once;
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use crate::source::signals;
+
+    pub(super) fn catch() -> anyhow::Result<()> {
+        static CAUGHT: Once = Once::new();
+        let mut caught = Ok(());
+        // SAFETY: reads an id.
+        let shows = unsafe { libc::gettid() };
+        CAUGHT.call_once(|| caught = signals::catch(shows));
+        signals::reads();
+        Ok(caught?)
+    }
+
+    pub(super) fn came() -> bool {
+        signals::is_one()
+    }
+
+    pub(super) fn cut() -> bool {
+        CUT.load(Ordering::SeqCst)
+    }
+
+    pub(super) fn end() {
+        signals::traced();
+    }
+
+    /// Waiting for standard input was ended by a signal.
+    static CUT: AtomicBool = AtomicBool::new(false);
+
+    /// A file that is read when it has something, or when a signal has come: then it is at its end.
+    pub(super) struct Awaited(pub(super) File);
+
+    impl Read for Awaited {
+        fn read(&mut self, to: &mut [u8]) -> io::Result<usize> {
+            if let Some(wake) = signals::wake() {
+                let waited = |fd| libc::pollfd {
+                    fd,
+                    events: libc::POLLIN,
+                    revents: 0,
+                };
+                let mut both = [waited(self.0.as_raw_fd()), waited(wake)];
+                // SAFETY: two pollfds. Where it fails, the read waits alone.
+                unsafe { libc::poll(both.as_mut_ptr(), 2, -1) };
+            }
+            match signals::is_one() {
+                true => {
+                    CUT.store(true, Ordering::SeqCst);
+                    Ok(0)
+                }
+                false => self.0.read(to),
+            }
+        }
+    }
+}
+
+#[cfg(not(feature = "trap"))]
+mod interrupt {
+    pub(super) fn catch() -> anyhow::Result<()> {
+        Ok(())
+    }
+
+    pub(super) fn came() -> bool {
+        false
+    }
+
+    pub(super) fn cut() -> bool {
+        false
+    }
+
+    pub(super) fn end() {}
+}

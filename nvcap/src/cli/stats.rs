@@ -1,0 +1,127 @@
+//! `nvcap stats`: a recording in sums.
+
+use std::process::ExitCode;
+
+use anyhow::bail;
+use clap::ValueEnum;
+
+use crate::output::stats::{By, Form, Stats};
+use crate::pipeline::Pipeline;
+
+use super::output_args::OutputArgs;
+use super::recording::RecordingArgs;
+use super::target;
+use super::values::SHOWN;
+
+const EXAMPLES: &str = "\
+Examples:
+  nvcap stats run.orc.xz                           kernels, copies, thresholds, graphs, waits
+  nvcap stats run.orc.xz --phases run.phases       the same; moves by series of phases
+  nvcap stats run.orc.xz --by kernel               one table, a row a kernel
+  nvcap stats run.orc.xz -e 'time_ns>29300000000'  of a part of the time
+  nvcap stats run.orc.xz --json | jq .thresholds   as one JSON object, and the ledger
+
+docs/stats.md says how each number is made. Of a live trace, -s shows a part (nvcap -s -p PID).
+
+Exit status: 0 complete, 1 error, 2 usage, 3 the recording lacks something or reading was
+interrupted, 5 complete, but not all was understood (the ledger says what).";
+
+/// A recording and how it is summed up.
+#[derive(clap::Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub(super) struct Args {
+    /// What is read.
+    #[command(flatten)]
+    pub recording: RecordingArgs,
+
+    /// Show one table, with a row for each kernel, channel, thread, phase or GPU
+    #[arg(long, value_name = "WHAT", value_enum, help_heading = SHOWN)]
+    pub by: Option<Rows>,
+
+    /// What is shown and where it goes.
+    #[command(flatten)]
+    pub output: OutputArgs,
+}
+
+/// `--by`.
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Rows {
+    /// A kernel: its launches, and the submissions that they are in
+    Kernel,
+    /// A channel
+    Channel,
+    /// A thread; captures without threads have the process
+    Thread,
+    /// A phase of --phases
+    Phase,
+    /// A GPU
+    Gpu,
+}
+
+impl From<Rows> for By {
+    fn from(rows: Rows) -> Self {
+        match rows {
+            Rows::Kernel => Self::Kernel,
+            Rows::Channel => Self::Channel,
+            Rows::Thread => Self::Thread,
+            Rows::Phase => Self::Phase,
+            Rows::Gpu => Self::Gpu,
+        }
+    }
+}
+
+/// Options of a trace that have no meaning here.
+const USELESS: [&str; 6] = [
+    "quiet",
+    "stats",
+    "time",
+    "redact",
+    "explain_streams",
+    "full_names",
+];
+
+/// The command as clap knows it: without options that have no meaning.
+pub(super) fn without_useless(command: clap::Command) -> clap::Command {
+    let command = command.mut_arg("verbose", |arg| {
+        arg.help("Show method writes too").long_help(None)
+    });
+    USELESS.into_iter().fold(command, |command, id| {
+        command.mut_arg(id, |arg| arg.hide(true))
+    })
+}
+
+/// Sums up.
+pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let shown = &args.output;
+    if shown.quiet || shown.explain_streams {
+        bail!(
+            "nvcap stats shows sums alone: for events, the ledger alone or shared channels use nvcap decode ({})",
+            args.recording.file.display()
+        );
+    }
+    if args.by == Some(Rows::Phase) && shown.phases.is_none() {
+        bail!("--by phase needs the phases: name their file with --phases FILE");
+    }
+    let recording = args.recording.open()?;
+    let recording = recording.quiet_until_the_end(shown.output.as_deref());
+    let options = shown.pipeline_options(args.recording.strict, None)?;
+    let inputs: Vec<_> = args
+        .recording
+        .inputs()
+        .into_iter()
+        .chain(shown.phases.as_deref())
+        .collect();
+    let out = target::open(shown.output.as_deref(), false, &inputs)?;
+    let form = match shown.json {
+        true => Form::Json,
+        false => Form::Text {
+            color: shown.color().enabled(out.is_terminal()),
+        },
+    };
+    let sink = Stats::new(out, form, shown.detail_of_sums(), shown.filter.is_some());
+    let sink = sink.with_profile(args.by.map(By::from));
+    let mut pipeline = Pipeline::new(options, vec![Box::new(sink)]);
+    recording.play(&mut pipeline)?;
+    let ledger = shown.conclude(pipeline)?;
+    Ok(ExitCode::from(ledger.exit_status()))
+}
