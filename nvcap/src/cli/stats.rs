@@ -15,6 +15,7 @@ use super::values::SHOWN;
 
 const EXAMPLES: &str = "\
 Examples:
+  nvcap stats nvcap.pcapng                         of what nvcap record has written
   nvcap stats run.orc.xz                           kernels, copies, thresholds, graphs, waits
   nvcap stats run.orc.xz --phases run.phases       the same; moves by series of phases
   nvcap stats run.orc.xz --by kernel               one table, a row a kernel
@@ -102,7 +103,11 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     if args.by == Some(Rows::Phase) && shown.phases.is_none() {
         bail!("--by phase needs the phases: name their file with --phases FILE");
     }
-    let recording = args.recording.open()?;
+    let mut recording = args.recording.open()?;
+    let mut shown = shown.clone();
+    if let Some(info) = recording.trace() {
+        shown.has_stacks = info.stacks;
+    }
     let recording = recording.quiet_until_the_end(shown.output.as_deref());
     let options = shown.pipeline_options(args.recording.strict, None)?;
     let inputs: Vec<_> = args
