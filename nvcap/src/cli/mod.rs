@@ -9,6 +9,7 @@ mod doctor;
 mod dump;
 mod explain;
 mod export;
+mod extcap;
 mod hint;
 mod ioctls;
 #[cfg(feature = "trap")]
@@ -28,6 +29,7 @@ mod trace_end;
 mod values;
 mod version;
 mod watch;
+mod wireshark;
 
 use std::io::{self, Write as _};
 use std::process::ExitCode;
@@ -105,6 +107,11 @@ enum Command {
     Record(Box<record::Args>),
     /// Decode a recording or capture instead of a live process
     Decode(decode::Args),
+    /// Install what Wireshark needs to show nvcap's packets, and to capture live
+    Wireshark(wireshark::Args),
+    /// Answer Wireshark's questions for live capture; Wireshark calls it
+    #[command(hide = true)]
+    Extcap(Box<extcap::Args>),
     /// Show every ioctl on the driver's files, named and with its fields
     Ioctls(ioctls::Args),
     /// Show the channels of a process: token, engine, ring, how far it is
@@ -147,7 +154,13 @@ impl Cli {
             Some(Command::Export(args)) => args.pids(),
             #[cfg(target_os = "linux")]
             Some(Command::Code(_)) => None,
-            Some(Command::Decode(_) | Command::Explain(_) | Command::Doctor(_)) => None,
+            Some(
+                Command::Decode(_)
+                | Command::Wireshark(_)
+                | Command::Extcap(_)
+                | Command::Explain(_)
+                | Command::Doctor(_),
+            ) => None,
         }
     }
 }
@@ -224,7 +237,8 @@ pub fn main() -> ExitCode {
         None => trace::run(cli.trace),
         Some(Command::Record(args)) => record::run(*args),
         Some(Command::Decode(args)) => decode::run(&args),
-
+        Some(Command::Wireshark(args)) => wireshark::run(&args),
+        Some(Command::Extcap(args)) => extcap::run(&args),
         Some(Command::Ioctls(args)) => ioctls::run(&args),
         Some(Command::Channels(args)) => channels::run(&args),
         #[cfg(target_os = "linux")]
