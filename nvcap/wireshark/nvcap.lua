@@ -94,10 +94,12 @@ local schema = {
     },
     Calls = { { 1, "number", "n" }, { 2, "frame", "Frame" }, { 3, "api", "t" }, { 4, "end", "t" } },
     Idle = {},
+    Continued = {},
     Trace = {
         { 1, "program", "t" }, { 2, "driver", "t" }, { 3, "kernel", "t" }, { 4, "processor", "t" },
         { 5, "monotonic_ns", "n" }, { 6, "realtime_ns", "n" }, { 7, "how", "t" }, { 8, "gpu_time", "b" },
         { 9, "stacks", "b" }, { 10, "in_order", "b" }, { 11, "redacted", "b" }, { 12, "command", "t" }, { 13, "file", "n" },
+        { 14, "left_out", "n" },
     },
     Margin = {
         { 1, "channel", "n" }, { 2, "looks", "n" }, { 3, "peeks", "n" }, { 4, "longest_ns", "n" }, { 5, "largest_part", "d" },
@@ -123,7 +125,7 @@ local DECODED = 100
 -- Messages that are decoded by number of kind.
 local kinds = {
     [0] = "Trace", "Ioctl", "Mapping", "Unmapping", "Process", "Channel", "Submission", "Gpu", "Image", "Kernel", "Stack",
-    "Stamps", "Loss", "Calls", "Idle", "End",
+    "Stamps", "Loss", "Calls", "Idle", "End", "Continued",
 }
 
 local function key_of(message, key)
@@ -682,6 +684,7 @@ local infos = {
     Calls = function(t, seen) return "calls " .. t("calls.number") .. (seen["calls.api"] and ": " .. t("calls.api") or "") end,
     Idle = function() return "nothing more for now" end,
     End = function() return "end of the trace" end,
+    Continued = function() return "goes on in another file" end,
     Ioctl = function(t) return "ioctl " .. t("ioctl.request") end,
     Loss = function(t, seen)
         if seen["loss.untraced"] then
