@@ -32,6 +32,7 @@ pub struct Options {
 /// Runs all tests; an error where one failed.
 pub fn run(options: Options) -> Result<()> {
     let mut report = Report::default();
+    wireshark(&mut report);
     let built = programs(&mut report);
     library(&mut report)?;
     python::perfetto();
@@ -172,6 +173,17 @@ fn has_no_room_of_the_program(files: &str) -> Result<()> {
     let rooms: Vec<&str> = rooms.into_iter().collect();
     anyhow::ensure!(rooms.is_empty(), "it has {}", rooms.join(", "));
     Ok(())
+}
+
+/// The packet tools that some tests compare nvcap's files with. Without them those tests say that they did not run.
+fn wireshark(report: &mut Report) {
+    const TSHARK: &str = "tshark";
+    if paths::on_path(TSHARK).is_some() || !install::apt_allowed() || !install::apt_offers(TSHARK) {
+        return;
+    }
+    if let Err(error) = install::apt(&[TSHARK], "tests with Wireshark's programs") {
+        report.skip("installation of tshark", &format!("{error:#}"));
+    }
 }
 
 /// Unit, fixture and documentation tests of every crate of the workspace.

@@ -8,6 +8,8 @@
 //! This room makes bytes of records, and records of bytes. It opens no file.
 
 mod decode;
+#[cfg(feature = "output")]
+pub(crate) mod decoded;
 mod encode;
 mod info;
 mod kind;

@@ -98,6 +98,14 @@ pub enum Error {
     },
 }
 
+impl Error {
+    /// The system could not read it: it is no damage of the file.
+    #[must_use]
+    pub fn is_of_system(&self) -> bool {
+        matches!(self, Self::Damage(Damage::Io { .. }))
+    }
+}
+
 /// A body of which parts are there.
 struct Assembly {
     head: Head,

@@ -32,6 +32,8 @@ pub struct Writer {
     next_calls: u32,
     /// Nothing was recorded since the last mark of idleness.
     idle: bool,
+    /// What is appended to the body of the next record.
+    decoded: Vec<u8>,
 }
 
 fn address(calls: &Arc<Calls>) -> usize {
@@ -52,6 +54,7 @@ impl Writer {
             calls: HashMap::new(),
             next_calls: 0,
             idle: true,
+            decoded: Vec::new(),
         }
     }
 
@@ -96,6 +99,12 @@ impl Writer {
         self.begin_section(to);
     }
 
+    /// What the decoder says of the next record, or of the end: the field that `Decoded` makes.
+    #[cfg(feature = "output")]
+    pub(crate) fn decoded(&mut self, field: Vec<u8>) {
+        self.decoded = field;
+    }
+
     /// A record.
     pub fn record(&mut self, record: &Record, to: &mut Vec<u8>) {
         self.append(record, 0, to);
@@ -126,9 +135,12 @@ impl Writer {
         if let Record::Stack(s) = record {
             self.note_calls(&s.calls, time, to);
         }
-        let body = encode::body(record, |s| {
+        let mut body = encode::body(record, |s| {
             self.calls.get(&address(&s.calls)).map_or(0, |c| c.1)
         });
+        if flags & AGAIN == 0 {
+            body.append(&mut self.decoded);
+        }
         self.packet(to, Kind::of(record), flags, interface, time, &body);
     }
 
@@ -147,7 +159,8 @@ impl Writer {
             time_ns: time,
             ..end
         };
-        let body = end.message().encode_to_vec();
+        let mut body = end.message().encode_to_vec();
+        body.append(&mut self.decoded);
         self.packet(to, Kind::End, 0, NO_CHANNEL, time, &body);
         self.number += 1;
         let begin = self.info.realtime_of(self.info.monotonic_ns);

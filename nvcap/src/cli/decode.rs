@@ -7,7 +7,7 @@ use super::recording::RecordingArgs;
 
 const EXAMPLES: &str = "\
 Examples:
-  nvcap decode nvcap.pcapng                      what nvcap record has written, as the live trace shows it
+  nvcap decode nvcap.pcapng                      what nvcap record has written
   nvcap decode run.orc.xz                        what the program asked for, one line each
   nvcap decode run.orc.xz -v                     every operation, with all details
   nvcap decode run.orc.xz --json -e op=launch    launches as JSON

@@ -10,6 +10,7 @@ mod doctor;
 mod dump;
 mod explain;
 mod export;
+mod extcap;
 mod hint;
 mod ioctls;
 #[cfg(feature = "trap")]
@@ -31,6 +32,7 @@ mod trace_end;
 mod values;
 mod version;
 mod watch;
+mod wireshark;
 
 use std::io::{self, Write as _};
 use std::process::ExitCode;
@@ -114,6 +116,11 @@ enum Command {
     Diff(Box<diff::Args>),
     /// Sum up a capture: kernels, how bytes were moved and from which sizes on, graphs, waits, histograms
     Stats(stats::Args),
+    /// Install what Wireshark needs to show nvcap's packets, and to capture live
+    Wireshark(wireshark::Args),
+    /// Answer Wireshark's questions for live capture; Wireshark calls it
+    #[command(hide = true)]
+    Extcap(Box<extcap::Args>),
     /// Show every ioctl on the driver's files, named and with its fields
     Ioctls(ioctls::Args),
     /// Show the channels of a process: token, engine, ring, how far it is
@@ -160,6 +167,8 @@ impl Cli {
                 Command::Decode(_)
                 | Command::Diff(_)
                 | Command::Stats(_)
+                | Command::Wireshark(_)
+                | Command::Extcap(_)
                 | Command::Explain(_)
                 | Command::Doctor(_),
             ) => None,
@@ -248,6 +257,8 @@ pub fn main() -> ExitCode {
 
         Some(Command::Diff(args)) => diff::run(&args),
         Some(Command::Stats(args)) => stats::run(&args),
+        Some(Command::Wireshark(args)) => wireshark::run(&args),
+        Some(Command::Extcap(args)) => extcap::run(&args),
         Some(Command::Ioctls(args)) => ioctls::run(&args),
         Some(Command::Channels(args)) => channels::run(&args),
         #[cfg(target_os = "linux")]

@@ -140,8 +140,11 @@ fn processor() -> String {
 
 /// Opens what is recorded into, which must be none of the files that are read or written otherwise.
 #[cfg(feature = "trap")]
-pub(super) fn open(path: &Path, args: &super::trace::Args) -> anyhow::Result<Files> {
-    let options = &args.recording;
+pub(super) fn open(
+    path: &Path,
+    options: &RecordingOptions,
+    others: &[Option<&Path>],
+) -> anyhow::Result<Files> {
     let compressed = options.compresses(path);
     if let Some(rotation) = options.rotation() {
         if path.as_os_str() == "-" {
@@ -152,8 +155,7 @@ pub(super) fn open(path: &Path, args: &super::trace::Args) -> anyhow::Result<Fil
         return Files::numbered(path, rotation, compressed)
             .with_context(|| format!("cannot write recordings like {}", path.display()));
     }
-    let others = [&args.channels, &args.output.phases, &args.output.output];
-    let others: Vec<_> = others.into_iter().filter_map(|o| o.as_deref()).collect();
+    let others: Vec<&Path> = others.iter().copied().flatten().collect();
     let out = super::target::open(Some(path), false, &others)?;
     anyhow::ensure!(
         !out.is_terminal(),
@@ -162,29 +164,39 @@ pub(super) fn open(path: &Path, args: &super::trace::Args) -> anyhow::Result<Fil
     Ok(Files::one(out, compressed))
 }
 
+/// What a live trace says of itself.
+#[cfg(feature = "trap")]
+pub(super) struct Traced<'a> {
+    /// How submissions are seen.
+    pub how: &'static str,
+    /// The GPU's time stamps are read.
+    pub gpu_time: bool,
+    /// Stacks are taken.
+    pub stacks: bool,
+    /// Users' data is left out.
+    pub redacted: bool,
+    /// The command, with its arguments.
+    pub command: &'a [std::ffi::OsString],
+}
+
 /// The recorder of a live trace.
 ///
 /// # Errors
 /// When the output can take nothing.
 #[cfg(feature = "trap")]
-pub(super) fn of_trace(files: Files, args: &super::trace::Args, how: &str) -> io::Result<Recorder> {
+pub(super) fn of_trace(files: Files, traced: &Traced<'_>) -> io::Result<Recorder> {
     let text = |word: &std::ffi::OsString| word.to_string_lossy().into_owned();
-    let redacted = args.output.redact;
+    let redacted = traced.redacted;
     let rotates = files.rotates();
+    // Arguments may be secrets.
+    let words = if redacted { 1 } else { usize::MAX };
     let info = TraceInfo {
-        how: how.to_owned(),
-        gpu_time: args.gpu_time,
-        stacks: args.stacks.is_some(),
+        how: traced.how.to_owned(),
+        gpu_time: traced.gpu_time,
+        stacks: traced.stacks,
         redacted,
         in_order: redacted,
-        // Arguments may be secrets.
-        command: {
-            args.command
-                .iter()
-                .take(if redacted { 1 } else { usize::MAX })
-        }
-        .map(text)
-        .collect(),
+        command: traced.command.iter().take(words).map(text).collect(),
         ..this_machine()
     };
     let since = info.monotonic_ns;

@@ -59,7 +59,7 @@ pub(super) struct Recording<'a> {
 }
 
 enum Opened {
-    Orc(Orc<Box<dyn Read>>),
+    Orc(Box<Orc<Box<dyn Read>>>),
     Pcapng(Box<Reader<Box<dyn Read>>>),
 }
 
@@ -91,7 +91,7 @@ impl RecordingArgs {
             (Opened::Orc(capture), Some(path)) => {
                 let text = crate::source::file::text(path)
                     .with_context(|| format!("cannot read the channels in {}", path.display()))?;
-                Opened::Orc(capture.with_channels(Channels::parse(&text)))
+                Opened::Orc(Box::new(capture.with_channels(Channels::parse(&text))))
             }
             (Opened::Pcapng(_), Some(path)) => bail!(
                 "{} knows its channels: leave --channels {} out",
@@ -116,7 +116,7 @@ impl RecordingArgs {
         match (self.from, kind) {
             // An empty capture is one that lacks everything.
             (Some(Format::Orc), _) | (None, Kind::Orc | Kind::Empty) => {
-                Ok((Opened::Orc(Orc::new(reader)), reading))
+                Ok((Opened::Orc(Box::new(Orc::new(reader))), reading))
             }
             (Some(Format::Pcapng), _) | (None, Kind::Recording) => {
                 Ok((Opened::Pcapng(Box::new(Reader::new(reader))), reading))
@@ -172,7 +172,7 @@ impl Recording<'_> {
         let name = self.args.file.display();
         self.reading.begin()?;
         let played = match self.opened {
-            Opened::Orc(capture) => play_orc(capture, pipeline, &mut self.reading, &name),
+            Opened::Orc(capture) => play_orc(*capture, pipeline, &mut self.reading, &name),
             Opened::Pcapng(reader) => play_pcapng(*reader, pipeline, &mut self.reading, &name),
         };
         let played = match (&played, self.reading.is_whole()) {
@@ -275,7 +275,7 @@ fn play_pcapng(
 }
 
 fn damage(error: &capture::Error, name: &impl Display) -> Record {
-    if let capture::Error::Damage(capture::Damage::Io { .. }) = error {
+    if error.is_of_system() {
         tell(format_args!("{name}: {error}"));
     }
     lost(At::default(), error)

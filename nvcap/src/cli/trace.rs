@@ -398,7 +398,11 @@ pub(super) fn run_into<'a>(
     };
     let made = make(&args)?;
     let record = args.record.as_deref();
-    let record = record.map(|path| recorder::open(path, &args)).transpose()?;
+    let others = [&args.channels, &args.output.phases, &args.output.output];
+    let others = others.map(|path| path.as_deref());
+    let record = record
+        .map(|path| recorder::open(path, &args.recording, &others))
+        .transpose()?;
     let made = if args.gpu_time {
         made.with_gpu_time()
     } else {
@@ -415,7 +419,7 @@ pub(super) fn run_into<'a>(
                 how::How::Observe => "observe",
                 how::How::Auto | how::How::Trap => "trap",
             };
-            made.also(Box::new(recorder::of_trace(out, &args, how)?))
+            made.also(Box::new(recorder::of_trace(out, &args.recorded(how))?))
         }
     };
     let pipeline = RefCell::new(made.in_time_order());
@@ -479,6 +483,20 @@ pub(super) fn run_into<'a>(
     }
     let ledger = conclude(pipeline)?;
     Ok(end(&args, outcome.child, ledger.exit_status()))
+}
+
+#[cfg(feature = "trap")]
+impl Args {
+    /// What a recording says of the trace.
+    pub(super) fn recorded(&self, how: &'static str) -> super::recorder::Traced<'_> {
+        super::recorder::Traced {
+            how,
+            gpu_time: self.gpu_time,
+            stacks: self.stacks.is_some(),
+            redacted: self.output.redact,
+            command: &self.command,
+        }
+    }
 }
 
 /// Finds the frames of the stacks that have come, while the process is there to ask.

@@ -168,6 +168,21 @@ impl Explainer {
         f.end();
     }
 
+    /// Gives `each` the fields of a method write: name, value, and the value's name. Returns the method's name.
+    #[cfg(feature = "capture")]
+    pub(crate) fn fields(
+        &mut self,
+        m: &MethodWrite,
+        mut each: impl FnMut(&'static str, u32, Option<&'static str>),
+    ) -> Option<&str> {
+        let named = self.named(m.class, m.method);
+        for field in named.fields.iter().filter(|f| named.applies(m, **f)) {
+            let value = field.value(m.data);
+            each(field.name(), value, field.names().name_of(value));
+        }
+        named.known.then_some(named.name.as_str())
+    }
+
     /// The members `name`, `data` and `fields` of a JSON object, each with a comma before it.
     pub(crate) fn json(&mut self, out: &mut Vec<u8>, m: &MethodWrite, redact: Option<&Redactor>) {
         let named = self.named(m.class, m.method);

@@ -38,6 +38,8 @@ pub mod style;
 mod terminal;
 pub mod text;
 pub(crate) mod units;
+#[cfg(feature = "capture")]
+pub(crate) mod wireshark;
 pub mod writer;
 
 use std::io;

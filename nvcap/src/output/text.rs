@@ -36,7 +36,7 @@ mod gpu_time;
 mod repeats;
 mod waits;
 
-use brief::brief;
+pub(super) use brief::brief;
 pub(crate) use brief::is_mechanics;
 pub use columns::Clock;
 use columns::Columns;

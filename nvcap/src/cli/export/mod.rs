@@ -2,6 +2,7 @@
 
 mod pcapng;
 mod perfetto;
+mod wireshark;
 
 use std::process::ExitCode;
 
@@ -16,6 +17,8 @@ pub(super) struct Args {
 enum Format {
     /// A recording, which nvcap's other commands and programs for packets read
     Pcapng(pcapng::Args),
+    /// A recording with what nvcap decodes of each packet, for Wireshark and tshark (nvcap wireshark install)
+    Wireshark(wireshark::Args),
     /// For Perfetto: timelines of GPUs, channels and threads, for ui.perfetto.dev and trace processor
     Perfetto(Box<perfetto::Args>),
 }
@@ -24,7 +27,7 @@ impl Args {
     /// The processes that are named with -p.
     pub(super) fn pids(&mut self) -> Option<&mut Vec<u32>> {
         match &mut self.format {
-            Format::Pcapng(_) => None,
+            Format::Pcapng(_) | Format::Wireshark(_) => None,
             Format::Perfetto(args) => Some(&mut args.trace.pid),
         }
     }
@@ -39,6 +42,7 @@ pub(super) fn as_is(command: clap::Command) -> clap::Command {
 pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
     match args.format {
         Format::Pcapng(args) => pcapng::run(&args),
+        Format::Wireshark(args) => wireshark::run(&args),
         Format::Perfetto(args) => perfetto::run(*args),
     }
 }

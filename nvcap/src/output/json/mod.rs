@@ -29,6 +29,24 @@ mod operation;
 
 pub(in crate::output) use operation::value as operation_value;
 
+/// The members of an operation's object, in no order, with those of the GPU's time.
+#[cfg(feature = "capture")]
+pub(in crate::output) fn operation_members(
+    c: &Context,
+    entry: u32,
+    op: &Operation,
+) -> serde_json::Map<String, serde_json::Value> {
+    let mut out = Vec::new();
+    operation::operation(&mut out, op, None);
+    // The closing brace moves behind what is added.
+    out.pop();
+    if is_timed(op) {
+        gpu_time::members(&mut out, c, entry);
+    }
+    out.push(b'}');
+    serde_json::from_slice(&out).unwrap_or_default()
+}
+
 pub(super) use escape::text_of;
 pub use escape::write;
 

@@ -15,6 +15,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use super::{Detail, Sink};
+use crate::capture::decoded::Decoded;
 use crate::capture::{EndInfo, TraceInfo, Writer};
 use crate::decode::event::Event;
 use crate::driver::Model;
@@ -137,6 +138,23 @@ impl Recorder {
             self.files.end_object()?;
         }
         Ok(())
+    }
+
+    /// Writes a record with what the decoder says of it. Nothing is hidden: where users' data is to be hidden, it was before.
+    pub(super) fn write_decoded(
+        &mut self,
+        record: &Record,
+        decoded: Option<&Decoded>,
+    ) -> io::Result<()> {
+        if let Some(decoded) = decoded {
+            self.decoded(decoded);
+        }
+        self.write(record)
+    }
+
+    /// What the decoder says of the next record, or of the end, for a file that other programs read.
+    pub(super) fn decoded(&mut self, of: &Decoded) {
+        self.writer.decoded(of.field());
     }
 
     fn write(&mut self, record: &Record) -> io::Result<()> {

@@ -53,7 +53,7 @@ fn is_asked_for(kind: LaunchKind) -> bool {
 
 /// Writes one operation as a short line, without ending it. `waits_for` is the channel that a semaphore's release comes
 /// from, where it is another one and known.
-pub(super) fn brief(
+pub(in crate::output) fn brief(
     f: &mut Formatter<'_>,
     prefix: &str,
     context: &Context,

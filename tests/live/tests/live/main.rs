@@ -21,6 +21,7 @@ mod time_from_stamps;
 mod times;
 mod users;
 mod watch;
+mod wireshark;
 
 use std::process::ExitCode;
 
@@ -61,6 +62,7 @@ fn main() -> ExitCode {
         users: of_sudo named traced thread_id;
         time_from_stamps: queued_ahead one_at_a_time ends_that_nothing_tells another_clock;
         perfetto: live_trace;
+        wireshark: live_capture;
         times: eight_threads small_buffer observed;
         observe_rights: own_process_without_root other_process_without_root auto_without_root nothing_to_observe;
     })

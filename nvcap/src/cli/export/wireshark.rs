@@ -1,0 +1,50 @@
+//! `nvcap export wireshark`: a recording with what nvcap's decoder says of each packet.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use crate::cli::recording::RecordingArgs;
+use crate::cli::{recorder, target};
+use crate::output::wireshark::Packets;
+use crate::pipeline::{Pipeline, PipelineOptions};
+
+const EXAMPLES: &str = "\
+Examples:
+  nvcap wireshark install                               what Wireshark needs for it, once
+  nvcap export wireshark run.pcapng -o run.ws.pcapng
+  tshark -r run.ws.pcapng -Y 'nvcap.op == \"launch\"'
+
+Users' data is in it as in FILE. Exit status: as nvcap decode.";
+
+/// What Wireshark gets.
+#[derive(clap::Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub(in crate::cli) struct Args {
+    /// What is read.
+    #[command(flatten)]
+    pub recording: RecordingArgs,
+
+    /// Write to FILE, readable by its owner alone; - is standard output
+    #[arg(short, long, value_name = "FILE", help_heading = "Output")]
+    pub output: PathBuf,
+}
+
+/// Exports.
+pub(in crate::cli) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let mut recording = args.recording.open()?;
+    let out = target::open(Some(&args.output), false, &args.recording.inputs())?;
+    let options = PipelineOptions {
+        strict: args.recording.strict,
+        ..PipelineOptions::default()
+    };
+    let trace = recording.trace();
+    let driver = trace.and_then(|t| t.driver.as_deref()?.parse().ok());
+    let recorder = recorder::of_file(out, trace, false, &args.output)?;
+    let sink = Packets::new(recorder, driver, Box::new(|| true));
+    let mut pipeline = Pipeline::new(options, vec![Box::new(sink)]);
+    recording.play(&mut pipeline)?;
+    let ledger = pipeline.finish()?;
+    let verdict = crate::output::ledger::verdict(&ledger);
+    crate::output::message::tell(format_args!("{verdict}"));
+    Ok(ExitCode::from(ledger.exit_status()))
+}

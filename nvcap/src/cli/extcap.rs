@@ -1,0 +1,245 @@
+//! `nvcap extcap`: nvcap as Wireshark and tshark call it to capture live, by their extcap interface. The calls are those of the
+//! script that `nvcap wireshark install` writes; what Wireshark shows as an error comes on standard error.
+
+use std::fmt::Write as _;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use super::trace::HowArg;
+use super::{trace, version};
+use crate::output::writer::Output;
+
+/// The interface's name, which tshark's `-i` takes.
+const INTERFACE: &str = "nvcap";
+
+/// What Wireshark asks.
+#[derive(clap::Args, Debug)]
+pub(super) struct Args {
+    /// List the interfaces
+    #[arg(long)]
+    pub extcap_interfaces: bool,
+    /// The version of the caller
+    #[arg(long, value_name = "VERSION")]
+    pub extcap_version: Option<String>,
+    /// List the link types of an interface
+    #[arg(long)]
+    pub extcap_dlts: bool,
+    /// List the options of an interface
+    #[arg(long)]
+    pub extcap_config: bool,
+    /// List the values of one option anew
+    #[arg(long, value_name = "OPTION")]
+    pub extcap_reload_option: Option<String>,
+    /// Which interface
+    #[arg(long, value_name = "NAME")]
+    pub extcap_interface: Option<String>,
+    /// Not used: filters are for what is displayed
+    #[arg(long, value_name = "FILTER")]
+    pub extcap_capture_filter: Option<String>,
+    /// Capture into --fifo
+    #[arg(long, requires = "fifo")]
+    pub capture: bool,
+    /// Where the packets go
+    #[arg(long, value_name = "FILE")]
+    pub fifo: Option<PathBuf>,
+    /// The process, of those that use a GPU
+    #[arg(long, value_name = "PID")]
+    pub process: Option<String>,
+    /// The process, by its id
+    #[arg(long, value_name = "PID")]
+    pub pid: Option<String>,
+    /// How submissions are seen: as nvcap's own option
+    #[arg(long, value_name = "HOW", value_enum, default_value_t)]
+    pub how: HowArg,
+    /// Read when the GPU worked on what
+    #[arg(long)]
+    pub gpu_time: bool,
+}
+
+/// Answers, or captures.
+pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    if let Some(interface) = args.extcap_interface.as_deref()
+        && interface != INTERFACE
+    {
+        anyhow::bail!("there is no interface {interface}: nvcap has one, {INTERFACE}");
+    }
+    if args.capture {
+        return capture(args);
+    }
+    let mut out = Output::stdout();
+    out.object().extend_from_slice(answer(args).as_bytes());
+    out.answer()?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn answer(args: &Args) -> String {
+    let mut text = String::new();
+    if args.extcap_interfaces {
+        text += &format!(
+            "extcap {{version={}}}{{display=nvcap}}\n\
+             interface {{value={INTERFACE}}}{{display=NVIDIA GPU submissions}}\n",
+            version::short()
+        );
+    }
+    if args.extcap_dlts {
+        text += "dlt {number=147}{name=USER0}{display=nvcap}\n";
+    }
+    if args.extcap_config {
+        text += "arg {number=0}{call=--process}{display=Process}{type=selector}{reload=true}{placeholder=Look again}\
+                 {tooltip=The process whose submissions are captured: those that use a GPU and that you may look into}\n\
+                 arg {number=1}{call=--pid}{display=Or its id}{type=unsigned}{tooltip=The id of a process}\n\
+                 arg {number=2}{call=--how}{display=How submissions are seen}{type=selector}\
+                 {tooltip=trap sees each one when it is made and costs the process a trap for it; observe reads the rings, and costs it nothing}\n\
+                 arg {number=3}{call=--gpu-time}{display=Times of the GPU}{type=boolflag}{default=false}\
+                 {tooltip=Read all the time when the GPU worked on what, on a processor of its own}\n";
+        for (way, of, default) in [
+            ("trap", "in the trap, whole and at once", true),
+            ("observe", "observing, at the process's full speed", false),
+            ("auto", "in the trap where that is allowed", false),
+        ] {
+            let _ = writeln!(
+                text,
+                "value {{arg=2}}{{value={way}}}{{display={of}}}{{default={default}}}"
+            );
+        }
+    }
+    if args.extcap_config || args.extcap_reload_option.as_deref() == Some("process") {
+        for (pid, name) in processes() {
+            let _ = writeln!(
+                text,
+                "value {{arg=0}}{{value={pid}}}{{display={pid} {name}}}"
+            );
+        }
+    }
+    text
+}
+
+/// The processes that use a GPU, as far as this user may know.
+#[cfg(target_os = "linux")]
+fn processes() -> Vec<(u32, String)> {
+    let name = |pid| {
+        let name = crate::procfs::name(pid, None).unwrap_or_default();
+        let is_plain = |c: &char| !c.is_control() && !matches!(c, '{' | '}');
+        name.chars().filter(is_plain).collect()
+    };
+    let found = crate::dump::gpu_processes().pids;
+    found.into_iter().map(|pid| (pid, name(pid))).collect()
+}
+
+#[cfg(not(target_os = "linux"))]
+fn processes() -> Vec<(u32, String)> {
+    Vec::new()
+}
+
+/// The options of a trace, which have their defaults here.
+#[derive(Parser, Debug)]
+struct Trace {
+    #[command(flatten)]
+    args: trace::Args,
+}
+
+#[cfg(not(feature = "trap"))]
+fn capture(_: &Args) -> anyhow::Result<ExitCode> {
+    let trace = Trace::parse_from(["nvcap"]).args;
+    trace::run(trace)
+}
+
+#[cfg(feature = "trap")]
+fn capture(args: &Args) -> anyhow::Result<ExitCode> {
+    use anyhow::Context as _;
+
+    use super::{recorder, target, values};
+    use crate::output::recorder::Files;
+    use crate::output::wireshark::Packets;
+    use crate::pipeline::{Pipeline, PipelineOptions};
+
+    let fifo = args.fifo.as_deref().context("--capture needs --fifo")?;
+    let given = [&args.pid, &args.process].into_iter().flatten();
+    let Some(pid) = given.map(|pid| pid.trim()).find(|pid| !pid.is_empty()) else {
+        anyhow::bail!(
+            "no process is chosen: name one in the options of the interface (the wheel beside its name), or for tshark with \
+             -o extcap.nvcap.pid:PID"
+        );
+    };
+    let pid = values::parse_pid(pid).map_err(anyhow::Error::msg)?;
+    let mut trace = Trace::parse_from(["nvcap", "--quiet"]).args;
+    trace.pid = target::processes(&[pid]);
+    trace.how = args.how;
+    trace.gpu_time = args.gpu_time;
+    let out = target::open(Some(fifo), false, &[])?;
+    let fifo = fifo.to_owned();
+    let driver = target::running_driver();
+    trace::run_into(
+        trace,
+        |trace| {
+            let how = match trace.how {
+                HowArg::Observe => "observe",
+                HowArg::Auto | HowArg::Trap => "trap",
+            };
+            let recorder = recorder::of_trace(Files::one(out, false), &trace.recorded(how))?;
+            let sink = Packets::new(recorder, driver, Box::new(move || is_read(&fifo)));
+            let options = PipelineOptions {
+                driver_version: driver,
+                ..PipelineOptions::default()
+            };
+            Ok(Pipeline::new(options, vec![Box::new(sink)]))
+        },
+        |pipeline| Ok(pipeline.finish()?),
+    )?;
+    // What is missing is among the packets.
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Whether somebody has the pipe open for reading: without one it cannot be opened for writing.
+#[cfg(feature = "trap")]
+fn is_read(fifo: &std::path::Path) -> bool {
+    use std::os::unix::fs::OpenOptionsExt as _;
+
+    let mut open = std::fs::OpenOptions::new();
+    let opened = open.write(true).custom_flags(libc::O_NONBLOCK).open(fifo);
+    opened.is_ok_and(|_| true)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Parser, Debug)]
+    struct Line {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    fn asked(line: &str) -> String {
+        let words = ["nvcap"].into_iter().chain(line.split_whitespace());
+        answer(&Line::try_parse_from(words).expect(line).args)
+    }
+
+    #[test]
+    fn what_wireshark_asks_is_answered() {
+        let interfaces = asked("--extcap-interfaces --extcap-version=4.0");
+        assert!(
+            interfaces.contains("interface {value=nvcap}"),
+            "{interfaces}"
+        );
+        let dlts = asked("--extcap-dlts --extcap-interface nvcap");
+        assert_eq!(dlts, "dlt {number=147}{name=USER0}{display=nvcap}\n");
+        let config = asked("--extcap-config --extcap-interface nvcap");
+        for option in ["--process", "--pid", "--how", "--gpu-time"] {
+            assert!(config.contains(&format!("{{call={option}}}")), "{config}");
+        }
+        let open = config.matches('{').count();
+        assert_eq!(open, config.matches('}').count());
+        assert!(
+            config
+                .lines()
+                .all(|l| l.starts_with("arg {") || l.starts_with("value {"))
+        );
+        assert!(
+            !asked("--extcap-config --extcap-interface nvcap --extcap-reload-option process")
+                .is_empty()
+        );
+    }
+}

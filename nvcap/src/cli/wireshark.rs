@@ -1,0 +1,297 @@
+//! `nvcap wireshark`: puts what Wireshark needs of nvcap into the user's own folders, and takes it out again.
+
+use std::fs;
+use std::io::{ErrorKind, Write as _};
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+
+use anyhow::{Context as _, bail};
+use clap::Subcommand;
+
+use crate::output::message::tell;
+use crate::output::writer::Output;
+
+const EXAMPLES: &str = "\
+Examples:
+  nvcap wireshark install                              for this user
+  nvcap export wireshark run.pcapng -o run.ws.pcapng   a recording with all that nvcap decodes
+  wireshark -C nvcap run.ws.pcapng                     with nvcap's columns and colours
+  tshark -r run.ws.pcapng -Y 'nvcap.copy.bytes > 1000000'
+  nvcap wireshark uninstall
+
+docs/wireshark.md has the fields for filters. Exit status: 0 done, 1 error.";
+
+/// What all files begin with that are nvcap's own: others are left alone.
+const MARK: &str = "written by `nvcap wireshark install`";
+
+/// What is done.
+#[derive(clap::Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub(super) struct Args {
+    /// The command.
+    #[command(subcommand)]
+    pub to: To,
+}
+
+/// Commands.
+#[derive(Subcommand, Debug)]
+pub(super) enum To {
+    /// Write the dissector, the program for live capture, and a profile with columns and colours
+    Install(Where),
+    /// Remove them
+    Uninstall(Where),
+}
+
+/// Which folders.
+#[derive(clap::Args, Debug)]
+pub(super) struct Where {
+    /// Write below DIR (DIR/plugins, DIR/extcap, DIR/profiles) instead of Wireshark's folders of this user
+    #[arg(long, value_name = "DIR")]
+    pub dir: Option<PathBuf>,
+}
+
+/// Wireshark's folders.
+#[derive(Debug, PartialEq, Eq)]
+struct Folders {
+    plugins: PathBuf,
+    extcap: PathBuf,
+    profile: PathBuf,
+    /// The only folder in which this Wireshark looks for programs that capture, where it is not `extcap`.
+    only_extcap: Option<PathBuf>,
+}
+
+impl Folders {
+    fn below(dir: &Path) -> Self {
+        Self {
+            plugins: dir.join("plugins"),
+            extcap: dir.join("extcap"),
+            profile: dir.join("profiles/nvcap"),
+            only_extcap: None,
+        }
+    }
+
+    /// Those of this user, as tshark tells them; without tshark those that Wireshark has by default.
+    fn of_user() -> anyhow::Result<Self> {
+        let told = Command::new("tshark").args(["-G", "folders"]).output();
+        let told = told.map_or_else(|_| Vec::new(), |out| out.stdout);
+        let home = std::env::var_os("HOME").filter(|home| !home.is_empty());
+        let config = std::env::var_os("XDG_CONFIG_HOME").map(PathBuf::from);
+        Self::told(
+            &String::from_utf8_lossy(&told),
+            home.map(PathBuf::from),
+            config,
+        )
+    }
+
+    fn told(text: &str, home: Option<PathBuf>, config: Option<PathBuf>) -> anyhow::Result<Self> {
+        let folder = |name: &str| {
+            let mut lines = text.lines().filter_map(|line| line.split_once(':'));
+            let found = lines.find(|(of, _)| *of == name);
+            found.map(|(_, path)| PathBuf::from(path.trim()))
+        };
+        let Some(home) = home else {
+            bail!("the environment has no HOME: name the folder with --dir DIR");
+        };
+        let local = home.join(".local/lib/wireshark");
+        let config = config.unwrap_or_else(|| home.join(".config"));
+        let personal = folder("Personal configuration").unwrap_or_else(|| config.join("wireshark"));
+        let own_extcap = folder("Personal Extcap path");
+        Ok(Self {
+            plugins: folder("Personal Lua Plugins").unwrap_or_else(|| local.join("plugins")),
+            only_extcap: match own_extcap {
+                Some(_) => None,
+                None => folder("Extcap path"),
+            },
+            extcap: own_extcap.unwrap_or_else(|| local.join("extcap")),
+            profile: personal.join("profiles/nvcap"),
+        })
+    }
+
+    fn files(&self) -> [(PathBuf, &'static str); 3] {
+        [
+            (
+                self.plugins.join("nvcap.lua"),
+                include_str!("../../wireshark/nvcap.lua"),
+            ),
+            (
+                self.profile.join("colorfilters"),
+                include_str!("../../wireshark/colorfilters"),
+            ),
+            (
+                self.profile.join("preferences"),
+                include_str!("../../wireshark/preferences"),
+            ),
+        ]
+    }
+
+    fn program(&self) -> PathBuf {
+        self.extcap.join("nvcap")
+    }
+}
+
+/// Installs or removes.
+pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let (To::Install(place) | To::Uninstall(place)) = &args.to;
+    let folders = match &place.dir {
+        Some(dir) => Folders::below(&std::path::absolute(dir)?),
+        None => Folders::of_user()?,
+    };
+    let mut out = Output::stdout();
+    match &args.to {
+        To::Install(_) => install(&folders, &mut out, place.dir.is_none())?,
+        To::Uninstall(_) => uninstall(&folders, &mut out)?,
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Whether a file is nvcap's own; `None` if there is none.
+fn is_own(path: &Path) -> anyhow::Result<Option<bool>> {
+    match fs::read(path) {
+        Ok(bytes) => {
+            let head = String::from_utf8_lossy(&bytes[..bytes.len().min(400)]).into_owned();
+            Ok(Some(head.contains(MARK)))
+        }
+        Err(e) if e.kind() == ErrorKind::NotFound => Ok(None),
+        Err(e) => Err(e).with_context(|| format!("cannot read {}", path.display())),
+    }
+}
+
+/// Writes a file anew, unless there is one that is not nvcap's.
+fn put(path: &Path, text: &str, mode: u32) -> anyhow::Result<bool> {
+    if is_own(path)? == Some(false) {
+        tell(format_args!(
+            "{} is not nvcap's, or was changed by Wireshark: it stays as it is (move it away and type nvcap wireshark install again)",
+            path.display()
+        ));
+        return Ok(false);
+    }
+    let cannot = || format!("cannot write {}", path.display());
+    if let Some(folder) = path.parent() {
+        fs::create_dir_all(folder).with_context(cannot)?;
+    }
+    // A new file beside it takes its place: a program that runs from it is not disturbed.
+    let new = path.with_extension("new");
+    let written = (|| {
+        let mut file = fs::File::create(&new)?;
+        file.write_all(text.as_bytes())?;
+        set_mode(&new, mode)?;
+        fs::rename(&new, path)
+    })();
+    if written.is_err() {
+        let _ = fs::remove_file(&new);
+    }
+    written.with_context(cannot)?;
+    Ok(true)
+}
+
+#[cfg(unix)]
+fn set_mode(path: &Path, mode: u32) -> std::io::Result<()> {
+    use std::os::unix::fs::PermissionsExt as _;
+    fs::set_permissions(path, fs::Permissions::from_mode(mode))
+}
+
+#[cfg(not(unix))]
+fn set_mode(_: &Path, _: u32) -> std::io::Result<()> {
+    Ok(())
+}
+
+/// A word of a shell's command line.
+fn quoted(path: &Path) -> String {
+    format!("'{}'", path.display().to_string().replace('\'', r"'\''"))
+}
+
+fn install(folders: &Folders, out: &mut Output, is_of_user: bool) -> anyhow::Result<()> {
+    if is_of_user && std::env::var_os("SUDO_USER").is_some() {
+        tell("these are root's folders: type nvcap wireshark install without sudo for your own");
+    }
+    let this = std::env::current_exe().context("cannot tell where nvcap itself lies")?;
+    let script = format!(
+        "#!/bin/sh\n# {MARK}: Wireshark calls it to capture live.\nexec {} extcap \"$@\"\n",
+        quoted(&this)
+    );
+    let mut text = String::new();
+    for (path, content) in folders.files() {
+        if put(&path, content, 0o644)? {
+            text += &format!("wrote {}\n", path.display());
+        }
+    }
+    let program = folders.program();
+    if put(&program, &script, 0o755)? {
+        text += &format!("wrote {}\n", program.display());
+    }
+    if let Some(only) = &folders.only_extcap {
+        text += &format!(
+            "This Wireshark looks for programs that capture in {only} alone. To capture live, type once:\n  \
+             sudo ln -s {program} {only}/nvcap\n",
+            only = only.display(),
+            program = program.display(),
+        );
+    }
+    text += "Open a file of nvcap export wireshark with: wireshark -C nvcap FILE\n";
+    out.object().extend_from_slice(text.as_bytes());
+    Ok(out.answer()?)
+}
+
+fn uninstall(folders: &Folders, out: &mut Output) -> anyhow::Result<()> {
+    let mut text = String::new();
+    let files = folders.files().map(|(path, _)| path);
+    for path in files.into_iter().chain([folders.program()]) {
+        match is_own(&path)? {
+            None => {}
+            Some(true) => {
+                fs::remove_file(&path)
+                    .with_context(|| format!("cannot remove {}", path.display()))?;
+                text += &format!("removed {}\n", path.display());
+            }
+            Some(false) => tell(format_args!(
+                "{} is not nvcap's, or was changed by Wireshark: it stays",
+                path.display()
+            )),
+        }
+    }
+    // Only if it is empty.
+    let _ = fs::remove_dir(&folders.profile);
+    if text.is_empty() {
+        text += "nothing of nvcap's is there\n";
+    }
+    out.object().extend_from_slice(text.as_bytes());
+    Ok(out.answer()?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn folders_are_those_that_tshark_tells() {
+        let home = || Some(PathBuf::from("/h"));
+        let told = "Personal configuration:\t/h/c\nPersonal Lua Plugins:\t/h/p\nExtcap path:         \t/usr/e\n";
+        let old = Folders::told(told, home(), None).unwrap();
+        let wanted = Folders {
+            plugins: "/h/p".into(),
+            extcap: "/h/.local/lib/wireshark/extcap".into(),
+            profile: "/h/c/profiles/nvcap".into(),
+            only_extcap: Some("/usr/e".into()),
+        };
+        assert_eq!(old, wanted);
+        let told = told.to_owned() + "Personal Extcap path:\t/h/e\n";
+        let new = Folders::told(&told, home(), None).unwrap();
+        assert_eq!((new.extcap, new.only_extcap), ("/h/e".into(), None));
+        let none = Folders::told("", home(), Some("/x".into())).unwrap();
+        assert_eq!(none.profile, Path::new("/x/wireshark/profiles/nvcap"));
+        assert_eq!(none.plugins, Path::new("/h/.local/lib/wireshark/plugins"));
+        assert!(Folders::told("", None, None).is_err());
+    }
+
+    #[test]
+    fn every_file_has_the_mark() {
+        for (path, text) in Folders::below(Path::new("x")).files() {
+            assert!(text[..400].contains(MARK), "{}", path.display());
+        }
+    }
+
+    #[test]
+    fn paths_are_one_word_for_the_shell() {
+        assert_eq!(quoted(Path::new("/a b/it's")), r"'/a b/it'\''s'");
+    }
+}

@@ -1,0 +1,144 @@
+//! Live capture by tshark through nvcap's extcap program. All run as a user without rights: for root, tshark takes programs that
+//! capture from the system's folder alone.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use live::harness::not_run;
+use live::programs::{Folder, Running, nvcap, softgpu};
+use serde_json::Value;
+
+use crate::setup::LIMIT;
+
+/// The user nobody.
+const NOBODY: u32 = 65534;
+
+/// Channels, submissions of each that are in its ring before the capture begins, and all submissions.
+const CHANNELS: u64 = 4;
+const BEFORE: u64 = 20;
+const ALL: u64 = 300;
+
+fn run(program: &Path, args: &[&str]) -> Result<String> {
+    let out = Command::new(program).args(args).output()?;
+    let said = String::from_utf8_lossy(&out.stderr).into_owned();
+    ensure!(out.status.code() != Some(1), "{args:?}: {said}");
+    Ok(String::from_utf8_lossy(&out.stdout).into_owned())
+}
+
+fn counts<'a>(words: impl Iterator<Item = &'a str>) -> BTreeMap<String, usize> {
+    let mut counts = BTreeMap::new();
+    for word in words {
+        *counts.entry(word.to_owned()).or_default() += 1;
+    }
+    counts
+}
+
+fn copied(program: PathBuf, to: PathBuf) -> Result<PathBuf> {
+    std::fs::copy(program, &to)?;
+    Ok(to)
+}
+
+/// What tshark captures live is whole, is shown as nvcap decodes it, and can be exported again.
+pub fn live_capture() -> Result<()> {
+    let tshark = Path::new("tshark");
+    if Command::new(tshark).arg("--version").output().is_err() {
+        return not_run("there is no tshark; type: sudo apt-get install tshark");
+    }
+    let folder = Folder::new()?;
+    let path = |name: &str| folder.file(name).display().to_string();
+    let program = copied(nvcap()?, folder.file("nvcap"))?;
+    let gpu = copied(softgpu()?, folder.file("softgpu"))?;
+    std::fs::create_dir(folder.file("own"))?;
+    // SAFETY: reads an id.
+    let user = (unsafe { libc::geteuid() } == 0).then_some(NOBODY);
+    if user.is_some() {
+        std::os::unix::fs::chown(folder.file("own"), user, user)?;
+    }
+    run(
+        &program,
+        &["wireshark", "install", "--dir", &path("installed")],
+    )?;
+
+    let mut args: Vec<String> = ["--files", "--threads=1", "--wait-stdin", "--linger-ms=1000"]
+        .map(str::to_owned)
+        .to_vec();
+    args.push(format!("--channels={CHANNELS}"));
+    args.push(format!("--submissions={ALL}"));
+    args.push(format!("--before-wait={BEFORE}"));
+    let mut gpu = Running::start_as(&gpu, args, user)?;
+    gpu.wait_for_line("waiting")?;
+
+    let script = format!("lua_script:{}", path("installed/plugins/nvcap.lua"));
+    let capture = path("own/live.pcapng");
+    let pid = format!("extcap.nvcap.pid:{}", gpu.pid());
+    let args = [
+        "-X",
+        &script,
+        "-i",
+        "nvcap",
+        "-o",
+        &pid,
+        "-o",
+        "extcap.nvcap.how:observe",
+        "-w",
+        &capture,
+    ];
+    let mut tshark_live = Running::start_prepared(tshark, args, user, |command| {
+        command
+            .env("HOME", folder.file("own"))
+            .env_remove("XDG_CONFIG_HOME")
+            .env("WIRESHARK_EXTCAP_DIR", folder.file("installed/extcap"));
+    })?;
+    // The channels that are found are written when the capture has begun.
+    tshark_live.wait_until("capturing", LIMIT, |_| {
+        std::fs::metadata(&capture).is_ok_and(|m| m.len() > 4096)
+    })?;
+    std::thread::sleep(Duration::from_millis(300));
+    gpu.write(b"g")?;
+    gpu.end(LIMIT)?.expect_code(0)?;
+    tshark_live.end(LIMIT)?.expect_code(0)?;
+
+    let objects = |file: &str| -> Result<Vec<Value>> {
+        let json = run(&program, &["decode", "--json", file])?;
+        { json.lines() }
+            .map(|line| serde_json::from_str(line).context("not JSON"))
+            .collect()
+    };
+    let all = objects(&capture)?;
+    let ledger = all.last().context("no ledger")?;
+    let submissions = ledger["submissions"].as_u64().context("no count")?;
+    ensure!(
+        (1..=ALL - CHANNELS * BEFORE).contains(&submissions) && ledger["gaps"] == 0,
+        "{ledger}"
+    );
+    let wanted = counts(all.iter().filter_map(|o| o["op"].as_str()));
+    let args = [
+        "-X",
+        &script,
+        "-r",
+        &capture,
+        "-T",
+        "fields",
+        "-E",
+        "aggregator=/s",
+        "-e",
+        "nvcap.op",
+    ];
+    let shown = run(tshark, &args)?;
+    ensure!(
+        counts(shown.split_whitespace()) == wanted && wanted.len() > 2,
+        "{:?} {wanted:?}",
+        counts(shown.split_whitespace())
+    );
+
+    let again = path("again.pcapng");
+    run(&program, &["export", "wireshark", &capture, "-o", &again])?;
+    ensure!(
+        objects(&again)? == all,
+        "the export decodes to something else"
+    );
+    Ok(())
+}
