@@ -72,7 +72,8 @@ pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
         );
     }
     trace.gpu_time = true;
-    let output = trace.output.clone();
+    let mut output = trace.output.clone();
+    output.has_gpu_time = true;
     let command = !trace.command.is_empty();
     trace::run_into(
         trace,

@@ -285,6 +285,7 @@ pub fn run(_args: Args) -> anyhow::Result<ExitCode> {
 #[cfg(feature = "trap")]
 pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
     let mut output = args.output.clone();
+    output.has_gpu_time = args.gpu_time;
     output.has_stacks = args.stacks.is_some() && args.how != HowArg::Observe;
     let make = |args: &Args| {
         let inputs = Vec::from_iter(args.channels.as_deref());
