@@ -11,6 +11,7 @@ use std::{
 };
 
 mod in_files;
+mod known;
 mod look;
 
 use super::{
@@ -24,8 +25,8 @@ use crate::procfs::mem::Ordinary;
 use crate::record::{At, Kernel, KernelParam, NamedBy};
 use crate::source::clock;
 use crate::wire::GpuVa;
-use look::Known;
-pub(crate) use look::Listing;
+use known::Known;
+pub(crate) use known::Listing;
 
 /// No program lies below this address.
 const LEAST_PROGRAM: u64 = 0x1_0000;

@@ -8,19 +8,13 @@
 //! The first search of a process is of all its memory, the smallest areas first, and ends early if all names are found and certain enough. After it
 //! processor time is limited: a little at once and a share of a core, less for 3 and 4, which are done in slices and go on when there is time again.
 
-use std::{
-    collections::{HashSet, VecDeque},
-    io,
-    time::{Duration, Instant},
-};
+use std::time::{Duration, Instant};
 
-use super::{Ask, Resolver};
+use super::{Ask, Resolver, known::CLOSE};
 use crate::enrich::names::scan::{self, Run};
 use crate::record::Kernel;
 
-/// How far from one of the last finds memory is searched first, how many of those there are, and the most bytes of that.
-const CLOSE: u64 = 512 << 10;
-const MOST_RECENT: usize = 16;
+/// The most bytes near the last finds that are searched.
 const MOST_CLOSE: u64 = 8 << 20;
 /// How far from each record and image it is searched before all other memory.
 const AROUND: u64 = 1 << 20;
@@ -48,65 +42,6 @@ const WIDE: Limit = Limit {
     at_once: Duration::from_millis(300),
     per_mille: 2,
 };
-
-/// How a process's memory is listed.
-#[derive(Clone, Copy)]
-pub(crate) struct Listing {
-    /// The areas that are searched, the smallest first.
-    pub(crate) areas: fn(u32) -> io::Result<Vec<Run>>,
-    /// What of areas is present.
-    pub(crate) present: fn(u32, &[Run]) -> Vec<Run>,
-}
-
-impl Listing {
-    pub(super) const PROCESS: Self = Self {
-        areas: scan::areas,
-        present: scan::present,
-    };
-}
-
-/// What of the memory is known.
-#[derive(Default)]
-pub(super) struct Known {
-    /// The areas of the last listing.
-    areas: Vec<Run>,
-    /// What was present at the last search, by address.
-    present: Vec<Run>,
-    /// The records and images that were found last, the newest at the end.
-    recent: VecDeque<u64>,
-    /// How many bytes of the round through all memory are done.
-    done: u64,
-    /// When all pages were listed last, and how long that took.
-    listed: Option<(Instant, Duration)>,
-    /// The programs for which it is searched now. What was looked for in vain before is looked for beside them.
-    driving: HashSet<u64>,
-    /// The first search has been made.
-    has_begun: bool,
-}
-
-impl Known {
-    /// The run of memory that was present in which an address lies.
-    pub(super) fn around(&self, at: u64) -> Option<Run> {
-        let behind = self.present.partition_point(|r| r.start <= at);
-        let run = self.present.get(behind.checked_sub(1)?)?;
-        (at < run.end).then_some(*run)
-    }
-
-    /// Something was found here.
-    pub(super) fn find(&mut self, at: u64) {
-        let is_near = |r: &u64| r.abs_diff(at) < CLOSE / 2;
-        self.recent.retain(|r| !is_near(r));
-        if self.recent.len() == MOST_RECENT {
-            self.recent.pop_front();
-        }
-        self.recent.push_back(at);
-    }
-
-    fn keep(&mut self, mut present: Vec<Run>) {
-        present.sort_unstable();
-        self.present = present;
-    }
-}
 
 impl Resolver {
     /// Looks into the process's memory for the programs that are asked for; if there are none, for those that are left.
