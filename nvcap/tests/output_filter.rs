@@ -3,7 +3,7 @@
 mod common;
 
 use common::{companion, context, copy, launch, method};
-use nvcap::decode::event::{Body, Event};
+use nvcap::decode::event::{Body, DurationBy, Event, GpuDuration, GpuTime};
 use nvcap::output::Detail;
 use nvcap::output::filter::{Field, Filter};
 
@@ -175,4 +175,56 @@ fn an_assumption_is_shown_whatever_was_asked_for() {
         assert_eq!(passes("op=launch", &chip), shown, "{by:?}");
         assert!(passes("type=chip", &chip));
     }
+}
+
+#[test]
+fn times_of_the_gpu_are_compared_where_they_are_known() {
+    let mut time = GpuTime::default();
+    time.duration = Some(GpuDuration {
+        ns: 1_500_000,
+        error_ns: 300,
+        by: DurationBy::NextStamp,
+    });
+    time.queued = Some((10_000, 30_000));
+    let (launch, companion) = (launch(), companion());
+    let passes = |expression: &str, body: &Body<'_>, times: &[GpuTime], entry| {
+        let mut context = context(7);
+        context.gpu_time = Some(times.into());
+        let filter = Filter::parse(expression).unwrap_or_else(|e| panic!("{e}"));
+        filter.matches(&Event {
+            context: &context,
+            entry,
+            body: body.clone(),
+        })
+    };
+    let launch = Body::Operation(&launch);
+    let companion = Body::Operation(&companion);
+    for (expression, is) in [
+        ("gpu_ns>1ms", true),
+        ("gpu_ns==1.5ms", true),
+        ("gpu_ns<1500us", false),
+        ("queued_ns>=20us && queued_ns<=20000", true),
+        // Not known: neither is true.
+        ("gpu_start_ns>0", false),
+        ("gpu_start_ns==0", false),
+        ("gpu_start_ns!=0", false),
+        ("!(gpu_start_ns>0)", true),
+    ] {
+        assert_eq!(passes(expression, &launch, &[time], 0), is, "{expression}");
+    }
+    // The entry's own time, and none of what takes no time.
+    assert!(!passes(
+        "gpu_ns>=0",
+        &launch,
+        &[time, GpuTime::default()],
+        1
+    ));
+    assert!(passes("gpu_ns>=0", &launch, &[GpuTime::default(), time], 1));
+    assert!(!passes("gpu_ns>=0", &companion, &[time], 0));
+    let filter = |text| Filter::parse(text).unwrap();
+    assert_eq!(
+        filter("op=launch && !(queued_ns>1us)").of_gpu_time(),
+        Some(Field::Queued)
+    );
+    assert_eq!(filter("op=launch && time_ns>1s").of_gpu_time(), None);
 }

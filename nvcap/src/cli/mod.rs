@@ -29,6 +29,8 @@ mod time;
 mod trace;
 #[cfg(feature = "trap")]
 mod trace_end;
+#[cfg(feature = "trap")]
+mod trace_recording;
 mod values;
 mod version;
 mod watch;

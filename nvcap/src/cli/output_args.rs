@@ -111,6 +111,9 @@ pub(super) struct OutputArgs {
     /// Events will have stacks, so that a filter may ask for them.
     #[arg(skip)]
     pub has_stacks: bool,
+    /// The GPU's times are read.
+    #[arg(skip)]
+    pub has_gpu_time: bool,
 }
 
 /// `--color`.
@@ -283,6 +286,15 @@ impl OutputArgs {
                 field.name()
             );
         }
+        if let Some(field) = self.filter.as_ref().and_then(Filter::of_gpu_time)
+            && !self.has_gpu_time
+        {
+            bail!(
+                "the filter asks for {}, which is a time of the GPU: add --gpu-time (nvcap --gpu-time -p PID -e ...); only a live \
+                 trace reads them, not dump or decode",
+                field.name()
+            );
+        }
         Ok(PipelineOptions {
             filter: self.filter.clone(),
             phases: self.phases()?,
@@ -436,6 +448,24 @@ mod tests {
         assert!(said.contains("add --stacks"), "{said}");
         assert_eq!(options("api=cuLaunchKernel", true), None);
         assert_eq!(options("op=launch", false), None);
+    }
+
+    #[test]
+    fn a_filter_of_gpu_times_needs_them() {
+        let options = |expression: &str, has_gpu_time| {
+            let args = OutputArgs {
+                filter: Some(Filter::parse(expression).unwrap()),
+                has_gpu_time,
+                ..OutputArgs::default()
+            };
+            let made = args.pipeline_options(false, None);
+            made.err().map(|e| e.to_string())
+        };
+        let said = options("op=launch && !(gpu_ns>1ms)", false).unwrap();
+        assert!(said.starts_with("the filter asks for gpu_ns"), "{said}");
+        assert!(said.contains("add --gpu-time"), "{said}");
+        assert_eq!(options("queued_ns>20us", true), None);
+        assert_eq!(options("time_ns>20us", false), None);
     }
 
     #[test]

@@ -113,7 +113,8 @@ fn live(_trace: trace::Args) -> anyhow::Result<ExitCode> {
 #[cfg(feature = "trap")]
 fn live(mut trace: trace::Args) -> anyhow::Result<ExitCode> {
     trace.gpu_time = true;
-    let output = trace.output.clone();
+    let mut output = trace.output.clone();
+    output.has_gpu_time = true;
     let command = !trace.command.is_empty();
     trace::run_into(
         trace,

@@ -302,6 +302,7 @@ pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
         return Ok(ExitCode::from(crate::ledger::STATUS_USAGE));
     }
     let mut output = args.output.clone();
+    output.has_gpu_time = args.gpu_time;
     output.has_stacks = args.stacks.is_some() && args.how != HowArg::Observe;
     let make = |args: &Args| {
         let inputs = Vec::from_iter(args.channels.as_deref());
@@ -397,12 +398,7 @@ pub(super) fn run_into<'a>(
         }
     };
     let made = make(&args)?;
-    let record = args.record.as_deref();
-    let others = [&args.channels, &args.output.phases, &args.output.output];
-    let others = others.map(|path| path.as_deref());
-    let record = record
-        .map(|path| recorder::open(path, &args.recording, &others))
-        .transpose()?;
+    let record = args.recording_files()?;
     let made = if args.gpu_time {
         made.with_gpu_time()
     } else {
@@ -483,20 +479,6 @@ pub(super) fn run_into<'a>(
     }
     let ledger = conclude(pipeline)?;
     Ok(end(&args, outcome.child, ledger.exit_status()))
-}
-
-#[cfg(feature = "trap")]
-impl Args {
-    /// What a recording says of the trace.
-    pub(super) fn recorded(&self, how: &'static str) -> super::recorder::Traced<'_> {
-        super::recorder::Traced {
-            how,
-            gpu_time: self.gpu_time,
-            stacks: self.stacks.is_some(),
-            redacted: self.output.redact,
-            command: &self.command,
-        }
-    }
 }
 
 /// Finds the frames of the stacks that have come, while the process is there to ask.

@@ -476,7 +476,8 @@ impl Sink for Stats {
         Ok(())
     }
 
-    fn record(&mut self, _record: &Record, _model: &Model) -> io::Result<()> {
+    fn record(&mut self, record: &Record, _model: &Model) -> io::Result<()> {
+        self.gpu_time.record(record);
         Ok(())
     }
 

@@ -39,6 +39,36 @@ pub(crate) fn number(text: &str) -> Option<u64> {
     digits.parse::<u64>().ok()?.checked_mul(factor)
 }
 
+/// Reads a time in nanoseconds: a decimal number, with a fraction or not, and with ns, us, ms or s behind it, or a 0x number.
+#[must_use]
+pub(crate) fn nanoseconds(text: &str) -> Option<u64> {
+    let text = text.replace('_', "");
+    if text.starts_with("0x") || text.starts_with("0X") {
+        return number(&text);
+    }
+    let digits = text
+        .find(|c: char| !c.is_ascii_digit() && c != '.')
+        .unwrap_or(text.len());
+    let (digits, unit) = text.split_at(digits);
+    let factor: u64 = match unit.to_ascii_lowercase().as_str() {
+        "" | "ns" => 1,
+        "us" | "\u{b5}s" | "\u{3bc}s" => 1_000,
+        "ms" => 1_000_000,
+        "s" => 1_000_000_000,
+        _ => return None,
+    };
+    let (whole, fraction) = digits.split_once('.').unwrap_or((digits, ""));
+    let whole = whole.parse::<u64>().ok()?.checked_mul(factor)?;
+    // Nothing is smaller than a nanosecond.
+    let mut rest = 0;
+    let mut place = factor;
+    for digit in fraction.bytes() {
+        place /= 10;
+        rest += u64::from(digit.checked_sub(b'0').filter(|d| *d < 10)?) * place;
+    }
+    whole.checked_add(rest)
+}
+
 /// Bytes for people: `640 B`, `3.0 MiB`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Bytes(pub f64);
@@ -139,6 +169,37 @@ mod tests {
             ("99999999999G", None),
         ] {
             assert_eq!(number(text), n, "{text}");
+        }
+    }
+
+    #[test]
+    fn times_with_units() {
+        for (text, ns) in [
+            ("0", Some(0)),
+            ("1500", Some(1500)),
+            ("12ns", Some(12)),
+            ("20us", Some(20_000)),
+            ("20\u{b5}s", Some(20_000)),
+            ("1ms", Some(1_000_000)),
+            ("1.5ms", Some(1_500_000)),
+            ("0.25MS", Some(250_000)),
+            ("2s", Some(2_000_000_000)),
+            ("1.23456s", Some(1_234_560_000)),
+            ("1.5ns", Some(1)),
+            ("1_000us", Some(1_000_000)),
+            ("0x10", Some(16)),
+            ("", None),
+            ("ms", None),
+            (".", None),
+            (".5ms", None),
+            ("1.2.3ms", None),
+            ("1M", None),
+            ("1m", None),
+            ("1KiB", None),
+            ("-1ms", None),
+            ("99999999999999s", None),
+        ] {
+            assert_eq!(nanoseconds(text), ns, "{text}");
         }
     }
 

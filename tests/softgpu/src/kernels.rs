@@ -6,8 +6,11 @@ use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd as _;
 use std::path::Path;
+use std::sync::{Mutex, PoisonError};
 
-/// How many functions there are.
+use crate::rng::Rng;
+
+/// How many functions a module has. Those of the first module have the numbers from 0 on, those of the second come next.
 pub const COUNT: u64 = 12;
 /// Program of the first.
 const PROGRAM: u64 = 0x7f4f_4f7a_0000;
@@ -20,6 +23,8 @@ const ADDRESS_AT: usize = 0x220;
 const NAME_AT: usize = 0x2a0;
 const REGISTERS_AT: usize = 0x1f4;
 const NEXT_AT: usize = 0x240;
+/// Links point here.
+const LINKED_AT: usize = 0x1b8;
 
 /// The mangled name of a function: `void kernel<N>(float*)`.
 #[must_use]
@@ -39,26 +44,128 @@ pub fn registers(number: u64) -> u32 {
     16 + 8 * (number % 5) as u32
 }
 
-/// Puts the image and the records into memory that stays.
-pub fn keep() {
-    let (image, names) = image();
-    let image: &'static [u8] = image.leak();
+/// What is in memory.
+static KEPT: Mutex<Kept> = Mutex::new(Kept {
+    modules: 0,
+    memory: None,
+});
+
+struct Kept {
+    modules: u64,
+    /// Memory of the process that was touched before, for later modules: address and bytes.
+    memory: Option<(u64, u64)>,
+}
+
+/// Bytes between the places of one module and the next in memory that was touched before.
+const APART: u64 = 192 << 10;
+/// One module in so many lies far from the others.
+const FAR_ONE_IN: u64 = 8;
+/// From a module's records to its image.
+const IMAGE_BEHIND: u64 = 64 << 10;
+
+/// Touches so many bytes of private memory. Modules that are kept from now on lie in it: each a little behind the one before, one in
+/// [`FAR_ONE_IN`] anywhere.
+///
+/// # Errors
+/// Those of mapping memory.
+pub fn touch(bytes: u64) -> io::Result<()> {
+    // SAFETY: a new mapping of its own.
+    let at = unsafe {
+        libc::mmap(
+            std::ptr::null_mut(),
+            bytes as usize,
+            libc::PROT_READ | libc::PROT_WRITE,
+            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+            -1,
+            0,
+        )
+    };
+    if at == libc::MAP_FAILED {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the mapping has so many bytes, and nothing else knows it.
+    unsafe { std::ptr::write_bytes(at.cast::<u8>(), 0x5a, bytes as usize) };
+    kept().memory = Some((at as u64, bytes));
+    Ok(())
+}
+
+fn kept() -> std::sync::MutexGuard<'static, Kept> {
+    KEPT.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Puts the images and the records of the first so many modules into memory that stays, unless they are there.
+pub fn keep(modules: u64) {
+    let mut kept = kept();
+    while kept.modules < modules {
+        keep_module(kept.modules, kept.memory);
+        kept.modules += 1;
+    }
+}
+
+/// Where in `memory` a module's records are kept.
+fn place(module: u64, (at, bytes): (u64, u64)) -> u64 {
+    let room = bytes.saturating_sub(2 * IMAGE_BEHIND);
+    let near = bytes / 2 + module * APART;
+    let far = (module.wrapping_mul(0x9e37_79b9_7f4a_7c15) % room.max(1)) & !63;
+    let offset = match (module + 1).is_multiple_of(FAR_ONE_IN) || near > room {
+        true => far,
+        false => near,
+    };
+    at + offset
+}
+
+fn keep_module(module: u64, memory: Option<(u64, u64)>) {
+    let (image, names) = image(module);
     let mut records = vec![0u8; RECORD * COUNT as usize];
-    let base = records.as_ptr() as u64;
-    for (number, name) in names.iter().enumerate() {
-        let record = RECORD * number;
+    let (base, image_at) = match memory {
+        Some(memory) => {
+            let at = place(module, memory);
+            put_at(at + IMAGE_BEHIND, &image);
+            (at, at + IMAGE_BEHIND)
+        }
+        None => (records.as_ptr() as u64, image.leak().as_ptr() as u64),
+    };
+    for (i, name) in names.iter().enumerate() {
+        let (record, number) = (RECORD * i, module * COUNT + i as u64);
         let mut put = |at: usize, word: u64| {
             records[record + at..record + at + 8].copy_from_slice(&word.to_le_bytes());
         };
-        put(ADDRESS_AT, program(number as u64));
-        put(NAME_AT, image.as_ptr() as u64 + *name as u64);
-        put(REGISTERS_AT, u64::from(registers(number as u64)));
+        put(ADDRESS_AT, program(number));
+        put(NAME_AT, image_at + *name as u64);
+        put(REGISTERS_AT, u64::from(registers(number)));
         put(
             NEXT_AT,
-            base + (RECORD * ((number + 1) % COUNT as usize)) as u64,
+            base + (RECORD * ((i + 1) % COUNT as usize) + LINKED_AT) as u64,
         );
     }
-    records.leak();
+    if memory.is_some() {
+        put_at(base, &records);
+    } else {
+        records.leak();
+    }
+}
+
+/// Writes bytes to the memory of [`touch`].
+fn put_at(at: u64, bytes: &[u8]) {
+    // SAFETY: the places of modules lie in that memory, which stays and of which nothing has a reference.
+    unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), at as *mut u8, bytes.len()) };
+}
+
+/// How many modules the submission of a channel with this number may launch functions of, if there is one more after every so many
+/// submissions.
+#[must_use]
+pub fn modules(every: u64, number: u64) -> u64 {
+    1 + number.checked_div(every).unwrap_or(0)
+}
+
+/// A function of so many modules to launch; every other time one of the newest.
+pub(crate) fn pick(rng: &mut Rng, modules: u64) -> u64 {
+    let module = match modules {
+        1 => 0,
+        _ if rng.one_in(2) => modules - 1,
+        _ => rng.below(modules),
+    };
+    module * COUNT + rng.below(COUNT)
 }
 
 /// The code of a function.
@@ -72,7 +179,7 @@ pub fn code(number: u64) -> Vec<u8> {
 /// would be found in its memory.
 #[must_use]
 pub fn program_file() -> Vec<u8> {
-    let (image, _) = image();
+    let (image, _) = image(0);
     // A block of literals alone: their number is 15 and what the bytes behind add, up to the first that is not 255.
     let mut block = vec![0xf0];
     block.resize(1 + (image.len() - 15) / 255, 0xff);
@@ -142,8 +249,8 @@ pub fn map(path: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// A CUDA ELF image with the functions, and the offsets of their names.
-fn image() -> (Vec<u8>, Vec<usize>) {
+/// A CUDA ELF image with a module's functions, and the offsets of their names.
+fn image(module: u64) -> (Vec<u8>, Vec<usize>) {
     let mut names = vec![0u8];
     let mut add = |name: &str| {
         let at = names.len();
@@ -154,7 +261,7 @@ fn image() -> (Vec<u8>, Vec<usize>) {
     // Name, kind, contents, information.
     let mut sections: Vec<(usize, u32, Vec<u8>, u32)> = vec![(0, 0, Vec::new(), 0)];
     let mut offsets = Vec::new();
-    for number in 0..COUNT {
+    for number in module * COUNT..(module + 1) * COUNT {
         let at = add(&format!(".text.{}", name(number)));
         offsets.push(at + ".text.".len());
         sections.push((at, 1, code(number), registers(number) << 24 | number as u32));

@@ -144,6 +144,24 @@ struct Args {
     /// Launch functions that have names, and keep records and an image of them as libcuda does
     #[arg(long)]
     kernels: bool,
+    /// With --kernels: after every N submissions of a channel a new module of functions is there, of which it launches some
+    #[arg(
+        long,
+        value_name = "N",
+        requires = "kernels",
+        conflicts_with = "timed",
+        default_value_t = 0
+    )]
+    module_every: u64,
+    /// With --kernels: touch so much private memory before the first submission; modules lie in it
+    #[arg(
+        long,
+        value_name = "MB",
+        requires = "kernels",
+        conflicts_with = "timed",
+        default_value_t = 0
+    )]
+    private_mb: u64,
     #[command(flatten)]
     timed: TimedArgs,
     /// Launch functions that have names, keep nothing of them in memory, but map FILE, which has an image of them, and write their code
@@ -296,6 +314,7 @@ impl Args {
                 launches_only: self.bench.is_some(),
                 timed: self.timed.ends(),
                 kernels: self.kernels || self.kernels_in.is_some(),
+                module_every: self.module_every,
                 code: self.kernels_in.is_some(),
             },
             channels: Channel::first(channels, self.gpus),
@@ -347,6 +366,7 @@ impl Args {
             claim: self.claim,
             call_depth: self.call_depth,
             kernels_in: self.kernels_in.clone(),
+            private_bytes: self.private_mb << 20,
         }
     }
 }

@@ -154,6 +154,7 @@ mod tests {
                 big_one_in,
                 launches_only: false,
                 kernels: false,
+                module_every: 0,
                 timed: None,
                 code: false,
             },
@@ -234,6 +235,7 @@ mod tests {
                 big_one_in: 0,
                 launches_only: true,
                 kernels: false,
+                module_every: 0,
                 timed: None,
                 code: false,
             };

@@ -85,6 +85,8 @@ pub struct How {
     pub call_depth: u32,
     /// The file with the functions' image, which is mapped.
     pub kernels_in: Option<PathBuf>,
+    /// Private memory that is touched before the first submission, bytes: later modules lie there.
+    pub private_bytes: u64,
 }
 
 static STRAY_TRAPS: AtomicU64 = AtomicU64::new(0);
@@ -155,7 +157,10 @@ pub fn run(plan: &Plan, how: &How) -> Result<()> {
     if let Some(file) = &how.kernels_in {
         kernels::map(file).with_context(|| file.display().to_string())?;
     } else if plan.shape.kernels {
-        kernels::keep();
+        if how.private_bytes > 0 {
+            kernels::touch(how.private_bytes).context("private memory")?;
+        }
+        kernels::keep(1);
     }
     let mut memory = lay_out(how)?;
     say("ready");
@@ -412,6 +417,12 @@ impl Worker<'_> {
         let before = locked.done().cursor;
         if before.number >= until.min(self.plan.quota(i)) {
             return false;
+        }
+        if self.plan.shape.module_every > 0 {
+            kernels::keep(kernels::modules(
+                self.plan.shape.module_every,
+                before.number,
+            ));
         }
         let mut cursor = before;
         let submission = cursor.place(channel, work(&self.plan.shape, channel, before.number));

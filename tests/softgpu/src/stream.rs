@@ -34,6 +34,8 @@ pub struct Shape {
     pub launches_only: bool,
     /// Launches are of the functions of [`crate::kernels`].
     pub kernels: bool,
+    /// After so many submissions of a channel it launches those of one module more (0: of the first alone).
+    pub module_every: u64,
     /// Their code is written by the first submission of each channel.
     pub code: bool,
     /// Every submission is one launch with such an end, or one copy: for [`crate::timed`].
@@ -170,6 +172,7 @@ pub fn work(shape: &Shape, channel: Channel, number: u64) -> Work {
         number,
         set_up: number != 0,
         kernels: shape.kernels,
+        modules: kernels::modules(shape.module_every, number),
         code: shape.code,
         work: Work::default(),
     };
@@ -241,6 +244,8 @@ struct Maker {
     number: u64,
     set_up: bool,
     kernels: bool,
+    /// Modules of which it launches functions.
+    modules: u64,
     code: bool,
     work: Work,
 }
@@ -396,7 +401,7 @@ impl Maker {
             [1 + self.rng.below(70_000) as u32, 1, 1]
         };
         let (registers, program) = if self.kernels {
-            let number = self.rng.below(kernels::COUNT);
+            let number = kernels::pick(&mut self.rng, self.modules);
             (kernels::registers(number), kernels::program(number))
         } else {
             let registers = 16 + self.rng.below(240) as u32;

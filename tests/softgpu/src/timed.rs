@@ -83,7 +83,7 @@ impl Timing {
 pub fn run(plan: &Plan, how: &How, timing: &Timing) -> Result<()> {
     run::begin(how);
     if plan.shape.kernels {
-        crate::kernels::keep();
+        crate::kernels::keep(1);
     }
     let mut memory = run::lay_out(how)?;
     if !how.files {

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::RangeInclusive;
 
-use super::scan::Space;
+use super::scan::{self, Run, Space};
 use crate::cubin::{Function, Image};
 use crate::wire::words::{u16_at, u64_at};
 
@@ -11,6 +11,8 @@ use crate::wire::words::{u16_at, u64_at};
 const MOST_NAME: usize = 64 << 10;
 /// The most bytes of an image.
 const MOST_IMAGE: u64 = 1 << 30;
+/// How far before a name the beginning of its image is looked for.
+const MOST_SOUGHT: u64 = 8 << 20;
 
 /// An image, read when it is first needed.
 enum Known {
@@ -65,9 +67,41 @@ impl Images {
         }
     }
 
-    /// Whether an image begins in a range.
-    pub(super) fn any_in(&self, start: u64, end: u64) -> bool {
-        self.all.range(start..end).next().is_some()
+    /// Where images begin, in order.
+    pub(super) fn places(&self) -> impl Iterator<Item = u64> {
+        self.all.keys().copied()
+    }
+
+    /// Whether an address lies in an image that is known.
+    pub(super) fn holds(&self, at: u64) -> bool {
+        let last = self.all.range(..=at).next_back();
+        last.is_some_and(|(_, known)| match known {
+            Known::End(end) => at < *end,
+            Known::Read(read) => at < read.end,
+            Known::None => false,
+        })
+    }
+
+    /// Looks for the image in which a name lies, from the name down to `from`; where it begins. The names are in the first part
+    /// of an image.
+    pub(super) fn seek(&mut self, space: &dyn Space, at: u64, from: u64) -> Option<u64> {
+        if !string(space, at).is_some_and(|name| is_identifier(&name)) {
+            return None;
+        }
+        let (mut end, mut step) = (at & !7, 64 << 10);
+        let lowest = from.max(at.saturating_sub(MOST_SOUGHT));
+        while end > lowest {
+            let start = lowest.max(end.saturating_sub(step)) & !7;
+            let found = scan::search(space, &[Run { start, end }], &[]);
+            for &head in found.images.iter().rev() {
+                self.add(space, &[head]);
+                if self.all.contains_key(&head) && self.holds(at) {
+                    return Some(head);
+                }
+            }
+            (end, step) = (start, step * 4);
+        }
+        None
     }
 
     pub(super) fn len(&self) -> usize {

@@ -202,6 +202,11 @@ impl Layout {
         })
     }
 
+    /// The pointer to the name in the record around a program's address.
+    pub(super) fn pointer_at(&self, space: &dyn Space, at: u64) -> Option<u64> {
+        space.word(shifted(at, self.name)).ok()
+    }
+
     /// The name that the record around a program's address leads to, unless its registers are not the launch's.
     pub(super) fn name_at(
         &self,

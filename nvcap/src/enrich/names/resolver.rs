@@ -1,8 +1,8 @@
 //! The names of one process's programs.
 //!
 //! A program that is new is looked for where it costs least first: in the records that are known already (each module's
-//! functions are linked, and a function that is loaded later has had its record all the time), then in memory that is new
-//! since the last search, then in all memory, which is done seldom.
+//! functions are linked, and a function that is loaded later has had its record all the time), then in memory ([`look`]). A record
+//! leads to its image: the pointer to the name points into it.
 
 use std::{
     collections::{BTreeSet, HashMap, HashSet},
@@ -11,29 +11,32 @@ use std::{
 };
 
 mod in_files;
+mod known;
+mod look;
 
 use super::{
     files::OfProcess,
     images::Images,
     layout::{Layout, Name, Program},
-    scan::{self, Run, Space},
+    scan::{self, Cpu, Run, Space},
 };
 use crate::cubin::{Function, compare};
 use crate::procfs::mem::Ordinary;
 use crate::record::{At, Kernel, KernelParam, NamedBy};
 use crate::source::clock;
 use crate::wire::GpuVa;
+use known::Known;
+pub(crate) use known::Listing;
 
 /// No program lies below this address.
 const LEAST_PROGRAM: u64 = 0x1_0000;
 /// The most records that are followed.
 const MOST_RECORDS: usize = 1 << 18;
-/// The share of one core that searches of known memory may take, in thousandths, beyond [`FREE`].
-const SHARE_PER_MILLE: u32 = 5;
-/// Processor time that they may take at once, over the whole trace.
-const FREE: Duration = Duration::from_millis(2000);
 /// The most programs whose names are looked for again later.
 const MOST_LEFT: usize = 256;
+
+/// A layout that holds for so many programs is learnt again when there are twice as many.
+const SETTLED: usize = 8;
 
 /// Bytes of an instruction.
 const INSTRUCTION: usize = 16;
@@ -59,12 +62,13 @@ pub(crate) struct Cost {
     pub(crate) asked: usize,
     pub(crate) found: usize,
     pub(crate) searches: u32,
-    /// Of them, of all memory.
+    /// Of them, of memory that was searched before, beyond what is close to the last finds.
     pub(crate) whole: u32,
     pub(crate) bytes: u64,
     pub(crate) time: Duration,
-    /// Processor time of searching memory, over all threads.
-    pub(crate) cpu: Duration,
+    /// Processor time over all threads: of the first search of memory, and of all others.
+    pub(crate) first: Duration,
+    pub(crate) later: Duration,
     /// The longest search.
     pub(crate) longest: Duration,
     /// The longest time from a program's first launch to its name.
@@ -88,13 +92,12 @@ pub(crate) enum FileSearch {
 pub(crate) struct Resolver {
     pid: u32,
     space: Box<dyn Space>,
-    runs: fn(u32) -> io::Result<Vec<Run>>,
+    listing: Listing,
+    known: Known,
     images: Images,
     layout: Option<Layout>,
     /// How many programs must be known before the layout is looked for again.
     next_try: usize,
-    /// Memory that was searched.
-    seen: Vec<Run>,
     /// Programs that were not found: they are looked for again with the next ones.
     left: Vec<Ask>,
     /// Every program that was asked for.
@@ -112,8 +115,9 @@ pub(crate) struct Resolver {
     /// Nothing but files is looked at.
     files_alone: bool,
     began: Instant,
-    /// Processor time of searches of memory that was searched before.
-    whole_time: Duration,
+    /// Of the search that is being made: processor time of this thread, and of others.
+    began_cpu: Cpu,
+    helpers: Duration,
     cost: Cost,
 }
 
@@ -123,22 +127,19 @@ impl Resolver {
     /// # Errors
     /// Those of opening its memory.
     pub(crate) fn open(pid: u32) -> io::Result<Self> {
-        Ok(Self::of(pid, Box::new(Ordinary::open(pid)?), scan::runs))
+        let space = Box::new(Ordinary::open(pid)?);
+        Ok(Self::of(pid, space, Listing::PROCESS))
     }
 
-    pub(super) fn of(
-        pid: u32,
-        space: Box<dyn Space>,
-        runs: fn(u32) -> io::Result<Vec<Run>>,
-    ) -> Self {
+    pub(super) fn of(pid: u32, space: Box<dyn Space>, listing: Listing) -> Self {
         Self {
             pid,
             space,
-            runs,
+            listing,
+            known: Known::default(),
             images: Images::default(),
             layout: None,
             next_try: 0,
-            seen: Vec::new(),
             left: Vec::new(),
             programs: Vec::new(),
             places: HashMap::new(),
@@ -148,7 +149,8 @@ impl Resolver {
             file_search: FileSearch::Not,
             files_alone: false,
             began: Instant::now(),
-            whole_time: Duration::ZERO,
+            began_cpu: Cpu::now(),
+            helpers: Duration::ZERO,
             cost: Cost::default(),
         }
     }
@@ -188,6 +190,7 @@ impl Resolver {
     /// for again.
     pub(crate) fn resolve(&mut self, asks: &[Ask]) -> Vec<Kernel> {
         let began = Instant::now();
+        (self.began_cpu, self.helpers) = (Cpu::now(), Duration::ZERO);
         self.cost.searches += 1;
         self.cost.asked += asks.len();
         let mut found = Vec::new();
@@ -210,7 +213,7 @@ impl Resolver {
             self.programs.push(program);
         }
         if !self.files_alone {
-            self.in_memory(&mut wanted, &mut found);
+            self.in_memory(&mut wanted, &mut found, asks);
         }
         let left: Vec<Ask> = wanted.into_iter().cloned().collect();
         let too_many = left.len().saturating_sub(MOST_LEFT);
@@ -219,6 +222,8 @@ impl Resolver {
             self.file_search = FileSearch::Not;
         }
         let took = began.elapsed();
+        self.cost.later = self.spent();
+        (self.began_cpu, self.helpers) = (Cpu::now(), Duration::ZERO);
         self.cost.longest = self.cost.longest.max(took);
         let now = self.account(&found, took);
         log::debug!(
@@ -234,29 +239,6 @@ impl Resolver {
                 .map(|t| Duration::from_nanos(now.saturating_sub(t)))
         );
         found
-    }
-
-    /// Looks into the process's memory.
-    fn in_memory(&mut self, wanted: &mut Vec<&Ask>, found: &mut Vec<Kernel>) {
-        self.in_known_records(wanted, found);
-        if !wanted.is_empty()
-            && let Ok(now) = (self.runs)(self.pid)
-        {
-            let first = self.seen.is_empty();
-            let fresh = scan::without(&now, &self.seen);
-            if !fresh.is_empty() {
-                self.search(&fresh, wanted, found, false);
-            }
-            self.seen.clone_from(&now);
-            // A function may be loaded into memory that another one left: near others, more likely than elsewhere.
-            let (near, far): (Vec<Run>, Vec<Run>) = now.iter().partition(|r| self.holds_known(r));
-            for runs in [near, far] {
-                if !wanted.is_empty() && !first && self.may_search_all() {
-                    self.search(&runs, wanted, found, true);
-                }
-            }
-        }
-        self.by_code(wanted, found);
     }
 
     /// Counts what was found, and returns the time.
@@ -278,18 +260,12 @@ impl Resolver {
 
     /// Whether programs are left that another search could find.
     pub(crate) fn has_left(&self) -> bool {
-        !self.files_alone && !self.left.is_empty() && self.may_search_all()
+        !self.files_alone && !self.left.is_empty() && self.may_search_again()
     }
 
-    /// Whether another search of all memory is within the share of time that they may take.
-    fn may_search_all(&self) -> bool {
-        self.whole_time < FREE + self.began.elapsed() * SHARE_PER_MILLE / 1000
-    }
-
-    /// Whether a run of memory has a record or an image that is known.
-    fn holds_known(&self, run: &Run) -> bool {
-        self.records.range(run.start..run.end).next().is_some()
-            || self.images.any_in(run.start, run.end)
+    /// Processor time after the first search.
+    fn spent(&self) -> Duration {
+        self.cost.later + self.began_cpu.elapsed() + self.helpers
     }
 
     /// Looks into the records that are known.
@@ -302,20 +278,20 @@ impl Resolver {
         let asked: HashSet<u64> = wanted.iter().map(|a| a.program.0).collect();
         for (at, word) in places.into_iter().zip(words) {
             if asked.contains(&word) {
-                self.places.entry(word).or_default().push(at);
+                let places = self.places.entry(word).or_default();
+                if !places.contains(&at) {
+                    places.push(at);
+                }
             }
         }
-        self.conclude(wanted, found);
+        self.conclude(wanted, found, false);
     }
 
     /// Searches runs of memory.
-    fn search(
-        &mut self,
-        runs: &[Run],
-        wanted: &mut Vec<&Ask>,
-        found: &mut Vec<Kernel>,
-        whole: bool,
-    ) {
+    fn search(&mut self, runs: &[Run], wanted: &mut Vec<&Ask>, found: &mut Vec<Kernel>) {
+        if runs.is_empty() {
+            return;
+        }
         let programs: Vec<u64> = match self.layout {
             Some(_) => wanted.iter().map(|a| a.program.0).collect(),
             None => self.programs.iter().map(|p| p.address).collect(),
@@ -332,20 +308,25 @@ impl Resolver {
             places.dedup();
         }
         self.cost.bytes += seen.bytes;
-        self.cost.cpu += seen.cpu;
-        self.conclude(wanted, found);
+        self.helpers += seen.helpers;
+        self.conclude(wanted, found, false);
         let mut from: Vec<u64> = seen.places.into_iter().map(|(_, at)| at).collect();
         if !wanted.is_empty() || self.layout.is_none() {
             if self.learn() {
                 from = self.places.values().flatten().copied().collect();
             }
-            self.conclude(wanted, found);
+            self.conclude(wanted, found, false);
         }
         self.follow_links(from);
-        if whole {
-            self.cost.whole += 1;
-            self.whole_time += seen.cpu;
-        }
+        log::trace!(
+            "process {}: {} bytes searched from {:#x} on, {} places, {} images; {} programs left",
+            self.pid,
+            seen.bytes,
+            runs.first().map_or(0, |r| r.start),
+            self.places.values().map(Vec::len).sum::<usize>(),
+            seen.images.len(),
+            wanted.len()
+        );
     }
 
     /// Learns the layout, unless it holds for more programs already; whether it is another now.
@@ -359,7 +340,11 @@ impl Resolver {
             self.next_try = self.programs.len() * 2;
             return false;
         };
-        self.next_try = 0;
+        // Once many agree, a few programs more change nothing.
+        self.next_try = match learnt.agree {
+            0..SETTLED => 0,
+            _ => self.programs.len() * 2,
+        };
         let better = self.layout.as_ref().is_none_or(|l| learnt.agree > l.agree);
         if better {
             if self.layout.as_ref().is_some_and(|l| l.name != learnt.name) {
@@ -391,32 +376,50 @@ impl Resolver {
         );
     }
 
-    /// Takes those of the wanted whose records are found.
-    fn conclude(&mut self, wanted: &mut Vec<&Ask>, found: &mut Vec<Kernel>) {
+    /// Takes those of the wanted whose records are found; those that their code contradicts only if `contradicted`.
+    fn conclude(&mut self, wanted: &mut Vec<&Ask>, found: &mut Vec<Kernel>, contradicted: bool) {
         let Some(layout) = self.layout.clone() else {
             return;
         };
         wanted.retain(|ask| match self.by_record(&layout, ask) {
-            Some(kernel) => {
+            Some((kernel, fits)) if fits != Some(false) || contradicted => {
                 found.push(kernel);
                 false
             }
-            None => true,
+            _ => true,
         });
     }
 
-    /// What the records say of a program.
-    fn by_record(&mut self, layout: &Layout, ask: &Ask) -> Option<Kernel> {
+    /// The name that the record at a place leads to. An image that is not known yet is looked for where the record points.
+    fn name_at(&mut self, layout: &Layout, at: u64, registers: Option<u32>) -> Option<Name> {
+        let name = layout.name_at(&*self.space, &mut self.images, at, registers);
+        if name.is_some() || !layout.in_images {
+            return name;
+        }
+        let pointer = layout.pointer_at(&*self.space, at)?;
+        if self.images.holds(pointer) {
+            return None;
+        }
+        let run = self.known.around(pointer)?;
+        let image = self.images.seek(&*self.space, pointer, run.start)?;
+        self.known.find(image);
+        layout.name_at(&*self.space, &mut self.images, at, registers)
+    }
+
+    /// What the records say of a program, and whether its code says so too.
+    fn by_record(&mut self, layout: &Layout, ask: &Ask) -> Option<(Kernel, Option<bool>)> {
         let mut names: Vec<Name> = Vec::new();
-        for at in self.places.get(&ask.program.0)? {
+        for at in self.places.get(&ask.program.0)?.clone() {
             // The word may have changed since it was found.
-            if self.space.word(*at).ok() != Some(ask.program.0) {
+            if self.space.word(at).ok() != Some(ask.program.0) {
                 continue;
             }
-            if let Some(name) = layout.name_at(&*self.space, &mut self.images, *at, ask.registers)
-                && !names.contains(&name)
-            {
+            let Some(name) = self.name_at(layout, at, ask.registers) else {
+                continue;
+            };
+            if !names.contains(&name) {
                 names.push(name);
+                self.known.find(at);
             }
         }
         // Code that was seen decides between records, of which one is left over from a module that is no more.
@@ -445,7 +448,7 @@ impl Resolver {
         };
         kernel.certain =
             by_code != Some(false) && (by_code == Some(true) || same && backed && layout.in_images);
-        Some(kernel)
+        Some((kernel, by_code))
     }
 
     fn set_home(&mut self, program: GpuVa, name: &Name) {

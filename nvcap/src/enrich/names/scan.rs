@@ -50,7 +50,7 @@ pub(crate) struct Run {
 }
 
 impl Run {
-    fn len(&self) -> u64 {
+    pub(super) fn len(&self) -> u64 {
         self.end.saturating_sub(self.start)
     }
 }
@@ -85,12 +85,11 @@ impl Space for Ordinary {
     }
 }
 
-/// The private memory of a process that is present: where libcuda may have allocated. The smallest areas come first.
+/// The private memory of a process: where libcuda may have allocated. The smallest areas come first.
 ///
 /// # Errors
 /// Those of reading `/proc/PID/maps`.
-pub(crate) fn runs(pid: u32) -> io::Result<Vec<Run>> {
-    let pages = File::open(procfs::of_process(pid, "pagemap")).ok();
+pub(crate) fn areas(pid: u32) -> io::Result<Vec<Run>> {
     let mut areas = maps::areas(pid)?;
     areas.retain(|a| {
         a.read
@@ -101,6 +100,16 @@ pub(crate) fn runs(pid: u32) -> io::Result<Vec<Run>> {
             && (a.path.is_empty() || a.path == "[heap]" || a.path.starts_with("[anon"))
     });
     areas.sort_by_key(|a| a.end - a.start);
+    let run = |a: &maps::Area| Run {
+        start: a.start,
+        end: a.end,
+    };
+    Ok(areas.iter().map(run).collect())
+}
+
+/// What of these areas is present.
+pub(crate) fn present(pid: u32, areas: &[Run]) -> Vec<Run> {
+    let pages = File::open(procfs::of_process(pid, "pagemap")).ok();
     let mut all = Vec::new();
     let mut searched = 0;
     for area in areas {
@@ -111,7 +120,15 @@ pub(crate) fn runs(pid: u32) -> io::Result<Vec<Run>> {
             }
         }
     }
-    Ok(all)
+    all
+}
+
+/// The private memory of a process that is present.
+///
+/// # Errors
+/// Those of reading `/proc/PID/maps`.
+pub(crate) fn runs(pid: u32) -> io::Result<Vec<Run>> {
+    Ok(present(pid, &areas(pid)?))
 }
 
 /// What of `now` is not in `before`. Both are without overlaps.
@@ -141,6 +158,57 @@ pub(crate) fn without(now: &[Run], before: &[Run]) -> Vec<Run> {
     all
 }
 
+/// What of `runs` is in `areas`. Both are without overlaps.
+pub(crate) fn within(runs: &[Run], areas: &[Run]) -> Vec<Run> {
+    let mut areas = areas.to_vec();
+    areas.sort_unstable();
+    let mut all = Vec::new();
+    for run in runs {
+        let first = areas.partition_point(|a| a.end <= run.start);
+        let meet = areas.iter().skip(first).take_while(|a| a.start < run.end);
+        all.extend(meet.map(|a| Run {
+            start: run.start.max(a.start),
+            end: run.end.min(a.end),
+        }));
+    }
+    all
+}
+
+/// The memory up to so many bytes from each of these places, which ascend.
+pub(crate) fn windows(places: impl Iterator<Item = u64>, reach: u64) -> Vec<Run> {
+    let mut all: Vec<Run> = Vec::new();
+    for at in places {
+        let (start, end) = (at.saturating_sub(reach) & !7, at.saturating_add(reach) & !7);
+        match all.last_mut() {
+            Some(last) if start <= last.end => last.end = last.end.max(end),
+            _ => all.push(Run { start, end }),
+        }
+    }
+    all
+}
+
+/// Takes the first so many bytes.
+pub(crate) fn take(runs: &mut Vec<Run>, bytes: u64) -> Vec<Run> {
+    let (mut taken, mut left) = (Vec::new(), bytes);
+    let mut whole = 0;
+    for run in runs.iter_mut() {
+        if left == 0 {
+            break;
+        }
+        let end = run.end.min(run.start.saturating_add(left));
+        let part = Run {
+            start: run.start,
+            end,
+        };
+        left -= part.len();
+        taken.push(part);
+        run.start = end;
+        whole += usize::from(run.len() == 0);
+    }
+    runs.drain(..whole);
+    taken
+}
+
 /// What a search found.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Found {
@@ -150,8 +218,8 @@ pub(crate) struct Found {
     pub(crate) images: Vec<u64>,
     /// Bytes that were searched.
     pub(crate) bytes: u64,
-    /// Processor time of all threads.
-    pub(crate) cpu: Duration,
+    /// Processor time of the threads but the one that asked.
+    pub(crate) helpers: Duration,
 }
 
 /// The words that are looked for.
@@ -268,7 +336,7 @@ pub(crate) fn search(space: &dyn Space, runs: &[Run], programs: &[u64]) -> Found
     };
     let next = AtomicUsize::new(0);
     let whole = Mutex::new(Found::default());
-    let work = || {
+    let work = |helps: bool| {
         let began = thread_cpu();
         let mut buffer = vec![0; CHUNK];
         let mut found = Found::default();
@@ -279,7 +347,9 @@ pub(crate) fn search(space: &dyn Space, runs: &[Run], programs: &[u64]) -> Found
             whole.places.append(&mut found.places);
             whole.images.append(&mut found.images);
             whole.bytes += found.bytes;
-            whole.cpu += thread_cpu().saturating_sub(began);
+            if helps {
+                whole.helpers += thread_cpu().saturating_sub(began);
+            }
         }
     };
     thread::scope(|scope| {
@@ -287,9 +357,9 @@ pub(crate) fn search(space: &dyn Space, runs: &[Run], programs: &[u64]) -> Found
             // Threads inherit the niceness of the one that makes them.
             let _ = thread::Builder::new()
                 .name("nvcap-names".into())
-                .spawn_scoped(scope, work);
+                .spawn_scoped(scope, || work(true));
         }
-        work();
+        work(false);
     });
     let mut found = whole.into_inner().unwrap_or_default();
     found
@@ -299,6 +369,23 @@ pub(crate) fn search(space: &dyn Space, runs: &[Run], programs: &[u64]) -> Found
     found.images.sort_unstable();
     found.images.truncate(MOST_IMAGES);
     found
+}
+
+/// A stopwatch of this thread's processor time.
+pub(super) struct Cpu(Duration);
+
+impl Cpu {
+    pub(super) fn now() -> Self {
+        Self(thread_cpu())
+    }
+
+    pub(super) fn elapsed(&self) -> Duration {
+        thread_cpu().saturating_sub(self.0)
+    }
+
+    pub(super) fn restart(&mut self) {
+        *self = Self::now();
+    }
 }
 
 /// Processor time of this thread.
@@ -342,6 +429,27 @@ mod tests {
         assert_eq!(without(&[run(12, 18), run(30, 40)], &before), []);
         assert_eq!(without(&[run(15, 35)], &before), [run(20, 30)]);
         assert_eq!(without(&[run(5, 6)], &[]), [run(5, 6)]);
+    }
+
+    #[test]
+    fn parts_of_memory() {
+        let areas = [run(100, 200), run(300, 400)];
+        assert_eq!(
+            within(&[run(0, 150), run(350, 500)], &areas),
+            [run(100, 150), run(350, 400)]
+        );
+        assert_eq!(within(&[run(0, 1000)], &areas), areas);
+        assert_eq!(within(&[run(200, 300)], &areas), []);
+        assert_eq!(
+            windows([8, 96, 400].into_iter(), 64),
+            [run(0, 160), run(336, 464)]
+        );
+        let mut rest = vec![run(0, 100), run(200, 250), run(300, 400)];
+        assert_eq!(take(&mut rest, 120), [run(0, 100), run(200, 220)]);
+        assert_eq!(rest, [run(220, 250), run(300, 400)]);
+        assert_eq!(take(&mut rest, 1000), [run(220, 250), run(300, 400)]);
+        assert_eq!(rest, []);
+        assert_eq!(take(&mut rest, 8), []);
     }
 
     #[test]

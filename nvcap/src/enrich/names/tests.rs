@@ -4,7 +4,7 @@ use std::io;
 use std::sync::Arc;
 
 use super::one_of;
-use super::resolver::{Ask, Resolver};
+use super::resolver::{Ask, Listing, Resolver};
 use super::scan::{Run, Space};
 use crate::procfs::mem::Peek;
 use crate::record::{At, Kernel, NamedBy};
@@ -199,12 +199,16 @@ fn record_of_link(i: usize) -> u64 {
     record(i) - 0x68
 }
 
-fn whole(_: u32) -> io::Result<Vec<Run>> {
-    Ok(vec![Run {
-        start: BASE,
-        end: BASE + (8 << 20),
-    }])
-}
+/// All memory of a made-up process, all of it present.
+const WHOLE: Listing = Listing {
+    areas: |_| {
+        Ok(vec![Run {
+            start: BASE,
+            end: BASE + (8 << 20),
+        }])
+    },
+    present: |_, areas| areas.to_vec(),
+};
 
 fn ask(i: usize, f: &Function) -> Ask {
     Ask {
@@ -226,7 +230,7 @@ fn many(count: usize) -> Vec<Function> {
 }
 
 fn resolver(fake: &Fake) -> Resolver {
-    Resolver::of(PID, Box::new(fake.clone()), whole)
+    Resolver::of(PID, Box::new(fake.clone()), WHOLE)
 }
 
 fn names(kernels: &[Kernel]) -> Vec<(u64, &str, bool)> {
@@ -283,32 +287,145 @@ fn one_program_alone_has_its_name() {
     assert_eq!(found[0].at.time_ns, 5);
 }
 
+/// Memory that changes while it is searched.
+#[derive(Clone)]
+struct Shared(Arc<std::sync::Mutex<Fake>>);
+
+impl Shared {
+    fn new(fake: Fake) -> Self {
+        Self(Arc::new(std::sync::Mutex::new(fake)))
+    }
+
+    fn change(&self, by: impl FnOnce(&mut Fake)) {
+        by(&mut self.0.lock().unwrap());
+    }
+
+    fn resolver(&self) -> Resolver {
+        Resolver::of(PID, Box::new(self.clone()), WHOLE)
+    }
+}
+
+impl Peek for Shared {
+    fn peek(&self, at: u64, to: &mut [u8]) -> io::Result<()> {
+        self.0.lock().unwrap().peek(at, to)
+    }
+}
+
+impl Space for Shared {
+    fn read_some(&self, at: u64, to: &mut [u8]) -> usize {
+        self.0.lock().unwrap().read_some(at, to)
+    }
+}
+
 #[test]
 fn a_function_that_is_loaded_later_is_found_without_a_search() {
     let functions = many(12);
-    let fake = Arc::new(std::sync::Mutex::new(process(&functions, HOPPER, 4)));
-    struct Shared(Arc<std::sync::Mutex<Fake>>);
-    impl Peek for Shared {
-        fn peek(&self, at: u64, to: &mut [u8]) -> io::Result<()> {
-            self.0.lock().unwrap().peek(at, to)
-        }
-    }
-    impl Space for Shared {
-        fn read_some(&self, at: u64, to: &mut [u8]) -> usize {
-            self.0.lock().unwrap().read_some(at, to)
-        }
-    }
-    let mut resolver = Resolver::of(PID, Box::new(Shared(fake.clone())), whole);
+    let memory = Shared::new(process(&functions, HOPPER, 4));
+    let mut resolver = memory.resolver();
     let asks: Vec<Ask> = (0..4).map(|i| ask(i, &functions[i])).collect();
     assert_eq!(resolver.resolve(&asks).len(), 4);
     let searched = resolver.cost().bytes;
-    fake.lock().unwrap().put(record(9), PROGRAM + 9 * 0x1000);
+    memory.change(|m| m.put(record(9), PROGRAM + 9 * 0x1000));
     let found = resolver.resolve(&[ask(9, &functions[9])]);
     assert_eq!(
         names(&found),
         [(PROGRAM + 9 * 0x1000, functions[9].name.as_str(), true)]
     );
     assert_eq!(resolver.cost().bytes, searched, "nothing was searched");
+}
+
+/// A module of one function: its record here, its image there.
+fn load(memory: &mut Fake, i: usize, f: &Function, record: u64, at: u64) {
+    let (bytes, names) = image(std::slice::from_ref(f));
+    memory.write(at, &bytes);
+    memory.put(record, PROGRAM + i as u64 * 0x1000);
+    memory.put(record.wrapping_add_signed(HOPPER.name), at + names[0]);
+    let registers = record.wrapping_add_signed(HOPPER.registers);
+    memory.write(registers, &f.registers.to_le_bytes());
+    // Its own neighbour.
+    memory.put(record.wrapping_add_signed(HOPPER.next), record - 0x68);
+}
+
+#[test]
+fn a_new_module_is_found_near_the_last_finds_and_its_image_by_the_record() {
+    let functions = many(16);
+    let memory = Shared::new(process(&functions[..12], HOPPER, 8));
+    let mut resolver = memory.resolver();
+    let asks: Vec<Ask> = (0..8).map(|i| ask(i, &functions[i])).collect();
+    assert_eq!(resolver.resolve(&asks).len(), 8);
+    for (i, at) in [
+        // The image is far from everything that is known.
+        (12, BASE + 0x7f_0000),
+        (13, BASE + 0x70_0000),
+    ] {
+        let (f, place) = (&functions[i], record(11) + 0x8680 * (i as u64 - 11));
+        memory.change(|m| load(m, i, f, place, at));
+        let before = resolver.cost();
+        let found = resolver.resolve(&[ask(i, f)]);
+        let program = PROGRAM + i as u64 * 0x1000;
+        assert_eq!(names(&found), [(program, f.name.as_str(), true)]);
+        assert_eq!(resolver.image_of(GpuVa(program)), Some(at));
+        let after = resolver.cost();
+        assert_eq!(after.whole, before.whole, "it was found near the others");
+        assert!(after.bytes - before.bytes < 4 << 20, "{after:?}");
+    }
+}
+
+#[test]
+fn a_new_module_anywhere_is_found_while_there_is_time() {
+    let functions = many(14);
+    let memory = Shared::new(process(&functions[..12], HOPPER, 8));
+    let mut resolver = memory.resolver();
+    let asks: Vec<Ask> = (0..8).map(|i| ask(i, &functions[i])).collect();
+    assert_eq!(resolver.resolve(&asks).len(), 8);
+    let f = &functions[12];
+    // Farther than what is searched near others.
+    memory.change(|m| load(m, 12, f, BASE + 0x79_0000, BASE + 0x7c_0000));
+    let found = resolver.resolve(&[ask(12, f)]);
+    assert_eq!(
+        names(&found),
+        [(PROGRAM + 12 * 0x1000, f.name.as_str(), true)]
+    );
+    assert_eq!(resolver.cost().whole, 1);
+    // One that is nowhere is looked for, and left.
+    let mut left = 0;
+    for _ in 0..2000 {
+        assert_eq!(resolver.resolve(&[ask(13, &functions[13])]), []);
+        left += u32::from(resolver.has_left());
+    }
+    assert!((1..1990).contains(&left), "the time is limited: {left}");
+}
+
+#[test]
+fn a_record_that_is_left_over_gives_no_certain_name() {
+    let functions = many(14);
+    let memory = Shared::new(process(&functions[..12], HOPPER, 8));
+    let mut resolver = memory.resolver();
+    let asks: Vec<Ask> = (0..8).map(|i| ask(i, &functions[i])).collect();
+    assert_eq!(resolver.resolve(&asks).len(), 8);
+    // The program's address is used again, by another function whose record lies elsewhere; its code was seen.
+    let other = Function {
+        registers: functions[3].registers,
+        ..functions[13].clone()
+    };
+    memory.change(|m| load(m, 3, &other, record(11) + 0x8680, BASE + 0x70_0000));
+    let again = Ask {
+        code: Some(other.code.clone()),
+        ..ask(3, &other)
+    };
+    let found = resolver.resolve(std::slice::from_ref(&again));
+    assert_eq!(
+        names(&found),
+        [(PROGRAM + 3 * 0x1000, other.name.as_str(), true)]
+    );
+    assert_eq!(found[0].by, NamedBy::RecordAndCode);
+    // Of code that no record leads to, what the left-over one says is uncertain.
+    let neither = Ask {
+        code: Some(vec![7; 4096]),
+        ..again
+    };
+    let found = resolver.resolve(&[neither]);
+    assert!(found.iter().all(|k| !k.certain), "{found:?}");
 }
 
 #[test]

@@ -7,7 +7,9 @@ use crate::output::Detail;
 use crate::output::kernels::{self, Name};
 use crate::output::method::method_name;
 use crate::output::names::known_pid;
-use crate::output::names::{EngineName, direction, launch_how, launch_kind, operation_name};
+use crate::output::names::{
+    EngineName, direction, is_timed, launch_how, launch_kind, operation_name,
+};
 use crate::record::{Frame, How};
 use crate::wire::entry::EntryKind;
 
@@ -27,6 +29,8 @@ macro_rules! fields {
 pub(super) enum Kind {
     /// A number.
     Number,
+    /// A time in ns.
+    Time,
     /// One of a few words.
     Choice,
     /// Any text.
@@ -40,7 +44,7 @@ pub(super) enum Kind {
 fields! {
     "type" Type Choice "kind of object"
     "op" Op Choice "operation"
-    "time_ns" Time Number "CLOCK_MONOTONIC of the traced machine, ns"
+    "time_ns" Time Time "CLOCK_MONOTONIC of the traced machine, ns"
     "pid" Pid Number "process id"
     "tid" Tid Number "thread id"
     "thread" Thread Text "thread or process name"
@@ -52,6 +56,9 @@ fields! {
     "phase" Phase Text "labelled time range (--phases)"
     "api" Api Text "function of CUDA's interface that the program called (--stacks)"
     "frame" Frame Text "function of any frame of the stack (--stacks)"
+    "gpu_ns" GpuTime Time "how long the GPU worked on it, ns (--gpu-time)"
+    "queued_ns" Queued Time "time from the doorbell to the GPU's start, ns (--gpu-time)"
+    "gpu_start_ns" GpuStart Time "when the GPU began it, CLOCK_MONOTONIC of the traced machine, ns (--gpu-time)"
     "late" Late Flag "caught up later than its own doorbell"
     "how" How Choice "how the submission was seen"
     "bytes" Bytes Number "bytes copied, written inline or submitted"
@@ -141,6 +148,12 @@ impl Field {
     #[must_use]
     pub fn is_of_stack(self) -> bool {
         matches!(self, Self::Api | Self::Frame)
+    }
+
+    /// Whether it is of the GPU's times, which are taken on request.
+    #[must_use]
+    pub fn is_of_gpu_time(self) -> bool {
+        matches!(self, Self::GpuTime | Self::Queued | Self::GpuStart)
     }
 
     /// Its name in expressions.
@@ -287,6 +300,7 @@ pub(super) fn read<'a>(field: Field, event: &'a Event<'_>) -> Option<Value<'a>> 
         Field::Phase => word(c.phase.as_deref()?),
         Field::Api => word(c.stack.as_ref()?.api.as_deref()?),
         Field::Frame => Some(Value::Frames(&c.stack.as_ref()?.frames)),
+        Field::GpuTime | Field::Queued | Field::GpuStart => gpu_time(field, event),
         Field::Late => number(c.late),
         Field::How => word(match c.how {
             How::Trapped => "trapped",
@@ -319,6 +333,27 @@ pub(super) fn read<'a>(field: Field, event: &'a Event<'_>) -> Option<Value<'a>> 
             },
             Body::Stop(_) | Body::Chip(_) => None,
         },
+    }
+}
+
+/// The GPU's times, of the events that JSON shows them of.
+fn gpu_time(field: Field, event: &Event<'_>) -> Option<Value<'static>> {
+    let is_timed = match &event.body {
+        Body::Submission(_) => true,
+        Body::Operation(op) => is_timed(op),
+        _ => false,
+    };
+    let time = event
+        .context
+        .gpu_time_of(event.entry)
+        .filter(|_| is_timed)?;
+    match field {
+        Field::GpuStart => number(time.start?.host_ns),
+        Field::GpuTime => number(time.duration?.ns),
+        _ => {
+            let (least, most) = time.queued?;
+            number(least.midpoint(most))
+        }
     }
 }
 

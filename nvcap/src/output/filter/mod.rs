@@ -78,6 +78,16 @@ impl Filter {
         first
     }
 
+    /// The first field of the GPU's times that it asks for.
+    #[must_use]
+    pub fn of_gpu_time(&self) -> Option<Field> {
+        let mut first = None;
+        each_field(&self.root, &mut |field, _| {
+            first = first.or(Some(field).filter(|f| f.is_of_gpu_time()));
+        });
+        first
+    }
+
     /// Whether it asks for events of some kind or content. An expression that does not only says whose or when: it names a
     /// process, a channel, a phase, a time.
     #[must_use]

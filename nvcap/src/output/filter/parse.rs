@@ -12,7 +12,7 @@ use std::fmt;
 
 use super::expression::{Compare, Node, Wanted};
 use super::fields::{Field, Kind};
-use crate::output::units::number;
+use crate::output::units::{nanoseconds, number};
 
 /// Most nested parentheses and negations: protects the stack. Nobody types as many.
 const MAX_DEPTH: usize = 64;
@@ -153,7 +153,9 @@ impl Parser<'_> {
         };
         self.at += len;
         let Some(op) = self.operator() else {
-            if matches!(field.kind(), Kind::Flag | Kind::Number) && self.at_end_of_term() {
+            if matches!(field.kind(), Kind::Flag | Kind::Number | Kind::Time)
+                && self.at_end_of_term()
+            {
                 return Ok(Node::Is(field));
             }
             return Err(self.error(
@@ -245,6 +247,19 @@ impl Parser<'_> {
                 .collect()
         };
         match field.kind() {
+            Kind::Time => values
+                .iter()
+                .map(|(at, text)| {
+                    nanoseconds(text).ok_or_else(|| {
+                        let message = format!(
+                            "'{text}' is no time; {name} ({}) takes nanoseconds, or numbers with us, ms or s: 1.5ms",
+                            field.about()
+                        );
+                        self.error(*at, message)
+                    })
+                })
+                .collect::<Result<_, _>>()
+                .map(Wanted::Numbers),
             Kind::Number => as_numbers(self).map(Wanted::Numbers),
             Kind::Flag => {
                 let (at, text) = &values[0];
@@ -313,6 +328,8 @@ mod tests {
             ("op=lunch", 4, "allowed: launch, graph, copy"),
             ("op=launch &&", 13, "expected a field"),
             ("bytes>big", 7, "is no number"),
+            ("gpu_ns>1M", 8, "us, ms or s"),
+            ("op=launch && queued_ns<soon", 24, "is no time"),
             ("(op=launch", 11, "expected ) for the ( at column 1"),
             ("op=launch x", 11, "expected && or ||"),
             ("grid.w>1", 1, "did you mean grid"),

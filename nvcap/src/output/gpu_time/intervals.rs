@@ -15,13 +15,16 @@ pub(super) struct Stretch {
     pub end: u64,
     /// When it was handed in, where known, ns.
     pub there: Option<u64>,
+    /// Its begin on the host's clock, ns.
+    pub host: u64,
 }
 
 /// A time without work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Gap {
-    /// Its begin, ns.
+    /// Its begin, ns; and on the host's clock.
     pub begin: u64,
+    pub host: u64,
     pub ns: u64,
     /// Of it the time in which the next work was not there yet.
     pub nothing_there_ns: u64,
@@ -30,7 +33,7 @@ pub(super) struct Gap {
 /// See the module.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Intervals {
-    waiting: BTreeMap<(u64, u64), Option<u64>>,
+    waiting: BTreeMap<(u64, u64), (Option<u64>, u64)>,
     /// Begin of the first, and end of the last that was added up.
     first: Option<u64>,
     last: u64,
@@ -53,21 +56,21 @@ impl Intervals {
         self.newest = self.newest.max(stretch.begin);
         // Two with the same ends are one to the union.
         self.waiting
-            .insert((stretch.begin, stretch.end), stretch.there);
-        while let Some((&(begin, end), there)) = self.waiting.first_key_value() {
+            .insert((stretch.begin, stretch.end), (stretch.there, stretch.host));
+        while let Some((&(begin, end), of)) = self.waiting.first_key_value() {
             if begin.saturating_add(HORIZON_NS) > self.newest {
                 break;
             }
-            let there = *there;
+            let (there, host) = *of;
             self.waiting.pop_first();
-            self.sum_up(begin, end, there);
+            self.sum_up(begin, end, there, host);
         }
     }
 
     /// Adds up what waits: the end.
     pub(super) fn finish(&mut self) {
-        while let Some(((begin, end), there)) = self.waiting.pop_first() {
-            self.sum_up(begin, end, there);
+        while let Some(((begin, end), (there, host))) = self.waiting.pop_first() {
+            self.sum_up(begin, end, there, host);
         }
     }
 
@@ -76,7 +79,7 @@ impl Intervals {
         self.last.saturating_sub(self.first.unwrap_or(self.last))
     }
 
-    fn sum_up(&mut self, begin: u64, end: u64, there: Option<u64>) {
+    fn sum_up(&mut self, begin: u64, end: u64, there: Option<u64>, host: u64) {
         if self.first.is_none() {
             (self.first, self.last) = (Some(begin), begin);
         }
@@ -87,6 +90,8 @@ impl Intervals {
             self.nothing_there_ns += late;
             let gap = Gap {
                 begin: self.last,
+                // The clocks run alike for so long as a gap lasts.
+                host: host.saturating_sub(ns),
                 ns,
                 nothing_there_ns: late,
             };
@@ -108,7 +113,12 @@ mod tests {
     use super::*;
 
     fn stretch(begin: u64, end: u64, there: Option<u64>) -> Stretch {
-        Stretch { begin, end, there }
+        Stretch {
+            begin,
+            end,
+            there,
+            host: begin + 1_000_000,
+        }
     }
 
     #[test]
@@ -127,8 +137,8 @@ mod tests {
         assert_eq!((all.busy_ns, all.sum_ns), (180, 230));
         assert_eq!((all.idle_ns, all.nothing_there_ns), (140, 30));
         assert_eq!(all.span_ns(), 320);
-        let gaps: Vec<_> = all.gaps.iter().map(|g| (g.begin, g.ns)).collect();
-        assert_eq!(gaps, [(310, 100), (260, 40)]);
+        let gaps: Vec<_> = all.gaps.iter().map(|g| (g.begin, g.host, g.ns)).collect();
+        assert_eq!(gaps, [(310, 1_000_310, 100), (260, 1_000_260, 40)]);
     }
 
     proptest! {

@@ -49,6 +49,23 @@ enum What {
     Copy(&'static str),
     /// Copies that fill.
     Fill,
+    /// What one entry has the GPU do together: how many there are, and what the first of them are.
+    Together(usize, Vec<What>),
+}
+
+/// What is kept apart of the work of one entry.
+const MOST_TOGETHER: usize = 16;
+
+/// The work of one entry, whose time is known of all of it together.
+#[derive(Debug)]
+struct Shared {
+    serial: u64,
+    entry: u32,
+    time: GpuTime,
+    count: usize,
+    /// The first of it, each with its text.
+    works: Vec<(What, String)>,
+    bytes: u64,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -104,12 +121,14 @@ pub(crate) struct Account {
     waits: Vec<Wait>,
     known: Known,
     releases: Releases,
-    /// The submission and entry whose work was attributed last: its time goes to its first work.
-    attributed: Option<(u64, u32)>,
+    /// The entry whose work comes now.
+    now: Option<Shared>,
     /// Times are there at all.
     asked: bool,
     /// How often time stamps were read.
     stamps: StampReads,
+    /// Time of the trace's first record: text counts from there.
+    origin: Option<u64>,
     /// Submissions seen to begin within this time of the host, ns.
     span: Option<(u64, u64)>,
 }
@@ -122,6 +141,13 @@ impl Account {
             Body::Submission(_) => self.submission(c),
             Body::Operation(op) => self.operation(c, event.entry, op),
             _ => {}
+        }
+    }
+
+    /// Takes the next record: the first one with a time begins the trace.
+    pub(crate) fn record(&mut self, record: &Record) {
+        if self.origin.is_none() {
+            self.origin = record.at().time();
         }
     }
 
@@ -179,6 +205,7 @@ impl Account {
             begin: start.gpu_ns,
             end,
             there: queued.map(|q| start.gpu_ns.saturating_sub(q)),
+            host: start.host_ns,
         };
         channel.work.add(stretch);
         let whose = match c.gpu {
@@ -202,29 +229,62 @@ impl Account {
         if !is_timed(op) {
             return;
         }
-        let first = self.attributed.replace((c.serial, entry)) != Some((c.serial, entry));
-        if first {
-            self.known.entries += 1;
-            self.known.starts += u64::from(time.start.is_some());
-            self.known.durations += u64::from(time.duration.is_some());
+        let is_same = |s: &Shared| (s.serial, s.entry) == (c.serial, entry);
+        if !self.now.as_ref().is_some_and(is_same) {
+            self.entry_is_over();
         }
+        let now = self.now.get_or_insert_with(|| Shared {
+            serial: c.serial,
+            entry,
+            time: *time,
+            count: 0,
+            works: Vec::new(),
+            bytes: 0,
+        });
         let (what, bytes) = what(op);
+        now.count += 1;
+        now.bytes = now.bytes.saturating_add(bytes);
+        if now.works.len() < MOST_TOGETHER {
+            let text = text(&what, op);
+            now.works.push((what, text));
+        }
+    }
+
+    /// Sums up the work of an entry. The time of several launches or copies of one entry is known of all together: they have a row of their
+    /// own, so that none gets the time of another.
+    fn entry_is_over(&mut self) {
+        let Some(mut of) = self.now.take() else {
+            return;
+        };
+        self.known.entries += 1;
+        self.known.starts += u64::from(of.time.start.is_some());
+        self.known.durations += u64::from(of.time.duration.is_some());
+        let (what, text) = match (of.count, of.works.pop()) {
+            (1, Some(only)) => only,
+            (_, last) => {
+                of.works.extend(last);
+                let text = together(of.count, &of.works);
+                let works = of.works.into_iter().map(|(what, _)| what);
+                (What::Together(of.count, works.collect()), text)
+            }
+        };
         if self.rows.len() >= MOST_ROWS && !self.rows.contains_key(&what) {
             return;
         }
-        let row = self.rows.entry(what).or_insert_with_key(|what| Row {
-            text: text(what, op),
+        let row = self.rows.entry(what).or_insert_with(|| Row {
+            text,
             ..Row::default()
         });
         row.count += 1;
-        if let Some(duration) = time.duration.filter(|_| first) {
+        if let Some(duration) = of.time.duration {
             row.durations.add(duration.ns);
-            row.bytes = row.bytes.saturating_add(bytes);
+            row.bytes = row.bytes.saturating_add(of.bytes);
         }
     }
 
     /// The end: what waits to be put in order is summed up.
     pub(crate) fn finish(&mut self) {
+        self.entry_is_over();
         let channels = self.channels.values_mut().map(|c| &mut c.work);
         let all = channels
             .chain(self.engines.values_mut())
@@ -264,6 +324,52 @@ fn text(what: &What, op: &Operation) -> String {
         (What::Graph, _) => "graph replay (all its kernels)".to_owned(),
         (What::Copy(direction), _) => format!("copy {direction}"),
         (What::Fill, _) => "fill".to_owned(),
+        // Made of the texts of its parts.
+        (What::Together(count, _), _) => format!("{count} in one entry"),
+    }
+}
+
+/// What one entry did: `3 in one entry: a, 2 x b`.
+fn together(count: usize, works: &[(What, String)]) -> String {
+    const SHOWN: usize = 4;
+    let mut runs: Vec<(usize, &str)> = Vec::new();
+    for (_, text) in works {
+        match runs.last_mut() {
+            Some((times, of)) if of == text => *times += 1,
+            _ => runs.push((1, text)),
+        }
+    }
+    let mut named = 0;
+    let mut parts = Vec::new();
+    for (times, of) in runs.iter().take(SHOWN) {
+        named += times;
+        parts.push(match times {
+            1 => (*of).to_owned(),
+            _ => format!("{times} x {of}"),
+        });
+    }
+    if named < count {
+        parts.push(format!("{} more", count - named));
+    }
+    format!("{count} in one entry: {}", parts.join(", "))
+}
+
+impl What {
+    /// Whether it is in the table of copies.
+    fn is_copy(&self) -> bool {
+        match self {
+            Self::Copy(_) | Self::Fill => true,
+            Self::Together(_, works) => works.iter().all(Self::is_copy),
+            _ => false,
+        }
+    }
+
+    /// How many launches or copies one of them is.
+    fn works(&self) -> usize {
+        match self {
+            Self::Together(count, _) => *count,
+            _ => 1,
+        }
     }
 }
 
@@ -297,7 +403,8 @@ impl Sink for TimeReport {
         Ok(())
     }
 
-    fn record(&mut self, _record: &Record, _model: &Model) -> io::Result<()> {
+    fn record(&mut self, record: &Record, _model: &Model) -> io::Result<()> {
+        self.account.record(record);
         Ok(())
     }
 
@@ -327,5 +434,97 @@ impl Sink for TimeReport {
         }
         self.out.end_object()?;
         self.out.flush()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::decode::event::{DurationBy, GpuDuration, Graph};
+    use crate::record::{At, How};
+
+    fn context(serial: u64, ns: u64) -> Context {
+        let time = GpuTime {
+            duration: Some(GpuDuration {
+                ns,
+                error_ns: 1,
+                by: DurationBy::NextStamp,
+            }),
+            ..GpuTime::default()
+        };
+        Context {
+            at: At::default(),
+            thread: None,
+            gpu: Some(0),
+            channel: ChannelId(0),
+            token: None,
+            class: None,
+            engine: Engine::Graphics,
+            serial,
+            how: How::Trapped,
+            late: false,
+            phase: None,
+            stack: None,
+            gpu_time: Some(Arc::from([time])),
+        }
+    }
+
+    fn replay() -> Operation {
+        Operation::Graph(Box::new(Graph {
+            replay: 0,
+            nodes: 1,
+            kernels: 1,
+            memsets: 0,
+            copies: 0,
+            driver: 0,
+            unresolved: 0,
+            channels: Vec::new(),
+            submissions: Vec::new(),
+            bytes: 0,
+            uploaded: false,
+            conditional: false,
+        }))
+    }
+
+    #[test]
+    fn works_of_one_entry_have_a_row_of_their_own() {
+        let mut account = Account::default();
+        for (serial, works) in [(0, 1), (1, 3), (2, 1), (3, 3)] {
+            for _ in 0..works {
+                account.operation(&context(serial, 100 + serial), 0, &replay());
+            }
+        }
+        account.finish();
+        let rows: Vec<_> = account
+            .sorted(false)
+            .into_iter()
+            .map(|(what, row)| (row.text.as_str(), row.count, what.works(), row.total_ns()))
+            .collect();
+        let one = "graph replay (all its kernels)";
+        let three = format!("3 in one entry: 3 x {one}");
+        assert_eq!(rows, [(three.as_str(), 2, 3, 204), (one, 2, 1, 202)]);
+        assert_eq!((account.known.entries, account.known.durations), (4, 4));
+        assert!(account.sorted(true).is_empty());
+    }
+
+    #[test]
+    fn an_entry_is_described_by_its_first_works() {
+        let of = |names: &[&str], count| {
+            let works: Vec<_> = names
+                .iter()
+                .map(|n| (What::Kernel((*n).to_owned()), (*n).to_owned()))
+                .collect();
+            together(count, &works)
+        };
+        assert_eq!(of(&["a", "b", "b"], 3), "3 in one entry: a, 2 x b");
+        assert_eq!(
+            of(&["a", "b", "a", "b", "c"], 40),
+            "40 in one entry: a, b, a, b, 36 more"
+        );
+        let copies = What::Together(2, vec![What::Copy("h2d"), What::Fill]);
+        let mixed = What::Together(2, vec![What::Copy("h2d"), What::Unknown]);
+        assert!(copies.is_copy() && !mixed.is_copy());
     }
 }

@@ -65,7 +65,7 @@ impl std::fmt::Display for Whose {
 
 impl Row {
     /// What all of them took, ns: an estimate where not all are timed.
-    fn total_ns(&self) -> u64 {
+    pub(super) fn total_ns(&self) -> u64 {
         self.durations.estimate_ns(self.count).0
     }
 
@@ -90,10 +90,9 @@ impl ChannelTime {
 
 impl Account {
     /// Rows by time, longest first.
-    fn sorted(&self, copies: bool) -> Vec<(&What, &Row)> {
-        let is_copy = |what: &What| matches!(what, What::Copy(_) | What::Fill);
+    pub(super) fn sorted(&self, copies: bool) -> Vec<(&What, &Row)> {
         let mut rows: Vec<_> = self.rows.iter().collect();
-        rows.retain(|(what, _)| is_copy(what) == copies);
+        rows.retain(|(what, _)| what.is_copy() == copies);
         rows.sort_by_key(|(what, row)| (Reverse(row.total_ns()), Reverse(row.count), *what));
         rows
     }
@@ -288,18 +287,18 @@ impl Account {
             line(
                 Some(Role::Operation),
                 format_args!(
-                    "{:>9} {:>11}  longest gaps of {whose}",
-                    "gap", "nothing there"
+                    "{:>12} {:>9} {:>13}  longest gaps of {whose}",
+                    "at s", "gap", "nothing there"
                 ),
             );
             for gap in &work.gaps {
                 line(
                     None,
                     format_args!(
-                        "{:>9} {:>12.0} %  at {} of the GPU's clock",
+                        "{:>12} {:>9} {:>11.0} %",
+                        self.seconds(gap.host),
                         Nanoseconds(gap.ns).to_string(),
-                        share(gap.nothing_there_ns, gap.ns),
-                        gap.begin
+                        share(gap.nothing_there_ns, gap.ns)
                     ),
                 );
             }
@@ -310,7 +309,10 @@ impl Account {
         line(None, format_args!(""));
         line(
             Some(Role::Operation),
-            format_args!("{:>9}  longest waits for semaphores", "wait"),
+            format_args!(
+                "{:>12} {:>9}  longest waits for semaphores",
+                "until s", "wait"
+            ),
         );
         for wait in &self.waits {
             let by = match wait.by {
@@ -320,13 +322,24 @@ impl Account {
             line(
                 None,
                 format_args!(
-                    "{:>9}  channel {} for {by} ({:#x})",
+                    "{:>12} {:>9}  channel {} for {by} ({:#x})",
+                    self.seconds(wait.at_host_ns),
                     Nanoseconds(wait.ns).to_string(),
                     wait.channel.0,
                     wait.semaphore
                 ),
             );
         }
+    }
+
+    /// Seconds since the trace's first record, as text has them.
+    fn seconds(&self, at: u64) -> String {
+        let first = self.origin.or(self.span.map(|s| s.0)).unwrap_or(at);
+        // Rounded down before they are subtracted, as elsewhere.
+        let (at, first) = (at / 1000, first / 1000);
+        let sign = if at < first { "-" } else { "" };
+        let us = at.abs_diff(first);
+        format!("{sign}{}.{:06}", us / 1_000_000, us % 1_000_000)
     }
 
     /// One object of type `gpu_time`.
@@ -353,16 +366,16 @@ impl Account {
                 };
                 json!({
                     "kernel": row.text, "kernel_mangled": mangled, "program": program,
-                    "count": row.count, "gpu": durations(row),
+                    "count": row.count, "works": what.works(), "gpu": durations(row),
                 })
             })
             .collect();
         let copies: Vec<Value> = self
             .sorted(true)
             .into_iter()
-            .map(|(_, row)| {
+            .map(|(what, row)| {
                 let rate = row.bytes as f64 / row.durations.sum_ns.max(1) as f64;
-                json!({"copies": row.text, "count": row.count, "bytes": row.bytes, "gb_per_s": rate, "gpu": durations(row)})
+                json!({"copies": row.text, "count": row.count, "works": what.works(), "bytes": row.bytes, "gb_per_s": rate, "gpu": durations(row)})
             })
             .collect();
         let work = |w: &Intervals| {
@@ -378,7 +391,7 @@ impl Account {
                 let gaps: Vec<Value> = w
                     .gaps
                     .iter()
-                    .map(|g| json!({"gpu_clock_ns": g.begin, "ns": g.ns, "nothing_there_ns": g.nothing_there_ns}))
+                    .map(|g| json!({"at_ns": g.host, "gpu_clock_ns": g.begin, "ns": g.ns, "nothing_there_ns": g.nothing_there_ns}))
                     .collect();
                 let (gpu, pid) = match whose {
                     Whose::Gpu(gpu) => (Some(gpu), None),

@@ -37,6 +37,7 @@ pub fn plan(seed: u64, channels: usize, submissions: u64) -> Plan {
             big_one_in: 0,
             launches_only: false,
             kernels: false,
+            module_every: 0,
             timed: None,
             code: false,
         },

@@ -56,7 +56,7 @@ fn main() -> ExitCode {
         observe_ends: short_commands short_commands_that_unmap never_stopped killed_commands signals_pass children nvcap_killed attached
             channels_that_are_none;
         observe_sleep: wakes_up naps killed_in_its_sleep;
-        names: short_command short_children attached code_by_address mapped_file none_unasked;
+        names: short_command short_children attached modules_that_keep_coming code_by_address mapped_file none_unasked;
         stacks: known_functions without_bpf_loop cut none_unasked folded sampled filtered leaf_kernels python cost;
         recordings: as_live as_live_attached as_live_observed killed full rotated_and_sealed redacted no_recording;
         users: of_sudo named traced thread_id;

@@ -108,6 +108,65 @@ pub fn attached() -> Result<()> {
     Ok(())
 }
 
+/// Modules that come one after another, in memory that was touched long before: near each other, and some anywhere. (A bench of the same:
+/// docs/names.md.)
+pub fn modules_that_keep_coming() -> Result<()> {
+    need_tracing()?;
+    let folder = Folder::new()?;
+    let trace = folder.file("trace.json");
+    let args = [
+        "--kernels",
+        "--private-mb=64",
+        "--module-every=60",
+        "--channels=1",
+        "--threads=1",
+        "--submissions=1000",
+        "--sleep-us=2000",
+        "--before-wait=20",
+        "--wait-stdin",
+        "--linger-ms=300",
+    ];
+    let mut gpu = Running::start(&softgpu()?, args)?;
+    gpu.wait_for_line("waiting")?;
+    let flags = ["--json", "-e", "op=launch"].map(OsString::from);
+    let nvcap = attach_to(gpu.pid(), &trace, folder.channels()?, &flags)?;
+    gpu.write(b"g")?;
+    gpu.end(LIMIT)?.expect_code(0)?;
+    nvcap.end(Duration::from_secs(20))?.expect_code(0)?;
+    let (mut modules, mut named, mut certain) = (BTreeMap::new(), 0, 0);
+    let launches = launches(&trace)?;
+    for launch in &launches {
+        let program = launch["program"].as_u64().context("a program")?;
+        let number = (program - softgpu::kernels::program(0)) / 0x1000;
+        let is_named = modules
+            .entry(number / softgpu::kernels::COUNT)
+            .or_insert(false);
+        if launch["kernel"].is_null() {
+            continue;
+        }
+        named += 1;
+        *is_named = true;
+        // The software GPU also writes code of no function, now and then where a program is: that name is uncertain.
+        certain += usize::from(launch["kernel_certain"] == true);
+        ensure!(
+            launch["kernel_mangled"] == softgpu::kernels::name(number).as_str(),
+            "{launch}"
+        );
+    }
+    // On a busy machine a name may come after the launches that are shown with it.
+    let known = modules.values().filter(|n| **n).count();
+    ensure!(
+        modules.len() > 12
+            && known + 2 >= modules.len()
+            && named * 4 > launches.len() * 3
+            && certain * 4 > named * 3,
+        "{named} ({certain} certain) of {} launches named, of {known} of {} modules",
+        launches.len(),
+        modules.len()
+    );
+    Ok(())
+}
+
 /// Functions of which nothing is in the process's memory, but whose code is uploaded and lies, compressed, in a file that it has mapped.
 pub fn mapped_file() -> Result<()> {
     need_tracing()?;

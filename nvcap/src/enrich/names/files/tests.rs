@@ -5,7 +5,7 @@ use std::io::Write as _;
 use std::os::fd::{AsRawFd as _, FromRawFd as _};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use super::super::resolver::{Ask, Resolver};
+use super::super::resolver::{Ask, Listing, Resolver};
 use super::super::tests::{Fake, Function as Made, function, image};
 use super::*;
 use crate::record::{At, NamedBy};
@@ -86,8 +86,11 @@ fn ask(number: u64, registers: u32, code: &[u8]) -> Ask {
 /// What is found of these programs by a process that has nothing in its private memory: the name and whether it is certain.
 fn found(asks: &[Ask]) -> Vec<Option<(String, bool)>> {
     let nothing = Fake::new(0x10_0000, 4096);
-    let runs = |_| Ok(Vec::new());
-    let mut resolver = Resolver::of(std::process::id(), Box::new(nothing), runs);
+    let none = Listing {
+        areas: |_| Ok(Vec::new()),
+        present: |_, _| Vec::new(),
+    };
+    let mut resolver = Resolver::of(std::process::id(), Box::new(nothing), none);
     assert_eq!(resolver.resolve(asks), []);
     let mut files = Files::default();
     let mut kernels = Vec::new();

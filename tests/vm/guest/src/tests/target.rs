@@ -80,6 +80,7 @@ impl Want {
                 big_one_in: self.big,
                 launches_only: false,
                 kernels: false,
+                module_every: 0,
                 timed: None,
                 code: false,
             },

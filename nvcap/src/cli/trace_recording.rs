@@ -1,0 +1,33 @@
+//! The recording of a live trace: where it goes, and what it says of the trace.
+
+use std::path::Path;
+
+use super::recorder::{self, Traced};
+use super::trace::Args;
+use crate::output::recorder::Files;
+
+impl Args {
+    /// Opens what is recorded into, if anything is.
+    ///
+    /// # Errors
+    /// When it cannot be written to, or is read or written otherwise.
+    pub(super) fn recording_files(&self) -> anyhow::Result<Option<Files>> {
+        let Some(path) = &self.record else {
+            return Ok(None);
+        };
+        let others = [&self.channels, &self.output.phases, &self.output.output];
+        let others: Vec<Option<&Path>> = others.into_iter().map(|p| p.as_deref()).collect();
+        recorder::open(path, &self.recording, &others).map(Some)
+    }
+
+    /// What a recording says of the trace.
+    pub(super) fn recorded(&self, how: &'static str) -> Traced<'_> {
+        Traced {
+            how,
+            gpu_time: self.gpu_time,
+            stacks: self.stacks.is_some(),
+            redacted: self.output.redact,
+            command: &self.command,
+        }
+    }
+}
