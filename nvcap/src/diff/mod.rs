@@ -2,7 +2,7 @@
 //!
 //! [`collect`] reduces each recording to lines of text without handles, addresses and channel numbers, and the addresses
 //! beside them. [`align`] pairs the channels of both, aligns their lines, and says of each pair of aligned lines whether the addresses
-//! are the same ones, too: those that were paired before. [`sums`] compares counts. [`text`] and [`json`] show it.
+//! are the same ones, too: those that were paired before. [`sums`] compares counts. [`mod@text`] and [`mod@json`] show it.
 
 mod addresses;
 mod align;

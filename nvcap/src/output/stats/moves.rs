@@ -322,7 +322,10 @@ mod tests {
         }
     }
 
-    fn rows_of(copies: Vec<HostCopy>) -> Vec<(How, Vec<(u64, u64)>, Option<u64>)> {
+    /// How, ranges of sizes, and the size of pieces.
+    type Row = (How, Vec<(u64, u64)>, Option<u64>);
+
+    fn rows_of(copies: Vec<HostCopy>) -> Vec<Row> {
         let mut moves = Moves {
             copies,
             series: vec![None],
