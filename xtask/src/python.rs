@@ -14,7 +14,7 @@ const PERFETTO: [&str; 2] = ["perfetto==0.59.1", "protobuf==7.36.2"];
 /// Installs what the tests of `nvcap export perfetto` check traces with; says why where it cannot.
 pub fn perfetto() {
     if let Err(error) = environment("perfetto", &PERFETTO) {
-        eprintln!("checks of Perfetto traces cannot run: {error:#}");
+        eprintln!("Perfetto's bindings are not there: {error:#}");
     }
 }
 

@@ -142,7 +142,7 @@ impl Clock {
         });
         Some(HostTime {
             ns: gpu_ns.wrapping_add_signed(upper.value),
-            error_ns: spread + WRITE_NS,
+            error_ns: spread + WRITE_NS + ROUNDING,
         })
     }
 
@@ -177,6 +177,9 @@ impl Clock {
         Some(guess.wrapping_add_signed(difference(host_ns, there)))
     }
 }
+
+/// Both sides of the difference are rounded, ns.
+const ROUNDING: u64 = 2;
 
 /// A value on a hull.
 #[derive(Clone, Copy, Debug)]
