@@ -137,7 +137,8 @@ impl Clock {
         let lower = near.filter(|s| s.lower != i64::MIN);
         let lower = below(lower.map(|s| (s.lower_gpu_ns, -s.lower)), gpu_ns);
         let spread = lower.map_or(u64::MAX / 4, |l| {
-            let spread = upper.value.saturating_add(l.value).max(0).cast_unsigned();
+            // Beyond their ends the two may cross: then neither is a bound, and they are wrong by about as much.
+            let spread = upper.value.saturating_add(l.value).unsigned_abs();
             spread + upper.beyond.max(l.beyond).error(spread)
         });
         Some(HostTime {

@@ -1,8 +1,6 @@
 //! A simulated GPU: kernels on one compute channel, copies on another, their semaphores read as nvcap reads them, against the
 //! times at which they really ran.
 
-use proptest::prelude::*;
-
 use super::GpuTimes;
 use crate::decode::encode::{Pushbuffer, Qmd};
 use crate::decode::event::{DurationBy, GpuTime, QmdRelease};
@@ -421,14 +419,61 @@ fn a_copy_lasts_from_its_doorbell_or_the_copy_before_to_its_own_stamp() {
     assert_eq!(found[1].ready_gpu_ns, Some(ends[0]));
 }
 
-proptest! {
-    #![proptest_config(ProptestConfig::with_cases(40))]
-    #[test]
-    fn errors_are_within_their_bounds(
-        kernels in prop::collection::vec((500u64..80_000, 1_000u64..60_000), 50..400),
-        observed in any::<bool>(),
-    ) {
-        let how = if observed { How::Observed } else { How::Trapped };
-        check(&run(&kernels, how, false));
+/// Claims, and how many of them are wrong.
+#[derive(Debug, Default)]
+struct Claims {
+    made: u64,
+    wrong: u64,
+}
+
+impl Claims {
+    fn note(&mut self, wrong: u64, error: u64) {
+        self.made += 1;
+        self.wrong += u64::from(wrong > error);
     }
+}
+
+/// Kernels and pauses of any length. A release that is seen is never contradicted; of ends by the next stamp a few of a million are, where
+/// the doorbell behind them was rung just before the end (docs/gpu-time.md).
+#[test]
+fn errors_are_within_their_bounds() {
+    let mut state = 7u64;
+    let mut random = |n: u64| {
+        state = state
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1);
+        (state >> 33) % n
+    };
+    let (mut starts, mut next_stamp, mut release) = <(Claims, Claims, Claims)>::default();
+    let mut vague = 0;
+    for _ in 0..600 {
+        let kernels: Vec<(u64, u64)> = (0..50 + random(350))
+            .map(|_| (500 + random(79_500), 1_000 + random(59_000)))
+            .collect();
+        let how = [How::Trapped, How::Observed][random(2) as usize];
+        for (truth, time) in run(&kernels, how, false) {
+            if let Some(start) = time.start {
+                assert!(start.gpu_ns.abs_diff(truth.start) <= start.gpu_error_ns);
+                let wrong = start.host_ns.abs_diff(truth.start + OFFSET);
+                starts.note(wrong, start.host_error_ns);
+                vague += u64::from(start.host_error_ns >= 8_000);
+            }
+            if let Some(duration) = time.duration {
+                let claims = match duration.by {
+                    DurationBy::Release => &mut release,
+                    _ => &mut next_stamp,
+                };
+                let wrong = duration.ns.abs_diff(truth.end - truth.start);
+                claims.note(wrong, duration.error_ns);
+            }
+        }
+    }
+    assert!(starts.made > 100_000 && starts.wrong == 0, "{starts:?}");
+    assert!(vague * 1_000 < starts.made, "{vague} of {starts:?}");
+    assert!(release.made > 50_000 && release.wrong == 0, "{release:?}");
+    assert!(next_stamp.made > 30_000, "{next_stamp:?}");
+    assert!(
+        next_stamp.wrong * 10_000 < next_stamp.made,
+        "{next_stamp:?}"
+    );
 }
