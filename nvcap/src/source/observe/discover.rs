@@ -93,6 +93,8 @@ pub(crate) struct Watched {
     not_before: u64,
     /// It was born under observation.
     launched: bool,
+    /// When it was first looked at, ns.
+    opened: u64,
     /// Rings that could not be read and were forgotten.
     forgotten: u32,
     /// Its channels that nobody has any more.
@@ -154,6 +156,7 @@ impl Watched {
             began_at: now(),
             not_before: 0,
             launched: begin == Begin::First,
+            opened: now(),
             forgotten: 0,
             dropped: Vec::new(),
             moved: 0,

@@ -3,6 +3,9 @@
 use super::{CONTEXT_NS, Watched};
 use crate::source::observe::followed::{self, Dropped, quiet};
 
+/// A process that ends so soon after it was attached to may have done so at once, ns.
+const YOUNG_NS: u64 = 1_000_000_000;
+
 impl Watched {
     /// Its memory is gone before its channels were found or read: what is said then, if it could submit. `how` it went: `ended`,
     /// say.
@@ -31,6 +34,11 @@ impl Watched {
             None if ended && self.silent => Some(format!(
                 "it ended {ms:.1} ms after the last look at its mappings, and its channels had not been used by the last look at them: whether they were since is not known"
             )),
+            None if self.is_young_and_silent(now) => Some(format!(
+                "it ended {:.1} ms after it was attached to, and its channels had not been used by the last look at them: whether they were since is \
+                 not known (--stop-at-exit=always tells)",
+                now.saturating_sub(self.opened) as f64 / 1e6
+            )),
             None if self.found => None,
             None if self.opened_late => Some(
                 "it had a GPU's file open, and may have mapped its memory and given it up between two looks at its mappings".to_owned(),
@@ -40,6 +48,12 @@ impl Watched {
             )),
             unfound => unfound,
         }
+    }
+
+    /// It was attached to a short while ago, and nothing was seen of it: a short program does all its work between two looks.
+    fn is_young_and_silent(&self, now: u64) -> bool {
+        let young = !self.launched && now.saturating_sub(self.opened) < YOUNG_NS;
+        young && self.silent && self.parent.is_none() && !self.seen_to_its_end
     }
 
     /// It was looked at when it had come to its end.
@@ -124,6 +138,20 @@ mod tests {
         process.drop_channel(dropped(2, 0));
         assert_eq!(process.ended_busy(1000 * MS), None);
         assert!(!process.silent);
+    }
+
+    #[test]
+    fn a_process_that_ends_soon_after_it_was_attached_to_may_have_submitted() {
+        let mut process = Watched::open(std::process::id(), Begin::Here).unwrap();
+        process.drop_channel(dropped(0, 0));
+        assert_eq!(process.ended_busy(1000 * MS), None);
+        process.found = true;
+        let opened = process.opened;
+        assert!(process.unseen(opened + 500 * MS).is_some());
+        assert_eq!(process.unseen(opened + 1500 * MS), None);
+        process.drop_channel(dropped(1, 700 * MS));
+        assert_eq!(process.ended_busy(1000 * MS), None);
+        assert_eq!(process.unseen(opened + 500 * MS), None);
     }
 
     #[test]
