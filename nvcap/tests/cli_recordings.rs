@@ -108,6 +108,34 @@ fn users_data_can_be_left_out() {
     assert!(shown.contains("redacted_bytes"));
 }
 
+/// The bodies of the packets of submissions.
+fn submissions(file: &str) -> Vec<Vec<u8>> {
+    let bytes = fs::read(file).unwrap();
+    let (mut bodies, mut at) = (Vec::new(), 0);
+    while let Some(head) = bytes.get(at..at + 8) {
+        let len = u32::from_le_bytes(head[4..].try_into().unwrap()) as usize;
+        let block = &bytes[at..at + len];
+        if block[0] == 6 && block[28 + 9] == 6 {
+            bodies.push(block[28 + 32..len - 4].to_vec());
+        }
+        at += len;
+    }
+    bodies
+}
+
+#[test]
+fn what_was_hidden_is_not_hidden_again() {
+    let folder = Folder::new("recording-hidden-once");
+    let (file, _) = recorded(&folder, &["--redact"]);
+    let again = folder.path("again.pcapng");
+    nvcap(&["export", "pcapng", &file, "-o", &again]);
+    assert!(submissions(&file).len() > 20);
+    assert!(submissions(&file) == submissions(&again));
+    // Asked for anew it is, with another key.
+    nvcap(&["export", "pcapng", "--redact", &file, "-o", &again]);
+    assert!(submissions(&file) != submissions(&again));
+}
+
 /// A member of an object, as it is written.
 fn member(line: &str, name: &str) -> String {
     let object: serde_json::Value = serde_json::from_str(line).unwrap();
@@ -128,6 +156,8 @@ fn what_is_asked_of_the_wrong_file_is_explained() {
         (vec![file.as_str()], "nvcap decode"),
         (vec!["code", "vadd", &file], "has no kernel named vadd"),
         (vec!["decode", "-e", "api=x", &file], "add --stacks"),
+        (vec!["decode", "-e", "gpu_ns>1ms", &file], "add --gpu-time"),
+        (vec!["diff", "-e", "api=x", &file, &file], "add --stacks"),
     ] {
         let out = nvcap(&args);
         let error = text(&out.stderr);

@@ -40,12 +40,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     }
     let strict = args.recording.strict;
     let inputs = args.recording.inputs();
-    let mut output = args.output.clone();
-    if let Some(info) = recording.trace() {
-        output.has_stacks = info.stacks;
-        // What stands in the place of users' data is not to be taken for it.
-        output.redact |= info.redacted;
-    }
+    let output = args.output.of_recording(recording.trace());
     let mut pipeline = output.pipeline_of(strict, None, false, &inputs)?;
     recording.play(&mut pipeline)?;
     let ledger = output.conclude(pipeline)?;

@@ -12,7 +12,7 @@ use crate::output::message::tell;
 use crate::output::{json, ledger};
 use crate::pipeline::Pipeline;
 
-use super::output_args::{OutputArgs, When};
+use super::output_args::{OutputArgs, When, parse_filter};
 use super::recording::{Format, INTERRUPTED, RecordingArgs};
 use super::target;
 use super::values::{OUTPUT, SHOWN};
@@ -92,10 +92,6 @@ pub(super) struct Args {
     pub color: When,
 }
 
-fn parse_filter(text: &str) -> Result<Filter, String> {
-    Filter::parse(text).map_err(|e| e.to_string())
-}
-
 /// Compares.
 pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     compare(args).map(ExitCode::from)
@@ -164,18 +160,17 @@ fn is_gone(cause: &(dyn std::error::Error + 'static)) -> bool {
 fn read(args: &Args, file: &Path, words: &mut Words) -> anyhow::Result<(Capture, Ledger)> {
     let recording = RecordingArgs {
         from: args.from,
-        file: file.to_owned(),
-        channels: None,
-        strict: false,
+        ..RecordingArgs::of(file)
     };
+    let mut recording = recording.open()?;
     let shown = OutputArgs {
         filter: args.filter.clone(),
         ..OutputArgs::default()
     };
+    let shown = shown.of_recording(recording.trace());
     let options = shown.pipeline_options(false, None)?;
     let mut collect = Collect::new(words, args.filter.is_some());
     let mut pipeline = Pipeline::new(options, vec![Box::new(&mut collect)]);
-    let recording = recording.open()?;
     let recording = recording.quiet_until_the_end(args.output.as_deref());
     recording.play(&mut pipeline)?;
     let ledger = pipeline.finish()?;

@@ -6,6 +6,7 @@ use anyhow::{Context as _, bail};
 use clap::{ArgAction, Args, ValueEnum};
 
 use crate::blocked_write;
+use crate::capture::TraceInfo;
 use crate::decode::defaults::{CHIPS, Chip};
 use crate::driver::Version;
 use crate::ledger::Ledger;
@@ -140,7 +141,8 @@ pub(super) enum TimeArg {
     Delta,
 }
 
-fn parse_filter(text: &str) -> Result<Filter, String> {
+/// `--filter`.
+pub(super) fn parse_filter(text: &str) -> Result<Filter, String> {
     Filter::parse(text).map_err(|e| e.to_string())
 }
 
@@ -155,6 +157,18 @@ fn parse_chip(name: &str) -> Result<&'static Chip, String> {
 }
 
 impl OutputArgs {
+    /// For a recording that says this of its trace, if it is one: what there is to be shown of it, and what must not be taken for users' data.
+    pub(super) fn of_recording(&self, trace: Option<&TraceInfo>) -> Self {
+        let trace = trace.map(|t| (t.stacks, t.gpu_time, t.redacted));
+        let (has_stacks, has_gpu_time, redacted) = trace.unwrap_or_default();
+        Self {
+            has_stacks,
+            has_gpu_time,
+            redact: self.redact || redacted,
+            ..self.clone()
+        }
+    }
+
     /// How much sums need: method writes with -v.
     pub(super) fn detail_of_sums(&self) -> Detail {
         let shown = Detail::from_count(self.verbose);
@@ -282,7 +296,7 @@ impl OutputArgs {
         {
             bail!(
                 "the filter asks for {}, which is of the stack: add --stacks (nvcap --stacks -p PID -e ...); only a live trace in the \
-                 trap takes stacks, not --how observe, dump or decode",
+                 trap takes stacks, and a recording of one has them, not --how observe or dump",
                 field.name()
             );
         }
@@ -291,7 +305,7 @@ impl OutputArgs {
         {
             bail!(
                 "the filter asks for {}, which is a time of the GPU: add --gpu-time (nvcap --gpu-time -p PID -e ...); only a live \
-                 trace reads them, not dump or decode",
+                 trace reads them, and a recording of one has them, not dump",
                 field.name()
             );
         }

@@ -201,6 +201,10 @@ pub(super) fn of_trace(files: Files, traced: &Traced<'_>) -> io::Result<Recorder
     };
     let since = info.monotonic_ns;
     let recorder = Recorder::new(files, info, random())?;
+    let recorder = match redacted {
+        true => recorder.redacting(),
+        false => recorder,
+    };
     let recorder = match kernel_lines(since) {
         Some(lines) => recorder.with_log(lines),
         None => recorder,
@@ -258,7 +262,12 @@ pub(super) fn of_file(
         },
     };
     let compressed = RecordingOptions::default().compresses(path);
-    Recorder::new(Files::one(out, compressed), info, random())
+    // What was hidden before stays as it is.
+    let recorder = Recorder::new(Files::one(out, compressed), info, random())?;
+    Ok(match redacted {
+        true => recorder.redacting(),
+        false => recorder,
+    })
 }
 
 #[cfg(test)]

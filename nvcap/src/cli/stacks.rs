@@ -125,8 +125,7 @@ fn of_recording(file: &Path, args: &Args, mut folder: Folder) -> anyhow::Result<
             file.display()
         );
     }
-    let mut output = args.trace.output.clone();
-    output.has_stacks = true;
+    let output = args.trace.output.of_recording(recording.trace());
     let mut out = target::open(output.output.as_deref(), false, &[file])?;
     let options = output.pipeline_options(false, None)?;
     let sink = Folded::new(&mut folder);

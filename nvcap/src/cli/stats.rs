@@ -104,10 +104,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         bail!("--by phase needs the phases: name their file with --phases FILE");
     }
     let mut recording = args.recording.open()?;
-    let mut shown = shown.clone();
-    if let Some(info) = recording.trace() {
-        shown.has_stacks = info.stacks;
-    }
+    let shown = shown.of_recording(recording.trace());
     let recording = recording.quiet_until_the_end(shown.output.as_deref());
     let options = shown.pipeline_options(args.recording.strict, None)?;
     let inputs: Vec<_> = args

@@ -99,7 +99,8 @@ fn of_file(file: &Path, output: &OutputArgs) -> anyhow::Result<ExitCode> {
             file.display()
         );
     }
-    let mut pipeline = report(output, false, &[file], None)?;
+    let output = output.of_recording(recording.trace());
+    let mut pipeline = report(&output, false, &[file], None)?;
     recording.play(&mut pipeline)?;
     let ledger = output.conclude(pipeline)?;
     Ok(ExitCode::from(ledger.exit_status()))

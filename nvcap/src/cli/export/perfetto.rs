@@ -165,23 +165,19 @@ fn conclude(args: &trace::Args, pipeline: Pipeline<'_>) -> anyhow::Result<crate:
 fn of_file(file: &Path, args: &Args) -> anyhow::Result<ExitCode> {
     let of = RecordingArgs {
         from: args.from,
-        file: file.to_owned(),
         channels: args.trace.channels.clone(),
         strict: args.strict,
+        ..RecordingArgs::of(file)
     };
     let mut recording = of.open()?;
     let mut trace = args.trace.clone();
-    let mut clocks = None;
-    if let Some(info) = recording.trace() {
-        trace.output.has_stacks = info.stacks;
-        // What stands in the place of users' data is not to be taken for it.
-        trace.output.redact |= info.redacted;
-        clocks = (info.monotonic_ns != 0).then_some(Clocks {
-            monotonic: info.monotonic_ns,
-            boottime: None,
-            realtime: (info.realtime_ns != 0).then_some(info.realtime_ns),
-        });
-    }
+    trace.output = trace.output.of_recording(recording.trace());
+    let known = recording.trace().filter(|info| info.monotonic_ns != 0);
+    let clocks = known.map(|info| Clocks {
+        monotonic: info.monotonic_ns,
+        boottime: None,
+        realtime: (info.realtime_ns != 0).then_some(info.realtime_ns),
+    });
     let shown = &trace.output;
     let mut inputs = of.inputs();
     inputs.extend(shown.phases.as_deref());
@@ -208,6 +204,7 @@ fn live(_args: Args) -> anyhow::Result<ExitCode> {
 fn live(args: Args) -> anyhow::Result<ExitCode> {
     let mut trace = args.trace;
     trace.gpu_time = true;
+    trace.output.has_gpu_time = true;
     trace.output.has_stacks = trace.stacks.is_some() && trace.how != trace::HowArg::Observe;
     let given = trace.clone();
     let command = !trace.command.is_empty();

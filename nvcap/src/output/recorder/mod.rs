@@ -65,20 +65,27 @@ impl Recorder {
     /// # Errors
     /// When the file can take nothing.
     pub(crate) fn new(files: Files, info: TraceInfo, trace: u32) -> io::Result<Self> {
-        let redacting = info.redacted.then(Redacting::default);
         let mut this = Self {
             kept: files.room_for_kept().map(Kept::within),
             files,
             writer: Writer::new(info, trace),
             unwritten: 0,
             written: Instant::now(),
-            redacting,
+            redacting: None,
             seal: None,
             log: None,
         };
         this.writer.begin_section(this.files.buffer());
         this.files.end_object()?;
         Ok(this)
+    }
+
+    /// Hides users' data.
+    pub(crate) fn redacting(self) -> Self {
+        Self {
+            redacting: Some(Redacting::default()),
+            ..self
+        }
     }
 
     /// Seals the files whenever `asked` is set.

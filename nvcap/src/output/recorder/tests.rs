@@ -108,7 +108,11 @@ fn recorder(files: Files, redacted: bool) -> Recorder {
         redacted,
         ..TraceInfo::default()
     };
-    Recorder::new(files, info, 1).unwrap()
+    let recorder = Recorder::new(files, info, 1).unwrap();
+    match redacted {
+        true => recorder.redacting(),
+        false => recorder,
+    }
 }
 
 /// Records them as a live trace does.

@@ -76,6 +76,12 @@ pub fn as_live() -> Result<()> {
             _ => &["--json"],
         };
         expect_same(&live, &file, shown).with_context(|| format!("{options:?}"))?;
+        // What is known of the recording may be filtered by.
+        match options {
+            ["--gpu-time"] => decode(&file, &["-q", "-e", "gpu_ns>0"])?.expect_code(0)?,
+            ["--stacks"] => decode(&file, &["-q", "-e", "frame~*"])?.expect_code(0)?,
+            _ => {}
+        }
     }
     Ok(())
 }
