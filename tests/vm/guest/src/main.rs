@@ -155,6 +155,9 @@ fn live(job: &Job, names: &[String]) -> u8 {
     said.failed
 }
 
+/// Lines of a failed test's own words in its verdict: nvcap's whole standard error and its ledger.
+const WHY_LINES: usize = 40;
+
 /// Reads the output of the end-to-end tests' program line by line. A failed test's own output follows its verdict.
 #[derive(Default)]
 struct Said {
@@ -175,7 +178,7 @@ impl Said {
             .and_then(|l| l.split_once(" ... "));
         let Some((name, verdict)) = verdict else {
             println!("  {line}");
-            let words = self.waiting.as_mut().filter(|w| w.2.len() < 2);
+            let words = self.waiting.as_mut().filter(|w| w.2.len() < WHY_LINES);
             if let Some((_, _, why)) = words
                 && line.starts_with(' ')
             {
