@@ -28,7 +28,7 @@ pub(crate) mod tests;
 use clock::Clock;
 use rules::Rules;
 use timeline::{Seen, Timeline};
-use unit::Unit;
+use unit::{Place, Unit};
 use words::Words;
 
 /// Whose clock.
@@ -59,6 +59,8 @@ pub(crate) struct GpuTimes {
     /// Whose clock the stamps of a semaphore are of, by process and address.
     semaphores: HashMap<(u32, GpuVa), Whose>,
     channels: HashMap<ChannelId, (u32, Timeline)>,
+    /// The channel that launches kernels, by process; `None` where several do.
+    launching: HashMap<u32, Option<ChannelId>>,
     coverage: Coverage,
 }
 
@@ -93,6 +95,12 @@ impl GpuTimes {
             let unit = Unit::of(&segment.bytes, self.class);
             if let Some((stamp, _)) = unit.stamp {
                 self.semaphores.insert((s.at.pid, stamp.address), whose);
+            }
+            if unit.works && matches!(unit.stamp, Some((_, Place::FrontEnd))) {
+                let only = self.launching.entry(s.at.pid).or_insert(Some(s.channel));
+                if *only != Some(s.channel) {
+                    *only = None;
+                }
             }
             timeline.note(position, s.at.time_ns, after, unit);
         }
@@ -131,6 +139,7 @@ impl GpuTimes {
             words: &self.words,
             clock,
             rules: &rules,
+            shared: self.launching.get(pid).is_some_and(Option::is_none),
         };
         let count = s.segments.len() as u64;
         (s.position..s.position + count)
@@ -144,6 +153,7 @@ impl GpuTimes {
         self.clocks.remove(&Whose::Process(pid));
         self.semaphores.retain(|(of, _), _| *of != pid);
         self.channels.retain(|_, (of, _)| *of != pid);
+        self.launching.remove(&pid);
     }
 
     /// How often each process's semaphores were read, for how long, and how many stamps were seen; and the steps of clocks.

@@ -4,13 +4,23 @@
 /// What is known of a GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Rules {
-    /// From a stamp at the front end to the first instruction of the kernel, ns.
+    /// From a stamp at the front end to the first instruction of the kernel, ns: where no other channel of the process launches.
     pub start_ns: u64,
     pub start_error_ns: u64,
+    /// The same where others do.
+    pub shared_start_ns: u64,
+    pub shared_start_error_ns: u64,
+    /// The same of a graph's first kernel.
+    pub replay_start_ns: u64,
+    pub replay_start_error_ns: u64,
     /// From the end of a kernel to the stamp of the next entry, which was waiting, ns.
     pub end_ns: u64,
     pub end_error_ns: u64,
-    /// From the trap at a doorbell to the begin of the work on an idle GPU, ns: the store follows when the trap is over.
+    /// The same where the next entry replays a graph.
+    pub replay_end_ns: u64,
+    /// How long before its trap a doorbell was rung at most, ns: the processor traps behind the store.
+    pub trap_ns: u64,
+    /// From the trap at a doorbell to the begin of the work on an idle GPU, ns.
     pub fetch_ns: u64,
     pub fetch_error_ns: u64,
     /// From one piece of work to the next of the same engine, at most, ns.
@@ -22,10 +32,16 @@ pub(crate) struct Rules {
 const HOPPER: Rules = Rules {
     start_ns: 576,
     start_error_ns: 64,
-    end_ns: 1_300,
-    end_error_ns: 300,
-    fetch_ns: 5_000,
-    fetch_error_ns: 50_000,
+    shared_start_ns: 720,
+    shared_start_error_ns: 400,
+    replay_start_ns: 800,
+    replay_start_error_ns: 256,
+    end_ns: 900,
+    end_error_ns: 200,
+    replay_end_ns: 1_100,
+    trap_ns: 10_000,
+    fetch_ns: 2_000,
+    fetch_error_ns: 25_000,
     next_error_ns: 500,
     lag_most_ns: 20_000,
 };
@@ -37,6 +53,8 @@ impl Rules {
             Some(0xcbc0) => HOPPER,
             _ => Self {
                 start_error_ns: 600,
+                shared_start_error_ns: 800,
+                replay_start_error_ns: 800,
                 end_error_ns: 1_300,
                 next_error_ns: 1_000,
                 ..HOPPER

@@ -19,8 +19,20 @@ const COPY_STAMP: u64 = 0x2_0460_ffe0;
 const ENDS: u64 = 0x2_0463_7000;
 /// Host less GPU, ns.
 const OFFSET: u64 = 600_000;
-/// From a doorbell to the stamp on an idle GPU, ns.
-const FETCH: u64 = 4_000;
+/// From a doorbell to the stamp on an idle GPU, ns: on the H200 such stamps lie 4 us before to 1 us behind the doorbell's trap.
+const FETCH: u64 = 2_500;
+/// From a kernel's end to the stamp of the next, ns.
+const NEXT: u64 = 900;
+
+/// From a doorbell to its trap, ns: the processor traps behind the store.
+fn trap(n: u32) -> u64 {
+    1_000 + u64::from(n % 7) * 400
+}
+
+/// The word that a kernel releases at its end, and the number.
+fn end_of(n: u32) -> (u64, u32) {
+    (ENDS + u64::from(n % 16) * 16, n * 2 + 1)
+}
 
 /// What really happened to a submission, by the GPU's clock.
 #[derive(Clone, Copy, Debug)]
@@ -39,12 +51,18 @@ fn kernel(n: u32) -> Pushbuffer {
         registers: 24,
         program: GpuVa(0x7f00_0000_0000),
         releases: vec![QmdRelease {
-            address: GpuVa(ENDS + u64::from(n % 16) * 16),
-            payload: u64::from(n * 2 + 1),
+            address: GpuVa(end_of(n).0),
+            payload: end_of(n).1.into(),
         }],
         ..View::default()
     };
     let mut p = Pushbuffer::new();
+    // The word is free, then the kernel before has ended.
+    for before in [n.checked_sub(16), n.checked_sub(1)].into_iter().flatten() {
+        let (address, number) = end_of(before);
+        let acquire = [address as u32, (address >> 32) as u32, number, 0, 3];
+        p.named(0, 0xc86f, "SEM_ADDR_LO", &acquire).expect("methods");
+    }
     let qmd = Qmd::of(&view).expect("a layout");
     p.inline(1, CLASS, GpuVa(0x2_04c0_0000), qmd.bytes())
         .expect("inline data");
@@ -143,17 +161,17 @@ fn run(kernels: &[(u64, u64)], how: How, gaps: bool) -> Vec<(Truth, GpuTime)> {
     let mut submissions = Vec::new();
     for (n, (pause, length)) in (0u32..).zip(kernels) {
         doorbell += pause;
-        let stamp = (doorbell + FETCH).max(free + 1_300);
+        let stamp = (doorbell + FETCH).max(free + NEXT);
         if let Some(before) = truth.last_mut() {
-            before.followed = doorbell + FETCH <= before.end + 1_300;
+            before.followed = doorbell + FETCH <= before.end + NEXT;
         }
         let start = stamp + 576;
         let end = start + length;
         free = end;
         writes.push((stamp, KERNEL_STAMP, n + 1, true));
-        let at = ENDS + u64::from(n % 16) * 16;
-        writes.push((start + 1_500, at, n * 2, false));
-        writes.push((end + 1_800, at, n * 2 + 1, false));
+        let (at, number) = end_of(n);
+        writes.push((start + 1_500, at, number - 1, false));
+        writes.push((end + 1_800, at, number, false));
         truth.push(Truth {
             start,
             end,
@@ -162,7 +180,7 @@ fn run(kernels: &[(u64, u64)], how: How, gaps: bool) -> Vec<(Truth, GpuTime)> {
         // A look comes up to 300 us later.
         let seen = match how {
             How::Observed => (doorbell / 300_000 + 1) * 300_000,
-            _ => doorbell,
+            _ => doorbell + trap(n),
         };
         submissions.push(submission(
             KERNELS,
@@ -232,20 +250,20 @@ pub(crate) fn records(kernels: u32, how: How) -> Vec<Record> {
     let tid = if how == How::Observed { 0 } else { PID + 1 };
     let seen = |doorbell: u64| match how {
         How::Observed => (doorbell / 300_000 + 1) * 300_000 + OFFSET,
-        _ => doorbell + OFFSET,
+        _ => doorbell + trap(0) + OFFSET,
     };
     let mut writes = Writes::new();
     let mut submissions = Vec::new();
     let (mut doorbell, mut free, mut copied, mut copies) = (1_000_000u64, 0u64, 0u64, 0u32);
     for n in 0..kernels {
         doorbell += if n % 2 == 0 { 40_000 } else { 5_000 };
-        let stamp = (doorbell + FETCH).max(free + 1_300);
+        let stamp = (doorbell + FETCH).max(free + NEXT);
         let start = stamp + 576;
         free = start + 20_000;
         writes.push((stamp, KERNEL_STAMP, n + 1, true));
-        let end = ENDS + u64::from(n % 16) * 16;
-        writes.push((start + 1_500, end, n * 2, false));
-        writes.push((free + 1_800, end, n * 2 + 1, false));
+        let (end, number) = end_of(n);
+        writes.push((start + 1_500, end, number - 1, false));
+        writes.push((free + 1_800, end, number, false));
         let mut p = Pushbuffer::new();
         p.bind(1, CLASS);
         for word in kernel(n).words() {
@@ -332,8 +350,11 @@ fn kernels_in_a_row_are_timed_by_the_next_stamp() {
             let all = run(&vec![(pause, length); 2_000], how, false);
             check(&all);
             assert!(share(&all, |t| t.start.is_some()) > 0.99, "{how:?}");
+            assert!(share(&all, |t| t.duration.is_some()) > 0.99, "{how:?}");
             let by_next = |t: &GpuTime| t.duration.is_some_and(|d| d.by == DurationBy::NextStamp);
-            assert!(share(&all, by_next) > 0.97, "{length} {how:?}");
+            // Observed, short kernels are often over when the next one is found.
+            let least = if length < 5_000 { 0.3 } else { 0.97 };
+            assert!(share(&all, by_next) > least, "{length} {how:?}");
         }
     }
 }
@@ -346,7 +367,7 @@ fn kernels_with_pauses_are_timed_by_their_releases() {
         assert!(share(&all, |t| t.duration.is_some()) > 0.99, "{how:?}");
         let queued = |t: &GpuTime| {
             t.queued
-                .is_some_and(|(least, most)| least <= 4_576 && most >= 4_576)
+                .is_some_and(|(least, most)| least <= FETCH + 576 && most >= FETCH + 576)
         };
         if how == How::Trapped {
             assert!(share(&all, queued) > 0.99);

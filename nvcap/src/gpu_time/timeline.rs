@@ -1,6 +1,6 @@
 //! The entries of one channel in the order of its ring, and the times that follow from what was seen.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 
 use super::clock::Clock;
 use super::rules::{Lag, Rules};
@@ -12,14 +12,17 @@ use crate::wire::GpuVa;
 /// The most entries of a channel that wait for their turn; beyond that the oldest have no times.
 const MOST: usize = 1 << 18;
 /// An entry that was in the ring for this long before its stamp waited for the one before it, ns: one that found the GPU idle is
-/// stamped some microseconds after its doorbell. A look at the ring shows that it was there.
-const THERE_NS: u64 = 15_000;
-/// The same from a trapped doorbell on, which rings after the trap, where the channel has not told better.
-const TRAPPED_NS: u64 = 50_000;
-/// The same beyond the least time from a doorbell to its stamp that was seen on the channel, ns: how far that time scatters. Where
-/// what was seen of the end agrees, less of that is asked for.
-const SCATTER_NS: u64 = 30_000;
-const SCATTER_AGREED_NS: u64 = 1_500;
+/// stamped some microseconds after its doorbell, and some tens of them after a pause.
+const THERE_NS: i64 = 30_000;
+/// The same where what was seen of the end agrees: it was rung before the end, or so soon after it that nothing is wrong.
+const THERE_AGREED_NS: i64 = 3_000;
+/// How long before the trap of its doorbell an entry's stamp can have been seen at most, ns. Later ones are of another program that
+/// had the same number.
+const HELD_UP_NS: u64 = 1_000_000;
+/// How far the release of a word may be from when it was seen beyond the time between two reads, ns.
+const WORD_ERROR_NS: u64 = 1_500;
+/// The most semaphores that a channel's own entries release; beyond that the channel is taken to wait for others.
+const MOST_OWN: usize = 1 << 14;
 
 /// A time of the host that may be wrong by more is none, ns.
 const MOST_ERROR_NS: u64 = 10_000_000;
@@ -41,7 +44,7 @@ impl Noted {
     /// A time at which the entry was not in the ring, ns.
     fn not_before(&self) -> u64 {
         match self.observed {
-            false => self.doorbell,
+            false => self.doorbell.saturating_sub(HELD_UP_NS),
             true => self.absent.unwrap_or(0),
         }
     }
@@ -74,9 +77,21 @@ pub(crate) struct Seen<'a> {
     pub words: &'a Words,
     pub clock: &'a Clock,
     pub rules: &'a Rules,
+    /// Other channels of the process launch kernels, too.
+    pub shared: bool,
 }
 
 impl Seen<'_> {
+    /// From an entry's stamp to the first instruction of its kernel, and how far that may be wrong, ns.
+    fn start(self, of: &Unit) -> (u64, u64) {
+        let rules = self.rules;
+        match (of.replays, self.shared) {
+            (true, _) => (rules.replay_start_ns, rules.replay_start_error_ns),
+            (false, false) => (rules.start_ns, rules.start_error_ns),
+            (false, true) => (rules.shared_start_ns, rules.shared_start_error_ns),
+        }
+    }
+
     /// The stamp that an entry ended with: seen after the entry was there, for another program may have had the same number.
     fn stamp(self, of: &Noted) -> Option<(u64, Place)> {
         let (value, place) = of.unit.stamp?;
@@ -132,34 +147,30 @@ pub(crate) struct Timeline {
     last: Option<Last>,
     /// Time of the last look that found something, ns.
     looked: Option<u64>,
-    learnt: Learnt,
-}
-
-/// What a channel's own entries have told.
-#[derive(Clone, Debug, Default)]
-struct Learnt {
     lag: Lag,
-    /// The least time from a doorbell to its stamp, ns.
-    least: Option<u64>,
+    own: Own,
 }
 
-impl Learnt {
-    /// Takes a stamp's time on the host's clock.
-    fn stamped(&mut self, own: &Noted, host_ns: u64) {
-        let took = host_ns.checked_sub(own.doorbell).filter(|_| !own.observed);
-        self.least = match (self.least, took) {
-            (Some(a), Some(b)) => Some(a.min(b)),
-            (a, b) => a.or(b),
-        };
+/// The newest number that this channel's entries release in each semaphore, up to the entry whose turn it is: a channel's entries
+/// run one after the other, so that a wait for such a number ends with an entry before.
+#[derive(Clone, Debug, Default)]
+struct Own(HashMap<GpuVa, u32>);
+
+impl Own {
+    fn add(&mut self, unit: &Unit) {
+        if self.0.len() >= MOST_OWN {
+            self.0.clear();
+        }
+        let stamp = unit.stamp.map(|s| s.0);
+        for value in unit.ends.iter().copied().chain(stamp) {
+            self.0.insert(value.address, value.payload);
+        }
     }
 
-    /// From how long on after its doorbell a stamp shows that an entry waited, ns.
-    fn waited_ns(&self, of: &Noted, scatter_ns: u64) -> u64 {
-        match self.least {
-            _ if of.observed => THERE_NS,
-            None => TRAPPED_NS,
-            Some(least) => least + scatter_ns,
-        }
+    /// Whether one of these entries releases a number that is waited for.
+    fn releases(&self, value: Value) -> bool {
+        let newest = self.0.get(&value.address);
+        newest.is_some_and(|n| n.wrapping_sub(value.payload).cast_signed() >= 0)
     }
 }
 
@@ -203,15 +214,29 @@ impl Timeline {
             return GpuTime::default();
         };
         let own = own.clone();
+        let waited = waited(&own, &self.own, seen);
+        self.own.add(&own.unit);
         let next = self.noted.get(1).filter(|n| n.position == position + 1);
         let before = self.last.filter(|l| l.position + 1 == position);
         let stamp = seen.stamp(&own);
         let time = match stamp {
             None => GpuTime::default(),
             Some((stamp, Place::FrontEnd)) => {
-                front_end(&own, stamp, next, before, &mut self.learnt, seen)
+                let told = Told {
+                    stamp,
+                    before,
+                    waited,
+                };
+                front_end(&own, told, (next, &self.own), &mut self.lag, seen)
             }
-            Some((stamp, Place::Behind)) => behind(&own, stamp, before, seen),
+            Some((stamp, Place::Behind)) => {
+                let told = Told {
+                    stamp,
+                    before,
+                    waited,
+                };
+                behind(&own, told, seen)
+            }
         };
         self.last = Some(Last {
             position,
@@ -223,99 +248,127 @@ impl Timeline {
     }
 }
 
+/// The last semaphore of others that an entry waits for, and when it was released, GPU clock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Waited {
+    at: u64,
+    semaphore: GpuVa,
+    /// How long before the release may have been, ns.
+    error_ns: u64,
+}
+
+/// What is known of an entry when its turn has come.
+#[derive(Clone, Copy, Debug)]
+struct Told {
+    stamp: u64,
+    /// The entry before it.
+    before: Option<Last>,
+    waited: Option<Waited>,
+}
+
 /// An entry whose stamp is written when its kernels begin.
 fn front_end(
     own: &Noted,
-    stamp: u64,
-    next: Option<&Noted>,
-    before: Option<Last>,
-    learnt: &mut Learnt,
+    told: Told,
+    next: (Option<&Noted>, &Own),
+    lag: &mut Lag,
     seen: Seen<'_>,
 ) -> GpuTime {
     let rules = seen.rules;
-    let start_gpu = stamp + rules.start_ns;
-    let Some(start) = seen.moment(start_gpu, rules.start_error_ns) else {
+    let (start_ns, start_error_ns) = seen.start(&own.unit);
+    let start_gpu = told.stamp + start_ns;
+    let Some(start) = seen.moment(start_gpu, start_error_ns) else {
         return GpuTime::default();
     };
     let released = seen.released(own);
-    learnt.stamped(own, start.host_ns.saturating_sub(rules.start_ns));
-    let by_next = next.and_then(|n| end_by_next(n, start, released, learnt, seen));
+    let by_next = next
+        .0
+        .and_then(|n| end_by_next((n, next.1), start, released, lag, seen));
     if let (Some(end), Some(r)) = (by_next, released) {
-        learnt.lag.learn(end, r.from, r.until);
+        lag.learn(end, r.from, r.until);
     }
     let duration = match (by_next, released) {
         _ if !own.unit.works => None,
         (Some(end), _) => Some(GpuDuration {
             ns: end.saturating_sub(start_gpu),
-            error_ns: rules.end_error_ns + rules.start_error_ns,
+            error_ns: rules.end_error_ns + start_error_ns,
             by: DurationBy::NextStamp,
         }),
         (None, Some(r)) => {
-            let (end, error_ns) = learnt.lag.end(r.from, r.until);
+            let (end, error_ns) = lag.end(r.from, r.until);
             Some(GpuDuration {
                 ns: end.saturating_sub(start_gpu),
-                error_ns: error_ns + r.clock_error + rules.start_error_ns,
+                error_ns: error_ns + r.clock_error + start_error_ns,
                 by: DurationBy::Release,
             })
         }
         (None, None) => None,
     };
-    let ready = before.and_then(|l| match l.place {
+    let ready = told.before.and_then(|l| match l.place {
         Some(Place::FrontEnd) => l.end,
         _ => l.stamp,
     });
-    let waited = waited(own, seen);
     GpuTime {
         start: Some(start),
         duration,
-        queued: queued(own, start),
-        ready_gpu_ns: ready.max(waited.map(|w| w.0)),
-        wait: wait(own, ready, waited, seen),
+        queued: queued(own, start, rules),
+        ready_gpu_ns: ready.max(told.waited.map(|w| w.at)),
+        wait: wait(own, ready, told.waited, seen),
     }
 }
 
 /// The end that the next entry's stamp tells, where that one waited for nothing else.
 fn end_by_next(
-    next: &Noted,
+    (next, releases): (&Noted, &Own),
     start: GpuMoment,
     released: Option<Released>,
-    learnt: &Learnt,
+    lag: &Lag,
     seen: Seen<'_>,
 ) -> Option<u64> {
-    if !next.unit.waits.is_empty() {
-        // Its stamp comes behind what it waits for.
+    // Its stamp comes behind what it waits for: that is of this channel's entries, or was there before.
+    let was_there = |value: &Value| {
+        let reached = seen.words.reached(seen.pid, *value);
+        reached.is_some_and(|r| r.seen_ns <= start.host_ns)
+    };
+    let other = |value: &Value| !releases.releases(*value) && !was_there(value);
+    if next.unit.waits.iter().any(other) {
         return None;
     }
     let (stamp, Place::FrontEnd) = seen.stamp(next)? else {
         return None;
     };
-    let end = stamp.checked_sub(seen.rules.end_ns)?;
+    let end_ns = match next.unit.replays {
+        false => seen.rules.end_ns,
+        true => seen.rules.replay_end_ns,
+    };
+    let end = stamp.checked_sub(end_ns)?;
     if end < start.gpu_ns {
         // Shorter than can be told.
         return (next.doorbell <= start.host_ns).then_some(start.gpu_ns);
     }
-    let rang = next.doorbell;
     let stamped = seen.clock.host(stamp)?;
-    let waited = stamped.ns.saturating_sub(rang);
+    let waited = stamped.ns.wrapping_sub(next.doorbell).cast_signed();
     // The end cannot be behind what was seen of it, nor long before.
     let in_time = released.is_none_or(|r| {
         end <= r.until + r.clock_error
             && end + seen.rules.lag_most_ns + r.clock_error >= r.from
-            && learnt.lag.agrees(end, r.from, r.until, r.clock_error)
+            && lag.agrees(end, r.from, r.until, r.clock_error)
     });
-    let scatter = match released {
-        Some(_) => SCATTER_AGREED_NS,
-        None => SCATTER_NS,
+    let least = match released {
+        Some(_) => THERE_AGREED_NS,
+        None => THERE_NS,
     };
-    (in_time && waited >= learnt.waited_ns(next, scatter)).then_some(end)
+    (in_time && waited >= least).then_some(end)
 }
 
 /// An entry whose stamp is written behind its work.
-fn behind(own: &Noted, stamp: u64, before: Option<Last>, seen: Seen<'_>) -> GpuTime {
+fn behind(own: &Noted, told: Told, seen: Seen<'_>) -> GpuTime {
     let rules = seen.rules;
-    let waited = waited(own, seen);
-    let free = before.and_then(|l| l.stamp);
-    let ready = free.max(waited.map(|w| w.0));
+    let Told { stamp, waited, .. } = told;
+    let free = told.before.and_then(|l| l.stamp);
+    let ready = free.max(waited.map(|w| w.at));
+    let waited_error = waited.filter(|w| Some(w.at) == ready);
+    let next_error = rules.next_error_ns + waited_error.map_or(0, |w| w.error_ns);
     // It began when the channel was free for it and it was there; both are needed.
     let rang = (!own.observed)
         .then(|| seen.clock.gpu(own.doorbell + rules.fetch_ns))
@@ -326,11 +379,11 @@ fn behind(own: &Noted, stamp: u64, before: Option<Last>, seen: Seen<'_>) -> GpuT
         (Some(ready), Some(rang)) if rang + rules.fetch_error_ns > ready => {
             (Some(rang.max(ready)), by_doorbell(rang))
         }
-        (Some(ready), Some(_)) => (Some(ready), rules.next_error_ns),
+        (Some(ready), Some(_)) => (Some(ready), next_error),
         // It was seen before the one before it had ended: it followed at once.
         (Some(ready), None) => {
             let there = seen.clock.gpu(own.doorbell).is_some_and(|d| d <= ready);
-            (there.then_some(ready), rules.next_error_ns)
+            (there.then_some(ready), next_error)
         }
         // The ring's first entry had nothing before it.
         (None, Some(rang)) if own.position == 0 => (Some(rang), by_doorbell(rang)),
@@ -346,44 +399,58 @@ fn behind(own: &Noted, stamp: u64, before: Option<Last>, seen: Seen<'_>) -> GpuT
     GpuTime {
         start,
         duration,
-        queued: start.and_then(|s| queued(own, s)),
+        queued: start.and_then(|s| queued(own, s, rules)),
         ready_gpu_ns: ready,
         wait: wait(own, free, waited, seen),
     }
 }
 
-/// When the last semaphore that an entry waits for was released, where its stamp was seen.
-fn waited(own: &Noted, seen: Seen<'_>) -> Option<(u64, GpuVa)> {
+/// The last semaphore of others that an entry waits for, where its release was seen.
+fn waited(own: &Noted, releases: &Own, seen: Seen<'_>) -> Option<Waited> {
     let of = |value: &Value| {
         let stamp = seen.words.reached(seen.pid, *value)?;
-        Some((stamp.gpu_ns?, value.address))
+        let (at, error_ns) = match stamp.gpu_ns {
+            Some(gpu_ns) => (gpu_ns, 0),
+            // A kernel's end: released between two reads, and what waited for it began some time after.
+            None => {
+                let between = stamp.seen_ns.saturating_sub(stamp.before_ns);
+                (seen.clock.gpu(stamp.seen_ns)?, between + WORD_ERROR_NS)
+            }
+        };
+        Some(Waited {
+            at,
+            semaphore: value.address,
+            error_ns,
+        })
     };
-    own.unit.waits.iter().filter_map(of).max()
+    let others = own.unit.waits.iter().filter(|v| !releases.releases(**v));
+    others.filter_map(of).max()
 }
 
 /// The wait for a semaphore that was released after the entry was there and the one before it had ended.
 fn wait(
     own: &Noted,
     free: Option<u64>,
-    waited: Option<(u64, GpuVa)>,
+    waited: Option<Waited>,
     seen: Seen<'_>,
 ) -> Option<GpuWait> {
-    let (released, semaphore) = waited?;
+    let Waited { at, semaphore, .. } = waited?;
     let there = seen.clock.gpu(own.doorbell)?;
-    let ns = released.checked_sub(there.max(free.unwrap_or(0)))?;
+    let ns = at.checked_sub(there.max(free.unwrap_or(0)))?;
     Some(GpuWait { semaphore, ns })
 }
 
-/// How long it was in the ring before the GPU began it.
-fn queued(own: &Noted, start: GpuMoment) -> Option<(u64, u64)> {
+/// How long it was in the ring before the GPU began it, at least and at most.
+fn queued(own: &Noted, start: GpuMoment, rules: &Rules) -> Option<(u64, u64)> {
     let least = start
         .host_ns
         .saturating_sub(own.doorbell + start.host_error_ns);
-    if !own.observed {
-        let most = (start.host_ns + start.host_error_ns).saturating_sub(own.doorbell);
-        return Some((least, most));
-    }
-    // It was there at the look, and not at the one before that found something.
-    let most = (start.host_ns + start.host_error_ns).saturating_sub(own.absent?);
+    let from = match own.observed {
+        // Rung before its trap.
+        false => own.doorbell.saturating_sub(rules.trap_ns),
+        // It was there at the look, and not at the one before that found something.
+        true => own.absent?,
+    };
+    let most = (start.host_ns + start.host_error_ns).saturating_sub(from);
     Some((least, most))
 }

@@ -6,6 +6,7 @@ use crate::wire::GpuVa;
 use crate::wire::method::{COPY_LAUNCH_DMA, SEM_ADDR_LO, SEM_EXECUTE, SEND_PCAS_A};
 use crate::wire::release;
 use crate::wire::stream::{Item, Stream};
+use crate::wire::words::u32_at;
 
 /// The subchannels of the copy classes (docs/decoding.md); libcuda uses subchannel 4.
 const COPY_SUBCHANNEL: u8 = 4;
@@ -46,10 +47,12 @@ pub(crate) struct Unit {
     pub stamp: Option<(Value, Place)>,
     /// What its kernels release at their ends.
     pub ends: Vec<Value>,
-    /// Semaphores that it waits for before its work.
+    /// Semaphores that it waits for before its stamp.
     pub waits: Vec<Value>,
     /// It launches kernels or copies.
     pub works: bool,
+    /// It launches what lies in memory already: a graph.
+    pub replays: bool,
 }
 
 impl Unit {
@@ -82,7 +85,7 @@ impl Unit {
                                 };
                                 stamp = Some((value, place));
                             }
-                            0 | 2 | 3 if !unit.works => unit.waits.push(value),
+                            0 | 2 | 3 => unit.waits.push(value),
                             _ => {}
                         }
                     }
@@ -118,21 +121,29 @@ impl Unit {
             _ => stamp,
         };
         if qmd {
-            unit.ends = ends(bytes, class);
+            (unit.ends, unit.replays) = ends(bytes, class);
         }
         unit
     }
 }
 
-/// What the kernels whose QMDs these bytes write release at their ends.
-fn ends(bytes: &[u8], class: Option<u32>) -> Vec<Value> {
+/// What the kernels whose QMDs these bytes write release at their ends. The QMDs of a graph lie in memory already: libcuda writes
+/// the number before the one that they release, as it does before each kernel. Whether there are no QMDs here comes with it.
+fn ends(bytes: &[u8], class: Option<u32>) -> (Vec<Value>, bool) {
     let classes = class.map_or(CLASSES.to_vec(), |c| vec![c]);
-    let mut all = Vec::new();
+    let (mut all, mut prepared, mut uploaded) = (Vec::new(), Vec::new(), false);
     for upload in image::uploads(bytes, QMD_WORDS) {
+        if let (4, Some(number)) = (upload.data.len(), u32_at(upload.data, 0)) {
+            prepared.push(Value {
+                address: upload.address,
+                payload: number.wrapping_add(1),
+            });
+        }
         let view = classes.iter().find_map(|class| {
             let fits = upload.data.len() == image::size(*class);
             (fits && image::is_node(*class, upload.data)).then(|| View::of(*class, upload.data))?
         });
+        uploaded |= view.is_some();
         for release in view.iter().flat_map(|v| &v.releases) {
             all.push(Value {
                 address: release.address,
@@ -140,7 +151,8 @@ fn ends(bytes: &[u8], class: Option<u32>) -> Vec<Value> {
             });
         }
     }
-    all
+    let ends = if all.is_empty() { prepared } else { all };
+    (ends, !uploaded)
 }
 
 #[cfg(test)]
@@ -187,12 +199,34 @@ mod tests {
             ends: vec![value(0x2_0463_7000, 9)],
             waits: vec![value(0x2_0460_fee0, 41)],
             works: true,
+            replays: false,
         };
         assert_eq!(Unit::of(&p.bytes(), Some(CLASS)), expected);
         assert_eq!(Unit::of(&p.bytes(), None), expected);
         for cut in 0..p.bytes().len() {
             let _ = Unit::of(&p.bytes()[..cut], None);
         }
+    }
+
+    /// As libcuda 580 submits a replay: first QMD, the number before the last kernel's release, first node.
+    #[test]
+    fn a_replay_s_end_is_the_number_behind_the_prepared_one() {
+        let mut p = Pushbuffer::new();
+        let word = GpuVa(0x2_0462_7efc);
+        p.named(0, 0xc86f, "SEM_ADDR_LO", &[0x0462_7efc, 2, 0x28e, 0, 3])
+            .expect("methods");
+        p.named(1, CLASS, "SEND_PCAS_A", &[0x0204_c000])
+            .expect("a method");
+        p.inline(1, CLASS, word, &0x291u32.to_le_bytes())
+            .expect("inline data");
+        p.named(1, CLASS, "SEND_PCAS_A", &[0x0204_c024])
+            .expect("a method");
+        p.named(1, CLASS, "SET_REPORT_SEMAPHORE_A", &[2, 0x0460_ffe0, 77, 0])
+            .expect("methods");
+        let unit = Unit::of(&p.bytes(), Some(CLASS));
+        assert_eq!(unit.ends, [value(word.0, 0x292)]);
+        assert_eq!(unit.waits, [value(word.0, 0x28e)]);
+        assert!(unit.works && unit.replays);
     }
 
     #[test]

@@ -8,61 +8,98 @@ use crate::wire::GpuVa;
 
 /// How many numbers of a semaphore are kept. A ring of 1,024 entries and the pause until they are decoded lie behind the newest.
 const MOST: usize = 1 << 16;
-/// How many of a semaphore without stamps, which comes back with other numbers.
-const MOST_OF_WORD: usize = 256;
+/// How many of a semaphore without stamps that are older than the newest number which is less than the one before it: such a word
+/// may serve another purpose since.
+const MOST_BEFORE: usize = 256;
+
+/// What was seen in one semaphore.
+#[derive(Clone, Debug, Default)]
+struct Seen {
+    all: VecDeque<Stamp>,
+    /// From this place on the numbers rise.
+    rising: usize,
+}
 
 /// See the module.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Words(HashMap<(u32, GpuVa), VecDeque<Stamp>>);
+pub(crate) struct Words(HashMap<(u32, GpuVa), Seen>);
+
+impl Seen {
+    fn put(&mut self, stamp: &Stamp) {
+        let newest = self.all.back();
+        if newest.is_some_and(|n| behind(stamp.payload, n.payload) < 0) {
+            // Another program, another context, or another purpose begins anew.
+            match stamp.gpu_ns {
+                Some(_) => self.all.clear(),
+                None => {
+                    let old = self.all.len().saturating_sub(MOST_BEFORE);
+                    self.all.drain(..old);
+                }
+            }
+            self.rising = self.all.len();
+        }
+        if self.all.len() >= MOST {
+            self.all.pop_front();
+            self.rising = self.rising.saturating_sub(1);
+        }
+        self.all.push_back(*stamp);
+    }
+
+    /// The first of the rising numbers that is not less.
+    fn reached(&self, payload: u32) -> Option<&Stamp> {
+        let newest = self.all.back()?;
+        if behind(newest.payload, payload) < 0 {
+            return None;
+        }
+        // Where they rise by one each time, the place follows from the newest.
+        let step = newest.payload.wrapping_sub(payload) as usize;
+        let guess = self.all.len().checked_sub(1 + step);
+        let exact = |s: &&Stamp| s.payload == payload;
+        if let Some(stamp) = guess.filter(|i| *i >= self.rising).and_then(|i| self.all.get(i))
+            && exact(&stamp)
+        {
+            return Some(stamp);
+        }
+        let (mut low, mut high) = (self.rising, self.all.len());
+        while low < high {
+            let middle = low + (high - low) / 2;
+            let less = self.all.get(middle).is_some_and(|s| behind(s.payload, payload) < 0);
+            if less {
+                low = middle + 1;
+            } else {
+                high = middle;
+            }
+        }
+        self.all.get(low)
+    }
+
+    /// Where this number was seen the last time.
+    fn get(&self, payload: u32) -> Option<&Stamp> {
+        let exact = |s: &&Stamp| s.payload == payload;
+        let before = || self.all.range(..self.rising).rev().find(exact);
+        self.reached(payload).filter(exact).or_else(before)
+    }
+}
+
+/// How far a number is behind another in a count that wraps.
+fn behind(a: u32, b: u32) -> i32 {
+    a.wrapping_sub(b).cast_signed()
+}
 
 impl Words {
     /// Takes what was seen.
     pub(crate) fn put(&mut self, pid: u32, stamp: &Stamp) {
-        let all = self.0.entry((pid, stamp.address)).or_default();
-        let most = match stamp.gpu_ns {
-            Some(_) => MOST,
-            None => MOST_OF_WORD,
-        };
-        // Another program, or another context, begins anew.
-        let anew = |newest: &Stamp| stamp.payload.wrapping_sub(newest.payload).cast_signed() < 0;
-        if stamp.gpu_ns.is_some() && all.back().is_some_and(anew) {
-            all.clear();
-        }
-        if all.len() >= most {
-            all.pop_front();
-        }
-        all.push_back(*stamp);
+        self.0.entry((pid, stamp.address)).or_default().put(stamp);
     }
 
     /// Where this number was seen in its semaphore, the last time.
     pub(crate) fn get(&self, pid: u32, value: Value) -> Option<&Stamp> {
-        let all = self.0.get(&(pid, value.address))?;
-        // Numbers of a stamped semaphore rise by one each time: where they do, its place follows from the newest.
-        let newest = all.back()?;
-        let behind = newest.payload.wrapping_sub(value.payload) as usize;
-        let guess = all.len().checked_sub(1 + behind);
-        if let Some(stamp) = guess.and_then(|i| all.get(i))
-            && stamp.payload == value.payload
-        {
-            return Some(stamp);
-        }
-        if newest.gpu_ns.is_some() {
-            // Some were not seen: the number lies behind the guessed place.
-            let rising = |s: &Stamp| newest.payload.wrapping_sub(s.payload) as usize > behind;
-            let at = all.partition_point(rising);
-            return all.get(at).filter(|s| s.payload == value.payload);
-        }
-        all.iter().rev().find(|s| s.payload == value.payload)
+        self.0.get(&(pid, value.address))?.get(value.payload)
     }
 
     /// The first time that a semaphore had reached a number that counts up.
     pub(crate) fn reached(&self, pid: u32, value: Value) -> Option<&Stamp> {
-        let all = self.0.get(&(pid, value.address))?;
-        let reached = |s: &Stamp| s.payload.wrapping_sub(value.payload).cast_signed() >= 0;
-        let newest = all.back().filter(|s| reached(s))?;
-        let behind = newest.payload.wrapping_sub(value.payload) as usize;
-        let at = all.partition_point(|s| newest.payload.wrapping_sub(s.payload) as usize > behind);
-        all.get(at).filter(|s| reached(s))
+        self.0.get(&(pid, value.address))?.reached(value.payload)
     }
 
     /// A process is gone.
@@ -140,10 +177,21 @@ mod tests {
             assert!(words.get(1, value(n)).is_some(), "{n}");
         }
         assert!(words.get(1, value(42)).is_none());
-        for n in 0..1000 {
-            words.put(1, &stamp(n, None));
+        assert!(words.get(1, value(42)).is_none());
+        // A kernel's word: the number before its own when it begins, its own at its end.
+        for n in 0..100_000 {
+            words.put(1, &stamp(n * 4 + 3, None));
+            words.put(1, &stamp(n * 4 + 4, None));
         }
-        assert!(words.get(1, value(1000 - 256)).is_some());
-        assert!(words.get(1, value(700)).is_none());
+        for n in [68_000, 99_000, 99_999] {
+            assert!(words.get(1, value(n * 4 + 4)).is_some(), "{n}");
+            assert!(words.get(1, value(n * 4 + 5)).is_none(), "{n}");
+            let reached = words.reached(1, value(n * 4 + 2)).map(|s| s.payload);
+            assert_eq!(reached, Some(n * 4 + 3));
+        }
+        assert!(words.get(1, value(4)).is_none(), "a bounded number is kept");
+        words.put(1, &stamp(5, None));
+        assert!(words.get(1, value(5)).is_some() && words.get(1, value(400_000)).is_some());
+        assert!(words.get(1, value(300_000)).is_none());
     }
 }
