@@ -40,6 +40,10 @@ const BURST: Duration = Duration::from_millis(2);
 const FIRST: u64 = 256;
 const EACH: u64 = 16;
 
+/// Where there are so many processors, the thread that reads runs before others, and takes none that the traced process needs.
+const MANY: usize = 4;
+const NICENESS: i32 = -10;
+
 /// To the thread that reads.
 enum Request {
     Watch(u32, Kind, GpuVa),
@@ -69,6 +73,11 @@ impl Stamper {
             .spawn(move || {
                 // SAFETY: sets this thread's own timer slack, ns.
                 unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1_000) };
+                if thread::available_parallelism().is_ok_and(|n| n.get() >= MANY) {
+                    // What is read late is overwritten. Where it is not allowed, that stays as it is.
+                    // SAFETY: sets this thread's own niceness.
+                    unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, NICENESS) };
+                }
                 Reader::new(share).run(&requests, &records);
             })
             .ok()?;
