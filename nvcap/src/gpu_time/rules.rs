@@ -32,7 +32,7 @@ pub(crate) struct Rules {
 const HOPPER: Rules = Rules {
     start_ns: 576,
     start_error_ns: 64,
-    shared_start_ns: 720,
+    shared_start_ns: 660,
     shared_start_error_ns: 400,
     replay_start_ns: 800,
     replay_start_error_ns: 256,
@@ -74,9 +74,10 @@ pub(crate) struct Lag {
 
 /// How many are kept.
 const LEARNT: usize = 63;
-/// The lag where none is learnt, and its error, ns (H200).
-const LAG_NS: i64 = 2_000;
-const LAG_ERROR_NS: u64 = 4_000;
+/// The lag where none is learnt, and its error, ns (H200: nine of ten of 240,000 kernels within 1 us of it). It is below 0 because the
+/// clocks' difference includes the way of a stamp to the processor, which a release goes, too.
+const LAG_NS: i64 = -200;
+const LAG_ERROR_NS: u64 = 1_500;
 /// How far an end may be behind that beyond its error, ns.
 const AGREED_NS: u64 = 500;
 /// How far two reads may be apart to teach it, ns.
@@ -149,7 +150,7 @@ mod tests {
     #[test]
     fn the_lag_of_a_release_is_learnt() {
         let mut lag = Lag::default();
-        assert_eq!(lag.end(10_000, 11_000), (8_500, 4_500));
+        assert_eq!(lag.end(10_000, 11_000), (10_700, 2_000));
         for n in 0..200u64 {
             let end = n * 50_000;
             let late = 3_000 + n % 10 * 20;

@@ -171,7 +171,7 @@ fn run(kernels: &[(u64, u64)], how: How, gaps: bool) -> Vec<(Truth, GpuTime)> {
         writes.push((stamp, KERNEL_STAMP, n + 1, true));
         let (at, number) = end_of(n);
         writes.push((start + 1_500, at, number - 1, false));
-        writes.push((end + 1_800, at, number, false));
+        writes.push((end + 300, at, number, false));
         truth.push(Truth {
             start,
             end,
@@ -263,7 +263,7 @@ pub(crate) fn records(kernels: u32, how: How) -> Vec<Record> {
         writes.push((stamp, KERNEL_STAMP, n + 1, true));
         let (end, number) = end_of(n);
         writes.push((start + 1_500, end, number - 1, false));
-        writes.push((free + 1_800, end, number, false));
+        writes.push((free + 300, end, number, false));
         let mut p = Pushbuffer::new();
         p.bind(1, CLASS);
         for word in kernel(n).words() {

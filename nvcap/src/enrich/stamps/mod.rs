@@ -39,6 +39,8 @@ const BURST: Duration = Duration::from_millis(2);
 /// The first submissions of a channel whose kernels' releases are looked for, and of the later ones each of so many.
 const FIRST: u64 = 256;
 const EACH: u64 = 16;
+/// Bytes of an entry below which it is always looked through: a replay of a graph is short.
+const SMALL: usize = 512;
 
 /// Where there are so many processors, the thread that reads runs before others, and takes none that the traced process needs.
 const MANY: usize = 4;
@@ -102,6 +104,7 @@ impl Stamper {
                     *count += 1;
                     let whole = *count <= FIRST || count.is_multiple_of(EACH);
                     for segment in &s.segments {
+                        let whole = whole || segment.bytes.len() < SMALL;
                         self.segment(at.pid, &segment.bytes, whole);
                     }
                 }
