@@ -4,6 +4,7 @@
 #   time.sh [SECTION...]     sections, default all in this order:
 #     start attached observed   time/truth.cu, traced from its start, attached to, observed: errors of starts and durations by phase,
 #                               the share of launches with them, the host clock, the time in the queue, copies, graphs
+#     cupti                     time/truth.cu under CUPTI: what CUPTI calls a kernel's duration
 #     speed                     a launch loop untraced, observed and under CUPTI in turn, ten times
 #     train                     train.py by the trap and observed: sums by kernel against CUPTI's of an equal run
 #     summary                   `nvcap time` on train.py while it runs, whole and as a sample: to be read in time.txt
@@ -14,7 +15,7 @@
 set -u
 HERE=$(cd "$(dirname "$0")" && pwd)
 . "$HERE/common.sh"
-[ $# -gt 0 ] || set -- start attached observed speed train summary
+[ $# -gt 0 ] || set -- start attached observed cupti speed train summary
 FILTER='type=submission||op=launch&&kind=user||op=graph||op=copy'
 : >"$OUT/time.txt"
 
@@ -23,7 +24,7 @@ echo "== building ($(date -u +%T))"
 nvcc -O2 -arch=sm_"${ARCH:-90}" -o "$WORK/truth" "$HERE/time/truth.cu" &
 nvcc -O2 -arch=sm_"${ARCH:-90}" -o "$WORK/loop" "$HERE/loop.cu" &
 cupti=
-case " $* " in *" speed "* | *" train "*) if build_cupti_log "$WORK/cupti_log.so"; then cupti=$WORK/cupti_log.so; fi ;; esac
+case " $* " in *" cupti "* | *" speed "* | *" train "*) if build_cupti_log "$WORK/cupti_log.so"; then cupti=$WORK/cupti_log.so; fi ;; esac
 wait
 [ -x "$WORK/truth" ] && [ -x "$WORK/loop" ] || { echo "nvcc did not build truth.cu and loop.cu: its errors are above" >&2; exit 2; }
 
@@ -88,6 +89,13 @@ judge_truths() {
     local way
     wait
     for way in start attached observed; do [ ! -e "$WORK/$way.rows" ] || judge "$WORK/$way.rows"; done
+}
+
+section_cupti() {
+    [ -n "$cupti" ] || { row "NOT RUN" cupti "no CUPTI here"; return; }
+    CUDA_INJECTION64_PATH=$cupti CUPTI_LOG=$WORK/truth.cupti "$WORK/truth" -o "$WORK/cupti.truth" queue sync pause load >"$WORK/cupti.out" 2>&1
+    python3 "$HERE/time/time.py" cupti "$WORK/cupti.truth" "$WORK"/truth.cupti.* >"$WORK/cupti.rows" 2>&1
+    judge "$WORK/cupti.rows"
 }
 
 # pass KIND: one pass of a loop that waits; its ns a launch to pairs.txt.
@@ -183,10 +191,10 @@ section_summary() {
 }
 
 for section in "$@"; do
-    case $section in speed | train | summary) judge_truths ;; esac
+    case $section in cupti | speed | train | summary) judge_truths ;; esac
     echo "== $section ($(date -u +%T))"
     "section_$section"
-    case $section in speed | train | summary) rm -f "$WORK"/{start,attached,observed}.rows ;; esac
+    case $section in cupti | speed | train | summary) rm -f "$WORK"/{start,attached,observed}.rows ;; esac
 done
 judge_truths
 cat "$OUT/time.txt"

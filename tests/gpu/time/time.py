@@ -2,6 +2,7 @@
 
     time.py truth WAY TRACE.json TRUTH.txt     TRUTH.txt: truth.cu's
     time.py pairs FILE                         lines of `KIND NS`, KIND in turn untraced, observed, cupti
+    time.py cupti TRUTH.txt CUPTI.log          of the same run of truth.cu
     time.py sums WAY TRACE.json CUPTI.log      CUPTI.log: meaning/cupti_log.c's, of an equal run of the same program
 
 Prints tables, and for time.sh lines `ROW <tab> ok|FAIL|note <tab> what <tab> numbers`. The limits are those of `LIMITS`.
@@ -347,5 +348,31 @@ def sums_of(way, trace_path, cupti_path):
         f"{launches - without} of {launches} launches ({coverage:.2f} %, limit {LIMITS['coverage']}), CUPTI {sum(their_counts.values())}; by {dict(by)}")
 
 
+def cupti_of(truth_path, cupti_path):
+    """What CUPTI says of kernels whose first and last instruction are known: what it calls a kernel's duration."""
+    truth, theirs = Truth(truth_path), collections.defaultdict(list)
+    for line in open(cupti_path):
+        o = json.loads(line)
+        if o["type"] == "kernel" and o["name"].startswith("_Z4work"):
+            theirs[o["block"][0] - TAG].append((o["start"], o["end"] - o["start"]))
+    seqs = collections.defaultdict(list)
+    for seq, kernel in sorted(truth.kernels.items()):
+        seqs[kernel[1]].append(seq)
+    more = collections.defaultdict(list)
+    for stream, all_seqs in seqs.items():
+        durations = [d for _, d in sorted(theirs[stream])]
+        if len(durations) != len(all_seqs):
+            row("note", "cupti: stream", f"{len(durations)} of {len(all_seqs)} kernels of stream {stream}: not compared")
+            continue
+        for seq, duration in zip(all_seqs, durations):
+            phase, _, begin, end, *_ = truth.kernels[seq]
+            more[phase].append(duration - (end - begin))
+    print("\n## what CUPTI's durations have beyond the time from the first to the last instruction, ns\nphase         launches    10 %    50 %    90 %")
+    for phase, values in more.items():
+        print(f"{phase:<12} {len(values):>9} {percentile(values, 10):>7} {percentile(values, 50):>7} {percentile(values, 90):>7}")
+    every = [v for values in more.values() for v in values]
+    row("note" if every else False, "cupti: durations", f"{len(every)} kernels: CUPTI's are longer by {percentile(every, 50)} ns in the median")
+
+
 if __name__ == "__main__":
-    {"truth": truth_of, "pairs": pairs_of, "sums": sums_of}[sys.argv[1]](*sys.argv[2:])
+    {"truth": truth_of, "pairs": pairs_of, "sums": sums_of, "cupti": cupti_of}[sys.argv[1]](*sys.argv[2:])
