@@ -66,7 +66,7 @@ function cards(data) {
     [format.count(data.submissions), `submissions, ${format.bytes(data.submitted)}`],
     [format.count(launches), `kernel launches of ${format.plural(data.kernels.length, 'kernel')}`],
     [format.bytes(data.moved), 'moved by copies and memsets'],
-    [format.count(data.costs.replays), 'graph replays'],
+    [format.count(data.costs.replays), `graph replays of ${format.plural(data.costs.replay_nodes, 'node')}`],
     span ? [format.percent(busy / span), 'of the time a GPU was busy'] : [format.count(data.ledger.channels.length), 'channels'],
   ];
   $('cards').append(...all.map(([value, what]) => make('div', { class: 'card' }, make('b', null, value), make('span', null, what))));
@@ -86,7 +86,7 @@ function timelineNotes(data, ops) {
   box.append(...notes);
   if (data.operations > data.shown) {
     box.append(make('strong', { class: 'alarm' }, ` The timeline has the first ${format.count(data.shown)} of ${format.count(data.operations)} operations; tables and the other plots are of all.`), ' The rest: ',
-      make('code', null, `nvcap report ${data.file} -e 'time_ns>${data.cut_ns}' -o rest.html`));
+      make('code', null, `nvcap report ${data.file} -e 'time_ns>${data.cut_ns}' -o rest.html`), data.filtered ? ' (with your own -e joined by &&)' : '');
   }
   const used = new Set(ops.kind);
   if (data.losses.marks.length) used.add(8);

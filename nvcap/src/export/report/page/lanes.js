@@ -29,7 +29,7 @@ function layout(ops, channels) {
   for (const row of rows) {
     row.y = y;
     let inner = PAD;
-    for (const lane of row.lanes) { lane.y = y + inner; lane.height = lane.ticks ? TICKS : LANE; inner += lane.height + 2; }
+    for (const lane of row.lanes) { lane.y = y + inner; lane.height = lane.ticks && row.lanes.length > 1 ? TICKS : LANE; inner += lane.height + 2; }
     row.height = Math.max(inner + PAD - 2, 36);
     const spare = (row.height - (inner - 2 + PAD)) / 2;
     for (const lane of row.lanes) lane.y += spare;
@@ -159,7 +159,7 @@ function drawCell(paint, lane, i, j, x, y, width) {
   const dim = lane.matches !== null && lane.matches[j] === lane.matches[i];
   const count = j - i;
   // Ticks are as high as there are many; whole pixels, so that runs of equal ones are one rectangle.
-  const full = lane.ticks ? Math.min(lane.height, 7 + Math.round(2.2 * Math.log2(count))) : lane.height;
+  const full = lane.ticks ? Math.min(lane.height, 10 + Math.round(2.2 * Math.log2(count))) : lane.height;
   let top = y + lane.height - full;
   if (count === 1) { paint.rect(lane.kinds[i], dim, x, top, width, full); return; }
   let left = full;

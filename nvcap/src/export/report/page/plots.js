@@ -116,7 +116,7 @@ function movesPlot(data) {
   if (!rows.length) { $('move-notes').textContent = 'No copies and no memsets.'; return null; }
   $('move-notes').textContent = 'Each point is a size: the more moves of it, the larger. Dashed lines are thresholds: between the two sizes the driver changes its way.'
     + (data.gpu_time ? '' : ' Sizes and ways are of the commands; no times are needed for them.');
-  const name = row => `${row.series ? `${row.series} · ` : ''}${row.what} ${row.how}`;
+  const name = row => `${row.series && row.series !== row.what ? `${row.series} · ` : ''}${row.what} ${row.how}`;
   const all = [];
   rows.forEach((row, n) => {
     for (const { bytes, count } of row.sizes) {
@@ -134,7 +134,7 @@ function movesPlot(data) {
     const tall = () => narrow() ? 40 : 30;
     redraw.push(points(box, {
       label: 'How bytes were moved, by size', height: rows.length * tall() + 66, points: all,
-      left: () => narrow() ? 8 : 238,
+      left: () => narrow() ? 8 : rows.some(r => r.series) ? 300 : 190,
       x: { label: 'bytes', range, words: format.bytes },
       ys: { y: { range: [-0.6, rows.length - 0.4] } },
       under(context, u, ratio) {
@@ -146,7 +146,7 @@ function movesPlot(data) {
           context.fillRect(u.bbox.left, y, u.bbox.width, ratio);
           context.fillStyle = colors.soft;
           let text = name(row);
-          const most = narrow() ? 60 : 36;
+          const most = narrow() ? 54 : 45;
           if (text.length > most) text = `${text.slice(0, most - 1)}…`;
           if (narrow()) { context.textAlign = 'left'; context.fillText(text, u.bbox.left, y - 15 * ratio); } else { context.textAlign = 'right'; context.fillText(text, u.bbox.left - 12 * ratio, y); }
         });

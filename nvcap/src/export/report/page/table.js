@@ -12,6 +12,7 @@ function kernelRows(data) {
     rows.set(key(k), { name, search: `${name} ${k.kernel_mangled ?? ''}`.toLowerCase(), launches: k.launches });
   }
   for (const k of data.gpu_time?.kernels ?? []) {
+    if (!data.entries) break;
     const alone = k.works === 1 && (k.kernel_mangled !== null || k.program !== null);
     const row = alone && rows.get(key(k)) || { name: k.kernel, search: k.kernel.toLowerCase(), launches: k.count * k.works, together: true };
     if (!alone || !rows.has(key(k))) rows.set(`${k.kernel} ${rows.size}`, row);

@@ -42,7 +42,7 @@ class Timeline {
       const engine = c.engine === '?' ? '' : c.engine;
       const gpu = c.gpu === null ? '' : `gpu${c.gpu} `;
       const second = [process && (c.pid && c.process ? `${process}/${c.pid}` : process), format.plural(row.ops.length, 'operation')].filter(Boolean).join(' · ');
-      const label = make('div', { class: 'label', title: `channel ${c.channel} ${second}` }, make('b', null, `${gpu}${engine} channel ${c.channel}`), make('small', null, second));
+      const label = make('div', { class: 'label', title: `channel ${c.channel} ${second}` }, make('b', null, `${gpu}${engine} `, make('span', { class: 'roomy' }, 'channel '), make('span', { class: 'tight' }, 'ch'), String(c.channel)), make('small', null, second));
       label.style.top = `${row.y}px`;
       label.style.height = `${row.height}px`;
       label.dataset.row = n;
@@ -160,15 +160,38 @@ class Timeline {
     const { step, first } = this.steps();
     context.fillStyle = colors.row;
     for (let t = first; t < this.view.t1; t += step) context.fillRect(Math.round(this.x(t)), 0, 1, this.visible);
-    for (const [, from, to] of this.data.phases) {
-      context.fillStyle = colors.line;
-      for (const t of [from, to]) { const x = this.x(t); if (x >= 0 && x < this.view.width) context.fillRect(x, 0, 1, this.visible); }
+  }
+
+  get axisHeight() { return this.data.phases.length ? 44 : 26; }
+
+  // Phases by name, in a strip of their own; those below a few pixels are a band that says so.
+  drawPhases(context) {
+    context.save();
+    context.beginPath();
+    context.rect(this.gutter, 26, this.view.width, 18);
+    context.clip();
+    let until = -Infinity;
+    for (const [name, first, last] of this.data.phases) {
+      const [from, to] = [this.x(first), Math.max(this.x(last), this.x(first) + 2)];
+      if (to < 0 || from > this.view.width || to < until + 0.7) continue;
+      until = to;
+      context.fillStyle = colors.hover;
+      context.fillRect(this.gutter + from, 27, to - from, 16);
+      context.fillStyle = colors.accent;
+      context.fillRect(this.gutter + from, 27, 1.5, 16);
+      const room = Math.floor((Math.min(to, this.view.width) - Math.max(from, 0) - 8) / 6.1);
+      const text = this.data.phase_names[name];
+      context.fillStyle = colors.soft;
+      if (room > 3) context.fillText(text.length > room ? `${text.slice(0, room - 1)}…` : text, this.gutter + Math.max(from, 0) + 5, 35.5);
     }
+    context.restore();
+    context.fillStyle = colors.soft;
+    context.fillText('phases', 8, 35.5);
   }
 
   drawAxis() {
-    const context = sized($('axis'), this.full, 26);
-    context.clearRect(0, 0, this.full, 26);
+    const context = sized($('axis'), this.full, this.axisHeight);
+    context.clearRect(0, 0, this.full, this.axisHeight);
     context.font = '11px system-ui, "DejaVu Sans", sans-serif';
     context.textBaseline = 'middle';
     const { step, first } = this.steps();
@@ -187,6 +210,7 @@ class Timeline {
       const text = `${far ? '+' : ''}${((t - base) / unit).toFixed(digits)} ${word}`;
       if (x + 60 < this.full) context.fillText(text, x + 4, 13);
     }
+    if (this.data.phases.length) this.drawPhases(context);
   }
 
   drawOverview() {
