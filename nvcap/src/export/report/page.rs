@@ -13,8 +13,8 @@ use crate::output::ledger;
 
 use super::{Columns, Report};
 
-const PAGE: &str = include_str!("page/page.html");
-const STYLE: &str = concat!(
+pub(super) const PAGE: &str = include_str!("page/page.html");
+pub(super) const STYLE: &str = concat!(
     include_str!("page/uplot/uPlot.min.css"),
     "\n",
     include_str!("page/style.css")

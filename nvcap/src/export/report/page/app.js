@@ -91,7 +91,7 @@ function timelineNotes(data, ops) {
   const used = new Set(ops.kind);
   if (data.losses.marks.length) used.add(8);
   $('legend').append(...KINDS.map(([name, words], kind) => used.has(kind) && make('li', null, make('span', { class: `swatch ${name}` }), words)).filter(Boolean),
-    make('li', null, make('span', { class: 'swatch tick' }), timed ? 'tick: no duration known' : 'tick: the submission'));
+    ...timed < ops.length ? [make('li', null, make('span', { class: 'swatch tick' }), timed ? 'tick: no duration known' : 'tick: the submission')] : []);
 }
 
 function ledger(data) {

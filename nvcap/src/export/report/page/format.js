@@ -64,6 +64,9 @@ function readColors() {
 const still = () => matchMedia('(prefers-reduced-motion: reduce)').matches;
 const narrow = () => innerWidth < 640;
 
+// The width of a letter of names, in the context's font.
+const letterWidth = context => context.measureText('gemm_bf16_128x128_Kernel').width / 24;
+
 // A canvas of so many CSS pixels, sharp on this screen; its context draws in CSS pixels.
 function sized(canvas, width, height) {
   const ratio = devicePixelRatio || 1;

@@ -91,7 +91,7 @@ function gpuPlots(data, entries, timeline) {
     const host = make('div', { class: 'plot', role: 'img', 'aria-label': `${title}, with the times of the timeline` });
     box.append(make('h3', null, title, ...of.length > 1 ? [make('span', null, ' · ', of.map((o, n) => [keyOf(hues[n % 6]), ` ${o.name}  `]).flat())] : []), host);
     const u = new uPlot({
-      width: timeline.full, height, padding: [8, 0, 0, 0], legend: { show: false },
+      width: timeline.full, height, padding: [8, 0, 7, 0], legend: { show: false },
       cursor: { y: false, points: { show: false }, drag: { x: true, y: false, setScale: false } },
       scales: { x: { time: false, range: () => [timeline.view.t0, timeline.view.t1] }, y: { range } },
       axes: [

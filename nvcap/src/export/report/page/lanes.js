@@ -103,16 +103,16 @@ class Paint {
     if (at >= 0 && list[at + 1] === y && list[at + 3] === height && Math.abs(list[at] + list[at + 2] - x) < 0.01) list[at + 2] += width;
     else list.push(x, y, width, height);
   }
-  // Wide ones stay apart from each other.
-  alone(kind, dim, x, y, width, height) {
-    const key = dim ? kind + 48 : kind + 16;
+  // Wide ones stay apart from each other, and have one of two shades, by their names.
+  alone(kind, dim, shade, x, y, width, height) {
+    const key = kind + 16 + (dim ? 32 : 0) + 64 * shade;
     let list = this.by.get(key);
     if (!list) this.by.set(key, list = []);
     list.push(x, y, width, height);
   }
   draw(context) {
     for (const [key, list] of this.by) {
-      context.globalAlpha = key >= 32 ? 0.16 : 1;
+      context.globalAlpha = key & 32 ? 0.16 : key & 64 ? 0.8 : 1;
       context.fillStyle = colors.kinds[key & 15];
       for (let i = 0; i < list.length; i += 4) context.fillRect(list[i], list[i + 1], list[i + 2], list[i + 3]);
     }
@@ -135,7 +135,7 @@ function drawLane(paint, view, lane, y, label) {
     if (width >= wide) {
       const [from, to] = [Math.max(x, -4), Math.min(x + width, view.width + 4)];
       const dim = matches !== null && matches[i + 1] === matches[i];
-      paint.alone(lane.kinds[i], dim, from, y, Math.max(1, to - from - Math.min(1, width / 6)), lane.height);
+      paint.alone(lane.kinds[i], dim, lane.shades[i], from, y, Math.max(1, to - from - Math.min(1, width / 6)), lane.height);
       if (to - from >= 26 && !dim) label(i, from, to, y, lane.height);
       i++;
       continue;

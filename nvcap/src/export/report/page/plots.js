@@ -96,10 +96,12 @@ function points(host, { label, height, x, ys, points: all, under, left }) {
 }
 
 const wide = (values, by) => {
-  const [least, most] = [Math.min(...values), Math.max(...values)];
+  let [least, most] = [Infinity, 0];
+  for (const value of values) { least = Math.min(least, value); most = Math.max(most, value); }
   return [least / by, Math.max(most * by, least * 2)];
 };
 
+const MOST_STRIPS = 40;
 const HOW_KIND = { inline: 4, 'inline, several lines': 4, kernel: 0, 'copy engine': 2, 'copy engine, staged': 3 };
 
 function thresholdText(t) {
@@ -112,10 +114,13 @@ function thresholdText(t) {
 
 function movesPlot(data) {
   const box = $('moves');
-  const rows = data.moves.filter(row => row.count);
+  const every = data.moves.filter(row => row.count);
+  // Those of the most moves, in the order of the table.
+  const often = new Set(every.slice().sort((a, b) => b.count - a.count).slice(0, MOST_STRIPS));
+  const rows = every.filter(row => often.has(row));
   if (!rows.length) { $('move-notes').textContent = 'No copies and no memsets.'; return null; }
   $('move-notes').textContent = 'Each point is a size: the more moves of it, the larger. Dashed lines are thresholds: between the two sizes the driver changes its way.'
-    + (data.gpu_time ? '' : ' Sizes and ways are of the commands; no times are needed for them.');
+    + (every.length > rows.length ? ` The plot has the ${rows.length} rows of most moves, the table below all ${format.count(every.length)}.` : '');
   const name = row => `${row.series && row.series !== row.what ? `${row.series} · ` : ''}${row.what} ${row.how}`;
   const all = [];
   rows.forEach((row, n) => {
@@ -156,6 +161,7 @@ function movesPlot(data) {
         context.setLineDash([4 * ratio, 4 * ratio]);
         for (const t of data.thresholds) {
           const [below, above] = [at(t, t.below), at(t, t.above)];
+          if (below >= rows.length || above >= rows.length) continue;
           const px = u.valToPos(Math.sqrt(t.up_to * t.from), 'x', true);
           context.beginPath();
           context.moveTo(px, u.valToPos(Math.min(below, above) - 0.34, 'y', true));
@@ -171,7 +177,7 @@ function movesPlot(data) {
   }
   box.append(make('details', null, make('summary', null, 'As a table'), plainTable(
     ['what', 'how', ...rows.some(r => r.series) ? ['series'] : [], 'count', 'bytes', 'smallest', 'largest', 'piece'],
-    rows.map(r => [r.what, r.how, ...rows.some(o => o.series) ? [r.series ?? '(outside of phases)'] : [], format.count(r.count), format.count(r.bytes), r.least === null ? '?' : format.count(r.least), r.most === null ? '?' : format.count(r.most), r.piece_bytes ? format.count(r.piece_bytes) : '']),
+    every.map(r => [r.what, r.how, ...rows.some(o => o.series) ? [r.series ?? '(outside of phases)'] : [], format.count(r.count), format.count(r.bytes), r.least === null ? '?' : format.count(r.least), r.most === null ? '?' : format.count(r.most), r.piece_bytes ? format.count(r.piece_bytes) : '']),
     rows.some(r => r.series) ? 3 : 2,
   )));
   return redraw;
@@ -214,7 +220,11 @@ function graphsPlot(data) {
   return redraw;
 }
 
-function plainTable(head, rows, texts) {
+// A table that is there as a whole, or says what it leaves out.
+function plainTable(head, all, texts) {
+  const most = 2000;
+  const rows = all.slice(0, most);
+  if (all.length > most) rows.push([`and ${format.count(all.length - most)} more: nvcap stats --json, nvcap decode -q`, ...head.slice(1).map(() => '')]);
   return make('div', { class: 'grid', tabindex: 0, role: 'group', 'aria-label': 'Table' }, make('table', null,
     make('thead', null, make('tr', null, head.map((h, n) => make('th', { scope: 'col', class: n < texts ? 'name' : '' }, make('span', { class: 'plain' }, h))))),
     make('tbody', null, rows.map(row => make('tr', null, row.map((cell, n) => make('td', { class: n < texts ? 'name' : '' }, cell)))))));

@@ -10,7 +10,8 @@ class Timeline {
     this.height = height;
     for (const row of rows) for (const lane of row.lanes) {
       lane.kinds = new Uint8Array(lane.used);
-      for (let i = 0; i < lane.used; i++) lane.kinds[i] = ops.kind[lane.ops[i]];
+      lane.shades = new Uint8Array(lane.used);
+      for (let i = 0; i < lane.used; i++) { lane.kinds[i] = ops.kind[lane.ops[i]]; lane.shades[i] = ops.name[lane.ops[i]] & 1; }
     }
     let [first, last] = [Infinity, -Infinity];
     for (let i = 0; i < ops.length; i++) {
@@ -36,12 +37,13 @@ class Timeline {
   get gutter() { return narrow() ? 86 : 172; }
 
   makeLabels() {
+    const gpus = new Set(this.rows.map(row => row.channel.gpu));
     this.labels = this.rows.map((row, n) => {
       const c = row.channel;
       const process = c.process || (c.pid ? `process ${c.pid}` : '');
       const engine = c.engine === '?' ? '' : c.engine;
-      const gpu = c.gpu === null ? '' : `gpu${c.gpu} `;
-      const second = [process && (c.pid && c.process ? `${process}/${c.pid}` : process), format.plural(row.ops.length, 'operation')].filter(Boolean).join(' · ');
+      const gpu = c.gpu === null || gpus.size < 2 ? '' : `gpu${c.gpu} `;
+      const second = [format.plural(row.ops.length, 'operation'), process && (c.pid && c.process ? `${process}/${c.pid}` : process)].filter(Boolean).join(' · ');
       const label = make('div', { class: 'label', title: `channel ${c.channel} ${second}` }, make('b', null, `${gpu}${engine} `, make('span', { class: 'roomy' }, 'channel '), make('span', { class: 'tight' }, 'ch'), String(c.channel)), make('small', null, second));
       label.style.top = `${row.y}px`;
       label.style.height = `${row.height}px`;
@@ -138,12 +140,13 @@ class Timeline {
     context.font = '11px system-ui, "DejaVu Sans", sans-serif';
     context.textBaseline = 'middle';
     context.fillStyle = colors.onKind;
+    const letter = letterWidth(context);
     for (let i = 0; i < words.length; i += 4) {
-      const [from, to] = [Math.max(words[i + 1], 0) + 5, Math.min(words[i + 2], this.view.width) - 4];
-      const room = Math.floor((to - from) / 6.1);
+      const [from, to] = [Math.max(words[i + 1], 0) + 5, Math.min(words[i + 2], this.view.width) - 5];
+      const room = Math.floor((to - from) / letter);
       if (room < 2) continue;
       const name = this.data.names[this.ops.name[words[i]]];
-      context.fillText(name.length > room ? `${name.slice(0, room - 1)}…` : name, from, words[i + 3] + 0.5);
+      context.fillText(name.length > room ? `${name.slice(0, room - 1)}…` : name, from, words[i + 3] + 0.5, to - from);
     }
   }
 
@@ -179,7 +182,7 @@ class Timeline {
       context.fillRect(this.gutter + from, 27, to - from, 16);
       context.fillStyle = colors.accent;
       context.fillRect(this.gutter + from, 27, 1.5, 16);
-      const room = Math.floor((Math.min(to, this.view.width) - Math.max(from, 0) - 8) / 6.1);
+      const room = Math.floor((Math.min(to, this.view.width) - Math.max(from, 0) - 8) / letterWidth(context));
       const text = this.data.phase_names[name];
       context.fillStyle = colors.soft;
       if (room > 3) context.fillText(text.length > room ? `${text.slice(0, room - 1)}…` : text, this.gutter + Math.max(from, 0) + 5, 35.5);

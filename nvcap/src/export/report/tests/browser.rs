@@ -175,6 +175,10 @@ impl Browser {
         let text = (key.chars().count() == 1).then_some(key);
         for kind in ["keyDown", "keyUp"] {
             let mut params = json!({"type": kind, "key": key});
+            // A dialog listens to the key itself.
+            if key == "Escape" {
+                params["windowsVirtualKeyCode"] = 27.into();
+            }
             if let (Some(text), "keyDown") = (text, kind) {
                 params["text"] = text.into();
             }

@@ -159,6 +159,7 @@ fn a_page_is_used() {
     browser.key("?");
     assert_eq!(browser.eval("document.querySelector('#keys').open"), true);
     browser.key("Escape");
+    assert_eq!(browser.eval("document.querySelector('#keys').open"), false);
     let ground = "getComputedStyle(document.body).backgroundColor";
     let light = browser.eval(ground);
     let theme = browser.middle("#theme");
