@@ -429,8 +429,9 @@ impl Sink for Report {
                 }
             }
             Record::Loss(loss) => {
-                let time = loss.at.time().unwrap_or(self.now);
-                let time = self.since(time);
+                // Without a time of its own it stands where it was noticed.
+                let noticed = self.now.max(self.origin.unwrap_or_default());
+                let time = self.since(loss.at.time().unwrap_or(noticed));
                 self.losses.add(loss, time);
             }
             _ => {}

@@ -77,7 +77,8 @@ function timelineNotes(data, ops) {
   const notes = [];
   let timed = 0;
   for (let i = 0; i < ops.length; i++) if (ops.duration[i] >= 0) timed++;
-  if (timed === ops.length && timed) notes.push('All slices have the GPU’s begin and duration.');
+  if (!ops.length) notes.push('There are no operations.');
+  else if (timed === ops.length) notes.push('All slices have the GPU’s begin and duration.');
   else if (timed) notes.push(`Slices have the GPU’s begin and duration (${format.count(timed)} of ${format.count(ops.length)} operations); ticks are moments of submission, or of the begin where that alone is known.`);
   else notes.push('No durations are known: each tick is the moment at which an operation was submitted, not when the GPU worked on it; the more at a moment, the higher.');
   if (!data.all && data.mechanics) notes.push(` ${format.count(data.mechanics)} operations of the driver’s own are not shown (-v shows them).`);
