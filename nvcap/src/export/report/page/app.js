@@ -172,6 +172,7 @@ async function start() {
   const search = searching(timeline);
   kernelTable(data, search);
   gpuPlots(data, entries, timeline);
+  for (const type of ['wheel', 'touchmove']) addEventListener(type, () => tip.hide(), { passive: true });
   timeline.chooseRow(0);
   showDetail(timeline, -1);
   themes.changed(() => { timeline.request(); for (const one of redraw) one(); });

@@ -29,7 +29,7 @@ function kernelRows(data) {
 function kernelTable(data, search) {
   const { all, timed } = kernelRows(data);
   $('kernel-notes').replaceChildren(...timed
-    ? ['Times are the GPU’s. Rows such as “3 in one entry” are launches whose time is known of all together. A name shows its operations in the timeline.']
+    ? ['Times are the GPU’s. Rows such as “3 in one entry” are launches whose time is known of all together; they count in the rows of their kernels, too. A name shows its operations in the timeline.']
     : ['Launches; nodes of graph replays count, too. A name shows its operations in the timeline. Times of kernels need a recording with the GPU’s time stamps: ', make('code', null, 'nvcap record --gpu-time')]);
   if (!all.length) { $('kernel-notes').textContent = 'No kernel was launched.'; $('kernel-search').disabled = true; return; }
   const time = of => row => row[of] === undefined ? '' : format.time(row[of]);
