@@ -14,6 +14,8 @@ use crate::decode::event::{
     LaunchHow, LaunchKind, SubmissionHead,
 };
 use crate::driver::ModelOptions;
+use crate::gpu_time::tests::records;
+use crate::pipeline::{Pipeline, PipelineOptions};
 use crate::record::{At, How, Kernel, Loss, Lost, NamedBy};
 use crate::wire::GpuVa;
 
@@ -354,4 +356,52 @@ fn sums_are_those_of_the_statistics() {
     assert_eq!(data["gpu_time"]["kernels"][0]["works"], 1);
     assert_eq!(data["missing"], "INCOMPLETE: 3 entries missing (channel 5)");
     assert_eq!(data["losses"]["marks"][0]["what"], "3 entries missing");
+}
+
+#[test]
+fn the_gpus_times_of_a_trace_are_in_its_page() {
+    let memory = Memory::default();
+    let sink = Report::new(Output::to(Box::new(memory.clone())), options());
+    let mut pipeline = Pipeline::new(PipelineOptions::default(), vec![Box::new(sink)])
+        .with_gpu_time()
+        .in_time_order();
+    for record in records(40, How::Trapped) {
+        pipeline.record(record).unwrap();
+    }
+    pipeline.finish().unwrap();
+    let page = String::from_utf8(memory.0.lock().unwrap().clone()).unwrap();
+    let data = data_of(&page);
+    let columns = &data["columns"];
+    assert!(data["entries"].as_u64() >= Some(50), "{}", data["entries"]);
+    // Slices of 20 us, give or take what the clocks do: the column holds durations + 1.
+    let durations = numbers(columns["duration"].as_str().unwrap());
+    assert_eq!(durations.len() as u64, data["shown"].as_u64().unwrap());
+    let slices = durations.iter().filter(|d| (19_001..21_001).contains(*d));
+    assert!(slices.count() >= 30, "{durations:?}");
+    // 16: the begin is the GPU's.
+    let kinds = numbers(columns["kind"].as_str().unwrap());
+    assert!(kinds.iter().filter(|k| **k & 16 != 0).count() >= 40);
+    let busy = &data["gpu_time"]["gpus"][0]["work"]["busy_ns"];
+    assert!(busy.as_u64() > Some(700_000), "{busy}");
+    let process = &data["channels"][0]["process"];
+    assert_eq!(process, "simulated");
+}
+
+/// The numbers of a column.
+fn numbers(text: &str) -> Vec<i64> {
+    let mut bytes = Vec::new();
+    let packed = browser::bytes_of(text);
+    let mut unpacked = flate2::read::ZlibDecoder::new(packed.as_slice());
+    io::Read::read_to_end(&mut unpacked, &mut bytes).unwrap();
+    let (mut all, mut value, mut word, mut shift) = (Vec::new(), 0_i64, 0_u64, 0);
+    for byte in bytes {
+        word |= u64::from(byte & 0x7f) << shift;
+        shift += 7;
+        if byte < 0x80 {
+            value += (word >> 1) as i64 ^ -((word & 1) as i64);
+            all.push(value);
+            (word, shift) = (0, 0);
+        }
+    }
+    all
 }

@@ -244,7 +244,7 @@ impl Drop for Browser {
 }
 
 /// The bytes of base64.
-fn bytes_of(text: &str) -> Vec<u8> {
+pub(super) fn bytes_of(text: &str) -> Vec<u8> {
     let mut bytes = Vec::new();
     let (mut word, mut bits) = (0_u32, 0);
     for digit in text.bytes() {
