@@ -2,10 +2,15 @@
 //! same and more, but building it takes longer than the rest of the gate's set-up.
 
 use std::fs;
+use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 
-use crate::{build, paths};
+use crate::{build, paths, shell::Cmd};
+
+/// Components that are kept in the repository as they were released, for pages that nvcap writes. Each has its licence and a README
+/// beside it.
+const KEPT: [&str; 1] = ["nvcap/src/export/report/page/uplot"];
 
 /// Checks the workspace and the BPF programs: every crate that a built nvcap may contain, and every build dependency.
 pub fn check() -> Result<()> {
@@ -35,6 +40,9 @@ pub fn check() -> Result<()> {
             }
         }
     }
+    for folder in KEPT {
+        kept(&paths::root().join(folder), &allowed).with_context(|| folder.to_owned())?;
+    }
     wrong.sort();
     wrong.dedup();
     anyhow::ensure!(seen > 0, "cargo tree names no crate");
@@ -44,6 +52,42 @@ pub fn check() -> Result<()> {
             wrong.join("; ")
         );
     }
+    Ok(())
+}
+
+/// Checks a kept component: its licence is allowed, its text is there, and its files are those that its README names.
+fn kept(folder: &Path, allowed: &[&str]) -> Result<()> {
+    let readme = fs::read_to_string(folder.join("README.md")).context("README.md")?;
+    let said = |what: &str| {
+        let line = readme.lines().find_map(|line| line.strip_prefix(what));
+        line.with_context(|| format!("README.md has no line {what:?}"))
+    };
+    let licence = said("- Licence: ")?;
+    let licence = licence.split(' ').next().unwrap_or_default();
+    anyhow::ensure!(
+        fits(licence, allowed),
+        "deny.toml does not allow {licence:?}"
+    );
+    let version = said("- Version: ")?;
+    said("- Source: ")?;
+    let mut is_of_version = false;
+    for entry in fs::read_dir(folder)? {
+        let name = entry?.file_name().to_string_lossy().into_owned();
+        if name == "README.md" {
+            continue;
+        }
+        let sum = Cmd::new("sha256sum").arg(folder.join(&name)).read();
+        let sum = sum.with_context(|| format!("sha256sum {name}"))?;
+        let sum = sum.split(' ').next().unwrap_or_default();
+        anyhow::ensure!(
+            readme.contains(&format!("{sum}  {name}\n")),
+            "{name} is not the file that README.md names: its sum is {sum}"
+        );
+        is_of_version |= fs::read_to_string(folder.join(&name))?.contains(version);
+    }
+    anyhow::ensure!(is_of_version, "no file says that it is {version}");
+    let text = fs::read_to_string(folder.join("LICENSE")).context("LICENSE")?;
+    anyhow::ensure!(text.contains(licence), "LICENSE is not that of {licence}");
     Ok(())
 }
 

@@ -7,6 +7,7 @@ use std::{collections::BTreeSet, fs, path::Path, process::Command};
 use anyhow::Result;
 
 use crate::{
+    browser,
     build::{self, Profile},
     install::{self, Root},
     paths, python,
@@ -36,6 +37,7 @@ pub fn run(options: Options) -> Result<()> {
     let built = programs(&mut report);
     library(&mut report)?;
     python::perfetto();
+    browser::headless();
     workspace(&mut report)?;
     if options.no_live {
         report.skip("live tests", "--no-live was given");

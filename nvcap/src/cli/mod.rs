@@ -21,6 +21,7 @@ mod reading;
 mod record;
 mod recorder;
 mod recording;
+mod report;
 mod stacks;
 mod stats;
 mod target;
@@ -63,6 +64,7 @@ Examples:
   nvcap export perfetto run.orc.xz -o run.pftrace    a timeline, for ui.perfetto.dev
   nvcap decode run.orc.xz                  a capture made elsewhere
   nvcap stats run.orc.xz                   the same in sums: kernels, copies, thresholds, graphs
+  nvcap report run.orc.xz -o run.html      the same as a page: timeline, kernels, copies, graphs
   nvcap diff before.orc after.orc          what changed between two captures of a program
   nvcap explain c8b5 0300 182              what a method write means
 
@@ -118,6 +120,8 @@ enum Command {
     Diff(Box<diff::Args>),
     /// Sum up a capture: kernels, how bytes were moved and from which sizes on, graphs, waits, histograms
     Stats(stats::Args),
+    /// Write a page for a browser, of a recording: timeline, kernels, how bytes were moved, graphs, what is missing
+    Report(Box<report::Args>),
     /// Install what Wireshark needs to show nvcap's packets, and to capture live
     Wireshark(wireshark::Args),
     /// Answer Wireshark's questions for live capture; Wireshark calls it
@@ -169,6 +173,7 @@ impl Cli {
                 Command::Decode(_)
                 | Command::Diff(_)
                 | Command::Stats(_)
+                | Command::Report(_)
                 | Command::Wireshark(_)
                 | Command::Extcap(_)
                 | Command::Explain(_)
@@ -211,6 +216,7 @@ pub fn main() -> ExitCode {
     let mut command = Cli::command()
         .mut_subcommand("stacks", stacks::without_useless)
         .mut_subcommand("stats", stats::without_useless)
+        .mut_subcommand("report", report::as_is)
         .mut_subcommand("time", time::as_is)
         .mut_subcommand("record", record::as_is)
         .mut_subcommand("export", export::as_is);
@@ -259,6 +265,7 @@ pub fn main() -> ExitCode {
 
         Some(Command::Diff(args)) => diff::run(&args),
         Some(Command::Stats(args)) => stats::run(&args),
+        Some(Command::Report(args)) => report::run(&args),
         Some(Command::Wireshark(args)) => wireshark::run(&args),
         Some(Command::Extcap(args)) => extcap::run(&args),
         Some(Command::Ioctls(args)) => ioctls::run(&args),

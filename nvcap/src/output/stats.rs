@@ -20,8 +20,8 @@ mod sum;
 mod thresholds;
 
 pub(crate) use by::By;
-use kernels::Kernels;
-use profile::Profile;
+pub(crate) use kernels::Kernels;
+pub(crate) use profile::Profile;
 use sum::Sum;
 
 use super::gpu_time::Account;

@@ -9,7 +9,7 @@
 //! - [`semaphores`], [`waits`]: which release a wait was for; how both are drawn.
 //! - [`operation`]: names and values of operations.
 //! - [`notes`]: values of doorbells, times, losses and the ledger.
-//! - [`channel`], [`when`]: what is kept of a channel; the times of an entry.
+//! - [`channel`]: what is kept of a channel.
 
 mod changes;
 mod channel;
@@ -21,7 +21,6 @@ mod rows;
 mod semaphores;
 mod tracks;
 mod waits;
-mod when;
 
 #[cfg(test)]
 mod tests;
@@ -34,6 +33,7 @@ use crate::decode::event::{Body, Context, Event, GpuTime, Operation, Stop, Submi
 use crate::driver::Model;
 use crate::ledger::Ledger;
 use crate::output::fold::bytes_of;
+use crate::output::gpu_time::when::{When, is_at_doorbell};
 use crate::output::names::is_timed;
 use crate::output::redact::Redactor;
 use crate::output::releases::Releases;
@@ -48,7 +48,6 @@ pub(crate) use packets::Clocks;
 use packets::{Notes, Packets, Said, Value};
 use semaphores::{Released, Semaphores};
 use tracks::{Place, Track, Tracks};
-use when::{When, is_at_doorbell};
 
 /// Doorbells that wait for the first operation of their submission: a replay of a graph is told when the next submissions are there.
 const WAITING: usize = 64;

@@ -4,8 +4,8 @@ use super::Perfetto;
 use super::operation;
 use super::packets::{Said, Value};
 use super::semaphores::Released;
-use super::when::When;
 use crate::decode::event::{Context, Operation, Semaphore};
+use crate::output::gpu_time::when::When;
 use crate::record::ChannelId;
 
 impl Perfetto {

@@ -18,6 +18,7 @@ use crate::wire::GpuVa;
 mod durations;
 mod intervals;
 mod report;
+pub(crate) mod when;
 
 pub(in crate::output) use durations::Durations;
 use intervals::{Intervals, Stretch};

@@ -12,7 +12,7 @@ const SHOWN: usize = 20;
 
 /// How often each kernel was launched.
 #[derive(Debug, Default)]
-pub(super) struct Kernels {
+pub(crate) struct Kernels {
     /// By name as the compiler wrote it, or program where the name is not known.
     by: HashMap<Key, Count>,
 }
@@ -30,7 +30,7 @@ struct Count {
 }
 
 impl Kernels {
-    pub(super) fn add(&mut self, launch: &Launch) {
+    pub(crate) fn add(&mut self, launch: &Launch) {
         if matches!(launch.kind, LaunchKind::Companion | LaunchKind::Unresolved) {
             return;
         }
@@ -81,7 +81,7 @@ impl Kernels {
         lines
     }
 
-    pub(super) fn json(&self) -> Value {
+    pub(crate) fn json(&self) -> Value {
         let rows = self.sorted().into_iter().map(|(key, c)| {
             let (kernel, mangled, program) = match key {
                 Key::Name(name) => (Some(&c.text), Some(name), None),

@@ -50,7 +50,7 @@ impl Launches {
 
 /// See the module.
 #[derive(Debug, Default)]
-pub(super) struct Profile {
+pub(crate) struct Profile {
     table: Option<Table>,
     moves: Moves,
     graphs: Graphs,
@@ -68,7 +68,7 @@ pub(super) struct Profile {
 
 impl Profile {
     /// With `by`, one table of its rows instead of all the others.
-    pub(super) fn new(by: Option<By>) -> Self {
+    pub(crate) fn new(by: Option<By>) -> Self {
         Self {
             table: by.map(Table::new),
             ..Self::default()
@@ -80,7 +80,7 @@ impl Profile {
         self.table.is_some()
     }
 
-    pub(super) fn event(&mut self, event: &Event<'_>) {
+    pub(crate) fn event(&mut self, event: &Event<'_>) {
         let c = event.context;
         match &event.body {
             Body::Submission(s) => {
@@ -134,7 +134,7 @@ impl Profile {
     }
 
     /// The last submission has ended.
-    pub(super) fn finish(&mut self) {
+    pub(crate) fn finish(&mut self) {
         self.graphs.submission(u64::MAX, 0);
         self.launches.submission(0);
         self.moves.finish();
@@ -267,7 +267,7 @@ impl Profile {
     }
 
     /// The members of the JSON object.
-    pub(super) fn json(&mut self) -> Vec<(&'static str, Value)> {
+    pub(crate) fn json(&mut self) -> Vec<(&'static str, Value)> {
         if let Some(table) = &self.table {
             return vec![("by", table.json())];
         }

@@ -5,7 +5,7 @@ use crate::record::How;
 
 /// The times of an entry, ns; what is not known is none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct When {
+pub(crate) struct When {
     /// When the GPU began.
     pub begin: Option<u64>,
     /// When it had ended; not before the begin.
@@ -15,14 +15,14 @@ pub(super) struct When {
 }
 
 /// Whether the time of a submission is that of its doorbell; otherwise it was there before.
-pub(super) fn is_at_doorbell(c: &Context) -> bool {
+pub(crate) fn is_at_doorbell(c: &Context) -> bool {
     c.how != How::Observed && !c.late
 }
 
 impl When {
     /// Of an entry. Times are whole within their errors; a begin that lies before the doorbell by no more than that is set to the
     /// doorbell, for the cause comes before the effect.
-    pub(super) fn of(c: &Context, time: &GpuTime) -> Self {
+    pub(crate) fn of(c: &Context, time: &GpuTime) -> Self {
         let Some(start) = time.start else {
             return Self::default();
         };

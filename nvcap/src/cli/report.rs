@@ -1,0 +1,152 @@
+//! `nvcap report`: a recording as one page for a browser.
+
+use std::path::Path;
+use std::process::ExitCode;
+
+use anyhow::bail;
+use serde_json::json;
+
+use crate::capture::TraceInfo;
+use crate::export::report::{MOST_OPERATIONS, Report, ReportOptions};
+use crate::output::filter::Filter;
+use crate::output::message::tell;
+use crate::output::writer::Output;
+use crate::pipeline::Pipeline;
+
+use super::output_args::OutputArgs;
+use super::recording::RecordingArgs;
+use super::target;
+use super::values::SHOWN;
+
+const EXAMPLES: &str = "\
+Examples:
+  nvcap report nvcap.pcapng -o run.html                      what nvcap record has written
+  nvcap report run.orc.xz --phases run.phases -o run.html    with phases, and moves by series
+  nvcap report run.orc.xz -e op=launch -o launches.html      of some operations
+  nvcap report run.orc.xz -e 'time_ns>29300000000' -o b.html of a part of the time
+  nvcap report run.orc.xz | ssh host 'cat > run.html'        elsewhere
+
+The page needs nothing beside it and no network: open it in any browser, keep it, send it. It
+has names, sizes and times, and no users' data (no arguments, no patterns, no bytes).
+docs/report.md says what is on it.
+
+Exit status: 0 complete, 1 error, 2 usage, 3 the recording lacks something or reading was
+interrupted, 5 complete, but not all was understood (the page says what).";
+
+/// A recording and its page.
+#[derive(clap::Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub(super) struct Args {
+    /// What is read.
+    #[command(flatten)]
+    pub recording: RecordingArgs,
+
+    /// Show at most N operations one by one in the timeline; tables and plots are of all
+    #[arg(long, value_name = "N", default_value_t = MOST_OPERATIONS, value_parser = clap::value_parser!(u64).range(1..), help_heading = SHOWN)]
+    pub limit: u64,
+
+    /// What is shown and where it goes.
+    #[command(flatten)]
+    pub output: OutputArgs,
+}
+
+/// Options of a trace that have no meaning here. The page never has what `--redact` hides.
+const USELESS: [&str; 7] = [
+    "quiet",
+    "stats",
+    "json",
+    "time",
+    "color",
+    "explain_streams",
+    "full_names",
+];
+
+/// The command as clap knows it: without options that have no meaning here, and with what others mean here.
+pub(super) fn as_is(command: clap::Command) -> clap::Command {
+    let command = USELESS.into_iter().fold(command, |command, id| {
+        command.mut_arg(id, |arg| arg.hide(true))
+    });
+    let say = |command: clap::Command, id: &'static str, help: &'static str| {
+        command.mut_arg(id, |arg| arg.help(help).long_help(None))
+    };
+    let command = say(
+        command,
+        "verbose",
+        "Show all operations, those of the driver's mechanics too: uploads, barriers, releases, nodes of graphs",
+    );
+    let command = say(
+        command,
+        "output",
+        "Write to FILE, readable by its owner alone; - is standard output, which must be no terminal",
+    );
+    say(
+        command,
+        "redact",
+        "Allowed for scripts: the page has no users' data with or without it",
+    )
+}
+
+/// Writes the page.
+pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let shown = &args.output;
+    if shown.json || shown.stats || shown.quiet || shown.explain_streams {
+        bail!(
+            "nvcap report writes a page for a browser; for sums as text or JSON use nvcap stats {}",
+            args.recording.file.display()
+        );
+    }
+    let mut recording = args.recording.open()?;
+    let shown = shown.of_recording(recording.trace());
+    let trace = recording.trace().map_or_else(Default::default, trace);
+    let recording = recording.quiet_until_the_end(shown.output.as_deref());
+    let options = shown.pipeline_options(args.recording.strict, None)?;
+    let mut inputs = args.recording.inputs();
+    inputs.extend(shown.phases.as_deref());
+    let out = open(shown.output.as_deref(), &inputs)?;
+    let report = ReportOptions {
+        // As text does it: what a filter lets through is shown.
+        all: shown.verbose > 0 || shown.filter.as_ref().is_some_and(Filter::asks_for_kind),
+        limit: args.limit,
+        file: args.recording.file.display().to_string(),
+        filtered: shown.filter.is_some(),
+        trace,
+    };
+    // A submission waits for the time stamps behind it, where there are any.
+    let mut pipeline = Pipeline::new(options, vec![Box::new(Report::new(out, report))])
+        .with_gpu_time()
+        .in_time_order();
+    recording.play(&mut pipeline)?;
+    let ledger = shown.conclude(pipeline)?;
+    match shown.output.as_deref().filter(|o| *o != Path::new("-")) {
+        // The verdict has been told.
+        Some(file) if file.is_file() && ledger.unshown() == 0 => {
+            tell(format_args!("{}: open it in a browser", file.display()));
+        }
+        Some(_) => {}
+        None => tell(crate::output::ledger::verdict(&ledger)),
+    }
+    Ok(ExitCode::from(ledger.exit_status()))
+}
+
+/// Opens the output, which must be no terminal.
+fn open(path: Option<&Path>, inputs: &[&Path]) -> anyhow::Result<Output> {
+    let out = target::open(path, false, inputs)?;
+    if out.is_terminal() {
+        bail!(
+            "the report is a page for a browser, and standard output is a terminal; name a file with -o, such as -o report.html"
+        );
+    }
+    Ok(out)
+}
+
+/// What the page says of a trace.
+fn trace(info: &TraceInfo) -> serde_json::Value {
+    // Arguments may be secrets.
+    let command = info.command.first().map(Path::new);
+    let command = command.and_then(Path::file_name);
+    json!({
+        "program": info.program, "driver": info.driver, "kernel": info.kernel, "processor": info.processor,
+        "realtime_ns": info.realtime_ns, "monotonic_ns": info.monotonic_ns, "how": info.how, "gpu_time": info.gpu_time,
+        "command": command.map(|c| c.to_string_lossy()), "file": info.file,
+    })
+}

@@ -1,0 +1,189 @@
+'use strict';
+// Puts the page together.
+
+function theme() {
+  const names = ['auto', 'light', 'dark'];
+  const kept = () => { try { return localStorage.getItem('nvcap-theme'); } catch { return null; } };
+  let now = names.includes(kept()) ? kept() : 'auto';
+  const listeners = [];
+  const apply = () => {
+    if (now === 'auto') delete document.documentElement.dataset.theme; else document.documentElement.dataset.theme = now;
+    $('theme').textContent = `Theme: ${now}`;
+    readColors();
+    for (const listener of listeners) listener();
+  };
+  const next = () => {
+    // From what the system has to the other one first: a click changes something.
+    const dark = matchMedia('(prefers-color-scheme: dark)').matches;
+    const order = dark ? ['auto', 'light', 'dark'] : ['auto', 'dark', 'light'];
+    now = order[(order.indexOf(now) + 1) % 3];
+    try { localStorage.setItem('nvcap-theme', now); } catch { /* Kept for this visit only. */ }
+    apply();
+  };
+  $('theme').addEventListener('click', next);
+  matchMedia('(prefers-color-scheme: dark)').addEventListener('change', apply);
+  apply();
+  return { next, changed: listener => listeners.push(listener) };
+}
+
+function head(data) {
+  const { trace, file } = data;
+  const name = file === '-' ? 'standard input' : file.split('/').pop();
+  document.title = `${name}: nvcap report`;
+  $('title').textContent = name;
+  const facts = [];
+  if (trace?.command) facts.push(trace.command);
+  if (trace?.realtime_ns) facts.push(new Date(trace.realtime_ns / 1e6).toISOString().replace('T', ' ').replace(/\..*/, ' UTC'));
+  if (trace?.driver) facts.push(`driver ${trace.driver}`);
+  if (trace?.kernel) facts.push(`Linux ${trace.kernel}`);
+  if (trace?.processor) facts.push(trace.processor);
+  if (trace?.how) facts.push(`seen by ${trace.how}`);
+  if (trace?.file) facts.push(`file ${trace.file} of a trace, counted from 0`);
+  if (data.filtered) facts.push('filtered: what -e lets through');
+  $('facts').textContent = facts.join(' · ') || 'a capture';
+  $('footer').textContent = `Made by ${data.program}. No users’ data is on this page: no arguments, no patterns, no bytes. Plots by uPlot (MIT).`;
+}
+
+function verdict(data) {
+  const { ledger } = data;
+  const box = $('verdict');
+  const half = ledger.complete && data.exit_status !== 0;
+  box.classList.toggle('bad', !ledger.complete);
+  box.classList.toggle('half', half);
+  const word = !ledger.complete ? 'Incomplete' : half ? 'Complete, but not all understood' : 'Complete';
+  const text = !ledger.complete ? data.verdict.replace(/^INCOMPLETE: /, '') : data.verdict.replace(/^complete: /, '');
+  box.append(make('span', { class: 'mark', 'aria-hidden': true }, ledger.complete && !half ? '✓' : '!'),
+    make('div', null, make('strong', null, word), make('p', null, text, '. ', make('a', { href: '#ledger' }, 'By channel'))));
+}
+
+function cards(data) {
+  const gpus = data.gpu_time?.gpus ?? [];
+  const [busy, span] = gpus.reduce(([b, s], g) => [b + g.work.busy_ns, s + g.work.span_ns], [0, 0]);
+  const launches = data.kernels.reduce((sum, k) => sum + k.launches, 0);
+  const lasted = data.ledger.duration_ns;
+  const all = [
+    [lasted ? format.time(lasted) : '?', 'first to last submission'],
+    [format.count(data.submissions), `submissions, ${format.bytes(data.submitted)}`],
+    [format.count(launches), `kernel launches of ${format.plural(data.kernels.length, 'kernel')}`],
+    [format.bytes(data.moved), 'moved by copies and memsets'],
+    [format.count(data.costs.replays), `graph replays of ${format.plural(data.costs.replay_nodes, 'node')}`],
+    span ? [format.percent(busy / span), 'of the time a GPU was busy'] : [format.count(data.ledger.channels.length), 'channels'],
+  ];
+  $('cards').append(...all.map(([value, what]) => make('div', { class: 'card' }, make('b', null, value), make('span', null, what))));
+}
+
+function timelineNotes(data, ops) {
+  const box = $('timeline-notes');
+  const notes = [];
+  let timed = 0;
+  for (let i = 0; i < ops.length; i++) if (ops.duration[i] >= 0) timed++;
+  if (!ops.length) notes.push('There are no operations.');
+  else if (timed === ops.length) notes.push('All slices have the GPU’s begin and duration.');
+  else if (timed) notes.push(`Slices have the GPU’s begin and duration (${format.count(timed)} of ${format.count(ops.length)} operations); ticks are moments of submission, or of the begin where that alone is known.`);
+  else notes.push('No durations are known: each tick is the moment at which an operation was submitted, not when the GPU worked on it; the more at a moment, the higher.');
+  if (!data.all && data.mechanics) notes.push(` ${format.count(data.mechanics)} operations of the driver’s own are not shown (-v shows them).`);
+  if (data.more_phases) notes.push(` ${format.plural(data.more_phases, 'operation')} lie in phases that are not drawn, for there are too many.`);
+  if (data.losses.more) notes.push(` ${format.plural(data.losses.more, 'more loss', 'more losses')} are in the ledger, and not marked here.`);
+  box.append(...notes);
+  if (data.operations > data.shown) {
+    box.append(make('strong', { class: 'alarm' }, ` The timeline has the first ${format.count(data.shown)} of ${format.count(data.operations)} operations; tables and the other plots are of all.`), ' The rest: ',
+      make('code', null, `nvcap report ${data.file} -e 'time_ns>${data.cut_ns}' -o rest.html`), data.filtered ? ' (with your own -e joined by &&)' : '');
+  }
+  const used = new Set(ops.kind);
+  if (data.losses.marks.length) used.add(8);
+  $('legend').append(...KINDS.map(([name, words], kind) => used.has(kind) && make('li', null, make('span', { class: `swatch ${name}` }), words)).filter(Boolean),
+    ...timed < ops.length ? [make('li', null, make('span', { class: 'swatch tick' }), timed ? 'tick: no duration known' : 'tick: the submission')] : []);
+}
+
+function ledger(data) {
+  const { ledger: l } = data;
+  const body = $('ledger-body');
+  body.append(make('p', { class: l.complete ? '' : 'alarm', id: 'ledger-verdict' }, data.verdict));
+  const why = [];
+  for (const u of l.untraced) why.push(`untraced${u.pid ? ` (process ${u.pid})` : ''}: ${u.why}${u.count > 1 ? ` (${format.count(u.count)} times)` : ''}`);
+  for (const [kind, n] of Object.entries(l.dropped_records)) if (n) why.push(`${format.plural(n, 'record')} dropped: ${kind}`);
+  for (const u of l.unknown_doorbells) why.push(`${format.plural(u.count, 'doorbell')} of an unknown channel${u.token === null ? '' : `, token 0x${u.token.toString(16)}`}`);
+  for (const c of l.channels) if (c.missing.length) why.push(`channel ${c.channel} lacks entries ${c.missing.slice(0, 8).map(([a, b]) => `${a}..${b}`).join(' ')}${c.missing.length > 8 ? ' and more' : ''}`);
+  if (why.length) body.append(make('ul', { class: 'lines' }, why.slice(0, 200).map(w => make('li', null, w))));
+  if (why.length > 200) body.append(make('p', { class: 'notes' }, `and ${format.count(why.length - 200)} more`));
+  if (!l.channels.length) return;
+  const table = plainTable(
+    ['process', 'engine', 'channel', 'submissions', 'entries', 'bytes', 'missing entries', 'unreadable bytes', 'late'],
+    l.channels.map(c => [c.process ? `${c.process}/${c.pid ?? '?'}` : c.pid === null ? '?' : String(c.pid), c.engine ?? '?', String(c.channel), ...[c.submissions, c.entries, c.bytes, c.gaps, c.unreadable_bytes, c.late].map(format.count)]), 2);
+  body.append(make('details', l.channels.length < 30 ? { open: true } : null, make('summary', null, `By channel (${format.count(l.channels.length)})`), table));
+}
+
+function searching(timeline) {
+  const input = $('search');
+  const go = text => {
+    const count = timeline.search(text);
+    $('matches').textContent = text.trim() ? format.plural(count, 'match', 'matches') : '';
+    $('previous').disabled = $('next').disabled = !count;
+  };
+  input.addEventListener('input', () => go(input.value));
+  input.addEventListener('keydown', event => {
+    if (event.key === 'Enter') { event.preventDefault(); timeline.match(event.shiftKey ? -1 : 1); }
+    if (event.key === 'Escape') { input.value = ''; go(''); $('timeline').focus({ preventScroll: true }); }
+  });
+  $('previous').addEventListener('click', () => timeline.match(-1));
+  $('next').addEventListener('click', () => timeline.match(1));
+  go('');
+  return text => {
+    input.value = text;
+    go(text);
+    timeline.choose(-1);
+    timeline.fit();
+    $('timeline-head').scrollIntoView({ block: 'start' });
+    $('timeline').focus({ preventScroll: true });
+  };
+}
+
+function help(themes) {
+  $('keys-body').append(...KEYS.flatMap(([names, what]) => [make('span', null, names.flatMap((n, i) => i ? [' ', make('kbd', null, n)] : [make('kbd', null, n)])), make('span', null, what)]));
+  const open = () => $('keys').showModal();
+  $('keys-button').addEventListener('click', open);
+  document.addEventListener('keydown', event => {
+    const writes = event.target instanceof HTMLInputElement;
+    if (writes || event.ctrlKey || event.metaKey || event.altKey || $('keys').open) return;
+    if (event.key === '/') { event.preventDefault(); $('search').focus(); $('search').select(); }
+    if (event.key === '?') { event.preventDefault(); open(); }
+    if (event.key === 't') themes.next();
+  });
+}
+
+async function start() {
+  const data = JSON.parse($('data').textContent);
+  const themes = theme();
+  head(data);
+  verdict(data);
+  cards(data);
+  help(themes);
+  if (typeof DecompressionStream === 'undefined') {
+    $('timeline-notes').append(make('strong', { class: 'alarm' }, 'This browser is too old for the timeline: it needs DecompressionStream (Chrome 80, Firefox 113, Safari 16.4).'));
+    return;
+  }
+  ledger(data);
+  const redraw = [movesPlot(data), graphsPlot(data)].flat().filter(Boolean);
+  const { ops, entries } = await unpacked(data);
+  delete data.columns;
+  timelineNotes(data, ops);
+  const timeline = new Timeline(data, ops);
+  listen(timeline);
+  const search = searching(timeline);
+  kernelTable(data, search);
+  gpuPlots(data, entries, timeline);
+  for (const type of ['wheel', 'touchmove']) addEventListener(type, () => tip.hide(), { passive: true });
+  timeline.chooseRow(0);
+  showDetail(timeline, -1);
+  themes.changed(() => { timeline.request(); for (const one of redraw) one(); });
+  // For tests, and for the curious.
+  globalThis.report = { timeline, data };
+  requestAnimationFrame(() => requestAnimationFrame(() => {
+    document.documentElement.dataset.ready = String(Math.round(performance.now()));
+  }));
+}
+
+start().catch(error => {
+  $('timeline-notes').append(make('strong', { class: 'alarm' }, `This page cannot show its data: ${error.message}`));
+  throw error;
+});

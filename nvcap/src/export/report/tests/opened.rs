@@ -1,0 +1,244 @@
+//! Pages in a browser: clicked through, and how fast they are.
+
+use serde_json::{Value, json};
+
+use super::browser::Browser;
+use super::{HOSTILE, data_of, folder, training};
+
+/// The timeline's view, ns.
+const VIEW: &str = "(() => { const v = report.timeline.aim; return [v.t0, v.t1]; })()";
+
+fn span(browser: &mut Browser) -> f64 {
+    let view = browser.eval(VIEW);
+    view[1].as_f64().unwrap() - view[0].as_f64().unwrap()
+}
+
+fn no_complaints(browser: &Browser) {
+    let complaints = browser.complaints();
+    assert!(complaints.is_empty(), "{}", complaints.join("\n"));
+}
+
+#[test]
+fn a_page_is_used() {
+    let Some(mut browser) = Browser::start("a_page_is_used") else {
+        return;
+    };
+    let file = folder().join("used.html");
+    let page = training(3_000);
+    std::fs::write(&file, &page).unwrap();
+    browser.open(&file, (1280, 900), "light");
+    let data = data_of(&page);
+
+    // Every number came through the columns.
+    let operations = browser.eval("[report.timeline.ops.length, report.timeline.ops.serial.at(-1), report.timeline.rows.length]");
+    assert_eq!(operations, json!([data["shown"], 2_999, 4]));
+    let text = browser.eval("document.querySelector('#verdict').textContent");
+    assert!(
+        text.as_str()
+            .unwrap()
+            .contains("3 entries missing (channel 5)"),
+        "{text}"
+    );
+
+    // A hostile name is text.
+    let shown = browser
+        .eval("[...document.querySelectorAll('#kernel-grid button')].map(b => b.textContent)");
+    assert!(
+        shown.as_array().unwrap().iter().any(|n| n == HOSTILE),
+        "{shown}"
+    );
+    let images = browser.eval("[document.images.length, document.title]");
+    assert_eq!(images, json!([0, "made <here>.pcapng: nvcap report"]));
+
+    // Search by the keyboard: / focuses it, Enter goes to the first match and closer.
+    browser.key("/");
+    for key in ["g", "e", "m", "m", "_", "b"] {
+        browser.key(key);
+    }
+    let of =
+        browser.eval("[document.activeElement.id, document.querySelector('#matches').textContent]");
+    assert_eq!(of[0], "search");
+    let count: u64 = of[1]
+        .as_str()
+        .unwrap()
+        .replace(',', "")
+        .split(' ')
+        .next()
+        .unwrap()
+        .parse()
+        .unwrap();
+    assert!((1_000..3_000).contains(&count), "{of}");
+    let all = span(&mut browser);
+    browser.key("Enter");
+    let found = browser
+        .eval("report.timeline.data.names[report.timeline.ops.name[report.timeline.chosen]]");
+    assert!(found.as_str().unwrap().starts_with("gemm_bf16"), "{found}");
+    assert!(span(&mut browser) < all / 10.0);
+    let detail = browser.eval("document.querySelector('#detail').textContent");
+    assert!(
+        detail.as_str().unwrap().contains("grid 4096x1x1"),
+        "{detail}"
+    );
+    browser.key("Escape");
+
+    // The timeline by its keys.
+    assert_eq!(browser.eval("document.activeElement.id"), "timeline");
+    browser.key("Home");
+    assert_eq!(span(&mut browser), all);
+    browser.key("+");
+    let closer = span(&mut browser);
+    assert!(closer < 0.7 * all);
+    let before = browser.eval(VIEW)[0].as_f64();
+    browser.key("ArrowRight");
+    assert!(browser.eval(VIEW)[0].as_f64() > before);
+    browser.key("ArrowDown");
+    browser.key(".");
+    let first = browser.eval("report.timeline.chosen");
+    browser.key(".");
+    let second = browser.eval("report.timeline.chosen");
+    assert!(
+        first != second && second.as_u64().is_some(),
+        "{first} {second}"
+    );
+    browser.key("-");
+    browser.key("Home");
+    browser.wait("report.timeline.goal === null");
+
+    // Where the pointer is, the tooltip says what it is.
+    let spot = browser.eval(
+        "(() => { const t = report.timeline; const lane = t.rows[0].lanes[0]; let at = 0; \
+         for (let i = 0; i < lane.used; i++) if (lane.end[i] - lane.begin[i] > lane.end[at] - lane.begin[at]) at = i; \
+         t.show(lane.begin[at] - 20000, lane.end[at] + 20000, true); t.draw(); \
+         document.querySelector('#canvas').scrollIntoView({ block: 'center', behavior: 'instant' }); \
+         const b = document.querySelector('#canvas').getBoundingClientRect(); \
+         return [b.left + t.x((lane.begin[at] + lane.end[at]) / 2), b.top + lane.y + 8, t.data.names[t.ops.name[lane.ops[at]]]]; })()",
+    );
+    let place = (spot[0].as_f64().unwrap(), spot[1].as_f64().unwrap());
+    browser.point(place, true);
+    let said = browser.eval("[document.querySelector('#tip').hidden, document.querySelector('#tip').firstChild?.textContent, report.timeline.data.names[report.timeline.ops.name[report.timeline.chosen]]]");
+    assert_eq!(said, json!([false, spot[2], spot[2]]));
+
+    // The table: sorted, searched, and from it to the timeline.
+    let rows = "[...document.querySelectorAll('#kernel-grid tbody td:nth-child(2)')].map(c => Number(c.textContent.replaceAll(',', '')))";
+    let header = browser.middle("#kernel-grid th:nth-child(2) button");
+    browser.point(header, true);
+    let sorted: Vec<u64> = serde_json::from_value(browser.eval(rows)).unwrap();
+    assert!(
+        sorted.len() > 10 && sorted.is_sorted_by(|a, b| a >= b),
+        "{sorted:?}"
+    );
+    browser.point(header, true);
+    let sorted: Vec<u64> = serde_json::from_value(browser.eval(rows)).unwrap();
+    assert!(sorted.is_sorted(), "{sorted:?}");
+    let order = browser
+        .eval("document.querySelector('#kernel-grid th:nth-child(2)').getAttribute('aria-sort')");
+    assert_eq!(order, "ascending");
+    let input = browser.middle("#kernel-search");
+    browser.point(input, true);
+    for key in ["_", "s", "t", "a", "g", "e", "7"] {
+        browser.key(key);
+    }
+    let found = browser.eval("document.querySelector('#kernel-count').textContent");
+    assert!(found.as_str().unwrap().starts_with("1 of "), "{found}");
+    let name = browser.middle("#kernel-grid td button");
+    browser.point(name, true);
+    let searched = browser.eval("document.querySelector('#search').value");
+    assert!(
+        searched.as_str().unwrap().ends_with("_stage7"),
+        "{searched}"
+    );
+
+    // The plots by the keyboard.
+    browser.eval("document.querySelector('#moves .plot').focus()");
+    browser.key("ArrowRight");
+    let said = browser.eval("[document.querySelector('#tip').hidden, document.querySelector('#moves [aria-live]').textContent]");
+    assert_eq!(said[0], false);
+    assert!(said[1].as_str().unwrap().contains("copy engine"), "{said}");
+
+    // Help, theme.
+    browser.key("?");
+    assert_eq!(browser.eval("document.querySelector('#keys').open"), true);
+    browser.key("Escape");
+    assert_eq!(browser.eval("document.querySelector('#keys').open"), false);
+    let ground = "getComputedStyle(document.body).backgroundColor";
+    let light = browser.eval(ground);
+    let theme = browser.middle("#theme");
+    browser.point(theme, true);
+    assert_ne!(browser.eval(ground), light);
+    assert_eq!(
+        browser.eval("document.querySelector('#theme').textContent"),
+        "Theme: dark"
+    );
+    no_complaints(&browser);
+
+    // Its policy lets it ask nobody. This is the one complaint.
+    let asked =
+        browser.eval("fetch('file:///etc/hostname').then(() => 'answered', () => 'refused')");
+    assert_eq!(asked, "refused");
+    assert!(
+        browser
+            .complaints()
+            .iter()
+            .any(|c| c.contains("Content Security Policy"))
+    );
+}
+
+#[test]
+fn a_hundred_thousand_operations_are_fluent() {
+    let Some(mut browser) = Browser::start("a_hundred_thousand_operations_are_fluent") else {
+        return;
+    };
+    let file = folder().join("many.html");
+    std::fs::write(&file, training(100_000)).unwrap();
+    browser.open(&file, (1280, 900), "dark");
+    // Generous: this machine has no GPU and other work.
+    let first = browser.eval("Number(document.documentElement.dataset.ready)");
+    assert!(
+        first.as_f64().unwrap() < 10_000.0,
+        "first picture after {first} ms"
+    );
+    browser.eval("document.querySelector('#timeline').focus({ preventScroll: true }); report.timeline.frames.length = 0");
+    for key in [
+        "+",
+        "+",
+        "+",
+        "ArrowRight",
+        "+",
+        "+",
+        "+",
+        "+",
+        "-",
+        "-",
+        "-",
+        "Home",
+    ] {
+        browser.key(key);
+        browser.wait("report.timeline.goal === null && !report.timeline.asked");
+    }
+    let mut frames: Vec<f64> =
+        serde_json::from_value(browser.eval("report.timeline.frames")).unwrap();
+    frames.sort_by(f64::total_cmp);
+    let (middle, slow) = (frames[frames.len() / 2], frames[frames.len() * 95 / 100]);
+    println!(
+        "100,000 operations: first picture after {first} ms; {} frames, half within {middle:.1} ms, 95 % within {slow:.1} ms",
+        frames.len()
+    );
+    assert!(frames.len() > 30 && middle < 100.0, "{middle} ms a frame");
+    no_complaints(&browser);
+
+    for (width, height, theme) in [
+        (1280, 900, "dark"),
+        (1280, 900, "light"),
+        (390, 844, "light"),
+        (390, 844, "dark"),
+    ] {
+        browser.open(&file, (width, height), theme);
+        browser.wait("report.timeline.goal === null && !report.timeline.asked");
+        let picture = folder().join(format!("many-{width}-{theme}.png"));
+        browser.picture(&picture);
+        // Nothing sticks out.
+        let wide: Value = browser.eval("document.documentElement.scrollWidth <= innerWidth");
+        assert_eq!(wide, true, "{width} {theme}");
+    }
+    no_complaints(&browser);
+}
