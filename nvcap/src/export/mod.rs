@@ -1,3 +1,4 @@
 //! Files that other programs open: each format is a sink in a room of its own.
 
 pub(crate) mod perfetto;
+pub(crate) mod tables;

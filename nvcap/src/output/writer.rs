@@ -202,6 +202,11 @@ impl Output {
         self.unshown
     }
 
+    /// Whether the place has whole objects alone, also after some were refused.
+    pub(crate) fn is_cut_back(&self) -> bool {
+        self.whole.is_some() && !self.torn
+    }
+
     /// Writes what is buffered.
     ///
     /// # Errors
