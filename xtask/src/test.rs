@@ -36,6 +36,7 @@ pub fn run(options: Options) -> Result<()> {
     let built = programs(&mut report);
     library(&mut report)?;
     python::perfetto();
+    python::tables();
     workspace(&mut report)?;
     if options.no_live {
         report.skip("live tests", "--no-live was given");

@@ -16,9 +16,6 @@ pub(crate) mod layout;
 mod parquet;
 pub(crate) mod schema;
 
-#[cfg(test)]
-mod tests;
-
 use std::io;
 
 use crate::decode::event::{Body, Event, Operation};

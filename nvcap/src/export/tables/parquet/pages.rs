@@ -302,3 +302,65 @@ fn page(
     out.extend_from_slice(&packed);
     (header + bytes.len()) as u64
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_packed_with_as_few_bits_as_they_need() {
+        let mut dictionary = Dictionary::default();
+        for text in ["a", "b", "c", "a", "d", "e"] {
+            dictionary.push(text.as_bytes());
+        }
+        let mut out = Vec::new();
+        dictionary.packed(&mut out);
+        // Three bits each, in one group of eight: 0, 1, 2, 0, 3, 4 from the lowest bit on.
+        let bits = 1u32 << 3 | 2 << 6 | 3 << 12 | 4 << 15;
+        let [low, middle, high, _] = bits.to_le_bytes();
+        assert_eq!(out, [3, 1 << 1 | 1, low, middle, high]);
+        let plain = dictionary.unfold();
+        let expected = ["a", "b", "c", "a", "d", "e"];
+        let expected = expected.map(|t| [&[1, 0, 0, 0], t.as_bytes()].concat());
+        assert_eq!(plain, expected.concat());
+        assert!(dictionary.rows.is_empty());
+    }
+
+    #[test]
+    fn bits_that_are_all_the_same_are_one_run() {
+        let runs = |bits: &[bool]| {
+            let (mut all, mut out) = (Bits::default(), Vec::new());
+            bits.iter().for_each(|bit| all.push(*bit));
+            all.runs(&mut out);
+            out
+        };
+        assert_eq!(runs(&[true; 100]), [200, 1, 1]);
+        assert_eq!(runs(&[false; 3]), [6, 0]);
+        assert_eq!(runs(&[true, false, true]), [1 << 1 | 1, 0b101]);
+    }
+
+    /// A column of texts that are all different outgrows its dictionary, and its values stay the same.
+    #[test]
+    fn a_large_dictionary_is_given_up() {
+        let columns = crate::export::tables::all::TABLES[0].columns();
+        let column = { columns }.find(|c| c.name == "op").expect("a text");
+        let mut values = Values::of(column);
+        let texts: Vec<String> = (0..1 << 16).map(|n| format!("{n:032}")).collect();
+        for text in &texts {
+            values.push(&Value::from(text.as_str()));
+        }
+        assert!(values.dictionary.is_none());
+        let (mut out, mut expected) = (Vec::new(), Vec::new());
+        let chunk = values.write(texts.len() as u64, 4, &mut out);
+        assert_eq!((chunk.dictionary_at, chunk.data_at), (None, 4));
+        for text in &texts {
+            plain_bytes(&mut expected, text.as_bytes());
+        }
+        let header = chunk.plain_bytes as usize - expected.len();
+        let page = snap::raw::Decoder::new().decompress_vec(&out[header..]);
+        assert!(page.unwrap() == expected);
+        // The next group begins anew.
+        values.push(&Value::from("x"));
+        assert!(values.dictionary.is_some() && values.plain.is_empty());
+    }
+}
