@@ -8,6 +8,7 @@ mod training;
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::io::Write as _;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -486,6 +487,48 @@ fn parquet_files_are_whole_on_a_full_disk() {
     assert!(said.contains("captured but not written out"), "{said}");
     let join = |folder: &str| argument(Path::new(folder).join(operations));
     check(&python, &["begin", &join(&part), &join(&whole)]);
+}
+
+/// Ctrl-C while a file is read ends the tables: all rows so far are there, and that the rest is missing.
+#[test]
+fn an_interrupted_export_leaves_whole_files() {
+    let Some(python) = python("an_interrupted_export_leaves_whole_files") else {
+        return;
+    };
+    let folder = Folder::new("tables-interrupted");
+    let (whole, to, file) = (folder.path("whole"), folder.path("run"), cut());
+    export(&["parquet", &file, "-o", &whole], 3);
+    let mut child = Command::new(env!("CARGO_BIN_EXE_nvcap"))
+        .args(["export", "parquet", "-", "-o", &to])
+        .stdin(std::process::Stdio::piped())
+        .stderr(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    // Standard input stays open: nothing but the signal ends it.
+    let mut input = child.stdin.take().unwrap();
+    input.write_all(&fs::read(&file).unwrap()).unwrap();
+    // It catches signals when it has begun to read.
+    let status_of = format!("/proc/{}/status", child.id());
+    let catches = || {
+        let status = fs::read_to_string(&status_of).unwrap();
+        let line = status.lines().find(|l| l.starts_with("SigCgt:")).unwrap();
+        let mask = u64::from_str_radix(line.split_whitespace().nth(1).unwrap(), 16).unwrap();
+        mask & (1 << (libc::SIGINT - 1)) != 0
+    };
+    while !catches() {
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+    // SAFETY: a signal to a child that was not waited for.
+    unsafe { libc::kill(child.id() as libc::pid_t, libc::SIGINT) };
+    let out = child.wait_with_output().unwrap();
+    let said = text(&out.stderr);
+    assert_eq!(out.status.code(), Some(3), "{said}");
+    assert!(said.contains("reading was interrupted"), "{said}");
+    for name in ["operations", "submissions", "kernels", "channels"] {
+        let path = |folder: &str| argument(Path::new(folder).join(format!("{name}.parquet")));
+        check(&python, &["equal", &path(&to), &path(&whole)]);
+    }
+    drop(input);
 }
 
 #[test]

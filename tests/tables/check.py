@@ -4,6 +4,9 @@
     check.py same PARQUET CSV SCHEMA   two folders have the same rows, of the types of `nvcap schema --json`
     check.py parts FOLDER WHOLE COLUMN a folder with partitions has the rows of one without
     check.py begin PART WHOLE          the rows of a file are the first ones of another
+    check.py equal FILE FILE           two files have the same rows
+    check.py live FOLDER SUBMISSIONS LAUNCHES COPIES
+                                       a folder has so many rows, all that is in them fits together, and some is timed
     check.py queries REPOSITORY NVCAP WORK [--write]
                                        the queries of docs/queries.md give the answers that stand there; --write puts them there
 """
@@ -110,6 +113,35 @@ def begin(part, whole):
         wrong("DuckDB finds other rows")
 
 
+def equal(one, other):
+    if not pq.read_table(one).equals(pq.read_table(other)):
+        wrong(f"{one} and {other} have other rows")
+
+
+def live(folder, submissions, launches, copies):
+    def one(query):
+        return duckdb.sql(query.replace("'@", f"'{folder}/").replace("@'", ".parquet'")).fetchone()
+
+    found = one(
+        "SELECT (SELECT count(*) FROM '@submissions@'), (SELECT count(*) FROM '@kernels@'), "
+        "(SELECT count(*) FROM '@operations@' WHERE op = 'copy' AND src IS NOT NULL)"
+    )
+    if found != (int(submissions), int(launches), int(copies)):
+        wrong(f"{found} submissions, launches and copies")
+    lone = one("SELECT count(*) FROM '@operations@' ANTI JOIN '@submissions@' USING (serial, channel, pid, time_ns)")
+    if lone != (0,):
+        wrong(f"{lone} operations without a submission")
+    ledger = one("SELECT complete, exit_status, submissions, unshown FROM '@ledger@'")
+    if ledger != (True, 0, int(submissions), 0):
+        wrong(f"the ledger is {ledger}")
+    timed = one("SELECT count(gpu_ns) FROM '@operations@' WHERE gpu_start_ns >= time_ns AND queued_least_ns <= queued_most_ns")
+    if timed[0] == 0:
+        wrong("nothing is timed")
+    channels = one("SELECT sum(submissions), bool_and(complete) FROM '@channels@'")
+    if channels != (int(submissions), True):
+        wrong(f"channels have {channels}")
+
+
 BLOCK = re.compile(r"```sql\n(.*?)```\n\n((?:\|[^\n]*\n)*)", re.S)
 
 
@@ -158,4 +190,5 @@ def queries(repository, nvcap, work, *write):
 
 
 if __name__ == "__main__":
-    {"same": same, "parts": parts, "begin": begin, "queries": queries}[sys.argv[1]](*sys.argv[2:])
+    checks = [same, parts, begin, equal, live, queries]
+    {check.__name__: check for check in checks}[sys.argv[1]](*sys.argv[2:])
