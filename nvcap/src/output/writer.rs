@@ -203,6 +203,7 @@ impl Output {
     }
 
     /// Whether the place has whole objects alone, also after some were refused.
+    #[cfg(feature = "parquet")]
     pub(crate) fn is_cut_back(&self) -> bool {
         self.whole.is_some() && !self.torn
     }

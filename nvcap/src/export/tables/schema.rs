@@ -179,6 +179,7 @@ pub(super) enum Value<'a> {
     Bytes(Cow<'a, [u8]>),
 }
 
+#[cfg(feature = "parquet")]
 impl Value<'_> {
     /// As a number of 64 bits with a sign. The largest stands for those beyond.
     pub(super) fn as_int(&self) -> Option<i64> {
