@@ -50,7 +50,7 @@
 //! | `capture` | `capture`: recordings (pcapng files of records), written and read |
 //! | `output` | `output`: text, JSON, statistics, filters; `pipeline`: from records to sinks |
 //! | `xz`, `zstd` | files that are compressed so (gzip needs no feature) |
-//! | `cli`, `trap` | the program and its live tracing; nothing that a library's user can call |
+//! | `cli`, `trap`, `parquet` | the program, its live tracing and its Parquet files; nothing that a library's user can call |
 //!
 //! # What stays
 //!

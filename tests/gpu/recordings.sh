@@ -75,6 +75,8 @@ section_readers() {
     answer "ioctls" "$WORK/start.pcapng" ioctls "$WORK/start.pcapng"
     answer "channels" "$WORK/start.pcapng" channels "$WORK/start.pcapng"
     answer "export perfetto" "$run" export perfetto "$run" -o "$WORK/run.pftrace"
+    answer "export parquet" "$run" export parquet "$run" -o "$WORK/run.tables"
+    answer "export csv" "$run" export csv "$run" --table kernels -o "$WORK/kernels.csv"
     answer "export wireshark" "$run" export wireshark "$run" -o "$WORK/run.wireshark.pcapng"
     answer "export pcapng, redacted" "$WORK/start.pcapng" export pcapng --redact "$WORK/start.pcapng" -o "$WORK/shared.pcapng"
     answer "decode, redacted" "$WORK/shared.pcapng" decode "$WORK/shared.pcapng"

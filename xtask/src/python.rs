@@ -11,10 +11,20 @@ use crate::{install, paths, shell::Cmd};
 /// Perfetto's own bindings of its format, and what they need. The versions are fixed, so that a run checks what the last one did.
 const PERFETTO: [&str; 2] = ["perfetto==0.59.1", "protobuf==7.36.2"];
 
+/// What reads tables: DuckDB, for the queries of docs/queries.md, and pyarrow.
+const TABLES: [&str; 2] = ["duckdb==1.5.6", "pyarrow==24.0.0"];
+
 /// Installs what the tests of `nvcap export perfetto` check traces with; says why where it cannot.
 pub fn perfetto() {
     if let Err(error) = environment("perfetto", &PERFETTO) {
         eprintln!("Perfetto's bindings are not there: {error:#}");
+    }
+}
+
+/// As [`perfetto`], for `nvcap export csv` and `nvcap export parquet`.
+pub fn tables() {
+    if let Err(error) = environment("tables", &TABLES) {
+        eprintln!("DuckDB and pyarrow are not there: {error:#}");
     }
 }
 

@@ -38,6 +38,7 @@ pub fn run(options: Options) -> Result<()> {
     library(&mut report)?;
     python::perfetto();
     browser::headless();
+    python::tables();
     workspace(&mut report)?;
     if options.no_live {
         report.skip("live tests", "--no-live was given");

@@ -22,6 +22,7 @@ mod record;
 mod recorder;
 mod recording;
 mod report;
+mod schema;
 mod stacks;
 mod stats;
 mod target;
@@ -62,6 +63,7 @@ Examples:
   sudo nvcap watch -a --hang 60s           wait for processes that hang, and dump them
   sudo nvcap code vadd -p 4711             the instructions of a kernel
   nvcap export perfetto run.orc.xz -o run.pftrace    a timeline, for ui.perfetto.dev
+  nvcap export parquet run.orc.xz -o run.tables      tables, for DuckDB, pandas and Spark
   nvcap decode run.orc.xz                  a capture made elsewhere
   nvcap stats run.orc.xz                   the same in sums: kernels, copies, thresholds, graphs
   nvcap report run.orc.xz -o run.html      the same as a page: timeline, kernels, copies, graphs
@@ -139,8 +141,10 @@ enum Command {
     /// Show the code of a kernel: of a running process, a cubin or program, or a capture
     #[cfg(target_os = "linux")]
     Code(code::Args),
-    /// Write a file of another format, of a recording, a capture or a live trace: Perfetto, pcapng
+    /// Write a file of another format, of a recording, a capture or a live trace: Perfetto, Parquet, CSV, pcapng
     Export(export::Args),
+    /// List the tables that nvcap export csv and parquet write, with their columns
+    Schema(schema::Args),
     /// Look once at a hung or slow process: what its channels are at, what they wait for, their last submissions
     Dump(dump::Args),
     /// Wait for processes that hang: dump them, run a command
@@ -177,6 +181,7 @@ impl Cli {
                 | Command::Wireshark(_)
                 | Command::Extcap(_)
                 | Command::Explain(_)
+                | Command::Schema(_)
                 | Command::Doctor(_),
             ) => None,
         }
@@ -278,6 +283,7 @@ pub fn main() -> ExitCode {
         Some(Command::Time(args)) => time::run(*args),
         Some(Command::Export(args)) => export::run(args),
         Some(Command::Maps(args)) => maps::run(&args),
+        Some(Command::Schema(args)) => schema::run(&args),
         Some(Command::Explain(args)) => explain::run(&args),
         Some(Command::Doctor(args)) => doctor::run(&args),
     };

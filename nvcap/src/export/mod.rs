@@ -2,3 +2,4 @@
 
 pub(crate) mod perfetto;
 pub(crate) mod report;
+pub(crate) mod tables;

@@ -11,7 +11,7 @@ mod show;
 use serde_json::{Map, Value as Json};
 
 use self::{
-    form::{begin, device, device_name},
+    form::{begin, device},
     show::Shown,
 };
 use crate::{
@@ -20,6 +20,7 @@ use crate::{
     record::{At, Ioctl, Life, Lost, Mapping, Record},
 };
 pub use form::IoctlOptions;
+pub(crate) use form::device_name;
 
 use super::{
     Detail, Sink,

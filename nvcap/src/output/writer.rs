@@ -202,6 +202,12 @@ impl Output {
         self.unshown
     }
 
+    /// Whether the place has whole objects alone, also after some were refused.
+    #[cfg(feature = "parquet")]
+    pub(crate) fn is_cut_back(&self) -> bool {
+        self.whole.is_some() && !self.torn
+    }
+
     /// Writes what is buffered.
     ///
     /// # Errors

@@ -2,6 +2,7 @@
 
 mod pcapng;
 mod perfetto;
+mod tables;
 mod wireshark;
 
 use std::process::ExitCode;
@@ -21,6 +22,11 @@ enum Format {
     Wireshark(wireshark::Args),
     /// For Perfetto: timelines of GPUs, channels and threads, for ui.perfetto.dev and trace processor
     Perfetto(Box<perfetto::Args>),
+    /// Tables as CSV: operations, submissions, kernels, ioctls, and what is missing (nvcap schema lists the columns)
+    Csv(Box<tables::Args>),
+    /// The same tables as Parquet, for DuckDB, pandas, Polars and Spark
+    #[cfg(feature = "parquet")]
+    Parquet(Box<tables::Args>),
 }
 
 impl Args {
@@ -29,13 +35,21 @@ impl Args {
         match &mut self.format {
             Format::Pcapng(_) | Format::Wireshark(_) => None,
             Format::Perfetto(args) => Some(&mut args.trace.pid),
+            Format::Csv(args) => Some(&mut args.trace.pid),
+            #[cfg(feature = "parquet")]
+            Format::Parquet(args) => Some(&mut args.trace.pid),
         }
     }
 }
 
 /// The commands as clap knows them.
 pub(super) fn as_is(command: clap::Command) -> clap::Command {
-    command.mut_subcommand("perfetto", perfetto::as_is)
+    let command = command
+        .mut_subcommand("perfetto", perfetto::as_is)
+        .mut_subcommand("csv", tables::as_is);
+    #[cfg(feature = "parquet")]
+    let command = command.mut_subcommand("parquet", tables::as_is);
+    command
 }
 
 /// Writes the file.
@@ -44,5 +58,8 @@ pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
         Format::Pcapng(args) => pcapng::run(&args),
         Format::Wireshark(args) => wireshark::run(&args),
         Format::Perfetto(args) => perfetto::run(*args),
+        Format::Csv(args) => tables::run(*args, crate::export::tables::layout::Format::Csv),
+        #[cfg(feature = "parquet")]
+        Format::Parquet(args) => tables::run(*args, crate::export::tables::layout::Format::Parquet),
     }
 }

@@ -23,7 +23,8 @@ pub struct IoctlOptions {
     pub array: bool,
 }
 
-pub(super) fn device_name(device: Device) -> String {
+/// A device file's name.
+pub(crate) fn device_name(device: Device) -> String {
     match device {
         Device::Control => "nvidiactl".into(),
         Device::Gpu(minor) => format!("nvidia{minor}"),

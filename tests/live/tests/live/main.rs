@@ -17,6 +17,7 @@ mod recordings;
 mod refusals;
 mod setup;
 mod stacks;
+mod tables;
 mod time_from_stamps;
 mod times;
 mod users;
@@ -62,6 +63,7 @@ fn main() -> ExitCode {
         users: of_sudo named traced thread_id;
         time_from_stamps: queued_ahead one_at_a_time ends_that_nothing_tells another_clock;
         perfetto: live_trace;
+        tables: live_trace;
         wireshark: live_capture;
         times: eight_threads small_buffer observed;
         observe_rights: own_process_without_root other_process_without_root auto_without_root nothing_to_observe;
