@@ -6,8 +6,8 @@
 //! the user program, reports that entry again.
 
 use nvcap_common::{
-    AGREED, BATCH, CHUNK, CLASSES, Data, Gap, Header, NEVER, NO_OWN, NO_TOKEN, RANGES, Scan,
-    SharedChannel, Submit, TokenKey, entry as raw, flag, kind,
+    AGREED, BATCH, CHUNK, CLASSES, Data, Gap, Header, MISSES, NEVER, NO_OWN, NO_TOKEN, PUTS, Put,
+    RANGES, Scan, SharedChannel, Submit, TokenKey, entry as raw, flag, kind, trust,
 };
 
 use crate::{
@@ -16,8 +16,8 @@ use crate::{
         CHANNELS, NO_WAKEUP, SPACES, TOKENS, XLATE, count, discard, fetch_add, reserve, submit,
         wakeup_if_filling,
     },
-    read::{FEW, bounded, read_user},
-    walk::{Walk, phase},
+    read::{self, FEW, bounded, read_user},
+    walk::{Walk, phase, scanning},
 };
 
 const PAGE: u64 = 4096;
@@ -36,18 +36,19 @@ pub fn begin(w: &mut Walk) {
     w.contended = 0;
     w.rounds = 0;
     w.scanning = 0;
-    w.guessed = 0;
+    w.trust = trust::TOLD;
     if w.token != NO_TOKEN {
-        let key = TokenKey {
-            doorbell: w.doorbell,
-            space: w.space,
-            token: w.token,
-        };
-        if let Some(v) = TOKENS.get_ptr(key) {
+        if let Some(v) = TOKENS.get_ptr(token_key(w)) {
             // SAFETY: plain integers.
             let v = unsafe { *v };
-            w.guessed = v.guessed;
+            w.trust = v.trust;
+            w.misses = v.misses;
             w.channel = v.channel;
+            if v.trust == trust::GUESS {
+                // The registers may belong to another channel.
+                w.own = NO_OWN;
+                w.learn = 0;
+            }
             if let Some(c) = channel(v.channel) {
                 c.hits += 1;
                 take(w, c);
@@ -56,13 +57,23 @@ pub fn begin(w: &mut Walk) {
         }
         count(|s| s.unknown_token += 1);
     }
-    scan(w);
+    scan(w, scanning::TAKE);
 }
 
 #[inline(always)]
-fn scan(w: &mut Walk) {
+fn token_key(w: &Walk) -> TokenKey {
+    TokenKey {
+        doorbell: w.doorbell,
+        space: w.space,
+        token: w.token,
+    }
+}
+
+#[inline(always)]
+fn scan(w: &mut Walk, what: u32) {
     count(|s| s.scans += 1);
-    w.scanning = 1;
+    w.scanning = what;
+    w.noted = 0;
     w.next = SPACES.get(w.space).map_or(0, |s| s.head);
     w.phase = phase::NEXT;
 }
@@ -112,33 +123,18 @@ pub fn step(w: &mut Walk) -> bool {
     w.phase < phase::DONE
 }
 
+/// Goes on with a scan: notes the next channel's GP_PUT, and takes its entries where they may be the doorbell's.
+///
+/// GP_PUT is noted without a claim and whoever's the entries are: at each doorbell of a token its own channel has moved since
+/// the one before, even where another walk has taken the entries.
 #[inline(always)]
 fn next(w: &mut Walk) {
-    if w.next == 0 {
-        w.phase = phase::DONE;
-        let p = reserve(size_of::<Scan>());
-        if p.is_null() {
-            return;
+    if w.next == 0 || w.noted >= PUTS as u32 {
+        tell_scan(w);
+        w.noted = 0;
+        if w.next == 0 {
+            w.phase = phase::DONE;
         }
-        let flags = if w.contended != 0 { flag::CONTENDED } else { 0 };
-        // SAFETY: p has room for a Scan.
-        unsafe {
-            p.cast::<Scan>().write(Scan {
-                header: Header {
-                    kind: kind::SCAN,
-                    flags,
-                    len: 0,
-                    ..w.header
-                },
-                token: w.token,
-                advanced: w.advanced,
-                channel: w.last,
-                space: w.space,
-                doorbell: w.doorbell,
-                ip: w.ip,
-            });
-        }
-        submit(p, crate::maps::WAKEUP);
         return;
     }
     w.channel = w.next - 1;
@@ -147,9 +143,63 @@ fn next(w: &mut Walk) {
         return;
     };
     w.next = c.next;
-    if c.live != 0 && c.space == w.space {
+    if c.live == 0 || c.space != w.space {
+        return;
+    }
+    let Some((_, put)) = read::positions(c) else {
+        return;
+    };
+    if put != c.start || c.done != u64::from(c.start) {
+        w.puts[w.noted as usize & (PUTS - 1)] = Put {
+            channel: w.channel,
+            put,
+        };
+        w.noted += 1;
+    }
+    if w.scanning == scanning::NOTE {
+        return;
+    }
+    if c.looks == 0 {
+        c.looks = 1;
+    }
+    // A known token's channel is left to its own doorbell, which is on its way: whoever took its entries would leave
+    // nothing to that doorbell. Nothing is said of a doorbell whose token is not known.
+    let left = c.owned != 0 && c.hits != 0 && w.token != NO_TOKEN;
+    let moved = put >= c.entries || (u64::from(put) ^ c.done) & (u64::from(c.entries) - 1) != 0;
+    if moved && !left {
         take(w, c);
     }
+}
+
+/// Sends what a scan has seen.
+#[inline(always)]
+fn tell_scan(w: &Walk) {
+    let p = reserve(size_of::<Scan>()).cast::<Scan>();
+    if p.is_null() {
+        return;
+    }
+    let contended = if w.contended != 0 { flag::CONTENDED } else { 0 };
+    let part = if w.next != 0 { flag::PART } else { 0 };
+    // Field by field: the whole would not fit on the stack.
+    // SAFETY: p has room for a Scan.
+    unsafe {
+        (&raw mut (*p).header).write(Header {
+            kind: kind::SCAN,
+            flags: contended | part,
+            len: 0,
+            ..w.header
+        });
+        (&raw mut (*p).token).write(w.token);
+        (&raw mut (*p).advanced).write(w.advanced);
+        (&raw mut (*p).channel).write(w.last);
+        (&raw mut (*p).space).write(w.space);
+        (&raw mut (*p).doorbell).write(w.doorbell);
+        (&raw mut (*p).ip).write(w.ip);
+        (&raw mut (*p).trust).write(w.trust);
+        (&raw mut (*p).noted).write(w.noted);
+        (&raw mut (*p).puts).write(w.puts);
+    }
+    submit(p.cast(), crate::maps::WAKEUP);
 }
 
 #[inline(always)]
@@ -298,7 +348,11 @@ fn batch(w: &mut Walk) {
     } else {
         0
     };
-    let scanned = if w.scanning != 0 { flag::SCANNED } else { 0 };
+    let scanned = if w.scanning != 0 || w.trust == trust::GUESS {
+        flag::SCANNED
+    } else {
+        0
+    };
     // SAFETY: p has room for a Submit.
     unsafe {
         p.cast::<Submit>().write(Submit {
@@ -560,8 +614,32 @@ fn release(w: &mut Walk) {
     }
     if w.scanning != 0 {
         w.phase = phase::NEXT;
-    } else if w.advanced == 0 && w.guessed != 0 && w.deferred == 0 {
-        scan(w);
+    } else if w.trust != trust::TOLD && w.deferred == 0 {
+        judge(w);
+    }
+}
+
+/// Decides after the walk of a token's own channel, as far as that is known, whether all channels are scanned.
+#[inline(always)]
+fn judge(w: &mut Walk) {
+    let found = w.advanced != 0;
+    if w.trust == trust::CONCLUDED {
+        if found && w.misses == 0 {
+            return;
+        }
+        let misses = if found { 0 } else { w.misses + 1 };
+        let enough = misses >= MISSES;
+        if let Some(v) = TOKENS.get_ptr_mut(token_key(w)) {
+            // SAFETY: a plain integer; of two processors that write it at once, one count is enough.
+            unsafe { (*v).misses = if enough { 0 } else { misses } };
+        }
+        if enough {
+            scan(w, scanning::TAKE);
+        }
+    } else if !found {
+        scan(w, scanning::TAKE);
+    } else if w.trust == trust::GUESS {
+        scan(w, scanning::NOTE);
     }
 }
 
