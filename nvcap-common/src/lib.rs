@@ -72,3 +72,7 @@ pub const AGREED: u32 = 16;
 pub const NEVER: u32 = u32::MAX;
 /// In [`SiteValue::own`]: the place of the process's own copy of GP_PUT is not known.
 pub const NO_OWN: u32 = u32::MAX;
+/// The most values of GP_PUT in one [`Scan`]; further ones are in further records.
+pub const PUTS: usize = 32;
+/// Doorbells in a row of a token of [`trust::CONCLUDED`] at which its channel had nothing new: then all channels are scanned.
+pub const MISSES: u32 = 4;

@@ -46,7 +46,7 @@ pub mod kind {
 pub mod flag {
     /// Submit: some of these entries were in the ring at an earlier doorbell.
     pub const LATE: u16 = 1;
-    /// Submit: found by a scan of all channels of the process, not by its token.
+    /// Submit: found by a scan of all channels of the process, or by a token whose channel is a guess.
     pub const SCANNED: u16 = 2;
     /// Data: these bytes could not be read.
     pub const MISSING: u16 = 4;
@@ -56,6 +56,8 @@ pub mod flag {
     pub const UNREADABLE: u16 = 16;
     /// Scan: a channel was passed over because another processor was walking it.
     pub const CONTENDED: u16 = 32;
+    /// Scan: more values of GP_PUT follow in another record of the same doorbell.
+    pub const PART: u16 = 64;
 }
 
 /// First in every record.
@@ -226,7 +228,7 @@ pub struct PythonFrames {
     pub frames: [PythonFrame; MOST_PYTHON],
 }
 
-/// End of a scan of all channels of a process.
+/// A scan of all channels of a process: its end, or where [`flag::PART`] is set the part before this record.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Scan {
@@ -244,6 +246,23 @@ pub struct Scan {
     pub doorbell: u64,
     /// Instruction pointer.
     pub ip: u64,
+    /// How well the token was known, of [`crate::trust`].
+    pub trust: u32,
+    /// Valid values in `puts`.
+    pub noted: u32,
+    /// The GP_PUT of each channel of the address space that has moved since it began to be followed, whether the scan took
+    /// its entries or not.
+    pub puts: [Put; crate::PUTS],
+}
+
+/// The GP_PUT of a channel at a doorbell, in [`Scan`].
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Put {
+    /// Index of the channel in CHANNELS.
+    pub channel: u32,
+    /// GP_PUT.
+    pub put: u32,
 }
 
 /// Ring entries that were lost.

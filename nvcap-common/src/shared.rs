@@ -86,6 +86,10 @@ pub struct SharedChannel {
     pub windows: u32,
     /// Looks that found GP_PUT beyond the ring: it is none, or the ring is another. The owner's.
     pub beyond: u32,
+    /// Nonzero: its token is known, and scans for other tokens leave its entries to its own doorbell, once that was rung.
+    pub owned: u32,
+    /// GP_PUT where it began to be followed: scans do not note a channel that is still there.
+    pub start: u32,
 }
 
 /// Key of TOKENS.
@@ -106,9 +110,22 @@ pub struct TokenKey {
 pub struct TokenValue {
     /// Index of the channel.
     pub channel: u32,
-    /// Nonzero: inferred from ring movement, not reported by the driver. When a doorbell with such a token finds nothing
-    /// new, all channels are scanned.
-    pub guessed: u32,
+    /// How well it is known, of [`trust`].
+    pub trust: u32,
+    /// Doorbells in a row at which the channel had nothing new, where `trust` is [`trust::CONCLUDED`]. The BPF programs'.
+    pub misses: u32,
+}
+
+/// How well it is known whose a token is, in [`TokenValue::trust`].
+pub mod trust {
+    /// The driver or the user told it: no doorbell with it scans.
+    pub const TOLD: u32 = 0;
+    /// Not known. Each doorbell with it notes the GP_PUT of all channels, and scans them when the channel has nothing new.
+    pub const GUESS: u32 = 1;
+    /// Concluded from the rings. A doorbell scans after [`crate::MISSES`] in a row at which the channel had nothing new.
+    pub const CONCLUDED: u32 = 2;
+    /// It is not known whether the doorbell is of the channel's GPU: a doorbell at which the channel has nothing new scans.
+    pub const MAYBE: u32 = 3;
 }
 
 /// Key of SITES.

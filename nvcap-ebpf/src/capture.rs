@@ -6,27 +6,21 @@
 //! the user program, reports that entry again.
 
 use nvcap_common::{
-    AGREED, BATCH, CHUNK, CLASSES, Data, Gap, Header, NEVER, NO_OWN, NO_TOKEN, RANGES, Scan,
-    SharedChannel, Submit, TokenKey, entry as raw, flag, kind,
+    AGREED, BATCH, CHUNK, CLASSES, Data, Gap, Header, NEVER, NO_OWN, NO_TOKEN, RANGES,
+    SharedChannel, Submit, entry as raw, flag, kind, trust,
 };
 
 use crate::{
     cached_put,
     maps::{
-        CHANNELS, NO_WAKEUP, SPACES, TOKENS, XLATE, count, discard, fetch_add, reserve, submit,
-        wakeup_if_filling,
+        NO_WAKEUP, TOKENS, XLATE, count, discard, fetch_add, reserve, submit, wakeup_if_filling,
     },
     read::{FEW, bounded, read_user},
-    walk::{Walk, phase},
+    scan::{channel, judge, next, scan, take, token_key},
+    walk::{Walk, phase, scanning},
 };
 
 const PAGE: u64 = 4096;
-
-#[inline(always)]
-fn channel(index: u32) -> Option<&'static mut SharedChannel> {
-    // SAFETY: the claim makes this program the only one to write the owner's fields.
-    CHANNELS.get_ptr_mut(index).map(|c| unsafe { &mut *c })
-}
 
 /// Starts with the channel that the token names, or else scans all channels.
 #[inline(always)]
@@ -36,18 +30,19 @@ pub fn begin(w: &mut Walk) {
     w.contended = 0;
     w.rounds = 0;
     w.scanning = 0;
-    w.guessed = 0;
+    w.trust = trust::TOLD;
     if w.token != NO_TOKEN {
-        let key = TokenKey {
-            doorbell: w.doorbell,
-            space: w.space,
-            token: w.token,
-        };
-        if let Some(v) = TOKENS.get_ptr(key) {
+        if let Some(v) = TOKENS.get_ptr(token_key(w)) {
             // SAFETY: plain integers.
             let v = unsafe { *v };
-            w.guessed = v.guessed;
+            w.trust = v.trust;
+            w.misses = v.misses;
             w.channel = v.channel;
+            if v.trust == trust::GUESS {
+                // The registers may belong to another channel.
+                w.own = NO_OWN;
+                w.learn = 0;
+            }
             if let Some(c) = channel(v.channel) {
                 c.hits += 1;
                 take(w, c);
@@ -56,32 +51,7 @@ pub fn begin(w: &mut Walk) {
         }
         count(|s| s.unknown_token += 1);
     }
-    scan(w);
-}
-
-#[inline(always)]
-fn scan(w: &mut Walk) {
-    count(|s| s.scans += 1);
-    w.scanning = 1;
-    w.next = SPACES.get(w.space).map_or(0, |s| s.head);
-    w.phase = phase::NEXT;
-}
-
-/// Claims a channel, or leaves it to its present owner.
-#[inline(always)]
-fn take(w: &mut Walk, c: &mut SharedChannel) {
-    if fetch_add(&raw mut c.claim, 1) == 0 {
-        w.served = 1;
-        w.phase = phase::LOOK;
-    } else {
-        count(|s| s.contended += 1);
-        w.contended = 1;
-        w.phase = if w.scanning != 0 {
-            phase::NEXT
-        } else {
-            phase::DONE
-        };
-    }
+    scan(w, scanning::TAKE);
 }
 
 /// One step; false when the walk is at its end. A step runs through as many phases as follow each other directly: a
@@ -110,46 +80,6 @@ pub fn step(w: &mut Walk) -> bool {
         release(w);
     }
     w.phase < phase::DONE
-}
-
-#[inline(always)]
-fn next(w: &mut Walk) {
-    if w.next == 0 {
-        w.phase = phase::DONE;
-        let p = reserve(size_of::<Scan>());
-        if p.is_null() {
-            return;
-        }
-        let flags = if w.contended != 0 { flag::CONTENDED } else { 0 };
-        // SAFETY: p has room for a Scan.
-        unsafe {
-            p.cast::<Scan>().write(Scan {
-                header: Header {
-                    kind: kind::SCAN,
-                    flags,
-                    len: 0,
-                    ..w.header
-                },
-                token: w.token,
-                advanced: w.advanced,
-                channel: w.last,
-                space: w.space,
-                doorbell: w.doorbell,
-                ip: w.ip,
-            });
-        }
-        submit(p, crate::maps::WAKEUP);
-        return;
-    }
-    w.channel = w.next - 1;
-    let Some(c) = channel(w.channel) else {
-        w.next = 0;
-        return;
-    };
-    w.next = c.next;
-    if c.live != 0 && c.space == w.space {
-        take(w, c);
-    }
 }
 
 #[inline(always)]
@@ -298,7 +228,11 @@ fn batch(w: &mut Walk) {
     } else {
         0
     };
-    let scanned = if w.scanning != 0 { flag::SCANNED } else { 0 };
+    let scanned = if w.scanning != 0 || w.trust == trust::GUESS {
+        flag::SCANNED
+    } else {
+        0
+    };
     // SAFETY: p has room for a Submit.
     unsafe {
         p.cast::<Submit>().write(Submit {
@@ -560,8 +494,8 @@ fn release(w: &mut Walk) {
     }
     if w.scanning != 0 {
         w.phase = phase::NEXT;
-    } else if w.advanced == 0 && w.guessed != 0 && w.deferred == 0 {
-        scan(w);
+    } else if w.trust != trust::TOLD && w.deferred == 0 {
+        judge(w);
     }
 }
 

@@ -29,6 +29,7 @@ mod mmap;
 mod process;
 mod python;
 mod read;
+mod scan;
 mod stack;
 mod table;
 mod walk;

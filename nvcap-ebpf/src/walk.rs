@@ -1,7 +1,7 @@
 //! The state of a walk, which lies in a per-processor map from step to step.
 
 use aya_ebpf::{macros::map, maps::PerCpuArray};
-use nvcap_common::{BATCH, Header, REGS};
+use nvcap_common::{BATCH, Header, PUTS, Put, REGS};
 
 /// What a walk does next.
 pub mod phase {
@@ -23,6 +23,14 @@ pub mod phase {
     pub const DONE: u32 = 7;
 }
 
+/// What a scan does with a channel, in [`Walk::scanning`].
+pub mod scanning {
+    /// Takes its new entries.
+    pub const TAKE: u32 = 1;
+    /// Notes its GP_PUT only.
+    pub const NOTE: u32 = 2;
+}
+
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct Walk {
@@ -42,10 +50,14 @@ pub struct Walk {
     pub channel: u32,
     /// Index + 1 of the next channel of a scan.
     pub next: u32,
-    /// Nonzero: scans every channel of the space.
+    /// Nonzero: scans every channel of the space; of [`scanning`].
     pub scanning: u32,
-    /// Nonzero: the token's channel was guessed.
-    pub guessed: u32,
+    /// How well the token's channel is known, of `nvcap_common::trust`.
+    pub trust: u32,
+    /// Doorbells in a row at which that channel had nothing new.
+    pub misses: u32,
+    /// Valid values in `puts`.
+    pub noted: u32,
     /// Channels that had new entries.
     pub advanced: u32,
     pub last: u32,
@@ -83,6 +95,8 @@ pub struct Walk {
     /// GPU address of the first byte behind that range.
     pub beyond: u64,
     pub batch: [u64; BATCH],
+    /// What a scan saw since its last record.
+    pub puts: [Put; PUTS],
 }
 
 #[map]

@@ -176,6 +176,20 @@ impl Shared {
         atomic!(self, index, live, AtomicU32).store(0, Ordering::SeqCst);
     }
 
+    /// Sets whether scans for other tokens leave its entries to its own doorbell.
+    pub(crate) fn own(&self, index: u32, owned: bool) {
+        atomic!(self, index, owned, AtomicU32).store(owned.into(), Ordering::SeqCst);
+    }
+
+    /// The process's own copy of GP_PUT must prove itself again: what was taken for this channel's may have been another's.
+    pub(crate) fn distrust(&self, index: u32) {
+        let agreed = atomic!(self, index, agreed, AtomicU32);
+        // Where the owner adds 1 meanwhile, the copy is still far from being trusted, or was found wrong anyway.
+        if agreed.load(Ordering::SeqCst) != nvcap_common::NEVER {
+            agreed.store(0, Ordering::SeqCst);
+        }
+    }
+
     /// Sets the key in XLATE that translates its addresses.
     pub(crate) fn translate(&self, index: u32, key: u32) {
         atomic!(self, index, xlate, AtomicU32).store(key, Ordering::SeqCst);

@@ -64,6 +64,10 @@ pub(crate) struct ChannelState {
     pub token: Option<u32>,
     /// The driver reported the token (otherwise it was inferred).
     pub token_certain: bool,
+    /// It was inferred, and doorbells with it have found nothing new since.
+    pub token_doubted: bool,
+    /// The token that it may have, where none is known: the error notifiers say so.
+    pub guess: Option<u32>,
     /// Ring entries.
     pub entries: u32,
     /// Address of the ring.

@@ -1,13 +1,15 @@
 //! `nvcap -p PID` on a process that already runs.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, ensure};
 use live::programs::{Folder, Running, nvcap, softgpu};
 use live::verify::{Expected, Extent, Report, verify};
-use softgpu::layout::{DOORBELL, doorbell_page};
+use serde_json::Value;
+use softgpu::layout::{Channel, DOORBELL, doorbell_page};
 use softgpu::plan::Plan;
 use softgpu::run::EXEC_STRIDE;
 
@@ -88,7 +90,7 @@ pub fn waiting_process() -> Result<()> {
 fn understood(flags: &[OsString]) -> Result<()> {
     let before = 7;
     let mut plan = plan(27, sized(600, 300));
-    plan.channels = softgpu::layout::Channel::first(6, crate::setup::gpus());
+    plan.channels = Channel::first(6, crate::setup::gpus());
     let folder = Folder::new()?;
     let trace = folder.file("trace.json");
     let mut gpu = waiting(
@@ -322,4 +324,145 @@ pub fn exits_meanwhile() -> Result<()> {
         report.submissions
     );
     report.expect_complete()
+}
+
+/// Threads that submit at once.
+const RACERS: usize = 16;
+
+/// What a trace shows of a channel.
+#[derive(Debug, Default)]
+struct Shown {
+    gpu: Option<u64>,
+    ring: Option<u64>,
+    /// Of each submission: token, thread, and whether it is marked late.
+    submissions: Vec<(Option<u64>, Option<u64>, bool)>,
+}
+
+/// A trace of 16 threads, each with a channel of its own, that submit as fast as they can.
+struct Race {
+    channels: BTreeMap<u64, Shown>,
+    /// Submissions a second in the second half.
+    rate: f64,
+    scans: u64,
+}
+
+/// Attaches before they begin. `named`: the channels and their tokens are told.
+fn race(gpus: usize, named: bool) -> Result<Race> {
+    let mut plan = plan(30, sized(60_000, 8000));
+    plan.channels = Channel::first(RACERS, gpus);
+    let folder = Folder::new()?;
+    let trace = folder.file("trace.json");
+    let threads = format!("--threads={RACERS}");
+    let gpus_option = format!("--gpus={gpus}");
+    let mut gpu = waiting(&plan, &["--files", &threads, &gpus_option])?;
+    let mut args: Vec<OsString> = vec!["NVCAP_LOG=debug".into(), nvcap()?.into()];
+    args.extend(["--json", "-vv", "-e", "type=submission", "-o"].map(OsString::from));
+    args.push(trace.clone().into());
+    if named {
+        args.extend(["--channels".into(), folder.channels()?.into()]);
+    } else {
+        let word = |gpu| format!("--doorbell={:#x}", doorbell_page(gpu, 1) + DOORBELL).into();
+        args.extend((0..gpus).map(word));
+    }
+    args.extend(["-p".into(), gpu.pid().to_string().into()]);
+    let mut nvcap = Running::start(Path::new("env"), args)?;
+    nvcap.wait_until("watching", Duration::from_secs(20), |r| {
+        r.stderr().contains("attached")
+    })?;
+    gpu.write(b"g")?;
+    gpu.end(LIMIT)?.expect_code(0)?;
+    let ended = nvcap.end(LIMIT)?;
+    ended.expect_code(0)?;
+    let scans = ended.stderr.lines().find_map(|l| {
+        let (rest, scans) = l.strip_suffix(" scans")?.rsplit_once("; ")?;
+        rest.contains("own copy of GP_PUT")
+            .then(|| scans.parse().ok())?
+    });
+    let (mut channels, mut times): (BTreeMap<u64, Shown>, Vec<u64>) = Default::default();
+    for line in std::fs::read_to_string(&trace)?.lines() {
+        let line: Value = serde_json::from_str(line)?;
+        let Some(channel) = line["channel"].as_u64() else {
+            continue;
+        };
+        let shown = channels.entry(channel).or_default();
+        match line["type"].as_str() {
+            Some("channel") => {
+                shown.gpu = line["gpu"].as_u64();
+                shown.ring = line["ring"].as_u64();
+            }
+            Some("submission") => {
+                times.extend(line["time_ns"].as_u64());
+                let late = line["late"] == true;
+                let submission = (line["token"].as_u64(), line["tid"].as_u64(), late);
+                shown.submissions.push(submission);
+            }
+            _ => {}
+        }
+    }
+    times.sort_unstable();
+    let second = &times[times.len() / 2..];
+    let (Some(first), Some(last)) = (second.first(), second.last()) else {
+        anyhow::bail!("no submission");
+    };
+    Ok(Race {
+        channels,
+        rate: second.len() as f64 / (last - first).max(1) as f64 * 1e9,
+        scans: scans.context("no count of scans")?,
+    })
+}
+
+/// Every token becomes known, right, and soon: then each submission has its own token and thread, and nothing is searched
+/// for any more.
+fn tokens_of_racing_threads(gpus: usize) -> Result<Race> {
+    need_tracing()?;
+    let race = race(gpus, false)?;
+    let all: usize = race.channels.values().map(|c| c.submissions.len()).sum();
+    ensure!(
+        race.channels.len() == RACERS,
+        "{} channels",
+        race.channels.len()
+    );
+    let mut threads = BTreeSet::new();
+    for shown in race.channels.values() {
+        let its = Channel::first(RACERS, gpus).into_iter();
+        let mut its = its.filter(|c| shown.ring == Some(c.ring()));
+        let its = its.next().context("a channel that is none")?;
+        ensure!(shown.gpu == Some(its.gpu as u64), "GPU {:?}", shown.gpu);
+        let later = &shown.submissions[shown.submissions.len() / 2..];
+        let thread = later.last().and_then(|s| s.1).or(later[0].1);
+        ensure!(threads.insert(thread), "{thread:?} has two channels");
+        for (token, tid, late) in later {
+            let token_is_right = *token == Some(its.token().into());
+            // What a lost hit left is fetched without a thread.
+            let thread_is_right = *tid == thread || tid.is_none() && *late;
+            ensure!(
+                token_is_right && thread_is_right,
+                "{its:?}: token {token:x?}, thread {tid:?} instead of {thread:?}, late {late}"
+            );
+        }
+    }
+    ensure!(
+        race.scans < all as u64 / 4,
+        "{} scans at {all} doorbells",
+        race.scans
+    );
+    Ok(race)
+}
+
+/// On one GPU the error notifiers say which tokens to try first.
+pub fn racing_threads() -> Result<()> {
+    tokens_of_racing_threads(1).map(drop)
+}
+
+/// On two they do not, and both have the same tokens. Once learnt, tokens cost what told ones cost.
+pub fn racing_threads_of_two_gpus() -> Result<()> {
+    let learnt = tokens_of_racing_threads(2)?;
+    let told = race(2, true)?;
+    ensure!(
+        told.rate < 2.0 * learnt.rate,
+        "{} submissions a second, {} with tokens told",
+        learnt.rate,
+        told.rate
+    );
+    Ok(())
 }

@@ -23,7 +23,7 @@ use crate::{
     record::{self, At, CpuVa, Device, Process, Record},
     source::memory::{
         maps::{self, Area},
-        scan,
+        scan, snapshot,
     },
 };
 
@@ -121,6 +121,7 @@ impl Session {
                 capture.table.announce(index, at.time_ns, &mut capture.out);
             }
         }
+        capture.guess_tokens(space, snapshot::tokens(&memory, &areas))?;
         capture.spaces.keep_memory(pid, memory);
         let life = self.life();
         // Names given by the user hold for every program that the process executes.

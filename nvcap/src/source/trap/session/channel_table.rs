@@ -4,12 +4,14 @@
 //! channel gets its number in the trace when it becomes known, once, and in the order in which channels become known. A
 //! token is in TOKENS only for a live channel.
 
+mod tokens;
+
 use std::{
     collections::{BTreeMap, HashMap},
     ops::Index,
 };
 
-use nvcap_common::{self as c, TokenKey, TokenValue};
+use nvcap_common::{self as c, TokenKey};
 
 use super::{
     super::{
@@ -261,6 +263,7 @@ impl ChannelTable {
             live: 1,
             space,
             xlate,
+            start: start as u32 & (entries.wrapping_sub(1)),
             ..c::SharedChannel::default()
         };
         let index = self.shared.add(entry).ok_or_else(|| {
@@ -277,6 +280,8 @@ impl ChannelTable {
             gpu: channel.gpu,
             token: channel.token,
             token_certain: channel.token.is_some(),
+            token_doubted: false,
+            guess: None,
             entries,
             ring: ring.0,
             get_put,
@@ -350,7 +355,8 @@ impl ChannelTable {
         self.shared.retire(index);
         self.forget_tokens(index, maps);
         self.channels[index as usize].live = false;
-        self.channels[index as usize].token = None;
+        let channel = &mut self.channels[index as usize];
+        (channel.token, channel.guess) = (None, None);
     }
 
     /// Nothing more is captured of a channel. Its token stays in TOKENS until it is forgotten.
@@ -365,103 +371,6 @@ impl ChannelTable {
         let state = self.spaces.remove(&space).unwrap_or_default();
         self.by_model_id.retain(|_, i| !state.indexes.contains(i));
         self.shared.free(space, &state.indexes);
-    }
-
-    /// The doorbells that a channel's token may be rung at. With each: whether it is certain that it is this channel's.
-    fn token_keys(&self, index: u32) -> Vec<(TokenKey, bool)> {
-        let channel = &self[index];
-        let (Some(token), Some(space)) = (channel.token, self.spaces.get(&channel.space)) else {
-            return Vec::new();
-        };
-        // What may be rung for this channel is not, where it is certainly rung for another.
-        let another_s = |gpu: Option<u32>| {
-            let mut others = self.in_space(channel.space).filter(|(i, _)| *i != index);
-            gpu.is_some() && others.any(|(_, o)| o.live && o.token == Some(token) && o.gpu == gpu)
-        };
-        let mine = space.doorbells.of_channel(channel.gpu);
-        let mine = mine
-            .filter(|(doorbell, certain)| *certain || !another_s(space.doorbells.gpu(*doorbell)));
-        mine.map(|(doorbell, certain)| {
-            let key = TokenKey {
-                doorbell,
-                space: channel.space,
-                token,
-            };
-            (key, certain && channel.token_certain)
-        })
-        .collect()
-    }
-
-    /// Tells the BPF programs which doorbells and token ring a channel.
-    ///
-    /// # Errors
-    /// When the map cannot be written.
-    pub(super) fn publish_token(&self, index: u32, maps: &mut impl BpfMaps) -> Result<()> {
-        if !self[index].live {
-            return Ok(());
-        }
-        for (key, certain) in self.token_keys(index) {
-            let value = TokenValue {
-                channel: index,
-                guessed: u32::from(!certain),
-            };
-            maps.set_token(key, value)?;
-        }
-        Ok(())
-    }
-
-    /// The BPF programs forget the channel's token.
-    pub(super) fn forget_tokens(&self, index: u32, maps: &mut impl BpfMaps) {
-        for (key, _) in self.token_keys(index) {
-            maps.forget_token(key);
-        }
-    }
-
-    /// The channel has this token, where that is better known than what was known before.
-    ///
-    /// # Errors
-    /// When the map cannot be written.
-    pub(super) fn learn_token(
-        &mut self,
-        index: u32,
-        learnt: LearntToken,
-        maps: &mut impl BpfMaps,
-        out: &mut Outbox,
-    ) -> Result<()> {
-        let LearntToken {
-            token,
-            told,
-            time_ns,
-        } = learnt;
-        let channel = &self[index];
-        if channel.token == Some(token) && (channel.token_certain || !told)
-            || channel.token_certain && !told
-        {
-            return Ok(());
-        }
-        self.forget_tokens(index, maps);
-        let channel = &mut self.channels[index as usize];
-        channel.token = Some(token);
-        channel.token_certain = told;
-        channel.announced.token = Some(token);
-        if channel.id.is_some() {
-            channel.announced.at.time_ns = time_ns;
-            let again = channel.announced.clone();
-            out.push(Record::Channel(Box::new(again)));
-        }
-        self.publish_token(index, maps)
-    }
-
-    /// A token was concluded to be channel `index`'s: those of the same GPU that it was concluded to be of before do not
-    /// have it.
-    pub(super) fn withdraw_from_others(&mut self, token: u32, index: u32) {
-        let (space, gpu) = (self[index].space, self[index].gpu);
-        for (o, i) in self.channels.iter_mut().zip(0..) {
-            let same = o.space == space && o.token == Some(token) && o.gpu == gpu;
-            if i != index && same && !o.token_certain {
-                o.token = None;
-            }
-        }
     }
 
     /// GP_PUT tells a position within the ring alone. Where as many doorbells came between two looks as the ring has

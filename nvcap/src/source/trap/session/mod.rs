@@ -25,6 +25,7 @@ mod rung;
 mod spaces;
 mod stacks;
 mod store_sites;
+mod token_evidence;
 mod token_learner;
 mod translations;
 
@@ -33,13 +34,8 @@ use std::{os::fd::AsRawFd, time::Duration};
 use nvcap_common as c;
 
 use self::{
-    breakpoints::Breakpoints,
-    capture::Capture,
-    missed::MissedLives,
-    modules::Modules,
-    named_channels::NamedChannels,
-    patrol::{PATROL_NS, Patrol},
-    ring_search::RingSearch,
+    breakpoints::Breakpoints, capture::Capture, missed::MissedLives, modules::Modules,
+    named_channels::NamedChannels, patrol::Patrol, ring_search::RingSearch,
     store_sites::StoreSites,
 };
 use super::{
@@ -174,12 +170,10 @@ impl Session {
         }
         let now = arm::now();
         self.look_at_named(now);
+        self.capture.release_old(now);
         if self.patrol.is_due(now) {
             self.follow_modules(self.modules.looked_at())?;
             self.capture.bpf.flush_log();
-            // This is longer than any walk takes: its end was not reported, because the ring buffer was full.
-            self.capture
-                .release_held(|g| now.saturating_sub(g.head.header.time_ns) > PATROL_NS);
             self.look_at_all();
             self.look_for_missed()?;
             self.free_spaces(now);
@@ -213,9 +207,10 @@ impl Session {
         let stats = self.capture.bpf.stats();
         self.capture.stacks.tell_lost(&stats);
         log::debug!(
-            "GP_PUT was taken from the process's own copy of GP_PUT at {} looks of {} doorbells",
+            "GP_PUT was taken from the process's own copy of GP_PUT at {} looks of {} doorbells; {} scans",
             stats.cached_put,
-            stats.hits
+            stats.hits,
+            stats.scans
         );
         Totals {
             stats,

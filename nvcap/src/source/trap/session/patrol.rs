@@ -16,6 +16,7 @@ pub(super) struct Patrol {
     dropped: u64,
     cached_put_wrong: u64,
     left_out: u64,
+    scans: u64,
 }
 
 impl Patrol {
@@ -35,6 +36,10 @@ impl Patrol {
 
     /// Losses since the last patrol. `left_out`: calls of the driver that the kernel let pass unseen.
     pub(super) fn losses(&mut self, now: &c::Stats, left_out: u64) -> Vec<Lost> {
+        if now.scans > self.scans {
+            log::debug!("{} scans at {} doorbells", now.scans, now.hits);
+            self.scans = now.scans;
+        }
         let mut lost = Vec::new();
         let records = |kind, now: u64, before: u64| {
             let count = now.saturating_sub(before);

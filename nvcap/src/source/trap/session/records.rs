@@ -1,7 +1,7 @@
 //! Routes what comes out of the ring buffer, record by record, to what it concerns; and what the driver model concludes
 //! from it.
 
-use nvcap_common::{self as c, TokenKey, flag};
+use nvcap_common::{self as c, TokenKey, flag, trust};
 
 use super::{
     super::{arm, assemble, error::Result, space::doorbell_of},
@@ -16,7 +16,7 @@ use super::{
 use crate::{
     driver::Change,
     record::{CpuVa, Mapping, Record, Unmapping},
-    source::memory::{maps, scan},
+    source::memory::{maps, scan, snapshot},
 };
 
 impl Session {
@@ -165,13 +165,17 @@ impl Session {
 
     /// A look at all channels has ended.
     fn scanned(&mut self, r: &c::Scan) -> Result<()> {
-        let tid = r.header.tid;
-        let learnt = self.learn_from_scan(r);
-        self.capture.release_held(|g| g.head.header.tid == tid);
+        let puts = self.capture.tokens.puts(r);
+        if r.header.flags & flag::PART != 0 {
+            return Ok(());
+        }
+        let learnt = self.learn_from_scan(r, &puts);
+        let rung = self.capture.tokens.rung(r);
+        self.capture.scan_has_ended(&r.header, rung);
         learnt
     }
 
-    fn learn_from_scan(&mut self, r: &c::Scan) -> Result<()> {
+    fn learn_from_scan(&mut self, r: &c::Scan, puts: &[c::Put]) -> Result<()> {
         let capture = &mut self.capture;
         let Some(token) = capture.tokens.rung(r) else {
             return Ok(());
@@ -186,29 +190,38 @@ impl Session {
             capture.tokens.early(key);
             return Ok(());
         }
-        if r.header.flags & flag::CONTENDED != 0 {
-            // The channel that was rung may be the one that was passed over.
-            return Ok(());
+        if r.trust == trust::CONCLUDED {
+            log::debug!("token {token:#x} is in doubt: its channel does not move at its doorbells");
+            capture.table.doubt(&key, &mut capture.bpf)?;
+            capture.evidence.restart(key);
         }
         // A look from before all of the process's rings were in the table says nothing of those that were not.
         let known = capture.spaces.has(r.space) || capture.table.has_space(r.space);
         let complete = known && self.search.saw_all(r.space, r.header.time_ns);
-        let channel = capture.table.get(r.channel);
-        if let (1, true, Some(channel)) = (r.advanced, complete, channel) {
-            let is_here = channel.space == r.space;
-            if !capture.table.is_taken(r.space, token, r.channel)
-                && is_here
-                && capture.tokens.agrees(key, r.channel)
-            {
-                log::debug!("token {token:#x} rings channel {}", r.channel);
-                capture.table.withdraw_from_others(token, r.channel);
+        // Scans from before the BPF programs knew the token say nothing new.
+        let settled = r.trust != trust::MAYBE && capture.table.is_settled(&key);
+        if complete && !settled {
+            let candidates = capture.table.candidates(&key);
+            let index = capture.evidence.see(key, puts, &candidates);
+            if let Some(index) = index.filter(|i| !capture.table.is_taken(r.space, token, *i)) {
+                log::debug!("token {token:#x} rings channel {index}, by its doorbells");
+                capture.table.withdraw_from_others(token, index);
                 let learnt = LearntToken {
                     token,
                     told: false,
                     time_ns: r.header.time_ns,
                 };
-                capture.learn_token(r.channel, learnt)?;
+                capture.learn_token(index, learnt)?;
             }
+        }
+        if r.header.flags & flag::CONTENDED != 0 {
+            // The channel that was rung may be the one that was passed over.
+            return Ok(());
+        }
+        let channel = capture.table.get(r.channel);
+        let is_here = channel.is_some_and(|channel| channel.space == r.space);
+        if r.advanced == 1 && complete && is_here {
+            capture.tokens.found(key, r.channel);
         } else if r.advanced == 0 && !capture.table.is_known(&key) {
             capture.tokens.orphan(key);
             self.search_again(r.space)?;
@@ -242,6 +255,10 @@ impl Session {
         // Where memory was given up meanwhile, only a part of what looks like rings was found.
         let whole = maps::areas(pid).is_ok_and(|now| ring_search::is_all_there(&areas, &now));
         new.retain(|f| f.used && !capture.table.is_followed(space, f.ring));
+        let tokens = match new.is_empty() {
+            true => Vec::new(),
+            false => snapshot::tokens(memory, &areas),
+        };
         let rings = Rings { space, new, whole };
         for found in self.search.certain(rings, capture, arm::now) {
             if let Some(index) = capture.install_found(space, pid, &found, 0)? {
@@ -249,6 +266,7 @@ impl Session {
             }
         }
         self.search.done(space, arm::now());
+        self.capture.guess_tokens(space, tokens)?;
         Ok(())
     }
 

@@ -1,8 +1,7 @@
-//! Which token belongs to which channel, where the driver's calls did not show it: inferred from the channels that moved
-//! when a token was rung.
+//! Which tokens were rung, where the driver's calls did not show whose they are: what a scan was for, and which doorbells
+//! found nothing. Whose a token is, `token_evidence` concludes.
 //!
-//! Invariant: a token is taken for a channel's once two scans in a row for that token agree; until then it is a guess. A
-//! doorbell at which nothing new was found is an orphan, and stays counted until its address space ends.
+//! Invariant: a doorbell at which nothing new was found is an orphan, and stays counted until its address space ends.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 
@@ -15,20 +14,15 @@ struct AtTrap {
     token: u32,
 }
 
-/// The channel that last moved at a token's doorbell.
-#[derive(Clone, Copy, Debug)]
-struct Guess {
-    channel: u32,
-    /// How many times in a row.
-    times: u32,
-}
-
 /// What doorbells show of tokens.
 #[derive(Debug, Default)]
 pub(super) struct TokenLearner {
     /// The newest trap of each thread.
     at_trap: HashMap<u32, AtTrap>,
-    guesses: HashMap<TokenKey, Guess>,
+    /// The channel that last moved alone at a token's doorbell.
+    guesses: HashMap<TokenKey, u32>,
+    /// The first parts of scans that were sent in several, by thread: when, and what they saw.
+    parts: HashMap<u32, (u64, Vec<c::Put>)>,
     /// Doorbells at which nothing new was found.
     orphans: HashMap<TokenKey, u64>,
     /// Doorbells of channels that the BPF programs did not know yet and that had not been looked at.
@@ -47,22 +41,32 @@ impl TokenLearner {
         if r.token != c::NO_TOKEN {
             return Some(r.token);
         }
-        let trap = self.at_trap.get(&r.header.tid);
-        trap.filter(|t| t.time_ns == r.header.time_ns)
-            .map(|t| t.token)
+        self.rung_at(&r.header)
     }
 
-    /// The channel that a scan found moved is taken for the one that was rung. That is wrong when another thread had moved
-    /// a channel without ringing yet, and the entries of the rung channel were fetched before. True when this scan and the
-    /// one before it agree.
-    pub(super) fn agrees(&mut self, key: TokenKey, channel: u32) -> bool {
-        let first = Guess { channel, times: 0 };
-        let guess = self.guesses.entry(key).or_insert(first);
-        if guess.channel != channel {
-            *guess = first;
+    /// The token that was rung at a trap from which its store was decoded.
+    pub(super) fn rung_at(&self, h: &c::Header) -> Option<u32> {
+        let trap = self.at_trap.get(&h.tid);
+        trap.filter(|t| t.time_ns == h.time_ns).map(|t| t.token)
+    }
+
+    /// What a scan has seen up to this record: all of it, unless this is a part.
+    pub(super) fn puts(&mut self, r: &c::Scan) -> Vec<c::Put> {
+        let before = self.parts.remove(&r.header.tid);
+        let before = before.filter(|(time_ns, _)| *time_ns == r.header.time_ns);
+        let mut puts = before.map_or_else(Vec::new, |(_, puts)| puts);
+        let noted = (r.noted as usize).min(c::PUTS);
+        puts.extend(r.puts.iter().take(noted));
+        if r.header.flags & c::flag::PART != 0 {
+            let part = (r.header.time_ns, std::mem::take(&mut puts));
+            self.parts.insert(r.header.tid, part);
         }
-        guess.times += 1;
-        guess.times > 1
+        puts
+    }
+
+    /// A scan found this channel alone moved. It is most likely the one that was rung.
+    pub(super) fn found(&mut self, key: TokenKey, channel: u32) {
+        self.guesses.insert(key, channel);
     }
 
     /// A doorbell found nothing new.
@@ -82,7 +86,7 @@ impl TokenLearner {
 
     /// The channels that last moved at some doorbell.
     pub(super) fn guessed_channels(&self) -> BTreeSet<u32> {
-        self.guesses.values().map(|g| g.channel).collect()
+        self.guesses.values().copied().collect()
     }
 
     /// How many tokens without a known channel were rung in the space. `aside`: doorbells without a moved channel that are
@@ -139,17 +143,18 @@ mod tests {
             space: 1,
             doorbell: 0x90,
             ip: 0,
+            trust: 0,
+            noted: 0,
+            puts: [c::Put::default(); c::PUTS],
         }
     }
 
     #[test]
-    fn two_looks_in_a_row_must_agree() {
+    fn what_moved_last_is_kept_by_address_space() {
         let mut learner = TokenLearner::default();
-        assert!(!learner.agrees(key(1, 7), 0));
-        assert!(!learner.agrees(key(1, 7), 3), "another channel moved");
-        assert!(!learner.agrees(key(2, 7), 3), "another address space");
-        assert!(learner.agrees(key(1, 7), 3));
-        assert!(!learner.agrees(key(1, 7), 0));
+        for (space, channel) in [(1, 3), (2, 3), (1, 0)] {
+            learner.found(key(space, 7), channel);
+        }
         assert_eq!(learner.guessed_channels(), BTreeSet::from([0, 3]));
         learner.forget_space(1);
         assert!(!learner.is_guessed(&key(1, 7)) && learner.is_guessed(&key(2, 7)));
@@ -165,12 +170,36 @@ mod tests {
     }
 
     #[test]
+    fn the_parts_of_a_scan_are_joined() {
+        let mut learner = TokenLearner::default();
+        let part = |time_ns, channel, flags| {
+            let mut r = scan(time_ns, 7);
+            r.header.flags = flags;
+            (r.noted, r.puts[0].channel) = (1, channel);
+            r
+        };
+        let channels = |puts: Vec<c::Put>| puts.iter().map(|p| p.channel).collect::<Vec<_>>();
+        learner.puts(&part(100, 1, c::flag::PART));
+        learner.puts(&part(100, 2, c::flag::PART));
+        assert_eq!(channels(learner.puts(&part(100, 3, 0))), [1, 2, 3]);
+        learner.puts(&part(101, 1, c::flag::PART));
+        assert_eq!(
+            channels(learner.puts(&part(102, 3, 0))),
+            [3],
+            "another doorbell's"
+        );
+        let mut wrong = part(103, 1, 0);
+        wrong.noted = u32::MAX;
+        assert_eq!(learner.puts(&wrong).len(), c::PUTS);
+    }
+
+    #[test]
     fn a_token_without_channel_counts_once() {
         let mut learner = TokenLearner::default();
         for (space, token) in [(1, 7), (1, 7), (1, 8), (2, 7)] {
             learner.orphan(key(space, token));
         }
-        learner.agrees(key(1, 8), 0);
+        learner.found(key(1, 8), 0);
         let aside = [key(1, 7), key(1, 9), key(2, 3)];
         assert_eq!(learner.without_channel(1, aside.into_iter()), 2);
         assert_eq!(learner.take_orphans(|space| space == 2), [(key(2, 7), 1)]);

@@ -14,7 +14,7 @@ use super::{
 };
 use crate::{
     record::{Channel, ChannelId},
-    source::memory::scan,
+    source::memory::{scan, snapshot::RingToken},
 };
 
 impl Capture {
@@ -102,7 +102,27 @@ impl Capture {
     /// When the map of tokens cannot be written.
     pub(in super::super) fn learn_token(&mut self, index: u32, learnt: LearntToken) -> Result<()> {
         self.table
-            .learn_token(index, learnt, &mut self.bpf, &mut self.out)
+            .learn_token(index, learnt, &mut self.bpf, &mut self.out)?;
+        self.release_held(index);
+        Ok(())
+    }
+
+    /// What the error notifiers say of the tokens of channels that were found in memory: guesses, until doorbells show it.
+    ///
+    /// # Errors
+    /// When the map of tokens cannot be written.
+    pub(in super::super) fn guess_tokens(
+        &mut self,
+        space: u32,
+        tokens: Vec<RingToken>,
+    ) -> Result<()> {
+        for RingToken { ring, token } in tokens {
+            if let Some(index) = self.table.untold_at(space, ring.0) {
+                log::debug!("token {token:#x} may ring channel {index}, by its error notifier");
+                self.table.guess_token(index, token, &mut self.bpf)?;
+            }
+        }
+        Ok(())
     }
 
     /// A ring was found in memory. `start`: the ring position from which it is followed. The channel is announced at its
@@ -162,6 +182,7 @@ impl Capture {
         }
         self.unpeeked.retain(|i| !channels.contains(i));
         self.tokens.forget_space(space);
+        self.evidence.forget_space(space);
         self.rung.forget_space(space);
         self.translations.forget_space(space);
     }

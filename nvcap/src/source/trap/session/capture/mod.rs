@@ -12,6 +12,7 @@ use nvcap_common::{self as c, TokenKey, flag};
 
 use super::{
     super::{
+        arm,
         assemble::{self, Assembler, Gathered, Raw},
         load::Loaded,
         shared::Shared,
@@ -24,6 +25,7 @@ use super::{
     rung::{DoorbellWord, RungDoorbells},
     spaces::AddressSpaces,
     stacks::Stacks,
+    token_evidence::TokenEvidence,
     token_learner::TokenLearner,
     translations::Translations,
 };
@@ -79,6 +81,7 @@ pub(super) struct Capture {
     pub(super) table: ChannelTable,
     pub(super) spaces: AddressSpaces,
     pub(super) tokens: TokenLearner,
+    pub(super) evidence: TokenEvidence,
     pub(super) rung: RungDoorbells,
     pub(super) stacks: Stacks,
     translations: Translations,
@@ -107,6 +110,7 @@ impl Capture {
             table: ChannelTable::new(shared),
             spaces: AddressSpaces::default(),
             tokens: TokenLearner::default(),
+            evidence: TokenEvidence::default(),
             rung: RungDoorbells::default(),
             stacks: Stacks::new(stacks),
             translations: Translations::default(),
@@ -237,22 +241,46 @@ impl Capture {
             channel.taken = g.head.position + g.segments.len() as u64;
         }
         let scanned = g.head.header.flags & flag::SCANNED != 0;
-        if self.held.has(index) {
-            self.release_held(|h| h.head.channel == index);
+        if g.head.token == c::NO_TOKEN {
+            g.head.token = self.tokens.rung_at(&g.head.header).unwrap_or(c::NO_TOKEN);
         }
+        let held = self.held.has(index);
         let channel = self.table.get(index);
         let known = channel.is_none_or(|c| c.token.is_some());
-        if scanned && !known {
-            self.held.hold(g);
-        } else {
-            self.submission(g);
+        if (scanned || held) && !known && !self.held.is_full(index) {
+            self.held.hold(g, arm::now());
+            return;
+        }
+        // So many while it is not known whose they are: several threads submit, and any of them may have found them.
+        let unknown = held && !known;
+        for g in self.held.take(index) {
+            self.submission(g, unknown);
+        }
+        self.submission(g, unknown);
+    }
+
+    /// Passes on what was held back of a channel.
+    fn release_held(&mut self, index: u32) {
+        for g in self.held.take(index) {
+            self.submission(g, false);
         }
     }
 
-    /// Passes on what was held back.
-    pub(super) fn release_held(&mut self, which: impl Fn(&Gathered) -> bool) {
-        for g in self.held.take(which) {
-            self.submission(g);
+    /// Passes on what was held back for long enough.
+    pub(super) fn release_old(&mut self, now: u64) {
+        for g in self.held.take_old(now) {
+            self.submission(g, false);
+        }
+    }
+
+    /// Passes on what was held back for the end of a thread's scan. `rung`: the token that was rung, where it is known: then
+    /// what may be other tokens' is held on until they are known.
+    pub(super) fn scan_has_ended(&mut self, at: &c::Header, rung: Option<u32>) {
+        for index in self.held.channels(Some(at.tid)) {
+            let channel = self.table.get(index);
+            if rung.is_none() || channel.is_none_or(|c| c.token.is_some()) {
+                self.release_held(index);
+            }
         }
     }
 
@@ -261,7 +289,7 @@ impl Capture {
         let mut done = Vec::new();
         self.assembler.flush(index, &mut done);
         self.gathered_all(done);
-        self.release_held(|g| g.head.channel == index);
+        self.release_held(index);
     }
 
     /// Passes on everything that has arrived, at the end of the trace.
@@ -271,7 +299,9 @@ impl Capture {
             self.assembler.flush(index, &mut done);
         }
         self.gathered_all(done);
-        self.release_held(|_| true);
+        for index in self.held.channels(None) {
+            self.release_held(index);
+        }
     }
 
     /// The ioctl that an ended thread will not return from.
@@ -279,7 +309,8 @@ impl Capture {
         self.assembler.gone(tid)
     }
 
-    fn submission(&mut self, mut g: Gathered) {
+    /// `unknown`: whose doorbell found it is not known.
+    fn submission(&mut self, mut g: Gathered, unknown: bool) {
         let index = g.head.channel;
         let filled = self.fill_holes(&mut g);
         if !self.table.confirms(index, &g.segments) {
@@ -301,21 +332,28 @@ impl Capture {
         let channel = &self.table[index];
         let entries = g.segments.len() as u64;
         let token = (head.token != c::NO_TOKEN).then_some(head.token);
-        // A scan finds entries of other channels than the one that was rung.
+        // A scan finds entries of other channels than the one that was rung: of those the thread is not known, nor when they
+        // were rung for.
         let scanned = head.header.flags & flag::SCANNED != 0;
+        let other = token.is_some() && channel.token.is_some() && token != channel.token;
+        let foreign = scanned && (other || unknown);
+        let mut at = assemble::at(&head.header);
+        if foreign {
+            at.tid = 0;
+        }
         let record = Submission {
-            at: assemble::at(&head.header),
+            at,
             channel: id,
             token: if scanned { channel.token } else { token },
             position: head.position,
             gp_get: (head.get != c::NO_GET).then_some(head.get),
             prev_put: channel.index(head.position),
             gp_put: channel.index(head.position + entries),
-            ip: Some(head.ip),
-            doorbell: Some(CpuVa(head.doorbell)),
+            ip: (!foreign).then_some(head.ip),
+            doorbell: (!foreign).then_some(CpuVa(head.doorbell)),
             how: How::Trapped,
-            late: filled || head.header.flags & flag::LATE != 0,
-            thread: Some(assemble::name(&head.comm).into()),
+            late: filled || foreign || head.header.flags & flag::LATE != 0,
+            thread: (!foreign).then(|| assemble::name(&head.comm).into()),
             segments: g.segments,
         };
         let doorbell = DoorbellWord {

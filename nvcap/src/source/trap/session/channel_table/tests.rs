@@ -1,3 +1,5 @@
+use nvcap_common::trust;
+
 use super::{super::bpf_maps::tests::Written, *};
 use crate::record::{At, CpuVa};
 
@@ -49,7 +51,7 @@ impl Bench {
         all
     }
 
-    /// The channel that a token rings, and whether that is a guess.
+    /// The channel that a token rings, and how well that is known.
     fn rings(&self, doorbell: u64, token: u32) -> Option<(u32, u32)> {
         let key = TokenKey {
             doorbell,
@@ -57,7 +59,7 @@ impl Bench {
             token,
         };
         let value = self.written.tokens.get(&key);
-        value.map(|v| (v.channel, v.guessed))
+        value.map(|v| (v.channel, v.trust))
     }
 }
 
@@ -88,7 +90,7 @@ fn what_the_driver_told_is_better_known_than_what_was_concluded() {
     let index = b.add(0x1000, Some(0), None, Origin::Allocated);
     assert!(b.written.tokens.is_empty());
     b.learn(index, 9, false);
-    assert_eq!(b.rings(0x90, 9), Some((index, 1)));
+    assert_eq!(b.rings(0x90, 9), Some((index, trust::CONCLUDED)));
     b.learn(index, 8, true);
     assert_eq!(
         (b.rings(0x90, 9), b.rings(0x90, 8)),
@@ -105,7 +107,7 @@ fn what_the_driver_told_is_better_known_than_what_was_concluded() {
 fn a_token_is_the_channel_s_whose_gpu_the_doorbell_is_of() {
     let mut b = Bench::new();
     let unknown = b.add(0x1000, None, Some(9), Origin::Given);
-    assert_eq!(b.rings(0x90, 9), Some((unknown, 1)), "it may be");
+    assert_eq!(b.rings(0x90, 9), Some((unknown, trust::MAYBE)));
     let known = b.add(0x2000, Some(0), Some(9), Origin::Allocated);
     assert_eq!(b.rings(0x90, 9), Some((known, 0)));
     b.table.publish_token(unknown, &mut b.written).unwrap();
@@ -252,4 +254,46 @@ fn a_token_is_one_gpu_s() {
     b.table.retire(second);
     assert!(!b.table.is_unseen(&rung(0x1090)));
     assert!(b.table.is_known(&rung(0x90)) && !b.table.is_known(&rung(0x1090)));
+}
+
+#[test]
+fn a_token_is_guessed_concluded_doubted_and_another_s() {
+    let mut b = Bench::new();
+    let first = b.add(0x1000, Some(0), None, Origin::Found);
+    let second = b.add(0x2000, Some(0), None, Origin::Found);
+    let told = b.add(0x3000, Some(0), Some(5), Origin::Allocated);
+    let key = TokenKey {
+        doorbell: 0x90,
+        space: 1,
+        token: 9,
+    };
+    let owned = |b: &Bench| [first, second, told].map(|i| b.table.shared().get(i).owned);
+    b.table.guess_token(first, 9, &mut b.written).unwrap();
+    b.table.guess_token(second, 9, &mut b.written).unwrap();
+    b.table.guess_token(second, 5, &mut b.written).unwrap();
+    assert_eq!(b.rings(0x90, 9), Some((first, trust::GUESS)));
+    assert_eq!(b.rings(0x90, 5), Some((told, trust::TOLD)));
+    assert_eq!((b.table[first].token, owned(&b)), (None, [0, 0, 1]));
+    let of = |b: &Bench| -> Vec<_> {
+        let all = b.table.candidates(&key);
+        all.iter().map(|c| (c.index, c.has, c.guess)).collect()
+    };
+    assert_eq!(of(&b), [(first, None, Some(9)), (second, None, None)]);
+    b.learn(first, 9, false);
+    assert_eq!(b.rings(0x90, 9), Some((first, trust::CONCLUDED)));
+    assert_eq!(owned(&b), [1, 0, 1]);
+    assert_eq!(of(&b), [(first, Some(9), None), (second, None, None)]);
+    b.table.doubt(&key, &mut b.written).unwrap();
+    assert_eq!(b.rings(0x90, 9), Some((first, trust::GUESS)));
+    assert_eq!((b.table[first].token, owned(&b)), (Some(9), [0, 0, 1]));
+    assert_eq!(of(&b)[0], (first, None, None));
+    // It was right.
+    b.learn(first, 9, false);
+    assert_eq!(b.rings(0x90, 9), Some((first, trust::CONCLUDED)));
+    // It was wrong.
+    b.table.doubt(&key, &mut b.written).unwrap();
+    b.table.withdraw_from_others(9, second);
+    b.learn(second, 9, false);
+    assert_eq!(b.rings(0x90, 9), Some((second, trust::CONCLUDED)));
+    assert_eq!((b.table[first].token, owned(&b)), (None, [0, 1, 1]));
 }
