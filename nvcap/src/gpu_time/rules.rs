@@ -63,21 +63,30 @@ impl Rules {
     }
 }
 
-/// The time from a kernel's end until its release was seen: half the time between two reads, and what is learnt of entries whose
-/// end is known otherwise, too.
-#[derive(Clone, Debug)]
+/// The time from a kernel's end until its release was seen, counted to the middle of the two reads. Learnt from entries whose end is
+/// known otherwise, too; else from stamps, which are read with it: a stamp tells when it was written.
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Lag {
-    /// The newest of them, ns from the end to the middle of the two reads.
+    ends: Newest,
+    stamps: Newest,
+}
+
+/// The newest of what was learnt, ns.
+#[derive(Clone, Debug)]
+struct Newest {
     seen: [i64; LEARNT],
     count: usize,
 }
 
 /// How many are kept.
 const LEARNT: usize = 63;
-/// The lag where none is learnt, and its error, ns (H200: nine of ten of 240,000 kernels within 1 us of it). It is below 0 because the
+/// The lag where nothing is learnt, and its error, ns (H200: nine of ten of 240,000 kernels within 1 us of it). It is below 0 because the
 /// clocks' difference includes the way of a stamp to the processor, which a release goes, too.
 const LAG_NS: i64 = -200;
 const LAG_ERROR_NS: u64 = 1_500;
+/// By how much a release's lag is more than a stamp's, and its error, ns (H200: the medians of 14 streams of kernels differ by 94 to 310).
+const BEYOND_STAMP_NS: i64 = 200;
+const BEYOND_STAMP_ERROR_NS: u64 = 300;
 /// How far an end may be behind that beyond its error, ns.
 const AGREED_NS: u64 = 500;
 /// How far two reads may be apart to teach it, ns.
@@ -85,7 +94,7 @@ const CLOSE_NS: u64 = 5_000;
 /// How many are needed.
 const ENOUGH: usize = 15;
 
-impl Default for Lag {
+impl Default for Newest {
     fn default() -> Self {
         Self {
             seen: [0; LEARNT],
@@ -94,36 +103,18 @@ impl Default for Lag {
     }
 }
 
-impl Lag {
-    /// Takes an end that is known, and between which times its release was seen, all on the GPU's clock.
-    pub(crate) fn learn(&mut self, end: u64, from: u64, until: u64) {
+impl Newest {
+    /// Takes something that happened at a known time, and between which times it was seen.
+    fn learn(&mut self, happened: u64, from: u64, until: u64) {
         if until.saturating_sub(from) > CLOSE_NS {
             // The reader came late: that says nothing of the GPU.
             return;
         }
-        let lag = middle(from, until).wrapping_sub(end).cast_signed();
+        let lag = middle(from, until).wrapping_sub(happened).cast_signed();
         if let Some(slot) = self.seen.get_mut(self.count % LEARNT) {
             *slot = lag;
             self.count += 1;
         }
-    }
-
-    /// The end that a release tells which was seen between these times, and the most by which it may be wrong, ns.
-    pub(crate) fn end(&self, from: u64, until: u64) -> (u64, u64) {
-        let half = until.saturating_sub(from) / 2;
-        let (lag, error) = match self.learnt() {
-            Some(learnt) => learnt,
-            None => (LAG_NS, LAG_ERROR_NS),
-        };
-        let end = middle(from, until).wrapping_add_signed(lag.wrapping_neg());
-        (end.min(until), error + half)
-    }
-
-    /// Whether an end is not later than what was learnt makes of the release: the next entry was not there yet then, and its stamp
-    /// came later.
-    pub(crate) fn agrees(&self, end: u64, from: u64, until: u64, clock_error: u64) -> bool {
-        let (by_release, error) = self.end(from, until);
-        self.count < ENOUGH || end <= by_release + error + clock_error + AGREED_NS
     }
 
     /// The median of what was learnt, and the most that nine of ten lie away from it.
@@ -136,6 +127,37 @@ impl Lag {
         let mut away: Vec<u64> = all.iter().map(|l| l.abs_diff(median)).collect();
         away.sort_unstable();
         Some((median, *away.get(have * 9 / 10)?))
+    }
+}
+
+impl Lag {
+    /// Takes an end that is known, and between which times its release was seen, all on the GPU's clock.
+    pub(crate) fn learn(&mut self, end: u64, from: u64, until: u64) {
+        self.ends.learn(end, from, until);
+    }
+
+    /// The same of a stamp.
+    pub(crate) fn stamped(&mut self, stamp: u64, from: u64, until: u64) {
+        self.stamps.learn(stamp, from, until);
+    }
+
+    /// The end that a release tells which was seen between these times, and the most by which it may be wrong, ns.
+    pub(crate) fn end(&self, from: u64, until: u64) -> (u64, u64) {
+        let half = until.saturating_sub(from) / 2;
+        let beyond = |(lag, error)| (lag + BEYOND_STAMP_NS, error + BEYOND_STAMP_ERROR_NS);
+        let of_stamps = || self.stamps.learnt().map(beyond);
+        let learnt = self.ends.learnt().or_else(of_stamps);
+        let (lag, error) = learnt.unwrap_or((LAG_NS, LAG_ERROR_NS));
+        let end = middle(from, until).wrapping_add_signed(lag.wrapping_neg());
+        (end.min(until), error + half)
+    }
+
+    /// Whether an end is not later than what was learnt makes of the release: the next entry was not there yet then, and its stamp
+    /// came later.
+    pub(crate) fn agrees(&self, end: u64, from: u64, until: u64, clock_error: u64) -> bool {
+        let (by_release, error) = self.end(from, until);
+        let learnt = self.ends.count >= ENOUGH || self.stamps.count >= ENOUGH;
+        !learnt || end <= by_release + error + clock_error + AGREED_NS
     }
 }
 
@@ -161,5 +183,11 @@ mod tests {
         let (end, error) = lag.end(103_000, 104_000);
         assert!(end.abs_diff(100_400) <= 40, "{end}");
         assert!((550..=620).contains(&error), "{error}");
+        let mut lag = Lag::default();
+        for n in 0..200u64 {
+            let stamp = n * 50_000;
+            lag.stamped(stamp, stamp + 200, stamp + 1_200);
+        }
+        assert_eq!(lag.end(103_000, 104_000), (102_600, 800));
     }
 }

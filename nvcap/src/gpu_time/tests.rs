@@ -61,7 +61,8 @@ fn kernel(n: u32) -> Pushbuffer {
     for before in [n.checked_sub(16), n.checked_sub(1)].into_iter().flatten() {
         let (address, number) = end_of(before);
         let acquire = [address as u32, (address >> 32) as u32, number, 0, 3];
-        p.named(0, 0xc86f, "SEM_ADDR_LO", &acquire).expect("methods");
+        p.named(0, 0xc86f, "SEM_ADDR_LO", &acquire)
+            .expect("methods");
     }
     let qmd = Qmd::of(&view).expect("a layout");
     p.inline(1, CLASS, GpuVa(0x2_04c0_0000), qmd.bytes())

@@ -15,7 +15,7 @@ const MOST: usize = 1 << 18;
 /// stamped some microseconds after its doorbell, and some tens of them after a pause.
 const THERE_NS: i64 = 30_000;
 /// The same where what was seen of the end agrees: it was rung before the end, or so soon after it that nothing is wrong.
-const THERE_AGREED_NS: i64 = 3_000;
+const THERE_AGREED_NS: i64 = 10_000;
 /// How long before the trap of its doorbell an entry's stamp can have been seen at most, ns. Later ones are of another program that
 /// had the same number.
 const HELD_UP_NS: u64 = 1_000_000;
@@ -97,6 +97,18 @@ impl Seen<'_> {
         let (value, place) = of.unit.stamp?;
         let stamp = self.words.get(self.pid, value)?;
         (stamp.seen_ns >= of.not_before()).then_some((stamp.gpu_ns?, place))
+    }
+
+    /// Between which times an entry's stamp was seen, on the GPU's clock; `None` of the first of its semaphore.
+    fn stamp_seen(self, of: &Noted) -> Option<(u64, u64)> {
+        let stamp = self.words.get(self.pid, of.unit.stamp?.0)?;
+        if stamp.before_ns == 0 {
+            return None;
+        }
+        Some((
+            self.clock.gpu(stamp.before_ns)?,
+            self.clock.gpu(stamp.seen_ns)?,
+        ))
     }
 
     /// A time of the GPU's clock on both clocks.
@@ -280,13 +292,17 @@ fn front_end(
     let Some(start) = seen.moment(start_gpu, start_error_ns) else {
         return GpuTime::default();
     };
+    if let Some((from, until)) = seen.stamp_seen(own) {
+        lag.stamped(told.stamp, from, until);
+    }
     let released = seen.released(own);
     let by_next = next
         .0
         .and_then(|n| end_by_next((n, next.1), start, released, lag, seen));
-    if let (Some(end), Some(r)) = (by_next, released) {
+    if let (Some((end, true)), Some(r)) = (by_next, released) {
         lag.learn(end, r.from, r.until);
     }
+    let by_next = by_next.map(|(end, _)| end);
     let duration = match (by_next, released) {
         _ if !own.unit.works => None,
         (Some(end), _) => Some(GpuDuration {
@@ -317,14 +333,15 @@ fn front_end(
     }
 }
 
-/// The end that the next entry's stamp tells, where that one waited for nothing else.
+/// The end that the next entry's stamp tells, where that one waited for nothing else, and whether it was there long before: what was
+/// rung just before the end may be stamped a little later than that.
 fn end_by_next(
     (next, releases): (&Noted, &Own),
     start: GpuMoment,
     released: Option<Released>,
     lag: &Lag,
     seen: Seen<'_>,
-) -> Option<u64> {
+) -> Option<(u64, bool)> {
     // Its stamp comes behind what it waits for: that is of this channel's entries, or was there before.
     let was_there = |value: &Value| {
         let reached = seen.words.reached(seen.pid, *value);
@@ -344,7 +361,7 @@ fn end_by_next(
     let end = stamp.checked_sub(end_ns)?;
     if end < start.gpu_ns {
         // Shorter than can be told.
-        return (next.doorbell <= start.host_ns).then_some(start.gpu_ns);
+        return (next.doorbell <= start.host_ns).then_some((start.gpu_ns, false));
     }
     let stamped = seen.clock.host(stamp)?;
     let waited = stamped.ns.wrapping_sub(next.doorbell).cast_signed();
@@ -358,7 +375,7 @@ fn end_by_next(
         Some(_) => THERE_AGREED_NS,
         None => THERE_NS,
     };
-    (in_time && waited >= least).then_some(end)
+    (in_time && waited >= least).then_some((end, waited >= THERE_NS))
 }
 
 /// An entry whose stamp is written behind its work.
@@ -428,12 +445,7 @@ fn waited(own: &Noted, releases: &Own, seen: Seen<'_>) -> Option<Waited> {
 }
 
 /// The wait for a semaphore that was released after the entry was there and the one before it had ended.
-fn wait(
-    own: &Noted,
-    free: Option<u64>,
-    waited: Option<Waited>,
-    seen: Seen<'_>,
-) -> Option<GpuWait> {
+fn wait(own: &Noted, free: Option<u64>, waited: Option<Waited>, seen: Seen<'_>) -> Option<GpuWait> {
     let Waited { at, semaphore, .. } = waited?;
     let there = seen.clock.gpu(own.doorbell)?;
     let ns = at.checked_sub(there.max(free.unwrap_or(0)))?;

@@ -55,7 +55,9 @@ impl Seen {
         let step = newest.payload.wrapping_sub(payload) as usize;
         let guess = self.all.len().checked_sub(1 + step);
         let exact = |s: &&Stamp| s.payload == payload;
-        if let Some(stamp) = guess.filter(|i| *i >= self.rising).and_then(|i| self.all.get(i))
+        if let Some(stamp) = guess
+            .filter(|i| *i >= self.rising)
+            .and_then(|i| self.all.get(i))
             && exact(&stamp)
         {
             return Some(stamp);
@@ -63,7 +65,10 @@ impl Seen {
         let (mut low, mut high) = (self.rising, self.all.len());
         while low < high {
             let middle = low + (high - low) / 2;
-            let less = self.all.get(middle).is_some_and(|s| behind(s.payload, payload) < 0);
+            let less = self
+                .all
+                .get(middle)
+                .is_some_and(|s| behind(s.payload, payload) < 0);
             if less {
                 low = middle + 1;
             } else {
