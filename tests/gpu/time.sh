@@ -94,7 +94,7 @@ judge_truths() {
 section_cupti() {
     [ -n "$cupti" ] || { row "NOT RUN" cupti "no CUPTI here"; return; }
     CUDA_INJECTION64_PATH=$cupti CUPTI_LOG=$WORK/truth.cupti "$WORK/truth" -o "$WORK/cupti.truth" queue sync pause load >"$WORK/cupti.out" 2>&1
-    python3 "$HERE/time/time.py" cupti "$WORK/cupti.truth" "$WORK"/truth.cupti.* >"$WORK/cupti.rows" 2>&1
+    python3 "$HERE/time/time.py" cupti "$WORK/cupti.truth" "$WORK"/truth.cupti.* "$WORK/cupti.beyond" >"$WORK/cupti.rows" 2>&1
     judge "$WORK/cupti.rows"
 }
 
@@ -156,6 +156,7 @@ section_train() {
     python3 -c 'import torch' 2>/dev/null || { row "NOT RUN" train "no Python package torch here"; return; }
     [ -n "$cupti" ] || { row "NOT RUN" train "no CUPTI here"; return; }
     local program=(python3 "$HERE/train.py" --steps "${STEPS:-250}" --warm 50)
+    [ -e "$WORK/cupti.beyond" ] || section_cupti
     # One after the other: they would wait for each other on the GPU.
     CUDA_INJECTION64_PATH=$cupti CUPTI_LOG=$WORK/train.cupti "${program[@]}" >"$WORK/train-cupti.out" 2>&1
     log=$WORK/train.cupti.$(sed -n 's/^pid //p' "$WORK/train-cupti.out")
@@ -164,7 +165,7 @@ section_train() {
         [ "$way" != observed ] || how=observe
         "$NVCAP" --how $how --gpu-time --json -e "$FILTER" -o "$WORK/train-$way.json" -- "${program[@]}" >"$WORK/train-$way.out" 2>"$WORK/train-$way.trace"
         status_of $? "train, $way: nvcap" "$WORK/train-$way.trace"
-        { python3 "$HERE/time/time.py" sums "train, $way" "$WORK/train-$way.json" "$log" >"$WORK/train-$way.rows" 2>&1; } &
+        { CUPTI_BEYOND_NS=$(cat "$WORK/cupti.beyond" 2>/dev/null) python3 "$HERE/time/time.py" sums "train, $way" "$WORK/train-$way.json" "$log" >"$WORK/train-$way.rows" 2>&1; } &
     done
     wait
     for way in ${WAYS:-start observed}; do judge "$WORK/train-$way.rows"; done

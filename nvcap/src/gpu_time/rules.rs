@@ -84,8 +84,9 @@ const LEARNT: usize = 63;
 /// clocks' difference includes the way of a stamp to the processor, which a release goes, too.
 const LAG_NS: i64 = -200;
 const LAG_ERROR_NS: u64 = 1_500;
-/// By how much a release's lag is more than a stamp's, and its error, ns (H200: the medians of 14 streams of kernels differ by 94 to 310).
-const BEYOND_STAMP_NS: i64 = 200;
+/// By how much a release's lag is more than a stamp's, and its error, ns (H200: the medians of 14 streams of kernels differ by -50 to 310;
+/// the sums of a PyTorch training fit CUPTI's with 100).
+const BEYOND_STAMP_NS: i64 = 100;
 const BEYOND_STAMP_ERROR_NS: u64 = 300;
 /// How far an end may be behind that beyond its error, ns.
 const AGREED_NS: u64 = 500;
@@ -188,6 +189,6 @@ mod tests {
             let stamp = n * 50_000;
             lag.stamped(stamp, stamp + 200, stamp + 1_200);
         }
-        assert_eq!(lag.end(103_000, 104_000), (102_600, 800));
+        assert_eq!(lag.end(103_000, 104_000), (102_700, 800));
     }
 }
