@@ -348,7 +348,7 @@ struct Race {
 
 /// Attaches before they begin. `named`: the channels and their tokens are told.
 fn race(gpus: usize, named: bool) -> Result<Race> {
-    let mut plan = plan(30, sized(60_000, 8000));
+    let mut plan = plan(30, sized(90_000, 8000));
     plan.channels = Channel::first(RACERS, gpus);
     let folder = Folder::new()?;
     let trace = folder.file("trace.json");
@@ -428,7 +428,7 @@ fn tokens_of_racing_threads(gpus: usize) -> Result<Race> {
         let mut its = its.filter(|c| shown.ring == Some(c.ring()));
         let its = its.next().context("a channel that is none")?;
         ensure!(shown.gpu == Some(its.gpu as u64), "GPU {:?}", shown.gpu);
-        let later = &shown.submissions[shown.submissions.len() / 2..];
+        let later = &shown.submissions[shown.submissions.len() / 3 * 2..];
         let thread = later.last().and_then(|s| s.1).or(later[0].1);
         ensure!(threads.insert(thread), "{thread:?} has two channels");
         for (token, tid, late) in later {
