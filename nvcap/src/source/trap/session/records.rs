@@ -224,7 +224,10 @@ impl Session {
             capture.tokens.found(key, r.channel);
         } else if r.advanced == 0 && !capture.table.is_known(&key) {
             capture.tokens.orphan(key);
-            self.search_again(r.space)?;
+            // A search takes its time, in which nothing is learnt.
+            if capture.evidence.may_be_unknown(&key) {
+                self.search_again(r.space)?;
+            }
         }
         Ok(())
     }

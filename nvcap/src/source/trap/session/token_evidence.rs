@@ -13,6 +13,8 @@ use nvcap_common::{Put, TokenKey};
 
 /// After this many doorbells without a conclusion, those seen are forgotten: what a program does may change.
 const WINDOW: u32 = 64;
+/// After this many its channel may be one that is not known.
+const PATIENCE: u32 = 16;
 /// How often each other channel must have stood still, and how often where a guess from elsewhere says the same.
 const NEEDED: u32 = 2;
 const NEEDED_OF_GUESS: u32 = 1;
@@ -106,6 +108,13 @@ impl TokenEvidence {
             seen.proof = Some(proof);
         }
         Some(best.index)
+    }
+
+    /// Whether the channel of a token may be none of those known: none has moved at its doorbells, or enough doorbells did not
+    /// show which one it is.
+    pub(super) fn may_be_unknown(&self, key: &TokenKey) -> bool {
+        let doorbells = self.0.get(key).map_or(0, |seen| seen.doorbells);
+        doorbells == 0 || doorbells >= PATIENCE
     }
 
     /// What was concluded of a token is in doubt.
@@ -278,6 +287,9 @@ mod tests {
         assert_eq!(e.see(key(7), &puts(&[0, 1]), &three), None);
         assert_eq!(e.see(key(7), &puts(&[0, 2]), &three), Some(1));
         assert_eq!(e.see(key(8), &[], &three), None);
+        assert!(e.may_be_unknown(&key(8)), "nothing moved");
+        e.see(key(8), &puts(&[0, 2]), &three);
+        assert!(!e.may_be_unknown(&key(8)), "entries that another scan took");
     }
 
     #[test]
