@@ -356,7 +356,18 @@ fn race(gpus: usize, named: bool) -> Result<Race> {
     let gpus_option = format!("--gpus={gpus}");
     let mut gpu = waiting(&plan, &["--files", &threads, &gpus_option])?;
     let mut args: Vec<OsString> = vec!["NVCAP_LOG=debug".into(), nvcap()?.into()];
-    args.extend(["--json", "-vv", "-e", "type=submission", "-o"].map(OsString::from));
+    // A starved reader loses nothing here: what the tokens are is the question.
+    args.extend(
+        [
+            "--buffer=256M",
+            "--json",
+            "-vv",
+            "-e",
+            "type=submission",
+            "-o",
+        ]
+        .map(OsString::from),
+    );
     args.push(trace.clone().into());
     if named {
         args.extend(["--channels".into(), folder.channels()?.into()]);
