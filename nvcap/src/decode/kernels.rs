@@ -9,7 +9,7 @@ use super::{
     event::{Launch, LaunchKind},
     shadow::Space,
 };
-use crate::record::Kernel;
+use crate::record::{Kernel, NamedBy};
 use crate::wire::GpuVa;
 
 /// The most programs kept of one process. A long-lived process that compiles at run time makes ever new ones.
@@ -86,9 +86,11 @@ impl Kernels {
 }
 
 impl Launch {
-    /// Sets its kernel, and the kind that follows from the kernel's name.
+    /// Sets its kernel, and the kind that follows from the kernel's name. A program that only its code names may launch others' kernels, as
+    /// CUPTI's does: then the launch's shape tells more, unless the program is the driver's.
     pub fn set_kernel(&mut self, kernel: &Arc<Kernel>) {
-        if kernel.certain && !matches!(self.kind, LaunchKind::Companion | LaunchKind::Unresolved) {
+        let tells = kernel.certain && (kernel.driver || kernel.by != NamedBy::Code);
+        if tells && !matches!(self.kind, LaunchKind::Companion | LaunchKind::Unresolved) {
             self.kind = kind(kernel);
             if !matches!(self.kind, LaunchKind::DriverMemset | LaunchKind::DriverCopy) {
                 self.moves = None;
@@ -115,7 +117,7 @@ fn kind(kernel: &Kernel) -> LaunchKind {
 mod tests {
     use super::*;
     use crate::decode::event::LaunchHow;
-    use crate::record::{At, NamedBy};
+    use crate::record::At;
 
     fn kernel(program: u64, name: &str, driver: bool) -> Kernel {
         Kernel {
@@ -185,6 +187,20 @@ mod tests {
         assert_eq!(known, [0x2000]);
         kernels.forget(7, u64::MAX);
         assert!(kernels.spaces.is_empty());
+    }
+
+    /// CUPTI launches every kernel through a program of its own, which its code names.
+    #[test]
+    fn a_program_that_its_code_alone_names_does_not_tell_what_is_launched() {
+        let mut launch = crate::decode::ops::launch::unresolved(LaunchHow::Scheduled, None);
+        launch.kind = LaunchKind::DriverMemset;
+        let mut of = kernel(1, "hopperTraceKernel", false);
+        of.by = NamedBy::Code;
+        launch.set_kernel(&Arc::new(of));
+        assert_eq!(launch.kind, LaunchKind::DriverMemset);
+        assert!(launch.kernel.is_some());
+        launch.set_kernel(&Arc::new(kernel(1, "add", false)));
+        assert_eq!(launch.kind, LaunchKind::User);
     }
 
     #[test]

@@ -45,6 +45,8 @@ pub(super) struct Known {
     pub(super) driving: HashSet<u64>,
     /// The first search has been made.
     pub(super) has_begun: bool,
+    /// All memory has been searched once.
+    pub(super) is_whole: bool,
 }
 
 impl Known {

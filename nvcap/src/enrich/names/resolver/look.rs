@@ -5,8 +5,9 @@
 //! 3. Near all records and images that are known.
 //! 4. All memory, in slices, going round.
 //!
-//! The first search of a process is of all its memory, the smallest areas first, and ends early if all names are found and certain enough. After it
-//! processor time is limited: a little at once and a share of a core, less for 3 and 4, which are done in slices and go on when there is time again.
+//! The first search of a process is of all its memory, the smallest areas first, and ends early if all names are found and certain enough. Once all
+//! memory has been searched, processor time is limited: a little at once and a share of a core, less for 3 and 4, which are done in slices and go on
+//! when there is time again.
 
 use std::time::{Duration, Instant};
 
@@ -26,7 +27,7 @@ const ENOUGH: usize = 4;
 /// After a listing of all pages so many times its duration pass before the next one.
 const LISTING_RESTS: u32 = 20;
 
-/// A limit of processor time after the first search: what may be taken at once, and the share of one core, in thousandths.
+/// A limit of processor time after all memory was searched once: what may be taken at once, and the share of one core, in thousandths.
 struct Limit {
     at_once: Duration,
     per_mille: u32,
@@ -34,12 +35,12 @@ struct Limit {
 
 /// Of all searches.
 const ANY: Limit = Limit {
-    at_once: Duration::from_millis(500),
+    at_once: Duration::from_secs(3),
     per_mille: 4,
 };
 /// Of those of memory that was there before, in which the records and images that are known do not lead to the program.
 const WIDE: Limit = Limit {
-    at_once: Duration::from_millis(300),
+    at_once: Duration::from_secs(2),
     per_mille: 2,
 };
 
@@ -70,7 +71,7 @@ impl Resolver {
     }
 
     fn may(&self, limit: &Limit) -> bool {
-        !self.known.has_begun
+        !self.known.is_whole
             || self.spent() < limit.at_once + self.began.elapsed() * limit.per_mille / 1000
     }
 
@@ -137,7 +138,23 @@ impl Resolver {
             }
         }
         self.known.has_begun = true;
-        self.cost.first = std::mem::take(&mut self.helpers) + self.began_cpu.elapsed();
+        self.is_first();
+        self.is_whole(all);
+    }
+
+    /// Where as much has been searched as there is memory, limits begin.
+    fn is_whole(&mut self, all: &[Run]) {
+        let size = all.iter().map(Run::len).sum::<u64>();
+        if !self.known.is_whole && self.cost.bytes >= size {
+            self.known.is_whole = true;
+            self.is_first();
+        }
+    }
+
+    /// What was done so far belongs to the first search.
+    fn is_first(&mut self) {
+        self.cost.first += std::mem::take(&mut self.helpers) + self.began_cpu.elapsed();
+        self.cost.first += std::mem::take(&mut self.cost.later);
         self.began_cpu.restart();
     }
 
@@ -165,6 +182,7 @@ impl Resolver {
             let slice = scan::take(&mut rest, SLICE);
             self.known.done += slice.iter().map(Run::len).sum::<u64>();
             self.search(&slice, wanted, found);
+            self.is_whole(all);
         }
     }
 

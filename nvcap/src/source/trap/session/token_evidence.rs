@@ -18,6 +18,10 @@ const PATIENCE: u32 = 16;
 /// How often each other channel must have stood still, and how often where a guess from elsewhere says the same.
 const NEEDED: u32 = 2;
 const NEEDED_OF_GUESS: u32 = 1;
+/// How many doorbells are needed where only channels that are concluded to have other tokens moved as often: one thread that submits to several
+/// channels in turn. And how many where a guess from elsewhere says the same.
+const NEEDED_BESIDE_OWNED: u32 = 8;
+const NEEDED_BESIDE_OWNED_OF_GUESS: u32 = 2;
 
 /// A channel that a token may ring.
 #[derive(Clone, Copy, Debug)]
@@ -174,11 +178,19 @@ impl Seen {
 
     /// The channel that has stood still far less often than any other.
     fn best(&self, token: u32, candidates: &[Candidate]) -> Option<(Candidate, Proof)> {
-        let still = |c: &Candidate| self.tracks.get(&c.index).map_or(0, |t| t.still);
-        let best = candidates.iter().min_by_key(|c| still(c))?;
+        self.best_of(token, candidates)
+            .or_else(|| self.best_beside_owned(token, candidates))
+    }
+
+    fn still(&self, of: &Candidate) -> u32 {
+        self.tracks.get(&of.index).map_or(0, |t| t.still)
+    }
+
+    fn best_of(&self, token: u32, candidates: &[Candidate]) -> Option<(Candidate, Proof)> {
+        let best = candidates.iter().min_by_key(|c| self.still(c))?;
         let track = self.tracks.get(&best.index)?;
         let others = candidates.iter().filter(|c| c.index != best.index);
-        let next = others.map(still).min().unwrap_or(u32::MAX);
+        let next = others.map(|c| self.still(c)).min().unwrap_or(u32::MAX);
         let needed = match best.guess == Some(token) && track.still == 0 {
             true => NEEDED_OF_GUESS,
             false => NEEDED,
@@ -190,6 +202,24 @@ impl Seen {
         };
         let is_it = next >= enough && self.doorbells >= needed && 2 * track.still < self.doorbells;
         is_it.then_some((*best, proof))
+    }
+
+    /// The same of the channels without another token, which moved each time.
+    fn best_beside_owned(
+        &self,
+        token: u32,
+        candidates: &[Candidate],
+    ) -> Option<(Candidate, Proof)> {
+        let is_free = |c: &&Candidate| c.has.is_none_or(|has| has == token);
+        let free: Vec<Candidate> = candidates.iter().filter(is_free).copied().collect();
+        let found = self.best_of(token, &free);
+        found.filter(|(best, proof)| {
+            let needed = match best.guess == Some(token) {
+                true => NEEDED_BESIDE_OWNED_OF_GUESS,
+                false => NEEDED_BESIDE_OWNED,
+            };
+            self.still(best) == 0 && proof.doorbells >= needed
+        })
     }
 }
 
@@ -241,6 +271,20 @@ mod tests {
         assert_eq!(e.see(key(8), &puts(&[0, 3, 0]), &guessed), Some(1));
         guessed[2].guess = Some(9);
         assert_eq!(e.see(key(9), &puts(&[1, 3, 0]), &guessed), None);
+    }
+
+    #[test]
+    fn one_thread_that_submits_to_two_channels_in_turn() {
+        let mut e = TokenEvidence::default();
+        // Channel 0 has its token; it moves between all doorbells of channel 1.
+        let mut two = channels(&[Some(7), None]);
+        for n in 1..8 {
+            assert_eq!(e.see(key(8), &puts(&[n, n]), &two), None, "{n}");
+        }
+        assert_eq!(e.see(key(8), &puts(&[1, 8]), &two), Some(1));
+        two[1].guess = Some(9);
+        assert_eq!(e.see(key(9), &puts(&[1, 1]), &two), None);
+        assert_eq!(e.see(key(9), &puts(&[2, 2]), &two), Some(1));
     }
 
     #[test]
