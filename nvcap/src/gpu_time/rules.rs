@@ -56,6 +56,7 @@ impl Rules {
                 shared_start_error_ns: 800,
                 replay_start_error_ns: 800,
                 end_error_ns: 1_300,
+                fetch_error_ns: 50_000,
                 next_error_ns: 1_000,
                 ..HOPPER
             },

@@ -22,7 +22,7 @@ use crate::truth::{self, Ran};
 /// From the stamp to the kernel's start, ns.
 pub const STAMP_TO_START: u64 = 576;
 /// From a kernel's end to the stamp of the submission that waits behind it.
-pub const END_TO_STAMP: u64 = 1300;
+pub const END_TO_STAMP: u64 = 900;
 /// From a copy's end to the begin of the one that waits behind it.
 pub const COPY_TO_COPY: u64 = 300;
 /// From the doorbell to the stamp, where nothing runs.
