@@ -27,8 +27,6 @@ const PATIENCE: Duration = Duration::from_secs(10);
 const MOST_HELD: usize = 256 << 20;
 /// How long held records wait for the names of the programs in them.
 const NAME_PATIENCE: Duration = Duration::from_secs(1);
-/// The niceness of a search: only nvcap waits for it.
-const NICENESS: i32 = 10;
 
 /// Searches the memory of a process; nothing if the memory may not be read, or the GPU's chip is unknown.
 type Search = Arc<dyn Fn(u32) -> Option<Found> + Send + Sync>;
@@ -102,8 +100,7 @@ impl<S: Source> Enriched<S> {
         let started = thread::Builder::new()
             .name("nvcap-images".into())
             .spawn(move || {
-                // SAFETY: sets this thread's own niceness.
-                unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, NICENESS) };
+                super::set_niceness(super::SEARCHES);
                 let _ = to.send(search(pid));
             });
         if started.is_ok() {

@@ -231,24 +231,18 @@ impl Timeline {
         let next = self.noted.get(1).filter(|n| n.position == position + 1);
         let before = self.last.filter(|l| l.position + 1 == position);
         let stamp = seen.stamp(&own);
+        let told = |stamp| Told {
+            stamp,
+            before,
+            waited,
+        };
         let time = match stamp {
             None => GpuTime::default(),
             Some((stamp, Place::FrontEnd)) => {
-                let told = Told {
-                    stamp,
-                    before,
-                    waited,
-                };
-                front_end(&own, told, (next, &self.own), &mut self.lag, seen)
+                let next = (next, &self.own);
+                front_end(&own, told(stamp), next, &mut self.lag, seen)
             }
-            Some((stamp, Place::Behind)) => {
-                let told = Told {
-                    stamp,
-                    before,
-                    waited,
-                };
-                behind(&own, told, seen)
-            }
+            Some((stamp, Place::Behind)) => behind(&own, told(stamp), seen),
         };
         self.last = Some(Last {
             position,

@@ -15,9 +15,10 @@ const MOST_BEFORE: usize = 256;
 /// What was seen in one semaphore.
 #[derive(Clone, Debug, Default)]
 struct Seen {
-    all: VecDeque<Stamp>,
-    /// From this place on the numbers rise.
-    rising: usize,
+    /// The newest numbers, which rise.
+    rising: VecDeque<Stamp>,
+    /// Some of those before them.
+    before: VecDeque<Stamp>,
 }
 
 /// See the module.
@@ -26,69 +27,48 @@ pub(crate) struct Words(HashMap<(u32, GpuVa), Seen>);
 
 impl Seen {
     fn put(&mut self, stamp: &Stamp) {
-        let newest = self.all.back();
-        if newest.is_some_and(|n| behind(stamp.payload, n.payload) < 0) {
+        let newest = self.rising.back();
+        if newest.is_some_and(|n| is_less(stamp.payload, n.payload)) {
             // Another program, another context, or another purpose begins anew.
-            match stamp.gpu_ns {
-                Some(_) => self.all.clear(),
-                None => {
-                    let old = self.all.len().saturating_sub(MOST_BEFORE);
-                    self.all.drain(..old);
-                }
-            }
-            self.rising = self.all.len();
+            self.before.append(&mut self.rising);
+            let kept = match stamp.gpu_ns {
+                Some(_) => 0,
+                None => MOST_BEFORE,
+            };
+            let old = self.before.len().saturating_sub(kept);
+            self.before.drain(..old);
         }
-        if self.all.len() >= MOST {
-            self.all.pop_front();
-            self.rising = self.rising.saturating_sub(1);
+        let is_full = self.before.len() + self.rising.len() >= MOST;
+        if is_full && self.before.pop_front().is_none() {
+            self.rising.pop_front();
         }
-        self.all.push_back(*stamp);
+        self.rising.push_back(*stamp);
     }
 
     /// The first of the rising numbers that is not less.
     fn reached(&self, payload: u32) -> Option<&Stamp> {
-        let newest = self.all.back()?;
-        if behind(newest.payload, payload) < 0 {
-            return None;
-        }
+        let newest = self.rising.back()?;
         // Where they rise by one each time, the place follows from the newest.
         let step = newest.payload.wrapping_sub(payload) as usize;
-        let guess = self.all.len().checked_sub(1 + step);
-        let exact = |s: &&Stamp| s.payload == payload;
-        if let Some(stamp) = guess
-            .filter(|i| *i >= self.rising)
-            .and_then(|i| self.all.get(i))
-            && exact(&stamp)
-        {
-            return Some(stamp);
-        }
-        let (mut low, mut high) = (self.rising, self.all.len());
-        while low < high {
-            let middle = low + (high - low) / 2;
-            let less = self
-                .all
-                .get(middle)
-                .is_some_and(|s| behind(s.payload, payload) < 0);
-            if less {
-                low = middle + 1;
-            } else {
-                high = middle;
-            }
-        }
-        self.all.get(low)
+        let guess = self.rising.len().checked_sub(1 + step);
+        let guess = guess.and_then(|i| self.rising.get(i));
+        guess.filter(|s| s.payload == payload).or_else(|| {
+            let less = |s: &Stamp| is_less(s.payload, payload);
+            self.rising.get(self.rising.partition_point(less))
+        })
     }
 
     /// Where this number was seen the last time.
     fn get(&self, payload: u32) -> Option<&Stamp> {
         let exact = |s: &&Stamp| s.payload == payload;
-        let before = || self.all.range(..self.rising).rev().find(exact);
+        let before = || self.before.iter().rev().find(exact);
         self.reached(payload).filter(exact).or_else(before)
     }
 }
 
-/// How far a number is behind another in a count that wraps.
-fn behind(a: u32, b: u32) -> i32 {
-    a.wrapping_sub(b).cast_signed()
+/// Whether a number comes before another in a count that wraps.
+fn is_less(a: u32, b: u32) -> bool {
+    a.wrapping_sub(b).cast_signed() < 0
 }
 
 impl Words {
@@ -181,7 +161,6 @@ mod tests {
         for n in [40, 41, 7, 8] {
             assert!(words.get(1, value(n)).is_some(), "{n}");
         }
-        assert!(words.get(1, value(42)).is_none());
         assert!(words.get(1, value(42)).is_none());
         // A kernel's word: the number before its own when it begins, its own at its end.
         for n in 0..100_000 {

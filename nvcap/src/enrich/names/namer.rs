@@ -15,6 +15,7 @@ use super::{
     programs::{New, Programs},
     resolver::{Ask, Resolver},
 };
+use crate::enrich;
 use crate::record::{At, Kernel, Life, Record};
 use crate::wire::GpuVa;
 
@@ -28,8 +29,6 @@ const GATHER: Duration = Duration::from_millis(2);
 const AGAIN: Duration = Duration::from_secs(2);
 /// How long nothing must have been asked before files are looked into.
 const QUIET: Duration = Duration::from_millis(10);
-/// The niceness of the search.
-const NICENESS: i32 = 10;
 
 /// Set to `file` where names are looked for in mapped files alone, for as long as that takes: the tests' way to compare what is found there with the names
 /// from the driver's records.
@@ -152,8 +151,7 @@ fn ask(at: At, new: New) -> Ask {
 
 /// Answers requests until nobody asks any more.
 fn serve(from: &mpsc::Receiver<Request>, to: &mpsc::Sender<Answer>) {
-    // SAFETY: sets this thread's own niceness.
-    unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, NICENESS) };
+    enrich::set_niceness(enrich::SEARCHES);
     let mut resolvers: HashMap<u32, Option<Resolver>> = HashMap::new();
     let files_alone = std::env::var_os(NAMES_BY).is_some_and(|by| by == "file");
     let mut files = if files_alone {

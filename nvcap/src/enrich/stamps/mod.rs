@@ -76,9 +76,8 @@ impl Stamper {
                 // SAFETY: sets this thread's own timer slack, ns.
                 unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1_000) };
                 if thread::available_parallelism().is_ok_and(|n| n.get() >= MANY) {
-                    // What is read late is overwritten. Where it is not allowed, that stays as it is.
-                    // SAFETY: sets this thread's own niceness.
-                    unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, NICENESS) };
+                    // What is read late is overwritten.
+                    super::set_niceness(NICENESS);
                 }
                 Reader::new(share).run(&requests, &records);
             })

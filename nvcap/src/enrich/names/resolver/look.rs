@@ -138,21 +138,21 @@ impl Resolver {
             }
         }
         self.known.has_begun = true;
-        self.is_first();
-        self.is_whole(all);
+        self.count_as_first();
+        self.note_whole(all);
     }
 
     /// Where as much has been searched as there is memory, limits begin.
-    fn is_whole(&mut self, all: &[Run]) {
+    fn note_whole(&mut self, all: &[Run]) {
         let size = all.iter().map(Run::len).sum::<u64>();
         if !self.known.is_whole && self.cost.bytes >= size {
             self.known.is_whole = true;
-            self.is_first();
+            self.count_as_first();
         }
     }
 
-    /// What was done so far belongs to the first search.
-    fn is_first(&mut self) {
+    /// What was spent so far belongs to the first search.
+    fn count_as_first(&mut self) {
         self.cost.first += std::mem::take(&mut self.helpers) + self.began_cpu.elapsed();
         self.cost.first += std::mem::take(&mut self.cost.later);
         self.began_cpu.restart();
@@ -182,7 +182,7 @@ impl Resolver {
             let slice = scan::take(&mut rest, SLICE);
             self.known.done += slice.iter().map(Run::len).sum::<u64>();
             self.search(&slice, wanted, found);
-            self.is_whole(all);
+            self.note_whole(all);
         }
     }
 
