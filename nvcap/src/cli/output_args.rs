@@ -186,6 +186,12 @@ impl OutputArgs {
             .map_or(shown, |f| shown.max(f.detail()))
     }
 
+    /// Whether lines of text are written, which say a name that is found later.
+    #[cfg(feature = "trap")]
+    pub(super) fn is_lines(&self) -> bool {
+        !self.json && !self.stats && !self.quiet
+    }
+
     pub(super) fn color(&self) -> Color {
         match self.color {
             When::Auto => Color::Auto,

@@ -49,6 +49,10 @@ pub(super) struct Args {
     #[arg(skip)]
     pub given: Vec<&'static WayOption>,
 
+    /// Lines of text are shown, which say a name that is found later.
+    #[arg(skip)]
+    pub shows_lines: bool,
+
     /// Run COMMAND as USER, a name or a number
     ///
     /// It gets USER's groups, HOME, SHELL, USER and LOGNAME. Without this option COMMAND runs as nvcap's own user, with one
@@ -308,6 +312,10 @@ pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
         let inputs = Vec::from_iter(args.channels.as_deref());
         output.pipeline(!args.command.is_empty(), &inputs)
     };
+    let args = Args {
+        shows_lines: output.is_lines(),
+        ..args
+    };
     run_into(args, make, |pipeline| output.conclude(pipeline))
 }
 
@@ -389,6 +397,7 @@ pub(super) fn run_into<'a>(
         );
     }
     let names = !args.no_names;
+    let shows_lines = args.shows_lines;
     // As strace does: on standard error, so that output stays what was asked for.
     let quiet = args.output.quiet && !args.recording.alone;
     let pids = args.pid.clone();
@@ -435,6 +444,11 @@ pub(super) fn run_into<'a>(
         move || {
             let source = how::make(chosen, options, observing)?;
             let source = Enriched::new(source, search, names, hold);
+            let source = if shows_lines {
+                source
+            } else {
+                source.patient()
+            };
             Ok(match takes_times {
                 true => source.with_stamps(share),
                 false => source,

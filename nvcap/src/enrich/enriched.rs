@@ -4,8 +4,9 @@
 //! the source's records are held back in memory, so that the first submission shown is decoded with the results. They are
 //! held for a limited time and up to a limited size; later results apply from then on.
 //!
-//! Names of kernels are looked for all the time, beside the source too ([`super::names`]). Records are held for them only
-//! after a search, whose graphs have programs that no submission names; else the pipeline's own window suffices.
+//! Names of kernels are looked for all the time, beside the source too ([`super::names`]). Records are held for them after a
+//! search, whose graphs have programs that no submission names, and where the output has no line for a name that is found
+//! later; else the pipeline's own window suffices.
 
 use std::{
     sync::{Arc, mpsc},
@@ -15,7 +16,7 @@ use std::{
 
 use super::{
     images::{self, Found},
-    names::namer::{Namer, SOON},
+    names::namer::{LONG_PATIENCE, Namer, SOON},
     stamps::{self, Stamper},
 };
 use crate::record::{Gpu, Image, Record};
@@ -25,8 +26,6 @@ use crate::source::{error::Result, exit_hold::ExitHold, memory::chip, run::Sourc
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Bytes of records that wait for a search.
 const MOST_HELD: usize = 256 << 20;
-/// How long held records wait for the names of the programs in them.
-const NAME_PATIENCE: Duration = Duration::from_secs(1);
 
 /// Searches the memory of a process; nothing if the memory may not be read, or the GPU's chip is unknown.
 type Search = Arc<dyn Fn(u32) -> Option<Found> + Send + Sync>;
@@ -48,7 +47,7 @@ pub(crate) struct Enriched<S> {
     /// Results of searches that wait with them.
     images: Vec<Record>,
     held_bytes: usize,
-    /// Until when records are held; `None` while no search runs.
+    /// Until when records wait for searches that run.
     until: Option<Instant>,
 }
 
@@ -62,6 +61,14 @@ impl<S: Source> Enriched<S> {
             namer: if names { Namer::start(class) } else { None },
             holds_end: names && hold,
             ..Self::with(inner, chip::gpus(), search)
+        }
+    }
+
+    /// Waits longer for names: for output that has no line for a name that is found later.
+    pub(crate) fn patient(self) -> Self {
+        Self {
+            namer: self.namer.map(Namer::patient),
+            ..self
         }
     }
 
@@ -219,7 +226,8 @@ impl<S: Source> Source for Enriched<S> {
             stamper.look(&now);
             stamper.stamps(&mut now);
         }
-        if self.searches.is_empty() && self.held.is_empty() {
+        let holds = self.namer.as_ref().is_some_and(Namer::is_holding);
+        if self.searches.is_empty() && self.held.is_empty() && !holds {
             to.append(&mut now);
             return stepped;
         }
@@ -230,11 +238,11 @@ impl<S: Source> Source for Enriched<S> {
             // The graphs' programs have names, too: those are waited for.
             self.add_images(found);
         }
-        let late = self.until.is_none_or(|t| Instant::now() >= t);
+        let late = !self.searches.is_empty() && self.until.is_none_or(|t| Instant::now() >= t);
         let named = self
             .namer
             .as_ref()
-            .is_none_or(|n| !n.is_asking(NAME_PATIENCE));
+            .is_none_or(|n| !n.is_asking(LONG_PATIENCE));
         if self.searches.is_empty() && named || late || self.held_bytes >= MOST_HELD {
             self.release(to);
         }

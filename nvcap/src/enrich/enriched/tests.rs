@@ -257,6 +257,31 @@ fn ends_are_held_no_longer_than_names_are_asked_for() {
 }
 
 #[test]
+fn output_without_lines_for_late_names_waits_for_them() {
+    let launch = || Steady {
+        launches: true,
+        ..Steady::default()
+    };
+    let shown = |all: &[Record]| all.iter().any(|r| matches!(r, Record::Submission(_)));
+    for patient in [false, true] {
+        let mut source = Enriched::with(launch(), vec![gpu()], None);
+        source.namer = Namer::start(None);
+        let mut source = if patient { source.patient() } else { source };
+        let mut all = Vec::new();
+        source.step(Duration::ZERO, &mut all).unwrap();
+        source.inner.launches = false;
+        assert!(source.namer.as_ref().unwrap().is_asking(Duration::MAX));
+        assert_eq!(shown(&all), !patient);
+        let end = Instant::now() + Duration::from_secs(5);
+        while !shown(&all) && Instant::now() < end {
+            source.step(Duration::ZERO, &mut all).unwrap();
+            thread::sleep(Duration::from_millis(1));
+        }
+        assert!(shown(&all));
+    }
+}
+
+#[test]
 fn a_search_that_takes_too_long_holds_nothing_up() {
     let (mut source, end) = searched();
     source.attach(PID).unwrap();

@@ -70,6 +70,13 @@ struct Votes {
     registers: BTreeMap<i64, BTreeSet<u64>>,
 }
 
+/// The distance that holds for most programs, and for how many; none where two hold for as many.
+fn most_of(votes: &BTreeMap<i64, BTreeSet<u64>>) -> Option<(i64, usize)> {
+    let (distance, programs) = votes.iter().max_by_key(|(_, p)| p.len())?;
+    let as_many = votes.values().filter(|p| p.len() == programs.len());
+    (as_many.count() == 1).then_some((*distance, programs.len()))
+}
+
 fn shifted(at: u64, by: i64) -> u64 {
     at.wrapping_add_signed(by)
 }
@@ -187,12 +194,9 @@ impl Layout {
             return None;
         }
         let counts: BTreeSet<u32> = held.iter().filter_map(|p| p.registers).collect();
-        let registers = vote
-            .registers
-            .iter()
-            .max_by_key(|(d, p)| (p.len(), std::cmp::Reverse(d.abs())))
-            .filter(|(_, p)| p.len() * 5 >= agree * 4 && p.len() >= 3 && counts.len() >= 3)
-            .map(|(d, _)| *d);
+        let registers = most_of(&vote.registers)
+            .filter(|(_, n)| n * 5 >= agree * 4 && *n >= 3 && counts.len() >= 3)
+            .map(|(d, _)| d);
         Some(Self {
             name,
             registers,

@@ -4,7 +4,7 @@
 //! are looked for by a thread of their own; the kernels that it finds become records, which the pipeline takes at once.
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, HashMap, VecDeque},
     sync::mpsc,
     thread,
     time::{Duration, Instant},
@@ -19,8 +19,10 @@ use crate::enrich;
 use crate::record::{At, Kernel, Life, Record};
 use crate::wire::GpuVa;
 
-/// How long output waits for a name.
+/// How long lines wait for a name.
 pub(crate) const PATIENCE: Duration = Duration::from_millis(100);
+/// How long output waits that has no line for a name that is found later.
+pub(crate) const LONG_PATIENCE: Duration = Duration::from_secs(1);
 /// While names are outstanding, the source is asked this often.
 pub(crate) const SOON: Duration = Duration::from_millis(2);
 /// Asks that come within this time are answered by one search.
@@ -51,9 +53,9 @@ pub(crate) struct Namer {
     programs: HashMap<u32, Programs>,
     to: mpsc::Sender<Request>,
     from: mpsc::Receiver<Answer>,
-    /// Asks without an answer, and the time of the first of them.
-    outstanding: usize,
-    asked: Instant,
+    /// Asks without an answer: when they were made, and how many.
+    outstanding: VecDeque<(Instant, usize)>,
+    patience: Duration,
 }
 
 impl Namer {
@@ -70,9 +72,18 @@ impl Namer {
             programs: HashMap::new(),
             to,
             from,
-            outstanding: 0,
-            asked: Instant::now(),
+            outstanding: VecDeque::new(),
+            patience: PATIENCE,
         })
+    }
+
+    /// Output waits longer for names.
+    #[must_use]
+    pub(crate) fn patient(self) -> Self {
+        Self {
+            patience: LONG_PATIENCE,
+            ..self
+        }
     }
 
     /// Looks at new records, and asks for the names of new programs.
@@ -104,10 +115,7 @@ impl Namer {
         if !asks.is_empty() {
             let count = asks.len();
             if self.to.send(Request::Find(asks)).is_ok() {
-                if self.outstanding == 0 {
-                    self.asked = Instant::now();
-                }
-                self.outstanding += count;
+                self.outstanding.push_back((Instant::now(), count));
             }
         }
     }
@@ -120,22 +128,40 @@ impl Namer {
             self.from.recv_timeout(wait).ok()
         };
         while let Some((done, kernels)) = next {
-            self.outstanding = self.outstanding.saturating_sub(done);
+            self.answered(done);
             to.extend(kernels.into_iter().map(|k| Record::Kernel(Box::new(k))));
             next = self.from.try_recv().ok();
         }
     }
 
+    /// So many of the oldest asks have an answer.
+    fn answered(&mut self, mut done: usize) {
+        while let Some((_, count)) = self.outstanding.front_mut() {
+            if *count > done {
+                *count -= done;
+                return;
+            }
+            done -= *count;
+            self.outstanding.pop_front();
+        }
+    }
+
     /// Whether names are outstanding, for not longer than this.
     pub(crate) fn is_asking(&self, most: Duration) -> bool {
-        self.outstanding > 0 && self.asked.elapsed() < most
+        let oldest = self.outstanding.front();
+        oldest.is_some_and(|(asked, _)| asked.elapsed() < most)
+    }
+
+    /// Whether output waits for a name longer than its order takes.
+    pub(crate) fn is_holding(&self) -> bool {
+        self.patience > PATIENCE && self.is_asking(self.patience)
     }
 
     /// How much longer output waits for names.
     pub(crate) fn patience(&self) -> Duration {
-        match self.outstanding {
-            0 => Duration::ZERO,
-            _ => PATIENCE.saturating_sub(self.asked.elapsed()),
+        match self.outstanding.front() {
+            None => Duration::ZERO,
+            Some((asked, _)) => self.patience.saturating_sub(asked.elapsed()),
         }
     }
 }

@@ -98,6 +98,8 @@ pub(crate) struct Resolver {
     layout: Option<Layout>,
     /// How many programs must be known before the layout is looked for again.
     next_try: usize,
+    /// How many programs were known when launches were last found to contradict the layout.
+    contradicted_at: usize,
     /// Programs that were not found: they are looked for again with the next ones.
     left: Vec<Ask>,
     /// Every program that was asked for.
@@ -140,6 +142,7 @@ impl Resolver {
             images: Images::default(),
             layout: None,
             next_try: 0,
+            contradicted_at: 0,
             left: Vec::new(),
             programs: Vec::new(),
             places: HashMap::new(),
@@ -329,6 +332,29 @@ impl Resolver {
         );
     }
 
+    /// Learns the layout again where launches contradict it: the registers of records that are there are not theirs.
+    fn learn_again(&mut self, wanted: &mut Vec<&Ask>, found: &mut Vec<Kernel>) {
+        let Some(layout) = self.layout.clone().filter(|l| l.registers.is_some()) else {
+            return;
+        };
+        let any = Layout {
+            registers: None,
+            ..layout
+        };
+        let is_there = |resolver: &mut Self, ask: &Ask| {
+            let places = resolver.places.get(&ask.program.0).cloned();
+            let mut places = places.unwrap_or_default().into_iter();
+            places.any(|at| resolver.name_at(&any, at, ask.registers).is_some())
+        };
+        if self.programs.len() > self.contradicted_at && wanted.iter().any(|a| is_there(self, a)) {
+            self.contradicted_at = self.programs.len();
+            self.next_try = 0;
+            if self.learn() {
+                self.conclude(wanted, found, true);
+            }
+        }
+    }
+
     /// Learns the layout, unless it holds for more programs already; whether it is another now.
     fn learn(&mut self) -> bool {
         // What failed for as many programs fails again for a few more: a process without records must not be read for ever.
@@ -345,7 +371,11 @@ impl Resolver {
             0..SETTLED => 0,
             _ => self.programs.len() * 2,
         };
-        let better = self.layout.as_ref().is_none_or(|l| learnt.agree > l.agree);
+        // Of two that hold for as many, the newer one was learnt from all of them.
+        let better = self
+            .layout
+            .as_ref()
+            .is_none_or(|l| learnt.agree >= l.agree && learnt != *l);
         if better {
             if self.layout.as_ref().is_some_and(|l| l.name != learnt.name) {
                 self.records.clear();

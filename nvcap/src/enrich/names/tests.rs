@@ -334,6 +334,37 @@ fn a_function_that_is_loaded_later_is_found_without_a_search() {
     assert_eq!(resolver.cost().bytes, searched, "nothing was searched");
 }
 
+#[test]
+fn a_wrong_place_of_the_registers_is_given_up() {
+    let functions = many(14);
+    let memory = Shared::new(process(&functions, HOPPER, 14));
+    memory.change(|m| {
+        // For the first programs another number is that of the registers, and for one of them the right one is not.
+        for (i, f) in functions.iter().enumerate().take(8) {
+            let other = record(i).wrapping_add_signed(-36);
+            m.write(other, &f.registers.to_le_bytes());
+        }
+        m.write(
+            record(2).wrapping_add_signed(HOPPER.registers),
+            &[0xff, 0, 0, 0],
+        );
+    });
+    let mut resolver = memory.resolver();
+    let asks: Vec<Ask> = (0..14).map(|i| ask(i, &functions[i])).collect();
+    assert_eq!(resolver.resolve(&asks[..8]).len(), 8);
+    assert!(
+        resolver.learnt().contains("registers at Some(-36)"),
+        "{}",
+        resolver.learnt()
+    );
+    assert_eq!(resolver.resolve(&asks[8..]).len(), 6);
+    assert!(
+        resolver.learnt().contains("registers at Some(288)"),
+        "{}",
+        resolver.learnt()
+    );
+}
+
 /// A module of one function: its record here, its image there.
 fn load(memory: &mut Fake, i: usize, f: &Function, record: u64, at: u64) {
     let (bytes, names) = image(std::slice::from_ref(f));

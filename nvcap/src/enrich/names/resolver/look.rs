@@ -62,6 +62,7 @@ impl Resolver {
             self.look(wanted, found, again);
         }
         self.conclude(wanted, found, true);
+        self.learn_again(wanted, found);
         self.by_code(wanted, found);
     }
 
