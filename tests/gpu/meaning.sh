@@ -1,7 +1,11 @@
 #!/bin/bash
 # Whether nvcap says what ran: its kernels, copies and memsets against CUPTI's activity records of the same processes.
 #
-#   meaning.sh [WORKLOAD...]     workloads: cuda device train generate compile graph triton cupy jax (default: all)
+#   meaning.sh [WORKLOAD...]     workloads: cuda device cpp cpp-stripped cpp-shared cpp-rdc train generate compile graph triton cupy jax
+#                                (default: all)
+#
+# cpp: kernels with every kind of name that C++ makes (meaning/cpp.cu), linked with libcudart.a and a static library of its own;
+# the same without symbols, with libcudart.so, and with relocatable device code.
 #
 # Each is traced from its start, attached to in the middle (ready and warm, so that its graphs are made before), and
 # observed from the middle, all three under CUPTI (meaning/cupti_log.c); and once more without it, held against what CUPTI
@@ -16,12 +20,43 @@ HERE=$(cd "$(dirname "$0")" && pwd)
 . "$HERE/common.sh"
 WIDTH=400
 MEANING=$HERE/meaning
-[ $# -gt 0 ] || set -- cuda device train generate compile graph triton cupy jax
+[ $# -gt 0 ] || set -- cuda device cpp cpp-stripped cpp-shared cpp-rdc train generate compile graph triton cupy jax
 
 echo "== building ($(date -u +%T))"
 build_cupti_log "$WORK/cupti_log.so" || exit 2
-nvcc -O2 -arch=sm_"${ARCH:-90}" -o "$WORK/cuda" "$MEANING/cuda.cu" &
-nvcc -O2 -arch=sm_"${ARCH:-90}" -rdc=true -DDEVICE_GRAPHS -o "$WORK/device" "$MEANING/cuda.cu" -lcudadevrt &
+# cpp_objects NAME OPTION...: the parts of cpp.cu, one of them a static library: NAME.o, NAME-unit.o, NAME-library.a in $WORK.
+cpp_objects() {
+    local name=$WORK/$1 parts
+    shift
+    parts=(nvcc -O2 -std=c++17 -arch=sm_"${ARCH:-90}" --extended-lambda "$@")
+    "${parts[@]}" -c -o "$name.o" "$MEANING/cpp.cu" &
+    "${parts[@]}" -c -o "$name-unit.o" "$MEANING/cpp_unit.cu" &
+    "${parts[@]}" -c -o "$name-library.o" "$MEANING/cpp_library.cu" &
+    wait
+    rm -f "$name-library.a"
+    ar rcs "$name-library.a" "$name-library.o"
+}
+# cpp_link NAME PARTS OPTION...
+cpp_link() {
+    local name=$WORK/$1 parts=$WORK/$2
+    shift 2
+    nvcc -arch=sm_"${ARCH:-90}" "$@" -o "$name" "$parts.o" "$parts-unit.o" "$parts-library.a"
+}
+# build WORKLOAD: nothing to do for those of workload.py.
+build() {
+    case $1 in
+    cuda) nvcc -O2 -arch=sm_"${ARCH:-90}" -o "$WORK/cuda" "$MEANING/cuda.cu" ;;
+    device) nvcc -O2 -arch=sm_"${ARCH:-90}" -rdc=true -DDEVICE_GRAPHS -o "$WORK/device" "$MEANING/cuda.cu" -lcudadevrt ;;
+    cpp) cpp_link cpp cpp-parts ;;
+    cpp-stripped) cpp_link cpp-stripped cpp-parts && strip -s "$WORK/cpp-stripped" ;;
+    cpp-shared) cpp_link cpp-shared cpp-parts -cudart shared -Xlinker -rpath="$(dirname "$(readlink -f "$(command -v nvcc)")")/../lib64" ;;
+    cpp-rdc) cpp_objects cpp-rdc-parts -rdc=true -DRDC && cpp_link cpp-rdc cpp-rdc-parts -rdc=true ;;
+    esac
+}
+case " $* " in *" cpp "* | *" cpp-stripped "* | *" cpp-shared "*) cpp_objects cpp-parts & ;; esac
+for name in "$@"; do case $name in cuda | device | cpp-rdc) build "$name" & ;; esac; done
+wait
+for name in "$@"; do case $name in cpp | cpp-stripped | cpp-shared) build "$name" & ;; esac; done
 wait
 { date -u; uname -sr; nvidia-smi --query-gpu=name,driver_version --format=csv,noheader; "$NVCAP" --version; } | tee "$OUT/machine.txt"
 : >"$OUT/meaning.txt"
@@ -32,6 +67,7 @@ command_of() {
     case $1 in
     cuda) echo "$WORK/cuda -w" ;;
     device) echo "$WORK/device -w chain wide device" ;;
+    cpp*) echo "$WORK/$1 -w" ;;
     *) echo "python3 $MEANING/workload.py $1 -w" ;;
     esac
 }
@@ -101,7 +137,10 @@ for name in "$@"; do
     echo "== $name ($(date -u +%T))"
     ways="start attached observed" plain="start attached observed"
     case $name in
-    cuda | device | graph | compile) ;;
+    cuda | device | cpp | cpp-*)
+        [ -x "$WORK/$name" ] || { row FAIL "$name" "it was not built: nvcc's errors are above"; continue; }
+        ;;
+    graph | compile) ;;
     *)
         package=$name
         case $name in train) package=torch ;; generate) package=transformers ;; esac
