@@ -13,7 +13,7 @@ use nvcap_common::{
 use crate::{
     cached_put,
     maps::{
-        NO_WAKEUP, TOKENS, XLATE, count, discard, fetch_add, reserve, submit, wakeup_if_filling,
+        NO_WAKEUP, TOKENS, XLATE, count, discard, fetch_add, reserve, submit, wakeup_if_needed,
     },
     read::{FEW, bounded, read_user},
     scan::{channel, judge, next, scan, take, token_key},
@@ -259,7 +259,7 @@ fn batch(w: &mut Walk) {
             entries: w.batch,
         });
     }
-    submit(p, wakeup_if_filling());
+    submit(p, wakeup_if_needed());
     w.count = n as u32;
     w.first = first as u32;
     w.index = 0;

@@ -47,6 +47,10 @@ pub static MORE: ProgramArray = ProgramArray::with_max_entries(1, 0);
 #[map]
 pub static NEXT_SPACE: Array<u64> = Array::with_max_entries(1, BPF_F_MMAPABLE);
 
+/// Nonzero while the reader waits for longer than it does between looks of its own.
+#[map]
+pub static ASLEEP: Array<u32> = Array::with_max_entries(1, 0);
+
 /// Does not wake the reader, which looks by itself every millisecond or so.
 pub const NO_WAKEUP: u64 = 1;
 /// Wakes the reader now.
@@ -95,9 +99,12 @@ pub fn discard(p: *mut u8) {
     unsafe { bpf_ringbuf_discard(p.cast(), NO_WAKEUP) }
 }
 
-/// Wakes the reader only when a quarter of the ring buffer waits for it.
+/// Wakes the reader if it sleeps, else only when a quarter of the ring buffer waits for it.
 #[inline(always)]
-pub fn wakeup_if_filling() -> u64 {
+pub fn wakeup_if_needed() -> u64 {
+    if ASLEEP.get(0).is_some_and(|a| *a != 0) {
+        return WAKEUP;
+    }
     // SAFETY: queries of a ring buffer have no effect.
     let (waiting, size) = unsafe {
         (

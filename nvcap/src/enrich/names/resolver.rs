@@ -10,6 +10,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+mod by_code;
 mod in_files;
 mod known;
 mod look;
@@ -20,7 +21,7 @@ use super::{
     layout::{Layout, Name, Program},
     scan::{self, Cpu, Run, Space},
 };
-use crate::cubin::{Function, compare};
+use crate::cubin::Function;
 use crate::procfs::mem::Ordinary;
 use crate::record::{At, Kernel, KernelParam, NamedBy};
 use crate::source::clock;
@@ -37,11 +38,6 @@ const MOST_LEFT: usize = 256;
 
 /// A layout that holds for so many programs is learnt again when there are twice as many.
 const SETTLED: usize = 8;
-
-/// Bytes of an instruction.
-const INSTRUCTION: usize = 16;
-/// Code that is the same in a greater part is no contradiction.
-const NEARLY: f64 = 0.9;
 
 /// A program whose name is wanted.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -96,12 +92,15 @@ pub(crate) struct Resolver {
     known: Known,
     images: Images,
     layout: Option<Layout>,
-    /// How many programs must be known before the layout is looked for again.
+    /// How many programs must be known before the layout is looked for again, now and when this search began.
     next_try: usize,
+    first_try: usize,
     /// How many programs were known when launches were last found to contradict the layout.
     contradicted_at: usize,
     /// Programs that were not found: they are looked for again with the next ones.
     left: Vec<Ask>,
+    /// Programs whose code is that of several functions: a record that is found later says which.
+    ambiguous: Vec<Ask>,
     /// Every program that was asked for.
     programs: Vec<Program>,
     /// Places of programs' addresses.
@@ -142,8 +141,10 @@ impl Resolver {
             images: Images::default(),
             layout: None,
             next_try: 0,
+            first_try: 0,
             contradicted_at: 0,
             left: Vec::new(),
+            ambiguous: Vec::new(),
             programs: Vec::new(),
             places: HashMap::new(),
             homes: HashMap::new(),
@@ -194,6 +195,7 @@ impl Resolver {
     pub(crate) fn resolve(&mut self, asks: &[Ask]) -> Vec<Kernel> {
         let began = Instant::now();
         (self.began_cpu, self.helpers) = (Cpu::now(), Duration::ZERO);
+        self.first_try = self.next_try;
         self.cost.searches += 1;
         self.cost.asked += asks.len();
         let mut found = Vec::new();
@@ -212,6 +214,7 @@ impl Resolver {
                 registers: ask.registers,
             };
             self.places.remove(&program.address);
+            self.ambiguous.retain(|a| a.program != ask.program);
             self.programs.retain(|p| p.address != program.address);
             self.programs.push(program);
         }
@@ -295,8 +298,13 @@ impl Resolver {
         if runs.is_empty() {
             return;
         }
+        let ambiguous = self.ambiguous.iter().map(|a| a.program.0);
         let programs: Vec<u64> = match self.layout {
-            Some(_) => wanted.iter().map(|a| a.program.0).collect(),
+            Some(_) => wanted
+                .iter()
+                .map(|a| a.program.0)
+                .chain(ambiguous)
+                .collect(),
             None => self.programs.iter().map(|p| p.address).collect(),
         };
         let seen = scan::search(&*self.space, runs, &programs);
@@ -315,6 +323,10 @@ impl Resolver {
         self.conclude(wanted, found, false);
         let mut from: Vec<u64> = seen.places.into_iter().map(|(_, at)| at).collect();
         if !wanted.is_empty() || self.layout.is_none() {
+            if self.layout.is_none() {
+                // More may be known than after the part of memory before.
+                self.next_try = self.first_try;
+            }
             if self.learn() {
                 from = self.places.values().flatten().copied().collect();
             }
@@ -495,16 +507,6 @@ impl Resolver {
         }
     }
 
-    /// Whether a function's code in its image is the code that was seen; `None` where it is not known.
-    fn has_code(&self, name: &Name, code: &[u8]) -> Option<bool> {
-        let Name::Of(named) = name else {
-            return None;
-        };
-        let function = self.images.function(*named)?;
-        let own = self.images.code(&*self.space, *named)?;
-        is_same(&own, function, code)
-    }
-
     fn kernel(&self, ask: &Ask, name: &Name) -> Option<Kernel> {
         let function = match name {
             Name::Of(named) => self.images.function(*named),
@@ -514,36 +516,6 @@ impl Resolver {
             driver: matches!(name, Name::Of(of) if self.images.is_driver_s(*of)),
             ..of_function(ask, self.text(name)?, function)
         })
-    }
-
-    /// By the code that was seen alone, for programs without a record.
-    fn by_code(&mut self, wanted: &mut Vec<&Ask>, found: &mut Vec<Kernel>) {
-        wanted.retain(|ask| {
-            let Some(code) = &ask.code else {
-                return true;
-            };
-            // Zeros may follow a function's code.
-            let least = compare::without_zeros(code).len().max(INSTRUCTION) as u64;
-            let sizes = least..=code.len() as u64;
-            let fitting: Vec<_> = self
-                .images
-                .with_code_size(&*self.space, &sizes)
-                .into_iter()
-                .map(Name::Of)
-                .filter(|n| self.has_code(n, code) == Some(true))
-                .collect();
-            let names: BTreeSet<_> = fitting.iter().map(|n| self.text(n)).collect();
-            let Some(mut kernel) = fitting.first().and_then(|n| self.kernel(ask, n)) else {
-                return true;
-            };
-            kernel.by = NamedBy::Code;
-            kernel.certain = names.len() == 1;
-            if let Some(name) = fitting.first() {
-                self.set_home(ask.program, name);
-            }
-            found.push(kernel);
-            false
-        });
     }
 }
 
@@ -566,23 +538,4 @@ fn of_function(ask: &Ask, name: String, function: Option<&Function>) -> Kernel {
         certain: false,
         driver: false,
     }
-}
-
-/// Whether code that was seen is a function's: the same but for relocations, and no longer than padding behind it allows.
-/// `None` where it is nearly the same: the loader changes more than relocations tell in some functions.
-fn is_same(own: &[u8], function: &Function, code: &[u8]) -> Option<bool> {
-    // What was seen may be the first part of it, and end within an instruction.
-    let whole = own.len().min(code.len()) & !(INSTRUCTION - 1);
-    let (own, code) = (own.get(..whole)?, code.get(..whole)?);
-    let likeness = compare::compare(own, &function.relocations, code);
-    if likeness.is_equal() {
-        return Some(true);
-    }
-    log::debug!(
-        "{}: {likeness:?} of {} bytes of code against {} that were uploaded",
-        function.name,
-        own.len(),
-        code.len()
-    );
-    (likeness.ratio() < NEARLY).then_some(false)
 }

@@ -546,6 +546,32 @@ fn code_alone_gives_a_name_and_contradicts_a_wrong_one() {
 }
 
 #[test]
+fn a_record_that_is_found_later_tells_functions_of_the_same_code_apart() {
+    let mut functions = many(10);
+    functions[4].code = functions[0].code.clone();
+    functions[4].registers = functions[0].registers;
+    let memory = Shared::new(process(&functions, HOPPER, 10));
+    memory.change(|m| m.put(record(0), 0));
+    let mut resolver = memory.resolver();
+    let first = Ask {
+        code: Some(functions[0].code.clone()),
+        ..ask(0, &functions[0])
+    };
+    let found = resolver.resolve(std::slice::from_ref(&first));
+    assert_eq!(found.iter().map(|k| k.certain).collect::<Vec<_>>(), [false]);
+    memory.change(|m| m.put(record(0), first.program.0));
+    let others: Vec<Ask> = (5..10).map(|i| ask(i, &functions[i])).collect();
+    let found = resolver.resolve(&others);
+    assert_eq!(found.len(), 6);
+    let again = found.iter().find(|k| k.program == first.program).unwrap();
+    assert_eq!(
+        (again.name.as_str(), again.by, again.certain),
+        (functions[0].name.as_str(), NamedBy::RecordAndCode, true)
+    );
+    assert_eq!(resolver.resolve(&others[..1]).len(), 1, "told once");
+}
+
+#[test]
 fn the_driver_s_own_kernels_are_known_by_their_neighbours() {
     let own = ["memset8", "memset32"].map(|n| function(n, 16));
     let fake = process(&own, HOPPER, 2);

@@ -62,6 +62,7 @@ pub(crate) struct Loaded {
     tables: Tables,
     procs: HashMap<MapData, u32, PodProc>,
     next_space: Array<MapData, u64>,
+    asleep: Array<MapData, u32>,
     uvm_sizes: Array<MapData, u32>,
     _more: ProgramArray<MapData>,
     log: Option<aya_log::EbpfLogger<&'static dyn log::Log>>,
@@ -201,6 +202,7 @@ impl Loaded {
             tables,
             procs: take(&mut bpf, "PROCS")?,
             next_space: take(&mut bpf, "NEXT_SPACE")?,
+            asleep: take(&mut bpf, "ASLEEP")?,
             uvm_sizes: take(&mut bpf, "UVM_SIZES")?,
             _more: more,
             bpf,
@@ -250,6 +252,11 @@ impl Loaded {
     pub(crate) fn forget_proc(&mut self, pid: u32) {
         // An entry that is not there is as good as removed.
         let _ = self.tables.forget_proc(pid);
+    }
+
+    /// Whether this thread sleeps until it is woken. Where that cannot be said, it looks by itself as long as it would have slept.
+    pub(crate) fn set_asleep(&mut self, is_asleep: bool) {
+        let _ = self.asleep.set(0, u32::from(is_asleep), 0);
     }
 
     /// Takes a number for a new address space.

@@ -63,6 +63,7 @@ impl Resolver {
         }
         self.conclude(wanted, found, true);
         self.learn_again(wanted, found);
+        self.disambiguate(found);
         self.by_code(wanted, found);
     }
 
@@ -131,6 +132,7 @@ impl Resolver {
         while !rest.is_empty() {
             let slice = scan::take(&mut rest, size);
             size *= 2;
+            self.first_try = 0;
             self.next_try = 0;
             self.search(&slice, wanted, found);
             let holds = self.layout.as_ref().is_some_and(|l| l.agree >= ENOUGH);

@@ -73,6 +73,10 @@ pub(crate) struct TrapOptions {
     pub no_cached_put: bool,
 }
 
+/// A wait of this length is ended by the next record. To wake a reader costs the traced program a microsecond or two, which is
+/// nothing to a program that was quiet for as long.
+const SLEEP: Duration = Duration::from_millis(10);
+
 /// A live trace. Each part says in its first lines what it keeps and which invariant it holds.
 pub(crate) struct Session {
     /// The path of submissions, with the channels and address spaces that it needs.
@@ -164,8 +168,16 @@ impl Session {
                 events: libc::POLLIN,
                 revents: 0,
             };
+            // Said before poll looks for data: what comes after its look wakes it.
+            let sleeps = wait >= SLEEP;
+            if sleeps {
+                self.capture.bpf.set_asleep(true);
+            }
             // SAFETY: one pollfd.
             unsafe { libc::poll(&mut poll, 1, wait.as_millis() as i32) };
+            if sleeps {
+                self.capture.bpf.set_asleep(false);
+            }
             self.drain()?;
         }
         let now = arm::now();
