@@ -10,12 +10,15 @@ pub(crate) struct Rules {
     /// The same where others do.
     pub shared_start_ns: u64,
     pub shared_start_error_ns: u64,
-    /// The same of a graph's first kernel.
+    /// The same of a graph's first kernel: of a replay that found the GPU idle, and of one that was queued.
     pub replay_start_ns: u64,
+    pub queued_replay_start_ns: u64,
     pub replay_start_error_ns: u64,
     /// From the end of a kernel to the stamp of the next entry, which was waiting, ns.
     pub end_ns: u64,
     pub end_error_ns: u64,
+    /// The same where other channels of the process launch, too.
+    pub shared_end_ns: u64,
     /// The same where the next entry replays a graph.
     pub replay_end_ns: u64,
     /// How long before its trap a doorbell was rung at most, ns: the processor traps behind the store.
@@ -32,13 +35,15 @@ pub(crate) struct Rules {
 const HOPPER: Rules = Rules {
     start_ns: 576,
     start_error_ns: 64,
-    shared_start_ns: 660,
+    shared_start_ns: 730,
     shared_start_error_ns: 400,
     replay_start_ns: 800,
+    queued_replay_start_ns: 870,
     replay_start_error_ns: 256,
     end_ns: 900,
     end_error_ns: 200,
-    replay_end_ns: 1_100,
+    shared_end_ns: 1_000,
+    replay_end_ns: 1_190,
     trap_ns: 10_000,
     fetch_ns: 2_000,
     fetch_error_ns: 25_000,

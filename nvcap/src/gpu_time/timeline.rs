@@ -83,10 +83,18 @@ pub(crate) struct Seen<'a> {
 
 impl Seen<'_> {
     /// From an entry's stamp to the first instruction of its kernel, and how far that may be wrong, ns.
-    fn start(self, of: &Unit) -> (u64, u64) {
+    fn start(self, of: &Noted, stamp: u64) -> (u64, u64) {
         let rules = self.rules;
-        match (of.replays, self.shared) {
-            (true, _) => (rules.replay_start_ns, rules.replay_start_error_ns),
+        match (of.unit.replays, self.shared) {
+            (true, _) => {
+                let stamped = self.clock.host(stamp);
+                let waited = stamped.map_or(0, |s| s.ns.wrapping_sub(of.doorbell).cast_signed());
+                let start = match waited >= THERE_NS {
+                    true => rules.queued_replay_start_ns,
+                    false => rules.replay_start_ns,
+                };
+                (start, rules.replay_start_error_ns)
+            }
             (false, false) => (rules.start_ns, rules.start_error_ns),
             (false, true) => (rules.shared_start_ns, rules.shared_start_error_ns),
         }
@@ -281,7 +289,7 @@ fn front_end(
     seen: Seen<'_>,
 ) -> GpuTime {
     let rules = seen.rules;
-    let (start_ns, start_error_ns) = seen.start(&own.unit);
+    let (start_ns, start_error_ns) = seen.start(own, told.stamp);
     let start_gpu = told.stamp + start_ns;
     let Some(start) = seen.moment(start_gpu, start_error_ns) else {
         return GpuTime::default();
@@ -348,9 +356,10 @@ fn end_by_next(
     let (stamp, Place::FrontEnd) = seen.stamp(next)? else {
         return None;
     };
-    let end_ns = match next.unit.replays {
-        false => seen.rules.end_ns,
-        true => seen.rules.replay_end_ns,
+    let end_ns = match (next.unit.replays, seen.shared) {
+        (true, _) => seen.rules.replay_end_ns,
+        (false, false) => seen.rules.end_ns,
+        (false, true) => seen.rules.shared_end_ns,
     };
     let end = stamp.checked_sub(end_ns)?;
     if end < start.gpu_ns {

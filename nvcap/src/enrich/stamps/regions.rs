@@ -13,6 +13,10 @@ const STAMPED: u64 = 16;
 const PIECE: u64 = 64;
 /// Regions do not reach across pages: a page that cannot be read must not hide another.
 const PAGE: u64 = 4096;
+/// How often one region alone is read beside all of them, to learn how long each takes.
+const PACES: u32 = 64;
+/// What may pass between the end of a region's read and the next one's beyond the least of both, ns.
+const MARGIN_NS: u64 = 150;
 /// The most regions of a process: each costs some 50 ns a read.
 const MOST_REGIONS: usize = 24;
 
@@ -66,10 +70,42 @@ pub(super) struct Regions {
     regions: Vec<Region>,
     ranges: Ranges,
     buffer: Vec<u8>,
+    /// The first region, to learn the pace.
+    first: Ranges,
+    pace: Pace,
     /// Addresses that cannot be read.
     refused: Vec<u64>,
     /// When the last read began, ns; 0 before the first.
     last: u64,
+}
+
+/// How long reads take. The regions are read one after the other: each is read within a part of that time.
+#[derive(Clone, Copy, Debug, Default)]
+struct Pace {
+    /// The least time of a read of one region, and of all of them, ns.
+    one: u64,
+    all: u64,
+    samples: u32,
+}
+
+impl Pace {
+    fn take(&mut self, one: u64, all: u64) {
+        let least = |had: u64, new: u64| if self.samples == 0 { new } else { had.min(new) };
+        (self.one, self.all) = (least(self.one, one), least(self.all, all));
+        self.samples += 1;
+    }
+
+    /// How long after the begin of a read of so many regions one of them is read at the earliest, and how long before the end at
+    /// the latest, ns.
+    fn of(self, region: usize, regions: usize) -> (u64, u64) {
+        if self.samples < PACES || regions < 2 || self.all <= self.one {
+            return (0, 0);
+        }
+        let each = (self.all - self.one) as f64 / (regions - 1) as f64;
+        let behind = each * (regions - 1 - region) as f64;
+        let before = self.all as f64 - behind - each - MARGIN_NS as f64;
+        (before.max(0.0) as u64, behind as u64)
+    }
 }
 
 impl Regions {
@@ -134,6 +170,20 @@ impl Regions {
         let all = self.regions.iter();
         self.ranges = Ranges::new(all.map(|r| (r.begin, (r.end - r.begin) as usize)));
         self.buffer.resize(self.ranges.len(), 0);
+        let first = self.regions.iter().take(1);
+        self.first = Ranges::new(first.map(|r| (r.begin, (r.end - r.begin) as usize)));
+        self.pace = Pace::default();
+    }
+
+    /// How long a read of one region takes, while that is still learnt.
+    fn one(&mut self, memory: &impl Read, now: &impl Fn() -> u64) -> Option<u64> {
+        if self.pace.samples >= PACES || self.regions.len() < 2 {
+            return None;
+        }
+        let to = self.buffer.get_mut(..self.first.len())?;
+        let begun = now();
+        memory.read(&self.first, to).ok()?;
+        Some(now() - begun)
     }
 
     /// Reads all once; changes go to `to`. `now` is asked before and after. False where the process cannot be read any more.
@@ -143,6 +193,7 @@ impl Regions {
         now: &impl Fn() -> u64,
         to: &mut Vec<Stamp>,
     ) -> bool {
+        let one = self.one(memory, now);
         let begun = now();
         let read = match memory.read(&self.ranges, &mut self.buffer) {
             Ok(read) => read,
@@ -151,6 +202,10 @@ impl Regions {
         };
         let seen = now();
         let before = std::mem::replace(&mut self.last, begun);
+        if let Some(one) = one {
+            self.pace.take(one, seen - begun);
+        }
+        let (pace, count) = (self.pace, self.regions.len());
         let mut at = 0;
         let mut refused = None;
         for (i, region) in self.regions.iter_mut().enumerate() {
@@ -160,6 +215,11 @@ impl Regions {
                 break;
             };
             at += len;
+            let (least, behind) = pace.of(i, count);
+            let (before, seen) = match before {
+                0 => (0, seen),
+                _ => (before + least, seen - behind.min(seen - begun)),
+            };
             match region.kind {
                 Kind::Stamped => region.stamped(bytes, before, seen, to),
                 Kind::Words => region.words(bytes, before, seen, to),
@@ -299,7 +359,8 @@ mod tests {
         let clock = Cell::new(time);
         let now = || clock.replace(clock.get() + 1);
         assert!(regions.read(memory, &now, &mut to));
-        let short = |s: &Stamp| (s.address.0, s.payload, s.gpu_ns, s.before_ns);
+        // A few looks at the clock before a read are no time here.
+        let short = |s: &Stamp| (s.address.0, s.payload, s.gpu_ns, s.before_ns / 10 * 10);
         to.iter().map(short).collect()
     }
 
@@ -334,6 +395,19 @@ mod tests {
             read(&mut regions, &memory, 70),
             [(WORD + 0x20, 43, None, 60)]
         );
+    }
+
+    #[test]
+    fn each_region_is_read_in_its_part_of_the_time() {
+        let mut pace = Pace::default();
+        assert_eq!(pace.of(0, 4), (0, 0), "nothing is known");
+        (0..PACES).for_each(|n| pace.take(500 + u64::from(n % 7), 800 + u64::from(n % 5)));
+        // 100 ns each, behind 400 ns for all of them.
+        assert_eq!(pace.of(0, 4), (250, 300));
+        assert_eq!(pace.of(3, 4), (550, 0));
+        assert_eq!(pace.of(0, 1), (0, 0));
+        let odd = Pace { all: 400, ..pace };
+        assert_eq!(odd.of(1, 4), (0, 0), "the one took longer than all");
     }
 
     #[test]
