@@ -9,7 +9,7 @@
 //!
 //! docs/gpu-time.md has the rules with their evidence.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 use crate::decode::defaults::Chip;
 use crate::decode::event::GpuTime;
@@ -59,9 +59,39 @@ pub(crate) struct GpuTimes {
     /// Whose clock the stamps of a semaphore are of, by process and address.
     semaphores: HashMap<(u32, GpuVa), Whose>,
     channels: HashMap<ChannelId, (u32, Timeline)>,
-    /// The channel that launches kernels, by process; `None` where several do.
-    launching: HashMap<u32, Option<ChannelId>>,
+    /// The channels that launch kernels, by process.
+    launching: HashMap<u32, Launching>,
     coverage: Coverage,
+}
+
+/// Launches are counted as made at once within a time of this length and those beside it, ns.
+const AT_ONCE_NS: u64 = 20_000_000;
+/// How many such times are kept.
+const MOST_TIMES: usize = 64;
+
+/// The channel of a process that launches kernels, by time; `None` where several do.
+#[derive(Clone, Debug, Default)]
+struct Launching(BTreeMap<u64, Option<ChannelId>>);
+
+impl Launching {
+    fn add(&mut self, time_ns: u64, channel: ChannelId) {
+        let only = self.0.entry(time_ns / AT_ONCE_NS).or_insert(Some(channel));
+        if *only != Some(channel) {
+            *only = None;
+        }
+        if self.0.len() > MOST_TIMES {
+            self.0.pop_first();
+        }
+    }
+
+    /// Whether several channels launched about then.
+    fn is_shared(&self, time_ns: u64) -> bool {
+        let now = time_ns / AT_ONCE_NS;
+        let about = now.saturating_sub(1)..=now.saturating_add(1);
+        let mut all = self.0.range(about).map(|(_, channel)| channel);
+        let first = all.clone().next();
+        all.any(|c| c.is_none() || Some(c) != first)
+    }
 }
 
 impl GpuTimes {
@@ -97,10 +127,8 @@ impl GpuTimes {
                 self.semaphores.insert((s.at.pid, stamp.address), whose);
             }
             if unit.works && matches!(unit.stamp, Some((_, Place::FrontEnd))) {
-                let only = self.launching.entry(s.at.pid).or_insert(Some(s.channel));
-                if *only != Some(s.channel) {
-                    *only = None;
-                }
+                let launching = self.launching.entry(s.at.pid).or_default();
+                launching.add(s.at.time_ns, s.channel);
             }
             timeline.note(position, s.at.time_ns, after, unit);
         }
@@ -139,7 +167,10 @@ impl GpuTimes {
             words: &self.words,
             clock,
             rules: &rules,
-            shared: self.launching.get(pid).is_some_and(Option::is_none),
+            shared: self
+                .launching
+                .get(pid)
+                .is_some_and(|l| l.is_shared(s.at.time_ns)),
         };
         let count = s.segments.len() as u64;
         (s.position..s.position + count)

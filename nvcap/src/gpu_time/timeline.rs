@@ -16,6 +16,8 @@ const MOST: usize = 1 << 18;
 const THERE_NS: i64 = 30_000;
 /// The same where what was seen of the end agrees: it was rung before the end, or so soon after it that nothing is wrong.
 const THERE_AGREED_NS: i64 = 10_000;
+/// A channel without work for so long starts its next kernel somewhat later, ns.
+const IDLE_NS: u64 = 1_000_000;
 /// How long before the trap of its doorbell an entry's stamp can have been seen at most, ns. Later ones are of another program that
 /// had the same number.
 const HELD_UP_NS: u64 = 1_000_000;
@@ -83,9 +85,12 @@ pub(crate) struct Seen<'a> {
 
 impl Seen<'_> {
     /// From an entry's stamp to the first instruction of its kernel, and how far that may be wrong, ns.
-    fn start(self, of: &Noted, stamp: u64) -> (u64, u64) {
+    fn start(self, of: &Noted, Told { stamp, before, .. }: Told) -> (u64, u64) {
         let rules = self.rules;
+        let last = before.and_then(|l| l.end.max(l.stamp));
+        let idle = last.is_some_and(|l| stamp.saturating_sub(l) >= IDLE_NS);
         match (of.unit.replays, self.shared) {
+            (false, false) if idle => (rules.idle_start_ns, rules.idle_start_error_ns),
             (true, _) => {
                 let stamped = self.clock.host(stamp);
                 let waited = stamped.map_or(0, |s| s.ns.wrapping_sub(of.doorbell).cast_signed());
@@ -289,7 +294,7 @@ fn front_end(
     seen: Seen<'_>,
 ) -> GpuTime {
     let rules = seen.rules;
-    let (start_ns, start_error_ns) = seen.start(own, told.stamp);
+    let (start_ns, start_error_ns) = seen.start(own, told);
     let start_gpu = told.stamp + start_ns;
     let Some(start) = seen.moment(start_gpu, start_error_ns) else {
         return GpuTime::default();
