@@ -4,9 +4,7 @@ use std::process::ExitCode;
 
 use anyhow::bail;
 
-use super::trace;
-use crate::output::message::tell;
-use crate::output::units;
+use super::{recorder, trace};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -89,15 +87,8 @@ pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
     let path = trace.record.clone().unwrap_or_default();
     let is_one = trace.recording.rotate.is_none();
     let status = trace::run(trace)?;
-    if let (true, Ok(file)) = (is_one, path.metadata())
-        && file.is_file()
-    {
-        tell(format_args!(
-            "recorded into {} ({}); nvcap decode {} shows it",
-            path.display(),
-            units::Bytes(file.len() as f64),
-            path.display()
-        ));
+    if is_one {
+        recorder::tell_of(&path);
     }
     Ok(status)
 }
