@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use anyhow::bail;
 
-use super::{recorder, trace};
+use super::{recorder, trace, values};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -48,13 +48,14 @@ const USELESS: [&str; 12] = [
 
 /// The command as clap knows it: without options that have no meaning here.
 pub(super) fn as_is(command: clap::Command) -> clap::Command {
-    let command = command.mut_arg("output", |arg| {
-        arg.help("Write to FILE, readable by its owner alone; by default nvcap.pcapng, and what was there becomes nvcap.pcapng.old")
-            .long_help(None)
-    });
-    USELESS.into_iter().fold(command, |command, id| {
-        command.mut_arg(id, |arg| arg.hide(true))
-    })
+    let command = values::saying(
+        command,
+        &[(
+            "output",
+            "Write to FILE, readable by its owner alone; by default nvcap.pcapng, and what was there becomes nvcap.pcapng.old",
+        )],
+    );
+    values::without(command, &USELESS)
 }
 
 /// Records.

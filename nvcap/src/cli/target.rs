@@ -183,6 +183,31 @@ pub(super) fn open(path: Option<&Path>, command: bool, inputs: &[&Path]) -> anyh
     })
 }
 
+/// Help of `-o` where [`open_for_a_program`] opens it.
+pub(super) const FILE_FOR_A_PROGRAM: &str =
+    "Write to FILE, readable by its owner alone; - is standard output, which must be no terminal";
+
+/// As [`open`], for what is of no use on a terminal nor among a command's messages: `is` says why, and `what_to_do` what to type.
+///
+/// # Errors
+/// As there; where it would go to a terminal, or has no place to go.
+pub(super) fn open_for_a_program(
+    path: Option<&Path>,
+    command: bool,
+    inputs: &[&Path],
+    is: &str,
+    what_to_do: &str,
+) -> anyhow::Result<Output> {
+    if command && path.is_none() {
+        bail!("{is}, and has no place to go, for standard output is the command's; {what_to_do}");
+    }
+    let out = open(path, command, inputs)?;
+    if out.is_terminal() {
+        bail!("{is}, and standard output is a terminal; {what_to_do}");
+    }
+    Ok(out)
+}
+
 /// The release of the driver that this machine runs.
 pub(super) fn running_driver() -> Option<Version> {
     std::fs::read_to_string("/sys/module/nvidia/version")
