@@ -372,7 +372,7 @@ impl OutputArgs {
         let ledger = self.conclude(pipeline)?;
         match self.output.as_deref().filter(|o| *o != Path::new("-")) {
             // The verdict has been told.
-            Some(path) if path.exists() && ledger.unshown() == 0 => {
+            Some(path) if path.is_file() && ledger.unshown() == 0 => {
                 tell(format_args!("{}: {what_to_do}", path.display()));
             }
             Some(_) => {}
