@@ -6,6 +6,7 @@ mod channels;
 mod death;
 mod dump;
 mod edges;
+mod exported;
 mod limits;
 mod names;
 mod observe;
