@@ -86,7 +86,7 @@ class Failed(Exception):
 
 
 def run(args, stdin=None, stdout=subprocess.DEVNULL, codes=WHOLE):
-    """Runs a command; seconds, the most memory that it took (MiB; at least that of this script, which starts it), and what it wrote to
+    """Runs a command; seconds, those of processors, the most memory that it took (MiB; at least that of this script, which starts it), and what it wrote to
     standard error."""
     begun = time.monotonic()
     with tempfile.TemporaryFile() as said:
@@ -98,7 +98,7 @@ def run(args, stdin=None, stdout=subprocess.DEVNULL, codes=WHOLE):
         text = said.read().decode(errors="replace")
     if process.returncode not in codes:
         raise Failed(f"{' '.join(map(str, args))}: status {process.returncode}\n{text[-2000:]}")
-    return seconds, used.ru_maxrss / 1024, text
+    return seconds, used.ru_utime + used.ru_stime, used.ru_maxrss / 1024, text
 
 
 def size_of(path):
@@ -112,12 +112,12 @@ class Table:
     def __init__(self, most_mib):
         self.most_mib = most_mib
         self.over = []
-        print(f"{'command':44} {'seconds':>8} {'MiB of memory':>14} {'MiB written':>12}", flush=True)
+        print(f"{'command':44} {'seconds':>8} {'of CPU':>8} {'MiB of memory':>14} {'MiB written':>12}", flush=True)
 
     def row(self, name, args, out=None, **options):
-        seconds, mib, said = run(args, **options)
+        seconds, cpu, mib, said = run(args, **options)
         written = f"{size_of(out) / MIB:.0f}" if out else ""
-        print(f"{name:44} {seconds:8.1f} {mib:14.0f} {written:>12}", flush=True)
+        print(f"{name:44} {seconds:8.1f} {cpu:8.1f} {mib:14.0f} {written:>12}", flush=True)
         if mib > self.most_mib:
             self.over.append(f"{name}: {mib:.0f} MiB")
         return said
