@@ -51,7 +51,7 @@ fn stamps(pid: u32, semaphores: &Values, read_ns: u64) -> Option<Stamps> {
         .of(pid)
         .flat_map(|(at, value)| [word(at.0, value), word(at.0 + 4, value >> 32)])
         .collect();
-    (!stamps.is_empty()).then(|| Stamps {
+    (!stamps.is_empty()).then_some(Stamps {
         at: At {
             time_ns: read_ns,
             pid,
