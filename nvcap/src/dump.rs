@@ -1,6 +1,7 @@
 //! `nvcap dump`: takes, decodes and analyses one look at processes. A process costs milliseconds and is neither stopped nor
 //! changed.
 
+mod recorded;
 mod stacks;
 pub(crate) mod xids;
 
@@ -137,21 +138,47 @@ fn take(pid: u32, first: u32, options: SnapshotOptions<'_>) -> Result<(Memory, S
     Err(Refused::NoGpu)
 }
 
+/// One look at several processes.
+pub struct Look {
+    /// What it came to.
+    pub report: Report,
+    /// For each process that could not be read: its id and why.
+    pub refused: Vec<(u32, Refused)>,
+    /// What was read.
+    taken: Taken,
+}
+
+/// What a look is made of.
+#[derive(Default)]
+struct Taken {
+    processes: Vec<OfProcess>,
+    kernels: Vec<Kernel>,
+    semaphores: Values,
+    /// When the semaphores were read.
+    read_ns: u64,
+}
+
+/// What was read of one process.
+struct OfProcess {
+    memory: Memory,
+    snapshot: Snapshot,
+    /// Those that a launch needed, if one did.
+    images: Option<Vec<Image>>,
+}
+
 /// Looks at processes together, one after the other.
-///
-/// # Errors
-/// For each process that could not be read: its id and why. The look has the others.
-pub fn look(pids: &[u32], options: &DumpOptions) -> (Report, Vec<(u32, Refused)>) {
+pub fn look(pids: &[u32], options: &DumpOptions) -> Look {
     let start = Instant::now();
-    let (mut look, mut refused) = look_back(pids, options, BEFORE);
+    let mut seen = look_back(pids, options, BEFORE);
     // The release that a channel waits for may lie further back: read everything before reporting it as missing.
-    let blocked = &look.analysis.blocked;
+    let blocked = &seen.report.analysis.blocked;
     if blocked
         .iter()
         .any(|b| !matches!(b.root, Root::Work { .. } | Root::Unknown))
     {
-        (look, refused) = look_back(pids, options, u32::MAX);
+        seen = look_back(pids, options, u32::MAX);
     }
+    let look = &mut seen.report;
     if options.stacks {
         look.processes.iter_mut().for_each(stacks::add);
     }
@@ -169,10 +196,10 @@ pub fn look(pids: &[u32], options: &DumpOptions) -> (Report, Vec<(u32, Refused)>
         process.xids = xids::of_process(&xids, process.pid, &look.rings.channels);
     }
     look.took_ns = start.elapsed().as_nanos() as u64;
-    (look, refused)
+    seen
 }
 
-fn look_back(pids: &[u32], options: &DumpOptions, before: u32) -> (Report, Vec<(u32, Refused)>) {
+fn look_back(pids: &[u32], options: &DumpOptions, before: u32) -> Look {
     let mut look = Report {
         time_ns: clock::now(),
         ..Report::default()
@@ -192,35 +219,46 @@ fn look_back(pids: &[u32], options: &DumpOptions, before: u32) -> (Report, Vec<(
             decoder.chip(Some(minor), chip, ChipBy::Pci);
         }
     }
-    let mut memories = Vec::new();
+    let mut taken = Taken::default();
     let mut next = 0;
     for pid in pids {
         match take(*pid, next, options.of_process(before)) {
             Ok((memory, snapshot)) => {
                 next += snapshot.channels.len() as u32;
                 let mut channels = decoded(&mut decoder, &snapshot);
+                let mut of = OfProcess {
+                    memory,
+                    snapshot,
+                    images: None,
+                };
+                let snapshot = &of.snapshot;
                 // Graphs whose QMDs were written before the rings' oldest entries.
                 if channels.iter().any(ChannelState::has_unresolved) {
-                    let images = (options.images)(*pid);
+                    let images = of.images.insert((options.images)(*pid));
                     if !images.is_empty() {
                         decoder.forget_process(*pid);
                         for image in images {
                             decoder.image(*pid, image.address, &image.bytes);
                         }
-                        channels = decoded(&mut decoder, &snapshot);
+                        channels = decoded(&mut decoder, snapshot);
                     }
                 }
                 look.rings.channels.extend(channels);
-                look.processes.push(process(&snapshot));
-                memories.push((*pid, memory, snapshot));
+                look.processes.push(process(snapshot));
+                taken.processes.push(of);
             }
             Err(e) => refused.push((*pid, e)),
         }
     }
-    name_kernels(&mut look.rings.channels, options);
-    let values = values(&look.rings, &memories);
-    look.analysis = hang::analyse(&look.rings, &values);
-    (look, refused)
+    taken.kernels = name_kernels(&mut look.rings.channels, options);
+    taken.semaphores = values(&look.rings, &taken.processes);
+    taken.read_ns = clock::now();
+    look.analysis = hang::analyse(&look.rings, &taken.semaphores);
+    Look {
+        report: look,
+        refused,
+        taken,
+    }
 }
 
 /// The same look as records, for the pipeline that all sources feed.
@@ -241,8 +279,8 @@ pub(crate) fn records(pids: &[u32], options: &DumpOptions) -> (Vec<Record>, Vec<
     (records, refused)
 }
 
-/// Gives launches their kernels.
-fn name_kernels(channels: &mut [ChannelState], options: &DumpOptions) {
+/// Gives launches their kernels, which are returned.
+fn name_kernels(channels: &mut [ChannelState], options: &DumpOptions) -> Vec<Kernel> {
     let mut programs: BTreeMap<u32, BTreeMap<GpuVa, Option<u32>>> = BTreeMap::new();
     for channel in &*channels {
         for launch in channel.launches() {
@@ -252,10 +290,12 @@ fn name_kernels(channels: &mut [ChannelState], options: &DumpOptions) {
             }
         }
     }
+    let mut found = Vec::new();
     let mut kernels = HashMap::new();
     for (pid, programs) in programs {
         let programs: Vec<_> = programs.into_iter().collect();
         for kernel in (options.kernels)(pid, &programs) {
+            found.push(kernel.clone());
             kernels.insert((pid, kernel.program), Arc::new(kernel));
         }
     }
@@ -267,6 +307,7 @@ fn name_kernels(channels: &mut [ChannelState], options: &DumpOptions) {
             }
         }
     }
+    found
 }
 
 /// Address lookup by the mappings alone.
@@ -436,15 +477,19 @@ fn facts(seen: &ChannelSnapshot) -> ChannelFacts {
 }
 
 /// The values of the semaphores that the analysis asks for.
-fn values(scene: &hang::RingState, memories: &[(u32, Memory, Snapshot)]) -> Values {
+fn values(scene: &hang::RingState, processes: &[OfProcess]) -> Values {
     let mut values = Values::default();
     let addresses = hang::addresses(scene);
-    for (pid, memory, snapshot) in memories {
+    for OfProcess {
+        memory, snapshot, ..
+    } in processes
+    {
         let places = scan::Places::new(&snapshot.areas);
-        let of = addresses.iter().filter(|(p, _)| p == pid);
+        let pid = snapshot.pid;
+        let of = addresses.iter().filter(|(p, _)| *p == pid);
         for (_, address) in of.take(MOST_SEMAPHORES) {
             if let Some(value) = snapshot::read_semaphore(memory, &places, address.0) {
-                values.set(*pid, *address, value);
+                values.set(pid, *address, value);
             }
         }
     }

@@ -80,6 +80,7 @@ pub mod hang;
 pub mod ledger;
 #[cfg(feature = "capture")]
 mod pcapng;
+mod read_ahead;
 pub mod record;
 pub mod source;
 mod tables;

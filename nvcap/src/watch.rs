@@ -205,7 +205,9 @@ impl Watch {
             if self.processes.contains_key(&pid) || procfs::has_ended(pid) {
                 continue;
             }
-            let (report, refused) = dump::look(&[pid], &self.quick);
+            let dump::Look {
+                report, refused, ..
+            } = dump::look(&[pid], &self.quick);
             match refused.into_iter().next() {
                 None => {}
                 // It may come to use one.
@@ -236,7 +238,7 @@ impl Watch {
         }
         let mut findings = Vec::new();
         for (pid, watched) in &mut self.processes {
-            let (report, _) = dump::look(&[*pid], &self.options);
+            let report = dump::look(&[*pid], &self.options).report;
             let about = report.processes.iter().flat_map(|p| &p.xids);
             let newest = new.iter().map(|x| x.time_ns).min().unwrap_or(u64::MAX);
             if about.clone().any(|x| x.time_ns >= newest) {
@@ -263,7 +265,7 @@ impl Watch {
         if !watched.pace.is_due(now) {
             return None;
         }
-        let (report, _) = dump::look(&[pid], &self.quick);
+        let report = dump::look(&[pid], &self.quick).report;
         watched.pace.looked = Some(now);
         watched.take_channels(&report);
         if !has_work(&report) {
@@ -287,7 +289,7 @@ impl Watch {
         if !is_new {
             return None;
         }
-        let (report, _) = dump::look(&[pid], &self.options);
+        let report = dump::look(&[pid], &self.options).report;
         let moved = moved(&report);
         watched.told = moved.is_hang();
         watched.told.then_some(Finding {

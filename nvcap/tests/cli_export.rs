@@ -8,7 +8,7 @@ mod files;
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 
-use cli::{Folder, argument, nvcap, text};
+use cli::{Folder, argument, nvcap, refused, refused_on_a_terminal, text};
 
 fn capture() -> String {
     argument(files::fixture("h200-cut.orc"))
@@ -51,20 +51,15 @@ fn a_full_disk_is_counted() {
 #[test]
 fn what_makes_no_sense_is_refused() {
     let capture = capture();
-    for (args, status, words) in [
+    let lines = [
         (vec![&*capture, "--json"], 1, "for another program"),
         (vec![&*capture, "-o", &*capture], 1, "it is read, too"),
         (vec!["--", "true"], 1, "name a file with -o"),
         (vec![], 2, "nothing to trace"),
         (vec![&*capture, "-p", "1"], 2, "cannot be used with"),
         (vec!["--strict", "-p", "1"], 2, "of a FILE"),
-    ] {
-        let all: Vec<&str> = ["export", "perfetto"].into_iter().chain(args).collect();
-        let out = nvcap(&all);
-        let said = text(&out.stderr);
-        assert_eq!(out.status.code(), Some(status), "{all:?}: {said}");
-        assert!(said.contains(words), "{all:?}: {said}");
-    }
+    ];
+    refused(&["export", "perfetto"], &lines);
     let help = text(&nvcap(&["export", "perfetto", "--help"]).stdout);
     assert!(
         help.contains("--stacks") && !help.contains("--json"),
@@ -92,26 +87,6 @@ fn a_filter_chooses_what_is_written() {
 
 #[test]
 fn a_terminal_gets_no_bytes() {
-    let Ok(terminal) = fs::OpenOptions::new()
-        .read(true)
-        .write(true)
-        .open("/dev/ptmx")
-    else {
-        println!("NOT RUN a_terminal_gets_no_bytes: /dev/ptmx cannot be opened");
-        return;
-    };
-    let out = std::process::Command::new(env!("CARGO_BIN_EXE_nvcap"))
-        .args(["export", "perfetto", &capture()])
-        .stdout(terminal)
-        .stderr(std::process::Stdio::piped())
-        .spawn()
-        .unwrap()
-        .wait_with_output()
-        .unwrap();
-    let said = text(&out.stderr);
-    assert_eq!(out.status.code(), Some(1), "{said}");
-    assert!(
-        said.contains("is a terminal; name a file with -o"),
-        "{said}"
-    );
+    let words = "is a terminal; name a file with -o";
+    refused_on_a_terminal(&["export", "perfetto", &capture()], words);
 }

@@ -8,7 +8,7 @@ use std::fs;
 use std::io::{Read, Write};
 use std::process::{Command, Stdio};
 
-use common::cli::{Folder, argument, nvcap, text};
+use common::cli::{Folder, argument, interrupt_while_it_reads, nvcap, text};
 use common::files::{capture, fixture};
 use common::schema::Schema;
 use serde_json::Value;
@@ -236,19 +236,7 @@ fn reading_that_is_interrupted_ends_with_a_ledger() {
             .unwrap();
         let mut input = child.stdin.take().unwrap();
         input.write_all(&bytes).unwrap();
-        // It catches signals when it has begun to read.
-        let status_of = format!("/proc/{}/status", child.id());
-        let catches = || {
-            let status = fs::read_to_string(&status_of).unwrap();
-            let line = status.lines().find(|l| l.starts_with("SigCgt:")).unwrap();
-            let mask = u64::from_str_radix(line.split_whitespace().nth(1).unwrap(), 16).unwrap();
-            mask & (1 << (libc::SIGINT - 1)) != 0
-        };
-        while !catches() {
-            std::thread::sleep(std::time::Duration::from_millis(5));
-        }
-        // SAFETY: a signal to a child that was not waited for.
-        unsafe { libc::kill(child.id() as libc::pid_t, libc::SIGINT) };
+        interrupt_while_it_reads(&child);
         // Its standard input is still open: nothing but the signal ends it.
         let (mut out, mut err) = (String::new(), String::new());
         child

@@ -9,7 +9,7 @@ mod files;
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 
-use cli::{Folder, argument, nvcap, text};
+use cli::{Folder, argument, nvcap, refused, refused_on_a_terminal, text};
 use serde_json::Value;
 
 fn cut() -> String {
@@ -100,19 +100,14 @@ fn a_page_says_what_the_statistics_say() {
 #[test]
 fn what_makes_no_sense_is_refused() {
     let capture = cut();
-    for (args, status, words) in [
+    let lines = [
         (vec![&*capture, "--json"], 1, "nvcap stats"),
         (vec![&*capture, "-o", &*capture], 1, "it is read, too"),
         (vec![&*capture, "--limit", "0"], 2, "--limit"),
         (vec!["/nowhere"], 1, "cannot read the capture"),
         (vec![], 2, "FILE"),
-    ] {
-        let all: Vec<&str> = ["report"].into_iter().chain(args).collect();
-        let out = nvcap(&all);
-        let said = text(&out.stderr);
-        assert_eq!(out.status.code(), Some(status), "{all:?}: {said}");
-        assert!(said.contains(words), "{all:?}: {said}");
-    }
+    ];
+    refused(&["report"], &lines);
     let full = nvcap(&["report", &capture, "-o", "/dev/full"]);
     let said = text(&full.stderr);
     assert_eq!(full.status.code(), Some(3), "{said}");
@@ -122,26 +117,6 @@ fn what_makes_no_sense_is_refused() {
 
 #[test]
 fn a_terminal_gets_no_page() {
-    let terminal = fs::OpenOptions::new()
-        .read(true)
-        .write(true)
-        .open("/dev/ptmx");
-    let Ok(terminal) = terminal else {
-        println!("NOT RUN a_terminal_gets_no_page: /dev/ptmx cannot be opened");
-        return;
-    };
-    let out = std::process::Command::new(env!("CARGO_BIN_EXE_nvcap"))
-        .args(["report", &cut()])
-        .stdout(terminal)
-        .stderr(std::process::Stdio::piped())
-        .spawn()
-        .unwrap()
-        .wait_with_output()
-        .unwrap();
-    let said = text(&out.stderr);
-    assert_eq!(out.status.code(), Some(1), "{said}");
-    assert!(
-        said.contains("name a file with -o, such as -o report.html"),
-        "{said}"
-    );
+    let words = "name a file with -o, such as -o report.html";
+    refused_on_a_terminal(&["report", &cut()], words);
 }

@@ -37,7 +37,7 @@ fn options() -> DumpOptions {
 fn a_look_has_the_time_of_the_tracer_s_clock() {
     let own = std::process::id();
     let before = monotonic();
-    let (look, _) = look(&[own], &options());
+    let look = look(&[own], &options()).report;
     let between = monotonic();
     assert!(
         (before..=between).contains(&look.time_ns),

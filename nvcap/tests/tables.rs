@@ -13,7 +13,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use common::cli::{Folder, argument, nvcap, text};
+use common::cli::{Folder, argument, interrupt_while_it_reads, nvcap, text};
 use common::files::{capture, fixture};
 use serde_json::Value;
 
@@ -507,19 +507,7 @@ fn an_interrupted_export_leaves_whole_files() {
     // Standard input stays open: nothing but the signal ends it.
     let mut input = child.stdin.take().unwrap();
     input.write_all(&fs::read(&file).unwrap()).unwrap();
-    // It catches signals when it has begun to read.
-    let status_of = format!("/proc/{}/status", child.id());
-    let catches = || {
-        let status = fs::read_to_string(&status_of).unwrap();
-        let line = status.lines().find(|l| l.starts_with("SigCgt:")).unwrap();
-        let mask = u64::from_str_radix(line.split_whitespace().nth(1).unwrap(), 16).unwrap();
-        mask & (1 << (libc::SIGINT - 1)) != 0
-    };
-    while !catches() {
-        std::thread::sleep(std::time::Duration::from_millis(5));
-    }
-    // SAFETY: a signal to a child that was not waited for.
-    unsafe { libc::kill(child.id() as libc::pid_t, libc::SIGINT) };
+    interrupt_while_it_reads(&child);
     let out = child.wait_with_output().unwrap();
     let said = text(&out.stderr);
     assert_eq!(out.status.code(), Some(3), "{said}");

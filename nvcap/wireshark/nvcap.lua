@@ -112,7 +112,11 @@ local schema = {
         { 18, "reused", "n" }, { 19, "unparsable", "n" }, { 20, "jumps", "n" },
     },
     StackSample = { { 1, "every", "n" }, { 2, "passed", "n" } },
-    End = { { 1, "time_ns", "n" }, { 2, "observed", "Observed" }, { 3, "stack_sample", "StackSample" }, { 4, "unwritten", "n" } },
+    GpuClock = { { 1, "pid", "n" }, { 2, "address", "x" }, { 3, "gpu_ns", "n" }, { 4, "before_ns", "n" }, { 5, "seen_ns", "n" } },
+    End = {
+        { 1, "time_ns", "n" }, { 2, "observed", "Observed" }, { 3, "stack_sample", "StackSample" }, { 4, "unwritten", "n" },
+        { 5, "gpu_clock", "GpuClock" },
+    },
     -- What nvcap's decoder says: field 100 of the others.
     Decoded = {
         { 1, ".serial", "n" }, { 2, ".text", "t" }, { 3, ".gpu", "n" }, { 4, ".token", "w" }, { 5, ".engine", "t" },

@@ -3,6 +3,8 @@
 use super::decode::observed;
 use super::messages as m;
 use crate::ledger::Observed;
+use crate::record::Stamp;
+use crate::wire::GpuVa;
 
 /// What was traced, where and how.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -83,6 +85,41 @@ impl TraceInfo {
     }
 }
 
+/// What the clock of a GPU showed at some moment, as closely as the trace knows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct GpuClock {
+    /// A process that uses the GPU.
+    pub pid: u32,
+    /// The semaphore that the GPU wrote its time beside.
+    pub address: GpuVa,
+    /// The GPU's clock, ns.
+    pub gpu_ns: u64,
+    /// The moment came after this time of `CLOCK_MONOTONIC`, ns,
+    pub before_ns: u64,
+    /// and not after this one.
+    pub seen_ns: u64,
+}
+
+impl GpuClock {
+    /// That of a stamp, where it has a time of the GPU and the moment is known from both sides.
+    pub(super) fn of(pid: u32, stamp: &Stamp) -> Option<Self> {
+        Some(Self {
+            pid,
+            address: stamp.address,
+            gpu_ns: stamp.gpu_ns?,
+            before_ns: stamp.before_ns,
+            seen_ns: stamp.seen_ns,
+        })
+        .filter(|c| c.before_ns != 0 && c.before_ns <= c.seen_ns)
+    }
+
+    /// For how long the moment may have been, ns.
+    pub(super) fn width(&self) -> u64 {
+        self.seen_ns.saturating_sub(self.before_ns)
+    }
+}
+
 /// What a live trace tells at its end beside its records.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct EndInfo {
@@ -94,6 +131,8 @@ pub struct EndInfo {
     pub stack_sample: Option<(u32, u64)>,
     /// Packets that could not be written (a full disk).
     pub unwritten: u64,
+    /// The clock of the GPU that each process uses, where its time stamps were read.
+    pub gpu_clocks: Vec<GpuClock>,
 }
 
 impl EndInfo {
@@ -104,6 +143,15 @@ impl EndInfo {
             stack_sample: { self.stack_sample }
                 .map(|(every, passed)| m::StackSample { every, passed }),
             unwritten: self.unwritten,
+            gpu_clocks: { self.gpu_clocks.iter() }
+                .map(|c| m::GpuClock {
+                    pid: c.pid,
+                    address: c.address.0,
+                    gpu_ns: c.gpu_ns,
+                    before_ns: c.before_ns,
+                    seen_ns: c.seen_ns,
+                })
+                .collect(),
         }
     }
 
@@ -113,6 +161,15 @@ impl EndInfo {
             observed: e.observed.map(observed),
             stack_sample: e.stack_sample.map(|s| (s.every, s.passed)),
             unwritten: e.unwritten,
+            gpu_clocks: { e.gpu_clocks.into_iter() }
+                .map(|c| GpuClock {
+                    pid: c.pid,
+                    address: GpuVa(c.address),
+                    gpu_ns: c.gpu_ns,
+                    before_ns: c.before_ns,
+                    seen_ns: c.seen_ns,
+                })
+                .collect(),
         }
     }
 }

@@ -482,6 +482,21 @@ pub(super) struct StackSample {
     pub passed: u64,
 }
 
+/// What the clock of a GPU showed at some moment.
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct GpuClock {
+    #[prost(uint32, tag = "1")]
+    pub pid: u32,
+    #[prost(fixed64, tag = "2")]
+    pub address: u64,
+    #[prost(fixed64, tag = "3")]
+    pub gpu_ns: u64,
+    #[prost(fixed64, tag = "4")]
+    pub before_ns: u64,
+    #[prost(fixed64, tag = "5")]
+    pub seen_ns: u64,
+}
+
 /// The last packet of a trace.
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct End {
@@ -494,4 +509,6 @@ pub(super) struct End {
     /// Objects that could not be written to the file.
     #[prost(uint64, tag = "4")]
     pub unwritten: u64,
+    #[prost(message, repeated, tag = "5")]
+    pub gpu_clocks: Vec<GpuClock>,
 }

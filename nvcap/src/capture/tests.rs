@@ -300,6 +300,7 @@ fn end() -> EndInfo {
         }),
         stack_sample: Some((100, 7)),
         unwritten: 1,
+        gpu_clocks: Vec::new(),
     }
 }
 
@@ -353,6 +354,59 @@ fn beginning_and_end_come_back() {
         ..end()
     };
     assert_eq!(items[2], Item::End(wanted));
+}
+
+/// The closest knowledge of each process's is at the end, and at the beginning of what follows: in the section's comment.
+#[test]
+fn clocks_of_gpus_are_told_where_they_are_known() {
+    let stamps = |pid, times: &[(Option<u64>, u64, u64)]| {
+        let stamp = |(gpu_ns, before_ns, seen_ns): &(Option<u64>, u64, u64)| Stamp {
+            address: GpuVa(0x1000 + before_ns),
+            payload: 1,
+            gpu_ns: *gpu_ns,
+            before_ns: *before_ns,
+            seen_ns: *seen_ns,
+        };
+        Record::Stamps(Box::new(Stamps {
+            at: At { pid, ..at(9) },
+            from_ns: 1,
+            reads: 1,
+            stamps: times.iter().map(stamp).collect(),
+        }))
+    };
+    let mut to = Vec::new();
+    let mut writer = Writer::new(info(), 7);
+    writer.begin_section(&mut to);
+    let comment =
+        |bytes: &[u8]| String::from_utf8_lossy(&bytes[..bytes.len().min(600)]).into_owned();
+    let pair = "MONOTONIC 1000, REALTIME 1700000000000000000";
+    assert!(comment(&to).contains(pair) && !comment(&to).contains("GPU of"));
+    // Without a time of the GPU, without a begin, the other way round: none of them is a clock.
+    let none = [(None, 3, 4), (Some(7), 0, 4), (Some(7), 5, 4)];
+    writer.record(&stamps(4711, &none), &mut to);
+    let some = [(Some(70), 10, 90), (Some(80), 50, 60), (Some(90), 70, 99)];
+    writer.record(&stamps(4711, &some), &mut to);
+    writer.record(&stamps(5, &some[..1]), &mut to);
+    let mut next = Vec::new();
+    writer.begin_file(0, &mut next);
+    let said = comment(&next);
+    assert!(
+        said.contains("GPU of process 4711: 80 at MONOTONIC 50 to 60"),
+        "{said}"
+    );
+    writer.end(end(), &Ledger::new(), b"{}", &mut next);
+    let last = Reader::new(&next[..]).filter_map(Result::ok).last();
+    let Some(Item::End(end)) = last else {
+        panic!("{last:?}");
+    };
+    let clocks = end.gpu_clocks.iter();
+    let clocks: Vec<_> = clocks
+        .map(|c| (c.pid, c.address.0, c.gpu_ns, c.before_ns, c.seen_ns))
+        .collect();
+    assert_eq!(
+        clocks,
+        [(5, 0x100a, 70, 10, 90), (4711, 0x1032, 80, 50, 60)]
+    );
 }
 
 #[test]

@@ -1,20 +1,23 @@
 //! Records as blocks of a file.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use prost::Message as _;
 
 use super::encode;
-use super::info::{EndInfo, TraceInfo};
+use super::info::{EndInfo, GpuClock, TraceInfo};
 use super::kind::{AGAIN, Head, Kind, MOST_PART};
 use super::messages as m;
 use crate::ledger::Ledger;
 use crate::pcapng::{self, Options, option};
-use crate::record::{Calls, Channel, ChannelId, Record};
+use crate::record::{Calls, Channel, ChannelId, Record, Stamps};
 
 /// The most different calls that are remembered, so that stacks can name them; then they are written anew.
 const MOST_CALLS: usize = 1 << 16;
+
+/// The most GPUs' clocks that a section's comment has.
+const MOST_CLOCKS: usize = 16;
 
 /// The interface of records that are of no channel.
 const NO_CHANNEL: u32 = 0;
@@ -32,6 +35,8 @@ pub struct Writer {
     next_calls: u32,
     /// Nothing was recorded since the last mark of idleness.
     idle: bool,
+    /// What is known best of the GPU's clock, by process.
+    gpu_clocks: BTreeMap<u32, GpuClock>,
     /// What is appended to the body of the next record.
     decoded: Vec<u8>,
 }
@@ -54,6 +59,7 @@ impl Writer {
             calls: HashMap::new(),
             next_calls: 0,
             idle: true,
+            gpu_clocks: BTreeMap::new(),
             decoded: Vec::new(),
         }
     }
@@ -69,7 +75,8 @@ impl Writer {
         };
         let options = hardware
             .text(option::SYSTEM, &system)
-            .text(option::PROGRAM, &self.info.program);
+            .text(option::PROGRAM, &self.info.program)
+            .text(option::COMMENT, &self.clocks());
         pcapng::section(to, &options);
         let options = Options::new().text(option::NAME, "driver").text(
             option::DESCRIPTION,
@@ -85,6 +92,35 @@ impl Writer {
             self.info.monotonic_ns,
             &body,
         );
+    }
+
+    /// What the clocks showed, as text for people: the GPU's as far as they are known by now.
+    fn clocks(&self) -> String {
+        let TraceInfo {
+            monotonic_ns,
+            realtime_ns,
+            ..
+        } = self.info;
+        let mut text =
+            format!("clocks at one moment, ns: MONOTONIC {monotonic_ns}, REALTIME {realtime_ns}");
+        for c in self.gpu_clocks.values().take(MOST_CLOCKS) {
+            text += &format!(
+                "; GPU of process {}: {} at MONOTONIC {} to {}",
+                c.pid, c.gpu_ns, c.before_ns, c.seen_ns
+            );
+        }
+        text
+    }
+
+    /// Takes note of the GPU's clock: the closest knowledge is kept.
+    fn note_clock(&mut self, stamps: &Stamps) {
+        let pid = stamps.at.pid;
+        for found in stamps.stamps.iter().filter_map(|s| GpuClock::of(pid, s)) {
+            let best = self.gpu_clocks.entry(pid).or_insert(found);
+            if found.width() < best.width() {
+                *best = found;
+            }
+        }
     }
 
     /// The end of a file behind which the trace goes on in another.
@@ -132,6 +168,9 @@ impl Writer {
             },
             _ => NO_CHANNEL,
         };
+        if let Record::Stamps(s) = record {
+            self.note_clock(s);
+        }
         if let Record::Stack(s) = record {
             self.note_calls(&s.calls, time, to);
         }
@@ -157,6 +196,7 @@ impl Writer {
         let time = self.newest_ns;
         let end = EndInfo {
             time_ns: time,
+            gpu_clocks: self.gpu_clocks.values().copied().collect(),
             ..end
         };
         let mut body = end.message().encode_to_vec();

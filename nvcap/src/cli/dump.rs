@@ -11,11 +11,15 @@ use crate::dump::Refused;
 use crate::hang::{self, Progress, Report};
 use crate::output::dump::{self, Shown, Status};
 use crate::output::message::tell;
+use crate::output::recorder::Recorder;
 use crate::output::redact::Redactor;
 use crate::output::writer::Output;
+use crate::pipeline::{Pipeline, PipelineOptions};
+use crate::record::Record;
 use crate::source::memory::{captured::KnownRing, chip, scan::Effort};
 
 use super::output_args::OutputArgs;
+use super::recorder::{self, RecordingOptions, Traced};
 use super::target::{self, usage};
 use super::values::{CAPTURE, SHOWN, parse_pid, parse_seconds};
 
@@ -25,6 +29,7 @@ Examples:
   sudo nvcap dump -p 4711 --watch 2    look twice, 2 s apart: is it stuck, or slow?
   sudo nvcap dump -a                   every process that uses a GPU
   sudo nvcap dump -p 4711 --last 1000  as far back as the rings hold
+  sudo nvcap dump -p 4711 --record hang.pcapng   what was read, for nvcap decode, export and others
   sudo nvcap dump -p 4711 --json       one JSON object (docs/dump.schema.json)
   nvcap dump --merge rank*.json        which ranks are in the same state, and the odd one out
 
@@ -118,6 +123,14 @@ pub(super) struct Args {
     #[arg(long, conflicts_with = "watch", help_heading = SHOWN)]
     stream: bool,
 
+    /// Record what is read into FILE, too (docs/recordings.md): nvcap decode, stats, export and others read it
+    ///
+    /// FILE has the rings' entries and their pushbuffers, the channels, mappings, semaphores, names of kernels and memory images, and is
+    /// readable by its owner alone. A name that ends in .zst compresses it. The verdict, threads and stacks are not in it: --json has
+    /// them.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["watch", "merge"], help_heading = super::values::OUTPUT)]
+    record: Option<PathBuf>,
+
     /// How and where. Without --stream, -v shows every operation, and what was assumed and what proven of each channel;
     /// --json is one object a look.
     #[command(flatten)]
@@ -176,10 +189,16 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         return Ok(usage());
     }
     let mut began = Instant::now();
-    let (mut before, refused) = match look(args, &options)? {
-        Seen::Look(look, refused) => (look, refused),
+    let (seen, refused) = match look(args, &options)? {
+        Seen::Look(seen, refused) => (seen, refused),
         Seen::Nothing(status) => return Ok(ExitCode::from(status.code())),
     };
+    if let Some(path) = &args.record {
+        let recorder = recorder(args, path)?;
+        record(recorder, seen.records(options.images))?;
+        recorder::tell_of(path);
+    }
+    let mut before = seen.report;
     // Not before there is something to write: a wrong process id is no reason to lose a file.
     let mut out = target::open(
         output.output.as_deref(),
@@ -208,7 +227,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         std::thread::sleep(pause.saturating_sub(began.elapsed()));
         let start = Instant::now();
         let (now, refused) = match look(args, &options)? {
-            Seen::Look(look, refused) => (look, refused),
+            Seen::Look(seen, refused) => (seen.report, refused),
             Seen::Nothing(status) => return Ok(ExitCode::from(status.code())),
         };
         let moved = compare(&before, &now, start.duration_since(began));
@@ -274,6 +293,42 @@ fn merge(args: &Args) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::from(merged.status().code()))
 }
 
+/// The recorder of a look.
+fn recorder(args: &Args, path: &Path) -> anyhow::Result<Recorder> {
+    let others = [&args.channels, &args.output.phases, &args.output.output];
+    let others = others.map(|p| p.as_deref());
+    let files = recorder::open(path, &RecordingOptions::default(), &others)?;
+    let made = recorder::of_trace(
+        files,
+        &Traced {
+            how: "dump",
+            gpu_time: false,
+            stacks: false,
+            redacted: args.output.redact,
+            is_moment: true,
+            command: &[],
+        },
+    );
+    made.with_context(|| format!("cannot write to {}", path.display()))
+}
+
+/// Records a look, as it is: nothing is shown of it.
+fn record(recorder: Recorder, records: impl Iterator<Item = Record>) -> anyhow::Result<()> {
+    let options = PipelineOptions {
+        driver_version: target::running_driver(),
+        ..PipelineOptions::default()
+    };
+    let mut pipeline = Pipeline::new(options, vec![Box::new(recorder)]);
+    for record in records {
+        pipeline.record(record)?;
+    }
+    let ledger = pipeline.finish()?;
+    if ledger.unshown() > 0 {
+        bail!("the recording could not be written as a whole: is the disk full?");
+    }
+    Ok(())
+}
+
 /// The same records as any other source's, through the same pipeline.
 fn stream(args: &Args, options: &source::DumpOptions) -> anyhow::Result<ExitCode> {
     let pids = match pids(args)? {
@@ -288,6 +343,9 @@ fn stream(args: &Args, options: &source::DumpOptions) -> anyhow::Result<ExitCode
     let mut pipeline = args
         .output
         .pipeline(false, &Vec::from_iter(args.channels.as_deref()))?;
+    if let Some(path) = &args.record {
+        pipeline = pipeline.also(Box::new(recorder(args, path)?));
+    }
     for gpu in chip::records() {
         pipeline.record(gpu)?;
     }
@@ -300,6 +358,9 @@ fn stream(args: &Args, options: &source::DumpOptions) -> anyhow::Result<ExitCode
         pipeline.record(record)?;
     }
     let ledger = args.output.conclude(pipeline)?;
+    if let Some(path) = &args.record {
+        recorder::tell_of(path);
+    }
     Ok(ExitCode::from(match status {
         Status::Idle => ledger.exit_status(),
         refused => refused.code(),
@@ -309,7 +370,7 @@ fn stream(args: &Args, options: &source::DumpOptions) -> anyhow::Result<ExitCode
 /// What a look came to.
 enum Seen {
     /// Some processes were seen. What is to be said of the others was said, and comes to this.
-    Look(Report, Status),
+    Look(Box<source::Look>, Status),
     /// None could be: that was said, and comes to this.
     Nothing(Status),
 }
@@ -341,12 +402,12 @@ fn look(args: &Args, options: &source::DumpOptions) -> anyhow::Result<Seen> {
     let Some(pids) = pids(args)? else {
         return Ok(Seen::Nothing(Status::NoGpu));
     };
-    let (look, refused) = source::look(&pids, options);
-    let status = told(args, &refused);
-    Ok(if look.processes.is_empty() {
+    let look = source::look(&pids, options);
+    let status = told(args, &look.refused);
+    Ok(if look.report.processes.is_empty() {
         Seen::Nothing(nothing(status))
     } else {
-        Seen::Look(look, status)
+        Seen::Look(Box::new(look), status)
     })
 }
 

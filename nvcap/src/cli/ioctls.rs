@@ -74,17 +74,18 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     } else {
         Ioctls::text(out, options)
     };
+    let mut target = args.target.open();
     let options = PipelineOptions {
-        driver_version: args.target.version(),
+        driver_version: target.version(),
         ..PipelineOptions::default()
     };
     let mut pipeline = Pipeline::new(options, vec![Box::new(&mut sink)]);
-    if args.target.is_trace() {
+    if target.is_trace() {
         // Calls of a live process come at their return and are shown by the time of their entry.
         pipeline = pipeline.in_time_order();
     }
     let pipeline = RefCell::new(pipeline);
-    let traced = args.target.records(
+    let traced = target.records(
         false,
         |record| match concerns_calls(&record) {
             true => pipeline.borrow_mut().record(record),

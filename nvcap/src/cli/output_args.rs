@@ -366,6 +366,27 @@ impl OutputArgs {
         Ok(ledger)
     }
 
+    /// As [`OutputArgs::conclude`], of what is no text: the verdict is told, and of a file what to do with it.
+    ///
+    /// # Errors
+    /// As there.
+    pub(super) fn conclude_file(
+        &self,
+        pipeline: Pipeline<'_>,
+        what_to_do: &str,
+    ) -> anyhow::Result<Ledger> {
+        let ledger = self.conclude(pipeline)?;
+        match self.output.as_deref().filter(|o| *o != Path::new("-")) {
+            // The verdict has been told.
+            Some(path) if path.is_file() && ledger.unshown() == 0 => {
+                tell(format_args!("{}: {what_to_do}", path.display()));
+            }
+            Some(_) => {}
+            None => tell(format_args!("{}", crate::output::ledger::verdict(&ledger))),
+        }
+        Ok(ledger)
+    }
+
     /// The ledger; and that the filter let nothing through, which is known when all that waited was shown.
     fn finish(&self, pipeline: Pipeline<'_>) -> std::io::Result<(Ledger, Option<String>)> {
         let (ledger, matched) = pipeline.finish_counted()?;

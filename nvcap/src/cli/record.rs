@@ -4,9 +4,7 @@ use std::process::ExitCode;
 
 use anyhow::bail;
 
-use super::trace;
-use crate::output::message::tell;
-use crate::output::units;
+use super::{recorder, trace, values};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -50,13 +48,14 @@ const USELESS: [&str; 12] = [
 
 /// The command as clap knows it: without options that have no meaning here.
 pub(super) fn as_is(command: clap::Command) -> clap::Command {
-    let command = command.mut_arg("output", |arg| {
-        arg.help("Write to FILE, readable by its owner alone; by default nvcap.pcapng, and what was there becomes nvcap.pcapng.old")
-            .long_help(None)
-    });
-    USELESS.into_iter().fold(command, |command, id| {
-        command.mut_arg(id, |arg| arg.hide(true))
-    })
+    let command = values::saying(
+        command,
+        &[(
+            "output",
+            "Write to FILE, readable by its owner alone; by default nvcap.pcapng, and what was there becomes nvcap.pcapng.old",
+        )],
+    );
+    values::without(command, &USELESS)
 }
 
 /// Records.
@@ -89,15 +88,8 @@ pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
     let path = trace.record.clone().unwrap_or_default();
     let is_one = trace.recording.rotate.is_none();
     let status = trace::run(trace)?;
-    if let (true, Ok(file)) = (is_one, path.metadata())
-        && file.is_file()
-    {
-        tell(format_args!(
-            "recorded into {} ({}); nvcap decode {} shows it",
-            path.display(),
-            units::Bytes(file.len() as f64),
-            path.display()
-        ));
+    if is_one {
+        recorder::tell_of(&path);
     }
     Ok(status)
 }

@@ -12,6 +12,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use super::version;
 use crate::capture::TraceInfo;
 #[cfg(feature = "trap")]
+use crate::output::message::tell;
+#[cfg(feature = "trap")]
 use crate::output::recorder::KernelLines;
 use crate::output::recorder::{Files, Recorder, Rotation};
 use crate::output::units;
@@ -164,6 +166,21 @@ pub(super) fn open(
     Ok(Files::one(out, compressed))
 }
 
+/// Tells of a recording that is one file, and that is whole, where it is and what shows it.
+#[cfg(feature = "trap")]
+pub(super) fn tell_of(path: &Path) {
+    if let Ok(file) = path.metadata()
+        && file.is_file()
+    {
+        tell(format_args!(
+            "recorded into {} ({}); nvcap decode {} shows it",
+            path.display(),
+            units::Bytes(file.len() as f64),
+            path.display()
+        ));
+    }
+}
+
 /// What a live trace says of itself.
 #[cfg(feature = "trap")]
 pub(super) struct Traced<'a> {
@@ -175,6 +192,8 @@ pub(super) struct Traced<'a> {
     pub stacks: bool,
     /// Users' data is left out.
     pub redacted: bool,
+    /// It is of one moment: its records are in order, and what the kernel's log had before is of it, too.
+    pub is_moment: bool,
     /// The command, with its arguments.
     pub command: &'a [std::ffi::OsString],
 }
@@ -195,11 +214,14 @@ pub(super) fn of_trace(files: Files, traced: &Traced<'_>) -> io::Result<Recorder
         gpu_time: traced.gpu_time,
         stacks: traced.stacks,
         redacted,
-        in_order: redacted,
+        in_order: redacted || traced.is_moment,
         command: traced.command.iter().take(words).map(text).collect(),
         ..this_machine()
     };
-    let since = info.monotonic_ns;
+    let since = match traced.is_moment {
+        true => 0,
+        false => info.monotonic_ns,
+    };
     let recorder = Recorder::new(files, info, random())?;
     let recorder = match redacted {
         true => recorder.redacting(),

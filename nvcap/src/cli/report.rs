@@ -9,14 +9,12 @@ use serde_json::json;
 use crate::capture::TraceInfo;
 use crate::export::report::{MOST_OPERATIONS, Report, ReportOptions};
 use crate::output::filter::Filter;
-use crate::output::message::tell;
-use crate::output::writer::Output;
 use crate::pipeline::Pipeline;
 
 use super::output_args::OutputArgs;
 use super::recording::RecordingArgs;
 use super::target;
-use super::values::SHOWN;
+use super::values::{self, SHOWN};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -63,26 +61,20 @@ const USELESS: [&str; 7] = [
 
 /// The command as clap knows it: without options that have no meaning here, and with what others mean here.
 pub(super) fn as_is(command: clap::Command) -> clap::Command {
-    let command = USELESS.into_iter().fold(command, |command, id| {
-        command.mut_arg(id, |arg| arg.hide(true))
-    });
-    let say = |command: clap::Command, id: &'static str, help: &'static str| {
-        command.mut_arg(id, |arg| arg.help(help).long_help(None))
-    };
-    let command = say(
+    let command = values::without(command, &USELESS);
+    values::saying(
         command,
-        "verbose",
-        "Show all operations, those of the driver's mechanics too: uploads, barriers, releases, nodes of graphs",
-    );
-    let command = say(
-        command,
-        "output",
-        "Write to FILE, readable by its owner alone; - is standard output, which must be no terminal",
-    );
-    say(
-        command,
-        "redact",
-        "Allowed for scripts: the page has no users' data with or without it",
+        &[
+            (
+                "verbose",
+                "Show all operations, those of the driver's mechanics too: uploads, barriers, releases, nodes of graphs",
+            ),
+            ("output", target::FILE_FOR_A_PROGRAM),
+            (
+                "redact",
+                "Allowed for scripts: the page has no users' data with or without it",
+            ),
+        ],
     )
 }
 
@@ -102,7 +94,13 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let options = shown.pipeline_options(args.recording.strict, None)?;
     let mut inputs = args.recording.inputs();
     inputs.extend(shown.phases.as_deref());
-    let out = open(shown.output.as_deref(), &inputs)?;
+    let out = target::open_for_a_program(
+        shown.output.as_deref(),
+        false,
+        &inputs,
+        "the report is a page for a browser",
+        "name a file with -o, such as -o report.html",
+    )?;
     let report = ReportOptions {
         // As text does it: what a filter lets through is shown.
         all: shown.verbose > 0 || shown.filter.as_ref().is_some_and(Filter::asks_for_kind),
@@ -116,27 +114,8 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         .with_gpu_time()
         .in_time_order();
     recording.play(&mut pipeline)?;
-    let ledger = shown.conclude(pipeline)?;
-    match shown.output.as_deref().filter(|o| *o != Path::new("-")) {
-        // The verdict has been told.
-        Some(file) if file.is_file() && ledger.unshown() == 0 => {
-            tell(format_args!("{}: open it in a browser", file.display()));
-        }
-        Some(_) => {}
-        None => tell(crate::output::ledger::verdict(&ledger)),
-    }
+    let ledger = shown.conclude_file(pipeline, "open it in a browser")?;
     Ok(ExitCode::from(ledger.exit_status()))
-}
-
-/// Opens the output, which must be no terminal.
-fn open(path: Option<&Path>, inputs: &[&Path]) -> anyhow::Result<Output> {
-    let out = target::open(path, false, inputs)?;
-    if out.is_terminal() {
-        bail!(
-            "the report is a page for a browser, and standard output is a terminal; name a file with -o, such as -o report.html"
-        );
-    }
-    Ok(out)
 }
 
 /// What the page says of a trace.

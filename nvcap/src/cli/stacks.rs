@@ -16,7 +16,7 @@ use crate::source::file::kind::{self, Kind};
 use crate::source::file::packed;
 
 use super::recording::RecordingArgs;
-use super::{target, trace};
+use super::{target, trace, values};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -85,13 +85,14 @@ const SHOWS_EVENTS: [&str; 8] = [
 
 /// The command as clap knows it: without options that have no meaning here.
 pub(super) fn without_useless(command: clap::Command) -> clap::Command {
-    let command = SHOWS_EVENTS.into_iter().fold(command, |command, id| {
-        command.mut_arg(id, |arg| arg.hide(true))
-    });
-    command.mut_arg("stacks", |arg| {
-        arg.help("With =N: take the stack of one in N doorbells, drawn by lot, which costs less; sums are of the sample")
-            .long_help(None)
-    })
+    let command = values::without(command, &SHOWS_EVENTS);
+    values::saying(
+        command,
+        &[(
+            "stacks",
+            "With =N: take the stack of one in N doorbells, drawn by lot, which costs less; sums are of the sample",
+        )],
+    )
 }
 
 /// Sums them up.

@@ -11,7 +11,7 @@ use crate::pipeline::Pipeline;
 use super::output_args::OutputArgs;
 use super::recording::RecordingArgs;
 use super::target;
-use super::values::SHOWN;
+use super::values::{self, SHOWN};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -83,12 +83,8 @@ const USELESS: [&str; 6] = [
 
 /// The command as clap knows it: without options that have no meaning.
 pub(super) fn without_useless(command: clap::Command) -> clap::Command {
-    let command = command.mut_arg("verbose", |arg| {
-        arg.help("Show method writes too").long_help(None)
-    });
-    USELESS.into_iter().fold(command, |command, id| {
-        command.mut_arg(id, |arg| arg.hide(true))
-    })
+    let command = values::saying(command, &[("verbose", "Show method writes too")]);
+    values::without(command, &USELESS)
 }
 
 /// Sums up.

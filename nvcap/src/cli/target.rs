@@ -6,6 +6,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use crate::capture;
 use crate::driver::Version;
 use crate::output::file::is_same;
 use crate::output::message::tell;
@@ -183,6 +184,31 @@ pub(super) fn open(path: Option<&Path>, command: bool, inputs: &[&Path]) -> anyh
     })
 }
 
+/// Help of `-o` where [`open_for_a_program`] opens it.
+pub(super) const FILE_FOR_A_PROGRAM: &str =
+    "Write to FILE, readable by its owner alone; - is standard output, which must be no terminal";
+
+/// As [`open`], for what is of no use on a terminal nor among a command's messages: `is` says why, and `what_to_do` what to type.
+///
+/// # Errors
+/// As there; where it would go to a terminal, or has no place to go.
+pub(super) fn open_for_a_program(
+    path: Option<&Path>,
+    command: bool,
+    inputs: &[&Path],
+    is: &str,
+    what_to_do: &str,
+) -> anyhow::Result<Output> {
+    if command && path.is_none() {
+        bail!("{is}, and has no place to go, for standard output is the command's; {what_to_do}");
+    }
+    let out = open(path, command, inputs)?;
+    if out.is_terminal() {
+        bail!("{is}, and standard output is a terminal; {what_to_do}");
+    }
+    Ok(out)
+}
+
 /// The release of the driver that this machine runs.
 pub(super) fn running_driver() -> Option<Version> {
     std::fs::read_to_string("/sys/module/nvidia/version")
@@ -208,26 +234,35 @@ impl Target {
         named
     }
 
+    /// Opens its file, if that is a recording.
+    pub(super) fn open(&self) -> Opened<'_> {
+        Opened {
+            target: self,
+            recording: self.file.as_deref().and_then(recording::opened),
+        }
+    }
+}
+
+/// A target of which, if it is a recording, the file is open.
+pub(super) struct Opened<'a> {
+    target: &'a Target,
+    recording: Option<capture::Reader<Box<dyn io::Read>>>,
+}
+
+impl Opened<'_> {
     /// The driver's release, where it is known beforehand.
-    pub(super) fn version(&self) -> Option<Version> {
-        let Some(file) = &self.file else {
+    pub(super) fn version(&mut self) -> Option<Version> {
+        if self.target.file.is_none() {
             return running_driver();
-        };
-        let recorded = || {
-            recording::opened(file)?
-                .trace()?
-                .driver
-                .as_ref()?
-                .parse()
-                .ok()
-        };
-        self.driver.or_else(recorded)
+        }
+        let recorded = self.recording.as_mut().and_then(|r| r.trace());
+        let recorded = || recorded?.driver.as_ref()?.parse().ok();
+        self.target.driver.or_else(recorded)
     }
 
     /// Whether the records are those of a live trace, which come nearly in the order of their times.
     pub(super) fn is_trace(&self) -> bool {
-        let file = self.file.as_deref();
-        file.is_none_or(|file| recording::opened(file).is_some())
+        self.target.file.is_none() || self.recording.is_some()
     }
 
     /// Gives every record to `each`, in order, until the end. `watch`: submissions are among them (of a live trace).
@@ -237,25 +272,25 @@ impl Target {
     /// # Errors
     /// When the log cannot be read, the trace cannot be made, or `each` can take no more.
     pub(super) fn records(
-        &self,
+        self,
         watch: bool,
         each: impl FnMut(Record) -> io::Result<()>,
         idle: impl FnMut() -> io::Result<()>,
     ) -> anyhow::Result<()> {
-        match &self.file {
-            Some(file) => self.log(file, each),
-            None => self.live(watch, each, idle),
+        match (&self.target.file, self.recording) {
+            (Some(file), Some(reader)) => Ok(recording::records(reader, file).try_for_each(each)?),
+            (Some(file), None) => self.target.log(file, each),
+            (None, _) => self.target.live(watch, each, idle),
         }
     }
+}
 
+impl Target {
     fn log(
         &self,
         file: &Path,
         mut each: impl FnMut(Record) -> io::Result<()>,
     ) -> anyhow::Result<()> {
-        if let Some(reader) = recording::opened(file) {
-            return Ok(recording::records(reader, file).try_for_each(each)?);
-        }
         let options = ioctl_log::LogOptions {
             pid: 0,
             driver_version: self.driver,

@@ -47,13 +47,14 @@ impl TargetView {
 /// # Errors
 /// When the processes cannot be read, the trace cannot be made or the log cannot be read.
 pub(super) fn view(target: &Target) -> anyhow::Result<TargetView> {
-    let version = target.version();
+    let mut opened = target.open();
+    let version = opened.version();
     if !target.pid.is_empty() && target.duration.is_none() {
         return one_look(&target.pid, version);
     }
-    let mut model = ModelView::new(target.is_trace());
+    let mut model = ModelView::new(opened.is_trace());
     let mut pipeline = feed(&mut model, version);
-    target.records(true, |record| pipeline.record(record), || Ok(()))?;
+    opened.records(true, |record| pipeline.record(record), || Ok(()))?;
     let ledger = pipeline.finish()?;
     Ok(TargetView {
         model,

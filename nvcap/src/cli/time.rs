@@ -7,7 +7,7 @@ use anyhow::bail;
 
 use super::output_args::OutputArgs;
 use super::recording::RecordingArgs;
-use super::{target, trace};
+use super::{target, trace, values};
 use crate::driver::Version;
 use crate::output::gpu_time::TimeReport;
 use crate::pipeline::Pipeline;
@@ -58,9 +58,7 @@ pub(super) fn as_is(command: clap::Command) -> clap::Command {
     let command = command.mut_arg("gpu_time_cpu", |arg| {
         arg.help("Take PERCENT of one processor for reading time stamps, such as 5%: those of a part of the time")
     });
-    USELESS.into_iter().fold(command, |command, id| {
-        command.mut_arg(id, |arg| arg.hide(true))
-    })
+    values::without(command, &USELESS)
 }
 
 /// Shows the sums at the end.

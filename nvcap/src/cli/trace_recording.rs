@@ -27,6 +27,7 @@ impl Args {
             gpu_time: self.gpu_time,
             stacks: self.stacks.is_some(),
             redacted: self.output.redact,
+            is_moment: false,
             command: &self.command,
         }
     }

@@ -12,6 +12,23 @@ pub(super) const SHOWN: &str = "What to show";
 /// The heading of the options that say in which form, and where it goes.
 pub(super) const OUTPUT: &str = "Output";
 
+/// A command without the options of others that have no meaning for it: they are hidden, not refused.
+pub(super) fn without(command: clap::Command, useless: &[&'static str]) -> clap::Command {
+    { useless.iter() }.fold(command, |command, id| {
+        command.mut_arg(*id, |arg| arg.hide(true))
+    })
+}
+
+/// A command with what options of others mean to it.
+pub(super) fn saying(
+    command: clap::Command,
+    words: &[(&'static str, &'static str)],
+) -> clap::Command {
+    { words.iter() }.fold(command, |command, (id, help)| {
+        command.mut_arg(*id, |arg| arg.help(*help).long_help(None))
+    })
+}
+
 /// `--discover`.
 #[derive(ValueEnum, Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Discover {

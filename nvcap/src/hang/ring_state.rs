@@ -169,6 +169,13 @@ impl Values {
         self.known.insert((pid, address), value);
     }
 
+    /// All that are set of a process, by address.
+    #[cfg(feature = "trap")]
+    pub(crate) fn of(&self, pid: u32) -> impl Iterator<Item = (GpuVa, u64)> {
+        let of = self.known.range((pid, GpuVa(0))..=(pid, GpuVa(u64::MAX)));
+        of.map(|((_, address), value)| (*address, *value))
+    }
+
     /// The value of a semaphore; `None` where its memory was not or could not be read.
     #[must_use]
     pub fn get(&self, pid: u32, address: GpuVa, wide: bool) -> Option<u64> {

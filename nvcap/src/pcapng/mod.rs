@@ -43,6 +43,8 @@ pub(crate) const MOST_BLOCK: u32 = 16 << 20;
 
 /// Option codes of all blocks.
 pub(crate) mod option {
+    /// Any block: a comment.
+    pub(crate) const COMMENT: u16 = 1;
     /// Section: the hardware.
     pub(crate) const HARDWARE: u16 = 2;
     /// Section: the operating system.

@@ -6,9 +6,8 @@ use super::{
     BYTE_ORDER, CUSTOM, CUSTOM_NOT_COPIED, INTERFACE, JOURNAL, MOST_BLOCK, NAMES, PACKET, SECRETS,
     SECTION, STATISTICS,
 };
+use crate::read_ahead::{Failed, ReadAhead};
 
-/// Bytes asked of the reader at a time.
-const CHUNK: usize = 1 << 20;
 /// The shortest block: type, length, length again.
 const SHORTEST: usize = 12;
 /// The most bytes that are searched for the next block.
@@ -83,13 +82,8 @@ pub enum Damage {
 
 /// The blocks of a file, one after the other.
 pub(crate) struct Blocks<R> {
-    reader: R,
-    buffer: Vec<u8>,
-    /// Where the next block begins in `buffer`.
-    at: usize,
-    /// Offset of `buffer[0]` in the file.
-    offset: u64,
-    ended: bool,
+    /// At the next block.
+    file: ReadAhead<R>,
     done: bool,
     big_endian: bool,
 }
@@ -107,11 +101,7 @@ impl<R: Read> Blocks<R> {
     /// The blocks of what `reader` gives, which is not compressed.
     pub(crate) fn new(reader: R) -> Self {
         Self {
-            reader,
-            buffer: Vec::new(),
-            at: 0,
-            offset: 0,
-            ended: false,
+            file: ReadAhead::new(reader),
             done: false,
             big_endian: false,
         }
@@ -120,7 +110,7 @@ impl<R: Read> Blocks<R> {
     /// Bytes of the file that were read and given.
     #[must_use]
     pub(crate) fn position(&self) -> u64 {
-        self.offset + self.at as u64
+        self.file.position()
     }
 
     /// The next block, `None` at the end. An error is no end: reading goes on behind it.
@@ -136,10 +126,8 @@ impl<R: Read> Blocks<R> {
             }
             Err(damage) => return Some(Err(damage)),
         };
-        let start = self.at;
-        self.at += len;
-        let offset = self.offset + start as u64;
-        let block = &self.buffer[start..start + len];
+        let offset = self.position();
+        let block = self.file.pass(len);
         if is_section(block) {
             self.big_endian = big_endian_section(block);
             return Some(Ok(Block::Section));
@@ -147,12 +135,11 @@ impl<R: Read> Blocks<R> {
         Some(Ok(parse(block, self.big_endian, offset)))
     }
 
-    /// The length of the block at `at`.
+    /// The length of the block that is next.
     fn find(&mut self) -> Result<Option<usize>, Damage> {
         let begin = self.position();
         loop {
-            let here = self.buffer.get(self.at..).unwrap_or(&[]);
-            let wanted = match here_is(here, self.big_endian, MOST_BLOCK) {
+            let wanted = match here_is(self.file.rest(), self.big_endian, MOST_BLOCK) {
                 Here::Block(len) => {
                     let skipped = self.position() - begin;
                     return match skipped {
@@ -165,7 +152,7 @@ impl<R: Read> Blocks<R> {
                 }
                 Here::Needs(wanted) => wanted,
                 Here::Nothing => {
-                    self.at += 1;
+                    self.file.pass(1);
                     let passed = self.position() - begin;
                     if passed > MOST_PASSED {
                         self.done = true;
@@ -177,11 +164,12 @@ impl<R: Read> Blocks<R> {
                     continue;
                 }
             };
-            if self.fill(wanted)? {
+            let filled = self.file.fill(wanted);
+            if filled.map_err(|Failed { offset, source }| Damage::Io { offset, source })? {
                 continue;
             }
             // The file ends here. What is there may be a block that was cut, or damage with whole blocks in it.
-            if self.at == self.buffer.len() {
+            if self.file.rest().is_empty() {
                 return match self.position() - begin {
                     0 => Ok(None),
                     skipped => Err(Damage::Passed {
@@ -191,11 +179,11 @@ impl<R: Read> Blocks<R> {
                 };
             }
             if let Some(next) = self.whole_block_behind() {
-                self.at = next;
+                self.file.pass(next);
                 continue;
             }
             self.done = true;
-            let have = (self.offset + self.buffer.len() as u64) - begin;
+            let have = self.position() + self.file.rest().len() as u64 - begin;
             return Err(Damage::Cut {
                 offset: begin,
                 have,
@@ -203,36 +191,13 @@ impl<R: Read> Blocks<R> {
         }
     }
 
-    /// The next place behind `at` in what is left of the file at which a whole block lies.
+    /// How far on in what is left of the file a whole block lies.
     fn whole_block_behind(&self) -> Option<usize> {
-        (self.at + 1..self.buffer.len()).find(|at| {
-            let here = &self.buffer[*at..];
+        let rest = self.file.rest();
+        (1..rest.len()).find(|at| {
+            let here = &rest[*at..];
             matches!(here_is(here, self.big_endian, MOST_BLOCK), Here::Block(_))
         })
-    }
-
-    /// Reads until the buffer has `wanted` bytes from `at` on. False if the file ends before.
-    fn fill(&mut self, wanted: usize) -> Result<bool, Damage> {
-        while self.buffer.len() - self.at < wanted && !self.ended {
-            if self.at > 0 {
-                self.buffer.drain(..self.at);
-                self.offset += self.at as u64;
-                self.at = 0;
-            }
-            let have = self.buffer.len();
-            let more = (wanted - have).max(CHUNK) as u64;
-            let read = self.reader.by_ref().take(more);
-            match { read }.read_to_end(&mut self.buffer) {
-                Ok(0) => self.ended = true,
-                Ok(_) => {}
-                Err(source) => {
-                    self.ended = true;
-                    let offset = self.offset + self.buffer.len() as u64;
-                    return Err(Damage::Io { offset, source });
-                }
-            }
-        }
-        Ok(self.buffer.len() - self.at >= wanted)
     }
 }
 

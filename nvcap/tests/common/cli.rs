@@ -3,7 +3,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Child, Command, Output, Stdio};
 
 pub fn nvcap(args: &[&str]) -> Output {
     nvcap_with(&[], args)
@@ -17,6 +17,59 @@ pub fn nvcap_with(environment: &[(&str, &str)], args: &[&str]) -> Output {
         .env_remove("NO_COLOR")
         .output()
         .unwrap()
+}
+
+/// Runs each of these command lines behind `command`: it must end with the status, and say the words.
+pub fn refused(command: &[&str], lines: &[(Vec<&str>, i32, &str)]) {
+    for (args, status, words) in lines {
+        let all: Vec<&str> = command.iter().chain(args).copied().collect();
+        let out = nvcap(&all);
+        let said = text(&out.stderr);
+        assert_eq!(out.status.code(), Some(*status), "{all:?}: {said}");
+        assert!(said.contains(words), "{all:?}: {said}");
+    }
+}
+
+/// Standard output must be no terminal: that is said with these words.
+pub fn refused_on_a_terminal(args: &[&str], words: &str) {
+    let terminal = fs::OpenOptions::new()
+        .read(true)
+        .write(true)
+        .open("/dev/ptmx");
+    let Ok(terminal) = terminal else {
+        println!(
+            "NOT RUN {} on a terminal: /dev/ptmx cannot be opened",
+            args[0]
+        );
+        return;
+    };
+    let out = Command::new(env!("CARGO_BIN_EXE_nvcap"))
+        .args(args)
+        .stdout(terminal)
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap()
+        .wait_with_output()
+        .unwrap();
+    let said = text(&out.stderr);
+    assert_eq!(out.status.code(), Some(1), "{said}");
+    assert!(said.contains(words), "{said}");
+}
+
+/// Sends SIGINT when the program has begun to read: it catches signals then.
+pub fn interrupt_while_it_reads(child: &Child) {
+    let status_of = format!("/proc/{}/status", child.id());
+    let catches = || {
+        let status = fs::read_to_string(&status_of).unwrap();
+        let line = status.lines().find(|l| l.starts_with("SigCgt:")).unwrap();
+        let mask = u64::from_str_radix(line.split_whitespace().nth(1).unwrap(), 16).unwrap();
+        mask & (1 << (libc::SIGINT - 1)) != 0
+    };
+    while !catches() {
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+    // SAFETY: a signal to a child that was not waited for.
+    unsafe { libc::kill(child.id() as libc::pid_t, libc::SIGINT) };
 }
 
 pub fn text(bytes: &[u8]) -> String {

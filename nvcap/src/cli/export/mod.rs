@@ -1,5 +1,6 @@
 //! `nvcap export`: a trace as a file for other programs, one format a file.
 
+mod exported;
 mod pcapng;
 mod perfetto;
 mod tables;

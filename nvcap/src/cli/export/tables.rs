@@ -8,14 +8,15 @@ use anyhow::bail;
 use clap::ValueEnum;
 use clap::builder::PossibleValuesParser;
 
-use crate::cli::recording::{self, RecordingArgs};
-use crate::cli::values::OUTPUT;
+use super::exported::{self, Export, FileArgs, Order};
+use crate::cli::values::{self, OUTPUT};
 use crate::cli::{target, trace};
 use crate::export::tables::all::{TABLES, Table};
 use crate::export::tables::layout::{Format, Key, Layout};
 use crate::export::tables::schema::Trace;
 use crate::export::tables::{Tables, TablesOptions};
 use crate::ledger::Ledger;
+use crate::output::Sink;
 use crate::output::message::tell;
 use crate::output::redact::Redactor;
 use crate::pipeline::Pipeline;
@@ -40,17 +41,9 @@ Exit status: as nvcap decode.";
 #[command(after_help = EXAMPLES)]
 #[group(skip)]
 pub(in crate::cli) struct Args {
-    /// A capture to read instead of a live process, plain or compressed by gzip, xz or zstd; - is standard input
-    #[arg(value_name = "FILE", conflicts_with_all = ["pid", "command"], help_heading = "Target")]
-    pub file: Option<PathBuf>,
-
-    /// With FILE: its format; by default its content tells
-    #[arg(long, value_name = "FORMAT", value_enum, help_heading = "Target")]
-    pub from: Option<recording::Format>,
-
-    /// With FILE: end with an error at the first thing that is missing or cannot be decoded
-    #[arg(long, help_heading = "Target")]
-    pub strict: bool,
+    /// A capture.
+    #[command(flatten)]
+    pub file: FileArgs,
 
     /// Write this table; may be given several times. By default all of them
     #[arg(
@@ -100,64 +93,23 @@ impl From<Partition> for Key {
     }
 }
 
-/// Options of a trace that have no meaning here.
-const USELESS: [&str; 10] = [
-    "quiet",
-    "stats",
-    "json",
-    "time",
-    "color",
-    "full_names",
-    "gpu_time",
-    "no_names",
-    "verbose",
-    "explain_streams",
-];
-
 /// The command as clap knows it: without options that have no meaning here, and with what others mean here.
 pub(in crate::cli) fn as_is(command: clap::Command) -> clap::Command {
-    let command = USELESS.into_iter().fold(command, |command, id| {
-        command.mut_arg(id, |arg| arg.hide(true))
-    });
-    [
-        (
+    let command = values::without(command, &exported::USELESS);
+    let command = values::without(command, &["verbose", "explain_streams"]);
+    let command = values::saying(command, &exported::SAYING);
+    values::saying(
+        command,
+        &[(
             "output",
             "Write to this folder, a file a table; with one --table a name that ends in .csv or .parquet is a file, and - is standard output",
-        ),
-        (
-            "gpu_time_cpu",
-            "Take PERCENT of one processor for reading time stamps, such as 5%: those of a part of the time",
-        ),
-        (
-            "channels",
-            "Take the channels from FILE (docs/channels-file.md); with a capture, from what the oracle wrote to its standard error",
-        ),
-    ]
-    .into_iter()
-    .fold(command, |command, (id, help)| {
-        command.mut_arg(id, |arg| arg.help(help).long_help(None))
-    })
+        )],
+    )
 }
 
 /// Exports.
 pub(in crate::cli) fn run(args: Args, format: Format) -> anyhow::Result<ExitCode> {
-    let shown = &args.trace.output;
-    if shown.json || shown.stats || shown.quiet {
-        bail!(
-            "nvcap export writes a file for another program; for text, JSON and sums: nvcap decode FILE, nvcap -p PID"
-        );
-    }
-    match &args.file {
-        Some(file) => of_file(file, &args, format),
-        None if args.strict || args.from.is_some() => {
-            tell(format_args!(
-                "--from and --strict are of a FILE: nvcap export {} FILE --strict -o run.tables",
-                format.ending()
-            ));
-            Ok(target::usage())
-        }
-        None => live(args, format),
-    }
+    exported::run(&Place::of(&args, format), &args.file, args.trace)
 }
 
 /// Where tables go.
@@ -202,7 +154,7 @@ impl Place {
     }
 
     /// The sink. `command`: standard output is that of a command. `inputs` are read meanwhile.
-    fn sink(
+    fn tables(
         &self,
         options: TablesOptions,
         command: bool,
@@ -252,8 +204,32 @@ impl Place {
             options,
         )?)
     }
+}
 
-    /// Ends the trace, with the verdict and what to do next.
+impl Export for Place {
+    fn names(&self) -> (&'static str, &'static str) {
+        (self.format.ending(), "run.tables")
+    }
+
+    fn sink(&self, order: Order<'_>) -> anyhow::Result<Box<dyn Sink>> {
+        let about = Trace {
+            monotonic_ns: order.about.monotonic_ns,
+            realtime_ns: order.about.realtime_ns,
+            driver: order.about.driver,
+            ..Trace::default()
+        };
+        let options = options(order.args, about);
+        Ok(Box::new(self.tables(
+            options,
+            order.command,
+            order.inputs,
+        )?))
+    }
+
+    fn needs_order(&self) -> bool {
+        false
+    }
+
     fn conclude(&self, args: &trace::Args, pipeline: Pipeline<'_>) -> anyhow::Result<Ledger> {
         let ledger = args.output.conclude(pipeline)?;
         let output = self.output.as_deref().filter(|o| *o != Path::new("-"));
@@ -285,71 +261,4 @@ fn options(args: &trace::Args, trace: Trace) -> TablesOptions {
             ..trace
         },
     }
-}
-
-fn of_file(file: &Path, args: &Args, format: Format) -> anyhow::Result<ExitCode> {
-    let of = RecordingArgs {
-        from: args.from,
-        channels: args.trace.channels.clone(),
-        strict: args.strict,
-        ..RecordingArgs::of(file)
-    };
-    let mut recording = of.open()?;
-    let mut trace = args.trace.clone();
-    trace.output = trace.output.of_recording(recording.trace());
-    let about = recording.trace().map(|info| Trace {
-        monotonic_ns: Some(info.monotonic_ns).filter(|ns| *ns != 0),
-        realtime_ns: Some(info.realtime_ns).filter(|ns| *ns != 0),
-        driver: info.driver.clone(),
-        ..Trace::default()
-    });
-    let place = Place::of(args, format);
-    let recording = recording.quiet_until_the_end(place.output.as_deref());
-    let mut inputs = of.inputs();
-    inputs.extend(trace.output.phases.as_deref());
-    let pipeline_options = trace.output.pipeline_options(args.strict, None)?;
-    let sink = place.sink(options(&trace, about.unwrap_or_default()), false, &inputs)?;
-    let mut pipeline = Pipeline::new(pipeline_options, vec![Box::new(sink)]);
-    recording.play(&mut pipeline)?;
-    let ledger = place.conclude(&trace, pipeline)?;
-    Ok(ExitCode::from(ledger.exit_status()))
-}
-
-#[cfg(not(feature = "trap"))]
-fn live(_args: Args, format: Format) -> anyhow::Result<ExitCode> {
-    bail!(
-        "live tracing is not built into this program; captures are read (nvcap export {} FILE -o run.tables)",
-        format.ending()
-    )
-}
-
-#[cfg(feature = "trap")]
-fn live(args: Args, format: Format) -> anyhow::Result<ExitCode> {
-    use crate::source::clock;
-
-    let place = Place::of(&args, format);
-    let mut trace = args.trace;
-    trace.gpu_time = true;
-    trace.output.has_gpu_time = true;
-    trace.output.has_stacks = trace.stacks.is_some() && trace.how != trace::HowArg::Observe;
-    let given = trace.clone();
-    let command = !trace.command.is_empty();
-    trace::run_into(
-        trace,
-        |args| {
-            let mut inputs = Vec::from_iter(args.channels.as_deref());
-            inputs.extend(args.output.phases.as_deref());
-            let driver = target::running_driver();
-            let about = Trace {
-                monotonic_ns: Some(clock::now()),
-                realtime_ns: clock::read(libc::CLOCK_REALTIME),
-                driver: driver.map(|version| version.to_string()),
-                ..Trace::default()
-            };
-            let pipeline_options = args.output.pipeline_options(false, driver)?;
-            let sink = place.sink(options(args, about), command, &inputs)?;
-            Ok(Pipeline::new(pipeline_options, vec![Box::new(sink)]))
-        },
-        |pipeline| place.conclude(&given, pipeline),
-    )
 }

@@ -2,17 +2,15 @@
 
 use std::path::PathBuf;
 use std::process::Command;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use prost::Message as _;
 use serde_json::Value as Json;
 
 use super::proto::{INSTANT, NEEDS_STATE, SLICE_BEGIN, SLICE_END, STATE_CLEARED, TracePacket};
 use super::*;
-use crate::decode::event::{
-    DurationBy, Engine, GpuDuration, GpuMoment, Launch, LaunchHow, LaunchKind, Semaphore,
-    SemaphoreAction, SemaphoreUnit,
-};
+use crate::decode::event::{Semaphore, SemaphoreAction, SemaphoreUnit};
+use crate::export::made::{self, Place, context, give};
 use crate::gpu_time::tests::records;
 use crate::pipeline::{Pipeline, PipelineOptions};
 use crate::record::{At, How, Lost};
@@ -26,34 +24,9 @@ struct Trace {
     packet: Vec<TracePacket>,
 }
 
-/// A place in memory that takes so many bytes, and refuses what does not fit.
-#[derive(Clone, Default)]
-struct Place {
-    bytes: Arc<Mutex<Vec<u8>>>,
-    room: Arc<Mutex<Option<usize>>>,
-}
-
-impl io::Write for Place {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let mut all = self.bytes.lock().unwrap();
-        let room = self.room.lock().unwrap().unwrap_or(usize::MAX);
-        if all.len() + bytes.len() > room {
-            return Err(io::ErrorKind::StorageFull.into());
-        }
-        all.extend_from_slice(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
-
-impl Place {
-    fn packets(&self) -> Vec<TracePacket> {
-        let bytes = self.bytes.lock().unwrap();
-        Trace::decode(bytes.as_slice()).unwrap().packet
-    }
+fn packets(place: &Place) -> Vec<TracePacket> {
+    let bytes = place.bytes.lock().unwrap();
+    Trace::decode(bytes.as_slice()).unwrap().packet
 }
 
 fn sink(place: &Place) -> Perfetto {
@@ -61,79 +34,13 @@ fn sink(place: &Place) -> Perfetto {
     Perfetto::new(out, PerfettoOptions::default())
 }
 
-fn context(channel: u32, serial: u64, time_ns: u64) -> Context {
-    Context {
-        at: At {
-            time_ns,
-            pid: 7,
-            tid: 8,
-        },
-        thread: Some("worker".into()),
-        gpu: Some(0),
-        channel: ChannelId(channel),
-        token: None,
-        class: None,
-        engine: Engine::Graphics,
-        serial,
-        how: How::Trapped,
-        late: false,
-        phase: None,
-        stack: None,
-        gpu_time: None,
-    }
-}
-
-/// The same with one entry that ran from `start` for `ns`.
+/// An operation with one entry that ran from `start` for `ns`.
 fn timed(channel: u32, serial: u64, time_ns: u64, start: u64, ns: u64) -> Context {
-    let time = GpuTime {
-        start: Some(GpuMoment {
-            host_ns: start,
-            host_error_ns: 5,
-            gpu_ns: start + 1_000_000,
-            gpu_error_ns: 2,
-        }),
-        duration: Some(GpuDuration {
-            ns,
-            error_ns: 3,
-            by: DurationBy::NextStamp,
-        }),
-        ..GpuTime::default()
-    };
-    Context {
-        gpu_time: Some(Arc::from([time])),
-        ..context(channel, serial, time_ns)
-    }
+    made::timed(context(channel, serial, time_ns), start, ns)
 }
 
 fn launch() -> Operation {
-    Operation::Launch(Box::new(Launch {
-        kind: LaunchKind::User,
-        how: LaunchHow::Scheduled,
-        pcas: None,
-        replay: None,
-        place: None,
-        qmd: None,
-        qmd_version: None,
-        qmd_from: None,
-        grid: Some([7, 5, 3]),
-        block: Some([64, 1, 1]),
-        cluster: None,
-        cooperative: false,
-        registers: Some(24),
-        shared_bytes: None,
-        shared_reserved_bytes: None,
-        local_bytes: None,
-        barriers: None,
-        program: Some(GpuVa(0x7f00)),
-        program_bytes: None,
-        kernel: None,
-        moves: None,
-        args: Some(vec![1, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0]),
-        arg_memory: Vec::new(),
-        constant_banks: Vec::new(),
-        releases: Vec::new(),
-        dependent: None,
-    }))
+    Operation::Launch(Box::new(made::launch()))
 }
 
 fn semaphore(action: SemaphoreAction, payload: u64) -> Operation {
@@ -148,26 +55,6 @@ fn semaphore(action: SemaphoreAction, payload: u64) -> Operation {
         wait_for_idle: false,
         execute: 0,
     })
-}
-
-fn give(sink: &mut Perfetto, context: &Context, op: &Operation) {
-    let head = SubmissionHead {
-        position: 0,
-        gp_get: None,
-        prev_put: 0,
-        gp_put: 1,
-        entries: 1,
-        bytes: 64,
-        missing: 0,
-        ip: None,
-    };
-    let event = |body| Event {
-        context,
-        entry: 0,
-        body,
-    };
-    sink.event(&event(Body::Submission(head))).unwrap();
-    sink.event(&event(Body::Operation(op))).unwrap();
 }
 
 fn finish(mut sink: Perfetto) {
@@ -230,7 +117,7 @@ fn overlapping_slices_have_rows_and_arrows_lead_from_doorbells() {
     give(&mut sink, &timed(3, 3, 300, 297, 5), &launch());
     give(&mut sink, &context(3, 4, 400), &launch());
     finish(sink);
-    let all = events(&place.packets());
+    let all = events(&packets(&place));
     let begins = of_kind(&all, SLICE_BEGIN);
     assert_eq!(
         begins,
@@ -280,7 +167,7 @@ fn a_wait_for_another_channel_has_an_arrow_from_the_release() {
     }]));
     give(&mut sink, &waits, &acquire);
     finish(sink);
-    let all = events(&place.packets());
+    let all = events(&packets(&place));
     let arrows: Vec<_> = all
         .iter()
         .filter(|e| e.3 == "release")
@@ -323,7 +210,7 @@ fn behind_a_loss_the_file_begins_anew() {
     }
     assert!(sink.unshown() > 50, "{}", sink.unshown());
     finish(sink);
-    let packets = place.packets();
+    let packets = packets(&place);
     let cleared: Vec<usize> = (0..packets.len())
         .filter(|n| packets[*n].sequence_flags() & STATE_CLEARED != 0)
         .collect();
@@ -362,7 +249,7 @@ fn texts_do_not_grow_without_end() {
         give(&mut sink, &context(3, n, n + 1), &op);
     }
     finish(sink);
-    let packets = place.packets();
+    let packets = packets(&place);
     let cleared = packets
         .iter()
         .filter(|p| p.sequence_flags() & STATE_CLEARED != 0);
@@ -390,7 +277,7 @@ fn losses_and_the_ledger_are_on_a_track_of_their_own() {
     pipeline.record(loss).unwrap();
     let _ = pipeline.finish().unwrap();
     drop(sink);
-    let all = events(&place.packets());
+    let all = events(&packets(&place));
     assert_eq!(
         of_kind(&all, INSTANT),
         [

@@ -4,16 +4,14 @@ mod browser;
 mod opened;
 
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use serde_json::Value as Json;
 
 use super::*;
-use crate::decode::event::{
-    Copy, CopyEngine, CopyMode, Direction, DurationBy, GpuDuration, GpuMoment, Graph, Launch,
-    LaunchHow, LaunchKind, SubmissionHead,
-};
+use crate::decode::event::{Copy, CopyEngine, CopyMode, Direction, Graph, Launch};
 use crate::driver::ModelOptions;
+use crate::export::made::{self, Place, give, timed};
 use crate::gpu_time::tests::records;
 use crate::pipeline::{Pipeline, PipelineOptions};
 use crate::record::{At, How, Kernel, Loss, Lost, NamedBy};
@@ -21,21 +19,6 @@ use crate::wire::GpuVa;
 
 /// The name of a kernel that would leave its place in a careless page.
 const HOSTILE: &str = "</script><img src=x onerror=\"document.title='lost'\"><!--<script>&lt;";
-
-/// Memory that a sink writes to.
-#[derive(Clone, Default)]
-struct Memory(Arc<Mutex<Vec<u8>>>);
-
-impl io::Write for Memory {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.lock().unwrap().extend_from_slice(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
 
 fn options() -> ReportOptions {
     ReportOptions {
@@ -55,42 +38,12 @@ fn context(channel: u32, serial: u64, time_ns: u64) -> Context {
             tid: 4712,
         },
         thread: Some("trainer".into()),
-        gpu: Some(0),
-        channel: ChannelId(channel),
         token: Some(channel),
-        class: None,
         engine: match channel {
             7.. => Engine::Copy(Some(channel - 5)),
             _ => Engine::Graphics,
         },
-        serial,
-        how: How::Trapped,
-        late: false,
-        phase: None,
-        stack: None,
-        gpu_time: None,
-    }
-}
-
-/// The same with one entry that ran from `start` for `ns`.
-fn timed(context: Context, start: u64, ns: u64) -> Context {
-    let time = GpuTime {
-        start: Some(GpuMoment {
-            host_ns: start,
-            host_error_ns: 5,
-            gpu_ns: start + 1_000_000,
-            gpu_error_ns: 2,
-        }),
-        duration: Some(GpuDuration {
-            ns,
-            error_ns: 3,
-            by: DurationBy::NextStamp,
-        }),
-        ..GpuTime::default()
-    };
-    Context {
-        gpu_time: Some(Arc::from([time])),
-        ..context
+        ..made::context(channel, serial, time_ns)
     }
 }
 
@@ -106,32 +59,13 @@ fn launch(name: &str) -> Operation {
         driver: false,
     };
     Operation::Launch(Box::new(Launch {
-        kind: LaunchKind::User,
-        how: LaunchHow::Scheduled,
-        pcas: None,
-        replay: None,
-        place: None,
-        qmd: None,
-        qmd_version: None,
-        qmd_from: None,
         grid: Some([4096, 1, 1]),
         block: Some([256, 1, 1]),
-        cluster: None,
-        cooperative: false,
         registers: Some(32),
         shared_bytes: Some(1024),
-        shared_reserved_bytes: None,
-        local_bytes: None,
-        barriers: None,
-        program: Some(GpuVa(0x7f00)),
-        program_bytes: None,
         kernel: Some(Arc::new(kernel)),
-        moves: None,
         args: Some(b"a secret of the user".to_vec()),
-        arg_memory: Vec::new(),
-        constant_banks: Vec::new(),
-        releases: Vec::new(),
-        dependent: None,
+        ..made::launch()
     }))
 }
 
@@ -173,35 +107,15 @@ fn replay(nodes: u32) -> Operation {
     }))
 }
 
-fn give(sink: &mut Report, context: &Context, op: &Operation) {
-    let head = SubmissionHead {
-        position: 0,
-        gp_get: None,
-        prev_put: 0,
-        gp_put: 1,
-        entries: 1,
-        bytes: 64,
-        missing: 0,
-        ip: None,
-    };
-    let event = |body| Event {
-        context,
-        entry: 0,
-        body,
-    };
-    sink.event(&event(Body::Submission(head))).unwrap();
-    sink.event(&event(Body::Operation(op))).unwrap();
-}
-
 /// The page of what a sink was given.
 fn page(options: ReportOptions, fill: impl FnOnce(&mut Report, &mut Ledger)) -> String {
-    let memory = Memory::default();
+    let memory = Place::default();
     let mut sink = Report::new(Output::to(Box::new(memory.clone())), options);
     let mut ledger = Ledger::new();
     fill(&mut sink, &mut ledger);
     let model = Model::new(ModelOptions::default());
     sink.finish(&ledger, &model).unwrap();
-    let bytes = memory.0.lock().unwrap().clone();
+    let bytes = memory.bytes.lock().unwrap().clone();
     String::from_utf8(bytes).unwrap()
 }
 
@@ -360,7 +274,7 @@ fn sums_are_those_of_the_statistics() {
 
 #[test]
 fn the_gpus_times_of_a_trace_are_in_its_page() {
-    let memory = Memory::default();
+    let memory = Place::default();
     let sink = Report::new(Output::to(Box::new(memory.clone())), options());
     let mut pipeline = Pipeline::new(PipelineOptions::default(), vec![Box::new(sink)])
         .with_gpu_time()
@@ -369,7 +283,7 @@ fn the_gpus_times_of_a_trace_are_in_its_page() {
         pipeline.record(record).unwrap();
     }
     pipeline.finish().unwrap();
-    let page = String::from_utf8(memory.0.lock().unwrap().clone()).unwrap();
+    let page = String::from_utf8(memory.bytes.lock().unwrap().clone()).unwrap();
     let data = data_of(&page);
     let columns = &data["columns"];
     assert!(data["entries"].as_u64() >= Some(50), "{}", data["entries"]);

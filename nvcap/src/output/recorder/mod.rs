@@ -266,6 +266,7 @@ impl Sink for Recorder {
             observed: ledger.observed().cloned(),
             stack_sample: ledger.stack_sample(),
             unwritten: self.files.unwritten(),
+            gpu_clocks: Vec::new(),
         };
         self.begin_object()?;
         self.write_log(Duration::ZERO)?;

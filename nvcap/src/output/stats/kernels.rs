@@ -9,6 +9,10 @@ use crate::output::kernels;
 
 /// Kernels that the text shows, and the longest name there.
 const SHOWN: usize = 20;
+/// The most kernels that are kept apart.
+const MOST: usize = 1 << 16;
+/// What the others are called.
+const OTHERS: &str = "(kernels that were not kept apart)";
 
 /// How often each kernel was launched.
 #[derive(Debug, Default)]
@@ -21,6 +25,8 @@ pub(crate) struct Kernels {
 enum Key {
     Name(String),
     Program(u64),
+    /// Those behind the first [`MOST`].
+    Others,
 }
 
 #[derive(Clone, Debug)]
@@ -40,12 +46,17 @@ impl Kernels {
             (None, Some(program)) => Key::Program(program.0),
             (None, None) => return,
         };
+        let key = match self.by.len() < MOST || self.by.contains_key(&key) {
+            true => key,
+            false => Key::Others,
+        };
         let count = self.by.entry(key).or_insert_with_key(|key| Count {
             launches: 0,
             text: match (kernel, key) {
-                (Some(kernel), _) => kernels::text(kernel, true),
-                (None, Key::Program(program)) => format!("program {program:#x}"),
+                (Some(kernel), Key::Name(_)) => kernels::text(kernel, true),
+                (_, Key::Program(program)) => format!("program {program:#x}"),
                 (None, Key::Name(name)) => name.clone(),
+                (_, Key::Others) => OTHERS.to_owned(),
             },
         });
         count.launches += 1;
@@ -86,6 +97,7 @@ impl Kernels {
             let (kernel, mangled, program) = match key {
                 Key::Name(name) => (Some(&c.text), Some(name), None),
                 Key::Program(program) => (None, None, Some(program)),
+                Key::Others => (Some(&c.text), None, None),
             };
             json!({"kernel": kernel, "kernel_mangled": mangled, "program": program, "launches": c.launches})
         });

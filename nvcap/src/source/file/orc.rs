@@ -23,6 +23,7 @@ use std::{collections::HashMap, io, io::Read, path::Path};
 pub use channels::Channels;
 
 use super::packed;
+use crate::read_ahead::{CHUNK, Failed, ReadAhead};
 use crate::record::{At, ChannelId, CpuVa, How, MOST_BYTES, Record, Segment, Submission};
 use crate::wire::Hole;
 use crate::wire::entry;
@@ -42,8 +43,6 @@ const MOST_ZEROS: usize = 64 << 20;
 /// The most bytes that are searched for the next record. A damaged capture has one before that; a file without end
 /// (`/dev/zero`) never has.
 const MOST_PASSED: u64 = 1 << 30;
-/// Bytes asked of the reader at a time.
-const CHUNK: usize = 1 << 20;
 
 /// What is wrong with a capture.
 #[derive(Debug, thiserror::Error)]
@@ -138,13 +137,8 @@ pub enum Damage {
 /// # }
 /// ```
 pub struct Orc<R> {
-    reader: R,
-    buffer: Vec<u8>,
-    /// Where the next record begins in `buffer`.
-    at: usize,
-    /// Offset of `buffer[0]` in the capture.
-    offset: u64,
-    ended: bool,
+    /// At the next record.
+    file: ReadAhead<R>,
     done: bool,
     most_passed: u64,
     pid: u32,
@@ -219,11 +213,7 @@ impl<R: Read> Orc<R> {
     /// A capture that is not compressed.
     pub fn new(reader: R) -> Self {
         Self {
-            reader,
-            buffer: Vec::new(),
-            at: 0,
-            offset: 0,
-            ended: false,
+            file: ReadAhead::new(reader),
             done: false,
             most_passed: MOST_PASSED,
             pid: 0,
@@ -249,39 +239,9 @@ impl<R: Read> Orc<R> {
         self
     }
 
-    /// Reads until the buffer has `wanted` bytes from `at` on. False if the capture ends before.
-    fn fill(&mut self, wanted: usize) -> Result<bool, Error> {
-        while self.buffer.len() - self.at < wanted && !self.ended {
-            // The records before `at` are done with: without this the buffer would grow to the capture's size.
-            if self.at > 0 {
-                self.buffer.drain(..self.at);
-                self.offset += self.at as u64;
-                self.at = 0;
-            }
-            let have = self.buffer.len();
-            let more = (wanted - have).max(CHUNK) as u64;
-            match self
-                .reader
-                .by_ref()
-                .take(more)
-                .read_to_end(&mut self.buffer)
-            {
-                Ok(0) => self.ended = true,
-                Ok(_) => {}
-                Err(source) => {
-                    self.ended = true;
-                    // The records before the error are still parsed.
-                    let offset = self.offset + self.buffer.len() as u64;
-                    return Err(Error::Io { offset, source });
-                }
-            }
-        }
-        Ok(self.buffer.len() - self.at >= wanted)
-    }
-
-    /// Parses the record at `at`. `last` says that no more bytes will come: a cut record is then given as far as it is there.
+    /// Parses the next record. `last` says that no more bytes will come: a cut record is then given as far as it is there.
     fn parse(&self, last: bool) -> Parsed {
-        let b = self.buffer.get(self.at..).unwrap_or(&[]);
+        let b = self.file.rest();
         if b.len() < HEAD {
             return if b.len() >= 4 && !b.starts_with(&MAGIC) {
                 Parsed::Damaged(Damage::Magic)
@@ -453,14 +413,12 @@ impl<R: Read> Orc<R> {
 
     /// Goes on to the next magic, over bytes that are no record.
     fn resynchronise(&mut self, why: Damage) -> Error {
-        let offset = self.offset + self.at as u64;
-        let mut skipped = 0;
-        self.at += 1;
-        skipped += 1;
+        let offset = self.file.position();
+        let mut skipped = self.file.pass(1).len() as u64;
         loop {
-            let rest = self.buffer.get(self.at..).unwrap_or(&[]);
+            let rest = self.file.rest();
             if let Some(found) = rest.windows(4).position(|w| w == MAGIC) {
-                self.at += found;
+                self.file.pass(found);
                 return Error::Damaged {
                     offset,
                     skipped: skipped + found as u64,
@@ -468,7 +426,7 @@ impl<R: Read> Orc<R> {
                 };
             }
             let passed = rest.len().saturating_sub(3);
-            self.at += passed;
+            self.file.pass(passed);
             skipped += passed as u64;
             if skipped >= self.most_passed {
                 self.done = true;
@@ -478,16 +436,16 @@ impl<R: Read> Orc<R> {
                     why,
                 };
             }
-            match self.fill(CHUNK) {
+            match self.file.fill(CHUNK) {
                 Ok(true) => {}
                 // The end: the last bytes may have been too few for a magic when they were searched.
                 Ok(false) | Err(_) => {
-                    let rest = self.buffer.get(self.at..).unwrap_or(&[]);
+                    let rest = self.file.rest();
                     let found = rest
                         .windows(4)
                         .position(|w| w == MAGIC)
                         .unwrap_or(rest.len());
-                    self.at += found;
+                    self.file.pass(found);
                     return Error::Damaged {
                         offset,
                         skipped: skipped + found as u64,
@@ -519,19 +477,20 @@ impl<R: Read> Iterator for Orc<R> {
         }
         let mut wanted = HEAD;
         loop {
-            match self.fill(wanted) {
-                Err(error) => return Some(Err(error)),
+            match self.file.fill(wanted) {
+                // The records before the error are still parsed.
+                Err(Failed { offset, source }) => return Some(Err(Error::Io { offset, source })),
                 Ok(enough) => match self.parse(!enough) {
                     Parsed::Whole(submission, token, used) => {
-                        self.at += used;
+                        self.file.pass(used);
                         return Some(Ok(self.place(submission, token)));
                     }
                     Parsed::Damaged(why) => return Some(Err(self.resynchronise(why))),
                     Parsed::Needs(needs, _) if enough => wanted = needs,
                     Parsed::Needs(needs, part) => {
                         self.done = true;
-                        let have = (self.buffer.len() - self.at) as u64;
-                        let offset = self.offset + self.at as u64;
+                        let have = self.file.rest().len() as u64;
+                        let offset = self.file.position();
                         let cut = Error::Cut {
                             offset,
                             have,

@@ -1,6 +1,7 @@
 //! `nvcap dump`: one look at an unprepared process. No breakpoint and no BPF, so these tests run wherever a process's
 //! memory may be read.
 
+use std::collections::HashMap;
 use std::ffi::OsString;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -9,7 +10,9 @@ use anyhow::{Context, Result, ensure};
 use live::harness::not_run;
 use live::programs::{Ended, Folder, Running, nvcap, softgpu};
 use live::verify::{Expected, Extent, verify};
+use nvcap::capture::{Item, Reader};
 use nvcap::output::dump::Status;
+use nvcap::record::Record;
 use serde_json::Value;
 use softgpu::hang::{BLOCK, GRID, ORPHAN, ORPHAN_PAYLOAD, PROGRAM, QUEUED, end_of};
 use softgpu::layout::{CHANNELS, Channel, ENTRIES};
@@ -261,6 +264,79 @@ pub fn cycle() -> Result<()> {
     let text = dump(&gpu, &[])?;
     ensure!(text.stdout.contains("DEADLOCK"), "{}", text.stdout);
     Ok(())
+}
+
+/// A recording of a look has all that was read: its stream is that of the look, and what the verdict was made of is in it.
+pub fn recorded() -> Result<()> {
+    let (gpu, process) = hung("spin")?;
+    let folder = Folder::new()?;
+    let [live, streamed, looked] =
+        ["live.json", "stream.pcapng", "look.pcapng"].map(|f| folder.file(f));
+    let text = |path: &Path| path.display().to_string();
+    let mut args = vec!["--stream", "--json", "-vv", "--last=1000"];
+    let (out, into) = (text(&live), text(&streamed));
+    args.extend(["-o", &out, "--record", &into]);
+    let shown = dump(&gpu, &args)?;
+    let told = "nvcap decode ";
+    ensure!(shown.stderr.contains(told), "{}", shown.stderr);
+    let decoded = Running::start(&nvcap()?, ["decode", "--json", "-vv", &into])?.end(LIMIT)?;
+    let live = std::fs::read_to_string(&live)?;
+    ensure!(live.matches("\"type\":\"submission\"").count() > 100);
+    ensure!(live == decoded.stdout, "the recording shows something else");
+    ensure!(
+        decoded.status.code() == shown.status.code(),
+        "{}",
+        decoded.stderr
+    );
+
+    let into = text(&looked);
+    let once = dump(&gpu, &["--json", "--record", &into])?;
+    once.expect_code(Status::Busy.code().into())?;
+    ensure!(once.stderr.contains(told), "{}", once.stderr);
+    let (mut words, mut puts) = (HashMap::new(), HashMap::new());
+    for item in Reader::new(std::fs::File::open(&looked)?) {
+        match item? {
+            Item::Record(Record::Stamps(s)) => {
+                words.extend(s.stamps.iter().map(|s| (s.address.0, s.payload)));
+            }
+            Item::Record(Record::Submission(s)) => {
+                puts.insert(u64::from(s.channel.0), u64::from(s.gp_put));
+            }
+            Item::Trace(info) => ensure!(info.how == "dump" && info.in_order, "{info:?}"),
+            _ => {}
+        }
+    }
+    for token in [0xa, 0xb, 0x1_0012] {
+        let c = channel(&process, token)?;
+        let number = c["channel"]
+            .as_u64()
+            .context("a channel without a number")?;
+        ensure!(puts.get(&number).copied() == c["gp_put"].as_u64(), "{c}");
+        for (semaphore, value) in [(&c["semaphore"], "value"), (&c["wait"], "value")] {
+            let address = semaphore["address"].as_u64().context("no address")?;
+            let value = semaphore[value].as_u64().context("no value")?;
+            let word = words.get(&address).copied().map(u64::from);
+            ensure!(
+                word == Some(value & 0xffff_ffff),
+                "{address:#x}: {word:?}, not {value}"
+            );
+        }
+    }
+    for command in [
+        &["stats"][..],
+        &["diff", &into],
+        &["export", "csv", "--table=kernels"],
+    ] {
+        let args = command.iter().copied().chain([into.as_str()]);
+        let ended = Running::start(&nvcap()?, args)?.end(LIMIT)?;
+        let code = ended.status.code();
+        ensure!(
+            matches!(code, Some(0 | 3 | 5)),
+            "{command:?} {code:?} {}",
+            ended.stderr
+        );
+    }
+    dump(&gpu, &["--watch=1", "--record", &into])?.expect_code(2)
 }
 
 /// Slow is not hung: what moves, and how fast.

@@ -6,6 +6,7 @@ mod channels;
 mod death;
 mod dump;
 mod edges;
+mod exported;
 mod limits;
 mod names;
 mod observe;
@@ -43,7 +44,7 @@ fn main() -> ExitCode {
             exec_afterwards fork_afterwards exits_meanwhile doorbell_flags racing_threads racing_threads_of_two_gpus;
         death: kill_nvcap_attached kill_nvcap_parent kill_target interrupt_nvcap terminate_nvcap child_status trap_signal;
         dump: whole_history last_thousand last_few bursts channels_and_tokens spinning_kernel lost_kernel orphaned_wait cycle
-            slow_kernels running_process killed_meanwhile unmapped_meanwhile all_processes statuses refusals stacks;
+            recorded slow_kernels running_process killed_meanwhile unmapped_meanwhile all_processes statuses refusals stacks;
         watch: a_hang_is_dumped nothing_to_dump refused;
         limits: max_submissions duration no_follow quiet text output_apart reader_gone;
         edges: end_not_told command_s_end_not_told output_not_read output_is_full more_channels_than_room;

@@ -1,0 +1,220 @@
+//! What is exported: a capture, or a live trace. Both become a pipeline into the sink of one format.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::bail;
+
+use crate::capture::TraceInfo;
+use crate::cli::recording::{self, RecordingArgs};
+use crate::cli::{target, trace};
+use crate::ledger::Ledger;
+use crate::output::Sink;
+use crate::output::message::tell;
+use crate::pipeline::Pipeline;
+
+/// A capture, if it is one.
+#[derive(clap::Args, Debug)]
+#[command(next_help_heading = "Target")]
+#[group(skip)]
+pub(in crate::cli) struct FileArgs {
+    /// A capture to read instead of a live process, plain or compressed by gzip, xz or zstd; - is standard input
+    #[arg(value_name = "FILE", conflicts_with_all = ["pid", "command"])]
+    pub file: Option<PathBuf>,
+
+    /// With FILE: its format; by default its content tells
+    #[arg(long, value_name = "FORMAT", value_enum)]
+    pub from: Option<recording::Format>,
+
+    /// With FILE: end with an error at the first thing that is missing or cannot be decoded
+    #[arg(long)]
+    pub strict: bool,
+}
+
+/// Options of a trace that have no meaning for an export; a format may have more.
+pub(super) const USELESS: [&str; 8] = [
+    "quiet",
+    "stats",
+    "json",
+    "time",
+    "color",
+    "full_names",
+    "gpu_time",
+    "no_names",
+];
+
+/// What options of a trace mean to every export.
+pub(super) const SAYING: [(&str, &str); 2] = [
+    (
+        "gpu_time_cpu",
+        "Take PERCENT of one processor for reading time stamps, such as 5%: those of a part of the time",
+    ),
+    (
+        "channels",
+        "Take the channels from FILE (docs/channels-file.md); with a capture, from what the oracle wrote to its standard error",
+    ),
+];
+
+/// What is known of a trace beside its records.
+#[derive(Clone, Debug, Default)]
+pub(super) struct About {
+    /// What the clocks showed at one moment, ns.
+    pub monotonic_ns: Option<u64>,
+    pub boottime_ns: Option<u64>,
+    pub realtime_ns: Option<u64>,
+    /// The driver's release.
+    pub driver: Option<String>,
+}
+
+impl About {
+    fn recorded(info: &TraceInfo) -> Self {
+        Self {
+            monotonic_ns: Some(info.monotonic_ns).filter(|ns| *ns != 0),
+            boottime_ns: None,
+            realtime_ns: Some(info.realtime_ns).filter(|ns| *ns != 0),
+            driver: info.driver.clone(),
+        }
+    }
+
+    #[cfg(feature = "trap")]
+    fn now() -> Self {
+        use crate::source::clock;
+
+        Self {
+            monotonic_ns: Some(clock::now()),
+            boottime_ns: clock::read(libc::CLOCK_BOOTTIME),
+            realtime_ns: clock::read(libc::CLOCK_REALTIME),
+            driver: target::running_driver().map(|version| version.to_string()),
+        }
+    }
+}
+
+/// What a sink is made of.
+pub(super) struct Order<'a> {
+    pub args: &'a trace::Args,
+    pub about: About,
+    /// Standard output is that of a command.
+    pub command: bool,
+    /// The files that are read meanwhile.
+    pub inputs: &'a [&'a Path],
+}
+
+/// A format.
+pub(super) trait Export {
+    /// How it is named on the command line, and what `-o` may be.
+    fn names(&self) -> (&'static str, &'static str);
+
+    /// The sink, with its files.
+    ///
+    /// # Errors
+    /// When they cannot be made, or there are none.
+    fn sink(&self, order: Order<'_>) -> anyhow::Result<Box<dyn Sink>>;
+
+    /// Whether the sink needs records in the order of their times, whatever file they are from.
+    fn needs_order(&self) -> bool;
+
+    /// Ends the trace, with the verdict and what to do next.
+    ///
+    /// # Errors
+    /// When the output could not be written.
+    fn conclude(&self, args: &trace::Args, pipeline: Pipeline<'_>) -> anyhow::Result<Ledger>;
+}
+
+/// Exports.
+///
+/// # Errors
+/// When something cannot be read, traced or written, or options contradict each other.
+pub(super) fn run(
+    export: &impl Export,
+    file: &FileArgs,
+    trace: trace::Args,
+) -> anyhow::Result<ExitCode> {
+    let shown = &trace.output;
+    if shown.json || shown.stats || shown.quiet {
+        bail!(
+            "nvcap export writes a file for another program; for text, JSON and sums: nvcap decode FILE, nvcap -p PID"
+        );
+    }
+    match &file.file {
+        Some(path) => of_file(export, path, file, trace),
+        None if file.strict || file.from.is_some() => {
+            let (name, example) = export.names();
+            tell(format_args!(
+                "--from and --strict are of a FILE: nvcap export {name} FILE --strict -o {example}"
+            ));
+            Ok(target::usage())
+        }
+        None => live(export, trace),
+    }
+}
+
+fn of_file(
+    export: &impl Export,
+    path: &Path,
+    file: &FileArgs,
+    mut trace: trace::Args,
+) -> anyhow::Result<ExitCode> {
+    let of = RecordingArgs {
+        from: file.from,
+        channels: trace.channels.clone(),
+        strict: file.strict,
+        ..RecordingArgs::of(path)
+    };
+    let mut recording = of.open()?;
+    trace.output = trace.output.of_recording(recording.trace());
+    let about = recording.trace().map(About::recorded).unwrap_or_default();
+    let recording = recording.quiet_until_the_end(trace.output.output.as_deref());
+    let mut inputs = of.inputs();
+    inputs.extend(trace.output.phases.as_deref());
+    let options = trace.output.pipeline_options(file.strict, None)?;
+    let sink = export.sink(Order {
+        args: &trace,
+        about,
+        command: false,
+        inputs: &inputs,
+    })?;
+    let pipeline = Pipeline::new(options, vec![sink]);
+    let mut pipeline = match export.needs_order() {
+        // A submission waits for the time stamps behind it, where there are any.
+        true => pipeline.with_gpu_time().in_time_order(),
+        false => pipeline,
+    };
+    recording.play(&mut pipeline)?;
+    let ledger = export.conclude(&trace, pipeline)?;
+    Ok(ExitCode::from(ledger.exit_status()))
+}
+
+#[cfg(not(feature = "trap"))]
+fn live(export: &impl Export, _trace: trace::Args) -> anyhow::Result<ExitCode> {
+    let (name, example) = export.names();
+    bail!(
+        "live tracing is not built into this program; captures are read (nvcap export {name} FILE -o {example})"
+    )
+}
+
+#[cfg(feature = "trap")]
+fn live(export: &impl Export, mut trace: trace::Args) -> anyhow::Result<ExitCode> {
+    trace.gpu_time = true;
+    trace.output.has_gpu_time = true;
+    trace.output.has_stacks = trace.stacks.is_some() && trace.how != trace::HowArg::Observe;
+    let given = trace.clone();
+    let command = !trace.command.is_empty();
+    trace::run_into(
+        trace,
+        |args| {
+            let mut inputs = Vec::from_iter(args.channels.as_deref());
+            inputs.extend(args.output.phases.as_deref());
+            let options = args
+                .output
+                .pipeline_options(false, target::running_driver())?;
+            let sink = export.sink(Order {
+                args,
+                about: About::now(),
+                command,
+                inputs: &inputs,
+            })?;
+            Ok(Pipeline::new(options, vec![sink]))
+        },
+        |pipeline| export.conclude(&given, pipeline),
+    )
+}
