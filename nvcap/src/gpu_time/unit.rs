@@ -51,6 +51,8 @@ pub(crate) struct Unit {
     pub waits: Vec<Value>,
     /// It launches kernels or copies.
     pub works: bool,
+    /// How many launches and copies it has; a graph is one.
+    pub count: u32,
     /// It launches what lies in memory already: a graph.
     pub replays: bool,
 }
@@ -97,9 +99,11 @@ impl Unit {
                     }
                     COPY_LAUNCH_DMA if run.subchannel == COPY_SUBCHANNEL => {
                         unit.works |= write.data & COPIES != 0;
+                        unit.count += u32::from(write.data & COPIES != 0);
                     }
                     SEND_PCAS_A if run.subchannel != COPY_SUBCHANNEL => {
                         unit.works = true;
+                        unit.count += 1;
                         qmd = true;
                     }
                     _ => {}
@@ -122,6 +126,9 @@ impl Unit {
         };
         if qmd {
             (unit.ends, unit.replays) = ends(bytes, class);
+        }
+        if unit.replays {
+            unit.count = 1;
         }
         unit
     }
@@ -199,6 +206,7 @@ mod tests {
             ends: vec![value(0x2_0463_7000, 9)],
             waits: vec![value(0x2_0460_fee0, 41)],
             works: true,
+            count: 1,
             replays: false,
         };
         assert_eq!(Unit::of(&p.bytes(), Some(CLASS)), expected);
@@ -226,7 +234,7 @@ mod tests {
         let unit = Unit::of(&p.bytes(), Some(CLASS));
         assert_eq!(unit.ends, [value(word.0, 0x292)]);
         assert_eq!(unit.waits, [value(word.0, 0x28e)]);
-        assert!(unit.works && unit.replays);
+        assert!(unit.works && unit.replays && unit.count == 1);
     }
 
     #[test]
