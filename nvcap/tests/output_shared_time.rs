@@ -83,9 +83,11 @@ fn how_many_works_an_entry_has_is_what_is_decoded() {
         }
         pipeline.finish().expect("taken");
         assert!(works.found.len() > 100, "{name}");
-        for (at, found) in &works.found {
-            assert_eq!(works.told.get(at), Some(found), "{name}, {at:?}");
-        }
+        let wrong: Vec<_> = { works.found.iter() }
+            .map(|(at, found)| (at, *found, works.told[at]))
+            .filter(|(_, found, told)| found != told)
+            .collect();
+        assert!(wrong.is_empty(), "{name}: {wrong:?}");
         several += works.found.values().filter(|n| **n > 1).count();
     }
     println!("{several} entries have several");

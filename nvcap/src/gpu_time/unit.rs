@@ -103,7 +103,6 @@ impl Unit {
                     }
                     SEND_PCAS_A if run.subchannel != COPY_SUBCHANNEL => {
                         unit.works = true;
-                        unit.count += 1;
                         qmd = true;
                     }
                     _ => {}
@@ -125,20 +124,22 @@ impl Unit {
             _ => stamp,
         };
         if qmd {
-            (unit.ends, unit.replays) = ends(bytes, class);
-        }
-        if unit.replays {
-            unit.count = 1;
+            let kernels;
+            (unit.ends, kernels) = ends(bytes, class);
+            unit.replays = kernels.is_none();
+            unit.count += kernels.unwrap_or(1);
         }
         unit
     }
 }
 
 /// What the kernels whose QMDs these bytes write release at their ends. The QMDs of a graph lie in memory already: libcuda writes
-/// the number before the one that they release, as it does before each kernel. Whether there are no QMDs here comes with it.
-fn ends(bytes: &[u8], class: Option<u32>) -> (Vec<Value>, bool) {
+/// the number before the one that they release, as it does before each kernel. How many kernels there are comes with it, those of a
+/// graph as one; `None` where there are no QMDs here. Empty grids, which libcuda puts before kernels, are none.
+fn ends(bytes: &[u8], class: Option<u32>) -> (Vec<Value>, Option<u32>) {
     let classes = class.map_or(CLASSES.to_vec(), |c| vec![c]);
-    let (mut all, mut prepared, mut uploaded) = (Vec::new(), Vec::new(), false);
+    let (mut all, mut prepared) = (Vec::new(), Vec::new());
+    let (mut uploaded, mut leads, mut kernels) = (false, false, 0);
     for upload in image::uploads(bytes, QMD_WORDS) {
         if let (4, Some(number)) = (upload.data.len(), u32_at(upload.data, 0)) {
             prepared.push(Value {
@@ -151,6 +152,10 @@ fn ends(bytes: &[u8], class: Option<u32>) -> (Vec<Value>, bool) {
             (fits && image::is_node(*class, upload.data)).then(|| View::of(*class, upload.data))?
         });
         uploaded |= view.is_some();
+        // The empty grid that a graph begins with.
+        let is_root = view.as_ref().is_some_and(|v| v.grid.contains(&0));
+        leads |= is_root;
+        kernels += u32::from(view.is_some() && !is_root);
         for release in view.iter().flat_map(|v| &v.releases) {
             all.push(Value {
                 address: release.address,
@@ -159,7 +164,8 @@ fn ends(bytes: &[u8], class: Option<u32>) -> (Vec<Value>, bool) {
         }
     }
     let ends = if all.is_empty() { prepared } else { all };
-    (ends, !uploaded)
+    let kernels = if leads { 1 } else { kernels };
+    (ends, uploaded.then_some(kernels))
 }
 
 #[cfg(test)]
