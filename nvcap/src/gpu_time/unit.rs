@@ -152,10 +152,13 @@ fn ends(bytes: &[u8], class: Option<u32>) -> (Vec<Value>, Option<u32>) {
             (fits && image::is_node(*class, upload.data)).then(|| View::of(*class, upload.data))?
         });
         uploaded |= view.is_some();
-        // The empty grid that a graph begins with.
-        let is_root = view.as_ref().is_some_and(|v| v.grid.contains(&0));
-        leads |= is_root;
-        kernels += u32::from(view.is_some() && !is_root);
+        if let Some(view) = &view {
+            // The empty grid that a graph begins with; one that begins others, or is begun by them.
+            let is_root = view.grid.contains(&0);
+            let is_begun = view.requires_pcas || view.dependence > 0;
+            leads |= is_root || is_begun || !view.dependents.is_empty();
+            kernels += u32::from(!is_root);
+        }
         for release in view.iter().flat_map(|v| &v.releases) {
             all.push(Value {
                 address: release.address,
