@@ -162,6 +162,7 @@ end
 local values = {
     gpu_start_ns = "n", gpu_start_error_ns = "n", gpu_clock_start_ns = "n", gpu_clock_error_ns = "n", gpu_ns = "n",
     gpu_ns_error = "n", gpu_ns_by = "t", queued_ns = "n", queued_least_ns = "n", queued_most_ns = "n",
+    gpu_works = "n", gpu_works_ns = "n",
 }
 for key, kind in pairs(values) do
     declare(key, kind)

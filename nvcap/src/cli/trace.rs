@@ -204,7 +204,7 @@ pub(super) struct Args {
     pub gpu_time: bool,
 
     /// With --gpu-time: take PERCENT of one processor for it, such as 5%, and read the stamps of a part of the time only
-    #[arg(long, value_name = "PERCENT", value_parser = parse_share, help_heading = CAPTURE)]
+    #[arg(long, value_name = "PERCENT", value_parser = parse_part, help_heading = CAPTURE)]
     pub gpu_time_cpu: Option<f64>,
 
     /// Show programs by address, without the names of their kernels
@@ -287,6 +287,18 @@ fn parse_share(text: &str) -> Result<f64, String> {
         .ok_or_else(|| {
             format!("'{text}' is no share of a core: give percent from 0.01 on, such as 5%")
         })
+}
+
+/// A share of one core, for one thread takes no more.
+fn parse_part(text: &str) -> Result<f64, String> {
+    let share = parse_share(text)?;
+    if share > 1.0 {
+        return Err(format!(
+            "time stamps are read by one thread, which takes no more than one processor: give percent from 0.01 to 100 instead of '{text}', \
+             such as 5%, or leave the option out to read without a pause"
+        ));
+    }
+    Ok(share)
 }
 
 /// Runs the trace.

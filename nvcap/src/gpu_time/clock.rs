@@ -33,6 +33,11 @@ const DRIFT_ERROR: f64 = 50e-6;
 /// Stretches that are this near tell the difference at a time, ns: over so short a time the drift is steady.
 const NEAR_NS: u64 = 1_000_000_000;
 
+/// Around the times that a clock had twice, ns: nothing is converted there.
+const TWICE_NS: u64 = 100_000;
+/// How long before and after a step back entries of the other side may still be converted, ns.
+const AROUND_NS: u64 = 3_000_000_000;
+
 /// The difference in one stretch.
 #[derive(Clone, Copy, Debug)]
 struct Stretch {
@@ -53,6 +58,11 @@ struct Stretch {
 pub(crate) struct Clock {
     stretches: VecDeque<Stretch>,
     steps: u64,
+    /// The latest stamp since the last step.
+    newest: u64,
+    /// The times that the GPU's clock had before the last step back and has again behind it, or had not long before a wide one; and when
+    /// that is over.
+    twice: Option<(u64, u64, u64)>,
 }
 
 /// A time of the host that a stamp was converted to.
@@ -69,6 +79,8 @@ fn difference(host: u64, gpu: u64) -> i64 {
 impl Clock {
     /// Takes a stamp: when it was seen, and when a read began that did not see it (0 where there was none).
     pub(crate) fn learn(&mut self, gpu_ns: u64, before_ns: u64, seen_ns: u64) {
+        let newest = self.newest.max(gpu_ns);
+        let before_it = std::mem::replace(&mut self.newest, newest);
         let upper = difference(seen_ns, gpu_ns);
         let lower = match before_ns {
             0 => i64::MIN,
@@ -117,6 +129,19 @@ impl Clock {
             .is_some_and(|before| is_step(before, &stretch))
         {
             self.steps += 1;
+            self.newest = gpu_ns;
+            if gpu_ns <= before_it {
+                let from = gpu_ns.max(before_it.saturating_sub(AROUND_NS));
+                self.twice = Some((
+                    from.saturating_sub(TWICE_NS),
+                    before_it.saturating_add(TWICE_NS),
+                    gpu_ns.saturating_add(AROUND_NS),
+                ));
+                // The stretches stay in the order of their times.
+                while self.stretches.back().is_some_and(|s| s.begin >= gpu_ns) {
+                    self.stretches.pop_back();
+                }
+            }
         }
         self.stretches.push_back(stretch);
         if self.stretches.len() > KEPT {
@@ -129,8 +154,13 @@ impl Clock {
         self.steps
     }
 
-    /// The host's time of a time of the GPU; `None` before any stamp was seen.
+    /// The host's time of a time of the GPU; `None` before any stamp was seen, and of a time that the clock had twice.
     pub(crate) fn host(&self, gpu_ns: u64) -> Option<HostTime> {
+        let is_twice =
+            |(from, until, over)| self.newest <= over && (from..=until).contains(&gpu_ns);
+        if self.twice.is_some_and(is_twice) {
+            return None;
+        }
         let near = self.near(gpu_ns)?;
         let upper = below(near.clone().map(|s| (s.gpu_ns, s.upper)), gpu_ns)?;
         // The same from the other side.

@@ -23,6 +23,8 @@ pub(crate) mod unit;
 mod words;
 
 #[cfg(test)]
+mod simulated;
+#[cfg(test)]
 pub(crate) mod tests;
 
 use clock::Clock;
@@ -157,9 +159,15 @@ impl GpuTimes {
             return unknown;
         };
         let Some(clock) = self.clocks.get(&whose) else {
+            let works = |position| GpuTime {
+                works: timeline.works(position),
+                ..GpuTime::default()
+            };
+            let end = s.position + s.segments.len() as u64;
+            let all = (s.position..end).map(works).collect();
             // Where no stamps come, nothing may wait for them.
-            timeline.forget(s.position + s.segments.len() as u64);
-            return unknown;
+            timeline.forget(end);
+            return all;
         };
         let rules = Rules::of(self.class);
         let seen = Seen {
@@ -174,7 +182,10 @@ impl GpuTimes {
         };
         let count = s.segments.len() as u64;
         (s.position..s.position + count)
-            .map(|position| timeline.time(position, seen))
+            .map(|position| GpuTime {
+                works: timeline.works(position),
+                ..timeline.time(position, seen)
+            })
             .collect()
     }
 

@@ -10,22 +10,22 @@ use crate::record::{
 };
 use crate::wire::GpuVa;
 
-const PID: u32 = 7;
-const CLASS: u32 = 0xcbc0;
+pub(super) const PID: u32 = 7;
+pub(super) const CLASS: u32 = 0xcbc0;
 const KERNELS: ChannelId = ChannelId(0);
 const COPIES: ChannelId = ChannelId(1);
 const KERNEL_STAMP: u64 = 0x2_0460_fff0;
 const COPY_STAMP: u64 = 0x2_0460_ffe0;
 const ENDS: u64 = 0x2_0463_7000;
 /// Host less GPU, ns.
-const OFFSET: u64 = 600_000;
+pub(super) const OFFSET: u64 = 600_000;
 /// From a doorbell to the stamp on an idle GPU, ns: on the H200 such stamps lie 4 us before to 1 us behind the doorbell's trap.
-const FETCH: u64 = 2_500;
+pub(super) const FETCH: u64 = 2_500;
 /// From a kernel's end to the stamp of the next, ns.
 const NEXT: u64 = 900;
 
 /// From a doorbell to its trap, ns: the processor traps behind the store.
-fn trap(n: u32) -> u64 {
+pub(super) fn trap(n: u32) -> u64 {
     1_000 + u64::from(n % 7) * 400
 }
 
@@ -84,7 +84,7 @@ fn copy(n: u32) -> Pushbuffer {
     p
 }
 
-fn submission(
+pub(super) fn submission(
     channel: ChannelId,
     position: u64,
     time_ns: u64,
@@ -113,10 +113,10 @@ fn submission(
 }
 
 /// Writes to memory, as (time on the GPU's clock, address, number, whether it is stamped).
-type Writes = Vec<(u64, u64, u32, bool)>;
+pub(super) type Writes = Vec<(u64, u64, u32, bool)>;
 
 /// What a reader sees that reads every `period` ns, each read 400 ns after the write was made at the earliest.
-fn read(mut writes: Writes, period: u64, gaps: bool) -> Vec<Stamp> {
+pub(super) fn read(mut writes: Writes, period: u64, gaps: bool) -> Vec<Stamp> {
     writes.sort_unstable();
     let mut stamps: Vec<Stamp> = Vec::new();
     let mut last_read = 0;

@@ -225,6 +225,13 @@ impl Timeline {
         }
     }
 
+    /// How many launches and copies an entry has.
+    pub(crate) fn works(&self, position: u64) -> u32 {
+        let first = self.noted.partition_point(|n| n.position < position);
+        let own = self.noted.get(first).filter(|n| n.position == position);
+        own.map_or(0, |n| n.unit.count)
+    }
+
     /// How many entries wait for their turn.
     #[cfg(test)]
     pub(crate) fn waiting(&self) -> usize {
@@ -337,6 +344,7 @@ fn front_end(
         queued: queued(own, start, rules),
         ready_gpu_ns: ready.max(told.waited.map(|w| w.at)),
         wait: wait(own, ready, told.waited, seen),
+        ..GpuTime::default()
     }
 }
 
@@ -427,6 +435,7 @@ fn behind(own: &Noted, told: Told, seen: Seen<'_>) -> GpuTime {
         queued: start.and_then(|s| queued(own, s, rules)),
         ready_gpu_ns: ready,
         wait: wait(own, free, waited, seen),
+        ..GpuTime::default()
     }
 }
 

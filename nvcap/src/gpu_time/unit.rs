@@ -51,6 +51,8 @@ pub(crate) struct Unit {
     pub waits: Vec<Value>,
     /// It launches kernels or copies.
     pub works: bool,
+    /// How many launches and copies it has; a graph is one.
+    pub count: u32,
     /// It launches what lies in memory already: a graph.
     pub replays: bool,
 }
@@ -97,6 +99,7 @@ impl Unit {
                     }
                     COPY_LAUNCH_DMA if run.subchannel == COPY_SUBCHANNEL => {
                         unit.works |= write.data & COPIES != 0;
+                        unit.count += u32::from(write.data & COPIES != 0);
                     }
                     SEND_PCAS_A if run.subchannel != COPY_SUBCHANNEL => {
                         unit.works = true;
@@ -121,17 +124,22 @@ impl Unit {
             _ => stamp,
         };
         if qmd {
-            (unit.ends, unit.replays) = ends(bytes, class);
+            let kernels;
+            (unit.ends, kernels) = ends(bytes, class);
+            unit.replays = kernels.is_none();
+            unit.count += kernels.unwrap_or(1);
         }
         unit
     }
 }
 
 /// What the kernels whose QMDs these bytes write release at their ends. The QMDs of a graph lie in memory already: libcuda writes
-/// the number before the one that they release, as it does before each kernel. Whether there are no QMDs here comes with it.
-fn ends(bytes: &[u8], class: Option<u32>) -> (Vec<Value>, bool) {
+/// the number before the one that they release, as it does before each kernel. How many kernels there are comes with it, those of a
+/// graph as one; `None` where there are no QMDs here. Empty grids, which libcuda puts before kernels, are none.
+fn ends(bytes: &[u8], class: Option<u32>) -> (Vec<Value>, Option<u32>) {
     let classes = class.map_or(CLASSES.to_vec(), |c| vec![c]);
-    let (mut all, mut prepared, mut uploaded) = (Vec::new(), Vec::new(), false);
+    let (mut all, mut prepared) = (Vec::new(), Vec::new());
+    let (mut uploaded, mut leads, mut kernels) = (false, false, 0);
     for upload in image::uploads(bytes, QMD_WORDS) {
         if let (4, Some(number)) = (upload.data.len(), u32_at(upload.data, 0)) {
             prepared.push(Value {
@@ -144,6 +152,13 @@ fn ends(bytes: &[u8], class: Option<u32>) -> (Vec<Value>, bool) {
             (fits && image::is_node(*class, upload.data)).then(|| View::of(*class, upload.data))?
         });
         uploaded |= view.is_some();
+        if let Some(view) = &view {
+            // The empty grid that a graph begins with; one that begins others, or is begun by them.
+            let is_root = view.grid.contains(&0);
+            let is_begun = view.requires_pcas || view.dependence > 0;
+            leads |= is_root || is_begun || !view.dependents.is_empty();
+            kernels += u32::from(!is_root);
+        }
         for release in view.iter().flat_map(|v| &v.releases) {
             all.push(Value {
                 address: release.address,
@@ -152,7 +167,8 @@ fn ends(bytes: &[u8], class: Option<u32>) -> (Vec<Value>, bool) {
         }
     }
     let ends = if all.is_empty() { prepared } else { all };
-    (ends, !uploaded)
+    let kernels = if leads { 1 } else { kernels };
+    (ends, uploaded.then_some(kernels))
 }
 
 #[cfg(test)]
@@ -199,6 +215,7 @@ mod tests {
             ends: vec![value(0x2_0463_7000, 9)],
             waits: vec![value(0x2_0460_fee0, 41)],
             works: true,
+            count: 1,
             replays: false,
         };
         assert_eq!(Unit::of(&p.bytes(), Some(CLASS)), expected);
@@ -226,7 +243,7 @@ mod tests {
         let unit = Unit::of(&p.bytes(), Some(CLASS));
         assert_eq!(unit.ends, [value(word.0, 0x292)]);
         assert_eq!(unit.waits, [value(word.0, 0x28e)]);
-        assert!(unit.works && unit.replays);
+        assert!(unit.works && unit.replays && unit.count == 1);
     }
 
     #[test]

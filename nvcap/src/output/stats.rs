@@ -516,7 +516,8 @@ impl Sink for Stats {
                 }
                 if self.gpu_time.is_asked() && !one_table {
                     self.gpu_time.finish();
-                    self.gpu_time.text(self.out.object(), color);
+                    let width = self.out.width();
+                    self.gpu_time.text(self.out.object(), color, width);
                 }
                 self.out.end_object()?;
                 super::ledger::text(self.out.object(), ledger, color);

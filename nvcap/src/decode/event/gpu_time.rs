@@ -73,6 +73,8 @@ pub struct GpuTime {
     pub ready_gpu_ns: Option<u64>,
     /// The semaphore that it waited for when it was there and the entry before it had ended.
     pub wait: Option<GpuWait>,
+    /// How many launches and copies the entry has; a graph's replay is one. The times are of all of them together.
+    pub works: u32,
 }
 
 /// A wait for a semaphore.
@@ -95,6 +97,17 @@ impl GpuTime {
     /// Whether nothing is known.
     #[must_use]
     pub fn is_unknown(&self) -> bool {
-        *self == Self::default()
+        let works = self.works;
+        *self
+            == Self {
+                works,
+                ..Self::default()
+            }
+    }
+
+    /// For how long the GPU worked on the entry's only launch or copy: of several together none has a duration of its own.
+    #[must_use]
+    pub fn alone(&self) -> Option<GpuDuration> {
+        self.duration.filter(|_| self.works <= 1)
     }
 }

@@ -197,9 +197,10 @@ impl Reader {
         let mut burst = Instant::now();
         loop {
             let next = if self.processes.is_empty() {
-                requests
-                    .recv()
-                    .map_err(|_| mpsc::TryRecvError::Disconnected)
+                let next = requests.recv();
+                // The time without anything to read is no part of a burst.
+                burst = Instant::now();
+                next.map_err(|_| mpsc::TryRecvError::Disconnected)
             } else {
                 requests.try_recv()
             };
@@ -211,13 +212,13 @@ impl Reader {
             self.read();
             if self.handed.elapsed() >= BATCH {
                 self.handed = Instant::now();
-                if !self.hand_on(records) {
+                if !self.hand_on(records, false) {
                     return;
                 }
             }
             match self.share {
                 Some(share) if burst.elapsed() >= BURST => {
-                    if !self.hand_on(records) {
+                    if !self.hand_on(records, true) {
                         return;
                     }
                     thread::sleep(burst.elapsed().mul_f64((1.0 / share - 1.0).max(0.0)));
@@ -282,13 +283,13 @@ impl Reader {
         }
     }
 
-    /// Hands on what was seen; false where nobody takes it any more.
-    fn hand_on(&mut self, records: &mpsc::Sender<Record>) -> bool {
+    /// Hands on what was seen; false where nobody takes it any more. At the end of a burst also that nothing was: the time was read.
+    fn hand_on(&mut self, records: &mpsc::Sender<Record>, burst_ends: bool) -> bool {
         let now = clock::now();
         for (pid, process) in &mut self.processes {
             // That nothing changed is told from time to time.
             let quiet = process.stamps.is_empty() && now - process.from_ns < QUIET_NS;
-            if process.reads == 0 || quiet {
+            if process.reads == 0 || quiet && !burst_ends {
                 continue;
             }
             let stamps = Stamps {

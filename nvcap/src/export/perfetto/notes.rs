@@ -40,6 +40,8 @@ pub(super) fn of_times(time: &GpuTime) -> Notes {
     number("duration_error_ns", time.duration.map(|d| d.error_ns));
     number("queued_least_ns", time.queued.map(|q| q.0));
     number("queued_most_ns", time.queued.map(|q| q.1));
+    // The slice is of so many launches and copies together.
+    number("works", Some(time.works.into()).filter(|w| *w > 1));
     let by = time
         .duration
         .map(|d| ("duration_by", Value::Word(d.by.name())));

@@ -2,8 +2,9 @@
 //! value.
 
 use crate::decode::event::{
-    Barrier, Copy, Direction, Draw, Evidence, GpuDuration, GpuMoment, Graph, Inline, InlineContent,
-    Launch, Memory, Operation, Place, QmdFrom, Semaphore, SemaphoreAction, SemaphoreUnit,
+    Barrier, Copy, Direction, Draw, Evidence, GpuDuration, GpuMoment, GpuTime, Graph, Inline,
+    InlineContent, Launch, Memory, Operation, Place, QmdFrom, Semaphore, SemaphoreAction,
+    SemaphoreUnit,
 };
 use crate::driver::{Subject, names as driver_names};
 use crate::output::ioctls::device_name;
@@ -59,12 +60,14 @@ pub(super) const GPU_TIME: &[Column] = column_list!(Event(e) {
     gpu_start_error_ns: Int optional "ns" Stamps, "the most by which that may be wrong" => start(e).map(|s| s.host_error_ns);
     gpu_clock_start_ns: Int optional "ns" Stamps, "the same moment by the GPU's own clock" => start(e).map(|s| s.gpu_ns);
     gpu_clock_error_ns: Int optional "ns" Stamps, "the most by which that may be wrong" => start(e).map(|s| s.gpu_error_ns);
-    gpu_ns: Int optional "ns" Stamps, "for how long the GPU worked on the entry: all operations of one entry have the same" => duration(e).map(|d| d.ns);
+    gpu_ns: Int optional "ns" Stamps, "for how long the GPU worked on it; of a submission: on its first entry" => duration(e).map(|d| d.ns);
     gpu_ns_error: Int optional "ns" Stamps, "the most by which that may be wrong" => duration(e).map(|d| d.error_ns);
     gpu_ns_by: Text optional "" Stamps, "what told it: next-stamp, release or own-stamp" => duration(e).map(|d| d.by.name());
     queued_ns: Int optional "ns" Stamps, "how long the entry waited from its doorbell until the GPU began it: the middle of the next two" => queued(e).map(|(least, most)| least.midpoint(most));
     queued_least_ns: Int optional "ns" Stamps, "at least" => queued(e).map(|q| q.0);
     queued_most_ns: Int optional "ns" Stamps, "at most" => queued(e).map(|q| q.1);
+    gpu_works: Int optional "" Stamps, "where the entry has several launches and copies: how many; none of them has a gpu_ns" => together(e).map(|t| t.works);
+    gpu_works_ns: Int optional "ns" Stamps, "for how long the GPU worked on all of them together: the same on each" => together(e).and_then(|t| t.duration).map(|d| d.ns);
 });
 
 /// Operations.
@@ -178,8 +181,17 @@ fn start(e: &Event<'_>) -> Option<GpuMoment> {
     e.times?.start
 }
 
+/// Of an operation its own: several of one entry have none.
 fn duration(e: &Event<'_>) -> Option<GpuDuration> {
-    e.times?.duration
+    match e.operation {
+        Some(_) => e.times?.alone(),
+        None => e.times?.duration,
+    }
+}
+
+/// The times of several operations together.
+fn together<'a>(e: &Event<'a>) -> Option<&'a GpuTime> {
+    e.times.filter(|t| t.works > 1)
 }
 
 fn queued(e: &Event<'_>) -> Option<(u64, u64)> {

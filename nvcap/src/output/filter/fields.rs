@@ -338,18 +338,15 @@ pub(super) fn read<'a>(field: Field, event: &'a Event<'_>) -> Option<Value<'a>> 
 
 /// The GPU's times, of the events that JSON shows them of.
 fn gpu_time(field: Field, event: &Event<'_>) -> Option<Value<'static>> {
-    let is_timed = match &event.body {
-        Body::Submission(_) => true,
-        Body::Operation(op) => is_timed(op),
-        _ => false,
+    let time = event.context.gpu_time_of(event.entry)?;
+    let duration = match &event.body {
+        Body::Submission(_) => time.duration,
+        Body::Operation(op) if is_timed(op) => time.alone(),
+        _ => return None,
     };
-    let time = event
-        .context
-        .gpu_time_of(event.entry)
-        .filter(|_| is_timed)?;
     match field {
         Field::GpuStart => number(time.start?.host_ns),
-        Field::GpuTime => number(time.duration?.ns),
+        Field::GpuTime => number(duration?.ns),
         _ => {
             let (least, most) = time.queued?;
             number(least.midpoint(most))

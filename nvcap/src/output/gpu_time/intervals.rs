@@ -1,22 +1,58 @@
-//! Stretches of time that overlap and come nearly in order: their union, the gaps between them, and their sum.
+//! Stretches of time that overlap and come nearly in order: their union, the gaps between them by their cause, and their sum. Counted is
+//! the time in which time stamps were read.
 
 use std::collections::BTreeMap;
+
+use super::coverage::{Coverage, Share};
 
 /// How far back a stretch may begin before those that came already, ns. It waits that long for others.
 const HORIZON_NS: u64 = 3_000_000_000;
 /// The longest gaps that are kept.
 const LONGEST: usize = 10;
 
+/// When a stretch of work ends, ns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum End {
+    /// Then.
+    At(u64),
+    /// Not later than that.
+    Before(u64),
+    Unknown,
+}
+
+impl End {
+    /// Until when it is not known whether the work goes on, ns.
+    fn open(self) -> u64 {
+        match self {
+            Self::At(_) => 0,
+            Self::Before(latest) => latest,
+            Self::Unknown => u64::MAX,
+        }
+    }
+}
+
 /// A stretch of work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Stretch {
-    /// Begin and end, ns.
+    /// Its begin, ns.
     pub begin: u64,
-    pub end: u64,
-    /// When it was handed in, where known, ns.
-    pub there: Option<u64>,
+    /// Its end.
+    pub end: End,
+    /// When it was handed in, at the earliest and at the latest, where known, ns.
+    pub there: Option<(u64, u64)>,
+    /// When it waited for a semaphore, ns.
+    pub waited: Option<(u64, u64)>,
     /// Its begin on the host's clock, ns.
     pub host: u64,
+}
+
+/// Time without work, and of it the time in which the next work was not there yet: at least and at most.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Idle {
+    pub ns: u64,
+    pub empty_ns: (u64, u64),
+    /// In which the next work waited for a semaphore.
+    pub waited_ns: u64,
 }
 
 /// A time without work.
@@ -25,84 +61,158 @@ pub(super) struct Gap {
     /// Its begin, ns; and on the host's clock.
     pub begin: u64,
     pub host: u64,
-    pub ns: u64,
-    /// Of it the time in which the next work was not there yet.
-    pub nothing_there_ns: u64,
+    pub idle: Idle,
 }
 
 /// See the module.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Intervals {
-    waiting: BTreeMap<(u64, u64), (Option<u64>, u64)>,
-    /// Begin of the first, and end of the last that was added up.
-    first: Option<u64>,
+    waiting: BTreeMap<(u64, End), Stretch>,
+    /// Begin of the first was seen, and the end of the last that was added up.
+    begun: bool,
     last: u64,
     newest: u64,
+    /// Until when it is not known whether the last one goes on, where no other begins before, ns.
+    open: u64,
     /// Sum of the union, ns.
     pub busy_ns: u64,
     /// Sum of all stretches, ns: more where they overlap.
     pub sum_ns: u64,
-    /// Sum of the gaps, and of the parts of them in which nothing was there, ns.
-    pub idle_ns: u64,
-    pub nothing_there_ns: u64,
+    /// Sum of the gaps.
+    pub idle: Idle,
+    /// The time of which neither is known, ns.
+    pub unknown_ns: u64,
+    /// The share of the busy time.
+    share: Share,
     /// The longest, longest first.
     pub gaps: Vec<Gap>,
 }
 
 impl Intervals {
     /// Adds one.
-    pub(super) fn add(&mut self, stretch: Stretch) {
-        self.sum_ns += stretch.end.saturating_sub(stretch.begin);
+    pub(super) fn add(&mut self, stretch: Stretch, coverage: &Coverage) {
         self.newest = self.newest.max(stretch.begin);
         // Two with the same ends are one to the union.
-        self.waiting
-            .insert((stretch.begin, stretch.end), (stretch.there, stretch.host));
-        while let Some((&(begin, end), of)) = self.waiting.first_key_value() {
+        if let Some(twin) = self.waiting.insert((stretch.begin, stretch.end), stretch) {
+            self.add_sum(&twin, coverage);
+        }
+        while let Some((&(begin, _), of)) = self.waiting.first_key_value() {
             if begin.saturating_add(HORIZON_NS) > self.newest {
                 break;
             }
-            let (there, host) = *of;
+            let of = *of;
             self.waiting.pop_first();
-            self.sum_up(begin, end, there, host);
+            self.sum_up(of, coverage);
         }
     }
 
     /// Adds up what waits: the end.
-    pub(super) fn finish(&mut self) {
-        while let Some(((begin, end), (there, host))) = self.waiting.pop_first() {
-            self.sum_up(begin, end, there, host);
+    pub(super) fn finish(&mut self, coverage: &Coverage) {
+        while let Some((_, of)) = self.waiting.pop_first() {
+            self.sum_up(of, coverage);
         }
     }
 
-    /// The time from the begin of the first to the end of the last, ns.
+    /// The time from the begin of the first to the end of the last in which stamps were read, ns.
     pub(super) fn span_ns(&self) -> u64 {
-        self.last.saturating_sub(self.first.unwrap_or(self.last))
+        self.known_ns() + self.unknown_ns
     }
 
-    fn sum_up(&mut self, begin: u64, end: u64, there: Option<u64>, host: u64) {
-        if self.first.is_none() {
-            (self.first, self.last) = (Some(begin), begin);
+    /// Of it the time of which is known whether there was work, ns.
+    pub(super) fn known_ns(&self) -> u64 {
+        self.busy_ns + self.idle.ns
+    }
+
+    /// By how much the share of work in the known time may be wrong where it is a sample (95 %), 0 to 1.
+    pub(super) fn share_error(&self) -> Option<f64> {
+        self.share.error()
+    }
+
+    fn add_sum(&mut self, of: &Stretch, coverage: &Coverage) {
+        if let End::At(end) = of.end {
+            let length = end.saturating_sub(of.begin);
+            self.sum_ns += coverage.within(of.host, of.host.saturating_add(length));
         }
-        if begin > self.last {
-            let ns = begin - self.last;
-            let late = there.map_or(0, |t| t.clamp(self.last, begin) - self.last);
-            self.idle_ns += ns;
-            self.nothing_there_ns += late;
+    }
+
+    /// Counts a time, and returns how much of it counts, ns.
+    fn count(
+        &mut self,
+        (from, until): (u64, u64),
+        is_busy: bool,
+        of: &Stretch,
+        coverage: &Coverage,
+    ) -> u64 {
+        let host = |at: u64| at.wrapping_sub(of.begin).wrapping_add(of.host);
+        let mut sum = 0;
+        for (burst, ns) in coverage.parts(host(from), host(until)) {
+            self.share.add(burst, is_busy, ns);
+            sum += ns;
+        }
+        sum
+    }
+
+    fn sum_up(&mut self, of: Stretch, coverage: &Coverage) {
+        self.add_sum(&of, coverage);
+        if !self.begun {
+            (self.begun, self.last) = (true, of.begin);
+        }
+        let known = self.open.min(of.begin);
+        if known > self.last {
+            let host = |at: u64| at.wrapping_sub(of.begin).wrapping_add(of.host);
+            self.unknown_ns += coverage.within(host(self.last), host(known));
+            self.last = known;
+        }
+        if of.begin > self.last {
+            self.gap(&of, coverage);
+            self.last = of.begin;
+        }
+        self.open = of.end.open();
+        if let End::At(end) = of.end
+            && end > self.last
+        {
+            self.busy_ns += self.count((self.last, end), true, &of, coverage);
+            self.last = end;
+        }
+    }
+
+    /// The time from the last end to the begin of the next stretch.
+    fn gap(&mut self, of: &Stretch, coverage: &Coverage) {
+        let (from, until) = (self.last, of.begin);
+        let host = |at: u64| at.wrapping_sub(of.begin).wrapping_add(of.host);
+        let within = |a: u64, b: u64| coverage.within(host(a), host(b));
+        let inside = |at: u64| at.clamp(from, until);
+        let waited = of
+            .waited
+            .map_or((until, until), |(a, b)| (inside(a), inside(b)));
+        let waited_ns = within(waited.0, waited.1);
+        let ns = self.count((from, until), false, of, coverage);
+        let (earliest, latest) = of.there.unwrap_or((from, until));
+        let most = within(from, inside(latest)).min(ns - waited_ns);
+        let idle = Idle {
+            ns,
+            empty_ns: (within(from, inside(earliest)).min(most), most),
+            waited_ns,
+        };
+        self.idle.ns += idle.ns;
+        self.idle.empty_ns.0 += idle.empty_ns.0;
+        self.idle.empty_ns.1 += idle.empty_ns.1;
+        self.idle.waited_ns += idle.waited_ns;
+        // Of a time that was not read from begin to end nothing says that it was one gap.
+        if ns < until - from {
+            return;
+        }
+        let at = self.gaps.partition_point(|g| g.idle.ns >= ns);
+        if at < LONGEST {
             let gap = Gap {
-                begin: self.last,
+                begin: from,
                 // The clocks run alike for so long as a gap lasts.
-                host: host.saturating_sub(ns),
-                ns,
-                nothing_there_ns: late,
+                host: host(from),
+                idle,
             };
-            let at = self.gaps.partition_point(|g| g.ns >= ns);
-            if at < LONGEST {
-                self.gaps.insert(at, gap);
-                self.gaps.truncate(LONGEST);
-            }
+            self.gaps.insert(at, gap);
+            self.gaps.truncate(LONGEST);
         }
-        self.busy_ns += end.saturating_sub(begin.max(self.last));
-        self.last = self.last.max(end);
     }
 }
 
@@ -112,11 +222,14 @@ mod tests {
 
     use super::*;
 
+    const ALL: fn() -> Coverage = Coverage::default;
+
     fn stretch(begin: u64, end: u64, there: Option<u64>) -> Stretch {
         Stretch {
             begin,
-            end,
-            there,
+            end: End::At(end),
+            there: there.map(|at| (at, at)),
+            waited: None,
             host: begin + 1_000_000,
         }
     }
@@ -124,21 +237,103 @@ mod tests {
     #[test]
     fn overlaps_count_once_and_gaps_are_told_by_cause() {
         let mut all = Intervals::default();
-        // Handed in late by 30 of a gap of 40; then one that waits for something else.
+        // Handed in late by 30 of a gap of 40; then one that waits for something else, 60 of it for a semaphore.
         for s in [
             stretch(100, 200, Some(90)),
             stretch(150, 260, Some(90)),
             stretch(300, 310, Some(290)),
-            stretch(410, 420, Some(300)),
+            Stretch {
+                waited: Some((330, 390)),
+                ..stretch(410, 420, Some(300))
+            },
         ] {
-            all.add(s);
+            all.add(s, &ALL());
         }
-        all.finish();
+        all.finish(&ALL());
         assert_eq!((all.busy_ns, all.sum_ns), (180, 230));
-        assert_eq!((all.idle_ns, all.nothing_there_ns), (140, 30));
-        assert_eq!(all.span_ns(), 320);
-        let gaps: Vec<_> = all.gaps.iter().map(|g| (g.begin, g.host, g.ns)).collect();
-        assert_eq!(gaps, [(310, 1_000_310, 100), (260, 1_000_260, 40)]);
+        let idle = Idle {
+            ns: 140,
+            empty_ns: (30, 30),
+            waited_ns: 60,
+        };
+        assert_eq!(all.idle, idle);
+        assert_eq!((all.span_ns(), all.unknown_ns), (320, 0));
+        let gaps = all.gaps.iter().map(|g| (g.begin, g.host, g.idle.ns));
+        let expected = [(310, 1_000_310, 100), (260, 1_000_260, 40)];
+        assert_eq!(gaps.collect::<Vec<_>>(), expected);
+    }
+
+    #[test]
+    fn when_work_was_handed_in_lies_between_bounds() {
+        let mut all = Intervals::default();
+        all.add(stretch(100, 200, None), &ALL());
+        let second = Stretch {
+            there: Some((220, 280)),
+            ..stretch(300, 310, None)
+        };
+        all.add(second, &ALL());
+        // Of this one nothing is known.
+        all.add(stretch(350, 360, None), &ALL());
+        all.finish(&ALL());
+        assert_eq!((all.idle.ns, all.idle.empty_ns), (140, (20, 120)));
+    }
+
+    #[test]
+    fn behind_an_end_that_is_not_known_nothing_is_known() {
+        let mut all = Intervals::default();
+        let of = |begin, end| Stretch {
+            end,
+            ..stretch(begin, begin, None)
+        };
+        for s in [
+            stretch(100, 200, None),
+            of(250, End::Unknown),
+            stretch(400, 500, None),
+            stretch(600, 700, None),
+            // Over by 720, and one that the next one's begin ends.
+            of(700, End::Before(720)),
+            of(740, End::Before(800)),
+            stretch(750, 760, None),
+        ] {
+            all.add(s, &ALL());
+        }
+        all.finish(&ALL());
+        assert_eq!((all.busy_ns, all.idle.ns, all.unknown_ns), (310, 170, 180));
+        assert_eq!(all.gaps.len(), 3);
+    }
+
+    /// Half busy, read in bursts of 5 % of the time: the share is that of the bursts, and a gap between two bursts is none.
+    #[test]
+    fn a_sample_tells_the_share() {
+        let (mut all, mut coverage) = (Intervals::default(), Coverage::default());
+        for burst in 0..50 {
+            let begin = burst * 40_000;
+            coverage.add(1, begin + 1_000_000, begin + 1_002_000);
+            for n in 0..20 {
+                // Kernels of 60 every 100 that were seen in this burst; its last one's end was not.
+                let at = begin + n * 100;
+                let end = match n {
+                    19 => End::Unknown,
+                    _ => End::At(at + 60),
+                };
+                all.add(
+                    Stretch {
+                        end,
+                        ..stretch(at, 0, None)
+                    },
+                    &coverage,
+                );
+            }
+        }
+        all.finish(&coverage);
+        let share = all.busy_ns as f64 / all.known_ns() as f64;
+        let error = all.share_error().expect("many bursts");
+        assert!(
+            (share - 0.6).abs() < 0.001 && error < 0.01,
+            "{share} {error}"
+        );
+        assert!(all.unknown_ns > 0 && all.unknown_ns <= 50 * 100);
+        assert!(all.gaps.iter().all(|g| g.idle.ns == 40), "{:?}", all.gaps);
     }
 
     proptest! {
@@ -149,11 +344,11 @@ mod tests {
             let sums = |of: &[(u64, u64)]| {
                 let mut all = Intervals::default();
                 for (begin, len) in of {
-                    all.add(stretch(*begin, begin + len, None));
+                    all.add(stretch(*begin, begin + len, None), &ALL());
                 }
-                all.finish();
-                prop_assert_eq!(all.busy_ns + all.idle_ns, all.span_ns());
-                Ok((all.busy_ns, all.idle_ns, all.sum_ns))
+                all.finish(&ALL());
+                prop_assert_eq!(all.busy_ns + all.idle.ns, all.span_ns());
+                Ok((all.busy_ns, all.idle.ns, all.sum_ns))
             };
             let mixed = sums(&of)?;
             of.sort_unstable();
@@ -165,6 +360,7 @@ mod tests {
             }
             prop_assert_eq!(mixed, sums(&of)?);
             prop_assert_eq!(mixed.0, union);
+            prop_assert_eq!(mixed.2, of.iter().map(|(_, len)| len).sum::<u64>());
         }
     }
 }

@@ -9,22 +9,27 @@ use super::names::is_timed;
 use super::releases::Releases;
 use super::writer::Output;
 use super::{Detail, Sink, StampReads, Summary};
-use crate::decode::event::{Body, Context, Engine, Event, GpuTime, Operation};
+use crate::decode::event::{Body, Context, Engine, Event, GpuDuration, GpuTime, Operation};
 use crate::driver::Model;
 use crate::ledger::Ledger;
 use crate::record::{ChannelId, Record};
 use crate::wire::GpuVa;
 
+mod coverage;
 mod durations;
 mod intervals;
+mod objects;
 mod report;
 pub(crate) mod when;
 
+use coverage::Coverage;
 pub(in crate::output) use durations::Durations;
-use intervals::{Intervals, Stretch};
+use intervals::{End, Intervals, Stretch};
 
 /// The longest waits that are kept.
 const WAITS: usize = 10;
+/// A duration that may be wrong by more, and by more than a tenth of it, counts as not known, ns: its end came in a pause of the reads.
+const VAGUE_NS: u64 = 100_000;
 /// The most rows by name that are kept apart.
 const MOST_ROWS: usize = 1 << 16;
 
@@ -86,8 +91,10 @@ struct ChannelTime {
     engine: Engine,
     gpu: Option<u32>,
     work: Intervals,
-    /// The time that entries were in the ring before the GPU began them, and its number.
+    /// The time that entries were in the ring before the GPU began them: between bounds, and these.
     queued: Durations,
+    queued_least: Durations,
+    queued_most: Durations,
     /// Of it waits for semaphores of others, ns.
     waited_ns: u64,
 }
@@ -126,8 +133,9 @@ pub(crate) struct Account {
     now: Option<Shared>,
     /// Times are there at all.
     asked: bool,
-    /// How often time stamps were read.
+    /// How often time stamps were read, and when.
     stamps: StampReads,
+    coverage: Coverage,
     /// Time of the trace's first record: text counts from there.
     origin: Option<u64>,
     /// Submissions seen to begin within this time of the host, ns.
@@ -149,6 +157,9 @@ impl Account {
     pub(crate) fn record(&mut self, record: &Record) {
         if self.origin.is_none() {
             self.origin = record.at().time();
+        }
+        if let Record::Stamps(s) = record {
+            self.coverage.add(s.at.pid, s.from_ns, s.at.time_ns);
         }
     }
 
@@ -182,9 +193,10 @@ impl Account {
             channel.engine = c.engine;
         }
         let Some(start) = time.start else { return };
-        let queued = time.queued.map(|(least, most)| least.midpoint(most));
-        if let Some(queued) = queued {
-            channel.queued.add(queued);
+        if let Some((least, most)) = time.queued {
+            channel.queued.add(least.midpoint(most));
+            channel.queued_least.add(least);
+            channel.queued_most.add(most);
         }
         if let Some(wait) = time.wait {
             channel.waited_ns = channel.waited_ns.saturating_add(wait.ns);
@@ -201,14 +213,25 @@ impl Account {
                 self.waits.truncate(WAITS);
             }
         }
-        let Some(end) = time.end_gpu_ns() else { return };
+        let end = match (told(time), time.duration) {
+            (Some(duration), _) => End::At(start.gpu_ns + duration.ns),
+            (None, Some(vague)) => End::Before(start.gpu_ns + vague.ns + vague.error_ns),
+            (None, None) if time.works > 0 => End::Unknown,
+            (None, None) => return,
+        };
+        let before = |ns: u64| start.gpu_ns.saturating_sub(ns);
+        let waited = time.wait.zip(time.ready_gpu_ns);
         let stretch = Stretch {
             begin: start.gpu_ns,
             end,
-            there: queued.map(|q| start.gpu_ns.saturating_sub(q)),
+            there: time
+                .queued
+                .map(|(least, most)| (before(most), before(least))),
+            waited: waited.map(|(wait, until)| (until.saturating_sub(wait.ns), until)),
             host: start.host_ns,
         };
-        channel.work.add(stretch);
+        let coverage = &self.coverage;
+        channel.work.add(stretch, coverage);
         let whose = match c.gpu {
             Some(gpu) => Whose::Gpu(gpu),
             None => Whose::Process(c.at.pid),
@@ -217,9 +240,11 @@ impl Account {
         self.engines
             .entry((whose, engine))
             .or_default()
-            .add(stretch);
-        self.gpus.entry(whose).or_default().add(stretch);
-        self.processes.entry(c.at.pid).or_default().add(stretch);
+            .add(stretch, coverage);
+        let of_gpu = self.gpus.entry(whose).or_default();
+        of_gpu.add(stretch, coverage);
+        let of_process = self.processes.entry(c.at.pid).or_default();
+        of_process.add(stretch, coverage);
     }
 
     fn operation(&mut self, c: &Context, entry: u32, op: &Operation) {
@@ -259,7 +284,8 @@ impl Account {
         };
         self.known.entries += 1;
         self.known.starts += u64::from(of.time.start.is_some());
-        self.known.durations += u64::from(of.time.duration.is_some());
+        let duration = told(&of.time);
+        self.known.durations += u64::from(duration.is_some());
         let (what, text) = match (of.count, of.works.pop()) {
             (1, Some(only)) => only,
             (_, last) => {
@@ -277,7 +303,7 @@ impl Account {
             ..Row::default()
         });
         row.count += 1;
-        if let Some(duration) = of.time.duration {
+        if let Some(duration) = duration {
             row.durations.add(duration.ns);
             row.bytes = row.bytes.saturating_add(of.bytes);
         }
@@ -291,8 +317,14 @@ impl Account {
             .chain(self.engines.values_mut())
             .chain(self.gpus.values_mut())
             .chain(self.processes.values_mut());
-        all.for_each(Intervals::finish);
+        all.for_each(|work| work.finish(&self.coverage));
     }
+}
+
+/// A duration that is known well enough to be counted.
+fn told(time: &GpuTime) -> Option<GpuDuration> {
+    let is_vague = |d: &GpuDuration| d.error_ns > VAGUE_NS && d.error_ns > d.ns / 10;
+    time.duration.filter(|d| !is_vague(d))
 }
 
 /// What an operation is counted as, and the bytes that it moves.
@@ -323,6 +355,7 @@ fn text(what: &What, op: &Operation) -> String {
         (What::Program(program), _) => format!("program {program:#x}"),
         (What::Unknown, _) => "kernel of an unknown program".to_owned(),
         (What::Graph, _) => "graph replay (all its kernels)".to_owned(),
+        (What::Copy(""), _) => "copy of a direction that is not known".to_owned(),
         (What::Copy(direction), _) => format!("copy {direction}"),
         (What::Fill, _) => "fill".to_owned(),
         // Made of the texts of its parts.
@@ -430,7 +463,8 @@ impl Sink for TimeReport {
             out.push(b'\n');
             super::ledger::json(self.out.object(), ledger);
         } else {
-            self.account.text(self.out.object(), self.color);
+            let width = self.out.width();
+            self.account.text(self.out.object(), self.color, width);
             super::ledger::text(self.out.object(), ledger, self.color);
         }
         self.out.end_object()?;
@@ -443,7 +477,7 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::decode::event::{DurationBy, GpuDuration, Graph};
+    use crate::decode::event::{DurationBy, Graph};
     use crate::record::{At, How};
 
     fn context(serial: u64, ns: u64) -> Context {

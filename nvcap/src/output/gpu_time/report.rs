@@ -1,57 +1,86 @@
-//! The sums as tables and as JSON.
+//! The sums as tables.
 
 use std::cmp::Reverse;
 use std::fmt::Arguments;
 
-use serde_json::{Value, json};
-
-use super::intervals::Intervals;
-use super::{Account, ChannelTime, Row, What, Whose};
+use super::intervals::{Idle, Intervals};
+use super::{Account, ChannelTime, Durations, Row, What, Whose};
 use crate::output::names::{EngineName, pid_name};
-use crate::output::plural::plural_of;
+use crate::output::plural::{plural, plural_of};
 use crate::output::style::{Formatter, Plain, Role};
 use crate::output::units::Nanoseconds;
 
+/// A terminal with fewer columns is narrow.
+const NARROW: usize = 110;
 /// Rows of a table in text.
 const SHOWN: usize = 20;
 /// From this share of the time on a GPU is the limit.
 const GPU_BOUND: f64 = 0.9;
-/// From this share of the idle time on in which nothing was there, the program is.
-const LAUNCH_BOUND: f64 = 0.5;
 
 fn share(part: u64, of: u64) -> f64 {
     100.0 * part as f64 / of.max(1) as f64
 }
 
-/// What a GPU's time says of the program.
-fn verdict(work: &Intervals) -> &'static str {
-    let busy = work.busy_ns as f64 / work.span_ns().max(1) as f64;
-    let nothing_there = work.nothing_there_ns as f64 / work.idle_ns.max(1) as f64;
+/// What a GPU's time says of the program. Beside a GPU that is busy nearly always, what it lacked in half of the rest of the time.
+pub(super) fn verdict(work: &Intervals) -> &'static str {
+    let busy = work.busy_ns as f64 / work.known_ns().max(1) as f64;
+    let half = work.idle.ns as f64 / 2.0;
     if busy >= GPU_BOUND {
         "GPU-bound"
-    } else if nothing_there >= LAUNCH_BOUND {
+    } else if work.idle.waited_ns as f64 >= half {
+        "bound by waits for semaphores"
+    } else if work.idle.empty_ns.1 as f64 >= half {
         "launch-bound"
     } else {
         "bound by waits between submissions"
     }
 }
 
-fn sentence(work: &Intervals) -> String {
-    let span = work.span_ns();
-    let busy = share(work.busy_ns, span);
-    let idle = share(work.nothing_there_ns, work.idle_ns);
-    let rest = match work.idle_ns {
-        0 => String::new(),
-        _ => format!(
-            "; in {idle:.0} % of the rest nothing was submitted, in {:.0} % what was submitted waited",
-            100.0 - idle
+/// Per cent from a least to a greatest value.
+fn range(least: f64, most: f64) -> String {
+    match (format!("{least:.0}"), format!("{most:.0}")) {
+        (least, most) if least == most => least,
+        (least, most) => format!("{least}..{most}"),
+    }
+}
+
+/// Shares of the time, per cent: with work, waiting for a semaphore, and nothing submitted.
+fn shares(work: &Intervals) -> [String; 3] {
+    let of = work.known_ns();
+    let (least, most) = work.idle.empty_ns;
+    [
+        format!("{:.1}", share(work.busy_ns, of)),
+        format!("{:.1}", share(work.idle.waited_ns, of)),
+        range(share(least, of), share(most, of)),
+    ]
+}
+
+/// `sample`: the share of the time in which stamps were read, where it is not all.
+fn sentence(work: &Intervals, sample: Option<f64>) -> String {
+    let known = work.known_ns();
+    let busy = share(work.busy_ns, known);
+    let span = Nanoseconds(known);
+    let mut text = match (sample, work.share_error()) {
+        (None, _) => format!("worked {busy:.1} % of {span}"),
+        (Some(_), None) => format!("worked {busy:.1} % of the {span} that were looked at"),
+        (Some(_), Some(error)) => format!(
+            "worked {busy:.1} % (+- {:.1}) of the {span} that were looked at",
+            100.0 * error
         ),
     };
-    format!(
-        "worked {busy:.1} % of {}{rest}: {}",
-        Nanoseconds(span),
-        verdict(work)
-    )
+    if work.idle.ns > 0 {
+        let of = |ns| share(ns, work.idle.ns);
+        let (least, most) = work.idle.empty_ns;
+        text += &format!(
+            "; of the rest nothing was submitted in {} %, a semaphore was waited for in {:.0} %",
+            range(of(least), of(most)),
+            of(work.idle.waited_ns)
+        );
+    }
+    if work.unknown_ns > 0 {
+        text += &format!("; of {} more it is not known", Nanoseconds(work.unknown_ns));
+    }
+    format!("{text}: {}", verdict(work))
 }
 
 impl std::fmt::Display for Whose {
@@ -69,22 +98,43 @@ impl Row {
         self.durations.estimate_ns(self.count).0
     }
 
-    /// The same as text, `~` before an estimate.
-    fn total(&self) -> String {
-        let about = if self.durations.count < self.count {
-            "~"
-        } else {
-            ""
+    /// The same as text, `~` before an estimate, and by how much it may be wrong.
+    fn total(&self) -> (String, String) {
+        let (ns, error) = self.durations.estimate_ns(self.count);
+        if self.durations.count == self.count {
+            return (Nanoseconds(ns).to_string(), String::new());
+        }
+        let error = match self.durations.count {
+            // Of one nothing tells how others differ.
+            0 | 1 => "?".to_owned(),
+            _ => Nanoseconds(error).to_string(),
         };
-        format!("{about}{}", Nanoseconds(self.total_ns()))
+        (self.timed(|_| format!("~{}", Nanoseconds(ns))), error)
+    }
+
+    /// What the durations tell; `?` where there are none.
+    fn timed(&self, tell: impl Fn(&Durations) -> String) -> String {
+        match self.durations.count {
+            0 => "?".to_owned(),
+            _ => tell(&self.durations),
+        }
     }
 }
 
 impl ChannelTime {
     /// Mean number of entries in the ring that wait or run.
-    fn depth(&self) -> f64 {
+    pub(super) fn depth(&self) -> f64 {
         let all = self.queued.sum_ns.saturating_add(self.work.sum_ns);
         all as f64 / self.work.span_ns().max(1) as f64
+    }
+
+    /// The median time from doorbell to start: at least and at most.
+    fn queued(&self) -> String {
+        let of = |all: &Durations| Nanoseconds(all.quantile_ns(0.5)).to_string();
+        match (of(&self.queued_least), of(&self.queued_most)) {
+            (least, most) if least == most => least,
+            (least, most) => format!("{least}..{most}"),
+        }
     }
 }
 
@@ -97,89 +147,131 @@ impl Account {
         rows
     }
 
-    /// Writes the tables.
-    pub(crate) fn text(&self, out: &mut Vec<u8>, color: bool) {
+    /// Writes the tables. `width`: columns of the terminal, where there is one.
+    pub(crate) fn text(&self, out: &mut Vec<u8>, color: bool, width: Option<usize>) {
+        let sample = self.coverage.sample();
         let mut f = Formatter::new(out, color);
+        for (whose, work) in &self.gpus {
+            let sentence = sentence(work, sample.map(|s| s.1));
+            f.line("", 0, Some(Role::Operation));
+            f.text(format_args!("{whose} {sentence}"));
+            f.end();
+        }
+        if self.gpus.is_empty() {
+            f.line("", 0, Some(Role::Alarm));
+            f.text(format_args!(
+                "no time on the GPU is known: nothing ran, or its time stamps could not be read (those of OpenGL and Vulkan cannot be)"
+            ));
+            f.end();
+        }
+        // Sentences go on in the next line, rows of tables are cut.
+        let mut f = Formatter::new(out, color).fitted(width);
         let mut line = |role: Option<Role>, args: Arguments<'_>| {
             f.line("", 0, role);
             f.text(args);
             f.end();
         };
-        let head = Some(Role::Operation);
-        for (whose, work) in &self.gpus {
-            line(head, format_args!("{whose} {}", sentence(work)));
-        }
-        if self.gpus.is_empty() {
-            line(
-                Some(Role::Alarm),
-                format_args!(
-                    "no time on the GPU is known: nothing ran, or its time stamps could not be read"
-                ),
-            );
-        }
-        self.kernels(&mut line);
+        self.kernels(width.is_some_and(|w| w < NARROW), &mut line);
         self.copies(&mut line);
         self.where_time_went(&mut line);
         self.longest(&mut line);
+        let mut f = Formatter::new(out, color);
         let known = self.known;
-        line(None, format_args!(""));
-        line(
-            None,
-            format_args!(
-                "start known of {:.1} %, duration of {:.1} % of {} with work",
-                share(known.starts, known.entries),
-                share(known.durations, known.entries),
-                plural_of(known.entries, "entry", "entries")
-            ),
-        );
+        let entries = plural_of(known.entries, "entry", "entries");
+        f.line("", 0, None);
+        f.end();
+        f.line("", 0, None);
+        f.text(format_args!(
+            "start known of {:.1} %, duration of {:.1} % of {entries} with work",
+            share(known.starts, known.entries),
+            share(known.durations, known.entries),
+        ));
+        f.end();
         let reads = self.stamps;
-        line(
-            None,
-            format_args!(
-                "time stamps: read {} times in {}, {} seen; the clocks of GPU and host stepped {} times",
-                reads.reads,
-                Nanoseconds(reads.ns),
-                reads.stamps,
-                reads.steps
-            ),
-        );
-        line(None, format_args!(""));
+        let sampled = sample.map_or_else(String::new, |(bursts, share)| {
+            format!(" ({:.1} % of the time, in {bursts} bursts)", 100.0 * share)
+        });
+        f.line("", 0, None);
+        f.text(format_args!(
+            "time stamps: read {} times in {}{sampled}, {} seen",
+            reads.reads,
+            Nanoseconds(reads.ns),
+            reads.stamps,
+        ));
+        if reads.steps > 0 {
+            let steps = plural(reads.steps, "time");
+            f.text(format_args!("; the clocks of GPU and host stepped {steps}"));
+        }
+        f.end();
+        f.line("", 0, None);
+        f.end();
     }
 
-    fn kernels(&self, line: &mut impl FnMut(Option<Role>, Arguments<'_>)) {
+    fn kernels(&self, narrow: bool, line: &mut impl FnMut(Option<Role>, Arguments<'_>)) {
         let rows = self.sorted(false);
         if rows.is_empty() {
             return;
         }
         let all: u64 = rows.iter().map(|(_, r)| r.total_ns()).sum();
+        // Where all are timed two columns have nothing to say; a narrow terminal has no room for others.
+        let sampled = rows.iter().any(|(_, r)| r.durations.count < r.count);
+        let columns = |cells: [String; 7]| {
+            let is_shown = [
+                sampled,
+                sampled && !narrow,
+                true,
+                true,
+                !narrow,
+                !narrow,
+                true,
+            ];
+            let shown = cells.into_iter().zip(is_shown).filter(|(_, is)| *is);
+            let shown = shown.map(|(cell, _)| format!("{cell:>8}"));
+            shown.collect::<Vec<_>>().concat()
+        };
+        let heads = ["+-", "timed", "count", "mean", "median", "least", "most"];
         line(None, format_args!(""));
         line(
             Some(Role::Operation),
             format_args!(
-                "{:>6} {:>9} {:>9} {:>9} {:>9} {:>9} {:>9} {:>9}  kernel",
-                "time%", "total", "count", "timed", "mean", "median", "least", "most"
+                "{:>5} {:>8}{}  kernel",
+                "time%",
+                "total",
+                columns(heads.map(str::to_owned))
             ),
         );
         for (_, row) in rows.iter().take(SHOWN) {
-            let d = &row.durations;
+            let (total, error) = row.total();
+            let ns = |of: fn(&Durations) -> u64| row.timed(|d| Nanoseconds(of(d)).to_string());
+            let cells = [
+                error,
+                row.durations.count.to_string(),
+                row.count.to_string(),
+                ns(Durations::mean_ns),
+                ns(|d| d.quantile_ns(0.5)),
+                ns(|d| d.least_ns),
+                ns(|d| d.most_ns),
+            ];
             line(
                 None,
                 format_args!(
-                    "{:>6.1} {:>9} {:>9} {:>9} {:>9} {:>9} {:>9} {:>9}  {}",
+                    "{:>5.1} {total:>8}{}  {}",
                     share(row.total_ns(), all),
-                    row.total(),
-                    row.count,
-                    d.count,
-                    Nanoseconds(d.mean_ns()).to_string(),
-                    Nanoseconds(d.quantile_ns(0.5)).to_string(),
-                    Nanoseconds(d.least_ns).to_string(),
-                    Nanoseconds(d.most_ns).to_string(),
+                    columns(cells),
                     Plain(&row.text)
                 ),
             );
         }
         if let Some(more) = rows.len().checked_sub(SHOWN).filter(|m| *m > 0) {
-            line(None, format_args!("{:>6} {more} more (--json has all)", ""));
+            line(None, format_args!("{:>5} {more} more (--json has all)", ""));
+        }
+        if sampled {
+            line(
+                Some(Role::Dim),
+                format_args!(
+                    "(~ is an estimate from those whose time is known, right within +- in 95 %)"
+                ),
+            );
         }
     }
 
@@ -192,34 +284,54 @@ impl Account {
         line(
             Some(Role::Operation),
             format_args!(
-                "{:>9} {:>9} {:>9} {:>9} {:>14} {:>8}  copies",
-                "total", "count", "timed", "mean", "bytes", "GB/s"
+                "{:>8}{:>8}{:>8}{:>8}{:>15}{:>8}  copies",
+                "total", "count", "timed", "mean", "bytes timed", "GB/s"
             ),
         );
         for (_, row) in rows {
-            let d = &row.durations;
             line(
                 None,
                 format_args!(
-                    "{:>9} {:>9} {:>9} {:>9} {:>14} {:>8.2}  {}",
-                    row.total(),
+                    "{:>8}{:>8}{:>8}{:>8}{:>15}{:>8}  {}",
+                    row.total().0,
                     row.count,
-                    d.count,
-                    Nanoseconds(d.mean_ns()).to_string(),
+                    row.durations.count,
+                    row.timed(|d| Nanoseconds(d.mean_ns()).to_string()),
                     row.bytes,
-                    row.bytes as f64 / d.sum_ns.max(1) as f64,
-                    row.text
+                    row.timed(|d| format!("{:.2}", row.bytes as f64 / d.sum_ns.max(1) as f64)),
+                    Plain(&row.text)
                 ),
             );
         }
     }
 
+    /// How GPUs, engines, processes and channels spent the time.
     fn where_time_went(&self, line: &mut impl FnMut(Option<Role>, Arguments<'_>)) {
-        let rows: Vec<_> = self
-            .channels
-            .iter()
-            .filter(|(_, c)| c.work.span_ns() > 0)
-            .collect();
+        let mut rows: Vec<(&Intervals, Option<&ChannelTime>, String)> = Vec::new();
+        rows.extend(
+            self.gpus
+                .iter()
+                .map(|(w, work)| (work, None, w.to_string())),
+        );
+        if self.engines.len() > 1 {
+            let engines = self.engines.iter();
+            rows.extend(
+                engines
+                    .map(|((of, engine), work)| (work, None, format!("engine {engine} of {of}"))),
+            );
+        }
+        if self.processes.len() > 1 {
+            let processes = self.processes.iter();
+            rows.extend(
+                processes.map(|(pid, work)| (work, None, format!("process {}", pid_name(*pid)))),
+            );
+        }
+        rows.extend(self.channels.iter().map(|(id, c)| {
+            let engine = EngineName(c.engine);
+            let text = format!("channel {} ({engine}), process {}", id.0, pid_name(c.pid));
+            (&c.work, Some(c), text)
+        }));
+        rows.retain(|(work, ..)| work.span_ns() > 0);
         if rows.is_empty() {
             return;
         }
@@ -227,54 +339,26 @@ impl Account {
         line(
             Some(Role::Operation),
             format_args!(
-                "{:>7} {:>9} {:>9} {:>7}  {:<8} {:<6} process",
-                "worked%", "queued", "waited", "depth", "channel", "engine"
+                "{:>7}{:>8}{:>8}{:>7}  {:<17}of",
+                "worked%", "waited%", "empty%", "depth", "queued"
             ),
         );
-        for (id, c) in rows {
+        for (work, channel, of) in rows {
+            let [worked, waited, empty] = shares(work);
+            let depth = channel.map_or_else(String::new, |c| format!("{:.1}", c.depth()));
+            let queued = channel.map_or_else(String::new, ChannelTime::queued);
             line(
                 None,
-                format_args!(
-                    "{:>7.1} {:>9} {:>9} {:>7.1}  {:<8} {:<6} {}",
-                    share(c.work.busy_ns, c.work.span_ns()),
-                    Nanoseconds(c.queued.quantile_ns(0.5)).to_string(),
-                    Nanoseconds(c.waited_ns).to_string(),
-                    c.depth(),
-                    id.0,
-                    EngineName(c.engine),
-                    pid_name(c.pid)
-                ),
+                format_args!("{worked:>7}{waited:>8}{empty:>8}{depth:>7}  {queued:<17}{of}"),
             );
         }
-        line(
-            Some(Role::Dim),
-            format_args!(
-                "(queued: median time from doorbell to start; waited: sum of waits for other channels' semaphores; depth: mean of \
-                 entries that wait or run)"
-            ),
-        );
-        if self.engines.len() > 1 {
-            for ((whose, engine), work) in &self.engines {
-                line(
-                    None,
-                    format_args!(
-                        "{:>7.1} {whose}, engine {engine}",
-                        share(work.busy_ns, work.span_ns())
-                    ),
-                );
-            }
-        }
-        if self.processes.len() > 1 {
-            for (pid, work) in &self.processes {
-                line(
-                    None,
-                    format_args!(
-                        "{:>7.1} process {}",
-                        share(work.busy_ns, work.span_ns()),
-                        pid_name(*pid)
-                    ),
-                );
-            }
+        let told = [
+            "(worked: something ran; waited: work was there and waited for a semaphore;",
+            " empty: nothing was submitted; the rest: work was on its way; depth: mean",
+            " number of entries that wait or run; queued: median from doorbell to start)",
+        ];
+        for part in told {
+            line(Some(Role::Dim), format_args!("{part}"));
         }
     }
 
@@ -287,18 +371,24 @@ impl Account {
             line(
                 Some(Role::Operation),
                 format_args!(
-                    "{:>12} {:>9} {:>13}  longest gaps of {whose}",
-                    "at s", "gap", "nothing there"
+                    "{:>12} {:>8}{:>9}{:>9}  longest gaps of {whose}",
+                    "at s", "gap", "waited%", "empty%"
                 ),
             );
             for gap in &work.gaps {
+                let Idle {
+                    ns,
+                    empty_ns: (least, most),
+                    waited_ns,
+                } = gap.idle;
                 line(
                     None,
                     format_args!(
-                        "{:>12} {:>9} {:>11.0} %",
+                        "{:>12} {:>8}{:>9.0}{:>9}",
                         self.seconds(gap.host),
-                        Nanoseconds(gap.ns).to_string(),
-                        share(gap.nothing_there_ns, gap.ns)
+                        Nanoseconds(ns).to_string(),
+                        share(waited_ns, ns),
+                        range(share(least, ns), share(most, ns))
                     ),
                 );
             }
@@ -310,7 +400,7 @@ impl Account {
         line(
             Some(Role::Operation),
             format_args!(
-                "{:>12} {:>9}  longest waits for semaphores",
+                "{:>12} {:>8}  longest waits for semaphores",
                 "until s", "wait"
             ),
         );
@@ -322,7 +412,7 @@ impl Account {
             line(
                 None,
                 format_args!(
-                    "{:>12} {:>9}  channel {} for {by} ({:#x})",
+                    "{:>12} {:>8}  channel {} for {by} ({:#x})",
                     self.seconds(wait.at_host_ns),
                     Nanoseconds(wait.ns).to_string(),
                     wait.channel.0,
@@ -341,103 +431,97 @@ impl Account {
         let us = at.abs_diff(first);
         format!("{sign}{}.{:06}", us / 1_000_000, us % 1_000_000)
     }
+}
 
-    /// One object of type `gpu_time`.
-    pub(crate) fn json(&self) -> Value {
-        let durations = |row: &Row| {
-            let d = &row.durations;
-            let (total, error) = d.estimate_ns(row.count);
-            json!({
-                "timed": d.count, "timed_ns": d.sum_ns, "total_ns": total, "total_error_ns": error, "mean_ns": d.mean_ns(), "least_ns": d.least_ns, "most_ns": d.most_ns,
-                "p50_ns": d.quantile_ns(0.5), "p90_ns": d.quantile_ns(0.9), "p99_ns": d.quantile_ns(0.99),
-            })
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn work(busy_ns: u64, ns: u64, empty_ns: (u64, u64), waited_ns: u64) -> Intervals {
+        let mut work = Intervals::default();
+        work.busy_ns = busy_ns;
+        work.idle = Idle {
+            ns,
+            empty_ns,
+            waited_ns,
         };
-        let kernels: Vec<Value> = self
-            .sorted(false)
-            .into_iter()
-            .map(|(what, row)| {
-                let mangled = match what {
-                    What::Kernel(name) => Some(name),
-                    _ => None,
-                };
-                let program = match what {
-                    What::Program(program) => Some(program),
-                    _ => None,
-                };
-                json!({
-                    "kernel": row.text, "kernel_mangled": mangled, "program": program,
-                    "count": row.count, "works": what.works(), "gpu": durations(row),
-                })
-            })
-            .collect();
-        let copies: Vec<Value> = self
-            .sorted(true)
-            .into_iter()
-            .map(|(what, row)| {
-                let rate = row.bytes as f64 / row.durations.sum_ns.max(1) as f64;
-                json!({"copies": row.text, "count": row.count, "works": what.works(), "bytes": row.bytes, "gb_per_s": rate, "gpu": durations(row)})
-            })
-            .collect();
-        let work = |w: &Intervals| {
-            json!({
-                "span_ns": w.span_ns(), "busy_ns": w.busy_ns, "sum_ns": w.sum_ns, "idle_ns": w.idle_ns,
-                "nothing_there_ns": w.nothing_there_ns,
-            })
-        };
-        let gpus: Vec<Value> = self
+        work
+    }
+
+    #[test]
+    fn a_sentence_says_what_was_lacking() {
+        let cases = [
+            (
+                work(950_000, 50_000, (0, 50_000), 0),
+                "worked 95.0 % of 1.00 ms; of the rest nothing was submitted in 0..100 %, a semaphore was waited for in 0 %: GPU-bound",
+            ),
+            (
+                work(100_000, 900_000, (540_000, 720_000), 90_000),
+                "worked 10.0 % of 1.00 ms; of the rest nothing was submitted in 60..80 %, a semaphore was waited for in 10 %: launch-bound",
+            ),
+            (
+                work(100_000, 900_000, (90_000, 90_000), 720_000),
+                "worked 10.0 % of 1.00 ms; of the rest nothing was submitted in 10 %, a semaphore was waited for in 80 %: bound by waits for semaphores",
+            ),
+            (
+                work(400_000, 600_000, (0, 60_000), 0),
+                "worked 40.0 % of 1.00 ms; of the rest nothing was submitted in 0..10 %, a semaphore was waited for in 0 %: bound by waits between submissions",
+            ),
+            (
+                work(2_000, 0, (0, 0), 0),
+                "worked 100.0 % of 2.00 us: GPU-bound",
+            ),
+        ];
+        for (work, expected) in cases {
+            assert_eq!(sentence(&work, None), expected);
+        }
+        let mut unknown = work(2_000, 0, (0, 0), 0);
+        unknown.unknown_ns = 7_000;
+        assert_eq!(
+            sentence(&unknown, Some(0.05)),
+            "worked 100.0 % of the 2.00 us that were looked at; of 7.00 us more it is not known: GPU-bound"
+        );
+    }
+
+    /// At 80 columns a kernel's name has room, and every line fits.
+    #[test]
+    fn tables_fit_a_terminal() {
+        let mut account = Account::default();
+        let name =
+            "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>>";
+        let row = account.rows.entry(What::Kernel(name.to_owned()));
+        let row = row.or_default();
+        row.text = name.to_owned();
+        row.count = 1_234_567;
+        row.durations.add(12_345_678);
+        account
             .gpus
-            .iter()
-            .map(|(whose, w)| {
-                let gaps: Vec<Value> = w
-                    .gaps
-                    .iter()
-                    .map(|g| json!({"at_ns": g.host, "gpu_clock_ns": g.begin, "ns": g.ns, "nothing_there_ns": g.nothing_there_ns}))
-                    .collect();
-                let (gpu, pid) = match whose {
-                    Whose::Gpu(gpu) => (Some(gpu), None),
-                    Whose::Process(pid) => (None, Some(pid)),
-                };
-                json!({"gpu": gpu, "pid": pid, "work": work(w), "verdict": verdict(w), "gaps": gaps})
-            })
-            .collect();
-        let engines: Vec<Value> = self
-            .engines
-            .iter()
-            .map(|((whose, engine), w)| json!({"of": whose.to_string(), "engine": engine, "work": work(w)}))
-            .collect();
-        let processes: Vec<Value> = self
-            .processes
-            .iter()
-            .map(|(pid, w)| json!({"pid": pid, "work": work(w)}))
-            .collect();
-        let channels: Vec<Value> = self
+            .insert(Whose::Gpu(0), work(2_000, 0, (0, 0), 0));
+        let channel = ChannelTime {
+            work: work(100_000, 900_000, (90_000, 890_000), 720_000),
+            ..ChannelTime::default()
+        };
+        account
             .channels
-            .iter()
-            .map(|(id, c)| {
-                json!({
-                    "channel": id.0, "pid": c.pid, "gpu": c.gpu, "engine": EngineName(c.engine).to_string(),
-                    "work": work(&c.work), "queued_p50_ns": c.queued.quantile_ns(0.5), "queued_ns": c.queued.sum_ns,
-                    "waited_ns": c.waited_ns, "depth": c.depth(),
-                })
-            })
-            .collect();
-        let waits: Vec<Value> = self
-            .waits
-            .iter()
-            .map(|w| {
-                json!({
-                    "channel": w.channel.0, "for_channel": w.by.map(|b| b.0), "semaphore": w.semaphore.0, "ns": w.ns,
-                    "until_ns": w.at_host_ns,
-                })
-            })
-            .collect();
-        json!({
-            "type": "gpu_time", "time_ns": self.span.map(|s| s.1), "pid": null, "tid": null, "token": null,
-            "first_ns": self.span.map(|s| s.0), "last_ns": self.span.map(|s| s.1),
-            "entries": self.known.entries, "starts": self.known.starts, "durations": self.known.durations,
-            "stamp_reads": self.stamps.reads, "stamp_read_ns": self.stamps.ns, "stamps": self.stamps.stamps,
-            "clock_steps": self.stamps.steps, "kernels": kernels, "copies": copies, "gpus": gpus, "engines": engines, "processes": processes, "channels": channels,
-            "waits": waits,
-        })
+            .insert(crate::record::ChannelId(0), channel);
+        for width in [80, 120] {
+            let mut out = Vec::new();
+            account.text(&mut out, false, Some(width));
+            let text = String::from_utf8(out).expect("text");
+            for line in text.lines() {
+                assert!(line.chars().count() <= width, "{width}: {line}");
+            }
+            let head = text
+                .lines()
+                .find(|l| l.ends_with("kernel"))
+                .expect("a head");
+            let row = text.lines().find(|l| l.contains("void")).expect("a row");
+            assert_eq!(head.find("kernel"), row.find("void"), "{text}");
+            assert!(row.contains("void at::native::vectori"), "{width}: {row}");
+            assert!(head.contains("median") == (width == 120), "{head}");
+        }
+        let mut out = Vec::new();
+        account.text(&mut out, false, None);
+        assert!(String::from_utf8(out).expect("text").contains(name));
     }
 }

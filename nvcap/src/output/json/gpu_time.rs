@@ -1,19 +1,31 @@
-//! The members of a submission, and of what it has the GPU do, that tell when the GPU worked on it.
+//! The members of a submission, and of what it has the GPU do, that tell when the GPU worked on it. Times are of ring entries: where one
+//! has several launches or copies, none of them has a duration of its own.
 
 use super::form::{key, member, optional, text};
-use crate::decode::event::{Context, GpuTime};
+use crate::decode::event::{Context, GpuDuration, GpuTime};
 
-/// The members of an entry; `null` where it is not known.
-pub(super) fn members(out: &mut Vec<u8>, c: &Context, entry: u32) {
+/// The members of a submission: those of its first entry; `null` where it is not known.
+pub(super) fn of_submission(out: &mut Vec<u8>, c: &Context) {
+    if let Some(time) = c.gpu_time_of(0) {
+        members(out, time, time.duration);
+    }
+}
+
+/// The members of a launch, copy or replay of an entry.
+pub(super) fn of_work(out: &mut Vec<u8>, c: &Context, entry: u32) {
     let Some(time) = c.gpu_time_of(entry) else {
         return;
     };
-    let GpuTime {
-        start,
-        duration,
-        queued,
-        ..
-    } = time;
+    members(out, time, time.alone());
+    if time.works > 1 {
+        member(out, "gpu_works", u64::from(time.works));
+        key(out, "gpu_works_ns");
+        optional(out, time.duration.map(|d| d.ns));
+    }
+}
+
+fn members(out: &mut Vec<u8>, time: &GpuTime, duration: Option<GpuDuration>) {
+    let GpuTime { start, queued, .. } = time;
     key(out, "gpu_start_ns");
     optional(out, start.map(|s| s.host_ns));
     if let Some(start) = start {

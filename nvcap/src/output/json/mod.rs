@@ -41,7 +41,7 @@ pub(in crate::output) fn operation_members(
     // The closing brace moves behind what is added.
     out.pop();
     if is_timed(op) {
-        gpu_time::members(&mut out, c, entry);
+        gpu_time::of_work(&mut out, c, entry);
     }
     out.push(b'}');
     serde_json::from_slice(&out).unwrap_or_default()
@@ -215,7 +215,7 @@ impl Json {
         if let Some(ip) = s.ip {
             member(out, "ip", ip);
         }
-        gpu_time::members(out, c, 0);
+        gpu_time::of_submission(out, c);
         self.stack();
         self.end()
     }
@@ -317,7 +317,7 @@ impl Json {
             out.pop();
         }
         if is_timed(op) {
-            gpu_time::members(out, c, entry);
+            gpu_time::of_work(out, c, entry);
         }
         self.stack();
         self.end()

@@ -110,10 +110,11 @@ impl Table {
     }
 
     pub(super) fn operation(&mut self, c: &Context, entry: u32, op: &Operation) {
-        // The time of an entry is that of its first work.
+        // The time of an entry counts once; where it is of several launches together no kernel has it.
         let first =
             is_timed(op) && self.timed.replace((c.serial, entry)) != Some((c.serial, entry));
         let time = c.gpu_time_of(entry).filter(|_| first);
+        let time = time.filter(|t| self.by != By::Kernel || t.alone().is_some());
         let bytes = self.bytes;
         let row = match (self.by, op) {
             (By::Kernel, Operation::Launch(l)) => {

@@ -62,7 +62,7 @@ fn main() -> ExitCode {
         stacks: known_functions without_bpf_loop cut none_unasked folded sampled filtered leaf_kernels python cost;
         recordings: as_live as_live_attached as_live_observed killed full rotated_and_sealed redacted no_recording;
         users: of_sudo named traced thread_id;
-        time_from_stamps: queued_ahead one_at_a_time ends_that_nothing_tells another_clock;
+        time_from_stamps: queued_ahead one_at_a_time ends_that_nothing_tells another_clock a_part_of_a_processor;
         perfetto: live_trace;
         tables: live_trace;
         wireshark: live_capture;

@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::OsString;
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use live::harness::{NotRun, not_run};
@@ -401,4 +401,100 @@ pub fn another_clock() -> Result<()> {
     all_ways(3000, &options, |f| {
         f.kernels > 700 && 10 * f.starts > 7 * f.kernels && 10 * f.durations > 7 * f.kernels
     })
+}
+
+/// The processor time that the thread which reads stamps has taken, ns.
+fn reader_ns(nvcap: u32) -> Result<u64> {
+    for task in std::fs::read_dir(format!("/proc/{nvcap}/task"))? {
+        let task = task?.path();
+        let name = std::fs::read_to_string(task.join("comm")).unwrap_or_default();
+        if name.trim_end() == "nvcap-stamps" {
+            let times = std::fs::read_to_string(task.join("schedstat"))?;
+            let ran = times.split(' ').next().context("schedstat")?;
+            return Ok(ran.parse()?);
+        }
+    }
+    bail!("no thread nvcap-stamps")
+}
+
+fn median(mut of: Vec<u64>) -> u64 {
+    of.sort_unstable();
+    of.get(of.len() / 2).copied().unwrap_or(0)
+}
+
+/// `--gpu-time-cpu`: the thread takes that part of a processor, and what it sees in bursts tells the whole.
+pub fn a_part_of_a_processor() -> Result<()> {
+    need_tracing()?;
+    let refused = ["time", "--gpu-time-cpu", "500%", "-p", "1"].map(OsString::from);
+    let refused = Running::start(&nvcap()?, refused.to_vec())?.end(LIMIT)?;
+    refused.expect_code(2)?;
+    let says = "give percent from 0.01 to 100";
+    ensure!(refused.stderr.contains(says), "{}", refused.stderr);
+
+    let folder = Folder::new()?;
+    let (sums, truth) = (folder.file("sums.json"), folder.file("truth.json"));
+    let options = "--timed --files --gpus=1 --threads=1 --channels=1 --submissions=5000 --timed-kernel-us=400 \
+                   --timed-lag-ns=2000 --linger-ms=300 --wait-stdin --before-wait=3";
+    let mut gpu: Vec<OsString> = options.split_whitespace().map(OsString::from).collect();
+    gpu.push(format!("--timed-truth={}", truth.display()).into());
+    let mut program = Running::start(&softgpu()?, gpu)?;
+    program.wait_for_line("waiting")?;
+    let mut args = ["time", "--json", "--gpu-time-cpu", "5%", "-o"]
+        .map(OsString::from)
+        .to_vec();
+    args.push(sums.clone().into());
+    args.extend(["-p".into(), program.pid().to_string().into()]);
+    let mut nvcap = Running::start(&nvcap()?, args)?;
+    nvcap.wait_until("attached", Duration::from_secs(20), |r| {
+        r.stderr().contains("attached")
+    })?;
+    program.write(b"g")?;
+    std::thread::sleep(Duration::from_millis(300));
+    let (began, before) = (Instant::now(), reader_ns(nvcap.pid())?);
+    std::thread::sleep(Duration::from_secs(1));
+    let took = reader_ns(nvcap.pid())? - before;
+    let share = took as f64 / began.elapsed().as_nanos() as f64;
+    ensure!(
+        (0.005..0.08).contains(&share),
+        "took {share} of a processor"
+    );
+    program.end(LIMIT)?.expect_code(0)?;
+    nvcap.end(Duration::from_secs(20))?;
+
+    let mut lengths = Vec::new();
+    for ran in objects(&truth)?.iter().filter(|o| o["type"] == "kernel") {
+        lengths.push(number(ran, "end_gpu_ns")? - number(ran, "start_gpu_ns")?);
+    }
+    let truth = median(lengths);
+    let all = objects(&sums)?;
+    let time = all.iter().find(|o| o["type"] == "gpu_time");
+    let time = time.context("no sums")?;
+    let read = time["stamp_read_share"].as_f64().context("a share")?;
+    let bursts = time["stamp_read_bursts"].as_u64().unwrap_or(0);
+    ensure!(
+        (0.01..0.2).contains(&read) && bursts > 15,
+        "{read}, {bursts} bursts"
+    );
+    let kernels = time["kernels"].as_array().context("kernels")?;
+    // Nearly each of the kernels is another one. On a busy machine a few run for very long: medians say more than sums.
+    let timed = |k: &&Value| k["gpu"]["timed"].as_u64() > Some(0);
+    let means = kernels.iter().filter(timed);
+    let means: Vec<u64> = means.filter_map(|k| k["gpu"]["mean_ns"].as_u64()).collect();
+    let (timed, mean) = (means.len(), median(means));
+    ensure!(
+        timed > 40 && mean.abs_diff(truth) < truth / 5,
+        "{timed} timed, {mean} ns each; {truth} ns in truth"
+    );
+    let work = &time["gpus"][0]["work"];
+    let (busy, idle) = (number(work, "busy_ns")?, number(work, "idle_ns")?);
+    // The kernels wait behind each other.
+    ensure!(
+        busy > 9 * idle && time["gpus"][0]["verdict"] == "GPU-bound",
+        "{work}"
+    );
+    ensure!(
+        work["busy_share_error"].as_f64().is_some_and(|e| e < 0.2),
+        "{work}"
+    );
+    Ok(())
 }

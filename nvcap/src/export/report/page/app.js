@@ -58,7 +58,7 @@ function verdict(data) {
 
 function cards(data) {
   const gpus = data.gpu_time?.gpus ?? [];
-  const [busy, span] = gpus.reduce(([b, s], g) => [b + g.work.busy_ns, s + g.work.span_ns], [0, 0]);
+  const [busy, span] = gpus.reduce(([b, s], g) => [b + g.work.busy_ns, s + g.work.busy_ns + g.work.idle_ns], [0, 0]);
   const launches = data.kernels.reduce((sum, k) => sum + k.launches, 0);
   const lasted = data.ledger.duration_ns;
   const all = [

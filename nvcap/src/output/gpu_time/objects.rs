@@ -1,0 +1,116 @@
+//! The sums as JSON.
+
+use serde_json::{Value, json};
+
+use super::intervals::Intervals;
+use super::report::verdict;
+use super::{Account, Row, What, Whose};
+use crate::output::names::EngineName;
+
+impl Account {
+    /// One object of type `gpu_time`.
+    pub(crate) fn json(&self) -> Value {
+        let durations = |row: &Row| {
+            let d = &row.durations;
+            let (total, error) = d.estimate_ns(row.count);
+            json!({
+                "timed": d.count, "timed_ns": d.sum_ns, "total_ns": total, "total_error_ns": error, "mean_ns": d.mean_ns(), "least_ns": d.least_ns, "most_ns": d.most_ns,
+                "p50_ns": d.quantile_ns(0.5), "p90_ns": d.quantile_ns(0.9), "p99_ns": d.quantile_ns(0.99),
+            })
+        };
+        let kernels: Vec<Value> = self
+            .sorted(false)
+            .into_iter()
+            .map(|(what, row)| {
+                let mangled = match what {
+                    What::Kernel(name) => Some(name),
+                    _ => None,
+                };
+                let program = match what {
+                    What::Program(program) => Some(program),
+                    _ => None,
+                };
+                json!({
+                    "kernel": row.text, "kernel_mangled": mangled, "program": program,
+                    "count": row.count, "works": what.works(), "gpu": durations(row),
+                })
+            })
+            .collect();
+        let copies: Vec<Value> = self
+            .sorted(true)
+            .into_iter()
+            .map(|(what, row)| {
+                let rate = row.bytes as f64 / row.durations.sum_ns.max(1) as f64;
+                json!({"copies": row.text, "count": row.count, "works": what.works(), "bytes": row.bytes, "gb_per_s": rate, "gpu": durations(row)})
+            })
+            .collect();
+        let sample = self.coverage.sample();
+        let work = |w: &Intervals| {
+            json!({
+                "span_ns": w.span_ns(), "busy_ns": w.busy_ns, "sum_ns": w.sum_ns, "idle_ns": w.idle.ns, "unknown_ns": w.unknown_ns,
+                "waited_ns": w.idle.waited_ns, "nothing_there_least_ns": w.idle.empty_ns.0, "nothing_there_most_ns": w.idle.empty_ns.1,
+                "busy_share_error": w.share_error().filter(|_| sample.is_some()),
+            })
+        };
+        let gpus: Vec<Value> = self
+            .gpus
+            .iter()
+            .map(|(whose, w)| {
+                let gaps: Vec<Value> = w
+                    .gaps
+                    .iter()
+                    .map(|g| json!({
+                        "at_ns": g.host, "gpu_clock_ns": g.begin, "ns": g.idle.ns, "waited_ns": g.idle.waited_ns,
+                        "nothing_there_least_ns": g.idle.empty_ns.0, "nothing_there_most_ns": g.idle.empty_ns.1,
+                    }))
+                    .collect();
+                let (gpu, pid) = match whose {
+                    Whose::Gpu(gpu) => (Some(gpu), None),
+                    Whose::Process(pid) => (None, Some(pid)),
+                };
+                json!({"gpu": gpu, "pid": pid, "work": work(w), "verdict": verdict(w), "gaps": gaps})
+            })
+            .collect();
+        let engines: Vec<Value> = self
+            .engines
+            .iter()
+            .map(|((whose, engine), w)| json!({"of": whose.to_string(), "engine": engine, "work": work(w)}))
+            .collect();
+        let processes: Vec<Value> = self
+            .processes
+            .iter()
+            .map(|(pid, w)| json!({"pid": pid, "work": work(w)}))
+            .collect();
+        let channels: Vec<Value> = self
+            .channels
+            .iter()
+            .map(|(id, c)| {
+                json!({
+                    "channel": id.0, "pid": c.pid, "gpu": c.gpu, "engine": EngineName(c.engine).to_string(),
+                    "work": work(&c.work), "queued_p50_ns": c.queued.quantile_ns(0.5), "queued_ns": c.queued.sum_ns,
+                    "queued_least_p50_ns": c.queued_least.quantile_ns(0.5), "queued_most_p50_ns": c.queued_most.quantile_ns(0.5),
+                    "waited_ns": c.waited_ns, "depth": c.depth(),
+                })
+            })
+            .collect();
+        let waits: Vec<Value> = self
+            .waits
+            .iter()
+            .map(|w| {
+                json!({
+                    "channel": w.channel.0, "for_channel": w.by.map(|b| b.0), "semaphore": w.semaphore.0, "ns": w.ns,
+                    "until_ns": w.at_host_ns,
+                })
+            })
+            .collect();
+        json!({
+            "type": "gpu_time", "time_ns": self.span.map(|s| s.1), "pid": null, "tid": null, "token": null,
+            "first_ns": self.span.map(|s| s.0), "last_ns": self.span.map(|s| s.1),
+            "entries": self.known.entries, "starts": self.known.starts, "durations": self.known.durations,
+            "stamp_reads": self.stamps.reads, "stamp_read_ns": self.stamps.ns, "stamps": self.stamps.stamps,
+            "stamp_read_share": sample.map_or(1.0, |s| s.1), "stamp_read_bursts": sample.map(|s| s.0),
+            "clock_steps": self.stamps.steps, "kernels": kernels, "copies": copies, "gpus": gpus, "engines": engines, "processes": processes, "channels": channels,
+            "waits": waits,
+        })
+    }
+}
