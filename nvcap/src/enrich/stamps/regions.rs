@@ -13,8 +13,8 @@ const STAMPED: u64 = 16;
 const PIECE: u64 = 64;
 /// Regions do not reach across pages: a page that cannot be read must not hide another.
 const PAGE: u64 = 4096;
-/// How often one region alone is read beside all of them, to learn how long each takes.
-const PACES: u32 = 64;
+/// How often each region is read alone, to learn how long that takes.
+const PACES: usize = 32;
 /// What may pass between the end of a region's read and the next one's beyond the least of both, ns.
 const MARGIN_NS: u64 = 150;
 /// The most regions of a process: each costs some 50 ns a read.
@@ -70,8 +70,6 @@ pub(super) struct Regions {
     regions: Vec<Region>,
     ranges: Ranges,
     buffer: Vec<u8>,
-    /// The first region, to learn the pace.
-    first: Ranges,
     pace: Pace,
     /// Addresses that cannot be read.
     refused: Vec<u64>,
@@ -80,31 +78,66 @@ pub(super) struct Regions {
 }
 
 /// How long reads take. The regions are read one after the other: each is read within a part of that time.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Pace {
-    /// The least time of a read of one region, and of all of them, ns.
-    one: u64,
+    /// The least time of a read of each region alone, and of all of them, ns.
+    alone: Vec<u64>,
     all: u64,
-    samples: u32,
+    samples: usize,
+    /// How long after the begin of a read each region is read at the earliest, and how long before its end at the latest, ns; empty
+    /// while that is not known.
+    parts: Vec<(u64, u64)>,
 }
 
 impl Pace {
-    fn take(&mut self, one: u64, all: u64) {
-        let least = |had: u64, new: u64| if self.samples == 0 { new } else { had.min(new) };
-        (self.one, self.all) = (least(self.one, one), least(self.all, all));
-        self.samples += 1;
+    /// Of so many regions.
+    fn new(regions: usize) -> Self {
+        Self {
+            alone: vec![u64::MAX; regions],
+            all: u64::MAX,
+            ..Self::default()
+        }
     }
 
-    /// How long after the begin of a read of so many regions one of them is read at the earliest, and how long before the end at
-    /// the latest, ns.
-    fn of(self, region: usize, regions: usize) -> (u64, u64) {
-        if self.samples < PACES || regions < 2 || self.all <= self.one {
-            return (0, 0);
+    /// The region that is to be read alone next; none where all is known.
+    fn wants(&self) -> Option<usize> {
+        let count = self.alone.len();
+        (count > 1 && self.samples < count * PACES).then(|| self.samples % count)
+    }
+
+    fn take(&mut self, region: usize, alone: u64, all: u64) {
+        if let Some(least) = self.alone.get_mut(region) {
+            *least = alone.min(*least);
         }
-        let each = (self.all - self.one) as f64 / (regions - 1) as f64;
-        let behind = each * (regions - 1 - region) as f64;
-        let before = self.all as f64 - behind - each - MARGIN_NS as f64;
-        (before.max(0.0) as u64, behind as u64)
+        self.all = all.min(self.all);
+        self.samples += 1;
+        if self.wants().is_none() {
+            self.split();
+        }
+    }
+
+    /// Each read has the same time before its first region.
+    fn split(&mut self) {
+        let others = self.alone.len().saturating_sub(1) as u64;
+        let sum: u64 = self.alone.iter().sum();
+        let Some(first) = sum
+            .checked_sub(self.all)
+            .and_then(|s| s.checked_div(others))
+        else {
+            return;
+        };
+        let mut begin = first;
+        for alone in &self.alone {
+            let own = alone.saturating_sub(first);
+            let behind = self.all.saturating_sub(begin + own);
+            self.parts.push((begin.saturating_sub(MARGIN_NS), behind));
+            begin += own;
+        }
+    }
+
+    /// See `parts`.
+    fn of(&self, region: usize) -> (u64, u64) {
+        self.parts.get(region).copied().unwrap_or_default()
     }
 }
 
@@ -170,20 +203,19 @@ impl Regions {
         let all = self.regions.iter();
         self.ranges = Ranges::new(all.map(|r| (r.begin, (r.end - r.begin) as usize)));
         self.buffer.resize(self.ranges.len(), 0);
-        let first = self.regions.iter().take(1);
-        self.first = Ranges::new(first.map(|r| (r.begin, (r.end - r.begin) as usize)));
-        self.pace = Pace::default();
+        self.pace = Pace::new(self.regions.len());
     }
 
-    /// How long a read of one region takes, while that is still learnt.
-    fn one(&mut self, memory: &impl Read, now: &impl Fn() -> u64) -> Option<u64> {
-        if self.pace.samples >= PACES || self.regions.len() < 2 {
-            return None;
-        }
-        let to = self.buffer.get_mut(..self.first.len())?;
+    /// How long a read of one region takes, while that is still learnt, and which.
+    fn one(&mut self, memory: &impl Read, now: &impl Fn() -> u64) -> Option<(usize, u64)> {
+        let index = self.pace.wants()?;
+        let region = self.regions.get(index)?;
+        let len = (region.end - region.begin) as usize;
+        let range = Ranges::new(std::iter::once((region.begin, len)));
+        let to = self.buffer.get_mut(..len)?;
         let begun = now();
-        memory.read(&self.first, to).ok()?;
-        Some(now() - begun)
+        memory.read(&range, to).ok()?;
+        Some((index, now() - begun))
     }
 
     /// Reads all once; changes go to `to`. `now` is asked before and after. False where the process cannot be read any more.
@@ -202,10 +234,9 @@ impl Regions {
         };
         let seen = now();
         let before = std::mem::replace(&mut self.last, begun);
-        if let Some(one) = one {
-            self.pace.take(one, seen - begun);
+        if let Some((region, alone)) = one {
+            self.pace.take(region, alone, seen - begun);
         }
-        let (pace, count) = (self.pace, self.regions.len());
         let mut at = 0;
         let mut refused = None;
         for (i, region) in self.regions.iter_mut().enumerate() {
@@ -215,7 +246,7 @@ impl Regions {
                 break;
             };
             at += len;
-            let (least, behind) = pace.of(i, count);
+            let (least, behind) = self.pace.of(i);
             let (before, seen) = match before {
                 0 => (0, seen),
                 _ => (before + least, seen - behind.min(seen - begun)),
@@ -399,15 +430,23 @@ mod tests {
 
     #[test]
     fn each_region_is_read_in_its_part_of_the_time() {
-        let mut pace = Pace::default();
-        assert_eq!(pace.of(0, 4), (0, 0), "nothing is known");
-        (0..PACES).for_each(|n| pace.take(500 + u64::from(n % 7), 800 + u64::from(n % 5)));
-        // 100 ns each, behind 400 ns for all of them.
-        assert_eq!(pace.of(0, 4), (250, 300));
-        assert_eq!(pace.of(3, 4), (550, 0));
-        assert_eq!(pace.of(0, 1), (0, 0));
-        let odd = Pace { all: 400, ..pace };
-        assert_eq!(odd.of(1, 4), (0, 0), "the one took longer than all");
+        let mut pace = Pace::new(3);
+        assert_eq!(pace.of(0), (0, 0), "nothing is known");
+        // 400 ns for any read; the second region takes longer.
+        let alone = [500, 700, 450];
+        while let Some(region) = pace.wants() {
+            let odd = pace.samples as u64 % 7;
+            pace.take(region, alone[region] + odd, 850 + odd);
+        }
+        assert_eq!(pace.of(0), (250, 350));
+        assert_eq!(pace.of(1), (350, 50));
+        assert_eq!(pace.of(2), (650, 0));
+        let mut one = Pace::new(1);
+        assert_eq!(one.wants(), None);
+        one.alone = vec![500, 500];
+        (one.all, one.samples) = (2_000, 0);
+        one.split();
+        assert_eq!(one.of(1), (0, 0), "all of them took longer than each");
     }
 
     #[test]
