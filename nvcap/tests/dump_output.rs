@@ -375,6 +375,48 @@ fn text_says_it_at_the_top() {
 }
 
 #[test]
+fn an_xid_s_channels_are_shown_with_what_they_were_at() {
+    let mut one = look(7);
+    one.rings.channels[3].steps[0].operations = vec![launch()];
+    let text = |one: &_| {
+        shown(
+            one,
+            None,
+            &ReportOptions {
+                last: 20,
+                ..ReportOptions::default()
+            },
+            false,
+        )
+    };
+    let ids = |all: &str| -> Vec<String> {
+        let heads = all
+            .lines()
+            .filter(|l| l.starts_with("channel ") && l.contains(", newest "));
+        heads
+            .map(|l| l.split(' ').nth(1).unwrap().to_owned())
+            .collect()
+    };
+    let before = ids(&text(&one));
+    for (id, wanted) in [
+        (
+            0,
+            "channel 0: a kernel has not ended: grid 3x2x1 block 64x2x1 prog 0x7f4f4f7a0a00 (entry 1)",
+        ),
+        (3, "channel 3, entry 0, the newest fetched: launch"),
+    ] {
+        one.processes[0].xids[0].channels = vec![ChannelId(id)];
+        let text = text(&one);
+        let mut lines = text.lines().skip_while(|l| !l.contains("kernel log"));
+        let (message, next) = (lines.next().unwrap(), lines.next().unwrap());
+        assert!(message.contains(&format!("; channel {id} (")), "{message}");
+        assert!(next.trim_start().starts_with(wanted), "{next} in\n{text}");
+        // It comes first.
+        assert_eq!(ids(&text)[0], id.to_string(), "{before:?}");
+    }
+}
+
+#[test]
 fn what_moves_is_no_hang() {
     let (first, second) = (look(7), look(8));
     let options = ReportOptions {

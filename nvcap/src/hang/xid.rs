@@ -96,7 +96,7 @@ pub(crate) fn meaning(code: u32) -> &'static str {
         8 => "the channel stopped (idle timeout)",
         13 => "an exception of the graphics engine",
         31 => "a fault of the memory management unit",
-        32 => "an invalid pushbuffer",
+        11 | 32 => "an invalid pushbuffer",
         38 => "a firmware error",
         43 => "a reset by the driver",
         45 => "removed because of another channel's error",
@@ -104,11 +104,12 @@ pub(crate) fn meaning(code: u32) -> &'static str {
         62 => "an internal halt of the microcontroller",
         63 | 64 => "retirement or remapping of a memory page or row",
         69 => "a class error of the graphics engine",
-        74 => "an NVLink error",
+        74 | 144..=150 => "an NVLink error",
         79 => "the GPU has fallen off the bus",
         94 => "a memory error, contained to this program",
         95 => "a memory error that was not contained",
         109 => "a context switch timeout",
+        154 => "the GPU needs another way to recover than before",
         119 | 120 => "the GPU's system processor (GSP) does not answer or has failed",
         _ => "see the driver's log (dmesg)",
     }
@@ -174,6 +175,57 @@ mod tests {
         );
         let bare = Xid::parse("NVRM: Xid (PCI:0000:01:00): 62").unwrap();
         assert_eq!((bare.code, bare.text.as_str()), (62, ""));
+    }
+
+    /// Lines of kernel logs in public reports (issues of the driver's repository and of monitoring tools): number, process, channel.
+    #[test]
+    fn lines_of_published_logs() {
+        for (line, wanted) in [
+            (
+                "(PCI:0000:cb:00): 109, pid=1797828, name=pt_main_thread, Ch 00000008, errorString CTX SWITCH TIMEOUT, Info 0x58005",
+                (109, Some(1_797_828), Some(8)),
+            ),
+            (
+                "(PCI:0000:02:00): 109, pid=8494,   name=RenderThread, channel 0x0000000d, CTX SWITCH TIMEOUT, Info 0x14c011",
+                (109, Some(8494), Some(0xd)),
+            ),
+            (
+                "(PCI:0000:07:00): 38, pid=326, name=modprobe, channel 0x00000003 0000c597 00000000 00000000",
+                (38, Some(326), Some(3)),
+            ),
+            (
+                "(PCI:0000:cb:00): 13, pid='<unknown>', name=<unknown>, Graphics SM Warp Exception on (GPC 7, TPC 7, SM 0): Illegal Instruction Parameter",
+                (13, None, None),
+            ),
+            (
+                "(PCI:0000:43:00): 13, pid='<unknown>', name=<unknown>, Graphics Exception: ESR 0x52e7b0=0x101000e 0x52e7b4=0x4",
+                (13, None, None),
+            ),
+            (
+                "(PCI:0000:01:00): 31, Ch 00000003, engmask 00000101, intr 10000000",
+                (31, None, Some(3)),
+            ),
+            ("(0000:03:00): 14, Channel 00000001", (14, None, Some(1))),
+            (
+                "(PCI:0000:01:00): 62, 323f0f30 0000c3d8 00000000 206dae68 206da022",
+                (62, None, None),
+            ),
+            (
+                "(PCI:0000:01:00): 154, GPU recovery action changed from 0x0 (None) to 0x1 (GPU Reset Required)",
+                (154, None, None),
+            ),
+            (
+                "(PCI:0018:01:00): 145, RLW_RXPIPE Nonfatal XC0 i0 Link 13 (0x0409a0c2 0x00000008 0x00000001)",
+                (145, None, None),
+            ),
+            (
+                "(PCI:0000:9b:00): 94, pid=1234, name=python3, Contained ECC error",
+                (94, Some(1234), None),
+            ),
+        ] {
+            let xid = Xid::parse(&format!("NVRM: Xid {line}")).unwrap();
+            assert_eq!((xid.code, xid.pid, xid.hardware_channel), wanted, "{line}");
+        }
     }
 
     #[test]

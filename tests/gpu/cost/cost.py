@@ -249,7 +249,7 @@ def minute(training, nvcap, folder):
         f"({1e6 * with_names:.1f} and {1e6 * without:.1f} us a step)")
 
 
-SEARCH = re.compile(r"process \d+: (\d+) of (\d+) programs named in (\S+) \(.*\), (?:Some\((\S+)\)|None) after the first")
+SEARCH = re.compile(r"process \d+: (\d+)(?: of \d+)? programs named in (\S+?),? .*(?:Some\((\S+)\)|None) after the first")
 
 
 def ms(text):
@@ -270,8 +270,8 @@ def two_gigabytes(way, program, nvcap, folder):
     searches = []
     for m in map(SEARCH.search, tracer.seen):
         # Programs of graphs and of launches before have no first launch.
-        if m and m[4] and int(m[1]):
-            searches.append((ms(m[4]), ms(m[3]), int(m[1])))
+        if m and m[3] and int(m[1]):
+            searches.append((ms(m[3]), ms(m[2]), int(m[1])))
     print(f"\n## 2 GB, {way}: ms from the first launch of a search's programs to their names, and what the search took\n"
           + ", ".join(f"{a:.1f} ({b:.1f})" for a, b, _ in searches))
     log = searched(tracer)

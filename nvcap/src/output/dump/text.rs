@@ -4,7 +4,7 @@ use crate::hang::{EntryTarget, RingPlace, RingSize, TokenFrom};
 use std::sync::Arc;
 
 use super::stacks;
-use super::verdict::{Word, name, semaphore, verdict};
+use super::verdict::{Word, name, semaphore, verdict, work};
 use super::{ReportOptions, Shown};
 use crate::decode::event::{Context, InlineContent, LaunchKind, Operation};
 use crate::hang::{ChannelFacts, ChannelState, Judged, ProcessReport, State, Step};
@@ -19,7 +19,7 @@ use crate::record::{At, How};
 pub fn text(out: &mut Vec<u8>, shown: &Shown<'_>, options: &ReportOptions) {
     let mut f = Formatter::new(out, options.color);
     for process in &shown.report.processes {
-        head(&mut f, shown, process);
+        head(&mut f, shown, process, options);
         table(&mut f, shown, process);
         for channel in of(shown, process) {
             if !options.steps(channel, None).is_empty() {
@@ -35,7 +35,7 @@ fn of<'a>(
     shown: &Shown<'a>,
     process: &'a ProcessReport,
 ) -> impl Iterator<Item = &'a ChannelState> + use<'a> {
-    // Channels that have work come first: the user looks for them.
+    // Channels of Xid messages, then those that have work come first: the user looks for them.
     let look = shown.report;
     let mut all: Vec<&ChannelState> = look
         .rings
@@ -44,14 +44,19 @@ fn of<'a>(
         .filter(|c| c.pid == process.pid)
         .collect();
     all.sort_by_key(|c| {
-        look.analysis
-            .of(c.id)
-            .is_none_or(|j| j.state == State::Idle)
+        let failed = process.xids.iter().any(|x| x.channels.contains(&c.id));
+        let judged = look.analysis.of(c.id);
+        (!failed, judged.is_none_or(|j| j.state == State::Idle))
     });
     all.into_iter()
 }
 
-fn head(f: &mut Formatter<'_>, shown: &Shown<'_>, process: &ProcessReport) {
+fn head(
+    f: &mut Formatter<'_>,
+    shown: &Shown<'_>,
+    process: &ProcessReport,
+    options: &ReportOptions,
+) {
     let verdict = verdict(shown, process);
     let role = match verdict.word {
         Word::Hang | Word::Error => Role::Alarm,
@@ -89,8 +94,34 @@ fn head(f: &mut Formatter<'_>, shown: &Shown<'_>, process: &ProcessReport) {
             f.text(format_args!(": {}", Plain(&xid.text)));
         }
         f.end();
+        let channels = shown.report.rings.channels.iter();
+        for channel in channels.filter(|c| xid.channels.contains(&c.id)) {
+            last_of(f, shown, channel, options);
+        }
     }
     f.line("", 0, None);
+    f.end();
+}
+
+/// What a channel was at that a message may be about: what runs, else the newest of what it fetched.
+fn last_of(f: &mut Formatter<'_>, shown: &Shown<'_>, c: &ChannelState, options: &ReportOptions) {
+    let running = shown.report.analysis.of(c.id);
+    if let Some(running) = running.and_then(|j| j.running.as_ref()) {
+        f.line("", 2, None);
+        f.text(format_args!("channel {}: {}", c.id.0, work(running)));
+        f.end();
+        return;
+    }
+    let fetched = c.steps.iter().rev().filter(|s| !s.pending);
+    let mut all = fetched.flat_map(|s| s.operations.iter().rev().map(move |o| (s, o)));
+    let Some((step, op)) = all.find(|(_, op)| options.verbose || matters(op)) else {
+        return;
+    };
+    let prefix = format!(
+        "    channel {}, entry {}, the newest fetched: ",
+        c.id.0, step.index
+    );
+    describe(f, &prefix, &context(c), op, options.redact.as_ref());
     f.end();
 }
 

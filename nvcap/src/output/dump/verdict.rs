@@ -268,7 +268,7 @@ pub(super) fn name(look: &Report, id: ChannelId) -> String {
     text
 }
 
-fn work(work: &Work) -> String {
+pub(super) fn work(work: &Work) -> String {
     let mut text = match &work.kind {
         WorkKind::Kernel(l) => format!("a kernel has not ended: {}", kernel(l)),
         WorkKind::Copy(c) => format!("a copy has not ended: {}", copy(c)),
