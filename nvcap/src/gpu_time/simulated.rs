@@ -117,9 +117,10 @@ fn run(streams: &[Vec<Work>], change: impl Fn(&mut Stamp)) -> (Vec<Vec<Ran>>, Gp
         let (mut doorbell, mut free) = (1_000_000 + stream * 700, 0);
         for (n, work) in (0u32..).zip(works) {
             doorbell += work.pause;
-            let behind = match work.replay {
-                false => random.about(rules.end_ns, 100),
-                true => random.about(rules.replay_end_ns, 100),
+            let behind = match (work.replay, streams.len() > 1) {
+                (true, _) => random.about(rules.replay_end_ns, 100),
+                (false, false) => random.about(rules.end_ns, 100),
+                (false, true) => random.about(rules.shared_end_ns, 100),
             };
             let stamp = (doorbell + FETCH).max(free + behind);
             // Beside another stream one of twenty starts later (H200).
@@ -130,7 +131,7 @@ fn run(streams: &[Vec<Work>], change: impl Fn(&mut Stamp)) -> (Vec<Vec<Ran>>, Gp
             let start = match (work.replay, streams.len() > 1) {
                 (true, _) => stamp + random.about(rules.replay_start_ns, 100),
                 (false, false) => stamp + random.about(rules.start_ns, 60),
-                (false, true) => stamp + random.about(rules.start_ns, 60) + late,
+                (false, true) => stamp + random.about(rules.shared_start_ns, 60) + late,
             };
             let end = start + work.length;
             free = end;

@@ -29,6 +29,8 @@ pub(crate) const SOON: Duration = Duration::from_millis(2);
 const GATHER: Duration = Duration::from_millis(2);
 /// How often programs without a name are looked for again, where processor time is left for it.
 const AGAIN: Duration = Duration::from_secs(2);
+/// How soon after a search that did not find them, the first time; twice as long after each.
+const FIRST_AGAIN: Duration = Duration::from_millis(30);
 /// How long nothing must have been asked before files are looked into.
 const QUIET: Duration = Duration::from_millis(10);
 
@@ -186,6 +188,9 @@ fn serve(from: &mpsc::Receiver<Request>, to: &mpsc::Sender<Answer>) {
         Files::default()
     };
     let mut again = Instant::now() + AGAIN;
+    let mut soon = FIRST_AGAIN;
+    // Asks that are answered by the next such search.
+    let mut owed = 0;
     loop {
         let wants_files = |r: &Resolver| files.may_work() && r.wants_files().is_some();
         let in_files = resolvers.values().flatten().any(wants_files);
@@ -194,9 +199,10 @@ fn serve(from: &mpsc::Receiver<Request>, to: &mpsc::Sender<Answer>) {
         let mut requests = match from.recv_timeout(wait) {
             Ok(request) => vec![request],
             Err(mpsc::RecvTimeoutError::Timeout) => {
-                let mut kernels = Vec::new();
+                let (mut done, mut kernels) = (0, Vec::new());
                 if Instant::now() >= again {
                     kernels = again_of(&mut resolvers);
+                    done = std::mem::take(&mut owed);
                     again = Instant::now() + AGAIN;
                 } else if in_files {
                     let wanting = resolvers.values_mut().flatten();
@@ -206,7 +212,7 @@ fn serve(from: &mpsc::Receiver<Request>, to: &mpsc::Sender<Answer>) {
                         kernels = resolver.in_files(&mut files);
                     }
                 }
-                if !kernels.is_empty() && to.send((0, kernels)).is_err() {
+                if (done > 0 || !kernels.is_empty()) && to.send((done, kernels)).is_err() {
                     return;
                 }
                 continue;
@@ -241,7 +247,18 @@ fn serve(from: &mpsc::Receiver<Request>, to: &mpsc::Sender<Answer>) {
             let kernels = resolver
                 .as_mut()
                 .map_or_else(Vec::new, |r| r.resolve(&asks));
-            if to.send((asks.len(), kernels)).is_err() {
+            let mut done = asks.len();
+            if resolver.as_ref().is_some_and(Resolver::has_left) {
+                let named = |a: &Ask| kernels.iter().any(|k| k.program == a.program && k.certain);
+                let nameless = asks.iter().filter(|a| !named(a)).count();
+                if nameless > 0 {
+                    owed += nameless;
+                    done -= nameless;
+                    again = again.min(Instant::now() + soon);
+                    soon = AGAIN.min(soon * 2);
+                }
+            }
+            if to.send((done, kernels)).is_err() {
                 break;
             }
         }
@@ -253,8 +270,9 @@ fn serve(from: &mpsc::Receiver<Request>, to: &mpsc::Sender<Answer>) {
         // Where new programs keep coming, too.
         if Instant::now() >= again {
             let kernels = again_of(&mut resolvers);
+            let done = std::mem::take(&mut owed);
             again = Instant::now() + AGAIN;
-            if !kernels.is_empty() && to.send((0, kernels)).is_err() {
+            if (done > 0 || !kernels.is_empty()) && to.send((done, kernels)).is_err() {
                 break;
             }
         }

@@ -99,8 +99,8 @@ pub(crate) struct Resolver {
     contradicted_at: usize,
     /// Programs that were not found: they are looked for again with the next ones.
     left: Vec<Ask>,
-    /// Programs whose code is that of several functions: a record that is found later says which.
-    ambiguous: Vec<Ask>,
+    /// Those of them whose code is that of several functions: they have a name that is not certain. A record tells which it is.
+    ambiguous: HashSet<u64>,
     /// Every program that was asked for.
     programs: Vec<Program>,
     /// Places of programs' addresses.
@@ -144,7 +144,7 @@ impl Resolver {
             first_try: 0,
             contradicted_at: 0,
             left: Vec::new(),
-            ambiguous: Vec::new(),
+            ambiguous: HashSet::new(),
             programs: Vec::new(),
             places: HashMap::new(),
             homes: HashMap::new(),
@@ -214,7 +214,7 @@ impl Resolver {
                 registers: ask.registers,
             };
             self.places.remove(&program.address);
-            self.ambiguous.retain(|a| a.program != ask.program);
+            self.ambiguous.remove(&ask.program.0);
             self.programs.retain(|p| p.address != program.address);
             self.programs.push(program);
         }
@@ -298,13 +298,8 @@ impl Resolver {
         if runs.is_empty() {
             return;
         }
-        let ambiguous = self.ambiguous.iter().map(|a| a.program.0);
         let programs: Vec<u64> = match self.layout {
-            Some(_) => wanted
-                .iter()
-                .map(|a| a.program.0)
-                .chain(ambiguous)
-                .collect(),
+            Some(_) => wanted.iter().map(|a| a.program.0).collect(),
             None => self.programs.iter().map(|p| p.address).collect(),
         };
         let seen = scan::search(&*self.space, runs, &programs);
@@ -425,8 +420,14 @@ impl Resolver {
         };
         wanted.retain(|ask| match self.by_record(&layout, ask) {
             Some((kernel, fits)) if fits != Some(false) || contradicted => {
-                found.push(kernel);
-                false
+                // It has a name that is not certain already.
+                let known = self.ambiguous.contains(&ask.program.0);
+                let told = kernel.certain || !known;
+                if told {
+                    self.ambiguous.remove(&ask.program.0);
+                    found.push(kernel);
+                }
+                !told
             }
             _ => true,
         });

@@ -73,8 +73,9 @@ pub(super) struct Regions {
     pace: Pace,
     /// Addresses that cannot be read.
     refused: Vec<u64>,
-    /// When the last read began, ns; 0 before the first.
+    /// When the last read began, ns, 0 before the first, and how long it took.
     last: u64,
+    last_took: u64,
 }
 
 /// How long reads take. The regions are read one after the other: each is read within a part of that time.
@@ -84,10 +85,14 @@ struct Pace {
     alone: Vec<u64>,
     all: u64,
     samples: usize,
-    /// How long after the begin of a read each region is read at the earliest, and how long before its end at the latest, ns; empty
-    /// while that is not known.
+    /// How long after the begin of the fastest read each region is read, and how long before its end that is over, ns; empty while
+    /// that is not known.
     parts: Vec<(u64, u64)>,
 }
+
+/// A read that takes this many times as long as the fastest was interrupted; a shorter one was slow in all its parts, as where two
+/// threads share a core.
+const SLOW: u64 = 3;
 
 impl Pace {
     /// Of so many regions.
@@ -130,14 +135,23 @@ impl Pace {
         for alone in &self.alone {
             let own = alone.saturating_sub(first);
             let behind = self.all.saturating_sub(begin + own);
-            self.parts.push((begin.saturating_sub(MARGIN_NS), behind));
+            self.parts.push((begin, behind));
             begin += own;
         }
     }
 
-    /// See `parts`.
-    fn of(&self, region: usize) -> (u64, u64) {
-        self.parts.get(region).copied().unwrap_or_default()
+    /// How long after the begin of a read that took so long a region was read at the earliest, and how long before the end of another
+    /// one at the latest, ns.
+    fn of(&self, region: usize, first: u64, second: u64) -> (u64, u64) {
+        let (begin, behind) = self.parts.get(region).copied().unwrap_or_default();
+        let scaled = |part: u64, took: u64| match took < self.all.saturating_mul(SLOW) {
+            true => (u128::from(part) * u128::from(took) / u128::from(self.all.max(1))) as u64,
+            false => part,
+        };
+        (
+            scaled(begin, first).saturating_sub(MARGIN_NS),
+            scaled(behind, second),
+        )
     }
 }
 
@@ -234,6 +248,7 @@ impl Regions {
         };
         let seen = now();
         let before = std::mem::replace(&mut self.last, begun);
+        let before_took = std::mem::replace(&mut self.last_took, seen - begun);
         if let Some((region, alone)) = one {
             self.pace.take(region, alone, seen - begun);
         }
@@ -246,7 +261,7 @@ impl Regions {
                 break;
             };
             at += len;
-            let (least, behind) = self.pace.of(i);
+            let (least, behind) = self.pace.of(i, before_took, seen - begun);
             let (before, seen) = match before {
                 0 => (0, seen),
                 _ => (before + least, seen - behind.min(seen - begun)),
@@ -431,22 +446,29 @@ mod tests {
     #[test]
     fn each_region_is_read_in_its_part_of_the_time() {
         let mut pace = Pace::new(3);
-        assert_eq!(pace.of(0), (0, 0), "nothing is known");
+        assert_eq!(pace.of(0, 9, 9), (0, 0), "nothing is known");
         // 400 ns for any read; the second region takes longer.
         let alone = [500, 700, 450];
         while let Some(region) = pace.wants() {
             let odd = pace.samples as u64 % 7;
             pace.take(region, alone[region] + odd, 850 + odd);
         }
-        assert_eq!(pace.of(0), (250, 350));
-        assert_eq!(pace.of(1), (350, 50));
-        assert_eq!(pace.of(2), (650, 0));
+        assert_eq!(pace.of(0, 850, 850), (250, 350));
+        assert_eq!(pace.of(1, 850, 850), (350, 50));
+        assert_eq!(pace.of(2, 850, 850), (650, 0));
+        // Slow in all its parts, and interrupted.
+        assert_eq!(pace.of(1, 1_700, 1_700), (850, 100));
+        assert_eq!(pace.of(1, 9_000, 9_000), (350, 50));
         let mut one = Pace::new(1);
         assert_eq!(one.wants(), None);
         one.alone = vec![500, 500];
         (one.all, one.samples) = (2_000, 0);
         one.split();
-        assert_eq!(one.of(1), (0, 0), "all of them took longer than each");
+        assert_eq!(
+            one.of(1, 2_000, 2_000),
+            (0, 0),
+            "all of them took longer than each"
+        );
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::{Ask, MOST_LEFT, Name, Resolver};
+use super::{Ask, Name, Resolver};
 use crate::cubin::{Function, compare};
 use crate::record::{Kernel, NamedBy};
 
@@ -22,20 +22,7 @@ impl Resolver {
         is_same(&own, function, code)
     }
 
-    /// Takes those of the ambiguous programs whose records are found.
-    pub(super) fn disambiguate(&mut self, found: &mut Vec<Kernel>) {
-        let Some(layout) = self.layout.clone().filter(|_| !self.ambiguous.is_empty()) else {
-            return;
-        };
-        for ask in std::mem::take(&mut self.ambiguous) {
-            match self.by_record(&layout, &ask) {
-                Some((kernel, _)) if kernel.certain => found.push(kernel),
-                _ => self.ambiguous.push(ask),
-            }
-        }
-    }
-
-    /// By the code that was seen alone, for programs without a record.
+    /// By the code that was seen alone, for programs without a record. Those whose code is that of several functions stay wanted.
     pub(super) fn by_code(&mut self, wanted: &mut Vec<&Ask>, found: &mut Vec<Kernel>) {
         wanted.retain(|ask| {
             let Some(code) = &ask.code else {
@@ -57,14 +44,17 @@ impl Resolver {
             };
             kernel.by = NamedBy::Code;
             kernel.certain = names.len() == 1;
-            if !kernel.certain && self.ambiguous.len() < MOST_LEFT {
-                self.ambiguous.push(Ask::clone(ask));
+            if kernel.certain {
+                self.ambiguous.remove(&ask.program.0);
+            } else if !self.ambiguous.insert(ask.program.0) {
+                return true;
             }
             if let Some(name) = fitting.first() {
                 self.set_home(ask.program, name);
             }
+            let ambiguous = !kernel.certain;
             found.push(kernel);
-            false
+            ambiguous
         });
     }
 }

@@ -12,9 +12,9 @@ const SLICE: Duration = Duration::from_millis(20);
 impl Resolver {
     /// How far the programs that are left have been looked for in files; none if more of that finds nothing.
     pub(crate) fn wants_files(&self) -> Option<FileSearch> {
-        let wants =
-            self.file_search != FileSearch::Whole && self.left.iter().any(|ask| ask.code.is_some());
-        wants.then_some(self.file_search)
+        let wants = |ask: &Ask| ask.code.is_some() && !self.ambiguous.contains(&ask.program.0);
+        let any = self.file_search != FileSearch::Whole && self.left.iter().any(wants);
+        any.then_some(self.file_search)
     }
 
     /// Looks for the programs that are left in the files that the process has mapped: a piece of that work. Names that were found
@@ -40,9 +40,11 @@ impl Resolver {
         }
         let mut found = Vec::new();
         for ask in std::mem::take(&mut self.left) {
+            // What one image does not tell apart, others do not either.
+            let known = self.ambiguous.contains(&ask.program.0);
             match self.by_file(files, &ask) {
-                Some(kernel) => found.push(kernel),
-                None => self.left.push(ask),
+                Some(kernel) if !known => found.push(kernel),
+                _ => self.left.push(ask),
             }
         }
         self.account(&found, began.elapsed());

@@ -63,7 +63,6 @@ impl Resolver {
         }
         self.conclude(wanted, found, true);
         self.learn_again(wanted, found);
-        self.disambiguate(found);
         self.by_code(wanted, found);
     }
 
