@@ -49,7 +49,7 @@ pub static NEXT_SPACE: Array<u64> = Array::with_max_entries(1, BPF_F_MMAPABLE);
 
 /// Nonzero while the reader waits for longer than it does between looks of its own.
 #[map]
-pub static ASLEEP: Array<u32> = Array::with_max_entries(1, 0);
+pub static ASLEEP: Array<u32> = Array::with_max_entries(1, BPF_F_MMAPABLE);
 
 /// Does not wake the reader, which looks by itself every millisecond or so.
 pub const NO_WAKEUP: u64 = 1;

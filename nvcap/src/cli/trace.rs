@@ -8,7 +8,7 @@ use clap::ValueEnum;
 
 use super::output_args::OutputArgs;
 use super::values::CAPTURE;
-use super::values::{Discover, parse_pid, parse_seconds, parse_size};
+use super::values::{Discover, parse_part, parse_pid, parse_seconds, parse_share, parse_size};
 #[cfg(feature = "trap")]
 use crate::{output::message::tell, pipeline::Pipeline};
 
@@ -275,30 +275,6 @@ fn parse_stack_size(text: &str) -> Result<u32, String> {
 fn parse_address(text: &str) -> Result<u64, String> {
     let digits = text.strip_prefix("0x").unwrap_or(text);
     u64::from_str_radix(digits, 16).map_err(|_| format!("'{text}' is no hexadecimal address"))
-}
-
-fn parse_share(text: &str) -> Result<f64, String> {
-    let digits = text.strip_suffix('%').unwrap_or(text);
-    digits
-        .parse::<f64>()
-        .ok()
-        .filter(|p| (0.01..=10_000.0).contains(p))
-        .map(|p| p / 100.0)
-        .ok_or_else(|| {
-            format!("'{text}' is no share of a core: give percent from 0.01 on, such as 5%")
-        })
-}
-
-/// A share of one core, for one thread takes no more.
-fn parse_part(text: &str) -> Result<f64, String> {
-    let share = parse_share(text)?;
-    if share > 1.0 {
-        return Err(format!(
-            "time stamps are read by one thread, which takes no more than one processor: give percent from 0.01 to 100 instead of '{text}', \
-             such as 5%, or leave the option out to read without a pause"
-        ));
-    }
-    Ok(share)
 }
 
 /// Runs the trace.

@@ -97,6 +97,31 @@ pub(super) fn parse_size(text: &str) -> Result<u64, String> {
         })
 }
 
+/// A share of a core, or of several.
+pub(super) fn parse_share(text: &str) -> Result<f64, String> {
+    let digits = text.strip_suffix('%').unwrap_or(text);
+    digits
+        .parse::<f64>()
+        .ok()
+        .filter(|p| (0.01..=10_000.0).contains(p))
+        .map(|p| p / 100.0)
+        .ok_or_else(|| {
+            format!("'{text}' is no share of a core: give percent from 0.01 on, such as 5%")
+        })
+}
+
+/// A share of one core, for one thread takes no more.
+pub(super) fn parse_part(text: &str) -> Result<f64, String> {
+    let share = parse_share(text)?;
+    if share > 1.0 {
+        return Err(format!(
+            "time stamps are read by one thread, which takes no more than one processor: give percent from 0.01 to 100 instead of '{text}', \
+             such as 5%, or leave the option out to read without a pause"
+        ));
+    }
+    Ok(share)
+}
+
 #[cfg(test)]
 mod tests {
     #[test]

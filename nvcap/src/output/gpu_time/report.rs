@@ -60,27 +60,28 @@ fn sentence(work: &Intervals, sample: Option<f64>) -> String {
     let known = work.known_ns();
     let busy = share(work.busy_ns, known);
     let span = Nanoseconds(known);
-    let mut text = match (sample, work.share_error()) {
-        (None, _) => format!("worked {busy:.1} % of {span}"),
-        (Some(_), None) => format!("worked {busy:.1} % of the {span} that were looked at"),
+    let worked = match (sample, work.share_error()) {
+        (None, _) => format!("{busy:.1} % of {span}"),
+        (Some(_), None) => format!("{busy:.1} % of the {span} that were looked at"),
         (Some(_), Some(error)) => format!(
-            "worked {busy:.1} % (+- {:.1}) of the {span} that were looked at",
+            "{busy:.1} % (+- {:.1}) of the {span} that were looked at",
             100.0 * error
         ),
     };
+    let mut text = format!("{}; work ran in {worked}", verdict(work));
     if work.idle.ns > 0 {
         let of = |ns| share(ns, work.idle.ns);
         let (least, most) = work.idle.empty_ns;
         text += &format!(
-            "; of the rest nothing was submitted in {} %, a semaphore was waited for in {:.0} %",
+            "; in {} % of the rest nothing was submitted, in {:.0} % work waited for a semaphore",
             range(of(least), of(most)),
             of(work.idle.waited_ns)
         );
     }
     if work.unknown_ns > 0 {
-        text += &format!("; of {} more it is not known", Nanoseconds(work.unknown_ns));
+        text += &format!("; {} more are not known", Nanoseconds(work.unknown_ns));
     }
-    format!("{text}: {}", verdict(work))
+    text
 }
 
 impl std::fmt::Display for Whose {
@@ -154,7 +155,7 @@ impl Account {
         for (whose, work) in &self.gpus {
             let sentence = sentence(work, sample.map(|s| s.1));
             f.line("", 0, Some(Role::Operation));
-            f.text(format_args!("{whose} {sentence}"));
+            f.text(format_args!("{whose}: {sentence}"));
             f.end();
         }
         if self.gpus.is_empty() {
@@ -453,23 +454,23 @@ mod tests {
         let cases = [
             (
                 work(950_000, 50_000, (0, 50_000), 0),
-                "worked 95.0 % of 1.00 ms; of the rest nothing was submitted in 0..100 %, a semaphore was waited for in 0 %: GPU-bound",
+                "GPU-bound; work ran in 95.0 % of 1.00 ms; in 0..100 % of the rest nothing was submitted, in 0 % work waited for a semaphore",
             ),
             (
                 work(100_000, 900_000, (540_000, 720_000), 90_000),
-                "worked 10.0 % of 1.00 ms; of the rest nothing was submitted in 60..80 %, a semaphore was waited for in 10 %: launch-bound",
+                "launch-bound; work ran in 10.0 % of 1.00 ms; in 60..80 % of the rest nothing was submitted, in 10 % work waited for a semaphore",
             ),
             (
                 work(100_000, 900_000, (90_000, 90_000), 720_000),
-                "worked 10.0 % of 1.00 ms; of the rest nothing was submitted in 10 %, a semaphore was waited for in 80 %: bound by waits for semaphores",
+                "bound by waits for semaphores; work ran in 10.0 % of 1.00 ms; in 10 % of the rest nothing was submitted, in 80 % work waited for a semaphore",
             ),
             (
                 work(400_000, 600_000, (0, 60_000), 0),
-                "worked 40.0 % of 1.00 ms; of the rest nothing was submitted in 0..10 %, a semaphore was waited for in 0 %: bound by waits between submissions",
+                "bound by waits between submissions; work ran in 40.0 % of 1.00 ms; in 0..10 % of the rest nothing was submitted, in 0 % work waited for a semaphore",
             ),
             (
                 work(2_000, 0, (0, 0), 0),
-                "worked 100.0 % of 2.00 us: GPU-bound",
+                "GPU-bound; work ran in 100.0 % of 2.00 us",
             ),
         ];
         for (work, expected) in cases {
@@ -479,7 +480,7 @@ mod tests {
         unknown.unknown_ns = 7_000;
         assert_eq!(
             sentence(&unknown, Some(0.05)),
-            "worked 100.0 % of the 2.00 us that were looked at; of 7.00 us more it is not known: GPU-bound"
+            "GPU-bound; work ran in 100.0 % of the 2.00 us that were looked at; 7.00 us more are not known"
         );
     }
 

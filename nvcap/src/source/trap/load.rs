@@ -18,7 +18,7 @@ use super::{
     kprobes::Kprobes,
     program::{failed, find},
     pythons::Pythons,
-    shared::Shared,
+    shared::{Asleep, Shared},
     table::Tables,
 };
 
@@ -62,7 +62,8 @@ pub(crate) struct Loaded {
     tables: Tables,
     procs: HashMap<MapData, u32, PodProc>,
     next_space: Array<MapData, u64>,
-    asleep: Array<MapData, u32>,
+    /// Whether this thread sleeps until it is woken.
+    pub asleep: Asleep,
     uvm_sizes: Array<MapData, u32>,
     _more: ProgramArray<MapData>,
     log: Option<aya_log::EbpfLogger<&'static dyn log::Log>>,
@@ -177,6 +178,7 @@ impl Loaded {
             Shared::new(channels.fd().as_fd(), spaces.fd().as_fd())
                 .map_err(|e| Error::new("mapping the channel table", &e, remedy_for_refusal(&e)))?
         };
+        let asleep = asleep(&bpf)?;
         let pythons = match options.stack_bytes {
             0 => None,
             _ => Some(pythons(&bpf)?),
@@ -202,7 +204,7 @@ impl Loaded {
             tables,
             procs: take(&mut bpf, "PROCS")?,
             next_space: take(&mut bpf, "NEXT_SPACE")?,
-            asleep: take(&mut bpf, "ASLEEP")?,
+            asleep,
             uvm_sizes: take(&mut bpf, "UVM_SIZES")?,
             _more: more,
             bpf,
@@ -252,11 +254,6 @@ impl Loaded {
     pub(crate) fn forget_proc(&mut self, pid: u32) {
         // An entry that is not there is as good as removed.
         let _ = self.tables.forget_proc(pid);
-    }
-
-    /// Whether this thread sleeps until it is woken. Where that cannot be said, it looks by itself as long as it would have slept.
-    pub(crate) fn set_asleep(&mut self, is_asleep: bool) {
-        let _ = self.asleep.set(0, u32::from(is_asleep), 0);
     }
 
     /// Takes a number for a new address space.
@@ -432,6 +429,15 @@ fn processors() -> Result<usize> {
             "mount sysfs at /sys",
         )
     })
+}
+
+/// Maps what tells the programs that the reader sleeps.
+fn asleep(bpf: &Ebpf) -> Result<Asleep> {
+    let what = "mapping the reader's state";
+    let Map::Array(asleep) = map(bpf, "ASLEEP")? else {
+        return Err(Error::new(what, "ASLEEP is no array", "please report this"));
+    };
+    Asleep::new(asleep.fd().as_fd()).map_err(|e| Error::new(what, &e, remedy_for_refusal(&e)))
 }
 
 /// Maps the tables of Pythons.

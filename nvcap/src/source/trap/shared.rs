@@ -60,6 +60,24 @@ impl Drop for Mapped {
     }
 }
 
+/// ASLEEP: whether the reader of the ring buffer is to be woken.
+#[derive(Debug)]
+pub(crate) struct Asleep(Mapped);
+
+impl Asleep {
+    /// # Errors
+    /// Those of mmap(2).
+    pub(crate) fn new(map: BorrowedFd<'_>) -> io::Result<Self> {
+        Ok(Self(Mapped::new(map, size_of::<u32>())?))
+    }
+
+    pub(crate) fn set(&self, is_asleep: bool) {
+        // SAFETY: a live, aligned value, which the BPF programs only read.
+        let value = unsafe { AtomicU32::from_ptr(self.0.at::<u32>(0)) };
+        value.store(is_asleep.into(), Ordering::SeqCst);
+    }
+}
+
 /// CHANNELS and SPACES.
 #[derive(Debug)]
 pub(crate) struct Shared {

@@ -171,12 +171,12 @@ impl Session {
             // Said before poll looks for data: what comes after its look wakes it.
             let sleeps = wait >= SLEEP;
             if sleeps {
-                self.capture.bpf.set_asleep(true);
+                self.capture.bpf.asleep.set(true);
             }
             // SAFETY: one pollfd.
             unsafe { libc::poll(&mut poll, 1, wait.as_millis() as i32) };
             if sleeps {
-                self.capture.bpf.set_asleep(false);
+                self.capture.bpf.asleep.set(false);
             }
             self.drain()?;
         }
