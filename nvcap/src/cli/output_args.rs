@@ -186,10 +186,11 @@ impl OutputArgs {
             .map_or(shown, |f| shown.max(f.detail()))
     }
 
-    /// Whether lines of text are written, which say a name that is found later.
+    /// Whether output waits longer for names: JSON and sums do, for lines say a name that is found later, and a recording must
+    /// hold what was seen even if nvcap is killed.
     #[cfg(feature = "trap")]
-    pub(super) fn is_lines(&self) -> bool {
-        !self.json && !self.stats && !self.quiet
+    pub(super) fn waits_for_names(&self) -> bool {
+        self.json || self.stats
     }
 
     pub(super) fn color(&self) -> Color {

@@ -49,9 +49,9 @@ pub(super) struct Args {
     #[arg(skip)]
     pub given: Vec<&'static WayOption>,
 
-    /// Lines of text are shown, which say a name that is found later.
+    /// What is shown does not wait long for names.
     #[arg(skip)]
-    pub shows_lines: bool,
+    pub is_soon: bool,
 
     /// Run COMMAND as USER, a name or a number
     ///
@@ -301,7 +301,7 @@ pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
         output.pipeline(!args.command.is_empty(), &inputs)
     };
     let args = Args {
-        shows_lines: output.is_lines(),
+        is_soon: !output.waits_for_names(),
         ..args
     };
     run_into(args, make, |pipeline| output.conclude(pipeline))
@@ -385,7 +385,7 @@ pub(super) fn run_into<'a>(
         );
     }
     let names = !args.no_names;
-    let shows_lines = args.shows_lines;
+    let is_soon = args.is_soon;
     // As strace does: on standard error, so that output stays what was asked for.
     let quiet = args.output.quiet && !args.recording.alone;
     let pids = args.pid.clone();
@@ -432,11 +432,7 @@ pub(super) fn run_into<'a>(
         move || {
             let source = how::make(chosen, options, observing)?;
             let source = Enriched::new(source, search, names, hold);
-            let source = if shows_lines {
-                source
-            } else {
-                source.patient()
-            };
+            let source = if is_soon { source } else { source.patient() };
             Ok(match takes_times {
                 true => source.with_stamps(share),
                 false => source,
