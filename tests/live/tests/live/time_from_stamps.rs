@@ -177,7 +177,7 @@ impl Found {
         } else {
             let start = number(o, "gpu_clock_start_ns")?;
             // A launch's own stamp tells its start, and the software GPU's kernels always start so long after it; a GPU's start later
-            // where several channels launch.
+            // where several channels launch, or behind a pause.
             let allowed = if kernel {
                 SHARED_LATER
             } else {
@@ -230,7 +230,7 @@ impl Found {
 }
 
 /// How much later nvcap takes a kernel to start where other channels launch, too, ns (docs/gpu-time.md).
-const SHARED_LATER: u64 = 660 - STAMP_TO_START;
+const SHARED_LATER: u64 = 730 - STAMP_TO_START;
 
 /// How long after its time a stamp was written, ns.
 fn stamp_late(ran: &Value) -> Result<u64> {
