@@ -5,7 +5,11 @@
 
 use std::{
     collections::{BTreeMap, HashMap, VecDeque},
-    sync::mpsc,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+        mpsc,
+    },
     thread,
     time::{Duration, Instant},
 };
@@ -55,6 +59,8 @@ pub(crate) struct Namer {
     programs: HashMap<u32, Programs>,
     to: mpsc::Sender<Request>,
     from: mpsc::Receiver<Answer>,
+    /// Requests that the thread has not taken yet.
+    waiting: Arc<AtomicUsize>,
     /// Asks without an answer: when they were made, and how many.
     outstanding: VecDeque<(Instant, usize)>,
     patience: Duration,
@@ -65,15 +71,18 @@ impl Namer {
     pub(crate) fn start(class: Option<u32>) -> Option<Self> {
         let (to, asked) = mpsc::channel();
         let (answer, from) = mpsc::channel();
+        let waiting = Arc::new(AtomicUsize::new(0));
+        let others = waiting.clone();
         thread::Builder::new()
             .name("nvcap-names".into())
-            .spawn(move || serve(&asked, &answer))
+            .spawn(move || serve(&asked, &answer, &others))
             .ok()?;
         Some(Self {
             class,
             programs: HashMap::new(),
             to,
             from,
+            waiting,
             outstanding: VecDeque::new(),
             patience: PATIENCE,
         })
@@ -116,6 +125,7 @@ impl Namer {
         }
         if !asks.is_empty() {
             let count = asks.len();
+            self.waiting.fetch_add(1, Ordering::SeqCst);
             if self.to.send(Request::Find(asks)).is_ok() {
                 self.outstanding.push_back((Instant::now(), count));
             }
@@ -178,7 +188,11 @@ fn ask(at: At, new: New) -> Ask {
 }
 
 /// Answers requests until nobody asks any more.
-fn serve(from: &mpsc::Receiver<Request>, to: &mpsc::Sender<Answer>) {
+fn serve(
+    from: &mpsc::Receiver<Request>,
+    to: &mpsc::Sender<Answer>,
+    waiting: &Arc<AtomicUsize>,
+) {
     enrich::set_niceness(enrich::SEARCHES);
     let mut resolvers: HashMap<u32, Option<Resolver>> = HashMap::new();
     let files_alone = std::env::var_os(NAMES_BY).is_some_and(|by| by == "file");
@@ -202,8 +216,7 @@ fn serve(from: &mpsc::Receiver<Request>, to: &mpsc::Sender<Answer>) {
                 let (mut done, mut kernels) = (0, Vec::new());
                 if Instant::now() >= again {
                     kernels = again_of(&mut resolvers);
-                    done = std::mem::take(&mut owed);
-                    again = Instant::now() + AGAIN;
+                    (done, again) = after_again(&mut owed, waiting);
                 } else if in_files {
                     let wanting = resolvers.values_mut().flatten();
                     let wanting = wanting.filter_map(|r| Some((r.wants_files()?, r)));
@@ -226,6 +239,7 @@ fn serve(from: &mpsc::Receiver<Request>, to: &mpsc::Sender<Answer>) {
         for request in requests {
             match request {
                 Request::Find(all) => {
+                    waiting.fetch_sub(1, Ordering::SeqCst);
                     for ask in all {
                         asks.entry(ask.at.pid).or_default().push(ask);
                     }
@@ -238,7 +252,7 @@ fn serve(from: &mpsc::Receiver<Request>, to: &mpsc::Sender<Answer>) {
                 .entry(pid)
                 .or_insert_with(|| match Resolver::open(pid) {
                     Ok(r) if files_alone => Some(r.in_files_alone()),
-                    Ok(r) => Some(r),
+                    Ok(r) => Some(r.that_yields_to(waiting)),
                     Err(e) => {
                         log::info!("process {pid}: names of kernels are not looked for: {e}");
                         None
@@ -270,8 +284,8 @@ fn serve(from: &mpsc::Receiver<Request>, to: &mpsc::Sender<Answer>) {
         // Where new programs keep coming, too.
         if Instant::now() >= again {
             let kernels = again_of(&mut resolvers);
-            let done = std::mem::take(&mut owed);
-            again = Instant::now() + AGAIN;
+            let done;
+            (done, again) = after_again(&mut owed, waiting);
             if (done > 0 || !kernels.is_empty()) && to.send((done, kernels)).is_err() {
                 break;
             }
@@ -284,6 +298,15 @@ fn serve(from: &mpsc::Receiver<Request>, to: &mpsc::Sender<Answer>) {
         if let Some(resolver) = resolver {
             tell(*pid, resolver);
         }
+    }
+}
+
+/// How many asks are answered when programs were looked for again, and when that is done next: soon, where it was broken off for
+/// requests that came.
+fn after_again(owed: &mut usize, waiting: &AtomicUsize) -> (usize, Instant) {
+    match waiting.load(Ordering::SeqCst) {
+        0 => (std::mem::take(owed), Instant::now() + AGAIN),
+        _ => (0, Instant::now() + FIRST_AGAIN),
     }
 }
 

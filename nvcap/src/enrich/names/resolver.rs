@@ -7,6 +7,7 @@
 use std::{
     collections::{BTreeSet, HashMap, HashSet},
     io,
+    sync::{Arc, atomic::AtomicUsize},
     time::{Duration, Instant},
 };
 
@@ -115,6 +116,8 @@ pub(crate) struct Resolver {
     file_search: FileSearch,
     /// Nothing but files is looked at.
     files_alone: bool,
+    /// Requests that wait for this search to end.
+    waiting: Arc<AtomicUsize>,
     began: Instant,
     /// Of the search that is being made: processor time of this thread, and of others.
     began_cpu: Cpu,
@@ -152,6 +155,7 @@ impl Resolver {
             files: OfProcess::default(),
             file_search: FileSearch::Not,
             files_alone: false,
+            waiting: Arc::default(),
             began: Instant::now(),
             began_cpu: Cpu::now(),
             helpers: Duration::ZERO,
@@ -164,6 +168,16 @@ impl Resolver {
     pub(crate) fn in_files_alone(self) -> Self {
         Self {
             files_alone: true,
+            ..self
+        }
+    }
+
+    /// The same, which breaks off what it looks for again while requests wait.
+    #[must_use]
+    #[cfg(feature = "trap")]
+    pub(crate) fn that_yields_to(self, waiting: &Arc<AtomicUsize>) -> Self {
+        Self {
+            waiting: waiting.clone(),
             ..self
         }
     }

@@ -28,7 +28,7 @@ const CHUNK: usize = 512 << 10;
 /// A thread takes so many bytes of the work at a time.
 const PIECE: u64 = 8 << 20;
 /// The most threads of one search.
-const MOST_THREADS: usize = 8;
+const MOST_THREADS: usize = 12;
 /// A search of fewer bytes is not split.
 const SPLIT_FROM: u64 = 32 << 20;
 /// An area larger than this holds no records (reserved address space, model weights in host memory).
@@ -332,7 +332,7 @@ pub(crate) fn search(space: &dyn Space, runs: &[Run], programs: &[u64]) -> Found
     let threads = if total < SPLIT_FROM {
         1
     } else {
-        (cores / 2).clamp(1, MOST_THREADS)
+        (cores * 3 / 4).clamp(1, MOST_THREADS)
     };
     let next = AtomicUsize::new(0);
     let whole = Mutex::new(Found::default());

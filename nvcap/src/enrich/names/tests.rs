@@ -1,7 +1,10 @@
 //! Made-up processes: memory with images and records as libcuda keeps them, at any distances.
 
 use std::io;
-use std::sync::Arc;
+use std::sync::{
+    Arc,
+    atomic::{AtomicUsize, Ordering},
+};
 
 use super::one_of;
 use super::resolver::{Ask, Listing, Resolver};
@@ -425,6 +428,22 @@ fn a_new_module_anywhere_is_found_while_there_is_time() {
         left += u32::from(resolver.has_left());
     }
     assert!((1..1990).contains(&left), "the time is limited: {left}");
+}
+
+#[test]
+fn what_is_looked_for_again_yields_to_requests() {
+    let functions = many(14);
+    let memory = Shared::new(process(&functions[..12], HOPPER, 8));
+    let waiting = Arc::new(AtomicUsize::new(1));
+    let mut resolver = memory.resolver().that_yields_to(&waiting);
+    let asks: Vec<Ask> = (0..8).map(|i| ask(i, &functions[i])).collect();
+    assert_eq!(resolver.resolve(&asks).len(), 8);
+    let f = &functions[12];
+    assert_eq!(resolver.resolve(&[ask(12, f)]), []);
+    memory.change(|m| load(m, 12, f, BASE + 0x79_0000, BASE + 0x7c_0000));
+    assert_eq!(resolver.resolve(&[]), [], "a request waits");
+    waiting.store(0, Ordering::SeqCst);
+    assert_eq!(resolver.resolve(&[]).len(), 1);
 }
 
 #[test]

@@ -9,7 +9,10 @@
 //! memory has been searched, processor time is limited: a little at once and a share of a core, less for 3 and 4, which are done in slices and go on
 //! when there is time again.
 
-use std::time::{Duration, Instant};
+use std::{
+    sync::atomic::Ordering,
+    time::{Duration, Instant},
+};
 
 use super::{Ask, Resolver, known::CLOSE};
 use crate::enrich::names::scan::{self, Run};
@@ -163,7 +166,8 @@ impl Resolver {
     /// Memory that was there before.
     fn wide(&mut self, all: &[Run], wanted: &mut Vec<&Ask>, found: &mut Vec<Kernel>, again: bool) {
         let may = |resolver: &Self, wanted: &[&Ask]| {
-            resolver.goes_on(wanted) && resolver.may_search_again()
+            let others = again && resolver.waiting.load(Ordering::SeqCst) > 0;
+            resolver.goes_on(wanted) && resolver.may_search_again() && !others
         };
         if !may(self, wanted) {
             return;
