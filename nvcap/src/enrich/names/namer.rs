@@ -188,11 +188,7 @@ fn ask(at: At, new: New) -> Ask {
 }
 
 /// Answers requests until nobody asks any more.
-fn serve(
-    from: &mpsc::Receiver<Request>,
-    to: &mpsc::Sender<Answer>,
-    waiting: &Arc<AtomicUsize>,
-) {
+fn serve(from: &mpsc::Receiver<Request>, to: &mpsc::Sender<Answer>, waiting: &Arc<AtomicUsize>) {
     enrich::set_niceness(enrich::SEARCHES);
     let mut resolvers: HashMap<u32, Option<Resolver>> = HashMap::new();
     let files_alone = std::env::var_os(NAMES_BY).is_some_and(|by| by == "file");
