@@ -355,17 +355,10 @@ fn a_wrong_place_of_the_registers_is_given_up() {
     let mut resolver = memory.resolver();
     let asks: Vec<Ask> = (0..14).map(|i| ask(i, &functions[i])).collect();
     assert_eq!(resolver.resolve(&asks[..8]).len(), 8);
-    assert!(
-        resolver.learnt().contains("registers at Some(-36)"),
-        "{}",
-        resolver.learnt()
-    );
+    let has = |r: &Resolver, text: &str| assert!(r.learnt().contains(text), "{}", r.learnt());
+    has(&resolver, "registers at Some(-36)");
     assert_eq!(resolver.resolve(&asks[8..]).len(), 6);
-    assert!(
-        resolver.learnt().contains("registers at Some(288)"),
-        "{}",
-        resolver.learnt()
-    );
+    has(&resolver, "registers at Some(288)");
 }
 
 /// A module of one function: its record here, its image there.
