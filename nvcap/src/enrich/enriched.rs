@@ -47,6 +47,8 @@ pub(crate) struct Enriched<S> {
     /// Results of searches that wait with them.
     images: Vec<Record>,
     held_bytes: usize,
+    /// Until when held records wait for names, however many programs are asked for meanwhile.
+    named_by: Instant,
     /// Until when records wait for searches that run.
     until: Option<Instant>,
 }
@@ -95,6 +97,7 @@ impl<S: Source> Enriched<S> {
             held: Vec::new(),
             images: Vec::new(),
             held_bytes: 0,
+            named_by: Instant::now(),
             until: None,
         }
     }
@@ -227,9 +230,13 @@ impl<S: Source> Source for Enriched<S> {
             stamper.stamps(&mut now);
         }
         let holds = self.namer.as_ref().is_some_and(Namer::is_holding);
-        if self.searches.is_empty() && self.held.is_empty() && !holds {
+        let waits = !self.held.is_empty() || !self.images.is_empty();
+        if self.searches.is_empty() && !waits && !holds {
             to.append(&mut now);
             return stepped;
+        }
+        if !waits {
+            self.named_by = Instant::now() + LONG_PATIENCE;
         }
         self.held_bytes += now.iter().map(Record::size).sum::<usize>();
         self.held.append(&mut now);
@@ -237,12 +244,11 @@ impl<S: Source> Source for Enriched<S> {
         if !found.is_empty() {
             // The graphs' programs have names, too: those are waited for.
             self.add_images(found);
+            self.named_by = Instant::now() + LONG_PATIENCE;
         }
         let late = !self.searches.is_empty() && self.until.is_none_or(|t| Instant::now() >= t);
-        let named = self
-            .namer
-            .as_ref()
-            .is_none_or(|n| !n.is_asking(LONG_PATIENCE));
+        let asks = self.namer.as_ref().is_some_and(asks);
+        let named = !asks || Instant::now() >= self.named_by;
         if self.searches.is_empty() && named || late || self.held_bytes >= MOST_HELD {
             self.release(to);
         }

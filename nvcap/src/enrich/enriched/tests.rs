@@ -17,6 +17,7 @@ struct Steady {
     fails: bool,
     ends: bool,
     launches: bool,
+    quiet: bool,
 }
 
 impl Source for Steady {
@@ -33,6 +34,9 @@ impl Source for Steady {
     }
 
     fn step(&mut self, _: Duration, to: &mut Vec<Record>) -> Result<()> {
+        if self.quiet {
+            return Ok(());
+        }
         let at = At {
             pid: PID,
             ..At::default()
@@ -254,6 +258,33 @@ fn ends_are_held_no_longer_than_names_are_asked_for() {
     source.inner.ends = true;
     source.step(Duration::ZERO, &mut Vec::new()).unwrap();
     assert!(!source.inner.ends);
+}
+
+/// The names of a graph's programs are waited for while nothing is submitted; a replay comes behind its images all the same.
+#[test]
+fn images_of_a_quiet_process_are_not_kept_back() {
+    let (mut source, end) = searched();
+    source.namer = Namer::start(None);
+    source.inner.quiet = true;
+    source.attach(PID).unwrap();
+    end.send(()).unwrap();
+    let mut all = Vec::new();
+    while !source.searches.is_empty() {
+        source.step(Duration::ZERO, &mut all).unwrap();
+    }
+    source.inner.quiet = false;
+    let begun = Instant::now();
+    while !kinds(&all).contains(&"0".to_owned()) {
+        source.step(Duration::ZERO, &mut all).unwrap();
+        thread::sleep(Duration::from_millis(1));
+    }
+    assert!(begun.elapsed() < LONG_PATIENCE * 3);
+    let at = |kind: &str| kinds(&all).iter().position(|k| k == kind);
+    assert!(
+        at("image").is_some() && at("image") < at("0"),
+        "{:?}",
+        kinds(&all)
+    );
 }
 
 #[test]
