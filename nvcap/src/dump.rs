@@ -1,7 +1,7 @@
 //! `nvcap dump`: takes, decodes and analyses one look at processes. A process costs milliseconds and is neither stopped nor
 //! changed.
 
-mod recorded;
+pub(crate) mod recorded;
 mod stacks;
 pub(crate) mod xids;
 
@@ -26,7 +26,7 @@ use crate::procfs::{
     mem::Memory,
     tasks::{self, Task},
 };
-use crate::record::{ChannelId, Device, Image, Kernel, Record};
+use crate::record::{Channel, ChannelId, Device, Image, Kernel, Record, Submission};
 use crate::source::clock;
 use crate::source::memory::{
     captured::{ChannelSnapshot, KnownRing, SnapshotOptions},
@@ -69,6 +69,32 @@ pub struct DumpOptions {
     pub kernels: FindKernels,
 }
 
+/// A channel of a look, to be decoded.
+struct Seen<'a> {
+    channel: &'a Channel,
+    get: u32,
+    put: u32,
+    /// Entries of its ring.
+    entries: u32,
+    /// The ring's first entries, where they are not among the newest.
+    first: &'a [Submission],
+    /// Its newest entries.
+    newest: &'a [Submission],
+}
+
+impl<'a> From<&'a ChannelSnapshot> for Seen<'a> {
+    fn from(seen: &'a ChannelSnapshot) -> Self {
+        Self {
+            channel: &seen.channel,
+            get: seen.get,
+            put: seen.put,
+            entries: seen.found.entries,
+            first: &seen.first,
+            newest: &seen.submissions,
+        }
+    }
+}
+
 impl DumpOptions {
     fn of_process(&self, before: u32) -> SnapshotOptions<'_> {
         SnapshotOptions {
@@ -79,33 +105,6 @@ impl DumpOptions {
             patience: PATIENCE,
         }
     }
-}
-
-/// The processes of this machine that use a GPU.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct GpuProcesses {
-    /// Those that map a GPU's device file, by id.
-    pub pids: Vec<u32>,
-    /// Number of processes that may not be inspected, whether or not they use a GPU.
-    pub hidden: usize,
-}
-
-/// Looks for them.
-#[must_use]
-pub(crate) fn gpu_processes() -> GpuProcesses {
-    let mut found = GpuProcesses::default();
-    for pid in procfs::processes() {
-        match maps::areas(pid) {
-            Ok(areas) if areas.iter().any(|a| a.write && a.gpu().is_some()) => {
-                found.pids.push(pid);
-            }
-            Err(e) if e.kind() == io::ErrorKind::PermissionDenied => found.hidden += 1,
-            // It uses none, or has ended meanwhile.
-            Ok(_) | Err(_) => {}
-        }
-    }
-    found.pids.sort_unstable();
-    found
 }
 
 /// Why a process is not in a look.
@@ -205,15 +204,7 @@ fn look_back(pids: &[u32], options: &DumpOptions, before: u32) -> Look {
         ..Report::default()
     };
     let mut refused = Vec::new();
-    let mut decoder = Decoder::new(decode::DecodeOptions {
-        wants: Wants {
-            entries: false,
-            methods: false,
-            operations: true,
-        },
-        chip: options.chip,
-        ..decode::DecodeOptions::default()
-    });
+    let mut decoder = decoder(options.chip);
     if options.chip.is_none() {
         for (minor, chip) in chip::chips() {
             decoder.chip(Some(minor), chip, ChipBy::Pci);
@@ -225,27 +216,18 @@ fn look_back(pids: &[u32], options: &DumpOptions, before: u32) -> Look {
         match take(*pid, next, options.of_process(before)) {
             Ok((memory, snapshot)) => {
                 next += snapshot.channels.len() as u32;
-                let mut channels = decoded(&mut decoder, &snapshot);
-                let mut of = OfProcess {
+                let places = ByMaps(scan::Places::new(&snapshot.areas));
+                let seen: Vec<Seen<'_>> = snapshot.channels.iter().map(Into::into).collect();
+                let images = || (options.images)(*pid);
+                let (channels, images) =
+                    decoded_with_images(&mut decoder, *pid, &seen, &places, images);
+                look.rings.channels.extend(channels);
+                look.processes.push(process(&snapshot));
+                taken.processes.push(OfProcess {
                     memory,
                     snapshot,
-                    images: None,
-                };
-                let snapshot = &of.snapshot;
-                // Graphs whose QMDs were written before the rings' oldest entries.
-                if channels.iter().any(ChannelState::has_unresolved) {
-                    let images = of.images.insert((options.images)(*pid));
-                    if !images.is_empty() {
-                        decoder.forget_process(*pid);
-                        for image in images {
-                            decoder.image(*pid, image.address, &image.bytes);
-                        }
-                        channels = decoded(&mut decoder, snapshot);
-                    }
-                }
-                look.rings.channels.extend(channels);
-                look.processes.push(process(snapshot));
-                taken.processes.push(of);
+                    images,
+                });
             }
             Err(e) => refused.push((*pid, e)),
         }
@@ -259,6 +241,18 @@ fn look_back(pids: &[u32], options: &DumpOptions, before: u32) -> Look {
         refused,
         taken,
     }
+}
+
+fn decoder(chip: Option<&'static Chip>) -> Decoder {
+    Decoder::new(decode::DecodeOptions {
+        wants: Wants {
+            entries: false,
+            methods: false,
+            operations: true,
+        },
+        chip,
+        ..decode::DecodeOptions::default()
+    })
 }
 
 /// The same look as records, for the pipeline that all sources feed.
@@ -299,6 +293,12 @@ fn name_kernels(channels: &mut [ChannelState], options: &DumpOptions) -> Vec<Ker
             kernels.insert((pid, kernel.program), Arc::new(kernel));
         }
     }
+    set_kernels(channels, &kernels);
+    found
+}
+
+/// Gives launches their kernels, by process and program.
+fn set_kernels(channels: &mut [ChannelState], kernels: &HashMap<(u32, GpuVa), Arc<Kernel>>) {
     for channel in channels {
         let pid = channel.pid;
         for launch in channel.launches_mut() {
@@ -307,7 +307,6 @@ fn name_kernels(channels: &mut [ChannelState], options: &DumpOptions) -> Vec<Ker
             }
         }
     }
-    found
 }
 
 /// Address lookup by the mappings alone.
@@ -324,42 +323,64 @@ impl Places for ByMaps<'_> {
     }
 }
 
-fn decoded(decoder: &mut Decoder, snapshot: &Snapshot) -> Vec<ChannelState> {
-    let places = ByMaps(scan::Places::new(&snapshot.areas));
+fn decoded(
+    decoder: &mut Decoder,
+    pid: u32,
+    channels: &[Seen<'_>],
+    places: &dyn Places,
+) -> Vec<ChannelState> {
     // The beginnings of rings first: a class bound by one channel tells the chip of all of them.
-    for seen in &snapshot.channels {
-        decoder.channel(&seen.channel);
+    for seen in channels {
+        decoder.channel(seen.channel);
         decoder.engine(seen.channel.id, engine(seen));
-        for s in &seen.first {
+        for s in seen.first {
             let context = decoder.context(s, 0);
-            decoder.submission(s, &context, &places, &mut |_| {});
+            decoder.submission(s, &context, places, &mut |_| {});
         }
     }
     let mut scenes = Vec::new();
-    for seen in &snapshot.channels {
-        let mut scene = ChannelState::new(
-            seen.channel.id,
-            snapshot.pid,
-            seen.get,
-            seen.put,
-            seen.found.entries,
-        );
+    for seen in channels {
+        let mut scene = ChannelState::new(seen.channel.id, pid, seen.get, seen.put, seen.entries);
         scene.gpu = seen.channel.gpu;
         scene.token = seen.channel.token;
         scene.engine = engine(seen);
-        for s in &seen.submissions {
+        for s in seen.newest {
             let context = decoder.context(s, 0);
-            scene.decode(decoder, &context, &places, s);
+            scene.decode(decoder, &context, places, s);
         }
         scenes.push(scene);
     }
     scenes
 }
 
+/// As [`decoded`], after which graphs whose QMDs were written before the rings' oldest entries are looked for in memory images. Returns
+/// those too, where they were looked for.
+fn decoded_with_images(
+    decoder: &mut Decoder,
+    pid: u32,
+    channels: &[Seen<'_>],
+    places: &dyn Places,
+    images: impl FnOnce() -> Vec<Image>,
+) -> (Vec<ChannelState>, Option<Vec<Image>>) {
+    let states = decoded(decoder, pid, channels, places);
+    if !states.iter().any(ChannelState::has_unresolved) {
+        return (states, None);
+    }
+    let images = images();
+    if images.is_empty() {
+        return (states, Some(images));
+    }
+    decoder.forget_process(pid);
+    for image in &images {
+        decoder.image(pid, image.address, &image.bytes);
+    }
+    (decoded(decoder, pid, channels, places), Some(images))
+}
+
 /// The engine of a channel: by the classes it binds, otherwise by the subchannels it uses.
-fn engine(seen: &ChannelSnapshot) -> Engine {
+fn engine(seen: &Seen<'_>) -> Engine {
     let mut evidence = EngineEvidence::default();
-    for s in seen.first.iter().chain(&seen.submissions) {
+    for s in seen.first.iter().chain(seen.newest) {
         for segment in s.segments.iter().filter(|s| s.holes.is_empty()) {
             let mut stream = Stream::default();
             let len = segment.bytes.len() as u32;

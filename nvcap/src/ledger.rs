@@ -127,7 +127,7 @@ impl Ledger {
                 Life::Exit { process: true } => {
                     self.names.remove(&p.at.pid);
                 }
-                Life::Thread { .. } | Life::Exit { process: false } => {}
+                Life::Identity(_) | Life::Thread { .. } | Life::Exit { process: false } => {}
             },
             Record::Ioctl(_)
             | Record::Mapping(_)
@@ -135,7 +135,8 @@ impl Ledger {
             | Record::Gpu(_)
             | Record::Image(_)
             | Record::Kernel(_)
-            | Record::Stamps(_) => {}
+            | Record::Stamps(_)
+            | Record::Look(_) => {}
         }
     }
 

@@ -50,7 +50,7 @@
 //! | `capture` | `capture`: recordings (pcapng files of records), written and read |
 //! | `output` | `output`: text, JSON, statistics, filters; `pipeline`: from records to sinks |
 //! | `xz`, `zstd` | files that are compressed so (gzip needs no feature) |
-//! | `cli`, `trap`, `parquet` | the program, its live tracing and its Parquet files; nothing that a library's user can call |
+//! | `cli`, `trap`, `parquet`, `serve` | the program, its live tracing, its Parquet files and its metrics; nothing that a library's user can call |
 //!
 //! # What stays
 //!
@@ -89,6 +89,8 @@ pub mod wire;
 #[cfg(feature = "output")]
 mod blocked_write;
 #[cfg(feature = "output")]
+mod glob;
+#[cfg(feature = "output")]
 mod gpu_time;
 #[cfg(feature = "output")]
 pub mod output;
@@ -99,6 +101,8 @@ pub mod pipeline;
 mod cli;
 #[cfg(feature = "cli")]
 mod code;
+#[cfg(all(feature = "cli", target_os = "linux"))]
+mod counts;
 #[cfg(feature = "cli")]
 mod diff;
 #[cfg(all(feature = "cli", target_os = "linux"))]
@@ -108,7 +112,11 @@ mod enrich;
 #[cfg(feature = "cli")]
 mod export;
 #[cfg(all(feature = "cli", target_os = "linux"))]
+mod host;
+#[cfg(all(feature = "cli", target_os = "linux"))]
 mod procfs;
+#[cfg(all(feature = "serve", target_os = "linux"))]
+mod serve;
 #[cfg(all(feature = "cli", target_os = "linux"))]
 mod stacks;
 #[cfg(all(feature = "cli", target_os = "linux"))]

@@ -69,6 +69,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+mod lives;
 mod order;
 mod places;
 mod stacks;
@@ -90,8 +91,9 @@ use crate::ledger::{Ledger, Observed};
 use crate::output::filter::Filter;
 use crate::output::phases::Phases;
 use crate::output::{Detail, Sink, StampReads, Summary};
-use crate::record::{Channel, ChannelId, Gpu, Kernel, Life, Lost, Process, Record, Submission};
+use crate::record::{Channel, ChannelId, Gpu, Kernel, Life, Lost, Record, Submission};
 
+use lives::Lives;
 use order::Order;
 pub use order::{GPU_TIME_WINDOW_NS, WINDOW_NS};
 use places::{ByModel, engine_by_stream};
@@ -140,7 +142,7 @@ pub struct Pipeline<'a> {
     sinks: Vec<Box<dyn Sink + 'a>>,
     /// No sink takes events: nothing is decoded.
     deaf: bool,
-    names: HashMap<u32, Arc<str>>,
+    lives: Lives,
     channels: HashMap<ChannelId, Known>,
     /// The chips of the GPUs in the records.
     chips: Vec<&'static Chip>,
@@ -202,7 +204,7 @@ impl<'a> Pipeline<'a> {
             times: None,
             options,
             sinks,
-            names: HashMap::new(),
+            lives: Lives::default(),
             channels: HashMap::new(),
             chips: Vec::new(),
             matched: Matched::default(),
@@ -328,7 +330,7 @@ impl<'a> Pipeline<'a> {
         }
         let _ = self.model.record(&record);
         match &record {
-            Record::Process(p) => self.life(p),
+            Record::Process(p) => self.lives.note(p),
             Record::Channel(c) => self.channel(c),
             Record::Gpu(g) => self.gpu(g),
             Record::Stack(s) => self.stacks.put(s),
@@ -339,6 +341,7 @@ impl<'a> Pipeline<'a> {
             | Record::Unmapping(_)
             | Record::Submission(_)
             | Record::Stamps(_)
+            | Record::Look(_)
             | Record::Loss(_) => {}
         }
         // Waiting replays of a process come before its end.
@@ -368,30 +371,6 @@ impl<'a> Pipeline<'a> {
         }
     }
 
-    fn life(&mut self, p: &Process) {
-        match &p.life {
-            Life::Present { name } | Life::Exec { name } => {
-                let id = if p.at.tid != 0 { p.at.tid } else { p.at.pid };
-                self.names.insert(id, name.as_str().into());
-                self.names
-                    .entry(p.at.pid)
-                    .or_insert_with(|| name.as_str().into());
-            }
-            // A child has its parent's name until a record gives another.
-            Life::Fork { child } | Life::Thread { child } => {
-                if let Some(name) = self.name(p.at.tid, p.at.pid) {
-                    self.names.insert(*child, name);
-                }
-            }
-            Life::Exit { process } => {
-                self.names.remove(&p.at.tid);
-                if *process {
-                    self.names.remove(&p.at.pid);
-                }
-            }
-        }
-    }
-
     /// A GPU of the machine: its chip, which also holds for GPUs without a number while all chips are alike.
     fn gpu(&mut self, g: &Gpu) {
         let Some(chip) = Chip::with_pci_device(g.pci_device) else {
@@ -403,13 +382,6 @@ impl<'a> Pipeline<'a> {
             _ => self.decoder.chip(None, chip, ChipBy::Pci),
         }
         self.chips.push(chip);
-    }
-
-    fn name(&self, tid: u32, pid: u32) -> Option<Arc<str>> {
-        self.names
-            .get(&tid)
-            .or_else(|| self.names.get(&pid))
-            .cloned()
     }
 
     fn channel(&mut self, c: &Channel) {
@@ -426,7 +398,10 @@ impl<'a> Pipeline<'a> {
     }
 
     fn context(&mut self, s: &Submission) -> Context {
-        let thread = s.thread.clone().or_else(|| self.name(s.at.tid, s.at.pid));
+        let thread = s
+            .thread
+            .clone()
+            .or_else(|| self.lives.name(s.at.tid, s.at.pid));
         let known = self.channels.entry(s.channel).or_default();
         known.token = known.token.or(s.token);
         let serial = self.serial;
@@ -452,6 +427,7 @@ impl<'a> Pipeline<'a> {
                 .cloned(),
             stack: self.stacks.of(s),
             gpu_time: gpu_time.map(Arc::from),
+            identity: self.lives.identity(s.at.pid),
         }
     }
 

@@ -31,9 +31,18 @@
 //! assert_eq!(record.at().time(), Some(1_000));
 //! ```
 
+mod identity;
+mod look;
 mod stack;
+mod thread_stack;
 
+pub use identity::{Container, Identity, Pod, UsedGpu};
+pub use look::{
+    ChannelFacts, EntryTarget, Look, LookChannel, MemoryRange, RingPlace, RingSize, Thread,
+    TokenFrom, Xid,
+};
 pub use stack::{Calls, Frame, Stack, StackEnd};
+pub use thread_stack::{NativeFrame, NativeStack, PythonFrame, PythonStack};
 
 use crate::wire::{GpuVa, Hole};
 
@@ -226,6 +235,8 @@ pub enum Life {
         /// The new command name.
         name: String,
     },
+    /// Who it is: its user, container and pod. Told where several processes are traced; a later one replaces it.
+    Identity(Box<Identity>),
     /// The thread `tid` ended; `process` is true if it was the last.
     Exit {
         /// The whole process ended.
@@ -541,6 +552,8 @@ pub enum Record {
     Stamps(Box<Stamps>),
     /// A loss.
     Loss(Loss),
+    /// What a look at a process saw beside its rings' newest entries.
+    Look(Box<Look>),
 }
 
 impl Record {
@@ -560,6 +573,7 @@ impl Record {
             Self::Stack(r) => r.at,
             Self::Stamps(r) => r.at,
             Self::Loss(r) => r.at,
+            Self::Look(r) => r.at,
         }
     }
     /// The approximate bytes that it takes while it waits to be decoded.
@@ -571,6 +585,9 @@ impl Record {
             }
             Self::Image(i) => 256 + i.bytes.len(),
             Self::Stamps(s) => 256 + s.stamps.len() * size_of::<Stamp>(),
+            Self::Look(l) => {
+                512 + l.threads.len() * 4096 + l.memory.len() * size_of::<MemoryRange>()
+            }
             Self::Ioctl(i) => 512 + i.input.data.len() + i.output.data.len(),
             _ => 256,
         }

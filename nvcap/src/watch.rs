@@ -8,8 +8,9 @@ use std::collections::BTreeMap;
 use std::io;
 use std::time::{Duration, Instant};
 
-use crate::dump::{self, DumpOptions, Refused, gpu_processes, xids::Xids};
+use crate::dump::{self, DumpOptions, Refused, xids::Xids};
 use crate::hang::{self, Progress, Report, State};
+use crate::host::{choice::Whom, gpu_processes};
 use crate::procfs::{self, mem::Memory, mem::Peek};
 
 /// Where GP_GET and GP_PUT are in USERD.
@@ -39,15 +40,6 @@ pub(crate) struct Finding {
     pub report: Report,
     /// What moved since the look before, where there was one.
     pub moved: Option<Progress>,
-}
-
-/// Which processes are watched.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Whom {
-    /// These.
-    Named(Vec<u32>),
-    /// All that use a GPU.
-    All,
 }
 
 /// When one process is to be looked at.
@@ -170,7 +162,7 @@ impl Watch {
     pub(crate) fn is_over(&self) -> bool {
         match &self.whom {
             Whom::Named(pids) => pids.iter().all(|pid| procfs::has_ended(*pid)),
-            Whom::All => false,
+            Whom::All(..) => false,
         }
     }
 
@@ -199,7 +191,7 @@ impl Watch {
         self.processes.retain(|pid, _| !procfs::has_ended(*pid));
         let pids = match &self.whom {
             Whom::Named(pids) => pids.clone(),
-            Whom::All => gpu_processes().pids,
+            Whom::All(choice, root) => gpu_processes().chosen(choice, root).mapped().collect(),
         };
         for pid in pids {
             if self.processes.contains_key(&pid) || procfs::has_ended(pid) {
@@ -213,7 +205,7 @@ impl Watch {
                 // It may come to use one.
                 Some((_, Refused::NoGpu)) => continue,
                 Some((_, Refused::Error(_))) if procfs::has_ended(pid) => continue,
-                Some((_, Refused::Error(_))) if self.whom == Whom::All => continue,
+                Some((_, Refused::Error(_))) if matches!(self.whom, Whom::All(..)) => continue,
                 Some((pid, Refused::Error(e))) => return Err((pid, e)),
             }
             let memory = Memory::open(pid).map_err(|e| (pid, e))?;

@@ -189,6 +189,7 @@ fn look(done: u64) -> Report {
     };
     Report {
         time_ns: 1,
+        trace_ns: None,
         took_ns: 2_000_000,
         processes: vec![ProcessReport {
             pid: PID,

@@ -53,8 +53,15 @@ local schema = {
     Unmapping = { { 1, "at", "At" }, { 2, "start", "x" }, { 3, "len", "n" } },
     Process = {
         { 1, "at", "At" }, { 2, "present", "t" }, { 3, "fork", "n" }, { 4, "thread", "n" }, { 5, "exec", "t" },
-        { 6, "exit", "b" },
+        { 6, "exit", "b" }, { 7, "identity", "Identity" },
     },
+    Identity = {
+        { 1, "comm", "t" }, { 2, "inner_pid", "n" }, { 3, "uid", "n" }, { 4, "user", "t" }, { 5, "cgroup", "t" },
+        { 6, "container", "Container" }, { 7, "pod", "Pod" }, { 8, "gpus", "UsedGpu" },
+    },
+    Container = { { 1, "id", "t" }, { 2, "runtime", "t" }, { 3, "name", "t" } },
+    Pod = { { 1, "uid", "t" }, { 2, "qos", "t" }, { 3, "name", "t" }, { 4, "namespace", "t" } },
+    UsedGpu = { { 1, "minor", "n" }, { 2, "uuid", "t" } },
     Handle = { { 1, "client", "w" }, { 2, "object", "w" } },
     Channel = {
         { 1, "at", "At" }, { 2, ".channel", "n" }, { 3, ".gpu", "n" }, { 4, ".token", "w" }, { 5, "class", "w" },
@@ -117,6 +124,29 @@ local schema = {
         { 1, "time_ns", "n" }, { 2, "observed", "Observed" }, { 3, "stack_sample", "StackSample" }, { 4, "unwritten", "n" },
         { 5, "gpu_clock", "GpuClock" },
     },
+    MemoryRange = { { 1, "start", "x" }, { 2, "len", "n" } },
+    LookChannel = {
+        { 1, "channel", "n" }, { 2, "gp_get", "n" }, { 3, "gp_put", "n" }, { 4, "ring", "x" }, { 5, "userd", "x" },
+        { 6, "place", "t" }, { 7, "size", "t" }, { 8, "target", "t" }, { 9, "moved", "b" }, { 10, "token_from", "t" },
+        { 11, "error", "n" }, { 12, "overwritten", "n" }, { 13, "recycled", "n" }, { 14, "unreadable", "n" },
+        { 15, "elsewhere", "n" }, { 16, "ring_gone", "b" }, { 17, "first", "Submission" },
+    },
+    NativeStack = { { 1, "frames", "Frame" }, { 2, "end", "t" } },
+    PythonFrame = { { 1, "function", "t" }, { 2, "file", "t" }, { 3, "line", "n" } },
+    PythonStack = { { 1, "frames", "PythonFrame" }, { 2, "newest_missing", "b" }, { 3, "oldest_missing", "b" } },
+    LookThread = {
+        { 1, "tid", "n" }, { 2, "name", "t" }, { 3, "state", "t" }, { 4, "ticks", "n" }, { 5, "wchan", "t" },
+        { 6, "syscall", "n" }, { 7, "argument", "n" }, { 8, "native", "NativeStack" }, { 9, "python", "PythonStack" },
+    },
+    Xid = {
+        { 1, "time_ns", "n" }, { 2, "pci", "t" }, { 3, "gpu", "n" }, { 4, "code", "n" }, { 5, "pid", "n" }, { 6, "name", "t" },
+        { 7, "hardware_channel", "n" }, { 8, "channels", "n" }, { 9, "text", "t" },
+    },
+    Look = {
+        { 1, "at", "At" }, { 2, "took_ns", "n" }, { 3, "finding_ns", "n" }, { 4, "reading_ns", "n" }, { 5, "rank", "n" },
+        { 6, "python", "t" }, { 7, "unused", "n" }, { 8, "notes", "t" }, { 9, "memory", "MemoryRange" },
+        { 10, "channels", "LookChannel" }, { 11, "threads", "LookThread" }, { 12, "xids", "Xid" },
+    },
     -- What nvcap's decoder says: field 100 of the others.
     Decoded = {
         { 1, ".serial", "n" }, { 2, ".text", "t" }, { 3, ".gpu", "n" }, { 4, ".token", "w" }, { 5, ".engine", "t" },
@@ -130,6 +160,7 @@ local DECODED = 100
 local kinds = {
     [0] = "Trace", "Ioctl", "Mapping", "Unmapping", "Process", "Channel", "Submission", "Gpu", "Image", "Kernel", "Stack",
     "Stamps", "Loss", "Calls", "Idle", "End", "Continued",
+    "Look",
 }
 
 local function key_of(message, key)
@@ -669,6 +700,9 @@ local infos = {
                 return words .. t("process." .. key)
             end
         end
+        if seen["identity.comm"] then
+            return "identity of " .. t("identity.comm")
+        end
         local exit = seen["process.exit"]
         return exit and exit.low == 0 and "thread exited" or "exited"
     end,
@@ -690,6 +724,7 @@ local infos = {
     Idle = function() return "nothing more for now" end,
     End = function() return "end of the trace" end,
     Continued = function() return "goes on in another file" end,
+    Look = function(t) return "a look at a process, " .. t("look.took_ns") .. " ns" end,
     Ioctl = function(t) return "ioctl " .. t("ioctl.request") end,
     Loss = function(t, seen)
         if seen["loss.untraced"] then

@@ -1,7 +1,7 @@
 #!/bin/bash
 # Whether nvcap says what ran: its kernels, copies and memsets against CUPTI's activity records of the same processes.
 #
-#   meaning.sh [WORKLOAD...]     workloads: cuda device cpp cpp-stripped cpp-shared cpp-rdc train generate compile graph triton cupy jax
+#   meaning.sh [WORKLOAD...]     workloads: cuda device cpp cpp-stripped cpp-shared cpp-rdc train generate transformer compile graph triton cupy jax
 #                                (default: all)
 #
 # cpp: kernels with every kind of name that C++ makes (meaning/cpp.cu), linked with libcudart.a and a static library of its own;
@@ -20,7 +20,7 @@ HERE=$(cd "$(dirname "$0")" && pwd)
 . "$HERE/common.sh"
 WIDTH=400
 MEANING=$HERE/meaning
-[ $# -gt 0 ] || set -- cuda device cpp cpp-stripped cpp-shared cpp-rdc train generate compile graph triton cupy jax
+[ $# -gt 0 ] || set -- cuda device cpp cpp-stripped cpp-shared cpp-rdc train generate transformer compile graph triton cupy jax
 
 echo "== building ($(date -u +%T))"
 build_cupti_log "$WORK/cupti_log.so" || exit 2
@@ -143,7 +143,7 @@ for name in "$@"; do
     graph | compile) ;;
     *)
         package=$name
-        case $name in train) package=torch ;; generate) package=transformers ;; esac
+        case $name in train) package=torch ;; generate | transformer) package=transformers ;; esac
         if ! python3 -c "import $package" 2>/dev/null; then row "NOT RUN" "$name" "no Python package $package here"; continue; fi
         ;;
     esac

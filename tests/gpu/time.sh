@@ -6,7 +6,8 @@
 #                               the share of launches with them, the host clock, the time in the queue, copies, graphs
 #     cupti                     time/truth.cu under CUPTI: what CUPTI calls a kernel's duration
 #     speed                     a launch loop untraced, observed and under CUPTI in turn, ten times
-#     train                     train.py by the trap and observed: sums by kernel against CUPTI's of an equal run
+#     train                     train.py (kernels of 1 to 9 us, nothing queued) and a transformer (10 to 1,000 us, queued) by the trap
+#                               and observed: sums by kernel against CUPTI's of an equal run
 #     summary                   `nvcap time` on train.py while it runs, whole and as a sample: to be read in time.txt
 #
 # The limits are in time/time.py. PHASES="queue sync" chooses phases of truth.cu (they are listed there); WAYS="observed" those of train.
@@ -93,7 +94,7 @@ judge_truths() {
 
 section_cupti() {
     [ -n "$cupti" ] || { row "NOT RUN" cupti "no CUPTI here"; return; }
-    CUDA_INJECTION64_PATH=$cupti CUPTI_LOG=$WORK/truth.cupti "$WORK/truth" -o "$WORK/cupti.truth" queue sync pause load >"$WORK/cupti.out" 2>&1
+    CUDA_INJECTION64_PATH=$cupti CUPTI_LOG=$WORK/truth.cupti "$WORK/truth" -o "$WORK/cupti.truth" queue sync pause write load >"$WORK/cupti.out" 2>&1
     python3 "$HERE/time/time.py" cupti "$WORK/cupti.truth" "$WORK"/truth.cupti.* "$WORK/cupti.beyond" >"$WORK/cupti.rows" 2>&1
     judge "$WORK/cupti.rows"
 }
@@ -151,26 +152,37 @@ section_speed() {
     judge "$WORK/speed.rows"
 }
 
-section_train() {
-    local way log how checksums
-    python3 -c 'import torch' 2>/dev/null || { row "NOT RUN" train "no Python package torch here"; return; }
-    [ -n "$cupti" ] || { row "NOT RUN" train "no CUPTI here"; return; }
-    local program=(python3 "$HERE/train.py" --steps "${STEPS:-250}" --warm 50)
-    [ -e "$WORK/cupti.beyond" ] || section_cupti
+# trained NAME COMMAND...: sums by kernel of an equal run, both ways; two runs under CUPTI say how equal runs are.
+trained() {
+    local name=$1 way how again
+    shift
     # One after the other: they would wait for each other on the GPU.
-    CUDA_INJECTION64_PATH=$cupti CUPTI_LOG=$WORK/train.cupti "${program[@]}" >"$WORK/train-cupti.out" 2>&1
-    log=$WORK/train.cupti.$(sed -n 's/^pid //p' "$WORK/train-cupti.out")
+    for again in "" -again; do
+        CUDA_INJECTION64_PATH=$cupti CUPTI_LOG=$WORK/$name.cupti "$@" >"$WORK/$name-cupti$again.out" 2>&1
+        mv "$WORK/$name.cupti.$(sed -n 's/^pid //p' "$WORK/$name-cupti$again.out")" "$WORK/$name.cupti$again"
+    done
+    python3 "$HERE/time/time.py" equal "$name" "$WORK/$name.cupti" "$WORK/$name.cupti-again" >"$WORK/$name-equal.rows" 2>&1
     for way in ${WAYS:-start observed}; do
         how=trap
         [ "$way" != observed ] || how=observe
-        "$NVCAP" --how $how --gpu-time --json -e "$FILTER" -o "$WORK/train-$way.json" -- "${program[@]}" >"$WORK/train-$way.out" 2>"$WORK/train-$way.trace"
-        status_of $? "train, $way: nvcap" "$WORK/train-$way.trace"
-        { CUPTI_BEYOND_NS=$(cat "$WORK/cupti.beyond" 2>/dev/null) python3 "$HERE/time/time.py" sums "train, $way" "$WORK/train-$way.json" "$log" >"$WORK/train-$way.rows" 2>&1; } &
+        "$NVCAP" --how $how --gpu-time --json -e "$FILTER" -o "$WORK/$name-$way.json" -- "$@" >"$WORK/$name-$way.out" 2>"$WORK/$name-$way.trace"
+        status_of $? "$name, $way: nvcap" "$WORK/$name-$way.trace"
+        { CUPTI_BEYOND_NS=$(cat "$WORK/cupti.beyond" 2>/dev/null) python3 "$HERE/time/time.py" sums "$name, $way" "$WORK/$name-$way.json" "$WORK/$name.cupti" >"$WORK/$name-$way.rows" 2>&1; } &
     done
     wait
-    for way in ${WAYS:-start observed}; do judge "$WORK/train-$way.rows"; done
+    judge "$WORK/$name-equal.rows"
+    for way in ${WAYS:-start observed}; do judge "$WORK/$name-$way.rows"; done
+}
+section_train() {
+    local checksums
+    python3 -c 'import torch' 2>/dev/null || { row "NOT RUN" train "no Python package torch here"; return; }
+    [ -n "$cupti" ] || { row "NOT RUN" train "no CUPTI here"; return; }
+    [ -e "$WORK/cupti.beyond" ] || section_cupti
+    trained train python3 "$HERE/train.py" --steps "${STEPS:-250}" --warm 50
     checksums=$(sed -n 's/.*checksum=//p' "$WORK"/train-*.out | sort -u | wc -l)
     row "$([ "$checksums" = 1 ] && echo ok || echo FAIL)" "train: the same result" "$(grep -h -o 'us_per_step=.*' "$WORK"/train-*.out | tr '\n' ';' | cut -c1-250)"
+    if python3 -c 'import transformers' 2>/dev/null; then trained transformer python3 "$HERE/meaning/workload.py" transformer -n 40
+    else row "NOT RUN" transformer "no Python package transformers here"; fi
 }
 
 section_summary() {

@@ -7,13 +7,15 @@ use std::fs;
 use anyhow::{Context, Result};
 use clap::Subcommand;
 
-use crate::{api, build, install, licences, paths, report::Report, shell::Cmd, toolchain};
+use crate::{api, build, install, licences, package, paths, report::Report, shell::Cmd, toolchain};
 
 /// A part of the gate.
 #[derive(Subcommand)]
 pub enum Part {
     /// Licences of dependencies; rustfmt, clippy and the library's documentation, all without a warning
     Lint,
+    /// Packages, installed into a bare root and removed; the service, the manifests, the alerts and the dashboard
+    Package,
     /// 10,000 mutated inputs of each format, the same ones each time, and every fuzz target for a short while
     Fuzz {
         /// Seconds for each target
@@ -27,6 +29,7 @@ pub fn run(part: &Part) -> Result<()> {
     let mut report = Report::default();
     match part {
         Part::Lint => lint(&mut report)?,
+        Part::Package => package::check::run(&mut report)?,
         Part::Fuzz { seconds } => {
             mutants(&mut report)?;
             fuzz(&mut report, *seconds)?;
@@ -71,6 +74,13 @@ fn lint(report: &mut Report) -> Result<()> {
                 "--no-default-features",
                 "--locked",
             ])
+            .args(deny),
+    )?;
+    report.step(
+        "clippy of the program without live tracing",
+        &cargo()
+            .args(["clippy", "-p", "nvcap", "--no-default-features"])
+            .args(["--features", "cli", "--locked"])
             .args(deny),
     )?;
     // First, because the public interface is read from these pages.

@@ -10,7 +10,7 @@ use crate::{build, paths, shell::Cmd};
 
 /// Components that are kept in the repository as they were released, for pages that nvcap writes. Each has its licence and a README
 /// beside it.
-const KEPT: [&str; 1] = ["nvcap/src/export/report/page/uplot"];
+pub const KEPT: [&str; 1] = ["nvcap/src/export/report/page/uplot"];
 
 /// Checks the workspace and the BPF programs: every crate that a built nvcap may contain, and every build dependency.
 pub fn check() -> Result<()> {

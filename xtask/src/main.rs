@@ -9,6 +9,7 @@ mod ci;
 mod facts;
 mod install;
 mod licences;
+mod package;
 #[cfg(test)]
 mod pages;
 mod paths;
@@ -103,6 +104,12 @@ The output of each step is kept in target/xtask-test/.")]
         /// The folder to fill; it is created
         dir: PathBuf,
     },
+    /// Build nvcap and pack it: deb, rpm, tarball, checksums
+    #[command(after_help = "Example:
+  cargo xtask package    the files are in target/package/, their paths are printed
+
+A format whose tool is not here (dpkg-deb, rpmbuild) is left out, and it is said why.")]
+    Package,
     /// Write the tables in nvcap/facts/ from those in facts/
     Facts {
         /// Only compare: status 1 where a committed table is not what the facts give
@@ -153,6 +160,7 @@ fn dispatch() -> anyhow::Result<ExitCode> {
         Command::Test { no_live, no_vm } => test::run(test::Options { no_live, no_vm })?,
         Command::Vm(args) => vm::run(args)?,
         Command::GpuBundle { dir } => bundle::run(&dir)?,
+        Command::Package => package::run()?,
         Command::Facts { check } => facts::run(check)?,
         Command::Api { check } => api::run(check)?,
         Command::Bench { what } => bench::run(&what)?,

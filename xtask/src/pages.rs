@@ -238,10 +238,11 @@ fn every_file_that_is_named_exists() {
 }
 
 #[test]
-fn the_index_names_every_page() {
+fn the_index_and_the_book_name_every_page() {
     let docs = paths::root().join("docs");
     let index = fs::read_to_string(docs.join("README.md")).expect("docs/README.md is the index");
-    let named = links(&index);
+    let summary = fs::read_to_string(docs.join("SUMMARY.md")).expect("the book has a summary");
+    let (named, in_book) = (links(&index), links(&summary));
     for page in pages(&docs) {
         let name = page
             .file_name()
@@ -251,6 +252,10 @@ fn the_index_names_every_page() {
         assert!(
             name == "README.md" || named.contains(&name.as_str()),
             "docs/README.md does not link {name}"
+        );
+        assert!(
+            name == "SUMMARY.md" || in_book.iter().filter(|page| **page == name).count() == 1,
+            "docs/SUMMARY.md links {name} never or twice: the book has each page once"
         );
     }
 }

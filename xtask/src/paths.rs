@@ -1,9 +1,11 @@
 //! Places in the checkout. Knows folder names, runs nothing.
 
 use std::{
-    env,
+    env, fs,
     path::{Path, PathBuf},
 };
+
+use anyhow::{Context, Result};
 
 /// The workspace root: the folder above `xtask/`.
 pub fn root() -> PathBuf {
@@ -77,6 +79,14 @@ pub fn is_executable(file: &Path) -> bool {
     use std::os::unix::fs::PermissionsExt;
     file.metadata()
         .is_ok_and(|meta| meta.is_file() && meta.permissions().mode() & 0o111 != 0)
+}
+
+/// What is in a folder, by name.
+pub fn sorted(dir: &Path) -> Result<Vec<PathBuf>> {
+    let entries = fs::read_dir(dir).with_context(|| format!("cannot read {}", dir.display()))?;
+    let mut paths: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).collect();
+    paths.sort();
+    Ok(paths)
 }
 
 #[cfg(test)]

@@ -28,6 +28,14 @@ pub fn tables() {
     }
 }
 
+/// The schemas of Kubernetes, and PyYAML, which they need.
+const RECIPES: [&str; 2] = ["kubernetes-validate==1.37.0", "PyYAML==6.0.3"];
+
+/// The Python that checks the recipes of `packaging/`.
+pub fn recipes() -> Result<PathBuf> {
+    environment("recipes", &RECIPES)
+}
+
 /// `target/NAME/venv` with `packages`; made once.
 fn environment(name: &str, packages: &[&str]) -> Result<PathBuf> {
     let folder = paths::target().join(name);

@@ -40,14 +40,14 @@ pub enum NotUnderstood {
 
 type Result<T> = std::result::Result<T, NotUnderstood>;
 
-fn word<T>(field: &'static str, word: &str, parsed: Option<T>) -> Result<T> {
+pub(super) fn word<T>(field: &'static str, word: &str, parsed: Option<T>) -> Result<T> {
     parsed.ok_or_else(|| NotUnderstood::Word {
         field,
         word: word.to_owned(),
     })
 }
 
-fn at(at: Option<m::At>) -> Result<r::At> {
+pub(super) fn at(at: Option<m::At>) -> Result<r::At> {
     let at = at.ok_or(NotUnderstood::Lacks("its time"))?;
     Ok(r::At {
         time_ns: at.time_ns,
@@ -117,6 +117,7 @@ fn process(p: m::Process) -> Result<Record> {
         m::Life::Thread(child) => Life::Thread { child },
         m::Life::Exec(name) => Life::Exec { name },
         m::Life::Exit(process) => Life::Exit { process },
+        m::Life::Identity(who) => Life::Identity(Box::new(who.into())),
     };
     Ok(Record::Process(r::Process {
         at: at(p.at)?,
@@ -147,7 +148,7 @@ fn how(text: &str) -> Result<How> {
     word("way to be seen", text, known)
 }
 
-fn submission(s: m::Submission) -> Result<Record> {
+pub(super) fn submission(s: m::Submission) -> Result<r::Submission> {
     let segment = |g: m::Segment| r::Segment {
         entry: g.entry,
         bytes: g.bytes,
@@ -158,7 +159,7 @@ fn submission(s: m::Submission) -> Result<Record> {
             })
             .collect(),
     };
-    Ok(Record::Submission(r::Submission {
+    Ok(r::Submission {
         at: at(s.at)?,
         channel: ChannelId(s.channel),
         token: s.token,
@@ -172,7 +173,7 @@ fn submission(s: m::Submission) -> Result<Record> {
         late: s.late,
         thread: s.thread.map(Arc::from),
         segments: s.segments.into_iter().map(segment).collect(),
-    }))
+    })
 }
 
 fn kernel(k: m::Kernel) -> Result<Record> {
@@ -281,7 +282,7 @@ pub(super) fn record(
         }
         Kind::Process => process(m::Process::decode(body)?)?,
         Kind::Channel => channel(m::Channel::decode(body)?)?,
-        Kind::Submission => submission(m::Submission::decode(body)?)?,
+        Kind::Submission => Record::Submission(submission(m::Submission::decode(body)?)?),
         Kind::Gpu => {
             let x = m::Gpu::decode(body)?;
             let pci_device = u16::try_from(x.pci_device);
@@ -310,7 +311,10 @@ pub(super) fn record(
         }
         Kind::Stamps => stamps(m::Stamps::decode(body)?)?,
         Kind::Loss => loss(m::Loss::decode(body)?)?,
-        Kind::Trace | Kind::Calls | Kind::Idle | Kind::End | Kind::Continued => return Ok(None),
+        // A look's are read by [`super::look`].
+        Kind::Trace | Kind::Calls | Kind::Idle | Kind::End | Kind::Continued | Kind::Look => {
+            return Ok(None);
+        }
     }))
 }
 

@@ -85,6 +85,7 @@ impl From<&r::Process> for m::Process {
             Life::Thread { child } => m::Life::Thread(*child),
             Life::Exec { name } => m::Life::Exec(name.clone()),
             Life::Exit { process } => m::Life::Exit(*process),
+            Life::Identity(who) => m::Life::Identity(who.as_ref().into()),
         };
         Self {
             at: Some(p.at.into()),
@@ -314,5 +315,6 @@ pub(super) fn body(record: &Record, calls: impl FnOnce(&r::Stack) -> u32) -> Vec
         .encode_to_vec(),
         Record::Stamps(x) => m::Stamps::from(&**x).encode_to_vec(),
         Record::Loss(x) => m::Loss::from(x).encode_to_vec(),
+        Record::Look(x) => super::look_messages::Look::from(&**x).encode_to_vec(),
     }
 }

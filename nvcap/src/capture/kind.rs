@@ -65,6 +65,8 @@ kinds! {
     End = 15, "end";
     /// The trace goes on in another file.
     Continued = 16, "continued";
+    /// A look at a process.
+    Look = 17, "look";
 }
 
 impl Kind {
@@ -82,6 +84,7 @@ impl Kind {
             Record::Stack(_) => Self::Stack,
             Record::Stamps(_) => Self::Stamps,
             Record::Loss(_) => Self::Loss,
+            Record::Look(_) => Self::Look,
         }
     }
 }

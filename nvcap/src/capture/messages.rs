@@ -105,11 +105,15 @@ pub(super) struct Unmapping {
 pub(super) struct Process {
     #[prost(message, optional, tag = "1")]
     pub at: Option<At>,
-    #[prost(oneof = "Life", tags = "2, 3, 4, 5, 6")]
+    #[prost(oneof = "Life", tags = "2, 3, 4, 5, 6, 7")]
     pub life: Option<Life>,
 }
 
 #[derive(Clone, PartialEq, Oneof)]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "one at a time is made, and taken apart at once"
+)]
 pub(super) enum Life {
     /// Its command name.
     #[prost(string, tag = "2")]
@@ -124,6 +128,59 @@ pub(super) enum Life {
     /// Whether the whole process ended.
     #[prost(bool, tag = "6")]
     Exit(bool),
+    /// Who it is.
+    #[prost(message, tag = "7")]
+    Identity(Identity),
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct Identity {
+    #[prost(string, tag = "1")]
+    pub comm: String,
+    #[prost(uint32, optional, tag = "2")]
+    pub inner_pid: Option<u32>,
+    #[prost(uint32, optional, tag = "3")]
+    pub uid: Option<u32>,
+    #[prost(string, optional, tag = "4")]
+    pub user: Option<String>,
+    #[prost(string, optional, tag = "5")]
+    pub cgroup: Option<String>,
+    #[prost(message, optional, tag = "6")]
+    pub container: Option<Container>,
+    #[prost(message, optional, tag = "7")]
+    pub pod: Option<Pod>,
+    #[prost(message, repeated, tag = "8")]
+    pub gpus: Vec<UsedGpu>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct Container {
+    #[prost(string, tag = "1")]
+    pub id: String,
+    #[prost(string, optional, tag = "2")]
+    pub runtime: Option<String>,
+    #[prost(string, optional, tag = "3")]
+    pub name: Option<String>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct Pod {
+    #[prost(string, tag = "1")]
+    pub uid: String,
+    #[prost(string, optional, tag = "2")]
+    pub qos: Option<String>,
+    #[prost(string, optional, tag = "3")]
+    pub name: Option<String>,
+    #[prost(string, optional, tag = "4")]
+    pub namespace: Option<String>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct UsedGpu {
+    #[prost(uint32, tag = "1")]
+    pub minor: u32,
+    #[prost(string, optional, tag = "2")]
+    pub uuid: Option<String>,
 }
 
 #[derive(Clone, PartialEq, Message)]

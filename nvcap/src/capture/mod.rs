@@ -11,8 +11,11 @@ mod decode;
 #[cfg(feature = "output")]
 pub(crate) mod decoded;
 mod encode;
+mod identity;
 mod info;
 mod kind;
+mod look;
+mod look_messages;
 mod messages;
 mod reader;
 mod writer;

@@ -9,6 +9,7 @@ use prost::Message as _;
 use super::decode::{self, NotUnderstood};
 use super::info::{EndInfo, TraceInfo};
 use super::kind::{AGAIN, Head, Kind};
+use super::look;
 use super::messages as m;
 use crate::pcapng::{Block, Blocks, Damage};
 use crate::record::{Calls, MOST_BYTES, Record};
@@ -253,7 +254,10 @@ impl<R: Read> Reader<R> {
         if again && !self.numbers.wants_again() || !again && !self.numbers.note(number) {
             return None;
         }
-        let record = decode::record(kind, body, |n| self.calls.get(&n).cloned());
+        let record = match kind {
+            Kind::Look => look::record(body).map(Some),
+            _ => decode::record(kind, body, |n| self.calls.get(&n).cloned()),
+        };
         match record {
             Ok(record) => record.map(|r| Ok(Item::Record(r))),
             Err(why) => Some(Err(not_understood(why))),

@@ -1,3 +1,4 @@
+mod look;
 mod published;
 
 use std::sync::Arc;
@@ -129,6 +130,8 @@ fn all_records() -> Vec<Record> {
         Life::Exec { name: "x y".into() },
         Life::Exit { process: true },
         Life::Exit { process: false },
+        Life::Identity(Box::default()),
+        Life::Identity(Box::new(identity())),
     ] {
         all.push(Record::Process(Process { at: at(5), life }));
     }
@@ -262,6 +265,7 @@ fn all_records() -> Vec<Record> {
             what,
         }));
     }
+    all.push(Record::Look(Box::new(look::look())));
     all
 }
 
@@ -563,5 +567,32 @@ proptest! {
             bytes[place] = byte;
         }
         read(&bytes);
+    }
+}
+
+/// All that may be known of a process.
+fn identity() -> Identity {
+    let some = |text: &str| Some(text.to_owned());
+    Identity {
+        comm: "a b".into(),
+        inner_pid: Some(7),
+        uid: Some(0),
+        user: some("ann"),
+        cgroup: some("/x"),
+        container: Some(Container {
+            id: "abc".into(),
+            runtime: some("docker"),
+            name: some("c"),
+        }),
+        pod: Some(Pod {
+            uid: "u".into(),
+            qos: some("burstable"),
+            name: some("p"),
+            namespace: some("n"),
+        }),
+        gpus: vec![UsedGpu {
+            minor: 3,
+            uuid: some("GPU-1"),
+        }],
     }
 }

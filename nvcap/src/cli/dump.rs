@@ -21,7 +21,7 @@ use crate::source::memory::{captured::KnownRing, chip, scan::Effort};
 use super::output_args::OutputArgs;
 use super::recorder::{self, RecordingOptions, Traced};
 use super::target::{self, usage};
-use super::values::{CAPTURE, SHOWN, parse_pid, parse_seconds};
+use super::values::{CAPTURE, SHOWN, parse_pid, parse_seconds, parse_time};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -30,6 +30,8 @@ Examples:
   sudo nvcap dump -a                   every process that uses a GPU
   sudo nvcap dump -p 4711 --last 1000  as far back as the rings hold
   sudo nvcap dump -p 4711 --record hang.pcapng   what was read, for nvcap decode, export and others
+  nvcap dump hang.pcapng               the same report again, of that file
+  nvcap dump run.pcapng --at 2.5s      what each channel of a recorded trace was at
   sudo nvcap dump -p 4711 --json       one JSON object (docs/dump.schema.json)
   nvcap dump --merge rank*.json        which ranks are in the same state, and the odd one out
 
@@ -67,9 +69,31 @@ pub(super) struct Args {
     #[arg(short, long, conflicts_with = "pid", help_heading = "Target")]
     all: bool,
 
+    /// Only processes of USER, a name, a number or a pattern; may be given several times
+    #[arg(long, value_name = "USER", requires = "all", help_heading = super::values::WHOM)]
+    user: Vec<String>,
+
+    /// Which of them.
+    #[command(flatten)]
+    filters: super::whom::Filters,
+    /// Show what a recording of nvcap's ends with, instead of a process: that of a look (--record) as the look itself was; of a trace
+    /// each channel's last entries, and what is known of their progress
+    #[arg(
+        value_name = "FILE",
+        help_heading = "Target",
+        conflicts_with_all = [
+            "pid", "all", "watch", "stream", "channels", "merge", "record", "thorough",
+        ]
+    )]
+    pub file: Option<PathBuf>,
+
+    /// With FILE: the state TIME after the first doorbell (2.5s, 3m), instead of that at the end
+    #[arg(long, value_name = "TIME", value_parser = parse_time, requires = "file", help_heading = SHOWN)]
+    pub at: Option<Duration>,
+
     /// Show the newest N entries of each channel, and those that the GPU has not fetched
     #[arg(long, value_name = "N", default_value_t = 20, help_heading = SHOWN)]
-    last: u32,
+    pub last: u32,
 
     /// Look twice, SECONDS apart, and say what moved
     #[arg(long, value_name = "SECONDS", value_parser = parse_seconds, help_heading = CAPTURE)]
@@ -107,7 +131,7 @@ pub(super) struct Args {
 
     /// Show programs by address, without the names of their kernels; the look is faster by the search for them
     #[arg(long, help_heading = SHOWN)]
-    no_names: bool,
+    pub no_names: bool,
 
     /// Do not read the threads' stacks
     #[arg(long, conflicts_with = "full_stacks", help_heading = SHOWN)]
@@ -126,15 +150,30 @@ pub(super) struct Args {
     /// Record what is read into FILE, too (docs/recordings.md): nvcap decode, stats, export and others read it
     ///
     /// FILE has the rings' entries and their pushbuffers, the channels, mappings, semaphores, names of kernels and memory images, and is
-    /// readable by its owner alone. A name that ends in .zst compresses it. The verdict, threads and stacks are not in it: --json has
-    /// them.
+    /// readable by its owner alone. A name that ends in .zst compresses it. Threads with their stacks are in it, too: nvcap dump FILE shows the
+    /// report again.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["watch", "merge"], help_heading = super::values::OUTPUT)]
     record: Option<PathBuf>,
 
     /// How and where. Without --stream, -v shows every operation, and what was assumed and what proven of each channel;
     /// --json is one object a look.
     #[command(flatten)]
-    output: OutputArgs,
+    pub output: OutputArgs,
+}
+
+impl Args {
+    /// What is shown of a look, without colour.
+    pub(super) fn shown(&self) -> dump::ReportOptions {
+        dump::ReportOptions {
+            last: self.last,
+            verbose: self.output.verbose > 0,
+            full_stacks: self.full_stacks,
+            color: false,
+            redact: self.output.redact.then(Redactor::default),
+            channels: self.channel.clone(),
+            tokens: self.token.clone(),
+        }
+    }
 }
 
 fn parse_number(text: &str) -> Result<u32, String> {
@@ -150,12 +189,13 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     if !args.merge.is_empty() {
         return merge(args);
     }
-    if args.pid.is_empty() && !args.all {
+    if args.pid.is_empty() && !args.all && args.file.is_none() {
         tell(format_args!(
-            "nothing to look at: name a process (nvcap dump -p PID), or all that use a GPU (nvcap dump -a)"
+            "nothing to look at: name a process (nvcap dump -p PID), all that use a GPU (nvcap dump -a), or a recording (nvcap dump FILE)"
         ));
         return Ok(usage());
     }
+    args.filters.check(args.all, None)?;
     let options = source::DumpOptions {
         last: args.last,
         effort: if args.thorough {
@@ -176,18 +216,10 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     if args.stream {
         return stream(args, &options);
     }
-    let output = &args.output;
-    if output.filter.is_some()
-        || output.stats
-        || output.quiet
-        || output.phases.is_some()
-        || output.explain_streams
-    {
-        tell(format_args!(
-            "-e, -s, -q, --phases and --explain-streams show a stream of events: add --stream"
-        ));
+    if is_of_a_stream(args) {
         return Ok(usage());
     }
+    let output = &args.output;
     let mut began = Instant::now();
     let (seen, refused) = match look(args, &options)? {
         Seen::Look(seen, refused) => (seen, refused),
@@ -206,13 +238,8 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         &Vec::from_iter(args.channels.as_deref()),
     )?;
     let show = dump::ReportOptions {
-        last: args.last,
-        verbose: output.verbose > 0,
-        full_stacks: args.full_stacks,
         color: output.color().enabled(out.is_terminal()),
-        redact: output.redact.then(Redactor::default),
-        channels: args.channel.clone(),
-        tokens: args.token.clone(),
+        ..args.shown()
     };
     let Some(pause) = args.watch else {
         let shown = Shown {
@@ -243,6 +270,26 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
             return Ok(ExitCode::from(status.code()));
         }
     }
+}
+
+/// Whether there are options that show a stream of events; it is said that they have no meaning here.
+pub(super) fn is_of_a_stream(args: &Args) -> bool {
+    let output = &args.output;
+    let of_a_stream = output.filter.is_some()
+        || output.stats
+        || output.quiet
+        || output.phases.is_some()
+        || output.explain_streams;
+    if of_a_stream {
+        tell(format_args!(
+            "-e, -s, -q, --phases and --explain-streams show a stream of events: {}",
+            match &args.file {
+                Some(file) => format!("nvcap decode {} has them", file.display()),
+                None => "add --stream".to_owned(),
+            }
+        ));
+    }
+    of_a_stream
 }
 
 fn known_rings(args: &Args) -> anyhow::Result<Vec<KnownRing>> {
@@ -380,20 +427,27 @@ fn pids(args: &Args) -> anyhow::Result<Option<Vec<u32>>> {
     if !args.all {
         return Ok(Some(args.pid.clone()));
     }
-    let found = source::gpu_processes();
-    if !found.pids.is_empty() {
-        return Ok(Some(found.pids));
+    let choice = args.filters.choice(args.user.iter().cloned());
+    let found = crate::host::gpu_processes();
+    let found = found.chosen(&choice, &args.filters.host_root);
+    let pids: Vec<u32> = found.mapped().collect();
+    if !pids.is_empty() {
+        return Ok(Some(pids));
     }
-    if found.hidden > 0 {
+    if !found.hidden.is_empty() {
         bail!(
-            "no process that may be looked at has a GPU's device file mapped, and {} may not be: {}",
-            found.hidden,
+            "no process that is meant and may be looked at has a GPU's device file mapped, and {} may not be: {}",
+            found.hidden.len(),
             crate::procfs::mem::remedy()
         );
     }
     tell(format_args!(
-        "no process uses a GPU: none has a GPU's device file mapped; start one, or trace it from its beginning \
-         (nvcap -- COMMAND)"
+        "no process {}: none has a GPU's device file mapped; start one, or trace it from its beginning \
+         (nvcap -- COMMAND)",
+        match choice.is_any() {
+            true => "uses a GPU",
+            false => "that the filters choose uses a GPU",
+        }
     ));
     Ok(None)
 }
@@ -473,7 +527,7 @@ fn compare(before: &Report, now: &Report, passed: Duration) -> Progress {
     )
 }
 
-fn write(
+pub(super) fn write(
     out: &mut Output,
     json: bool,
     shown: Shown<'_>,

@@ -124,8 +124,8 @@ fn processes() -> Vec<(u32, String)> {
         let is_plain = |c: &char| !c.is_control() && !matches!(c, '{' | '}');
         name.chars().filter(is_plain).collect()
     };
-    let found = crate::dump::gpu_processes().pids;
-    found.into_iter().map(|pid| (pid, name(pid))).collect()
+    let found = crate::host::gpu_processes();
+    found.mapped().map(|pid| (pid, name(pid))).collect()
 }
 
 #[cfg(not(target_os = "linux"))]

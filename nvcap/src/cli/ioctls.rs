@@ -114,7 +114,8 @@ fn concerns_calls(record: &Record) -> bool {
         | Record::Gpu(_)
         | Record::Image(_)
         | Record::Kernel(_)
-        | Record::Stamps(_) => false,
+        | Record::Stamps(_)
+        | Record::Look(_) => false,
         Record::Loss(loss) => matches!(loss.what, Lost::Records { .. } | Lost::Untraced { .. }),
         _ => true,
     }

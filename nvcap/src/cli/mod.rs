@@ -4,10 +4,14 @@
 mod channels;
 #[cfg(target_os = "linux")]
 mod code;
+mod completions;
+#[cfg(target_os = "linux")]
+mod counts;
 mod decode;
 mod diff;
 mod doctor;
 mod dump;
+mod dump_file;
 mod explain;
 mod export;
 mod extcap;
@@ -15,6 +19,7 @@ mod hint;
 mod ioctls;
 #[cfg(feature = "trap")]
 mod logger;
+mod man_pages;
 mod maps;
 mod output_args;
 mod reading;
@@ -23,6 +28,8 @@ mod recorder;
 mod recording;
 mod report;
 mod schema;
+#[cfg(all(feature = "serve", target_os = "linux"))]
+mod serve;
 mod stacks;
 mod stats;
 mod target;
@@ -36,6 +43,8 @@ mod trace_recording;
 mod values;
 mod version;
 mod watch;
+#[cfg(target_os = "linux")]
+mod whom;
 mod wireshark;
 
 use std::io::{self, Write as _};
@@ -50,6 +59,7 @@ const EXAMPLES: &str = "\
 Examples:
   sudo nvcap -- python train.py            trace a command from its first submission on
   sudo nvcap -p 4711                       trace a running process until it ends, or Ctrl-C
+  sudo nvcap -a                            every process that uses a GPU, and those to come
   nvcap --how observe -- python train.py   the same without a trap: as fast as untraced, no root
   sudo nvcap -e kind=user -- ./vadd        kernel launches alone
   sudo nvcap -v -- ./vadd                  every operation, with all details
@@ -61,6 +71,7 @@ Examples:
   sudo nvcap stacks -p 4711                where in the program its work comes from
   sudo nvcap dump -p 4711                  what a hung or slow process waits for
   sudo nvcap watch -a --hang 60s           wait for processes that hang, and dump them
+  sudo nvcap counts -a                     submissions of all processes, exactly and for nothing
   sudo nvcap code vadd -p 4711             the instructions of a kernel
   nvcap export perfetto run.orc.xz -o run.pftrace    a timeline, for ui.perfetto.dev
   nvcap export parquet run.orc.xz -o run.tables      tables, for DuckDB, pandas and Spark
@@ -103,7 +114,7 @@ Environment:
     max_term_width = 100,
     args_conflicts_with_subcommands = true,
     after_help = EXAMPLES,
-    override_usage = "nvcap [OPTIONS] -- COMMAND [ARGS]...\n       nvcap [OPTIONS] -p PID\n       nvcap <SUBCOMMAND>"
+    override_usage = "nvcap [OPTIONS] -- COMMAND [ARGS]...\n       nvcap [OPTIONS] -p PID\n       nvcap [OPTIONS] -a\n       nvcap <SUBCOMMAND>"
 )]
 struct Cli {
     #[command(flatten)]
@@ -146,9 +157,15 @@ enum Command {
     /// List the tables that nvcap export csv and parquet write, with their columns
     Schema(schema::Args),
     /// Look once at a hung or slow process: what its channels are at, what they wait for, their last submissions
-    Dump(dump::Args),
+    Dump(Box<dump::Args>),
     /// Wait for processes that hang: dump them, run a command
     Watch(watch::Args),
+    /// Count submissions exactly, of all GPU processes at next to no cost: done, pending, the oldest's age
+    #[cfg(target_os = "linux")]
+    Counts(counts::Args),
+    /// Serve the counts of this host as metrics over HTTP, for Prometheus and others
+    #[cfg(all(feature = "serve", target_os = "linux"))]
+    Serve(Box<serve::Args>),
     /// Show a process's mappings of the driver's files, explained
     #[command(after_help = maps::EXAMPLES)]
     Maps(target_view::Args),
@@ -156,6 +173,11 @@ enum Command {
     Explain(explain::Args),
     /// Say what this machine allows: discovery ways, breakpoints, rights, and why not
     Doctor(doctor::Args),
+    /// Write what a shell needs to complete nvcap's command line
+    Completions(completions::Args),
+    /// Write a manual page a command into a folder; whoever makes a package calls it
+    #[command(hide = true)]
+    ManPages(man_pages::Args),
 }
 
 impl Cli {
@@ -167,12 +189,16 @@ impl Cli {
             Some(Command::Channels(args) | Command::Maps(args)) => Some(&mut args.target.pid),
             Some(Command::Dump(args)) => Some(&mut args.pid),
             Some(Command::Watch(args)) => Some(&mut args.pid),
+            #[cfg(target_os = "linux")]
+            Some(Command::Counts(args)) => Some(&mut args.pid),
             Some(Command::Stacks(args)) => Some(&mut args.trace.pid),
             Some(Command::Time(args)) => Some(&mut args.trace.pid),
             Some(Command::Record(args)) => Some(&mut args.trace.pid),
             Some(Command::Export(args)) => args.pids(),
             #[cfg(target_os = "linux")]
             Some(Command::Code(_)) => None,
+            #[cfg(all(feature = "serve", target_os = "linux"))]
+            Some(Command::Serve(_)) => None,
             Some(
                 Command::Decode(_)
                 | Command::Diff(_)
@@ -182,7 +208,9 @@ impl Cli {
                 | Command::Extcap(_)
                 | Command::Explain(_)
                 | Command::Schema(_)
-                | Command::Doctor(_),
+                | Command::Doctor(_)
+                | Command::Completions(_)
+                | Command::ManPages(_),
             ) => None,
         }
     }
@@ -208,6 +236,17 @@ fn reader_went_away(e: &anyhow::Error) -> bool {
         .any(|c| c.kind() == io::ErrorKind::BrokenPipe)
 }
 
+/// The command line, with what options of several commands mean to each.
+fn command_line() -> clap::Command {
+    Cli::command()
+        .mut_subcommand("stacks", stacks::without_useless)
+        .mut_subcommand("stats", stats::without_useless)
+        .mut_subcommand("report", report::as_is)
+        .mut_subcommand("time", time::as_is)
+        .mut_subcommand("record", record::as_is)
+        .mut_subcommand("export", export::as_is)
+}
+
 /// Runs the command line.
 pub fn main() -> ExitCode {
     // A file size limit is a write that fails, like a full disk.
@@ -218,13 +257,7 @@ pub fn main() -> ExitCode {
     };
     #[cfg(feature = "trap")]
     logger::init();
-    let mut command = Cli::command()
-        .mut_subcommand("stacks", stacks::without_useless)
-        .mut_subcommand("stats", stats::without_useless)
-        .mut_subcommand("report", report::as_is)
-        .mut_subcommand("time", time::as_is)
-        .mut_subcommand("record", record::as_is)
-        .mut_subcommand("export", export::as_is);
+    let mut command = command_line();
     let parsed = command.try_get_matches_from_mut(std::env::args_os());
     let parsed = parsed.and_then(|mut given| {
         let options = trace::WAY_OPTIONS.iter().filter(|option| {
@@ -277,8 +310,15 @@ pub fn main() -> ExitCode {
         Some(Command::Channels(args)) => channels::run(&args),
         #[cfg(target_os = "linux")]
         Some(Command::Code(args)) => code::run(&args),
-        Some(Command::Dump(args)) => dump::run(&args),
+        Some(Command::Dump(args)) => match &args.file {
+            Some(file) => dump_file::run(&args, file),
+            None => dump::run(&args),
+        },
         Some(Command::Watch(args)) => watch::run(&args),
+        #[cfg(target_os = "linux")]
+        Some(Command::Counts(args)) => counts::run(&args),
+        #[cfg(all(feature = "serve", target_os = "linux"))]
+        Some(Command::Serve(args)) => serve::run(&args),
         Some(Command::Stacks(args)) => stacks::run(*args),
         Some(Command::Time(args)) => time::run(*args),
         Some(Command::Export(args)) => export::run(args),
@@ -286,6 +326,8 @@ pub fn main() -> ExitCode {
         Some(Command::Schema(args)) => schema::run(&args),
         Some(Command::Explain(args)) => explain::run(&args),
         Some(Command::Doctor(args)) => doctor::run(&args),
+        Some(Command::Completions(args)) => completions::run(&args, &command_line()),
+        Some(Command::ManPages(args)) => man_pages::run(&args, command_line()),
     };
     match result {
         Ok(status) => status,
@@ -364,7 +406,7 @@ mod tests {
             let said = hint(line).expect(line);
             assert!(said.ends_with(meant), "{line}: {said}");
         }
-        for line in ["help foo", "--sise 4", "decode a b", "dump -q 4"] {
+        for line in ["help foo", "--sise 4", "decode a b", "watch -q 4"] {
             assert_eq!(hint(line), None, "{line}");
         }
     }

@@ -45,8 +45,8 @@ pub(super) struct OutputArgs {
     /// MiB, G, GiB (of 1024) or kB, MB, GB (of 1000); `a,b` after = means either. `nvcap explain filter` lists the fields.
     ///
     /// Examples: op=launch, 'op=copy && bytes>1MiB', channel=3, token=0x10012, method=SEND_PCAS_A, 'grid.x>1 && kind=user'.
-    /// What EXPR asks for is shown without -v too; if it only says whose or when (pid, tid, thread, gpu, channel, token, engine,
-    /// phase, time_ns, how, late, api, frame), -v decides as without it. The ledger counts everything whatever EXPR says.
+    /// What EXPR asks for is shown without -v too; if it only says whose or when (pid, tid, thread, comm, user, cgroup, container,
+    /// pod, namespace, gpu, channel, token, engine, phase, time_ns, how, late, api, frame), -v decides as without it. The ledger counts everything whatever EXPR says.
     #[arg(short = 'e', long = "filter", value_name = "EXPR", value_parser = parse_filter)]
     pub filter: Option<Filter>,
 

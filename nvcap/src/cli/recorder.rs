@@ -5,15 +5,12 @@ use std::hash::{BuildHasher as _, Hasher as _};
 use std::io;
 use std::path::Path;
 
-#[cfg(feature = "trap")]
 use anyhow::Context as _;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use super::version;
 use crate::capture::TraceInfo;
-#[cfg(feature = "trap")]
 use crate::output::message::tell;
-#[cfg(feature = "trap")]
 use crate::output::recorder::KernelLines;
 use crate::output::recorder::{Files, Recorder, Rotation};
 use crate::output::units;
@@ -141,7 +138,6 @@ fn processor() -> String {
 }
 
 /// Opens what is recorded into, which must be none of the files that are read or written otherwise.
-#[cfg(feature = "trap")]
 pub(super) fn open(
     path: &Path,
     options: &RecordingOptions,
@@ -167,7 +163,6 @@ pub(super) fn open(
 }
 
 /// Tells of a recording that is one file, and that is whole, where it is and what shows it.
-#[cfg(feature = "trap")]
 pub(super) fn tell_of(path: &Path) {
     if let Ok(file) = path.metadata()
         && file.is_file()
@@ -182,7 +177,6 @@ pub(super) fn tell_of(path: &Path) {
 }
 
 /// What a live trace says of itself.
-#[cfg(feature = "trap")]
 pub(super) struct Traced<'a> {
     /// How submissions are seen.
     pub how: &'static str,
@@ -202,10 +196,10 @@ pub(super) struct Traced<'a> {
 ///
 /// # Errors
 /// When the output can take nothing.
-#[cfg(feature = "trap")]
 pub(super) fn of_trace(files: Files, traced: &Traced<'_>) -> io::Result<Recorder> {
     let text = |word: &std::ffi::OsString| word.to_string_lossy().into_owned();
     let redacted = traced.redacted;
+    #[cfg(feature = "trap")]
     let rotates = files.rotates();
     // Arguments may be secrets.
     let words = if redacted { 1 } else { usize::MAX };
@@ -231,14 +225,16 @@ pub(super) fn of_trace(files: Files, traced: &Traced<'_>) -> io::Result<Recorder
         Some(lines) => recorder.with_log(lines),
         None => recorder,
     };
-    Ok(match rotates {
+    // Without live traces nothing rotates.
+    #[cfg(feature = "trap")]
+    let recorder = match rotates {
         true => recorder.sealing(crate::source::signals::sealing()),
         false => recorder,
-    })
+    };
+    Ok(recorder)
 }
 
 /// Lines of the kernel's log from this time on that are of NVIDIA's driver, where the log may be read.
-#[cfg(feature = "trap")]
 fn kernel_lines(since: u64) -> Option<KernelLines> {
     let mut log = crate::procfs::kernel_log::KernelLog::open().ok()?;
     Some(Box::new(move || {

@@ -51,7 +51,7 @@ pub(super) struct Args {
     pub leaf: bool,
 
     /// A recording with stacks, or JSON output of nvcap --stacks, to read instead of a live process; - is standard input, for JSON
-    #[arg(value_name = "FILE", conflicts_with_all = ["pid", "command"], help_heading = "Tracing")]
+    #[arg(value_name = "FILE", conflicts_with_all = ["pid", "command", "all"], help_heading = "Tracing")]
     pub file: Option<PathBuf>,
 
     /// What is traced.
@@ -207,7 +207,13 @@ fn live(args: Args, mut folder: Folder) -> anyhow::Result<ExitCode> {
     let mut trace = args.trace;
     trace.stacks = trace.stacks.or(Some(1));
     if trace.how == trace::HowArg::Observe {
-        bail!("stacks are taken in the trap: leave --how observe out");
+        bail!(
+            "stacks are taken in the trap: {}",
+            match trace.all {
+                true => "with -a add --how trap",
+                false => "leave --how observe out",
+            }
+        );
     }
     let mut output = trace.output.clone();
     output.has_stacks = true;

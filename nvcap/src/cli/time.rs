@@ -31,7 +31,7 @@ docs/gpu-time.md says how times are known, and how well.";
 #[group(skip)]
 pub(super) struct Args {
     /// A recording with the GPU's time stamps (nvcap record --gpu-time) to read instead of a live process
-    #[arg(value_name = "FILE", conflicts_with_all = ["pid", "command"], help_heading = "Target")]
+    #[arg(value_name = "FILE", conflicts_with_all = ["pid", "command", "all"], help_heading = "Target")]
     pub file: Option<PathBuf>,
 
     /// What is traced.

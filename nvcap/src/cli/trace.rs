@@ -45,6 +45,17 @@ pub(super) struct Args {
     #[arg(short, long = "pid", value_name = "PID", value_parser = parse_pid)]
     pub pid: Vec<u32>,
 
+    /// Trace every process of this host that uses a GPU, and those to come
+    ///
+    /// They are observed: nvcap stops and slows down none. --how trap traps each. A process that cannot be traced is counted and
+    /// named in the ledger, and the others go on (docs/hosts.md).
+    #[arg(short, long, conflicts_with = "pid", group = "whose")]
+    pub all: bool,
+
+    /// Which of them.
+    #[command(flatten)]
+    pub filters: super::whom::Filters,
+
     /// Those of [`WAY_OPTIONS`] that the user has given.
     #[arg(skip)]
     pub given: Vec<&'static WayOption>,
@@ -53,16 +64,13 @@ pub(super) struct Args {
     #[arg(skip)]
     pub is_soon: bool,
 
-    /// Run COMMAND as USER, a name or a number
+    /// Run COMMAND as USER, a name or a number; with -a: trace only the processes of USER
+    ///
+    /// With -a USER may be a pattern, such as 'team-*'.
     ///
     /// It gets USER's groups, HOME, SHELL, USER and LOGNAME. Without this option COMMAND runs as nvcap's own user, with one
     /// exception: under sudo it runs as the user who called sudo, and a line says so. `--user root` keeps it root's.
-    #[arg(
-        long,
-        value_name = "USER",
-        requires = "command",
-        conflicts_with = "pid"
-    )]
+    #[arg(long, value_name = "USER", requires = "whose", conflicts_with = "pid")]
     pub user: Option<String>,
 
     /// Do not trace the children and execs of what is traced
@@ -74,7 +82,12 @@ pub(super) struct Args {
     pub exit_with_child: bool,
 
     /// The command to run and trace, with its arguments
-    #[arg(last = true, value_name = "COMMAND", conflicts_with = "pid")]
+    #[arg(
+        last = true,
+        value_name = "COMMAND",
+        conflicts_with = "pid",
+        group = "whose"
+    )]
     pub command: Vec<OsString>,
 
     /// What is shown and where it goes.
@@ -92,6 +105,7 @@ pub(super) struct Args {
         value_name = "HOW",
         value_enum,
         default_value_t,
+        default_value_if("all", "true", "observe"),
         help_heading = CAPTURE
     )]
     pub how: HowArg,
@@ -323,10 +337,10 @@ pub(super) fn run_into<'a>(
     use crate::source::{how, observe, run, trap::session};
     use crate::stacks::{queue::StackQueue, resolve::Resolver};
 
-    if args.command.is_empty() && args.pid.is_empty() {
+    if args.command.is_empty() && args.pid.is_empty() && !args.all {
         tell(format_args!(
-            "nothing to trace: give a command after -- (nvcap -- ./vadd) or a process (nvcap -p PID); \
-             nvcap --help has more"
+            "nothing to trace: give a command after -- (nvcap -- ./vadd), a process (nvcap -p PID), or all that use a GPU \
+             (nvcap -a); nvcap --help has more"
         ));
         return Ok(ExitCode::from(crate::ledger::STATUS_USAGE));
     }
@@ -371,13 +385,16 @@ pub(super) fn run_into<'a>(
         duration: args.duration,
         max_submissions: args.max_submissions,
     };
-    let target = if args.command.is_empty() {
+    args.filters.check(args.all, args.output.filter.as_ref())?;
+    let target = if args.all {
+        run::Target::All(args.filters.everyone(args.user.clone()))
+    } else if args.command.is_empty() {
         run::Target::Pids(args.pid.clone())
     } else {
         run::Target::Command(launch(&args.command, args.user.as_deref())?)
     };
     // A search takes seconds of processor time, which a budget has not to give.
-    let search = !args.no_images && args.observe_cpu.is_none();
+    let search = !args.no_images && args.observe_cpu.is_none() && !args.all;
     if args.observe_cpu.is_some() && !args.pid.is_empty() && !args.output.quiet {
         tell(
             "graphs that were made before are not looked for in the process's memory, for with --observe-cpu there is a limit on \
@@ -389,7 +406,13 @@ pub(super) fn run_into<'a>(
     // As strace does: on standard error, so that output stays what was asked for.
     let quiet = args.output.quiet && !args.recording.alone;
     let pids = args.pid.clone();
+    let all = args.all;
     let attached = move || {
+        if all && !quiet {
+            tell(
+                "no process that is meant uses a GPU yet: waiting for those to come (Ctrl-C ends the trace)",
+            );
+        }
         for pid in pids.iter().filter(|_| !quiet) {
             tell(format_args!("process {pid} attached"));
         }
@@ -476,7 +499,11 @@ pub(super) fn run_into<'a>(
         how::End::Observe(observed) => pipeline.observed(observed.clone()),
     }
     let ledger = conclude(pipeline)?;
-    Ok(end(&args, outcome.child, ledger.exit_status()))
+    Ok(trace_end::end(
+        args.exit_with_child,
+        outcome.child,
+        ledger.exit_status(),
+    ))
 }
 
 /// Finds the frames of the stacks that have come, while the process is there to ask.
@@ -536,28 +563,6 @@ fn channels_file(args: &Args) -> anyhow::Result<crate::source::trap::channels_fi
         }
     }
     Ok(given)
-}
-
-/// The exit status, after the command's own has been told.
-#[cfg(feature = "trap")]
-fn end(args: &Args, child: Option<std::process::ExitStatus>, status: u8) -> ExitCode {
-    use std::os::unix::process::ExitStatusExt;
-
-    let Some(child) = child else {
-        return ExitCode::from(status);
-    };
-    if !child.success() {
-        tell(format_args!("the command ended with {child}"));
-    }
-    if args.exit_with_child && status == 0 {
-        // As a shell tells it: 128 and the signal's number.
-        let code = child
-            .code()
-            .or(child.signal().map(|s| 128 + s))
-            .unwrap_or(1);
-        return ExitCode::from(u8::try_from(code).unwrap_or(1));
-    }
-    ExitCode::from(status)
 }
 
 #[cfg(all(test, feature = "trap"))]

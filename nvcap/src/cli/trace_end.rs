@@ -1,7 +1,7 @@
-//! What is said at the end of a trace by breakpoints: hits that the machine has lost.
+//! What is said at the end of a trace: hits of breakpoints that the machine has lost, how the command ended.
 
 use std::os::unix::process::ExitStatusExt as _;
-use std::process::ExitStatus;
+use std::process::{ExitCode, ExitStatus};
 
 use crate::output::message::tell;
 use crate::record::{At, Loss, Lost, Record};
@@ -36,4 +36,24 @@ pub(super) fn lost_trap(child: Option<ExitStatus>, end: &End) -> Option<Record> 
             },
         })
     })
+}
+
+/// The exit status, after the command's own has been told.
+/// `passes_on`: `--exit-with-child`.
+pub(super) fn end(passes_on: bool, child: Option<ExitStatus>, status: u8) -> ExitCode {
+    let Some(child) = child else {
+        return ExitCode::from(status);
+    };
+    if !child.success() {
+        tell(format_args!("the command ended with {child}"));
+    }
+    if passes_on && status == 0 {
+        // As a shell tells it: 128 and the signal's number.
+        let code = child
+            .code()
+            .or(child.signal().map(|s| 128 + s))
+            .unwrap_or(1);
+        return ExitCode::from(u8::try_from(code).unwrap_or(1));
+    }
+    ExitCode::from(status)
 }

@@ -11,6 +11,8 @@ pub(super) const SHOWN: &str = "What to show";
 
 /// The heading of the options that say in which form, and where it goes.
 pub(super) const OUTPUT: &str = "Output";
+/// Heading of the filters of `-a`.
+pub(super) const WHOM: &str = "Which processes (-a)";
 
 /// A command without the options of others that have no meaning for it: they are hidden, not refused.
 pub(super) fn without(command: clap::Command, useless: &[&'static str]) -> clap::Command {

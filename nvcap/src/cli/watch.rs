@@ -16,7 +16,7 @@ use crate::output::plural::plural_of;
 use crate::output::style::Plain;
 use crate::output::writer::Output;
 use crate::source::memory::scan::Effort;
-use crate::watch::{Cause, Finding, Watch, Whom};
+use crate::watch::{Cause, Finding, Watch};
 
 use super::target::{self, usage};
 use super::values::{parse_pid, parse_time};
@@ -56,6 +56,14 @@ pub(super) struct Args {
     #[arg(short, long, conflicts_with = "pid")]
     all: bool,
 
+    /// Only processes of USER, a name, a number or a pattern; may be given several times
+    #[arg(long, value_name = "USER", requires = "all", help_heading = super::values::WHOM)]
+    user: Vec<String>,
+
+    /// Which of them.
+    #[command(flatten)]
+    filters: super::whom::Filters,
+
     /// How long no channel must have moved: 60s, 5m, 1.5h
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = parse_time)]
     hang: Duration,
@@ -88,23 +96,10 @@ fn pause(hang: Duration) -> Duration {
 
 /// Watches.
 pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let whom = match (&args.pid[..], args.all) {
-        ([], false) => {
-            tell(format_args!(
-                "nothing to watch: name a process (nvcap watch -p PID), or all that use a GPU (nvcap watch -a)"
-            ));
-            return Ok(usage());
-        }
-        ([], true) => Whom::All,
-        (pids, _) => Whom::Named(pids.to_vec()),
+    let users = args.user.iter().cloned();
+    let Some(whom) = args.filters.whom("watch", &args.pid, args.all, users)? else {
+        return Ok(usage());
     };
-    if let Whom::Named(pids) = &whom
-        && let Some(gone) = pids.iter().find(|pid| !crate::procfs::exists(**pid))
-    {
-        bail!(
-            "cannot watch process {gone}: there is no such process; check the process id (pgrep, nvidia-smi)"
-        );
-    }
     if !args.dir.is_dir() {
         bail!(
             "cannot write dumps to {}: it is no folder; make it, or name another with --dir",

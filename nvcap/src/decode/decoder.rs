@@ -212,6 +212,7 @@ impl Decoder {
             phase: None,
             stack: None,
             gpu_time: None,
+            identity: None,
         }
     }
 

@@ -17,10 +17,18 @@ const MOST: usize = 1 << 20;
 /// The most kernels kept of one program's address, where code was replaced.
 const MOST_OF_ONE: usize = 4;
 
-/// See the module. Each kernel holds from the time of its record on: the submission that launched it first.
+/// A kernel at a program's address. It holds from the time of its first record on, the submission that launched it first; at that of
+/// its last record it was still there.
+#[derive(Debug)]
+struct Held {
+    kernel: Arc<Kernel>,
+    last_ns: u64,
+}
+
+/// See the module.
 #[derive(Debug, Default)]
 pub(super) struct Kernels {
-    spaces: HashMap<Space, BTreeMap<u64, Vec<Arc<Kernel>>>>,
+    spaces: HashMap<Space, BTreeMap<u64, Vec<Held>>>,
 }
 
 impl Kernels {
@@ -31,12 +39,25 @@ impl Kernels {
             space.pop_first();
         }
         let here = space.entry(kernel.program.0).or_default();
-        here.retain(|k| k.at.time_ns != kernel.at.time_ns);
-        if here.len() >= MOST_OF_ONE {
+        let time_ns = kernel.at.time_ns;
+        here.retain(|h| h.kernel.at.time_ns != time_ns);
+        let behind = here.partition_point(|h| h.kernel.at.time_ns <= time_ns);
+        // The same one as before, asked for again because its memory may have been written.
+        let before = behind.checked_sub(1).and_then(|i| here.get_mut(i));
+        if let Some(before) = before.filter(|h| h.kernel.is_same(&kernel)) {
+            before.last_ns = before.last_ns.max(time_ns);
+            return;
+        }
+        here.insert(
+            behind,
+            Held {
+                kernel: Arc::new(kernel),
+                last_ns: time_ns,
+            },
+        );
+        if here.len() > MOST_OF_ONE {
             here.remove(0);
         }
-        here.push(Arc::new(kernel));
-        here.sort_by_key(|k| k.at.time_ns);
     }
 
     /// Forgets the kernels whose code begins in a range that was written at a time, but for those that came later.
@@ -47,7 +68,7 @@ impl Kernels {
         let end = at.0.saturating_add(bytes);
         let mut empty = Vec::new();
         for (program, here) in known.range_mut(at.0..end) {
-            here.retain(|k| k.at.time_ns >= time_ns);
+            here.retain(|h| h.last_ns >= time_ns);
             if here.is_empty() {
                 empty.push(*program);
             }
@@ -63,7 +84,7 @@ impl Kernels {
             return;
         };
         known.retain(|_, here| {
-            here.retain(|k| k.at.time_ns >= before_ns);
+            here.retain(|h| h.last_ns >= before_ns);
             !here.is_empty()
         });
         if known.is_empty() {
@@ -78,10 +99,22 @@ impl Kernels {
         }
         let program = launch.program.map(|p| p.0);
         let here = program.and_then(|p| self.spaces.get(&space)?.get(&p));
-        let kernel = here.and_then(|h| h.iter().rev().find(|k| k.at.time_ns <= time_ns));
-        if let Some(kernel) = kernel {
-            launch.set_kernel(kernel);
+        let held = here.and_then(|h| h.iter().rev().find(|h| h.kernel.at.time_ns <= time_ns));
+        if let Some(held) = held {
+            launch.set_kernel(&held.kernel);
         }
+    }
+}
+
+impl Kernel {
+    /// Whether two records say the same, at different times.
+    fn is_same(&self, other: &Self) -> bool {
+        let at = self.at;
+        *self
+            == Self {
+                at,
+                ..other.clone()
+            }
     }
 }
 
@@ -166,6 +199,16 @@ mod tests {
         assert_eq!(named_at(&kernels, 9), None);
         assert_eq!(named_at(&kernels, 10).as_deref(), Some("first"));
         assert_eq!(named_at(&kernels, 25).as_deref(), Some("second"));
+        // Told again many times, because its memory may have been written: it was there all the time.
+        for time_ns in 22..30 {
+            let mut of = kernel(0x1000, "second", false);
+            of.at.time_ns = time_ns;
+            kernels.add(of);
+        }
+        assert_eq!(named_at(&kernels, 10).as_deref(), Some("first"));
+        assert_eq!(named_at(&kernels, 20).as_deref(), Some("second"));
+        kernels.written(7, GpuVa(0x1000), 64, 25);
+        assert_eq!(named_at(&kernels, 27).as_deref(), Some("second"));
         // The second one's code, whose submission is decoded after its name is known.
         kernels.written(7, GpuVa(0x1000), 64, 20);
         assert_eq!(named_at(&kernels, 15), None);

@@ -15,7 +15,7 @@ impl Model {
                     process.name = Some(name.clone());
                 }
             }
-            Life::Thread { .. } | Life::Exit { process: false } => {}
+            Life::Identity(_) | Life::Thread { .. } | Life::Exit { process: false } => {}
             Life::Fork { child } => self.fork(at.pid, *child),
             Life::Exec { name } => {
                 self.forget(at.pid);

@@ -185,6 +185,7 @@ impl Model {
             | Record::Image(_)
             | Record::Kernel(_)
             | Record::Stamps(_)
+            | Record::Look(_)
             | Record::Stack(_)
             | Record::Loss(_) => {}
         }

@@ -204,6 +204,15 @@ impl<S: Source> Source for Enriched<S> {
         Ok(())
     }
 
+    fn take_on(&mut self, pid: u32, was_there: bool) -> Result<()> {
+        self.inner.take_on(pid, was_there)?;
+        // Of one that has just come all uploads are traced.
+        if was_there {
+            self.search(pid);
+        }
+        Ok(())
+    }
+
     fn step(&mut self, wait: Duration, to: &mut Vec<Record>) -> Result<()> {
         self.emit_gpus(to);
         let mut now = Vec::new();

@@ -20,6 +20,10 @@ pub(crate) struct Rules {
     /// From the end of a kernel to the stamp of the next entry, which was waiting, ns.
     pub end_ns: u64,
     pub end_error_ns: u64,
+    /// How much later a stamp behind a kernel is at most because the kernel's writes still arrive, ns.
+    pub drain_most_ns: u64,
+    /// How much later a kernel begins at most because those of the kernel before it still do, ns.
+    pub behind_most_ns: u64,
     /// The same where other channels of the process launch, too.
     pub shared_end_ns: u64,
     /// The same where the next entry replays a graph.
@@ -47,6 +51,8 @@ const HOPPER: Rules = Rules {
     replay_start_error_ns: 256,
     end_ns: 900,
     end_error_ns: 200,
+    drain_most_ns: 1_600,
+    behind_most_ns: 450,
     shared_end_ns: 1_000,
     replay_end_ns: 1_190,
     trap_ns: 10_000,
@@ -56,7 +62,20 @@ const HOPPER: Rules = Rules {
     lag_most_ns: 20_000,
 };
 
+/// Writes that arrive behind a kernel's last instruction take at most this part of its time (H200: 32 MiB written by kernels of 12 us).
+const DRAIN_PART: u64 = 8;
+
 impl Rules {
+    /// How much of a kernel's time, to the next entry's stamp, its last writes may be, ns.
+    pub(crate) fn drain(self, kernel_ns: u64) -> u64 {
+        (kernel_ns / DRAIN_PART).min(self.drain_most_ns)
+    }
+
+    /// How much they may hold up the kernel behind it, ns.
+    pub(crate) fn behind(self, kernel_ns: u64) -> u64 {
+        (kernel_ns / DRAIN_PART).min(self.behind_most_ns)
+    }
+
     /// Of a compute class.
     pub(crate) fn of(class: Option<u32>) -> Self {
         match class {

@@ -28,6 +28,8 @@ const MOST_OWN: usize = 1 << 14;
 
 /// A time of the host that may be wrong by more is none, ns.
 const MOST_ERROR_NS: u64 = 10_000_000;
+/// A stamp so soon behind a kernel's end is that of an entry that waited for it, ns.
+const CLOSE_BEHIND_NS: u64 = 3_000;
 
 /// An entry that was noted.
 #[derive(Clone, Debug)]
@@ -87,6 +89,13 @@ impl Seen<'_> {
     /// From an entry's stamp to the first instruction of its kernel, and how far that may be wrong, ns.
     fn start(self, of: &Noted, Told { stamp, before, .. }: Told) -> (u64, u64) {
         let rules = self.rules;
+        // The kernel before this one has just ended.
+        let behind = before.and_then(|l| {
+            let (end, begin) = (l.end?, l.stamp?);
+            let is_close = stamp.saturating_sub(end) <= CLOSE_BEHIND_NS;
+            is_close.then(|| rules.behind(end.saturating_sub(begin)))
+        });
+        let behind = behind.unwrap_or(0);
         let last = before.and_then(|l| l.end.max(l.stamp));
         let idle = last.is_some_and(|l| stamp.saturating_sub(l) >= IDLE_NS);
         match (of.unit.replays, self.shared) {
@@ -100,7 +109,7 @@ impl Seen<'_> {
                 };
                 (start, rules.replay_start_error_ns)
             }
-            (false, false) => (rules.start_ns, rules.start_error_ns),
+            (false, false) => (rules.start_ns, rules.start_error_ns + behind),
             (false, true) => (rules.shared_start_ns, rules.shared_start_error_ns),
         }
     }
@@ -321,7 +330,9 @@ fn front_end(
         _ if !own.unit.works => None,
         (Some(end), _) => Some(GpuDuration {
             ns: end.saturating_sub(start_gpu),
-            error_ns: rules.end_error_ns + start_error_ns,
+            error_ns: rules.end_error_ns
+                + rules.drain(end.saturating_sub(start_gpu))
+                + start_error_ns,
             by: DurationBy::NextStamp,
         }),
         (None, Some(r)) => {

@@ -26,18 +26,17 @@ mod graph;
 mod progress;
 mod report;
 mod ring_state;
-mod stack;
 pub(crate) mod xid;
 
+pub use crate::record::{
+    ChannelFacts, EntryTarget, NativeFrame, NativeStack, PythonFrame, PythonStack, RingPlace,
+    RingSize, Thread, TokenFrom, Xid,
+};
 pub use analyse::analyse;
 pub use analysis::{
     Analysis, Blocked, Cycle, Judged, Releaser, Root, State, TrackingSemaphore, Wait, WaitMode,
     Work, WorkKind,
 };
 pub use progress::{ChannelProgress, Progress, compare};
-pub use report::{
-    ChannelFacts, EntryTarget, ProcessReport, Report, RingPlace, RingSize, Thread, TokenFrom,
-};
+pub use report::{ProcessReport, Report};
 pub use ring_state::{ChannelState, RingState, Step, Values, addresses};
-pub use stack::{NativeFrame, NativeStack, PythonFrame, PythonStack};
-pub use xid::Xid;

@@ -170,7 +170,7 @@ impl Values {
     }
 
     /// All that are set of a process, by address.
-    #[cfg(feature = "trap")]
+    #[cfg(feature = "cli")]
     pub(crate) fn of(&self, pid: u32) -> impl Iterator<Item = (GpuVa, u64)> {
         let of = self.known.range((pid, GpuVa(0))..=(pid, GpuVa(u64::MAX)));
         of.map(|((_, address), value)| (*address, *value))

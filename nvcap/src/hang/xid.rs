@@ -3,32 +3,7 @@
 //! NVIDIA documents them in "XID Errors" and its Xid catalog (docs.nvidia.com/deploy/xid-errors). The words changed over the
 //! years; what is read here is what all have: the PCI address, the number, and, where they are there, the process and the channel's number in hardware.
 
-use crate::record::ChannelId;
-
-/// One message.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize))]
-#[non_exhaustive]
-pub struct Xid {
-    /// When it was logged: nanoseconds since the machine started, as the kernel log counts.
-    pub time_ns: u64,
-    /// The GPU's PCI address as the driver writes it: `0000:c1:00`, without the function.
-    pub pci: String,
-    /// The GPU by its device file's minor number; `None` where it is not known.
-    pub gpu: Option<u32>,
-    /// Its number.
-    pub code: u32,
-    /// The process, where the message has one.
-    pub pid: Option<u32>,
-    /// The process's name, where the message has one.
-    pub name: Option<String>,
-    /// The channel's number in hardware: the lowest 12 bits of its work-submit token.
-    pub hardware_channel: Option<u32>,
-    /// The channels of the look that this may be: of several runlists of one GPU the numbers are alike.
-    pub channels: Vec<ChannelId>,
-    /// The rest of the message.
-    pub text: String,
-}
+use crate::record::Xid;
 
 impl Xid {
     /// Reads a message of the kernel log, which begins with `NVRM: Xid (`; `None` for any other.

@@ -308,7 +308,7 @@ impl Sink for Folded<'_> {
                         self.folder.names.insert(u64::from(*child), name);
                     }
                 }
-                Life::Thread { .. } | Life::Exit { .. } => {}
+                Life::Identity(_) | Life::Thread { .. } | Life::Exit { .. } => {}
             }
         }
         Ok(())

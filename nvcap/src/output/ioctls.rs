@@ -320,6 +320,7 @@ impl Sink for Ioctls {
             | Record::Image(_)
             | Record::Kernel(_)
             | Record::Stamps(_)
+            | Record::Look(_)
             | Record::Stack(_) => Ok(()),
         }
     }

@@ -16,6 +16,7 @@ pub mod filter;
 pub mod fold;
 pub(crate) mod gpu_time;
 mod holes;
+mod identity;
 pub mod ioctls;
 pub mod json;
 pub mod kernel_name;

@@ -19,6 +19,7 @@ use crate::wire::entry::EntryKind;
 
 use super::describe::describe;
 use super::holes::{Holes, Part};
+use super::identity;
 use super::kernels;
 use super::ledger::Fit;
 use super::method::Explainer;
@@ -363,27 +364,18 @@ impl Text {
 
     fn life(&mut self, at: At, life: &Life) -> io::Result<()> {
         let verbose = self.options.verbose;
-        match life {
-            Life::Present { name } if verbose => {
-                let name = known_name(name).unwrap_or("?");
-                self.note(at, Role::Dim, format_args!("traced: {}", Plain(name)))
-            }
-            Life::Fork { child } => {
-                self.note(at, Role::Dim, format_args!("forked process {child}"))
-            }
-            Life::Thread { child } if verbose => {
-                self.note(at, Role::Dim, format_args!("made thread {child}"))
-            }
-            Life::Exec { name } => {
-                let name = known_name(name).unwrap_or("?");
-                self.note(at, Role::Dim, format_args!("executed {}", Plain(name)))
-            }
-            Life::Exit { process: true } => self.note(at, Role::Dim, format_args!("exited")),
-            Life::Exit { process: false } if verbose => {
-                self.note(at, Role::Dim, format_args!("thread {} exited", at.tid))
-            }
-            _ => Ok(()),
-        }
+        let name = |name| Plain(known_name(name).unwrap_or("?")).to_string();
+        let text = match life {
+            Life::Present { name: of } if verbose => format!("traced: {}", name(of)),
+            Life::Fork { child } => format!("forked process {child}"),
+            Life::Thread { child } if verbose => format!("made thread {child}"),
+            Life::Exec { name: of } => format!("executed {}", name(of)),
+            Life::Identity(who) => Plain(&identity::words(who)).to_string(),
+            Life::Exit { process: true } => "exited".to_owned(),
+            Life::Exit { process: false } if verbose => format!("thread {} exited", at.tid),
+            _ => return Ok(()),
+        };
+        self.note(at, Role::Dim, format_args!("{text}"))
     }
 
     fn loss(&mut self, l: &Loss) -> io::Result<()> {

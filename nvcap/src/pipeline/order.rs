@@ -174,6 +174,7 @@ impl Order {
             | Record::Image(_)
             | Record::Kernel(_)
             | Record::Stamps(_)
+            | Record::Look(_)
             | Record::Loss(_) => own.max(bounds.life),
         };
         bounds.all = bounds.all.max(key);
@@ -193,7 +194,7 @@ fn is_turn(life: &Life) -> bool {
     match life {
         Life::Present { .. } | Life::Exec { .. } => true,
         Life::Exit { process } => *process,
-        Life::Fork { .. } | Life::Thread { .. } => false,
+        Life::Fork { .. } | Life::Identity(_) | Life::Thread { .. } => false,
     }
 }
 

@@ -10,6 +10,7 @@ use crate::output::streams::Streams;
 use crate::output::text::{Text, TextOptions};
 use crate::output::writer::Output;
 use crate::record::At;
+use crate::record::Process;
 
 fn nowhere() -> Output {
     Output::to(Box::new(io::sink()))

@@ -30,6 +30,11 @@ impl Auxv {
         Ok(Self(bytes))
     }
 
+    /// As the kernel has it.
+    pub(crate) fn bytes(&self) -> &[u8] {
+        &self.0
+    }
+
     /// The process has no vector.
     pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()

@@ -7,6 +7,7 @@
 //! - [`maps`]: mappings, a page of text at a time.
 //! - [`mem`]: the memory.
 //! - [`kernel_log`]: messages of the kernel.
+//! - [`births`]: numbers of processes that are born.
 //! - [`auxv`]: what the kernel passed to the program at its start.
 //!
 //! The `procfs` crate does not serve here: it refuses names that are not UTF-8, it reads all of `maps` before it gives the
@@ -16,6 +17,7 @@
 use std::{fs, io, path::Path};
 
 pub(crate) mod auxv;
+pub(crate) mod births;
 pub(crate) mod kernel_log;
 mod lossy;
 pub(crate) mod maps;

@@ -128,6 +128,13 @@ impl Source for LiveSource {
         }
     }
 
+    fn take_on(&mut self, pid: u32, was_there: bool) -> Result<()> {
+        match self {
+            Self::Trap(s) => s.take_on(pid, was_there),
+            Self::Observe(s) => s.take_on(pid, was_there),
+        }
+    }
+
     fn step(&mut self, wait: Duration, to: &mut Vec<Record>) -> Result<()> {
         match self {
             Self::Trap(s) => s.step(wait, to),

@@ -6,11 +6,14 @@
 //! - `observe`: the live trace without a trap, over `memory` (feature `trap`, with the trap it stands in for).
 //! - `exit_stop`: stops of processes at their end for a last look, for `observe`.
 //! - `clock`: the clock that all their times are of.
+//! - `arrivals`: processes that come to use a GPU (`-a`).
 //! - `run`: running either live source to its end; `how` chooses one.
 //! - `command`: the command that is started for a trace, and as which `user`.
 //! - `signals`: those that end a trace; `rights`: what nvcap may do; `error`: errors with their remedy.
 //! - `channels_file`: channels that the user names.
 
+#[cfg(feature = "trap")]
+pub(crate) mod arrivals;
 #[cfg(feature = "trap")]
 pub(crate) mod channels_file;
 #[cfg(all(feature = "cli", target_os = "linux"))]

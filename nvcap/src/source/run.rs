@@ -17,6 +17,7 @@ use std::{
 };
 
 use super::{
+    arrivals::{Arrivals, Everyone},
     command::{Command, Launch},
     error::{Error, Result},
     exit_stop, signals,
@@ -30,6 +31,8 @@ pub(crate) enum Target {
     Command(Launch),
     /// Running processes.
     Pids(Vec<u32>),
+    /// Those of this host that use a GPU, and those to come.
+    All(Everyone),
 }
 
 /// When to stop by itself.
@@ -67,6 +70,13 @@ pub trait Source: Sized {
     /// # Errors
     /// When it is gone or cannot be traced.
     fn attach(&mut self, pid: u32) -> Result<()>;
+
+    /// Takes on one process of all that use a GPU, if it has not got it yet. `was_there`: it may have submitted before; else it has
+    /// come to use a GPU just now.
+    ///
+    /// # Errors
+    /// When it is gone or cannot be traced: the others are, nevertheless.
+    fn take_on(&mut self, pid: u32, was_there: bool) -> Result<()>;
 
     /// Gives the records that have come; waits for some for `wait` at most.
     ///
@@ -112,6 +122,8 @@ pub(crate) struct Outcome<E> {
 
 /// Bytes of records that may wait to be decoded, where a source has no reason to let it be less.
 pub(crate) const QUEUE: usize = 256 << 20;
+/// Longest wait for records while processes may come.
+const LOOKS_FOR_ARRIVALS: Duration = Duration::from_millis(50);
 /// How long a command may go on after Ctrl-C before nvcap leaves it.
 const GRACE: Duration = Duration::from_secs(2);
 
@@ -123,7 +135,7 @@ enum Message<E> {
 
 /// Traces with the source that `make` makes until the target ends, a limit is reached or a signal comes. `each`
 /// takes the records in order; `idle` is called when there is nothing to do for a moment; `attached` when every
-/// running process is followed.
+/// running process is followed, or, of all that use a GPU, when there is none yet.
 ///
 /// # Errors
 /// When the trace cannot be made, or `each` can take no more.
@@ -138,7 +150,7 @@ pub(crate) fn run<S: Source>(
     // Forked before there are threads.
     let command = match &target {
         Target::Command(launch) => Some(Command::prepare(launch)?),
-        Target::Pids(_) => None,
+        Target::Pids(_) | Target::All(_) => None,
     };
     // SAFETY: reads an id.
     let shows = unsafe { libc::gettid() };
@@ -242,8 +254,21 @@ impl<E> Reader<E> {
             for pid in pids {
                 source.attach(*pid)?;
             }
-            attached();
         }
+        let mut arrivals = match target {
+            Target::All(whom) => {
+                let arrivals = Arrivals::begin(whom)?;
+                if !arrivals.any_at_first() {
+                    attached();
+                }
+                Some(arrivals)
+            }
+            Target::Pids(_) => {
+                attached();
+                None
+            }
+            Target::Command(_) => None,
+        };
         let started = Instant::now();
         let mut stopping: Option<Instant> = None;
         let mut quiet = 0u32;
@@ -258,6 +283,17 @@ impl<E> Reader<E> {
             };
             let left = limits.duration.map(|d| d.saturating_sub(started.elapsed()));
             let wait = left.map_or(wait, |left| wait.min(left));
+            let wait = match &mut arrivals {
+                Some(arrivals) => {
+                    let came = arrivals.take(&mut batch);
+                    batch.extend(came.iter().filter_map(|came| {
+                        let taken = source.take_on(came.pid, came.was_there);
+                        came.refused(&taken.err()?)
+                    }));
+                    wait.min(LOOKS_FOR_ARRIVALS)
+                }
+                None => wait,
+            };
             if let Err(e) = source.step(wait, &mut batch) {
                 // What there is until now is worth its ledger.
                 failed = Some(e);
@@ -279,7 +315,8 @@ impl<E> Reader<E> {
                 let _ = self.to.send(Message::Idle);
             }
             let child = command.as_mut().and_then(Command::try_wait);
-            if !source.is_alive() {
+            // Others may come.
+            if !source.is_alive() && arrivals.is_none() {
                 break;
             }
             if self.stop.load(Ordering::SeqCst) != 0

@@ -18,6 +18,10 @@ pub(crate) const SEND_PCAS_A: u16 = 0x2b4;
 pub(crate) const SET_APPLICATION_ID: u16 = 0x200;
 /// SET_SEMAPHORE_A of the copy classes; B and PAYLOAD are behind it.
 pub(crate) const COPY_SET_SEMAPHORE_A: u16 = 0x240;
+/// OFFSET_OUT_UPPER of the copy classes; OFFSET_OUT_LOWER is behind it.
+pub(crate) const COPY_OFFSET_OUT_UPPER: u16 = 0x408;
+/// LINE_LENGTH_IN of the copy classes; LINE_COUNT is behind it.
+pub(crate) const COPY_LINE_LENGTH_IN: u16 = 0x418;
 /// LAUNCH_DMA of the copy classes.
 pub(crate) const COPY_LAUNCH_DMA: u16 = 0x300;
 /// SET_REPORT_SEMAPHORE_A of the compute and 3D classes; B, C and D are behind it.

@@ -69,6 +69,7 @@ pub fn context(serial: u64) -> Context {
         phase: Some("warm up".into()),
         stack: None,
         gpu_time: None,
+        identity: None,
     }
 }
 

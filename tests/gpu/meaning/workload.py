@@ -57,6 +57,25 @@ def generate():
     return step, torch.cuda.synchronize
 
 
+def transformer():
+    """A transformer that is trained, its kernels 5 to 1,000 us long: libraries load their modules while others run."""
+    import torch
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    torch.manual_seed(1)
+    config = GPT2Config(n_layer=6, n_head=12, n_embd=768, vocab_size=8192, bos_token_id=0, eos_token_id=1)
+    model = GPT2LMHeadModel(config).cuda()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
+    tokens = torch.randint(2, 8192, (8, 512), device="cuda")
+
+    def step():
+        optimizer.zero_grad()
+        model(input_ids=tokens, labels=tokens).loss.backward()
+        optimizer.step()
+
+    return step, torch.cuda.synchronize
+
+
 def compiled():
     """torch.compile: kernels made by Triton at run time."""
     import torch
@@ -176,7 +195,7 @@ def jax_step():
 
 
 WORKLOADS = {
-    "train": (train, 40), "generate": (generate, 6), "compile": (compiled, 60), "graph": (graph, 100), "triton": (triton_kernel, 100),
+    "train": (train, 40), "generate": (generate, 6), "transformer": (transformer, 20), "compile": (compiled, 60), "graph": (graph, 100), "triton": (triton_kernel, 100),
     "cupy": (cupy_kernels, 60), "jax": (jax_step, 80),
 }
 

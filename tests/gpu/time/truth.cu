@@ -9,6 +9,7 @@
 //            they are queued ahead however slow the CPU is
 //   sync     the same durations, 5,000 each: the CPU waits for the end of each before the next
 //   pause    the same durations, 5,000 each: nothing is waited for, but each is launched after the one before has ended
+//   write    4,000 kernels that write 32 MiB each, queued ahead: writes of theirs are on their way when they end
 //   two      5,000 kernels of 20 us in each of two streams at once, queued ahead
 //   copy     200 copies of 8 MiB to the host in one stream, kernels of 100 us in another
 //   graph    a graph of 32 kernels of 5 us in a chain: replayed 100 times with a wait between, 400 times queued ahead
@@ -43,9 +44,10 @@
 
 typedef unsigned long long u64;
 
-static const int BLOCKS = 4, STREAMS = 4, TAG = 96, NODE_TAG = 128, NODES = 32, REPLAYS = 500, BATCH = 500;
+static const int BLOCKS = 4, WRITERS = 4096, STREAMS = 4, TAG = 96, NODE_TAG = 128, NODES = 32, REPLAYS = 500, BATCH = 500;
 static const int MOST = 300000, PINGS = 200, COPIES = 200;
 static const size_t COPY_BYTES = (8 << 20) + 4096;
+static const size_t WRITTEN = 32 << 20;
 static const unsigned DURATIONS[] = {2, 5, 20, 100};
 
 __device__ inline u64 gpu_clock() {
@@ -61,6 +63,15 @@ __global__ void work(u64 *begin, u64 *end, unsigned seq, unsigned ns) {
     atomicMin(begin + seq, start);
     while (now - start < ns) now = gpu_clock();
     atomicMax(end + seq, now);
+}
+
+// The same of a kernel that does nothing but write memory.
+__global__ void work_writes(u64 *begin, u64 *end, unsigned seq, unsigned ns, uint4 *memory) {
+    if (threadIdx.x == 0) atomicMin(begin + seq, gpu_clock());
+    for (size_t i = blockIdx.x * blockDim.x + threadIdx.x; i < WRITTEN / sizeof *memory; i += gridDim.x * blockDim.x)
+        memory[i] = make_uint4(seq, i, ns, 0);
+    __syncthreads();
+    if (threadIdx.x == 0) atomicMax(end + seq, gpu_clock());
 }
 
 // A node of the graph; the last one counts the replays.
@@ -107,6 +118,8 @@ static unsigned *replay, *flag, *question;
 static unsigned used, held;
 static cudaGraphExec_t graph;
 static char *on_device, *on_host;
+// What kernels write, in the phase where they do.
+static uint4 *written, *writable;
 
 static void wait_all() { CHECK(cudaDeviceSynchronize()); }
 
@@ -115,7 +128,8 @@ static void launch_as(const char *phase, unsigned seq, int stream, unsigned ns) 
     phase_of[seq] = phase;
     stream_of[seq] = stream;
     before[seq] = now();
-    work<<<BLOCKS, TAG + stream, 0, streams[stream]>>>(begins, ends, seq, ns);
+    if (written) work_writes<<<WRITERS, TAG + stream, 0, streams[stream]>>>(begins, ends, seq, ns, written);
+    else work<<<BLOCKS, TAG + stream, 0, streams[stream]>>>(begins, ends, seq, ns);
     after[seq] = now();
 }
 static unsigned launch(const char *phase, int stream, unsigned ns) {
@@ -201,6 +215,19 @@ static void pause_each() {
         }
         phase(name, us, begin);
     }
+}
+
+static void write_all() {
+    u64 begin = now();
+    written = writable;
+    for (int batch = 0; batch < 8; batch++) {
+        hold_stream(0);
+        for (int i = 0; i < BATCH; i++) launch("write", 0, 0);
+        release_all();
+        wait_all();
+    }
+    written = NULL;
+    phase("write", 0, begin);
 }
 
 static void two() {
@@ -303,6 +330,7 @@ static void prepare() {
     CHECK(cudaMalloc(&replay, sizeof *replay));
     CHECK(cudaMemset(replay, 0, sizeof *replay));
     CHECK(cudaMalloc(&on_device, COPY_BYTES));
+    CHECK(cudaMalloc(&writable, WRITTEN));
     CHECK(cudaHostAlloc(&on_host, COPY_BYTES, cudaHostAllocDefault));
     CHECK(cudaHostAlloc(&flag, sizeof *flag, cudaHostAllocMapped));
     CHECK(cudaHostAlloc(&question, sizeof *question, cudaHostAllocMapped));
@@ -310,6 +338,7 @@ static void prepare() {
     *flag = 0;
     // Everything is loaded and has run once; blocks of 32 threads are nobody's.
     for (cudaStream_t stream : streams) work<<<BLOCKS, 32, 0, stream>>>(begins, ends, 0, 1000);
+    work_writes<<<WRITERS, 32, 0, streams[0]>>>(begins, ends, 0, 0, writable);
     hold<<<1, 1, 0, streams[0]>>>(flag, 0);
     CHECK(cudaMemcpyAsync(on_host, on_device, 4 << 20, cudaMemcpyDeviceToHost, streams[1]));
     cudaGraph_t chain;
@@ -333,7 +362,7 @@ static void wait_for_line() {
 
 int main(int count, char **args) {
     const struct { const char *name; void (*run)(); } all[] = {{"queue", queue}, {"sync", sync_each}, {"pause", pause_each},
-        {"two", two}, {"copy", copy}, {"graph", replays}, {"load", load}, {"fast", fast}};
+        {"write", write_all}, {"two", two}, {"copy", copy}, {"graph", replays}, {"load", load}, {"fast", fast}};
     bool waits = false, chosen = false;
     out = stdout;
     for (int i = 1; i < count; i++) {

@@ -34,7 +34,10 @@ fn published() -> Messages {
 
 /// Those of `messages.rs`. Fields of a `oneof` are in an enum, with names of their own.
 fn used() -> Messages {
-    let text = include_str!("../messages.rs");
+    let text = concat!(
+        include_str!("../messages.rs"),
+        include_str!("../look_messages.rs")
+    );
     let mut all = Messages::new();
     let mut oneofs = Messages::new();
     let mut name = String::new();
@@ -73,6 +76,7 @@ fn used() -> Messages {
         let of_type = of_type
             .trim_start_matches("Option<")
             .trim_start_matches("Vec<")
+            .trim_start_matches("m::")
             .trim_end_matches('>');
         let kind = match kind.as_str() {
             "message" => of_type.to_owned(),

@@ -19,7 +19,7 @@ use crate::pipeline::Pipeline;
 #[group(skip)]
 pub(in crate::cli) struct FileArgs {
     /// A capture to read instead of a live process, plain or compressed by gzip, xz or zstd; - is standard input
-    #[arg(value_name = "FILE", conflicts_with_all = ["pid", "command"])]
+    #[arg(value_name = "FILE", conflicts_with_all = ["pid", "command", "all"])]
     pub file: Option<PathBuf>,
 
     /// With FILE: its format; by default its content tells

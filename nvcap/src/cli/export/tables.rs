@@ -182,7 +182,7 @@ impl Place {
                     TABLES[self.chosen[0]].name
                 );
             }
-            return Ok(Tables::one(self.format, self.chosen[0], out, options));
+            return Ok(Tables::one(self.format, self.chosen[0], out, options)?);
         }
         if standard {
             bail!(

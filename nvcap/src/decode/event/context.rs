@@ -1,7 +1,7 @@
 //! Where an event comes from.
 
 use super::{Engine, GpuTime};
-use crate::record::{At, Calls, ChannelId, How};
+use crate::record::{At, Calls, ChannelId, How, Identity};
 
 /// The source of a submission and its channel: the same for every event of the submission.
 #[derive(Clone, Debug)]
@@ -32,6 +32,8 @@ pub struct Context {
     pub stack: Option<std::sync::Arc<Calls>>,
     /// When the GPU worked on each of its entries, as far as it was seen (`--gpu-time`).
     pub gpu_time: Option<std::sync::Arc<[GpuTime]>>,
+    /// Who the process is, where that was told (`-a`).
+    pub identity: Option<std::sync::Arc<Identity>>,
 }
 
 impl Context {

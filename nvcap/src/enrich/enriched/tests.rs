@@ -33,6 +33,10 @@ impl Source for Steady {
         Ok(())
     }
 
+    fn take_on(&mut self, _: u32, _: bool) -> Result<()> {
+        Ok(())
+    }
+
     fn step(&mut self, _: Duration, to: &mut Vec<Record>) -> Result<()> {
         if self.quiet {
             return Ok(());

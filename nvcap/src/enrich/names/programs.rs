@@ -1,12 +1,13 @@
 //! The programs that a submission may launch, before it is decoded: QMDs that its commands write, and code that they write
-//! before.
+//! before. Memory that they copy to has other code from then on.
 //!
 //! A launch names a QMD that was written by an inline write, in the same submission or earlier; libcuda writes QMDs of graphs
 //! when a graph is made or uploaded. So a program's address is known here at its first doorbell, and its name can be looked
 //! for while the submission waits for its turn.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet};
 
+use super::copies;
 use crate::decode::{image, qmd, view};
 use crate::record::Submission;
 
@@ -32,7 +33,7 @@ pub(super) struct New {
 /// What is known of one process.
 #[derive(Debug, Default)]
 pub(super) struct Programs {
-    known: HashSet<u64>,
+    known: BTreeSet<u64>,
     /// Code by address, with its number.
     code: BTreeMap<u64, (u64, Vec<u8>)>,
     code_bytes: usize,
@@ -45,6 +46,9 @@ impl Programs {
     pub(super) fn of(&mut self, submission: &Submission, class: Option<u32>) -> Vec<New> {
         let mut new = Vec::new();
         for segment in &submission.segments {
+            for (address, bytes) in copies::copies(&segment.bytes) {
+                self.forget(address.0, bytes);
+            }
             for upload in image::uploads(&segment.bytes, MOST_WORDS) {
                 if let Some((address, registers)) = program(class, upload.data) {
                     if self.known.insert(address) {
@@ -75,6 +79,21 @@ impl Programs {
             registers,
             code: None,
         })
+    }
+
+    /// Memory that is written with what is not seen: modules are uploaded by the copy engine.
+    fn forget(&mut self, at: u64, bytes: u64) {
+        let end = at.saturating_add(bytes);
+        let gone: Vec<u64> = self.known.range(at..end).copied().collect();
+        for program in gone {
+            self.known.remove(&program);
+        }
+        let gone: Vec<u64> = self.code.range(at..end).map(|(at, _)| *at).collect();
+        for at in gone {
+            if let Some((_, code)) = self.code.remove(&at) {
+                self.code_bytes -= code.len();
+            }
+        }
     }
 
     /// Data that may be code.
@@ -185,6 +204,40 @@ mod tests {
         assert_eq!(programs.of_image(&qmd(at), Some(CLASS)), None);
         let other = programs.of_image(&qmd(at + 0x400), None).expect("new");
         assert_eq!((other.address, other.code), (at + 0x400, None));
+    }
+
+    #[test]
+    fn a_program_is_new_again_where_its_memory_was_copied_to() {
+        let mut programs = Programs::default();
+        let at = 0x7fcb_03c0_0000;
+        let launch = submission(&[(0x2_04c0_0000, &qmd(at))]);
+        let copy = |to: u64, bytes: u32| {
+            let mut p = Pushbuffer::new();
+            p.copy(4, 0xc8b5, GpuVa(0x7fcb_d260_0000), GpuVa(to), bytes)
+                .expect("a copy class");
+            let mut s = submission(&[]);
+            s.segments = vec![p.segment(GpuVa(0x2_0080_0000))];
+            s
+        };
+        assert_eq!(programs.of(&launch, Some(CLASS)).len(), 1);
+        // Data that looks like a copy's commands is none.
+        let s = copy(at, 64);
+        let commands = s.segments[0].bytes.clone();
+        assert_eq!(
+            programs.of(&submission(&[(0x2_0600_0000, &commands)]), Some(CLASS)),
+            []
+        );
+        assert_eq!(programs.of(&launch, Some(CLASS)), []);
+        for (to, bytes, new) in [
+            (at - 0x1000, 0x1000, 0),
+            (at - 0x1000, 0x1001, 1),
+            (at, 125_184, 1),
+            (at + 1, 0x1000, 0),
+        ] {
+            assert_eq!(programs.of(&copy(to, bytes), Some(CLASS)), []);
+            let found = programs.of(&launch, Some(CLASS));
+            assert_eq!(found.len(), new, "{bytes} B to {to:#x}");
+        }
     }
 
     #[test]

@@ -15,6 +15,7 @@ mod by_code;
 mod in_files;
 mod known;
 mod look;
+mod noted;
 
 use super::{
     files::OfProcess,
@@ -29,6 +30,7 @@ use crate::source::clock;
 use crate::wire::GpuVa;
 use known::Known;
 pub(crate) use known::Listing;
+use noted::Noted;
 
 /// No program lies below this address.
 const LEAST_PROGRAM: u64 = 0x1_0000;
@@ -106,6 +108,8 @@ pub(crate) struct Resolver {
     programs: Vec<Program>,
     /// Places of programs' addresses.
     places: HashMap<u64, Vec<u64>>,
+    /// Words that were seen beside them.
+    noted: Noted,
     /// The image of each program's function, where the name came from one.
     homes: HashMap<u64, u64>,
     /// Places in records of functions, loaded or not.
@@ -150,6 +154,7 @@ impl Resolver {
             ambiguous: HashSet::new(),
             programs: Vec::new(),
             places: HashMap::new(),
+            noted: Noted::default(),
             homes: HashMap::new(),
             records: BTreeSet::new(),
             files: OfProcess::default(),
@@ -318,7 +323,25 @@ impl Resolver {
         };
         let seen = scan::search(&*self.space, runs, &programs);
         self.images.add(&*self.space, &seen.images);
-        for of in seen.places.chunk_by(|a, b| a.0 == b.0) {
+        self.noted.add(&seen.near);
+        let from = self.note_places(&seen.places);
+        self.cost.bytes += seen.bytes;
+        self.helpers += seen.helpers;
+        self.take_places(from, wanted, found);
+        log::trace!(
+            "process {}: {} bytes searched from {:#x} on, {} places, {} images; {} programs left",
+            self.pid,
+            seen.bytes,
+            runs.first().map_or(0, |r| r.start),
+            self.places.values().map(Vec::len).sum::<usize>(),
+            seen.images.len(),
+            wanted.len()
+        );
+    }
+
+    /// Keeps places of programs' addresses; returns them.
+    fn note_places(&mut self, seen: &[(u64, u64)]) -> Vec<u64> {
+        for of in seen.chunk_by(|a, b| a.0 == b.0) {
             let Some((program, _)) = of.first() else {
                 continue;
             };
@@ -327,10 +350,12 @@ impl Resolver {
             places.sort_unstable();
             places.dedup();
         }
-        self.cost.bytes += seen.bytes;
-        self.helpers += seen.helpers;
+        seen.iter().map(|(_, at)| *at).collect()
+    }
+
+    /// Takes the programs that new places lead to.
+    fn take_places(&mut self, mut from: Vec<u64>, wanted: &mut Vec<&Ask>, found: &mut Vec<Kernel>) {
         self.conclude(wanted, found, false);
-        let mut from: Vec<u64> = seen.places.into_iter().map(|(_, at)| at).collect();
         if !wanted.is_empty() || self.layout.is_none() {
             if self.layout.is_none() {
                 // More may be known than after the part of memory before.
@@ -342,15 +367,6 @@ impl Resolver {
             self.conclude(wanted, found, false);
         }
         self.follow_links(from);
-        log::trace!(
-            "process {}: {} bytes searched from {:#x} on, {} places, {} images; {} programs left",
-            self.pid,
-            seen.bytes,
-            runs.first().map_or(0, |r| r.start),
-            self.places.values().map(Vec::len).sum::<usize>(),
-            seen.images.len(),
-            wanted.len()
-        );
     }
 
     /// Learns the layout again where launches contradict it: the registers of records that are there are not theirs.

@@ -39,6 +39,12 @@ const MOST_SEARCHED: u64 = 32 << 30;
 const MOST_PLACES: usize = 1 << 16;
 /// The most images.
 const MOST_IMAGES: usize = 1 << 16;
+/// Words so near the address of a program may be those of other programs: libcuda's areas for code lie some GB apart.
+const NEAR: u64 = 4 << 30;
+/// The most such words that are noted.
+pub(super) const MOST_NEAR: usize = 1 << 17;
+/// Programs are at least aligned to this, if all that are known are.
+const ALIGNMENT: u64 = 256;
 
 /// A range of addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -214,6 +220,8 @@ pub(crate) fn take(runs: &mut Vec<Run>, bytes: u64) -> Vec<Run> {
 pub(crate) struct Found {
     /// Programs' addresses, each with a place that holds it; in order of the places.
     pub(crate) places: Vec<(u64, u64)>,
+    /// Words that may be the addresses of other programs, each with its place; in order.
+    pub(crate) near: Vec<(u64, u64)>,
     /// Addresses of images' heads, in order.
     pub(crate) images: Vec<u64>,
     /// Bytes that were searched.
@@ -225,9 +233,11 @@ pub(crate) struct Found {
 /// The words that are looked for.
 struct Needles {
     sorted: Vec<u64>,
-    /// Least and greatest less least: most words are outside.
+    /// The least word that is looked at, and the greatest less it: most words are outside.
     first: u64,
     span: u64,
+    /// The bits that no program has.
+    low: u64,
 }
 
 impl Needles {
@@ -235,19 +245,40 @@ impl Needles {
         let mut sorted = programs.to_vec();
         sorted.sort_unstable();
         sorted.dedup();
-        let first = sorted.first().copied().unwrap_or(0);
-        let span = sorted.last().map_or(0, |last| last - first);
+        let (first, span, low) = match (sorted.first(), sorted.last()) {
+            (Some(least), Some(greatest)) => {
+                // Zeros are everywhere.
+                let first = least.saturating_sub(NEAR).max(1);
+                let span = greatest.saturating_add(NEAR).saturating_sub(first);
+                let bits = sorted.iter().fold(ALIGNMENT, |bits, p| bits | p);
+                (first, span, (1 << bits.trailing_zeros()) - 1)
+            }
+            _ => (u64::MAX, 0, 0),
+        };
         Self {
             sorted,
             first,
             span,
+            low,
         }
     }
 
-    /// Whether a word may be one of them, or the head of an image: without a branch, so that many are looked at together.
+    /// Whether a word may be a program's address, or the head of an image: without a branch, so that many are looked at together.
     #[inline(always)]
     fn may_be(&self, word: u64) -> bool {
-        (word.wrapping_sub(self.first) <= self.span) | (word == HEADS[0]) | (word == HEADS[1])
+        ((word.wrapping_sub(self.first) <= self.span) & (word & self.low == 0))
+            | (word == HEADS[0])
+            | (word == HEADS[1])
+    }
+
+    /// How far a word is from the nearest program.
+    fn distance(&self, word: u64) -> u64 {
+        let (before, behind) = self
+            .sorted
+            .split_at(self.sorted.partition_point(|p| *p <= word));
+        let nearest = [before.last(), behind.first()];
+        let distances = nearest.into_iter().flatten().map(|p| p.abs_diff(word));
+        distances.min().unwrap_or(u64::MAX)
     }
 
     /// Searches bytes that lie at `at`.
@@ -269,8 +300,12 @@ impl Needles {
                 let place = at + (i * BLOCK + j * 8) as u64;
                 if HEADS.contains(&word) {
                     to.images.push(place);
-                } else if self.sorted.binary_search(&word).is_ok() {
-                    to.places.push((word, place));
+                    continue;
+                }
+                match self.distance(word) {
+                    0 => to.places.push((word, place)),
+                    d if d <= NEAR && to.near.len() < MOST_NEAR => to.near.push((word, place)),
+                    _ => {}
                 }
             }
         }
@@ -345,6 +380,7 @@ pub(crate) fn search(space: &dyn Space, runs: &[Run], programs: &[u64]) -> Found
         }
         if let Ok(mut whole) = whole.lock() {
             whole.places.append(&mut found.places);
+            whole.near.append(&mut found.near);
             whole.images.append(&mut found.images);
             whole.bytes += found.bytes;
             if helps {
@@ -366,6 +402,14 @@ pub(crate) fn search(space: &dyn Space, runs: &[Run], programs: &[u64]) -> Found
         .places
         .sort_unstable_by_key(|(program, place)| (*program, *place));
     bound(&mut found.places);
+    if found.near.len() > MOST_NEAR {
+        let distance = |(word, _): &(u64, u64)| needles.distance(*word);
+        found
+            .near
+            .select_nth_unstable_by_key(MOST_NEAR - 1, distance);
+        found.near.truncate(MOST_NEAR);
+    }
+    found.near.sort_unstable();
     found.images.sort_unstable();
     found.images.truncate(MOST_IMAGES);
     found
@@ -472,7 +516,23 @@ mod tests {
         let found = search(&fake, &[fake.run()], &[program, program + 0x4000]);
         assert_eq!(found.images, [0x10_0040]);
         assert_eq!(found.places, places.map(|p| (program, p)));
+        // Aligned as the programs are.
+        assert_eq!(found.near, [(program + 0x100, 0x10_0100)]);
         assert_eq!(found.bytes, 2 * PIECE + 4096);
+        let found = search(&fake, &[fake.run()], &[program - NEAR + 0x100]);
+        assert_eq!(
+            (found.places, found.near),
+            (vec![], {
+                let mut near = places.map(|p| (program, p)).to_vec();
+                near.push((program + 0x100, 0x10_0100));
+                near
+            })
+        );
+        let found = search(&fake, &[fake.run()], &[program - NEAR - 0x100]);
+        assert_eq!(found.near, []);
+        let found = search(&fake, &[fake.run()], &[]);
+        assert_eq!((found.places, found.near), (vec![], vec![]));
+        assert_eq!(found.images, [0x10_0040]);
     }
 
     #[test]

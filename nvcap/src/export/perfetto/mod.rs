@@ -415,7 +415,7 @@ impl Perfetto {
                     self.forget(*child);
                 }
             }
-            Life::Thread { .. } | Life::Exit { process: false } => {}
+            Life::Identity(_) | Life::Thread { .. } | Life::Exit { process: false } => {}
         }
     }
 

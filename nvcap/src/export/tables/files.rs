@@ -55,11 +55,14 @@ enum Body {
 
 impl Files {
     /// One file.
-    pub(super) fn one(format: Format, table: &'static Table, out: Output) -> Self {
+    ///
+    /// # Errors
+    /// When the format cannot have such a table.
+    pub(super) fn one(format: Format, table: &'static Table, out: Output) -> io::Result<Self> {
         let mut files = Self::new(format, table, None);
-        let file = files.file(out);
+        let file = files.file(out)?;
         files.open.insert(None, file);
-        files
+        Ok(files)
     }
 
     /// Files in a folder.
@@ -115,18 +118,18 @@ impl Files {
         layout.is_some_and(|l| l.partition.is_some() || l.part_rows.is_some())
     }
 
-    fn file(&self, out: Output) -> File {
-        File {
+    fn file(&self, out: Output) -> io::Result<File> {
+        Ok(File {
             out,
             body: match self.format {
                 Format::Csv => Body::Csv { has_names: false },
                 #[cfg(feature = "parquet")]
-                Format::Parquet => Body::Parquet(Box::new(Parquet::new(&self.columns))),
+                Format::Parquet => Body::Parquet(Box::new(Parquet::new(&self.columns)?)),
             },
             rows: 0,
             used: self.now,
             is_dead: false,
-        }
+        })
     }
 
     /// The name of the next file with this value.
@@ -191,7 +194,7 @@ impl Files {
             }
         }
         let path = self.path(value)?;
-        let file = self.file(opener(&path)?);
+        let file = self.file(opener(&path)?)?;
         self.open.insert(value, file);
         Ok(())
     }
@@ -306,7 +309,7 @@ impl File {
             #[cfg(feature = "parquet")]
             Body::Parquet(parquet) => {
                 let before = self.out.unshown();
-                let rows = parquet.group(self.out.object());
+                let rows = parquet.group(self.out.object())?;
                 let bytes = self.out.appended() as u64;
                 self.out.end_object()?;
                 self.out.flush()?;

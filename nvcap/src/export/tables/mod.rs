@@ -66,11 +66,19 @@ const LEDGER: usize = 6;
 
 impl Tables {
     /// Writes one table, by its place in [`TABLES`], to `out`.
-    pub(crate) fn one(format: Format, table: usize, out: Output, options: TablesOptions) -> Self {
+    ///
+    /// # Errors
+    /// When the format cannot have such a table.
+    pub(crate) fn one(
+        format: Format,
+        table: usize,
+        out: Output,
+        options: TablesOptions,
+    ) -> io::Result<Self> {
         let opener: Opener = Box::new(|_| Err(io::ErrorKind::Unsupported.into()));
         let mut tables = Self::empty(options, opener);
-        tables.files[table] = Some(Files::one(format, &TABLES[table], out));
-        tables
+        tables.files[table] = Some(Files::one(format, &TABLES[table], out)?);
+        Ok(tables)
     }
 
     /// Writes these tables to files in a folder.

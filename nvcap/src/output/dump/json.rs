@@ -22,6 +22,7 @@ struct Dump<'a> {
     version: u32,
     time_ns: u64,
     took_ns: u64,
+    trace_ns: Option<u64>,
     processes: Vec<Process<'a>>,
     cycles: Vec<&'a [ChannelId]>,
     moved: Option<&'a Progress>,
@@ -104,6 +105,7 @@ pub fn json(out: &mut Vec<u8>, shown: &Shown<'_>, options: &ReportOptions) {
         version: 1,
         time_ns: look.time_ns,
         took_ns: look.took_ns,
+        trace_ns: look.trace_ns,
         processes: look
             .processes
             .iter()

@@ -1,6 +1,7 @@
 //! `nvcap dump`: one look at processes, as text for an incident or as one JSON object. Knows no source.
 
 mod json;
+mod last;
 mod merge;
 mod stacks;
 mod status;
@@ -8,6 +9,7 @@ mod text;
 mod verdict;
 
 pub use json::json;
+pub use last::LastEntries;
 pub use merge::{
     Group, Member, MergeError, Merged, SharedState, last_look, merge, merged_json, merged_text,
 };

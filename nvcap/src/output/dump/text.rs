@@ -4,7 +4,7 @@ use crate::hang::{EntryTarget, RingPlace, RingSize, TokenFrom};
 use std::sync::Arc;
 
 use super::stacks;
-use super::verdict::{Word, name, semaphore, verdict, work};
+use super::verdict::{Word, is_known, name, semaphore, verdict, work};
 use super::{ReportOptions, Shown};
 use crate::decode::event::{Context, InlineContent, LaunchKind, Operation};
 use crate::hang::{ChannelFacts, ChannelState, Judged, ProcessReport, State, Step};
@@ -179,7 +179,11 @@ fn table(f: &mut Formatter<'_>, shown: &Shown<'_>, process: &ProcessReport) {
                 State::Idle => Role::Dim,
                 _ => Role::Operation,
             };
-            f.role(role, format_args!("{}", state(j.state)));
+            let word = match shown.report.trace_ns {
+                Some(_) if !is_known(j) && j.state == State::Idle => "not known",
+                _ => state(j.state),
+            };
+            f.role(role, format_args!("{word}"));
             if let Some(wait) = &j.wait {
                 f.text(format_args!(": {}", semaphore(wait)));
             }
@@ -237,11 +241,18 @@ fn entries(f: &mut Formatter<'_>, shown: &Shown<'_>, c: &ChannelState, options: 
         f.text(format_args!(" {}", class_name(*class).unwrap_or("?")));
     }
     let steps = options.steps(c, judged);
-    f.text(format_args!(
-        ", newest {} of {}",
-        steps.len(),
-        plural_of(c.entries.into(), "entry", "entries")
-    ));
+    match c.entries {
+        // A capture that does not know its rings.
+        0 => f.text(format_args!(
+            ", newest {}",
+            plural_of(steps.len() as u64, "entry", "entries")
+        )),
+        entries => f.text(format_args!(
+            ", newest {} of {}",
+            steps.len(),
+            plural_of(entries.into(), "entry", "entries")
+        )),
+    }
     f.end();
     if let Some(facts) = shown.report.facts(c.id) {
         gaps(f, facts);
@@ -344,6 +355,7 @@ fn context(c: &ChannelState) -> Context {
         phase: None,
         stack: None,
         gpu_time: None,
+        identity: None,
     }
 }
 

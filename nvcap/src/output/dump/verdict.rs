@@ -125,14 +125,27 @@ pub fn verdict(shown: &Shown<'_>, process: &ProcessReport) -> Verdict {
     let (word, head) = match moved {
         _ if mine.is_empty() => (Word::Unknown, nothing_found(process)),
         Some((m, ref own)) => with_time(m, own, at_work, mine.len()),
-        None if at_work == 0 => (Word::Idle, idle(mine.len())),
-        None => (
-            Word::Busy,
-            format!(
-                "{} work that is not done; one look cannot tell slow from stuck (--watch 2 does)",
-                have(at_work, mine.len())
+        None => match look.trace_ns {
+            Some(ns) if !mine.iter().all(|(_, j)| is_known(j)) => {
+                (Word::Unknown, not_recorded(ns, mine.len()))
+            }
+            _ if at_work == 0 => (Word::Idle, idle(mine.len())),
+            Some(ns) => (
+                Word::Busy,
+                format!(
+                    "{} work that was not done by the newest time stamps, {}",
+                    have(at_work, mine.len()),
+                    moment(ns)
+                ),
             ),
-        ),
+            None => (
+                Word::Busy,
+                format!(
+                    "{} work that is not done; one look cannot tell slow from stuck (--watch 2 does)",
+                    have(at_work, mine.len())
+                ),
+            ),
+        },
     };
     if word == Word::Idle && !mine.is_empty() {
         lines.extend(cpu(&process.threads));
@@ -146,6 +159,24 @@ pub fn verdict(shown: &Shown<'_>, process: &ProcessReport) -> Verdict {
         lines,
         stuck: moved.is_some_and(|(_, own)| own.channels.iter().any(|c| c.is_still() && c.busy)),
     }
+}
+
+/// Whether the value of a channel's own semaphore is known.
+pub(super) fn is_known(judged: &Judged) -> bool {
+    judged.semaphore.is_some_and(|s| s.value.is_some())
+}
+
+fn moment(ns: u64) -> String {
+    format!("{:.6} s after the trace's first doorbell", ns as f64 / 1e9)
+}
+
+fn not_recorded(ns: u64, channels: usize) -> String {
+    format!(
+        "what {} had submitted {}; a recording of a trace does not tell how far the GPU was with it, unless it was made with --gpu-time: \
+         GP_GET is that of each channel's newest doorbell",
+        plural(channels as u64, "channel"),
+        moment(ns)
+    )
 }
 
 /// `2 of 20 channels`.

@@ -10,7 +10,7 @@ use crate::output::names::known_pid;
 use crate::output::names::{
     EngineName, direction, is_timed, launch_how, launch_kind, operation_name,
 };
-use crate::record::{Frame, How};
+use crate::record::{Frame, How, Identity};
 use crate::wire::entry::EntryKind;
 
 macro_rules! fields {
@@ -48,6 +48,12 @@ fields! {
     "pid" Pid Number "process id"
     "tid" Tid Number "thread id"
     "thread" Thread Text "thread or process name"
+    "comm" Comm Text "command name of the process (-a)"
+    "user" User Text "user of the process: name, or number where it has none (-a)"
+    "cgroup" Cgroup Text "path of the process's control group (-a)"
+    "container" Container Text "container of the process: name in its pod, else id (-a)"
+    "pod" Pod Text "pod of the process: name, or UID where it is not known (-a)"
+    "namespace" Namespace Text "namespace of the pod (-a)"
     "gpu" Gpu Number "number N of /dev/nvidiaN"
     "token" Token Number "work-submit token of the channel"
     "channel" Channel Number "the channel's number in this trace, as ledger and JSON have it"
@@ -132,6 +138,12 @@ impl Field {
                 | Self::Pid
                 | Self::Tid
                 | Self::Thread
+                | Self::Comm
+                | Self::User
+                | Self::Cgroup
+                | Self::Container
+                | Self::Pod
+                | Self::Namespace
                 | Self::Gpu
                 | Self::Token
                 | Self::Channel
@@ -141,6 +153,15 @@ impl Field {
                 | Self::Frame
                 | Self::Late
                 | Self::How
+        )
+    }
+
+    /// Whether it is of the process's identity, which is told where all of a host's are traced.
+    #[must_use]
+    pub fn is_of_identity(self) -> bool {
+        matches!(
+            self,
+            Self::Comm | Self::User | Self::Cgroup | Self::Container | Self::Pod | Self::Namespace
         )
     }
 
@@ -287,6 +308,7 @@ pub(super) fn read<'a>(field: Field, event: &'a Event<'_>) -> Option<Value<'a>> 
         Field::Pid => number(known_pid(c.at.pid)?),
         Field::Tid => number(known_pid(c.at.tid)?),
         Field::Thread => word(c.thread.as_deref()?),
+        _ if field.is_of_identity() => identity(field, c.identity.as_deref()?),
         Field::Gpu => number(c.gpu?),
         Field::Token => number(c.token?),
         Field::Channel => number(c.channel.0),
@@ -333,6 +355,28 @@ pub(super) fn read<'a>(field: Field, event: &'a Event<'_>) -> Option<Value<'a>> 
             },
             Body::Stop(_) | Body::Chip(_) => None,
         },
+    }
+}
+
+/// Who the process is.
+fn identity(field: Field, who: &Identity) -> Option<Value<'_>> {
+    match field {
+        Field::Comm => word(&who.comm),
+        Field::User => match &who.user {
+            Some(user) => word(user),
+            None => Some(Value::Word(who.uid?.to_string().into())),
+        },
+        Field::Cgroup => word(who.cgroup.as_deref()?),
+        Field::Container => {
+            let container = who.container.as_ref()?;
+            word(container.name.as_ref().unwrap_or(&container.id))
+        }
+        Field::Pod => {
+            let pod = who.pod.as_ref()?;
+            word(pod.name.as_ref().unwrap_or(&pod.uid))
+        }
+        Field::Namespace => word(who.pod.as_ref()?.namespace.as_deref()?),
+        _ => None,
     }
 }
 

@@ -503,6 +503,7 @@ mod tests {
             phase: None,
             stack: None,
             gpu_time: Some(Arc::from([time])),
+            identity: None,
         }
     }
 

@@ -15,6 +15,7 @@ use crate::record::{At, Channel, Gpu, How, Life, Loss, Lost, Record};
 use crate::wire::{entry::EntryKind, stream::StopReason};
 
 use super::holes::{Holes, Part};
+use super::identity;
 use super::method::Explainer;
 use super::names::{Latest, chip_by, is_timed, known_engine, known_name};
 use super::redact::Redactor;
@@ -414,6 +415,13 @@ impl Json {
                 text(out, "life", "exec");
                 optional_text(out, "name", known_name(name));
             }
+            Life::Identity(who) => {
+                text(out, "life", "identity");
+                for (name, value) in identity::members(who) {
+                    key(out, name);
+                    write(out, &value);
+                }
+            }
             Life::Exit { process } => {
                 text(out, "life", "exit");
                 bool_member(out, "process", *process);
@@ -500,6 +508,7 @@ impl Sink for Json {
             | Record::Image(_)
             | Record::Kernel(_)
             | Record::Stamps(_)
+            | Record::Look(_)
             | Record::Stack(_) => Ok(()),
         }
     }

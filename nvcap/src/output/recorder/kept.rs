@@ -34,7 +34,11 @@ impl Kept {
 
     pub(super) fn note(&mut self, record: &Record) {
         match record {
-            Record::Submission(_) | Record::Stack(_) | Record::Stamps(_) | Record::Loss(_) => {
+            Record::Submission(_)
+            | Record::Stack(_)
+            | Record::Stamps(_)
+            | Record::Look(_)
+            | Record::Loss(_) => {
                 return;
             }
             Record::Process(Process {

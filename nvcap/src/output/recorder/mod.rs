@@ -241,6 +241,12 @@ impl Sink for Recorder {
             }
             // Memory of the program, in which nothing tells users' data from other.
             (Record::Image(_), Some(_)) => Ok(()),
+            // The beginnings of rings are not decoded, so nothing tells users' data in them.
+            (Record::Look(look), Some(_)) => {
+                let mut look = look.clone();
+                look.channels.iter_mut().for_each(|c| c.first.clear());
+                self.write(&Record::Look(look))
+            }
             _ => self.write(record),
         }
     }

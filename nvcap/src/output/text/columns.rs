@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use crate::decode::event::Context;
-use crate::record::{At, Record};
+use crate::record::{At, Life, Record};
 
 use crate::output::names::{EngineName, Latest, Who, gpu_name, known_name, pid_name};
 use crate::output::style::Plain;
@@ -77,8 +77,13 @@ impl Columns {
         if self.first_ns.is_none() {
             self.first_ns = record.at().time();
         }
-        if let Record::Gpu(g) = record {
-            self.gpus.see(g.minor);
+        match record {
+            Record::Gpu(g) => self.gpus.see(g.minor),
+            // Told where there may be several: each line says whose it is from the first one on.
+            Record::Process(p) if matches!(p.life, Life::Identity(_)) => {
+                self.processes = Several::More;
+            }
+            _ => {}
         }
     }
 

@@ -49,6 +49,51 @@ pub(crate) fn by_bus() -> Vec<(String, u32)> {
         .collect()
 }
 
+/// What the driver tells of a GPU.
+#[cfg(any(test, feature = "serve"))]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Named {
+    /// Its device file's minor number.
+    pub minor: u32,
+    /// `GPU-...`; empty where it is not told.
+    pub uuid: String,
+    /// The model's name.
+    pub model: String,
+    /// Its PCI address.
+    pub bus: String,
+}
+
+/// The GPUs of this machine by name.
+#[cfg(feature = "serve")]
+#[must_use]
+pub(crate) fn names() -> Vec<Named> {
+    let gpus = fs::read_dir("/proc/driver/nvidia/gpus");
+    let text = |gpu: fs::DirEntry| fs::read_to_string(gpu.path().join("information")).ok();
+    let texts = gpus.into_iter().flatten().flatten().filter_map(text);
+    texts.filter_map(|text| named(&text)).collect()
+}
+
+#[cfg(any(test, feature = "serve"))]
+fn named(text: &str) -> Option<Named> {
+    let field = |name: &str| {
+        let mut lines = text.lines().filter_map(|line| line.split_once(':'));
+        let value = lines.find(|(field, _)| field.trim() == name);
+        value.map_or(String::new(), |(_, value)| value.trim().to_owned())
+    };
+    let uuid = field("GPU UUID");
+    Some(Named {
+        minor: minor(text)?,
+        // The driver writes question marks where it does not know it.
+        uuid: if uuid.contains('?') {
+            String::new()
+        } else {
+            uuid
+        },
+        model: field("Model"),
+        bus: field("Bus Location"),
+    })
+}
+
 /// The GPUs as records.
 pub(crate) fn records() -> impl Iterator<Item = Record> {
     gpus().into_iter().map(Record::Gpu)

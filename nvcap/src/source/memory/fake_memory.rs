@@ -50,16 +50,7 @@ impl FakeMemory {
     fn with(areas: &[(u64, u64, &str, &str)]) -> Self {
         let areas: Vec<Area> = areas
             .iter()
-            .map(|&(start, len, flags, path)| Area {
-                start,
-                end: start + len,
-                read: flags.contains('r'),
-                write: flags.contains('w'),
-                execute: false,
-                shared: true,
-                path: path.to_owned(),
-                device: maps::device_of_path(path),
-            })
+            .map(|&(start, len, flags, path)| Area::made_up(start, len, flags, path))
             .collect();
         Self {
             bytes: areas

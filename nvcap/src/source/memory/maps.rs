@@ -43,6 +43,21 @@ impl Area {
         }
     }
 
+    /// A shared one with these rights (`rw`), for made-up processes.
+    #[cfg(test)]
+    pub(crate) fn made_up(start: u64, len: u64, flags: &str, path: &str) -> Self {
+        Self {
+            start,
+            end: start + len,
+            read: flags.contains('r'),
+            write: flags.contains('w'),
+            execute: false,
+            shared: true,
+            path: path.to_owned(),
+            device: device_of_path(path),
+        }
+    }
+
     /// The driver's device file that is mapped here, if it is one.
     pub fn device(&self) -> Option<Device> {
         self.device

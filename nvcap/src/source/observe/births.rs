@@ -1,17 +1,11 @@
-//! Processes that are born anywhere on this machine, told by the number that the kernel gave last. A child whose parent has
-//! ended is nobody's child any more, so that it is found by no list of children.
+//! Processes that are born anywhere on this machine. A child whose parent has ended is nobody's child any more, so that it is
+//! found by no list of children.
 
-use std::{
-    collections::{BTreeMap, VecDeque},
-    fs::File,
-    os::unix::fs::FileExt,
-};
+use std::collections::{BTreeMap, VecDeque};
 
 use super::process::{is_there, now};
-use crate::procfs;
+use crate::procfs::births::Numbers;
 
-/// Numbers that are looked at one by one; where more were given since, `/proc` is listed.
-const FEW: u32 = 512;
 /// How long a number is looked at again that was given to a process which was not there yet, ns: the kernel gives it some time
 /// before the process can be seen.
 const EARLY_NS: u64 = 1_000_000_000;
@@ -30,9 +24,7 @@ pub(super) struct Early {
 /// What is known of processes that are born.
 #[derive(Debug)]
 pub(super) struct Births {
-    /// `/proc/loadavg`, whose last word is the number that was given last to a process or thread.
-    numbers: Option<File>,
-    last: Option<u32>,
+    numbers: Numbers,
     /// Processes that were not there yet, or are gone.
     early: VecDeque<Early>,
     /// When one that is observed was last found to have ended, ns.
@@ -46,10 +38,8 @@ pub(super) struct Births {
 impl Births {
     /// Knows of those that are born from now on.
     pub(super) fn new() -> Self {
-        let numbers = File::open("/proc/loadavg").ok();
         Self {
-            last: last(numbers.as_ref()),
-            numbers,
+            numbers: Numbers::new(),
             early: VecDeque::new(),
             ended: 0,
             next: 0,
@@ -59,24 +49,7 @@ impl Births {
 
     /// Numbers that were given since the last call.
     pub(super) fn fresh(&mut self) -> Vec<u32> {
-        let Some(last) = last(self.numbers.as_ref()) else {
-            // Nothing tells: any may be.
-            return procfs::processes();
-        };
-        let Some(before) = self.last.replace(last) else {
-            return procfs::processes();
-        };
-        if (before..=before.saturating_add(FEW)).contains(&last) {
-            return (before + 1..=last).collect();
-        }
-        let mut all = procfs::processes();
-        // The kernel begins again with small numbers after the largest.
-        if before < last {
-            all.retain(|pid| (before + 1..=last).contains(pid));
-        } else {
-            all.retain(|pid| *pid > before || *pid <= last);
-        }
-        all
+        self.numbers.fresh()
     }
 
     /// A process that has a number cannot be seen yet, or is executing a program.
@@ -124,51 +97,9 @@ impl Births {
     }
 }
 
-/// The number that was given last to a process or thread.
-fn last(numbers: Option<&File>) -> Option<u32> {
-    let mut room = [0; 128];
-    let len = numbers?.read_at(&mut room, 0).ok()?;
-    let text = std::str::from_utf8(room.get(..len)?).ok()?;
-    text.split_whitespace().nth(4)?.parse().ok()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn each_birth_is_told_once() {
-        let mut births = Births::new();
-        births.fresh();
-        for _ in 0..3 {
-            let mut child = std::process::Command::new("true").spawn().unwrap();
-            let pid = child.id();
-            assert!(births.fresh().contains(&pid));
-            assert!(!births.fresh().contains(&pid));
-            child.wait().unwrap();
-        }
-        // Many more than are looked at one by one, and round the largest number.
-        let mut child = std::process::Command::new("sleep")
-            .arg("20")
-            .spawn()
-            .unwrap();
-        let pid = child.id();
-        let told = |last: u32| {
-            let mut births = Births {
-                last: Some(last),
-                ..Births::new()
-            };
-            births.fresh().contains(&pid)
-        };
-        let (few, many, round) = (
-            told(pid - 1),
-            told(pid.saturating_sub(FEW + 100)),
-            told(u32::MAX - 1),
-        );
-        child.kill().unwrap();
-        child.wait().unwrap();
-        assert!(few && many && round, "{few} {many} {round}");
-    }
 
     #[test]
     fn what_is_not_there_yet_is_looked_at_again() {

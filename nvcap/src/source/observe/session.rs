@@ -178,6 +178,18 @@ impl Session {
 
     // ---- processes and channels that come and go
 
+    /// Takes on a running process, with what is in its rings already or without.
+    fn attach_from(&mut self, pid: u32, begin: Begin) -> Result<()> {
+        self.adopt(pid, begin)
+            .map_err(|e| process::refusal(pid, &e))?;
+        self.check_named(pid)?;
+        self.stop_attached_at_exit(pid)?;
+        let name = process::name(pid);
+        self.life(pid, Life::Present { name });
+        self.look_after(pid);
+        Ok(())
+    }
+
     /// Looks after every process that is due.
     fn look_after_processes(&mut self) {
         self.look_for_kin();
@@ -382,14 +394,16 @@ impl Source for Session {
     }
 
     fn attach(&mut self, pid: u32) -> Result<()> {
-        self.adopt(pid, Begin::Here)
-            .map_err(|e| process::refusal(pid, &e))?;
-        self.check_named(pid)?;
-        self.stop_attached_at_exit(pid)?;
-        let name = process::name(pid);
-        self.life(pid, Life::Present { name });
-        self.look_after(pid);
-        Ok(())
+        self.attach_from(pid, Begin::Here)
+    }
+
+    fn take_on(&mut self, pid: u32, was_there: bool) -> Result<()> {
+        // A child of one that is observed may be known already.
+        if self.watched.contains_key(&pid) {
+            return Ok(());
+        }
+        let begin = if was_there { Begin::Here } else { Begin::First };
+        self.attach_from(pid, begin)
     }
 
     fn step(&mut self, wait: Duration, to: &mut Vec<Record>) -> Result<()> {

@@ -151,16 +151,7 @@ mod tests {
     }
 
     fn areas() -> [Area; 2] {
-        let area = |start, len, path: &str| Area {
-            start,
-            end: start + len,
-            read: true,
-            write: true,
-            execute: false,
-            shared: true,
-            path: path.to_owned(),
-            device: maps::device_of_path(path),
-        };
+        let area = |start, len, path| Area::made_up(start, len, "rw", path);
         let areas = [
             area(RINGS, 0x20_0000, "/dev/nvidia3"),
             area(PUSHBUFFER, 0x1000, "/dev/nvidiactl"),

@@ -10,7 +10,8 @@ use super::{
     load::{LoadOptions, Loaded, majors},
     perf::{self, Life},
 };
-use crate::source::{memory::maps, rights};
+use crate::host::gpu_processes;
+use crate::source::rights;
 
 /// How a check came out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -288,17 +289,9 @@ fn driver() -> Finding {
 }
 
 fn processes() -> Finding {
-    let mut using = Vec::new();
-    let mut hidden = 0;
-    for pid in procfs::processes() {
-        match maps::areas(pid) {
-            Ok(areas) if areas.iter().any(maps::Area::is_doorbell_shape) => {
-                using.push(pid.to_string())
-            }
-            Err(e) if e.kind() == std::io::ErrorKind::PermissionDenied => hidden += 1,
-            _ => {}
-        }
-    }
+    let found = gpu_processes();
+    let using: Vec<String> = found.mapped().map(|pid| pid.to_string()).collect();
+    let hidden = found.hidden.len();
     let hidden = if hidden > 0 {
         format!("; processes that could not be looked into: {hidden}")
     } else {

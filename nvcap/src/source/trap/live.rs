@@ -58,6 +58,10 @@ impl Source for Trap {
         self.0.attach(pid)
     }
 
+    fn take_on(&mut self, pid: u32, was_there: bool) -> Result<()> {
+        self.0.take_on(pid, was_there)
+    }
+
     fn step(&mut self, wait: Duration, to: &mut Vec<Record>) -> Result<()> {
         self.0.step(wait, to)
     }

@@ -293,6 +293,15 @@ pub fn recorded() -> Result<()> {
     let once = dump(&gpu, &["--json", "--record", &into])?;
     once.expect_code(Status::Busy.code().into())?;
     ensure!(once.stderr.contains(told), "{}", once.stderr);
+    // The file's report is the look's.
+    let again = Running::start(&nvcap()?, ["dump", "--json", &into])?.end(LIMIT)?;
+    again.expect_code(Status::Busy.code().into())?;
+    ensure!(
+        again.stdout == once.stdout,
+        "{}{}",
+        once.stdout,
+        again.stdout
+    );
     let (mut words, mut puts) = (HashMap::new(), HashMap::new());
     for item in Reader::new(std::fs::File::open(&looked)?) {
         match item? {

@@ -3,10 +3,12 @@
 mod attach;
 mod capture;
 mod channels;
+mod counts;
 mod death;
 mod dump;
 mod edges;
 mod exported;
+mod hosts;
 mod limits;
 mod names;
 mod observe;
@@ -45,7 +47,9 @@ fn main() -> ExitCode {
         death: kill_nvcap_attached kill_nvcap_parent kill_target interrupt_nvcap terminate_nvcap child_status trap_signal;
         dump: whole_history last_thousand last_few bursts channels_and_tokens spinning_kernel lost_kernel orphaned_wait cycle
             recorded slow_kernels running_process killed_meanwhile unmapped_meanwhile all_processes statuses refusals stacks;
+        hosts: come_and_go trapped not_looked_into contained;
         watch: a_hang_is_dumped nothing_to_dump refused;
+        counts: as_the_trap_counts forks_are_counted_once served refused;
         limits: max_submissions duration no_follow quiet text output_apart reader_gone;
         edges: end_not_told command_s_end_not_told output_not_read output_is_full more_channels_than_room;
         channels: numbers_after_exec numbers_when_attached remains_are_none the_last_remains_are_none wrong_doorbell_rung wrong_doorbell_not_mapped

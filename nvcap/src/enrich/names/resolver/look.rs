@@ -1,5 +1,7 @@
 //! Where a process's memory is searched for programs that are new: from the likeliest place outward, until their names are found.
 //!
+//! Before all of it come the records that are known, and the places where a search saw the program's address already ([`super::noted`]).
+//!
 //! 1. Near the records and images that were found last: an allocator puts the next ones beside them.
 //! 2. Areas that are new or have grown, then other pages that are new.
 //! 3. Near all records and images that are known.
@@ -61,12 +63,27 @@ impl Resolver {
             false => asks.iter().map(|a| a.program.0).collect(),
         };
         self.in_known_records(wanted, found);
+        self.in_noted(wanted, found);
         if self.goes_on(wanted) && self.may(&ANY) {
             self.look(wanted, found, again);
         }
         self.conclude(wanted, found, true);
         self.learn_again(wanted, found);
         self.by_code(wanted, found);
+    }
+
+    /// Looks for programs where their addresses were seen.
+    fn in_noted(&mut self, wanted: &mut Vec<&Ask>, found: &mut Vec<Kernel>) {
+        let seen: Vec<(u64, u64)> = wanted
+            .iter()
+            .flat_map(|ask| self.noted.take(ask.program.0))
+            .collect();
+        if !seen.is_empty() {
+            let from = self.note_places(&seen);
+            self.take_places(from, wanted, found);
+            // Their modules' other records are known now.
+            self.in_known_records(wanted, found);
+        }
     }
 
     /// Whether another search of memory that was searched before is within its limit.

@@ -82,6 +82,22 @@ impl Session {
     /// # Errors
     /// When it is gone, belongs to another user, or has no free debug register.
     pub(crate) fn attach(&mut self, pid: u32) -> Result<()> {
+        self.attach_from(pid, true)
+    }
+
+    /// Attaches to one of many processes, if it is not traced yet. `was_there`: what is in its rings is not shown; else they are
+    /// shown from their first entry on.
+    ///
+    /// # Errors
+    /// As [`Session::attach`].
+    pub(crate) fn take_on(&mut self, pid: u32, was_there: bool) -> Result<()> {
+        if self.capture.spaces.processes().contains(&pid) {
+            return Ok(());
+        }
+        self.attach_from(pid, was_there)
+    }
+
+    fn attach_from(&mut self, pid: u32, was_there: bool) -> Result<()> {
         let memory = Memory::open(pid).map_err(|e| cannot_attach(pid, &e))?;
         let name = comm_of(pid, pid).unwrap_or_default();
         let space = self.capture.bpf.new_space()?;
@@ -115,10 +131,13 @@ impl Session {
         let all = scan::rings(&memory, &areas);
         self.search.begin(space, &areas, &all);
         let capture = &mut self.capture;
+        let mut early = Vec::new();
         for found in all {
-            let index = capture.install_found(space, pid, &found, found.put)?;
+            let start = if was_there { found.put } else { 0 };
+            let index = capture.install_found(space, pid, &found, start)?;
             if let Some(index) = index.filter(|_| found.used) {
                 capture.table.announce(index, at.time_ns, &mut capture.out);
+                early.extend((!was_there).then_some(index));
             }
         }
         capture.guess_tokens(space, snapshot::tokens(&memory, &areas))?;
@@ -144,6 +163,9 @@ impl Session {
                 Err(e) if n == 0 => return Err(e),
                 Err(e) => self.capture.out.untraced(pid, &e),
             }
+        }
+        for index in early {
+            self.capture.peek(index);
         }
         Ok(())
     }

@@ -96,6 +96,7 @@ impl Session {
             | Record::Image(_)
             | Record::Kernel(_)
             | Record::Stamps(_)
+            | Record::Look(_)
             | Record::Stack(_)
             | Record::Loss(_) => Vec::new(),
             _ => self.capture.model.record(&record),

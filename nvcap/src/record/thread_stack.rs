@@ -1,6 +1,6 @@
 //! The stacks of a thread, as plain data for the outputs.
 
-use crate::record::{Calls, StackEnd};
+use super::{Calls, Frame, StackEnd};
 
 /// A frame of a function of the program or a library.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,7 +35,7 @@ pub struct NativeStack {
 impl From<&Calls> for NativeStack {
     fn from(calls: &Calls) -> Self {
         let text = |t: &std::sync::Arc<str>| t.as_ref().to_owned();
-        let frame = |f: &crate::record::Frame| NativeFrame {
+        let frame = |f: &Frame| NativeFrame {
             module: text(&f.module),
             function: f.symbol.as_ref().map(text),
             offset: f.offset,

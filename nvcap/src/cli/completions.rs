@@ -1,0 +1,87 @@
+//! `nvcap completions`: what a shell reads to complete nvcap's command line.
+
+use std::process::ExitCode;
+
+use clap::builder::Resettable::Reset;
+use clap::{Arg, Command, ValueHint};
+use clap_complete::Shell;
+
+use crate::output::writer::Output;
+
+const EXAMPLES: &str = "\
+Examples:
+  nvcap completions bash > ~/.local/share/bash-completion/completions/nvcap
+  nvcap completions zsh > ~/.zfunc/_nvcap      a folder of $fpath, before compinit
+  nvcap completions fish > ~/.config/fish/completions/nvcap.fish
+
+The packages (deb, rpm) put these files where the shells look for them.";
+
+/// For which shell.
+#[derive(clap::Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub(super) struct Args {
+    /// The shell
+    #[arg(value_name = "SHELL", value_enum)]
+    pub shell: Shell,
+}
+
+/// Writes the script of one shell to standard output. `cli` is the whole command line.
+pub(super) fn run(args: &Args, cli: &Command) -> anyhow::Result<ExitCode> {
+    let mut out = Output::stdout();
+    clap_complete::generate(args.shell, &mut shown(cli), "nvcap", out.object());
+    out.answer()?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// What of the command line is completed: all but what `--help` hides, which clap_complete would offer.
+fn shown(command: &Command) -> Command {
+    // Names are static in clap. There are some thirty, and the program ends when the script is written.
+    let name: &'static str = command.get_name().to_owned().leak();
+    let arguments = command.get_arguments().filter(|arg| !arg.is_hide_set());
+    let below = command.get_subcommands().filter(|c| !c.is_hide_set());
+    let mut shown = Command::new(name)
+        .args(arguments.map(|arg| hinted(arg.clone())))
+        .subcommands(below.map(shown));
+    if let Some(about) = command.get_about() {
+        shown = shown.about(about.clone());
+    }
+    if command.get_version().is_some() {
+        shown = shown.version(env!("CARGO_PKG_VERSION"));
+    }
+    shown
+}
+
+/// An argument by itself, with what clap cannot tell from its type: behind `--` stands a command, a user is one of this machine.
+fn hinted(arg: Arg) -> Arg {
+    // What it says of others may be of hidden ones.
+    let arg = arg.conflicts_with(Reset).requires(Reset).group(Reset);
+    match arg.get_id().as_str() {
+        "command" => arg.value_hint(ValueHint::CommandWithArguments),
+        "user" => arg.value_hint(ValueHint::Username),
+        _ => arg,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_help_hides_is_not_offered() {
+        let cli = Command::new("nvcap")
+            .arg(Arg::new("a").long("aa").conflicts_with("b"))
+            .arg(Arg::new("b").long("bb").hide(true))
+            .subcommand(Command::new("seen"))
+            .subcommand(Command::new("unseen").hide(true));
+        for shell in [Shell::Bash, Shell::Zsh, Shell::Fish] {
+            let mut script = Vec::new();
+            clap_complete::generate(shell, &mut shown(&cli), "nvcap", &mut script);
+            let script = String::from_utf8(script).unwrap();
+            assert!(script.contains("aa") && script.contains("seen"), "{shell}");
+            assert!(
+                !script.contains("bb") && !script.contains("unseen"),
+                "{shell}"
+            );
+        }
+    }
+}

@@ -1,0 +1,162 @@
+//! `nvcap counts`: how many submissions processes make, exactly, once a second.
+
+use std::fmt::Write as _;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::bail;
+
+use crate::counts::host::{Host, HostOptions};
+use crate::counts::system::Machine;
+use crate::host::choice::Whom;
+use crate::output::message::tell;
+use crate::output::plural::plural_of;
+
+mod table;
+
+use table::Table;
+
+use super::target::{self, usage};
+use super::values::{parse_pid, parse_share, parse_time};
+
+pub(super) const EXAMPLES: &str = "\
+Examples:
+  sudo nvcap counts -a                   every process that uses a GPU, once a second
+  sudo nvcap counts -p 4711 --channels   each channel of one
+  sudo nvcap counts -a --times 1 --json  once, one JSON object a line
+
+It reads numbers that the GPU itself keeps (docs/counts.md): no breakpoint, no BPF, no stop, and
+some hundredths of a percent of a core for a process. Every submission is counted, however fast
+they come.
+
+  DONE      submissions that the GPU has done since counting began (IN ALL: since the channels'
+            beginnings); ~ before a number: the least that there can have been
+  PENDING   submitted and not done;  OLDEST: how long the oldest of them is there, at least
+  STATE     idle, working, or waiting: nothing of what is pending was done since the line before
+
+Exit status: 0 all processes that were named have ended, or --times is over; 1 error; 2 usage.";
+
+/// Whom to count, and how.
+#[derive(clap::Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub(super) struct Args {
+    /// The running process PID (or the process of the thread PID); may be given several times
+    #[arg(short, long = "pid", value_name = "PID", value_parser = parse_pid)]
+    pub pid: Vec<u32>,
+
+    /// Every process that uses a GPU, now or later
+    #[arg(short, long, conflicts_with = "pid")]
+    all: bool,
+
+    /// How often
+    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = parse_time)]
+    interval: Duration,
+
+    /// The share of one core that nvcap may use, such as 1%; it then reads less often where it must
+    #[arg(long, value_name = "SHARE", value_parser = parse_share)]
+    budget: Option<f64>,
+
+    /// End after N times
+    #[arg(long, value_name = "N")]
+    times: Option<u64>,
+
+    /// Show each channel
+    #[arg(long)]
+    channels: bool,
+
+    /// One JSON object a line, for each process each time
+    #[arg(long)]
+    json: bool,
+
+    /// Write to FILE instead of standard output
+    #[arg(short, long, value_name = "FILE")]
+    output: Option<PathBuf>,
+
+    /// Only processes of USER, a name, a number or a pattern; may be given several times
+    #[arg(long, value_name = "USER", requires = "all", help_heading = super::values::WHOM)]
+    user: Vec<String>,
+
+    /// Which of them.
+    #[command(flatten)]
+    filters: super::whom::Filters,
+}
+
+/// Counts.
+pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let users = args.user.iter().cloned();
+    let Some(whom) = args.filters.whom("counts", &args.pid, args.all, users)? else {
+        return Ok(usage());
+    };
+    let named = matches!(whom, Whom::Named(_));
+    let mut out = target::open(args.output.as_deref(), false, &[])?;
+    let mut host = Host::new(
+        Machine::new(whom),
+        HostOptions {
+            interval: args.interval,
+            budget: args.budget,
+            ..HostOptions::default()
+        },
+    );
+    let mut table = Table::default();
+    let mut left = args.times;
+    let mut watched = None;
+    loop {
+        let wait = host.round();
+        let view = host.view();
+        if let Some((pid, refused)) = view.refused.iter().next().filter(|_| named) {
+            bail!(
+                "cannot look into process {pid}: {}; {}",
+                refused.why,
+                crate::procfs::mem::remedy()
+            );
+        }
+        let now = (host.len(), host.hidden());
+        if watched.replace(now) != Some(now) {
+            tell(said(now.0, now.1));
+        }
+        let channels = |pid: u32| match args.channels {
+            true => host.channels(pid),
+            false => Vec::new(),
+        };
+        match args.json {
+            true => table::json(out.object(), &view, channels),
+            false => table.text(out.object(), &view, channels),
+        }
+        target::written(&mut out)?;
+        if let Some(left) = &mut left {
+            *left = left.saturating_sub(1);
+            if *left == 0 {
+                return Ok(ExitCode::SUCCESS);
+            }
+        }
+        if host.is_over() {
+            tell(format_args!("all processes that were counted have ended"));
+            return Ok(ExitCode::SUCCESS);
+        }
+        std::thread::sleep(wait);
+    }
+}
+
+/// Who is counted.
+fn said((counted, refused): (usize, usize), hidden: usize) -> String {
+    let mut text = format!(
+        "counting {} that use a GPU",
+        plural_of(counted as u64, "process", "processes")
+    );
+    if refused > 0 {
+        let others = plural_of(refused as u64, "other", "others");
+        let _ = write!(text, "; {others} may not be read");
+    }
+    if hidden > 0 {
+        let others = plural_of(hidden as u64, "process", "processes");
+        let _ = write!(
+            text,
+            "; {others} may not be looked into, whether or not they use one"
+        );
+    }
+    if refused + hidden > 0 {
+        let _ = write!(text, ": {}", crate::procfs::mem::remedy());
+    }
+    text
+}

@@ -1,0 +1,135 @@
+//! `nvcap dump FILE`: the state that a recording ends with, or had at some moment.
+
+use std::io;
+use std::path::Path;
+use std::process::ExitCode;
+
+use anyhow::bail;
+
+use crate::decode::event::Event;
+use crate::driver::Model;
+use crate::dump::recorded::Recorded;
+use crate::hang::Report;
+use crate::ledger::Ledger;
+use crate::output::dump::{self, LastEntries, ReportOptions, Shown};
+use crate::output::{Detail, Sink};
+use crate::pipeline::{Pipeline, PipelineOptions};
+use crate::record::Record;
+
+use super::dump::{Args, is_of_a_stream, write};
+use super::recording::RecordingArgs;
+use super::target;
+
+/// Shows it.
+pub(super) fn run(args: &Args, file: &Path) -> anyhow::Result<ExitCode> {
+    if is_of_a_stream(args) {
+        return Ok(target::usage());
+    }
+    if let Some(pid) = meant_process(file) {
+        bail!("there is no file {pid}; for the process of that number type: nvcap dump -p {pid}");
+    }
+    let report = report(args, file)?;
+    let output = &args.output;
+    let mut out = target::open(output.output.as_deref(), false, &[file])?;
+    let shown = Shown {
+        report: &report,
+        moved: None,
+    };
+    let options = ReportOptions {
+        color: output.color().enabled(out.is_terminal()),
+        ..args.shown()
+    };
+    write(&mut out, output.json, shown, &options)?;
+    Ok(ExitCode::from(dump::status(&shown).code()))
+}
+
+/// The process that a number stands for which is no file's name.
+fn meant_process(file: &Path) -> Option<u32> {
+    let number = file.to_str()?.parse().ok()?;
+    (!file.exists()).then_some(number)
+}
+
+fn report(args: &Args, file: &Path) -> anyhow::Result<Report> {
+    let recording = RecordingArgs::of(file);
+    let mut recording = recording.open()?.quiet_until_the_end(None);
+    let is_look = recording.trace().is_some_and(|t| t.how == "dump");
+    let options = PipelineOptions {
+        chip: args.output.chip,
+        ..PipelineOptions::default()
+    };
+    let name = file.display();
+    if is_look {
+        if args.at.is_some() {
+            bail!("{name} is of one moment, a look of nvcap dump --record: leave --at out");
+        }
+        let mut gathered = Gathered::default();
+        let mut pipeline = Pipeline::new(options, vec![Box::new(&mut gathered)]);
+        recording.play(&mut pipeline)?;
+        let ledger = pipeline.finish()?;
+        let report = gathered.0.report(args.output.chip, !args.no_names);
+        let Some(mut report) = report else {
+            bail!(
+                "{name} has entries of rings, and not what nvcap dump saw beside them: it was made by nvcap dump --stream, by an older nvcap, or cut; \
+                 nvcap decode {name} shows the entries"
+            );
+        };
+        if ledger.exit_status() == 3
+            && let Some(process) = report.processes.last_mut()
+        {
+            let verdict = crate::output::ledger::verdict(&ledger);
+            process.notes.push(format!("the recording: {verdict}"));
+        }
+        return Ok(report);
+    }
+    let mut last = LastEntries::new(args.last, args.at);
+    let mut pipeline = Pipeline::new(options, vec![Box::new(&mut last)]);
+    recording.play(&mut pipeline)?;
+    pipeline.finish()?;
+    let report = last.report();
+    if report.processes.is_empty() {
+        bail!(
+            "{name} has no submission: there is no state to show; nvcap decode {name} says what it has"
+        );
+    }
+    Ok(report)
+}
+
+/// A sink that keeps all records, of which a look has as many as the rings had.
+#[derive(Default)]
+struct Gathered(Recorded);
+
+impl Sink for Gathered {
+    fn detail(&self) -> Option<Detail> {
+        None
+    }
+
+    fn event(&mut self, _event: &Event<'_>) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn record(&mut self, record: &Record, _model: &Model) -> io::Result<()> {
+        self.0.put(record);
+        Ok(())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn finish(&mut self, _ledger: &Ledger, _model: &Model) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_number_that_is_no_file_is_a_process() {
+        assert_eq!(meant_process(Path::new("4711")), Some(4711));
+        for file in ["look.pcapng", "4711.pcapng", "-1", "."] {
+            assert_eq!(meant_process(Path::new(file)), None, "{file}");
+        }
+    }
+}

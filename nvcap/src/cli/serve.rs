@@ -1,0 +1,368 @@
+//! `nvcap serve`: the counts of a host as metrics, for Prometheus and others.
+
+use std::collections::BTreeMap;
+use std::net::{SocketAddr, TcpListener};
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use anyhow::{Context as _, bail};
+
+use crate::counts::host::{Host, HostOptions};
+use crate::counts::system::Machine;
+use crate::counts::view::Key;
+use crate::dump::{DumpOptions, Refused, xids::Xids};
+use crate::host::choice::{Choice, Whom};
+use crate::output::dump::{self, ReportOptions, Shown};
+use crate::output::message::tell;
+use crate::serve::http::{self, Answers, NoDump, Rights, Token};
+use crate::serve::last_alive::LastAlive;
+use crate::serve::metrics::{Constants, Errors, GpuName, metrics};
+use crate::serve::tls;
+use crate::source::clock;
+use crate::source::memory::{chip, scan::Effort};
+
+use super::values::{parse_share, parse_time};
+
+const EXAMPLES: &str = "\
+Examples:
+  sudo nvcap serve                           http://127.0.0.1:9837/metrics
+  sudo nvcap serve --token-file token        and the hang report: /dump?pid=4711
+  sudo nvcap serve --listen 0.0.0.0:9837 --tls-cert host.pem --tls-key host.key --token-file token
+
+  curl -s http://127.0.0.1:9837/metrics
+  curl -s -H \"Authorization: Bearer $(head -1 token)\" 'http://127.0.0.1:9837/dump?pid=4711'
+
+/metrics  submissions of every process that uses a GPU, each one counted; what is pending, and for
+          how long; as text of OpenMetrics (docs/counts.md has the names)
+/healthz  whether counting goes on;  /readyz: whether the first reading is over
+/dump     the report of nvcap dump about one process; only with a token
+
+It reads numbers that the GPU itself keeps: no breakpoint, no BPF, no stop of any process.";
+
+/// Where to listen, and who may ask.
+#[derive(clap::Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub(super) struct Args {
+    /// The address to listen on; another than this machine's own needs --tls-cert, --tls-key and --token-file
+    #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:9837")]
+    listen: SocketAddr,
+
+    /// The certificate of this server, PEM
+    #[arg(long, value_name = "FILE", requires = "tls_key")]
+    tls_cert: Option<PathBuf>,
+
+    /// Its key, PEM
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    tls_key: Option<PathBuf>,
+
+    /// A file whose first line is the token that /dump needs, and elsewhere than on this machine /metrics too
+    #[arg(long, value_name = "FILE")]
+    token_file: Option<PathBuf>,
+
+    /// How often processes are read
+    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = parse_time)]
+    interval: Duration,
+
+    /// The share of one core that nvcap may use; it then reads less often where it must
+    #[arg(long, value_name = "SHARE", default_value = "1%", value_parser = parse_share)]
+    budget: f64,
+
+    /// A series for each process, with the labels pid and comm, instead of one for each container
+    #[arg(long)]
+    by_process: bool,
+
+    /// The host's files are below FOLDER: for nvcap in a container, which has the host's /proc (hostPID) and its /etc and /var/log
+    /// mounted there
+    #[arg(long, value_name = "FOLDER", default_value = "/")]
+    host_root: PathBuf,
+
+    /// Keep in FILE when nvcap was last alive: nvcap_blind_seconds then has the time until it was started again
+    #[arg(long, value_name = "FILE")]
+    state: Option<PathBuf>,
+}
+
+fn unix_ns() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    since.map_or(0, |s| s.as_nanos() as u64)
+}
+
+/// A lock that is taken whatever another thread did with it.
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// What the threads share.
+struct Live {
+    host: Mutex<Host<Machine>>,
+    constants: Constants,
+    /// None where the kernel log cannot be read.
+    errors: Option<Mutex<Errors>>,
+    /// When the next reading is due; 0 before the first one.
+    due: AtomicU64,
+}
+
+/// A reading may be so late before counting counts as stuck, ns.
+const LATE: u64 = 30_000_000_000;
+/// Series of Xids at most.
+const MOST_ERRORS: usize = 200;
+
+impl Live {
+    fn key_of(&self, pid: Option<u32>, gpu: Option<u32>) -> Key {
+        let known = pid.and_then(|pid| locked(&self.host).key(pid, gpu));
+        known.unwrap_or(Key {
+            gpu,
+            ..Key::default()
+        })
+    }
+
+    /// Takes new messages of the driver.
+    fn take_errors(&self, xids: &mut Xids) {
+        for xid in xids.take() {
+            let key = self.key_of(xid.pid, xid.gpu);
+            let Some(errors) = &self.errors else {
+                continue;
+            };
+            let mut errors = locked(errors);
+            let key =
+                match errors.len() < MOST_ERRORS || errors.contains_key(&(key.clone(), xid.code)) {
+                    true => key,
+                    false => Key {
+                        gpu: xid.gpu,
+                        ..Key::default()
+                    },
+                };
+            *errors.entry((key, xid.code)).or_default() += 1;
+        }
+    }
+}
+
+/// What the server answers: this process's counts.
+struct Counting(Arc<Live>);
+
+impl Answers for Counting {
+    fn metrics(&self) -> String {
+        let view = locked(&self.0.host).view();
+        let errors = self.0.errors.as_ref().map(|errors| locked(errors).clone());
+        metrics(&view, errors.as_ref(), &self.0.constants)
+    }
+
+    fn health(&self) -> Result<String, String> {
+        let late = clock::now().saturating_sub(self.0.due.load(Ordering::Relaxed));
+        if self.0.due.load(Ordering::Relaxed) > 0 && late > LATE {
+            return Err(format!(
+                "the last reading should have been {} s ago",
+                late / 1_000_000_000
+            ));
+        }
+        Ok("ok".to_owned())
+    }
+
+    fn readiness(&self) -> Result<String, String> {
+        if self.0.due.load(Ordering::Relaxed) == 0 {
+            return Err("the first reading is not over".to_owned());
+        }
+        let (counted, refused) = locked(&self.0.host).len();
+        Ok(format!("ready: {counted} counted, {refused} not readable"))
+    }
+
+    fn dump(&self, pid: u32, json: bool) -> Result<Vec<u8>, NoDump> {
+        // Whatever else the token's owner asks for: only processes that use a GPU are shown.
+        if !locked(&self.0.host).has(pid) {
+            return Err(NoDump::NotThere(format!(
+                "process {pid} is none that uses a GPU; nvcap counts -a lists them"
+            )));
+        }
+        let begun = thread_cpu();
+        let options = DumpOptions {
+            last: 20,
+            effort: Effort::Usual,
+            chip: None,
+            known_rings: Vec::new(),
+            stacks: true,
+            images: crate::enrich::images::of,
+            kernels: crate::enrich::names::of,
+        };
+        let look = crate::dump::look(&[pid], &options);
+        // What was asked for is not in the budget of counting.
+        locked(&self.0.host).forgive(thread_cpu().saturating_sub(begun));
+        match look.refused.first() {
+            Some((_, Refused::NoGpu)) => {
+                return Err(NoDump::NotThere("it uses no GPU any more".to_owned()));
+            }
+            Some((_, Refused::Error(e))) => {
+                return Err(NoDump::Failed(format!(
+                    "process {pid} cannot be looked at: {e}"
+                )));
+            }
+            None => {}
+        }
+        let shown = Shown {
+            report: &look.report,
+            moved: None,
+        };
+        let options = ReportOptions {
+            last: 20,
+            full_stacks: true,
+            ..ReportOptions::default()
+        };
+        let mut out = Vec::new();
+        match json {
+            true => dump::json(&mut out, &shown, &options),
+            false => dump::text(&mut out, &shown, &options),
+        }
+        Ok(out)
+    }
+}
+
+fn thread_cpu() -> u64 {
+    clock::read(libc::CLOCK_THREAD_CPUTIME_ID).unwrap_or(0)
+}
+
+/// Reads the token; a file that others may read is no secret.
+fn token(path: &Path) -> anyhow::Result<Token> {
+    let say = || format!("cannot use the token file {}", path.display());
+    let text = std::fs::read_to_string(path).with_context(say)?;
+    let mode = std::fs::metadata(path).with_context(say)?.mode();
+    if mode & 0o077 != 0 {
+        bail!(
+            "{}: others may read it; type: chmod 600 {}",
+            say(),
+            path.display()
+        );
+    }
+    Token::from_text(&text).map_err(|why| anyhow::anyhow!("{}: {why}", say()))
+}
+
+/// Who may ask, and how it is kept from others; an address that others reach needs both.
+fn rights(args: &Args) -> anyhow::Result<(Rights, Option<tokio_rustls::TlsAcceptor>)> {
+    let is_own = args.listen.ip().is_loopback();
+    if !is_own && (args.tls_cert.is_none() || args.token_file.is_none()) {
+        bail!(
+            "{} can be reached from other machines: give a certificate and a token (--tls-cert FILE --tls-key FILE --token-file FILE), \
+             or listen on this machine alone (--listen 127.0.0.1:{})",
+            args.listen,
+            args.listen.port()
+        );
+    }
+    let acceptor = match (&args.tls_cert, &args.tls_key) {
+        (Some(certificate), Some(key)) => {
+            Some(tls::acceptor(certificate, key).map_err(anyhow::Error::msg)?)
+        }
+        _ => None,
+    };
+    let rights = Rights {
+        token: args.token_file.as_deref().map(token).transpose()?,
+        metrics_too: !is_own,
+    };
+    Ok((rights, acceptor))
+}
+
+fn constants() -> Constants {
+    let names = chip::names().into_iter().map(|gpu| {
+        let name = GpuName {
+            uuid: gpu.uuid,
+            model: gpu.model,
+            bus: gpu.bus,
+        };
+        (gpu.minor, name)
+    });
+    Constants {
+        gpus: names.collect::<BTreeMap<_, _>>(),
+        version: super::version::short().to_owned(),
+        began: unix_ns() as f64 * 1e-9,
+    }
+}
+
+/// Serves.
+pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let (rights, acceptor) = rights(args)?;
+    let scheme = if acceptor.is_some() { "https" } else { "http" };
+    let listener = TcpListener::bind(args.listen).with_context(|| {
+        format!(
+            "cannot listen on {} (another nvcap serve? choose another with --listen ADDRESS:PORT)",
+            args.listen
+        )
+    })?;
+    let address = listener.local_addr().unwrap_or(args.listen);
+    let options = HostOptions {
+        interval: args.interval,
+        budget: Some(args.budget),
+        by_process: args.by_process,
+        ..HostOptions::default()
+    };
+    let mut host = Host::new(
+        Machine::new(Whom::All(Choice::default(), args.host_root.clone())),
+        options,
+    );
+    let mut alive = None;
+    if let Some(path) = &args.state {
+        let since_boot = clock::read(libc::CLOCK_BOOTTIME).unwrap_or(0);
+        let (file, gap) = LastAlive::open(path, unix_ns(), unix_ns().saturating_sub(since_boot))
+            .with_context(|| format!("cannot write the file of --state, {}", path.display()))?;
+        host.was_blind("not_running", gap.unwrap_or(0));
+        alive = Some(file);
+    }
+    let mut xids = match Xids::open() {
+        Ok(mut xids) => {
+            xids.take();
+            Some(xids)
+        }
+        Err(why) => {
+            tell(format_args!("note: {why}"));
+            None
+        }
+    };
+    let live = Arc::new(Live {
+        host: Mutex::new(host),
+        constants: constants(),
+        errors: xids.is_some().then(Mutex::default),
+        due: AtomicU64::new(0),
+    });
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .max_blocking_threads(4)
+        .build()
+        .context("cannot start the server")?;
+    let answers = Counting(Arc::clone(&live));
+    std::thread::Builder::new()
+        .name("nvcap-http".into())
+        .spawn(move || {
+            if let Err(e) = runtime.block_on(http::serve(listener, acceptor, rights, answers)) {
+                tell(format_args!("the server failed: {e}"));
+                std::process::exit(1);
+            }
+        })
+        .context("cannot start the server")?;
+    tell(format_args!("serving {scheme}://{address}/metrics"));
+    let mut said = 0;
+    loop {
+        let wait = locked(&live.host).round();
+        let due = clock::now() + wait.as_nanos() as u64;
+        live.due.store(due, Ordering::Relaxed);
+        if let Some(xids) = &mut xids {
+            live.take_errors(xids);
+        }
+        if let Some(file) = &mut alive
+            && let Err(e) = file.still(unix_ns())
+        {
+            tell(format_args!(
+                "the file of --state cannot be written any more: {e}"
+            ));
+            alive = None;
+        }
+        let (_, refused) = locked(&live.host).len();
+        let refused = refused + locked(&live.host).hidden();
+        if refused > said {
+            let remedy = crate::procfs::mem::remedy();
+            tell(format_args!(
+                "processes that may not be looked into: {refused}; {remedy}"
+            ));
+        }
+        said = refused;
+        std::thread::sleep(wait);
+    }
+}

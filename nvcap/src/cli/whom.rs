@@ -1,0 +1,166 @@
+//! Which of a host's processes are meant (`-a`).
+
+use std::path::{Path, PathBuf};
+
+use anyhow::bail;
+
+use super::values::WHOM;
+use crate::host::choice::{Choice, Whom};
+use crate::output::filter::Filter;
+use crate::output::message::tell;
+
+/// The filters of `-a`.
+#[derive(clap::Args, Debug, Clone, Default)]
+#[command(next_help_heading = WHOM)]
+#[group(skip)]
+pub(super) struct Filters {
+    /// Only processes whose control group's path fits PATTERN, such as '/system.slice/*'
+    ///
+    /// Of all these patterns: * stands for any run of characters, ? for any one, and letter case does not matter. Given several
+    /// times, one has to fit; of different filters, each has to.
+    #[arg(long, value_name = "PATTERN", requires = "all")]
+    pub cgroup: Vec<String>,
+
+    /// Only processes with this command name, such as 'python*'
+    #[arg(long, value_name = "PATTERN", requires = "all")]
+    pub comm: Vec<String>,
+
+    /// Only processes that use this GPU, N of /dev/nvidiaN or its UUID
+    #[arg(long, value_name = "PATTERN", requires = "all")]
+    pub gpu: Vec<String>,
+
+    /// Only processes in this container, by its name in the pod or the beginning of its id
+    #[arg(long, value_name = "PATTERN", requires = "all")]
+    pub container: Vec<String>,
+
+    /// Only processes of this pod: its name, NAMESPACE/NAME or UID
+    #[arg(long, value_name = "PATTERN", requires = "all")]
+    pub pod: Vec<String>,
+
+    /// The host's files are below FOLDER: for nvcap in a container, which has the host's /proc (hostPID) and its /etc and /var/log
+    /// mounted there
+    #[arg(long, value_name = "FOLDER", default_value = "/", requires = "all")]
+    pub host_root: PathBuf,
+}
+
+impl Filters {
+    /// That they, and an expression's fields of a process's identity, go with `all`. (clap lets an option pass without the one that
+    /// it requires where that conflicts with another.)
+    ///
+    /// # Errors
+    /// When they were given without it.
+    pub(super) fn check(&self, all: bool, filter: Option<&Filter>) -> anyhow::Result<()> {
+        let none = self.choice(None).is_any()
+            && [Path::new("/"), Path::new("")].contains(&self.host_root.as_path());
+        if !all && !none {
+            bail!(
+                "--cgroup, --comm, --gpu, --container, --pod and --host-root choose among all processes of a host: add -a, and leave \
+                 out -p and COMMAND"
+            );
+        }
+        if let (false, Some(field)) = (all, filter.and_then(Filter::of_identity)) {
+            bail!(
+                "the filter asks for {}, which is told of the processes of a whole host alone: add -a (nvcap -a -e ...)",
+                field.name()
+            );
+        }
+        Ok(())
+    }
+
+    /// Whom a command is for (`watch`, `counts`): the processes that it names, or all that are chosen; `None`, which was said, where it
+    /// names nobody.
+    ///
+    /// # Errors
+    /// When a process is not there, or filters were given without `all`.
+    pub(super) fn whom(
+        &self,
+        command: &str,
+        pids: &[u32],
+        all: bool,
+        users: impl Iterator<Item = String>,
+    ) -> anyhow::Result<Option<Whom>> {
+        self.check(all, None)?;
+        let verb = command.trim_end_matches('s');
+        if all {
+            return Ok(Some(Whom::All(self.choice(users), self.host_root.clone())));
+        }
+        if pids.is_empty() {
+            tell(format_args!(
+                "nothing to {verb}: name a process (nvcap {command} -p PID), or all that use a GPU (nvcap {command} -a)"
+            ));
+            return Ok(None);
+        }
+        if let Some(gone) = pids.iter().find(|pid| !crate::procfs::exists(**pid)) {
+            bail!(
+                "cannot {verb} process {gone}: there is no such process; check the process id (pgrep, nvidia-smi)"
+            );
+        }
+        Ok(Some(Whom::Named(pids.to_vec())))
+    }
+
+    /// The processes of this host that are meant.
+    #[cfg(feature = "trap")]
+    pub(super) fn everyone(&self, user: Option<String>) -> crate::source::arrivals::Everyone {
+        crate::source::arrivals::Everyone {
+            choice: self.choice(user),
+            host_root: self.host_root.clone(),
+        }
+    }
+
+    /// The choice, with users beside.
+    pub(super) fn choice(&self, users: impl IntoIterator<Item = String>) -> Choice {
+        Choice {
+            user: users.into_iter().flat_map(names_of).collect(),
+            cgroup: self.cgroup.clone(),
+            comm: self.comm.clone(),
+            gpu: self.gpu.clone(),
+            container: self.container.clone(),
+            pod: self.pod.clone(),
+        }
+    }
+}
+
+#[cfg(test)]
+impl Filters {
+    fn of(comm: &str) -> Self {
+        Self {
+            comm: vec![comm.to_owned()],
+            ..Self::default()
+        }
+    }
+}
+
+/// A user by name, and by number where the machine knows the name but not from its /etc/passwd (a directory).
+fn names_of(user: String) -> Vec<String> {
+    #[cfg(feature = "trap")]
+    if !user.contains(['*', '?'])
+        && user.parse::<u32>().is_err()
+        && let Ok(account) = crate::source::user::User::find(&user)
+    {
+        return vec![account.uid.to_string(), user];
+    }
+    vec![user]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn filters_go_with_all() {
+        let filter = Filter::parse("pod~a* && op=launch").unwrap();
+        let other = Filter::parse("pid=7").unwrap();
+        let (none, some) = (Filters::default(), Filters::of("x"));
+        assert!(none.check(false, Some(&other)).is_ok() && some.check(true, Some(&filter)).is_ok());
+        assert!(some.check(false, None).is_err() && none.check(false, Some(&filter)).is_err());
+    }
+
+    #[test]
+    fn a_user_is_known_by_number_too() {
+        let choice = Filters::default().choice(["no such user".into(), "7".into(), "a*".into()]);
+        assert_eq!(choice.user, ["no such user", "7", "a*"]);
+        assert_eq!(Filters::default().choice(None), Choice::default());
+        let root = Filters::default().choice(["root".into()]);
+        assert!(root.user.contains(&"root".to_owned()), "{root:?}");
+    }
+}

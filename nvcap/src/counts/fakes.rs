@@ -1,0 +1,203 @@
+//! Made-up processes and machines, for tests.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::io;
+use std::rc::Rc;
+
+use super::host::{Opened, System};
+use super::view::Owner;
+use crate::procfs::mem::Peek;
+use crate::source::memory::maps::{self, Area};
+use crate::wire::GpuVa;
+use crate::wire::entry;
+use crate::wire::words::bytes_of;
+
+pub(super) const RINGS: u64 = 0x2_0060_0000;
+pub(super) const PUSHBUFFERS: u64 = 0x2_0080_0000;
+const SEMAPHORES: u64 = 0x2_0460_f000;
+const PAGE: u64 = 4096;
+pub(super) const ENTRIES: u64 = 1024;
+pub(super) const SECOND: u64 = 1_000_000_000;
+
+/// The memory of a process with channels as libcuda lays them out. Clones are the same memory, as after a fork.
+#[derive(Clone)]
+pub(crate) struct Fake {
+    pages: Rc<RefCell<BTreeMap<u64, [u8; PAGE as usize]>>>,
+    pub(super) gone: Rc<Cell<bool>>,
+    /// Reads so far.
+    pub(super) reads: Rc<Cell<u64>>,
+}
+
+impl Fake {
+    pub(crate) fn new() -> Self {
+        Self {
+            pages: Rc::default(),
+            gone: Rc::default(),
+            reads: Rc::default(),
+        }
+    }
+
+    /// The same memory in another process.
+    pub(super) fn forked(&self) -> Self {
+        Self {
+            gone: Rc::default(),
+            ..self.clone()
+        }
+    }
+
+    pub(super) fn areas() -> Vec<Area> {
+        let area = |start, len, path| Area::made_up(start, len, "rw", path);
+        vec![
+            area(RINGS, 0x20_0000, "/dev/nvidia0"),
+            area(PUSHBUFFERS, 0x100_0000, "/dev/nvidiactl"),
+            area(SEMAPHORES, PAGE, "/dev/nvidiactl"),
+        ]
+    }
+
+    pub(super) fn put(&self, at: u64, bytes: &[u8]) {
+        let mut pages = self.pages.borrow_mut();
+        for (at, byte) in (at..).zip(bytes) {
+            let page = pages.entry(at / PAGE).or_insert([0; PAGE as usize]);
+            page[(at % PAGE) as usize] = *byte;
+        }
+    }
+
+    pub(super) fn semaphore(slot: u64) -> u64 {
+        SEMAPHORES + 0xff0 - 16 * slot
+    }
+
+    /// The `number`-th submission of a channel, from 1 on, in an entry of its own at this position.
+    pub(super) fn submit_at(&self, slot: u64, position: u64, number: u32) {
+        let semaphore = Self::semaphore(slot);
+        let words = [
+            0x2004_26c0,
+            (semaphore >> 32) as u32,
+            semaphore as u32,
+            number,
+            0,
+        ];
+        let at = PUSHBUFFERS + slot * 0x10_000 + position % ENTRIES * 32;
+        self.put(at, &bytes_of(&words));
+        let raw = entry::segment(GpuVa(at), 20, false, true, false);
+        let ring = RINGS + 0x3000 * slot;
+        self.put(ring + 8 * (position % ENTRIES), &raw.to_le_bytes());
+        let put = ((position + 1) % ENTRIES) as u32;
+        self.put(ring + 0x208c, &put.to_le_bytes());
+    }
+
+    /// Submissions of a channel up to this number.
+    pub(crate) fn submit(&self, slot: u64, from: u64, to: u64) {
+        for number in from..=to {
+            self.submit_at(slot, number - 1, number as u32);
+        }
+    }
+
+    /// The GPU has done them up to this number.
+    pub(crate) fn done(&self, slot: u64, number: u64) {
+        self.put(Self::semaphore(slot), &(number as u32).to_le_bytes());
+        let get = (number % ENTRIES) as u32;
+        let ring = RINGS + 0x3000 * slot;
+        self.put(ring + 0x2088, &get.to_le_bytes());
+    }
+
+    pub(super) fn work(&self, slot: u64, from: u64, to: u64) {
+        self.submit(slot, from, to);
+        self.done(slot, to);
+    }
+
+    /// The channel is destroyed and another one made in its place.
+    pub(super) fn remake(&self, slot: u64) {
+        self.put(RINGS + 0x3000 * slot, &[0; 0x3000]);
+        self.put(Self::semaphore(slot), &[0; 16]);
+    }
+}
+
+impl Peek for Fake {
+    fn peek(&self, at: u64, to: &mut [u8]) -> io::Result<()> {
+        self.reads.set(self.reads.get() + 1);
+        let mapped = |a: &Area| a.start <= at && at + to.len() as u64 <= a.end;
+        if self.gone.get() || !Self::areas().iter().any(mapped) {
+            return Err(io::Error::from_raw_os_error(libc::EIO));
+        }
+        let pages = self.pages.borrow();
+        for (at, byte) in (at..).zip(to) {
+            let page = pages.get(&(at / PAGE));
+            *byte = page.map_or(0, |page| page[(at % PAGE) as usize]);
+        }
+        Ok(())
+    }
+}
+
+pub(crate) struct FakeProcess {
+    pub memory: Fake,
+    pub image: u32,
+    pub is_new: bool,
+    pub refused: bool,
+    pub owner: Owner,
+    pub pages: u64,
+}
+
+impl FakeProcess {
+    pub(crate) fn new(image: u32) -> Self {
+        Self {
+            memory: Fake::new(),
+            image,
+            is_new: true,
+            refused: false,
+            owner: Owner::default(),
+            pages: 100,
+        }
+    }
+}
+
+/// A machine with made-up processes.
+#[derive(Default)]
+pub(crate) struct Fakes {
+    pub processes: BTreeMap<u32, FakeProcess>,
+    pub now: u64,
+}
+
+impl System for Fakes {
+    type Memory = Fake;
+
+    fn find(&mut self, known: &dyn Fn(u32) -> bool) -> Vec<u32> {
+        let pids = self.processes.keys().copied();
+        pids.filter(|pid| !known(*pid)).collect()
+    }
+
+    fn open(&mut self, pid: u32) -> io::Result<Opened<Fake>> {
+        let process = self.processes.get(&pid).ok_or(io::ErrorKind::NotFound)?;
+        if process.refused {
+            return Err(io::ErrorKind::PermissionDenied.into());
+        }
+        Ok(Opened {
+            memory: process.memory.clone(),
+            name: format!("p{pid}"),
+            owner: process.owner.clone(),
+            is_new: process.is_new,
+            image: process.image.to_le_bytes().to_vec(),
+            began_unix_ns: u64::from(pid),
+        })
+    }
+
+    fn areas(&mut self, _: u32) -> io::Result<Vec<Area>> {
+        Ok(Fake::areas())
+    }
+
+    fn pages(&mut self, pid: u32) -> u64 {
+        self.processes.get(&pid).map_or(0, |p| p.pages)
+    }
+
+    fn has_ended(&mut self, pid: u32) -> bool {
+        !self.processes.contains_key(&pid)
+    }
+
+    fn clocks(&mut self) -> (u64, u64) {
+        (self.now, 0)
+    }
+
+    fn unix_ns(&mut self) -> u64 {
+        1_700_000_000 * SECOND + self.now
+    }
+}

@@ -1,0 +1,177 @@
+//! Which channels a process has, and of which of them the tracking semaphore counts the submissions.
+//!
+//! Trusted is a number when what lies in the ring proves it: the newest entry ends with a release of a semaphore, and the releases
+//! at the ends of the entries before it are of the same semaphore, with payloads that go down by one from release to release; the
+//! number in memory is not ahead of the newest payload, and no more than a ring behind it. At each later reading at which GP_PUT has
+//! moved, the newest entry must say so again.
+
+use crate::procfs::mem::Peek;
+use crate::record::Device;
+use crate::source::memory::maps::Area;
+use crate::source::memory::ring::{self, Ring};
+use crate::source::memory::scan::{self, Effort, Found};
+use crate::wire::release::{self, Release};
+use crate::wire::{GpuVa, entry};
+
+/// Entries before GP_PUT that must agree.
+const CHECKED: u32 = 8;
+/// Bytes at the end of a segment that can hold its release.
+const TAIL: u64 = 24;
+/// How often a ring that moves on is read again.
+const TRIES: u32 = 4;
+
+/// Memory that entries and semaphores may lie in: readable, and no doorbell page.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Readable(Vec<(u64, u64)>);
+
+impl Readable {
+    pub(super) fn new(areas: &[Area]) -> Self {
+        let fit = |a: &&Area| {
+            // Managed memory would move away from the GPU when it is read.
+            a.read && !a.is_doorbell_shape() && a.device() != Some(Device::Uvm)
+        };
+        let mut ranges: Vec<(u64, u64)> = Vec::new();
+        for area in areas.iter().filter(fit) {
+            match ranges.last_mut() {
+                Some((_, end)) if *end == area.start => *end = area.end,
+                _ => ranges.push((area.start, area.end)),
+            }
+        }
+        Self(ranges)
+    }
+
+    fn holds(&self, at: u64, len: u64) -> bool {
+        let behind = self.0.partition_point(|(start, _)| *start <= at);
+        let range = behind.checked_sub(1).and_then(|i| self.0.get(i));
+        range.is_some_and(|(_, end)| at.checked_add(len).is_some_and(|to| to <= *end))
+    }
+}
+
+/// A channel's tracking semaphore.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Tracking {
+    pub address: GpuVa,
+    /// The GPU's time is written behind the number.
+    pub stamped: bool,
+    /// Its number counts the submissions from the channel's beginning.
+    pub whole: bool,
+    /// The payload of the newest entry.
+    pub newest: u32,
+}
+
+/// A channel that was found.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Channel {
+    pub found: Found,
+    /// None where nothing proves one.
+    pub tracking: Option<Tracking>,
+}
+
+/// What a search gave.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Search {
+    pub channels: Vec<Channel>,
+    /// USERDs of slots that were not used yet.
+    pub unused: Vec<u64>,
+}
+
+/// Looks for the channels of a process.
+pub(super) fn search(memory: &impl Peek, areas: &[Area], effort: Effort) -> Search {
+    let readable = Readable::new(areas);
+    let mut search = Search::default();
+    for found in scan::search(memory, areas, effort).found {
+        if found.used {
+            search.channels.push(Channel {
+                tracking: tracking(memory, &readable, &found),
+                found,
+            });
+        } else if (found.get, found.put) == (0, 0) {
+            search.unused.push(found.userd);
+        }
+    }
+    search
+}
+
+/// The tracking semaphore of a channel, if the newest entries prove it.
+pub(super) fn tracking(memory: &impl Peek, readable: &Readable, found: &Found) -> Option<Tracking> {
+    (0..TRIES).find_map(|_| {
+        let (_, put) = scan::get_put(memory, found.userd).ok()?;
+        proven(memory, readable, found, put)
+    })
+}
+
+fn proven(memory: &impl Peek, readable: &Readable, found: &Found, put: u32) -> Option<Tracking> {
+    let on = Ring {
+        address: found.ring,
+        entries: found.entries,
+    };
+    let size = found.entries.max(1);
+    // Behind GP_PUT a ring that has not gone round yet is zero.
+    let around = put < size && memory.word(found.ring + 8 * u64::from(put)).ok()? != 0;
+    let count = if around { CHECKED } else { put.min(CHECKED) };
+    let end = u64::from(size) + u64::from(put % size);
+    let raw = ring::entries(memory, on, end - u64::from(count), end).ok()?;
+    let release = |raw: &u64| release_of(memory, readable, *raw);
+    let newest = release(raw.last()?)?;
+    let mut last = newest.payload;
+    let mut agreed = 1;
+    for older in raw.iter().rev().skip(1).filter_map(release) {
+        if older.address != newest.address || older.payload != last.wrapping_sub(1) {
+            return None;
+        }
+        last = older.payload;
+        agreed += 1;
+    }
+    let at = newest.address.0;
+    if !readable.holds(at, 16) {
+        return None;
+    }
+    let number = number(memory, at)?;
+    let behind = newest.payload.wrapping_sub(number);
+    // One alone proves little: it must be a channel's first.
+    let first = agreed == 1 && newest.payload == 1 && !around;
+    if !(agreed > 1 || first) || behind > size {
+        return None;
+    }
+    // One release an entry from the first entry on; or the first release in the ring, where that is there still, is the first of all.
+    let whole = newest.payload % size == put % size || !around && begins(memory, on, put, release);
+    Some(Tracking {
+        address: newest.address,
+        stamped: newest.stamped,
+        whole,
+        newest: newest.payload,
+    })
+}
+
+/// Whether the first release in a ring that has not gone round yet has the payload 1.
+fn begins(
+    memory: &impl Peek,
+    on: Ring,
+    put: u32,
+    release: impl Fn(&u64) -> Option<Release>,
+) -> bool {
+    let raw = ring::entries(memory, on, 0, u64::from(put.min(CHECKED)));
+    let first = raw.ok().and_then(|raw| raw.iter().find_map(release));
+    first.is_some_and(|first| first.payload == 1)
+}
+
+/// The number in a semaphore.
+pub(super) fn number(memory: &impl Peek, at: u64) -> Option<u32> {
+    let mut number = [0; 4];
+    memory.peek(at, &mut number).ok()?;
+    Some(u32::from_le_bytes(number))
+}
+
+/// The release at the end of an entry's segment.
+pub(super) fn release_of(memory: &impl Peek, readable: &Readable, raw: u64) -> Option<Release> {
+    let (at, len) = entry::segment_of(raw, 0)?;
+    let len = u64::from(len);
+    if !readable.holds(at.0, len) {
+        return None;
+    }
+    let tail = len.min(TAIL);
+    let mut bytes = [0; TAIL as usize];
+    let bytes = bytes.get_mut(..tail as usize)?;
+    memory.peek(at.0 + len - tail, bytes).ok()?;
+    release::at_end(bytes)
+}

@@ -1,0 +1,571 @@
+//! All processes that are counted: found, read in turn, and what remains of those that have ended.
+//!
+//! Nothing that was counted is lost or counted twice: of a process that ends the sums stay with its owner (its container, or the
+//! host); a forked process that has its parent's channels in its memory is not counted beside it, and takes them over when the parent
+//! ends; a process that executes another program is another one.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::io;
+use std::time::Duration;
+
+use super::channel::{From, Sums};
+use super::find::{self, Readable};
+use super::pace::Pace;
+use super::process::{Channels, Followed, Outcome};
+use super::view::{ChannelView, Clocks, GpuView, Key, Named, Owner, ProcessView, Refused, View};
+use crate::procfs::mem::Peek;
+use crate::source::memory::maps::Area;
+use crate::source::memory::scan::Effort;
+
+const SECOND: u64 = 1_000_000_000;
+/// Whose memory cannot be read is tried again after this time.
+const RETRY: u64 = 30 * SECOND;
+/// The part of a core that looking for a process's new channels may take: while it begins, and later.
+const SHARE_EARLY: f64 = 0.01;
+const SHARE_LATER: f64 = 0.0002;
+/// For so long after its first channels were found a process is beginning.
+const EARLY: u64 = 20 * SECOND;
+/// So many images of processes that have ended are remembered.
+const MOST_DEPARTED: usize = 256;
+/// A forked process is asked once in so many readings whether it still has its parent's memory.
+const HEIR_EACH: u64 = 5;
+
+/// A process that has just been found.
+#[derive(Debug)]
+pub(crate) struct Opened<M> {
+    /// Its memory, which becomes unreadable when it ends or executes another program.
+    pub memory: M,
+    /// Its name.
+    pub name: String,
+    /// Whose it is.
+    pub owner: Owner,
+    /// It began after nvcap: all that it has submitted counts.
+    pub is_new: bool,
+    /// Its program image, which forked processes have from their parents.
+    pub image: Vec<u8>,
+    /// When it began, ns since the epoch.
+    pub began_unix_ns: u64,
+}
+
+/// Where processes are found and read; a made-up one in tests.
+pub(crate) trait System {
+    /// A process's memory.
+    type Memory: Peek;
+    /// Processes that use a GPU and are not `known`.
+    fn find(&mut self, known: &dyn Fn(u32) -> bool) -> Vec<u32>;
+    /// Opens one.
+    ///
+    /// # Errors
+    /// When it is gone or may not be looked into.
+    fn open(&mut self, pid: u32) -> io::Result<Opened<Self::Memory>>;
+    /// Its mappings.
+    ///
+    /// # Errors
+    /// As [`System::open`].
+    fn areas(&mut self, pid: u32) -> io::Result<Vec<Area>>;
+    /// The size of its address space, pages.
+    fn pages(&mut self, pid: u32) -> u64;
+    /// It has ended.
+    fn has_ended(&mut self, pid: u32) -> bool;
+    /// The clock, ns, and the CPU time that nvcap has used, ns.
+    fn clocks(&mut self) -> (u64, u64);
+    /// The time since the epoch, ns.
+    fn unix_ns(&mut self) -> u64;
+}
+
+/// A process that is counted.
+struct Watched<M> {
+    memory: M,
+    name: String,
+    owner: Owner,
+    named: Option<Named>,
+    image: Vec<u8>,
+    from: From,
+    began_unix_ns: u64,
+    since_unix_ns: u64,
+    channels: Channels,
+    /// It has the channels of this other process, which counts them.
+    shares: Option<u32>,
+    pages: u64,
+    first_found: Option<u64>,
+    searched: u64,
+    search_cost: u64,
+    /// There may be other channels than those that are known.
+    wants_search: bool,
+    /// Known ones are gone, or not what they were.
+    is_lost: bool,
+    read_ns: u64,
+}
+
+/// How a host is counted.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct HostOptions {
+    /// How often.
+    pub interval: Duration,
+    /// The part of a core that nvcap may use.
+    pub budget: Option<f64>,
+    /// Each process has sums of its own.
+    pub by_process: bool,
+    /// So many keys at most have sums of their own.
+    pub most: usize,
+    /// For so long the sums of what has ended are kept apart.
+    pub keep: Duration,
+}
+
+impl Default for HostOptions {
+    fn default() -> Self {
+        Self {
+            interval: Duration::from_secs(1),
+            budget: None,
+            by_process: false,
+            most: 1000,
+            keep: Duration::from_secs(600),
+        }
+    }
+}
+
+/// See the module.
+pub(crate) struct Host<S: System> {
+    pub(crate) system: S,
+    processes: BTreeMap<u32, Watched<S::Memory>>,
+    refused: BTreeMap<u32, Refused>,
+    options: HostOptions,
+    ended: BTreeMap<Key, Sums>,
+    folded: BTreeMap<Option<u32>, Sums>,
+    /// By key: when its sums were 0, and when it last had a process.
+    series: BTreeMap<Key, (u64, u64)>,
+    /// Program images of processes that have ended: one that is found later with the same may have their channels by fork.
+    departed: VecDeque<Vec<u8>>,
+    blind: BTreeMap<&'static str, u64>,
+    pace: Pace,
+    rounds: u64,
+    began_ns: u64,
+    last_ns: u64,
+}
+
+impl<S: System> Host<S> {
+    /// Of a system.
+    pub(crate) fn new(mut system: S, options: HostOptions) -> Self {
+        let (now, cpu) = system.clocks();
+        Self {
+            system,
+            processes: BTreeMap::new(),
+            refused: BTreeMap::new(),
+            options,
+            ended: BTreeMap::new(),
+            folded: BTreeMap::new(),
+            series: BTreeMap::new(),
+            departed: VecDeque::new(),
+            blind: BTreeMap::new(),
+            pace: Pace::new(options.interval, options.budget, now, cpu),
+            rounds: 0,
+            began_ns: now,
+            last_ns: now,
+        }
+    }
+
+    /// Finds and reads; how long to wait until the next time.
+    pub(crate) fn round(&mut self) -> Duration {
+        self.rounds += 1;
+        let (now, _) = self.system.clocks();
+        self.find(now);
+        let pids: Vec<u32> = self.processes.keys().copied().collect();
+        for pid in pids {
+            if !self.read(pid) {
+                self.gone(pid, now);
+            }
+        }
+        self.last_ns = now;
+        self.fold(now);
+        let (now, cpu) = self.system.clocks();
+        self.pace.next(now, cpu)
+    }
+
+    fn find(&mut self, now: u64) {
+        let system = &mut self.system;
+        self.refused.retain(|pid, _| !system.has_ended(*pid));
+        let refused = self.refused.len() as u64;
+        if refused > 0 {
+            let passed = refused * now.saturating_sub(self.last_ns);
+            *self.blind.entry("unreadable").or_default() += passed;
+        }
+        let (processes, refused) = (&self.processes, &self.refused);
+        let known = |pid: u32| {
+            let waits = |r: &Refused| now.saturating_sub(r.tried) < RETRY;
+            processes.contains_key(&pid) || refused.get(&pid).is_some_and(waits)
+        };
+        for pid in self.system.find(&known) {
+            self.open(pid, now);
+        }
+    }
+
+    /// Nothing of a process can be read any more: it has ended, runs another program, or has given up its channels.
+    fn gone(&mut self, pid: u32, now: u64) {
+        let opened = match self.system.has_ended(pid) {
+            true => None,
+            false => self.system.open(pid).ok(),
+        };
+        let Some(opened) = opened else {
+            self.end(pid, now);
+            return;
+        };
+        match self.processes.get_mut(&pid) {
+            Some(same) if same.image == opened.image && same.shares.is_none() => {
+                same.memory = opened.memory;
+                (same.wants_search, same.is_lost) = (true, true);
+                self.search_if_due(pid, now);
+            }
+            _ => {
+                self.end(pid, now);
+                // All that the new program has done is new.
+                self.insert(pid, opened, From::Beginning, now);
+            }
+        }
+    }
+
+    fn open(&mut self, pid: u32, now: u64) {
+        let opened = match self.system.open(pid) {
+            Ok(opened) => opened,
+            Err(_) if self.system.has_ended(pid) => return,
+            Err(e) => {
+                let refused = self.refused.entry(pid).or_insert(Refused {
+                    why: String::new(),
+                    since: now,
+                    tried: now,
+                });
+                (refused.why, refused.tried) = (e.to_string(), now);
+                return;
+            }
+        };
+        let late = self.refused.remove(&pid).is_some_and(|r| r.since != now);
+        let from = match opened.is_new && !late {
+            true => From::Beginning,
+            false => From::Now,
+        };
+        self.insert(pid, opened, from, now);
+    }
+
+    fn insert(&mut self, pid: u32, opened: Opened<S::Memory>, from: From, now: u64) {
+        let shares = self.parent(&opened);
+        let from = match self.departed.contains(&opened.image) {
+            true => From::Now,
+            false => from,
+        };
+        let named =
+            (self.options.by_process && self.processes.len() < self.options.most).then(|| Named {
+                pid,
+                name: opened.name.clone(),
+                began_unix_ns: opened.began_unix_ns,
+            });
+        let watched = Watched {
+            named,
+            memory: opened.memory,
+            name: opened.name,
+            owner: opened.owner,
+            image: opened.image,
+            from,
+            began_unix_ns: opened.began_unix_ns,
+            since_unix_ns: self.system.unix_ns(),
+            channels: Channels::default(),
+            shares,
+            pages: 0,
+            first_found: None,
+            searched: 0,
+            search_cost: 0,
+            wants_search: true,
+            is_lost: false,
+            read_ns: now,
+        };
+        self.processes.insert(pid, watched);
+        if shares.is_none() {
+            self.search(pid);
+        }
+    }
+
+    /// The process whose channels a new one has by fork: it has the same program image, and the same rings and semaphores with the
+    /// same in them.
+    fn parent(&self, new: &Opened<S::Memory>) -> Option<u32> {
+        let alike = self
+            .processes
+            .iter()
+            .filter(|(_, p)| p.shares.is_none() && !new.image.is_empty() && p.image == new.image);
+        let has_same = |p: &Watched<S::Memory>| p.channels.are_in(&p.memory, &new.memory);
+        alike
+            .into_iter()
+            .find(|(_, p)| has_same(p))
+            .map(|(pid, _)| *pid)
+    }
+
+    /// Looks for the channels of a process.
+    fn search(&mut self, pid: u32) {
+        let (begun, cpu) = self.system.clocks();
+        let Ok(areas) = self.system.areas(pid) else {
+            return;
+        };
+        let pages = self.system.pages(pid);
+        let Some(watched) = self.processes.get_mut(&pid) else {
+            return;
+        };
+        let effort = match watched.first_found {
+            None => Effort::Usual,
+            Some(_) => Effort::Habit,
+        };
+        let mut found = find::search(&watched.memory, &areas, effort);
+        if effort == Effort::Habit {
+            watched.channels.keep_others(&mut found, &watched.memory);
+        }
+        let from = match watched.first_found {
+            None => watched.from,
+            // Whatever the process has made since counts from its beginning.
+            Some(_) => From::Beginning,
+        };
+        let readable = Readable::new(&areas);
+        watched
+            .channels
+            .found(&watched.memory, readable, &found, from, begun);
+        if watched.first_found.is_none() && !found.channels.is_empty() {
+            watched.first_found = Some(begun);
+        }
+        if watched.first_found.is_none() {
+            // It had none at the first look: all that it will have is new.
+            watched.from = From::Beginning;
+        }
+        (watched.pages, watched.searched) = (pages, begun);
+        (watched.wants_search, watched.is_lost) = (false, false);
+        let (_, after) = self.system.clocks();
+        watched.search_cost = after.saturating_sub(cpu);
+    }
+
+    /// Reads a process; false where it is gone.
+    fn read(&mut self, pid: u32) -> bool {
+        let (now, _) = self.system.clocks();
+        if let Some(heir) = self.processes.get(&pid).filter(|p| p.shares.is_some()) {
+            let parent = heir.shares.and_then(|parent| self.processes.get(&parent));
+            let is_due = self.rounds.is_multiple_of(HEIR_EACH);
+            return !is_due || parent.is_some_and(|p| p.channels.are_there(&heir.memory));
+        }
+        let Some(watched) = self.processes.get_mut(&pid) else {
+            return true;
+        };
+        match watched.channels.read(&watched.memory, now) {
+            Outcome::Gone => return false,
+            Outcome::Search => (watched.wants_search, watched.is_lost) = (true, true),
+            Outcome::Fine => {}
+        }
+        watched.read_ns = now;
+        let pages = self.system.pages(pid);
+        let none = watched.channels.is_empty();
+        if pages == 0 || none && self.system.has_ended(pid) {
+            return false;
+        }
+        watched.wants_search |= pages != watched.pages;
+        self.search_if_due(pid, now);
+        true
+    }
+
+    /// Looks for the channels of a process where there may be others, and that does not cost too much.
+    fn search_if_due(&mut self, pid: u32, now: u64) {
+        let Some(watched) = self.processes.get(&pid).filter(|p| p.wants_search) else {
+            return;
+        };
+        let first = watched.first_found;
+        let early = first.is_none_or(|first| now.saturating_sub(first) < EARLY) || watched.is_lost;
+        let share = if early { SHARE_EARLY } else { SHARE_LATER };
+        let pause = (watched.search_cost as f64 / share) as u64;
+        if now.saturating_sub(watched.searched) >= pause.max(SECOND / 2) {
+            self.search(pid);
+        }
+    }
+
+    /// A process has ended, or runs another program: its sums stay.
+    fn end(&mut self, pid: u32, now: u64) {
+        let Some(mut gone) = self.processes.remove(&pid) else {
+            return;
+        };
+        if gone.shares.is_some() {
+            return;
+        }
+        if gone.channels.is_busy() {
+            // What it did after the last reading was not seen.
+            *self.blind.entry("ended").or_default() += now.saturating_sub(gone.read_ns);
+        }
+        for (gpu, sums) in gone.channels.rebase() {
+            self.ended.entry(gone.key(gpu)).or_default().add(sums);
+        }
+        if !gone.image.is_empty() && !gone.channels.is_empty() {
+            self.departed.push_back(std::mem::take(&mut gone.image));
+            if self.departed.len() > MOST_DEPARTED {
+                self.departed.pop_front();
+            }
+        }
+        // The oldest of those that have its channels counts them from now on.
+        let heirs = self.processes.iter().filter(|(_, p)| p.shares == Some(pid));
+        let Some(first) = heirs
+            .min_by_key(|(_, p)| p.began_unix_ns)
+            .map(|(pid, _)| *pid)
+        else {
+            return;
+        };
+        for (heir, p) in &mut self.processes {
+            if *heir == first {
+                p.channels = std::mem::take(&mut gone.channels);
+                (p.first_found, p.pages, p.shares) = (gone.first_found, gone.pages, None);
+            } else if p.shares == Some(pid) {
+                p.shares = Some(first);
+            }
+        }
+    }
+
+    /// CPU time that is not to count in the budget, ns.
+    pub(crate) fn forgive(&mut self, cpu_ns: u64) {
+        self.pace.forgive(cpu_ns);
+    }
+
+    /// Whether a process is counted.
+    pub(crate) fn has(&self, pid: u32) -> bool {
+        self.processes.contains_key(&pid)
+    }
+
+    /// Where the sums of a process on a GPU go.
+    pub(crate) fn key(&self, pid: u32, gpu: Option<u32>) -> Option<Key> {
+        self.processes.get(&pid).map(|p| p.key(gpu))
+    }
+
+    /// Time passed in which nvcap did not run.
+    pub(crate) fn was_blind(&mut self, why: &'static str, ns: u64) {
+        *self.blind.entry(why).or_default() += ns;
+    }
+
+    /// How many processes are counted, and how many cannot be.
+    pub(crate) fn len(&self) -> (usize, usize) {
+        (self.processes.len(), self.refused.len())
+    }
+
+    /// Keys get their times; those that have had no process for long give their sums away, so that there are never many.
+    fn fold(&mut self, now: u64) {
+        let unix_ns = self.system.unix_ns();
+        for p in self.processes.values().filter(|p| p.shares.is_none()) {
+            let created = match p.from {
+                From::Now => p.since_unix_ns,
+                From::Beginning => p
+                    .began_unix_ns
+                    .max(unix_ns.saturating_sub(now.saturating_sub(self.began_ns))),
+            };
+            for gpu in p.channels.sums().into_keys() {
+                let times = self.series.entry(p.key(gpu)).or_insert((created, now));
+                times.1 = now;
+            }
+        }
+        let keep = self.options.keep.as_nanos() as u64;
+        let over = self.series.len().saturating_sub(self.options.most);
+        let host = |key: &Key| key.process.is_none() && key.owner == Owner::default();
+        let mut ended: Vec<(u64, &Key)> = { self.series.iter() }
+            .filter(|(key, (_, last))| *last < now && !host(key))
+            .map(|(key, (_, last))| (*last, key))
+            .collect();
+        ended.sort_unstable();
+        let old = |last: u64| now.saturating_sub(last) > keep;
+        let count = ended
+            .partition_point(|(last, _)| old(*last))
+            .max(over.min(ended.len()));
+        let away: Vec<Key> = ended
+            .into_iter()
+            .take(count)
+            .map(|(_, key)| key.clone())
+            .collect();
+        for key in away {
+            self.series.remove(&key);
+            if let Some(sums) = self.ended.remove(&key) {
+                self.folded.entry(key.gpu).or_default().add(sums);
+            }
+        }
+    }
+
+    /// What all of them come to.
+    pub(crate) fn view(&mut self) -> View {
+        let (now, cpu_ns) = self.system.clocks();
+        let unix_ns = self.system.unix_ns();
+        let clocks = Clocks { now, unix_ns };
+        let mut view = View {
+            unix_ns,
+            refused: self.refused.clone(),
+            folded: self.folded.clone(),
+            blind_ns: self.blind.clone(),
+            cpu_ns,
+            stretched: self.pace.stretched(),
+            ..View::default()
+        };
+        for (key, sums) in &self.ended {
+            view.sums.entry(key.clone()).or_default().sums.add(*sums);
+        }
+        let ended = self.ended.values().chain(self.folded.values());
+        for sums in ended {
+            view.ended.get_or_insert_default().add(*sums);
+        }
+        for (pid, p) in &self.processes {
+            let gpus = p.gpus(&clocks);
+            for (gpu, of) in &gpus {
+                let key = p.key(*gpu);
+                view.sums.entry(key.clone()).or_default().sums.add(of.sums);
+                view.live.entry(key).or_default().push(of.clone());
+            }
+            view.processes.push(ProcessView {
+                pid: *pid,
+                name: p.name.clone(),
+                owner: p.owner.clone(),
+                began_unix_ns: p.began_unix_ns,
+                since_unix_ns: p.since_unix_ns,
+                shares: p.shares,
+                gpus,
+                has_series: p.named.is_some(),
+            });
+        }
+        for (key, counted) in &mut view.sums {
+            let created = self.series.get(key).map(|(created, _)| *created);
+            counted.created_unix_ns = created.unwrap_or(unix_ns);
+        }
+        view
+    }
+
+    /// Each channel of a process.
+    pub(crate) fn channels(&mut self, pid: u32) -> Vec<ChannelView> {
+        let (now, _) = self.system.clocks();
+        let unix_ns = self.system.unix_ns();
+        let clocks = Clocks { now, unix_ns };
+        let of = self.processes.get(&pid);
+        let channels = of.into_iter().flat_map(|p| p.channels.iter());
+        let view = |c: &Followed| ChannelView {
+            gpu: c.gpu,
+            ring: c.ring,
+            view: GpuView {
+                sums: c.count.sums(),
+                ..clocks.channel(c)
+            },
+        };
+        channels.map(view).collect()
+    }
+}
+
+impl<M> Watched<M> {
+    /// Where its sums on a GPU go.
+    fn key(&self, gpu: Option<u32>) -> Key {
+        Key {
+            owner: self.owner.clone(),
+            process: self.named.clone(),
+            gpu,
+        }
+    }
+
+    fn gpus(&self, clocks: &Clocks) -> BTreeMap<Option<u32>, GpuView> {
+        let mut gpus: BTreeMap<Option<u32>, GpuView> = BTreeMap::new();
+        for (gpu, sums) in self.channels.sums() {
+            gpus.entry(gpu).or_default().sums = sums;
+        }
+        for channel in self.channels.iter() {
+            let of = gpus.entry(channel.gpu).or_default();
+            let first = of.states == [0; 3];
+            of.join(&clocks.channel(channel), first);
+        }
+        gpus
+    }
+}

@@ -1,0 +1,24 @@
+//! Exact counts of submissions, for nothing: no breakpoint, no BPF, no stop, and no look at each entry.
+//!
+//! libcuda ends each submission with a release of its channel's tracking semaphore, and the payload grows by one from submission to
+//! submission. So the number in that semaphore says how many are done, and the payload of the newest entry how many there are; read
+//! once a second that counts every submission, however many there were.
+//!
+//! - [`channel`]: one channel's numbers as counts, ages and states; `pace`: when to read. Pure.
+//! - `find`: which channels a process has, and which of their numbers are proven; `process`: reading them.
+//! - [`host`]: all processes, by a trait; [`system`]: those of this machine. [`view`]: what they come to.
+
+// Some of what is counted is read by `nvcap serve` alone.
+#![cfg_attr(not(feature = "serve"), allow(dead_code))]
+
+pub(crate) mod channel;
+#[cfg(test)]
+pub(crate) mod fakes;
+mod find;
+pub(crate) mod host;
+mod pace;
+mod process;
+pub(crate) mod system;
+#[cfg(test)]
+mod tests;
+pub(crate) mod view;

@@ -1,0 +1,106 @@
+//! When to read next: once in the interval, or as seldom as the budget of CPU time takes. Pure.
+
+use std::time::Duration;
+
+/// CPU time that may be spent at once, ns: what finding the processes and channels of a host takes at the beginning.
+const AT_ONCE: f64 = 5e8;
+
+/// See the module.
+#[derive(Clone, Debug)]
+pub(super) struct Pace {
+    interval: Duration,
+    budget: Option<f64>,
+    /// CPU time that may be spent; negative: that is owed.
+    credit: f64,
+    seen: (u64, u64),
+    due: u64,
+    stretched: u64,
+}
+
+impl Pace {
+    pub(super) fn new(interval: Duration, budget: Option<f64>, now: u64, cpu: u64) -> Self {
+        Self {
+            interval,
+            budget,
+            credit: AT_ONCE,
+            seen: (now, cpu),
+            due: now,
+            stretched: 0,
+        }
+    }
+
+    /// Readings that came late.
+    pub(super) fn stretched(&self) -> u64 {
+        self.stretched
+    }
+
+    /// So much CPU time was used for something else.
+    pub(super) fn forgive(&mut self, cpu: u64) {
+        self.seen.1 += cpu;
+    }
+
+    /// After a reading, at `now`, with `cpu` used so far: how long to wait for the next.
+    pub(super) fn next(&mut self, now: u64, cpu: u64) -> Duration {
+        let (before, used) = std::mem::replace(&mut self.seen, (now, cpu));
+        let interval = self.interval.as_nanos() as u64;
+        // Readings that were missed are not made up for.
+        self.due = (self.due + interval).max(now);
+        let mut wait = self.due - now;
+        if let Some(budget) = self.budget {
+            let earned = now.saturating_sub(before) as f64 * budget;
+            let spent = cpu.saturating_sub(used) as f64;
+            self.credit = (self.credit + earned).min(AT_ONCE) - spent;
+            if self.credit < 0.0 {
+                let owed = (-self.credit / budget) as u64;
+                if owed > wait {
+                    wait = owed;
+                    self.due = now + owed;
+                    self.stretched += 1;
+                }
+            }
+        }
+        Duration::from_nanos(wait)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The waits where each reading takes so much CPU time, and the share of a core in all.
+    fn share(each: u64, readings: u64) -> (f64, u64) {
+        let mut pace = Pace::new(Duration::from_secs(1), Some(0.01), 0, 0);
+        let (mut now, mut cpu) = (0, 0);
+        for _ in 0..readings {
+            now += each;
+            cpu += each;
+            now += pace.next(now, cpu).as_nanos() as u64;
+        }
+        (cpu as f64 / now as f64, pace.stretched())
+    }
+
+    #[test]
+    fn the_budget_is_kept_by_reading_less_often() {
+        let (cheap, late) = share(1_000_000, 1000);
+        assert!(
+            (0.0009..0.0011).contains(&cheap) && late == 0,
+            "{cheap} {late}"
+        );
+        let (dear, late) = share(100_000_000, 1000);
+        assert!(
+            (0.0099..0.0101).contains(&dear) && late > 900,
+            "{dear} {late}"
+        );
+    }
+
+    #[test]
+    fn without_a_budget_readings_keep_their_times() {
+        let mut pace = Pace::new(Duration::from_secs(1), None, 0, 0);
+        let ms = 1_000_000;
+        assert_eq!(pace.next(300 * ms, 0), Duration::from_millis(700));
+        assert_eq!(pace.next(1100 * ms, 0), Duration::from_millis(900));
+        // After a pause of the machine there is no burst of readings.
+        assert_eq!(pace.next(9000 * ms, 0), Duration::ZERO);
+        assert_eq!(pace.next(9000 * ms, 0), Duration::from_secs(1));
+    }
+}

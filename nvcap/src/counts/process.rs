@@ -1,0 +1,449 @@
+//! One process: its channels, found once and then read, as cheaply as can be.
+//!
+//! A reading is one read of the memory that the tracking semaphores lie in (mostly a page for all of a context's channels), 8 bytes of
+//! video memory for each channel (GP_GET and GP_PUT), and for a channel that has moved its newest entry and the end of that one's
+//! pushbuffer.
+
+use std::collections::BTreeMap;
+
+use super::channel::{Another, Count, From, How, Reading, Sums};
+use super::find::{self, Channel, Readable, Tracking};
+use crate::procfs::mem::Peek;
+use crate::source::memory::scan::{self, Found, Place};
+use crate::wire::words::{u32_at, u64_at};
+
+/// Semaphores that lie so near are read together.
+const TOGETHER: u64 = 4096;
+/// How often a channel is read again whose newest entry does not say what it should, before something is concluded.
+const TRIES: u32 = 3;
+/// So many readings in a row without sense, and the channel is looked for anew.
+const STRIKES: u32 = 3;
+/// Unused slots are looked at once in so many readings.
+const UNUSED_EACH: u64 = 5;
+
+/// A channel that is counted.
+#[derive(Clone, Debug)]
+pub(crate) struct Followed {
+    /// GPU by device file minor number.
+    pub gpu: Option<u32>,
+    /// Its ring.
+    pub ring: u64,
+    /// Its counts.
+    pub count: Count,
+    /// The GPU's time beside the number in its semaphore, where it has one: that of its last release.
+    pub stamp_ns: Option<u64>,
+    found: Found,
+    tracking: Option<Tracking>,
+    put: u32,
+    strikes: u32,
+}
+
+impl Followed {
+    /// One channel of a search, as it is now.
+    fn begin(memory: &impl Peek, channel: &Channel, from: From, now_ns: u64) -> Option<Self> {
+        let found = &channel.found;
+        let number = match &channel.tracking {
+            Some(tracking) => Some(find::number(memory, tracking.address.0)?),
+            None => None,
+        };
+        let (get, put) = scan::get_put(memory, found.userd).ok()?;
+        let mut followed = Self {
+            gpu: found.gpu,
+            ring: found.ring,
+            count: Count::new(
+                How::Ring(found.entries),
+                false,
+                From::Now,
+                Reading {
+                    at_ns: now_ns,
+                    done: get,
+                    submitted: put,
+                    unfetched: unfetched(get, put, found.entries),
+                },
+            ),
+            stamp_ns: None,
+            found: *found,
+            tracking: channel.tracking,
+            put,
+            strikes: 0,
+        };
+        if let (Some(tracking), Some(done)) = (channel.tracking, number) {
+            // What was submitted since the semaphore was proven is counted with the next reading.
+            let first = Reading {
+                done,
+                submitted: tracking.newest,
+                ..followed.count.last()
+            };
+            // Done is read behind the newest entry here, and may be ahead of it.
+            let first = if tracking.newest.wrapping_sub(done).cast_signed() < 0 {
+                Reading {
+                    submitted: done,
+                    ..first
+                }
+            } else {
+                first
+            };
+            followed.count = Count::new(How::Semaphore, tracking.whole, from, first);
+            // Asked for again at the next reading.
+            followed.put = u32::MAX;
+        }
+        Some(followed)
+    }
+
+    /// What tells it from another channel at the same place: positions, newest entry, and the semaphore with its time.
+    fn words(&self, memory: &impl Peek) -> Option<[u64; 4]> {
+        let at = self.found.userd + scan::GP_GET;
+        let positions = memory.word(at).ok()?;
+        let put = (positions >> 32) as u32;
+        let index = put.wrapping_sub(1) % self.found.entries.max(1);
+        let entry = memory.word(self.found.ring + 8 * u64::from(index)).ok()?;
+        let semaphore = |offset: u64| match self.tracking {
+            Some(tracking) => memory.word(tracking.address.0 + offset).ok(),
+            None => Some(0),
+        };
+        Some([positions, entry, semaphore(0)?, semaphore(8)?])
+    }
+
+    /// Where its semaphore is.
+    fn semaphore(&self) -> Option<u64> {
+        self.tracking.map(|t| t.address.0)
+    }
+
+    /// Whether what a search found in its place is the same channel.
+    fn goes_on_as(&self, channel: &Channel) -> bool {
+        let same_semaphore = match (self.tracking, channel.tracking) {
+            (Some(mine), Some(its)) => {
+                let ahead = its.newest.wrapping_sub(self.count.last().submitted);
+                mine.address == its.address && ahead.cast_signed() >= 0
+            }
+            (None, None) => true,
+            _ => false,
+        };
+        self.ring == channel.found.ring && same_semaphore
+    }
+
+    /// Reads it. `done` is the number of its semaphore, read before.
+    fn read(
+        &mut self,
+        memory: &impl Peek,
+        readable: &Readable,
+        done: Option<u32>,
+        now_ns: u64,
+    ) -> Read {
+        let Ok((mut get, mut put)) = scan::get_put(memory, self.found.userd) else {
+            return Read::Failed;
+        };
+        let Some(tracking) = self.tracking else {
+            return self.take(Reading {
+                at_ns: now_ns,
+                done: get,
+                submitted: put,
+                unfetched: unfetched(get, put, self.found.entries),
+            });
+        };
+        let Some(done) = done else {
+            return Read::Failed;
+        };
+        for _ in 0..TRIES {
+            let last = self.count.last();
+            let newest = if put == self.put {
+                Some(last.submitted)
+            } else {
+                let index = put.wrapping_sub(1) % self.found.entries.max(1);
+                let raw = memory.word(self.ring + 8 * u64::from(index));
+                let release = raw
+                    .ok()
+                    .and_then(|raw| find::release_of(memory, readable, raw));
+                release
+                    .filter(|r| r.address == tracking.address)
+                    .map(|r| r.payload)
+            };
+            // A ring holds no more than so many that are not done; it may have gone on since `done` was read.
+            let fits =
+                |newest: &u32| newest.wrapping_sub(done) <= self.found.entries.saturating_mul(4);
+            if let Some(newest) = newest.filter(fits) {
+                self.put = put;
+                return self.take(Reading {
+                    at_ns: now_ns,
+                    done,
+                    submitted: newest,
+                    unfetched: unfetched(get, put, self.found.entries),
+                });
+            }
+            // Its memory was used again already, or it is another channel.
+            self.put = u32::MAX;
+            match scan::get_put(memory, self.found.userd) {
+                Ok(now) => (get, put) = now,
+                Err(_) => return Read::Failed,
+            }
+        }
+        self.strikes += 1;
+        if self.strikes >= STRIKES {
+            Read::Senseless
+        } else {
+            Read::Fine
+        }
+    }
+
+    fn take(&mut self, reading: Reading) -> Read {
+        match self.count.take(reading) {
+            Ok(()) => {
+                self.strikes = 0;
+                Read::Fine
+            }
+            Err(Another) => Read::Senseless,
+        }
+    }
+}
+
+fn unfetched(get: u32, put: u32, entries: u32) -> u32 {
+    let entries = entries.max(1);
+    (put % entries + entries - get % entries) % entries
+}
+
+/// What reading a channel came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Read {
+    Fine,
+    /// Its memory is not there any more.
+    Failed,
+    /// It is not what it was.
+    Senseless,
+}
+
+/// What a reading of a process came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Outcome {
+    /// All channels were read.
+    Fine,
+    /// Channels are gone or new, or are not what they were: look for them again.
+    Search,
+    /// Nothing of it could be read: it has ended or runs another program.
+    Gone,
+}
+
+/// Memory that is read at once.
+#[derive(Clone, Debug)]
+struct Span {
+    start: u64,
+    bytes: Vec<u8>,
+    /// The last reading succeeded.
+    is_read: bool,
+}
+
+/// The channels of a process.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Channels {
+    /// By the address of their USERD.
+    all: BTreeMap<u64, Followed>,
+    unused: Vec<u64>,
+    readable: Readable,
+    /// Ranges that have all semaphores, and their bytes.
+    spans: Vec<Span>,
+    /// What those had that are gone, by GPU.
+    gone: BTreeMap<Option<u32>, Sums>,
+    readings: u64,
+}
+
+impl Channels {
+    /// Takes what a search found: channels that were known are counted on, if they are the same; those that are not there any more
+    /// keep their counts. `from`: where new ones begin.
+    pub(super) fn found(
+        &mut self,
+        memory: &impl Peek,
+        readable: Readable,
+        search: &find::Search,
+        from: From,
+        now_ns: u64,
+    ) {
+        let mut old = std::mem::take(&mut self.all);
+        self.readable = readable;
+        for channel in &search.channels {
+            let userd = channel.found.userd;
+            let mut known = old.remove(&userd);
+            if let Some(same) = known.take_if(|k| k.goes_on_as(channel)) {
+                let followed = Followed {
+                    put: u32::MAX,
+                    strikes: 0,
+                    ..same
+                };
+                self.all.insert(userd, followed);
+                continue;
+            }
+            // Another channel in its place counts from its beginning. The same one that is counted in another way from now on does not.
+            let other_way = |k: &Followed| k.tracking.is_some() != channel.tracking.is_some();
+            let from = match known.as_ref().is_some_and(other_way) {
+                true => From::Now,
+                false => from,
+            };
+            self.gone(known);
+            if let Some(new) = Followed::begin(memory, channel, from, now_ns) {
+                self.all.insert(userd, new);
+            }
+        }
+        for (_, known) in old {
+            self.gone(Some(known));
+        }
+        self.unused.clone_from(&search.unused);
+        self.plan();
+    }
+
+    /// Keeps the counts of one that is gone.
+    fn gone(&mut self, known: Option<Followed>) {
+        if let Some(known) = known {
+            let sums = known.count.sums();
+            self.gone.entry(known.gpu).or_default().add(sums);
+        }
+    }
+
+    /// Which ranges are read.
+    fn plan(&mut self) {
+        let mut at: Vec<u64> = self.all.values().filter_map(Followed::semaphore).collect();
+        at.sort_unstable();
+        let mut ranges: Vec<(u64, u64)> = Vec::new();
+        for at in at {
+            match ranges.last_mut() {
+                Some((start, end)) if at + 16 - *start <= TOGETHER && at <= *end + 512 => {
+                    *end = at + 16;
+                }
+                _ => ranges.push((at, at + 16)),
+            }
+        }
+        let span = |(start, end): (u64, u64)| Span {
+            start,
+            bytes: vec![0; (end - start) as usize],
+            is_read: false,
+        };
+        self.spans = ranges.into_iter().map(span).collect();
+    }
+
+    /// Reads all of them.
+    pub(super) fn read(&mut self, memory: &impl Peek, now_ns: u64) -> Outcome {
+        self.readings += 1;
+        for span in &mut self.spans {
+            span.is_read = memory.peek(span.start, &mut span.bytes).is_ok();
+        }
+        let mut search = false;
+        let mut failed = 0;
+        for followed in self.all.values_mut() {
+            let at = followed.semaphore().and_then(|address| {
+                let behind = self.spans.partition_point(|s| s.start <= address);
+                let span = self.spans.get(behind.checked_sub(1)?)?;
+                span.is_read
+                    .then(|| (&span.bytes, (address - span.start) as usize))
+            });
+            let done = at.and_then(|(bytes, at)| u32_at(bytes, at));
+            let stamped = followed.tracking.is_some_and(|t| t.stamped);
+            let stamp = at
+                .filter(|_| stamped)
+                .and_then(|(bytes, at)| u64_at(bytes, at + 8));
+            followed.stamp_ns = stamp.filter(|ns| *ns != 0);
+            match followed.read(memory, &self.readable, done, now_ns) {
+                Read::Fine => {}
+                Read::Senseless => {
+                    followed.strikes = STRIKES;
+                    search = true;
+                }
+                Read::Failed => {
+                    failed += 1;
+                    search = true;
+                }
+            }
+        }
+        if !self.all.is_empty() && failed == self.all.len() {
+            return Outcome::Gone;
+        }
+        if self.readings.is_multiple_of(UNUSED_EACH) {
+            let used = |userd: &u64| memory.word(userd + scan::GP_GET).is_ok_and(|w| w != 0);
+            search |= self.unused.iter().any(used);
+        }
+        if search {
+            Outcome::Search
+        } else {
+            Outcome::Fine
+        }
+    }
+
+    /// What was counted so far, by GPU; counting begins anew.
+    pub(super) fn rebase(&mut self) -> BTreeMap<Option<u32>, Sums> {
+        let sums = self.sums();
+        self.gone.clear();
+        for followed in self.all.values_mut() {
+            followed.count.rebase();
+        }
+        sums
+    }
+
+    /// The channels, by address.
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Followed> {
+        self.all.values()
+    }
+
+    /// The counts by GPU, of those that are gone too.
+    pub(super) fn sums(&self) -> BTreeMap<Option<u32>, Sums> {
+        let mut sums = self.gone.clone();
+        for followed in self.all.values() {
+            let of = sums.entry(followed.gpu).or_default();
+            of.add(followed.count.sums());
+        }
+        sums
+    }
+
+    /// There is none.
+    pub(super) fn is_empty(&self) -> bool {
+        self.all.is_empty()
+    }
+
+    /// Completes a search in libcuda's places alone: known channels that lie elsewhere and are still there.
+    pub(super) fn keep_others(&self, search: &mut find::Search, memory: &impl Peek) {
+        for known in self.all.values() {
+            let elsewhere = known.found.proof.place != Place::Habit;
+            if elsewhere && scan::get_put(memory, known.found.userd).is_ok() {
+                search.channels.push(Channel {
+                    found: known.found,
+                    tracking: find::tracking(memory, &self.readable, &known.found),
+                });
+            }
+        }
+    }
+
+    /// Whether another memory has a channel's words where these channels have theirs.
+    pub(super) fn are_there(&self, memory: &impl Peek) -> bool {
+        let first = self.all.keys().next();
+        first.is_none_or(|userd| scan::get_put(memory, *userd).is_ok())
+    }
+
+    /// Whether another memory has these very channels: in all of them the same at the same time.
+    pub(super) fn are_in(&self, mine: &impl Peek, other: &impl Peek) -> bool {
+        let number = |words: [u64; 4]| words[2] as u32;
+        let same = |followed: &Followed| {
+            (0..TRIES).any(|_| {
+                let before = followed.words(mine);
+                let its = followed.words(other);
+                match (before, its, followed.words(mine)) {
+                    (Some(before), Some(its), Some(after)) if before == after => its == before,
+                    // It goes on: the other's number lies between the two.
+                    (Some(before), Some(its), Some(after)) if followed.tracking.is_some() => {
+                        let all = number(after).wrapping_sub(number(before));
+                        number(its).wrapping_sub(number(before)) <= all
+                    }
+                    _ => false,
+                }
+            })
+        };
+        let count = self.all.len();
+        count > 0 && self.all.values().all(same)
+    }
+
+    /// Something of them moved at the last reading.
+    pub(super) fn is_busy(&self) -> bool {
+        let mut all = self.all.values();
+        all.any(|f| {
+            let moved = f
+                .count
+                .progress()
+                .is_some_and(|(_, at)| at == f.count.last().at_ns);
+            moved || f.count.pending() > 0
+        })
+    }
+}

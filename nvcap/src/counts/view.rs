@@ -1,0 +1,227 @@
+//! What the counts come to at one moment: by process, by channel, and by whose they are. Pure.
+
+use std::collections::BTreeMap;
+
+use super::channel::{Age, How, State, Sums};
+use super::process::Followed;
+
+/// How far a time stamp of the GPU may lie outside the readings between which it was written.
+const STAMP_SLACK: u64 = 100_000_000;
+
+/// Whose a process is; empty words where that is not known. Sums of ended processes are kept by it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct Owner {
+    /// Kubernetes' namespace.
+    pub namespace: String,
+    /// Its pod.
+    pub pod: String,
+    /// The container's name, or its id.
+    pub container: String,
+}
+
+/// A process that cannot be looked into.
+#[derive(Clone, Debug)]
+pub(crate) struct Refused {
+    /// Why.
+    pub why: String,
+    pub(super) since: u64,
+    pub(super) tried: u64,
+}
+
+/// A process that has sums of its own.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Named {
+    /// Its id.
+    pub pid: u32,
+    /// Its name.
+    pub name: String,
+    /// When it began, ns since the epoch.
+    pub(super) began_unix_ns: u64,
+}
+
+/// Which sums of processes belong together.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Key {
+    /// Whose.
+    pub owner: Owner,
+    /// The one process whose sums these are, where they are asked for by process.
+    pub process: Option<Named>,
+    /// GPU by device file minor number.
+    pub gpu: Option<u32>,
+}
+
+/// Sums, and since when.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Counted {
+    /// All of them.
+    pub sums: Sums,
+    /// When they were 0, ns since the epoch.
+    pub created_unix_ns: u64,
+}
+
+/// What the channels of a process on one GPU come to.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct GpuView {
+    /// Since counting began.
+    pub sums: Sums,
+    /// Since the channels' beginnings, where that is known of all.
+    pub in_all: Option<Sums>,
+    /// Submitted and not done.
+    pub pending: u64,
+    /// Of those, not fetched by the GPU.
+    pub unfetched: u64,
+    /// Of the oldest pending one.
+    pub oldest: Option<Age>,
+    /// The last end of a submission, ns since the epoch.
+    pub progress_unix_ns: Option<u64>,
+    /// Channels by state, in the order of [`State::ALL`].
+    pub states: [u64; 3],
+    /// Channels that are counted by GP_GET and GP_PUT.
+    pub by_ring: u64,
+}
+
+/// One channel.
+#[derive(Clone, Debug)]
+pub(crate) struct ChannelView {
+    /// The GPU.
+    pub gpu: Option<u32>,
+    /// Address of its ring.
+    pub ring: u64,
+    /// What it comes to.
+    pub view: GpuView,
+}
+
+/// A process.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct ProcessView {
+    /// Its id.
+    pub pid: u32,
+    /// Its name.
+    pub name: String,
+    /// Whose it is.
+    pub owner: Owner,
+    /// When it began, ns since the epoch.
+    pub began_unix_ns: u64,
+    /// When counting began.
+    pub since_unix_ns: u64,
+    /// It has the channels of this other process, with which they are counted.
+    pub shares: Option<u32>,
+    /// By GPU.
+    pub gpus: BTreeMap<Option<u32>, GpuView>,
+    /// It has sums of its own.
+    pub has_series: bool,
+}
+
+/// All of them at one reading.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct View {
+    /// When, ns since the epoch.
+    pub unix_ns: u64,
+    /// The processes.
+    pub processes: Vec<ProcessView>,
+    /// Those that cannot be looked into.
+    pub refused: BTreeMap<u32, Refused>,
+    /// The sums by whose they are, of processes that live and of those that have ended.
+    pub sums: BTreeMap<Key, Counted>,
+    /// What living processes have, by the same.
+    pub live: BTreeMap<Key, Vec<GpuView>>,
+    /// What all processes had that have ended.
+    pub ended: Option<Sums>,
+    /// Of those, what has no key of its own any more, by GPU.
+    pub folded: BTreeMap<Option<u32>, Sums>,
+    /// Time in which submissions may have passed unseen, by reason, ns.
+    pub blind_ns: BTreeMap<&'static str, u64>,
+    /// CPU time of nvcap, ns.
+    pub cpu_ns: u64,
+    /// Readings that were later than asked for, to keep the budget.
+    pub stretched: u64,
+}
+
+/// The same moment on two clocks.
+pub(super) struct Clocks {
+    pub now: u64,
+    pub unix_ns: u64,
+}
+
+impl Clocks {
+    /// A channel, without its sums.
+    pub(super) fn channel(&self, channel: &Followed) -> GpuView {
+        let count = &channel.count;
+        let mut states = [0; 3];
+        if let Some(state) = states.get_mut(count.state() as usize) {
+            *state = 1;
+        }
+        GpuView {
+            sums: Sums::default(),
+            in_all: count.in_all(),
+            pending: count.pending(),
+            unfetched: count.unfetched(),
+            oldest: count.oldest(self.now),
+            progress_unix_ns: self.progress(channel),
+            states,
+            by_ring: u64::from(matches!(count.how(), How::Ring(_))),
+        }
+    }
+
+    /// When a channel's last submission was done. The GPU's clock runs near that of the machine; where it says something that the
+    /// readings contradict, the readings count.
+    fn progress(&self, channel: &Followed) -> Option<u64> {
+        let unix = |ns: u64| (self.unix_ns + ns).saturating_sub(self.now);
+        let seen = channel.count.progress();
+        let (from, to) = match seen {
+            Some((after, at)) => (unix(after).saturating_sub(STAMP_SLACK), unix(at)),
+            None => (1, self.unix_ns),
+        };
+        let fits = |ns: &u64| (from..=to.saturating_add(STAMP_SLACK)).contains(ns);
+        let stamp = channel.stamp_ns.filter(fits);
+        stamp
+            .map(|ns| ns.min(self.unix_ns))
+            .or(seen.map(|(_, at)| unix(at)))
+    }
+}
+
+impl GpuView {
+    /// Together with another's; what is kept of `first` is nothing.
+    pub(crate) fn join(&mut self, other: &Self, first: bool) {
+        self.sums.add(other.sums);
+        self.in_all = match (self.in_all, other.in_all) {
+            (None, Some(other)) if first => Some(other),
+            (Some(mut mine), Some(other)) => {
+                mine.add(other);
+                Some(mine)
+            }
+            _ => None,
+        };
+        self.pending += other.pending;
+        self.unfetched += other.unfetched;
+        self.oldest = match (self.oldest, other.oldest) {
+            (Some(mine), Some(other)) if mine.least_ns >= other.least_ns => Some(mine),
+            (mine, other) => other.or(mine),
+        };
+        self.progress_unix_ns = self.progress_unix_ns.max(other.progress_unix_ns);
+        for (mine, other) in self.states.iter_mut().zip(other.states) {
+            *mine += other;
+        }
+        self.by_ring += other.by_ring;
+    }
+
+    /// Its channels.
+    pub(crate) fn channels(&self) -> u64 {
+        self.states.iter().sum()
+    }
+
+    /// What its channels do, in a word.
+    pub(crate) fn state(&self) -> State {
+        let mut all = State::ALL.into_iter().zip(self.states).rev();
+        // One that works is more than one that waits: something goes on.
+        if self
+            .states
+            .get(State::Working as usize)
+            .is_some_and(|n| *n > 0)
+        {
+            return State::Working;
+        }
+        all.find(|(_, n)| *n > 0)
+            .map_or(State::Idle, |(state, _)| state)
+    }
+}

@@ -1,0 +1,404 @@
+//! The processes that use a GPU, and those to come, by looking at `/proc`: as seldom as will do.
+//!
+//! All processes are looked at once. From then on a round looks at
+//! - those that were born since, soon after and again while they are young: a program opens the GPU in its first seconds;
+//! - now and then the others ([`SWEEP`]), of which the size of the address space tells whether to look closer: nobody submits to a
+//!   GPU without mapping its memory.
+//!
+//! Where the driver's modules count their open files (`opens`), rounds without a change there look at nobody.
+
+use std::{
+    collections::BTreeMap,
+    io,
+    time::{Duration, Instant},
+};
+
+use super::{Host, Uses, choice::Choice, opens::Opens, uses};
+use crate::procfs::{self, births::Numbers, stat::Stat};
+use crate::record::Identity;
+use crate::source::clock;
+
+/// Shortest time between two rounds.
+const ROUND: Duration = Duration::from_millis(50);
+/// Shortest time between two looks at those that are not young.
+const SWEEP: Duration = Duration::from_secs(2);
+/// The same where nothing shows that a file of the driver's was opened.
+const QUIET_SWEEP: Duration = Duration::from_secs(30);
+/// How long a process is young.
+const YOUNG: Duration = Duration::from_secs(20);
+/// Longest time between two rounds.
+const LONGEST_ROUND: Duration = Duration::from_secs(1);
+/// What looking may cost: one part in so many of a core.
+const PART: u32 = 400;
+
+/// What a round found.
+#[derive(Debug)]
+pub(crate) enum Change {
+    /// A chosen process uses a GPU.
+    Came(Box<Found>),
+    /// A chosen process that was told of uses other GPUs by now, or executes another program.
+    Differs(Box<Found>),
+    /// A process that was told of has ended.
+    Went(u32),
+    /// A process that may be meant may not be looked into, whether or not it uses a GPU.
+    Hidden(Box<Found>),
+}
+
+/// A process that was found.
+#[derive(Clone, Debug)]
+pub(crate) struct Found {
+    /// Its id.
+    pub pid: u32,
+    /// Who it is.
+    pub identity: Identity,
+    /// It used a GPU already when the first round looked: what it did before is not known. The use of others began since the round
+    /// before.
+    pub was_there: bool,
+}
+
+/// What is known of a process.
+#[derive(Debug)]
+struct Known {
+    /// When it began, clock ticks since the machine's start: another process may get its number.
+    start: u64,
+    /// Pages of its address space when it was last looked into.
+    pages: u64,
+    /// Until when it is young.
+    young: Option<Instant>,
+    was: Was,
+}
+
+/// What a process was at the last look.
+#[derive(Debug, PartialEq)]
+enum Was {
+    /// It used no GPU, or was not chosen.
+    None,
+    /// It was told of.
+    Told(Box<Identity>),
+    /// It may not be looked into, which was told where it may be meant.
+    Hidden,
+}
+
+/// CPU time of this thread.
+fn cpu() -> Duration {
+    Duration::from_nanos(clock::read(libc::CLOCK_THREAD_CPUTIME_ID).unwrap_or(0))
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Census {
+    host: Host,
+    choice: Choice,
+    numbers: Numbers,
+    opens: Opens,
+    known: BTreeMap<u32, Known>,
+    /// nvcap's own process.
+    own: u32,
+    look_into: fn(u32) -> io::Result<Uses>,
+    first: bool,
+    /// A file of the driver's may have been opened since the last sweep.
+    opened: bool,
+    next_round: Instant,
+    next_sweep: Instant,
+    swept: Instant,
+}
+
+impl Census {
+    /// Of the chosen processes of a host.
+    pub(crate) fn new(host: Host, choice: Choice) -> Self {
+        let now = Instant::now();
+        Self {
+            host,
+            choice,
+            // Before the first look: who is born during it is fresh.
+            numbers: Numbers::new(),
+            opens: Opens::new(),
+            known: BTreeMap::new(),
+            own: std::process::id(),
+            look_into: uses::of_process,
+            first: true,
+            opened: true,
+            next_round: now,
+            next_sweep: now,
+            swept: now,
+        }
+    }
+
+    /// When the next round is due.
+    pub(crate) fn next(&self) -> Instant {
+        self.next_round
+    }
+
+    /// How many processes are known, whether or not they use a GPU.
+    pub(crate) fn len(&self) -> usize {
+        self.known.len()
+    }
+
+    /// A round: what has changed since the one before.
+    pub(crate) fn round(&mut self) -> Vec<Change> {
+        let mut changes = Vec::new();
+        if std::mem::take(&mut self.first) {
+            self.sweep(true, &mut changes);
+            return changes;
+        }
+        let begun = cpu();
+        let now = Instant::now();
+        self.look_at_young(now, &mut changes);
+        let cost = cpu().saturating_sub(begun);
+        self.next_round = Instant::now() + (cost * PART).clamp(ROUND, LONGEST_ROUND);
+        if self.opened && now >= self.next_sweep || now >= self.swept + QUIET_SWEEP {
+            self.sweep(false, &mut changes);
+        }
+        changes
+    }
+
+    /// Looks at those that were born of late.
+    fn look_at_young(&mut self, now: Instant, changes: &mut Vec<Change>) {
+        let changed = self.opens.may_have_changed();
+        self.opened |= changed;
+        for pid in self.numbers.fresh() {
+            // Threads have numbers too, and are no processes; one that is gone is of no concern.
+            if let Ok(stat) = Stat::of_process(pid)
+                && procfs::process_of(pid) == Some(pid)
+            {
+                self.born(pid, stat.start.unwrap_or(0), Some(now + YOUNG), changes);
+            }
+        }
+        if !changed {
+            return;
+        }
+        let young = |k: &Known| k.young.is_some_and(|until| until > now);
+        let young = self.known.iter().filter(|(_, k)| young(k));
+        for pid in young.map(|(pid, _)| *pid).collect::<Vec<u32>>() {
+            self.look_if_grown(pid, false, changes);
+        }
+    }
+
+    /// A process with this number is new, or the number is another process's now.
+    fn born(&mut self, pid: u32, start: u64, young: Option<Instant>, changes: &mut Vec<Change>) {
+        let known = Known {
+            start,
+            pages: 0,
+            young,
+            was: Was::None,
+        };
+        if let Some(before) = self.known.insert(pid, known)
+            && matches!(before.was, Was::Told(_))
+        {
+            changes.push(Change::Went(pid));
+        }
+    }
+
+    /// Looks at all, and forgets those that have ended.
+    fn sweep(&mut self, first: bool, changes: &mut Vec<Change>) {
+        let begun = cpu();
+        let mut all = procfs::processes();
+        all.sort_unstable();
+        let gone = |pid: &u32| all.binary_search(pid).is_err();
+        let gone: Vec<u32> = self.known.keys().copied().filter(gone).collect();
+        for pid in gone {
+            let known = self.known.remove(&pid);
+            if known.is_some_and(|k| matches!(k.was, Was::Told(_))) {
+                changes.push(Change::Went(pid));
+            }
+        }
+        for pid in all {
+            if !self.known.contains_key(&pid) {
+                let start = Stat::of_process(pid).ok().and_then(|s| s.start);
+                self.born(pid, start.unwrap_or(0), None, changes);
+            }
+            self.look_if_grown(pid, first, changes);
+        }
+        let cost = cpu().saturating_sub(begun);
+        self.opened = false;
+        self.swept = Instant::now();
+        self.next_sweep = self.swept + (cost * PART).clamp(SWEEP, QUIET_SWEEP);
+    }
+
+    /// Looks into a process whose address space is another than at the last look.
+    fn look_if_grown(&mut self, pid: u32, first: bool, changes: &mut Vec<Change>) {
+        let pages = procfs::pages(pid);
+        let Some(known) = self.known.get_mut(&pid) else {
+            return;
+        };
+        // None: a thread of the kernel's, or a process that is ending.
+        if pages == 0 || pages == known.pages || pid == self.own {
+            return;
+        }
+        known.pages = pages;
+        let start = Stat::of_process(pid)
+            .ok()
+            .and_then(|s| s.start)
+            .unwrap_or(0);
+        if start != known.start {
+            self.born(pid, start, None, changes);
+        }
+        self.look(pid, first, changes);
+    }
+
+    fn look(&mut self, pid: u32, first: bool, changes: &mut Vec<Change>) {
+        let (uses, hidden) = match (self.look_into)(pid) {
+            Ok(uses) => (uses, false),
+            Err(e) if e.kind() == io::ErrorKind::PermissionDenied => (Uses::default(), true),
+            // It has ended.
+            Err(_) => return,
+        };
+        if !uses.any() && !hidden || self.is_own(pid) {
+            return;
+        }
+        let Ok(identity) = self.host.identity(pid, &uses) else {
+            return;
+        };
+        let found = |identity: &Identity| {
+            Box::new(Found {
+                pid,
+                identity: identity.clone(),
+                was_there: first,
+            })
+        };
+        let Some(known) = self.known.get_mut(&pid) else {
+            return;
+        };
+        if hidden {
+            if known.was != Was::Hidden && self.choice.takes_beside_gpus(&identity) {
+                changes.push(Change::Hidden(found(&identity)));
+            }
+            known.was = Was::Hidden;
+            return;
+        }
+        match &known.was {
+            Was::Told(before) if **before == identity => return,
+            Was::Told(_) => changes.push(Change::Differs(found(&identity))),
+            Was::None | Was::Hidden if self.choice.takes(&identity) => {
+                changes.push(Change::Came(found(&identity)));
+            }
+            Was::None | Was::Hidden => return,
+        }
+        known.was = Was::Told(Box::new(identity));
+    }
+
+    /// nvcap itself, and what it started.
+    fn is_own(&self, pid: u32) -> bool {
+        let parent = |pid: &u32| Stat::of_process(*pid).ok()?.parent.filter(|p| *p > 1);
+        let mut forebears = std::iter::successors(Some(pid), parent).take(64);
+        forebears.any(|p| p == self.own)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::{Child, Command};
+    use std::sync::Mutex;
+    use std::thread::sleep;
+
+    /// Processes that are said to use GPU 3, and those that are said not to be for everybody's eyes.
+    static USING: Mutex<(Vec<u32>, Vec<u32>)> = Mutex::new((Vec::new(), Vec::new()));
+
+    fn said(pid: u32) -> io::Result<Uses> {
+        let (using, hidden) = &*USING.lock().unwrap();
+        if hidden.contains(&pid) {
+            return Err(io::ErrorKind::PermissionDenied.into());
+        }
+        Ok(Uses {
+            gpus: using.contains(&pid).then_some(3).into_iter().collect(),
+            mapped: true,
+        })
+    }
+
+    fn child() -> Child {
+        Command::new("sleep").arg("60").spawn().unwrap()
+    }
+
+    /// Rounds until something of these processes changes.
+    fn changes_of(census: &mut Census, pids: &[u32]) -> Vec<Change> {
+        let end = Instant::now() + Duration::from_secs(20);
+        while Instant::now() < end {
+            let mut all = census.round();
+            all.retain(|c| {
+                let (Change::Came(f) | Change::Differs(f) | Change::Hidden(f)) = c else {
+                    return matches!(c, Change::Went(pid) if pids.contains(pid));
+                };
+                pids.contains(&f.pid)
+            });
+            if !all.is_empty() {
+                return all;
+            }
+            sleep(Duration::from_millis(20));
+        }
+        Vec::new()
+    }
+
+    #[test]
+    fn processes_that_come_and_go() {
+        let (mut old, mut other) = (child(), child());
+        USING.lock().unwrap().0.push(old.id());
+        let choice = Choice {
+            comm: vec!["sleep".into()],
+            ..Choice::default()
+        };
+        let mut census = Census::new(Host::new(std::path::Path::new("/")), choice);
+        census.look_into = said;
+        // They are children of this one.
+        census.own = u32::MAX;
+        let first = changes_of(&mut census, &[old.id(), other.id()]);
+        assert!(
+            matches!(&first[..], [Change::Came(f)] if f.pid == old.id() && f.was_there && f.identity.gpus[0].minor == 3),
+            "{first:?}"
+        );
+        assert!(census.len() > 2);
+        let mut new = child();
+        let mut hidden = child();
+        USING.lock().unwrap().0.push(new.id());
+        USING.lock().unwrap().1.push(hidden.id());
+        let mut seen = Vec::new();
+        while seen.len() < 2 {
+            let more = changes_of(&mut census, &[new.id(), hidden.id()]);
+            assert!(!more.is_empty(), "{seen:?}");
+            seen.extend(more);
+        }
+        for change in &seen {
+            match change {
+                Change::Came(f) => assert!(f.pid == new.id() && !f.was_there),
+                Change::Hidden(f) => assert!(f.pid == hidden.id() && f.identity.comm == "sleep"),
+                other => panic!("{other:?}"),
+            }
+        }
+        for child in [&mut old, &mut other, &mut new, &mut hidden] {
+            child.kill().unwrap();
+            child.wait().unwrap();
+        }
+        let mut gone = Vec::new();
+        census.next_sweep = Instant::now();
+        while gone.len() < 2 {
+            let more = changes_of(&mut census, &[old.id(), new.id(), other.id(), hidden.id()]);
+            assert!(!more.is_empty(), "{gone:?}");
+            gone.extend(more);
+        }
+        assert!(
+            gone.iter()
+                .all(|c| matches!(c, Change::Went(pid) if [old.id(), new.id()].contains(pid)))
+        );
+    }
+
+    #[test]
+    fn nvcap_s_own_are_none_of_them() {
+        let mut child = child();
+        let mut census = Census::new(Host::new(std::path::Path::new("/")), Choice::default());
+        census.look_into = |_| {
+            Ok(Uses {
+                gpus: [0].into(),
+                mapped: true,
+            })
+        };
+        let first = census.round();
+        let came = |pid: u32| {
+            first
+                .iter()
+                .any(|c| matches!(c, Change::Came(f) if f.pid == pid))
+        };
+        assert!(!came(child.id()) && !came(std::process::id()));
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+}

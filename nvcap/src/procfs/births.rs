@@ -1,0 +1,94 @@
+//! Processes that are born anywhere on this machine, told by the number that the kernel gave last.
+
+use std::{fs::File, os::unix::fs::FileExt};
+
+/// Numbers that are looked at one by one; where more were given since, `/proc` is listed.
+const FEW: u32 = 512;
+
+/// The numbers that the kernel gives to processes and threads.
+#[derive(Debug)]
+pub(crate) struct Numbers {
+    /// `/proc/loadavg`, whose last word is the number that was given last.
+    file: Option<File>,
+    last: Option<u32>,
+}
+
+impl Numbers {
+    /// Knows of those that are given from now on.
+    pub(crate) fn new() -> Self {
+        let file = File::open("/proc/loadavg").ok();
+        Self {
+            last: last(file.as_ref()),
+            file,
+        }
+    }
+
+    /// Numbers that were given since the last call.
+    pub(crate) fn fresh(&mut self) -> Vec<u32> {
+        let Some(last) = last(self.file.as_ref()) else {
+            // Nothing tells: any may be.
+            return super::processes();
+        };
+        let Some(before) = self.last.replace(last) else {
+            return super::processes();
+        };
+        if (before..=before.saturating_add(FEW)).contains(&last) {
+            return (before + 1..=last).collect();
+        }
+        let mut all = super::processes();
+        // The kernel begins again with small numbers after the largest.
+        if before < last {
+            all.retain(|pid| (before + 1..=last).contains(pid));
+        } else {
+            all.retain(|pid| *pid > before || *pid <= last);
+        }
+        all
+    }
+}
+
+/// The number that was given last to a process or thread.
+fn last(numbers: Option<&File>) -> Option<u32> {
+    let mut room = [0; 128];
+    let len = numbers?.read_at(&mut room, 0).ok()?;
+    let text = std::str::from_utf8(room.get(..len)?).ok()?;
+    text.split_whitespace().nth(4)?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_birth_is_told_once() {
+        let mut numbers = Numbers::new();
+        numbers.fresh();
+        for _ in 0..3 {
+            let mut child = std::process::Command::new("true").spawn().unwrap();
+            let pid = child.id();
+            assert!(numbers.fresh().contains(&pid));
+            assert!(!numbers.fresh().contains(&pid));
+            child.wait().unwrap();
+        }
+        // Many more than are looked at one by one, and round the largest number.
+        let mut child = std::process::Command::new("sleep")
+            .arg("20")
+            .spawn()
+            .unwrap();
+        let pid = child.id();
+        let told = |last: u32| {
+            let mut numbers = Numbers {
+                last: Some(last),
+                ..Numbers::new()
+            };
+            numbers.fresh().contains(&pid)
+        };
+        let (few, many, round) = (
+            told(pid - 1),
+            told(pid.saturating_sub(FEW + 100)),
+            told(u32::MAX - 1),
+        );
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(few && many && round, "{few} {many} {round}");
+    }
+}

@@ -1,0 +1,89 @@
+//! When nvcap was last alive, in a file: the next one that starts knows by it for how long nobody counted.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// How often the file is written, ns.
+const EACH: u64 = 10_000_000_000;
+
+/// The file.
+#[derive(Debug)]
+pub(crate) struct LastAlive {
+    path: PathBuf,
+    written: u64,
+}
+
+impl LastAlive {
+    /// Opens it; and for how long, ns, nobody was alive, where a former nvcap wrote it since the machine's start.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    pub(crate) fn open(
+        path: &Path,
+        now: u64,
+        machine_began: u64,
+    ) -> io::Result<(Self, Option<u64>)> {
+        let text = std::fs::read_to_string(path).unwrap_or_default();
+        let last = text
+            .trim()
+            .parse::<u64>()
+            .ok()
+            .and_then(|s| s.checked_mul(1_000_000_000));
+        let gap = last
+            .filter(|last| *last <= now)
+            .map(|last| now - last.max(machine_began).min(now));
+        let mut file = Self {
+            path: path.to_owned(),
+            written: 0,
+        };
+        file.write(now)?;
+        Ok((file, gap))
+    }
+
+    /// It is still alive.
+    ///
+    /// # Errors
+    /// When the file cannot be written.
+    pub(crate) fn still(&mut self, now: u64) -> io::Result<()> {
+        if now.saturating_sub(self.written) < EACH {
+            return Ok(());
+        }
+        self.write(now)
+    }
+
+    fn write(&mut self, now: u64) -> io::Result<()> {
+        self.written = now;
+        // Written whole or not at all.
+        let new = self.path.with_extension("new");
+        std::fs::write(&new, format!("{}\n", now / 1_000_000_000))?;
+        std::fs::rename(&new, &self.path)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: u64 = 1_000_000_000;
+
+    #[test]
+    fn the_time_between_two_is_told() {
+        let folder = std::env::temp_dir().join(format!("nvcap-alive-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let path = folder.join("alive");
+        let open =
+            |now: u64, began: u64| LastAlive::open(&path, now * SECOND, began * SECOND).unwrap();
+        let (mut first, gap) = open(1000, 0);
+        assert_eq!(gap, None, "there was none before");
+        first.still(1005 * SECOND).unwrap();
+        first.still(1012 * SECOND).unwrap();
+        assert_eq!(open(1100, 0).1, Some(88 * SECOND));
+        // Before the machine's start there was nothing to count.
+        assert_eq!(open(1200, 1190).1, Some(10 * SECOND));
+        assert_eq!(open(1100, 0).1, None, "the clock was set back");
+        std::fs::write(&path, "nonsense").unwrap();
+        assert_eq!(open(1300, 0).1, None);
+        std::fs::remove_dir_all(&folder).unwrap();
+        assert!(LastAlive::open(&path, SECOND, 0).is_err());
+    }
+}

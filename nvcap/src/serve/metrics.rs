@@ -1,0 +1,434 @@
+//! What is counted, as metrics. What no source tells is absent, not 0.
+//!
+//! Labels are those of NVIDIA's exporter (`UUID`, `gpu`, `namespace`, `pod`, `container`), so that its metrics and these join;
+//! `pid` and `comm` where that was asked for. Never names of kernels, channels or tokens.
+
+use std::collections::BTreeMap;
+
+use super::open_metrics::{Kind, Text};
+use crate::counts::channel::State;
+use crate::counts::view::{GpuView, Key, View};
+
+const NS: f64 = 1e-9;
+
+/// A GPU of this machine.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct GpuName {
+    /// Its UUID: `GPU-...`.
+    pub uuid: String,
+    /// The model's name.
+    pub model: String,
+    /// Its PCI address.
+    pub bus: String,
+}
+
+/// What does not change while nvcap runs.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Constants {
+    /// GPUs by minor number.
+    pub gpus: BTreeMap<u32, GpuName>,
+    /// nvcap's version.
+    pub version: String,
+    /// When nvcap began, seconds since the epoch.
+    pub began: f64,
+}
+
+/// Xids by code, and the GPU and owner of the process that they are about.
+pub(crate) type Errors = BTreeMap<(Key, u32), u64>;
+
+/// The labels of a key, as they are written.
+struct Of<'a> {
+    gpu: String,
+    pid: String,
+    uuid: &'a str,
+    key: &'a Key,
+}
+
+impl<'a> Of<'a> {
+    fn new(key: &'a Key, constants: &'a Constants) -> Self {
+        let name = key.gpu.and_then(|gpu| constants.gpus.get(&gpu));
+        Self {
+            gpu: key.gpu.map_or(String::new(), |gpu| gpu.to_string()),
+            pid: key
+                .process
+                .as_ref()
+                .map_or(String::new(), |p| p.pid.to_string()),
+            uuid: name.map_or("", |name| &name.uuid),
+            key,
+        }
+    }
+
+    fn labels<'b>(&'b self, more: &[(&'b str, &'b str)]) -> Vec<(&'b str, &'b str)> {
+        let owner = &self.key.owner;
+        let comm = self.key.process.as_ref().map_or("", |p| &p.name);
+        let own = [
+            ("UUID", self.uuid),
+            ("gpu", &self.gpu),
+            ("namespace", &owner.namespace),
+            ("pod", &owner.pod),
+            ("container", &owner.container),
+            ("pid", &self.pid),
+            ("comm", comm),
+        ];
+        own.into_iter().chain(more.iter().copied()).collect()
+    }
+}
+
+/// The metrics of a reading.
+pub(crate) fn metrics(view: &View, errors: Option<&Errors>, constants: &Constants) -> String {
+    let mut text = Text::default();
+    let now: BTreeMap<&Key, GpuView> = joined(view);
+    let keys = |key| Of::new(key, constants);
+    text.family(
+        "nvcap_submissions",
+        Kind::Counter,
+        "",
+        "Submissions to channels of the GPU, each one counted.",
+    );
+    for (key, counted) in &view.sums {
+        let (value, created) = (
+            counted.sums.submitted as f64,
+            counted.created_unix_ns as f64,
+        );
+        text.counter(&keys(key).labels(&[]), value, created * NS);
+    }
+    if !view.folded.is_empty() {
+        text.family(
+            "nvcap_ended_submissions",
+            Kind::Counter,
+            "",
+            "Submissions of processes and containers that ended long ago and have no series of their own any more.",
+        );
+        for (gpu, sums) in &view.folded {
+            let key = Key {
+                gpu: *gpu,
+                ..Key::default()
+            };
+            text.counter(
+                &Of::new(&key, constants).labels(&[]),
+                sums.submitted as f64,
+                constants.began,
+            );
+        }
+    }
+    text.family(
+        "nvcap_pending_submissions",
+        Kind::Gauge,
+        "",
+        "Submissions that are not done, fetched by the GPU or not.",
+    );
+    for (key, of) in &now {
+        let (key, fetched) = (keys(key), of.pending - of.unfetched.min(of.pending));
+        text.gauge(&key.labels(&[("stage", "fetched")]), fetched as f64);
+        text.gauge(&key.labels(&[("stage", "unfetched")]), of.unfetched as f64);
+    }
+    text.family(
+        "nvcap_oldest_pending_age_seconds",
+        Kind::Gauge,
+        "seconds",
+        "For how long at least the oldest pending submission is there; 0 where none is.",
+    );
+    for (key, of) in &now {
+        let age = of.oldest.map_or(0, |age| age.least_ns);
+        text.gauge(&keys(key).labels(&[]), age as f64 * NS);
+    }
+    text.family(
+        "nvcap_last_progress_timestamp_seconds",
+        Kind::Gauge,
+        "seconds",
+        "When the GPU was last done with a submission.",
+    );
+    for (key, of) in &now {
+        if let Some(then) = of.progress_unix_ns {
+            text.gauge(&keys(key).labels(&[]), then as f64 * NS);
+        }
+    }
+    text.family(
+        "nvcap_channels",
+        Kind::Gauge,
+        "",
+        "Channels by what they do.",
+    );
+    for (key, of) in &now {
+        let key = keys(key);
+        for (state, count) in State::ALL.into_iter().zip(of.states) {
+            text.gauge(&key.labels(&[("state", state.word())]), count as f64);
+        }
+    }
+    if let Some(errors) = errors {
+        text.family(
+            "nvcap_channel_errors",
+            Kind::Counter,
+            "",
+            "Xid messages of the driver about channels and processes.",
+        );
+        for ((key, xid), count) in errors {
+            let xid = xid.to_string();
+            let labels = keys(key);
+            text.counter(
+                &labels.labels(&[("xid", &xid)]),
+                *count as f64,
+                constants.began,
+            );
+        }
+    }
+    of_nvcap(&mut text, view, constants);
+    text.end()
+}
+
+/// How nvcap itself is.
+fn of_nvcap(text: &mut Text, view: &View, constants: &Constants) {
+    text.family(
+        "nvcap_blind_seconds",
+        Kind::Counter,
+        "seconds",
+        "Time in which submissions may have passed unseen, of all processes together.",
+    );
+    for reason in ["not_running", "unreadable", "ended"] {
+        let ns = view.blind_ns.get(reason).copied().unwrap_or(0);
+        text.counter(&[("reason", reason)], ns as f64 * NS, constants.began);
+    }
+    text.family(
+        "nvcap_cpu_seconds",
+        Kind::Counter,
+        "seconds",
+        "CPU time of nvcap.",
+    );
+    text.counter(&[], view.cpu_ns as f64 * NS, constants.began);
+    text.family(
+        "nvcap_late_readings",
+        Kind::Counter,
+        "",
+        "Readings that came later than --interval, to keep to --budget.",
+    );
+    text.counter(&[], view.stretched as f64, constants.began);
+    let (mut exact, mut by_ring) = (0, 0);
+    for process in view.processes.iter().filter(|p| p.shares.is_none()) {
+        match process.gpus.values().any(|of| of.by_ring > 0) {
+            true => by_ring += 1,
+            false => exact += 1,
+        }
+    }
+    let none = view.refused.len();
+    let all = exact + by_ring + none;
+    if all > 0 {
+        text.family(
+            "nvcap_watching_ratio",
+            Kind::Gauge,
+            "ratio",
+            "The part of the processes with memory of a GPU that is counted exactly, by rings that may lap unseen, or not at all.",
+        );
+        for (how, count) in [("exact", exact), ("ring", by_ring), ("none", none)] {
+            text.gauge(&[("how", how)], count as f64 / all as f64);
+        }
+    }
+    if !constants.gpus.is_empty() {
+        text.family("nvcap_gpu", Kind::Info, "", "The GPUs of this machine.");
+        for (minor, gpu) in &constants.gpus {
+            let minor = minor.to_string();
+            let labels = [
+                ("UUID", gpu.uuid.as_str()),
+                ("gpu", &minor),
+                ("modelName", &gpu.model),
+                ("pci_bus_id", &gpu.bus),
+            ];
+            text.info(&labels);
+        }
+    }
+    let named: Vec<_> = view.processes.iter().filter(|p| p.has_series).collect();
+    if !named.is_empty() {
+        text.family(
+            "nvcap_process",
+            Kind::Info,
+            "",
+            "Processes with memory of a GPU.",
+        );
+        for process in named {
+            let (pid, began) = (process.pid.to_string(), process.began_unix_ns as f64 * NS);
+            let (owner, began) = (&process.owner, format!("{began:.2}"));
+            let shares = process.shares.map_or(String::new(), |pid| pid.to_string());
+            let labels = [
+                ("namespace", owner.namespace.as_str()),
+                ("pod", &owner.pod),
+                ("container", &owner.container),
+                ("pid", &pid),
+                ("comm", &process.name),
+                ("began", &began),
+                ("counted_with", &shares),
+            ];
+            text.info(&labels);
+        }
+    }
+    text.family("nvcap_build", Kind::Info, "", "This nvcap.");
+    text.info(&[("version", &constants.version)]);
+}
+
+/// The processes of each series together.
+fn joined(view: &View) -> BTreeMap<&Key, GpuView> {
+    let mut now: BTreeMap<&Key, GpuView> = BTreeMap::new();
+    for (key, of) in &view.live {
+        let mut sum = GpuView::default();
+        for (n, of) in of.iter().enumerate() {
+            sum.join(of, n == 0);
+        }
+        now.insert(key, sum);
+    }
+    now
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+    use std::time::Duration;
+
+    use super::*;
+    use crate::counts::fakes::{FakeProcess, Fakes};
+    use crate::counts::host::{Host, HostOptions};
+    use crate::counts::view::Owner;
+
+    /// Checks a text as a parser of OpenMetrics does, and gives its samples.
+    fn parsed(text: &str) -> BTreeMap<String, f64> {
+        let text = text.strip_suffix("# EOF\n").expect("an end");
+        let (mut samples, mut families) = (BTreeMap::new(), BTreeSet::new());
+        let (mut family, mut kind) = ("", "");
+        for line in text.lines() {
+            if let Some(rest) = line.strip_prefix("# TYPE ") {
+                (family, kind) = rest.split_once(' ').unwrap();
+                assert!(families.insert(family), "{family} twice");
+                continue;
+            }
+            if let Some(rest) = line.strip_prefix('#') {
+                assert_eq!(rest.split(' ').nth(2), Some(family), "{line}");
+                if let Some(unit) = rest.strip_prefix(" UNIT ") {
+                    let (_, unit) = unit.split_once(' ').unwrap();
+                    assert!(family.ends_with(&format!("_{unit}")), "{line}");
+                }
+                continue;
+            }
+            let (series, value) = line.rsplit_once(' ').unwrap();
+            let name = series.split('{').next().unwrap();
+            let suffix = name.strip_prefix(family).expect(line);
+            let suffixes: &[&str] = match kind {
+                "counter" => &["_total", "_created"],
+                "info" => &["_info"],
+                _ => &[""],
+            };
+            assert!(suffixes.contains(&suffix), "{line}");
+            let value: f64 = value.parse().unwrap();
+            assert!(value >= 0.0, "{line}");
+            assert!(
+                samples.insert(series.to_owned(), value).is_none(),
+                "{line} twice"
+            );
+        }
+        samples
+    }
+
+    fn host(by_process: bool) -> Host<Fakes> {
+        let options = HostOptions {
+            by_process,
+            ..HostOptions::default()
+        };
+        Host::new(Fakes::default(), options)
+    }
+
+    fn constants() -> Constants {
+        let gpu = GpuName {
+            uuid: "GPU-1".to_owned(),
+            model: "NVIDIA H200".to_owned(),
+            bus: "0000:c1:00.0".to_owned(),
+        };
+        Constants {
+            gpus: [(0, gpu)].into(),
+            version: "1".to_owned(),
+            began: 1.7e9,
+        }
+    }
+
+    fn round(host: &mut Host<Fakes>) -> BTreeMap<String, f64> {
+        host.system.now += 1_000_000_000;
+        host.round();
+        parsed(&metrics(&host.view(), None, &constants()))
+    }
+
+    fn sum(samples: &BTreeMap<String, f64>, name: &str) -> f64 {
+        let of = samples
+            .iter()
+            .filter(|(series, _)| series.split('{').next() == Some(name));
+        of.map(|(_, value)| value).sum()
+    }
+
+    /// 2,000 processes in 100 containers: a series for each container; by process no more than so many, and the same sum.
+    #[test]
+    fn two_thousand_processes() {
+        for (by_process, series) in [(false, 100), (true, 1050)] {
+            let mut host = host(by_process);
+            let mut truth = 0;
+            for n in 0..2000_u32 {
+                let mut process = FakeProcess::new(n);
+                process.owner = Owner {
+                    namespace: "ml".to_owned(),
+                    pod: format!("pod\"{}\\", n / 20),
+                    container: "main".to_owned(),
+                };
+                process.memory.submit(0, 1, u64::from(n % 50) + 1);
+                process.memory.done(0, u64::from(n % 50));
+                truth += u64::from(n % 50) + 1;
+                host.system.processes.insert(1000 + n, process);
+            }
+            let samples = round(&mut host);
+            let count = |name: &str| {
+                samples
+                    .keys()
+                    .filter(|s| s.split('{').next() == Some(name))
+                    .count()
+            };
+            assert_eq!(count("nvcap_submissions_total"), series);
+            assert_eq!(sum(&samples, "nvcap_submissions_total"), truth as f64);
+            assert_eq!(sum(&samples, "nvcap_pending_submissions"), 2000.0);
+            assert_eq!(sum(&samples, "nvcap_channels"), 2000.0);
+            assert_eq!(samples["nvcap_watching_ratio{how=\"exact\"}"], 1.0);
+            assert!(samples.len() < 13_000, "{}", samples.len());
+            // All of them end: the sums stay, and at last in few series.
+            host.system.processes.clear();
+            let samples = round(&mut host);
+            let after = sum(&samples, "nvcap_submissions_total")
+                + sum(&samples, "nvcap_ended_submissions_total");
+            assert_eq!(after, truth as f64);
+            host.system.now += Duration::from_secs(700).as_nanos() as u64;
+            let samples = round(&mut host);
+            assert_eq!(sum(&samples, "nvcap_ended_submissions_total"), truth as f64);
+            assert!(samples.len() < 30, "{samples:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_known_of_one() {
+        let mut host = host(true);
+        let mut process = FakeProcess::new(1);
+        process.memory.submit(0, 1, 9);
+        process.memory.done(0, 4);
+        process.owner.container = "main".to_owned();
+        host.system.processes.insert(7, process);
+        round(&mut host);
+        let samples = round(&mut host);
+        let of = |name: &str, more: &str| {
+            let labels = "UUID=\"GPU-1\",gpu=\"0\",container=\"main\",pid=\"7\",comm=\"p7\"";
+            samples[&format!("{name}{{{labels}{more}}}")]
+        };
+        assert_eq!(of("nvcap_submissions_total", ""), 9.0);
+        assert!(of("nvcap_submissions_created", "") >= 1.7e9);
+        assert_eq!(of("nvcap_pending_submissions", ",stage=\"unfetched\""), 5.0);
+        assert_eq!(of("nvcap_oldest_pending_age_seconds", ""), 1.0);
+        assert_eq!(of("nvcap_channels", ",state=\"waiting\""), 1.0);
+        // Nobody saw it go on, and no source tells of errors, kernels or copies.
+        for absent in [
+            "nvcap_last_progress",
+            "nvcap_channel_errors",
+            "nvcap_kernel",
+            "nvcap_copy",
+        ] {
+            assert!(!samples.keys().any(|s| s.starts_with(absent)), "{absent}");
+        }
+    }
+}

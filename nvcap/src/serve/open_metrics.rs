@@ -1,0 +1,128 @@
+//! The text of OpenMetrics 1.0. Pure.
+//!
+//! The `prometheus-client` crate does not write the creation times of counters (its text encoder has none), which say that a value
+//! has begun anew; with them this is all that is needed of it.
+
+use std::fmt::Write as _;
+
+/// What content of this form is called in HTTP.
+pub(crate) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+/// The kind of a metric.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    Counter,
+    Gauge,
+    Info,
+}
+
+/// Labels and their values, in the order in which they are written. Those without a value are left out.
+pub(super) type Labels<'a> = [(&'a str, &'a str)];
+
+/// Writes metrics, a family after the other.
+#[derive(Debug, Default)]
+pub(super) struct Text {
+    out: String,
+    family: &'static str,
+}
+
+impl Text {
+    /// Begins a family. Its name ends with its unit, where it has one.
+    pub(super) fn family(&mut self, name: &'static str, kind: Kind, unit: &str, help: &str) {
+        self.family = name;
+        let kind = match kind {
+            Kind::Counter => "counter",
+            Kind::Gauge => "gauge",
+            Kind::Info => "info",
+        };
+        let _ = writeln!(self.out, "# TYPE {name} {kind}");
+        if !unit.is_empty() {
+            let _ = writeln!(self.out, "# UNIT {name} {unit}");
+        }
+        let _ = writeln!(self.out, "# HELP {name} {}", escaped(help));
+    }
+
+    /// A gauge's value.
+    pub(super) fn gauge(&mut self, labels: &Labels<'_>, value: f64) {
+        self.sample("", labels, value);
+    }
+
+    /// A counter's value, and when it was 0 (seconds since the epoch).
+    pub(super) fn counter(&mut self, labels: &Labels<'_>, value: f64, created: f64) {
+        self.sample("_total", labels, value);
+        self.sample("_created", labels, created);
+    }
+
+    /// What never changes.
+    pub(super) fn info(&mut self, labels: &Labels<'_>) {
+        self.sample("_info", labels, 1.0);
+    }
+
+    fn sample(&mut self, suffix: &str, labels: &Labels<'_>, value: f64) {
+        let _ = write!(self.out, "{}{suffix}", self.family);
+        let mut before = '{';
+        for (name, value) in labels.iter().filter(|(_, value)| !value.is_empty()) {
+            let _ = write!(self.out, "{before}{name}=\"{}\"", escaped(value));
+            before = ',';
+        }
+        if before == ',' {
+            self.out.push('}');
+        }
+        // A whole number without an exponent, whatever its size: all digits of a count are read.
+        let _ = writeln!(self.out, " {value}");
+    }
+
+    /// All of it.
+    pub(super) fn end(mut self) -> String {
+        self.out.push_str("# EOF\n");
+        self.out
+    }
+}
+
+fn escaped(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            '\\' => out.push_str("\\\\"),
+            '"' => out.push_str("\\\""),
+            '\n' => out.push_str("\\n"),
+            c => out.push(c),
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_text() {
+        let mut text = Text::default();
+        text.family("a_seconds", Kind::Counter, "seconds", "Of \"a\"\nand b.");
+        text.counter(&[("x", "1\"\\\n"), ("y", "")], 3e15, 1.5);
+        text.counter(&[("y", "")], 0.25, 1_700_000_000.0);
+        text.family("b", Kind::Gauge, "", "B.");
+        text.gauge(&[("x", "1"), ("y", "2")], 1e-7);
+        text.family("c", Kind::Info, "", "C.");
+        text.info(&[]);
+        assert_eq!(
+            text.end(),
+            r#"# TYPE a_seconds counter
+# UNIT a_seconds seconds
+# HELP a_seconds Of \"a\"\nand b.
+a_seconds_total{x="1\"\\\n"} 3000000000000000
+a_seconds_created{x="1\"\\\n"} 1.5
+a_seconds_total 0.25
+a_seconds_created 1700000000
+# TYPE b gauge
+# HELP b B.
+b{x="1",y="2"} 0.0000001
+# TYPE c info
+# HELP c C.
+c_info 1
+# EOF
+"#
+        );
+    }
+}

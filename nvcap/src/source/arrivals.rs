@@ -1,0 +1,218 @@
+//! Processes of a host that come to use a GPU while it is traced (`-a`): a thread looks for them ([`crate::host::census`]), so that
+//! looking for processes keeps nobody from looking at rings.
+
+use std::{
+    path::PathBuf,
+    sync::mpsc,
+    thread,
+    time::{Duration, Instant},
+};
+
+use super::{
+    clock,
+    error::{Error, Result},
+};
+use crate::host::{
+    Host,
+    census::{Census, Change, Found},
+    choice::Choice,
+};
+use crate::procfs;
+use crate::record::{At, Life, Loss, Lost, Process, Record};
+
+/// Which processes of a host are traced.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Everyone {
+    /// The filters.
+    pub choice: Choice,
+    /// Where the host's files are.
+    pub host_root: PathBuf,
+}
+
+/// So many processes that may not be looked into are named; the others are counted.
+const NAMED: usize = 8;
+/// How long the first round is waited for.
+const FIRST: Duration = Duration::from_secs(10);
+/// Longest sleep between two looks whether the trace is over.
+const NAP: Duration = Duration::from_millis(200);
+
+/// The processes that come.
+#[derive(Debug)]
+pub(crate) struct Arrivals {
+    rounds: mpsc::Receiver<Vec<Change>>,
+    /// Those of the first round.
+    first: Vec<Change>,
+}
+
+impl Arrivals {
+    /// Begins to look, and waits until all processes were looked at once.
+    ///
+    /// # Errors
+    /// When no thread can be started.
+    pub(crate) fn begin(of: Everyone) -> Result<Self> {
+        let (to, rounds) = mpsc::channel();
+        let look = move || {
+            let begun = Instant::now();
+            let mut census = Census::new(Host::new(&of.host_root), of.choice);
+            loop {
+                // A round without changes is told, too: that shows whether anybody listens.
+                let changes = census.round();
+                if !changes.is_empty() {
+                    log::debug!(
+                        "{} of {} processes have changed, {:?} after the begin",
+                        changes.len(),
+                        census.len(),
+                        begun.elapsed()
+                    );
+                }
+                if to.send(changes).is_err() {
+                    return;
+                }
+                let next = census.next();
+                while let Some(left) = next.checked_duration_since(Instant::now()) {
+                    thread::sleep(left.min(NAP));
+                }
+            }
+        };
+        thread::Builder::new()
+            .name("nvcap-census".into())
+            .spawn(look)
+            .map_err(|e| {
+                Error::new(
+                    "starting a thread",
+                    e,
+                    "raise the limit on processes (ulimit -u)",
+                )
+            })?;
+        let first = rounds.recv_timeout(FIRST).unwrap_or_default();
+        Ok(Self { rounds, first })
+    }
+
+    /// Whether a chosen process uses a GPU already.
+    pub(crate) fn any_at_first(&self) -> bool {
+        self.first.iter().any(|c| matches!(c, Change::Came(_)))
+    }
+
+    /// Those that have come since the last call. `to` gets who they are, and which may not be looked into.
+    pub(crate) fn take(&mut self, to: &mut Vec<Record>) -> Vec<Came> {
+        let (mut came, mut hidden) = (Vec::new(), Vec::new());
+        let mut changes = std::mem::take(&mut self.first);
+        changes.extend(self.rounds.try_iter().flatten());
+        for change in changes {
+            match change {
+                Change::Came(found) => {
+                    came.push(Came {
+                        pid: found.pid,
+                        was_there: found.was_there,
+                        comm: found.identity.comm.clone(),
+                    });
+                    to.push(identity(*found));
+                }
+                Change::Differs(found) => to.push(identity(*found)),
+                // The source sees that itself.
+                Change::Went(pid) => log::debug!("process {pid} has ended"),
+                Change::Hidden(found) => hidden.push(*found),
+            }
+        }
+        if !hidden.is_empty() {
+            to.push(untraced(0, not_looked_into(&hidden)));
+        }
+        came
+    }
+}
+
+/// A process that has come.
+#[derive(Clone, Debug)]
+pub(crate) struct Came {
+    /// Its id.
+    pub pid: u32,
+    /// It used a GPU before the trace began.
+    pub was_there: bool,
+    comm: String,
+}
+
+impl Came {
+    /// It could not be followed. That is the loss of one of many; of one that has ended meanwhile it is none.
+    pub(crate) fn refused(&self, why: &Error) -> Option<Record> {
+        let ended = procfs::has_ended(self.pid);
+        (!ended).then(|| untraced(self.pid, format!("{}: {why}", self.comm)))
+    }
+}
+
+fn at(pid: u32) -> At {
+    At {
+        time_ns: clock::now(),
+        pid,
+        tid: pid,
+    }
+}
+
+fn identity(found: Found) -> Record {
+    Record::Process(Process {
+        at: at(found.pid),
+        life: Life::Identity(Box::new(found.identity)),
+    })
+}
+
+fn untraced(pid: u32, why: String) -> Record {
+    Record::Loss(Loss {
+        at: at(pid),
+        channel: None,
+        what: Lost::Untraced { why },
+    })
+}
+
+/// That these may not be looked into, in one line.
+fn not_looked_into(hidden: &[Found]) -> String {
+    let named = hidden.iter().take(NAMED).map(|f| {
+        let who = &f.identity;
+        match &who.user {
+            Some(user) => format!("{} {} of {user}", who.comm, f.pid),
+            None => format!("{} {}", who.comm, f.pid),
+        }
+    });
+    let named: Vec<String> = named.collect();
+    let more = match hidden.len().saturating_sub(NAMED) {
+        0 => String::new(),
+        n => format!(" and {n} more"),
+    };
+    let count = match hidden.len() {
+        1 => "1 process".to_owned(),
+        n => format!("{n} processes"),
+    };
+    format!(
+        "{count} may not be looked into, so that it is not known who of them uses a GPU: {}{more}; {}; or leave them out (--user, \
+         --comm, ...)",
+        named.join(", "),
+        procfs::mem::remedy()
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::record::Identity;
+
+    fn found(pid: u32) -> Found {
+        Found {
+            pid,
+            identity: Identity {
+                comm: "bash".into(),
+                user: (pid == 1).then(|| "ann".into()),
+                ..Identity::default()
+            },
+            was_there: false,
+        }
+    }
+
+    #[test]
+    fn what_may_not_be_looked_into_is_named_and_counted() {
+        let one = not_looked_into(&[found(1)]);
+        assert!(one.starts_with("1 process may not be looked into"), "{one}");
+        assert!(one.contains(": bash 1 of ann; "), "{one}");
+        let many: Vec<Found> = (1..=20).map(found).collect();
+        let many = not_looked_into(&many);
+        assert!(many.starts_with("20 processes may not"), "{many}");
+        assert!(many.contains("bash 8 and 12 more; "), "{many}");
+    }
+}

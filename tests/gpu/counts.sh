@@ -1,0 +1,103 @@
+#!/bin/bash
+# Whether `nvcap counts` counts exactly what the trap sees, and what `nvcap serve` costs.
+#
+#   counts.sh [SECTION...]     sections, default all in this order:
+#     beside     one PyTorch process (counts/one.py): launches, copies, streams, graphs, forked workers, a slow kernel; counted and trapped at once
+#     eight      eight PyTorch processes (counts/busy.py): their speed with and without `nvcap serve` in turn (PAIRS, default 10), its
+#                processor time over SECONDS_OF (default 300) while it is scraped every 5 s
+#
+# Needs: root, python3 with torch, curl, and bin/nvcap beside this script or one folder up. Takes nine minutes (PAIRS=3 SECONDS_OF=60: three).
+# Writes to $OUT, else to ./gpu-results: summary.txt, metrics.txt, channels.txt.
+set -u
+HERE=$(cd "$(dirname "$0")" && pwd)
+. "$HERE/common.sh"
+WIDTH=400
+[ $# -gt 0 ] || set -- beside eight
+ADDRESS=127.0.0.1:9837
+python3 -c 'import torch' 2>/dev/null || { row "NOT RUN" counts "no Python package torch here"; exit 2; }
+
+judged() {
+    local result what detail
+    while IFS=$'\t' read -r _ result what detail; do row "$result" "$what" "$detail"; done < <("$@" 2>&1 | sed '/^ROW\t/!s/^/ROW\tFAIL\tcounts.py\t/')
+}
+
+# newest PID: the last line of counts of a process.
+newest() { grep "\"pid\":$1[,}]" "$WORK/counts.json" | tail -n 1; }
+
+section_beside() {
+    local pid counts tracer kind before to
+    mkfifo "$WORK/one.in"
+    python3 -u "$HERE/counts/one.py" <"$WORK/one.in" >"$WORK/one.out" 2>"$WORK/one.err" &
+    exec {to}>"$WORK/one.in"
+    if ! wait_for '^ready' "$WORK/one.out" $!; then row FAIL beside "one.py did not start: $(tail -n 1 "$WORK/one.err")"; return; fi
+    pid=$(sed -n 's/^ready //p' "$WORK/one.out")
+    "$NVCAP" counts -p "$pid" --times 2 --channels >"$OUT/channels.txt" 2>&1
+    "$NVCAP" counts -a --json --interval 0.5 >"$WORK/counts.json" 2>"$WORK/counts.err" &
+    counts=$!
+    for kind in launches copies streams graphs workers slow; do
+        "$NVCAP" -q --json -o "$WORK/trap.json" -p "$pid" >"$WORK/trap.log" 2>&1 &
+        tracer=$!
+        wait_for 'attached$' "$WORK/trap.log" $tracer
+        sleep 1.5
+        before=$(newest "$pid")
+        echo $kind >&"$to"
+        wait_for "^over $kind" "$WORK/one.out" "$pid" || row FAIL "$kind" "it did not end"
+        sleep 1.5
+        kill -INT $tracer
+        wait $tracer
+        judged python3 "$HERE/counts/counts.py" beside $kind "$before" "$(newest "$pid")" "$WORK/trap.json"
+    done
+    kill -INT $counts
+    exec {to}>&-
+    wait
+}
+
+# ticks PID: its processor time, 10 ms each.
+ticks() { awk '{print $14 + $15}' "/proc/$1/stat"; }
+
+# window plain|served SECONDS
+window() {
+    local server= from
+    if [ "$1" = served ]; then
+        "$NVCAP" serve --listen $ADDRESS --budget 1% >"$WORK/serve.log" 2>&1 &
+        server=$!
+        sleep 1
+    fi
+    from=$(date +%s.%N)
+    sleep "$2"
+    echo "$1 $from $(date +%s.%N)" >>"$WORK/windows.txt"
+    [ -z "$server" ] || { kill $server; wait $server 2>/dev/null; }
+}
+
+section_eight() {
+    local i jobs=() server before after seconds=${SECONDS_OF:-300} from
+    for i in 1 2 3 4 5 6 7 8; do
+        python3 "$HERE/counts/busy.py" >"$WORK/busy.$i" 2>"$WORK/busy.$i.err" &
+        jobs+=($!)
+    done
+    for i in 1 2 3 4 5 6 7 8; do wait_for ' ' "$WORK/busy.$i" "${jobs[i - 1]}" || row FAIL eight "busy.py did not start: $(tail -n 1 "$WORK/busy.$i.err")"; done
+    sleep 3
+    : >"$WORK/windows.txt"
+    for i in $(seq "${PAIRS:-10}"); do
+        if [ $((i % 2)) = 1 ]; then window plain 6; window served 6; else window served 6; window plain 6; fi
+    done
+    judged python3 "$HERE/counts/counts.py" speed "$WORK/windows.txt" "$WORK"/busy.[1-8]
+    "$NVCAP" serve --listen $ADDRESS --by-process --budget 1% >"$OUT/serve.log" 2>&1 &
+    server=$!
+    sleep 5
+    before=$(ticks $server) from=$SECONDS
+    while [ $((SECONDS - from)) -lt "$seconds" ]; do sleep 5; curl -s http://$ADDRESS/metrics >"$OUT/metrics.txt"; done
+    after=$(ticks $server)
+    row "$([ $((after - before)) -lt "$seconds" ] && [ "$(grep -c '^nvcap_submissions_total{' "$OUT/metrics.txt")" -ge 8 ] && echo ok || echo FAIL)" \
+        "serve: processor time" "$((after - before)) ticks of 10 ms in $seconds s (limit 1 % of a core), $(grep -c '^nvcap_submissions_total{' "$OUT/metrics.txt") processes"
+    kill $server "${jobs[@]}"
+    wait 2>/dev/null
+}
+
+for section in "$@"; do
+    echo "== $section ($(date -u +%T))"
+    "section_$section"
+done
+echo "$passed passed, $failed failed, $skipped skipped ($(date -u +%T))" | tee -a "$SUMMARY"
+rm -rf "$WORK"
+[ "$failed" -eq 0 ]

@@ -1,0 +1,310 @@
+//! `nvcap counts` and `nvcap serve`: what is counted is what was submitted, and what a trap counts.
+
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use live::programs::{Folder, Running, nvcap};
+use serde_json::Value;
+
+use super::attach::attach_to;
+use super::dump::{plan, start};
+use super::setup::need_breakpoints;
+
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// The newest line about a process.
+fn newest(text: &str, pid: u32) -> Option<Value> {
+    let lines = text.lines().rev();
+    let mut parsed = lines.filter_map(|l| serde_json::from_str::<Value>(l).ok());
+    parsed.find(|v| v["type"] == "process" && v["pid"] == pid)
+}
+
+/// A number of a process's only GPU.
+fn number(process: &Value, name: &str) -> Option<u64> {
+    process["gpus"][0][name].as_u64()
+}
+
+/// Counted beside a trap, with the submissions that were there before: both say what the program says.
+pub fn as_the_trap_counts() -> Result<()> {
+    need_breakpoints()?;
+    const EACH: u64 = 3;
+    const CHANNELS: u64 = 20;
+    let folder = Folder::new()?;
+    let channels = folder.file("channels.txt");
+    std::fs::write(&channels, softgpu::layout::channels_file(1))?;
+    let plan = plan(51, CHANNELS as usize, 6000);
+    let mut gpu = start(
+        &plan,
+        &[
+            "--wait-stdin",
+            "--before-wait=3",
+            "--threads=3",
+            "--linger-ms=1500",
+        ],
+    )?;
+    gpu.wait_for_line("waiting")?;
+    let pid = gpu.pid().to_string();
+    let trace = folder.file("trace.json");
+    let asked = ["--json", "-e", "type=submission"].map(Into::into);
+    let trap = attach_to(gpu.pid(), &trace, channels, &asked)?;
+    let mut counts = Running::start(
+        &nvcap()?,
+        ["counts", "-p", &pid, "--json", "--interval=0.1"],
+    )?;
+    counts.wait_until("counting", LIMIT, |r| {
+        newest(&r.stdout(), gpu.pid()).is_some()
+    })?;
+    let before = newest(&counts.stdout(), gpu.pid()).context("no line")?;
+    ensure!(number(&before, "submitted") == Some(0), "{before}");
+    ensure!(
+        number(&before, "done_in_all") == Some(CHANNELS * EACH),
+        "{before}"
+    );
+    gpu.write(b"g")?;
+    let (id, ended) = (gpu.pid(), gpu.end(LIMIT)?);
+    ended.expect_code(0)?;
+    let (trap, counts) = (trap.end(LIMIT)?, counts.end(LIMIT)?);
+    trap.expect_code(0)?;
+    counts.expect_code(0)?;
+    let text = std::fs::read_to_string(trace)?;
+    let mut lines = text.lines().rev();
+    let ledger = lines.find(|l| l.contains("\"ledger\""));
+    let ledger = ledger.context("no ledger")?;
+    let ledger: Value = serde_json::from_str(ledger)?;
+    let last = newest(&counts.stdout, id).context("no line")?;
+    ensure!(last["gpus"][0]["exact"] == true, "{last}");
+    for (name, truth) in [
+        ("submitted", 6000 - CHANNELS * EACH),
+        ("done", 6000 - CHANNELS * EACH),
+        ("submitted_in_all", 6000),
+        ("pending", 0),
+    ] {
+        ensure!(
+            number(&last, name) == Some(truth),
+            "{name}: not {truth}: {last}"
+        );
+    }
+    ensure!(
+        ledger["submissions"].as_u64() == number(&last, "submitted"),
+        "{ledger}"
+    );
+    Ok(())
+}
+
+/// Children that submit to the channels that they have from their parent: counted once.
+pub fn forks_are_counted_once() -> Result<()> {
+    let plan = plan(52, 8, 4000);
+    let mut gpu = start(&plan, &["--fork=2", "--wait-stdin", "--linger-ms=2500"])?;
+    gpu.wait_for_line("waiting")?;
+    let mut counts = Running::start(&nvcap()?, ["counts", "-a", "--json", "--interval=0.2"])?;
+    counts.wait_until("counting", LIMIT, |r| {
+        newest(&r.stdout(), gpu.pid()).is_some()
+    })?;
+    gpu.write(b"g")?;
+    gpu.wait_until("done", LIMIT, |r| r.stdout().contains("done image=0"))?;
+    let all =
+        |r: &Running| newest(&r.stdout(), gpu.pid()).and_then(|p| number(&p, "submitted_in_all"));
+    counts.wait_until("all counted", Duration::from_secs(3), |r| {
+        all(r) == Some(4000)
+    })?;
+    // Long enough for the children to be found, too.
+    std::thread::sleep(Duration::from_millis(1500));
+    ensure!(all(&counts) == Some(4000), "{}", counts.stdout());
+    let text = counts.stdout();
+    let others = text
+        .lines()
+        .filter_map(|l| serde_json::from_str::<Value>(l).ok());
+    let twice = others.filter(|v| {
+        v["type"] == "process"
+            && v["pid"] != gpu.pid()
+            && number(v, "submitted_in_all") == Some(4000)
+    });
+    ensure!(twice.count() == 0, "{text}");
+    Ok(())
+}
+
+/// Asks a server; the status and what it says.
+fn ask(address: &str, path: &str, token: Option<&str>) -> Result<(u16, String)> {
+    let mut stream = TcpStream::connect(address)?;
+    stream.set_read_timeout(Some(LIMIT))?;
+    let token = token.map_or(String::new(), |t| format!("Authorization: Bearer {t}\r\n"));
+    write!(
+        stream,
+        "GET {path} HTTP/1.1\r\nHost: {address}\r\n{token}Connection: close\r\n\r\n"
+    )?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer)?;
+    let (head, body) = answer.split_once("\r\n\r\n").context("no head")?;
+    let status = head.split(' ').nth(1).and_then(|s| s.parse().ok());
+    Ok((status.context("no status")?, body.to_owned()))
+}
+
+/// The value of a metric with these labels among its own.
+fn value(text: &str, name: &str, labels: &[String]) -> Option<f64> {
+    let of = |line: &&str| {
+        let rest = line.strip_prefix(name);
+        rest.is_some_and(|r| r.starts_with([' ', '{']))
+            && labels.iter().all(|l| line.contains(l.as_str()))
+    };
+    text.lines().find(of)?.rsplit(' ').next()?.parse().ok()
+}
+
+fn serve(args: &[&str]) -> Result<(Running, String)> {
+    let all = [
+        &[
+            "serve",
+            "--listen=127.0.0.1:0",
+            "--interval=0.1",
+            "--by-process",
+            "--budget=50%",
+        ],
+        args,
+    ]
+    .concat();
+    let mut serve = Running::start(&nvcap()?, all)?;
+    let address = |r: &Running| {
+        let said = r.stderr();
+        let (_, rest) = said.split_once("serving http://")?;
+        Some(rest.split_once('/')?.0.to_owned())
+    };
+    serve.wait_until("serving", LIMIT, |r| address(r).is_some())?;
+    let address = address(&serve).context("no address")?;
+    Ok((serve, address))
+}
+
+/// Metrics of two processes, one of which ends; reports for those alone who have the token; the time in which none ran.
+pub fn served() -> Result<()> {
+    let folder = Folder::new()?;
+    let (token, state) = (folder.file("token"), folder.file("state"));
+    std::fs::write(&token, "a-token-of-this-test\n")?;
+    let arg = |name: &str, path: &std::path::Path| format!("--{name}={}", path.display());
+    let args = [arg("token-file", &token), arg("state", &state)];
+    let args: Vec<&str> = args.iter().map(String::as_str).collect();
+    let open = Running::start(&nvcap()?, ["serve", "--listen=127.0.0.1:0", args[0]])?.end(LIMIT)?;
+    open.expect_code(1)?;
+    ensure!(open.stderr.contains("chmod 600"), "{}", open.stderr);
+    Running::start(
+        std::path::Path::new("/bin/chmod"),
+        ["600".as_ref(), token.as_os_str()],
+    )?
+    .end(LIMIT)?;
+    let (server, address) = serve(&args)?;
+    let long = start(&plan(53, 4, 2000), &["--linger-ms=60000"])?;
+    let short = start(&plan(54, 4, 700), &["--linger-ms=6000"])?;
+    let scrape = || Ok::<_, anyhow::Error>(ask(&address, "/metrics", None)?.1);
+    let submissions =
+        |text: &str, pid: u32| value(text, "nvcap_submissions_total", &[format!("pid=\"{pid}\"")]);
+    let wait = |what: &str, done: &dyn Fn(&str) -> bool| -> Result<String> {
+        for _ in 0..300 {
+            let text = scrape()?;
+            if done(&text) {
+                return Ok(text);
+            }
+            std::thread::sleep(Duration::from_millis(100));
+        }
+        anyhow::bail!("not {what}:\n{}", scrape()?)
+    };
+    let (long_pid, short_pid) = (long.pid(), short.pid());
+    let text = wait("counted", &|text| {
+        let idle = [format!("pid=\"{long_pid}\""), "state=\"idle\"".to_owned()];
+        submissions(text, long_pid) == Some(2000.0)
+            && submissions(text, short_pid) == Some(700.0)
+            && value(text, "nvcap_channels", &idle) == Some(4.0)
+    })?;
+    ensure!(
+        text.ends_with("# EOF\n") && text.contains("nvcap_build_info{version="),
+        "{text}"
+    );
+    let of = |name: &str, more: &str| {
+        value(
+            &text,
+            name,
+            &[format!("pid=\"{long_pid}\""), more.to_owned()],
+        )
+    };
+    ensure!(
+        of("nvcap_channels", "state=\"idle\"") == Some(4.0),
+        "{text}"
+    );
+    ensure!(
+        of("nvcap_pending_submissions", "stage=\"unfetched\"") == Some(0.0),
+        "{text}"
+    );
+    ensure!(
+        of("nvcap_submissions_created", "").is_some_and(|t| t > 1e9),
+        "{text}"
+    );
+    short.end(LIMIT)?.expect_code(0)?;
+    let gone = format!("pid=\"{short_pid}\"");
+    let text = wait("ended", &|text| {
+        value(text, "nvcap_channels", std::slice::from_ref(&gone)).is_none()
+    })?;
+    ensure!(
+        submissions(&text, short_pid) == Some(700.0),
+        "its sum went away: {text}"
+    );
+    ensure!(ask(&address, "/healthz", None)?.0 == 200 && ask(&address, "/readyz", None)?.0 == 200);
+    let path = format!("/dump?pid={long_pid}");
+    ensure!(ask(&address, &path, None)?.0 == 401);
+    let (status, report) = ask(&address, &path, Some("a-token-of-this-test"))?;
+    ensure!(
+        status == 200 && report.contains(&format!("process {long_pid}")),
+        "{status} {report}"
+    );
+    let own = format!("/dump?pid={}", std::process::id());
+    ensure!(ask(&address, &own, Some("a-token-of-this-test"))?.0 == 404);
+    // Killed: the next one knows for how long there was none, and begins anew with what is there.
+    drop(server);
+    std::thread::sleep(Duration::from_millis(2200));
+    let (_server, address) = serve(&args)?;
+    let text = ask(&address, "/metrics", None)?.1;
+    let blind = value(
+        &text,
+        "nvcap_blind_seconds_total",
+        &["not_running".to_owned()],
+    );
+    ensure!(blind.is_some_and(|s| (1.0..60.0).contains(&s)), "{blind:?}");
+    Ok(())
+}
+
+/// What may not be served, or not be counted, is said at once.
+pub fn refused() -> Result<()> {
+    for (args, code, said) in [
+        (&["counts"][..], 2, "nothing to count"),
+        (&["counts", "-p", "4194303"], 1, "no such process"),
+        (
+            &["serve", "--listen", "0.0.0.0:0"],
+            1,
+            "--tls-cert FILE --tls-key FILE --token-file FILE",
+        ),
+        (
+            &[
+                "serve",
+                "--listen",
+                "127.0.0.1:0",
+                "--token-file",
+                "/nowhere",
+            ],
+            1,
+            "token file /nowhere",
+        ),
+        (
+            &[
+                "serve",
+                "--listen",
+                "127.0.0.1:0",
+                "--state",
+                "/nowhere/file",
+            ],
+            1,
+            "--state",
+        ),
+    ] {
+        let ended = Running::start(&nvcap()?, args.iter().copied())?.end(LIMIT)?;
+        ended.expect_code(code)?;
+        ensure!(ended.stderr.contains(said), "{args:?}: {}", ended.stderr);
+    }
+    Ok(())
+}

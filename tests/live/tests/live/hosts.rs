@@ -1,0 +1,282 @@
+//! `nvcap -a`: every process of the host that uses a GPU. The filter `--comm` keeps other tests' processes, and those of the machine,
+//! out of the account.
+
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use live::harness::not_run;
+use live::programs::{Ended, Folder, Running, nvcap, softgpu};
+use serde_json::Value;
+use softgpu::layout::Channel;
+use softgpu::plan::Plan;
+
+use crate::refusals::run_as_nobody;
+use crate::setup::{LIMIT, expect_result, need_tracing, plan, plan_args};
+
+/// A plan of a few channels, of which no ring goes round.
+fn small(seed: u64) -> Plan {
+    Plan {
+        channels: Channel::first(2, crate::setup::gpus()),
+        ..plan(seed, 200)
+    }
+}
+
+/// The software GPU under a name of its own, with files as the driver's.
+fn named(folder: &Folder, name: &str) -> Result<PathBuf> {
+    let program = folder.file(name);
+    symlink(softgpu()?, &program)?;
+    Ok(program)
+}
+
+fn args_of(plan: &Plan, more: &[&str]) -> Vec<String> {
+    let more = more.iter().map(|a| (*a).to_owned());
+    plan_args(plan)
+        .into_iter()
+        .chain(["--files".to_owned(), "--threads=2".to_owned()])
+        .chain(more)
+        .collect()
+}
+
+/// Starts `nvcap -a` and these options.
+fn all(options: &[&str]) -> Result<Running> {
+    let mut args = vec!["-a", "--json", "-e", "type=submission"];
+    args.extend(options);
+    Running::start(&nvcap()?, args)
+}
+
+/// Waits until nvcap has said who a process is.
+fn wait_for_identity(nvcap: &mut Running, pid: u32) -> Result<()> {
+    let said = format!("\"pid\":{pid},");
+    nvcap.wait_until(&format!("naming {pid}"), Duration::from_secs(20), |r| {
+        let out = r.stdout();
+        out.lines()
+            .any(|l| l.contains(&said) && l.contains("\"life\":\"identity\""))
+    })
+}
+
+/// The objects of a trace that concern a process.
+fn of_process(out: &str, pid: u32, kind: &str) -> Result<Vec<Value>> {
+    let mut all = Vec::new();
+    for line in out.lines() {
+        let object: Value = serde_json::from_str(line).with_context(|| line.to_owned())?;
+        if object["pid"] == pid && object["type"] == kind {
+            all.push(object);
+        }
+    }
+    Ok(all)
+}
+
+fn submissions(out: &str, pid: u32) -> Result<u64> {
+    let all = of_process(out, pid, "submission")?;
+    Ok(all.iter().filter_map(|s| s["entries"].as_u64()).sum())
+}
+
+fn identity(out: &str, pid: u32) -> Result<Value> {
+    let all = of_process(out, pid, "process")?;
+    let found = all.into_iter().find(|p| p["life"] == "identity");
+    found.with_context(|| format!("nobody said who {pid} is"))
+}
+
+fn interrupted(nvcap: Running) -> Result<Ended> {
+    nvcap.signal(libc::SIGINT)?;
+    nvcap.end(LIMIT)
+}
+
+/// One that runs already, one that comes and goes, one that is not meant: what each submits is shown, from its first submission on
+/// where it came later.
+pub fn come_and_go() -> Result<()> {
+    let folder = Folder::new()?;
+    let (meant, other) = (
+        named(&folder, "hosts-meant")?,
+        named(&folder, "hosts-other")?,
+    );
+    let (old_plan, new_plan) = (small(301), small(302));
+    let waits = [
+        "--wait-stdin",
+        "--before-wait=7",
+        "--sleep-us=500",
+        "--linger-ms=300",
+    ];
+    let mut old = Running::start(&meant, args_of(&old_plan, &waits))?;
+    old.wait_for_line("waiting")?;
+    let mut stranger = Running::start(&other, args_of(&small(303), &waits))?;
+    stranger.wait_for_line("waiting")?;
+    let mut nvcap = all(&["--comm", "hosts-m*"])?;
+    wait_for_identity(&mut nvcap, old.pid())?;
+    // It waits until it was found: the machine may be slow.
+    let mut new = Running::start(
+        &meant,
+        args_of(
+            &new_plan,
+            &["--wait-stdin", "--before-wait=7", "--linger-ms=300"],
+        ),
+    )?;
+    wait_for_identity(&mut nvcap, new.pid())?;
+    for gpu in [&mut old, &mut stranger, &mut new] {
+        gpu.write(b"g")?;
+    }
+    let (old_pid, new_pid, stranger_pid) = (old.pid(), new.pid(), stranger.pid());
+    for (gpu, plan) in [(old, &old_plan), (new, &new_plan)] {
+        let ended = gpu.end(LIMIT)?;
+        ended.expect_code(0)?;
+        expect_result(&ended.stdout, plan)?;
+    }
+    stranger.end(LIMIT)?.expect_code(0)?;
+    let ended = interrupted(nvcap)?;
+    ended.expect_code(0)?;
+    let out = &ended.stdout;
+    // Of the one that ran the seven of each channel before the trace are not shown.
+    ensure!(
+        submissions(out, old_pid)? == 200 - 2 * 7,
+        "{} of the first",
+        submissions(out, old_pid)?
+    );
+    ensure!(
+        submissions(out, new_pid)? == 200,
+        "{} of the second",
+        submissions(out, new_pid)?
+    );
+    ensure!(
+        !out.contains(&format!("\"pid\":{stranger_pid},")),
+        "a stranger is shown"
+    );
+    let who = identity(out, new_pid)?;
+    ensure!(who["name"] == "hosts-meant" && who["uid"] == 0, "{who}");
+    let gpus = who["gpus"].as_array().map_or(0, Vec::len);
+    ensure!(gpus == crate::setup::gpus().min(2), "{who}");
+    Ok(())
+}
+
+/// Two that run already, by the trap.
+pub fn trapped() -> Result<()> {
+    need_tracing()?;
+    let folder = Folder::new()?;
+    let program = named(&folder, "hosts-trapped")?;
+    let plans = [small(311), small(312)];
+    let mut gpus = Vec::new();
+    for plan in &plans {
+        let gpu = Running::start(
+            &program,
+            args_of(plan, &["--wait-stdin", "--before-wait=7"]),
+        )?;
+        gpus.push(gpu);
+    }
+    for gpu in &mut gpus {
+        gpu.wait_for_line("waiting")?;
+    }
+    let channels = folder.channels()?;
+    let channels = channels.to_str().context("a path of text")?;
+    let mut nvcap = all(&["--how=trap", "--comm=hosts-trapped", "--channels", channels])?;
+    let pids: Vec<u32> = gpus.iter().map(Running::pid).collect();
+    for pid in &pids {
+        wait_for_identity(&mut nvcap, *pid)?;
+    }
+    for gpu in &mut gpus {
+        gpu.write(b"g")?;
+    }
+    for (gpu, plan) in gpus.into_iter().zip(&plans) {
+        let ended = gpu.end(LIMIT)?;
+        ended.expect_code(0)?;
+        expect_result(&ended.stdout, plan)?;
+    }
+    ensure!(nvcap.runs(), "others may come");
+    let ended = interrupted(nvcap)?;
+    ended.expect_code(0)?;
+    for pid in pids {
+        let all = of_process(&ended.stdout, pid, "submission")?;
+        ensure!(
+            all.iter()
+                .all(|s| s["how"] == "trapped" || s["late"] == true)
+        );
+        ensure!(
+            submissions(&ended.stdout, pid)? == 200 - 2 * 7,
+            "{pid}: {}",
+            submissions(&ended.stdout, pid)?
+        );
+    }
+    Ok(())
+}
+
+/// Another user's process is counted and named, and the trace goes on: its own status says that something is missing.
+pub fn not_looked_into() -> Result<()> {
+    let folder = Folder::new()?;
+    let program = named(&folder, "hosts-hidden")?;
+    let mut gpu = Running::start(&program, args_of(&small(321), &["--wait-stdin"]))?;
+    gpu.wait_for_line("waiting")?;
+    let options = ["-a", "-q", "--comm=hosts-hidden", "--duration=1"];
+    let ended = run_as_nobody(&folder, options.map(Into::into).to_vec())?;
+    ended.expect_code(3)?;
+    let named = format!("hosts-hidden {} of root", gpu.pid());
+    ensure!(
+        ended.stdout.contains(&named) && ended.stdout.contains("1 process may not be looked into"),
+        "{}",
+        ended.stdout
+    );
+    // One that is not meant is no loss.
+    let options = ["-a", "-q", "--comm=hosts-nobody", "--duration=1"];
+    run_as_nobody(&folder, options.map(Into::into).to_vec())?.expect_code(0)
+}
+
+/// A process in a PID namespace and a control group of its own, as a container's.
+pub fn contained() -> Result<()> {
+    const ID: &str = "3f2a1b0c9d8e7f6a5b4c3d2e1f0a9b8c7d6e5f4a3b2c1d0e9f8a7b6c5d4e3f2a";
+    // Control groups of version 2, both beside each other, or version 1.
+    let roots = [
+        "/sys/fs/cgroup",
+        "/sys/fs/cgroup/unified",
+        "/sys/fs/cgroup/pids",
+    ]
+    .map(Path::new);
+    let Some(root) = roots.iter().find(|r| r.join("cgroup.procs").exists()) else {
+        return not_run("this machine shows no control groups");
+    };
+    let group = root.join(format!("docker-{ID}.scope"));
+    if let Err(e) = std::fs::create_dir(&group) {
+        return not_run(format!("no control group can be made: {e}"));
+    }
+    let result = contained_in(&group, ID);
+    // It is empty once its processes were reaped.
+    for _ in 0..100 {
+        if std::fs::remove_dir(&group).is_ok() {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    result
+}
+
+fn contained_in(group: &Path, id: &str) -> Result<()> {
+    let folder = Folder::new()?;
+    let program = named(&folder, "hosts-inside")?;
+    let mut args = vec![
+        "--pid".to_owned(),
+        "--fork".to_owned(),
+        "--kill-child".to_owned(),
+    ];
+    args.push(program.display().to_string());
+    args.extend(args_of(&small(331), &["--wait-stdin"]));
+    let mut outer = Running::start(Path::new("unshare"), args)?;
+    if let Err(e) = outer.wait_for_line("waiting") {
+        return not_run(format!("no PID namespace can be made: {e}"));
+    }
+    let children = format!("/proc/{0}/task/{0}/children", outer.pid());
+    let pid: u32 = std::fs::read_to_string(children)?.trim().parse()?;
+    if let Err(e) = std::fs::write(group.join("cgroup.procs"), pid.to_string()) {
+        return not_run(format!("no process can be put into a control group: {e}"));
+    }
+    let ended = all(&["--container", &id[..12], "--duration=1"])?.end(LIMIT)?;
+    let who = identity(&ended.stdout, pid)?;
+    ensure!(who["inner_pid"] == 1, "{who}");
+    ensure!(
+        who["container"]["id"] == id && who["container"]["runtime"] == "docker",
+        "{who}"
+    );
+    let dump = ["dump", "-a", "--container=3f2a", "--json"];
+    let look = Running::start(&nvcap()?, dump)?.end(LIMIT)?;
+    let look: Value = serde_json::from_str(&look.stdout)?;
+    let seen = look["processes"].as_array().context("no processes")?;
+    ensure!(seen.len() == 1 && seen[0]["pid"] == pid, "{seen:?}");
+    Ok(())
+}

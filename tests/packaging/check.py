@@ -1,0 +1,225 @@
+"""Checks the recipes of packaging/ that have no checker of their own; `cargo xtask ci-helpers package` calls it.
+
+usage: check.py options FOLDER NVCAP           needs PyYAML
+       check.py kubernetes FOLDER            needs kubernetes-validate
+       check.py prometheus FOLDER PROMTOOL   needs PyYAML
+       check.py workflows FOLDER             needs PyYAML
+
+Prints `test NAME ... ok` or `... FAILED` with the reason below it, and `N passed, N failed, N skipped` at the end.
+"""
+
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import yaml
+
+# What a panel's query has in place of a value.
+GRAFANA = {"$__rate_interval": "5m", "$__range": "1h", "$instance": ".*", "$namespace": ".*", "$pod": ".*"}
+
+
+def kustomized(folder):
+    """The manifests that the kustomization names, each with its file."""
+    top = yaml.safe_load((folder / "kustomization.yaml").read_text())
+    files = set(top["resources"])
+    there = {f.name for f in folder.glob("*.yaml")} - {"kustomization.yaml"}
+    assert files == there, f"kustomization.yaml names {files}, the folder has {there}"
+    version = re.search(r'^version = "(.*)"', (folder / "../../Cargo.toml").read_text(), re.M)[1]
+    tags = {image["name"]: image["newTag"] for image in top["images"]}
+    assert tags == {"nvcap": version}, f"the image is {tags}, the version {version}"
+    for name in sorted(files):
+        for manifest in yaml.safe_load_all((folder / name).read_text()):
+            manifest["metadata"].setdefault("namespace", top["namespace"])
+            yield name, manifest
+
+
+def schemas(folder):
+    """Every manifest fits the schema of Kubernetes, without a field that the schema does not know."""
+    import kubernetes_validate
+
+    seen = 0
+    for name, manifest in kustomized(folder):
+        for version in ("1.30", "1.37"):
+            try:
+                kubernetes_validate.validate(manifest, version, strict=True)
+            except kubernetes_validate.ValidationError as e:
+                raise AssertionError(f"{name} does not fit {version}: {e}") from e
+        seen += 1
+    assert seen >= 5, seen
+
+
+def privileges(folder):
+    """The pod has what observing needs, and no more."""
+    pod = next(m for _, m in kustomized(folder) if m["kind"] == "DaemonSet")["spec"]["template"]["spec"]
+    assert pod["hostPID"] and not pod.get("hostNetwork") and not pod.get("hostIPC"), "namespaces of the host"
+    assert pod["automountServiceAccountToken"] is False
+    (container,) = pod["containers"]
+    context = container["securityContext"]
+    assert context["capabilities"] == {"drop": ["ALL"], "add": ["SYS_PTRACE", "DAC_READ_SEARCH"]}, context
+    assert not context["privileged"] and not context["allowPrivilegeEscalation"] and context["readOnlyRootFilesystem"]
+    written = [mount["name"] for mount in container["volumeMounts"] if not mount.get("readOnly")]
+    assert written == ["state"], f"mounted to be written: {written}"
+    assert "emptyDir" in next(v for v in pod["volumes"] if v["name"] == "state")
+    mounted = {mount["name"] for mount in container["volumeMounts"]}
+    assert mounted == {volume["name"] for volume in pod["volumes"]}, mounted
+    assert container["resources"]["limits"].keys() == {"cpu", "memory"}
+
+
+def joined(folder):
+    """Service, network policy and probes mean the pods and the port that there are."""
+    by_kind = {m["kind"]: m for _, m in kustomized(folder)}
+    template = by_kind["DaemonSet"]["spec"]["template"]
+    labels = template["metadata"]["labels"]
+    (container,) = template["spec"]["containers"]
+    ports = {port["name"]: port["containerPort"] for port in container["ports"]}
+    assert by_kind["DaemonSet"]["spec"]["selector"]["matchLabels"] == labels
+    assert by_kind["Service"]["spec"]["selector"] == labels
+    assert by_kind["NetworkPolicy"]["spec"]["podSelector"]["matchLabels"] == labels
+    (port,) = by_kind["Service"]["spec"]["ports"]
+    assert ports[port["targetPort"]] == port["port"]
+    assert f"--listen=0.0.0.0:{ports['metrics']}" in container["args"], container["args"]
+    for probe in ("livenessProbe", "readinessProbe"):
+        assert container[probe]["httpGet"]["port"] in ports, probe
+    assert template["spec"]["serviceAccountName"] == by_kind["ServiceAccount"]["metadata"]["name"]
+
+
+def promtool(program, *args, cwd=None):
+    done = subprocess.run([program, *args], cwd=cwd, capture_output=True, text=True)
+    assert done.returncode == 0 and "FAILED" not in done.stdout, (done.stdout + done.stderr).strip()
+
+
+def config(folder, program):
+    """The scrape configurations are ones."""
+    promtool(program, "check", "config", "--syntax-only", "prometheus.yml", cwd=folder)
+    # Debian's program is built without Kubernetes: another way to find targets stands in its place.
+    pods = yaml.safe_load((folder / "prometheus-kubernetes.yml").read_text())
+    for job in pods["scrape_configs"]:
+        assert job.pop("kubernetes_sd_configs"), job
+        job["file_sd_configs"] = [{"files": ["x.json"]}]
+    pods["rule_files"] = [str(folder / name) for name in pods["rule_files"]]
+    with tempfile.TemporaryDirectory() as there:
+        file = Path(there) / "prometheus.yml"
+        file.write_text(yaml.safe_dump(pods))
+        promtool(program, "check", "config", "--syntax-only", file)
+
+
+def alerts(folder, program):
+    """The alerts are raised when they must be, and each of them is tested."""
+    rules = yaml.safe_load((folder / "nvcap.rules.yml").read_text())
+    tests = yaml.safe_load((folder / "nvcap.rules.test.yml").read_text())
+    names = {rule["alert"] for group in rules["groups"] for rule in group["rules"]}
+    raised = {c["alertname"] for t in tests["tests"] for c in t["alert_rule_test"] if c.get("exp_alerts")}
+    assert names == raised, f"no test raises {names - raised}"
+    promtool(program, "check", "rules", "nvcap.rules.yml", cwd=folder)
+    promtool(program, "test", "rules", "nvcap.rules.test.yml", cwd=folder)
+
+
+def queries(dashboard):
+    """Every query of every panel, with values for Grafana's variables."""
+    for panel in dashboard["panels"]:
+        for target in panel.get("targets", []):
+            query = target["expr"]
+            for variable, value in GRAFANA.items():
+                query = query.replace(variable, value)
+            assert "$" not in query, f"{panel['title']}: a variable is not known: {query}"
+            yield panel["title"], query
+
+
+def dashboard(folder, program):
+    """Each query of each panel is PromQL, panels do not overlap, and each has a query and a title."""
+    shown = json.loads((folder / "../grafana/nvcap.json").read_text())
+    wanted = [p["title"] for p in shown["panels"] if p["type"] != "row"]
+    assert {title for title, _ in queries(shown)} == set(wanted) and len(wanted) > 10, wanted
+    cells = set()
+    for panel in shown["panels"]:
+        at = panel["gridPos"]
+        own = {(x, y) for x in range(at["x"], at["x"] + at["w"]) for y in range(at["y"], at["y"] + at["h"])}
+        assert not own & cells and at["x"] + at["w"] <= 24, f"{panel['title']} lies on another panel"
+        cells |= own
+    ids = [panel["id"] for panel in shown["panels"]]
+    assert len(set(ids)) == len(ids), "two panels have one id"
+    rules = [{"record": f"panel:{n}", "expr": query} for n, (_, query) in enumerate(queries(shown))]
+    with tempfile.TemporaryDirectory() as there:
+        file = Path(there) / "dashboard.yml"
+        file.write_text(yaml.safe_dump({"groups": [{"name": "panels", "rules": rules}]}))
+        promtool(program, "check", "rules", file)
+
+
+# The metrics of nvcap serve, as docs/install.md and the alerts have them.
+METRICS = """
+build_info channel_errors_total channels completion_delay_seconds copy_bytes_total copy_operations_total cpu_seconds_total
+gpu_busy_ratio gpu_info graph_launches_total kernel_launches_total blind_seconds_total last_progress_timestamp_seconds
+lost_submissions_total oldest_pending_age_seconds pending_submissions process_info pushbuffer_bytes_total submissions_total watching_ratio
+""".split()
+
+
+def metrics(folder, _program):
+    """Alerts and dashboard ask for metrics that there are, and the dashboard shows all of them."""
+    rules = (folder / "nvcap.rules.yml").read_text()
+    shown = json.loads((folder / "../grafana/nvcap.json").read_text())
+    asked = " ".join(query for _, query in queries(shown))
+    named = set(re.findall(r"\bnvcap_(\w+)", asked))
+    assert named == set(METRICS), f"not shown or not known: {named ^ set(METRICS)}"
+    exprs = [rule["expr"] for group in yaml.safe_load(rules)["groups"] for rule in group["rules"]]
+    unknown = set(re.findall(r"\bnvcap_(\w+)", " ".join(exprs))) - set(METRICS)
+    assert not unknown, unknown
+
+
+def workflows(folder):
+    """Each workflow has the least rights, and calls the gate before it packs."""
+    files = sorted(folder.glob("*.yml"))
+    assert files, "no workflow"
+    for file in files:
+        flow = yaml.safe_load(file.read_text())
+        assert flow["permissions"] == {"contents": "read"}, f"{file.name}: rights for all jobs"
+        for name, job in flow["jobs"].items():
+            assert job["runs-on"].startswith("ubuntu-"), f"{file.name}: {name}"
+            for need in [job.get("needs", [])]:
+                assert set([need] if isinstance(need, str) else need) <= flow["jobs"].keys(), f"{file.name}: {name}"
+            steps = job["steps"]
+            assert all(("run" in step) != ("uses" in step) for step in steps), f"{file.name}: {name}"
+            runs = [step.get("run", "") for step in steps]
+            if "cargo xtask package" in runs:
+                assert "bash .ci/run" in runs[: runs.index("cargo xtask package")], f"{file.name}: {name} packs untested"
+
+
+def options(packaging, nvcap):
+    """`nvcap serve` takes every option that the service, the pods and the page for users give it."""
+    given = {}
+    unit = (packaging / "systemd/nvcap.service").read_text()
+    given["nvcap.service"] = re.search(r"^ExecStart=\S+ serve (.*)", unit, re.M)[1]
+    pod = next(m for _, m in kustomized(packaging / "kubernetes") if m["kind"] == "DaemonSet")["spec"]["template"]["spec"]
+    given["daemonset.yaml"] = " ".join(pod["containers"][0]["args"])
+    page = (packaging / "../docs/install.md").read_text()
+    given["install.md"] = re.search(r'NVCAP_SERVE_OPTIONS="(.*)"', page)[1]
+    done = subprocess.run([nvcap, "serve", "--help"], capture_output=True, text=True)
+    taken = set(re.findall(r"--[a-z-]+", done.stdout))
+    for where, words in given.items():
+        unknown = set(re.findall(r"--[a-z-]+", words)) - taken
+        assert not unknown, f"{where}: nvcap serve does not take {unknown}"
+
+
+def main():
+    what, folder, *rest = sys.argv[1:]
+    tests = {"kubernetes": [schemas, privileges, joined], "prometheus": [config, alerts, dashboard, metrics], "workflows": [workflows], "options": [options]}[what]
+    passed = failed = 0
+    for test in tests:
+        try:
+            test(Path(folder).resolve(), *[os.path.abspath(r) for r in rest])
+            passed += 1
+            print(f"test {what}::{test.__name__} ... ok")
+        except Exception as e:
+            failed += 1
+            print(f"test {what}::{test.__name__} ... FAILED")
+            for line in f"{type(e).__name__}: {e}".splitlines():
+                print(f"    {line}")
+    print(f"{passed} passed, {failed} failed, 0 skipped")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

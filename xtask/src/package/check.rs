@@ -1,0 +1,29 @@
+//! The gate's part for packages: they are made, installed into a bare root, used and removed; and the recipes are checked.
+
+use anyhow::Result;
+
+use super::{deploy, installed, rights};
+use crate::report::Report;
+
+/// Makes the packages and checks them.
+pub fn run(report: &mut Report) -> Result<()> {
+    match super::make() {
+        Err(error) => report.check("packages are made", Err(error)),
+        Ok(made) => {
+            report.check("packages are made", Ok(()));
+            match &made.deb {
+                Ok(deb) => installed::deb(report, deb)?,
+                Err(why) => report.skip("deb", why),
+            }
+            match &made.rpm {
+                Ok(rpm) => installed::rpm(report, rpm)?,
+                Err(why) => report.skip("rpm", why),
+            }
+            report.check("tarball", installed::tarball(&made));
+            deploy::image(report, &made.tarball);
+            rights::check(report, &made.program);
+            deploy::check(report, &made.program)?;
+        }
+    }
+    Ok(())
+}
