@@ -8,7 +8,7 @@ use std::rc::Rc;
 use super::host::{Opened, System};
 use super::view::Owner;
 use crate::procfs::mem::Peek;
-use crate::source::memory::maps::{self, Area};
+use crate::source::memory::maps::Area;
 use crate::wire::GpuVa;
 use crate::wire::entry;
 use crate::wire::words::bytes_of;

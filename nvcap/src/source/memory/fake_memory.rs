@@ -4,7 +4,7 @@
 use std::cell::Cell;
 use std::io;
 
-use super::maps::{self, Area};
+use super::maps::Area;
 use crate::procfs::mem::Peek;
 use crate::wire::GpuVa;
 use crate::wire::entry;

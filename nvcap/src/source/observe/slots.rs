@@ -119,7 +119,6 @@ impl Slot {
 mod tests {
     use super::*;
     use crate::record::Device;
-    use crate::source::memory::maps;
     use crate::wire::GpuVa;
 
     const RINGS: u64 = 0x2_0060_0000;
