@@ -3,8 +3,7 @@
 use std::{os::fd::RawFd, time::Duration};
 
 use super::{
-    doze::{Bell, Doze, JUDGE_NS, Judged, Rung, SAFETY_NS, SLEEPS, STILL_NS},
-    followed,
+    doze::{Bell, Doze, JUDGE_NS, Judged, Rung, SAFETY_NS, SLEEPS, STILL_NS, UNSEEN_NS},
     process::{self, now},
     session::Session,
 };
@@ -190,6 +189,6 @@ impl Session {
         let its = self.followed.iter().filter(|f| f.holders == [pid]);
         let looked = its.map(|f| f.follower.looked).max()?;
         let unseen = now.saturating_sub(looked);
-        (self.sleepers.has(pid) && unseen > followed::quiet(0)).then_some(unseen)
+        (self.sleepers.has(pid) && unseen > UNSEEN_NS).then_some(unseen)
     }
 }
