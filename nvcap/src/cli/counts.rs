@@ -1,5 +1,6 @@
 //! `nvcap counts`: how many submissions processes make, exactly, once a second.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -7,14 +8,17 @@ use std::time::Duration;
 
 use anyhow::bail;
 
-use crate::counts::host::{Host, HostOptions};
+use crate::counts::host::{Host, HostOptions, rest};
 use crate::counts::system::Machine;
+use crate::counts::view::ChannelView;
 use crate::host::choice::Whom;
 use crate::output::message::tell;
 use crate::output::plural::plural_of;
 
+mod samples;
 mod table;
 
+use samples::Names;
 use table::Table;
 
 use super::target::{self, usage};
@@ -25,6 +29,7 @@ Examples:
   sudo nvcap counts -a                   every process that uses a GPU, once a second
   sudo nvcap counts -p 4711 --channels   each channel of one
   sudo nvcap counts -a --times 1 --json  once, one JSON object a line
+  sudo nvcap counts -a --sample 0.5%     kernels by name, copies and bytes, from samples
 
 It reads numbers that the GPU itself keeps (docs/counts.md): no breakpoint, no BPF, no stop, and
 some hundredths of a percent of a core for a process. Every submission is counted, however fast
@@ -56,6 +61,11 @@ pub(super) struct Args {
     /// The share of one core that nvcap may use, such as 1%; it then reads less often where it must
     #[arg(long, value_name = "SHARE", value_parser = parse_share)]
     budget: Option<f64>,
+
+    /// Sample what the submissions are: kernels by name and their shares of the GPU's time, copies by direction, bytes; all with
+    /// their 95 % intervals. SHARE of one core, such as 0.5%, is what that may take
+    #[arg(long, value_name = "SHARE", value_parser = parse_share)]
+    sample: Option<f64>,
 
     /// End after N times
     #[arg(long, value_name = "N")]
@@ -95,12 +105,14 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         HostOptions {
             interval: args.interval,
             budget: args.budget,
+            sample: args.sample,
             ..HostOptions::default()
         },
     );
     let mut table = Table::default();
     let mut left = args.times;
     let mut watched = None;
+    let mut names = Names::default();
     loop {
         let wait = host.round();
         let view = host.view();
@@ -115,13 +127,27 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         if watched.replace(now) != Some(now) {
             tell(said(now.0, now.1));
         }
-        let channels = |pid: u32| match args.channels {
-            true => host.channels(pid),
-            false => Vec::new(),
+        let host = &mut host;
+        let rings: BTreeMap<u32, Vec<ChannelView>> = match args.channels {
+            true => { view.processes.iter() }
+                .map(|p| (p.pid, host.channels(p.pid)))
+                .collect(),
+            false => BTreeMap::new(),
         };
+        let channels = |pid: u32| rings.get(&pid).cloned().unwrap_or_default();
         match args.json {
-            true => table::json(out.object(), &view, channels),
-            false => table.text(out.object(), &view, channels),
+            true => {
+                let sampled = |pid| Some(names.json(pid, host.samples(pid)?));
+                table::json(out.object(), &view, channels, sampled);
+            }
+            false => {
+                let sampled = |out: &mut Vec<u8>, pid| {
+                    if let Some(samples) = host.samples(pid) {
+                        names.text(out, pid, samples);
+                    }
+                };
+                table.text(out.object(), &view, channels, sampled);
+            }
         }
         target::written(&mut out)?;
         if let Some(left) = &mut left {
@@ -134,9 +160,10 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
             tell(format_args!("all processes that were counted have ended"));
             return Ok(ExitCode::SUCCESS);
         }
-        std::thread::sleep(wait);
+        rest(wait, || host.moment());
     }
 }
+
 
 /// Who is counted.
 fn said((counted, refused): (usize, usize), hidden: usize) -> String {

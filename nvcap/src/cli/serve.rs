@@ -11,7 +11,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context as _, bail};
 
-use crate::counts::host::{Host, HostOptions};
+use crate::counts::host::{Host, HostOptions, rest};
 use crate::counts::system::Machine;
 use crate::counts::view::Key;
 use crate::dump::{DumpOptions, Refused, xids::Xids};
@@ -70,6 +70,11 @@ pub(super) struct Args {
     /// The share of one core that nvcap may use; it then reads less often where it must
     #[arg(long, value_name = "SHARE", default_value = "1%", value_parser = parse_share)]
     budget: f64,
+
+    /// Sample what the submissions are, for the estimated metrics (launches, copies, bytes, busy shares): SHARE of one core is what that
+    /// may take, of what --budget allows
+    #[arg(long, value_name = "SHARE", value_parser = parse_share)]
+    sample: Option<f64>,
 
     /// A series for each process, with the labels pid and comm, instead of one for each container
     #[arg(long)]
@@ -279,6 +284,12 @@ fn constants() -> Constants {
 
 /// Serves.
 pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    if args.sample.is_some_and(|sample| sample >= args.budget) {
+        bail!(
+            "--sample must be less than --budget ({} %): the rest is for counting; type a larger --budget, or a smaller --sample",
+            100.0 * args.budget
+        );
+    }
     let (rights, acceptor) = rights(args)?;
     let scheme = if acceptor.is_some() { "https" } else { "http" };
     let listener = TcpListener::bind(args.listen).with_context(|| {
@@ -291,6 +302,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let options = HostOptions {
         interval: args.interval,
         budget: Some(args.budget),
+        sample: args.sample,
         by_process: args.by_process,
         ..HostOptions::default()
     };
@@ -363,6 +375,6 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
             ));
         }
         said = refused;
-        std::thread::sleep(wait);
+        rest(wait, || locked(&live.host).moment());
     }
 }

@@ -40,7 +40,7 @@ impl Readable {
         Self(ranges)
     }
 
-    fn holds(&self, at: u64, len: u64) -> bool {
+    pub(super) fn holds(&self, at: u64, len: u64) -> bool {
         let behind = self.0.partition_point(|(start, _)| *start <= at);
         let range = behind.checked_sub(1).and_then(|i| self.0.get(i));
         range.is_some_and(|(_, end)| at.checked_add(len).is_some_and(|to| to <= *end))

@@ -4,13 +4,15 @@
 //! host); a forked process that has its parent's channels in its memory is not counted beside it, and takes them over when the parent
 //! ends; a process that executes another program is another one.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::channel::{From, Sums};
+use super::detail::busy::Busy;
+use super::detail::{Detail, Sampled, Samples};
 use super::find::{self, Readable};
-use super::pace::Pace;
+use super::pace::{Pace, Sampling};
 use super::process::{Channels, Followed, Outcome};
 use super::view::{ChannelView, Clocks, GpuView, Key, Named, Owner, ProcessView, Refused, View};
 use crate::procfs::mem::Peek;
@@ -80,6 +82,7 @@ struct Watched<M> {
     owner: Owner,
     named: Option<Named>,
     image: Vec<u8>,
+    detail: Option<Detail>,
     from: From,
     began_unix_ns: u64,
     since_unix_ns: u64,
@@ -104,6 +107,8 @@ pub(crate) struct HostOptions {
     pub interval: Duration,
     /// The part of a core that nvcap may use.
     pub budget: Option<f64>,
+    /// The part of a core that samples of what submissions are may take; none are taken without.
+    pub sample: Option<f64>,
     /// Each process has sums of its own.
     pub by_process: bool,
     /// So many keys at most have sums of their own.
@@ -117,6 +122,7 @@ impl Default for HostOptions {
         Self {
             interval: Duration::from_secs(1),
             budget: None,
+            sample: None,
             by_process: false,
             most: 1000,
             keep: Duration::from_secs(600),
@@ -131,6 +137,9 @@ pub(crate) struct Host<S: System> {
     refused: BTreeMap<u32, Refused>,
     options: HostOptions,
     ended: BTreeMap<Key, Sums>,
+    sampled: BTreeMap<Key, Sampled>,
+    sampling: Sampling,
+    busy: Busy,
     folded: BTreeMap<Option<u32>, Sums>,
     /// By key: when its sums were 0, and when it last had a process.
     series: BTreeMap<Key, (u64, u64)>,
@@ -153,6 +162,9 @@ impl<S: System> Host<S> {
             refused: BTreeMap::new(),
             options,
             ended: BTreeMap::new(),
+            sampled: BTreeMap::new(),
+            sampling: Sampling::default(),
+            busy: Busy::default(),
             folded: BTreeMap::new(),
             series: BTreeMap::new(),
             departed: VecDeque::new(),
@@ -263,6 +275,7 @@ impl<S: System> Host<S> {
             name: opened.name,
             owner: opened.owner,
             image: opened.image,
+            detail: self.options.sample.map(|_| Detail::new(pid)),
             from,
             began_unix_ns: opened.began_unix_ns,
             since_unix_ns: self.system.unix_ns(),
@@ -330,6 +343,9 @@ impl<S: System> Host<S> {
             // It had none at the first look: all that it will have is new.
             watched.from = From::Beginning;
         }
+        if let Some(detail) = &mut watched.detail {
+            detail.mapped(&areas);
+        }
         (watched.pages, watched.searched) = (pages, begun);
         (watched.wants_search, watched.is_lost) = (false, false);
         let (_, after) = self.system.clocks();
@@ -353,6 +369,16 @@ impl<S: System> Host<S> {
             Outcome::Fine => {}
         }
         watched.read_ns = now;
+        if let Some(detail) = &mut watched.detail {
+            for (gpu, sampled) in detail.blocks(&watched.memory, &watched.channels) {
+                let key = Key {
+                    owner: watched.owner.clone(),
+                    process: watched.named.clone(),
+                    gpu,
+                };
+                self.sampled.entry(key).or_default().add(&sampled);
+            }
+        }
         let pages = self.system.pages(pid);
         let none = watched.channels.is_empty();
         if pages == 0 || none && self.system.has_ended(pid) {
@@ -475,6 +501,7 @@ impl<S: System> Host<S> {
             .collect();
         for key in away {
             self.series.remove(&key);
+            self.sampled.remove(&key);
             if let Some(sums) = self.ended.remove(&key) {
                 self.folded.entry(key.gpu).or_default().add(sums);
             }
@@ -490,6 +517,8 @@ impl<S: System> Host<S> {
             unix_ns,
             refused: self.refused.clone(),
             folded: self.folded.clone(),
+            sampled: self.sampled.clone(),
+            busy: self.busy.shares(),
             blind_ns: self.blind.clone(),
             cpu_ns,
             stretched: self.pace.stretched(),
@@ -527,6 +556,28 @@ impl<S: System> Host<S> {
         view
     }
 
+    /// Looks what the GPU is at, if samples are asked for and may take the time. Gives when to do so again.
+    pub(crate) fn moment(&mut self) -> Option<Duration> {
+        let share = self.options.sample?;
+        let (_, cpu) = self.system.clocks();
+        let all = self.processes.values_mut().filter(|p| p.shares.is_none());
+        let mut busy = BTreeSet::new();
+        for p in all {
+            if let Some(detail) = &mut p.detail {
+                detail.moment(&p.memory, &p.channels, &mut busy);
+            }
+        }
+        let (now, after) = self.system.clocks();
+        self.busy.take(now, &busy);
+        Some(self.sampling.next(after.saturating_sub(cpu), share))
+    }
+
+    /// What the samples of a process come to.
+    pub(crate) fn samples(&self, pid: u32) -> Option<Samples<'_>> {
+        let detail = self.processes.get(&pid)?.detail.as_ref()?;
+        Some(detail.samples())
+    }
+
     /// Each channel of a process.
     pub(crate) fn channels(&mut self, pid: u32) -> Vec<ChannelView> {
         let (now, _) = self.system.clocks();
@@ -543,6 +594,22 @@ impl<S: System> Host<S> {
             },
         };
         channels.map(view).collect()
+    }
+}
+
+/// Waits, and takes samples meanwhile: `moment` takes one and says when to take the next.
+pub(crate) fn rest(wait: Duration, mut moment: impl FnMut() -> Option<Duration>) {
+    let end = Instant::now() + wait;
+    loop {
+        let left = end.saturating_duration_since(Instant::now());
+        let Some(pause) = moment().filter(|_| !left.is_zero()) else {
+            std::thread::sleep(left);
+            return;
+        };
+        std::thread::sleep(pause.min(left));
+        if pause >= left {
+            return;
+        }
     }
 }
 

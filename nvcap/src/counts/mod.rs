@@ -6,12 +6,14 @@
 //!
 //! - [`channel`]: one channel's numbers as counts, ages and states; `pace`: when to read. Pure.
 //! - `find`: which channels a process has, and which of their numbers are proven; `process`: reading them.
+//! - [`detail`]: samples of what the submissions are (`--sample`).
 //! - [`host`]: all processes, by a trait; [`system`]: those of this machine. [`view`]: what they come to.
 
 // Some of what is counted is read by `nvcap serve` alone.
 #![cfg_attr(not(feature = "serve"), allow(dead_code))]
 
 pub(crate) mod channel;
+pub(crate) mod detail;
 #[cfg(test)]
 pub(crate) mod fakes;
 mod find;

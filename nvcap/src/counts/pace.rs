@@ -63,6 +63,33 @@ impl Pace {
     }
 }
 
+/// The shortest and the longest mean time between two samples, ns.
+const SAMPLES: (f64, f64) = (1e6, 1e9);
+
+/// When to take the next sample: at moments that chance chooses, so seldom that they take no more than their share. Pure but for
+/// chance.
+#[derive(Debug, Default)]
+pub(super) struct Sampling {
+    /// CPU time of a sample, smoothed, ns.
+    cost: f64,
+    random: fastrand::Rng,
+}
+
+impl Sampling {
+    /// After a sample that took so much CPU time: how long to wait for the next.
+    pub(super) fn next(&mut self, cost: u64, share: f64) -> Duration {
+        let cost = cost as f64;
+        self.cost = match self.cost {
+            0.0 => cost,
+            before => before + (cost - before) / 8.0,
+        };
+        let mean = (self.cost.max(cost) / share).clamp(SAMPLES.0, SAMPLES.1);
+        // Waits of an exponential distribution: each moment is as likely as another.
+        let wait = -mean * (1.0 - self.random.f64()).ln();
+        Duration::from_nanos(wait.min(10.0 * SAMPLES.1) as u64)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -91,6 +118,19 @@ mod tests {
             (0.0099..0.0101).contains(&dear) && late > 900,
             "{dear} {late}"
         );
+    }
+
+    #[test]
+    fn samples_take_no_more_than_their_share() {
+        let mut sampling = Sampling::default();
+        let (mut now, mut cpu) = (0, 0);
+        for n in 0..20_000 {
+            let cost = 50_000 + n % 7 * 30_000;
+            cpu += cost;
+            now += sampling.next(cost, 0.01).as_nanos() as u64;
+        }
+        let share = cpu as f64 / now as f64;
+        assert!((0.006..=0.0102).contains(&share), "{share}");
     }
 
     #[test]

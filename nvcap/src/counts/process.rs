@@ -10,6 +10,7 @@ use super::channel::{Another, Count, From, How, Reading, Sums};
 use super::find::{self, Channel, Readable, Tracking};
 use crate::procfs::mem::Peek;
 use crate::source::memory::scan::{self, Found, Place};
+use crate::wire::GpuVa;
 use crate::wire::words::{u32_at, u64_at};
 
 /// Semaphores that lie so near are read together.
@@ -102,6 +103,16 @@ impl Followed {
             None => Some(0),
         };
         Some([positions, entry, semaphore(0)?, semaphore(8)?])
+    }
+
+    /// Where it lies.
+    pub(super) fn found(&self) -> &Found {
+        &self.found
+    }
+
+    /// Its tracking semaphore, where it is proven.
+    pub(super) fn tracking_address(&self) -> Option<GpuVa> {
+        self.tracking.map(|t| t.address)
     }
 
     /// Where its semaphore is.
@@ -387,6 +398,11 @@ impl Channels {
             of.add(followed.count.sums());
         }
         sums
+    }
+
+    /// Memory that entries and semaphores may lie in.
+    pub(super) fn readable(&self) -> &Readable {
+        &self.readable
     }
 
     /// There is none.

@@ -3,6 +3,9 @@
 use std::collections::BTreeMap;
 
 use super::channel::{Age, How, State, Sums};
+use super::detail::Sampled;
+use super::detail::busy::Unit;
+use super::detail::estimate::Share;
 use super::process::Followed;
 
 /// How far a time stamp of the GPU may lie outside the readings between which it was written.
@@ -123,6 +126,10 @@ pub(crate) struct View {
     pub refused: BTreeMap<u32, Refused>,
     /// The sums by whose they are, of processes that live and of those that have ended.
     pub sums: BTreeMap<Key, Counted>,
+    /// What samples say of them, by the same.
+    pub sampled: BTreeMap<Key, Sampled>,
+    /// The share of the last minute in which GPUs had work.
+    pub busy: BTreeMap<Unit, Share>,
     /// What living processes have, by the same.
     pub live: BTreeMap<Key, Vec<GpuView>>,
     /// What all processes had that have ended.

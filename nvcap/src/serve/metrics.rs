@@ -5,6 +5,8 @@
 
 use std::collections::BTreeMap;
 
+mod sampled;
+
 use super::open_metrics::{Kind, Text};
 use crate::counts::channel::State;
 use crate::counts::view::{GpuView, Key, View};
@@ -172,6 +174,7 @@ pub(crate) fn metrics(view: &View, errors: Option<&Errors>, constants: &Constant
             );
         }
     }
+    sampled::metrics(&mut text, view, constants);
     of_nvcap(&mut text, view, constants);
     text.end()
 }

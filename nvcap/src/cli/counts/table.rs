@@ -30,6 +30,7 @@ impl Table {
         out: &mut Vec<u8>,
         view: &View,
         mut channels: impl FnMut(u32) -> Vec<ChannelView>,
+        mut sampled: impl FnMut(&mut Vec<u8>, u32),
     ) {
         let passed = match self.unix_ns {
             0 => 0,
@@ -84,6 +85,7 @@ impl Table {
                 let head = format!("{:>8} ring {:<#10x}", "", channel.ring);
                 line(out, &head, channel.gpu, &channel.view, "", view.unix_ns);
             }
+            sampled(out, process.pid);
         }
         self.lines = self.lines.map(|n| n + 1 + view.processes.len());
         (self.unix_ns, self.cpu_ns) = (view.unix_ns, view.cpu_ns);
@@ -180,6 +182,7 @@ pub(super) fn json(
     out: &mut Vec<u8>,
     view: &View,
     mut channels: impl FnMut(u32) -> Vec<ChannelView>,
+    mut sampled: impl FnMut(u32) -> Option<Value>,
 ) {
     let time = seconds(view.unix_ns);
     for process in &view.processes {
@@ -216,6 +219,9 @@ pub(super) fn json(
             .collect();
         if !all.is_empty() {
             value["rings"] = all.into();
+        }
+        if let Some(sampled) = sampled(*pid).filter(|_| process.shares.is_none()) {
+            value["sampled"] = sampled;
         }
         let _ = writeln!(out, "{value}");
     }

@@ -1,0 +1,216 @@
+//! What `nvcap counts --sample` shows of a process's submissions.
+
+use std::collections::{BTreeMap, HashMap};
+use std::io::Write as _;
+
+use serde_json::{Value, json};
+
+use crate::counts::detail::estimate::{Estimate, Share};
+use crate::counts::detail::{Doing, Sampled, Samples, What};
+use crate::enrich;
+use crate::output::kernels;
+use crate::output::style::Plain;
+use crate::output::units::Bytes;
+use crate::wire::GpuVa;
+
+/// Kernels of a process that the text shows.
+const SHOWN: usize = 8;
+/// Programs whose names are asked for at once.
+const MOST_ASKED: usize = 64;
+
+/// Names of programs, as far as they were found.
+#[derive(Default)]
+pub(super) struct Names {
+    by: HashMap<(u32, GpuVa), Option<String>>,
+}
+
+/// A kernel's line.
+struct Row {
+    program: GpuVa,
+    launches: Estimate,
+    time: Option<Share>,
+}
+
+/// The kernels of a process: those that take the most time first.
+fn rows(sampled: &Sampled) -> Vec<Row> {
+    let mut all: BTreeMap<GpuVa, Row> = BTreeMap::new();
+    let row = |program| Row {
+        program,
+        launches: Estimate::default(),
+        time: sampled.share(Doing::Kernel(program)),
+    };
+    for (what, estimate) in &sampled.sums {
+        if let What::Kernel(Some(program)) = *what {
+            all.entry(program).or_insert_with(|| row(program)).launches = *estimate;
+        }
+    }
+    for doing in sampled.at.keys() {
+        if let Doing::Kernel(program) = *doing {
+            all.entry(program).or_insert_with(|| row(program));
+        }
+    }
+    let mut all: Vec<Row> = all.into_values().collect();
+    let time = |r: &Row| r.time.map_or(0.0, |t| t.share);
+    all.sort_by(|a, b| {
+        let by_time = time(b).total_cmp(&time(a));
+        by_time.then(b.launches.total.total_cmp(&a.launches.total))
+    });
+    all
+}
+
+impl Names {
+    /// Asks for the names of programs that were not asked for.
+    fn ask(&mut self, pid: u32, rows: &[Row], (_, programs): Samples<'_>) {
+        let known = |r: &&Row| !self.by.contains_key(&(pid, r.program));
+        let asked: Vec<(GpuVa, Option<u32>)> = rows
+            .iter()
+            .filter(known)
+            .take(MOST_ASKED)
+            .map(|r| (r.program, programs.get(&r.program).copied().flatten()))
+            .collect();
+        if asked.is_empty() {
+            return;
+        }
+        for (program, _) in &asked {
+            self.by.insert((pid, *program), None);
+        }
+        for kernel in enrich::names::of(pid, &asked) {
+            let name = kernels::name(&kernel).short.clone();
+            self.by.insert((pid, kernel.program), Some(name));
+        }
+    }
+
+    fn name(&self, pid: u32, program: GpuVa) -> String {
+        match self.by.get(&(pid, program)) {
+            Some(Some(name)) => name.clone(),
+            _ => format!("program {program:#x}"),
+        }
+    }
+
+    /// Lines of a process.
+    pub(super) fn text(&mut self, out: &mut Vec<u8>, pid: u32, samples: Samples<'_>) {
+        let (sampled, _) = samples;
+        let rows = rows(sampled);
+        self.ask(pid, rows.get(..SHOWN.min(rows.len())).unwrap_or_default(), samples);
+        let (all, read) = sampled.submissions;
+        let _ = writeln!(
+            out,
+            "{:>8} sampled: {read} of {all} submissions decoded{}, the GPU looked at {} times: at work {}",
+            "",
+            match sampled.unread {
+                0 => String::new(),
+                n => format!(" ({n} could not be)"),
+            },
+            sampled.moments.0,
+            share(sampled.busy())
+        );
+        for (what, estimate) in &sampled.sums {
+            let word = match what {
+                What::Launches => "kernel launches".to_owned(),
+                What::Graphs => "graph launches".to_owned(),
+                What::Copies(by, path) => {
+                    let bytes = sampled.sums.get(&What::CopyBytes(*by, path));
+                    let bytes = bytes.copied().unwrap_or_default();
+                    let (sum, error) = (Bytes(bytes.total), Bytes(bytes.error()));
+                    format!("{path} by {}, {sum} ± {error}", by.word())
+                }
+                _ => continue,
+            };
+            let _ = writeln!(out, "{:>10}{} {word}", "", number(estimate));
+        }
+        if !rows.is_empty() {
+            let _ = writeln!(out, "{:>10}{:>20} {:>22}  KERNEL", "", "LAUNCHES", "TIME");
+        }
+        for row in rows.iter().take(SHOWN) {
+            let _ = writeln!(
+                out,
+                "{:>10}{} {:>22}  {}",
+                "",
+                number(&row.launches),
+                share(row.time),
+                Plain(&self.name(pid, row.program))
+            );
+        }
+        if rows.len() > SHOWN {
+            let more = rows.len() - SHOWN;
+            let _ = writeln!(out, "{:>10}{:>20} {:>22}  {more} more", "", "", "");
+        }
+    }
+
+    /// The same as JSON.
+    pub(super) fn json(&mut self, pid: u32, samples: Samples<'_>) -> Value {
+        let (sampled, _) = samples;
+        let rows = rows(sampled);
+        self.ask(pid, &rows, samples);
+        let kernels: Vec<Value> = rows
+            .iter()
+            .map(|row| {
+                let name = self.by.get(&(pid, row.program)).cloned().flatten();
+                json!({
+                    "kernel": name,
+                    "program": row.program.0,
+                    "launches": estimate_json(&row.launches),
+                    "time_share": share_json(row.time),
+                })
+            })
+            .collect();
+        let of = |what: What| estimate_json(&sampled.sums.get(&what).copied().unwrap_or_default());
+        let copies: Vec<Value> = sampled
+            .sums
+            .iter()
+            .filter_map(|(what, estimate)| {
+                let What::Copies(by, path) = *what else {
+                    return None;
+                };
+                let value = json!({
+                    "kind": by.word(),
+                    "path": path,
+                    "operations": estimate_json(estimate),
+                    "bytes": of(What::CopyBytes(by, path)),
+                });
+                Some(value)
+            })
+            .collect();
+        json!({
+            "submissions": sampled.submissions.0,
+            "decoded": sampled.submissions.1,
+            "unread": sampled.unread,
+            "moments": sampled.moments.0,
+            "busy_share": share_json(sampled.busy()),
+            "waiting_share": share_json(sampled.share(Doing::Wait)),
+            "not_read_share": share_json(sampled.share(Doing::Unread)),
+            "kernel_launches": of(What::Launches),
+            "graph_launches": of(What::Graphs),
+            "pushbuffer_bytes": of(What::PushbufferBytes),
+            "copies": copies,
+            "kernels": kernels,
+        })
+    }
+}
+
+fn number(estimate: &Estimate) -> String {
+    format!("{:>11.0} ± {:<6.0}", estimate.total, estimate.error())
+}
+
+fn share(share: Option<Share>) -> String {
+    share.map_or("-".to_owned(), |s| {
+        let (least, most) = s.interval;
+        format!(
+            "{:.1} % ({:.1}..{:.1})",
+            100.0 * s.share,
+            100.0 * least,
+            100.0 * most
+        )
+    })
+}
+
+fn estimate_json(estimate: &Estimate) -> Value {
+    json!({"estimate": estimate.total, "error_95": estimate.error()})
+}
+
+fn share_json(share: Option<Share>) -> Value {
+    share.map_or(
+        Value::Null,
+        |s| json!({"share": s.share, "interval_95": [s.interval.0, s.interval.1]}),
+    )
+}

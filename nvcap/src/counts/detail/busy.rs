@@ -1,0 +1,75 @@
+//! The share of moments of late at which each GPU had work, by engine. Pure.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use super::estimate::Share;
+
+/// So long back it goes, ns.
+const BACK: u64 = 60_000_000_000;
+/// Moments of so long are kept as one, ns.
+const SLOT: u64 = 1_000_000_000;
+
+/// A GPU by device file minor number, and what had work: `compute`, `copy`, ...
+pub(crate) type Unit = (Option<u32>, &'static str);
+
+#[derive(Debug, Default)]
+struct Slot {
+    began: u64,
+    moments: u64,
+    busy: BTreeMap<Unit, u64>,
+}
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(crate) struct Busy(VecDeque<Slot>);
+
+impl Busy {
+    /// At this moment these had work.
+    pub(crate) fn take(&mut self, now: u64, busy: &BTreeSet<Unit>) {
+        while self.0.front().is_some_and(|s| s.began + BACK < now) {
+            self.0.pop_front();
+        }
+        if self.0.back().is_none_or(|s| s.began + SLOT <= now) {
+            self.0.push_back(Slot {
+                began: now,
+                ..Slot::default()
+            });
+        }
+        if let Some(slot) = self.0.back_mut() {
+            slot.moments += 1;
+            for unit in busy {
+                *slot.busy.entry(*unit).or_default() += 1;
+            }
+        }
+    }
+
+    /// The shares, of all that had work in the time.
+    pub(crate) fn shares(&self) -> BTreeMap<Unit, Share> {
+        let moments: u64 = self.0.iter().map(|s| s.moments).sum();
+        let mut sums: BTreeMap<Unit, u64> = BTreeMap::new();
+        for (unit, count) in self.0.iter().flat_map(|s| &s.busy) {
+            *sums.entry(*unit).or_default() += count;
+        }
+        let share = |(unit, count): (Unit, u64)| {
+            Some((unit, Share::new(count as f64, moments as f64)?))
+        };
+        sums.into_iter().filter_map(share).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_minute_counts() {
+        let mut busy = Busy::default();
+        let (idle, works) = (BTreeSet::new(), BTreeSet::from([(Some(0), "compute")]));
+        for n in 0..1000 {
+            busy.take(n * 100_000_000, if n < 500 { &works } else { &idle });
+        }
+        // From 39.9 s on, of which 10 s with work.
+        let share = busy.shares()[&(Some(0), "compute")].share;
+        assert!((0.15..0.18).contains(&share), "{share}");
+    }
+}

@@ -1,0 +1,533 @@
+//! What the submissions of a process are, from samples: launches, copies and bytes of blocks of entries that lie in the rings still,
+//! and what the GPU is at, at moments chosen by chance. Nothing is followed, and nothing stops.
+//!
+//! - *Blocks*: at a reading, of all that a channel submitted since the reading before (as far as the ring holds it) a block is
+//!   chosen by chance, read and decoded; `estimate` has the arithmetic.
+//! - *Moments*: the number in the tracking semaphore says which submission the GPU is at. Of all moments at which a channel has work, the share at
+//!   which it is at a kernel is the kernel's share of the channel's time.
+
+mod block;
+pub(crate) mod busy;
+pub(crate) mod estimate;
+mod moment;
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use super::find::Readable;
+use super::process::{Channels, Followed};
+use crate::decode::event::{
+    Body, ChipBy, CopyMode, Direction, InlineContent, LaunchKind, Operation, Place, SemaphoreAction,
+};
+use crate::decode::{DecodeOptions, Decoder, Places, Wants};
+use crate::procfs::mem::Peek;
+use crate::record::{At, Channel, ChannelId, Device, How, Segment, Submission};
+use crate::source::memory::{chip, maps::Area};
+use crate::wire::{GpuVa, release};
+use block::Unread;
+use busy::Unit;
+use estimate::{Block, Estimate, Share};
+
+/// Entries of a block.
+const BLOCK: u32 = 48;
+/// Kernels that are kept apart for each process; the others are one.
+const MOST_KERNELS: usize = 4096;
+/// Submissions after which the decoder forgets what it has seen: it bounds its memory.
+const FORGET_EACH: u64 = 20_000;
+
+/// By what bytes are moved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) enum Mover {
+    /// A copy engine.
+    Engine,
+    /// The pushbuffer carries them.
+    Inline,
+    /// A kernel of the driver's.
+    Kernel,
+}
+
+impl Mover {
+    /// Its word.
+    pub(crate) fn word(self) -> &'static str {
+        match self {
+            Self::Engine => "engine",
+            Self::Inline => "inline",
+            Self::Kernel => "kernel",
+        }
+    }
+}
+
+/// What is summed up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) enum What {
+    /// Launches of kernels.
+    Launches,
+    /// Replays of graphs.
+    Graphs,
+    /// Bytes of pushbuffers.
+    PushbufferBytes,
+    /// Copies, by what moves them and which way.
+    Copies(Mover, &'static str),
+    /// Their bytes.
+    CopyBytes(Mover, &'static str),
+    /// Launches of one program; none: of those that are not kept apart.
+    Kernel(Option<GpuVa>),
+}
+
+/// Where a channel was at one moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) enum Doing {
+    /// It ran this program's kernel.
+    Kernel(GpuVa),
+    /// It copied.
+    Copy(&'static str),
+    /// It waited for a semaphore.
+    Wait,
+    /// Something else.
+    Other,
+    /// It could not be read.
+    Unread,
+}
+
+/// What the samples of a process come to.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Sampled {
+    /// Totals.
+    pub sums: BTreeMap<What, Estimate>,
+    /// Submissions, and those of them that were decoded.
+    pub submissions: (u64, u64),
+    /// Of blocks that could not be read: submissions.
+    pub unread: u64,
+    /// Moments, and those at which a channel had work.
+    pub moments: (u64, u64),
+    /// Of all channels at all moments with work: at what.
+    pub at: BTreeMap<Doing, f64>,
+}
+
+/// The samples of a process, and the registers of its programs.
+pub(crate) type Samples<'a> = (&'a Sampled, &'a HashMap<GpuVa, Option<u32>>);
+
+impl Sampled {
+    /// Adds another's totals.
+    pub(super) fn add(&mut self, other: &Self) {
+        self.submissions.0 += other.submissions.0;
+        self.submissions.1 += other.submissions.1;
+        self.unread += other.unread;
+        for (what, estimate) in &other.sums {
+            self.sums.entry(*what).or_default().add(*estimate);
+        }
+    }
+
+    /// The share of moments at which the GPU had work of this process.
+    pub(crate) fn busy(&self) -> Option<Share> {
+        Share::new(self.moments.1 as f64, self.moments.0 as f64)
+    }
+
+    /// A kernel's share of the time in which channels had work.
+    pub(crate) fn share(&self, at: Doing) -> Option<Share> {
+        let all = self.at.values().sum();
+        Share::new(self.at.get(&at).copied().unwrap_or(0.0), all)
+    }
+}
+
+/// One channel.
+struct Of {
+    id: ChannelId,
+    submitted: u64,
+    ratios: HashMap<What, f64>,
+}
+
+/// See the module.
+pub(super) struct Detail {
+    pid: u32,
+    decoder: Decoder,
+    /// By the address of the ring.
+    channels: HashMap<u64, Of>,
+    next: u32,
+    directions: Directions,
+    random: fastrand::Rng,
+    buffer: Vec<u8>,
+    decoded: u64,
+    /// The registers of programs, which are needed to find their names.
+    programs: HashMap<GpuVa, Option<u32>>,
+    sampled: Sampled,
+}
+
+/// Where memory is, by the mappings.
+#[derive(Default)]
+struct Directions(Vec<(u64, u64, Place)>);
+
+impl Directions {
+    fn new(areas: &[Area]) -> Self {
+        let place = |a: &Area| match a.device() {
+            Some(Device::Gpu(_)) => Some((a.start, a.end, Place::Device)),
+            Some(Device::Control) | None => Some((a.start, a.end, Place::Host)),
+            Some(_) => None,
+        };
+        let mut all: Vec<_> = areas.iter().filter_map(place).collect();
+        all.sort_unstable_by_key(|a| a.0);
+        Self(all)
+    }
+}
+
+impl Places for Directions {
+    fn place(&self, _: u32, va: GpuVa) -> Option<Place> {
+        let behind = self.0.partition_point(|(start, ..)| *start <= va.0);
+        let (_, end, place) = self.0.get(behind.checked_sub(1)?)?;
+        (va.0 < *end).then_some(*place)
+    }
+}
+
+/// What one decoded submission has.
+#[derive(Debug, Default)]
+struct Decoded {
+    sums: HashMap<What, f64>,
+    programs: Vec<(GpuVa, Option<u32>)>,
+    waits: Vec<(GpuVa, u64)>,
+    copies: Vec<&'static str>,
+}
+
+impl Decoded {
+    fn add(&mut self, what: What, more: f64) {
+        *self.sums.entry(what).or_default() += more;
+    }
+
+    fn moved(&mut self, by: Mover, path: &'static str, bytes: u64) {
+        self.add(What::Copies(by, path), 1.0);
+        self.add(What::CopyBytes(by, path), bytes as f64);
+        if by != Mover::Inline {
+            self.copies.push(path);
+        }
+    }
+
+    fn operation(&mut self, operation: &Operation) {
+        match operation {
+            Operation::Launch(l) => {
+                match l.kind {
+                    LaunchKind::Companion => return,
+                    LaunchKind::DriverMemset | LaunchKind::DriverCopy => {
+                        let path = match l.kind {
+                            LaunchKind::DriverMemset => "memset",
+                            _ => "d2d",
+                        };
+                        let bytes = l.moves.and_then(|m| m.bytes).unwrap_or(0);
+                        self.add(What::Copies(Mover::Kernel, path), 1.0);
+                        self.add(What::CopyBytes(Mover::Kernel, path), bytes as f64);
+                    }
+                    LaunchKind::User | LaunchKind::Unresolved => self.add(What::Launches, 1.0),
+                    _ => {}
+                }
+                if let Some(program) = l.program {
+                    self.programs.push((program, l.registers));
+                    if l.kind == LaunchKind::User {
+                        self.add(What::Kernel(Some(program)), 1.0);
+                    }
+                }
+            }
+            Operation::Graph(_) => self.add(What::Graphs, 1.0),
+            Operation::Copy(copy) if copy.dst.is_some() && copy.bytes > 0 => {
+                let fills = matches!(copy.mode, CopyMode::Fill | CopyMode::FillBlockLinear);
+                let path = match copy.direction {
+                    _ if copy.src.is_none() || fills => "memset",
+                    Some(direction) => path_of(direction),
+                    None => "unknown",
+                };
+                self.moved(Mover::Engine, path, copy.bytes);
+            }
+            Operation::Inline(i) if i.content == Some(InlineContent::Data) => {
+                let path = match i.fill {
+                    Some(_) => "memset",
+                    None => path_of(i.direction),
+                };
+                self.moved(Mover::Inline, path, i.bytes);
+            }
+            Operation::Semaphore(s) if waits(s.action) => self.waits.push((s.address, s.payload)),
+            _ => {}
+        }
+    }
+}
+
+fn waits(action: SemaphoreAction) -> bool {
+    matches!(
+        action,
+        SemaphoreAction::AcquireEqual | SemaphoreAction::AcquireGreaterEqual
+    )
+}
+
+fn path_of(direction: Direction) -> &'static str {
+    match direction {
+        Direction::HostToDevice => "h2d",
+        Direction::DeviceToHost => "d2h",
+        Direction::DeviceToDevice => "d2d",
+        Direction::HostToHost => "h2h",
+        Direction::PeerToPeer => "p2p",
+    }
+}
+
+impl Detail {
+    /// Of a process.
+    pub(super) fn new(pid: u32) -> Self {
+        let mut decoder = Decoder::new(DecodeOptions {
+            wants: Wants {
+                entries: false,
+                methods: false,
+                operations: true,
+            },
+            ..DecodeOptions::default()
+        });
+        for (minor, chip) in chip::chips() {
+            decoder.chip(Some(minor), chip, ChipBy::Pci);
+        }
+        Self {
+            pid,
+            decoder,
+            channels: HashMap::new(),
+            next: 0,
+            directions: Directions::default(),
+            random: fastrand::Rng::new(),
+            buffer: Vec::new(),
+            decoded: 0,
+            programs: HashMap::new(),
+            sampled: Sampled::default(),
+        }
+    }
+
+    /// What they come to.
+    pub(super) fn samples(&self) -> Samples<'_> {
+        (&self.sampled, &self.programs)
+    }
+
+    /// Its mappings were looked at.
+    pub(super) fn mapped(&mut self, areas: &[Area]) {
+        self.directions = Directions::new(areas);
+    }
+
+    /// Takes a block of each channel that has moved since the last time. What it adds to the totals is returned, by GPU.
+    pub(super) fn blocks(
+        &mut self,
+        memory: &impl Peek,
+        channels: &Channels,
+    ) -> Vec<(Option<u32>, Sampled)> {
+        let mut all = Vec::new();
+        for followed in channels.iter() {
+            let submitted = followed.count.sums().submitted;
+            let of = self.of(followed, submitted);
+            let came = submitted.saturating_sub(of.submitted);
+            of.submitted = submitted;
+            if came > 0 {
+                let sampled = self.block(memory, channels.readable(), followed, came);
+                self.sampled.add(&sampled);
+                all.push((followed.gpu, sampled));
+            }
+        }
+        let there: Vec<u64> = channels.iter().map(|f| f.ring).collect();
+        self.channels.retain(|ring, _| there.contains(ring));
+        all
+    }
+
+    fn of(&mut self, followed: &Followed, submitted: u64) -> &mut Of {
+        let next = &mut self.next;
+        let (pid, decoder) = (self.pid, &mut self.decoder);
+        self.channels.entry(followed.ring).or_insert_with(|| {
+            let id = ChannelId(*next);
+            *next += 1;
+            let at = At {
+                pid,
+                ..At::default()
+            };
+            decoder.channel(&Channel {
+                gpu: followed.gpu,
+                ..followed.found().channel(at, id)
+            });
+            Of {
+                id,
+                submitted,
+                ratios: HashMap::new(),
+            }
+        })
+    }
+
+    fn block(
+        &mut self,
+        memory: &impl Peek,
+        readable: &Readable,
+        followed: &Followed,
+        came: u64,
+    ) -> Sampled {
+        let mut sampled = Sampled {
+            submissions: (came, 0),
+            ..Sampled::default()
+        };
+        let found = followed.found();
+        let held = block::held(found, came);
+        let count = BLOCK.min(held);
+        let back = self.random.u32(count..=held.max(count));
+        let read = block::read(memory, readable, found, back, count, &mut self.buffer);
+        // The newest are the last to be used again.
+        let read = match read {
+            Err(Unread::UsedAgain) => {
+                block::read(memory, readable, found, count, count, &mut self.buffer)
+            }
+            read => read,
+        };
+        let Ok(entries) = read else {
+            sampled.unread = came;
+            return sampled;
+        };
+        let address = followed.tracking_address();
+        let ends = |s: &&Segment| match address {
+            Some(address) => release::at_end(&s.bytes).is_some_and(|r| r.address == address),
+            None => true,
+        };
+        let read = entries.segments.iter().filter(ends).count() as u64;
+        if read == 0 {
+            sampled.unread = came;
+            return sampled;
+        }
+        let bytes: usize = entries.segments.iter().map(|s| s.bytes.len()).sum();
+        let mut of_block = self.decode(followed, entries.position, entries.segments);
+        of_block.add(What::PushbufferBytes, bytes as f64);
+        sampled.submissions.1 = read.min(came);
+        for (program, registers) in &of_block.programs {
+            if self.programs.len() < MOST_KERNELS {
+                self.programs.insert(*program, *registers);
+            }
+        }
+        let block = Block { all: came, read };
+        let Some(of) = self.channels.get_mut(&followed.ring) else {
+            return sampled;
+        };
+        let is_first = of.ratios.is_empty();
+        let missing = of.ratios.keys().filter(|w| !of_block.sums.contains_key(w));
+        let missing: Vec<What> = missing.copied().collect();
+        let here = of_block.sums.into_iter().chain(missing.into_iter().map(|w| (w, 0.0)));
+        for (what, found) in here {
+            let what = match what {
+                What::Kernel(Some(program)) if !self.programs.contains_key(&program) => {
+                    What::Kernel(None)
+                }
+                what => what,
+            };
+            let before = of.ratios.get(&what).copied();
+            let before = before.or((!is_first).then_some(0.0));
+            let (estimate, ratio) = block.estimate(found, before);
+            of.ratios.insert(what, ratio);
+            sampled.sums.entry(what).or_default().add(estimate);
+        }
+        sampled
+    }
+
+    /// Decodes entries that lie one behind the other.
+    fn decode(&mut self, followed: &Followed, position: u64, segments: Vec<Segment>) -> Decoded {
+        let mut found = Decoded::default();
+        let Some(of) = self.channels.get(&followed.ring) else {
+            return found;
+        };
+        let size = u64::from(followed.found().entries.max(1));
+        self.decoder.gap(of.id);
+        for (segment, position) in segments.into_iter().zip(position..) {
+            let submission = Submission {
+                at: At {
+                    pid: self.pid,
+                    ..At::default()
+                },
+                channel: of.id,
+                token: None,
+                position,
+                gp_get: None,
+                prev_put: (position % size) as u32,
+                gp_put: ((position + 1) % size) as u32,
+                ip: None,
+                doorbell: None,
+                how: How::Observed,
+                late: false,
+                thread: None,
+                segments: vec![segment],
+            };
+            let context = self.decoder.context(&submission, 0);
+            self.decoder
+                .submission(&submission, &context, &self.directions, &mut |event| {
+                    if let Body::Operation(operation) = &event.body {
+                        found.operation(operation);
+                    }
+                });
+            self.decoded += 1;
+        }
+        self.decoder.end(Some(self.pid), &mut |event| {
+            if let Body::Operation(operation) = &event.body {
+                found.operation(operation);
+            }
+        });
+        if self.decoded >= FORGET_EACH {
+            self.decoded = 0;
+            self.decoder.forget_process(self.pid);
+            self.channels.clear();
+        }
+        found
+    }
+
+    /// Takes a moment: what is each channel at that has work?
+    pub(super) fn moment(
+        &mut self,
+        memory: &impl Peek,
+        channels: &Channels,
+        busy: &mut BTreeSet<Unit>,
+    ) {
+        let mut works = false;
+        for followed in channels.iter() {
+            let submitted = followed.count.sums().submitted;
+            self.of(followed, submitted);
+            let Some(now) = moment::now(memory, channels.readable(), followed) else {
+                continue;
+            };
+            works = true;
+            busy.insert((followed.gpu, "any"));
+            let at = match now {
+                moment::Now::Unread => vec![Doing::Unread],
+                moment::Now::At(position, segments) => {
+                    let found = self.decode(followed, position, segments);
+                    self.doing(memory, channels.readable(), &found)
+                }
+            };
+            let each = 1.0 / at.len().max(1) as f64;
+            for at in at {
+                *self.sampled.at.entry(at).or_default() += each;
+                match at {
+                    Doing::Kernel(_) => busy.insert((followed.gpu, "compute")),
+                    Doing::Copy(_) => busy.insert((followed.gpu, "copy")),
+                    _ => false,
+                };
+            }
+        }
+        self.sampled.moments.0 += 1;
+        self.sampled.moments.1 += u64::from(works);
+    }
+
+    /// What a submission is at: its kernels or copies alike, since nobody knows which of several it has come to.
+    fn doing(&mut self, memory: &impl Peek, readable: &Readable, found: &Decoded) -> Vec<Doing> {
+        let open = |(at, payload): &(GpuVa, u64)| {
+            let number = super::find::number(memory, at.0).filter(|_| readable.holds(at.0, 4));
+            number.is_some_and(|n| n.wrapping_sub(*payload as u32).cast_signed() < 0)
+        };
+        let mut at: Vec<Doing> = Vec::new();
+        if found.waits.iter().any(open) {
+            at.push(Doing::Wait);
+        } else {
+            at.extend(found.programs.iter().map(|(p, _)| Doing::Kernel(*p)));
+            at.extend(found.copies.iter().map(|path| Doing::Copy(path)));
+        }
+        for (program, registers) in &found.programs {
+            if self.programs.len() < MOST_KERNELS {
+                self.programs.insert(*program, *registers);
+            }
+        }
+        if at.is_empty() {
+            at.push(Doing::Other);
+        }
+        for at in &mut at {
+            if matches!(at, Doing::Kernel(program) if !self.programs.contains_key(program)) {
+                *at = Doing::Other;
+            }
+        }
+        at
+    }
+}
