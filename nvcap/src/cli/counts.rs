@@ -164,7 +164,6 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     }
 }
 
-
 /// Who is counted.
 fn said((counted, refused): (usize, usize), hidden: usize) -> String {
     let mut text = format!(

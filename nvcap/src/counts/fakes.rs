@@ -69,21 +69,40 @@ impl Fake {
 
     /// The `number`-th submission of a channel, from 1 on, in an entry of its own at this position.
     pub(super) fn submit_at(&self, slot: u64, position: u64, number: u32) {
+        self.submit_words(slot, position, number, 0);
+    }
+
+    /// The same, behind so many (3 at most) words that mean nothing.
+    pub(super) fn submit_words(&self, slot: u64, position: u64, number: u32, more: usize) {
         let semaphore = Self::semaphore(slot);
-        let words = [
+        let release = [
             0x2004_26c0,
             (semaphore >> 32) as u32,
             semaphore as u32,
             number,
             0,
         ];
+        let words = [vec![0; more], release.to_vec()].concat();
         let at = PUSHBUFFERS + slot * 0x10_000 + position % ENTRIES * 32;
         self.put(at, &bytes_of(&words));
-        let raw = entry::segment(GpuVa(at), 20, false, true, false);
+        let len = 4 * words.len() as u32;
+        let raw = entry::segment(GpuVa(at), len, false, true, false);
         let ring = RINGS + 0x3000 * slot;
         self.put(ring + 8 * (position % ENTRIES), &raw.to_le_bytes());
         let put = ((position + 1) % ENTRIES) as u32;
         self.put(ring + 0x208c, &put.to_le_bytes());
+    }
+
+    fn slot_of(slot: u64, position: u64) -> u64 {
+        RINGS + 0x3000 * slot + 8 * (position % ENTRIES)
+    }
+
+    pub(super) fn ring_entry(&self, slot: u64, position: u64) -> u64 {
+        self.word(Self::slot_of(slot, position)).unwrap_or(0)
+    }
+
+    pub(super) fn set_ring_entry(&self, slot: u64, position: u64, raw: u64) {
+        self.put(Self::slot_of(slot, position), &raw.to_le_bytes());
     }
 
     /// Submissions of a channel up to this number.

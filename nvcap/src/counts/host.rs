@@ -181,7 +181,10 @@ impl<S: System> Host<S> {
         self.rounds += 1;
         let (now, _) = self.system.clocks();
         self.find(now);
-        let pids: Vec<u32> = self.processes.keys().copied().collect();
+        let mut pids: Vec<u32> = self.processes.keys().copied().collect();
+        // Each is the first in turn: where samples may not be taken of all, of others the next time.
+        let first = self.rounds as usize % pids.len().max(1);
+        pids.rotate_left(first);
         for pid in pids {
             if !self.read(pid) {
                 self.gone(pid, now);
@@ -344,7 +347,7 @@ impl<S: System> Host<S> {
             watched.from = From::Beginning;
         }
         if let Some(detail) = &mut watched.detail {
-            detail.mapped(&areas);
+            detail.mapped(&watched.memory, &areas);
         }
         (watched.pages, watched.searched) = (pages, begun);
         (watched.wants_search, watched.is_lost) = (false, false);
@@ -369,7 +372,10 @@ impl<S: System> Host<S> {
             Outcome::Fine => {}
         }
         watched.read_ns = now;
-        if let Some(detail) = &mut watched.detail {
+        if let (Some(detail), Some(share)) = (&mut watched.detail, self.options.sample)
+            && self.sampling.may_read(now, share)
+        {
+            let (_, cpu) = self.system.clocks();
             for (gpu, sampled) in detail.blocks(&watched.memory, &watched.channels) {
                 let key = Key {
                     owner: watched.owner.clone(),
@@ -378,6 +384,8 @@ impl<S: System> Host<S> {
                 };
                 self.sampled.entry(key).or_default().add(&sampled);
             }
+            let (_, after) = self.system.clocks();
+            self.sampling.spent(after.saturating_sub(cpu));
         }
         let pages = self.system.pages(pid);
         let none = watched.channels.is_empty();

@@ -73,9 +73,29 @@ pub(super) struct Sampling {
     /// CPU time of a sample, smoothed, ns.
     cost: f64,
     random: fastrand::Rng,
+    /// CPU time that blocks may take, ns.
+    credit: f64,
+    credited: u64,
 }
 
+/// CPU time that blocks may take at once, ns.
+const BLOCKS_AT_ONCE: f64 = 2e7;
+/// Of what samples may take, the part for blocks; the other is for moments.
+const FOR_BLOCKS: f64 = 0.5;
+
 impl Sampling {
+    /// Whether blocks may be read now.
+    pub(super) fn may_read(&mut self, now: u64, share: f64) -> bool {
+        let passed = now.saturating_sub(std::mem::replace(&mut self.credited, now)) as f64;
+        self.credit = (self.credit + passed * share * FOR_BLOCKS).min(BLOCKS_AT_ONCE);
+        self.credit >= 0.0
+    }
+
+    /// Blocks took so much CPU time.
+    pub(super) fn spent(&mut self, cpu: u64) {
+        self.credit -= cpu as f64;
+    }
+
     /// After a sample that took so much CPU time: how long to wait for the next.
     pub(super) fn next(&mut self, cost: u64, share: f64) -> Duration {
         let cost = cost as f64;
@@ -83,7 +103,7 @@ impl Sampling {
             0.0 => cost,
             before => before + (cost - before) / 8.0,
         };
-        let mean = (self.cost.max(cost) / share).clamp(SAMPLES.0, SAMPLES.1);
+        let mean = (self.cost.max(cost) / (share * (1.0 - FOR_BLOCKS))).clamp(SAMPLES.0, SAMPLES.1);
         // Waits of an exponential distribution: each moment is as likely as another.
         let wait = -mean * (1.0 - self.random.f64()).ln();
         Duration::from_nanos(wait.min(10.0 * SAMPLES.1) as u64)
@@ -130,7 +150,7 @@ mod tests {
             now += sampling.next(cost, 0.01).as_nanos() as u64;
         }
         let share = cpu as f64 / now as f64;
-        assert!((0.006..=0.0102).contains(&share), "{share}");
+        assert!((0.003..=0.0051).contains(&share), "{share}");
     }
 
     #[test]

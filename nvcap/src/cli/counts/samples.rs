@@ -91,7 +91,11 @@ impl Names {
     pub(super) fn text(&mut self, out: &mut Vec<u8>, pid: u32, samples: Samples<'_>) {
         let (sampled, _) = samples;
         let rows = rows(sampled);
-        self.ask(pid, rows.get(..SHOWN.min(rows.len())).unwrap_or_default(), samples);
+        self.ask(
+            pid,
+            rows.get(..SHOWN.min(rows.len())).unwrap_or_default(),
+            samples,
+        );
         let (all, read) = sampled.submissions;
         let _ = writeln!(
             out,

@@ -1,14 +1,15 @@
 //! Entries of a ring that were submitted a while ago, with their pushbuffer bytes, read from outside.
 //!
-//! What is read may be used again meanwhile: a block is believed only where none of its slots and none of its bytes belong to a newer
-//! entry when it has been read.
+//! What is read may be used again meanwhile. A block of a channel whose tracking semaphore is proven is believed where its releases go up by one,
+//! as far below the newest one's as it lies behind it: newer bytes have other numbers. The place where the next entry is being written is left
+//! out. Of other channels the entries that came later are read too: none of them may have the block's bytes.
 
 use super::super::find::Readable;
 use crate::procfs::mem::Peek;
 use crate::record::Segment;
 use crate::source::memory::ring::{self, Ring};
 use crate::source::memory::scan::{self, Found};
-use crate::wire::entry;
+use crate::wire::{GpuVa, entry, release};
 
 /// Slots before the oldest that may be written next: so far behind nothing is read.
 const RESERVE: u32 = 64;
@@ -43,18 +44,35 @@ pub(super) fn held(found: &Found, came: u64) -> u32 {
     u32::try_from(came).unwrap_or(u32::MAX).min(most)
 }
 
-/// Reads up to `count` entries of which the first is `back` entries behind GP_PUT.
+/// Where a block is.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct At<'a> {
+    pub readable: &'a Readable,
+    pub found: &'a Found,
+    /// The channel's tracking semaphore.
+    pub tracking: Option<GpuVa>,
+    /// The first entry is so many behind GP_PUT.
+    pub back: u32,
+    /// So many entries at most.
+    pub count: u32,
+}
+
+/// Reads a block.
 pub(super) fn read(
     memory: &impl Peek,
-    readable: &Readable,
-    found: &Found,
-    back: u32,
-    count: u32,
+    at: At<'_>,
     buffer: &mut Vec<u8>,
 ) -> Result<Entries, Unread> {
+    let At {
+        readable,
+        found,
+        tracking,
+        back,
+        count,
+    } = at;
     let size = found.entries.max(1);
     let (_, put) = scan::get_put(memory, found.userd).map_err(|_| Unread::Gone)?;
-    if put >= size || back >= size {
+    if put >= size || back >= size || back == 0 {
         return Err(Unread::Gone);
     }
     let on = Ring {
@@ -63,10 +81,11 @@ pub(super) fn read(
     };
     let end = u64::from(size) + u64::from(put);
     let position = end - u64::from(back);
-    let raw = ring::entries(memory, on, position, end).map_err(|_| Unread::Gone)?;
-    let (block, newer) = raw.split_at(raw.len().min(count as usize));
+    let entries = |from, to| ring::entries(memory, on, from, to).map_err(|_| Unread::Gone);
+    let block = entries(position, position + u64::from(count.min(back)))?;
+    let newest = entries(end - 1, end)?;
     let mut bytes = 0;
-    for raw in block {
+    for raw in &block {
         let Some((at, len)) = entry::segment_of(*raw, 0) else {
             continue;
         };
@@ -75,40 +94,60 @@ pub(super) fn read(
             return Err(Unread::Elsewhere);
         }
     }
-    let segments = ring::segments(memory, block, &mut 0, buffer, |at| at);
+    let segments = ring::segments(memory, &block, &mut 0, buffer, |at| at);
     let (_, now) = scan::get_put(memory, found.userd).map_err(|_| Unread::Gone)?;
     let moved = (now % size + size - put) % size;
     if back + moved > size - RESERVE / 2 {
         return Err(Unread::UsedAgain);
     }
-    let since = ring::entries(memory, on, end, end + u64::from(moved)).map_err(|_| Unread::Gone)?;
-    let newer: Vec<u64> = newer.iter().copied().chain(since).collect();
-    if overlap(block, &newer) {
+    let later = end + u64::from(moved);
+    let newer = match tracking {
+        // What follows the newest is what matters, and what came meanwhile.
+        Some(_) => newest.into_iter().chain(entries(end, later)?).collect(),
+        None => entries(position + block.len() as u64, later)?,
+    };
+    let is_newest = block.len() as u32 >= back;
+    let newer = newer.get(usize::from(is_newest && tracking.is_some())..);
+    if overlap(&block, newer.unwrap_or_default()) {
         return Err(Unread::UsedAgain);
+    }
+    if let Some(tracking) = tracking {
+        let releases = segments.iter().filter_map(|s| release::at_end(&s.bytes));
+        let payloads: Vec<u32> = { releases.filter(|r| r.address == tracking) }
+            .map(|r| r.payload)
+            .collect();
+        if payloads.is_empty() || payloads.windows(2).any(|w| w[1] != w[0].wrapping_add(1)) {
+            return Err(Unread::UsedAgain);
+        }
     }
     Ok(Entries { position, segments })
 }
 
 /// Whether bytes of one of `block` are bytes of one that is newer, or of what follows the newest.
 fn overlap(block: &[u64], newer: &[u64]) -> bool {
-    let range = |raw: &u64| entry::segment_of(*raw, 0).map(|(at, len)| (at.0, at.0 + u64::from(len)));
+    let range =
+        |raw: &u64| entry::segment_of(*raw, 0).map(|(at, len)| (at.0, at.0 + u64::from(len)));
     let mut later: Vec<(u64, u64)> = newer.iter().filter_map(range).collect();
-    let newest = newer.iter().chain(block.last()).next_back().and_then(range);
-    if let Some(last) = newest.filter(|_| !newer.is_empty()) {
-        later.push((last.1, last.1 + BEING_WRITTEN));
+    let newest = newer.last().or(block.last()).and_then(range);
+    if let Some((_, end)) = newest {
+        later.push((end, end + BEING_WRITTEN));
     }
     later.sort_unstable();
     block.iter().filter_map(range).any(|(start, end)| {
         let behind = later.partition_point(|(from, _)| *from < end);
         // Ranges are short beside the distance of different ones: a few before are enough.
-        later.iter().take(behind).rev().take(64).any(|(_, to)| *to > start)
+        later
+            .iter()
+            .take(behind)
+            .rev()
+            .take(64)
+            .any(|(_, to)| *to > start)
     })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::wire::GpuVa;
 
     fn raw(at: u64, len: u32) -> u64 {
         entry::segment(GpuVa(at), len, false, true, false)

@@ -50,9 +50,8 @@ impl Busy {
         for (unit, count) in self.0.iter().flat_map(|s| &s.busy) {
             *sums.entry(*unit).or_default() += count;
         }
-        let share = |(unit, count): (Unit, u64)| {
-            Some((unit, Share::new(count as f64, moments as f64)?))
-        };
+        let share =
+            |(unit, count): (Unit, u64)| Some((unit, Share::new(count as f64, moments as f64)?));
         sums.into_iter().filter_map(share).collect()
     }
 }

@@ -10,6 +10,8 @@ mod block;
 pub(crate) mod busy;
 pub(crate) mod estimate;
 mod moment;
+#[cfg(test)]
+mod tests;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -21,14 +23,14 @@ use crate::decode::event::{
 use crate::decode::{DecodeOptions, Decoder, Places, Wants};
 use crate::procfs::mem::Peek;
 use crate::record::{At, Channel, ChannelId, Device, How, Segment, Submission};
-use crate::source::memory::{chip, maps::Area};
+use crate::source::memory::{chip, maps::Area, snapshot};
 use crate::wire::{GpuVa, release};
-use block::Unread;
 use busy::Unit;
 use estimate::{Block, Estimate, Share};
 
-/// Entries of a block.
-const BLOCK: u32 = 48;
+/// Entries of a block, and blocks of a channel at a reading.
+const BLOCK: u32 = 12;
+const BLOCKS: u32 = 4;
 /// Kernels that are kept apart for each process; the others are one.
 const MOST_KERNELS: usize = 4096;
 /// Submissions after which the decoder forgets what it has seen: it bounds its memory.
@@ -132,8 +134,10 @@ impl Sampled {
 /// One channel.
 struct Of {
     id: ChannelId,
+    /// What was submitted by the last reading.
     submitted: u64,
-    ratios: HashMap<What, f64>,
+    /// The decoder knows of it.
+    is_announced: bool,
 }
 
 /// See the module.
@@ -143,6 +147,8 @@ pub(super) struct Detail {
     /// By the address of the ring.
     channels: HashMap<u64, Of>,
     next: u32,
+    /// The tokens of rings.
+    tokens: HashMap<u64, u32>,
     directions: Directions,
     random: fastrand::Rng,
     buffer: Vec<u8>,
@@ -282,6 +288,7 @@ impl Detail {
             decoder,
             channels: HashMap::new(),
             next: 0,
+            tokens: HashMap::new(),
             directions: Directions::default(),
             random: fastrand::Rng::new(),
             buffer: Vec::new(),
@@ -297,11 +304,21 @@ impl Detail {
     }
 
     /// Its mappings were looked at.
-    pub(super) fn mapped(&mut self, areas: &[Area]) {
+    pub(super) fn mapped(&mut self, memory: &impl Peek, areas: &[Area]) {
         self.directions = Directions::new(areas);
+        // They tell which way a copy engine's channel copies.
+        let tokens = snapshot::tokens(memory, areas).into_iter();
+        self.tokens = tokens.map(|t| (t.ring.0, t.token)).collect();
+        self.announce_again();
     }
 
-    /// Takes a block of each channel that has moved since the last time. What it adds to the totals is returned, by GPU.
+    fn announce_again(&mut self) {
+        for of in self.channels.values_mut() {
+            of.is_announced = false;
+        }
+    }
+
+    /// Takes blocks of each channel that has moved since the last time. What it adds to the totals is returned, by GPU.
     pub(super) fn blocks(
         &mut self,
         memory: &impl Peek,
@@ -310,11 +327,11 @@ impl Detail {
         let mut all = Vec::new();
         for followed in channels.iter() {
             let submitted = followed.count.sums().submitted;
-            let of = self.of(followed, submitted);
+            let of = self.of(followed);
             let came = submitted.saturating_sub(of.submitted);
             of.submitted = submitted;
             if came > 0 {
-                let sampled = self.block(memory, channels.readable(), followed, came);
+                let sampled = self.of_channel(memory, channels.readable(), followed, came);
                 self.sampled.add(&sampled);
                 all.push((followed.gpu, sampled));
             }
@@ -324,113 +341,132 @@ impl Detail {
         all
     }
 
-    fn of(&mut self, followed: &Followed, submitted: u64) -> &mut Of {
+    /// What is kept of a channel, which the decoder knows then.
+    fn of(&mut self, followed: &Followed) -> &mut Of {
         let next = &mut self.next;
-        let (pid, decoder) = (self.pid, &mut self.decoder);
-        self.channels.entry(followed.ring).or_insert_with(|| {
+        let of = self.channels.entry(followed.ring).or_insert_with(|| {
             let id = ChannelId(*next);
             *next += 1;
-            let at = At {
-                pid,
-                ..At::default()
-            };
-            decoder.channel(&Channel {
-                gpu: followed.gpu,
-                ..followed.found().channel(at, id)
-            });
             Of {
                 id,
-                submitted,
-                ratios: HashMap::new(),
+                submitted: followed.count.sums().submitted,
+                is_announced: false,
             }
-        })
+        });
+        if !of.is_announced {
+            of.is_announced = true;
+            let at = At {
+                pid: self.pid,
+                ..At::default()
+            };
+            self.decoder.channel(&Channel {
+                gpu: followed.gpu,
+                token: self.tokens.get(&followed.ring).copied(),
+                ..followed.found().channel(at, of.id)
+            });
+        }
+        of
     }
 
-    fn block(
+    /// Blocks of what came to a channel.
+    fn of_channel(
         &mut self,
         memory: &impl Peek,
         readable: &Readable,
         followed: &Followed,
         came: u64,
     ) -> Sampled {
+        let held = block::held(followed.found(), came);
+        let blocks = match held <= BLOCK * BLOCKS {
+            // All of them.
+            true => vec![(held, held)],
+            // One in each part of them.
+            false => {
+                let part = held / BLOCKS;
+                let first = |n: u32| (n + 1) * part - self.random.u32(..=part - BLOCK);
+                (0..BLOCKS).map(first).map(|back| (back, BLOCK)).collect()
+            }
+        };
+        let mut all: Vec<(u64, Decoded)> = Vec::new();
+        let tracking = followed.tracking_address();
+        for (back, count) in blocks {
+            let at = block::At {
+                readable,
+                found: followed.found(),
+                tracking,
+                back,
+                count,
+            };
+            let Ok(entries) = block::read(memory, at, &mut self.buffer) else {
+                continue;
+            };
+            let ends = |s: &&Segment| match tracking {
+                Some(address) => release::at_end(&s.bytes).is_some_and(|r| r.address == address),
+                None => true,
+            };
+            let read = entries.segments.iter().filter(ends).count() as u64;
+            let bytes: usize = entries.segments.iter().map(|s| s.bytes.len()).sum();
+            let mut decoded = self.decode(followed, entries.position, entries.segments);
+            decoded.add(What::PushbufferBytes, bytes as f64);
+            if read > 0 {
+                all.push((read, decoded));
+            }
+        }
+        self.estimate(came, &all)
+    }
+
+    fn estimate(&mut self, came: u64, all: &[(u64, Decoded)]) -> Sampled {
+        let read: u64 = all.iter().map(|(read, _)| read).sum();
         let mut sampled = Sampled {
-            submissions: (came, 0),
+            submissions: (came, read.min(came)),
+            unread: if read == 0 { came } else { 0 },
             ..Sampled::default()
         };
-        let found = followed.found();
-        let held = block::held(found, came);
-        let count = BLOCK.min(held);
-        let back = self.random.u32(count..=held.max(count));
-        let read = block::read(memory, readable, found, back, count, &mut self.buffer);
-        // The newest are the last to be used again.
-        let read = match read {
-            Err(Unread::UsedAgain) => {
-                block::read(memory, readable, found, count, count, &mut self.buffer)
-            }
-            read => read,
-        };
-        let Ok(entries) = read else {
-            sampled.unread = came;
-            return sampled;
-        };
-        let address = followed.tracking_address();
-        let ends = |s: &&Segment| match address {
-            Some(address) => release::at_end(&s.bytes).is_some_and(|r| r.address == address),
-            None => true,
-        };
-        let read = entries.segments.iter().filter(ends).count() as u64;
-        if read == 0 {
-            sampled.unread = came;
-            return sampled;
+        let mut whats = BTreeSet::new();
+        for (_, decoded) in all {
+            self.learn(&decoded.programs);
+            whats.extend(decoded.sums.keys().copied());
         }
-        let bytes: usize = entries.segments.iter().map(|s| s.bytes.len()).sum();
-        let mut of_block = self.decode(followed, entries.position, entries.segments);
-        of_block.add(What::PushbufferBytes, bytes as f64);
-        sampled.submissions.1 = read.min(came);
-        for (program, registers) in &of_block.programs {
-            if self.programs.len() < MOST_KERNELS {
-                self.programs.insert(*program, *registers);
-            }
-        }
-        let block = Block { all: came, read };
-        let Some(of) = self.channels.get_mut(&followed.ring) else {
-            return sampled;
-        };
-        let is_first = of.ratios.is_empty();
-        let missing = of.ratios.keys().filter(|w| !of_block.sums.contains_key(w));
-        let missing: Vec<What> = missing.copied().collect();
-        let here = of_block.sums.into_iter().chain(missing.into_iter().map(|w| (w, 0.0)));
-        for (what, found) in here {
+        for what in whats {
+            let block = |(read, decoded): &(u64, Decoded)| Block {
+                read: *read,
+                found: decoded.sums.get(&what).copied().unwrap_or(0.0),
+            };
+            let blocks: Vec<Block> = all.iter().map(block).collect();
             let what = match what {
                 What::Kernel(Some(program)) if !self.programs.contains_key(&program) => {
                     What::Kernel(None)
                 }
                 what => what,
             };
-            let before = of.ratios.get(&what).copied();
-            let before = before.or((!is_first).then_some(0.0));
-            let (estimate, ratio) = block.estimate(found, before);
-            of.ratios.insert(what, ratio);
+            let estimate = estimate::estimate(came, &blocks);
             sampled.sums.entry(what).or_default().add(estimate);
         }
         sampled
     }
 
+    /// Keeps programs with their registers.
+    fn learn(&mut self, programs: &[(GpuVa, Option<u32>)]) {
+        for (program, registers) in programs {
+            if self.programs.len() < MOST_KERNELS {
+                self.programs.insert(*program, *registers);
+            }
+        }
+    }
+
     /// Decodes entries that lie one behind the other.
     fn decode(&mut self, followed: &Followed, position: u64, segments: Vec<Segment>) -> Decoded {
         let mut found = Decoded::default();
-        let Some(of) = self.channels.get(&followed.ring) else {
-            return found;
-        };
+        let id = self.of(followed).id;
         let size = u64::from(followed.found().entries.max(1));
-        self.decoder.gap(of.id);
+        self.decoder.gap(id);
         for (segment, position) in segments.into_iter().zip(position..) {
             let submission = Submission {
                 at: At {
                     pid: self.pid,
                     ..At::default()
                 },
-                channel: of.id,
+                channel: id,
                 token: None,
                 position,
                 gp_get: None,
@@ -460,7 +496,7 @@ impl Detail {
         if self.decoded >= FORGET_EACH {
             self.decoded = 0;
             self.decoder.forget_process(self.pid);
-            self.channels.clear();
+            self.announce_again();
         }
         found
     }
@@ -474,8 +510,6 @@ impl Detail {
     ) {
         let mut works = false;
         for followed in channels.iter() {
-            let submitted = followed.count.sums().submitted;
-            self.of(followed, submitted);
             let Some(now) = moment::now(memory, channels.readable(), followed) else {
                 continue;
             };
@@ -515,11 +549,7 @@ impl Detail {
             at.extend(found.programs.iter().map(|(p, _)| Doing::Kernel(*p)));
             at.extend(found.copies.iter().map(|path| Doing::Copy(path)));
         }
-        for (program, registers) in &found.programs {
-            if self.programs.len() < MOST_KERNELS {
-                self.programs.insert(*program, *registers);
-            }
-        }
+        self.learn(&found.programs);
         if at.is_empty() {
             at.push(Doing::Other);
         }

@@ -49,7 +49,8 @@ pub(super) fn now(memory: &impl Peek, readable: &Readable, followed: &Followed) 
     }
     // The entry that ends with the number after `done`: as many back as are pending, if each has one entry.
     let wanted = done.wrapping_add(1);
-    let last = (pending..(pending + AROUND).min(size - 1)).find(|back| release(*back) == Some(wanted));
+    let last =
+        (pending..(pending + AROUND).min(size - 1)).find(|back| release(*back) == Some(wanted));
     let Some(last) = last else {
         return Some(Now::Unread);
     };
@@ -58,7 +59,14 @@ pub(super) fn now(memory: &impl Peek, readable: &Readable, followed: &Followed) 
         .find(|back| release(*back).is_some())
         .unwrap_or(last + 1);
     let count = first - last;
-    match block::read(memory, readable, found, first - 1, count, &mut Vec::new()) {
+    let at = block::At {
+        readable,
+        found,
+        tracking: Some(semaphore),
+        back: first - 1,
+        count,
+    };
+    match block::read(memory, at, &mut Vec::new()) {
         Ok(entries) => Some(Now::At(entries.position, entries.segments)),
         Err(_) => Some(Now::Unread),
     }

@@ -49,7 +49,11 @@ const FAMILIES: [Family; 5] = [
 
 /// The unit that a name ends with.
 fn unit(name: &str) -> &'static str {
-    if name.ends_with("_bytes") { "bytes" } else { "" }
+    if name.ends_with("_bytes") {
+        "bytes"
+    } else {
+        ""
+    }
 }
 
 /// Writes them, if samples are taken.

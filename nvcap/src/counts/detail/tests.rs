@@ -1,0 +1,116 @@
+//! Samples of made-up processes.
+
+use super::super::fakes::{Fake, FakeProcess, Fakes, SECOND};
+use super::super::host::{Host, HostOptions};
+use super::{Doing, Sampled, What};
+
+fn host(process: FakeProcess) -> (Host<Fakes>, Fake) {
+    let options = HostOptions {
+        sample: Some(0.01),
+        ..HostOptions::default()
+    };
+    let mut host = Host::new(Fakes::default(), options);
+    let memory = process.memory.clone();
+    host.system.processes.insert(7, process);
+    (host, memory)
+}
+
+fn sampled(host: &Host<Fakes>) -> Sampled {
+    host.samples(7).unwrap().0.clone()
+}
+
+/// 500 submissions a second of 20 to 32 bytes, of which 48 are read: the total is known, and holds the truth.
+#[test]
+fn totals_are_estimated_from_a_part() {
+    let (mut host, memory) = host(FakeProcess::new(1));
+    memory.work(0, 1, 1);
+    let (mut number, mut bytes) = (1, 0);
+    let mut random = fastrand::Rng::with_seed(11);
+    for second in 0..60 {
+        host.system.now += SECOND;
+        host.round();
+        if second == 59 {
+            break;
+        }
+        for _ in 0..500 {
+            number += 1;
+            let more = random.usize(0..=3);
+            memory.submit_words(0, number - 1, number as u32, more);
+            bytes += 20 + 4 * more as u64;
+        }
+        memory.done(0, number);
+    }
+    let sampled = sampled(&host);
+    let (all, read) = sampled.submissions;
+    assert_eq!(all, 59 * 500);
+    assert!((2000..4000).contains(&read), "{read}");
+    assert_eq!(sampled.unread, 0);
+    let estimate = sampled.sums[&What::PushbufferBytes];
+    let off = (estimate.total - bytes as f64).abs();
+    // Twice the 95 % interval: missed once in 10,000.
+    assert!(off < 2.0 * estimate.error(), "{estimate:?} of {bytes}");
+    assert!(estimate.error() < 0.01 * bytes as f64, "{estimate:?}");
+}
+
+/// So few that all are read: the truth, without an error.
+#[test]
+fn what_is_read_whole_is_exact() {
+    let (mut host, memory) = host(FakeProcess::new(1));
+    memory.work(0, 1, 3);
+    for number in [20, 37, 60] {
+        host.system.now += SECOND;
+        host.round();
+        memory.work(0, 4, number);
+    }
+    host.system.now += SECOND;
+    host.round();
+    let sampled = sampled(&host);
+    assert_eq!(sampled.submissions, (57, 57));
+    let estimate = sampled.sums[&What::PushbufferBytes];
+    assert_eq!((estimate.total, estimate.error()), (57.0 * 20.0, 0.0));
+}
+
+#[test]
+fn moments_tell_when_there_is_work() {
+    let (mut host, memory) = host(FakeProcess::new(1));
+    memory.work(0, 1, 10);
+    host.system.now += SECOND;
+    host.round();
+    for n in 0..100_u64 {
+        // A quarter of the time there is something to do.
+        if n % 4 == 0 {
+            memory.submit(0, 11 + n / 4, 11 + n / 4);
+        }
+        assert!(host.moment().is_some());
+        memory.done(0, 11 + n / 4);
+    }
+    let sampled = sampled(&host);
+    assert_eq!(sampled.moments, (100, 25));
+    let busy = sampled.busy().unwrap();
+    assert!(busy.interval.0 > 0.15 && busy.interval.1 < 0.35, "{busy:?}");
+    assert_eq!(sampled.at.get(&Doing::Other), Some(&25.0));
+    assert_eq!(sampled.at.len(), 1);
+}
+
+/// Bytes that newer submissions have used again are not taken for those that were there.
+#[test]
+fn used_again_is_not_believed() {
+    let (mut host, memory) = host(FakeProcess::new(1));
+    memory.work(0, 1, 10);
+    host.system.now += SECOND;
+    host.round();
+    memory.work(0, 11, 600);
+    // The first 500 have the numbers of others in their place.
+    for number in 11..500_u64 {
+        let raw = memory.ring_entry(0, number - 1);
+        memory.submit_words(0, number - 1, 2000 + (number * 7) as u32, 0);
+        memory.set_ring_entry(0, number - 1, raw);
+    }
+    memory.submit(0, 600, 600);
+    host.system.now += SECOND;
+    host.round();
+    let sampled = sampled(&host);
+    let (all, read) = sampled.submissions;
+    assert_eq!(all, 590);
+    assert!(read <= 24, "{read}");
+}
