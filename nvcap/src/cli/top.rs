@@ -1,0 +1,189 @@
+//! `nvcap top`: processes, channels, kernels and copies on a screen, live or of a recording.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use anyhow::bail;
+use ratatui::crossterm::event::Event;
+
+use crate::host::choice::Whom;
+use crate::output::style::Color;
+use crate::pipeline::Pipeline;
+use crate::top::state::{Action, State};
+use crate::top::tally::Tally;
+use crate::top::view::{self, Around};
+
+mod live;
+#[cfg_attr(not(feature = "trap"), path = "top/observed_nowhere.rs")]
+mod observed;
+mod readings;
+mod recorded;
+mod screen;
+
+use screen::Screen;
+
+use super::output_args::OutputArgs;
+use super::recording::RecordingArgs;
+use super::values::{parse_pid, parse_share, parse_time};
+
+const EXAMPLES: &str = "\
+Examples:
+  sudo nvcap top                   every process that uses a GPU
+  sudo nvcap top -p 4711           one; Enter shows its channels, k its kernels by GPU time
+  sudo nvcap top -a --user 'team*' those of some users
+  nvcap top nvcap.pcapng           a recording (nvcap record --gpu-time): Left and Right go in time
+
+Keys: ? shows them all. Enter goes into a process, Esc back; / filters, > and < choose the column to
+sort by, r reverses, h shows first what may hang, Space pauses, q ends.
+
+Processes and channels cost next to nothing: numbers that the GPU keeps are read once a second
+(docs/counts.md). Kernels and copies of a running process are observed while they are shown, with
+up to --observe-cpu of a core. docs/top.md says what the columns mean.
+
+Where the output is no terminal nvcap counts writes the same as lines.
+
+Exit status: 0 the user ended it; 1 error; 2 usage.";
+
+/// What is shown.
+#[derive(clap::Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub(super) struct Args {
+    /// A recording or capture to show instead of this machine
+    #[arg(value_name = "FILE", conflicts_with_all = ["pid", "all"])]
+    file: Option<PathBuf>,
+
+    /// The running process PID (or the process of the thread PID); may be given several times
+    #[arg(short, long = "pid", value_name = "PID", value_parser = parse_pid)]
+    pub pid: Vec<u32>,
+
+    /// Every process that uses a GPU, now or later; so by default
+    #[arg(short, long, conflicts_with = "pid")]
+    all: bool,
+
+    /// How often the counts are read
+    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = parse_time)]
+    interval: Duration,
+
+    /// A channel may hang when for so long nothing was done of what is pending: 30s, 5m
+    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = parse_time)]
+    hang: Duration,
+
+    /// Sums of the last TIME are shown with the key t
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = parse_time)]
+    last: Duration,
+
+    /// The share of one core that observing a process for its kernels may use
+    #[arg(long, value_name = "PERCENT", default_value = "10%", value_parser = parse_share)]
+    observe_cpu: f64,
+
+    /// Only processes of USER, a name, a number or a pattern; may be given several times
+    #[arg(long, value_name = "USER", requires = "all", help_heading = super::values::WHOM)]
+    user: Vec<String>,
+
+    /// Which of them.
+    #[command(flatten)]
+    filters: super::whom::Filters,
+}
+
+/// What fills the screen.
+trait Shown {
+    /// Something new may be there; whether it is. Called some times a second.
+    ///
+    /// # Errors
+    /// When there will be nothing new any more.
+    fn step(&mut self, state: &mut State) -> anyhow::Result<bool>;
+    /// What is on the screen.
+    fn table(&self, state: &State) -> crate::top::table::Table;
+    /// What is beside it.
+    fn around(&self, state: &State) -> Around;
+    /// A key was pressed: the user has seen the notice.
+    fn seen(&mut self);
+}
+
+/// How long keys are waited for.
+const TICK: Duration = Duration::from_millis(200);
+
+/// Shows it.
+pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    screen::need()?;
+    let last_ns = args.last.as_nanos() as u64;
+    if let Some(file) = &args.file {
+        let mut recorded = recorded::Recorded::of(file, tally_of)?;
+        let mut state = State::new(Some(recorded.length_ns()), last_ns);
+        state.has_times = recorded.has_times();
+        return shown(&mut recorded, state);
+    }
+    let users = args.user.iter().cloned();
+    let all = args.all || args.pid.is_empty();
+    let Some(whom) = args.filters.whom("top", &args.pid, all, users)? else {
+        return Ok(super::target::usage());
+    };
+    if let (Whom::Named(pids), true) = (&whom, args.pid.len() == 1)
+        && crate::procfs::has_ended(pids.first().copied().unwrap_or(0))
+    {
+        bail!(
+            "cannot show process {}: it has ended; nvcap top shows all that use a GPU",
+            args.pid[0]
+        );
+    }
+    let mut live = live::Machine::of(whom, args.interval, args.hang, args.observe_cpu)?;
+    shown(&mut live, State::new(None, last_ns))
+}
+
+/// The sums of a recording.
+fn tally_of(file: &Path) -> anyhow::Result<(Tally, u64)> {
+    let args = RecordingArgs::of(file);
+    let mut recording = args.open()?;
+    let output = OutputArgs::default().of_recording(recording.trace());
+    let offset = recording
+        .trace()
+        .map_or(0, |info| info.realtime_ns.saturating_sub(info.monotonic_ns));
+    let options = output.pipeline_options(false, None)?;
+    let mut tally = Tally::default();
+    let mut pipeline = Pipeline::new(options, vec![Box::new(&mut tally)]);
+    recording
+        .quiet_until_the_end(Some(file))
+        .play(&mut pipeline)?;
+    pipeline.finish()?;
+    Ok((tally, offset))
+}
+
+/// Draws and takes keys until the user ends it, or the terminal or a signal does.
+fn shown(what: &mut impl Shown, mut state: State) -> anyhow::Result<ExitCode> {
+    let color = Color::Auto.enabled(true);
+    let mut screen = Screen::open()?;
+    let mut then = Instant::now();
+    let mut is_new = true;
+    loop {
+        let passed = then.elapsed();
+        then = Instant::now();
+        is_new |= state.replay.is_some() && !state.is_paused;
+        state.passed(passed.as_nanos() as u64);
+        is_new |= what.step(&mut state)?;
+        if is_new {
+            let table = what.table(&state);
+            let around = Around {
+                color,
+                ..what.around(&state)
+            };
+            screen.draw(|frame| view::draw(frame, &mut state, &table, &around))?;
+        }
+        is_new = false;
+        let mut wait = TICK;
+        while let Some(event) = screen.event(wait)? {
+            is_new = true;
+            wait = Duration::ZERO;
+            let Event::Key(key) = event else { continue };
+            what.seen();
+            match state.key(key, &what.table(&state)) {
+                Action::Draw => {}
+                Action::Quit => return Ok(ExitCode::SUCCESS),
+                Action::Suspend => screen.suspend()?,
+            }
+        }
+        if screen.is_to_end() {
+            return Ok(ExitCode::SUCCESS);
+        }
+    }
+}
