@@ -4,10 +4,8 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use anyhow::bail;
 use ratatui::crossterm::event::Event;
 
-use crate::host::choice::Whom;
 use crate::output::style::Color;
 use crate::pipeline::Pipeline;
 use crate::top::state::{Action, State};
@@ -119,14 +117,6 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let Some(whom) = args.filters.whom("top", &args.pid, all, users)? else {
         return Ok(super::target::usage());
     };
-    if let (Whom::Named(pids), true) = (&whom, args.pid.len() == 1)
-        && crate::procfs::has_ended(pids.first().copied().unwrap_or(0))
-    {
-        bail!(
-            "cannot show process {}: it has ended; nvcap top shows all that use a GPU",
-            args.pid[0]
-        );
-    }
     let mut live = live::Machine::of(whom, args.interval, args.hang, args.observe_cpu)?;
     shown(&mut live, State::new(None, last_ns))
 }
