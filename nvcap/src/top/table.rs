@@ -167,6 +167,13 @@ fn compare(a: Option<&Cell>, b: Option<&Cell>, column: Column) -> Ordering {
 }
 
 impl Table {
+    fn compare_numbers(&self, a: &Row, b: &Row) -> Ordering {
+        let cells = self.columns.iter().zip(a.cells.iter().zip(&b.cells));
+        let numbers = cells.filter(|(column, _)| !column.is_text);
+        let mut all = numbers.map(|(column, (a, b))| compare(Some(a), Some(b), *column));
+        all.find(|o| o.is_ne()).unwrap_or(Ordering::Equal)
+    }
+
     /// The rows that have the text, in order: those that may hang before the others, where that is asked for.
     pub(crate) fn arranged(&self, order: Order, suspects_first: bool, filter: &str) -> Vec<&Row> {
         let filter = filter.to_lowercase();
@@ -187,9 +194,15 @@ impl Table {
             } else {
                 by_cell
             };
+            // Where nothing is known of the column (times of the GPU), numbers of others tell more than the order of coming.
+            let by_others = || match unknown(a) && unknown(b) {
+                true => self.compare_numbers(a, b),
+                false => Ordering::Equal,
+            };
             by_suspicion
                 .then(unknown(a).cmp(&unknown(b)))
                 .then(by_cell)
+                .then_with(by_others)
                 .then(a.id.cmp(&b.id))
         });
         rows

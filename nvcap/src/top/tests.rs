@@ -136,7 +136,7 @@ fn processes_with_rates_and_suspects() {
         ),
         "{lines:#?}"
     );
-    assert!(lines[2].contains("/sv"), "{lines:#?}");
+    assert!(lines[2].contains("/s\u{2193}"), "{lines:#?}");
     // Sorted by the rate; the waiting one is marked, and its name does nothing to the terminal.
     assert!(
         lines[3].contains("4711") && lines[3].contains(" 1000 "),

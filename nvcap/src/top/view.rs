@@ -55,10 +55,7 @@ pub(crate) fn draw(frame: &mut Frame<'_>, state: &mut State, table: &Table, arou
     let bold = Style::new().add_modifier(Modifier::BOLD);
     let title = format!("nvcap top  {}", around.head);
     frame.render_widget(Line::styled(title, bold), head);
-    let text = match around.about.as_str() {
-        "" => about_text(state),
-        more => format!("{}; {}", about_text(state), Plain(more)),
-    };
+    let text = about_text(state, &around.about);
     frame.render_widget(Line::raw(text), about);
     let heading = heading(table, state, columns.width);
     let reversed = Style::new().add_modifier(Modifier::REVERSED);
@@ -71,10 +68,13 @@ pub(crate) fn draw(frame: &mut Frame<'_>, state: &mut State, table: &Table, arou
 }
 
 /// What the table is of, and how it is arranged.
-fn about_text(state: &State) -> String {
+fn about_text(state: &State, more: &str) -> String {
     let mut text = state.screen.word().to_owned();
     if let Some((pid, name)) = &state.of {
         text += &format!(" of process {pid} {}", Plain(name));
+    }
+    if !more.is_empty() {
+        text += &format!("; {}", Plain(more));
     }
     if state.screen.is_of_works() || state.replay.is_some() {
         text += &match state.is_of_last {
@@ -145,7 +145,11 @@ fn line_of<'a>(table: &Table, mut text: impl FnMut(usize) -> &'a str, all: usize
 
 fn heading(table: &Table, state: &State, all: u16) -> String {
     let order = state.order();
-    let mark = if order.reversed { "^" } else { "v" };
+    let mark = if order.reversed {
+        "\u{2191}"
+    } else {
+        "\u{2193}"
+    };
     let names: Vec<String> = { table.columns.iter().enumerate() }
         .map(|(at, column)| match at == order.column {
             true => format!("{}{mark}", column.name),

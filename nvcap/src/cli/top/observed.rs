@@ -156,8 +156,7 @@ impl Observed {
         match &self.ended {
             Some(why) => why.clone(),
             None => format!(
-                "observing process {} for kernels: costs up to {} % of a core (--observe-cpu)",
-                self.pid,
+                "observing it costs up to {} % of a core (--observe-cpu)",
                 cpu * 100.0
             ),
         }

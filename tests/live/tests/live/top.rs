@@ -227,7 +227,7 @@ pub fn kernels() -> Result<()> {
     })?;
     top.keys(&["p"])?;
     top.until("back", |s| {
-        line(s, &[&pid, "softgpu"]).is_some() && !s.contains(&said)
+        line(s, &[&pid, "softgpu"]).is_some() && !s.contains("observing")
     })?;
     top.keys(&["q"])?;
     top.given_back()
@@ -268,6 +268,25 @@ pub fn terminated() -> Result<()> {
         top.given_back()?;
     }
     Ok(())
+}
+
+/// A terminal that goes away ends it.
+pub fn terminal_gone() -> Result<()> {
+    let gpu = idle(95, 4, &[])?;
+    let pid = gpu.pid().to_string();
+    let top = Terminal::start("gone", &["-a", "--interval=0.2"])?;
+    top.until("found", |s| line(s, &[&pid, "softgpu"]).is_some())?;
+    let nvcap = top.nvcap_pid()?;
+    drop(top);
+    for _ in 0..100 {
+        if !std::path::Path::new(&format!("/proc/{nvcap}")).exists() {
+            return Ok(());
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    // SAFETY: ends the process that was started here.
+    unsafe { libc::kill(nvcap, libc::SIGKILL) };
+    anyhow::bail!("nvcap goes on without a terminal")
 }
 
 /// Without a terminal it says what to use instead.
