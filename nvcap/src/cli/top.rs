@@ -2,15 +2,11 @@
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use ratatui::crossterm::event::Event;
-
-use crate::output::style::Color;
 use crate::pipeline::Pipeline;
-use crate::top::state::{Action, State};
+use crate::top::state::State;
 use crate::top::tally::Tally;
-use crate::top::view::{self, Around};
 
 mod live;
 #[cfg_attr(not(feature = "trap"), path = "top/observed_nowhere.rs")]
@@ -18,8 +14,9 @@ mod observed;
 mod readings;
 mod recorded;
 mod screen;
+mod shown;
 
-use screen::Screen;
+use shown::shown;
 
 use super::output_args::OutputArgs;
 use super::recording::RecordingArgs;
@@ -84,24 +81,6 @@ pub(super) struct Args {
     filters: super::whom::Filters,
 }
 
-/// What fills the screen.
-trait Shown {
-    /// Something new may be there; whether it is. Called some times a second.
-    ///
-    /// # Errors
-    /// When there will be nothing new any more.
-    fn step(&mut self, state: &mut State) -> anyhow::Result<bool>;
-    /// What is on the screen.
-    fn table(&self, state: &State) -> crate::top::table::Table;
-    /// What is beside it.
-    fn around(&self, state: &State) -> Around;
-    /// A key was pressed: the user has seen the notice.
-    fn seen(&mut self);
-}
-
-/// How long keys are waited for.
-const TICK: Duration = Duration::from_millis(200);
-
 /// Shows it.
 pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     screen::need()?;
@@ -137,43 +116,4 @@ fn tally_of(file: &Path) -> anyhow::Result<(Tally, u64)> {
         .play(&mut pipeline)?;
     pipeline.finish()?;
     Ok((tally, offset))
-}
-
-/// Draws and takes keys until the user ends it, or the terminal or a signal does.
-fn shown(what: &mut impl Shown, mut state: State) -> anyhow::Result<ExitCode> {
-    let color = Color::Auto.enabled(true);
-    let mut screen = Screen::open()?;
-    let mut then = Instant::now();
-    let mut is_new = true;
-    loop {
-        let passed = then.elapsed();
-        then = Instant::now();
-        is_new |= state.replay.is_some() && !state.is_paused;
-        state.passed(passed.as_nanos() as u64);
-        is_new |= what.step(&mut state)?;
-        if is_new {
-            let table = what.table(&state);
-            let around = Around {
-                color,
-                ..what.around(&state)
-            };
-            screen.draw(|frame| view::draw(frame, &mut state, &table, &around))?;
-        }
-        is_new = false;
-        let mut wait = TICK;
-        while let Some(event) = screen.event(wait)? {
-            is_new = true;
-            wait = Duration::ZERO;
-            let Event::Key(key) = event else { continue };
-            what.seen();
-            match state.key(key, &what.table(&state)) {
-                Action::Draw => {}
-                Action::Quit => return Ok(ExitCode::SUCCESS),
-                Action::Suspend => screen.suspend()?,
-            }
-        }
-        if screen.is_to_end() {
-            return Ok(ExitCode::SUCCESS);
-        }
-    }
 }

@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use anyhow::bail;
 
-use super::Shown;
 use super::observed::Observed;
 use super::readings::Readings;
+use super::shown::Shown;
 use crate::host::choice::Whom;
 use crate::output::message;
 use crate::top::live::{Live, Reading};

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use super::Shown;
+use super::shown::Shown;
 use crate::output::message;
 use crate::output::plural::plural_of;
 use crate::top::state::{SECOND, State};
