@@ -85,7 +85,8 @@ fn a_recording_on_the_screen() {
     assert!(kernels.rows.len() == 3 && kernels.columns[5].name == "KERNEL");
     let lines = shown(&mut state, &kernels);
     assert!(lines[1].starts_with("kernels of process"), "{lines:#?}");
-    let counts: Vec<_> = { state.rows(&kernels).iter() }
+    let rows = state.rows(&kernels);
+    let counts: Vec<_> = { rows.iter() }
         .map(|row| row.cells[if state.has_times { 0 } else { 2 }].rank.clone())
         .collect();
     let falls = |pair: &[super::super::table::Rank]| match pair {
@@ -102,7 +103,8 @@ fn a_recording_on_the_screen() {
     assert!(!copies.rows.is_empty());
     shown(&mut state, &copies);
     press(&mut state, &copies, KeyCode::Char('c'));
-    let lines = shown(&mut state, &table(&state));
+    let channels = table(&state);
+    let lines = shown(&mut state, &channels);
     assert!(
         lines[2].contains("QUEUED") && lines[2].contains("ENGINE"),
         "{lines:#?}"
