@@ -169,7 +169,8 @@ fn rows(frame: &mut Frame<'_>, state: &mut State, table: &Table, around: &Around
     let chosen = state.chosen(&rows);
     let page = usize::from(area.height);
     let first = state.first.min(rows.len().saturating_sub(page));
-    let first = first.clamp((chosen + 1).saturating_sub(page), chosen);
+    // A page may have no line at all.
+    let first = first.max((chosen + 1).saturating_sub(page)).min(chosen);
     let all = usize::from(area.width);
     let lines: Vec<Line<'_>> = { rows.iter().enumerate().skip(first).take(page) }
         .map(|(at, row)| {
