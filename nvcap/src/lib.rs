@@ -120,6 +120,8 @@ mod serve;
 #[cfg(all(feature = "cli", target_os = "linux"))]
 mod stacks;
 #[cfg(all(feature = "cli", target_os = "linux"))]
+mod top;
+#[cfg(all(feature = "cli", target_os = "linux"))]
 mod watch;
 
 /// The `nvcap` program, for its main.rs alone.

@@ -33,7 +33,8 @@ pub struct Options {
 /// Runs all tests; an error where one failed.
 pub fn run(options: Options) -> Result<()> {
     let mut report = Report::default();
-    wireshark(&mut report);
+    program(&mut report, "tshark", "tests with Wireshark's programs");
+    program(&mut report, "tmux", "tests of the screen of nvcap top");
     let built = programs(&mut report);
     library(&mut report)?;
     python::perfetto();
@@ -187,14 +188,14 @@ fn has_no_room_of_the_program(files: &str) -> Result<()> {
     Ok(())
 }
 
-/// The packet tools that some tests compare nvcap's files with. Without them those tests say that they did not run.
-fn wireshark(report: &mut Report) {
-    const TSHARK: &str = "tshark";
-    if paths::on_path(TSHARK).is_some() || !install::apt_allowed() || !install::apt_offers(TSHARK) {
+/// A program that some tests use: the packet tools that nvcap's files are compared with, the terminal that its screen is read from.
+/// Without it those tests say that they did not run.
+fn program(report: &mut Report, name: &str, purpose: &str) {
+    if paths::on_path(name).is_some() || !install::apt_allowed() || !install::apt_offers(name) {
         return;
     }
-    if let Err(error) = install::apt(&[TSHARK], "tests with Wireshark's programs") {
-        report.skip("installation of tshark", &format!("{error:#}"));
+    if let Err(error) = install::apt(&[name], purpose) {
+        report.skip(&format!("installation of {name}"), &format!("{error:#}"));
     }
 }
 

@@ -35,6 +35,8 @@ mod stats;
 mod target;
 mod target_view;
 mod time;
+#[cfg(target_os = "linux")]
+mod top;
 mod trace;
 #[cfg(feature = "trap")]
 mod trace_end;
@@ -72,6 +74,7 @@ Examples:
   sudo nvcap dump -p 4711                  what a hung or slow process waits for
   sudo nvcap watch -a --hang 60s           wait for processes that hang, and dump them
   sudo nvcap counts -a                     submissions of all processes, exactly and for nothing
+  sudo nvcap top                           the same on a screen, as htop shows processes
   sudo nvcap code vadd -p 4711             the instructions of a kernel
   nvcap export perfetto run.orc.xz -o run.pftrace    a timeline, for ui.perfetto.dev
   nvcap export parquet run.orc.xz -o run.tables      tables, for DuckDB, pandas and Spark
@@ -163,6 +166,9 @@ enum Command {
     /// Count submissions exactly, of all GPU processes at next to no cost: done, pending, the oldest's age
     #[cfg(target_os = "linux")]
     Counts(counts::Args),
+    /// Show processes, channels and kernels on a screen, sorted and filtered, live or from a recording
+    #[cfg(target_os = "linux")]
+    Top(Box<top::Args>),
     /// Serve the counts of this host as metrics over HTTP, for Prometheus and others
     #[cfg(all(feature = "serve", target_os = "linux"))]
     Serve(Box<serve::Args>),
@@ -191,6 +197,8 @@ impl Cli {
             Some(Command::Watch(args)) => Some(&mut args.pid),
             #[cfg(target_os = "linux")]
             Some(Command::Counts(args)) => Some(&mut args.pid),
+            #[cfg(target_os = "linux")]
+            Some(Command::Top(args)) => Some(&mut args.pid),
             Some(Command::Stacks(args)) => Some(&mut args.trace.pid),
             Some(Command::Time(args)) => Some(&mut args.trace.pid),
             Some(Command::Record(args)) => Some(&mut args.trace.pid),
@@ -317,6 +325,8 @@ pub fn main() -> ExitCode {
         Some(Command::Watch(args)) => watch::run(&args),
         #[cfg(target_os = "linux")]
         Some(Command::Counts(args)) => counts::run(&args),
+        #[cfg(target_os = "linux")]
+        Some(Command::Top(args)) => top::run(&args),
         #[cfg(all(feature = "serve", target_os = "linux"))]
         Some(Command::Serve(args)) => serve::run(&args),
         Some(Command::Stacks(args)) => stacks::run(*args),

@@ -5,7 +5,7 @@ use std::{
     io,
     os::fd::RawFd,
     ptr,
-    sync::atomic::{AtomicBool, AtomicI32, Ordering},
+    sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering},
     thread,
     time::Duration,
 };
@@ -27,12 +27,17 @@ static TRACED: AtomicBool = AtomicBool::new(false);
 static EVENT: AtomicI32 = AtomicI32::new(-1);
 /// What the handler writes to, so that whoever traces need not look again and again. Nobody reads it: it stays readable.
 static WAKE: AtomicI32 = AtomicI32::new(-1);
+/// They are taken.
+static CAUGHT: AtomicBool = AtomicBool::new(false);
 /// A signal has come, ever.
 static CAME: AtomicBool = AtomicBool::new(false);
+/// How many have come.
+static COUNT: AtomicU32 = AtomicU32::new(0);
 
 extern "C" fn on_signal(signal: i32) {
     SIGNAL.store(signal, Ordering::SeqCst);
     CAME.store(true, Ordering::SeqCst);
+    COUNT.fetch_add(1, Ordering::SeqCst);
     let one = 1u64.to_ne_bytes();
     for event in [&EVENT, &WAKE] {
         // SAFETY: async-signal-safe; eight bytes, to a descriptor that stays open.
@@ -71,7 +76,7 @@ fn handle(signal: i32, handler: extern "C" fn(i32), flags: i32) {
     unsafe { libc::sigaction(signal, &action, ptr::null_mut()) };
 }
 
-/// Takes the signals from now on. `shows`: the thread, by its id, that writes the output.
+/// Takes the signals from now on, if that was not done before. `shows`: the thread, by its id, that writes the output.
 ///
 /// # Errors
 /// When there are no more file descriptors or threads.
@@ -83,6 +88,9 @@ pub(crate) fn catch(shows: i32) -> Result<()> {
             "raise the limits on processes and open files (ulimit -u, ulimit -n)",
         )
     };
+    if CAUGHT.swap(true, Ordering::SeqCst) {
+        return Ok(());
+    }
     for to in [&EVENT, &WAKE] {
         // SAFETY: makes a descriptor.
         let event = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC) };
@@ -101,6 +109,11 @@ pub(crate) fn catch(shows: i32) -> Result<()> {
         .spawn(move || mind(event, shows))
         .map_err(failed)?;
     Ok(())
+}
+
+/// How many have come since they are taken: whoever is not the one who traces can see a new one by it.
+pub(crate) fn count() -> u32 {
+    COUNT.load(Ordering::SeqCst)
 }
 
 /// The signal that has come since the last call, 0 for none.

@@ -4,12 +4,10 @@
 use std::collections::{BTreeMap, HashMap};
 use std::io;
 
-use super::kernels;
-use super::names::is_timed;
 use super::releases::Releases;
 use super::writer::Output;
 use super::{Detail, Sink, StampReads, Summary};
-use crate::decode::event::{Body, Context, Engine, Event, GpuDuration, GpuTime, Operation};
+use crate::decode::event::{Body, Context, Engine, Event, GpuTime, Operation};
 use crate::driver::Model;
 use crate::ledger::Ledger;
 use crate::record::{ChannelId, Record};
@@ -21,15 +19,15 @@ mod intervals;
 mod objects;
 mod report;
 pub(crate) mod when;
+pub(crate) mod work;
 
 use coverage::Coverage;
 pub(in crate::output) use durations::Durations;
 use intervals::{End, Intervals, Stretch};
+use work::{Done, Entries, What, told};
 
 /// The longest waits that are kept.
 const WAITS: usize = 10;
-/// A duration that may be wrong by more, and by more than a tenth of it, counts as not known, ns: its end came in a pause of the reads.
-const VAGUE_NS: u64 = 100_000;
 /// The most rows by name that are kept apart.
 const MOST_ROWS: usize = 1 << 16;
 
@@ -38,40 +36,6 @@ const MOST_ROWS: usize = 1 << 16;
 enum Whose {
     Gpu(u32),
     Process(u32),
-}
-
-/// What a row sums up.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-enum What {
-    /// A kernel, by its name as the compiler wrote it.
-    Kernel(String),
-    /// A kernel without a name, by its program's address.
-    Program(u64),
-    /// A kernel of which neither is known.
-    Unknown,
-    /// Replays of graphs.
-    Graph,
-    /// Copies.
-    Copy(&'static str),
-    /// Copies that fill.
-    Fill,
-    /// What one entry has the GPU do together: how many there are, and what the first of them are.
-    Together(usize, Vec<What>),
-}
-
-/// What is kept apart of the work of one entry.
-const MOST_TOGETHER: usize = 16;
-
-/// The work of one entry, whose time is known of all of it together.
-#[derive(Debug)]
-struct Shared {
-    serial: u64,
-    entry: u32,
-    time: GpuTime,
-    count: usize,
-    /// The first of it, each with its text.
-    works: Vec<(What, String)>,
-    bytes: u64,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -129,8 +93,7 @@ pub(crate) struct Account {
     waits: Vec<Wait>,
     known: Known,
     releases: Releases,
-    /// The entry whose work comes now.
-    now: Option<Shared>,
+    entries: Entries,
     /// Times are there at all.
     asked: bool,
     /// How often time stamps were read, and when.
@@ -252,58 +215,25 @@ impl Account {
         let Some(time) = c.gpu_time_of(entry) else {
             return;
         };
-        if !is_timed(op) {
-            return;
-        }
-        let is_same = |s: &Shared| (s.serial, s.entry) == (c.serial, entry);
-        if !self.now.as_ref().is_some_and(is_same) {
-            self.entry_is_over();
-        }
-        let now = self.now.get_or_insert_with(|| Shared {
-            serial: c.serial,
-            entry,
-            time: *time,
-            count: 0,
-            works: Vec::new(),
-            bytes: 0,
-        });
-        let (what, bytes) = what(op);
-        now.count += 1;
-        now.bytes = now.bytes.saturating_add(bytes);
-        if now.works.len() < MOST_TOGETHER {
-            let text = text(&what, op);
-            now.works.push((what, text));
+        if let Some(done) = self.entries.operation(c, entry, time, op) {
+            self.done(done);
         }
     }
 
-    /// Sums up the work of an entry. The time of several launches or copies of one entry is known of all together: they have a row of their
-    /// own, so that none gets the time of another.
-    fn entry_is_over(&mut self) {
-        let Some(mut of) = self.now.take() else {
-            return;
-        };
+    /// Sums up the work of an entry.
+    fn done(&mut self, of: Done) {
         self.known.entries += 1;
         self.known.starts += u64::from(of.time.start.is_some());
-        let duration = told(&of.time);
-        self.known.durations += u64::from(duration.is_some());
-        let (what, text) = match (of.count, of.works.pop()) {
-            (1, Some(only)) => only,
-            (_, last) => {
-                of.works.extend(last);
-                let text = together(of.count, &of.works);
-                let works = of.works.into_iter().map(|(what, _)| what);
-                (What::Together(of.count, works.collect()), text)
-            }
-        };
-        if self.rows.len() >= MOST_ROWS && !self.rows.contains_key(&what) {
+        self.known.durations += u64::from(of.duration.is_some());
+        if self.rows.len() >= MOST_ROWS && !self.rows.contains_key(&of.what) {
             return;
         }
-        let row = self.rows.entry(what).or_insert_with(|| Row {
-            text,
+        let row = self.rows.entry(of.what).or_insert_with(|| Row {
+            text: of.text,
             ..Row::default()
         });
         row.count += 1;
-        if let Some(duration) = duration {
+        if let Some(duration) = of.duration {
             row.durations.add(duration.ns);
             row.bytes = row.bytes.saturating_add(of.bytes);
         }
@@ -311,99 +241,15 @@ impl Account {
 
     /// The end: what waits to be put in order is summed up.
     pub(crate) fn finish(&mut self) {
-        self.entry_is_over();
+        if let Some(done) = self.entries.finish() {
+            self.done(done);
+        }
         let channels = self.channels.values_mut().map(|c| &mut c.work);
         let all = channels
             .chain(self.engines.values_mut())
             .chain(self.gpus.values_mut())
             .chain(self.processes.values_mut());
         all.for_each(|work| work.finish(&self.coverage));
-    }
-}
-
-/// A duration that is known well enough to be counted.
-fn told(time: &GpuTime) -> Option<GpuDuration> {
-    let is_vague = |d: &GpuDuration| d.error_ns > VAGUE_NS && d.error_ns > d.ns / 10;
-    time.duration.filter(|d| !is_vague(d))
-}
-
-/// What an operation is counted as, and the bytes that it moves.
-fn what(op: &Operation) -> (What, u64) {
-    match op {
-        Operation::Launch(l) => match (&l.kernel, l.program) {
-            (Some(kernel), _) => (What::Kernel(kernel.name.clone()), 0),
-            (None, Some(program)) => (What::Program(program.0), 0),
-            (None, None) => (What::Unknown, 0),
-        },
-        Operation::Graph(_) => (What::Graph, 0),
-        Operation::Copy(copy) if copy.src.is_none() => (What::Fill, copy.bytes),
-        Operation::Copy(copy) => {
-            let direction = copy.direction.map_or("", super::names::direction);
-            (What::Copy(direction), copy.bytes)
-        }
-        _ => (What::Unknown, 0),
-    }
-}
-
-fn text(what: &What, op: &Operation) -> String {
-    match (what, op) {
-        (What::Kernel(_), Operation::Launch(l)) => l
-            .kernel
-            .as_deref()
-            .map_or_else(String::new, |k| kernels::text(k, true)),
-        (What::Kernel(name), _) => name.clone(),
-        (What::Program(program), _) => format!("program {program:#x}"),
-        (What::Unknown, _) => "kernel of an unknown program".to_owned(),
-        (What::Graph, _) => "graph replay (all its kernels)".to_owned(),
-        (What::Copy(""), _) => "copy of a direction that is not known".to_owned(),
-        (What::Copy(direction), _) => format!("copy {direction}"),
-        (What::Fill, _) => "fill".to_owned(),
-        // Made of the texts of its parts.
-        (What::Together(count, _), _) => format!("{count} in one entry"),
-    }
-}
-
-/// What one entry did: `3 in one entry: a, 2 x b`.
-fn together(count: usize, works: &[(What, String)]) -> String {
-    const SHOWN: usize = 4;
-    let mut runs: Vec<(usize, &str)> = Vec::new();
-    for (_, text) in works {
-        match runs.last_mut() {
-            Some((times, of)) if of == text => *times += 1,
-            _ => runs.push((1, text)),
-        }
-    }
-    let mut named = 0;
-    let mut parts = Vec::new();
-    for (times, of) in runs.iter().take(SHOWN) {
-        named += times;
-        parts.push(match times {
-            1 => (*of).to_owned(),
-            _ => format!("{times} x {of}"),
-        });
-    }
-    if named < count {
-        parts.push(format!("{} more", count - named));
-    }
-    format!("{count} in one entry: {}", parts.join(", "))
-}
-
-impl What {
-    /// Whether it is in the table of copies.
-    fn is_copy(&self) -> bool {
-        match self {
-            Self::Copy(_) | Self::Fill => true,
-            Self::Together(_, works) => works.iter().all(Self::is_copy),
-            _ => false,
-        }
-    }
-
-    /// How many launches or copies one of them is.
-    fn works(&self) -> usize {
-        match self {
-            Self::Together(count, _) => *count,
-            _ => 1,
-        }
     }
 }
 
@@ -477,7 +323,7 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::decode::event::{DurationBy, Graph};
+    use crate::decode::event::{DurationBy, GpuDuration, Graph};
     use crate::record::{At, How};
 
     fn context(serial: u64, ns: u64) -> Context {
@@ -543,24 +389,5 @@ mod tests {
         assert_eq!(rows, [(three.as_str(), 2, 3, 204), (one, 2, 1, 202)]);
         assert_eq!((account.known.entries, account.known.durations), (4, 4));
         assert!(account.sorted(true).is_empty());
-    }
-
-    #[test]
-    fn an_entry_is_described_by_its_first_works() {
-        let of = |names: &[&str], count| {
-            let works: Vec<_> = names
-                .iter()
-                .map(|n| (What::Kernel((*n).to_owned()), (*n).to_owned()))
-                .collect();
-            together(count, &works)
-        };
-        assert_eq!(of(&["a", "b", "b"], 3), "3 in one entry: a, 2 x b");
-        assert_eq!(
-            of(&["a", "b", "a", "b", "c"], 40),
-            "40 in one entry: a, b, a, b, 36 more"
-        );
-        let copies = What::Together(2, vec![What::Copy("h2d"), What::Fill]);
-        let mixed = What::Together(2, vec![What::Copy("h2d"), What::Unknown]);
-        assert!(copies.is_copy() && !mixed.is_copy());
     }
 }

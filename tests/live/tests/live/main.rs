@@ -23,6 +23,7 @@ mod stacks;
 mod tables;
 mod time_from_stamps;
 mod times;
+mod top;
 mod users;
 mod watch;
 mod wireshark;
@@ -50,6 +51,7 @@ fn main() -> ExitCode {
         hosts: come_and_go trapped not_looked_into contained;
         watch: a_hang_is_dumped nothing_to_dump refused;
         counts: as_the_trap_counts forks_are_counted_once served refused;
+        top: processes_and_channels suspects kernels a_recording terminated terminal_gone no_terminal;
         limits: max_submissions duration no_follow quiet text output_apart reader_gone;
         edges: end_not_told command_s_end_not_told output_not_read output_is_full more_channels_than_room;
         channels: numbers_after_exec numbers_when_attached remains_are_none the_last_remains_are_none wrong_doorbell_rung wrong_doorbell_not_mapped

@@ -1,0 +1,119 @@
+//! `nvcap top`: processes, channels, kernels and copies on a screen, live or of a recording.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use crate::pipeline::Pipeline;
+use crate::top::state::State;
+use crate::top::tally::Tally;
+
+mod live;
+#[cfg_attr(not(feature = "trap"), path = "top/observed_nowhere.rs")]
+mod observed;
+mod readings;
+mod recorded;
+mod screen;
+mod shown;
+
+use shown::shown;
+
+use super::output_args::OutputArgs;
+use super::recording::RecordingArgs;
+use super::values::{parse_pid, parse_share, parse_time};
+
+const EXAMPLES: &str = "\
+Examples:
+  sudo nvcap top                   every process that uses a GPU
+  sudo nvcap top -p 4711           one; Enter shows its channels, k its kernels by GPU time
+  sudo nvcap top -a --user 'team*' those of some users
+  nvcap top nvcap.pcapng           a recording (nvcap record --gpu-time): Left and Right go in time
+
+Keys: ? shows them all. Enter goes into a process, Esc back; / filters, > and < choose the column to
+sort by, r reverses, h shows first what may hang, Space pauses, q ends.
+
+Processes and channels cost next to nothing: numbers that the GPU keeps are read once a second
+(docs/counts.md). Kernels and copies of a running process are observed while they are shown, with
+up to --observe-cpu of a core. docs/top.md says what the columns mean.
+
+Where the output is no terminal nvcap counts writes the same as lines.
+
+Exit status: 0 the user ended it; 1 error; 2 usage.";
+
+/// What is shown.
+#[derive(clap::Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub(super) struct Args {
+    /// A recording or capture to show instead of this machine
+    #[arg(value_name = "FILE", conflicts_with_all = ["pid", "all"])]
+    file: Option<PathBuf>,
+
+    /// The running process PID (or the process of the thread PID); may be given several times
+    #[arg(short, long = "pid", value_name = "PID", value_parser = parse_pid)]
+    pub pid: Vec<u32>,
+
+    /// Every process that uses a GPU, now or later; so by default
+    #[arg(short, long, conflicts_with = "pid")]
+    all: bool,
+
+    /// How often the counts are read
+    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = parse_time)]
+    interval: Duration,
+
+    /// A channel may hang when for so long nothing was done of what is pending: 30s, 5m
+    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = parse_time)]
+    hang: Duration,
+
+    /// Sums of the last TIME are shown with the key t
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = parse_time)]
+    last: Duration,
+
+    /// The share of one core that observing a process for its kernels may use
+    #[arg(long, value_name = "PERCENT", default_value = "10%", value_parser = parse_share)]
+    observe_cpu: f64,
+
+    /// Only processes of USER, a name, a number or a pattern; may be given several times
+    #[arg(long, value_name = "USER", requires = "all", help_heading = super::values::WHOM)]
+    user: Vec<String>,
+
+    /// Which of them.
+    #[command(flatten)]
+    filters: super::whom::Filters,
+}
+
+/// Shows it.
+pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    screen::need()?;
+    let last_ns = args.last.as_nanos() as u64;
+    if let Some(file) = &args.file {
+        let mut recorded = recorded::Recorded::of(file, tally_of)?;
+        let mut state = State::new(Some(recorded.length_ns()), last_ns);
+        state.has_times = recorded.has_times();
+        return shown(&mut recorded, state);
+    }
+    let users = args.user.iter().cloned();
+    let all = args.all || args.pid.is_empty();
+    let Some(whom) = args.filters.whom("top", &args.pid, all, users)? else {
+        return Ok(super::target::usage());
+    };
+    let mut live = live::Machine::of(whom, args.interval, args.hang, args.observe_cpu)?;
+    shown(&mut live, State::new(None, last_ns))
+}
+
+/// The sums of a recording.
+fn tally_of(file: &Path) -> anyhow::Result<(Tally, u64)> {
+    let args = RecordingArgs::of(file);
+    let mut recording = args.open()?;
+    let output = OutputArgs::default().of_recording(recording.trace());
+    let offset = recording
+        .trace()
+        .map_or(0, |info| info.realtime_ns.saturating_sub(info.monotonic_ns));
+    let options = output.pipeline_options(false, None)?;
+    let mut tally = Tally::default();
+    let mut pipeline = Pipeline::new(options, vec![Box::new(&mut tally)]);
+    recording
+        .quiet_until_the_end(Some(file))
+        .play(&mut pipeline)?;
+    pipeline.finish()?;
+    Ok((tally, offset))
+}

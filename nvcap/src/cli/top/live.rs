@@ -1,0 +1,134 @@
+//! What runs on this machine: the counts of all, and, of one process, what observing it tells.
+
+use std::time::Duration;
+
+use anyhow::bail;
+
+use super::observed::Observed;
+use super::readings::Readings;
+use super::shown::Shown;
+use crate::host::choice::Whom;
+use crate::output::message;
+use crate::top::live::{Live, Reading};
+use crate::top::state::{Screen, State};
+use crate::top::table::Table;
+use crate::top::view::Around;
+
+/// See the module.
+pub(super) struct Machine {
+    readings: Readings,
+    live: Live,
+    is_named: bool,
+    observe_cpu: f64,
+    observed: Option<Observed>,
+    /// The last message that the user has seen.
+    seen: Option<String>,
+}
+
+impl Machine {
+    /// Of the processes that are meant.
+    ///
+    /// # Errors
+    /// When there are no more threads.
+    pub(super) fn of(
+        whom: Whom,
+        interval: Duration,
+        hang: Duration,
+        observe_cpu: f64,
+    ) -> anyhow::Result<Self> {
+        let is_named = matches!(whom, Whom::Named(_));
+        Ok(Self {
+            readings: Readings::begin(whom, interval)?,
+            live: Live::new(hang.as_nanos() as u64),
+            is_named,
+            observe_cpu,
+            observed: None,
+            seen: None,
+        })
+    }
+
+    /// A process that was named must be one that may be read.
+    fn check(&self, reading: &Reading) -> anyhow::Result<()> {
+        let refused = reading.view.refused.iter().next();
+        if let Some((pid, refused)) = refused.filter(|_| self.is_named) {
+            bail!(
+                "cannot look into process {pid}: {}; {}",
+                refused.why,
+                crate::procfs::mem::remedy()
+            );
+        }
+        Ok(())
+    }
+
+    /// Observes the process whose kernels are shown, and no other one.
+    fn observe(&mut self, state: &State) -> anyhow::Result<()> {
+        let pid = state.of.as_ref().map(|(pid, _)| *pid);
+        let is_of = |o: &Observed| Some(o.pid()) == pid;
+        if !self.observed.as_ref().is_some_and(is_of) {
+            self.observed = None;
+        }
+        match pid {
+            Some(pid) if state.screen.is_of_works() && self.observed.is_none() => {
+                self.observed = Some(Observed::begin(pid, self.observe_cpu)?);
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+impl Shown for Machine {
+    fn step(&mut self, state: &mut State) -> anyhow::Result<bool> {
+        self.observe(state)?;
+        if state.is_paused {
+            return Ok(false);
+        }
+        let shows_works = state.screen.is_of_works() && self.observed.is_some();
+        let Some(reading) = self.readings.take()? else {
+            return Ok(shows_works);
+        };
+        self.check(&reading)?;
+        self.live.take(reading);
+        if let Some(observed) = &mut self.observed {
+            observed.take();
+        }
+        Ok(true)
+    }
+
+    fn table(&self, state: &State) -> Table {
+        let pid = state.of.as_ref().map(|(pid, _)| *pid);
+        match (state.screen, &self.observed) {
+            (Screen::Processes, _) => self.live.processes(),
+            (Screen::Channels, _) => self.live.channels(pid),
+            (screen, Some(observed)) => observed.table(screen, state),
+            (_, None) => Table {
+                empty: "choose a process first (p, then Enter)".to_owned(),
+                ..Table::default()
+            },
+        }
+    }
+
+    fn around(&self, state: &State) -> Around {
+        let observed = self.observed.as_ref();
+        let observed = observed.map(|o| o.about(self.observe_cpu));
+        let about = match state.screen {
+            Screen::Processes => self.live.missing(),
+            _ => observed,
+        };
+        let over = || {
+            let is_over = self.live.is_over();
+            is_over.then(|| "all processes that were named have ended (q ends)".to_owned())
+        };
+        let said = message::newest_held().filter(|said| Some(said) != self.seen.as_ref());
+        Around {
+            head: self.live.head(),
+            about: about.unwrap_or_default(),
+            notice: said.or_else(over),
+            ..Around::default()
+        }
+    }
+
+    fn seen(&mut self) {
+        self.seen = message::newest_held();
+    }
+}

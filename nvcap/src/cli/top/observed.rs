@@ -1,0 +1,186 @@
+//! A running process that is observed while its kernels are shown: a trace as that of `nvcap time`, summed up step by step.
+
+use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, JoinHandle};
+
+use anyhow::Context as _;
+use clap::Parser;
+
+use super::super::{target, trace};
+use crate::decode::event::Event;
+use crate::driver::Model;
+use crate::ledger::Ledger;
+use crate::output::{Detail, Sink};
+use crate::pipeline::Pipeline;
+use crate::record::Record;
+use crate::source::clock;
+use crate::top::state::{SECOND, Screen, State};
+use crate::top::table::Table;
+use crate::top::tally::Tally;
+use crate::top::works;
+
+/// See the module. It ends some moments after this is dropped.
+pub(super) struct Observed {
+    pid: u32,
+    tally: Arc<Mutex<Tally>>,
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<anyhow::Result<()>>>,
+    /// Why it has ended.
+    ended: Option<String>,
+    began_ns: u64,
+}
+
+/// The options of such a trace.
+#[derive(Parser)]
+struct Options {
+    #[command(flatten)]
+    trace: trace::Args,
+}
+
+/// A sink that ends the trace when nobody looks any more.
+struct Shared {
+    tally: Arc<Mutex<Tally>>,
+    stop: Arc<AtomicBool>,
+}
+
+fn locked(tally: &Mutex<Tally>) -> MutexGuard<'_, Tally> {
+    tally.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Shared {
+    fn unless_stopped(&self) -> io::Result<()> {
+        match self.stop.load(Ordering::SeqCst) {
+            true => Err(io::ErrorKind::BrokenPipe.into()),
+            false => Ok(()),
+        }
+    }
+}
+
+impl Sink for Shared {
+    fn detail(&self) -> Option<Detail> {
+        Some(Detail::Operations)
+    }
+
+    fn event(&mut self, event: &Event<'_>) -> io::Result<()> {
+        self.unless_stopped()?;
+        locked(&self.tally).event(event)
+    }
+
+    fn record(&mut self, record: &Record, model: &Model) -> io::Result<()> {
+        self.unless_stopped()?;
+        locked(&self.tally).record(record, model)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.unless_stopped()
+    }
+
+    fn finish(&mut self, ledger: &Ledger, model: &Model) -> io::Result<()> {
+        locked(&self.tally).finish(ledger, model)
+    }
+}
+
+impl Observed {
+    /// Begins to observe a process, with up to this share of a core.
+    ///
+    /// # Errors
+    /// When there are no more threads.
+    pub(super) fn begin(pid: u32, cpu: f64) -> anyhow::Result<Self> {
+        let tally = Arc::new(Mutex::new(Tally::default()));
+        let stop = Arc::new(AtomicBool::new(false));
+        let sink = Shared {
+            tally: tally.clone(),
+            stop: stop.clone(),
+        };
+        let options = Options::try_parse_from([
+            "nvcap",
+            "--quiet",
+            "--how=observe",
+            "--gpu-time",
+            "--stop-at-exit=never",
+            &format!("--observe-cpu={}%", cpu * 100.0),
+            &format!("--pid={pid}"),
+        ])
+        .context("the options of observing a process; please report this")?;
+        let thread = thread::Builder::new()
+            .name("nvcap-observes".into())
+            .spawn(move || trace_into(options.trace, sink))
+            .context("cannot start a thread; raise the limit on processes (ulimit -u)")?;
+        Ok(Self {
+            pid,
+            tally,
+            stop,
+            thread: Some(thread),
+            ended: None,
+            began_ns: clock::now(),
+        })
+    }
+
+    /// Which.
+    pub(super) fn pid(&self) -> u32 {
+        self.pid
+    }
+
+    /// Looks whether it has ended.
+    pub(super) fn take(&mut self) {
+        let Some(thread) = self.thread.take_if(|t| t.is_finished()) else {
+            return;
+        };
+        self.ended = Some(match thread.join() {
+            Ok(Ok(())) => "it is not observed any more, for it has ended".to_owned(),
+            Ok(Err(e)) => format!("it cannot be observed: {e:#}"),
+            Err(_) => "observing it failed; please report this".to_owned(),
+        });
+    }
+
+    /// Its kernels or copies.
+    pub(super) fn table(&self, screen: Screen, state: &State) -> Table {
+        let tally = locked(&self.tally);
+        let newest = match &self.ended {
+            None => clock::now().saturating_sub(tally.origin()),
+            Some(_) => tally.length_ns(),
+        };
+        let table = works::table(&tally, screen, Some(self.pid), state.span(newest));
+        let since = clock::now().saturating_sub(self.began_ns) / SECOND;
+        let empty = match &self.ended {
+            None => format!("{} (observed for {since} s)", table.empty),
+            Some(why) => why.clone(),
+        };
+        Table { empty, ..table }
+    }
+
+    /// What it costs.
+    pub(super) fn about(&self, cpu: f64) -> String {
+        match &self.ended {
+            Some(why) => why.clone(),
+            None => format!(
+                "observing it costs up to {} % of a core (--observe-cpu)",
+                cpu * 100.0
+            ),
+        }
+    }
+}
+
+impl Drop for Observed {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::SeqCst);
+    }
+}
+
+/// Traces until the sink takes no more.
+fn trace_into(args: trace::Args, sink: Shared) -> anyhow::Result<()> {
+    let output = args.output.clone();
+    let options = output.pipeline_options(false, target::running_driver())?;
+    trace::run_into(
+        args,
+        move |_| Ok(Pipeline::new(options, vec![Box::new(sink)])),
+        |pipeline| match pipeline.finish() {
+            Err(e) if e.kind() != io::ErrorKind::BrokenPipe => Err(e.into()),
+            Err(_) => Ok(Ledger::default()),
+            Ok(ledger) => Ok(ledger),
+        },
+    )
+    .map(|_| ())
+}

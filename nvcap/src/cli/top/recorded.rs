@@ -1,0 +1,100 @@
+//! A recording, at a moment that the user chooses.
+
+use std::path::Path;
+
+use super::shown::Shown;
+use crate::output::message;
+use crate::output::plural::plural_of;
+use crate::top::state::{SECOND, State};
+use crate::top::table::Table;
+use crate::top::tally::Tally;
+use crate::top::view::Around;
+use crate::top::works;
+
+/// See the module.
+pub(super) struct Recorded {
+    tally: Tally,
+    name: String,
+    /// What is added to its times for those of day, ns; 0 where that is not known.
+    offset: u64,
+    seen: Option<String>,
+}
+
+impl Recorded {
+    /// Of a file.
+    ///
+    /// # Errors
+    /// When it cannot be read.
+    pub(super) fn of(
+        file: &Path,
+        read: impl FnOnce(&Path) -> anyhow::Result<(Tally, u64)>,
+    ) -> anyhow::Result<Self> {
+        let (tally, offset) = read(file)?;
+        let name = file.file_name().unwrap_or(file.as_os_str());
+        Ok(Self {
+            tally,
+            name: name.to_string_lossy().into_owned(),
+            offset,
+            seen: None,
+        })
+    }
+
+    /// How long it lasts, ns.
+    pub(super) fn length_ns(&self) -> u64 {
+        self.tally.length_ns()
+    }
+
+    /// Whether it has the GPU's times.
+    pub(super) fn has_times(&self) -> bool {
+        self.tally.has_times()
+    }
+}
+
+impl Shown for Recorded {
+    fn step(&mut self, _state: &mut State) -> anyhow::Result<bool> {
+        Ok(false)
+    }
+
+    fn table(&self, state: &State) -> Table {
+        let pid = state.of.as_ref().map(|(pid, _)| *pid);
+        let span = state.span(self.tally.length_ns());
+        works::table(&self.tally, state.screen, pid, span)
+    }
+
+    fn around(&self, state: &State) -> Around {
+        let at = state.span(self.tally.length_ns()).1;
+        let seconds = |ns: u64| ns as f64 / SECOND as f64;
+        let mut head = format!(
+            "{}: {:.1} s of {:.1} s",
+            self.name,
+            seconds(at),
+            seconds(self.length_ns())
+        );
+        if self.offset > 0 {
+            let second = (self.tally.origin() + at + self.offset) / SECOND % 86_400;
+            head += &format!(
+                ", {:02}:{:02}:{:02} UTC",
+                second / 3600,
+                second / 60 % 60,
+                second % 60
+            );
+        }
+        let processes = self.tally.processes().len() as u64;
+        head += &format!("  {}", plural_of(processes, "process", "processes"));
+        let about = match self.has_times() {
+            true => String::new(),
+            false => "no times of the GPU (nvcap record --gpu-time records them)".to_owned(),
+        };
+        let said = message::newest_held().filter(|said| Some(said) != self.seen.as_ref());
+        Around {
+            head,
+            about,
+            notice: said,
+            ..Around::default()
+        }
+    }
+
+    fn seen(&mut self) {
+        self.seen = message::newest_held();
+    }
+}

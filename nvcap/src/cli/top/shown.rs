@@ -1,0 +1,72 @@
+//! The loop that draws and takes keys, whatever is shown.
+
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use ratatui::crossterm::event::Event;
+
+use super::screen::Screen;
+use crate::output::style::Color;
+use crate::top::state::{Action, State};
+use crate::top::table::Table;
+use crate::top::view::{self, Around};
+
+/// What fills the screen.
+pub(super) trait Shown {
+    /// Something new may be there; whether it is. Called some times a second.
+    ///
+    /// # Errors
+    /// When there will be nothing new any more.
+    fn step(&mut self, state: &mut State) -> anyhow::Result<bool>;
+    /// What is on the screen.
+    fn table(&self, state: &State) -> Table;
+    /// What is beside it.
+    fn around(&self, state: &State) -> Around;
+    /// A key was pressed: the user has seen the notice.
+    fn seen(&mut self);
+}
+
+/// How long keys are waited for.
+const TICK: Duration = Duration::from_millis(200);
+
+/// Draws and takes keys until the user ends it, or the terminal or a signal does.
+///
+/// # Errors
+/// When there is nothing new any more, or the terminal is gone.
+pub(super) fn shown(what: &mut impl Shown, mut state: State) -> anyhow::Result<ExitCode> {
+    let color = Color::Auto.enabled(true);
+    let mut screen = Screen::open()?;
+    let mut then = Instant::now();
+    let mut is_new = true;
+    loop {
+        let passed = then.elapsed();
+        then = Instant::now();
+        is_new |= state.replay.is_some() && !state.is_paused;
+        state.passed(passed.as_nanos() as u64);
+        is_new |= what.step(&mut state)?;
+        if is_new {
+            let table = what.table(&state);
+            let around = Around {
+                color,
+                ..what.around(&state)
+            };
+            screen.draw(|frame| view::draw(frame, &mut state, &table, &around))?;
+        }
+        is_new = false;
+        let mut wait = TICK;
+        while let Some(event) = screen.event(wait)? {
+            is_new = true;
+            wait = Duration::ZERO;
+            let Event::Key(key) = event else { continue };
+            what.seen();
+            match state.key(key, &what.table(&state)) {
+                Action::Draw => {}
+                Action::Quit => return Ok(ExitCode::SUCCESS),
+                Action::Suspend => screen.suspend()?,
+            }
+        }
+        if screen.is_to_end() {
+            return Ok(ExitCode::SUCCESS);
+        }
+    }
+}

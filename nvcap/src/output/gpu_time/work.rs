@@ -1,0 +1,232 @@
+//! What is done by the entries of rings: launches, copies, replays, each under what it is counted as.
+
+use crate::decode::event::{Context, GpuDuration, GpuTime, Operation};
+use crate::output::kernels;
+use crate::output::names::{direction, is_timed};
+
+/// A duration that may be wrong by more, and by more than a tenth of it, counts as not known, ns: its end came in a pause of the reads.
+const VAGUE_NS: u64 = 100_000;
+/// What is kept apart of the work of one entry.
+const MOST_TOGETHER: usize = 16;
+
+/// What a row sums up.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) enum What {
+    /// A kernel, by its name as the compiler wrote it.
+    Kernel(String),
+    /// A kernel without a name, by its program's address.
+    Program(u64),
+    /// A kernel of which neither is known.
+    Unknown,
+    /// Replays of graphs.
+    Graph,
+    /// Copies.
+    Copy(&'static str),
+    /// Copies that fill.
+    Fill,
+    /// What one entry has the GPU do together: how many there are, and what the first of them are.
+    Together(usize, Vec<What>),
+}
+
+/// The work of one entry, whose time is known of all of it together.
+#[derive(Debug)]
+struct Shared {
+    serial: u64,
+    entry: u32,
+    time: GpuTime,
+    count: usize,
+    /// The first of it, each with its text.
+    works: Vec<(What, String)>,
+    bytes: u64,
+}
+
+/// The work of an entry, whole.
+#[derive(Debug)]
+pub(crate) struct Done {
+    /// What it is counted as.
+    pub what: What,
+    /// That for people.
+    pub text: String,
+    /// When, as far as it was seen.
+    pub time: GpuTime,
+    /// For how long, where that is known well enough to be counted.
+    pub duration: Option<GpuDuration>,
+    /// The bytes that it moved.
+    pub bytes: u64,
+}
+
+/// Puts together the work of each entry. The time of several launches or copies of one entry is known of all together: they are one
+/// work of their own, so that none gets the time of another.
+#[derive(Debug, Default)]
+pub(crate) struct Entries {
+    /// The entry whose work comes now.
+    now: Option<Shared>,
+}
+
+impl Entries {
+    /// Takes an operation of an entry of which times were asked for; what the entry before it did, where that is over.
+    pub(crate) fn operation(
+        &mut self,
+        c: &Context,
+        entry: u32,
+        time: &GpuTime,
+        op: &Operation,
+    ) -> Option<Done> {
+        if !is_timed(op) {
+            return None;
+        }
+        let is_same = |s: &Shared| (s.serial, s.entry) == (c.serial, entry);
+        let done = match self.now.as_ref().is_some_and(is_same) {
+            true => None,
+            false => self.finish(),
+        };
+        let now = self.now.get_or_insert_with(|| Shared {
+            serial: c.serial,
+            entry,
+            time: *time,
+            count: 0,
+            works: Vec::new(),
+            bytes: 0,
+        });
+        let (what, bytes) = what(op);
+        now.count += 1;
+        now.bytes = now.bytes.saturating_add(bytes);
+        if now.works.len() < MOST_TOGETHER {
+            let text = text(&what, op);
+            now.works.push((what, text));
+        }
+        done
+    }
+
+    /// What the last entry did.
+    pub(crate) fn finish(&mut self) -> Option<Done> {
+        let mut of = self.now.take()?;
+        let (what, text) = match (of.count, of.works.pop()) {
+            (1, Some(only)) => only,
+            (_, last) => {
+                of.works.extend(last);
+                let text = together(of.count, &of.works);
+                let works = of.works.into_iter().map(|(what, _)| what);
+                (What::Together(of.count, works.collect()), text)
+            }
+        };
+        Some(Done {
+            what,
+            text,
+            time: of.time,
+            duration: told(&of.time),
+            bytes: of.bytes,
+        })
+    }
+}
+
+/// A duration that is known well enough to be counted.
+pub(super) fn told(time: &GpuTime) -> Option<GpuDuration> {
+    let is_vague = |d: &GpuDuration| d.error_ns > VAGUE_NS && d.error_ns > d.ns / 10;
+    time.duration.filter(|d| !is_vague(d))
+}
+
+/// What an operation is counted as, and the bytes that it moves.
+pub(crate) fn what(op: &Operation) -> (What, u64) {
+    match op {
+        Operation::Launch(l) => match (&l.kernel, l.program) {
+            (Some(kernel), _) => (What::Kernel(kernel.name.clone()), 0),
+            (None, Some(program)) => (What::Program(program.0), 0),
+            (None, None) => (What::Unknown, 0),
+        },
+        Operation::Graph(_) => (What::Graph, 0),
+        Operation::Copy(copy) if copy.src.is_none() => (What::Fill, copy.bytes),
+        Operation::Copy(copy) => {
+            let direction = copy.direction.map_or("", direction);
+            (What::Copy(direction), copy.bytes)
+        }
+        _ => (What::Unknown, 0),
+    }
+}
+
+/// That for people.
+pub(crate) fn text(what: &What, op: &Operation) -> String {
+    match (what, op) {
+        (What::Kernel(_), Operation::Launch(l)) => l
+            .kernel
+            .as_deref()
+            .map_or_else(String::new, |k| kernels::text(k, true)),
+        (What::Kernel(name), _) => name.clone(),
+        (What::Program(program), _) => format!("program {program:#x}"),
+        (What::Unknown, _) => "kernel of an unknown program".to_owned(),
+        (What::Graph, _) => "graph replay (all its kernels)".to_owned(),
+        (What::Copy(""), _) => "copy of a direction that is not known".to_owned(),
+        (What::Copy(direction), _) => format!("copy {direction}"),
+        (What::Fill, _) => "fill".to_owned(),
+        // Made of the texts of its parts.
+        (What::Together(count, _), _) => format!("{count} in one entry"),
+    }
+}
+
+/// What one entry did: `3 in one entry: a, 2 x b`.
+fn together(count: usize, works: &[(What, String)]) -> String {
+    const SHOWN: usize = 4;
+    let mut runs: Vec<(usize, &str)> = Vec::new();
+    for (_, text) in works {
+        match runs.last_mut() {
+            Some((times, of)) if of == text => *times += 1,
+            _ => runs.push((1, text)),
+        }
+    }
+    let mut named = 0;
+    let mut parts = Vec::new();
+    for (times, of) in runs.iter().take(SHOWN) {
+        named += times;
+        parts.push(match times {
+            1 => (*of).to_owned(),
+            _ => format!("{times} x {of}"),
+        });
+    }
+    if named < count {
+        parts.push(format!("{} more", count - named));
+    }
+    format!("{count} in one entry: {}", parts.join(", "))
+}
+
+impl What {
+    /// Whether it is in the table of copies.
+    pub(crate) fn is_copy(&self) -> bool {
+        match self {
+            Self::Copy(_) | Self::Fill => true,
+            Self::Together(_, works) => works.iter().all(Self::is_copy),
+            _ => false,
+        }
+    }
+
+    /// How many launches or copies one of them is.
+    pub(crate) fn works(&self) -> usize {
+        match self {
+            Self::Together(count, _) => *count,
+            _ => 1,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_entry_is_described_by_its_first_works() {
+        let of = |names: &[&str], count| {
+            let works: Vec<_> = names
+                .iter()
+                .map(|n| (What::Kernel((*n).to_owned()), (*n).to_owned()))
+                .collect();
+            together(count, &works)
+        };
+        assert_eq!(of(&["a", "b", "b"], 3), "3 in one entry: a, 2 x b");
+        assert_eq!(
+            of(&["a", "b", "a", "b", "c"], 40),
+            "40 in one entry: a, b, a, b, 36 more"
+        );
+        let copies = What::Together(2, vec![What::Copy("h2d"), What::Fill]);
+        let mixed = What::Together(2, vec![What::Copy("h2d"), What::Unknown]);
+        assert!(copies.is_copy() && !mixed.is_copy());
+    }
+}

@@ -1,0 +1,298 @@
+//! `nvcap top` by its screen, in tmux.
+
+use std::ffi::OsStr;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, ensure};
+use live::harness::not_run;
+use live::programs::{Running, nvcap};
+
+use super::dump::{plan, start};
+
+const LIMIT: Duration = Duration::from_secs(60);
+/// Columns and lines of the terminal.
+const SIZE: (u32, u32) = (140, 30);
+
+/// A terminal; it ends when dropped.
+struct Terminal {
+    socket: String,
+}
+
+impl Terminal {
+    /// With a shell that runs nvcap with these arguments, says its status and stays.
+    fn start(name: &str, args: &[&str]) -> Result<Self> {
+        if Command::new("tmux").arg("-V").output().is_err() {
+            return not_run("tmux is missing (apt-get install tmux)");
+        }
+        let terminal = Self {
+            socket: format!("nvcap-top-{name}-{}", std::process::id()),
+        };
+        let line = format!(
+            "echo before; '{}' top {}; echo status $?; stty -a; exec sleep 600",
+            nvcap()?.display(),
+            args.join(" ")
+        );
+        let (columns, lines) = (SIZE.0.to_string(), SIZE.1.to_string());
+        let size = ["-x", &columns, "-y", &lines];
+        let session = [&["new-session", "-d", "-s", "top"], &size[..], &[&line]].concat();
+        terminal.tmux(&session)?;
+        Ok(terminal)
+    }
+
+    fn tmux<S: AsRef<OsStr>>(&self, args: &[S]) -> Result<String> {
+        let mut command = Command::new("tmux");
+        command
+            .args(["-L", &self.socket, "-f", "/dev/null"])
+            .args(args)
+            .env("NVCAP_DEVICES_BY_NAME", "1")
+            .env("TERM", "screen-256color")
+            .env("LC_ALL", "C.UTF-8")
+            .env_remove("NO_COLOR")
+            .env_remove("TMUX");
+        let ended = command.output().context("cannot start tmux")?;
+        let said = String::from_utf8_lossy(&ended.stderr);
+        ensure!(ended.status.success(), "tmux: {said}");
+        Ok(String::from_utf8_lossy(&ended.stdout).into_owned())
+    }
+
+    fn screen(&self) -> Result<String> {
+        self.tmux(&["capture-pane", "-p", "-t", "top"])
+    }
+
+    fn keys(&self, keys: &[&str]) -> Result<()> {
+        let all = [&["send-keys", "-t", "top"], keys].concat();
+        self.tmux(&all).map(|_| ())
+    }
+
+    /// The screen, once it is so.
+    fn until(&self, what: &str, is_so: impl Fn(&str) -> bool) -> Result<String> {
+        let begun = Instant::now();
+        loop {
+            let screen = self.screen()?;
+            if is_so(&screen) {
+                return Ok(screen);
+            }
+            ensure!(begun.elapsed() < LIMIT, "never {what}:\n{screen}");
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    }
+
+    /// The program has ended, and the terminal is what it was.
+    fn given_back(&self) -> Result<()> {
+        let screen = self.until("ended", |s| s.contains("status 0"))?;
+        ensure!(screen.starts_with("before"), "{screen}");
+        let screen = self.until("stty", |s| s.contains("icanon"))?;
+        let modes: Vec<&str> = screen.split([' ', '\n', ';']).collect();
+        let is_on = |mode: &str| modes.contains(&mode);
+        ensure!(
+            is_on("icanon") && is_on("echo") && is_on("isig"),
+            "{screen}"
+        );
+        let shows = self.tmux(&[
+            "display-message",
+            "-p",
+            "-t",
+            "top",
+            "#{alternate_on} #{cursor_flag}",
+        ])?;
+        ensure!(
+            shows.trim() == "0 1",
+            "alternate screen and cursor: {shows}"
+        );
+        Ok(())
+    }
+
+    /// The process of nvcap in it.
+    fn nvcap_pid(&self) -> Result<i32> {
+        let shell = self.tmux(&["display-message", "-p", "-t", "top", "#{pane_pid}"])?;
+        let shell = shell.trim();
+        let children = std::fs::read_to_string(format!("/proc/{shell}/task/{shell}/children"))?;
+        let child = children.split_whitespace().next();
+        Ok(child.context("the shell has no child")?.parse()?)
+    }
+}
+
+impl Drop for Terminal {
+    fn drop(&mut self) {
+        let _ = self.tmux(&["kill-server"]);
+    }
+}
+
+/// The line with these words.
+fn line<'a>(screen: &'a str, words: &[&str]) -> Option<&'a str> {
+    let has =
+        |line: &&str| { words.iter() }.all(|word| line.split_whitespace().any(|w| w == *word));
+    screen.lines().find(has)
+}
+
+/// The software GPU after its work, which lies there.
+fn idle(seed: u64, channels: usize, args: &[&str]) -> Result<Running> {
+    let all = [&["--linger-ms=120000"], args].concat();
+    let gpu = start(&plan(seed, channels, 4000), &all)?;
+    Ok(gpu)
+}
+
+/// Processes, their channels, filters, and the end.
+pub fn processes_and_channels() -> Result<()> {
+    let mut gpu = start(
+        &plan(91, 6, 3000),
+        &["--wait-stdin", "--before-wait=3", "--linger-ms=120000"],
+    )?;
+    gpu.wait_for_line("waiting")?;
+    let pid = gpu.pid().to_string();
+    let top = Terminal::start("live", &["-a", "--interval=0.2"])?;
+    let screen = top.until("found", |s| {
+        line(s, &[&pid, "softgpu", "idle", "18"]).is_some()
+    })?;
+    ensure!(screen.starts_with("nvcap top"), "{screen}");
+    gpu.write(b"g")?;
+    // All that it submits, by the numbers that the GPU keeps.
+    top.until("counted", |s| line(s, &[&pid, "3000", "2982"]).is_some())?;
+    top.keys(&["/"])?;
+    top.keys(&["-l", "no such process"])?;
+    top.until("filtered", |s| s.contains("no row has this text"))?;
+    top.keys(&["Escape"])?;
+    top.until("shown again", |s| line(s, &[&pid, "softgpu"]).is_some())?;
+    // To this process among others that there may be.
+    top.keys(&["/"])?;
+    top.keys(&["-l", &pid])?;
+    top.keys(&["Enter"])?;
+    top.keys(&["Enter"])?;
+    let about = format!("channels of process {pid} softgpu");
+    let screen = top.until("channels", |s| s.contains(&about))?;
+    let rings = screen.lines().filter(|l| l.trim_start().starts_with("0x"));
+    ensure!(rings.count() == 6, "{screen}");
+    top.keys(&["?"])?;
+    top.until("help", |s| s.contains("sort by another column"))?;
+    top.keys(&["x"])?;
+    top.keys(&["Space"])?;
+    top.until("paused", |s| s.contains("[PAUSED]"))?;
+    top.keys(&["Space"])?;
+    top.keys(&["Escape"])?;
+    top.keys(&["q"])?;
+    top.given_back()
+}
+
+/// A channel that hangs is marked.
+pub fn suspects() -> Result<()> {
+    let mut gpu = idle(92, 8, &["--hang=spin"])?;
+    gpu.wait_until("hung", LIMIT, |r| r.stdout().contains("hung"))?;
+    let pid = gpu.pid().to_string();
+    let top = Terminal::start("hang", &["-p", &pid, "--interval=0.2", "--hang=1s"])?;
+    let screen = top.until("marked", |s| line(s, &["!", &pid]).is_some())?;
+    ensure!(screen.contains("may hang"), "{screen}");
+    let coloured = top.tmux(&["capture-pane", "-p", "-e", "-t", "top"])?;
+    ensure!(
+        coloured.contains("\x1b[31m") || coloured.contains(";31m"),
+        "no red: {coloured:?}"
+    );
+    top.keys(&["C-c"])?;
+    top.given_back()
+}
+
+/// The kernels of a process, while it is observed.
+pub fn kernels() -> Result<()> {
+    let mut gpu = idle(
+        93,
+        2,
+        &[
+            "--timed",
+            "--threads=1",
+            "--wait-stdin",
+            "--before-wait=3",
+            "--sleep-us=2000",
+        ],
+    )?;
+    gpu.wait_for_line("waiting")?;
+    let pid = gpu.pid().to_string();
+    let top = Terminal::start("kernels", &["-p", &pid, "--observe-cpu=50%"])?;
+    top.until("found", |s| line(s, &[&pid, "softgpu"]).is_some())?;
+    top.keys(&["k"])?;
+    let said = format!("observing process {pid} for kernels");
+    top.until("observed", |s| s.contains(&said))?;
+    std::thread::sleep(Duration::from_secs(1));
+    gpu.write(b"g")?;
+    let has_row = |s: &str| {
+        let mut rows = s.lines().skip(3);
+        rows.any(|l| l.contains(" program 0x") || l.contains(" kernel") && l.contains(&pid))
+    };
+    top.until("with kernels", |s| s.contains("KERNEL") && has_row(s))?;
+    top.keys(&["m"])?;
+    top.until("with copies", |s| {
+        s.contains("copies of process")
+            && s.lines()
+                .skip(3)
+                .any(|l| l.contains("copy ") || l.contains(" fill"))
+    })?;
+    top.keys(&["p"])?;
+    top.until("back", |s| {
+        line(s, &[&pid, "softgpu"]).is_some() && !s.contains("observing")
+    })?;
+    top.keys(&["q"])?;
+    top.given_back()
+}
+
+/// A recording, to and fro.
+pub fn a_recording() -> Result<()> {
+    let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../fixtures/training.pcapng");
+    let top = Terminal::start("file", &[file])?;
+    let screen = top.until("shown", |s| s.contains("training.pcapng:"))?;
+    ensure!(
+        screen.contains("[stands]") && screen.contains("SUBMITTED"),
+        "{screen}"
+    );
+    top.keys(&["k"])?;
+    let whole = top.until("kernels", |s| s.contains("kernels of process"))?;
+    ensure!(
+        whole.lines().nth(3).is_some_and(|l| !l.trim().is_empty()),
+        "{whole}"
+    );
+    top.keys(&["m"])?;
+    top.until("copies", |s| s.contains("GB/s"))?;
+    top.keys(&["["])?;
+    top.until("before", |s| s.contains(": 0.0 s of"))?;
+    top.keys(&["q"])?;
+    top.given_back()
+}
+
+/// A signal gives the terminal back.
+pub fn terminated() -> Result<()> {
+    let gpu = idle(94, 4, &[])?;
+    let pid = gpu.pid().to_string();
+    for signal in [libc::SIGTERM, libc::SIGHUP] {
+        let top = Terminal::start("signal", &["-a", "--interval=0.2"])?;
+        top.until("found", |s| line(s, &[&pid, "softgpu"]).is_some())?;
+        // SAFETY: signals the process that was started here.
+        unsafe { libc::kill(top.nvcap_pid()?, signal) };
+        top.given_back()?;
+    }
+    Ok(())
+}
+
+/// A terminal that goes away ends it.
+pub fn terminal_gone() -> Result<()> {
+    let gpu = idle(95, 4, &[])?;
+    let pid = gpu.pid().to_string();
+    let top = Terminal::start("gone", &["-a", "--interval=0.2"])?;
+    top.until("found", |s| line(s, &[&pid, "softgpu"]).is_some())?;
+    let nvcap = top.nvcap_pid()?;
+    drop(top);
+    for _ in 0..100 {
+        if !std::path::Path::new(&format!("/proc/{nvcap}")).exists() {
+            return Ok(());
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    // SAFETY: ends the process that was started here.
+    unsafe { libc::kill(nvcap, libc::SIGKILL) };
+    anyhow::bail!("nvcap goes on without a terminal")
+}
+
+/// Without a terminal it says what to use instead.
+pub fn no_terminal() -> Result<()> {
+    let ended = Running::start(&nvcap()?, ["top"])?.end(LIMIT)?;
+    ended.expect_code(1)?;
+    ensure!(ended.stderr.contains("nvcap counts -a"), "{}", ended.stderr);
+    Ok(())
+}
