@@ -63,11 +63,16 @@ class Prometheus:
         return [a["labels"] for a in alerts if a["state"] == "firing" and a["labels"]["alertname"] == alert]
 
     def own(self):
-        """The server's own metrics without labels, and its resident memory, bytes."""
+        """The server's own metrics, each the sum of its series."""
         with urllib.request.urlopen(f"{self.url}/metrics", timeout=30) as answer:
             lines = answer.read().decode().splitlines()
-        pairs = (line.rsplit(" ", 1) for line in lines if line and not line.startswith("#"))
-        return {name: float(value) for name, value in pairs}
+        sums = {}
+        for line in lines:
+            if line and not line.startswith("#"):
+                series, value = line.rsplit(" ", 1)
+                name = series.split("{")[0]
+                sums[name] = sums.get(name, 0) + float(value)
+        return sums
 
     def stop(self):
         self.process.terminate()

@@ -116,7 +116,10 @@ impl Files {
         let mut files = Vec::new();
         for fd in std::fs::read_dir(format!("/proc/{}/fd", gpu.pid()))? {
             let fd = fd?.path();
-            if std::fs::read_link(&fd)?.to_string_lossy().ends_with(" (deleted)") {
+            if std::fs::read_link(&fd)?
+                .to_string_lossy()
+                .ends_with(" (deleted)")
+            {
                 files.push(File::open(&fd)?);
             }
         }
@@ -166,6 +169,9 @@ pub fn killed_in_its_sleep() -> Result<()> {
         }
         verify(&trace, &Expected::part(plan, Extent::Holes))?;
     }
-    ensure!(unseen > 0, "killed in its sleep, and always called complete");
+    ensure!(
+        unseen > 0,
+        "killed in its sleep, and always called complete"
+    );
     Ok(())
 }
