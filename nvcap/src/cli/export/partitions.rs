@@ -88,8 +88,9 @@ pub(in crate::cli) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 fn export(args: &Args, file: &Path, host: &str) -> anyhow::Result<PathBuf> {
     let of = RecordingArgs::of(file);
     let mut recording = of.open()?;
-    let info = recording.trace().cloned().context(
-        "it is no recording of nvcap's, so nothing tells when it was made; nvcap export parquet makes tables of it",
+    let info = recording.trace().cloned();
+    let info = info.filter(|i| i.realtime_ns > 0).context(
+        "nothing in it tells when it was made: it is no recording of a live trace; nvcap export parquet makes tables of it",
     )?;
     let partition = Partition::of(&args.output, host, info.realtime_ns, info.file);
     let say = || format!("cannot write tables into {}", args.output.display());
