@@ -21,7 +21,9 @@ import tempfile
 import time
 from pathlib import Path
 
-from prometheus import Prometheus, until
+# Nothing is written beside the sources.
+sys.dont_write_bytecode = True
+from prometheus import Prometheus, until  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[2]
 HOSTS = ["host-a", "host-b", "host-c"]
@@ -187,7 +189,7 @@ class Fleet:
 
     def wait_for_truth(self):
         for host in self.hosts.values():
-            until(20, f"{host.name} counts {host.truth}, says {self.counted(host.name)}", lambda: self.counted(host.name) == host.truth)
+            until(20, lambda: f"{host.name} counts {host.truth}, says {self.counted(host.name)}", lambda: self.counted(host.name) == host.truth)
         # Not for a moment alone.
         time.sleep(2)
         for host in self.hosts.values():

@@ -19,7 +19,9 @@ import tempfile
 import time
 from pathlib import Path
 
-from prometheus import until
+# Nothing is written beside the sources.
+sys.dont_write_bytecode = True
+from prometheus import until  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[2]
 TABLES = ["operations", "submissions", "kernels", "channels", "losses", "ledger"]
@@ -59,7 +61,7 @@ class Fleet:
 
     def __init__(self, nvcap, softgpu, folder):
         self.nvcap, self.folder, self.fleet = nvcap, folder, folder / "fleet"
-        inside = [*OWN, sys.executable, __file__, "--host"]
+        inside = [*OWN, sys.executable, os.path.abspath(__file__), "--host"]
         hosts = [subprocess.Popen([*inside, name, str(folder), nvcap, softgpu]) for name in WORK]
         for one in hosts:
             assert one.wait(120) == 0, "a host failed"
@@ -161,11 +163,13 @@ class Fleet:
 
 
 def as_text(value):
-    """A value as both engines are compared: numbers to nine digits, what is not known as one word."""
+    """A value as both engines are compared: whole numbers exactly, others to nine digits."""
     if value is None or value == "\\N":
         return "NULL"
     if isinstance(value, bool) or value in ("true", "false"):
         return str(value).lower()
+    if re.fullmatch(r"-?\d+(\.0)?", str(value)):
+        return str(value).removesuffix(".0")
     try:
         return f"{float(value):.9g}"
     except (TypeError, ValueError):

@@ -84,11 +84,12 @@ class Prometheus:
 
 
 def until(limit, what, done):
-    """Waits until it is so, `limit` seconds at most; what `done` says then."""
+    """Waits until it is so, `limit` seconds at most; what `done` says then. `what`: the words, or what says them."""
     end = time.monotonic() + limit
     while True:
         said = done()
         if said:
             return said
-        assert time.monotonic() < end, f"not within {limit} s: {what}"
+        if time.monotonic() > end:
+            raise AssertionError(f"not within {limit} s: {what() if callable(what) else what}")
         time.sleep(0.2)

@@ -22,7 +22,9 @@ import time
 import urllib.request
 from pathlib import Path
 
-from prometheus import Prometheus, until
+# Nothing is written beside the sources.
+sys.dont_write_bytecode = True
+from prometheus import Prometheus, until  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[2]
 TESTS = ["every_series_is_there", "numbers_are_the_hosts", "samples_come_at_the_rate", "every_scrape_is_in_time"]
