@@ -163,7 +163,7 @@ impl Recording<'_> {
 
     /// It is known to be one of a trace's files, and nothing is told of that.
     #[cfg(feature = "parquet")]
-    pub(super) fn as_a_part(self) -> Self {
+    pub(super) fn known_as_part(self) -> Self {
         Self {
             says_part: false,
             ..self

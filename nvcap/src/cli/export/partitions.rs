@@ -110,7 +110,7 @@ fn export(args: &Args, file: &Path, host: &str) -> anyhow::Result<PathBuf> {
     let sinks: Vec<Box<dyn Sink>> = vec![Box::new(tables), Box::new(Rc::clone(&times))];
     let written = (|| {
         let mut pipeline = Pipeline::new(PipelineOptions::default(), sinks);
-        recording.as_a_part().play(&mut pipeline)?;
+        recording.known_as_part().play(&mut pipeline)?;
         let ledger = pipeline.finish().with_context(say)?;
         anyhow::ensure!(
             ledger.unshown() == 0,
