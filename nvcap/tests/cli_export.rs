@@ -100,7 +100,8 @@ fn tables_of_a_fleet_lie_by_day_hour_and_host() {
     let (fleet, plain) = (folder.path("fleet"), folder.path("plain"));
     let recording = argument(files::fixture("training.pcapng"));
     let args = ["export", "partitions", "--host=a/b", "-o", &fleet];
-    let both = [&args[..], &[&capture(), &recording]].concat();
+    let capture = capture();
+    let both = [&args[..], &[&capture, &recording]].concat();
     for _ in 0..2 {
         let out = nvcap(&both);
         let said = text(&out.stderr);
