@@ -84,6 +84,7 @@ impl Files {
     }
 
     /// Tells of each numbered file that is whole.
+    #[cfg(any(test, all(feature = "parquet", target_os = "linux")))]
     pub(crate) fn telling(self, told: Whole) -> Self {
         Self {
             told: Some(told),
