@@ -90,3 +90,48 @@ fn a_terminal_gets_no_bytes() {
     let words = "is a terminal; name a file with -o";
     refused_on_a_terminal(&["export", "perfetto", &capture()], words);
 }
+
+/// A recording's tables in a fleet's folder are those of `export parquet`, at the places of its hour and host, and their owner's alone;
+/// what is no recording is refused, and leaves nothing; the others are exported all the same.
+#[cfg(feature = "parquet")]
+#[test]
+fn tables_of_a_fleet_lie_by_day_hour_and_host() {
+    let folder = Folder::new("export-partitions");
+    let (fleet, plain) = (folder.path("fleet"), folder.path("plain"));
+    let recording = argument(files::fixture("training.pcapng"));
+    let args = ["export", "partitions", "--host=a/b", "-o", &fleet];
+    let capture = capture();
+    let both = [&args[..], &[&capture, &recording]].concat();
+    for _ in 0..2 {
+        let out = nvcap(&both);
+        let said = text(&out.stderr);
+        assert_eq!(out.status.code(), Some(1), "{said}");
+        assert!(
+            said.contains("nothing in it tells when it was made"),
+            "{said}"
+        );
+        assert!(said.contains("00000.parquet"), "{said}");
+    }
+    nvcap(&["export", "parquet", &recording, "-o", &plain]);
+    let tables = fs::read_dir(&fleet).unwrap().map(|e| e.unwrap().path());
+    let mut names = Vec::new();
+    for table in tables {
+        let name = table.file_name().unwrap().to_string_lossy().into_owned();
+        let file = table.join("date=2023-11-14/hour=22/host=a_b/1700000000000000000-00000.parquet");
+        let mode = fs::metadata(&file).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600, "{name}");
+        let same = fs::read(format!("{plain}/{name}.parquet")).unwrap();
+        assert!(fs::read(&file).unwrap() == same, "{name}");
+        names.push(name);
+    }
+    names.sort();
+    let all = [
+        "channels",
+        "kernels",
+        "ledger",
+        "losses",
+        "operations",
+        "submissions",
+    ];
+    assert_eq!(names, all);
+}

@@ -5,6 +5,7 @@
 pub mod check;
 mod contents;
 mod deploy;
+mod fleet;
 mod installed;
 mod rights;
 mod third_party;

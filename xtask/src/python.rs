@@ -36,6 +36,17 @@ pub fn recipes() -> Result<PathBuf> {
     environment("recipes", &RECIPES)
 }
 
+/// The engines that read the tables of many hosts: DuckDB, and ClickHouse in a process.
+const ENGINES: [&str; 2] = [TABLES[0], "chdb==4.4.0"];
+
+/// The Python with them; without ClickHouse where that cannot be installed, which the test says then.
+pub fn engines() -> Result<PathBuf> {
+    environment("engines", &ENGINES).or_else(|error| {
+        eprintln!("ClickHouse (chdb) is not there: {error:#}");
+        environment("tables", &TABLES)
+    })
+}
+
 /// `target/NAME/venv` with `packages`; made once.
 fn environment(name: &str, packages: &[&str]) -> Result<PathBuf> {
     let folder = paths::target().join(name);

@@ -27,6 +27,8 @@ mod record;
 mod recorder;
 mod recording;
 mod report;
+#[cfg(all(feature = "parquet", target_os = "linux"))]
+mod rotated_tables;
 mod schema;
 #[cfg(all(feature = "serve", target_os = "linux"))]
 mod serve;

@@ -33,6 +33,11 @@ pub(super) struct RecordingOptions {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..), requires = "rotate")]
     pub keep: Option<u32>,
 
+    /// With --rotate: the tables of each file that is whole into FOLDER, by day, hour and host, as nvcap export partitions writes them
+    #[cfg(all(feature = "parquet", target_os = "linux"))]
+    #[arg(long, value_name = "FOLDER", requires = "rotate")]
+    pub tables: Option<std::path::PathBuf>,
+
     /// Compress the recording by zstd; a name that ends in .zst does that, too
     #[cfg(feature = "zstd")]
     #[arg(long)]
@@ -150,8 +155,9 @@ pub(super) fn open(
                 "--rotate makes several files: name the first with -o, such as -o run.pcapng"
             );
         }
-        return Files::numbered(path, rotation, compressed)
-            .with_context(|| format!("cannot write recordings like {}", path.display()));
+        let files = Files::numbered(path, rotation, compressed)
+            .with_context(|| format!("cannot write recordings like {}", path.display()))?;
+        return with_tables(files, options);
     }
     let others: Vec<&Path> = others.iter().copied().flatten().collect();
     let out = super::target::open(Some(path), false, &others)?;
@@ -160,6 +166,26 @@ pub(super) fn open(
         "a recording is no text for a terminal: name a file, or pipe it into a program"
     );
     Ok(Files::one(out, compressed))
+}
+
+/// What makes tables of each file that is whole, if that was asked for.
+#[cfg(all(feature = "parquet", target_os = "linux"))]
+fn with_tables(files: Files, options: &RecordingOptions) -> anyhow::Result<Files> {
+    let Some(folder) = &options.tables else {
+        return Ok(files);
+    };
+    let exporter = super::rotated_tables::Exporter::new(folder).with_context(|| {
+        format!(
+            "cannot write tables into {}; name another folder with --tables",
+            folder.display()
+        )
+    })?;
+    Ok(files.telling(Box::new(move |path| exporter.whole(path))))
+}
+
+#[cfg(not(all(feature = "parquet", target_os = "linux")))]
+fn with_tables(files: Files, _: &RecordingOptions) -> anyhow::Result<Files> {
+    Ok(files)
 }
 
 /// Tells of a recording that is one file, and that is whole, where it is and what shows it.

@@ -56,6 +56,8 @@ pub(super) struct Recording<'a> {
     args: &'a RecordingArgs,
     opened: Opened,
     reading: Reading,
+    /// That it is a part of a trace is told.
+    says_part: bool,
 }
 
 enum Opened {
@@ -103,6 +105,7 @@ impl RecordingArgs {
             args: self,
             opened,
             reading,
+            says_part: true,
         })
     }
 
@@ -158,6 +161,15 @@ impl Recording<'_> {
         self
     }
 
+    /// It is known to be one of a trace's files, and nothing is told of that.
+    #[cfg(feature = "parquet")]
+    pub(super) fn known_as_part(self) -> Self {
+        Self {
+            says_part: false,
+            ..self
+        }
+    }
+
     /// Gives all its records to the pipeline, up to the end of the file or the user's Ctrl-C, after which the ledger says that the
     /// rest was not read. The pipeline becomes as that of the live trace was.
     ///
@@ -173,7 +185,10 @@ impl Recording<'_> {
         self.reading.begin()?;
         let played = match self.opened {
             Opened::Orc(capture) => play_orc(*capture, pipeline, &mut self.reading, &name),
-            Opened::Pcapng(reader) => play_pcapng(*reader, pipeline, &mut self.reading, &name),
+            Opened::Pcapng(reader) => {
+                let reading = (&mut self.reading, self.says_part);
+                play_pcapng(*reader, pipeline, reading, &name)
+            }
         };
         let played = match (&played, self.reading.is_whole()) {
             (Ok(()), false) => pipeline.record(lost(At::default(), &INTERRUPTED)),
@@ -237,7 +252,7 @@ fn play_orc(
 fn play_pcapng(
     reader: Reader<Box<dyn Read>>,
     pipeline: &mut Pipeline<'_>,
-    reading: &mut Reading,
+    (reading, says_part): (&mut Reading, bool),
     name: &impl Display,
 ) -> io::Result<()> {
     for item in reader {
@@ -245,7 +260,7 @@ fn play_pcapng(
             break;
         }
         match item {
-            Ok(Item::Trace(info)) if info.file > 0 => tell(format_args!(
+            Ok(Item::Trace(info)) if info.file > 0 && says_part => tell(format_args!(
                 "{name}: file {} of a trace, counted from 0; what came before it is in earlier files{}",
                 info.file,
                 match info.left_out {
@@ -256,7 +271,9 @@ fn play_pcapng(
                     ),
                 }
             )),
-            Ok(Item::Continued) => tell(format_args!("{name}: the trace goes on in the next file")),
+            Ok(Item::Continued) if says_part => {
+                tell(format_args!("{name}: the trace goes on in the next file"))
+            }
             Ok(Item::Record(record)) => pipeline.record(record)?,
             Ok(Item::Idle) => pipeline.flush()?,
             Ok(Item::End(end)) => {

@@ -22,11 +22,11 @@ pub(crate) mod stamps;
 
 /// The niceness of searches: only nvcap waits for them.
 #[cfg(target_os = "linux")]
-const SEARCHES: i32 = 10;
+pub(crate) const SEARCHES: i32 = 10;
 
 /// Sets this thread's niceness; where that is not allowed, it stays as it is.
 #[cfg(target_os = "linux")]
-fn set_niceness(niceness: i32) {
+pub(crate) fn set_niceness(niceness: i32) {
     // SAFETY: sets this thread's own niceness.
     unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, niceness) };
 }

@@ -1,8 +1,8 @@
-//! The gate's part for packages: they are made, installed into a bare root, used and removed; and the recipes are checked.
+//! The gate's part for packages: they are made, installed into a bare root, used and removed; the recipes are checked; and a fleet is run.
 
 use anyhow::Result;
 
-use super::{deploy, installed, rights};
+use super::{deploy, fleet, installed, rights};
 use crate::report::Report;
 
 /// Makes the packages and checks them.
@@ -23,6 +23,7 @@ pub fn run(report: &mut Report) -> Result<()> {
             deploy::image(report, &made.tarball);
             rights::check(report, &made.program);
             deploy::check(report, &made.program)?;
+            fleet::check(report, &made.program)?;
         }
     }
     Ok(())

@@ -96,7 +96,7 @@ fn recipes(report: &mut Report, program: &Path) -> Result<()> {
         FLOWS,
         &call("workflows", paths::root().join(".github/workflows")),
     )?;
-    match promtool() {
+    match of_prometheus("promtool") {
         Ok(promtool) => report.step(
             METRICS,
             &call("prometheus", packaging.join("prometheus")).arg(promtool),
@@ -109,16 +109,18 @@ fn recipes(report: &mut Report, program: &Path) -> Result<()> {
 }
 
 /// Whether the program has the command.
-fn serves(program: &Path) -> bool {
+pub fn serves(program: &Path) -> bool {
     Cmd::new(program).args(["serve", "--help"]).read().is_some()
 }
 
-/// promtool as it is installed, else unpacked: installed, Debian's package would start a server.
-fn promtool() -> Result<PathBuf> {
-    const TOOL: &str = "promtool";
-    match paths::on_path(TOOL) {
+/// Prometheus or its promtool as it is installed, else unpacked: installed, Debian's package would start a server.
+pub fn of_prometheus(tool: &str) -> Result<PathBuf> {
+    match paths::on_path(tool) {
         Some(path) => Ok(path),
-        None => Ok(unpacked("prometheus", &["prometheus"], TOOL)?.join("usr/bin/promtool")),
+        None => {
+            let folder = unpacked("prometheus", &["prometheus"], tool)?;
+            Ok(folder.join("usr/bin").join(tool))
+        }
     }
 }
 
@@ -218,12 +220,12 @@ fn unpacked(name: &str, packages: &[&str], tool: &str) -> Result<PathBuf> {
         bail!("{tool} is not here; type: sudo apt-get install {name}");
     }
     fs::create_dir_all(&folder)?;
-    // What is not used of them is removed: Prometheus itself has 100 MB.
-    const UNPACK: &str = "rm -f *.deb; tool=$1; shift; apt-get -qq download \"$@\" || exit; \
+    // What is not used of them is removed.
+    const UNPACK: &str = "rm -f *.deb; apt-get -qq download \"$@\" || exit; \
         for deb in *.deb; do dpkg-deb -x \"$deb\" . || exit; done; \
-        find . -type f ! -path \"./usr/bin/$tool\" ! -name '*.so*' -delete";
+        find . -type f ! -path './usr/bin/*' ! -name '*.so*' -delete";
     Cmd::new("sh")
-        .args(["-c", UNPACK, "sh", tool])
+        .args(["-c", UNPACK, "sh"])
         .args(packages)
         .dir(&folder)
         .run()

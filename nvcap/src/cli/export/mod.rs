@@ -1,6 +1,8 @@
 //! `nvcap export`: a trace as a file for other programs, one format a file.
 
 mod exported;
+#[cfg(feature = "parquet")]
+mod partitions;
 mod pcapng;
 mod perfetto;
 mod tables;
@@ -28,6 +30,9 @@ enum Format {
     /// The same tables as Parquet, for DuckDB, pandas, Polars and Spark
     #[cfg(feature = "parquet")]
     Parquet(Box<tables::Args>),
+    /// Recordings as Parquet in one folder for many hosts, by day, hour and host
+    #[cfg(feature = "parquet")]
+    Partitions(partitions::Args),
 }
 
 impl Args {
@@ -39,6 +44,8 @@ impl Args {
             Format::Csv(args) => Some(&mut args.trace.pid),
             #[cfg(feature = "parquet")]
             Format::Parquet(args) => Some(&mut args.trace.pid),
+            #[cfg(feature = "parquet")]
+            Format::Partitions(_) => None,
         }
     }
 }
@@ -62,5 +69,7 @@ pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
         Format::Csv(args) => tables::run(*args, crate::export::tables::layout::Format::Csv),
         #[cfg(feature = "parquet")]
         Format::Parquet(args) => tables::run(*args, crate::export::tables::layout::Format::Parquet),
+        #[cfg(feature = "parquet")]
+        Format::Partitions(args) => partitions::run(&args),
     }
 }

@@ -350,7 +350,7 @@ impl File {
 }
 
 /// Makes a folder that its owner alone may look into, and those above it; one that is there stays as it is.
-fn make_folder(path: &Path) -> io::Result<()> {
+pub(super) fn make_folder(path: &Path) -> io::Result<()> {
     let mut builder = std::fs::DirBuilder::new();
     #[cfg(unix)]
     std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);

@@ -3,7 +3,7 @@
 //!
 //! - [`all`]: all tables. [`columns`], [`ending`]: the columns of what comes one by one, and of what is known at the end. [`schema`]: what a
 //!   column is.
-//! - [`layout`], [`files`]: one file a table, or many.
+//! - [`layout`], [`files`]: one file a table, or many. `partitions`: the tables of a fleet.
 //! - [`csv`], [`parquet`]: the formats.
 
 pub(crate) mod all;
@@ -14,6 +14,8 @@ mod files;
 pub(crate) mod layout;
 #[cfg(feature = "parquet")]
 mod parquet;
+#[cfg(feature = "parquet")]
+pub(crate) mod partitions;
 pub(crate) mod schema;
 
 use std::io;

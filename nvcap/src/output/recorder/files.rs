@@ -32,12 +32,17 @@ pub(crate) struct Files {
     /// Whole objects that wait to be compressed.
     pack: Option<Vec<u8>>,
     numbered: Option<Numbered>,
+    /// Is told of each numbered file that is whole.
+    told: Option<Whole>,
     /// Bytes in the file.
     bytes: u64,
     begun: Instant,
     /// What earlier files could not take.
     unwritten: u64,
 }
+
+/// Takes the name of a file that is whole; it may be renamed or removed then.
+pub(crate) type Whole = Box<dyn Fn(&Path)>;
 
 /// Files with numbers.
 struct Numbered {
@@ -53,6 +58,7 @@ impl Files {
             out,
             pack: compressed.then(Vec::new),
             numbered: None,
+            told: None,
             bytes: 0,
             begun: Instant::now(),
             unwritten: 0,
@@ -75,6 +81,15 @@ impl Files {
             }),
             ..Self::one(out, compressed)
         })
+    }
+
+    /// Tells of each numbered file that is whole.
+    #[cfg(any(test, all(feature = "parquet", target_os = "linux")))]
+    pub(crate) fn telling(self, told: Whole) -> Self {
+        Self {
+            told: Some(told),
+            ..self
+        }
     }
 
     /// Whether there are several.
@@ -156,10 +171,21 @@ impl Files {
         })?;
         self.unwritten += self.out.unshown();
         self.out = next;
+        let whole = numbered.names.path(numbered.number);
         numbered.number = number;
+        if let Some(told) = &self.told {
+            told(&whole);
+        }
         self.bytes = 0;
         self.begun = Instant::now();
         Ok(())
+    }
+
+    /// The last file is whole.
+    pub(super) fn end(&self) {
+        if let (Some(told), Some(numbered)) = (&self.told, &self.numbered) {
+            told(&numbered.names.path(numbered.number));
+        }
     }
 
     /// Removes the oldest files where there are too many.

@@ -279,6 +279,8 @@ impl Sink for Recorder {
         let to = self.files.buffer();
         self.writer.end(end, ledger, &account, to);
         self.files.end_object()?;
-        self.flush_files()
+        self.flush_files()?;
+        self.files.end();
+        Ok(())
     }
 }

@@ -171,6 +171,34 @@ fn files_follow_one_another_and_each_stands_alone() {
     assert!(folder.names().contains(&"run.00007.pcapng".to_owned()));
 }
 
+/// Who is told of files that are whole can open each of them, once, before it is removed; the last one at the end.
+#[test]
+fn files_that_are_whole_are_told() {
+    let folder = Folder::new("told");
+    let rotation = Rotation {
+        bytes: Some(40_000),
+        time: None,
+        keep: Some(1),
+    };
+    let files = Files::numbered(&folder.0.join("run.pcapng"), rotation, false).unwrap();
+    let told = std::rc::Rc::new(std::cell::RefCell::new(Vec::new()));
+    let seen = std::rc::Rc::clone(&told);
+    let files = files.telling(Box::new(move |path| {
+        let (records, errors) = read(std::fs::File::open(path).unwrap());
+        assert_eq!(errors, Vec::<String>::new());
+        let positions = records.iter().filter_map(|r| match r {
+            Record::Submission(s) => Some(s.position),
+            _ => None,
+        });
+        seen.borrow_mut().extend(positions);
+    }));
+    let mut all = vec![channel()];
+    all.extend((0..200).map(|n| bytes(n, 1_000)));
+    record(recorder(files, false), all);
+    assert_eq!(*told.borrow(), (0..200).collect::<Vec<_>>());
+    assert_eq!(folder.names().len(), 1);
+}
+
 #[test]
 fn sealed_files_stay() {
     static SEAL: AtomicBool = AtomicBool::new(false);

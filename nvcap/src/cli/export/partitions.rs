@@ -1,0 +1,197 @@
+//! `nvcap export partitions`: tables of recordings into the folder of a fleet, by day, hour and host.
+
+use std::cell::Cell;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::rc::Rc;
+
+use anyhow::Context as _;
+
+use crate::cli::recording::RecordingArgs;
+use crate::cli::target;
+use crate::cli::values::OUTPUT;
+use crate::decode::event::Event;
+use crate::driver::Model;
+use crate::export::tables::all::Table;
+use crate::export::tables::layout::{Format, Layout};
+use crate::export::tables::partitions::{PARTITIONED, Partition};
+use crate::export::tables::schema::Trace;
+use crate::export::tables::{Tables, TablesOptions};
+use crate::ledger::Ledger;
+use crate::output::message::tell;
+use crate::output::redact::Redactor;
+use crate::output::{Detail, Sink};
+use crate::pipeline::{Pipeline, PipelineOptions};
+use crate::record::Record;
+
+const EXAMPLES: &str = "\
+Examples:
+  nvcap export partitions -o fleet run.*.pcapng
+  nvcap export partitions -o fleet --host gpu-7 gpu-7/run.00012.pcapng
+  sudo nvcap record -a --rotate 10m --keep 3 -o run.pcapng --tables fleet
+  duckdb -c \"SELECT host, count(*) FROM 'fleet/kernels/**/*.parquet' GROUP BY 1\"
+
+A recording becomes a file in each table: fleet/kernels/date=2026-11-23/hour=12/host=gpu-7/....parquet.
+The hour (UTC) is that of the recording's first submission. Files are readable by their owner alone, and
+come to their places whole; the same recording exported again replaces its own. docs/scale.md has a
+recipe for many hosts, and queries.
+
+Exit status: 0 if all were exported.";
+
+/// What is exported.
+#[derive(clap::Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub(in crate::cli) struct Args {
+    /// Recordings, plain or compressed; - is standard input
+    #[arg(value_name = "FILE", required = true, help_heading = "Target")]
+    pub files: Vec<PathBuf>,
+
+    /// The folder of all tables
+    #[arg(short, long, value_name = "FOLDER", help_heading = OUTPUT)]
+    pub output: PathBuf,
+
+    /// The host that was traced; by default this one
+    #[arg(long, value_name = "NAME", help_heading = OUTPUT)]
+    pub host: Option<String>,
+
+    /// Hide users' data
+    #[arg(long, help_heading = OUTPUT)]
+    pub redact: bool,
+
+    /// Say nothing but errors
+    #[arg(short, long, help_heading = OUTPUT)]
+    pub quiet: bool,
+}
+
+/// Exports each, and goes on behind one that cannot be.
+pub(in crate::cli) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let own = || std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    let host = args.host.clone().unwrap_or_else(own);
+    let mut failed = 0;
+    for file in &args.files {
+        match export(args, file, &host) {
+            Ok(place) if !args.quiet => {
+                tell(format_args!("{}: {}", file.display(), place.display()));
+            }
+            Ok(_) => {}
+            Err(error) => {
+                tell(format_args!("{}: {error:#}", file.display()));
+                failed += 1;
+            }
+        }
+    }
+    Ok(ExitCode::from(u8::from(failed > 0)))
+}
+
+/// Exports one recording, and says where its ledger is.
+fn export(args: &Args, file: &Path, host: &str) -> anyhow::Result<PathBuf> {
+    let of = RecordingArgs::of(file);
+    let mut recording = of.open()?;
+    let info = recording.trace().cloned();
+    let info = info.filter(|i| i.realtime_ns > 0).context(
+        "nothing in it tells when it was made: it is no recording of a live trace; nvcap export parquet makes tables of it",
+    )?;
+    let partition = Partition::of(&args.output, host, info.realtime_ns, info.file);
+    let say = || format!("cannot write tables into {}", args.output.display());
+    let redact = args.redact || info.redacted;
+    let options = TablesOptions {
+        redact: redact.then(Redactor::default),
+        trace: Trace {
+            monotonic_ns: Some(info.monotonic_ns),
+            realtime_ns: Some(info.realtime_ns),
+            driver: info.driver.clone(),
+            redacted: redact,
+            filtered: false,
+        },
+    };
+    let times = Rc::new(Times::default());
+    let tables = tables(&partition, options).with_context(say)?;
+    let sinks: Vec<Box<dyn Sink>> = vec![Box::new(tables), Box::new(Rc::clone(&times))];
+    let written = (|| {
+        let mut pipeline = Pipeline::new(PipelineOptions::default(), sinks);
+        recording.known_as_part().play(&mut pipeline)?;
+        let ledger = pipeline.finish().with_context(say)?;
+        anyhow::ensure!(
+            ledger.unshown() == 0,
+            "{}: {} rows found no room",
+            say(),
+            ledger.unshown()
+        );
+        let first = times.first().unwrap_or(info.monotonic_ns);
+        let time = (info.realtime_ns).saturating_add_signed(since(first, info.monotonic_ns));
+        partition.publish(time).with_context(say)?;
+        Ok(partition.place("ledger", time))
+    })();
+    if written.is_err() {
+        partition.discard();
+    }
+    written
+}
+
+const fn since(time: u64, begin: u64) -> i64 {
+    time.wrapping_sub(begin).cast_signed()
+}
+
+fn tables(partition: &Partition, options: TablesOptions) -> io::Result<Tables> {
+    let layout = Layout {
+        folder: partition.folder()?,
+        ..Layout::default()
+    };
+    let chosen: Vec<usize> = { PARTITIONED.iter() }
+        .filter_map(|name| Table::index(name))
+        .collect();
+    let opener = |path: &Path| {
+        target::open(Some(path), false, &[]).map_err(|e| io::Error::other(format!("{e:#}")))
+    };
+    Tables::several(Format::Parquet, &chosen, &layout, Box::new(opener), options)
+}
+
+/// When the first submission was; without one, the last other record: a file begins with old ones that it needs.
+#[derive(Debug, Default)]
+struct Times {
+    submission: Cell<Option<u64>>,
+    other: Cell<Option<u64>>,
+}
+
+impl Times {
+    fn first(&self) -> Option<u64> {
+        self.submission.get().or(self.other.get())
+    }
+
+    fn note(&self, record: &Record) {
+        let Some(time) = record.at().time() else {
+            return;
+        };
+        match record {
+            Record::Submission(_) => {
+                let least = self.submission.get().map_or(time, |t| t.min(time));
+                self.submission.set(Some(least));
+            }
+            _ => self.other.set(self.other.get().max(Some(time))),
+        }
+    }
+}
+
+impl Sink for Rc<Times> {
+    fn detail(&self) -> Option<Detail> {
+        None
+    }
+
+    fn event(&mut self, _event: &Event<'_>) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn record(&mut self, record: &Record, _model: &Model) -> io::Result<()> {
+        self.note(record);
+        Ok(())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn finish(&mut self, _ledger: &Ledger, _model: &Model) -> io::Result<()> {
+        Ok(())
+    }
+}

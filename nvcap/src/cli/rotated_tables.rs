@@ -1,0 +1,103 @@
+//! `nvcap record --rotate --tables`: each file of a recording that is whole becomes tables, by a process of its own
+//! (`nvcap export partitions`), so that neither its memory nor its end is the trace's.
+
+use std::fs::File;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+use std::thread::JoinHandle;
+
+use crate::enrich;
+use crate::export::tables::partitions;
+use crate::output::message::tell;
+
+/// Files that wait at most: each is open, and has its room on the disk even where it was removed.
+const WAITING: usize = 4;
+
+/// A file that is whole, with its name at that time.
+type Whole = (PathBuf, File);
+
+/// Takes files that are whole. Its end is that of the last export.
+pub(super) struct Exporter {
+    /// None at the end.
+    queue: Option<SyncSender<Whole>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Exporter {
+    /// Exports into `folder`, which is made.
+    ///
+    /// # Errors
+    /// When that is not possible, or there are no more threads.
+    pub(super) fn new(folder: &Path) -> io::Result<Self> {
+        partitions::make_root(folder)?;
+        // The command may change its folder; a name stands for the same one in both processes.
+        let folder = folder.canonicalize()?;
+        let (queue, files) = sync_channel(WAITING);
+        let thread = std::thread::Builder::new()
+            .name("nvcap-tables".into())
+            .spawn(move || export_each(&files, &folder))?;
+        Ok(Self {
+            queue: Some(queue),
+            thread: Some(thread),
+        })
+    }
+
+    /// This file is whole. It is opened at once: it may be renamed or removed from now on.
+    pub(super) fn whole(&self, path: &Path) {
+        let Some(queue) = &self.queue else {
+            return;
+        };
+        let file = match File::open(path) {
+            Ok(file) => file,
+            Err(e) => {
+                return tell(format_args!("no tables of {}: {e}", path.display()));
+            }
+        };
+        if let Err(TrySendError::Full(_) | TrySendError::Disconnected(_)) =
+            queue.try_send((path.to_owned(), file))
+        {
+            tell(format_args!(
+                "no tables of {}: those of files before it are not written yet; nvcap export partitions writes them, if the file is kept",
+                path.display()
+            ));
+        }
+    }
+}
+
+impl Drop for Exporter {
+    fn drop(&mut self) {
+        self.queue = None;
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+fn export_each(files: &Receiver<Whole>, folder: &Path) {
+    // The processes have this thread's niceness.
+    enrich::set_niceness(enrich::SEARCHES);
+    for (path, file) in files {
+        if let Err(why) = export(file, folder) {
+            tell(format_args!("no tables of {}: {why}", path.display()));
+        }
+    }
+}
+
+fn export(file: File, folder: &Path) -> Result<(), String> {
+    let mut command = Command::new("/proc/self/exe");
+    command
+        .args(["export", "partitions", "--quiet", "-o"])
+        .arg(folder)
+        .arg("-")
+        .stdin(file)
+        .stdout(Stdio::null());
+    // The user's Ctrl-C ends the trace, whose last file this may be.
+    std::os::unix::process::CommandExt::process_group(&mut command, 0);
+    match command.status() {
+        Ok(status) if status.success() => Ok(()),
+        Ok(status) => Err(format!("nvcap export partitions: {status}")),
+        Err(e) => Err(format!("nvcap export partitions cannot be started: {e}")),
+    }
+}

@@ -1,0 +1,369 @@
+"""Three hosts, each with `nvcap serve` and processes of the software GPU, scraped by the real Prometheus with the shipped rules.
+
+usage: fleet.py NVCAP SOFTGPU PROMETHEUS        as root; needs iproute2, util-linux and openssl
+
+A host is a network namespace with a PID namespace of its own: its nvcap sees its own processes alone, as on a machine. It listens on the
+host's address with TLS and a token, and Prometheus has the job `nvcap-hosts` of packaging/prometheus/prometheus.yml.
+
+The rules are those of packaging/prometheus/nvcap.rules.yml with shorter times (SHORTER below), each named and replaced exactly once.
+
+Everything runs in namespaces of this program, and ends with it. Prints `test NAME ... ok` or `... FAILED` with the reason below it,
+`NOT RUN NAME: why` for what could not run, and `N passed, N failed, N skipped` at the end.
+"""
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+# Nothing is written beside the sources.
+sys.dont_write_bytecode = True
+from prometheus import Prometheus, until  # noqa: E402
+
+ROOT = Path(__file__).resolve().parents[2]
+HOSTS = ["host-a", "host-b", "host-c"]
+PORT = 9837
+
+# What each host's processes submit: channels, GPUs, submissions, how long each stays then. That of 2 s ends while others submit.
+WORK = {
+    "host-a": [(8, 2, 4000, 3600_000), (4, 1, 1500, 2_000)],
+    "host-b": [(4, 1, 3000, 3600_000), (2, 1, 700, 3600_000), (3, 1, 1111, 3600_000)],
+    "host-c": [(6, 2, 2500, 3600_000)],
+}
+# Of host-c: while no nvcap runs there, and after the next one has begun.
+UNSEEN, LATER = 900, 1300
+
+# The alert, what its rule says, and what the copy for this test says instead.
+SHORTER = [
+    ("NvcapWorkStuck", "nvcap_oldest_pending_age_seconds > 60", "nvcap_oldest_pending_age_seconds > 3"),
+    ("NvcapBlind", "rate(nvcap_blind_seconds_total[5m]) > 0.01\n        for: 5m", "rate(nvcap_blind_seconds_total[30s]) > 0.01\n        for: 1s"),
+    ("NvcapDown", 'up{job="nvcap"} == 0\n        for: 2m', 'up{job="nvcap"} == 0\n        for: 2s'),
+]
+
+
+def run(*words):
+    done = subprocess.run([str(w) for w in words], capture_output=True, text=True)
+    assert done.returncode == 0, f"{' '.join(map(str, words))}: {done.stdout}{done.stderr}".strip()
+    return done.stdout
+
+
+def child_of(parent):
+    """The only child of a process: by its parent's number in /proc, which every kernel has."""
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                fields = (entry / "stat").read_text().rsplit(")", 1)[1].split()
+            except OSError:
+                continue
+            if int(fields[1]) == parent:
+                return int(entry.name)
+    return None
+
+
+class Host:
+    """A network namespace and a PID namespace, joined to the bridge."""
+
+    def __init__(self, number, name, folder):
+        self.name, self.folder, self.number = name, folder / name, number
+        self.folder.mkdir()
+        self.address = f"10.77.0.{number + 11}"
+        self.started = []
+        self.truth = 0
+        holder = ["unshare", "--net", "--pid", "--fork", "--mount-proc", "--kill-child", "sleep", "infinity"]
+        self.holder = subprocess.Popen(holder, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+        self.first = until(10, f"{name} begins", lambda: child_of(self.holder.pid))
+        until(10, f"{name} has namespaces", lambda: os.readlink(f"/proc/{self.first}/ns/net") != os.readlink("/proc/self/ns/net"))
+        # The second is there when the program in it is another: its namespaces and its /proc are made by then.
+        until(10, f"{name} has its /proc", lambda: "sleep" in Path(f"/proc/{self.first}/comm").read_text())
+        run("ip", "link", "add", f"veth{number}", "type", "veth", "peer", "name", "eth0", "netns", self.first)
+        run("ip", "link", "set", f"veth{number}", "master", "br0", "up")
+        for words in ("link set lo up", f"addr add {self.address}/24 dev eth0", "link set eth0 up"):
+            run(*self.inside("ip", *words.split()))
+        # The software GPU's files are named after its process, whose number another host has too.
+        run(*self.inside("mount", "-t", "tmpfs", "tmpfs", "/dev/shm"))
+
+    def inside(self, *words):
+        return ["nsenter", f"--target={self.first}", "--net", "--pid", "--mount", *map(str, words)]
+
+    def start(self, what, *words):
+        """Starts a program in it; its output goes to a file. The starter, and the program's number here."""
+        out = self.folder / f"{what}-{len(self.started)}.out"
+        with open(out, "w") as file:
+            starter = subprocess.Popen(self.inside(*words), stdin=subprocess.DEVNULL, stdout=file, stderr=file)
+        self.started.append((what, starter, out))
+        pid = until(10, f"{what} on {self.name}", lambda: child_of(starter.pid) or starter.poll() is not None)
+        assert starter.poll() is None, f"{what} on {self.name} ended: {out.read_text()}"
+        return starter, pid, out
+
+    def serve(self, nvcap):
+        files = self.folder
+        self.server, self.serving, out = self.start(
+            "serve", nvcap, "serve", f"--listen={self.address}:{PORT}", "--interval=0.2", "--budget=50%",
+            f"--tls-cert={files / 'tls.crt'}", f"--tls-key={files / 'tls.key'}",
+            f"--token-file={files.parent / 'token'}", f"--state={files / 'alive'}",
+        )  # fmt: skip
+        until(20, f"{self.name} serves", lambda: "serving https" in out.read_text())
+
+    def submit(self, softgpu, channels, gpus, submissions, linger, *more):
+        """A process of the software GPU; what it will have submitted counts as the truth once it says so."""
+        seed = 100 * self.number + len(self.started)
+        words = [softgpu, "--files", f"--gpus={gpus}", f"--channels={channels}", f"--submissions={submissions}"]
+        words += [f"--seed={seed}", "--sleep-us=1000", f"--linger-ms={linger}", *more]
+        _, pid, out = self.start("softgpu", *words)
+        return pid, out
+
+    def submitted(self, out, submissions):
+        """Waits until the process says that it has submitted all, and how many that were."""
+        done = until(30, f"{out.name} on {self.name} is done", lambda: re.search(r"done image=0 .*submissions=(\d+)", out.read_text()))
+        assert int(done[1]) == submissions, f"asked for {submissions}: {done[0]}"
+        return submissions
+
+
+def certificates(folder):
+    """An authority, a certificate for each host, and the token."""
+    new = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2"]
+    run(*new, "-keyout", folder / "ca.key", "-out", folder / "ca.crt", "-subj", "/CN=fleet test")
+    for name in HOSTS:
+        files = folder / name
+        own = ["-subj", f"/CN={name}", "-addext", f"subjectAltName=DNS:{name}", "-addext", "basicConstraints=critical,CA:FALSE"]
+        signed = ["-CA", folder / "ca.crt", "-CAkey", folder / "ca.key"]
+        run(*new, "-keyout", files / "tls.key", "-out", files / "tls.crt", *own, *signed)
+    token = folder / "token"
+    token.touch(0o600)
+    token.write_text(run("openssl", "rand", "-hex", "32"))
+
+
+def shorter(rules):
+    """The shipped rules with the times of SHORTER."""
+    for alert, there, instead in SHORTER:
+        assert rules.count(there) == 1, f"{alert}: its rule is another now: {there}"
+        rules = rules.replace(there, instead)
+    return rules
+
+
+def configuration(folder):
+    """The shipped configuration with this fleet's names, of the job for hosts alone; every second."""
+    text = (ROOT / "packaging/prometheus/prometheus.yml").read_text()
+    head, rest = text.split("scrape_configs:\n")
+    job = rest[rest.index("  - job_name: nvcap-hosts") :]
+    shipped = '"gpu-1.example.net:9837", "gpu-2.example.net:9837"'
+    for there, instead in [
+        (shipped, ", ".join(f'"{name}:{PORT}"' for name in HOSTS)),
+        ("/etc/prometheus/nvcap/ca.crt", str(folder / "ca.crt")),
+        ("/etc/prometheus/nvcap/token", str(folder / "token")),
+    ]:
+        assert job.count(there) == 1, f"the shipped configuration has no {there} any more"
+        job = job.replace(there, instead)
+    (folder / "nvcap.rules.yml").write_text(shorter((ROOT / "packaging/prometheus/nvcap.rules.yml").read_text()))
+    return f"global: {{scrape_interval: 1s, evaluation_interval: 1s}}\n{head}scrape_configs:\n{job}"
+
+
+class Fleet:
+    """The tests, in their order: each goes on where the one before has ended."""
+
+    def __init__(self, nvcap, softgpu, prometheus, folder):
+        self.nvcap, self.softgpu, self.program, self.folder = nvcap, softgpu, prometheus, folder
+        run("ip", "link", "set", "lo", "up")
+        run("ip", "link", "add", "br0", "type", "bridge")
+        run("ip", "addr", "add", "10.77.0.1/24", "dev", "br0")
+        run("ip", "link", "set", "br0", "up")
+        self.hosts = {name: Host(n, name, folder) for n, name in enumerate(HOSTS)}
+        names = folder / "hosts"
+        names.write_text("127.0.0.1 localhost\n" + "".join(f"{h.address} {h.name}\n" for h in self.hosts.values()))
+        # This program's mounts are its own: nobody else sees these names.
+        run("mount", "--bind", names, "/etc/hosts")
+        certificates(folder)
+        for host in self.hosts.values():
+            host.serve(nvcap)
+        self.prometheus = Prometheus(prometheus, folder, configuration(folder), 9090)
+
+    def counted(self, name):
+        """All that is counted of a host: what has series, and what had."""
+        own = f'instance="{name}:{PORT}"'
+        return self.prometheus.number(f'sum({{__name__=~"nvcap_(ended_)?submissions_total", {own}}})')
+
+    def wait_for_truth(self):
+        for host in self.hosts.values():
+            until(20, lambda: f"{host.name} counts {host.truth}, says {self.counted(host.name)}", lambda: self.counted(host.name) == host.truth)
+        # Not for a moment alone.
+        time.sleep(2)
+        for host in self.hosts.values():
+            assert self.counted(host.name) == host.truth, f"{host.name}: {self.counted(host.name)}, not {host.truth}"
+
+    def scraped(self):
+        """Every host answers with TLS and the token, and without the token none does."""
+        until(20, "three hosts are up", lambda: self.prometheus.number('sum(up{job="nvcap"})') == len(HOSTS))
+        without = ["openssl", "s_client", "-quiet", "-CAfile", self.folder / "ca.crt", "-verify_return_error"]
+        without += ["-connect", f"host-a:{PORT}", "-verify_hostname", "host-a"]
+        asked = b"GET /metrics HTTP/1.1\r\nHost: host-a\r\nConnection: close\r\n\r\n"
+        said = subprocess.run(list(map(str, without)), input=asked, capture_output=True, timeout=20)
+        assert b" 401 " in said.stdout, said.stdout[:200] + said.stderr[-500:]
+
+    def sums_are_the_truth(self):
+        """Each host's sum is what its processes submitted, of ended ones too; and the fleet's sum is that of all."""
+        began = []
+        for host in self.hosts.values():
+            for channels, gpus, submissions, linger in WORK[host.name]:
+                _, out = host.submit(self.softgpu, channels, gpus, submissions, linger)
+                began.append((host, out, submissions))
+        for host, out, submissions in began:
+            host.truth += host.submitted(out, submissions)
+        ended = [s for h in self.hosts.values() for what, s, _ in h.started if what == "softgpu"]
+        until(20, "the process that ends has ended", lambda: any(s.poll() == 0 for s in ended))
+        self.wait_for_truth()
+        all_of_them = sum(host.truth for host in self.hosts.values())
+        assert self.prometheus.number("sum(nvcap_submissions_total)") == all_of_them == sum(w[2] for ws in WORK.values() for w in ws)
+        for reason in ("unreadable", "not_running"):
+            blind = self.prometheus.number(f'sum(nvcap_blind_seconds_total{{reason="{reason}"}})')
+            assert blind == 0, f"blind for {blind} s: {reason}"
+        nobody = [a for a in ("NvcapWorkStuck", "NvcapDown", "NvcapBlind", "NvcapLost") if self.prometheus.firing(a)]
+        assert not nobody, f"raised without a reason: {nobody}"
+
+    def hang_raises_the_alert(self):
+        """Work that is never done raises the alert of its host alone; the alert goes when the process is gone."""
+        host = self.hosts["host-b"]
+        pid, out = host.submit(self.softgpu, 4, 1, 40, 3600_000, "--hang=spin")
+        until(20, "the software GPU hangs", lambda: "hung" in out.read_text())
+        raised = until(20, "the alert is raised", lambda: self.prometheus.firing("NvcapWorkStuck"))
+        assert {a["instance"] for a in raised} == {f"host-b:{PORT}"} and raised[0]["severity"] == "critical", raised
+        os.kill(pid, signal.SIGKILL)
+        until(20, "the alert is over", lambda: not self.prometheus.firing("NvcapWorkStuck"))
+        # What the hang itself submitted is no number that was asked for: from here on the host counts from this.
+        assert self.counted("host-b") > host.truth, "what the process that hung submitted is not counted"
+        host.truth = self.counted("host-b")
+
+    def killed_nvcap_is_blind(self):
+        """A killed nvcap: down, no number at all instead of 0, and the others' numbers as before."""
+        host = self.hosts["host-c"]
+        self.killed_at = time.time()
+        os.kill(host.serving, signal.SIGKILL)
+        host.server.wait(10)
+        down = until(20, "the alert is raised", lambda: self.prometheus.firing("NvcapDown"))
+        assert [a["instance"] for a in down] == [f"host-c:{PORT}"], down
+        assert self.prometheus.ask(f'{{__name__=~"nvcap_.*", instance="host-c:{PORT}"}}') == []
+        assert not self.prometheus.firing("NvcapWorkStuck")
+        for name in ("host-a", "host-b"):
+            assert self.counted(name) == self.hosts[name].truth, name
+        _, out = host.submit(self.softgpu, 2, 1, UNSEEN, 3600_000)
+        host.submitted(out, UNSEEN)
+
+    def restarted_nvcap_says_how_long(self):
+        """The next nvcap counts on, and says for how long there was none."""
+        host = self.hosts["host-c"]
+        host.serve(self.nvcap)
+        gone = time.time() - self.killed_at
+        own = f'instance="host-c:{PORT}"'
+        until(20, "it is up again", lambda: self.prometheus.number(f"up{{{own}}}") == 1 and not self.prometheus.firing("NvcapDown"))
+        series = f'nvcap_blind_seconds_total{{{own}, reason="not_running"}}'
+        blind = until(10, "it was blind", lambda: self.prometheus.number(series))
+        # It writes every ten seconds that it is alive, in whole seconds.
+        assert gone - 1 <= blind <= gone + 12, f"blind for {blind} s, gone for {gone:.1f} s"
+        until(20, "the alert is raised", lambda: self.prometheus.firing("NvcapBlind"))
+        _, out = host.submit(self.softgpu, 4, 1, LATER, 3600_000)
+        host.submitted(out, LATER)
+        until(20, f"{LATER} are counted", lambda: self.counted("host-c") == LATER)
+
+    def history_has_no_zero(self):
+        """As it was scraped: no number went back but by the restart, no host's sum was 0 then, and all together is the truth."""
+        seen = {name: 0 for name in HOSTS}
+        for labels, values in self.prometheus.samples("nvcap_submissions_total"):
+            name = labels["instance"].split(":")[0]
+            numbers = [0] + [number for _, number in values]
+            backs = [(a, b) for a, b in zip(numbers, numbers[1:]) if b < a]
+            assert len(backs) <= (name == "host-c"), f"{name} went back: {backs}"
+            # A counter that begins again is added to what it had, as increase() does it.
+            seen[name] += sum(b - a if b >= a else b for a, b in zip(numbers, numbers[1:]))
+        host = self.hosts["host-c"]
+        expected = {name: self.hosts[name].truth for name in HOSTS} | {"host-c": host.truth + LATER}
+        assert seen == expected, f"{seen}, not {expected}"
+        down = [t for _, values in self.prometheus.samples(f'up{{instance="host-c:{PORT}"}}') for t, up in values if up == 0]
+        assert down, "it was never down"
+        for _, values in self.prometheus.samples(f'nvcap_submissions_total{{instance="host-c:{PORT}"}}'):
+            within = [v for t, v in values if down[0] <= t <= down[-1]]
+            assert not within, f"numbers of a host that nobody looked at: {within}"
+        since = down[0]
+        step = self.prometheus.get("/api/v1/query_range", query="sum(nvcap_submissions_total)", start=since, end=time.time(), step=0.5)
+        sums = [float(v) for _, v in step["result"][0]["values"]]
+        assert min(sums) > 0 and len(sums) > 10, sums
+
+
+TESTS = [
+    Fleet.scraped,
+    Fleet.sums_are_the_truth,
+    Fleet.hang_raises_the_alert,
+    Fleet.killed_nvcap_is_blind,
+    Fleet.restarted_nvcap_says_how_long,
+    Fleet.history_has_no_zero,
+]
+
+
+def refused():
+    """Why this cannot run here; None if it can."""
+    if os.geteuid() != 0:
+        return "only root makes namespaces and looks into other processes"
+    for tool, package in [("ip", "iproute2"), ("nsenter", "util-linux"), ("unshare", "util-linux"), ("openssl", "openssl")]:
+        if not shutil.which(tool):
+            return f"{tool} is not here; type: sudo apt-get install {package}"
+    # What this program does, and all that it may be refused: in a container without rights, or a kernel without bridges.
+    probe = "ip link add br0 type bridge && ip link add veth0 type veth peer name veth1 && mount -t tmpfs tmpfs /dev/shm"
+    done = subprocess.run(["unshare", "--net", "--mount", "--pid", "--fork", "--mount-proc", "sh", "-c", probe], capture_output=True, text=True)
+    if done.returncode != 0:
+        return f"namespaces with a bridge cannot be made here: {done.stderr.strip()}"
+    return None
+
+
+def tell(why):
+    for test in TESTS:
+        print(f"NOT RUN fleet::{test.__name__}: {why}")
+    print(f"0 passed, 0 failed, {len(TESTS)} skipped")
+
+
+def tests(folder, programs):
+    passed = failed = skipped = 0
+    fleet = None
+    for test in TESTS:
+        name = f"fleet::{test.__name__}"
+        if failed:
+            # Each needs what the ones before it have left.
+            skipped += 1
+            print(f"NOT RUN {name}: a test before it failed")
+            continue
+        began = time.monotonic()
+        try:
+            fleet = fleet or Fleet(*programs, folder)
+            test(fleet)
+            passed += 1
+            print(f"test {name} ... ok")
+        except Exception as e:
+            failed += 1
+            print(f"test {name} ... FAILED")
+            for line in f"{type(e).__name__}: {e}".splitlines():
+                print(f"    {line}")
+        print(f"{name}: {time.monotonic() - began:.1f} s", file=sys.stderr, flush=True)
+    print(f"{passed} passed, {failed} failed, {skipped} skipped")
+    return 1 if failed else 0
+
+
+def main():
+    inside = sys.argv[1] == "--inside"
+    programs = [os.path.abspath(p) for p in sys.argv[-3:]]
+    os.environ["NVCAP_DEVICES_BY_NAME"] = "1"
+    if inside:
+        with tempfile.TemporaryDirectory() as folder:
+            return tests(Path(folder), programs)
+    why = refused()
+    if why:
+        tell(why)
+        return 0
+    # Namespaces of its own: whatever happens here, nothing of it is left behind.
+    own = ["unshare", "--net", "--mount", "--pid", "--fork", "--mount-proc", "--kill-child"]
+    return subprocess.run([*own, sys.executable, __file__, "--inside", *programs]).returncode
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,298 @@
+"""What a fleet costs Prometheus: one real answer of `nvcap serve`, as many hosts would give it, scraped by the real Prometheus.
+
+usage: scale.py NVCAP SOFTGPU PROMETHEUS [--hosts 500] [--gpus 8] [--interval 2] [--seconds 60]    as root
+
+nvcap serve counts eight processes of the software GPU, with 20 channels each. Its answer is then that of each host, with the labels that a
+Kubernetes node has (UUID, namespace, pod, container), a GPU after the other, and numbers that grow. Prometheus has the shipped rules.
+
+Prints what was measured and what 10,000 GPUs would take by that, then `test NAME ... ok` or `... FAILED`, `NOT RUN NAME: why` for what could
+not run, and `N passed, N failed, N skipped`.
+"""
+
+import argparse
+import asyncio
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import urllib.request
+from pathlib import Path
+
+# Nothing is written beside the sources.
+sys.dont_write_bytecode = True
+from prometheus import Prometheus, until  # noqa: E402
+
+ROOT = Path(__file__).resolve().parents[2]
+TESTS = ["every_series_is_there", "numbers_are_the_hosts", "samples_come_at_the_rate", "every_scrape_is_in_time"]
+# Series that Prometheus adds to each target: up, and four about the scrape.
+OF_TARGET = 5
+# What the figures are wanted for, and how often hosts are scraped then.
+FLEET_GPUS, FLEET_INTERVAL = 10_000, 15
+PROCESSES = 8
+
+
+def free_port():
+    import socket
+
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return one.getsockname()[1]
+
+
+class Served:
+    """`nvcap serve` beside processes of the software GPU: its answer, and what it cost."""
+
+    def __init__(self, nvcap, softgpu, seconds):
+        port = free_port()
+        self.url = f"http://127.0.0.1:{port}/metrics"
+        quiet = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+        started = [subprocess.Popen([nvcap, "serve", f"--listen=127.0.0.1:{port}"], **quiet)]
+        try:
+            until(20, "nvcap serves", self.ask)
+            for seed in range(PROCESSES):
+                # So busy that it submits until it is ended.
+                words = ["--files", "--gpus=1", "--channels=20", "--submissions=100000000", "--sleep-us=2000", f"--seed={seed}"]
+                started.append(subprocess.Popen([softgpu, *words], **quiet))
+            until(30, "all channels are counted", lambda: self.value("nvcap_channels{") == 20 * PROCESSES)
+            # Finding them is over.
+            time.sleep(3)
+            began, before = time.monotonic(), self.value("nvcap_cpu_seconds_total")
+            time.sleep(seconds)
+            self.text = self.ask()
+            self.cpu = (self.value("nvcap_cpu_seconds_total") - before) / (time.monotonic() - began)
+            self.memory = resident(started[0].pid)
+        finally:
+            for one in started:
+                one.kill()
+                one.wait()
+
+    def ask(self):
+        try:
+            with urllib.request.urlopen(self.url, timeout=10) as answer:
+                self.kind = answer.headers["Content-Type"]
+                return answer.read().decode()
+        except OSError:
+            return None
+
+    def value(self, begin):
+        """The sum of the values of series that begin so."""
+        return sum(float(line.rsplit(" ", 1)[1]) for line in self.ask().splitlines() if line.startswith(begin))
+
+
+def resident(pid):
+    return 1024 * int(re.search(r"VmRSS:\s*(\d+)", Path(f"/proc/{pid}/status").read_text())[1])
+
+
+def of_a_host(text, host, gpus):
+    """The answer as this host would give it: `%d` stands for what grows."""
+    lines = []
+    for line in text.replace("%", "%%").splitlines():
+        if 'gpu="0"' not in line:
+            if line.startswith("# TYPE nvcap_build info"):
+                lines += ["# TYPE nvcap_gpu info", "# HELP nvcap_gpu GPUs of this machine."]
+                lines += [f'nvcap_gpu_info{{{of_gpu(host, gpu)},modelName="NVIDIA H200",pci_bus_id="00000000:{gpu:02X}:00.0"}} 1' for gpu in range(gpus)]
+            lines.append(line)
+            continue
+        for gpu in range(gpus):
+            labels = f'{of_gpu(host, gpu)},namespace="training",pod="train-{host:05}-0",container="main"'
+            series, value = line.replace('gpu="0"', labels).rsplit(" ", 1)
+            lines.append(f"{series} %d" if series.startswith("nvcap_submissions_total") else f"{series} {value}")
+    return "\n".join(lines) + "\n"
+
+
+def of_gpu(host, gpu):
+    return f'UUID="GPU-{host:08x}-0000-4000-8000-{gpu:012x}",gpu="{gpu}"'
+
+
+class Hosts:
+    """All hosts, behind one port: /metrics/N is what host N says."""
+
+    def __init__(self, texts, kind, gpus):
+        self.texts, self.kind, self.gpus = texts, kind, gpus
+        self.asked = [0] * len(texts)
+        self.port = free_port()
+        self.loop = asyncio.new_event_loop()
+        ready = threading.Event()
+        threading.Thread(target=self.run, args=(ready,), daemon=True).start()
+        assert ready.wait(10), "the hosts do not answer"
+
+    def run(self, ready):
+        asyncio.set_event_loop(self.loop)
+        self.loop.run_until_complete(asyncio.start_server(self.answer, "127.0.0.1", self.port))
+        ready.set()
+        self.loop.run_forever()
+
+    async def answer(self, reader, writer):
+        try:
+            while True:
+                head = await reader.readuntil(b"\r\n\r\n")
+                host = int(re.match(rb"GET /metrics/(\d+) ", head)[1])
+                self.asked[host] += 1
+                # 1000 submissions of each GPU from scrape to scrape.
+                body = (self.texts[host] % ((1000 * self.asked[host],) * self.gpus)).encode()
+                words = f"HTTP/1.1 200 OK\r\nContent-Type: {self.kind}\r\nContent-Length: {len(body)}\r\n\r\n"
+                writer.write(words.encode() + body)
+                await writer.drain()
+        except (asyncio.IncompleteReadError, ConnectionError):
+            writer.close()
+
+
+def configuration(folder, port, hosts, interval):
+    rules = folder / "nvcap.rules.yml"
+    shutil.copy(ROOT / "packaging/prometheus/nvcap.rules.yml", rules)
+    text = f"global: {{scrape_interval: {interval}s, scrape_timeout: {interval}s, evaluation_interval: 5s}}\nrule_files: [{rules}]\n"
+    text += "scrape_configs:\n  - job_name: nvcap\n    static_configs:\n"
+    for host in range(hosts):
+        text += f'      - {{targets: ["127.0.0.1:{port}"], labels: {{__metrics_path__: /metrics/{host}, instance: gpu-{host:05}}}}}\n'
+    return text
+
+
+class Measured:
+    """Prometheus with these hosts, over a time."""
+
+    def __init__(self, args, served, folder):
+        texts = [of_a_host(served.text, host, args.gpus) for host in range(args.hosts)]
+        self.args, self.hosts = args, Hosts(texts, served.kind, args.gpus)
+        self.bytes = len((texts[0] % ((123456789,) * args.gpus)).encode())
+        self.series = sum(not line.startswith("#") for line in texts[0].splitlines())
+        self.channels = sum(float(line.rsplit(" ", 1)[1]) for line in texts[0].splitlines() if line.startswith("nvcap_channels{"))
+        self.prometheus = Prometheus(args.prometheus, folder, configuration(folder, self.hosts.port, args.hosts, args.interval), free_port())
+        try:
+            until(4 * args.interval + 20, "every host was scraped", lambda: self.prometheus.number("sum(up)") == args.hosts)
+            self.measure(args)
+            self.answers()
+        finally:
+            self.prometheus.stop()
+
+    def measure(self, args):
+        before, began = self.prometheus.own(), time.monotonic()
+        time.sleep(args.seconds)
+        after, self.seconds = self.prometheus.own(), time.monotonic() - began
+        grown = lambda name: (after[name] - before[name]) / self.seconds
+        self.samples = grown("prometheus_tsdb_head_samples_appended_total")
+        self.cpu = grown("process_cpu_seconds_total")
+        self.memory = after["process_resident_memory_bytes"]
+        self.heap = after["go_memstats_heap_inuse_bytes"]
+        self.head = after["prometheus_tsdb_head_series"]
+
+    def answers(self):
+        ask = self.prometheus.number
+        self.up = ask("sum(up)")
+        self.least_up = ask(f"min(min_over_time(up[{int(self.seconds)}s]))")
+        self.counted = ask('count({__name__=~"nvcap_.+"})')
+        self.sum_of_channels = ask("sum(nvcap_channels)")
+        self.gpus_seen = ask("count(count by (UUID) (nvcap_submissions_total))")
+        self.mean_scrape, self.slowest = ask("avg(scrape_duration_seconds)"), ask("max(max_over_time(scrape_duration_seconds[1m]))")
+        self.rules = max(v for _, v in self.prometheus.ask("prometheus_rule_group_last_duration_seconds") or [({}, 0)]) or None
+        began = time.monotonic()
+        ask("sum(rate(nvcap_submissions_total[1m]))")
+        self.query = time.monotonic() - began
+
+    # The tests.
+
+    def every_series_is_there(self):
+        a = self.args
+        assert self.up == a.hosts, f"{self.up} hosts are up"
+        assert self.counted == a.hosts * self.series, f"{self.counted} series, not {a.hosts} x {self.series}"
+        assert self.head == a.hosts * (self.series + OF_TARGET), f"{self.head} in the head, not {a.hosts} x {self.series + OF_TARGET}"
+
+    def numbers_are_the_hosts(self):
+        a = self.args
+        assert self.sum_of_channels == a.hosts * self.channels, f"{self.sum_of_channels} channels"
+        assert self.gpus_seen == a.hosts * a.gpus, f"{self.gpus_seen} GPUs"
+
+    def samples_come_at_the_rate(self):
+        expected = self.args.hosts * (self.series + OF_TARGET) / self.args.interval
+        assert abs(self.samples / expected - 1) < 0.15, f"{self.samples:.0f} samples a second, not {expected:.0f}"
+
+    def every_scrape_is_in_time(self):
+        assert self.least_up == 1, "a scrape failed"
+        assert self.slowest < self.args.interval, f"a scrape took {self.slowest:.2f} s"
+
+    def tell(self, served):
+        a = self.args
+        kib, mib = 1 << 10, 1 << 20
+        all_series = a.hosts * (self.series + OF_TARGET)
+        fleet = FLEET_GPUS / a.gpus
+        fleet_series = fleet * (self.series + OF_TARGET)
+        rows = [
+            ("hosts x GPUs, interval", f"{a.hosts} x {a.gpus}, {a.interval} s", f"{fleet:.0f} x {a.gpus}, {FLEET_INTERVAL} s"),
+            ("series of a host, with Prometheus's own", self.series + OF_TARGET, self.series + OF_TARGET),
+            ("series", f"{all_series}", f"{fleet_series:.0f}"),
+            ("bytes of a scrape", self.bytes, self.bytes),
+            ("scraped, KiB/s", f"{a.hosts * self.bytes / a.interval / kib:.0f}", f"{fleet * self.bytes / FLEET_INTERVAL / kib:.0f}"),
+            ("samples/s", f"{self.samples:.0f}", f"{fleet_series / FLEET_INTERVAL:.0f}"),
+            ("Prometheus: resident, MiB", f"{self.memory / mib:.0f}", f"{self.memory / all_series * fleet_series / mib:.0f}"),
+            ("Prometheus: resident, KiB a series", f"{self.memory / all_series / kib:.1f}", ""),
+            ("Prometheus: of one core, %", f"{100 * self.cpu:.0f}", f"{100 * self.cpu / self.samples * fleet_series / FLEET_INTERVAL:.0f}"),
+            ("a scrape, ms: mean, most", f"{1e3 * self.mean_scrape:.1f}, {1e3 * self.slowest:.0f}", ""),
+            ("sum(rate(nvcap_submissions_total[1m])), ms", f"{1e3 * self.query:.0f}", ""),
+            ("nvcap serve: of one core, %", f"{100 * served.cpu:.2f}", "the same on each host"),
+            ("nvcap serve: resident, MiB", f"{served.memory / mib:.0f}", "the same on each host"),
+        ]
+        print(f"| | measured, {self.seconds:.0f} s | {FLEET_GPUS} GPUs |\n| --- | --- | --- |")
+        for row in rows:
+            print(f"| {row[0]} | {row[1]} | {row[2]} |")
+
+
+def measured(args):
+    with tempfile.TemporaryDirectory() as folder:
+        passed = failed = 0
+        try:
+            served = Served(args.nvcap, args.softgpu, min(args.seconds, 30))
+            all_of_it = Measured(args, served, Path(folder))
+            all_of_it.tell(served)
+        except Exception as e:
+            failed_all = f"{type(e).__name__}: {e}"
+            all_of_it = None
+        for name in TESTS:
+            try:
+                assert all_of_it, failed_all
+                getattr(all_of_it, name)()
+                passed += 1
+                print(f"test scale::{name} ... ok")
+            except Exception as e:
+                failed += 1
+                print(f"test scale::{name} ... FAILED")
+                for line in f"{type(e).__name__}: {e}".splitlines():
+                    print(f"    {line}")
+        print(f"{passed} passed, {failed} failed, 0 skipped")
+        return 1 if failed else 0
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    for name in ("nvcap", "softgpu", "prometheus"):
+        parser.add_argument(name, type=os.path.abspath)
+    parser.add_argument("--hosts", type=int, default=500)
+    parser.add_argument("--gpus", type=int, default=8)
+    parser.add_argument("--interval", type=int, default=2)
+    parser.add_argument("--seconds", type=int, default=60)
+    parser.add_argument("--inside", action="store_true")
+    args = parser.parse_args()
+    os.environ["NVCAP_DEVICES_BY_NAME"] = "1"
+    if args.inside:
+        return measured(args)
+    # A PID namespace: nvcap sees this test's processes alone, and all end with it.
+    own = ["unshare", "--pid", "--mount", "--fork", "--mount-proc", "--kill-child"]
+    why = None
+    if os.geteuid() != 0:
+        why = "only root makes namespaces and looks into other processes"
+    elif not shutil.which("unshare"):
+        why = "unshare is not here; type: sudo apt-get install util-linux"
+    elif (done := subprocess.run([*own, "true"], capture_output=True, text=True)).returncode != 0:
+        why = f"namespaces cannot be made here: {done.stderr.strip()}"
+    if why:
+        for name in TESTS:
+            print(f"NOT RUN scale::{name}: {why}")
+        print(f"0 passed, 0 failed, {len(TESTS)} skipped")
+        return 0
+    return subprocess.run([*own, sys.executable, __file__, *sys.argv[1:], "--inside"]).returncode
+
+
+if __name__ == "__main__":
+    sys.exit(main())

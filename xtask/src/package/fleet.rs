@@ -1,0 +1,64 @@
+//! A fleet: several hosts of namespaces and software GPUs, scraped by the real Prometheus; what thousands cost; their tables in one
+//! folder, asked by DuckDB and ClickHouse. The programs of `tests/fleet` do that; here they get what they need.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::Result;
+
+use super::deploy;
+use crate::{install, paths, python, report::Report, shell::Cmd};
+
+const HOSTS: &str = "three hosts, scraped by Prometheus";
+const SCALE: &str = "scrapes of many hosts";
+const TABLES: &str = "tables of many hosts";
+
+/// What is measured in the gate: docs/scale.md has the long form.
+const SHORT: [&str; 6] = ["--hosts", "100", "--interval", "1", "--seconds", "15"];
+
+/// Runs the tests. `program`: nvcap as it was built, with the software GPU beside it.
+pub fn check(report: &mut Report, program: &Path) -> Result<()> {
+    let folder = paths::root().join("tests/fleet");
+    let softgpu = program.with_file_name("softgpu");
+    let call = |python: PathBuf, script: &str| {
+        let cmd = Cmd::new(python).arg(folder.join(script));
+        cmd.arg(program).arg(&softgpu)
+    };
+    match deploy::serves(program) {
+        false => {
+            for name in [HOSTS, SCALE] {
+                report.skip(name, "nvcap was built without the feature `serve`");
+            }
+        }
+        true => match deploy::of_prometheus("prometheus") {
+            Ok(prometheus) => {
+                tools();
+                let call = |script| call("python3".into(), script).arg(&prometheus);
+                report.step(HOSTS, &call("fleet.py"))?;
+                report.step(SCALE, &call("scale.py").args(SHORT))?;
+            }
+            Err(error) => {
+                for name in [HOSTS, SCALE] {
+                    report.skip(name, &format!("{error:#}"));
+                }
+            }
+        },
+    }
+    match python::engines() {
+        Ok(python) => report.step(TABLES, &call(python, "partitions.py")),
+        Err(error) => {
+            report.skip(TABLES, &format!("{error:#}"));
+            Ok(())
+        }
+    }
+}
+
+/// What makes namespaces, and certificates; where it lacks and may not be installed, the tests say so.
+fn tools() {
+    let lacking = [("ip", "iproute2"), ("openssl", "openssl")];
+    for (tool, package) in lacking {
+        if paths::on_path(tool).is_none() && install::apt_allowed() && install::apt_offers(package)
+        {
+            let _ = install::apt(&[package], HOSTS);
+        }
+    }
+}
