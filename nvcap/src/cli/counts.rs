@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use anyhow::bail;
 
-use crate::counts::host::{Host, HostOptions, rest};
+use crate::counts::host::{Host, HostOptions};
+use crate::counts::pace::rest;
 use crate::counts::system::Machine;
 use crate::counts::view::ChannelView;
 use crate::host::choice::Whom;

@@ -35,8 +35,8 @@ pub(super) struct RecordingOptions {
 
     /// With --rotate: the tables of each file that is whole into FOLDER, by day, hour and host, as nvcap export partitions writes them
     #[cfg(all(feature = "parquet", target_os = "linux"))]
-    #[arg(long, value_name = "FOLDER", requires = "rotate")]
-    pub tables: Option<std::path::PathBuf>,
+    #[arg(long = "tables", value_name = "FOLDER", requires = "rotate")]
+    pub tables_into: Option<std::path::PathBuf>,
 
     /// Compress the recording by zstd; a name that ends in .zst does that, too
     #[cfg(feature = "zstd")]
@@ -171,7 +171,7 @@ pub(super) fn open(
 /// What makes tables of each file that is whole, if that was asked for.
 #[cfg(all(feature = "parquet", target_os = "linux"))]
 fn with_tables(files: Files, options: &RecordingOptions) -> anyhow::Result<Files> {
-    let Some(folder) = &options.tables else {
+    let Some(folder) = &options.tables_into else {
         return Ok(files);
     };
     let exporter = super::rotated_tables::Exporter::new(folder).with_context(|| {

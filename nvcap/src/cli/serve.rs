@@ -11,7 +11,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context as _, bail};
 
-use crate::counts::host::{Host, HostOptions, rest};
+use crate::counts::host::{Host, HostOptions};
+use crate::counts::pace::rest;
 use crate::counts::system::Machine;
 use crate::counts::view::Key;
 use crate::dump::{DumpOptions, Refused, xids::Xids};

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::rc::Rc;
 
-use super::host::{Opened, System};
+use super::source::{Opened, System};
 use super::view::Owner;
 use crate::procfs::mem::Peek;
 use crate::source::memory::maps::Area;

@@ -5,8 +5,7 @@
 //! ends; a process that executes another program is another one.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::io;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::channel::{From, Sums};
 use super::detail::busy::Busy;
@@ -14,9 +13,8 @@ use super::detail::{Detail, Sampled, Samples};
 use super::find::{self, Readable};
 use super::pace::{Pace, Sampling};
 use super::process::{Channels, Followed, Outcome};
+use super::source::{Opened, System};
 use super::view::{ChannelView, Clocks, GpuView, Key, Named, Owner, ProcessView, Refused, View};
-use crate::procfs::mem::Peek;
-use crate::source::memory::maps::Area;
 use crate::source::memory::scan::Effort;
 
 const SECOND: u64 = 1_000_000_000;
@@ -31,49 +29,6 @@ const EARLY: u64 = 20 * SECOND;
 const MOST_DEPARTED: usize = 256;
 /// A forked process is asked once in so many readings whether it still has its parent's memory.
 const HEIR_EACH: u64 = 5;
-
-/// A process that has just been found.
-#[derive(Debug)]
-pub(crate) struct Opened<M> {
-    /// Its memory, which becomes unreadable when it ends or executes another program.
-    pub memory: M,
-    /// Its name.
-    pub name: String,
-    /// Whose it is.
-    pub owner: Owner,
-    /// It began after nvcap: all that it has submitted counts.
-    pub is_new: bool,
-    /// Its program image, which forked processes have from their parents.
-    pub image: Vec<u8>,
-    /// When it began, ns since the epoch.
-    pub began_unix_ns: u64,
-}
-
-/// Where processes are found and read; a made-up one in tests.
-pub(crate) trait System {
-    /// A process's memory.
-    type Memory: Peek;
-    /// Processes that use a GPU and are not `known`.
-    fn find(&mut self, known: &dyn Fn(u32) -> bool) -> Vec<u32>;
-    /// Opens one.
-    ///
-    /// # Errors
-    /// When it is gone or may not be looked into.
-    fn open(&mut self, pid: u32) -> io::Result<Opened<Self::Memory>>;
-    /// Its mappings.
-    ///
-    /// # Errors
-    /// As [`System::open`].
-    fn areas(&mut self, pid: u32) -> io::Result<Vec<Area>>;
-    /// The size of its address space, pages.
-    fn pages(&mut self, pid: u32) -> u64;
-    /// It has ended.
-    fn has_ended(&mut self, pid: u32) -> bool;
-    /// The clock, ns, and the CPU time that nvcap has used, ns.
-    fn clocks(&mut self) -> (u64, u64);
-    /// The time since the epoch, ns.
-    fn unix_ns(&mut self) -> u64;
-}
 
 /// A process that is counted.
 struct Watched<M> {
@@ -602,22 +557,6 @@ impl<S: System> Host<S> {
             },
         };
         channels.map(view).collect()
-    }
-}
-
-/// Waits, and takes samples meanwhile: `moment` takes one and says when to take the next.
-pub(crate) fn rest(wait: Duration, mut moment: impl FnMut() -> Option<Duration>) {
-    let end = Instant::now() + wait;
-    loop {
-        let left = end.saturating_duration_since(Instant::now());
-        let Some(pause) = moment().filter(|_| !left.is_zero()) else {
-            std::thread::sleep(left);
-            return;
-        };
-        std::thread::sleep(pause.min(left));
-        if pause >= left {
-            return;
-        }
     }
 }
 

@@ -7,7 +7,7 @@
 //! - [`channel`]: one channel's numbers as counts, ages and states; `pace`: when to read. Pure.
 //! - `find`: which channels a process has, and which of their numbers are proven; `process`: reading them.
 //! - [`detail`]: samples of what the submissions are (`--sample`).
-//! - [`host`]: all processes, by a trait; [`system`]: those of this machine. [`view`]: what they come to.
+//! - [`host`]: all processes of a [`source`]; [`system`]: those of this machine. [`view`]: what they come to.
 
 // Some of what is counted is read by `nvcap serve` alone.
 #![cfg_attr(not(feature = "serve"), allow(dead_code))]
@@ -18,8 +18,9 @@ pub(crate) mod detail;
 pub(crate) mod fakes;
 mod find;
 pub(crate) mod host;
-mod pace;
+pub(crate) mod pace;
 mod process;
+pub(crate) mod source;
 pub(crate) mod system;
 #[cfg(test)]
 mod tests;

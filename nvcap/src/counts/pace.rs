@@ -1,6 +1,6 @@
-//! When to read next: once in the interval, or as seldom as the budget of CPU time takes. Pure.
+//! When to read next: once in the interval, or as seldom as the budget of CPU time takes. All but [`rest`] is pure.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// CPU time that may be spent at once, ns: what finding the processes and channels of a host takes at the beginning.
 const AT_ONCE: f64 = 5e8;
@@ -107,6 +107,22 @@ impl Sampling {
         // Waits of an exponential distribution: each moment is as likely as another.
         let wait = -mean * (1.0 - self.random.f64()).ln();
         Duration::from_nanos(wait.min(10.0 * SAMPLES.1) as u64)
+    }
+}
+
+/// Waits, and takes samples meanwhile: `moment` takes one and says when to take the next.
+pub(crate) fn rest(wait: Duration, mut moment: impl FnMut() -> Option<Duration>) {
+    let end = Instant::now() + wait;
+    loop {
+        let left = end.saturating_duration_since(Instant::now());
+        let Some(pause) = moment().filter(|_| !left.is_zero()) else {
+            std::thread::sleep(left);
+            return;
+        };
+        std::thread::sleep(pause.min(left));
+        if pause >= left {
+            return;
+        }
     }
 }
 

@@ -5,7 +5,8 @@ use std::io;
 use std::path::Path;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
-use super::host::{Host, Opened, System};
+use super::host::Host;
+use super::source::{Opened, System};
 use super::view::Owner;
 use crate::host;
 use crate::host::census::{Census, Change};

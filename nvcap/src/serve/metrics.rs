@@ -5,76 +5,17 @@
 
 use std::collections::BTreeMap;
 
+mod labels;
 mod sampled;
 
+pub(crate) use self::labels::{Constants, GpuName};
+use self::labels::{NS, Of};
 use super::open_metrics::{Kind, Text};
 use crate::counts::channel::State;
 use crate::counts::view::{GpuView, Key, View};
 
-const NS: f64 = 1e-9;
-
-/// A GPU of this machine.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct GpuName {
-    /// Its UUID: `GPU-...`.
-    pub uuid: String,
-    /// The model's name.
-    pub model: String,
-    /// Its PCI address.
-    pub bus: String,
-}
-
-/// What does not change while nvcap runs.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Constants {
-    /// GPUs by minor number.
-    pub gpus: BTreeMap<u32, GpuName>,
-    /// nvcap's version.
-    pub version: String,
-    /// When nvcap began, seconds since the epoch.
-    pub began: f64,
-}
-
 /// Xids by code, and the GPU and owner of the process that they are about.
 pub(crate) type Errors = BTreeMap<(Key, u32), u64>;
-
-/// The labels of a key, as they are written.
-struct Of<'a> {
-    gpu: String,
-    pid: String,
-    uuid: &'a str,
-    key: &'a Key,
-}
-
-impl<'a> Of<'a> {
-    fn new(key: &'a Key, constants: &'a Constants) -> Self {
-        let name = key.gpu.and_then(|gpu| constants.gpus.get(&gpu));
-        Self {
-            gpu: key.gpu.map_or(String::new(), |gpu| gpu.to_string()),
-            pid: key
-                .process
-                .as_ref()
-                .map_or(String::new(), |p| p.pid.to_string()),
-            uuid: name.map_or("", |name| &name.uuid),
-            key,
-        }
-    }
-
-    fn labels<'b>(&'b self, more: &[(&'b str, &'b str)]) -> Vec<(&'b str, &'b str)> {
-        let owner = &self.key.owner;
-        let comm = self.key.process.as_ref().map_or("", |p| &p.name);
-        let own = [
-            ("UUID", self.uuid),
-            ("gpu", &self.gpu),
-            ("namespace", &owner.namespace),
-            ("pod", &owner.pod),
-            ("container", &owner.container),
-            ("pid", &self.pid),
-            ("comm", comm),
-        ];
-        own.into_iter().chain(more.iter().copied()).collect()
-    }
-}
 
 /// The metrics of a reading.
 pub(crate) fn metrics(view: &View, errors: Option<&Errors>, constants: &Constants) -> String {

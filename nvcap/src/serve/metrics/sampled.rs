@@ -1,16 +1,18 @@
 //! What samples tell (`--sample`): estimated totals, each with the error that it may have, and how busy GPUs are.
 
 use super::super::open_metrics::{Kind, Text};
-use super::{Constants, Of};
+use super::labels::{Constants, NS, Of};
 use crate::counts::detail::What;
 use crate::counts::view::{Key, View};
+
+type Labels = Vec<(&'static str, &'static str)>;
 
 /// A counter that is estimated.
 struct Family {
     name: &'static str,
     help: &'static str,
     /// The labels of a sum that belongs to it.
-    labels: fn(What) -> Option<Vec<(&'static str, &'static str)>>,
+    labels: fn(What) -> Option<Labels>,
 }
 
 const FAMILIES: [Family; 5] = [
@@ -63,7 +65,7 @@ pub(super) fn metrics(text: &mut Text, view: &View, constants: &Constants) {
     }
     let created = |key: &Key| {
         let of = view.sums.get(key).map(|c| c.created_unix_ns);
-        of.map_or(constants.began, |ns| ns as f64 * super::NS)
+        of.map_or(constants.began, |ns| ns as f64 * NS)
     };
     for family in &FAMILIES {
         text.family(family.name, Kind::Counter, unit(family.name), family.help);
