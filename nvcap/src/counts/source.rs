@@ -1,0 +1,50 @@
+//! Where processes are found, opened and read; made up in tests.
+
+use std::io;
+
+use super::view::Owner;
+use crate::procfs::mem::Peek;
+use crate::source::memory::maps::Area;
+
+/// A process that has just been found.
+#[derive(Debug)]
+pub(crate) struct Opened<M> {
+    /// Its memory, which becomes unreadable when it ends or executes another program.
+    pub memory: M,
+    /// Its name.
+    pub name: String,
+    /// Whose it is.
+    pub owner: Owner,
+    /// It began after nvcap: all that it has submitted counts.
+    pub is_new: bool,
+    /// Its program image, which forked processes have from their parents.
+    pub image: Vec<u8>,
+    /// When it began, ns since the epoch.
+    pub began_unix_ns: u64,
+}
+
+/// Where processes are found and read; a made-up one in tests.
+pub(crate) trait System {
+    /// A process's memory.
+    type Memory: Peek;
+    /// Processes that use a GPU and are not `known`.
+    fn find(&mut self, known: &dyn Fn(u32) -> bool) -> Vec<u32>;
+    /// Opens one.
+    ///
+    /// # Errors
+    /// When it is gone or may not be looked into.
+    fn open(&mut self, pid: u32) -> io::Result<Opened<Self::Memory>>;
+    /// Its mappings.
+    ///
+    /// # Errors
+    /// As [`System::open`].
+    fn areas(&mut self, pid: u32) -> io::Result<Vec<Area>>;
+    /// The size of its address space, pages.
+    fn pages(&mut self, pid: u32) -> u64;
+    /// It has ended.
+    fn has_ended(&mut self, pid: u32) -> bool;
+    /// The clock, ns, and the CPU time that nvcap has used, ns.
+    fn clocks(&mut self) -> (u64, u64);
+    /// The time since the epoch, ns.
+    fn unix_ns(&mut self) -> u64;
+}
