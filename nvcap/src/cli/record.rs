@@ -11,7 +11,7 @@ Examples:
   sudo nvcap record -- python train.py            into nvcap.pcapng
   sudo nvcap record -p 4711 --duration 10 -o run.pcapng
   sudo nvcap record --how observe --gpu-time -p 4711    the process runs at its full speed
-  sudo nvcap record -a --rotate 10m --keep 3 --tables fleet    and tables of each file, by day, hour and host
+  sudo nvcap record -a --rotate 10m --keep 3 --tables fleet    and tables by day and hour
   nvcap decode nvcap.pcapng                       what was recorded, as the live trace shows it
   sudo nvcap --record run.pcapng -p 4711          show the trace and record it, too
 
