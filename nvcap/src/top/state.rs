@@ -75,7 +75,7 @@ pub(crate) struct State {
     pub is_writing: bool,
     /// Help is shown.
     pub helps: bool,
-    /// Nothing new is shown; a recording stands still.
+    /// Nothing new is shown; a recording is paused.
     pub is_paused: bool,
     /// Rows that may hang come first.
     pub suspects_first: bool,

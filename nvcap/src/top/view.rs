@@ -90,7 +90,7 @@ fn about_text(state: &State, more: &str) -> String {
     }
     if state.is_paused {
         text += match state.replay {
-            Some(_) => "  [stands]",
+            Some(_) => "  [paused]",
             None => "  [PAUSED]",
         };
     }

@@ -76,7 +76,7 @@ fn a_recording_on_the_screen() {
     let lines = shown(&mut state, &first);
     let all = ledger.totals().submissions.to_string();
     assert!(
-        lines[1].starts_with("processes, from the beginning  [stands]"),
+        lines[1].starts_with("processes, from the beginning  [paused]"),
         "{lines:#?}"
     );
     assert!(lines[3].contains(&all), "{lines:#?}");
@@ -128,7 +128,7 @@ fn to_and_fro_in_time() {
         press(&mut state, &none, KeyCode::Char('['));
     }
     assert_eq!(state.span(0), (0, 0));
-    // It stands until it is played, and at its end.
+    // It is paused until it is played, and at its end.
     state.passed(SECOND);
     assert_eq!(state.span(0).1, 0);
     press(&mut state, &none, KeyCode::Char(' '));

@@ -61,8 +61,10 @@ pub fn start(plan: &Plan, args: &[&str]) -> Result<Running> {
         format!("--seed={}", plan.shape.seed),
         format!("--submissions={}", plan.submissions),
         format!("--channels={}", plan.channels.len()),
-        format!("--burst={}", plan.shape.burst),
     ];
+    if plan.shape.burst > 1 {
+        all.push(format!("--burst={}", plan.shape.burst));
+    }
     all.extend(args.iter().map(|a| (*a).to_owned()));
     Running::start(&softgpu()?, all)
 }

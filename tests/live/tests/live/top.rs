@@ -183,8 +183,10 @@ pub fn suspects() -> Result<()> {
     let screen = top.until("marked", |s| line(s, &["!", &pid]).is_some())?;
     ensure!(screen.contains("may hang"), "{screen}");
     let coloured = top.tmux(&["capture-pane", "-p", "-e", "-t", "top"])?;
+    // The first of the terminal's colours, as it has them.
+    let red = ["[31m", ";31m", "38;5;1m"];
     ensure!(
-        coloured.contains("\x1b[31m") || coloured.contains(";31m"),
+        red.iter().any(|red| coloured.contains(red)),
         "no red: {coloured:?}"
     );
     top.keys(&["C-c"])?;
@@ -209,8 +211,10 @@ pub fn kernels() -> Result<()> {
     let top = Terminal::start("kernels", &["-p", &pid, "--observe-cpu=50%"])?;
     top.until("found", |s| line(s, &[&pid, "softgpu"]).is_some())?;
     top.keys(&["k"])?;
-    let said = format!("observing process {pid} for kernels");
-    top.until("observed", |s| s.contains(&said))?;
+    let said = format!("kernels of process {pid}");
+    top.until("observed", |s| {
+        s.contains(&said) && s.contains("(observed for")
+    })?;
     std::thread::sleep(Duration::from_secs(1));
     gpu.write(b"g")?;
     let has_row = |s: &str| {
@@ -239,7 +243,7 @@ pub fn a_recording() -> Result<()> {
     let top = Terminal::start("file", &[file])?;
     let screen = top.until("shown", |s| s.contains("training.pcapng:"))?;
     ensure!(
-        screen.contains("[stands]") && screen.contains("SUBMITTED"),
+        screen.contains("[paused]") && screen.contains("SUBMITTED"),
         "{screen}"
     );
     top.keys(&["k"])?;
