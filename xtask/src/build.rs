@@ -92,12 +92,18 @@ pub fn bpf() -> Result<PathBuf> {
     Ok(object)
 }
 
-/// The packages whose programs end-to-end tests and bundles start, if this checkout has them.
+/// The packages whose programs tests and bundles start, if this checkout has them.
+///
+/// Always built together: cargo joins the features of what it builds at once, and compiles all again for another choice.
 pub fn programs() -> Vec<String> {
-    ["nvcap", "tests/softgpu", "tests/compare"]
-        .into_iter()
-        .filter_map(paths::package)
-        .collect()
+    const FOLDERS: [&str; 5] = [
+        "nvcap",
+        "tests/softgpu",
+        "tests/compare",
+        "tests/mutants",
+        "tests/vm/guest",
+    ];
+    FOLDERS.into_iter().filter_map(paths::package).collect()
 }
 
 /// Builds workspace packages and returns the folder with their programs.
@@ -152,6 +158,7 @@ pub fn test_program(package: &str, profile: Profile) -> Result<PathBuf> {
 /// The cargo that runs xtask, in the workspace, with the BPF object named for `nvcap/build.rs`.
 pub fn host_cargo() -> Cmd {
     Cmd::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
+        .other_package()
         .dir(paths::root())
         .env("NVCAP_BPF_OBJECT", paths::bpf_object())
 }

@@ -71,6 +71,7 @@ fn lint(report: &mut Report) -> Result<()> {
                 "-p",
                 "nvcap",
                 "--lib",
+                "--profile=test",
                 "--no-default-features",
                 "--locked",
             ])
@@ -136,10 +137,8 @@ const DEBIAN_CLIPPY: &str = "rust-web-clippy";
 
 /// The same mutated inputs each time: no nightly is needed for them.
 fn mutants(report: &mut Report) -> Result<()> {
-    report.step(
-        "mutants",
-        &build::host_cargo().args(["run", "--release", "--locked", "-q", "-p", "mutants"]),
-    )
+    let built = build::packages(&build::programs(), build::Profile::RELEASE)?;
+    report.step("mutants", &Cmd::new(built.join("mutants")))
 }
 
 fn fuzz(report: &mut Report, seconds: u32) -> Result<()> {

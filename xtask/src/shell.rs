@@ -35,6 +35,20 @@ const OF_THE_OUTER_CARGO: &[&str] = &[
     "RUST_RECURSION_COUNT",
 ];
 
+/// Variables in which `cargo run` describes xtask's own package. A build script that reads them (ring's) would run again, and all
+/// that depends on it be compiled again, whenever a plain `cargo` is followed by `cargo xtask`.
+const OF_THE_OUTER_PACKAGE: &[&str] = &[
+    "CARGO_MANIFEST_DIR",
+    "CARGO_MANIFEST_LINKS",
+    "CARGO_MANIFEST_PATH",
+    "CARGO_PKG_NAME",
+    "CARGO_PKG_VERSION_MAJOR",
+    "CARGO_PKG_VERSION_MINOR",
+    "CARGO_PKG_VERSION_PATCH",
+    "CARGO_PKG_VERSION_PRE",
+    "OUT_DIR",
+];
+
 impl Cmd {
     /// The program `program`, without arguments.
     pub fn new(program: impl AsRef<OsStr>) -> Self {
@@ -70,6 +84,12 @@ impl Cmd {
     /// Removes the outer cargo's variables, for a command that chooses its toolchain itself.
     pub fn other_toolchain(mut self) -> Self {
         self.env_remove.extend(OF_THE_OUTER_CARGO);
+        self
+    }
+
+    /// Removes what describes xtask's package, for a cargo that builds others.
+    pub fn other_package(mut self) -> Self {
+        self.env_remove.extend(OF_THE_OUTER_PACKAGE);
         self
     }
 

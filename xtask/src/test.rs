@@ -102,10 +102,6 @@ fn starts(program: &Path) -> Result<()> {
 /// The decoder and the driver model as another project would link them: no BPF, no kernel, no command line, no output.
 fn library(report: &mut Report) -> Result<()> {
     const ALONE: [&str; 3] = ["-p", "nvcap", "--no-default-features"];
-    report.step(
-        "library without default features",
-        &cargo_test().args(ALONE).arg("--lib").args(SHOW),
-    )?;
     let tree = build::host_cargo()
         .args(["tree", "--locked", "-e", "normal", "--prefix", "none"])
         .args(ALONE)
@@ -201,11 +197,8 @@ fn program(report: &mut Report, name: &str, purpose: &str) {
 
 /// Unit, fixture and documentation tests of every crate of the workspace.
 fn workspace(report: &mut Report) -> Result<()> {
-    let mut cmd = cargo_test().arg("--workspace");
-    for live in LIVE.iter().filter_map(|(_, folder)| paths::package(folder)) {
-        cmd = cmd.args(["--exclude", &live]);
-    }
-    report.step("unit and fixture tests", &cmd.args(SHOW))
+    let cmd = cargo_test().arg("--workspace").args(SHOW);
+    report.step("unit and fixture tests", &cmd)
 }
 
 /// End-to-end tests on the running kernel, as root.
@@ -222,7 +215,8 @@ fn live(report: &mut Report, name: &str, folder: &str, built: Option<&Path>) -> 
         ("NVCAP_BIN", built.join("nvcap")),
         ("SOFTGPU_BIN", built.join("softgpu")),
     ];
-    let mut cmd = cargo_test().args(["-p", &package]);
+    // Of the whole workspace, as the unit tests: of the package alone all that it needs would be compiled again.
+    let mut cmd = cargo_test().args(["--workspace", "--test", &package]);
     match install::root() {
         Root::Already => {
             for (variable, path) in programs {

@@ -21,10 +21,10 @@ pub struct Programs {
 
 /// Builds the programs; `nvcap` is a ready-made one to use, if given. With `bed`, neither nvcap nor its tests are needed.
 pub fn build(nvcap: Option<&Path>, bed: bool, profile: Profile) -> Result<Programs> {
-    let mut wanted = vec!["vm-guest", "softgpu"];
+    let mut wanted = vec!["vm-guest".to_owned(), "softgpu".to_owned()];
     if nvcap.is_none() && !bed {
         build::bpf().context("without nvcap, `cargo xtask vm --bed` runs the bed's own tests")?;
-        wanted.push("nvcap");
+        wanted = build::programs();
     }
     let dir = build::packages(&wanted, profile)?;
     let nvcap = match nvcap {
