@@ -50,7 +50,7 @@
 //! | `capture` | `capture`: recordings (pcapng files of records), written and read |
 //! | `output` | `output`: text, JSON, statistics, filters; `pipeline`: from records to sinks |
 //! | `xz`, `zstd` | files that are compressed so (gzip needs no feature) |
-//! | `cli`, `trap`, `parquet`, `serve` | the program, its live tracing, its Parquet files and its metrics; nothing that a library's user can call |
+//! | `cli`, `trap`, `parquet`, `serve`, `otlp` | the program, its live tracing, its Parquet files, its metrics, and sending them; nothing that a library's user can call |
 //!
 //! # What stays
 //!

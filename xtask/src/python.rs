@@ -47,6 +47,14 @@ pub fn engines() -> Result<PathBuf> {
     })
 }
 
+/// What reads the messages that are sent to an OpenTelemetry collector.
+const COLLECTOR: [&str; 1] = ["opentelemetry-proto==1.45.2"];
+
+/// The Python with them.
+pub fn collector() -> Result<PathBuf> {
+    environment("collector", &COLLECTOR)
+}
+
 /// `target/NAME/venv` with `packages`; made once.
 fn environment(name: &str, packages: &[&str]) -> Result<PathBuf> {
     let folder = paths::target().join(name);

@@ -164,7 +164,7 @@ fn stdin() -> io::Result<Box<dyn Read>> {
     use std::os::fd::AsFd as _;
 
     let file = File::from(io::stdin().as_fd().try_clone_to_owned()?);
-    Ok(Box::new(interrupt::Awaited(file)))
+    Ok(Box::new(interrupt::Awaited::new(file)))
 }
 
 #[cfg(not(feature = "trap"))]
@@ -208,28 +208,47 @@ mod interrupt {
     /// Waiting for standard input was ended by a signal.
     static CUT: AtomicBool = AtomicBool::new(false);
 
-    /// A file that is read when it has something, or when a signal has come: then it is at its end.
-    pub(super) struct Awaited(pub(super) File);
+    /// So many bytes are still read after a signal, of those that are there: all that is in a pipe, and no end of a flood.
+    const REST: usize = 1 << 20;
+
+    /// A file that is read when it has something. When a signal has come it ends with what it has.
+    pub(super) struct Awaited {
+        file: File,
+        rest: usize,
+    }
+
+    impl Awaited {
+        pub(super) fn new(file: File) -> Self {
+            Self { file, rest: REST }
+        }
+    }
 
     impl Read for Awaited {
         fn read(&mut self, to: &mut [u8]) -> io::Result<usize> {
+            let mut has_some = false;
             if let Some(wake) = signals::wake() {
                 let waited = |fd| libc::pollfd {
                     fd,
                     events: libc::POLLIN,
                     revents: 0,
                 };
-                let mut both = [waited(self.0.as_raw_fd()), waited(wake)];
+                let mut both = [waited(self.file.as_raw_fd()), waited(wake)];
                 // SAFETY: two pollfds. Where it fails, the read waits alone.
                 unsafe { libc::poll(both.as_mut_ptr(), 2, -1) };
+                // Its end, too: that is not the signal's.
+                has_some = both[0].revents & (libc::POLLIN | libc::POLLHUP) != 0;
             }
-            match signals::is_one() {
-                true => {
-                    CUT.store(true, Ordering::SeqCst);
-                    Ok(0)
-                }
-                false => self.0.read(to),
+            if !signals::is_one() {
+                return self.file.read(to);
             }
+            let most = to.len().min(self.rest);
+            if has_some && most > 0 {
+                let n = self.file.read(&mut to[..most])?;
+                self.rest -= n;
+                return Ok(n);
+            }
+            CUT.store(true, Ordering::SeqCst);
+            Ok(0)
         }
     }
 }

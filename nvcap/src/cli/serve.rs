@@ -27,6 +27,13 @@ use crate::source::clock;
 use crate::source::memory::{chip, scan::Effort};
 
 use super::values::{parse_share, parse_time};
+#[cfg(feature = "otlp")]
+use crate::serve::otlp::{push::push, request::request};
+#[cfg(feature = "otlp")]
+use opentelemetry_proto::tonic::collector::metrics::v1::ExportMetricsServiceRequest;
+
+#[cfg(feature = "otlp")]
+mod otlp;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -89,6 +96,10 @@ pub(super) struct Args {
     /// Keep in FILE when nvcap was last alive: nvcap_blind_seconds then has the time until it was started again
     #[arg(long, value_name = "FILE")]
     state: Option<PathBuf>,
+
+    #[cfg(feature = "otlp")]
+    #[command(flatten)]
+    otlp: otlp::OtlpArgs,
 }
 
 fn unix_ns() -> u64 {
@@ -143,6 +154,17 @@ impl Live {
                 };
             *errors.entry((key, xid.code)).or_default() += 1;
         }
+    }
+}
+
+#[cfg(feature = "otlp")]
+impl Live {
+    /// The counts for a collector; none before the first reading.
+    fn otlp(&self, resource: &[(String, String)]) -> Option<ExportMetricsServiceRequest> {
+        (self.due.load(Ordering::Relaxed) > 0).then_some(())?;
+        let view = locked(&self.host).view();
+        let errors = self.errors.as_ref().map(|errors| locked(errors).clone());
+        Some(request(&view, errors.as_ref(), &self.constants, resource))
     }
 }
 
@@ -335,11 +357,25 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         errors: xids.is_some().then(Mutex::default),
         due: AtomicU64::new(0),
     });
+    #[cfg(feature = "otlp")]
+    let otlp = args.otlp.otlp(&live.constants.version)?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .max_blocking_threads(4)
         .build()
         .context("cannot start the server")?;
+    #[cfg(feature = "otlp")]
+    if let Some(otlp) = otlp {
+        tell(format_args!(
+            "sending metrics to {} every {} s",
+            otlp.sender.url(),
+            otlp.interval.as_secs()
+        ));
+        let live = Arc::clone(&live);
+        let made = move || live.otlp(&otlp.resource);
+        let said = |text| tell(format_args!("{text}"));
+        runtime.spawn(push(otlp.sender, otlp.interval, made, said));
+    }
     let answers = Counting(Arc::clone(&live));
     std::thread::Builder::new()
         .name("nvcap-http".into())

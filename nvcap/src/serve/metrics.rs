@@ -10,21 +10,33 @@ mod sampled;
 
 pub(crate) use self::labels::{Constants, GpuName};
 use self::labels::{NS, Of};
-use super::open_metrics::{Kind, Text};
+use super::open_metrics::Text;
+use super::writer::{Kind, Writer};
 use crate::counts::channel::State;
 use crate::counts::view::{GpuView, Key, View};
 
 /// Xids by code, and the GPU and owner of the process that they are about.
 pub(crate) type Errors = BTreeMap<(Key, u32), u64>;
 
-/// The metrics of a reading.
+/// The metrics of a reading, as text of OpenMetrics.
 pub(crate) fn metrics(view: &View, errors: Option<&Errors>, constants: &Constants) -> String {
     let mut text = Text::default();
+    write(&mut text, view, errors, constants);
+    text.end()
+}
+
+/// Writes the metrics of a reading.
+pub(super) fn write(
+    text: &mut impl Writer,
+    view: &View,
+    errors: Option<&Errors>,
+    constants: &Constants,
+) {
     let now: BTreeMap<&Key, GpuView> = joined(view);
     let keys = |key| Of::new(key, constants);
     text.family(
         "nvcap_submissions",
-        Kind::Counter,
+        Kind::Count,
         "",
         "Submissions to channels of the GPU, each one counted.",
     );
@@ -38,7 +50,7 @@ pub(crate) fn metrics(view: &View, errors: Option<&Errors>, constants: &Constant
     if !view.folded.is_empty() {
         text.family(
             "nvcap_ended_submissions",
-            Kind::Counter,
+            Kind::Count,
             "",
             "Submissions of processes and containers that ended long ago and have no series of their own any more.",
         );
@@ -101,7 +113,7 @@ pub(crate) fn metrics(view: &View, errors: Option<&Errors>, constants: &Constant
     if let Some(errors) = errors {
         text.family(
             "nvcap_channel_errors",
-            Kind::Counter,
+            Kind::Count,
             "",
             "Xid messages of the driver about channels and processes.",
         );
@@ -115,13 +127,12 @@ pub(crate) fn metrics(view: &View, errors: Option<&Errors>, constants: &Constant
             );
         }
     }
-    sampled::metrics(&mut text, view, constants);
-    of_nvcap(&mut text, view, constants);
-    text.end()
+    sampled::metrics(text, view, constants);
+    of_nvcap(text, view, constants);
 }
 
 /// How nvcap itself is.
-fn of_nvcap(text: &mut Text, view: &View, constants: &Constants) {
+fn of_nvcap(text: &mut impl Writer, view: &View, constants: &Constants) {
     text.family(
         "nvcap_blind_seconds",
         Kind::Counter,
@@ -141,7 +152,7 @@ fn of_nvcap(text: &mut Text, view: &View, constants: &Constants) {
     text.counter(&[], view.cpu_ns as f64 * NS, constants.began);
     text.family(
         "nvcap_late_readings",
-        Kind::Counter,
+        Kind::Count,
         "",
         "Readings that came later than --interval, to keep to --budget.",
     );

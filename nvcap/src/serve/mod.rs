@@ -1,11 +1,15 @@
 //! `nvcap serve`: the counts as metrics over HTTP.
 //!
-//! - [`open_metrics`]: the text of OpenMetrics; [`metrics`]: the counts in it. Pure.
+//! - [`metrics`]: the counts as metrics; [`writer`]: what formats have in common; [`open_metrics`]: the text of OpenMetrics. Pure.
 //! - [`http`]: the server, its routes, and who may ask for what; [`tls`]: certificates.
+//! - [`otlp`]: the same metrics for an OpenTelemetry collector.
 //! - [`last_alive`]: a file by which the next nvcap knows for how long none ran.
 
 pub(crate) mod http;
 pub(crate) mod last_alive;
 pub(crate) mod metrics;
 mod open_metrics;
+#[cfg(feature = "otlp")]
+pub(crate) mod otlp;
 pub(crate) mod tls;
+mod writer;

@@ -5,19 +5,10 @@
 
 use std::fmt::Write as _;
 
+use super::writer::{Kind, Labels, Writer};
+
 /// What content of this form is called in HTTP.
 pub(crate) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-
-/// The kind of a metric.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
-    Counter,
-    Gauge,
-    Info,
-}
-
-/// Labels and their values, in the order in which they are written. Those without a value are left out.
-pub(super) type Labels<'a> = [(&'a str, &'a str)];
 
 /// Writes metrics, a family after the other.
 #[derive(Debug, Default)]
@@ -26,12 +17,11 @@ pub(super) struct Text {
     family: &'static str,
 }
 
-impl Text {
-    /// Begins a family. Its name ends with its unit, where it has one.
-    pub(super) fn family(&mut self, name: &'static str, kind: Kind, unit: &str, help: &str) {
+impl Writer for Text {
+    fn family(&mut self, name: &'static str, kind: Kind, unit: &'static str, help: &'static str) {
         self.family = name;
         let kind = match kind {
-            Kind::Counter => "counter",
+            Kind::Count | Kind::Counter => "counter",
             Kind::Gauge => "gauge",
             Kind::Info => "info",
         };
@@ -42,22 +32,21 @@ impl Text {
         let _ = writeln!(self.out, "# HELP {name} {}", escaped(help));
     }
 
-    /// A gauge's value.
-    pub(super) fn gauge(&mut self, labels: &Labels<'_>, value: f64) {
+    fn gauge(&mut self, labels: &Labels<'_>, value: f64) {
         self.sample("", labels, value);
     }
 
-    /// A counter's value, and when it was 0 (seconds since the epoch).
-    pub(super) fn counter(&mut self, labels: &Labels<'_>, value: f64, created: f64) {
+    fn counter(&mut self, labels: &Labels<'_>, value: f64, created: f64) {
         self.sample("_total", labels, value);
         self.sample("_created", labels, created);
     }
 
-    /// What never changes.
-    pub(super) fn info(&mut self, labels: &Labels<'_>) {
+    fn info(&mut self, labels: &Labels<'_>) {
         self.sample("_info", labels, 1.0);
     }
+}
 
+impl Text {
     fn sample(&mut self, suffix: &str, labels: &Labels<'_>, value: f64) {
         let _ = write!(self.out, "{}{suffix}", self.family);
         let mut before = '{';

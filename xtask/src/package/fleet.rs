@@ -1,5 +1,5 @@
 //! A fleet: several hosts of namespaces and software GPUs, scraped by the real Prometheus; what thousands cost; their tables in one
-//! folder, asked by DuckDB and ClickHouse. The programs of `tests/fleet` do that; here they get what they need.
+//! folder, asked by DuckDB and ClickHouse; metrics sent to a collector. The programs of `tests/fleet` do that; here they get what they need.
 
 use std::path::{Path, PathBuf};
 
@@ -10,6 +10,7 @@ use crate::{install, paths, python, report::Report, shell::Cmd};
 
 const HOSTS: &str = "three hosts, scraped by Prometheus";
 const SCALE: &str = "scrapes of many hosts";
+const COLLECTOR: &str = "metrics sent to a collector";
 const TABLES: &str = "tables of many hosts";
 
 /// What is measured in the gate: docs/scale.md has the long form.
@@ -23,15 +24,18 @@ pub fn check(report: &mut Report, program: &Path) -> Result<()> {
         let cmd = Cmd::new(python).arg(folder.join(script));
         cmd.arg(program).arg(&softgpu)
     };
-    match deploy::serves(program) {
-        false => {
-            for name in [HOSTS, SCALE] {
-                report.skip(name, "nvcap was built without the feature `serve`");
-            }
+    if !deploy::serves(program) {
+        for name in [COLLECTOR, HOSTS, SCALE] {
+            report.skip(name, "nvcap was built without the feature `serve`");
         }
-        true => match deploy::of_prometheus("prometheus") {
+    } else {
+        tools();
+        match python::collector() {
+            Ok(python) => report.step(COLLECTOR, &call(python, "collector.py"))?,
+            Err(error) => report.skip(COLLECTOR, &format!("{error:#}")),
+        }
+        match deploy::of_prometheus("prometheus") {
             Ok(prometheus) => {
-                tools();
                 let call = |script| call("python3".into(), script).arg(&prometheus);
                 report.step(HOSTS, &call("fleet.py"))?;
                 report.step(SCALE, &call("scale.py").args(SHORT))?;
@@ -41,7 +45,7 @@ pub fn check(report: &mut Report, program: &Path) -> Result<()> {
                     report.skip(name, &format!("{error:#}"));
                 }
             }
-        },
+        }
     }
     match python::engines() {
         Ok(python) => report.step(TABLES, &call(python, "partitions.py")),

@@ -1,6 +1,6 @@
 //! What samples tell (`--sample`): estimated totals, each with the error that it may have, and how busy GPUs are.
 
-use super::super::open_metrics::{Kind, Text};
+use super::super::writer::{Kind, Writer};
 use super::labels::{Constants, NS, Of};
 use crate::counts::detail::What;
 use crate::counts::view::{Key, View};
@@ -59,7 +59,7 @@ fn unit(name: &str) -> &'static str {
 }
 
 /// Writes them, if samples are taken.
-pub(super) fn metrics(text: &mut Text, view: &View, constants: &Constants) {
+pub(super) fn metrics(text: &mut impl Writer, view: &View, constants: &Constants) {
     if view.sampled.is_empty() && view.busy.is_empty() {
         return;
     }
@@ -96,7 +96,7 @@ pub(super) fn metrics(text: &mut Text, view: &View, constants: &Constants) {
     }
     text.family(
         "nvcap_sampled_submissions",
-        Kind::Counter,
+        Kind::Count,
         "",
         "Submissions that were decoded for the estimates.",
     );

@@ -156,7 +156,10 @@ pub fn child_status() -> Result<()> {
         let mut args: Vec<OsString> =
             vec!["-q".into(), "--channels".into(), folder.channels()?.into()];
         args.extend(flags.iter().map(OsString::from));
-        let script = format!("{} --submissions=50; exit 1", softgpu()?.display());
+        let script = format!(
+            "{} --submissions=50 --linger-ms=300; exit 1",
+            softgpu()?.display()
+        );
         args.extend(["--".into(), "/bin/sh".into(), "-c".into(), script.into()]);
         let ended = Running::start(&nvcap()?, args)?.end(LIMIT)?;
         ended.expect_code(code)?;

@@ -132,12 +132,14 @@ impl Session {
         }
         for (space, unknown) in unknown {
             // Of a program that was soon over: each token is one channel's, and if as many rings were found and
-            // followed from their beginning as there are tokens, they are theirs, whichever is whose.
+            // followed from their beginning as there are tokens, they are theirs, whichever is whose. A ring of a process
+            // that was attached to may have had another token, of which all doorbells found something.
             let guessed: BTreeSet<u32> = tokens.guessed_channels();
             let nameless = table.indexes().filter(|index| {
                 let ch = &table[*index];
                 ch.space == space
                     && ch.token.is_none()
+                    && ch.start == 0
                     && !guessed.contains(index)
                     && table.shared().get(*index).done != ch.start
             });

@@ -1,0 +1,27 @@
+//! What metrics are written with: a family after the other, whatever the format. Pure.
+
+/// The kind of a metric.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// A count of things: whole numbers that grow.
+    Count,
+    /// Any other sum that grows.
+    Counter,
+    Gauge,
+    Info,
+}
+
+/// Labels and their values, in the order in which they are written. Those without a value are left out.
+pub(super) type Labels<'a> = [(&'a str, &'a str)];
+
+/// A format of metrics.
+pub(super) trait Writer {
+    /// Begins a family. Its name ends with its unit, where it has one.
+    fn family(&mut self, name: &'static str, kind: Kind, unit: &'static str, help: &'static str);
+    /// A gauge's value.
+    fn gauge(&mut self, labels: &Labels<'_>, value: f64);
+    /// A counter's value, and when it was 0 (seconds since the epoch).
+    fn counter(&mut self, labels: &Labels<'_>, value: f64, created: f64);
+    /// What never changes.
+    fn info(&mut self, labels: &Labels<'_>);
+}
