@@ -157,7 +157,7 @@ pub fn child_status() -> Result<()> {
             vec!["-q".into(), "--channels".into(), folder.channels()?.into()];
         args.extend(flags.iter().map(OsString::from));
         let script = format!(
-            "{} --submissions=50 --linger-ms=300; exit 1",
+            "{} --submissions=50 --settle-ms=300 --linger-ms=300; exit 1",
             softgpu()?.display()
         );
         args.extend(["--".into(), "/bin/sh".into(), "-c".into(), script.into()]);

@@ -455,7 +455,7 @@ pub fn killed_meanwhile() -> Result<()> {
 
 /// Rings are unmapped and mapped again (an exec) during repeated looks.
 pub fn unmapped_meanwhile() -> Result<()> {
-    let mut gpu = start(&plan(74, 6, 300), &["--exec=30", "--linger-ms=30"])?;
+    let mut gpu = start(&plan(74, 6, 300), &["--exec=30", "--linger-ms=100"])?;
     let mut looks = 0;
     while gpu.runs() {
         let ended = dump(&gpu, &["--last=100", "--json"])?;

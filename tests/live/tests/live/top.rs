@@ -2,6 +2,7 @@
 
 use std::ffi::OsStr;
 use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
@@ -25,8 +26,11 @@ impl Terminal {
         if Command::new("tmux").arg("-V").output().is_err() {
             return not_run("tmux is missing (apt-get install tmux)");
         }
+        // Another one each time: the server of the one before may still be ending.
+        static STARTED: AtomicU32 = AtomicU32::new(0);
+        let number = STARTED.fetch_add(1, Ordering::Relaxed);
         let terminal = Self {
-            socket: format!("nvcap-top-{name}-{}", std::process::id()),
+            socket: format!("nvcap-top-{name}-{}-{number}", std::process::id()),
         };
         let line = format!(
             "echo before; '{}' top {}; echo status $?; stty -a; exec sleep 600",
