@@ -225,22 +225,24 @@ mod interrupt {
 
     impl Read for Awaited {
         fn read(&mut self, to: &mut [u8]) -> io::Result<usize> {
-            let mut has_some = false;
+            let waited = |fd| libc::pollfd {
+                fd,
+                events: libc::POLLIN,
+                revents: 0,
+            };
             if let Some(wake) = signals::wake() {
-                let waited = |fd| libc::pollfd {
-                    fd,
-                    events: libc::POLLIN,
-                    revents: 0,
-                };
                 let mut both = [waited(self.file.as_raw_fd()), waited(wake)];
                 // SAFETY: two pollfds. Where it fails, the read waits alone.
                 unsafe { libc::poll(both.as_mut_ptr(), 2, -1) };
-                // Its end, too: that is not the signal's.
-                has_some = both[0].revents & (libc::POLLIN | libc::POLLHUP) != 0;
             }
             if !signals::is_one() {
                 return self.file.read(to);
             }
+            let mut own = waited(self.file.as_raw_fd());
+            // SAFETY: one pollfd. It does not wait.
+            unsafe { libc::poll(&raw mut own, 1, 0) };
+            // Its end, too: that is not the signal's.
+            let has_some = own.revents & (libc::POLLIN | libc::POLLHUP) != 0;
             let most = to.len().min(self.rest);
             if has_some && most > 0 {
                 let n = self.file.read(&mut to[..most])?;
