@@ -119,9 +119,10 @@ class Tests:
         return process, out
 
     def serve(self, port, authority="tls.crt"):
-        words = ["serve", "--listen=127.0.0.1:0", "--interval=200ms", "--budget=50%", "--by-process"]
+        words = ["serve", "--listen=127.0.0.1:0", "--interval=0.2", "--budget=50%", "--by-process"]
         words += [f"--otlp=https://localhost:{port}", "--otlp-interval=1s", f"--otlp-ca={self.folder / authority}"]
-        variables = {"OTEL_EXPORTER_OTLP_HEADERS": ENCODED, "OTEL_RESOURCE_ATTRIBUTES": "k8s.cluster.name=a%20b"}
+        # The software GPU's memory is that of files which are called as the driver's devices.
+        variables = {"NVCAP_DEVICES_BY_NAME": "1", "OTEL_EXPORTER_OTLP_HEADERS": ENCODED, "OTEL_RESOURCE_ATTRIBUTES": "k8s.cluster.name=a%20b"}
         return self.start("serve", self.nvcap, *words, env={**os.environ, **variables})
 
     def sums(self):
@@ -133,11 +134,13 @@ class Tests:
     def counts_are_sent(self):
         self.collector = Collector(self.folder)
         self.gpus = {}
+        # Before the processes: what they submitted earlier would not count.
+        self.server, self.said = self.serve(self.collector.port)
+        until(20, "nvcap serves", lambda: "serving" in self.said.read_text())
         for seed, submissions in enumerate(SUBMISSIONS):
             words = ["--files", "--gpus=1", "--channels=4", f"--submissions={submissions}", f"--seed={seed + 1}"]
             process, _ = self.start("softgpu", self.softgpu, *words, "--sleep-us=1000", "--linger-ms=3600000")
             self.gpus[process.pid] = submissions
-        self.server, self.said = self.serve(self.collector.port)
         all_sent = lambda: all(self.sums().get(pid) == truth for pid, truth in self.gpus.items())  # noqa: E731
         try:
             until(30, "all counts are sent", all_sent)
