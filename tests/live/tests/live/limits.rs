@@ -16,7 +16,7 @@ fn limited(flags: &[&str]) -> Result<Report> {
     let plan = plan(51, 4000);
     let folder = Folder::new()?;
     let trace = folder.file("trace.json");
-    let mut gpu = waiting(&plan, &["--threads=3", "--sleep-us=1000"])?;
+    let mut gpu = waiting(&plan, &["--threads=3", "--sleep-us=2000"])?;
     let flags: Vec<OsString> = flags.iter().map(OsString::from).collect();
     let nvcap = attach(gpu.pid(), &trace, folder.channels()?, &flags)?;
     gpu.write(b"g")?;
