@@ -49,6 +49,10 @@ fn lint(report: &mut Report) -> Result<()> {
         if paths::has_crate(outside) {
             let dir = paths::root().join(outside);
             report.step(
+                &format!("lock file of {outside}"),
+                &cargo().dir(&dir).args(["fetch", "--locked"]),
+            )?;
+            report.step(
                 &format!("rustfmt of {outside}"),
                 &cargo()
                     .dir(dir)
