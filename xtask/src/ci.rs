@@ -75,7 +75,6 @@ fn lint(report: &mut Report) -> Result<()> {
                 "-p",
                 "nvcap",
                 "--lib",
-                "--profile=test",
                 "--no-default-features",
                 "--locked",
             ])

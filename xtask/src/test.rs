@@ -102,6 +102,10 @@ fn starts(program: &Path) -> Result<()> {
 /// The decoder and the driver model as another project would link them: no BPF, no kernel, no command line, no output.
 fn library(report: &mut Report) -> Result<()> {
     const ALONE: [&str; 3] = ["-p", "nvcap", "--no-default-features"];
+    report.step(
+        "library without default features",
+        &cargo_test().args(ALONE).arg("--lib").args(SHOW),
+    )?;
     let tree = build::host_cargo()
         .args(["tree", "--locked", "-e", "normal", "--prefix", "none"])
         .args(ALONE)

@@ -14,7 +14,7 @@ use anyhow::{Context as _, bail};
 use crate::counts::host::{Host, HostOptions};
 use crate::counts::pace::rest;
 use crate::counts::system::Machine;
-use crate::counts::view::Key;
+use crate::counts::view::{Key, View};
 use crate::dump::{DumpOptions, Refused, xids::Xids};
 use crate::host::choice::{Choice, Whom};
 use crate::output::dump::{self, ReportOptions, Shown};
@@ -128,6 +128,13 @@ const LATE: u64 = 30_000_000_000;
 const MOST_ERRORS: usize = 200;
 
 impl Live {
+    /// What metrics are made of.
+    fn reading(&self) -> (View, Option<Errors>) {
+        let view = locked(&self.host).view();
+        let errors = self.errors.as_ref().map(|errors| locked(errors).clone());
+        (view, errors)
+    }
+
     fn key_of(&self, pid: Option<u32>, gpu: Option<u32>) -> Key {
         let known = pid.and_then(|pid| locked(&self.host).key(pid, gpu));
         known.unwrap_or(Key {
@@ -162,8 +169,7 @@ impl Live {
     /// The counts for a collector; none before the first reading.
     fn otlp(&self, resource: &[(String, String)]) -> Option<ExportMetricsServiceRequest> {
         (self.due.load(Ordering::Relaxed) > 0).then_some(())?;
-        let view = locked(&self.host).view();
-        let errors = self.errors.as_ref().map(|errors| locked(errors).clone());
+        let (view, errors) = self.reading();
         Some(request(&view, errors.as_ref(), &self.constants, resource))
     }
 }
@@ -173,8 +179,7 @@ struct Counting(Arc<Live>);
 
 impl Answers for Counting {
     fn metrics(&self) -> String {
-        let view = locked(&self.0.host).view();
-        let errors = self.0.errors.as_ref().map(|errors| locked(errors).clone());
+        let (view, errors) = self.0.reading();
         metrics(&view, errors.as_ref(), &self.0.constants)
     }
 

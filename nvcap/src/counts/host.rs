@@ -332,12 +332,8 @@ impl<S: System> Host<S> {
         {
             let (_, cpu) = self.system.clocks();
             for (gpu, sampled) in detail.blocks(&watched.memory, &watched.channels) {
-                let key = Key {
-                    owner: watched.owner.clone(),
-                    process: watched.named.clone(),
-                    gpu,
-                };
-                self.sampled.entry(key).or_default().add(&sampled);
+                let sum = self.sampled.entry(watched.key(gpu)).or_default();
+                sum.add(&sampled);
             }
             let (_, after) = self.system.clocks();
             self.sampling.spent(after.saturating_sub(cpu));

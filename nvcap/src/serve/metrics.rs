@@ -287,23 +287,10 @@ mod tests {
         Host::new(Fakes::default(), options)
     }
 
-    fn constants() -> Constants {
-        let gpu = GpuName {
-            uuid: "GPU-1".to_owned(),
-            model: "NVIDIA H200".to_owned(),
-            bus: "0000:c1:00.0".to_owned(),
-        };
-        Constants {
-            gpus: [(0, gpu)].into(),
-            version: "1".to_owned(),
-            began: 1.7e9,
-        }
-    }
-
     fn round(host: &mut Host<Fakes>) -> BTreeMap<String, f64> {
         host.system.now += 1_000_000_000;
         host.round();
-        parsed(&metrics(&host.view(), None, &constants()))
+        parsed(&metrics(&host.view(), None, &Constants::made_up()))
     }
 
     fn sum(samples: &BTreeMap<String, f64>, name: &str) -> f64 {

@@ -8,7 +8,6 @@ use super::observed::Observed;
 use super::readings::Readings;
 use super::shown::Shown;
 use crate::host::choice::Whom;
-use crate::output::message;
 use crate::top::live::{Live, Reading};
 use crate::top::state::{Screen, State};
 use crate::top::table::Table;
@@ -21,8 +20,6 @@ pub(super) struct Machine {
     is_named: bool,
     observe_cpu: f64,
     observed: Option<Observed>,
-    /// The last message that the user has seen.
-    seen: Option<String>,
 }
 
 impl Machine {
@@ -43,7 +40,6 @@ impl Machine {
             is_named,
             observe_cpu,
             observed: None,
-            seen: None,
         })
     }
 
@@ -115,20 +111,12 @@ impl Shown for Machine {
             Screen::Processes => self.live.missing(),
             _ => observed,
         };
-        let over = || {
-            let is_over = self.live.is_over();
-            is_over.then(|| "all processes that were named have ended (q ends)".to_owned())
-        };
-        let said = message::newest_held().filter(|said| Some(said) != self.seen.as_ref());
+        let over = "all processes that were named have ended (q ends)";
         Around {
             head: self.live.head(),
             about: about.unwrap_or_default(),
-            notice: said.or_else(over),
+            notice: self.live.is_over().then(|| over.to_owned()),
             ..Around::default()
         }
-    }
-
-    fn seen(&mut self) {
-        self.seen = message::newest_held();
     }
 }

@@ -3,7 +3,6 @@
 use std::path::Path;
 
 use super::shown::Shown;
-use crate::output::message;
 use crate::output::plural::plural_of;
 use crate::top::state::{SECOND, State};
 use crate::top::table::Table;
@@ -17,7 +16,6 @@ pub(super) struct Recorded {
     name: String,
     /// What is added to its times for those of day, ns; 0 where that is not known.
     offset: u64,
-    seen: Option<String>,
 }
 
 impl Recorded {
@@ -35,7 +33,6 @@ impl Recorded {
             tally,
             name: name.to_string_lossy().into_owned(),
             offset,
-            seen: None,
         })
     }
 
@@ -85,16 +82,10 @@ impl Shown for Recorded {
             true => String::new(),
             false => "no times of the GPU (nvcap record --gpu-time records them)".to_owned(),
         };
-        let said = message::newest_held().filter(|said| Some(said) != self.seen.as_ref());
         Around {
             head,
             about,
-            notice: said,
             ..Around::default()
         }
-    }
-
-    fn seen(&mut self) {
-        self.seen = message::newest_held();
     }
 }

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use ratatui::crossterm::event::Event;
 
 use super::screen::Screen;
+use crate::output::message;
 use crate::output::style::Color;
 use crate::top::state::{Action, State};
 use crate::top::table::Table;
@@ -20,10 +21,8 @@ pub(super) trait Shown {
     fn step(&mut self, state: &mut State) -> anyhow::Result<bool>;
     /// What is on the screen.
     fn table(&self, state: &State) -> Table;
-    /// What is beside it.
+    /// What is beside it; its notice gives way to messages.
     fn around(&self, state: &State) -> Around;
-    /// A key was pressed: the user has seen the notice.
-    fn seen(&mut self);
 }
 
 /// How long keys are waited for.
@@ -38,6 +37,8 @@ pub(super) fn shown(what: &mut impl Shown, mut state: State) -> anyhow::Result<E
     let mut screen = Screen::open()?;
     let mut then = Instant::now();
     let mut is_new = true;
+    // The last message at which a key was pressed.
+    let mut seen = None;
     loop {
         let passed = then.elapsed();
         then = Instant::now();
@@ -46,9 +47,12 @@ pub(super) fn shown(what: &mut impl Shown, mut state: State) -> anyhow::Result<E
         is_new |= what.step(&mut state)?;
         if is_new {
             let table = what.table(&state);
+            let around = what.around(&state);
+            let said = message::newest_held().filter(|said| Some(said) != seen.as_ref());
             let around = Around {
                 color,
-                ..what.around(&state)
+                notice: said.or(around.notice),
+                ..around
             };
             screen.draw(|frame| view::draw(frame, &mut state, &table, &around))?;
         }
@@ -58,7 +62,7 @@ pub(super) fn shown(what: &mut impl Shown, mut state: State) -> anyhow::Result<E
             is_new = true;
             wait = Duration::ZERO;
             let Event::Key(key) = event else { continue };
-            what.seen();
+            seen = message::newest_held();
             match state.key(key, &what.table(&state)) {
                 Action::Draw => {}
                 Action::Quit => return Ok(ExitCode::SUCCESS),

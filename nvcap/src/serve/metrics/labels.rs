@@ -28,6 +28,23 @@ pub(crate) struct Constants {
     pub began: f64,
 }
 
+#[cfg(test)]
+impl Constants {
+    /// Those of a machine with one GPU.
+    pub(in crate::serve) fn made_up() -> Self {
+        let gpu = GpuName {
+            uuid: "GPU-1".to_owned(),
+            model: "NVIDIA H200".to_owned(),
+            bus: "0000:c1:00.0".to_owned(),
+        };
+        Self {
+            gpus: [(0, gpu)].into(),
+            version: "1".to_owned(),
+            began: 1.7e9,
+        }
+    }
+}
+
 /// The labels of a key, as they are written.
 pub(super) struct Of<'a> {
     gpu: String,

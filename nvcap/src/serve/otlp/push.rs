@@ -18,7 +18,7 @@ use opentelemetry_proto::tonic::collector::metrics::v1::{
 use prost::Message as _;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
-use tokio::time::{Instant, sleep_until, timeout_at};
+use tokio::time::{Instant, sleep_until, timeout};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName, pem::PemObject as _};
 use tokio_rustls::rustls::{ClientConfig, RootCertStore};
@@ -142,28 +142,31 @@ impl Sender {
         }
     }
 
+    /// One request, in no more time than it may take.
     async fn once(&self, body: Bytes) -> Result<Option<String>, Failure> {
-        let limit = Instant::now() + PATIENCE;
+        let asked = timeout(PATIENCE, self.asked(body)).await;
+        asked.unwrap_or_else(|_| {
+            let why = format!("no answer in {} s", PATIENCE.as_secs());
+            Err(Failure::Later(None, why))
+        })
+    }
+
+    async fn asked(&self, body: Bytes) -> Result<Option<String>, Failure> {
         let later = |why: String| Failure::Later(None, why);
-        let slow = || Failure::Later(None, format!("no answer in {} s", PATIENCE.as_secs()));
         let address = (self.target.host.as_str(), self.target.port);
-        let stream = timeout_at(limit, TcpStream::connect(address)).await;
-        let stream = stream
-            .map_err(|_| slow())?
-            .map_err(|e| later(format!("cannot connect: {e}")))?;
+        let stream = TcpStream::connect(address).await;
+        let stream = stream.map_err(|e| later(format!("cannot connect: {e}")))?;
         let answer = match &self.tls {
-            None => timeout_at(limit, self.exchange(stream, body)).await,
+            None => self.exchange(stream, body).await,
             Some(tls) => {
                 let name = ServerName::try_from(self.target.host.clone())
                     .map_err(|e| Failure::Never(e.to_string()))?;
-                let stream = timeout_at(limit, tls.connect(name, stream)).await;
-                let stream = stream
-                    .map_err(|_| slow())?
-                    .map_err(|e| later(format!("TLS: {e}")))?;
-                timeout_at(limit, self.exchange(stream, body)).await
+                let stream = tls.connect(name, stream).await;
+                let stream = stream.map_err(|e| later(format!("TLS: {e}")))?;
+                self.exchange(stream, body).await
             }
         };
-        let (status, headers, body) = answer.map_err(|_| slow())?.map_err(later)?;
+        let (status, headers, body) = answer.map_err(later)?;
         match status {
             StatusCode::OK => Ok(partly(&body)),
             StatusCode::TOO_MANY_REQUESTS

@@ -19,20 +19,7 @@ use super::target::{Target, resource};
 use crate::counts::fakes::{FakeProcess, Fakes};
 use crate::counts::host::{Host, HostOptions};
 use crate::counts::view::{Key, Owner, View};
-use crate::serve::metrics::{Constants, Errors, GpuName, metrics};
-
-fn constants() -> Constants {
-    let gpu = GpuName {
-        uuid: "GPU-1".to_owned(),
-        model: "NVIDIA H200".to_owned(),
-        bus: "0000:c1:00.0".to_owned(),
-    };
-    Constants {
-        gpus: [(0, gpu)].into(),
-        version: "1".to_owned(),
-        began: 1.7e9,
-    }
-}
+use crate::serve::metrics::{Constants, Errors, metrics};
 
 fn owner(namespace: &str, pod: &str, container: &str) -> Owner {
     Owner {
@@ -148,7 +135,7 @@ fn host() -> Vec<(String, String)> {
 fn the_same_as_at_metrics() {
     let view = view();
     let errors = Errors::from([((Key::default(), 31), 2)]);
-    let text = metrics(&view, Some(&errors), &constants());
+    let text = metrics(&view, Some(&errors), &Constants::made_up());
     let mut expected = BTreeMap::new();
     for line in text.lines().filter(|line| !line.starts_with('#')) {
         let (series, value) = line.rsplit_once(' ').unwrap();
@@ -161,13 +148,13 @@ fn the_same_as_at_metrics() {
         }
     }
     assert!(expected.len() > 40, "{text}");
-    let request = request(&view, Some(&errors), &constants(), &host());
+    let request = request(&view, Some(&errors), &Constants::made_up(), &host());
     assert_eq!(translated(&request), expected);
 }
 
 #[test]
 fn whose_a_metric_is() {
-    let request = request(&view(), None, &constants(), &host());
+    let request = request(&view(), None, &Constants::made_up(), &host());
     let of = |key: &str| {
         let resources = request.resource_metrics.iter();
         let of = resources.map(|r| attributes(&r.resource.as_ref().unwrap().attributes));
@@ -293,7 +280,7 @@ fn collector(answers: Vec<(&'static str, Vec<u8>)>) -> (String, mpsc::Receiver<G
 }
 
 fn sent(sender: &Sender, limit: Duration) -> Result<Option<String>, String> {
-    let request = request(&view(), None, &constants(), &host());
+    let request = request(&view(), None, &Constants::made_up(), &host());
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -370,7 +357,7 @@ fn goes_on_after_failures() {
         .build()
         .unwrap();
     let (tell, told) = mpsc::channel();
-    let made = || Some(request(&view(), None, &constants(), &host()));
+    let made = || Some(request(&view(), None, &Constants::made_up(), &host()));
     let say = move |text| tell.send(text).unwrap();
     let begun = std::time::Instant::now();
     runtime.spawn(push(sender(&url), Duration::from_millis(50), made, say));
