@@ -123,7 +123,7 @@ impl Session {
             // Where the channel became known later, it was walked from its beginning, if anybody looked at all.
             if let Some(index) = table.looked_at_with(&key) {
                 table.lapped(index, count, &mut capture.out);
-            } else if !tokens.is_guessed(&key) {
+            } else if !tokens.was_found(&key) {
                 unknown
                     .entry(key.space)
                     .or_default()
@@ -131,19 +131,21 @@ impl Session {
             }
         }
         for (space, unknown) in unknown {
-            // Of a program that was soon over: each token is one channel's, and if as many rings were found and
-            // followed from their beginning as there are tokens, they are theirs, whichever is whose. A ring of a process
-            // that was attached to may have had another token, of which all doorbells found something.
-            let guessed: BTreeSet<u32> = tokens.guessed_channels();
+            // Of a program that was soon over: each token is one channel's. If as many rings moved and were followed as tokens
+            // were rung whose channel nobody knows, they are theirs, whichever is whose.
+            let doorbells = table.doorbells(space);
+            let without_channel: BTreeSet<(Option<u32>, u32)> = tokens
+                .unowned_of(space)
+                .filter(|key| table.looked_at_with(key).is_none())
+                .map(|key| (doorbells.and_then(|d| d.gpu(key.doorbell)), key.token))
+                .collect();
             let nameless = table.indexes().filter(|index| {
                 let ch = &table[*index];
                 ch.space == space
                     && ch.token.is_none()
-                    && ch.start == 0
-                    && !guessed.contains(index)
                     && table.shared().get(*index).done != ch.start
             });
-            if nameless.count() >= unknown.len() {
+            if nameless.count() >= without_channel.len().max(unknown.len()) {
                 continue;
             }
             for (token, count) in unknown {

@@ -199,6 +199,9 @@ impl Session {
         // A look from before all of the process's rings were in the table says nothing of those that were not.
         let known = capture.spaces.has(r.space) || capture.table.has_space(r.space);
         let complete = known && self.search.saw_all(r.space, r.header.time_ns);
+        if !capture.table.is_known(&key) {
+            capture.tokens.rung_unowned(key);
+        }
         // Scans from before the BPF programs knew the token say nothing new.
         let settled = r.trust != trust::MAYBE && capture.table.is_settled(&key);
         if complete && !settled {
@@ -222,7 +225,7 @@ impl Session {
         let channel = capture.table.get(r.channel);
         let is_here = channel.is_some_and(|channel| channel.space == r.space);
         if r.advanced == 1 && complete && is_here {
-            capture.tokens.found(key, r.channel);
+            capture.tokens.found(key);
         } else if r.advanced == 0 && !capture.table.is_known(&key) {
             capture.tokens.orphan(key);
             // A search takes its time, in which nothing is learnt.

@@ -3,7 +3,7 @@
 //!
 //! Invariant: a doorbell at which nothing new was found is an orphan, and stays counted until its address space ends.
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{HashMap, HashSet};
 
 use nvcap_common::{self as c, TokenKey};
 
@@ -19,14 +19,16 @@ struct AtTrap {
 pub(super) struct TokenLearner {
     /// The newest trap of each thread.
     at_trap: HashMap<u32, AtTrap>,
-    /// The channel that last moved alone at a token's doorbell.
-    guesses: HashMap<TokenKey, u32>,
+    /// The tokens at whose doorbells some channel was once found moved alone.
+    found: HashSet<TokenKey>,
     /// The first parts of scans that were sent in several, by thread: when, and what they saw.
     parts: HashMap<u32, (u64, Vec<c::Put>)>,
     /// Doorbells at which nothing new was found.
     orphans: HashMap<TokenKey, u64>,
     /// Doorbells of channels that the BPF programs did not know yet and that had not been looked at.
     early: HashMap<TokenKey, u64>,
+    /// Tokens that were rung while no channel was known to have them, whatever was found.
+    unowned: HashSet<TokenKey>,
 }
 
 impl TokenLearner {
@@ -64,9 +66,9 @@ impl TokenLearner {
         puts
     }
 
-    /// A scan found this channel alone moved. It is most likely the one that was rung.
-    pub(super) fn found(&mut self, key: TokenKey, channel: u32) {
-        self.guesses.insert(key, channel);
+    /// A scan found one channel alone moved. It is most likely the one that was rung.
+    pub(super) fn found(&mut self, key: TokenKey) {
+        self.found.insert(key);
     }
 
     /// A doorbell found nothing new.
@@ -79,14 +81,20 @@ impl TokenLearner {
         *self.early.entry(key).or_default() += 1;
     }
 
-    /// Whether a channel was ever found moved at the token's doorbell.
-    pub(super) fn is_guessed(&self, key: &TokenKey) -> bool {
-        self.guesses.contains_key(key)
+    /// A token was rung that no known channel has.
+    pub(super) fn rung_unowned(&mut self, key: TokenKey) {
+        self.unowned.insert(key);
     }
 
-    /// The channels that last moved at some doorbell.
-    pub(super) fn guessed_channels(&self) -> BTreeSet<u32> {
-        self.guesses.values().copied().collect()
+    /// The tokens of a space that were rung while no channel was known to have them.
+    pub(super) fn unowned_of(&self, space: u32) -> impl Iterator<Item = &TokenKey> {
+        let all = self.unowned.iter();
+        all.filter(move |key| key.space == space)
+    }
+
+    /// Whether a channel was ever found moved alone at the token's doorbell.
+    pub(super) fn was_found(&self, key: &TokenKey) -> bool {
+        self.found.contains(key)
     }
 
     /// How many tokens without a known channel were rung in the space. `aside`: doorbells without a moved channel that are
@@ -97,7 +105,7 @@ impl TokenLearner {
         aside: impl Iterator<Item = TokenKey>,
     ) -> usize {
         let all = self.orphans.keys().copied().chain(aside);
-        let without = all.filter(|key| key.space == space && !self.is_guessed(key));
+        let without = all.filter(|key| key.space == space && !self.was_found(key));
         without.collect::<HashSet<_>>().len()
     }
 
@@ -112,14 +120,17 @@ impl TokenLearner {
         all.into_iter().collect()
     }
 
-    /// Forgets the guesses of an address space that is gone.
+    /// Forgets what was found in an address space that is gone.
     pub(super) fn forget_space(&mut self, space: u32) {
-        self.guesses.retain(|key, _| key.space != space);
+        self.found.retain(|key| key.space != space);
+        self.unowned.retain(|key| key.space != space);
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
 
     fn key(space: u32, token: u32) -> TokenKey {
@@ -150,14 +161,13 @@ mod tests {
     }
 
     #[test]
-    fn what_moved_last_is_kept_by_address_space() {
+    fn what_was_found_is_kept_by_address_space() {
         let mut learner = TokenLearner::default();
-        for (space, channel) in [(1, 3), (2, 3), (1, 0)] {
-            learner.found(key(space, 7), channel);
+        for space in [1, 2, 1] {
+            learner.found(key(space, 7));
         }
-        assert_eq!(learner.guessed_channels(), BTreeSet::from([0, 3]));
         learner.forget_space(1);
-        assert!(!learner.is_guessed(&key(1, 7)) && learner.is_guessed(&key(2, 7)));
+        assert!(!learner.was_found(&key(1, 7)) && learner.was_found(&key(2, 7)));
     }
 
     #[test]
@@ -194,12 +204,27 @@ mod tests {
     }
 
     #[test]
+    fn unowned_tokens_are_kept_by_address_space() {
+        let mut learner = TokenLearner::default();
+        for (space, token) in [(1, 7), (1, 7), (1, 8), (2, 7)] {
+            learner.rung_unowned(key(space, token));
+        }
+        let of = |learner: &TokenLearner, space| -> BTreeSet<u32> {
+            learner.unowned_of(space).map(|key| key.token).collect()
+        };
+        assert_eq!(of(&learner, 1), BTreeSet::from([7, 8]));
+        assert_eq!(of(&learner, 2), BTreeSet::from([7]));
+        learner.forget_space(1);
+        assert!(of(&learner, 1).is_empty() && !of(&learner, 2).is_empty());
+    }
+
+    #[test]
     fn a_token_without_channel_counts_once() {
         let mut learner = TokenLearner::default();
         for (space, token) in [(1, 7), (1, 7), (1, 8), (2, 7)] {
             learner.orphan(key(space, token));
         }
-        learner.found(key(1, 8), 0);
+        learner.found(key(1, 8));
         let aside = [key(1, 7), key(1, 9), key(2, 3)];
         assert_eq!(learner.without_channel(1, aside.into_iter()), 2);
         assert_eq!(learner.take_orphans(|space| space == 2), [(key(2, 7), 1)]);
