@@ -3,22 +3,25 @@
 #
 #   counts.sh [SECTION...]     sections, default all in this order:
 #     beside     one PyTorch process (counts/one.py): launches, copies, streams, graphs, forked workers, a slow kernel; counted and trapped at once
-#     eight      eight PyTorch processes (counts/busy.py): their speed with and without `nvcap serve` in turn (PAIRS, default 10), its
-#                processor time over SECONDS_OF (default 300) while it is scraped every 5 s
+#     shares     a PyTorch training (counts/shares.py): shares of kernels by `nvcap counts --sample 1%`, 50 s, against CUPTI's
+#     eight      eight PyTorch processes (counts/busy.py): their speed with and without `nvcap serve --sample 0.5%` in turn (PAIRS, default
+#                10), its processor time over SECONDS_OF (default 300) while it is scraped every 5 s
 #
-# Needs: root, python3 with torch, curl, and bin/nvcap beside this script or one folder up. Takes nine minutes (PAIRS=3 SECONDS_OF=60: three).
-# Writes to $OUT, else to ./gpu-results: summary.txt, metrics.txt, channels.txt.
+# Needs: root, python3 with torch, curl, and bin/nvcap beside this script or one folder up. Takes ten minutes (PAIRS=3 SECONDS_OF=60: four).
+# Writes to $OUT, else to ./gpu-results: summary.txt, metrics.txt, channels.txt,
+# shares.txt, judged.txt.
 set -u
 HERE=$(cd "$(dirname "$0")" && pwd)
 . "$HERE/common.sh"
 WIDTH=400
-[ $# -gt 0 ] || set -- beside eight
+[ $# -gt 0 ] || set -- beside shares eight
 ADDRESS=127.0.0.1:9837
 python3 -c 'import torch' 2>/dev/null || { row "NOT RUN" counts "no Python package torch here"; exit 2; }
 
 judged() {
     local result what detail
-    while IFS=$'\t' read -r _ result what detail; do row "$result" "$what" "$detail"; done < <("$@" 2>&1 | sed '/^ROW\t/!s/^/ROW\tFAIL\tcounts.py\t/')
+    while IFS=$'\t' read -r _ result what detail; do row "$result" "$what" "$detail"; done \
+        < <("$@" 2>&1 | tee -a "$OUT/judged.txt" | sed '/^NOTE /d; /^ROW\t/!s/^/ROW\tFAIL\tcounts.py\t/')
 }
 
 # newest PID: the last line of counts of a process.
@@ -35,9 +38,9 @@ section_beside() {
     "$NVCAP" counts -a --json --interval 0.5 >"$WORK/counts.json" 2>"$WORK/counts.err" &
     counts=$!
     for kind in launches copies streams graphs workers slow; do
-        "$NVCAP" -q --json -o "$WORK/trap.json" -p "$pid" >"$WORK/trap.log" 2>&1 &
+        "$NVCAP" --json -e type=chip -o "$WORK/trap.json" -p "$pid" >"$WORK/trap.log" 2>&1 &
         tracer=$!
-        wait_for 'attached$' "$WORK/trap.log" $tracer
+        wait_for 'attached$' "$WORK/trap.log" $tracer || row FAIL "$kind" "nvcap did not attach: $(tail -n 1 "$WORK/trap.log")"
         sleep 1.5
         before=$(newest "$pid")
         echo $kind >&"$to"
@@ -52,6 +55,24 @@ section_beside() {
     wait
 }
 
+section_shares() {
+    local job to
+    mkfifo "$WORK/shares.in"
+    python3 -u "$HERE/counts/shares.py" <"$WORK/shares.in" >"$WORK/shares.out" 2>"$WORK/shares.err" &
+    job=$!
+    exec {to}>"$WORK/shares.in"
+    if ! wait_for '^ready' "$WORK/shares.out" $job; then row FAIL shares "shares.py did not start: $(tail -n 1 "$WORK/shares.err")"; exec {to}>&-; return; fi
+    timeout -s INT 50 "$NVCAP" counts -p $job --sample 1% --interval 5 --json >"$WORK/shares.json" 2>"$OUT/shares.err"
+    timeout -s INT 7 "$NVCAP" counts -p $job --sample 1% --interval 5 >"$OUT/shares.txt" 2>&1
+    echo profile >&"$to"
+    exec {to}>&-
+    wait $job
+    grep '^{' "$WORK/shares.out" >"$WORK/profile.json"
+    cp "$WORK/profile.json" "$OUT/profile.json"
+    tail -n 2 "$WORK/shares.json" >"$OUT/shares.json"
+    judged python3 "$HERE/counts/counts.py" shares "$WORK/shares.json" "$WORK/profile.json"
+}
+
 # ticks PID: its processor time, 10 ms each.
 ticks() { awk '{print $14 + $15}' "/proc/$1/stat"; }
 
@@ -59,7 +80,7 @@ ticks() { awk '{print $14 + $15}' "/proc/$1/stat"; }
 window() {
     local server= from
     if [ "$1" = served ]; then
-        "$NVCAP" serve --listen $ADDRESS --budget 1% >"$WORK/serve.log" 2>&1 &
+        "$NVCAP" serve --listen $ADDRESS --budget 1% --sample 0.5% >"$WORK/serve.log" 2>&1 &
         server=$!
         sleep 1
     fi
@@ -82,7 +103,7 @@ section_eight() {
         if [ $((i % 2)) = 1 ]; then window plain 6; window served 6; else window served 6; window plain 6; fi
     done
     judged python3 "$HERE/counts/counts.py" speed "$WORK/windows.txt" "$WORK"/busy.[1-8]
-    "$NVCAP" serve --listen $ADDRESS --by-process --budget 1% >"$OUT/serve.log" 2>&1 &
+    "$NVCAP" serve --listen $ADDRESS --by-process --budget 1% --sample 0.5% >"$OUT/serve.log" 2>&1 &
     server=$!
     sleep 5
     before=$(ticks $server) from=$SECONDS

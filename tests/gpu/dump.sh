@@ -14,6 +14,14 @@ chmod 755 "$WORK"
 exec > >(tee "$OUT/summary.txt") 2>&1
 uname -r; nvidia-smi --query-gpu=name,driver_version --format=csv,noheader; "$NVCAP" --version
 nvcc -O2 -arch=native -o "$WORK/hang" "$HERE/hang.cu" -lcuda || nvcc -O2 -o "$WORK/hang" "$HERE/hang.cu" -lcuda || exit 1
+# read_again NAME OPTION...: the recording of a look reads as the look did.
+read_again() {
+    local name=$1
+    shift
+    "$NVCAP" dump --json "$@" "$OUT/$name.pcapng" >"$OUT/$name-again.json" 2>>"$OUT/$name.err"
+    if [ -s "$OUT/$name.json" ] && cmp "$OUT/$name.json" "$OUT/$name-again.json"; then echo "PASS  $name: the recording reads as the look did, $(stat -c %s "$OUT/$name.json") bytes"
+    else echo "FAIL  $name: the recording does not read as the look did"; fi
+}
 until_says() { for _ in $(seq 400); do grep -q "$1" "$2" 2>/dev/null && return 0; sleep 0.05; done; return 1; }
 
 for mode in spin wait peer; do
@@ -25,6 +33,8 @@ for mode in spin wait peer; do
     "$NVCAP" dump -p "$pid" --watch 1 --last 12 >"$OUT/$mode.txt" 2>"$OUT/$mode.err"; status=$?
     [ $status -eq 13 ] && echo "PASS  $mode: exit status 13, a hang" || echo "FAIL  $mode: exit status $status instead of 13"
     "$NVCAP" dump -p "$pid" --watch 0.5 --last 40 --json >"$OUT/$mode.json" 2>>"$OUT/$mode.err"
+    "$NVCAP" dump -p "$pid" --last 40 --json --record "$OUT/$mode-once.pcapng" >"$OUT/$mode-once.json" 2>>"$OUT/$mode.err"
+    read_again $mode-once --last 40
     "$NVCAP" dump -p "$pid" --last 2 -v >"$OUT/$mode-v.txt" 2>>"$OUT/$mode.err"
     cat "/proc/$pid/maps" | grep nvidia >"$OUT/$mode.maps"
     grep -q '^ended' "$OUT/$mode.log" && echo "FAIL  $mode: it ended before it was looked at"
@@ -55,7 +65,8 @@ sleep 3
 python3 "$HERE/dump_check.py" speed "$NVCAP" "$pid" "$OUT"
 "$NVCAP" dump -p "$pid" --last 3 --watch 1 -v >"$OUT/train.txt" 2>&1
 head -12 "$OUT/train.txt" | cut -c1-200
-"$NVCAP" dump -p "$pid" --last 20 --json >"$OUT/train.json" 2>&1
+"$NVCAP" dump -p "$pid" --last 20 --json --record "$OUT/train.pcapng" >"$OUT/train.json" 2>"$OUT/train.err"
+read_again train --last 20
 # A stopped process is an idle one: its rings do not move while they are read.
 kill -STOP "$pid"; sleep 0.5
 echo "      the same, stopped by SIGSTOP:"

@@ -2,9 +2,10 @@
 //!
 //! What is read may be used again meanwhile. A block of a channel whose tracking semaphore is proven is believed where its releases go up by one,
 //! as far below the newest one's as it lies behind it: newer bytes have other numbers. The place where the next entry is being written is left
-//! out. Of other channels the entries that came later are read too: none of them may have the block's bytes.
+//! out. Of other channels the entries that came later are read too: none of them may have the block's bytes. What is not done yet stays as it is
+//! until it is: of a submission that the semaphore shows as not done after its bytes were read nothing more is asked.
 
-use super::super::find::Readable;
+use super::super::find::{self, Readable};
 use crate::procfs::mem::Peek;
 use crate::record::Segment;
 use crate::source::memory::ring::{self, Ring};
@@ -55,6 +56,19 @@ pub(super) struct At<'a> {
     pub back: u32,
     /// So many entries at most.
     pub count: u32,
+    /// The number that the block's last entry releases, where it was not done a moment ago.
+    pub running: Option<u32>,
+}
+
+impl At<'_> {
+    /// The submission is not done even now: neither its entries nor its bytes were used again.
+    fn is_undone(&self, memory: &impl Peek) -> bool {
+        let (Some(running), Some(tracking)) = (self.running, self.tracking) else {
+            return false;
+        };
+        let done = find::number(memory, tracking.0);
+        done.is_some_and(|done| done.wrapping_sub(running).cast_signed() < 0)
+    }
 }
 
 /// Reads a block.
@@ -69,6 +83,7 @@ pub(super) fn read(
         tracking,
         back,
         count,
+        running,
     } = at;
     let size = found.entries.max(1);
     let (_, put) = scan::get_put(memory, found.userd).map_err(|_| Unread::Gone)?;
@@ -95,21 +110,24 @@ pub(super) fn read(
         }
     }
     let segments = ring::segments(memory, &block, &mut 0, buffer, |at| at);
-    let (_, now) = scan::get_put(memory, found.userd).map_err(|_| Unread::Gone)?;
-    let moved = (now % size + size - put) % size;
-    if back + moved > size - RESERVE / 2 {
-        return Err(Unread::UsedAgain);
-    }
-    let later = end + u64::from(moved);
-    let newer = match tracking {
-        // What follows the newest is what matters, and what came meanwhile.
-        Some(_) => newest.into_iter().chain(entries(end, later)?).collect(),
-        None => entries(position + block.len() as u64, later)?,
-    };
-    let is_newest = block.len() as u32 >= back;
-    let newer = newer.get(usize::from(is_newest && tracking.is_some())..);
-    if overlap(&block, newer.unwrap_or_default()) {
-        return Err(Unread::UsedAgain);
+    if !at.is_undone(memory) {
+        let (_, now) = scan::get_put(memory, found.userd).map_err(|_| Unread::Gone)?;
+        let moved = (now % size + size - put) % size;
+        // Where the number is known, entries of other submissions do not pass for it.
+        if running.is_none() && back + moved > size - RESERVE / 2 {
+            return Err(Unread::UsedAgain);
+        }
+        let later = end + u64::from(moved);
+        let newer = match tracking {
+            // What follows the newest is what matters, and what came meanwhile.
+            Some(_) => newest.into_iter().chain(entries(end, later)?).collect(),
+            None => entries(position + block.len() as u64, later)?,
+        };
+        let is_newest = block.len() as u32 >= back;
+        let newer = newer.get(usize::from(is_newest && tracking.is_some())..);
+        if overlap(&block, newer.unwrap_or_default()) {
+            return Err(Unread::UsedAgain);
+        }
     }
     if let Some(tracking) = tracking {
         let releases = segments.iter().filter_map(|s| release::at_end(&s.bytes));
@@ -117,6 +135,9 @@ pub(super) fn read(
             .map(|r| r.payload)
             .collect();
         if payloads.is_empty() || payloads.windows(2).any(|w| w[1] != w[0].wrapping_add(1)) {
+            return Err(Unread::UsedAgain);
+        }
+        if running.is_some_and(|running| payloads != [running]) {
             return Err(Unread::UsedAgain);
         }
     }

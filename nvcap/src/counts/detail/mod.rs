@@ -138,6 +138,8 @@ struct Of {
     submitted: u64,
     /// The decoder knows of it.
     is_announced: bool,
+    /// How it was when a moment found it without work.
+    idle: Option<moment::Idle>,
 }
 
 /// See the module.
@@ -351,6 +353,7 @@ impl Detail {
                 id,
                 submitted: followed.count.sums().submitted,
                 is_announced: false,
+                idle: None,
             }
         });
         if !of.is_announced {
@@ -396,6 +399,7 @@ impl Detail {
                 tracking,
                 back,
                 count,
+                running: None,
             };
             let Ok(entries) = block::read(memory, at, &mut self.buffer) else {
                 continue;
@@ -510,7 +514,8 @@ impl Detail {
     ) {
         let mut works = false;
         for followed in channels.iter() {
-            let Some(now) = moment::now(memory, channels.readable(), followed) else {
+            let idle = &mut self.of(followed).idle;
+            let Some(now) = moment::now(memory, channels.readable(), followed, idle) else {
                 continue;
             };
             works = true;

@@ -20,13 +20,25 @@ pub(super) enum Now {
     Unread,
 }
 
-/// What a channel is at; none where it has no work, or cannot be told.
-pub(super) fn now(memory: &impl Peek, readable: &Readable, followed: &Followed) -> Option<Now> {
+/// GP_PUT and the number of a channel that had no work.
+pub(super) type Idle = (u32, u32);
+
+/// What a channel is at; none where it has no work, or cannot be told. `idle`: how it was when it had none the last time, which spares
+/// most of the reading.
+pub(super) fn now(
+    memory: &impl Peek,
+    readable: &Readable,
+    followed: &Followed,
+    idle: &mut Option<Idle>,
+) -> Option<Now> {
     let semaphore = followed.tracking_address()?;
     let done = find::number(memory, semaphore.0)?;
     let found = followed.found();
     let size = found.entries.max(1);
     let (_, put) = scan::get_put(memory, found.userd).ok()?;
+    if *idle == Some((put, done)) {
+        return None;
+    }
     let entry = |back: u32| {
         let index = (put + size - back % size) % size;
         memory.word(found.ring + 8 * u64::from(index)).ok()
@@ -42,6 +54,7 @@ pub(super) fn now(memory: &impl Peek, readable: &Readable, followed: &Followed) 
     };
     let pending = newest.wrapping_sub(done);
     if pending == 0 || pending.cast_signed() < 0 {
+        *idle = (pending == 0).then_some((put, done));
         return None;
     }
     if pending >= size {
@@ -59,12 +72,14 @@ pub(super) fn now(memory: &impl Peek, readable: &Readable, followed: &Followed) 
         .find(|back| release(*back).is_some())
         .unwrap_or(last + 1);
     let count = first - last;
+    // It is not done, so that its bytes stay, unless it is by the time at which they were read.
     let at = block::At {
         readable,
         found,
         tracking: Some(semaphore),
         back: first - 1,
         count,
+        running: Some(wanted),
     };
     match block::read(memory, at, &mut Vec::new()) {
         Ok(entries) => Some(Now::At(entries.position, entries.segments)),

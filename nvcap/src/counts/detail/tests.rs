@@ -1,6 +1,6 @@
 //! Samples of made-up processes.
 
-use super::super::fakes::{Fake, FakeProcess, Fakes, SECOND};
+use super::super::fakes::{ENTRIES, Fake, FakeProcess, Fakes, SECOND};
 use super::super::host::{Host, HostOptions};
 use super::{Doing, Sampled, What};
 
@@ -113,4 +113,40 @@ fn used_again_is_not_believed() {
     let (all, read) = sampled.submissions;
     assert_eq!(all, 590);
     assert!(read <= 24, "{read}");
+}
+
+/// A ring that is full of what is not done: that stays as it is, so a moment reads it.
+#[test]
+fn a_full_ring_s_moments_are_read() {
+    let (mut host, memory) = host(FakeProcess::new(1));
+    memory.work(0, 1, 10);
+    host.system.now += SECOND;
+    host.round();
+    let mut newest = 10 + ENTRIES - 2;
+    memory.submit(0, 11, newest);
+    for _ in 0..50 {
+        assert!(host.moment().is_some());
+        memory.done(0, newest - ENTRIES + 3);
+        newest += 1;
+        memory.submit(0, newest, newest);
+    }
+    let sampled = sampled(&host);
+    assert_eq!(sampled.moments, (50, 50));
+    assert_eq!(sampled.at, [(Doing::Other, 50.0)].into());
+}
+
+/// Bytes of another submission are not taken for those of the one that the GPU is at.
+#[test]
+fn a_moment_believes_its_own_number_only() {
+    let (mut host, memory) = host(FakeProcess::new(1));
+    memory.work(0, 1, 10);
+    host.system.now += SECOND;
+    host.round();
+    memory.submit(0, 11, 20);
+    let raw = memory.ring_entry(0, 10);
+    memory.submit_words(0, 10, 3000, 0);
+    memory.set_ring_entry(0, 10, raw);
+    memory.submit(0, 20, 20);
+    assert!(host.moment().is_some());
+    assert_eq!(sampled(&host).at, [(Doing::Unread, 1.0)].into());
 }
