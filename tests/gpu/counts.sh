@@ -3,6 +3,7 @@
 #
 #   counts.sh [SECTION...]     sections, default all in this order:
 #     beside     one PyTorch process (counts/one.py): launches, copies, streams, graphs, forked workers, a slow kernel; counted and trapped at once
+#     lone       a kernel that runs for seconds with nothing behind it (hang.cu peer): counts show one pending submission and its age, then none
 #     shares     a PyTorch training (counts/shares.py): shares of kernels by `nvcap counts --sample 1%`, 50 s, against CUPTI's
 #     eight      eight PyTorch processes (counts/busy.py): their speed with and without `nvcap serve --sample 0.5%` in turn (PAIRS, default
 #                10), its processor time over SECONDS_OF (default 300) while it is scraped every 5 s
@@ -14,7 +15,7 @@ set -u
 HERE=$(cd "$(dirname "$0")" && pwd)
 . "$HERE/common.sh"
 WIDTH=400
-[ $# -gt 0 ] || set -- beside shares eight
+[ $# -gt 0 ] || set -- beside lone shares eight
 ADDRESS=127.0.0.1:9837
 python3 -c 'import torch' 2>/dev/null || { row "NOT RUN" counts "no Python package torch here"; exit 2; }
 
@@ -53,6 +54,23 @@ section_beside() {
     kill -INT $counts
     exec {to}>&-
     wait
+}
+
+section_lone() {
+    local job counts
+    if ! nvcc -O2 -arch=sm_"${ARCH:-90}" -o "$WORK/hang" "$HERE/hang.cu" -lcuda 2>"$WORK/hang.log"; then
+        row "NOT RUN" lone "nvcc does not build hang.cu: $(tail -n 1 "$WORK/hang.log")"
+        return
+    fi
+    "$WORK/hang" peer 6 >"$WORK/lone.log" 2>&1 &
+    job=$!
+    if ! wait_for '^hung' "$WORK/lone.log" $job; then row FAIL lone "it did not come to hang"; return; fi
+    "$NVCAP" counts -a --json --interval 0.5 >"$WORK/lone.json" 2>/dev/null &
+    counts=$!
+    wait $job
+    kill -INT $counts
+    wait $counts
+    judged python3 "$HERE/counts/counts.py" lone "$WORK/lone.json"
 }
 
 section_shares() {

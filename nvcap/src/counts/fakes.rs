@@ -7,6 +7,9 @@ use std::rc::Rc;
 
 use super::source::{Opened, System};
 use super::view::Owner;
+use crate::decode::encode::{Pushbuffer, Qmd};
+use crate::decode::event::QmdRelease;
+use crate::decode::view::View;
 use crate::procfs::mem::Peek;
 use crate::source::memory::maps::Area;
 use crate::wire::GpuVa;
@@ -91,6 +94,71 @@ impl Fake {
         self.put(ring + 8 * (position % ENTRIES), &raw.to_le_bytes());
         let put = ((position + 1) % ENTRIES) as u32;
         self.put(ring + 0x208c, &put.to_le_bytes());
+    }
+
+    /// The same, with a kernel of this program that releases `word` with the submission's number at its end; or with a graph's replay,
+    /// whose submission writes the number before to `word`. As of the stamp: the word has not been released.
+    pub(super) fn submit_work(&self, slot: u64, number: u32, program: Option<u64>, word: u64) {
+        const CLASS: u32 = 0xcbc0;
+        let qmd = GpuVa(0x2_04c0_0000);
+        let mut p = Pushbuffer::new();
+        p.bind(1, CLASS);
+        match program {
+            Some(program) => {
+                let view = View {
+                    version: (4, 0),
+                    grid: [4, 1, 1],
+                    block: [64, 1, 1],
+                    registers: 24,
+                    program: GpuVa(program),
+                    releases: vec![QmdRelease {
+                        address: GpuVa(word),
+                        payload: number.into(),
+                    }],
+                    ..View::default()
+                };
+                let bytes = Qmd::of(&view).unwrap();
+                p.inline(1, CLASS, qmd, bytes.bytes()).unwrap();
+                p.inline(1, CLASS, GpuVa(word), &(number - 1).to_le_bytes())
+                    .unwrap();
+                p.pcas(1, CLASS, qmd).unwrap();
+            }
+            None => {
+                p.inline(1, CLASS, GpuVa(word), &(number - 1).to_le_bytes())
+                    .unwrap();
+                let nodes = qmd.0 + 0x10_0000;
+                p.named(1, CLASS, "SEND_PCAS_A", &[(nodes >> 8) as u32])
+                    .unwrap();
+                p.named(1, CLASS, "SEND_SIGNALING_PCAS2_B", &[10]).unwrap();
+            }
+        }
+        let semaphore = Self::semaphore(slot);
+        let release = [
+            0x2004_26c0,
+            (semaphore >> 32) as u32,
+            semaphore as u32,
+            number,
+            0,
+        ];
+        let bytes = [p.bytes(), bytes_of(&release)].concat();
+        let position = u64::from(number) - 1;
+        let at = PUSHBUFFERS + 0x80_0000 + position % ENTRIES * 0x1000;
+        self.put(at, &bytes);
+        let raw = entry::segment(GpuVa(at), bytes.len() as u32, false, true, false);
+        let ring = RINGS + 0x3000 * slot;
+        self.put(ring + 8 * (position % ENTRIES), &raw.to_le_bytes());
+        let put = ((position + 1) % ENTRIES) as u32;
+        self.put(ring + 0x208c, &put.to_le_bytes());
+    }
+
+    /// A word that kernels release.
+    pub(super) fn word_of(n: u64) -> u64 {
+        SEMAPHORES + 8 * n
+    }
+
+    /// The kernel with this number has ended.
+    pub(super) fn ended(&self, word: u64, number: u32) {
+        self.put(word, &number.to_le_bytes());
     }
 
     fn slot_of(slot: u64, position: u64) -> u64 {

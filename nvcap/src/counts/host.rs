@@ -233,7 +233,7 @@ impl<S: System> Host<S> {
             name: opened.name,
             owner: opened.owner,
             image: opened.image,
-            detail: self.options.sample.map(|_| Detail::new(pid)),
+            detail: self.options.sample.map(|_| Detail::new()),
             from,
             began_unix_ns: opened.began_unix_ns,
             since_unix_ns: self.system.unix_ns(),

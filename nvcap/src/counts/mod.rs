@@ -6,14 +6,18 @@
 //!
 //! - [`channel`]: one channel's numbers as counts, ages and states; `pace`: when to read. Pure.
 //! - `find`: which channels a process has, and which of their numbers are proven; `process`: reading them.
+//! - `block`: entries that were submitted a while ago; `decoding`: what they do; `ends`: whether a submission's kernels have ended.
 //! - [`detail`]: samples of what the submissions are (`--sample`).
 //! - [`host`]: all processes of a [`source`]; [`system`]: those of this machine. [`view`]: what they come to.
 
 // Some of what is counted is read by `nvcap serve` alone.
 #![cfg_attr(not(feature = "serve"), allow(dead_code))]
 
+mod block;
 pub(crate) mod channel;
+mod decoding;
 pub(crate) mod detail;
+mod ends;
 #[cfg(test)]
 pub(crate) mod fakes;
 mod find;

@@ -2,12 +2,17 @@
 //!
 //! A reading is one read of the memory that the tracking semaphores lie in (mostly a page for all of a context's channels), 8 bytes of
 //! video memory for each channel (GP_GET and GP_PUT), and for a channel that has moved its newest entry and the end of that one's
-//! pushbuffer.
+//! pushbuffer. The newest submission is decoded where the semaphore says that it is done: its kernel may run all the same (`ends`), and
+//! is not done then.
 
 use std::collections::BTreeMap;
 
+use super::block::{self, Newest};
 use super::channel::{Another, Count, From, How, Reading, Sums};
+use super::decoding::Decoding;
+use super::ends::Ends;
 use super::find::{self, Channel, Readable, Tracking};
+use crate::decode::event::Operation;
 use crate::procfs::mem::Peek;
 use crate::source::memory::scan::{self, Found, Place};
 use crate::wire::GpuVa;
@@ -37,11 +42,30 @@ pub(crate) struct Followed {
     tracking: Option<Tracking>,
     put: u32,
     strikes: u32,
+    newest: Kernels,
+}
+
+/// The kernels of a channel's newest submission, once its semaphore says that it is done.
+#[derive(Clone, Debug, Default)]
+enum Kernels {
+    /// Not looked at.
+    #[default]
+    Unknown,
+    /// Those of the submission with this number.
+    Of(u32, Ends),
+    /// That one has none, or they have ended.
+    Ended(u32),
 }
 
 impl Followed {
     /// One channel of a search, as it is now.
-    fn begin(memory: &impl Peek, channel: &Channel, from: From, now_ns: u64) -> Option<Self> {
+    fn begin(
+        memory: &impl Peek,
+        (readable, decoding): (&Readable, &mut Option<Box<Decoding>>),
+        channel: &Channel,
+        from: From,
+        now_ns: u64,
+    ) -> Option<Self> {
         let found = &channel.found;
         let number = match &channel.tracking {
             Some(tracking) => Some(find::number(memory, tracking.address.0)?),
@@ -67,6 +91,7 @@ impl Followed {
             tracking: channel.tracking,
             put,
             strikes: 0,
+            newest: Kernels::Unknown,
         };
         if let (Some(tracking), Some(done)) = (channel.tracking, number) {
             // What was submitted since the semaphore was proven is counted with the next reading.
@@ -83,6 +108,16 @@ impl Followed {
                 }
             } else {
                 first
+            };
+            let newest = Newest {
+                put,
+                number: first.submitted,
+            };
+            let runs = first.done == first.submitted
+                && followed.runs(memory, (readable, decoding), newest);
+            let first = Reading {
+                done: first.done.wrapping_sub(u32::from(runs)),
+                ..first
             };
             followed.count = Count::new(How::Semaphore, tracking.whole, from, first);
             // Asked for again at the next reading.
@@ -133,11 +168,49 @@ impl Followed {
         self.ring == channel.found.ring && same_semaphore
     }
 
+    /// Whether a kernel of the newest submission runs, whose number its semaphore has.
+    fn runs(
+        &mut self,
+        memory: &impl Peek,
+        (readable, decoding): (&Readable, &mut Option<Box<Decoding>>),
+        newest: Newest,
+    ) -> bool {
+        let Some(tracking) = self.tracking_address() else {
+            return false;
+        };
+        let ends = match &self.newest {
+            Kernels::Ended(number) if *number == newest.number => return false,
+            Kernels::Of(number, ends) if *number == newest.number => Some(ends.clone()),
+            _ => {
+                let of = (&self.found, tracking);
+                let entries = block::submission(memory, readable, of, newest, newest.number);
+                entries.and_then(|entries| {
+                    let decoding = decoding.get_or_insert_with(|| Box::new(Decoding::new()));
+                    let mut ends = Ends::default();
+                    let mut to = |operation: &Operation| ends.operation(operation);
+                    let of = (&self.found, self.gpu);
+                    decoding.decode(of, entries.position, entries.segments, &mut to);
+                    (!entries.is_doubtful || ends.agree()).then_some(ends)
+                })
+            }
+        };
+        match ends {
+            Some(ends) if ends.run(memory, readable) == Some(true) => {
+                self.newest = Kernels::Of(newest.number, ends);
+                true
+            }
+            _ => {
+                self.newest = Kernels::Ended(newest.number);
+                false
+            }
+        }
+    }
+
     /// Reads it. `done` is the number of its semaphore, read before.
     fn read(
         &mut self,
         memory: &impl Peek,
-        readable: &Readable,
+        (readable, decoding): (&Readable, &mut Option<Box<Decoding>>),
         done: Option<u32>,
         now_ns: u64,
     ) -> Read {
@@ -174,9 +247,15 @@ impl Followed {
                 |newest: &u32| newest.wrapping_sub(done) <= self.found.entries.saturating_mul(4);
             if let Some(newest) = newest.filter(fits) {
                 self.put = put;
+                let number = newest;
+                // What was done once is not undone.
+                let is_new = last.done != done;
+                let runs = done == number
+                    && is_new
+                    && self.runs(memory, (readable, decoding), Newest { put, number });
                 return self.take(Reading {
                     at_ns: now_ns,
-                    done,
+                    done: done.wrapping_sub(u32::from(runs)),
                     submitted: newest,
                     unfetched: unfetched(get, put, self.found.entries),
                 });
@@ -243,7 +322,7 @@ struct Span {
 }
 
 /// The channels of a process.
-#[derive(Clone, Debug, Default)]
+#[derive(Debug, Default)]
 pub(super) struct Channels {
     /// By the address of their USERD.
     all: BTreeMap<u64, Followed>,
@@ -254,6 +333,8 @@ pub(super) struct Channels {
     /// What those had that are gone, by GPU.
     gone: BTreeMap<Option<u32>, Sums>,
     readings: u64,
+    /// Made once a channel's newest submission is asked for its kernels.
+    decoding: Option<Box<Decoding>>,
 }
 
 impl Channels {
@@ -288,7 +369,8 @@ impl Channels {
                 false => from,
             };
             self.gone(known);
-            if let Some(new) = Followed::begin(memory, channel, from, now_ns) {
+            let with = (&self.readable, &mut self.decoding);
+            if let Some(new) = Followed::begin(memory, with, channel, from, now_ns) {
                 self.all.insert(userd, new);
             }
         }
@@ -349,7 +431,8 @@ impl Channels {
                 .filter(|_| stamped)
                 .and_then(|(bytes, at)| u64_at(bytes, at + 8));
             followed.stamp_ns = stamp.filter(|ns| *ns != 0);
-            match followed.read(memory, &self.readable, done, now_ns) {
+            let with = (&self.readable, &mut self.decoding);
+            match followed.read(memory, with, done, now_ns) {
                 Read::Fine => {}
                 Read::Senseless => {
                     followed.strikes = STRIKES;

@@ -407,3 +407,36 @@ fn what_has_ended_is_kept_by_its_owner_and_then_folded() {
         );
     }
 }
+
+/// A lone kernel that runs on is pending, although the tracking semaphore has its number.
+#[test]
+fn a_kernel_that_runs_is_not_done() {
+    let mut test = Test::new();
+    let one = test.start(10, FakeProcess::new(1));
+    one.work(0, 1, 50);
+    test.round();
+    for (number, program) in [(51, Some(0x7f00_0000_0000)), (52, None)] {
+        let word = Fake::word_of(3);
+        one.submit_work(0, number, program, word);
+        one.done(0, number.into());
+        for _ in 0..3 {
+            let view = test.round();
+            assert_eq!(all(&view), sums(number.into(), u64::from(number) - 1));
+        }
+        let view = test.round();
+        let of = &view.processes[0].gpus[&Some(0)];
+        assert_eq!(of.pending, 1);
+        one.ended(word, number);
+        assert_eq!(all(&test.round()), sums(number.into(), number.into()));
+    }
+    // From the first look on, too.
+    let other = FakeProcess::new(2);
+    let memory = other.memory.clone();
+    memory.work(0, 1, 4);
+    memory.submit_work(0, 5, Some(0x7f00_0000_0000), Fake::word_of(4));
+    memory.done(0, 5);
+    test.start(20, other);
+    let view = test.round();
+    let of = &view.processes[1].gpus[&Some(0)];
+    assert_eq!(of.pending, 1);
+}

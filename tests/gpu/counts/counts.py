@@ -3,6 +3,7 @@
 
   counts.py beside KIND BEFORE AFTER TRACE   two lines of `counts --json` around one kind of work, and the trap's trace of it
   counts.py speed WINDOWS STEPS...           the speed of the processes with and without serve
+  counts.py lone COUNTS                 lines of `counts --json` while a kernel runs for seconds
   counts.py shares COUNTS PROFILE            the last line of `counts --sample --json`, and what CUPTI recorded of the same training
 
 Prints lines `ROW <tab> ok|FAIL|note <tab> what <tab> numbers` for counts.sh.
@@ -57,6 +58,15 @@ def speed(windows, *logs):
         f"{len(ratios)} pairs: with serve {median:.4f} of without ({min(ratios):.4f} to {max(ratios):.4f}); without, one window to the next {low:.4f} to {high:.4f}")
 
 
+def lone(counts):
+    lines = [json.loads(line) for line in open(counts)]
+    seen = [gpu for line in lines if line["type"] == "process" for gpu in line["gpus"]]
+    pending = [gpu["pending"] for gpu in seen]
+    age = max((gpu.get("oldest_pending_seconds_least", 0) for gpu in seen), default=0)
+    row(len(seen) >= 6 and all(pending[:-2]) and max(pending) == 1 and age > 2, "lone: a running kernel is pending",
+        f"pending in {len(seen)} readings, half a second each: {pending}; the oldest's age at most {age:.1f} s")
+
+
 def plain(name):
     """A kernel's own name: without namespaces, types and arguments, which nvcap shortens in its own way."""
     name = name.replace("(anonymous namespace)::", "").removeprefix("void ")
@@ -104,4 +114,4 @@ def shares(counts, profile):
 
 
 if __name__ == "__main__":
-    {"beside": beside, "speed": speed, "shares": shares}[sys.argv[1]](*sys.argv[2:])
+    {"beside": beside, "speed": speed, "shares": shares, "lone": lone}[sys.argv[1]](*sys.argv[2:])

@@ -181,6 +181,7 @@ impl Names {
             "unread": sampled.unread,
             "moments": sampled.moments.0,
             "busy_share": share_json(sampled.busy()),
+            "graph_share": share_json(sampled.share(Doing::Graph)),
             "waiting_share": share_json(sampled.share(Doing::Wait)),
             "not_read_share": share_json(sampled.share(Doing::Unread)),
             "kernel_launches": of(What::Launches),

@@ -6,7 +6,6 @@
 //! - *Moments*: the number in the tracking semaphore says which submission the GPU is at. Of all moments at which a channel has work, the share at
 //!   which it is at a kernel is the kernel's share of the channel's time.
 
-mod block;
 pub(crate) mod busy;
 pub(crate) mod estimate;
 mod moment;
@@ -15,15 +14,17 @@ mod tests;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
+use super::block;
+use super::decoding::Decoding;
+use super::ends::Ends;
 use super::find::Readable;
 use super::process::{Channels, Followed};
 use crate::decode::event::{
-    Body, ChipBy, CopyMode, Direction, InlineContent, LaunchKind, Operation, Place, SemaphoreAction,
+    CopyMode, Direction, InlineContent, LaunchKind, Operation, SemaphoreAction,
 };
-use crate::decode::{DecodeOptions, Decoder, Places, Wants};
 use crate::procfs::mem::Peek;
-use crate::record::{At, Channel, ChannelId, Device, How, Segment, Submission};
-use crate::source::memory::{chip, maps::Area, snapshot};
+use crate::record::Segment;
+use crate::source::memory::maps::Area;
 use crate::wire::{GpuVa, release};
 use busy::Unit;
 use estimate::{Block, Estimate, Share};
@@ -33,8 +34,6 @@ const BLOCK: u32 = 12;
 const BLOCKS: u32 = 4;
 /// Kernels that are kept apart for each process; the others are one.
 const MOST_KERNELS: usize = 4096;
-/// Submissions after which the decoder forgets what it has seen: it bounds its memory.
-const FORGET_EACH: u64 = 20_000;
 
 /// By what bytes are moved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -80,6 +79,8 @@ pub(crate) enum What {
 pub(crate) enum Doing {
     /// It ran this program's kernel.
     Kernel(GpuVa),
+    /// It replayed a graph, whose kernels are not known.
+    Graph,
     /// It copied.
     Copy(&'static str),
     /// It waited for a semaphore.
@@ -133,56 +134,31 @@ impl Sampled {
 
 /// One channel.
 struct Of {
-    id: ChannelId,
     /// What was submitted by the last reading.
     submitted: u64,
-    /// The decoder knows of it.
-    is_announced: bool,
     /// How it was when a moment found it without work.
     idle: Option<moment::Idle>,
 }
 
+impl Of {
+    fn new(submitted: u64) -> Self {
+        Self {
+            submitted,
+            idle: None,
+        }
+    }
+}
+
 /// See the module.
 pub(super) struct Detail {
-    pid: u32,
-    decoder: Decoder,
+    decoding: Decoding,
     /// By the address of the ring.
     channels: HashMap<u64, Of>,
-    next: u32,
-    /// The tokens of rings.
-    tokens: HashMap<u64, u32>,
-    directions: Directions,
     random: fastrand::Rng,
     buffer: Vec<u8>,
-    decoded: u64,
     /// The registers of programs, which are needed to find their names.
     programs: HashMap<GpuVa, Option<u32>>,
     sampled: Sampled,
-}
-
-/// Where memory is, by the mappings.
-#[derive(Default)]
-struct Directions(Vec<(u64, u64, Place)>);
-
-impl Directions {
-    fn new(areas: &[Area]) -> Self {
-        let place = |a: &Area| match a.device() {
-            Some(Device::Gpu(_)) => Some((a.start, a.end, Place::Device)),
-            Some(Device::Control) | None => Some((a.start, a.end, Place::Host)),
-            Some(_) => None,
-        };
-        let mut all: Vec<_> = areas.iter().filter_map(place).collect();
-        all.sort_unstable_by_key(|a| a.0);
-        Self(all)
-    }
-}
-
-impl Places for Directions {
-    fn place(&self, _: u32, va: GpuVa) -> Option<Place> {
-        let behind = self.0.partition_point(|(start, ..)| *start <= va.0);
-        let (_, end, place) = self.0.get(behind.checked_sub(1)?)?;
-        (va.0 < *end).then_some(*place)
-    }
 }
 
 /// What one decoded submission has.
@@ -192,6 +168,7 @@ struct Decoded {
     programs: Vec<(GpuVa, Option<u32>)>,
     waits: Vec<(GpuVa, u64)>,
     copies: Vec<&'static str>,
+    ends: Ends,
 }
 
 impl Decoded {
@@ -208,6 +185,7 @@ impl Decoded {
     }
 
     fn operation(&mut self, operation: &Operation) {
+        self.ends.operation(operation);
         match operation {
             Operation::Launch(l) => {
                 match l.kind {
@@ -273,28 +251,12 @@ fn path_of(direction: Direction) -> &'static str {
 
 impl Detail {
     /// Of a process.
-    pub(super) fn new(pid: u32) -> Self {
-        let mut decoder = Decoder::new(DecodeOptions {
-            wants: Wants {
-                entries: false,
-                methods: false,
-                operations: true,
-            },
-            ..DecodeOptions::default()
-        });
-        for (minor, chip) in chip::chips() {
-            decoder.chip(Some(minor), chip, ChipBy::Pci);
-        }
+    pub(super) fn new() -> Self {
         Self {
-            pid,
-            decoder,
+            decoding: Decoding::new(),
             channels: HashMap::new(),
-            next: 0,
-            tokens: HashMap::new(),
-            directions: Directions::default(),
             random: fastrand::Rng::new(),
             buffer: Vec::new(),
-            decoded: 0,
             programs: HashMap::new(),
             sampled: Sampled::default(),
         }
@@ -307,17 +269,7 @@ impl Detail {
 
     /// Its mappings were looked at.
     pub(super) fn mapped(&mut self, memory: &impl Peek, areas: &[Area]) {
-        self.directions = Directions::new(areas);
-        // They tell which way a copy engine's channel copies.
-        let tokens = snapshot::tokens(memory, areas).into_iter();
-        self.tokens = tokens.map(|t| (t.ring.0, t.token)).collect();
-        self.announce_again();
-    }
-
-    fn announce_again(&mut self) {
-        for of in self.channels.values_mut() {
-            of.is_announced = false;
-        }
+        self.decoding.mapped(memory, areas);
     }
 
     /// Takes blocks of each channel that has moved since the last time. What it adds to the totals is returned, by GPU.
@@ -329,7 +281,8 @@ impl Detail {
         let mut all = Vec::new();
         for followed in channels.iter() {
             let submitted = followed.count.sums().submitted;
-            let of = self.of(followed);
+            let of = self.channels.entry(followed.ring);
+            let of = of.or_insert_with(|| Of::new(submitted));
             let came = submitted.saturating_sub(of.submitted);
             of.submitted = submitted;
             if came > 0 {
@@ -340,35 +293,8 @@ impl Detail {
         }
         let there: Vec<u64> = channels.iter().map(|f| f.ring).collect();
         self.channels.retain(|ring, _| there.contains(ring));
+        self.decoding.retain(|ring| there.contains(&ring));
         all
-    }
-
-    /// What is kept of a channel, which the decoder knows then.
-    fn of(&mut self, followed: &Followed) -> &mut Of {
-        let next = &mut self.next;
-        let of = self.channels.entry(followed.ring).or_insert_with(|| {
-            let id = ChannelId(*next);
-            *next += 1;
-            Of {
-                id,
-                submitted: followed.count.sums().submitted,
-                is_announced: false,
-                idle: None,
-            }
-        });
-        if !of.is_announced {
-            of.is_announced = true;
-            let at = At {
-                pid: self.pid,
-                ..At::default()
-            };
-            self.decoder.channel(&Channel {
-                gpu: followed.gpu,
-                token: self.tokens.get(&followed.ring).copied(),
-                ..followed.found().channel(at, of.id)
-            });
-        }
-        of
     }
 
     /// Blocks of what came to a channel.
@@ -399,7 +325,7 @@ impl Detail {
                 tracking,
                 back,
                 count,
-                running: None,
+                number: None,
             };
             let Ok(entries) = block::read(memory, at, &mut self.buffer) else {
                 continue;
@@ -460,49 +386,11 @@ impl Detail {
 
     /// Decodes entries that lie one behind the other.
     fn decode(&mut self, followed: &Followed, position: u64, segments: Vec<Segment>) -> Decoded {
-        let mut found = Decoded::default();
-        let id = self.of(followed).id;
-        let size = u64::from(followed.found().entries.max(1));
-        self.decoder.gap(id);
-        for (segment, position) in segments.into_iter().zip(position..) {
-            let submission = Submission {
-                at: At {
-                    pid: self.pid,
-                    ..At::default()
-                },
-                channel: id,
-                token: None,
-                position,
-                gp_get: None,
-                prev_put: (position % size) as u32,
-                gp_put: ((position + 1) % size) as u32,
-                ip: None,
-                doorbell: None,
-                how: How::Observed,
-                late: false,
-                thread: None,
-                segments: vec![segment],
-            };
-            let context = self.decoder.context(&submission, 0);
-            self.decoder
-                .submission(&submission, &context, &self.directions, &mut |event| {
-                    if let Body::Operation(operation) = &event.body {
-                        found.operation(operation);
-                    }
-                });
-            self.decoded += 1;
-        }
-        self.decoder.end(Some(self.pid), &mut |event| {
-            if let Body::Operation(operation) = &event.body {
-                found.operation(operation);
-            }
-        });
-        if self.decoded >= FORGET_EACH {
-            self.decoded = 0;
-            self.decoder.forget_process(self.pid);
-            self.announce_again();
-        }
-        found
+        let mut decoded = Decoded::default();
+        let of = (followed.found(), followed.gpu);
+        let mut to = |operation: &Operation| decoded.operation(operation);
+        self.decoding.decode(of, position, segments, &mut to);
+        decoded
     }
 
     /// Takes a moment: what is each channel at that has work?
@@ -514,24 +402,27 @@ impl Detail {
     ) {
         let mut works = false;
         for followed in channels.iter() {
-            let idle = &mut self.of(followed).idle;
-            let Some(now) = moment::now(memory, channels.readable(), followed, idle) else {
+            let submitted = followed.count.sums().submitted;
+            let of = self.channels.entry(followed.ring);
+            let idle = &mut of.or_insert_with(|| Of::new(submitted)).idle;
+            let readable = channels.readable();
+            let now = moment::now(memory, readable, followed, &mut self.decoding, idle);
+            let Some((mut at, programs)) = now else {
                 continue;
             };
             works = true;
             busy.insert((followed.gpu, "any"));
-            let at = match now {
-                moment::Now::Unread => vec![Doing::Unread],
-                moment::Now::At(position, segments) => {
-                    let found = self.decode(followed, position, segments);
-                    self.doing(memory, channels.readable(), &found)
+            self.learn(&programs);
+            for at in &mut at {
+                if matches!(at, Doing::Kernel(program) if !self.programs.contains_key(program)) {
+                    *at = Doing::Other;
                 }
-            };
+            }
             let each = 1.0 / at.len().max(1) as f64;
             for at in at {
                 *self.sampled.at.entry(at).or_default() += each;
                 match at {
-                    Doing::Kernel(_) => busy.insert((followed.gpu, "compute")),
+                    Doing::Kernel(_) | Doing::Graph => busy.insert((followed.gpu, "compute")),
                     Doing::Copy(_) => busy.insert((followed.gpu, "copy")),
                     _ => false,
                 };
@@ -539,30 +430,5 @@ impl Detail {
         }
         self.sampled.moments.0 += 1;
         self.sampled.moments.1 += u64::from(works);
-    }
-
-    /// What a submission is at: its kernels or copies alike, since nobody knows which of several it has come to.
-    fn doing(&mut self, memory: &impl Peek, readable: &Readable, found: &Decoded) -> Vec<Doing> {
-        let open = |(at, payload): &(GpuVa, u64)| {
-            let number = super::find::number(memory, at.0).filter(|_| readable.holds(at.0, 4));
-            number.is_some_and(|n| n.wrapping_sub(*payload as u32).cast_signed() < 0)
-        };
-        let mut at: Vec<Doing> = Vec::new();
-        if found.waits.iter().any(open) {
-            at.push(Doing::Wait);
-        } else {
-            at.extend(found.programs.iter().map(|(p, _)| Doing::Kernel(*p)));
-            at.extend(found.copies.iter().map(|path| Doing::Copy(path)));
-        }
-        self.learn(&found.programs);
-        if at.is_empty() {
-            at.push(Doing::Other);
-        }
-        for at in &mut at {
-            if matches!(at, Doing::Kernel(program) if !self.programs.contains_key(program)) {
-                *at = Doing::Other;
-            }
-        }
-        at
     }
 }

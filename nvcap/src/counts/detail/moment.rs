@@ -1,88 +1,102 @@
 //! Which submission a channel is at, now.
+//!
+//! A submission's stamp is released half a microsecond before its kernel starts, and the next one's when that has ended: between the two
+//! the channel is at that kernel, although its number says that it is done. Copy engines release the number behind the copy.
 
+use super::super::block::{self, Entries, Newest};
+use super::super::decoding::Decoding;
 use super::super::find::{self, Readable};
 use super::super::process::Followed;
-use super::block;
+use super::{Decoded, Doing};
+use crate::decode::event::Operation;
 use crate::procfs::mem::Peek;
-use crate::record::Segment;
 use crate::source::memory::scan;
-
-/// Entries around the estimated one that are looked at for the release.
-const AROUND: u32 = 16;
-/// Entries of one submission that are decoded at most.
-const MOST: u32 = 8;
-
-/// What a channel with work is at.
-pub(super) enum Now {
-    /// The entries of the submission, and the position of the first.
-    At(u64, Vec<Segment>),
-    /// It could not be read.
-    Unread,
-}
+use crate::wire::GpuVa;
 
 /// GP_PUT and the number of a channel that had no work.
 pub(super) type Idle = (u32, u32);
 
-/// What a channel is at; none where it has no work, or cannot be told. `idle`: how it was when it had none the last time, which spares
-/// most of the reading.
+/// What a channel is at, and the programs of that; none where it has no work, or cannot be told. `idle`: how it was when it had none the
+/// last time, which spares most of the reading.
 pub(super) fn now(
     memory: &impl Peek,
     readable: &Readable,
     followed: &Followed,
+    decoding: &mut Decoding,
     idle: &mut Option<Idle>,
-) -> Option<Now> {
-    let semaphore = followed.tracking_address()?;
-    let done = find::number(memory, semaphore.0)?;
+) -> Option<(Vec<Doing>, Vec<(GpuVa, Option<u32>)>)> {
+    let tracking = followed.tracking_address()?;
+    let done = find::number(memory, tracking.0)?;
     let found = followed.found();
     let size = found.entries.max(1);
     let (_, put) = scan::get_put(memory, found.userd).ok()?;
     if *idle == Some((put, done)) {
         return None;
     }
-    let entry = |back: u32| {
-        let index = (put + size - back % size) % size;
-        memory.word(found.ring + 8 * u64::from(index)).ok()
-    };
-    let release = |back: u32| {
-        let release = find::release_of(memory, readable, entry(back)?)?;
-        (release.address == semaphore).then_some(release.payload)
-    };
-    let newest = match release(1) {
-        Some(newest) => newest,
+    let unread = Some((vec![Doing::Unread], Vec::new()));
+    let index = (put % size + size - 1) % size;
+    let raw = memory.word(found.ring + 8 * u64::from(index)).ok()?;
+    let release = find::release_of(memory, readable, raw).filter(|r| r.address == tracking);
+    let Some(release) = release else {
         // Its memory was used again already.
-        None => return Some(Now::Unread),
+        return unread;
     };
-    let pending = newest.wrapping_sub(done);
-    if pending == 0 || pending.cast_signed() < 0 {
-        *idle = (pending == 0).then_some((put, done));
+    let newest = Newest {
+        put,
+        number: release.payload,
+    };
+    let pending = newest.number.wrapping_sub(done);
+    if pending.cast_signed() < 0 {
         return None;
     }
     if pending >= size {
-        return Some(Now::Unread);
+        return unread;
     }
-    // The entry that ends with the number after `done`: as many back as are pending, if each has one entry.
-    let wanted = done.wrapping_add(1);
-    let last =
-        (pending..(pending + AROUND).min(size - 1)).find(|back| release(*back) == Some(wanted));
-    let Some(last) = last else {
-        return Some(Now::Unread);
+    let mut decoded = |number: u32| {
+        let at = (found, tracking);
+        let Entries {
+            position,
+            segments,
+            is_doubtful,
+        } = block::submission(memory, readable, at, newest, number)?;
+        let mut decoded = Decoded::default();
+        let mut to = |operation: &Operation| decoded.operation(operation);
+        decoding.decode((found, followed.gpu), position, segments, &mut to);
+        (!is_doubtful || decoded.ends.agree()).then_some(decoded)
     };
-    // Entries before it without a release are the same submission's.
-    let first = (last + 1..(last + MOST).min(size - 1))
-        .find(|back| release(*back).is_some())
-        .unwrap_or(last + 1);
-    let count = first - last;
-    // It is not done, so that its bytes stay, unless it is by the time at which they were read.
-    let at = block::At {
-        readable,
-        found,
-        tracking: Some(semaphore),
-        back: first - 1,
-        count,
-        running: Some(wanted),
+    // The last one that is done: its kernels may run.
+    let last = decoded(done);
+    let runs = |last: &Decoded| match last.ends.run(memory, readable) {
+        Some(runs) => runs,
+        // No word tells it: they are followed by the next one's stamp.
+        None => pending > 0,
     };
-    match block::read(memory, at, &mut Vec::new()) {
-        Ok(entries) => Some(Now::At(entries.position, entries.segments)),
-        Err(_) => Some(Now::Unread),
+    if let Some(last) = last.as_ref().filter(|l| !l.programs.is_empty() && runs(l)) {
+        let kernels = last.programs.iter().map(|(p, _)| Doing::Kernel(*p));
+        return Some((kernels.collect(), last.programs.clone()));
     }
+    if let Some(last) = last.as_ref().filter(|l| l.ends.replays() && runs(l)) {
+        return Some((vec![Doing::Graph], last.programs.clone()));
+    }
+    if pending == 0 {
+        *idle = Some((put, done));
+        return None;
+    }
+    let Some(next) = decoded(done.wrapping_add(1)) else {
+        return unread;
+    };
+    let open = |(at, payload): &(GpuVa, u64)| {
+        let number = find::number(memory, at.0).filter(|_| readable.holds(at.0, 4));
+        number.is_some_and(|n| n.wrapping_sub(*payload as u32).cast_signed() < 0)
+    };
+    let at = if next.waits.iter().any(open) {
+        vec![Doing::Wait]
+    } else if !next.copies.is_empty() {
+        next.copies.iter().map(|path| Doing::Copy(path)).collect()
+    } else if last.is_none() {
+        vec![Doing::Unread]
+    } else {
+        vec![Doing::Other]
+    };
+    Some((at, Vec::new()))
 }

@@ -3,6 +3,7 @@
 use super::super::fakes::{ENTRIES, Fake, FakeProcess, Fakes, SECOND};
 use super::super::host::{Host, HostOptions};
 use super::{Doing, Sampled, What};
+use crate::wire::GpuVa;
 
 fn host(process: FakeProcess) -> (Host<Fakes>, Fake) {
     let options = HostOptions {
@@ -115,24 +116,28 @@ fn used_again_is_not_believed() {
     assert!(read <= 24, "{read}");
 }
 
-/// A ring that is full of what is not done: that stays as it is, so a moment reads it.
+/// A ring that is full of kernels that are not done, to the last of them.
 #[test]
 fn a_full_ring_s_moments_are_read() {
     let (mut host, memory) = host(FakeProcess::new(1));
     memory.work(0, 1, 10);
     host.system.now += SECOND;
     host.round();
-    let mut newest = 10 + ENTRIES - 2;
-    memory.submit(0, 11, newest);
-    for _ in 0..50 {
-        assert!(host.moment().is_some());
-        memory.done(0, newest - ENTRIES + 3);
+    let (program, word) = (0x7f00_0000_0000, Fake::word_of(0));
+    let mut newest = 10 + ENTRIES as u32 - 1;
+    for number in 11..=newest {
+        memory.submit_work(0, number, Some(program), word);
+    }
+    for done in 12..62 {
+        memory.done(0, done);
         newest += 1;
-        memory.submit(0, newest, newest);
+        memory.submit_work(0, newest, Some(program), word);
+        host.moment();
+        memory.ended(word, done as u32);
     }
     let sampled = sampled(&host);
     assert_eq!(sampled.moments, (50, 50));
-    assert_eq!(sampled.at, [(Doing::Other, 50.0)].into());
+    assert_eq!(sampled.at, [(Doing::Kernel(GpuVa(program)), 50.0)].into());
 }
 
 /// Bytes of another submission are not taken for those of the one that the GPU is at.
@@ -149,4 +154,43 @@ fn a_moment_believes_its_own_number_only() {
     memory.submit(0, 20, 20);
     assert!(host.moment().is_some());
     assert_eq!(sampled(&host).at, [(Doing::Unread, 1.0)].into());
+}
+
+/// The stamp comes before the kernel: what the number says is done may run.
+#[test]
+fn a_moment_is_at_the_kernel_behind_the_newest_stamp() {
+    let (mut host, memory) = host(FakeProcess::new(1));
+    memory.work(0, 1, 10);
+    host.system.now += SECOND;
+    host.round();
+    let (first, second) = (Fake::word_of(0), Fake::word_of(1));
+    let (one, other) = (0x7f00_0000_0000, 0x7f00_0001_0000);
+    memory.submit_work(0, 11, Some(one), first);
+    memory.submit_work(0, 12, Some(other), second);
+    let mut expected = std::collections::BTreeMap::new();
+    // Its stamp is not there yet, and nothing runs.
+    host.moment();
+    expected.insert(Doing::Other, 1.0);
+    // Stamped, so that it runs, with another one queued, and without.
+    memory.done(0, 11);
+    host.moment();
+    expected.insert(Doing::Kernel(GpuVa(one)), 1.0);
+    memory.ended(first, 11);
+    memory.done(0, 12);
+    host.moment();
+    host.moment();
+    expected.insert(Doing::Kernel(GpuVa(other)), 2.0);
+    memory.ended(second, 12);
+    host.moment();
+    // A replay alone, twice.
+    memory.submit_work(0, 13, None, first);
+    memory.done(0, 13);
+    host.moment();
+    host.moment();
+    expected.insert(Doing::Graph, 2.0);
+    memory.ended(first, 13);
+    host.moment();
+    let sampled = sampled(&host);
+    assert_eq!(sampled.at, expected);
+    assert_eq!(sampled.moments, (8, 6));
 }

@@ -5,7 +5,7 @@
 //! out. Of other channels the entries that came later are read too: none of them may have the block's bytes. What is not done yet stays as it is
 //! until it is: of a submission that the semaphore shows as not done after its bytes were read nothing more is asked.
 
-use super::super::find::{self, Readable};
+use super::find::{self, Readable};
 use crate::procfs::mem::Peek;
 use crate::record::Segment;
 use crate::source::memory::ring::{self, Ring};
@@ -26,6 +26,8 @@ pub(super) struct Entries {
     pub position: u64,
     /// Each with its bytes.
     pub segments: Vec<Segment>,
+    /// The first of the bytes may be those of the next submission, which the process is writing. Of single submissions only.
+    pub is_doubtful: bool,
 }
 
 /// Why there is none.
@@ -56,19 +58,67 @@ pub(super) struct At<'a> {
     pub back: u32,
     /// So many entries at most.
     pub count: u32,
-    /// The number that the block's last entry releases, where it was not done a moment ago.
-    pub running: Option<u32>,
+    /// The number that the block's last entry releases, where it is one submission.
+    pub number: Option<u32>,
 }
 
 impl At<'_> {
     /// The submission is not done even now: neither its entries nor its bytes were used again.
     fn is_undone(&self, memory: &impl Peek) -> bool {
-        let (Some(running), Some(tracking)) = (self.running, self.tracking) else {
+        let (Some(number), Some(tracking)) = (self.number, self.tracking) else {
             return false;
         };
         let done = find::number(memory, tracking.0);
-        done.is_some_and(|done| done.wrapping_sub(running).cast_signed() < 0)
+        done.is_some_and(|done| done.wrapping_sub(number).cast_signed() < 0)
     }
+}
+
+/// Entries around the estimated one that are looked at for a release.
+const AROUND: u32 = 16;
+/// Entries of one submission that are read at most.
+const MOST: u32 = 8;
+
+/// What the newest entry of a channel with a tracking semaphore is.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Newest {
+    /// GP_PUT.
+    pub put: u32,
+    /// The number that it releases.
+    pub number: u32,
+}
+
+/// The submission that releases `number`; none where it cannot be found, or its memory was used again.
+pub(super) fn submission(
+    memory: &impl Peek,
+    readable: &Readable,
+    (found, tracking): (&Found, GpuVa),
+    newest: Newest,
+    number: u32,
+) -> Option<Entries> {
+    let size = found.entries.max(1);
+    let release = |back: u32| {
+        let index = (newest.put + size - back % size) % size;
+        let raw = memory.word(found.ring + 8 * u64::from(index)).ok()?;
+        let release = find::release_of(memory, readable, raw)?;
+        (release.address == tracking).then_some(release.payload)
+    };
+    // As many entries back as there are numbers, if each has one entry.
+    let back = newest.number.wrapping_sub(number).checked_add(1)?;
+    let last = (back..back.saturating_add(AROUND).min(size))
+        .find(|back| release(*back) == Some(number))?;
+    // Entries before it without a release are the same submission's.
+    let first = (last + 1..(last + MOST).min(size))
+        .find(|back| release(*back).is_some())
+        .unwrap_or(last + 1);
+    let at = At {
+        readable,
+        found,
+        tracking: Some(tracking),
+        back: first - 1,
+        count: first - last,
+        number: Some(number),
+    };
+    read(memory, at, &mut Vec::new()).ok()
 }
 
 /// Reads a block.
@@ -83,7 +133,7 @@ pub(super) fn read(
         tracking,
         back,
         count,
-        running,
+        number,
     } = at;
     let size = found.entries.max(1);
     let (_, put) = scan::get_put(memory, found.userd).map_err(|_| Unread::Gone)?;
@@ -110,11 +160,12 @@ pub(super) fn read(
         }
     }
     let segments = ring::segments(memory, &block, &mut 0, buffer, |at| at);
+    let mut is_doubtful = false;
     if !at.is_undone(memory) {
         let (_, now) = scan::get_put(memory, found.userd).map_err(|_| Unread::Gone)?;
         let moved = (now % size + size - put) % size;
         // Where the number is known, entries of other submissions do not pass for it.
-        if running.is_none() && back + moved > size - RESERVE / 2 {
+        if number.is_none() && back + moved > size - RESERVE / 2 {
             return Err(Unread::UsedAgain);
         }
         let later = end + u64::from(moved);
@@ -125,8 +176,15 @@ pub(super) fn read(
         };
         let is_newest = block.len() as u32 >= back;
         let newer = newer.get(usize::from(is_newest && tracking.is_some())..);
-        if overlap(&block, newer.unwrap_or_default()) {
+        let newer = newer.unwrap_or_default();
+        if overlap(&block, newer) {
             return Err(Unread::UsedAgain);
+        }
+        if is_being_written(&block, newer) {
+            if number.is_none() {
+                return Err(Unread::UsedAgain);
+            }
+            is_doubtful = true;
         }
     }
     if let Some(tracking) = tracking {
@@ -137,22 +195,24 @@ pub(super) fn read(
         if payloads.is_empty() || payloads.windows(2).any(|w| w[1] != w[0].wrapping_add(1)) {
             return Err(Unread::UsedAgain);
         }
-        if running.is_some_and(|running| payloads != [running]) {
+        if number.is_some_and(|number| payloads != [number]) {
             return Err(Unread::UsedAgain);
         }
     }
-    Ok(Entries { position, segments })
+    Ok(Entries {
+        position,
+        segments,
+        is_doubtful,
+    })
 }
 
-/// Whether bytes of one of `block` are bytes of one that is newer, or of what follows the newest.
+fn range(raw: &u64) -> Option<(u64, u64)> {
+    entry::segment_of(*raw, 0).map(|(at, len)| (at.0, at.0 + u64::from(len)))
+}
+
+/// Whether bytes of one of `block` are bytes of one that is newer.
 fn overlap(block: &[u64], newer: &[u64]) -> bool {
-    let range =
-        |raw: &u64| entry::segment_of(*raw, 0).map(|(at, len)| (at.0, at.0 + u64::from(len)));
     let mut later: Vec<(u64, u64)> = newer.iter().filter_map(range).collect();
-    let newest = newer.last().or(block.last()).and_then(range);
-    if let Some((_, end)) = newest {
-        later.push((end, end + BEING_WRITTEN));
-    }
     later.sort_unstable();
     block.iter().filter_map(range).any(|(start, end)| {
         let behind = later.partition_point(|(from, _)| *from < end);
@@ -164,6 +224,15 @@ fn overlap(block: &[u64], newer: &[u64]) -> bool {
             .take(64)
             .any(|(_, to)| *to > start)
     })
+}
+
+/// Whether bytes of one of `block` follow the newest entry's, where the process writes what comes next.
+fn is_being_written(block: &[u64], newer: &[u64]) -> bool {
+    let Some((_, next)) = newer.last().or(block.last()).and_then(range) else {
+        return false;
+    };
+    let mut ranges = block.iter().filter_map(range);
+    ranges.any(|(start, end)| start < next + BEING_WRITTEN && end > next)
 }
 
 #[cfg(test)]
@@ -181,6 +250,8 @@ mod tests {
         assert!(!overlap(&block, &[raw(0x1080, 64), raw(0x9000, 64)]));
         assert!(overlap(&block, &[raw(0x1080, 64), raw(0x1060, 8)]));
         // The next one may be on its way.
-        assert!(overlap(&block, &[raw(0xfc0, 64)]));
+        let before = [raw(0xfc0, 64)];
+        assert!(!overlap(&block, &before) && is_being_written(&block, &before));
+        assert!(!is_being_written(&block, &[raw(0x1080, 64)]));
     }
 }
