@@ -51,7 +51,7 @@ section_beside() {
         wait $tracer
         judged python3 "$HERE/counts/counts.py" beside $kind "$before" "$(newest "$pid")" "$WORK/trap.json"
     done
-    kill -INT $counts
+    kill $counts
     exec {to}>&-
     wait
 }
@@ -68,7 +68,7 @@ section_lone() {
     "$NVCAP" counts -a --json --interval 0.5 >"$WORK/lone.json" 2>/dev/null &
     counts=$!
     wait $job
-    kill -INT $counts
+    kill $counts
     wait $counts
     judged python3 "$HERE/counts/counts.py" lone "$WORK/lone.json"
 }

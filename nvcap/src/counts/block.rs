@@ -104,21 +104,54 @@ pub(super) fn submission(
     };
     // As many entries back as there are numbers, if each has one entry.
     let back = newest.number.wrapping_sub(number).checked_add(1)?;
-    let last = (back..back.saturating_add(AROUND).min(size))
-        .find(|back| release(*back) == Some(number))?;
-    // Entries before it without a release are the same submission's.
-    let first = (last + 1..(last + MOST).min(size))
-        .find(|back| release(*back).is_some())
-        .unwrap_or(last + 1);
-    let at = At {
+    let at = |back, count| At {
         readable,
         found,
         tracking: Some(tracking),
-        back: first - 1,
-        count: first - last,
+        back,
+        count,
         number: Some(number),
     };
-    read(memory, at, &mut Vec::new()).ok()
+    if back >= size {
+        return None;
+    }
+    if let Some(entries) = at_once(memory, &at(back, 1), newest, number) {
+        // Entries before it without a release would be the same submission's.
+        if back + 1 >= size || release(back + 1).is_some() {
+            return Some(entries);
+        }
+    }
+    let last = (back..back.saturating_add(AROUND).min(size))
+        .find(|back| release(*back) == Some(number))?;
+    let first = (last + 1..(last + MOST).min(size))
+        .find(|back| release(*back).is_some())
+        .unwrap_or(last + 1);
+    read(memory, at(first - 1, first - last), &mut Vec::new()).ok()
+}
+
+/// The one entry of a submission, where it lies where it should: with few reads, before it is used again.
+fn at_once(memory: &impl Peek, at: &At<'_>, newest: Newest, number: u32) -> Option<Entries> {
+    let size = at.found.entries.max(1);
+    let slot = |back: u32| {
+        let index = (newest.put + size - back % size) % size;
+        memory.word(at.found.ring + 8 * u64::from(index)).ok()
+    };
+    let block = [slot(at.back)?];
+    let (address, len) = entry::segment_of(block[0], 0)?;
+    if u64::from(len) > MOST_BYTES || !at.readable.holds(address.0, u64::from(len)) {
+        return None;
+    }
+    let segments = ring::segments(memory, &block, &mut 0, &mut Vec::new(), |at| at);
+    let release = release::at_end(&segments.first()?.bytes)?;
+    if Some(release.address) != at.tracking || release.payload != number {
+        return None;
+    }
+    let is_doubtful = prove(memory, at, &block, vec![slot(1)?], newest.put).ok()?;
+    Some(Entries {
+        position: u64::from(size) + u64::from(newest.put) - u64::from(at.back),
+        segments,
+        is_doubtful,
+    })
 }
 
 /// Reads a block.
@@ -160,33 +193,7 @@ pub(super) fn read(
         }
     }
     let segments = ring::segments(memory, &block, &mut 0, buffer, |at| at);
-    let mut is_doubtful = false;
-    if !at.is_undone(memory) {
-        let (_, now) = scan::get_put(memory, found.userd).map_err(|_| Unread::Gone)?;
-        let moved = (now % size + size - put) % size;
-        // Where the number is known, entries of other submissions do not pass for it.
-        if number.is_none() && back + moved > size - RESERVE / 2 {
-            return Err(Unread::UsedAgain);
-        }
-        let later = end + u64::from(moved);
-        let newer = match tracking {
-            // What follows the newest is what matters, and what came meanwhile.
-            Some(_) => newest.into_iter().chain(entries(end, later)?).collect(),
-            None => entries(position + block.len() as u64, later)?,
-        };
-        let is_newest = block.len() as u32 >= back;
-        let newer = newer.get(usize::from(is_newest && tracking.is_some())..);
-        let newer = newer.unwrap_or_default();
-        if overlap(&block, newer) {
-            return Err(Unread::UsedAgain);
-        }
-        if is_being_written(&block, newer) {
-            if number.is_none() {
-                return Err(Unread::UsedAgain);
-            }
-            is_doubtful = true;
-        }
-    }
+    let is_doubtful = prove(memory, &at, &block, newest, put)?;
     if let Some(tracking) = tracking {
         let releases = segments.iter().filter_map(|s| release::at_end(&s.bytes));
         let payloads: Vec<u32> = { releases.filter(|r| r.address == tracking) }
@@ -204,6 +211,50 @@ pub(super) fn read(
         segments,
         is_doubtful,
     })
+}
+
+/// Whether what was read of `block`, at a time at which GP_PUT was `put` and the newest entry this, is not of newer entries. True where
+/// the process may be writing there.
+fn prove(
+    memory: &impl Peek,
+    at: &At<'_>,
+    block: &[u64],
+    newest: Vec<u64>,
+    put: u32,
+) -> Result<bool, Unread> {
+    if at.is_undone(memory) {
+        return Ok(false);
+    }
+    let size = at.found.entries.max(1);
+    let end = u64::from(size) + u64::from(put);
+    let on = Ring {
+        address: at.found.ring,
+        entries: size,
+    };
+    let entries = |from, to| ring::entries(memory, on, from, to).map_err(|_| Unread::Gone);
+    let (_, now) = scan::get_put(memory, at.found.userd).map_err(|_| Unread::Gone)?;
+    let moved = (now % size + size - put) % size;
+    // Where the number is known, entries of other submissions do not pass for it.
+    if at.number.is_none() && at.back + moved > size - RESERVE / 2 {
+        return Err(Unread::UsedAgain);
+    }
+    let later = end + u64::from(moved);
+    let newer = match at.tracking {
+        // What follows the newest is what matters, and what came meanwhile.
+        Some(_) => newest.into_iter().chain(entries(end, later)?).collect(),
+        None => entries(end - u64::from(at.back) + block.len() as u64, later)?,
+    };
+    let is_newest = block.len() as u32 >= at.back;
+    let newer = newer.get(usize::from(is_newest && at.tracking.is_some())..);
+    let newer = newer.unwrap_or_default();
+    if overlap(block, newer) {
+        return Err(Unread::UsedAgain);
+    }
+    let being_written = is_being_written(block, newer);
+    if being_written && at.number.is_none() {
+        return Err(Unread::UsedAgain);
+    }
+    Ok(being_written)
 }
 
 fn range(raw: &u64) -> Option<(u64, u64)> {

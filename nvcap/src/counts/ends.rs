@@ -56,21 +56,25 @@ impl Ends {
         !self.kernels.is_empty() && self.kernels.iter().all(|k| self.written.contains(k))
     }
 
-    /// Whether one of them runs or is still to run; none where no word tells it.
-    pub(super) fn run(&self, memory: &impl Peek, readable: &Readable) -> Option<bool> {
+    /// The words of its own, or those of its kernels.
+    pub(super) fn words(&self) -> &[(GpuVa, u32)] {
         // What the submission itself makes ready is its own; a QMD may be one that was seen before, of which a newer one is not known.
         let launches = self.replays || !self.kernels.is_empty();
-        let words = match launches && !self.written.is_empty() {
+        match launches && !self.written.is_empty() {
             true => &self.written,
             false => &self.kernels,
-        };
+        }
+    }
+
+    /// Whether one of them runs or is still to run; none where no word tells it.
+    pub(super) fn run(&self, memory: &impl Peek, readable: &Readable) -> Option<bool> {
         let open = |(at, end): &(GpuVa, u32)| {
             let number = readable
                 .holds(at.0, 4)
                 .then(|| find::number(memory, at.0))??;
             Some(number.wrapping_sub(*end).cast_signed() < 0)
         };
-        let mut known = words.iter().filter_map(open).peekable();
+        let mut known = self.words().iter().filter_map(open).peekable();
         known.peek()?;
         Some(known.any(|open| open))
     }

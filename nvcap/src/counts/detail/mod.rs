@@ -152,6 +152,7 @@ impl Of {
 /// See the module.
 pub(super) struct Detail {
     decoding: Decoding,
+    words: moment::Words,
     /// By the address of the ring.
     channels: HashMap<u64, Of>,
     random: fastrand::Rng,
@@ -254,6 +255,7 @@ impl Detail {
     pub(super) fn new() -> Self {
         Self {
             decoding: Decoding::new(),
+            words: moment::Words::default(),
             channels: HashMap::new(),
             random: fastrand::Rng::new(),
             buffer: Vec::new(),
@@ -406,7 +408,12 @@ impl Detail {
             let of = self.channels.entry(followed.ring);
             let idle = &mut of.or_insert_with(|| Of::new(submitted)).idle;
             let readable = channels.readable();
-            let now = moment::now(memory, readable, followed, &mut self.decoding, idle);
+            let kept = moment::Kept {
+                decoding: &mut self.decoding,
+                words: &mut self.words,
+                idle,
+            };
+            let now = moment::now(memory, readable, followed, kept);
             let Some((mut at, programs)) = now else {
                 continue;
             };

@@ -2,6 +2,12 @@
 //!
 //! A submission's stamp is released half a microsecond before its kernel starts, and the next one's when that has ended: between the two
 //! the channel is at that kernel, although its number says that it is done. Copy engines release the number behind the copy.
+//!
+//! The moment is that at which the number is read, and with it the words that kernels release at their ends: what is read later says
+//! only what the submission is.
+
+use std::collections::BTreeMap;
+use std::io;
 
 use super::super::block::{self, Entries, Newest};
 use super::super::decoding::Decoding;
@@ -13,26 +19,91 @@ use crate::procfs::mem::Peek;
 use crate::source::memory::scan;
 use crate::wire::GpuVa;
 
+const PAGE: u64 = 4096;
+/// Pages of words that are read at a moment.
+const MOST_PAGES: usize = 4;
+
 /// GP_PUT and the number of a channel that had no work.
 pub(super) type Idle = (u32, u32);
 
-/// What a channel is at, and the programs of that; none where it has no work, or cannot be told. `idle`: how it was when it had none the
-/// last time, which spares most of the reading.
+/// The pages that have the words of a process's kernels, as of one moment.
+#[derive(Debug, Default)]
+pub(super) struct Words(BTreeMap<u64, Option<Box<[u8; PAGE as usize]>>>);
+
+impl Words {
+    /// Reads them.
+    fn read(&mut self, memory: &impl Peek) {
+        for (page, bytes) in &mut self.0 {
+            let bytes = bytes.get_or_insert_with(|| Box::new([0; PAGE as usize]));
+            if memory.peek(*page, bytes.as_mut_slice()).is_err() {
+                self.0.clear();
+                return;
+            }
+        }
+    }
+
+    /// These are words of kernels.
+    fn learn(&mut self, words: &[(GpuVa, u32)], readable: &Readable) {
+        for (at, _) in words {
+            let page = at.0 & !(PAGE - 1);
+            if self.0.len() < MOST_PAGES && readable.holds(page, PAGE) {
+                self.0.entry(page).or_default();
+            }
+        }
+    }
+}
+
+/// Memory in which the words are as of the moment.
+struct Then<'a, P> {
+    words: &'a Words,
+    memory: &'a P,
+}
+
+impl<P: Peek> Peek for Then<'_, P> {
+    fn peek(&self, at: u64, to: &mut [u8]) -> io::Result<()> {
+        let page = self.words.0.get(&(at & !(PAGE - 1)));
+        let offset = (at % PAGE) as usize;
+        let bytes = page.and_then(|p| p.as_ref()?.get(offset..offset + to.len()));
+        match bytes {
+            Some(bytes) => {
+                to.copy_from_slice(bytes);
+                Ok(())
+            }
+            None => self.memory.peek(at, to),
+        }
+    }
+}
+
+/// What is kept of a process from moment to moment.
+pub(super) struct Kept<'a> {
+    pub decoding: &'a mut Decoding,
+    pub words: &'a mut Words,
+    /// How the channel was when it had no work the last time, which spares most of the reading.
+    pub idle: &'a mut Option<Idle>,
+}
+
+/// What a channel is at, and the programs of that; none where it has no work, or cannot be told.
 pub(super) fn now(
     memory: &impl Peek,
     readable: &Readable,
     followed: &Followed,
-    decoding: &mut Decoding,
-    idle: &mut Option<Idle>,
+    kept: Kept<'_>,
 ) -> Option<(Vec<Doing>, Vec<(GpuVa, Option<u32>)>)> {
+    let Kept {
+        decoding,
+        words,
+        idle,
+    } = kept;
     let tracking = followed.tracking_address()?;
-    let done = find::number(memory, tracking.0)?;
     let found = followed.found();
     let size = found.entries.max(1);
+    // First, so that all up to there was submitted at the moment.
     let (_, put) = scan::get_put(memory, found.userd).ok()?;
+    let done = find::number(memory, tracking.0)?;
     if *idle == Some((put, done)) {
         return None;
     }
+    words.read(memory);
     let unread = Some((vec![Doing::Unread], Vec::new()));
     let index = (put % size + size - 1) % size;
     let raw = memory.word(found.ring + 8 * u64::from(index)).ok()?;
@@ -66,37 +137,53 @@ pub(super) fn now(
     };
     // The last one that is done: its kernels may run.
     let last = decoded(done);
-    let runs = |last: &Decoded| match last.ends.run(memory, readable) {
-        Some(runs) => runs,
-        // No word tells it: they are followed by the next one's stamp.
-        None => pending > 0,
+    if let Some(last) = &last {
+        words.learn(last.ends.words(), readable);
+    }
+    let is_read = last.is_some();
+    let then = Then {
+        words: &*words,
+        memory,
     };
-    if let Some(last) = last.as_ref().filter(|l| !l.programs.is_empty() && runs(l)) {
+    let kernels = last.filter(|l| !l.programs.is_empty() || l.ends.replays());
+    let is_at = |last: Decoded| {
         let kernels = last.programs.iter().map(|(p, _)| Doing::Kernel(*p));
-        return Some((kernels.collect(), last.programs.clone()));
-    }
-    if let Some(last) = last.as_ref().filter(|l| l.ends.replays() && runs(l)) {
-        return Some((vec![Doing::Graph], last.programs.clone()));
-    }
+        let mut at: Vec<Doing> = kernels.collect();
+        if at.is_empty() {
+            at.push(Doing::Graph);
+        }
+        Some((at, last.programs))
+    };
+    let runs = kernels.as_ref().and_then(|l| l.ends.run(&then, readable));
     if pending == 0 {
+        if runs == Some(true) {
+            return kernels.and_then(is_at);
+        }
         *idle = Some((put, done));
         return None;
     }
+    if runs == Some(true) {
+        return kernels.and_then(is_at);
+    }
     let Some(next) = decoded(done.wrapping_add(1)) else {
-        return unread;
+        return kernels.map_or(unread, is_at);
     };
     let open = |(at, payload): &(GpuVa, u64)| {
-        let number = find::number(memory, at.0).filter(|_| readable.holds(at.0, 4));
+        let number = find::number(&then, at.0).filter(|_| readable.holds(at.0, 4));
         number.is_some_and(|n| n.wrapping_sub(*payload as u32).cast_signed() < 0)
     };
-    let at = if next.waits.iter().any(open) {
-        vec![Doing::Wait]
-    } else if !next.copies.is_empty() {
-        next.copies.iter().map(|path| Doing::Copy(path)).collect()
-    } else if last.is_none() {
-        vec![Doing::Unread]
-    } else {
-        vec![Doing::Other]
+    if next.waits.iter().any(open) {
+        return Some((vec![Doing::Wait], Vec::new()));
+    }
+    if let Some(last) = kernels {
+        // What is between its end and the next one's stamp, a microsecond, counts as its own.
+        return is_at(last);
+    }
+    let at = match next.copies.is_empty() {
+        false => next.copies.iter().map(|path| Doing::Copy(path)).collect(),
+        true if is_read => vec![Doing::Other],
+        // It may be at that one's kernel.
+        true => vec![Doing::Unread],
     };
     Some((at, Vec::new()))
 }
