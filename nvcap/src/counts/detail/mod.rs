@@ -162,11 +162,14 @@ pub(super) struct Detail {
     sampled: Sampled,
 }
 
+/// Programs with their registers.
+type Programs = Vec<(GpuVa, Option<u32>)>;
+
 /// What one decoded submission has.
 #[derive(Debug, Default)]
 struct Decoded {
     sums: HashMap<What, f64>,
-    programs: Vec<(GpuVa, Option<u32>)>,
+    programs: Programs,
     waits: Vec<(GpuVa, u64)>,
     copies: Vec<&'static str>,
     ends: Ends,
