@@ -120,6 +120,8 @@ section_eight() {
     for i in $(seq "${PAIRS:-10}"); do
         if [ $((i % 2)) = 1 ]; then window plain 6; window served 6; else window served 6; window plain 6; fi
     done
+    # The processes say their numbers of steps twice a second: behind the last window, too.
+    sleep 2
     judged python3 "$HERE/counts/counts.py" speed "$WORK/windows.txt" "$WORK"/busy.[1-8]
     "$NVCAP" serve --listen $ADDRESS --by-process --budget 1% --sample 0.5% >"$OUT/serve.log" 2>&1 &
     server=$!

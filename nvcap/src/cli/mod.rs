@@ -266,6 +266,8 @@ pub fn main() -> ExitCode {
         libc::signal(libc::SIGXFSZ, libc::SIG_IGN)
     };
     #[cfg(feature = "trap")]
+    crate::source::signals::survive_sealing();
+    #[cfg(feature = "trap")]
     logger::init();
     let mut command = command_line();
     let parsed = command.try_get_matches_from_mut(std::env::args_os());

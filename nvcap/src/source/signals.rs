@@ -54,6 +54,14 @@ extern "C" fn on_sealing(_signal: i32) {
     SEAL.store(true, Ordering::SeqCst);
 }
 
+extern "C" fn on_no_sealing(_signal: i32) {}
+
+/// The signal that asks for recordings to be sealed ends no nvcap that has none: whoever sends it to all of them means those that do.
+/// Programs that are started are not affected: a handler is not inherited.
+pub(crate) fn survive_sealing() {
+    handle(SEALING, on_no_sealing, libc::SA_RESTART);
+}
+
 /// From now on the signal that asks for recordings to be sealed sets this, until whoever seals them takes it back.
 pub(crate) fn sealing() -> &'static AtomicBool {
     handle(SEALING, on_sealing, libc::SA_RESTART);

@@ -13,7 +13,7 @@ use super::super::block::{self, Entries, Newest};
 use super::super::decoding::Decoding;
 use super::super::find::{self, Readable};
 use super::super::process::Followed;
-use super::{Decoded, Doing, Programs};
+use super::submission::{Decoded, Doing, Programs};
 use crate::decode::event::Operation;
 use crate::procfs::mem::Peek;
 use crate::source::memory::scan;

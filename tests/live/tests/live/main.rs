@@ -49,7 +49,7 @@ fn main() -> ExitCode {
         dump: whole_history last_thousand last_few bursts channels_and_tokens spinning_kernel lost_kernel orphaned_wait cycle
             recorded slow_kernels running_process killed_meanwhile unmapped_meanwhile all_processes statuses refusals stacks;
         hosts: come_and_go trapped not_looked_into contained;
-        watch: a_hang_is_dumped nothing_to_dump refused;
+        watch: a_hang_is_dumped a_hang_seals nothing_to_dump refused;
         counts: as_the_trap_counts forks_are_counted_once served refused;
         top: processes_and_channels suspects kernels a_recording terminated terminal_gone no_terminal;
         limits: max_submissions duration no_follow quiet text output_apart reader_gone;

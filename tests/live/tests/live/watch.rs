@@ -132,3 +132,51 @@ pub fn refused() -> Result<()> {
     }
     Ok(())
 }
+
+/// A hang seals the recording that led to it, and the watch that says so goes on.
+pub fn a_hang_seals() -> Result<()> {
+    let mut gpu = start(&plan(91, 8, 4000), &["--hang", "spin", "--linger-ms=60000"])?;
+    gpu.wait_until("hung", LIMIT, |r| r.stdout().contains("hung "))?;
+    let folder = Folder::new()?;
+    let (file, dir) = (folder.file("run.pcapng"), folder.file("."));
+    let pid = gpu.pid().to_string();
+    let (file, dir) = (file.display().to_string(), dir.display().to_string());
+    let args = [
+        "record",
+        "--how=observe",
+        "-p",
+        &pid,
+        "--rotate=1M",
+        "-o",
+        &file,
+    ];
+    let mut record = Running::start(&nvcap()?, args)?;
+    record.wait_until("recording", LIMIT, |r| r.stderr().contains("attached"))?;
+    // As the recipe's pkill does: the signal comes to every nvcap, the one that sends it too.
+    let command = format!("kill -USR2 {} $PPID; echo sent >'{dir}/said'", record.pid());
+    let args = [
+        "watch",
+        "-p",
+        &pid,
+        "--hang=1s",
+        "--dir",
+        &dir,
+        "--exec",
+        &command,
+    ];
+    let mut watch = Running::start(&nvcap()?, args)?;
+    watch.wait_until("a dump", LIMIT, |r| r.stdout().contains("dumped"))?;
+    record.wait_until("sealed", LIMIT, |r| r.stderr().contains("sealed: "))?;
+    let said = folder.file("said");
+    watch.wait_until("the command", LIMIT, |_| said.exists())?;
+    std::thread::sleep(Duration::from_millis(300));
+    ensure!(
+        watch.runs() && record.runs(),
+        "the signal ended one of them"
+    );
+    gpu.signal(libc::SIGKILL)?;
+    drop(gpu);
+    watch.end(LIMIT)?.expect_code(0)?;
+    record.end(LIMIT)?;
+    Ok(())
+}
