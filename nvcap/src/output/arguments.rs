@@ -1,5 +1,5 @@
-//! The arguments of a launch, by the parameters that the kernel's image lists: each at its place, with its size, and with
-//! the type that the mangled name gives it.
+//! Splits the argument bytes of a launch into arguments. The kernel's image lists each parameter's offset and size; the mangled
+//! name gives the types.
 
 use super::kernel_name;
 use crate::cubin::Param;
@@ -23,7 +23,7 @@ pub struct Argument {
     pub kind: Option<String>,
     /// Its value as text.
     pub value: String,
-    /// The address that it is, where it is a pointer: one by its type, or by its looks where the type is unknown.
+    /// The address, if the argument is a pointer. Where the type is unknown, a value that looks like an address counts as one.
     pub pointer: Option<u64>,
 }
 
@@ -78,7 +78,7 @@ fn pointer(kind: Option<&str>, bytes: &[u8]) -> Option<u64> {
     is.then_some(value)
 }
 
-/// A type without what does not change its values.
+/// A type without the qualifiers at its end (`const`, `volatile`, `restrict`), which do not change how a value reads.
 fn plain(kind: &str) -> &str {
     let mut kind = kind.trim();
     loop {

@@ -41,7 +41,7 @@ pub(crate) fn likely_use(model: &Model, channel: &ChannelView) -> &'static str {
         };
     }
     if is("COPY") {
-        // Copy engines of this process's channels that only copy, in the order in which the channels became known.
+        // The copy engines of this process's channels on this GPU, in the order in which the channels became known.
         let mut engines: Vec<u32> = Vec::new();
         for other in model
             .channels()

@@ -204,7 +204,7 @@ pub(super) fn graph_nodes(f: &mut Formatter<'_>, g: &Graph) {
     }
 }
 
-/// More words of arguments than these are summed up: a structure passed by value can be 4 KiB.
+/// The most arguments, or words of 8 bytes of arguments, that a line shows: a structure passed by value can be 4 KiB.
 const MOST_ARGUMENTS: usize = 16;
 
 /// Arguments as words of 8 bytes, at most `most`; the last word may be shorter. Where one argument ends and the next

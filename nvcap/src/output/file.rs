@@ -18,11 +18,11 @@ const LINKS: u32 = 40;
 /// What is to be done before the first write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Start {
-    /// Empty it: it existed.
+    /// Empty the file: it existed before.
     Old,
-    /// Keep it: it was created for this output.
+    /// Nothing; but the file was created for this output, and is removed if nothing is written.
     New,
-    /// Nothing.
+    /// Nothing: writing has begun, or the target is inherited or no regular file.
     Going,
 }
 
@@ -31,7 +31,7 @@ enum Start {
 pub(crate) struct Named {
     /// The file; [`Named::begin`] comes before the first write.
     pub file: File,
-    /// A regular file: it can be cut back.
+    /// Whether the file can be cut back to an earlier length: not if it is no regular file, was inherited, or has another handle.
     pub regular: bool,
     state: Arc<State>,
 }
@@ -124,14 +124,14 @@ impl Named {
         Ok(())
     }
 
-    /// A second way to write to it, behind what the first has written.
+    /// A second handle of the same file: both write at one common position.
     ///
     /// # Errors
     /// When there are no more file descriptors.
     pub(crate) fn again(&self) -> io::Result<Self> {
         Ok(Self {
             file: self.file.try_clone()?,
-            // This output continues behind what the first one has written.
+            // The second handle does not know what the first one wrote, so it must not cut the file back.
             regular: false,
             state: self.state.clone(),
         })

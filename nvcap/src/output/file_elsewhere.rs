@@ -9,7 +9,7 @@ use std::path::Path;
 pub struct Named {
     /// The file.
     pub file: File,
-    /// A regular file: it can be cut back.
+    /// Whether the file can be cut back to an earlier length: not if it is no regular file, or has another handle.
     pub regular: bool,
 }
 
@@ -32,7 +32,7 @@ impl Named {
         Ok(())
     }
 
-    /// A second way to write to it, behind what the first has written.
+    /// A second handle of the same file: both write at one common position.
     ///
     /// # Errors
     /// When there are no more file descriptors.

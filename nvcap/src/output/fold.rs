@@ -33,7 +33,7 @@ pub enum Weight {
 
 /// How many submissions are remembered as counted: events of one may come later than those of the next.
 const MOST_COUNTED: usize = 1 << 16;
-/// How many submissions' stacks are kept for their further lines.
+/// How many submissions' stacks are kept: later JSON lines of a submission do not repeat its stack.
 const MOST_KNOWN: usize = 4096;
 
 /// Sums of weights by stack.
@@ -43,10 +43,10 @@ pub struct Folder {
     /// The operation becomes the innermost frame.
     leaf: bool,
     full_names: bool,
-    /// One in several doorbells had its stack taken: what has none says nothing.
+    /// Whether stacks were taken at only one in several doorbells. Then work without a stack is left out of the output.
     sampled: bool,
     sums: BTreeMap<String, u64>,
-    /// Of what has no stack, by process.
+    /// Sums of work without a stack, by process (and operation, with `leaf`).
     without: BTreeMap<String, u64>,
     counted: BTreeSet<u64>,
     names: HashMap<u64, String>,
@@ -120,7 +120,7 @@ impl Folder {
         }
     }
 
-    /// The same of the JSON of one.
+    /// As [`Folder::leaf_of`], for an operation's JSON object.
     fn leaf_of_json(&self, op: &str, object: &Map<String, Value>) -> String {
         let name = object.get("kernel_mangled").and_then(Value::as_str);
         let Some(name) = name.filter(|_| op == "launch") else {
@@ -196,7 +196,7 @@ impl Folder {
         };
         let stack = object.get("stack").and_then(Value::as_array);
         let mut frames = stack.map(|frames| frames.iter().map(word_of).collect::<Vec<_>>());
-        // The first object of a submission has the stack of all.
+        // Only the first object of a submission has the stack; it holds for all the others.
         if let Some(serial) = number("serial") {
             match &frames {
                 Some(frames) => {
@@ -267,7 +267,7 @@ pub(crate) fn bytes_of(op: &Operation) -> u64 {
     }
 }
 
-/// Sums up the events of a trace and writes them out at its end.
+/// The sink that sums up the events of a trace in a [`Folder`].
 #[derive(Debug)]
 pub struct Folded<'a> {
     folder: &'a mut Folder,

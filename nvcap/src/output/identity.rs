@@ -49,7 +49,7 @@ pub(super) fn words(who: &Identity) -> String {
     )
 }
 
-/// The members of a process's object. What is not known is not there.
+/// The members of a process's JSON object. Members that are not known are left out, except `name` (null).
 pub(super) fn members(who: &Identity) -> Vec<(&'static str, Value)> {
     let mut all = vec![("name", json!(known_name(&who.comm)))];
     let mut add = |name, value: Value| {

@@ -344,7 +344,7 @@ impl Sink for Ioctls {
     }
 }
 
-/// What is missing, in words. Losses of ring entries do not count here.
+/// A loss as text.
 fn lost(what: &Lost) -> String {
     match what {
         Lost::Records { kind, count } => {
@@ -365,7 +365,7 @@ fn lost(what: &Lost) -> String {
     }
 }
 
-/// The counts as members of a JSON object.
+/// Adds a loss's members to a JSON object.
 fn put_loss(object: &mut Map<String, Json>, what: &Lost) {
     let mut put = |name: &str, value: Json| {
         object.insert(name.into(), value);

@@ -64,7 +64,7 @@ pub fn short(name: &str) -> String {
     text
 }
 
-/// The types of the parameters, as the mangled name has them; none where it has none (`extern "C"`, variables) or cannot be read.
+/// The types of the parameters, as the mangled name has them. `None` if the name has no types (`extern "C"`, variables) or cannot be read.
 #[must_use]
 pub fn parameters(name: &str) -> Option<Vec<String>> {
     let (_, mangled) = without_file(name);
@@ -115,8 +115,8 @@ fn rust(name: &str) -> Option<rustc_demangle::Demangle<'_>> {
     rustc_demangle::try_demangle(name).ok()
 }
 
-/// Without the prefix that nvcc gives what is static in a file: `__nv_static_`, a length, and so many bytes for the file.
-/// True where there was one.
+/// Removes the prefix that nvcc gives to functions that are static in a file: `__nv_static_`, a length, and as many bytes that name
+/// the file. True if there was such a prefix.
 fn without_file(name: &str) -> (bool, &str) {
     let rest = || {
         let (len, rest) = name.strip_prefix("__nv_static_")?.split_once('_')?;
@@ -180,7 +180,7 @@ fn without_parameters(text: &str) -> String {
     out.strip_suffix(" const").unwrap_or(&out).to_owned()
 }
 
-/// A C++ name; none where it is none, or is too long. What follows a name (`$12` of a clone) is kept.
+/// Demangles a C++ name; `None` if it is no C++ name, or is too long. A suffix behind the name (`$12` of a clone) is kept.
 fn text_of(name: &str, options: &DemangleOptions, short: bool) -> Option<String> {
     // Device functions that are called have names that begin with a `$`.
     let name = name.strip_prefix('$').unwrap_or(name);
@@ -214,7 +214,7 @@ struct Text {
     short: bool,
     /// Whether each node that was entered is a list of template arguments.
     nodes: Vec<bool>,
-    /// Lists of template arguments around.
+    /// How many lists of template arguments the current piece lies in.
     within: usize,
     /// A list has just ended; its `>` follows.
     closing: bool,

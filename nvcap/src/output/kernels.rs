@@ -19,7 +19,7 @@ const MOST: usize = 1 << 16;
 pub(crate) struct Name {
     /// Demangled, with template arguments and parameters.
     pub(crate) full: String,
-    /// Without them.
+    /// Demangled, without template arguments and parameters.
     pub(crate) short: String,
     /// The types of its parameters, where the name has them.
     types: Option<Vec<String>>,

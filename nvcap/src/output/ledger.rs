@@ -42,7 +42,7 @@ fn seen(ledger: &Ledger) -> String {
     )
 }
 
-/// What is missing, in one line, as a command says it that captures no submissions; `None` if nothing is missing.
+/// What is missing, in one line without what was captured; `None` if nothing is missing.
 pub(crate) fn missing(ledger: &Ledger) -> Option<String> {
     if ledger.is_complete() {
         return None;
@@ -199,7 +199,7 @@ fn understood(f: &mut Formatter<'_>, u: &Understanding) {
 /// The shortest time for which a rate is shown, ns: below it the resolution of the times would decide the rate.
 const SHORTEST_OF_A_RATE: u64 = 1_000_000;
 
-/// How long it took and how fast it was, in one line.
+/// The time from the first submission to the last, and submissions and bytes a second, in one line.
 fn rate(f: &mut Formatter<'_>, t: &Totals, duration_ns: u64) {
     if duration_ns < SHORTEST_OF_A_RATE {
         return;

@@ -87,15 +87,15 @@ pub struct Summary {
     pub stamps: StampReads,
 }
 
-/// How much of the time the GPU's time stamps were read.
+/// The reads of the GPU's time stamps.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct StampReads {
-    /// Reads.
+    /// How often stamps were read.
     pub reads: u64,
-    /// The time in which they were read again and again, of all processes together, ns.
+    /// For how long stamps were read again and again, summed over all processes, ns.
     pub ns: u64,
-    /// Stamps that were seen.
+    /// How many stamps were seen.
     pub stamps: u64,
     /// How often a GPU's clock and the host's stepped against each other.
     pub steps: u64,

@@ -102,7 +102,7 @@ pub(crate) fn direction(d: Direction) -> &'static str {
     }
 }
 
-/// The name of how a launch was commanded in filters and JSON.
+/// How a launch was commanded, as filters and JSON name it.
 #[must_use]
 pub(crate) fn launch_how(h: LaunchHow) -> &'static str {
     match h {
@@ -160,7 +160,7 @@ pub(crate) fn gpu_name(minor: Option<u32>) -> String {
     minor.map_or_else(|| "gpu?".to_owned(), |m| format!("gpu{m}"))
 }
 
-/// Whether an operation has the times of its entry: it is work of the GPU, and no part of other work.
+/// Whether the GPU times of an entry are shown at this operation: launches, copies and graph replays, but not the nodes of a replay.
 pub(crate) fn is_timed(op: &Operation) -> bool {
     match op {
         Operation::Launch(l) => l.replay.is_none() && l.kind != LaunchKind::Companion,

@@ -68,7 +68,7 @@ pub(super) fn api(out: &mut Vec<u8>, calls: &Calls) {
     }
 }
 
-/// Appends the members that the first event of a submission gets beside: `stack_end` and `stack`.
+/// Appends the members that only the first event of a submission gets: `stack_end` and `stack`.
 pub(super) fn members(out: &mut Vec<u8>, calls: &Calls) {
     json::text(out, "stack_end", calls.end.name());
     json::key(out, "stack");
@@ -99,8 +99,8 @@ pub(super) fn members(out: &mut Vec<u8>, calls: &Calls) {
     out.push(b']');
 }
 
-/// A frame in one word, for sums over stacks: the function; of Python with its place in the source; the file in brackets where
-/// the function is not known.
+/// The name of a frame in sums over stacks: its function, for Python with file and line; the module in brackets if the function is
+/// not known.
 pub(super) fn word(
     symbol: Option<&str>,
     module: &str,
@@ -125,7 +125,7 @@ pub(super) fn function(frame: &Frame) -> Cow<'_, str> {
     }
 }
 
-/// The same of a frame.
+/// The name of a frame in sums over stacks ([`word`]).
 pub(crate) fn word_of(frame: &Frame) -> String {
     let file = frame.file.as_deref().unwrap_or("?");
     let python = frame.python.then_some((file, frame.line.map(u64::from)));

@@ -75,13 +75,13 @@ pub struct Stats {
     channels: BTreeMap<ChannelId, ChannelCounts>,
     kernels: Kernels,
     gpu_time: Account,
-    /// What `nvcap stats` shows beyond these.
+    /// What `nvcap stats` shows beyond `-s`; `None` for `-s`.
     profile: Option<Profile>,
     phases: BTreeMap<String, (Sum, u64)>,
     methods: HashMap<(u32, u16), u64>,
     method_writes: u64,
     stops: u64,
-    /// What the decoder counted; `None` with a filter, for the decoder counts what the filter does not let through, too.
+    /// What the decoder counted; `None` with a filter, because the decoder also counts what the filter holds back.
     summary: Option<Summary>,
     filtered: bool,
     first_ns: Option<u64>,
@@ -113,7 +113,7 @@ impl Stats {
         }
     }
 
-    /// As `nvcap stats` shows them: with moves, graphs, waits and histograms, or, by something, that table alone.
+    /// Adds what `nvcap stats` shows: moves, graphs, waits and histograms, or with `by` (`--by`) that one table instead.
     pub(crate) fn with_profile(self, by: Option<By>) -> Self {
         Self {
             profile: Some(Profile::new(by)),

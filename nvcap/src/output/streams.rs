@@ -29,7 +29,7 @@ pub struct Streams {
     out: Output,
     json: bool,
     sharing: Sharing,
-    /// How channels are spread, when there were the most: those of processes that end are gone by the end of the trace.
+    /// How channels were spread over runlists when there were the most channels: at the end those of ended processes are gone.
     spread: Vec<GpuReport>,
     most: usize,
 }
@@ -57,7 +57,7 @@ impl Streams {
         }
     }
 
-    /// Keeps how channels are spread if there are at least as many as ever before.
+    /// Keeps how channels are spread now, if there never were more channels.
     fn look(&mut self, model: &Model) {
         let now = model.channels().count();
         if now >= self.most && now != 0 {

@@ -106,7 +106,7 @@ impl<'a> Formatter<'a> {
         Self { full_names, ..self }
     }
 
-    /// Whether it does.
+    /// Whether names of kernels are shown with template arguments and parameters.
     pub(crate) fn has_full_names(&self) -> bool {
         self.full_names
     }

@@ -2,11 +2,11 @@
 
 use std::io;
 
-/// Fewer columns than these hold no line: what would be cut further is wrapped by the terminal.
+/// Lines are never cut to fewer columns than these: in a narrower terminal they wrap.
 const FEWEST: usize = 40;
 
-/// The columns of the terminal that standard output (or standard error) is: as the terminal says, else as `COLUMNS`
-/// says; none where neither does. The caller knows that it is a terminal.
+/// The width in columns of the terminal behind standard output (or standard error): as the terminal says, else as `COLUMNS`
+/// says; `None` if neither does. The caller must know that the stream is a terminal.
 #[must_use]
 pub(super) fn columns(error: bool) -> Option<usize> {
     let asked = asked(error).ok().filter(|n| *n > 0);
@@ -15,7 +15,7 @@ pub(super) fn columns(error: bool) -> Option<usize> {
     (columns > 0).then_some(columns.max(FEWEST))
 }
 
-/// What the terminal says, which may be 0: a serial line does not know.
+/// The width that the terminal reports. A serial line does not know its width and reports 0.
 #[cfg(target_os = "linux")]
 fn asked(error: bool) -> io::Result<usize> {
     let fd = match error {

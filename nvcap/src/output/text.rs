@@ -57,17 +57,17 @@ pub struct TextOptions {
     pub verbose: bool,
     /// A filter chooses the operations: all that it lets through are shown, the driver's own too.
     pub filtered: bool,
-    /// Short lines are cut to this many columns; by default to the terminal's, where the output is one.
+    /// Short lines are cut to this many columns; by default to the terminal's width, if the output is a terminal.
     pub width: Option<usize>,
-    /// The ledger alone.
+    /// Only the ledger is shown.
     pub quiet: bool,
-    /// Colour.
+    /// When colour is used.
     pub color: Color,
-    /// Times.
+    /// How times are shown.
     pub clock: Clock,
     /// Names of kernels with template arguments and parameters.
     pub full_names: bool,
-    /// Hide users' data.
+    /// Replaces users' data by lengths and hashes; `None` shows the data.
     pub redact: Option<Redactor>,
 }
 
@@ -79,7 +79,7 @@ pub struct Text {
     explain: Explainer,
     columns: Columns,
     releases: Releases,
-    /// How many operations were left out.
+    /// How many operations were left out because they are the driver's own, or nodes of graphs.
     left_out: u64,
     repeats: Repeats,
     /// Data words of a method that carries data, gathered into one line.
@@ -101,7 +101,7 @@ struct DataRun {
 }
 
 impl DataRun {
-    /// Whether a write goes on where the run is.
+    /// Whether a method write continues the run.
     fn takes(&self, c: &Context, m: &MethodWrite) -> bool {
         /// A run is kept in memory until it ends, so a run of one MiB becomes a line and a new one begins.
         const MOST: usize = 1 << 20;
@@ -165,7 +165,7 @@ impl Text {
         self.options.width.or_else(|| self.out.width())
     }
 
-    /// The name of a program that was shown by its address before.
+    /// Shows the name of a program that was shown by its address before.
     fn named(&mut self, kernel: &Kernel) -> io::Result<()> {
         if !self.nameless.remove(&(kernel.at.pid, kernel.program)) {
             return Ok(());
@@ -410,7 +410,7 @@ impl Text {
                     ),
                 )
             }
-            // The ledger says how many.
+            // Not shown here: the ledger says how many stacks were lost.
             Lost::Stacks { .. } => Ok(()),
             Lost::Untraced { why } => {
                 self.note(l.at, Role::Alarm, format_args!("UNTRACED: {}", Plain(why)))

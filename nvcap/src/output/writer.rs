@@ -189,7 +189,7 @@ impl Output {
     /// # Errors
     /// When it could not be written; lack of room is an error here, too.
     pub(crate) fn answer(&mut self) -> io::Result<()> {
-        // The error that is returned says it.
+        // The returned error says what failed: no message is written besides.
         self.told = true;
         self.end_object()?;
         self.flush()?;
@@ -386,7 +386,7 @@ fn is_full(e: &io::Error) -> bool {
     )
 }
 
-/// What to do about it.
+/// What the user can do about an error for lack of room.
 fn remedy(e: &io::Error) -> &'static str {
     match e.kind() {
         io::ErrorKind::FileTooLarge => "raise the limit on the size of files (ulimit -f)",

@@ -1,8 +1,8 @@
-//! What a trace's channels were at when it ended, or at some moment before: a sink that keeps the newest entries of each channel, and
-//! makes a report of them as of a look.
+//! The state of a trace's channels at its end, or at a moment before. This sink keeps the newest entries of each channel and makes
+//! the same report of them that a look at a live process gives.
 //!
-//! A trace has what was submitted. How far the GPU was is known where its time stamps were read: a semaphore's newest payload
-//! is its value then.
+//! A trace tells what was submitted. It tells how far the GPU was only where time stamps were read: the newest payload read from a
+//! semaphore counts as the semaphore's value.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -17,7 +17,7 @@ use crate::output::{Detail, Sink};
 use crate::record::{Channel, ChannelId, Life, Process, Record, Stamps, Submission};
 use crate::wire::entry;
 
-/// The most entries of a channel that are kept, whatever its ring has.
+/// A whole ring of entries is kept for each channel, but of larger rings only this many, unless `last` asks for more.
 const MOST: u32 = 4096;
 
 /// The sink.
@@ -25,7 +25,7 @@ const MOST: u32 = 4096;
 pub struct LastEntries {
     /// At least so many entries of each channel are kept.
     last: u32,
-    /// What comes later after the first submission is not looked at.
+    /// Submissions and time stamps later than this, counted from the first submission, are ignored.
     until: Option<Duration>,
     /// The times of the first submission, and of the last one that was looked at.
     first_ns: Option<u64>,
@@ -33,16 +33,17 @@ pub struct LastEntries {
     channels: BTreeMap<ChannelId, Kept>,
     processes: BTreeMap<u32, Known>,
     values: Values,
-    /// Whose events come now, and the place of the first of its steps; none where they are not looked at.
+    /// The channel of the submission whose events come now, and the index of the submission's first step; `None` if the submission
+    /// is ignored.
     now: Option<(ChannelId, usize)>,
-    /// What the recording lacks.
+    /// A note that the recording is not complete, if the ledger says so.
     lacks: Option<String>,
 }
 
 /// A channel.
 struct Kept {
     state: ChannelState,
-    /// GP_GET was read at its newest doorbell.
+    /// Whether GP_GET was read at the channel's newest doorbell.
     has_get: bool,
 }
 
@@ -64,7 +65,7 @@ impl LastEntries {
         }
     }
 
-    /// Whether a time is behind the moment that was asked for.
+    /// Whether a time is after the moment `until`.
     fn is_later(&self, ns: u64) -> bool {
         match (self.until, self.first_ns) {
             (Some(until), Some(first)) => u128::from(ns.saturating_sub(first)) > until.as_nanos(),
@@ -113,7 +114,7 @@ impl LastEntries {
         state.pid = s.at.pid;
         state.put = s.gp_put;
         state.get = s.gp_get.unwrap_or(s.gp_put);
-        // Twice as many as are kept, so that they are moved seldom.
+        // Old steps are dropped only when there are twice as many as needed: dropping moves all the others.
         let most = self.last.max(state.entries.min(MOST)) as usize;
         if state.steps.len() > most.saturating_mul(2) {
             state.steps.drain(..state.steps.len() - most);
@@ -135,7 +136,7 @@ impl LastEntries {
         }
     }
 
-    /// The state at the end, or at the moment that was asked for.
+    /// The report of the state at the end of the trace, or at the moment `until`. It takes the channels: a second report is empty.
     #[must_use]
     pub fn report(&mut self) -> Report {
         let first = self.first_ns.unwrap_or(0);

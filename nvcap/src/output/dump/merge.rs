@@ -40,7 +40,7 @@ pub struct SharedState {
     pub running: BTreeSet<String>,
     /// What channels wait for.
     pub waits: BTreeSet<String>,
-    /// Where the first thread is in the program: the newest Python frame that is not a library's.
+    /// Where the thread of [`Group::stack`] is in the program: its newest Python frame that is not a library's, else its newest.
     pub python: Option<String>,
     /// Numbers of the driver's messages about it.
     pub xids: BTreeSet<u64>,
@@ -56,7 +56,8 @@ pub struct Group {
     pub members: Vec<Member>,
     /// The Python frames of its first member's first thread, newest first.
     pub stack: Vec<String>,
-    /// Fewer processes are in it than in another group, or it is the one of two that has done its work.
+    /// Whether the group stands out and may be the cause: it has an error and another group has none, or it has fewer processes
+    /// than another group. Of groups of one size, the one whose state is the likelier cause stands out (idle while others work).
     pub odd: bool,
 }
 
@@ -207,7 +208,7 @@ fn state(process: &Value) -> SharedState {
     }
 }
 
-/// How likely a state is the cause of the others': an error most, then one that has nothing to do while others work.
+/// How likely a state is the cause of the other processes' states: 0 is the likeliest (an error), then 1 (idle while others work).
 fn rank(state: &SharedState) -> u8 {
     match state.verdict.as_str() {
         "error" => 0,
@@ -248,7 +249,7 @@ pub fn merge(looks: &[(String, Value)]) -> Merged {
     for group in &mut merged.groups {
         group.members.sort();
     }
-    // An error first, however many have it: it ends whatever the others wait for. Then the fewest.
+    // Groups with an error come first, whatever their size: the others may wait for a process that failed. Then the smallest.
     let order = |g: &Group| (rank(&g.state) != 0, g.members.len(), rank(&g.state));
     merged.groups.sort_by_key(order);
     let most = merged.groups.last().map(order);

@@ -67,7 +67,7 @@ pub(super) fn of_thread(f: &mut Formatter<'_>, thread: &Thread, full: bool) {
     }
 }
 
-/// Frames, the first behind the word, with what is to be said before and behind them.
+/// A stack's frames, one a line; `word` is put before the first line. `before` and `behind` are remarks above and below the frames.
 fn frames_of(
     f: &mut Formatter<'_>,
     word: &str,

@@ -20,7 +20,7 @@ pub enum Status {
     Moving = 10,
     /// There is work that is not done, and it may be slow or stuck: there was one look, or only other channels moved.
     Busy = 11,
-    /// It uses a GPU, and no channel was found that could be read.
+    /// The process uses a GPU, but no channel was found that could be read; or, of a trace, how far the GPU was is not known.
     Unknown = 12,
     /// Nothing moved between two looks, and there is work that is not done.
     Hang = 13,
@@ -35,8 +35,8 @@ impl Status {
         self as u8
     }
 
-    /// The status that counts of two processes' statuses: the greater one. But an error outweighs every status that is no
-    /// fault: a script must not take the processes that could be looked at for all.
+    /// The worse of two processes' statuses: the greater number. But `Error` (1) outweighs all others except `Hang` and `Stopped`:
+    /// a script must learn that some process could not be looked at.
     #[must_use]
     pub fn worst(self, other: Self) -> Self {
         let weight = |status| match status {

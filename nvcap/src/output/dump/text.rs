@@ -103,7 +103,7 @@ fn head(
     f.end();
 }
 
-/// What a channel was at that a message may be about: what runs, else the newest of what it fetched.
+/// One line for a channel that an Xid message may be about: the work that runs, else the newest operation that the GPU fetched.
 fn last_of(f: &mut Formatter<'_>, shown: &Shown<'_>, c: &ChannelState, options: &ReportOptions) {
     let running = shown.report.analysis.of(c.id);
     if let Some(running) = running.and_then(|j| j.running.as_ref()) {
@@ -171,7 +171,7 @@ fn table(f: &mut Formatter<'_>, shown: &Shown<'_>, process: &ProcessReport) {
             c.put,
             c.pending(),
             optional(line.and_then(|l| l.value)),
-            // If the channel moves, the value was read later than the entries.
+            // The value was read after the entries: if the channel moves, it can be higher than the newest payload in them.
             optional(line.map(|l| l.value.filter(|v| *v > l.newest).unwrap_or(l.newest))),
         ));
         if let Some(j) = judged {
@@ -194,7 +194,7 @@ fn table(f: &mut Formatter<'_>, shown: &Shown<'_>, process: &ProcessReport) {
     f.end();
 }
 
-/// The state of a step, for its column: done, running, waiting, or not fetched.
+/// A step's state in a word. `open`: fetched, and not done. `fetched`: whether the step is done is not known.
 fn mark(step: &Step, judged: Option<&Judged>) -> &'static str {
     let Some(j) = judged else { return "" };
     if j.running
@@ -242,7 +242,7 @@ fn entries(f: &mut Formatter<'_>, shown: &Shown<'_>, c: &ChannelState, options: 
     }
     let steps = options.steps(c, judged);
     match c.entries {
-        // A capture that does not know its rings.
+        // The recording does not tell how many entries the ring has.
         0 => f.text(format_args!(
             ", newest {}",
             plural_of(steps.len() as u64, "entry", "entries")

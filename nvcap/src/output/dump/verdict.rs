@@ -40,7 +40,7 @@ pub enum Word {
     Moving,
     /// There is work that is not done; one look cannot say more.
     Busy,
-    /// No channel was found.
+    /// No channel was found that could be read; or, of a trace, some channel's tracking semaphore has no known value.
     Unknown,
     /// Nothing moved between two looks, and there is work that is not done.
     Hang,
@@ -206,7 +206,7 @@ fn nothing_found(process: &ProcessReport) -> String {
     }
 }
 
-/// Which of a process's channels moved between two looks.
+/// The part of the movement that belongs to one process's channels.
 fn of_process(look: &Report, process: &ProcessReport, movement: &Progress) -> Progress {
     let mut own = movement.clone();
     let pid_of = |id| {
@@ -248,7 +248,7 @@ fn with_time(m: &Progress, own: &Progress, at_work: usize, channels: usize) -> (
     }
 }
 
-/// How fast the channels that move do so.
+/// A line for each channel that moved, with what it submitted, fetched and finished; and a line that lists the stuck channels.
 fn rates(look: &Report, m: &Progress, own: &Progress) -> Vec<String> {
     let seconds = m.ns as f64 / 1e9;
     let mut lines = Vec::new();
@@ -260,7 +260,7 @@ fn rates(look: &Report, m: &Progress, own: &Progress) -> Vec<String> {
             c.fetched
         );
         if let Some(done) = c.done {
-            // More than a ring holds: GP_GET and GP_PUT have gone round, and do not say how often.
+            // More is done than GP_GET and GP_PUT moved: they went round the ring an unknown number of times.
             if done > c.submitted.max(c.fetched) + 1 {
                 line = name(look, c.channel) + ": the ring has gone round";
             }

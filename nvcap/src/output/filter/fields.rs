@@ -156,7 +156,7 @@ impl Field {
         )
     }
 
-    /// Whether it is of the process's identity, which is told where all of a host's are traced.
+    /// Whether the field is part of a process's identity, which only traces of all processes (`-a`) have.
     #[must_use]
     pub fn is_of_identity(self) -> bool {
         matches!(
@@ -165,13 +165,13 @@ impl Field {
         )
     }
 
-    /// Whether it is of the stack, which is taken on request.
+    /// Whether the field is read from the stack, which only traces with `--stacks` have.
     #[must_use]
     pub fn is_of_stack(self) -> bool {
         matches!(self, Self::Api | Self::Frame)
     }
 
-    /// Whether it is of the GPU's times, which are taken on request.
+    /// Whether the field is one of the GPU's times, which only traces with `--gpu-time` have.
     #[must_use]
     pub fn is_of_gpu_time(self) -> bool {
         matches!(self, Self::GpuTime | Self::Queued | Self::GpuStart)
@@ -380,7 +380,7 @@ fn identity(field: Field, who: &Identity) -> Option<Value<'_>> {
     }
 }
 
-/// The GPU's times, of the events that JSON shows them of.
+/// A GPU time of an event. Only submissions and timed operations have one, as in the JSON output.
 fn gpu_time(field: Field, event: &Event<'_>) -> Option<Value<'static>> {
     let time = event.context.gpu_time_of(event.entry)?;
     let duration = match &event.body {

@@ -99,8 +99,8 @@ impl Filter {
         first
     }
 
-    /// Whether it asks for events of some kind or content. An expression that does not only says whose or when: it names a
-    /// process, a channel, a phase, a time.
+    /// Whether the expression may select some events of a submission and not others, by their kind or content. Otherwise it selects
+    /// whole submissions, by fields such as process, channel, phase and time.
     #[must_use]
     pub fn asks_for_kind(&self) -> bool {
         let mut asks = false;
@@ -227,7 +227,7 @@ fn compare(value: &Value<'_>, op: Compare, wanted: &Wanted) -> bool {
                 Compare::Like | Compare::NotLike => false,
             }
         }
-        // A name is meant by each of its forms.
+        // The comparison holds if one of the name's forms fits: full, short or mangled.
         (Value::Names(name, mangled), wanted) => {
             let forms = [name.full.as_str(), name.short.as_str(), mangled];
             let is = |op| {
@@ -240,7 +240,7 @@ fn compare(value: &Value<'_>, op: Compare, wanted: &Wanted) -> bool {
                 op => is(op),
             }
         }
-        // Any of them is meant, by the word that folded stacks have.
+        // The comparison holds if one frame fits. A frame is compared by its function name as folded stacks show it.
         (Value::Frames(frames), wanted) => {
             let is = |frame: &Frame| {
                 let word = stack::function(frame);

@@ -297,7 +297,7 @@ impl Parser<'_> {
 
 fn unknown_field(name: &str) -> String {
     let all: Vec<&str> = Field::all().map(Field::name).collect();
-    // The known word that has the longest beginning in common with it, if any has.
+    // The field that shares the longest beginning with the unknown name, at least two letters.
     let close = all
         .iter()
         .map(|f| {

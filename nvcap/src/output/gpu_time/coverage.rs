@@ -1,10 +1,11 @@
-//! The time in which time stamps were read: all of it, or bursts (`--gpu-time-cpu`). What is counted is counted within it.
+//! The time in which the GPU's time stamps were read: the whole trace, or bursts (`--gpu-time-cpu`). Busy and idle time count only
+//! within it.
 
 use std::collections::{HashSet, VecDeque};
 
 /// The most bursts that are kept: at 5 % of a processor those of three hours.
 const MOST: usize = 1 << 18;
-/// With fewer bursts stamps were read without a pause, but where a process began anew.
+/// With fewer bursts than this the reads are taken for continuous: the few breaks are processes that began anew.
 const FEW: u64 = 10;
 
 /// A burst of reads, by the host's clock, ns.
@@ -27,8 +28,8 @@ pub(super) struct Coverage {
 }
 
 impl Coverage {
-    /// Takes a time in which a process's stamps were read without a pause. Those of several processes overlap and count once. Before a
-    /// process was read for the first time there was nothing of it to be seen.
+    /// Adds a time in which a process's stamps were read without a pause. Times of several processes may overlap and count once. The
+    /// time before the first read of a process counts as read: the process did no work yet.
     pub(super) fn add(&mut self, pid: u32, from: u64, until: u64) {
         let is_new = self.processes.insert(pid);
         let last = self.windows.back_mut();
@@ -70,7 +71,7 @@ impl Coverage {
         self.parts(from, until).map(|(_, ns)| ns).sum()
     }
 
-    /// Bursts, and what share of the time from the first to the last they are, where stamps were read with pauses.
+    /// The number of bursts, and their share of the time from the first to the last, 0 to 1; `None` if stamps were read without pauses.
     pub(super) fn sample(&self) -> Option<(u64, f64)> {
         let last = self.windows.back().filter(|_| self.bursts >= FEW)?;
         let whole = last.until - self.first?;
@@ -81,7 +82,7 @@ impl Coverage {
 /// A share of the time, estimated from bursts: the sum of one part of each by the sum of them whole.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Share {
-    /// The burst under way, by its begin: the part, and the whole.
+    /// The current burst: its begin, its part, and its whole, ns.
     now: Option<(u64, f64, f64)>,
     n: f64,
     part: f64,
@@ -92,7 +93,7 @@ pub(super) struct Share {
 }
 
 impl Share {
-    /// Adds time of a burst, which is the part or not, ns.
+    /// Adds `ns` of a burst (named by its begin) to the whole, and to the part if `is_part`.
     pub(super) fn add(&mut self, burst: u64, is_part: bool, ns: u64) {
         if self.now.is_none_or(|n| n.0 != burst) {
             self.end();
@@ -116,7 +117,7 @@ impl Share {
         self.whole_whole += whole * whole;
     }
 
-    /// By how much the share may be wrong (95 %), 0 to 1: of a ratio of two sums. `None` where there are too few bursts to say.
+    /// The error of the share at 95 % confidence, 0 to 1, by the variance of a ratio of two sums; `None` with fewer than 10 bursts.
     pub(super) fn error(&self) -> Option<f64> {
         let mut all = *self;
         all.end();

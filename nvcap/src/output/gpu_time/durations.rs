@@ -1,6 +1,6 @@
 //! Durations of one kind: count, sum, least, greatest, and quantiles to 3 %.
 
-/// Steps of a doubling.
+/// Buckets for each doubling of the duration: a bucket is 3 % wide.
 const STEPS: f64 = 24.0;
 /// Up to 2^48 ns, three days.
 const BUCKETS: usize = 48 * 24 + 1;
@@ -38,7 +38,7 @@ impl Durations {
         }
     }
 
-    /// What `of` such durations take together, of which these are a sample, and by how much that may be wrong (95 %), ns.
+    /// The estimated sum of `of` durations, of which these are a sample, and its error at 95 % confidence, ns.
     pub(in crate::output) fn estimate_ns(&self, of: u64) -> (u64, u64) {
         if of <= self.count {
             return (self.sum_ns, 0);

@@ -1,11 +1,11 @@
-//! Stretches of time that overlap and come nearly in order: their union, the gaps between them by their cause, and their sum. Counted is
-//! the time in which time stamps were read.
+//! Stretches of work, which may overlap and come nearly in order of their begin: their union, their sum, and the gaps between them by
+//! cause. Only time in which time stamps were read is counted.
 
 use std::collections::BTreeMap;
 
 use super::coverage::{Coverage, Share};
 
-/// How far back a stretch may begin before those that came already, ns. It waits that long for others.
+/// How much earlier than the newest one a stretch may begin, ns. Stretches are held back so long, to be summed up in order.
 const HORIZON_NS: u64 = 3_000_000_000;
 /// The longest gaps that are kept.
 const LONGEST: usize = 10;
@@ -13,15 +13,15 @@ const LONGEST: usize = 10;
 /// When a stretch of work ends, ns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum End {
-    /// Then.
+    /// At this time.
     At(u64),
-    /// Not later than that.
+    /// At an unknown time, not later than this.
     Before(u64),
     Unknown,
 }
 
 impl End {
-    /// Until when it is not known whether the work goes on, ns.
+    /// The time up to which the work may go on, ns: 0 if its end is known, `u64::MAX` if nothing is.
     fn open(self) -> u64 {
         match self {
             Self::At(_) => 0,
@@ -38,7 +38,7 @@ pub(super) struct Stretch {
     pub begin: u64,
     /// Its end.
     pub end: End,
-    /// When it was handed in, at the earliest and at the latest, where known, ns.
+    /// When the work was submitted, at the earliest and at the latest, ns; `None` if that is not known.
     pub there: Option<(u64, u64)>,
     /// When it waited for a semaphore, ns.
     pub waited: Option<(u64, u64)>,
@@ -46,7 +46,7 @@ pub(super) struct Stretch {
     pub host: u64,
 }
 
-/// Time without work, and of it the time in which the next work was not there yet: at least and at most.
+/// Time without work, ns. `empty_ns`: the part in which the next work was not submitted yet, at least and at most.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Idle {
     pub ns: u64,
@@ -68,11 +68,11 @@ pub(super) struct Gap {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Intervals {
     waiting: BTreeMap<(u64, End), Stretch>,
-    /// Begin of the first was seen, and the end of the last that was added up.
+    /// Whether a stretch was summed up; and the time up to which everything is summed up (`last`, ns).
     begun: bool,
     last: u64,
     newest: u64,
-    /// Until when it is not known whether the last one goes on, where no other begins before, ns.
+    /// The time up to which the last stretch may go on if no other begins before, ns; 0 if its end is known.
     open: u64,
     /// Sum of the union, ns.
     pub busy_ns: u64,
@@ -80,7 +80,7 @@ pub(super) struct Intervals {
     pub sum_ns: u64,
     /// Sum of the gaps.
     pub idle: Idle,
-    /// The time of which neither is known, ns.
+    /// The time of which it is not known whether there was work, ns.
     pub unknown_ns: u64,
     /// The share of the busy time.
     share: Share,
@@ -89,10 +89,10 @@ pub(super) struct Intervals {
 }
 
 impl Intervals {
-    /// Adds one.
+    /// Adds a stretch, and sums up those that are old enough.
     pub(super) fn add(&mut self, stretch: Stretch, coverage: &Coverage) {
         self.newest = self.newest.max(stretch.begin);
-        // Two with the same ends are one to the union.
+        // Two stretches with the same begin and end are one in the union; the sum counts both.
         if let Some(twin) = self.waiting.insert((stretch.begin, stretch.end), stretch) {
             self.add_sum(&twin, coverage);
         }
@@ -106,7 +106,7 @@ impl Intervals {
         }
     }
 
-    /// Adds up what waits: the end.
+    /// Sums up the stretches that are held back: no more will come.
     pub(super) fn finish(&mut self, coverage: &Coverage) {
         while let Some((_, of)) = self.waiting.pop_first() {
             self.sum_up(of, coverage);
@@ -118,7 +118,7 @@ impl Intervals {
         self.known_ns() + self.unknown_ns
     }
 
-    /// Of it the time of which is known whether there was work, ns.
+    /// The part of [`Self::span_ns`] of which it is known whether there was work, ns.
     pub(super) fn known_ns(&self) -> u64 {
         self.busy_ns + self.idle.ns
     }
@@ -135,7 +135,7 @@ impl Intervals {
         }
     }
 
-    /// Counts a time, and returns how much of it counts, ns.
+    /// Adds the bursts' parts of a time to the share, and returns their sum, ns.
     fn count(
         &mut self,
         (from, until): (u64, u64),
@@ -198,7 +198,7 @@ impl Intervals {
         self.idle.empty_ns.0 += idle.empty_ns.0;
         self.idle.empty_ns.1 += idle.empty_ns.1;
         self.idle.waited_ns += idle.waited_ns;
-        // Of a time that was not read from begin to end nothing says that it was one gap.
+        // Stamps were not read during all of this time: work that was not seen may lie in it, so it is not listed as one gap.
         if ns < until - from {
             return;
         }
@@ -237,7 +237,8 @@ mod tests {
     #[test]
     fn overlaps_count_once_and_gaps_are_told_by_cause() {
         let mut all = Intervals::default();
-        // Handed in late by 30 of a gap of 40; then one that waits for something else, 60 of it for a semaphore.
+        // The third is submitted 30 into a gap of 40. The fourth is submitted in time and begins after a gap of 100: 60 of it is a
+        // wait for a semaphore.
         for s in [
             stretch(100, 200, Some(90)),
             stretch(150, 260, Some(90)),
@@ -290,7 +291,7 @@ mod tests {
             of(250, End::Unknown),
             stretch(400, 500, None),
             stretch(600, 700, None),
-            // Over by 720, and one that the next one's begin ends.
+            // The first may run until 720 at the latest; the second until 800, but the next one begins at 750.
             of(700, End::Before(720)),
             of(740, End::Before(800)),
             stretch(750, 760, None),
@@ -302,7 +303,8 @@ mod tests {
         assert_eq!(all.gaps.len(), 3);
     }
 
-    /// Half busy, read in bursts of 5 % of the time: the share is that of the bursts, and a gap between two bursts is none.
+    /// Busy for 60 % of each burst; bursts are 5 % of the time. The share is that within bursts, and the time between two bursts is
+    /// no gap.
     #[test]
     fn a_sample_tells_the_share() {
         let (mut all, mut coverage) = (Intervals::default(), Coverage::default());

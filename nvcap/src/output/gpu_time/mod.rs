@@ -1,5 +1,5 @@
-//! The GPU's time in sums: kernels and copies by what they took, how busy GPUs, engines and channels were, what they waited for.
-//! For `nvcap time` and, with `--gpu-time`, the statistics (`-s`).
+//! Sums of the GPU's time: how long kernels and copies took, how busy GPUs, engines, processes and channels were, and the longest
+//! waits. For `nvcap time` and, with `--gpu-time`, the statistics (`-s`).
 
 use std::collections::{BTreeMap, HashMap};
 use std::io;
@@ -31,7 +31,7 @@ const WAITS: usize = 10;
 /// The most rows by name that are kept apart.
 const MOST_ROWS: usize = 1 << 16;
 
-/// Whose work: device number of the GPU where it is known, or the process.
+/// Where work ran: the GPU's device number; or the process, where the GPU is not known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 enum Whose {
     Gpu(u32),
@@ -42,7 +42,7 @@ enum Whose {
 struct Row {
     text: String,
     durations: Durations,
-    /// All of them, timed or not.
+    /// How many entries did this work, timed or not.
     count: u64,
     /// Bytes moved by those that are timed.
     bytes: u64,
@@ -55,11 +55,11 @@ struct ChannelTime {
     engine: Engine,
     gpu: Option<u32>,
     work: Intervals,
-    /// The time that entries were in the ring before the GPU began them: between bounds, and these.
+    /// How long entries were in the ring before the GPU began them: the middle between two bounds, the least, and the most.
     queued: Durations,
     queued_least: Durations,
     queued_most: Durations,
-    /// Of it waits for semaphores of others, ns.
+    /// The sum of the channel's waits for semaphores, ns.
     waited_ns: u64,
 }
 
@@ -67,7 +67,7 @@ struct ChannelTime {
 #[derive(Clone, Debug)]
 struct Wait {
     channel: ChannelId,
-    /// Whose release it was, where that is known.
+    /// The channel that released the semaphore, where that is known.
     by: Option<ChannelId>,
     semaphore: GpuVa,
     ns: u64,
@@ -94,7 +94,7 @@ pub(crate) struct Account {
     known: Known,
     releases: Releases,
     entries: Entries,
-    /// Times are there at all.
+    /// Whether some submission came with GPU times, known or not.
     asked: bool,
     /// How often time stamps were read, and when.
     stamps: StampReads,
@@ -126,7 +126,7 @@ impl Account {
         }
     }
 
-    /// Takes what the whole trace told.
+    /// Takes the trace's summary: how often time stamps were read.
     pub(crate) fn summary(&mut self, summary: &Summary) {
         self.stamps = summary.stamps;
     }
@@ -239,7 +239,7 @@ impl Account {
         }
     }
 
-    /// The end: what waits to be put in order is summed up.
+    /// No more events will come: sums up the last entry, and the stretches that were held back to be put in order.
     pub(crate) fn finish(&mut self) {
         if let Some(done) = self.entries.finish() {
             self.done(done);

@@ -14,14 +14,15 @@ use crate::output::units::Nanoseconds;
 const NARROW: usize = 110;
 /// Rows of a table in text.
 const SHOWN: usize = 20;
-/// From this share of the time on a GPU is the limit.
+/// A GPU that is busy for at least this share of the time limits the program.
 const GPU_BOUND: f64 = 0.9;
 
 fn share(part: u64, of: u64) -> f64 {
     100.0 * part as f64 / of.max(1) as f64
 }
 
-/// What a GPU's time says of the program. Beside a GPU that is busy nearly always, what it lacked in half of the rest of the time.
+/// What limits the program: the GPU, if it was nearly always busy; else waits for semaphores or missing submissions, if one of them
+/// fills half of the GPU's idle time.
 pub(super) fn verdict(work: &Intervals) -> &'static str {
     let busy = work.busy_ns as f64 / work.known_ns().max(1) as f64;
     let half = work.idle.ns as f64 / 2.0;
@@ -94,7 +95,7 @@ impl std::fmt::Display for Whose {
 }
 
 impl Row {
-    /// What all of them took, ns: an estimate where not all are timed.
+    /// The time of all entries of the row, ns: an estimate where not all are timed.
     pub(super) fn total_ns(&self) -> u64 {
         self.durations.estimate_ns(self.count).0
     }
@@ -106,14 +107,14 @@ impl Row {
             return (Nanoseconds(ns).to_string(), String::new());
         }
         let error = match self.durations.count {
-            // Of one nothing tells how others differ.
+            // A single duration does not tell how much the others differ from it.
             0 | 1 => "?".to_owned(),
             _ => Nanoseconds(error).to_string(),
         };
         (self.timed(|_| format!("~{}", Nanoseconds(ns))), error)
     }
 
-    /// What the durations tell; `?` where there are none.
+    /// The text that `tell` makes of the durations; `?` where there are none.
     fn timed(&self, tell: impl Fn(&Durations) -> String) -> String {
         match self.durations.count {
             0 => "?".to_owned(),
@@ -165,7 +166,7 @@ impl Account {
             ));
             f.end();
         }
-        // Sentences go on in the next line, rows of tables are cut.
+        // The sentences above may wrap in the terminal; the rows of the tables are cut at its width.
         let mut f = Formatter::new(out, color).fitted(width);
         let mut line = |role: Option<Role>, args: Arguments<'_>| {
             f.line("", 0, role);
@@ -214,7 +215,7 @@ impl Account {
             return;
         }
         let all: u64 = rows.iter().map(|(_, r)| r.total_ns()).sum();
-        // Where all are timed two columns have nothing to say; a narrow terminal has no room for others.
+        // `+-` and `timed` are left out if all entries are timed. A narrow terminal has no room for `timed`, `median` and `least`.
         let sampled = rows.iter().any(|(_, r)| r.durations.count < r.count);
         let columns = |cells: [String; 7]| {
             let is_shown = [

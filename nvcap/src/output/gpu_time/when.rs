@@ -14,14 +14,14 @@ pub(crate) struct When {
     pub wait: Option<(u64, u64, GpuWait)>,
 }
 
-/// Whether the time of a submission is that of its doorbell; otherwise it was there before.
+/// Whether a submission's time is that of its doorbell. Otherwise (observed, or late) the submission was in the ring before that time.
 pub(crate) fn is_at_doorbell(c: &Context) -> bool {
     c.how != How::Observed && !c.late
 }
 
 impl When {
-    /// Of an entry. Times are whole within their errors; a begin that lies before the doorbell by no more than that is set to the
-    /// doorbell, for the cause comes before the effect.
+    /// The times of an entry. Work cannot begin before its doorbell: a begin that lies before the doorbell by no more than its error is
+    /// moved to the doorbell.
     pub(crate) fn of(c: &Context, time: &GpuTime) -> Self {
         let Some(start) = time.start else {
             return Self::default();

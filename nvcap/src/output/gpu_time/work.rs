@@ -1,12 +1,13 @@
-//! What is done by the entries of rings: launches, copies, replays, each under what it is counted as.
+//! The work of ring entries (launches, copies, graph replays), and the table row under which it is counted.
 
 use crate::decode::event::{Context, GpuDuration, GpuTime, Operation};
 use crate::output::kernels;
 use crate::output::names::{direction, is_timed};
 
-/// A duration that may be wrong by more, and by more than a tenth of it, counts as not known, ns: its end came in a pause of the reads.
+/// A duration whose error is above this, ns, and above a tenth of the duration counts as not known: the end came while stamps were not
+/// read.
 const VAGUE_NS: u64 = 100_000;
-/// What is kept apart of the work of one entry.
+/// The most launches and copies of one entry that are kept; the rest are only counted.
 const MOST_TOGETHER: usize = 16;
 
 /// What a row sums up.
@@ -16,7 +17,7 @@ pub(crate) enum What {
     Kernel(String),
     /// A kernel without a name, by its program's address.
     Program(u64),
-    /// A kernel of which neither is known.
+    /// A kernel of which neither name nor address is known.
     Unknown,
     /// Replays of graphs.
     Graph,
@@ -28,14 +29,14 @@ pub(crate) enum What {
     Together(usize, Vec<What>),
 }
 
-/// The work of one entry, whose time is known of all of it together.
+/// The work of one entry. Its time is that of all launches and copies of the entry together.
 #[derive(Debug)]
 struct Shared {
     serial: u64,
     entry: u32,
     time: GpuTime,
     count: usize,
-    /// The first of it, each with its text.
+    /// The first launches and copies, each with its text.
     works: Vec<(What, String)>,
     bytes: u64,
 }
@@ -45,7 +46,7 @@ struct Shared {
 pub(crate) struct Done {
     /// What it is counted as.
     pub what: What,
-    /// That for people.
+    /// The row's name as people read it.
     pub text: String,
     /// When, as far as it was seen.
     pub time: GpuTime,
@@ -55,8 +56,8 @@ pub(crate) struct Done {
     pub bytes: u64,
 }
 
-/// Puts together the work of each entry. The time of several launches or copies of one entry is known of all together: they are one
-/// work of their own, so that none gets the time of another.
+/// Collects the launches and copies of each entry. Several of one entry have only a common time: they count as one work of their own
+/// ([`What::Together`]), so that none of them gets the time of another.
 #[derive(Debug, Default)]
 pub(crate) struct Entries {
     /// The entry whose work comes now.
@@ -64,7 +65,7 @@ pub(crate) struct Entries {
 }
 
 impl Entries {
-    /// Takes an operation of an entry of which times were asked for; what the entry before it did, where that is over.
+    /// Takes an operation. If it begins a new entry, returns the work of the entry before.
     pub(crate) fn operation(
         &mut self,
         c: &Context,
@@ -144,7 +145,7 @@ pub(crate) fn what(op: &Operation) -> (What, u64) {
     }
 }
 
-/// That for people.
+/// A row's name as people read it.
 pub(crate) fn text(what: &What, op: &Operation) -> String {
     match (what, op) {
         (What::Kernel(_), Operation::Launch(l)) => l
@@ -198,7 +199,7 @@ impl What {
         }
     }
 
-    /// How many launches or copies one of them is.
+    /// How many launches or copies this work has.
     pub(crate) fn works(&self) -> usize {
         match self {
             Self::Together(count, _) => *count,

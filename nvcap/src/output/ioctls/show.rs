@@ -43,7 +43,7 @@ impl Shown<'_> {
                 Subject::Class(_) => "pAllocParms",
                 _ => "params",
             };
-            // The pointer's field is where the parameters are shown.
+            // The parameters are shown in place of the field that points to them.
             let at = parts
                 .iter()
                 .position(|p| p.strip_prefix(name).is_some_and(|r| r.starts_with('=')));
@@ -114,7 +114,7 @@ impl Shown<'_> {
     fn field(&self, call: &Call<'_>, e: &Exchanged) -> String {
         let name = e.name.strip_prefix("params.").unwrap_or(e.name);
         let show = |v: &Value| match v {
-            // Its class is the next field.
+            // The class is not added to the new object's handle: the next field shows it.
             Value::Number(n, Meaning::Handle) if name == "hObjectNew" => format!("{n:#x}"),
             v => self.value(call, v),
         };

@@ -1,5 +1,5 @@
-//! The members of a submission, and of what it has the GPU do, that tell when the GPU worked on it. Times are of ring entries: where one
-//! has several launches or copies, none of them has a duration of its own.
+//! The members of submissions, launches, copies and graph replays that tell when the GPU worked on them. Times are those of ring
+//! entries: if an entry has several launches or copies, none of them has a duration of its own.
 
 use super::form::{key, member, optional, text};
 use crate::decode::event::{Context, GpuDuration, GpuTime};

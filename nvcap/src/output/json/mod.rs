@@ -73,9 +73,9 @@ pub struct Json {
     /// Members of the current submission, from `"time_ns"` on, without engine.
     shared: Vec<u8>,
     engine: Vec<u8>,
-    /// Of the stack, where there is one: the first object of a submission has them.
+    /// Members with the stack, if there is one. Only the first object of a submission gets them.
     stack: Vec<u8>,
-    /// The function of CUDA's interface that was called: all its operations have it.
+    /// The member with the CUDA function that was called. Every operation of the submission gets it.
     api: Vec<u8>,
     shared_of: Option<(u64, u64)>,
     latest: Latest,
@@ -185,7 +185,7 @@ impl Json {
         self.end()
     }
 
-    /// What is told of the stack, to the object that was begun.
+    /// Adds the members of the stack to the current object: the CUDA function, and the frames if no object had them yet.
     fn stack(&mut self) {
         let out = self.out.object();
         out.extend_from_slice(&self.api);
@@ -306,7 +306,7 @@ impl Json {
     }
 
     fn operation(&mut self, c: &Context, entry: u32, op: &Operation) -> io::Result<()> {
-        // A copy names the engine that runs it, which is more than the channel's.
+        // A copy's own members name the engine that runs it; the channel's engine would be a second member of that name.
         let with_engine = !matches!(op, Operation::Copy(_));
         let redact = self.options.redact.clone();
         let out = self.object("operation", with_engine);

@@ -24,7 +24,7 @@ pub(in crate::output) fn value(op: &Operation, redact: Option<&Redactor>) -> ser
     }
 }
 
-/// An operation as serde has it, and a launch's kernel.
+/// An operation as serde writes it; a launch as [`launch`] does, with its kernel and arguments.
 fn with_kernel(op: &Operation) -> serde_json::Value {
     if let Operation::Launch(l) = op {
         let mut out = Vec::new();
@@ -34,7 +34,8 @@ fn with_kernel(op: &Operation) -> serde_json::Value {
     serde_json::to_value(op).unwrap_or(serde_json::Value::Null)
 }
 
-/// Writes the same object as serde would, several times as fast: most operations are launches and inline writes.
+/// Writes a launch, several times as fast as serde: most operations are launches and inline writes. The object is that of serde, with
+/// the kernel's name (which serde skips) and the single arguments besides.
 fn launch(out: &mut Vec<u8>, l: &Launch) {
     out.extend_from_slice(b"{\"op\":\"launch\"");
     key(out, "kind");
@@ -161,7 +162,7 @@ fn inline(out: &mut Vec<u8>, i: &Inline) {
     out.push(b'}');
 }
 
-/// An operation with users' data taken out.
+/// An operation whose `args`, `head` and `pattern` are replaced by length and hash, and whose `fill` and `moves.value` are `null`.
 fn hidden(op: &Operation, redact: &Redactor) -> serde_json::Value {
     let mut value = with_kernel(op);
     let mut replace = |name: &str, bytes: &[u8]| {

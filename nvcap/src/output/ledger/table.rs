@@ -13,9 +13,9 @@ use crate::output::units::Bytes;
 /// How the ledger's table is fitted.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Fit {
-    /// All channels and all columns, whatever is in them.
+    /// Shows every column, whatever is in it, and a row for each channel that submitted anything. A narrow terminal still loses columns.
     pub all: bool,
-    /// Columns of the terminal; `None` if the output is none.
+    /// Width of the terminal in columns; `None` if the output is no terminal.
     pub width: Option<usize>,
 }
 
@@ -36,9 +36,9 @@ enum Shown {
     Always,
     /// If there is room. The column with the lowest number is left out first.
     Room(u8),
-    /// If channels differ in it.
+    /// If not all channels have the same cell.
     Differs,
-    /// If the cell of a channel is not this.
+    /// If the cell of at least one channel is not this text.
     Unlike(&'static str),
 }
 
@@ -211,7 +211,8 @@ fn narrow(columns: &mut Vec<Cells>, width: usize) {
 pub(super) fn write(f: &mut Formatter<'_>, ledger: &Ledger, totals: &Totals, fit: Fit) {
     let (mut rows, mut silent) = (Vec::new(), 0);
     let (mut once, mut once_bytes) = (0, 0);
-    // A channel with its set-up alone. They are summed up where others have a row, and where that saves lines.
+    // A channel with one submission, which is its set-up. Such channels become one line if other channels have a row and if that
+    // saves lines.
     let is_once = |c: &ChannelLedger| c.submissions == 1 && c.is_complete();
     let count = |has: fn(u64) -> bool| {
         ledger

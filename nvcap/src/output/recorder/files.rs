@@ -1,4 +1,4 @@
-//! The file of a recording, or its files, of which the oldest are removed (`--rotate`).
+//! Where a recording is written: to one file, or to numbered files, of which the oldest are removed (`--rotate`).
 
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -10,17 +10,17 @@ use crate::output::writer::Output;
 
 /// Bytes gathered before they are compressed.
 const FRAME: usize = 1 << 20;
-/// The most bytes of records that are written again at the beginning of each file.
+/// The most bytes of records that are repeated at the beginning of each further file, however large the files are.
 const MOST_KEPT: u64 = 64 << 20;
 /// Digits of a file's number.
 const DIGITS: usize = 5;
 
-/// When the next file is begun, and how many there are.
+/// When the next numbered file is begun, and how many files are kept.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Rotation {
-    /// After so many bytes.
+    /// Once the current file has so many bytes.
     pub bytes: Option<u64>,
-    /// After this time.
+    /// Once the current file was begun this long ago.
     pub time: Option<Duration>,
     /// So many files are kept, the one that is written included.
     pub keep: Option<usize>,
@@ -32,16 +32,16 @@ pub(crate) struct Files {
     /// Whole objects that wait to be compressed.
     pack: Option<Vec<u8>>,
     numbered: Option<Numbered>,
-    /// Is told of each numbered file that is whole.
+    /// Called with the path of each numbered file that is complete.
     told: Option<Whole>,
-    /// Bytes in the file.
+    /// Bytes of the current file (after compression).
     bytes: u64,
     begun: Instant,
-    /// What earlier files could not take.
+    /// Number of objects that earlier files could not take.
     unwritten: u64,
 }
 
-/// Takes the name of a file that is whole; it may be renamed or removed then.
+/// Takes the path of a complete file. The file may be renamed or removed as soon as the call has returned.
 pub(crate) type Whole = Box<dyn Fn(&Path)>;
 
 /// Files with numbers.
@@ -65,10 +65,10 @@ impl Files {
         }
     }
 
-    /// Files with numbers behind those that are there: of `run.pcapng` they are `run.00001.pcapng` and so on.
+    /// Numbered files: for `run.pcapng` they are `run.00001.pcapng` and so on. Numbers continue behind those of files that exist.
     ///
     /// # Errors
-    /// When the first cannot be made.
+    /// When the first file cannot be created.
     pub(crate) fn numbered(path: &Path, rotation: Rotation, compressed: bool) -> io::Result<Self> {
         let names = Names::of(path);
         let number = names.there().last().map_or(1, |last| last + 1);
@@ -83,7 +83,7 @@ impl Files {
         })
     }
 
-    /// Tells of each numbered file that is whole.
+    /// Calls `told` with each numbered file that is complete.
     #[cfg(any(test, all(feature = "parquet", target_os = "linux")))]
     pub(crate) fn telling(self, told: Whole) -> Self {
         Self {
@@ -92,12 +92,13 @@ impl Files {
         }
     }
 
-    /// Whether there are several.
+    /// Whether the recording goes to numbered files.
     pub(crate) fn rotates(&self) -> bool {
         self.numbered.is_some()
     }
 
-    /// The most bytes of records that are written again at the beginning of each file: a quarter of it.
+    /// The most bytes of records that are repeated at the beginning of each further file: a quarter of the file's size, at most
+    /// [`MOST_KEPT`]. `None` for a recording in one file.
     pub(super) fn room_for_kept(&self) -> Option<usize> {
         let numbered = self.numbered.as_ref()?;
         let quarter = numbered.rotation.bytes.map_or(MOST_KEPT, |b| b / 4);
@@ -126,7 +127,7 @@ impl Files {
         self.out.end_object()
     }
 
-    /// Compresses what waits: each frame can be unpacked without the others.
+    /// Compresses the objects that wait into one frame, which can be unpacked without the other frames.
     fn end_frame(&mut self) -> io::Result<()> {
         let Some(pack) = self.pack.as_mut().filter(|p| !p.is_empty()) else {
             return Ok(());
@@ -158,7 +159,7 @@ impl Files {
     /// Begins the next file. [`Files::remove_old`] should follow.
     ///
     /// # Errors
-    /// When the file cannot be written or the next not be made.
+    /// When the file cannot be written, or the next one cannot be created.
     pub(super) fn next(&mut self) -> io::Result<()> {
         self.flush()?;
         let Some(numbered) = &mut self.numbered else {
@@ -181,14 +182,14 @@ impl Files {
         Ok(())
     }
 
-    /// The last file is whole.
+    /// Reports the last numbered file as complete. Nothing may be written after this.
     pub(super) fn end(&self) {
         if let (Some(told), Some(numbered)) = (&self.told, &self.numbered) {
             told(&numbered.names.path(numbered.number));
         }
     }
 
-    /// Removes the oldest files where there are too many.
+    /// Removes the oldest numbered files if there are more than [`Rotation::keep`].
     pub(super) fn remove_old(&self) {
         if let Some(numbered) = &self.numbered {
             numbered.remove_old();
@@ -224,7 +225,7 @@ impl Numbered {
         let Some(keep) = self.rotation.keep else {
             return;
         };
-        // The one that is begun may not be there before something is written.
+        // The current file counts as one that is kept, whether or not it exists yet.
         let mut there = self.names.there();
         there.retain(|n| *n != self.number);
         let most = keep.saturating_sub(1);

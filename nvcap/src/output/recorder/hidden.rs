@@ -1,15 +1,16 @@
 //! Users' data in the words of a submission, and what is put in its place.
 //!
 //! Hidden are the data words that carry contents to the GPU (inline writes, constants with kernels' arguments, the values of fills), all
-//! words for a class that is not known, and what could not be decoded. A QMD is kept, for it is the launch. Each run of words is replaced by
-//! what a hash with a secret key makes of it: runs that were equal stay equal within the recording, and no guess can be checked.
+//! words for a subchannel to which no class is known to be bound, and what could not be decoded. A QMD is kept, for it is the launch. Each
+//! run of words is replaced by numbers that a hash with a secret key makes of it: equal runs stay equal within the recording, and nobody
+//! can find data by comparing hashes of guessed values.
 
 use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 
 use crate::decode::event::{Body, Event, InlineContent, MethodWrite, Operation};
 use crate::record::Submission;
 
-/// Methods of hosts, which are of no class that is bound.
+/// The first method address of a bound class. Methods below are the host's, on every subchannel.
 const FIRST_OF_CLASS: u16 = 0x100;
 
 /// A data word: entry, byte offset, value.
@@ -26,21 +27,21 @@ impl Word {
     }
 }
 
-/// What is to be hidden in a submission.
+/// Collects the words of one submission that are to be hidden.
 #[derive(Default)]
 pub(super) struct Hidden {
     key: RandomState,
-    /// Words of which it is not known yet what they are.
+    /// Words of the inline write under way. Only its end tells whether it is a QMD, which is kept.
     run: Vec<Word>,
     runs: Vec<Vec<Word>>,
-    /// Entries that were not decoded from an offset on.
+    /// Entries that were not decoded to their end: index, and byte offset from which on nothing was decoded.
     rests: Vec<(u32, u32)>,
 }
 
-/// What a method's data word is.
+/// What a method's data word holds.
 enum Carries {
     Nothing,
-    /// Contents.
+    /// Users' data.
     Data,
     /// A part of an inline write, which may be a QMD.
     Inline,
@@ -94,7 +95,7 @@ impl Hidden {
         }
     }
 
-    /// A word of contents: one run with that before it, if it follows that at once.
+    /// Adds a word of users' data: to the last run if it directly follows that run's last word, else to a new run.
     fn push(&mut self, word: Word) {
         let last = self.runs.last_mut();
         match last.and_then(|run| run.last().is_some_and(|l| l.is_before(word)).then_some(run)) {
@@ -103,7 +104,7 @@ impl Hidden {
         }
     }
 
-    /// Hides it, all of one submission.
+    /// Replaces everything in `submission` that was collected from its events, and forgets it.
     pub(super) fn hide(&mut self, submission: &mut Submission) {
         self.runs.push(std::mem::take(&mut self.run));
         for run in std::mem::take(&mut self.runs) {
@@ -133,7 +134,8 @@ impl Hidden {
     }
 }
 
-/// Puts `hidden` in the place of a data word; in that of immediate data, which is a part of a method's header.
+/// Replaces a data word by `hidden`. If the word at `place` is not the data word, it is a header with immediate data: then only the
+/// header's 13 bits of data are replaced.
 fn replace(place: &mut [u8; 4], data: u32, hidden: u32) {
     const IMMEDIATE: u32 = 0x1fff << 16;
     let word = u32::from_le_bytes(*place);

@@ -1,4 +1,5 @@
-//! The records without which those that follow cannot be understood: written again at the beginning of each further file.
+//! The records without which later ones cannot be understood (processes, driver calls, mappings, channels): they are repeated at the
+//! beginning of each further file.
 
 use std::collections::VecDeque;
 
@@ -13,7 +14,7 @@ pub(super) struct Kept {
 }
 
 impl Kept {
-    /// Keeps records of so many bytes at most: those of driver calls go first where it is not enough.
+    /// Keeps records of `most_bytes` at most. If there is no room, the oldest driver calls are given up first.
     pub(super) fn within(most_bytes: usize) -> Self {
         Self {
             records: VecDeque::new(),
@@ -27,7 +28,7 @@ impl Kept {
         self.records.iter()
     }
 
-    /// How many were given up for lack of room.
+    /// How many records were given up for lack of room.
     pub(super) fn left_out(&self) -> u64 {
         self.left_out
     }
@@ -52,7 +53,7 @@ impl Kept {
                 at,
                 life: Life::Exit { process: false },
             }) => {
-                // Of a thread that has ended nothing follows.
+                // No record of a thread comes after its end, so the record of its start is not needed any more.
                 let is_of_thread = |r: &Record| match r {
                     Record::Process(Process {
                         life: Life::Thread { child },
@@ -63,7 +64,7 @@ impl Kept {
                 self.forget(is_of_thread);
                 return;
             }
-            // All that the process had is gone; who made it is not.
+            // exec ends all that the process had, such as channels and mappings. Its process records stay: they say who started it.
             Record::Process(Process {
                 at,
                 life: Life::Exec { .. },
@@ -84,7 +85,7 @@ impl Kept {
         });
     }
 
-    /// Gives the oldest driver call up, else the oldest of all.
+    /// Gives up the oldest driver call, or the oldest record if there is no driver call. False if no record is left.
     fn give_one_up(&mut self) -> bool {
         let is_call = |r: &Record| matches!(r, Record::Ioctl(_));
         let oldest = self.records.iter().position(is_call).unwrap_or(0);

@@ -1,7 +1,7 @@
-//! A recording of a trace, written beside what is shown of it.
+//! A recording of a trace, written beside the trace's other outputs.
 //!
-//! As they come, all records go into the file, and nothing is decoded for it. Where users' data is to be hidden it must be found first: then
-//! the records wait for their turn, and are decoded.
+//! Usually each record goes into the file as soon as it arrives, and nothing is decoded for the recording. With `--redact` the decoder must
+//! find users' data first: then records are written in the order of their times, each submission after its last event.
 
 mod files;
 mod hidden;
@@ -26,7 +26,7 @@ pub(crate) use files::{Files, Rotation};
 use hidden::Hidden;
 use kept::Kept;
 
-/// How long a record waits in memory at most while others come.
+/// Once this time has passed since the last flush, the next record is flushed with all that wait in memory.
 const HELD: Duration = Duration::from_millis(100);
 
 /// How often the kernel's log is read at most.
@@ -36,34 +36,34 @@ const LOG_READ: Duration = Duration::from_secs(1);
 pub(crate) struct Recorder {
     files: Files,
     writer: Writer,
-    /// What failed to be written, when the last section of the file was begun.
+    /// Objects that could not be written, counted when the file's last section was begun.
     unwritten: u64,
     written: Instant,
-    /// What later files need of earlier ones.
+    /// Records that each further file repeats; `None` for a recording in one file.
     kept: Option<Kept>,
     redacting: Option<Redacting>,
-    /// Set when the files that are there are to be kept for good.
+    /// Set from outside when the files written so far are to be kept for good.
     seal: Option<&'static AtomicBool>,
-    /// The kernel's log, and when it was read.
+    /// The kernel's log, and when it was last read.
     log: Option<(KernelLines, Instant)>,
 }
 
 /// Gives the lines of the kernel's log about the GPU that are new: time (`CLOCK_MONOTONIC`, ns) and text.
 pub(crate) type KernelLines = Box<dyn FnMut() -> Vec<(u64, String)>>;
 
-/// Users' data is hidden.
+/// The state that hiding users' data needs.
 #[derive(Default)]
 struct Redacting {
     hidden: Hidden,
-    /// Waits until all is known of what is in it.
+    /// The last submission, which waits until all its events have come.
     submission: Option<Submission>,
 }
 
 impl Recorder {
-    /// Begins the recording of a trace, of which `trace` is a random number.
+    /// Begins a recording. `trace` is a random number that tells the packets of this trace from those of others.
     ///
     /// # Errors
-    /// When the file can take nothing.
+    /// When nothing can be written to the file.
     pub(crate) fn new(files: Files, info: TraceInfo, trace: u32) -> io::Result<Self> {
         let mut this = Self {
             kept: files.room_for_kept().map(Kept::within),
@@ -104,7 +104,7 @@ impl Recorder {
         }
     }
 
-    /// Writes what is new in the kernel's log, where it was not read for a while.
+    /// Writes the new lines of the kernel's log, if it was last read at least `after` ago.
     fn write_log(&mut self, after: Duration) -> io::Result<()> {
         let Some((lines, read)) = self.log.as_mut().filter(|(_, r)| r.elapsed() >= after) else {
             return Ok(());
@@ -117,8 +117,8 @@ impl Recorder {
         Ok(())
     }
 
-    /// Makes room for what comes next. What the file could not take is missing, the descriptions of channels too: what follows
-    /// begins anew.
+    /// Prepares the file for the next object. If the file lost objects, descriptions of channels may be among them: a new section
+    /// begins, which depends on nothing before it. If the file has reached its size or age, the next file begins.
     fn begin_object(&mut self) -> io::Result<()> {
         if self.files.unwritten() > self.unwritten {
             self.unwritten = self.files.unwritten();
@@ -147,7 +147,7 @@ impl Recorder {
         Ok(())
     }
 
-    /// Writes a record with what the decoder says of it. Nothing is hidden: where users' data is to be hidden, it was before.
+    /// Writes a record with what the decoder says of it. This hides nothing: the caller must have hidden users' data.
     pub(super) fn write_decoded(
         &mut self,
         record: &Record,
@@ -159,7 +159,7 @@ impl Recorder {
         self.write(record)
     }
 
-    /// What the decoder says of the next record, or of the end, for a file that other programs read.
+    /// Adds the decoder's words to the next record, or to the end of the trace, for programs that have no decoder.
     pub(super) fn decoded(&mut self, of: &Decoded) {
         self.writer.decoded(of.field());
     }
@@ -193,7 +193,7 @@ impl Recorder {
         Ok(())
     }
 
-    /// Writes the submission that waited.
+    /// Hides users' data in the submission that waits, and writes it.
     fn write_held(&mut self) -> io::Result<()> {
         let Some(redacting) = &mut self.redacting else {
             return Ok(());
@@ -239,7 +239,7 @@ impl Sink for Recorder {
                 redacting.submission = Some(s.clone());
                 Ok(())
             }
-            // Memory of the program, in which nothing tells users' data from other.
+            // Memory of the program: users' data in it cannot be told from other data, so the record is left out.
             (Record::Image(_), Some(_)) => Ok(()),
             // The beginnings of rings are not decoded, so nothing tells users' data in them.
             (Record::Look(look), Some(_)) => {

@@ -115,7 +115,7 @@ fn recorder(files: Files, redacted: bool) -> Recorder {
     }
 }
 
-/// Records them as a live trace does.
+/// Gives the records to the recorder through a pipeline, as a live trace does.
 fn record(recorder: Recorder, records: Vec<Record>) {
     let sinks: Vec<Box<dyn Sink>> = vec![Box::new(recorder)];
     let mut pipeline = Pipeline::new(PipelineOptions::default(), sinks);
@@ -146,7 +146,7 @@ fn files_follow_one_another_and_each_stands_alone() {
         let file = std::fs::File::open(folder.0.join(name)).unwrap();
         let (records, errors) = read(file);
         assert_eq!(errors, Vec::<String>::new());
-        // Who it was, and the channel, are there again.
+        // Each file repeats the records of the process and of the channel.
         assert!(
             matches!(&records[0], Record::Process(_)),
             "{:?}",
@@ -171,7 +171,7 @@ fn files_follow_one_another_and_each_stands_alone() {
     assert!(folder.names().contains(&"run.00007.pcapng".to_owned()));
 }
 
-/// Who is told of files that are whole can open each of them, once, before it is removed; the last one at the end.
+/// Each complete file is reported once, before it is removed, and can be opened then; the last one is reported at the end.
 #[test]
 fn files_that_are_whole_are_told() {
     let folder = Folder::new("told");
@@ -236,7 +236,7 @@ fn what_is_kept_is_bounded() {
     }
     assert!(kept.records().count() < 40);
     assert!(kept.left_out() > 60);
-    // What has ended is not kept.
+    // Records of threads and processes that have ended are not kept.
     let mut kept = Kept::within(10_000);
     for n in 0..10_000 {
         kept.note(&life(Life::Thread { child: n }));
@@ -268,7 +268,7 @@ fn compressed_recordings_are_read() {
     let (records, errors) = read(crate::source::file::packed::open(&path).unwrap());
     assert_eq!(errors, Vec::<String>::new());
     assert!(records == all);
-    // Cut, it gives what was written before.
+    // A file that was cut still gives the records before the cut.
     let whole = std::fs::read(&path).unwrap();
     std::fs::write(&path, &whole[..whole.len() / 2]).unwrap();
     let (records, errors) = read(crate::source::file::packed::open(&path).unwrap());

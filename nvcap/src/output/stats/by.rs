@@ -60,7 +60,7 @@ pub(super) struct Table {
     rows: HashMap<String, Row>,
     /// The bytes of the submission under way.
     bytes: u64,
-    /// The entry whose time was given to a row last.
+    /// The entry whose GPU time was counted last: its submission's serial number, and its index.
     timed: Option<(u64, u32)>,
 }
 
@@ -82,7 +82,7 @@ impl Table {
         self.rows.entry(name).or_default()
     }
 
-    /// The row of everything that a submission does; none where rows are kernels.
+    /// The name of the row that counts everything that a submission does; `None` if rows are kernels.
     fn name(&self, c: &Context) -> Option<String> {
         Some(match self.by {
             By::Kernel => return None,
@@ -110,7 +110,7 @@ impl Table {
     }
 
     pub(super) fn operation(&mut self, c: &Context, entry: u32, op: &Operation) {
-        // The time of an entry counts once; where it is of several launches together no kernel has it.
+        // The GPU time of an entry is counted once. If several launches share it, it is no kernel's time.
         let first =
             is_timed(op) && self.timed.replace((c.serial, entry)) != Some((c.serial, entry));
         let time = c.gpu_time_of(entry).filter(|_| first);
@@ -151,7 +151,7 @@ impl Table {
         self.rows.values().any(|r| r.durations.count > 0)
     }
 
-    /// The head and the lines.
+    /// The table's head and its lines.
     pub(super) fn lines(&self) -> (String, Vec<String>) {
         let timed = self.has_times();
         let mut head = format!(

@@ -9,7 +9,7 @@ use crate::decode::event::{Graph, InlineContent, Operation};
 /// The most kinds of replay that are kept apart.
 const MOST: usize = 1 << 14;
 
-/// Replays that are alike: nodes, pushbuffer bytes of each, doorbells of each.
+/// What replays counted in one row have in common: nodes, pushbuffer bytes and doorbells of one replay.
 type Alike = (u32, u64, usize);
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -17,9 +17,9 @@ struct Replays {
     count: u64,
     /// Of them, those that wrote their QMDs again.
     uploaded: u64,
-    /// Of them, those that the GPU goes on by itself.
+    /// Of them, those with conditional nodes: the GPU decides what else runs.
     conditional: u64,
-    /// Of the nodes of one: kernels of the program, memsets, copies.
+    /// Nodes of the first of these replays: kernels of the program, memset kernels, copy kernels.
     of: [u32; 3],
 }
 
@@ -53,7 +53,7 @@ pub(super) struct Graphs {
 }
 
 impl Graphs {
-    /// A submission begins: the one before has ended.
+    /// Begins a submission, and counts the one before if it was an upload.
     pub(super) fn submission(&mut self, serial: u64, bytes: u64) {
         let ended = std::mem::take(&mut self.current);
         if ended.qmds > 0 && ended.launches == 0 {
@@ -64,7 +64,8 @@ impl Graphs {
         (self.current.serial, self.current.bytes) = (serial, bytes);
     }
 
-    /// An operation of the submission with this number: a replay comes when its end is known, which may be later.
+    /// Counts an operation of the submission with this serial number. A graph's replay comes when its end is known: a later submission
+    /// may be under way by then.
     pub(super) fn operation(&mut self, serial: u64, op: &Operation) {
         let current = serial == self.current.serial;
         match op {
@@ -97,7 +98,7 @@ impl Graphs {
         replays.conditional += u64::from(g.conditional);
     }
 
-    /// The head and the lines of a table; none where there were neither replays nor uploads.
+    /// The table's head and its lines; `None` if there were neither replays nor uploads.
     pub(super) fn lines(&self, most: usize) -> Option<(String, Vec<String>)> {
         if self.replays.is_empty() && self.uploads.submissions == 0 {
             return None;

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 /// Columns of the longest bar.
 const BAR: usize = 40;
 
-/// How many values lie in each doubling.
+/// How many values lie between one power of two and the next.
 #[derive(Clone, Debug)]
 pub(super) struct Histogram {
     /// Values of 0, of 1, of 2 and 3, of 4 to 7, and so on.
@@ -46,7 +46,7 @@ impl Histogram {
         let most = filled.iter().map(|(_, n)| *n).max().unwrap_or(0).max(1);
         let mut lines = Vec::new();
         for (from, n) in filled {
-            // A bucket with a value has a bar.
+            // Rounded up: a bucket with at least one value has a bar.
             let long = (u128::from(n) * BAR as u128).div_ceil(u128::from(most)) as usize;
             let bounds = match from {
                 0 => "[0]".to_owned(),

@@ -7,17 +7,17 @@ use serde_json::{Value, json};
 use crate::decode::event::{Launch, LaunchKind};
 use crate::output::kernels;
 
-/// Kernels that the text shows, and the longest name there.
+/// The most kernels that the text shows.
 const SHOWN: usize = 20;
 /// The most kernels that are kept apart.
 const MOST: usize = 1 << 16;
-/// What the others are called.
+/// The name of the row that counts all further kernels.
 const OTHERS: &str = "(kernels that were not kept apart)";
 
 /// How often each kernel was launched.
 #[derive(Debug, Default)]
 pub(crate) struct Kernels {
-    /// By name as the compiler wrote it, or program where the name is not known.
+    /// By the kernel's mangled name, or by its program's address if the name is not known.
     by: HashMap<Key, Count>,
 }
 
@@ -25,7 +25,7 @@ pub(crate) struct Kernels {
 enum Key {
     Name(String),
     Program(u64),
-    /// Those behind the first [`MOST`].
+    /// All kernels that were met after the first [`MOST`].
     Others,
 }
 
@@ -69,7 +69,7 @@ impl Kernels {
         all
     }
 
-    /// Lines of a table without its head; none where nothing was launched.
+    /// The table's lines without its head; empty if nothing was launched.
     pub(super) fn lines(&self) -> Vec<String> {
         let all: u64 = self.by.values().map(|c| c.launches).sum();
         let mut lines: Vec<String> = self

@@ -16,15 +16,16 @@ use crate::record::ChannelId;
 const MOST_COPIES: usize = 1 << 20;
 /// The most different sizes of one row.
 const MOST_SIZES: usize = 1 << 12;
-/// About the most series that are kept apart.
+/// The most series that are kept apart. Further ones count as moves outside of phases, once there was such a move; before that they are
+/// kept apart, too.
 const MOST_SERIES: usize = 1 << 10;
 
-/// By what bytes were moved.
+/// The means by which bytes were moved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) enum How {
     /// Carried in the pushbuffer.
     Inline,
-    /// The same, as several lines.
+    /// Carried in the pushbuffer, as several lines.
     InlineLines,
     /// By a copy engine, from and to the addresses of the data.
     Engine,
@@ -49,12 +50,12 @@ impl std::fmt::Display for How {
     }
 }
 
-/// A memset, as a row's first word; the other words are directions of copies.
+/// What the rows of memsets have in the place where the rows of copies have a direction.
 pub(super) const MEMSET: &str = "memset";
 /// A copy whose direction is not known.
 const COPY: &str = "copy";
 
-/// What a row sums up: a series of phases, what was moved, and how.
+/// What a row sums up: a series of phases, what was moved ([`MEMSET`] or a copy's direction), and how.
 pub(super) type Row = (Option<Arc<str>>, &'static str, How);
 
 /// The moves of one row.
@@ -68,9 +69,9 @@ pub(super) struct Tally {
     pub unknown: u64,
     /// Not all sizes are in `sizes`.
     pub more_sizes: bool,
-    /// The largest piece of those that were made in several.
+    /// The largest piece of the moves that were made in several pieces, bytes.
     pub piece: Option<u64>,
-    /// How many were made in several pieces.
+    /// How many moves were made in several pieces.
     pub in_pieces: u64,
 }
 
@@ -84,7 +85,7 @@ impl Tally {
         self.bytes = self.bytes.saturating_add(bytes);
         if self.sizes.len() >= MOST_SIZES && !self.sizes.contains_key(&bytes) {
             self.more_sizes = true;
-            // The least and the largest are always there.
+            // A size from the middle makes room, so that the least and the largest always stay.
             let inner = self.sizes.keys().nth(MOST_SIZES / 2).copied();
             inner.map(|inner| self.sizes.remove(&inner));
         }
@@ -134,7 +135,7 @@ impl HostCopy {
 pub(super) struct Moves {
     rows: BTreeMap<Row, Tally>,
     copies: Vec<HostCopy>,
-    /// Copies that were not kept for the search for staging memory.
+    /// Number of copies that were not kept for the search for staging memory, because there were too many.
     unsorted: u64,
     series: Vec<Option<Arc<str>>>,
 }
@@ -217,7 +218,7 @@ impl Moves {
         self.rows.entry((series, what, how)).or_default()
     }
 
-    /// The number of the series that a phase belongs to. Events of one come together: the last is looked at first.
+    /// The number of the series that the event's phase belongs to. Events of a series come in a row: the newest series is tried first.
     fn number(&mut self, c: &Context) -> u32 {
         let name = c.phase.as_deref().map(series_of);
         let known = self.series.iter().rposition(|s| s.as_deref() == name);
@@ -232,7 +233,7 @@ impl Moves {
         number as u32
     }
 
-    /// The rows, with copies between host and device told apart.
+    /// Counts the kept copies between host and device as staged or direct, and gives all rows. It may be called again.
     pub(super) fn finish(&mut self) -> &BTreeMap<Row, Tally> {
         let mut copies = std::mem::take(&mut self.copies);
         // Stable: the copies of a channel stay in their order.
@@ -266,7 +267,8 @@ impl Moves {
     }
 }
 
-/// Host memory that was used more than once within a copy whose pieces follow each other on the device: process and address, bytes.
+/// The staging buffers: their bytes, by process and host address. A copy was staged if its pieces follow each other on the device and use
+/// a host address more than once.
 fn staging_of(copies: &[HostCopy]) -> BTreeMap<(u32, u64), u64> {
     let mut staging = BTreeMap::new();
     for run in copies.chunk_by(HostCopy::goes_on_in) {
@@ -276,7 +278,7 @@ fn staging_of(copies: &[HostCopy]) -> BTreeMap<(u32, u64), u64> {
             *bytes = c.bytes.max(*bytes);
             *times += 1;
         }
-        // Buffers are used in turn: where one was used again, all of the run are such.
+        // Buffers are used in turn: if one was used twice, all host memory of this run is staging memory.
         if let Some(first) = run.first()
             && used.values().any(|(_, times)| *times > 1)
         {
@@ -322,7 +324,7 @@ mod tests {
         }
     }
 
-    /// How, ranges of sizes, and the size of pieces.
+    /// How, sizes with the count of each, and the largest piece.
     type Row = (How, Vec<(u64, u64)>, Option<u64>);
 
     fn rows_of(copies: Vec<HostCopy>) -> Vec<Row> {
@@ -394,7 +396,7 @@ mod tests {
             copy(0x5100, 0x9000, 0x100),
         ]);
         assert_eq!(rows, [(How::Engine, vec![(0x100, 4)], None)]);
-        // The same addresses of another process are not this one's.
+        // Equal addresses of another process are other memory.
         let mut other = copy(0x1000, 0x100, 8);
         other.pid = 8;
         let rows = rows_of(vec![

@@ -32,7 +32,7 @@ struct Launches {
     launches: u64,
     submissions: u64,
     bytes: u64,
-    /// In the submission under way.
+    /// Launches in the submission under way.
     current: u64,
     current_bytes: u64,
 }
@@ -75,7 +75,7 @@ impl Profile {
         }
     }
 
-    /// Whether there is one table alone.
+    /// Whether the table of `--by` is shown instead of all others.
     pub(super) fn is_one_table(&self) -> bool {
         self.table.is_some()
     }
@@ -133,7 +133,7 @@ impl Profile {
         self.releases.note(c, op);
     }
 
-    /// The last submission has ended.
+    /// Counts the last submission, and sorts copies into staged and direct ones.
     pub(crate) fn finish(&mut self) {
         self.graphs.submission(u64::MAX, 0);
         self.launches.submission(0);
@@ -153,7 +153,7 @@ impl Profile {
         tables.put("what a launch costs", &self.costs());
         self.waited(&mut tables);
         let bytes = |n: u64| match Bytes(n as f64).to_string() {
-            // Bounds are powers of two.
+            // Bounds are powers of two: `.0` says nothing.
             text if n < 1 << 50 => text.replace(".0 ", " "),
             text => text,
         };
@@ -314,7 +314,7 @@ impl Profile {
 struct Tables<'a, 'b>(&'a mut Formatter<'b>);
 
 impl Tables<'_, '_> {
-    /// One with its head; nothing where it has no lines.
+    /// Writes a table with its head; nothing if it has no lines.
     fn put(&mut self, head: &str, lines: &[String]) {
         if lines.is_empty() {
             return;

@@ -1,6 +1,6 @@
 //! Count and bytes.
 
-/// How many, and how many bytes they moved or submitted.
+/// How many submissions or copies there were, and their bytes.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Sum {
     pub(super) count: u64,

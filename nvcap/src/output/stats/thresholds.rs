@@ -9,7 +9,8 @@ use crate::output::style::Plain;
 
 use super::moves::{How, Row, Tally};
 
-/// Sizes up to one were moved in one way, from another on in another.
+/// A size at which the way of moving bytes changes: moves of up to `up_to` bytes were made in the way `below`, moves of `from` bytes and
+/// more in the way `above`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Threshold {
     pub series: Option<Arc<str>>,
@@ -18,9 +19,10 @@ pub(super) struct Threshold {
     pub up_to: u64,
     pub above: How,
     pub from: u64,
-    /// The size of the pieces above.
+    /// The largest piece of the moves `above`, if some were made in pieces; bytes.
     pub piece: Option<u64>,
-    /// All that was moved in the way below belongs to this threshold, and none of it is larger.
+    /// `up_to` is the largest move of all that were made in the way `below`, and that move is known to be of the same kind of memory as
+    /// those `above`.
     pub certain: bool,
 }
 
@@ -32,9 +34,9 @@ pub(super) fn of(rows: &BTreeMap<Row, Tally>) -> Vec<Threshold> {
         .collect()
 }
 
-/// Of one series and one kind of move.
+/// The thresholds in the rows of one series and one direction, or of memsets.
 fn of_group(group: &[(&Row, &Tally)]) -> Vec<Threshold> {
-    // The sizes between were dropped: nothing can be said.
+    // Some sizes were dropped, perhaps those next to a threshold: nothing can be said.
     if group.iter().any(|(_, tally)| tally.more_sizes) {
         return Vec::new();
     }
@@ -66,13 +68,14 @@ fn of_group(group: &[(&Row, &Tally)]) -> Vec<Threshold> {
             let Some((from, most)) = this.least().zip(inline.most()) else {
                 continue;
             };
-            // Where a kernel and an engine both do it, and from the same sizes on, the one with the smaller ones is next.
+            // If a kernel moves smaller sizes than the copy engine does, the kernel is the next way after inline, not the engine.
             let passed = how == How::Engine
                 && tally(How::Kernel).is_some_and(|kernel| kernel.least() < Some(from));
             if passed {
                 continue;
             }
-            // What is carried inline does not tell from which memory it is, unless the other kind of this size is moved otherwise.
+            // An inline write does not say which kind of host memory its data was in: the kind that is copied directly, or the one that is
+            // staged. It was in this kind if moves of the other kind were no longer inline at that size.
             let is_of_this = other
                 .and_then(Tally::least)
                 .is_none_or(|least| most >= least);
@@ -87,7 +90,7 @@ fn of_group(group: &[(&Row, &Tally)]) -> Vec<Threshold> {
             }
         }
     }
-    // Of moves within the device, and memsets.
+    // Moves within the device, and memsets: by a kernel or by a copy engine.
     for (a, b) in [(How::Kernel, How::Engine), (How::Engine, How::Kernel)] {
         if let (Some(low), Some(high)) = (tally(a), tally(b))
             && let (Some(up_to), Some(from)) = (low.most(), high.least())
@@ -169,7 +172,7 @@ mod tests {
             ]),
             ["h2d inline up to 24576 B, copy engine, staged from 28672 B, in pieces of 1048576 B"]
         );
-        // Only one way, and a way without a size.
+        // No threshold with one way only, or if no size of the other way is known.
         assert!(found(&[("d2h", How::Engine, &[4])]).is_empty());
         assert!(found(&[("memset", How::Inline, &[4]), ("memset", How::Kernel, &[])]).is_empty());
     }
@@ -185,7 +188,7 @@ mod tests {
                 "h2d inline up to 65536 B, copy engine, staged from 262144 B, in pieces of 1048576 B",
             ]
         );
-        // All inline writes are small: whose they are is not known.
+        // All inline writes are small: the data of each may have been in either kind of memory.
         let lines = found(&[("h2d", How::Inline, &[4, 4096]), engine, staged]);
         assert_eq!(lines.len(), 2);
         assert!(

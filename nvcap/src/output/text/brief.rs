@@ -51,8 +51,8 @@ fn is_asked_for(kind: LaunchKind) -> bool {
     }
 }
 
-/// Writes one operation as a short line, without ending it. `waits_for` is the channel that a semaphore's release comes
-/// from, where it is another one and known.
+/// Writes one operation as a short line, without ending it. `waits_for` is the channel that last released the semaphore of a
+/// wait, if a release was seen; it may be the waiting channel itself.
 pub(in crate::output) fn brief(
     f: &mut Formatter<'_>,
     prefix: &str,
@@ -127,7 +127,7 @@ fn launch(f: &mut Formatter<'_>, l: &Launch, redact: Option<&Redactor>) {
     let name = kernel(l, f.has_full_names());
     let shape = shape(l);
     if let Some(name) = &name {
-        // A long name gives way to what stands behind it.
+        // A long name is cut so that grid and block fit on the line behind it.
         let room = f.room().map(|room| room.saturating_sub(shape.len() + 1));
         let name = shortened(name, room.map(|room| room.max(SHORTEST_KERNEL)));
         f.text(format_args!(" "));

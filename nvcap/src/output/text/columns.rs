@@ -79,7 +79,7 @@ impl Columns {
         }
         match record {
             Record::Gpu(g) => self.gpus.see(g.minor),
-            // Told where there may be several: each line says whose it is from the first one on.
+            // Identities are recorded when the processes of a host are traced (`-a`): then lines name their process from the first one on.
             Record::Process(p) if matches!(p.life, Life::Identity(_)) => {
                 self.processes = Several::More;
             }
@@ -87,9 +87,9 @@ impl Columns {
         }
     }
 
-    /// The column of the time, with the mark behind it: `<` where a line with a later time stands above.
+    /// The column of the time, with a mark behind it: `<` if a line above has a later time.
     pub(super) fn time(&mut self, at: At) -> String {
-        // The columns of the submission before are not used again: this time may be later.
+        // The last submission's columns are not used again: if this time is later, its further lines need the mark.
         self.of = None;
         let Some(ns) = at.time() else {
             return format!("{:>11} ", "?");

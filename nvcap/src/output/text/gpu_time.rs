@@ -6,8 +6,8 @@ use crate::decode::event::{Context, Operation};
 use crate::output::names::is_timed;
 use crate::output::units::Nanoseconds;
 
-/// The columns before an operation, with the GPU's time behind them where it is asked for: `?` where it is not known, `*` behind it
-/// where it is of several launches or copies together, nothing for what takes no time of its own.
+/// The columns before an operation, followed by the GPU's time if that was asked for. `?` stands for a time that is not known, `*` behind
+/// a time that several launches or copies share; the column is blank for operations that take no GPU time of their own.
 pub(super) fn columns<'a>(
     prefix: &'a str,
     c: &Context,

@@ -14,7 +14,7 @@ use crate::record::Ioctl;
 
 use super::values;
 
-/// The most operations on a submission's line.
+/// The most operations that a submission's line names.
 const MOST_NAMED: usize = 3;
 
 /// Gathers what the decoder says of one submission.
@@ -25,7 +25,7 @@ pub(super) struct Describer {
     releases: Releases,
     /// Operations that the program asked for, in words.
     asked: Vec<String>,
-    /// How many others there are.
+    /// Number of operations that the line does not name.
     others: usize,
 }
 
@@ -166,7 +166,7 @@ impl Describer {
             self.asked.push(text);
         }
         let decoded = self.decoded.get_or_insert_default();
-        // An event that was held back belongs to an earlier submission, none of whose words are here.
+        // An operation that was held back (a graph's replay) belongs to an earlier submission, whose methods are not here.
         let is_here = decoded.serial == Some(c.serial);
         let method = decoded
             .methods
@@ -184,7 +184,7 @@ impl Describer {
     }
 }
 
-/// A call of the driver, by its names.
+/// A driver call in words: the ioctl, the class or control, and the result.
 pub(super) fn ioctl(ioctl: &Ioctl, version: Option<Version>) -> Decoded {
     let call = Call::read(ioctl, version);
     let mut text = call.name(version).into_owned();

@@ -1,9 +1,9 @@
-//! A recording for programs that have no decoder, such as Wireshark: to each submission's message it adds what nvcap's decoder says of
-//! it (`capture::decoded`). Else it is the same: the same records in the same order.
+//! A recording for programs that have no decoder, such as Wireshark. It has the same records in the same order as any recording; the
+//! messages of submissions and driver calls also have nvcap's words about them (`capture::decoded`).
 //!
-//! A record is written when it is known what the decoder says of it: a submission when the next one is decoded, or at a flush. Records
-//! that came behind it wait for that. They come here twice: when the source gives them, and submissions once more when their turn
-//! has come; those of one channel keep their order, so the two are matched by the channel.
+//! A submission is written when the next one is decoded, or at a flush: then the decoder has said everything about it. Records that
+//! arrived after the submission wait until then. Each record comes to `arrived` when the source gives it; each submission comes once more,
+//! to `record`, when it is decoded. Submissions of one channel keep their order, so the channel tells which of them was decoded.
 
 mod describe;
 mod values;
@@ -28,13 +28,13 @@ pub(crate) struct Packets {
     driver: Option<Version>,
     /// Records in the order of their arrival.
     held: VecDeque<Held>,
-    /// The number of the first one that is held, counted over the whole trace.
+    /// The number of the first held record, counted over the whole trace.
     first: u64,
-    /// The submissions that the decoder was not given yet, by their numbers.
+    /// Numbers of the held submissions that the decoder was not given yet, by channel.
     waiting: HashMap<ChannelId, VecDeque<u64>>,
     /// The number of the submission that was decoded last, while it is held.
     open: Option<u64>,
-    /// Whether somebody still reads.
+    /// Asks whether somebody still reads the output.
     is_read: Box<dyn FnMut() -> bool + Send>,
 }
 
@@ -44,7 +44,7 @@ struct Held {
 }
 
 enum State {
-    /// It is a submission that is not decoded yet.
+    /// A submission that is not decoded yet.
     Waits,
     Ready(Option<Box<Decoded>>),
 }
@@ -69,7 +69,7 @@ impl Packets {
         }
     }
 
-    /// Nothing more is added to the submission that was decoded last.
+    /// Completes the submission that was decoded last: the decoder says nothing more about it.
     fn close(&mut self) {
         let Some(number) = self.open.take() else {
             return;
@@ -80,7 +80,7 @@ impl Packets {
         }
     }
 
-    /// Writes what is ready, or all.
+    /// Writes held records, oldest first: up to the first submission that is not decoded, or all of them.
     fn write(&mut self, all: bool) -> io::Result<()> {
         let is_ready = |held: &Held| all || matches!(held.decoded, State::Ready(_));
         while self.held.front().is_some_and(is_ready)
@@ -96,7 +96,7 @@ impl Packets {
         Ok(())
     }
 
-    /// All that came is decoded, as far as it will be.
+    /// Writes all held records. Submissions that are not decoded by now are written without the decoder's words.
     fn write_all(&mut self) -> io::Result<()> {
         self.close();
         self.waiting.clear();
@@ -156,7 +156,7 @@ impl Sink for Packets {
 
     fn finish(&mut self, ledger: &Ledger, model: &Model) -> io::Result<()> {
         self.write_all()?;
-        // Replays of graphs of which no submission came any more.
+        // Graph replays whose end became known after the last submission: no record is left that could carry them.
         if let Some(rest) = self.describer.take() {
             self.recorder.decoded(&rest);
         }

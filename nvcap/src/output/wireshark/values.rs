@@ -6,7 +6,7 @@ use crate::capture::decoded::Value;
 use crate::decode::event::{Context, Operation};
 use crate::output::json::operation_members;
 
-/// All that are known, named as in JSON.
+/// An operation's values that are known, named as in JSON.
 pub(super) fn of(c: &Context, entry: u32, op: &Operation) -> Vec<Value> {
     let mut values = Vec::new();
     for (name, value) in operation_members(c, entry, op) {

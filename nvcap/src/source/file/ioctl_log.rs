@@ -1,6 +1,6 @@
-//! Records from an ioctl log: the text form in which captures/h200-ioctl.log.gz holds every ioctl (argument
-//! before and after, nested parameters) and every mmap of one process. Knows that form, nothing of what the
-//! ioctls mean beyond where their parameters are.
+//! Records from an ioctl log: the text form in which tests/captures/h200-ioctl.log.gz holds every ioctl (argument
+//! before and after, nested parameters) and every mmap of one process. The reader knows that form; of the ioctls it
+//! knows only where their nested parameters are and how long their arguments are.
 //!
 //! ```text
 //! IOCTL /dev/nvidiactl fd=8 nr=0x2a size=32
@@ -120,7 +120,7 @@ pub fn read(reader: impl Read, options: LogOptions) -> io::Result<Log> {
     read_at_most(reader, options, (MOST_TEXT, MOST_RECORDS))
 }
 
-/// As [`read`], with `most` bytes of text and about as many bytes of records as its second number says.
+/// As [`read`], but stops after `most.0` bytes of text, or when the records take about `most.1` bytes of memory.
 fn read_at_most(reader: impl Read, options: LogOptions, most: (u64, usize)) -> io::Result<Log> {
     let mut reader = BufReader::new(reader);
     let mut parser = Parser {
@@ -198,7 +198,7 @@ struct Open {
     ioctl: Ioctl,
     nested_input: Option<Bytes>,
     nested_output: Option<Bytes>,
-    /// Its return was logged.
+    /// A `ret=` line was read.
     returned: bool,
 }
 
@@ -240,7 +240,7 @@ impl Parser {
         }
     }
 
-    /// One line; `None` where it is not understood.
+    /// Reads one line; `None` if the line is not understood.
     fn line(&mut self, line: &str) -> Option<()> {
         if line.is_empty() {
             return Some(());

@@ -1,4 +1,4 @@
-//! What a file is, by how it begins. Knows names and first bytes, and reads none of it.
+//! What kind of file a file is, by its first bytes. Nothing here parses the file's content.
 
 use std::io::{self, Cursor, Read};
 
@@ -147,7 +147,7 @@ fn is_text(head: &[u8]) -> bool {
 }
 
 impl Kind {
-    /// In words, behind "it is": what to do about it where that is plain.
+    /// The kind in words that go behind "it is", with what to do about the file where that is clear.
     #[must_use]
     pub fn seems(self) -> &'static str {
         match self {

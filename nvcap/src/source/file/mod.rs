@@ -12,7 +12,7 @@ use kind::Kind;
 /// Bytes of the longest text that is read whole.
 const MOST_TEXT: u64 = 16 << 20;
 
-/// A text that the user names and that is read whole, compressed or not: ranges of time, channels.
+/// Reads a whole text file that the user names, compressed or not: phases (`--phases`) or channels (`--channels`).
 ///
 /// # Errors
 /// When it cannot be read, is no text, or is longer than 16 MiB (`/dev/zero` has no end).

@@ -11,9 +11,9 @@
 //! and the channels' classes are not in the file; the oracle prints them to its standard error, and [`Channels`]
 //! reads that.
 //!
-//! No input makes the reader fail as a whole. A file that was cut gives every whole record, then what is there of the last one
+//! Damage does not stop the reader. A file that was cut gives every whole record, then what is there of the last one
 //! (its missing bytes are a hole), then an error that says where it was cut. At bytes that are no record the reader searches for
-//! the next magic, and gives an error that says how many bytes it passed over.
+//! the next magic, and gives an error that says how many bytes it passed over. After 1 GiB without a magic it gives up.
 
 mod channels;
 
@@ -36,12 +36,13 @@ const UNREADABLE: u32 = 0x8000_0000;
 /// The most entries of a record: a bound for damaged numbers. The hardware's field is a log2 of 5 bits; drivers use 1024 to 32768
 /// entries.
 const MAX_ENTRIES: u32 = 1 << 20;
-/// The most bytes of a record. One that would need more is taken for damage, and its bytes are not read.
+/// The most bytes of a record. A record that would need more is taken for damage.
 const MOST_RECORD: usize = MOST_BYTES;
-/// The most zeros that stand in a record for bytes that could not be read; further ones are only counted.
+/// The most bytes of a record that are filled with zeros because they could not be read. Further unreadable entries get no bytes: their
+/// length alone says how much is missing.
 const MOST_ZEROS: usize = 64 << 20;
-/// The most bytes that are searched for the next record. A damaged capture has one before that; a file without end
-/// (`/dev/zero`) never has.
+/// The most bytes that are searched for the next record. A damaged capture has a record before that; a file without end
+/// (`/dev/zero`) never has one.
 const MOST_PASSED: u64 = 1 << 30;
 
 /// What is wrong with a capture.
@@ -204,7 +205,8 @@ impl Orc<Box<dyn Read>> {
 
 enum Parsed {
     Whole(Submission, u32, usize),
-    /// It needs at least this many bytes from its start. With what is there of it, if no more bytes will come.
+    /// The record goes on behind the bytes that were read: at least this many bytes are needed from its start. If no more bytes will
+    /// come, with the part that is there.
     Needs(usize, Option<(Submission, u32)>),
     Damaged(Damage),
 }
@@ -373,7 +375,7 @@ impl<R: Read> Orc<R> {
             s.position = position;
             return Record::Submission(s);
         }
-        // Channels on two GPUs may have equal tokens: this record is of the one whose last GP_PUT is its previous GP_PUT.
+        // Channels of two GPUs may have equal tokens: the record's channel is the one whose last GP_PUT is the record's previous GP_PUT.
         let fits = |i: &&usize| {
             self.rings
                 .get(**i)
@@ -457,8 +459,8 @@ impl<R: Read> Orc<R> {
     }
 }
 
-/// The number of the ring's entries, which follows from a submission that goes over the ring's end: its entries are the
-/// difference of the two GP_PUTs and one lap.
+/// The number of entries of the ring, if the submission goes over the ring's end: previous GP_PUT plus the submission's entries is then
+/// the new GP_PUT plus the ring's length.
 fn ring_entries(s: &Submission) -> Option<u32> {
     let n = u32::try_from(s.segments.len()).ok()?;
     let entries = s.prev_put.checked_add(n)?.checked_sub(s.gp_put)?;
@@ -521,7 +523,7 @@ fn u64_at(b: &[u8], at: usize) -> u64 {
 mod tests {
     use super::*;
 
-    /// Both where the file begins without a record and where it has one.
+    /// Whether the file begins with a record or has none at all.
     #[test]
     fn a_file_without_end_that_has_no_record_is_given_up() {
         let mut record = MAGIC.to_vec();

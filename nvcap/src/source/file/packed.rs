@@ -13,7 +13,7 @@ const GZIP: &[u8] = &[0x1f, 0x8b];
 const XZ: &[u8] = &[0xfd, b'7', b'z', b'X', b'Z', 0];
 const ZSTD: [u8; 4] = 0xfd2f_b528u32.to_le_bytes();
 
-/// Opens a file, `-` standard input, and unpacks it.
+/// Opens a file, or standard input for `-`, and unpacks it if it is compressed.
 ///
 /// # Errors
 /// When it cannot be opened or begun, or is compressed in a way that this build does not know.
@@ -185,7 +185,7 @@ mod zstd {
 
     use super::{ZSTD, garbage_behind, is_skippable};
 
-    /// All frames of a file, one behind the other. Each is compared with the size and checksum that it has. The decoder takes
+    /// All frames of a file, one behind the other. A frame's size and checksum are checked if the frame has them. The decoder takes
     /// windows of 100 MiB at most.
     pub(super) struct Frames<R> {
         source: R,

@@ -1,4 +1,4 @@
-//! The oracle's words on channels.
+//! Channels, from what the oracle prints about them.
 
 use std::collections::HashMap;
 
