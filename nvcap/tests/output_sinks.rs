@@ -16,8 +16,8 @@ use nvcap::output::text::Text;
 use nvcap::output::{Detail, Sink, json, text};
 use nvcap::record::RecordKind;
 use nvcap::record::{
-    At, Channel, ChannelId, CpuVa, Gpu, How, Life, Loss, Lost, Origin, Process, Record, Segment,
-    Submission,
+    At, Channel, ChannelId, CpuVa, Gpu, How, Kernel, KernelParam, Life, Loss, Lost, NamedBy,
+    Origin, Process, Record, Segment, Submission,
 };
 use nvcap::wire::{GpuVa, Hole};
 use serde_json::Value;
@@ -580,6 +580,51 @@ fn redaction_leaves_no_user_data() {
         serde_json::json!([4096, 1, 1]),
         "geometry stays"
     );
+}
+
+/// Arguments one by one have no values, either, nor what their pointers point into.
+#[test]
+fn redaction_leaves_no_value_of_an_argument() {
+    let mut known = launch();
+    let Operation::Launch(l) = &mut known else {
+        panic!("a launch");
+    };
+    let param = |offset| KernelParam { offset, size: 8 };
+    l.kernel = Some(std::sync::Arc::new(Kernel {
+        at: At::default(),
+        program: GpuVa(0x1000),
+        name: "_Z3addPfS_l".to_owned(),
+        bytes: None,
+        params: Some([0, 8].map(param).to_vec()),
+        by: NamedBy::Record,
+        certain: true,
+        driver: false,
+    }));
+    let shown = |redact| {
+        let written = Written::default();
+        let options = json::JsonOptions {
+            redact,
+            ..json::JsonOptions::default()
+        };
+        let mut sink = json::Json::new(written.output(), options);
+        let context = context(0);
+        let body = Body::Operation(&known);
+        sink.event(&Event {
+            context: &context,
+            entry: 0,
+            body,
+        })
+        .unwrap();
+        sink.finish(&Ledger::new(), &Model::default()).unwrap();
+        let first = written.text().lines().next().unwrap().to_owned();
+        serde_json::from_str::<Value>(&first).unwrap()["arguments"].clone()
+    };
+    let (plain, hidden) = (shown(None), shown(Some(Redactor::default())));
+    assert!(!plain[0]["value"].is_null(), "{plain}");
+    for n in 0..2 {
+        assert!(hidden[n]["value"].is_null() && hidden[n]["memory"].is_null());
+        assert_eq!(hidden[n]["size"], 8);
+    }
 }
 
 #[test]

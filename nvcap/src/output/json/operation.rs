@@ -162,7 +162,8 @@ fn inline(out: &mut Vec<u8>, i: &Inline) {
     out.push(b'}');
 }
 
-/// An operation whose `args`, `head` and `pattern` are replaced by length and hash, and whose `fill` and `moves.value` are `null`.
+/// An operation whose `args`, `head` and `pattern` are replaced by length and hash, and whose `fill`, `moves.value` and values of
+/// `arguments` are `null`.
 fn hidden(op: &Operation, redact: &Redactor) -> serde_json::Value {
     let mut value = with_kernel(op);
     let mut replace = |name: &str, bytes: &[u8]| {
@@ -178,6 +179,13 @@ fn hidden(op: &Operation, redact: &Redactor) -> serde_json::Value {
             // The arguments hold the value that a memset writes.
             if let Some(moves) = value.get_mut("moves").and_then(|m| m.as_object_mut()) {
                 moves.insert("value".into(), serde_json::Value::Null);
+            }
+            let arguments = value.get_mut("arguments").and_then(|a| a.as_array_mut());
+            for argument in arguments.into_iter().flatten() {
+                if let Some(argument) = argument.as_object_mut() {
+                    argument.insert("value".into(), serde_json::Value::Null);
+                    argument.remove("memory");
+                }
             }
         }
         Operation::Inline(i) => {

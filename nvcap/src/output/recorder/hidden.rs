@@ -1,12 +1,13 @@
 //! Users' data in the words of a submission, and what is put in its place.
 //!
 //! Hidden are the data words that carry contents to the GPU (inline writes, constants with kernels' arguments, the values of fills), all
-//! words for a subchannel to which no class is known to be bound, and what could not be decoded. A QMD is kept, for it is the launch. Each
-//! run of words is replaced by numbers that a hash with a secret key makes of it: equal runs stay equal within the recording, and nobody
-//! can find data by comparing hashes of guessed values.
+//! words of classes and methods that are not known, and what could not be decoded. A QMD is kept, for it is the launch. Each run of words is
+//! replaced by numbers that a hash with a secret key makes of it: equal runs stay equal within the recording, and nobody can find data by
+//! comparing hashes of guessed values.
 
 use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 
+use crate::decode::classes;
 use crate::decode::event::{Body, Event, InlineContent, MethodWrite, Operation};
 use crate::record::Submission;
 
@@ -54,6 +55,10 @@ impl Carries {
                 FIRST_OF_CLASS.. => Self::Data,
                 _ => Self::Nothing,
             };
+        }
+        // What a method of no known name carries is not known, either.
+        if write.method >= FIRST_OF_CLASS && classes::method(write.class, write.method).is_none() {
+            return Self::Data;
         }
         let name = write.id().to_string();
         if name == "LOAD_INLINE_DATA" {
