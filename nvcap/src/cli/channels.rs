@@ -7,7 +7,7 @@ use super::target_view;
 use crate::output::message::tell;
 use crate::output::plural::plural_of;
 
-/// The end of its help.
+/// The examples at the end of `nvcap channels --help`.
 pub(super) const EXAMPLES: &str = "\
 Examples:
   sudo nvcap channels -p 4711                 one look: rings, GP_GET and GP_PUT as they are now
@@ -19,7 +19,7 @@ One look neither stops nor slows the process and needs no BPF; what only the all
 (class, engine, TSG) is unknown then and shown as ?.
 Exit status: 0 complete, 1 error, 2 usage, 3 something was lost (said on standard error).";
 
-/// Shows them.
+/// Runs `nvcap channels`: prints the channels of the target as a table or as JSON.
 pub(super) fn run(args: &target_view::Args) -> anyhow::Result<ExitCode> {
     if !args.target.is_named("channels") {
         return Ok(usage());

@@ -45,7 +45,7 @@ nvdisasm (of the CUDA toolkit) disassembles where it is on PATH; otherwise the w
 
 Exit status: 0 shown, 1 error, 2 usage.";
 
-/// Entries of each ring whose programs are looked at.
+/// How many of the newest entries of each ring are read, for the programs that they launch.
 const LAST: u32 = 256;
 /// The most bytes of a file that is searched for images.
 const MOST_FILE: u64 = 4 << 30;
@@ -96,7 +96,7 @@ fn parse_address(text: &str) -> Result<u64, String> {
         .map_err(|_| "not a hexadecimal address such as 0x7f29a03d5700".to_owned())
 }
 
-/// Shows it.
+/// Runs `nvcap code`: finds the code that was asked for, and prints or writes it.
 pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let address = args.what.strip_prefix("0x");
     let address = address.and_then(|digits| u64::from_str_radix(digits, 16).ok());
@@ -157,9 +157,9 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 struct Wanted {
     /// A name or a pattern.
     what: String,
-    /// Only of the image that begins here.
+    /// The address or file offset of the only image to search; none: all images.
     at: Option<u64>,
-    /// The program whose kernel it is.
+    /// The kernel at the program's address, where the user gave an address.
     program: Option<Kernel>,
 }
 
@@ -206,8 +206,8 @@ impl Wanted {
     }
 }
 
-/// What is in the rings of a process: the programs there tell how its records of functions are laid out. Nothing where there
-/// are no rings, or they may not be read.
+/// The newest submissions in the rings of a process. Their programs tell how the process's function records are laid out. Empty where
+/// there are no rings, or they may not be read.
 fn submitted(pid: u32) -> Vec<Record> {
     let options = DumpOptions {
         last: LAST,
@@ -260,7 +260,7 @@ fn no_image<M: ?Sized>(
     anyhow::Error::msg(text)
 }
 
-/// Of images that lie in some memory.
+/// Answers from images in memory: those of a process, or those of a file that was read whole.
 fn of_images<M: Peek + ?Sized>(
     args: &Args,
     wanted: &Wanted,
@@ -354,7 +354,7 @@ fn of_images<M: Peek + ?Sized>(
             whole(first.image).map(|image| nvdisasm::of_function(program, &image, first.function));
         match of_image {
             Some(Ok(said)) if !said.is_empty() => Ok(said),
-            // An image that it does not take; the code alone says less.
+            // nvdisasm fails on the image or says nothing of the function: it gets the code alone, of which it says less.
             _ => nvdisasm::of_code(program, first.image.sm, &own),
         }
     });
@@ -371,7 +371,7 @@ fn of_images<M: Peek + ?Sized>(
     )
 }
 
-/// What nvdisasm says, where there is one.
+/// Instructions as nvdisasm prints them. Empty where nvdisasm is missing or fails: the user is told, and words are shown instead.
 fn disassembled(
     ask: impl FnOnce(&Path) -> std::io::Result<std::collections::BTreeMap<u64, Said>>,
 ) -> std::collections::BTreeMap<u64, Said> {

@@ -51,9 +51,9 @@ fn shown(command: &Command) -> Command {
     shown
 }
 
-/// An argument by itself, with what clap cannot tell from its type: behind `--` stands a command, a user is one of this machine.
+/// One argument, with the hints that clap cannot derive from its type: after `--` comes a command, `--user` takes a user of this machine.
 fn hinted(arg: Arg) -> Arg {
-    // What it says of others may be of hidden ones.
+    // References to other arguments go: those arguments may be hidden, and then they are not part of this command.
     let arg = arg.conflicts_with(Reset).requires(Reset).group(Reset);
     match arg.get_id().as_str() {
         "command" => arg.value_hint(ValueHint::CommandWithArguments),

@@ -165,7 +165,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     }
 }
 
-/// Who is counted.
+/// The first message: how many processes are counted, and how many may not be read.
 fn said((counted, refused): (usize, usize), hidden: usize) -> String {
     let mut text = format!(
         "counting {} that use a GPU",

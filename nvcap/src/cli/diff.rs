@@ -32,7 +32,7 @@ of one recording have the same address, those of the other must, too (--any-data
 Exit status, as of diff: 0 no difference, 1 differences, 2 trouble (usage, a file that cannot be
 read); and 3 no difference in what is there, but one of them lacks something.";
 
-/// As `diff` has it.
+/// The exit status where the recordings differ, as diff(1) has it.
 const DIFFERENT: u8 = 1;
 /// As `diff` has it: the status of every error.
 pub(super) const TROUBLE: u8 = 2;
@@ -132,7 +132,7 @@ fn compare(args: &Args) -> anyhow::Result<u8> {
         diff::text(out.object(), color, &found, shown);
     }
     match target::written(&mut out) {
-        // As of `diff A B | head`: the status is still that of the comparison.
+        // The reader closed the pipe, as in `nvcap diff A B | head`: the exit status is still that of the comparison.
         Err(e) if e.chain().any(is_gone) => {}
         written => written?,
     }
@@ -156,7 +156,7 @@ fn is_gone(cause: &(dyn std::error::Error + 'static)) -> bool {
         .is_some_and(|e| e.kind() == std::io::ErrorKind::BrokenPipe)
 }
 
-/// One of them, as its lines.
+/// Reads one of the two recordings: its lines, which are compared, and its ledger.
 fn read(args: &Args, file: &Path, words: &mut Words) -> anyhow::Result<(Capture, Ledger)> {
     let recording = RecordingArgs {
         from: args.from,

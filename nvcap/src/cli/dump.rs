@@ -272,7 +272,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     }
 }
 
-/// Whether there are options that show a stream of events; it is said that they have no meaning here.
+/// Whether options were given that only a stream of events (`--stream`) has a use for. If so, the user is told.
 pub(super) fn is_of_a_stream(args: &Args) -> bool {
     let output = &args.output;
     let of_a_stream = output.filter.is_some()
@@ -376,7 +376,7 @@ fn record(recorder: Recorder, records: impl Iterator<Item = Record>) -> anyhow::
     Ok(())
 }
 
-/// The same records as any other source's, through the same pipeline.
+/// Runs `nvcap dump --stream`: the records of the look go through the same pipeline as those of a trace.
 fn stream(args: &Args, options: &source::DumpOptions) -> anyhow::Result<ExitCode> {
     let pids = match pids(args)? {
         Some(pids) => pids,
@@ -416,13 +416,13 @@ fn stream(args: &Args, options: &source::DumpOptions) -> anyhow::Result<ExitCode
 
 /// What a look came to.
 enum Seen {
-    /// Some processes were seen. What is to be said of the others was said, and comes to this.
+    /// At least one process could be read. The status says what was told of the others.
     Look(Box<source::Look>, Status),
-    /// None could be: that was said, and comes to this.
+    /// No process could be read. The user was told why, and the status says the same.
     Nothing(Status),
 }
 
-/// The processes to look at; none, which was said, where no process uses a GPU.
+/// The processes to look at. None where no process uses a GPU, which the user is told.
 fn pids(args: &Args) -> anyhow::Result<Option<Vec<u32>>> {
     if !args.all {
         return Ok(Some(args.pid.clone()));
@@ -465,7 +465,7 @@ fn look(args: &Args, options: &source::DumpOptions) -> anyhow::Result<Seen> {
     })
 }
 
-/// Nothing could be looked at: what that comes to, said where it has not been.
+/// The exit status where no process could be looked at. Tells the user why, if nothing was told yet.
 fn nothing(said: Status) -> Status {
     if said == Status::Idle {
         tell(format_args!(
@@ -476,7 +476,7 @@ fn nothing(said: Status) -> Status {
     said
 }
 
-/// Says which processes could not be looked at, and what that comes to.
+/// Tells the user which processes could not be looked at, and returns the status for that.
 fn told(args: &Args, refused: &[(u32, Refused)]) -> Status {
     let mut status = Status::Idle;
     for (pid, why) in refused {

@@ -20,7 +20,7 @@ use super::dump::{Args, is_of_a_stream, write};
 use super::recording::RecordingArgs;
 use super::target;
 
-/// Shows it.
+/// Runs `nvcap dump FILE`.
 pub(super) fn run(args: &Args, file: &Path) -> anyhow::Result<ExitCode> {
     if is_of_a_stream(args) {
         return Ok(target::usage());
@@ -43,7 +43,7 @@ pub(super) fn run(args: &Args, file: &Path) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::from(dump::status(&shown).code()))
 }
 
-/// The process that a number stands for which is no file's name.
+/// The process id that the user gave in the place of a file: a number that is the name of no file.
 fn meant_process(file: &Path) -> Option<u32> {
     let number = file.to_str()?.parse().ok()?;
     (!file.exists()).then_some(number)
@@ -94,7 +94,7 @@ fn report(args: &Args, file: &Path) -> anyhow::Result<Report> {
     Ok(report)
 }
 
-/// A sink that keeps all records, of which a look has as many as the rings had.
+/// A sink that gathers the records of a recorded look. It can keep all of them: a look has no more than the rings held.
 #[derive(Default)]
 struct Gathered(Recorded);
 

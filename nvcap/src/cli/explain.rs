@@ -162,7 +162,7 @@ fn method_text(class: u32, method: &str) -> anyhow::Result<String> {
     Ok(out)
 }
 
-/// Methods are words: what is written between two reaches neither.
+/// Refuses a method address that is no multiple of 4: a method is a register of 4 bytes.
 fn aligned(method: u32) -> anyhow::Result<()> {
     if !method.is_multiple_of(4) {
         bail!(

@@ -1,4 +1,4 @@
-//! What was meant by a command line that is not understood, where one word of it tells.
+//! Hints for a command line that clap refuses: what the user may have meant, where one word tells it.
 
 use std::path::Path;
 
@@ -16,7 +16,7 @@ pub(super) fn of(error: &clap::Error, args: &[String], mut cli: clap::Command) -
     }
     cli.build();
     let is_command = |word: &String| cli.find_subcommand(word).is_some();
-    // Behind a command stands what is that command's.
+    // After the name of a command come that command's own arguments: there is nothing to guess.
     if args.first().is_some_and(is_command) {
         return None;
     }
@@ -48,7 +48,7 @@ pub(super) fn of(error: &clap::Error, args: &[String], mut cli: clap::Command) -
         return Some(format!("to trace a running process: nvcap -p {word}"));
     }
     let path = Path::new(word);
-    // Of a pipe the bytes would be gone.
+    // Regular files only: what is read from a pipe here would be missing for the command.
     let file = path.is_file().then(|| packed::open(path).ok()).flatten();
     match file.map(|file| kind::of(file).0) {
         Some(kind::Kind::Recording) => Some(format!("to show a recording: nvcap decode {word}")),
@@ -64,7 +64,7 @@ pub(super) fn of(error: &clap::Error, args: &[String], mut cli: clap::Command) -
     }
 }
 
-/// One letter more, less or another.
+/// Whether a word differs from a command's name by one letter: one more, one less or another one.
 fn is_like(word: &str, command: &str) -> bool {
     let (word, command) = (word.as_bytes(), command.as_bytes());
     let same = word.iter().zip(command).take_while(|(a, b)| a == b).count();

@@ -106,7 +106,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::from(ledger.exit_status()))
 }
 
-/// What is lost of rings is not missing here.
+/// Whether a record matters here: ioctls, mappings, and losses of these. Lost ring entries do not make this output incomplete.
 fn concerns_calls(record: &Record) -> bool {
     match record {
         Record::Submission(_)

@@ -22,7 +22,7 @@ impl log::Log for Stderr {
     fn flush(&self) {}
 }
 
-/// Sets it up.
+/// Installs the logger, if `NVCAP_LOG` names a level.
 pub(super) fn init() {
     let level = std::env::var("NVCAP_LOG").ok().and_then(|l| l.parse().ok());
     if let Some(level) = level

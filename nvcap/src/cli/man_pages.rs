@@ -77,8 +77,8 @@ fn page(command: &clap::Command, name: &str, above: &str, to: &mut Vec<u8>) -> s
     rest.to_writer(to)
 }
 
-/// What stands behind the options in `--help`: a heading is a line that begins at the margin and ends with a colon, what follows it is
-/// indented. Other lines at the margin are sentences. Of a long heading what stands before the comma is one.
+/// Makes sections of the text that follows the options in `--help`. A line at the margin that ends with a colon is a heading; if it has a
+/// comma, only the part before it is. Indented lines are kept as they are. Other lines at the margin are sentences.
 fn sections(text: &str, to: &mut Roff) {
     let mut is_verbatim = false;
     for line in text.lines() {

@@ -6,7 +6,7 @@ use super::target::usage;
 use super::target_view;
 use crate::output::message::tell;
 
-/// The end of its help.
+/// The examples at the end of `nvcap maps --help`.
 pub(super) const EXAMPLES: &str = "\
 Examples:
   sudo nvcap maps -p 4711                 the mappings of a running process
@@ -15,7 +15,7 @@ Examples:
 
 Exit status: 0 complete, 1 error, 2 usage, 3 something was lost (said on standard error).";
 
-/// Shows them.
+/// Runs `nvcap maps`: prints the mappings of the target.
 pub(super) fn run(args: &target_view::Args) -> anyhow::Result<ExitCode> {
     if !args.target.is_named("maps") {
         return Ok(usage());

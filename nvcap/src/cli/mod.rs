@@ -246,7 +246,7 @@ fn reader_went_away(e: &anyhow::Error) -> bool {
         .any(|c| c.kind() == io::ErrorKind::BrokenPipe)
 }
 
-/// The command line, with what options of several commands mean to each.
+/// The command line for clap. Options that several commands share have the help text that fits each command.
 fn command_line() -> clap::Command {
     Cli::command()
         .mut_subcommand("stacks", stacks::without_useless)
@@ -362,7 +362,7 @@ mod tests {
         super::Cli::command().debug_assert();
     }
 
-    /// clap would wrap a longer line that is wrapped by hand once more.
+    /// Text that is wrapped by hand must fit the width of the help: clap would wrap a longer line once more.
     #[test]
     fn what_is_wrapped_by_hand_fits() {
         let cli = super::Cli::command();

@@ -157,7 +157,8 @@ fn parse_chip(name: &str) -> Result<&'static Chip, String> {
 }
 
 impl OutputArgs {
-    /// For a recording that says this of its trace, if it is one: what there is to be shown of it, and what must not be taken for users' data.
+    /// These options for a recording that has `trace` in its header (none: a capture): whether there are stacks and times of the GPU to
+    /// show, and whether users' data was redacted before.
     pub(super) fn of_recording(&self, trace: Option<&TraceInfo>) -> Self {
         let trace = trace.map(|t| (t.stacks, t.gpu_time, t.redacted));
         let (has_stacks, has_gpu_time, redacted) = trace.unwrap_or_default();
@@ -169,7 +170,7 @@ impl OutputArgs {
         }
     }
 
-    /// How much sums need: method writes with -v.
+    /// The detail of events that sums need: method writes with -v, and whatever the filter asks for.
     pub(super) fn detail_of_sums(&self) -> Detail {
         let shown = Detail::from_count(self.verbose);
         let filter = self.filter.as_ref();
@@ -186,8 +187,8 @@ impl OutputArgs {
             .map_or(shown, |f| shown.max(f.detail()))
     }
 
-    /// Whether output waits longer for names: JSON and sums do, for lines say a name that is found later, and a recording must
-    /// hold what was seen even if nvcap is killed.
+    /// Whether output waits longer for the names of kernels, as JSON and sums do. Text does not wait: a later line says a name that is
+    /// found late. Recordings do not wait either: they must hold what was seen even if nvcap is killed.
     #[cfg(feature = "trap")]
     pub(super) fn waits_for_names(&self) -> bool {
         self.json || self.stats
@@ -243,7 +244,7 @@ impl OutputArgs {
         }
     }
 
-    /// The section of `--explain-streams`: behind the ledger, which by then is written out.
+    /// The sink for the section of `--explain-streams`. It comes after the ledger, which the sinks before it have written by then.
     fn streams(&self, out: Output) -> Box<dyn Sink> {
         Box::new(if self.json {
             Streams::json(out)
@@ -252,8 +253,8 @@ impl OutputArgs {
         })
     }
 
-    /// The pipeline that these options ask for, for what runs on this machine. Its output is opened for the trace of a
-    /// `command` that is started or of something else; that must be none of the `inputs`, the files that are read beside the phases.
+    /// The pipeline that these options ask for, for records of this machine. `command`: a command is traced, to which standard output
+    /// belongs. `inputs`: files that are read beside the phases; the output must be none of them.
     ///
     /// # Errors
     /// When a file cannot be read, understood or made.
@@ -289,7 +290,7 @@ impl OutputArgs {
         Ok(Pipeline::new(options, sinks))
     }
 
-    /// What the pipeline is asked for, whatever its sinks.
+    /// The options of the pipeline, which are the same for all sinks.
     ///
     /// # Errors
     /// When the phases cannot be read or understood.
@@ -325,7 +326,7 @@ impl OutputArgs {
         })
     }
 
-    /// The phases, which are those that the filter asks for.
+    /// Reads the file of `--phases`. A phase that the filter names must be in this file.
     fn phases(&self) -> anyhow::Result<Option<Phases>> {
         let filter = self.filter.as_ref();
         let Some(path) = &self.phases else {
@@ -359,7 +360,7 @@ impl OutputArgs {
         if let Some(nothing) = nothing {
             tell(nothing);
         }
-        // What went to a file is not before anybody's eyes, nor what could not be written.
+        // The user has not seen a ledger that went into a file, or that could not be written.
         let file = self.output.as_deref().is_some_and(|o| o != Path::new("-"));
         if file || blocked_write::is_over() || ledger.unshown() > 0 {
             tell(format_args!("{}", crate::output::ledger::verdict(&ledger)));
@@ -367,7 +368,7 @@ impl OutputArgs {
         Ok(ledger)
     }
 
-    /// As [`OutputArgs::conclude`], of what is no text: the verdict is told, and of a file what to do with it.
+    /// As [`OutputArgs::conclude`], for output that is no text: tells the verdict and, of a file, `what_to_do` with it.
     ///
     /// # Errors
     /// As there.
@@ -388,13 +389,13 @@ impl OutputArgs {
         Ok(ledger)
     }
 
-    /// The ledger; and that the filter let nothing through, which is known when all that waited was shown.
+    /// Ends the pipeline. Gives the ledger and, where the filter let nothing through, a message: this is known only after the last event.
     fn finish(&self, pipeline: Pipeline<'_>) -> std::io::Result<(Ledger, Option<String>)> {
         let (ledger, matched) = pipeline.finish_counted()?;
         Ok((ledger, self.nothing_matched(matched)))
     }
 
-    /// That there were events and the filter let none through, in words.
+    /// The message that there were events and the filter let none of them through.
     fn nothing_matched(&self, matched: Matched) -> Option<String> {
         let filter = self.filter.as_ref()?;
         if matched.shown > 0 || matched.of == 0 {
@@ -434,7 +435,7 @@ mod tests {
     use crate::record::{At, ChannelId, How, Record, Submission};
     use crate::wire::GpuVa;
 
-    /// What `expression` lets through of a live trace of one submission, which waits for its turn until the end.
+    /// The message about `expression` after a live trace of one submission, which the pipeline holds back until the end.
     fn said_of(expression: &str) -> Option<String> {
         let args = OutputArgs {
             filter: Some(Filter::parse(expression).unwrap()),

@@ -11,7 +11,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 /// Shorter reading shows no progress.
 const LONG: Duration = Duration::from_millis(500);
-/// So many records are read between two looks at the clock.
+/// The number of records that are read between two looks at the clock.
 const RECORDS: u32 = 64;
 
 /// See the module.
@@ -21,7 +21,7 @@ pub(super) struct Reading {
     bytes: Option<u64>,
     begun: Instant,
     records: u32,
-    /// Progress may be shown: nothing else is, until the end.
+    /// Progress may be shown, because the command shows nothing else before the end.
     shown: bool,
     bar: Option<ProgressBar>,
     is_stdin: bool,
@@ -59,7 +59,7 @@ pub(super) fn open(path: &Path) -> io::Result<(Box<dyn Read>, Reading)> {
     Ok((Box::new(counted), reading))
 }
 
-/// Counts the bytes.
+/// A file that counts the bytes that were read from it.
 struct Counted {
     file: Box<dyn Read>,
     read: Arc<AtomicU64>,
@@ -74,7 +74,7 @@ impl Read for Counted {
 }
 
 impl Reading {
-    /// Nothing is shown before the end: progress may be, on standard error, where that is a terminal.
+    /// Allows progress on standard error, if that is a terminal. The command must show nothing else before the end.
     pub(super) fn show(&mut self) {
         self.shown = true;
     }
@@ -94,12 +94,12 @@ impl Reading {
         if self.shown && self.records.is_multiple_of(RECORDS) {
             self.progress();
         }
-        // Standard input ends by itself then, and what came out of it is shown.
+        // After a signal, standard input ends by itself, and what was read from it is shown.
         self.interrupted |= !self.is_stdin && interrupt::came();
         !self.interrupted
     }
 
-    /// There are no more records; `false` if that is so because waiting for them was interrupted.
+    /// To be called when there are no more records: `false` if a signal interrupted the wait for more of them.
     pub(super) fn is_whole(&mut self) -> bool {
         self.interrupted |= interrupt::cut();
         !self.interrupted
@@ -208,10 +208,11 @@ mod interrupt {
     /// Waiting for standard input was ended by a signal.
     static CUT: AtomicBool = AtomicBool::new(false);
 
-    /// So many bytes are still read after a signal, of those that are there: all that is in a pipe, and no end of a flood.
+    /// The most bytes that are read after a signal: all that a pipe holds, but not all of an input that never ends.
     const REST: usize = 1 << 20;
 
-    /// A file that is read when it has something. When a signal has come it ends with what it has.
+    /// A file, such as a pipe, whose reader waits until it has data or a signal comes. After a signal it gives the data that is there, and
+    /// ends.
     pub(super) struct Awaited {
         file: File,
         rest: usize,
@@ -241,7 +242,7 @@ mod interrupt {
             let mut own = waited(self.file.as_raw_fd());
             // SAFETY: one pollfd. It does not wait.
             unsafe { libc::poll(&raw mut own, 1, 0) };
-            // Its end, too: that is not the signal's.
+            // POLLHUP, too: then the file ends by itself, and not because of the signal.
             let has_some = own.revents & (libc::POLLIN | libc::POLLHUP) != 0;
             let most = to.len().min(self.rest);
             if has_some && most > 0 {

@@ -95,7 +95,7 @@ pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
     Ok(status)
 }
 
-/// What an earlier recording has written is kept once.
+/// Renames the file of an earlier recording to NAME.old, in the place of a still older one.
 fn keep_old(name: &str) -> anyhow::Result<()> {
     let old = format!("{name}.old");
     match std::fs::rename(name, &old) {

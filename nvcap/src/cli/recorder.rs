@@ -188,7 +188,7 @@ fn with_tables(files: Files, _: &RecordingOptions) -> anyhow::Result<Files> {
     Ok(files)
 }
 
-/// Tells of a recording that is one file, and that is whole, where it is and what shows it.
+/// Tells where the finished recording is, and which command shows it. A pipe or device is not told of.
 pub(super) fn tell_of(path: &Path) {
     if let Ok(file) = path.metadata()
         && file.is_file()
@@ -212,7 +212,7 @@ pub(super) struct Traced<'a> {
     pub stacks: bool,
     /// Users' data is left out.
     pub redacted: bool,
-    /// It is of one moment: its records are in order, and what the kernel's log had before is of it, too.
+    /// The trace is a look at one moment: its records are in order, and earlier lines of the kernel's log belong to it.
     pub is_moment: bool,
     /// The command, with its arguments.
     pub command: &'a [std::ffi::OsString],
@@ -273,7 +273,7 @@ fn kernel_lines(since: u64) -> Option<KernelLines> {
     }))
 }
 
-/// The recorder of what is in a file; `of` is what that says of its trace.
+/// The recorder for records that come from a file. `of`: what that file says of its trace.
 ///
 /// # Errors
 /// When the output can take nothing.

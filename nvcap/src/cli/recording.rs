@@ -56,7 +56,7 @@ pub(super) struct Recording<'a> {
     args: &'a RecordingArgs,
     opened: Opened,
     reading: Reading,
-    /// That it is a part of a trace is told.
+    /// The user is to be told if this file is only a part of a trace.
     says_part: bool,
 }
 
@@ -66,7 +66,7 @@ enum Opened {
 }
 
 impl RecordingArgs {
-    /// A file of a format that its content tells.
+    /// Arguments for one file, whose content tells its format.
     pub(super) fn of(file: &Path) -> Self {
         Self {
             from: None,
@@ -152,7 +152,7 @@ impl Recording<'_> {
         }
     }
 
-    /// The command shows nothing before all is read: progress may be shown meanwhile. `file`: what it will show goes to a file.
+    /// Says that the command shows nothing before all is read, so that progress may be shown. `file`: where the command's output goes.
     pub(super) fn quiet_until_the_end(mut self, file: Option<&Path>) -> Self {
         let file = file.is_some_and(|path| path.as_os_str() != "-");
         if file || !reading::output_is_a_pipe() {
@@ -161,7 +161,7 @@ impl Recording<'_> {
         self
     }
 
-    /// It is known to be one of a trace's files, and nothing is told of that.
+    /// The caller knows that this file is a part of a trace: the user is not told.
     #[cfg(feature = "parquet")]
     pub(super) fn known_as_part(self) -> Self {
         Self {
@@ -170,8 +170,8 @@ impl Recording<'_> {
         }
     }
 
-    /// Gives all its records to the pipeline, up to the end of the file or the user's Ctrl-C, after which the ledger says that the
-    /// rest was not read. The pipeline becomes as that of the live trace was.
+    /// Gives all records to the pipeline, up to the end of the file or to the user's Ctrl-C; after Ctrl-C the ledger says that the rest was
+    /// not read. First it sets up the pipeline as it was for the live trace: the driver's release, the GPU's times, the order of records.
     ///
     /// # Errors
     /// When the output cannot be written, or, with `--strict`, at the first thing that is not whole. What was read up to there has
@@ -208,7 +208,7 @@ impl Recording<'_> {
     }
 }
 
-/// That something of a file is missing, which makes the ledger incomplete.
+/// The record which says that a part of a file is missing. It makes the ledger incomplete.
 fn lost(at: At, why: &impl ToString) -> Record {
     Record::Loss(Loss {
         at,
@@ -237,7 +237,7 @@ fn play_orc(
                 }
                 pipeline.record(record)?;
             }
-            // The rest is read on, or is not there.
+            // Reading goes on behind the error, or the file has ended there.
             Err(error) => {
                 if let orc::Error::Io { .. } = error {
                     tell(format_args!("{name}: {error}"));

@@ -102,14 +102,14 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         "name a file with -o, such as -o report.html",
     )?;
     let report = ReportOptions {
-        // As text does it: what a filter lets through is shown.
+        // As for text: kinds of operations that the filter asks for are shown without -v, too.
         all: shown.verbose > 0 || shown.filter.as_ref().is_some_and(Filter::asks_for_kind),
         limit: args.limit,
         file: args.recording.file.display().to_string(),
         filtered: shown.filter.is_some(),
         trace,
     };
-    // A submission waits for the time stamps behind it, where there are any.
+    // Each submission is held back until the GPU's time stamps, which follow it in the file, have been read.
     let mut pipeline = Pipeline::new(options, vec![Box::new(Report::new(out, report))])
         .with_gpu_time()
         .in_time_order();

@@ -1,5 +1,5 @@
-//! `nvcap record --rotate --tables`: each file of a recording that is whole becomes tables, by a process of its own
-//! (`nvcap export partitions`), so that neither its memory nor its end is the trace's.
+//! `nvcap record --rotate --tables`: makes tables of each finished file of a recording. Each export is a process of its own
+//! (`nvcap export partitions`): neither its memory nor a crash of it burdens the trace.
 
 use std::fs::File;
 use std::io;
@@ -18,9 +18,9 @@ const WAITING: usize = 4;
 /// A file that is whole, with its name at that time.
 type Whole = (PathBuf, File);
 
-/// Takes files that are whole. Its end is that of the last export.
+/// Exports finished files, one after the other, on a thread. Dropping it waits for the last export.
 pub(super) struct Exporter {
-    /// None at the end.
+    /// None once the exporter is being dropped: the thread ends when the queue is empty.
     queue: Option<SyncSender<Whole>>,
     thread: Option<JoinHandle<()>>,
 }
@@ -44,7 +44,7 @@ impl Exporter {
         })
     }
 
-    /// This file is whole. It is opened at once: it may be renamed or removed from now on.
+    /// Queues a finished file. The file is opened at once, for it may be renamed or removed later.
     pub(super) fn whole(&self, path: &Path) {
         let Some(queue) = &self.queue else {
             return;
@@ -93,7 +93,7 @@ fn export(file: File, folder: &Path) -> Result<(), String> {
         .arg("-")
         .stdin(file)
         .stdout(Stdio::null());
-    // The user's Ctrl-C ends the trace, whose last file this may be.
+    // The user's Ctrl-C is meant for the trace. The export of its last file must survive it, so it has a process group of its own.
     std::os::unix::process::CommandExt::process_group(&mut command, 0);
     match command.status() {
         Ok(status) if status.success() => Ok(()),

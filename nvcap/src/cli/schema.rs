@@ -68,7 +68,7 @@ fn as_json(table: &Table) -> Value {
     json!({"name": table.name, "about": table.about, "columns": columns})
 }
 
-/// `?` behind the type: it may be missing.
+/// A table as text. A `?` after the type of a column says that its value may be missing.
 fn as_text(table: &Table) -> String {
     let columns: Vec<[String; 4]> = table
         .columns()

@@ -122,13 +122,13 @@ struct Live {
     due: AtomicU64,
 }
 
-/// A reading may be so late before counting counts as stuck, ns.
+/// Counting is said to be stuck when a reading is overdue by more than this, ns.
 const LATE: u64 = 30_000_000_000;
 /// Series of Xids at most.
 const MOST_ERRORS: usize = 200;
 
 impl Live {
-    /// What metrics are made of.
+    /// The newest counts, and the counts of Xids: all that metrics are made of.
     fn reading(&self) -> (View, Option<Errors>) {
         let view = locked(&self.host).view();
         let errors = self.errors.as_ref().map(|errors| locked(errors).clone());
@@ -143,7 +143,7 @@ impl Live {
         })
     }
 
-    /// Takes new messages of the driver.
+    /// Counts the Xids in those messages of the driver that are new.
     fn take_errors(&self, xids: &mut Xids) {
         for xid in xids.take() {
             let key = self.key_of(xid.pid, xid.gpu);
@@ -203,7 +203,7 @@ impl Answers for Counting {
     }
 
     fn dump(&self, pid: u32, json: bool) -> Result<Vec<u8>, NoDump> {
-        // Whatever else the token's owner asks for: only processes that use a GPU are shown.
+        // The token does not open all processes to its owner: only those that use a GPU are shown.
         if !locked(&self.0.host).has(pid) {
             return Err(NoDump::NotThere(format!(
                 "process {pid} is none that uses a GPU; nvcap counts -a lists them"
@@ -220,7 +220,7 @@ impl Answers for Counting {
             kernels: crate::enrich::names::of,
         };
         let look = crate::dump::look(&[pid], &options);
-        // What was asked for is not in the budget of counting.
+        // The CPU time of a dump that somebody asked for does not count in the budget of counting.
         locked(&self.0.host).forgive(thread_cpu().saturating_sub(begun));
         match look.refused.first() {
             Some((_, Refused::NoGpu)) => {
@@ -270,7 +270,7 @@ fn token(path: &Path) -> anyhow::Result<Token> {
     Token::from_text(&text).map_err(|why| anyhow::anyhow!("{}: {why}", say()))
 }
 
-/// Who may ask, and how it is kept from others; an address that others reach needs both.
+/// Who may ask for what, and the TLS of the server. An address that other machines reach needs a token and a certificate.
 fn rights(args: &Args) -> anyhow::Result<(Rights, Option<tokio_rustls::TlsAcceptor>)> {
     let is_own = args.listen.ip().is_loopback();
     if !is_own && (args.tls_cert.is_none() || args.token_file.is_none()) {

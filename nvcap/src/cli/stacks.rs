@@ -175,7 +175,7 @@ fn of_file(file: &Path, args: &Args, mut folder: Folder) -> anyhow::Result<ExitC
     Ok(ExitCode::SUCCESS)
 }
 
-/// The end of the trace, and of how much of it the sums are.
+/// Ends the trace: tells the verdict, and of what part of the submissions the sums are.
 fn conclude(pipeline: Pipeline<'_>) -> anyhow::Result<Ledger> {
     let ledger = pipeline.finish()?;
     tell(format_args!("{}", crate::output::ledger::verdict(&ledger)));

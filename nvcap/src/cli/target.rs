@@ -1,5 +1,5 @@
-//! What the commands about the driver look at: a command, running processes, or a log. One way to give its records
-//! for each.
+//! The targets of the commands about the driver: a command, running processes, or a log. The records of each are given in the same way
+//! ([`Opened::records`]).
 
 use std::ffi::OsString;
 use std::io;
@@ -145,7 +145,7 @@ impl Show {
     }
 }
 
-/// The object that was given to an output is an answer of its own: it is written now, or that is an error.
+/// Writes out the answer that was put into `out`, now rather than later, so that a failure is an error of the command.
 ///
 /// # Errors
 /// When the output can take no more.
@@ -222,7 +222,7 @@ impl Target {
         self.file.iter().map(PathBuf::as_path).collect()
     }
 
-    /// Whether anything is named; the usage error is told where nothing is.
+    /// Whether the user named a target. If not, the usage error is told.
     pub(super) fn is_named(&self, what: &str) -> bool {
         let named = self.file.is_some() || !self.pid.is_empty() || !self.command.is_empty();
         if !named {
@@ -234,7 +234,7 @@ impl Target {
         named
     }
 
-    /// Opens its file, if that is a recording.
+    /// Opens the target's file, if it has one and that is a recording.
     pub(super) fn open(&self) -> Opened<'_> {
         Opened {
             target: self,
@@ -243,7 +243,7 @@ impl Target {
     }
 }
 
-/// A target of which, if it is a recording, the file is open.
+/// A target. If it is a recording, its file is open.
 pub(super) struct Opened<'a> {
     target: &'a Target,
     recording: Option<capture::Reader<Box<dyn io::Read>>>,
@@ -266,8 +266,8 @@ impl Opened<'_> {
     }
 
     /// Gives every record to `each`, in order, until the end. `watch`: submissions are among them (of a live trace).
-    /// `idle` is called when a live trace has nothing to do. What is returned is the exit status of the traced
-    /// command's own, told where it is not 0.
+    /// `idle` is called when a live trace has nothing to do. How the traced command ended is told, if its exit status
+    /// is not 0.
     ///
     /// # Errors
     /// When the log cannot be read, the trace cannot be made, or `each` can take no more.
@@ -379,7 +379,7 @@ impl Target {
     }
 }
 
-/// That a log cannot be read, and what may have been meant.
+/// The message that a log cannot be read, with what the user may have meant.
 fn no_log(file: &Path) -> String {
     let name = file.display().to_string();
     if name.parse::<u32>().is_ok() && !file.exists() {
@@ -388,8 +388,8 @@ fn no_log(file: &Path) -> String {
     "cannot read the log".to_owned()
 }
 
-/// The command to start, and as whom: as the user who is named; else, where root runs nvcap for the user who called sudo,
-/// as that one, which is said.
+/// The command to start, and its user: the one that `--user` names; else, if root runs nvcap by sudo, the user who called sudo, which is
+/// told.
 ///
 /// # Errors
 /// When there is no such user, or nvcap may not become that one.
@@ -435,7 +435,7 @@ pub(super) fn processes(ids: &[u32]) -> Vec<u32> {
 
     let mut all = Vec::new();
     for id in ids {
-        // Of a process that is gone, who looks at it says so.
+        // The id of a process that is gone stays in the list: the code that looks at it reports that.
         let process = procfs::process_of(*id).unwrap_or(*id);
         if process != *id {
             tell(format_args!(

@@ -91,7 +91,7 @@ fn one_look(pids: &[u32], version: Option<Version>) -> anyhow::Result<TargetView
     })
 }
 
-/// The pipeline whose model is viewed.
+/// A pipeline with the model as its only sink.
 fn feed(view: &mut ModelView, driver_version: Option<Version>) -> Pipeline<'_> {
     let options = PipelineOptions {
         driver_version,
@@ -107,7 +107,7 @@ fn cannot_look(pid: u32, cause: std::io::Error) -> anyhow::Error {
             crate::procfs::mem::remedy()
         ))
     } else {
-        // That a file is not there says the same again.
+        // The cause, that a file of /proc is missing, is left out: it would say the same again.
         anyhow::anyhow!(
             "cannot look into process {pid}: there is no such process; check the process id (pgrep, nvidia-smi)"
         )

@@ -81,7 +81,7 @@ pub(super) struct Args {
     filters: super::whom::Filters,
 }
 
-/// Shows it.
+/// Runs `nvcap top`.
 pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     screen::need()?;
     let last_ns = args.last.as_nanos() as u64;
@@ -100,7 +100,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     shown(&mut live, State::new(None, last_ns))
 }
 
-/// The sums of a recording.
+/// The sums of a recording, and what is to be added to its times for the time of day, ns (0: unknown).
 fn tally_of(file: &Path) -> anyhow::Result<(Tally, u64)> {
     let args = RecordingArgs::of(file);
     let mut recording = args.open()?;

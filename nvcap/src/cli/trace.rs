@@ -12,7 +12,7 @@ use super::values::{Discover, parse_part, parse_pid, parse_seconds, parse_share,
 #[cfg(feature = "trap")]
 use crate::{output::message::tell, pipeline::Pipeline};
 
-/// An option that one way of seeing submissions has a use for.
+/// An option that has an effect only with one value of `--how`.
 #[derive(Debug)]
 pub(super) struct WayOption {
     /// As clap knows it.
@@ -300,7 +300,7 @@ pub fn run(_args: Args) -> anyhow::Result<ExitCode> {
 /// Runs the trace.
 #[cfg(feature = "trap")]
 pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
-    // Not for clap to say: other commands take the times without --gpu-time.
+    // clap cannot check this: other commands read the GPU's times without --gpu-time.
     if args.gpu_time_cpu.is_some() && !args.gpu_time {
         tell(
             "--gpu-time-cpu has a meaning with --gpu-time alone: nvcap --gpu-time --gpu-time-cpu 5% ...",
@@ -439,7 +439,7 @@ pub(super) fn run_into<'a>(
         }
     };
     let pipeline = RefCell::new(made.in_time_order());
-    // Observing holds the ends that it stops at by itself.
+    // An observer holds the processes that it stops at their ends by itself.
     let hold = chosen != how::How::Observe && args.stop_at_exit != StopArg::Never;
     let takes_stacks = args.stacks.is_some();
     let observing = move |why: &str| {
@@ -471,7 +471,7 @@ pub(super) fn run_into<'a>(
         attached,
     )
     .inspect_err(|_| {
-        // What was captured is shown, and what the output does not take is not lost for that.
+        // What was captured before the error is shown. A second error, from writing it, would hide the first.
         let mut pipeline = pipeline.borrow_mut();
         let _ = pipeline.flush();
         if pipeline.ledger().totals().submissions > 0 {
@@ -518,7 +518,7 @@ fn take_stacks(
     Ok(())
 }
 
-/// That options were given which have no effect, whatever else is said; with `--how auto` each may come to have one.
+/// The message that options were given which have no effect with this `--how`. With `--how auto` there is none: each may have an effect.
 #[cfg(feature = "trap")]
 fn useless(how: HowArg, given: &[&WayOption]) -> Option<String> {
     let other = match how {

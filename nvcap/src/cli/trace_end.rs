@@ -7,7 +7,7 @@ use crate::output::message::tell;
 use crate::record::{At, Loss, Lost, Record};
 use crate::source::trap::live::End;
 
-/// Says which hits of breakpoints ran no program.
+/// Tells how many hits of breakpoints ran no BPF program.
 pub(super) fn report_hits(end: &End) {
     log::info!("{:?}", end.totals);
     let ran = end.totals.stats.hits + end.totals.stats.foreign;

@@ -7,10 +7,10 @@ use super::trace::Args;
 use crate::output::recorder::Files;
 
 impl Args {
-    /// Opens what is recorded into, if anything is.
+    /// Opens the file of `--record`, if the option was given.
     ///
     /// # Errors
-    /// When it cannot be written to, or is read or written otherwise.
+    /// When the file cannot be written, or the trace also reads or writes it otherwise.
     pub(super) fn recording_files(&self) -> anyhow::Result<Option<Files>> {
         let Some(path) = &self.record else {
             return Ok(None);

@@ -21,7 +21,7 @@ pub(super) fn without(command: clap::Command, useless: &[&'static str]) -> clap:
     })
 }
 
-/// A command with what options of others mean to it.
+/// A command with other help texts for options that it shares: `words` are pairs of an option's id and its text.
 pub(super) fn saying(
     command: clap::Command,
     words: &[(&'static str, &'static str)],

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::sync::OnceLock;
 
-/// Of the tree that it was built from; `unknown` where that is no checkout.
+/// The commit that nvcap was built from; `unknown` if that was no git checkout.
 const COMMIT: &str = env!("NVCAP_COMMIT");
 
 /// `0.1.0 (commit)`.
@@ -12,7 +12,7 @@ pub(super) fn short() -> &'static str {
     TEXT.get_or_init(|| format!("{} (commit {COMMIT})", env!("CARGO_PKG_VERSION")))
 }
 
-/// And what was built in.
+/// The text of `--version`: the short form, and what was built in.
 pub(super) fn long() -> &'static str {
     static TEXT: OnceLock<String> = OnceLock::new();
     TEXT.get_or_init(|| {

@@ -44,8 +44,8 @@ pub(super) struct Filters {
 }
 
 impl Filters {
-    /// That they, and an expression's fields of a process's identity, go with `all`. (clap lets an option pass without the one that
-    /// it requires where that conflicts with another.)
+    /// Checks that these filters, and fields of a process's identity in an expression, are given with `all` only. (clap lets an option pass
+    /// without the one that it requires, where that one conflicts with another option.)
     ///
     /// # Errors
     /// When they were given without it.
@@ -67,8 +67,8 @@ impl Filters {
         Ok(())
     }
 
-    /// Whom a command is for (`watch`, `counts`): the processes that it names, or all that are chosen; `None`, which was said, where it
-    /// names nobody.
+    /// The processes that a command is for (`watch`, `counts`): those that `pids` names, or all that are chosen. `None` where the user
+    /// named none, which is told.
     ///
     /// # Errors
     /// When a process is not there, or filters were given without `all`.
@@ -107,7 +107,7 @@ impl Filters {
         }
     }
 
-    /// The choice, with users beside.
+    /// The choice of processes by these filters and by `users`.
     pub(super) fn choice(&self, users: impl IntoIterator<Item = String>) -> Choice {
         Choice {
             user: users.into_iter().flat_map(names_of).collect(),
@@ -130,7 +130,7 @@ impl Filters {
     }
 }
 
-/// A user by name, and by number where the machine knows the name but not from its /etc/passwd (a directory).
+/// The patterns for a user: the name and, if this machine knows it, the number. A user of a directory service has no name in /etc/passwd.
 fn names_of(user: String) -> Vec<String> {
     #[cfg(feature = "trap")]
     if !user.contains(['*', '?'])

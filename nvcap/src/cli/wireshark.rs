@@ -21,7 +21,7 @@ Examples:
 
 docs/wireshark.md has the fields for filters. Exit status: 0 done, 1 error.";
 
-/// What all files begin with that are nvcap's own: others are left alone.
+/// A text near the beginning of each file that nvcap writes. Files without it are left alone.
 const MARK: &str = "written by `nvcap wireshark install`";
 
 /// What is done.

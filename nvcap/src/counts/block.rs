@@ -1,9 +1,10 @@
 //! Entries of a ring that were submitted a while ago, with their pushbuffer bytes, read from outside.
 //!
-//! What is read may be used again meanwhile. A block of a channel whose tracking semaphore is proven is believed where its releases go up by one,
-//! as far below the newest one's as it lies behind it: newer bytes have other numbers. The place where the next entry is being written is left
-//! out. Of other channels the entries that came later are read too: none of them may have the block's bytes. What is not done yet stays as it is
-//! until it is: of a submission that the semaphore shows as not done after its bytes were read nothing more is asked.
+//! The process may use this memory again while it is read, so a block is believed only if nothing newer lies where it was read. Newer
+//! entries must not have the block's bytes, and no byte of it may lie where the process writes next. If the tracking semaphore of the
+//! channel is proven, the newest entry and those that came during the reading are compared, and the block's releases must go up by one.
+//! Without it, all newer entries are compared. Of a single submission the number is known: if the semaphore shows after the reading that
+//! it is still not done, its bytes are its own, for the process does not use them again before that.
 
 use super::find::{self, Readable};
 use crate::procfs::mem::Peek;
@@ -12,9 +13,9 @@ use crate::source::memory::ring::{self, Ring};
 use crate::source::memory::scan::{self, Found};
 use crate::wire::{GpuVa, entry, release};
 
-/// Slots before the oldest that may be written next: so far behind nothing is read.
+/// So many of the oldest slots of a ring are not read: the process writes them next.
 const RESERVE: u32 = 64;
-/// Bytes behind the newest entry's that the process may be writing.
+/// For so many bytes behind the newest entry's, the process may be writing.
 const BEING_WRITTEN: u64 = 16 << 10;
 /// A block with more bytes is not read.
 const MOST_BYTES: u64 = 4 << 20;
@@ -22,22 +23,22 @@ const MOST_BYTES: u64 = 4 << 20;
 /// Entries that lie one behind the other.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Entries {
-    /// The index of the first, counted without wrapping from a lap before the newest.
+    /// The index of the first entry, on a scale on which GP_PUT is the ring's size plus its own value.
     pub position: u64,
     /// Each with its bytes.
     pub segments: Vec<Segment>,
-    /// The first of the bytes may be those of the next submission, which the process is writing. Of single submissions only.
+    /// The first of the bytes may belong to the next submission, which the process is writing. Set only for single submissions.
     pub is_doubtful: bool,
 }
 
-/// Why there is none.
+/// Why a block could not be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Unread {
     /// The channel is gone.
     Gone,
     /// The ring's memory or the pushbuffer's was used again.
     UsedAgain,
-    /// Its bytes lie elsewhere, or are too many.
+    /// The pushbuffer lies in memory that is not readable, or is larger than `MOST_BYTES`.
     Elsewhere,
 }
 
@@ -63,7 +64,7 @@ pub(super) struct At<'a> {
 }
 
 impl At<'_> {
-    /// The submission is not done even now: neither its entries nor its bytes were used again.
+    /// Whether the semaphore shows even now that the submission is not done. Then nothing has used its entries or bytes again.
     fn is_undone(&self, memory: &impl Peek) -> bool {
         let (Some(number), Some(tracking)) = (self.number, self.tracking) else {
             return false;
@@ -73,9 +74,9 @@ impl At<'_> {
     }
 }
 
-/// Entries around the estimated one that are looked at for a release.
+/// Entries, from the estimated one to older ones, in which the release is looked for.
 const AROUND: u32 = 16;
-/// Entries of one submission that are read at most.
+/// A submission is read whole if it has fewer entries than this; of a longer one only the last entry is read.
 const MOST: u32 = 8;
 
 /// What the newest entry of a channel with a tracking semaphore is.
@@ -102,7 +103,7 @@ pub(super) fn submission(
         let release = find::release_of(memory, readable, raw)?;
         (release.address == tracking).then_some(release.payload)
     };
-    // As many entries back as there are numbers, if each has one entry.
+    // The distance in entries is that in numbers, if each submission has one entry.
     let back = newest.number.wrapping_sub(number).checked_add(1)?;
     let at = |back, count| At {
         readable,
@@ -116,7 +117,7 @@ pub(super) fn submission(
         return None;
     }
     if let Some(entries) = at_once(memory, &at(back, 1), newest, number) {
-        // Entries before it without a release would be the same submission's.
+        // An entry without a release before it would belong to the same submission.
         if back + 1 >= size || release(back + 1).is_some() {
             return Some(entries);
         }
@@ -129,7 +130,7 @@ pub(super) fn submission(
     read(memory, at(first - 1, first - last), &mut Vec::new()).ok()
 }
 
-/// The one entry of a submission, where it lies where it should: with few reads, before it is used again.
+/// Reads a submission of one entry, if it lies in the estimated slot. The reads are few, so that memory is rarely used again meanwhile.
 fn at_once(memory: &impl Peek, at: &At<'_>, newest: Newest, number: u32) -> Option<Entries> {
     let size = at.found.entries.max(1);
     let slot = |back: u32| {
@@ -213,8 +214,8 @@ pub(super) fn read(
     })
 }
 
-/// Whether what was read of `block`, at a time at which GP_PUT was `put` and the newest entry this, is not of newer entries. True where
-/// the process may be writing there.
+/// Proves that newer entries had not used the bytes of `block` again when these were read. `put` and `newest` are GP_PUT and the newest
+/// entry before the reading. True: the process may be writing where the block lies (told of single submissions; for others an error).
 fn prove(
     memory: &impl Peek,
     at: &At<'_>,
@@ -234,13 +235,13 @@ fn prove(
     let entries = |from, to| ring::entries(memory, on, from, to).map_err(|_| Unread::Gone);
     let (_, now) = scan::get_put(memory, at.found.userd).map_err(|_| Unread::Gone)?;
     let moved = (now % size + size - put) % size;
-    // Where the number is known, entries of other submissions do not pass for it.
+    // A known number is checked by its release: entries of other submissions cannot pass for it.
     if at.number.is_none() && at.back + moved > size - RESERVE / 2 {
         return Err(Unread::UsedAgain);
     }
     let later = end + u64::from(moved);
     let newer = match at.tracking {
-        // What follows the newest is what matters, and what came meanwhile.
+        // What matters is where the newest entry ends, for the process writes on from there, and what came meanwhile.
         Some(_) => newest.into_iter().chain(entries(end, later)?).collect(),
         None => entries(end - u64::from(at.back) + block.len() as u64, later)?,
     };
@@ -261,13 +262,13 @@ fn range(raw: &u64) -> Option<(u64, u64)> {
     entry::segment_of(*raw, 0).map(|(at, len)| (at.0, at.0 + u64::from(len)))
 }
 
-/// Whether bytes of one of `block` are bytes of one that is newer.
+/// Whether an entry of `block` shares bytes with a newer entry.
 fn overlap(block: &[u64], newer: &[u64]) -> bool {
     let mut later: Vec<(u64, u64)> = newer.iter().filter_map(range).collect();
     later.sort_unstable();
     block.iter().filter_map(range).any(|(start, end)| {
         let behind = later.partition_point(|(from, _)| *from < end);
-        // Ranges are short beside the distance of different ones: a few before are enough.
+        // Segments are short, and different ones lie far apart: it is enough to look at a few that begin before.
         later
             .iter()
             .take(behind)
@@ -277,7 +278,7 @@ fn overlap(block: &[u64], newer: &[u64]) -> bool {
     })
 }
 
-/// Whether bytes of one of `block` follow the newest entry's, where the process writes what comes next.
+/// Whether an entry of `block` has bytes right behind the newest entry's, where the process writes the next ones.
 fn is_being_written(block: &[u64], newer: &[u64]) -> bool {
     let Some((_, next)) = newer.last().or(block.last()).and_then(range) else {
         return false;

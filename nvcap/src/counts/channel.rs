@@ -37,7 +37,7 @@ pub(crate) struct Reading {
     pub unfetched: u32,
 }
 
-/// The numbers went backwards: another channel lies there now.
+/// The numbers of a channel went backwards: another channel lies in its memory now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Another;
 
@@ -58,10 +58,10 @@ impl Sums {
     }
 }
 
-/// Submissions up to `number` were there at a reading, and not all of them at the one before.
+/// A group of submissions: those up to `number` that were there at one reading, and not at the reading before.
 #[derive(Clone, Copy, Debug)]
 struct Came {
-    /// The reading before; none if there was none.
+    /// The time of the reading before; none if there was none.
     after_ns: Option<u64>,
     at_ns: u64,
     number: u64,
@@ -106,16 +106,16 @@ impl State {
 pub(crate) struct Count {
     how: How,
     last: Reading,
-    /// The numbers of `last`, without their wraps.
+    /// The counts `done` and `submitted` of `last`, without their wraps.
     done: u64,
     submitted: u64,
-    /// What these were when counting began.
+    /// The two counts when counting began.
     base: Sums,
     /// The number counts from the channel's beginning.
     whole: bool,
-    /// The pending ones, the oldest first: never more than a ring holds.
+    /// Groups of pending submissions, the oldest first: never more than the ring has entries.
     came: VecDeque<Came>,
-    /// The last reading at which something more was done, and the one before that.
+    /// The reading before the last progress, and the reading that saw it, ns.
     progress: Option<(u64, u64)>,
     state: State,
 }
@@ -194,7 +194,7 @@ impl Count {
         while self.came.front().is_some_and(|c| c.number <= done) {
             self.came.pop_front();
         }
-        // Of a ring whose lap was missed nobody knows how many wait.
+        // If a lap of the ring was missed, the number of pending submissions is not known: keep no more than fit.
         if let How::Ring(entries) = self.how {
             while self.came.len() > entries as usize {
                 self.came.pop_front();
@@ -203,7 +203,7 @@ impl Count {
         self.state = match () {
             () if done > self.done => State::Working,
             () if done >= submitted => State::Idle,
-            // What has just come is no wait yet.
+            // Nothing was pending at the reading before: what has just come has not waited yet.
             () if self.done >= self.submitted => State::Working,
             () => State::Waiting,
         };
@@ -223,7 +223,7 @@ impl Count {
         };
     }
 
-    /// The reading before.
+    /// The last reading that was taken.
     pub(crate) fn last(&self) -> Reading {
         self.last
     }
@@ -249,7 +249,7 @@ impl Count {
         })
     }
 
-    /// Submitted and not done.
+    /// Submissions that are not done; of a ring, entries that are not fetched.
     pub(crate) fn pending(&self) -> u64 {
         match self.how {
             How::Semaphore => self.submitted.saturating_sub(self.done),
@@ -262,7 +262,7 @@ impl Count {
         u64::from(self.last.unfetched).min(self.pending())
     }
 
-    /// How long the oldest pending one is there.
+    /// How long the oldest pending submission has been there.
     pub(crate) fn oldest(&self, now_ns: u64) -> Option<Age> {
         let oldest = self.came.front().filter(|_| self.pending() > 0)?;
         Some(Age {
@@ -271,7 +271,7 @@ impl Count {
         })
     }
 
-    /// When something more was done: between these two readings.
+    /// The two readings, ns, between which the channel last made progress.
     pub(crate) fn progress(&self) -> Option<(u64, u64)> {
         self.progress
     }

@@ -1,4 +1,4 @@
-//! What entries of a process's rings do: they are decoded by themselves, without those before them.
+//! Decodes some entries of a process's rings, chosen anywhere: the entries before them were not decoded.
 
 use std::collections::HashMap;
 
@@ -91,7 +91,7 @@ impl Decoding {
     /// The process's mappings were looked at.
     pub(super) fn mapped(&mut self, memory: &impl Peek, areas: &[Area]) {
         self.directions = Directions::new(areas);
-        // They tell which way a copy engine's channel copies.
+        // The decoder needs a channel's token to tell which way its copy engine copies.
         let tokens = snapshot::tokens(memory, areas).into_iter();
         self.tokens = tokens.map(|t| (t.ring.0, t.token)).collect();
         self.announce_again();
@@ -108,7 +108,7 @@ impl Decoding {
         self.channels.retain(|ring, _| there(*ring));
     }
 
-    /// The decoder's number for a channel, which it knows then.
+    /// The decoder's number for a channel. Announces the channel to the decoder, if that is not done yet.
     fn channel(&mut self, found: &Found, gpu: Option<u32>) -> ChannelId {
         let next = &mut self.next;
         let known = self.channels.entry(found.ring).or_insert_with(|| {

@@ -1,21 +1,21 @@
 //! Whether a submission's kernels have ended.
 //!
 //! The tracking semaphore does not say so: libcuda's releases are not ordered behind the kernel, and come half a microsecond before it
-//! starts. Its QMD releases a word of its own at its end; a graph's replay has such a word too, to which its submission writes the number
-//! before.
+//! starts. But a kernel's QMD releases a word of its own when the kernel ends. A graph's replay has such a word, too: its submission
+//! writes the number before to it.
 
 use super::find::{self, Readable};
 use crate::decode::event::{LaunchKind, Operation};
 use crate::procfs::mem::Peek;
 use crate::wire::GpuVa;
 
-/// The words that the kernels of one submission release at their ends, with the numbers that these have then.
+/// The words that the kernels of one submission release at their ends, each with the number that the word has then.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Ends {
     kernels: Vec<(GpuVa, u32)>,
-    /// Words that the submission writes, with the numbers that follow.
+    /// Words to which the submission writes a number, each with the next number, which the kernel's end will release.
     written: Vec<(GpuVa, u32)>,
-    /// It has launches whose QMDs it does not have.
+    /// The submission launches kernels whose QMDs are not in its pushbuffer.
     replays: bool,
 }
 
@@ -50,15 +50,15 @@ impl Ends {
         self.replays
     }
 
-    /// What a kernel releases at its end is what the submission makes ready for it: they are of one submission, and no bytes between
-    /// them are a newer one's.
+    /// Whether the submission prepares each word that its kernels release. If so, its bytes are those of one submission: nothing in between
+    /// is from a newer one.
     pub(super) fn agree(&self) -> bool {
         !self.kernels.is_empty() && self.kernels.iter().all(|k| self.written.contains(k))
     }
 
-    /// The words of its own, or those of its kernels.
+    /// The words that tell the end of the kernels: those that the submission writes, or those that its QMDs release.
     pub(super) fn words(&self) -> &[(GpuVa, u32)] {
-        // What the submission itself makes ready is its own; a QMD may be one that was seen before, of which a newer one is not known.
+        // Words that the submission writes are surely its own. The decoder may know a QMD from before, and not that it was changed since.
         let launches = self.replays || !self.kernels.is_empty();
         match launches && !self.written.is_empty() {
             true => &self.written,
@@ -66,7 +66,7 @@ impl Ends {
         }
     }
 
-    /// Whether one of them runs or is still to run; none where no word tells it.
+    /// Whether a kernel runs or has still to run; none where no word can be read that tells it.
     pub(super) fn run(&self, memory: &impl Peek, readable: &Readable) -> Option<bool> {
         let open = |(at, end): &(GpuVa, u32)| {
             let number = readable

@@ -70,7 +70,7 @@ impl Fake {
         SEMAPHORES + 0xff0 - 16 * slot
     }
 
-    /// The `number`-th submission of a channel, from 1 on, in an entry of its own at this position.
+    /// Writes the `number`-th submission of a channel (from 1 on) as one entry at this position of the ring.
     pub(super) fn submit_at(&self, slot: u64, position: u64, number: u32) {
         self.submit_words(slot, position, number, 0);
     }
@@ -96,8 +96,8 @@ impl Fake {
         self.put(ring + 0x208c, &put.to_le_bytes());
     }
 
-    /// The same, with a kernel of this program that releases `word` with the submission's number at its end; or with a graph's replay,
-    /// whose submission writes the number before to `word`. As of the stamp: the word has not been released.
+    /// A submission with a kernel of this program, which at its end releases the submission's number to `word`; without a program, a
+    /// graph's replay, whose submission writes the number before to `word`. The kernel has not ended: `word` is not released yet.
     pub(super) fn submit_work(&self, slot: u64, number: u32, program: Option<u64>, word: u64) {
         const CLASS: u32 = 0xcbc0;
         let qmd = GpuVa(0x2_04c0_0000);

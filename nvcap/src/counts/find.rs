@@ -1,9 +1,9 @@
 //! Which channels a process has, and of which of them the tracking semaphore counts the submissions.
 //!
-//! Trusted is a number when what lies in the ring proves it: the newest entry ends with a release of a semaphore, and the releases
-//! at the ends of the entries before it are of the same semaphore, with payloads that go down by one from release to release; the
-//! number in memory is not ahead of the newest payload, and no more than a ring behind it. At each later reading at which GP_PUT has
-//! moved, the newest entry must say so again.
+//! A semaphore's number is trusted when the ring proves it: the newest entry ends with a release of that semaphore, and the releases at the
+//! ends of the entries before it are of the same semaphore, with payloads that go down by one from release to release. The number in memory
+//! must not be ahead of the newest payload, and at most as far behind as the ring has entries. At each later reading at which GP_PUT has
+//! moved, the newest entry must end with a release of that semaphore again.
 
 use crate::procfs::mem::Peek;
 use crate::record::Device;
@@ -106,7 +106,7 @@ fn proven(memory: &impl Peek, readable: &Readable, found: &Found, put: u32) -> O
         entries: found.entries,
     };
     let size = found.entries.max(1);
-    // Behind GP_PUT a ring that has not gone round yet is zero.
+    // As long as the ring has not gone round, the entries from GP_PUT on are zero.
     let around = put < size && memory.word(found.ring + 8 * u64::from(put)).ok()? != 0;
     let count = if around { CHECKED } else { put.min(CHECKED) };
     let end = u64::from(size) + u64::from(put % size);
@@ -128,12 +128,12 @@ fn proven(memory: &impl Peek, readable: &Readable, found: &Found, put: u32) -> O
     }
     let number = number(memory, at)?;
     let behind = newest.payload.wrapping_sub(number);
-    // One alone proves little: it must be a channel's first.
+    // One release alone proves little: it must be the first of its channel.
     let first = agreed == 1 && newest.payload == 1 && !around;
     if !(agreed > 1 || first) || behind > size {
         return None;
     }
-    // One release an entry from the first entry on; or the first release in the ring, where that is there still, is the first of all.
+    // Either each entry has had one release, from the first on; or the ring still has its first release, and that has the payload 1.
     let whole = newest.payload % size == put % size || !around && begins(memory, on, put, release);
     Some(Tracking {
         address: newest.address,

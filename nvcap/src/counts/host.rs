@@ -1,8 +1,8 @@
-//! All processes that are counted: found, read in turn, and what remains of those that have ended.
+//! All processes that are counted: it finds them, reads them in turn, and keeps the sums of those that have ended.
 //!
-//! Nothing that was counted is lost or counted twice: of a process that ends the sums stay with its owner (its container, or the
-//! host); a forked process that has its parent's channels in its memory is not counted beside it, and takes them over when the parent
-//! ends; a process that executes another program is another one.
+//! Nothing is lost or counted twice. The sums of a process that ends stay with its owner (its container, or the host). A forked process
+//! with its parent's channels in its memory is not counted beside the parent, and takes the channels over when the parent ends. A process
+//! that executes another program counts as a new process.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
@@ -27,7 +27,7 @@ const SHARE_LATER: f64 = 0.0002;
 const EARLY: u64 = 20 * SECOND;
 /// So many images of processes that have ended are remembered.
 const MOST_DEPARTED: usize = 256;
-/// A forked process is asked once in so many readings whether it still has its parent's memory.
+/// Once in so many readings, a forked process is checked: does it still have its parent's memory?
 const HEIR_EACH: u64 = 5;
 
 /// A process that is counted.
@@ -50,7 +50,7 @@ struct Watched<M> {
     search_cost: u64,
     /// There may be other channels than those that are known.
     wants_search: bool,
-    /// Known ones are gone, or not what they were.
+    /// Known channels are gone, or are not what they were.
     is_lost: bool,
     read_ns: u64,
 }
@@ -66,7 +66,8 @@ pub(crate) struct HostOptions {
     pub sample: Option<f64>,
     /// Each process has sums of its own.
     pub by_process: bool,
-    /// So many keys at most have sums of their own.
+    /// The most keys with sums of their own. With more of them, new processes get none, and those without a process are folded, the oldest
+    /// first.
     pub most: usize,
     /// For so long the sums of what has ended are kept apart.
     pub keep: Duration,
@@ -98,7 +99,7 @@ pub(crate) struct Host<S: System> {
     folded: BTreeMap<Option<u32>, Sums>,
     /// By key: when its sums were 0, and when it last had a process.
     series: BTreeMap<Key, (u64, u64)>,
-    /// Program images of processes that have ended: one that is found later with the same may have their channels by fork.
+    /// Program images of ended processes. A process that is found later with the same image may have inherited their channels by fork.
     departed: VecDeque<Vec<u8>>,
     blind: BTreeMap<&'static str, u64>,
     pace: Pace,
@@ -137,7 +138,7 @@ impl<S: System> Host<S> {
         let (now, _) = self.system.clocks();
         self.find(now);
         let mut pids: Vec<u32> = self.processes.keys().copied().collect();
-        // Each is the first in turn: where samples may not be taken of all, of others the next time.
+        // Another process is the first in each round: where the time for samples does not suffice for all, each gets its turn.
         let first = self.rounds as usize % pids.len().max(1);
         pids.rotate_left(first);
         for pid in pids {
@@ -253,8 +254,8 @@ impl<S: System> Host<S> {
         }
     }
 
-    /// The process whose channels a new one has by fork: it has the same program image, and the same rings and semaphores with the
-    /// same in them.
+    /// The process from which a new one has its channels by fork: it has the same program image and the same rings and semaphores, with the
+    /// same contents.
     fn parent(&self, new: &Opened<S::Memory>) -> Option<u32> {
         let alike = self
             .processes
@@ -310,7 +311,7 @@ impl<S: System> Host<S> {
         watched.search_cost = after.saturating_sub(cpu);
     }
 
-    /// Reads a process; false where it is gone.
+    /// Reads a process; false where it is gone, or does not have its parent's channels any more.
     fn read(&mut self, pid: u32) -> bool {
         let (now, _) = self.system.clocks();
         if let Some(heir) = self.processes.get(&pid).filter(|p| p.shares.is_some()) {
@@ -348,7 +349,7 @@ impl<S: System> Host<S> {
         true
     }
 
-    /// Looks for the channels of a process where there may be others, and that does not cost too much.
+    /// Looks for new channels of a process if there may be some, and if the last search is long enough ago for its cost.
     fn search_if_due(&mut self, pid: u32, now: u64) {
         let Some(watched) = self.processes.get(&pid).filter(|p| p.wants_search) else {
             return;
@@ -383,7 +384,7 @@ impl<S: System> Host<S> {
                 self.departed.pop_front();
             }
         }
-        // The oldest of those that have its channels counts them from now on.
+        // Of the forked processes that have its channels, the oldest counts them from now on.
         let heirs = self.processes.iter().filter(|(_, p)| p.shares == Some(pid));
         let Some(first) = heirs
             .min_by_key(|(_, p)| p.began_unix_ns)
@@ -411,7 +412,7 @@ impl<S: System> Host<S> {
         self.processes.contains_key(&pid)
     }
 
-    /// Where the sums of a process on a GPU go.
+    /// The key under which a process's submissions to a GPU are summed up.
     pub(crate) fn key(&self, pid: u32, gpu: Option<u32>) -> Option<Key> {
         self.processes.get(&pid).map(|p| p.key(gpu))
     }
@@ -426,7 +427,8 @@ impl<S: System> Host<S> {
         (self.processes.len(), self.refused.len())
     }
 
-    /// Keys get their times; those that have had no process for long give their sums away, so that there are never many.
+    /// Notes for each key since when it counts and when it last had a process. Folds the sums of keys that have had no process for long, or
+    /// are too many.
     fn fold(&mut self, now: u64) {
         let unix_ns = self.system.unix_ns();
         for p in self.processes.values().filter(|p| p.shares.is_none()) {
@@ -467,7 +469,7 @@ impl<S: System> Host<S> {
         }
     }
 
-    /// What all of them come to.
+    /// The counts of all processes now.
     pub(crate) fn view(&mut self) -> View {
         let (now, cpu_ns) = self.system.clocks();
         let unix_ns = self.system.unix_ns();
@@ -515,7 +517,7 @@ impl<S: System> Host<S> {
         view
     }
 
-    /// Looks what the GPU is at, if samples are asked for and may take the time. Gives when to do so again.
+    /// Takes a moment, if samples are asked for: looks what each GPU does. Returns how long to wait until the next moment.
     pub(crate) fn moment(&mut self) -> Option<Duration> {
         let share = self.options.sample?;
         let (_, cpu) = self.system.clocks();
@@ -557,7 +559,7 @@ impl<S: System> Host<S> {
 }
 
 impl<M> Watched<M> {
-    /// Where its sums on a GPU go.
+    /// The key under which its submissions to a GPU are summed up.
     fn key(&self, gpu: Option<u32>) -> Key {
         Key {
             owner: self.owner.clone(),

@@ -1,8 +1,8 @@
 //! Exact counts of submissions, for nothing: no breakpoint, no BPF, no stop, and no look at each entry.
 //!
 //! libcuda ends each submission with a release of its channel's tracking semaphore, and the payload grows by one from submission to
-//! submission. So the number in that semaphore says how many are done, and the payload of the newest entry how many there are; read
-//! once a second that counts every submission, however many there were.
+//! submission. So the number in that semaphore says how many are done, and the payload of the newest entry how many there are. Both are
+//! read once a second: no submission is missed, however many came between two readings.
 //!
 //! - [`channel`]: one channel's numbers as counts, ages and states; `pace`: when to read. Pure.
 //! - `find`: which channels a process has, and which of their numbers are proven; `process`: reading them.

@@ -10,7 +10,7 @@ const AT_ONCE: f64 = 5e8;
 pub(super) struct Pace {
     interval: Duration,
     budget: Option<f64>,
-    /// CPU time that may be spent; negative: that is owed.
+    /// CPU time that may be spent, ns; if negative, so much was spent too early.
     credit: f64,
     seen: (u64, u64),
     due: u64,
@@ -29,12 +29,12 @@ impl Pace {
         }
     }
 
-    /// Readings that came late.
+    /// How many readings were delayed to keep the budget.
     pub(super) fn stretched(&self) -> u64 {
         self.stretched
     }
 
-    /// So much CPU time was used for something else.
+    /// This much CPU time, ns, was used for something else and does not count in the budget.
     pub(super) fn forgive(&mut self, cpu: u64) {
         self.seen.1 += cpu;
     }
@@ -66,11 +66,11 @@ impl Pace {
 /// The shortest and the longest mean time between two samples, ns.
 const SAMPLES: (f64, f64) = (1e6, 1e9);
 
-/// When to take the next sample: at moments that chance chooses, so seldom that they take no more than their share. Pure but for
-/// chance.
+/// When to take samples. Moments come at random times, so seldom that they take no more than their share (but about one a second at
+/// least); blocks are read as far as their credit of CPU time goes. Pure but for chance.
 #[derive(Debug, Default)]
 pub(super) struct Sampling {
-    /// CPU time of a sample, smoothed, ns.
+    /// CPU time of a moment, smoothed, ns.
     cost: f64,
     random: fastrand::Rng,
     /// CPU time that blocks may take, ns.
@@ -96,7 +96,7 @@ impl Sampling {
         self.credit -= cpu as f64;
     }
 
-    /// After a sample that took so much CPU time: how long to wait for the next.
+    /// After a moment that took `cost` ns of CPU time: how long to wait for the next one.
     pub(super) fn next(&mut self, cost: u64, share: f64) -> Duration {
         let cost = cost as f64;
         self.cost = match self.cost {

@@ -1,9 +1,9 @@
 //! One process: its channels, found once and then read, as cheaply as can be.
 //!
-//! A reading is one read of the memory that the tracking semaphores lie in (mostly a page for all of a context's channels), 8 bytes of
-//! video memory for each channel (GP_GET and GP_PUT), and for a channel that has moved its newest entry and the end of that one's
-//! pushbuffer. The newest submission is decoded where the semaphore says that it is done: its kernel may run all the same (`ends`), and
-//! is not done then.
+//! A reading reads three things: the memory that holds the tracking semaphores (mostly one page for all channels of a context); GP_GET and
+//! GP_PUT of each channel, 8 bytes of video memory; and, for each channel that has moved, its newest entry and the end of that entry's
+//! pushbuffer. When the semaphore says that the newest submission is done, this submission is decoded, too: its kernel may still run
+//! (`ends`), and then it does not count as done.
 
 use std::collections::BTreeMap;
 
@@ -20,7 +20,7 @@ use crate::wire::words::{u32_at, u64_at};
 
 /// Semaphores that lie so near are read together.
 const TOGETHER: u64 = 4096;
-/// How often a channel is read again whose newest entry does not say what it should, before something is concluded.
+/// How often a channel is read, if its newest entry does not release the tracking semaphore, before the reading counts as senseless.
 const TRIES: u32 = 3;
 /// So many readings in a row without sense, and the channel is looked for anew.
 const STRIKES: u32 = 3;
@@ -36,7 +36,7 @@ pub(crate) struct Followed {
     pub ring: u64,
     /// Its counts.
     pub count: Count,
-    /// The GPU's time beside the number in its semaphore, where it has one: that of its last release.
+    /// The GPU's time beside the number in the semaphore, ns, if it has one: that of the last release.
     pub stamp_ns: Option<u64>,
     found: Found,
     tracking: Option<Tracking>,
@@ -58,7 +58,7 @@ enum Kernels {
 }
 
 impl Followed {
-    /// One channel of a search, as it is now.
+    /// Begins to count a channel that a search found; none where its memory cannot be read.
     fn begin(
         memory: &impl Peek,
         (readable, decoding): (&Readable, &mut Option<Box<Decoding>>),
@@ -100,7 +100,7 @@ impl Followed {
                 submitted: tracking.newest,
                 ..followed.count.last()
             };
-            // Done is read behind the newest entry here, and may be ahead of it.
+            // `done` was read after the newest entry, so it may be ahead of that entry's number.
             let first = if tracking.newest.wrapping_sub(done).cast_signed() < 0 {
                 Reading {
                     submitted: done,
@@ -120,13 +120,13 @@ impl Followed {
                 ..first
             };
             followed.count = Count::new(How::Semaphore, tracking.whole, from, first);
-            // Asked for again at the next reading.
+            // GP_PUT can never be this: the newest entry is read again at the next reading.
             followed.put = u32::MAX;
         }
         Some(followed)
     }
 
-    /// What tells it from another channel at the same place: positions, newest entry, and the semaphore with its time.
+    /// Four words that tell the channel from another one at the same place: GP_GET and GP_PUT, newest entry, semaphore's number and time.
     fn words(&self, memory: &impl Peek) -> Option<[u64; 4]> {
         let at = self.found.userd + scan::GP_GET;
         let positions = memory.word(at).ok()?;
@@ -155,7 +155,7 @@ impl Followed {
         self.tracking.map(|t| t.address.0)
     }
 
-    /// Whether what a search found in its place is the same channel.
+    /// Whether the channel that a search found at this USERD is the same one as before.
     fn goes_on_as(&self, channel: &Channel) -> bool {
         let same_semaphore = match (self.tracking, channel.tracking) {
             (Some(mine), Some(its)) => {
@@ -168,7 +168,7 @@ impl Followed {
         self.ring == channel.found.ring && same_semaphore
     }
 
-    /// Whether a kernel of the newest submission runs, whose number its semaphore has.
+    /// Whether a kernel of the newest submission still runs. To be asked when the semaphore has that submission's number.
     fn runs(
         &mut self,
         memory: &impl Peek,
@@ -242,7 +242,7 @@ impl Followed {
                     .filter(|r| r.address == tracking.address)
                     .map(|r| r.payload)
             };
-            // A ring holds no more than so many that are not done; it may have gone on since `done` was read.
+            // No more submissions than the ring has entries can be pending; the factor is for those that came since `done` was read.
             let fits =
                 |newest: &u32| newest.wrapping_sub(done) <= self.found.entries.saturating_mul(4);
             if let Some(newest) = newest.filter(fits) {
@@ -260,7 +260,7 @@ impl Followed {
                     unfetched: unfetched(get, put, self.found.entries),
                 });
             }
-            // Its memory was used again already, or it is another channel.
+            // The newest entry's memory was used again already, or this is another channel.
             self.put = u32::MAX;
             match scan::get_put(memory, self.found.userd) {
                 Ok(now) => (get, put) = now,
@@ -297,7 +297,7 @@ enum Read {
     Fine,
     /// Its memory is not there any more.
     Failed,
-    /// It is not what it was.
+    /// What was read does not fit what was read before.
     Senseless,
 }
 
@@ -328,9 +328,9 @@ pub(super) struct Channels {
     all: BTreeMap<u64, Followed>,
     unused: Vec<u64>,
     readable: Readable,
-    /// Ranges that have all semaphores, and their bytes.
+    /// The ranges that together hold all semaphores, with their bytes as last read.
     spans: Vec<Span>,
-    /// What those had that are gone, by GPU.
+    /// The sums of channels that are gone, by GPU.
     gone: BTreeMap<Option<u32>, Sums>,
     readings: u64,
     /// Made once a channel's newest submission is asked for its kernels.
@@ -338,8 +338,8 @@ pub(super) struct Channels {
 }
 
 impl Channels {
-    /// Takes what a search found: channels that were known are counted on, if they are the same; those that are not there any more
-    /// keep their counts. `from`: where new ones begin.
+    /// Takes the result of a search. A known channel that is still the same is counted on; the sums of one that is gone are kept. `from`:
+    /// where counting of a new channel begins.
     pub(super) fn found(
         &mut self,
         memory: &impl Peek,
@@ -362,7 +362,7 @@ impl Channels {
                 self.all.insert(userd, followed);
                 continue;
             }
-            // Another channel in its place counts from its beginning. The same one that is counted in another way from now on does not.
+            // A new channel in an old place counts as `from` says. The same channel, now counted in another way, counts from now on.
             let other_way = |k: &Followed| k.tracking.is_some() != channel.tracking.is_some();
             let from = match known.as_ref().is_some_and(other_way) {
                 true => From::Now,
@@ -488,12 +488,12 @@ impl Channels {
         &self.readable
     }
 
-    /// There is none.
+    /// Whether there is no channel.
     pub(super) fn is_empty(&self) -> bool {
         self.all.is_empty()
     }
 
-    /// Completes a search in libcuda's places alone: known channels that lie elsewhere and are still there.
+    /// Completes a search that looked only where libcuda usually has channels: adds known channels that lie elsewhere and are still there.
     pub(super) fn keep_others(&self, search: &mut find::Search, memory: &impl Peek) {
         for known in self.all.values() {
             let elsewhere = known.found.proof.place != Place::Habit;
@@ -506,13 +506,13 @@ impl Channels {
         }
     }
 
-    /// Whether another memory has a channel's words where these channels have theirs.
+    /// Whether GP_GET and GP_PUT of the first channel can be read in this memory; true where there is no channel.
     pub(super) fn are_there(&self, memory: &impl Peek) -> bool {
         let first = self.all.keys().next();
         first.is_none_or(|userd| scan::get_put(memory, *userd).is_ok())
     }
 
-    /// Whether another memory has these very channels: in all of them the same at the same time.
+    /// Whether another memory has the very same channels: the same words in all of them, at the same time.
     pub(super) fn are_in(&self, mine: &impl Peek, other: &impl Peek) -> bool {
         let number = |words: [u64; 4]| words[2] as u32;
         let same = |followed: &Followed| {
@@ -534,7 +534,7 @@ impl Channels {
         count > 0 && self.all.values().all(same)
     }
 
-    /// Something of them moved at the last reading.
+    /// Whether a channel moved at the last reading.
     pub(super) fn is_busy(&self) -> bool {
         let mut all = self.all.values();
         all.any(|f| {

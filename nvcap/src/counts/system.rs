@@ -27,7 +27,7 @@ enum Finder {
     Named(Vec<u32>, Box<host::Host>),
     All {
         census: Box<Census>,
-        /// Those that use a GPU: whose they are, and whether they did so when the first round looked.
+        /// The processes that use a GPU, by id: the owner, and whether they used one when the first round looked.
         found: BTreeMap<u32, (Owner, bool)>,
     },
 }

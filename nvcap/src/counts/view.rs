@@ -47,7 +47,7 @@ pub(crate) struct Named {
 pub(crate) struct Key {
     /// Whose.
     pub owner: Owner,
-    /// The one process whose sums these are, where they are asked for by process.
+    /// The one process whose sums these are, where each process has sums of its own.
     pub process: Option<Named>,
     /// GPU by device file minor number.
     pub gpu: Option<u32>,
@@ -73,7 +73,7 @@ pub(crate) struct GpuView {
     pub pending: u64,
     /// Of those, not fetched by the GPU.
     pub unfetched: u64,
-    /// Of the oldest pending one.
+    /// How long the oldest pending submission has been there.
     pub oldest: Option<Age>,
     /// The last end of a submission, ns since the epoch.
     pub progress_unix_ns: Option<u64>,
@@ -115,7 +115,7 @@ pub(crate) struct ProcessView {
     pub has_series: bool,
 }
 
-/// All of them at one reading.
+/// The counts of all processes at one reading.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct View {
     /// When, ns since the epoch.
@@ -124,17 +124,17 @@ pub(crate) struct View {
     pub processes: Vec<ProcessView>,
     /// Those that cannot be looked into.
     pub refused: BTreeMap<u32, Refused>,
-    /// The sums by whose they are, of processes that live and of those that have ended.
+    /// The sums by key, of living and of ended processes.
     pub sums: BTreeMap<Key, Counted>,
-    /// What samples say of them, by the same.
+    /// Estimates from samples, by key.
     pub sampled: BTreeMap<Key, Sampled>,
-    /// The share of the last minute in which GPUs had work.
+    /// For each engine of a GPU, the share of the last minute in which it had work.
     pub busy: BTreeMap<Unit, Share>,
-    /// What living processes have, by the same.
+    /// The state of living processes, by key.
     pub live: BTreeMap<Key, Vec<GpuView>>,
-    /// What all processes had that have ended.
+    /// The sums of all processes that have ended.
     pub ended: Option<Sums>,
-    /// Of those, what has no key of its own any more, by GPU.
+    /// The sums of ended processes that have no key of their own any more, by GPU.
     pub folded: BTreeMap<Option<u32>, Sums>,
     /// Time in which submissions may have passed unseen, by reason, ns.
     pub blind_ns: BTreeMap<&'static str, u64>,
@@ -170,8 +170,8 @@ impl Clocks {
         }
     }
 
-    /// When a channel's last submission was done. The GPU's clock runs near that of the machine; where it says something that the
-    /// readings contradict, the readings count.
+    /// When a channel's last submission was done, ns since the epoch. The GPU's clock is close to that of the machine. A time stamp that
+    /// contradicts the readings is not used: then it is the time of the reading that saw the progress.
     fn progress(&self, channel: &Followed) -> Option<u64> {
         let unix = |ns: u64| (self.unix_ns + ns).saturating_sub(self.now);
         let seen = channel.count.progress();
@@ -188,7 +188,7 @@ impl Clocks {
 }
 
 impl GpuView {
-    /// Together with another's; what is kept of `first` is nothing.
+    /// Adds another's counts. `first`: nothing was added to this one before, so it takes over what the other knows.
     pub(crate) fn join(&mut self, other: &Self, first: bool) {
         self.sums.add(other.sums);
         self.in_all = match (self.in_all, other.in_all) {
@@ -220,7 +220,7 @@ impl GpuView {
     /// What its channels do, in a word.
     pub(crate) fn state(&self) -> State {
         let mut all = State::ALL.into_iter().zip(self.states).rev();
-        // One that works is more than one that waits: something goes on.
+        // If one channel works and another waits, the whole works: something makes progress.
         if self
             .states
             .get(State::Working as usize)

@@ -95,7 +95,7 @@ impl Token {
         Ok(Self(token.to_owned()))
     }
 
-    /// Whether a request shows it. The time this takes does not depend on where the two differ.
+    /// Whether a request shows the token. The time that this takes does not tell where the two texts differ.
     fn is_shown(&self, header: Option<&HeaderValue>) -> bool {
         let shown = header.and_then(|h| h.to_str().ok()).unwrap_or_default();
         let Some((scheme, shown)) = shown.split_once(' ') else {
@@ -107,7 +107,7 @@ impl Token {
     }
 }
 
-/// What is answered to whom.
+/// What all connections share: the answers, and who may get them.
 struct Served<A> {
     answers: A,
     rights: Rights,

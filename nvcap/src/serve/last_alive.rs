@@ -14,7 +14,8 @@ pub(crate) struct LastAlive {
 }
 
 impl LastAlive {
-    /// Opens it; and for how long, ns, nobody was alive, where a former nvcap wrote it since the machine's start.
+    /// Opens the file. Also returns the time, ns, in which no nvcap was alive since the last entry, or since the machine's start if that
+    /// was later; none where the file tells no time, or one in the future.
     ///
     /// # Errors
     /// When it cannot be written.
@@ -40,7 +41,7 @@ impl LastAlive {
         Ok((file, gap))
     }
 
-    /// It is still alive.
+    /// nvcap is still alive: writes the time, if it is due.
     ///
     /// # Errors
     /// When the file cannot be written.

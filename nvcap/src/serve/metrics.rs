@@ -1,4 +1,4 @@
-//! What is counted, as metrics. What no source tells is absent, not 0.
+//! The counts as metrics. A metric without a source is absent, not 0.
 //!
 //! Labels are those of NVIDIA's exporter (`UUID`, `gpu`, `namespace`, `pod`, `container`), so that its metrics and these join;
 //! `pid` and `comm` where that was asked for. Never names of kernels, channels or tokens.
@@ -218,7 +218,7 @@ fn of_nvcap(text: &mut impl Writer, view: &View, constants: &Constants) {
     text.info(&[("version", &constants.version)]);
 }
 
-/// The processes of each series together.
+/// The living processes of each series, joined to one.
 fn joined(view: &View) -> BTreeMap<&Key, GpuView> {
     let mut now: BTreeMap<&Key, GpuView> = BTreeMap::new();
     for (key, of) in &view.live {

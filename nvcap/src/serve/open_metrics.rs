@@ -1,7 +1,7 @@
 //! The text of OpenMetrics 1.0. Pure.
 //!
-//! The `prometheus-client` crate does not write the creation times of counters (its text encoder has none), which say that a value
-//! has begun anew; with them this is all that is needed of it.
+//! It is written here and not by the `prometheus-client` crate, whose text encoder does not write when a counter was created. A reader
+//! needs that time to see that a counter has begun anew.
 
 use std::fmt::Write as _;
 

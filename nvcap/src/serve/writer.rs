@@ -1,4 +1,4 @@
-//! What metrics are written with: a family after the other, whatever the format. Pure.
+//! The interface by which metrics are written, one family after the other, in any format. Pure.
 
 /// The kind of a metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,6 +22,6 @@ pub(super) trait Writer {
     fn gauge(&mut self, labels: &Labels<'_>, value: f64);
     /// A counter's value, and when it was 0 (seconds since the epoch).
     fn counter(&mut self, labels: &Labels<'_>, value: f64, created: f64);
-    /// What never changes.
+    /// Facts that never change, as labels.
     fn info(&mut self, labels: &Labels<'_>);
 }

@@ -64,7 +64,7 @@ pub(crate) struct Reading {
     pub is_over: bool,
 }
 
-/// What was submitted until a reading.
+/// What is kept of the reading before, for rates.
 #[derive(Debug, Default)]
 struct Before {
     unix_ns: u64,
@@ -84,7 +84,7 @@ fn process_id(pid: u32, gpu: Option<u32>) -> RowId {
     (u64::from(pid), gpu.map_or(0, |gpu| u64::from(gpu) + 1))
 }
 
-/// Rings are mapped in pages: their addresses are greater than any GPU's number.
+/// The row of a channel. The address of a ring is greater than any GPU's number, so that it is never the row of a process on a GPU.
 fn channel_id(pid: u32, channel: &ChannelView) -> RowId {
     (u64::from(pid), channel.ring)
 }
@@ -143,7 +143,7 @@ impl Live {
         Some(now.saturating_sub(before) as f64 * 1e9 / self.passed()? as f64)
     }
 
-    /// For how long nothing was done of what is pending, if that is so long that it may hang.
+    /// How long the oldest pending submission has waited, ns, if a channel waits and that is long enough for a hang.
     fn suspect(&self, of: &GpuView) -> Option<u64> {
         let oldest = of.oldest.map(|Age { least_ns, .. }| least_ns)?;
         let waits = of.states.get(State::Waiting as usize) > Some(&0);
@@ -251,7 +251,7 @@ impl Live {
         }
     }
 
-    /// Of the process's channels on the GPU, the one that has waited longest: another one that works does not hide it.
+    /// The longest wait of a process's channels on a GPU that may hang. Each channel is asked, for one that works would hide another one.
     fn suspect_of(&self, pid: u32, gpu: Option<u32>) -> Option<u64> {
         let channels = self.now.channels.get(&pid)?;
         let on_it = channels.iter().filter(|c| c.gpu == gpu);
@@ -306,7 +306,7 @@ impl Live {
         }
     }
 
-    /// The oldest's age, and how long ago the last one was done.
+    /// Two cells: the age of the oldest pending submission, and how long ago the last one was done.
     fn times(&self, of: &GpuView) -> [Cell; 2] {
         let ago = of.progress_unix_ns.map(|then| {
             let ago = self.now.view.unix_ns.saturating_sub(then);
@@ -324,7 +324,7 @@ fn gpu_cell(gpu: Option<u32>) -> Cell {
     gpu.map_or_else(Cell::none, |gpu| Cell::shown(gpu, f64::from(gpu)))
 }
 
-/// Done since counting began, and in all.
+/// Two cells: submissions done since counting began, and since the channels' beginnings.
 fn sums(of: &GpuView) -> [Cell; 2] {
     let least = if of.by_ring > 0 { "~" } else { "" };
     let done = of.sums.done;

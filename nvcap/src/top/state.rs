@@ -81,18 +81,18 @@ pub(crate) struct State {
     pub suspects_first: bool,
     /// A recording is shown.
     pub replay: Option<Replay>,
-    /// Sums are of the last so many ns, else from the beginning.
+    /// Sums are of the last `last_ns`, else of all from the beginning.
     pub is_of_last: bool,
-    /// How many.
+    /// The length of that time, ns.
     pub last_ns: u64,
     /// The GPU's times are known: kernels are sorted by them.
     pub has_times: bool,
-    /// By screen.
+    /// How each screen is sorted, where the user has chosen it.
     orders: [Option<Order>; 4],
     chosen: [Option<RowId>; 4],
-    /// The first row on the screen, and how many there are; the drawing sets it.
+    /// The first row on the screen; the drawing sets it.
     pub first: usize,
-    /// Rows that fit.
+    /// How many rows fit on the screen; the drawing sets it.
     pub page: usize,
 }
 
@@ -184,7 +184,7 @@ impl State {
         self.first = 0;
     }
 
-    /// To a screen, of the process of the chosen row where none was chosen before.
+    /// Goes to a screen. From the screen of processes, it becomes the screen of the chosen row's process.
     fn show_of_row(&mut self, screen: Screen, rows: &[&Row]) {
         if self.screen == Screen::Processes {
             let row = rows.get(self.chosen(rows));
@@ -265,7 +265,7 @@ impl State {
         Action::Draw
     }
 
-    /// A recording has all kernels; of running processes those of one are observed.
+    /// Whether kernels and copies can be shown: always of a recording, else only of one process, which is observed for it.
     fn may_show_works(&self, rows: &[&Row]) -> bool {
         let has_row = self.screen == Screen::Processes && !rows.is_empty();
         self.replay.is_some() || self.of.is_some() || has_row
@@ -287,7 +287,7 @@ impl State {
         self.show(Screen::ALL.get(next).copied().unwrap_or_default());
     }
 
-    /// The filter's text.
+    /// Takes a key while the user types the filter.
     fn write(&mut self, code: KeyCode) {
         match code {
             KeyCode::Enter => self.is_writing = false,
@@ -303,7 +303,7 @@ impl State {
         }
     }
 
-    /// Up and down in the table.
+    /// Takes a key that moves up or down in the table; false if it is none.
     fn moves(&mut self, code: KeyCode, rows: &[&Row]) -> bool {
         let at = self.chosen(rows);
         let to = match code {
@@ -319,7 +319,7 @@ impl State {
         true
     }
 
-    /// To and fro in a recording.
+    /// Takes a key that moves forward or back in a recording; false if it is none.
     fn travels(&mut self, key: KeyEvent) -> bool {
         let far = key.modifiers.contains(KeyModifiers::SHIFT);
         let seconds = match key.code {
@@ -335,7 +335,7 @@ impl State {
         true
     }
 
-    /// By another column, or the other way round.
+    /// Takes a key that sorts by another column, or the other way round; false if it is none.
     fn sorts(&mut self, code: KeyCode, table: &Table) -> bool {
         let order = self.order();
         let columns = table.columns.len().max(1);

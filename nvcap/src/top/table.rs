@@ -34,7 +34,7 @@ impl Cell {
         }
     }
 
-    /// A text, made harmless.
+    /// A text, without characters that could do something to the terminal.
     pub(crate) fn text(text: &str) -> Self {
         match text {
             "" => Self::none(),
@@ -108,7 +108,7 @@ pub(crate) const fn text(name: &'static str, width: u16) -> Column {
     }
 }
 
-/// What a row is about: it stays the chosen one when others come before it.
+/// Identifies what a row is about, so that the chosen row stays chosen when others come before it.
 pub(crate) type RowId = (u64, u64);
 
 /// A row.
@@ -122,7 +122,7 @@ pub(crate) struct Row {
     pub name: String,
     /// By column.
     pub cells: Vec<Cell>,
-    /// It may hang: for so long nothing of what it has submitted was done, ns.
+    /// The row may hang: its oldest pending submission has waited for so long, ns.
     pub suspect: Option<u64>,
 }
 
@@ -194,7 +194,7 @@ impl Table {
             } else {
                 by_cell
             };
-            // Where nothing is known of the column (times of the GPU), numbers of others tell more than the order of coming.
+            // If neither value of this column is known (such as times of the GPU), the other numbers decide, not the order of coming.
             let by_others = || match unknown(a) && unknown(b) {
                 true => self.compare_numbers(a, b),
                 false => Ordering::Equal,

@@ -13,7 +13,7 @@ use crate::record::{ChannelId, Life, Record};
 
 /// A step at first, ns.
 const STEP: u64 = 100_000_000;
-/// With more steps than this they become twice as long.
+/// The most steps that are kept. When there are more, each becomes twice as long.
 const MOST_STEPS: usize = 4096;
 /// The most kernels that are kept apart.
 const MOST_WORKS: usize = 1 << 16;
@@ -42,7 +42,7 @@ pub(crate) struct Channel {
     entries: Option<u32>,
 }
 
-/// A kernel of a process, or a kind of copy.
+/// A work: a kernel of a process, or a kind of copy.
 #[derive(Clone, Debug)]
 pub(crate) struct Work {
     /// Whose.
@@ -68,7 +68,7 @@ pub(crate) struct Flow {
     pub timed: u64,
     /// Submissions that ended in this step.
     pub ended: u64,
-    /// Entries that were not fetched after the last submission.
+    /// How many entries the GPU had not fetched at the last submission.
     pub unfetched: Option<u32>,
     /// The time that the GPU worked, ns.
     pub gpu_ns: u64,
@@ -79,7 +79,7 @@ pub(crate) struct Flow {
 pub(crate) struct Spent {
     /// How often.
     pub count: u64,
-    /// Of these, how many have a known duration, and what these took, ns, and moved.
+    /// How many of these have a known duration.
     pub timed: u64,
     /// Their time, ns.
     pub ns: u64,
@@ -149,7 +149,7 @@ pub(crate) struct Tally {
     works: Vec<Work>,
     numbers: HashMap<(u32, What), u32>,
     entries: Entries,
-    /// The time and process of the submission whose entry is not over.
+    /// The time, process and channel of the submission that the next work to end belongs to.
     of: (u64, u32, ChannelId),
     has_times: bool,
 }
@@ -221,8 +221,8 @@ impl Tally {
         all
     }
 
-    /// Of each channel the submissions that were made until then, from the beginning, and had not ended; none of those whose ends are
-    /// not known.
+    /// For each channel, how many of the submissions from the beginning until `to` had not ended then. Submissions without a known end are
+    /// left out.
     pub(crate) fn queued(&self, to: u64) -> HashMap<ChannelId, u64> {
         let until = self.sums((0, to));
         let known = { until.channels.iter() }.filter(|(_, flow)| flow.timed > 0);
@@ -294,7 +294,7 @@ impl Tally {
                 bytes,
             });
         }
-        // What is done belongs to the submission before, if that has ended it.
+        // A work that ended above belongs to the submission before; from here on, works belong to this one.
         self.of = (c.at.time().unwrap_or(self.newest), c.at.pid, c.channel);
     }
 

@@ -17,7 +17,7 @@ pub(crate) struct Around {
     pub head: String,
     /// What is said of the table, behind what it is.
     pub about: String,
-    /// What the user should know; instead of the keys.
+    /// A message for the user, shown in the place of the keys.
     pub notice: Option<String>,
     /// Colours may be used.
     pub color: bool,
@@ -67,7 +67,7 @@ pub(crate) fn draw(frame: &mut Frame<'_>, state: &mut State, table: &Table, arou
     }
 }
 
-/// What the table is of, and how it is arranged.
+/// The line above the table: what it is about, and how it is sorted and filtered.
 fn about_text(state: &State, more: &str) -> String {
     let mut text = state.screen.word().to_owned();
     if let Some((pid, name)) = &state.of {

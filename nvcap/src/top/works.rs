@@ -216,7 +216,7 @@ fn works(tally: &Tally, sums: &Step, of: Option<u32>, copies: bool) -> Table {
     }
 }
 
-/// What all of them took: an estimate is shown as one. Where nothing is known the count says which is first.
+/// The cell with the time of all works of a kind. `~` marks an estimate. Without any known time the cell is empty, and the count sorts.
 fn total(spent: &Spent) -> Cell {
     match spent.total_ns() {
         None => Cell::none(),

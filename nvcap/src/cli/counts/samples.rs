@@ -59,7 +59,7 @@ fn rows(sampled: &Sampled) -> Vec<Row> {
 }
 
 impl Names {
-    /// Asks for the names of programs that were not asked for.
+    /// Asks for the names of those programs in `rows` for which it has not asked before.
     fn ask(&mut self, pid: u32, rows: &[Row], (_, programs): Samples<'_>) {
         let known = |r: &&Row| !self.by.contains_key(&(pid, r.program));
         let asked: Vec<(GpuVa, Option<u32>)> = rows
@@ -87,7 +87,7 @@ impl Names {
         }
     }
 
-    /// Lines of a process.
+    /// Writes the lines of one process: its kernels, copies and bytes, as estimated from samples.
     pub(super) fn text(&mut self, out: &mut Vec<u8>, pid: u32, samples: Samples<'_>) {
         let (sampled, _) = samples;
         let rows = rows(sampled);

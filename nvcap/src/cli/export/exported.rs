@@ -43,7 +43,7 @@ pub(super) const USELESS: [&str; 8] = [
     "no_names",
 ];
 
-/// What options of a trace mean to every export.
+/// Help texts of a trace's options, as all exports mean these options.
 pub(super) const SAYING: [(&str, &str); 2] = [
     (
         "gpu_time_cpu",
@@ -89,11 +89,11 @@ impl About {
     }
 }
 
-/// What a sink is made of.
+/// What a format needs to make its sink.
 pub(super) struct Order<'a> {
     pub args: &'a trace::Args,
     pub about: About,
-    /// Standard output is that of a command.
+    /// A command is traced, to which standard output belongs.
     pub command: bool,
     /// The files that are read meanwhile.
     pub inputs: &'a [&'a Path],
@@ -107,7 +107,7 @@ pub(super) trait Export {
     /// The sink, with its files.
     ///
     /// # Errors
-    /// When they cannot be made, or there are none.
+    /// When the files cannot be made, or the user named no place for them.
     fn sink(&self, order: Order<'_>) -> anyhow::Result<Box<dyn Sink>>;
 
     /// Whether the sink needs records in the order of their times, whatever file they are from.
@@ -175,7 +175,7 @@ fn of_file(
     })?;
     let pipeline = Pipeline::new(options, vec![sink]);
     let mut pipeline = match export.needs_order() {
-        // A submission waits for the time stamps behind it, where there are any.
+        // Each submission is held back until the GPU's time stamps, which follow it in the file, have been read.
         true => pipeline.with_gpu_time().in_time_order(),
         false => pipeline,
     };

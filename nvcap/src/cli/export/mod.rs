@@ -50,7 +50,7 @@ impl Args {
     }
 }
 
-/// The commands as clap knows them.
+/// The export commands for clap: each without the options that mean nothing to it, and with its own help texts for the others.
 pub(super) fn as_is(command: clap::Command) -> clap::Command {
     let command = command
         .mut_subcommand("perfetto", perfetto::as_is)

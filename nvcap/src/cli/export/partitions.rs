@@ -147,7 +147,8 @@ fn tables(partition: &Partition, options: TablesOptions) -> io::Result<Tables> {
     Tables::several(Format::Parquet, &chosen, &layout, Box::new(opener), options)
 }
 
-/// When the first submission was; without one, the last other record: a file begins with old ones that it needs.
+/// The time by which a file is filed: that of its earliest submission; without one, the latest time of any other record. The earliest
+/// record would be wrong: a rotated file begins with older records that it needs.
 #[derive(Debug, Default)]
 struct Times {
     submission: Cell<Option<u64>>,

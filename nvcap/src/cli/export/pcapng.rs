@@ -1,4 +1,4 @@
-//! `nvcap export pcapng`: a recording of a capture, or of a recording.
+//! `nvcap export pcapng`: makes a recording from a capture, or from another recording.
 
 use std::path::PathBuf;
 use std::process::ExitCode;

@@ -79,7 +79,7 @@ impl Export for Trace {
             "the trace is no text",
             "name a file with -o, such as -o trace.pftrace, and open it at https://ui.perfetto.dev",
         )?;
-        // As text does it: what a filter lets through is shown.
+        // As for text: kinds of operations that the filter asks for are shown without -v, too.
         let filtered = shown.filter.as_ref().is_some_and(Filter::asks_for_kind);
         let about = order.about;
         let options = PerfettoOptions {

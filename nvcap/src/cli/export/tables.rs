@@ -115,7 +115,7 @@ pub(in crate::cli) fn run(args: Args, format: Format) -> anyhow::Result<ExitCode
 /// Where tables go.
 struct Place {
     format: Format,
-    /// By their places among all tables.
+    /// The tables that are written, as indices into `TABLES`.
     chosen: Vec<usize>,
     layout: Layout,
     /// `-o`.
@@ -153,7 +153,7 @@ impl Place {
         self.chosen.len() == 1 && self.output.as_ref().is_none_or(is_file)
     }
 
-    /// The sink. `command`: standard output is that of a command. `inputs` are read meanwhile.
+    /// Makes the sink. `command`: a command is traced, to which standard output belongs. `inputs`: files that must not be overwritten.
     fn tables(
         &self,
         options: TablesOptions,

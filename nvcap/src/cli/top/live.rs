@@ -23,7 +23,7 @@ pub(super) struct Machine {
 }
 
 impl Machine {
-    /// Of the processes that are meant.
+    /// Begins to read the processes that are meant.
     ///
     /// # Errors
     /// When there are no more threads.

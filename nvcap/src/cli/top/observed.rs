@@ -118,12 +118,12 @@ impl Observed {
         })
     }
 
-    /// Which.
+    /// The id of the observed process.
     pub(super) fn pid(&self) -> u32 {
         self.pid
     }
 
-    /// Looks whether it has ended.
+    /// Checks whether observing has ended, and keeps the reason.
     pub(super) fn take(&mut self) {
         let Some(thread) = self.thread.take_if(|t| t.is_finished()) else {
             return;
@@ -151,7 +151,7 @@ impl Observed {
         Table { empty, ..table }
     }
 
-    /// What it costs.
+    /// A text: what observing costs, or why it has ended.
     pub(super) fn about(&self, cpu: f64) -> String {
         match &self.ended {
             Some(why) => why.clone(),

@@ -5,7 +5,7 @@ use anyhow::bail;
 use crate::top::state::{Screen, State};
 use crate::top::table::Table;
 
-/// None.
+/// An observed process, of which there is none.
 pub(super) enum Observed {}
 
 impl Observed {

@@ -22,11 +22,11 @@ pub(super) struct Screen {
     keys: File,
     /// A signal has come.
     ended: Arc<AtomicBool>,
-    /// As far as those are concerned that a trace takes.
+    /// How many signals had come to live traces when the screen was opened.
     signals: u32,
 }
 
-/// That there is a terminal to draw on.
+/// Checks that standard output is a terminal.
 ///
 /// # Errors
 /// When standard output is none.
@@ -40,7 +40,7 @@ pub(super) fn need() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Signals that a live trace takes; such a trace runs while kernels are shown.
+/// How many signals have come to live traces so far. Such a trace runs while kernels are shown, and its handlers take the signals.
 fn traced_signals() -> u32 {
     #[cfg(feature = "trap")]
     {
@@ -64,7 +64,7 @@ fn keys() -> io::Result<File> {
 /// How long the end may take after a signal.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// Ends the program when a signal asked for it and a terminal that takes nothing keeps it from that.
+/// Starts a thread that ends the program `PATIENCE` after a signal. It is needed where drawing blocks on a terminal that takes no output.
 fn watch(ended: Arc<AtomicBool>, signals: u32) -> anyhow::Result<()> {
     let wait = move || {
         while !ended.load(Ordering::SeqCst) && traced_signals() == signals {
@@ -122,7 +122,7 @@ impl Screen {
         drawn.context("cannot write to the terminal")
     }
 
-    /// A key, or another size; none when none has come for so long.
+    /// The next key or change of size; none when nothing has come within `wait`.
     ///
     /// # Errors
     /// When the terminal is gone.
@@ -136,7 +136,7 @@ impl Screen {
         }
     }
 
-    /// Waits for keys, or a signal. Of a terminal that is gone crossterm would wait without an end.
+    /// Waits for keys or a signal. Fails where the terminal is gone: crossterm would wait for its keys without an end.
     fn wait(&self, wait: Duration) -> anyhow::Result<()> {
         let mut keys = libc::pollfd {
             fd: self.keys.as_raw_fd(),

@@ -14,7 +14,7 @@ use crate::top::view::{self, Around};
 
 /// What fills the screen.
 pub(super) trait Shown {
-    /// Something new may be there; whether it is. Called some times a second.
+    /// Takes what is new, and says whether anything was. Called several times a second.
     ///
     /// # Errors
     /// When there will be nothing new any more.
@@ -37,7 +37,7 @@ pub(super) fn shown(what: &mut impl Shown, mut state: State) -> anyhow::Result<E
     let mut screen = Screen::open()?;
     let mut then = Instant::now();
     let mut is_new = true;
-    // The last message at which a key was pressed.
+    // The newest message when the last key was pressed: the user has seen it.
     let mut seen = None;
     loop {
         let passed = then.elapsed();

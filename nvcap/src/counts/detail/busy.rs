@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use super::estimate::Share;
 
-/// So long back it goes, ns.
+/// How long moments are kept, ns.
 const BACK: u64 = 60_000_000_000;
 /// Moments of so long are kept as one, ns.
 const SLOT: u64 = 1_000_000_000;
@@ -24,7 +24,7 @@ struct Slot {
 pub(crate) struct Busy(VecDeque<Slot>);
 
 impl Busy {
-    /// At this moment these had work.
+    /// Takes a moment at which these units had work.
     pub(crate) fn take(&mut self, now: u64, busy: &BTreeSet<Unit>) {
         while self.0.front().is_some_and(|s| s.began + BACK < now) {
             self.0.pop_front();

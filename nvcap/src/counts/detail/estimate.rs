@@ -50,9 +50,9 @@ pub(super) fn estimate(all: u64, blocks: &[Block]) -> Estimate {
         .map(|b| (b.found - ratio * b.read as f64).powi(2))
         .sum();
     let squared = match blocks.len() {
-        // Without another block to compare with, as if each were there or not by chance.
+        // There is no other block to compare with: the variance is that of things that come by chance.
         0 | 1 => ratio * ratio.max(1.0) / sum,
-        // Of the mean of the blocks' ratios.
+        // The variance of the ratio of sums, from how far each block is from that ratio.
         _ => squares / (count - 1.0) * count / (sum * sum),
     };
     let left = (1.0 - sum / all).max(0.0);

@@ -40,17 +40,17 @@ const MOST_KERNELS: usize = 4096;
 pub(crate) struct Sampled {
     /// Totals.
     pub sums: BTreeMap<What, Estimate>,
-    /// Submissions, and those of them that were decoded.
+    /// How many submissions came between readings, and how many of them were decoded.
     pub submissions: (u64, u64),
-    /// Of blocks that could not be read: submissions.
+    /// Submissions between two readings of which no block could be read.
     pub unread: u64,
-    /// Moments, and those at which a channel had work.
+    /// How many moments were taken, and at how many of them a channel had work.
     pub moments: (u64, u64),
-    /// Of all channels at all moments with work: at what.
+    /// What channels with work were doing: how often, summed over all moments and channels.
     pub at: BTreeMap<Doing, f64>,
 }
 
-/// The samples of a process, and the registers of its programs.
+/// The samples of a process; and, for each of its programs, the number of registers.
 pub(crate) type Samples<'a> = (&'a Sampled, &'a HashMap<GpuVa, Option<u32>>);
 
 impl Sampled {
@@ -76,11 +76,11 @@ impl Sampled {
     }
 }
 
-/// One channel.
+/// What is kept of one channel from sample to sample.
 struct Of {
-    /// What was submitted by the last reading.
+    /// The submissions that were counted by the last reading.
     submitted: u64,
-    /// How it was when a moment found it without work.
+    /// GP_PUT and the number, when a moment last found the channel without work.
     idle: Option<moment::Idle>,
 }
 
@@ -130,7 +130,7 @@ impl Detail {
         self.decoding.mapped(memory, areas);
     }
 
-    /// Takes blocks of each channel that has moved since the last time. What it adds to the totals is returned, by GPU.
+    /// Samples the submissions that came to each channel since the last call. Returns what these add to the totals, by GPU.
     pub(super) fn blocks(
         &mut self,
         memory: &impl Peek,
@@ -155,7 +155,7 @@ impl Detail {
         all
     }
 
-    /// Blocks of what came to a channel.
+    /// Reads and decodes blocks of the last `came` submissions of a channel.
     fn of_channel(
         &mut self,
         memory: &impl Peek,
@@ -165,9 +165,9 @@ impl Detail {
     ) -> Sampled {
         let held = block::held(followed.found(), came);
         let blocks = match held <= BLOCK * BLOCKS {
-            // All of them.
+            // So few that they are all read, as one block.
             true => vec![(held, held)],
-            // One in each part of them.
+            // The entries are divided into equal parts. Of each part one block is read, at a place that chance chooses.
             false => {
                 let part = held / BLOCKS;
                 let first = |n: u32| (n + 1) * part - self.random.u32(..=part - BLOCK);
@@ -251,7 +251,7 @@ impl Detail {
         decoded
     }
 
-    /// Takes a moment: what is each channel at that has work?
+    /// Takes a moment: finds out what each channel with work is doing now. Adds the GPUs and engines that have work to `busy`.
     pub(super) fn moment(
         &mut self,
         memory: &impl Peek,

@@ -1,9 +1,10 @@
 //! Which submission a channel is at, now.
 //!
-//! A submission's stamp is released half a microsecond before its kernel starts, and the next one's when that has ended: between the two
-//! the channel is at that kernel, although its number says that it is done. Copy engines release the number behind the copy.
+//! A submission's stamp is released half a microsecond before its kernel starts, and the next submission's stamp when that kernel has
+//! ended. Between the two stamps the channel is at the kernel, although its number says that the submission is done. Copy engines release
+//! the number after the copy.
 //!
-//! The moment is that at which the number is read, and with it the words that kernels release at their ends: what is read later says
+//! The moment is the time at which the number is read, and with it the words that kernels release at their ends. What is read later tells
 //! only what the submission is.
 
 use std::collections::BTreeMap;
@@ -31,7 +32,7 @@ pub(super) type Idle = (u32, u32);
 pub(super) struct Words(BTreeMap<u64, Option<Box<[u8; PAGE as usize]>>>);
 
 impl Words {
-    /// Reads them.
+    /// Reads all pages again. Forgets them if one cannot be read.
     fn read(&mut self, memory: &impl Peek) {
         for (page, bytes) in &mut self.0 {
             let bytes = bytes.get_or_insert_with(|| Box::new([0; PAGE as usize]));
@@ -42,7 +43,7 @@ impl Words {
         }
     }
 
-    /// These are words of kernels.
+    /// Kernels release these words: their pages are to be read from the next moment on.
     fn learn(&mut self, words: &[(GpuVa, u32)], readable: &Readable) {
         for (at, _) in words {
             let page = at.0 & !(PAGE - 1);
@@ -53,7 +54,7 @@ impl Words {
     }
 }
 
-/// Memory in which the words are as of the moment.
+/// A process's memory, in which the words of kernels are those of the moment.
 struct Then<'a, P> {
     words: &'a Words,
     memory: &'a P,
@@ -78,11 +79,12 @@ impl<P: Peek> Peek for Then<'_, P> {
 pub(super) struct Kept<'a> {
     pub decoding: &'a mut Decoding,
     pub words: &'a mut Words,
-    /// How the channel was when it had no work the last time, which spares most of the reading.
+    /// GP_PUT and the number when the channel last had no work. As long as they are the same, nothing more need be read.
     pub idle: &'a mut Option<Idle>,
 }
 
-/// What a channel is at, and the programs of that; none where it has no work, or cannot be told.
+/// What a channel is at, and the programs of its kernels. None where the channel has no work or no proven semaphore, or GP_PUT and the
+/// number cannot be read.
 pub(super) fn now(
     memory: &impl Peek,
     readable: &Readable,
@@ -97,7 +99,7 @@ pub(super) fn now(
     let tracking = followed.tracking_address()?;
     let found = followed.found();
     let size = found.entries.max(1);
-    // First, so that all up to there was submitted at the moment.
+    // GP_PUT is read first: all entries up to it were submitted before the moment.
     let (_, put) = scan::get_put(memory, found.userd).ok()?;
     let done = find::number(memory, tracking.0)?;
     if *idle == Some((put, done)) {
@@ -109,7 +111,7 @@ pub(super) fn now(
     let raw = memory.word(found.ring + 8 * u64::from(index)).ok()?;
     let release = find::release_of(memory, readable, raw).filter(|r| r.address == tracking);
     let Some(release) = release else {
-        // Its memory was used again already.
+        // The memory of the newest entry was used again already.
         return unread;
     };
     let newest = Newest {
@@ -135,7 +137,7 @@ pub(super) fn now(
         decoding.decode((found, followed.gpu), position, segments, &mut to);
         (!is_doubtful || decoded.ends.agree()).then_some(decoded)
     };
-    // The last one that is done: its kernels may run.
+    // The newest submission that is done by its number: its kernels may still run.
     let last = decoded(done);
     if let Some(last) = &last {
         words.learn(last.ends.words(), readable);
@@ -182,7 +184,7 @@ pub(super) fn now(
     let at = match next.copies.is_empty() {
         false => next.copies.iter().map(|path| Doing::Copy(path)).collect(),
         true if is_read => vec![Doing::Other],
-        // It may be at that one's kernel.
+        // The submission before could not be read: the channel may be at its kernel.
         true => vec![Doing::Unread],
     };
     Some((at, Vec::new()))

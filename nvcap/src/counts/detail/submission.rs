@@ -8,7 +8,7 @@ use crate::decode::event::{
 };
 use crate::wire::GpuVa;
 
-/// By what bytes are moved.
+/// What moves the bytes of a copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Mover {
     /// A copy engine.
@@ -39,11 +39,11 @@ pub(crate) enum What {
     Graphs,
     /// Bytes of pushbuffers.
     PushbufferBytes,
-    /// Copies, by what moves them and which way.
+    /// The number of copies, by what moves them and which way.
     Copies(Mover, &'static str),
-    /// Their bytes.
+    /// The bytes of these copies.
     CopyBytes(Mover, &'static str),
-    /// Launches of one program; none: of those that are not kept apart.
+    /// Launches of one program; none: of all programs beyond `MOST_KERNELS`.
     Kernel(Option<GpuVa>),
 }
 

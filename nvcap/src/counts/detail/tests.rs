@@ -101,7 +101,7 @@ fn used_again_is_not_believed() {
     host.system.now += SECOND;
     host.round();
     memory.work(0, 11, 600);
-    // The first 500 have the numbers of others in their place.
+    // In the slots of the first 500 lie entries that release other numbers.
     for number in 11..500_u64 {
         let raw = memory.ring_entry(0, number - 1);
         memory.submit_words(0, number - 1, 2000 + (number * 7) as u32, 0);

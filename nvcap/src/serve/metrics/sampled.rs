@@ -58,7 +58,7 @@ fn unit(name: &str) -> &'static str {
     }
 }
 
-/// Writes them, if samples are taken.
+/// Writes the estimated metrics, if samples are taken.
 pub(super) fn metrics(text: &mut impl Writer, view: &View, constants: &Constants) {
     if view.sampled.is_empty() && view.busy.is_empty() {
         return;

@@ -1,5 +1,5 @@
-//! Sends metrics to a collector: a POST each time, again while the collector says that it is busy, and no longer than until the next
-//! metrics are due, which have all that those had.
+//! Sends metrics to a collector by POST. A request is sent again while the collector says that it is busy, but not after the next metrics
+//! are due: those have all that the old ones had.
 
 use std::io::Write as _;
 use std::path::Path;
@@ -81,7 +81,7 @@ fn trusted(file: Option<&Path>) -> Result<RootCertStore, String> {
 }
 
 impl Sender {
-    /// To this collector; `authorities`: a file with certificates, where the machine's own do not vouch for it.
+    /// A sender to this collector. `authorities`: a file with certificates, used instead of this machine's.
     ///
     /// # Errors
     /// What is wrong with the certificates.
@@ -215,7 +215,7 @@ impl Sender {
     }
 }
 
-/// What a collector that took a request said of it: some of its points were not taken, or a warning.
+/// The message of a collector that took a request, but not all of its points, or that has a warning.
 fn partly(body: &[u8]) -> Option<String> {
     let answer = ExportMetricsServiceResponse::decode(body).ok()?;
     let partial = answer.partial_success?;
@@ -232,7 +232,7 @@ fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     value.trim().parse().ok().map(Duration::from_secs)
 }
 
-/// Sends every `interval` what `made` gives, from its first metrics on; `tell` gets what a person should know, once until it changes.
+/// Every `interval`, sends what `made` gives, as soon as it gives metrics. `tell` gets each message for the user once, until it changes.
 pub(crate) async fn push<F>(
     sender: Sender,
     interval: Duration,

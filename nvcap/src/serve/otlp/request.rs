@@ -35,7 +35,7 @@ pub(crate) fn request(
     batch.request(resource, &constants.version)
 }
 
-/// Whose a metric is: attributes of its resource, beside the host's.
+/// The owner of a metric, as attributes of a resource of its own, beside the host's.
 type Owner = Vec<(&'static str, String)>;
 
 struct Family {
@@ -51,8 +51,8 @@ struct Batch {
     resources: BTreeMap<Owner, Vec<Metric>>,
 }
 
-/// The name without its unit, which stands beside it, and OTLP's word for the unit. What translates it to Prometheus joins both to the
-/// name that is at `/metrics`.
+/// The name without its unit, and OTLP's word for the unit, which is a field of its own in OTLP. A translation to Prometheus joins both to
+/// the name that is at `/metrics`.
 fn named(name: &str, unit: &'static str) -> (String, &'static str) {
     let name = name.strip_suffix(unit).unwrap_or(name);
     let name = name.trim_end_matches('_').replacen('_', ".", 1);
