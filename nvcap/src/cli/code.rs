@@ -58,22 +58,23 @@ const MOST_CODE: u64 = 64 << 20;
 #[derive(clap::Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct Args {
-    /// A kernel's name, mangled or not, with * and ? for any text and character; or, of a process or capture, a program's address (0x...)
+    /// A kernel's name, mangled or not (`*` stands for any text, `?` for one character). Of a process or capture also the address of a
+    /// program (0x...)
     #[arg(value_name = "KERNEL|PROGRAM")]
     pub what: String,
 
-    /// A running process that has loaded it
+    /// A running process that has loaded the kernel
     #[arg(short, long, value_name = "PID", value_parser = super::values::parse_pid, conflicts_with = "file")]
     pub pid: Option<u32>,
 
     /// A cubin, a fat binary, a program or library, or a capture
     pub file: Option<PathBuf>,
 
-    /// Only images at this address of the process, or offset in the file
+    /// Search only the image at this address of the process, or at this offset of the file
     #[arg(long, value_name = "ADDRESS", value_parser = parse_address)]
     pub at: Option<u64>,
 
-    /// Only code of this architecture, such as 90; of a capture, the architecture that nvdisasm is to take
+    /// Only code of this architecture, such as 90. Of a capture: the architecture to disassemble for
     #[arg(long, value_name = "NUMBER")]
     pub sm: Option<u32>,
 
@@ -81,7 +82,7 @@ pub(super) struct Args {
     #[arg(short, long, value_name = "FILE", conflicts_with = "json")]
     pub output: Option<PathBuf>,
 
-    /// With -o: the whole image, a cubin
+    /// With -o: write the whole image (a cubin) instead of the kernel's code
     #[arg(long, requires = "output")]
     pub image: bool,
 

@@ -55,20 +55,20 @@ pub(super) struct Args {
     #[arg(short, long, conflicts_with = "pid")]
     all: bool,
 
-    /// How often
+    /// How often the counts are read and shown
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = parse_time)]
     interval: Duration,
 
-    /// The share of one core that nvcap may use, such as 1%; it then reads less often where it must
+    /// Use at most SHARE of one core, such as 1%. Processes are read less often if that is needed to stay within it
     #[arg(long, value_name = "SHARE", value_parser = parse_share)]
     budget: Option<f64>,
 
-    /// Sample what the submissions are: kernels by name and their shares of the GPU's time, copies by direction, bytes; all with
-    /// their 95 % intervals. SHARE of one core, such as 0.5%, is what that may take
+    /// Estimate what the submissions do, from samples: kernels by name with their share of GPU time, copies by direction, bytes; each with
+    /// its 95 % interval. Sampling takes about SHARE of one core, such as 0.5%
     #[arg(long, value_name = "SHARE", value_parser = parse_share)]
     sample: Option<f64>,
 
-    /// End after N times
+    /// End after N readings
     #[arg(long, value_name = "N")]
     times: Option<u64>,
 
@@ -76,7 +76,7 @@ pub(super) struct Args {
     #[arg(long)]
     channels: bool,
 
-    /// One JSON object a line, for each process each time
+    /// Write JSON: at each reading one line (an object) for each process, and one for all
     #[arg(long)]
     json: bool,
 

@@ -44,7 +44,7 @@ pub(super) struct Args {
     /// The first recording, plain or compressed by gzip, xz or zstd; - is standard input
     pub first: PathBuf,
 
-    /// The second
+    /// The second recording
     pub second: PathBuf,
 
     /// Format of both; by default their content tells
@@ -61,7 +61,7 @@ pub(super) struct Args {
     )]
     pub unified: usize,
 
-    /// Show counts alone, no lines
+    /// Show only the counts of differences, no lines
     #[arg(short = 'q', long, help_heading = SHOWN)]
     pub brief: bool,
 
@@ -69,7 +69,7 @@ pub(super) struct Args {
     #[arg(short = 'e', long = "filter", value_name = "EXPR", value_parser = parse_filter, help_heading = SHOWN)]
     pub filter: Option<Filter>,
 
-    /// Do not compare which of the program's buffers operations use
+    /// Ignore which of the program's buffers an operation uses
     #[arg(long, help_heading = SHOWN)]
     pub any_data: bool,
 

@@ -76,8 +76,8 @@ pub(super) struct Args {
     /// Which of them.
     #[command(flatten)]
     filters: super::whom::Filters,
-    /// Show what a recording of nvcap's ends with, instead of a process: that of a look (--record) as the look itself was; of a trace
-    /// each channel's last entries, and what is known of their progress
+    /// Show the state at the end of a recording instead of a process. A look (--record) is shown as it was; of a trace, each channel's last
+    /// entries and what is known of their progress
     #[arg(
         value_name = "FILE",
         help_heading = "Target",
@@ -99,7 +99,7 @@ pub(super) struct Args {
     #[arg(long, value_name = "SECONDS", value_parser = parse_seconds, help_heading = CAPTURE)]
     watch: Option<Duration>,
 
-    /// With --watch: compare N times; 0 is until interrupted
+    /// With --watch: make N comparisons; 0: until interrupted
     #[arg(long, value_name = "N", default_value_t = 1, requires = "watch", help_heading = CAPTURE)]
     times: u64,
 
@@ -115,7 +115,8 @@ pub(super) struct Args {
     #[arg(long, value_name = "FILE", help_heading = CAPTURE)]
     channels: Option<PathBuf>,
 
-    /// Compare looks that were saved as JSON (of all ranks of a job): which are in the same state, and which is the odd one out
+    /// Compare looks that were saved as JSON, such as those of all ranks of a job: which processes are in the same state, and which one
+    /// differs
     #[arg(
         long,
         value_name = "FILE",
@@ -129,7 +130,7 @@ pub(super) struct Args {
     #[arg(long, help_heading = CAPTURE)]
     thorough: bool,
 
-    /// Show programs by address, without the names of their kernels; the look is faster by the search for them
+    /// Show programs by address. This skips the search for kernel names, so the look is faster
     #[arg(long, help_heading = SHOWN)]
     pub no_names: bool,
 
@@ -141,13 +142,13 @@ pub(super) struct Args {
     #[arg(long, help_heading = SHOWN)]
     full_stacks: bool,
 
-    /// Show the entries as a trace would, with its ledger and without a verdict on the process
+    /// Show the entries as a trace does, with the ledger; no verdict on the process
     ///
     /// -e, -s, -q, --time, --phases and --explain-streams need it.
     #[arg(long, conflicts_with = "watch", help_heading = SHOWN)]
     stream: bool,
 
-    /// Record what is read into FILE, too (docs/recordings.md): nvcap decode, stats, export and others read it
+    /// Also record what is read into FILE (docs/recordings.md), for nvcap decode, stats, export and others
     ///
     /// FILE has the rings' entries and their pushbuffers, the channels, mappings, semaphores, names of kernels and memory images, and is
     /// readable by its owner alone. A name that ends in .zst compresses it. Threads with their stacks are in it, too: nvcap dump FILE shows the

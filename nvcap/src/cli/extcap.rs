@@ -35,7 +35,7 @@ pub(super) struct Args {
     /// Which interface
     #[arg(long, value_name = "NAME")]
     pub extcap_interface: Option<String>,
-    /// Not used: filters are for what is displayed
+    /// Not used: nvcap has display filters only
     #[arg(long, value_name = "FILTER")]
     pub extcap_capture_filter: Option<String>,
     /// Capture into --fifo
@@ -50,10 +50,10 @@ pub(super) struct Args {
     /// The process, by its id
     #[arg(long, value_name = "PID")]
     pub pid: Option<String>,
-    /// How submissions are seen: as nvcap's own option
+    /// How submissions are seen, as nvcap's option --how
     #[arg(long, value_name = "HOW", value_enum, default_value_t)]
     pub how: HowArg,
-    /// Read when the GPU worked on what
+    /// Read the GPU's time stamps: when it began and ended each submission
     #[arg(long)]
     pub gpu_time: bool,
 }

@@ -136,7 +136,7 @@ enum Command {
     Decode(decode::Args),
     /// Compare two captures of one program, operation by operation
     Diff(Box<diff::Args>),
-    /// Sum up a capture: kernels, how bytes were moved and from which sizes on, graphs, waits, histograms
+    /// Sum up a capture: kernels, how bytes were moved (and at which sizes the way changes), graphs, waits, histograms
     Stats(stats::Args),
     /// Write a page for a browser, of a recording: timeline, kernels, how bytes were moved, graphs, what is missing
     Report(Box<report::Args>),
@@ -161,9 +161,9 @@ enum Command {
     Export(export::Args),
     /// List the tables that nvcap export csv and parquet write, with their columns
     Schema(schema::Args),
-    /// Look once at a hung or slow process: what its channels are at, what they wait for, their last submissions
+    /// Look once at a hung or slow process: the state of its channels, what they wait for, their last submissions
     Dump(Box<dump::Args>),
-    /// Wait for processes that hang: dump them, run a command
+    /// Wait until a process hangs; then dump it and run a command
     Watch(watch::Args),
     /// Count submissions exactly, of all GPU processes at next to no cost: done, pending, the oldest's age
     #[cfg(target_os = "linux")]
@@ -179,7 +179,7 @@ enum Command {
     Maps(target_view::Args),
     /// Say what a method write, a QMD, a control command or a status means
     Explain(explain::Args),
-    /// Say what this machine allows: discovery ways, breakpoints, rights, and why not
+    /// Say what nvcap can do on this machine (discovery, breakpoints, rights), and why not where it cannot
     Doctor(doctor::Args),
     /// Write what a shell needs to complete nvcap's command line
     Completions(completions::Args),

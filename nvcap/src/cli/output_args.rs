@@ -62,7 +62,7 @@ pub(super) struct OutputArgs {
     #[arg(short, long, conflicts_with = "quiet")]
     pub stats: bool,
 
-    /// Show which channels were shared, by whom, and which submissions waited behind another's wait
+    /// Show which threads share a channel, and which submissions had to wait behind another's wait
     #[arg(long)]
     pub explain_streams: bool,
 
@@ -74,11 +74,11 @@ pub(super) struct OutputArgs {
 
     /// Decode as for the chip NAME, such as GH100; by default the chip is detected
     ///
-    /// It gives the classes of subchannels that no class was seen bound to.
+    /// The chip decides the class of a subchannel whose SET_OBJECT was not seen.
     #[arg(long, value_name = "NAME", value_parser = parse_chip)]
     pub chip: Option<&'static Chip>,
 
-    /// Show the times of text in seconds since CLOCK
+    /// Show times in text output in seconds since CLOCK
     #[arg(long, value_name = "CLOCK", value_enum, default_value_t)]
     pub time: TimeArg,
 
@@ -137,7 +137,7 @@ pub(super) enum TimeArg {
     Relative,
     /// The zero of the traced machine's CLOCK_MONOTONIC
     Monotonic,
-    /// The line before
+    /// The previous line
     Delta,
 }
 

@@ -24,8 +24,8 @@ use super::values;
 pub(super) struct RecordingOptions {
     /// Begin a new file after SIZE (100M) or TIME (10m); their names have numbers: nvcap.00001.pcapng
     ///
-    /// Each file can be read without the others. SIGUSR2 seals those that are there: they are renamed, and never removed. It works while
-    /// nothing is submitted, too, as in a hang: nvcap watch --hang 60s --exec 'pkill -USR2 -x nvcap'.
+    /// Each file can be read alone. The signal SIGUSR2 seals the files that exist: they are renamed and never removed. This also works
+    /// while nothing is submitted, as in a hang. Example: nvcap watch --hang 60s --exec 'pkill -USR2 -x nvcap'.
     #[arg(long, value_name = "SIZE|TIME", value_parser = parse_rotation)]
     pub rotate: Option<Limit>,
 
@@ -33,7 +33,7 @@ pub(super) struct RecordingOptions {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..), requires = "rotate")]
     pub keep: Option<u32>,
 
-    /// With --rotate: the tables of each file that is whole into FOLDER, by day, hour and host, as nvcap export partitions writes them
+    /// With --rotate: write tables of each finished file into FOLDER, by day, hour and host, as nvcap export partitions does
     #[cfg(all(feature = "parquet", target_os = "linux"))]
     #[arg(long = "tables", value_name = "FOLDER", requires = "rotate")]
     pub tables_into: Option<std::path::PathBuf>,

@@ -28,7 +28,7 @@ pub(super) struct RecordingArgs {
     /// The capture, plain or compressed by gzip, xz or zstd; - is standard input
     pub file: PathBuf,
 
-    /// Take the channels' classes, rings and USERDs from FILE, which the oracle wrote to its standard error
+    /// With an oracle capture: take the classes, rings and USERDs of channels from FILE, the oracle's standard error
     #[arg(long, value_name = "FILE")]
     pub channels: Option<PathBuf>,
 

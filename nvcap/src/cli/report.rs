@@ -39,7 +39,7 @@ pub(super) struct Args {
     #[command(flatten)]
     pub recording: RecordingArgs,
 
-    /// Show at most N operations one by one in the timeline; tables and plots are of all
+    /// Show at most N single operations in the timeline; tables and plots cover all of them
     #[arg(long, value_name = "N", default_value_t = MOST_OPERATIONS, value_parser = clap::value_parser!(u64).range(1..), help_heading = SHOWN)]
     pub limit: u64,
 

@@ -67,7 +67,8 @@ pub(super) struct Args {
     #[arg(long, value_name = "FILE", requires = "tls_cert")]
     tls_key: Option<PathBuf>,
 
-    /// A file whose first line is the token that /dump needs, and elsewhere than on this machine /metrics too
+    /// A file whose first line is the token. Requests for /dump need it; requests for /metrics need it too if --listen is not this
+    /// machine's own address
     #[arg(long, value_name = "FILE")]
     token_file: Option<PathBuf>,
 
@@ -75,12 +76,12 @@ pub(super) struct Args {
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = parse_time)]
     interval: Duration,
 
-    /// The share of one core that nvcap may use; it then reads less often where it must
+    /// Use at most SHARE of one core. Processes are read less often if that is needed to stay within it
     #[arg(long, value_name = "SHARE", default_value = "1%", value_parser = parse_share)]
     budget: f64,
 
-    /// Sample what the submissions are, for the estimated metrics (launches, copies, bytes, busy shares): SHARE of one core is what that
-    /// may take, of what --budget allows
+    /// Add estimated metrics from samples (launches, copies, bytes, busy shares). Sampling takes about SHARE of one core, as a part of
+    /// --budget
     #[arg(long, value_name = "SHARE", value_parser = parse_share)]
     sample: Option<f64>,
 
@@ -88,12 +89,11 @@ pub(super) struct Args {
     #[arg(long)]
     by_process: bool,
 
-    /// The host's files are below FOLDER: for nvcap in a container, which has the host's /proc (hostPID) and its /etc and /var/log
-    /// mounted there
+    /// Find the host's files below FOLDER. For nvcap in a container with the host's /proc (hostPID), /etc and /var/log mounted there
     #[arg(long, value_name = "FOLDER", default_value = "/")]
     host_root: PathBuf,
 
-    /// Keep in FILE when nvcap was last alive: nvcap_blind_seconds then has the time until it was started again
+    /// Keep in FILE the time at which nvcap was last alive. After a restart, nvcap_blind_seconds includes the time in which it did not run
     #[arg(long, value_name = "FILE")]
     state: Option<PathBuf>,
 

@@ -46,7 +46,7 @@ pub(super) struct Args {
     )]
     pub by: By,
 
-    /// Put the operation (a launch with its kernel's name, a copy, ...) on top of each stack, and count operations
+    /// End each stack with the operation (a copy, a launch with the kernel's name, ...), and count operations
     #[arg(long, help_heading = "Output")]
     pub leaf: bool,
 
@@ -62,7 +62,7 @@ pub(super) struct Args {
 /// `--by`.
 #[derive(ValueEnum, Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum By {
-    /// Submissions: how often the doorbell was rung, nearly
+    /// Submissions, nearly the number of doorbell writes
     #[default]
     Submissions,
     /// Kernels that the program launched

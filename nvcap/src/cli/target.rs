@@ -43,7 +43,7 @@ pub(super) struct Target {
     #[arg(long, value_name = "FORMAT", value_enum, requires = "file")]
     pub from: Option<Format>,
 
-    /// Release of the driver that FILE is of, such as 580.159.04; by default FILE tells
+    /// The driver release that FILE was made with, such as 580.159.04; by default FILE tells it
     #[arg(long, value_name = "VERSION", requires = "file")]
     pub driver: Option<Version>,
 

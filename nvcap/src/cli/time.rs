@@ -56,7 +56,7 @@ const USELESS: [&str; 9] = [
 pub(super) fn as_is(command: clap::Command) -> clap::Command {
     let command = command.mut_arg("how", |arg| arg.default_value("observe"));
     let command = command.mut_arg("gpu_time_cpu", |arg| {
-        arg.help("Take PERCENT of one processor for reading time stamps, such as 5%: those of a part of the time")
+        arg.help("Use at most PERCENT of one core for reading time stamps, such as 5%; then they are read only part of the time")
     });
     values::without(command, &USELESS)
 }

@@ -52,7 +52,7 @@ pub(super) struct Args {
     #[arg(short, long = "pid", value_name = "PID", value_parser = parse_pid)]
     pub pid: Vec<u32>,
 
-    /// Every process that uses a GPU, now or later; so by default
+    /// Every process that uses a GPU, now or later (the default)
     #[arg(short, long, conflicts_with = "pid")]
     all: bool,
 
@@ -60,11 +60,11 @@ pub(super) struct Args {
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = parse_time)]
     interval: Duration,
 
-    /// A channel may hang when for so long nothing was done of what is pending: 30s, 5m
+    /// Mark a channel as possibly hung when its oldest pending submission is this old: 30s, 5m
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = parse_time)]
     hang: Duration,
 
-    /// Sums of the last TIME are shown with the key t
+    /// The time that sums cover when the key t is pressed
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = parse_time)]
     last: Duration,
 

@@ -143,8 +143,8 @@ pub(super) struct Args {
 
     /// With --how observe: use at most PERCENT of one core, such as 5%; no limit by default
     ///
-    /// All of nvcap counts, decoding and output too. What a ring overwrites because the limit is too low is counted as
-    /// lost, and the ledger says why.
+    /// The limit is for all of nvcap, with decoding and output. Entries that a ring overwrites because the limit is too low are counted as
+    /// lost.
     #[arg(
         long,
         value_name = "PERCENT",
@@ -153,9 +153,9 @@ pub(super) struct Args {
     )]
     pub observe_cpu: Option<f64>,
 
-    /// Which processes are stopped for a moment at their end, to see their last submissions and the names of their kernels
+    /// Processes that are held for a moment at their end, so that their last submissions and kernel names can be read
     ///
-    /// With --how trap the command alone, for up to 0.25 s while a name is looked for.
+    /// With --how trap only the command is held, for up to 0.25 s.
     ///
     /// They are stopped by ptrace, as strace does it. A command that nvcap starts needs no right for that. Meanwhile no
     /// debugger can attach to the process, and if nvcap is not root, a program with the set-user-id bit (such as sudo)
@@ -211,13 +211,13 @@ pub(super) struct Args {
 
     /// Show when the GPU began each submission, how long it waited and how long it ran
     ///
-    /// The GPU writes a time stamp for each submission; nvcap reads these all the time, on another processor, which it takes
-    /// whole while the GPU works. The traced program is not slowed by it. Lines come up to a second later than without.
-    /// docs/gpu-time.md says what is known how well.
+    /// The GPU writes a time stamp for each submission; nvcap reads these all the time, on another processor, which it takes whole while
+    /// the GPU works. The traced program is not slowed by it. Lines come up to a second later than without. docs/gpu-time.md says how exact
+    /// these times are.
     #[arg(long, help_heading = CAPTURE)]
     pub gpu_time: bool,
 
-    /// With --gpu-time: take PERCENT of one processor for it, such as 5%, and read the stamps of a part of the time only
+    /// With --gpu-time: use at most PERCENT of one core for reading time stamps, such as 5%; then stamps are read only part of the time
     #[arg(long, value_name = "PERCENT", value_parser = parse_part, help_heading = CAPTURE)]
     pub gpu_time_cpu: Option<f64>,
 
@@ -227,7 +227,7 @@ pub(super) struct Args {
     #[arg(long, help_heading = CAPTURE)]
     pub no_names: bool,
 
-    /// Record the trace into FILE, too, which `nvcap decode` shows again (docs/recordings.md)
+    /// Also record the trace into FILE, for `nvcap decode` and others (docs/recordings.md)
     ///
     /// FILE has all records, whatever a filter says, and is readable by its owner alone.
     #[arg(long, value_name = "FILE", help_heading = super::values::OUTPUT)]
@@ -273,7 +273,7 @@ pub(super) enum StopArg {
     Command,
     /// COMMAND, its children, and running processes (-p)
     Always,
-    /// None: what was submitted after the last look may be missing, and the ledger says so
+    /// No process: submissions after the last look may be missing; the ledger says so
     Never,
 }
 

@@ -64,7 +64,7 @@ pub(super) struct Args {
     #[command(flatten)]
     filters: super::whom::Filters,
 
-    /// How long no channel must have moved: 60s, 5m, 1.5h
+    /// A process with unfinished work counts as hung when none of its channels has moved for TIME: 60s, 5m, 1.5h
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = parse_time)]
     hang: Duration,
 
@@ -80,7 +80,7 @@ pub(super) struct Args {
     #[arg(long)]
     once: bool,
 
-    /// Entries of each channel that are dumped
+    /// Dump the newest N entries of each channel
     #[arg(long, value_name = "N", default_value_t = 20)]
     last: u32,
 

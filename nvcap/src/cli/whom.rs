@@ -16,8 +16,8 @@ use crate::output::message::tell;
 pub(super) struct Filters {
     /// Only processes whose control group's path fits PATTERN, such as '/system.slice/*'
     ///
-    /// Of all these patterns: * stands for any run of characters, ? for any one, and letter case does not matter. Given several
-    /// times, one has to fit; of different filters, each has to.
+    /// In all these patterns `*` stands for any text and `?` for one character; case does not matter. If an option is given several times,
+    /// one of its patterns must match; different options must all match.
     #[arg(long, value_name = "PATTERN", requires = "all")]
     pub cgroup: Vec<String>,
 
@@ -37,8 +37,7 @@ pub(super) struct Filters {
     #[arg(long, value_name = "PATTERN", requires = "all")]
     pub pod: Vec<String>,
 
-    /// The host's files are below FOLDER: for nvcap in a container, which has the host's /proc (hostPID) and its /etc and /var/log
-    /// mounted there
+    /// Find the host's files below FOLDER. For nvcap in a container with the host's /proc (hostPID), /etc and /var/log mounted there
     #[arg(long, value_name = "FOLDER", default_value = "/", requires = "all")]
     pub host_root: PathBuf,
 }

@@ -18,7 +18,7 @@ use crate::pipeline::Pipeline;
 #[command(next_help_heading = "Target")]
 #[group(skip)]
 pub(in crate::cli) struct FileArgs {
-    /// A capture to read instead of a live process, plain or compressed by gzip, xz or zstd; - is standard input
+    /// A recording or capture to read instead of tracing; plain or compressed by gzip, xz or zstd; - is standard input
     #[arg(value_name = "FILE", conflicts_with_all = ["pid", "command", "all"])]
     pub file: Option<PathBuf>,
 
@@ -47,7 +47,7 @@ pub(super) const USELESS: [&str; 8] = [
 pub(super) const SAYING: [(&str, &str); 2] = [
     (
         "gpu_time_cpu",
-        "Take PERCENT of one processor for reading time stamps, such as 5%: those of a part of the time",
+        "Use at most PERCENT of one core for reading time stamps, such as 5%; then they are read only part of the time",
     ),
     (
         "channels",

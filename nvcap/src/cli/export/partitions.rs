@@ -47,7 +47,7 @@ pub(in crate::cli) struct Args {
     #[arg(value_name = "FILE", required = true, help_heading = "Target")]
     pub files: Vec<PathBuf>,
 
-    /// The folder of all tables
+    /// The folder into which the tables of all hosts go
     #[arg(short, long, value_name = "FOLDER", help_heading = OUTPUT)]
     pub output: PathBuf,
 
@@ -59,7 +59,7 @@ pub(in crate::cli) struct Args {
     #[arg(long, help_heading = OUTPUT)]
     pub redact: bool,
 
-    /// Say nothing but errors
+    /// Show only errors
     #[arg(short, long, help_heading = OUTPUT)]
     pub quiet: bool,
 }

@@ -21,11 +21,11 @@ pub(super) struct OtlpArgs {
     #[arg(long, value_name = "URL", num_args = 0..=1, default_missing_value = "", help_heading = HEADING)]
     otlp: Option<String>,
 
-    /// How often; all counts are sent each time, so a request that is missed loses none
+    /// How often metrics are sent. Each request has all counts, so a lost request loses no count
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = parse_interval, requires = "otlp", help_heading = HEADING)]
     otlp_interval: Duration,
 
-    /// The certificates that vouch for the collector's, PEM; by default OTEL_EXPORTER_OTLP_CERTIFICATE, or those of this machine
+    /// A PEM file with the certificates that the collector is trusted by; default: OTEL_EXPORTER_OTLP_CERTIFICATE, or this machine's
     #[arg(long, value_name = "FILE", requires = "otlp", help_heading = HEADING)]
     otlp_ca: Option<PathBuf>,
 }
