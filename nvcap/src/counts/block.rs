@@ -113,7 +113,7 @@ pub(super) fn submission(
         count,
         number: Some(number),
     };
-    if back >= size {
+    if back >= size || newest.put >= size {
         return None;
     }
     if let Some(entries) = at_once(memory, &at(back, 1), newest, number) {

@@ -68,12 +68,7 @@ impl Ends {
 
     /// Whether a kernel runs or has still to run; none where no word can be read that tells it.
     pub(super) fn run(&self, memory: &impl Peek, readable: &Readable) -> Option<bool> {
-        let open = |(at, end): &(GpuVa, u32)| {
-            let number = readable
-                .holds(at.0, 4)
-                .then(|| find::number(memory, at.0))??;
-            Some(number.wrapping_sub(*end).cast_signed() < 0)
-        };
+        let open = |(at, end): &(GpuVa, u32)| find::is_open(memory, readable, *at, *end);
         let mut known = self.words().iter().filter_map(open).peekable();
         known.peek()?;
         Some(known.any(|open| open))

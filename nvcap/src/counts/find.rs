@@ -162,6 +162,17 @@ pub(super) fn number(memory: &impl Peek, at: u64) -> Option<u32> {
     Some(u32::from_le_bytes(number))
 }
 
+/// Whether the word there has yet to reach `end`; none where it may not or cannot be read.
+pub(super) fn is_open(
+    memory: &impl Peek,
+    readable: &Readable,
+    at: GpuVa,
+    end: u32,
+) -> Option<bool> {
+    let number = readable.holds(at.0, 4).then(|| number(memory, at.0))??;
+    Some(number.wrapping_sub(end).cast_signed() < 0)
+}
+
 /// The release at the end of an entry's segment.
 pub(super) fn release_of(memory: &impl Peek, readable: &Readable, raw: u64) -> Option<Release> {
     let (at, len) = entry::segment_of(raw, 0)?;

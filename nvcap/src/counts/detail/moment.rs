@@ -171,8 +171,7 @@ pub(super) fn now(
         return kernels.map_or(unread, is_at);
     };
     let open = |(at, payload): &(GpuVa, u64)| {
-        let number = find::number(&then, at.0).filter(|_| readable.holds(at.0, 4));
-        number.is_some_and(|n| n.wrapping_sub(*payload as u32).cast_signed() < 0)
+        find::is_open(&then, readable, *at, *payload as u32) == Some(true)
     };
     if next.waits.iter().any(open) {
         return Some((vec![Doing::Wait], Vec::new()));
