@@ -19,8 +19,9 @@ use super::{
     names::namer::{LONG_PATIENCE, Namer, SOON},
     stamps::{self, Stamper},
 };
-use crate::record::{Gpu, Image, Record};
+use crate::record::{ChannelId, CpuVa, Gpu, Image, Record};
 use crate::source::{error::Result, exit_hold::ExitHold, memory::chip, run::Source};
+use crate::wire::GpuVa;
 
 /// How long records wait for a search.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -235,7 +236,8 @@ impl<S: Source> Source for Enriched<S> {
             }
         }
         if let Some(stamper) = &mut self.stamper {
-            stamper.look(&now);
+            let locate = |channel, at| self.inner.locate(channel, at);
+            stamper.look(&now, locate);
             stamper.stamps(&mut now);
         }
         let holds = self.namer.as_ref().is_some_and(Namer::is_holding);
@@ -262,6 +264,10 @@ impl<S: Source> Source for Enriched<S> {
             self.release(to);
         }
         stepped
+    }
+
+    fn locate(&self, channel: ChannelId, at: GpuVa) -> Option<CpuVa> {
+        self.inner.locate(channel, at)
     }
 
     fn batch_time(&self) -> Duration {
@@ -316,12 +322,13 @@ impl<S: Source> Source for Enriched<S> {
         self.release(to);
         let mut last = Vec::new();
         let namer = self.namer.take();
+        // What is fetched at the end has ended by then: only stamps that are read already can tell of it.
         let end = self.inner.finish(&mut last);
         if let Some(namer) = namer {
             last_names(namer, &last, to);
         }
         if let Some(stamper) = &mut self.stamper {
-            stamper.look(&last);
+            stamper.look(&last, |_, _| None);
             thread::sleep(stamps::LAST);
             stamper.stamps(to);
         }

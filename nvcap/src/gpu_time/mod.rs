@@ -2,6 +2,7 @@
 //! processor saw ([`crate::record::Stamps`]). No I/O, no clock, no panic.
 //!
 //! - [`mod@unit`]: what an entry's commands say of its times: its stamp, the releases of its kernels, what it waits for.
+//! - [`pair`]: the stamps that Vulkan and OpenGL write around a submission.
 //! - [`words`]: what was seen in semaphores.
 //! - [`clock`]: the GPU's clock against the host's.
 //! - [`rules`]: how far stamps lie from begin and end of work, by GPU.
@@ -17,6 +18,7 @@ use crate::record::{ChannelId, How, Record, Stamps, Submission};
 use crate::wire::GpuVa;
 
 mod clock;
+pub(crate) mod pair;
 mod rules;
 mod timeline;
 pub(crate) mod unit;
@@ -28,6 +30,7 @@ mod simulated;
 pub(crate) mod tests;
 
 use clock::Clock;
+use pair::Pair;
 use rules::Rules;
 use timeline::{Seen, Timeline};
 use unit::{Place, Unit};
@@ -96,6 +99,24 @@ impl Launching {
     }
 }
 
+/// Has one entry of a submission stand for all that its pair of stamps encloses: the first that launches or copies, else the last.
+/// The others have no times of their own.
+fn stand_for(units: &mut [Unit], pair: Pair) {
+    let Some(within) = units.get_mut(pair.first..=pair.last) else {
+        return;
+    };
+    let count = within.iter().map(|u| u.count).sum();
+    let works = within.iter().position(|u| u.works);
+    for unit in &mut *within {
+        unit.stamp = None;
+        unit.ends.clear();
+    }
+    let last = within.len().saturating_sub(1);
+    if let Some(unit) = within.get_mut(works.unwrap_or(last)) {
+        (unit.pair, unit.count) = (Some(pair), count);
+    }
+}
+
 impl GpuTimes {
     /// Takes a record as it comes, before it waits for its turn.
     pub(crate) fn note(&mut self, record: &Record) {
@@ -123,9 +144,14 @@ impl GpuTimes {
             .or_insert_with(|| (s.at.pid, Timeline::default()));
         // A doorbell that found these entries came after their own.
         let after = s.how == How::Observed || s.late;
-        for (position, segment) in (s.position..).zip(&s.segments) {
-            let unit = Unit::of(&segment.bytes, self.class);
-            if let Some((stamp, _)) = unit.stamp {
+        let units = s.segments.iter();
+        let mut units: Vec<_> = units.map(|g| Unit::of(&g.bytes, self.class)).collect();
+        if let Some(pair) = Pair::of(s.segments.iter().map(|g| &*g.bytes)) {
+            stand_for(&mut units, pair);
+        }
+        for (position, unit) in (s.position..).zip(units) {
+            let stamps = unit.pair.map(|p| [p.begin, p.end]);
+            for stamp in stamps.into_iter().flatten().chain(unit.stamp.map(|s| s.0)) {
                 self.semaphores.insert((s.at.pid, stamp.address), whose);
             }
             if unit.works && matches!(unit.stamp, Some((_, Place::FrontEnd))) {

@@ -499,3 +499,77 @@ fn errors_are_within_their_bounds() {
         "{next_stamp:?}"
     );
 }
+
+/// Submissions with stamps around them, as Vulkan has them, in places that are used again.
+#[test]
+fn a_submission_with_stamps_around_it_has_its_times() {
+    const PLACE: u64 = 0x427_8000;
+    let mut times = GpuTimes::default();
+    times.note(&Record::Gpu(Gpu {
+        at: At::default(),
+        minor: 0,
+        pci_device: 0x2330,
+    }));
+    let at = |n: u64| 1_000_000_000 + n * 2_000_000;
+    let made = |n: u64| {
+        let place = PLACE as u32 + (n as u32 % 2) * 32;
+        let (mut first, mut work, mut last) = Default::default();
+        let begin = [place, 0, 1, 0, 1 | 1 << 25];
+        Pushbuffer::named(&mut first, 0, 0xc56f, "SEM_ADDR_LO", &begin).expect("methods");
+        Pushbuffer::named(&mut work, 1, CLASS, "SEND_PCAS_A", &[7]).expect("a method");
+        Pushbuffer::named(&mut work, 4, 0xc8b5, "LAUNCH_DMA", &[0x182]).expect("a method");
+        let end = [0, place + 16, 1, 0xf010];
+        let other = [0, 0x41c_0c30, 3, 0x1000_f010];
+        for words in [end, other] {
+            Pushbuffer::named(&mut last, 1, CLASS, "SET_REPORT_SEMAPHORE_A", &words)
+                .expect("methods");
+        }
+        let mut s = submission(KERNELS, n * 3, at(n), How::Trapped, &first);
+        s.segments
+            .extend([&work, &last].map(|p| p.segment(GpuVa(0x80_0000))));
+        s
+    };
+    // The last one's stamps do not come; its place has those of the one before the one before it.
+    for n in 0..6u64 {
+        times.note(&Record::Submission(made(n)));
+        let place = PLACE + n % 2 * 32;
+        let stamps = |address, gpu_ns: u64| Stamp {
+            address: GpuVa(address),
+            payload: 1,
+            gpu_ns: Some(gpu_ns),
+            before_ns: gpu_ns + OFFSET - 900,
+            seen_ns: gpu_ns + OFFSET + 400,
+        };
+        let begin = at(n) - OFFSET + 5_000;
+        let seen = vec![stamps(place, begin), stamps(place + 16, begin + 70_000 + n)];
+        let record = Stamps {
+            at: At {
+                time_ns: at(n) + 100_000,
+                pid: PID,
+                tid: 0,
+            },
+            from_ns: at(n),
+            reads: 50,
+            stamps: if n < 5 { seen } else { Vec::new() },
+        };
+        times.note(&Record::Stamps(Box::new(record)));
+        let told = times.take(&made(n));
+        let ([before, own, behind], 3) = ([told[0], told[1], told[2]], told.len()) else {
+            panic!("{told:?}");
+        };
+        assert!(before.is_unknown() && behind.is_unknown());
+        assert_eq!((before.works, own.works, behind.works), (0, 2, 0));
+        if n == 5 {
+            assert!(own.is_unknown(), "{own:?}");
+            continue;
+        }
+        assert_eq!(own.start.map(|s| s.gpu_ns), Some(begin));
+        let duration = own.duration.expect("a duration");
+        assert_eq!(
+            (duration.ns, duration.by),
+            (70_000 + n, DurationBy::OwnStamp)
+        );
+        let (least, most) = own.queued.expect("a time in the queue");
+        assert!(least <= 5_000 && most >= 5_000, "{least} {most}");
+    }
+}

@@ -3,6 +3,7 @@
 use std::collections::{HashMap, VecDeque};
 
 use super::clock::Clock;
+use super::pair::Pair;
 use super::rules::{Lag, Rules};
 use super::unit::{Place, Unit, Value};
 use super::words::Words;
@@ -23,6 +24,8 @@ const IDLE_NS: u64 = 1_000_000;
 const HELD_UP_NS: u64 = 1_000_000;
 /// How far the release of a word may be from when it was seen beyond the time between two reads, ns.
 const WORD_ERROR_NS: u64 = 1_500;
+/// By how much the difference of two stamps may be wrong: the GPU's clock counts in steps of 32 ns.
+const STAMPS_ERROR_NS: u64 = 64;
 /// The most semaphores that a channel's own entries release; beyond that the channel is taken to wait for others.
 const MOST_OWN: usize = 1 << 14;
 
@@ -259,6 +262,16 @@ impl Timeline {
         self.own.add(&own.unit);
         let next = self.noted.get(1).filter(|n| n.position == position + 1);
         let before = self.last.filter(|l| l.position + 1 == position);
+        if let Some(pair) = own.unit.pair {
+            let time = paired(&own, pair, seen);
+            self.last = Some(Last {
+                position,
+                stamp: time.end_gpu_ns(),
+                place: Some(Place::Behind),
+                end: time.end_gpu_ns(),
+            });
+            return time;
+        }
         let stamp = seen.stamp(&own);
         let told = |stamp| Told {
             stamp,
@@ -446,6 +459,28 @@ fn behind(own: &Noted, told: Told, seen: Seen<'_>) -> GpuTime {
         queued: start.and_then(|s| queued(own, s, rules)),
         ready_gpu_ns: ready,
         wait: wait(own, free, waited, seen),
+        ..GpuTime::default()
+    }
+}
+
+/// An entry whose submission has stamps around it: from the channel's begin of its commands to the end of all its work.
+fn paired(own: &Noted, pair: Pair, seen: Seen<'_>) -> GpuTime {
+    let gpu_ns = |value| seen.words.get(seen.pid, value)?.gpu_ns;
+    // The stamp of another submission may have been there before.
+    let is_own = |s: &GpuMoment| s.host_ns.saturating_add(s.host_error_ns) >= own.not_before();
+    let start = gpu_ns(pair.begin).and_then(|at| seen.moment(at, 0));
+    let Some(start) = start.filter(is_own) else {
+        return GpuTime::default();
+    };
+    let ns = gpu_ns(pair.end).and_then(|end| end.checked_sub(start.gpu_ns));
+    GpuTime {
+        start: Some(start),
+        duration: ns.map(|ns| GpuDuration {
+            ns,
+            error_ns: STAMPS_ERROR_NS,
+            by: DurationBy::OwnStamp,
+        }),
+        queued: queued(own, start, seen.rules),
         ..GpuTime::default()
     }
 }

@@ -1,10 +1,11 @@
 //! An entry, as far as its times are concerned: which semaphores tell them. Read before the entry is decoded, without the
 //! channel's state.
 
+use super::pair::Pair;
 use crate::decode::{image, view::View};
 use crate::wire::GpuVa;
 use crate::wire::method::{COPY_LAUNCH_DMA, SEM_ADDR_LO, SEM_EXECUTE, SEND_PCAS_A};
-use crate::wire::release;
+use crate::wire::release::{self, HostRelease};
 use crate::wire::stream::{Item, Stream};
 use crate::wire::words::u32_at;
 
@@ -12,11 +13,9 @@ use crate::wire::words::u32_at;
 const COPY_SUBCHANNEL: u8 = 4;
 /// DATA_TRANSFER_TYPE of LAUNCH_DMA: something is copied.
 const COPIES: u32 = 3;
-/// Bits of SEM_EXECUTE.
+/// The operations of SEM_EXECUTE, and those that wait for a number.
 const OPERATION: u32 = 7;
-const RELEASE: u32 = 1;
-const RELEASE_WFI: u32 = 1 << 20;
-const RELEASE_TIMESTAMP: u32 = 1 << 25;
+const WAITS: [u32; 3] = [0, 2, 3];
 /// The most words of a QMD.
 const QMD_WORDS: u16 = 96;
 /// Compute classes with different layouts of QMDs, tried where the chip is not known.
@@ -55,6 +54,8 @@ pub(crate) struct Unit {
     pub count: u32,
     /// It launches what lies in memory already: a graph.
     pub replays: bool,
+    /// The stamps around its submission, where it stands for that.
+    pub pair: Option<Pair>,
 }
 
 impl Unit {
@@ -78,16 +79,17 @@ impl Unit {
                             ),
                             payload: host[2],
                         };
-                        match write.data & OPERATION {
-                            RELEASE if write.data & RELEASE_TIMESTAMP != 0 => {
-                                let behind = write.data & RELEASE_WFI != 0;
-                                let place = match behind {
+                        match HostRelease::of(write.data) {
+                            Some(r) if r.stamped => {
+                                let place = match r.waits {
                                     true => Place::Behind,
                                     false => Place::FrontEnd,
                                 };
                                 stamp = Some((value, place));
                             }
-                            0 | 2 | 3 => unit.waits.push(value),
+                            None if WAITS.contains(&(write.data & OPERATION)) => {
+                                unit.waits.push(value);
+                            }
                             _ => {}
                         }
                     }
@@ -217,6 +219,7 @@ mod tests {
             works: true,
             count: 1,
             replays: false,
+            pair: None,
         };
         assert_eq!(Unit::of(&p.bytes(), Some(CLASS)), expected);
         assert_eq!(Unit::of(&p.bytes(), None), expected);
@@ -262,7 +265,7 @@ mod tests {
     #[test]
     fn a_release_by_the_host_stamps_too() {
         let mut p = Pushbuffer::new();
-        let execute = RELEASE | RELEASE_WFI | RELEASE_TIMESTAMP;
+        let execute = 1 | 1 << 20 | 1 << 25;
         p.named(0, 0xc86f, "SEM_ADDR_LO", &[0x1000, 3, 6, 0, execute])
             .expect("methods");
         let unit = Unit::of(&p.bytes(), None);

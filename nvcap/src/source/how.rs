@@ -9,7 +9,8 @@ use super::{
     trap::{live, load, precheck, session as trap},
 };
 use crate::ledger::Observed;
-use crate::record::Record;
+use crate::record::{ChannelId, CpuVa, Record};
+use crate::wire::GpuVa;
 
 /// `--how`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -139,6 +140,13 @@ impl Source for LiveSource {
         match self {
             Self::Trap(s) => s.step(wait, to),
             Self::Observe(s) => s.step(wait, to),
+        }
+    }
+
+    fn locate(&self, channel: ChannelId, at: GpuVa) -> Option<CpuVa> {
+        match self {
+            Self::Trap(s) => s.locate(channel, at),
+            Self::Observe(s) => s.locate(channel, at),
         }
     }
 

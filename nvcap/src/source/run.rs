@@ -22,7 +22,8 @@ use super::{
     error::{Error, Result},
     exit_stop, signals,
 };
-use crate::record::{At, Loss, Lost, Record};
+use crate::record::{At, ChannelId, CpuVa, Loss, Lost, Record};
+use crate::wire::GpuVa;
 
 /// What to trace.
 #[derive(Clone, Debug)]
@@ -83,6 +84,9 @@ pub trait Source: Sized {
     /// # Errors
     /// When the trace cannot go on.
     fn step(&mut self, wait: Duration, to: &mut Vec<Record>) -> Result<()>;
+
+    /// The process's address of what the GPU has at an address of a channel, where the driver's calls told it.
+    fn locate(&self, channel: ChannelId, at: GpuVa) -> Option<CpuVa>;
 
     /// How long to let records gather after a step that gave some: fewer, larger batches.
     fn batch_time(&self) -> Duration;

@@ -26,6 +26,43 @@ const REPORT_ONE_WORD: u32 = 1 << 28;
 const COPY_SEMAPHORE: u32 = 3 << 3;
 const COPY_FOUR_WORDS: u32 = 2 << 3;
 
+/// Bits of SEM_EXECUTE.
+const OPERATION: u32 = 7;
+const RELEASE: u32 = 1;
+const RELEASE_WFI: u32 = 1 << 20;
+const RELEASE_TIMESTAMP: u32 = 1 << 25;
+/// OPERATION of SET_REPORT_SEMAPHORE_D, which is 0 for a release.
+const REPORT_OPERATION: u32 = 3;
+
+/// A release by the channel itself, as SEM_EXECUTE has it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct HostRelease {
+    /// The GPU's time is written with it.
+    pub stamped: bool,
+    /// It is written when the work before it has ended, not when the commands before it are past the front end.
+    pub waits: bool,
+}
+
+impl HostRelease {
+    /// Of the data of SEM_EXECUTE; `None` where that is no release.
+    pub(crate) fn of(execute: u32) -> Option<Self> {
+        (execute & OPERATION == RELEASE).then_some(Self {
+            stamped: execute & RELEASE_TIMESTAMP != 0,
+            waits: execute & RELEASE_WFI != 0,
+        })
+    }
+}
+
+/// Whether SET_REPORT_SEMAPHORE_D with this data releases a semaphore of four words.
+pub(crate) fn is_stamping_report(data: u32) -> bool {
+    data & (REPORT_OPERATION | REPORT_ONE_WORD) == 0
+}
+
+/// Whether LAUNCH_DMA with this data releases a semaphore of four words.
+pub(crate) fn is_stamping_copy(data: u32) -> bool {
+    data & COPY_SEMAPHORE == COPY_FOUR_WORDS
+}
+
 /// Reads the release at a segment's end, as CUDA puts it there: SET_REPORT_SEMAPHORE_A..D of a compute channel, or
 /// SET_SEMAPHORE_A..PAYLOAD and LAUNCH_DMA of a copy channel. Other releases (the host's SEM_EXECUTE) are not recognised.
 pub(crate) fn at_end(bytes: &[u8]) -> Option<Release> {

@@ -43,6 +43,14 @@ impl Context {
         entries.saturating_sub(1) as u32
     }
 
+    /// When the GPU worked on the submission: on its first entry that works, or that has times.
+    pub(crate) fn gpu_time_of_submission(&self) -> Option<&GpuTime> {
+        let all = self.gpu_time.as_ref()?;
+        all.iter()
+            .find(|t| t.works > 0 || !t.is_unknown())
+            .or_else(|| all.first())
+    }
+
     /// When the GPU worked on an entry, by its index in the submission; `None` where nobody asked for it.
     #[must_use]
     pub fn gpu_time_of(&self, entry: u32) -> Option<&GpuTime> {

@@ -72,6 +72,10 @@ impl Source for Steady {
         }
     }
 
+    fn locate(&self, _: ChannelId, _: GpuVa) -> Option<CpuVa> {
+        None
+    }
+
     fn batch_time(&self) -> Duration {
         Duration::ZERO
     }

@@ -1,8 +1,9 @@
 //! Time stamps of the GPU, as records: the semaphores that a process's submissions release are read again and again, by a
 //! thread of nvcap's own. The traced process notices nothing of it.
 //!
-//! Which semaphores: those that its submissions name, as they come from the source. A stamp stands until the next
-//! submission of its channel writes it again, so what is read often enough is seen whole.
+//! Which semaphores: those that its submissions name, as they come from the source. CUDA's stamp stands until the next
+//! submission of its channel writes it again, so what is read often enough is seen whole ([`regions`]). Vulkan and OpenGL write each
+//! stamp to a place of its own ([`once`]), which the process has at another address than the GPU.
 
 use std::{
     collections::{HashMap, HashSet, hash_map::Entry},
@@ -11,14 +12,17 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::gpu_time::unit::Unit;
+use crate::gpu_time::pair::Pair;
+use crate::gpu_time::unit::{Unit, Value};
 use crate::procfs::mem::Ordinary;
-use crate::record::{At, ChannelId, Life, Record, Stamp, Stamps};
+use crate::record::{At, ChannelId, CpuVa, Life, Record, Stamp, Stamps};
 use crate::source::clock;
 use crate::wire::{GpuVa, release};
 
+mod once;
 mod regions;
 
+use once::Once;
 use regions::{Kind, Regions};
 
 /// How long output waits for the times of a submission.
@@ -49,6 +53,8 @@ const NICENESS: i32 = -10;
 /// To the thread that reads.
 enum Request {
     Watch(u32, Kind, GpuVa),
+    /// A stamp that is written once, and where the process has it.
+    Await(u32, Value, CpuVa),
     /// A process has ended or runs another program.
     Forget(u32),
 }
@@ -92,8 +98,13 @@ impl Stamper {
         })
     }
 
-    /// Looks at new records, and has the semaphores read that they name for the first time.
-    pub(crate) fn look(&mut self, records: &[Record]) {
+    /// Looks at new records, and has the semaphores read that they name for the first time. `locate`: the process's address of
+    /// what the GPU has at an address of a channel.
+    pub(crate) fn look(
+        &mut self,
+        records: &[Record],
+        locate: impl Fn(ChannelId, GpuVa) -> Option<CpuVa>,
+    ) {
         for record in records {
             let at = record.at();
             match record {
@@ -102,6 +113,14 @@ impl Stamper {
                     let count = self.counts.entry(s.channel).or_default();
                     *count += 1;
                     let whole = *count <= FIRST || count.is_multiple_of(EACH);
+                    if let Some(pair) = Pair::of(s.segments.iter().map(|g| &*g.bytes)) {
+                        for value in [pair.begin, pair.end] {
+                            if let Some(cpu) = locate(s.channel, value.address) {
+                                let _ = self.to.send(Request::Await(at.pid, value, cpu));
+                            }
+                        }
+                        continue;
+                    }
                     for segment in &s.segments {
                         let whole = whole || segment.bytes.len() < SMALL;
                         self.segment(at.pid, &segment.bytes, whole);
@@ -156,6 +175,9 @@ impl Stamper {
 struct Process {
     memory: Ordinary,
     regions: Regions,
+    once: Once,
+    /// It has stamps that are written once: the time in which none is awaited is no gap.
+    awaits: bool,
     /// Since when they are read without a gap, and how often since the last record.
     from_ns: u64,
     reads: u64,
@@ -167,10 +189,21 @@ impl Process {
         Self {
             memory,
             regions: Regions::default(),
+            once: Once::default(),
+            awaits: false,
             from_ns: clock::now(),
             reads: 0,
             stamps: Vec::new(),
         }
+    }
+
+    /// Reads no more; what was seen stands.
+    fn end(&mut self) {
+        (self.regions, self.once, self.awaits) = Default::default();
+    }
+
+    fn is_over(&self) -> bool {
+        self.regions.is_empty() && !self.awaits
     }
 }
 
@@ -237,48 +270,62 @@ impl Reader {
     fn request(&mut self, request: Request) {
         match request {
             Request::Watch(pid, kind, address) => {
-                let process = match self.processes.entry(pid) {
-                    Entry::Occupied(process) => process.into_mut(),
-                    Entry::Vacant(place) => match Ordinary::open(pid) {
-                        Ok(memory) => {
-                            log::debug!("process {pid}: time stamps are read");
-                            place.insert(Process::of(memory))
-                        }
-                        Err(e) => {
-                            log::info!("process {pid}: time stamps are not read: {e}");
-                            return;
-                        }
-                    },
-                };
-                process.regions.add(kind, address);
-                self.changed = Instant::now();
+                if let Some(process) = self.process(pid) {
+                    process.regions.add(kind, address);
+                }
+            }
+            Request::Await(pid, value, cpu) => {
+                if let Some(process) = self.process(pid) {
+                    process.once.add(value.address, cpu, value.payload);
+                    process.awaits = true;
+                }
             }
             Request::Forget(pid) => {
                 // What it was seen to have done is handed on; its memory is gone.
                 log::debug!("process {pid}: its time stamps are read no more");
                 if let Some(process) = self.processes.get_mut(&pid) {
-                    process.regions = Regions::default();
+                    process.end();
                 }
             }
+        }
+    }
+
+    /// A process that something is to be read of; `None` where that may not be.
+    fn process(&mut self, pid: u32) -> Option<&mut Process> {
+        self.changed = Instant::now();
+        match self.processes.entry(pid) {
+            Entry::Occupied(process) => Some(process.into_mut()),
+            Entry::Vacant(place) => match Ordinary::open(pid) {
+                Ok(memory) => {
+                    log::debug!("process {pid}: time stamps are read");
+                    Some(place.insert(Process::of(memory)))
+                }
+                Err(e) => {
+                    log::info!("process {pid}: time stamps are not read: {e}");
+                    None
+                }
+            },
         }
     }
 
     /// Reads all semaphores once.
     fn read(&mut self) {
         for process in self.processes.values_mut() {
-            if process.regions.is_empty() {
-                continue;
-            }
             let had = process.stamps.len();
-            let stands = process
-                .regions
-                .read(&process.memory, &clock::now, &mut process.stamps);
-            process.reads += 1;
+            let (memory, stamps) = (&process.memory, &mut process.stamps);
+            let mut stands = true;
+            if !process.regions.is_empty() {
+                stands &= process.regions.read(memory, &clock::now, stamps);
+            }
+            if !process.once.is_empty() {
+                stands &= process.once.read(memory, &clock::now, stamps);
+            }
+            process.reads += u64::from(!process.is_over());
             if process.stamps.len() > had {
                 self.changed = Instant::now();
             }
             if !stands {
-                process.regions = Regions::default();
+                process.end();
             }
         }
     }
@@ -307,7 +354,7 @@ impl Reader {
             }
         }
         self.processes
-            .retain(|_, p| !p.regions.is_empty() || !p.stamps.is_empty());
+            .retain(|_, p| !p.is_over() || !p.stamps.is_empty());
         true
     }
 }

@@ -173,7 +173,7 @@ impl Sink for Tables {
                     entry: 0,
                     head: Some(head),
                     operation: None,
-                    times: event.context.gpu_time_of(0),
+                    times: event.context.gpu_time_of_submission(),
                     name: None,
                     redact: None,
                 });

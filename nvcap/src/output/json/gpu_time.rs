@@ -4,9 +4,9 @@
 use super::form::{key, member, optional, text};
 use crate::decode::event::{Context, GpuDuration, GpuTime};
 
-/// The members of a submission: those of its first entry; `null` where it is not known.
+/// The members of a submission: those of its first entry that works or has times; `null` where they are not known.
 pub(super) fn of_submission(out: &mut Vec<u8>, c: &Context) {
-    if let Some(time) = c.gpu_time_of(0) {
+    if let Some(time) = c.gpu_time_of_submission() {
         members(out, time, time.duration);
     }
 }

@@ -23,6 +23,7 @@ use crate::source::memory::snapshot::RingToken;
 use crate::source::run::{LONGEST_WAIT, QUEUE, Source};
 use crate::source::signals;
 use crate::source::{channels_file::ChannelsFile, error::Result, exit_stop::ExitStops};
+use crate::wire::GpuVa;
 
 /// How long nothing is done while every process sleeps.
 const ASLEEP: Duration = Duration::from_secs(1);
@@ -444,6 +445,11 @@ impl Source for Session {
         }
         to.append(&mut self.out);
         Ok(())
+    }
+
+    /// What is observed has told no calls of the driver: nothing is known of other addresses than the process's own.
+    fn locate(&self, _channel: ChannelId, _at: GpuVa) -> Option<CpuVa> {
+        None
     }
 
     fn batch_time(&self) -> Duration {

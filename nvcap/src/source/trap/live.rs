@@ -9,8 +9,9 @@ use super::{
     error::Result,
     session::{Session, Totals, TrapOptions},
 };
-use crate::record::Record;
+use crate::record::{ChannelId, CpuVa, Record};
 use crate::source::run::{self, Source};
+use crate::wire::GpuVa;
 
 pub(crate) use crate::source::run::{Limits, Target};
 
@@ -64,6 +65,10 @@ impl Source for Trap {
 
     fn step(&mut self, wait: Duration, to: &mut Vec<Record>) -> Result<()> {
         self.0.step(wait, to)
+    }
+
+    fn locate(&self, channel: ChannelId, at: GpuVa) -> Option<CpuVa> {
+        self.0.locate(channel, at)
     }
 
     fn batch_time(&self) -> Duration {

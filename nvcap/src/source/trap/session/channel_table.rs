@@ -112,6 +112,11 @@ impl ChannelTable {
         &self.shared
     }
 
+    /// The channel that the records have that number for.
+    pub(super) fn announced(&self, id: ChannelId) -> Option<&ChannelState> {
+        self.channels.iter().find(|c| c.id == Some(id))
+    }
+
     /// The channel that the driver model has that number for.
     pub(super) fn of_model(&self, id: ChannelId) -> Option<u32> {
         self.by_model_id.get(&id).copied()

@@ -45,7 +45,12 @@ use super::{
     error::{Error, Result},
     load::{LoadOptions, Loaded},
 };
-use crate::{driver, procfs, record::Record, stacks::queue::StackQueue};
+use crate::{
+    driver, procfs,
+    record::{ChannelId, CpuVa, Record},
+    stacks::queue::StackQueue,
+    wire::GpuVa,
+};
 
 /// How to trace.
 #[derive(Clone, Debug)]
@@ -192,6 +197,11 @@ impl Session {
         }
         self.capture.out.append_to(to);
         Ok(())
+    }
+
+    /// The process's address of what the GPU has at an address of a channel.
+    pub(crate) fn locate(&self, channel: ChannelId, at: GpuVa) -> Option<CpuVa> {
+        self.capture.locate(channel, at)
     }
 
     /// True while a traced process lives.

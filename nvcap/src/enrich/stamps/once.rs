@@ -1,0 +1,193 @@
+//! The semaphores of one process that are written once and then stand, each read until its stamp has come.
+
+use std::collections::VecDeque;
+
+use super::regions::Read;
+use crate::procfs::mem::Ranges;
+use crate::record::{CpuVa, Stamp};
+use crate::wire::GpuVa;
+use crate::wire::words::{u32_at, u64_at};
+
+/// Bytes of a semaphore with a time stamp: number, nothing, time.
+const STAMPED: usize = 16;
+/// The most that are read together; beyond that the oldest have no stamp.
+const MOST: usize = 256;
+/// A stamp older than the newest one by more, ns, was written the last time that the driver used the place.
+const LAST_TIME_NS: u64 = 1_000_000_000;
+
+/// A semaphore whose stamp is awaited.
+#[derive(Clone, Copy, Debug)]
+struct Awaited {
+    gpu: GpuVa,
+    cpu: CpuVa,
+    payload: u32,
+    /// Stamps up to this one are old, ns of the GPU's clock.
+    old_ns: u64,
+    /// When it was read last without its stamp, 0 before the first time, ns.
+    read_ns: u64,
+}
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(super) struct Once {
+    awaited: VecDeque<Awaited>,
+    ranges: Ranges,
+    buffer: Vec<u8>,
+    /// The newest stamp, ns of the GPU's clock.
+    newest_ns: u64,
+}
+
+impl Once {
+    /// Whether nothing is awaited.
+    pub(super) fn is_empty(&self) -> bool {
+        self.awaited.is_empty()
+    }
+
+    /// Awaits the stamp with this number in a semaphore, which the process has at an address of its own.
+    pub(super) fn add(&mut self, gpu: GpuVa, cpu: CpuVa, payload: u32) {
+        self.awaited.retain(|a| a.cpu != cpu);
+        if self.awaited.len() >= MOST {
+            self.awaited.pop_front();
+        }
+        self.awaited.push_back(Awaited {
+            gpu,
+            cpu,
+            payload,
+            old_ns: self.newest_ns.saturating_sub(LAST_TIME_NS),
+            read_ns: 0,
+        });
+        self.plan();
+    }
+
+    fn plan(&mut self) {
+        self.ranges = Ranges::new(self.awaited.iter().map(|a| (a.cpu.0, STAMPED)));
+        self.buffer.resize(self.ranges.len(), 0);
+    }
+
+    /// Reads all once; stamps that have come go to `to`. False where the process cannot be read any more.
+    pub(super) fn read(
+        &mut self,
+        memory: &impl Read,
+        now: &impl Fn() -> u64,
+        to: &mut Vec<Stamp>,
+    ) -> bool {
+        let begun = now();
+        let read = match memory.read(&self.ranges, &mut self.buffer) {
+            Ok(read) => read,
+            Err(e) if e.raw_os_error() == Some(libc::EFAULT) => 0,
+            Err(_) => return false,
+        };
+        let seen_ns = now();
+        let had = self.awaited.len();
+        let mut came = Vec::new();
+        let mut index = 0;
+        let (buffer, newest_ns) = (&self.buffer, &mut self.newest_ns);
+        self.awaited.retain_mut(|awaited| {
+            let at = index * STAMPED;
+            index += 1;
+            if read < at + STAMPED {
+                // The first that could not be read is given up; those behind it were not tried.
+                return read < at;
+            }
+            let (payload, gpu_ns) = (u32_at(buffer, at), u64_at(buffer, at + 8));
+            let stamp =
+                gpu_ns.filter(|ns| payload == Some(awaited.payload) && *ns > awaited.old_ns);
+            let Some(gpu_ns) = stamp else {
+                awaited.read_ns = begun;
+                return true;
+            };
+            *newest_ns = gpu_ns.max(*newest_ns);
+            came.push(Stamp {
+                address: awaited.gpu,
+                payload: awaited.payload,
+                gpu_ns: Some(gpu_ns),
+                before_ns: awaited.read_ns,
+                seen_ns,
+            });
+            false
+        });
+        if self.awaited.len() < had {
+            self.plan();
+        }
+        to.append(&mut came);
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+    use std::io;
+
+    use super::*;
+
+    /// Semaphores by their address in the process: number and time.
+    struct Fake(Vec<(u64, u32, u64)>);
+
+    impl Read for Fake {
+        fn read(&self, ranges: &Ranges, to: &mut [u8]) -> io::Result<usize> {
+            for (i, (at, _)) in ranges.each().enumerate() {
+                let Some((_, payload, ns)) = self.0.iter().find(|(a, ..)| *a == at) else {
+                    return match i {
+                        0 => Err(io::Error::from_raw_os_error(libc::EFAULT)),
+                        _ => Ok(i * STAMPED),
+                    };
+                };
+                to[i * STAMPED..][..4].copy_from_slice(&payload.to_le_bytes());
+                to[i * STAMPED + 8..][..8].copy_from_slice(&ns.to_le_bytes());
+            }
+            Ok(to.len())
+        }
+    }
+
+    fn read(once: &mut Once, memory: &Fake, time: u64) -> Vec<(u64, Option<u64>, u64)> {
+        let clock = Cell::new(time);
+        let now = || clock.replace(clock.get() + 1);
+        let mut to = Vec::new();
+        assert!(once.read(memory, &now, &mut to));
+        to.iter()
+            .map(|s| (s.address.0, s.gpu_ns, s.before_ns))
+            .collect()
+    }
+
+    #[test]
+    fn each_is_read_until_its_stamp_has_come() {
+        let mut once = Once::default();
+        let mut memory = Fake(vec![(0x7000, 0, 0), (0x7010, 1, 5_000)]);
+        once.add(GpuVa(0x100), CpuVa(0x7000), 1);
+        once.add(GpuVa(0x110), CpuVa(0x7010), 1);
+        assert_eq!(read(&mut once, &memory, 10), [(0x110, Some(5_000), 0)]);
+        assert_eq!(read(&mut once, &memory, 20), []);
+        memory.0[0] = (0x7000, 1, 6_000);
+        assert_eq!(read(&mut once, &memory, 30), [(0x100, Some(6_000), 20)]);
+        assert!(once.is_empty());
+    }
+
+    #[test]
+    fn what_stood_there_from_the_last_time_is_no_stamp() {
+        let (mut once, now) = (Once::default(), 9 * LAST_TIME_NS);
+        let mut memory = Fake(vec![(0x7000, 1, now), (0x7020, 1, now - 2 * LAST_TIME_NS)]);
+        once.add(GpuVa(0x100), CpuVa(0x7000), 1);
+        assert_eq!(read(&mut once, &memory, 10), [(0x100, Some(now), 0)]);
+        once.add(GpuVa(0x120), CpuVa(0x7020), 1);
+        assert_eq!(read(&mut once, &memory, 20), []);
+        memory.0[1] = (0x7020, 1, now + 7);
+        assert_eq!(read(&mut once, &memory, 30), [(0x120, Some(now + 7), 20)]);
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_given_up_and_the_number_is_bounded() {
+        let mut once = Once::default();
+        let memory = Fake(vec![(0x7000, 0, 0), (0x7020, 1, 5_000)]);
+        for (gpu, cpu) in [(0x100, 0x7000), (0x110, 0x7010), (0x120, 0x7020)] {
+            once.add(GpuVa(gpu), CpuVa(cpu), 1);
+        }
+        assert_eq!(read(&mut once, &memory, 10), []);
+        assert_eq!(read(&mut once, &memory, 20), [(0x120, Some(5_000), 0)]);
+        for n in 0..2 * MOST as u64 {
+            once.add(GpuVa(n * 16), CpuVa(0x9000 + n * 16), 1);
+        }
+        assert_eq!(once.awaited.len(), MOST);
+        assert_eq!(once.awaited.back().map(|a| a.gpu.0), Some(511 * 16));
+    }
+}
