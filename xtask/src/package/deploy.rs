@@ -71,6 +71,7 @@ fn analysed(tool: &str) -> Result<()> {
 const MANIFESTS: &str = "manifests for Kubernetes";
 const OPTIONS: &str = "options of nvcap serve";
 const FLOWS: &str = "workflows";
+const COLLECTOR: &str = "recipe for a Collector";
 const METRICS: &str = "scrape configurations, alerts and dashboard";
 
 /// The recipes that `tests/packaging/check.py` reads.
@@ -80,7 +81,7 @@ fn recipes(report: &mut Report, program: &Path) -> Result<()> {
     let python = match python::recipes() {
         Ok(python) => python,
         Err(error) => {
-            for name in [MANIFESTS, OPTIONS, FLOWS, METRICS] {
+            for name in [MANIFESTS, OPTIONS, FLOWS, COLLECTOR, METRICS] {
                 report.skip(name, &format!("{error:#}"));
             }
             return Ok(());
@@ -96,6 +97,7 @@ fn recipes(report: &mut Report, program: &Path) -> Result<()> {
         FLOWS,
         &call("workflows", paths::root().join(".github/workflows")),
     )?;
+    report.step(COLLECTOR, &call("collector", packaging.join("otel")))?;
     match of_prometheus("promtool") {
         Ok(promtool) => report.step(
             METRICS,
