@@ -9,7 +9,7 @@ use std::{
 
 use anyhow::{Context, Result, ensure};
 
-use super::{Made, contents::put};
+use super::{Made, contents::put, shells};
 use crate::{
     install::{self, Root},
     paths::{self, sorted},
@@ -86,6 +86,7 @@ pub fn deb(report: &mut Report, deb: &Path, softgpu: &Path) -> Result<()> {
         report.skip(SERVICE, "the package was not installed");
         return Ok(());
     }
+    shells::check(report, &root.path("usr/share"));
     let script = paths::root().join("tests/packaging/service.py");
     let cmd = Cmd::new("python3").arg(script).arg(&root.dir).arg(softgpu);
     report.step(SERVICE, &cmd)?;
