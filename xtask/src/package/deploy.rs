@@ -71,6 +71,7 @@ fn analysed(tool: &str) -> Result<()> {
 const MANIFESTS: &str = "manifests for Kubernetes";
 const OPTIONS: &str = "options of nvcap serve";
 const FLOWS: &str = "workflows";
+const BOOK: &str = "the book";
 const COLLECTOR: &str = "recipe for a Collector";
 const METRICS: &str = "scrape configurations, alerts and dashboard";
 
@@ -89,6 +90,13 @@ fn recipes(report: &mut Report, program: &Path) -> Result<()> {
     };
     let call = |what: &str, folder: PathBuf| Cmd::new(&python).arg(&script).arg(what).arg(folder);
     report.step(MANIFESTS, &call("kubernetes", packaging.join("kubernetes")))?;
+    match python::mdbook() {
+        Ok(mdbook) => {
+            let script = paths::root().join("tests/packaging/book.py");
+            report.step(BOOK, &Cmd::new("python3").arg(script).arg(mdbook))?;
+        }
+        Err(error) => report.skip(BOOK, &format!("{error:#}")),
+    }
     match serves(program) {
         true => report.step(OPTIONS, &call("options", packaging.clone()).arg(program))?,
         false => report.skip(OPTIONS, "nvcap was built without the feature `serve`"),
