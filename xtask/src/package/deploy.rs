@@ -79,6 +79,13 @@ const METRICS: &str = "scrape configurations, alerts and dashboard";
 fn recipes(report: &mut Report, program: &Path) -> Result<()> {
     let script = paths::root().join("tests/packaging/check.py");
     let packaging = paths::root().join("packaging");
+    match python::mdbook() {
+        Ok(mdbook) => {
+            let script = paths::root().join("tests/packaging/book.py");
+            report.step(BOOK, &Cmd::new("python3").arg(script).arg(mdbook))?;
+        }
+        Err(error) => report.skip(BOOK, &format!("{error:#}")),
+    }
     let python = match python::recipes() {
         Ok(python) => python,
         Err(error) => {
@@ -90,13 +97,6 @@ fn recipes(report: &mut Report, program: &Path) -> Result<()> {
     };
     let call = |what: &str, folder: PathBuf| Cmd::new(&python).arg(&script).arg(what).arg(folder);
     report.step(MANIFESTS, &call("kubernetes", packaging.join("kubernetes")))?;
-    match python::mdbook() {
-        Ok(mdbook) => {
-            let script = paths::root().join("tests/packaging/book.py");
-            report.step(BOOK, &Cmd::new("python3").arg(script).arg(mdbook))?;
-        }
-        Err(error) => report.skip(BOOK, &format!("{error:#}")),
-    }
     match serves(program) {
         true => report.step(OPTIONS, &call("options", packaging.clone()).arg(program))?,
         false => report.skip(OPTIONS, "nvcap was built without the feature `serve`"),
