@@ -23,11 +23,14 @@ from pathlib import Path
 
 # Nothing is written beside the sources.
 sys.dont_write_bytecode = True
+from panels import Panels  # noqa: E402
 from prometheus import Prometheus, until  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[2]
 HOSTS = ["host-a", "host-b", "host-c"]
 PORT = 9837
+# The host whose nvcap names processes: a panel of the dashboard asks for them.
+BY_PROCESS = "host-a"
 
 # What each host's processes submit: channels, GPUs, submissions, how long each stays then. That of 2 s ends while others submit.
 WORK = {
@@ -103,7 +106,8 @@ class Host:
     def serve(self, nvcap):
         files = self.folder
         self.server, self.serving, out = self.start(
-            "serve", nvcap, "serve", f"--listen={self.address}:{PORT}", "--interval=0.2", "--budget=50%",
+            "serve", nvcap, "serve", f"--listen={self.address}:{PORT}", "--interval=0.2", "--budget=50%", "--sample=5%",
+            *(["--by-process"] if self.name == BY_PROCESS else []),
             f"--tls-cert={files / 'tls.crt'}", f"--tls-key={files / 'tls.key'}",
             f"--token-file={files.parent / 'token'}", f"--state={files / 'alive'}",
         )  # fmt: skip
@@ -181,6 +185,7 @@ class Fleet:
         for host in self.hosts.values():
             host.serve(nvcap)
         self.prometheus = Prometheus(prometheus, folder, configuration(folder), 9090)
+        self.panels = Panels(self.prometheus)
 
     def counted(self, name):
         """All that is counted of a host: what has series, and what had."""
@@ -223,6 +228,7 @@ class Fleet:
             assert blind == 0, f"blind for {blind} s: {reason}"
         nobody = [a for a in ("NvcapWorkStuck", "NvcapDown", "NvcapBlind") if self.prometheus.firing(a)]
         assert not nobody, f"raised without a reason: {nobody}"
+        self.panels.ask()
 
     def hang_raises_the_alert(self):
         """Work that is never done raises the alert of its host alone; the alert goes when the process is gone."""
@@ -231,6 +237,7 @@ class Fleet:
         until(20, "the software GPU hangs", lambda: "hung" in out.read_text())
         raised = until(20, "the alert is raised", lambda: self.prometheus.firing("NvcapWorkStuck"))
         assert {a["instance"] for a in raised} == {f"host-b:{PORT}"} and raised[0]["severity"] == "critical", raised
+        self.panels.ask()
         os.kill(pid, signal.SIGKILL)
         until(20, "the alert is over", lambda: not self.prometheus.firing("NvcapWorkStuck"))
         # What the hang itself submitted is no number that was asked for: from here on the host counts from this.
@@ -245,6 +252,7 @@ class Fleet:
         host.server.wait(10)
         down = until(20, "the alert is raised", lambda: self.prometheus.firing("NvcapDown"))
         assert [a["instance"] for a in down] == [f"host-c:{PORT}"], down
+        self.panels.ask()
         assert self.prometheus.ask(f'{{__name__=~"nvcap_.*", instance="host-c:{PORT}"}}') == []
         assert not self.prometheus.firing("NvcapWorkStuck")
         for name in ("host-a", "host-b"):
@@ -264,9 +272,14 @@ class Fleet:
         # It writes every ten seconds that it is alive, in whole seconds.
         assert gone - 1 <= blind <= gone + 12, f"blind for {blind} s, gone for {gone:.1f} s"
         until(20, "the alert is raised", lambda: self.prometheus.firing("NvcapBlind"))
+        self.panels.ask()
         _, out = host.submit(self.softgpu, 4, 1, LATER, 3600_000)
         host.submitted(out, LATER)
         until(20, f"{LATER} are counted", lambda: self.counted("host-c") == LATER)
+
+    def every_panel_and_alert_has_an_answer(self):
+        """Each query of the dashboard, of its variables and of the alerts had data at some moment; panels.py lists those that cannot here, and why."""
+        self.panels.verdict()
 
     def history_has_no_zero(self):
         """As it was scraped: no number went back but by the restart, no host's sum was 0 then, and all together is the truth."""
@@ -298,6 +311,7 @@ TESTS = [
     Fleet.hang_raises_the_alert,
     Fleet.killed_nvcap_is_blind,
     Fleet.restarted_nvcap_says_how_long,
+    Fleet.every_panel_and_alert_has_an_answer,
     Fleet.history_has_no_zero,
 ]
 

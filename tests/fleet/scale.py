@@ -2,10 +2,11 @@
 
 usage: scale.py NVCAP SOFTGPU PROMETHEUS [--hosts 500] [--gpus 8] [--interval 2] [--seconds 60]    as root
 
-nvcap serve counts eight processes of the software GPU, with 20 channels each. Its answer is then that of each host, with the labels that a
-Kubernetes node has (UUID, namespace, pod, container), a GPU after the other, and numbers that grow. Prometheus has the shipped rules.
+nvcap serve counts eight processes of the software GPU, with 20 channels each; another one beside it takes samples, too (`--sample`). The answer of each is
+then that of all hosts, with the labels that a Kubernetes node has (UUID, namespace, pod, container), a GPU after the other, and numbers that grow.
+Prometheus has the shipped rules. First it scrapes hosts without samples, then, anew, hosts with them.
 
-Prints what was measured and what 10,000 GPUs would take by that, then `test NAME ... ok` or `... FAILED`, `NOT RUN NAME: why` for what could
+Prints what was measured, what 10,000 GPUs would take by that, and fails beyond the bounds of docs/scale.md; then `test NAME ... ok` or `... FAILED`, `NOT RUN NAME: why` for what could
 not run, and `N passed, N failed, N skipped`.
 """
 
@@ -27,12 +28,25 @@ sys.dont_write_bytecode = True
 from prometheus import Prometheus, until  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[2]
-TESTS = ["every_series_is_there", "numbers_are_the_hosts", "samples_come_at_the_rate", "every_scrape_is_in_time"]
+TESTS = [
+    "series_are_the_arithmetic", "every_series_is_there", "numbers_are_the_hosts", "samples_come_at_the_rate", "every_scrape_is_in_time",
+    "prometheus_is_bounded", "nvcap_is_bounded",
+]  # fmt: skip
+# The two ways to serve, as tests are named and as nvcap is told.
+WAYS = {"plain": [], "sampled": ["--sample=0.5%"]}
 # Series that Prometheus adds to each target: up, and four about the scrape.
 OF_TARGET = 5
 # What the figures are wanted for, and how often hosts are scraped then.
 FLEET_GPUS, FLEET_INTERVAL = 10_000, 15
 PROCESSES = 8
+# docs/scale.md has these numbers. Series of a host; of a GPU (its name); of a GPU and container.
+OF_HOST, OF_GPU, OF_CONTAINER = 14, 1, 9
+# With --sample, of a GPU and container: always; where graphs are replayed; of each kind and path of copies. Of a GPU: how busy each engine is.
+SAMPLED, GRAPHS, OF_COPIES = 8, 3, 6
+# What Prometheus may take: the program and each series, bytes; each sample, seconds of CPU time.
+OF_PROGRAM, OF_SERIES, OF_SAMPLE = 150 << 20, 10 << 10, 60e-6
+# What nvcap serve may: its budget, and what it may spend at once beside it, seconds of CPU time; bytes.
+BUDGET, AT_ONCE, SERVE_MEMORY = 0.01, 0.5, 64 << 20
 
 
 def free_port():
@@ -46,29 +60,19 @@ def free_port():
 class Served:
     """`nvcap serve` beside processes of the software GPU: its answer, and what it cost."""
 
-    def __init__(self, nvcap, softgpu, seconds):
+    def __init__(self, nvcap, options):
         port = free_port()
         self.url = f"http://127.0.0.1:{port}/metrics"
-        quiet = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-        started = [subprocess.Popen([nvcap, "serve", f"--listen=127.0.0.1:{port}"], **quiet)]
-        try:
-            until(20, "nvcap serves", self.ask)
-            for seed in range(PROCESSES):
-                # So busy that it submits until it is ended.
-                words = ["--files", "--gpus=1", "--channels=20", "--submissions=100000000", "--sleep-us=2000", f"--seed={seed}"]
-                started.append(subprocess.Popen([softgpu, *words], **quiet))
-            until(30, "all channels are counted", lambda: self.value("nvcap_channels{") == 20 * PROCESSES)
-            # Finding them is over.
-            time.sleep(3)
-            began, before = time.monotonic(), self.value("nvcap_cpu_seconds_total")
-            time.sleep(seconds)
-            self.text = self.ask()
-            self.cpu = (self.value("nvcap_cpu_seconds_total") - before) / (time.monotonic() - began)
-            self.memory = resident(started[0].pid)
-        finally:
-            for one in started:
-                one.kill()
-                one.wait()
+        self.process = subprocess.Popen([nvcap, "serve", f"--listen=127.0.0.1:{port}", *options], **QUIET)
+
+    def measure(self, seconds):
+        """Before and after the time; what is run with both together waits for it."""
+        began, before = time.monotonic(), self.value("nvcap_cpu_seconds_total")
+        yield
+        self.text = self.ask()
+        self.seconds = time.monotonic() - began
+        self.cpu = (self.value("nvcap_cpu_seconds_total") - before) / self.seconds
+        self.memory = resident(self.process.pid)
 
     def ask(self):
         try:
@@ -81,6 +85,38 @@ class Served:
     def value(self, begin):
         """The sum of the values of series that begin so."""
         return sum(float(line.rsplit(" ", 1)[1]) for line in self.ask().splitlines() if line.startswith(begin))
+
+
+QUIET = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+
+
+def serving(nvcap, softgpu, seconds):
+    """Both ways to serve, at once, of the same processes."""
+    served = {way: Served(nvcap, options) for way, options in WAYS.items()}
+    started = [one.process for one in served.values()]
+    try:
+        for one in served.values():
+            until(20, "nvcap serves", one.ask)
+        for seed in range(PROCESSES):
+            # So busy that it submits until it is ended.
+            words = ["--files", "--gpus=1", "--channels=20", "--submissions=100000000", "--sleep-us=2000", f"--seed={seed}"]
+            started.append(subprocess.Popen([softgpu, *words], **QUIET))
+        for one in served.values():
+            until(30, "all channels are counted", lambda one=one: one.value("nvcap_channels{") == 20 * PROCESSES)
+        until(30, "samples are taken", lambda: served["sampled"].value("nvcap_sampled_submissions_total{") > 0)
+        # Finding them is over.
+        time.sleep(3)
+        measuring = [one.measure(seconds) for one in served.values()]
+        for one in measuring:
+            next(one)
+        time.sleep(seconds)
+        for one in measuring:
+            next(one, None)
+        return served
+    finally:
+        for one in started:
+            one.kill()
+            one.wait()
 
 
 def resident(pid):
@@ -98,7 +134,9 @@ def of_a_host(text, host, gpus):
             lines.append(line)
             continue
         for gpu in range(gpus):
-            labels = f'{of_gpu(host, gpu)},namespace="training",pod="train-{host:05}-0",container="main"'
+            labels = of_gpu(host, gpu)
+            if not line.startswith("nvcap_gpu_"):
+                labels += f',namespace="training",pod="train-{host:05}-0",container="main"'
             series, value = line.replace('gpu="0"', labels).rsplit(" ", 1)
             lines.append(f"{series} %d" if series.startswith("nvcap_submissions_total") else f"{series} {value}")
     return "\n".join(lines) + "\n"
@@ -156,6 +194,7 @@ class Measured:
 
     def __init__(self, args, served, folder):
         texts = [of_a_host(served.text, host, args.gpus) for host in range(args.hosts)]
+        self.served = served
         self.args, self.hosts = args, Hosts(texts, served.kind, args.gpus)
         self.bytes = len((texts[0] % ((123456789,) * args.gpus)).encode())
         self.series = sum(not line.startswith("#") for line in texts[0].splitlines())
@@ -186,13 +225,22 @@ class Measured:
         self.counted = ask('count({__name__=~"nvcap_.+"})')
         self.sum_of_channels = ask("sum(nvcap_channels)")
         self.gpus_seen = ask("count(count by (UUID) (nvcap_submissions_total))")
-        self.mean_scrape, self.slowest = ask("avg(scrape_duration_seconds)"), ask("max(max_over_time(scrape_duration_seconds[1m]))")
+        self.mean_scrape, self.slowest = ask("avg(scrape_duration_seconds)"), ask(f"max(max_over_time(scrape_duration_seconds[{int(self.seconds)}s]))")
         self.rules = max(v for _, v in self.prometheus.ask("prometheus_rule_group_last_duration_seconds") or [({}, 0)]) or None
         began = time.monotonic()
         ask("sum(rate(nvcap_submissions_total[1m]))")
         self.query = time.monotonic() - began
 
     # The tests.
+
+    def series_are_the_arithmetic(self):
+        """Those of a host are as many as docs/scale.md says, and its table has their number."""
+        text = self.served.text
+        copies = len(set(re.findall(r'nvcap_copy_operations_total{.*?(kind="\w+",path="\w+")', text)))
+        busy = len(re.findall(r"^nvcap_gpu_busy_ratio{", text, re.M))
+        of_samples = SAMPLED + GRAPHS * ("nvcap_graph_launches_total{" in text) + OF_COPIES * copies if "nvcap_sampled" in text else 0
+        wanted = OF_HOST + self.args.gpus * (OF_GPU + OF_CONTAINER + busy + of_samples)
+        assert self.series == wanted, f"{self.series} series, not {wanted}: copies of {copies} kinds and paths, {busy} engines"
 
     def every_series_is_there(self):
         a = self.args
@@ -213,8 +261,19 @@ class Measured:
         assert self.least_up == 1, "a scrape failed"
         assert self.slowest < self.args.interval, f"a scrape took {self.slowest:.2f} s"
 
-    def tell(self, served):
-        a = self.args
+    def prometheus_is_bounded(self):
+        all_series = self.args.hosts * (self.series + OF_TARGET)
+        most = OF_PROGRAM + OF_SERIES * all_series
+        assert self.memory < most, f"{self.memory / (1 << 20):.0f} MiB resident, more than {most / (1 << 20):.0f} for {all_series} series"
+        assert self.cpu < OF_SAMPLE * self.samples, f"{1e6 * self.cpu / self.samples:.0f} us of CPU time a sample"
+
+    def nvcap_is_bounded(self):
+        most = BUDGET + AT_ONCE / self.served.seconds
+        assert self.served.cpu < most, f"nvcap serve takes {100 * self.served.cpu:.2f} % of a core, more than {100 * most:.2f}"
+        assert self.served.memory < SERVE_MEMORY, f"nvcap serve has {self.served.memory >> 20} MiB"
+
+    def rows(self):
+        a, served = self.args, self.served
         kib, mib = 1 << 10, 1 << 20
         all_series = a.hosts * (self.series + OF_TARGET)
         fleet = FLEET_GPUS / a.gpus
@@ -234,34 +293,44 @@ class Measured:
             ("nvcap serve: of one core, %", f"{100 * served.cpu:.2f}", "the same on each host"),
             ("nvcap serve: resident, MiB", f"{served.memory / mib:.0f}", "the same on each host"),
         ]
-        print(f"| | measured, {self.seconds:.0f} s | {FLEET_GPUS} GPUs |\n| --- | --- | --- |")
-        for row in rows:
-            print(f"| {row[0]} | {row[1]} | {row[2]} |")
+        return rows
+
+
+def tell(measured):
+    """One table: what was measured, and what the fleet would take by that, of each way."""
+    seconds = max(one.seconds for one in measured.values())
+    heads = [head for way in measured for head in (f"{way}: measured, {seconds:.0f} s", f"{way}: {FLEET_GPUS} GPUs")]
+    print(f"| | {' | '.join(heads)} |\n|{' --- |' * (1 + len(heads))}")
+    for rows in zip(*(one.rows() for one in measured.values())):
+        print(f"| {rows[0][0]} | {' | '.join(f'{row[1]} | {row[2]}' for row in rows)} |")
 
 
 def measured(args):
-    with tempfile.TemporaryDirectory() as folder:
-        passed = failed = 0
-        try:
-            served = Served(args.nvcap, args.softgpu, min(args.seconds, 30))
-            all_of_it = Measured(args, served, Path(folder))
-            all_of_it.tell(served)
-        except Exception as e:
-            failed_all = f"{type(e).__name__}: {e}"
-            all_of_it = None
-        for name in TESTS:
+    done, failed_all = {}, ""
+    try:
+        served = serving(args.nvcap, args.softgpu, min(args.seconds, 30))
+        for way in WAYS:
+            with tempfile.TemporaryDirectory() as folder:
+                done[way] = Measured(args, served[way], Path(folder))
+        tell(done)
+    except Exception as e:
+        failed_all = f"{type(e).__name__}: {e}"
+    passed = failed = 0
+    for way in WAYS:
+        for test in TESTS:
+            name = f"scale::{way}::{test}"
             try:
-                assert all_of_it, failed_all
-                getattr(all_of_it, name)()
+                assert way in done, failed_all
+                getattr(done[way], test)()
                 passed += 1
-                print(f"test scale::{name} ... ok")
+                print(f"test {name} ... ok")
             except Exception as e:
                 failed += 1
-                print(f"test scale::{name} ... FAILED")
+                print(f"test {name} ... FAILED")
                 for line in f"{type(e).__name__}: {e}".splitlines():
                     print(f"    {line}")
-        print(f"{passed} passed, {failed} failed, 0 skipped")
-        return 1 if failed else 0
+    print(f"{passed} passed, {failed} failed, 0 skipped")
+    return 1 if failed else 0
 
 
 def main():
@@ -287,9 +356,10 @@ def main():
     elif (done := subprocess.run([*own, "true"], capture_output=True, text=True)).returncode != 0:
         why = f"namespaces cannot be made here: {done.stderr.strip()}"
     if why:
-        for name in TESTS:
-            print(f"NOT RUN scale::{name}: {why}")
-        print(f"0 passed, 0 failed, {len(TESTS)} skipped")
+        for way in WAYS:
+            for test in TESTS:
+                print(f"NOT RUN scale::{way}::{test}: {why}")
+        print(f"0 passed, 0 failed, {len(WAYS) * len(TESTS)} skipped")
         return 0
     return subprocess.run([*own, sys.executable, __file__, *sys.argv[1:], "--inside"]).returncode
 

@@ -4,6 +4,7 @@ usage: check.py options FOLDER NVCAP           needs PyYAML
        check.py kubernetes FOLDER            needs kubernetes-validate
        check.py prometheus FOLDER PROMTOOL   needs PyYAML
        check.py workflows FOLDER             needs PyYAML
+       check.py collector FOLDER             needs PyYAML
 
 Prints `test NAME ... ok` or `... FAILED` with the reason below it, and `N passed, N failed, N skipped` at the end.
 """
@@ -195,6 +196,39 @@ def workflows(folder):
                 assert "bash .ci/run" in runs[: runs.index("cargo xtask package")], f"{file.name}: {name} packs untested"
 
 
+# Of components of the Collector's distribution otelcol-contrib, the keys that the recipe may use, as their documentation has them. No Collector runs
+# here (it is in no registry that the gate uses), so this list is what finds a misspelt one.
+COMPONENTS = {
+    "extensions": {"bearertokenauth": {"scheme", "filename"}},
+    "receivers": {"otlp": {"protocols"}},
+    "processors": {"memory_limiter": {"check_interval", "limit_mib", "spike_limit_mib"}, "batch": {"timeout", "send_batch_size"}},
+    "exporters": {
+        "clickhouse": {
+            "endpoint", "database", "username", "password", "create_schema", "ttl", "compress", "timeout", "sending_queue", "retry_on_failure",
+        },
+    },
+}  # fmt: skip
+
+
+def components(folder):
+    """Each component of the recipe is known, with known keys, and used; the pipeline takes metrics as nvcap sends them, and asks for a token over TLS."""
+    recipe = yaml.safe_load((folder / "collector.yaml").read_text())
+    assert recipe.keys() == COMPONENTS.keys() | {"service"}, recipe.keys()
+    pipeline = recipe["service"]["pipelines"]["metrics"]
+    used = pipeline | {"extensions": recipe["service"]["extensions"]}
+    for kind, known in COMPONENTS.items():
+        assert set(used[kind]) == set(recipe[kind]), f"{kind}: {used[kind]} are used, {list(recipe[kind])} are there"
+        for name, keys in recipe[kind].items():
+            unknown = set(keys) - known[name.split("/")[0]]
+            assert not unknown, f"{kind}: {name} has no {unknown}"
+    assert pipeline["processors"][0] == "memory_limiter", pipeline
+    http = recipe["receivers"]["otlp"]["protocols"]["http"]
+    assert http["auth"]["authenticator"] in recipe["extensions"] and http["tls"].keys() == {"cert_file", "key_file"}, http
+    pages = (folder / "../../docs/counts.md").read_text()
+    port = http["endpoint"].split(":")[1]
+    assert f"--otlp https://collector:{port} " in pages, f"docs/counts.md does not send to port {port}"
+
+
 def options(packaging, nvcap):
     """`nvcap serve` takes every option that the service, the pods and the page for users give it."""
     given = {}
@@ -213,7 +247,7 @@ def options(packaging, nvcap):
 
 def main():
     what, folder, *rest = sys.argv[1:]
-    tests = {"kubernetes": [schemas, privileges, joined], "prometheus": [config, alerts, dashboard, metrics], "workflows": [workflows], "options": [options]}[what]
+    tests = {"kubernetes": [schemas, privileges, joined], "prometheus": [config, alerts, dashboard, metrics], "workflows": [workflows], "collector": [components], "options": [options]}[what]
     passed = failed = 0
     for test in tests:
         try:

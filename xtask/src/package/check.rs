@@ -12,7 +12,9 @@ pub fn run(report: &mut Report) -> Result<()> {
         Ok(made) => {
             report.check("packages are made", Ok(()));
             match &made.deb {
-                Ok(deb) => installed::deb(report, deb)?,
+                Ok(deb) => {
+                    installed::deb(report, deb, &made.program.with_file_name("softgpu"))?;
+                }
                 Err(why) => report.skip("deb", why),
             }
             match &made.rpm {

@@ -173,7 +173,7 @@ impl Source {
         }
         copy(&tree.join("docs"), &doc.join("docs"))?;
         let examples = doc.join("examples");
-        for what in ["prometheus", "grafana", "kubernetes", "oci"] {
+        for what in ["prometheus", "grafana", "kubernetes", "oci", "otel"] {
             copy(&tree.join("packaging").join(what), &examples.join(what))?;
         }
         let xid = self.filled("systemd/xid.conf")?;

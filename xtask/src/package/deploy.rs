@@ -71,16 +71,25 @@ fn analysed(tool: &str) -> Result<()> {
 const MANIFESTS: &str = "manifests for Kubernetes";
 const OPTIONS: &str = "options of nvcap serve";
 const FLOWS: &str = "workflows";
+const BOOK: &str = "the book";
+const COLLECTOR: &str = "recipe for a Collector";
 const METRICS: &str = "scrape configurations, alerts and dashboard";
 
 /// The recipes that `tests/packaging/check.py` reads.
 fn recipes(report: &mut Report, program: &Path) -> Result<()> {
     let script = paths::root().join("tests/packaging/check.py");
     let packaging = paths::root().join("packaging");
+    match python::mdbook() {
+        Ok(mdbook) => {
+            let script = paths::root().join("tests/packaging/book.py");
+            report.step(BOOK, &Cmd::new("python3").arg(script).arg(mdbook))?;
+        }
+        Err(error) => report.skip(BOOK, &format!("{error:#}")),
+    }
     let python = match python::recipes() {
         Ok(python) => python,
         Err(error) => {
-            for name in [MANIFESTS, OPTIONS, FLOWS, METRICS] {
+            for name in [MANIFESTS, OPTIONS, FLOWS, COLLECTOR, METRICS] {
                 report.skip(name, &format!("{error:#}"));
             }
             return Ok(());
@@ -96,6 +105,7 @@ fn recipes(report: &mut Report, program: &Path) -> Result<()> {
         FLOWS,
         &call("workflows", paths::root().join(".github/workflows")),
     )?;
+    report.step(COLLECTOR, &call("collector", packaging.join("otel")))?;
     match of_prometheus("promtool") {
         Ok(promtool) => report.step(
             METRICS,

@@ -11,10 +11,14 @@ use crate::{install, paths, python, report::Report, shell::Cmd};
 const HOSTS: &str = "three hosts, scraped by Prometheus";
 const SCALE: &str = "scrapes of many hosts";
 const COLLECTOR: &str = "metrics sent to a collector";
+const MANY: &str = "more processes than have series";
 const TABLES: &str = "tables of many hosts";
 
 /// What is measured in the gate: docs/scale.md has the long form.
-const SHORT: [&str; 6] = ["--hosts", "100", "--interval", "1", "--seconds", "15"];
+const SHORT: [&str; 6] = ["--hosts", "500", "--interval", "5", "--seconds", "15"];
+
+/// More than have series of their own, twice; its own default is 2,000.
+const PROCESSES: [&str; 2] = ["--processes", "1200"];
 
 /// Runs the tests. `program`: nvcap as it was built, with the software GPU beside it.
 pub fn check(report: &mut Report, program: &Path) -> Result<()> {
@@ -25,14 +29,21 @@ pub fn check(report: &mut Report, program: &Path) -> Result<()> {
         cmd.arg(program).arg(&softgpu)
     };
     if !deploy::serves(program) {
-        for name in [COLLECTOR, HOSTS, SCALE] {
+        for name in [COLLECTOR, MANY, HOSTS, SCALE] {
             report.skip(name, "nvcap was built without the feature `serve`");
         }
     } else {
         tools();
         match python::collector() {
-            Ok(python) => report.step(COLLECTOR, &call(python, "collector.py"))?,
-            Err(error) => report.skip(COLLECTOR, &format!("{error:#}")),
+            Ok(python) => {
+                report.step(COLLECTOR, &call(python.clone(), "collector.py"))?;
+                report.step(MANY, &call(python, "many.py").args(PROCESSES))?;
+            }
+            Err(error) => {
+                for name in [COLLECTOR, MANY] {
+                    report.skip(name, &format!("{error:#}"));
+                }
+            }
         }
         match deploy::of_prometheus("prometheus") {
             Ok(prometheus) => {

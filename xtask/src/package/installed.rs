@@ -9,7 +9,7 @@ use std::{
 
 use anyhow::{Context, Result, ensure};
 
-use super::{Made, contents::put};
+use super::{Made, contents::put, shells};
 use crate::{
     install::{self, Root},
     paths::{self, sorted},
@@ -45,9 +45,10 @@ const REMOVED: &[&str] = &[
     "daemon-reload",
 ];
 
-/// Checks Debian's package.
-pub fn deb(report: &mut Report, deb: &Path) -> Result<()> {
+/// Checks Debian's package, and its service in between. `softgpu`: what the service counts.
+pub fn deb(report: &mut Report, deb: &Path, softgpu: &Path) -> Result<()> {
     const NAME: &str = "deb, installed into a bare root and removed without a trace";
+    const SERVICE: &str = "nvcap.service, started by systemd";
     if !may(report, NAME) {
         return Ok(());
     }
@@ -68,8 +69,8 @@ pub fn deb(report: &mut Report, deb: &Path) -> Result<()> {
             .arg(of)
             .run()
     };
-    let done = (|| {
-        let before = root.listing()?;
+    let before = root.listing()?;
+    let installed = (|| {
         dpkg("--install", deb)?;
         root.is_complete(&["usr/share/zsh/vendor-completions/_nvcap"])?;
         ensure!(
@@ -78,7 +79,18 @@ pub fn deb(report: &mut Report, deb: &Path) -> Result<()> {
         );
         root.works()?;
         // Upgraded to itself: the scripts are called in their other way.
-        dpkg("--install", deb)?;
+        dpkg("--install", deb)
+    })();
+    if let Err(error) = installed {
+        report.check(NAME, Err(error));
+        report.skip(SERVICE, "the package was not installed");
+        return Ok(());
+    }
+    shells::check(report, &root.path("usr/share"));
+    let script = paths::root().join("tests/packaging/service.py");
+    let cmd = Cmd::new("python3").arg(script).arg(&root.dir).arg(softgpu);
+    report.step(SERVICE, &cmd)?;
+    let done = (|| {
         dpkg("--remove", Path::new("nvcap"))?;
         ensure!(
             root.path("etc/default/nvcap").is_file(),
@@ -238,9 +250,13 @@ impl Bare {
         Ok(())
     }
 
-    /// What the service leaves, where systemd has it.
+    /// What the service leaves, where systemd has it; made where it was not started in this root.
     fn has_served(&self) -> Result<()> {
-        put(&self.path(STATE).join("alive"), b"1", 0o600)?;
+        let file = self.path(STATE).join("alive");
+        if file.is_file() {
+            return Ok(());
+        }
+        put(&file, b"1", 0o600)?;
         std::os::unix::fs::symlink("private/nvcap", self.path("var/lib/nvcap"))?;
         Ok(())
     }
