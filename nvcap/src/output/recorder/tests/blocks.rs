@@ -162,8 +162,9 @@ fn wireshark_reads_statistics_ledger_and_log() {
     let path = folder.0.join("run.pcapng");
     made(&path);
     let shown = |args: &[&str]| {
-        let out = Command::new("tshark").arg("-r").arg(&path).args(args);
-        let out = out.env("HOME", &folder.0).output().unwrap();
+        let mut tshark = Command::new("tshark");
+        let out = tshark.arg("-r").arg(&path).args(args).env("HOME", &folder.0);
+        let out = out.output().unwrap();
         assert!(
             out.status.success(),
             "{}",
