@@ -9,6 +9,7 @@ use std::process::Command;
 
 use common::cli::{Folder, argument, nvcap, text};
 use common::files;
+use nvcap::capture::{HostGpu, TraceInfo, Writer};
 use serde_json::Value;
 
 /// Whether Wireshark's programs are here.
@@ -132,6 +133,60 @@ fn a_file_for_wireshark_is_decoded_as_the_recording() {
         fs::metadata(&again).unwrap().len(),
         fs::metadata(&files.decoded).unwrap().len()
     );
+}
+
+/// The processor and the GPUs of the machine; of a recording without GPUs, no word of one.
+#[test]
+fn capinfos_and_tshark_show_the_machine() {
+    if !is_here("capinfos_and_tshark_show_the_machine") {
+        return;
+    }
+    let files = Files::new("wireshark-machine");
+    let file = files.folder.path("machine.pcapng");
+    let gpu = |minor, uuid: Option<&str>| HostGpu {
+        minor,
+        model: Some("NVIDIA H200".to_owned()),
+        uuid: uuid.map(str::to_owned),
+        bus: Some(format!("0000:0{minor}:00.0")),
+    };
+    let written = |gpus: Vec<HostGpu>| {
+        let info = TraceInfo {
+            processor: "a processor".to_owned(),
+            gpus,
+            ..TraceInfo::default()
+        };
+        let mut bytes = Vec::new();
+        Writer::new(info, 1).begin_section(&mut bytes);
+        fs::write(&file, bytes).unwrap();
+        text(&run("capinfos", &["-F", &file]).stdout)
+    };
+    let line = |shown: &str| {
+        let line = shown
+            .lines()
+            .find_map(|l| l.strip_prefix("Capture hardware:"));
+        line.unwrap_or_else(|| panic!("{shown}")).trim().to_owned()
+    };
+    let shown = line(&written(vec![gpu(0, Some("GPU-12ab")), gpu(1, None)]));
+    let wanted =
+        "a processor; GPU 0: NVIDIA H200, 0000:00:00.0, GPU-12ab; GPU 1: NVIDIA H200, 0000:01:00.0";
+    assert_eq!(shown, wanted);
+    for (field, wanted) in [
+        (
+            "nvcap.hostgpu.model",
+            &["NVIDIA", "H200", "NVIDIA", "H200"][..],
+        ),
+        ("nvcap.hostgpu.uuid", &["GPU-12ab"]),
+        ("nvcap.hostgpu.bus", &["0000:00:00.0", "0000:01:00.0"]),
+        // The first GPU's number is 0, which protobuf leaves out; and none is the packet's own GPU.
+        ("nvcap.hostgpu.minor", &["1"]),
+        ("nvcap.gpu", &[]),
+    ] {
+        assert_eq!(
+            files.values(&file, "nvcap.kind == \"trace\"", field),
+            wanted
+        );
+    }
+    assert_eq!(line(&written(Vec::new())), "a processor");
 }
 
 #[test]

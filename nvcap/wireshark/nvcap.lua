@@ -106,8 +106,9 @@ local schema = {
         { 1, "program", "t" }, { 2, "driver", "t" }, { 3, "kernel", "t" }, { 4, "processor", "t" },
         { 5, "monotonic_ns", "n" }, { 6, "realtime_ns", "n" }, { 7, "how", "t" }, { 8, "gpu_time", "b" },
         { 9, "stacks", "b" }, { 10, "in_order", "b" }, { 11, "redacted", "b" }, { 12, "command", "t" }, { 13, "file", "n" },
-        { 14, "left_out", "n" },
+        { 14, "left_out", "n" }, { 15, "gpu", "HostGpu" }, { 16, "first", "n" },
     },
+    HostGpu = { { 1, "minor", "n" }, { 2, "model", "t" }, { 3, "uuid", "t" }, { 4, "bus", "t" } },
     Margin = {
         { 1, "channel", "n" }, { 2, "looks", "n" }, { 3, "peeks", "n" }, { 4, "longest_ns", "n" }, { 5, "largest_part", "d" },
     },

@@ -37,6 +37,32 @@ pub struct TraceInfo {
     pub file: u32,
     /// Records of earlier files that this one would need and lacks.
     pub left_out: u64,
+    /// The GPUs of the machine. Empty where it has none, or nothing was known of them.
+    pub gpus: Vec<HostGpu>,
+}
+
+/// A GPU of the machine on which the recording was made, as the driver tells of it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct HostGpu {
+    /// N of `/dev/nvidiaN`.
+    pub minor: u32,
+    /// The model's name.
+    pub model: Option<String>,
+    /// `GPU-...`.
+    pub uuid: Option<String>,
+    /// Its PCI address, such as `0000:c1:00.0`.
+    pub bus: Option<String>,
+}
+
+impl std::fmt::Display for HostGpu {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "GPU {}", self.minor)?;
+        let known = [&self.model, &self.bus, &self.uuid];
+        for (n, value) in known.into_iter().flatten().enumerate() {
+            write!(f, "{} {value}", if n == 0 { ":" } else { "," })?;
+        }
+        Ok(())
+    }
 }
 
 impl TraceInfo {
@@ -46,7 +72,15 @@ impl TraceInfo {
         monotonic_ns.wrapping_add(offset)
     }
 
-    pub(super) fn message(&self) -> m::Trace {
+    /// The processor and the GPUs, as text for people.
+    pub(super) fn hardware(&self) -> String {
+        let gpus = self.gpus.iter().map(ToString::to_string);
+        let all = { [self.processor.clone()].into_iter() }.chain(gpus);
+        all.collect::<Vec<_>>().join("; ")
+    }
+
+    /// The message of a file whose first record has the number `first`.
+    pub(super) fn message(&self, first: u64) -> m::Trace {
         m::Trace {
             program: self.program.clone(),
             driver: self.driver.clone(),
@@ -62,6 +96,15 @@ impl TraceInfo {
             command: self.command.clone(),
             file: self.file,
             left_out: self.left_out,
+            gpus: { self.gpus.iter().cloned() }
+                .map(|g| m::HostGpu {
+                    minor: g.minor,
+                    model: g.model,
+                    uuid: g.uuid,
+                    bus: g.bus,
+                })
+                .collect(),
+            first,
         }
     }
 
@@ -81,6 +124,14 @@ impl TraceInfo {
             command: t.command,
             file: t.file,
             left_out: t.left_out,
+            gpus: { t.gpus.into_iter() }
+                .map(|g| HostGpu {
+                    minor: g.minor,
+                    model: g.model,
+                    uuid: g.uuid,
+                    bus: g.bus,
+                })
+                .collect(),
         }
     }
 }

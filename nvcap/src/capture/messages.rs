@@ -471,6 +471,22 @@ pub(super) struct Trace {
     pub file: u32,
     #[prost(uint64, tag = "14")]
     pub left_out: u64,
+    #[prost(message, repeated, tag = "15")]
+    pub gpus: Vec<HostGpu>,
+    #[prost(uint64, tag = "16")]
+    pub first: u64,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct HostGpu {
+    #[prost(uint32, tag = "1")]
+    pub minor: u32,
+    #[prost(string, optional, tag = "2")]
+    pub model: Option<String>,
+    #[prost(string, optional, tag = "3")]
+    pub uuid: Option<String>,
+    #[prost(string, optional, tag = "4")]
+    pub bus: Option<String>,
 }
 
 #[derive(Clone, PartialEq, Message)]

@@ -25,7 +25,7 @@ mod tests;
 
 pub use crate::pcapng::Damage;
 pub use decode::NotUnderstood;
-pub use info::{EndInfo, GpuClock, TraceInfo};
+pub use info::{EndInfo, GpuClock, HostGpu, TraceInfo};
 pub use reader::{Error, Item, Reader};
 pub use writer::Writer;
 

@@ -1,6 +1,6 @@
 //! Records from the bytes of a file: all that are whole, then what is missing.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::io::Read;
 use std::sync::Arc;
 
@@ -60,13 +60,21 @@ pub enum Error {
         /// Why.
         why: NotUnderstood,
     },
-    /// A packet of a kind that this nvcap does not know.
+    /// A packet of a kind that this nvcap does not know: told for the first one of each kind.
     #[error("record {number} is of kind {kind}, which this nvcap does not know; a newer one may")]
     Kind {
         /// The record's number.
         number: u64,
         /// Its kind.
         kind: u8,
+    },
+    /// More packets of a kind that this nvcap does not know: told at the end.
+    #[error("{count} more records are of kind {kind}, which this nvcap does not know")]
+    MoreOfKind {
+        /// Their kind.
+        kind: u8,
+        /// How many, without the first.
+        count: u64,
     },
     /// Records are missing: told at the end.
     #[error("{count} of the records up to number {last} are missing, the first is number {first}")]
@@ -136,6 +144,8 @@ pub struct Reader<R> {
     assembly: Option<Assembly>,
     calls: HashMap<u32, Arc<Calls>>,
     numbers: Numbers,
+    /// How many records of unknown kinds came, by kind.
+    unknown: BTreeMap<u8, u64>,
     ended: bool,
     done: bool,
     /// Read before it was asked for.
@@ -154,6 +164,7 @@ impl<R: Read> Reader<R> {
             assembly: None,
             calls: HashMap::new(),
             numbers: Numbers::default(),
+            unknown: BTreeMap::new(),
             ended: false,
             done: false,
             first: None,
@@ -207,9 +218,14 @@ impl<R: Read> Reader<R> {
     fn item(&mut self, head: Head, body: &[u8]) -> Option<Result<Item, Error>> {
         let number = head.number;
         let Some(kind) = Kind::with_number(head.kind) else {
-            self.numbers.note(number);
+            // With the flag the number is that of the next record, which is still to come.
+            if head.flags & AGAIN == 0 {
+                self.numbers.note(number);
+            }
             let kind = head.kind;
-            return Some(Err(Error::Kind { number, kind }));
+            let count = self.unknown.entry(kind).or_insert(0);
+            *count += 1;
+            return (*count == 1).then_some(Err(Error::Kind { number, kind }));
         };
         let not_understood = |why| Error::NotUnderstood {
             number,
@@ -220,7 +236,13 @@ impl<R: Read> Reader<R> {
             Kind::Trace => {
                 let trace = m::Trace::decode(body).map_err(|e| not_understood(e.into()));
                 if let Ok(trace) = &trace {
-                    self.numbers.begin(number, trace.file);
+                    // The packet's own number is a later one where the file's beginning could not be written.
+                    let first = if trace.first == 0 {
+                        number
+                    } else {
+                        trace.first
+                    };
+                    self.numbers.begin(first.min(number), trace.file);
                     self.ended = false;
                 }
                 return Some(trace.map(|t| Item::Trace(TraceInfo::of(t))));
@@ -269,6 +291,11 @@ impl<R: Read> Reader<R> {
         if self.trace.is_none() {
             self.last.push(Error::Empty);
             return;
+        }
+        for (kind, count) in &self.unknown {
+            if let Some(count @ 1..) = count.checked_sub(1) {
+                self.last.push(Error::MoreOfKind { kind: *kind, count });
+            }
         }
         if self.others > 0 {
             self.last.push(Error::OtherTraces {

@@ -1,4 +1,6 @@
+mod header;
 mod look;
+mod newer;
 mod published;
 
 use std::sync::Arc;
@@ -285,6 +287,18 @@ fn info() -> TraceInfo {
         command: vec!["./vadd".into(), "a b".into()],
         file: 0,
         left_out: 0,
+        gpus: vec![
+            HostGpu {
+                minor: 0,
+                model: Some("NVIDIA H200".into()),
+                uuid: Some("GPU-12ab".into()),
+                bus: Some("0000:c1:00.0".into()),
+            },
+            HostGpu {
+                minor: 3,
+                ..HostGpu::default()
+            },
+        ],
     }
 }
 
@@ -360,59 +374,6 @@ fn beginning_and_end_come_back() {
     assert_eq!(items[2], Item::End(wanted));
 }
 
-/// The closest knowledge of each process's is at the end, and at the beginning of what follows: in the section's comment.
-#[test]
-fn clocks_of_gpus_are_told_where_they_are_known() {
-    let stamps = |pid, times: &[(Option<u64>, u64, u64)]| {
-        let stamp = |(gpu_ns, before_ns, seen_ns): &(Option<u64>, u64, u64)| Stamp {
-            address: GpuVa(0x1000 + before_ns),
-            payload: 1,
-            gpu_ns: *gpu_ns,
-            before_ns: *before_ns,
-            seen_ns: *seen_ns,
-        };
-        Record::Stamps(Box::new(Stamps {
-            at: At { pid, ..at(9) },
-            from_ns: 1,
-            reads: 1,
-            stamps: times.iter().map(stamp).collect(),
-        }))
-    };
-    let mut to = Vec::new();
-    let mut writer = Writer::new(info(), 7);
-    writer.begin_section(&mut to);
-    let comment =
-        |bytes: &[u8]| String::from_utf8_lossy(&bytes[..bytes.len().min(600)]).into_owned();
-    let pair = "MONOTONIC 1000, REALTIME 1700000000000000000";
-    assert!(comment(&to).contains(pair) && !comment(&to).contains("GPU of"));
-    // Without a time of the GPU, without a begin, the other way round: none of them is a clock.
-    let none = [(None, 3, 4), (Some(7), 0, 4), (Some(7), 5, 4)];
-    writer.record(&stamps(4711, &none), &mut to);
-    let some = [(Some(70), 10, 90), (Some(80), 50, 60), (Some(90), 70, 99)];
-    writer.record(&stamps(4711, &some), &mut to);
-    writer.record(&stamps(5, &some[..1]), &mut to);
-    let mut next = Vec::new();
-    writer.begin_file(0, &mut next);
-    let said = comment(&next);
-    assert!(
-        said.contains("GPU of process 4711: 80 at MONOTONIC 50 to 60"),
-        "{said}"
-    );
-    writer.end(end(), &Ledger::new(), b"{}", &mut next);
-    let last = Reader::new(&next[..]).filter_map(Result::ok).last();
-    let Some(Item::End(end)) = last else {
-        panic!("{last:?}");
-    };
-    let clocks = end.gpu_clocks.iter();
-    let clocks: Vec<_> = clocks
-        .map(|c| (c.pid, c.address.0, c.gpu_ns, c.before_ns, c.seen_ns))
-        .collect();
-    assert_eq!(
-        clocks,
-        [(5, 0x100a, 70, 10, 90), (4711, 0x1032, 80, 50, 60)]
-    );
-}
-
 #[test]
 fn long_records_take_several_packets() {
     for bytes in [
@@ -466,6 +427,25 @@ fn a_later_section_depends_on_none_before() {
     let (records, errors) = read(&to);
     assert_eq!(records.len(), 2 * all.len());
     assert_eq!(errors, Vec::<String>::new());
+}
+
+/// A later file whose beginning could not be written: what is missing of it is known all the same.
+#[test]
+fn a_later_file_says_what_is_missing_at_its_beginning() {
+    let (mut lost, mut later) = (Vec::new(), Vec::new());
+    let mut writer = Writer::new(info(), 7);
+    writer.begin_section(&mut lost);
+    let all = numbered(9);
+    all[..4].iter().for_each(|r| writer.record(r, &mut lost));
+    writer.begin_file(0, &mut lost);
+    all[4..7].iter().for_each(|r| writer.record(r, &mut lost));
+    writer.begin_section(&mut later);
+    all[7..].iter().for_each(|r| writer.record(r, &mut later));
+    writer.end(end(), &Ledger::new(), b"{}", &mut later);
+    let (records, errors) = read(&later);
+    assert_eq!(records, all[7..]);
+    let said = "3 of the records up to number 9 are missing, the first is number 4";
+    assert_eq!(errors, [said]);
 }
 
 #[test]

@@ -28,6 +28,8 @@ pub struct Writer {
     info: TraceInfo,
     trace: u32,
     number: u64,
+    /// The number of the file's first record.
+    first: u64,
     newest_ns: u64,
     interfaces: HashMap<ChannelId, u32>,
     /// By their address, at which they stay while they are held here.
@@ -53,6 +55,7 @@ impl Writer {
         Self {
             trace,
             number: 0,
+            first: 0,
             newest_ns: info.monotonic_ns,
             info,
             interfaces: HashMap::new(),
@@ -68,7 +71,7 @@ impl Writer {
     pub fn begin_section(&mut self, to: &mut Vec<u8>) {
         self.interfaces.clear();
         self.calls.clear();
-        let hardware = Options::new().text(option::HARDWARE, &self.info.processor);
+        let hardware = Options::new().text(option::HARDWARE, &self.info.hardware());
         let system = match &self.info.driver {
             None => format!("Linux {}", self.info.kernel),
             Some(driver) => format!("Linux {}, NVIDIA driver {driver}", self.info.kernel),
@@ -83,7 +86,7 @@ impl Writer {
             "what is of no channel: driver calls, mappings, processes, names, losses",
         );
         pcapng::interface(to, most_packet(), &options);
-        let body = self.info.message().encode_to_vec();
+        let body = self.info.message(self.first).encode_to_vec();
         self.packet(
             to,
             Kind::Trace,
@@ -131,6 +134,7 @@ impl Writer {
     /// The beginning of the trace's next file. Of the records that it would need, `left_out` do not follow by [`Writer::again`].
     pub fn begin_file(&mut self, left_out: u64, to: &mut Vec<u8>) {
         self.info.file += 1;
+        self.first = self.number;
         self.info.left_out = left_out;
         self.begin_section(to);
     }

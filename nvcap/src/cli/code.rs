@@ -1,5 +1,7 @@
 //! `nvcap code`: the code of a kernel, from a running process, a file with images, or a capture.
 
+mod recorded;
+
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::io::Read as _;
@@ -9,15 +11,14 @@ use std::process::ExitCode;
 use anyhow::{Context as _, bail};
 use serde_json::json;
 
+use super::reading::Reading;
 use super::{recording, target};
 use crate::capture;
-use crate::code::choose::{Choice, chosen, is_meant, proposed};
+use crate::code::choose::{Choice, chosen, proposed};
 use crate::code::held::Held;
 use crate::code::listing::{Listing, Said};
 use crate::code::nvdisasm;
 use crate::cubin::{Image, compare};
-use crate::decode::event::{Body, Operation};
-use crate::decode::{DecodeOptions, Decoder};
 use crate::dump::{self, DumpOptions};
 use crate::enrich::{cubins, names};
 use crate::output::kernel_name::demangled;
@@ -26,7 +27,6 @@ use crate::output::plural::plural;
 use crate::record::{Kernel, Record};
 use crate::source::file::kind::{self, Kind};
 use crate::source::file::orc::Orc;
-use crate::source::file::packed;
 use crate::source::memory::scan::Effort;
 use crate::wire::{GpuVa, peek::Peek};
 
@@ -126,7 +126,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         return Ok(target::usage());
     };
     let name = file.display().to_string();
-    let reader = packed::open(file).with_context(|| format!("cannot read {name}"))?;
+    let (reader, reading) = recorded::opened(file)?;
     let (kind, reader) = kind::of(reader);
     if matches!(kind, Kind::Orc) {
         let Some(address) = address else {
@@ -134,16 +134,22 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
                 "{name} is a capture, which has no names: give a program's address, as `nvcap decode {name} -e op=launch` shows it"
             );
         };
-        return of_capture(args, Orc::new(reader), GpuVa(address), &name);
+        return of_capture(args, Orc::new(reader), GpuVa(address), (&name, reading));
     }
     if kind == Kind::Recording {
         let program = match address {
             Some(address) => GpuVa(address),
-            None => program_named(args, file)?,
+            None => recorded::program_named(&args.what, file)?,
         };
         let reader = capture::Reader::new(reader);
         let records = recording::records(reader, file).map(Ok::<_, String>);
-        return of_capture(args, records, program, &name);
+        return of_capture(args, records, program, (&name, reading));
+    }
+    if let Kind::IoctlLog = kind {
+        bail!(
+            "{name} has no code: it is {}",
+            kind.seems().replace("FILE", &name)
+        );
     }
     let mut bytes = Vec::new();
     reader
@@ -473,112 +479,34 @@ fn write(args: &Args, path: &Path, bytes: &[u8]) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The program of the one kernel in a recording that has the name.
-fn program_named(args: &Args, file: &Path) -> anyhow::Result<GpuVa> {
-    let name = file.display();
-    let pattern = args.what.as_str();
-    let mut found: Vec<Kernel> = Vec::new();
-    for record in recording::opened(file)
-        .into_iter()
-        .flat_map(|r| recording::records(r, file))
-    {
-        if let Record::Kernel(kernel) = record
-            && is_meant(pattern, &kernel.name)
-            && !found.iter().any(|k| k.program == kernel.program)
-        {
-            found.push(*kernel);
-        }
-    }
-    match &found[..] {
-        [one] => Ok(one.program),
-        [] => bail!(
-            "{name} has no kernel named {pattern}: `nvcap decode {name} -e op=launch` shows the names"
-        ),
-        several => {
-            let all = several
-                .iter()
-                .take(8)
-                .map(|k| format!("{} {}", k.program, k.name));
-            let all: Vec<String> = all.collect();
-            bail!(
-                "{name} has {} kernels named {pattern}: give a program's address instead: {}",
-                several.len(),
-                all.join(", ")
-            )
-        }
-    }
-}
-
 /// Of a capture: the code that was uploaded to a program's address, when the program was first launched.
 fn of_capture(
     args: &Args,
     capture: impl Iterator<Item = Result<Record, impl std::fmt::Display>>,
     program: GpuVa,
-    name: &str,
+    (name, reading): (&str, Reading),
 ) -> anyhow::Result<ExitCode> {
-    let mut decoder = Decoder::new(DecodeOptions::default());
-    let mut serial = 0;
-    let mut launched = false;
-    for record in capture {
-        let record = match record {
-            Ok(record) => record,
-            Err(error) => {
-                tell(format_args!("{name}: {error}"));
-                continue;
-            }
-        };
-        match &record {
-            Record::Channel(channel) => decoder.channel(channel),
-            Record::Submission(s) => {
-                let context = decoder.context(s, serial);
-                serial += 1;
-                let mut found = None;
-                decoder.submission(s, &context, &(), &mut |event| {
-                    if let Body::Operation(Operation::Launch(launch)) = event.body
-                        && launch.program == Some(program)
-                    {
-                        launched = true;
-                        found = launch.program_bytes;
-                    }
-                });
-                let len = found.unwrap_or(0).min(MOST_CODE) as usize;
-                let mut code = vec![0; len];
-                if len > 0 && decoder.shadow().read(s.at.pid, program, &mut code) {
-                    let code = compare::without_zeros(&code);
-                    if let Some(path) = &args.output {
-                        return write(args, path, code);
-                    }
-                    let said = match args.sm {
-                        Some(sm) => disassembled(|nvdisasm| nvdisasm::of_code(nvdisasm, sm, code)),
-                        None => {
-                            tell(
-                                "words are shown: --sm NUMBER (90 for an H100) has nvdisasm disassemble them",
-                            );
-                            Default::default()
-                        }
-                    };
-                    return show(
-                        args,
-                        &Listing {
-                            function: None,
-                            named: None,
-                            address: Some(program.0),
-                            sm: args.sm,
-                            code,
-                            said,
-                        },
-                    );
-                }
-            }
-            _ => {}
+    let code = recorded::uploaded(capture, program, (name, reading))?;
+    let code = compare::without_zeros(&code);
+    if let Some(path) = &args.output {
+        return write(args, path, code);
+    }
+    let said = match args.sm {
+        Some(sm) => disassembled(|nvdisasm| nvdisasm::of_code(nvdisasm, sm, code)),
+        None => {
+            tell("words are shown: --sm NUMBER (90 for an H100) has nvdisasm disassemble them");
+            Default::default()
         }
-    }
-    if launched {
-        bail!(
-            "{name} has launches of {program}, but not the upload of its code: that was before, or by a copy"
-        );
-    }
-    bail!(
-        "{name} has no launch of {program}: `nvcap decode {name} -e op=launch` shows the programs"
+    };
+    show(
+        args,
+        &Listing {
+            function: None,
+            named: None,
+            address: Some(program.0),
+            sm: args.sm,
+            code,
+            said,
+        },
     )
 }

@@ -9,7 +9,7 @@ use anyhow::Context as _;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use super::version;
-use crate::capture::TraceInfo;
+use crate::capture::{HostGpu, TraceInfo};
 use crate::output::message::tell;
 use crate::output::recorder::KernelLines;
 use crate::output::recorder::{Files, Recorder, Rotation};
@@ -114,8 +114,28 @@ fn this_machine() -> TraceInfo {
         processor: processor(),
         monotonic_ns: monotonic_ns(),
         realtime_ns: realtime.map_or(0, |t| u64::try_from(t.as_nanos()).unwrap_or(u64::MAX)),
+        gpus: gpus(),
         ..TraceInfo::default()
     }
+}
+
+/// The GPUs of this machine. A software GPU is none of them.
+#[cfg(target_os = "linux")]
+fn gpus() -> Vec<HostGpu> {
+    let known = |text: String| Some(text).filter(|text| !text.is_empty());
+    { crate::source::memory::chip::names().into_iter() }
+        .map(|gpu| HostGpu {
+            minor: gpu.minor,
+            model: known(gpu.model),
+            uuid: known(gpu.uuid),
+            bus: known(gpu.bus),
+        })
+        .collect()
+}
+
+#[cfg(not(target_os = "linux"))]
+fn gpus() -> Vec<HostGpu> {
+    Vec::new()
 }
 
 #[cfg(target_os = "linux")]
@@ -273,13 +293,13 @@ fn kernel_lines(since: u64) -> Option<KernelLines> {
     }))
 }
 
-/// The recorder for records that come from a file. `of`: what that file says of its trace.
+/// The recorder for records that come from a file of the format `format`. `of`: what that file says of its trace.
 ///
 /// # Errors
 /// When the output can take nothing.
 pub(super) fn of_file(
     out: Output,
-    of: Option<&TraceInfo>,
+    (format, of): (&str, Option<&TraceInfo>),
     redacted: bool,
     path: &Path,
 ) -> io::Result<Recorder> {
@@ -299,7 +319,7 @@ pub(super) fn of_file(
         // Of the machine on which the capture was made nothing is known; its times are shown as they are.
         None => TraceInfo {
             program: format!("nvcap {}", version::short()),
-            how: "orc".to_owned(),
+            how: format.to_owned(),
             in_order: true,
             redacted,
             ..TraceInfo::default()

@@ -8,9 +8,10 @@ use std::path::{Path, PathBuf};
 use super::reading::{self, Reading};
 use crate::capture::{self, Item, Reader, TraceInfo};
 use crate::output::message::tell;
-use crate::output::plural::plural;
+use crate::output::plural::{plural, plural_of};
 use crate::pipeline::Pipeline;
 use crate::record::{At, Loss, Lost, Record};
+use crate::source::file::ioctl_log::{self, Log, LogOptions};
 use crate::source::file::kind::{self, Kind};
 use crate::source::file::orc::{self, Channels, Orc};
 use crate::source::file::packed;
@@ -46,10 +47,15 @@ pub(super) enum Format {
     Pcapng,
     /// Capture of the independent in-process oracle (oracle.c)
     Orc,
+    /// Text log of one process's ioctls and mmaps (docs/output.md), which has no submissions: for nvcap export pcapng
+    IoctlLog,
 }
 
 /// What the ledger says of a file that was not read to its end.
 pub(super) const INTERRUPTED: &str = "reading was interrupted: the rest of the file was not read";
+
+/// How a recording says that it was made of a log, of which no submissions are known.
+pub(super) const OF_LOG: &str = "ioctl-log";
 
 /// A file that was opened, of which nothing but its kind is read yet.
 pub(super) struct Recording<'a> {
@@ -63,6 +69,7 @@ pub(super) struct Recording<'a> {
 enum Opened {
     Orc(Box<Orc<Box<dyn Read>>>),
     Pcapng(Box<Reader<Box<dyn Read>>>),
+    Log(Box<Log>),
 }
 
 impl RecordingArgs {
@@ -87,7 +94,35 @@ impl RecordingArgs {
     /// # Errors
     /// When it cannot be read, or is none.
     pub(super) fn open(&self) -> anyhow::Result<Recording<'_>> {
-        let (opened, reading) = self.open_plain()?;
+        self.opened(false)
+    }
+
+    /// As [`RecordingArgs::open`], where a log of ioctls will do, too.
+    ///
+    /// # Errors
+    /// As there.
+    pub(super) fn open_with_logs(&self) -> anyhow::Result<Recording<'_>> {
+        self.opened(true)
+    }
+
+    fn opened(&self, logs: bool) -> anyhow::Result<Recording<'_>> {
+        let name = self.file.display();
+        let opened = reading::open(&self.file)
+            .and_then(|(reader, reading)| Ok((packed::unpacked(reader)?, reading)));
+        let opened = opened.with_context(|| format!("cannot read the capture {name}"))?;
+        self.of_reader(opened, logs)
+    }
+
+    /// As [`RecordingArgs::open`], of a file of which its unpacked content is here already.
+    ///
+    /// # Errors
+    /// As there.
+    pub(super) fn of_reader(
+        &self,
+        opened: (Box<dyn Read>, Reading),
+        logs: bool,
+    ) -> anyhow::Result<Recording<'_>> {
+        let (opened, reading) = self.of_plain(opened, logs)?;
         let opened = match (opened, &self.channels) {
             (opened, None) => opened,
             (Opened::Orc(capture), Some(path)) => {
@@ -95,7 +130,7 @@ impl RecordingArgs {
                     .with_context(|| format!("cannot read the channels in {}", path.display()))?;
                 Opened::Orc(Box::new(capture.with_channels(Channels::parse(&text))))
             }
-            (Opened::Pcapng(_), Some(path)) => bail!(
+            (Opened::Pcapng(_) | Opened::Log(_), Some(path)) => bail!(
                 "{} knows its channels: leave --channels {} out",
                 self.file.display(),
                 path.display()
@@ -109,12 +144,12 @@ impl RecordingArgs {
         })
     }
 
-    fn open_plain(&self) -> anyhow::Result<(Opened, Reading)> {
+    fn of_plain(
+        &self,
+        (reader, reading): (Box<dyn Read>, Reading),
+        logs: bool,
+    ) -> anyhow::Result<(Opened, Reading)> {
         let name = self.file.display();
-        let opened = reading::open(&self.file)
-            .and_then(|(reader, reading)| Ok((packed::unpacked(reader)?, reading)));
-        let (reader, reading) =
-            opened.with_context(|| format!("cannot read the capture {name}"))?;
         let (kind, mut reader) = kind::of(reader);
         match (self.from, kind) {
             // An empty capture is one that lacks everything.
@@ -131,9 +166,17 @@ impl RecordingArgs {
                     "cannot read the capture {name}: it was cut or damaged before the first byte that comes out of it{why}"
                 )
             }
-            (None, Kind::IoctlLog) => bail!(
+            (Some(Format::IoctlLog), _) | (None, Kind::IoctlLog) if logs => {
+                let log = ioctl_log::read(reader, LogOptions::default())
+                    .with_context(|| format!("cannot read the log {name}"))?;
+                if log.records.is_empty() {
+                    bail!("{name} has no IOCTL or MMAP line of a driver's file: it is no log");
+                }
+                Ok((Opened::Log(Box::new(log)), reading))
+            }
+            (Some(Format::IoctlLog), _) | (None, Kind::IoctlLog) => bail!(
                 "{name} holds no submissions: it is {}",
-                kind.seems().replace("FILE", &name.to_string())
+                Kind::IoctlLog.seems().replace("FILE", &name.to_string())
             ),
             (None, Kind::Program | Kind::Text | Kind::Other(_)) => bail!(
                 "{name} is no capture: it is {}; --from orc reads it as one all the same",
@@ -147,8 +190,17 @@ impl Recording<'_> {
     /// What was traced, where the file says it.
     pub(super) fn trace(&mut self) -> Option<&TraceInfo> {
         match &mut self.opened {
-            Opened::Orc(_) => None,
+            Opened::Orc(_) | Opened::Log(_) => None,
             Opened::Pcapng(reader) => reader.trace(),
+        }
+    }
+
+    /// How submissions were seen, where the file does not say it: the name of its format.
+    pub(super) fn format(&self) -> &'static str {
+        match self.opened {
+            Opened::Orc(_) => "orc",
+            Opened::Pcapng(_) => "pcapng",
+            Opened::Log(_) => OF_LOG,
         }
     }
 
@@ -189,6 +241,7 @@ impl Recording<'_> {
                 let reading = (&mut self.reading, self.says_part);
                 play_pcapng(*reader, pipeline, reading, &name)
             }
+            Opened::Log(log) => play_log(*log, pipeline, &mut self.reading),
         };
         let played = match (&played, self.reading.is_whole()) {
             (Ok(()), false) => pipeline.record(lost(At::default(), &INTERRUPTED)),
@@ -247,6 +300,36 @@ fn play_orc(
         }
     }
     Ok(())
+}
+
+fn play_log(log: Log, pipeline: &mut Pipeline<'_>, reading: &mut Reading) -> io::Result<()> {
+    let missing = missing_of(&log);
+    for record in log.records {
+        if !reading.goes_on() {
+            break;
+        }
+        pipeline.record(record)?;
+    }
+    { missing.iter() }.try_for_each(|why| pipeline.record(lost(At::default(), why)))
+}
+
+/// What a log lacks, one sentence each.
+pub(super) fn missing_of(log: &Log) -> Vec<String> {
+    let mut all = Vec::new();
+    if let Some(first) = log.bad_lines.first() {
+        all.push(format!(
+            "{} not understood, the first is line {first}",
+            plural_of(log.bad_lines.len() as u64, "line was", "lines were")
+        ));
+    }
+    if log.unfinished != 0 {
+        all.push(format!(
+            "of {} what came back is missing",
+            plural(log.unfinished as u64, "ioctl")
+        ));
+    }
+    all.extend(log.cut.clone());
+    all
 }
 
 fn play_pcapng(

@@ -1,6 +1,6 @@
 //! `nvcap stacks`: where in the program the GPU's work comes from, as sums over stacks.
 
-use std::io::{BufRead as _, BufReader};
+use std::io::{BufRead as _, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -15,6 +15,7 @@ use crate::pipeline::Pipeline;
 use crate::source::file::kind::{self, Kind};
 use crate::source::file::packed;
 
+use super::reading::{self, Reading};
 use super::recording::RecordingArgs;
 use super::{target, trace, values};
 
@@ -50,7 +51,7 @@ pub(super) struct Args {
     #[arg(long, help_heading = "Output")]
     pub leaf: bool,
 
-    /// A recording with stacks, or JSON output of nvcap --stacks, to read instead of a live process; - is standard input, for JSON
+    /// A recording with stacks, or JSON output of nvcap --stacks, to read instead of a live process; - is standard input
     #[arg(value_name = "FILE", conflicts_with_all = ["pid", "command", "all"], help_heading = "Tracing")]
     pub file: Option<PathBuf>,
 
@@ -117,9 +118,14 @@ pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
 }
 
 /// The stacks of a recording.
-fn of_recording(file: &Path, args: &Args, mut folder: Folder) -> anyhow::Result<ExitCode> {
+fn of_recording(
+    file: &Path,
+    opened: (Box<dyn Read>, Reading),
+    args: &Args,
+    mut folder: Folder,
+) -> anyhow::Result<ExitCode> {
     let recording = RecordingArgs::of(file);
-    let mut recording = recording.open()?;
+    let mut recording = recording.of_reader(opened, false)?;
     if !recording.trace().is_some_and(|info| info.stacks) {
         bail!(
             "{} has no stacks: they are recorded with --stacks (nvcap record --stacks -p PID)",
@@ -139,10 +145,12 @@ fn of_recording(file: &Path, args: &Args, mut folder: Folder) -> anyhow::Result<
 
 fn of_file(file: &Path, args: &Args, mut folder: Folder) -> anyhow::Result<ExitCode> {
     let name = file.display();
-    let reader = packed::open(file).with_context(|| format!("cannot read {name}"))?;
+    let opened =
+        reading::open(file).and_then(|(reader, reading)| Ok((packed::unpacked(reader)?, reading)));
+    let (reader, reading) = opened.with_context(|| format!("cannot read {name}"))?;
     let (kind, reader) = kind::of(reader);
     if kind == Kind::Recording {
-        return of_recording(file, args, folder);
+        return of_recording(file, (reader, reading), args, folder);
     }
     let mut other = 0;
     let mut lines = BufReader::new(reader);

@@ -10,7 +10,6 @@ use crate::capture;
 use crate::driver::Version;
 use crate::output::file::is_same;
 use crate::output::message::tell;
-use crate::output::plural::{plural, plural_of};
 use crate::output::style::plain_lines;
 use crate::output::writer::Output;
 use crate::record::{At, Loss, Lost, Record};
@@ -261,8 +260,10 @@ impl Opened<'_> {
     }
 
     /// Whether the records are those of a live trace, which come nearly in the order of their times.
-    pub(super) fn is_trace(&self) -> bool {
-        self.target.file.is_none() || self.recording.is_some()
+    pub(super) fn is_trace(&mut self) -> bool {
+        let recorded = self.recording.as_mut();
+        self.target.file.is_none()
+            || recorded.is_some_and(|r| r.trace().is_none_or(|t| t.how != recording::OF_LOG))
     }
 
     /// Gives every record to `each`, in order, until the end. `watch`: submissions are among them (of a live trace).
@@ -296,31 +297,17 @@ impl Target {
             driver_version: self.driver,
         };
         let log = ioctl_log::read_file(file, options).with_context(|| no_log(file))?;
+        let missing = recording::missing_of(&log);
         for record in log.records {
             each(record)?;
         }
-        let mut lost = |why: String| {
+        for why in missing {
             tell(format_args!("{}: {why}", file.display()));
             each(Record::Loss(Loss {
                 at: At::default(),
                 channel: None,
                 what: Lost::Untraced { why },
-            }))
-        };
-        if let Some(first) = log.bad_lines.first() {
-            lost(format!(
-                "{} not understood, the first is line {first}",
-                plural_of(log.bad_lines.len() as u64, "line was", "lines were")
-            ))?;
-        }
-        if log.unfinished != 0 {
-            lost(format!(
-                "of {} what came back is missing",
-                plural(log.unfinished as u64, "ioctl")
-            ))?;
-        }
-        if let Some(why) = log.cut {
-            lost(why)?;
+            }))?;
         }
         Ok(())
     }

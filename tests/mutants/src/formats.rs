@@ -80,8 +80,17 @@ pub fn all() -> anyhow::Result<Vec<Format>> {
     // The largest record of a capture and zeros for what could not be read of it: what a record may announce.
     let orc = read(orc)?;
     let recordings = recording::of_captures(&orc);
+    let packed = recording::compressed(&recordings);
     Ok(vec![
         format("recording", recordings, false, 256 * MIB, recording::check),
+        // With the window of a frame: its head may ask for up to 100 MiB.
+        format(
+            "recording-zstd",
+            packed,
+            false,
+            384 * MIB,
+            recording::check_compressed,
+        ),
         format("orc", orc, false, 256 * MIB, check_orc),
         format("orc-xz", compressed, false, 256 * MIB, check_orc_xz),
         format("ioctl-log", logs, true, 64 * MIB, check_log),

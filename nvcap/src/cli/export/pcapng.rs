@@ -1,4 +1,4 @@
-//! `nvcap export pcapng`: makes a recording from a capture, or from another recording.
+//! `nvcap export pcapng`: makes a recording from a capture, a log of ioctls, or another recording.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -11,6 +11,7 @@ use crate::pipeline::{Pipeline, PipelineOptions};
 const EXAMPLES: &str = "\
 Examples:
   nvcap export pcapng run.orc.xz -o run.pcapng             a capture made elsewhere, as a recording
+  nvcap export pcapng run.log.gz -o run.pcapng             a log of ioctls, likewise
   nvcap export pcapng run.pcapng --redact -o shared.pcapng without users' data
   nvcap export pcapng run.pcapng -o run.pcapng.zst         compressed
 
@@ -35,13 +36,14 @@ pub(in crate::cli) struct Args {
 
 /// Exports.
 pub(in crate::cli) fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let mut recording = args.recording.open()?;
+    let mut recording = args.recording.open_with_logs()?;
+    let format = recording.format();
     let out = target::open(Some(&args.output), false, &args.recording.inputs())?;
     let options = PipelineOptions {
         strict: args.recording.strict,
         ..PipelineOptions::default()
     };
-    let sink = recorder::of_file(out, recording.trace(), args.redact, &args.output)?;
+    let sink = recorder::of_file(out, (format, recording.trace()), args.redact, &args.output)?;
     let mut pipeline = Pipeline::new(options, vec![Box::new(sink)]);
     recording.play(&mut pipeline)?;
     let ledger: Ledger = pipeline.finish()?;

@@ -31,7 +31,8 @@ pub(in crate::cli) struct Args {
 
 /// Exports.
 pub(in crate::cli) fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let mut recording = args.recording.open()?;
+    let mut recording = args.recording.open_with_logs()?;
+    let format = recording.format();
     let out = target::open(Some(&args.output), false, &args.recording.inputs())?;
     let options = PipelineOptions {
         strict: args.recording.strict,
@@ -39,7 +40,7 @@ pub(in crate::cli) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     };
     let trace = recording.trace();
     let driver = trace.and_then(|t| t.driver.as_deref()?.parse().ok());
-    let recorder = recorder::of_file(out, trace, false, &args.output)?;
+    let recorder = recorder::of_file(out, (format, trace), false, &args.output)?;
     let sink = Packets::new(recorder, driver, Box::new(|| true));
     let mut pipeline = Pipeline::new(options, vec![Box::new(sink)]);
     recording.play(&mut pipeline)?;

@@ -12,6 +12,8 @@ use crate::output::writer::Output;
 const FRAME: usize = 1 << 20;
 /// The most bytes of records that are repeated at the beginning of each further file, however large the files are.
 const MOST_KEPT: u64 = 64 << 20;
+/// How long after a next file could not be created for lack of room it is tried again.
+const AGAIN: Duration = Duration::from_secs(1);
 /// Digits of a file's number.
 const DIGITS: usize = 5;
 
@@ -39,6 +41,9 @@ pub(crate) struct Files {
     begun: Instant,
     /// Number of objects that earlier files could not take.
     unwritten: u64,
+    /// The next file could not be created for lack of room: that was told, and it is not tried again before this time.
+    told_of_next: bool,
+    not_before: Option<Instant>,
 }
 
 /// Takes the path of a complete file. The file may be renamed or removed as soon as the call has returned.
@@ -62,6 +67,8 @@ impl Files {
             bytes: 0,
             begun: Instant::now(),
             unwritten: 0,
+            told_of_next: false,
+            not_before: None,
         }
     }
 
@@ -152,24 +159,54 @@ impl Files {
         let Some(Numbered { rotation, .. }) = &self.numbered else {
             return false;
         };
+        if self.not_before.is_some_and(|t| Instant::now() < t) {
+            return false;
+        }
         rotation.bytes.is_some_and(|most| self.bytes >= most)
             || rotation.time.is_some_and(|t| self.begun.elapsed() >= t)
     }
 
-    /// Begins the next file. [`Files::remove_old`] should follow.
+    /// Creates the next file, for [`Files::next`]. `None` where the disk has no room for one, and where there are no numbered files: then
+    /// the current one goes on, and a next one is tried again later.
     ///
     /// # Errors
-    /// When the file cannot be written, or the next one cannot be created.
-    pub(super) fn next(&mut self) -> io::Result<()> {
+    /// When it cannot be created for another reason.
+    pub(super) fn create_next(&mut self) -> io::Result<Option<Output>> {
+        let Some(numbered) = &self.numbered else {
+            return Ok(None);
+        };
+        let path = numbered.names.path(numbered.number + 1);
+        match Output::file(&path) {
+            Ok(next) => Ok(Some(next)),
+            Err(e) if is_full(&e) => {
+                if !self.told_of_next {
+                    self.told_of_next = true;
+                    tell(format_args!(
+                        "cannot begin {}: {e}; the recording goes on in the file before it; free some room",
+                        path.display()
+                    ));
+                }
+                self.not_before = Some(Instant::now() + AGAIN);
+                Ok(None)
+            }
+            Err(e) => Err(io::Error::new(
+                e.kind(),
+                format!("cannot write to {}: {e}", path.display()),
+            )),
+        }
+    }
+
+    /// Begins the next file, which [`Files::create_next`] gave. [`Files::remove_old`] should follow.
+    ///
+    /// # Errors
+    /// When the current file cannot be written.
+    pub(super) fn next(&mut self, next: Output) -> io::Result<()> {
         self.flush()?;
         let Some(numbered) = &mut self.numbered else {
             return Ok(());
         };
         let number = numbered.number + 1;
-        let path = numbered.names.path(number);
-        let next = Output::file(&path).map_err(|e| {
-            io::Error::new(e.kind(), format!("cannot write to {}: {e}", path.display()))
-        })?;
+        self.told_of_next = false;
         self.unwritten += self.out.unshown();
         self.out = next;
         let whole = numbered.names.path(numbered.number);
@@ -236,6 +273,14 @@ impl Numbered {
             }
         }
     }
+}
+
+/// No room for a file: a full disk, or a quota.
+fn is_full(e: &io::Error) -> bool {
+    matches!(
+        e.kind(),
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded
+    )
 }
 
 /// The names of files with numbers.

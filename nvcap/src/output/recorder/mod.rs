@@ -132,10 +132,14 @@ impl Recorder {
         Ok(())
     }
 
+    /// Goes on in the next file, or in the current one if there is no room for another.
     fn next_file(&mut self) -> io::Result<()> {
+        let Some(next) = self.files.create_next()? else {
+            return Ok(());
+        };
         self.writer.continued(self.files.buffer());
         self.files.end_object()?;
-        self.files.next()?;
+        self.files.next(next)?;
         self.unwritten = self.files.unwritten();
         let left_out = self.kept.as_ref().map_or(0, Kept::left_out);
         self.writer.begin_file(left_out, self.files.buffer());
@@ -186,6 +190,7 @@ impl Recorder {
 
     fn seal_if_asked(&mut self) -> io::Result<()> {
         if self.seal.is_some_and(|s| s.swap(false, Ordering::Relaxed)) && self.files.rotates() {
+            // Without a next file the current one is not complete, and those before it are sealed.
             self.next_file()?;
             self.files.seal();
             self.files.flush()?;

@@ -1,3 +1,7 @@
+mod blocks;
+#[cfg(feature = "zstd")]
+mod packed;
+
 use std::path::PathBuf;
 
 use super::*;

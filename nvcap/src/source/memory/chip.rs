@@ -1,10 +1,14 @@
 //! Which chip each GPU of this machine is, by what the driver and the PCI bus tell anybody.
 
 use std::fs;
+use std::path::Path;
 
 use crate::decode::defaults::Chip;
 use crate::record::{At, Gpu, Record};
 use crate::source::clock;
+
+/// The most GPUs that are named: their minor numbers lie below 255.
+const MOST: usize = 255;
 
 /// The GPUs of this machine that the driver tells of.
 #[must_use]
@@ -50,7 +54,6 @@ pub(crate) fn by_bus() -> Vec<(String, u32)> {
 }
 
 /// What the driver tells of a GPU.
-#[cfg(any(test, feature = "serve"))]
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Named {
     /// Its device file's minor number.
@@ -63,17 +66,22 @@ pub(crate) struct Named {
     pub bus: String,
 }
 
-/// The GPUs of this machine by name.
-#[cfg(feature = "serve")]
+/// The GPUs of this machine by name, in the order of their minor numbers.
 #[must_use]
 pub(crate) fn names() -> Vec<Named> {
-    let gpus = fs::read_dir("/proc/driver/nvidia/gpus");
-    let text = |gpu: fs::DirEntry| fs::read_to_string(gpu.path().join("information")).ok();
-    let texts = gpus.into_iter().flatten().flatten().filter_map(text);
-    texts.filter_map(|text| named(&text)).collect()
+    names_in(Path::new("/proc/driver/nvidia/gpus"))
 }
 
-#[cfg(any(test, feature = "serve"))]
+/// Those of a folder as `/proc/driver/nvidia/gpus` is one: a folder for each GPU, with a file `information`.
+fn names_in(gpus: &Path) -> Vec<Named> {
+    let text = |gpu: fs::DirEntry| fs::read_to_string(gpu.path().join("information")).ok();
+    let texts = fs::read_dir(gpus).into_iter().flatten().flatten();
+    let texts = texts.take(MOST).filter_map(text);
+    let mut all: Vec<Named> = texts.filter_map(|text| named(&text)).collect();
+    all.sort_by_key(|gpu| gpu.minor);
+    all
+}
+
 fn named(text: &str) -> Option<Named> {
     let field = |name: &str| {
         let mut lines = text.lines().filter_map(|line| line.split_once(':'));
@@ -129,10 +137,41 @@ fn device(id: &str) -> Option<u16> {
 
 #[cfg(test)]
 mod tests {
+    use super::*;
+
     #[test]
     fn lines_as_the_driver_writes_them() {
         let text = "Model: \t\t NVIDIA H200\nBus Location: \t 0000:00:04.0\nDevice Minor: \t 3\n";
-        assert_eq!(super::minor(text), Some(3));
-        assert_eq!(super::device("0x2335\n"), Some(0x2335));
+        assert_eq!(minor(text), Some(3));
+        assert_eq!(device("0x2335\n"), Some(0x2335));
+    }
+
+    /// In the order of their numbers; one that has none is not named, and what the driver does not know is empty.
+    #[test]
+    fn gpus_by_name() {
+        let folder = std::env::temp_dir().join(format!("nvcap-chip-{}", std::process::id()));
+        let gpu = |bus: &str, text: &str| {
+            std::fs::create_dir_all(folder.join(bus)).unwrap();
+            std::fs::write(folder.join(bus).join("information"), text).unwrap();
+        };
+        assert!(names_in(&folder).is_empty());
+        // In the form that nv-procfs.c of the open kernel modules writes.
+        let text = "Model: \t\t NVIDIA H200\nIRQ:   \t\t 112\nGPU UUID: \t GPU-2d0c\nBus Location: \t 0000:0a:00.0\nDevice Minor: \t 3\n";
+        gpu("0000:0a:00.0", text);
+        let text = "GPU UUID: \t GPU-????\nModel: \t\t Unknown\nDevice Minor: \t 0\n";
+        gpu("0000:0b:00.0", text);
+        gpu("0000:0c:00.0", "Model: \t\t NVIDIA H200\n");
+        let named = |minor, uuid: &str, model: &str, bus: &str| Named {
+            minor,
+            uuid: uuid.into(),
+            model: model.into(),
+            bus: bus.into(),
+        };
+        let wanted = [
+            named(0, "", "Unknown", ""),
+            named(3, "GPU-2d0c", "NVIDIA H200", "0000:0a:00.0"),
+        ];
+        assert_eq!(names_in(&folder), wanted);
+        std::fs::remove_dir_all(&folder).unwrap();
     }
 }

@@ -8,6 +8,7 @@ mod death;
 mod dump;
 mod edges;
 mod exported;
+mod full_disk;
 mod hosts;
 mod limits;
 mod names;
@@ -67,6 +68,7 @@ fn main() -> ExitCode {
         names: short_command short_children attached modules_that_keep_coming code_by_address mapped_file none_unasked;
         stacks: known_functions without_bpf_loop cut none_unasked folded sampled filtered leaf_kernels python cost;
         recordings: as_live as_live_attached as_live_observed killed full rotated_and_sealed redacted no_recording;
+        full_disk: room_comes_back room_comes_back_compressed no_room_comes_back rotating no_room_for_another_file;
         users: of_sudo named traced thread_id;
         time_from_stamps: queued_ahead one_at_a_time ends_that_nothing_tells another_clock a_part_of_a_processor;
         perfetto: live_trace;

@@ -1,12 +1,30 @@
 //! Recordings: a packet that was changed is missing, and what is missing is said.
 
+use std::cell::Cell;
+use std::io::{self, Cursor, Read};
+
 use nvcap::capture::{Item, Reader, TraceInfo, Writer};
 use nvcap::ledger::Ledger;
 use nvcap::record::{At, Loss, Lost, Record};
-use nvcap::source::file::orc::Orc;
+use nvcap::source::file::{orc::Orc, packed};
+use ruzstd::encoding::{CompressionLevel, compress_to_vec};
 
 use super::{Kept, Seeds, check_output, holds, pipeline};
 use crate::mutate::Mutant;
+
+/// Frames of a compressed recording.
+const FRAMES: usize = 5;
+
+/// Counts what is read.
+struct Counted<'a, R>(R, &'a Cell<usize>);
+
+impl<R: Read> Read for Counted<'_, R> {
+    fn read(&mut self, to: &mut [u8]) -> io::Result<usize> {
+        let n = self.0.read(to)?;
+        self.1.set(self.1.get() + n);
+        Ok(n)
+    }
+}
 
 /// Recordings of these captures.
 pub(super) fn of_captures(captures: &Seeds) -> Seeds {
@@ -35,12 +53,43 @@ pub(super) fn of_captures(captures: &Seeds) -> Seeds {
     seeds
 }
 
+/// The same, compressed as `nvcap record --zstd` does it: in frames that can be read without each other.
+pub(super) fn compressed(plain: &Seeds) -> Seeds {
+    let packed = |bytes: &Vec<u8>| {
+        let frames = bytes.chunks(bytes.len().div_ceil(FRAMES).max(1));
+        frames.flat_map(|frame| compress_to_vec(frame, CompressionLevel::Fastest))
+    };
+    Seeds {
+        names: { plain.names.iter() }
+            .map(|name| format!("{name}, compressed"))
+            .collect(),
+        bytes: plain.bytes.iter().map(|b| packed(b).collect()).collect(),
+        records: plain.records.clone(),
+    }
+}
+
+/// As [`check`]; how much may be shown depends on what was unpacked.
+pub(super) fn check_compressed(seeds: &Seeds, mutant: &Mutant) -> Result<(), String> {
+    let packed = Cursor::new(mutant.bytes.clone());
+    match packed::unpacked(Box::new(packed)) {
+        Ok(reader) => check_of(seeds, reader),
+        // Nothing of it is shown.
+        Err(_) => Ok(()),
+    }
+}
+
 /// Nothing is wrong only where all records are there.
 pub(super) fn check(seeds: &Seeds, mutant: &Mutant) -> Result<(), String> {
+    check_of(seeds, mutant.bytes.as_slice())
+}
+
+fn check_of(seeds: &Seeds, reader: impl Read) -> Result<(), String> {
+    let read = Cell::new(0);
+    let counted = Counted(reader, &read);
     let (text, json) = (Kept::default(), Kept::default());
     let mut pipeline = pipeline(&text, &json);
     let (mut whole, mut records) = (true, 0);
-    for item in Reader::new(mutant.bytes.as_slice()) {
+    for item in Reader::new(counted) {
         let record = match item {
             Ok(Item::Record(record)) => {
                 records += 1;
@@ -69,5 +118,5 @@ pub(super) fn check(seeds: &Seeds, mutant: &Mutant) -> Result<(), String> {
     holds(ledger.is_complete() <= whole, || {
         "complete after an error".to_owned()
     })?;
-    check_output(mutant.bytes.len(), &text.take(), &json.take())
+    check_output(read.get(), &text.take(), &json.take())
 }

@@ -1,0 +1,174 @@
+//! `nvcap code` of a capture or a recording: names of programs, and code that was uploaded.
+
+use std::io::Read;
+use std::ops::ControlFlow;
+use std::path::Path;
+
+use anyhow::{Context as _, bail};
+
+use crate::capture;
+use crate::cli::reading::{self, Reading};
+use crate::cli::recording;
+use crate::code::choose::is_meant;
+use crate::decode::event::{Body, Operation};
+use crate::decode::{DecodeOptions, Decoder};
+use crate::output::message::tell;
+use crate::record::{Kernel, Record};
+use crate::source::file::packed;
+use crate::wire::GpuVa;
+
+/// Opens the file, and watches how far it is read.
+///
+/// # Errors
+/// When it cannot be read.
+pub(super) fn opened(file: &Path) -> anyhow::Result<(Box<dyn Read>, Reading)> {
+    let opened = reading::open(file);
+    let unpacked = opened.and_then(|(reader, reading)| Ok((packed::unpacked(reader)?, reading)));
+    unpacked.with_context(|| format!("cannot read {}", file.display()))
+}
+
+/// Gives each of the records to `each` until it wants no more; progress is shown, as nothing else is before the end, and Ctrl-C ends it.
+///
+/// # Errors
+/// When the user ended it.
+fn read_all<T>(
+    records: impl Iterator<Item = T>,
+    (name, mut reading): (&str, Reading),
+    mut each: impl FnMut(T) -> ControlFlow<()>,
+) -> anyhow::Result<()> {
+    if !reading::output_is_a_pipe() {
+        reading.show();
+    }
+    reading.begin()?;
+    for record in records {
+        if !reading.goes_on() || each(record).is_break() {
+            break;
+        }
+    }
+    let is_whole = reading.is_whole();
+    reading.end();
+    anyhow::ensure!(is_whole, "{name}: {}", recording::INTERRUPTED);
+    Ok(())
+}
+
+/// The program of the one kernel in a recording that has the name. The file is read for it, and once more for the code.
+///
+/// # Errors
+/// When there is none, or several, or the file is none that can be read twice.
+pub(super) fn program_named(pattern: &str, file: &Path) -> anyhow::Result<GpuVa> {
+    let name = file.display().to_string();
+    if !file.is_file() {
+        bail!(
+            "{name} can be read once only, and a kernel's name takes twice: give a program's address, or save the recording in a file"
+        );
+    }
+    let (reader, reading) = opened(file)?;
+    let records = recording::records(capture::Reader::new(reader), file);
+    let mut found: Vec<Kernel> = Vec::new();
+    read_all(records, (&name, reading), |record| {
+        if let Record::Kernel(kernel) = record
+            && is_meant(pattern, &kernel.name)
+            && !found.iter().any(|k| k.program == kernel.program)
+        {
+            found.push(*kernel);
+        }
+        ControlFlow::Continue(())
+    })?;
+    match &found[..] {
+        [one] => Ok(one.program),
+        [] => bail!(
+            "{name} has no kernel named {pattern}: `nvcap decode {name} -e op=launch` shows the names"
+        ),
+        several => {
+            let all = several
+                .iter()
+                .take(8)
+                .map(|k| format!("{} {}", k.program, k.name));
+            let all: Vec<String> = all.collect();
+            bail!(
+                "{name} has {} kernels named {pattern}: give a program's address instead: {}",
+                several.len(),
+                all.join(", ")
+            )
+        }
+    }
+}
+
+/// The code that was uploaded to a program's address, when the program was first launched.
+///
+/// # Errors
+/// When there is none, or the user ended the reading.
+pub(super) fn uploaded(
+    capture: impl Iterator<Item = Result<Record, impl std::fmt::Display>>,
+    program: GpuVa,
+    (name, reading): (&str, Reading),
+) -> anyhow::Result<Vec<u8>> {
+    let mut uploaded = Uploaded::new(program);
+    read_all(capture, (name, reading), |record| {
+        match record {
+            Ok(record) => uploaded.record(&record),
+            Err(error) => tell(format_args!("{name}: {error}")),
+        }
+        match uploaded.code {
+            Some(_) => ControlFlow::Break(()),
+            None => ControlFlow::Continue(()),
+        }
+    })?;
+    match uploaded.code {
+        Some(code) => Ok(code),
+        None if uploaded.launched => bail!(
+            "{name} has launches of {program}, but not the upload of its code: that was before, or by a copy"
+        ),
+        None => bail!(
+            "{name} has no launch of {program}: `nvcap decode {name} -e op=launch` shows the programs"
+        ),
+    }
+}
+
+/// Looks for the code that is at a program's address when it is launched.
+struct Uploaded {
+    program: GpuVa,
+    decoder: Decoder,
+    serial: u64,
+    launched: bool,
+    code: Option<Vec<u8>>,
+}
+
+impl Uploaded {
+    fn new(program: GpuVa) -> Self {
+        Self {
+            program,
+            decoder: Decoder::new(DecodeOptions::default()),
+            serial: 0,
+            launched: false,
+            code: None,
+        }
+    }
+
+    fn record(&mut self, record: &Record) {
+        let submission = match record {
+            Record::Channel(channel) => return self.decoder.channel(channel),
+            Record::Submission(submission) => submission,
+            _ => return,
+        };
+        let context = self.decoder.context(submission, self.serial);
+        self.serial += 1;
+        let (program, mut found) = (self.program, None);
+        let launched = &mut self.launched;
+        self.decoder
+            .submission(submission, &context, &(), &mut |event| {
+                if let Body::Operation(Operation::Launch(launch)) = event.body
+                    && launch.program == Some(program)
+                {
+                    *launched = true;
+                    found = launch.program_bytes;
+                }
+            });
+        let len = found.unwrap_or(0).min(super::MOST_CODE) as usize;
+        let mut code = vec![0; len];
+        let pid = submission.at.pid;
+        if len > 0 && self.decoder.shadow().read(pid, program, &mut code) {
+            self.code = Some(code);
+        }
+    }
+}

@@ -1,0 +1,281 @@
+//! A recording on a disk that is full for a while: a small file system in a mount namespace of its own, which another file fills.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use live::harness::not_run;
+use live::programs::{Ended, Folder, Running, nvcap, softgpu};
+use serde_json::Value;
+
+use crate::setup::{LIMIT, need_tracing};
+
+/// Bytes of the file that fills the file system but for what the recording has at first.
+const OTHER: &str = "23M";
+/// Submissions of the software GPU: it submits long after the disk has filled.
+const SUBMISSIONS: u64 = 6_000;
+
+/// nvcap records into a file system of its own.
+struct Recording {
+    folder: Folder,
+    shell: Running,
+}
+
+impl Recording {
+    fn start(name: &str, options: &[&str]) -> Result<Self> {
+        Self::start_on("size=24m", name, options)
+    }
+
+    /// On a disk of this form, on which there is another file.
+    fn start_on(disk: &str, name: &str, options: &[&str]) -> Result<Self> {
+        need_tracing()?;
+        let folder = Folder::new()?;
+        for name in ["disk", "kept"] {
+            std::fs::create_dir(folder.file(name))?;
+        }
+        let own_disk = Command::new("unshare")
+            .args(["--mount", "--propagation=private", "mount", "-t", "tmpfs"])
+            .args(["-o", "size=1m", "nvcap-test"])
+            .arg(folder.file("disk"))
+            .output();
+        match own_disk {
+            Err(e) => not_run::<()>(format!("there is no unshare: {e}"))?,
+            Ok(out) if !out.status.success() => {
+                let said = String::from_utf8_lossy(&out.stderr).into_owned();
+                not_run::<()>(format!("no file system can be mounted: {said}"))?;
+            }
+            Ok(_) => {}
+        }
+        let path = |name: &str| folder.file(name).display().to_string();
+        // The disk is gone with the shell, so the shell keeps what is on it. What it can write to is nvcap's alone.
+        let script = format!(
+            "mount -t tmpfs -o {disk} nvcap-test '{at}' || exit 99; head -c {OTHER} /dev/zero > '{at}/other'; \
+             '{nvcap}' record -o '{at}/{name}' {options} --channels '{channels}' -- '{softgpu}' --submissions={SUBMISSIONS} \
+             --threads=1 --sleep-us=400; code=$?; rm -f '{at}/other'; cp '{at}'/* '{kept}'; exit $code",
+            at = path("disk"),
+            kept = path("kept"),
+            nvcap = nvcap()?.display(),
+            options = options.join(" "),
+            channels = folder.channels()?.display(),
+            softgpu = softgpu()?.display(),
+        );
+        let args = ["--mount", "--propagation=private", "sh", "-c", &script];
+        let shell = Running::start(Path::new("unshare"), args)?;
+        Ok(Self { folder, shell })
+    }
+
+    /// A file on the disk, as it is seen from here.
+    fn on_disk(&self, name: &str) -> PathBuf {
+        let root = PathBuf::from(format!("/proc/{}/root", self.shell.pid()));
+        let disk = self.folder.file("disk");
+        root.join(disk.strip_prefix("/").unwrap_or(&disk))
+            .join(name)
+    }
+
+    /// Waits until nvcap says that the disk is full, and then for what comes later.
+    fn wait_until_full(&mut self) -> Result<()> {
+        let full = |r: &Running| r.stderr().contains("free some room");
+        self.shell.wait_until("a full disk", LIMIT, full)?;
+        std::thread::sleep(Duration::from_millis(300));
+        Ok(())
+    }
+
+    /// Copies a file from the disk.
+    fn copy(&self, name: &str, to: &str) -> Result<PathBuf> {
+        let to = self.folder.file(to);
+        std::fs::copy(self.on_disk(name), &to).context("copying from the full disk")?;
+        Ok(to)
+    }
+
+    fn make_room(&self) -> Result<()> {
+        std::fs::remove_file(self.on_disk("other")).context("making room")
+    }
+
+    /// The folder with all that was on the disk, what nvcap said, and what became of it.
+    fn end(self) -> Result<(Folder, Ended)> {
+        let ended = self.shell.end(LIMIT)?;
+        Ok((self.folder, ended))
+    }
+}
+
+/// What is shown of a recording that is not whole: positions of submissions by channel in their order, and the ledger.
+fn decode(file: &Path) -> Result<(Vec<(u64, u64)>, Value)> {
+    let mut args = ["decode", "--json"].map(OsString::from).to_vec();
+    args.push(file.into());
+    let ended = Running::start(&nvcap()?, args)?.end(LIMIT)?;
+    let status = ended.code()?;
+    ensure!(status == 3, "status {status}: {}", ended.stderr);
+    let (mut all, mut ledger) = (Vec::new(), Value::Null);
+    for line in ended.stdout.lines() {
+        let object: Value = serde_json::from_str(line)?;
+        match object["type"].as_str() {
+            Some("submission") => {
+                let number = |name: &str| object[name].as_u64().context("a number");
+                all.push((number("channel")?, number("position")?));
+            }
+            Some("ledger") => ledger = object,
+            _ => {}
+        }
+    }
+    Ok((all, ledger))
+}
+
+fn verdict(ledger: &Value) -> &str {
+    ledger["verdict"].as_str().unwrap_or_default()
+}
+
+/// How many records a verdict says to be missing.
+fn missing(ledger: &Value) -> Result<u64> {
+    let said = verdict(ledger);
+    let count = said.split(" of the records up to number ").next();
+    let count = count.and_then(|before| before.rsplit([' ', '(']).next()?.parse().ok());
+    count.with_context(|| format!("no count of missing records in {said:?}"))
+}
+
+/// Wireshark's own reader takes the whole file, where it is there.
+fn is_whole_for_others(file: &Path) -> Result<()> {
+    match Command::new("capinfos").arg("-c").arg(file).output() {
+        Err(_) => Ok(()),
+        Ok(out) => {
+            let said = String::from_utf8_lossy(&out.stderr).into_owned();
+            ensure!(out.status.success() && said.is_empty(), "capinfos: {said}");
+            Ok(())
+        }
+    }
+}
+
+/// The file has whole blocks while the disk is full; what could not be written is counted in it and on the terminal; and it goes on
+/// when there is room.
+pub fn room_comes_back() -> Result<()> {
+    let mut recording = Recording::start("run.pcapng", &[])?;
+    recording.wait_until_full()?;
+    // A copy may be made just while nvcap tries whether there is room, and have a part of a block at its end; a second one has none.
+    let mut tries = 0;
+    let (meanwhile, before) = loop {
+        let meanwhile = recording.copy("run.pcapng", "meanwhile.pcapng")?;
+        let (before, ledger) = decode(&meanwhile)?;
+        let said = verdict(&ledger);
+        ensure!(said.contains("has no end"), "{said}");
+        if !said.contains("within a block") {
+            break (meanwhile, before);
+        }
+        tries += 1;
+        ensure!(tries < 3, "{said}");
+    };
+    ensure!(before.len() > 50, "{} submissions at first", before.len());
+    is_whole_for_others(&meanwhile)?;
+    recording.make_room()?;
+    let (folder, ended) = recording.end()?;
+    ended.expect_code(3)?;
+    ensure!(ended.stderr.contains("INCOMPLETE"), "{}", ended.stderr);
+    let file = folder.file("kept/run.pcapng");
+    is_whole_for_others(&file)?;
+    let (after, ledger) = decode(&file)?;
+    let said = verdict(&ledger);
+    ensure!(!said.contains("has no end"), "{said}");
+    // What was there at first is there still, then some are missing, then all come up to the last.
+    ensure!(after.starts_with(&before), "what was whole has changed");
+    let seen = after.len() as u64;
+    let missing = missing(&ledger)?;
+    ensure!(
+        missing > 0 && seen < SUBMISSIONS && seen > before.len() as u64 + 50,
+        "{seen} submissions, {missing} missing, {} at first",
+        before.len()
+    );
+    // Of one doorbell there are several submissions at most where it was late, and other records are few.
+    ensure!(
+        (SUBMISSIONS - SUBMISSIONS / 20..=SUBMISSIONS + SUBMISSIONS / 20)
+            .contains(&(seen + missing)),
+        "{seen} submissions and {missing} missing records of {SUBMISSIONS}"
+    );
+    Ok(())
+}
+
+/// Compressed, each frame that could be written is there.
+pub fn room_comes_back_compressed() -> Result<()> {
+    let mut recording = Recording::start("run.pcapng.zst", &[])?;
+    recording.wait_until_full()?;
+    let meanwhile = recording.copy("run.pcapng.zst", "meanwhile.pcapng.zst")?;
+    let (before, ledger) = decode(&meanwhile)?;
+    let said = verdict(&ledger);
+    ensure!(!before.is_empty() && said.contains("has no end"), "{said}");
+    ensure!(!said.contains("reading the capture failed"), "{said}");
+    recording.make_room()?;
+    let (folder, ended) = recording.end()?;
+    ended.expect_code(3)?;
+    let (after, ledger) = decode(&folder.file("kept/run.pcapng.zst"))?;
+    let said = verdict(&ledger);
+    ensure!(!said.contains("has no end"), "{said}");
+    ensure!(missing(&ledger)? > 0, "{said}");
+    ensure!(
+        after.starts_with(&before) && after.len() > before.len() + 50,
+        "{}",
+        after.len()
+    );
+    Ok(())
+}
+
+/// The disk stays full: the trace ends as it would have, and says what the file lacks.
+pub fn no_room_comes_back() -> Result<()> {
+    let mut recording = Recording::start("run.pcapng", &[])?;
+    recording.wait_until_full()?;
+    let (folder, ended) = recording.end()?;
+    ended.expect_code(3)?;
+    let told = ended.stderr.matches("free some room").count();
+    ensure!(told == 1, "told {told} times: {}", ended.stderr);
+    ensure!(ended.stderr.contains("INCOMPLETE"), "{}", ended.stderr);
+    let file = folder.file("kept/run.pcapng");
+    is_whole_for_others(&file)?;
+    let (seen, ledger) = decode(&file)?;
+    ensure!(seen.len() > 50, "{} submissions", seen.len());
+    ensure!(verdict(&ledger).contains("has no end"), "{ledger}");
+    Ok(())
+}
+
+/// Each numbered file is whole up to its last block, and further ones follow when there is room.
+pub fn rotating() -> Result<()> {
+    let mut recording = Recording::start("run.pcapng", &["--rotate=1M"])?;
+    recording.wait_until_full()?;
+    recording.make_room()?;
+    let (folder, ended) = recording.end()?;
+    ended.expect_code(3)?;
+    let (submissions, ends) = of_all(&folder)?;
+    ensure!(ends > 1, "{ends} files with an end");
+    ensure!((200..SUBMISSIONS).contains(&submissions), "{submissions}");
+    Ok(())
+}
+
+/// A disk on which no further file can be made: the one that is there goes on.
+pub fn no_room_for_another_file() -> Result<()> {
+    let recording = Recording::start_on("size=64m,nr_inodes=3", "run.pcapng", &["--rotate=1M"])?;
+    let (folder, ended) = recording.end()?;
+    // Its root, the other file, and one of nvcap's.
+    let told = ended.stderr.matches("cannot begin ").count();
+    ensure!(told == 1, "told {told} times: {}", ended.stderr);
+    ended.expect_code(0)?;
+    let (submissions, ends) = of_all(&folder)?;
+    ensure!(
+        (submissions, ends) == (SUBMISSIONS, 1),
+        "{submissions} submissions, {ends} files"
+    );
+    Ok(())
+}
+
+/// Submissions of all numbered files, and how many of these have an end.
+fn of_all(folder: &Folder) -> Result<(u64, u64)> {
+    let (mut submissions, mut ends) = (0, 0);
+    for entry in std::fs::read_dir(folder.file("kept"))? {
+        let path = entry?.path();
+        is_whole_for_others(&path)?;
+        let mut args = ["decode", "--json", "-q"].map(OsString::from).to_vec();
+        args.push(path.clone().into());
+        let ended = Running::start(&nvcap()?, args)?.end(LIMIT)?;
+        let last = ended.stdout.lines().last().context("a ledger")?;
+        let ledger: Value = serde_json::from_str(last)?;
+        submissions += ledger["submissions"].as_u64().unwrap_or(0);
+        ends += u64::from(!verdict(&ledger).contains("has no end"));
+    }
+    Ok((submissions, ends))
+}
