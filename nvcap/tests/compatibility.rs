@@ -147,7 +147,10 @@ fn the_dissector_shows_unknown_kinds_and_fields() {
     let script = format!("lua_script:{dir}/plugins/nvcap.lua");
     let tshark = |args: &[&str]| {
         let mut tshark = Command::new("tshark");
-        let out = tshark.args(["-X", &script]).args(args).env("HOME", &folder.0);
+        let out = tshark
+            .args(["-X", &script])
+            .args(args)
+            .env("HOME", &folder.0);
         let out = out.output().unwrap();
         assert!(out.status.success(), "{}", text(&out.stderr));
         String::from_utf8_lossy(&out.stdout).into_owned()

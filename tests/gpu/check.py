@@ -282,6 +282,36 @@ def two(path, channels_path, said_path):
     return ok and len(gpus) >= 2 and len({g["minor"] for g in gpus}) == len(gpus) and end is not None and end["complete"]
 
 
+def ticks(trace, said):
+    """`--gpu-time --json` of vulkan.c: what its own timestamp queries say lies within the times of one submission each, and is most of them."""
+    spans = []
+    submissions, known = 0, 0
+    for o in lines(trace):
+        if o["type"] != "submission":
+            continue
+        submissions += 1
+        if o.get("gpu_start_ns") is not None and o.get("gpu_ns") is not None:
+            known += 1
+            spans.append((o["gpu_clock_start_ns"], o["gpu_clock_start_ns"] + o["gpu_ns"], o["queued_least_ns"], o["queued_most_ns"]))
+    ok, rounds, before, behind = True, 0, [], []
+    with open(said, errors="replace") as file:
+        for line in file:
+            if not line.startswith("ticks "):
+                continue
+            rounds += 1
+            begin, end = map(int, line.split()[1:])
+            within = [s for s in spans if s[0] <= begin <= end <= s[1]]
+            if len(within) == 1:
+                before.append(begin - within[0][0])
+                behind.append(within[0][1] - end)
+            else:
+                near = min(spans, key=lambda s: abs(s[0] - begin), default=None)
+                print(f"round {rounds}: {begin}..{end} lies in {len(within)} submissions; the nearest is {near}")
+                ok = False
+    print(f"{known} of {submissions} submissions timed; {rounds} rounds, each in one submission; ns from its begin to the first query {before}, from the second to its end {behind}")
+    return ok and rounds > 0 and known >= submissions * 0.9
+
+
 if __name__ == "__main__":
-    checks = {f.__name__: f for f in (ledger, contiguous, vadd, costs, ioctls, client, doorbells, two)}
+    checks = {f.__name__: f for f in (ledger, contiguous, vadd, costs, ioctls, client, doorbells, ticks, two)}
     sys.exit(0 if checks[sys.argv[1]](*sys.argv[2:]) else 1)

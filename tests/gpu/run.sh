@@ -296,7 +296,15 @@ client() { # NAME WANTS COMMAND...
     ioctls_of "$name" "$@"
 }
 section_egl() { loaders && client egl "draw>=8" "$WORK/egl"; }
-section_vulkan() { loaders && client vulkan "launch>=3" "$WORK/vulkan"; }
+section_vulkan() {
+    loaders && client vulkan "launch>=3" "$WORK/vulkan"
+    # When the GPU worked, against the program's own timestamp queries.
+    timeout 100 "$NVCAP" --gpu-time --json -e type=submission -o "$WORK/vulkan-time.json" -- "$WORK/vulkan" >"$WORK/vulkan-time.out" 2>&1
+    if grep -q '^ticks' "$WORK/vulkan-time.out"; then
+        check "vulkan: GPU times against its queries" python3 "$HERE/check.py" ticks "$WORK/vulkan-time.json" "$WORK/vulkan-time.out"
+        python3 "$HERE/check.py" ticks "$WORK/vulkan-time.json" "$WORK/vulkan-time.out"
+    else row "NOT RUN" "vulkan: GPU times" "$(tail -n 1 "$WORK/vulkan-time.out" | cut -c1-160)"; fi
+}
 section_nvdec() {
     python3 "$HERE/stream.py" 128 64 8 >"$WORK/s.h264"
     client nvdec "video>=8" "$WORK/nvdec" "$WORK/s.h264"

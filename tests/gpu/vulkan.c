@@ -42,6 +42,7 @@ typedef struct { HEAD; Object pool; uint32_t count; const Object *layouts; } Set
 typedef struct { Object buffer; Size offset, range; } BufferInfo;
 typedef struct { HEAD; Object set; uint32_t binding, element, count, type; const void *image; const BufferInfo *buffer;
                  const void *view; } WriteSet;
+typedef struct { HEAD; uint32_t flags, type, count, statistics; } QueryPoolCreateInfo;
 typedef struct { HEAD; uint32_t flags, family; } PoolCreateInfo;
 typedef struct { HEAD; Object pool; uint32_t level, count; } CommandAllocateInfo;
 typedef struct { HEAD; uint32_t flags; const void *inheritance; } BeginInfo;
@@ -224,6 +225,10 @@ int main(void) {
 
     void (*barrier)(Handle, uint32_t, uint32_t, uint32_t, uint32_t, const void *, uint32_t, const void *, uint32_t, const void *) =
         function("vkCmdPipelineBarrier");
+    // The GPU's clock before and behind each round's work, written by the GPU: the truth for what nvcap says of its time.
+    QueryPoolCreateInfo qpi = {.sType = 11, .type = 2, .count = 2};
+    Object queries = create("vkCreateQueryPool", &qpi);
+    void (*stamp)(Handle, uint32_t, Object, uint32_t) = function("vkCmdWriteTimestamp");
     MemoryBarrier all = {.sType = 46, .from = 0x1ffff, .to = 0x1ffff};
     enum { COMMANDS = 0x10000 };   // ALL_COMMANDS
     int wrong = 0;
@@ -232,6 +237,8 @@ int main(void) {
         need(CALL(Result (*)(Handle, uint32_t), "vkResetCommandBuffer")(command, 0), "vkResetCommandBuffer");
         BeginInfo begin_info = {.sType = 42};
         need(CALL(Result (*)(Handle, const void *), "vkBeginCommandBuffer")(command, &begin_info), "vkBeginCommandBuffer");
+        CALL(void (*)(Handle, Object, uint32_t, uint32_t), "vkCmdResetQueryPool")(command, queries, 0, 2);
+        stamp(command, 1, queries, 0);   // TOP_OF_PIPE
         // The first half is filled, the second copied from the host; the shader works on all of it; all goes back.
         CALL(void (*)(Handle, Object, Size, Size, uint32_t), "vkCmdFillBuffer")(command, local, 0, BYTES / 2, pattern);
         BufferCopy half = {BYTES / 2, BYTES / 2, BYTES / 2}, whole = {0, 0, BYTES};
@@ -243,6 +250,7 @@ int main(void) {
         CALL(void (*)(Handle, uint32_t, uint32_t, uint32_t), "vkCmdDispatch")(command, X, Y, Z);
         barrier(command, COMMANDS, COMMANDS, 0, 1, &all, 0, NULL, 0, NULL);
         CALL(void (*)(Handle, Object, Object, uint32_t, const void *), "vkCmdCopyBuffer")(command, local, host, 1, &whole);
+        stamp(command, 0x2000, queries, 1);   // BOTTOM_OF_PIPE
         need(CALL(Result (*)(Handle), "vkEndCommandBuffer")(command), "vkEndCommandBuffer");
         for (int i = 0; i < CELLS; i++) cells[i] = 7 * i + round;
         SubmitInfo submit = {.sType = 4, .commands = 1, .command = &command};
@@ -250,6 +258,10 @@ int main(void) {
         need(CALL(Result (*)(Handle, uint32_t, const Object *, uint32_t, uint64_t), "vkWaitForFences")(
             device, 1, &fence, 1, 10000000000u), "vkWaitForFences");
         need(CALL(Result (*)(Handle, uint32_t, const Object *), "vkResetFences")(device, 1, &fence), "vkResetFences");
+        uint64_t ticks[2];   // 64 bits each, waited for
+        need(CALL(Result (*)(Handle, Object, uint32_t, uint32_t, size_t, void *, Size, uint32_t), "vkGetQueryPoolResults")(
+            device, queries, 0, 2, sizeof ticks, ticks, sizeof *ticks, 1 | 2), "vkGetQueryPoolResults");
+        printf("ticks %llu %llu\n", (unsigned long long)ticks[0], (unsigned long long)ticks[1]);
         for (int i = 0; i < CELLS; i++) {
             uint32_t was = i < CELLS / 2 ? pattern : (uint32_t)(7 * i + round);
             wrong += cells[i] != was * 3 + i;

@@ -85,7 +85,8 @@ impl Finder {
             }
             SEM_EXECUTE => {
                 let of = HostRelease::of(data).filter(|r| r.stamped && !r.waits);
-                if of.is_some() {
+                // The driver's comes first; those behind it are the program's own, such as timestamp queries.
+                if of.is_some() && self.begin.is_none() {
                     let [low, high, payload, _] = self.host;
                     self.begin = Some((Value::of(high, low, payload), index));
                 }
@@ -175,6 +176,9 @@ mod tests {
     fn a_pair_may_enclose_several_entries() {
         let (mut first, mut last) = (Pushbuffer::new(), Pushbuffer::new());
         host(&mut first, BEGIN, RELEASE | TIMESTAMP);
+        // A timestamp query of the program.
+        host(&mut first, 0x4ea_0080, RELEASE | TIMESTAMP);
+        report(&mut first, 0x4ea_0090, 1, 0xf010);
         host(&mut last, 0x41d_0b90, RELEASE | TIMESTAMP | WFI);
         report(&mut last, 0x41c_0bb0, 4, 0x1000_f010);
         report(&mut last, BEGIN + 16, 1, 0xf010);

@@ -14,7 +14,7 @@ use std::{
 
 use crate::gpu_time::pair::Pair;
 use crate::gpu_time::unit::{Unit, Value};
-use crate::procfs::mem::Ordinary;
+use crate::procfs::mem::{Memory, Ordinary};
 use crate::record::{At, ChannelId, CpuVa, Life, Record, Stamp, Stamps};
 use crate::source::clock;
 use crate::wire::{GpuVa, release};
@@ -175,6 +175,8 @@ impl Stamper {
 struct Process {
     memory: Ordinary,
     regions: Regions,
+    /// What `process_vm_readv` does not read, for what is written once.
+    whole: Option<Memory>,
     once: Once,
     /// It has stamps that are written once: the time in which none is awaited is no gap.
     awaits: bool,
@@ -189,6 +191,7 @@ impl Process {
         Self {
             memory,
             regions: Regions::default(),
+            whole: None,
             once: Once::default(),
             awaits: false,
             from_ns: clock::now(),
@@ -199,7 +202,7 @@ impl Process {
 
     /// Reads no more; what was seen stands.
     fn end(&mut self) {
-        (self.regions, self.once, self.awaits) = Default::default();
+        (self.regions, self.whole, self.once, self.awaits) = Default::default();
     }
 
     fn is_over(&self) -> bool {
@@ -276,6 +279,9 @@ impl Reader {
             }
             Request::Await(pid, value, cpu) => {
                 if let Some(process) = self.process(pid) {
+                    if process.whole.is_none() {
+                        process.whole = Memory::open(pid).ok();
+                    }
                     process.once.add(value.address, cpu, value.payload);
                     process.awaits = true;
                 }
@@ -317,8 +323,8 @@ impl Reader {
             if !process.regions.is_empty() {
                 stands &= process.regions.read(memory, &clock::now, stamps);
             }
-            if !process.once.is_empty() {
-                stands &= process.once.read(memory, &clock::now, stamps);
+            if let Some(whole) = process.whole.as_ref().filter(|_| !process.once.is_empty()) {
+                process.once.read(whole, &clock::now, stamps);
             }
             process.reads += u64::from(!process.is_over());
             if process.stamps.len() > had {

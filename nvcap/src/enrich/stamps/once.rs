@@ -2,10 +2,9 @@
 
 use std::collections::VecDeque;
 
-use super::regions::Read;
-use crate::procfs::mem::Ranges;
 use crate::record::{CpuVa, Stamp};
 use crate::wire::GpuVa;
+use crate::wire::peek::Peek;
 use crate::wire::words::{u32_at, u64_at};
 
 /// Bytes of a semaphore with a time stamp: number, nothing, time.
@@ -31,8 +30,6 @@ struct Awaited {
 #[derive(Debug, Default)]
 pub(super) struct Once {
     awaited: VecDeque<Awaited>,
-    ranges: Ranges,
-    buffer: Vec<u8>,
     /// The newest stamp, ns of the GPU's clock.
     newest_ns: u64,
 }
@@ -56,61 +53,35 @@ impl Once {
             old_ns: self.newest_ns.saturating_sub(LAST_TIME_NS),
             read_ns: 0,
         });
-        self.plan();
     }
 
-    fn plan(&mut self) {
-        self.ranges = Ranges::new(self.awaited.iter().map(|a| (a.cpu.0, STAMPED)));
-        self.buffer.resize(self.ranges.len(), 0);
-    }
-
-    /// Reads all once; stamps that have come go to `to`. False where the process cannot be read any more.
-    pub(super) fn read(
-        &mut self,
-        memory: &impl Read,
-        now: &impl Fn() -> u64,
-        to: &mut Vec<Stamp>,
-    ) -> bool {
-        let begun = now();
-        let read = match memory.read(&self.ranges, &mut self.buffer) {
-            Ok(read) => read,
-            Err(e) if e.raw_os_error() == Some(libc::EFAULT) => 0,
-            Err(_) => return false,
-        };
-        let seen_ns = now();
-        let had = self.awaited.len();
-        let mut came = Vec::new();
-        let mut index = 0;
-        let (buffer, newest_ns) = (&self.buffer, &mut self.newest_ns);
+    /// Reads all once; stamps that have come go to `to`. What cannot be read is given up: it is unmapped, or the process is gone.
+    ///
+    /// The memory is that of `/proc/PID/mem`: the driver maps these pages so that `process_vm_readv` refuses them.
+    pub(super) fn read(&mut self, memory: &impl Peek, now: &impl Fn() -> u64, to: &mut Vec<Stamp>) {
+        let newest_ns = &mut self.newest_ns;
         self.awaited.retain_mut(|awaited| {
-            let at = index * STAMPED;
-            index += 1;
-            if read < at + STAMPED {
-                // The first that could not be read is given up; those behind it were not tried.
-                return read < at;
+            let mut bytes = [0; STAMPED];
+            let begun = now();
+            if memory.peek(awaited.cpu.0, &mut bytes).is_err() {
+                return false;
             }
-            let (payload, gpu_ns) = (u32_at(buffer, at), u64_at(buffer, at + 8));
-            let stamp =
-                gpu_ns.filter(|ns| payload == Some(awaited.payload) && *ns > awaited.old_ns);
-            let Some(gpu_ns) = stamp else {
+            let (payload, gpu_ns) = (u32_at(&bytes, 0), u64_at(&bytes, 8));
+            let is_new = |ns: &u64| payload == Some(awaited.payload) && *ns > awaited.old_ns;
+            let Some(gpu_ns) = gpu_ns.filter(is_new) else {
                 awaited.read_ns = begun;
                 return true;
             };
             *newest_ns = gpu_ns.max(*newest_ns);
-            came.push(Stamp {
+            to.push(Stamp {
                 address: awaited.gpu,
                 payload: awaited.payload,
                 gpu_ns: Some(gpu_ns),
                 before_ns: awaited.read_ns,
-                seen_ns,
+                seen_ns: now(),
             });
             false
         });
-        if self.awaited.len() < had {
-            self.plan();
-        }
-        to.append(&mut came);
-        true
     }
 }
 
@@ -124,27 +95,21 @@ mod tests {
     /// Semaphores by their address in the process: number and time.
     struct Fake(Vec<(u64, u32, u64)>);
 
-    impl Read for Fake {
-        fn read(&self, ranges: &Ranges, to: &mut [u8]) -> io::Result<usize> {
-            for (i, (at, _)) in ranges.each().enumerate() {
-                let Some((_, payload, ns)) = self.0.iter().find(|(a, ..)| *a == at) else {
-                    return match i {
-                        0 => Err(io::Error::from_raw_os_error(libc::EFAULT)),
-                        _ => Ok(i * STAMPED),
-                    };
-                };
-                to[i * STAMPED..][..4].copy_from_slice(&payload.to_le_bytes());
-                to[i * STAMPED + 8..][..8].copy_from_slice(&ns.to_le_bytes());
-            }
-            Ok(to.len())
+    impl Peek for Fake {
+        fn peek(&self, at: u64, to: &mut [u8]) -> io::Result<()> {
+            let found = self.0.iter().find(|(a, ..)| *a == at);
+            let (_, payload, ns) = found.ok_or_else(|| io::Error::from_raw_os_error(libc::EIO))?;
+            to[..4].copy_from_slice(&payload.to_le_bytes());
+            to[8..].copy_from_slice(&ns.to_le_bytes());
+            Ok(())
         }
     }
 
     fn read(once: &mut Once, memory: &Fake, time: u64) -> Vec<(u64, Option<u64>, u64)> {
         let clock = Cell::new(time);
-        let now = || clock.replace(clock.get() + 1);
+        let now = || clock.replace(clock.get());
         let mut to = Vec::new();
-        assert!(once.read(memory, &now, &mut to));
+        once.read(memory, &now, &mut to);
         to.iter()
             .map(|s| (s.address.0, s.gpu_ns, s.before_ns))
             .collect()
@@ -182,8 +147,8 @@ mod tests {
         for (gpu, cpu) in [(0x100, 0x7000), (0x110, 0x7010), (0x120, 0x7020)] {
             once.add(GpuVa(gpu), CpuVa(cpu), 1);
         }
-        assert_eq!(read(&mut once, &memory, 10), []);
-        assert_eq!(read(&mut once, &memory, 20), [(0x120, Some(5_000), 0)]);
+        assert_eq!(read(&mut once, &memory, 10), [(0x120, Some(5_000), 0)]);
+        assert_eq!(once.awaited.len(), 1);
         for n in 0..2 * MOST as u64 {
             once.add(GpuVa(n * 16), CpuVa(0x9000 + n * 16), 1);
         }

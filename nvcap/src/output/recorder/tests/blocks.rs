@@ -163,7 +163,11 @@ fn wireshark_reads_statistics_ledger_and_log() {
     made(&path);
     let shown = |args: &[&str]| {
         let mut tshark = Command::new("tshark");
-        let out = tshark.arg("-r").arg(&path).args(args).env("HOME", &folder.0);
+        let out = tshark
+            .arg("-r")
+            .arg(&path)
+            .args(args)
+            .env("HOME", &folder.0);
         let out = out.output().unwrap();
         assert!(
             out.status.success(),
