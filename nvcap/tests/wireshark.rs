@@ -9,17 +9,9 @@ use std::process::Command;
 
 use common::cli::{Folder, argument, nvcap, text};
 use common::files;
+use common::tshark::{self, is_here};
 use nvcap::capture::{HostGpu, TraceInfo, Writer};
 use serde_json::Value;
-
-/// Whether Wireshark's programs are here.
-fn is_here(test: &str) -> bool {
-    let here = Command::new("tshark").arg("--version").output().is_ok();
-    if !here {
-        println!("NOT RUN {test}: there is no tshark; type: sudo apt-get install tshark");
-    }
-    here
-}
 
 /// The capture of the fixtures as a recording, and with what the decoder says.
 struct Files {
@@ -37,9 +29,7 @@ impl Files {
         assert_eq!(made.status.code(), Some(3), "{}", text(&made.stderr));
         let made = nvcap(&["export", "wireshark", &raw, "-o", &decoded]);
         assert_eq!(made.status.code(), Some(3), "{}", text(&made.stderr));
-        let dir = argument(folder.0.join("installed"));
-        let installed = nvcap(&["wireshark", "install", "--dir", &dir]);
-        assert!(installed.status.success(), "{}", text(&installed.stderr));
+        tshark::install(&folder);
         Self {
             folder,
             raw,
@@ -47,39 +37,12 @@ impl Files {
         }
     }
 
-    /// What tshark prints with nvcap's dissector, and nothing else on standard error.
     fn tshark(&self, args: &[&str]) -> String {
-        let script = argument(self.folder.0.join("installed/plugins/nvcap.lua"));
-        let out = Command::new("tshark")
-            .args(["-X", &format!("lua_script:{script}")])
-            .args(args)
-            .env("HOME", &self.folder.0)
-            .env_remove("XDG_CONFIG_HOME")
-            .output()
-            .unwrap();
-        let said = text(&out.stderr);
-        let lines = said.lines().filter(|l| !l.starts_with("Running as user"));
-        assert_eq!(lines.collect::<String>(), "", "{args:?}");
-        assert!(out.status.success(), "{args:?}");
-        String::from_utf8_lossy(&out.stdout).into_owned()
+        tshark::tshark(&self.folder, args)
     }
 
-    /// All values of a field, in the packets that a filter lets through.
     fn values(&self, file: &str, filter: &str, field: &str) -> Vec<String> {
-        let args = [
-            "-r",
-            file,
-            "-Y",
-            filter,
-            "-T",
-            "fields",
-            "-E",
-            "aggregator=/s",
-            "-e",
-            field,
-        ];
-        let shown = self.tshark(&args);
-        shown.split_whitespace().map(str::to_owned).collect()
+        tshark::values(&self.folder, file, filter, field)
     }
 }
 

@@ -10,6 +10,7 @@ command fails, or takes more memory than --most-mib.
 """
 
 import argparse
+import json
 import lzma
 import os
 import shutil
@@ -153,6 +154,10 @@ def commands(options, table, big):
         out = folder / f"out.{format}"
         table.row(f"export {format}", [nvcap, "export", format, big, "-o", out], out)
         shutil.rmtree(out) if out.is_dir() else out.unlink()
+    out = folder / "out.parts"
+    parts = ["--partition", "channel", "--part-rows", "1000000"]
+    table.row("export csv, partitioned", [nvcap, "export", "csv", big, "-o", out, *parts], out)
+    shutil.rmtree(out)
     out = folder / "out.html"
     table.row("report", [nvcap, "report", big, "-o", out], out)
     out.unlink()
@@ -163,10 +168,35 @@ def commands(options, table, big):
             print(f"NOT RUN {tool}: it is not installed")
 
 
+def dissected(options, table):
+    """tshark with nvcap's dissector on a part of the size: it must count the launches that nvcap counts."""
+    if not shutil.which("tshark"):
+        print("NOT RUN tshark with the dissector: it is not installed")
+        return
+    nvcap, folder = options.nvcap, options.dir
+    part = make(options, "part.pcapng", options.dissect_mib)
+    out, lua = folder / "part.ws.pcapng", folder / "wireshark/plugins/nvcap.lua"
+    table.row("export wireshark of the part", [nvcap, "export", "wireshark", part, "-o", out], out)
+    run([nvcap, "wireshark", "install", "--dir", folder / "wireshark"])
+    with tempfile.TemporaryFile() as shown:
+        # Of each launch its kind, so that those of one packet are counted apart.
+        fields = ["-T", "fields", "-e", "nvcap.launch.kind", "-E", "aggregator=/s"]
+        table.row("tshark with the dissector", ["tshark", "-X", f"lua_script:{lua}", *fields, "-r", out], stdout=shown)
+        shown.seek(0)
+        found = len(shown.read().split())
+    stats = json.loads(subprocess.run([nvcap, "stats", "--json", part], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL).stdout.splitlines()[0])
+    launches = sum(kind["count"] for kind in stats["operations"] if kind["op"] == "launch")
+    print(f"launches: {found} by tshark, {launches} by nvcap stats", flush=True)
+    if found != launches or not found:
+        raise Failed("tshark counts other launches than nvcap stats")
+
+
 def exports(options):
     big = make(options, "big.pcapng", options.mib)
     table = Table(options.most_mib)
     commands(options, table, big)
+    big.unlink()
+    dissected(options, table)
     table.conclude()
 
 
@@ -232,13 +262,14 @@ def main():
     parser.add_argument("what", choices=["exports", "record", "diff"])
     parser.add_argument("--nvcap", type=Path, default=BUILT / "nvcap")
     parser.add_argument("--softgpu", type=Path, default=BUILT / "softgpu")
-    parser.add_argument("--dir", type=Path, help="a folder with room for three times --mib")
+    parser.add_argument("--dir", type=Path, help="a folder with room for six times --mib")
     parser.add_argument("--mib", type=int, default=1024, help="size of the recording")
     parser.add_argument("--submissions", type=int, default=10_000_000)
     parser.add_argument("--rotate", help="record into files of this size, of which 2 are kept")
     parser.add_argument("--every", type=float, default=10, help="seconds between two lines about memory")
     parser.add_argument("--most-mib", type=int, default=1024, help="memory that no command may take more of")
-    parser.add_argument("--formats", nargs="*", default=["pcapng", "perfetto", "csv", "parquet"])
+    parser.add_argument("--formats", nargs="*", default=["pcapng", "perfetto", "csv", "parquet", "wireshark"])
+    parser.add_argument("--dissect-mib", type=int, default=16, help="size of the recording that tshark dissects")
     options = parser.parse_args()
     options.dir = Path(tempfile.mkdtemp(prefix="nvcap-large-", dir=options.dir))
     try:

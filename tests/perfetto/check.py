@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Checks a trace of `nvcap export perfetto` by the protobuf bindings of PyPI's `perfetto` package.
 
-    check.py FILE [--arrows N] [--slices N] [--counters N] [--json]
+    check.py FILE [--whole] [--slices]
 
 Reads the file as a trace processor does: packets by time, in the order of the file where times are equal. Ends with an error
 at the first thing that is wrong, and prints sums as one JSON object. docs/perfetto.md has the same checks as SQL.
@@ -292,6 +292,7 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("file")
     parser.add_argument("--whole", action="store_true", help="every entry with a time has a slice: no filter, no late entry")
+    parser.add_argument("--slices", action="store_true", help="the sums also have each slice: its track, kind, name, begin, duration and arguments")
     options = parser.parse_args()
     tracks, events, clocks, late, packets = read(options.file)
     if clocks is None or clocks.primary_trace_clock != MONOTONIC:
@@ -313,8 +314,13 @@ def main():
     for uuid, track in tracks.items():
         if track.name.startswith("channel") and not track.HasField("counter"):
             rows[tuple(path_of(tracks, uuid))] += 1
+    each = [
+        {"track": path_of(tracks, e.track), "kind": e.category[0], "name": e.name, "begin": e.time, "duration": end - e.time, "args": e.notes}
+        for e, end in slices
+    ]
     json.dump(
         {
+            **({"each": each} if options.slices else {}),
             "packets": packets,
             "slices": len(slices),
             "instants": sum(e.type == EVENT.TYPE_INSTANT for e in events),

@@ -24,7 +24,7 @@ pub(super) fn run(args: &target_view::Args) -> anyhow::Result<ExitCode> {
     if !args.target.is_named("channels") {
         return Ok(usage());
     }
-    let whole = target_view::view(&args.target)?;
+    let whole = target_view::view(args)?;
     let objects = whole.model.channels_json();
     args.show
         .write(&whole.model.channels_text(), &objects, &args.target)?;

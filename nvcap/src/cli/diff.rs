@@ -13,7 +13,7 @@ use crate::output::{json, ledger};
 use crate::pipeline::Pipeline;
 
 use super::output_args::{OutputArgs, When, parse_filter};
-use super::recording::{Format, INTERRUPTED, RecordingArgs};
+use super::recording::{Format, INTERRUPTED, Played, RecordingArgs};
 use super::target;
 use super::values::{OUTPUT, SHOWN};
 
@@ -172,9 +172,9 @@ fn read(args: &Args, file: &Path, words: &mut Words) -> anyhow::Result<(Capture,
     let mut collect = Collect::new(words, args.filter.is_some());
     let mut pipeline = Pipeline::new(options, vec![Box::new(&mut collect)]);
     let recording = recording.quiet_until_the_end(args.output.as_deref());
-    recording.play(&mut pipeline)?;
+    let played = recording.play(&mut pipeline)?;
     let ledger = pipeline.finish()?;
-    if ledger.untraced().iter().any(|u| u.why == INTERRUPTED) {
+    if played == Played::Interrupted {
         bail!(
             "{}: {INTERRUPTED}, and nothing was compared",
             file.display()

@@ -75,6 +75,10 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         Ioctls::text(out, options)
     };
     let mut target = args.target.open();
+    let file = args.show.output.as_deref();
+    if file.is_some_and(|file| file.as_os_str() != "-") {
+        target = target.quiet_until_the_end(file);
+    }
     let options = PipelineOptions {
         driver_version: target.version(),
         ..PipelineOptions::default()

@@ -20,14 +20,17 @@ pub(super) fn run(args: &target_view::Args) -> anyhow::Result<ExitCode> {
     if !args.target.is_named("maps") {
         return Ok(usage());
     }
-    let whole = target_view::view(&args.target)?;
+    let whole = target_view::view(args)?;
     let objects = whole.model.maps_json();
     args.show
         .write(&whole.model.maps_text(), &objects, &args.target)?;
-    if objects.is_empty() {
-        tell(format_args!(
-            "no file of the NVIDIA driver is mapped: no GPU is in use"
-        ));
+    match &args.target.file {
+        _ if !objects.is_empty() => {}
+        Some(file) => tell(format_args!(
+            "{} tells of no mapping of the NVIDIA driver's files",
+            file.display()
+        )),
+        None => tell("no file of the NVIDIA driver is mapped: no GPU is in use"),
     }
     Ok(whole.end())
 }

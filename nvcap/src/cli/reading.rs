@@ -74,9 +74,10 @@ impl Read for Counted {
 }
 
 impl Reading {
-    /// Allows progress on standard error, if that is a terminal. The command must show nothing else before the end.
-    pub(super) fn show(&mut self) {
-        self.shown = true;
+    /// Allows progress on standard error, if that is a terminal: the command shows nothing before the end. `file`: where its output goes.
+    pub(super) fn show_for(&mut self, file: Option<&Path>) {
+        let file = file.is_some_and(|path| path.as_os_str() != "-");
+        self.shown = file || !output_is_a_pipe();
     }
 
     /// From now on Ctrl-C ends the reading, not the program.
@@ -142,7 +143,7 @@ fn bar(bytes: Option<u64>) -> ProgressBar {
 }
 
 /// Whether standard output is a pipe: who reads it, a pager for one, may be on the terminal, where progress would be in its way.
-pub(super) fn output_is_a_pipe() -> bool {
+fn output_is_a_pipe() -> bool {
     #[cfg(unix)]
     {
         use std::os::fd::AsFd as _;

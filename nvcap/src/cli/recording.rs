@@ -57,6 +57,15 @@ pub(super) const INTERRUPTED: &str = "reading was interrupted: the rest of the f
 /// How a recording says that it was made of a log, of which no submissions are known.
 pub(super) const OF_LOG: &str = "ioctl-log";
 
+/// How reading has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Played {
+    /// With the file.
+    ToTheEnd,
+    /// By the user: the ledger says so ([`INTERRUPTED`]).
+    Interrupted,
+}
+
 /// A file that was opened, of which nothing but its kind is read yet.
 pub(super) struct Recording<'a> {
     args: &'a RecordingArgs,
@@ -206,10 +215,7 @@ impl Recording<'_> {
 
     /// Says that the command shows nothing before all is read, so that progress may be shown. `file`: where the command's output goes.
     pub(super) fn quiet_until_the_end(mut self, file: Option<&Path>) -> Self {
-        let file = file.is_some_and(|path| path.as_os_str() != "-");
-        if file || !reading::output_is_a_pipe() {
-            self.reading.show();
-        }
+        self.reading.show_for(file);
         self
     }
 
@@ -223,12 +229,12 @@ impl Recording<'_> {
     }
 
     /// Gives all records to the pipeline, up to the end of the file or to the user's Ctrl-C; after Ctrl-C the ledger says that the rest was
-    /// not read. First it sets up the pipeline as it was for the live trace: the driver's release, the GPU's times, the order of records.
+    /// not read. Says whether it was read to its end. First it sets up the pipeline as it was for the live trace: the driver's release, the GPU's times, the order of records.
     ///
     /// # Errors
     /// When the output cannot be written, or, with `--strict`, at the first thing that is not whole. What was read up to there has
     /// been shown.
-    pub(super) fn play(mut self, pipeline: &mut Pipeline<'_>) -> anyhow::Result<()> {
+    pub(super) fn play(mut self, pipeline: &mut Pipeline<'_>) -> anyhow::Result<Played> {
         if let Some(info) = self.trace() {
             let driver = info.driver.as_deref().and_then(|d| d.parse().ok());
             pipeline.as_recorded(driver, info.gpu_time, !info.in_order);
@@ -243,13 +249,17 @@ impl Recording<'_> {
             }
             Opened::Log(log) => play_log(*log, pipeline, &mut self.reading),
         };
-        let played = match (&played, self.reading.is_whole()) {
+        let whole = self.reading.is_whole();
+        let played = match (&played, whole) {
             (Ok(()), false) => pipeline.record(lost(At::default(), &INTERRUPTED)),
             _ => played,
         };
         self.reading.end();
         let Err(error) = played else {
-            return Ok(());
+            return Ok(match whole {
+                true => Played::ToTheEnd,
+                false => Played::Interrupted,
+            });
         };
         pipeline.flush()?;
         let damaged = error.kind() == ErrorKind::InvalidData;
@@ -383,10 +393,41 @@ fn damage(error: &capture::Error, name: &impl Display) -> Record {
 
 /// The recording in a file, if it has one.
 pub(super) fn opened(file: &Path) -> Option<Reader<Box<dyn Read>>> {
+    watched(file).map(|(reader, _)| reader)
+}
+
+/// As [`opened`], and how far it is read.
+pub(super) fn watched(file: &Path) -> Option<(Reader<Box<dyn Read>>, Reading)> {
     // Of a pipe the bytes would be gone.
-    let opened = file.is_file().then(|| packed::open(file).ok())?;
-    let (kind, reader) = kind::of(opened?);
-    (kind == Kind::Recording).then(|| Reader::new(reader))
+    let (reader, reading) = file.is_file().then(|| reading::open(file).ok())??;
+    let (kind, reader) = kind::of(packed::unpacked(reader).ok()?);
+    (kind == Kind::Recording).then(|| (Reader::new(reader), reading))
+}
+
+/// Gives each of [`records`] to `each`, up to the end of the file or to the user's Ctrl-C; after Ctrl-C also the record of a loss, which
+/// says that the rest was not read.
+///
+/// # Errors
+/// Those of `each`.
+pub(super) fn give(
+    (reader, mut reading): (Reader<Box<dyn Read>>, Reading),
+    file: &Path,
+    mut each: impl FnMut(Record) -> io::Result<()>,
+) -> anyhow::Result<()> {
+    reading.begin()?;
+    let mut given = Ok(());
+    let mut records = records(reader, file);
+    while given.is_ok() && reading.goes_on() {
+        match records.next() {
+            Some(record) => given = each(record),
+            None => break,
+        }
+    }
+    if given.is_ok() && !reading.is_whole() {
+        given = each(lost(At::default(), &INTERRUPTED));
+    }
+    reading.end();
+    Ok(given?)
 }
 
 /// The records of a recording, and what is missing of them.

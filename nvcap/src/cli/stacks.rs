@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use anyhow::{Context as _, bail};
 use clap::ValueEnum;
 
-use crate::ledger::Ledger;
+use crate::ledger::{Ledger, STATUS_LOST};
 use crate::output::fold::{Folded, Folder, Weight, write_out};
 use crate::output::message::tell;
 use crate::output::plural::plural;
@@ -16,7 +16,7 @@ use crate::source::file::kind::{self, Kind};
 use crate::source::file::packed;
 
 use super::reading::{self, Reading};
-use super::recording::RecordingArgs;
+use super::recording::{INTERRUPTED, RecordingArgs};
 use super::{target, trace, values};
 
 const EXAMPLES: &str = "\
@@ -137,7 +137,9 @@ fn of_recording(
     let options = output.pipeline_options(false, None)?;
     let sink = Folded::new(&mut folder);
     let mut pipeline = Pipeline::new(options, vec![Box::new(sink)]);
-    recording.play(&mut pipeline)?;
+    recording
+        .quiet_until_the_end(output.output.as_deref())
+        .play(&mut pipeline)?;
     let ledger = conclude(pipeline)?;
     write_out(&folder, &mut out)?;
     Ok(ExitCode::from(ledger.exit_status()))
@@ -147,7 +149,7 @@ fn of_file(file: &Path, args: &Args, mut folder: Folder) -> anyhow::Result<ExitC
     let name = file.display();
     let opened =
         reading::open(file).and_then(|(reader, reading)| Ok((packed::unpacked(reader)?, reading)));
-    let (reader, reading) = opened.with_context(|| format!("cannot read {name}"))?;
+    let (reader, mut reading) = opened.with_context(|| format!("cannot read {name}"))?;
     let (kind, reader) = kind::of(reader);
     if kind == Kind::Recording {
         return of_recording(file, (reader, reading), args, folder);
@@ -155,13 +157,21 @@ fn of_file(file: &Path, args: &Args, mut folder: Folder) -> anyhow::Result<ExitC
     let mut other = 0;
     let mut lines = BufReader::new(reader);
     let mut line = Vec::new();
-    loop {
+    let output = args.trace.output.output.as_deref();
+    reading.show_for(output);
+    reading.begin()?;
+    while reading.goes_on() {
         line.clear();
         let read = lines.read_until(b'\n', &mut line);
         if read.with_context(|| format!("cannot read {name} to its end"))? == 0 {
             break;
         }
         other += u64::from(!folder.line(String::from_utf8_lossy(&line).trim()));
+    }
+    let whole = reading.is_whole();
+    reading.end();
+    if !whole {
+        tell(format_args!("{name}: {INTERRUPTED}"));
     }
     if folder.stacks() == 0 {
         bail!(
@@ -177,10 +187,9 @@ fn of_file(file: &Path, args: &Args, mut folder: Folder) -> anyhow::Result<ExitC
             }
         ));
     }
-    let output = args.trace.output.output.as_deref();
     let mut out = target::open(output, false, &[file])?;
     write_out(&folder, &mut out)?;
-    Ok(ExitCode::SUCCESS)
+    Ok(ExitCode::from(if whole { 0 } else { STATUS_LOST }))
 }
 
 /// Ends the trace: tells the verdict, and of what part of the submissions the sums are.

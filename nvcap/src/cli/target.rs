@@ -17,6 +17,7 @@ use crate::source::file::ioctl_log;
 use anyhow::{Context as _, bail};
 use clap::ValueEnum;
 
+use super::reading::Reading;
 use super::recording;
 use super::values::{self, CAPTURE, Discover};
 
@@ -237,7 +238,7 @@ impl Target {
     pub(super) fn open(&self) -> Opened<'_> {
         Opened {
             target: self,
-            recording: self.file.as_deref().and_then(recording::opened),
+            recording: self.file.as_deref().and_then(recording::watched),
         }
     }
 }
@@ -245,7 +246,7 @@ impl Target {
 /// A target. If it is a recording, its file is open.
 pub(super) struct Opened<'a> {
     target: &'a Target,
-    recording: Option<capture::Reader<Box<dyn io::Read>>>,
+    recording: Option<(capture::Reader<Box<dyn io::Read>>, Reading)>,
 }
 
 impl Opened<'_> {
@@ -254,7 +255,7 @@ impl Opened<'_> {
         if self.target.file.is_none() {
             return running_driver();
         }
-        let recorded = self.recording.as_mut().and_then(|r| r.trace());
+        let recorded = self.recording.as_mut().and_then(|(r, _)| r.trace());
         let recorded = || recorded?.driver.as_ref()?.parse().ok();
         self.target.driver.or_else(recorded)
     }
@@ -263,7 +264,15 @@ impl Opened<'_> {
     pub(super) fn is_trace(&mut self) -> bool {
         let recorded = self.recording.as_mut();
         self.target.file.is_none()
-            || recorded.is_some_and(|r| r.trace().is_none_or(|t| t.how != recording::OF_LOG))
+            || recorded.is_some_and(|(r, _)| r.trace().is_none_or(|t| t.how != recording::OF_LOG))
+    }
+
+    /// The command shows nothing before all is read: progress may be shown. `file`: where its output goes.
+    pub(super) fn quiet_until_the_end(mut self, file: Option<&Path>) -> Self {
+        if let Some((_, reading)) = &mut self.recording {
+            reading.show_for(file);
+        }
+        self
     }
 
     /// Gives every record to `each`, in order, until the end. `watch`: submissions are among them (of a live trace).
@@ -279,7 +288,7 @@ impl Opened<'_> {
         idle: impl FnMut() -> io::Result<()>,
     ) -> anyhow::Result<()> {
         match (&self.target.file, self.recording) {
-            (Some(file), Some(reader)) => Ok(recording::records(reader, file).try_for_each(each)?),
+            (Some(file), Some(recording)) => recording::give(recording, file, each),
             (Some(file), None) => self.target.log(file, each),
             (None, _) => self.target.live(watch, each, idle),
         }

@@ -46,8 +46,11 @@ impl TargetView {
 ///
 /// # Errors
 /// When the processes cannot be read, the trace cannot be made or the log cannot be read.
-pub(super) fn view(target: &Target) -> anyhow::Result<TargetView> {
-    let mut opened = target.open();
+pub(super) fn view(args: &Args) -> anyhow::Result<TargetView> {
+    let target = &args.target;
+    let mut opened = target
+        .open()
+        .quiet_until_the_end(args.show.output.as_deref());
     let version = opened.version();
     if !target.pid.is_empty() && target.duration.is_none() {
         return one_look(&target.pid, version);

@@ -99,7 +99,9 @@ fn of_file(file: &Path, output: &OutputArgs) -> anyhow::Result<ExitCode> {
     }
     let output = output.of_recording(recording.trace());
     let mut pipeline = report(&output, false, &[file], None)?;
-    recording.play(&mut pipeline)?;
+    recording
+        .quiet_until_the_end(output.output.as_deref())
+        .play(&mut pipeline)?;
     let ledger = output.conclude(pipeline)?;
     Ok(ExitCode::from(ledger.exit_status()))
 }

@@ -7,6 +7,8 @@ pub mod cli;
 pub mod fat;
 pub mod files;
 pub mod schema;
+#[cfg(feature = "cli")]
+pub mod tshark;
 
 use nvcap::decode::event::{CopyEngine, CopyMode};
 use nvcap::record::CpuVa;

@@ -1,6 +1,7 @@
 //! tests/fixtures/training.pcapng: a training that never ran, with times that are known: for each of 40 steps a copy of 4 MiB to the
 //! device by one thread, two or three kernels by another, and a copy of 64 KiB back; every tenth step the program pauses for 3 ms. Three
 //! ring entries of the second copy channel are missing. Semaphores are read as nvcap reads them.
+#![allow(dead_code, reason = "each test binary uses a part")]
 
 use nvcap::capture::{EndInfo, TraceInfo, Writer};
 use nvcap::decode::encode::{Pushbuffer, Qmd};
@@ -24,11 +25,13 @@ const OFFSET: u64 = 600_000;
 const FETCH: u64 = 4_000;
 const BEGIN: u64 = 1_000_000_000;
 const ENDS: u64 = 0x2_0463_7000;
-const STEPS: u32 = 40;
+/// Steps of the fixture.
+pub const STEPS: u32 = 40;
 
-const GEMM: u64 = 0x7f00_0000_0000;
-const SOFTMAX: u64 = 0x7f00_0001_0000;
-const UPDATE: u64 = 0x7f00_0002_0000;
+/// Programs and names of the kernels.
+const GEMM: (u64, &str) = (0x7f00_0000_0000, "_Z5sgemmPKfS0_Pfiii");
+const SOFTMAX: (u64, &str) = (0x7f00_0001_0000, "_Z7softmaxIfEvPKT_PS0_i");
+const UPDATE: (u64, &str) = (0x7f00_0002_0000, "update");
 
 /// A channel of the simulation.
 struct Queue {
@@ -86,6 +89,20 @@ const fn at(time_ns: u64, tid: u32) -> At {
     }
 }
 
+/// A kernel or copy that ran, with times of CLOCK_MONOTONIC, ns: what a reader of the recording should find.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ran {
+    pub channel: u32,
+    pub tid: u32,
+    pub doorbell: u64,
+    pub begin: u64,
+    pub length: u64,
+    /// Of a kernel: its name as the compiler writes it, and its grid.
+    pub kernel: Option<(&'static str, [u32; 3])>,
+    /// Of a copy.
+    pub bytes: u32,
+}
+
 /// Writes to memory, as (time on the GPU's clock, address, number, whether it is stamped).
 type Writes = Vec<(u64, u64, u32, bool)>;
 
@@ -110,15 +127,24 @@ fn read(mut writes: Writes) -> Vec<Stamp> {
 /// A kernel on the compute channel.
 fn launch(
     queue: &mut Queue,
-    writes: &mut Writes,
+    (writes, ran): &mut (&mut Writes, &mut Vec<Ran>),
     doorbell: u64,
-    (program, grid, length): (u64, [u32; 3], u64),
+    ((program, name), grid, length): ((u64, &'static str), [u32; 3], u64),
 ) -> Record {
     let n = queue.entries;
     let end = ENDS + u64::from(n % 64) * 16;
     let stamp = (doorbell + FETCH).max(queue.free + 1_300);
     let start = stamp + 576;
     queue.free = start + length;
+    ran.push(Ran {
+        channel: queue.id.0,
+        tid: TRAINER,
+        doorbell: doorbell + OFFSET,
+        begin: start + OFFSET,
+        length,
+        kernel: Some((name, grid)),
+        bytes: 0,
+    });
     writes.push((stamp, queue.stamp, n + 1, true));
     writes.push((start + 1_500, end, n * 2, false));
     writes.push((queue.free + 1_800, end, n * 2 + 1, false));
@@ -148,13 +174,22 @@ fn launch(
 /// A copy on a copy channel, at 50 GB/s.
 fn copy(
     queue: &mut Queue,
-    writes: &mut Writes,
+    (writes, ran): &mut (&mut Writes, &mut Vec<Ran>),
     (doorbell, tid, skipped): (u64, u32, u64),
     (src, dst, bytes): (u64, u64, u32),
 ) -> Record {
     let n = queue.entries;
     let begin = (doorbell + FETCH).max(queue.free);
     queue.free = begin + u64::from(bytes) / 50 + 1_000;
+    ran.push(Ran {
+        channel: queue.id.0,
+        tid,
+        doorbell: doorbell + OFFSET,
+        begin: begin + OFFSET,
+        length: queue.free - begin,
+        kernel: None,
+        bytes,
+    });
     writes.push((queue.free, queue.stamp, n + 1, true));
     let mut p = Pushbuffer::new();
     p.bind(4, COPY_CLASS);
@@ -168,7 +203,8 @@ fn copy(
     Record::Submission(queue.submit(doorbell, tid, skipped, &p))
 }
 
-fn records() -> Vec<Record> {
+/// The records of so many steps, and what ran.
+pub fn records(steps: u32) -> (Vec<Record>, Vec<Ran>) {
     let channel = |queue: &Queue, engine| {
         Record::Channel(Box::new(Channel {
             at: at(BEGIN + OFFSET - 1_000_000, PID),
@@ -185,7 +221,7 @@ fn records() -> Vec<Record> {
             origin: Origin::Allocated,
         }))
     };
-    let kernel = |program, name: &str| {
+    let kernel = |(program, name): (u64, &str)| {
         Record::Kernel(Box::new(Kernel {
             at: at(BEGIN + OFFSET - 500_000, 0),
             program: GpuVa(program),
@@ -237,34 +273,35 @@ fn records() -> Vec<Record> {
         channel(&down, 12),
         control(BEGIN + OFFSET - 800_000, 0x2080_1218, 0),
         control(BEGIN + OFFSET - 700_000, 0x2080_0110, 0x57),
-        kernel(GEMM, "_Z5sgemmPKfS0_Pfiii"),
-        kernel(SOFTMAX, "_Z7softmaxIfEvPKT_PS0_i"),
-        kernel(UPDATE, "update"),
+        kernel(GEMM),
+        kernel(SOFTMAX),
+        kernel(UPDATE),
     ];
-    let (mut writes, mut time) = (Writes::new(), BEGIN);
-    for step in 0..STEPS {
+    let (mut writes, mut ran, mut time) = (Writes::new(), Vec::new(), BEGIN);
+    for step in 0..steps {
+        let noted = &mut (&mut writes, &mut ran);
         if step % 10 == 9 {
             time += 3_000_000;
         }
         let (host, device) = (0x7fc7_b880_0000, 0x7fc7_b940_0000);
         let loaded = (time, LOADER, 0);
-        all.push(copy(&mut up, &mut writes, loaded, (host, device, 4 << 20)));
+        all.push(copy(&mut up, noted, loaded, (host, device, 4 << 20)));
         time += 90_000;
         let length = 200_000 + u64::from(step % 5) * 10_000;
         let gemm = (GEMM, [64, 64, 1], length);
-        all.push(launch(&mut compute, &mut writes, time, gemm));
+        all.push(launch(&mut compute, noted, time, gemm));
         time += 5_000;
         let softmax = (SOFTMAX, [512, 1, 1], 30_000);
-        all.push(launch(&mut compute, &mut writes, time, softmax));
+        all.push(launch(&mut compute, noted, time, softmax));
         time += 5_000;
         if step % 4 == 3 {
             let update = (UPDATE, [1024, 1, 1], 55_000);
-            all.push(launch(&mut compute, &mut writes, time, update));
+            all.push(launch(&mut compute, noted, time, update));
         }
         time += 400_000;
         let skipped = if step == 20 { 3 } else { 0 };
         let back = (device + (8 << 20), host + (8 << 20), 64 << 10);
-        all.push(copy(&mut down, &mut writes, (time, TRAINER, skipped), back));
+        all.push(copy(&mut down, noted, (time, TRAINER, skipped), back));
         time += 100_000;
     }
     all.push(Record::Stamps(Box::new(Stamps {
@@ -277,11 +314,16 @@ fn records() -> Vec<Record> {
         at: at(time + OFFSET + 1_000_000, PID),
         life: Life::Exit { process: true },
     }));
-    all
+    (all, ran)
 }
 
 /// The bytes of the file.
 pub fn recording() -> Vec<u8> {
+    written(&records(STEPS).0, false)
+}
+
+/// The bytes of a recording of these records; with `stacks` it says that stacks were taken.
+pub fn written(records: &[Record], stacks: bool) -> Vec<u8> {
     let info = TraceInfo {
         program: "nvcap's tests".to_owned(),
         driver: Some("580.159.04".to_owned()),
@@ -289,6 +331,7 @@ pub fn recording() -> Vec<u8> {
         realtime_ns: 1_700_000_000_000_000_000,
         how: "trap".to_owned(),
         gpu_time: true,
+        stacks,
         in_order: false,
         command: vec!["train".to_owned()],
         ..TraceInfo::default()
@@ -296,9 +339,9 @@ pub fn recording() -> Vec<u8> {
     let (mut out, mut ledger) = (Vec::new(), Ledger::new());
     let mut writer = Writer::new(info, 1);
     writer.begin_section(&mut out);
-    for record in records() {
-        ledger.record(&record);
-        writer.record(&record, &mut out);
+    for record in records {
+        ledger.record(record);
+        writer.record(record, &mut out);
     }
     writer.end(EndInfo::default(), &ledger, b"{}", &mut out);
     out

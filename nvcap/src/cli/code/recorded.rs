@@ -36,9 +36,7 @@ fn read_all<T>(
     (name, mut reading): (&str, Reading),
     mut each: impl FnMut(T) -> ControlFlow<()>,
 ) -> anyhow::Result<()> {
-    if !reading::output_is_a_pipe() {
-        reading.show();
-    }
+    reading.show_for(None);
     reading.begin()?;
     for record in records {
         if !reading.goes_on() || each(record).is_break() {

@@ -8,7 +8,7 @@ use std::rc::Rc;
 
 use anyhow::Context as _;
 
-use crate::cli::recording::RecordingArgs;
+use crate::cli::recording::{INTERRUPTED, Played, RecordingArgs};
 use crate::cli::target;
 use crate::cli::values::OUTPUT;
 use crate::decode::event::Event;
@@ -20,6 +20,7 @@ use crate::export::tables::schema::Trace;
 use crate::export::tables::{Tables, TablesOptions};
 use crate::ledger::Ledger;
 use crate::output::message::tell;
+use crate::output::plural::plural_of;
 use crate::output::redact::Redactor;
 use crate::output::{Detail, Sink};
 use crate::pipeline::{Pipeline, PipelineOptions};
@@ -69,12 +70,22 @@ pub(in crate::cli) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let own = || std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     let host = args.host.clone().unwrap_or_else(own);
     let mut failed = 0;
-    for file in &args.files {
+    for (at, file) in args.files.iter().enumerate() {
         match export(args, file, &host) {
-            Ok(place) if !args.quiet => {
+            Ok(Some(place)) if !args.quiet => {
                 tell(format_args!("{}: {}", file.display(), place.display()));
             }
-            Ok(_) => {}
+            Ok(Some(_)) => {}
+            Ok(None) => {
+                let left = args.files.len() - at;
+                tell(format_args!(
+                    "{}: {INTERRUPTED}, and no table was written of it; {} not exported",
+                    file.display(),
+                    plural_of(left as u64, "recording is", "recordings are")
+                ));
+                failed += 1;
+                break;
+            }
             Err(error) => {
                 tell(format_args!("{}: {error:#}", file.display()));
                 failed += 1;
@@ -84,10 +95,13 @@ pub(in crate::cli) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::from(u8::from(failed > 0)))
 }
 
-/// Exports one recording, and says where its ledger is.
-fn export(args: &Args, file: &Path, host: &str) -> anyhow::Result<PathBuf> {
+/// Exports one recording, and says where its ledger is; none, and nothing written, where the user ended the reading.
+fn export(args: &Args, file: &Path, host: &str) -> anyhow::Result<Option<PathBuf>> {
     let of = RecordingArgs::of(file);
     let mut recording = of.open()?;
+    if !args.quiet {
+        recording = recording.quiet_until_the_end(Some(&args.output));
+    }
     let info = recording.trace().cloned();
     let info = info.filter(|i| i.realtime_ns > 0).context(
         "nothing in it tells when it was made: it is no recording of a live trace; nvcap export parquet makes tables of it",
@@ -110,8 +124,12 @@ fn export(args: &Args, file: &Path, host: &str) -> anyhow::Result<PathBuf> {
     let sinks: Vec<Box<dyn Sink>> = vec![Box::new(tables), Box::new(Rc::clone(&times))];
     let written = (|| {
         let mut pipeline = Pipeline::new(PipelineOptions::default(), sinks);
-        recording.known_as_part().play(&mut pipeline)?;
+        let played = recording.known_as_part().play(&mut pipeline)?;
         let ledger = pipeline.finish().with_context(say)?;
+        // A part would take the place of tables that are whole.
+        if played == Played::Interrupted {
+            return Ok(None);
+        }
         anyhow::ensure!(
             ledger.unshown() == 0,
             "{}: {} rows found no room",
@@ -121,9 +139,9 @@ fn export(args: &Args, file: &Path, host: &str) -> anyhow::Result<PathBuf> {
         let first = times.first().unwrap_or(info.monotonic_ns);
         let time = (info.realtime_ns).saturating_add_signed(since(first, info.monotonic_ns));
         partition.publish(time).with_context(say)?;
-        Ok(partition.place("ledger", time))
+        Ok(Some(partition.place("ledger", time)))
     })();
-    if written.is_err() {
+    if !matches!(written, Ok(Some(_))) {
         partition.discard();
     }
     written

@@ -45,7 +45,9 @@ pub(in crate::cli) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     };
     let sink = recorder::of_file(out, (format, recording.trace()), args.redact, &args.output)?;
     let mut pipeline = Pipeline::new(options, vec![Box::new(sink)]);
-    recording.play(&mut pipeline)?;
+    recording
+        .quiet_until_the_end(Some(&args.output))
+        .play(&mut pipeline)?;
     let ledger: Ledger = pipeline.finish()?;
     let verdict = crate::output::ledger::verdict(&ledger);
     crate::output::message::tell(format_args!("{verdict}"));

@@ -43,7 +43,9 @@ pub(in crate::cli) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let recorder = recorder::of_file(out, (format, trace), false, &args.output)?;
     let sink = Packets::new(recorder, driver, Box::new(|| true));
     let mut pipeline = Pipeline::new(options, vec![Box::new(sink)]);
-    recording.play(&mut pipeline)?;
+    recording
+        .quiet_until_the_end(Some(&args.output))
+        .play(&mut pipeline)?;
     let ledger = pipeline.finish()?;
     let verdict = crate::output::ledger::verdict(&ledger);
     crate::output::message::tell(format_args!("{verdict}"));

@@ -148,4 +148,5 @@ const KEYS = [
   [['n', 'N'], 'next match, the one before'], [['Enter'], 'zoom to the chosen operation'], [['Esc'], 'choose none'],
   [['Ctrl'], 'and the wheel: zoom; Shift and the wheel: move; drag: move; double click: zoom in'],
   [['←', '→'], 'in a plot: the next point, the one before'],
+  [['↑', '↓', 'Page ↑', 'Page ↓', 'Home', 'End'], 'in the table of kernels: its rows; Enter shows the operations of one'],
 ];

@@ -58,13 +58,18 @@ function kernelTable(data, search) {
     cell.style.height = `${height}px`;
     return make('tr', { class: 'gap', 'aria-hidden': true }, cell);
   };
+  // Of the rows the chosen one alone is in the order of Tab, which so leads out of the table; arrows lead from row to row.
+  let at = 0;
+  const name = n => body.querySelector(`[aria-rowindex="${n + 2}"] [tabindex]`);
   const draw = () => {
+    const focused = body.contains(document.activeElement);
     const most = rows.reduce((m, r) => Math.max(m, r.share), 1e-9);
     const first = Math.max(0, Math.floor(grid.scrollTop / ROW) - 8);
     const last = Math.min(rows.length, first + Math.ceil(grid.clientHeight / ROW) + 18);
     const shown = rows.slice(first, last).map((row, n) => make('tr', { 'aria-rowindex': first + n + 2 }, columns.map(column => {
       if (column.text) {
-        const name = row.together ? row.name : make('button', { type: 'button', title: row.name, onclick: () => search(row.name) }, row.name);
+        const tabindex = first + n === at ? 0 : -1;
+        const name = row.together ? make('span', { tabindex }, row.name) : make('button', { type: 'button', tabindex, title: row.name, onclick: () => search(row.name) }, row.name);
         return make('td', { class: 'name', title: row.name }, name);
       }
       const cell = make('td', { class: column.bar ? 'bar' : '' }, column.show(row));
@@ -72,6 +77,15 @@ function kernelTable(data, search) {
       return cell;
     })));
     body.replaceChildren(gap(first * ROW), ...shown, gap((rows.length - last) * ROW));
+    // The row may be out of view: then it is not in the document.
+    if (focused) (name(at) ?? grid).focus({ preventScroll: true });
+  };
+  const choose = n => {
+    at = Math.min(Math.max(n, 0), rows.length - 1);
+    const [top, bottom] = [at * ROW, (at + 2) * ROW - grid.clientHeight];
+    grid.scrollTop = Math.max(bottom, Math.min(top, grid.scrollTop));
+    draw();
+    name(at)?.focus({ preventScroll: true });
   };
   const order = () => {
     const { key, down } = sorting;
@@ -87,21 +101,38 @@ function kernelTable(data, search) {
   const sort = column => {
     sorting = { key: column.key, down: sorting.key === column.key ? !sorting.down : !column.text };
     grid.scrollTop = 0;
+    at = 0;
     order();
   };
-  const choose = () => {
+  const find = () => {
     const wanted = $('kernel-search').value.trim().toLowerCase();
     rows = wanted ? all.filter(row => row.search.includes(wanted)) : all;
     $('kernel-count').textContent = wanted ? `${format.count(rows.length)} of ${format.count(all.length)}` : format.plural(all.length, 'kernel');
     grid.scrollTop = 0;
+    at = 0;
     order();
   };
-  $('kernel-search').addEventListener('input', choose);
+  $('kernel-search').addEventListener('input', find);
   let asked = false;
   grid.addEventListener('scroll', () => {
     if (asked) return;
     asked = true;
     requestAnimationFrame(() => { asked = false; draw(); });
   }, { passive: true });
-  choose();
+  body.addEventListener('focusin', event => {
+    at = Number(event.target.closest('tr').getAttribute('aria-rowindex')) - 2;
+    for (const other of body.querySelectorAll('[tabindex="0"]')) other.tabIndex = -1;
+    event.target.tabIndex = 0;
+  });
+  grid.addEventListener('keydown', event => {
+    if (event.ctrlKey || event.metaKey || event.altKey || event.target.closest('thead') || !rows.length) return;
+    const page = Math.max(1, Math.floor(grid.clientHeight / ROW) - 2);
+    const to = {
+      ArrowDown: event.target === grid ? at : at + 1, ArrowUp: at - 1, PageDown: at + page, PageUp: at - page, Home: 0, End: rows.length - 1,
+    }[event.key];
+    if (to === undefined) return;
+    event.preventDefault();
+    choose(to);
+  });
+  find();
 }

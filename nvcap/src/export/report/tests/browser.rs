@@ -175,9 +175,11 @@ impl Browser {
         let text = (key.chars().count() == 1).then_some(key);
         for kind in ["keyDown", "keyUp"] {
             let mut params = json!({"type": kind, "key": key});
-            // A dialog listens to the key itself.
-            if key == "Escape" {
-                params["windowsVirtualKeyCode"] = 27.into();
+            // A dialog, and what moves the focus, listen to the key itself.
+            for (name, code) in [("Escape", 27), ("Tab", 9)] {
+                if key == name {
+                    params["windowsVirtualKeyCode"] = code.into();
+                }
             }
             if let (Some(text), "keyDown") = (text, kind) {
                 params["text"] = text.into();
@@ -195,6 +197,26 @@ impl Browser {
         for kind in all {
             let button = if kind == "mouseMoved" { "none" } else { "left" };
             let params = json!({"type": kind, "x": x, "y": y, "button": button, "clickCount": 1});
+            self.call("Input.dispatchMouseEvent", params);
+        }
+    }
+
+    /// Turns the wheel with Ctrl held: closer with negative steps.
+    pub(super) fn wheel(&mut self, (x, y): (f64, f64), steps: f64) {
+        let params = json!({"type": "mouseWheel", "x": x, "y": y, "deltaX": 0, "deltaY": steps, "modifiers": 2});
+        self.call("Input.dispatchMouseEvent", params);
+    }
+
+    /// Drags from a place to the left, so many pixels a move.
+    pub(super) fn drag(&mut self, (x, y): (f64, f64), pixels: f64, moves: u32) {
+        for at in 0..moves + 2 {
+            let (kind, held) = match at {
+                0 => ("mousePressed", 1),
+                at if at <= moves => ("mouseMoved", 1),
+                _ => ("mouseReleased", 0),
+            };
+            let x = x - pixels * f64::from(at.min(moves));
+            let params = json!({"type": kind, "x": x, "y": y, "button": "left", "buttons": held, "clickCount": 1});
             self.call("Input.dispatchMouseEvent", params);
         }
     }

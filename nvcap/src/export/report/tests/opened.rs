@@ -197,33 +197,76 @@ fn a_hundred_thousand_operations_are_fluent() {
         first.as_f64().unwrap() < 10_000.0,
         "first picture after {first} ms"
     );
-    browser.eval("document.querySelector('#timeline').focus({ preventScroll: true }); report.timeline.frames.length = 0");
-    for key in [
-        "+",
-        "+",
-        "+",
-        "ArrowRight",
-        "+",
-        "+",
-        "+",
-        "+",
-        "-",
-        "-",
-        "-",
-        "Home",
-    ] {
-        browser.key(key);
-        browser.wait("report.timeline.goal === null && !report.timeline.asked");
-    }
-    let mut frames: Vec<f64> =
-        serde_json::from_value(browser.eval("report.timeline.frames")).unwrap();
-    frames.sort_by(f64::total_cmp);
-    let (middle, slow) = (frames[frames.len() / 2], frames[frames.len() * 95 / 100]);
-    println!(
-        "100,000 operations: first picture after {first} ms; {} frames, half within {middle:.1} ms, 95 % within {slow:.1} ms",
-        frames.len()
+    // The times between frames, beside those that drawing takes.
+    browser.eval(
+        "window.gaps = []; (() => { let before; const next = now => { if (before) gaps.push(now - before); before = now; \
+         requestAnimationFrame(next); }; requestAnimationFrame(next); })()",
     );
-    assert!(frames.len() > 30 && middle < 100.0, "{middle} ms a frame");
+    println!("100,000 operations: first picture after {first} ms");
+    let canvas = browser.middle("#canvas");
+    browser.eval("document.querySelector('#timeline').focus({ preventScroll: true })");
+    for (how, least) in [("keys", 30), ("wheel", 30), ("drag", 20)] {
+        browser.eval("report.timeline.frames.length = gaps.length = 0");
+        match how {
+            "keys" => {
+                for key in [
+                    "+",
+                    "+",
+                    "+",
+                    "ArrowRight",
+                    "+",
+                    "+",
+                    "+",
+                    "+",
+                    "-",
+                    "-",
+                    "-",
+                    "Home",
+                ] {
+                    browser.key(key);
+                    browser.wait("report.timeline.goal === null && !report.timeline.asked");
+                }
+            }
+            "wheel" => {
+                let all = span(&mut browser);
+                for _ in 0..30 {
+                    browser.wheel(canvas, -60.0);
+                }
+                assert!(span(&mut browser) < all / 100.0);
+                browser.wait("report.timeline.goal === null && !report.timeline.asked");
+                for _ in 0..20 {
+                    browser.wheel(canvas, 60.0);
+                }
+                browser.wait("report.timeline.goal === null && !report.timeline.asked");
+            }
+            _ => {
+                let before = browser.eval(VIEW)[0].as_f64().unwrap();
+                browser.drag(canvas, 5.0, 60);
+                assert!(browser.eval(VIEW)[0].as_f64().unwrap() > before);
+                browser.wait("!report.timeline.asked");
+            }
+        }
+        let mut sorted = |what: &str| -> Vec<f64> {
+            let mut all: Vec<f64> = serde_json::from_value(browser.eval(what)).unwrap();
+            all.sort_by(f64::total_cmp);
+            all
+        };
+        let (frames, gaps) = (sorted("report.timeline.frames"), sorted("gaps"));
+        let at = |of: &[f64], percent: usize| of[of.len() * percent / 100];
+        let (middle, slow) = (at(&frames, 50), at(&frames, 95));
+        println!(
+            "{how}: {} frames, half drawn within {middle:.1} ms, 95 % within {slow:.1} ms; from frame to frame half {:.1} ms, 95 % {:.1} ms",
+            frames.len(),
+            at(&gaps, 50),
+            at(&gaps, 95)
+        );
+        assert!(frames.len() >= least, "{how}: {} frames", frames.len());
+        // 60 frames a second leave 16.7 ms for each; other work of this machine counts, too.
+        assert!(
+            middle < 16.7 && slow < 60.0,
+            "{how}: {middle} ms a frame, {slow} ms at 95 %"
+        );
+    }
     no_complaints(&browser);
 
     for (width, height, theme) in [
@@ -240,5 +283,75 @@ fn a_hundred_thousand_operations_are_fluent() {
         let wide: Value = browser.eval("document.documentElement.scrollWidth <= innerWidth");
         assert_eq!(wide, true, "{width} {theme}");
     }
+    no_complaints(&browser);
+}
+
+/// What has the focus: its id, or what it is, and the row of a table that it is in.
+const FOCUSED: &str = "(e => [e.id || e.tagName, e.closest('#kernel-grid tr')?.getAttribute('aria-rowindex') ?? null])(document.activeElement)";
+
+#[test]
+fn the_keyboard_reaches_all_of_a_page() {
+    let Some(mut browser) = Browser::start("the_keyboard_reaches_all_of_a_page") else {
+        return;
+    };
+    let file = folder().join("keyboard.html");
+    std::fs::write(&file, training(3_000)).unwrap();
+    browser.open(&file, (1280, 900), "light");
+    // Once round the page: each control that is there, and of the rows of the table one.
+    let controls = "[...document.querySelectorAll('a[href], button, input, summary, [tabindex]')].filter(e => e.checkVisibility() && !e.disabled && e.tabIndex >= 0).length";
+    let count = browser.eval(controls).as_u64().unwrap();
+    let mut seen = Vec::new();
+    for _ in 0..100 {
+        browser.key("Tab");
+        let focused = browser.eval(FOCUSED);
+        if focused[0] == "BODY" {
+            break;
+        }
+        seen.push(focused);
+    }
+    assert_eq!(seen.len() as u64, count, "{seen:?}");
+    for id in [
+        "theme",
+        "search",
+        "fit",
+        "timeline",
+        "kernel-grid",
+        "kernel-search",
+    ] {
+        assert!(seen.iter().any(|s| s[0] == id), "{id}: {seen:?}");
+    }
+    let rows: Vec<_> = { seen.iter() }
+        .filter(|s| s[1].as_str().is_some_and(|row| row != "1"))
+        .collect();
+    assert_eq!(rows.len(), 1, "{seen:?}");
+
+    // The table by its arrows, also where rows leave the document.
+    browser.eval("document.querySelector('#kernel-grid').focus()");
+    let last =
+        browser.eval("document.querySelector('#kernel-grid table').getAttribute('aria-rowcount')");
+    let last: u64 = last.as_str().unwrap().parse().unwrap();
+    assert!(last > 30);
+    let second = "3".to_owned();
+    for (key, row) in [
+        ("ArrowDown", "2".to_owned()),
+        ("ArrowDown", second.clone()),
+        ("End", last.to_string()),
+        ("ArrowDown", last.to_string()),
+        ("ArrowUp", (last - 1).to_string()),
+        ("Home", "2".to_owned()),
+        ("ArrowDown", second),
+    ] {
+        browser.key(key);
+        assert_eq!(browser.eval(FOCUSED)[1], row.as_str(), "{key}");
+        let visible = browser.eval(
+            "(() => { const [row, grid] = [document.activeElement, document.querySelector('#kernel-grid')].map(e => e.getBoundingClientRect()); \
+             return row.top >= grid.top && row.bottom <= grid.bottom; })()",
+        );
+        assert_eq!(visible, true, "{key}");
+    }
+    // Drawn again by its scrolling, it keeps the focus.
+    browser.eval("document.querySelector('#kernel-grid').dispatchEvent(new Event('scroll'))");
+    browser.eval("new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))");
+    assert_eq!(browser.eval(FOCUSED)[1], "3");
     no_complaints(&browser);
 }
