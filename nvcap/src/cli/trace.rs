@@ -386,8 +386,13 @@ pub(super) fn run_into<'a>(
         max_submissions: args.max_submissions,
     };
     args.filters.check(args.all, args.output.filter.as_ref())?;
+    // As strace does: on standard error, so that output stays what was asked for.
+    let quiet = args.output.quiet && !args.recording.alone;
     let target = if args.all {
-        run::Target::All(args.filters.everyone(args.user.clone()))
+        let mut everyone = args.filters.everyone(args.user.clone());
+        let notice: fn(&str) = |line| tell(line);
+        everyone.notice = (!quiet).then_some(notice);
+        run::Target::All(everyone)
     } else if args.command.is_empty() {
         run::Target::Pids(args.pid.clone())
     } else {
@@ -403,8 +408,6 @@ pub(super) fn run_into<'a>(
     }
     let names = !args.no_names;
     let is_soon = args.is_soon;
-    // As strace does: on standard error, so that output stays what was asked for.
-    let quiet = args.output.quiet && !args.recording.alone;
     let pids = args.pid.clone();
     let all = args.all;
     let attached = move || {

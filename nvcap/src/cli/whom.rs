@@ -103,6 +103,7 @@ impl Filters {
         crate::source::arrivals::Everyone {
             choice: self.choice(user),
             host_root: self.host_root.clone(),
+            notice: None,
         }
     }
 

@@ -135,6 +135,8 @@ impl System for Machine {
                             }
                             self.hidden.insert(it.pid);
                         }
+                        // Nobody tells this census of mappings.
+                        Change::Missed(_) => {}
                     }
                 }
                 found.keys().copied().collect()

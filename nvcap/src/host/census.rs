@@ -5,7 +5,8 @@
 //! - now and then the others ([`SWEEP`]), of which the size of the address space tells whether to look closer: nobody submits to a
 //!   GPU without mapping its memory.
 //!
-//! Where the driver's modules count their open files (`opens`), rounds without a change there look at nobody.
+//! Where the driver's modules count their open files (`opens`), rounds without a change there look at nobody. Who is told to have mapped
+//! memory of a GPU ([`Census::told`]) is looked at at once.
 
 use std::{
     collections::BTreeMap,
@@ -28,6 +29,10 @@ const QUIET_SWEEP: Duration = Duration::from_secs(30);
 const YOUNG: Duration = Duration::from_secs(20);
 /// Longest time between two rounds.
 const LONGEST_ROUND: Duration = Duration::from_secs(1);
+/// Who is told to have mapped memory of a GPU is looked at when it has mapped no more for this long, ...
+const SETTLED: Duration = Duration::from_millis(2);
+/// ... or at the latest after this time.
+const AT_LATEST: Duration = Duration::from_millis(10);
 /// What looking may cost: one part in so many of a core.
 const PART: u32 = 400;
 
@@ -42,6 +47,8 @@ pub(crate) enum Change {
     Went(u32),
     /// A process that may be meant may not be looked into, whether or not it uses a GPU.
     Hidden(Box<Found>),
+    /// A chosen process was told to have mapped memory of a GPU, and ended before it was looked at.
+    Missed(Box<Found>),
 }
 
 /// A process that was found.
@@ -54,6 +61,17 @@ pub(crate) struct Found {
     /// It used a GPU already when the first round looked: what it did before is not known. The use of others began since the round
     /// before.
     pub was_there: bool,
+    /// It has memory of a GPU mapped that it may write.
+    pub can_submit: bool,
+}
+
+/// A process that was told to have mapped memory of a GPU.
+#[derive(Debug)]
+struct Mapping {
+    first: Instant,
+    last: Instant,
+    /// Who it was then, as far as that could be read.
+    identity: Identity,
 }
 
 /// What is known of a process.
@@ -92,6 +110,8 @@ pub(crate) struct Census {
     numbers: Numbers,
     opens: Opens,
     known: BTreeMap<u32, Known>,
+    /// Those that were told to map memory of a GPU, until they are looked at.
+    mapping: BTreeMap<u32, Mapping>,
     /// nvcap's own process.
     own: u32,
     look_into: fn(u32) -> io::Result<Uses>,
@@ -114,6 +134,7 @@ impl Census {
             numbers: Numbers::new(),
             opens: Opens::new(),
             known: BTreeMap::new(),
+            mapping: BTreeMap::new(),
             own: std::process::id(),
             look_into: uses::of_process,
             first: true,
@@ -148,6 +169,59 @@ impl Census {
         self.next_round = Instant::now() + (cost * PART).clamp(ROUND, LONGEST_ROUND);
         if self.opened && now >= self.next_sweep || now >= self.swept + QUIET_SWEEP {
             self.sweep(false, &mut changes);
+        }
+        changes
+    }
+
+    /// These were told to have mapped memory of a GPU since the last call; with `lost`, others may have. What has changed by that.
+    #[cfg_attr(not(feature = "trap"), expect(dead_code))]
+    pub(crate) fn told(&mut self, pids: &[u32], lost: bool) -> Vec<Change> {
+        let (mut changes, now) = (Vec::new(), Instant::now());
+        if lost {
+            (self.opened, self.next_sweep) = (true, now);
+        }
+        for pid in pids {
+            if let Some(mapping) = self.mapping.get_mut(pid) {
+                mapping.last = now;
+                continue;
+            }
+            let start = Stat::of_process(*pid).ok().and_then(|s| s.start);
+            let known = self.known.get(pid);
+            let is_known = known.is_some_and(|k| start.is_none_or(|start| k.start == start));
+            if is_known && known.is_some_and(|k| matches!(k.was, Was::Told(_))) || self.is_own(*pid)
+            {
+                continue;
+            }
+            if let Some(start) = start.filter(|_| !is_known) {
+                self.born(*pid, start, Some(now + YOUNG), &mut changes);
+            }
+            let identity = self.host.identity(*pid, &Uses::default());
+            let mapping = Mapping {
+                first: now,
+                last: now,
+                identity: identity.unwrap_or_default(),
+            };
+            self.mapping.insert(*pid, mapping);
+        }
+        let is_due = |m: &Mapping| now >= m.last + SETTLED || now >= m.first + AT_LATEST;
+        let due = self.mapping.iter().filter(|(_, m)| is_due(m));
+        for pid in due.map(|(pid, _)| *pid).collect::<Vec<u32>>() {
+            let Some(Mapping { identity, .. }) = self.mapping.remove(&pid) else {
+                continue;
+            };
+            if !procfs::has_ended(pid) {
+                self.look(pid, false, &mut changes);
+            }
+            let was = self.known.get(&pid).map(|k| &k.was);
+            let is_seen = matches!(was, Some(Was::Told(_) | Was::Hidden));
+            if !is_seen && procfs::has_ended(pid) && self.choice.takes_beside_gpus(&identity) {
+                changes.push(Change::Missed(Box::new(Found {
+                    pid,
+                    identity,
+                    was_there: false,
+                    can_submit: true,
+                })));
+            }
         }
         changes
     }
@@ -254,6 +328,7 @@ impl Census {
                 pid,
                 identity: identity.clone(),
                 was_there: first,
+                can_submit: uses.mapped,
             })
         };
         let Some(known) = self.known.get_mut(&pid) else {

@@ -5,11 +5,14 @@
 //! - [`Host`]: who a process is, [`Identity`].
 //! - [`choice`]: which processes are meant.
 //! - [`census`]: the chosen ones that use a GPU, and those to come.
+//! - `told`: those that the kernel tells of.
 //!
 //! The files may be anybody's: whatever is in them, nothing here panics, and what is kept of them is bounded.
 
 pub(crate) mod census;
 pub(crate) mod choice;
+#[cfg(feature = "trap")]
+pub(crate) mod told;
 pub(crate) mod uses;
 
 mod cgroup;

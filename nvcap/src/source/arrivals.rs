@@ -1,7 +1,9 @@
 //! Processes of a host that come to use a GPU while it is traced (`-a`): a thread looks for them ([`crate::host::census`]), so that
-//! looking for processes keeps nobody from looking at rings.
+//! looking for processes keeps nobody from looking at rings. Where the kernel tells of those that map memory of a GPU
+//! ([`crate::host::told`]), they are known within some milliseconds; else they are looked for in `/proc`.
 
 use std::{
+    io,
     path::PathBuf,
     sync::mpsc,
     thread,
@@ -16,6 +18,7 @@ use crate::host::{
     Host,
     census::{Census, Change, Found},
     choice::Choice,
+    told::Told,
 };
 use crate::procfs;
 use crate::record::{At, Life, Loss, Lost, Process, Record};
@@ -27,6 +30,8 @@ pub(crate) struct Everyone {
     pub choice: Choice,
     /// Where the host's files are.
     pub host_root: PathBuf,
+    /// Shows the user how processes that come are learnt of.
+    pub notice: Option<fn(&str)>,
 }
 
 /// So many processes that may not be looked into are named; the others are counted.
@@ -35,6 +40,8 @@ const NAMED: usize = 8;
 const FIRST: Duration = Duration::from_secs(10);
 /// Longest sleep between two looks whether the trace is over.
 const NAP: Duration = Duration::from_millis(200);
+/// Time between two looks at what the kernel tells.
+const LISTENS: Duration = Duration::from_millis(5);
 
 /// The processes that come.
 #[derive(Debug)]
@@ -51,6 +58,11 @@ impl Arrivals {
     /// When no thread can be started.
     pub(crate) fn begin(of: Everyone) -> Result<Self> {
         let (to, rounds) = mpsc::channel();
+        let told = Told::new();
+        if let Some(notice) = of.notice {
+            notice(&way(told.as_ref().err()));
+        }
+        let mut told = told.ok();
         let look = move || {
             let begun = Instant::now();
             let mut census = Census::new(Host::new(&of.host_root), of.choice);
@@ -70,7 +82,16 @@ impl Arrivals {
                 }
                 let next = census.next();
                 while let Some(left) = next.checked_duration_since(Instant::now()) {
-                    thread::sleep(left.min(NAP));
+                    let Some(told) = &mut told else {
+                        thread::sleep(left.min(NAP));
+                        continue;
+                    };
+                    let mapped = told.take();
+                    let changes = census.told(&mapped.pids, mapped.lost);
+                    if !changes.is_empty() && to.send(changes).is_err() {
+                        return;
+                    }
+                    thread::sleep(left.min(LISTENS));
                 }
             }
         };
@@ -104,6 +125,7 @@ impl Arrivals {
                     came.push(Came {
                         pid: found.pid,
                         was_there: found.was_there,
+                        can_submit: found.can_submit,
                         comm: found.identity.comm.clone(),
                     });
                     to.push(identity(*found));
@@ -112,6 +134,7 @@ impl Arrivals {
                 // The source sees that itself.
                 Change::Went(pid) => log::debug!("process {pid} has ended"),
                 Change::Hidden(found) => hidden.push(*found),
+                Change::Missed(found) => to.push(untraced(found.pid, ended(&found.identity.comm))),
             }
         }
         if !hidden.is_empty() {
@@ -128,14 +151,37 @@ pub(crate) struct Came {
     pub pid: u32,
     /// It used a GPU before the trace began.
     pub was_there: bool,
+    can_submit: bool,
     comm: String,
 }
 
 impl Came {
-    /// It could not be followed. That is the loss of one of many; of one that has ended meanwhile it is none.
+    /// It could not be followed. That is the loss of one of many; of one that has ended meanwhile it is none, unless it may have
+    /// submitted since it came.
     pub(crate) fn refused(&self, why: &Error) -> Option<Record> {
-        let ended = procfs::has_ended(self.pid);
-        (!ended).then(|| untraced(self.pid, format!("{}: {why}", self.comm)))
+        let why = match procfs::has_ended(self.pid) {
+            false => format!("{}: {why}", self.comm),
+            true if self.can_submit && !self.was_there => ended(&self.comm),
+            true => return None,
+        };
+        Some(untraced(self.pid, why))
+    }
+}
+
+/// Why a process is not traced that ended too soon.
+fn ended(comm: &str) -> String {
+    let name = if comm.is_empty() { "a process" } else { comm };
+    format!("{name}: it mapped memory of a GPU and ended before it could be followed")
+}
+
+/// How processes that come are learnt of. `refused`: why the kernel does not tell of them.
+fn way(refused: Option<&io::Error>) -> String {
+    match refused {
+        None => "the kernel tells of processes that come to use a GPU (perf events)".to_owned(),
+        Some(e) => format!(
+            "processes that come to use a GPU are looked for in /proc, 20 times a second, for perf events of all processes are refused \
+             ({e}): one that ends sooner is missed; root or cap_perfmon have them"
+        ),
     }
 }
 
@@ -202,6 +248,7 @@ mod tests {
                 ..Identity::default()
             },
             was_there: false,
+            can_submit: true,
         }
     }
 

@@ -27,6 +27,8 @@ use crate::wire::{GpuVa, release};
 use busy::Unit;
 use estimate::{Block, Estimate, Share};
 use submission::Decoded;
+#[cfg(test)]
+pub(crate) use submission::Mover;
 pub(crate) use submission::{Doing, What};
 
 /// Entries of a block, and blocks of a channel at a reading.

@@ -15,7 +15,7 @@ use super::setup::need_breakpoints;
 const LIMIT: Duration = Duration::from_secs(60);
 
 /// The newest line about a process.
-fn newest(text: &str, pid: u32) -> Option<Value> {
+pub fn newest(text: &str, pid: u32) -> Option<Value> {
     let lines = text.lines().rev();
     let mut parsed = lines.filter_map(|l| serde_json::from_str::<Value>(l).ok());
     parsed.find(|v| v["type"] == "process" && v["pid"] == pid)
@@ -126,7 +126,7 @@ pub fn forks_are_counted_once() -> Result<()> {
 }
 
 /// Asks a server; the status and what it says.
-fn ask(address: &str, path: &str, token: Option<&str>) -> Result<(u16, String)> {
+pub fn ask(address: &str, path: &str, token: Option<&str>) -> Result<(u16, String)> {
     let mut stream = TcpStream::connect(address)?;
     stream.set_read_timeout(Some(LIMIT))?;
     let token = token.map_or(String::new(), |t| format!("Authorization: Bearer {t}\r\n"));
@@ -142,7 +142,7 @@ fn ask(address: &str, path: &str, token: Option<&str>) -> Result<(u16, String)> 
 }
 
 /// The value of a metric with these labels among its own.
-fn value(text: &str, name: &str, labels: &[String]) -> Option<f64> {
+pub fn value(text: &str, name: &str, labels: &[String]) -> Option<f64> {
     let of = |line: &&str| {
         let rest = line.strip_prefix(name);
         rest.is_some_and(|r| r.starts_with([' ', '{']))
@@ -151,7 +151,7 @@ fn value(text: &str, name: &str, labels: &[String]) -> Option<f64> {
     text.lines().find(of)?.rsplit(' ').next()?.parse().ok()
 }
 
-fn serve(args: &[&str]) -> Result<(Running, String)> {
+pub fn serve(args: &[&str]) -> Result<(Running, String)> {
     let all = [
         &[
             "serve",

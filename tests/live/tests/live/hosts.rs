@@ -199,6 +199,71 @@ pub fn trapped() -> Result<()> {
     Ok(())
 }
 
+/// Processes that live for a tenth of a second and less: what they submit is captured, or each is said to be missed.
+pub fn short_lives() -> Result<()> {
+    need_tracing()?;
+    let folder = Folder::new()?;
+    // There is no driver: nvcap asks for the channels' names.
+    let channels = folder.channels()?;
+    let channels = channels.to_str().context("a path of text")?;
+    short_lived("hosts-short", &["--how=trap", "--channels", channels])
+}
+
+/// The same without a trap.
+pub fn short_lives_observed() -> Result<()> {
+    short_lived("hosts-brief", &["--how=observe"])
+}
+
+fn short_lived(name: &str, how: &[&str]) -> Result<()> {
+    const EACH: u64 = 6;
+    let folder = Folder::new()?;
+    let program = named(&folder, name)?;
+    let comm = format!("--comm={name}");
+    let mut nvcap = all(&[how, &[comm.as_str()]].concat())?;
+    let said = "the kernel tells of processes that come";
+    nvcap.wait_until("looking", LIMIT, |r| {
+        r.stderr().contains("waiting for those to come")
+    })?;
+    if !nvcap.stderr().contains(said) {
+        ensure!(
+            nvcap.stderr().contains("looked for in /proc"),
+            "{}",
+            nvcap.stderr()
+        );
+        return not_run("perf events of all processes are refused");
+    }
+    // The shorter ones live between two looks at /proc, most of them.
+    let mut lives = Vec::new();
+    for number in 0..2 * EACH {
+        let (settle, linger) = match number < EACH {
+            true => ("--settle-ms=12", "--linger-ms=3"),
+            false => ("--settle-ms=70", "--linger-ms=30"),
+        };
+        let plan = small(340 + number);
+        let gpu = Running::start(&program, args_of(&plan, &[settle, linger]))?;
+        let pid = gpu.pid();
+        gpu.end(LIMIT)?.expect_code(0)?;
+        lives.push(pid);
+    }
+    // What is known of the last one comes after its end.
+    std::thread::sleep(Duration::from_millis(300));
+    let ended = interrupted(nvcap)?;
+    let mut captured = 0;
+    for pid in &lives {
+        let shown = submissions(&ended.stdout, *pid)?;
+        let losses = of_process(&ended.stdout, *pid, "loss")?;
+        ensure!(
+            shown == 200 || !losses.is_empty(),
+            "{pid}: {shown} of 200 submissions, and no loss: {}",
+            ended.stderr
+        );
+        captured += u32::from(shown == 200);
+    }
+    println!("{captured} of {} were captured whole", lives.len());
+    let complete = captured as usize == lives.len();
+    ended.expect_code(if complete { 0 } else { 3 })
+}
+
 /// Another user's process is counted and named, and the trace goes on: its own status says that something is missing.
 pub fn not_looked_into() -> Result<()> {
     let folder = Folder::new()?;

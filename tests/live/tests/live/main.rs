@@ -19,6 +19,7 @@ mod observe_sleep;
 mod perfetto;
 mod recordings;
 mod refusals;
+mod samples;
 mod setup;
 mod stacks;
 mod tables;
@@ -49,9 +50,10 @@ fn main() -> ExitCode {
         death: kill_nvcap_attached kill_nvcap_parent kill_target interrupt_nvcap terminate_nvcap child_status trap_signal;
         dump: whole_history last_thousand last_few bursts channels_and_tokens spinning_kernel lost_kernel orphaned_wait cycle
             recorded slow_kernels running_process killed_meanwhile unmapped_meanwhile all_processes statuses refusals stacks;
-        hosts: come_and_go trapped not_looked_into contained;
+        hosts: come_and_go trapped short_lives short_lives_observed not_looked_into contained;
         watch: a_hang_is_dumped a_hang_seals nothing_to_dump refused;
         counts: as_the_trap_counts forks_are_counted_once served refused;
+        samples: a_fleet served;
         top: processes_and_channels suspects kernels a_recording terminated terminal_gone no_terminal;
         limits: max_submissions duration no_follow quiet text output_apart reader_gone;
         edges: end_not_told command_s_end_not_told output_not_read output_is_full more_channels_than_room;

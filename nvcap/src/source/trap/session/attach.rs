@@ -115,6 +115,13 @@ impl Session {
         let flags = self.flags();
         self.capture.bpf.set_proc(pid, Proc { space, flags })?;
         let areas = maps::areas(pid).map_err(|e| cannot_attach(pid, &e))?;
+        if areas.is_empty() {
+            // It has ended, and nobody would tell of its end any more.
+            return Err(cannot_attach(
+                pid,
+                &io::Error::from_raw_os_error(libc::ESRCH),
+            ));
+        }
         self.check_named_doorbells(pid, &areas)?;
         self.install_named(space, pid, Some(&memory))?;
         let mut pages = Vec::new();
