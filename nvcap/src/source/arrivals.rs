@@ -111,7 +111,7 @@ impl Arrivals {
                 Change::Differs(found) => to.push(identity(*found)),
                 // The source sees that itself.
                 Change::Went(pid) => log::debug!("process {pid} has ended"),
-                Change::Hidden(found) => hidden.push(*found),
+                Change::Hidden(found, _) => hidden.push(*found),
             }
         }
         if !hidden.is_empty() {

@@ -50,7 +50,7 @@ fn main() -> ExitCode {
             recorded slow_kernels running_process killed_meanwhile unmapped_meanwhile all_processes statuses refusals stacks;
         hosts: come_and_go trapped not_looked_into contained;
         watch: a_hang_is_dumped a_hang_seals nothing_to_dump refused;
-        counts: as_the_trap_counts forks_are_counted_once served refused;
+        counts: as_the_trap_counts forks_are_counted_once served refused of_another_user;
         top: processes_and_channels suspects kernels a_recording terminated terminal_gone no_terminal;
         limits: max_submissions duration no_follow quiet text output_apart reader_gone;
         edges: end_not_told command_s_end_not_told output_not_read output_is_full more_channels_than_room;
