@@ -153,14 +153,15 @@ def dashboard(folder, program):
 def exported():
     """The metrics of nvcap serve, with the endings that their kinds give them, from the source that writes them."""
     source = Path(__file__).resolve().parents[2] / "nvcap/src/serve"
-    written = (source / "metrics.rs").read_text().split("#[cfg(test)]")[0]
-    sampled = (source / "metrics/sampled.rs").read_text()
+    files = [source / "metrics.rs", *sorted((source / "metrics").glob("*.rs"))]
+    written = "".join(file.read_text().split("#[cfg(test)]")[0] for file in files)
     names = {}
-    for name, kind in re.findall(r'"nvcap_(\w+)",\s*Kind::(\w+)', written + sampled):
-        names[name + {"Count": "_total", "Counter": "_total", "Info": "_info"}.get(kind, "")] = kind
-    names |= {f"{name}_total": "Counter" for name in re.findall(r'name: "nvcap_(\w+)"', sampled)}
+    ends = {"Count": "_total", "Counter": "_total", "Info": "_info", "Histogram": "_bucket"}
+    for name, kind in re.findall(r'"nvcap_(\w+)",\s*Kind::(\w+)', written):
+        names[name + ends.get(kind, "")] = kind
+    names |= {f"{name}_total": "Counter" for name in re.findall(r'name: "nvcap_(\w+)"', written)}
     documented = set(re.findall(r"`nvcap_(\w+)`", (source / "../../../docs/counts.md").read_text()))
-    missing = set(names) - documented
+    missing = {name.removesuffix("_bucket") for name in names} - documented
     assert len(names) >= 15 and not missing, f"docs/counts.md does not have {missing}"
     return set(names)
 

@@ -11,7 +11,7 @@ use anyhow::bail;
 use crate::counts::host::{Host, HostOptions};
 use crate::counts::pace::rest;
 use crate::counts::system::Machine;
-use crate::counts::view::ChannelView;
+use crate::counts::view::{ChannelView, Refused};
 use crate::host::choice::Whom;
 use crate::output::message::tell;
 use crate::output::plural::plural_of;
@@ -112,7 +112,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     );
     let mut table = Table::default();
     let mut left = args.times;
-    let mut watched = None;
+    let mut told: Option<(usize, usize)> = None;
     let mut names = Names::default();
     loop {
         let wait = host.round();
@@ -124,9 +124,11 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
                 crate::procfs::mem::remedy()
             );
         }
-        let now = (host.len(), host.hidden());
-        if watched.replace(now) != Some(now) {
-            tell(said(now.0, now.1));
+        // Those that may not be read are told of when they are more than ever; processes come and go.
+        let (counted, refused) = (host.len(), view.refused.len());
+        if told.is_none_or(|(before, most)| counted != before || refused > most) {
+            tell(said(counted, &view.refused));
+            told = Some((counted, told.map_or(0, |(_, most)| most).max(refused)));
         }
         let host = &mut host;
         let rings: BTreeMap<u32, Vec<ChannelView>> = match args.channels {
@@ -165,24 +167,25 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     }
 }
 
-/// The first message: how many processes are counted, and how many may not be read.
-fn said((counted, refused): (usize, usize), hidden: usize) -> String {
+/// The first message: how many processes are counted, and which may not be read.
+fn said(counted: usize, refused: &BTreeMap<u32, Refused>) -> String {
     let mut text = format!(
         "counting {} that use a GPU",
         plural_of(counted as u64, "process", "processes")
     );
-    if refused > 0 {
-        let others = plural_of(refused as u64, "other", "others");
+    let certain = refused.values().filter(|r| r.uses_gpu).count();
+    if certain > 0 {
+        let others = plural_of(certain as u64, "other", "others");
         let _ = write!(text, "; {others} may not be read");
     }
-    if hidden > 0 {
-        let others = plural_of(hidden as u64, "process", "processes");
+    if refused.len() > certain {
+        let others = plural_of((refused.len() - certain) as u64, "process", "processes");
         let _ = write!(
             text,
             "; {others} may not be looked into, whether or not they use one"
         );
     }
-    if refused + hidden > 0 {
+    if !refused.is_empty() {
         let _ = write!(text, ": {}", crate::procfs::mem::remedy());
     }
     text

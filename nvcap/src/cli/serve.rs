@@ -14,11 +14,12 @@ use anyhow::{Context as _, bail};
 use crate::counts::host::{Host, HostOptions};
 use crate::counts::pace::rest;
 use crate::counts::system::Machine;
-use crate::counts::view::{Key, View};
+use crate::counts::view::{Key, View, named};
 use crate::dump::{DumpOptions, Refused, xids::Xids};
-use crate::host::choice::{Choice, Whom};
+use crate::host::choice::Whom;
 use crate::output::dump::{self, ReportOptions, Shown};
 use crate::output::message::tell;
+use crate::output::style::Plain;
 use crate::serve::http::{self, Answers, NoDump, Rights, Token};
 use crate::serve::last_alive::LastAlive;
 use crate::serve::metrics::{Constants, Errors, GpuName, metrics};
@@ -34,6 +35,8 @@ use opentelemetry_proto::tonic::collector::metrics::v1::ExportMetricsServiceRequ
 
 #[cfg(feature = "otlp")]
 mod otlp;
+#[cfg(test)]
+mod tests;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -98,6 +101,10 @@ pub(super) struct Args {
     /// Keep in FILE the time at which nvcap was last alive. After a restart, nvcap_blind_seconds includes the time in which it did not run
     #[arg(long, value_name = "FILE")]
     state: Option<PathBuf>,
+
+    /// Which processes.
+    #[command(flatten)]
+    filters: super::whom::HostFilters,
 
     #[cfg(feature = "otlp")]
     #[command(flatten)]
@@ -200,7 +207,8 @@ impl Answers for Counting {
         if self.0.due.load(Ordering::Relaxed) == 0 {
             return Err("the first reading is not over".to_owned());
         }
-        let (counted, refused) = locked(&self.0.host).len();
+        let host = locked(&self.0.host);
+        let (counted, refused) = (host.len(), host.refused().len());
         Ok(format!("ready: {counted} counted, {refused} not readable"))
     }
 
@@ -349,7 +357,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         ..HostOptions::default()
     };
     let mut host = Host::new(
-        Machine::new(Whom::All(Choice::default(), args.host_root.clone())),
+        Machine::new(Whom::All(args.filters.choice(), args.host_root.clone())),
         options,
     );
     let mut alive = None;
@@ -390,10 +398,17 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
             otlp.sender.url(),
             otlp.interval.as_secs()
         ));
+        let sender = Arc::new(otlp.sender);
+        let (ending, resource) = (Arc::clone(&live), otlp.resource.clone());
+        let last = move || {
+            locked(&ending.host).round();
+            ending.otlp(&resource)
+        };
+        otlp::send_at_end(&sender, last)?;
         let live = Arc::clone(&live);
         let made = move || live.otlp(&otlp.resource);
         let said = |text| tell(format_args!("{text}"));
-        runtime.spawn(push(otlp.sender, otlp.interval, made, said));
+        runtime.spawn(push(sender, otlp.interval, made, said));
     }
     let answers = Counting(Arc::clone(&live));
     std::thread::Builder::new()
@@ -422,15 +437,16 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
             ));
             alive = None;
         }
-        let (_, refused) = locked(&live.host).len();
-        let refused = refused + locked(&live.host).hidden();
-        if refused > said {
+        let refused = locked(&live.host).refused();
+        if refused.len() > said {
             let remedy = crate::procfs::mem::remedy();
             tell(format_args!(
-                "processes that may not be looked into: {refused}; {remedy}"
+                "processes that may not be looked into: {} ({}); {remedy}",
+                refused.len(),
+                Plain(&named(&refused))
             ));
         }
-        said = refused;
+        said = said.max(refused.len());
         rest(wait, || locked(&live.host).moment());
     }
 }

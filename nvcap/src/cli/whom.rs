@@ -120,6 +120,55 @@ impl Filters {
     }
 }
 
+/// The filters of a command that is for all processes of a host (`serve`).
+#[cfg(feature = "serve")]
+#[derive(clap::Args, Debug, Clone, Default)]
+#[command(next_help_heading = WHOM)]
+#[group(skip)]
+pub(super) struct HostFilters {
+    /// Only processes of USER, a name, a number or a pattern
+    ///
+    /// In all these patterns `*` stands for any text and `?` for one character; case does not matter. If an option is given several times,
+    /// one of its patterns must match; different options must all match.
+    #[arg(long, value_name = "USER")]
+    user: Vec<String>,
+
+    /// Only processes whose control group's path fits PATTERN, such as '/system.slice/*'
+    #[arg(long, value_name = "PATTERN")]
+    cgroup: Vec<String>,
+
+    /// Only processes with this command name, such as 'python*'
+    #[arg(long, value_name = "PATTERN")]
+    comm: Vec<String>,
+
+    /// Only processes that use this GPU, N of /dev/nvidiaN or its UUID. All that they submit is counted, to other GPUs too
+    #[arg(long, value_name = "PATTERN")]
+    gpu: Vec<String>,
+
+    /// Only processes in this container, by its name in the pod or the beginning of its id
+    #[arg(long, value_name = "PATTERN")]
+    container: Vec<String>,
+
+    /// Only processes of this pod: its name, NAMESPACE/NAME or UID
+    #[arg(long, value_name = "PATTERN")]
+    pod: Vec<String>,
+}
+
+#[cfg(feature = "serve")]
+impl HostFilters {
+    /// The choice of processes by these filters.
+    pub(super) fn choice(&self) -> Choice {
+        Choice {
+            user: self.user.iter().cloned().flat_map(names_of).collect(),
+            cgroup: self.cgroup.clone(),
+            comm: self.comm.clone(),
+            gpu: self.gpu.clone(),
+            container: self.container.clone(),
+            pod: self.pod.clone(),
+        }
+    }
+}
+
 #[cfg(test)]
 impl Filters {
     fn of(comm: &str) -> Self {

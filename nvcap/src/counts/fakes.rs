@@ -6,7 +6,7 @@ use std::io;
 use std::rc::Rc;
 
 use super::source::{Opened, System};
-use super::view::Owner;
+use super::view::{Owner, Refused};
 use crate::decode::encode::{Pushbuffer, Qmd};
 use crate::decode::event::QmdRelease;
 use crate::decode::view::View;
@@ -39,6 +39,11 @@ impl Fake {
             gone: Rc::default(),
             reads: Rc::default(),
         }
+    }
+
+    /// The process has ended.
+    pub(crate) fn gone(&self) {
+        self.gone.set(true);
     }
 
     /// The same memory in another process.
@@ -188,7 +193,7 @@ impl Fake {
         self.put(ring + 0x2088, &get.to_le_bytes());
     }
 
-    pub(super) fn work(&self, slot: u64, from: u64, to: u64) {
+    pub(crate) fn work(&self, slot: u64, from: u64, to: u64) {
         self.submit(slot, from, to);
         self.done(slot, to);
     }
@@ -222,6 +227,7 @@ pub(crate) struct FakeProcess {
     pub is_new: bool,
     pub refused: bool,
     pub owner: Owner,
+    pub container_id: String,
     pub pages: u64,
 }
 
@@ -233,6 +239,7 @@ impl FakeProcess {
             is_new: true,
             refused: false,
             owner: Owner::default(),
+            container_id: String::new(),
             pages: 100,
         }
     }
@@ -242,6 +249,8 @@ impl FakeProcess {
 #[derive(Default)]
 pub(crate) struct Fakes {
     pub processes: BTreeMap<u32, FakeProcess>,
+    pub hidden: BTreeMap<u32, Refused>,
+    pub instances: BTreeMap<u32, u32>,
     pub now: u64,
 }
 
@@ -262,10 +271,29 @@ impl System for Fakes {
             memory: process.memory.clone(),
             name: format!("p{pid}"),
             owner: process.owner.clone(),
+            container_id: process.container_id.clone(),
             is_new: process.is_new,
             image: process.image.to_le_bytes().to_vec(),
-            began_unix_ns: u64::from(pid),
+            // As read from two clocks: a process that executes another program seems to have begun a little later.
+            began_unix_ns: u64::from(pid) + self.now / SECOND,
         })
+    }
+
+    fn refused(&mut self, pid: u32, why: String) -> Refused {
+        Refused {
+            name: format!("p{pid}"),
+            user: "ann".to_owned(),
+            why,
+            uses_gpu: true,
+        }
+    }
+
+    fn hidden(&self) -> &BTreeMap<u32, Refused> {
+        &self.hidden
+    }
+
+    fn instances(&mut self, _: u32) -> BTreeMap<u32, u32> {
+        self.instances.clone()
     }
 
     fn areas(&mut self, _: u32) -> io::Result<Vec<Area>> {

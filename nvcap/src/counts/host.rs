@@ -7,10 +7,11 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
-use super::channel::{From, Sums};
+use super::channel::From;
 use super::detail::busy::Busy;
-use super::detail::{Detail, Sampled, Samples};
+use super::detail::{Detail, Samples};
 use super::find::{self, Readable};
+use super::kept::Kept;
 use super::pace::{Pace, Sampling};
 use super::process::{Channels, Followed, Outcome};
 use super::source::{Opened, System};
@@ -35,6 +36,9 @@ struct Watched<M> {
     memory: M,
     name: String,
     owner: Owner,
+    container_id: String,
+    /// By GPU, the instance in MIG mode that it uses.
+    instances: BTreeMap<u32, u32>,
     named: Option<Named>,
     image: Vec<u8>,
     detail: Option<Detail>,
@@ -53,6 +57,13 @@ struct Watched<M> {
     /// Known channels are gone, or are not what they were.
     is_lost: bool,
     read_ns: u64,
+}
+
+/// A process that was found and cannot be opened.
+struct Shut {
+    refused: Refused,
+    since: u64,
+    tried: u64,
 }
 
 /// How a host is counted.
@@ -90,15 +101,11 @@ impl Default for HostOptions {
 pub(crate) struct Host<S: System> {
     pub(crate) system: S,
     processes: BTreeMap<u32, Watched<S::Memory>>,
-    refused: BTreeMap<u32, Refused>,
+    refused: BTreeMap<u32, Shut>,
     options: HostOptions,
-    ended: BTreeMap<Key, Sums>,
-    sampled: BTreeMap<Key, Sampled>,
+    kept: Kept,
     sampling: Sampling,
     busy: Busy,
-    folded: BTreeMap<Option<u32>, Sums>,
-    /// By key: when its sums were 0, and when it last had a process.
-    series: BTreeMap<Key, (u64, u64)>,
     /// Program images of ended processes. A process that is found later with the same image may have inherited their channels by fork.
     departed: VecDeque<Vec<u8>>,
     blind: BTreeMap<&'static str, u64>,
@@ -117,12 +124,9 @@ impl<S: System> Host<S> {
             processes: BTreeMap::new(),
             refused: BTreeMap::new(),
             options,
-            ended: BTreeMap::new(),
-            sampled: BTreeMap::new(),
+            kept: Kept::default(),
             sampling: Sampling::default(),
             busy: Busy::default(),
-            folded: BTreeMap::new(),
-            series: BTreeMap::new(),
             departed: VecDeque::new(),
             blind: BTreeMap::new(),
             pace: Pace::new(options.interval, options.budget, now, cpu),
@@ -155,14 +159,14 @@ impl<S: System> Host<S> {
     fn find(&mut self, now: u64) {
         let system = &mut self.system;
         self.refused.retain(|pid, _| !system.has_ended(*pid));
-        let refused = self.refused.len() as u64;
-        if refused > 0 {
-            let passed = refused * now.saturating_sub(self.last_ns);
+        let unseen = (self.refused.len() + self.system.hidden().len()) as u64;
+        if unseen > 0 {
+            let passed = unseen * now.saturating_sub(self.last_ns);
             *self.blind.entry("unreadable").or_default() += passed;
         }
         let (processes, refused) = (&self.processes, &self.refused);
         let known = |pid: u32| {
-            let waits = |r: &Refused| now.saturating_sub(r.tried) < RETRY;
+            let waits = |r: &Shut| now.saturating_sub(r.tried) < RETRY;
             processes.contains_key(&pid) || refused.get(&pid).is_some_and(waits)
         };
         for pid in self.system.find(&known) {
@@ -199,12 +203,14 @@ impl<S: System> Host<S> {
             Ok(opened) => opened,
             Err(_) if self.system.has_ended(pid) => return,
             Err(e) => {
-                let refused = self.refused.entry(pid).or_insert(Refused {
-                    why: String::new(),
-                    since: now,
+                let refused = self.system.refused(pid, e.to_string());
+                let since = self.refused.get(&pid).map_or(now, |r| r.since);
+                let shut = Shut {
+                    refused,
+                    since,
                     tried: now,
-                });
-                (refused.why, refused.tried) = (e.to_string(), now);
+                };
+                self.refused.insert(pid, shut);
                 return;
             }
         };
@@ -226,13 +232,14 @@ impl<S: System> Host<S> {
             (self.options.by_process && self.processes.len() < self.options.most).then(|| Named {
                 pid,
                 name: opened.name.clone(),
-                began_unix_ns: opened.began_unix_ns,
             });
         let watched = Watched {
             named,
             memory: opened.memory,
             name: opened.name,
             owner: opened.owner,
+            container_id: opened.container_id,
+            instances: BTreeMap::new(),
             image: opened.image,
             detail: self.options.sample.map(|_| Detail::new()),
             from,
@@ -297,6 +304,8 @@ impl<S: System> Host<S> {
             .found(&watched.memory, readable, &found, from, begun);
         if watched.first_found.is_none() && !found.channels.is_empty() {
             watched.first_found = Some(begun);
+            // Before anything is summed up under its keys.
+            watched.instances = self.system.instances(pid);
         }
         if watched.first_found.is_none() {
             // It had none at the first look: all that it will have is new.
@@ -332,13 +341,12 @@ impl<S: System> Host<S> {
             && self.sampling.may_read(now, share)
         {
             let (_, cpu) = self.system.clocks();
-            for (gpu, sampled) in detail.blocks(&watched.memory, &watched.channels) {
-                let sum = self.sampled.entry(watched.key(gpu)).or_default();
-                sum.add(&sampled);
-            }
-            let (_, after) = self.system.clocks();
+            detail.blocks(&watched.memory, &watched.channels);
+            let (ended, after) = self.system.clocks();
+            detail.look(&watched.channels, (now, ended));
             self.sampling.spent(after.saturating_sub(cpu));
         }
+        watched.keep_samples(&mut self.kept);
         let pages = self.system.pages(pid);
         let none = watched.channels.is_empty();
         if pages == 0 || none && self.system.has_ended(pid) {
@@ -376,8 +384,9 @@ impl<S: System> Host<S> {
             *self.blind.entry("ended").or_default() += now.saturating_sub(gone.read_ns);
         }
         for (gpu, sums) in gone.channels.rebase() {
-            self.ended.entry(gone.key(gpu)).or_default().add(sums);
+            self.kept.end(gone.key(gpu), sums);
         }
+        gone.keep_samples(&mut self.kept);
         if !gone.image.is_empty() && !gone.channels.is_empty() {
             self.departed.push_back(std::mem::take(&mut gone.image));
             if self.departed.len() > MOST_DEPARTED {
@@ -390,11 +399,15 @@ impl<S: System> Host<S> {
             .min_by_key(|(_, p)| p.began_unix_ns)
             .map(|(pid, _)| *pid)
         else {
+            for (gpu, left) in gone.channels.take_left(true) {
+                self.kept.left(gone.key(gpu), left);
+            }
             return;
         };
         for (heir, p) in &mut self.processes {
             if *heir == first {
                 p.channels = std::mem::take(&mut gone.channels);
+                p.instances = std::mem::take(&mut gone.instances);
                 (p.first_found, p.pages, p.shares) = (gone.first_found, gone.pages, None);
             } else if p.shares == Some(pid) {
                 p.shares = Some(first);
@@ -422,16 +435,24 @@ impl<S: System> Host<S> {
         *self.blind.entry(why).or_default() += ns;
     }
 
-    /// How many processes are counted, and how many cannot be.
-    pub(crate) fn len(&self) -> (usize, usize) {
-        (self.processes.len(), self.refused.len())
+    /// How many processes are counted.
+    pub(crate) fn len(&self) -> usize {
+        self.processes.len()
     }
 
-    /// Notes for each key since when it counts and when it last had a process. Folds the sums of keys that have had no process for long, or
-    /// are too many.
+    /// The processes that cannot be counted: those that use a GPU, and those of which nobody knows whether they do.
+    pub(crate) fn refused(&self) -> BTreeMap<u32, Refused> {
+        let hidden = self.system.hidden().iter();
+        let mut all: BTreeMap<u32, Refused> = hidden.map(|(pid, r)| (*pid, r.clone())).collect();
+        let shut = self.refused.iter();
+        all.extend(shut.map(|(pid, shut)| (*pid, shut.refused.clone())));
+        all
+    }
+
+    /// Notes for each key since when it counts and when it last had a process, and folds the sums of those that have had none for long.
     fn fold(&mut self, now: u64) {
         let unix_ns = self.system.unix_ns();
-        for p in self.processes.values().filter(|p| p.shares.is_none()) {
+        for p in self.processes.values_mut().filter(|p| p.shares.is_none()) {
             let created = match p.from {
                 From::Now => p.since_unix_ns,
                 From::Beginning => p
@@ -439,34 +460,13 @@ impl<S: System> Host<S> {
                     .max(unix_ns.saturating_sub(now.saturating_sub(self.began_ns))),
             };
             for gpu in p.channels.sums().into_keys() {
-                let times = self.series.entry(p.key(gpu)).or_insert((created, now));
-                times.1 = now;
+                self.kept.lives(p.key(gpu), &p.container_id, created, now);
+            }
+            for (gpu, left) in p.channels.take_left(false) {
+                self.kept.left(p.key(gpu), left);
             }
         }
-        let keep = self.options.keep.as_nanos() as u64;
-        let over = self.series.len().saturating_sub(self.options.most);
-        let host = |key: &Key| key.process.is_none() && key.owner == Owner::default();
-        let mut ended: Vec<(u64, &Key)> = { self.series.iter() }
-            .filter(|(key, (_, last))| *last < now && !host(key))
-            .map(|(key, (_, last))| (*last, key))
-            .collect();
-        ended.sort_unstable();
-        let old = |last: u64| now.saturating_sub(last) > keep;
-        let count = ended
-            .partition_point(|(last, _)| old(*last))
-            .max(over.min(ended.len()));
-        let away: Vec<Key> = ended
-            .into_iter()
-            .take(count)
-            .map(|(_, key)| key.clone())
-            .collect();
-        for key in away {
-            self.series.remove(&key);
-            self.sampled.remove(&key);
-            if let Some(sums) = self.ended.remove(&key) {
-                self.folded.entry(key.gpu).or_default().add(sums);
-            }
-        }
+        self.kept.fold(now, self.options.keep, self.options.most);
     }
 
     /// The counts of all processes now.
@@ -476,22 +476,14 @@ impl<S: System> Host<S> {
         let clocks = Clocks { now, unix_ns };
         let mut view = View {
             unix_ns,
-            refused: self.refused.clone(),
-            folded: self.folded.clone(),
-            sampled: self.sampled.clone(),
+            refused: self.refused(),
             busy: self.busy.shares(),
             blind_ns: self.blind.clone(),
             cpu_ns,
             stretched: self.pace.stretched(),
             ..View::default()
         };
-        for (key, sums) in &self.ended {
-            view.sums.entry(key.clone()).or_default().sums.add(*sums);
-        }
-        let ended = self.ended.values().chain(self.folded.values());
-        for sums in ended {
-            view.ended.get_or_insert_default().add(*sums);
-        }
+        self.kept.show(&mut view);
         for (pid, p) in &self.processes {
             let gpus = p.gpus(&clocks);
             for (gpu, of) in &gpus {
@@ -511,8 +503,7 @@ impl<S: System> Host<S> {
             });
         }
         for (key, counted) in &mut view.sums {
-            let created = self.series.get(key).map(|(created, _)| *created);
-            counted.created_unix_ns = created.unwrap_or(unix_ns);
+            counted.created_unix_ns = self.kept.created(key).unwrap_or(unix_ns);
         }
         view
     }
@@ -523,9 +514,10 @@ impl<S: System> Host<S> {
         let (_, cpu) = self.system.clocks();
         let all = self.processes.values_mut().filter(|p| p.shares.is_none());
         let mut busy = BTreeSet::new();
+        let clock = &mut || self.system.clocks().0;
         for p in all {
             if let Some(detail) = &mut p.detail {
-                detail.moment(&p.memory, &p.channels, &mut busy);
+                detail.moment(&p.memory, &p.channels, clock, &mut busy);
             }
         }
         let (now, after) = self.system.clocks();
@@ -565,6 +557,15 @@ impl<M> Watched<M> {
             owner: self.owner.clone(),
             process: self.named.clone(),
             gpu,
+            instance: gpu.and_then(|gpu| self.instances.get(&gpu).copied()),
+        }
+    }
+
+    /// Keeps what samples told since the last call.
+    fn keep_samples(&mut self, kept: &mut Kept) {
+        let new = self.detail.as_mut().map(Detail::take);
+        for (gpu, sampled) in new.unwrap_or_default() {
+            kept.sampled(self.key(gpu), &sampled);
         }
     }
 

@@ -8,6 +8,7 @@
 //! - `find`: which channels a process has, and which of their numbers are proven; `process`: reading them.
 //! - `block`: entries that were submitted a while ago; `decoding`: what they do; `ends`: whether a submission's kernels have ended.
 //! - [`detail`]: samples of what the submissions are (`--sample`).
+//! - `delay`: how long submissions take; `kept`: what stays of processes that have ended.
 //! - [`host`]: all processes of a [`source`]; [`system`]: those of this machine. [`view`]: what they come to.
 
 // Some of what is counted is read by `nvcap serve` alone.
@@ -16,12 +17,14 @@
 mod block;
 pub(crate) mod channel;
 mod decoding;
+pub(crate) mod delay;
 pub(crate) mod detail;
 mod ends;
 #[cfg(test)]
 pub(crate) mod fakes;
 mod find;
 pub(crate) mod host;
+mod kept;
 pub(crate) mod pace;
 mod process;
 pub(crate) mod source;

@@ -332,6 +332,8 @@ pub(super) struct Channels {
     spans: Vec<Span>,
     /// The sums of channels that are gone, by GPU.
     gone: BTreeMap<Option<u32>, Sums>,
+    /// Submissions that were pending when a channel that is gone was read for the last time, by GPU.
+    left: BTreeMap<Option<u32>, u64>,
     readings: u64,
     /// Made once a channel's newest submission is asked for its kernels.
     decoding: Option<Box<Decoding>>,
@@ -386,7 +388,26 @@ impl Channels {
         if let Some(known) = known {
             let sums = known.count.sums();
             self.gone.entry(known.gpu).or_default().add(sums);
+            self.leave(known.gpu, &known.count);
         }
+    }
+
+    /// A channel is read no more: what is pending is not seen to be done.
+    fn leave(&mut self, gpu: Option<u32>, count: &Count) {
+        if count.how() == How::Semaphore {
+            *self.left.entry(gpu).or_default() += count.pending();
+        }
+    }
+
+    /// How many submissions of channels that are gone were pending at their last readings, since the last call. `all`: no channel is read
+    /// any more.
+    pub(super) fn take_left(&mut self, all: bool) -> BTreeMap<Option<u32>, u64> {
+        if all {
+            for followed in std::mem::take(&mut self.all).into_values() {
+                self.leave(followed.gpu, &followed.count);
+            }
+        }
+        std::mem::take(&mut self.left)
     }
 
     /// Which ranges are read.

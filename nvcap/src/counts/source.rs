@@ -1,8 +1,9 @@
 //! Where processes are found, opened and read; made up in tests.
 
+use std::collections::BTreeMap;
 use std::io;
 
-use super::view::Owner;
+use super::view::{Owner, Refused};
 use crate::procfs::mem::Peek;
 use crate::source::memory::maps::Area;
 
@@ -15,6 +16,8 @@ pub(crate) struct Opened<M> {
     pub name: String,
     /// Whose it is.
     pub owner: Owner,
+    /// Its container's id; empty where it is in none.
+    pub container_id: String,
     /// It began after nvcap: all that it has submitted counts.
     pub is_new: bool,
     /// Its program image, which forked processes have from their parents.
@@ -34,6 +37,12 @@ pub(crate) trait System {
     /// # Errors
     /// When it is gone or may not be looked into.
     fn open(&mut self, pid: u32) -> io::Result<Opened<Self::Memory>>;
+    /// Who a process is that was found and cannot be opened, for this reason.
+    fn refused(&mut self, pid: u32, why: String) -> Refused;
+    /// Processes that may not even be looked into for whether they use a GPU.
+    fn hidden(&self) -> &BTreeMap<u32, Refused>;
+    /// The instance of each GPU (by minor number) in MIG mode that it uses, where that is known.
+    fn instances(&mut self, pid: u32) -> BTreeMap<u32, u32>;
     /// Its mappings.
     ///
     /// # Errors

@@ -1,13 +1,14 @@
 //! This machine's processes, by `/proc`.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::io;
+use std::ops::Bound;
 use std::path::Path;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use super::host::Host;
 use super::source::{Opened, System};
-use super::view::Owner;
+use super::view::{Owner, Refused};
 use crate::host;
 use crate::host::census::{Census, Change};
 use crate::host::choice::Whom;
@@ -17,8 +18,8 @@ use crate::source::clock;
 use crate::source::memory::maps::{self, Area};
 
 const SECOND: u64 = 1_000_000_000;
-/// With so many processes that may not be looked into, those that have ended are forgotten.
-const MOST_HIDDEN: usize = 4096;
+/// So many of the processes that may not be looked into are asked in a round whether they have ended.
+const ASKED: usize = 64;
 /// Ticks of the kernel's accounting in a second.
 const TICKS: u64 = 100;
 
@@ -27,16 +28,25 @@ enum Finder {
     Named(Vec<u32>, Box<host::Host>),
     All {
         census: Box<Census>,
-        /// The processes that use a GPU, by id: the owner, and whether they used one when the first round looked.
-        found: BTreeMap<u32, (Owner, bool)>,
+        /// The processes that use a GPU, by id.
+        found: BTreeMap<u32, Known>,
     },
+}
+
+/// A process that uses a GPU.
+struct Known {
+    who: Identity,
+    /// It used one when the first round looked.
+    was_there: bool,
 }
 
 /// See the module.
 pub(crate) struct Machine {
     finder: Finder,
     /// Processes that may not be looked into, whether or not they use a GPU.
-    hidden: BTreeSet<u32>,
+    hidden: BTreeMap<u32, Refused>,
+    /// The last of them that was asked whether it has ended.
+    asked: u32,
     /// When nvcap began, in ticks since the machine's start.
     began: u64,
 }
@@ -53,6 +63,17 @@ fn owner(who: &Identity) -> Owner {
     }
 }
 
+/// A process that cannot be looked into.
+fn refused(who: Identity, why: String, uses_gpu: bool) -> Refused {
+    let number = who.uid.map(|uid| uid.to_string());
+    Refused {
+        name: who.comm,
+        user: who.user.or(number).unwrap_or_default(),
+        why,
+        uses_gpu,
+    }
+}
+
 impl Machine {
     /// Of the processes that are meant.
     pub(crate) fn new(whom: Whom) -> Self {
@@ -65,22 +86,42 @@ impl Machine {
         };
         Self {
             finder,
-            hidden: BTreeSet::new(),
+            hidden: BTreeMap::new(),
+            asked: 0,
             began: clock::read(libc::CLOCK_BOOTTIME).unwrap_or(0) / (SECOND / TICKS),
         }
     }
 
-    /// Whose a process is, and whether all that it has submitted is new.
-    fn about(&mut self, pid: u32, start: u64) -> (Owner, bool) {
+    /// Who a process is, and whether all that it has submitted is new.
+    fn about(&mut self, pid: u32, start: u64) -> (Identity, bool) {
         match &mut self.finder {
             Finder::Named(_, host) => {
                 let who = host.identity(pid, &host::Uses::default());
-                let owner = who.map(|who| owner(&who)).unwrap_or_default();
-                (owner, start > self.began)
+                (who.unwrap_or_default(), start > self.began)
             }
             Finder::All { found, .. } => {
-                let (owner, was_there) = found.get(&pid).cloned().unwrap_or_default();
-                (owner, !was_there)
+                let known = found.get(&pid);
+                let who = known.map(|known| known.who.clone());
+                let was_there = known.is_some_and(|known| known.was_there);
+                (who.unwrap_or_default(), !was_there)
+            }
+        }
+    }
+
+    /// Forgets those of the hidden processes that have ended; each of them is asked once in some rounds.
+    fn forget_ended(&mut self) {
+        let after = |pid: u32| (Bound::Excluded(pid), Bound::<u32>::Unbounded);
+        let next = self.hidden.range(after(self.asked)).take(ASKED);
+        let next: Vec<u32> = next.map(|(pid, _)| *pid).collect();
+        // Behind the last one, the first is next.
+        self.asked = next
+            .last()
+            .filter(|_| next.len() == ASKED)
+            .copied()
+            .unwrap_or(0);
+        for pid in next {
+            if procfs::has_ended(pid) {
+                self.hidden.remove(&pid);
             }
         }
     }
@@ -99,17 +140,13 @@ impl Host<Machine> {
     pub(crate) fn is_over(&self) -> bool {
         self.system.is_over()
     }
-
-    /// How many processes may not be looked into, so that nobody knows whether they use a GPU.
-    pub(crate) fn hidden(&self) -> usize {
-        self.system.hidden.len()
-    }
 }
 
 impl System for Machine {
     type Memory = Memory;
 
     fn find(&mut self, known: &dyn Fn(u32) -> bool) -> Vec<u32> {
+        self.forget_ended();
         let all: Vec<u32> = match &mut self.finder {
             Finder::Named(pids, _) => pids.clone(),
             Finder::All { census, found } => {
@@ -119,21 +156,24 @@ impl System for Machine {
                     match change {
                         Change::Came(it) => {
                             self.hidden.remove(&it.pid);
-                            found.insert(it.pid, (owner(&it.identity), it.was_there));
+                            let (who, was_there) = (it.identity, it.was_there);
+                            found.insert(it.pid, Known { who, was_there });
                         }
                         Change::Differs(it) => {
-                            if let Some((owner_then, _)) = found.get_mut(&it.pid) {
-                                *owner_then = owner(&it.identity);
+                            if let Some(known) = found.get_mut(&it.pid) {
+                                known.who = it.identity;
                             }
                         }
                         Change::Went(pid) => {
+                            self.hidden.remove(&pid);
                             found.remove(&pid);
                         }
-                        Change::Hidden(it) => {
-                            if self.hidden.len() >= MOST_HIDDEN {
-                                self.hidden.retain(|pid| procfs::exists(*pid));
+                        // One that was found before is counted on, or is refused when it is opened.
+                        Change::Hidden(it, why) => {
+                            if !found.contains_key(&it.pid) {
+                                let it = (it.pid, refused(it.identity, why, false));
+                                self.hidden.extend([it]);
                             }
-                            self.hidden.insert(it.pid);
                         }
                         // Nobody tells this census of mappings.
                         Change::Missed(_) => {}
@@ -157,17 +197,39 @@ impl System for Machine {
             image.extend_from_slice(&random);
         }
         let start = stat.start.unwrap_or(0);
-        let (owner, is_new) = self.about(pid, start);
+        let (who, is_new) = self.about(pid, start);
         let since_boot = clock::read(libc::CLOCK_BOOTTIME).unwrap_or(0);
         let age = since_boot.saturating_sub(start.saturating_mul(SECOND / TICKS));
         Ok(Opened {
             name: procfs::name(pid, None).unwrap_or_default(),
-            owner,
+            owner: owner(&who),
+            container_id: who.container.map(|c| c.id).unwrap_or_default(),
             is_new,
             image,
             began_unix_ns: self.unix_ns().saturating_sub(age),
             memory,
         })
+    }
+
+    fn refused(&mut self, pid: u32, why: String) -> Refused {
+        match &mut self.finder {
+            Finder::Named(_, host) => {
+                let who = host.identity(pid, &host::Uses::default());
+                refused(who.unwrap_or_default(), why, false)
+            }
+            Finder::All { found, .. } => {
+                let who = found.get(&pid).map(|known| known.who.clone());
+                refused(who.unwrap_or_default(), why, true)
+            }
+        }
+    }
+
+    fn hidden(&self) -> &BTreeMap<u32, Refused> {
+        &self.hidden
+    }
+
+    fn instances(&mut self, pid: u32) -> BTreeMap<u32, u32> {
+        host::mig::instances(pid)
     }
 
     fn areas(&mut self, pid: u32) -> io::Result<Vec<Area>> {

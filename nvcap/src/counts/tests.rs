@@ -10,7 +10,7 @@ use super::fakes::{ENTRIES, Fake, FakeProcess, Fakes, PUSHBUFFERS, RINGS, SECOND
 use super::find::Readable;
 use super::host::{Host, HostOptions};
 use super::process::Channels;
-use super::view::{Key, View};
+use super::view::{Key, Refused, View, named};
 use crate::procfs::mem::Peek;
 use crate::source::memory::scan::Effort;
 
@@ -57,7 +57,7 @@ fn all(view: &View) -> Sums {
     }
     let mut kept = Sums::default();
     view.sums.values().for_each(|of| kept.add(of.sums));
-    view.folded.values().for_each(|of| kept.add(*of));
+    view.folded.values().for_each(|of| kept.add(of.sums));
     assert_eq!(kept, sums, "by key it is as much");
     sums
 }
@@ -439,4 +439,99 @@ fn a_kernel_that_runs_is_not_done() {
     let view = test.round();
     let of = &view.processes[1].gpus[&Some(0)];
     assert_eq!(of.pending, 1);
+}
+
+/// Those that may not be looked into are named, count as time in which something may have passed unseen, and go when they end; the others
+/// are counted.
+#[test]
+fn processes_that_may_not_be_looked_into() {
+    let mut test = Test::new();
+    let one = test.start(10, FakeProcess::new(1));
+    one.work(0, 1, 50);
+    let mut shut = FakeProcess::new(2);
+    shut.refused = true;
+    test.start(20, shut);
+    let stranger = Refused {
+        name: "sshd".to_owned(),
+        user: "root".to_owned(),
+        why: "no".to_owned(),
+        uses_gpu: false,
+    };
+    test.host.system.hidden.insert(30, stranger.clone());
+    test.round();
+    let view = test.round();
+    assert_eq!(all(&view), sums(50, 50));
+    let pids: Vec<u32> = view.refused.keys().copied().collect();
+    assert_eq!(pids, [20, 30]);
+    assert_eq!(view.refused[&30], stranger);
+    assert_eq!(named(&view.refused), "p20 20 of ann, sshd 30 of root");
+    // One was known before the first reading and the other since: two seconds and one.
+    assert_eq!(view.blind_ns["unreadable"], 3 * SECOND);
+    test.end(20);
+    test.host.system.hidden.clear();
+    let view = test.round();
+    assert!(view.refused.is_empty());
+    assert_eq!(view.blind_ns["unreadable"], 3 * SECOND);
+    test.round();
+    assert_eq!(test.host.view().blind_ns["unreadable"], 3 * SECOND);
+}
+
+#[test]
+fn many_that_may_not_be_looked_into_are_not_all_named() {
+    let one = |pid: u32| {
+        let refused = Refused {
+            name: format!("p{pid}"),
+            uses_gpu: pid == 11,
+            ..Refused::default()
+        };
+        (pid, refused)
+    };
+    let text = named(&(1..12).map(one).collect());
+    assert_eq!(
+        text,
+        "p11 11, p1 1, p2 2, p3 3, p4 4, p5 5, p6 6, p7 7 and 3 more"
+    );
+    assert_eq!(named(&BTreeMap::new()), "");
+}
+
+/// A process that executes another program under its name goes on with its sums: no two keys have the same labels.
+#[test]
+fn another_program_of_the_same_name() {
+    let options = HostOptions {
+        by_process: true,
+        ..HostOptions::default()
+    };
+    let mut test = Test::with(options);
+    test.start(10, FakeProcess::new(1)).work(0, 1, 5);
+    test.round();
+    test.host.system.processes[&10].memory.gone.set(true);
+    test.start(10, FakeProcess::new(2)).work(0, 1, 7);
+    test.round();
+    let view = test.round();
+    assert_eq!(all(&view), sums(12, 12));
+    let keys: Vec<&Key> = view.sums.keys().collect();
+    assert_eq!(keys.len(), 1, "{keys:?}");
+}
+
+/// What is pending when a channel is read for the last time is not seen to be done.
+#[test]
+fn what_was_pending_at_the_end() {
+    let mut test = Test::new();
+    let one = test.start(10, FakeProcess::new(1));
+    one.submit(0, 1, 9);
+    one.done(0, 4);
+    one.work(1, 1, 6);
+    let view = test.round();
+    assert!(view.left.is_empty());
+    // Another channel comes to the place of the second one, with nothing pending; then all end.
+    one.remake(1);
+    one.work(1, 1, 2);
+    for _ in 0..4 {
+        test.round();
+    }
+    assert!(test.host.view().left.values().all(|left| *left == 0));
+    test.end(10);
+    let view = test.round();
+    let left: Vec<u64> = view.left.values().copied().collect();
+    assert_eq!(left, [5]);
 }

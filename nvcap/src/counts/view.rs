@@ -23,23 +23,48 @@ pub(crate) struct Owner {
 }
 
 /// A process that cannot be looked into.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Refused {
+    /// Its name; empty where that is not known.
+    pub name: String,
+    /// Its user, by name or number; empty where that is not known.
+    pub user: String,
     /// Why.
     pub why: String,
-    pub(super) since: u64,
-    pub(super) tried: u64,
+    /// It uses a GPU. Of the others nobody knows whether they do.
+    pub uses_gpu: bool,
 }
 
-/// A process that has sums of its own.
+/// So many of those that cannot be looked into are named in a message.
+pub(crate) const NAMED: usize = 8;
+
+/// Those that cannot be looked into, by name: the ones that use a GPU first.
+pub(crate) fn named(refused: &BTreeMap<u32, Refused>) -> String {
+    let mut all: Vec<(&u32, &Refused)> = refused.iter().collect();
+    all.sort_by_key(|(_, r)| !r.uses_gpu);
+    let one = |(pid, r): &(&u32, &Refused)| match r.user.as_str() {
+        "" => format!("{} {pid}", r.name),
+        user => format!("{} {pid} of {user}", r.name),
+    };
+    let mut text = all
+        .iter()
+        .take(NAMED)
+        .map(one)
+        .collect::<Vec<_>>()
+        .join(", ");
+    if let Some(more @ 1..) = all.len().checked_sub(NAMED) {
+        text += &format!(" and {more} more");
+    }
+    text
+}
+
+/// A process that has sums of its own: all that its labels tell of it, so that no two series have the same ones.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Named {
     /// Its id.
     pub pid: u32,
     /// Its name.
     pub name: String,
-    /// When it began, ns since the epoch.
-    pub(super) began_unix_ns: u64,
 }
 
 /// Which sums of processes belong together.
@@ -51,6 +76,8 @@ pub(crate) struct Key {
     pub process: Option<Named>,
     /// GPU by device file minor number.
     pub gpu: Option<u32>,
+    /// Its instance in MIG mode, where that is known.
+    pub instance: Option<u32>,
 }
 
 /// Sums, and since when.
@@ -60,6 +87,17 @@ pub(crate) struct Counted {
     pub sums: Sums,
     /// When they were 0, ns since the epoch.
     pub created_unix_ns: u64,
+}
+
+/// All that was counted for keys that have no series any more.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Folded {
+    /// Submissions.
+    pub sums: Sums,
+    /// What samples told.
+    pub sampled: Sampled,
+    /// Submissions that were pending when their channels were read for the last time.
+    pub left: u64,
 }
 
 /// What the channels of a process on one GPU come to.
@@ -122,10 +160,12 @@ pub(crate) struct View {
     pub unix_ns: u64,
     /// The processes.
     pub processes: Vec<ProcessView>,
-    /// Those that cannot be looked into.
+    /// Those that cannot be looked into, and that use a GPU or may use one.
     pub refused: BTreeMap<u32, Refused>,
     /// The sums by key, of living and of ended processes.
     pub sums: BTreeMap<Key, Counted>,
+    /// The ids of containers.
+    pub container_ids: BTreeMap<Owner, String>,
     /// Estimates from samples, by key.
     pub sampled: BTreeMap<Key, Sampled>,
     /// For each engine of a GPU, the share of the last minute in which it had work.
@@ -134,8 +174,10 @@ pub(crate) struct View {
     pub live: BTreeMap<Key, Vec<GpuView>>,
     /// The sums of all processes that have ended.
     pub ended: Option<Sums>,
-    /// The sums of ended processes that have no key of their own any more, by GPU.
-    pub folded: BTreeMap<Option<u32>, Sums>,
+    /// What was counted of ended processes that have no key of their own any more, by GPU.
+    pub folded: BTreeMap<Option<u32>, Folded>,
+    /// Submissions that were pending when their channels were read for the last time, by key: nobody saw whether they were done.
+    pub left: BTreeMap<Key, u64>,
     /// Time in which submissions may have passed unseen, by reason, ns.
     pub blind_ns: BTreeMap<&'static str, u64>,
     /// CPU time of nvcap, ns.

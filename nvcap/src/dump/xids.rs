@@ -35,6 +35,12 @@ impl Xids {
         })
     }
 
+    /// Of a made-up log.
+    #[cfg(test)]
+    pub(crate) fn of(log: KernelLog, gpus: BTreeMap<String, u32>) -> Self {
+        Self { log, gpus }
+    }
+
     /// The messages since the last call.
     pub(crate) fn take(&mut self) -> Vec<Xid> {
         let messages = self.log.messages().unwrap_or_default();

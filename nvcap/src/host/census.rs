@@ -43,12 +43,17 @@ pub(crate) enum Change {
     Came(Box<Found>),
     /// A chosen process that was told of uses other GPUs by now, or executes another program.
     Differs(Box<Found>),
-    /// A process that was told of has ended.
+    /// A process that was told of has ended; or one that was hidden may be looked into now, and is none of those that are meant.
     Went(u32),
+<<<<<<< HEAD
     /// A process that may be meant may not be looked into, whether or not it uses a GPU.
     Hidden(Box<Found>),
     /// A chosen process was told to have mapped memory of a GPU, and ended before it was looked at.
     Missed(Box<Found>),
+=======
+    /// A process that may be meant may not be looked into, whether or not it uses a GPU; and why.
+    Hidden(Box<Found>, String),
+>>>>>>> w-a
 }
 
 /// A process that was found.
@@ -93,8 +98,18 @@ enum Was {
     None,
     /// It was told of.
     Told(Box<Identity>),
-    /// It may not be looked into, which was told where it may be meant.
-    Hidden,
+    /// It may not be looked into.
+    Hidden {
+        /// Which was told, as it may be meant.
+        told: bool,
+    },
+}
+
+impl Was {
+    /// Whether its end is to be told, too.
+    fn is_told(&self) -> bool {
+        matches!(self, Was::Told(_) | Was::Hidden { told: true })
+    }
 }
 
 /// CPU time of this thread.
@@ -257,7 +272,7 @@ impl Census {
             was: Was::None,
         };
         if let Some(before) = self.known.insert(pid, known)
-            && matches!(before.was, Was::Told(_))
+            && before.was.is_told()
         {
             changes.push(Change::Went(pid));
         }
@@ -272,7 +287,7 @@ impl Census {
         let gone: Vec<u32> = self.known.keys().copied().filter(gone).collect();
         for pid in gone {
             let known = self.known.remove(&pid);
-            if known.is_some_and(|k| matches!(k.was, Was::Told(_))) {
+            if known.is_some_and(|k| k.was.is_told()) {
                 changes.push(Change::Went(pid));
             }
         }
@@ -312,12 +327,18 @@ impl Census {
 
     fn look(&mut self, pid: u32, first: bool, changes: &mut Vec<Change>) {
         let (uses, hidden) = match (self.look_into)(pid) {
-            Ok(uses) => (uses, false),
-            Err(e) if e.kind() == io::ErrorKind::PermissionDenied => (Uses::default(), true),
+            Ok(uses) => (uses, None),
+            Err(e) if e.kind() == io::ErrorKind::PermissionDenied => {
+                (Uses::default(), Some(e.to_string()))
+            }
             // It has ended.
             Err(_) => return,
         };
-        if !uses.any() && !hidden || self.is_own(pid) {
+        if !uses.any() && hidden.is_none() {
+            self.shown(pid, changes);
+            return;
+        }
+        if self.is_own(pid) {
             return;
         }
         let Ok(identity) = self.host.identity(pid, &uses) else {
@@ -334,22 +355,42 @@ impl Census {
         let Some(known) = self.known.get_mut(&pid) else {
             return;
         };
-        if hidden {
-            if known.was != Was::Hidden && self.choice.takes_beside_gpus(&identity) {
-                changes.push(Change::Hidden(found(&identity)));
+        if let Some(why) = hidden {
+            if matches!(known.was, Was::Hidden { .. }) {
+                return;
             }
-            known.was = Was::Hidden;
+            let is_meant = self.choice.takes_beside_gpus(&identity);
+            let told = is_meant || known.was.is_told();
+            known.was = Was::Hidden { told };
+            if is_meant {
+                changes.push(Change::Hidden(found(&identity), why));
+            }
             return;
         }
         match &known.was {
             Was::Told(before) if **before == identity => return,
             Was::Told(_) => changes.push(Change::Differs(found(&identity))),
-            Was::None | Was::Hidden if self.choice.takes(&identity) => {
+            Was::None | Was::Hidden { .. } if self.choice.takes(&identity) => {
                 changes.push(Change::Came(found(&identity)));
             }
-            Was::None | Was::Hidden => return,
+            Was::None | Was::Hidden { .. } => {
+                self.shown(pid, changes);
+                return;
+            }
         }
         known.was = Was::Told(Box::new(identity));
+    }
+
+    /// A process may be looked into, and is none that is meant: if it was told of as hidden, that is over.
+    fn shown(&mut self, pid: u32, changes: &mut Vec<Change>) {
+        if let Some(known) = self.known.get_mut(&pid)
+            && let Was::Hidden { told } = known.was
+        {
+            known.was = Was::None;
+            if told {
+                changes.push(Change::Went(pid));
+            }
+        }
     }
 
     /// nvcap itself, and what it started.
@@ -391,7 +432,7 @@ mod tests {
         while Instant::now() < end {
             let mut all = census.round();
             all.retain(|c| {
-                let (Change::Came(f) | Change::Differs(f) | Change::Hidden(f)) = c else {
+                let (Change::Came(f) | Change::Differs(f) | Change::Hidden(f, _)) = c else {
                     return matches!(c, Change::Went(pid) if pids.contains(pid));
                 };
                 pids.contains(&f.pid)
@@ -435,7 +476,10 @@ mod tests {
         for change in &seen {
             match change {
                 Change::Came(f) => assert!(f.pid == new.id() && !f.was_there),
-                Change::Hidden(f) => assert!(f.pid == hidden.id() && f.identity.comm == "sleep"),
+                Change::Hidden(f, why) => {
+                    assert!(f.pid == hidden.id() && f.identity.comm == "sleep");
+                    assert_eq!(why, "permission denied");
+                }
                 other => panic!("{other:?}"),
             }
         }
@@ -445,15 +489,41 @@ mod tests {
         }
         let mut gone = Vec::new();
         census.next_sweep = Instant::now();
-        while gone.len() < 2 {
+        while gone.len() < 3 {
             let more = changes_of(&mut census, &[old.id(), new.id(), other.id(), hidden.id()]);
             assert!(!more.is_empty(), "{gone:?}");
             gone.extend(more);
         }
+        let told = [old.id(), new.id(), hidden.id()];
         assert!(
             gone.iter()
-                .all(|c| matches!(c, Change::Went(pid) if [old.id(), new.id()].contains(pid)))
+                .all(|c| matches!(c, Change::Went(pid) if told.contains(pid))),
+            "{gone:?}"
         );
+    }
+
+    /// What was hidden, may be looked into later, and uses no GPU, is told of as gone.
+    #[test]
+    fn what_was_hidden_and_uses_none() {
+        let mut child = child();
+        let mut census = Census::new(Host::new(std::path::Path::new("/")), Choice::default());
+        census.own = u32::MAX;
+        census.look_into = |_| Err(io::ErrorKind::PermissionDenied.into());
+        let first = census.round();
+        let is_hidden = |c: &Change| matches!(c, Change::Hidden(f, _) if f.pid == child.id());
+        assert_eq!(first.iter().filter(|c| is_hidden(c)).count(), 1);
+        census.look_into = |_| Ok(Uses::default());
+        for goes in [true, false] {
+            let mut changes = Vec::new();
+            census.look(child.id(), false, &mut changes);
+            let went = matches!(&changes[..], [Change::Went(pid)] if *pid == child.id());
+            assert!(
+                went == goes && changes.len() == usize::from(goes),
+                "{changes:?}"
+            );
+        }
+        child.kill().unwrap();
+        child.wait().unwrap();
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! The processes of this host that use a GPU, and who each is: user, container, pod. All of it comes from files of the kernel and of
 //! the host: no API server, no daemon is asked.
 //!
-//! - [`uses`]: which GPUs a process uses.
+//! - [`uses`]: which GPUs a process uses; [`mig`]: which instances of them.
 //! - [`Host`]: who a process is, [`Identity`].
 //! - [`choice`]: which processes are meant.
 //! - [`census`]: the chosen ones that use a GPU, and those to come.
@@ -11,8 +11,12 @@
 
 pub(crate) mod census;
 pub(crate) mod choice;
+<<<<<<< HEAD
 #[cfg(feature = "trap")]
 pub(crate) mod told;
+=======
+pub(crate) mod mig;
+>>>>>>> w-a
 pub(crate) mod uses;
 
 mod cgroup;

@@ -41,6 +41,12 @@ impl KernelLog {
         }
     }
 
+    /// A made-up log.
+    #[cfg(test)]
+    pub(crate) fn of(file: File) -> Self {
+        Self { file }
+    }
+
     fn rewound(mut log: Self) -> io::Result<Self> {
         io::Seek::seek(&mut log.file, io::SeekFrom::Start(0))?;
         Ok(log)

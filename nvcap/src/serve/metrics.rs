@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 
 mod labels;
+mod lost;
 mod sampled;
 
 pub(crate) use self::labels::{Constants, GpuName};
@@ -54,18 +55,19 @@ pub(super) fn write(
             "",
             "Submissions of processes and containers that ended long ago and have no series of their own any more.",
         );
-        for (gpu, sums) in &view.folded {
+        for (gpu, folded) in &view.folded {
             let key = Key {
                 gpu: *gpu,
                 ..Key::default()
             };
             text.counter(
                 &Of::new(&key, constants).labels(&[]),
-                sums.submitted as f64,
+                folded.sums.submitted as f64,
                 constants.began,
             );
         }
     }
+    lost::metrics(text, view, constants);
     text.family(
         "nvcap_pending_submissions",
         Kind::Gauge,
@@ -171,7 +173,7 @@ fn of_nvcap(text: &mut impl Writer, view: &View, constants: &Constants) {
             "nvcap_watching_ratio",
             Kind::Gauge,
             "ratio",
-            "The part of the processes with memory of a GPU that is counted exactly, by rings that may lap unseen, or not at all.",
+            "The part of the processes that use a GPU, or may use one as they cannot be looked into, that is counted exactly, by rings that may lap unseen, or not at all.",
         );
         for (how, count) in [("exact", exact), ("ring", by_ring), ("none", none)] {
             text.gauge(&[("how", how)], count as f64 / all as f64);
@@ -239,7 +241,7 @@ mod tests {
     use super::*;
     use crate::counts::fakes::{FakeProcess, Fakes};
     use crate::counts::host::{Host, HostOptions};
-    use crate::counts::view::Owner;
+    use crate::counts::view::{Owner, Refused};
 
     /// Checks a text as a parser of OpenMetrics does, and gives its samples.
     fn parsed(text: &str) -> BTreeMap<String, f64> {
@@ -266,6 +268,7 @@ mod tests {
             let suffixes: &[&str] = match kind {
                 "counter" => &["_total", "_created"],
                 "info" => &["_info"],
+                "histogram" => &["_bucket", "_count", "_sum", "_created"],
                 _ => &[""],
             };
             assert!(suffixes.contains(&suffix), "{line}");
@@ -342,6 +345,106 @@ mod tests {
             assert_eq!(sum(&samples, "nvcap_ended_submissions_total"), truth as f64);
             assert!(samples.len() < 30, "{samples:?}");
         }
+    }
+
+    /// All counters of a container whose series go away are in the sums of its GPU.
+    #[test]
+    fn what_ended_long_ago_stays_in_the_sums() {
+        let options = HostOptions {
+            sample: Some(0.01),
+            ..HostOptions::default()
+        };
+        let mut host = Host::new(Fakes::default(), options);
+        let mut process = FakeProcess::new(1);
+        process.owner.container = "main".to_owned();
+        let memory = process.memory.clone();
+        host.system.processes.insert(7, process);
+        memory.work(0, 1, 10);
+        round(&mut host);
+        memory.work(0, 11, 2010);
+        round(&mut host);
+        memory.submit(0, 2011, 2015);
+        let before = round(&mut host);
+        let of = |samples: &BTreeMap<String, f64>, name: &str, more: &str| {
+            let labels = format!("{name}{{UUID=\"GPU-1\",gpu=\"0\"");
+            let fits = |s: &&String| s.starts_with(&labels) && s.contains(more);
+            let all: Vec<&String> = samples.keys().filter(fits).collect();
+            assert!(all.len() < 2, "{all:?}");
+            all.first().map(|s| samples[*s])
+        };
+        let sampled = of(&before, "nvcap_sampled_submissions_total", "").unwrap();
+        let bytes = of(&before, "nvcap_pushbuffer_bytes_total", "").unwrap();
+        assert!(sampled >= 48.0 && bytes > 2000.0 * 19.0);
+        assert_eq!(
+            of(&before, "nvcap_completion_delay_seconds_count", ""),
+            Some(2000.0)
+        );
+        let lost = "nvcap_lost_submissions_total";
+        assert_eq!(of(&before, lost, "early"), Some(10.0));
+        assert_eq!(of(&before, lost, "lapped"), Some(2000.0 - 959.0));
+        memory.gone();
+        host.system.processes.clear();
+        let ended = round(&mut host);
+        assert_eq!(of(&ended, lost, "ended"), Some(5.0));
+        host.system.now += Duration::from_secs(700).as_nanos() as u64;
+        let after = round(&mut host);
+        for gone in [
+            lost,
+            "nvcap_sampled",
+            "nvcap_pushbuffer",
+            "nvcap_completion",
+        ] {
+            assert!(!after.keys().any(|s| s.starts_with(gone)), "{gone}");
+        }
+        let kept = |more: &str| of(&after, "nvcap_ended_counters_total", more);
+        assert_eq!(kept("\"nvcap_sampled_submissions\""), Some(sampled));
+        assert_eq!(kept("\"nvcap_pushbuffer_bytes\""), Some(bytes));
+        assert_eq!(kept("delay_seconds_count"), Some(2000.0));
+        assert_eq!(kept("reason=\"early\""), Some(10.0));
+        assert_eq!(kept("reason=\"lapped\""), Some(2000.0 - 959.0));
+        assert_eq!(kept("reason=\"ended\""), Some(5.0));
+        assert_eq!(
+            of(&after, "nvcap_ended_submissions_total", ""),
+            Some(2015.0)
+        );
+    }
+
+    #[test]
+    fn instances_of_mig() {
+        let mut host = host(false);
+        host.system.instances = [(0, 7)].into();
+        let process = FakeProcess::new(1);
+        process.memory.submit(0, 1, 9);
+        host.system.processes.insert(7, process);
+        let samples = round(&mut host);
+        let series = "nvcap_submissions_total{UUID=\"GPU-1\",gpu=\"0\",GPU_I_ID=\"7\"}";
+        assert_eq!(samples[series], 9.0);
+        assert_eq!(sum(&samples, "nvcap_submissions_total"), 9.0);
+    }
+
+    /// Those that may not be looked into are a part of the processes, and of the time in which something passes unseen.
+    #[test]
+    fn what_may_not_be_looked_into() {
+        let mut host = host(false);
+        for pid in 1..=3 {
+            let mut process = FakeProcess::new(pid);
+            process.refused = pid == 3;
+            process.memory.submit(0, 1, 9);
+            host.system.processes.insert(pid, process);
+        }
+        host.system.hidden.insert(4, Refused::default());
+        round(&mut host);
+        let samples = round(&mut host);
+        assert_eq!(samples["nvcap_watching_ratio{how=\"exact\"}"], 0.5);
+        assert_eq!(samples["nvcap_watching_ratio{how=\"none\"}"], 0.5);
+        assert_eq!(
+            samples["nvcap_blind_seconds_total{reason=\"unreadable\"}"],
+            3.0
+        );
+        host.system.processes.remove(&3);
+        host.system.hidden.clear();
+        let samples = round(&mut host);
+        assert_eq!(samples["nvcap_watching_ratio{how=\"none\"}"], 0.0);
     }
 
     #[test]

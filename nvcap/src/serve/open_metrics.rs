@@ -6,9 +6,13 @@
 use std::fmt::Write as _;
 
 use super::writer::{Kind, Labels, Writer};
+use crate::counts::delay::Delays;
 
 /// What content of this form is called in HTTP.
 pub(crate) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+/// The ends of a histogram's buckets in this text, seconds, as powers of 2: each is 4 times the one before.
+const POWERS: [i32; 9] = [-10, -8, -6, -4, -2, 0, 2, 4, 6];
 
 /// Writes metrics, a family after the other.
 #[derive(Debug, Default)]
@@ -23,6 +27,7 @@ impl Writer for Text {
         let kind = match kind {
             Kind::Count | Kind::Counter => "counter",
             Kind::Gauge => "gauge",
+            Kind::Histogram => "histogram",
             Kind::Info => "info",
         };
         let _ = writeln!(self.out, "# TYPE {name} {kind}");
@@ -38,6 +43,25 @@ impl Writer for Text {
 
     fn counter(&mut self, labels: &Labels<'_>, value: f64, created: f64) {
         self.sample("_total", labels, value);
+        self.sample("_created", labels, created);
+    }
+
+    fn histogram(&mut self, labels: &Labels<'_>, delays: &Delays, created: f64) {
+        let ends = POWERS.map(|power| {
+            (
+                format!("{:?}", f64::from(power).exp2()),
+                delays.within(power),
+            )
+        });
+        let all = ("+Inf".to_owned(), delays.count);
+        for (end, count) in ends.into_iter().chain([all]) {
+            let labels: Vec<_> = { labels.iter().copied() }
+                .chain([("le", end.as_str())])
+                .collect();
+            self.sample("_bucket", &labels, count as f64);
+        }
+        self.sample("_count", labels, delays.count as f64);
+        self.sample("_sum", labels, delays.sum);
         self.sample("_created", labels, created);
     }
 
@@ -95,6 +119,14 @@ mod tests {
         text.gauge(&[("x", "1"), ("y", "2")], 1e-7);
         text.family("c", Kind::Info, "", "C.");
         text.info(&[]);
+        text.family("d_seconds", Kind::Histogram, "seconds", "D.");
+        let delays = Delays {
+            // Up to 2^-10 s, up to 1 s, and longer than 64 s.
+            buckets: [(-41, 2), (-1, 3), (24, 1)].into(),
+            count: 6,
+            sum: 70.5,
+        };
+        text.histogram(&[("x", "1")], &delays, 1.5);
         assert_eq!(
             text.end(),
             r#"# TYPE a_seconds counter
@@ -110,6 +142,22 @@ b{x="1",y="2"} 0.0000001
 # TYPE c info
 # HELP c C.
 c_info 1
+# TYPE d_seconds histogram
+# UNIT d_seconds seconds
+# HELP d_seconds D.
+d_seconds_bucket{x="1",le="0.0009765625"} 2
+d_seconds_bucket{x="1",le="0.00390625"} 2
+d_seconds_bucket{x="1",le="0.015625"} 2
+d_seconds_bucket{x="1",le="0.0625"} 2
+d_seconds_bucket{x="1",le="0.25"} 2
+d_seconds_bucket{x="1",le="1.0"} 5
+d_seconds_bucket{x="1",le="4.0"} 5
+d_seconds_bucket{x="1",le="16.0"} 5
+d_seconds_bucket{x="1",le="64.0"} 5
+d_seconds_bucket{x="1",le="+Inf"} 6
+d_seconds_count{x="1"} 6
+d_seconds_sum{x="1"} 70.5
+d_seconds_created{x="1"} 1.5
 # EOF
 "#
         );

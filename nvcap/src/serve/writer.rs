@@ -1,5 +1,7 @@
 //! The interface by which metrics are written, one family after the other, in any format. Pure.
 
+use crate::counts::delay::Delays;
+
 /// The kind of a metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
@@ -8,6 +10,7 @@ pub(super) enum Kind {
     /// Any other sum that grows.
     Counter,
     Gauge,
+    Histogram,
     Info,
 }
 
@@ -22,6 +25,8 @@ pub(super) trait Writer {
     fn gauge(&mut self, labels: &Labels<'_>, value: f64);
     /// A counter's value, and when it was 0 (seconds since the epoch).
     fn counter(&mut self, labels: &Labels<'_>, value: f64, created: f64);
+    /// Times in buckets, and since when (seconds since the epoch).
+    fn histogram(&mut self, labels: &Labels<'_>, delays: &Delays, created: f64);
     /// Facts that never change, as labels.
     fn info(&mut self, labels: &Labels<'_>);
 }

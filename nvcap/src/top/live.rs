@@ -58,8 +58,6 @@ pub(crate) struct Reading {
     pub channels: BTreeMap<u32, Vec<ChannelView>>,
     /// Who the processes are.
     pub who: BTreeMap<u32, Who>,
-    /// Processes that may not be looked into.
-    pub hidden: usize,
     /// All processes that were named have ended.
     pub is_over: bool,
 }
@@ -187,8 +185,7 @@ impl Live {
 
     /// Who is not shown, and why.
     pub(crate) fn missing(&self) -> Option<String> {
-        let refused = self.now.view.refused.len();
-        let others = refused + self.now.hidden;
+        let others = self.now.view.refused.len();
         (others > 0).then(|| {
             let others = plural_of(others as u64, "process", "processes");
             format!("{others} may not be read: {}", crate::procfs::mem::remedy())

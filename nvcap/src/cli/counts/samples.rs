@@ -179,6 +179,8 @@ impl Names {
             "submissions": sampled.submissions.0,
             "decoded": sampled.submissions.1,
             "unread": sampled.unread,
+            "lapped": sampled.lapped,
+            "early": sampled.early,
             "moments": sampled.moments.0,
             "busy_share": share_json(sampled.busy()),
             "graph_share": share_json(sampled.share(Doing::Graph)),

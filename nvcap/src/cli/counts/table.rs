@@ -6,7 +6,7 @@ use std::io::Write as _;
 use serde_json::{Value, json};
 
 use crate::counts::channel::{Age, Sums};
-use crate::counts::view::{ChannelView, GpuView, ProcessView, View};
+use crate::counts::view::{ChannelView, GpuView, NAMED, ProcessView, Refused, View};
 use crate::output::plural::plural_of;
 use crate::output::style::Plain;
 use crate::output::units::Nanoseconds;
@@ -21,6 +21,8 @@ pub(super) struct Table {
     unix_ns: u64,
     cpu_ns: u64,
     lines: Option<usize>,
+    /// Those that cannot be looked into.
+    refused: BTreeMap<u32, Refused>,
 }
 
 impl Table {
@@ -87,8 +89,41 @@ impl Table {
             }
             sampled(out, process.pid);
         }
-        self.lines = self.lines.map(|n| n + 1 + view.processes.len());
+        let others = self.others(out, view);
+        self.lines = self.lines.map(|n| n + 1 + view.processes.len() + others);
         (self.unix_ns, self.cpu_ns) = (view.unix_ns, view.cpu_ns);
+    }
+
+    /// Writes a line for each process that cannot be looked into and was not shown before. Returns how many lines it wrote.
+    fn others(&mut self, out: &mut Vec<u8>, view: &View) -> usize {
+        let before = std::mem::replace(&mut self.refused, view.refused.clone());
+        let is_new = |(pid, r): &(&u32, &Refused)| before.get(*pid) != Some(*r);
+        let mut new: Vec<(&u32, &Refused)> = view.refused.iter().filter(is_new).collect();
+        new.sort_by_key(|(_, r)| !r.uses_gpu);
+        for (pid, r) in new.iter().take(NAMED) {
+            let name = Plain(&r.name).to_string();
+            let user = match r.user.as_str() {
+                "" => "an unknown user".to_owned(),
+                user => format!("user {}", Plain(user)),
+            };
+            let uses = match r.uses_gpu {
+                true => "it uses a GPU",
+                false => "whether it uses a GPU is not known",
+            };
+            let why = &r.why;
+            let _ = writeln!(
+                out,
+                "{pid:>8} {name:<15} of {user} is not counted: {uses}; {why}"
+            );
+        }
+        match new.len().saturating_sub(NAMED) {
+            0 => new.len(),
+            more => {
+                let more = plural_of(more as u64, "other", "others");
+                let _ = writeln!(out, "{:>8} and {more}; --json names all", "");
+                NAMED + 1
+            }
+        }
     }
 
     fn all(&self, out: &mut Vec<u8>, view: &View, passed: u64) {
@@ -109,6 +144,9 @@ impl Table {
         );
         if let Some(ended) = view.ended {
             let _ = write!(out, " ({} by processes that have ended)", ended.done);
+        }
+        if !view.refused.is_empty() {
+            let _ = write!(out, "; {} not counted", view.refused.len());
         }
         if passed > 0 {
             let share = view.cpu_ns.saturating_sub(self.cpu_ns) as f64 / passed as f64;
@@ -234,7 +272,16 @@ pub(super) fn json(
     let refused: Vec<Value> = view
         .refused
         .iter()
-        .map(|(pid, r)| json!({"pid": pid, "why": r.why}))
+        .map(|(pid, r)| {
+            let word = |text: &str| Some(text.to_owned()).filter(|text| !text.is_empty());
+            json!({
+                "pid": pid,
+                "comm": word(&r.name),
+                "user": word(&r.user),
+                "why": r.why,
+                "uses_gpu": r.uses_gpu.then_some(true),
+            })
+        })
         .collect();
     let all = json!({
         "type": "host",

@@ -1,11 +1,18 @@
 //! `--otlp`: metrics for an OpenTelemetry collector, sent to it.
 
+use std::io::Read as _;
+use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use anyhow::Context as _;
+use opentelemetry_proto::tonic::collector::metrics::v1::ExportMetricsServiceRequest;
+use tokio::time::Instant;
 
 use super::super::values::parse_time;
+use crate::output::message::tell;
 use crate::serve::otlp::push::Sender;
 use crate::serve::otlp::target::{self, LOCAL, Target};
 
@@ -83,4 +90,55 @@ impl OtlpArgs {
             resource: resource.map_err(anyhow::Error::msg)?,
         }))
     }
+}
+
+/// For how long the last request is sent again; one try may take nearly as long.
+const LAST: Duration = Duration::from_secs(12);
+
+/// At SIGTERM and SIGINT, reads all counts once more (`last`) and sends them before nvcap ends, so that what was counted since the last request
+/// is not lost. A second signal ends it at once.
+pub(super) fn send_at_end(
+    sender: &Arc<Sender>,
+    last: impl FnOnce() -> Option<ExportMetricsServiceRequest> + Send + 'static,
+) -> anyhow::Result<()> {
+    let say = "cannot wait for signals";
+    let (mut woken, waker) = UnixStream::pair().context(say)?;
+    let is_second = Arc::new(AtomicBool::new(false));
+    for signal in [libc::SIGTERM, libc::SIGINT] {
+        // In this order: the first signal sets what the second one asks for.
+        signal_hook::flag::register_conditional_shutdown(signal, 1, Arc::clone(&is_second))
+            .context(say)?;
+        signal_hook::flag::register(signal, Arc::clone(&is_second)).context(say)?;
+        let waker = waker.try_clone().context(say)?;
+        signal_hook::low_level::pipe::register(signal, waker).context(say)?;
+    }
+    let sender = Arc::clone(sender);
+    let at_end = move || {
+        let _ = woken.read_exact(&mut [0]);
+        let sent = match last() {
+            Some(request) => { runtime() }
+                .map_err(|e| e.to_string())
+                .and_then(|r| r.block_on(sender.send(&request, Instant::now() + LAST))),
+            // Nothing was read yet.
+            None => Ok(None),
+        };
+        if let Err(why) = sent {
+            tell(format_args!(
+                "{} did not take the last counts ({why})",
+                sender.url()
+            ));
+        }
+        std::process::exit(0);
+    };
+    std::thread::Builder::new()
+        .name("nvcap-end".into())
+        .spawn(at_end)
+        .context(say)?;
+    Ok(())
+}
+
+fn runtime() -> std::io::Result<tokio::runtime::Runtime> {
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
 }

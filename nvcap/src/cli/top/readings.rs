@@ -82,7 +82,6 @@ fn read(whom: Whom, interval: Duration, to: &Mutex<Option<Reading>>, stop: &Atom
         let reading = Reading {
             channels: channels.collect(),
             who: known.all(&view),
-            hidden: host.hidden(),
             is_over: host.is_over(),
             view,
         };

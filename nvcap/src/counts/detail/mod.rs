@@ -16,7 +16,9 @@ mod tests;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use super::block;
+use super::channel::How;
 use super::decoding::Decoding;
+use super::delay::{Delays, Looks, Seen};
 use super::find::Readable;
 use super::process::{Channels, Followed};
 use crate::decode::event::Operation;
@@ -46,6 +48,12 @@ pub(crate) struct Sampled {
     pub submissions: (u64, u64),
     /// Submissions between two readings of which no block could be read.
     pub unread: u64,
+    /// Submissions that their ring held no more when it was sampled: so many at least.
+    pub lapped: u64,
+    /// Submissions that were there before the first sample of their channel.
+    pub early: u64,
+    /// How long submissions took, at most.
+    pub delays: Delays,
     /// How many moments were taken, and at how many of them a channel had work.
     pub moments: (u64, u64),
     /// What channels with work were doing: how often, summed over all moments and channels.
@@ -61,9 +69,18 @@ impl Sampled {
         self.submissions.0 += other.submissions.0;
         self.submissions.1 += other.submissions.1;
         self.unread += other.unread;
+        self.lapped += other.lapped;
+        self.early += other.early;
+        self.delays.join(&other.delays);
         for (what, estimate) in &other.sums {
             self.sums.entry(*what).or_default().add(*estimate);
         }
+    }
+
+    /// Whether nothing was sampled.
+    pub(crate) fn is_empty(&self) -> bool {
+        let (came, _) = self.submissions;
+        came + self.early + self.delays.count == 0
     }
 
     /// The share of moments at which the GPU had work of this process.
@@ -79,20 +96,13 @@ impl Sampled {
 }
 
 /// What is kept of one channel from sample to sample.
+#[derive(Default)]
 struct Of {
-    /// The submissions that were counted by the last reading.
-    submitted: u64,
+    /// The submissions that were counted when it was last sampled; none before.
+    submitted: Option<u64>,
     /// GP_PUT and the number, when a moment last found the channel without work.
     idle: Option<moment::Idle>,
-}
-
-impl Of {
-    fn new(submitted: u64) -> Self {
-        Self {
-            submitted,
-            idle: None,
-        }
-    }
+    looks: Option<Looks>,
 }
 
 /// See the module.
@@ -106,6 +116,8 @@ pub(super) struct Detail {
     /// The registers of programs, which are needed to find their names.
     programs: HashMap<GpuVa, Option<u32>>,
     sampled: Sampled,
+    /// What was sampled since it was last taken, by GPU.
+    new: BTreeMap<Option<u32>, Sampled>,
 }
 
 impl Detail {
@@ -119,7 +131,13 @@ impl Detail {
             buffer: Vec::new(),
             programs: HashMap::new(),
             sampled: Sampled::default(),
+            new: BTreeMap::new(),
         }
+    }
+
+    /// What was sampled since the last call, by GPU.
+    pub(super) fn take(&mut self) -> BTreeMap<Option<u32>, Sampled> {
+        std::mem::take(&mut self.new)
     }
 
     /// What they come to.
@@ -132,29 +150,57 @@ impl Detail {
         self.decoding.mapped(memory, areas);
     }
 
-    /// Samples the submissions that came to each channel since the last call. Returns what these add to the totals, by GPU.
-    pub(super) fn blocks(
-        &mut self,
-        memory: &impl Peek,
-        channels: &Channels,
-    ) -> Vec<(Option<u32>, Sampled)> {
-        let mut all = Vec::new();
+    /// Samples the submissions that came to each channel since the last call.
+    pub(super) fn blocks(&mut self, memory: &impl Peek, channels: &Channels) {
         for followed in channels.iter() {
             let submitted = followed.count.sums().submitted;
-            let of = self.channels.entry(followed.ring);
-            let of = of.or_insert_with(|| Of::new(submitted));
-            let came = submitted.saturating_sub(of.submitted);
-            of.submitted = submitted;
+            let of = self.channels.entry(followed.ring).or_default();
+            let Some(before) = of.submitted.replace(submitted) else {
+                self.sampled.early += submitted;
+                self.new.entry(followed.gpu).or_default().early += submitted;
+                continue;
+            };
+            let came = submitted.saturating_sub(before);
             if came > 0 {
                 let sampled = self.of_channel(memory, channels.readable(), followed, came);
                 self.sampled.add(&sampled);
-                all.push((followed.gpu, sampled));
+                self.new.entry(followed.gpu).or_default().add(&sampled);
             }
         }
         let there: Vec<u64> = channels.iter().map(|f| f.ring).collect();
         self.channels.retain(|ring, _| there.contains(ring));
         self.decoding.retain(|ring| there.contains(&ring));
-        all
+    }
+
+    /// A reading, which began and ended at these times, tells of each channel what is done.
+    pub(super) fn look(&mut self, channels: &Channels, (began, ended): (u64, u64)) {
+        for followed in channels.iter() {
+            let last = followed.count.last();
+            if followed.count.how() != How::Semaphore || last.at_ns != began {
+                continue;
+            }
+            let seen = Seen {
+                done: last.done,
+                submitted: last.submitted,
+            };
+            self.seen(followed, (began, ended), seen);
+        }
+    }
+
+    fn seen(&mut self, followed: &Followed, at: (u64, u64), seen: Seen) {
+        let Some(of) = self.channels.get_mut(&followed.ring) else {
+            return;
+        };
+        let mut delays = Delays::default();
+        Looks::take(&mut of.looks, at, seen, &mut delays);
+        if delays.count > 0 {
+            self.sampled.delays.join(&delays);
+            self.new
+                .entry(followed.gpu)
+                .or_default()
+                .delays
+                .join(&delays);
+        }
     }
 
     /// Reads and decodes blocks of the last `came` submissions of a channel.
@@ -202,14 +248,18 @@ impl Detail {
                 all.push((read, decoded));
             }
         }
-        self.estimate(came, &all)
+        self.estimate((came, held), &all)
     }
 
-    fn estimate(&mut self, came: u64, all: &[(u64, Decoded)]) -> Sampled {
+    fn estimate(&mut self, (came, held): (u64, u32), all: &[(u64, Decoded)]) -> Sampled {
         let read: u64 = all.iter().map(|(read, _)| read).sum();
         let mut sampled = Sampled {
             submissions: (came, read.min(came)),
             unread: if read == 0 { came } else { 0 },
+            lapped: match read {
+                0 => 0,
+                _ => came.saturating_sub(held.into()),
+            },
             ..Sampled::default()
         };
         let mut whats = BTreeSet::new();
@@ -258,20 +308,23 @@ impl Detail {
         &mut self,
         memory: &impl Peek,
         channels: &Channels,
+        clock: &mut impl FnMut() -> u64,
         busy: &mut BTreeSet<Unit>,
     ) {
         let mut works = false;
         for followed in channels.iter() {
-            let submitted = followed.count.sums().submitted;
-            let of = self.channels.entry(followed.ring);
-            let idle = &mut of.or_insert_with(|| Of::new(submitted)).idle;
+            let idle = &mut self.channels.entry(followed.ring).or_default().idle;
             let readable = channels.readable();
             let kept = moment::Kept {
                 decoding: &mut self.decoding,
                 words: &mut self.words,
                 idle,
             };
-            let now = moment::now(memory, readable, followed, kept);
+            let began = clock();
+            let moment::Moment { seen, at: now } = moment::now(memory, readable, followed, kept);
+            if let Some(seen) = seen {
+                self.seen(followed, (began, clock()), seen);
+            }
             let Some((mut at, programs)) = now else {
                 continue;
             };

@@ -12,6 +12,7 @@ use std::io;
 
 use super::super::block::{self, Entries, Newest};
 use super::super::decoding::Decoding;
+use super::super::delay::Seen;
 use super::super::find::{self, Readable};
 use super::super::process::Followed;
 use super::submission::{Decoded, Doing, Programs};
@@ -24,8 +25,8 @@ const PAGE: u64 = 4096;
 /// Pages of words that are read at a moment.
 const MOST_PAGES: usize = 4;
 
-/// GP_PUT and the number of a channel that had no work.
-pub(super) type Idle = (u32, u32);
+/// GP_PUT and the number of a channel that had no work, and whether that is certain.
+pub(super) type Idle = (u32, u32, bool);
 
 /// The pages that have the words of a process's kernels, as of one moment.
 #[derive(Debug, Default)]
@@ -83,13 +84,33 @@ pub(super) struct Kept<'a> {
     pub idle: &'a mut Option<Idle>,
 }
 
-/// What a channel is at, and the programs of its kernels. None where the channel has no work or no proven semaphore, or GP_PUT and the
-/// number cannot be read.
+/// What a moment found of a channel.
+pub(super) struct Moment {
+    /// What is done and what there is, where both are certain.
+    pub seen: Option<Seen>,
+    /// What the channel is at, and the programs of its kernels. None where the channel has no work or no proven semaphore, or GP_PUT and
+    /// the number cannot be read.
+    pub at: Option<(Vec<Doing>, Programs)>,
+}
+
+/// Finds out what a channel is at.
 pub(super) fn now(
     memory: &impl Peek,
     readable: &Readable,
     followed: &Followed,
     kept: Kept<'_>,
+) -> Moment {
+    let mut seen = None;
+    let at = look(memory, readable, followed, kept, &mut seen);
+    Moment { seen, at }
+}
+
+fn look(
+    memory: &impl Peek,
+    readable: &Readable,
+    followed: &Followed,
+    kept: Kept<'_>,
+    seen: &mut Option<Seen>,
 ) -> Option<(Vec<Doing>, Programs)> {
     let Kept {
         decoding,
@@ -102,7 +123,13 @@ pub(super) fn now(
     // GP_PUT is read first: all entries up to it were submitted before the moment.
     let (_, put) = scan::get_put(memory, found.userd).ok()?;
     let done = find::number(memory, tracking.0)?;
-    if *idle == Some((put, done)) {
+    if let Some((last_put, last_done, is_certain)) = *idle
+        && (last_put, last_done) == (put, done)
+    {
+        *seen = is_certain.then_some(Seen {
+            done,
+            submitted: done,
+        });
         return None;
     }
     words.read(memory);
@@ -157,11 +184,21 @@ pub(super) fn now(
         Some((at, last.programs))
     };
     let runs = kernels.as_ref().and_then(|l| l.ends.run(&then, readable));
+    let is_done = match (&kernels, runs) {
+        (_, Some(runs)) => Some(!runs),
+        // Without kernels it is done with its number. Nobody knows of one that cannot be read, or whose kernels' words cannot be.
+        (None, None) => is_read.then_some(true),
+        (Some(_), None) => None,
+    };
+    *seen = is_done.map(|is_done| Seen {
+        done: done.wrapping_sub(u32::from(!is_done)),
+        submitted: newest.number,
+    });
     if pending == 0 {
         if runs == Some(true) {
             return kernels.and_then(is_at);
         }
-        *idle = Some((put, done));
+        *idle = Some((put, done, seen.is_some()));
         return None;
     }
     if runs == Some(true) {

@@ -194,3 +194,59 @@ fn a_moment_is_at_the_kernel_behind_the_newest_stamp() {
     assert_eq!(sampled.at, expected);
     assert_eq!(sampled.moments, (8, 6));
 }
+
+/// What samples do not tell of is counted: what was there before the first, and what the ring did not hold any more.
+#[test]
+fn what_is_not_sampled_is_counted() {
+    let (mut host, memory) = host(FakeProcess::new(1));
+    let mut second = |from: u64, to: u64| {
+        memory.work(0, from, to);
+        host.system.now += SECOND;
+        host.round();
+        sampled(&host)
+    };
+    assert_eq!(second(1, 30).early, 30);
+    let all = second(31, 2030);
+    let held = ENTRIES - 65;
+    assert_eq!((all.early, all.lapped, all.unread), (30, 2000 - held, 0));
+    assert_eq!(all.submissions.0, 2000);
+    // All of these are in the ring.
+    let all = second(2031, 2040);
+    assert_eq!((all.lapped, all.submissions.0), (2000 - held, 2010));
+}
+
+/// Readings bound how long submissions took; moments between them bound it closer.
+#[test]
+fn how_long_submissions_took() {
+    let (mut host, memory) = host(FakeProcess::new(1));
+    memory.work(0, 1, 3);
+    let reading = |host: &mut Host<Fakes>| {
+        host.system.now += SECOND;
+        host.round();
+        let delays = sampled(host).delays;
+        (delays.count, delays.sum)
+    };
+    // Nothing is known of what was there before.
+    assert_eq!(reading(&mut host), (0, 0.0));
+    memory.submit(0, 4, 9);
+    memory.done(0, 7);
+    assert_eq!(reading(&mut host), (4, 4.0));
+    memory.done(0, 9);
+    assert_eq!(reading(&mut host), (6, 4.0 + 2.0 * 2.0));
+    // Submitted and done between two moments, an eighth of a second apart.
+    for number in [10, 11] {
+        host.system.now += SECOND / 8;
+        host.moment();
+        memory.work(0, number, number);
+    }
+    host.system.now += SECOND / 8;
+    host.moment();
+    let delays = sampled(&host).delays;
+    assert_eq!((delays.count, delays.sum), (8, 8.0 + 0.25));
+    assert_eq!((delays.within(-3), delays.within(-4)), (2, 0));
+    // What moments found is kept for the sums of all processes, too.
+    assert_eq!(reading(&mut host), (8, 8.25));
+    let view = host.view();
+    let kept: u64 = view.sampled.values().map(|s| s.delays.count).sum();
+    assert_eq!(kept, 8);
+}

@@ -48,6 +48,7 @@ impl Constants {
 /// The labels of a key, as they are written.
 pub(super) struct Of<'a> {
     gpu: String,
+    instance: String,
     pid: String,
     uuid: &'a str,
     key: &'a Key,
@@ -58,6 +59,9 @@ impl<'a> Of<'a> {
         let name = key.gpu.and_then(|gpu| constants.gpus.get(&gpu));
         Self {
             gpu: key.gpu.map_or(String::new(), |gpu| gpu.to_string()),
+            instance: key
+                .instance
+                .map_or(String::new(), |instance| instance.to_string()),
             pid: key
                 .process
                 .as_ref()
@@ -73,6 +77,7 @@ impl<'a> Of<'a> {
         let own = [
             ("UUID", self.uuid),
             ("gpu", &self.gpu),
+            ("GPU_I_ID", &self.instance),
             ("namespace", &owner.namespace),
             ("pod", &owner.pod),
             ("container", &owner.container),

@@ -234,7 +234,7 @@ fn retry_after(headers: &HeaderMap) -> Option<Duration> {
 
 /// Every `interval`, sends what `made` gives, as soon as it gives metrics. `tell` gets each message for the user once, until it changes.
 pub(crate) async fn push<F>(
-    sender: Sender,
+    sender: Arc<Sender>,
     interval: Duration,
     made: F,
     tell: impl Fn(String) + Send,

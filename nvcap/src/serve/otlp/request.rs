@@ -10,14 +10,16 @@ use opentelemetry_proto::tonic::common::v1::{
     AnyValue, InstrumentationScope, KeyValue, any_value::Value,
 };
 use opentelemetry_proto::tonic::metrics::v1::{
-    AggregationTemporality, Gauge, Metric, NumberDataPoint, ResourceMetrics, ScopeMetrics, Sum,
+    AggregationTemporality, ExponentialHistogram, ExponentialHistogramDataPoint, Gauge, Metric,
+    NumberDataPoint, ResourceMetrics, ScopeMetrics, Sum, exponential_histogram_data_point::Buckets,
     metric::Data, number_data_point,
 };
 use opentelemetry_proto::tonic::resource::v1::Resource;
 
 use super::super::metrics::{self, Constants, Errors};
 use super::super::writer::{Kind, Labels, Writer};
-use crate::counts::view::View;
+use crate::counts::delay::{Delays, SCALE};
+use crate::counts::view::{self as counts, View};
 
 /// The request with the metrics of a reading; `resource` describes this host.
 pub(crate) fn request(
@@ -29,6 +31,7 @@ pub(crate) fn request(
     let mut batch = Batch {
         unix_ns: view.unix_ns,
         family: None,
+        container_ids: &view.container_ids,
         resources: BTreeMap::new(),
     };
     metrics::write(&mut batch, view, errors, constants);
@@ -45,8 +48,9 @@ struct Family {
     kind: Kind,
 }
 
-struct Batch {
+struct Batch<'a> {
     unix_ns: u64,
+    container_ids: &'a BTreeMap<counts::Owner, String>,
     family: Option<Family>,
     resources: BTreeMap<Owner, Vec<Metric>>,
 }
@@ -93,12 +97,14 @@ fn text(key: &str, value: &str) -> KeyValue {
     key_value(key, Value::StringValue(value.to_owned()))
 }
 
+fn value_of<'a>(labels: &Labels<'a>, name: &str) -> &'a str {
+    let value = labels.iter().find(|(label, _)| *label == name);
+    value.map_or("", |(_, value)| *value)
+}
+
 /// Divides labels: whose the metric is, and the others as attributes.
 fn divided(labels: &Labels<'_>) -> (Owner, Vec<KeyValue>) {
-    let of = |name| {
-        let value = labels.iter().find(|(label, _)| *label == name);
-        value.map_or("", |(_, value)| *value)
-    };
+    let of = |name| value_of(labels, name);
     let container = match (of("pod"), of("container")) {
         ("", id) if is_container_id(id) => "container.id",
         ("", _) => "container.name",
@@ -120,30 +126,55 @@ fn divided(labels: &Labels<'_>) -> (Owner, Vec<KeyValue>) {
     (owner, attributes)
 }
 
-impl Batch {
-    /// Adds a point to the metric of the current family.
-    fn point(&mut self, labels: &Labels<'_>, value: f64, created: Option<f64>) {
-        let Some(family) = &self.family else {
-            return;
-        };
-        let (owner, attributes) = divided(labels);
+impl Batch<'_> {
+    /// The metric of the current family for its owner, and a point's attributes.
+    fn metric(&mut self, labels: &Labels<'_>) -> Option<(Kind, &mut Metric, Vec<KeyValue>)> {
+        let family = self.family.as_ref()?;
+        let (mut owner, attributes) = divided(labels);
+        owner.extend(self.container_id(labels));
         let metrics = self.resources.entry(owner).or_default();
         if metrics.last().is_none_or(|last| last.name != family.name) {
             metrics.push(family.metric());
         }
-        let value = match family.kind {
+        Some((family.kind, metrics.last_mut()?, attributes))
+    }
+
+    /// The container's id, where that is not what it is called by.
+    fn container_id(&self, labels: &Labels<'_>) -> Option<(&'static str, String)> {
+        let of = |name| value_of(labels, name).to_owned();
+        let owner = counts::Owner {
+            namespace: of("namespace"),
+            pod: of("pod"),
+            container: of("container"),
+        };
+        let id = self.container_ids.get(&owner)?;
+        let is_name = owner.pod.is_empty() && is_container_id(&owner.container);
+        (!is_name).then(|| ("container.id", id.clone()))
+    }
+
+    /// When a sum was 0. What began just now began before this moment.
+    fn start(&self, created: Option<f64>) -> u64 {
+        created.map_or(0, |s| ((s * 1e9) as u64).min(self.unix_ns))
+    }
+
+    /// Adds a point to the metric of the current family.
+    fn point(&mut self, labels: &Labels<'_>, value: f64, created: Option<f64>) {
+        let (start, now) = (self.start(created), self.unix_ns);
+        let Some((kind, metric, attributes)) = self.metric(labels) else {
+            return;
+        };
+        let value = match kind {
             Kind::Count => number_data_point::Value::AsInt(value as i64),
             _ => number_data_point::Value::AsDouble(value),
         };
         let point = NumberDataPoint {
             attributes,
-            // What began just now began before this moment.
-            start_time_unix_nano: created.map_or(0, |s| ((s * 1e9) as u64).min(self.unix_ns)),
-            time_unix_nano: self.unix_ns,
+            start_time_unix_nano: start,
+            time_unix_nano: now,
             value: Some(value),
             ..NumberDataPoint::default()
         };
-        match metrics.last_mut().and_then(|metric| metric.data.as_mut()) {
+        match &mut metric.data {
             Some(Data::Sum(sum)) => sum.data_points.push(point),
             Some(Data::Gauge(gauge)) => gauge.data_points.push(point),
             _ => {}
@@ -186,6 +217,10 @@ impl Family {
                 ..Sum::default()
             }),
             Kind::Gauge | Kind::Info => Data::Gauge(Gauge::default()),
+            Kind::Histogram => Data::ExponentialHistogram(ExponentialHistogram {
+                aggregation_temporality: AggregationTemporality::Cumulative.into(),
+                ..ExponentialHistogram::default()
+            }),
         };
         Metric {
             name: self.name.clone(),
@@ -197,7 +232,7 @@ impl Family {
     }
 }
 
-impl Writer for Batch {
+impl Writer for Batch<'_> {
     fn family(&mut self, name: &'static str, kind: Kind, unit: &'static str, help: &'static str) {
         let (mut name, unit) = named(name, unit);
         if kind == Kind::Info {
@@ -217,6 +252,37 @@ impl Writer for Batch {
 
     fn counter(&mut self, labels: &Labels<'_>, value: f64, created: f64) {
         self.point(labels, value, Some(created));
+    }
+
+    fn histogram(&mut self, labels: &Labels<'_>, delays: &Delays, created: f64) {
+        let (start, now) = (self.start(Some(created)), self.unix_ns);
+        let Some((_, metric, attributes)) = self.metric(labels) else {
+            return;
+        };
+        // All buckets from the first to the last that has something.
+        let first = delays.buckets.keys().next().copied().unwrap_or(0);
+        let end = delays
+            .buckets
+            .keys()
+            .next_back()
+            .map_or(first, |last| last + 1);
+        let counts = (first..end).map(|n| delays.buckets.get(&n).copied().unwrap_or(0));
+        let point = ExponentialHistogramDataPoint {
+            attributes,
+            start_time_unix_nano: start,
+            time_unix_nano: now,
+            count: delays.count,
+            sum: Some(delays.sum),
+            scale: SCALE,
+            positive: Some(Buckets {
+                offset: first,
+                bucket_counts: counts.collect(),
+            }),
+            ..ExponentialHistogramDataPoint::default()
+        };
+        if let Some(Data::ExponentialHistogram(all)) = &mut metric.data {
+            all.data_points.push(point);
+        }
     }
 
     fn info(&mut self, labels: &Labels<'_>) {

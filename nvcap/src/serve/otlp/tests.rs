@@ -1,7 +1,7 @@
 use std::collections::BTreeMap;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::TcpListener;
-use std::sync::mpsc;
+use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use flate2::read::GzDecoder;
@@ -16,6 +16,8 @@ use tokio::time::Instant;
 use super::push::{Sender, push};
 use super::request::request;
 use super::target::{Target, resource};
+use crate::counts::delay::Delays;
+use crate::counts::detail::Sampled;
 use crate::counts::fakes::{FakeProcess, Fakes};
 use crate::counts::host::{Host, HostOptions};
 use crate::counts::view::{Key, Owner, View};
@@ -46,6 +48,9 @@ fn view() -> View {
         let mut process = FakeProcess::new(n);
         process.memory.submit(0, 1, 10 * u64::from(n));
         process.memory.done(0, 4);
+        if owner.pod == "train-0" {
+            process.container_id = "fedcba9876543210".to_owned();
+        }
         process.owner = owner;
         host.system.processes.insert(100 + n, process);
     }
@@ -74,6 +79,7 @@ fn translated(request: &ExportMetricsServiceRequest) -> BTreeMap<String, f64> {
     for of in &request.resource_metrics {
         let resource = attributes(&of.resource.as_ref().unwrap().attributes);
         assert_eq!(resource["service.name"], "nvcap");
+        let resource_is_pod = resource.contains_key("k8s.pod.name");
         for metric in &of.scope_metrics[0].metrics {
             let unit = match metric.unit.as_str() {
                 "s" => "_seconds",
@@ -104,6 +110,8 @@ fn translated(request: &ExportMetricsServiceRequest) -> BTreeMap<String, f64> {
                         "k8s.namespace.name" => "namespace",
                         "k8s.pod.name" => "pod",
                         "k8s.container.name" | "container.name" | "container.id" => "container",
+                        // Of a container of Kubernetes it is no label at /metrics.
+                        "container.id" if resource_is_pod => return None,
                         "service.name" | "service.version" | "host.name" | "os.type" => {
                             return None;
                         }
@@ -164,7 +172,7 @@ fn whose_a_metric_is() {
     assert_eq!(of("host.name"), ["a"; 4]);
     assert_eq!(of("k8s.pod.name"), ["train-0"]);
     assert_eq!(of("k8s.container.name"), ["main"]);
-    assert_eq!(of("container.id"), ["0123456789abcdef"]);
+    assert_eq!(of("container.id"), ["0123456789abcdef", "fedcba9876543210"]);
     assert_eq!(of("container.name"), ["registry"]);
 }
 
@@ -360,7 +368,12 @@ fn goes_on_after_failures() {
     let made = || Some(request(&view(), None, &Constants::made_up(), &host()));
     let say = move |text| tell.send(text).unwrap();
     let begun = std::time::Instant::now();
-    runtime.spawn(push(sender(&url), Duration::from_millis(50), made, say));
+    runtime.spawn(push(
+        Arc::new(sender(&url)),
+        Duration::from_millis(50),
+        made,
+        say,
+    ));
     runtime.block_on(async {
         tokio::task::spawn_blocking(move || assert_eq!(got.iter().take(5).count(), 5))
             .await
@@ -372,5 +385,41 @@ fn goes_on_after_failures() {
     assert!(
         told.len() == 2 && told[0].contains("400") && told[1].contains("missed before: 2"),
         "{told:?}"
+    );
+}
+
+/// Times go as a histogram whose buckets grow by a factor.
+#[test]
+fn a_histogram() {
+    let mut view = view();
+    let key = view.sums.keys().next().unwrap().clone();
+    let delays = Delays {
+        buckets: [(-41, 2), (-39, 3)].into(),
+        count: 5,
+        sum: 0.25,
+    };
+    let sampled = Sampled {
+        delays,
+        ..Sampled::default()
+    };
+    view.sampled.insert(key, sampled);
+    let request = request(&view, None, &Constants::made_up(), &host());
+    let metrics = request.resource_metrics.iter();
+    let mut metrics = metrics.flat_map(|r| &r.scope_metrics[0].metrics);
+    let metric = metrics
+        .find(|m| m.name == "nvcap.completion_delay")
+        .unwrap();
+    assert_eq!(metric.unit, "s");
+    let Some(Data::ExponentialHistogram(all)) = &metric.data else {
+        panic!("{metric:?}");
+    };
+    assert_eq!((all.aggregation_temporality, all.data_points.len()), (2, 1));
+    let point = &all.data_points[0];
+    assert_eq!((point.scale, point.count, point.sum), (2, 5, Some(0.25)));
+    assert!(0 < point.start_time_unix_nano && point.start_time_unix_nano <= point.time_unix_nano);
+    let positive = point.positive.as_ref().unwrap();
+    assert_eq!(
+        (positive.offset, &positive.bucket_counts[..]),
+        (-41, &[2, 0, 3][..])
     );
 }

@@ -5,11 +5,12 @@ use std::net::TcpStream;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use live::programs::{Folder, Running, nvcap};
+use live::programs::{Folder, Running, nvcap, softgpu};
 use serde_json::Value;
 
 use super::attach::attach_to;
 use super::dump::{plan, start};
+use super::refusals::{NOBODY, copy_for_all};
 use super::setup::need_breakpoints;
 
 const LIMIT: Duration = Duration::from_secs(60);
@@ -266,6 +267,81 @@ pub fn served() -> Result<()> {
         &["not_running".to_owned()],
     );
     ensure!(blind.is_some_and(|s| (1.0..60.0).contains(&s)), "{blind:?}");
+    Ok(())
+}
+
+/// The newest line about the host.
+fn newest_of_host(text: &str) -> Option<Value> {
+    let lines = text.lines().rev();
+    let mut parsed = lines.filter_map(|l| serde_json::from_str::<Value>(l).ok());
+    parsed.find(|v| v["type"] == "host")
+}
+
+/// nvcap as nobody: a process of nobody's is counted, one of root's is named as long as it runs, and told in the table.
+pub fn of_another_user() -> Result<()> {
+    let folder = Folder::new()?;
+    let own_nvcap = copy_for_all(&folder, &nvcap()?, "nvcap")?;
+    let own_gpu = copy_for_all(&folder, &softgpu()?, "counts-own")?;
+    let other_gpu = copy_for_all(&folder, &softgpu()?, "counts-other")?;
+    let args = |seed: u64| {
+        let seed = format!("--seed={seed}");
+        let more = [
+            "--gpus=1",
+            "--channels=4",
+            "--submissions=400",
+            "--linger-ms=60000",
+        ];
+        [
+            vec!["--files".to_owned(), seed],
+            more.map(str::to_owned).to_vec(),
+        ]
+        .concat()
+    };
+    let own = Running::start_as(&own_gpu, args(55), Some(NOBODY))?;
+    let mut other = Running::start(&other_gpu, [args(56), vec!["--wait-stdin".into()]].concat())?;
+    other.wait_for_line("waiting")?;
+    let options = ["counts", "-a", "--comm=counts-o*", "--interval=0.1"];
+    let json = [&options[..], &["--json"]].concat();
+    let mut counts = Running::start_as(&own_nvcap, json, Some(NOBODY))?;
+    counts.wait_until("counting its own", LIMIT, |r| {
+        newest(&r.stdout(), own.pid()).and_then(|p| number(&p, "submitted_in_all")) == Some(400)
+    })?;
+    let host = newest_of_host(&counts.stdout()).context("no line of the host")?;
+    let refused = &host["not_readable"];
+    ensure!(
+        refused[0]["pid"] == other.pid()
+            && refused[0]["comm"] == "counts-other"
+            && refused[0]["user"] == "root"
+            && refused[0]["uses_gpu"].is_null()
+            && refused[0]["why"]
+                .as_str()
+                .is_some_and(|why| why.contains("ermission denied"))
+            && refused.as_array().is_some_and(|all| all.len() == 1),
+        "{host}"
+    );
+    let blind = |host: &Value| host["blind_seconds"]["unreadable"].as_f64();
+    counts.wait_until("blind", LIMIT, |r| {
+        newest_of_host(&r.stdout()).is_some_and(|h| blind(&h) > Some(0.0))
+    })?;
+    let table = [&options[..], &["--times=2"]].concat();
+    let table = Running::start_as(&own_nvcap, table, Some(NOBODY))?.end(LIMIT)?;
+    table.expect_code(0)?;
+    let line = format!(
+        "{:>8} counts-other    of user root is not counted",
+        other.pid()
+    );
+    ensure!(
+        table.stdout.matches(&line).count() == 1 && table.stdout.contains("; 1 not counted"),
+        "{}",
+        table.stdout
+    );
+    // It ends; the rest goes on.
+    drop(other);
+    counts.wait_until("none is missing", LIMIT, |r| {
+        newest_of_host(&r.stdout()).is_some_and(|h| h["not_readable"] == serde_json::json!([]))
+    })?;
+    let still = newest(&counts.stdout(), own.pid()).context("no line")?;
+    ensure!(number(&still, "submitted_in_all") == Some(400), "{still}");
     Ok(())
 }
 

@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
@@ -12,7 +13,7 @@ use live::programs::{Ended, Folder, Running, nvcap, softgpu};
 use crate::attach::waiting;
 use crate::setup::{need_breakpoints, need_tracing, plan};
 
-const NOBODY: u32 = 65534;
+pub const NOBODY: u32 = 65534;
 
 /// nvcap must have ended with this status, after one line on standard error with all of `words`.
 pub fn refused(ended: &Ended, code: i32, words: &[&str]) -> Result<()> {
@@ -44,14 +45,20 @@ fn run(args: Vec<OsString>) -> Result<Ended> {
 
 /// Runs a copy of nvcap that everyone may execute, as nobody.
 pub fn run_as_nobody(folder: &Folder, args: Vec<OsString>) -> Result<Ended> {
+    let copy = copy_for_all(folder, &nvcap()?, "nvcap")?;
+    Running::start_as(&copy, args, Some(NOBODY))?.end(Duration::from_secs(20))
+}
+
+/// A copy of a program, under this name, that everyone may execute.
+pub fn copy_for_all(folder: &Folder, program: &Path, name: &str) -> Result<PathBuf> {
     // SAFETY: reads an id.
     if unsafe { libc::geteuid() } != 0 {
         return not_run("not root, so no other user can be taken");
     }
-    let copy = folder.file("nvcap");
-    std::fs::copy(nvcap()?, &copy)?;
+    let copy = folder.file(name);
+    std::fs::copy(program, &copy)?;
     std::fs::set_permissions(&copy, std::fs::Permissions::from_mode(0o755))?;
-    Running::start_as(&copy, args, Some(NOBODY))?.end(Duration::from_secs(20))
+    Ok(copy)
 }
 
 pub fn not_root() -> Result<()> {
