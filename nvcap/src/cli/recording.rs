@@ -391,12 +391,7 @@ fn damage(error: &capture::Error, name: &impl Display) -> Record {
     lost(At::default(), error)
 }
 
-/// The recording in a file, if it has one.
-pub(super) fn opened(file: &Path) -> Option<Reader<Box<dyn Read>>> {
-    watched(file).map(|(reader, _)| reader)
-}
-
-/// As [`opened`], and how far it is read.
+/// The recording in a file, if it has one, and how far it is read.
 pub(super) fn watched(file: &Path) -> Option<(Reader<Box<dyn Read>>, Reading)> {
     // Of a pipe the bytes would be gone.
     let (reader, reading) = file.is_file().then(|| reading::open(file).ok())??;

@@ -45,15 +45,10 @@ pub(crate) enum Change {
     Differs(Box<Found>),
     /// A process that was told of has ended; or one that was hidden may be looked into now, and is none of those that are meant.
     Went(u32),
-<<<<<<< HEAD
-    /// A process that may be meant may not be looked into, whether or not it uses a GPU.
-    Hidden(Box<Found>),
-    /// A chosen process was told to have mapped memory of a GPU, and ended before it was looked at.
-    Missed(Box<Found>),
-=======
     /// A process that may be meant may not be looked into, whether or not it uses a GPU; and why.
     Hidden(Box<Found>, String),
->>>>>>> w-a
+    /// A chosen process was told to have mapped memory of a GPU, and ended before it was looked at.
+    Missed(Box<Found>),
 }
 
 /// A process that was found.
@@ -228,7 +223,7 @@ impl Census {
                 self.look(pid, false, &mut changes);
             }
             let was = self.known.get(&pid).map(|k| &k.was);
-            let is_seen = matches!(was, Some(Was::Told(_) | Was::Hidden));
+            let is_seen = matches!(was, Some(Was::Told(_) | Was::Hidden { .. }));
             if !is_seen && procfs::has_ended(pid) && self.choice.takes_beside_gpus(&identity) {
                 changes.push(Change::Missed(Box::new(Found {
                     pid,

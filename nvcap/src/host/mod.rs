@@ -11,12 +11,9 @@
 
 pub(crate) mod census;
 pub(crate) mod choice;
-<<<<<<< HEAD
+pub(crate) mod mig;
 #[cfg(feature = "trap")]
 pub(crate) mod told;
-=======
-pub(crate) mod mig;
->>>>>>> w-a
 pub(crate) mod uses;
 
 mod cgroup;

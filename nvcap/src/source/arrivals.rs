@@ -133,12 +133,8 @@ impl Arrivals {
                 Change::Differs(found) => to.push(identity(*found)),
                 // The source sees that itself.
                 Change::Went(pid) => log::debug!("process {pid} has ended"),
-<<<<<<< HEAD
-                Change::Hidden(found) => hidden.push(*found),
-                Change::Missed(found) => to.push(untraced(found.pid, ended(&found.identity.comm))),
-=======
                 Change::Hidden(found, _) => hidden.push(*found),
->>>>>>> w-a
+                Change::Missed(found) => to.push(untraced(found.pid, ended(&found.identity.comm))),
             }
         }
         if !hidden.is_empty() {

@@ -262,6 +262,7 @@ mod tests {
             owner,
             process: Some(process),
             gpu: Some(0),
+            instance: None,
         }
     }
 
@@ -295,6 +296,7 @@ mod tests {
             unread: 3,
             moments: (400, 100),
             at: [(Doing::Kernel(GpuVa(0xabc0)), 100.0)].into(),
+            ..Sampled::default()
         };
         let counted = Counted {
             created_unix_ns: 1_700_000_000_000_000_000,

@@ -109,9 +109,9 @@ fn translated(request: &ExportMetricsServiceRequest) -> BTreeMap<String, f64> {
                         "process.executable.name" => "comm",
                         "k8s.namespace.name" => "namespace",
                         "k8s.pod.name" => "pod",
-                        "k8s.container.name" | "container.name" | "container.id" => "container",
                         // Of a container of Kubernetes it is no label at /metrics.
                         "container.id" if resource_is_pod => return None,
+                        "k8s.container.name" | "container.name" | "container.id" => "container",
                         "service.name" | "service.version" | "host.name" | "os.type" => {
                             return None;
                         }

@@ -41,46 +41,42 @@ fn main() -> ExitCode {
         };
     }
     run(&tests! {
-            setup: the_verifier_finds_faults stores_trap stores_trap_in_heirs the_plan_is_what_memory_held
-                no_operations_on_maps;
-            capture: one_thread gpu_not_named eight_threads ring_wrap big_entries bursts wide_bursts without_bpf_loop thread_churn shared_channels
-                late_doorbells cached_put cached_put_stuck cached_put_ahead both_pages fork_shared fork_own fork_and_exec exec exec_from_thread many_execs many_events lagging_get many_submissions operations;
-            attach: operations operations_observed waiting_process running_process first_submissions two_processes churning_process
-                exec_afterwards fork_afterwards exits_meanwhile doorbell_flags racing_threads racing_threads_of_two_gpus;
-            death: kill_nvcap_attached kill_nvcap_parent kill_target interrupt_nvcap terminate_nvcap child_status trap_signal;
-            dump: whole_history last_thousand last_few bursts channels_and_tokens spinning_kernel lost_kernel orphaned_wait cycle
-                recorded slow_kernels running_process killed_meanwhile unmapped_meanwhile all_processes statuses refusals stacks;
-            hosts: come_and_go trapped short_lives short_lives_observed not_looked_into contained;
-            watch: a_hang_is_dumped a_hang_seals nothing_to_dump refused;
-    <<<<<<< HEAD
-            counts: as_the_trap_counts forks_are_counted_once served refused;
-            samples: a_fleet served;
-    =======
-            counts: as_the_trap_counts forks_are_counted_once served refused of_another_user;
-    >>>>>>> w-a
-            top: processes_and_channels suspects kernels a_recording terminated terminal_gone no_terminal;
-            limits: max_submissions duration no_follow quiet text output_apart reader_gone;
-            edges: end_not_told command_s_end_not_told output_not_read output_is_full more_channels_than_room;
-            channels: numbers_after_exec numbers_when_attached remains_are_none the_last_remains_are_none wrong_doorbell_rung wrong_doorbell_not_mapped
-                wrong_doorbell_short never_there rings_named_too_small memory_is_bounded;
-            refusals: not_root not_root_other_process process_gone no_debug_register doorbell_not_mapped
-                bad_channels_file missing_channels_file no_driver no_target missing_command;
-            observe: rates any_name found_channels peeks found_when_attached tokens_of_found_channels ring_wrap bursts big_entries lagging_get many_threads fork_shared fork_and_exec exec
-                waiting_process first_submissions running_process kill_target kill_nvcap interrupt_nvcap limits
-                laps_are_counted the_budget_is_kept children_without_gpu memory_is_bounded;
-            observe_ends: short_commands short_commands_that_unmap never_stopped killed_commands signals_pass children nvcap_killed attached
-                channels_that_are_none;
-            observe_sleep: wakes_up naps killed_in_its_sleep;
-            names: short_command short_children attached modules_that_keep_coming code_by_address mapped_file none_unasked;
-            stacks: known_functions without_bpf_loop cut none_unasked folded sampled filtered leaf_kernels python cost;
-            recordings: as_live as_live_attached as_live_observed killed full rotated_and_sealed redacted no_recording;
-            full_disk: room_comes_back room_comes_back_compressed no_room_comes_back rotating no_room_for_another_file;
-            users: of_sudo named traced thread_id;
-            time_from_stamps: queued_ahead one_at_a_time ends_that_nothing_tells another_clock a_part_of_a_processor;
-            perfetto: live_trace;
-            tables: live_trace;
-            wireshark: live_capture;
-            times: eight_threads small_buffer observed;
-            observe_rights: own_process_without_root other_process_without_root auto_without_root nothing_to_observe;
-        })
+        setup: the_verifier_finds_faults stores_trap stores_trap_in_heirs the_plan_is_what_memory_held
+            no_operations_on_maps;
+        capture: one_thread gpu_not_named eight_threads ring_wrap big_entries bursts wide_bursts without_bpf_loop thread_churn shared_channels
+            late_doorbells cached_put cached_put_stuck cached_put_ahead both_pages fork_shared fork_own fork_and_exec exec exec_from_thread many_execs many_events lagging_get many_submissions operations;
+        attach: operations operations_observed waiting_process running_process first_submissions two_processes churning_process
+            exec_afterwards fork_afterwards exits_meanwhile doorbell_flags racing_threads racing_threads_of_two_gpus;
+        death: kill_nvcap_attached kill_nvcap_parent kill_target interrupt_nvcap terminate_nvcap child_status trap_signal;
+        dump: whole_history last_thousand last_few bursts channels_and_tokens spinning_kernel lost_kernel orphaned_wait cycle
+            recorded slow_kernels running_process killed_meanwhile unmapped_meanwhile all_processes statuses refusals stacks;
+        hosts: come_and_go trapped short_lives short_lives_observed not_looked_into contained;
+        watch: a_hang_is_dumped a_hang_seals nothing_to_dump refused;
+        counts: as_the_trap_counts forks_are_counted_once served refused of_another_user;
+        samples: a_fleet served;
+        top: processes_and_channels suspects kernels a_recording terminated terminal_gone no_terminal;
+        limits: max_submissions duration no_follow quiet text output_apart reader_gone;
+        edges: end_not_told command_s_end_not_told output_not_read output_is_full more_channels_than_room;
+        channels: numbers_after_exec numbers_when_attached remains_are_none the_last_remains_are_none wrong_doorbell_rung wrong_doorbell_not_mapped
+            wrong_doorbell_short never_there rings_named_too_small memory_is_bounded;
+        refusals: not_root not_root_other_process process_gone no_debug_register doorbell_not_mapped
+            bad_channels_file missing_channels_file no_driver no_target missing_command;
+        observe: rates any_name found_channels peeks found_when_attached tokens_of_found_channels ring_wrap bursts big_entries lagging_get many_threads fork_shared fork_and_exec exec
+            waiting_process first_submissions running_process kill_target kill_nvcap interrupt_nvcap limits
+            laps_are_counted the_budget_is_kept children_without_gpu memory_is_bounded;
+        observe_ends: short_commands short_commands_that_unmap never_stopped killed_commands signals_pass children nvcap_killed attached
+            channels_that_are_none;
+        observe_sleep: wakes_up naps killed_in_its_sleep;
+        names: short_command short_children attached modules_that_keep_coming code_by_address mapped_file none_unasked;
+        stacks: known_functions without_bpf_loop cut none_unasked folded sampled filtered leaf_kernels python cost;
+        recordings: as_live as_live_attached as_live_observed killed full rotated_and_sealed redacted no_recording;
+        full_disk: room_comes_back room_comes_back_compressed no_room_comes_back rotating no_room_for_another_file;
+        users: of_sudo named traced thread_id;
+        time_from_stamps: queued_ahead one_at_a_time ends_that_nothing_tells another_clock a_part_of_a_processor;
+        perfetto: live_trace;
+        tables: live_trace;
+        wireshark: live_capture;
+        times: eight_threads small_buffer observed;
+        observe_rights: own_process_without_root other_process_without_root auto_without_root nothing_to_observe;
+    })
 }
