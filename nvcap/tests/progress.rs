@@ -264,7 +264,7 @@ fn progress_is_shown_on_a_terminal_and_ctrl_c_ends_the_reading() {
             "partitions" => {
                 assert!(told.contains("no table was written of it"), "{told}");
                 assert!(told.contains("2 recordings are not exported"), "{told}");
-                assert_eq!(below(Path::new(&out)), [PathBuf::new(); 0]);
+                assert!(below(Path::new(&out)).is_empty());
                 let _ = fs::remove_dir_all(&out);
             }
             _ => {

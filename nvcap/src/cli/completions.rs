@@ -48,7 +48,7 @@ fn shown(command: &Command, shell: Shell) -> Command {
     let misled = shell == Shell::Zsh && command.has_subcommands();
     let arguments = command
         .get_arguments()
-        .filter(|arg| !arg.is_hide_set() && !(misled && arg.is_positional()));
+        .filter(|arg| !(arg.is_hide_set() || misled && arg.is_positional()));
     let below = command.get_subcommands().filter(|c| !c.is_hide_set());
     let mut shown = Command::new(name)
         .args(arguments.map(|arg| hinted(arg.clone())))
