@@ -39,7 +39,7 @@ const FIELDS: &[u8] = &[
 #[test]
 fn unknown_kinds_are_counted() {
     let unmapping = m::Unmapping {
-        at: None,
+        at: Some(m::At::default()),
         start: 1,
         len: 2,
     };
@@ -68,7 +68,7 @@ fn unknown_kinds_are_counted() {
 #[test]
 fn packets_of_an_unknown_kind_hide_no_record() {
     let unmapping = m::Unmapping {
-        at: None,
+        at: Some(m::At::default()),
         start: 1,
         len: 2,
     };

@@ -55,15 +55,16 @@ pub(super) fn of_captures(captures: &Seeds) -> Seeds {
 
 /// The same, compressed as `nvcap record --zstd` does it: in frames that can be read without each other.
 pub(super) fn compressed(plain: &Seeds) -> Seeds {
-    let packed = |bytes: &Vec<u8>| {
+    let packed = |bytes: &Vec<u8>| -> Vec<u8> {
         let frames = bytes.chunks(bytes.len().div_ceil(FRAMES).max(1));
-        frames.flat_map(|frame| compress_to_vec(frame, CompressionLevel::Fastest))
+        let packed = frames.flat_map(|frame| compress_to_vec(frame, CompressionLevel::Fastest));
+        packed.collect()
     };
     Seeds {
         names: { plain.names.iter() }
             .map(|name| format!("{name}, compressed"))
             .collect(),
-        bytes: plain.bytes.iter().map(|b| packed(b).collect()).collect(),
+        bytes: plain.bytes.iter().map(packed).collect(),
         records: plain.records.clone(),
     }
 }
