@@ -76,7 +76,7 @@ fn a_cut_log_becomes_a_recording_that_says_so() {
     let shown = nvcap(&["ioctls", &file]);
     let said = text(&shown.stderr);
     assert_eq!(shown.status.code(), Some(3));
-    assert!(said.contains("the rest is missing"), "{said}");
+    assert!(said.contains("nvcap: INCOMPLETE: untraced:"), "{said}");
     // A text without a line of a log, called one.
     let text_file = folder.path("text");
     fs::write(&text_file, "no log\n").unwrap();
@@ -164,7 +164,8 @@ fn diff_shows_a_kernel_with_another_name() {
     }
     writer.end(EndInfo::default(), &Ledger::new(), b"{}", &mut to);
     fs::write(&changed, to).unwrap();
-    assert_eq!(nvcap(&["diff", &run, &run]).status.code(), Some(0));
+    // The fixture lacks entries: no difference, but perhaps not all was compared.
+    assert_eq!(nvcap(&["diff", &run, &run]).status.code(), Some(3));
     let out = nvcap(&["diff", "--json", "-U0", &run, &changed]);
     assert_eq!(out.status.code(), Some(1), "{}", text(&out.stderr));
     let found: serde_json::Value = serde_json::from_slice(&out.stdout).unwrap();

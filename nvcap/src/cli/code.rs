@@ -51,8 +51,6 @@ const LAST: u32 = 256;
 const MOST_FILE: u64 = 4 << 30;
 /// The most bytes of an image that is written or disassembled.
 const MOST_IMAGE: u64 = 1 << 30;
-/// The most bytes of a function's code.
-const MOST_CODE: u64 = 64 << 20;
 
 /// Which code, and what to do with it.
 #[derive(clap::Args, Debug)]
@@ -330,7 +328,7 @@ fn of_images<M: Peek + ?Sized>(
         tell(format_args!("{which}: --sm NUMBER shows the code of one"));
         return list(args, &choices);
     }
-    let code = |choice: &Choice<'_>| held.code(choice.image, choice.function, MOST_CODE);
+    let code = |choice: &Choice<'_>| held.code(choice.image, choice.function, recorded::MOST_CODE);
     let whole = |image: &Image| held.bytes(image, 0..image.len, MOST_IMAGE);
     let own = code(first).with_context(|| {
         format!(

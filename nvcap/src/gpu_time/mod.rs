@@ -22,7 +22,7 @@ pub(crate) mod pair;
 mod rules;
 mod timeline;
 pub(crate) mod unit;
-mod words;
+pub(crate) mod words;
 
 #[cfg(test)]
 mod simulated;

@@ -3,7 +3,7 @@
 //!
 //! The driver takes a new place for each pair, so that a pair stands for long: until all of its memory was used.
 
-use super::unit::Value;
+use super::words::Value;
 use crate::wire::GpuVa;
 use crate::wire::method::{
     COPY_LAUNCH_DMA, COPY_SET_SEMAPHORE_A, SEM_ADDR_LO, SEM_EXECUTE, SET_REPORT_SEMAPHORE_A,
@@ -60,7 +60,12 @@ impl Finder {
     fn entry(&mut self, index: usize, bytes: &[u8]) -> Option<Pair> {
         let mut stream = Stream::default();
         for item in stream.runs(bytes, bytes.len() as u32, &[]) {
-            let Item::Run(run) = item else { break };
+            let run = match item {
+                Item::Run(run) => run,
+                Item::Stop(..) => break,
+                // The mask of subdevices, with which these drivers begin.
+                _ => continue,
+            };
             if run.masked {
                 continue;
             }

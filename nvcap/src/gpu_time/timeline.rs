@@ -5,8 +5,8 @@ use std::collections::{HashMap, VecDeque};
 use super::clock::Clock;
 use super::pair::Pair;
 use super::rules::{Lag, Rules};
-use super::unit::{Place, Unit, Value};
-use super::words::Words;
+use super::unit::{Place, Unit};
+use super::words::{Value, Words};
 use crate::decode::event::{DurationBy, GpuDuration, GpuMoment, GpuTime, GpuWait};
 use crate::wire::GpuVa;
 

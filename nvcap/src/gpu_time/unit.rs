@@ -2,6 +2,7 @@
 //! channel's state.
 
 use super::pair::Pair;
+use super::words::Value;
 use crate::decode::{image, view::View};
 use crate::wire::GpuVa;
 use crate::wire::method::{COPY_LAUNCH_DMA, SEM_ADDR_LO, SEM_EXECUTE, SEND_PCAS_A};
@@ -20,15 +21,6 @@ const WAITS: [u32; 3] = [0, 2, 3];
 const QMD_WORDS: u16 = 96;
 /// Compute classes with different layouts of QMDs, tried where the chip is not known.
 const CLASSES: [u32; 4] = [0xcbc0, 0xcdc0, 0xc6c0, 0xc3c0];
-
-/// A number in a semaphore.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Value {
-    /// The semaphore's address.
-    pub address: GpuVa,
-    /// The number.
-    pub payload: u32,
-}
 
 /// When a stamp is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,7 +58,11 @@ impl Unit {
         let (mut stamp, mut qmd) = (None, false);
         let mut stream = Stream::default();
         for item in stream.runs(bytes, bytes.len() as u32, &[]) {
-            let Item::Run(run) = item else { break };
+            let run = match item {
+                Item::Run(run) => run,
+                Item::Stop(..) => break,
+                _ => continue,
+            };
             if run.masked || run.len() > 64 {
                 continue;
             }

@@ -2,9 +2,17 @@
 
 use std::collections::{HashMap, VecDeque};
 
-use super::unit::Value;
 use crate::record::Stamp;
 use crate::wire::GpuVa;
+
+/// A number in a semaphore.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Value {
+    /// The semaphore's address.
+    pub address: GpuVa,
+    /// The number.
+    pub payload: u32,
+}
 
 /// How many numbers of a semaphore are kept. A ring of 1,024 entries and the pause until they are decoded lie behind the newest.
 const MOST: usize = 1 << 16;

@@ -17,6 +17,9 @@ use crate::record::{Kernel, Record};
 use crate::source::file::packed;
 use crate::wire::GpuVa;
 
+/// The most bytes of a function's code.
+pub(super) const MOST_CODE: u64 = 64 << 20;
+
 /// Opens the file, and watches how far it is read.
 ///
 /// # Errors
@@ -162,7 +165,7 @@ impl Uploaded {
                     found = launch.program_bytes;
                 }
             });
-        let len = found.unwrap_or(0).min(super::MOST_CODE) as usize;
+        let len = found.unwrap_or(0).min(MOST_CODE) as usize;
         let mut code = vec![0; len];
         let pid = submission.at.pid;
         if len > 0 && self.decoder.shadow().read(pid, program, &mut code) {

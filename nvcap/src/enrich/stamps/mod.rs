@@ -13,7 +13,8 @@ use std::{
 };
 
 use crate::gpu_time::pair::Pair;
-use crate::gpu_time::unit::{Unit, Value};
+use crate::gpu_time::unit::Unit;
+use crate::gpu_time::words::Value;
 use crate::procfs::mem::{Memory, Ordinary};
 use crate::record::{At, ChannelId, CpuVa, Life, Record, Stamp, Stamps};
 use crate::source::clock;

@@ -122,8 +122,12 @@ fn decode(file: &Path) -> Result<(Vec<(u64, u64)>, Value)> {
     Ok((all, ledger))
 }
 
-fn verdict(ledger: &Value) -> &str {
-    ledger["verdict"].as_str().unwrap_or_default()
+/// The verdict, which names one reason, and behind it all of them.
+fn verdict(ledger: &Value) -> String {
+    let whys = ledger["untraced"].as_array().into_iter().flatten();
+    let whys = whys.filter_map(|reason| reason["why"].as_str());
+    let all: Vec<&str> = ledger["verdict"].as_str().into_iter().chain(whys).collect();
+    all.join("\n")
 }
 
 /// How many records a verdict says to be missing.

@@ -13,8 +13,9 @@ use super::{
     Capture,
 };
 use crate::{
-    record::{Channel, ChannelId},
+    record::{Channel, ChannelId, CpuVa},
     source::memory::{scan, snapshot::RingToken},
+    wire::GpuVa,
 };
 
 impl Capture {
@@ -185,6 +186,12 @@ impl Capture {
         self.evidence.forget_space(space);
         self.rung.forget_space(space);
         self.translations.forget_space(space);
+    }
+
+    /// The process's address of what the GPU has at an address of an announced channel.
+    pub(in super::super) fn locate(&self, channel: ChannelId, at: GpuVa) -> Option<CpuVa> {
+        let model_id = self.table.announced(channel)?.model_id?;
+        self.model.resolve_for(model_id, at)?.cpu
     }
 
     /// Gives the BPF programs the translation of a channel's GPU addresses; returns its key, 0 where the process has the

@@ -33,7 +33,6 @@ use crate::{
     driver::{self, AddressMap},
     record::{ChannelId, CpuVa, How, Ioctl, Loss, Lost, Record, Submission},
     stacks::queue::StackQueue,
-    wire::GpuVa,
 };
 
 /// A record of the ring buffer that is no capture: it must be acted on, in order.
@@ -409,12 +408,6 @@ impl Capture {
             |pid| bpf.proc(pid),
             |memory| table.is_laid_out(space, memory),
         );
-    }
-
-    /// The process's address of what the GPU has at an address of an announced channel.
-    pub(super) fn locate(&self, channel: ChannelId, at: GpuVa) -> Option<CpuVa> {
-        let model_id = self.table.announced(channel)?.model_id?;
-        self.model.resolve_for(model_id, at)?.cpu
     }
 
     /// What a channel's GPU addresses are in its process.
