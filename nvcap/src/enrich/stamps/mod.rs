@@ -47,6 +47,9 @@ const EACH: u64 = 16;
 /// Bytes of an entry below which it is always looked through: a replay of a graph is short.
 const SMALL: usize = 512;
 
+/// How long before its trap a doorbell was rung at most, ns: the processor traps behind the store.
+const TRAP_NS: u64 = 10_000;
+
 /// Where there are so many processors, the thread that reads runs before others, and takes none that the traced process needs.
 const MANY: usize = 4;
 const NICENESS: i32 = -10;
@@ -54,8 +57,8 @@ const NICENESS: i32 = -10;
 /// To the thread that reads.
 enum Request {
     Watch(u32, Kind, GpuVa),
-    /// A stamp that is written once, and where the process has it.
-    Await(u32, Value, CpuVa),
+    /// A stamp that is written once, where the process has it, and when it was not written yet (0: not known).
+    Await(u32, Value, CpuVa, u64),
     /// A process has ended or runs another program.
     Forget(u32),
 }
@@ -115,9 +118,14 @@ impl Stamper {
                     *count += 1;
                     let whole = *count <= FIRST || count.is_multiple_of(EACH);
                     if let Some(pair) = Pair::of(s.segments.iter().map(|g| &*g.bytes)) {
+                        // The GPU writes nothing before the doorbell, but that may have been an earlier one.
+                        let absent_ns = match s.late {
+                            false => at.time_ns.saturating_sub(TRAP_NS),
+                            true => 0,
+                        };
                         for value in [pair.begin, pair.end] {
                             if let Some(cpu) = locate(s.channel, value.address) {
-                                let _ = self.to.send(Request::Await(at.pid, value, cpu));
+                                let _ = self.to.send(Request::Await(at.pid, value, cpu, absent_ns));
                             }
                         }
                         continue;
@@ -278,12 +286,13 @@ impl Reader {
                     process.regions.add(kind, address);
                 }
             }
-            Request::Await(pid, value, cpu) => {
+            Request::Await(pid, value, cpu, absent_ns) => {
                 if let Some(process) = self.process(pid) {
                     if process.whole.is_none() {
                         process.whole = Memory::open(pid).ok();
                     }
-                    process.once.add(value.address, cpu, value.payload);
+                    let place = (value.address, cpu);
+                    process.once.add(place, value.payload, absent_ns);
                     process.awaits = true;
                 }
             }

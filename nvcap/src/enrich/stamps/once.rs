@@ -22,8 +22,8 @@ struct Awaited {
     payload: u32,
     /// Stamps up to this one are old, ns of the GPU's clock.
     old_ns: u64,
-    /// When it was read last without its stamp, 0 before the first time, ns.
-    read_ns: u64,
+    /// When it had no stamp yet: before its doorbell, or when it was read last; 0 where that is not known, ns.
+    absent_ns: u64,
 }
 
 /// See the module.
@@ -40,8 +40,9 @@ impl Once {
         self.awaited.is_empty()
     }
 
-    /// Awaits the stamp with this number in a semaphore, which the process has at an address of its own.
-    pub(super) fn add(&mut self, gpu: GpuVa, cpu: CpuVa, payload: u32) {
+    /// Awaits the stamp with this number in a semaphore, which the process has at an address of its own. `absent_ns`: when it was not
+    /// written yet, 0 where that is not known.
+    pub(super) fn add(&mut self, (gpu, cpu): (GpuVa, CpuVa), payload: u32, absent_ns: u64) {
         self.awaited.retain(|a| a.cpu != cpu);
         if self.awaited.len() >= MOST {
             self.awaited.pop_front();
@@ -51,7 +52,7 @@ impl Once {
             cpu,
             payload,
             old_ns: self.newest_ns.saturating_sub(LAST_TIME_NS),
-            read_ns: 0,
+            absent_ns,
         });
     }
 
@@ -69,7 +70,7 @@ impl Once {
             let (payload, gpu_ns) = (u32_at(&bytes, 0), u64_at(&bytes, 8));
             let is_new = |ns: &u64| payload == Some(awaited.payload) && *ns > awaited.old_ns;
             let Some(gpu_ns) = gpu_ns.filter(is_new) else {
-                awaited.read_ns = begun;
+                awaited.absent_ns = begun;
                 return true;
             };
             *newest_ns = gpu_ns.max(*newest_ns);
@@ -77,7 +78,7 @@ impl Once {
                 address: awaited.gpu,
                 payload: awaited.payload,
                 gpu_ns: Some(gpu_ns),
-                before_ns: awaited.read_ns,
+                before_ns: awaited.absent_ns,
                 seen_ns: now(),
             });
             false
@@ -119,9 +120,9 @@ mod tests {
     fn each_is_read_until_its_stamp_has_come() {
         let mut once = Once::default();
         let mut memory = Fake(vec![(0x7000, 0, 0), (0x7010, 1, 5_000)]);
-        once.add(GpuVa(0x100), CpuVa(0x7000), 1);
-        once.add(GpuVa(0x110), CpuVa(0x7010), 1);
-        assert_eq!(read(&mut once, &memory, 10), [(0x110, Some(5_000), 0)]);
+        once.add((GpuVa(0x100), CpuVa(0x7000)), 1, 0);
+        once.add((GpuVa(0x110), CpuVa(0x7010)), 1, 7);
+        assert_eq!(read(&mut once, &memory, 10), [(0x110, Some(5_000), 7)]);
         assert_eq!(read(&mut once, &memory, 20), []);
         memory.0[0] = (0x7000, 1, 6_000);
         assert_eq!(read(&mut once, &memory, 30), [(0x100, Some(6_000), 20)]);
@@ -132,9 +133,9 @@ mod tests {
     fn what_stood_there_from_the_last_time_is_no_stamp() {
         let (mut once, now) = (Once::default(), 9 * LAST_TIME_NS);
         let mut memory = Fake(vec![(0x7000, 1, now), (0x7020, 1, now - 2 * LAST_TIME_NS)]);
-        once.add(GpuVa(0x100), CpuVa(0x7000), 1);
+        once.add((GpuVa(0x100), CpuVa(0x7000)), 1, 0);
         assert_eq!(read(&mut once, &memory, 10), [(0x100, Some(now), 0)]);
-        once.add(GpuVa(0x120), CpuVa(0x7020), 1);
+        once.add((GpuVa(0x120), CpuVa(0x7020)), 1, 0);
         assert_eq!(read(&mut once, &memory, 20), []);
         memory.0[1] = (0x7020, 1, now + 7);
         assert_eq!(read(&mut once, &memory, 30), [(0x120, Some(now + 7), 20)]);
@@ -145,12 +146,12 @@ mod tests {
         let mut once = Once::default();
         let memory = Fake(vec![(0x7000, 0, 0), (0x7020, 1, 5_000)]);
         for (gpu, cpu) in [(0x100, 0x7000), (0x110, 0x7010), (0x120, 0x7020)] {
-            once.add(GpuVa(gpu), CpuVa(cpu), 1);
+            once.add((GpuVa(gpu), CpuVa(cpu)), 1, 0);
         }
         assert_eq!(read(&mut once, &memory, 10), [(0x120, Some(5_000), 0)]);
         assert_eq!(once.awaited.len(), 1);
         for n in 0..2 * MOST as u64 {
-            once.add(GpuVa(n * 16), CpuVa(0x9000 + n * 16), 1);
+            once.add((GpuVa(n * 16), CpuVa(0x9000 + n * 16)), 1, 0);
         }
         assert_eq!(once.awaited.len(), MOST);
         assert_eq!(once.awaited.back().map(|a| a.gpu.0), Some(511 * 16));
