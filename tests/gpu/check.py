@@ -292,7 +292,7 @@ def ticks(trace, said):
         submissions += 1
         if o.get("gpu_start_ns") is not None and o.get("gpu_ns") is not None:
             known += 1
-            spans.append((o["gpu_clock_start_ns"], o["gpu_clock_start_ns"] + o["gpu_ns"], o["queued_least_ns"], o["queued_most_ns"]))
+            spans.append((o["gpu_clock_start_ns"], o["gpu_clock_start_ns"] + o["gpu_ns"]))
     ok, rounds, before, behind = True, 0, [], []
     with open(said, errors="replace") as file:
         for line in file:
