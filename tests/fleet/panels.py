@@ -22,6 +22,7 @@ WITHOUT = {
         "nvcap_channel_errors_total": NO_XID,
         "nvcap_gpu_info": "/proc/driver/nvidia names the GPUs, and there is no driver",
         "nvcap_graph_launches_total": "the software GPU's graphs are launched kernel by kernel",
+        "nvcap_ended_counters_total": "what ended keeps its series for ten minutes",
         "nvcap_ended_submissions_total": "what ended keeps its series for ten minutes",
         "DCGM_FI_DEV_GPU_UTIL": "no dcgm-exporter runs",
     },

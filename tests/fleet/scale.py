@@ -42,7 +42,7 @@ PROCESSES = 8
 # docs/scale.md has these numbers. Series of a host; of a GPU (its name); of a GPU and container.
 OF_HOST, OF_GPU, OF_CONTAINER = 14, 1, 9
 # With --sample, of a GPU and container: always; where graphs are replayed; of each kind and path of copies. Of a GPU: how busy each engine is.
-SAMPLED, GRAPHS, OF_COPIES = 8, 3, 6
+SAMPLED, GRAPHS, OF_COPIES = 27, 3, 6
 # What Prometheus may take: the program and each series, bytes; each sample, seconds of CPU time.
 OF_PROGRAM, OF_SERIES, OF_SAMPLE = 150 << 20, 10 << 10, 60e-6
 # What nvcap serve may: its budget, and what it may spend at once beside it, seconds of CPU time; bytes.

@@ -88,7 +88,7 @@ fn man(share: &Path) -> Result<()> {
     let pages = sorted(&share.join("man/man1"))?;
     ensure!(pages.len() > 20, "there are {} pages", pages.len());
     for page in pages {
-        let cmd = Cmd::new("mandoc").args(["-T", "lint", "-W", "warning"]);
+        let cmd = Cmd::new("mandoc").args(["-T", "lint", "-W", "error"]);
         let out = cmd.arg(&page).command().output()?;
         let said = String::from_utf8_lossy(&out.stdout).into_owned();
         let faults: Vec<&str> = said
