@@ -168,7 +168,18 @@ fn edits(a: &[&Line], b: &[&Line], named: bool) -> Vec<Edit> {
     let mut input: InternedInput<(u32, Option<u32>, bool)> = InternedInput::default();
     input.update_before(a.iter().map(token));
     input.update_after(b.iter().map(token));
-    let mut diff = Diff::compute(Algorithm::Histogram, &input);
+    // Streams of commands repeat few lines often. The algorithm for text then may skip whole steps of a training because of one changed
+    // kernel, the other may tear changes apart: whichever changes fewer lines.
+    let computed =
+        [Algorithm::Histogram, Algorithm::Myers].map(|algorithm| Diff::compute(algorithm, &input));
+    let [text, other] = computed;
+    let changed =
+        |diff: &Diff| u64::from(diff.count_additions()) + u64::from(diff.count_removals());
+    let mut diff = if changed(&other) < changed(&text) {
+        other
+    } else {
+        text
+    };
     // Where a change can be shown at several places, it is where it begins with a doorbell.
     diff.postprocess_with_heuristic(
         &input,

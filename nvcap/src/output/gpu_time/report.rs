@@ -162,7 +162,7 @@ impl Account {
         if self.gpus.is_empty() {
             f.line("", 0, Some(Role::Alarm));
             f.text(format_args!(
-                "no time on the GPU is known: nothing ran, or its time stamps could not be read (those of OpenGL and Vulkan cannot be)"
+                "no time on the GPU is known: nothing ran, or its time stamps could not be read (those of OpenGL and Vulkan can be where nvcap traces from the program's start)"
             ));
             f.end();
         }

@@ -268,19 +268,27 @@ pub fn cached_put_stuck() -> Result<()> {
     Ok(())
 }
 
-/// A copy that runs ahead of GP_PUT: entries that were captured too early are reported as lost.
+/// A copy that runs ahead of GP_PUT: entries that were captured too early are reported as lost. Nothing is lost where nvcap had not found
+/// that copy before it ran ahead, as on a machine that is busy: then all is there, and the program runs again.
 pub fn cached_put_ahead() -> Result<()> {
     let args = ["--threads=2", "--sites=plain", "--cached-put-ahead=200"];
     let mut own = plan(42, sized(1600, 600));
     own.channels = Channel::first(2, gpus());
-    let traced = take(&[], &[], "type=submission,entry", &own, &args)?;
-    traced.ended.expect_code(3)?;
-    ensure!(
-        traced.ended.stderr.contains("ahead of GP_PUT"),
-        "{}",
-        traced.ended.stderr
-    );
-    Ok(())
+    for _ in 0..5 {
+        let traced = take(&[], &[], "type=submission,entry", &own, &args)?;
+        if traced.ended.code()? == 0 {
+            verify(&traced.trace, &Expected::whole(own.clone()))?.expect_complete()?;
+            continue;
+        }
+        traced.ended.expect_code(3)?;
+        ensure!(
+            traced.ended.stderr.contains("ahead of GP_PUT"),
+            "{}",
+            traced.ended.stderr
+        );
+        return Ok(());
+    }
+    anyhow::bail!("five times in a row nvcap did not find the copy before it ran ahead")
 }
 
 /// Threads of three submissions each, made by threads that were made after the trace began.
