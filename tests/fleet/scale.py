@@ -239,7 +239,9 @@ class Measured:
         copies = len(set(re.findall(r'nvcap_copy_operations_total{.*?(kind="\w+",path="\w+")', text)))
         busy = len(re.findall(r"^nvcap_gpu_busy_ratio{", text, re.M))
         of_samples = SAMPLED + GRAPHS * ("nvcap_graph_launches_total{" in text) + OF_COPIES * copies if "nvcap_sampled" in text else 0
-        wanted = OF_HOST + self.args.gpus * (OF_GPU + OF_CONTAINER + busy + of_samples)
+        # A channel that ended with work pending makes a series more.
+        ended = len(re.findall(r'^nvcap_lost_submissions_(?:total|created){.*reason="ended"', text, re.M))
+        wanted = OF_HOST + self.args.gpus * (OF_GPU + OF_CONTAINER + busy + of_samples) + ended
         assert self.series == wanted, f"{self.series} series, not {wanted}: copies of {copies} kinds and paths, {busy} engines"
 
     def every_series_is_there(self):

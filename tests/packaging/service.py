@@ -26,6 +26,8 @@ from pathlib import Path
 # Nothing is written beside the sources.
 sys.dont_write_bytecode = True
 ROOT = Path(__file__).resolve().parents[2]
+# Read now: the folder may be hidden where the unit runs.
+INSTALL = (ROOT / "docs/install.md").read_text()
 sys.path.insert(0, str(ROOT / "tests/fleet"))
 from prometheus import until  # noqa: E402
 
@@ -158,8 +160,7 @@ class Service:
 
     def says_how_long_none_ran(self):
         """The next one has its state: the time without it is blind. Root's token and key, made as docs/install.md says, are read; and the log, with xid.conf."""
-        page = (ROOT / "docs/install.md").read_text()
-        lines = re.search(r"From another host it is reached.*?\n\n((?:    .*\n)+)", page)[1]
+        lines = re.search(r"From another host it is reached.*?\n\n((?:    .*\n)+)", INSTALL)[1]
         made = [line.strip().replace("sudo ", "") for line in lines.splitlines() if "NVCAP_SERVE_OPTIONS" not in line]
         wanted = re.search(r'NVCAP_SERVE_OPTIONS="--listen \S+ (.*)"', lines)[1]
         run("sh", "-ec", "\n".join(made))
