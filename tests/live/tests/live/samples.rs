@@ -308,7 +308,8 @@ pub fn a_fleet() -> Result<()> {
             && of(timed.pid(), "moments").is_some_and(|n| n > 600.0)
             || began.elapsed() > LIMIT / 2
     })?;
-    counts.signal(libc::SIGINT)?;
+    // Not SIGINT, which whoever starts the tests in the background may have set to be ignored.
+    counts.signal(libc::SIGTERM)?;
     let (id, timed_id) = (mixed.pid(), timed.pid());
     let counts = counts.end(LIMIT)?;
     let of_mixed = newest(&counts.stdout, id).context("no line")?;
