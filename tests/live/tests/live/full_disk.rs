@@ -10,6 +10,7 @@ use live::harness::not_run;
 use live::programs::{Ended, Folder, Running, nvcap, softgpu};
 use serde_json::Value;
 
+use crate::recordings::verdict;
 use crate::setup::{LIMIT, need_tracing};
 
 /// Bytes of the file that fills the file system but for what the recording has at first.
@@ -120,14 +121,6 @@ fn decode(file: &Path) -> Result<(Vec<(u64, u64)>, Value)> {
         }
     }
     Ok((all, ledger))
-}
-
-/// The verdict, which names one reason, and behind it all of them.
-fn verdict(ledger: &Value) -> String {
-    let whys = ledger["untraced"].as_array().into_iter().flatten();
-    let whys = whys.filter_map(|reason| reason["why"].as_str());
-    let all: Vec<&str> = ledger["verdict"].as_str().into_iter().chain(whys).collect();
-    all.join("\n")
 }
 
 /// How many records a verdict says to be missing.

@@ -135,6 +135,14 @@ fn ledger(ended: &Ended) -> Result<Value> {
     Ok(serde_json::from_str(last)?)
 }
 
+/// The verdict, which names one reason, and behind it all of them.
+pub fn verdict(ledger: &Value) -> String {
+    let whys = ledger["untraced"].as_array().into_iter().flatten();
+    let whys = whys.filter_map(|reason| reason["why"].as_str());
+    let all: Vec<&str> = ledger["verdict"].as_str().into_iter().chain(whys).collect();
+    all.join("\n")
+}
+
 /// nvcap is killed. What it had recorded is there, and that it has no end is said; the program goes on.
 pub fn killed() -> Result<()> {
     need_tracing()?;
@@ -158,7 +166,8 @@ pub fn killed() -> Result<()> {
     let ledger = ledger(&ended)?;
     let submissions = ledger["submissions"].as_u64().context("submissions")?;
     ensure!(submissions > 50 && ledger["gaps"] == 0, "{ledger}");
-    let said = ledger["verdict"].as_str().unwrap_or_default();
+    // Where it was killed while it wrote, a block that is cut is a reason beside.
+    let said = verdict(&ledger);
     ensure!(said.contains("the recording has no end"), "{said}");
     Ok(())
 }
