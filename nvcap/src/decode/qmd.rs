@@ -208,17 +208,18 @@ pub(super) fn bits(bytes: &[u8], low: usize, width: usize) -> Option<u64> {
     if width == 0 || low + width > bytes.len() * 8 {
         return None;
     }
-    let first = low / 8;
+    let (take, shift) = (bytes.get(low / 8..)?, low % 8);
+    let mask = u64::MAX >> (64 - width.min(64));
+    // One load where 8 bytes have the field, as for nearly every field of a QMD.
+    if shift + width <= 64
+        && let Some(word) = take.first_chunk()
+    {
+        return Some(u64::from_le_bytes(*word) >> shift & mask);
+    }
     let mut window = [0u8; 16];
-    let take = bytes.get(first..)?;
     let n = take.len().min(16);
     window.get_mut(..n)?.copy_from_slice(take.get(..n)?);
-    let value = u128::from_le_bytes(window) >> (low % 8);
-    let mask = if width >= 64 {
-        u64::MAX
-    } else {
-        (1 << width) - 1
-    };
+    let value = u128::from_le_bytes(window) >> shift;
     Some(value as u64 & mask)
 }
 
