@@ -8,12 +8,15 @@ Prints `test NAME ... ok` or `... FAILED` with the reason below it, and `N passe
 import gzip
 import http.server
 import os
+import re
+import signal
 import ssl
 import subprocess
 import sys
 import tempfile
 import threading
 import traceback
+import urllib.request
 from pathlib import Path
 
 # Nothing is written beside the sources.
@@ -118,9 +121,9 @@ class Tests:
         self.started.append(process)
         return process, out
 
-    def serve(self, port, authority="tls.crt"):
+    def serve(self, port, authority="tls.crt", interval="1s"):
         words = ["serve", "--listen=127.0.0.1:0", "--interval=0.2", "--budget=50%", "--by-process"]
-        words += [f"--otlp=https://localhost:{port}", "--otlp-interval=1s", f"--otlp-ca={self.folder / authority}"]
+        words += [f"--otlp=https://localhost:{port}", f"--otlp-interval={interval}", f"--otlp-ca={self.folder / authority}"]
         # The software GPU's memory is that of files which are called as the driver's devices.
         variables = {"NVCAP_DEVICES_BY_NAME": "1", "OTEL_EXPORTER_OTLP_HEADERS": ENCODED, "OTEL_RESOURCE_ATTRIBUTES": "k8s.cluster.name=a%20b"}
         return self.start("serve", self.nvcap, *words, env={**os.environ, **variables})
@@ -177,10 +180,25 @@ class Tests:
         until(5, "that is told", lambda: "takes metrics again" in self.said.read_text())
         assert self.server.poll() is None
 
-    def a_stranger_gets_nothing(self):
-        got = len(self.collector.got)
+    def the_last_counts_are_sent(self):
+        """Of a nvcap that would send the next time in an hour, and ends by a signal."""
         self.server.terminate()
-        self.server.wait(10)
+        assert self.server.wait(20) == 0, self.said.read_text()
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            server, said = self.serve(self.collector.port, interval="1h")
+            until(20, "nvcap serves", lambda said=said: "serving" in said.read_text())
+            address = re.search(r"serving (http://\S+/metrics)", said.read_text())[1]
+            words = ["--files", "--gpus=1", "--submissions=300", "--sleep-us=1000", "--linger-ms=3600000"]
+            pid = self.start("softgpu", self.softgpu, *words)[0].pid
+            truth = re.compile(rf'^nvcap_submissions_total{{[^}}]*pid="{pid}"[^}}]*}} 300$', re.MULTILINE)
+            counted = lambda a=address, t=truth: t.search(urllib.request.urlopen(a, timeout=5).read().decode())  # noqa: E731
+            until(30, "all submissions are counted", counted)
+            assert pid not in self.sums(), self.sums()
+            server.send_signal(number)
+            assert server.wait(20) == 0, said.read_text()
+            assert self.sums().get(pid) == 300, (number, self.sums(), said.read_text())
+
+    def a_stranger_gets_nothing(self):
         got = len(self.collector.got)
         server, said = self.serve(self.collector.port, authority="other.crt")
         until(30, "the wrong certificate is told", lambda: "took no metrics (TLS" in said.read_text())
@@ -200,6 +218,7 @@ class Tests:
             self.check("counts are sent to a collector, exactly", self.counts_are_sent)
             self.check("requests are as OTLP has them", self.as_the_protocol_says)
             self.check("a collector that was away gets all counts", self.a_collector_that_is_away)
+            self.check("the last counts are sent at the end", self.the_last_counts_are_sent)
             self.check("a collector with another certificate gets nothing", self.a_stranger_gets_nothing)
         finally:
             for process in self.started:

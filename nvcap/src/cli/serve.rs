@@ -320,15 +320,15 @@ fn constants() -> Constants {
     }
 }
 
-/// Signals end it with status 0, as they end a trace: a service manager's `stop` is no failure. Nothing is left to do at the end: the file of
-/// --state is always whole.
-fn end_by_signals() -> anyhow::Result<()> {
-    let always = Arc::new(AtomicBool::new(true));
+/// Signals end it with status 0, as they end a trace: a service manager's `stop` is no failure. They do so at once while the flag is set: the
+/// file of --state is always whole.
+fn end_by_signals() -> anyhow::Result<Arc<AtomicBool>> {
+    let at_once = Arc::new(AtomicBool::new(true));
     for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
-        signal_hook::flag::register_conditional_shutdown(signal, 0, Arc::clone(&always))
+        signal_hook::flag::register_conditional_shutdown(signal, 0, Arc::clone(&at_once))
             .context("cannot prepare for signals; raise the limit on open files (ulimit -n)")?;
     }
-    Ok(())
+    Ok(at_once)
 }
 
 /// Serves.
@@ -339,7 +339,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
             100.0 * args.budget
         );
     }
-    end_by_signals()?;
+    let at_once = end_by_signals()?;
     let (rights, acceptor) = rights(args)?;
     let scheme = if acceptor.is_some() { "https" } else { "http" };
     let listener = TcpListener::bind(args.listen).with_context(|| {
@@ -386,6 +386,8 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     });
     #[cfg(feature = "otlp")]
     let otlp = args.otlp.otlp(&live.constants.version)?;
+    #[cfg(not(feature = "otlp"))]
+    drop(at_once);
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .max_blocking_threads(4)
@@ -404,7 +406,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
             locked(&ending.host).round();
             ending.otlp(&resource)
         };
-        otlp::send_at_end(&sender, last)?;
+        otlp::send_at_end(&sender, last, &at_once)?;
         let live = Arc::clone(&live);
         let made = move || live.otlp(&otlp.resource);
         let said = |text| tell(format_args!("{text}"));

@@ -4,7 +4,7 @@ use std::io::Read as _;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::Context as _;
@@ -95,16 +95,17 @@ impl OtlpArgs {
 /// For how long the last request is sent again; one try may take nearly as long.
 const LAST: Duration = Duration::from_secs(12);
 
-/// At SIGTERM and SIGINT, reads all counts once more (`last`) and sends them before nvcap ends, so that what was counted since the last request
-/// is not lost. A second signal ends it at once.
+/// At SIGTERM, SIGINT and SIGHUP, reads all counts once more (`last`) and sends them before nvcap ends, so that what was counted since the last
+/// request is not lost. A second signal ends it at once; the first one does no longer, which is what `at_once` says.
 pub(super) fn send_at_end(
     sender: &Arc<Sender>,
     last: impl FnOnce() -> Option<ExportMetricsServiceRequest> + Send + 'static,
+    at_once: &AtomicBool,
 ) -> anyhow::Result<()> {
     let say = "cannot wait for signals";
     let (mut woken, waker) = UnixStream::pair().context(say)?;
     let is_second = Arc::new(AtomicBool::new(false));
-    for signal in [libc::SIGTERM, libc::SIGINT] {
+    for signal in [libc::SIGTERM, libc::SIGINT, libc::SIGHUP] {
         // In this order: the first signal sets what the second one asks for.
         signal_hook::flag::register_conditional_shutdown(signal, 1, Arc::clone(&is_second))
             .context(say)?;
@@ -134,6 +135,7 @@ pub(super) fn send_at_end(
         .name("nvcap-end".into())
         .spawn(at_end)
         .context(say)?;
+    at_once.store(false, Ordering::SeqCst);
     Ok(())
 }
 
