@@ -9,7 +9,7 @@
 //! memory of a GPU ([`Census::told`]) is looked at at once.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     io,
     time::{Duration, Instant},
 };
@@ -47,8 +47,11 @@ pub(crate) enum Change {
     Went(u32),
     /// A process that may be meant may not be looked into, whether or not it uses a GPU; and why.
     Hidden(Box<Found>, String),
-    /// A chosen process was told to have mapped memory of a GPU, and ended before it was looked at.
+    /// A process was told to have mapped memory of a GPU, and ended before it was looked at. It is a chosen one, or ended before that could
+    /// be read: then its name is empty.
     Missed(Box<Found>),
+    /// Not all that was to be told of mappings was: a process that used a GPU for some milliseconds may not be known. Once.
+    NotAllTold,
 }
 
 /// A process that was found.
@@ -70,8 +73,9 @@ pub(crate) struct Found {
 struct Mapping {
     first: Instant,
     last: Instant,
-    /// Who it was then, as far as that could be read.
-    identity: Identity,
+    gpus: BTreeSet<u32>,
+    /// Who it was then; `None`: it had ended before that was read.
+    identity: Option<Identity>,
 }
 
 /// What is known of a process.
@@ -128,6 +132,8 @@ pub(crate) struct Census {
     first: bool,
     /// A file of the driver's may have been opened since the last sweep.
     opened: bool,
+    /// [`Change::NotAllTold`] was said.
+    not_all_told: bool,
     next_round: Instant,
     next_sweep: Instant,
     swept: Instant,
@@ -149,6 +155,7 @@ impl Census {
             look_into: uses::of_process,
             first: true,
             opened: true,
+            not_all_told: false,
             next_round: now,
             next_sweep: now,
             swept: now,
@@ -183,16 +190,18 @@ impl Census {
         changes
     }
 
-    /// These were told to have mapped memory of a GPU since the last call; with `lost`, others may have. What has changed by that.
+    /// These processes were told to have mapped memory of these GPUs since the last call; with `lost`, others may have. What has changed by that.
     #[cfg_attr(not(feature = "trap"), expect(dead_code))]
-    pub(crate) fn told(&mut self, pids: &[u32], lost: bool) -> Vec<Change> {
+    pub(crate) fn told(&mut self, by: &[(u32, u32)], lost: bool) -> Vec<Change> {
         let (mut changes, now) = (Vec::new(), Instant::now());
-        if lost {
-            (self.opened, self.next_sweep) = (true, now);
+        self.opened |= lost;
+        if lost && !std::mem::replace(&mut self.not_all_told, true) {
+            changes.push(Change::NotAllTold);
         }
-        for pid in pids {
+        for (pid, gpu) in by {
             if let Some(mapping) = self.mapping.get_mut(pid) {
                 mapping.last = now;
+                mapping.gpus.insert(*gpu);
                 continue;
             }
             let start = Stat::of_process(*pid).ok().and_then(|s| s.start);
@@ -205,18 +214,18 @@ impl Census {
             if let Some(start) = start.filter(|_| !is_known) {
                 self.born(*pid, start, Some(now + YOUNG), &mut changes);
             }
-            let identity = self.host.identity(*pid, &Uses::default());
             let mapping = Mapping {
                 first: now,
                 last: now,
-                identity: identity.unwrap_or_default(),
+                gpus: [*gpu].into(),
+                identity: self.host.identity(*pid, &Uses::default()).ok(),
             };
             self.mapping.insert(*pid, mapping);
         }
         let is_due = |m: &Mapping| now >= m.last + SETTLED || now >= m.first + AT_LATEST;
         let due = self.mapping.iter().filter(|(_, m)| is_due(m));
         for pid in due.map(|(pid, _)| *pid).collect::<Vec<u32>>() {
-            let Some(Mapping { identity, .. }) = self.mapping.remove(&pid) else {
+            let Some(mapping) = self.mapping.remove(&pid) else {
                 continue;
             };
             if !procfs::has_ended(pid) {
@@ -224,10 +233,16 @@ impl Census {
             }
             let was = self.known.get(&pid).map(|k| &k.was);
             let is_seen = matches!(was, Some(Was::Told(_) | Was::Hidden { .. }));
-            if !is_seen && procfs::has_ended(pid) && self.choice.takes_beside_gpus(&identity) {
+            let gpus = self.host.used(mapping.gpus);
+            // Of whom nothing could be read it is not known whether it is chosen.
+            let who = mapping.identity.as_ref();
+            let is_meant = self.choice.takes_gpus(&gpus)
+                && who.is_none_or(|who| self.choice.takes_beside_gpus(who));
+            if !is_seen && procfs::has_ended(pid) && is_meant {
+                let identity = mapping.identity.unwrap_or_default();
                 changes.push(Change::Missed(Box::new(Found {
                     pid,
-                    identity,
+                    identity: Identity { gpus, ..identity },
                     was_there: false,
                     can_submit: true,
                 })));
@@ -258,8 +273,16 @@ impl Census {
         }
     }
 
-    /// A process with this number is new, or the number is another process's now.
+    /// A process with this number is new, or the number is another process's now. What is known of one that was told of, or found by a sweep,
+    /// before its number was read stays.
     fn born(&mut self, pid: u32, start: u64, young: Option<Instant>, changes: &mut Vec<Change>) {
+        if let Some(known) = self.known.get_mut(&pid)
+            && start != 0
+            && known.start == start
+        {
+            known.young = known.young.max(young);
+            return;
+        }
         let known = Known {
             start,
             pages: 0,
@@ -397,148 +420,4 @@ impl Census {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use std::process::{Child, Command};
-    use std::sync::Mutex;
-    use std::thread::sleep;
-
-    /// Processes that are said to use GPU 3, and those that are said not to be for everybody's eyes.
-    static USING: Mutex<(Vec<u32>, Vec<u32>)> = Mutex::new((Vec::new(), Vec::new()));
-
-    fn said(pid: u32) -> io::Result<Uses> {
-        let (using, hidden) = &*USING.lock().unwrap();
-        if hidden.contains(&pid) {
-            return Err(io::ErrorKind::PermissionDenied.into());
-        }
-        Ok(Uses {
-            gpus: using.contains(&pid).then_some(3).into_iter().collect(),
-            mapped: true,
-        })
-    }
-
-    fn child() -> Child {
-        Command::new("sleep").arg("60").spawn().unwrap()
-    }
-
-    /// Rounds until something of these processes changes.
-    fn changes_of(census: &mut Census, pids: &[u32]) -> Vec<Change> {
-        let end = Instant::now() + Duration::from_secs(20);
-        while Instant::now() < end {
-            let mut all = census.round();
-            all.retain(|c| {
-                let (Change::Came(f) | Change::Differs(f) | Change::Hidden(f, _)) = c else {
-                    return matches!(c, Change::Went(pid) if pids.contains(pid));
-                };
-                pids.contains(&f.pid)
-            });
-            if !all.is_empty() {
-                return all;
-            }
-            sleep(Duration::from_millis(20));
-        }
-        Vec::new()
-    }
-
-    #[test]
-    fn processes_that_come_and_go() {
-        let (mut old, mut other) = (child(), child());
-        USING.lock().unwrap().0.push(old.id());
-        let choice = Choice {
-            comm: vec!["sleep".into()],
-            ..Choice::default()
-        };
-        let mut census = Census::new(Host::new(std::path::Path::new("/")), choice);
-        census.look_into = said;
-        // They are children of this one.
-        census.own = u32::MAX;
-        let first = changes_of(&mut census, &[old.id(), other.id()]);
-        assert!(
-            matches!(&first[..], [Change::Came(f)] if f.pid == old.id() && f.was_there && f.identity.gpus[0].minor == 3),
-            "{first:?}"
-        );
-        assert!(census.len() > 2);
-        let mut new = child();
-        let mut hidden = child();
-        USING.lock().unwrap().0.push(new.id());
-        USING.lock().unwrap().1.push(hidden.id());
-        let mut seen = Vec::new();
-        while seen.len() < 2 {
-            let more = changes_of(&mut census, &[new.id(), hidden.id()]);
-            assert!(!more.is_empty(), "{seen:?}");
-            seen.extend(more);
-        }
-        for change in &seen {
-            match change {
-                Change::Came(f) => assert!(f.pid == new.id() && !f.was_there),
-                Change::Hidden(f, why) => {
-                    assert!(f.pid == hidden.id() && f.identity.comm == "sleep");
-                    assert_eq!(why, "permission denied");
-                }
-                other => panic!("{other:?}"),
-            }
-        }
-        for child in [&mut old, &mut other, &mut new, &mut hidden] {
-            child.kill().unwrap();
-            child.wait().unwrap();
-        }
-        let mut gone = Vec::new();
-        census.next_sweep = Instant::now();
-        while gone.len() < 3 {
-            let more = changes_of(&mut census, &[old.id(), new.id(), other.id(), hidden.id()]);
-            assert!(!more.is_empty(), "{gone:?}");
-            gone.extend(more);
-        }
-        let told = [old.id(), new.id(), hidden.id()];
-        assert!(
-            gone.iter()
-                .all(|c| matches!(c, Change::Went(pid) if told.contains(pid))),
-            "{gone:?}"
-        );
-    }
-
-    /// What was hidden, may be looked into later, and uses no GPU, is told of as gone.
-    #[test]
-    fn what_was_hidden_and_uses_none() {
-        let mut child = child();
-        let mut census = Census::new(Host::new(std::path::Path::new("/")), Choice::default());
-        census.own = u32::MAX;
-        census.look_into = |_| Err(io::ErrorKind::PermissionDenied.into());
-        let first = census.round();
-        let is_hidden = |c: &Change| matches!(c, Change::Hidden(f, _) if f.pid == child.id());
-        assert_eq!(first.iter().filter(|c| is_hidden(c)).count(), 1);
-        census.look_into = |_| Ok(Uses::default());
-        for goes in [true, false] {
-            let mut changes = Vec::new();
-            census.look(child.id(), false, &mut changes);
-            let went = matches!(&changes[..], [Change::Went(pid)] if *pid == child.id());
-            assert!(
-                went == goes && changes.len() == usize::from(goes),
-                "{changes:?}"
-            );
-        }
-        child.kill().unwrap();
-        child.wait().unwrap();
-    }
-
-    #[test]
-    fn nvcap_s_own_are_none_of_them() {
-        let mut child = child();
-        let mut census = Census::new(Host::new(std::path::Path::new("/")), Choice::default());
-        census.look_into = |_| {
-            Ok(Uses {
-                gpus: [0].into(),
-                mapped: true,
-            })
-        };
-        let first = census.round();
-        let came = |pid: u32| {
-            first
-                .iter()
-                .any(|c| matches!(c, Change::Came(f) if f.pid == pid))
-        };
-        assert!(!came(child.id()) && !came(std::process::id()));
-        child.kill().unwrap();
-        child.wait().unwrap();
-    }
-}
+mod tests;

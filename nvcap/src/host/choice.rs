@@ -77,16 +77,20 @@ impl Choice {
             && fits(&self.cgroup, &[or_empty(who.cgroup.as_ref())])
     }
 
-    /// Whether a process is chosen.
-    pub(crate) fn takes(&self, who: &Identity) -> bool {
+    /// Whether a process is chosen by the GPUs that it uses.
+    pub(crate) fn takes_gpus(&self, used: &[UsedGpu]) -> bool {
         let gpu = |g: &UsedGpu| {
             fits(
                 &self.gpu,
                 &[&g.minor.to_string(), or_empty(g.uuid.as_ref())],
             )
         };
-        let gpus = self.gpu.is_empty() || who.gpus.iter().any(gpu);
-        gpus && self.takes_beside_gpus(who)
+        self.gpu.is_empty() || used.iter().any(gpu)
+    }
+
+    /// Whether a process is chosen.
+    pub(crate) fn takes(&self, who: &Identity) -> bool {
+        self.takes_gpus(&who.gpus) && self.takes_beside_gpus(who)
     }
 }
 

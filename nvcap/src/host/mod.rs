@@ -30,7 +30,7 @@ use std::{
 };
 
 use crate::procfs;
-use crate::record::Identity;
+use crate::record::{Identity, UsedGpu};
 use choice::Choice;
 use logs::Logs;
 use users::Users;
@@ -90,8 +90,13 @@ impl Host {
             cgroup: place.path,
             container: place.container,
             pod: place.pod,
-            gpus: gpus::used(uses.gpus.iter().copied(), &self.uuids),
+            gpus: self.used(uses.gpus.iter().copied()),
         })
+    }
+
+    /// These GPUs, by minor number.
+    fn used(&self, minors: impl IntoIterator<Item = u32>) -> Vec<UsedGpu> {
+        gpus::used(minors, &self.uuids)
     }
 }
 

@@ -27,8 +27,8 @@ const NAME_AT: usize = 64;
 /// What was told since the last call.
 #[derive(Debug, Default)]
 pub(crate) struct Mapped {
-    /// Processes that have mapped memory of a GPU which they may write.
-    pub pids: Vec<u32>,
+    /// Processes that have mapped memory of a GPU which they may write, each with the GPU's minor number.
+    pub by: Vec<(u32, u32)>,
     /// Records did not fit into a buffer: there may be others.
     pub lost: bool,
 }
@@ -53,13 +53,13 @@ impl Told {
         let mut mapped = Mapped::default();
         for buffer in &mut self.0 {
             buffer.read(&mut |kind, fields| match kind {
-                b::PERF_RECORD_MMAP2 => mapped.pids.extend(of_gpu(fields)),
+                b::PERF_RECORD_MMAP2 => mapped.by.extend(of_gpu(fields)),
                 b::PERF_RECORD_LOST => mapped.lost = true,
                 _ => {}
             });
         }
-        mapped.pids.sort_unstable();
-        mapped.pids.dedup();
+        mapped.by.sort_unstable();
+        mapped.by.dedup();
         mapped
     }
 }
@@ -69,8 +69,8 @@ fn word(fields: &[u8], at: usize) -> Option<u32> {
     Some(u32::from_ne_bytes(bytes.try_into().ok()?))
 }
 
-/// The process, if it mapped memory of a GPU which it may write.
-fn of_gpu(fields: &[u8]) -> Option<u32> {
+/// The process and the GPU's minor number, if it mapped memory of a GPU which it may write.
+fn of_gpu(fields: &[u8]) -> Option<(u32, u32)> {
     let name = fields.get(NAME_AT..)?.split(|byte| *byte == 0).next()?;
     let name = std::str::from_utf8(name).ok()?;
     let device = maps::device_of_path(name).filter(|d| matches!(d, Device::Gpu(_)))?;
@@ -81,7 +81,10 @@ fn of_gpu(fields: &[u8]) -> Option<u32> {
     let pid = word(fields, PID_AT).filter(|pid| *pid != 0)?;
     let inside = format!("/proc/{pid}/root{name}");
     let device = devices::checked(device, &[Path::new(&inside), Path::new(name)], None);
-    matches!(device, Some(Device::Gpu(_))).then_some(pid)
+    match device {
+        Some(Device::Gpu(minor)) => Some((pid, minor)),
+        _ => None,
+    }
 }
 
 /// The records of one processor.
@@ -207,7 +210,7 @@ mod tests {
         const BOTH: i32 = libc::PROT_READ | libc::PROT_WRITE;
         // No file leads there, so that the name is believed.
         let told = |pid, prot, name| of_gpu(&record(pid, prot, name));
-        assert_eq!(told(4194305, BOTH, "/dev/nvidia91"), Some(4194305));
+        assert_eq!(told(4194305, BOTH, "/dev/nvidia91"), Some((4194305, 91)));
         assert_eq!(told(4194305, libc::PROT_READ, "/dev/nvidia91"), None);
         assert_eq!(told(4194305, BOTH, "/dev/nvidiactl"), None);
         assert_eq!(told(4194305, BOTH, "/usr/lib/libnvidia-ml.so.1"), None);
@@ -260,6 +263,6 @@ mod tests {
         // SAFETY: the mapping from above.
         unsafe { libc::munmap(page, PAGE) };
         assert_eq!(found, Some((std::process::id(), libc::PROT_WRITE as u32)));
-        assert!(told.take().pids.is_empty(), "each is told once");
+        assert!(told.take().by.is_empty(), "each is told once");
     }
 }

@@ -40,6 +40,9 @@ const NAMED: usize = 8;
 const FIRST: Duration = Duration::from_secs(10);
 /// Longest sleep between two looks whether the trace is over.
 const NAP: Duration = Duration::from_millis(200);
+/// Why a process may be missing that nothing else is known of.
+const NOT_ALL_TOLD: &str = "more memory was mapped on this machine at once than nvcap could be told of: a process that came to use a GPU \
+                            meanwhile, and ended within milliseconds, may be missing";
 /// Time between two looks at what the kernel tells.
 const LISTENS: Duration = Duration::from_millis(5);
 
@@ -87,7 +90,7 @@ impl Arrivals {
                         continue;
                     };
                     let mapped = told.take();
-                    let changes = census.told(&mapped.pids, mapped.lost);
+                    let changes = census.told(&mapped.by, mapped.lost);
                     if !changes.is_empty() && to.send(changes).is_err() {
                         return;
                     }
@@ -135,6 +138,7 @@ impl Arrivals {
                 Change::Went(pid) => log::debug!("process {pid} has ended"),
                 Change::Hidden(found, _) => hidden.push(*found),
                 Change::Missed(found) => to.push(untraced(found.pid, ended(&found.identity.comm))),
+                Change::NotAllTold => to.push(untraced(0, NOT_ALL_TOLD.to_owned())),
             }
         }
         if !hidden.is_empty() {

@@ -3,7 +3,7 @@
 
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 use live::harness::not_run;
@@ -245,8 +245,22 @@ fn short_lived(name: &str, how: &[&str]) -> Result<()> {
         gpu.end(LIMIT)?.expect_code(0)?;
         lives.push(pid);
     }
-    // What is known of the last one comes after its end.
-    std::thread::sleep(Duration::from_millis(300));
+    // What is known of the last ones comes after their end. Whoever is not known by then is judged below.
+    let begun = Instant::now();
+    let is_known = |said: &str, pid: &u32| -> Result<bool> {
+        Ok(submissions(said, *pid)? == 200 || !of_process(said, *pid, "loss")?.is_empty())
+    };
+    while begun.elapsed() < LIMIT / 3 {
+        let said = nvcap.stdout();
+        let said = said
+            .rsplit_once('\n')
+            .map_or("", |(whole_lines, _)| whole_lines);
+        let known: Result<Vec<bool>> = lives.iter().map(|pid| is_known(said, pid)).collect();
+        if known?.into_iter().all(|known| known) {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
     let ended = interrupted(nvcap)?;
     let mut captured = 0;
     for pid in &lives {
