@@ -415,7 +415,9 @@ fn end_by_next(
         Some(_) => THERE_AGREED_NS,
         None => THERE_NS,
     };
-    (in_time && waited >= least).then_some((end, waited >= THERE_NS))
+    // As far as the clocks tell.
+    let clock = stamped.error_ns.cast_signed();
+    (in_time && waited >= least.max(clock)).then_some((end, waited >= THERE_NS.max(clock)))
 }
 
 /// An entry whose stamp is written behind its work.

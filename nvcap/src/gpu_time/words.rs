@@ -35,6 +35,14 @@ pub(crate) struct Words(HashMap<(u32, GpuVa), Seen>);
 
 impl Seen {
     fn put(&mut self, stamp: &Stamp) {
+        // The same number once more, as the pairs of Vulkan's driver have it: the newest time is asked for.
+        if stamp.gpu_ns.is_some()
+            && let Some(newest) = self.rising.back_mut()
+            && newest.payload == stamp.payload
+        {
+            *newest = *stamp;
+            return;
+        }
         let newest = self.rising.back();
         if newest.is_some_and(|n| is_less(stamp.payload, n.payload)) {
             // Another program, another context, or another purpose begins anew.

@@ -250,7 +250,13 @@ impl Reader {
                 requests.try_recv()
             };
             match next {
-                Ok(request) => self.request(request),
+                Ok(request) => {
+                    self.request(request);
+                    // All that have come: a place that is written once is read soon, or not in time.
+                    requests
+                        .try_iter()
+                        .for_each(|request| self.request(request));
+                }
                 Err(mpsc::TryRecvError::Empty) => {}
                 Err(mpsc::TryRecvError::Disconnected) => return,
             }

@@ -11,6 +11,8 @@ use crate::wire::words::{u32_at, u64_at};
 const STAMPED: usize = 16;
 /// The most that are read together; beyond that the oldest have no stamp.
 const MOST: usize = 256;
+/// For how long a stamp is awaited, ns: later nobody waits for it, and the process may have other memory there.
+const AWAITED_NS: u64 = 2 * super::PATIENCE_NS;
 /// A stamp older than the newest one by more, ns, was written the last time that the driver used the place.
 const LAST_TIME_NS: u64 = 1_000_000_000;
 
@@ -24,6 +26,8 @@ struct Awaited {
     old_ns: u64,
     /// When it had no stamp yet: before its doorbell, or when it was read last; 0 where that is not known, ns.
     absent_ns: u64,
+    /// When it was read first; `None`: not yet, ns.
+    first_ns: Option<u64>,
 }
 
 /// See the module.
@@ -53,6 +57,7 @@ impl Once {
             payload,
             old_ns: self.newest_ns.saturating_sub(LAST_TIME_NS),
             absent_ns,
+            first_ns: None,
         });
     }
 
@@ -64,6 +69,10 @@ impl Once {
         self.awaited.retain_mut(|awaited| {
             let mut bytes = [0; STAMPED];
             let begun = now();
+            let first = *awaited.first_ns.get_or_insert(begun);
+            if begun > first + AWAITED_NS {
+                return false;
+            }
             if memory.peek(awaited.cpu.0, &mut bytes).is_err() {
                 return false;
             }
@@ -127,6 +136,17 @@ mod tests {
         memory.0[0] = (0x7000, 1, 6_000);
         assert_eq!(read(&mut once, &memory, 30), [(0x100, Some(6_000), 20)]);
         assert!(once.is_empty());
+    }
+
+    #[test]
+    fn a_stamp_that_does_not_come_is_given_up() {
+        let mut once = Once::default();
+        let memory = Fake(vec![(0x7000, 0, 0)]);
+        once.add((GpuVa(0x100), CpuVa(0x7000)), 1, 0);
+        for (time, is_empty) in [(5, false), (5 + AWAITED_NS, false), (6 + AWAITED_NS, true)] {
+            assert_eq!(read(&mut once, &memory, time), []);
+            assert_eq!(once.is_empty(), is_empty, "{time}");
+        }
     }
 
     #[test]

@@ -102,13 +102,15 @@ impl Entries {
     /// What the last entry did.
     pub(crate) fn finish(&mut self) -> Option<Done> {
         let mut of = self.now.take()?;
-        let (what, text) = match (of.count, of.works.pop()) {
+        // The time may be that of other entries' work, too, for which this entry stands.
+        let count = of.count.max(of.time.works as usize);
+        let (what, text) = match (count, of.works.pop()) {
             (1, Some(only)) => only,
             (_, last) => {
                 of.works.extend(last);
-                let text = together(of.count, &of.works);
+                let text = together(count, &of.works);
                 let works = of.works.into_iter().map(|(what, _)| what);
-                (What::Together(of.count, works.collect()), text)
+                (What::Together(count, works.collect()), text)
             }
         };
         Some(Done {

@@ -13,6 +13,7 @@ use super::{
     Capture,
 };
 use crate::{
+    driver::Aperture,
     record::{Channel, ChannelId, CpuVa},
     source::memory::{scan, snapshot::RingToken},
     wire::GpuVa,
@@ -188,10 +189,13 @@ impl Capture {
         self.translations.forget_space(space);
     }
 
-    /// The process's address of what the GPU has at an address of an announced channel.
+    /// The process's address of what the GPU has at an address of an announced channel; none of registers, which may not be read.
     pub(in super::super) fn locate(&self, channel: ChannelId, at: GpuVa) -> Option<CpuVa> {
         let model_id = self.table.announced(channel)?.model_id?;
-        self.model.resolve_for(model_id, at)?.cpu
+        let there = self.model.resolve_for(model_id, at)?;
+        there
+            .cpu
+            .filter(|_| there.aperture != Some(Aperture::Registers))
     }
 
     /// Gives the BPF programs the translation of a channel's GPU addresses; returns its key, 0 where the process has the
