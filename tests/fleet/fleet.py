@@ -241,7 +241,9 @@ class Fleet:
         assert all_of_them == sum(w[2] for ws in WORK.values() for w in ws)
         self.wait_for(10, "sum(nvcap_submissions_total)", all_of_them)
         for reason in ("unreadable", "not_running"):
-            self.wait_for(10, f'sum(nvcap_blind_seconds_total{{reason="{reason}"}})', 0)
+            query = f'sum(nvcap_blind_seconds_total{{reason="{reason}"}})'
+            ((_, blind),) = until(10, f"a number of {reason}", lambda query=query: self.prometheus.ask(query))
+            assert blind == 0, f"blind for {blind} s: {reason}"
         nobody = [a for a in ("NvcapWorkStuck", "NvcapDown", "NvcapBlind") if self.prometheus.firing(a)]
         assert not nobody, f"raised without a reason: {nobody}"
         self.panels.ask()
@@ -257,8 +259,8 @@ class Fleet:
         os.kill(pid, signal.SIGKILL)
         until(20, "the alert is over", lambda: not self.prometheus.firing("NvcapWorkStuck"))
         # What the hang itself submitted is no number that was asked for: from here on the host counts from this.
-        until(10, "what the process that hung submitted is counted", lambda: (self.counted("host-b") or 0) > host.truth)
-        host.truth = self.counted("host-b")
+        more = lambda: (said := self.counted("host-b") or 0) > host.truth and said
+        host.truth = until(10, "what the process that hung submitted is counted", more)
 
     def killed_nvcap_is_blind(self):
         """A killed nvcap: down, no number at all instead of 0, and the others' numbers as before."""
