@@ -20,10 +20,10 @@ use std::os::fd::{FromRawFd as _, OwnedFd};
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::mpsc::{Receiver, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::Duration;
 
-use common::cli::{Folder, nvcap, text};
+use common::cli::{Folder, nvcap, reads, runs, text};
 
 /// What progress begins with.
 const PROGRESS: &str = "nvcap: reading [";
@@ -134,39 +134,41 @@ impl Run {
         unsafe { libc::kill(self.child.id() as libc::pid_t, signal) };
     }
 
-    /// Stops the program when it has begun to read (it catches signals then), until progress is due.
-    fn is_long(&self) {
-        let status_of = format!("/proc/{}/status", self.child.id());
-        let catches = || {
-            let status = fs::read_to_string(&status_of).unwrap();
-            let line = status.lines().find(|l| l.starts_with("SigCgt:")).unwrap();
-            let mask = u64::from_str_radix(line.split_whitespace().nth(1).unwrap(), 16).unwrap();
-            mask & (1 << (libc::SIGINT - 1)) != 0
-        };
-        while !catches() {
-            std::thread::sleep(Duration::from_millis(1));
+    /// Stops the program when it has begun to read, until progress is due. False if it has ended before.
+    fn is_long(&self) -> bool {
+        if !reads(&self.child) {
+            return false;
         }
         self.signal(libc::SIGSTOP);
         std::thread::sleep(Duration::from_millis(600));
         self.signal(libc::SIGCONT);
+        runs(&self.child)
     }
 
-    fn until(&mut self, words: &str) {
+    /// Waits until it says these words. False if it has ended without them.
+    fn until(&mut self, words: &str) -> bool {
         while !self.said.contains(words) {
-            let part = self.from.recv_timeout(LONGEST);
-            let part = part.unwrap_or_else(|e| panic!("no {words:?} ({e}) in {:?}", self.said));
-            self.said.push_str(&String::from_utf8_lossy(&part));
+            match self.from.recv_timeout(LONGEST) {
+                Ok(part) => self.said.push_str(&String::from_utf8_lossy(&part)),
+                Err(RecvTimeoutError::Disconnected) => return false,
+                Err(e) => panic!("no {words:?} ({e}) in {:?}", self.said),
+            }
         }
+        true
     }
 
-    /// Presses Ctrl-C, or without a terminal sends what it would, while the file is read.
-    fn interrupt(&mut self) {
+    /// Presses Ctrl-C, or without a terminal sends what it would, while the file is read. False if it has ended before.
+    fn interrupt(&mut self) -> bool {
         self.signal(libc::SIGSTOP);
+        if !runs(&self.child) {
+            return false;
+        }
         match &mut self.keys {
             Some(keys) => keys.write_all(CTRL_C).unwrap(),
             None => self.signal(libc::SIGINT),
         }
         self.signal(libc::SIGCONT);
+        true
     }
 
     /// Its exit status, and all that it has said.
@@ -179,12 +181,33 @@ impl Run {
     }
 }
 
-/// A recording of 42 MB with time stamps, which says that stacks were taken.
-fn long(folder: &Folder) -> String {
-    let file = folder.path("long.pcapng");
-    let (records, _) = training::records(20_000);
-    fs::write(&file, training::written(&records, true)).unwrap();
+/// A recording of 42 MB with time stamps, which says that stacks were taken; `times` as long.
+fn long(folder: &Folder, times: u32) -> String {
+    let file = folder.path(&format!("long-{times}.pcapng"));
+    if !Path::new(&file).exists() {
+        let (records, _) = training::records(20_000 * times);
+        fs::write(&file, training::written(&records, true)).unwrap();
+    }
     file
+}
+
+/// Runs it with a recording that is long enough. Where the test was kept from the processor for all of the reading, which `run` says with an
+/// error, the recording is twice as long, and then four times.
+fn long_enough<T>(folder: &Folder, run: impl Fn(&str) -> Result<T, String>) -> T {
+    let mut said = Vec::new();
+    for times in [1, 2, 4] {
+        match run(&long(folder, times)) {
+            Ok(done) => return done,
+            Err(words) => said.push(words),
+        }
+    }
+    panic!("three times the reading was over before it was interrupted: {said:?}");
+}
+
+/// Removes what a command has written.
+fn remove(out: &str) {
+    let _ = fs::remove_dir_all(out);
+    let _ = fs::remove_file(out);
 }
 
 /// All files below a folder.
@@ -221,20 +244,25 @@ fn commands<'a>(file: &'a str, out: &'a str) -> Vec<(Vec<&'a str>, i32)> {
 #[test]
 fn progress_is_shown_on_a_terminal_and_ctrl_c_ends_the_reading() {
     let folder = Folder::new("progress");
-    let file = long(&folder);
     let out = folder.path("out");
-    for (args, status) in commands(&file, &out) {
+    for i in 0..commands("", &out).len() {
         let stdout = folder.path("stdout");
-        let mut run = Run::on_a_terminal(&args, File::create(&stdout).unwrap().into());
-        run.is_long();
-        run.until(PROGRESS);
-        run.interrupt();
-        let (ended, said) = run.end();
-        assert_eq!(ended, Some(status), "{args:?}: {said}");
-        let shown = fs::read_to_string(&stdout).unwrap();
-        let told = said + &shown;
-        assert!(told.contains("reading was interrupted"), "{args:?}: {told}");
-        match args[1] {
+        let (args, told) = long_enough(&folder, |file| {
+            remove(&out);
+            let (args, status) = commands(file, &out).swap_remove(i);
+            let mut run = Run::on_a_terminal(&args, File::create(&stdout).unwrap().into());
+            let in_time = run.is_long() && run.until(PROGRESS) && run.interrupt();
+            let (ended, said) = run.end();
+            let told = said + &fs::read_to_string(&stdout).unwrap();
+            // Interrupted at its end it has nothing left to read, and says nothing of that.
+            if !in_time || !told.contains("reading was interrupted") {
+                return Err(format!("{args:?}: {told}"));
+            }
+            assert_eq!(ended, Some(status), "{args:?}: {told}");
+            let args: Vec<String> = args.into_iter().map(str::to_owned).collect();
+            Ok((args, told))
+        });
+        match args[1].as_str() {
             // Whole recordings of what was read.
             "pcapng" | "wireshark" => {
                 let decoded = nvcap(&["decode", "-s", &out]);
@@ -242,10 +270,9 @@ fn progress_is_shown_on_a_terminal_and_ctrl_c_ends_the_reading() {
                 assert_eq!(decoded.status.code(), Some(3));
                 assert!(shown.contains("reading was interrupted"), "{shown}");
                 assert!(!shown.contains("the recording has no end"), "{shown}");
-                fs::remove_file(&out).unwrap();
             }
             "perfetto" | "csv" => {
-                let files = match args[1] {
+                let files = match args[1].as_str() {
                     "csv" => below(Path::new(&out)),
                     _ => vec![PathBuf::from(&out)],
                 };
@@ -258,18 +285,13 @@ fn progress_is_shown_on_a_terminal_and_ctrl_c_ends_the_reading() {
                     let is_ledger = args[1] != "csv" || file.ends_with("ledger.csv");
                     assert!(says || !is_ledger, "{}", file.display());
                 }
-                let _ = fs::remove_dir_all(&out);
-                let _ = fs::remove_file(&out);
             }
             "partitions" => {
                 assert!(told.contains("no table was written of it"), "{told}");
                 assert!(told.contains("2 recordings are not exported"), "{told}");
                 assert!(below(Path::new(&out)).is_empty());
-                let _ = fs::remove_dir_all(&out);
             }
-            _ => {
-                let _ = fs::remove_file(&out);
-            }
+            _ => {}
         }
     }
 }
@@ -277,29 +299,39 @@ fn progress_is_shown_on_a_terminal_and_ctrl_c_ends_the_reading() {
 #[test]
 fn without_a_terminal_no_progress_is_shown() {
     let folder = Folder::new("progress-quiet");
-    let file = long(&folder);
     let out = folder.path("out");
     let quiet = |mut run: Run, args: &[&str]| {
-        run.is_long();
+        let in_time = run.is_long();
         // Time to show it, if it were to be shown.
         std::thread::sleep(Duration::from_millis(100));
         run.interrupt();
         let (_, said) = run.end();
         assert!(!said.contains(PROGRESS), "{args:?}: {said}");
+        if in_time {
+            Ok(())
+        } else {
+            Err(format!("{args:?}: {said}"))
+        }
     };
-    for (args, _) in commands(&file, &out) {
-        quiet(Run::in_a_pipe(&args), &args);
-        let _ = fs::remove_dir_all(&out);
-        let _ = fs::remove_file(&out);
+    for i in 0..commands("", &out).len() {
+        long_enough(&folder, |file| {
+            remove(&out);
+            let (args, _) = commands(file, &out).swap_remove(i);
+            quiet(Run::in_a_pipe(&args), &args)
+        });
     }
     // Who reads the pipe may be a pager on the same terminal.
-    let args = ["time", &*file];
-    quiet(Run::on_a_terminal(&args, Stdio::piped()), &args);
-    let args = ["export", "pcapng", &file, "-o", "-"];
-    let null = File::options().write(true).open("/dev/null").unwrap();
-    let mut run = Run::on_a_terminal(&args, null.into());
-    run.is_long();
-    run.until(PROGRESS);
-    run.interrupt();
-    run.end();
+    long_enough(&folder, |file| {
+        let args = ["time", file];
+        quiet(Run::on_a_terminal(&args, Stdio::piped()), &args)
+    });
+    long_enough(&folder, |file| {
+        let args = ["export", "pcapng", file, "-o", "-"];
+        let null = File::options().write(true).open("/dev/null").unwrap();
+        let mut run = Run::on_a_terminal(&args, null.into());
+        let shown = run.is_long() && run.until(PROGRESS);
+        run.interrupt();
+        let (_, said) = run.end();
+        if shown { Ok(()) } else { Err(said) }
+    });
 }

@@ -100,9 +100,13 @@ class Fleet:
         recording = max((self.folder / "gpu-a").glob("run.*.pcapng"), key=lambda f: f.stat().st_size)
         other = self.folder / "interrupted"
         words = [self.nvcap, "export", "partitions", "-q", "--host=x", "-o", str(other), str(recording)]
-        began = time.monotonic()
-        subprocess.run(words, check=True)
-        took = time.monotonic() - began
+        took = float("inf")
+        for _ in range(3):
+            # The first has to read all programs and files, and a busy machine may take longer than usual.
+            shutil.rmtree(other, ignore_errors=True)
+            began = time.monotonic()
+            subprocess.run(words, check=True)
+            took = min(took, time.monotonic() - began)
         before = {f.relative_to(other): f.read_bytes() for f in other.rglob("*.parquet")}
         assert len(before) == len(TABLES), list(before)
         shutil.rmtree(other)

@@ -135,7 +135,7 @@ pub(super) fn is_alone(
 ) -> bool {
     let starts = !view.requires_pcas && view.dependence == 0;
     let companion = |d: &Dependent, shadow: &mut Shadow| {
-        let known = reader.view(d.address.0, shadow, space);
+        let known = reader.needs(d.address.0, shadow, space);
         match d.action {
             DependentAction::Other(_) => true,
             // Nothing is known of a companion that was written before the trace.
@@ -170,7 +170,7 @@ impl Walk<'_> {
         // Goes before those that wait, in their order: a chain is followed to its end first.
         let mut next = Vec::new();
         for d in &view.dependents {
-            let known = run.reader.view(d.address.0, self.shadow, self.space);
+            let known = run.reader.needs(d.address.0, self.shadow, self.space);
             let null = known.as_ref().is_some_and(|v| v.null);
             match d.action {
                 DependentAction::Other(_) => {}
@@ -292,8 +292,8 @@ impl Graphs {
                 action: Some(n.action),
                 reader: n.reader,
             };
-            let view = n.reader.view(n.address, walk.shadow, space);
-            match (n.action.effect(), view) {
+            let needs = n.reader.needs(n.address, walk.shadow, space);
+            match (n.action.effect(), needs) {
                 (Effect::None, _) => {}
                 (Effect::Schedules, Some(v)) if v.requires_pcas || v.dependence > 0 || v.null => {
                     walk.ready.insert(n.address);

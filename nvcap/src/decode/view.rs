@@ -52,6 +52,17 @@ pub struct View {
     pub requires_pcas: bool,
 }
 
+/// What a QMD needs to start, without the launch that it describes: cheaper than a [`View`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Needs {
+    /// [`View::null`].
+    pub null: bool,
+    /// [`View::dependence`].
+    pub dependence: u32,
+    /// [`View::requires_pcas`].
+    pub requires_pcas: bool,
+}
+
 /// A QMD on which another one acts when its grid ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Dependent {
@@ -378,6 +389,22 @@ pub(super) fn plausible(class: u32, qmd: &[u8]) -> bool {
     (1..=1024).contains(&threads) && (qmd.len() == qmd::MAX_BYTES || runs())
 }
 
+impl Needs {
+    /// What `qmd` needs for `class`; `None` where [`View::of`] has none.
+    pub(super) fn of(class: u32, qmd: &[u8]) -> Option<Self> {
+        plan(qmd::version_of(class, qmd)?).map(|p| Self::by(p, qmd))
+    }
+
+    fn by(p: &QmdFields, qmd: &[u8]) -> Self {
+        Self {
+            // Without a type the width is 0, and so is the value.
+            null: p.kind.get(qmd) == TYPE_GRID_NULL,
+            dependence: p.dependence.get(qmd) as u32,
+            requires_pcas: p.requires_pcas.get(qmd) != 0,
+        }
+    }
+}
+
 impl View {
     /// The launch that `qmd` describes for `class` (0 if unknown); `None` if no layout fits its version bits and its
     /// length.
@@ -397,9 +424,10 @@ impl View {
                 grid = std::array::from_fn(|i| grid[i].saturating_mul(each[i].max(1)));
             }
         }
+        let needs = Needs::by(p, qmd);
         let mut view = Self {
             version,
-            null: typed && kind == TYPE_GRID_NULL,
+            null: needs.null,
             queue: if typed {
                 kind == TYPE_QUEUE
             } else {
@@ -409,8 +437,8 @@ impl View {
             block: three(&p.block),
             cluster: (in_clusters || !typed && cluster.iter().any(|&n| n > 1)).then_some(cluster),
             cooperative,
-            dependence: p.dependence.get(qmd) as u32,
-            requires_pcas: p.requires_pcas.get(qmd) != 0,
+            dependence: needs.dependence,
+            requires_pcas: needs.requires_pcas,
             registers: p.registers.get(qmd) as u32,
             shared_bytes: p.shared.get(qmd) as u32,
             local_bytes: p.local.get(qmd) as u32,

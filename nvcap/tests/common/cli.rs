@@ -56,18 +56,33 @@ pub fn refused_on_a_terminal(args: &[&str], words: &str) {
     assert!(said.contains(words), "{said}");
 }
 
-/// Sends SIGINT when the program has begun to read: it catches signals then.
-pub fn interrupt_while_it_reads(child: &Child) {
-    let status_of = format!("/proc/{}/status", child.id());
-    let catches = || {
-        let status = fs::read_to_string(&status_of).unwrap();
-        let line = status.lines().find(|l| l.starts_with("SigCgt:")).unwrap();
-        let mask = u64::from_str_radix(line.split_whitespace().nth(1).unwrap(), 16).unwrap();
-        mask & (1 << (libc::SIGINT - 1)) != 0
-    };
-    while !catches() {
-        std::thread::sleep(std::time::Duration::from_millis(5));
+/// The first word of a line of its status, which a child that was not waited for has after its end too.
+fn status_of(child: &Child, line: &str) -> String {
+    let status = fs::read_to_string(format!("/proc/{}/status", child.id())).unwrap();
+    let line = status.lines().find(|l| l.starts_with(line)).unwrap();
+    line.split_whitespace().nth(1).unwrap().to_owned()
+}
+
+/// Whether a child that was not waited for has not ended.
+pub fn runs(child: &Child) -> bool {
+    status_of(child, "State:") != "Z"
+}
+
+/// Waits until the program has begun to read: it catches signals then. False if it has ended before.
+pub fn reads(child: &Child) -> bool {
+    while runs(child) {
+        let mask = u64::from_str_radix(&status_of(child, "SigCgt:"), 16).unwrap();
+        if mask & (1 << (libc::SIGINT - 1)) != 0 {
+            return true;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(1));
     }
+    false
+}
+
+/// Sends SIGINT when the program has begun to read, which it must not end by itself.
+pub fn interrupt_while_it_reads(child: &Child) {
+    assert!(reads(child), "it ended before it was interrupted");
     // SAFETY: a signal to a child that was not waited for.
     unsafe { libc::kill(child.id() as libc::pid_t, libc::SIGINT) };
 }

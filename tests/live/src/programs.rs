@@ -346,7 +346,7 @@ impl Running {
 
     /// Waits for a line on standard output.
     pub fn wait_for_line(&mut self, line: &str) -> Result<()> {
-        self.wait_until(&format!("saying {line:?}"), Duration::from_secs(20), |r| {
+        self.wait_until(&format!("saying {line:?}"), Duration::from_secs(60), |r| {
             r.stdout().lines().any(|l| l == line)
         })
     }

@@ -9,7 +9,7 @@ use crate::decode::{
     qmd,
     shadow::{Shadow, Space},
     state::Sub,
-    view::{View, plausible},
+    view::{Needs, View, plausible},
 };
 use crate::wire::GpuVa;
 use crate::wire::words::u64_at;
@@ -91,12 +91,17 @@ impl Reader {
         shadow: &mut Shadow,
         space: Space,
     ) -> Option<View> {
-        let mut bytes = [0u8; qmd::MAX_BYTES];
-        [qmd::MAX_BYTES, 256].into_iter().find_map(|len| {
-            let bytes = bytes.get_mut(..len)?;
-            let known = shadow.read(space, GpuVa(address), bytes);
-            known.then(|| View::of(self.class, bytes)).flatten()
-        })
+        read(address, shadow, space, |qmd| View::of(self.class, qmd))
+    }
+
+    /// What the QMD at an address needs to start, if the shadow knows it.
+    pub(in crate::decode) fn needs(
+        self,
+        address: u64,
+        shadow: &mut Shadow,
+        space: Space,
+    ) -> Option<Needs> {
+        read(address, shadow, space, |qmd| Needs::of(self.class, qmd))
     }
 
     /// A launch of the QMD at an address.
@@ -123,6 +128,21 @@ impl Reader {
         let bank = view.constant_banks.iter().find(|b| b.index == 0)?;
         arguments(self.class, bank.address.0, bank.size, shadow, space)
     }
+}
+
+/// What `of` makes of the QMD at an address, which is long or short, if the shadow knows it.
+fn read<T>(
+    address: u64,
+    shadow: &mut Shadow,
+    space: Space,
+    of: impl Fn(&[u8]) -> Option<T>,
+) -> Option<T> {
+    let mut bytes = [0u8; qmd::MAX_BYTES];
+    [qmd::MAX_BYTES, 256].into_iter().find_map(|len| {
+        let bytes = bytes.get_mut(..len)?;
+        let known = shadow.read(space, GpuVa(address), bytes);
+        known.then(|| of(bytes)).flatten()
+    })
 }
 
 /// A launch whose QMD came inline.

@@ -221,6 +221,27 @@ fn frames_of(pid: u32, memory: &Memory) -> Known {
     all
 }
 
+/// Waits until all threads sleep, in two looks.
+fn all_sleep(pid: u32) {
+    let sleeps = |tid: u32| {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/task/{tid}/stat")).unwrap();
+        // The name before it may have any characters.
+        let (_, after) = stat.rsplit_once(')').unwrap();
+        after.trim_start().starts_with('S')
+    };
+    let (begin, mut looks) = (Instant::now(), 0);
+    while looks < 2 {
+        assert!(begin.elapsed() < Duration::from_secs(60), "it never sleeps");
+        std::thread::sleep(Duration::from_millis(50));
+        let threads = crate::procfs::threads(pid).unwrap();
+        looks = if threads.into_iter().all(sleeps) {
+            looks + 1
+        } else {
+            0
+        };
+    }
+}
+
 #[test]
 fn frames_of_every_thread() {
     for (version, interpreter) in interpreters() {
@@ -233,7 +254,7 @@ fn frames_of_every_thread() {
             };
             let Some(memory) = open(pid) else { return };
             // It printed, and goes to sleep.
-            std::thread::sleep(Duration::from_millis(100));
+            all_sleep(pid);
             let expected: Vec<(u32, Vec<Line>)> =
                 serde_json::from_str(&line).unwrap_or_else(|e| panic!("{version}: {line:?}: {e}"));
             let expected: Known = expected.into_iter().collect();

@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result, bail, ensure};
 use live::programs::{Folder, Running, nvcap, softgpu};
 use live::verify::{Expected, Extent, Report, verify};
 use serde_json::Value;
@@ -13,6 +13,8 @@ use softgpu::layout::{Channel, DOORBELL, doorbell_page};
 use softgpu::plan::Plan;
 use softgpu::run::EXEC_STRIDE;
 
+use crate::capture;
+use crate::observe;
 use crate::setup::{LIMIT, expect_result, need_tracing, plan, plan_args, sized};
 
 /// Attaches to `pid` with these flags, and returns when nvcap watches it.
@@ -46,7 +48,7 @@ pub fn attach_to(pid: u32, trace: &Path, channels: PathBuf, flags: &[OsString]) 
     args.extend_from_slice(flags);
     let mut nvcap = Running::start(&nvcap()?, args)?;
     // nvcap says so once it has its breakpoints. The number of perf events is no sign: kprobes are perf events too.
-    nvcap.wait_until("watching", Duration::from_secs(20), |r| {
+    nvcap.wait_until("watching", Duration::from_secs(60), |r| {
         r.stderr().contains("attached")
     })?;
     Ok(nvcap)
@@ -76,7 +78,7 @@ fn from_waiting(before: u64, args: &[&str], flags: &[OsString]) -> Result<()> {
     gpu.expect_code(0)?;
     expect_result(&gpu.stdout, &plan)?;
     // The traced process has ended, so the trace ends.
-    nvcap.end(Duration::from_secs(20))?.expect_code(0)?;
+    nvcap.end(Duration::from_secs(60))?.expect_code(0)?;
     verify(&trace, &Expected::part(plan, Extent::From(before)))?.expect_complete()
 }
 
@@ -86,40 +88,42 @@ pub fn waiting_process() -> Result<()> {
 }
 
 /// Its operations are understood from the middle as from the start, although no SET_OBJECT was seen: no launch is missed
-/// for that.
-fn understood(flags: &[OsString]) -> Result<()> {
+/// for that. False if the last submissions were not seen, which may be so where `tail` says it.
+fn understood(flags: &[OsString], tail: bool) -> Result<bool> {
     let before = 7;
     let mut plan = plan(27, sized(600, 300));
     plan.channels = Channel::first(6, crate::setup::gpus());
     let folder = Folder::new()?;
     let trace = folder.file("trace.json");
-    let mut gpu = waiting(
-        &plan,
-        &["--threads=2", "--before-wait=7", crate::observe::LINGER],
-    )?;
+    let mut gpu = waiting(&plan, &["--threads=2", "--before-wait=7", observe::LINGER])?;
     let shown = ["-e", "type=operation"];
     let nvcap = attach_showing(&shown, gpu.pid(), &trace, folder.channels()?, flags)?;
     gpu.write(b"g")?;
     gpu.end(LIMIT)?.expect_code(0)?;
-    let ended = nvcap.end(Duration::from_secs(20))?;
-    ended.expect_code(0)?;
+    let ended = nvcap.end(Duration::from_secs(60))?;
     ensure!(
         !ended.stderr.contains("UNDERSTOOD"),
         "not all was understood: {}",
         ended.stderr
     );
-    live::operations::verify(&trace, &plan, before)
+    if tail && ended.code()? == 3 {
+        observe::lacks_a_tail(&trace, &Expected::part(plan, Extent::Part))?;
+        return Ok(false);
+    }
+    ended.expect_code(0)?;
+    live::operations::verify(&trace, &plan, before)?;
+    Ok(true)
 }
 
 /// By the trap.
 pub fn operations() -> Result<()> {
     need_tracing()?;
-    understood(&[])
+    understood(&[], false).map(drop)
 }
 
 /// And by observing.
 pub fn operations_observed() -> Result<()> {
-    understood(&["--how=observe".into()])
+    observe::until_whole(|| understood(&["--how=observe".into()], true))
 }
 
 /// Attached before its first submission: all submissions.
@@ -168,7 +172,7 @@ pub fn two_processes() -> Result<()> {
             extent: Extent::From(2),
         });
     }
-    nvcap.end(Duration::from_secs(20))?.expect_code(0)?;
+    nvcap.end(Duration::from_secs(60))?.expect_code(0)?;
     verify(&trace, &expected)?.expect_complete()
 }
 
@@ -176,24 +180,32 @@ pub fn two_processes() -> Result<()> {
 pub fn exec_afterwards() -> Result<()> {
     need_tracing()?;
     let plan = plan(26, sized(500, 240));
-    let folder = Folder::new()?;
-    let trace = folder.file("trace.json");
-    let mut gpu = waiting(&plan, &["--threads=3", "--exec=1"])?;
-    let nvcap = attach(gpu.pid(), &trace, folder.channels()?, &[])?;
-    gpu.write(b"g")?;
-    let gpu = gpu.end(LIMIT)?;
-    gpu.expect_code(0)?;
     let mut next = plan.clone();
     next.shape.image = EXEC_STRIDE;
-    expect_result(&gpu.stdout, &plan)?;
-    expect_result(&gpu.stdout, &next)?;
-    nvcap.end(Duration::from_secs(20))?.expect_code(0)?;
-    let expected = Expected {
-        pid: None,
-        plans: vec![plan, next],
-        extent: Extent::From(1),
-    };
-    verify(&trace, &[expected])?.expect_complete()
+    capture::until_whole(|| {
+        let folder = Folder::new()?;
+        let trace = folder.file("trace.json");
+        let mut gpu = waiting(&plan, &["--threads=3", "--exec=1"])?;
+        let nvcap = attach(gpu.pid(), &trace, folder.channels()?, &[])?;
+        gpu.write(b"g")?;
+        let gpu = gpu.end(LIMIT)?;
+        gpu.expect_code(0)?;
+        expect_result(&gpu.stdout, &plan)?;
+        expect_result(&gpu.stdout, &next)?;
+        let ended = nvcap.end(Duration::from_secs(60))?;
+        // The first of each channel came before.
+        let all = plan.submissions - plan.channels.len() as u64 + next.submissions;
+        if capture::lacks_some(&ended, &trace, all)? {
+            return Ok(false);
+        }
+        let expected = Expected {
+            pid: None,
+            plans: vec![plan.clone(), next.clone()],
+            extent: Extent::From(1),
+        };
+        verify(&trace, &[expected])?.expect_complete()?;
+        Ok(true)
+    })
 }
 
 /// It forks after nvcap was attached, and parent and children submit to the same channels.
@@ -208,7 +220,7 @@ pub fn fork_afterwards() -> Result<()> {
     let gpu = gpu.end(LIMIT)?;
     gpu.expect_code(0)?;
     expect_result(&gpu.stdout, &plan)?;
-    nvcap.end(Duration::from_secs(20))?.expect_code(0)?;
+    nvcap.end(Duration::from_secs(60))?.expect_code(0)?;
     let report = verify(&trace, &Expected::part(plan, Extent::From(1)))?;
     ensure!(
         report.processes.len() == 3,
@@ -218,41 +230,43 @@ pub fn fork_afterwards() -> Result<()> {
     report.expect_complete()
 }
 
-/// Lets the software GPU run for `before`, attaches, and verifies the trace to its end.
-fn attached_to_running(plan: &Plan, options: &[&str], before: Duration) -> Result<Report> {
+/// Lets the software GPU run for `before`, attaches, and verifies the trace to its end; `None` if it ended before nvcap was attached.
+fn attached_to_running(plan: &Plan, options: &[&str], before: Duration) -> Result<Option<Report>> {
     let folder = Folder::new()?;
     let trace = folder.file("trace.json");
     let mut gpu = waiting(plan, options)?;
     gpu.write(b"g")?;
     std::thread::sleep(before);
-    let nvcap = attach(gpu.pid(), &trace, folder.channels()?, &[])?;
-    ensure!(
-        gpu.runs(),
-        "the software GPU ended before nvcap was attached: the test needs more submissions"
-    );
+    let nvcap = match attach(gpu.pid(), &trace, folder.channels()?, &[]) {
+        Ok(nvcap) if gpu.runs() => nvcap,
+        Err(e) if gpu.runs() => return Err(e),
+        _ => return Ok(None),
+    };
     let gpu = gpu.end(LIMIT)?;
     gpu.expect_code(0)?;
     expect_result(&gpu.stdout, plan)?;
-    nvcap.end(Duration::from_secs(20))?.expect_code(0)?;
-    verify(&trace, &Expected::part(plan.clone(), Extent::Suffix))
+    nvcap.end(Duration::from_secs(60))?.expect_code(0)?;
+    let report = verify(&trace, &Expected::part(plan.clone(), Extent::Suffix))?;
+    report.expect_complete()?;
+    Ok(Some(report))
 }
 
 /// Attached while threads come and go all the time: none may be missed between listing and arming.
 pub fn churning_process() -> Result<()> {
     need_tracing()?;
     for round in 0..3 {
-        let plan = plan(28 + round, 4000);
-        let report = attached_to_running(
-            &plan,
-            &["--threads=8", "--churn=2", "--sleep-us=800"],
-            Duration::from_millis(100),
-        )?;
-        ensure!(
-            report.threads.len() > 100,
-            "only {} threads were left to trace",
-            report.threads.len()
-        );
-        report.expect_complete()?;
+        let options = ["--threads=8", "--churn=2", "--sleep-us=800"];
+        let mut left = 0;
+        // Where nvcap took its time to attach, the program submits more.
+        for submissions in [4000, 16_000, 64_000] {
+            let plan = plan(28 + round, submissions);
+            let report = attached_to_running(&plan, &options, Duration::from_millis(100))?;
+            left = report.map_or(0, |report| report.threads.len());
+            if left > 100 {
+                break;
+            }
+        }
+        ensure!(left > 100, "only {left} threads were left to trace");
     }
     Ok(())
 }
@@ -270,7 +284,7 @@ pub fn running_process() -> Result<()> {
             return Ok(());
         }
     }
-    anyhow::bail!(
+    bail!(
         "the software GPU had ended, or nearly, before nvcap was attached: the test needs more submissions"
     )
 }
@@ -292,7 +306,7 @@ fn running_at(pace: u64) -> Result<bool> {
     let gpu = gpu.end(LIMIT)?;
     gpu.expect_code(0)?;
     expect_result(&gpu.stdout, &plan)?;
-    nvcap.end(Duration::from_secs(20))?.expect_code(0)?;
+    nvcap.end(Duration::from_secs(60))?.expect_code(0)?;
     let report = verify(&trace, &Expected::part(plan, Extent::Suffix))?;
     report.expect_complete()?;
     Ok(report.entries > 100)
@@ -307,7 +321,7 @@ pub fn exits_meanwhile() -> Result<()> {
     let nvcap = attach(gpu.pid(), &trace, folder.channels()?, &[])?;
     gpu.signal(libc::SIGTERM)?;
     drop(gpu);
-    nvcap.end(Duration::from_secs(20))?.expect_code(0)?;
+    nvcap.end(Duration::from_secs(60))?.expect_code(0)?;
     let report = verify(
         &trace,
         &Expected::part(plan(23, 40), Extent::From(1))
@@ -346,9 +360,9 @@ struct Race {
     scans: u64,
 }
 
-/// Attaches before they begin. `named`: the channels and their tokens are told.
-fn race(gpus: usize, named: bool) -> Result<Race> {
-    let mut plan = plan(30, sized(90_000, 8000));
+/// Attaches before they begin. `named`: the channels and their tokens are told. `times` as many submissions as usual.
+fn race(gpus: usize, named: bool, times: u64) -> Result<Race> {
+    let mut plan = plan(30, times * sized(90_000, 8000));
     plan.channels = Channel::first(RACERS, gpus);
     let folder = Folder::new()?;
     let trace = folder.file("trace.json");
@@ -357,17 +371,8 @@ fn race(gpus: usize, named: bool) -> Result<Race> {
     let mut gpu = waiting(&plan, &["--files", &threads, &gpus_option])?;
     let mut args: Vec<OsString> = vec!["NVCAP_LOG=debug".into(), nvcap()?.into()];
     // A starved reader loses nothing here: what the tokens are is the question.
-    args.extend(
-        [
-            "--buffer=256M",
-            "--json",
-            "-vv",
-            "-e",
-            "type=submission",
-            "-o",
-        ]
-        .map(OsString::from),
-    );
+    args.push(format!("--buffer={}M", 256 * times).into());
+    args.extend(["--json", "-vv", "-e", "type=submission", "-o"].map(OsString::from));
     args.push(trace.clone().into());
     if named {
         args.extend(["--channels".into(), folder.channels()?.into()]);
@@ -377,7 +382,7 @@ fn race(gpus: usize, named: bool) -> Result<Race> {
     }
     args.extend(["-p".into(), gpu.pid().to_string().into()]);
     let mut nvcap = Running::start(Path::new("env"), args)?;
-    nvcap.wait_until("watching", Duration::from_secs(20), |r| {
+    nvcap.wait_until("watching", Duration::from_secs(60), |r| {
         r.stderr().contains("attached")
     })?;
     gpu.write(b"g")?;
@@ -413,7 +418,7 @@ fn race(gpus: usize, named: bool) -> Result<Race> {
     times.sort_unstable();
     let second = &times[times.len() / 2..];
     let (Some(first), Some(last)) = (second.first(), second.last()) else {
-        anyhow::bail!("no submission");
+        bail!("no submission");
     };
     Ok(Race {
         channels,
@@ -423,10 +428,21 @@ fn race(gpus: usize, named: bool) -> Result<Race> {
 }
 
 /// Every token becomes known, right, and soon: then each submission has its own token and thread, and nothing is searched
-/// for any more.
+/// for any more. Where a thread got the processor so late that nothing was learnt of its token in time, they submit twice as much.
 fn tokens_of_racing_threads(gpus: usize) -> Result<Race> {
     need_tracing()?;
-    let race = race(gpus, false)?;
+    for times in [1, 2, 4] {
+        let race = race(gpus, false, times)?;
+        if tokens_are_known(&race, gpus)? {
+            return Ok(race);
+        }
+    }
+    bail!("three times in a row a token did not become known")
+}
+
+/// False if a token was not known in the last third of a channel's submissions; an error if one is wrong.
+fn tokens_are_known(race: &Race, gpus: usize) -> Result<bool> {
+    let mut known = true;
     let all: usize = race.channels.values().map(|c| c.submissions.len()).sum();
     ensure!(
         race.channels.len() == RACERS,
@@ -443,7 +459,8 @@ fn tokens_of_racing_threads(gpus: usize) -> Result<Race> {
         let thread = later.last().and_then(|s| s.1).or(later[0].1);
         ensure!(threads.insert(thread), "{thread:?} has two channels");
         for (token, tid, late) in later {
-            let token_is_right = *token == Some(its.token().into());
+            known &= token.is_some();
+            let token_is_right = token.is_none_or(|t| t == u64::from(its.token()));
             // What a lost hit left is fetched without a thread.
             let thread_is_right = *tid == thread || tid.is_none() && *late;
             ensure!(
@@ -453,11 +470,11 @@ fn tokens_of_racing_threads(gpus: usize) -> Result<Race> {
         }
     }
     ensure!(
-        race.scans < all as u64 / 4,
+        !known || race.scans < all as u64 / 4,
         "{} scans at {all} doorbells",
         race.scans
     );
-    Ok(race)
+    Ok(known)
 }
 
 /// On one GPU the error notifiers say which tokens to try first.
@@ -467,13 +484,18 @@ pub fn racing_threads() -> Result<()> {
 
 /// On two they do not, and both have the same tokens. Once learnt, tokens cost what told ones cost.
 pub fn racing_threads_of_two_gpus() -> Result<()> {
-    let learnt = tokens_of_racing_threads(2)?;
-    let told = race(2, true)?;
-    ensure!(
-        told.rate < 2.0 * learnt.rate,
-        "{} submissions a second, {} with tokens told",
-        learnt.rate,
-        told.rate
-    );
-    Ok(())
+    // The two run one after the other: on a busy machine one of them may be the slower for other reasons.
+    let mut pairs = Vec::new();
+    for _ in 0..3 {
+        let learnt = tokens_of_racing_threads(2)?;
+        let told = race(2, true, 1)?;
+        if told.rate < 2.0 * learnt.rate {
+            return Ok(());
+        }
+        pairs.push(format!(
+            "{} submissions a second, {} with tokens told",
+            learnt.rate, told.rate
+        ));
+    }
+    bail!("{}", pairs.join("; "))
 }

@@ -359,9 +359,13 @@ fn image(plan: &Plan, image: u32) -> Plan {
 }
 
 /// Children with memory, channels and plans of their own at the same addresses.
-fn own_children(kind: &str) -> Result<()> {
+fn own_children(kind: &str) -> Result<bool> {
     let plan = plan(12, sized(500, 240));
-    let traced = trace(&plan, &["--threads=2", kind, SETTLE])?;
+    let filter = "type=submission,entry";
+    let traced = take(&[], &[], filter, &plan, &["--threads=2", kind, SETTLE])?;
+    if lacks_some(&traced.ended, &traced.trace, 3 * plan.submissions)? {
+        return Ok(false);
+    }
     let stdout = &traced.ended.stdout;
     let mut expected = vec![Expected {
         pid: Some(first_pid(stdout)?),
@@ -385,7 +389,7 @@ fn own_children(kind: &str) -> Result<()> {
         "processes {:?}",
         report.processes
     );
-    Ok(())
+    Ok(true)
 }
 
 /// They unmap inherited memory and map their own: docs/channels-file.md says to leave such children out.
@@ -416,14 +420,77 @@ pub fn fork_own() -> Result<()> {
 
 /// They execute the program, as a shell or a job launcher would.
 pub fn fork_and_exec() -> Result<()> {
-    own_children("--spawn=2")
+    until_whole(|| own_children("--spawn=2"))
 }
 
 /// A program that executes itself: three programs in all.
 fn execs(args: &[&str]) -> Result<()> {
     let plan = plan(13, sized(500, 240));
-    let traced = trace(&plan, &[args, &["--exec=2", SETTLE]].concat())?;
-    expect_execs(&plan, 3, &traced)
+    let args = [args, &["--exec=2", SETTLE]].concat();
+    until_whole(|| {
+        let traced = take(&[], &[], "type=submission,entry", &plan, &args)?;
+        if lacks_some(&traced.ended, &traced.trace, 3 * plan.submissions)? {
+            return Ok(false);
+        }
+        expect_execs(&plan, 3, &traced)?;
+        Ok(true)
+    })
+}
+
+/// Repeats what traces programs of a few milliseconds until nothing is missing, which `whole` says: on a busy machine nvcap may learn of one
+/// after its first submissions.
+pub fn until_whole(whole: impl Fn() -> Result<bool>) -> Result<()> {
+    for _ in 0..4 {
+        if whole()? {
+            return Ok(());
+        }
+    }
+    anyhow::bail!("four times in a row nvcap learnt of a program too late")
+}
+
+/// Whether the trace lacks some of these submissions of one entry each, as its status says: then what is missing is counted, or said to be
+/// unknown.
+pub fn lacks_some(ended: &Ended, trace: &Path, all: u64) -> Result<bool> {
+    if ended.code()? == 0 {
+        return Ok(false);
+    }
+    ended.expect_code(3)?;
+    let counted = Counted::of(trace)?;
+    let sum = counted.entries + counted.missing;
+    ensure!(
+        sum == all || sum < all && counted.some_unknown,
+        "{sum} of {all} submissions are captured or counted"
+    );
+    Ok(true)
+}
+
+/// What a trace's ledger counts.
+struct Counted {
+    entries: u64,
+    /// Entries, and doorbells of unknown channels.
+    missing: u64,
+    /// If a channel's doorbells could not be read, the number of entries is unknown.
+    some_unknown: bool,
+}
+
+impl Counted {
+    fn of(trace: &Path) -> Result<Self> {
+        let text = std::fs::read_to_string(trace)?;
+        let last = text.lines().last().context("an empty trace")?;
+        let ledger: serde_json::Value = serde_json::from_str(last)?;
+        ensure!(
+            ledger["type"] == "ledger" && ledger["complete"] == false,
+            "{ledger}"
+        );
+        let number = |name: &str| ledger[name].as_u64().unwrap_or_default();
+        let unknown = ledger["unknown_doorbells"].as_array().into_iter().flatten();
+        let unknown: u64 = unknown.filter_map(|u| u["count"].as_u64()).sum();
+        Ok(Self {
+            entries: number("entries"),
+            missing: number("gaps") + unknown,
+            some_unknown: ledger["untraced"].as_array().is_some_and(|u| !u.is_empty()),
+        })
+    }
 }
 
 /// Expects all submissions of these programs, one after the other.
@@ -470,52 +537,62 @@ pub fn many_execs() -> Result<()> {
     let plan = plan(18, sized(40, 24));
     let args = ["--threads=3", "--exec-from-thread", "--exec=59"];
     let traced = take(&[], &[], "type=submission,entry", &plan, &args)?;
-    if traced.ended.code()? == 0 {
-        return expect_execs(&plan, programs, &traced);
-    }
-    traced.ended.expect_code(3)?;
-    let text = std::fs::read_to_string(&traced.trace)?;
-    let (mut counted, mut exact) = (0, true);
-    for line in text.lines() {
-        let line: serde_json::Value = serde_json::from_str(line)?;
-        if line["type"] == "ledger" {
-            let unknown = line["unknown_doorbells"].as_array();
-            let unknown = unknown.into_iter().flatten();
-            counted = line["entries"].as_u64().unwrap_or_default()
-                + line["gaps"].as_u64().unwrap_or_default()
-                + unknown.filter_map(|u| u["count"].as_u64()).sum::<u64>();
-            // If a channel's doorbells could not be read, the number of entries is unknown.
-            exact = line["untraced"].as_array().is_some_and(Vec::is_empty);
-        }
-    }
     let all = u64::from(programs) * plan.submissions;
-    ensure!(
-        counted == all || counted < all && !exact,
-        "{counted} of {all} submissions are captured or counted"
-    );
-    Ok(())
+    if lacks_some(&traced.ended, &traced.trace, all)? {
+        return Ok(());
+    }
+    expect_execs(&plan, programs, &traced)
 }
 
 /// All at once: children that execute, an exec of the first process, churning threads and bursts in each.
 pub fn many_events() -> Result<()> {
-    let mut plan = plan(14, sized(400, 160));
-    plan.shape.burst = 5;
-    let traced = trace(
-        &plan,
-        &["--threads=4", "--churn=4", "--spawn=1", "--exec=1"],
-    )?;
+    until_whole(|| {
+        let mut plan = plan(14, sized(400, 160));
+        plan.shape.burst = 5;
+        let filter = "type=submission,entry";
+        let args = ["--threads=4", "--churn=4", "--spawn=1", "--exec=1"];
+        let traced = take(&[], &[], filter, &plan, &args)?;
+        if traced.ended.code()? == 0 {
+            all_of_many_events(&plan, &traced)?;
+            return Ok(true);
+        }
+        traced.ended.expect_code(3)?;
+        let images = [0, 1, EXEC_STRIDE, EXEC_STRIDE + 1];
+        let entries = images.map(|n| entries(&image(&plan, n)));
+        let all: u64 = entries.iter().sum();
+        let counted = Counted::of(&traced.trace)?;
+        // A doorbell of an unknown channel is of one entry or more.
+        ensure!(
+            counted.entries + counted.missing <= all
+                && (counted.missing > 0 || counted.some_unknown),
+            "{} of {all} entries are captured, {} missing ones counted",
+            counted.entries,
+            counted.missing
+        );
+        Ok(false)
+    })
+}
+
+/// How many entries a plan submits.
+fn entries(plan: &Plan) -> u64 {
+    let channels = 0..plan.channels.len();
+    let submissions = channels.flat_map(|i| plan.stream(i));
+    submissions.map(|s| s.entries.len() as u64).sum()
+}
+
+fn all_of_many_events(plan: &Plan, traced: &Traced) -> Result<()> {
     let stdout = &traced.ended.stdout;
     let children = child_pids(stdout);
     ensure!(children.len() == 2, "{stdout}");
     let mut expected = vec![Expected {
         pid: Some(first_pid(stdout)?),
-        plans: vec![plan.clone(), image(&plan, EXEC_STRIDE)],
+        plans: vec![plan.clone(), image(plan, EXEC_STRIDE)],
         extent: Extent::Whole,
     }];
     for (child, n) in children.into_iter().zip([1, EXEC_STRIDE + 1]) {
         expected.push(Expected {
             pid: Some(child),
-            plans: vec![image(&plan, n)],
+            plans: vec![image(plan, n)],
             extent: Extent::Whole,
         });
     }

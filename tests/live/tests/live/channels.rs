@@ -12,6 +12,7 @@ use serde_json::Value;
 use softgpu::layout::{Channel, DOORBELL, doorbell_page};
 
 use crate::attach::waiting;
+use crate::capture::{lacks_some, until_whole};
 use crate::setup::{LIMIT, gpus, need_tracing, plan, plan_args};
 
 /// The JSON lines of a trace.
@@ -85,8 +86,15 @@ pub fn numbers_after_exec() -> Result<()> {
         plan_args(&plan).join(" ")
     );
     let command: Vec<OsString> = vec!["/bin/sh".into(), "-c".into(), script.into()];
-    traced(&trace, &folder.channels()?, &command)?.expect_code(0)?;
-    expect_numbers(&trace, 2 * plan.channels.len() as u64)
+    let channels = folder.channels()?;
+    until_whole(|| {
+        let ended = traced(&trace, &channels, &command)?;
+        if lacks_some(&ended, &trace, 2 * plan.submissions)? {
+            return Ok(false);
+        }
+        expect_numbers(&trace, 2 * plan.channels.len() as u64)?;
+        Ok(true)
+    })
 }
 
 /// The doorbells of all GPUs: needed without a driver if channels are to be found.
@@ -101,7 +109,7 @@ fn attached(gpu: &Running, trace: &Path) -> Result<Running> {
     args.extend(doorbells());
     args.extend(["-p".into(), gpu.pid().to_string().into()]);
     let mut nvcap = Running::start(&nvcap()?, args)?;
-    nvcap.wait_until("watching", Duration::from_secs(20), |r| {
+    nvcap.wait_until("watching", Duration::from_secs(60), |r| {
         r.stderr().contains("attached")
     })?;
     Ok(nvcap)

@@ -92,7 +92,7 @@ pub fn kill_target() -> Result<()> {
     ensure!(gpu.runs(), "the software GPU ended too early for this test");
     gpu.signal(libc::SIGKILL)?;
     drop(gpu);
-    let ended = nvcap.end(Duration::from_secs(20))?;
+    let ended = nvcap.end(Duration::from_secs(60))?;
     let code = ended.code()?;
     ensure!(
         code == 0 || code == 3,
@@ -125,7 +125,7 @@ pub fn stop_attached(attach: Attach, signal: i32) -> Result<()> {
     std::thread::sleep(Duration::from_millis(400));
     ensure!(gpu.runs(), "the software GPU ended too early for this test");
     nvcap.signal(signal)?;
-    let ended = nvcap.end(Duration::from_secs(20))?;
+    let ended = nvcap.end(Duration::from_secs(60))?;
     ended.expect_code(0)?;
     let gpu = gpu.end(LIMIT)?;
     gpu.expect_code(0)?;

@@ -6,7 +6,7 @@ use std::ffi::OsString;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use live::harness::not_run;
 use live::programs::{Ended, Folder, Running, nvcap, softgpu};
 use live::verify::{Expected, Extent, verify};
@@ -354,7 +354,10 @@ pub fn recorded() -> Result<()> {
 pub fn slow_kernels() -> Result<()> {
     let mut gpu = start(&plan(71, 8, 4000), &["--hang=slow", "--linger-ms=60000"])?;
     gpu.wait_until("done", LIMIT, |r| r.stdout().contains("done image=0"))?;
+    let began = Instant::now();
     let ended = dump(&gpu, &["--json", "--watch=1"])?;
+    // One every 50 ms: more cannot have ended between the two looks.
+    let most = began.elapsed().as_millis() as u64 / 50 + 1;
     ended.expect_code(Status::Moving.code().into())?;
     let look: Value = serde_json::from_str(&ended.stdout)?;
     let process = &look["processes"][0];
@@ -367,9 +370,9 @@ pub fn slow_kernels() -> Result<()> {
         .iter()
         .find(|m| m["channel"] == *number)
         .context("not there")?;
-    // One every 50 ms; a busy machine may be slower.
+    // A busy machine may be slower.
     let done = a["done"].as_u64().unwrap_or(0);
-    ensure!((3..=25).contains(&done), "{a}");
+    ensure!((3..=most).contains(&done), "{a}, {most} at most");
     Ok(())
 }
 
@@ -455,24 +458,29 @@ pub fn killed_meanwhile() -> Result<()> {
 
 /// Rings are unmapped and mapped again (an exec) during repeated looks.
 pub fn unmapped_meanwhile() -> Result<()> {
-    let mut gpu = start(&plan(74, 6, 300), &["--exec=30", "--linger-ms=100"])?;
     let mut looks = 0;
-    while gpu.runs() {
-        let ended = dump(&gpu, &["--last=100", "--json"])?;
-        let code = ended.code()?;
-        // Between an exec and the first use of a driver file the process uses no GPU.
-        let no_gpu = i32::from(Status::NoGpu.code());
-        ensure!(
-            SEEN.contains(&code) || code == 1 || code == no_gpu,
-            "status {code}\n{}",
-            ended.stderr
-        );
-        ensure!(!ended.stderr.contains("panicked"), "{}", ended.stderr);
-        looks += 1;
+    // On a slow machine there is time for a few looks alone before the program has ended.
+    for _ in 0..8 {
+        let mut gpu = start(&plan(74, 6, 300), &["--exec=30", "--linger-ms=100"])?;
+        while gpu.runs() {
+            let ended = dump(&gpu, &["--last=100", "--json"])?;
+            let code = ended.code()?;
+            // Between an exec and the first use of a driver file the process uses no GPU.
+            let no_gpu = i32::from(Status::NoGpu.code());
+            ensure!(
+                SEEN.contains(&code) || code == 1 || code == no_gpu,
+                "status {code}\n{}",
+                ended.stderr
+            );
+            ensure!(!ended.stderr.contains("panicked"), "{}", ended.stderr);
+            looks += 1;
+        }
+        gpu.end(LIMIT)?.expect_code(0)?;
+        if looks > 5 {
+            return Ok(());
+        }
     }
-    gpu.end(LIMIT)?.expect_code(0)?;
-    ensure!(looks > 5, "only {looks} looks");
-    Ok(())
+    bail!("only {looks} looks at eight programs")
 }
 
 /// All processes, including this test's.

@@ -11,6 +11,7 @@ use anyhow::{Context, Result, bail, ensure};
 use live::programs::{Ended, Folder, Running, nvcap, softgpu};
 
 use crate::attach::{attach, waiting};
+use crate::capture::{lacks_some, until_whole};
 use crate::setup::{LIMIT, need_tracing, plan, plan_args};
 
 /// The longest time that nvcap may take to notice that all traced processes have ended.
@@ -141,20 +142,26 @@ pub fn more_channels_than_room() -> Result<()> {
     let each = text.lines().filter(|l| l.starts_with("channel")).count();
     let programs = 1 + 8192 / each + 50;
     let gpu = softgpu()?;
-    let trace = folder.file("trace.json");
     let script = format!(
         "for i in $(seq {programs}); do sleep 0.02; done; exec {} --submissions=300",
         gpu.display()
     );
-    let mut args: Vec<OsString> = vec!["-q".into(), "--json".into(), "-o".into()];
-    args.extend([trace.clone().into(), "--channels".into(), file.into()]);
-    args.extend(["--".into(), "/bin/sh".into(), "-c".into(), script.into()]);
-    let ended = Running::start(&nvcap()?, args)?.end(LIMIT)?;
-    ended.expect_code(0)?;
-    let ledger: serde_json::Value = serde_json::from_str(&std::fs::read_to_string(&trace)?)?;
-    // Doorbells from before the first look at the last program's channels share a submission.
-    ensure!(ledger["entries"] == 300, "{}", ledger["entries"]);
-    Ok(())
+    until_whole(|| {
+        let trace = folder.file("trace.json");
+        let mut args: Vec<OsString> = vec!["-q".into(), "--json".into(), "-o".into()];
+        let file = file.clone().into();
+        args.extend([trace.clone().into(), "--channels".into(), file]);
+        let command = ["--", "/bin/sh", "-c", script.as_str()];
+        args.extend(command.map(OsString::from));
+        let ended = Running::start(&nvcap()?, args)?.end(LIMIT)?;
+        if lacks_some(&ended, &trace, 300)? {
+            return Ok(false);
+        }
+        let ledger: serde_json::Value = serde_json::from_str(&std::fs::read_to_string(&trace)?)?;
+        // Doorbells from before the first look at the last program's channels share a submission.
+        ensure!(ledger["entries"] == 300, "{}", ledger["entries"]);
+        Ok(true)
+    })
 }
 
 /// The output is full: the trace continues, and unwritten objects are counted and reported.

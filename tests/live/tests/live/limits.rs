@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, ensure};
 use live::programs::{Folder, Running, nvcap, softgpu};
 use live::verify::{Expected, Extent, Report, verify};
 
@@ -20,7 +20,7 @@ fn limited(flags: &[&str]) -> Result<Report> {
     let flags: Vec<OsString> = flags.iter().map(OsString::from).collect();
     let nvcap = attach(gpu.pid(), &trace, folder.channels()?, &flags)?;
     gpu.write(b"g")?;
-    nvcap.end(Duration::from_secs(20))?.expect_code(0)?;
+    nvcap.end(Duration::from_secs(60))?.expect_code(0)?;
     ensure!(gpu.runs(), "the software GPU ended too early for this test");
     let ended = gpu.end(LIMIT)?;
     ended.expect_code(0)?;
@@ -195,7 +195,7 @@ pub fn output_apart() -> Result<()> {
 
 /// `nvcap -p PID | head`: nvcap ends quietly when its reader ends, and the program continues.
 pub fn reader_gone() -> Result<()> {
-    use std::io::Read as _;
+    use std::io::{BufRead as _, BufReader, Read as _};
     use std::process::{Command, Stdio};
 
     need_tracing()?;
@@ -209,6 +209,11 @@ pub fn reader_gone() -> Result<()> {
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()?;
+    // Before it is attached, the program may have ended.
+    let mut stderr = BufReader::new(nvcap.stderr.take().context("no standard error")?);
+    let mut said = String::new();
+    stderr.read_line(&mut said)?;
+    ensure!(said.contains("attached"), "{said}");
     gpu.write(b"g")?;
     let mut line = [0; 80];
     let mut stdout = nvcap.stdout.take();
@@ -216,14 +221,11 @@ pub fn reader_gone() -> Result<()> {
         out.read_exact(&mut line)?;
     }
     drop(stdout);
-    let ended = nvcap.wait_with_output()?;
+    stderr.read_to_string(&mut said)?;
+    let status = nvcap.wait()?;
     ensure!(gpu.runs(), "the software GPU ended too early for this test");
-    let said = String::from_utf8_lossy(&ended.stderr);
-    ensure!(ended.status.code() == Some(0), "{}: {said}", ended.status);
-    ensure!(
-        said.lines().count() == 1 && said.contains("attached"),
-        "{said}"
-    );
+    ensure!(status.code() == Some(0), "{status}: {said}");
+    ensure!(said.lines().count() == 1, "{said}");
     let ended = gpu.end(LIMIT)?;
     ended.expect_code(0)?;
     expect_result(&ended.stdout, &plan)

@@ -102,7 +102,7 @@ pub fn attached() -> Result<()> {
         let nvcap = attach_to(gpu.pid(), &trace, folder.channels()?, &flags)?;
         gpu.write(b"g")?;
         gpu.end(LIMIT)?.expect_code(0)?;
-        nvcap.end(Duration::from_secs(20))?.expect_code(0)?;
+        nvcap.end(Duration::from_secs(60))?.expect_code(0)?;
         expect_names(&trace).context(how)?;
     }
     Ok(())
@@ -132,7 +132,7 @@ pub fn modules_that_keep_coming() -> Result<()> {
     let nvcap = attach_to(gpu.pid(), &trace, folder.channels()?, &flags)?;
     gpu.write(b"g")?;
     gpu.end(LIMIT)?.expect_code(0)?;
-    nvcap.end(Duration::from_secs(20))?.expect_code(0)?;
+    nvcap.end(Duration::from_secs(60))?.expect_code(0)?;
     let (mut modules, mut named, mut certain) = (BTreeMap::new(), 0, 0);
     let launches = launches(&trace)?;
     for launch in &launches {

@@ -13,7 +13,7 @@ use softgpu::layout::Channel;
 use softgpu::plan::Plan;
 
 use crate::attach::waiting;
-use crate::observe::{FILES, LINGER, options};
+use crate::observe::{FILES, LINGER, options, until_whole, whole_or_tail};
 use crate::setup::{LIMIT, expect_result, gpus, plan};
 
 /// Time until a process counts as asleep, with a reserve.
@@ -65,11 +65,17 @@ pub fn wakes_up() -> Result<()> {
             &[FILES, "--threads=2", sleep, LINGER, "--before-wait=20"],
         )?;
         let nvcap = of_sleeper(&gpu, &trace, &folder, &[])?;
-        let used = cpu_of(nvcap.pid())?;
-        std::thread::sleep(Duration::from_secs(2));
-        let used = cpu_of(nvcap.pid())? - used;
-        // Measured: 0.05 % of a core; this machine may be busy.
-        ensure!(used < 10_000_000, "{used} ns of CPU time in 2 s");
+        // Measured: 0.05 % of a core. On a busy machine each wake-up may cost more, and something may have kept it awake at first.
+        let mut least = u64::MAX;
+        for _ in 0..4 {
+            let used = cpu_of(nvcap.pid())?;
+            std::thread::sleep(Duration::from_secs(2));
+            least = least.min(cpu_of(nvcap.pid())? - used);
+            if least < 10_000_000 {
+                break;
+            }
+        }
+        ensure!(least < 10_000_000, "{least} ns of CPU time in 2 s at least");
         gpu.write(b"g")?;
         let gpu = gpu.end(LIMIT)?;
         expect_result(&gpu.stdout, &plan)?;
@@ -97,15 +103,18 @@ pub fn naps() -> Result<()> {
     need_perf_events()?;
     let mut plan = plan(903, 8);
     plan.channels = Channel::first(2, gpus());
-    let folder = Folder::new()?;
-    let trace = folder.file("trace.json");
     let args = [FILES, "--threads=1", "--sleep-us=1600000", LINGER];
-    let mut gpu = waiting(&plan, &args)?;
-    let nvcap = of_sleeper(&gpu, &trace, &folder, &[])?;
-    gpu.write(b"g")?;
-    gpu.end(LIMIT)?.expect_code(0)?;
-    nvcap.end(LIMIT)?.expect_code(0)?;
-    verify(&trace, &Expected::part(plan, Extent::From(1)))?.expect_complete()
+    until_whole(|| {
+        let folder = Folder::new()?;
+        let trace = folder.file("trace.json");
+        let mut gpu = waiting(&plan, &args)?;
+        let nvcap = of_sleeper(&gpu, &trace, &folder, &[])?;
+        gpu.write(b"g")?;
+        gpu.end(LIMIT)?.expect_code(0)?;
+        let ended = nvcap.end(LIMIT)?;
+        let expected = Expected::part(plan.clone(), Extent::From(1));
+        Ok(whole_or_tail(&ended, &trace, &expected)?.is_some())
+    })
 }
 
 /// The software GPU's files, which stay readable after its end: what was submitted is in them.

@@ -40,13 +40,13 @@ pub fn refused(ended: &Ended, code: i32, words: &[&str]) -> Result<()> {
 }
 
 fn run(args: Vec<OsString>) -> Result<Ended> {
-    Running::start(&nvcap()?, args)?.end(Duration::from_secs(20))
+    Running::start(&nvcap()?, args)?.end(Duration::from_secs(60))
 }
 
 /// Runs a copy of nvcap that everyone may execute, as nobody.
 pub fn run_as_nobody(folder: &Folder, args: Vec<OsString>) -> Result<Ended> {
     let copy = copy_for_all(folder, &nvcap()?, "nvcap")?;
-    Running::start_as(&copy, args, Some(NOBODY))?.end(Duration::from_secs(20))
+    Running::start_as(&copy, args, Some(NOBODY))?.end(Duration::from_secs(60))
 }
 
 /// A copy of a program, under this name, that everyone may execute.

@@ -1,13 +1,14 @@
 //! `--sample`: what is estimated from samples of running software GPUs, against what their plans and their truth say.
 //!
 //! Chance chooses the samples, so an estimate is allowed three times its stated 95 % interval (sums of bytes have long tails),
-//! and three of four must lie within once.
+//! and three of four must lie within once. The few values of one run miss that by chance in a run of some hundred (those of one process are
+//! not independent): then the values of up to three runs are judged together.
 
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use live::programs::{Folder, Running, nvcap};
 use serde_json::Value;
 use softgpu::kernels;
@@ -123,22 +124,35 @@ impl Judged {
         }
     }
 
-    fn check(&self) -> Result<()> {
-        ensure!(self.far.is_empty(), "{}", self.far.join("\n"));
-        // Each misses once in 20, and those of one process are not independent.
-        ensure!(
-            4 * self.within >= 3 * self.all,
-            "{} of {} in their intervals",
-            self.within,
-            self.all
-        );
-        Ok(())
+    /// Each misses once in 20, and those of one process are not independent.
+    fn enough_within(&self) -> bool {
+        4 * self.within >= 3 * self.all
     }
 }
 
-/// Whatever was planned was estimated, and the truth is in the stated intervals.
-fn compare(truth: &Sums, estimated: &BTreeMap<String, (f64, f64)>) -> Result<()> {
-    let mut judged = Judged::default();
+/// Runs with other seeds until enough of the values are in their intervals, those of all runs together; three times at most. A value that is
+/// far off ends it at once.
+fn judge<const N: usize>(run: impl Fn(u64, &mut [Judged; N]) -> Result<()>) -> Result<()> {
+    let mut judged = std::array::from_fn(|_| Judged::default());
+    for seeds in [0, 10, 20] {
+        run(seeds, &mut judged)?;
+        for of_these in &judged {
+            ensure!(of_these.far.is_empty(), "{}", of_these.far.join("\n"));
+        }
+        if judged.iter().all(Judged::enough_within) {
+            return Ok(());
+        }
+    }
+    bail!("after three runs too few are in their intervals: {judged:?}")
+}
+
+/// Whatever was planned was estimated; `judged` takes whether the truth is in the stated intervals.
+fn compare(
+    truth: &Sums,
+    estimated: &BTreeMap<String, (f64, f64)>,
+    judged: &mut Judged,
+) -> Result<()> {
+    let before = judged.all;
     for (what, truth) in truth.iter().filter(|(what, _)| *what != "submissions") {
         let got = estimated.get(what);
         let got = got.with_context(|| format!("no {what} among {:?}", estimated.keys()))?;
@@ -149,8 +163,8 @@ fn compare(truth: &Sums, estimated: &BTreeMap<String, (f64, f64)>) -> Result<()>
         );
         judged.take(what, *truth, *got);
     }
-    ensure!(judged.all >= 15, "{judged:?}");
-    judged.check()
+    ensure!(judged.all - before >= 15, "{judged:?}");
+    Ok(())
 }
 
 /// What the timed software GPU did from one time to another (CLOCK_MONOTONIC, ns).
@@ -256,15 +270,20 @@ fn mixed(seed: u64) -> Result<(Plan, Running)> {
 
 /// A fleet of two: of one the totals of launches by kernel, copies and bytes are known, of the other when each kernel ran.
 pub fn a_fleet() -> Result<()> {
+    judge(one_fleet)
+}
+
+/// `seeds` are added to the software GPUs' own. The values of the one process, and those of the other.
+fn one_fleet(seeds: u64, [of_sums, of_times]: &mut [Judged; 2]) -> Result<()> {
     let folder = Folder::new()?;
     let truth = folder.file("truth.json");
     let timed_plan = Plan {
         channels: vec![Channel { gpu: 0, index: 0 }],
         shape: Shape {
             timed: Some(Ends::Released),
-            ..named_kernels(plan(62, 1, 9000)).shape
+            ..named_kernels(plan(62 + seeds, 1, 9000)).shape
         },
-        ..plan(62, 1, 9000)
+        ..plan(62 + seeds, 1, 9000)
     };
     let to = format!("--timed-truth={}", truth.display());
     let args = [
@@ -278,7 +297,7 @@ pub fn a_fleet() -> Result<()> {
         &to,
     ];
     let timed = start(&timed_plan, &[&args[..], &["--threads=1"]].concat())?;
-    let (mixed_plan, mut mixed) = mixed(61)?;
+    let (mixed_plan, mut mixed) = mixed(61 + seeds)?;
     let (timed_pid, mixed_pid) = (timed.pid().to_string(), mixed.pid().to_string());
     let mut counts = Running::start(
         &nvcap()?,
@@ -317,7 +336,7 @@ pub fn a_fleet() -> Result<()> {
     ensure!(samples["submissions"].as_f64() == Some(all), "{of_mixed}");
     let decoded = samples["decoded"].as_f64().unwrap_or_default();
     ensure!(decoded < 0.8 * all, "{decoded} of {all} is no sample");
-    compare(&expected, &estimated(samples)?)?;
+    compare(&expected, &estimated(samples)?, of_sums)?;
     for kernel in samples["kernels"].as_array().context("kernels")? {
         let program = kernel["program"].as_u64().unwrap_or_default();
         let known = (0..kernels::COUNT).any(|n| kernels::program(n) == program);
@@ -328,10 +347,9 @@ pub fn a_fleet() -> Result<()> {
     let (first, last) = of_timed.first().zip(of_timed.last()).context("no lines")?;
     let time = |line: &Value| monotonic(line["time"].as_f64().context("no time")?);
     let ran = ran(&truth, &timed_plan, (time(first)?, time(last)?))?;
-    let mut judged = Judged::default();
     let mut take = |what: &str, truth: f64, of: &Value| -> Result<()> {
         let (share, (least, most)) = share(of)?;
-        judged.take(what, truth, (share, (most - least) / 2.0));
+        of_times.take(what, truth, (share, (most - least) / 2.0));
         Ok(())
     };
     let samples = &last["sampled"];
@@ -345,11 +363,16 @@ pub fn a_fleet() -> Result<()> {
         let what = format!("time of {program:#x}");
         take(&what, time / sum, &kernel["time_share"])?;
     }
-    judged.check()
+    Ok(())
 }
 
 /// The same as metrics, by one scrape.
 pub fn served() -> Result<()> {
+    judge(one_served)
+}
+
+/// `seeds` are added to the software GPUs' own.
+fn one_served(seeds: u64, [judged]: &mut [Judged; 1]) -> Result<()> {
     // Its kernels are there at some moments.
     let timed = [
         "--timed",
@@ -358,8 +381,8 @@ pub fn served() -> Result<()> {
         "--timed-pause-us=10000",
         "--threads=1",
     ];
-    let timed = start(&plan(64, 1, 20_000), &timed)?;
-    let (plan, mut gpu) = mixed(63)?;
+    let timed = start(&plan(64 + seeds, 1, 20_000), &timed)?;
+    let (plan, mut gpu) = mixed(63 + seeds)?;
     let (_server, address) = serve(&["--sample=1%"])?;
     let id = gpu.pid();
     let of = |text: &str, name: &str, more: &[&str]| {
@@ -367,7 +390,7 @@ pub fn served() -> Result<()> {
         let labels: Vec<String> = pid.chain(more.iter().map(|l| (*l).to_owned())).collect();
         value(text, name, &labels)
     };
-    let wait = |what: &str, done: &dyn Fn(&str) -> bool| -> Result<String> {
+    let wait = |what: &str, done: &mut dyn FnMut(&str) -> bool| -> Result<String> {
         let began = Instant::now();
         loop {
             let text = ask(&address, "/metrics", None)?.1;
@@ -378,18 +401,24 @@ pub fn served() -> Result<()> {
             std::thread::sleep(Duration::from_millis(200));
         }
     };
-    wait("found", &|text| {
+    wait("found", &mut |text| {
         of(text, "nvcap_submissions_total", &[]).is_some()
     })?;
     gpu.write(b"g")?;
     let truth = planned(&plan);
     let all = truth.get("submissions").copied();
-    wait("counted", &|text| {
+    wait("counted", &mut |text| {
         of(text, "nvcap_submissions_total", &[]) == all
     })?;
-    // Blocks of the last submissions are read when there is time for samples again.
-    std::thread::sleep(Duration::from_secs(4));
-    let text = ask(&address, "/metrics", None)?.1;
+    // Blocks of the last submissions are read when there is time for samples again, which takes longer on a busy machine.
+    let mut decoded = (None, Instant::now());
+    let text = wait("at the end of its samples", &mut |text| {
+        let now = of(text, "nvcap_sampled_submissions_total", &[]);
+        if now != decoded.0 {
+            decoded = (now, Instant::now());
+        }
+        now.is_some() && decoded.1.elapsed() > Duration::from_secs(3)
+    })?;
     let mut estimated = BTreeMap::new();
     for what in truth.keys().filter(|what| *what != "submissions") {
         let words: Vec<&str> = what.split(' ').collect();
@@ -410,12 +439,10 @@ pub fn served() -> Result<()> {
         let ratio = ratio.with_context(|| format!("no error of {what}: {text}"))?;
         estimated.insert(what.clone(), (total, total * ratio));
     }
-    let mut judged = Judged::default();
+    ensure!(estimated.len() >= 6, "{estimated:?}");
     for (what, got) in &estimated {
         judged.take(what, truth[what], *got);
     }
-    ensure!(judged.all >= 6, "{judged:?}");
-    judged.check()?;
     ensure!(!text.contains("kernel="), "a kernel is a label: {text}");
     let busy = |name: &str, more: &str| {
         let labels = ["engine=\"any\"".to_owned(), more.to_owned()];
