@@ -5,6 +5,9 @@ usage: fleet.py NVCAP SOFTGPU PROMETHEUS        as root; needs iproute2, util-li
 A host is a network namespace with a PID namespace of its own: its nvcap sees its own processes alone, as on a machine. It listens on the
 host's address with TLS and a token, and Prometheus has the job `nvcap-hosts` of packaging/prometheus/prometheus.yml.
 
+On one host nvcap runs as in its pod on Kubernetes, with the host's files below --host-root, where a made-up driver names the GPUs and made-up logs a pod;
+a process is in that pod's control group (a folder of this machine's, which is removed at the end). A made-up dcgm-exporter has the same GPUs.
+
 The rules are those of packaging/prometheus/nvcap.rules.yml with shorter times (SHORTER below), each named and replaced exactly once.
 
 Everything runs in namespaces of this program, and ends with it. Prints `test NAME ... ok` or `... FAILED` with the reason below it,
@@ -18,7 +21,9 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 # Nothing is written beside the sources.
@@ -31,6 +36,19 @@ HOSTS = ["host-a", "host-b", "host-c"]
 PORT = 9837
 # The host whose nvcap names processes: a panel of the dashboard asks for them.
 BY_PROCESS = "host-a"
+# The host whose nvcap has the host's files elsewhere; its GPUs; a pod there and its container.
+IN_POD = "host-c"
+UUIDS = [f"GPU-2d0c5d5a-6c2f-7a3d-9b4e-00000000000{n}" for n in range(2)]
+POD = {"namespace": "training", "pod": "train-0", "container": "main"}
+POD_UID = "0b6f6a1c-52bd-4b7e-8f6a-1c52bd4b7e8f"
+CONTAINER_ID = "3f2a1b0c9d8e7f6a5b4c3d2e1f0a9b8c7d6e5f4a3b2c1d0e9f8a7b6c5d4e3f2a"
+# As kubelet and containerd name it, with systemd's driver.
+POD_GROUP = f"kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod{POD_UID.replace('-', '_')}.slice/cri-containerd-{CONTAINER_ID}.scope"
+# What a process in the pod submits, and one whose kernels take a while.
+OF_POD, TIMED = 640, 400
+# Where this program may make control groups: a folder of its own.
+GROUPS = "NVCAP_FLEET_CGROUPS"
+DCGM_PORT = 9400
 
 # What each host's processes submit: channels, GPUs, submissions, how long each stays then. That of 2 s ends while others submit.
 WORK = {
@@ -108,16 +126,20 @@ class Host:
         self.server, self.serving, out = self.start(
             "serve", nvcap, "serve", f"--listen={self.address}:{PORT}", "--interval=0.2", "--budget=50%", "--sample=5%",
             *(["--by-process"] if self.name == BY_PROCESS else []),
+            *([f"--host-root={files / 'root'}"] if self.name == IN_POD else []),
             f"--tls-cert={files / 'tls.crt'}", f"--tls-key={files / 'tls.key'}",
             f"--token-file={files.parent / 'token'}", f"--state={files / 'alive'}",
         )  # fmt: skip
         until(20, f"{self.name} serves", lambda: "serving https" in out.read_text())
 
-    def submit(self, softgpu, channels, gpus, submissions, linger, *more):
-        """A process of the software GPU; what it will have submitted counts as the truth once it says so."""
+    def submit(self, softgpu, channels, gpus, submissions, linger, *more, group=None):
+        """A process of the software GPU, in a control group; what it will have submitted counts as the truth once it says so."""
         seed = 100 * self.number + len(self.started)
         words = [softgpu, "--files", f"--gpus={gpus}", f"--channels={channels}", f"--submissions={submissions}"]
         words += [f"--seed={seed}", "--sleep-us=1000", f"--linger-ms={linger}", *more]
+        if group:
+            # In it before it is another program.
+            words = ["sh", "-c", 'echo $$ >"$0/cgroup.procs" && exec "$@"', group, *words]
         _, pid, out = self.start("softgpu", *words)
         return pid, out
 
@@ -126,6 +148,37 @@ class Host:
         done = until(30, f"{out.name} on {self.name} is done", lambda: re.search(r"done image=0 .*submissions=(\d+)", out.read_text()))
         assert int(done[1]) == submissions, f"asked for {submissions}: {done[0]}"
         return submissions
+
+
+def made_up_host(root):
+    """The files of a host as they are mounted into nvcap's pod: what the driver says of its GPUs, and the folders of containers' logs."""
+    for minor, uuid in enumerate(UUIDS):
+        gpu = root / f"proc/driver/nvidia/gpus/0000:c{minor}:00.0"
+        gpu.mkdir(parents=True)
+        text = f"Model: \t\t NVIDIA H200\nGPU UUID: \t {uuid}\nBus Location: \t 0000:c{minor}:00.0\nDevice Minor: \t {minor}\n"
+        (gpu / "information").write_text(text)
+    logs = root / "var/log/containers"
+    logs.mkdir(parents=True)
+    (logs / f"{POD['pod']}_{POD['namespace']}_{POD['container']}-{CONTAINER_ID}.log").touch()
+
+
+class Dcgm(BaseHTTPRequestHandler):
+    """A metric of dcgm-exporter, with its labels."""
+
+    def do_GET(self):
+        lines = ["# HELP DCGM_FI_DEV_GPU_UTIL GPU utilization (in %).", "# TYPE DCGM_FI_DEV_GPU_UTIL gauge"]
+        for minor, uuid in enumerate(UUIDS):
+            labels = f'gpu="{minor}",UUID="{uuid}",device="nvidia{minor}",modelName="NVIDIA H200",Hostname="{IN_POD}"'
+            lines.append(f"DCGM_FI_DEV_GPU_UTIL{{{labels}}} {5 + minor}")
+        body = "".join(f"{line}\n" for line in lines).encode()
+        self.send_response(200)
+        self.send_header("Content-Type", "text/plain; version=0.0.4")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_):
+        pass
 
 
 def certificates(folder):
@@ -164,7 +217,12 @@ def configuration(folder):
         assert job.count(there) == 1, f"the shipped configuration has no {there} any more"
         job = job.replace(there, instead)
     (folder / "nvcap.rules.yml").write_text(shorter((ROOT / "packaging/prometheus/nvcap.rules.yml").read_text()))
-    return f"global: {{scrape_interval: 1s, evaluation_interval: 1s}}\n{head}scrape_configs:\n{job}"
+    dcgm = f'  - job_name: dcgm\n    static_configs:\n      - targets: ["10.77.0.1:{DCGM_PORT}"]\n'
+    return f"global: {{scrape_interval: 1s, evaluation_interval: 1s}}\n{head}scrape_configs:\n{job}{dcgm}"
+
+
+class NotHere(Exception):
+    """What a test needs is not here."""
 
 
 class Fleet:
@@ -182,10 +240,13 @@ class Fleet:
         # This program's mounts are its own: nobody else sees these names.
         run("mount", "--bind", names, "/etc/hosts")
         certificates(folder)
+        made_up_host(folder / IN_POD / "root")
+        threading.Thread(target=ThreadingHTTPServer(("10.77.0.1", DCGM_PORT), Dcgm).serve_forever, daemon=True).start()
         for host in self.hosts.values():
             host.serve(nvcap)
         self.prometheus = Prometheus(prometheus, folder, configuration(folder), 9090)
-        self.panels = Panels(self.prometheus)
+        self.groups = os.environ.get(GROUPS)
+        self.panels = Panels(self.prometheus, pods=bool(self.groups))
 
     def counted(self, name):
         """All that is counted of a host: what has series, and what had."""
@@ -244,8 +305,40 @@ class Fleet:
             query = f'sum(nvcap_blind_seconds_total{{reason="{reason}"}})'
             ((_, blind),) = until(10, f"a number of {reason}", lambda query=query: self.prometheus.ask(query))
             assert blind == 0, f"blind for {blind} s: {reason}"
-        nobody = [a for a in ("NvcapWorkStuck", "NvcapDown", "NvcapBlind") if self.prometheus.firing(a)]
+        nobody = [a for a in ("NvcapWorkStuck", "NvcapDown", "NvcapBlind", "NvcapLost") if self.prometheus.firing(a)]
         assert not nobody, f"raised without a reason: {nobody}"
+        self.panels.ask()
+
+    def pods_have_names(self):
+        """What a process in a pod submits has the pod's labels, from its control group and the names of the logs."""
+        if not self.groups:
+            raise NotHere("no control group can be made here")
+        group = Path(self.groups) / POD_GROUP
+        group.mkdir(parents=True, exist_ok=True)
+        host = self.hosts[IN_POD]
+        _, out = host.submit(self.softgpu, 2, 1, OF_POD, 3600_000, group=group)
+        host.truth += host.submitted(out, OF_POD)
+        labels = ",".join(f'{name}="{value}"' for name, value in POD.items())
+        series = f'nvcap_submissions_total{{instance="{IN_POD}:{PORT}",UUID="{UUIDS[0]}",gpu="0",{labels}}}'
+        until(20, lambda: f"{series}: {self.prometheus.ask(series)}", lambda: self.prometheus.number(series) == OF_POD)
+        # The host's other processes are in no pod.
+        assert self.prometheus.number(f'count(nvcap_submissions_total{{pod!="",{labels}}})') == 1
+        self.wait_for_truth()
+
+    def gpus_join_those_of_dcgm(self):
+        """The queries of docs/counts.md that join dcgm-exporter's metrics have rows, of the GPUs that both have."""
+        host = self.hosts[IN_POD]
+        # At work for so long that moments of samples meet it.
+        timed = ["--timed", "--timed-kernel-us=5000", "--timed-burst=4", "--timed-pause-us=10000"]
+        _, out = host.submit(self.softgpu, 2, 1, TIMED, 3600_000, *timed)
+        host.truth += host.submitted(out, TIMED)
+        page = (ROOT / "docs/counts.md").read_text()
+        queries = re.findall(r"^    (.*DCGM_FI_DEV_GPU_UTIL.*?)\s*(?:#.*)?$", page, re.M)
+        assert len(queries) == 2, queries
+        for query in queries:
+            rows = until(20, f"it has rows: {query}", lambda query=query: self.prometheus.ask(query))
+            assert UUIDS[0] in {labels.get("UUID") for labels, _ in rows} <= set(UUIDS), rows
+        self.wait_for_truth()
         self.panels.ask()
 
     def hang_raises_the_alert(self):
@@ -261,6 +354,22 @@ class Fleet:
         # What the hang itself submitted is no number that was asked for: from here on the host counts from this.
         more = lambda: (said := self.counted("host-b") or 0) > host.truth and said
         host.truth = until(10, "what the process that hung submitted is counted", more)
+
+    def lost_work_raises_the_alert(self):
+        """A process that is killed with work pending: nobody saw what became of it. The alert has its labels alone."""
+        host = self.hosts[BY_PROCESS]
+        pid, out = host.submit(self.softgpu, 4, 1, 40, 3600_000, "--hang=spin")
+        until(20, "the software GPU hangs", lambda: "hung" in out.read_text())
+        own = f'instance="{host.name}:{PORT}"'
+        waiting = f"topk(1, sum by (pid) (nvcap_pending_submissions{{{own}}}) > 0)"
+        ((labels, _),) = until(20, "its work is pending", lambda: self.prometheus.ask(waiting))
+        os.kill(pid, signal.SIGKILL)
+        raised = until(20, "the alert is raised", lambda: self.prometheus.firing("NvcapLost"))
+        assert [(a["instance"], a["pid"]) for a in raised] == [(f"{host.name}:{PORT}", labels["pid"])], raised
+        self.panels.ask()
+        until(20, "nothing is stuck", lambda: not self.prometheus.firing("NvcapWorkStuck"))
+        assert self.counted(host.name) > host.truth, "what the process that hung submitted is not counted"
+        host.truth = self.counted(host.name)
 
     def killed_nvcap_is_blind(self):
         """A killed nvcap: down, no number at all instead of 0, and the others' numbers as before."""
@@ -327,7 +436,10 @@ class Fleet:
 TESTS = [
     Fleet.scraped,
     Fleet.sums_are_the_truth,
+    Fleet.pods_have_names,
+    Fleet.gpus_join_those_of_dcgm,
     Fleet.hang_raises_the_alert,
+    Fleet.lost_work_raises_the_alert,
     Fleet.killed_nvcap_is_blind,
     Fleet.restarted_nvcap_says_how_long,
     Fleet.every_panel_and_alert_has_an_answer,
@@ -348,6 +460,33 @@ def refused():
     if done.returncode != 0:
         return f"namespaces with a bridge cannot be made here: {done.stderr.strip()}"
     return None
+
+
+def control_groups():
+    """A folder of its own in a hierarchy of control groups, of version 2 if there is one; None where none can be made or entered."""
+    mounts = [line.split(" - ") for line in Path("/proc/self/mountinfo").read_text().splitlines()]
+    kinds = [(right.split()[0], left.split()[4]) for left, right in mounts]
+    for _, mount in sorted((kind != "cgroup2", mount) for kind, mount in kinds if kind.startswith("cgroup")):
+        group = Path(mount) / f"nvcap-fleet-{os.getpid()}"
+        try:
+            group.mkdir()
+        except OSError:
+            continue
+        if subprocess.run(["sh", "-c", 'echo $$ >"$0/cgroup.procs"', group], capture_output=True).returncode == 0:
+            return group
+        group.rmdir()
+    return None
+
+
+def remove(group):
+    """Removes control groups, when their last processes are gone."""
+    for folder, _, _ in os.walk(group, topdown=False):
+        for _ in range(100):
+            try:
+                os.rmdir(folder)
+                break
+            except OSError:
+                time.sleep(0.1)
 
 
 def tell(why):
@@ -372,6 +511,9 @@ def tests(folder, programs):
             test(fleet)
             passed += 1
             print(f"test {name} ... ok")
+        except NotHere as why:
+            skipped += 1
+            print(f"NOT RUN {name}: {why}")
         except Exception as e:
             failed += 1
             print(f"test {name} ... FAILED")
@@ -395,7 +537,14 @@ def main():
         return 0
     # Namespaces of its own: whatever happens here, nothing of it is left behind.
     own = ["unshare", "--net", "--mount", "--pid", "--fork", "--mount-proc", "--kill-child"]
-    return subprocess.run([*own, sys.executable, __file__, "--inside", *programs]).returncode
+    group = control_groups()
+    if group:
+        os.environ[GROUPS] = str(group)
+    try:
+        return subprocess.run([*own, sys.executable, __file__, "--inside", *programs]).returncode
+    finally:
+        if group:
+            remove(group)
 
 
 if __name__ == "__main__":

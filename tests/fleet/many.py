@@ -1,4 +1,4 @@
-"""2,000 processes of the software GPU, and as many after them, counted by one `nvcap serve --by-process --sample --otlp`: every submission, in bounded memory and series.
+"""2,000 processes of the software GPU, twice as many after them, counted by one `nvcap serve --by-process --sample --otlp`: every submission, in bounded memory and series.
 
 usage: many.py NVCAP SOFTGPU [--processes 2000]        as root, with opentelemetry-proto; needs openssl and util-linux
 
@@ -35,8 +35,17 @@ OF_A_PROCESS = {
 }  # fmt: skip
 OF_SAMPLES = ("nvcap_copy_", "nvcap_estimate_error_ratio")
 PATHS = 3 * 7
-# Resident, bytes: of the program, of each process with samples. And by how much it may grow from the first wave to the second.
-OF_PROGRAM, OF_EACH, GROWTH = 64 << 20, 384 << 10, 1.5
+# Resident, bytes: of the program, of each process with samples. And by how much it may grow from the first wave to the second, which has what is
+# kept of those that ended, too, and from the second to the third, which has nothing more.
+OF_PROGRAM, OF_EACH, GROWTH, NO_GROWTH = 64 << 20, 128 << 10, 1.5, 1.15
+
+
+def shipped_limit():
+    """The least that the service and the pod may have, bytes."""
+    packaging = Path(__file__).resolve().parents[2] / "packaging"
+    unit = re.search(r"^MemoryMax=(\d+)M$", (packaging / "systemd/nvcap.service").read_text(), re.M)
+    pod = re.search(r"^            limits:\n(?:.*\n){2,4}?              memory: (\d+)Mi$", (packaging / "kubernetes/daemonset.yaml").read_text(), re.M)
+    return min(int(unit[1]), int(pod[1])) << 20
 
 
 class Many:
@@ -57,7 +66,7 @@ class Many:
             self.server = subprocess.Popen([args.nvcap, *words], stdin=subprocess.DEVNULL, stdout=out, stderr=out)
         serving = until(20, "nvcap serves", lambda: re.search(r"serving (\S+)", self.said.read_text()))
         self.url = serving[1]
-        self.processes, self.truth, self.memory, self.times = [], 0, [], []
+        self.processes, self.truth, self.memory, self.most, self.times = [], 0, [], [], []
 
     def text(self):
         try:
@@ -91,16 +100,18 @@ class Many:
             seed = len(self.processes) + self.truth
             self.processes.append(subprocess.Popen([self.args.softgpu, *own, f"--seed={seed}"], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL))
         found = lambda: self.metrics()[0]["nvcap_channels"]  # noqa: E731
-        until(120, lambda: f"{self.args.processes} are found, not {found():.0f}", lambda: found() == self.args.processes)
+        until(240, lambda: f"{self.args.processes} are found, not {found():.0f}", lambda: found() == self.args.processes)
         self.times.append(time.monotonic() - began)
         for process in self.processes:
             process.stdin.write(b"x")
             process.stdin.close()
         began = time.monotonic()
         self.truth += SUBMISSIONS * self.args.processes
-        until(120, lambda: f"{self.truth} are counted, not {self.counted():.0f}", lambda: self.counted() == self.truth)
+        until(240, lambda: f"{self.truth} are counted, not {self.counted():.0f}", lambda: self.counted() == self.truth)
         self.times.append(time.monotonic() - began)
-        self.memory.append(1024 * int(re.search(r"VmRSS:\s*(\d+)", Path(f"/proc/{self.server.pid}/status").read_text())[1]))
+        status = Path(f"/proc/{self.server.pid}/status").read_text()
+        for name, all_of_them in (("VmRSS", self.memory), ("VmHWM", self.most)):
+            all_of_them.append(1024 * int(re.search(rf"{name}:\s*(\d+)", status)[1]))
 
     def leave(self):
         for process in self.processes:
@@ -143,15 +154,26 @@ class Many:
         most = OF_PROGRAM + OF_EACH * self.args.processes
         assert second < most and second < GROWTH * first, f"{first >> 20} MiB, then {second >> 20} MiB; at most {most >> 20}"
 
+    def a_third_wave_takes_nothing(self):
+        """What the second needed is used again: nothing grows. And the most that it ever had fits what the service and the pod may have."""
+        self.leave()
+        self.wave()
+        self.series_are_bounded()
+        _, second, third = self.memory
+        assert third < NO_GROWTH * second, f"{second >> 20} MiB, then {third >> 20} MiB"
+        # The kernel counts files and page tables, too.
+        most, limit = self.most[-1], shipped_limit()
+        assert most < 0.8 * limit, f"{most >> 20} MiB at most, of {limit >> 20} MiB that are allowed"
+
     def tell(self):
         sums, _ = self.metrics()
-        mib = ", ".join(str(memory >> 20) for memory in self.memory)
+        mib = ", ".join(str(memory >> 20) for memory in self.memory) + f" MiB, {self.most[-1] >> 20} MiB at most"
         found = ", ".join(f"{seconds:.0f}" for seconds in self.times)
-        print(f"twice {self.args.processes} processes: found, then counted after {found} s; nvcap resident {mib} MiB, {sums['nvcap_cpu_seconds_total']:.1f} s of CPU time;")
+        print(f"{self.args.processes} processes, three times: found, then counted after {found} s; nvcap resident {mib}, {sums['nvcap_cpu_seconds_total']:.1f} s of CPU time;")
         print(f"{sum(self.series.values())} series, {self.bytes} bytes a scrape, {self.sent} bytes a request at most")
 
 
-TESTS = [Many.all_are_counted, Many.series_are_bounded, Many.otlp_has_the_same, Many.the_next_as_many_take_no_more]
+TESTS = [Many.all_are_counted, Many.series_are_bounded, Many.otlp_has_the_same, Many.the_next_as_many_take_no_more, Many.a_third_wave_takes_nothing]
 
 
 def tests(args, folder):

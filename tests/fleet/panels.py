@@ -16,22 +16,21 @@ GRAFANA = {"$__rate_interval": "15s", "$__range": "10m", "$instance": ".*", "$na
 
 # Those without an answer here. Panels: by a metric of the query; alerts and variables: by name.
 NO_XID = "the driver of a software GPU writes no Xid"
-NO_POD = "no process is in a container"
+NO_POD = "no control group can be made here, so that no process is in a pod"
 WITHOUT = {
     "panel": {
         "nvcap_channel_errors_total": NO_XID,
-        "nvcap_gpu_info": "/proc/driver/nvidia names the GPUs, and there is no driver",
         "nvcap_graph_launches_total": "the software GPU's graphs are launched kernel by kernel",
         "nvcap_ended_counters_total": "what ended keeps its series for ten minutes",
         "nvcap_ended_submissions_total": "what ended keeps its series for ten minutes",
-        "DCGM_FI_DEV_GPU_UTIL": "no dcgm-exporter runs",
     },
     "alert": {
         "NvcapChannelError": NO_XID,
         "NvcapGone": "this job has targets; promtool tests the alert",
     },
-    "variable": {"namespace": NO_POD, "pod": NO_POD},
+    "variable": {},
 }
+WITHOUT_PODS = {"namespace": NO_POD, "pod": NO_POD}
 # These may have an answer: how much CPU time nvcap takes is the machine's business.
 MAY = {"NvcapOverBudget"}
 
@@ -46,8 +45,9 @@ def filled(query):
 class Panels:
     """The queries, and which of them have been answered."""
 
-    def __init__(self, prometheus):
+    def __init__(self, prometheus, pods):
         self.prometheus = prometheus
+        self.without = WITHOUT if pods else WITHOUT | {"variable": WITHOUT_PODS}
         self.dashboard = json.loads((PACKAGING / "grafana/nvcap.json").read_text())
         self.answered, self.asked = set(), {}
 
@@ -78,8 +78,8 @@ class Panels:
     def reason(self, which):
         kind, name, query = which
         if kind == "panel":
-            return next((why for metric, why in WITHOUT[kind].items() if metric in query), None)
-        return WITHOUT[kind].get(name)
+            return next((why for metric, why in self.without[kind].items() if metric in query), None)
+        return self.without[kind].get(name)
 
     def verdict(self):
         """Fails where one that should have an answer never had one, or one has that is said to have none."""

@@ -2,7 +2,8 @@
 
 usage: scale.py NVCAP SOFTGPU PROMETHEUS [--hosts 500] [--gpus 8] [--interval 2] [--seconds 60]    as root
 
-nvcap serve counts eight processes of the software GPU, with 20 channels each; another one beside it takes samples, too (`--sample`). The answer of each is
+nvcap serve counts eight processes of the software GPU, with 20 channels each; another one beside it takes samples, too (`--sample`). One of the eight takes
+a GPU's time for what it submits (`--timed`), so that the GPU is seen to be busy; a ninth ended before, while its work was pending. The answer of each is
 then that of all hosts, with the labels that a Kubernetes node has (UUID, namespace, pod, container), a GPU after the other, and numbers that grow.
 Prometheus has the shipped rules. First it scrapes hosts without samples, then, anew, hosts with them.
 
@@ -41,8 +42,12 @@ FLEET_GPUS, FLEET_INTERVAL = 10_000, 15
 PROCESSES = 8
 # docs/scale.md has these numbers. Series of a host; of a GPU (its name); of a GPU and container.
 OF_HOST, OF_GPU, OF_CONTAINER = 14, 1, 9
-# With --sample, of a GPU and container: always; where graphs are replayed; of each kind and path of copies. Of a GPU: how busy each engine is.
-SAMPLED, GRAPHS, OF_COPIES = 27, 3, 6
+# Of a GPU and container where a channel ended with work pending.
+OF_ENDED = 2
+# With --sample, of a GPU and container: always; where graphs are replayed; of each kind and path of copies. Of a GPU and engine: how busy it is, and
+# the two ends of that share's interval.
+SAMPLED, GRAPHS, OF_COPIES, OF_ENGINE = 27, 3, 6, 3
+ENGINES = ["any", "compute", "copy"]
 # What Prometheus may take: the program and each series, bytes; each sample, seconds of CPU time.
 OF_PROGRAM, OF_SERIES, OF_SAMPLE = 150 << 20, 10 << 10, 60e-6
 # What nvcap serve may: its budget, and what it may spend at once beside it, seconds of CPU time; bytes.
@@ -97,13 +102,18 @@ def serving(nvcap, softgpu, seconds):
     try:
         for one in served.values():
             until(20, "nvcap serves", one.ask)
+        end_with_work_pending(softgpu, served)
         for seed in range(PROCESSES):
             # So busy that it submits until it is ended.
             words = ["--files", "--gpus=1", "--channels=20", "--submissions=100000000", "--sleep-us=2000", f"--seed={seed}"]
-            started.append(subprocess.Popen([softgpu, *words], **QUIET))
+            started.append(subprocess.Popen([softgpu, *words, *(TIMED if seed == 0 else [])], **QUIET))
         for one in served.values():
             until(30, "all channels are counted", lambda one=one: one.value("nvcap_channels{") == 20 * PROCESSES)
-        until(30, "samples are taken", lambda: served["sampled"].value("nvcap_sampled_submissions_total{") > 0)
+        sampled = served["sampled"]
+        until(30, "samples are taken", lambda: sampled.value("nvcap_sampled_submissions_total{") > 0)
+        # What had work within a minute is shown.
+        busy = lambda: re.findall(r'^nvcap_gpu_busy_ratio{.*?engine="(\w+)"', sampled.ask(), re.M)  # noqa: E731
+        until(60, lambda: f"all engines are seen at work, not only {busy()}", lambda: sorted(busy()) == ENGINES)
         # Finding them is over.
         time.sleep(3)
         measuring = [one.measure(seconds) for one in served.values()]
@@ -117,6 +127,24 @@ def serving(nvcap, softgpu, seconds):
         for one in started:
             one.kill()
             one.wait()
+
+
+# Each submission takes milliseconds, so that the moments of samples meet one.
+TIMED = ["--timed", "--timed-kernel-us=5000", "--timed-burst=4", "--timed-pause-us=10000"]
+
+
+def end_with_work_pending(softgpu, served):
+    """A process that is killed while a kernel of it runs: what was pending is lost."""
+    words = ["--files", "--gpus=1", "--channels=4", "--submissions=40", "--hang=spin", "--linger-ms=3600000"]
+    hangs = subprocess.Popen([softgpu, *words], **QUIET)
+    try:
+        for one in served.values():
+            until(30, "work is pending", lambda one=one: one.value("nvcap_pending_submissions{") > 0)
+    finally:
+        hangs.kill()
+        hangs.wait()
+    for one in served.values():
+        until(30, "it is lost", lambda one=one: one.value('nvcap_lost_submissions_total{gpu="0",reason="ended"}') > 0)
 
 
 def resident(pid):
@@ -237,12 +265,13 @@ class Measured:
         """Those of a host are as many as docs/scale.md says, and its table has their number."""
         text = self.served.text
         copies = len(set(re.findall(r'nvcap_copy_operations_total{.*?(kind="\w+",path="\w+")', text)))
-        busy = len(re.findall(r"^nvcap_gpu_busy_ratio{", text, re.M))
+        engines = len(re.findall(r"^nvcap_gpu_busy_ratio{", text, re.M))
+        busy = OF_ENGINE * engines
         of_samples = SAMPLED + GRAPHS * ("nvcap_graph_launches_total{" in text) + OF_COPIES * copies if "nvcap_sampled" in text else 0
-        # A channel that ended with work pending makes a series more.
-        ended = len(re.findall(r'^nvcap_lost_submissions_(?:total|created){.*reason="ended"', text, re.M))
-        wanted = OF_HOST + self.args.gpus * (OF_GPU + OF_CONTAINER + busy + of_samples) + ended
-        assert self.series == wanted, f"{self.series} series, not {wanted}: copies of {copies} kinds and paths, {busy} engines"
+        assert 'reason="ended"' in text, "no channel ended with work pending"
+        wanted = OF_HOST + self.args.gpus * (OF_GPU + OF_CONTAINER + OF_ENDED + busy + of_samples)
+        assert self.series == wanted, f"{self.series} series, not {wanted}: copies of {copies} kinds and paths, {engines} engines"
+        assert engines == (len(ENGINES) if of_samples else 0), f"{engines} engines"
 
     def every_series_is_there(self):
         a = self.args

@@ -38,6 +38,68 @@ def kustomized(folder):
             yield name, manifest
 
 
+# Each component that may be added, and the rights that it gives the pod beside those of `privileges`.
+COMPONENT_RIGHTS = {"xid": {"privileged", "kmsg"}, "otlp": {"egress"}}
+
+
+def patched(manifest, operations):
+    """A manifest by JSON patch, of which the components use `add` at the end of lists and `replace`."""
+    for operation in operations:
+        assert operation.keys() == {"op", "path", "value"}, operation
+        *way, last = operation["path"].strip("/").split("/")
+        at = manifest
+        for step in way:
+            at = at[int(step) if isinstance(at, list) else step]
+        if operation["op"] == "add":
+            assert last == "-" and isinstance(at, list), operation
+            at.append(operation["value"])
+        else:
+            assert operation["op"] == "replace" and last in at, operation
+            at[last] = operation["value"]
+    return manifest
+
+
+def with_component(folder, name):
+    """The manifests with a component."""
+    component = yaml.safe_load((folder / "components" / name / "kustomization.yaml").read_text())
+    assert component["kind"] == "Component" and component.keys() == {"apiVersion", "kind", "patches"}, component.keys()
+    manifests = [manifest for _, manifest in kustomized(folder)]
+    for patch in component["patches"]:
+        (meant,) = [m for m in manifests if (m["kind"], m["metadata"]["name"]) == (patch["target"]["kind"], patch["target"]["name"])]
+        patched(meant, yaml.safe_load(patch["patch"]))
+    return manifests
+
+
+def components_of_pods(folder):
+    """Each component fits the schemas, is named in kustomization.yaml, and opens what it says and no more."""
+    import kubernetes_validate
+
+    assert {f.parent.name for f in folder.glob("components/*/kustomization.yaml")} == COMPONENT_RIGHTS.keys()
+    for name, rights in COMPONENT_RIGHTS.items():
+        assert f"#  - components/{name}" in (folder / "kustomization.yaml").read_text(), name
+        manifests = with_component(folder, name)
+        for manifest in manifests:
+            for version in ("1.30", "1.37"):
+                kubernetes_validate.validate(manifest, version, strict=True)
+        by_kind = {m["kind"]: m for m in manifests}
+        pod = by_kind["DaemonSet"]["spec"]["template"]["spec"]
+        (container,) = pod["containers"]
+        context = container["securityContext"]
+        has = {"privileged"} if context["privileged"] else set()
+        assert context["privileged"] == context["allowPrivilegeEscalation"], "Kubernetes refuses such a pod"
+        kmsg = [v["name"] for v in pod["volumes"] if v.get("hostPath", {}).get("path") == "/dev/kmsg"]
+        has |= set(kmsg)
+        for mount in container["volumeMounts"]:
+            assert mount["name"] == "state" or mount["readOnly"], mount
+        assert {m["name"] for m in container["volumeMounts"]} == {v["name"] for v in pod["volumes"]}
+        has |= {"egress"} if by_kind["NetworkPolicy"]["spec"]["egress"] else set()
+        assert has == rights, f"{name} gives {has}, not {rights}"
+        # Who may send has a way to where it sends.
+        otlp = [re.fullmatch(r"--otlp=https://[\w.-]+:(\d+)", arg) for arg in container["args"] if arg.startswith("--otlp=")]
+        ports = [port["port"] for rule in by_kind["NetworkPolicy"]["spec"]["egress"] for port in rule["ports"]]
+        assert bool(otlp) == ("egress" in has) and all(int(one[1]) in ports for one in otlp), (otlp, ports)
+
+
 def schemas(folder):
     """Every manifest fits the schema of Kubernetes, without a field that the schema does not know."""
     import kubernetes_validate
@@ -68,6 +130,11 @@ def privileges(folder):
     mounted = {mount["name"] for mount in container["volumeMounts"]}
     assert mounted == {volume["name"] for volume in pod["volumes"]}, mounted
     assert container["resources"]["limits"].keys() == {"cpu", "memory"}
+    assert not next(m for _, m in kustomized(folder) if m["kind"] == "NetworkPolicy")["spec"]["egress"], "it asks nobody"
+    # nvcap sends once more when it is told to end.
+    source = (folder / "../../nvcap/src/cli/serve/otlp.rs").read_text()
+    last = int(re.search(r"const LAST: Duration = Duration::from_secs\((\d+)\);", source)[1])
+    assert pod["terminationGracePeriodSeconds"] > last + 5, f"the last push may take {last} s"
 
 
 def joined(folder):
@@ -180,6 +247,22 @@ def metrics(folder, _program):
     assert not unknown, unknown
 
 
+def empty_panels(folder, _program):
+    """docs/install.md lists the panels that are empty without the options that nvcap.service does not have."""
+    shown = json.loads((folder / "../grafana/nvcap.json").read_text())
+    source = Path(__file__).resolve().parents[2] / "nvcap/src/serve/metrics/sampled.rs"
+    of_samples = set(re.findall(r'"(nvcap_\w+)"', source.read_text().split("#[cfg(test)]")[0])) - {"nvcap_ended_counters"}
+    needs = {"--sample": of_samples, "--by-process": {"nvcap_process"}, "the kernel's log": {"nvcap_channel_errors"}}
+    page = (folder / "../../docs/install.md").read_text()
+    for option, metrics in needs.items():
+        asks = re.compile(rf"\b(?:{'|'.join(sorted(metrics))})(?:_total|_info|_bucket)?\b")
+        # Of a panel with a query that needs nothing of it, something is shown.
+        of_panel = lambda panel: [bool(asks.search(target["expr"])) for target in panel.get("targets", [])]  # noqa: E731
+        empty = {panel["title"] for panel in shown["panels"] if of_panel(panel) and all(of_panel(panel))}
+        row = re.search(rf"^\| `?{option}`? \| (.*?)(?:;.*)? \|$", page, re.M)
+        assert row and set(row[1].split(", ")) == empty, f"{option}: {empty}, docs/install.md has {row and row[1]}"
+
+
 def workflows(folder):
     """Each workflow has the least rights, and calls the gate before it packs."""
     files = sorted(folder.glob("*.yml"))
@@ -238,6 +321,9 @@ def options(packaging, nvcap):
     given["nvcap.service"] = re.search(r"^ExecStart=\S+ serve (.*)", unit, re.M)[1]
     pod = next(m for _, m in kustomized(packaging / "kubernetes") if m["kind"] == "DaemonSet")["spec"]["template"]["spec"]
     given["daemonset.yaml"] = " ".join(pod["containers"][0]["args"])
+    for name in COMPONENT_RIGHTS:
+        pods = next(m for m in with_component(packaging / "kubernetes", name) if m["kind"] == "DaemonSet")
+        given[f"components/{name}"] = " ".join(pods["spec"]["template"]["spec"]["containers"][0]["args"])
     page = (packaging / "../docs/install.md").read_text()
     given["install.md"] = re.search(r'NVCAP_SERVE_OPTIONS="(.*)"', page)[1]
     done = subprocess.run([nvcap, "serve", "--help"], capture_output=True, text=True)
@@ -249,7 +335,7 @@ def options(packaging, nvcap):
 
 def main():
     what, folder, *rest = sys.argv[1:]
-    tests = {"kubernetes": [schemas, privileges, joined], "prometheus": [config, alerts, dashboard, metrics], "workflows": [workflows], "collector": [components], "options": [options]}[what]
+    tests = {"kubernetes": [schemas, privileges, joined, components_of_pods], "prometheus": [config, alerts, dashboard, metrics, empty_panels], "workflows": [workflows], "collector": [components], "options": [options]}[what]
     passed = failed = 0
     for test in tests:
         try:

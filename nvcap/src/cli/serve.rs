@@ -14,7 +14,7 @@ use anyhow::{Context as _, bail};
 use crate::counts::host::{Host, HostOptions};
 use crate::counts::pace::rest;
 use crate::counts::system::Machine;
-use crate::counts::view::{Key, View, named};
+use crate::counts::view::{Key, View};
 use crate::dump::{DumpOptions, Refused, xids::Xids};
 use crate::host::choice::Whom;
 use crate::output::dump::{self, ReportOptions, Shown};
@@ -32,9 +32,11 @@ use super::values::{parse_share, parse_time};
 use crate::serve::otlp::{push::push, request::request};
 #[cfg(feature = "otlp")]
 use opentelemetry_proto::tonic::collector::metrics::v1::ExportMetricsServiceRequest;
+use refusals::Refusals;
 
 #[cfg(feature = "otlp")]
 mod otlp;
+mod refusals;
 #[cfg(test)]
 mod tests;
 
@@ -304,8 +306,8 @@ fn rights(args: &Args) -> anyhow::Result<(Rights, Option<tokio_rustls::TlsAccept
     Ok((rights, acceptor))
 }
 
-fn constants() -> Constants {
-    let names = chip::names().into_iter().map(|gpu| {
+fn constants(host_root: &Path) -> Constants {
+    let names = chip::names_of_host(host_root).into_iter().map(|gpu| {
         let name = GpuName {
             uuid: gpu.uuid,
             model: gpu.model,
@@ -380,7 +382,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     };
     let live = Arc::new(Live {
         host: Mutex::new(host),
-        constants: constants(),
+        constants: constants(&args.host_root),
         errors: xids.is_some().then(Mutex::default),
         due: AtomicU64::new(0),
     });
@@ -423,7 +425,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         })
         .context("cannot start the server")?;
     tell(format_args!("serving {scheme}://{address}/metrics"));
-    let mut said = 0;
+    let mut refusals = Refusals::default();
     loop {
         let wait = locked(&live.host).round();
         let due = clock::now() + wait.as_nanos() as u64;
@@ -440,15 +442,10 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
             alive = None;
         }
         let refused = locked(&live.host).refused();
-        if refused.len() > said {
+        if let Some(news) = refusals.news(clock::now(), &refused) {
             let remedy = crate::procfs::mem::remedy();
-            tell(format_args!(
-                "processes that may not be looked into: {} ({}); {remedy}",
-                refused.len(),
-                Plain(&named(&refused))
-            ));
+            tell(format_args!("{}; {remedy}", Plain(&news)));
         }
-        said = said.max(refused.len());
         rest(wait, || locked(&live.host).moment());
     }
 }

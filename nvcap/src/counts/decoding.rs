@@ -1,6 +1,10 @@
 //! Decodes some entries of a process's rings, chosen anywhere: the entries before them were not decoded.
+//!
+//! One decoder serves all processes, each in an address space of its own, so that memory does not grow with their number: the contents
+//! of GPU memory have one bound for all, and of channels those that were decoded last are kept.
 
 use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::decode::event::{Body, ChipBy, Operation, Place};
 use crate::decode::{DecodeOptions, Decoder, Places, Wants};
@@ -10,10 +14,84 @@ use crate::source::memory::scan::Found;
 use crate::source::memory::{chip, maps::Area, snapshot};
 use crate::wire::GpuVa;
 
-/// The decoder has one process, whichever it is.
-const PROCESS: u32 = 1;
-/// Submissions after which the decoder forgets what it has seen: it bounds its memory.
+/// Submissions of a process after which the decoder forgets what it has seen of it.
 const FORGET_EACH: u64 = 20_000;
+/// Channels whose state the decoder keeps, about 50 KiB each. What comes of another one is decoded as its first entries were.
+const MOST_CHANNELS: usize = 1024;
+
+/// The decoder of all processes. Clones are the same one.
+#[derive(Clone, Default)]
+pub(super) struct Shared(Arc<Mutex<Pool>>);
+
+#[derive(Default)]
+struct Pool {
+    /// Made when something is decoded: then the driver tells of its GPUs.
+    decoder: Option<Decoder>,
+    /// When each channel was last decoded, by the count of decoded blocks.
+    used: HashMap<ChannelId, u64>,
+    blocks: u64,
+    channels: u32,
+    spaces: u32,
+}
+
+impl Shared {
+    fn pool(&self) -> MutexGuard<'_, Pool> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Pool {
+    fn decoder(&mut self) -> &mut Decoder {
+        self.decoder.get_or_insert_with(|| {
+            let mut decoder = Decoder::new(DecodeOptions {
+                wants: Wants {
+                    entries: false,
+                    methods: false,
+                    operations: true,
+                },
+                ..DecodeOptions::default()
+            });
+            for (minor, chip) in chip::chips() {
+                decoder.chip(Some(minor), chip, ChipBy::Pci);
+            }
+            decoder
+        })
+    }
+
+    /// A number that no process has had.
+    fn space(&mut self) -> u32 {
+        self.spaces = self.spaces.wrapping_add(1);
+        self.spaces
+    }
+
+    /// A number that no channel has had.
+    fn channel(&mut self) -> ChannelId {
+        self.channels = self.channels.wrapping_add(1);
+        ChannelId(self.channels)
+    }
+
+    /// A channel is decoded now. With too many of them the half that was not for the longest is forgotten, at once: so each costs little.
+    fn uses(&mut self, id: ChannelId) {
+        self.blocks += 1;
+        self.used.insert(id, self.blocks);
+        if self.used.len() > MOST_CHANNELS {
+            let mut all: Vec<u64> = self.used.values().copied().collect();
+            let middle = all.len() / 2;
+            let (_, since, _) = all.select_nth_unstable(middle);
+            let since = *since;
+            let old = self.used.extract_if(|_, at| *at < since);
+            let old: Vec<ChannelId> = old.map(|(id, _)| id).collect();
+            self.forget(old);
+        }
+    }
+
+    fn forget(&mut self, channels: impl IntoIterator<Item = ChannelId>) {
+        for id in channels {
+            self.used.remove(&id);
+            self.decoder().forget_channel(id);
+        }
+    }
+}
 
 /// A channel, as the decoder knows it.
 struct Known {
@@ -22,11 +100,13 @@ struct Known {
 }
 
 /// The decoder of a process's entries.
+#[derive(Default)]
 pub(super) struct Decoding {
-    decoder: Decoder,
+    shared: Shared,
+    /// The process, as the decoder knows it.
+    space: Option<u32>,
     /// By the address of the ring.
     channels: HashMap<u64, Known>,
-    next: u32,
     /// The tokens of rings.
     tokens: HashMap<u64, u32>,
     directions: Directions,
@@ -65,23 +145,12 @@ impl Places for Directions {
 }
 
 impl Decoding {
-    /// Of a process.
-    pub(super) fn new() -> Self {
-        let mut decoder = Decoder::new(DecodeOptions {
-            wants: Wants {
-                entries: false,
-                methods: false,
-                operations: true,
-            },
-            ..DecodeOptions::default()
-        });
-        for (minor, chip) in chip::chips() {
-            decoder.chip(Some(minor), chip, ChipBy::Pci);
-        }
+    /// Of a process, by the decoder of all.
+    pub(super) fn of(shared: &Shared) -> Self {
         Self {
-            decoder,
+            shared: shared.clone(),
+            space: None,
             channels: HashMap::new(),
-            next: 0,
             tokens: HashMap::new(),
             directions: Directions::default(),
             decoded: 0,
@@ -105,29 +174,11 @@ impl Decoding {
 
     /// Forgets the channels of rings that are gone.
     pub(super) fn retain(&mut self, there: impl Fn(u64) -> bool) {
-        self.channels.retain(|ring, _| there(*ring));
-    }
-
-    /// The decoder's number for a channel. Announces the channel to the decoder, if that is not done yet.
-    fn channel(&mut self, found: &Found, gpu: Option<u32>) -> ChannelId {
-        let next = &mut self.next;
-        let known = self.channels.entry(found.ring).or_insert_with(|| {
-            let id = ChannelId(*next);
-            *next += 1;
-            Known {
-                id,
-                is_announced: false,
-            }
-        });
-        if !known.is_announced {
-            known.is_announced = true;
-            self.decoder.channel(&Channel {
-                gpu,
-                token: self.tokens.get(&found.ring).copied(),
-                ..found.channel(at(), known.id)
-            });
+        let gone = self.channels.extract_if(|ring, _| !there(*ring));
+        let gone: Vec<ChannelId> = gone.map(|(_, known)| known.id).collect();
+        if !gone.is_empty() {
+            self.shared.pool().forget(gone);
         }
-        known.id
     }
 
     /// Decodes entries that lie one behind the other, the first at `position`.
@@ -138,12 +189,29 @@ impl Decoding {
         segments: Vec<Segment>,
         to: &mut dyn FnMut(&Operation),
     ) {
-        let id = self.channel(found, gpu);
+        let pool = &mut *self.shared.pool();
+        let space = *self.space.get_or_insert_with(|| pool.space());
+        let known = self.channels.entry(found.ring).or_insert_with(|| Known {
+            id: pool.channel(),
+            is_announced: false,
+        });
+        let id = known.id;
+        known.is_announced &= pool.used.contains_key(&id);
+        pool.uses(id);
+        let decoder = pool.decoder();
+        if !known.is_announced {
+            known.is_announced = true;
+            decoder.channel(&Channel {
+                gpu,
+                token: self.tokens.get(&found.ring).copied(),
+                ..found.channel(at(space), id)
+            });
+        }
         let size = u64::from(found.entries.max(1));
-        self.decoder.gap(id);
+        decoder.gap(id);
         for (segment, position) in segments.into_iter().zip(position..) {
             let submission = Submission {
-                at: at(),
+                at: at(space),
                 channel: id,
                 token: None,
                 position,
@@ -157,31 +225,115 @@ impl Decoding {
                 thread: None,
                 segments: vec![segment],
             };
-            let context = self.decoder.context(&submission, 0);
-            self.decoder
-                .submission(&submission, &context, &self.directions, &mut |event| {
-                    if let Body::Operation(operation) = &event.body {
-                        to(operation);
-                    }
-                });
+            let context = decoder.context(&submission, 0);
+            decoder.submission(&submission, &context, &self.directions, &mut |event| {
+                if let Body::Operation(operation) = &event.body {
+                    to(operation);
+                }
+            });
             self.decoded += 1;
         }
-        self.decoder.end(Some(PROCESS), &mut |event| {
+        decoder.end(Some(space), &mut |event| {
             if let Body::Operation(operation) = &event.body {
                 to(operation);
             }
         });
         if self.decoded >= FORGET_EACH {
             self.decoded = 0;
-            self.decoder.forget_process(PROCESS);
-            self.announce_again();
+            decoder.forget_process(space);
+            // Their state is gone, so that they count no more among those whose state is kept.
+            for known in self.channels.values_mut() {
+                known.is_announced = false;
+                pool.used.remove(&known.id);
+            }
         }
     }
 }
 
-fn at() -> At {
+impl Drop for Decoding {
+    fn drop(&mut self) {
+        let Some(space) = self.space else {
+            return;
+        };
+        let pool = &mut *self.shared.pool();
+        pool.decoder().forget_process(space);
+        for known in self.channels.values() {
+            pool.used.remove(&known.id);
+        }
+    }
+}
+
+fn at(pid: u32) -> At {
     At {
-        pid: PROCESS,
+        pid,
         ..At::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::source::memory::scan::Proof;
+    use crate::wire::entry;
+
+    fn found(ring: u64) -> Found {
+        Found {
+            gpu: Some(0),
+            ring,
+            entries: 1024,
+            userd: ring + 0x2000,
+            get: 0,
+            put: 0,
+            used: true,
+            proof: Proof::default(),
+        }
+    }
+
+    /// SET_OBJECT HOPPER_DMA_COPY_A and a LAUNCH_DMA, so many of it; how many operations come of it.
+    fn copies(decoding: &mut Decoding, ring: u64, count: usize) -> usize {
+        let mut words = vec![0x2001_8000, 0xc8b5];
+        words.resize(2 + count, 0x8182_80c0_u32);
+        let bytes: Vec<u8> = words.iter().flat_map(|w| w.to_le_bytes()).collect();
+        let segment = Segment {
+            entry: entry::segment(
+                GpuVa(0x2_0080_0000),
+                bytes.len() as u32,
+                false,
+                false,
+                false,
+            ),
+            bytes,
+            holes: Vec::new(),
+        };
+        let mut operations = 0;
+        let mut to = |_: &Operation| operations += 1;
+        decoding.decode((&found(ring), Some(0)), 7, vec![segment], &mut to);
+        operations
+    }
+
+    /// However many processes and channels there are: the state of so many is kept, all are decoded, and what ends leaves nothing.
+    #[test]
+    fn the_state_of_channels_is_bounded() {
+        let shared = Shared::default();
+        let mut all: Vec<Decoding> = (0..40).map(|_| Decoding::of(&shared)).collect();
+        for round in 0..2 {
+            for decoding in &mut all {
+                for ring in 0..100 {
+                    assert_eq!(copies(decoding, ring << 20, 1 + round), 1 + round);
+                }
+                assert!(shared.pool().used.len() <= MOST_CHANNELS);
+            }
+        }
+        // Those that were decoded last are among them.
+        let last = all.pop().unwrap();
+        let newest = { last.channels.values() }.map(|k| shared.pool().used.contains_key(&k.id));
+        assert!(newest.into_iter().all(|kept| kept) && last.channels.len() == 100);
+        drop(last);
+        assert!(shared.pool().used.len() <= MOST_CHANNELS - 100);
+        let mut one = all.swap_remove(0);
+        one.retain(|ring| ring == 0);
+        assert_eq!(one.channels.len(), 1);
+        drop((one, all));
+        assert_eq!(shared.pool().used.len(), 0);
     }
 }

@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use super::channel::From;
+use super::decoding::Shared;
 use super::detail::busy::Busy;
 use super::detail::{Detail, Samples};
 use super::find::{self, Readable};
@@ -106,6 +107,7 @@ pub(crate) struct Host<S: System> {
     kept: Kept,
     sampling: Sampling,
     busy: Busy,
+    decoder: Shared,
     /// Program images of ended processes. A process that is found later with the same image may have inherited their channels by fork.
     departed: VecDeque<Vec<u8>>,
     blind: BTreeMap<&'static str, u64>,
@@ -127,6 +129,7 @@ impl<S: System> Host<S> {
             kept: Kept::default(),
             sampling: Sampling::default(),
             busy: Busy::default(),
+            decoder: Shared::default(),
             departed: VecDeque::new(),
             blind: BTreeMap::new(),
             pace: Pace::new(options.interval, options.budget, now, cpu),
@@ -241,11 +244,11 @@ impl<S: System> Host<S> {
             container_id: opened.container_id,
             instances: BTreeMap::new(),
             image: opened.image,
-            detail: self.options.sample.map(|_| Detail::new()),
+            detail: self.options.sample.map(|_| Detail::new(&self.decoder)),
             from,
             began_unix_ns: opened.began_unix_ns,
             since_unix_ns: self.system.unix_ns(),
-            channels: Channels::default(),
+            channels: Channels::of(&self.decoder),
             shares,
             pages: 0,
             first_found: None,

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 
 use super::block::{self, Newest};
 use super::channel::{Another, Count, From, How, Reading, Sums};
-use super::decoding::Decoding;
+use super::decoding::{Decoding, Shared};
 use super::ends::Ends;
 use super::find::{self, Channel, Readable, Tracking};
 use crate::decode::event::Operation;
@@ -61,7 +61,7 @@ impl Followed {
     /// Begins to count a channel that a search found; none where its memory cannot be read.
     fn begin(
         memory: &impl Peek,
-        (readable, decoding): (&Readable, &mut Option<Box<Decoding>>),
+        (readable, decoding): (&Readable, &mut Decoding),
         channel: &Channel,
         from: From,
         now_ns: u64,
@@ -172,7 +172,7 @@ impl Followed {
     fn runs(
         &mut self,
         memory: &impl Peek,
-        (readable, decoding): (&Readable, &mut Option<Box<Decoding>>),
+        (readable, decoding): (&Readable, &mut Decoding),
         newest: Newest,
     ) -> bool {
         let Some(tracking) = self.tracking_address() else {
@@ -185,7 +185,6 @@ impl Followed {
                 let of = (&self.found, tracking);
                 let entries = block::submission(memory, readable, of, newest, newest.number);
                 entries.and_then(|entries| {
-                    let decoding = decoding.get_or_insert_with(|| Box::new(Decoding::new()));
                     let mut ends = Ends::default();
                     let mut to = |operation: &Operation| ends.operation(operation);
                     let of = (&self.found, self.gpu);
@@ -210,7 +209,7 @@ impl Followed {
     fn read(
         &mut self,
         memory: &impl Peek,
-        (readable, decoding): (&Readable, &mut Option<Box<Decoding>>),
+        (readable, decoding): (&Readable, &mut Decoding),
         done: Option<u32>,
         now_ns: u64,
     ) -> Read {
@@ -335,11 +334,19 @@ pub(super) struct Channels {
     /// Submissions that were pending when a channel that is gone was read for the last time, by GPU.
     left: BTreeMap<Option<u32>, u64>,
     readings: u64,
-    /// Made once a channel's newest submission is asked for its kernels.
-    decoding: Option<Box<Decoding>>,
+    /// Of channels' newest submissions, which are asked for their kernels.
+    decoding: Decoding,
 }
 
 impl Channels {
+    /// Of a process, none yet.
+    pub(super) fn of(shared: &Shared) -> Self {
+        Self {
+            decoding: Decoding::of(shared),
+            ..Self::default()
+        }
+    }
+
     /// Takes the result of a search. A known channel that is still the same is counted on; the sums of one that is gone are kept. `from`:
     /// where counting of a new channel begins.
     pub(super) fn found(

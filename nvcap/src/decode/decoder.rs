@@ -178,6 +178,11 @@ impl Decoder {
         }
     }
 
+    /// Forgets the state of a channel: what comes of it is decoded as its first submissions are.
+    pub(crate) fn forget_channel(&mut self, id: ChannelId) {
+        self.channels.remove(&id);
+    }
+
     /// A process has ended or executed another program: forgets its channels and memory, and replays of graphs that were
     /// not emitted ([`Decoder::end`] emits them).
     pub fn forget_process(&mut self, pid: u32) {

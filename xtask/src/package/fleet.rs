@@ -17,9 +17,6 @@ const TABLES: &str = "tables of many hosts";
 /// What is measured in the gate: docs/scale.md has the long form.
 const SHORT: [&str; 6] = ["--hosts", "500", "--interval", "5", "--seconds", "15"];
 
-/// More than have series of their own, twice; its own default is 2,000.
-const PROCESSES: [&str; 2] = ["--processes", "1200"];
-
 /// Runs the tests. `program`: nvcap as it was built, with the software GPU beside it.
 pub fn check(report: &mut Report, program: &Path) -> Result<()> {
     let folder = paths::root().join("tests/fleet");
@@ -37,7 +34,7 @@ pub fn check(report: &mut Report, program: &Path) -> Result<()> {
         match python::collector() {
             Ok(python) => {
                 report.step(COLLECTOR, &call(python.clone(), "collector.py"))?;
-                report.step(MANY, &call(python, "many.py").args(PROCESSES))?;
+                report.step(MANY, &call(python, "many.py"))?;
             }
             Err(error) => {
                 for name in [COLLECTOR, MANY] {

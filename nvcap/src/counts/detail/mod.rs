@@ -17,7 +17,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use super::block;
 use super::channel::How;
-use super::decoding::Decoding;
+use super::decoding::{Decoding, Shared};
 use super::delay::{Delays, Looks, Seen};
 use super::find::Readable;
 use super::process::{Channels, Followed};
@@ -122,9 +122,9 @@ pub(super) struct Detail {
 
 impl Detail {
     /// Of a process.
-    pub(super) fn new() -> Self {
+    pub(super) fn new(shared: &Shared) -> Self {
         Self {
-            decoding: Decoding::new(),
+            decoding: Decoding::of(shared),
             words: moment::Words::default(),
             channels: HashMap::new(),
             random: fastrand::Rng::new(),

@@ -72,6 +72,13 @@ pub(crate) fn names() -> Vec<Named> {
     names_in(Path::new("/proc/driver/nvidia/gpus"))
 }
 
+/// Those of the host whose files are below `root`, where it tells of more: in a container the runtime hides other containers' GPUs, or all.
+#[must_use]
+pub(crate) fn names_of_host(root: &Path) -> Vec<Named> {
+    let (own, host) = (names(), names_in(&root.join("proc/driver/nvidia/gpus")));
+    if host.len() > own.len() { host } else { own }
+}
+
 /// Those of a folder as `/proc/driver/nvidia/gpus` is one: a folder for each GPU, with a file `information`.
 fn names_in(gpus: &Path) -> Vec<Named> {
     let text = |gpu: fs::DirEntry| fs::read_to_string(gpu.path().join("information")).ok();

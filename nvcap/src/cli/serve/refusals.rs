@@ -1,0 +1,95 @@
+//! Which of the processes that may not be looked into are to be told of: each once, and not too often. Pure.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::counts::view::{Refused, named};
+
+/// At most one message in this time, ns: whoever starts processes without end does not fill the log.
+const PAUSE: u64 = 10_000_000_000;
+
+/// What was told.
+#[derive(Debug, Default)]
+pub(super) struct Refusals {
+    /// Of those that are refused still, the ids that were told: no more than there are.
+    said: BTreeSet<u32>,
+    last: Option<u64>,
+}
+
+impl Refusals {
+    /// The message about those that were not told of, if there are any and it is time.
+    pub(super) fn news(&mut self, now: u64, refused: &BTreeMap<u32, Refused>) -> Option<String> {
+        self.said.retain(|pid| refused.contains_key(pid));
+        let is_new = |pid: &u32| !self.said.contains(pid);
+        let new = refused.iter().filter(|(pid, _)| is_new(pid));
+        let new: BTreeMap<u32, Refused> = new.map(|(pid, r)| (*pid, r.clone())).collect();
+        let is_early = self
+            .last
+            .is_some_and(|last| now.saturating_sub(last) < PAUSE);
+        if new.is_empty() || is_early {
+            return None;
+        }
+        self.said.extend(new.keys());
+        self.last = Some(now);
+        let (all, names) = (refused.len(), named(&new));
+        Some(match new.len() == all {
+            true => format!("processes that may not be looked into: {all} ({names})"),
+            false => format!(
+                "processes that may not be looked into: {all}, of which {} new ({names})",
+                new.len()
+            ),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused(pids: impl IntoIterator<Item = u32>) -> BTreeMap<u32, Refused> {
+        let one = |pid| {
+            let name = format!("p{pid}");
+            (
+                pid,
+                Refused {
+                    name,
+                    ..Refused::default()
+                },
+            )
+        };
+        pids.into_iter().map(one).collect()
+    }
+
+    /// One that replaces another is named, though they are no more than before; none is named twice.
+    #[test]
+    fn each_is_told_once() {
+        let mut refusals = Refusals::default();
+        assert_eq!(refusals.news(0, &refused([])), None);
+        let text = refusals.news(1, &refused([5, 6]));
+        let wanted = "processes that may not be looked into: 2 (p5 5, p6 6)";
+        assert_eq!(text.as_deref(), Some(wanted));
+        assert_eq!(refusals.news(PAUSE + 1, &refused([5, 6])), None);
+        let text = refusals.news(PAUSE + 2, &refused([6, 7]));
+        let wanted = "processes that may not be looked into: 2, of which 1 new (p7 7)";
+        assert_eq!(text.as_deref(), Some(wanted));
+        // 5 was gone: it is another process now.
+        let text = refusals.news(3 * PAUSE, &refused([5, 6, 7]));
+        assert!(text.is_some_and(|text| text.ends_with("1 new (p5 5)")));
+        assert_eq!(refusals.said.len(), 3);
+    }
+
+    /// Those that come within the pause are told after it.
+    #[test]
+    fn not_too_often() {
+        let mut refusals = Refusals::default();
+        assert!(refusals.news(0, &refused([1])).is_some());
+        for pid in 2..2000 {
+            assert_eq!(refusals.news(1 + u64::from(pid), &refused([pid])), None);
+        }
+        let text = refusals.news(PAUSE, &refused(1990..2000)).unwrap();
+        assert!(
+            text.contains("10 (p1990 1990") && text.contains("and 2 more"),
+            "{text}"
+        );
+        assert_eq!(refusals.said.len(), 10);
+    }
+}
