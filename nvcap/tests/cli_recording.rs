@@ -4,6 +4,7 @@
 
 mod common;
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::io::{Read, Write};
 use std::process::{Command, Stdio};
@@ -440,6 +441,197 @@ fn a_launch_that_changed_is_shown_as_the_two_that_it_was_and_is() {
             .unwrap()
             .starts_with("launch grid 7x5x3")
     );
+}
+
+/// Doorbells, bytes of pushbuffer, and how often each method of a class was written, with the values of those written.
+#[derive(Default)]
+struct Written {
+    doorbells: u64,
+    bytes: u64,
+    methods: BTreeMap<(u32, u32), Vec<u32>>,
+}
+
+/// The class of methods below 0x100, which are the host's.
+const HOST: u32 = 0xc86f;
+const COMPUTE: u32 = 0xcbc0;
+const COPY: u32 = 0xc8b5;
+
+/// Counts the words of a capture by the layouts of tests/gpu/oracle.c and of NVIDIA's class headers, without nvcap's decoder.
+fn written(name: &str) -> Option<Written> {
+    let mut bytes = Vec::new();
+    let mut reader = nvcap::source::file::packed::open(&capture(name)?).unwrap();
+    reader.read_to_end(&mut bytes).unwrap();
+    let word = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap());
+    let mut all = Written::default();
+    let mut at = 0;
+    while at < bytes.len() {
+        assert_eq!(&bytes[at..at + 4], b"ORC1");
+        let entries = word(at + 36);
+        all.doorbells += 1;
+        at += 48;
+        for _ in 0..entries {
+            let len = word(at + 8) as usize;
+            at += 12;
+            let words: Vec<u32> = (at..at + len).step_by(4).map(word).collect();
+            all.entry(&words);
+            at += len;
+        }
+    }
+    Some(all)
+}
+
+impl Written {
+    fn entry(&mut self, words: &[u32]) {
+        self.bytes += words.len() as u64 * 4;
+        let mut words = words.iter().copied();
+        while let Some(header) = words.next() {
+            let (kind, count) = (header >> 29, header >> 16 & 0x1fff);
+            let (subchannel, first) = (header >> 13 & 7, (header & 0xfff) * 4);
+            let mut write = |method: u32, data: u32| {
+                // The driver binds compute to subchannel 1 and copies to 4.
+                let class = match (method, subchannel) {
+                    (..0x100, _) => HOST,
+                    (_, 1) => COMPUTE,
+                    (_, 4) => COPY,
+                    other => panic!("{other:x?}"),
+                };
+                let values = self.methods.entry((class, method)).or_default();
+                values.push(data);
+            };
+            match kind {
+                // Immediate: the data is in the header.
+                4 => write(first, count),
+                // Each word to the next method, all to the same, or all but the first to the second.
+                1 | 3 | 5 => {
+                    for n in 0..count {
+                        let step = [0, n, 0, 0, 0, n.min(1)][kind as usize];
+                        write(first + step * 4, words.next().unwrap());
+                    }
+                }
+                0 if header == 0 => {}
+                _ => panic!("{header:x}"),
+            }
+        }
+    }
+
+    fn count(&self, class: u32, method: u32) -> u64 {
+        let values = self.methods.get(&(class, method));
+        values.map_or(0, |v| v.len() as u64)
+    }
+
+    /// How many barriers of the scheduler have this action (SEND_SIGNALING_PCAS2_B, bits 3:0).
+    fn actions(&self, action: u32) -> u64 {
+        let values = &self.methods[&(COMPUTE, 0x2c0)];
+        values.iter().filter(|v| *v & 0xf == action).count() as u64
+    }
+}
+
+/// Two real recordings of one program, without and with CUPTI: what is told is what the captures' words say.
+#[test]
+fn two_recordings_of_a_program_differ_in_what_their_words_differ_in() {
+    let names = ["h200-graphs.orc.xz", "h200-graphs-cupti.orc.xz"];
+    let [Some(a), Some(b)] = names.map(written) else {
+        return;
+    };
+    let files = names.map(|name| argument(capture(name).expect("as before")));
+    let args = ["diff", "-q", "--json", &files[0], &files[1]];
+    let found = object(&args, "diff");
+    assert_eq!(nvcap(&args).status.code(), Some(1));
+    assert_eq!(found["differs"], true);
+    // (what, name) to (first, second), and the bytes.
+    let sums: BTreeMap<(&str, &str), [&Value; 4]> = { found["sums"].as_array().unwrap().iter() }
+        .map(|s| {
+            let [of, name] = ["of", "name"].map(|m| s[m].as_str().unwrap());
+            ((of, name), ["a", "b", "a_bytes", "b_bytes"].map(|m| &s[m]))
+        })
+        .collect();
+    let doorbells = sums[&("doorbells", "")].map(|v| v.as_u64().unwrap());
+    assert_eq!(
+        doorbells,
+        [a.doorbells, b.doorbells, a.bytes, b.bytes],
+        "doorbells and bytes"
+    );
+    assert_eq!(doorbells, [921, 646, 1_664_480, 2_144_716]);
+    // All methods that differ, and no others.
+    let told: BTreeMap<(u32, u32), [u64; 2]> = { sums.iter() }
+        .filter(|((of, _), _)| *of == "method")
+        .map(|((_, name), counts)| {
+            let mut words = name.split(' ');
+            let class = match words.next().unwrap() {
+                "HOPPER_CHANNEL_GPFIFO_A" => HOST,
+                "HOPPER_COMPUTE_A" => COMPUTE,
+                "HOPPER_DMA_COPY_A" => COPY,
+                other => panic!("{other}"),
+            };
+            let method = words.next().unwrap().strip_prefix("0x").unwrap();
+            let method = u32::from_str_radix(method, 16).unwrap();
+            (
+                (class, method),
+                [counts[0], counts[1]].map(|n| n.as_u64().unwrap()),
+            )
+        })
+        .collect();
+    let methods = a.methods.keys().chain(b.methods.keys());
+    let wanted: BTreeMap<(u32, u32), [u64; 2]> = methods
+        .map(|&(class, method)| ((class, method), [&a, &b].map(|w| w.count(class, method))))
+        .filter(|(_, [a, b])| a != b)
+        .collect();
+    assert!(wanted.len() > 20, "{wanted:x?}");
+    assert_eq!(told, wanted);
+    // Operations: inline writes are launches of compute's own copy, and barriers have their action in a word.
+    let count = |name: &str| sums[&("operation", name)][..2].to_vec();
+    let inline: [u64; 2] = [0, 1].map(|n| {
+        let of_inline = sums
+            .iter()
+            .filter(|((_, name), _)| name.starts_with("inline"));
+        of_inline
+            .map(|(_, counts)| counts[n].as_u64().unwrap())
+            .sum()
+    });
+    assert_eq!(inline, [&a, &b].map(|w| w.count(COMPUTE, 0x1b0)));
+    for (action, name) in [
+        (3, "barrier pcas_invalidate_copy_schedule"),
+        (7, "barrier pcas_decrement_dependence"),
+    ] {
+        assert_eq!(
+            count(name),
+            [a.actions(action), b.actions(action)],
+            "{name}"
+        );
+    }
+    // What docs/diff.md says of the phase `chain`.
+    for (name, bytes) in [("h200-graphs", 420), ("h200-graphs-cupti", 41_316)] {
+        let [file, phases] = ["orc.xz", "phases"]
+            .map(|end| argument(capture(&format!("{name}.{end}")).expect("as before")));
+        let args = [
+            "stats", "--json", "--by", "phase", "--phases", &phases, &file,
+        ];
+        let stats = object(&args, "stats");
+        let rows = stats["by"]["rows"].as_array().unwrap();
+        let row = rows.iter().find(|r| r["name"] == "chain").unwrap();
+        let counts = ["submissions", "launches", "bytes"].map(|m| row[m].as_u64().unwrap());
+        assert_eq!(counts, [3, 120, bytes], "{name}");
+    }
+    // Text has the same numbers.
+    let out = nvcap(
+        &args[..2]
+            .iter()
+            .chain(&args[3..])
+            .copied()
+            .collect::<Vec<_>>(),
+    );
+    let text = text(&out.stdout);
+    for (line, end) in [
+        ("921 646 -275", "doorbells"),
+        ("135 74 -61", "graph replay"),
+    ] {
+        let found = text
+            .lines()
+            .find(|l| l.ends_with(&format!("  {end}")))
+            .unwrap();
+        let words: Vec<&str> = found.split_whitespace().take(3).collect();
+        assert_eq!(words.join(" "), line);
+    }
 }
 
 #[test]

@@ -70,6 +70,40 @@ fn what_a_cut_recording_lacks_is_said() {
     assert!(shown.contains("of the records up to number"), "{shown}");
 }
 
+/// As a file system may leave a file after a loss of power: as long as it was, with zeros behind what came to the disk.
+#[test]
+fn a_recording_that_ends_in_zeros_opens_to_its_last_whole_record() {
+    let folder = Folder::new("recording-zeros");
+    let (file, _) = recorded(&folder, &[]);
+    let whole = fs::read(&file).unwrap();
+    let (zeros, cut) = (folder.path("zeros.pcapng"), folder.path("cut.pcapng"));
+    let from = whole.len() / 2 / 4096 * 4096;
+    let mut bytes = whole.clone();
+    bytes[from..].fill(0);
+    fs::write(&zeros, &bytes).unwrap();
+    fs::write(&cut, &whole[..from]).unwrap();
+    let [zeros, cut] = [zeros, cut].map(|file| nvcap(&["decode", "--json", &file]));
+    assert_eq!(zeros.status.code(), Some(3), "{}", text(&zeros.stderr));
+    // All that came before, and the account, which differs in the bytes that are no whole block.
+    let [zeros, cut] = [zeros, cut].map(|out| {
+        let lines = text(&out.stdout);
+        let (before, ledger) = lines.trim_end().rsplit_once('\n').unwrap();
+        let is_shown = |line: &&str| !line.contains("\"type\":\"loss\"");
+        let before: Vec<String> = before.lines().filter(is_shown).map(str::to_owned).collect();
+        (before, ledger.to_owned())
+    });
+    assert!(zeros.0 == cut.0 && zeros.0.len() > 50);
+    for (ledger, bytes) in [(&zeros.1, whole.len() - from), (&cut.1, 0)] {
+        let said = member(ledger, "verdict");
+        assert!(said.contains("INCOMPLETE"), "{said}");
+        let untraced = member(ledger, "untraced");
+        assert!(untraced.contains("the recording has no end"), "{untraced}");
+        let number = |w: &str| w.parse::<usize>().ok();
+        let most = untraced.split(' ').filter_map(number).max();
+        assert!(most >= Some(bytes), "{untraced}");
+    }
+}
+
 #[test]
 fn a_part_that_another_program_cut_out_says_what_it_lacks() {
     let folder = Folder::new("recording-part");

@@ -5,7 +5,7 @@
 #     same      train.py recorded and shown at once (--record): from its start, attached to, observed with the GPU's times, with stacks;
 #               `nvcap decode` of each gives the same bytes
 #     readers   stats, stacks, time, ioctls, channels, diff, and the exports of those recordings: their statuses, times and memory
-#     cost      a launch loop under -q and under record in turn, ten times: a launch's time, as a ratio
+#     cost      a launch loop under -q and under record in turn, six times (PAIRS): a launch's time, as a ratio
 #
 # Needs: root, python3 with torch, nvcc (cost), and bin/nvcap beside this script or one folder up. Takes about two minutes.
 # Writes to $OUT, else to ./gpu-results: summary.txt; recordings.txt with the first lines of each answer; the recordings with KEEP=1.

@@ -2,6 +2,7 @@ mod header;
 mod look;
 mod newer;
 mod published;
+mod zeros;
 
 use std::sync::Arc;
 

@@ -126,7 +126,7 @@ impl Writer {
         }
     }
 
-    /// The end of a file behind which the trace goes on in another.
+    /// The end of a file behind which the trace goes on in another. [`Writer::counts`] should follow.
     pub fn continued(&mut self, to: &mut Vec<u8>) {
         self.packet(to, Kind::Continued, AGAIN, NO_CHANNEL, self.newest_ns, &[]);
     }
@@ -207,8 +207,14 @@ impl Writer {
         body.append(&mut self.decoded);
         self.packet(to, Kind::End, 0, NO_CHANNEL, time, &body);
         self.number += 1;
+        self.counts(ledger, account, to);
+    }
+
+    /// The counts of each interface, and the ledger as JSON, behind the last packet of a file: for other programs. `ledger` has counted from
+    /// the trace's beginning on, as pcapng wants it of these blocks.
+    pub fn counts(&self, ledger: &Ledger, account: &[u8], to: &mut Vec<u8>) {
         let begin = self.info.realtime_of(self.info.monotonic_ns);
-        let end = self.info.realtime_of(time);
+        let end = self.info.realtime_of(self.newest_ns);
         let mut interfaces = Vec::from_iter(&self.interfaces);
         interfaces.sort_by_key(|(_, interface)| **interface);
         for (id, interface) in interfaces {

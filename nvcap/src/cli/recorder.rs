@@ -262,7 +262,8 @@ pub(super) fn of_trace(files: Files, traced: &Traced<'_>) -> io::Result<Recorder
         true => 0,
         false => info.monotonic_ns,
     };
-    let recorder = Recorder::new(files, info, random())?;
+    // What a live trace shows cannot be had again.
+    let recorder = Recorder::new(files.on_disk()?, info, random())?;
     let recorder = match redacted {
         true => recorder.redacting(),
         false => recorder,

@@ -13,6 +13,8 @@ mod json;
 mod table;
 
 pub use json::json;
+#[cfg(feature = "capture")]
+pub(crate) use json::json_so_far;
 pub(crate) use table::Fit;
 
 /// The one line that says whether anything is missing, and what.

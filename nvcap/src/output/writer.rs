@@ -208,6 +208,17 @@ impl Output {
         self.whole.is_some() && !self.torn
     }
 
+    /// The regular file that it goes to, with its path: for what is written to be brought to the disk.
+    #[cfg(feature = "capture")]
+    pub(crate) fn on_disk(&self) -> Option<(std::fs::File, &Path)> {
+        match &self.target {
+            Target::File { named, path } if self.whole.is_some() => {
+                Some((named.file.try_clone().ok()?, path))
+            }
+            _ => None,
+        }
+    }
+
     /// Writes what is buffered.
     ///
     /// # Errors

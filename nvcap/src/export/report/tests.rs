@@ -1,6 +1,7 @@
 //! Pages of made operations: what they hold, and, opened in a browser, what they do.
 
 mod opened;
+mod plots;
 
 use std::path::PathBuf;
 use std::sync::Arc;

@@ -39,6 +39,14 @@ pub fn json(out: &mut Vec<u8>, ledger: &Ledger) {
     out.extend_from_slice(b"}\n");
 }
 
+/// As [`json`], for a ledger that was kept while a trace goes on: a member more says so.
+#[cfg(feature = "capture")]
+pub(crate) fn json_so_far(out: &mut Vec<u8>, ledger: &Ledger) {
+    json(out, ledger);
+    out.truncate(out.len().saturating_sub(2));
+    out.extend_from_slice(b",\"so_far\":true}\n");
+}
+
 fn json_value(ledger: &Ledger) -> Vec<(&'static str, Value)> {
     let channels: Vec<Value> = ledger
         .channels()

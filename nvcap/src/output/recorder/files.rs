@@ -5,6 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use super::disk::{Disk, Request};
 use crate::output::message::tell;
 use crate::output::writer::Output;
 
@@ -36,6 +37,10 @@ pub(crate) struct Files {
     numbered: Option<Numbered>,
     /// Called with the path of each numbered file that is complete.
     told: Option<Whole>,
+    /// Brings the files to the disk; `None` if nobody asked for that.
+    disk: Option<Disk>,
+    /// Bytes of the current file that were there when it was last brought to the disk.
+    brought: u64,
     /// Bytes of the current file (after compression).
     bytes: u64,
     begun: Instant,
@@ -64,6 +69,8 @@ impl Files {
             pack: compressed.then(Vec::new),
             numbered: None,
             told: None,
+            disk: None,
+            brought: 0,
             bytes: 0,
             begun: Instant::now(),
             unwritten: 0,
@@ -96,6 +103,36 @@ impl Files {
         Self {
             told: Some(told),
             ..self
+        }
+    }
+
+    /// Brings what is written to the disk every few seconds, and each file at its end.
+    ///
+    /// # Errors
+    /// When there are no more threads.
+    pub(crate) fn on_disk(self) -> io::Result<Self> {
+        Ok(self.with_disk(Disk::new()?))
+    }
+
+    pub(super) fn with_disk(self, disk: Disk) -> Self {
+        Self {
+            disk: Some(disk),
+            ..self
+        }
+    }
+
+    /// Asks for the current file to be brought to the disk, if that is due.
+    pub(super) fn bring_some(&mut self) {
+        if self.brought < self.bytes && self.disk.as_ref().is_some_and(Disk::is_due) {
+            self.bring();
+        }
+    }
+
+    /// Asks for the current file to be brought to the disk, as far as it is written.
+    fn bring(&mut self) {
+        self.brought = self.bytes;
+        if let (Some(disk), Some(request)) = (&mut self.disk, request(&self.out)) {
+            disk.bring(request);
         }
     }
 
@@ -202,6 +239,7 @@ impl Files {
     /// When the current file cannot be written.
     pub(super) fn next(&mut self, next: Output) -> io::Result<()> {
         self.flush()?;
+        self.bring();
         let Some(numbered) = &mut self.numbered else {
             return Ok(());
         };
@@ -215,12 +253,17 @@ impl Files {
             told(&whole);
         }
         self.bytes = 0;
+        self.brought = 0;
         self.begun = Instant::now();
         Ok(())
     }
 
-    /// Reports the last numbered file as complete. Nothing may be written after this.
-    pub(super) fn end(&self) {
+    /// Waits until all is on the disk, if that was asked for, and reports the last numbered file as complete. Nothing may be written after
+    /// this.
+    pub(super) fn end(&mut self) {
+        if let Some(disk) = &mut self.disk {
+            disk.end(request(&self.out));
+        }
         if let (Some(told), Some(numbered)) = (&self.told, &self.numbered) {
             told(&numbered.names.path(numbered.number));
         }
@@ -249,6 +292,9 @@ impl Files {
                 Err(e) => tell(format_args!("cannot seal {}: {e}", from.display())),
             }
         }
+        if let Some(disk) = &self.disk {
+            disk.bring_names(&numbered.names.folder);
+        }
         let last = numbered.names.sealed(numbered.number.saturating_sub(1));
         tell(format_args!(
             "sealed: {sealed} files are kept, the last is {}",
@@ -273,6 +319,13 @@ impl Numbered {
             }
         }
     }
+}
+
+/// What brings the file of an output to the disk; `None` if it goes to none.
+fn request(out: &Output) -> Option<Request> {
+    let (file, path) = out.on_disk()?;
+    let path = path.to_owned();
+    Some(Request { file, path })
 }
 
 /// No room for a file: a full disk, or a quota.

@@ -3,6 +3,7 @@
 //! Usually each record goes into the file as soon as it arrives, and nothing is decoded for the recording. With `--redact` the decoder must
 //! find users' data first: then records are written in the order of their times, each submission after its last event.
 
+mod disk;
 mod files;
 mod hidden;
 mod kept;
@@ -41,6 +42,8 @@ pub(crate) struct Recorder {
     written: Instant,
     /// Records that each further file repeats; `None` for a recording in one file.
     kept: Option<Kept>,
+    /// What was written since the trace's beginning: for the end of each file but the last. `None` for a recording in one file.
+    so_far: Option<Ledger>,
     redacting: Option<Redacting>,
     /// Set from outside when the files written so far are to be kept for good.
     seal: Option<&'static AtomicBool>,
@@ -67,6 +70,7 @@ impl Recorder {
     pub(crate) fn new(files: Files, info: TraceInfo, trace: u32) -> io::Result<Self> {
         let mut this = Self {
             kept: files.room_for_kept().map(Kept::within),
+            so_far: files.rotates().then(Ledger::new),
             files,
             writer: Writer::new(info, trace),
             unwritten: 0,
@@ -138,6 +142,7 @@ impl Recorder {
             return Ok(());
         };
         self.writer.continued(self.files.buffer());
+        self.write_so_far();
         self.files.end_object()?;
         self.files.next(next)?;
         self.unwritten = self.files.unwritten();
@@ -149,6 +154,17 @@ impl Recorder {
             self.files.end_object()?;
         }
         Ok(())
+    }
+
+    /// Appends the counts of the trace so far to the end of a file.
+    fn write_so_far(&mut self) {
+        let Some(ledger) = &mut self.so_far else {
+            return;
+        };
+        ledger.add_unshown(self.files.unwritten() - ledger.unshown());
+        let mut account = Vec::new();
+        super::ledger::json_so_far(&mut account, ledger);
+        self.writer.counts(ledger, &account, self.files.buffer());
     }
 
     /// Writes a record with what the decoder says of it. This hides nothing: the caller must have hidden users' data.
@@ -175,6 +191,9 @@ impl Recorder {
         if let Some(kept) = &mut self.kept {
             kept.note(record);
         }
+        if let Some(ledger) = &mut self.so_far {
+            ledger.record(record);
+        }
         if self.written.elapsed() >= HELD {
             self.flush_files()?;
         }
@@ -185,6 +204,7 @@ impl Recorder {
         self.written = Instant::now();
         self.write_log(LOG_READ)?;
         self.files.flush()?;
+        self.files.bring_some();
         self.seal_if_asked()
     }
 

@@ -1,4 +1,5 @@
 mod blocks;
+mod on_disk;
 #[cfg(feature = "zstd")]
 mod packed;
 

@@ -1,5 +1,6 @@
 //! `nvcap record` and `--record`: what was recorded is shown as the live trace was, byte for byte, and survives what ends nvcap.
 
+use std::collections::HashSet;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -13,12 +14,15 @@ use softgpu::layout::channels_file;
 use crate::attach::{attach_to, waiting};
 use crate::setup::{LIMIT, gpus, need_tracing, plan, plan_args};
 
+/// Bytes of a piece of data that is looked for.
+const NEEDLE: usize = 32;
+
 fn words(words: &[&str]) -> Vec<OsString> {
     words.iter().map(OsString::from).collect()
 }
 
 /// What `nvcap decode` with `options` makes of a recording.
-fn decode(file: &Path, options: &[&str]) -> Result<Ended> {
+pub fn decode(file: &Path, options: &[&str]) -> Result<Ended> {
     let mut args = words(&["decode"]);
     args.extend(words(options));
     args.push(file.into());
@@ -199,7 +203,7 @@ pub fn full() -> Result<()> {
     Ok(())
 }
 
-fn files(folder: &Path) -> Result<Vec<PathBuf>> {
+pub fn files(folder: &Path) -> Result<Vec<PathBuf>> {
     let mut all = Vec::new();
     for entry in std::fs::read_dir(folder)? {
         let path = entry?.path();
@@ -265,6 +269,34 @@ fn launches(ended: &Ended) -> Result<Vec<String>> {
 }
 
 /// Without users' data the launches are the same, and none of the data is there.
+/// The beginnings of inline writes that are no QMDs, as the decoder shows them: users' data and constants. Those that could be there by chance are left out.
+fn data(ended: &Ended) -> Result<HashSet<[u8; NEEDLE]>> {
+    let mut all = HashSet::new();
+    let inline = "\"op\":\"inline\"";
+    for line in ended.stdout.lines().filter(|l| l.contains(inline)) {
+        let object: Value = serde_json::from_str(line)?;
+        let head = object["head"].as_str().unwrap_or("");
+        if object["content"] == "qmd" || head.len() < 2 * NEEDLE {
+            continue;
+        }
+        let mut bytes = [0; NEEDLE];
+        for (n, byte) in bytes.iter_mut().enumerate() {
+            *byte = u8::from_str_radix(&head[2 * n..2 * n + 2], 16)?;
+        }
+        if bytes.iter().collect::<HashSet<_>>().len() > NEEDLE / 2 {
+            all.insert(bytes);
+        }
+    }
+    Ok(all)
+}
+
+/// How much of `data` is in a file.
+fn found(data: &HashSet<[u8; NEEDLE]>, file: &Path) -> Result<usize> {
+    let bytes = std::fs::read(file)?;
+    let there = bytes.windows(NEEDLE).filter(|w| data.contains(*w));
+    Ok(there.collect::<HashSet<_>>().len())
+}
+
 pub fn redacted() -> Result<()> {
     need_tracing()?;
     let folder = Folder::new()?;
@@ -282,8 +314,19 @@ pub fn redacted() -> Result<()> {
     Running::start(&nvcap()?, args)?
         .end(LIMIT)?
         .expect_code(0)?;
-    let [plain, hidden, shared] = [plain, hidden, shared].map(|f| decode(&f, &["--json", "-v"]));
+    let recordings = [plain, hidden, shared];
+    let [plain, hidden, shared] = recordings.each_ref().map(|f| decode(f, &["--json", "-v"]));
     let (plain, hidden, shared) = (plain?, hidden?, shared?);
+    // All data of the plain recording is there as it is, and none of it in the others.
+    let data = data(&plain)?;
+    ensure!(data.len() > 50, "{} pieces of data", data.len());
+    let [there, recorded, exported] = recordings.each_ref().map(|f| found(&data, f));
+    let there = (there?, recorded?, exported?);
+    ensure!(
+        there == (data.len(), 0, 0),
+        "{} pieces of data: {there:?}",
+        data.len()
+    );
     let wanted = launches(&plain)?;
     ensure!(wanted.len() > 50, "{} launches", wanted.len());
     for (name, ended) in [("recorded", &hidden), ("exported", &shared)] {

@@ -10,6 +10,7 @@ use nvcap::output::dump::Status;
 use serde_json::Value;
 
 use super::dump::{plan, start};
+use super::recordings;
 
 const LIMIT: Duration = Duration::from_secs(60);
 
@@ -174,6 +175,22 @@ pub fn a_hang_seals() -> Result<()> {
         watch.runs() && record.runs(),
         "the signal ended one of them"
     );
+    // What was sealed is whole, and knows the process that hangs.
+    let sealed = recordings::files(&folder.file("."))?;
+    let sealed = sealed
+        .iter()
+        .find(|f| f.to_string_lossy().contains(".sealed."));
+    let sealed = sealed.context("no sealed file")?;
+    let decoded = recordings::decode(sealed, &["--json"])?;
+    ensure!(
+        matches!(decoded.code()?, 0 | 3) && !decoded.stdout.contains("has no end"),
+        "{}{}",
+        decoded.stdout,
+        decoded.stderr
+    );
+    let channels = Running::start(&nvcap()?, ["channels", &sealed.display().to_string()])?;
+    let channels = channels.end(LIMIT)?;
+    ensure!(channels.stdout.contains(&pid), "{}", channels.stdout);
     gpu.signal(libc::SIGKILL)?;
     drop(gpu);
     watch.end(LIMIT)?.expect_code(0)?;

@@ -6,7 +6,13 @@ use std::process::{Child, Command, Stdio};
 
 use serde_json::{Value as Json, json};
 
-use super::{checked, exported, python};
+use prost::Message as _;
+
+use super::super::proto::{
+    COUNTER, CounterDescriptor, INSTANT, InternedData, InternedName, NEEDS_STATE, SLICE_BEGIN,
+    SLICE_END, TracePacket, TrackDescriptor, TrackEvent,
+};
+use super::{Trace, checked, exported, python};
 use crate::capture::{Item, Reader};
 use crate::export::browser::Browser;
 use crate::export::perfetto::PerfettoOptions;
@@ -223,4 +229,173 @@ fn the_checks_of_the_documents_find_what_is_wrong() {
         .map(|sql| viewer.rows(sql).len())
         .collect();
     assert_eq!(found.last(), Some(&1), "{found:?}");
+}
+
+/// Appends packets to a trace, of the same sequence.
+struct Breaks<'a> {
+    trace: &'a mut Trace,
+    /// Numbers of tracks and of texts: above those of the trace.
+    next: u64,
+    time: u64,
+}
+
+impl Breaks<'_> {
+    fn packet(&mut self, packet: TracePacket) {
+        self.trace.packet.push(TracePacket {
+            trusted_packet_sequence_id: Some(1),
+            sequence_flags: Some(NEEDS_STATE),
+            ..packet
+        });
+    }
+
+    fn text(&mut self, text: &str) -> u64 {
+        self.next += 1;
+        let iid = Some(self.next);
+        let name = Some(text.to_owned());
+        self.packet(TracePacket {
+            interned_data: Some(InternedData {
+                event_names: vec![InternedName { iid, name }],
+                ..InternedData::default()
+            }),
+            ..TracePacket::default()
+        });
+        self.next
+    }
+
+    fn track(&mut self, name: &str, is_counter: bool) -> u64 {
+        self.next += 1;
+        self.packet(TracePacket {
+            track_descriptor: Some(TrackDescriptor {
+                uuid: Some(self.next),
+                name: Some(name.to_owned()),
+                counter: is_counter.then(CounterDescriptor::default),
+                ..TrackDescriptor::default()
+            }),
+            ..TracePacket::default()
+        });
+        self.next
+    }
+
+    /// An event, 1,000 ns behind the one before.
+    fn event(&mut self, track: u64, kind: i32, name: Option<&str>, event: TrackEvent) {
+        let name_iid = name.map(|name| self.text(name));
+        self.time += 1_000;
+        self.packet(TracePacket {
+            timestamp: Some(self.time),
+            track_event: Some(TrackEvent {
+                r#type: Some(kind),
+                track_uuid: Some(track),
+                name_iid,
+                ..event
+            }),
+            ..TracePacket::default()
+        });
+    }
+
+    fn plain(&mut self, track: u64, kind: i32, name: Option<&str>) {
+        self.event(track, kind, name, TrackEvent::default());
+    }
+
+    fn counts(&mut self, track: u64, value: i64) {
+        let event = TrackEvent {
+            counter_value: Some(value),
+            ..TrackEvent::default()
+        };
+        self.event(track, COUNTER, None, event);
+    }
+}
+
+/// A trace in which each statement of docs/perfetto.md has something to find, and which of its rows say what.
+fn broken() -> (Vec<u8>, [&'static str; 8]) {
+    let mut trace = Trace::decode(training().as_slice()).unwrap();
+    // No ledger: its events go, the texts that later packets need stay.
+    let texts = trace.packet.iter().filter_map(|p| p.interned_data.as_ref());
+    let ledger = texts
+        .flat_map(|d| &d.event_categories)
+        .find(|c| c.name.as_deref() == Some("ledger"));
+    let ledger = ledger.unwrap().iid.unwrap();
+    let mut gone = 0;
+    for packet in &mut trace.packet {
+        let is_ledger = |e: &mut TrackEvent| e.category_iids.contains(&ledger);
+        gone += u32::from(packet.track_event.take_if(is_ledger).is_some());
+    }
+    assert_eq!(gone, 1);
+    let time = trace.packet.iter().filter_map(|p| p.timestamp).max();
+    let mut breaks = Breaks {
+        time: time.unwrap(),
+        trace: &mut trace,
+        next: 1 << 40,
+    };
+    // An end of something that did not begin.
+    let track = breaks.track("ends", false);
+    breaks.plain(track, SLICE_BEGIN, Some("one"));
+    breaks.plain(track, SLICE_END, Some("two"));
+    breaks.plain(track, SLICE_END, None);
+    // A beginning without an end, on a row of its own.
+    let track = breaks.track("begins", false);
+    breaks.plain(track, SLICE_BEGIN, Some("never ends"));
+    // Two that overlap.
+    let track = breaks.track("overlaps", false);
+    breaks.plain(track, SLICE_BEGIN, Some("outer"));
+    breaks.plain(track, SLICE_BEGIN, Some("inner"));
+    breaks.plain(track, SLICE_END, None);
+    breaks.plain(track, SLICE_END, None);
+    // A channel of no GPU.
+    let track = breaks.track("channel 99", false);
+    breaks.plain(track, INSTANT, Some("lost"));
+    // An arrow that begins at a kernel.
+    let track = breaks.track("arrows", false);
+    let arrow = |from: &[u64], to: &[u64]| TrackEvent {
+        flow_ids: from.to_vec(),
+        terminating_flow_ids: to.to_vec(),
+        ..TrackEvent::default()
+    };
+    breaks.event(track, SLICE_BEGIN, Some("a kernel"), arrow(&[1 << 50], &[]));
+    breaks.plain(track, SLICE_END, None);
+    breaks.event(track, SLICE_BEGIN, Some("another"), arrow(&[], &[1 << 50]));
+    breaks.plain(track, SLICE_END, None);
+    // A counter below 0, and a queue that does not become empty.
+    let track = breaks.track("below", true);
+    breaks.counts(track, -5);
+    breaks.counts(track, 0);
+    let track = breaks.track("channel 98 queue depth", true);
+    breaks.counts(track, 3);
+    let found = [
+        "misplaced_end_event",
+        "never ends",
+        "inner",
+        "channel 99",
+        "",
+        "below",
+        "channel 98 queue depth",
+        "no ledger",
+    ];
+    (trace.encode_to_vec(), found)
+}
+
+/// Each statement finds what was broken for it, and nothing that was broken for another.
+#[test]
+fn each_check_of_the_documents_finds_a_fault_of_its_own() {
+    let (trace, wanted) = broken();
+    let Some(mut viewer) = Viewer::open("perfetto-broken", &trace) else {
+        return;
+    };
+    let statements = statements("Checks");
+    assert_eq!(statements.len(), wanted.len());
+    let found: Vec<Vec<Vec<Json>>> = statements.iter().map(|sql| viewer.rows(sql)).collect();
+    let texts: Vec<Vec<&str>> = { found.iter() }
+        .map(|rows| rows.iter().flatten().filter_map(Json::as_str).collect())
+        .collect();
+    let stats = "SELECT name, severity, value FROM stats WHERE value > 0";
+    let stats = viewer.rows(stats);
+    // The arrow has a number alone.
+    let wanted = wanted.map(|w| Vec::from_iter(Some(w).filter(|w| !w.is_empty())));
+    assert_eq!(texts, wanted, "{found:?} {stats:?}");
+    assert!(found.iter().all(|rows| rows.len() == 1), "{found:?}");
+    let from = "SELECT o.name FROM flow f JOIN slice o ON f.slice_out = o.id WHERE f.id = ";
+    let arrow = found[4][0][0].as_u64().unwrap();
+    assert_eq!(
+        viewer.rows(&format!("{from}{arrow}")),
+        [[json!("a kernel")]]
+    );
 }

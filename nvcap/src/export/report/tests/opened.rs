@@ -6,14 +6,14 @@ use super::{HOSTILE, data_of, folder, training};
 use crate::export::browser::Browser;
 
 /// The timeline's view, ns.
-const VIEW: &str = "(() => { const v = report.timeline.aim; return [v.t0, v.t1]; })()";
+pub(super) const VIEW: &str = "(() => { const v = report.timeline.aim; return [v.t0, v.t1]; })()";
 
-fn span(browser: &mut Browser) -> f64 {
+pub(super) fn span(browser: &mut Browser) -> f64 {
     let view = browser.eval(VIEW);
     view[1].as_f64().unwrap() - view[0].as_f64().unwrap()
 }
 
-fn no_complaints(browser: &Browser) {
+pub(super) fn no_complaints(browser: &Browser) {
     let complaints = browser.complaints();
     assert!(complaints.is_empty(), "{}", complaints.join("\n"));
 }

@@ -110,3 +110,27 @@ fn what_a_flip_hides_is_said() {
     // Most of the bytes matter.
     assert!(missing > 500, "{missing}");
 }
+
+/// Some file systems leave zeros where the last data did not come to the disk before a loss of power.
+#[test]
+fn zeros_at_the_end_leave_all_whole_frames() {
+    let (bytes, all, ends) = made("zstd-zeros");
+    let inner = ends.iter().flat_map(|end| [end - 1, *end, end + 1]);
+    let pages = (0..bytes.len()).step_by(4096).skip(1);
+    for from in inner.chain(pages).filter(|from| *from < bytes.len()) {
+        let mut lost = bytes.clone();
+        lost[from..].fill(0);
+        let (records, errors) = read_packed(lost);
+        assert!(records == all[..records.len()], "{from}");
+        let whole = records_before(&ends, from);
+        assert!(
+            (whole..=whole + RECORDS as usize).contains(&records.len()),
+            "{from}: {} of {whole}",
+            records.len()
+        );
+        assert!(
+            errors.iter().any(|e| e.contains("has no end")),
+            "{from}: {errors:?}"
+        );
+    }
+}
