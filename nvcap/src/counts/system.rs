@@ -176,7 +176,7 @@ impl System for Machine {
                             }
                         }
                         // Nobody tells this census of mappings.
-                        Change::Missed(_) => {}
+                        Change::Missed(_) | Change::NotAllTold => {}
                     }
                 }
                 found.keys().copied().collect()
