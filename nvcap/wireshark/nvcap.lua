@@ -192,8 +192,8 @@ end
 
 -- Values of operations: named as in nvcap's JSON. `kernel` and those of the GPU's time are the same for all operations.
 local values = {
-    gpu_start_ns = "n", gpu_start_error_ns = "n", gpu_clock_start_ns = "n", gpu_clock_error_ns = "n", gpu_ns = "n",
-    gpu_ns_error = "n", gpu_ns_by = "t", queued_ns = "n", queued_least_ns = "n", queued_most_ns = "n",
+    gpu_start_ns = "n", gpu_start_error_ns = "n", gpu_clock_start_ns = "n", gpu_clock_error_ns = "n", gpu_start_by = "t", gpu_ns = "n",
+    gpu_ns_error = "n", gpu_ns_by = "t", queued_ns = "n", queued_least_ns = "n", queued_most_ns = "n", queued_by = "t",
     gpu_works = "n", gpu_works_ns = "n",
 }
 for key, kind in pairs(values) do

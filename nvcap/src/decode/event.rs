@@ -10,7 +10,7 @@ mod gpu_time;
 mod launch;
 
 pub use context::Context;
-pub use gpu_time::{DurationBy, GpuDuration, GpuMoment, GpuTime, GpuWait};
+pub use gpu_time::{DurationBy, GpuDuration, GpuMoment, GpuTime, GpuWait, QueuedBy, StartBy};
 pub use launch::{ConstantBank, Graph, Launch, LaunchHow, LaunchKind, Moves, QmdFrom, QmdRelease};
 
 mod words;

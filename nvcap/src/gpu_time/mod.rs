@@ -25,6 +25,8 @@ pub(crate) mod unit;
 pub(crate) mod words;
 
 #[cfg(test)]
+mod known_by;
+#[cfg(test)]
 mod simulated;
 #[cfg(test)]
 pub(crate) mod tests;
@@ -56,7 +58,7 @@ struct Coverage {
 /// The times of all channels.
 #[derive(Debug, Default)]
 pub(crate) struct GpuTimes {
-    class: Option<u32>,
+    classes: Classes,
     words: Words,
     /// Each GPU has a clock of its own; so has a process whose channels' GPUs are not known.
     clocks: HashMap<Whose, Clock>,
@@ -67,6 +69,22 @@ pub(crate) struct GpuTimes {
     /// The channels that launch kernels, by process.
     launching: HashMap<u32, Launching>,
     coverage: Coverage,
+}
+
+/// The compute class of each GPU by its device file's minor number; `None` where the chip has no name here.
+#[derive(Debug, Default)]
+struct Classes(HashMap<u32, Option<u32>>);
+
+impl Classes {
+    /// That of a GPU; where it is not known which GPU it is, that of all GPUs if they are of one kind.
+    fn of(&self, gpu: Option<u32>) -> Option<u32> {
+        if let Some(class) = gpu.and_then(|g| self.0.get(&g)) {
+            return *class;
+        }
+        let mut all = self.0.values();
+        let first = *all.next()?;
+        first.filter(|_| all.all(|c| *c == first))
+    }
 }
 
 /// Launches are counted as made at once within a time of this length and those beside it, ns.
@@ -125,7 +143,7 @@ impl GpuTimes {
             Record::Stamps(s) => self.stamps(s),
             Record::Gpu(g) => {
                 let chip = Chip::with_pci_device(g.pci_device);
-                self.class = chip.map(|c| c.compute);
+                self.classes.0.insert(g.minor, chip.map(|c| c.compute));
             }
             Record::Channel(c) => {
                 if let Some(gpu) = c.gpu {
@@ -138,6 +156,7 @@ impl GpuTimes {
 
     fn submission(&mut self, s: &Submission) {
         let whose = self.whose(s.at.pid, s.channel);
+        let class = self.class(s.channel);
         let (_, timeline) = self
             .channels
             .entry(s.channel)
@@ -145,7 +164,7 @@ impl GpuTimes {
         // A doorbell that found these entries came after their own.
         let after = s.how == How::Observed || s.late;
         let units = s.segments.iter();
-        let mut units: Vec<_> = units.map(|g| Unit::of(&g.bytes, self.class)).collect();
+        let mut units: Vec<_> = units.map(|g| Unit::of(&g.bytes, class)).collect();
         if let Some(pair) = Pair::of(s.segments.iter().map(|g| &*g.bytes)) {
             stand_for(&mut units, pair);
         }
@@ -181,6 +200,7 @@ impl GpuTimes {
     pub(crate) fn take(&mut self, s: &Submission) -> Vec<GpuTime> {
         let unknown = vec![GpuTime::default(); s.segments.len()];
         let whose = self.whose(s.at.pid, s.channel);
+        let rules = Rules::of(self.class(s.channel));
         let Some((pid, timeline)) = self.channels.get_mut(&s.channel) else {
             return unknown;
         };
@@ -195,7 +215,6 @@ impl GpuTimes {
             timeline.forget(end);
             return all;
         };
-        let rules = Rules::of(self.class);
         let seen = Seen {
             pid: *pid,
             words: &self.words,
@@ -229,6 +248,10 @@ impl GpuTimes {
         let steps = self.clocks.values().map(Clock::steps).sum();
         let c = self.coverage;
         (c.reads, c.ns, c.stamps, steps)
+    }
+
+    fn class(&self, channel: ChannelId) -> Option<u32> {
+        self.classes.of(self.gpus.get(&channel).copied())
     }
 
     fn whose(&self, pid: u32, channel: ChannelId) -> Whose {

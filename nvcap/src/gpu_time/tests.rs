@@ -12,10 +12,10 @@ use crate::wire::GpuVa;
 
 pub(super) const PID: u32 = 7;
 pub(super) const CLASS: u32 = 0xcbc0;
-const KERNELS: ChannelId = ChannelId(0);
-const COPIES: ChannelId = ChannelId(1);
-const KERNEL_STAMP: u64 = 0x2_0460_fff0;
-const COPY_STAMP: u64 = 0x2_0460_ffe0;
+pub(super) const KERNELS: ChannelId = ChannelId(0);
+pub(super) const COPIES: ChannelId = ChannelId(1);
+pub(super) const KERNEL_STAMP: u64 = 0x2_0460_fff0;
+pub(super) const COPY_STAMP: u64 = 0x2_0460_ffe0;
 const ENDS: u64 = 0x2_0463_7000;
 /// Host less GPU, ns.
 pub(super) const OFFSET: u64 = 600_000;
@@ -30,7 +30,7 @@ pub(super) fn trap(n: u32) -> u64 {
 }
 
 /// The word that a kernel releases at its end, and the number.
-fn end_of(n: u32) -> (u64, u32) {
+pub(super) fn end_of(n: u32) -> (u64, u32) {
     (ENDS + u64::from(n % 16) * 16, n * 2 + 1)
 }
 
@@ -43,7 +43,7 @@ struct Truth {
     followed: bool,
 }
 
-fn kernel(n: u32) -> Pushbuffer {
+pub(super) fn kernel(n: u32) -> Pushbuffer {
     let view = View {
         version: (4, 0),
         grid: [4, 1, 1],
@@ -74,7 +74,7 @@ fn kernel(n: u32) -> Pushbuffer {
     p
 }
 
-fn copy(n: u32) -> Pushbuffer {
+pub(super) fn copy(n: u32) -> Pushbuffer {
     let mut p = Pushbuffer::new();
     p.named(4, 0xc8b5, "LAUNCH_DMA", &[0x182])
         .expect("a method");

@@ -7,7 +7,9 @@ use super::pair::Pair;
 use super::rules::{Lag, Rules};
 use super::unit::{Place, Unit};
 use super::words::{Value, Words};
-use crate::decode::event::{DurationBy, GpuDuration, GpuMoment, GpuTime, GpuWait};
+use crate::decode::event::{
+    DurationBy, GpuDuration, GpuMoment, GpuTime, GpuWait, QueuedBy, StartBy,
+};
 use crate::wire::GpuVa;
 
 /// The most entries of a channel that wait for their turn; beyond that the oldest have no times.
@@ -53,6 +55,14 @@ impl Noted {
         match self.observed {
             false => self.doorbell.saturating_sub(HELD_UP_NS),
             true => self.absent.unwrap_or(0),
+        }
+    }
+
+    /// What tells since when it was in the ring.
+    fn queued_by(&self) -> Option<QueuedBy> {
+        match self.observed {
+            false => Some(QueuedBy::Doorbell),
+            true => self.absent.map(|_| QueuedBy::Look),
         }
     }
 }
@@ -364,8 +374,10 @@ fn front_end(
     });
     GpuTime {
         start: Some(start),
+        start_by: Some(StartBy::OwnStamp),
         duration,
         queued: queued(own, start, rules),
+        queued_by: own.queued_by(),
         ready_gpu_ns: ready.max(told.waited.map(|w| w.at)),
         wait: wait(own, ready, told.waited, seen),
         ..GpuTime::default()
@@ -426,27 +438,39 @@ fn behind(own: &Noted, told: Told, seen: Seen<'_>) -> GpuTime {
     let Told { stamp, waited, .. } = told;
     let free = told.before.and_then(|l| l.stamp);
     let ready = free.max(waited.map(|w| w.at));
-    let waited_error = waited.filter(|w| Some(w.at) == ready);
-    let next_error = rules.next_error_ns + waited_error.map_or(0, |w| w.error_ns);
+    let released = waited.filter(|w| Some(w.at) == ready);
+    let next_error = rules.next_error_ns + released.map_or(0, |w| w.error_ns);
+    let ready_by = match released {
+        Some(_) => StartBy::Release,
+        None => StartBy::PreviousStamp,
+    };
     // It began when the channel was free for it and it was there; both are needed.
     let rang = (!own.observed)
         .then(|| seen.clock.gpu(own.doorbell + rules.fetch_ns))
         .flatten();
     let clock_error = |at| seen.clock.host(at).map_or(u64::MAX / 2, |h| h.error_ns);
     let by_doorbell = |rang| rules.fetch_error_ns.saturating_add(clock_error(rang));
-    let (start, error) = match (ready, rang) {
+    let (start, error, by) = match (ready, rang) {
+        // Either may have been the later one: the doorbell's error is that of both.
         (Some(ready), Some(rang)) if rang + rules.fetch_error_ns > ready => {
-            (Some(rang.max(ready)), by_doorbell(rang))
+            let by = if rang > ready {
+                StartBy::Doorbell
+            } else {
+                ready_by
+            };
+            (Some(rang.max(ready)), by_doorbell(rang), by)
         }
-        (Some(ready), Some(_)) => (Some(ready), next_error),
+        (Some(ready), Some(_)) => (Some(ready), next_error, ready_by),
         // It was seen before the one before it had ended: it followed at once.
         (Some(ready), None) => {
             let there = seen.clock.gpu(own.doorbell).is_some_and(|d| d <= ready);
-            (there.then_some(ready), next_error)
+            (there.then_some(ready), next_error, ready_by)
         }
         // The ring's first entry had nothing before it.
-        (None, Some(rang)) if own.position == 0 => (Some(rang), by_doorbell(rang)),
-        (None, _) => (None, 0),
+        (None, Some(rang)) if own.position == 0 => {
+            (Some(rang), by_doorbell(rang), StartBy::Doorbell)
+        }
+        (None, _) => (None, 0, StartBy::Doorbell),
     };
     let start = start.filter(|s| *s <= stamp && error <= MOST_ERROR_NS);
     let start = start.and_then(|s| seen.moment(s, error));
@@ -457,8 +481,10 @@ fn behind(own: &Noted, told: Told, seen: Seen<'_>) -> GpuTime {
     });
     GpuTime {
         start,
+        start_by: start.map(|_| by),
         duration,
         queued: start.and_then(|s| queued(own, s, rules)),
+        queued_by: start.and(own.queued_by()),
         ready_gpu_ns: ready,
         wait: wait(own, free, waited, seen),
         ..GpuTime::default()
@@ -477,12 +503,14 @@ fn paired(own: &Noted, pair: Pair, seen: Seen<'_>) -> GpuTime {
     let ns = gpu_ns(pair.end).and_then(|end| end.checked_sub(start.gpu_ns));
     GpuTime {
         start: Some(start),
+        start_by: Some(StartBy::OwnStamp),
         duration: ns.map(|ns| GpuDuration {
             ns,
             error_ns: STAMPS_ERROR_NS,
             by: DurationBy::OwnStamp,
         }),
         queued: queued(own, start, seen.rules),
+        queued_by: own.queued_by(),
         ..GpuTime::default()
     }
 }

@@ -15,6 +15,7 @@
 //   graph    a graph of 32 kernels of 5 us in a chain: replayed 100 times with a wait between, 400 times queued ahead
 //   load     a kernel of 100 us every 10 ms, 300 times
 //   fast     empty kernels from four threads, a stream each, 25,000 each, as fast as they can
+//   rate     the same with one every 13.3 us in each thread: 300,000 a second together
 //
 // Written, one a line (times of the GPU are %globaltimer, ns; times of the host CLOCK_MONOTONIC, ns):
 //
@@ -45,7 +46,7 @@
 typedef unsigned long long u64;
 
 static const int BLOCKS = 4, WRITERS = 4096, STREAMS = 4, TAG = 96, NODE_TAG = 128, NODES = 32, REPLAYS = 500, BATCH = 500;
-static const int MOST = 300000, PINGS = 200, COPIES = 200;
+static const int MOST = 400000, PINGS = 200, COPIES = 200;
 static const size_t COPY_BYTES = (8 << 20) + 4096;
 static const size_t WRITTEN = 32 << 20;
 static const unsigned DURATIONS[] = {2, 5, 20, 100};
@@ -304,22 +305,32 @@ static void load() {
 }
 
 static const int EACH = 25000;
+static const u64 APART = 13333;
+// When the threads begin to launch one every `APART` ns; 0: as fast as they can.
+static u64 paced;
 static void *of_thread(void *argument) {
     int stream = (int)(size_t)argument;
-    for (int i = 0; i < EACH; i++) launch_as("fast", used + stream * EACH + i, stream, 0);
+    for (int i = 0; i < EACH; i++) {
+        while (paced && now() < paced + i * APART) {}
+        launch_as(paced ? "rate" : "fast", used + stream * EACH + i, stream, 0);
+    }
     return NULL;
 }
-static void fast() {
+static void of_threads(bool is_paced) {
+    const char *name = is_paced ? "rate" : "fast";
     if (used + STREAMS * EACH > MOST) { fprintf(stderr, "more than %d kernels\n", MOST); exit(1); }
     pthread_t threads[STREAMS];
     u64 begin = now();
+    paced = is_paced ? begin + 1000000 : 0;
     for (size_t s = 0; s < STREAMS; s++) pthread_create(&threads[s], NULL, of_thread, (void *)s);
     for (pthread_t &thread : threads) pthread_join(thread, NULL);
     u64 issued = now();
     used += STREAMS * EACH;
-    phase("fast", 0, begin);
-    printf("fast: %.0f submissions a second\n", STREAMS * EACH * 1e9 / (issued - begin));
+    phase(name, 0, begin);
+    printf("%s: %.0f submissions a second\n", name, STREAMS * EACH * 1e9 / (issued - begin));
 }
+static void fast() { of_threads(false); }
+static void rate() { of_threads(true); }
 
 static void prepare() {
     for (cudaStream_t &stream : streams) CHECK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
@@ -362,7 +373,7 @@ static void wait_for_line() {
 
 int main(int count, char **args) {
     const struct { const char *name; void (*run)(); } all[] = {{"queue", queue}, {"sync", sync_each}, {"pause", pause_each},
-        {"write", write_all}, {"two", two}, {"copy", copy}, {"graph", replays}, {"load", load}, {"fast", fast}};
+        {"write", write_all}, {"two", two}, {"copy", copy}, {"graph", replays}, {"load", load}, {"fast", fast}, {"rate", rate}};
     bool waits = false, chosen = false;
     out = stdout;
     for (int i = 1; i < count; i++) {

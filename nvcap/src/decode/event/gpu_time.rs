@@ -16,6 +16,64 @@ pub struct GpuMoment {
     pub gpu_error_ns: u64,
 }
 
+/// What told when work began.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(
+    feature = "serde",
+    derive(serde::Serialize),
+    serde(rename_all = "kebab-case")
+)]
+#[non_exhaustive]
+pub enum StartBy {
+    /// The entry's own stamp, which the channel writes when the work begins.
+    OwnStamp,
+    /// The stamp behind the work of the entry before it, for which it waited.
+    PreviousStamp,
+    /// The release of a semaphore for which it waited.
+    Release,
+    /// Its doorbell: its engine had nothing else to do.
+    Doorbell,
+}
+
+impl StartBy {
+    /// Its name in JSON.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::OwnStamp => "own-stamp",
+            Self::PreviousStamp => "previous-stamp",
+            Self::Release => "release",
+            Self::Doorbell => "doorbell",
+        }
+    }
+}
+
+/// What told since when an entry was in the ring.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(
+    feature = "serde",
+    derive(serde::Serialize),
+    serde(rename_all = "kebab-case")
+)]
+#[non_exhaustive]
+pub enum QueuedBy {
+    /// Its own doorbell.
+    Doorbell,
+    /// It was found later, by a look or another doorbell: it came after the look before that.
+    Look,
+}
+
+impl QueuedBy {
+    /// Its name in JSON.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Doorbell => "doorbell",
+            Self::Look => "look",
+        }
+    }
+}
+
 /// What told a duration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(
@@ -64,10 +122,14 @@ pub struct GpuDuration {
 pub struct GpuTime {
     /// When the GPU began the work.
     pub start: Option<GpuMoment>,
+    /// What told that; `None` where it is not known.
+    pub start_by: Option<StartBy>,
     /// For how long it worked.
     pub duration: Option<GpuDuration>,
     /// How long the entry waited from its doorbell until then, ns: at least and at most.
     pub queued: Option<(u64, u64)>,
+    /// What told since when it waited; `None` where that time is not known.
+    pub queued_by: Option<QueuedBy>,
     /// Until when it had to wait, on the GPU's clock, ns: the entry before it in the channel had not ended, or a semaphore that
     /// it waits for was not released.
     pub ready_gpu_ns: Option<u64>,

@@ -2,7 +2,7 @@
 
 use super::packets::{Notes, Value};
 use super::proto::{Callstack, StackFrame};
-use crate::decode::event::{Context, GpuTime, SubmissionHead};
+use crate::decode::event::{Context, GpuTime, QueuedBy, StartBy, SubmissionHead};
 use crate::ledger::Ledger;
 use crate::output::ledger::verdict;
 use crate::output::stack::word_of;
@@ -42,10 +42,13 @@ pub(super) fn of_times(time: &GpuTime) -> Notes {
     number("queued_most_ns", time.queued.map(|q| q.1));
     // The slice is of so many launches and copies together.
     number("works", Some(time.works.into()).filter(|w| *w > 1));
-    let by = time
-        .duration
-        .map(|d| ("duration_by", Value::Word(d.by.name())));
-    notes.extend(by);
+    let words = [
+        ("begin_by", time.start_by.map(StartBy::name)),
+        ("duration_by", time.duration.map(|d| d.by.name())),
+        ("queued_by", time.queued_by.map(QueuedBy::name)),
+    ];
+    let known = words.into_iter().filter_map(|(key, w)| Some((key, w?)));
+    notes.extend(known.map(|(key, word)| (key, Value::Word(word))));
     notes
 }
 

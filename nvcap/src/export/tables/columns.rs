@@ -3,8 +3,8 @@
 
 use crate::decode::event::{
     Barrier, Copy, Direction, Draw, Evidence, GpuDuration, GpuMoment, GpuTime, Graph, Inline,
-    InlineContent, Launch, Memory, Operation, Place, QmdFrom, Semaphore, SemaphoreAction,
-    SemaphoreUnit,
+    InlineContent, Launch, Memory, Operation, Place, QmdFrom, QueuedBy, Semaphore, SemaphoreAction,
+    SemaphoreUnit, StartBy,
 };
 use crate::driver::{Subject, names as driver_names};
 use crate::output::ioctls::device_name;
@@ -60,12 +60,14 @@ pub(super) const GPU_TIME: &[Column] = column_list!(Event(e) {
     gpu_start_error_ns: Int optional "ns" Stamps, "the most by which that may be wrong" => start(e).map(|s| s.host_error_ns);
     gpu_clock_start_ns: Int optional "ns" Stamps, "the same moment by the GPU's own clock" => start(e).map(|s| s.gpu_ns);
     gpu_clock_error_ns: Int optional "ns" Stamps, "the most by which that may be wrong" => start(e).map(|s| s.gpu_error_ns);
+    gpu_start_by: Text optional "" Stamps, "what told when it began: own-stamp, previous-stamp, release or doorbell" => e.times.and_then(|t| t.start_by).map(StartBy::name);
     gpu_ns: Int optional "ns" Stamps, "for how long the GPU worked on it; of a submission: on its first entry" => duration(e).map(|d| d.ns);
     gpu_ns_error: Int optional "ns" Stamps, "the most by which that may be wrong" => duration(e).map(|d| d.error_ns);
     gpu_ns_by: Text optional "" Stamps, "what told it: next-stamp, release or own-stamp" => duration(e).map(|d| d.by.name());
     queued_ns: Int optional "ns" Stamps, "how long the entry waited from its doorbell until the GPU began it: the middle of the next two" => queued(e).map(|(least, most)| least.midpoint(most));
     queued_least_ns: Int optional "ns" Stamps, "at least" => queued(e).map(|q| q.0);
     queued_most_ns: Int optional "ns" Stamps, "at most" => queued(e).map(|q| q.1);
+    queued_by: Text optional "" Stamps, "what told since when it waited: doorbell, or look where it was found between two looks" => e.times.and_then(|t| t.queued_by).map(QueuedBy::name);
     gpu_works: Int optional "" Stamps, "where the entry has several launches and copies: how many; none of them has a gpu_ns" => together(e).map(|t| t.works);
     gpu_works_ns: Int optional "ns" Stamps, "for how long the GPU worked on all of them together: the same on each" => together(e).and_then(|t| t.duration).map(|d| d.ns);
 });

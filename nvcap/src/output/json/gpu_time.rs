@@ -33,6 +33,9 @@ fn members(out: &mut Vec<u8>, time: &GpuTime, duration: Option<GpuDuration>) {
         member(out, "gpu_clock_start_ns", start.gpu_ns);
         member(out, "gpu_clock_error_ns", start.gpu_error_ns);
     }
+    if let Some(by) = time.start_by {
+        text(out, "gpu_start_by", by.name());
+    }
     key(out, "gpu_ns");
     optional(out, duration.map(|d| d.ns));
     if let Some(duration) = duration {
@@ -44,5 +47,8 @@ fn members(out: &mut Vec<u8>, time: &GpuTime, duration: Option<GpuDuration>) {
     if let Some((least, most)) = queued {
         member(out, "queued_least_ns", *least);
         member(out, "queued_most_ns", *most);
+    }
+    if let Some(by) = time.queued_by {
+        text(out, "queued_by", by.name());
     }
 }

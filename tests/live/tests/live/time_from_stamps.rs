@@ -18,12 +18,12 @@ use softgpu::timed::STAMP_TO_START;
 
 use crate::setup::{LIMIT, need_tracing};
 
-const SHOWN: &str = "type=submission||op=launch||op=copy";
+pub(crate) const SHOWN: &str = "type=submission||op=launch||op=copy";
 /// The software GPU's words follow the ends of kernels by so many ns, as on a real one.
 const LAG: u64 = 2000;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Way {
+pub(crate) enum Way {
     /// From the command's start, by the trap.
     Start,
     /// Attached, by the trap.
@@ -34,7 +34,7 @@ enum Way {
 
 const WAYS: [Way; 3] = [Way::Start, Way::Attached, Way::Observed];
 
-fn objects(file: &Path) -> Result<Vec<Value>> {
+pub(crate) fn objects(file: &Path) -> Result<Vec<Value>> {
     let text = std::fs::read_to_string(file).with_context(|| file.display().to_string())?;
     Ok(text
         .lines()
@@ -43,12 +43,28 @@ fn objects(file: &Path) -> Result<Vec<Value>> {
 }
 
 /// What ran, by ring and position.
-type Truth = HashMap<(u64, u64), Value>;
+pub(crate) type Truth = HashMap<(u64, u64), Value>;
 
 /// Runs the software GPU with these options under nvcap; returns nvcap's objects and the truth.
 fn run(way: Way, gpu_options: &[String]) -> Result<(Vec<Value>, Truth)> {
     let folder = Folder::new()?;
-    let (trace, truth) = (folder.file("trace.json"), folder.file("truth.json"));
+    let trace = folder.file("trace.json");
+    let mut args: Vec<OsString> = ["--gpu-time", "--json", "-e", SHOWN, "-o"]
+        .map(OsString::from)
+        .to_vec();
+    args.push(trace.clone().into());
+    let ran = run_with(way, gpu_options, &folder, args)?;
+    Ok((objects(&trace)?, ran))
+}
+
+/// Runs the software GPU with these options under nvcap with these arguments; returns the truth.
+pub(crate) fn run_with(
+    way: Way,
+    gpu_options: &[String],
+    folder: &Folder,
+    mut args: Vec<OsString>,
+) -> Result<Truth> {
+    let truth = folder.file("truth.json");
     let mut gpu: Vec<OsString> = gpu_options.iter().map(OsString::from).collect();
     gpu.extend(
         [
@@ -61,10 +77,6 @@ fn run(way: Way, gpu_options: &[String]) -> Result<(Vec<Value>, Truth)> {
         .map(OsString::from),
     );
     gpu.push(format!("--timed-truth={}", truth.display()).into());
-    let mut args: Vec<OsString> = ["--gpu-time", "--json", "-e", SHOWN, "-o"]
-        .map(OsString::from)
-        .to_vec();
-    args.push(trace.clone().into());
     if way == Way::Observed {
         args.push("--how=observe".into());
     } else {
@@ -104,10 +116,10 @@ fn run(way: Way, gpu_options: &[String]) -> Result<(Vec<Value>, Truth)> {
         let at = (number(&line, "ring")?, number(&line, "position")?);
         ran.insert(at, line);
     }
-    Ok((objects(&trace)?, ran))
+    Ok(ran)
 }
 
-fn number(object: &Value, name: &str) -> Result<u64> {
+pub(crate) fn number(object: &Value, name: &str) -> Result<u64> {
     object[name]
         .as_u64()
         .with_context(|| format!("{name} is no number: {object}"))
@@ -176,6 +188,8 @@ impl Found {
             );
         } else {
             let start = number(o, "gpu_clock_start_ns")?;
+            let by = o["gpu_start_by"].as_str().context("gpu_start_by")?;
+            ensure!((by == "own-stamp") == kernel, "a start by {by}: {o}");
             // A launch's own stamp tells its start, and the software GPU's kernels always start so long after it; a GPU's start later
             // where several channels launch, or behind a pause.
             let allowed = if kernel {
@@ -243,10 +257,10 @@ fn stamp_late(ran: &Value) -> Result<u64> {
 
 /// A run in which every stamp was written at its time. The software GPU may lose its processor between its reading of the clock
 /// and its writing of the stamp; no GPU does that, and one such stamp spoils what is learnt of the clocks.
-fn undisturbed(way: Way, options: &[String]) -> Result<(Vec<Value>, Truth)> {
+pub(crate) fn undisturbed<T>(run: impl Fn() -> Result<(T, Truth)>) -> Result<(T, Truth)> {
     let mut late = Vec::new();
     for _ in 0..10 {
-        let (shown, truth) = run(way, options)?;
+        let (shown, truth) = run()?;
         let all = truth.values().map(stamp_late).collect::<Result<Vec<_>>>()?;
         match all.into_iter().max() {
             Some(most) if most > 3_000 => late.push(most),
@@ -268,6 +282,10 @@ fn compare(shown: &[Value], truth: &Truth) -> Result<Found> {
     for o in shown.iter().filter(|o| o["type"] == "submission") {
         let ring = rings.get(&number(o, "channel")?).context("a channel")?;
         at.insert(number(o, "serial")?, (*ring, number(o, "position")?));
+        let looked = o["how"] == "observed" || o["late"] == true;
+        let by = if looked { "look" } else { "doorbell" };
+        let expected = (!o["queued_ns"].is_null()).then_some(by);
+        ensure!(o["queued_by"].as_str() == expected, "{o}");
     }
     let mut found = Found::default();
     for o in shown.iter().filter(|o| o["type"] == "operation") {
@@ -293,7 +311,7 @@ fn compared(
         let mut gpu: Vec<String> = options.iter().map(|o| (*o).to_owned()).collect();
         gpu.push(format!("--submissions={submissions}"));
         gpu.push(format!("--timed-kernel-us={}", 50 * longer));
-        let (shown, truth) = undisturbed(way, &gpu)?;
+        let (shown, truth) = undisturbed(|| run(way, &gpu))?;
         let found = compare(&shown, &truth)?;
         // An entry may be seen in its ring before its doorbell was rung, and a word long after it was written.
         let wrong: u64 = found.wrong.values().map(|w| w.0).sum();
@@ -330,10 +348,15 @@ fn compared(
     bail!("{way:?}: too little is shown:\n{}", all.join("\n"))
 }
 
-/// Each way; says of all what is wrong.
+/// The same comparison each way.
 fn all_ways(submissions: u64, options: &[&str], enough: fn(&Found) -> bool) -> Result<()> {
+    each_way(|way| compared(way, submissions, options, enough))
+}
+
+/// Each way; says of all what is wrong.
+pub(crate) fn each_way(of: impl Fn(Way) -> Result<()>) -> Result<()> {
     need_tracing()?;
-    let results = WAYS.map(|way| compared(way, submissions, options, enough));
+    let results = WAYS.map(of);
     let mut not_run = results
         .iter()
         .filter_map(|r| r.as_ref().err()?.downcast_ref::<NotRun>());
@@ -422,29 +445,18 @@ fn median(mut of: Vec<u64>) -> u64 {
     of.get(of.len() / 2).copied().unwrap_or(0)
 }
 
-/// `--gpu-time-cpu`: the thread takes that part of a processor, and what it sees in bursts tells the whole.
-pub fn a_part_of_a_processor() -> Result<()> {
-    need_tracing()?;
-    let refused = ["time", "--gpu-time-cpu", "500%", "-p", "1"].map(OsString::from);
-    let refused = Running::start(&nvcap()?, refused.to_vec())?.end(LIMIT)?;
-    refused.expect_code(2)?;
-    let says = "give percent from 0.01 to 100";
-    ensure!(refused.stderr.contains(says), "{}", refused.stderr);
-
-    let folder = Folder::new()?;
-    let (sums, truth) = (folder.file("sums.json"), folder.file("truth.json"));
-    let options = "--timed --files --gpus=1 --threads=1 --channels=1 --submissions=5000 --timed-kernel-us=400 \
-                   --timed-lag-ns=2000 --linger-ms=300 --wait-stdin --before-wait=3";
-    let mut gpu: Vec<OsString> = options.split_whitespace().map(OsString::from).collect();
+/// Runs kernels of 400 us behind each other under nvcap with these options, which have its thread that reads stamps take 5 % of a
+/// processor: it does.
+fn limited(truth: &Path, kernels: u64, mut options: Vec<OsString>) -> Result<()> {
+    let of_gpu = "--timed --files --gpus=1 --threads=1 --channels=1 --timed-kernel-us=400 \
+                  --timed-lag-ns=2000 --linger-ms=300 --wait-stdin --before-wait=3";
+    let mut gpu: Vec<OsString> = of_gpu.split_whitespace().map(OsString::from).collect();
+    gpu.push(format!("--submissions={kernels}").into());
     gpu.push(format!("--timed-truth={}", truth.display()).into());
     let mut program = Running::start(&softgpu()?, gpu)?;
     program.wait_for_line("waiting")?;
-    let mut args = ["time", "--json", "--gpu-time-cpu", "5%", "-o"]
-        .map(OsString::from)
-        .to_vec();
-    args.push(sums.clone().into());
-    args.extend(["-p".into(), program.pid().to_string().into()]);
-    let mut nvcap = Running::start(&nvcap()?, args)?;
+    options.extend(["-p".into(), program.pid().to_string().into()]);
+    let mut nvcap = Running::start(&nvcap()?, options)?;
     nvcap.wait_until("attached", Duration::from_secs(20), |r| {
         r.stderr().contains("attached")
     })?;
@@ -460,6 +472,45 @@ pub fn a_part_of_a_processor() -> Result<()> {
     );
     program.end(LIMIT)?.expect_code(0)?;
     nvcap.end(Duration::from_secs(20))?;
+    Ok(())
+}
+
+/// `--observe-cpu` with `--gpu-time`: half of it is for reading stamps, and all of nvcap takes no more than it.
+pub fn half_of_the_budget() -> Result<()> {
+    need_tracing()?;
+    let folder = Folder::new()?;
+    let (trace, truth) = (folder.file("trace.json"), folder.file("truth.json"));
+    let options = "--how observe --observe-cpu 10% --gpu-time --json -e op=launch -o";
+    let mut options: Vec<OsString> = options.split(' ').map(OsString::from).collect();
+    options.push(trace.clone().into());
+    limited(&truth, 8000, options)?;
+    let shown = objects(&trace)?;
+    let timed = shown.iter().filter(|o| !o["gpu_ns"].is_null()).count();
+    let ledger = shown.iter().find(|o| o["type"] == "ledger");
+    let ledger = ledger.context("no ledger")?;
+    let ns = |name: &str| ledger["observed"][name].as_f64().unwrap_or(f64::NAN);
+    let used = ns("cpu_ns") / ns("wall_ns");
+    ensure!(timed > 20 && ns("wall_ns") > 2e9, "{timed} timed: {ledger}");
+    // Up to a second's worth may be saved, and is available at the start (observe::the_budget_is_kept).
+    let most = 0.1 * (1.0 + 1e9 / ns("wall_ns")) * 1.25 + 0.01;
+    ensure!(used < most, "{used} of a core instead of 0.1: {ledger}");
+    Ok(())
+}
+
+/// `--gpu-time-cpu`: the thread takes that part of a processor, and what it sees in bursts tells the whole.
+pub fn a_part_of_a_processor() -> Result<()> {
+    need_tracing()?;
+    let refused = ["time", "--gpu-time-cpu", "500%", "-p", "1"].map(OsString::from);
+    let refused = Running::start(&nvcap()?, refused.to_vec())?.end(LIMIT)?;
+    refused.expect_code(2)?;
+    let says = "give percent from 0.01 to 100";
+    ensure!(refused.stderr.contains(says), "{}", refused.stderr);
+
+    let folder = Folder::new()?;
+    let (sums, truth) = (folder.file("sums.json"), folder.file("truth.json"));
+    let options = ["time", "--json", "--gpu-time-cpu", "5%", "-o"].map(OsString::from);
+    let options = [&options[..], &[sums.clone().into()]].concat();
+    limited(&truth, 5000, options)?;
 
     let mut lengths = Vec::new();
     for ran in objects(&truth)?.iter().filter(|o| o["type"] == "kernel") {

@@ -1,0 +1,363 @@
+//! What `nvcap time --json` sums up, of a recording, against what the software GPU ran: the time with work, gaps, and overlaps, for the
+//! GPU and each engine, process and channel of it.
+//!
+//! Sums may be wrong by no more than the errors that are stated with the times of single entries. What an entry's time is wrong by
+//! beyond that is `time_from_stamps`' business, and is allowed for here; entries without times are left out of the truth as nvcap leaves
+//! them out. Where too many have none, or errors are too large, the run is repeated with longer kernels.
+
+use std::collections::{HashMap, HashSet};
+use std::ffi::OsString;
+
+use anyhow::{Context, Result, bail, ensure};
+use live::harness::not_run;
+use live::programs::{Folder, Running, nvcap};
+use serde_json::Value;
+
+use crate::setup::LIMIT;
+use crate::time_from_stamps::{
+    SHOWN, Truth, Way, each_way, number, objects, run_with, undisturbed,
+};
+
+/// A launch or copy that is shown, on the GPU's clock.
+#[derive(Clone, Debug)]
+struct Entry {
+    channel: u64,
+    engine: String,
+    kernel: bool,
+    /// When it really began and ended.
+    ran: (u64, u64),
+    ran_host_end: u64,
+    /// Whether nvcap knows when it began.
+    begun: bool,
+    /// When nvcap says that it did both, if it knows.
+    told: Option<(u64, u64)>,
+    /// The most by which that may be wrong: as stated, or as it is where that is more.
+    wrong: (u64, u64),
+    host_error: u64,
+}
+
+/// What one recording says of one run.
+#[derive(Debug)]
+struct Run {
+    /// What `nvcap time` sums up.
+    sums: Value,
+    entries: Vec<Entry>,
+}
+
+/// nvcap reads a recording and writes JSON.
+fn read(folder: &Folder, args: &[&str], out: &str) -> Result<Vec<Value>> {
+    let out = folder.file(out);
+    let mut args: Vec<OsString> = args.iter().map(OsString::from).collect();
+    args.extend(["--json".into(), "-o".into(), out.clone().into()]);
+    args.push(folder.file("run.pcapng").into());
+    let ended = Running::start(&nvcap()?, args)?.end(LIMIT)?;
+    // 3: the observed ring lapped, which the recording says.
+    ensure!(matches!(ended.code()?, 0 | 3), "{}", ended.stderr);
+    objects(&out)
+}
+
+fn recorded(way: Way, gpu: &[String]) -> Result<((Vec<Value>, Vec<Value>), Truth)> {
+    let folder = Folder::new()?;
+    let mut args = ["record", "--gpu-time", "-o"].map(OsString::from).to_vec();
+    args.push(folder.file("run.pcapng").into());
+    let truth = run_with(way, gpu, &folder, args)?;
+    let shown = read(&folder, &["decode", "-e", SHOWN], "shown.json")?;
+    let sums = read(&folder, &["time"], "sums.json")?;
+    Ok(((shown, sums), truth))
+}
+
+fn run(way: Way, gpu: &[String]) -> Result<Run> {
+    let ((shown, sums), truth) = undisturbed(|| recorded(way, gpu))?;
+    let (mut rings, mut at) = <(HashMap<_, _>, HashMap<_, _>)>::default();
+    for o in &shown {
+        if o["type"] == "channel" {
+            rings.insert(number(o, "channel")?, number(o, "ring")?);
+        } else if o["type"] == "submission" {
+            at.insert(number(o, "serial")?, o);
+        }
+    }
+    let mut entries = Vec::new();
+    for o in shown.iter().filter(|o| o["type"] == "operation") {
+        let submission = *at.get(&number(o, "serial")?).context("a submission")?;
+        let channel = number(submission, "channel")?;
+        let ring = *rings.get(&channel).context("a channel")?;
+        let ran = truth
+            .get(&(ring, number(submission, "position")?))
+            .with_context(|| format!("nothing ran there: {o}"))?;
+        entries.push(entry(o, submission, ran)?);
+    }
+    let sums = sums.into_iter().find(|o| o["type"] == "gpu_time");
+    let sums = sums.context("no sums")?;
+    Ok(Run { sums, entries })
+}
+
+fn entry(o: &Value, submission: &Value, truth: &Value) -> Result<Entry> {
+    let ran = (number(truth, "start_gpu_ns")?, number(truth, "end_gpu_ns")?);
+    let stated = |name: &str| o[name].as_u64().unwrap_or(0);
+    let begin = o["gpu_clock_start_ns"].as_u64();
+    let told = begin.zip(o["gpu_ns"].as_u64());
+    let told = told.map(|(begin, ns)| (begin, begin + ns));
+    let (begins, ends) = told.unwrap_or(ran);
+    let host = o["gpu_start_ns"].as_u64();
+    let ran_host = number(truth, "start_ns")?;
+    let host = host.map_or(0, |at| at.abs_diff(ran_host));
+    Ok(Entry {
+        channel: number(submission, "channel")?,
+        engine: submission["engine"].as_str().unwrap_or("?").to_owned(),
+        kernel: o["op"] == "launch",
+        ran,
+        ran_host_end: number(truth, "end_ns")?,
+        begun: begin.is_some(),
+        // An end that is as vague as this is left out of the sums (docs/gpu-time.md, sums).
+        told: told.filter(|t| {
+            let error = stated("gpu_ns_error");
+            error <= 100_000 || error <= (t.1 - t.0) / 10
+        }),
+        wrong: (
+            stated("gpu_clock_error_ns").max(begins.abs_diff(ran.0)),
+            stated("gpu_ns_error").max(ends.abs_diff(ran.1)),
+        ),
+        host_error: stated("gpu_start_error_ns").max(host),
+    })
+}
+
+/// The parts of time in which something ran.
+fn union(of: &[(u64, u64)]) -> Vec<(u64, u64)> {
+    let mut of = of.to_vec();
+    of.sort_unstable();
+    let mut all: Vec<(u64, u64)> = Vec::new();
+    for (begin, end) in of {
+        match all.last_mut() {
+            Some(last) if last.1 >= begin => last.1 = last.1.max(end),
+            _ => all.push((begin, end)),
+        }
+    }
+    all
+}
+
+fn length(of: &[(u64, u64)]) -> u64 {
+    of.iter().map(|(begin, end)| end - begin).sum()
+}
+
+/// What was found of one engine, channel, process or GPU.
+#[derive(Clone, Copy, Debug, Default)]
+struct Found {
+    /// Sums, ns: what ran at once with other work, and all of the time.
+    overlap: u64,
+    span: u64,
+    /// The most by which the sums may be wrong.
+    allowed: u64,
+}
+
+/// The sums of some entries.
+fn sums(what: &str, work: &Value, of: &[&Entry]) -> Result<Found> {
+    let known: Vec<_> = of.iter().filter(|e| e.told.is_some()).collect();
+    ensure!(!known.is_empty(), "{what}: nothing is known, but {work}");
+    let ran: Vec<(u64, u64)> = known.iter().map(|e| e.ran).collect();
+    let allowed: u64 = known.iter().map(|e| e.wrong.0 + e.wrong.1).sum();
+    let is = |name| number(work, name);
+    let (busy, sum, idle) = (is("busy_ns")?, is("sum_ns")?, is("idle_ns")?);
+    let said = |name: &str, told: u64, truth: u64, allowed: u64| {
+        ensure!(
+            told.abs_diff(truth) <= allowed,
+            "{what}: {name} is {told} ns, {truth} in truth, {allowed} may be wrong of {} entries: {work}",
+            known.len()
+        );
+        Ok(())
+    };
+    let all = union(&ran);
+    said("sum_ns", sum, length(&ran), allowed)?;
+    said("busy_ns", busy, length(&all), allowed)?;
+    let overlap = length(&ran) - length(&all);
+    said("the overlap", sum.saturating_sub(busy), overlap, allowed)?;
+    // The time lasts from the first begin to the last end, or the last begin where its end is not known.
+    let (span, unknown) = (is("span_ns")?, is("unknown_ns")?);
+    ensure!(busy + idle + unknown == span, "{what}: {work}");
+    let begun = of.iter().filter(|e| e.begun);
+    let begins = begun.map(|e| e.ran.0);
+    let first = begins.clone().min().unwrap_or(0);
+    let last = ran.iter().map(|r| r.1).chain(begins).max().unwrap_or(0);
+    let truth = last - first;
+    said("span_ns", span, truth, allowed + unknown)?;
+    let share = busy as f64 / (busy + idle).max(1) as f64;
+    let true_share = length(&all) as f64 / truth.max(1) as f64;
+    let wrong = (allowed + unknown) as f64 / truth.max(1) as f64;
+    ensure!(
+        (share - true_share).abs() <= 2.0 * wrong,
+        "{what}: busy for {share} of the time, {true_share} in truth, {wrong} may be wrong"
+    );
+    Ok(Found {
+        overlap,
+        span,
+        allowed,
+    })
+}
+
+/// Each gap that is listed was one, and the longest ones are listed; how many are.
+fn gaps(gpu: &Value, of: &[Entry]) -> Result<usize> {
+    let unknown = of.iter().filter(|e| e.told.is_none()).count();
+    let known: Vec<&Entry> = of.iter().filter(|e| e.told.is_some()).collect();
+    let listed = gpu["gaps"].as_array().context("gaps")?;
+    let mut found = Vec::new();
+    for gap in listed {
+        let (from, ns) = (number(gap, "gpu_clock_ns")?, number(gap, "ns")?);
+        let until = from + ns;
+        let ends = |e: &&&Entry| e.told.is_some_and(|t| t.1 == from);
+        let begins = |e: &&&Entry| e.told.is_some_and(|t| t.0 == until);
+        let (Some(before), Some(behind)) = (known.iter().find(ends), known.iter().find(begins))
+        else {
+            // Beside an end that is not known, or is too vague.
+            ensure!(unknown > 0, "no work ends and begins at {gap}");
+            continue;
+        };
+        let off = |name: &str, told: u64, ran: u64, allowed: u64| {
+            let is_off = told.abs_diff(ran) > allowed;
+            ensure!(
+                !is_off,
+                "the {name} of {gap} is {ran} in truth, {allowed} ns may be wrong"
+            );
+            Ok(())
+        };
+        off("begin", from, before.ran.1, before.wrong.1)?;
+        off("end", until, behind.ran.0, behind.wrong.0)?;
+        // The clocks drift apart in a long gap.
+        let host = before.wrong.1 + before.host_error + behind.host_error + ns / 10_000;
+        off(
+            "host's time",
+            number(gap, "at_ns")?,
+            before.ran_host_end,
+            host,
+        )?;
+        let work = known.iter().find(|e| {
+            let (begin, end) = (e.ran.0 + e.wrong.0, e.ran.1.saturating_sub(e.wrong.1));
+            begin.max(from) < end.min(until)
+        });
+        ensure!(work.is_none(), "{gap} is no gap: {work:?}");
+        found.push(ns);
+    }
+    ensure!(
+        found.is_sorted_by(|a, b| a >= b),
+        "the longest is first: {found:?}"
+    );
+    // As gaps are each wrong by the errors of two times at most, so is the one at each place in the order.
+    let allowed = known.iter().map(|e| e.wrong.0.max(e.wrong.1)).max();
+    let allowed = 2 * allowed.unwrap_or(0);
+    let ran: Vec<(u64, u64)> = known.iter().map(|e| e.ran).collect();
+    let all = union(&ran);
+    let mut truth: Vec<u64> = all.windows(2).map(|w| w[1].0 - w[0].1).collect();
+    truth.sort_unstable_by(|a, b| b.cmp(a));
+    if unknown == 0 {
+        for (place, (told, ran)) in found.iter().zip(&truth).enumerate() {
+            ensure!(
+                told.abs_diff(*ran) <= allowed,
+                "gap {place} is {told} ns, {ran} in truth, {allowed} may be wrong"
+            );
+        }
+    }
+    Ok(found.len())
+}
+
+/// All sums of a run; those of the kernels' engine, and how many gaps were compared.
+fn compare(run: &Run) -> Result<(Found, usize)> {
+    let some = |which: &dyn Fn(&Entry) -> bool| -> Vec<&Entry> {
+        run.entries.iter().filter(|e| which(e)).collect()
+    };
+    let list = |name: &str| run.sums[name].as_array().with_context(|| name.to_owned());
+    let [gpu] = &list("gpus")?[..] else {
+        bail!("not one GPU: {}", run.sums["gpus"]);
+    };
+    sums("GPU", &gpu["work"], &some(&|_| true))?;
+    let [process] = &list("processes")?[..] else {
+        bail!("not one process: {}", run.sums["processes"]);
+    };
+    sums("process", &process["work"], &some(&|_| true))?;
+    let mut told = HashSet::new();
+    for channel in list("channels")? {
+        let number = number(channel, "channel")?;
+        let of = some(&|e| e.channel == number);
+        if of.iter().any(|e| e.told.is_some()) {
+            sums(&format!("channel {number}"), &channel["work"], &of)?;
+            told.insert(number);
+        }
+    }
+    let known = run.entries.iter().filter(|e| e.told.is_some());
+    let known: HashSet<u64> = known.map(|e| e.channel).collect();
+    ensure!(told == known, "channels {told:?}, {known:?} in truth");
+    let mut kernels = None;
+    for engine in list("engines")? {
+        let name = engine["engine"].as_str().context("a name")?;
+        let of = some(&|e| e.engine == name);
+        if of.iter().any(|e| e.told.is_some()) {
+            let found = sums(name, &engine["work"], &of)?;
+            if of.iter().all(|e| e.kernel) {
+                kernels = Some(found);
+            }
+        }
+    }
+    let gaps = gaps(gpu, &run.entries)?;
+    Ok((kernels.context("no engine runs kernels alone")?, gaps))
+}
+
+/// Runs with longer and longer kernels until most is known of one run; every run must be true. On a busy machine less is seen of each:
+/// all of them together, and one whose sums are known well, say enough.
+fn compared(
+    way: Way,
+    submissions: u64,
+    options: &[&str],
+    least_gaps: usize,
+    enough: fn(&Found) -> bool,
+) -> Result<()> {
+    let (mut all, mut all_known, mut all_gaps, mut any_close) = (Vec::new(), 0, 0, false);
+    for longer in [1, 2, 4, 8, 16, 32] {
+        let mut gpu: Vec<String> = options.iter().map(|o| (*o).to_owned()).collect();
+        gpu.push(format!("--submissions={submissions}"));
+        gpu.push(format!("--timed-kernel-us={}", 50 * longer));
+        let run = run(way, &gpu)?;
+        let kernels = run.entries.iter().filter(|e| e.kernel);
+        let count = kernels.clone().count();
+        let known = kernels.filter(|e| e.told.is_some()).count();
+        let (found, gaps) = compare(&run).with_context(|| format!("{way:?}, {longer}"))?;
+        let summary =
+            format!("{longer}: {known} of {count} kernels with times, {gaps} gaps, {found:?}");
+        if std::env::var_os("NVCAP_LIVE_KEEP").is_some() {
+            println!("    {way:?} {summary}");
+        }
+        all.push(summary);
+        // The sums of kernels are known to a twentieth.
+        let close = 20 * found.allowed < found.span && known > 50 && enough(&found);
+        if 10 * known > 7 * count && close && gaps >= least_gaps {
+            return Ok(());
+        }
+        (all_known, all_gaps) = (all_known + known, all_gaps + gaps);
+        any_close |= close;
+    }
+    if any_close && all_known >= 200 && all_gaps >= least_gaps {
+        return Ok(());
+    }
+    not_run(format!(
+        "this machine is too busy, {way:?}: what was compared is right, but it is too little:\n{}",
+        all.join("\n")
+    ))
+}
+
+/// A kernel and a copy beside it, then a pause: gaps, and how busy the GPU was.
+pub fn pauses() -> Result<()> {
+    let options = [
+        "--channels=2",
+        "--timed-spread=50",
+        "--timed-lag-ns=2000",
+        "--timed-burst=1",
+        "--timed-pause-us=300",
+    ];
+    each_way(|way| compared(way, 600, &options, 5, |_| true))
+}
+
+/// Kernels of two streams at once, and copies: what ran at the same time counts once.
+pub fn two_streams() -> Result<()> {
+    let options = ["--channels=4", "--timed-spread=50", "--timed-lag-ns=2000"];
+    each_way(|way| {
+        compared(way, 2000, &options, 0, |found| {
+            4 * found.overlap > found.span
+        })
+    })
+}
