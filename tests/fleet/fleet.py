@@ -341,6 +341,29 @@ class Fleet:
         self.wait_for_truth()
         self.panels.ask()
 
+    def native_histograms(self):
+        """A Prometheus that takes native histograms gets them, by its own format, and all else as the other one has it by text."""
+        folder = self.folder / "native"
+        folder.mkdir()
+        config = re.sub(r"^rule_files:\n(?:  .*\n)+", "", configuration(self.folder), flags=re.M)
+        native = Prometheus(self.program, folder, config, 9091, "--enable-feature=native-histograms")
+        try:
+            until(20, "three hosts are up", lambda: native.number('sum(up{job="nvcap"})') == len(HOSTS))
+            delays = "nvcap_completion_delay_seconds"
+            for query, of_text in [
+                ('sum({__name__=~"nvcap_(ended_)?submissions_total"})', None),
+                ('count({__name__=~"nvcap_.+(_total|_info|_ratio|_age_seconds)"})', None),
+                ("count(nvcap_submissions_total)", None),
+                (f"sum(histogram_count({delays}))", f"sum({delays}_count)"),
+            ]:
+                both = lambda query=query, of_text=of_text: (native.number(query), self.prometheus.number(of_text or query))  # noqa: E731
+                until(20, lambda: f"{query}: {both()}", lambda: both()[0] and both()[0] == both()[1])
+            half, most = (native.number(f"histogram_quantile({q}, sum({delays}))") for q in (0.5, 1))
+            assert 0 < half < most < 600, (half, most)
+            assert not native.ask(f"{delays}_bucket"), "it has a classic histogram, too"
+        finally:
+            native.stop()
+
     def hang_raises_the_alert(self):
         """Work that is never done raises the alert of its host alone; the alert goes when the process is gone."""
         host = self.hosts["host-b"]
@@ -438,6 +461,7 @@ TESTS = [
     Fleet.sums_are_the_truth,
     Fleet.pods_have_names,
     Fleet.gpus_join_those_of_dcgm,
+    Fleet.native_histograms,
     Fleet.hang_raises_the_alert,
     Fleet.lost_work_raises_the_alert,
     Fleet.killed_nvcap_is_blind,

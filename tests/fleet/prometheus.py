@@ -11,7 +11,7 @@ import urllib.request
 class Prometheus:
     """The server, from its start to `stop`."""
 
-    def __init__(self, program, folder, config, port):
+    def __init__(self, program, folder, config, port, *more):
         self.url = f"http://127.0.0.1:{port}"
         file = folder / "prometheus.yml"
         file.write_text(config)
@@ -24,6 +24,7 @@ class Prometheus:
             # Debian's pages: they are not unpacked, and nobody looks at them here.
             f"--web.console.templates={folder}",
             f"--web.console.libraries={folder}",
+            *more,
         ]
         with open(self.log, "w") as log:
             self.process = subprocess.Popen([program, *options], stdin=subprocess.DEVNULL, stdout=log, stderr=log)

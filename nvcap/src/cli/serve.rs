@@ -22,7 +22,7 @@ use crate::output::message::tell;
 use crate::output::style::Plain;
 use crate::serve::http::{self, Answers, NoDump, Rights, Token};
 use crate::serve::last_alive::LastAlive;
-use crate::serve::metrics::{Constants, Errors, GpuName, metrics};
+use crate::serve::metrics::{Constants, Errors, GpuName, families, metrics};
 use crate::serve::tls;
 use crate::source::clock;
 use crate::source::memory::{chip, scan::Effort};
@@ -192,6 +192,11 @@ impl Answers for Counting {
     fn metrics(&self) -> String {
         let (view, errors) = self.0.reading();
         metrics(&view, errors.as_ref(), &self.0.constants)
+    }
+
+    fn families(&self) -> Vec<u8> {
+        let (view, errors) = self.0.reading();
+        families(&view, errors.as_ref(), &self.0.constants)
     }
 
     fn health(&self) -> Result<String, String> {

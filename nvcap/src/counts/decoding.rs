@@ -316,10 +316,13 @@ mod tests {
     fn the_state_of_channels_is_bounded() {
         let shared = Shared::default();
         let mut all: Vec<Decoding> = (0..40).map(|_| Decoding::of(&shared)).collect();
-        for round in 0..2 {
+        // What a decoder of its own gives.
+        let alone = [0, 1].map(|round| copies(&mut Decoding::default(), 0, 1 + round));
+        assert!(0 < alone[0] && alone[0] < alone[1], "{alone:?}");
+        for (round, wanted) in alone.into_iter().enumerate() {
             for decoding in &mut all {
                 for ring in 0..100 {
-                    assert_eq!(copies(decoding, ring << 20, 1 + round), 1 + round);
+                    assert_eq!(copies(decoding, ring << 20, 1 + round), wanted);
                 }
                 assert!(shared.pool().used.len() <= MOST_CHANNELS);
             }

@@ -16,7 +16,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio_rustls::TlsAcceptor;
 
-use super::open_metrics::CONTENT_TYPE;
+use super::{open_metrics, protobuf};
 
 /// Connections at a time; more wait.
 const MOST_CONNECTIONS: usize = 64;
@@ -31,6 +31,8 @@ const JSON: &str = "application/json";
 pub(crate) trait Answers: Send + Sync + 'static {
     /// The metrics, as text of OpenMetrics.
     fn metrics(&self) -> String;
+    /// The same in Prometheus's own format.
+    fn families(&self) -> Vec<u8>;
     /// Whether counting goes on; if not, why.
     ///
     /// # Errors
@@ -228,7 +230,16 @@ async fn answer<B, A: Answers>(request: &Request<B>, served: Arc<Served<A>>) -> 
         "/healthz" => blocking(|a| state(a.health())).await,
         "/readyz" => blocking(|a| state(a.readiness())).await,
         "/metrics" if served.rights.metrics_too && !allowed => unauthorized(),
-        "/metrics" => blocking(|a| text(StatusCode::OK, CONTENT_TYPE, a.metrics())).await,
+        "/metrics" => match request
+            .headers()
+            .get(header::ACCEPT)
+            .map(HeaderValue::to_str)
+        {
+            Some(Ok(accept)) if protobuf::is_wanted(accept) => {
+                blocking(|a| text(StatusCode::OK, protobuf::CONTENT_TYPE, a.families())).await
+            }
+            _ => blocking(|a| text(StatusCode::OK, open_metrics::CONTENT_TYPE, a.metrics())).await,
+        },
         "/dump" if token.is_none() => refusal(
             StatusCode::FORBIDDEN,
             "reports show what a process has in memory, so they are off without a token: start nvcap serve with --token-file FILE",
@@ -293,6 +304,9 @@ mod tests {
         fn metrics(&self) -> String {
             "# EOF\n".to_owned()
         }
+        fn families(&self) -> Vec<u8> {
+            b"families".to_vec()
+        }
         fn health(&self) -> Result<String, String> {
             Ok("ok".to_owned())
         }
@@ -314,7 +328,11 @@ mod tests {
         if let Some(shown) = shown {
             request = request.header("Authorization", shown);
         }
-        let request = request.body(()).unwrap();
+        let (status, _, said) = answered(rights, request.body(()).unwrap());
+        (status, said)
+    }
+
+    fn answered(rights: &Rights, request: Request<()>) -> (u16, String, String) {
         let served = Arc::new(Served {
             answers: Fixed,
             rights: rights.clone(),
@@ -326,9 +344,34 @@ mod tests {
         runtime.block_on(async {
             let answer = answer(&request, served).await;
             let status = answer.status().as_u16();
+            let kind = answer.headers()[header::CONTENT_TYPE]
+                .to_str()
+                .unwrap()
+                .to_owned();
             let body = answer.into_body().collect().await.unwrap().to_bytes();
-            (status, String::from_utf8(body.to_vec()).unwrap())
+            (status, kind, String::from_utf8(body.to_vec()).unwrap())
         })
+    }
+
+    /// Whoever asks for Prometheus's own format gets it, all others text.
+    #[test]
+    fn formats_of_metrics() {
+        for (accept, kind, body) in [
+            (
+                Some(protobuf::CONTENT_TYPE),
+                protobuf::CONTENT_TYPE,
+                "families",
+            ),
+            (Some("*/*"), open_metrics::CONTENT_TYPE, "# EOF\n"),
+            (None, open_metrics::CONTENT_TYPE, "# EOF\n"),
+        ] {
+            let mut request = Request::builder().uri("/metrics");
+            if let Some(accept) = accept {
+                request = request.header("Accept", accept);
+            }
+            let got = answered(&Rights::default(), request.body(()).unwrap());
+            assert_eq!(got, (200, kind.to_owned(), body.to_owned()), "{accept:?}");
+        }
     }
 
     #[test]

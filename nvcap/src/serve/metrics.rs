@@ -12,6 +12,7 @@ mod sampled;
 pub(crate) use self::labels::{Constants, GpuName};
 use self::labels::{NS, Of};
 use super::open_metrics::Text;
+use super::protobuf::Families;
 use super::writer::{Kind, Writer};
 use crate::counts::channel::State;
 use crate::counts::view::{GpuView, Key, View};
@@ -24,6 +25,13 @@ pub(crate) fn metrics(view: &View, errors: Option<&Errors>, constants: &Constant
     let mut text = Text::default();
     write(&mut text, view, errors, constants);
     text.end()
+}
+
+/// The same in Prometheus's own format.
+pub(crate) fn families(view: &View, errors: Option<&Errors>, constants: &Constants) -> Vec<u8> {
+    let mut families = Families::default();
+    write(&mut families, view, errors, constants);
+    families.end()
 }
 
 /// Writes the metrics of a reading.

@@ -1,6 +1,7 @@
 //! `nvcap serve`: the counts as metrics over HTTP.
 //!
-//! - [`metrics`]: the counts as metrics; [`writer`]: what formats have in common; [`open_metrics`]: the text of OpenMetrics. Pure.
+//! - [`metrics`]: the counts as metrics; [`writer`]: what formats have in common; [`open_metrics`]: the text of OpenMetrics;
+//!   [`protobuf`]: Prometheus's own format. Pure.
 //! - [`http`]: the server, its routes, and who may ask for what; [`tls`]: certificates.
 //! - [`otlp`]: the same metrics for an OpenTelemetry collector.
 //! - [`last_alive`]: a file by which the next nvcap knows for how long none ran.
@@ -11,5 +12,6 @@ pub(crate) mod metrics;
 mod open_metrics;
 #[cfg(feature = "otlp")]
 pub(crate) mod otlp;
+mod protobuf;
 pub(crate) mod tls;
 mod writer;

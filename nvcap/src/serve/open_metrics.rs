@@ -11,8 +11,8 @@ use crate::counts::delay::Delays;
 /// What content of this form is called in HTTP.
 pub(crate) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// The ends of a histogram's buckets in this text, seconds, as powers of 2: each is 4 times the one before.
-const POWERS: [i32; 9] = [-10, -8, -6, -4, -2, 0, 2, 4, 6];
+/// The ends of a classic histogram's buckets, seconds, as powers of 2: each is 4 times the one before.
+pub(super) const POWERS: [i32; 9] = [-10, -8, -6, -4, -2, 0, 2, 4, 6];
 
 /// Writes metrics, a family after the other.
 #[derive(Debug, Default)]
