@@ -108,8 +108,11 @@ impl Recording {
     }
 }
 
-/// What is shown of a recording that is not whole: positions of submissions by channel in their order, and the ledger.
-fn decode(file: &Path) -> Result<(Vec<(u64, u64)>, Value)> {
+/// Channels and positions of submissions, in their order.
+type Positions = Vec<(u64, u64)>;
+
+/// What is shown of a recording that is not whole: its submissions, and the ledger.
+fn decode(file: &Path) -> Result<(Positions, Value)> {
     let mut args = ["decode", "--json"].map(OsString::from).to_vec();
     args.push(file.into());
     let ended = Running::start(&nvcap()?, args)?.end(LIMIT)?;
@@ -132,10 +135,7 @@ fn decode(file: &Path) -> Result<(Vec<(u64, u64)>, Value)> {
 
 /// The first of the copies that is not `cut`, which a verdict says in these words; what is shown of it, and its verdict. A copy may be made
 /// just while nvcap tries whether there is room, and have a part of what it tried to write at its end.
-fn whole_copy<'a>(
-    copies: &'a [PathBuf],
-    cut: &str,
-) -> Result<(&'a PathBuf, Vec<(u64, u64)>, String)> {
+fn whole_copy<'a>(copies: &'a [PathBuf], cut: &str) -> Result<(&'a PathBuf, Positions, String)> {
     let mut verdicts = Vec::new();
     for copy in copies {
         let (before, ledger) = decode(copy)?;

@@ -334,7 +334,11 @@ fn own_children_of(kind: &[&str]) -> Result<()> {
 
 /// Nothing is missing except possible submissions after the last look at a ring.
 fn only_tails(report: &Report) -> Result<()> {
-    let ledger = report.ledger.as_ref().context("no ledger")?;
+    misses_only_tails(report.ledger.as_ref().context("no ledger")?)
+}
+
+/// The same of a ledger.
+pub fn misses_only_tails(ledger: &serde_json::Value) -> Result<()> {
     let blind = ledger["untraced"].as_array().context("no reasons")?;
     let tail = |b: &serde_json::Value| {
         b["why"]
