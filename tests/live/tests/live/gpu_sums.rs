@@ -59,7 +59,10 @@ fn read(folder: &Folder, args: &[&str], out: &str) -> Result<Vec<Value>> {
     objects(&out)
 }
 
-fn recorded(way: Way, gpu: &[String]) -> Result<((Vec<Value>, Vec<Value>), Truth)> {
+/// What `nvcap decode` and `nvcap time` show of a recording.
+type Shown = (Vec<Value>, Vec<Value>);
+
+fn recorded(way: Way, gpu: &[String]) -> Result<(Shown, Truth)> {
     let folder = Folder::new()?;
     let mut args = ["record", "--gpu-time", "-o"].map(OsString::from).to_vec();
     args.push(folder.file("run.pcapng").into());
