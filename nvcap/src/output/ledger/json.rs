@@ -39,7 +39,7 @@ pub fn json(out: &mut Vec<u8>, ledger: &Ledger) {
     out.extend_from_slice(b"}\n");
 }
 
-/// As [`json`], for a ledger that was kept while a trace goes on: a member more says so.
+/// As [`json()`], for a ledger that was kept while a trace goes on: a member more says so.
 #[cfg(feature = "capture")]
 pub(crate) fn json_so_far(out: &mut Vec<u8>, ledger: &Ledger) {
     json(out, ledger);
