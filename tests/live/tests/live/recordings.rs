@@ -254,13 +254,13 @@ pub fn rotated_and_sealed() -> Result<()> {
     Ok(())
 }
 
-/// The launches of a recording, without what a hash has changed.
+/// The launches of a recording, without what a hash has changed and what another run has changed: numbers of channels.
 fn launches(ended: &Ended) -> Result<Vec<String>> {
     let mut all = Vec::new();
     for line in ended.stdout.lines() {
         let object: Value = serde_json::from_str(line)?;
         if object["op"] == "launch" {
-            let shown = ["grid", "block", "program", "channel"].map(|m| object[m].to_string());
+            let shown = ["grid", "block", "program", "token"].map(|m| object[m].to_string());
             all.push(shown.join(" "));
         }
     }
@@ -268,7 +268,6 @@ fn launches(ended: &Ended) -> Result<Vec<String>> {
     Ok(all)
 }
 
-/// Without users' data the launches are the same, and none of the data is there.
 /// The beginnings of inline writes that are no QMDs, as the decoder shows them: users' data and constants. Those that could be there by chance are left out.
 fn data(ended: &Ended) -> Result<HashSet<[u8; NEEDLE]>> {
     let mut all = HashSet::new();
@@ -297,6 +296,7 @@ fn found(data: &HashSet<[u8; NEEDLE]>, file: &Path) -> Result<usize> {
     Ok(there.collect::<HashSet<_>>().len())
 }
 
+/// Without users' data the launches are the same, and none of the data is there.
 pub fn redacted() -> Result<()> {
     need_tracing()?;
     let folder = Folder::new()?;
