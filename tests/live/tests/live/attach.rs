@@ -282,7 +282,7 @@ pub fn running_process() -> Result<()> {
         None => &[1500, 6000],
     };
     for pace in paces {
-        if running_at(*pace)? {
+        if running_at(*pace, pace == paces.last().unwrap_or(pace))? {
             return Ok(());
         }
     }
@@ -291,8 +291,9 @@ pub fn running_process() -> Result<()> {
     )
 }
 
-/// Pauses of `pace` us between submissions; false if too little was left to trace.
-fn running_at(pace: u64) -> Result<bool> {
+/// Pauses of `pace` us between submissions; false if too little was left to trace. Then nvcap may also say that it could not tell whose channel
+/// some doorbells were, but for the `last` time.
+fn running_at(pace: u64, last: bool) -> Result<bool> {
     let plan = plan(22, sized(6000, 2400));
     let folder = Folder::new()?;
     let trace = folder.file("trace.json");
@@ -308,7 +309,12 @@ fn running_at(pace: u64) -> Result<bool> {
     let gpu = gpu.end(LIMIT)?;
     gpu.expect_code(0)?;
     expect_result(&gpu.stdout, &plan)?;
-    nvcap.end(Duration::from_secs(60))?.expect_code(0)?;
+    let ended = nvcap.end(Duration::from_secs(60))?;
+    if !last && ended.code()? == 3 && ended.stderr.contains("of unknown channels;") {
+        verify(&trace, &Expected::part(plan, Extent::Part))?;
+        return Ok(false);
+    }
+    ended.expect_code(0)?;
     let report = verify(&trace, &Expected::part(plan, Extent::Suffix))?;
     report.expect_complete()?;
     Ok(report.entries > 100)

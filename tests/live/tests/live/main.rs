@@ -74,7 +74,7 @@ fn main() -> ExitCode {
         full_disk: room_comes_back room_comes_back_compressed no_room_comes_back rotating no_room_for_another_file;
         users: of_sudo named traced thread_id;
         time_from_stamps: queued_ahead one_at_a_time ends_that_nothing_tells another_clock a_part_of_a_processor half_of_the_budget;
-        gpu_sums: pauses two_streams;
+        gpu_sums: pauses;
         perfetto: live_trace;
         tables: live_trace;
         wireshark: live_capture;
