@@ -6,11 +6,10 @@
 mod cli;
 
 use std::fs;
-use std::io::Read as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use cli::{Folder, nvcap, text};
+use cli::{Folder, nvcap, text, with_one_block_less};
 
 fn repository() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
@@ -25,20 +24,9 @@ fn clone(name: &str) -> Folder {
         let fixture = repository().join("tests/fixtures/training.pcapng");
         fs::copy(fixture, folder.path(recording)).unwrap();
     }
-    // The capture with one block less in the grid of grid3<<<dim3(7,5,3),...>>> of tests/gpu/work.cu: in its constant banks and its QMD.
-    let mut bytes = Vec::new();
     let capture = repository().join("tests/captures/h200-mixed.orc.xz");
-    let mut reader = nvcap::source::file::packed::open(&capture).unwrap();
-    reader.read_to_end(&mut bytes).unwrap();
-    let words = |z: u32| [7, 5, z].map(u32::to_le_bytes).concat();
-    let places: Vec<usize> = (0..bytes.len() - 12)
-        .filter(|at| bytes[*at..*at + 12] == words(3))
-        .collect();
-    assert_eq!(places.len(), 3, "{places:x?}");
-    for at in places {
-        bytes[at..at + 12].copy_from_slice(&words(2));
-    }
-    fs::write(folder.path("changed.orc"), &bytes).unwrap();
+    let changed = with_one_block_less(&capture);
+    fs::write(folder.path("changed.orc"), changed).unwrap();
     folder
 }
 

@@ -117,3 +117,20 @@ impl Drop for Folder {
         let _ = fs::remove_dir_all(&self.0);
     }
 }
+
+/// The bytes of tests/captures/h200-mixed.orc.xz with one block less in the grid of grid3<<<dim3(7,5,3),...>>> of tests/gpu/work.cu: in its
+/// constant banks and its QMD.
+pub fn with_one_block_less(capture: &Path) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    let mut reader = nvcap::source::file::packed::open(capture).unwrap();
+    reader.read_to_end(&mut bytes).unwrap();
+    let words = |z: u32| [7, 5, z].map(u32::to_le_bytes).concat();
+    let places: Vec<usize> = (0..bytes.len() - 12)
+        .filter(|at| bytes[*at..*at + 12] == words(3))
+        .collect();
+    assert_eq!(places.len(), 3, "{places:x?}");
+    for at in places {
+        bytes[at..at + 12].copy_from_slice(&words(2));
+    }
+    bytes
+}
