@@ -112,7 +112,7 @@ judge_truths() {
 
 section_cupti() {
     [ -n "$cupti" ] || { row "NOT RUN" cupti "no CUPTI here"; return; }
-    CUDA_INJECTION64_PATH=$cupti CUPTI_LOG=$WORK/truth.cupti "$WORK/truth" -o "$WORK/cupti.truth" queue sync pause write load >"$WORK/cupti.out" 2>&1
+    CUDA_INJECTION64_PATH=$cupti CUPTI_LOG=$WORK/truth.cupti "$WORK/truth" -o "$WORK/cupti.truth" queue sync pause write load >"$WORK/cupti.said" 2>&1
     python3 "$HERE/time/time.py" cupti "$WORK/cupti.truth" "$WORK"/truth.cupti.* "$WORK/cupti.beyond" >"$WORK/cupti.rows" 2>&1
     judge "$WORK/cupti.rows"
     local way
@@ -236,6 +236,6 @@ done
 judge_truths
 cat "$OUT/time.txt"
 echo "$passed passed, $failed failed, $(grep -c '^OVER' "$SUMMARY") limits known not to be held, $skipped with these and what was skipped or is a note ($(date -u +%T))" | tee -a "$SUMMARY"
-if [ -n "${KEEP:-}" ]; then (cd "$WORK" && tar cf - ./*.json ./*.truth ./*.trace ./*.out 2>/dev/null | xz -2 -T0 >"$OUT/kept.tar.xz"); fi
+if [ -n "${KEEP:-}" ]; then (cd "$WORK" && tar cf - ./*.json ./*.truth ./*.trace ./*.out ./*.pcapng 2>/dev/null | xz -2 -T0 >"$OUT/kept.tar.xz"); fi
 rm -rf "$WORK"
 [ "$failed" -eq 0 ]

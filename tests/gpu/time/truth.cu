@@ -12,7 +12,7 @@
 //   write    4,000 kernels that write 32 MiB each, queued ahead: writes of theirs are on their way when they end
 //   two      5,000 kernels of 20 us in each of two streams at once, queued ahead
 //   copy     200 copies of 8 MiB to the host in one stream, kernels of 100 us in another
-//   graph    a graph of 32 kernels of 5 us in a chain: replayed 100 times with a wait between, 400 times queued ahead
+//   graph    a graph of 32 kernels of 5 us in a chain: replayed 500 times with a wait between, 400 times queued ahead
 //   load     a kernel of 100 us every 10 ms, 300 times
 //   fast     empty kernels from four threads, a stream each, 25,000 each, as fast as they can
 //   rate     the same with one every 13.3 us in each thread: 300,000 a second together
@@ -45,7 +45,7 @@
 
 typedef unsigned long long u64;
 
-static const int BLOCKS = 4, WRITERS = 4096, STREAMS = 4, TAG = 96, NODE_TAG = 128, NODES = 32, REPLAYS = 500, BATCH = 500;
+static const int BLOCKS = 4, WRITERS = 4096, STREAMS = 4, TAG = 96, NODE_TAG = 128, NODES = 32, WAITED = 500, REPLAYS = WAITED + 400, BATCH = 500;
 static const int MOST = 400000, PINGS = 200, COPIES = 200;
 static const size_t COPY_BYTES = (8 << 20) + 4096;
 static const size_t WRITTEN = 32 << 20;
@@ -272,7 +272,7 @@ static void replays() {
     wait_all();
     u64 begin = now();
     int i = 0;
-    while (i < 100) {
+    while (i < WAITED) {
         replay_once(i++);
         CHECK(cudaStreamSynchronize(streams[0]));
     }
