@@ -568,8 +568,11 @@ fn stamp_reads(times: &GpuTimes) -> StampReads {
 
 /// `matches`: the filter passes the event.
 fn emit(sinks: &mut [Box<dyn Sink + '_>], event: &Event<'_>, matches: bool) -> io::Result<()> {
-    sinks
-        .iter_mut()
-        .filter(|s| matches || s.sees_all())
-        .try_for_each(|s| s.event(event))
+    sinks.iter_mut().try_for_each(|s| {
+        if matches || s.sees_all() {
+            return s.event(event);
+        }
+        s.passed_over(event);
+        Ok(())
+    })
 }

@@ -128,6 +128,9 @@ pub trait Sink {
     /// When the output can take no more.
     fn event(&mut self, event: &Event<'_>) -> io::Result<()>;
 
+    /// One event that a filter did not let through: for what later ones say of it, such as which channel released a semaphore.
+    fn passed_over(&mut self, _event: &Event<'_>) {}
+
     /// Whether it needs records and events in the order of their times: then those of a live source wait for their turn.
     fn keeps_order(&self) -> bool {
         self.detail().is_some()
@@ -193,6 +196,10 @@ impl<S: Sink + ?Sized> Sink for &mut S {
 
     fn event(&mut self, event: &Event<'_>) -> io::Result<()> {
         (**self).event(event)
+    }
+
+    fn passed_over(&mut self, event: &Event<'_>) {
+        (**self).passed_over(event);
     }
 
     fn keeps_order(&self) -> bool {

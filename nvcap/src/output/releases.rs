@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use crate::decode::event::{Context, Operation, SemaphoreAction};
+use crate::decode::event::{Body, Context, Event, Operation, SemaphoreAction};
 use crate::record::ChannelId;
 use crate::wire::GpuVa;
 
@@ -14,6 +14,13 @@ const MOST: usize = 1 << 16;
 pub(crate) struct Releases(HashMap<(u32, GpuVa), ChannelId>);
 
 impl Releases {
+    /// Takes note of what an event that is not shown releases.
+    pub(crate) fn passed_over(&mut self, event: &Event<'_>) {
+        if let Body::Operation(op) = &event.body {
+            self.note(event.context, op);
+        }
+    }
+
     /// Takes note of what `op` releases.
     pub(crate) fn note(&mut self, c: &Context, op: &Operation) {
         match op {

@@ -420,6 +420,13 @@ impl Sink for Stats {
         })
     }
 
+    fn passed_over(&mut self, event: &Event<'_>) {
+        self.gpu_time.passed_over(event);
+        if let Some(profile) = &mut self.profile {
+            profile.passed_over(event);
+        }
+    }
+
     fn event(&mut self, event: &Event<'_>) -> io::Result<()> {
         let c = event.context;
         self.gpu_time.event(event);

@@ -424,6 +424,10 @@ impl Sink for Text {
         (!self.options.quiet).then_some(self.options.detail)
     }
 
+    fn passed_over(&mut self, event: &Event<'_>) {
+        self.releases.passed_over(event);
+    }
+
     fn event(&mut self, event: &Event<'_>) -> io::Result<()> {
         if self.options.quiet {
             return Ok(());

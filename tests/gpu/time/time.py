@@ -163,13 +163,18 @@ def align(trace, truth):
         channels = collections.Counter(o["channel"] for o in launches)
         channel = channels.most_common(1)[0][0]
         strange += len(launches) - channels[channel]
+        for o in [o for o in launches if o["channel"] != channel][:5]:
+            print(f"elsewhere: {o}")
         last = -1
         for place, o in enumerate(o for o in launches if o["channel"] == channel):
             args = o.get("args")
             if isinstance(args, str) and len(args) >= 40:
                 seq = int.from_bytes(bytes.fromhex(args[32:40]), "little")
                 by_args += 1
-                disorder += seq <= last
+                if seq <= last:
+                    disorder += 1
+                    if disorder <= 10:
+                        print(f"out of order: {seq} behind {last}: {o}")
                 last = seq
             elif place < len(seqs):
                 seq = seqs[place]

@@ -380,6 +380,11 @@ impl Sink for Report {
         Some(Detail::Operations)
     }
 
+    fn passed_over(&mut self, event: &Event<'_>) {
+        self.account.passed_over(event);
+        self.profile.passed_over(event);
+    }
+
     fn event(&mut self, event: &Event<'_>) -> io::Result<()> {
         let c = event.context;
         self.account.event(event);

@@ -116,6 +116,11 @@ impl Account {
         }
     }
 
+    /// Takes note of an event that a filter did not let through.
+    pub(crate) fn passed_over(&mut self, event: &Event<'_>) {
+        self.releases.passed_over(event);
+    }
+
     /// Takes the next record: the first one with a time begins the trace.
     pub(crate) fn record(&mut self, record: &Record) {
         if self.origin.is_none() {
@@ -281,6 +286,10 @@ impl Sink for TimeReport {
     fn event(&mut self, event: &Event<'_>) -> io::Result<()> {
         self.account.event(event);
         Ok(())
+    }
+
+    fn passed_over(&mut self, event: &Event<'_>) {
+        self.account.passed_over(event);
     }
 
     fn record(&mut self, record: &Record, _model: &Model) -> io::Result<()> {

@@ -80,6 +80,12 @@ impl Profile {
         self.table.is_some()
     }
 
+    /// Takes note of an event that a filter did not let through.
+    pub(crate) fn passed_over(&mut self, event: &Event<'_>) {
+        self.releases.passed_over(event);
+    }
+
+    /// Takes the next event.
     pub(crate) fn event(&mut self, event: &Event<'_>) {
         let c = event.context;
         match &event.body {
