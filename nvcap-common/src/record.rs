@@ -58,6 +58,8 @@ pub mod flag {
     pub const CONTENDED: u16 = 32;
     /// Scan: more values of GP_PUT follow in another record of the same doorbell.
     pub const PART: u16 = 64;
+    /// Submit: at an execution breakpoint on the doorbell's store, before it was executed.
+    pub const BEFORE: u16 = 128;
 }
 
 /// First in every record.

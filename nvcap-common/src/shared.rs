@@ -152,6 +152,12 @@ pub struct SiteValue {
     pub word: u32,
     /// Nonzero: the BPF programs are to send [`crate::Windows`].
     pub learn: u32,
+    /// Of a store that an execution breakpoint stops at: the register that holds the doorbell's address less `displacement`.
+    pub base: u32,
+    /// Bytes of that store's instruction.
+    pub len: u32,
+    /// What the store adds to that register.
+    pub displacement: i64,
 }
 
 /// Translation of GPU addresses that are not the process's own, in XLATE.
@@ -262,8 +268,10 @@ pub struct Stats {
     pub stacks_lost: u64,
     /// Doorbells whose stack was not asked for, where one in so many is.
     pub stacks_passed: u64,
-    /// Unused, 0: keeps the counters of two processors out of one cache line.
-    pub pad: [u64; 2],
+    /// Of `hits`, those at an execution breakpoint, before the doorbell was rung.
+    pub before: u64,
+    /// Traps at a doorbell behind an execution breakpoint that had looked already.
+    pub again: u64,
 }
 
 /// How to walk the Python frames of a process, in PYTHONS by address space. Byte offsets, [`crate::NO_FIELD`] where the version

@@ -233,12 +233,13 @@ fn batch(w: &mut Walk) {
     } else {
         0
     };
+    let before = if w.before != 0 { flag::BEFORE } else { 0 };
     // SAFETY: p has room for a Submit.
     unsafe {
         p.cast::<Submit>().write(Submit {
             header: Header {
                 kind: kind::SUBMIT,
-                flags: late | scanned,
+                flags: late | scanned | before,
                 len: 0,
                 ..w.header
             },

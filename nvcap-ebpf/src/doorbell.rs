@@ -87,29 +87,53 @@ fn go_on(ctx: &PerfEventContext, w: &mut Walk) {
 
 #[inline(always)]
 fn begin(ctx: &PerfEventContext, w: &mut Walk) -> bool {
-    let (pid, _) = kernel::ids();
+    let (pid, tid) = kernel::ids();
     let Some(proc) = traced(pid) else {
         count(|s| s.foreign += 1);
         return false;
     };
+    registers(ctx, w);
+    // The address of an execution breakpoint is that of the instruction.
+    w.before = u32::from(w.doorbell == w.ip);
+    if w.before == 0 && w.looked_tid == tid && w.looked_ip == w.ip {
+        // The watchpoint behind an execution breakpoint: nothing came between.
+        w.looked_tid = 0;
+        count(|s| s.again += 1);
+        return false;
+    }
+    w.looked_tid = 0;
     count(|s| s.hits += 1);
     w.header = kernel::header(kind::SUBMIT);
     w.space = proc.space;
     w.comm = kernel::comm();
-    registers(ctx, w);
-    if stack::wanted() && stack::is_drawn() {
-        stack_registers(ctx, w);
-        python::nvcap_python();
-        stack::nvcap_stack();
-    }
     let key = SiteKey {
         ip: w.ip,
         space: w.space,
         pad: 0,
     };
+    let site_value = SITES.get_ptr(key);
+    if w.before != 0 {
+        let Some(value) = site_value else {
+            // Not this trace's any more: the process has executed another program.
+            return false;
+        };
+        // SAFETY: plain integers; the user program replaces the value whole.
+        let value = unsafe { *value };
+        // As behind the store, which changes no register.
+        w.doorbell = w.regs[value.base as usize & (REGS - 1)].wrapping_add_signed(value.displacement);
+        w.ip += u64::from(value.len);
+        w.looked_tid = tid;
+        w.looked_ip = w.ip;
+        count(|s| s.before += 1);
+    }
+    if stack::wanted() && stack::is_drawn() {
+        stack_registers(ctx, w);
+        python::nvcap_python();
+        stack::nvcap_stack();
+    }
     w.own = NO_OWN;
     w.learn = 0;
-    w.token = match SITES.get_ptr(key) {
+    w.token = match site_value {
         Some(value) => {
             // SAFETY: plain integers; the user program replaces the value whole.
             let value = unsafe { *value };

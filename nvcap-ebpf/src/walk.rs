@@ -83,6 +83,11 @@ pub struct Walk {
     pub own: u32,
     /// Nonzero: windows are to be sent.
     pub learn: u32,
+    /// Nonzero: at an execution breakpoint, before the doorbell's store.
+    pub before: u32,
+    /// The thread that was last looked at there by this processor, and where its store ends. Its doorbell may trap, too.
+    pub looked_tid: u32,
+    pub looked_ip: u64,
     /// Claims served so far.
     pub served: u64,
     pub cursor: u64,

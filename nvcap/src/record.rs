@@ -310,6 +310,8 @@ named! {
 pub enum How {
     /// At the doorbell, by the breakpoint.
     Trapped,
+    /// At the store that rings the doorbell, before it was executed, by the execution breakpoint.
+    Precommit,
     /// By reading the ring afterwards: the time is an upper bound and the thread is unknown.
     Observed,
     /// By an independent capture.

@@ -161,7 +161,13 @@ fn graphs_have_their_bytes_by_nodes() {
     assert_eq!(stats["costs"]["replays"], 23);
     assert_eq!(stats["waits"].as_array().unwrap().len(), 1);
     // Who releases the semaphore is known, also where the release itself is not shown.
-    let some = ["stats", &recording, "--json", "-e", "op=semaphore && channel=8"];
+    let some = [
+        "stats",
+        &recording,
+        "--json",
+        "-e",
+        "op=semaphore && channel=8",
+    ];
     let waits = object(&some, "stats");
     assert_eq!(waits["waits"], stats["waits"]);
     assert_eq!(waits["waits"][0]["for_channel"], 16);

@@ -143,7 +143,7 @@ fn channel(c: m::Channel) -> Result<Record> {
 }
 
 fn how(text: &str) -> Result<How> {
-    let all = [How::Trapped, How::Observed, How::Recorded];
+    let all = [How::Trapped, How::Precommit, How::Observed, How::Recorded];
     let known = all.into_iter().find(|h| super::encode::how(*h) == text);
     word("way to be seen", text, known)
 }

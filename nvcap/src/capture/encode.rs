@@ -119,6 +119,7 @@ impl From<&r::Channel> for m::Channel {
 pub(super) const fn how(how: How) -> &'static str {
     match how {
         How::Trapped => "trapped",
+        How::Precommit => "precommit",
         How::Observed => "observed",
         How::Recorded => "recorded",
     }

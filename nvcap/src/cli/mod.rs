@@ -47,6 +47,7 @@ mod trace_recording;
 mod values;
 mod version;
 mod watch;
+mod way_options;
 #[cfg(target_os = "linux")]
 mod whom;
 mod wireshark;
@@ -272,7 +273,7 @@ pub fn main() -> ExitCode {
     let mut command = command_line();
     let parsed = command.try_get_matches_from_mut(std::env::args_os());
     let parsed = parsed.and_then(|mut given| {
-        let options = trace::WAY_OPTIONS.iter().filter(|option| {
+        let options = way_options::WAY_OPTIONS.iter().filter(|option| {
             given.value_source(option.id) == Some(clap::parser::ValueSource::CommandLine)
         });
         let options = options.collect();

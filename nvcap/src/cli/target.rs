@@ -351,6 +351,7 @@ impl Target {
             stacks: None,
             gp_get: watch,
             no_cached_put: true,
+            precommit: false,
         };
         let limits = live::Limits {
             duration: self.duration,

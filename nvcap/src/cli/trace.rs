@@ -9,31 +9,11 @@ use clap::ValueEnum;
 use super::output_args::OutputArgs;
 use super::values::CAPTURE;
 use super::values::{Discover, parse_part, parse_pid, parse_seconds, parse_share, parse_size};
+use super::way_options::WayOption;
+#[cfg(feature = "trap")]
+use super::way_options::useless;
 #[cfg(feature = "trap")]
 use crate::{output::message::tell, pipeline::Pipeline};
-
-/// An option that has an effect only with one value of `--how`.
-#[derive(Debug)]
-pub(super) struct WayOption {
-    /// As clap knows it.
-    pub id: &'static str,
-    name: &'static str,
-    of: HowArg,
-}
-
-/// All of them.
-pub(super) const WAY_OPTIONS: [WayOption; 5] = {
-    const fn option(id: &'static str, name: &'static str, of: HowArg) -> WayOption {
-        WayOption { id, name, of }
-    }
-    [
-        option("observe_cpu", "--observe-cpu", HowArg::Observe),
-        option("discover", "--discover", HowArg::Trap),
-        option("buffer", "--buffer", HowArg::Trap),
-        option("stacks", "--stacks", HowArg::Trap),
-        option("stack_size", "--stack-size", HowArg::Trap),
-    ]
-};
 
 /// What to trace, and how.
 #[derive(clap::Args, Debug, Clone)]
@@ -56,7 +36,7 @@ pub(super) struct Args {
     #[command(flatten)]
     pub filters: super::whom::Filters,
 
-    /// Those of [`WAY_OPTIONS`] that the user has given.
+    /// Those of [`super::way_options::WAY_OPTIONS`] that the user has given.
     #[arg(skip)]
     pub given: Vec<&'static WayOption>,
 
@@ -109,6 +89,13 @@ pub(super) struct Args {
         help_heading = CAPTURE
     )]
     pub how: HowArg,
+
+    /// Trap before each doorbell is rung: at the store that rings it, once that is known
+    ///
+    /// What is captured then has not been given to the GPU yet (`how` is precommit), and one debug register serves all GPUs of
+    /// a process. Without this it is done where a process has more doorbells than debug registers are left.
+    #[arg(long, help_heading = CAPTURE)]
+    pub precommit: bool,
 
     /// End after SECONDS, such as 10 or 0.5; the traced processes run on
     #[arg(
@@ -368,6 +355,7 @@ pub(super) fn run_into<'a>(
             stacks: queue.clone(),
             gp_get: args.output.explain_streams,
             no_cached_put: std::env::var_os("NVCAP_NO_CACHED_PUT").is_some(),
+            precommit: args.precommit,
         },
         observe: observe::session::ObserveOptions {
             follow: !args.no_follow,
@@ -521,26 +509,6 @@ fn take_stacks(
     Ok(())
 }
 
-/// The message that options were given which have no effect with this `--how`. With `--how auto` there is none: each may have an effect.
-#[cfg(feature = "trap")]
-fn useless(how: HowArg, given: &[&WayOption]) -> Option<String> {
-    let other = match how {
-        HowArg::Auto => return None,
-        HowArg::Trap => ("observe", HowArg::Observe),
-        HowArg::Observe => ("trap", HowArg::Trap),
-    };
-    let names = given.iter().filter(|option| option.of == other.1);
-    let names: Vec<&str> = names.map(|option| option.name).collect();
-    let have = if names.len() == 1 { "has" } else { "have" };
-    (!names.is_empty()).then(|| {
-        format!(
-            "{} {have} no effect here: of use with --how {}",
-            names.join(" and "),
-            other.0
-        )
-    })
-}
-
 /// Says why `--how auto` does not trap.
 #[cfg(feature = "trap")]
 fn observing(why: &str) {
@@ -566,24 +534,4 @@ fn channels_file(args: &Args) -> anyhow::Result<crate::source::trap::channels_fi
         }
     }
     Ok(given)
-}
-
-#[cfg(all(test, feature = "trap"))]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn options_of_the_other_way_are_told() {
-        let all: Vec<&WayOption> = WAY_OPTIONS.iter().collect();
-        assert_eq!(useless(HowArg::Auto, &all), None);
-        assert_eq!(useless(HowArg::Trap, &all[1..]), None);
-        assert_eq!(useless(HowArg::Observe, &all[..1]), None);
-        let said = useless(HowArg::Trap, &all).unwrap();
-        assert!(said.starts_with("--observe-cpu has no effect"), "{said}");
-        let said = useless(HowArg::Observe, &all[1..2]).unwrap();
-        assert!(
-            said.starts_with("--discover has no effect here: of use with --how trap"),
-            "{said}"
-        );
-    }
 }

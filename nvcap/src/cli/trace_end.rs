@@ -10,7 +10,8 @@ use crate::source::trap::live::End;
 /// Tells how many hits of breakpoints ran no BPF program.
 pub(super) fn report_hits(end: &End) {
     log::info!("{:?}", end.totals);
-    let ran = end.totals.stats.hits + end.totals.stats.foreign;
+    let stats = &end.totals.stats;
+    let ran = stats.hits + stats.again + stats.foreign;
     if end.totals.kernel_hits > ran {
         tell(format_args!(
             "{} of {} breakpoint hits ran no BPF program (another one was running); what they rang for was \

@@ -9,7 +9,9 @@ use std::fmt::Write as _;
 /// Channels of one GPU.
 pub const CHANNELS: usize = 20;
 /// GPUs at most.
-pub const GPUS: usize = 2;
+pub const GPUS: usize = 8;
+/// GPUs where nothing else is said.
+pub const USUAL_GPUS: usize = 2;
 /// Entries of a ring.
 pub const ENTRIES: u32 = 1024;
 /// Bytes from one ring to the next.
@@ -29,7 +31,7 @@ pub const PUSHBUFFER: u64 = 4 << 20;
 /// Bytes of the mapping that holds a GPU's pushbuffers.
 pub const PUSHBUFFERS_LEN: u64 = PUSHBUFFER * CHANNELS as u64;
 /// Bytes of the mapping with locks and counters.
-pub const CONTROL_LEN: u64 = 0x10000;
+pub const CONTROL_LEN: u64 = 0x40000;
 
 /// Host class of every channel.
 pub const HOST_CLASS: u32 = 0xc86f;
@@ -227,12 +229,12 @@ mod tests {
 
     #[test]
     fn the_first_channels_are_of_all_kinds_and_all_different() {
-        let mut all = Channel::first(GPUS * CHANNELS, GPUS);
+        let mut all = Channel::first(GPUS * CHANNELS, USUAL_GPUS);
         assert_eq!(all[0].token(), 0xa);
         assert_eq!(all[2].token(), 0x10012);
         all.sort_unstable_by_key(|c| c.number());
         all.dedup();
-        assert_eq!(all.len(), GPUS * CHANNELS);
+        assert_eq!(all.len(), USUAL_GPUS * CHANNELS);
     }
 
     #[test]

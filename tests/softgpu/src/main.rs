@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use clap::{Parser, ValueEnum};
 use softgpu::hang::Hang;
-use softgpu::layout::{CHANNELS, Channel, GPUS, channels_file};
+use softgpu::layout::{CHANNELS, Channel, GPUS, USUAL_GPUS, channels_file};
 use softgpu::memory::CachedPut;
 use softgpu::plan::Plan;
 use softgpu::run::{How, bench, run};
@@ -46,7 +46,7 @@ struct Args {
     #[arg(long, value_name = "MS", default_value_t = 400)]
     context_ms: u64,
     /// GPUs
-    #[arg(long, default_value_t = GPUS, value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=GPUS as u64))]
+    #[arg(long, default_value_t = USUAL_GPUS, value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=GPUS as u64))]
     gpus: usize,
     /// Channels used, of all GPUs together
     #[arg(long)]

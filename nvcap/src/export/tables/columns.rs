@@ -48,6 +48,7 @@ pub(super) const SUBMISSION: &[Column] = column_list!(Event(e) {
     late: Bool required "" Doorbell, "caught up later than at its own doorbell" => e.context.late;
     how: Text required "" Doorbell, "trapped, observed or recorded" => match e.context.how {
         How::Trapped => "trapped",
+        How::Precommit => "precommit",
         How::Observed => "observed",
         How::Recorded => "recorded",
     };

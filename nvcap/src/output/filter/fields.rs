@@ -326,6 +326,7 @@ pub(super) fn read<'a>(field: Field, event: &'a Event<'_>) -> Option<Value<'a>> 
         Field::Late => number(c.late),
         Field::How => word(match c.how {
             How::Trapped => "trapped",
+            How::Precommit => "precommit",
             How::Observed => "observed",
             How::Recorded => "recorded",
         }),

@@ -209,6 +209,7 @@ impl Json {
             "how",
             match c.how {
                 How::Trapped => "trapped",
+                How::Precommit => "precommit",
                 How::Observed => "observed",
                 How::Recorded => "recorded",
             },

@@ -11,6 +11,7 @@ use std::{
 
 use nvcap_common::Birth;
 
+pub(crate) use super::perf::Stops;
 use super::perf::{self, Life};
 pub(crate) use crate::source::clock::now;
 
@@ -19,11 +20,15 @@ const MARGIN_NS: u64 = 4_000_000;
 /// The BIRTHS map has a thread's birth within this time after the thread shows in /proc.
 const BIRTH_IS_TOLD: Duration = Duration::from_millis(2);
 
-/// One watched doorbell word of one process.
+/// One watched doorbell word of one process, or one store that is stopped at.
 #[derive(Debug)]
 pub(crate) struct Armed {
     /// The watched address.
     pub address: u64,
+    /// What it stops at there.
+    pub stops: Stops,
+    /// Some thread that was there does not have it: it had no debug register left.
+    pub partial: bool,
     /// The next exec ends it.
     pub until_exec: bool,
     /// The process whose events these are, when a child inherited them: they end when that process's are closed.
@@ -35,28 +40,30 @@ pub(crate) struct Armed {
 }
 
 impl Armed {
-    /// Watches `address` in every thread of `pid`. `birth` gives a thread's maker, where its birth was seen; `relieve`
+    /// Watches `address` in every thread of `pid` that has a debug register left. `birth` gives a thread's maker, where its birth was seen; `relieve`
     /// frees registers of a thread that was born while the process was being armed and holds more than it needs.
     ///
     /// # Errors
-    /// Those of perf_event_open(2) for the first thread that could not be watched; a thread that ended meanwhile is
-    /// no error.
+    /// Those of perf_event_open(2), where no thread has a register left too; a thread that ended meanwhile is no error.
     pub(crate) fn new(
         pid: u32,
-        address: u64,
+        (stops, address): (Stops, u64),
         life: Life,
         program: BorrowedFd<'_>,
         birth: impl Fn(u32) -> Option<Birth>,
-        mut relieve: impl FnMut(u32) -> bool,
+        mut relieve: impl FnMut(u32, Birth) -> bool,
     ) -> io::Result<Self> {
         let mut armed = Self {
             address,
+            stops,
+            partial: false,
             until_exec: life.until_exec,
             of: None,
             events: HashMap::new(),
             since: HashMap::new(),
             complete: 0,
         };
+        let mut refused = None;
         let mut considered = HashSet::new();
         loop {
             let mut new = false;
@@ -70,16 +77,18 @@ impl Armed {
                     armed.since.insert(tid, 0);
                     continue;
                 }
-                let mut watched = perf::watch(tid, address, life, program);
+                let mut watched = perf::watch(tid, (stops, address), life, program);
                 let full = |e: &io::Error| e.raw_os_error() == Some(libc::ENOSPC);
                 if born.is_none() && watched.as_ref().is_err_and(full) {
                     // A new thread shows in /proc, with its inherited breakpoints, a moment before BIRTHS has it.
                     thread::sleep(BIRTH_IS_TOLD);
                     born = birth(tid);
                 }
-                let no_register = |e: &io::Error| full(e) && born.is_some();
-                if watched.as_ref().is_err_and(no_register) && relieve(tid) {
-                    watched = perf::watch(tid, address, life, program);
+                if let Some(born) = born
+                    && watched.as_ref().is_err_and(full)
+                    && relieve(tid, born)
+                {
+                    watched = perf::watch(tid, (stops, address), life, program);
                 }
                 match watched {
                     Ok(event) => {
@@ -88,16 +97,22 @@ impl Armed {
                     }
                     Err(e) if e.raw_os_error() == Some(libc::ESRCH) => {}
                     // Its registers hold breakpoints that it inherited while its maker was being armed.
-                    Err(e) if no_register(&e) => {
+                    Err(e) if full(&e) && armed.may_have_inherited(born) => {
                         armed.since.insert(tid, 0);
                     }
+                    Err(e) if full(&e) => refused = Some(e),
                     Err(e) => return Err(e),
                 }
             }
-            if !new {
-                armed.complete = now();
-                return Ok(armed);
+            if new {
+                continue;
             }
+            armed.complete = now();
+            armed.partial = refused.is_some();
+            return match refused {
+                Some(e) if armed.since.is_empty() => Err(e),
+                _ => Ok(armed),
+            };
         }
     }
 
@@ -108,6 +123,8 @@ impl Armed {
         let armed = self.since.get(&tid).copied().unwrap_or(self.complete);
         (time_ns > armed.saturating_add(MARGIN_NS)).then(|| Self {
             address: self.address,
+            stops: self.stops,
+            partial: self.partial,
             until_exec: self.until_exec,
             of: self.of.or(Some(pid)),
             events: HashMap::new(),
@@ -121,6 +138,8 @@ impl Armed {
     pub(super) fn without_events(address: u64, until_exec: bool) -> Self {
         Self {
             address,
+            stops: Stops::AfterWrite,
+            partial: false,
             until_exec,
             of: None,
             events: HashMap::new(),
@@ -130,8 +149,8 @@ impl Armed {
     }
 
     /// Closes a thread's own event where it inherited one as well.
-    pub(crate) fn release(&mut self, tid: u32) -> bool {
-        self.events.remove(&tid).is_some()
+    pub(crate) fn release(&mut self, tid: u32, born: Birth) -> bool {
+        self.may_have_inherited(Some(born)) && self.events.remove(&tid).is_some()
     }
 
     /// True for a thread made by an armed thread: it has the breakpoint already, and a second one would trap twice.
@@ -141,6 +160,24 @@ impl Armed {
                 .get(&b.parent)
                 .is_some_and(|armed| b.time_ns > armed.saturating_add(MARGIN_NS))
         })
+    }
+
+    /// True for a thread made when its maker was armed, or just before that was known.
+    fn may_have_inherited(&self, birth: Option<Birth>) -> bool {
+        birth.is_some_and(|b| {
+            self.since
+                .get(&b.parent)
+                .is_some_and(|armed| b.time_ns.saturating_add(MARGIN_NS) > *armed)
+        })
+    }
+
+    /// Lets it rest, or wakes it.
+    pub(crate) fn wake(&self, wake: bool) {
+        for event in self.events.values() {
+            if let Err(e) = perf::wake(event, wake) {
+                log::debug!("breakpoint at {:#x}: {e}", self.address);
+            }
+        }
     }
 
     /// Hits counted by the kernel, including those that ran no program.

@@ -231,7 +231,12 @@ fn breakpoints(loaded: &Loaded) -> Finding {
     };
     let mut open = Vec::new();
     let refusal = loop {
-        match perf::watch(tid, WATCHED.as_ptr() as u64, life, loaded.doorbell.as_fd()) {
+        match perf::watch(
+            tid,
+            (perf::Stops::AfterWrite, WATCHED.as_ptr() as u64),
+            life,
+            loaded.doorbell.as_fd(),
+        ) {
             Ok(event) => open.push(event),
             Err(e) => break e,
         }

@@ -350,6 +350,8 @@ impl Loaded {
             sum.cached_put_wrong += s.cached_put_wrong;
             sum.stacks_lost += s.stacks_lost;
             sum.stacks_passed += s.stacks_passed;
+            sum.before += s.before;
+            sum.again += s.again;
         }
         sum
     }

@@ -19,26 +19,39 @@ pub(crate) struct Life {
     pub from_exec: bool,
 }
 
-/// Opens a watchpoint on writes to the 4 bytes at `address` by thread `tid` in user mode, with `program` attached. It is
-/// active when this returns (or from the next exec on).
+/// When a breakpoint stops a thread.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Stops {
+    /// Behind a write to the 4 bytes at its address.
+    AfterWrite,
+    /// Before the instruction at its address.
+    Before,
+}
+
+/// Opens a breakpoint at `address` for thread `tid` in user mode, with `program` attached. It is active when this returns (or
+/// from the next exec on).
 ///
 /// # Errors
 /// Those of perf_event_open(2): ENOSPC when no debug register is left, ESRCH when the thread is gone, EPERM.
 pub(crate) fn watch(
     tid: u32,
-    address: u64,
+    (stops, address): (Stops, u64),
     life: Life,
     program: BorrowedFd<'_>,
 ) -> io::Result<OwnedFd> {
+    let (kind, len) = match stops {
+        Stops::AfterWrite => (b::HW_BREAKPOINT_W, u64::from(b::HW_BREAKPOINT_LEN_4)),
+        Stops::Before => (b::HW_BREAKPOINT_X, size_of::<libc::c_long>() as u64),
+    };
     let mut attr = b::perf_event_attr {
         type_: b::PERF_TYPE_BREAKPOINT,
         size: size_of::<b::perf_event_attr>() as u32,
-        bp_type: b::HW_BREAKPOINT_W,
+        bp_type: kind,
         ..Default::default()
     };
     attr.__bindgen_anon_1.sample_period = 1;
     attr.__bindgen_anon_3.bp_addr = address;
-    attr.__bindgen_anon_4.bp_len = u64::from(b::HW_BREAKPOINT_LEN_4);
+    attr.__bindgen_anon_4.bp_len = len;
     attr.set_exclude_kernel(1);
     attr.set_exclude_hv(1);
     attr.set_inherit(1);
@@ -68,6 +81,20 @@ pub(crate) fn watch(
         check(unsafe { sys::ioctls::ENABLE(fd.as_raw_fd(), 0) })?;
     }
     Ok(fd)
+}
+
+/// Lets a breakpoint rest, or wakes it, in all threads that have it. Its register stays its own.
+///
+/// # Errors
+/// Those of ioctl(2).
+pub(crate) fn wake(event: &OwnedFd, wake: bool) -> io::Result<()> {
+    // SAFETY: the descriptor is open.
+    check(unsafe {
+        match wake {
+            true => sys::ioctls::ENABLE(event.as_raw_fd(), 0),
+            false => sys::ioctls::DISABLE(event.as_raw_fd(), 0),
+        }
+    })
 }
 
 /// How often the breakpoint was hit, also by threads that inherited it.

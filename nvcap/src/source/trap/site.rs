@@ -14,6 +14,8 @@ pub(crate) struct Store {
     pub register: u32,
     /// Length of the instruction in bytes.
     pub len: u32,
+    /// What the doorbell's address is made of, where that is one register and a displacement.
+    pub address: Option<(u32, i64)>,
 }
 
 /// Decodes the store that ends at `ip`.
@@ -63,7 +65,7 @@ pub(crate) fn decode(
         if i.len() != len {
             continue;
         }
-        let Some(register) = token_register(&i, regs, doorbell) else {
+        let Some((register, address)) = token_register(&i, regs, doorbell) else {
             continue;
         };
         let is_known = known(regs[register as usize] as u32);
@@ -73,6 +75,7 @@ pub(crate) fn decode(
             Store {
                 register,
                 len: len as u32,
+                address,
             },
         );
         if best.is_none_or(|b| (candidate.0, candidate.1) >= (b.0, b.1)) {
@@ -95,7 +98,11 @@ pub fn decode(
 }
 
 #[cfg(target_arch = "x86_64")]
-fn token_register(i: &iced_x86::Instruction, regs: &[u64; REGS], doorbell: u64) -> Option<u32> {
+fn token_register(
+    i: &iced_x86::Instruction,
+    regs: &[u64; REGS],
+    doorbell: u64,
+) -> Option<(u32, Option<(u32, i64)>)> {
     use iced_x86::{Code, OpKind, Register};
 
     if i.code() != Code::Mov_rm32_r32
@@ -111,7 +118,14 @@ fn token_register(i: &iced_x86::Instruction, regs: &[u64; REGS], doorbell: u64) 
         r if r.is_gpr32() => Some(regs[r.number()] & 0xffff_ffff),
         _ => None,
     })?;
-    (address == doorbell).then(|| i.op1_register().number() as u32)
+    let base = i.memory_base();
+    let simple = i.memory_index() == Register::None && base.is_gpr64();
+    let made_of = (
+        base.number() as u32,
+        i.memory_displacement64().cast_signed(),
+    );
+    let token = i.op1_register().number() as u32;
+    (address == doorbell).then(|| (token, simple.then_some(made_of)))
 }
 
 #[cfg(all(test, target_arch = "x86_64"))]
@@ -138,7 +152,8 @@ mod tests {
             case(&[0x89, 0x08], &[(0, DOORBELL), (1, 0x10012)]),
             Some(Store {
                 register: 1,
-                len: 2
+                len: 2,
+                address: Some((0, 0)),
             })
         );
     }
@@ -177,7 +192,8 @@ mod tests {
             store,
             Store {
                 register: 2,
-                len: 7
+                len: 7,
+                address: Some((8, 0x90)),
             }
         );
         // mov %r9d,(%rax): the last two bytes alone read as mov %ecx,(%rax).
@@ -186,9 +202,16 @@ mod tests {
             store,
             Store {
                 register: 9,
-                len: 3
+                len: 3,
+                address: Some((0, 0)),
             }
         );
+        // mov %edx,-0x10(%rbx,%rsi,4): an address of two registers; mov %edx,-0x10(%rbx).
+        let set = [(3, DOORBELL + 0x10 - 0x40), (6, 0x10), (2, 0x10012)];
+        let two = case(&[0x89, 0x54, 0xb3, 0xf0], &set).unwrap();
+        assert_eq!((two.register, two.address), (2, None));
+        let one = case(&[0x89, 0x53, 0xf0], &[(3, DOORBELL + 0x10), (2, 0x10012)]);
+        assert_eq!(one.unwrap().address, Some((3, -0x10)));
         // The same with no known token: more decodings run into the longer one.
         let store = case(&[0x44, 0x89, 0x08], &[(0, DOORBELL), (9, 1), (1, 7)]).unwrap();
         assert_eq!(store.register, 9);

@@ -8,7 +8,7 @@ pub use live::needs::{need_breakpoints, need_tracing};
 use live::perf::Breakpoint;
 use live::programs::{Folder, Running, nvcap, softgpu};
 use live::verify::{Expected, Extent, checksum_of, verify};
-use softgpu::layout::{CHANNELS, Channel, DOORBELL, GPUS, doorbell_page};
+use softgpu::layout::{CHANNELS, Channel, DOORBELL, GPUS, USUAL_GPUS, doorbell_page};
 use softgpu::plan::Plan;
 use softgpu::stream::Shape;
 
@@ -21,7 +21,7 @@ pub fn gpus() -> usize {
     let asked = std::env::var("NVCAP_LIVE_GPUS")
         .ok()
         .and_then(|n| n.parse().ok());
-    asked.unwrap_or(GPUS).clamp(1, GPUS)
+    asked.unwrap_or(USUAL_GPUS).clamp(1, GPUS)
 }
 
 /// How many submissions: `emulated` on an emulated machine, enough for the purpose of the test.

@@ -7,13 +7,13 @@ use nvcap_common::{Proc, proc_flag};
 
 use super::{
     super::{
-        arm,
+        arm::{self, Stops},
         error::{Error, Result, remedy_for_refusal},
         perf::Life,
         space::doorbell_of,
     },
     Session,
-    breakpoints::{Target, Watch},
+    breakpoints::{Set, Target, Watch, WatchError},
     channel_table::{NewChannel, UNNUMBERED},
     comm_of,
     outbox::seen_now,
@@ -195,19 +195,32 @@ impl Session {
         Ok(())
     }
 
-    /// Watches a doorbell, and connects it with the channels that it may ring.
+    /// Watches a doorbell, and connects it with the channels that it may ring. Where no debug register is left for it in a process that
+    /// has another doorbell watched, its rings are looked at instead, until the store that rings is known and stopped at.
     pub(super) fn arm(&mut self, target: Target, life: Life) -> Result<()> {
         if !self.options.watch {
             return Ok(());
         }
         let Target { pid, address, gpu } = target;
-        let capture = &mut self.capture;
-        let watch = Watch { pid, address, life };
-        let birth = |tid| capture.bpf.birth(tid);
-        let set = self.breakpoints.set(watch, capture.bpf.doorbell(), birth);
-        if !set.map_err(|e| e.of(pid, address))? {
+        if self.stores.is_unwatched((pid, address)) {
             return Ok(());
         }
+        let watch = Watch {
+            pid,
+            stops: Stops::AfterWrite,
+            address,
+            life,
+        };
+        match self.set(watch) {
+            Ok(Set::Before) => return Ok(()),
+            Ok(Set::Whole) => {}
+            Ok(Set::Partial) => self.is_unwatched(pid, address),
+            Err(WatchError::NoRegister) if self.breakpoints.has(pid) => {
+                self.is_unwatched(pid, address);
+            }
+            Err(e) => return Err(e.of(pid, address)),
+        }
+        let capture = &mut self.capture;
         let Some(space) = capture.bpf.proc(pid).map(|p| p.space) else {
             return Ok(());
         };
@@ -218,7 +231,67 @@ impl Session {
                 capture.peek(index);
             }
         }
+        if self.stores.rests(space) {
+            self.breakpoints.wake(pid, false);
+        }
+        self.stop_at_stores(space);
         Ok(())
+    }
+
+    fn set(&mut self, watch: Watch) -> std::result::Result<Set, WatchError> {
+        let bpf = &self.capture.bpf;
+        let birth = |tid| bpf.birth(tid);
+        self.breakpoints.set(watch, bpf.doorbell(), birth)
+    }
+
+    /// Not every thread of the process has the doorbell watched.
+    fn is_unwatched(&mut self, pid: u32, address: u64) {
+        let is_first = !self.stores.lacks([pid].into_iter());
+        if !self.stores.unwatched((pid, address)) || !is_first {
+            return;
+        }
+        (self.options.notice)(&format!(
+            "process {pid} has more doorbells than debug registers are left: their rings are looked at every ms, until the store that rings is stopped at"
+        ));
+        // One register is for that store.
+        if let Some(spare) = self.breakpoints.spare(pid) {
+            self.breakpoints.disarm(pid, spare);
+            self.stores.unwatched((pid, spare));
+        }
+    }
+
+    /// Stops at the stores that ring in an address space before they do: where the user asks for it, or debug registers are lacking.
+    pub(super) fn stop_at_stores(&mut self, space: u32) {
+        let pids = Vec::from_iter(self.capture.spaces.pids(space));
+        if !self.options.precommit && !self.stores.lacks(pids.iter().copied()) {
+            return;
+        }
+        for store in self.stores.begin(space, self.sites.to_stop_at(space)) {
+            for &pid in &pids {
+                let watch = Watch {
+                    pid,
+                    stops: Stops::Before,
+                    address: store,
+                    life: self.life(),
+                };
+                let mut set = self.set(watch);
+                let full = |set: &std::result::Result<Set, WatchError>| {
+                    matches!(set, Err(WatchError::NoRegister) | Ok(Set::Partial))
+                };
+                if full(&set)
+                    && let Some(spare) = self.breakpoints.spare(pid)
+                {
+                    self.breakpoints.disarm(pid, store);
+                    self.breakpoints.disarm(pid, spare);
+                    self.stores.unwatched((pid, spare));
+                    set = self.set(watch);
+                }
+                log::debug!("stopping at {store:#x} of process {pid}: {set:?}");
+                if set.is_err() {
+                    self.stores.refused(space, store);
+                }
+            }
+        }
     }
 
     /// `memory`: that of a process that already runs, whose channels are followed from their present position.

@@ -8,7 +8,7 @@ use std::{collections::HashMap, io, os::fd::BorrowedFd};
 use nvcap_common::Birth;
 
 use super::super::{
-    arm::Armed,
+    arm::{Armed, Stops},
     error::{Error, remedy_for_refusal},
     perf::Life,
 };
@@ -60,12 +60,24 @@ pub(super) struct Target {
     pub(super) gpu: Option<u32>,
 }
 
-/// A doorbell that is to be watched.
+/// A doorbell that is to be watched, or a store that is to be stopped at.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Watch {
     pub(super) pid: u32,
+    pub(super) stops: Stops,
     pub(super) address: u64,
     pub(super) life: Life,
+}
+
+/// What came of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Set {
+    /// It is watched already.
+    Before,
+    /// In every thread.
+    Whole,
+    /// In some threads; the others have no debug register left.
+    Partial,
 }
 
 /// The breakpoints of all processes.
@@ -80,28 +92,58 @@ pub(super) struct Breakpoints {
 }
 
 impl Breakpoints {
-    /// Watches a doorbell, with `program` and `birth` as for [`Armed::new`]; false where it is watched already.
+    /// Watches a doorbell, with `program` and `birth` as for [`Armed::new`].
     ///
     /// # Errors
-    /// When one of the threads cannot be watched.
+    /// When no thread can be watched.
     pub(super) fn set(
         &mut self,
         watch: Watch,
         program: BorrowedFd<'_>,
         birth: impl Fn(u32) -> Option<Birth>,
-    ) -> Result<bool, WatchError> {
-        let Watch { pid, address, life } = watch;
+    ) -> Result<Set, WatchError> {
+        let Watch {
+            pid,
+            stops,
+            address,
+            life,
+        } = watch;
         let list = self.armed.entry(pid).or_default();
         if list.iter().any(|a| a.address == address) {
-            return Ok(false);
+            return Ok(Set::Before);
         }
-        let relieve = |tid| {
-            let released = list.iter_mut().map(|a| a.release(tid));
+        let relieve = |tid, born| {
+            let released = list.iter_mut().map(|a| a.release(tid, born));
             released.filter(|&released| released).count() > 0
         };
-        let armed = Armed::new(pid, address, life, program, birth, relieve)?;
+        let armed = Armed::new(pid, (stops, address), life, program, birth, relieve)?;
+        let set = match armed.partial {
+            true => Set::Partial,
+            false => Set::Whole,
+        };
         list.push(armed);
-        Ok(true)
+        Ok(set)
+    }
+
+    /// Whether the process has a doorbell watched.
+    pub(super) fn has(&self, pid: u32) -> bool {
+        let all = self.armed.get(&pid).into_iter().flatten();
+        all.into_iter().any(|a| a.stops == Stops::AfterWrite)
+    }
+
+    /// A doorbell that the process has watched, beside others: the last one. To stop watching it frees a register.
+    pub(super) fn spare(&self, pid: u32) -> Option<u64> {
+        let all = self.armed.get(&pid)?.iter();
+        let mut watched = all.filter(|a| a.stops == Stops::AfterWrite);
+        let last = watched.next_back()?;
+        watched.next().map(|_| last.address)
+    }
+
+    /// Lets a process's watchpoints rest, or wakes them.
+    pub(super) fn wake(&self, pid: u32, wake: bool) {
+        let all = self.armed.get(&pid).into_iter().flatten();
+        all.filter(|a| a.stops == Stops::AfterWrite)
+            .for_each(|a| a.wake(wake));
     }
 
     /// A child has the breakpoints of the thread that forked it: its own would trap twice, and there may be no registers
@@ -195,6 +237,7 @@ mod tests {
         let mut all = with(10, vec![Armed::without_events(0x90, true)]);
         all.inherit(LATER, 20);
         assert_eq!(watched(&all, 20), [0x90]);
+        assert_eq!(all.spare(10), None, "it is the only one");
         all.close(10);
         assert_eq!((watched(&all, 10).len(), all.ended.len()), (0, 1));
         // A grandchild's also belong to the first process.
@@ -208,6 +251,7 @@ mod tests {
     fn an_exec_ends_what_was_to_end_by_it() {
         let kept = Armed::without_events(0x1090, false);
         let mut all = with(10, vec![Armed::without_events(0x90, true), kept]);
+        assert_eq!((all.spare(10), all.spare(11)), (Some(0x1090), None));
         all.exec_ends(10);
         assert_eq!(watched(&all, 10), [0x1090]);
         assert!(all.ended.is_empty(), "no child has it");

@@ -83,8 +83,7 @@ pub(super) fn fetch(
     };
     // The process goes on meanwhile: the oldest ones may be overwritten before they are read, or before their bytes are.
     from += drop_overwritten(memory, (on, channel.get_put), (from, target), &mut entries);
-    let mut segments =
-        ring::segments(memory, &entries, &mut extended, &mut Vec::new(), translate);
+    let mut segments = ring::segments(memory, &entries, &mut extended, &mut Vec::new(), translate);
     let overwritten = drop_overwritten(memory, (on, channel.get_put), (from, target), &mut entries);
     segments.drain(..overwritten as usize);
     from += overwritten;

@@ -28,6 +28,7 @@ impl Session {
             kind::FORK => {
                 self.capture.spaces.join(r.child, r.space);
                 self.breakpoints.inherit(at, r.child);
+                self.stores.inherit(at.pid, r.child);
                 self.emit(Record::Process(Process {
                     at,
                     life: Life::Fork { child: r.child },
@@ -56,6 +57,9 @@ impl Session {
         self.capture.spaces.close_memory(at.pid);
         self.capture.spaces.join(at.pid, space);
         self.breakpoints.exec_ends(at.pid);
+        let named = &self.named.file.doorbells;
+        self.stores
+            .forget_process(at.pid, |address| named.iter().any(|d| d.address == address));
         self.emit(Record::Process(Process {
             at,
             life: Life::Exec { name },
@@ -77,6 +81,7 @@ impl Session {
             }
             self.capture.spaces.end_process(at.pid);
             self.breakpoints.close(at.pid);
+            self.stores.forget_process(at.pid, |_| false);
             self.leave_spaces(at.pid, None);
         }
     }
@@ -114,6 +119,7 @@ impl Session {
         for site in self.sites.forget_space(space) {
             capture.bpf.forget_site(site);
         }
+        self.stores.forget_space(space);
         self.search.forget_space(space);
         self.named.forget_space(space);
         capture.spaces.forget(space);

@@ -24,6 +24,10 @@ impl Session {
             for index in self.capture.table.indexes() {
                 if self.capture.table[index].live {
                     let look = self.look(index);
+                    if look.still {
+                        let space = self.capture.table[index].space;
+                        self.stores.moved_unseen(space, arm::now());
+                    }
                     if look.still || look.unread {
                         self.capture.catch_up(index);
                     }
@@ -34,6 +38,43 @@ impl Session {
         let left_out = self.capture.bpf.left_out();
         for what in self.patrol.losses(&stats, left_out) {
             self.capture.out.lost(0, None, what);
+        }
+    }
+
+    /// Looks at the channels of processes of which not every doorbell is watched, and fetches what no trap captures.
+    pub(super) fn look_at_unwatched(&mut self, now: u64) {
+        let capture = &self.capture;
+        let spaces = |pid| capture.bpf.proc(pid).map(|p| p.space).into_iter().collect();
+        for space in self.stores.due(now, spaces) {
+            self.capture.open_memory(space);
+            for index in self.capture.table.of_space(space) {
+                let channel = &self.capture.table[index];
+                let (live, room) = (channel.live, u64::from(channel.entries) / 4);
+                if !live {
+                    continue;
+                }
+                let look = self.look(index);
+                // A trap may be on its way, of a thread that has the doorbell watched.
+                if look.still || look.count > room {
+                    self.capture.catch_up(index);
+                }
+            }
+        }
+    }
+
+    /// Lets watchpoints rest where a store is stopped at that captures, and wakes them where something moved unseen.
+    pub(super) fn rest_or_wake(&mut self, now: u64) {
+        for space in std::mem::take(&mut self.capture.stopped) {
+            self.stores.captured(space);
+        }
+        for (space, wake) in self.stores.changes(now) {
+            log::debug!(
+                "space {space}: watchpoints {}",
+                if wake { "wake" } else { "rest" }
+            );
+            for pid in self.capture.spaces.pids(space) {
+                self.breakpoints.wake(pid, wake);
+            }
         }
     }
 

@@ -25,6 +25,7 @@ mod rung;
 mod spaces;
 mod stacks;
 mod store_sites;
+mod stores;
 mod token_evidence;
 mod token_learner;
 mod translations;
@@ -36,7 +37,7 @@ use nvcap_common as c;
 use self::{
     breakpoints::Breakpoints, capture::Capture, missed::MissedLives, modules::Modules,
     named_channels::NamedChannels, patrol::Patrol, ring_search::RingSearch,
-    store_sites::StoreSites,
+    store_sites::StoreSites, stores::StoppedStores,
 };
 use super::{
     arm,
@@ -76,11 +77,17 @@ pub(crate) struct TrapOptions {
     pub stacks: Option<StackQueue>,
     /// GP_PUT is always read from USERD, never taken from the process's own copy of it.
     pub no_cached_put: bool,
+    /// Every store that rings a doorbell is stopped at before it does, once it is known. Without it only where debug registers are
+    /// lacking.
+    pub precommit: bool,
 }
 
 /// A wait of this length is ended by the next record. To wake a reader costs the traced program a microsecond or two, which is
 /// nothing to a program that was quiet for as long.
 const SLEEP: Duration = Duration::from_millis(10);
+
+/// The longest wait while rings are looked at whose doorbells are not watched.
+const LOOK: Duration = Duration::from_millis(1);
 
 /// A live trace. Each part says in its first lines what it keeps and which invariant it holds.
 pub(crate) struct Session {
@@ -88,6 +95,7 @@ pub(crate) struct Session {
     capture: Capture,
     breakpoints: Breakpoints,
     sites: StoreSites,
+    stores: StoppedStores,
     search: RingSearch,
     named: NamedChannels,
     missed: MissedLives,
@@ -140,6 +148,7 @@ impl Session {
             capture: Capture::new(bpf, shared, model, options.watch, options.stacks.clone()),
             breakpoints: Breakpoints::default(),
             sites: StoreSites::new(!options.no_cached_put),
+            stores: StoppedStores::default(),
             search: RingSearch::default(),
             named: NamedChannels::new(std::mem::take(&mut options.named)),
             missed: MissedLives::default(),
@@ -167,6 +176,10 @@ impl Session {
     /// When the maps can no longer be updated.
     pub(crate) fn step(&mut self, wait: Duration, to: &mut Vec<Record>) -> Result<()> {
         let got = self.drain()?;
+        let wait = match self.stores.is_looking() {
+            true => wait.min(LOOK),
+            false => wait,
+        };
         if got == 0 {
             let mut poll = libc::pollfd {
                 fd: self.capture.bpf.records.as_raw_fd(),
@@ -187,11 +200,13 @@ impl Session {
         }
         let now = arm::now();
         self.look_at_named(now);
+        self.look_at_unwatched(now);
         self.capture.release_old(now);
         if self.patrol.is_due(now) {
             self.follow_modules(self.modules.looked_at())?;
             self.capture.bpf.flush_log();
             self.look_at_all();
+            self.rest_or_wake(now);
             self.look_for_missed()?;
             self.free_spaces(now);
         }

@@ -50,8 +50,7 @@ impl Session {
             }
             Todo::Windows(r) => {
                 if let Some(value) = self.sites.windows(&r) {
-                    let key = store_sites::key(r.space, r.ip);
-                    self.capture.bpf.set_site(key, value)?;
+                    self.set_site(store_sites::key(r.space, r.ip), value)?;
                 }
             }
             Todo::Scan(r) => {
@@ -132,6 +131,7 @@ impl Session {
             }
             Change::DoorbellGone { pid, cpu_va, .. } => {
                 self.breakpoints.disarm(pid, doorbell_of(cpu_va));
+                self.stores.forget_doorbell((pid, doorbell_of(cpu_va)));
                 Ok(())
             }
             Change::Channel(channel) => self.capture.install_allocated(*channel),
@@ -157,11 +157,19 @@ impl Session {
         }
         match trapped.tell {
             Some(value) => {
-                let key = store_sites::key(r.space, r.ip);
-                self.capture.bpf.set_site(key, value)
+                self.set_site(store_sites::key(r.space, r.ip), value)?;
+                self.stop_at_stores(r.space);
+                Ok(())
             }
             None => Ok(()),
         }
+    }
+
+    fn set_site(&mut self, behind: c::SiteKey, value: c::SiteValue) -> Result<()> {
+        for key in store_sites::keys(behind, value) {
+            self.capture.bpf.set_site(key, value)?;
+        }
+        Ok(())
     }
 
     /// A look at all channels has ended.
@@ -291,6 +299,7 @@ impl Session {
             if self.named.file.is_empty() {
                 for address in dead {
                     self.breakpoints.disarm(pid, address);
+                    self.stores.forget_doorbell((pid, address));
                 }
             }
         }

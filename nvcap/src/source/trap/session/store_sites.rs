@@ -19,7 +19,7 @@ const SITE_TRIES: u32 = 16;
 /// A decoded store.
 #[derive(Debug)]
 struct Decoded {
-    register: u32,
+    store: site::Store,
     /// The search for the copy of GP_PUT.
     copy: CachedPut,
 }
@@ -48,9 +48,14 @@ pub(super) fn key(space: u32, ip: u64) -> SiteKey {
     SiteKey { ip, space, pad: 0 }
 }
 
-fn value(register: u32, copy: Option<Place>, learn: bool) -> SiteValue {
+fn value(store: Option<site::Store>, copy: Option<Place>, learn: bool) -> SiteValue {
+    let to_stop_at = store.filter(|s| s.address.is_some());
+    let (base, displacement) = to_stop_at.and_then(|s| s.address).unwrap_or_default();
     SiteValue {
-        register,
+        base,
+        len: to_stop_at.map_or(0, |s| s.len),
+        displacement,
+        register: store.map_or(u32::MAX, |s| s.register),
         own: copy.map_or(c::NO_OWN, |c| c.register),
         word: copy.map_or(0, |c| c.word),
         learn: learn.into(),
@@ -74,7 +79,7 @@ impl StoreSites {
         if let Some(store) = self.decoded.get(&key) {
             // A trap from before the BPF programs had the store.
             return Trapped {
-                token: token(store.register),
+                token: token(store.store.register),
                 tell: None,
             };
         }
@@ -98,13 +103,13 @@ impl StoreSites {
             };
         };
         let decoded = Decoded {
-            register: store.register,
+            store,
             copy: CachedPut::default(),
         };
         self.decoded.insert(key, decoded);
         Trapped {
             token: token(store.register),
-            tell: Some(value(store.register, None, self.search_copy)),
+            tell: Some(value(Some(store), None, self.search_copy)),
         }
     }
 
@@ -113,7 +118,14 @@ impl StoreSites {
     fn not_decoded(&mut self, key: SiteKey) -> Option<SiteValue> {
         let tries = self.undecoded.entry(key).or_default();
         *tries += 1;
-        (*tries >= SITE_TRIES).then(|| value(u32::MAX, None, false))
+        (*tries >= SITE_TRIES).then(|| value(None, None, false))
+    }
+
+    /// The stores of an address space that can be stopped at, for the address of their doorbell is in one register: where each begins.
+    pub(super) fn to_stop_at(&self, space: u32) -> impl Iterator<Item = u64> + '_ {
+        let of = self.decoded.iter().filter(move |(k, _)| k.space == space);
+        of.filter(|(_, d)| d.store.address.is_some())
+            .map(|(k, d)| k.ip - u64::from(d.store.len))
     }
 
     /// Learns from the memory around the registers where the process keeps its own copy of GP_PUT. Returns the store's new
@@ -130,20 +142,28 @@ impl StoreSites {
             r.ip,
             r.space
         );
-        Some(value(store.register, copy, false))
+        Some(value(Some(store.store), copy, false))
     }
 
     /// Forgets the stores of an address space that is gone, and returns them.
     pub(super) fn forget_space(&mut self, space: u32) -> Vec<SiteKey> {
         let of = |key: &SiteKey| key.space == space;
-        let decoded = self
-            .decoded
-            .extract_if(|key, _| of(key))
-            .map(|(key, _)| key);
-        let mut gone: Vec<SiteKey> = decoded.collect();
+        let decoded = self.decoded.extract_if(|key, _| of(key));
+        let mut gone: Vec<SiteKey> = decoded
+            .flat_map(|(key, d)| keys(key, value(Some(d.store), None, false)))
+            .collect();
         gone.extend(self.undecoded.extract_if(|key, _| of(key)).map(|(k, _)| k));
         gone
     }
+}
+
+/// The keys under which the BPF programs find a store: behind it, and where it begins if it can be stopped at there.
+pub(super) fn keys(behind: SiteKey, value: SiteValue) -> impl Iterator<Item = SiteKey> {
+    let begins = (value.len > 0).then(|| SiteKey {
+        ip: behind.ip.wrapping_sub(value.len.into()),
+        ..behind
+    });
+    [Some(behind), begins].into_iter().flatten()
 }
 
 #[cfg(all(test, target_arch = "x86_64"))]
@@ -176,12 +196,19 @@ mod tests {
         let mut sites = StoreSites::new(true);
         let first = sites.trapped(&trap(1, true), |_| false);
         assert_eq!(first.token, Some(0x1_0012));
-        assert_eq!(first.tell, Some(value(1, None, true)));
+        let store = site::Store {
+            register: 1,
+            len: 2,
+            address: Some((0, 0)),
+        };
+        assert_eq!(first.tell, Some(value(Some(store), None, true)));
+        assert_eq!(Vec::from_iter(sites.to_stop_at(1)), [0x1000 - 2]);
+        assert_eq!(sites.to_stop_at(2).count(), 0);
         // The register stays the same, whatever the code looks like later.
         let again = sites.trapped(&trap(1, false), |_| false);
         assert_eq!((again.token, again.tell), (Some(0x1_0012), None));
         assert_eq!(sites.forget_space(2), []);
-        assert_eq!(sites.forget_space(1), [key(1, 0x1000)]);
+        assert_eq!(sites.forget_space(1), [key(1, 0x1000), key(1, 0xffe)]);
         assert!(sites.trapped(&trap(1, true), |_| false).tell.is_some());
     }
 
@@ -193,7 +220,7 @@ mod tests {
         assert_eq!(sites.trapped(&unreadable, |_| false).tell, None);
         for n in 1..=SITE_TRIES {
             let told = sites.trapped(&trap(1, false), |_| false);
-            let expected = (n == SITE_TRIES).then(|| value(u32::MAX, None, false));
+            let expected = (n == SITE_TRIES).then(|| value(None, None, false));
             assert_eq!((told.token, told.tell), (None, expected), "{n}");
         }
         assert_eq!(sites.forget_space(1), [key(1, 0x1000)]);

@@ -6,7 +6,10 @@
 
 mod channels;
 
-use std::{collections::VecDeque, time::Duration};
+use std::{
+    collections::{BTreeSet, VecDeque},
+    time::Duration,
+};
 
 use nvcap_common::{self as c, TokenKey, flag};
 
@@ -67,6 +70,8 @@ pub(super) struct Look {
     pub(super) readable: bool,
     /// GP_PUT is ahead of what was captured.
     pub(super) ahead: bool,
+    /// By so many entries.
+    pub(super) count: u64,
     /// It was so at the last look, and no doorbell came between.
     pub(super) still: bool,
     /// It could not be read at some doorbell before, and can be now.
@@ -89,6 +94,8 @@ pub(super) struct Capture {
     held: HeldSubmissions,
     /// What was taken out of the ring buffer and is still to be acted on.
     pending: VecDeque<Todo>,
+    /// Spaces where a store that was stopped at has captured.
+    pub(super) stopped: BTreeSet<u32>,
     /// Channels that were never looked at from outside.
     unpeeked: Vec<u32>,
     /// Rings are read.
@@ -117,6 +124,7 @@ impl Capture {
             assembler: Assembler::default(),
             held: HeldSubmissions::default(),
             pending: VecDeque::new(),
+            stopped: BTreeSet::new(),
             unpeeked: Vec::new(),
             watch,
         }
@@ -341,6 +349,10 @@ impl Capture {
         if foreign {
             at.tid = 0;
         }
+        let before = head.header.flags & flag::BEFORE != 0;
+        if before {
+            self.stopped.insert(head.space);
+        }
         let record = Submission {
             at,
             channel: id,
@@ -351,7 +363,10 @@ impl Capture {
             gp_put: channel.index(head.position + entries),
             ip: (!foreign).then_some(head.ip),
             doorbell: (!foreign).then_some(CpuVa(head.doorbell)),
-            how: How::Trapped,
+            how: match before {
+                true => How::Precommit,
+                false => How::Trapped,
+            },
             late: filled || foreign || head.header.flags & flag::LATE != 0,
             thread: (!foreign).then(|| assemble::name(&head.comm).into()),
             segments: g.segments,
@@ -447,6 +462,7 @@ impl Capture {
         Look {
             readable,
             ahead: ahead.is_some(),
+            count: ahead.map_or(0, |ahead| ahead - state.done),
             still,
             unread: put.is_some() && state.unread > 0,
         }

@@ -1,0 +1,67 @@
+//! Options that have an effect only with one value of `--how`.
+
+use super::trace::HowArg;
+
+/// An option that has an effect only with one value of `--how`.
+#[derive(Debug)]
+pub(super) struct WayOption {
+    /// As clap knows it.
+    pub id: &'static str,
+    name: &'static str,
+    of: HowArg,
+}
+
+/// All of them.
+pub(super) const WAY_OPTIONS: [WayOption; 6] = {
+    const fn option(id: &'static str, name: &'static str, of: HowArg) -> WayOption {
+        WayOption { id, name, of }
+    }
+    [
+        option("observe_cpu", "--observe-cpu", HowArg::Observe),
+        option("discover", "--discover", HowArg::Trap),
+        option("buffer", "--buffer", HowArg::Trap),
+        option("stacks", "--stacks", HowArg::Trap),
+        option("precommit", "--precommit", HowArg::Trap),
+        option("stack_size", "--stack-size", HowArg::Trap),
+    ]
+};
+
+/// The message that options were given which have no effect with this `--how`. With `--how auto` there is none: each may have an effect.
+#[cfg(feature = "trap")]
+pub(super) fn useless(how: HowArg, given: &[&WayOption]) -> Option<String> {
+    let other = match how {
+        HowArg::Auto => return None,
+        HowArg::Trap => ("observe", HowArg::Observe),
+        HowArg::Observe => ("trap", HowArg::Trap),
+    };
+    let names = given.iter().filter(|option| option.of == other.1);
+    let names: Vec<&str> = names.map(|option| option.name).collect();
+    let have = if names.len() == 1 { "has" } else { "have" };
+    (!names.is_empty()).then(|| {
+        format!(
+            "{} {have} no effect here: of use with --how {}",
+            names.join(" and "),
+            other.0
+        )
+    })
+}
+
+#[cfg(all(test, feature = "trap"))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn options_of_the_other_way_are_told() {
+        let all: Vec<&WayOption> = WAY_OPTIONS.iter().collect();
+        assert_eq!(useless(HowArg::Auto, &all), None);
+        assert_eq!(useless(HowArg::Trap, &all[1..]), None);
+        assert_eq!(useless(HowArg::Observe, &all[..1]), None);
+        let said = useless(HowArg::Trap, &all).unwrap();
+        assert!(said.starts_with("--observe-cpu has no effect"), "{said}");
+        let said = useless(HowArg::Observe, &all[1..2]).unwrap();
+        assert!(
+            said.starts_with("--discover has no effect here: of use with --how trap"),
+            "{said}"
+        );
+    }
+}

@@ -1,0 +1,194 @@
+//! Doorbells that have no breakpoint for want of debug registers, and the stores that are stopped at instead (execution
+//! breakpoints). One such breakpoint serves every doorbell that its store rings, and it stops before the doorbell is rung.
+//!
+//! Invariants: a doorbell of a live process is watched in all its threads, or it is among the unwatched. Watchpoints of a space rest only
+//! while execution breakpoints capture there; they wake when a ring was found to have moved unseen.
+
+use std::collections::{BTreeSet, HashMap, HashSet};
+
+/// How often the rings of unwatched doorbells are looked at where no execution breakpoint has captured, ns.
+const LOOK_NS: u64 = 1_000_000;
+/// For how long watchpoints wake, and rings are looked at often, when something has moved unseen, ns.
+const AWAKE_NS: u64 = 2_000_000_000;
+
+/// A doorbell of a process.
+pub(super) type Doorbell = (u32, u64);
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(super) struct StoppedStores {
+    unwatched: BTreeSet<Doorbell>,
+    /// The stores with execution breakpoints, by address space.
+    stops: HashMap<u32, BTreeSet<u64>>,
+    /// Spaces where they have captured.
+    captured: HashSet<u32>,
+    /// Spaces whose watchpoints rest.
+    resting: HashSet<u32>,
+    /// Until when the watchpoints of a space may not rest, ns.
+    awake: HashMap<u32, u64>,
+    next_look: u64,
+}
+
+impl StoppedStores {
+    /// Some thread of the process does not have the doorbell watched; true where that is new.
+    pub(super) fn unwatched(&mut self, doorbell: Doorbell) -> bool {
+        self.unwatched.insert(doorbell)
+    }
+
+    /// A child has the breakpoints that its parent has, and lacks those that it lacks.
+    pub(super) fn inherit(&mut self, pid: u32, child: u32) {
+        let of = self.unwatched.range((pid, 0)..=(pid, u64::MAX));
+        let of = Vec::from_iter(of.map(|(_, address)| (child, *address)));
+        self.unwatched.extend(of);
+    }
+
+    /// Whether the doorbell is one of them.
+    pub(super) fn is_unwatched(&self, doorbell: Doorbell) -> bool {
+        self.unwatched.contains(&doorbell)
+    }
+
+    /// Whether some doorbell of these processes is not watched.
+    pub(super) fn lacks(&self, mut pids: impl Iterator<Item = u32>) -> bool {
+        pids.any(|pid| {
+            self.unwatched
+                .range((pid, 0)..=(pid, u64::MAX))
+                .next()
+                .is_some()
+        })
+    }
+
+    /// Takes the stores of a space that are not stopped at yet, of these: they are from now on.
+    pub(super) fn begin(&mut self, space: u32, stores: impl Iterator<Item = u64>) -> Vec<u64> {
+        let stops = self.stops.entry(space).or_default();
+        stores.filter(|store| stops.insert(*store)).collect()
+    }
+
+    /// A store could not be stopped at.
+    pub(super) fn refused(&mut self, space: u32, store: u64) {
+        if let Some(stops) = self.stops.get_mut(&space) {
+            stops.remove(&store);
+        }
+    }
+
+    /// An execution breakpoint has captured in the space.
+    pub(super) fn captured(&mut self, space: u32) {
+        self.captured.insert(space);
+    }
+
+    /// The spaces where rings are looked at now: those with unwatched doorbells that no execution breakpoint covers. `spaces`: of the
+    /// processes.
+    pub(super) fn due(&mut self, now: u64, spaces: impl Fn(u32) -> Vec<u32>) -> BTreeSet<u32> {
+        if self.unwatched.is_empty() || now < self.next_look {
+            return BTreeSet::new();
+        }
+        self.next_look = now + LOOK_NS;
+        let of = self.unwatched.iter().flat_map(|(pid, _)| spaces(*pid));
+        of.filter(|space| !self.covers(*space, now)).collect()
+    }
+
+    /// Whether rings must be looked at often.
+    pub(super) fn is_looking(&self) -> bool {
+        !self.unwatched.is_empty()
+    }
+
+    fn covers(&self, space: u32, now: u64) -> bool {
+        self.captured.contains(&space) && self.awake.get(&space).is_none_or(|until| now >= *until)
+    }
+
+    /// A ring of the space has moved without a trap.
+    pub(super) fn moved_unseen(&mut self, space: u32, now: u64) {
+        if self.captured.contains(&space) {
+            self.awake.insert(space, now + AWAKE_NS);
+        }
+    }
+
+    /// What to do with the watchpoints of spaces: let them rest (`false`) or wake them (`true`).
+    pub(super) fn changes(&mut self, now: u64) -> Vec<(u32, bool)> {
+        let mut changes = Vec::new();
+        for &space in &self.captured {
+            let rest = self.covers(space, now);
+            if rest != self.resting.contains(&space) {
+                changes.push((space, !rest));
+            }
+        }
+        for (space, wake) in &changes {
+            match wake {
+                true => self.resting.remove(space),
+                false => self.resting.insert(*space),
+            };
+        }
+        changes
+    }
+
+    /// Whether new watchpoints of the space rest, too.
+    pub(super) fn rests(&self, space: u32) -> bool {
+        self.resting.contains(&space)
+    }
+
+    /// A process has ended, or executed another program, which has only the doorbells that `keeps` says.
+    pub(super) fn forget_process(&mut self, pid: u32, keeps: impl Fn(u64) -> bool) {
+        self.unwatched
+            .retain(|(p, address)| *p != pid || keeps(*address));
+    }
+
+    /// A doorbell is gone.
+    pub(super) fn forget_doorbell(&mut self, doorbell: Doorbell) {
+        self.unwatched.remove(&doorbell);
+    }
+
+    /// An address space is gone.
+    pub(super) fn forget_space(&mut self, space: u32) {
+        self.stops.remove(&space);
+        self.captured.remove(&space);
+        self.resting.remove(&space);
+        self.awake.remove(&space);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rings_are_looked_at_until_a_store_captures() {
+        let mut all = StoppedStores::default();
+        let spaces = |pid: u32| vec![pid + 100];
+        assert!(!all.is_looking() && all.due(5, spaces).is_empty());
+        assert!(all.unwatched((1, 0x90)) && !all.unwatched((1, 0x90)));
+        assert!(all.lacks([1].into_iter()) && !all.lacks([2].into_iter()));
+        assert_eq!(all.due(5, spaces), BTreeSet::from([101]));
+        assert!(all.due(5 + LOOK_NS - 1, spaces).is_empty(), "at its pace");
+        assert_eq!(all.begin(101, [7, 8].into_iter()), [7, 8]);
+        assert_eq!(all.begin(101, [7, 9].into_iter()), [9]);
+        all.refused(101, 9);
+        assert_eq!(all.begin(101, [9].into_iter()), [9]);
+        all.captured(101);
+        assert!(all.due(3 * LOOK_NS, spaces).is_empty());
+        // Something else rings: all is looked at for a while.
+        all.moved_unseen(101, 3 * LOOK_NS);
+        assert_eq!(all.due(5 * LOOK_NS, spaces), BTreeSet::from([101]));
+        assert!(all.due(3 * LOOK_NS + AWAKE_NS, spaces).is_empty());
+        all.forget_process(1, |_| true);
+        assert!(all.is_looking());
+        all.forget_process(1, |_| false);
+        assert!(!all.is_looking());
+    }
+
+    #[test]
+    fn watchpoints_rest_where_stores_capture() {
+        let mut all = StoppedStores::default();
+        assert!(all.changes(0).is_empty());
+        all.captured(4);
+        assert_eq!(all.changes(1), [(4, false)]);
+        assert!(all.rests(4) && all.changes(2).is_empty());
+        all.moved_unseen(4, 10);
+        assert_eq!(all.changes(11), [(4, true)]);
+        assert!(!all.rests(4) && all.changes(12).is_empty());
+        assert_eq!(all.changes(10 + AWAKE_NS), [(4, false)]);
+        all.forget_space(4);
+        assert!(!all.rests(4) && all.changes(10 + AWAKE_NS).is_empty());
+        // What does not capture does not rest.
+        all.moved_unseen(5, 10);
+        assert!(all.changes(11).is_empty());
+    }
+}
