@@ -1,6 +1,7 @@
 """What tracing costs, with and without names and stacks, in one run.
 
     cost.py run NVCAP LOOP BP FOLDER     rows and tables on standard output; FOLDER for what is written meanwhile
+    cost.py modes NVCAP LOOP BP FOLDER   the launch loop alone
     cost.py worker                       the training of meaning/workload.py in turns: a line `steps N` or `seconds S` on standard
                                          input, an answer `pass STEPS NS`
 
@@ -29,6 +30,7 @@ WAYS = {
     "trap, no names": ["--no-names"],
     "trap": [],
     "trap, stacks": ["--stacks"],
+    "precommit": ["--precommit"],
     "observe": ["--how", "observe"],
 }
 
@@ -314,6 +316,15 @@ def run(nvcap, loop, bp, folder):
     training.process.kill()
 
 
+def modes(nvcap, loop, bp, folder):
+    launches = Loop(loop, folder)
+    try:
+        pairs(launches, nvcap, bp, folder)
+    except (OSError, RuntimeError, ValueError) as e:
+        row(False, "loop", str(e).replace("\n", " ")[:300])
+    launches.process.kill()
+
+
 def worker():
     sys.path.insert(0, os.path.join(HERE, "..", "meaning"))
     import workload
@@ -338,4 +349,4 @@ if __name__ == "__main__":
     if sys.argv[1:2] == ["worker"]:
         worker()
     else:
-        run(*sys.argv[2:6])
+        {"run": run, "modes": modes}[sys.argv[1]](*sys.argv[2:6])

@@ -96,6 +96,8 @@ const ALL: &[&str] = &[
     "attach::fork_afterwards",
     "attach::two_processes",
     "attach::exits_meanwhile",
+    "registers::precommit",
+    "registers::precommit_attached",
     "death::kill_nvcap_attached",
     "death::kill_nvcap_parent",
     "death::kill_target",

@@ -1,0 +1,179 @@
+//! Debug registers: stores that are stopped at before they ring, more doorbells than there are registers, threads without one.
+
+use std::ffi::OsString;
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use live::perf::Breakpoint;
+use live::programs::{Folder, Running, nvcap, softgpu};
+use live::verify::{Expected, Extent, verify};
+use serde_json::Value;
+use softgpu::layout::{CHANNELS, Channel, channels_file};
+use softgpu::plan::Plan;
+
+use crate::attach::{attach_to, waiting};
+use crate::observe::LINGER;
+use crate::setup::{LIMIT, expect_result, gpus, need_tracing, plan, plan_args, sized};
+
+/// Every channel of so many GPUs.
+fn plan_of(gpus: usize, seed: u64, submissions: u64) -> Plan {
+    Plan {
+        channels: Channel::first(CHANNELS * gpus, gpus),
+        ..plan(seed, submissions)
+    }
+}
+
+fn args_of(gpus: usize, plan: &Plan) -> Vec<String> {
+    let others = plan_args(plan).into_iter();
+    others
+        .filter(|a| !a.starts_with("--gpus"))
+        .chain([format!("--gpus={gpus}")])
+        .collect()
+}
+
+/// How many submissions of a trace were seen each way: precommit, trapped, observed.
+fn hows(trace: &Path) -> Result<[usize; 3]> {
+    let text = std::fs::read_to_string(trace)?;
+    let mut counts = [0; 3];
+    for line in text.lines() {
+        let line: Value = serde_json::from_str(line)?;
+        let how = line["how"].as_str().unwrap_or_default();
+        let known = ["precommit", "trapped", "observed"];
+        if let Some(place) = known
+            .iter()
+            .position(|k| *k == how && line["type"] == "submission")
+        {
+            counts[place] += 1;
+        }
+    }
+    Ok(counts)
+}
+
+/// Traced from its start, or attached to where it waits.
+fn of(gpus: usize, attached: bool, options: &[&str], seed: u64) -> Result<[usize; 3]> {
+    need_tracing()?;
+    let plan = plan_of(gpus, seed, sized(20_000, 600) * gpus as u64 / 2);
+    let folder = Folder::new()?;
+    let (trace, channels) = (folder.file("trace.json"), folder.file("channels"));
+    std::fs::write(&channels, channels_file(gpus))?;
+    let shown = ["--json", "-vv", "-e", "type=submission,entry"];
+    let options: Vec<OsString> = shown.iter().chain(options).map(OsString::from).collect();
+    let mut args = args_of(gpus, &plan);
+    args.push("--threads=4".into());
+    let extent = if attached {
+        let before = 5;
+        args.extend([
+            "--wait-stdin".into(),
+            format!("--before-wait={before}"),
+            LINGER.into(),
+        ]);
+        let mut gpu = Running::start(&softgpu()?, &args)?;
+        gpu.wait_for_line("waiting")?;
+        let nvcap = attach_to(gpu.pid(), &trace, channels, &options)?;
+        gpu.write(b"g")?;
+        let gpu = gpu.end(LIMIT)?;
+        gpu.expect_code(0)?;
+        expect_result(&gpu.stdout, &plan)?;
+        nvcap.end(LIMIT)?.expect_code(0)?;
+        Extent::From(before)
+    } else {
+        let mut command = vec!["-o".into(), trace.clone().into(), "--channels".into()];
+        command.extend([channels.into(), OsString::from("--how=trap")]);
+        command.extend(options);
+        command.extend(["--".into(), softgpu()?.into()]);
+        command.extend(args.into_iter().map(OsString::from));
+        let ended = Running::start(&nvcap()?, command)?.end(LIMIT)?;
+        ended.expect_code(0)?;
+        Extent::Whole
+    };
+    verify(&trace, &Expected::part(plan, extent))?.expect_complete()?;
+    hows(&trace)
+}
+
+/// From the third trap at a store on, all are before the doorbell.
+fn mostly_before(hows: [usize; 3]) -> Result<()> {
+    let [before, trapped, observed] = hows;
+    ensure!(
+        before > 9 * (trapped + observed),
+        "{before} before their doorbells, {trapped} behind, {observed} observed"
+    );
+    Ok(())
+}
+
+/// Every store is stopped at before it rings, once it is known.
+pub fn precommit() -> Result<()> {
+    mostly_before(of(gpus(), false, &["--precommit"], 81)?)
+}
+
+/// The same of a process that runs already.
+pub fn precommit_attached() -> Result<()> {
+    mostly_before(of(gpus(), true, &["--precommit"], 82)?)
+}
+
+/// Eight GPUs have sixteen doorbells in one process, and a thread has four debug registers. One of them, at the store that rings, serves all.
+pub fn eight_gpus() -> Result<()> {
+    mostly_before(of(if_native()?, false, &[], 83)?)
+}
+
+/// The same, attached to.
+pub fn eight_gpus_attached() -> Result<()> {
+    mostly_before(of(if_native()?, true, &[], 84)?)
+}
+
+/// Without `--precommit`, and with registers enough, nothing is stopped at before it rings.
+pub fn two_gpus() -> Result<()> {
+    let [before, trapped, _] = of(gpus(), false, &[], 85)?;
+    ensure!(before == 0 && trapped > 0, "{before} of {trapped}");
+    Ok(())
+}
+
+/// Eight GPUs; on an emulated machine, whose stand-in for the driver has not so many, as many as there are.
+fn if_native() -> Result<usize> {
+    Ok(match gpus() {
+        1 => 1,
+        _ => 8,
+    })
+}
+
+/// Other tracers hold all registers of one thread of several: what it submits is read from its rings, late, and nothing is lost.
+pub fn thread_without_one() -> Result<()> {
+    need_tracing()?;
+    let plan = plan(86, sized(6000, 2400));
+    let folder = Folder::new()?;
+    let trace = folder.file("trace.json");
+    let args = ["--threads=6", "--sleep-us=1500", LINGER];
+    let mut gpu = waiting(&plan, &args)?;
+    gpu.write(b"g")?;
+    std::thread::sleep(Duration::from_millis(300));
+    let tasks = std::fs::read_dir(format!("/proc/{}/task", gpu.pid()))?;
+    let tids = tasks.filter_map(|t| t.ok()?.file_name().to_str()?.parse::<u32>().ok());
+    let last = tids.max().context("a process has a thread")?;
+    ensure!(last != gpu.pid(), "only one thread submits");
+    let word = [0u32; 8];
+    let taken = (0..4)
+        .map(|i| Breakpoint::watch(last, &raw const word[i] as u64, false))
+        .collect::<std::io::Result<Vec<_>>>()
+        .context("the test's own breakpoints")?;
+    let options = ["--json", "-vv", "-e", "type=submission,entry", "--how=trap"];
+    let options: Vec<OsString> = options.iter().map(OsString::from).collect();
+    let nvcap = attach_to(gpu.pid(), &trace, folder.channels()?, &options)?;
+    let gpu = gpu.end(LIMIT)?;
+    gpu.expect_code(0)?;
+    expect_result(&gpu.stdout, &plan)?;
+    let ended = nvcap.end(Duration::from_secs(60))?;
+    drop(taken);
+    ended.expect_code(0)?;
+    ensure!(
+        ended.stderr.contains("debug registers"),
+        "nothing is said of it: {}",
+        ended.stderr
+    );
+    verify(&trace, &Expected::part(plan, Extent::Suffix))?.expect_complete()?;
+    let [before, trapped, observed] = hows(&trace)?;
+    ensure!(
+        before + trapped > 100 && observed > 100,
+        "{before} and {trapped} trapped, {observed} observed"
+    );
+    Ok(())
+}
