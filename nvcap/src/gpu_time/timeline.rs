@@ -372,14 +372,23 @@ fn front_end(
         Some(Place::FrontEnd) => l.end,
         _ => l.stamp,
     });
+    // Its stamp comes behind its waits: what was released was released by then.
+    let waited = told.waited.map(|w| match w.at <= told.stamp {
+        true if w.error_ns <= MOST_ERROR_NS => w,
+        _ => Waited {
+            at: told.stamp,
+            error_ns: 0,
+            ..w
+        },
+    });
     GpuTime {
         start: Some(start),
         start_by: Some(StartBy::OwnStamp),
         duration,
         queued: queued(own, start, rules),
         queued_by: own.queued_by(),
-        ready_gpu_ns: ready.max(told.waited.map(|w| w.at)),
-        wait: wait(own, ready, told.waited, seen),
+        ready_gpu_ns: ready.max(waited.map(|w| w.at)),
+        wait: wait(own, ready, waited, seen),
         ..GpuTime::default()
     }
 }
@@ -527,21 +536,25 @@ fn waited(own: &Noted, releases: &Own, seen: Seen<'_>) -> Option<Waited> {
                 (seen.clock.gpu(stamp.seen_ns)?, between + WORD_ERROR_NS)
             }
         };
+        // The number itself was overwritten before it was read: it was released some time before the one that was.
+        let exact = stamp.payload == value.payload;
         Some(Waited {
             at,
             semaphore: value.address,
-            error_ns,
+            error_ns: if exact { error_ns } else { u64::MAX / 4 },
         })
     };
     let others = own.unit.waits.iter().filter(|v| !releases.releases(**v));
     others.filter_map(of).max()
 }
 
-/// The wait for a semaphore that was released after the entry was there and the one before it had ended.
+/// The wait for a semaphore that was released after the entry was there and the one before it had ended: not known where that end is not.
 fn wait(own: &Noted, free: Option<u64>, waited: Option<Waited>, seen: Seen<'_>) -> Option<GpuWait> {
-    let Waited { at, semaphore, .. } = waited?;
+    let known = waited.filter(|w| w.error_ns <= MOST_ERROR_NS);
+    let Waited { at, semaphore, .. } = known?;
     let there = seen.clock.gpu(own.doorbell)?;
-    let ns = at.checked_sub(there.max(free.unwrap_or(0)))?;
+    let free = free.or_else(|| (own.position == 0).then_some(0))?;
+    let ns = at.checked_sub(there.max(free))?;
     Some(GpuWait { semaphore, ns })
 }
 

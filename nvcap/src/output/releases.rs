@@ -55,6 +55,11 @@ impl Releases {
 
     /// The channel that last released the semaphore at this address of the context's process; `None` if no release was seen.
     pub(crate) fn channel(&self, c: &Context, address: GpuVa) -> Option<ChannelId> {
-        self.0.get(&(c.at.pid, address)).copied()
+        self.of(c.at.pid, address)
+    }
+
+    /// The same of a process.
+    pub(crate) fn of(&self, pid: u32, address: GpuVa) -> Option<ChannelId> {
+        self.0.get(&(pid, address)).copied()
     }
 }

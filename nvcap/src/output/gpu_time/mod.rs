@@ -67,6 +67,7 @@ struct ChannelTime {
 #[derive(Clone, Debug)]
 struct Wait {
     channel: ChannelId,
+    pid: u32,
     /// The channel that released the semaphore, where that is known.
     by: Option<ChannelId>,
     semaphore: GpuVa,
@@ -172,6 +173,7 @@ impl Account {
             if longest < WAITS && wait.ns > 0 {
                 let wait = Wait {
                     channel: c.channel,
+                    pid: c.at.pid,
                     by: self.releases.channel(c, wait.semaphore),
                     semaphore: wait.semaphore,
                     ns: wait.ns,
@@ -246,6 +248,10 @@ impl Account {
 
     /// No more events will come: sums up the last entry, and the stretches that were held back to be put in order.
     pub(crate) fn finish(&mut self) {
+        // Observed, the submission that releases may be shown behind the one that waits.
+        for wait in &mut self.waits {
+            wait.by = wait.by.or(self.releases.of(wait.pid, wait.semaphore));
+        }
         if let Some(done) = self.entries.finish() {
             self.done(done);
         }
