@@ -151,18 +151,21 @@ fn an_observed_copy_s_start_is_told_by_the_copy_before_or_nothing() {
     }
 }
 
+/// Work that waits for a number in a semaphore.
+fn behind_a_wait(address: u64, number: u32, work: &Pushbuffer) -> Pushbuffer {
+    let mut p = Pushbuffer::new();
+    let acquire = [address as u32, (address >> 32) as u32, number, 0, 3];
+    p.named(0, 0xc86f, "SEM_ADDR_LO", &acquire)
+        .expect("methods");
+    for word in work.words() {
+        p.raw(*word);
+    }
+    p
+}
+
 #[test]
 fn a_copy_s_start_is_told_by_the_release_that_it_waits_for() {
-    let waits = |address: u64, number: u32| {
-        let mut p = Pushbuffer::new();
-        let acquire = [address as u32, (address >> 32) as u32, number, 0, 3];
-        p.named(0, 0xc86f, "SEM_ADDR_LO", &acquire)
-            .expect("methods");
-        for word in copy(0).words() {
-            p.raw(*word);
-        }
-        p
-    };
+    let waits = |address, number| behind_a_wait(address, number, &copy(0));
     let (word, number) = end_of(0);
     // A stamped semaphore of another channel, and a kernel's word, which has no stamp.
     for (address, number, stamped) in [(KERNEL_STAMP, 2, true), (word, number, false)] {
@@ -183,6 +186,40 @@ fn a_copy_s_start_is_told_by_the_release_that_it_waits_for() {
         let wrong = start.gpu_ns.abs_diff(1_200_000);
         assert!(wrong <= start.gpu_error_ns, "{start:?}");
     }
+}
+
+#[test]
+fn a_number_that_was_overwritten_does_not_tell_when_it_was_released() {
+    let at = 1_000_000 + OFFSET;
+    let first = submission(KERNELS, 0, at, How::Trapped, &kernel(0));
+    // The copy waits for 2; 3 was read there next.
+    let waits = behind_a_wait(KERNEL_STAMP, 2, &copy(0));
+    let second = submission(COPIES, 0, at, How::Trapped, &waits);
+    let mut writes = copy_ends(&[1_250_000]);
+    writes.push((1_002_500, KERNEL_STAMP, 1, true));
+    writes.push((1_240_000, KERNEL_STAMP, 3, true));
+    let all = told(&[first.clone(), second], writes);
+    assert_eq!((all[1].start, all[1].wait), (None, None));
+
+    // The kernel waits for 1, and had begun when 2 was read there: it waited from the end of the kernel before on, until its own stamp.
+    let waits = behind_a_wait(COPY_STAMP, 1, &kernel(1));
+    let second = submission(KERNELS, 1, at, How::Trapped, &waits);
+    let writes = |with_end: bool| {
+        let mut writes = vec![
+            (1_002_500, KERNEL_STAMP, 1, true),
+            (1_100_000, KERNEL_STAMP, 2, true),
+            (1_300_000, COPY_STAMP, 2, true),
+        ];
+        let (word, number) = end_of(0);
+        writes.extend(with_end.then_some((1_022_500, word, number, false)));
+        writes
+    };
+    let all = told(&[first.clone(), second.clone()], writes(true));
+    let wait = all[1].wait.expect("a wait").ns;
+    assert!((70_000..80_000).contains(&wait), "{wait}");
+    // Since when is not known without that end.
+    let all = told(&[first, second], writes(false));
+    assert_eq!((all[0].duration, all[1].wait), (None, None));
 }
 
 #[test]
