@@ -32,6 +32,8 @@ pub struct Writer {
     first: u64,
     newest_ns: u64,
     interfaces: HashMap<ChannelId, u32>,
+    /// What is known of channels, for later sections.
+    descriptions: HashMap<ChannelId, String>,
     /// By their address, at which they stay while they are held here.
     calls: HashMap<usize, (Arc<Calls>, u32)>,
     next_calls: u32,
@@ -59,6 +61,7 @@ impl Writer {
             newest_ns: info.monotonic_ns,
             info,
             interfaces: HashMap::new(),
+            descriptions: HashMap::new(),
             calls: HashMap::new(),
             next_calls: 0,
             idle: true,
@@ -147,9 +150,13 @@ impl Writer {
 
     /// A record.
     pub fn record(&mut self, record: &Record, to: &mut Vec<u8>) {
+        let had_clock = !self.gpu_clocks.is_empty();
         self.append(record, 0, to);
         self.number += 1;
         self.idle = false;
+        if !had_clock && !self.gpu_clocks.is_empty() {
+            self.begin_section_with_clock(to);
+        }
     }
 
     /// A record that an earlier file of the trace has, too, and without which this one cannot be understood.
@@ -185,6 +192,17 @@ impl Writer {
             body.append(&mut self.decoded);
         }
         self.packet(to, Kind::of(record), flags, interface, time, &body);
+    }
+
+    /// A section whose header has the GPU's clock, too, which has just become known; with all channels of the one before, so that the
+    /// counts at the end are of all.
+    fn begin_section_with_clock(&mut self, to: &mut Vec<u8>) {
+        let mut channels: Vec<_> = self.interfaces.iter().map(|(id, n)| (*n, *id)).collect();
+        channels.sort_unstable();
+        self.begin_section(to);
+        for (_, id) in channels {
+            self.interface(id, None, to);
+        }
     }
 
     /// The live trace has shown all that came before: whoever reads the recording shows it then, too.
@@ -272,7 +290,10 @@ impl Writer {
         let name = format!("channel {}", id.0);
         let mut options = Options::new().text(option::NAME, &name);
         if let Some(channel) = known {
-            options = options.text(option::DESCRIPTION, &description(channel));
+            self.descriptions.insert(id, description(channel));
+        }
+        if let Some(description) = self.descriptions.get(&id) {
+            options = options.text(option::DESCRIPTION, description);
         }
         pcapng::interface(to, most_packet(), &options);
         interface

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 
-use super::trace::HowArg;
+use super::way_options::HowArg;
 use super::{trace, version};
 use crate::output::writer::Output;
 

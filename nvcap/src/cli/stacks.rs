@@ -17,6 +17,8 @@ use crate::source::file::packed;
 
 use super::reading::{self, Reading};
 use super::recording::{INTERRUPTED, RecordingArgs};
+#[cfg(feature = "trap")]
+use super::way_options::HowArg;
 use super::{target, trace, values};
 
 const EXAMPLES: &str = "\
@@ -223,7 +225,7 @@ fn live(_args: Args, _folder: Folder) -> anyhow::Result<ExitCode> {
 fn live(args: Args, mut folder: Folder) -> anyhow::Result<ExitCode> {
     let mut trace = args.trace;
     trace.stacks = trace.stacks.or(Some(1));
-    if trace.how == trace::HowArg::Observe {
+    if trace.how == HowArg::Observe {
         bail!(
             "stacks are taken in the trap: {}",
             match trace.all {

@@ -9,9 +9,9 @@ use clap::ValueEnum;
 use super::output_args::OutputArgs;
 use super::values::CAPTURE;
 use super::values::{Discover, parse_part, parse_pid, parse_seconds, parse_share, parse_size};
-use super::way_options::WayOption;
 #[cfg(feature = "trap")]
 use super::way_options::useless;
+use super::way_options::{HowArg, WayOption};
 #[cfg(feature = "trap")]
 use crate::{output::message::tell, pipeline::Pipeline};
 
@@ -238,18 +238,6 @@ pub(super) struct Args {
     /// Take the channels from FILE (docs/channels-file.md); by default they are found
     #[arg(long, value_name = "FILE", help_heading = CAPTURE)]
     pub channels: Option<PathBuf>,
-}
-
-/// `--how`.
-#[derive(ValueEnum, Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum HowArg {
-    /// trap where this machine allows it, else observe; a line says why
-    Auto,
-    /// A breakpoint on the doorbell, or an error where it is refused
-    #[default]
-    Trap,
-    /// Reading the rings again and again, without a trap
-    Observe,
 }
 
 /// `--stop-at-exit`.

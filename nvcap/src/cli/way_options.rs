@@ -1,6 +1,18 @@
-//! Options that have an effect only with one value of `--how`.
+//! `--how`, and the options that have an effect only with one value of it.
 
-use super::trace::HowArg;
+use clap::ValueEnum;
+
+/// `--how`.
+#[derive(ValueEnum, Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum HowArg {
+    /// trap where this machine allows it, else observe; a line says why
+    Auto,
+    /// A breakpoint on the doorbell, or an error where it is refused
+    #[default]
+    Trap,
+    /// Reading the rings again and again, without a trap
+    Observe,
+}
 
 /// An option that has an effect only with one value of `--how`.
 #[derive(Debug)]

@@ -62,10 +62,36 @@ fn clocks_of_gpus_are_told_where_they_are_known() {
     assert!(comment(&to).contains(pair) && !comment(&to).contains("GPU of"));
     // Without a time of the GPU, without a begin, the other way round: none of them is a clock.
     let none = [(None, 3, 4), (Some(7), 0, 4), (Some(7), 5, 4)];
+    let is_channel = |r: &Record| matches!(r, Record::Channel(_));
+    let channel = all_records().into_iter().find(is_channel).unwrap();
+    writer.record(&channel, &mut to);
     writer.record(&stamps(4711, &none), &mut to);
+    let begun = to.len();
     let some = [(Some(70), 10, 90), (Some(80), 50, 60), (Some(90), 70, 99)];
     writer.record(&stamps(4711, &some), &mut to);
+    // The file's first section was begun when none was known: another one follows, with the same channels.
+    let of = |at: &[u8]| String::from_utf8_lossy(at).into_owned();
+    let section = of(&to[begun..]);
+    assert!(
+        section.contains("GPU of process 4711: 80 at MONOTONIC 50 to 60"),
+        "{section}"
+    );
+    let Record::Channel(c) = &channel else {
+        unreachable!()
+    };
+    let name = format!("channel {}", c.id.0);
+    assert_eq!(section.matches(&name).count(), 1, "{section}");
+    assert!(
+        section.contains(&format!("process {}", c.at.pid)),
+        "{section}"
+    );
+    let known = to.len();
     writer.record(&stamps(5, &some[..1]), &mut to);
+    assert!(
+        !of(&to[known..]).contains("GPU of process"),
+        "one is enough"
+    );
+    assert_eq!(read(&to).0.len(), 4);
     let mut next = Vec::new();
     writer.begin_file(0, &mut next);
     let said = comment(&next);

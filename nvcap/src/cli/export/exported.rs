@@ -7,6 +7,8 @@ use anyhow::bail;
 
 use crate::capture::TraceInfo;
 use crate::cli::recording::{self, RecordingArgs};
+#[cfg(feature = "trap")]
+use crate::cli::way_options::HowArg;
 use crate::cli::{target, trace};
 use crate::ledger::Ledger;
 use crate::output::Sink;
@@ -196,7 +198,7 @@ fn live(export: &impl Export, _trace: trace::Args) -> anyhow::Result<ExitCode> {
 fn live(export: &impl Export, mut trace: trace::Args) -> anyhow::Result<ExitCode> {
     trace.gpu_time = true;
     trace.output.has_gpu_time = true;
-    trace.output.has_stacks = trace.stacks.is_some() && trace.how != trace::HowArg::Observe;
+    trace.output.has_stacks = trace.stacks.is_some() && trace.how != HowArg::Observe;
     let given = trace.clone();
     let command = !trace.command.is_empty();
     trace::run_into(

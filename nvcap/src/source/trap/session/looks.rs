@@ -78,7 +78,7 @@ impl Session {
         }
     }
 
-    fn look(&mut self, index: u32) -> super::capture::Look {
+    fn look(&mut self, index: u32) -> super::capture::look::Look {
         let look = self.capture.look(index);
         let channel = &self.capture.table[index];
         if look.readable && channel.announced.origin == Origin::Given {

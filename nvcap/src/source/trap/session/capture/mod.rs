@@ -5,6 +5,7 @@
 //! buffer. What is no capture is set aside and acted on later, in its order; see [`Todo`].
 
 mod channels;
+pub(super) mod look;
 
 use std::{
     collections::{BTreeSet, VecDeque},
@@ -62,21 +63,6 @@ impl Todo {
 
 /// Records that are set aside at once.
 const MOST_ASIDE: usize = 10_000;
-
-/// What a look at a channel's GP_PUT from outside showed.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Look {
-    /// GP_PUT could be read.
-    pub(super) readable: bool,
-    /// GP_PUT is ahead of what was captured.
-    pub(super) ahead: bool,
-    /// By so many entries.
-    pub(super) count: u64,
-    /// It was so at the last look, and no doorbell came between.
-    pub(super) still: bool,
-    /// It could not be read at some doorbell before, and can be now.
-    pub(super) unread: bool,
-}
 
 /// Everything that a submission passes, and what it is made of.
 pub(super) struct Capture {
@@ -428,44 +414,6 @@ impl Capture {
     /// What a channel's GPU addresses are in its process.
     fn addresses(&self, model_id: Option<ChannelId>) -> AddressMap {
         model_id.map_or_else(AddressMap::default, |id| self.model.address_map(id))
-    }
-
-    /// Looks at GP_PUT.
-    pub(super) fn look(&mut self, index: u32) -> Look {
-        let state = self.table.shared().get(index);
-        let channel = &self.table[index];
-        let unmoved = channel.patrolled == (state.done, state.seen);
-        let space = channel.space;
-        let put = self
-            .spaces
-            .memory(space)
-            .and_then(|m| m.get_put(channel.get_put).ok())
-            .map(|gp| gp.1);
-        let readable = put.is_some();
-        // Of a process that ends, what is read is its memory no longer: what was seen before stays so.
-        let put = put.filter(|_| !self.spaces.is_ending(space));
-        let is_beyond = put.is_some_and(|p| p >= channel.entries);
-        let put = put.filter(|_| !is_beyond);
-        let ahead = put
-            .filter(|p| *p != channel.index(state.done))
-            .map(|p| channel.position(p, state.seen));
-        let Some(channel) = self.table.get_mut(index) else {
-            return Look::default();
-        };
-        channel.looked |= readable;
-        channel.beyond += u64::from(is_beyond);
-        let still = ahead.is_some() && channel.ahead.is_some() && unmoved;
-        channel.patrolled = (state.done, state.seen);
-        if put.is_some() {
-            channel.ahead = ahead;
-        }
-        Look {
-            readable,
-            ahead: ahead.is_some(),
-            count: ahead.map_or(0, |ahead| ahead - state.done),
-            still,
-            unread: put.is_some() && state.unread > 0,
-        }
     }
 
     /// Fetches what was submitted before the breakpoint or the channel was there: no doorbell may come any more.
