@@ -120,7 +120,8 @@ fn begin(ctx: &PerfEventContext, w: &mut Walk) -> bool {
         // SAFETY: plain integers; the user program replaces the value whole.
         let value = unsafe { *value };
         // As behind the store, which changes no register.
-        w.doorbell = w.regs[value.base as usize & (REGS - 1)].wrapping_add_signed(value.displacement);
+        w.doorbell =
+            w.regs[value.base as usize & (REGS - 1)].wrapping_add_signed(value.displacement);
         w.ip += u64::from(value.len);
         w.looked_tid = tid;
         w.looked_ip = w.ip;
