@@ -18,6 +18,8 @@ use crate::{
     walk::{self, Walk, phase},
 };
 
+/// A watchpoint's trap this long after that of an execution breakpoint at the same store may be of the store's next execution, ns.
+const SAME_STORE_NS: u64 = 100_000;
 /// Steps of one walk with bpf_loop.
 const STEPS: u32 = 1 << 17;
 /// Without it: steps of one program, and programs in a row.
@@ -95,13 +97,13 @@ fn begin(ctx: &PerfEventContext, w: &mut Walk) -> bool {
     registers(ctx, w);
     // The address of an execution breakpoint is that of the instruction.
     w.before = u32::from(w.doorbell == w.ip);
-    if w.before == 0 && w.looked_tid == tid && w.looked_ip == w.ip {
+    let looked = w.looked_tid == tid && w.looked_ip == w.ip;
+    w.looked_tid = 0;
+    if w.before == 0 && looked && kernel::now() - w.looked_ns < SAME_STORE_NS {
         // The watchpoint behind an execution breakpoint: nothing came between.
-        w.looked_tid = 0;
         count(|s| s.again += 1);
         return false;
     }
-    w.looked_tid = 0;
     count(|s| s.hits += 1);
     w.header = kernel::header(kind::SUBMIT);
     w.space = proc.space;
@@ -125,6 +127,7 @@ fn begin(ctx: &PerfEventContext, w: &mut Walk) -> bool {
         w.ip += u64::from(value.len);
         w.looked_tid = tid;
         w.looked_ip = w.ip;
+        w.looked_ns = w.header.time_ns;
         count(|s| s.before += 1);
     }
     if stack::wanted() && stack::is_drawn() {

@@ -88,6 +88,7 @@ pub struct Walk {
     /// The thread that was last looked at there by this processor, and where its store ends. Its doorbell may trap, too.
     pub looked_tid: u32,
     pub looked_ip: u64,
+    pub looked_ns: u64,
     /// Claims served so far.
     pub served: u64,
     pub cursor: u64,

@@ -17,6 +17,8 @@ pub(crate) use crate::source::clock::now;
 
 /// A thread younger than this when its maker was armed may have missed the inheritance.
 const MARGIN_NS: u64 = 4_000_000;
+/// Debug registers of a thread.
+const REGISTERS: usize = 4;
 /// The BIRTHS map has a thread's birth within this time after the thread shows in /proc.
 const BIRTH_IS_TOLD: Duration = Duration::from_millis(2);
 
@@ -40,8 +42,10 @@ pub(crate) struct Armed {
 }
 
 impl Armed {
-    /// Watches `address` in every thread of `pid` that has a debug register left. `birth` gives a thread's maker, where its birth was seen; `relieve`
-    /// frees registers of a thread that was born while the process was being armed and holds more than it needs.
+    /// Watches `address` in every thread of `pid` that has a debug register left. `birth` gives a thread's maker, where its birth
+    /// was seen; `relieve` frees registers of a thread that was born while the process was being armed and holds more than it needs.
+    /// `others`: how many breakpoints the process has beside this one. Where there is a register for each, a thread that has none left has
+    /// some of them twice; where there is not, none is taken from it.
     ///
     /// # Errors
     /// Those of perf_event_open(2), where no thread has a register left too; a thread that ended meanwhile is no error.
@@ -51,8 +55,9 @@ impl Armed {
         life: Life,
         program: BorrowedFd<'_>,
         birth: impl Fn(u32) -> Option<Birth>,
-        mut relieve: impl FnMut(u32, Birth) -> bool,
+        (others, mut relieve): (usize, impl FnMut(u32, Birth) -> bool),
     ) -> io::Result<Self> {
+        let fits = others < REGISTERS;
         let mut armed = Self {
             address,
             stops,
@@ -84,7 +89,7 @@ impl Armed {
                     thread::sleep(BIRTH_IS_TOLD);
                     born = birth(tid);
                 }
-                if let Some(born) = born
+                if let Some(born) = born.filter(|_| fits)
                     && watched.as_ref().is_err_and(full)
                     && relieve(tid, born)
                 {
@@ -97,7 +102,7 @@ impl Armed {
                     }
                     Err(e) if e.raw_os_error() == Some(libc::ESRCH) => {}
                     // Its registers hold breakpoints that it inherited while its maker was being armed.
-                    Err(e) if full(&e) && armed.may_have_inherited(born) => {
+                    Err(e) if full(&e) && fits && armed.may_have_inherited(born) => {
                         armed.since.insert(tid, 0);
                     }
                     Err(e) if full(&e) => refused = Some(e),

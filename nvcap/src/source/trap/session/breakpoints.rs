@@ -112,11 +112,19 @@ impl Breakpoints {
         if list.iter().any(|a| a.address == address) {
             return Ok(Set::Before);
         }
+        let others = list.len();
         let relieve = |tid, born| {
             let released = list.iter_mut().map(|a| a.release(tid, born));
             released.filter(|&released| released).count() > 0
         };
-        let armed = Armed::new(pid, (stops, address), life, program, birth, relieve)?;
+        let armed = Armed::new(
+            pid,
+            (stops, address),
+            life,
+            program,
+            birth,
+            (others, relieve),
+        )?;
         let set = match armed.partial {
             true => Set::Partial,
             false => Set::Whole,
