@@ -13,7 +13,7 @@ use super::{
 };
 use crate::{
     procfs,
-    record::{At, Ioctl, Life, Process, Record},
+    record::{At, Ioctl, Life, Lost, Process, Record},
 };
 
 impl Session {
@@ -80,6 +80,16 @@ impl Session {
                 self.capture.out.untraced(at.pid, &unseen(at.pid));
             }
             self.capture.spaces.end_process(at.pid);
+            if self.stores.may_have_submitted(at.pid, at.time_ns) {
+                let why = "not every doorbell was watched (no debug register was left), and it ended shortly after it had submitted: what it submitted after the last look at its rings is not known";
+                self.capture.out.lost(
+                    at.pid,
+                    None,
+                    Lost::Untraced {
+                        why: why.to_owned(),
+                    },
+                );
+            }
             self.breakpoints.close(at.pid);
             self.stores.forget_process(at.pid, |_| false);
             self.leave_spaces(at.pid, None);

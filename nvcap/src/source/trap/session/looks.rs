@@ -57,6 +57,8 @@ impl Session {
                 // A trap may be on its way, of a thread that has the doorbell watched.
                 if look.still || look.count > room {
                     self.capture.catch_up(index);
+                    let pids = self.capture.spaces.pids(space);
+                    self.stores.found(pids, now);
                 }
             }
         }

@@ -8,6 +8,8 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 
 /// How often the rings of unwatched doorbells are looked at where no execution breakpoint has captured, ns.
 const LOOK_NS: u64 = 1_000_000;
+/// A process that submitted to such a ring this long before its end may have submitted after the last look at it, ns.
+const SHORTLY_NS: u64 = 100_000_000;
 /// For how long watchpoints wake, and rings are looked at often, when something has moved unseen, ns.
 const AWAKE_NS: u64 = 2_000_000_000;
 
@@ -27,6 +29,8 @@ pub(super) struct StoppedStores {
     /// Until when the watchpoints of a space may not rest, ns.
     awake: HashMap<u32, u64>,
     next_look: u64,
+    /// When something was last found in a ring of unwatched doorbells, by process.
+    found: HashMap<u32, u64>,
 }
 
 impl StoppedStores {
@@ -95,6 +99,22 @@ impl StoppedStores {
         self.captured.contains(&space) && self.awake.get(&space).is_none_or(|until| now >= *until)
     }
 
+    /// A look found something in a ring of these processes, some doorbell of which is not watched.
+    pub(super) fn found(&mut self, pids: impl Iterator<Item = u32>, now: u64) {
+        for pid in pids
+            .filter(|pid| self.lacks([*pid].into_iter()))
+            .collect::<Vec<_>>()
+        {
+            self.found.insert(pid, now);
+        }
+    }
+
+    /// Whether a process that ends now may have submitted something since the last look at its rings, which nobody can read any more.
+    pub(super) fn may_have_submitted(&self, pid: u32, now: u64) -> bool {
+        let found = self.found.get(&pid);
+        found.is_some_and(|at| now.saturating_sub(*at) < SHORTLY_NS)
+    }
+
     /// A ring of the space has moved without a trap.
     pub(super) fn moved_unseen(&mut self, space: u32, now: u64) {
         if self.captured.contains(&space) {
@@ -129,6 +149,7 @@ impl StoppedStores {
     pub(super) fn forget_process(&mut self, pid: u32, keeps: impl Fn(u64) -> bool) {
         self.unwatched
             .retain(|(p, address)| *p != pid || keeps(*address));
+        self.found.remove(&pid);
     }
 
     /// A doorbell is gone.
@@ -162,6 +183,10 @@ mod tests {
         assert_eq!(all.begin(101, [7, 9].into_iter()), [9]);
         all.refused(101, 9);
         assert_eq!(all.begin(101, [9].into_iter()), [9]);
+        // Something was found shortly before its end.
+        all.found([1, 2].into_iter(), 1000);
+        let may = |pid, after| all.may_have_submitted(pid, 1000 + after);
+        assert!(may(1, 5) && !may(1, SHORTLY_NS) && !may(2, 5));
         all.captured(101);
         assert!(all.due(3 * LOOK_NS, spaces).is_empty());
         // Something else rings: all is looked at for a while.
