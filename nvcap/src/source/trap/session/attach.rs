@@ -214,9 +214,9 @@ impl Session {
         match self.set(watch) {
             Ok(Set::Before) => return Ok(()),
             Ok(Set::Whole) => {}
-            Ok(Set::Partial) => self.is_unwatched(pid, address),
+            Ok(Set::Partial) => self.leave_unwatched(pid, address),
             Err(WatchError::NoRegister) if self.breakpoints.has(pid) => {
-                self.is_unwatched(pid, address);
+                self.leave_unwatched(pid, address);
             }
             Err(e) => return Err(e.of(pid, address)),
         }
@@ -245,7 +245,7 @@ impl Session {
     }
 
     /// Not every thread of the process has the doorbell watched.
-    fn is_unwatched(&mut self, pid: u32, address: u64) {
+    fn leave_unwatched(&mut self, pid: u32, address: u64) {
         let is_first = !self.stores.lacks([pid].into_iter());
         if !self.stores.unwatched((pid, address)) || !is_first {
             return;
@@ -287,8 +287,10 @@ impl Session {
                     set = self.set(watch);
                 }
                 log::debug!("stopping at {store:#x} of process {pid}: {set:?}");
-                if set.is_err() {
-                    self.stores.refused(space, store);
+                match set {
+                    Ok(Set::Partial) => self.stores.partial(space),
+                    Ok(_) => {}
+                    Err(_) => self.stores.refused(space, store),
                 }
             }
         }

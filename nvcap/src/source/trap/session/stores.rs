@@ -24,6 +24,8 @@ pub(super) struct StoppedStores {
     stops: HashMap<u32, BTreeSet<u64>>,
     /// Spaces where they have captured.
     captured: HashSet<u32>,
+    /// Spaces where some thread does not have them.
+    partial: HashSet<u32>,
     /// Spaces whose watchpoints rest.
     resting: HashSet<u32>,
     /// Until when the watchpoints of a space may not rest, ns.
@@ -74,6 +76,11 @@ impl StoppedStores {
         }
     }
 
+    /// Some thread does not stop at a store of the space.
+    pub(super) fn partial(&mut self, space: u32) {
+        self.partial.insert(space);
+    }
+
     /// An execution breakpoint has captured in the space.
     pub(super) fn captured(&mut self, space: u32) {
         self.captured.insert(space);
@@ -96,7 +103,9 @@ impl StoppedStores {
     }
 
     fn covers(&self, space: u32, now: u64) -> bool {
-        self.captured.contains(&space) && self.awake.get(&space).is_none_or(|until| now >= *until)
+        self.captured.contains(&space)
+            && !self.partial.contains(&space)
+            && self.awake.get(&space).is_none_or(|until| now >= *until)
     }
 
     /// A look found something in a ring of these processes, some doorbell of which is not watched.
@@ -161,6 +170,7 @@ impl StoppedStores {
     pub(super) fn forget_space(&mut self, space: u32) {
         self.stops.remove(&space);
         self.captured.remove(&space);
+        self.partial.remove(&space);
         self.resting.remove(&space);
         self.awake.remove(&space);
     }
@@ -212,6 +222,10 @@ mod tests {
         assert_eq!(all.changes(10 + AWAKE_NS), [(4, false)]);
         all.forget_space(4);
         assert!(!all.rests(4) && all.changes(10 + AWAKE_NS).is_empty());
+        // Where a thread does not stop at the store, its watchpoints are needed.
+        all.partial(6);
+        all.captured(6);
+        assert!(all.changes(11).is_empty());
         // What does not capture does not rest.
         all.moved_unseen(5, 10);
         assert!(all.changes(11).is_empty());
