@@ -158,6 +158,10 @@ pub struct SiteValue {
     pub len: u32,
     /// What the store adds to that register.
     pub displacement: i64,
+    /// The doorbell's offset in its page of 4 KiB: what the store writes elsewhere is no doorbell.
+    pub offset: u32,
+    /// Unused, 0.
+    pub pad: u32,
 }
 
 /// Translation of GPU addresses that are not the process's own, in XLATE.

@@ -124,6 +124,9 @@ fn begin(ctx: &PerfEventContext, w: &mut Walk) -> bool {
         // As behind the store, which changes no register.
         w.doorbell =
             w.regs[value.base as usize & (REGS - 1)].wrapping_add_signed(value.displacement);
+        if w.doorbell & 0xfff != u64::from(value.offset) {
+            return false;
+        }
         w.ip += u64::from(value.len);
         w.looked_tid = tid;
         w.looked_ip = w.ip;

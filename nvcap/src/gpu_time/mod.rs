@@ -163,6 +163,11 @@ impl GpuTimes {
             .or_insert_with(|| (s.at.pid, Timeline::default()));
         // A doorbell that found these entries came after their own.
         let after = s.how == How::Observed || s.late;
+        // Trapped behind the store, the doorbell was rung up to `Rules::trap_ns` before; trapped before it, up to as much later.
+        let rung = match s.how {
+            How::Precommit => s.at.time_ns + rules::TRAP_NS,
+            _ => s.at.time_ns,
+        };
         let units = s.segments.iter();
         let mut units: Vec<_> = units.map(|g| Unit::of(&g.bytes, class)).collect();
         if let Some(pair) = Pair::of(s.segments.iter().map(|g| &*g.bytes)) {
@@ -177,7 +182,7 @@ impl GpuTimes {
                 let launching = self.launching.entry(s.at.pid).or_default();
                 launching.add(s.at.time_ns, s.channel);
             }
-            timeline.note(position, s.at.time_ns, after, unit);
+            timeline.note(position, rung, after, unit);
         }
     }
 

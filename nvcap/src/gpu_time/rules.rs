@@ -1,6 +1,9 @@
 //! How far stamps lie from the begin and the end of work. Measured on an H200, driver 580.159.04, against kernels that write
 //! %globaltimer at their begin and end (docs/gpu-time.md has the commands); for other GPUs the same numbers with wider errors.
 
+/// How long a trap takes at most, between its time and the doorbell's, ns.
+pub(super) const TRAP_NS: u64 = 10_000;
+
 /// What is known of a GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Rules {
@@ -55,7 +58,7 @@ const HOPPER: Rules = Rules {
     behind_most_ns: 450,
     shared_end_ns: 1_000,
     replay_end_ns: 1_190,
-    trap_ns: 10_000,
+    trap_ns: TRAP_NS,
     fetch_ns: 2_000,
     fetch_error_ns: 25_000,
     next_error_ns: 500,

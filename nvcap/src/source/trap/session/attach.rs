@@ -251,13 +251,22 @@ impl Session {
             return;
         }
         (self.options.notice)(&format!(
-            "process {pid} has more doorbells than debug registers are left: their rings are looked at every ms, until the store that rings is stopped at"
+            "process {pid} has more doorbells than debug registers are left: their rings are looked at every ms or two, until the store that rings is stopped at"
         ));
         // One register is for that store.
-        if let Some(spare) = self.breakpoints.spare(pid) {
-            self.breakpoints.disarm(pid, spare);
+        self.free_register(pid);
+    }
+
+    /// Stops watching one of several doorbells of a process; false where it has not so many.
+    fn free_register(&mut self, pid: u32) -> bool {
+        let Some(spare) = self.breakpoints.spare(pid) else {
+            return false;
+        };
+        let heirs = self.breakpoints.disarm(pid, spare);
+        for pid in heirs.into_iter().chain([pid]) {
             self.stores.unwatched((pid, spare));
         }
+        true
     }
 
     /// Stops at the stores that ring in an address space before they do: where the user asks for it, or debug registers are lacking.
@@ -278,19 +287,21 @@ impl Session {
                 let full = |set: &std::result::Result<Set, WatchError>| {
                     matches!(set, Err(WatchError::NoRegister) | Ok(Set::Partial))
                 };
-                if full(&set)
-                    && let Some(spare) = self.breakpoints.spare(pid)
-                {
+                if full(&set) && self.free_register(pid) {
                     self.breakpoints.disarm(pid, store);
-                    self.breakpoints.disarm(pid, spare);
-                    self.stores.unwatched((pid, spare));
                     set = self.set(watch);
                 }
                 log::debug!("stopping at {store:#x} of process {pid}: {set:?}");
                 match set {
                     Ok(Set::Partial) => self.stores.partial(space),
-                    Ok(_) => {}
-                    Err(_) => self.stores.refused(space, store),
+                    Ok(_) | Err(WatchError::ProcessGone) => {}
+                    Err(e) => {
+                        self.stores.refused(space, store);
+                        if self.options.precommit {
+                            let e = e.of(pid, store);
+                            (self.options.notice)(&format!("not before the doorbell: {e}"));
+                        }
+                    }
                 }
             }
         }

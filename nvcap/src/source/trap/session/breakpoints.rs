@@ -142,30 +142,40 @@ impl Breakpoints {
     /// A doorbell that the process has watched, beside others: the last one. To stop watching it frees a register.
     pub(super) fn spare(&self, pid: u32) -> Option<u64> {
         let all = self.armed.get(&pid)?.iter();
-        let mut watched = all.filter(|a| a.stops == Stops::AfterWrite);
+        let mut watched = all.filter(|a| a.stops == Stops::AfterWrite && a.of.is_none());
         let last = watched.next_back()?;
         watched.next().map(|_| last.address)
     }
 
-    /// Lets a process's watchpoints rest, or wakes them.
+    /// Lets a process's watchpoints rest, or wakes them; those that it inherited from a process that is gone, too.
     pub(super) fn wake(&self, pid: u32, wake: bool) {
-        let all = self.armed.get(&pid).into_iter().flatten();
-        all.filter(|a| a.stops == Stops::AfterWrite)
+        let own = self.armed.get(&pid).into_iter().flatten();
+        let own: Vec<&Armed> = own.filter(|a| a.stops == Stops::AfterWrite).collect();
+        let is_inherited = |e: &&Armed| {
+            let mut inherited = own.iter().filter(|a| a.of.is_some());
+            inherited.any(|a| a.address == e.address)
+        };
+        own.iter().for_each(|a| a.wake(wake));
+        self.ended
+            .iter()
+            .filter(is_inherited)
             .for_each(|a| a.wake(wake));
     }
 
     /// A child has the breakpoints of the thread that forked it: its own would trap twice, and there may be no registers
-    /// for them.
-    pub(super) fn inherit(&mut self, at: At, child: u32) {
+    /// for them. False where it is not certain that it has all.
+    pub(super) fn inherit(&mut self, at: At, child: u32) -> bool {
         let list = self.armed.get(&at.pid);
         let inherited: Vec<Armed> = list
             .into_iter()
             .flatten()
             .filter_map(|a| a.of_child(at.pid, at.tid, at.time_ns))
             .collect();
+        let whole = inherited.len() == list.map_or(0, Vec::len);
         if !inherited.is_empty() {
             self.armed.entry(child).or_default().extend(inherited);
         }
+        whole
     }
 
     /// A process executed another program, which ends its breakpoints. Those set after the exec, before nvcap heard of it,
@@ -195,8 +205,8 @@ impl Breakpoints {
         }
     }
 
-    /// Stops watching a doorbell, in the process and in the children that inherited the breakpoint.
-    pub(super) fn disarm(&mut self, pid: u32, address: u64) {
+    /// Stops watching a doorbell, in the process and in the children that inherited the breakpoint. Returns these.
+    pub(super) fn disarm(&mut self, pid: u32, address: u64) -> Vec<u32> {
         if let Some(list) = self.armed.get_mut(&pid) {
             self.closed_hits += list
                 .iter()
@@ -205,9 +215,13 @@ impl Breakpoints {
                 .sum::<u64>();
             list.retain(|a| a.address != address);
         }
-        for list in self.armed.values_mut() {
+        let mut heirs = Vec::new();
+        for (child, list) in &mut self.armed {
+            let before = list.len();
             list.retain(|a| a.of != Some(pid) || a.address != address);
+            heirs.extend((list.len() < before).then_some(*child));
         }
+        heirs
     }
 
     /// Closes all; returns the number of hits since the trace began.
@@ -243,15 +257,17 @@ mod tests {
     #[test]
     fn a_child_s_breakpoints_outlive_their_parent() {
         let mut all = with(10, vec![Armed::without_events(0x90, true)]);
-        all.inherit(LATER, 20);
+        assert!(all.inherit(LATER, 20));
         assert_eq!(watched(&all, 20), [0x90]);
         assert_eq!(all.spare(10), None, "it is the only one");
         all.close(10);
         assert_eq!((watched(&all, 10).len(), all.ended.len()), (0, 1));
         // A grandchild's also belong to the first process.
-        all.inherit(At { pid: 20, ..LATER }, 30);
+        assert!(all.inherit(At { pid: 20, ..LATER }, 30));
         assert_eq!(all.armed[&30][0].of, Some(10));
-        all.disarm(10, 0x90);
+        let mut heirs = all.disarm(10, 0x90);
+        heirs.sort_unstable();
+        assert_eq!(heirs, [20, 30]);
         assert_eq!((watched(&all, 20).len(), watched(&all, 30).len()), (0, 0));
     }
 

@@ -27,7 +27,10 @@ impl Session {
             })),
             kind::FORK => {
                 self.capture.spaces.join(r.child, r.space);
-                self.breakpoints.inherit(at, r.child);
+                if !self.breakpoints.inherit(at, r.child) {
+                    // It may not stop at stores.
+                    self.stores.partial(r.space);
+                }
                 self.stores.inherit(at.pid, r.child);
                 self.emit(Record::Process(Process {
                     at,
@@ -56,7 +59,10 @@ impl Session {
         self.leave_spaces(at.pid, Some(space));
         self.capture.spaces.close_memory(at.pid);
         self.capture.spaces.join(at.pid, space);
+        self.tell_unread(at);
         self.breakpoints.exec_ends(at.pid);
+        // What stays is of the new program, in which nothing has captured yet.
+        self.breakpoints.wake(at.pid, true);
         let named = &self.named.file.doorbells;
         self.stores
             .forget_process(at.pid, |address| named.iter().any(|d| d.address == address));
@@ -70,6 +76,16 @@ impl Session {
         Ok(())
     }
 
+    /// The memory of a process is gone: what it submitted last through doorbells that were not watched may not have been read.
+    fn tell_unread(&mut self, at: At) {
+        if !self.stores.may_have_submitted(at.pid, at.time_ns) {
+            return;
+        }
+        let why = "not every doorbell was watched (no debug register was left), and the program ended shortly after it had submitted: what it submitted after the last look at its rings is not known";
+        let why = why.to_owned();
+        self.capture.out.lost(at.pid, None, Lost::Untraced { why });
+    }
+
     fn ended(&mut self, at: At, process: bool) {
         self.emit(Record::Process(Process {
             at,
@@ -80,16 +96,7 @@ impl Session {
                 self.capture.out.untraced(at.pid, &unseen(at.pid));
             }
             self.capture.spaces.end_process(at.pid);
-            if self.stores.may_have_submitted(at.pid, at.time_ns) {
-                let why = "not every doorbell was watched (no debug register was left), and it ended shortly after it had submitted: what it submitted after the last look at its rings is not known";
-                self.capture.out.lost(
-                    at.pid,
-                    None,
-                    Lost::Untraced {
-                        why: why.to_owned(),
-                    },
-                );
-            }
+            self.tell_unread(at);
             self.breakpoints.close(at.pid);
             self.stores.forget_process(at.pid, |_| false);
             self.leave_spaces(at.pid, None);

@@ -25,8 +25,7 @@ impl Session {
                 if self.capture.table[index].live {
                     let look = self.look(index);
                     if look.still {
-                        let space = self.capture.table[index].space;
-                        self.stores.moved_unseen(space, arm::now());
+                        self.moved_unseen(index);
                     }
                     if look.still || look.unread {
                         self.capture.catch_up(index);
@@ -56,12 +55,40 @@ impl Session {
                 let look = self.look(index);
                 // A trap may be on its way, of a thread that has the doorbell watched.
                 if look.still || look.count > room {
+                    if self.stores.may_have_lapped(look.count, 4 * room) {
+                        self.may_have_lapped(
+                            index,
+                            "its doorbell is not watched, for no debug register was left",
+                        );
+                    }
                     self.capture.catch_up(index);
                     let pids = self.capture.spaces.pids(space);
                     self.stores.found(pids, now);
                 }
             }
         }
+    }
+
+    /// A ring has moved, and nothing trapped.
+    fn moved_unseen(&mut self, index: u32) {
+        let space = self.capture.table[index].space;
+        if self.stores.rests(space) {
+            // Between two looks it may have gone round. It is not left to chance again.
+            self.stores.partial(space);
+            self.may_have_lapped(
+                index,
+                "another store rang than those that are stopped at, while watchpoints rested",
+            );
+        }
+        self.stores.moved_unseen(space, arm::now());
+    }
+
+    fn may_have_lapped(&mut self, index: u32, why: &str) {
+        let capture = &mut self.capture;
+        let pid = capture.table[index].announced.at.pid;
+        let id = capture.table.id_of_loss(index, &mut capture.out);
+        let why = format!("{why}: its ring may have gone round between two looks");
+        capture.out.lost(pid, id, Lost::Untraced { why });
     }
 
     /// Lets watchpoints rest where a store is stopped at that captures, and wakes them where something moved unseen.

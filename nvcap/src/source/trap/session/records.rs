@@ -158,6 +158,9 @@ impl Session {
         match trapped.tell {
             Some(value) => {
                 self.set_site(store_sites::key(r.space, r.ip), value)?;
+                if value.len == 0 {
+                    self.stores.partial(r.space);
+                }
                 self.stop_at_stores(r.space);
                 Ok(())
             }

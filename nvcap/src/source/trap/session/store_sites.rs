@@ -20,6 +20,8 @@ const SITE_TRIES: u32 = 16;
 #[derive(Debug)]
 struct Decoded {
     store: site::Store,
+    /// The doorbell that it rang first.
+    doorbell: u64,
     /// The search for the copy of GP_PUT.
     copy: CachedPut,
 }
@@ -48,13 +50,17 @@ pub(super) fn key(space: u32, ip: u64) -> SiteKey {
     SiteKey { ip, space, pad: 0 }
 }
 
-fn value(store: Option<site::Store>, copy: Option<Place>, learn: bool) -> SiteValue {
+fn value(store: Option<(site::Store, u64)>, copy: Option<Place>, learn: bool) -> SiteValue {
+    let offset = store.map_or(0, |(_, doorbell)| doorbell as u32 & 0xfff);
+    let store = store.map(|(store, _)| store);
     let to_stop_at = store.filter(|s| s.address.is_some());
     let (base, displacement) = to_stop_at.and_then(|s| s.address).unwrap_or_default();
     SiteValue {
         base,
         len: to_stop_at.map_or(0, |s| s.len),
         displacement,
+        offset,
+        pad: 0,
         register: store.map_or(u32::MAX, |s| s.register),
         own: copy.map_or(c::NO_OWN, |c| c.register),
         word: copy.map_or(0, |c| c.word),
@@ -104,12 +110,13 @@ impl StoreSites {
         };
         let decoded = Decoded {
             store,
+            doorbell: r.doorbell,
             copy: CachedPut::default(),
         };
         self.decoded.insert(key, decoded);
         Trapped {
             token: token(store.register),
-            tell: Some(value(Some(store), None, self.search_copy)),
+            tell: Some(value(Some((store, r.doorbell)), None, self.search_copy)),
         }
     }
 
@@ -142,7 +149,7 @@ impl StoreSites {
             r.ip,
             r.space
         );
-        Some(value(Some(store.store), copy, false))
+        Some(value(Some((store.store, store.doorbell)), copy, false))
     }
 
     /// Forgets the stores of an address space that is gone, and returns them.
@@ -150,7 +157,7 @@ impl StoreSites {
         let of = |key: &SiteKey| key.space == space;
         let decoded = self.decoded.extract_if(|key, _| of(key));
         let mut gone: Vec<SiteKey> = decoded
-            .flat_map(|(key, d)| keys(key, value(Some(d.store), None, false)))
+            .flat_map(|(key, d)| keys(key, value(Some((d.store, d.doorbell)), None, false)))
             .collect();
         gone.extend(self.undecoded.extract_if(|key, _| of(key)).map(|(k, _)| k));
         gone
@@ -201,7 +208,7 @@ mod tests {
             len: 2,
             address: Some((0, 0)),
         };
-        assert_eq!(first.tell, Some(value(Some(store), None, true)));
+        assert_eq!(first.tell, Some(value(Some((store, DOORBELL)), None, true)));
         assert_eq!(Vec::from_iter(sites.to_stop_at(1)), [0x1000 - 2]);
         assert_eq!(sites.to_stop_at(2).count(), 0);
         // The register stays the same, whatever the code looks like later.

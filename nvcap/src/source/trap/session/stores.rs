@@ -8,6 +8,8 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 
 /// How often the rings of unwatched doorbells are looked at where no execution breakpoint has captured, ns.
 const LOOK_NS: u64 = 1_000_000;
+/// Between two looks so far apart a ring may have gone round, ns.
+const LONG_NS: u64 = 5_000_000;
 /// A process that submitted to such a ring this long before its end may have submitted after the last look at it, ns.
 const SHORTLY_NS: u64 = 100_000_000;
 /// For how long watchpoints wake, and rings are looked at often, when something has moved unseen, ns.
@@ -31,6 +33,9 @@ pub(super) struct StoppedStores {
     /// Until when the watchpoints of a space may not rest, ns.
     awake: HashMap<u32, u64>,
     next_look: u64,
+    /// When the last look was, and how long after the one before.
+    looked: u64,
+    pause: u64,
     /// When something was last found in a ring of unwatched doorbells, by process.
     found: HashMap<u32, u64>,
 }
@@ -71,12 +76,13 @@ impl StoppedStores {
 
     /// A store could not be stopped at.
     pub(super) fn refused(&mut self, space: u32, store: u64) {
+        self.partial(space);
         if let Some(stops) = self.stops.get_mut(&space) {
             stops.remove(&store);
         }
     }
 
-    /// Some thread does not stop at a store of the space.
+    /// Some thread, or some store, of the space is not stopped at: its watchpoints are needed.
     pub(super) fn partial(&mut self, space: u32) {
         self.partial.insert(space);
     }
@@ -93,8 +99,14 @@ impl StoppedStores {
             return BTreeSet::new();
         }
         self.next_look = now + LOOK_NS;
+        self.pause = now.saturating_sub(std::mem::replace(&mut self.looked, now));
         let of = self.unwatched.iter().flat_map(|(pid, _)| spaces(*pid));
         of.filter(|space| !self.covers(*space, now)).collect()
+    }
+
+    /// Whether a ring of so many entries, of which so many are new at this look, may have gone round since the one before.
+    pub(super) fn may_have_lapped(&self, new: u64, entries: u64) -> bool {
+        new > entries / 2 || self.pause > LONG_NS && new > entries / 16
     }
 
     /// Whether rings must be looked at often.
@@ -192,7 +204,12 @@ mod tests {
         assert_eq!(all.begin(101, [7, 8].into_iter()), [7, 8]);
         assert_eq!(all.begin(101, [7, 9].into_iter()), [9]);
         all.refused(101, 9);
+        all.partial.clear();
         assert_eq!(all.begin(101, [9].into_iter()), [9]);
+        // More than half a ring at once, or some of it after a long pause.
+        assert!(all.may_have_lapped(513, 1024) && !all.may_have_lapped(512, 1024));
+        all.pause = LONG_NS + 1;
+        assert!(all.may_have_lapped(65, 1024) && !all.may_have_lapped(64, 1024));
         // Something was found shortly before its end.
         all.found([1, 2].into_iter(), 1000);
         let may = |pid, after| all.may_have_submitted(pid, 1000 + after);

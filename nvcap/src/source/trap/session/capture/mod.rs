@@ -336,6 +336,7 @@ impl Capture {
             at.tid = 0;
         }
         let before = head.header.flags & flag::BEFORE != 0;
+        let late = filled || foreign || head.header.flags & flag::LATE != 0;
         if before {
             self.stopped.insert(head.space);
         }
@@ -349,11 +350,12 @@ impl Capture {
             gp_put: channel.index(head.position + entries),
             ip: (!foreign).then_some(head.ip),
             doorbell: (!foreign).then_some(CpuVa(head.doorbell)),
-            how: match before {
+            // What an earlier doorbell may have been rung for was committed before.
+            how: match before && !late {
                 true => How::Precommit,
                 false => How::Trapped,
             },
-            late: filled || foreign || head.header.flags & flag::LATE != 0,
+            late,
             thread: (!foreign).then(|| assemble::name(&head.comm).into()),
             segments: g.segments,
         };
