@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
-use live::programs::{Folder, Running, nvcap, softgpu};
+use live::programs::{Ended, Folder, Running, nvcap, softgpu};
 use live::verify::{Expected, Extent, Report, verify};
 use serde_json::Value;
 use softgpu::layout::{Channel, DOORBELL, doorbell_page};
@@ -291,6 +291,23 @@ pub fn running_process() -> Result<()> {
     )
 }
 
+/// Waits for the software GPU and for the nvcap that was attached to it while it ran; none if it had ended by then.
+pub fn until_both_end(
+    mut gpu: Running,
+    attached: Result<Running>,
+    plan: &Plan,
+) -> Result<Option<Ended>> {
+    let nvcap = match attached {
+        Ok(nvcap) if gpu.runs() => nvcap,
+        Err(e) if gpu.runs() => return Err(e),
+        _ => return Ok(None),
+    };
+    let gpu = gpu.end(LIMIT)?;
+    gpu.expect_code(0)?;
+    expect_result(&gpu.stdout, plan)?;
+    nvcap.end(Duration::from_secs(60)).map(Some)
+}
+
 /// Pauses of `pace` us between submissions; false if too little was left to trace. Then nvcap may also say that it could not tell whose channel
 /// some doorbells were, but for the `last` time.
 fn running_at(pace: u64, last: bool) -> Result<bool> {
@@ -301,15 +318,10 @@ fn running_at(pace: u64, last: bool) -> Result<bool> {
     let mut gpu = waiting(&plan, &["--threads=6", &pace])?;
     gpu.write(b"g")?;
     std::thread::sleep(Duration::from_millis(300));
-    let nvcap = match attach(gpu.pid(), &trace, folder.channels()?, &[]) {
-        Ok(nvcap) if gpu.runs() => nvcap,
-        Err(e) if gpu.runs() => return Err(e),
-        _ => return Ok(false),
+    let attached = attach(gpu.pid(), &trace, folder.channels()?, &[]);
+    let Some(ended) = until_both_end(gpu, attached, &plan)? else {
+        return Ok(false);
     };
-    let gpu = gpu.end(LIMIT)?;
-    gpu.expect_code(0)?;
-    expect_result(&gpu.stdout, &plan)?;
-    let ended = nvcap.end(Duration::from_secs(60))?;
     if !last && ended.code()? == 3 && ended.stderr.contains("of unknown channels;") {
         verify(&trace, &Expected::part(plan, Extent::Part))?;
         return Ok(false);

@@ -12,7 +12,7 @@ use serde_json::Value;
 use softgpu::layout::{CHANNELS, Channel, channels_file};
 use softgpu::plan::Plan;
 
-use crate::attach::{attach_to, waiting};
+use crate::attach::{attach_to, until_both_end, waiting};
 use crate::observe::LINGER;
 use crate::setup::{LIMIT, expect_result, gpus, need_tracing, plan, plan_args, sized};
 
@@ -186,15 +186,10 @@ fn without_register(pace: &str) -> Result<bool> {
     };
     let options = ["--json", "-vv", "-e", "type=submission,entry", "--how=trap"];
     let options: Vec<OsString> = options.iter().map(OsString::from).collect();
-    let nvcap = match attach_to(gpu.pid(), &trace, folder.channels()?, &options) {
-        Ok(nvcap) if gpu.runs() => nvcap,
-        Err(e) if gpu.runs() => return Err(e),
-        _ => return Ok(false),
+    let attached = attach_to(gpu.pid(), &trace, folder.channels()?, &options);
+    let Some(ended) = until_both_end(gpu, attached, &plan)? else {
+        return Ok(false);
     };
-    let gpu = gpu.end(LIMIT)?;
-    gpu.expect_code(0)?;
-    expect_result(&gpu.stdout, &plan)?;
-    let ended = nvcap.end(Duration::from_secs(60))?;
     drop(taken);
     ended.expect_code(0)?;
     verify(&trace, &Expected::part(plan, Extent::Suffix))?.expect_complete()?;
