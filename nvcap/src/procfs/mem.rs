@@ -37,15 +37,6 @@ impl Memory {
         self.file.read_exact_at(to, at)
     }
 
-    /// GP_GET and GP_PUT: the aligned 8 bytes at USERD + 0x88.
-    ///
-    /// # Errors
-    /// As [`Memory::read`].
-    pub fn get_put(&self, at: u64) -> io::Result<(u32, u32)> {
-        let both = self.word(at)?;
-        Ok((both as u32, (both >> 32) as u32))
-    }
-
     /// Reads `len` bytes; pages that cannot be read become zero and are listed.
     pub fn read_lax(&self, at: u64, len: usize) -> (Vec<u8>, Vec<Hole>) {
         self.peek_lax(at, len)

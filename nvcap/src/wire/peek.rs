@@ -26,6 +26,15 @@ pub trait Peek {
         Ok(u64::from_le_bytes(b))
     }
 
+    /// GP_GET and GP_PUT: the aligned 8 bytes at USERD + 0x88.
+    ///
+    /// # Errors
+    /// As [`Peek::peek`].
+    fn get_put(&self, at: u64) -> io::Result<(u32, u32)> {
+        let both = self.word(at)?;
+        Ok((both as u32, (both >> 32) as u32))
+    }
+
     /// Reads `len` bytes; pages that cannot be read become zero and are listed.
     fn peek_lax(&self, at: u64, len: usize) -> (Vec<u8>, Vec<Hole>) {
         let mut bytes = vec![0; len];

@@ -19,7 +19,7 @@ use super::{
     outbox::seen_now,
 };
 use crate::{
-    procfs::mem::Memory,
+    procfs::mem::{Memory, Peek},
     record::{self, At, CpuVa, Device, Process, Record},
     source::memory::{
         maps::{self, Area},

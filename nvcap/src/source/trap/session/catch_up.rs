@@ -3,8 +3,6 @@
 //!
 //! Only reads. The caller holds the claim on the channel and uses the result.
 
-use std::io;
-
 use nvcap_common as c;
 
 use super::{
@@ -58,7 +56,7 @@ pub(super) fn fetch(
     memory: &impl Peek,
     map: impl FnOnce() -> AddressMap,
 ) -> Fetch {
-    let Ok((get, put)) = get_put(memory, channel.get_put) else {
+    let Ok((get, put)) = memory.get_put(channel.get_put) else {
         return Fetch::Nothing;
     };
     if put >= channel.entries {
@@ -103,11 +101,6 @@ pub(super) fn fetch(
     })
 }
 
-fn get_put(memory: &impl Peek, at: u64) -> io::Result<(u32, u32)> {
-    let both = memory.word(at)?;
-    Ok((both as u32, (both >> 32) as u32))
-}
-
 /// Removes entries whose slots were written again since they were read. Returns how many, from the first on.
 fn drop_overwritten(
     memory: &impl Peek,
@@ -115,7 +108,7 @@ fn drop_overwritten(
     (from, target): (u64, u64),
     entries: &mut Vec<u64>,
 ) -> u64 {
-    let Ok((_, put)) = get_put(memory, at) else {
+    let Ok((_, put)) = memory.get_put(at) else {
         return 0; // The process is gone, and submits nothing any more.
     };
     let count = entries.len() as u64;
@@ -169,6 +162,8 @@ pub(super) fn fill_holes(g: &mut Gathered, map: &AddressMap, memory: &Memory) ->
 
 #[cfg(test)]
 mod tests {
+    use std::io;
+
     use super::*;
 
     const ENTRIES: u32 = 32;

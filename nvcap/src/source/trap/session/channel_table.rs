@@ -24,7 +24,7 @@ use super::{
     outbox::Outbox,
 };
 use crate::{
-    procfs::mem::Memory,
+    procfs::mem::{Memory, Peek},
     record::{Channel, ChannelId, Lost, Origin, Record, Segment},
     source::memory::scan,
 };

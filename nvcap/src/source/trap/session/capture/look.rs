@@ -1,6 +1,7 @@
 //! Looks at a channel from outside: whether its ring has moved on from what was captured. Fetches nothing.
 
 use super::Capture;
+use crate::procfs::mem::Peek;
 
 /// What a look at a channel's GP_PUT from outside showed.
 #[derive(Clone, Copy, Debug, Default)]

@@ -35,6 +35,7 @@ use super::{
 };
 use crate::{
     driver::{self, AddressMap},
+    procfs::mem::Peek,
     record::{ChannelId, CpuVa, How, Ioctl, Loss, Lost, Record, Submission},
     stacks::queue::StackQueue,
 };
