@@ -60,6 +60,8 @@ pub mod flag {
     pub const PART: u16 = 64;
     /// Submit: at an execution breakpoint on the doorbell's store, before it was executed.
     pub const BEFORE: u16 = 128;
+    /// Submit: doorbells before this one left their entries to it.
+    pub const BATCHED: u16 = 256;
 }
 
 /// First in every record.

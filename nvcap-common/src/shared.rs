@@ -90,6 +90,14 @@ pub struct SharedChannel {
     pub owned: u32,
     /// GP_PUT where it began to be followed: scans do not note a channel that is still there.
     pub start: u32,
+    /// Doorbells since the last look at the ring, which were left to a later look ([`Mode::every`]).
+    pub waiting: u64,
+    /// CLOCK_MONOTONIC of the first of them, ns.
+    pub waiting_since: u64,
+    /// Doorbells that were counted, and at which its ring was not read.
+    pub counted: u64,
+    /// Of these, at an execution breakpoint.
+    pub counted_before: u64,
 }
 
 /// Key of TOKENS.
@@ -276,6 +284,29 @@ pub struct Stats {
     pub before: u64,
     /// Traps at a doorbell behind an execution breakpoint that had looked already.
     pub again: u64,
+    /// Doorbells whose entries were left to a later look ([`Mode::every`]).
+    pub put_off: u64,
+    /// Doorbells that were counted, and whose entries nobody reads.
+    pub counted: u64,
+}
+
+/// At which doorbells rings are read: set before the programs are loaded.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mode {
+    /// A channel's ring is read at one doorbell in so many: 1 at each, 0 at none. Doorbells whose channel is not certain read it
+    /// anyhow, for that makes it known.
+    pub every: u64,
+    /// And where the first doorbell that was left to a later look was so long ago, ns.
+    pub within_ns: u64,
+}
+
+impl Mode {
+    /// Each doorbell reads.
+    pub const EACH: Self = Self {
+        every: 1,
+        within_ns: 0,
+    };
 }
 
 /// How to walk the Python frames of a process, in PYTHONS by address space. Byte offsets, [`crate::NO_FIELD`] where the version

@@ -90,6 +90,8 @@ fn look(w: &mut Walk) {
     if c.live == 0 {
         return;
     }
+    w.batched = u32::from(c.waiting != 0);
+    c.waiting = 0;
     let Some((get, put)) = cached_put::positions(w, c) else {
         if w.scanning == 0 {
             c.unread += 1;
@@ -234,12 +236,13 @@ fn batch(w: &mut Walk) {
         0
     };
     let before = if w.before != 0 { flag::BEFORE } else { 0 };
+    let batched = if w.batched != 0 { flag::BATCHED } else { 0 };
     // SAFETY: p has room for a Submit.
     unsafe {
         p.cast::<Submit>().write(Submit {
             header: Header {
                 kind: kind::SUBMIT,
-                flags: late | scanned | before,
+                flags: late | scanned | before | batched,
                 len: 0,
                 ..w.header
             },

@@ -14,7 +14,7 @@ use nvcap_common::{CODE, NO_OWN, NO_TOKEN, REGS, Site, SiteKey, kind};
 use crate::{
     cached_put, capture, kernel,
     maps::{MORE, SITES, WAKEUP, count, reserve, submit, traced},
-    python, stack,
+    mode, python, stack,
     walk::{self, Walk, phase},
 };
 
@@ -107,7 +107,6 @@ fn begin(ctx: &PerfEventContext, w: &mut Walk) -> bool {
     count(|s| s.hits += 1);
     w.header = kernel::header(kind::SUBMIT);
     w.space = proc.space;
-    w.comm = kernel::comm();
     let key = SiteKey {
         ip: w.ip,
         space: w.space,
@@ -133,6 +132,16 @@ fn begin(ctx: &PerfEventContext, w: &mut Walk) -> bool {
         w.looked_ns = w.header.time_ns;
         count(|s| s.before += 1);
     }
+    // SAFETY: plain integers; the user program replaces the value whole.
+    let site_value = site_value.map(|value| unsafe { *value });
+    w.token = match site_value.map(|value| value.register as usize) {
+        Some(r) if r < REGS => w.regs[r & (REGS - 1)] as u32,
+        _ => NO_TOKEN,
+    };
+    if mode::passes(w) {
+        return false;
+    }
+    w.comm = kernel::comm();
     if stack::wanted() && stack::is_drawn() {
         stack_registers(ctx, w);
         python::nvcap_python();
@@ -140,22 +149,13 @@ fn begin(ctx: &PerfEventContext, w: &mut Walk) -> bool {
     }
     w.own = NO_OWN;
     w.learn = 0;
-    w.token = match site_value {
-        Some(value) => {
-            // SAFETY: plain integers; the user program replaces the value whole.
-            let value = unsafe { *value };
-            cached_put::prepare(w, value);
-            match value.register as usize {
-                r if r < REGS => w.regs[r & (REGS - 1)] as u32,
-                _ => NO_TOKEN,
-            }
-        }
+    match site_value {
+        Some(value) => cached_put::prepare(w, value),
         None => {
             count(|s| s.unknown_site += 1);
             site(w);
-            NO_TOKEN
         }
-    };
+    }
     capture::begin(w);
     w.phase < phase::DONE
 }

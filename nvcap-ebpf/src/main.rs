@@ -26,6 +26,7 @@ mod ioctl;
 mod kernel;
 mod maps;
 mod mmap;
+mod mode;
 mod process;
 mod python;
 mod read;

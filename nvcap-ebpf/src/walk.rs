@@ -85,6 +85,8 @@ pub struct Walk {
     pub learn: u32,
     /// Nonzero: at an execution breakpoint, before the doorbell's store.
     pub before: u32,
+    /// Nonzero: doorbells before this one left their entries to this look.
+    pub batched: u32,
     /// The thread that was last looked at there by this processor, and where its store ends. Its doorbell may trap, too.
     pub looked_tid: u32,
     pub looked_ip: u64,

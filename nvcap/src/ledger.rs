@@ -12,10 +12,13 @@ use crate::record::{ChannelId, Life, Loss, Lost, Record, RecordKind};
 
 mod channel;
 mod observed;
+mod trapped;
 mod understanding;
 
 pub use channel::ChannelLedger;
 pub use observed::{Margin, Observed};
+pub(crate) use trapped::{Captured, Windows};
+pub use trapped::{Duty, Estimate, Trapped};
 pub use understanding::Understanding;
 
 /// Exit status of a trace that is complete.
@@ -73,6 +76,8 @@ pub struct Totals {
     pub late: u64,
     pub repeated: u64,
     pub contradictions: u64,
+    pub passed: u64,
+    pub doorbells: u64,
 }
 
 /// What was captured and what is known to be missing. Feed it every record, then query it.
@@ -86,6 +91,7 @@ pub struct Ledger {
     names: HashMap<u32, String>,
     end_ns: u64,
     observed: Option<Observed>,
+    trapped: Option<Trapped>,
     understood: Option<Understanding>,
     stacks: u64,
     stacks_lost: u64,
@@ -109,6 +115,7 @@ impl Ledger {
                 self.channels.entry(c.id).or_default().learn(c, name);
             }
             Record::Loss(loss) => self.loss(loss),
+            Record::Passed(p) => self.channels.entry(p.channel).or_default().passed(p),
             Record::Stack(_) => self.stacks += 1,
             Record::Process(p) => match &p.life {
                 Life::Present { name } | Life::Exec { name } => {
@@ -247,6 +254,17 @@ impl Ledger {
         self.observed.as_ref()
     }
 
+    /// Adds the account of the trap, at its end.
+    pub fn add_trapped(&mut self, trapped: Trapped) {
+        self.trapped = Some(trapped);
+    }
+
+    /// The account of the trap; `None` if nothing was trapped.
+    #[must_use]
+    pub fn trapped(&self) -> Option<&Trapped> {
+        self.trapped.as_ref()
+    }
+
     /// The channels by their number in this trace.
     pub fn channels(&self) -> impl Iterator<Item = (ChannelId, &ChannelLedger)> {
         self.channels.iter().map(|(id, c)| (*id, c))
@@ -296,7 +314,7 @@ impl Ledger {
     pub fn totals(&self) -> Totals {
         let mut t = Totals::default();
         for c in self.channels.values() {
-            t.channels += u64::from(c.submissions > 0);
+            t.channels += u64::from(c.submissions > 0 || c.doorbells > 0);
             t.submissions += c.submissions;
             t.entries += c.entries;
             t.bytes += c.bytes;
@@ -305,6 +323,8 @@ impl Ledger {
             t.late += c.late;
             t.repeated += c.repeated;
             t.contradictions += c.contradictions;
+            t.passed += c.passed;
+            t.doorbells += c.doorbells;
         }
         t
     }

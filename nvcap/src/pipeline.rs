@@ -87,7 +87,7 @@ use crate::decode::event::{Body, ChipBy, Context, Engine, Event};
 use crate::decode::{self, Decoder, Wants};
 use crate::driver::{Model, ModelOptions, Version};
 use crate::gpu_time::GpuTimes;
-use crate::ledger::{Ledger, Observed};
+use crate::ledger::{Ledger, Observed, Trapped};
 use crate::output::filter::Filter;
 use crate::output::phases::Phases;
 use crate::output::{Detail, Sink, StampReads, Summary};
@@ -342,6 +342,7 @@ impl<'a> Pipeline<'a> {
             | Record::Submission(_)
             | Record::Stamps(_)
             | Record::Look(_)
+            | Record::Passed(_)
             | Record::Loss(_) => {}
         }
         // Waiting replays of a process come before its end.
@@ -479,6 +480,11 @@ impl<'a> Pipeline<'a> {
     /// Takes the account of observing, which the ledger states.
     pub fn observed(&mut self, observed: Observed) {
         self.ledger.add_observed(observed);
+    }
+
+    /// Takes the account of the trap, which the ledger states.
+    pub fn trapped(&mut self, trapped: Trapped) {
+        self.ledger.add_trapped(trapped);
     }
 
     /// Takes note that the stack of one in `every` doorbells was taken, which the ledger states.

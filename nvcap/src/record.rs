@@ -33,6 +33,8 @@
 
 mod identity;
 mod look;
+mod loss;
+mod passed;
 mod stack;
 mod thread_stack;
 
@@ -41,6 +43,8 @@ pub use look::{
     ChannelFacts, EntryTarget, Look, LookChannel, MemoryRange, RingPlace, RingSize, Thread,
     TokenFrom, Xid,
 };
+pub use loss::{Loss, Lost, RecordKind};
+pub use passed::{Passed, PassedWhy};
 pub use stack::{Calls, Frame, Stack, StackEnd};
 pub use thread_stack::{NativeFrame, NativeStack, PythonFrame, PythonStack};
 
@@ -304,18 +308,29 @@ named! {
     }
 }
 
-/// How a submission was seen.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum How {
-    /// At the doorbell, by the breakpoint.
-    Trapped,
-    /// At the store that rings the doorbell, before it was executed, by the execution breakpoint.
-    Precommit,
-    /// By reading the ring afterwards: the time is an upper bound and the thread is unknown.
-    Observed,
-    /// By an independent capture.
-    Recorded,
+named! {
+    /// How a submission was seen.
+    pub enum How {
+        /// At the doorbell, by the breakpoint.
+        Trapped = "trapped",
+        /// At the store that rings the doorbell, before it was executed, by the execution breakpoint.
+        Precommit = "precommit",
+        /// At a later doorbell of the channel than their own, or soon after, for doorbells are captured in batches (`--batch`): the
+        /// time is an upper bound.
+        Batched = "batched",
+        /// By reading the ring afterwards: the time is an upper bound and the thread is unknown.
+        Observed = "observed",
+        /// By an independent capture.
+        Recorded = "recorded",
+    }
+}
+
+impl How {
+    /// It was seen some time after its doorbell, not at it.
+    #[must_use]
+    pub const fn is_after(self) -> bool {
+        matches!(self, Self::Batched | Self::Observed)
+    }
 }
 
 /// The most pushbuffer bytes of one submission, or of one look at a ring: entries may announce 8 MiB each, all in the same
@@ -462,70 +477,6 @@ pub struct Stamps {
     pub stamps: Vec<Stamp>,
 }
 
-/// Something that is known to be missing.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Loss {
-    /// When it was noticed.
-    pub at: At,
-    /// The channel, where the loss is one channel's.
-    pub channel: Option<ChannelId>,
-    /// What and how much.
-    pub what: Lost,
-}
-
-named! {
-    /// The contents of records that did not fit into a buffer.
-    pub enum RecordKind {
-        /// Calls of the driver.
-        Driver = "driver",
-        /// Driver calls that the tracer did not see whole.
-        PreemptedCalls = "driver (calls during which a fentry program was preempted)",
-        /// Driver calls, and process events.
-        DriverCalls = "driver (ioctls, mappings, processes)",
-        /// Ioctls.
-        Ioctl = "ioctl",
-        /// Submissions.
-        Submission = "submission",
-    }
-}
-
-/// What was lost.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Lost {
-    /// Ring entries that were overwritten before they were read: first position and count.
-    Entries {
-        /// Position of the first one missing.
-        position: u64,
-        /// How many.
-        count: u64,
-    },
-    /// Records that did not fit into the ring buffer, by kind of record.
-    Records {
-        /// Their contents.
-        kind: RecordKind,
-        /// How many.
-        count: u64,
-    },
-    /// Doorbells of processes whose channel never became known.
-    UnknownChannel {
-        /// The token that was written.
-        token: Option<u32>,
-        /// How many doorbells.
-        count: u64,
-    },
-    /// Stacks that were not taken, or not kept until their frames were found: submissions lack nothing else for it.
-    Stacks {
-        /// How many.
-        count: u64,
-    },
-    /// The tracer could not follow something (a process that could not be armed, say).
-    Untraced {
-        /// Why, in words.
-        why: String,
-    },
-}
-
 /// One raw fact.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -554,6 +505,8 @@ pub enum Record {
     Stamps(Box<Stamps>),
     /// A loss.
     Loss(Loss),
+    /// Ring entries that nobody read because the user asked for it.
+    Passed(Passed),
     /// What a look at a process saw beside its rings' newest entries.
     Look(Box<Look>),
 }
@@ -575,6 +528,7 @@ impl Record {
             Self::Stack(r) => r.at,
             Self::Stamps(r) => r.at,
             Self::Loss(r) => r.at,
+            Self::Passed(r) => r.at,
             Self::Look(r) => r.at,
         }
     }

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use super::kind::Kind;
-use super::messages as m;
-use crate::ledger::{Margin, Observed};
+use super::{messages as m, passed_messages as pm};
+use crate::ledger::{Duty, Estimate, Margin, Observed, Trapped};
 use crate::record::{
-    self as r, ChannelId, CpuVa, Device, How, Life, Lost, NamedBy, Origin, Record, RecordKind,
-    StackEnd,
+    self as r, ChannelId, CpuVa, Device, How, Life, Lost, NamedBy, Origin, PassedWhy, Record,
+    RecordKind, StackEnd,
 };
 use crate::wire::{GpuVa, Hole};
 use prost::{DecodeError, Message as _};
@@ -142,12 +142,6 @@ fn channel(c: m::Channel) -> Result<Record> {
     })))
 }
 
-fn how(text: &str) -> Result<How> {
-    let all = [How::Trapped, How::Precommit, How::Observed, How::Recorded];
-    let known = all.into_iter().find(|h| super::encode::how(*h) == text);
-    word("way to be seen", text, known)
-}
-
 pub(super) fn submission(s: m::Submission) -> Result<r::Submission> {
     let segment = |g: m::Segment| r::Segment {
         entry: g.entry,
@@ -169,7 +163,7 @@ pub(super) fn submission(s: m::Submission) -> Result<r::Submission> {
         gp_put: s.gp_put,
         ip: s.ip,
         doorbell: s.doorbell.map(CpuVa),
-        how: how(&s.how)?,
+        how: word("way to be seen", &s.how, How::from_name(&s.how))?,
         late: s.late,
         thread: s.thread.map(Arc::from),
         segments: s.segments.into_iter().map(segment).collect(),
@@ -311,11 +305,46 @@ pub(super) fn record(
         }
         Kind::Stamps => stamps(m::Stamps::decode(body)?)?,
         Kind::Loss => loss(m::Loss::decode(body)?)?,
+        Kind::Passed => passed(pm::Passed::decode(body)?)?,
         // A look's are read by [`super::look`].
         Kind::Trace | Kind::Calls | Kind::Idle | Kind::End | Kind::Continued | Kind::Look => {
             return Ok(None);
         }
     }))
+}
+
+fn passed(p: pm::Passed) -> Result<Record> {
+    Ok(Record::Passed(r::Passed {
+        at: at(p.at)?,
+        channel: ChannelId(p.channel),
+        position: p.position,
+        entries: p.entries,
+        doorbells: p.doorbells,
+        why: word("reason to pass over", &p.why, PassedWhy::from_name(&p.why))?,
+    }))
+}
+
+/// The account of the trap.
+pub(super) fn trapped(t: pm::Trapped) -> Trapped {
+    let estimate = |about, margin| Estimate { about, margin };
+    let duty = t.duty.map(|d| Duty {
+        windows: d.windows,
+        watched_ns: d.watched_ns,
+        all_ns: d.all_ns,
+        entries: d.entries,
+        doubtful: d.doubtful,
+        submissions: estimate(d.submissions, d.submissions_margin),
+        bytes: estimate(d.bytes, d.bytes_margin),
+    });
+    Trapped {
+        hits: t.hits,
+        runs: t.runs,
+        before: t.before,
+        deferred: t.deferred,
+        put_off: t.put_off,
+        counted: t.counted,
+        duty,
+    }
 }
 
 /// The account of observing.

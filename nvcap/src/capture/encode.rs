@@ -2,7 +2,7 @@
 
 use super::messages as m;
 use crate::ledger::Observed;
-use crate::record::{self as r, Device, How, Life, Lost, Record};
+use crate::record::{self as r, Device, Life, Lost, Record};
 
 impl From<r::At> for m::At {
     fn from(at: r::At) -> Self {
@@ -115,16 +115,6 @@ impl From<&r::Channel> for m::Channel {
     }
 }
 
-/// The word for how a submission was seen.
-pub(super) const fn how(how: How) -> &'static str {
-    match how {
-        How::Trapped => "trapped",
-        How::Precommit => "precommit",
-        How::Observed => "observed",
-        How::Recorded => "recorded",
-    }
-}
-
 impl From<&r::Submission> for m::Submission {
     fn from(s: &r::Submission) -> Self {
         let segment = |g: &r::Segment| m::Segment {
@@ -147,7 +137,7 @@ impl From<&r::Submission> for m::Submission {
             gp_put: s.gp_put,
             ip: s.ip,
             doorbell: s.doorbell.map(|d| d.0),
-            how: how(s.how).to_owned(),
+            how: s.how.name().to_owned(),
             late: s.late,
             thread: s.thread.as_deref().map(str::to_owned),
             segments: s.segments.iter().map(segment).collect(),
@@ -316,6 +306,7 @@ pub(super) fn body(record: &Record, calls: impl FnOnce(&r::Stack) -> u32) -> Vec
         .encode_to_vec(),
         Record::Stamps(x) => m::Stamps::from(&**x).encode_to_vec(),
         Record::Loss(x) => m::Loss::from(x).encode_to_vec(),
+        Record::Passed(x) => super::passed_messages::Passed::from(x).encode_to_vec(),
         Record::Look(x) => super::look_messages::Look::from(&**x).encode_to_vec(),
     }
 }

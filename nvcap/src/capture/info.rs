@@ -1,8 +1,8 @@
 //! What a recording says of its trace, at its beginning and at its end.
 
-use super::decode::observed;
+use super::decode::{observed, trapped};
 use super::messages as m;
-use crate::ledger::Observed;
+use crate::ledger::{Observed, Trapped};
 use crate::record::Stamp;
 use crate::wire::GpuVa;
 
@@ -184,6 +184,8 @@ pub struct EndInfo {
     pub unwritten: u64,
     /// The clock of the GPU that each process uses, where its time stamps were read.
     pub gpu_clocks: Vec<GpuClock>,
+    /// The account of the trap.
+    pub trapped: Option<Trapped>,
 }
 
 impl EndInfo {
@@ -203,6 +205,7 @@ impl EndInfo {
                     seen_ns: c.seen_ns,
                 })
                 .collect(),
+            trapped: self.trapped.as_ref().map(Into::into),
         }
     }
 
@@ -221,6 +224,7 @@ impl EndInfo {
                     seen_ns: c.seen_ns,
                 })
                 .collect(),
+            trapped: e.trapped.map(trapped),
         }
     }
 }

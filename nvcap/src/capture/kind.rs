@@ -67,6 +67,8 @@ kinds! {
     Continued = 16, "continued";
     /// A look at a process.
     Look = 17, "look";
+    /// Entries that nobody read because the user asked for it.
+    Passed = 18, "passed";
 }
 
 impl Kind {
@@ -85,6 +87,7 @@ impl Kind {
             Record::Stamps(_) => Self::Stamps,
             Record::Loss(_) => Self::Loss,
             Record::Look(_) => Self::Look,
+            Record::Passed(_) => Self::Passed,
         }
     }
 }

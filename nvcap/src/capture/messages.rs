@@ -5,6 +5,8 @@
 
 use prost::{Message, Oneof};
 
+use super::passed_messages::Trapped;
+
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct At {
     #[prost(fixed64, tag = "1")]
@@ -584,4 +586,6 @@ pub(super) struct End {
     pub unwritten: u64,
     #[prost(message, repeated, tag = "5")]
     pub gpu_clocks: Vec<GpuClock>,
+    #[prost(message, optional, tag = "6")]
+    pub trapped: Option<Trapped>,
 }

@@ -17,6 +17,7 @@ mod kind;
 mod look;
 mod look_messages;
 mod messages;
+mod passed_messages;
 mod reader;
 mod writer;
 

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use proptest::prelude::*;
 
 use super::*;
-use crate::ledger::{Ledger, Margin, Observed};
+use crate::ledger::{Captured, Ledger, Margin, Observed, Trapped, Windows};
 use crate::record::*;
 use crate::wire::{GpuVa, Hole};
 
@@ -303,6 +303,38 @@ fn info() -> TraceInfo {
     }
 }
 
+fn passed() -> Passed {
+    Passed {
+        at: at(13),
+        channel: ChannelId(3),
+        position: 1 << 33,
+        entries: 7,
+        doorbells: Some(5),
+        why: PassedWhy::Counted,
+    }
+}
+
+fn trapped() -> Trapped {
+    let mut windows = Windows::default();
+    for n in 1..9 {
+        let captured = Captured {
+            submissions: n,
+            entries: n + n % 2,
+            bytes: 2000 * n,
+        };
+        windows.add(1000 * n, captured);
+    }
+    Trapped {
+        hits: 9,
+        runs: 8,
+        before: 7,
+        deferred: 6,
+        put_off: 5,
+        counted: 4,
+        duty: Some(windows.duty(1_000_000, 1_000, 2)),
+    }
+}
+
 fn end() -> EndInfo {
     EndInfo {
         time_ns: 0,
@@ -320,6 +352,7 @@ fn end() -> EndInfo {
         stack_sample: Some((100, 7)),
         unwritten: 1,
         gpu_clocks: Vec::new(),
+        trapped: Some(trapped()),
     }
 }
 

@@ -36,6 +36,7 @@ mod stacks;
 mod stats;
 mod target;
 mod target_view;
+mod thinning;
 mod time;
 #[cfg(target_os = "linux")]
 mod top;

@@ -352,6 +352,7 @@ impl Target {
             gp_get: watch,
             no_cached_put: true,
             precommit: false,
+            mode: session::Mode::Each,
         };
         let limits = live::Limits {
             duration: self.duration,

@@ -7,6 +7,7 @@ use std::process::ExitCode;
 use clap::ValueEnum;
 
 use super::output_args::OutputArgs;
+use super::thinning::ThinningArgs;
 use super::values::CAPTURE;
 use super::values::{Discover, parse_part, parse_pid, parse_seconds, parse_share, parse_size};
 #[cfg(feature = "trap")]
@@ -96,6 +97,10 @@ pub(super) struct Args {
     /// a process. Without this it is done where a process has more doorbells than debug registers are left.
     #[arg(long, help_heading = CAPTURE)]
     pub precommit: bool,
+
+    /// Which doorbells are captured.
+    #[command(flatten)]
+    pub thinning: ThinningArgs,
 
     /// End after SECONDS, such as 10 or 0.5; the traced processes run on
     #[arg(
@@ -344,6 +349,7 @@ pub(super) fn run_into<'a>(
             gp_get: args.output.explain_streams,
             no_cached_put: std::env::var_os("NVCAP_NO_CACHED_PUT").is_some(),
             precommit: args.precommit,
+            mode: args.thinning.mode(),
         },
         observe: observe::session::ObserveOptions {
             follow: !args.no_follow,
@@ -467,7 +473,7 @@ pub(super) fn run_into<'a>(
     }
     match &outcome.end {
         how::End::Trap(end) => {
-            trace_end::report_hits(end);
+            pipeline.trapped(trace_end::account(end));
             if let Some(every) = args.stacks.filter(|n| *n > 1) {
                 pipeline.stacks_sampled(every, end.totals.stats.stacks_passed);
             }

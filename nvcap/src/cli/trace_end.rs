@@ -3,22 +3,23 @@
 use std::os::unix::process::ExitStatusExt as _;
 use std::process::{ExitCode, ExitStatus};
 
+use crate::ledger::Trapped;
 use crate::output::message::tell;
 use crate::record::{At, Loss, Lost, Record};
 use crate::source::trap::live::End;
 
-/// Tells how many hits of breakpoints ran no BPF program.
-pub(super) fn report_hits(end: &End) {
+/// The account of the trap, for the ledger.
+pub(super) fn account(end: &End) -> Trapped {
     log::info!("{:?}", end.totals);
     let stats = &end.totals.stats;
-    let ran = stats.hits + stats.again + stats.foreign;
-    if end.totals.kernel_hits > ran {
-        tell(format_args!(
-            "{} of {} breakpoint hits ran no BPF program (another one was running); what they rang for was \
-             fetched from the rings later",
-            end.totals.kernel_hits - ran,
-            end.totals.kernel_hits
-        ));
+    Trapped {
+        hits: end.totals.kernel_hits,
+        runs: stats.hits + stats.again + stats.foreign,
+        before: stats.before,
+        deferred: stats.deferred,
+        put_off: stats.put_off,
+        counted: stats.counted,
+        duty: end.totals.duty,
     }
 }
 

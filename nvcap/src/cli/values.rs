@@ -112,6 +112,18 @@ pub(super) fn parse_share(text: &str) -> Result<f64, String> {
         })
 }
 
+/// A share of the time.
+pub(super) fn parse_time_share(text: &str) -> Result<f64, String> {
+    let digits = text.strip_suffix('%').unwrap_or(text);
+    let percent = digits.parse::<f64>().ok();
+    percent
+        .filter(|p| (0.1..100.0).contains(p))
+        .map(|p| p / 100.0)
+        .ok_or_else(|| {
+            format!("'{text}' is no share of the time: give percent from 0.1 to less than 100, such as 10%")
+        })
+}
+
 /// A share of one core, for one thread takes no more.
 pub(super) fn parse_part(text: &str) -> Result<f64, String> {
     let share = parse_share(text)?;

@@ -24,7 +24,7 @@ pub(super) struct WayOption {
 }
 
 /// All of them.
-pub(super) const WAY_OPTIONS: [WayOption; 6] = {
+pub(super) const WAY_OPTIONS: [WayOption; 9] = {
     const fn option(id: &'static str, name: &'static str, of: HowArg) -> WayOption {
         WayOption { id, name, of }
     }
@@ -34,6 +34,9 @@ pub(super) const WAY_OPTIONS: [WayOption; 6] = {
         option("buffer", "--buffer", HowArg::Trap),
         option("stacks", "--stacks", HowArg::Trap),
         option("precommit", "--precommit", HowArg::Trap),
+        option("batch", "--batch", HowArg::Trap),
+        option("count", "--count", HowArg::Trap),
+        option("duty", "--duty", HowArg::Trap),
         option("stack_size", "--stack-size", HowArg::Trap),
     ]
 };

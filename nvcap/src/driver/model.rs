@@ -187,6 +187,7 @@ impl Model {
             | Record::Stamps(_)
             | Record::Look(_)
             | Record::Stack(_)
+            | Record::Passed(_)
             | Record::Loss(_) => {}
         }
         std::mem::take(&mut self.changes)

@@ -162,7 +162,7 @@ impl GpuTimes {
             .entry(s.channel)
             .or_insert_with(|| (s.at.pid, Timeline::default()));
         // A doorbell that found these entries came after their own.
-        let after = s.how == How::Observed || s.late;
+        let after = s.how.is_after() || s.late;
         // Trapped behind the store, the doorbell was rung up to `Rules::trap_ns` before; trapped before it, up to as much later.
         let rung = match s.how {
             How::Precommit => s.at.time_ns + rules::TRAP_NS,

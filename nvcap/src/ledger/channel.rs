@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use crate::decode::{engine_of, event::Engine};
-use crate::record::{Channel, Origin, Submission};
+use crate::record::{Channel, Origin, Passed, Submission};
 use crate::wire::entry;
 
 /// How many separate missing ranges of one channel are remembered. Beyond that the entries are still counted; only for the
@@ -46,6 +46,10 @@ pub struct ChannelLedger {
     pub repeated: u64,
     /// Submissions whose `prev_put` differs from the `gp_put` of the submission before.
     pub contradictions: u64,
+    /// Ring entries that nobody read because the user asked for it (`--count`, `--duty`). Not a loss.
+    pub passed: u64,
+    /// Doorbells that were counted for these.
+    pub doorbells: u64,
     /// Position of the first entry that was seen or is known to be missing.
     pub first: Option<u64>,
     /// Time of the first and the last submission, ns; none where no submission had one.
@@ -206,8 +210,22 @@ impl ChannelLedger {
     }
 
     pub(super) fn lost_entries(&mut self, position: u64, count: u64) {
+        self.add_missing(position..position.saturating_add(count));
+        self.leave_out(position, count);
+    }
+
+    pub(super) fn passed(&mut self, p: &Passed) {
+        self.passed = self.passed.saturating_add(p.entries);
+        self.doorbells = self.doorbells.saturating_add(p.doorbells.unwrap_or(0));
+        if self.pid == 0 {
+            self.pid = p.at.pid;
+        }
+        self.leave_out(p.position, p.entries);
+    }
+
+    /// Entries were reported that are not captured: the next submission follows them.
+    fn leave_out(&mut self, position: u64, count: u64) {
         let end = position.saturating_add(count);
-        self.add_missing(position..end);
         self.first = Some(self.first.unwrap_or(position).min(position));
         match self.next {
             // Reported in order: the next submission follows the lost entries. Its expected GP_PUT is then known only if

@@ -321,6 +321,7 @@ impl Sink for Ioctls {
             | Record::Kernel(_)
             | Record::Stamps(_)
             | Record::Look(_)
+            | Record::Passed(_)
             | Record::Stack(_) => Ok(()),
         }
     }

@@ -11,6 +11,7 @@ use super::units::Bytes;
 
 mod json;
 mod table;
+mod trap;
 
 pub use json::json;
 #[cfg(feature = "capture")]
@@ -27,6 +28,9 @@ pub fn verdict(ledger: &Ledger) -> String {
         what => format!(", but NOT ALL UNDERSTOOD: {what}"),
     };
     match missing(ledger) {
+        None if trap::left_out(ledger) => {
+            format!("{}: {seen}{but}", trap::verdict(ledger))
+        }
         None => format!("complete: {seen}, nothing missing{but}"),
         Some(missing) => format!("{missing}; captured {seen}{but}"),
     }
@@ -243,6 +247,9 @@ pub(crate) fn fitted(out: &mut Vec<u8>, ledger: &Ledger, color: bool, fit: Fit) 
     }
     if let Some(o) = ledger.observed() {
         observed(&mut f, &t, o);
+    }
+    if let Some(t) = ledger.trapped() {
+        trap::text(&mut f, t);
     }
     if let Some(u) = ledger.understood() {
         understood(&mut f, u);

@@ -34,6 +34,7 @@ use super::{Detail, Sink};
 mod brief;
 mod columns;
 mod gpu_time;
+mod passed;
 mod repeats;
 mod waits;
 
@@ -516,6 +517,7 @@ impl Sink for Text {
         match record {
             // With `-q` the ledger alone tells losses.
             Record::Loss(l) if !self.options.quiet => self.loss(l),
+            Record::Passed(p) if !self.options.quiet => self.passed(p),
             Record::Process(p) if !self.options.quiet => self.life(p.at, &p.life),
             Record::Channel(c) if !self.options.quiet && self.options.verbose => self.channel(c),
             Record::Kernel(k) if !self.options.quiet => self.named(k),

@@ -159,6 +159,11 @@ impl Order {
                 *last = own.max(*last).max(bounds.life);
                 *last
             }
+            Record::Passed(p) => {
+                let last = self.channels.entry(p.channel).or_default();
+                *last = own.max(*last).max(bounds.life);
+                *last
+            }
             Record::Channel(c) => {
                 let last = self.channels.entry(c.id).or_default();
                 *last = own.max(*last).max(bounds.life);

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::record::{Calls, How, Stack, Submission};
+use crate::record::{Calls, Stack, Submission};
 
 /// How many are kept: a submission may be held back until it is known whose doorbell found it.
 const MOST: usize = 16 * 1024;
@@ -23,7 +23,7 @@ impl Stacks {
 
     /// The calls that led to a submission. Entries that a later doorbell fetched have none: the stack is of that doorbell.
     pub(super) fn of(&self, s: &Submission) -> Option<Arc<Calls>> {
-        if s.late || s.how == How::Observed {
+        if s.late || s.how.is_after() {
             return None;
         }
         self.0.get(&(s.at.time_ns, s.at.tid)).cloned()

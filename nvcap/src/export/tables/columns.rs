@@ -11,7 +11,7 @@ use crate::output::ioctls::device_name;
 use crate::output::names::{
     direction, known_engine, known_name, known_pid, launch_how, launch_kind, operation_name,
 };
-use crate::record::{How, Kernel};
+use crate::record::Kernel;
 use crate::wire::GpuVa;
 
 use super::schema::{Column, Event, column_list};
@@ -46,12 +46,7 @@ pub(super) const SUBMISSION: &[Column] = column_list!(Event(e) {
     bytes: Int optional "bytes" Ring, "pushbuffer bytes, missing ones included" => e.head.map(|h| h.bytes);
     missing: Int optional "bytes" Ring, "pushbuffer bytes that could not be read" => e.head.map(|h| h.missing);
     late: Bool required "" Doorbell, "caught up later than at its own doorbell" => e.context.late;
-    how: Text required "" Doorbell, "trapped, precommit, observed or recorded" => match e.context.how {
-        How::Trapped => "trapped",
-        How::Precommit => "precommit",
-        How::Observed => "observed",
-        How::Recorded => "recorded",
-    };
+    how: Text required "" Doorbell, "trapped, precommit, batched, observed or recorded" => e.context.how.name();
     ip: Unsigned optional "address" Doorbell, "address of the instruction behind the doorbell's store" => e.head.and_then(|h| h.ip);
 });
 

@@ -10,7 +10,7 @@ use crate::output::names::known_pid;
 use crate::output::names::{
     EngineName, direction, is_timed, launch_how, launch_kind, operation_name,
 };
-use crate::record::{Frame, How, Identity};
+use crate::record::{Frame, Identity};
 use crate::wire::entry::EntryKind;
 
 macro_rules! fields {
@@ -324,12 +324,7 @@ pub(super) fn read<'a>(field: Field, event: &'a Event<'_>) -> Option<Value<'a>> 
         Field::Frame => Some(Value::Frames(&c.stack.as_ref()?.frames)),
         Field::GpuTime | Field::Queued | Field::GpuStart => gpu_time(field, event),
         Field::Late => number(c.late),
-        Field::How => word(match c.how {
-            How::Trapped => "trapped",
-            How::Precommit => "precommit",
-            How::Observed => "observed",
-            How::Recorded => "recorded",
-        }),
+        Field::How => word(c.how.name()),
         _ => match &event.body {
             Body::Operation(op) => operation(field, op),
             Body::Method(m) => match field {

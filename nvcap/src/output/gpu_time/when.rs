@@ -1,7 +1,6 @@
 //! When an entry was worked on, on the host's clock.
 
 use crate::decode::event::{Context, GpuTime, GpuWait};
-use crate::record::How;
 
 /// The times of an entry, ns; what is not known is none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -16,7 +15,7 @@ pub(crate) struct When {
 
 /// Whether a submission's time is that of its doorbell. Otherwise (observed, or late) the submission was in the ring before that time.
 pub(crate) fn is_at_doorbell(c: &Context) -> bool {
-    c.how != How::Observed && !c.late
+    !c.how.is_after() && !c.late
 }
 
 impl When {

@@ -11,7 +11,7 @@ use crate::decode::event::{
 };
 use crate::driver::Model;
 use crate::ledger::Ledger;
-use crate::record::{At, Channel, Gpu, How, Life, Loss, Lost, Record};
+use crate::record::{At, Channel, Gpu, Life, Loss, Lost, Passed, Record};
 use crate::wire::{entry::EntryKind, stream::StopReason};
 
 use super::holes::{Holes, Part};
@@ -204,16 +204,7 @@ impl Json {
         member(out, "bytes", s.bytes);
         member(out, "missing", s.missing);
         bool_member(out, "late", c.late);
-        text(
-            out,
-            "how",
-            match c.how {
-                How::Trapped => "trapped",
-                How::Precommit => "precommit",
-                How::Observed => "observed",
-                How::Recorded => "recorded",
-            },
-        );
+        text(out, "how", c.how.name());
         if let Some(ip) = s.ip {
             member(out, "ip", ip);
         }
@@ -465,6 +456,18 @@ impl Json {
             }
         })
     }
+
+    fn passed(&mut self, p: &Passed) -> io::Result<()> {
+        self.note("passed", p.at, None, |out| {
+            member(out, "channel", u64::from(p.channel.0));
+            text(out, "why", p.why.name());
+            member(out, "position", p.position);
+            member(out, "entries", p.entries);
+            if let Some(doorbells) = p.doorbells {
+                member(out, "doorbells", doorbells);
+            }
+        })
+    }
 }
 
 impl Sink for Json {
@@ -496,6 +499,7 @@ impl Sink for Json {
             Record::Process(p) => self.process(p.at, &p.life),
             Record::Channel(c) => self.channel(c),
             Record::Loss(l) => self.loss(l),
+            Record::Passed(p) => self.passed(p),
             Record::Submission(s) => {
                 if self.options.detail >= Detail::Words {
                     self.holes.note(s);

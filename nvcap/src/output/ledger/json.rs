@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::{reasons, verdict};
-use crate::ledger::Ledger;
+use crate::ledger::{Estimate, Ledger};
 use crate::output::json::{text_of, write};
 use crate::output::names::{known_engine, known_name};
 
@@ -74,6 +74,8 @@ fn json_value(ledger: &Ledger) -> Vec<(&'static str, Value)> {
                 "late": c.late,
                 "repeated": c.repeated,
                 "contradictions": c.contradictions,
+                "passed": c.passed,
+                "doorbells_counted": c.doorbells,
             })
         })
         .collect();
@@ -103,6 +105,7 @@ fn json_value(ledger: &Ledger) -> Vec<(&'static str, Value)> {
         ("unknown_doorbells", unknown.into()),
         ("untraced", untraced.into()),
         ("observed", observed_json(ledger)),
+        ("trapped", trapped_json(ledger)),
         ("understood", understood_json(ledger)),
         ("stacks", stacks),
         ("channels", channels.into()),
@@ -124,6 +127,34 @@ fn understood_json(ledger: &Ledger) -> Value {
         "methods": u.methods,
         "methods_of_unknown_class": u.classless,
         "stops": u.stops,
+    })
+}
+
+fn trapped_json(ledger: &Ledger) -> Value {
+    let Some(t) = ledger.trapped() else {
+        return Value::Null;
+    };
+    let estimate = |e: Estimate| json!({"about": e.about, "margin": e.margin});
+    let duty = t.duty.map(|d| {
+        json!({
+            "windows": d.windows,
+            "watched_ns": d.watched_ns,
+            "all_ns": d.all_ns,
+            "entries": d.entries,
+            "doubtful": d.doubtful,
+            "submissions": estimate(d.submissions),
+            "bytes": estimate(d.bytes),
+        })
+    });
+    json!({
+        "hits": t.hits,
+        "runs": t.runs,
+        "without_program": t.without_program(),
+        "before": t.before,
+        "deferred": t.deferred,
+        "put_off": t.put_off,
+        "counted": t.counted,
+        "duty": duty,
     })
 }
 

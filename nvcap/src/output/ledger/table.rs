@@ -46,7 +46,7 @@ fn nothing(_: &Totals) -> String {
     String::new()
 }
 
-const COLUMNS: [Column; 12] = [
+const COLUMNS: [Column; 14] = [
     Column {
         name: "channel",
         figures: true,
@@ -123,6 +123,20 @@ const COLUMNS: [Column; 12] = [
         shown: Shown::Unlike("0"),
         of: |_, c| c.late.to_string(),
         total: |t| t.late.to_string(),
+    },
+    Column {
+        name: "counted",
+        figures: true,
+        shown: Shown::Unlike("0"),
+        of: |_, c| c.doorbells.to_string(),
+        total: |t| t.doorbells.to_string(),
+    },
+    Column {
+        name: "passed over",
+        figures: true,
+        shown: Shown::Unlike("0"),
+        of: |_, c| c.passed.to_string(),
+        total: |t| t.passed.to_string(),
     },
     Column {
         name: "seen from",
@@ -222,7 +236,7 @@ pub(super) fn write(f: &mut Formatter<'_>, ledger: &Ledger, totals: &Totals, fit
     };
     let fold = !fit.all && count(|n| n > 1) > 0 && count(|n| n == 1) > 1;
     for (id, c) in ledger.channels() {
-        if c.submissions == 0 && c.is_complete() {
+        if c.submissions == 0 && c.doorbells == 0 && c.is_complete() {
             silent += 1;
         } else if fold && is_once(c) {
             once += 1;

@@ -39,6 +39,7 @@ impl Kept {
             | Record::Stack(_)
             | Record::Stamps(_)
             | Record::Look(_)
+            | Record::Passed(_)
             | Record::Loss(_) => {
                 return;
             }

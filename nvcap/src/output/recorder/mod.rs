@@ -298,6 +298,7 @@ impl Sink for Recorder {
             stack_sample: ledger.stack_sample(),
             unwritten: self.files.unwritten(),
             gpu_clocks: Vec::new(),
+            trapped: ledger.trapped().copied(),
         };
         self.begin_object()?;
         self.write_log(Duration::ZERO)?;

@@ -69,6 +69,7 @@ pub(crate) fn examine() -> Vec<Finding> {
         no_bpf_loop: false,
         stack_bytes: 0,
         stack_every: 1,
+        mode: nvcap_common::Mode::EACH,
     }) {
         Ok((mut loaded, _)) => {
             all.push(finding(
@@ -92,6 +93,7 @@ pub(crate) fn examine() -> Vec<Finding> {
                     no_bpf_loop: false,
                     stack_bytes: 0,
                     stack_every: 1,
+                    mode: nvcap_common::Mode::EACH,
                 })
                 .and_then(|(mut l, _)| discover::attach_way(&mut l, way));
                 let name = match way {

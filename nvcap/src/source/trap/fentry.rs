@@ -297,6 +297,7 @@ mod tests {
             no_bpf_loop: true,
             stack_bytes: 0,
             stack_every: 1,
+            mode: nvcap_common::Mode::EACH,
         });
         let loaded = loaded.map_err(|e| println!("NOT RUN {test}: {e}"));
         loaded.ok().map(|(loaded, _)| loaded)

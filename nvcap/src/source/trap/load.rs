@@ -8,7 +8,7 @@ use aya::{
     programs::{PerfEvent, Program, RawTracePoint},
 };
 use nvcap_common::{
-    Birth, Config, Offsets, Proc, Ranges, SiteKey, SiteValue, Stats, TokenKey, TokenValue,
+    Birth, Config, Mode, Offsets, Proc, Ranges, SiteKey, SiteValue, Stats, TokenKey, TokenValue,
 };
 
 use super::{
@@ -36,7 +36,12 @@ macro_rules! pod {
         unsafe impl Pod for $name {}
     )* };
 }
-pod!(PodConfig(Config), PodOffsets(Offsets), PodProc(Proc));
+pod!(
+    PodConfig(Config),
+    PodOffsets(Offsets),
+    PodProc(Proc),
+    PodMode(Mode)
+);
 
 /// The loaded programs and their maps.
 pub(crate) struct Loaded {
@@ -80,6 +85,8 @@ pub(crate) struct LoadOptions {
     pub stack_bytes: u32,
     /// Of how many doorbells one has its stack taken.
     pub stack_every: u32,
+    /// At which doorbells rings are read.
+    pub mode: Mode,
 }
 
 /// Offsets of everything the programs read, from the running kernel's BTF.
@@ -140,6 +147,7 @@ impl Loaded {
         let if_stacks = |entries| if options.stack_bytes == 0 { 1 } else { entries };
         let mut bpf = EbpfLoader::new()
             .override_global("OFFSETS", &offsets, true)
+            .override_global("MODE", &PodMode(options.mode), true)
             .override_global("STACK_BYTES", &options.stack_bytes, true)
             .override_global("STACK_UNTIL", &stack_until(options.stack_every), true)
             .map_max_entries("RECORDS", options.buffer)
@@ -352,6 +360,8 @@ impl Loaded {
             sum.stacks_passed += s.stacks_passed;
             sum.before += s.before;
             sum.again += s.again;
+            sum.put_off += s.put_off;
+            sum.counted += s.counted;
         }
         sum
     }

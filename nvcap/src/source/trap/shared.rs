@@ -224,6 +224,17 @@ impl Shared {
         atomic!(self, index, claim, AtomicU64).fetch_sub(served, Ordering::SeqCst) - served
     }
 
+    /// Whether doorbells were left to a later one. They are not from now on: the ring is about to be read. Only while the channel is
+    /// claimed.
+    pub(crate) fn take_waiting(&self, index: u32) -> bool {
+        atomic!(self, index, waiting, AtomicU64).swap(0, Ordering::SeqCst) > 0
+    }
+
+    /// The next look is as the first one. Only while the channel is claimed.
+    pub(crate) fn begin_anew(&self, index: u32) {
+        atomic!(self, index, looks, AtomicU64).store(0, Ordering::SeqCst);
+    }
+
     /// Counts doorbells at which GP_PUT could not be read. Only while the channel is claimed.
     pub(crate) fn passed_unread(&self, index: u32, doorbells: u64) {
         atomic!(self, index, unread, AtomicU64).fetch_add(doorbells, Ordering::SeqCst);

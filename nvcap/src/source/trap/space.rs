@@ -82,6 +82,10 @@ pub(crate) struct ChannelState {
     pub taken: u64,
     /// `done` and `seen` at the last patrol.
     pub patrolled: (u64, u64),
+    /// Doorbells that the BPF programs had counted at the last look.
+    pub counted: u64,
+    /// Entries that were passed over up to `taken`, and doorbells, that were not told yet.
+    pub passed: (u64, u64),
     /// GP_PUT as a position, if the last patrol that could read it found it ahead of the captured entries.
     pub ahead: Option<u64>,
     /// Its USERD was read from outside while its doorbell was watched: later submissions trapped.

@@ -234,6 +234,9 @@ impl Session {
         if self.stores.rests(space) {
             self.breakpoints.wake(pid, false);
         }
+        if self.is_resting() {
+            self.breakpoints.wake_all(false);
+        }
         self.stop_at_stores(space);
         Ok(())
     }

@@ -162,6 +162,12 @@ impl Breakpoints {
             .for_each(|a| a.wake(wake));
     }
 
+    /// Lets all breakpoints rest, or wakes them.
+    pub(super) fn wake_all(&self, wake: bool) {
+        let all = self.armed.values().flatten().chain(&self.ended);
+        all.for_each(|a| a.wake(wake));
+    }
+
     /// A child has the breakpoints of the thread that forked it: its own would trap twice, and there may be no registers
     /// for them. False where it is not certain that it has all.
     pub(super) fn inherit(&mut self, at: At, child: u32) -> bool {

@@ -294,6 +294,8 @@ impl ChannelTable {
             start,
             taken: start,
             patrolled: (start, start),
+            counted: 0,
+            passed: (0, 0),
             ahead: None,
             beyond: 0,
             looked: false,

@@ -24,7 +24,7 @@ impl Session {
             for index in self.capture.table.indexes() {
                 if self.capture.table[index].live {
                     let look = self.look(index);
-                    if look.still {
+                    if look.still && self.capture.passes.is_none() {
                         self.moved_unseen(index);
                     }
                     if look.still || look.unread {

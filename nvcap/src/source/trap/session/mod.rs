@@ -15,6 +15,7 @@ mod held;
 mod life;
 mod looks;
 mod missed;
+mod mode;
 mod modules;
 mod named_channels;
 mod outbox;
@@ -34,6 +35,7 @@ use std::{os::fd::AsRawFd, time::Duration};
 
 use nvcap_common as c;
 
+pub(crate) use self::mode::Mode;
 use self::{
     breakpoints::Breakpoints, capture::Capture, missed::MissedLives, modules::Modules,
     named_channels::NamedChannels, patrol::Patrol, ring_search::RingSearch,
@@ -80,6 +82,8 @@ pub(crate) struct TrapOptions {
     /// Every store that rings a doorbell is stopped at before it does, once it is known. Without it only where debug registers are
     /// lacking.
     pub precommit: bool,
+    /// Which doorbells are captured.
+    pub mode: Mode,
 }
 
 /// A wait of this length is ended by the next record. To wake a reader costs the traced program a microsecond or two, which is
@@ -96,6 +100,7 @@ pub(crate) struct Session {
     breakpoints: Breakpoints,
     sites: StoreSites,
     stores: StoppedStores,
+    duty: mode::Duty,
     search: RingSearch,
     named: NamedChannels,
     missed: MissedLives,
@@ -113,6 +118,8 @@ pub(crate) struct Totals {
     pub stats: c::Stats,
     /// Breakpoint hits that the kernel counted.
     pub kernel_hits: u64,
+    /// Of `--duty`: what it tells of all the time.
+    pub duty: Option<crate::ledger::Duty>,
 }
 
 impl Session {
@@ -126,6 +133,7 @@ impl Session {
             no_bpf_loop: options.no_bpf_loop,
             stack_bytes: options.stacks.as_ref().map_or(0, |q| q.stack_bytes),
             stack_every: options.stacks.as_ref().map_or(1, |q| q.every),
+            mode: options.mode.of_programs(),
         })?;
         discover::attach_process(&mut bpf.bpf)?;
         discover::attach_module_load(&mut bpf.bpf);
@@ -144,11 +152,14 @@ impl Session {
             bpf.set_config(config)?;
         }
         let model = driver::Model::new(driver::ModelOptions { driver_version });
+        let mut capture = Capture::new(bpf, shared, model, options.watch, options.stacks.clone());
+        capture.passes = options.mode.passes();
         Ok(Self {
-            capture: Capture::new(bpf, shared, model, options.watch, options.stacks.clone()),
+            capture,
             breakpoints: Breakpoints::default(),
             sites: StoreSites::new(!options.no_cached_put),
             stores: StoppedStores::default(),
+            duty: mode::Duty::default(),
             search: RingSearch::default(),
             named: NamedChannels::new(std::mem::take(&mut options.named)),
             missed: MissedLives::default(),
@@ -178,7 +189,7 @@ impl Session {
         let got = self.drain()?;
         let wait = match self.stores.is_looking() {
             true => wait.min(LOOK),
-            false => wait,
+            false => wait.min(self.options.mode.longest_wait()),
         };
         if got == 0 {
             let mut poll = libc::pollfd {
@@ -191,8 +202,7 @@ impl Session {
             if sleeps {
                 self.capture.bpf.asleep.set(true);
             }
-            // SAFETY: one pollfd.
-            unsafe { libc::poll(&mut poll, 1, wait.as_millis() as i32) };
+            sleep(&mut poll, wait);
             if sleeps {
                 self.capture.bpf.asleep.set(false);
             }
@@ -201,6 +211,7 @@ impl Session {
         let now = arm::now();
         self.look_at_named(now);
         self.look_at_unwatched(now);
+        self.follow_mode(now);
         self.capture.release_old(now);
         if self.patrol.is_due(now) {
             self.follow_modules(self.modules.looked_at())?;
@@ -226,6 +237,7 @@ impl Session {
 
     /// Ends the trace: disarms, takes the rest of the records, and looks at every ring for the last time.
     pub(crate) fn finish(&mut self, to: &mut Vec<Record>) -> Totals {
+        self.end_window();
         let hits = self.breakpoints.finish();
         let _ = self.drain();
         let capture = &mut self.capture;
@@ -233,10 +245,12 @@ impl Session {
         for index in capture.table.indexes() {
             if capture.table[index].live {
                 capture.catch_up(index);
-                capture.table.count_unfetched(index, &mut capture.out);
+                capture.count_unfetched(index);
             }
         }
         self.look_at_all();
+        self.capture.tell_all_passed();
+        let (entries, doubtful) = self.capture.entries_of_all();
         self.report_unrung(|_| true);
         self.report_never_there();
         self.report_unknown_channels(|_| true);
@@ -252,8 +266,19 @@ impl Session {
         Totals {
             stats,
             kernel_hits: hits,
+            duty: self.duty.estimate(arm::now(), entries, doubtful),
         }
     }
+}
+
+/// Waits for the descriptor to become readable, or for so long.
+fn sleep(poll: &mut libc::pollfd, wait: Duration) {
+    let time = libc::timespec {
+        tv_sec: libc::time_t::try_from(wait.as_secs()).unwrap_or(libc::time_t::MAX),
+        tv_nsec: wait.subsec_nanos().into(),
+    };
+    // SAFETY: one pollfd and one timespec; without a mask of signals.
+    unsafe { libc::ppoll(poll, 1, &raw const time, std::ptr::null()) };
 }
 
 /// The release of the loaded driver.

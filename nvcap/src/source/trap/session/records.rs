@@ -97,6 +97,7 @@ impl Session {
             | Record::Stamps(_)
             | Record::Look(_)
             | Record::Stack(_)
+            | Record::Passed(_)
             | Record::Loss(_) => Vec::new(),
             _ => self.capture.model.record(&record),
         };

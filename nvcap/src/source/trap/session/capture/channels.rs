@@ -162,7 +162,7 @@ impl Capture {
         let _ = self.catch_up(index);
         self.table.retire(index);
         self.table.forget_tokens(index, &mut self.bpf);
-        self.table.count_unfetched(index, &mut self.out);
+        self.count_unfetched(index);
     }
 
     /// The memory of a process is about to go: its channels end.
@@ -170,7 +170,7 @@ impl Capture {
         for index in self.table.of_space(space) {
             if self.table[index].live {
                 self.table.retire(index);
-                self.table.count_unfetched(index, &mut self.out);
+                self.count_unfetched(index);
             }
         }
     }

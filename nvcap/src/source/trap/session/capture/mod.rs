@@ -6,6 +6,7 @@
 
 mod channels;
 pub(super) mod look;
+mod passing;
 
 use std::{
     collections::{BTreeSet, VecDeque},
@@ -35,8 +36,9 @@ use super::{
 };
 use crate::{
     driver::{self, AddressMap},
+    ledger::Captured,
     procfs::mem::Peek,
-    record::{ChannelId, CpuVa, How, Ioctl, Loss, Lost, Record, Submission},
+    record::{ChannelId, CpuVa, How, Ioctl, Loss, Lost, PassedWhy, Record, Submission},
     stacks::queue::StackQueue,
 };
 
@@ -87,6 +89,13 @@ pub(super) struct Capture {
     unpeeked: Vec<u32>,
     /// Rings are read.
     watch: bool,
+    /// Why what no doorbell captured is passed over now; `None` where it is fetched.
+    pub(super) passes: Option<PassedWhy>,
+    /// What was captured.
+    pub(super) captured: Captured,
+    /// Entries that were passed over, and looks between which more of them may have come.
+    passed: u64,
+    doubtful: u64,
 }
 
 impl Capture {
@@ -114,6 +123,10 @@ impl Capture {
             stopped: BTreeSet::new(),
             unpeeked: Vec::new(),
             watch,
+            passes: None,
+            captured: Captured::default(),
+            passed: 0,
+            doubtful: 0,
         }
     }
 
@@ -337,6 +350,7 @@ impl Capture {
             at.tid = 0;
         }
         let before = head.header.flags & flag::BEFORE != 0;
+        let batched = head.header.flags & flag::BATCHED != 0;
         let late = filled || foreign || head.header.flags & flag::LATE != 0;
         if before {
             self.stopped.insert(head.space);
@@ -352,9 +366,10 @@ impl Capture {
             ip: (!foreign).then_some(head.ip),
             doorbell: (!foreign).then_some(CpuVa(head.doorbell)),
             // What an earlier doorbell may have been rung for was committed before.
-            how: match before && !late {
-                true => How::Precommit,
-                false => How::Trapped,
+            how: match (before && !late, batched) {
+                (_, true) => How::Batched,
+                (true, false) => How::Precommit,
+                (false, false) => How::Trapped,
             },
             late,
             thread: (!foreign).then(|| assemble::name(&head.comm).into()),
@@ -365,6 +380,10 @@ impl Capture {
             address: head.doorbell,
         };
         self.rung.submitted(head.header.pid, doorbell);
+        let bytes = record.segments.iter().map(|s| s.bytes.len() as u64);
+        self.captured.submissions += 1;
+        self.captured.entries += entries;
+        self.captured.bytes += bytes.sum::<u64>();
         self.out.push(Record::Submission(record));
     }
 
@@ -466,7 +485,11 @@ impl Capture {
         loop {
             self.take_captured(index);
             self.flush(index);
-            if !self.fetch(index) {
+            let read = match self.passes {
+                None => self.fetch(index),
+                Some(why) => self.pass_over(index, why),
+            };
+            if !read {
                 self.table.shared().passed_unread(index, came);
             }
             let requests = came.max(1);
@@ -476,12 +499,16 @@ impl Capture {
             }
             doorbells += came;
         }
-        self.table.lapped(index, doorbells, &mut self.out);
+        if self.passes.is_none() {
+            self.table.lapped(index, doorbells, &mut self.out);
+        }
         Some(())
     }
 
     /// Reads the ring on from what was captured; false where GP_PUT could not be read. Only while the channel is claimed.
     fn fetch(&mut self, index: u32) -> bool {
+        // Before GP_PUT is read: what is left to a later doorbell after this is looked at again.
+        let waited = self.table.shared().take_waiting(index);
         let state = self.table.shared().get(index);
         let channel = &self.table[index];
         let pid = channel.announced.at.pid;
@@ -529,8 +556,11 @@ impl Capture {
                 gp_put: read.put,
                 ip: None,
                 doorbell: None,
-                how: How::Observed,
-                late: true,
+                how: match waited {
+                    true => How::Batched,
+                    false => How::Observed,
+                },
+                late: !waited,
                 thread: None,
                 segments: read.segments,
             });

@@ -1,0 +1,67 @@
+//! Options that capture fewer doorbells than all, for a lower cost.
+
+use std::time::Duration;
+
+use super::values::{CAPTURE, parse_time_share};
+
+/// The most doorbells that a batch may have: GP_PUT is taken for credible as far as this.
+const MOST: i64 = 64;
+
+/// Which doorbells are captured.
+#[derive(clap::Args, Clone, Copy, Debug)]
+pub(crate) struct ThinningArgs {
+    /// Read a channel's ring once for N doorbells (2 to 64), or for those within --batch-time
+    ///
+    /// Each doorbell still traps, and nothing is left out; but the time of a submission is that of the reading, and its thread that of
+    /// the last doorbell (`how` is batched). What no later doorbell reads is read by nvcap when its time has come.
+    #[arg(
+        long,
+        value_name = "N",
+        value_parser = clap::value_parser!(u32).range(2..=MOST),
+        conflicts_with_all = ["count", "duty", "stacks"],
+        help_heading = CAPTURE
+    )]
+    pub batch: Option<u32>,
+
+    /// With --batch: the longest time that a submission waits to be read, microseconds
+    #[arg(
+        long,
+        value_name = "MICROSECONDS",
+        default_value_t = 1000,
+        value_parser = clap::value_parser!(u32).range(10..=1_000_000),
+        requires = "batch",
+        help_heading = CAPTURE
+    )]
+    pub batch_time: u32,
+
+    /// Count doorbells, and capture nothing of them
+    ///
+    /// Once a second a line tells how many came on each channel; the ledger has the sums. Where a channel is not known (nvcap -p), its
+    /// doorbells are captured until it is.
+    #[arg(long, conflicts_with_all = ["duty", "stacks", "precommit"], help_heading = CAPTURE)]
+    pub count: bool,
+
+    /// Watch doorbells for PERCENT of the time, such as 10%
+    ///
+    /// In windows of 5 ms and more at random times; between them the program runs without a trap, and what it submits is left out.
+    /// The ledger says how long was watched, and how much there was in all, with the interval that holds it with 95 % confidence.
+    #[arg(long, value_name = "PERCENT", value_parser = parse_time_share, help_heading = CAPTURE)]
+    pub duty: Option<f64>,
+}
+
+#[cfg(feature = "trap")]
+impl ThinningArgs {
+    pub(super) fn mode(&self) -> crate::source::trap::session::Mode {
+        use crate::source::trap::session::Mode;
+
+        match (self.batch, self.count, self.duty) {
+            (Some(doorbells), _, _) => Mode::Batch {
+                doorbells,
+                within: Duration::from_micros(self.batch_time.into()),
+            },
+            (None, true, _) => Mode::Count,
+            (None, false, Some(share)) => Mode::Duty { share },
+            (None, false, None) => Mode::Each,
+        }
+    }
+}

@@ -1,0 +1,30 @@
+//! Ring entries that are left out of a trace because the user asked for it.
+
+use super::{At, ChannelId, named};
+
+named! {
+    /// Why entries were passed over.
+    pub enum PassedWhy {
+        /// Doorbells are counted, and rings are not read (`--count`).
+        Counted = "counted",
+        /// Doorbells were not watched for a while (`--duty`).
+        Resting = "resting",
+    }
+}
+
+/// Ring entries that nobody read, because the user asked for it: no loss.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Passed {
+    /// When GP_PUT was read, and the process.
+    pub at: At,
+    /// The channel.
+    pub channel: ChannelId,
+    /// Position of the first of them.
+    pub position: u64,
+    /// How many, as far as GP_PUT tells: whole rounds of the ring are known only where doorbells were counted.
+    pub entries: u64,
+    /// Doorbells that were counted for them; `None` where none are.
+    pub doorbells: Option<u64>,
+    /// Why.
+    pub why: PassedWhy,
+}

@@ -1,0 +1,154 @@
+//! Entries that are passed over because the user asked for it: where a channel stands is followed, and nothing of it is read.
+
+use super::{super::outbox::seen_now, Capture};
+use crate::{
+    procfs::mem::Peek,
+    record::{Passed, PassedWhy, Record},
+    source::memory::ring::{self, Ring},
+    wire::entry,
+};
+
+impl Capture {
+    /// Follows a channel to where GP_PUT is. False where that cannot be read. Only while the channel is claimed.
+    pub(super) fn pass_over(&mut self, index: u32, why: PassedWhy) -> bool {
+        let state = self.table.shared().get(index);
+        let channel = &self.table[index];
+        let put = self
+            .spaces
+            .memory(channel.space)
+            .filter(|_| !self.spaces.is_ending(channel.space))
+            .and_then(|m| m.get_put(channel.get_put).ok())
+            .map(|(_, put)| put)
+            .filter(|put| *put < channel.entries);
+        let Some(put) = put else {
+            return false;
+        };
+        let from = state.done.min(channel.taken);
+        let doorbells =
+            (why == PassedWhy::Counted).then(|| state.counted.saturating_sub(channel.counted));
+        let target = target(from, channel.index(from), put, channel.entries, doorbells);
+        let entries = target - from;
+        if doorbells.is_none() && entries > u64::from(channel.entries) / 2 {
+            self.doubtful += 1;
+        }
+        if state.counted_before > 0 {
+            self.stopped.insert(channel.space);
+        }
+        let extended = self.extended_at(index, state.extended, target);
+        self.passed += entries;
+        if let Some(channel) = self.table.get_mut(index) {
+            channel.taken = target;
+            channel.counted = state.counted;
+            channel.passed.0 += entries;
+            channel.passed.1 += doorbells.unwrap_or(0);
+            channel.ahead = None;
+        }
+        let shared = self.table.shared();
+        shared.progress(index, target, target, extended);
+        // As at the first look: what comes before the next doorbell may have been rung for by another.
+        shared.begin_anew(index);
+        true
+    }
+
+    /// Says what was passed over, channel by channel.
+    pub(in super::super) fn tell_all_passed(&mut self) {
+        for index in self.table.indexes() {
+            self.tell_passed(index);
+        }
+    }
+
+    fn tell_passed(&mut self, index: u32) {
+        let (Some(why), Some(channel)) = (self.passes, self.table.get_mut(index)) else {
+            return;
+        };
+        let (entries, doorbells) = std::mem::take(&mut channel.passed);
+        if entries == 0 && doorbells == 0 {
+            return;
+        }
+        let (at, end) = (seen_now(channel.announced.at.pid), channel.taken);
+        if let Some(channel) = self.table.id_of_loss(index, &mut self.out) {
+            self.out.push(Record::Passed(Passed {
+                at,
+                channel,
+                position: end.saturating_sub(entries),
+                entries,
+                doorbells: (why == PassedWhy::Counted).then_some(doorbells),
+                why,
+            }));
+        }
+    }
+
+    /// Entries that were captured or passed over, and looks between which more may have come.
+    pub(in super::super) fn entries_of_all(&self) -> (u64, u64) {
+        (self.captured.entries + self.passed, self.doubtful)
+    }
+
+    /// A channel is gone. What was seen in its ring and not fetched is lost, or was passed over.
+    pub(in super::super) fn count_unfetched(&mut self, index: u32) {
+        if self.passes.is_none() {
+            return self.table.count_unfetched(index, &mut self.out);
+        }
+        let state = self.table.shared().get(index);
+        let Some(channel) = self.table.get_mut(index) else {
+            return;
+        };
+        let seen = state.seen.max(channel.ahead.unwrap_or(0));
+        let entries = seen.saturating_sub(state.done);
+        channel.taken = channel.taken.max(seen);
+        channel.passed.0 += entries;
+        channel.passed.1 += state.counted.saturating_sub(channel.counted);
+        channel.counted = state.counted;
+        self.passed += entries;
+        self.tell_passed(index);
+    }
+
+    /// Address bits 56:40 at a position, where the channel uses them at all: the last entry before it that sets them does.
+    fn extended_at(&self, index: u32, before: u64, target: u64) -> u64 {
+        let channel = &self.table[index];
+        let memory = self.spaces.memory(channel.space);
+        let Some(memory) = memory.filter(|_| before != 0) else {
+            return before;
+        };
+        let on = Ring {
+            address: channel.ring,
+            entries: channel.entries,
+        };
+        let first = target.saturating_sub(u64::from(channel.entries) - 1);
+        let mut extended = before;
+        for e in ring::entries(memory, on, first, target).unwrap_or_default() {
+            entry::pass(e, &mut extended);
+        }
+        extended
+    }
+}
+
+/// The position that GP_PUT means: the next one behind `from`, or, where doorbells were counted, that one of all which is nearest to an
+/// entry for each doorbell.
+fn target(from: u64, from_index: u32, put: u32, entries: u32, doorbells: Option<u64>) -> u64 {
+    let ring = u64::from(entries);
+    let ahead = u64::from(put.wrapping_sub(from_index)) & (ring - 1);
+    // A doorbell may come a little after the look that saw its entry.
+    let short = doorbells.unwrap_or(0).saturating_sub(ahead);
+    let rounds = (short + ring / 2) / ring;
+    from + ahead + rounds * ring
+}
+
+#[cfg(test)]
+mod tests {
+    use super::target;
+
+    #[test]
+    fn rounds_of_the_ring_are_known_by_doorbells() {
+        // Not counted: the next position with that index.
+        assert_eq!(target(100, 100, 120, 1024, None), 120);
+        assert_eq!(target(1023, 1023, 5, 1024, None), 1029);
+        assert_eq!(target(100, 100, 100, 1024, None), 100);
+        // Counted: as many entries as doorbells, or a few more.
+        assert_eq!(target(100, 100, 120, 1024, Some(20)), 120);
+        assert_eq!(target(100, 100, 120, 1024, Some(5)), 120);
+        assert_eq!(target(100, 100, 120, 1024, Some(20 + 511)), 120);
+        assert_eq!(target(100, 100, 120, 1024, Some(20 + 512)), 120 + 1024);
+        assert_eq!(target(100, 100, 120, 1024, Some(20 + 1024)), 120 + 1024);
+        assert_eq!(target(100, 100, 100, 1024, Some(2048)), 100 + 2048);
+    }
+}

@@ -1,0 +1,229 @@
+//! Which doorbells are captured: each, or fewer where the user wants to pay less for the trap. Every record says so.
+//!
+//! Of `--batch`, the BPF programs leave a doorbell to a later one of its channel; what no later one reads is read here. Of `--count`
+//! they count alone. Of `--duty` breakpoints rest for most of the time; what is submitted then is passed over.
+
+use std::time::Duration;
+
+use nvcap_common as c;
+
+use super::{super::arm, Session};
+use crate::{ledger, record::PassedWhy};
+
+/// Which doorbells are captured.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) enum Mode {
+    /// Each.
+    #[default]
+    Each,
+    /// A channel's ring is read once for so many, or after so long.
+    Batch { doorbells: u32, within: Duration },
+    /// None: they are counted.
+    Count,
+    /// Those in this share of the time.
+    Duty { share: f64 },
+}
+
+impl Mode {
+    /// As the BPF programs have it.
+    pub(super) fn of_programs(self) -> c::Mode {
+        match self {
+            Self::Each | Self::Duty { .. } => c::Mode::EACH,
+            Self::Batch { doorbells, within } => c::Mode {
+                every: doorbells.into(),
+                within_ns: u64::try_from(within.as_nanos()).unwrap_or(u64::MAX),
+            },
+            Self::Count => c::Mode {
+                every: 0,
+                within_ns: 0,
+            },
+        }
+    }
+
+    /// Why entries that no doorbell captures are passed over, from the start of the trace.
+    pub(super) fn passes(self) -> Option<PassedWhy> {
+        match self {
+            Self::Each | Self::Batch { .. } => None,
+            Self::Count => Some(PassedWhy::Counted),
+            Self::Duty { .. } => Some(PassedWhy::Resting),
+        }
+    }
+
+    /// How long nothing needs to be done for it at most.
+    pub(super) fn longest_wait(self) -> Duration {
+        match self {
+            Self::Each | Self::Count => Duration::MAX,
+            Self::Batch { within, .. } => within,
+            Self::Duty { .. } => Duration::from_millis(1),
+        }
+    }
+}
+
+/// How often counts are told, ns.
+const TELL_NS: u64 = 1_000_000_000;
+
+/// For how long doorbells are watched at once, ns: long against the time that it takes to set breakpoints in motion.
+const WINDOW_NS: u64 = 5_000_000;
+/// The shortest time from window to window, ns.
+const SHORTEST_ROUND_NS: u64 = 50_000_000;
+
+/// The windows of `--duty`.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Duty {
+    /// The window that is open: since when, and what was captured before it.
+    open: Option<(u64, ledger::Captured)>,
+    /// When the next change is due.
+    next: u64,
+    first: Option<u64>,
+    windows: ledger::Windows,
+    random: u64,
+}
+
+impl Duty {
+    /// The length of a window and the mean time from one to the next.
+    fn lengths(share: f64) -> (u64, u64) {
+        let share = share.clamp(0.0001, 1.0);
+        let round = (WINDOW_NS as f64 / share).max(SHORTEST_ROUND_NS as f64);
+        ((round * share) as u64, round as u64)
+    }
+
+    /// Between half of the mean pause and one and a half: no rhythm of the traced program's.
+    fn pause(&mut self, share: f64) -> u64 {
+        let (window, round) = Self::lengths(share);
+        // Xorshift: any number but 0 will do to begin with.
+        let mut x = self.random | 1;
+        x ^= x << 13;
+        x ^= x >> 7;
+        x ^= x << 17;
+        self.random = x;
+        let mean = round - window;
+        mean / 2 + x % (mean + 1)
+    }
+
+    /// The estimate, of the time from the first window until now, and of all entries that were captured or passed over in it.
+    pub(super) fn estimate(&self, now: u64, entries: u64, doubtful: u64) -> Option<ledger::Duty> {
+        let first = self.first?;
+        let all_ns = now.saturating_sub(first);
+        Some(self.windows.duty(all_ns, entries, doubtful))
+    }
+}
+
+impl Session {
+    /// Does what the mode needs from time to time.
+    pub(super) fn follow_mode(&mut self, now: u64) {
+        match self.options.mode {
+            Mode::Each => {}
+            Mode::Batch { within, .. } => self.fetch_waiting(now, within),
+            Mode::Count => {
+                if now >= self.duty.next {
+                    self.duty.next = now + TELL_NS;
+                    self.pass_over_all();
+                    self.capture.tell_all_passed();
+                }
+            }
+            Mode::Duty { share } => {
+                if now >= self.duty.next {
+                    match self.duty.open {
+                        Some(_) => self.close_window(now, share),
+                        None => self.open_window(now, share),
+                    }
+                } else if self.duty.open.is_none() {
+                    // Often, so that no ring goes round unseen.
+                    self.pass_over_all();
+                }
+            }
+        }
+    }
+
+    /// Reads the rings of channels whose doorbells have waited for another one for too long.
+    fn fetch_waiting(&mut self, now: u64, within: Duration) {
+        let within = u64::try_from(within.as_nanos()).unwrap_or(u64::MAX);
+        for index in self.capture.table.indexes() {
+            if !self.capture.table[index].live {
+                continue;
+            }
+            let state = self.capture.table.shared().get(index);
+            if state.waiting > 0 && now.saturating_sub(state.waiting_since) > within {
+                self.capture.catch_up(index);
+            }
+        }
+    }
+
+    fn pass_over_all(&mut self) {
+        for index in self.capture.table.indexes() {
+            if self.capture.table[index].live {
+                self.capture.catch_up(index);
+            }
+        }
+    }
+
+    fn open_window(&mut self, now: u64, share: f64) {
+        // What is in the rings until now is passed over. What comes before the first trap comes with it, late.
+        self.pass_over_all();
+        self.capture.tell_all_passed();
+        self.capture.passes = None;
+        self.breakpoints.wake_all(true);
+        self.duty.open = Some((arm::now(), self.capture.captured));
+        self.duty.first = self.duty.first.or(Some(now));
+        self.duty.next = now + Duty::lengths(share).0;
+    }
+
+    /// Ends a window: what was rung for in it is captured, and nothing else.
+    fn close_window(&mut self, now: u64, share: f64) {
+        self.end_window();
+        self.duty.next = now + self.duty.pause(share);
+    }
+
+    /// Lets breakpoints rest, takes what they have captured, and counts it.
+    pub(super) fn end_window(&mut self) {
+        let Some((since, before)) = self.duty.open.take() else {
+            return;
+        };
+        self.breakpoints.wake_all(false);
+        let until = arm::now();
+        let _ = self.drain();
+        self.capture.passes = self.options.mode.passes();
+        let captured = self.capture.captured - before;
+        let ns = until.saturating_sub(since);
+        self.duty.windows.add(ns, captured);
+    }
+
+    /// Whether new breakpoints rest, too, for no window is open.
+    pub(super) fn is_resting(&self) -> bool {
+        matches!(self.options.mode, Mode::Duty { .. }) && self.duty.open.is_none()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_programs_are_told() {
+        assert_eq!(Mode::Each.of_programs(), c::Mode::EACH);
+        assert_eq!(Mode::Count.of_programs().every, 0);
+        let batch = Mode::Batch {
+            doorbells: 8,
+            within: Duration::from_micros(500),
+        };
+        let told = batch.of_programs();
+        assert_eq!((told.every, told.within_ns), (8, 500_000));
+        assert_eq!(batch.longest_wait(), Duration::from_micros(500));
+    }
+
+    #[test]
+    fn windows_have_their_share_of_the_time() {
+        assert_eq!(Duty::lengths(0.1), (5_000_000, 50_000_000));
+        assert_eq!(Duty::lengths(0.01), (5_000_000, 500_000_000));
+        assert_eq!(Duty::lengths(0.5), (25_000_000, 50_000_000));
+        let mut duty = Duty {
+            random: 12345,
+            ..Duty::default()
+        };
+        let pauses: Vec<u64> = (0..1000).map(|_| duty.pause(0.1)).collect();
+        let mean = pauses.iter().sum::<u64>() / 1000;
+        assert!(mean.abs_diff(45_000_000) < 2_000_000, "{mean}");
+        assert!(pauses.iter().all(|p| (22_500_000..=67_500_000).contains(p)));
+        assert!(pauses[0] != pauses[1]);
+    }
+}
