@@ -120,10 +120,23 @@ local schema = {
         { 18, "reused", "n" }, { 19, "unparsable", "n" }, { 20, "jumps", "n" },
     },
     StackSample = { { 1, "every", "n" }, { 2, "passed", "n" } },
+    Passed = {
+        { 1, "at", "At" }, { 2, ".channel", "n" }, { 3, "position", "n" }, { 4, "entries", "n" }, { 5, "doorbells", "n" },
+        { 6, "why", "t" },
+    },
+    Trapped = {
+        { 1, "hits", "n" }, { 2, "runs", "n" }, { 3, "before", "n" }, { 4, "deferred", "n" }, { 5, "put_off", "n" },
+        { 6, "counted", "n" }, { 7, "duty", "Duty" },
+    },
+    Duty = {
+        { 1, "windows", "n" }, { 2, "watched_ns", "n" }, { 3, "all_ns", "n" }, { 4, "submissions", "d" },
+        { 5, "submissions_margin", "d" }, { 6, "bytes", "d" }, { 7, "bytes_margin", "d" }, { 8, "entries", "n" },
+        { 9, "doubtful", "n" },
+    },
     GpuClock = { { 1, "pid", "n" }, { 2, "address", "x" }, { 3, "gpu_ns", "n" }, { 4, "before_ns", "n" }, { 5, "seen_ns", "n" } },
     End = {
         { 1, "time_ns", "n" }, { 2, "observed", "Observed" }, { 3, "stack_sample", "StackSample" }, { 4, "unwritten", "n" },
-        { 5, "gpu_clock", "GpuClock" },
+        { 5, "gpu_clock", "GpuClock" }, { 6, "trapped", "Trapped" },
     },
     MemoryRange = { { 1, "start", "x" }, { 2, "len", "n" } },
     LookChannel = {
@@ -161,7 +174,7 @@ local DECODED = 100
 local kinds = {
     [0] = "Trace", "Ioctl", "Mapping", "Unmapping", "Process", "Channel", "Submission", "Gpu", "Image", "Kernel", "Stack",
     "Stamps", "Loss", "Calls", "Idle", "End", "Continued",
-    "Look",
+    "Look", "Passed",
 }
 
 local function key_of(message, key)
@@ -727,6 +740,9 @@ local infos = {
     Continued = function() return "goes on in another file" end,
     Look = function(t) return "a look at a process, " .. t("look.took_ns") .. " ns" end,
     Ioctl = function(t) return "ioctl " .. t("ioctl.request") end,
+    Passed = function(t)
+        return "passed over " .. t("passed.entries") .. " entries of channel " .. t("channel") .. " (" .. t("passed.why") .. ")"
+    end,
     Loss = function(t, seen)
         if seen["loss.untraced"] then
             return "UNTRACED: " .. t("loss.untraced")

@@ -227,6 +227,7 @@ fn all_records() -> Vec<Record> {
     for calls in [calls.clone(), Arc::default(), calls] {
         all.push(Record::Stack(Stack { at: at(12), calls }));
     }
+    all.push(Record::Passed(passed()));
     all.push(Record::Stamps(Box::new(Stamps {
         at: at(13),
         from_ns: 12,

@@ -12,6 +12,7 @@ mod full_disk;
 mod gpu_sums;
 mod hosts;
 mod limits;
+mod modes;
 mod names;
 mod observe;
 mod observe_ends;
@@ -63,6 +64,7 @@ fn main() -> ExitCode {
             wrong_doorbell_short never_there rings_named_too_small memory_is_bounded;
         refusals: not_root not_root_other_process process_gone no_debug_register doorbell_not_mapped
             bad_channels_file missing_channels_file no_driver no_target missing_command;
+        modes: batch batch_of_idle_channels batch_attached count duty excluded;
         registers: precommit precommit_attached two_gpus eight_gpus eight_gpus_attached thread_without_one;
         observe: rates any_name found_channels peeks found_when_attached tokens_of_found_channels ring_wrap bursts big_entries lagging_get many_threads fork_shared fork_and_exec exec
             waiting_process first_submissions running_process kill_target kill_nvcap interrupt_nvcap limits
