@@ -48,7 +48,7 @@ section_modes() {
         ROW$'\t'*) IFS=$'\t' read -r _ result what detail <<<"$line"; row "$result" "$what" "$detail" ;;
         *) printf '%s\n' "$line" | tee -a "$OUT/modes.txt" ;;
         esac
-    done < <(timeout -k 5 120 python3 "$HERE/cost/cost.py" modes "$NVCAP" "$WORK/loop" "$WORK/bp" "$WORK" 2>&1)
+    done < <(timeout -k 5 120 python3 "$HERE/cost/cost.py" ways "$NVCAP" "$WORK/loop" "$WORK/bp" "$WORK" 2>&1)
 }
 sections "$@"
 rm -rf "$WORK"

@@ -33,6 +33,17 @@ WAYS = {
     "precommit": ["--precommit"],
     "observe": ["--how", "observe"],
 }
+# What `--batch`, `--count` and `--duty` save, and how much more than the bare watchpoint they may cost (issue 19).
+MODES = {
+    "floor": (None, None),
+    "strict": (["--no-names"], 1.35),
+    "strict, precommit": (["--no-names", "--precommit"], 1.35),
+    "batch 8": (["--no-names", "--batch", "8"], 1.12),
+    "batch 32": (["--no-names", "--batch", "32"], None),
+    "count": (["--no-names", "--count"], 1.03),
+    "duty 10 %": (["--no-names", "--duty", "10%"], None),
+    "observe": (["--no-names", "--how", "observe"], None),
+}
 
 
 def row(result, what, detail):
@@ -132,8 +143,8 @@ class Loop(Program):
 
     unit, name = "ns a launch", "loop"
 
-    def __init__(self, loop, folder):
-        super().__init__([loop, str(LAUNCHES), "1000000", "turns"], os.path.join(folder, "loop.log"))
+    def __init__(self, loop, folder, **environment):
+        super().__init__([loop, str(LAUNCHES), "1000000", "turns"], os.path.join(folder, f"loop-{len(environment)}.log"), **environment)
         self.pid = int(self.next("^pid ").split()[1])
         self.next("^ready")
 
@@ -163,14 +174,15 @@ class Training(Program):
         return self.turn(f"steps {STEPS}")[1]
 
 
-def traced(program, way, nvcap, bp, folder):
-    """A pass of a program, traced that way, after a first one that is not counted; and the tracer's exit status."""
-    if WAYS[way] is None:
+def traced(program, options, nvcap, bp, folder):
+    """A pass of a program, traced with these options (None: the bare watchpoint), after a first one that is not counted; and the tracer's
+    exit status."""
+    if options is None:
         tracer = Program([bp, str(program.pid)], os.path.join(folder, "bp.log"))
         tracer.next("^armed", 20)
         by = None
     else:
-        tracer, by = Tracer(folder, nvcap, WAYS[way], program.pid), signal.SIGINT
+        tracer, by = Tracer(folder, nvcap, options, program.pid), signal.SIGINT
     try:
         program.once()
         value = program.once()
@@ -188,7 +200,7 @@ def pairs(program, nvcap, bp, folder):
     while rounds < LEAST_ROUNDS or time.monotonic() - begin < SECONDS[program.name] * rounds / (rounds + 1):
         for way in ways[rounds % len(ways):] + ways[:rounds % len(ways)]:
             before = program.once()
-            value, status = traced(program, way, nvcap, bp, folder)
+            value, status = traced(program, WAYS[way], nvcap, bp, folder)
             values[way].append(value)
             befores[way].append(before)
             statuses[way][status] = statuses[way].get(status, 0) + 1
@@ -316,13 +328,60 @@ def run(nvcap, loop, bp, folder):
     training.process.kill()
 
 
-def modes(nvcap, loop, bp, folder):
+def ways(nvcap, loop, bp, folder):
     launches = Loop(loop, folder)
     try:
         pairs(launches, nvcap, bp, folder)
     except (OSError, RuntimeError, ValueError) as e:
         row(False, "loop", str(e).replace("\n", " ")[:300])
     launches.process.kill()
+
+
+def modes(nvcap, loop, bp, folder):
+    """Each mode in turn, right after an untraced pass; and another loop under CUPTI (CUPTI_LIBRARY)."""
+    launches, cupti = Loop(loop, folder), None
+    if os.environ.get("CUPTI_LIBRARY"):
+        cupti = Loop(loop, folder, CUDA_INJECTION64_PATH=os.environ["CUPTI_LIBRARY"], CUPTI_LOG=os.path.join(folder, "loop.cupti"))
+    else:
+        row("NOT RUN", "CUPTI", "no CUPTI here")
+    try:
+        mode_rounds(launches, cupti, nvcap, bp, folder)
+    except (OSError, RuntimeError, ValueError) as e:
+        row(False, "modes", str(e).replace("\n", " ")[:300])
+    for program in filter(None, [launches, cupti]):
+        program.process.kill()
+
+
+def mode_rounds(launches, cupti, nvcap, bp, folder):
+    untraced, values, rounds = [], {w: [] for w in MODES}, int(os.environ.get("ROUNDS", "9"))
+    under_cupti = []
+    launches.once()
+    for n in range(rounds):
+        order = list(MODES)
+        for way in order[n % len(order):] + order[:n % len(order)]:
+            untraced.append(launches.once())
+            value, status = traced(launches, MODES[way][0], nvcap, bp, folder)
+            values[way].append(value)
+            # Observed, a ring of 1,024 entries may go round; whatever else misses something fails.
+            if status not in ((0, 3) if way == "observe" else (0,)):
+                row(False, way, f"exit status {status}")
+        if cupti:
+            cupti.once()
+            under_cupti.append(cupti.once())
+    floor = statistics.median(values["floor"])
+    print(f"\n## {LAUNCHES} launches a pass, {rounds} rounds of all ways in turn; medians")
+    print(f"{'way':<20} {'ns a launch':>12} {'to untraced':>12} {'to the floor':>13}  least to greatest of a round's ratio to its floor")
+    rows = [("untraced", untraced), *([("CUPTI", under_cupti)] if cupti else []), *values.items()]
+    for way, v in rows:
+        middle = statistics.median(v)
+        spread = ""
+        if way in values:
+            ratios = [a / b for a, b in zip(v, values["floor"])]
+            spread = f"{min(ratios):.3f} to {max(ratios):.3f}"
+        print(f"{way:<20} {middle:>12.0f} {middle / statistics.median(untraced):>12.2f} {middle / floor:>13.3f}  {spread}")
+        limit = MODES.get(way, (None, None))[1]
+        if limit:
+            row(middle / floor <= limit, way, f"{middle / floor:.3f} of the watchpoint without BPF (limit {limit})")
 
 
 def worker():
@@ -349,4 +408,4 @@ if __name__ == "__main__":
     if sys.argv[1:2] == ["worker"]:
         worker()
     else:
-        {"run": run, "modes": modes}[sys.argv[1]](*sys.argv[2:6])
+        {"run": run, "ways": ways, "modes": modes}[sys.argv[1]](*sys.argv[2:6])
