@@ -12,11 +12,9 @@ use nvcap_common::{
 
 use crate::{
     cached_put,
-    maps::{
-        NO_WAKEUP, TOKENS, XLATE, count, discard, fetch_add, reserve, submit, wakeup_if_needed,
-    },
+    maps::{NO_WAKEUP, XLATE, count, discard, fetch_add, reserve, submit, wakeup_if_needed},
     read::{FEW, bounded, read_user},
-    scan::{channel, judge, next, scan, take, token_key},
+    scan::{channel, judge, next, scan, take},
     walk::{Walk, phase, scanning},
 };
 
@@ -30,25 +28,21 @@ pub fn begin(w: &mut Walk) {
     w.contended = 0;
     w.rounds = 0;
     w.scanning = 0;
-    w.trust = trust::TOLD;
-    if w.token != NO_TOKEN {
-        if let Some(v) = TOKENS.get_ptr(token_key(w)) {
-            // SAFETY: plain integers.
-            let v = unsafe { *v };
-            w.trust = v.trust;
-            w.misses = v.misses;
-            w.channel = v.channel;
-            if v.trust == trust::GUESS {
-                // The registers may belong to another channel.
-                w.own = NO_OWN;
-                w.learn = 0;
-            }
-            if let Some(c) = channel(v.channel) {
-                c.hits += 1;
-                take(w, c);
-                return;
-            }
+    if w.rung != 0 {
+        if w.trust == trust::GUESS {
+            // The registers may belong to another channel.
+            w.own = NO_OWN;
+            w.learn = 0;
         }
+        if let Some(c) = channel(w.channel) {
+            c.hits += 1;
+            take(w, c);
+            return;
+        }
+    } else {
+        w.trust = trust::TOLD;
+    }
+    if w.token != NO_TOKEN {
         count(|s| s.unknown_token += 1);
     }
     scan(w, scanning::TAKE);

@@ -9,11 +9,11 @@ use aya_ebpf::{
     macros::perf_event,
     programs::PerfEventContext,
 };
-use nvcap_common::{CODE, NO_OWN, NO_TOKEN, REGS, Site, SiteKey, kind};
+use nvcap_common::{CODE, NO_OWN, NO_TOKEN, REGS, Site, kind};
 
 use crate::{
-    cached_put, capture, kernel,
-    maps::{MORE, SITES, WAKEUP, count, reserve, submit, traced},
+    cached_put, capture, kernel, known,
+    maps::{MORE, WAKEUP, count, reserve, submit},
     mode, python, stack,
     walk::{self, Walk, phase},
 };
@@ -90,11 +90,12 @@ fn go_on(ctx: &PerfEventContext, w: &mut Walk) {
 #[inline(always)]
 fn begin(ctx: &PerfEventContext, w: &mut Walk) -> bool {
     let (pid, tid) = kernel::ids();
-    let Some(proc) = traced(pid) else {
+    registers(ctx, w);
+    let (ip, generation) = (w.ip, known::generation());
+    let Some(space) = known::space(w, pid, generation) else {
         count(|s| s.foreign += 1);
         return false;
     };
-    registers(ctx, w);
     // The address of an execution breakpoint is that of the instruction.
     w.before = u32::from(w.doorbell == w.ip);
     let looked = w.looked_tid == tid && w.looked_ip == w.ip;
@@ -106,20 +107,13 @@ fn begin(ctx: &PerfEventContext, w: &mut Walk) -> bool {
     }
     count(|s| s.hits += 1);
     w.header = kernel::header(kind::SUBMIT);
-    w.space = proc.space;
-    let key = SiteKey {
-        ip: w.ip,
-        space: w.space,
-        pad: 0,
-    };
-    let site_value = SITES.get_ptr(key);
+    w.space = space;
+    let site_value = known::site(w, pid, generation);
     if w.before != 0 {
         let Some(value) = site_value else {
             // Not this trace's any more: the process has executed another program.
             return false;
         };
-        // SAFETY: plain integers; the user program replaces the value whole.
-        let value = unsafe { *value };
         // As behind the store, which changes no register.
         w.doorbell =
             w.regs[value.base as usize & (REGS - 1)].wrapping_add_signed(value.displacement);
@@ -132,12 +126,14 @@ fn begin(ctx: &PerfEventContext, w: &mut Walk) -> bool {
         w.looked_ns = w.header.time_ns;
         count(|s| s.before += 1);
     }
-    // SAFETY: plain integers; the user program replaces the value whole.
-    let site_value = site_value.map(|value| unsafe { *value });
-    w.token = match site_value.map(|value| value.register as usize) {
-        Some(r) if r < REGS => w.regs[r & (REGS - 1)] as u32,
-        _ => NO_TOKEN,
-    };
+    w.token = NO_TOKEN;
+    w.rung = 0;
+    if let Some(value) = &site_value
+        && (value.register as usize) < REGS
+    {
+        w.token = w.regs[value.register as usize & (REGS - 1)] as u32;
+        w.rung = u32::from(known::token(w, (pid, ip), value, generation));
+    }
     if mode::passes(w) {
         return false;
     }

@@ -24,6 +24,7 @@ mod doorbell;
 mod fentry;
 mod ioctl;
 mod kernel;
+mod known;
 mod maps;
 mod mmap;
 mod mode;

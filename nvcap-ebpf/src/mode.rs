@@ -1,11 +1,11 @@
 //! Doorbells at which no ring is read, where the user asked for that: they are left to a later doorbell, or only counted.
 
 use aya_ebpf::Global;
-use nvcap_common::{Mode, NO_TOKEN, trust};
+use nvcap_common::{Mode, trust};
 
 use crate::{
-    maps::{TOKENS, count, fetch_add},
-    scan::{channel, token_key},
+    maps::{count, fetch_add},
+    scan::channel,
     walk::Walk,
 };
 
@@ -16,19 +16,12 @@ static MODE: Global<Mode> = Global::new(Mode::EACH);
 #[inline(always)]
 pub fn passes(w: &Walk) -> bool {
     let mode = MODE.load();
-    if mode.every == 1 || w.token == NO_TOKEN {
-        return false;
-    }
-    let Some(known) = TOKENS.get_ptr(token_key(w)) else {
-        return false;
-    };
-    // SAFETY: plain integers.
-    let known = unsafe { *known };
     // Whose the others are comes to light where rings are read.
-    if known.trust != trust::TOLD && known.trust != trust::CONCLUDED {
+    let certain = w.trust == trust::TOLD || w.trust == trust::CONCLUDED;
+    if mode.every == 1 || w.rung == 0 || !certain {
         return false;
     }
-    let Some(c) = channel(known.channel) else {
+    let Some(c) = channel(w.channel) else {
         return false;
     };
     if c.live == 0 {

@@ -12,7 +12,7 @@ use aya_log_ebpf::{debug, warn};
 use nvcap_common::{Birth, Header, Life, MAX_SPACES, Proc, kind, proc_flag};
 
 use crate::{
-    kernel,
+    kernel, known,
     maps::{NEXT_SPACE, PROCS, WAKEUP, count, fetch_add, reserve, submit, traced},
 };
 
@@ -63,7 +63,9 @@ pub fn process_fork(ctx: RawTracePointContext) -> i32 {
         life(kind::THREAD, child_tid, proc.space);
     } else if proc.flags & proc_flag::FOLLOW != 0 {
         // The child shares its parent's shared mappings: until it executes another program, its rings are its parent's.
-        if PROCS.insert(child_pid, proc, 0).is_err() {
+        let inserted = PROCS.insert(child_pid, proc, 0);
+        known::changed();
+        if inserted.is_err() {
             warn!(
                 &ctx,
                 "child {} of process {} is not followed: too many processes", child_pid, pid
@@ -89,6 +91,7 @@ pub fn process_exec(ctx: RawTracePointContext) -> i32 {
             },
             0,
         );
+        known::changed();
         life(kind::EXEC, 1, proc.space);
         return 0;
     }
@@ -110,6 +113,7 @@ pub fn process_exec(ctx: RawTracePointContext) -> i32 {
         );
     }
     let _ = PROCS.insert(pid, Proc { space, ..proc }, 0);
+    known::changed();
     life(kind::EXEC, 0, space);
     0
 }
@@ -125,6 +129,7 @@ pub fn process_exit(ctx: RawTracePointContext) -> i32 {
     life(kind::EXIT, u32::from(last), proc.space);
     if last {
         let _ = PROCS.remove(pid);
+        known::changed();
     }
     0
 }

@@ -7,6 +7,7 @@ use nvcap_common::{
 };
 
 use crate::{
+    known,
     maps::{CHANNELS, SPACES, TOKENS, count, fetch_add, reserve, submit},
     read,
     walk::{Walk, phase, scanning},
@@ -145,6 +146,7 @@ pub fn judge(w: &mut Walk) {
         if let Some(v) = TOKENS.get_ptr_mut(token_key(w)) {
             // SAFETY: a plain integer; of two processors that write it at once, one count is enough.
             unsafe { (*v).misses = if enough { 0 } else { misses } };
+            known::changed();
         }
         if enough {
             scan(w, scanning::TAKE);

@@ -14,6 +14,7 @@ use aya_ebpf::{
 use nvcap_common::{Request, request};
 
 use crate::{
+    known,
     maps::{BPF_F_MMAPABLE, PROCS, SITES, TOKENS, XLATE},
     process::BIRTHS,
 };
@@ -40,12 +41,12 @@ pub fn table(_ctx: RawTracePointContext) -> i32 {
 fn carry_out(r: &mut Request) -> i64 {
     match r.what {
         request::GET_PROC => found(PROCS.get_ptr(r.id), &mut r.proc),
-        request::SET_PROC => done(PROCS.insert(r.id, r.proc, 0)),
-        request::FORGET_PROC => done(PROCS.remove(r.id)),
-        request::SET_TOKEN => done(TOKENS.insert(r.token, r.channel, 0)),
-        request::FORGET_TOKEN => done(TOKENS.remove(r.token)),
-        request::SET_SITE => done(SITES.insert(r.site, r.store, 0)),
-        request::FORGET_SITE => done(SITES.remove(r.site)),
+        request::SET_PROC => changed(PROCS.insert(r.id, r.proc, 0)),
+        request::FORGET_PROC => changed(PROCS.remove(r.id)),
+        request::SET_TOKEN => changed(TOKENS.insert(r.token, r.channel, 0)),
+        request::FORGET_TOKEN => changed(TOKENS.remove(r.token)),
+        request::SET_SITE => changed(SITES.insert(r.site, r.store, 0)),
+        request::FORGET_SITE => changed(SITES.remove(r.site)),
         request::SET_RANGES => {
             // Too large for the stack: the map reads it in place.
             let ranges = &r.ranges;
@@ -54,6 +55,16 @@ fn carry_out(r: &mut Request) -> i64 {
         request::GET_BIRTH => found(BIRTHS.get_ptr(r.id), &mut r.birth),
         _ => EINVAL,
     }
+}
+
+/// As [`done`], of maps that doorbells are looked up in.
+#[inline(always)]
+fn changed<E>(result: Result<(), E>) -> i64
+where
+    i64: From<E>,
+{
+    known::changed();
+    done(result)
 }
 
 #[inline(always)]

@@ -3,6 +3,8 @@
 use aya_ebpf::{macros::map, maps::PerCpuArray};
 use nvcap_common::{BATCH, Header, PUTS, Put, REGS};
 
+use crate::known::Known;
+
 /// What a walk does next.
 pub mod phase {
     /// Take the next channel of the space.
@@ -85,12 +87,16 @@ pub struct Walk {
     pub learn: u32,
     /// Nonzero: at an execution breakpoint, before the doorbell's store.
     pub before: u32,
+    /// Nonzero: `channel`, `trust` and `misses` are those of the token that was rung.
+    pub rung: u32,
     /// Nonzero: doorbells before this one left their entries to this look.
     pub batched: u32,
     /// The thread that was last looked at there by this processor, and where its store ends. Its doorbell may trap, too.
     pub looked_tid: u32,
     pub looked_ip: u64,
     pub looked_ns: u64,
+    /// Kept from trap to trap.
+    pub known: Known,
     /// Claims served so far.
     pub served: u64,
     pub cursor: u64,
