@@ -25,6 +25,9 @@ ROOT = Path(__file__).resolve().parents[2]
 BUILT = ROOT / "target/x86_64-unknown-linux-gnu/release"
 CAPTURE = ROOT / "tests/captures/h200-mixed.orc.xz"
 CHANNELS = ROOT / "tests/captures/h200-mixed.channels"
+PHASES = ROOT / "tests/captures/h200-mixed.phases"
+# Those in which kernels are launched one after the other: each submission is a launch by an inline QMD, 1.5 kB.
+LAUNCHES = ("empty_x100", "threads_4x20")
 MIB = 1 << 20
 HEAD = struct.Struct("<4sIQQIIIIQ")
 # Statuses of commands that have read everything: complete; something missing; not all understood; diff: different.
@@ -54,31 +57,36 @@ def ring_sizes():
     return sizes
 
 
-def repeat(to, size, changed_each=0):
+def phases(names):
+    """Begin and end of the capture's phases of these names, ns."""
+    lines = (line.split() for line in PHASES.read_text().splitlines())
+    return [(int(words[2]), int(words[3])) for words in lines if words[:1] == ["PHASE"] and words[1] in names]
+
+
+def repeat(to, size, changed_each=0, only=()):
     """Writes the capture again and again, up to so many bytes: later, and farther in the rings. Of each so many submissions one is
-    left out."""
-    all_records = list(records(lzma.decompress(CAPTURE.read_bytes())))
-    sizes = ring_sizes()
-    first, last, times = {}, {}, [head[2] for head, _ in all_records]
-    for head, _ in all_records:
-        first.setdefault(head[4], head[5])
-        last[head[4]] = head[6]
+    left out. With names of phases, what is repeated is only what was submitted in these."""
+    turn_records = list(records(lzma.decompress(CAPTURE.read_bytes())))
+    spans = phases(only)
+    repeated = [r for r in turn_records if not only or any(begin <= r[0][2] <= end for begin, end in spans)]
+    sizes, puts = ring_sizes(), {}
+    times = [head[2] for head, _ in turn_records]
     period = times[-1] - times[0] + 1_000_000
     written = count = turn = 0
     while written < size:
-        for head, rest in all_records:
+        for head, rest in turn_records:
             magic, tid, ns, address, token, before, put, entries, ip = head
             ring = sizes.get(token, 1024)
-            moved = turn * (last[token] - first[token])
+            begin = puts.get(token, before)
+            puts[token] = (begin + put - before) % ring
             # The oracle's times are sorted but for threads that ran at once.
-            head = HEAD.pack(
-                magic, tid, ns + turn * period, address, token, (before + moved) % ring, (put + moved) % ring, entries, ip
-            )
+            head = HEAD.pack(magic, tid, ns + turn * period, address, token, begin, puts[token], entries, ip)
             count += 1
             if not (changed_each and count % changed_each == 0):
                 to.write(head + rest)
                 written += len(head) + len(rest)
         turn += 1
+        turn_records = repeated
     return count
 
 
