@@ -77,7 +77,6 @@ mod stacks;
 #[cfg(test)]
 mod tests;
 
-use std::collections::HashMap;
 use std::io;
 use std::sync::Arc;
 
@@ -92,6 +91,7 @@ use crate::output::filter::Filter;
 use crate::output::phases::Phases;
 use crate::output::{Detail, Sink, StampReads, Summary};
 use crate::record::{Channel, ChannelId, Gpu, Kernel, Life, Lost, Record, Submission};
+use crate::wire::hash::NumberMap;
 
 use lives::Lives;
 use order::Order;
@@ -142,8 +142,10 @@ pub struct Pipeline<'a> {
     sinks: Vec<Box<dyn Sink + 'a>>,
     /// No sink takes events: nothing is decoded.
     deaf: bool,
+    /// Some sink shows which memory operations touch.
+    shows_memory: bool,
     lives: Lives,
-    channels: HashMap<ChannelId, Known>,
+    channels: NumberMap<ChannelId, Known>,
     /// The chips of the GPUs in the records.
     chips: Vec<&'static Chip>,
     serial: u64,
@@ -200,12 +202,13 @@ impl<'a> Pipeline<'a> {
                 ..decode::DecodeOptions::default()
             }),
             deaf: detail.is_none() && !options.strict,
+            shows_memory: sinks.iter().any(|s| s.shows_memory()),
             order: None,
             times: None,
             options,
             sinks,
             lives: Lives::default(),
-            channels: HashMap::new(),
+            channels: NumberMap::default(),
             chips: Vec::new(),
             matched: Matched::default(),
             serial: 0,
@@ -455,6 +458,7 @@ impl<'a> Pipeline<'a> {
         let places = ByModel {
             model: &self.model,
             channel: s.channel,
+            shows_memory: self.shows_memory,
         };
         let strict = self.options.strict;
         self.decoder.submission(s, &context, &places, &mut |event| {

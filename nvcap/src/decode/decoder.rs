@@ -1,7 +1,5 @@
 //! The decoder: submissions in, events out, with the state of every channel kept between them.
 
-use std::collections::{HashMap, HashSet};
-
 use super::{
     chips::Chips,
     class_dispatch::Plans,
@@ -18,6 +16,7 @@ use crate::record::{self, ChannelId, Kernel, Submission};
 use crate::wire::{
     GpuVa,
     entry::{self, EntryKind},
+    hash::{NumberMap, NumberSet},
     stream::{Item, Stream},
 };
 
@@ -54,13 +53,13 @@ impl Default for DecodeOptions {
 /// The decoder. One serves a whole trace: it keeps channels and processes apart.
 pub struct Decoder {
     options: DecodeOptions,
-    channels: HashMap<ChannelId, ChannelBindings>,
+    channels: NumberMap<ChannelId, ChannelBindings>,
     pub(super) shadow: Shadow,
     plans: Plans,
     chips: Chips,
     graphs: Graphs,
     /// QMDs known from the process's memory that were not overwritten since.
-    images: HashSet<(Space, u64)>,
+    images: NumberSet<(Space, u64)>,
     kernels: Kernels,
     counts: Counts,
 }
@@ -72,10 +71,10 @@ impl Decoder {
             shadow: Shadow::new(options.shadow_bytes),
             chips: Chips::new(options.chip),
             options,
-            channels: HashMap::new(),
+            channels: NumberMap::default(),
             plans: Plans::default(),
             graphs: Graphs::default(),
-            images: HashSet::new(),
+            images: NumberSet::default(),
             kernels: Kernels::default(),
             counts: Counts::default(),
         }
@@ -339,7 +338,7 @@ impl Decoder {
             segment: &[],
             only_inline: true,
             named: Vec::new(),
-            written: HashSet::new(),
+            written: NumberSet::default(),
         };
         let (space, gpu) = (unit.space, unit.gpu);
         unit.chip = unit.chips.of(space, s, &channel.stream, gpu, engine, class);

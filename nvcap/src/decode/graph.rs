@@ -7,7 +7,7 @@
 //!
 //! This module follows QMDs in the shadow; it knows no methods and makes no launches.
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::VecDeque;
 
 use super::{
     event::{Context, Graph, Launch, LaunchHow, LaunchKind},
@@ -19,6 +19,7 @@ use super::{
     shadow::{Shadow, Space},
     view::{Dependent, DependentAction, View},
 };
+use crate::wire::hash::{NumberMap, NumberSet};
 
 /// A QMD that an entry names.
 #[derive(Clone, Copy, Debug)]
@@ -44,7 +45,9 @@ pub(super) struct Run {
 #[derive(Default)]
 pub(super) struct Started {
     /// In the order in which they start each other, including unknown ones.
-    pub runs: Vec<Run>,
+    runs: Vec<Run>,
+    /// Of the first [`MOST_VIEWS`] of them, what was read.
+    views: Vec<Option<View>>,
     /// It is a replay of a graph, or a part of one.
     pub graph: bool,
     uploaded: bool,
@@ -53,13 +56,33 @@ pub(super) struct Started {
     replay: Option<u64>,
 }
 
+impl Started {
+    fn push(&mut self, run: Run, view: Option<View>) {
+        if self.runs.len() < MOST_VIEWS {
+            self.views.push(view);
+        }
+        self.runs.push(run);
+    }
+
+    /// The grids, with what was read of their QMDs if that was kept.
+    pub(super) fn into_runs(self) -> impl Iterator<Item = (Run, Option<View>)> {
+        let views = self
+            .views
+            .into_iter()
+            .chain(std::iter::repeat_with(|| None));
+        self.runs.into_iter().zip(views)
+    }
+}
+
 /// QMDs of a process that one submission decremented, and that wait for another decrement.
-type Countdowns = HashMap<u64, u32>;
+type Countdowns = NumberMap<u64, u32>;
 
 /// No graph has more countdowns than this: they are then forgotten.
 const MOST_COUNTDOWNS: usize = 1 << 16;
 /// The most QMDs that are followed from one entry: bounds an endless chain.
 const MOST_RUNS: usize = 1 << 20;
+/// The most of them whose launches are kept as they were read: the others are read again, which takes time instead of memory.
+const MOST_VIEWS: usize = 1 << 14;
 /// The most replays that may wait for further submissions at once.
 const MOST_OPEN: usize = 64;
 
@@ -70,9 +93,9 @@ struct Open {
     graph: Graph,
     tables: Vec<u64>,
     /// The QMDs that its submissions begin with.
-    first: HashSet<u64>,
+    first: NumberSet<u64>,
     /// Entries of the driver's tables that some of their predecessors have reached: the replay has further submissions.
-    entries: HashMap<(u64, u32), u32>,
+    entries: NumberMap<(u64, u32), u32>,
 }
 
 impl Open {
@@ -95,15 +118,15 @@ impl Open {
                 conditional: false,
             },
             tables: Vec::new(),
-            first: HashSet::new(),
-            entries: HashMap::new(),
+            first: NumberSet::default(),
+            entries: NumberMap::default(),
         }
     }
 }
 
 /// Counts one of the `of` events that `key` waits for; true when it was the last. Then the count is dropped.
 fn count_down<K: Copy + Eq + std::hash::Hash>(
-    waiting: &mut HashMap<K, u32>,
+    waiting: &mut NumberMap<K, u32>,
     key: K,
     of: u32,
 ) -> bool {
@@ -121,7 +144,7 @@ fn count_down<K: Copy + Eq + std::hash::Hash>(
 pub(super) struct Graphs {
     replays: u64,
     open: VecDeque<Open>,
-    countdowns: HashMap<Space, Countdowns>,
+    countdowns: NumberMap<Space, Countdowns>,
 }
 
 /// Whether a launch of a submission is complete in itself: it runs at once and leads to nothing but the companion that the
@@ -157,9 +180,9 @@ struct Walk<'a> {
     replays: &'a mut u64,
     /// The QMD that the submission begins with.
     first: Option<u64>,
-    ready: HashSet<u64>,
-    released: HashSet<u64>,
-    seen: HashSet<u64>,
+    ready: NumberSet<u64>,
+    released: NumberSet<u64>,
+    seen: NumberSet<u64>,
     queue: VecDeque<(Run, bool)>,
     started: Started,
 }
@@ -190,7 +213,9 @@ impl Walk<'_> {
                 }
             }
         }
-        let args = run.reader.arguments(view, self.shadow, self.space);
+        let args = GraphKernel::may_be(view)
+            .then(|| run.reader.arguments(view, self.shadow, self.space))
+            .flatten();
         let kernel = args
             .and_then(|args| GraphKernel::of(run.address, view, &args, self.shadow, self.space));
         if let Some(kernel) = kernel {
@@ -260,7 +285,7 @@ impl Graphs {
     pub(super) fn start(
         &mut self,
         named: &[Named],
-        written: &HashSet<u64>,
+        written: &NumberSet<u64>,
         shadow: &mut Shadow,
         space: Space,
         context: &Context,
@@ -277,9 +302,9 @@ impl Graphs {
             open: &mut self.open,
             replays: &mut self.replays,
             first: None,
-            ready: HashSet::new(),
-            released: HashSet::new(),
-            seen: HashSet::new(),
+            ready: NumberSet::default(),
+            released: NumberSet::default(),
+            seen: NumberSet::default(),
             queue: VecDeque::new(),
             started: Started::default(),
         };
@@ -317,31 +342,34 @@ impl Graphs {
             walk.started.uploaded |= here;
             let Some(view) = run.reader.view(run.address, walk.shadow, space) else {
                 walk.started.graph = true;
-                walk.started.runs.push(run);
+                walk.started.push(run, None);
                 continue;
             };
+            walk.follow(run, &view);
             if !view.null {
                 let of_grid = run.how == LaunchHow::Dependent && by_grid;
                 walk.started.graph |= !here || of_grid || view.grid.contains(&0);
-                walk.started.runs.push(run);
+                walk.started.push(run, Some(view));
             }
-            walk.follow(run, &view);
         }
         // Programmatic dependent launches of an attached process: the companion was not seen.
         for n in named {
             let ready = walk.ready.contains(&n.address) && written.contains(&n.address);
             if ready && !blind_releases.is_empty() && walk.seen.insert(n.address) {
                 blind_releases.pop();
-                walk.started.runs.push(Run {
+                let run = Run {
                     address: n.address,
                     how: LaunchHow::Released,
                     action: Some(n.action),
                     reader: n.reader,
-                });
+                };
+                walk.started.push(run, None);
             }
         }
         walk.started.graph |= !blind_releases.is_empty();
-        walk.started.runs.append(&mut blind_releases);
+        for run in blind_releases {
+            walk.started.push(run, None);
+        }
         walk.started
     }
 

@@ -1,9 +1,6 @@
 //! The kernels at programs' addresses, as records told them.
 
-use std::{
-    collections::{BTreeMap, HashMap},
-    sync::Arc,
-};
+use std::{collections::BTreeMap, sync::Arc};
 
 use super::{
     event::{Launch, LaunchKind},
@@ -11,6 +8,7 @@ use super::{
 };
 use crate::record::{Kernel, NamedBy};
 use crate::wire::GpuVa;
+use crate::wire::hash::NumberMap;
 
 /// The most programs kept of one process. A long-lived process that compiles at run time makes ever new ones.
 const MOST: usize = 1 << 20;
@@ -28,7 +26,7 @@ struct Held {
 /// See the module.
 #[derive(Debug, Default)]
 pub(super) struct Kernels {
-    spaces: HashMap<Space, BTreeMap<u64, Vec<Held>>>,
+    spaces: NumberMap<Space, BTreeMap<u64, Vec<Held>>>,
 }
 
 impl Kernels {

@@ -25,7 +25,7 @@ impl SubmissionDecoder<'_> {
             let started =
                 self.graphs
                     .start(&named, &self.written, self.shadow, self.space, self.context);
-            replay = self.start(&started, bytes);
+            replay = self.start(started, bytes);
         }
         self.written.clear();
         for (context, graph) in self.graphs.complete(self.context, self.space, replay) {
@@ -40,15 +40,17 @@ impl SubmissionDecoder<'_> {
     }
 
     /// Emits the grids that run; returns the number of the graph replay that they belong to.
-    fn start(&mut self, started: &Started, bytes: u64) -> Option<u64> {
+    fn start(&mut self, started: Started, bytes: u64) -> Option<u64> {
         let joined = started
             .graph
-            .then(|| self.graphs.join(started, self.context, self.space, bytes));
+            .then(|| self.graphs.join(&started, self.context, self.space, bytes));
         let mut place = joined.map_or(0, |j| j.1);
-        for run in &started.runs {
-            let mut launch = run
-                .reader
-                .launch(run.how, run.address, self.shadow, self.space);
+        for (run, view) in started.into_runs() {
+            let (how, at) = (run.how, run.address);
+            let mut launch = match view {
+                Some(view) => run.reader.launch_of(how, at, view, self.shadow, self.space),
+                None => run.reader.launch(how, at, self.shadow, self.space),
+            };
             launch.pcas = run.action;
             self.kernels
                 .name(self.context.at.pid, &mut launch, self.context.at.time_ns);
@@ -115,7 +117,7 @@ impl SubmissionDecoder<'_> {
             let here = self.written.contains(&address);
             if is_alone(&view, reader, here, self.shadow, self.space) {
                 let how = LaunchHow::Scheduled;
-                let mut launch = reader.launch(how, address, self.shadow, self.space);
+                let mut launch = reader.launch_of(how, address, view, self.shadow, self.space);
                 launch.pcas = Some(action);
                 return self.launch(launch);
             }

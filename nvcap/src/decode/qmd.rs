@@ -4,6 +4,7 @@
 //! `nvcap/facts/qmd.bin`. [`super::view::View`] is the launch in readable units, whatever the layout.
 
 use std::fmt;
+use std::sync::OnceLock;
 
 use super::named_values::{Names, Value};
 use crate::tables::{File, Run, Table, Text, tables};
@@ -40,6 +41,41 @@ pub fn all() -> impl Iterator<Item = Layout> {
 /// The layout of a version, major and minor.
 pub fn layout(version: (u8, u8)) -> Option<Layout> {
     all().find(|l| l.version() == version)
+}
+
+/// Something of each layout, found by its version without a search: for each QMD that is decoded.
+pub(super) struct ByVersion<T>(Vec<Option<T>>);
+
+impl<T> ByVersion<T> {
+    pub(super) fn new(of: impl Fn(Layout) -> T) -> Self {
+        let mut all = Vec::new();
+        for layout in self::all() {
+            let at = Self::slot(layout.version());
+            if all.len() <= at {
+                all.resize_with(at + 1, || None);
+            }
+            if let Some(slot) = all.get_mut(at) {
+                *slot = Some(of(layout));
+            }
+        }
+        Self(all)
+    }
+
+    pub(super) fn get(&self, version: (u8, u8)) -> Option<&T> {
+        self.0.get(Self::slot(version))?.as_ref()
+    }
+
+    /// A QMD has four bits for each number.
+    fn slot((major, minor): (u8, u8)) -> usize {
+        usize::from(major) << 4 | usize::from(minor & 15)
+    }
+}
+
+/// Size of the layout of a version.
+fn bytes_of(version: (u8, u8)) -> Option<usize> {
+    static SIZES: OnceLock<ByVersion<usize>> = OnceLock::new();
+    let sizes = SIZES.get_or_init(|| ByVersion::new(Layout::bytes));
+    sizes.get(version).copied()
 }
 
 impl Layout {
@@ -203,6 +239,12 @@ impl fmt::Display for Index {
     }
 }
 
+/// `width` bits from bit `low`, of which `mask` has as many: where 8 bytes have them, as they have nearly every field of a QMD.
+pub(super) fn one_load(bytes: &[u8], low: usize, width: usize, mask: u64) -> Option<u64> {
+    let word = bytes.get(low / 8..)?.first_chunk()?;
+    (low % 8 + width <= 64).then_some(u64::from_le_bytes(*word) >> (low % 8) & mask)
+}
+
 /// `width` bits (at most 64) from bit `low`.
 pub(super) fn bits(bytes: &[u8], low: usize, width: usize) -> Option<u64> {
     if width == 0 || low + width > bytes.len() * 8 {
@@ -210,11 +252,8 @@ pub(super) fn bits(bytes: &[u8], low: usize, width: usize) -> Option<u64> {
     }
     let (take, shift) = (bytes.get(low / 8..)?, low % 8);
     let mask = u64::MAX >> (64 - width.min(64));
-    // One load where 8 bytes have the field, as for nearly every field of a QMD.
-    if shift + width <= 64
-        && let Some(word) = take.first_chunk()
-    {
-        return Some(u64::from_le_bytes(*word) >> shift & mask);
+    if let Some(value) = one_load(bytes, low, width, mask) {
+        return Some(value);
     }
     let mut window = [0u8; 16];
     let n = take.len().min(16);
@@ -249,7 +288,7 @@ pub fn version_of(class: u32, qmd: &[u8]) -> Option<(u8, u8)> {
         let both = bits(qmd, low, 8)? as u8;
         Some((both >> 4, both & 15))
     };
-    let fits = |v: &(u8, u8)| layout(*v).is_some_and(|l| qmd.len() >= l.bytes());
+    let fits = |v: &(u8, u8)| bytes_of(*v).is_some_and(|bytes| qmd.len() >= bytes);
     let late = read(464).filter(|v| v.0 >= 5).filter(fits);
     let early = read(576).filter(|v| v.0 < 5).filter(fits);
     let listed = versions_of(class);

@@ -5,10 +5,8 @@
 //! is dropped. A page also remembers the last writes that began in it, because only the end of a write separates a kernel's
 //! arguments from older bytes behind them.
 
-use std::collections::HashMap;
-use std::hash::{BuildHasherDefault, Hasher};
-
 use crate::wire::GpuVa;
+use crate::wire::hash::NumberMap;
 
 /// Bytes of a page.
 pub const PAGE: usize = 4096;
@@ -49,33 +47,12 @@ pub struct Extent {
     pub order: u64,
 }
 
-/// Multiplies and folds: keys are page numbers, not an attacker's strings, and the map is on the hot path.
-#[derive(Default)]
-struct PageHasher(u64);
-
-impl Hasher for PageHasher {
-    fn finish(&self) -> u64 {
-        self.0 ^ self.0 >> 29
-    }
-    fn write(&mut self, bytes: &[u8]) {
-        for &b in bytes {
-            self.write_u64(u64::from(b));
-        }
-    }
-    fn write_u32(&mut self, n: u32) {
-        self.write_u64(u64::from(n));
-    }
-    fn write_u64(&mut self, n: u64) {
-        self.0 = (self.0.rotate_left(21) ^ n).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    }
-}
-
 /// Known contents of GPU memory, bounded.
 pub struct Shadow {
     pages: Vec<Box<Page>>,
     links: Vec<Link>,
     free: Vec<u32>,
-    map: HashMap<(Space, u64), u32, BuildHasherDefault<PageHasher>>,
+    map: NumberMap<(Space, u64), u32>,
     newest: u32,
     oldest: u32,
     max_pages: usize,
@@ -90,7 +67,7 @@ impl Shadow {
             pages: Vec::new(),
             links: Vec::new(),
             free: Vec::new(),
-            map: HashMap::default(),
+            map: NumberMap::default(),
             newest: NONE,
             oldest: NONE,
             max_pages: (bytes / PAGE_COST).clamp(1, NONE as usize - 1),

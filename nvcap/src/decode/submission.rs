@@ -5,7 +5,6 @@ use crate::wire::{
     method::FIRST_OF_ENGINE,
     words::{u32_at, u32s},
 };
-use std::collections::HashSet;
 
 use super::{
     chips::Chips,
@@ -25,6 +24,7 @@ use super::{
 };
 use crate::wire::GpuVa;
 use crate::wire::{
+    hash::NumberSet,
     header::{Header, Step},
     stream::Run,
 };
@@ -41,7 +41,7 @@ pub(super) struct SubmissionDecoder<'a> {
     pub plans: &'a mut Plans,
     pub chips: &'a mut Chips,
     pub graphs: &'a mut Graphs,
-    pub images: &'a mut HashSet<(Space, u64)>,
+    pub images: &'a mut NumberSet<(Space, u64)>,
     pub kernels: &'a mut Kernels,
     pub shadow: &'a mut Shadow,
     pub places: &'a dyn Places,
@@ -63,7 +63,7 @@ pub(super) struct SubmissionDecoder<'a> {
     /// QMDs that this entry names, and that are not launches by themselves.
     pub named: Vec<Named>,
     /// QMDs that this entry wrote.
-    pub written: HashSet<u64>,
+    pub written: NumberSet<u64>,
 }
 
 impl SubmissionDecoder<'_> {

@@ -7,7 +7,7 @@ use crate::decode::event::{ConstantBank, QmdRelease};
 use crate::wire::GpuVa;
 use std::sync::OnceLock;
 
-use super::qmd::{self, Layout, bits};
+use super::qmd::{self, ByVersion, Layout, bits, one_load};
 
 /// A launch as a QMD describes it.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
@@ -110,6 +110,8 @@ struct Slot {
     low: u32,
     /// 0: the layout does not have it.
     width: u32,
+    /// As many ones.
+    mask: u64,
     stride: u32,
     count: u32,
     shift: u32,
@@ -121,8 +123,15 @@ impl Slot {
     }
 
     fn at(self, qmd: &[u8], i: u32) -> u64 {
-        let low = self.low + i * self.stride;
-        bits(qmd, low as usize, self.width as usize).unwrap_or(0) << self.shift
+        self.unshifted(qmd, i) << self.shift
+    }
+
+    fn unshifted(self, qmd: &[u8], i: u32) -> u64 {
+        let low = (self.low + i * self.stride) as usize;
+        let width = self.width as usize;
+        one_load(qmd, low, width, self.mask)
+            .or_else(|| bits(qmd, low, width))
+            .unwrap_or(0)
     }
 }
 
@@ -136,9 +145,7 @@ struct Pair {
 impl Pair {
     /// The halves are parts of one shifted value: joined first, then shifted.
     fn at(self, qmd: &[u8], i: u32) -> u64 {
-        let raw =
-            |s: Slot| bits(qmd, (s.low + i * s.stride) as usize, s.width as usize).unwrap_or(0);
-        (raw(self.low) | raw(self.high) << 32) << self.low.shift
+        (self.low.unshifted(qmd, i) | self.high.unshifted(qmd, i) << 32) << self.low.shift
     }
 }
 
@@ -198,9 +205,11 @@ impl QmdFields {
                 .name()
                 .rsplit_once("_SHIFTED")
                 .and_then(|(_, n)| n.parse().ok());
+            let width = u32::from(f.high() - f.low()) + 1;
             Slot {
                 low: u32::from(f.low()),
-                width: u32::from(f.high() - f.low()) + 1,
+                width,
+                mask: u64::MAX >> (64 - width.min(64)),
                 stride: u32::from(f.stride()[usize::from(second)]),
                 count: u32::from(f.count()[usize::from(second)]),
                 shift: shift.unwrap_or(0),
@@ -353,16 +362,9 @@ impl QmdFields {
 
 /// The plan of each version, made when first needed.
 fn plan(version: (u8, u8)) -> Option<&'static QmdFields> {
-    static PLANS: OnceLock<Vec<((u8, u8), QmdFields)>> = OnceLock::new();
-    let plans = PLANS.get_or_init(|| {
-        qmd::all()
-            .map(|l| (l.version(), QmdFields::new(l)))
-            .collect()
-    });
-    plans
-        .iter()
-        .find(|(v, _)| *v == version)
-        .map(|(_, plan)| plan)
+    static PLANS: OnceLock<ByVersion<Box<QmdFields>>> = OnceLock::new();
+    let plans = PLANS.get_or_init(|| ByVersion::new(|l| Box::new(QmdFields::new(l))));
+    plans.get(version).map(Box::as_ref)
 }
 
 /// QMD_TYPE in 04_00 and later.
@@ -418,11 +420,15 @@ impl View {
         let in_clusters = typed && matches!(kind, TYPE_GRID_GPC_CGA | TYPE_GRID_GPU_GPC_CGA);
         let cooperative = typed && matches!(kind, TYPE_GRID_GPU_CGA | TYPE_GRID_GPU_GPC_CGA);
         let mut grid = three(&p.grid);
-        for (by, each) in [(in_clusters, cluster), (cooperative, three(&p.gpu_cluster))] {
-            if by {
-                // A dimension that is not set counts as one.
-                grid = std::array::from_fn(|i| grid[i].saturating_mul(each[i].max(1)));
-            }
+        // A dimension that is not set counts as one.
+        let times = |grid: [u32; 3], each: [u32; 3]| {
+            std::array::from_fn(|i| grid[i].saturating_mul(each[i].max(1)))
+        };
+        if in_clusters {
+            grid = times(grid, cluster);
+        }
+        if cooperative {
+            grid = times(grid, three(&p.gpu_cluster));
         }
         let needs = Needs::by(p, qmd);
         let mut view = Self {

@@ -122,6 +122,12 @@ pub trait Sink {
         false
     }
 
+    /// Whether it shows which memory objects operations touch ([`Memory`](crate::decode::event::Memory)): they are looked up only
+    /// where some sink does.
+    fn shows_memory(&self) -> bool {
+        self.detail().is_some()
+    }
+
     /// One event, in stream order.
     ///
     /// # Errors
@@ -192,6 +198,10 @@ impl<S: Sink + ?Sized> Sink for &mut S {
 
     fn shows_summary(&self) -> bool {
         (**self).shows_summary()
+    }
+
+    fn shows_memory(&self) -> bool {
+        (**self).shows_memory()
     }
 
     fn event(&mut self, event: &Event<'_>) -> io::Result<()> {

@@ -1,17 +1,16 @@
 //! Which channel releases which semaphore, to tell a wait for another channel from a wait for the channel itself.
 
-use std::collections::HashMap;
-
 use crate::decode::event::{Body, Context, Event, Operation, SemaphoreAction};
 use crate::record::ChannelId;
 use crate::wire::GpuVa;
+use crate::wire::hash::NumberMap;
 
 /// Most semaphores that are remembered. When there are more, all are forgotten and learnt anew.
 const MOST: usize = 1 << 16;
 
 /// The channel that last released each semaphore, by process and address.
 #[derive(Debug, Default)]
-pub(crate) struct Releases(HashMap<(u32, GpuVa), ChannelId>);
+pub(crate) struct Releases(NumberMap<(u32, GpuVa), ChannelId>);
 
 impl Releases {
     /// Takes note of what an event that is not shown releases.

@@ -1,6 +1,6 @@
 //! Statistics (`-s`): what was submitted, in sums; for the command streams what `strace -c` is for system calls.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::io;
 
 use serde_json::{Value, json};
@@ -9,18 +9,21 @@ use crate::decode::event::{Body, Context, Engine, Event, LaunchKind, Operation, 
 use crate::driver::Model;
 use crate::ledger::Ledger;
 use crate::record::{ChannelId, Record};
+use crate::wire::hash::NumberMap;
 
 mod by;
 mod graphs;
 mod histogram;
 mod kernels;
 mod moves;
+mod operations;
 mod profile;
 mod sum;
 mod thresholds;
 
 pub(crate) use by::By;
 pub(crate) use kernels::Kernels;
+use operations::Operations;
 pub(crate) use profile::Profile;
 use sum::Sum;
 
@@ -66,19 +69,23 @@ impl ChannelCounts {
     }
 }
 
+fn in_order(channels: &NumberMap<ChannelId, ChannelCounts>) -> BTreeMap<ChannelId, &ChannelCounts> {
+    channels.iter().map(|(id, c)| (*id, c)).collect()
+}
+
 /// The statistics sink. It shows nothing until the end.
 pub struct Stats {
     out: Output,
     form: Form,
     detail: Detail,
-    operations: BTreeMap<(&'static str, &'static str), Sum>,
-    channels: BTreeMap<ChannelId, ChannelCounts>,
+    operations: Operations,
+    channels: NumberMap<ChannelId, ChannelCounts>,
     kernels: Kernels,
     gpu_time: Account,
     /// What `nvcap stats` shows beyond `-s`; `None` for `-s`.
     profile: Option<Profile>,
     phases: BTreeMap<String, (Sum, u64)>,
-    methods: HashMap<(u32, u16), u64>,
+    methods: NumberMap<(u32, u16), u64>,
     method_writes: u64,
     stops: u64,
     /// What the decoder counted; `None` with a filter, because the decoder also counts what the filter holds back.
@@ -97,13 +104,13 @@ impl Stats {
             out,
             form,
             detail: detail.min(Detail::Methods),
-            operations: BTreeMap::new(),
-            channels: BTreeMap::new(),
+            operations: Operations::default(),
+            channels: NumberMap::default(),
             kernels: Kernels::default(),
             gpu_time: Account::default(),
             profile: None,
             phases: BTreeMap::new(),
-            methods: HashMap::new(),
+            methods: NumberMap::default(),
             method_writes: 0,
             stops: 0,
             summary: None,
@@ -166,7 +173,8 @@ impl Stats {
 
     fn text(&mut self, color: bool) {
         let frequent = self.frequent_methods();
-        let all: u64 = self.operations.values().map(|s| s.count).sum();
+        let operations = self.operations.by_kind();
+        let all: u64 = operations.values().map(|s| s.count).sum();
         let submitted: u64 = self.channels.values().map(|c| c.submissions.bytes).sum();
         let span = self.time_and_rate(submitted);
         let writes = match self.method_writes {
@@ -186,8 +194,8 @@ impl Stats {
                 "count", "%", "bytes moved"
             ),
         );
-        let mut rows: Vec<_> = self.operations.iter().collect();
-        rows.sort_by_key(|(name, s)| (u64::MAX - s.count, **name));
+        let mut rows: Vec<_> = operations.into_iter().collect();
+        rows.sort_by_key(|(name, s)| (u64::MAX - s.count, *name));
         for ((op, of), s) in rows {
             let share = 100.0 * s.count as f64 / all.max(1) as f64;
             line(
@@ -212,7 +220,7 @@ impl Stats {
                 "submissions", "bytes submitted", "operations", "token", "engine"
             ),
         );
-        for c in self.channels.values() {
+        for c in in_order(&self.channels).into_values() {
             let token = c
                 .token
                 .map_or_else(|| "?".to_owned(), |t| format!("{t:#07x}"));
@@ -304,11 +312,11 @@ impl Stats {
     fn json(&mut self) {
         let operations: Vec<Value> = self
             .operations
+            .by_kind()
             .iter()
             .map(|((op, of), s)| json!({"op": op, "of": of, "count": s.count, "bytes": s.bytes}))
             .collect();
-        let channels: Vec<Value> = self
-            .channels
+        let channels: Vec<Value> = in_order(&self.channels)
             .iter()
             .map(|(id, c)| {
                 json!({
@@ -466,7 +474,7 @@ impl Sink for Stats {
                 if let Operation::Launch(launch) = op {
                     self.kernels.add(launch);
                 }
-                self.operations.entry((name, of)).or_default().add(bytes);
+                self.operations.add((name, of), bytes);
                 self.channel(c).operations += 1;
                 if let Some(phase) = &c.phase {
                     match self.phases.get_mut(&**phase) {
@@ -490,6 +498,10 @@ impl Sink for Stats {
 
     fn shows_summary(&self) -> bool {
         true
+    }
+
+    fn shows_memory(&self) -> bool {
+        false
     }
 
     fn summary(&mut self, summary: &Summary) {

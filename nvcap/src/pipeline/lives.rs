@@ -1,15 +1,16 @@
 //! Who submits: names of processes and threads, and the identities of processes, from the records of their lives.
 
-use std::{collections::HashMap, sync::Arc};
+use std::sync::Arc;
 
 use crate::record::{Identity, Life, Process};
+use crate::wire::hash::NumberMap;
 
 /// What is known of those that live.
 #[derive(Debug, Default)]
 pub(super) struct Lives {
     /// Names by thread or process id.
-    names: HashMap<u32, Arc<str>>,
-    identities: HashMap<u32, Arc<Identity>>,
+    names: NumberMap<u32, Arc<str>>,
+    identities: NumberMap<u32, Arc<Identity>>,
 }
 
 impl Lives {

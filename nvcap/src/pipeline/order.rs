@@ -21,9 +21,10 @@
 //! Waiting is bounded: in time by the window while records come and by [`Order::take_all`] when none do, in bytes by
 //! [`MOST_BYTES`]. Knows records alone: no source, no sink.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 
 use crate::record::{ChannelId, Life, Process, Record};
+use crate::wire::hash::NumberMap;
 
 /// How long a record waits for earlier ones, in time of the records.
 pub const WINDOW_NS: u64 = 100_000_000;
@@ -39,19 +40,63 @@ const MOST_REMEMBERED: usize = 4096;
 pub(super) struct Order {
     window_ns: u64,
     most_bytes: usize,
-    /// By time, then by arrival.
-    held: BTreeMap<(u64, u64), Record>,
+    held: Held,
     held_bytes: usize,
-    arrived: u64,
     /// The latest time so far.
     newest: u64,
     /// The time up to which everything has left.
     left: u64,
     /// Times that submissions and announcements of a channel must not go before.
-    channels: HashMap<ChannelId, u64>,
-    processes: HashMap<u32, Bounds>,
+    channels: NumberMap<ChannelId, u64>,
+    processes: NumberMap<u32, Bounds>,
     /// Leaves next.
     first: VecDeque<Record>,
+}
+
+/// The waiting records, by time, then by arrival.
+#[derive(Debug, Default)]
+struct Held {
+    /// Those that came in this order, as nearly all do.
+    in_order: VecDeque<(Place, Record)>,
+    /// Those that came behind later ones.
+    behind: BTreeMap<Place, Record>,
+    arrived: u64,
+}
+
+/// Time, and number of arrival.
+type Place = (u64, u64);
+
+impl Held {
+    fn put(&mut self, time: u64, record: Record) {
+        let place = (time, self.arrived);
+        self.arrived += 1;
+        match self.in_order.back() {
+            Some((last, _)) if *last > place => {
+                self.behind.insert(place, record);
+            }
+            _ => self.in_order.push_back((place, record)),
+        }
+    }
+
+    /// The time of the first one.
+    fn first(&self) -> Option<u64> {
+        let in_order = self.in_order.front().map(|(place, _)| place.0);
+        let behind = self.behind.first_key_value().map(|(place, _)| place.0);
+        match (in_order, behind) {
+            (Some(a), Some(b)) => Some(a.min(b)),
+            (one, other) => one.or(other),
+        }
+    }
+
+    /// Takes the first one, with its time.
+    fn take(&mut self) -> Option<(u64, Record)> {
+        let is_next = |behind: &Place| self.in_order.front().is_none_or(|(p, _)| behind < p);
+        let (place, record) = match self.behind.first_entry() {
+            Some(behind) if is_next(behind.key()) => behind.remove_entry(),
+            _ => self.in_order.pop_front()?,
+        };
+        Some((place.0, record))
+    }
 }
 
 /// Times that records of a process must not go before.
@@ -81,13 +126,12 @@ impl Order {
         Self {
             window_ns,
             most_bytes,
-            held: BTreeMap::new(),
+            held: Held::default(),
             held_bytes: 0,
-            arrived: 0,
             newest: 0,
             left: 0,
-            channels: HashMap::new(),
-            processes: HashMap::new(),
+            channels: NumberMap::default(),
+            processes: NumberMap::default(),
             first: VecDeque::new(),
         }
     }
@@ -105,8 +149,7 @@ impl Order {
         let key = self.place(&record);
         self.newest = self.newest.max(key);
         self.held_bytes += record.size();
-        self.held.insert((key, self.arrived), record);
-        self.arrived += 1;
+        self.held.put(key, record);
         if self.channels.len() + self.processes.len() > MOST_REMEMBERED {
             self.forget();
         }
@@ -118,7 +161,7 @@ impl Order {
             self.held_bytes -= record.size();
             return Some(record);
         }
-        let (&(key, _), _) = self.held.first_key_value()?;
+        let key = self.held.first()?;
         let over = self.newest.saturating_sub(key) >= self.window_ns;
         if !over && self.held_bytes <= self.most_bytes {
             return None;
@@ -135,7 +178,7 @@ impl Order {
     }
 
     fn leave(&mut self) -> Option<Record> {
-        let ((key, _), record) = self.held.pop_first()?;
+        let (key, record) = self.held.take()?;
         self.left = self.left.max(key);
         self.held_bytes -= record.size();
         Some(record)
@@ -269,7 +312,7 @@ mod tests {
             all.extend(std::iter::from_fn(|| order.take()));
         }
         all.extend(std::iter::from_fn(|| order.take_all()));
-        assert!(order.held.is_empty() && order.first.is_empty());
+        assert!(order.held.first().is_none() && order.first.is_empty());
         assert_eq!(order.held_bytes, 0);
         all
     }

@@ -13,6 +13,8 @@ use crate::wire::stream::{Item, Stream};
 pub(super) struct ByModel<'a> {
     pub(super) model: &'a Model,
     pub(super) channel: ChannelId,
+    /// Some sink shows memory objects.
+    pub(super) shows_memory: bool,
 }
 
 impl Places for ByModel<'_> {
@@ -23,6 +25,9 @@ impl Places for ByModel<'_> {
     }
 
     fn memory(&self, pid: u32, va: GpuVa) -> Option<Memory> {
+        if !self.shows_memory {
+            return None;
+        }
         let found = self
             .model
             .resolve_for(self.channel, va)

@@ -9,6 +9,7 @@
 //! - `engine`: which engine a channel feeds, by the classes it binds and the subchannels it uses.
 //! - `release`: the semaphore release that ends a submission.
 //! - `peek`: memory that is read at addresses of its own.
+//! - `hash`: maps by numbers.
 //! - `graph_table`: the tables of the driver's kernels that lead a CUDA graph on.
 //!
 //! A channel's ring holds entries of 8 bytes; each points to a segment of words; the words are method headers, each with
@@ -37,6 +38,7 @@
 pub(crate) mod engine;
 pub mod entry;
 pub(crate) mod graph_table;
+pub(crate) mod hash;
 pub mod header;
 pub(crate) mod method;
 pub(crate) mod peek;

@@ -160,6 +160,11 @@ pub(in crate::decode) enum Successor {
 const MOST_SUCCESSORS: u32 = 4096;
 
 impl GraphKernel {
+    /// Whether a QMD may describe such a kernel: cheaper than to read its arguments for it.
+    pub(in crate::decode) fn may_be(view: &View) -> bool {
+        GraphTable::may_be_of(view.grid, view.block)
+    }
+
     /// Recognises such a kernel by `args`, and by the table's entry, which names this QMD as proof.
     pub(in crate::decode) fn of(
         qmd: u64,

@@ -113,9 +113,21 @@ impl Reader {
         space: Space,
     ) -> Launch {
         match self.view(address, shadow, space) {
-            Some(view) => of_view(self, how, Some(address), view, shadow, space),
+            Some(view) => self.launch_of(how, address, view, shadow, space),
             None => unresolved(how, Some(address)),
         }
+    }
+
+    /// A launch of the QMD at an address that has been read.
+    pub(in crate::decode) fn launch_of(
+        self,
+        how: LaunchHow,
+        address: u64,
+        view: View,
+        shadow: &mut Shadow,
+        space: Space,
+    ) -> Launch {
+        of_view(self, how, Some(address), view, shadow, space)
     }
 
     /// The arguments of the launch that a QMD describes, as far as their writes were seen.

@@ -289,6 +289,10 @@ impl Sink for TimeReport {
         Some(Detail::Operations)
     }
 
+    fn shows_memory(&self) -> bool {
+        false
+    }
+
     fn event(&mut self, event: &Event<'_>) -> io::Result<()> {
         self.account.event(event);
         Ok(())

@@ -18,7 +18,7 @@
 mod channels;
 
 use crate::wire::words;
-use std::{collections::HashMap, io, io::Read, path::Path};
+use std::{io, io::Read, path::Path};
 
 pub use channels::Channels;
 
@@ -27,6 +27,7 @@ use crate::read_ahead::{CHUNK, Failed, ReadAhead};
 use crate::record::{At, ChannelId, CpuVa, How, MOST_BYTES, Record, Segment, Submission};
 use crate::wire::Hole;
 use crate::wire::entry;
+use crate::wire::hash::NumberMap;
 
 const MAGIC: [u8; 4] = *b"ORC1";
 const HEAD: usize = 48;
@@ -145,7 +146,7 @@ pub struct Orc<R> {
     pid: u32,
     known: Channels,
     rings: Vec<Ring>,
-    by_token: HashMap<u32, Vec<usize>>,
+    by_token: NumberMap<u32, Vec<usize>>,
     /// A submission whose channel had to be announced first.
     next: Option<Submission>,
     /// The error that follows the last record, which was cut.
@@ -221,7 +222,7 @@ impl<R: Read> Orc<R> {
             pid: 0,
             known: Channels::default(),
             rings: Vec::new(),
-            by_token: HashMap::new(),
+            by_token: NumberMap::default(),
             next: None,
             end: None,
         }

@@ -5,13 +5,11 @@
 //! (full ring buffer) begins again at the first entry that was not whole: only the pieces of that entry are then thrown
 //! away.
 
-use std::collections::HashMap;
-
 use nvcap_common::{self as c, flag, kind};
 
 use crate::{
     record::{At, Bytes, CpuVa, Ioctl, MOST_BYTES, Nested, Segment},
-    wire::{Hole, entry},
+    wire::{Hole, entry, hash::NumberMap},
 };
 
 /// A ring-buffer record, typed.
@@ -224,8 +222,8 @@ impl Gathered {
 /// Joins the pieces of submissions and ioctls.
 #[derive(Debug, Default)]
 pub struct Assembler {
-    channels: HashMap<u32, Gathered>,
-    ioctls: HashMap<u32, PendingIoctl>,
+    channels: NumberMap<u32, Gathered>,
+    ioctls: NumberMap<u32, PendingIoctl>,
 }
 
 #[derive(Debug)]
