@@ -262,7 +262,7 @@ pub struct Stats {
     pub unknown_token: u64,
     /// Scans of all channels of a process.
     pub scans: u64,
-    /// Submissions put off because the ring buffer was full: fetched at a later doorbell.
+    /// Doorbells whose work was put off because the ring buffer was full: it is done at a later one, or by nvcap.
     pub deferred: u64,
     /// Walks that stopped early because one trap may take only so many steps.
     pub cut: u64,

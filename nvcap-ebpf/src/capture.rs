@@ -20,6 +20,11 @@ use crate::{
 
 const PAGE: u64 = 4096;
 
+/// Of [`Walk::deferred`]: the ring buffer was full.
+const PUT_OFF: u32 = 1;
+/// It has been counted.
+const PUT_OFF_COUNTED: u32 = 2;
+
 /// Starts with the channel that the token names, or else scans all channels.
 #[inline(always)]
 pub fn begin(w: &mut Walk) {
@@ -101,7 +106,7 @@ fn look(w: &mut Walk) {
     w.put = put;
     c.looks += 1;
     if cached_put::is_ahead(w, c) && !step_back(w, c) {
-        w.deferred = 1;
+        w.deferred |= PUT_OFF;
         return;
     }
     // The registers belong to one trap and serve one look.
@@ -118,7 +123,7 @@ fn look(w: &mut Walk) {
         // Overwritten before anybody could read them: all but the last full ring of entries.
         let missing = target - c.done - (entries - 1);
         if !gap(w, c.done, missing) {
-            w.deferred = 1;
+            w.deferred |= PUT_OFF;
             return;
         }
         c.done += missing;
@@ -216,7 +221,7 @@ fn batch(w: &mut Walk) {
     }
     let p = reserve(size_of::<Submit>());
     if p.is_null() {
-        w.deferred = 1;
+        w.deferred |= PUT_OFF;
         return;
     }
     let late = if w.cursor < w.late_until {
@@ -398,7 +403,7 @@ fn data(w: &mut Walk) {
 fn chunk<const SIZE: usize>(w: &mut Walk, span: u32, to_page_end: u32) {
     let p = reserve(size_of::<Data>() + SIZE);
     if p.is_null() {
-        w.deferred = 1;
+        w.deferred |= PUT_OFF;
         w.phase = phase::RELEASE;
         return;
     }
@@ -479,7 +484,11 @@ fn release(w: &mut Walk) {
     settle(w, c);
     w.count = 0;
     if w.deferred != 0 {
-        count(|s| s.deferred += 1);
+        // Once for a doorbell, however many channels it leaves.
+        if w.deferred & PUT_OFF_COUNTED == 0 {
+            w.deferred |= PUT_OFF_COUNTED;
+            count(|s| s.deferred += 1);
+        }
         give_up(w, c);
     } else {
         let left = fetch_add(&raw mut c.claim, w.served.wrapping_neg()) - w.served;

@@ -64,7 +64,7 @@ pub struct Walk {
     pub advanced: u32,
     pub last: u32,
     pub rounds: u32,
-    /// The ring buffer was full.
+    /// The ring buffer was full, and that was counted: bits of `capture`.
     pub deferred: u32,
     /// Another processor owned a channel meanwhile.
     pub contended: u32,

@@ -4,6 +4,7 @@
   tests/large/large.py exports            1 GiB: a captured run of an H200 again and again, through each command
   sudo tests/large/large.py record        10 million submissions of the software GPU, recorded: nvcap's memory meanwhile
   tests/large/large.py diff               two recordings of 256 MiB that differ here and there
+  sudo tests/large/large.py rate          submissions a second of one core, of captures (decode -s) and of a live trace (-s)
 
 The programs are those of cargo xtask build --release. What is made lies in --dir, and is removed at the end. Status 1 where a
 command fails, or takes more memory than --most-mib.
@@ -218,6 +219,59 @@ def diff(options):
     table.conclude()
 
 
+def rate(options):
+    """How many submissions a second one core takes to sums, by processor time: the best of several rounds."""
+    core = max(os.sched_getaffinity(0))
+    print(f"{'':24} {'submissions':>12} {'kB each':>8} {'s of CPU':>9} {'a second':>9} {'MB/s':>6}", flush=True)
+
+    def row(name, count, size, cpu):
+        print(f"{name:24} {count:12} {size / count / 1000:8.2f} {cpu:9.2f} {count / cpu:9.0f} {size / cpu / 1e6:6.0f}", flush=True)
+
+    for name, only in [("mixed", ()), ("launches", LAUNCHES)]:
+        path = options.dir / f"{name}.orc"
+        with open(path, "wb") as file:
+            count = repeat(file, options.mib * MIB, only=only)
+        decode = ["taskset", "-c", core, options.nvcap, "decode", "-s", path]
+        row(f"decode -s {name}", count, size_of(path), min(run(decode)[1] for _ in range(options.rounds)))
+        path.unlink()
+    if os.geteuid():
+        print("NOT RUN live: it needs root")
+        return
+    ledger, cpu = min((live(options) for _ in range(options.rounds)), key=lambda of: of[1] / of[0]["submissions"])
+    row("-s -p, software GPU", ledger["submissions"], ledger["bytes"], cpu)
+    print(f"doorbells that found the buffer full: {ledger['trapped']['deferred']}; complete: {ledger['complete']}")
+
+
+def ticks(pid):
+    """Processor time of a process so far, s."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def live(options):
+    """The ledger of a live trace of the software GPU's launch loop, and the processor time that nvcap took once it was attached."""
+    described, out = options.dir / "channels.txt", options.dir / "live.json"
+    subprocess.run([options.softgpu, "--describe", described], check=True, stdout=subprocess.DEVNULL)
+    args = [options.softgpu, "--wait-stdin", f"--bench={options.launches}"]
+    gpu = subprocess.Popen([str(a) for a in args], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    while gpu.stdout.readline().strip() != "ready":
+        if gpu.poll() is not None:
+            raise Failed(f"the software GPU ended with {gpu.returncode}")
+    args = [options.nvcap, "-s", "--json", "-o", out, "-p", gpu.pid, "--channels", described]
+    nvcap = subprocess.Popen([str(a) for a in args], stderr=subprocess.PIPE, text=True)
+    while "attached" not in (line := nvcap.stderr.readline()):
+        if not line:
+            raise Failed("nvcap could not attach")
+    before = ticks(nvcap.pid)
+    gpu.communicate("\n")
+    nvcap.stderr.read()
+    _, status, used = os.wait4(nvcap.pid, 0)
+    nvcap.returncode = os.waitstatus_to_exitcode(status)
+    if nvcap.returncode not in WHOLE:
+        raise Failed(f"nvcap: status {nvcap.returncode}")
+    return json.loads(out.read_text().splitlines()[-1]), used.ru_utime + used.ru_stime - before
+
+
 def rss(pid):
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
         if line.startswith("VmRSS:"):
@@ -267,12 +321,14 @@ def record(options):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["exports", "record", "diff"])
+    parser.add_argument("what", choices=["exports", "record", "diff", "rate"])
     parser.add_argument("--nvcap", type=Path, default=BUILT / "nvcap")
     parser.add_argument("--softgpu", type=Path, default=BUILT / "softgpu")
     parser.add_argument("--dir", type=Path, help="a folder with room for six times --mib")
     parser.add_argument("--mib", type=int, default=1024, help="size of the recording")
     parser.add_argument("--submissions", type=int, default=10_000_000)
+    parser.add_argument("--launches", type=int, default=100_000, help="of the live trace, three times")
+    parser.add_argument("--rounds", type=int, default=5, help="of which the best counts, for rate")
     parser.add_argument("--rotate", help="record into files of this size, of which 2 are kept")
     parser.add_argument("--every", type=float, default=10, help="seconds between two lines about memory")
     parser.add_argument("--most-mib", type=int, default=1024, help="memory that no command may take more of")
@@ -281,7 +337,7 @@ def main():
     options = parser.parse_args()
     options.dir = Path(tempfile.mkdtemp(prefix="nvcap-large-", dir=options.dir))
     try:
-        {"exports": exports, "record": record, "diff": diff}[options.what](options)
+        {"exports": exports, "record": record, "diff": diff, "rate": rate}[options.what](options)
     except Failed as why:
         sys.exit(f"large.py: {why}")
     finally:

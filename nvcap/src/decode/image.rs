@@ -94,16 +94,19 @@ pub fn size(class: u32) -> usize {
 /// Whether `bytes` can be the QMD of a graph node: a kernel, or the empty grid that begins a graph.
 #[must_use]
 pub fn is_node(class: u32, bytes: &[u8]) -> bool {
+    node(class, bytes).is_some()
+}
+
+/// The launch that such a QMD describes.
+pub(crate) fn node(class: u32, bytes: &[u8]) -> Option<View> {
     if !plausible(class, bytes) {
-        return false;
+        return None;
     }
-    let Some(view) = View::of(class, bytes) else {
-        return false;
-    };
+    let view = View::of(class, bytes)?;
     let program = view.program.0;
     let kernel = program > 0xffff && program.is_multiple_of(16) && !view.grid.contains(&0);
     let root = program == 0 && view.grid == [0; 3] && !view.dependents.is_empty();
-    !view.null && (kernel || root)
+    (!view.null && (kernel || root)).then_some(view)
 }
 
 /// The places in `bytes` (which begin at a multiple of 4) where a QMD of `class` can lie.

@@ -11,7 +11,7 @@ pub struct Trapped {
     pub runs: u64,
     /// Of these, before the doorbell was rung.
     pub before: u64,
-    /// Submissions whose doorbell found the ring buffer full: they were fetched later.
+    /// Doorbells that found the ring buffer full: what they rang for was fetched later.
     pub deferred: u64,
     /// Doorbells that were left to a later one of their channel (`--batch`).
     pub put_off: u64,

@@ -8,7 +8,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::copies;
-use crate::decode::{image, qmd, view};
+use crate::decode::image;
 use crate::record::Submission;
 
 /// The most words of an inline write that is looked at: code of one function, or a QMD.
@@ -120,13 +120,10 @@ impl Programs {
 /// The program and registers of a QMD of a kernel.
 fn program(class: Option<u32>, bytes: &[u8]) -> Option<(u64, u32)> {
     let of = |class: u32| {
-        if bytes.len() != image::size(class) || qmd::version_of(class, bytes).is_none() {
+        if bytes.len() != image::size(class) {
             return None;
         }
-        if !image::is_node(class, bytes) {
-            return None;
-        }
-        let view = view::View::of(class, bytes)?;
+        let view = image::node(class, bytes)?;
         (view.program.0 > 0xffff && !view.program_relative)
             .then_some((view.program.0, view.registers))
     };

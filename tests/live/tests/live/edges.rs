@@ -67,6 +67,37 @@ pub fn command_s_end_not_told() -> Result<()> {
     dropped(&nvcap.end(NOTICED)?)
 }
 
+/// nvcap stands still for a while, in which its buffer fills: it says that it does not keep up while the trace goes on, and how much it
+/// was in the ledger.
+pub fn lag_is_told() -> Result<()> {
+    need_tracing()?;
+    let folder = Folder::new()?;
+    let trace = folder.file("trace.json");
+    let mut gpu = waiting(&plan(63, 3000), &["--linger-ms=60000"])?;
+    let flags: Vec<OsString> = vec!["--buffer=64K".into()];
+    let mut nvcap = attach(gpu.pid(), &trace, folder.channels()?, &flags)?;
+    nvcap.signal(libc::SIGSTOP)?;
+    gpu.write(b"g")?;
+    gpu.wait_until_said("done image=0", LIMIT)?;
+    nvcap.signal(libc::SIGCONT)?;
+    // The process is still there.
+    let lag = "the trace does not keep up: doorbells that found its buffer full";
+    nvcap.wait_until("saying so", NOTICED, |r| r.stderr().contains(lag))?;
+    nvcap.signal(libc::SIGINT)?;
+    let ended = nvcap.end(NOTICED)?;
+    ensure!(ended.stderr.matches(lag).count() == 1, "{}", ended.stderr);
+    let text = std::fs::read_to_string(&trace)?;
+    let ledger: serde_json::Value = serde_json::from_str(text.lines().last().unwrap_or_default())?;
+    ensure!(ledger["type"] == "ledger", "{ledger}");
+    let number = |v: &serde_json::Value| v.as_u64().unwrap_or(0);
+    let trapped = &ledger["trapped"];
+    let (deferred, hits) = (number(&trapped["deferred"]), number(&trapped["hits"]));
+    // Once for each doorbell, also where it looks at many channels.
+    ensure!((1..=hits).contains(&deferred), "{ledger}");
+    ensure!(number(&ledger["late"]) > 0, "{ledger}");
+    Ok(())
+}
+
 /// An nvcap attached to `gpu` whose standard output nobody reads; and its standard error from then on.
 fn unread(gpu: &Running, folder: &Folder) -> Result<(Child, JoinHandle<String>)> {
     let mut nvcap = Command::new(nvcap()?)

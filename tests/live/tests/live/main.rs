@@ -59,7 +59,7 @@ fn main() -> ExitCode {
         samples: a_fleet served;
         top: processes_and_channels suspects kernels a_recording terminated terminal_gone no_terminal;
         limits: max_submissions duration no_follow quiet text output_apart reader_gone;
-        edges: end_not_told command_s_end_not_told output_not_read output_is_full more_channels_than_room;
+        edges: end_not_told command_s_end_not_told lag_is_told output_not_read output_is_full more_channels_than_room;
         channels: numbers_after_exec numbers_when_attached remains_are_none the_last_remains_are_none wrong_doorbell_rung wrong_doorbell_not_mapped
             wrong_doorbell_short never_there rings_named_too_small memory_is_bounded;
         refusals: not_root not_root_other_process process_gone no_debug_register doorbell_not_mapped

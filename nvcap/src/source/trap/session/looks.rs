@@ -38,6 +38,9 @@ impl Session {
         for what in self.patrol.losses(&stats, left_out) {
             self.capture.out.lost(0, None, what);
         }
+        if let Some(notice) = self.lag.notice(arm::now(), &stats) {
+            (self.options.notice)(&notice);
+        }
     }
 
     /// Looks at the channels of processes of which not every doorbell is watched, and fetches what no trap captures.

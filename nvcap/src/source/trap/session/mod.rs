@@ -12,6 +12,7 @@ mod capture;
 mod catch_up;
 mod channel_table;
 mod held;
+mod lag;
 mod life;
 mod looks;
 mod missed;
@@ -106,6 +107,7 @@ pub(crate) struct Session {
     missed: MissedLives,
     modules: Modules,
     patrol: Patrol,
+    lag: lag::Lag,
     options: TrapOptions,
     way: Option<Way>,
     refused: Vec<(Way, Error)>,
@@ -165,6 +167,7 @@ impl Session {
             missed: MissedLives::default(),
             modules,
             patrol: Patrol::default(),
+            lag: lag::Lag::default(),
             options,
             way,
             refused,
