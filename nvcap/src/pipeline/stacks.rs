@@ -33,7 +33,7 @@ impl Stacks {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::record::{At, ChannelId};
+    use crate::record::{At, ChannelId, How};
 
     #[test]
     fn a_submission_has_the_stack_of_its_own_doorbell() {
