@@ -167,6 +167,16 @@ struct Args {
     /// Launch functions that have names, keep nothing of them in memory, but map FILE, which has an image of them, and write their code
     #[arg(long, value_name = "FILE", conflicts_with = "kernels")]
     kernels_in: Option<PathBuf>,
+    /// Keep a log of the doorbells in a file of FOLDER: who rang for which submission, and when (it outlives kill -9)
+    #[arg(
+        long,
+        value_name = "FOLDER",
+        conflicts_with_all = ["timed", "bench"]
+    )]
+    log: Option<PathBuf>,
+    /// After N submissions of its first channel, become user nobody's (setuid)
+    #[arg(long, value_name = "N")]
+    nobody_after: Option<u64>,
     /// A launch loop of N launches, three times, printing ns a launch
     #[arg(long, value_name = "N")]
     bench: Option<u64>,
@@ -367,6 +377,8 @@ impl Args {
             call_depth: self.call_depth,
             kernels_in: self.kernels_in.clone(),
             private_bytes: self.private_mb << 20,
+            log: self.log.clone(),
+            nobody_after: self.nobody_after,
         }
     }
 }

@@ -3,6 +3,7 @@
 mod attach;
 mod capture;
 mod channels;
+mod chaos;
 mod counts;
 mod death;
 mod dump;
@@ -11,6 +12,7 @@ mod exported;
 mod full_disk;
 mod gpu_sums;
 mod hosts;
+mod life;
 mod limits;
 mod modes;
 mod names;
@@ -59,6 +61,7 @@ fn main() -> ExitCode {
         samples: a_fleet served;
         top: processes_and_channels suspects kernels a_recording terminated terminal_gone no_terminal;
         limits: max_submissions duration no_follow quiet text output_apart reader_gone;
+        chaos: seeded;
         edges: end_not_told command_s_end_not_told output_not_read output_is_full more_channels_than_room;
         channels: numbers_after_exec numbers_when_attached remains_are_none the_last_remains_are_none wrong_doorbell_rung wrong_doorbell_not_mapped
             wrong_doorbell_short never_there rings_named_too_small memory_is_bounded;
