@@ -1,6 +1,6 @@
 //! What a tracer may leave behind: BPF objects of the kernel, descriptors and memory of processes, entries of a process's maps.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::path::Path;
@@ -14,8 +14,8 @@ const MAP_GET_NEXT_ID: u32 = 12;
 const MAP_GET_FD_BY_ID: u32 = 14;
 const OBJ_GET_INFO_BY_FD: u32 = 15;
 const LINK_GET_NEXT_ID: u32 = 31;
-/// BPF_MAP_TYPE_HASH and BPF_MAP_TYPE_LRU_HASH: those whose entries come and go.
-const HASHES: [u32; 2] = [1, 9];
+/// Those whose entries come and go, and are not dropped by the kernel itself where there are many.
+const BPF_MAP_TYPE_HASH: u32 = 1;
 
 /// `union bpf_attr`, as words; as long as these commands need.
 type Attr = [u64; 4];
@@ -79,17 +79,17 @@ pub fn descriptors(pid: u32) -> Result<usize> {
     Ok(std::fs::read_dir(&path).context(path)?.count())
 }
 
-/// Bytes of a process's resident memory.
+/// Bytes of a process's own resident memory, without files and shared memory.
 pub fn resident(pid: u32) -> Result<u64> {
     let path = format!("/proc/{pid}/status");
     let status = std::fs::read_to_string(&path).with_context(|| path.clone())?;
-    let line = status.lines().find_map(|l| l.strip_prefix("VmRSS:"));
+    let line = status.lines().find_map(|l| l.strip_prefix("RssAnon:"));
     let kib = line.and_then(|l| l.split_whitespace().next()?.parse::<u64>().ok());
     Ok(kib.context(path)? << 10)
 }
 
-/// Entries of all hash maps that a process has open.
-pub fn map_entries(pid: u32) -> Result<u64> {
+/// Entries of all hash maps that a process has open, by the maps' names.
+pub fn map_entries(pid: u32) -> Result<BTreeMap<String, u64>> {
     let folder = format!("/proc/{pid}/fdinfo");
     let mut ids = BTreeSet::new();
     for file in std::fs::read_dir(&folder).context(folder)?.flatten() {
@@ -97,18 +97,19 @@ pub fn map_entries(pid: u32) -> Result<u64> {
         let id = text.lines().find_map(|l| l.strip_prefix("map_id:"));
         ids.extend(id.and_then(|id| id.trim().parse::<u32>().ok()));
     }
-    let mut entries = 0;
+    let mut all = BTreeMap::new();
     for id in ids {
-        entries += entries_of(id).with_context(|| format!("map {id}"))?;
+        let (name, entries) = entries_of(id).with_context(|| format!("map {id}"))?;
+        *all.entry(name).or_default() += entries;
     }
-    Ok(entries)
+    Ok(all)
 }
 
-fn entries_of(id: u32) -> io::Result<u64> {
+fn entries_of(id: u32) -> io::Result<(String, u64)> {
     let fd = bpf(MAP_GET_FD_BY_ID, &mut [u64::from(id), 0, 0, 0])?;
     // SAFETY: the call returned a new descriptor that nothing else owns.
     let map = unsafe { OwnedFd::from_raw_fd(fd) };
-    // struct bpf_map_info: type, id, key_size, value_size, ...
+    // struct bpf_map_info: type, id, key_size, value_size, max_entries, map_flags, 16 bytes of name, ...
     let mut info = [0u32; 64];
     let fd = map.as_raw_fd() as u64;
     let len = (size_of_val(&info) as u64) << 32;
@@ -116,8 +117,10 @@ fn entries_of(id: u32) -> io::Result<u64> {
         OBJ_GET_INFO_BY_FD,
         &mut [fd | len, info.as_mut_ptr() as u64, 0, 0],
     )?;
-    if !HASHES.contains(&info[0]) {
-        return Ok(0);
+    let name = info[6..10].iter().flat_map(|word| word.to_le_bytes());
+    let name = name.take_while(|byte| *byte != 0).map(char::from).collect();
+    if info[0] != BPF_MAP_TYPE_HASH {
+        return Ok((name, 0));
     }
     let (mut key, mut next) = (vec![0u8; info[2] as usize], vec![0u8; info[2] as usize]);
     let mut at = 0; // no key: the first
@@ -125,7 +128,7 @@ fn entries_of(id: u32) -> io::Result<u64> {
     loop {
         match bpf(MAP_GET_NEXT_KEY, &mut [fd, at, next.as_mut_ptr() as u64, 0]) {
             Ok(_) => entries += 1,
-            Err(e) if e.raw_os_error() == Some(libc::ENOENT) => return Ok(entries),
+            Err(e) if e.raw_os_error() == Some(libc::ENOENT) => return Ok((name, entries)),
             Err(e) => return Err(e),
         }
         std::mem::swap(&mut key, &mut next);

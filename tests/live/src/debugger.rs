@@ -96,7 +96,7 @@ impl Seized {
     fn stop_of(&mut self, tid: u32) -> Result<bool> {
         // The end of a process that this one started is left to whoever waits for it.
         let ends = if tid == self.pid { 0 } else { libc::WEXITED };
-        for _ in 0..20_000 {
+        for turn in 1..40_000 {
             // SAFETY: plain integers; zero is "nothing yet".
             let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
             let options = libc::WSTOPPED | libc::__WALL | libc::WNOHANG | ends;
@@ -108,10 +108,18 @@ impl Seized {
             // SAFETY: of a child's change; 0 where there was none.
             let (pid, status) = unsafe { (info.si_pid(), info.si_status()) };
             if pid == 0 {
-                if !self.is_alive(tid) {
+                if turn % 100 == 0 && !self.is_alive(tid) {
                     return Ok(false);
                 }
-                std::thread::sleep(std::time::Duration::from_micros(200));
+                if turn < 100 {
+                    std::thread::yield_now();
+                    continue;
+                }
+                std::thread::sleep(std::time::Duration::from_micros(100));
+                if turn % 200 == 0 {
+                    // An exec from another thread takes the request away with the thread that had it.
+                    let _ = request(libc::PTRACE_INTERRUPT, tid, 0);
+                }
                 continue;
             }
             if info.si_code != libc::CLD_TRAPPED && info.si_code != libc::CLD_STOPPED {
@@ -168,7 +176,7 @@ impl Seized {
         Ok(())
     }
 
-    /// Executes so many instructions of a stopped thread, one at a time. Returns how many it was.
+    /// Executes so many instructions of a stopped thread, one at a time, or until it waits in the kernel. Returns how many it was.
     pub fn step(&mut self, tid: u32, times: u32) -> Result<u32> {
         for done in 0..times {
             let signal = self.signal_of(tid);

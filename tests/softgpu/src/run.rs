@@ -53,6 +53,8 @@ pub struct How {
     pub exec_from_thread: bool,
     /// Pause after each submission.
     pub sleep: Duration,
+    /// Only as long as this file is there.
+    pub sleep_while: Option<PathBuf>,
     /// Wait, once memory is laid out, until this file exists.
     pub wait_file: Option<PathBuf>,
     /// Wait, once memory is laid out, for a byte on standard input.
@@ -419,7 +421,8 @@ impl Worker<'_> {
                 }
                 left.push(i);
                 made += 1;
-                if !self.how.sleep.is_zero() {
+                let sleeps = self.how.sleep_while.as_ref().is_none_or(|f| f.exists());
+                if sleeps && !self.how.sleep.is_zero() {
                     std::thread::sleep(self.how.sleep);
                 }
                 if made >= most {

@@ -545,7 +545,7 @@ impl Round {
         for (number, ended) in ends {
             let trace = &self.traces[number];
             let Some(from) = trace.from else {
-                if !trace.killed {
+                if trace.until == u64::MAX {
                     ensure!(
                         !ended.stderr.is_empty(),
                         "trace {number}: nothing is said of why it did not begin"
