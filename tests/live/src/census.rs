@@ -73,6 +73,31 @@ pub fn nothing_left(before: &Objects, limit: Duration) -> Result<()> {
     Ok(())
 }
 
+/// The objects that some process has a descriptor of.
+pub fn held_by_processes() -> Objects {
+    let folders = |path: &str| std::fs::read_dir(path).into_iter().flatten().flatten();
+    let mut all = Objects::new();
+    for process in folders("/proc") {
+        let path = process.path().join("fdinfo");
+        for file in folders(&path.to_string_lossy()) {
+            let text = std::fs::read_to_string(file.path()).unwrap_or_default();
+            for line in text.lines() {
+                for (word, kind) in [
+                    ("map_id:", "map"),
+                    ("prog_id:", "program"),
+                    ("link_id:", "link"),
+                ] {
+                    let id = line
+                        .strip_prefix(word)
+                        .and_then(|id| id.trim().parse().ok());
+                    all.extend(id.map(|id| (kind, id)));
+                }
+            }
+        }
+    }
+    all
+}
+
 /// Open descriptors of a process.
 pub fn descriptors(pid: u32) -> Result<usize> {
     let path = format!("/proc/{pid}/fd");

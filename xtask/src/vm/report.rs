@@ -145,7 +145,7 @@ const FEATURES: &[(&str, &[&str])] = &[
     ),
     ("capture", &["capture::", "registers::", "modes::", "trace", "no-gpu"]),
     ("attach", &["attach::"]),
-    ("kill, signals", &["death::"]),
+    ("kill, signals", &["death::", "life::", "chaos::"]),
     ("reload", &["reload", "reload-at-once"]),
     ("containers", &["container", "in-container"]),
     ("old kernel refused", &["old-kernel"]),

@@ -381,9 +381,7 @@ pub fn attached_again_and_again() -> Result<()> {
     let mut incomplete = 0;
     for time in 0..times {
         let trace = folder.file("trace.json");
-        let mut args: Vec<OsString> = ["-q", "--json", "--how=trap", "-o"]
-            .map(Into::into)
-            .to_vec();
+        let mut args: Vec<OsString> = ["--json", "--how=trap", "-o"].map(Into::into).to_vec();
         args.extend([
             trace.clone().into(),
             "--channels".into(),
@@ -446,7 +444,10 @@ impl Holds {
         Ok(Holds {
             files: descriptors(pid)?,
             memory: resident(pid)?,
-            entries: map_entries(pid)?,
+            entries: map_entries(pid)?
+                .into_iter()
+                .filter(|(_, entries)| *entries > 0)
+                .collect(),
         })
     }
 }
