@@ -464,7 +464,7 @@ impl Worker<'_> {
             })
         };
         let ring = || match self.log {
-            Some(log) => log.rung(i, before.number, &ring),
+            Some(log) => log.rung(i, before.number, ring),
             None => ring(),
         };
         if self.how.late_doorbell {
