@@ -21,6 +21,14 @@ const LIVE: [(&str, &str); 2] = [
     ("hostile targets", "tests/hostile"),
 ];
 
+/// What live tests are told by the environment: how long the chaos lasts, of which seed it is, how often what is repeated is.
+const PASSED_ON: [&str; 4] = [
+    "NVCAP_CHAOS_SECONDS",
+    "NVCAP_CHAOS_SEED",
+    "NVCAP_CHAOS_ROUND",
+    "NVCAP_LIFE_TIMES",
+];
+
 /// Tests that `cargo xtask test` is to leave out.
 #[derive(Clone, Copy, Default)]
 pub struct Options {
@@ -230,8 +238,16 @@ fn live(report: &mut Report, name: &str, folder: &str, built: Option<&Path>) -> 
         // Built by the user, run by root: cargo starts each test program through the runner. sudo drops the environment, so
         // env sets it again.
         Root::Sudo => {
+            let programs =
+                programs.map(|(variable, path)| format!("{variable}={}", path.display()));
+            let said = PASSED_ON.iter().filter_map(|name| {
+                let value = std::env::var(name).ok()?;
+                Some(format!("{name}={value}"))
+            });
             let programs = programs
-                .map(|(variable, path)| format!("{variable}={}", path.display()))
+                .into_iter()
+                .chain(said)
+                .collect::<Vec<_>>()
                 .join(" ");
             cmd = cmd.env(
                 "CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER",

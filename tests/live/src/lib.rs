@@ -5,9 +5,12 @@
 //! NOT RUN, with the reason; it never passes without running.
 
 pub mod bpf_calls;
+pub mod census;
+pub mod debugger;
 pub mod harness;
 pub mod needs;
 pub mod operations;
 pub mod perf;
 pub mod programs;
+pub mod truth;
 pub mod verify;

@@ -3,7 +3,7 @@
 //! Two halves. The content of submissions is pure and follows from a seed alone, so that a test knows what a tracer must
 //! have seen: [`form`] forms operations with nvcap's encoder, [`stream`] forms submissions, [`plan`] assigns them to
 //! channels. The other half submits: [`layout`] has the addresses, [`memory`] maps them, [`store`] holds the two doorbell
-//! instructions, [`device`] gets everything from the driver if there is one, [`run`] does the work with threads, forks and
+//! instructions, [`device`] gets everything from the driver if there is one, [`log`] keeps who rang when, [`run`] does the work with threads, forks and
 //! execs, and [`timed`] also runs what is submitted, in the time that a GPU takes. The pure half does no I/O.
 
 pub mod calls;
@@ -14,6 +14,7 @@ pub mod form;
 pub mod hang;
 pub mod kernels;
 pub mod layout;
+pub mod log;
 pub mod mapping;
 pub mod memory;
 pub mod plan;

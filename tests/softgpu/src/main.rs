@@ -90,6 +90,9 @@ struct Args {
     /// Pause after each submission, microseconds
     #[arg(long, value_name = "US", default_value_t = 0)]
     sleep_us: u64,
+    /// Pause only as long as FILE is there
+    #[arg(long, value_name = "FILE")]
+    sleep_while: Option<PathBuf>,
     /// Wait until this file exists before submitting
     #[arg(long, value_name = "FILE")]
     wait_file: Option<PathBuf>,
@@ -167,6 +170,16 @@ struct Args {
     /// Launch functions that have names, keep nothing of them in memory, but map FILE, which has an image of them, and write their code
     #[arg(long, value_name = "FILE", conflicts_with = "kernels")]
     kernels_in: Option<PathBuf>,
+    /// Keep a log of the doorbells in a file of FOLDER: who rang for which submission, and when (it outlives kill -9)
+    #[arg(
+        long,
+        value_name = "FOLDER",
+        conflicts_with_all = ["timed", "bench"]
+    )]
+    log: Option<PathBuf>,
+    /// After N submissions of its first channel, become user nobody's (setuid)
+    #[arg(long, value_name = "N")]
+    nobody_after: Option<u64>,
     /// A launch loop of N launches, three times, printing ns a launch
     #[arg(long, value_name = "N")]
     bench: Option<u64>,
@@ -337,6 +350,7 @@ impl Args {
             exec: self.exec,
             exec_from_thread: self.exec_from_thread,
             sleep: Duration::from_micros(self.sleep_us),
+            sleep_while: self.sleep_while.clone(),
             wait_file: self.wait_file.clone(),
             wait_stdin: self.wait_stdin,
             before_wait: self.before_wait,
@@ -367,6 +381,8 @@ impl Args {
             call_depth: self.call_depth,
             kernels_in: self.kernels_in.clone(),
             private_bytes: self.private_mb << 20,
+            log: self.log.clone(),
+            nobody_after: self.nobody_after,
         }
     }
 }

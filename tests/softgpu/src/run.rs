@@ -9,9 +9,11 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 
 use crate::calls::through;
+use crate::clock::monotonic;
 use crate::hang::{Hang, hang};
 use crate::kernels;
 use crate::layout::{Channel, ENTRIES};
+use crate::log::Log;
 use crate::memory::{CachedPut, Memory};
 use crate::plan::{Plan, checksum, total};
 use crate::store::Site;
@@ -51,6 +53,8 @@ pub struct How {
     pub exec_from_thread: bool,
     /// Pause after each submission.
     pub sleep: Duration,
+    /// Only as long as this file is there.
+    pub sleep_while: Option<PathBuf>,
     /// Wait, once memory is laid out, until this file exists.
     pub wait_file: Option<PathBuf>,
     /// Wait, once memory is laid out, for a byte on standard input.
@@ -87,6 +91,10 @@ pub struct How {
     pub kernels_in: Option<PathBuf>,
     /// Private memory that is touched before the first submission, bytes: later modules lie there.
     pub private_bytes: u64,
+    /// Where logs of the doorbells are kept, one of each image.
+    pub log: Option<PathBuf>,
+    /// After so many submissions of the first channel the process becomes user nobody's.
+    pub nobody_after: Option<u64>,
 }
 
 static STRAY_TRAPS: AtomicU64 = AtomicU64::new(0);
@@ -163,6 +171,8 @@ pub fn run(plan: &Plan, how: &How) -> Result<()> {
         kernels::keep(1);
     }
     let mut memory = lay_out(how)?;
+    let log = how.log.as_ref().map(|folder| Log::new(folder, plan));
+    let log = log.transpose()?;
     say("ready");
     std::thread::sleep(how.settle);
     // As after a context's creation: the first submissions come from the first thread alone.
@@ -175,6 +185,7 @@ pub fn run(plan: &Plan, how: &How) -> Result<()> {
         plan,
         how,
         memory: &memory,
+        log: log.as_ref(),
         index: 0,
         of: 1,
     }
@@ -182,8 +193,8 @@ pub fn run(plan: &Plan, how: &How) -> Result<()> {
     if plan.shape.image == 0 {
         wait(how)?;
     }
-    let children = fork_children(plan, how, &memory)?;
-    process(plan, how, &memory, 0);
+    let children = fork_children(plan, how, &memory, log.as_ref())?;
+    process(plan, how, &memory, log.as_ref(), 0);
     for child in children {
         reap(child)?;
     }
@@ -247,17 +258,23 @@ pub(crate) fn wait(how: &How) -> Result<()> {
 
 /// Forks while there is one thread only. A child with shared memory works with its parent; one process's exit does not end
 /// the other.
-fn fork_children(plan: &Plan, how: &How, memory: &Memory) -> Result<Vec<libc::pid_t>> {
+fn fork_children(
+    plan: &Plan,
+    how: &How,
+    memory: &Memory,
+    log: Option<&Log>,
+) -> Result<Vec<libc::pid_t>> {
     let mut children = Vec::new();
     for index in 0..how.fork + how.fork_own + how.spawn {
         let _ = std::io::stdout().flush();
+        let before = monotonic();
         // SAFETY: no other thread of this process exists yet, so the child may run any code.
         match unsafe { libc::fork() } {
             -1 => bail!("fork: {}", std::io::Error::last_os_error()),
             0 => {
                 let own = index.saturating_sub(how.fork);
                 let result = if index < how.fork {
-                    process(plan, how, memory, index + 1);
+                    process(plan, how, memory, log, index + 1);
                     Ok(())
                 } else if own < how.fork_own {
                     own_child(plan, how, memory, own)
@@ -291,6 +308,9 @@ fn fork_children(plan: &Plan, how: &How, memory: &Memory) -> Result<Vec<libc::pi
                     i if i < how.fork + how.fork_own => "own",
                     _ => "spawned",
                 };
+                if let Some(log) = log {
+                    log.forked(pid as u32, before);
+                }
                 say(&format!("child {index} pid {pid} {kind}"));
                 children.push(pid);
             }
@@ -311,7 +331,8 @@ fn own_child(plan: &Plan, how: &How, parent: &Memory, index: usize) -> Result<()
         spawn: 0,
         ..how.clone()
     };
-    process(&plan, &how, &memory, 0);
+    let log = how.log.as_ref().map(|folder| Log::new(folder, &plan));
+    process(&plan, &how, &memory, log.transpose()?.as_ref(), 0);
     finish(&plan, &memory)?;
     give_up(&how);
     Ok(())
@@ -337,7 +358,7 @@ fn reap(pid: libc::pid_t) -> Result<()> {
 }
 
 /// The work of one process: runs its threads until the end of the plan.
-fn process(plan: &Plan, how: &How, memory: &Memory, process: usize) {
+fn process(plan: &Plan, how: &How, memory: &Memory, log: Option<&Log>, process: usize) {
     let processes = 1 + how.fork;
     std::thread::scope(|scope| {
         for thread in 0..how.threads {
@@ -346,6 +367,7 @@ fn process(plan: &Plan, how: &How, memory: &Memory, process: usize) {
                     plan,
                     how,
                     memory,
+                    log,
                     index: process * how.threads + thread,
                     of: processes * how.threads,
                 };
@@ -370,6 +392,7 @@ pub(crate) struct Worker<'a> {
     pub(crate) plan: &'a Plan,
     pub(crate) how: &'a How,
     pub(crate) memory: &'a Memory,
+    pub(crate) log: Option<&'a Log>,
     pub(crate) index: usize,
     pub(crate) of: usize,
 }
@@ -398,7 +421,8 @@ impl Worker<'_> {
                 }
                 left.push(i);
                 made += 1;
-                if !self.how.sleep.is_zero() {
+                let sleeps = self.how.sleep_while.as_ref().is_none_or(|f| f.exists());
+                if sleeps && !self.how.sleep.is_zero() {
                     std::thread::sleep(self.how.sleep);
                 }
                 if made >= most {
@@ -439,6 +463,10 @@ impl Worker<'_> {
                 self.memory.ring(channel, page, site)
             })
         };
+        let ring = || match self.log {
+            Some(log) => log.rung(i, before.number, ring),
+            None => ring(),
+        };
         if self.how.late_doorbell {
             locked.consume(before.position, cursor.position, self.how.lag);
             drop(locked);
@@ -447,8 +475,22 @@ impl Worker<'_> {
             ring();
             locked.consume(before.position, cursor.position, self.how.lag);
         }
+        if i == 0 && self.how.nobody_after == Some(before.number) {
+            become_nobody();
+        }
         true
     }
+}
+
+/// The process gives root up, in all of its threads.
+fn become_nobody() {
+    const NOBODY: libc::uid_t = 65534;
+    // SAFETY: changes ids of this process only.
+    let given_up = unsafe { libc::setgid(NOBODY) == 0 && libc::setuid(NOBODY) == 0 };
+    say(match given_up {
+        true => "nobody's",
+        false => "cannot become nobody's",
+    });
 }
 
 /// Compares the memory contents at each doorbell with the plan, formed again, and prints the result.

@@ -122,6 +122,7 @@ fn submit(plan: &Plan, how: &How, timing: &Timing, memory: &Memory) -> Result<()
         plan,
         how,
         memory,
+        log: None,
         index,
         of,
     };

@@ -176,6 +176,11 @@ impl Shared {
         Some(index)
     }
 
+    /// How many channels more there is room for.
+    pub(crate) fn room(&self) -> usize {
+        (nvcap_common::MAX_CHANNELS - self.used) as usize + self.free.len()
+    }
+
     /// Frees an address space that no process has any more: its channels' places may be taken by others. Nobody walks its
     /// list, and its captures have been taken out of the ring buffer.
     pub(crate) fn free(&mut self, space: u32, channels: &[u32]) {

@@ -3,6 +3,7 @@
 mod attach;
 mod capture;
 mod channels;
+mod chaos;
 mod counts;
 mod death;
 mod dump;
@@ -11,6 +12,7 @@ mod exported;
 mod full_disk;
 mod gpu_sums;
 mod hosts;
+mod life;
 mod limits;
 mod modes;
 mod names;
@@ -53,12 +55,14 @@ fn main() -> ExitCode {
         death: kill_nvcap_attached kill_nvcap_parent kill_target interrupt_nvcap terminate_nvcap child_status trap_signal;
         dump: whole_history last_thousand last_few bursts channels_and_tokens spinning_kernel lost_kernel orphaned_wait cycle
             recorded slow_kernels running_process killed_meanwhile unmapped_meanwhile all_processes statuses refusals stacks;
+        life: fourth_trace_blind four_traces_at_once threads_by_the_thousand root_given_up stopped_by_ptrace stopped_for_a_while single_stepped debugger_with_registers checkpointed attached_again_and_again processes_come_and_go;
         hosts: come_and_go trapped short_lives short_lives_observed not_looked_into contained;
         watch: a_hang_is_dumped a_hang_seals nothing_to_dump refused;
         counts: as_the_trap_counts forks_are_counted_once served refused of_another_user;
         samples: a_fleet served;
         top: processes_and_channels suspects kernels a_recording terminated terminal_gone no_terminal;
         limits: max_submissions duration no_follow quiet text output_apart reader_gone;
+        chaos: seeded;
         edges: end_not_told command_s_end_not_told lag_is_told output_not_read output_is_full more_channels_than_room;
         channels: numbers_after_exec numbers_when_attached remains_are_none the_last_remains_are_none wrong_doorbell_rung wrong_doorbell_not_mapped
             wrong_doorbell_short never_there rings_named_too_small memory_is_bounded;

@@ -71,6 +71,7 @@ impl Session {
             life: Life::Exec { name },
         }));
         if anew {
+            self.make_room();
             self.install_named(space, at.pid, None)?;
         }
         Ok(())
@@ -127,6 +128,14 @@ impl Session {
                 self.free_space(space);
                 self.capture.forget_stacks(space);
             }
+        }
+    }
+
+    /// Frees places at once where the named channels of a new program would find none: no record tells of what a program captured after
+    /// that of its end.
+    fn make_room(&mut self) {
+        if self.capture.table.shared().room() < self.named.file.channels.len() {
+            self.free_spaces(u64::MAX);
         }
     }
 
@@ -207,6 +216,7 @@ impl Session {
                     life: Life::Present { name },
                 }));
                 if anew {
+                    self.make_room();
                     self.install_named(space, pid, None)?;
                 }
                 Ok(())

@@ -139,7 +139,10 @@ impl Session {
             if self.capture.spaces.pids(space).next().is_none() {
                 continue;
             }
-            let moved = !self.capture.rung.has(space) && self.look_at_named_of(space);
+            // Where not every doorbell is watched, rings move unseen, and are looked at for that reason.
+            let unwatched = self.stores.lacks(self.capture.spaces.pids(space));
+            let idle = unwatched || self.capture.rung.has(space);
+            let moved = !idle && self.look_at_named_of(space);
             let rung = self.capture.rung.has(space);
             self.named.looked(space, now, Look { moved, rung });
         }

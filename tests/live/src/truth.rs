@@ -1,0 +1,319 @@
+//! Compares a trace with the logs of the traced programs (softgpu's `--log`): which submissions of the time in which it traced it has, byte
+//! for byte, and whether its ledger counts the others.
+//!
+//! Unlike `verify`, it knows when each submission was made and by whom, so programs and traces may begin and end at any moment.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::fs::File;
+use std::io::BufReader;
+use std::path::Path;
+
+use anyhow::{Context, Result, bail, ensure};
+use compare::read::{Item, Reader};
+use serde_json::Value;
+use softgpu::layout::Channel;
+use softgpu::log::{Logged, read};
+use softgpu::plan::{Entry, Plan};
+
+/// A program image that ran: what it was to submit, and what it logged. Its submissions are of one entry each.
+#[derive(Debug)]
+pub struct Image {
+    pid: u32,
+    plan: Plan,
+    logged: Logged,
+    entries: Vec<Vec<Entry>>,
+}
+
+impl Image {
+    /// Reads its log from `folder`; none where the image never came to be.
+    pub fn read(folder: &Path, pid: u32, plan: &Plan) -> Result<Option<Image>> {
+        ensure!(plan.shape.burst == 1, "submissions of several entries");
+        let Some(logged) = read(folder, pid, plan)? else {
+            return Ok(None);
+        };
+        let of = |i| plan.stream(i).flat_map(|s| s.entries).collect();
+        Ok(Some(Image {
+            pid,
+            plan: plan.clone(),
+            logged,
+            entries: (0..plan.channels.len()).map(of).collect(),
+        }))
+    }
+
+    /// Its children, and a time before each was forked.
+    pub fn children(&self) -> &[(u32, u64)] {
+        &self.logged.children
+    }
+
+    /// Submissions that were rung for.
+    pub fn submissions(&self) -> u64 {
+        let all = self.logged.rung.iter().flatten();
+        all.filter(|rung| rung.after != 0).count() as u64
+    }
+
+    fn is_of(&self, pid: u32) -> bool {
+        self.pid == pid || self.logged.children.iter().any(|(child, _)| *child == pid)
+    }
+}
+
+/// What was traced, and when. Times of CLOCK_MONOTONIC.
+#[derive(Clone, Copy, Debug)]
+pub struct Watched {
+    /// The process; children that it forks meanwhile are traced too.
+    pub pid: u32,
+    /// From when on; 0: from its start.
+    pub from: u64,
+    /// Until when.
+    pub until: u64,
+    /// The tracer was killed: there is no ledger, and the trace may end anywhere.
+    pub killed: bool,
+}
+
+/// What a trace has of what it was to have.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Account {
+    /// Submissions in the trace, each compared byte for byte.
+    pub exact: u64,
+    /// Of the submissions of its time: those that are in it.
+    pub captured: u64,
+    /// Those that are not, and that the ledger counts.
+    pub counted: u64,
+    /// Those that are not, where the ledger says that an unknown number is missing.
+    pub said: u64,
+    /// Those that are not at the end of a trace whose tracer was killed.
+    pub unwritten: u64,
+    /// Submissions that are marked late.
+    pub late: u64,
+    /// The ledger says that all is there.
+    pub complete: bool,
+}
+
+impl std::ops::AddAssign for Account {
+    fn add_assign(&mut self, other: Account) {
+        self.exact += other.exact;
+        self.captured += other.captured;
+        self.counted += other.counted;
+        self.said += other.said;
+        self.unwritten += other.unwritten;
+        self.late += other.late;
+        self.complete &= other.complete;
+    }
+}
+
+/// How far a trace has come in the channels of the images.
+struct Progress<'a> {
+    images: Vec<&'a Image>,
+    /// By image and channel of its plan: the number of the next submission, and which are there.
+    next: HashMap<(usize, usize), usize>,
+    there: BTreeSet<(usize, usize, usize)>,
+    /// Which are there in part.
+    holed: u64,
+}
+
+impl Progress<'_> {
+    /// Finds an entry of process `pid`: it must be one of its images', after those before.
+    fn entry(
+        &mut self,
+        pid: u32,
+        channel: Channel,
+        time: u64,
+        got: &compare::read::Entry,
+    ) -> Result<()> {
+        let mut found: Option<(u64, usize, usize, usize)> = None;
+        for (image, of) in self.images.iter().enumerate() {
+            let Some(i) = of.plan.channels.iter().position(|c| *c == channel) else {
+                continue;
+            };
+            if !of.is_of(pid) {
+                continue;
+            }
+            let next = self.next.get(&(image, i)).copied().unwrap_or(0);
+            let is_it =
+                |want: &Entry| want.raw == got.raw && (want.bytes == got.data || got.missing > 0);
+            let place = of.entries[i].iter().skip(next).position(is_it);
+            let Some(number) = place.map(|place| next + place) else {
+                continue;
+            };
+            let rung = of.logged.rung[i][number];
+            let before = number.checked_sub(1).map(|n| of.logged.rung[i][n]);
+            ensure!(
+                rung.before != 0 || before.is_none_or(|b| b.before != 0),
+                "submission {number} of process {pid}, {channel:?}, is in the trace and was never made"
+            );
+            let far = rung.before.abs_diff(time);
+            if found.is_none_or(|(nearest, ..)| far < nearest) {
+                found = Some((far, image, i, number));
+            }
+        }
+        let Some((_, image, i, number)) = found else {
+            bail!(
+                "process {pid} has no such submission on {channel:?}, or not in this order: entry {:#018x}, {} bytes, at {time}",
+                got.raw,
+                got.data.len()
+            );
+        };
+        self.next.insert((image, i), number + 1);
+        match got.missing {
+            0 => drop(self.there.insert((image, i, number))),
+            _ => self.holed += 1,
+        }
+        Ok(())
+    }
+}
+
+/// The processes that are traced, and from when on: the first one, and those that were forked after its trace had begun.
+fn followed(images: &[Image], watched: Watched) -> BTreeMap<u32, u64> {
+    let mut all = BTreeMap::from([(watched.pid, watched.from)]);
+    loop {
+        let before = all.len();
+        for image in images.iter().filter(|i| watched.pid == i.pid) {
+            let later = image
+                .children()
+                .iter()
+                .filter(|(_, forked)| *forked > watched.from);
+            all.extend(later.map(|(child, _)| (*child, watched.from)));
+        }
+        if all.len() == before {
+            return all;
+        }
+    }
+}
+
+/// Channel of a token.
+fn channel_of(gpu: Option<u32>, token: Option<u32>) -> Result<Channel> {
+    let gpu = gpu.context("an entry without its GPU")? as usize;
+    let token = token.context("an entry without its token")?;
+    let mut all = (0..softgpu::layout::CHANNELS).map(|index| Channel { gpu, index });
+    all.find(|c| c.token() == token)
+        .with_context(|| format!("a token that is none: {token:#x}"))
+}
+
+/// Compares the trace in `path`. An error where something in it is wrong, or something is missing that nothing tells of.
+pub fn account(path: &Path, images: &[Image], watched: Watched) -> Result<Account> {
+    let file = match File::open(path) {
+        Err(e) if watched.killed && e.kind() == std::io::ErrorKind::NotFound => {
+            return Ok(Account::default());
+        }
+        file => file.with_context(|| format!("no trace at {}", path.display()))?,
+    };
+    let mut reader = Reader::new(BufReader::with_capacity(1 << 20, file), true);
+    let mut progress = Progress {
+        images: images.iter().collect(),
+        next: HashMap::new(),
+        there: BTreeSet::new(),
+        holed: 0,
+    };
+    let (mut account, mut ledger, mut losses, mut time) = (Account::default(), None, 0, 0);
+    let mut positions: HashMap<u64, u64> = HashMap::new();
+    while let Some(item) = reader
+        .next_item()
+        .with_context(|| path.display().to_string())?
+    {
+        match item {
+            Item::Submission(s) => {
+                let line: Value = serde_json::from_str(&reader.raw_line())?;
+                time = line["time_ns"].as_u64().unwrap_or_default();
+                account.late += u64::from(s.late);
+                let channel = reader
+                    .channel()
+                    .context("a submission without its channel")?;
+                let next = positions
+                    .insert(channel, s.position + s.entries)
+                    .unwrap_or_default();
+                // 0 again after an exec.
+                ensure!(
+                    s.position >= next || s.position == 0,
+                    "ring position {} after {next}",
+                    s.position
+                );
+            }
+            Item::Entry(e) => {
+                let channel = channel_of(e.key.gpu, e.key.token)?;
+                progress.entry(e.pid, channel, time, &e)?;
+                account.exact += u64::from(e.missing == 0);
+            }
+            Item::Ledger(of) => ledger = Some(of),
+            Item::Other(kind) => losses += u64::from(kind == "loss"),
+        }
+    }
+    settle(&mut account, &progress, images, watched, losses)?;
+    if watched.killed {
+        return Ok(account);
+    }
+    let ledger = ledger.with_context(|| format!("{}: no ledger", path.display()))?;
+    judge(&mut account, &progress, &ledger)?;
+    Ok(account)
+}
+
+/// Counts what is there and what is not, of the submissions of its time.
+fn settle(
+    account: &mut Account,
+    progress: &Progress<'_>,
+    images: &[Image],
+    watched: Watched,
+    losses: u64,
+) -> Result<()> {
+    let followed = followed(images, watched);
+    for (image, of) in images.iter().enumerate() {
+        for (i, rung) in of.logged.rung.iter().enumerate() {
+            let is_there = |number: usize| progress.there.contains(&(image, i, number));
+            let last = (0..rung.len()).rev().find(|number| is_there(*number));
+            for (number, rung) in rung.iter().enumerate() {
+                let from = followed.get(&rung.pid);
+                let meant = from.is_some_and(|from| rung.before > *from);
+                if !meant || rung.after == 0 || rung.after > watched.until {
+                    continue;
+                }
+                if is_there(number) {
+                    account.captured += 1;
+                } else if watched.killed {
+                    ensure!(
+                        losses > 0 || last.is_none_or(|last| last < number),
+                        "submission {number} of process {}, {:?}, is not in the trace, later ones are, and no loss is told",
+                        rung.pid,
+                        of.plan.channels[i]
+                    );
+                    account.unwritten += 1;
+                } else {
+                    account.said += 1;
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// What is missing must be in the ledger.
+fn judge(account: &mut Account, progress: &Progress<'_>, ledger: &Value) -> Result<()> {
+    account.complete = ledger["complete"] == true;
+    let verdict = &ledger["verdict"];
+    let missing = account.said;
+    ensure!(
+        !account.complete || missing == 0 && progress.holed == 0,
+        "{missing} submissions of {} are missing and the ledger says: {verdict}",
+        missing + account.captured
+    );
+    ensure!(ledger["contradictions"] == 0, "contradictions: {verdict}");
+    let entries = ledger["entries"].as_u64().unwrap_or_default();
+    ensure!(
+        entries == account.exact + progress.holed,
+        "the ledger counts {entries} entries, the trace has {}",
+        account.exact
+    );
+    let some = |name: &str| {
+        let of = &ledger[name];
+        of.as_array().is_some_and(|of| !of.is_empty())
+            || of.as_object().is_some_and(|of| !of.is_empty())
+    };
+    let doorbells = ledger["unknown_doorbells"].as_array().into_iter().flatten();
+    let doorbells: u64 = doorbells.filter_map(|u| u["count"].as_u64()).sum();
+    let counts = ledger["gaps"].as_u64().unwrap_or_default() + doorbells + progress.holed;
+    let unknown = some("untraced") || some("dropped_records");
+    ensure!(
+        missing <= counts || unknown,
+        "{missing} submissions are missing, the ledger counts {counts}: {verdict}"
+    );
+    account.counted = missing.min(counts);
+    account.said = missing - account.counted;
+    Ok(())
+}

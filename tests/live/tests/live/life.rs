@@ -1,0 +1,499 @@
+//! What befalls a traced program that others act on too: other traces, debuggers, checkpoints, signals; and what many traces, threads and
+//! processes leave behind.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, ensure};
+use live::census::{descriptors, map_entries, nothing_left, objects, resident};
+use live::debugger::{Seized, threads};
+use live::perf::Breakpoint;
+use live::programs::{Ended, Folder, Running, nvcap, softgpu};
+use live::truth::{Account, Image, Watched, account};
+use live::verify::{Expected, Extent, verify};
+use softgpu::clock::monotonic;
+use softgpu::layout::{CHANNELS, Channel, DOORBELL, channels_file, doorbell_page};
+use softgpu::plan::Plan;
+
+use crate::attach::{attach, waiting};
+use crate::capture::lacks_some;
+use crate::setup::{LIMIT, expect_result, gpus, need_tracing, plan, sized};
+
+/// A word that the tests' own breakpoints watch: nobody writes it.
+static WORD: u64 = 0;
+
+/// How often, where a test takes its time: `usual`, or what NVCAP_LIFE_TIMES says.
+fn times(usual: u64) -> Result<u64> {
+    match std::env::var("NVCAP_LIFE_TIMES") {
+        Ok(text) => text.parse().context("NVCAP_LIFE_TIMES is no number"),
+        Err(_) => Ok(usual),
+    }
+}
+
+/// Attaches while the program waits, lets it go, does something to it meanwhile: all of it must be in the trace.
+fn beside(
+    seed: u64,
+    options: &[&str],
+    act: impl FnOnce(&Running) -> Result<()>,
+) -> Result<Account> {
+    need_tracing()?;
+    let plan = plan(seed, sized(4000, 1200));
+    let folder = Folder::new()?;
+    let log = log_option(&folder)?;
+    let options = [&["--threads=4", "--sleep-us=1000", &log], options].concat();
+    let mut gpu = waiting(&plan, &options)?;
+    let (pid, trace) = (gpu.pid(), folder.file("trace.json"));
+    let nvcap = attach(pid, &trace, rung_doorbells(&folder, gpus())?, &[])?;
+    let from = monotonic();
+    gpu.write(b"g")?;
+    std::thread::sleep(Duration::from_millis(50));
+    act(&gpu)?;
+    ensure!(gpu.runs(), "the software GPU ended too early for this test");
+    let ended = gpu.end(LIMIT)?;
+    ended.expect_code(0)?;
+    expect_result(&ended.stdout, &plan)?;
+    nvcap.end(LIMIT)?.expect_code(0)?;
+    let all = account_of(&folder, &trace, (pid, &plan), from)?;
+    // The first of each channel came before.
+    let made = plan.submissions - plan.channels.len() as u64;
+    ensure!(all.complete && all.captured == made, "{all:?} of {made}");
+    Ok(all)
+}
+
+fn log_option(folder: &Folder) -> Result<String> {
+    use std::os::unix::fs::PermissionsExt;
+    let logs = folder.file("logs");
+    std::fs::create_dir(&logs)?;
+    std::fs::set_permissions(&logs, std::fs::Permissions::from_mode(0o777))?;
+    Ok(format!("--log={}", logs.display()))
+}
+
+fn account_of(
+    folder: &Folder,
+    trace: &Path,
+    (pid, plan): (u32, &Plan),
+    from: u64,
+) -> Result<Account> {
+    let image = Image::read(&folder.file("logs"), pid, plan)?.context("no log")?;
+    let watched = Watched {
+        pid,
+        from,
+        until: u64::MAX,
+        killed: false,
+    };
+    account(trace, &[image], watched)
+}
+
+/// A debugger stops all threads and lets them go on, several times.
+pub fn stopped_by_ptrace() -> Result<()> {
+    let act = |gpu: &Running| {
+        for _ in 0..5 {
+            let mut seized = Seized::new(gpu.pid())?.context("it cannot be seized")?;
+            for _ in 0..3 {
+                seized.stop()?;
+                std::thread::sleep(Duration::from_millis(20));
+                seized.go_on()?;
+                std::thread::sleep(Duration::from_millis(10));
+            }
+        }
+        Ok(())
+    };
+    beside(401, &[], act).map(drop)
+}
+
+/// SIGSTOP, and SIGCONT half a second later.
+pub fn stopped_for_a_while() -> Result<()> {
+    let act = |gpu: &Running| {
+        for pause in [500, 5, 50] {
+            gpu.signal(libc::SIGSTOP)?;
+            std::thread::sleep(Duration::from_millis(pause));
+            gpu.signal(libc::SIGCONT)?;
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        Ok(())
+    };
+    beside(402, &[], act).map(drop)
+}
+
+/// Every thread executes some hundred instructions one at a time: the processor's trap for that is the breakpoints' trap, too.
+pub fn single_stepped() -> Result<()> {
+    let act = |gpu: &Running| {
+        let mut steps = 0;
+        for _ in 0..3 {
+            let mut seized = Seized::new(gpu.pid())?.context("it cannot be seized")?;
+            seized.stop()?;
+            for tid in seized.threads() {
+                steps += seized.step(tid, 300)?;
+            }
+        }
+        // Threads that sleep in the kernel step once they are awake.
+        ensure!(steps > 300, "{steps} steps");
+        Ok(())
+    };
+    beside(403, &[], act).map(drop)
+}
+
+/// A debugger has two watchpoints of its own in every thread, beside the two of the trace.
+pub fn debugger_with_registers() -> Result<()> {
+    let act = |gpu: &Running| {
+        let mut held = Vec::new();
+        for tid in threads(gpu.pid())? {
+            for _ in 0..2 {
+                held.push(Breakpoint::watch(tid, &raw const WORD as u64, false));
+            }
+        }
+        std::thread::sleep(Duration::from_millis(100));
+        let held = held.into_iter().collect::<std::io::Result<Vec<_>>>();
+        held.context("no debug register is left for a debugger")
+            .map(drop)
+    };
+    beside(404, &[], act).map(drop)
+}
+
+/// What a checkpointer does first: it stops all threads and reads all memory and state. Then it lets them go.
+pub fn checkpointed() -> Result<()> {
+    let act = |gpu: &Running| {
+        let mut seized = Seized::new(gpu.pid())?.context("it cannot be seized")?;
+        seized.stop()?;
+        let bytes = seized.read_all()?;
+        ensure!(bytes > 1 << 20, "{bytes} bytes of memory");
+        Ok(())
+    };
+    beside(405, &[], act).map(drop)
+}
+
+/// setuid(2) in all threads, in the middle; and then the program executes itself as the other user.
+pub fn root_given_up() -> Result<()> {
+    beside(406, &["--nobody-after=20"], |gpu| {
+        let begun = Instant::now();
+        while !gpu.stdout().contains("nobody's") && begun.elapsed() < LIMIT {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        ensure!(!gpu.stdout().contains("cannot become"), "{}", gpu.stdout());
+        Ok(())
+    })?;
+    Ok(())
+}
+
+/// More than a thousand threads, each of which submits twice.
+pub fn threads_by_the_thousand() -> Result<()> {
+    need_tracing()?;
+    let plan = plan(407, sized(3000, 800));
+    let folder = Folder::new()?;
+    let trace = folder.file("trace.json");
+    let mut gpu = waiting(&plan, &["--threads=6", "--churn=2"])?;
+    let nvcap = attach(gpu.pid(), &trace, folder.channels()?, &[])?;
+    gpu.write(b"g")?;
+    let ended = gpu.end(LIMIT)?;
+    ended.expect_code(0)?;
+    expect_result(&ended.stdout, &plan)?;
+    nvcap.end(LIMIT)?.expect_code(0)?;
+    let report = verify(&trace, &Expected::part(plan, Extent::From(1)))?;
+    report.expect_complete()?;
+    let threads = report.threads.len() as u64;
+    ensure!(threads > sized(1000, 300), "{threads} threads");
+    println!("{threads} threads");
+    Ok(())
+}
+
+/// How one trace of several fared; no account where it could not begin.
+#[derive(Debug)]
+struct Fared {
+    ended: Ended,
+    account: Option<Account>,
+}
+
+/// A channels file with one doorbell for each of so many GPUs: the one that is rung.
+fn rung_doorbells(folder: &Folder, gpus: usize) -> Result<PathBuf> {
+    let unrung: Vec<String> = (0..gpus)
+        .map(|gpu| format!("addr={:#x} ", doorbell_page(gpu, 0) + DOORBELL))
+        .collect();
+    let text = channels_file(gpus);
+    let lines = text
+        .lines()
+        .filter(|l| unrung.iter().all(|u| !l.contains(u)));
+    let path = folder.file("rung.txt");
+    std::fs::write(&path, lines.collect::<Vec<_>>().join("\n"))?;
+    Ok(path)
+}
+
+/// Four traces of one program with so many GPUs, all of which begin before it goes on; `at_once`: at the same moment. `prepare` comes before
+/// the last one, or before all of them.
+fn four(
+    seed: u64,
+    gpus: usize,
+    at_once: bool,
+    prepare: impl Fn(u32) -> Result<Vec<Breakpoint>>,
+) -> Result<[Fared; 4]> {
+    need_tracing()?;
+    let mut plan = plan(seed, sized(6000, 1500));
+    plan.channels = Channel::first(CHANNELS * gpus, gpus);
+    let folder = Folder::new()?;
+    let log = log_option(&folder)?;
+    let gpus_option = format!("--gpus={gpus}");
+    let mut gpu = waiting(
+        &plan,
+        &[
+            "--threads=6",
+            "--sleep-us=3000",
+            "--linger-ms=300",
+            &log,
+            &gpus_option,
+        ],
+    )?;
+    gpu.write(b"g")?;
+    let pid = gpu.pid();
+    while threads(pid)?.len() < 7 {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let channels = rung_doorbells(&folder, gpus)?;
+    let (mut traces, mut held) = (Vec::new(), Vec::new());
+    for number in 0..4 {
+        if number == if at_once { 0 } else { 3 } {
+            held = prepare(pid)?;
+        }
+        let trace = folder.file(&format!("trace{number}.json"));
+        let mut args: Vec<OsString> = [
+            "--json",
+            "-vv",
+            "-e",
+            "type=submission,entry",
+            "--how=trap",
+            "-o",
+        ]
+        .map(Into::into)
+        .to_vec();
+        args.extend([
+            trace.clone().into(),
+            "--channels".into(),
+            channels.clone().into(),
+        ]);
+        args.extend(["-p".into(), pid.to_string().into()]);
+        traces.push((Running::start(&nvcap()?, args)?, trace));
+        if !at_once {
+            until_begun(&mut traces)?;
+        }
+    }
+    until_begun(&mut traces)?;
+    let from = monotonic();
+    ensure!(gpu.runs(), "the software GPU ended too early for this test");
+    let ended = gpu.end(LIMIT)?;
+    drop(held);
+    ended.expect_code(0)?;
+    expect_result(&ended.stdout, &plan)?;
+    let mut all = Vec::new();
+    for (number, (nvcap, trace)) in traces.into_iter().enumerate() {
+        let ended = nvcap.end(LIMIT)?;
+        let say = || format!("trace {number}: {}", ended.stderr);
+        let account = match ended.stderr.contains("attached") {
+            true => Some(account_of(&folder, &trace, (pid, &plan), from).with_context(say)?),
+            false => None,
+        };
+        let code = account.map_or(1, |a| if a.complete { 0 } else { 3 });
+        ended.expect_code(code).with_context(say)?;
+        println!("trace {number} ended with {code}: {account:?}");
+        all.push(Fared { ended, account });
+    }
+    all.try_into().ok().context("four")
+}
+
+/// Waits until each traces, or has given up.
+fn until_begun(traces: &mut [(Running, PathBuf)]) -> Result<()> {
+    let begun = Instant::now();
+    let begins = |nvcap: &mut Running| nvcap.runs() && !nvcap.stderr().contains("attached");
+    while traces.iter_mut().any(|(nvcap, _)| begins(nvcap)) {
+        ensure!(begun.elapsed() < LIMIT, "one does not begin");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    Ok(())
+}
+
+/// A thread has four debug registers. Three traces have one each in every thread; the fourth has none in six of seven threads, since a debugger
+/// has one there, too. It reads from the rings what they submit: late, and nothing is lost.
+pub fn fourth_trace_blind() -> Result<()> {
+    for _ in 0..3 {
+        let all = four(408, 1, false, |pid| {
+            let others = threads(pid)?.into_iter().filter(|tid| *tid != pid);
+            let held = others.map(|tid| Breakpoint::watch(tid, &raw const WORD as u64, false));
+            held.collect::<std::io::Result<Vec<_>>>()
+                .context("a debugger's registers")
+        })?;
+        for Fared { ended, account } in &all[..3] {
+            ensure!(
+                account.is_some_and(|a| a.complete && a.captured > 100),
+                "{}",
+                ended.stderr
+            );
+        }
+        let Fared { ended, account } = &all[3];
+        let account = account.with_context(|| ended.stderr.clone())?;
+        ensure!(
+            ended.stderr.contains("debug registers"),
+            "nothing is said of it: {}",
+            ended.stderr
+        );
+        ensure!(account.captured > 100, "{account:?}");
+        // On a busy machine a ring may go round between two looks, which the ledger then says.
+        if account.complete {
+            return Ok(());
+        }
+    }
+    anyhow::bail!("three times in a row something was lost")
+}
+
+/// Four traces that begin at the same moment, each of which wants two of four registers: whoever goes on has all, or counts what is missing;
+/// the others say why they end.
+pub fn four_traces_at_once() -> Result<()> {
+    let all = four(409, gpus().max(2), true, |_| Ok(Vec::new()))?;
+    for Fared { ended, account } in &all {
+        ensure!(
+            account.is_some() || ended.stderr.contains("no debug register is left"),
+            "{}",
+            ended.stderr
+        );
+    }
+    ensure!(
+        all.iter().any(|f| f.account.is_some()),
+        "none of them began"
+    );
+    Ok(())
+}
+
+/// Attached to and detached from again and again: nothing is left, in the kernel and in the program.
+pub fn attached_again_and_again() -> Result<()> {
+    need_tracing()?;
+    let times = times(sized(200, 10))?;
+    let folder = Folder::new()?;
+    let slow = folder.file("slow");
+    std::fs::write(&slow, "")?;
+    let mut plan = plan(410, times * 400);
+    plan.channels = Channel::first(4, gpus());
+    let slow_option = format!("--sleep-while={}", slow.display());
+    let mut gpu = waiting(&plan, &["--threads=4", "--sleep-us=10000", &slow_option])?;
+    gpu.write(b"g")?;
+    std::thread::sleep(Duration::from_millis(300));
+    let pid = gpu.pid();
+    let before = objects()?;
+    let (files, memory) = (descriptors(pid)?, resident(pid)?);
+    let begun = Instant::now();
+    let mut incomplete = 0;
+    for time in 0..times {
+        let trace = folder.file("trace.json");
+        let mut args: Vec<OsString> = ["--json", "--how=trap", "-o"].map(Into::into).to_vec();
+        args.extend([
+            trace.clone().into(),
+            "--channels".into(),
+            folder.channels()?.into(),
+        ]);
+        args.extend(["-p".into(), pid.to_string().into()]);
+        let mut nvcap = Running::start(&nvcap()?, args)?;
+        nvcap.wait_until("watching", LIMIT, |r| r.stderr().contains("attached"))?;
+        nvcap.signal(libc::SIGINT)?;
+        let ended = nvcap.end(LIMIT).with_context(|| format!("time {time}"))?;
+        match ended.code()? {
+            3 => incomplete += 1,
+            _ => ended.expect_code(0)?,
+        }
+    }
+    let took = begun.elapsed().as_secs_f64();
+    nothing_left(&before, LIMIT)?;
+    ensure!(gpu.runs(), "the software GPU ended too early for this test");
+    ensure!(descriptors(pid)? == files, "descriptors of the program");
+    let grown = resident(pid)?.saturating_sub(memory);
+    ensure!(grown < 1 << 20, "its memory grew by {grown} bytes");
+    let mut free = Vec::new();
+    for tid in threads(pid)? {
+        for _ in 0..4 {
+            let register = Breakpoint::watch(tid, &raw const WORD as u64, false);
+            free.push(
+                register
+                    .with_context(|| format!("a debug register of thread {tid} is not free"))?,
+            );
+        }
+    }
+    drop(free);
+    std::fs::remove_file(&slow)?;
+    let ended = gpu.end(3 * LIMIT)?;
+    ended.expect_code(0)?;
+    expect_result(&ended.stdout, &plan)?;
+    println!(
+        "attached {times} times in {took:.0} s, {incomplete} ledgers incomplete; nothing left"
+    );
+    ensure!(
+        incomplete * 10 < times.max(10),
+        "{incomplete} of {times} are incomplete"
+    );
+    Ok(())
+}
+
+/// What a long trace holds.
+#[derive(Clone, Debug)]
+struct Holds {
+    files: usize,
+    memory: u64,
+    entries: BTreeMap<String, u64>,
+}
+
+impl Holds {
+    fn of(nvcap: &Running) -> Result<Holds> {
+        // Captures of a program that has ended may be on their way for half a second.
+        std::thread::sleep(Duration::from_millis(1500));
+        let pid = nvcap.pid();
+        Ok(Holds {
+            files: descriptors(pid)?,
+            memory: resident(pid)?,
+            entries: map_entries(pid)?
+                .into_iter()
+                .filter(|(_, entries)| *entries > 0)
+                .collect(),
+        })
+    }
+}
+
+/// A thousand short programs come and go during one trace: their places are used again.
+pub fn processes_come_and_go() -> Result<()> {
+    need_tracing()?;
+    const EACH: u64 = 6;
+    let times = times(1000)?;
+    let some = times / 4;
+    let folder = Folder::new()?;
+    let trace = folder.file("trace.json");
+    let program = format!(
+        "{} --submissions={EACH} --channels=2 --gpus=1 --threads=1 >/dev/null",
+        softgpu()?.display()
+    );
+    let rounds = [some, times - some]
+        .map(|n| format!("for i in $(seq {n}); do {program}; done; echo pause; read x;"));
+    let mut args: Vec<OsString> = vec!["-q".into(), "--json".into(), "-o".into()];
+    args.extend([
+        trace.clone().into(),
+        "--channels".into(),
+        folder.channels()?.into(),
+    ]);
+    args.extend(["--how=trap", "--", "/bin/sh", "-c", &rounds.concat()].map(OsString::from));
+    let mut nvcap = Running::start(&nvcap()?, args)?;
+    let mut held = Vec::new();
+    for round in 1..=2 {
+        let pauses = |r: &Running| r.stdout().lines().filter(|l| *l == "pause").count() == round;
+        nvcap.wait_until("at a pause", 4 * LIMIT, pauses)?;
+        held.push(Holds::of(&nvcap)?);
+        nvcap.write(b"\n")?;
+    }
+    let ended = nvcap.end(LIMIT)?;
+    println!("after {some} and {times} programs: {held:?}");
+    let whole = !lacks_some(&ended, &trace, times * EACH)?;
+    println!("all of them captured: {whole}");
+    let (early, late) = (&held[0], &held[1]);
+    ensure!(late.files <= early.files + 2, "{early:?}, {late:?}");
+    let entries = |holds: &Holds| holds.entries.values().sum::<u64>();
+    ensure!(entries(late) <= entries(early) + 8, "{early:?}, {late:?}");
+    // The ledger has a line for each channel, to its end.
+    let each = late.memory.saturating_sub(early.memory) / (times - some);
+    ensure!(
+        each < 8 << 10,
+        "{each} bytes stay of each program: {early:?}, {late:?}"
+    );
+    Ok(())
+}
