@@ -105,11 +105,13 @@ impl Gpu {
         minor: u32,
     ) -> Result<Self, Error> {
         let client = Client::new(os, version)?;
-        let file = client.open_gpu(minor)?;
         let cards = client.cards()?;
-        let card = cards.iter().find(|card| card.minor == minor);
-        let id = card.map_or(0, |card| card.id);
-        let fields = [("gpuId", id.into())];
+        let Some(card) = cards.iter().find(|card| card.minor == minor) else {
+            let there = cards.iter().map(|card| card.minor).collect();
+            return Err(Error::NoGpu { minor, there });
+        };
+        let file = client.open_gpu(minor)?;
+        let fields = [("gpuId", card.id.into())];
         let mut info = client.structure("NV0000_CTRL_GPU_GET_ID_INFO_V2_PARAMS", &fields)?;
         client.control(
             "ask for the GPU",

@@ -12,14 +12,15 @@ use crate::wire::GpuVa;
 /// `EXIT`, as Volta and all after it encode it (nvcc's cubins have it, see tests/captures/h200-graphs.cubin.xz).
 const EXIT: [u64; 2] = [0x794d, 0x000f_ea00_0380_0000];
 /// Where the QMD lies behind the program.
-const QMD: usize = 0x1000;
+const QMD: u64 = 0x1000;
 /// Instructions that are written: what is fetched ahead of the first is one too.
 const INSTRUCTIONS: usize = 64;
 
 /// The oldest layout of QMDs that is formed here.
 const OLDEST: (u8, u8) = (4, 0);
 
-/// Empty kernels, by the GPU's clock and by the processor's. `memory` is the GPU's and mapped into the process.
+/// Empty kernels, by the GPU's clock and by the processor's, whose program and QMD lie in `memory`, the GPU's. Both are written
+/// there as inline data, as CUDA's driver does it.
 ///
 /// # Errors
 /// Where the GPU's QMDs have another layout, [`Error::NoKernel`].
@@ -29,16 +30,16 @@ pub(crate) fn kernel(
     memory: &Memory,
 ) -> Result<Vec<Latency>, Error> {
     let qmd = form(class, memory.address())?;
-    let mapping = memory.mapping().ok_or(Error::NoKernel(class))?;
-    for i in 0..INSTRUCTIONS {
-        mapping.write_long(16 * i, EXIT[0]);
-        mapping.write_long(16 * i + 8, EXIT[1]);
-    }
-    let (words, _) = qmd.as_chunks::<4>();
-    for (i, word) in words.iter().enumerate() {
-        mapping.write(QMD + 4 * i, u32::from_le_bytes(*word));
-    }
-    let at = GpuVa(memory.address().0 + QMD as u64);
+    let program: Vec<u8> = EXIT.iter().flat_map(|half| half.to_le_bytes()).collect();
+    let at = GpuVa(memory.address().0 + QMD);
+    let payload = channel.next_payload();
+    let mut segment = Segment::new(channel, class, payload);
+    segment.inline(memory.address(), &program.repeat(INSTRUCTIONS))?;
+    segment.inline(at, &qmd)?;
+    segment.host_release(END, Waits::ForWork)?;
+    let push = segment.finish();
+    channel.submit(&push)?;
+    channel.wait(END, payload)?;
     let mut seen = Vec::new();
     let times = repeat(RUNS, || {
         let payload = channel.next_payload();

@@ -13,7 +13,7 @@ use crate::bench::{
 };
 
 /// Runs of a pass.
-pub(super) const RUNS: usize = 201;
+pub(super) const RUNS: usize = 501;
 
 /// How long the GPU is let wait for a semaphore before it is released, so that it waits indeed.
 const WAITING: Duration = Duration::from_micros(30);

@@ -54,6 +54,14 @@ pub enum Error {
         /// The field.
         field: &'static str,
     },
+    /// There is no such GPU.
+    #[error("there is no GPU {minor} (/dev/nvidia{minor}): {}", those(there))]
+    NoGpu {
+        /// The minor number that was asked for.
+        minor: u32,
+        /// Those that there are.
+        there: Vec<u32>,
+    },
     /// The GPU has no class of an engine that is needed.
     #[error(
         "this GPU lacks channels with doorbells, compute or copy engines: Volta or newer is needed"
@@ -93,6 +101,16 @@ pub enum Error {
 
 fn named(status: u32) -> String {
     format!("{} ({status:#x})", names::status(status))
+}
+
+fn those(there: &[u32]) -> String {
+    match there {
+        [] => "the driver tells of none".to_owned(),
+        there => {
+            let all: Vec<String> = there.iter().map(u32::to_string).collect();
+            format!("type --gpu with one of {}", all.join(", "))
+        }
+    }
 }
 
 fn hint(error: &io::Error) -> &'static str {
