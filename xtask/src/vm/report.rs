@@ -143,7 +143,17 @@ const FEATURES: &[(&str, &[&str])] = &[
         "fork, exec",
         &["capture::fork", "capture::exec", "capture::many_events"],
     ),
-    ("capture", &["capture::", "bench::", "registers::", "modes::", "trace", "no-gpu"]),
+    (
+        "capture",
+        &[
+            "capture::",
+            "bench::",
+            "registers::",
+            "modes::",
+            "trace",
+            "no-gpu",
+        ],
+    ),
     ("attach", &["attach::"]),
     ("kill, signals", &["death::"]),
     ("reload", &["reload", "reload-at-once"]),
