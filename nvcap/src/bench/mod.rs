@@ -71,7 +71,7 @@ pub struct Measured {
 
 /// Measures; `say` is told what is being done.
 pub fn measure(os: Box<dyn Os>, options: &Options, say: &dyn Fn(&str)) -> Result<Measured, Error> {
-    stay_on_one_processor();
+    let _processor = OneProcessor::stay();
     let mut gpu = Gpu::open(os, options.driver, options.minor)?;
     let kept = options.keep.then(|| gpu.keep());
     let classes = gpu.classes();
@@ -132,27 +132,38 @@ pub fn measure(os: Box<dyn Os>, options: &Options, say: &dyn Fn(&str)) -> Result
     Ok(measured)
 }
 
-/// Binds this thread to the last processor that it may run on: how far a processor is from the GPU differs. Where that is
-/// refused, times vary more.
-fn stay_on_one_processor() {
-    // SAFETY: a set of processors is plain bits, of which zero is a value.
-    let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
-    let size = size_of::<libc::cpu_set_t>();
-    // SAFETY: the set is writable for the size that is told.
-    if unsafe { libc::sched_getaffinity(0, size, &mut set) } != 0 {
-        return;
+/// This thread on the last processor that it may run on: how far a processor is from the GPU differs. Dropped, it may run where
+/// it might before. Where that is refused, times vary more.
+struct OneProcessor {
+    before: libc::cpu_set_t,
+}
+
+impl OneProcessor {
+    fn stay() -> Option<Self> {
+        // SAFETY: a set of processors is plain bits, of which zero is a value.
+        let (mut before, mut one): (libc::cpu_set_t, libc::cpu_set_t) =
+            unsafe { std::mem::zeroed() };
+        let size = size_of::<libc::cpu_set_t>();
+        // SAFETY: the set is writable for the size that is told.
+        if unsafe { libc::sched_getaffinity(0, size, &mut before) } != 0 {
+            return None;
+        }
+        // SAFETY: the processor's number is below the set's size.
+        let allowed = |i: &usize| unsafe { libc::CPU_ISSET(*i, &before) };
+        let last = (0..libc::CPU_SETSIZE as usize).rfind(allowed)?;
+        // SAFETY: as above.
+        unsafe { libc::CPU_SET(last, &mut one) };
+        // SAFETY: the set is readable for the size that is told.
+        let bound = unsafe { libc::sched_setaffinity(0, size, &one) } == 0;
+        bound.then_some(Self { before })
     }
-    // SAFETY: the processor's number is below the set's size.
-    let allowed = |i: &usize| unsafe { libc::CPU_ISSET(*i, &set) };
-    let Some(last) = (0..libc::CPU_SETSIZE as usize).rfind(allowed) else {
-        return;
-    };
-    // SAFETY: as above.
-    let mut one: libc::cpu_set_t = unsafe { std::mem::zeroed() };
-    // SAFETY: as above.
-    unsafe { libc::CPU_SET(last, &mut one) };
-    // SAFETY: the set is readable for the size that is told.
-    unsafe { libc::sched_setaffinity(0, size, &one) };
+}
+
+impl Drop for OneProcessor {
+    fn drop(&mut self) {
+        // SAFETY: the set is readable for the size that is told.
+        unsafe { libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &self.before) };
+    }
 }
 
 /// A channel of each copy engine, its class bound. Those that the driver gives none of are noted.

@@ -259,7 +259,12 @@ impl Channel {
             }
             std::hint::spin_loop();
             looks = looks.wrapping_add(1);
-            if looks.is_multiple_of(1024) && start.elapsed() > PATIENCE {
+            if !looks.is_multiple_of(4096) {
+                continue;
+            }
+            // After some 100 us another thread may run: on a busy host the software GPU needs the processor.
+            std::thread::yield_now();
+            if start.elapsed() > PATIENCE {
                 return Err(Error::Hang {
                     engine: self.engine,
                     get: mapped(&self.ring).read(GP_GET),
