@@ -131,7 +131,7 @@ impl Engine {
             else {
                 continue;
             };
-            if step == Step::Immediate && !self.method(subchannel, address, data.into(), memory) {
+            if step == Step::Immediate && !self.method(subchannel, address, data, memory) {
                 return false;
             }
             for i in 0..count {

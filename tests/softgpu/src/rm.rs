@@ -371,7 +371,7 @@ impl Fields {
         let field = self.0.field(field).ok_or(io::ErrorKind::InvalidInput)?;
         // Of an array, the first element.
         let size = match field.kind.split_once('[') {
-            Some((kind, _)) if kind == "NvU64" => 8,
+            Some(("NvU64", _)) => 8,
             Some(_) => 4,
             None => field.size,
         };

@@ -1,13 +1,15 @@
 //! A channel: a ring of entries, USERD with GP_GET and GP_PUT, and a doorbell.
 
 use std::{
-    cell::RefCell,
     rc::Rc,
     sync::atomic::{Ordering, fence},
     time::{Duration, Instant},
 };
 
-use super::{Gpu, Memory, Place, engine};
+use super::{
+    Gpu, Memory, Place, engine,
+    kept::{Kept, Submission},
+};
 use crate::bench::rm::{Error, Mapping};
 use crate::decode::encode::Pushbuffer;
 use crate::driver::layouts;
@@ -41,20 +43,6 @@ const SEMAPHORE: usize = 16;
 
 /// How long the GPU may take for a submission before it is said to hang.
 const PATIENCE: Duration = Duration::from_secs(10);
-
-/// A submission as it lay in memory.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Submission {
-    /// The channel's work-submit token.
-    pub token: u32,
-    /// The ring entry.
-    pub entry: u64,
-    /// The pushbuffer.
-    pub words: Vec<u32>,
-}
-
-/// The submissions of all channels, in order, where they are kept.
-pub(crate) type Kept = Rc<RefCell<Vec<Submission>>>;
 
 /// A channel with its ring, pushbuffer and semaphores.
 pub(crate) struct Channel {

@@ -4,12 +4,14 @@
 //! in it: its addresses are not those of the process.
 
 mod channel;
+mod kept;
 mod memory;
 
 use std::{os::fd::OwnedFd, rc::Rc};
 
-pub use channel::Submission;
-pub(crate) use channel::{Channel, Kept, PUSHBUFFER_LEN};
+pub(crate) use channel::{Channel, PUSHBUFFER_LEN};
+use kept::Kept;
+pub use kept::Submission;
 pub(crate) use memory::{Memory, Place};
 
 use super::rm::{Access, Client, Error, Mapping, Object, Os};
