@@ -13,7 +13,7 @@ use nvcap_common::{CODE, NO_OWN, NO_TOKEN, REGS, Site, kind};
 
 use crate::{
     cached_put, capture, kernel, known,
-    maps::{MORE, WAKEUP, count, reserve, submit},
+    maps::{MORE, WAKEUP, count, generation, reserve, submit},
     mode, python, stack,
     walk::{self, Walk, phase},
 };
@@ -91,7 +91,7 @@ fn go_on(ctx: &PerfEventContext, w: &mut Walk) {
 fn begin(ctx: &PerfEventContext, w: &mut Walk) -> bool {
     let (pid, tid) = kernel::ids();
     registers(ctx, w);
-    let (ip, generation) = (w.ip, known::generation());
+    let (ip, generation) = (w.ip, generation());
     let Some(space) = known::space(w, pid, generation) else {
         count(|s| s.foreign += 1);
         return false;

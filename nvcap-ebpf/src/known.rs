@@ -4,50 +4,12 @@
 //! Invariant: what is kept was found in the generation that it names, and whoever changes one of these maps begins another generation
 //! after that. So nothing outlives a change, and a doorbell beside one is treated as if it had come just before.
 
-use aya_ebpf::{macros::map, maps::Array};
 use nvcap_common::{Proc, SiteKey, SiteValue, TokenValue, trust};
 
 use crate::{
-    maps::{SITES, TOKENS, fetch_add, traced},
-    scan::token_key,
-    walk::Walk,
+    maps::{SITES, TOKENS, traced},
+    walk::{Known, Walk, token_key},
 };
-
-#[map]
-static GENERATION: Array<u64> = Array::with_max_entries(1, 0);
-
-/// See the module.
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub struct Known {
-    pub generation: u64,
-    /// Where the trap was.
-    pub ip: u64,
-    pub doorbell: u64,
-    pub site: SiteValue,
-    pub pid: u32,
-    pub space: u32,
-    pub token: u32,
-    pub channel: u32,
-    pub trust: u32,
-    pub pad: u32,
-}
-
-/// PROCS, SITES or TOKENS has changed.
-#[inline(always)]
-pub fn changed() {
-    if let Some(g) = GENERATION.get_ptr_mut(0) {
-        fetch_add(g, 1);
-    }
-}
-
-#[inline(always)]
-pub fn generation() -> u64 {
-    // SAFETY: a live value; volatile, for others change it meanwhile.
-    GENERATION
-        .get_ptr(0)
-        .map_or(0, |g| unsafe { g.read_volatile() })
-}
 
 /// The address space of the process, if it is traced. Where that is known, its store is, too.
 #[inline(always)]

@@ -47,6 +47,10 @@ pub static MORE: ProgramArray = ProgramArray::with_max_entries(1, 0);
 #[map]
 pub static NEXT_SPACE: Array<u64> = Array::with_max_entries(1, BPF_F_MMAPABLE);
 
+/// Counts the changes of PROCS, SITES and TOKENS.
+#[map]
+static GENERATION: Array<u64> = Array::with_max_entries(1, 0);
+
 /// Nonzero while the reader waits for longer than it does between looks of its own.
 #[map]
 pub static ASLEEP: Array<u32> = Array::with_max_entries(1, BPF_F_MMAPABLE);
@@ -135,4 +139,20 @@ pub fn count(f: impl FnOnce(&mut Stats)) {
 pub fn traced(pid: u32) -> Option<Proc> {
     // SAFETY: values are plain integers; a torn read is impossible for 8 bytes.
     PROCS.get_ptr(pid).map(|p| unsafe { *p })
+}
+
+/// PROCS, SITES or TOKENS has changed: what was found in them before is of an earlier generation.
+#[inline(always)]
+pub fn changed() {
+    if let Some(g) = GENERATION.get_ptr_mut(0) {
+        fetch_add(g, 1);
+    }
+}
+
+#[inline(always)]
+pub fn generation() -> u64 {
+    // SAFETY: a live value; volatile, for others change it meanwhile.
+    GENERATION
+        .get_ptr(0)
+        .map_or(0, |g| unsafe { g.read_volatile() })
 }

@@ -12,8 +12,8 @@ use aya_log_ebpf::{debug, warn};
 use nvcap_common::{Birth, Header, Life, MAX_SPACES, Proc, kind, proc_flag};
 
 use crate::{
-    kernel, known,
-    maps::{NEXT_SPACE, PROCS, WAKEUP, count, fetch_add, reserve, submit, traced},
+    kernel,
+    maps::{NEXT_SPACE, PROCS, WAKEUP, changed, count, fetch_add, reserve, submit, traced},
 };
 
 /// The maker and time of birth of each thread: arming a running process uses them to tell which threads inherited their
@@ -64,7 +64,7 @@ pub fn process_fork(ctx: RawTracePointContext) -> i32 {
     } else if proc.flags & proc_flag::FOLLOW != 0 {
         // The child shares its parent's shared mappings: until it executes another program, its rings are its parent's.
         let inserted = PROCS.insert(child_pid, proc, 0);
-        known::changed();
+        changed();
         if inserted.is_err() {
             warn!(
                 &ctx,
@@ -91,7 +91,7 @@ pub fn process_exec(ctx: RawTracePointContext) -> i32 {
             },
             0,
         );
-        known::changed();
+        changed();
         life(kind::EXEC, 1, proc.space);
         return 0;
     }
@@ -113,7 +113,7 @@ pub fn process_exec(ctx: RawTracePointContext) -> i32 {
         );
     }
     let _ = PROCS.insert(pid, Proc { space, ..proc }, 0);
-    known::changed();
+    changed();
     life(kind::EXEC, 0, space);
     0
 }
@@ -129,7 +129,7 @@ pub fn process_exit(ctx: RawTracePointContext) -> i32 {
     life(kind::EXIT, u32::from(last), proc.space);
     if last {
         let _ = PROCS.remove(pid);
-        known::changed();
+        changed();
     }
     0
 }

@@ -2,30 +2,18 @@
 //!
 //! What is concluded from them of tokens, the user program decides (`session/token_evidence.rs` there).
 
-use nvcap_common::{
-    Header, MISSES, NO_TOKEN, PUTS, Put, Scan, SharedChannel, TokenKey, flag, kind, trust,
-};
+use nvcap_common::{Header, MISSES, NO_TOKEN, PUTS, Put, Scan, SharedChannel, flag, kind, trust};
 
 use crate::{
-    known,
-    maps::{CHANNELS, SPACES, TOKENS, count, fetch_add, reserve, submit},
+    maps::{CHANNELS, SPACES, TOKENS, changed, count, fetch_add, reserve, submit},
     read,
-    walk::{Walk, phase, scanning},
+    walk::{Walk, phase, scanning, token_key},
 };
 
 #[inline(always)]
 pub fn channel(index: u32) -> Option<&'static mut SharedChannel> {
     // SAFETY: the claim makes this program the only one to write the owner's fields.
     CHANNELS.get_ptr_mut(index).map(|c| unsafe { &mut *c })
-}
-
-#[inline(always)]
-pub fn token_key(w: &Walk) -> TokenKey {
-    TokenKey {
-        doorbell: w.doorbell,
-        space: w.space,
-        token: w.token,
-    }
 }
 
 #[inline(always)]
@@ -146,7 +134,7 @@ pub fn judge(w: &mut Walk) {
         if let Some(v) = TOKENS.get_ptr_mut(token_key(w)) {
             // SAFETY: a plain integer; of two processors that write it at once, one count is enough.
             unsafe { (*v).misses = if enough { 0 } else { misses } };
-            known::changed();
+            changed();
         }
         if enough {
             scan(w, scanning::TAKE);

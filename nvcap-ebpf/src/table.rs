@@ -14,8 +14,7 @@ use aya_ebpf::{
 use nvcap_common::{Request, request};
 
 use crate::{
-    known,
-    maps::{BPF_F_MMAPABLE, PROCS, SITES, TOKENS, XLATE},
+    maps::{self, BPF_F_MMAPABLE, PROCS, SITES, TOKENS, XLATE},
     process::BIRTHS,
 };
 
@@ -63,7 +62,7 @@ fn changed<E>(result: Result<(), E>) -> i64
 where
     i64: From<E>,
 {
-    known::changed();
+    maps::changed();
     done(result)
 }
 

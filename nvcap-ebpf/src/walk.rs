@@ -1,9 +1,7 @@
 //! The state of a walk, which lies in a per-processor map from step to step.
 
 use aya_ebpf::{macros::map, maps::PerCpuArray};
-use nvcap_common::{BATCH, Header, PUTS, Put, REGS};
-
-use crate::known::Known;
+use nvcap_common::{BATCH, Header, PUTS, Put, REGS, SiteValue, TokenKey};
 
 /// What a walk does next.
 pub mod phase {
@@ -111,6 +109,32 @@ pub struct Walk {
     pub batch: [u64; BATCH],
     /// What a scan saw since its last record.
     pub puts: [Put; PUTS],
+}
+
+/// What the last doorbell on this processor was found to be; see `known.rs`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct Known {
+    pub generation: u64,
+    /// Where the trap was.
+    pub ip: u64,
+    pub doorbell: u64,
+    pub site: SiteValue,
+    pub pid: u32,
+    pub space: u32,
+    pub token: u32,
+    pub channel: u32,
+    pub trust: u32,
+    pub pad: u32,
+}
+
+#[inline(always)]
+pub fn token_key(w: &Walk) -> TokenKey {
+    TokenKey {
+        doorbell: w.doorbell,
+        space: w.space,
+        token: w.token,
+    }
 }
 
 #[map]

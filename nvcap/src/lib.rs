@@ -50,7 +50,7 @@
 //! | `capture` | `capture`: recordings (pcapng files of records), written and read |
 //! | `output` | `output`: text, JSON, statistics, filters; `pipeline`: from records to sinks |
 //! | `xz`, `zstd` | files that are compressed so (gzip needs no feature) |
-//! | `cli`, `trap`, `parquet`, `serve`, `otlp` | the program, its live tracing, its Parquet files, its metrics, and sending them; nothing that a library's user can call |
+//! | `cli`, `trap`, `parquet`, `serve`, `otlp`, `bench` | the program, its live tracing, its Parquet files, its metrics, and sending them, its measurements of the GPU; nothing that a library's user can call |
 //!
 //! # What stays
 //!
@@ -97,6 +97,8 @@ pub mod output;
 #[cfg(feature = "output")]
 pub mod pipeline;
 
+#[cfg(all(feature = "bench", target_os = "linux"))]
+mod bench;
 #[cfg(feature = "cli")]
 mod cli;
 #[cfg(feature = "cli")]
@@ -128,6 +130,16 @@ mod watch;
 #[cfg(feature = "cli")]
 #[doc(hidden)]
 pub use cli::main;
+
+/// What the software GPU calls of `nvcap bench`. No part of the interface: it changes without notice.
+#[cfg(all(feature = "bench", target_os = "linux"))]
+#[doc(hidden)]
+pub mod raw_bench {
+    pub use crate::bench::gpu::Submission;
+    pub use crate::bench::report::{submissions, text};
+    pub use crate::bench::rm::{Access, Error, Mapping, Os};
+    pub use crate::bench::{Measured, Options, measure};
+}
 
 /// What nvcap's own integration tests and fuzz targets call of the rooms that are private. No part of the interface: it changes without notice.
 #[cfg(feature = "trap")]

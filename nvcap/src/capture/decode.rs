@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::kind::Kind;
-use super::{messages as m, passed_messages as pm};
+use super::{messages as m, passed_messages as pm, trapped_messages as tm};
 use crate::ledger::{Duty, Estimate, Margin, Observed, Trapped};
 use crate::record::{
     self as r, ChannelId, CpuVa, Device, How, Life, Lost, NamedBy, Origin, PassedWhy, Record,
@@ -325,7 +325,7 @@ fn passed(p: pm::Passed) -> Result<Record> {
 }
 
 /// The account of the trap.
-pub(super) fn trapped(t: pm::Trapped) -> Trapped {
+pub(super) fn trapped(t: tm::Trapped) -> Trapped {
     let estimate = |about, margin| Estimate { about, margin };
     let duty = t.duty.map(|d| Duty {
         windows: d.windows,

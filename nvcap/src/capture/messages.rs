@@ -5,7 +5,7 @@
 
 use prost::{Message, Oneof};
 
-use super::passed_messages::Trapped;
+use super::trapped_messages::Trapped;
 
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct At {

@@ -1,5 +1,6 @@
 mod header;
 mod look;
+mod made;
 mod newer;
 mod published;
 mod zeros;
@@ -8,8 +9,9 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 
+use self::made::{passed, trapped};
 use super::*;
-use crate::ledger::{Captured, Ledger, Margin, Observed, Trapped, Windows};
+use crate::ledger::{Ledger, Margin, Observed};
 use crate::record::*;
 use crate::wire::{GpuVa, Hole};
 
@@ -301,38 +303,6 @@ fn info() -> TraceInfo {
                 ..HostGpu::default()
             },
         ],
-    }
-}
-
-fn passed() -> Passed {
-    Passed {
-        at: at(13),
-        channel: ChannelId(3),
-        position: 1 << 33,
-        entries: 7,
-        doorbells: Some(5),
-        why: PassedWhy::Counted,
-    }
-}
-
-fn trapped() -> Trapped {
-    let mut windows = Windows::default();
-    for n in 1..9 {
-        let captured = Captured {
-            submissions: n,
-            entries: n + n % 2,
-            bytes: 2000 * n,
-        };
-        windows.add(1000 * n, captured);
-    }
-    Trapped {
-        hits: 9,
-        runs: 8,
-        before: 7,
-        deferred: 6,
-        put_off: 5,
-        counted: 4,
-        duty: Some(windows.duty(1_000_000, 1_000, 2)),
     }
 }
 

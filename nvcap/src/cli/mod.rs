@@ -1,6 +1,8 @@
 //! The command line: one file a command, no logic beyond wiring. What all commands share: the options that
 //! say what is shown and where it goes (`output_args`), words of options (`values`), and, here, the way a command ends.
 
+#[cfg(target_os = "linux")]
+mod bench;
 mod channels;
 #[cfg(target_os = "linux")]
 mod code;
@@ -80,6 +82,7 @@ Examples:
   sudo nvcap counts -a                     submissions of all processes, exactly and for nothing
   sudo nvcap top                           the same on a screen, as htop shows processes
   sudo nvcap code vadd -p 4711             the instructions of a kernel
+  nvcap bench                              what the GPU does without CUDA: latency, bandwidth
   nvcap export perfetto run.orc.xz -o run.pftrace    a timeline, for ui.perfetto.dev
   nvcap export parquet run.orc.xz -o run.tables      tables, for DuckDB, pandas and Spark
   nvcap decode run.orc.xz                  a capture made elsewhere
@@ -170,6 +173,9 @@ enum Command {
     /// Count submissions exactly, of all GPU processes at next to no cost: done, pending, the oldest's age
     #[cfg(target_os = "linux")]
     Counts(counts::Args),
+    /// Measure the GPU without CUDA: copies by each engine, inline data, semaphores, doorbells, an empty kernel
+    #[cfg(target_os = "linux")]
+    Bench(bench::Args),
     /// Show processes, channels and kernels on a screen, sorted and filtered, live or from a recording
     #[cfg(target_os = "linux")]
     Top(Box<top::Args>),
@@ -208,7 +214,7 @@ impl Cli {
             Some(Command::Record(args)) => Some(&mut args.trace.pid),
             Some(Command::Export(args)) => args.pids(),
             #[cfg(target_os = "linux")]
-            Some(Command::Code(_)) => None,
+            Some(Command::Code(_) | Command::Bench(_)) => None,
             #[cfg(all(feature = "serve", target_os = "linux"))]
             Some(Command::Serve(_)) => None,
             Some(
@@ -329,6 +335,8 @@ pub fn main() -> ExitCode {
             None => dump::run(&args),
         },
         Some(Command::Watch(args)) => watch::run(&args),
+        #[cfg(target_os = "linux")]
+        Some(Command::Bench(args)) => bench::run(&args),
         #[cfg(target_os = "linux")]
         Some(Command::Counts(args)) => counts::run(&args),
         #[cfg(target_os = "linux")]

@@ -183,6 +183,13 @@ struct Args {
     /// A launch loop of N launches, three times, printing ns a launch
     #[arg(long, value_name = "N")]
     bench: Option<u64>,
+    /// Run `nvcap bench` with a driver and a GPU of its own, in memory, and print what it prints; with --describe, write its
+    /// channels file
+    #[arg(long)]
+    nvcap_bench: bool,
+    /// With --nvcap-bench: write each submission that was executed to FILE, a line each: token, ring entry, pushbuffer
+    #[arg(long, value_name = "FILE", requires = "nvcap_bench")]
+    nvcap_bench_truth: Option<PathBuf>,
     /// Write the channels file for nvcap to FILE (- for standard output) and end
     #[arg(long, value_name = "FILE")]
     describe: Option<PathBuf>,
@@ -389,6 +396,16 @@ impl Args {
 
 fn body() -> Result<()> {
     let args = Args::parse();
+    if args.nvcap_bench {
+        match &args.describe {
+            Some(file) => softgpu::measured::describe(file)?,
+            None => print!(
+                "{}",
+                softgpu::measured::bench(args.nvcap_bench_truth.as_deref())?
+            ),
+        }
+        return Ok(());
+    }
     if let Some(file) = &args.describe {
         let text = channels_file(args.gpus);
         if file.as_os_str() == "-" {

@@ -145,7 +145,14 @@ const FEATURES: &[(&str, &[&str])] = &[
     ),
     (
         "capture",
-        &["capture::", "registers::", "modes::", "trace", "no-gpu"],
+        &[
+            "capture::",
+            "bench::",
+            "registers::",
+            "modes::",
+            "trace",
+            "no-gpu",
+        ],
     ),
     ("attach", &["attach::"]),
     ("kill, signals", &["death::", "life::", "chaos::"]),

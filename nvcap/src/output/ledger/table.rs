@@ -368,7 +368,7 @@ mod tests {
         let shown = table(&ledger(0), all);
         let header = shown.lines().next().unwrap();
         assert!(
-            header.ends_with("gaps  unreadable  late  seen from"),
+            header.ends_with("gaps  unreadable  late  counted  passed over  seen from"),
             "{shown}"
         );
     }

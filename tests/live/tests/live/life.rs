@@ -164,7 +164,7 @@ pub fn checkpointed() -> Result<()> {
     beside(405, &[], act).map(drop)
 }
 
-/// setuid(2) in all threads, in the middle; and then the program executes itself as the other user.
+/// setuid(2) in all threads, in the middle: what runs on as another user is traced on.
 pub fn root_given_up() -> Result<()> {
     beside(406, &["--nobody-after=20"], |gpu| {
         let begun = Instant::now();

@@ -11,6 +11,7 @@ mod breakpoints;
 mod capture;
 mod catch_up;
 mod channel_table;
+mod follow_mode;
 mod held;
 mod lag;
 mod life;

@@ -7,7 +7,6 @@ use std::time::Duration;
 
 use nvcap_common as c;
 
-use super::{super::arm, Session};
 use crate::{ledger, record::PassedWhy};
 
 /// Which doorbells are captured.
@@ -59,9 +58,6 @@ impl Mode {
     }
 }
 
-/// How often counts are told, ns.
-const TELL_NS: u64 = 1_000_000_000;
-
 /// For how long doorbells are watched at once, ns: long against the time that it takes to set breakpoints in motion.
 const WINDOW_NS: u64 = 5_000_000;
 /// The shortest time from window to window, ns.
@@ -71,24 +67,24 @@ const SHORTEST_ROUND_NS: u64 = 50_000_000;
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Duty {
     /// The window that is open: since when, and what was captured before it.
-    open: Option<(u64, ledger::Captured)>,
+    pub(super) open: Option<(u64, ledger::Captured)>,
     /// When the next change is due.
-    next: u64,
-    first: Option<u64>,
-    windows: ledger::Windows,
+    pub(super) next: u64,
+    pub(super) first: Option<u64>,
+    pub(super) windows: ledger::Windows,
     random: u64,
 }
 
 impl Duty {
     /// The length of a window and the mean time from one to the next.
-    fn lengths(share: f64) -> (u64, u64) {
+    pub(super) fn lengths(share: f64) -> (u64, u64) {
         let share = share.clamp(0.0001, 1.0);
         let round = (WINDOW_NS as f64 / share).max(SHORTEST_ROUND_NS as f64);
         ((round * share) as u64, round as u64)
     }
 
     /// Between half of the mean pause and one and a half: no rhythm of the traced program's.
-    fn pause(&mut self, share: f64) -> u64 {
+    pub(super) fn pause(&mut self, share: f64) -> u64 {
         let (window, round) = Self::lengths(share);
         // Xorshift: any number but 0 will do to begin with.
         let mut x = self.random | 1;
@@ -105,92 +101,6 @@ impl Duty {
         let first = self.first?;
         let all_ns = now.saturating_sub(first);
         Some(self.windows.duty(all_ns, entries, doubtful))
-    }
-}
-
-impl Session {
-    /// Does what the mode needs from time to time.
-    pub(super) fn follow_mode(&mut self, now: u64) {
-        match self.options.mode {
-            Mode::Each => {}
-            Mode::Batch { within, .. } => self.fetch_waiting(now, within),
-            Mode::Count => {
-                if now >= self.duty.next {
-                    self.duty.next = now + TELL_NS;
-                    self.pass_over_all();
-                    self.capture.tell_all_passed();
-                }
-            }
-            Mode::Duty { share } => {
-                if now >= self.duty.next {
-                    match self.duty.open {
-                        Some(_) => self.close_window(now, share),
-                        None => self.open_window(now, share),
-                    }
-                } else if self.duty.open.is_none() {
-                    // Often, so that no ring goes round unseen.
-                    self.pass_over_all();
-                }
-            }
-        }
-    }
-
-    /// Reads the rings of channels whose doorbells have waited for another one for too long.
-    fn fetch_waiting(&mut self, now: u64, within: Duration) {
-        let within = u64::try_from(within.as_nanos()).unwrap_or(u64::MAX);
-        for index in self.capture.table.indexes() {
-            if !self.capture.table[index].live {
-                continue;
-            }
-            let state = self.capture.table.shared().get(index);
-            if state.waiting > 0 && now.saturating_sub(state.waiting_since) > within {
-                self.capture.catch_up(index);
-            }
-        }
-    }
-
-    fn pass_over_all(&mut self) {
-        for index in self.capture.table.indexes() {
-            if self.capture.table[index].live {
-                self.capture.catch_up(index);
-            }
-        }
-    }
-
-    fn open_window(&mut self, now: u64, share: f64) {
-        // What is in the rings until now is passed over. What comes before the first trap comes with it, late.
-        self.pass_over_all();
-        self.capture.tell_all_passed();
-        self.capture.passes = None;
-        self.breakpoints.wake_all(true);
-        self.duty.open = Some((arm::now(), self.capture.captured));
-        self.duty.first = self.duty.first.or(Some(now));
-        self.duty.next = now + Duty::lengths(share).0;
-    }
-
-    /// Ends a window: what was rung for in it is captured, and nothing else.
-    fn close_window(&mut self, now: u64, share: f64) {
-        self.end_window();
-        self.duty.next = now + self.duty.pause(share);
-    }
-
-    /// Lets breakpoints rest, takes what they have captured, and counts it.
-    pub(super) fn end_window(&mut self) {
-        let Some((since, before)) = self.duty.open.take() else {
-            return;
-        };
-        self.breakpoints.wake_all(false);
-        let until = arm::now();
-        let _ = self.drain();
-        self.capture.passes = self.options.mode.passes();
-        let captured = self.capture.captured - before;
-        let ns = until.saturating_sub(since);
-        self.duty.windows.add(ns, captured);
-    }
-
-    /// Whether new breakpoints rest, too, for no window is open.
-    pub(super) fn is_resting(&self) -> bool {
-        matches!(self.options.mode, Mode::Duty { .. }) && self.duty.open.is_none()
     }
 }
 

@@ -93,10 +93,12 @@ impl Capture {
             return;
         };
         let seen = state.seen.max(channel.ahead.unwrap_or(0));
-        let entries = seen.saturating_sub(state.done);
-        channel.taken = channel.taken.max(seen);
+        // GP_PUT cannot be read any more: each doorbell that was counted has brought one.
+        let counted = state.counted.saturating_sub(channel.counted);
+        let entries = seen.saturating_sub(state.done).max(counted);
+        channel.taken = channel.taken.max(state.done + entries);
         channel.passed.0 += entries;
-        channel.passed.1 += state.counted.saturating_sub(channel.counted);
+        channel.passed.1 += counted;
         channel.counted = state.counted;
         self.passed += entries;
         self.tell_passed(index);

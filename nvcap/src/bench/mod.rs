@@ -1,0 +1,199 @@
+//! `nvcap bench`: what the GPU does without CUDA. Opens the driver itself, forms its own pushbuffers and measures with the
+//! GPU's own time stamps.
+//!
+//! [`rm`] calls the driver; a [`gpu`] has memory and channels; [`push`] forms submissions; [`measure`](mod@measure) has what is measured; [`report`]
+//! makes tables of it, [`plot`] drawings.
+//!
+//! Whatever ends the program, the driver frees all that it had: it frees what a client has when the client's file is closed.
+
+pub(crate) mod gpu;
+pub(crate) mod measure;
+pub(crate) mod plot;
+pub(crate) mod push;
+pub(crate) mod report;
+pub(crate) mod rm;
+
+use std::time::Duration;
+
+use gpu::{Channel, Gpu, Place, Submission, engine};
+use measure::{Buffers, Latency, Series};
+use rm::{Error, Os};
+
+use crate::driver::Version;
+
+/// Bytes of the GPU's memory that the processor accesses.
+const ACCESSED: u64 = 0x1_0000;
+
+/// What is to be measured.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The GPU's minor number.
+    pub minor: u32,
+    /// The driver's release, where it is known.
+    pub driver: Option<Version>,
+    /// Sizes of transfers in bytes, growing.
+    pub sizes: Vec<u64>,
+    /// How often everything is measured; the fastest pass counts.
+    pub passes: usize,
+    /// How long each copy engine copies before anything is measured.
+    pub warm_up: Duration,
+    /// Whether what is submitted is kept.
+    pub keep: bool,
+}
+
+/// The sizes that are measured unless others are asked for: the powers of two from 4 B to 1 GiB.
+pub(crate) fn usual_sizes() -> Vec<u64> {
+    (2..=30).map(|power| 1 << power).collect()
+}
+
+/// What was measured.
+#[derive(Clone, Debug, serde::Serialize)]
+pub struct Measured {
+    /// The GPU's minor number.
+    pub gpu: u32,
+    /// The driver's release.
+    pub driver: Option<String>,
+    /// The classes that it was driven by: channels, compute, copies.
+    pub classes: [String; 3],
+    /// Times that are no transfers.
+    pub latencies: Vec<Latency>,
+    /// Transfers.
+    pub transfers: Vec<Series>,
+    /// What could not be measured, and why.
+    pub notes: Vec<String>,
+    /// What was submitted, if it was to be kept.
+    #[serde(skip)]
+    pub submissions: Vec<Submission>,
+}
+
+/// Measures; `say` is told what is being done.
+pub fn measure(os: Box<dyn Os>, options: &Options, say: &dyn Fn(&str)) -> Result<Measured, Error> {
+    let _processor = OneProcessor::stay();
+    let mut gpu = Gpu::open(os, options.driver, options.minor)?;
+    let kept = options.keep.then(|| gpu.keep());
+    let classes = gpu.classes();
+    let most = options.sizes.iter().copied().max().unwrap_or(4);
+    let buffers = Buffers {
+        host: gpu.memory("copies", Place::System, most, false)?,
+        device: gpu.memory("copies", Place::Video, most, false)?,
+        other: gpu.memory("copies", Place::Video, most, false)?,
+    };
+    let accessed = gpu.memory("accesses", Place::Video, ACCESSED, true)?;
+    let mut measured = Measured {
+        gpu: options.minor,
+        driver: options.driver.map(|version| version.to_string()),
+        classes: [classes.channel, classes.compute, classes.copy].map(|c| format!("{c:x}")),
+        latencies: Vec::new(),
+        transfers: Vec::new(),
+        notes: Vec::new(),
+        submissions: Vec::new(),
+    };
+    let mut graphics = gpu.channel(engine::GRAPHICS, classes.compute)?;
+    measure::bind_compute(&mut graphics, classes.compute)?;
+    let mut copiers = copiers(&gpu, &mut measured.notes);
+    say("warming up");
+    for channel in &mut copiers {
+        measure::warm_up(channel, classes.copy, &buffers, options.warm_up)?;
+    }
+    let mut kernels = true;
+    for pass in 1..=options.passes {
+        say(&format!("pass {pass} of {}", options.passes));
+        let sizes = &options.sizes;
+        let mut transfers = vec![measure::inline(
+            &mut graphics,
+            classes.compute,
+            &buffers.device,
+            sizes,
+        )?];
+        for channel in &mut copiers {
+            transfers.extend(measure::copies(channel, classes.copy, &buffers, sizes)?);
+        }
+        let mut latencies = measure::latencies(&mut graphics, classes.compute, &accessed)?;
+        if kernels {
+            // Last: a kernel that the GPU does not take ends the channel.
+            match measure::kernel(&mut graphics, classes.compute, &accessed) {
+                Ok(kernel) => latencies.extend(kernel),
+                Err(Error::NoKernel(class)) => {
+                    kernels = false;
+                    let error = Error::NoKernel(class);
+                    measured.notes.push(format!("empty kernel: {error}"));
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        measured.join(transfers, latencies);
+    }
+    if let Some(kept) = kept {
+        measured.submissions = kept.take();
+    }
+    Ok(measured)
+}
+
+/// This thread on the last processor that it may run on: how far a processor is from the GPU differs. Dropped, it may run where
+/// it might before. Where that is refused, times vary more.
+struct OneProcessor {
+    before: libc::cpu_set_t,
+}
+
+impl OneProcessor {
+    fn stay() -> Option<Self> {
+        // SAFETY: a set of processors is plain bits, of which zero is a value.
+        let (mut before, mut one): (libc::cpu_set_t, libc::cpu_set_t) =
+            unsafe { std::mem::zeroed() };
+        let size = size_of::<libc::cpu_set_t>();
+        // SAFETY: the set is writable for the size that is told.
+        if unsafe { libc::sched_getaffinity(0, size, &mut before) } != 0 {
+            return None;
+        }
+        // SAFETY: the processor's number is below the set's size.
+        let allowed = |i: &usize| unsafe { libc::CPU_ISSET(*i, &before) };
+        let last = (0..libc::CPU_SETSIZE as usize).rfind(allowed)?;
+        // SAFETY: as above.
+        unsafe { libc::CPU_SET(last, &mut one) };
+        // SAFETY: the set is readable for the size that is told.
+        let bound = unsafe { libc::sched_setaffinity(0, size, &one) } == 0;
+        bound.then_some(Self { before })
+    }
+}
+
+impl Drop for OneProcessor {
+    fn drop(&mut self) {
+        // SAFETY: the set is readable for the size that is told.
+        unsafe { libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &self.before) };
+    }
+}
+
+/// A channel of each copy engine, its class bound. Those that the driver gives none of are noted.
+fn copiers(gpu: &Gpu, notes: &mut Vec<String>) -> Vec<Channel> {
+    let class = gpu.classes().copy;
+    let engines = gpu.engines().iter();
+    let copy = engines.filter_map(|e| Some((*e, engine::copy_number(*e)?)));
+    let mut channels = Vec::new();
+    for (engine, number) in copy {
+        let opened = gpu.channel(engine, class).and_then(|mut channel| {
+            measure::bind_copy(&mut channel, class)?;
+            Ok(channel)
+        });
+        match opened {
+            Ok(channel) => channels.push(channel),
+            Err(error) => notes.push(format!("copy engine {number}: {error}")),
+        }
+    }
+    channels
+}
+
+impl Measured {
+    /// Takes in a pass.
+    fn join(&mut self, transfers: Vec<Series>, latencies: Vec<Latency>) {
+        if self.transfers.is_empty() {
+            (self.transfers, self.latencies) = (transfers, latencies);
+            return;
+        }
+        for (series, other) in self.transfers.iter_mut().zip(&transfers) {
+            series.join(other);
+        }
+        for (latency, other) in self.latencies.iter_mut().zip(&latencies) {
+            latency.join(other);
+        }
+    }
+}

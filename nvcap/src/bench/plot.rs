@@ -1,0 +1,134 @@
+//! Time and bandwidth over size as a drawing: SVG, both axes logarithmic.
+
+use std::fmt::Write as _;
+
+use super::{
+    Measured,
+    measure::{Point, Series},
+    report::size,
+};
+
+/// A panel's place in the drawing and its plot area.
+const WIDTH: f64 = 900.0;
+const PANEL: f64 = 420.0;
+const LEFT: f64 = 80.0;
+const RIGHT: f64 = 150.0;
+const TOP: f64 = 40.0;
+const BOTTOM: f64 = 50.0;
+
+/// Colours that are told apart with the common kinds of colour blindness too (after Okabe and Ito).
+const COLOURS: [&str; 8] = [
+    "#000000", "#e69f00", "#56b4e9", "#009e73", "#d55e00", "#0072b2", "#cc79a7", "#8a8a00",
+];
+
+/// The drawing of all transfers.
+pub(crate) fn svg(measured: &Measured) -> String {
+    let mut out = String::new();
+    let height = 2.0 * PANEL;
+    let _ = write!(
+        out,
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" font-family=\"sans-serif\" font-size=\"12\">\n\
+         <rect width=\"{WIDTH}\" height=\"{height}\" fill=\"#ffffff\"/>\n"
+    );
+    let series = &measured.transfers;
+    panel(&mut out, 0.0, "time, ns", series, |point| point.times.ns);
+    panel(&mut out, PANEL, "bandwidth, GB/s", series, |point| {
+        point.gb_per_s
+    });
+    out.push_str("</svg>\n");
+    out
+}
+
+/// A logarithmic axis from the first to the last of some values.
+#[derive(Clone, Copy)]
+struct Axis {
+    first: f64,
+    last: f64,
+    from: f64,
+    to: f64,
+}
+
+impl Axis {
+    fn of(values: impl Iterator<Item = f64> + Clone, from: f64, to: f64) -> Option<Self> {
+        let positive = values.filter(|v| *v > 0.0 && v.is_finite());
+        let first = positive.clone().reduce(f64::min)?.log10();
+        let last = positive.reduce(f64::max)?.log10();
+        Some(Self {
+            first,
+            last: if last > first { last } else { first + 1.0 },
+            from,
+            to,
+        })
+    }
+
+    fn at(self, value: f64) -> f64 {
+        let part = (value.log10() - self.first) / (self.last - self.first);
+        self.from + part * (self.to - self.from)
+    }
+
+    /// The powers of ten on it.
+    fn tens(self) -> impl Iterator<Item = f64> {
+        let powers = self.first.ceil() as i32..=self.last.floor() as i32;
+        powers.map(|power| 10f64.powi(power))
+    }
+}
+
+fn panel(out: &mut String, top: f64, title: &str, series: &[Series], value: fn(&Point) -> f64) {
+    let points = series.iter().flat_map(|s| &s.points);
+    let (bottom, right) = (top + PANEL - BOTTOM, WIDTH - RIGHT);
+    let x = Axis::of(points.clone().map(|p| p.bytes as f64), LEFT, right);
+    let y = Axis::of(points.map(value), bottom, top + TOP);
+    let (Some(x), Some(y)) = (x, y) else {
+        return;
+    };
+    let _ = writeln!(
+        out,
+        "<text x=\"{LEFT}\" y=\"{}\" font-size=\"14\">{title}</text>",
+        top + TOP - 14.0
+    );
+    for ten in y.tens() {
+        let at = y.at(ten);
+        let _ = writeln!(
+            out,
+            "<path d=\"M{LEFT} {at:.1}H{right}\" stroke=\"#dddddd\"/><text x=\"{}\" y=\"{:.1}\" text-anchor=\"end\">{ten}</text>",
+            LEFT - 6.0,
+            at + 4.0
+        );
+    }
+    let sizes = (0..=40).step_by(4).map(|power| 1u64 << power);
+    for bytes in sizes {
+        let at = x.at(bytes as f64);
+        if at < LEFT - 0.5 || at > right + 0.5 {
+            continue;
+        }
+        let _ = writeln!(
+            out,
+            "<path d=\"M{at:.1} {}V{bottom}\" stroke=\"#dddddd\"/><text x=\"{at:.1}\" y=\"{}\" text-anchor=\"middle\">{}</text>",
+            top + TOP,
+            bottom + 18.0,
+            size(bytes)
+        );
+    }
+    for (i, one) in series.iter().enumerate() {
+        let colour = COLOURS[i % COLOURS.len()];
+        // The same colour again has another dash.
+        let dash = ["", "6 3", "2 3"][i / COLOURS.len() % 3];
+        let drawn = one.points.iter().filter(|p| value(p) > 0.0);
+        let line: Vec<String> = drawn
+            .map(|p| format!("{:.1},{:.1}", x.at(p.bytes as f64), y.at(value(p))))
+            .collect();
+        let legend = top + TOP + 16.0 * i as f64;
+        let _ = writeln!(
+            out,
+            "<polyline points=\"{}\" fill=\"none\" stroke=\"{colour}\" stroke-width=\"1.5\" stroke-dasharray=\"{dash}\"/>\n\
+             <path d=\"M{} {legend}h20\" stroke=\"{colour}\" stroke-width=\"2\" stroke-dasharray=\"{dash}\"/>\
+             <text x=\"{}\" y=\"{}\">{} {}</text>",
+            line.join(" "),
+            right + 12.0,
+            right + 38.0,
+            legend + 4.0,
+            one.way.name(),
+            one.engine
+        );
+    }
+}

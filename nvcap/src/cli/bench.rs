@@ -1,0 +1,179 @@
+//! `nvcap bench`: what the GPU does without CUDA.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::bail;
+
+use super::target;
+use crate::bench::{self, rm::Kernel};
+use crate::host::uses;
+use crate::output::message::tell;
+use crate::procfs;
+
+pub(super) const EXAMPLES: &str = "\
+Examples:
+  nvcap bench                            all of it: 29 sizes from 4 B to 1 GiB, 15 s on an H200
+  nvcap bench --sizes 4,24K,1M,1G        these sizes alone
+  nvcap bench --plots bench.svg          time and bandwidth over size, as a drawing
+  nvcap bench --json -o bench.json       every figure
+  sudo nvcap -v -- nvcap bench --sizes 4 --passes 1    what it submits
+
+It opens the driver's files itself, as CUDA's library does, but asks for nothing that CUDA asks
+for: client, device, address space, memory, one channel for compute and one for each copy engine.
+Transfers are measured by the GPU's own clock, between two semaphores that the engine releases in
+one submission; the row `nothing` is those two alone. docs/studies.md says what each figure is.
+
+Nobody else should use the GPU meanwhile: where another process has it open, nvcap refuses.
+Whatever ends nvcap, the driver frees all that it had.
+
+Exit status: 0 measured, 1 error, 2 usage.";
+
+/// What to measure.
+#[derive(clap::Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub(super) struct Args {
+    /// The GPU with this minor number: N of /dev/nvidiaN
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    gpu: u32,
+
+    /// Sizes of transfers, separated by commas, such as 4,24K,1M,1G (of 1024); by default the powers of two from 4 B
+    /// to 1 GiB. Inline data are measured up to 4 MiB
+    #[arg(long, value_name = "SIZES", value_delimiter = ',', value_parser = parse_bytes)]
+    sizes: Vec<u64>,
+
+    /// How often everything is measured; of each figure the fastest pass counts
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u8).range(1..))]
+    passes: u8,
+
+    /// How long each copy engine works before anything is measured, in ms: an idle GPU has low clocks
+    #[arg(long, value_name = "MS", default_value_t = 500, value_parser = clap::value_parser!(u64).range(..=60_000))]
+    warm_up: u64,
+
+    /// Measure even where another process uses the GPU
+    #[arg(long)]
+    force: bool,
+
+    /// Write one JSON object instead of tables
+    #[arg(long)]
+    json: bool,
+
+    /// Draw time and bandwidth over size into FILE, an SVG
+    #[arg(long, value_name = "FILE")]
+    plots: Option<PathBuf>,
+
+    /// Write every submission to FILE, a line each: token, ring entry and pushbuffer, hexadecimal. What a tracer must see
+    #[arg(long, value_name = "FILE")]
+    submissions: Option<PathBuf>,
+
+    /// Write to FILE instead of standard output
+    #[arg(short, long, value_name = "FILE")]
+    output: Option<PathBuf>,
+}
+
+/// The most that one copy takes (LINE_LENGTH_IN has 32 bits), in whole pages.
+const MOST: u64 = u32::MAX as u64 & !0xfff;
+
+/// Bytes, with a unit of 1024 or without.
+fn parse_bytes(text: &str) -> Result<u64, String> {
+    let wrong = || {
+        format!(
+            "'{text}' is no size: give bytes from 1 to 4G less a page, such as 24576, 24K, 24KiB, 1M or 1G"
+        )
+    };
+    let digits = text
+        .find(|c: char| !c.is_ascii_digit())
+        .unwrap_or(text.len());
+    let (number, unit) = text.split_at(digits);
+    let shift = match unit {
+        "" | "B" => 0,
+        "K" | "KiB" => 10,
+        "M" | "MiB" => 20,
+        "G" | "GiB" => 30,
+        _ => return Err(wrong()),
+    };
+    let number: u64 = number.parse().map_err(|_| wrong())?;
+    let bytes = number.checked_mul(1 << shift).ok_or_else(wrong)?;
+    match bytes {
+        1..=MOST => Ok(bytes),
+        _ => Err(wrong()),
+    }
+}
+
+/// Runs `nvcap bench`.
+pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let mut out = target::open(args.output.as_deref(), false, &[])?;
+    let others = others(args.gpu);
+    if !others.is_empty() && !args.force {
+        bail!(
+            "GPU {} is used by {}: its work would be measured too, and be slower meanwhile; wait until it has ended, or type \
+             --force",
+            args.gpu,
+            others.join(", ")
+        );
+    }
+    let mut sizes = args.sizes.clone();
+    if sizes.is_empty() {
+        sizes = bench::usual_sizes();
+    }
+    sizes.sort_unstable();
+    sizes.dedup();
+    let driver = target::running_driver();
+    let (first, last) = crate::driver::releases();
+    match driver {
+        Some(version) if !(first..=last).contains(&version) => tell(format_args!(
+            "driver {version} is outside the releases that nvcap knows ({first} to {last}): the nearest one's structures are taken"
+        )),
+        Some(_) => {}
+        None => tell(
+            "the driver's release is not known (/sys/module/nvidia/version): the newest structures are taken",
+        ),
+    }
+    let options = bench::Options {
+        minor: args.gpu,
+        driver,
+        sizes,
+        passes: args.passes.into(),
+        warm_up: Duration::from_millis(args.warm_up),
+        keep: args.submissions.is_some(),
+    };
+    let measured = bench::measure(Box::new(Kernel), &options, &|what| {
+        log::info!("bench: {what}");
+    })?;
+    if let Some(path) = &args.plots {
+        write(path, &bench::plot::svg(&measured))?;
+    }
+    if let Some(path) = &args.submissions {
+        write(path, &bench::report::submissions(&measured))?;
+    }
+    let text = match args.json {
+        true => serde_json::to_string(&measured)? + "\n",
+        false => bench::report::text(&measured),
+    };
+    out.object().extend_from_slice(text.as_bytes());
+    target::written(&mut out)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn write(path: &Path, text: &str) -> anyhow::Result<()> {
+    let mut out = target::open(Some(path), false, &[])?;
+    out.object().extend_from_slice(text.as_bytes());
+    target::written(&mut out)
+}
+
+/// The other processes that have the GPU's memory mapped, as far as this user may look: these can submit work.
+fn others(minor: u32) -> Vec<String> {
+    let own = std::process::id();
+    let others = procfs::processes().into_iter().filter(|pid| *pid != own);
+    let using = others.filter(|pid| {
+        let uses = uses::of_process(*pid);
+        uses.is_ok_and(|uses| uses.mapped && uses.gpus.contains(&minor))
+    });
+    using
+        .map(|pid| {
+            let name = procfs::name(pid, None).unwrap_or_default();
+            format!("process {pid} ({name})")
+        })
+        .collect()
+}

@@ -1,0 +1,98 @@
+//! What a mode needs from time to time: batches that no doorbell reads, counts that are told, windows of `--duty`.
+
+use std::time::Duration;
+
+use super::{
+    super::arm,
+    Session,
+    mode::{Duty, Mode},
+};
+
+/// How often counts are told, ns.
+const TELL_NS: u64 = 1_000_000_000;
+
+impl Session {
+    /// Does what the mode needs from time to time.
+    pub(super) fn follow_mode(&mut self, now: u64) {
+        match self.options.mode {
+            Mode::Each => {}
+            Mode::Batch { within, .. } => self.fetch_waiting(now, within),
+            Mode::Count => {
+                if now >= self.duty.next {
+                    self.duty.next = now + TELL_NS;
+                    self.pass_over_all();
+                    self.capture.tell_all_passed();
+                }
+            }
+            Mode::Duty { share } => {
+                if now >= self.duty.next {
+                    match self.duty.open {
+                        Some(_) => self.close_window(now, share),
+                        None => self.open_window(now, share),
+                    }
+                } else if self.duty.open.is_none() {
+                    // Often, so that no ring goes round unseen.
+                    self.pass_over_all();
+                }
+            }
+        }
+    }
+
+    /// Reads the rings of channels whose doorbells have waited for another one for too long.
+    fn fetch_waiting(&mut self, now: u64, within: Duration) {
+        let within = u64::try_from(within.as_nanos()).unwrap_or(u64::MAX);
+        for index in self.capture.table.indexes() {
+            if !self.capture.table[index].live {
+                continue;
+            }
+            let state = self.capture.table.shared().get(index);
+            if state.waiting > 0 && now.saturating_sub(state.waiting_since) > within {
+                self.capture.catch_up(index);
+            }
+        }
+    }
+
+    fn pass_over_all(&mut self) {
+        for index in self.capture.table.indexes() {
+            if self.capture.table[index].live {
+                self.capture.catch_up(index);
+            }
+        }
+    }
+
+    fn open_window(&mut self, now: u64, share: f64) {
+        // What is in the rings until now is passed over. What comes before the first trap comes with it, late.
+        self.pass_over_all();
+        self.capture.tell_all_passed();
+        self.capture.passes = None;
+        self.breakpoints.wake_all(true);
+        self.duty.open = Some((arm::now(), self.capture.captured));
+        self.duty.first = self.duty.first.or(Some(now));
+        self.duty.next = now + Duty::lengths(share).0;
+    }
+
+    /// Ends a window: what was rung for in it is captured, and nothing else.
+    fn close_window(&mut self, now: u64, share: f64) {
+        self.end_window();
+        self.duty.next = now + self.duty.pause(share);
+    }
+
+    /// Lets breakpoints rest, takes what they have captured, and counts it.
+    pub(super) fn end_window(&mut self) {
+        let Some((since, before)) = self.duty.open.take() else {
+            return;
+        };
+        self.breakpoints.wake_all(false);
+        let until = arm::now();
+        let _ = self.drain();
+        self.capture.passes = self.options.mode.passes();
+        let captured = self.capture.captured - before;
+        let ns = until.saturating_sub(since);
+        self.duty.windows.add(ns, captured);
+    }
+
+    /// Whether new breakpoints rest, too, for no window is open.
+    pub(super) fn is_resting(&self) -> bool {
+        matches!(self.options.mode, Mode::Duty { .. }) && self.duty.open.is_none()
+    }
+}
