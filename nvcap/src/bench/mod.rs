@@ -90,12 +90,11 @@ pub fn measure(os: Box<dyn Os>, options: &Options, say: &dyn Fn(&str)) -> Result
     };
     let mut graphics = gpu.channel(engine::GRAPHICS, classes.compute)?;
     measure::bind_compute(&mut graphics, classes.compute)?;
-    let mut copiers = copiers(&gpu, &mut measured.notes);
+    let mut copiers = copiers(&gpu, &mut measured.notes)?;
     say("warming up");
     for channel in &mut copiers {
         measure::warm_up(channel, classes.copy, &buffers, options.warm_up)?;
     }
-    let mut kernels = true;
     for pass in 1..=options.passes {
         say(&format!("pass {pass} of {}", options.passes));
         let sizes = &options.sizes;
@@ -108,20 +107,19 @@ pub fn measure(os: Box<dyn Os>, options: &Options, say: &dyn Fn(&str)) -> Result
         for channel in &mut copiers {
             transfers.extend(measure::copies(channel, classes.copy, &buffers, sizes)?);
         }
-        let mut latencies = measure::latencies(&mut graphics, classes.compute, &accessed)?;
-        if kernels {
-            // Last: a kernel that the GPU does not take ends the channel.
-            match measure::kernel(&mut graphics, classes.compute, &accessed) {
-                Ok(kernel) => latencies.extend(kernel),
-                Err(Error::NoKernel(class)) => {
-                    kernels = false;
-                    let error = Error::NoKernel(class);
-                    measured.notes.push(format!("empty kernel: {error}"));
-                }
-                Err(error) => return Err(error),
+        let latencies = measure::latencies(&mut graphics, classes.compute, &accessed)?;
+        measured.join(transfers, latencies);
+    }
+    // Last: a kernel that the GPU does not take ends the channel, and is no reason to give up what was measured.
+    say("empty kernel");
+    for _ in 0..options.passes {
+        match measure::kernel(&mut graphics, classes.compute, &accessed) {
+            Ok(kernel) => measured.join_kernel(kernel),
+            Err(error) => {
+                measured.notes.push(format!("empty kernel: {error}"));
+                break;
             }
         }
-        measured.join(transfers, latencies);
     }
     if let Some(kept) = kept {
         measured.submissions = kept.take();
@@ -164,7 +162,7 @@ impl Drop for OneProcessor {
 }
 
 /// A channel of each copy engine, its class bound. Those that the driver gives none of are noted.
-fn copiers(gpu: &Gpu, notes: &mut Vec<String>) -> Vec<Channel> {
+fn copiers(gpu: &Gpu, notes: &mut Vec<String>) -> Result<Vec<Channel>, Error> {
     let class = gpu.classes().copy;
     let engines = gpu.engines().iter();
     let copy = engines.filter_map(|e| Some((*e, engine::copy_number(*e)?)));
@@ -176,13 +174,24 @@ fn copiers(gpu: &Gpu, notes: &mut Vec<String>) -> Vec<Channel> {
         });
         match opened {
             Ok(channel) => channels.push(channel),
+            Err(error @ Error::Hang { .. }) => return Err(error),
             Err(error) => notes.push(format!("copy engine {number}: {error}")),
         }
     }
-    channels
+    Ok(channels)
 }
 
 impl Measured {
+    /// Takes in the kernels of a pass.
+    fn join_kernel(&mut self, kernel: Vec<Latency>) {
+        for latency in kernel {
+            match self.latencies.iter_mut().find(|l| l.name == latency.name) {
+                Some(known) => known.join(&latency),
+                None => self.latencies.push(latency),
+            }
+        }
+    }
+
     /// Takes in a pass.
     fn join(&mut self, transfers: Vec<Series>, latencies: Vec<Latency>) {
         if self.transfers.is_empty() {

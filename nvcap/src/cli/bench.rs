@@ -9,7 +9,7 @@ use anyhow::bail;
 use super::target;
 use crate::bench::{self, rm::Kernel};
 use crate::host::uses;
-use crate::output::message::tell;
+use crate::output::{message::tell, writer::Output};
 use crate::procfs;
 
 pub(super) const EXAMPLES: &str = "\
@@ -25,7 +25,8 @@ for: client, device, address space, memory, one channel for compute and one for 
 Transfers are measured by the GPU's own clock, between two semaphores that the engine releases in
 one submission; the row `nothing` is those two alone. docs/studies.md says what each figure is.
 
-Nobody else should use the GPU meanwhile: where another process has it open, nvcap refuses.
+Nobody else should use the GPU meanwhile: where a process that this user may look into has a GPU's memory
+mapped, and this GPU open, nvcap refuses.
 Whatever ends nvcap, the driver frees all that it had.
 
 Exit status: 0 measured, 1 error, 2 usage.";
@@ -130,6 +131,9 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
             "the driver's release is not known (/sys/module/nvidia/version): the newest structures are taken",
         ),
     }
+    // Before anything is measured: a file that cannot be written would lose it.
+    let mut plots = opened(args.plots.as_deref())?;
+    let mut submissions = opened(args.submissions.as_deref())?;
     let options = bench::Options {
         minor: args.gpu,
         driver,
@@ -141,11 +145,11 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let measured = bench::measure(Box::new(Kernel), &options, &|what| {
         log::info!("bench: {what}");
     })?;
-    if let Some(path) = &args.plots {
-        write(path, &bench::plot::svg(&measured))?;
+    if let Some(out) = &mut plots {
+        write(out, &bench::plot::svg(&measured))?;
     }
-    if let Some(path) = &args.submissions {
-        write(path, &bench::report::submissions(&measured))?;
+    if let Some(out) = &mut submissions {
+        write(out, &bench::report::submissions(&measured))?;
     }
     let text = match args.json {
         true => serde_json::to_string(&measured)? + "\n",
@@ -156,10 +160,15 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn write(path: &Path, text: &str) -> anyhow::Result<()> {
-    let mut out = target::open(Some(path), false, &[])?;
+/// A file that is written later.
+fn opened(path: Option<&Path>) -> anyhow::Result<Option<Output>> {
+    path.map(|path| target::open(Some(path), false, &[]))
+        .transpose()
+}
+
+fn write(out: &mut Output, text: &str) -> anyhow::Result<()> {
     out.object().extend_from_slice(text.as_bytes());
-    target::written(&mut out)
+    target::written(out)
 }
 
 /// The other processes that have the GPU's memory mapped, as far as this user may look: these can submit work.

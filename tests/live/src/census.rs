@@ -73,11 +73,16 @@ pub fn nothing_left(before: &Objects, limit: Duration) -> Result<()> {
     Ok(())
 }
 
-/// The objects that some process has a descriptor of.
+/// The objects that some nvcap has a descriptor of.
 pub fn held_by_processes() -> Objects {
     let folders = |path: &str| std::fs::read_dir(path).into_iter().flatten().flatten();
     let mut all = Objects::new();
     for process in folders("/proc") {
+        // Services of the machine use BPF, too.
+        let name = std::fs::read_to_string(process.path().join("comm")).unwrap_or_default();
+        if !name.starts_with("nvcap") {
+            continue;
+        }
         let path = process.path().join("fdinfo");
         for file in folders(&path.to_string_lossy()) {
             let text = std::fs::read_to_string(file.path()).unwrap_or_default();

@@ -252,7 +252,9 @@ impl Channel {
             }
             // After some 100 us another thread may run: on a busy host the software GPU needs the processor.
             std::thread::yield_now();
-            if start.elapsed() > PATIENCE {
+            // A stopped machine may have passed the time between the two looks.
+            // SAFETY: as above.
+            if start.elapsed() > PATIENCE && unsafe { word.read_volatile() } != payload {
                 return Err(Error::Hang {
                     engine: self.engine,
                     get: mapped(&self.ring).read(GP_GET),

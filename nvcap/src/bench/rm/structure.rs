@@ -8,8 +8,12 @@ use super::Error;
 #[derive(Clone, Debug)]
 pub(crate) struct Structure {
     layout: Layout,
+    /// The structure, and [`SLACK`] behind it.
     bytes: Vec<u8>,
 }
+
+/// Bytes behind a structure: a driver that is newer than nvcap's tables may have a longer one, and writes all of it back.
+const SLACK: usize = 4096;
 
 impl Structure {
     /// The structure `name` with these fields set and all others zero; of an array, its first element is set.
@@ -20,7 +24,7 @@ impl Structure {
     ) -> Result<Self, Error> {
         let layout = layout(name, version, None).ok_or(Error::Structure(name))?;
         let mut structure = Self {
-            bytes: vec![0; layout.size()],
+            bytes: vec![0; layout.size() + SLACK],
             layout,
         };
         for (field, value) in fields {
@@ -77,7 +81,8 @@ impl Structure {
 
     /// The structure as the driver takes it.
     pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
-        &mut self.bytes
+        let size = self.layout.size();
+        &mut self.bytes[..size]
     }
 }
 

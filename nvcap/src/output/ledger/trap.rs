@@ -83,6 +83,7 @@ pub(super) fn text(f: &mut Formatter<'_>, t: &Trapped) {
 fn about(e: Estimate) -> String {
     match e.margin {
         Some(margin) => format!("{:.0} +- {margin:.0} (95 %)", e.about),
+        None if e.about == 0.0 => "an unknown number of (no window saw any)".to_owned(),
         None => format!(
             "about {:.0} (too few windows to say how certain that is)",
             e.about

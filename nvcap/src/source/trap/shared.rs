@@ -229,10 +229,10 @@ impl Shared {
         atomic!(self, index, claim, AtomicU64).fetch_sub(served, Ordering::SeqCst) - served
     }
 
-    /// Whether doorbells were left to a later one. They are not from now on: the ring is about to be read. Only while the channel is
+    /// How many doorbells were left to a later one. They are not from now on: the ring is about to be read. Only while the channel is
     /// claimed.
-    pub(crate) fn take_waiting(&self, index: u32) -> bool {
-        atomic!(self, index, waiting, AtomicU64).swap(0, Ordering::SeqCst) > 0
+    pub(crate) fn take_waiting(&self, index: u32) -> u64 {
+        atomic!(self, index, waiting, AtomicU64).swap(0, Ordering::SeqCst)
     }
 
     /// The next look is as the first one. Only while the channel is claimed.

@@ -103,8 +103,9 @@ pub fn seeded() -> Result<()> {
         said,
         ..
     } = counts.account;
+    // One round alone may have nothing to show.
     ensure!(
-        captured > 20 * (counted + said),
+        only.is_some() || captured > 20 * (counted + said),
         "{captured} submissions are captured, {counted} and {said} are missing"
     );
     Ok(())

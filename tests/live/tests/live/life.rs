@@ -245,9 +245,9 @@ fn four(
     )?;
     gpu.write(b"g")?;
     let pid = gpu.pid();
-    while threads(pid)?.len() < 7 {
-        std::thread::sleep(Duration::from_millis(1));
-    }
+    gpu.wait_until("at work", LIMIT, |gpu| {
+        threads(gpu.pid()).is_ok_and(|all| all.len() >= 7)
+    })?;
     let channels = rung_doorbells(&folder, gpus)?;
     let (mut traces, mut held) = (Vec::new(), Vec::new());
     for number in 0..4 {

@@ -48,6 +48,8 @@ fn traced(plan: &Plan, options: &[&str], more: &[&str]) -> Result<Traced> {
         "--how=trap".into(),
         "--json".into(),
         "-vv".into(),
+        "-e".into(),
+        "type=submission,entry".into(),
     ]);
     command.extend(options.iter().map(OsString::from));
     command.extend(["--".into(), softgpu()?.into()]);

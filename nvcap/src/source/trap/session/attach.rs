@@ -234,9 +234,6 @@ impl Session {
         if self.stores.rests(space) {
             self.breakpoints.wake(pid, false);
         }
-        if self.is_resting() {
-            self.breakpoints.wake_all(false);
-        }
         self.stop_at_stores(space);
         Ok(())
     }
@@ -244,7 +241,11 @@ impl Session {
     fn set(&mut self, watch: Watch) -> std::result::Result<Set, WatchError> {
         let bpf = &self.capture.bpf;
         let birth = |tid| bpf.birth(tid);
-        self.breakpoints.set(watch, bpf.doorbell(), birth)
+        let set = self.breakpoints.set(watch, bpf.doorbell(), birth);
+        if self.is_resting() {
+            self.breakpoints.wake_all(false);
+        }
+        set
     }
 
     /// Not every thread of the process has the doorbell watched.

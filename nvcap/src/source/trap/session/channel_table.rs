@@ -409,11 +409,7 @@ impl ChannelTable {
             let id = self.id_of_loss(index, out);
             out.lost(pid, id, Lost::Untraced { why });
         }
-        for why in unreadable(&self[index], &state) {
-            if let Some(id) = self.id_of_loss(index, out) {
-                out.lost(pid, Some(id), Lost::Untraced { why });
-            }
-        }
+        self.tell_unreadable(index, out);
         if seen > state.done
             && let Some(id) = self.id_of_loss(index, out)
         {
@@ -424,15 +420,27 @@ impl ChannelTable {
             out.lost(pid, Some(id), what);
         }
     }
+
+    /// What may be missing of a channel that no position tells is told.
+    pub(super) fn tell_unreadable(&mut self, index: u32, out: &mut Outbox) {
+        let state = self.shared.get(index);
+        let pid = self[index].announced.at.pid;
+        for why in unreadable(&self[index], &state) {
+            if let Some(id) = self.id_of_loss(index, out) {
+                out.lost(pid, Some(id), Lost::Untraced { why });
+            }
+        }
+    }
 }
 
 /// Why something of a channel may be missing that no position tells.
 fn unreadable(channel: &ChannelState, state: &c::SharedChannel) -> Vec<String> {
     let mut all = Vec::new();
-    if state.unread > 0 {
+    let unread = state.unread + state.waiting;
+    if unread > 0 {
         all.push(format!(
             "GP_PUT could not be read at the last doorbells, whose submissions are not known: {}",
-            state.unread
+            unread
         ));
     }
     let beyond = channel.beyond + u64::from(state.beyond);

@@ -46,7 +46,7 @@ impl Session {
                 continue;
             }
             let state = self.capture.table.shared().get(index);
-            if state.waiting > 0 && now.saturating_sub(state.waiting_since) > within {
+            if state.waiting > 0 && now.saturating_sub(state.waiting_since) >= within {
                 self.capture.catch_up(index);
             }
         }
@@ -66,6 +66,11 @@ impl Session {
         self.capture.tell_all_passed();
         self.capture.passes = None;
         self.breakpoints.wake_all(true);
+        for space in self.stores.resting() {
+            for pid in self.capture.spaces.pids(space) {
+                self.breakpoints.wake(pid, false);
+            }
+        }
         self.duty.open = Some((arm::now(), self.capture.captured));
         self.duty.first = self.duty.first.or(Some(now));
         self.duty.next = now + Duty::lengths(share).0;
@@ -85,6 +90,13 @@ impl Session {
         self.breakpoints.wake_all(false);
         let until = arm::now();
         let _ = self.drain();
+        // What was seen in the window and not captured is of it.
+        for index in self.capture.table.indexes() {
+            let state = self.capture.table.shared().get(index);
+            if self.capture.table[index].live && state.seen > state.done {
+                self.capture.catch_up(index);
+            }
+        }
         self.capture.passes = self.options.mode.passes();
         let captured = self.capture.captured - before;
         let ns = until.saturating_sub(since);

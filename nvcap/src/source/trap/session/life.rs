@@ -62,7 +62,7 @@ impl Session {
         self.tell_unread(at);
         self.breakpoints.exec_ends(at.pid);
         // What stays is of the new program, in which nothing has captured yet.
-        self.breakpoints.wake(at.pid, true);
+        self.breakpoints.wake(at.pid, !self.is_resting());
         let named = &self.named.file.doorbells;
         self.stores
             .forget_process(at.pid, |address| named.iter().any(|d| d.address == address));

@@ -24,7 +24,8 @@ impl Session {
             for index in self.capture.table.indexes() {
                 if self.capture.table[index].live {
                     let look = self.look(index);
-                    if look.still && self.capture.passes.is_none() {
+                    let waits = self.capture.table.shared().get(index).waiting > 0;
+                    if look.still && !waits && self.capture.passes.is_none() {
                         self.moved_unseen(index);
                     }
                     if look.still || look.unread {
@@ -58,7 +59,8 @@ impl Session {
                 let look = self.look(index);
                 // A trap may be on its way, of a thread that has the doorbell watched.
                 if look.still || look.count > room {
-                    if self.stores.may_have_lapped(look.count, 4 * room) {
+                    let passes = self.capture.passes.is_some();
+                    if !passes && self.stores.may_have_lapped(look.count, 4 * room) {
                         self.may_have_lapped(
                             index,
                             "its doorbell is not watched, for no debug register was left",
@@ -105,7 +107,7 @@ impl Session {
                 if wake { "wake" } else { "rest" }
             );
             for pid in self.capture.spaces.pids(space) {
-                self.breakpoints.wake(pid, wake);
+                self.breakpoints.wake(pid, wake && !self.is_resting());
             }
         }
     }
@@ -158,7 +160,7 @@ impl Session {
                 continue;
             }
             let look = self.look(index);
-            if look.ahead {
+            if look.ahead && !self.is_resting() {
                 moved = true;
                 let first = self.capture.spaces.pids(space).next();
                 let areas = || first.and_then(|pid| maps::areas(pid).ok());

@@ -162,7 +162,7 @@ impl Session {
             breakpoints: Breakpoints::default(),
             sites: StoreSites::new(!options.no_cached_put),
             stores: StoppedStores::default(),
-            duty: mode::Duty::default(),
+            duty: mode::Duty::new(arm::now() ^ u64::from(std::process::id()) << 32),
             search: RingSearch::default(),
             named: NamedChannels::new(std::mem::take(&mut options.named)),
             missed: MissedLives::default(),

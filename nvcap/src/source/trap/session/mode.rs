@@ -52,11 +52,15 @@ impl Mode {
     pub(super) fn longest_wait(self) -> Duration {
         match self {
             Self::Each | Self::Count => Duration::MAX,
-            Self::Batch { within, .. } => within,
+            // A fraction of it: what has just begun to wait at one look is late at the next.
+            Self::Batch { within, .. } => (within / 4).max(SHORTEST_WAIT),
             Self::Duty { .. } => Duration::from_millis(1),
         }
     }
 }
+
+/// No wait for a batch is shorter.
+const SHORTEST_WAIT: Duration = Duration::from_micros(50);
 
 /// For how long doorbells are watched at once, ns: long against the time that it takes to set breakpoints in motion.
 const WINDOW_NS: u64 = 5_000_000;
@@ -81,6 +85,14 @@ impl Duty {
         let share = share.clamp(0.0001, 1.0);
         let round = (WINDOW_NS as f64 / share).max(SHORTEST_ROUND_NS as f64);
         ((round * share) as u64, round as u64)
+    }
+
+    /// `seed`: another one in each run.
+    pub(super) fn new(seed: u64) -> Self {
+        Self {
+            random: seed,
+            ..Self::default()
+        }
     }
 
     /// Between half of the mean pause and one and a half: no rhythm of the traced program's.
@@ -118,7 +130,7 @@ mod tests {
         };
         let told = batch.of_programs();
         assert_eq!((told.every, told.within_ns), (8, 500_000));
-        assert_eq!(batch.longest_wait(), Duration::from_micros(500));
+        assert_eq!(batch.longest_wait(), Duration::from_micros(125));
     }
 
     #[test]
@@ -126,10 +138,7 @@ mod tests {
         assert_eq!(Duty::lengths(0.1), (5_000_000, 50_000_000));
         assert_eq!(Duty::lengths(0.01), (5_000_000, 500_000_000));
         assert_eq!(Duty::lengths(0.5), (25_000_000, 50_000_000));
-        let mut duty = Duty {
-            random: 12345,
-            ..Duty::default()
-        };
+        let mut duty = Duty::new(12345);
         let pauses: Vec<u64> = (0..1000).map(|_| duty.pause(0.1)).collect();
         let mean = pauses.iter().sum::<u64>() / 1000;
         assert!(mean.abs_diff(45_000_000) < 2_000_000, "{mean}");

@@ -161,6 +161,11 @@ impl StoppedStores {
         changes
     }
 
+    /// The spaces whose watchpoints rest.
+    pub(super) fn resting(&self) -> Vec<u32> {
+        self.resting.iter().copied().collect()
+    }
+
     /// Whether new watchpoints of the space rest, too.
     pub(super) fn rests(&self, space: u32) -> bool {
         self.resting.contains(&space)

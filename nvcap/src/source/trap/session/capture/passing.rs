@@ -3,12 +3,21 @@
 use super::{super::outbox::seen_now, Capture};
 use crate::{
     procfs::mem::Peek,
-    record::{Passed, PassedWhy, Record},
+    record::{Passed, PassedWhy, Record, Submission},
     source::memory::ring::{self, Ring},
     wire::entry,
 };
 
 impl Capture {
+    /// Passes a submission on, and counts it.
+    pub(super) fn pass_on(&mut self, submission: Submission) {
+        let bytes = submission.segments.iter().map(|s| s.bytes.len() as u64);
+        self.captured.submissions += 1;
+        self.captured.entries += submission.segments.len() as u64;
+        self.captured.bytes += bytes.sum::<u64>();
+        self.out.push(Record::Submission(submission));
+    }
+
     /// Follows a channel to where GP_PUT is. False where that cannot be read. Only while the channel is claimed.
     pub(super) fn pass_over(&mut self, index: u32, why: PassedWhy) -> bool {
         let state = self.table.shared().get(index);
@@ -35,13 +44,13 @@ impl Capture {
             self.stopped.insert(channel.space);
         }
         let extended = self.extended_at(index, state.extended, target);
-        self.passed += entries;
         if let Some(channel) = self.table.get_mut(index) {
             channel.taken = target;
             channel.counted = state.counted;
             channel.passed.0 += entries;
             channel.passed.1 += doorbells.unwrap_or(0);
             channel.ahead = None;
+            channel.looked = true;
         }
         let shared = self.table.shared();
         shared.progress(index, target, target, extended);
@@ -57,25 +66,30 @@ impl Capture {
         }
     }
 
-    fn tell_passed(&mut self, index: u32) {
-        let (Some(why), Some(channel)) = (self.passes, self.table.get_mut(index)) else {
+    pub(super) fn tell_passed(&mut self, index: u32) {
+        let (Some(why), Some(channel)) = (self.passes, self.table.get(index)) else {
+            return;
+        };
+        if channel.passed == (0, 0) {
+            return;
+        }
+        // What only looks like a channel is told when it certainly is one.
+        let Some(id) = self.table.id_of_loss(index, &mut self.out) else {
+            return;
+        };
+        let Some(channel) = self.table.get_mut(index) else {
             return;
         };
         let (entries, doorbells) = std::mem::take(&mut channel.passed);
-        if entries == 0 && doorbells == 0 {
-            return;
-        }
-        let (at, end) = (seen_now(channel.announced.at.pid), channel.taken);
-        if let Some(channel) = self.table.id_of_loss(index, &mut self.out) {
-            self.out.push(Record::Passed(Passed {
-                at,
-                channel,
-                position: end.saturating_sub(entries),
-                entries,
-                doorbells: (why == PassedWhy::Counted).then_some(doorbells),
-                why,
-            }));
-        }
+        self.passed += entries;
+        self.out.push(Record::Passed(Passed {
+            at: seen_now(channel.announced.at.pid),
+            channel: id,
+            position: channel.taken.saturating_sub(entries),
+            entries,
+            doorbells: (why == PassedWhy::Counted).then_some(doorbells),
+            why,
+        }));
     }
 
     /// Entries that were captured or passed over, and looks between which more may have come.
@@ -99,9 +113,13 @@ impl Capture {
         channel.taken = channel.taken.max(state.done + entries);
         channel.passed.0 += entries;
         channel.passed.1 += counted;
+        let was_looked_at = channel.looked;
         channel.counted = state.counted;
-        self.passed += entries;
+        if self.passes == Some(PassedWhy::Resting) && !was_looked_at {
+            self.doubtful += 1;
+        }
         self.tell_passed(index);
+        self.table.tell_unreadable(index, &mut self.out);
     }
 
     /// Address bits 56:40 at a position, where the channel uses them at all: the last entry before it that sets them does.
