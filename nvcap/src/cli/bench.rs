@@ -25,8 +25,8 @@ for: client, device, address space, memory, one channel for compute and one for 
 Transfers are measured by the GPU's own clock, between two semaphores that the engine releases in
 one submission; the row `nothing` is those two alone. docs/studies.md says what each figure is.
 
-Nobody else should use the GPU meanwhile: where a process that this user may look into has a GPU's memory
-mapped, and this GPU open, nvcap refuses.
+Nobody else should use the GPU meanwhile: where a process that this user may look into has this GPU
+open, and a GPU's memory mapped, nvcap refuses.
 Whatever ends nvcap, the driver frees all that it had.
 
 Exit status: 0 measured, 1 error, 2 usage.";
