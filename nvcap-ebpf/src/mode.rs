@@ -41,7 +41,8 @@ pub fn passes(w: &Walk) -> bool {
         c.waiting_since = w.header.time_ns;
     } else if waiting + 1 >= mode.every
         // A small ring must not go round meanwhile.
-        || 16 * (waiting + 1) >= u64::from(c.entries) || w.header.time_ns - c.waiting_since >= mode.within_ns {
+        || 16 * (waiting + 1) >= u64::from(c.entries) || w.header.time_ns - c.waiting_since >= mode.within_ns
+    {
         return false;
     }
     c.waiting = waiting + 1;

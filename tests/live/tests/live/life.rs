@@ -39,10 +39,10 @@ fn beside(
     act: impl FnOnce(&Running) -> Result<()>,
 ) -> Result<Account> {
     need_tracing()?;
-    let plan = plan(seed, sized(4000, 1200));
+    let plan = plan(seed, sized(6000, 1200));
     let folder = Folder::new()?;
     let log = log_option(&folder)?;
-    let options = [&["--threads=4", "--sleep-us=1000", &log], options].concat();
+    let options = [&["--threads=4", "--sleep-us=2000", &log], options].concat();
     let mut gpu = waiting(&plan, &options)?;
     let (pid, trace) = (gpu.pid(), folder.file("trace.json"));
     let nvcap = attach(pid, &trace, rung_doorbells(&folder, gpus())?, &[])?;
@@ -237,7 +237,7 @@ fn four(
         &plan,
         &[
             "--threads=6",
-            "--sleep-us=3000",
+            "--sleep-us=5000",
             "--linger-ms=300",
             &log,
             &gpus_option,
