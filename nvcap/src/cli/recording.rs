@@ -373,6 +373,9 @@ fn play_pcapng(
                 if let Some(observed) = end.observed {
                     pipeline.observed(observed);
                 }
+                if let Some(trapped) = end.trapped {
+                    pipeline.trapped(trapped);
+                }
                 if let Some((every, passed)) = end.stack_sample {
                     pipeline.stacks_sampled(every, passed);
                 }

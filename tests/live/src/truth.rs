@@ -15,6 +15,9 @@ use softgpu::layout::Channel;
 use softgpu::log::{Logged, read};
 use softgpu::plan::{Entry, Plan};
 
+/// How many of the missing submissions an error names.
+const ABSENT: usize = 8;
+
 /// A program image that ran: what it was to submit, and what it logged. Its submissions are of one entry each.
 #[derive(Debug)]
 pub struct Image {
@@ -108,6 +111,8 @@ struct Progress<'a> {
     there: BTreeSet<(usize, usize, usize)>,
     /// Which are there in part.
     holed: u64,
+    /// Which are not there, of the trace's time: the first ones, in words.
+    absent: Vec<String>,
 }
 
 impl Progress<'_> {
@@ -202,6 +207,7 @@ pub fn account(path: &Path, images: &[Image], watched: Watched) -> Result<Accoun
         next: HashMap::new(),
         there: BTreeSet::new(),
         holed: 0,
+        absent: Vec::new(),
     };
     let (mut account, mut ledger, mut losses, mut time) = (Account::default(), None, 0, 0);
     let mut positions: HashMap<u64, u64> = HashMap::new();
@@ -236,7 +242,7 @@ pub fn account(path: &Path, images: &[Image], watched: Watched) -> Result<Accoun
             Item::Other(kind) => losses += u64::from(kind == "loss"),
         }
     }
-    settle(&mut account, &progress, images, watched, losses)?;
+    settle(&mut account, &mut progress, images, watched, losses)?;
     if watched.killed {
         return Ok(account);
     }
@@ -248,7 +254,7 @@ pub fn account(path: &Path, images: &[Image], watched: Watched) -> Result<Accoun
 /// Counts what is there and what is not, of the submissions of its time.
 fn settle(
     account: &mut Account,
-    progress: &Progress<'_>,
+    progress: &mut Progress<'_>,
     images: &[Image],
     watched: Watched,
     losses: u64,
@@ -256,7 +262,8 @@ fn settle(
     let followed = followed(images, watched);
     for (image, of) in images.iter().enumerate() {
         for (i, rung) in of.logged.rung.iter().enumerate() {
-            let is_there = |number: usize| progress.there.contains(&(image, i, number));
+            let there = &progress.there;
+            let is_there = |number: usize| there.contains(&(image, i, number));
             let last = (0..rung.len()).rev().find(|number| is_there(*number));
             for (number, rung) in rung.iter().enumerate() {
                 let from = followed.get(&rung.pid);
@@ -276,6 +283,21 @@ fn settle(
                     account.unwritten += 1;
                 } else {
                     account.said += 1;
+                    if progress.absent.len() < ABSENT {
+                        progress.absent.push(format!(
+                            "number {number} of {} by {} on {:?}, {} to {}{}",
+                            of.logged.rung[i].len(),
+                            rung.tid,
+                            of.plan.channels[i],
+                            rung.before,
+                            rung.after,
+                            if last.is_some_and(|l| number < l) {
+                                ", later ones are there"
+                            } else {
+                                ""
+                            }
+                        ));
+                    }
                 }
             }
         }
@@ -290,8 +312,9 @@ fn judge(account: &mut Account, progress: &Progress<'_>, ledger: &Value) -> Resu
     let missing = account.said;
     ensure!(
         !account.complete || missing == 0 && progress.holed == 0,
-        "{missing} submissions of {} are missing and the ledger says: {verdict}",
-        missing + account.captured
+        "{missing} submissions of {} are missing and the ledger says: {verdict}; {}",
+        missing + account.captured,
+        progress.absent.join("; ")
     );
     ensure!(ledger["contradictions"] == 0, "contradictions: {verdict}");
     let entries = ledger["entries"].as_u64().unwrap_or_default();
@@ -311,7 +334,8 @@ fn judge(account: &mut Account, progress: &Progress<'_>, ledger: &Value) -> Resu
     let unknown = some("untraced") || some("dropped_records");
     ensure!(
         missing <= counts || unknown,
-        "{missing} submissions are missing, the ledger counts {counts}: {verdict}"
+        "{missing} submissions are missing, the ledger counts {counts}: {verdict}; {}",
+        progress.absent.join("; ")
     );
     account.counted = missing.min(counts);
     account.said = missing - account.counted;

@@ -185,11 +185,13 @@ impl Armed {
         }
     }
 
-    /// Hits counted by the kernel, including those that ran no program.
-    pub(crate) fn hits(&self) -> u64 {
+    /// What the kernel counted; hits include those that ran no program.
+    pub(crate) fn counted(&self) -> perf::Counted {
+        let mut all = perf::Counted::default();
         self.events
             .values()
-            .filter_map(|e| perf::hits(e).ok())
-            .sum()
+            .filter_map(|e| perf::counted(e).ok())
+            .for_each(|c| all += c);
+        all
     }
 }

@@ -254,7 +254,7 @@ fn breakpoints(loaded: &Loaded) -> Finding {
         );
     };
     WATCHED.store(1, std::sync::atomic::Ordering::SeqCst);
-    let hits = perf::hits(first).unwrap_or(0);
+    let hits = perf::counted(first).unwrap_or_default().hits;
     if hits == 1 {
         finding(
             what,

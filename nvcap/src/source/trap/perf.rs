@@ -52,6 +52,8 @@ pub(crate) fn watch(
     attr.__bindgen_anon_1.sample_period = 1;
     attr.__bindgen_anon_3.bp_addr = address;
     attr.__bindgen_anon_4.bp_len = len;
+    attr.read_format =
+        u64::from(b::PERF_FORMAT_TOTAL_TIME_ENABLED | b::PERF_FORMAT_TOTAL_TIME_RUNNING);
     attr.set_exclude_kernel(1);
     attr.set_exclude_hv(1);
     attr.set_inherit(1);
@@ -97,19 +99,46 @@ pub(crate) fn wake(event: &OwnedFd, wake: bool) -> io::Result<()> {
     })
 }
 
-/// How often the breakpoint was hit, also by threads that inherited it.
+/// What the kernel counted of a breakpoint, in all threads that inherited it, too.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Counted {
+    /// How often it was hit.
+    pub hits: u64,
+    /// For how long it had no debug register while a thread that has it ran, ns: more breakpoints than registers were given to that thread,
+    /// and took turns.
+    pub unset_ns: u64,
+}
+
+impl std::ops::AddAssign for Counted {
+    fn add_assign(&mut self, other: Counted) {
+        self.hits += other.hits;
+        self.unset_ns += other.unset_ns;
+    }
+}
+
+/// Reads what the kernel counted of a breakpoint.
 ///
 /// # Errors
 /// Those of read(2).
-pub(crate) fn hits(event: &OwnedFd) -> io::Result<u64> {
-    let mut n = [0u8; 8];
-    // SAFETY: the buffer is 8 bytes.
-    let got = unsafe { libc::read(event.as_raw_fd(), n.as_mut_ptr().cast(), 8) };
-    if got == 8 {
-        Ok(u64::from_ne_bytes(n))
-    } else {
-        Err(io::Error::last_os_error())
+pub(crate) fn counted(event: &OwnedFd) -> io::Result<Counted> {
+    // As `read_format` has it: hits, time enabled, time running.
+    let mut words = [0u64; 3];
+    // SAFETY: the buffer has the size that is told.
+    let got = unsafe {
+        libc::read(
+            event.as_raw_fd(),
+            words.as_mut_ptr().cast(),
+            size_of_val(&words),
+        )
+    };
+    if usize::try_from(got) != Ok(size_of_val(&words)) {
+        return Err(io::Error::last_os_error());
     }
+    let [hits, enabled, running] = words;
+    Ok(Counted {
+        hits,
+        unset_ns: enabled.saturating_sub(running),
+    })
 }
 
 fn check(rc: i32) -> io::Result<()> {

@@ -44,10 +44,15 @@ struct Counts {
     of: BTreeMap<&'static str, u64>,
     submissions: u64,
     account: Account,
+    /// Each act is printed, with its time.
+    says: bool,
 }
 
 impl Counts {
     fn one(&mut self, what: &'static str) {
+        if self.says {
+            println!("chaos: at {}: {what}", monotonic());
+        }
         *self.of.entry(what).or_default() += 1;
     }
 
@@ -88,6 +93,7 @@ pub fn seeded() -> Result<()> {
     println!("chaos of seed {seed}, {seconds} s (NVCAP_CHAOS_SEED={seed} repeats it)");
     let (begun, before) = (Instant::now(), objects()?);
     let (mut counts, mut rounds) = (Counts::default(), 0);
+    counts.says = only.is_some();
     while begun.elapsed() < Duration::from_secs(seconds) {
         let round = only.unwrap_or(rounds);
         Round::new(seed, round)

@@ -251,7 +251,7 @@ impl Session {
     /// Not every thread of the process has the doorbell watched.
     fn leave_unwatched(&mut self, pid: u32, address: u64) {
         let is_first = !self.stores.lacks([pid].into_iter());
-        if !self.stores.unwatched((pid, address)) || !is_first {
+        if !self.stores.unwatched((pid, address), arm::now()) || !is_first {
             return;
         }
         (self.options.notice)(&format!(
@@ -268,7 +268,7 @@ impl Session {
         };
         let heirs = self.breakpoints.disarm(pid, spare);
         for pid in heirs.into_iter().chain([pid]) {
-            self.stores.unwatched((pid, spare));
+            self.stores.unwatched((pid, spare), arm::now());
         }
         true
     }

@@ -14,6 +14,9 @@ use super::super::{
 };
 use crate::record::At;
 
+/// For so long a breakpoint may have no debug register while its thread runs, ns: what it takes to set it, and much more.
+pub(super) const UNSET_NS: u64 = 1_000_000;
+
 /// Why a doorbell cannot be watched.
 #[derive(Debug)]
 pub(super) enum WatchError {
@@ -147,6 +150,24 @@ impl Breakpoints {
         watched.next().map(|_| last.address)
     }
 
+    /// The doorbells that the process has watched.
+    pub(super) fn doorbells(&self, pid: u32) -> impl Iterator<Item = u64> + '_ {
+        let all = self.armed.get(&pid).into_iter().flatten();
+        all.filter(|a| a.stops == Stops::AfterWrite)
+            .map(|a| a.address)
+    }
+
+    /// For how long breakpoints of the process, which may be its parent's, had no debug register while threads that have them ran, ns.
+    pub(super) fn unset_ns(&self, pid: u32) -> u64 {
+        let own = self.armed.get(&pid).into_iter().flatten();
+        let events = own.flat_map(|a| {
+            let of_owner = self.armed.get(&a.of.unwrap_or(pid)).into_iter().flatten();
+            let ended = a.of.is_some().then_some(&self.ended).into_iter().flatten();
+            of_owner.chain(ended).filter(|e| e.address == a.address)
+        });
+        events.map(|e| e.counted().unset_ns).max().unwrap_or(0)
+    }
+
     /// Lets a process's watchpoints rest, or wakes them; those that it inherited from a process that is gone, too.
     pub(super) fn wake(&self, pid: u32, wake: bool) {
         let own = self.armed.get(&pid).into_iter().flatten();
@@ -206,7 +227,7 @@ impl Breakpoints {
             if all.any(|a| a.of == Some(pid) && a.address == armed.address) {
                 self.ended.push(armed);
             } else {
-                self.closed_hits += armed.hits();
+                self.closed_hits += armed.counted().hits;
             }
         }
     }
@@ -217,7 +238,7 @@ impl Breakpoints {
             self.closed_hits += list
                 .iter()
                 .filter(|a| a.address == address)
-                .map(Armed::hits)
+                .map(|a| a.counted().hits)
                 .sum::<u64>();
             list.retain(|a| a.address != address);
         }
@@ -234,7 +255,7 @@ impl Breakpoints {
     pub(super) fn finish(&mut self) -> u64 {
         let mut armed: Vec<Armed> = self.armed.drain().flat_map(|(_, list)| list).collect();
         armed.append(&mut self.ended);
-        armed.iter().map(Armed::hits).sum::<u64>() + self.closed_hits
+        armed.iter().map(|a| a.counted().hits).sum::<u64>() + self.closed_hits
     }
 }
 

@@ -7,7 +7,9 @@ use nvcap_common::{self as c, kind};
 
 use super::{
     super::{arm, assemble, error::Result},
-    Session, comm_of,
+    Session,
+    breakpoints::UNSET_NS,
+    comm_of,
     missed::Missed,
     modules::unseen,
 };
@@ -15,6 +17,9 @@ use crate::{
     procfs,
     record::{At, Ioctl, Life, Lost, Process, Record},
 };
+
+/// A process that submitted this long before the last look that found its rings read to their ends may have submitted after it, ns.
+const SHORTLY_NS: u64 = 100_000_000;
 
 impl Session {
     pub(super) fn life_event(&mut self, r: &c::Life) -> Result<()> {
@@ -56,10 +61,10 @@ impl Session {
 
     /// `anew`: the address space was not prepared before the exec.
     fn executed(&mut self, at: At, name: String, space: u32, anew: bool) -> Result<()> {
+        self.tell_unread(at, Some(space));
         self.leave_spaces(at.pid, Some(space));
         self.capture.spaces.close_memory(at.pid);
         self.capture.spaces.join(at.pid, space);
-        self.tell_unread(at);
         self.breakpoints.exec_ends(at.pid);
         // What stays is of the new program, in which nothing has captured yet.
         self.breakpoints.wake(at.pid, !self.is_resting());
@@ -77,13 +82,35 @@ impl Session {
         Ok(())
     }
 
-    /// The memory of a process is gone: what it submitted last through doorbells that were not watched may not have been read.
-    fn tell_unread(&mut self, at: At) {
-        if !self.stores.may_have_submitted(at.pid, at.time_ns) {
+    /// The memory of a process is gone: what it submitted last through doorbells that were not watched may not have been read. `stays`: the
+    /// space of the program that it executes now.
+    fn tell_unread(&mut self, at: At, stays: Option<u32>) {
+        let capture = &self.capture;
+        let since = self.stores.since(at.pid);
+        // Quiet is a space in which nothing had come for a while when its rings were last found read to their ends.
+        let is_busy = |space: u32| {
+            let last = capture.rung.last(space).max(since);
+            last.is_some_and(|last| last + SHORTLY_NS > self.stores.read(space))
+        };
+        let spaces = capture.table.spaces_with_channels();
+        let mut of_process = spaces.into_iter().filter(|space| {
+            Some(*space) != stays
+                && capture.spaces.is_in(at.pid, *space)
+                && !self.stores.is_settled(*space, at.time_ns)
+        });
+        if !of_process.any(is_busy) {
             return;
         }
-        let why = "not every doorbell was watched (no debug register was left), and the program ended shortly after it had submitted: what it submitted after the last look at its rings is not known";
-        let why = why.to_owned();
+        let unwatched = match self.stores.lacks([at.pid].into_iter()) {
+            true => "not every doorbell was watched (no debug register was left)",
+            false if self.breakpoints.unset_ns(at.pid) > UNSET_NS => {
+                "the kernel gave its threads more breakpoints than there are debug registers, which took turns"
+            }
+            false => return,
+        };
+        let why = format!(
+            "{unwatched}, and the program ended shortly after it had submitted: what it submitted after the last look at its rings is not known"
+        );
         self.capture.out.lost(at.pid, None, Lost::Untraced { why });
     }
 
@@ -97,7 +124,7 @@ impl Session {
                 self.capture.out.untraced(at.pid, &unseen(at.pid));
             }
             self.capture.spaces.end_process(at.pid);
-            self.tell_unread(at);
+            self.tell_unread(at, None);
             self.breakpoints.close(at.pid);
             self.stores.forget_process(at.pid, |_| false);
             self.leave_spaces(at.pid, None);

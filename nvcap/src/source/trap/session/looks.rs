@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::{
     super::{arm, discover, error::Result, kprobes::Change},
     Session,
+    breakpoints::UNSET_NS,
     modules::{unseen, users_of_driver},
     named_channels::Look,
 };
@@ -20,19 +21,30 @@ impl Session {
         for space in self.capture.table.spaces_with_channels() {
             self.capture.open_memory(space);
         }
+        let (now, mut moved) = (arm::now(), BTreeSet::new());
+        let mut whole = BTreeMap::new();
         if self.options.watch {
             for index in self.capture.table.indexes() {
                 if self.capture.table[index].live {
                     let look = self.look(index);
+                    let of_space = whole.entry(self.capture.table[index].space);
+                    *of_space.or_insert(true) &= look.readable && !look.ahead;
                     let waits = self.capture.table.shared().get(index).waiting > 0;
                     if look.still && !waits && self.capture.passes.is_none() {
                         self.moved_unseen(index);
+                        moved.insert(self.capture.table[index].space);
                     }
                     if look.still || look.unread {
                         self.capture.catch_up(index);
                     }
                 }
             }
+        }
+        for (space, whole) in whole {
+            self.stores.looked(space, now, whole);
+        }
+        for space in moved {
+            self.look_for_turns(space);
         }
         let stats = self.capture.bpf.stats();
         let left_out = self.capture.bpf.left_out();
@@ -50,6 +62,7 @@ impl Session {
         let spaces = |pid| capture.bpf.proc(pid).map(|p| p.space).into_iter().collect();
         for space in self.stores.due(now, spaces) {
             self.capture.open_memory(space);
+            let mut whole = true;
             for index in self.capture.table.of_space(space) {
                 let channel = &self.capture.table[index];
                 let (live, room) = (channel.live, u64::from(channel.entries) / 4);
@@ -57,6 +70,7 @@ impl Session {
                     continue;
                 }
                 let look = self.look(index);
+                whole &= look.readable && !look.ahead;
                 // A trap may be on its way, of a thread that has the doorbell watched.
                 if look.still || look.count > room {
                     let passes = self.capture.passes.is_some();
@@ -67,10 +81,28 @@ impl Session {
                         );
                     }
                     self.capture.catch_up(index);
-                    let pids = self.capture.spaces.pids(space);
-                    self.stores.found(pids, now);
                 }
             }
+            self.stores.looked(space, now, whole);
+        }
+    }
+
+    /// Looks whether the kernel has given threads of a space, where a ring moved unseen, more breakpoints than there are debug registers:
+    /// they take turns then. Rings are looked at often from then on.
+    fn look_for_turns(&mut self, space: u32) {
+        let (now, pids) = (arm::now(), Vec::from_iter(self.capture.spaces.pids(space)));
+        for pid in pids {
+            let new = !self.stores.lacks([pid].into_iter());
+            if !new || self.breakpoints.unset_ns(pid) < UNSET_NS {
+                continue;
+            }
+            for address in self.breakpoints.doorbells(pid) {
+                self.stores.unwatched((pid, address), now);
+            }
+            self.stores.partial(space);
+            (self.options.notice)(&format!(
+                "process {pid}: the kernel gave its threads more breakpoints than there are debug registers, and lets them take turns, so that doorbells pass unseen: its rings are looked at every ms or two"
+            ));
         }
     }
 

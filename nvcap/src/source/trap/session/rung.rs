@@ -2,7 +2,7 @@
 //!
 //! Invariant: a doorbell's count of submissions only grows until its address space ends.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 /// After this many submissions through one doorbell page of a GPU, its other page is given up if it was never rung.
 const DEAD_AFTER: u64 = 256;
@@ -20,6 +20,8 @@ pub(super) struct RungDoorbells {
     /// Address spaces in which a doorbell was seen.
     spaces: BTreeSet<u32>,
     submissions: HashMap<DoorbellWord, u64>,
+    /// When the last submission of each space was found, by a doorbell or a look, ns.
+    last: BTreeMap<u32, u64>,
     /// Doorbells that have just reached that count, and the process that rang them.
     busy: Vec<(u32, DoorbellWord)>,
 }
@@ -38,6 +40,16 @@ impl RungDoorbells {
         if *count == DEAD_AFTER {
             self.busy.push((pid, doorbell));
         }
+    }
+
+    /// A submission of the space was found, by whatever.
+    pub(super) fn found(&mut self, space: u32, time_ns: u64) {
+        self.last.insert(space, time_ns);
+    }
+
+    /// When the last submission of the space was found, ns.
+    pub(super) fn last(&self, space: u32) -> Option<u64> {
+        self.last.get(&space).copied()
     }
 
     /// Takes out the doorbells that have been rung so often that others of the same GPU, never rung, are given up.
@@ -63,6 +75,7 @@ impl RungDoorbells {
     /// Forgets an address space that is gone.
     pub(super) fn forget_space(&mut self, space: u32) {
         self.spaces.remove(&space);
+        self.last.remove(&space);
         self.submissions.retain(|d, _| d.space != space);
     }
 }

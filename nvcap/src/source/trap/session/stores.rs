@@ -10,8 +10,6 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 const LOOK_NS: u64 = 1_000_000;
 /// Between two looks so far apart a ring may have gone round, ns.
 const LONG_NS: u64 = 5_000_000;
-/// A process that submitted to such a ring this long before its end may have submitted after the last look at it, ns.
-const SHORTLY_NS: u64 = 100_000_000;
 /// For how long watchpoints wake, and rings are looked at often, when something has moved unseen, ns.
 const AWAKE_NS: u64 = 2_000_000_000;
 
@@ -22,6 +20,8 @@ pub(super) type Doorbell = (u32, u64);
 #[derive(Debug, Default)]
 pub(super) struct StoppedStores {
     unwatched: BTreeSet<Doorbell>,
+    /// Since when some doorbell of a process is not watched, ns.
+    since: HashMap<u32, u64>,
     /// The stores with execution breakpoints, by address space.
     stops: HashMap<u32, BTreeSet<u64>>,
     /// Spaces where they have captured.
@@ -36,14 +36,22 @@ pub(super) struct StoppedStores {
     /// When the last look was, and how long after the one before.
     looked: u64,
     pause: u64,
-    /// When something was last found in a ring of unwatched doorbells, by process.
-    found: HashMap<u32, u64>,
+    /// Covered spaces whose rings were found read to their ends since.
+    settled: HashSet<u32>,
+    /// When a look last found nothing left in the rings of a space, ns.
+    read: HashMap<u32, u64>,
 }
 
 impl StoppedStores {
     /// Some thread of the process does not have the doorbell watched; true where that is new.
-    pub(super) fn unwatched(&mut self, doorbell: Doorbell) -> bool {
+    pub(super) fn unwatched(&mut self, doorbell: Doorbell, now: u64) -> bool {
+        self.since.entry(doorbell.0).or_insert(now);
         self.unwatched.insert(doorbell)
+    }
+
+    /// Since when some doorbell of a process is not watched, ns.
+    pub(super) fn since(&self, pid: u32) -> Option<u64> {
+        self.since.get(&pid).copied()
     }
 
     /// A child has the breakpoints that its parent has, and lacks those that it lacks.
@@ -51,6 +59,9 @@ impl StoppedStores {
         let of = self.unwatched.range((pid, 0)..=(pid, u64::MAX));
         let of = Vec::from_iter(of.map(|(_, address)| (child, *address)));
         self.unwatched.extend(of);
+        if let Some(since) = self.since(pid) {
+            self.since.insert(child, since);
+        }
     }
 
     /// Whether the doorbell is one of them.
@@ -85,6 +96,7 @@ impl StoppedStores {
     /// Some thread, or some store, of the space is not stopped at: its watchpoints are needed.
     pub(super) fn partial(&mut self, space: u32) {
         self.partial.insert(space);
+        self.settled.remove(&space);
     }
 
     /// An execution breakpoint has captured in the space.
@@ -101,7 +113,7 @@ impl StoppedStores {
         self.next_look = now + LOOK_NS;
         self.pause = now.saturating_sub(std::mem::replace(&mut self.looked, now));
         let of = self.unwatched.iter().flat_map(|(pid, _)| spaces(*pid));
-        of.filter(|space| !self.covers(*space, now)).collect()
+        of.filter(|space| !self.is_settled(*space, now)).collect()
     }
 
     /// Whether a ring of so many entries, of which so many are new at this look, may have gone round since the one before.
@@ -120,25 +132,31 @@ impl StoppedStores {
             && self.awake.get(&space).is_none_or(|until| now >= *until)
     }
 
-    /// A look found something in a ring of these processes, some doorbell of which is not watched.
-    pub(super) fn found(&mut self, pids: impl Iterator<Item = u32>, now: u64) {
-        for pid in pids
-            .filter(|pid| self.lacks([*pid].into_iter()))
-            .collect::<Vec<_>>()
-        {
-            self.found.insert(pid, now);
+    /// A look at the rings of a space. `whole`: nothing was left in them.
+    pub(super) fn looked(&mut self, space: u32, now: u64, whole: bool) {
+        if !whole {
+            return;
+        }
+        self.read.insert(space, now);
+        if self.covers(space, now) {
+            self.settled.insert(space);
         }
     }
 
-    /// Whether a process that ends now may have submitted something since the last look at its rings, which nobody can read any more.
-    pub(super) fn may_have_submitted(&self, pid: u32, now: u64) -> bool {
-        let found = self.found.get(&pid);
-        found.is_some_and(|at| now.saturating_sub(*at) < SHORTLY_NS)
+    /// When a look last found nothing left in the rings of a space, ns.
+    pub(super) fn read(&self, space: u32) -> u64 {
+        self.read.get(&space).copied().unwrap_or(0)
+    }
+
+    /// Whether execution breakpoints capture all of a space: what was rung before they did was read, too.
+    pub(super) fn is_settled(&self, space: u32, now: u64) -> bool {
+        self.covers(space, now) && self.settled.contains(&space)
     }
 
     /// A ring of the space has moved without a trap.
     pub(super) fn moved_unseen(&mut self, space: u32, now: u64) {
         if self.captured.contains(&space) {
+            self.settled.remove(&space);
             self.awake.insert(space, now + AWAKE_NS);
         }
     }
@@ -175,7 +193,9 @@ impl StoppedStores {
     pub(super) fn forget_process(&mut self, pid: u32, keeps: impl Fn(u64) -> bool) {
         self.unwatched
             .retain(|(p, address)| *p != pid || keeps(*address));
-        self.found.remove(&pid);
+        if !self.lacks([pid].into_iter()) {
+            self.since.remove(&pid);
+        }
     }
 
     /// A doorbell is gone.
@@ -187,6 +207,8 @@ impl StoppedStores {
     pub(super) fn forget_space(&mut self, space: u32) {
         self.stops.remove(&space);
         self.captured.remove(&space);
+        self.settled.remove(&space);
+        self.read.remove(&space);
         self.partial.remove(&space);
         self.resting.remove(&space);
         self.awake.remove(&space);
@@ -202,7 +224,8 @@ mod tests {
         let mut all = StoppedStores::default();
         let spaces = |pid: u32| vec![pid + 100];
         assert!(!all.is_looking() && all.due(5, spaces).is_empty());
-        assert!(all.unwatched((1, 0x90)) && !all.unwatched((1, 0x90)));
+        assert!(all.unwatched((1, 0x90), 3) && !all.unwatched((1, 0x90), 4));
+        assert_eq!((all.since(1), all.since(2)), (Some(3), None));
         assert!(all.lacks([1].into_iter()) && !all.lacks([2].into_iter()));
         assert_eq!(all.due(5, spaces), BTreeSet::from([101]));
         assert!(all.due(5 + LOOK_NS - 1, spaces).is_empty(), "at its pace");
@@ -215,16 +238,23 @@ mod tests {
         assert!(all.may_have_lapped(513, 1024) && !all.may_have_lapped(512, 1024));
         all.pause = LONG_NS + 1;
         assert!(all.may_have_lapped(65, 1024) && !all.may_have_lapped(64, 1024));
-        // Something was found shortly before its end.
-        all.found([1, 2].into_iter(), 1000);
-        let may = |pid, after| all.may_have_submitted(pid, 1000 + after);
-        assert!(may(1, 5) && !may(1, SHORTLY_NS) && !may(2, 5));
+        // What was rung before a store captured is still to be read.
+        all.looked(101, 2 * LOOK_NS, true);
         all.captured(101);
-        assert!(all.due(3 * LOOK_NS, spaces).is_empty());
+        assert_eq!(all.due(3 * LOOK_NS, spaces), BTreeSet::from([101]));
+        all.looked(101, 3 * LOOK_NS, false);
+        assert!(!all.is_settled(101, 3 * LOOK_NS));
+        all.looked(101, 3 * LOOK_NS, true);
+        assert!(all.is_settled(101, 3 * LOOK_NS));
+        assert_eq!((all.read(101), all.read(102)), (3 * LOOK_NS, 0));
+        assert!(all.due(4 * LOOK_NS, spaces).is_empty());
         // Something else rings: all is looked at for a while.
         all.moved_unseen(101, 3 * LOOK_NS);
         assert_eq!(all.due(5 * LOOK_NS, spaces), BTreeSet::from([101]));
-        assert!(all.due(3 * LOOK_NS + AWAKE_NS, spaces).is_empty());
+        let later = 3 * LOOK_NS + AWAKE_NS;
+        assert_eq!(all.due(later, spaces), BTreeSet::from([101]));
+        all.looked(101, later, true);
+        assert!(all.due(later + LOOK_NS, spaces).is_empty());
         all.forget_process(1, |_| true);
         assert!(all.is_looking());
         all.forget_process(1, |_| false);

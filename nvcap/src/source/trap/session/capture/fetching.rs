@@ -84,8 +84,8 @@ impl Capture {
         let waited = waiting > 0;
         let state = self.table.shared().get(index);
         let channel = &self.table[index];
-        let pid = channel.announced.at.pid;
-        let Some(memory) = self.spaces.memory(channel.space) else {
+        let (pid, space) = (channel.announced.at.pid, channel.space);
+        let Some(memory) = self.spaces.memory(space) else {
             return false;
         };
         let map = || self.addresses(channel.model_id);
@@ -102,7 +102,7 @@ impl Capture {
             }
             Fetch::Read(read) => read,
         };
-        if !read.segments.is_empty() && self.spaces.is_ending(channel.space) {
+        if !read.segments.is_empty() && self.spaces.is_ending(space) {
             read.segments.clear();
             let position = state.done.min(channel.taken);
             read.lost = Some(Lost::Entries {
@@ -144,7 +144,7 @@ impl Capture {
             self.out.lost(pid, id, what);
         }
         if let Some(record) = record {
-            self.pass_on(record);
+            self.pass_on(space, record);
         }
         if let Some(channel) = self.table.get_mut(index) {
             channel.taken = target;

@@ -389,7 +389,7 @@ impl Capture {
             address: head.doorbell,
         };
         self.rung.submitted(head.header.pid, doorbell);
-        self.pass_on(record);
+        self.pass_on(head.space, record);
     }
 
     /// Entries are gone.

@@ -9,8 +9,9 @@ use crate::{
 };
 
 impl Capture {
-    /// Passes a submission on, and counts it.
-    pub(super) fn pass_on(&mut self, submission: Submission) {
+    /// Passes a submission of an address space on, and counts it.
+    pub(super) fn pass_on(&mut self, space: u32, submission: Submission) {
+        self.rung.found(space, submission.at.time_ns);
         let bytes = submission.segments.iter().map(|s| s.bytes.len() as u64);
         self.captured.submissions += 1;
         self.captured.entries += submission.segments.len() as u64;
