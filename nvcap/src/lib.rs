@@ -122,6 +122,8 @@ mod serve;
 #[cfg(all(feature = "cli", target_os = "linux"))]
 mod stacks;
 #[cfg(all(feature = "cli", target_os = "linux"))]
+mod study;
+#[cfg(all(feature = "cli", target_os = "linux"))]
 mod top;
 #[cfg(all(feature = "cli", target_os = "linux"))]
 mod watch;

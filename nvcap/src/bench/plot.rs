@@ -23,6 +23,11 @@ const COLOURS: [&str; 8] = [
 
 /// The drawing of all transfers.
 pub(crate) fn svg(measured: &Measured) -> String {
+    drawing(&measured.transfers)
+}
+
+/// The drawing of these.
+pub(crate) fn drawing(series: &[Series]) -> String {
     let mut out = String::new();
     let height = 2.0 * PANEL;
     let _ = write!(
@@ -30,7 +35,6 @@ pub(crate) fn svg(measured: &Measured) -> String {
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" font-family=\"sans-serif\" font-size=\"12\">\n\
          <rect width=\"{WIDTH}\" height=\"{height}\" fill=\"#ffffff\"/>\n"
     );
-    let series = &measured.transfers;
     panel(&mut out, 0.0, "time, ns", series, |point| point.times.ns);
     panel(&mut out, PANEL, "bandwidth, GB/s", series, |point| {
         point.gb_per_s

@@ -77,7 +77,7 @@ pub(super) struct Args {
 const MOST: u64 = u32::MAX as u64 & !0xfff;
 
 /// Bytes, with a unit of 1024 or without.
-fn parse_bytes(text: &str) -> Result<u64, String> {
+pub(super) fn parse_bytes(text: &str) -> Result<u64, String> {
     let wrong = || {
         format!(
             "'{text}' is no size: give bytes from 1 to 4G less a page, such as 24576, 24K, 24KiB, 1M or 1G"
@@ -172,7 +172,7 @@ fn write(out: &mut Output, text: &str) -> anyhow::Result<()> {
 }
 
 /// The other processes that have the GPU's memory mapped, as far as this user may look: these can submit work.
-fn others(minor: u32) -> Vec<String> {
+pub(super) fn others(minor: u32) -> Vec<String> {
     let own = std::process::id();
     let others = procfs::processes().into_iter().filter(|pid| *pid != own);
     let using = others.filter(|pid| {

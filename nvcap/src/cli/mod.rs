@@ -36,6 +36,8 @@ mod schema;
 mod serve;
 mod stacks;
 mod stats;
+#[cfg(target_os = "linux")]
+mod study;
 mod target;
 mod target_view;
 mod thinning;
@@ -176,6 +178,9 @@ enum Command {
     /// Measure the GPU without CUDA: copies by each engine, inline data, semaphores, doorbells, an empty kernel
     #[cfg(target_os = "linux")]
     Bench(bench::Args),
+    /// Study CUDA's copies and graphs: what it submits for them, and what of the time is the GPU's
+    #[cfg(target_os = "linux")]
+    Study(study::Args),
     /// Show processes, channels and kernels on a screen, sorted and filtered, live or from a recording
     #[cfg(target_os = "linux")]
     Top(Box<top::Args>),
@@ -214,7 +219,7 @@ impl Cli {
             Some(Command::Record(args)) => Some(&mut args.trace.pid),
             Some(Command::Export(args)) => args.pids(),
             #[cfg(target_os = "linux")]
-            Some(Command::Code(_) | Command::Bench(_)) => None,
+            Some(Command::Code(_) | Command::Bench(_) | Command::Study(_)) => None,
             #[cfg(all(feature = "serve", target_os = "linux"))]
             Some(Command::Serve(_)) => None,
             Some(
@@ -337,6 +342,8 @@ pub fn main() -> ExitCode {
         Some(Command::Watch(args)) => watch::run(&args),
         #[cfg(target_os = "linux")]
         Some(Command::Bench(args)) => bench::run(&args),
+        #[cfg(target_os = "linux")]
+        Some(Command::Study(args)) => study::run(&args),
         #[cfg(target_os = "linux")]
         Some(Command::Counts(args)) => counts::run(&args),
         #[cfg(target_os = "linux")]

@@ -80,7 +80,7 @@ pub struct Point {
 }
 
 impl Point {
-    fn new(bytes: u64, times: Times) -> Self {
+    pub(crate) fn new(bytes: u64, times: Times) -> Self {
         let gb_per_s = bytes as f64 / times.ns;
         Self {
             bytes,

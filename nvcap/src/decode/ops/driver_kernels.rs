@@ -110,8 +110,8 @@ fn copy(grid: [u32; 3], block: [u32; 3], args: Words<'_>) -> Option<Moves> {
     let one_row = block == [256, 1, 1] && grid[1..] == [1, 1];
     let blocks = u64::from(grid[0]);
     let bytes = match args.len() {
-        // Each block copies 4 KiB.
-        16 if one_row => Some(blocks * 4096),
+        // Each block copies 4 KiB; more than 65,535 blocks are two rows or more (256 MiB on an H200: 32768x2).
+        16 if block == [256, 1, 1] && grid[2] == 1 => Some(blocks * u64::from(grid[1]) * 4096),
         // One thread for each element: 4 bytes if everything is aligned to that, else single bytes. For small copies
         // nothing in the launch tells a few aligned elements from as many bytes.
         24 if one_row && blocks == args.at(2).div_ceil(256) => {

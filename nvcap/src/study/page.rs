@@ -1,0 +1,159 @@
+//! A study as one HTML file, which needs no other.
+
+use std::fmt::Write as _;
+
+use super::{dma, graph, grouped};
+use crate::bench::{
+    Measured,
+    measure::{Point, Series, Times, Way},
+    plot,
+};
+
+/// What stands on every page.
+const STYLE: &str = "body{font-family:sans-serif;max-width:75em;margin:2em auto;padding:0 1em}\
+table{border-collapse:collapse;margin:1em 0}td,th{padding:.2em .7em;text-align:right;border-bottom:1px solid #ddd}\
+td:first-child,th:first-child{text-align:left}code{background:#f4f4f4}";
+
+/// The line over all tables.
+pub(super) fn versions(cuda: u32, empty_call_ns: f64) -> String {
+    format!(
+        "CUDA {}.{}, libcuda called from Python: a call that does nothing takes {} ns there\n",
+        cuda / 1000,
+        cuda % 1000 / 10,
+        grouped(empty_call_ns)
+    )
+}
+
+fn escaped(text: &str) -> String {
+    let text = text.replace('&', "&amp;").replace('<', "&lt;");
+    text.replace('>', "&gt;").replace('"', "&quot;")
+}
+
+struct Page(String);
+
+impl Page {
+    fn new(title: &str) -> Self {
+        let title = escaped(title);
+        Self(format!(
+            "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>{title}</title><style>{STYLE}</style></head><body>\n\
+             <h1>{title}</h1>\n"
+        ))
+    }
+
+    fn text(&mut self, text: &str) {
+        let _ = writeln!(self.0, "<p>{}</p>", escaped(text));
+    }
+
+    fn head(&mut self, text: &str) {
+        let _ = writeln!(self.0, "<h2>{}</h2>", escaped(text));
+    }
+
+    fn table(&mut self, head: &[&str], rows: &[Vec<String>]) {
+        self.0 += "<table><tr>";
+        for cell in head {
+            let _ = write!(self.0, "<th>{}</th>", escaped(cell));
+        }
+        self.0 += "</tr>\n";
+        for row in rows {
+            self.0 += "<tr>";
+            for cell in row {
+                let _ = write!(self.0, "<td>{}</td>", escaped(cell));
+            }
+            self.0 += "</tr>\n";
+        }
+        self.0 += "</table>\n";
+    }
+
+    fn end(mut self) -> String {
+        self.0 += "</body></html>\n";
+        self.0
+    }
+}
+
+/// Figures of the paper that these studies repeat: an A40.
+const PAPER_DMA: &str = "The paper's A40: inline below 24 KiB (start-up about 24 ns, 17.5 GiB/s at 8 KiB), a copy engine from 24 KiB on (start-up about \
+500 ns, 22 GiB/s at 1 MiB); of 8 B 94.87 % of the time is not the engine's, of 32 MiB 0.36 %.";
+const PAPER_GRAPH: &str = "The paper's A40, chains of 1 to 2,000 nodes: with CUDA 11.8 a launch has 328 to 45,476 B of pushbuffer, many doorbells, and takes \
+1.8 to 209 us; with CUDA 13.0 340 to 2,216 B, one doorbell, and 1.9 to 5.9 us.";
+
+/// The page of [`dma`].
+pub(crate) fn of_dma(study: &dma::Study, raw: &Measured) -> String {
+    let mut page = Page::new("nvcap study dma: CUDA's copies");
+    page.text(&versions(study.cuda, study.empty_call_ns));
+    page.text(
+        "By: what the trace of the program shows. Done: from CUDA's call until the stream has nothing left to do, by the processor's clock, \
+         undisturbed. Engine: what that engine needs for as many bytes without CUDA (nvcap bench), less two releases alone. The rest of the \
+         time is the driver's, the bus's and the program's.",
+    );
+    page.text(PAPER_DMA);
+    page.head("Where CUDA changes its means");
+    for change in &study.changes {
+        page.text(&change.line());
+    }
+    for (kind, rows) in study.kinds() {
+        page.head(kind);
+        let rows: Vec<Vec<String>> = rows.iter().map(dma::Row::cells).collect();
+        page.table(&dma::HEAD, &rows);
+    }
+    page.head("CUDA's time, and the engines' alone");
+    page.0 += &plot::drawing(&drawn(study, raw));
+    page.text(&format!("The trace: {}", study.ledger));
+    page.end()
+}
+
+/// The page of [`graph`].
+pub(crate) fn of_graph(study: &graph::Study) -> String {
+    let mut page = Page::new("nvcap study graph: CUDA's graphs");
+    page.text(&versions(study.cuda, study.empty_call_ns));
+    page.text(
+        "Upload: what instantiating and uploading the graph submits, and until the upload is done. First and later: launches, what one submits, \
+         and until the call returns; done: until the GPU has run it. Bytes are those of the pushbuffer. chain: kernels in a row; branch: one kernel, \
+         four branches, one that waits for all; copy: a copy of 4 KiB to the GPU and a kernel by turns.",
+    );
+    page.text(PAPER_GRAPH);
+    for (shape, rows) in study.shapes() {
+        page.head(shape);
+        let rows: Vec<Vec<String>> = rows.iter().map(graph::Row::cells).collect();
+        page.table(&graph::HEAD, &rows);
+    }
+    page.text(&format!("The trace: {}", study.ledger));
+    page.end()
+}
+
+/// CUDA's times as series beside those of the engines that it uses.
+fn drawn(study: &dma::Study, raw: &Measured) -> Vec<Series> {
+    let mut all = Vec::new();
+    for (kind, rows) in study.kinds() {
+        let (way, engine) = match kind {
+            "h2d_pinned" => (Way::H2D, "CUDA"),
+            "d2h_pinned" => (Way::D2H, "CUDA"),
+            "d2d" => (Way::D2D, "CUDA"),
+            _ => continue,
+        };
+        let times = |ns: f64| Times {
+            ns,
+            min_ns: ns,
+            max_ns: ns,
+            runs: 1,
+        };
+        let points = rows
+            .iter()
+            .map(|row| Point::new(row.bytes, times(row.done_ns)));
+        all.push(Series {
+            engine: engine.to_owned(),
+            engine_type: 0,
+            way,
+            nothing: times(study.empty_call_ns),
+            points: points.collect(),
+        });
+    }
+    let used = |s: &&Series| {
+        s.way == Way::Inline
+            || study.rows.iter().any(|row| {
+                let name = row.means.iter().any(|m| m.to_string() == s.engine);
+                name && row.kind.starts_with(&s.way.name().to_lowercase())
+            })
+    };
+    all.extend(raw.transfers.iter().filter(used).cloned());
+    all
+}

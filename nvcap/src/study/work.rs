@@ -1,0 +1,153 @@
+//! The program that calls CUDA: what runs it, and what it says.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+
+use crate::ledger::{STATUS_LOST, STATUS_NOT_UNDERSTOOD};
+
+/// The program, as it is written beside its results.
+pub(crate) const PROGRAM: &str = include_str!("work.py");
+
+/// What it has CUDA do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum What {
+    /// Copies.
+    Dma,
+    /// Graphs.
+    Graph,
+}
+
+impl What {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Dma => "dma",
+            Self::Graph => "graph",
+        }
+    }
+}
+
+/// What is asked of it.
+#[derive(Clone, Debug)]
+pub(crate) struct Work {
+    /// Of what.
+    pub what: What,
+    /// The GPU's minor number.
+    pub gpu: u32,
+    /// How often each thing is done.
+    pub runs: u32,
+    /// Sizes in bytes, or numbers of nodes.
+    pub numbers: Vec<u64>,
+    /// The Python that runs it.
+    pub python: String,
+    /// Where it and all that it writes is.
+    pub folder: PathBuf,
+}
+
+/// What it says of its times.
+#[derive(Clone, Debug, Deserialize)]
+pub(crate) struct Said<Row> {
+    /// CUDA's version as `cuDriverGetVersion` has it: 13000 is 13.0.
+    pub cuda: u32,
+    /// What a call costs that does nothing, ns.
+    pub empty_call_ns: f64,
+    /// By kind and size, or by shape and number of nodes.
+    pub rows: Vec<Row>,
+}
+
+/// Why it has not run.
+#[derive(Debug)]
+pub(crate) struct Failed(pub String);
+
+impl std::fmt::Display for Failed {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Failed {}
+
+impl Work {
+    /// A file of its folder: `dma.phases`.
+    pub(crate) fn file(&self, ending: &str) -> PathBuf {
+        self.folder.join(format!("{}.{ending}", self.what.name()))
+    }
+
+    /// The command; `name` is in the names of what it writes.
+    fn command(&self, name: &str) -> Vec<std::ffi::OsString> {
+        let numbers: Vec<String> = self.numbers.iter().map(u64::to_string).collect();
+        vec![
+            self.python.clone().into(),
+            self.folder.join("work.py").into(),
+            self.what.name().into(),
+            self.gpu.to_string().into(),
+            self.runs.to_string().into(),
+            numbers.join(",").into(),
+            self.file(&format!("{name}.json")).into(),
+            self.file(&format!("{name}.phases")).into(),
+        ]
+    }
+
+    /// Runs it undisturbed; what it says of its times.
+    ///
+    /// # Errors
+    /// Where it cannot run, or fails.
+    pub(crate) fn alone<Row: DeserializeOwned>(&self) -> Result<Said<Row>, Failed> {
+        run(&self.command("alone"), &self.python)?;
+        let file = self.file("alone.json");
+        let text = std::fs::read_to_string(&file);
+        let text = text.map_err(|e| Failed(format!("{}: {e}", file.display())))?;
+        serde_json::from_str(&text).map_err(|e| Failed(format!("{}: {e}", file.display())))
+    }
+
+    /// Runs it in a trace of this program's; the recording and the phases.
+    ///
+    /// # Errors
+    /// Where it cannot run, or fails. An incomplete trace is none: its recording says so.
+    pub(crate) fn traced(&self, nvcap: &Path) -> Result<(PathBuf, PathBuf), Failed> {
+        let recording = self.file("pcapng");
+        let mut command = vec![
+            nvcap.into(),
+            "record".into(),
+            "-q".into(),
+            "-o".into(),
+            recording.clone().into(),
+            "--".into(),
+        ];
+        command.extend(self.command("traced"));
+        run(&command, &nvcap.display().to_string())?;
+        Ok((recording, self.file("traced.phases")))
+    }
+}
+
+/// Whether a trace that ends with this status has a recording: something is missing, or was not understood.
+fn is_of_ledger(status: i32) -> bool {
+    [STATUS_LOST, STATUS_NOT_UNDERSTOOD]
+        .map(i32::from)
+        .contains(&status)
+}
+
+fn run(command: &[std::ffi::OsString], name: &str) -> Result<(), Failed> {
+    let [program, args @ ..] = command else {
+        return Ok(());
+    };
+    // What it prints is no part of the tables.
+    let status = Command::new(program)
+        .args(args)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .status();
+    let words: Vec<_> = command.iter().map(|w| w.to_string_lossy()).collect();
+    let line = words.join(" ");
+    match status {
+        Ok(status) if status.success() || status.code().is_some_and(is_of_ledger) => Ok(()),
+        Ok(status) => Err(Failed(format!(
+            "{line}\nended with {status}; what it said is above"
+        ))),
+        Err(e) => Err(Failed(format!(
+            "{name} cannot be run: {e}; --python names another Python 3"
+        ))),
+    }
+}
