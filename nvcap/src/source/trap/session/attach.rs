@@ -123,7 +123,7 @@ impl Session {
             ));
         }
         self.check_named_doorbells(pid, &areas)?;
-        self.install_named(space, pid, Some(&memory))?;
+        let named = self.install_named(space, pid, Some((&memory, was_there)))?;
         let mut pages = Vec::new();
         for area in &areas {
             if let Some(mapping) = area.record(at) {
@@ -138,7 +138,10 @@ impl Session {
         let all = scan::rings(&memory, &areas);
         self.search.begin(space, &areas, &all);
         let capture = &mut self.capture;
-        let mut early = Vec::new();
+        let mut early = match was_there {
+            true => Vec::new(),
+            false => named,
+        };
         for found in all {
             let start = if was_there { found.put } else { 0 };
             let index = capture.install_found(space, pid, &found, start)?;
@@ -311,26 +314,31 @@ impl Session {
         }
     }
 
-    /// `memory`: that of a process that already runs, whose channels are followed from their present position.
+    /// Adds the channels that the user named, and returns those that are there. `memory`: that of a process that already runs, whose channels
+    /// are followed from their present position, if it was there before the trace (`true`), else from their first entry.
     pub(super) fn install_named(
         &mut self,
         space: u32,
         pid: u32,
-        memory: Option<&Memory>,
-    ) -> Result<()> {
+        memory: Option<(&Memory, bool)>,
+    ) -> Result<Vec<u32>> {
+        let mut there = Vec::new();
         self.named.expect(space, arm::now());
         for named in self.named.file.channels.clone() {
             let put = memory
-                .and_then(|m| m.get_put(named.userd + scan::GP_GET).ok())
+                .and_then(|(m, _)| m.get_put(named.userd + scan::GP_GET).ok())
                 .map(|gp| gp.1);
             let new = NewChannel {
                 space,
                 channel: named.channel(seen_now(pid), UNNUMBERED),
-                start: put.map_or(0, |put| u64::from(put & (named.entries - 1))),
+                start: put
+                    .filter(|_| memory.is_some_and(|(_, was_there)| was_there))
+                    .map_or(0, |put| u64::from(put & (named.entries - 1))),
                 model_id: None,
             };
             if let (Some(index), true) = (self.capture.add_channel(new)?, put.is_some()) {
                 self.named_is_there(space, index);
+                there.push(index);
             }
         }
         let table = &mut self.capture.table;
@@ -340,7 +348,7 @@ impl Session {
         for index in table.of_space(space) {
             table.publish_token(index, &mut self.capture.bpf)?;
         }
-        Ok(())
+        Ok(there)
     }
 }
 
