@@ -1,7 +1,7 @@
 // What a tracer's floor is: `bp PID` sets a write breakpoint on the doorbell word of every 64 KiB write-only mapping of
 // /dev/nvidiaN that PID has, on every thread, with a sample period of 1 and no BPF program, no signal and no buffer:
 // the trap and nothing else. It says "armed N", and at the end of its standard input the number of hits.
-// `bp PID fill` takes all four debug registers of every thread instead, on addresses that nothing writes.
+// `bp PID fill [N]` takes all four debug registers of every thread instead, or N, on addresses that nothing writes.
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <errno.h>
@@ -38,7 +38,7 @@ static void watch(int tid, uint64_t address, uint64_t period) {
 
 int main(int argc, char **argv) {
     if (argc < 2) {
-        fprintf(stderr, "bp PID [fill]\n");
+        fprintf(stderr, "bp PID [fill [N]]\n");
         return 2;
     }
     uint64_t addresses[16];
@@ -47,7 +47,8 @@ int main(int argc, char **argv) {
     if (argc > 2 && !strcmp(argv[2], "fill")) {
         // Addresses of this program's: in the other process nothing is there, or nothing that is written.
         static uint32_t words[4];
-        for (; n < 4; n++) addresses[n] = (uint64_t)&words[n];
+        int most = argc > 3 ? atoi(argv[3]) : 4;
+        for (; n < 4 && n < most; n++) addresses[n] = (uint64_t)&words[n];
     } else {
         snprintf(path, sizeof path, "/proc/%s/maps", argv[1]);
         FILE *maps = fopen(path, "r");

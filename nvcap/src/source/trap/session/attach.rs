@@ -261,25 +261,24 @@ impl Session {
             "process {pid} has more doorbells than debug registers are left: their rings are looked at every ms or two, until the store that rings is stopped at"
         ));
         // One register is for that store.
-        self.free_register(pid);
+        self.free_register(pid, false);
     }
 
-    /// Stops watching one of several doorbells of a process; false where it has not so many.
-    fn free_register(&mut self, pid: u32) -> bool {
-        let Some(spare) = self.breakpoints.spare(pid) else {
-            return false;
-        };
+    /// Stops watching one of several doorbells of a process, or with `only` even the only one; that is returned.
+    fn free_register(&mut self, pid: u32, only: bool) -> Option<u64> {
+        let spare = self.breakpoints.spare(pid, only)?;
         let heirs = self.breakpoints.disarm(pid, spare);
         for pid in heirs.into_iter().chain([pid]) {
             self.stores.unwatched((pid, spare), arm::now());
         }
-        true
+        Some(spare)
     }
 
     /// Stops at the stores that ring in an address space before they do: where the user asks for it, or debug registers are lacking.
     pub(super) fn stop_at_stores(&mut self, space: u32) {
         let pids = Vec::from_iter(self.capture.spaces.pids(space));
-        if !self.options.precommit && !self.stores.lacks(pids.iter().copied()) {
+        let lacks = self.stores.lacks(pids.iter().copied());
+        if !self.options.precommit && !lacks {
             return;
         }
         for store in self.stores.begin(space, self.sites.to_stop_at(space)) {
@@ -294,9 +293,22 @@ impl Session {
                 let full = |set: &std::result::Result<Set, WatchError>| {
                     matches!(set, Err(WatchError::NoRegister) | Ok(Set::Partial))
                 };
-                if full(&set) && self.free_register(pid) {
+                // The store rings them all; a watchpoint serves one doorbell.
+                if full(&set)
+                    && let Some(freed) = self.free_register(pid, lacks)
+                {
                     self.breakpoints.disarm(pid, store);
                     set = self.set(watch);
+                    if set.is_err() {
+                        let watchpoint = Watch {
+                            stops: Stops::AfterWrite,
+                            address: freed,
+                            ..watch
+                        };
+                        // One doorbell is better than none.
+                        let again = self.set(watchpoint);
+                        log::debug!("watching {freed:#x} of process {pid} again: {again:?}");
+                    }
                 }
                 log::debug!("stopping at {store:#x} of process {pid}: {set:?}");
                 match set {

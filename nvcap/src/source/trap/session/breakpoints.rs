@@ -142,12 +142,12 @@ impl Breakpoints {
         all.into_iter().any(|a| a.stops == Stops::AfterWrite)
     }
 
-    /// A doorbell that the process has watched, beside others: the last one. To stop watching it frees a register.
-    pub(super) fn spare(&self, pid: u32) -> Option<u64> {
+    /// A doorbell that the process has watched: the last one. To stop watching it frees a register. `only`: even where it is the only one.
+    pub(super) fn spare(&self, pid: u32, only: bool) -> Option<u64> {
         let all = self.armed.get(&pid)?.iter();
         let mut watched = all.filter(|a| a.stops == Stops::AfterWrite && a.of.is_none());
         let last = watched.next_back()?;
-        watched.next().map(|_| last.address)
+        (only || watched.next().is_some()).then_some(last.address)
     }
 
     /// The doorbells that the process has watched.
@@ -286,7 +286,8 @@ mod tests {
         let mut all = with(10, vec![Armed::without_events(0x90, true)]);
         assert!(all.inherit(LATER, 20));
         assert_eq!(watched(&all, 20), [0x90]);
-        assert_eq!(all.spare(10), None, "it is the only one");
+        assert_eq!(all.spare(10, false), None, "it is the only one");
+        assert_eq!(all.spare(10, true), Some(0x90));
         all.close(10);
         assert_eq!((watched(&all, 10).len(), all.ended.len()), (0, 1));
         // A grandchild's also belong to the first process.
@@ -302,7 +303,8 @@ mod tests {
     fn an_exec_ends_what_was_to_end_by_it() {
         let kept = Armed::without_events(0x1090, false);
         let mut all = with(10, vec![Armed::without_events(0x90, true), kept]);
-        assert_eq!((all.spare(10), all.spare(11)), (Some(0x1090), None));
+        assert_eq!(all.spare(10, false), Some(0x1090));
+        assert_eq!(all.spare(11, true), None);
         all.exec_ends(10);
         assert_eq!(watched(&all, 10), [0x1090]);
         assert!(all.ended.is_empty(), "no child has it");
