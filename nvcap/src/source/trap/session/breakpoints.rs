@@ -3,7 +3,11 @@
 //! Invariant: a process has at most one set of events for an address, its own or an inherited one: two would trap twice.
 //! Hits of events that were closed stay counted.
 
-use std::{collections::HashMap, io, os::fd::BorrowedFd};
+use std::{
+    collections::{BTreeSet, HashMap},
+    io,
+    os::fd::BorrowedFd,
+};
 
 use nvcap_common::Birth;
 
@@ -92,6 +96,8 @@ pub(super) struct Breakpoints {
     ended: Vec<Armed>,
     /// Hits of closed breakpoints.
     closed_hits: u64,
+    /// Processes that got breakpoints since they were last taken out.
+    new: BTreeSet<u32>,
 }
 
 impl Breakpoints {
@@ -133,7 +139,18 @@ impl Breakpoints {
             false => Set::Whole,
         };
         list.push(armed);
+        self.new.insert(pid);
         Ok(set)
+    }
+
+    /// Takes out the processes that got breakpoints since the last call.
+    pub(super) fn take_new(&mut self) -> BTreeSet<u32> {
+        std::mem::take(&mut self.new)
+    }
+
+    /// Whether the process has any breakpoint.
+    pub(super) fn any(&self, pid: u32) -> bool {
+        self.armed.get(&pid).is_some_and(|all| !all.is_empty())
     }
 
     /// Whether the process has a doorbell watched.

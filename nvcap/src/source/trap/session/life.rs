@@ -93,15 +93,16 @@ impl Session {
             last.is_some_and(|last| last + SHORTLY_NS > self.stores.read(space))
         };
         let spaces = capture.table.spaces_with_channels();
-        let mut of_process = spaces.into_iter().filter(|space| {
-            Some(*space) != stays
-                && capture.spaces.is_in(at.pid, *space)
-                && !self.stores.is_settled(*space, at.time_ns)
-        });
-        if !of_process.any(is_busy) {
+        let of_process = spaces
+            .into_iter()
+            .filter(|space| Some(*space) != stays && capture.spaces.is_in(at.pid, *space));
+        let busy = Vec::from_iter(of_process.filter(|space| is_busy(*space)));
+        if busy.is_empty() {
             return;
         }
-        let unwatched = match self.stores.lacks([at.pid].into_iter()) {
+        let is_settled = |space: &u32| self.stores.is_settled(*space, at.time_ns);
+        let lacks = self.stores.lacks([at.pid].into_iter()) && !busy.iter().all(is_settled);
+        let unwatched = match lacks {
             true => "not every doorbell was watched (no debug register was left)",
             false if self.breakpoints.unset_ns(at.pid) > UNSET_NS => {
                 "the kernel gave its threads more breakpoints than there are debug registers, which took turns"

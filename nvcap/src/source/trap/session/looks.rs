@@ -43,8 +43,10 @@ impl Session {
         for (space, whole) in whole {
             self.stores.looked(space, now, whole);
         }
-        for space in moved {
-            self.look_for_turns(space);
+        let mut pids = self.breakpoints.take_new();
+        pids.extend(moved.iter().flat_map(|s| self.capture.spaces.pids(*s)));
+        for pid in pids {
+            self.look_for_turns(pid);
         }
         let stats = self.capture.bpf.stats();
         let left_out = self.capture.bpf.left_out();
@@ -87,23 +89,25 @@ impl Session {
         }
     }
 
-    /// Looks whether the kernel has given threads of a space, where a ring moved unseen, more breakpoints than there are debug registers:
-    /// they take turns then. Rings are looked at often from then on.
-    fn look_for_turns(&mut self, space: u32) {
-        let (now, pids) = (arm::now(), Vec::from_iter(self.capture.spaces.pids(space)));
-        for pid in pids {
-            let new = !self.stores.lacks([pid].into_iter());
-            if !new || self.breakpoints.unset_ns(pid) < UNSET_NS {
-                continue;
-            }
-            for address in self.breakpoints.doorbells(pid) {
-                self.stores.unwatched((pid, address), now);
-            }
-            self.stores.partial(space);
-            (self.options.notice)(&format!(
-                "process {pid}: the kernel gave its threads more breakpoints than there are debug registers, and lets them take turns, so that doorbells pass unseen: its rings are looked at every ms or two"
-            ));
+    /// Looks whether the kernel has given threads of a process more breakpoints than there are debug registers: they take turns then, and
+    /// the process may be refused new threads. This trace gives up its own, and looks at the rings often from then on.
+    fn look_for_turns(&mut self, pid: u32) {
+        if !self.breakpoints.any(pid) || self.breakpoints.unset_ns(pid) < UNSET_NS {
+            return;
         }
+        let now = arm::now();
+        for address in Vec::from_iter(self.breakpoints.doorbells(pid)) {
+            self.stores.unwatched((pid, address), now);
+        }
+        for space in self.capture.table.spaces_with_channels() {
+            if self.capture.spaces.is_in(pid, space) {
+                self.stores.partial(space);
+            }
+        }
+        self.breakpoints.close(pid);
+        (self.options.notice)(&format!(
+            "process {pid}: the kernel gave its threads more breakpoints than there are debug registers; this trace gives up its own, and looks at the rings every ms or two"
+        ));
     }
 
     /// A ring has moved, and nothing trapped.
