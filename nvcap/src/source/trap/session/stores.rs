@@ -13,6 +13,9 @@ const LONG_NS: u64 = 5_000_000;
 /// For how long watchpoints wake, and rings are looked at often, when something has moved unseen, ns.
 const AWAKE_NS: u64 = 2_000_000_000;
 
+/// Patrols with captures by execution breakpoints after which watchpoints rest: until then they show which other stores ring, too.
+const SURE: u32 = 3;
+
 /// A doorbell of a process.
 pub(super) type Doorbell = (u32, u64);
 
@@ -24,8 +27,8 @@ pub(super) struct StoppedStores {
     since: HashMap<u32, u64>,
     /// The stores with execution breakpoints, by address space.
     stops: HashMap<u32, BTreeSet<u64>>,
-    /// Spaces where they have captured.
-    captured: HashSet<u32>,
+    /// Spaces where they have captured, and in how many patrols.
+    captured: HashMap<u32, u32>,
     /// Spaces where some thread does not have them.
     partial: HashSet<u32>,
     /// Spaces whose watchpoints rest.
@@ -99,9 +102,15 @@ impl StoppedStores {
         self.settled.remove(&space);
     }
 
-    /// An execution breakpoint has captured in the space.
+    /// An execution breakpoint has captured in the space, since the patrol before.
     pub(super) fn captured(&mut self, space: u32) {
-        self.captured.insert(space);
+        let patrols = self.captured.entry(space).or_default();
+        *patrols = patrols.saturating_add(1);
+    }
+
+    /// Whether they have captured for so long that another store would have been seen meanwhile.
+    fn is_sure(&self, space: u32) -> bool {
+        self.captured.get(&space).is_some_and(|n| *n >= SURE)
     }
 
     /// The spaces where rings are looked at now: those with unwatched doorbells that no execution breakpoint covers. `spaces`: of the
@@ -127,7 +136,7 @@ impl StoppedStores {
     }
 
     fn covers(&self, space: u32, now: u64) -> bool {
-        self.captured.contains(&space)
+        self.is_sure(space)
             && !self.partial.contains(&space)
             && self.awake.get(&space).is_none_or(|until| now >= *until)
     }
@@ -155,7 +164,7 @@ impl StoppedStores {
 
     /// A ring of the space has moved without a trap.
     pub(super) fn moved_unseen(&mut self, space: u32, now: u64) {
-        if self.captured.contains(&space) {
+        if self.captured.contains_key(&space) {
             self.settled.remove(&space);
             self.awake.insert(space, now + AWAKE_NS);
         }
@@ -164,7 +173,7 @@ impl StoppedStores {
     /// What to do with the watchpoints of spaces: let them rest (`false`) or wake them (`true`).
     pub(super) fn changes(&mut self, now: u64) -> Vec<(u32, bool)> {
         let mut changes = Vec::new();
-        for &space in &self.captured {
+        for &space in self.captured.keys() {
             let rest = self.covers(space, now);
             if rest != self.resting.contains(&space) {
                 changes.push((space, !rest));
@@ -219,6 +228,12 @@ impl StoppedStores {
 mod tests {
     use super::*;
 
+    fn sure(all: &mut StoppedStores, space: u32) {
+        for _ in 0..SURE {
+            all.captured(space);
+        }
+    }
+
     #[test]
     fn rings_are_looked_at_until_a_store_captures() {
         let mut all = StoppedStores::default();
@@ -240,7 +255,7 @@ mod tests {
         assert!(all.may_have_lapped(65, 1024) && !all.may_have_lapped(64, 1024));
         // What was rung before a store captured is still to be read.
         all.looked(101, 2 * LOOK_NS, true);
-        all.captured(101);
+        sure(&mut all, 101);
         assert_eq!(all.due(3 * LOOK_NS, spaces), BTreeSet::from([101]));
         all.looked(101, 3 * LOOK_NS, false);
         assert!(!all.is_settled(101, 3 * LOOK_NS));
@@ -266,6 +281,8 @@ mod tests {
         let mut all = StoppedStores::default();
         assert!(all.changes(0).is_empty());
         all.captured(4);
+        assert!(all.changes(0).is_empty(), "another store may ring as well");
+        sure(&mut all, 4);
         assert_eq!(all.changes(1), [(4, false)]);
         assert!(all.rests(4) && all.changes(2).is_empty());
         all.moved_unseen(4, 10);
@@ -276,7 +293,7 @@ mod tests {
         assert!(!all.rests(4) && all.changes(10 + AWAKE_NS).is_empty());
         // Where a thread does not stop at the store, its watchpoints are needed.
         all.partial(6);
-        all.captured(6);
+        sure(&mut all, 6);
         assert!(all.changes(11).is_empty());
         // What does not capture does not rest.
         all.moved_unseen(5, 10);
