@@ -25,10 +25,10 @@ Examples:
   sudo nvcap study dma --sizes 4K,1M -o here
   nvcap stats here/dma.pcapng --phases here/dma.traced.phases
 
-A small program in Python calls CUDA's driver library (no compiler, no PyTorch): once undisturbed, for
-its times, and once in a trace, for what it submits. Beside its copies stands what nvcap bench measures.
-The folder has the page (.html), the figures (.json), the recording (.pcapng) and its phases, and the
-program (work.py). docs/studies.md says what each figure is.
+A small program in Python calls CUDA's driver library (no compiler, no PyTorch): once undisturbed,
+for its times, and once in a trace, for what it submits. Beside its copies stands what nvcap bench
+measures. The folder has the page (.html), the figures (.json), the recording (.pcapng), its phases,
+and the program (work.py). docs/studies.md says what each figure is.
 
 Nobody else should use the GPU meanwhile.
 Exit status: 0 done, 1 error, 2 usage.";
