@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::{
     grouped, rest_of,
     seen::{Means, Phase, Seen},
-    table,
+    table, versions,
     work::Said,
 };
 use crate::bench::{
@@ -203,7 +203,7 @@ impl Study {
 
     /// The tables.
     pub(crate) fn text(&self) -> String {
-        let mut out = super::page::versions(self.cuda, self.empty_call_ns);
+        let mut out = versions(self.cuda, self.empty_call_ns);
         for (kind, rows) in self.kinds() {
             let rows: Vec<Vec<String>> = rows.iter().map(Row::cells).collect();
             let _ = write!(out, "\n{kind}\n{}", table(&HEAD, &rows));

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::{
     grouped,
     seen::{Phase, Seen},
-    table,
+    table, versions,
     work::Said,
 };
 
@@ -150,7 +150,7 @@ impl Study {
 
     /// The tables.
     pub(crate) fn text(&self) -> String {
-        let mut out = super::page::versions(self.cuda, self.empty_call_ns);
+        let mut out = versions(self.cuda, self.empty_call_ns);
         for (shape, rows) in self.shapes() {
             let rows: Vec<Vec<String>> = rows.iter().map(Row::cells).collect();
             let _ = write!(out, "\n{shape}\n{}", table(&HEAD, &rows));

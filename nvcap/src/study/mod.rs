@@ -15,6 +15,16 @@ fn rest_of(part: f64, whole: f64) -> Option<f64> {
     (whole > 0.0).then(|| 100.0 * (1.0 - part / whole))
 }
 
+/// The line over all tables.
+fn versions(cuda: u32, empty_call_ns: f64) -> String {
+    format!(
+        "CUDA {}.{}, libcuda called from Python: a call that does nothing takes {} ns there\n",
+        cuda / 1000,
+        cuda % 1000 / 10,
+        grouped(empty_call_ns)
+    )
+}
+
 /// A number with a comma between thousands.
 fn grouped(number: f64) -> String {
     let digits = format!("{:.0}", number.abs());

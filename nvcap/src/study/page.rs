@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use super::{dma, graph, grouped};
+use super::{dma, graph, versions};
 use crate::bench::{
     Measured,
     measure::{Point, Series, Times, Way},
@@ -13,16 +13,6 @@ use crate::bench::{
 const STYLE: &str = "body{font-family:sans-serif;max-width:75em;margin:2em auto;padding:0 1em}\
 table{border-collapse:collapse;margin:1em 0}td,th{padding:.2em .7em;text-align:right;border-bottom:1px solid #ddd}\
 td:first-child,th:first-child{text-align:left}code{background:#f4f4f4}";
-
-/// The line over all tables.
-pub(super) fn versions(cuda: u32, empty_call_ns: f64) -> String {
-    format!(
-        "CUDA {}.{}, libcuda called from Python: a call that does nothing takes {} ns there\n",
-        cuda / 1000,
-        cuda % 1000 / 10,
-        grouped(empty_call_ns)
-    )
-}
 
 fn escaped(text: &str) -> String {
     let text = text.replace('&', "&amp;").replace('<', "&lt;");

@@ -254,18 +254,24 @@ fn own_looks(stderr: &str) -> Result<u64> {
     Ok(line.0.parse()?)
 }
 
-/// A copy that is no longer updated: a tracer that trusts it for good misses later entries.
+/// A copy that is no longer updated: a tracer that trusts it for good misses later entries. On a machine that is busy nvcap may not have found
+/// that copy before it stands still: then the program runs again.
 pub fn cached_put_stuck() -> Result<()> {
     let log = ["NVCAP_LOG=debug"];
     let args = ["--threads=2", "--sites=plain", "--cached-put-stuck=200"];
     let mut own = plan(41, sized(1600, 600));
     own.channels = Channel::first(2, gpus());
-    let traced = trace_as(&log, &[], "type=submission,entry", &own, &args)?;
-    let looks = own_looks(&traced.ended.stderr)?;
-    expect_whole(traced, own)?;
-    // Trusted after some doorbells, more of them on a busy machine, until it stood still.
-    ensure!((20..=400).contains(&looks), "{looks} looks");
-    Ok(())
+    for _ in 0..5 {
+        let traced = trace_as(&log, &[], "type=submission,entry", &own, &args)?;
+        let looks = own_looks(&traced.ended.stderr)?;
+        expect_whole(traced, own.clone())?;
+        // Trusted after some doorbells, more of them on a busy machine, until it stood still.
+        ensure!(looks <= 400, "{looks} looks");
+        if looks >= 20 {
+            return Ok(());
+        }
+    }
+    anyhow::bail!("five times in a row nvcap did not find the copy before it stood still")
 }
 
 /// A copy that runs ahead of GP_PUT: entries that were captured too early are reported as lost. Nothing is lost where nvcap had not found
