@@ -1,8 +1,8 @@
 //! Programs, traces and other tracers that come, stop each other, are killed and go, at random. Each trace must have every submission of
 //! its time byte for byte, or count it, and nothing else.
 //!
-//! All follows from a seed: `NVCAP_CHAOS_SEED` sets it, `NVCAP_CHAOS_ROUND` runs one round of it alone, `NVCAP_CHAOS_SECONDS` says for
-//! how long (a minute). What a failure says has the first two.
+//! All follows from a seed: `NVCAP_CHAOS_SEED` sets it (`random`: one that nobody knows; 11), `NVCAP_CHAOS_ROUND` runs one round of it alone,
+//! `NVCAP_CHAOS_SECONDS` says for how long (a minute). What a failure says has the first two.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -87,7 +87,10 @@ impl Counts {
 /// For a minute, or as long as is asked for.
 pub fn seeded() -> Result<()> {
     need_tracing()?;
-    let seed = number("NVCAP_CHAOS_SEED")?.unwrap_or_else(|| realtime() % 1_000_000_000);
+    let seed = match std::env::var("NVCAP_CHAOS_SEED").as_deref() {
+        Ok("random") => realtime() % 1_000_000_000,
+        _ => number("NVCAP_CHAOS_SEED")?.unwrap_or(11),
+    };
     let seconds = number("NVCAP_CHAOS_SECONDS")?.unwrap_or(60);
     let only = number("NVCAP_CHAOS_ROUND")?;
     println!("chaos of seed {seed}, {seconds} s (NVCAP_CHAOS_SEED={seed} repeats it)");

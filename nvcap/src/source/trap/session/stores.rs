@@ -136,7 +136,7 @@ impl StoppedStores {
     }
 
     fn covers(&self, space: u32, now: u64) -> bool {
-        self.is_sure(space)
+        self.captured.contains_key(&space)
             && !self.partial.contains(&space)
             && self.awake.get(&space).is_none_or(|until| now >= *until)
     }
@@ -174,7 +174,7 @@ impl StoppedStores {
     pub(super) fn changes(&mut self, now: u64) -> Vec<(u32, bool)> {
         let mut changes = Vec::new();
         for &space in self.captured.keys() {
-            let rest = self.covers(space, now);
+            let rest = self.is_sure(space) && self.covers(space, now);
             if rest != self.resting.contains(&space) {
                 changes.push((space, !rest));
             }
