@@ -536,7 +536,27 @@ impl Round {
                 ended.expect_code(0).context("a program was harmed")?;
             }
         }
+        self.end_stuck_children(counts)?;
         self.end_traces(counts)
+    }
+
+    /// A child may wait for ever for a lock of its parent's, which was killed with it.
+    fn end_stuck_children(&self, counts: &mut Counts) -> Result<()> {
+        for program in self.programs.iter().filter(|p| p.killed) {
+            let images = self.images_of(program)?;
+            let begun = Instant::now();
+            for (child, _) in images.iter().flat_map(Image::children) {
+                while is_there(*child) && begun.elapsed() < LIMIT / 4 {
+                    std::thread::sleep(Duration::from_millis(20));
+                }
+                if is_there(*child) {
+                    // SAFETY: a child of this test's own program, which is still there.
+                    unsafe { libc::kill(*child as libc::pid_t, libc::SIGKILL) };
+                    counts.one("children that waited for a killed parent");
+                }
+            }
+        }
+        Ok(())
     }
 
     fn images_of(&self, program: &Program) -> Result<Vec<Image>> {

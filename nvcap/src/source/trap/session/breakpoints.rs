@@ -98,6 +98,8 @@ pub(super) struct Breakpoints {
     closed_hits: u64,
     /// Processes that got breakpoints since they were last taken out.
     new: BTreeSet<u32>,
+    /// Children that may have inherited breakpoints, which is not certain, and from whom.
+    heirs: HashMap<u32, u32>,
 }
 
 impl Breakpoints {
@@ -219,6 +221,9 @@ impl Breakpoints {
         if !inherited.is_empty() {
             self.armed.entry(child).or_default().extend(inherited);
         }
+        if !whole {
+            self.heirs.insert(child, at.pid);
+        }
         whole
     }
 
@@ -237,11 +242,13 @@ impl Breakpoints {
         self.give_up(pid, over);
     }
 
-    /// Closes breakpoints of a process, except those that children inherited.
+    /// Closes breakpoints of a process, except those that children inherited, or may have.
     fn give_up(&mut self, pid: u32, over: Vec<Armed>) {
+        self.heirs.remove(&pid);
+        let has_heirs = self.heirs.values().any(|parent| *parent == pid);
         for armed in over {
             let mut all = self.armed.values().flatten();
-            if all.any(|a| a.of == Some(pid) && a.address == armed.address) {
+            if has_heirs || all.any(|a| a.of == Some(pid) && a.address == armed.address) {
                 self.ended.push(armed);
             } else {
                 self.closed_hits += armed.counted().hits;
@@ -314,6 +321,33 @@ mod tests {
         heirs.sort_unstable();
         assert_eq!(heirs, [20, 30]);
         assert_eq!((watched(&all, 20).len(), watched(&all, 30).len()), (0, 0));
+    }
+
+    /// A child that was forked while its parent was being armed may have inherited: its parent's breakpoints stay.
+    #[test]
+    fn what_a_child_may_have_inherited_stays() {
+        let mut all = with(10, vec![Armed::without_events(0x90, true)]);
+        assert!(!all.inherit(
+            At {
+                time_ns: 0,
+                ..LATER
+            },
+            20
+        ));
+        assert_eq!(watched(&all, 20).len(), 0);
+        all.close(10);
+        assert_eq!(all.ended.len(), 1);
+        let mut all = with(10, vec![Armed::without_events(0x90, true)]);
+        assert!(!all.inherit(
+            At {
+                time_ns: 0,
+                ..LATER
+            },
+            20
+        ));
+        all.close(20);
+        all.close(10);
+        assert!(all.ended.is_empty(), "the child was gone before");
     }
 
     #[test]
